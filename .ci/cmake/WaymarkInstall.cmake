@@ -1,0 +1,30 @@
+# The CMake package: find_package(waymark CONFIG REQUIRED), then waymark::blockstore and the others.
+include(CMakePackageConfigHelpers)
+
+get_property(libraries GLOBAL PROPERTY WAYMARK_INSTALLED_LIBRARIES)
+if(NOT libraries)
+  return()
+endif()
+
+# An installed static library needs, at the user's link, what it was linked with here.
+get_property(links GLOBAL PROPERTY WAYMARK_INSTALLED_LINKS)
+set(WAYMARK_PACKAGE_DEPENDENCIES "")
+foreach(package IN ITEMS Threads absl nlohmann_json CLI11)
+  if(links MATCHES "(^|;)${package}::")
+    string(APPEND WAYMARK_PACKAGE_DEPENDENCIES "find_dependency(${package})\n")
+  endif()
+endforeach()
+
+set(destination "${CMAKE_INSTALL_LIBDIR}/cmake/waymark")
+configure_package_config_file(
+  "${CMAKE_CURRENT_LIST_DIR}/waymark-config.cmake.in"
+  "${PROJECT_BINARY_DIR}/waymark-config.cmake"
+  INSTALL_DESTINATION "${destination}")
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/waymark-config-version.cmake"
+  COMPATIBILITY SameMinorVersion)
+install(FILES
+  "${PROJECT_BINARY_DIR}/waymark-config.cmake"
+  "${PROJECT_BINARY_DIR}/waymark-config-version.cmake"
+  DESTINATION "${destination}")
+install(EXPORT waymark-targets NAMESPACE waymark:: DESTINATION "${destination}")
+install(FILES LICENSE NOTICE DESTINATION "${CMAKE_INSTALL_DOCDIR}")

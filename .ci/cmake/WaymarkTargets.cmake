@@ -1,0 +1,186 @@
+# What a folder's CMakeLists.txt uses to declare its targets. Sources are listed by name.
+#
+#   waymark_library(blockstore
+#     PUBLIC_HEADERS ids.h store.h          # installed; each must compile on its own
+#     SOURCES store.cc internal.h           # none: a header-only library
+#     PUBLIC_LIBS absl::status              # what public headers include
+#     PRIVATE_LIBS waymark_xxhash Threads::Threads)
+#
+# makes the static library waymark_blockstore (position-independent, hidden visibility, warnings),
+# its alias waymark::blockstore, its install rules and its header check. Includes are relative to
+# the root of the repository, in the build and after installation: "blockstore/store.h".
+# NO_INSTALL keeps a library out of the installation; nothing installed may then link it.
+#
+#   waymark_executable(waymark_bench SOURCES bench.cc LIBS waymark::blockstore benchmark::benchmark)
+#   waymark_executable(waymark SOURCES main.cc LIBS waymark::plugin CLI11::CLI11 INSTALL)
+#
+#   waymark_test(store_test
+#     SOURCES store_test.cc
+#     LIBS waymark::blockstore
+#     LABELS unit                           # unit stress conformance gpu install; default unit
+#     TIMEOUT 120                           # seconds a test case; default 120
+#     DEFINITIONS WAYMARK_FAULT_X=1         # for this program only
+#     ENVIRONMENT NAME=value
+#     PROPERTIES RUN_SERIAL ON              # further test properties
+#     WHOLE)                                # one ctest entry instead of one for each test case
+#
+# links GoogleTest and gmock with their main (NO_MAIN: the sources have their own). In ctest a case is
+# named <program>.<Suite>.<Case>.
+#
+# Targets from outside: absl::*, GTest::gmock, benchmark::benchmark, benchmark::benchmark_main,
+# CLI11::CLI11, nlohmann_json::nlohmann_json, Threads::Threads, and two header-only ones made here:
+# waymark_xxhash (<xxhash.h>, inline) and waymark_concurrentqueue (<concurrentqueue.h>).
+include_guard(GLOBAL)
+include(GNUInstallDirs)
+
+set(WAYMARK_HEADER_DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/waymark")
+
+# Warnings, language level and visibility of everything that is ours.
+function(waymark_target_defaults target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES
+    CXX_EXTENSIONS OFF
+    CXX_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON
+    POSITION_INDEPENDENT_CODE ON)
+  set(warnings -Wall -Wextra -Wshadow -Wnon-virtual-dtor)
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    list(APPEND warnings -Wthread-safety)
+  endif()
+  if(WAYMARK_WERROR)
+    list(APPEND warnings -Werror)
+  endif()
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>")
+endfunction()
+
+# One generated source a public header, which includes it first and twice.
+function(waymark_header_check name library)
+  set(sources)
+  foreach(header IN LISTS ARGN)
+    set(source "${PROJECT_BINARY_DIR}/header_check/${header}.cc")
+    file(CONFIGURE OUTPUT "${source}"
+      CONTENT "#include \"@header@\"\n#include \"@header@\"\n" @ONLY)
+    list(APPEND sources "${source}")
+  endforeach()
+  add_library(waymark_header_check_${name} OBJECT ${sources})
+  target_link_libraries(waymark_header_check_${name} PRIVATE ${library})
+  waymark_target_defaults(waymark_header_check_${name})
+  if(NOT TARGET waymark_header_check)
+    add_custom_target(waymark_header_check)
+  endif()
+  add_dependencies(waymark_header_check waymark_header_check_${name})
+endfunction()
+
+function(waymark_library name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_INSTALL" ""
+    "PUBLIC_HEADERS;SOURCES;PUBLIC_LIBS;PRIVATE_LIBS")
+  if(DEFINED arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "waymark_library(${name}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  set(target waymark_${name})
+  file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}")
+
+  # Header-only libraries from outside leave no trace in the installed package.
+  set(private_libs)
+  foreach(lib IN LISTS arg_PRIVATE_LIBS)
+    if(lib MATCHES "^(waymark_xxhash|waymark_concurrentqueue|nlohmann_json::.*|CLI11::.*)$")
+      set(lib "$<BUILD_INTERFACE:${lib}>")
+    endif()
+    list(APPEND private_libs "${lib}")
+  endforeach()
+
+  if(arg_SOURCES)
+    add_library(${target} STATIC ${arg_SOURCES})
+    waymark_target_defaults(${target})
+    set(scope PUBLIC)
+    target_link_libraries(${target} PUBLIC ${arg_PUBLIC_LIBS} PRIVATE ${private_libs})
+  else()
+    add_library(${target} INTERFACE)
+    target_compile_features(${target} INTERFACE cxx_std_20)
+    set(scope INTERFACE)
+    target_link_libraries(${target} INTERFACE ${arg_PUBLIC_LIBS} ${private_libs})
+  endif()
+  add_library(waymark::${name} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+  target_sources(${target} ${scope}
+    FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}" FILES ${arg_PUBLIC_HEADERS})
+  target_include_directories(${target} ${scope}
+    "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>"
+    "$<INSTALL_INTERFACE:${WAYMARK_HEADER_DESTINATION}>")
+
+  if(WAYMARK_BUILD_TESTS AND arg_PUBLIC_HEADERS)
+    list(TRANSFORM arg_PUBLIC_HEADERS PREPEND "${folder}/" OUTPUT_VARIABLE rooted)
+    waymark_header_check(${name} ${target} ${rooted})
+  endif()
+  if(WAYMARK_INSTALL AND NOT arg_NO_INSTALL)
+    install(TARGETS ${target}
+      EXPORT waymark-targets
+      ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+      FILE_SET HEADERS DESTINATION "${WAYMARK_HEADER_DESTINATION}")
+    set_property(GLOBAL APPEND PROPERTY WAYMARK_INSTALLED_LIBRARIES ${name})
+    set_property(GLOBAL APPEND PROPERTY WAYMARK_INSTALLED_LINKS ${arg_PUBLIC_LIBS} ${private_libs})
+    foreach(header IN LISTS arg_PUBLIC_HEADERS)
+      set_property(GLOBAL APPEND PROPERTY WAYMARK_INSTALLED_HEADERS_${name} "${folder}/${header}")
+    endforeach()
+  endif()
+endfunction()
+
+function(waymark_executable name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "INSTALL" "" "SOURCES;LIBS;DEFINITIONS")
+  if(DEFINED arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "waymark_executable(${name}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  waymark_target_defaults(${name})
+  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${name} PRIVATE ${arg_LIBS})
+  target_compile_definitions(${name} PRIVATE ${arg_DEFINITIONS})
+  if(arg_INSTALL AND WAYMARK_INSTALL)
+    install(TARGETS ${name} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  endif()
+endfunction()
+
+function(waymark_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN;WHOLE" "TIMEOUT"
+    "SOURCES;LIBS;LABELS;DEFINITIONS;ENVIRONMENT;PROPERTIES")
+  if(DEFINED arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "waymark_test(${name}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  if(NOT WAYMARK_BUILD_TESTS)
+    return()
+  endif()
+  if(NOT arg_LABELS)
+    set(arg_LABELS unit)
+  endif()
+  foreach(label IN LISTS arg_LABELS)
+    if(NOT label MATCHES "^(unit|stress|conformance|gpu|install|fuzz|python|bench)$")
+      message(FATAL_ERROR "waymark_test(${name}): unknown label '${label}'")
+    endif()
+  endforeach()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  waymark_executable(${name} SOURCES ${arg_SOURCES} LIBS ${arg_LIBS}
+    DEFINITIONS ${arg_DEFINITIONS})
+  if(arg_NO_MAIN)
+    target_link_libraries(${name} PRIVATE GTest::gmock)
+  else()
+    target_link_libraries(${name} PRIVATE GTest::gmock_main)
+  endif()
+
+  if(arg_WHOLE)
+    add_test(NAME ${name} COMMAND ${name})
+    set_tests_properties(${name} PROPERTIES
+      LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${arg_ENVIRONMENT}"
+      ${arg_PROPERTIES})
+    return()
+  endif()
+  # The module passes properties through one list: the inner separators must survive it.
+  string(REPLACE ";" "\\;" labels "${arg_LABELS}")
+  string(REPLACE ";" "\\;" environment "${arg_ENVIRONMENT}")
+  gtest_discover_tests(${name}
+    TEST_PREFIX "${name}."
+    DISCOVERY_TIMEOUT 120
+    PROPERTIES LABELS "${labels}" TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${environment}"
+      ${arg_PROPERTIES})
+endfunction()
