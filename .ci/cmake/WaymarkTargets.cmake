@@ -18,7 +18,7 @@
 #     SOURCES store_test.cc
 #     LIBS waymark::blockstore
 #     LABELS unit                           # unit stress conformance gpu install; default unit
-#     TIMEOUT 120                           # seconds a test case; default 120
+#     TIMEOUT 120                           # seconds a case; default 120; x5 under a sanitizer
 #     DEFINITIONS WAYMARK_FAULT_X=1         # for this program only
 #     ENVIRONMENT NAME=value
 #     PROPERTIES RUN_SERIAL ON              # further test properties
@@ -160,6 +160,9 @@ function(waymark_test name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
+  if(NOT WAYMARK_SANITIZER STREQUAL "none")
+    math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 5")
+  endif()
   waymark_executable(${name} SOURCES ${arg_SOURCES} LIBS ${arg_LIBS}
     DEFINITIONS ${arg_DEFINITIONS})
   if(arg_NO_MAIN)
@@ -175,12 +178,15 @@ function(waymark_test name)
       ${arg_PROPERTIES})
     return()
   endif()
-  # The module passes properties through one list: the inner separators must survive it.
-  string(REPLACE ";" "\\;" labels "${arg_LABELS}")
-  string(REPLACE ";" "\\;" environment "${arg_ENVIRONMENT}")
-  gtest_discover_tests(${name}
-    TEST_PREFIX "${name}."
-    DISCOVERY_TIMEOUT 120
-    PROPERTIES LABELS "${labels}" TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${environment}"
-      ${arg_PROPERTIES})
+  gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 120)
+  # Properties that are lists do not survive the module's own PROPERTIES; ctest reads this file after
+  # the module's, when <name>_TESTS holds the names of the cases.
+  set(properties "${CMAKE_CURRENT_BINARY_DIR}/${name}_properties.cmake")
+  file(CONFIGURE OUTPUT "${properties}" @ONLY CONTENT [[
+if(DEFINED @name@_TESTS)
+  set_tests_properties(${@name@_TESTS} PROPERTIES
+    LABELS "@arg_LABELS@" TIMEOUT @arg_TIMEOUT@ ENVIRONMENT "@arg_ENVIRONMENT@" @arg_PROPERTIES@)
+endif()
+]])
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${properties}")
 endfunction()
