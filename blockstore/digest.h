@@ -1,0 +1,31 @@
+// Digests: the two hashes the store goes by, one for the places of the key index, one for rows.
+//
+// Neither resists an attacker who knows the seed; both are stable over builds and platforms (XXH3).
+#ifndef WAYMARK_BLOCKSTORE_DIGEST_H_
+#define WAYMARK_BLOCKSTORE_DIGEST_H_
+
+#include <cstdint>
+#include <span>
+
+#include "blockstore/events.h"
+
+namespace waymark {
+
+// 128 bits, as four words of 32: w[0] holds the lowest. Compares by value.
+struct Digest128 {
+  std::uint32_t w[4] = {0, 0, 0, 0};
+
+  friend bool operator==(const Digest128&, const Digest128&) = default;
+};
+
+// The place of page `ordinal` of a block known by `key`, under `version`: XXH3-128 with `seed` of
+// version (uint64), ordinal (uint32), key size (uint8), key bytes; all little-endian. Any thread.
+[[nodiscard]] Digest128 IndexDigest(std::uint64_t seed, std::uint64_t version,
+                                    std::uint32_t ordinal, const BlockKey& key);
+
+// XXH3-64 of the stored bytes of one row. Any thread.
+[[nodiscard]] std::uint64_t RowDigest(std::span<const std::uint8_t> row);
+
+}  // namespace waymark
+
+#endif  // WAYMARK_BLOCKSTORE_DIGEST_H_
