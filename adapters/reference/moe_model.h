@@ -1,0 +1,151 @@
+// A small but real mixture-of-experts transformer on the CPU: embedding, RMSNorm, rotary positions,
+// attention over a paged KV cache, a top-k router, SwiGLU experts, logits. Weights come from a
+// seed.
+//
+// It owns the weights and the forward pass, nothing else: requests, blocks and sampling are the
+// engine's. It promises batch invariance: a token's hidden state, route and logits are the same
+// bits whatever else is in the batch, however its prompt is cut into chunks, and whichever physical
+// blocks hold its KV. So a route that differs from a recomputation from scratch is a wrong route.
+#ifndef WAYMARK_ADAPTERS_REFERENCE_MOE_MODEL_H_
+#define WAYMARK_ADAPTERS_REFERENCE_MOE_MODEL_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "adapters/reference/paged_kv.h"
+
+namespace waymark::reference {
+
+// What the router makes of its logits before it takes the greatest top_k.
+enum class RouterScore {
+  kSoftmax,  // over all experts
+  kSigmoid,  // each expert on its own
+};
+
+// Sizes of a model. The defaults make a token cost about 0.1 ms on one core.
+struct MoeModelConfig {
+  int num_layers = 6;        // transformer layers, >= 1
+  int num_dense_layers = 1;  // leading layers without a router, 0 <= n < num_layers
+  int model_width = 64;      // hidden size, a multiple of 2 x num_heads
+  int num_heads = 4;         // attention heads, >= 1
+  int num_experts = 16;      // E, 1 .. 32767
+  int top_k = 4;             // K, 1 .. num_experts
+  int expert_width = 32;     // inner size of an expert, >= 1
+  int dense_width = 64;      // inner size of a dense layer's MLP, >= 1
+  int max_positions = 4096;  // longest sequence, >= 1
+  RouterScore router_score = RouterScore::kSoftmax;
+  uint64_t weight_seed = 1;  // other seeds are other models (or other weight versions)
+
+  // InvalidArgument naming the field, its rule and its value.
+  [[nodiscard]] absl::Status Validate() const;
+  // Number of layers that route: L.
+  int num_moe_layers() const { return num_layers - num_dense_layers; }
+  // The transformer layer numbers that route, ascending: [L].
+  std::vector<int> MoeLayerIds() const;
+};
+
+// Where one MoE layer leaves the ids it chose. Either pointer may be null; both are the caller's
+// and hold [tokens in the batch, top_k] contiguous. Every row of the batch is written, padding
+// included.
+struct LayerRouting {
+  int16_t* view = nullptr;      // the router's kernel writes a capture view itself
+  int32_t* topk_ids = nullptr;  // the engine's own buffer, which it hands over afterwards
+};
+
+// A flat batch. All arrays are the caller's and live for the call.
+struct ForwardBatch {
+  std::span<const int32_t> tokens;     // [N] token ids, 0 .. kVocabulary - 1
+  std::span<const int32_t> positions;  // [N] 0-based position in its sequence
+  std::span<const int32_t> sequences;  // [N] index into block_tables; -1 = a padding row
+  std::span<const int64_t> slots;      // [N] where the token's KV goes; -1 = nowhere (padding);
+                                       //     v <= -2 means slot -2 - v
+  // Per sequence, its physical blocks in logical order, enough for its greatest position.
+  std::span<const std::span<const int32_t>> block_tables;
+  std::span<const int32_t> logit_rows;  // [M] rows of the batch whose logits are wanted
+};
+
+// Memory that a forward needs beside its arguments; grows to the largest batch and is reused.
+// One per thread.
+class ForwardScratch {
+ public:
+  ForwardScratch() = default;
+
+ private:
+  friend class MoeModel;
+  std::vector<float> hidden_;    // [N, width] residual stream
+  std::vector<float> normed_;    // [width]
+  std::vector<float> query_;     // [N, width]
+  std::vector<float> mixed_;     // [width] attention or expert output
+  std::vector<float> scores_;    // [longest sequence, rounded up to blocks]
+  std::vector<float> router_;    // [experts]
+  std::vector<float> gate_;      // [inner width]
+  std::vector<float> up_;        // [inner width]
+  std::vector<int32_t> chosen_;  // [top_k]
+};
+
+// Immutable after Create: safe to share between threads, each with its own scratch and cache.
+class MoeModel {
+ public:
+  // Draws the weights. InvalidArgument when the config is impossible.
+  [[nodiscard]] static absl::StatusOr<MoeModel> Create(const MoeModelConfig& config);
+
+  const MoeModelConfig& config() const { return config_; }
+
+  // A zeroed cache of this model's shape. Both arguments > 0.
+  PagedKv MakeKv(int num_blocks, int block_tokens) const;
+
+  // Runs every row of the batch through the model: writes its keys and values into its slot, then
+  // attends over positions 0 .. position of its sequence, which must be in the cache or in the
+  // batch. Two rows may share a slot when they are the same token after the same prefix. routing:
+  // [L] or empty (no capture). logits: [M, kVocabulary], row m for logit_rows[m]. InvalidArgument,
+  // before anything is written, for a size or an index out of range.
+  [[nodiscard]] absl::Status Forward(const ForwardBatch& batch,
+                                     std::span<const LayerRouting> routing, PagedKv& kv,
+                                     ForwardScratch& scratch, std::span<float> logits) const;
+
+ private:
+  struct Mlp {
+    std::vector<float> gate, up;  // [width, inner]
+    std::vector<float> down;      // [inner, width]
+  };
+  struct Layer {
+    std::vector<float> attention_gain, mlp_gain;   // [width]
+    std::vector<float> query, key, value, output;  // [width, width]
+    std::vector<float> router;                     // [width, experts]; empty in a dense layer
+    std::vector<Mlp> mlps;                         // the experts, or the one dense MLP
+  };
+
+  explicit MoeModel(const MoeModelConfig& config);
+
+  absl::Status CheckBatch(const ForwardBatch& batch, std::span<const LayerRouting> routing,
+                          const PagedKv& kv, std::span<float> logits) const;
+  void StoreKeysAndValues(const ForwardBatch& batch, int layer, PagedKv& kv,
+                          ForwardScratch& scratch) const;
+  void Attend(const ForwardBatch& batch, size_t row, int layer, PagedKv& kv,
+              ForwardScratch& scratch) const;
+  void RunExperts(const Layer& layer, size_t row, const LayerRouting* routing,
+                  ForwardScratch& scratch) const;
+  void RunMlp(const Mlp& mlp, int inner, float scale, float* hidden, ForwardScratch& scratch) const;
+
+  MoeModelConfig config_;
+  int head_dim_;
+  std::vector<float> embedding_;   // [vocabulary, width]
+  std::vector<float> final_gain_;  // [width]
+  std::vector<float> unembed_;     // [width, vocabulary]
+  std::vector<float> cosines_;     // [max_positions, head_dim / 2]
+  std::vector<float> sines_;       // [max_positions, head_dim / 2]
+  std::vector<Layer> layers_;
+};
+
+// The routes of a whole sequence, computed alone, from scratch and without any cache of before, in
+// one prefill: the truth that a captured route is compared with. Returns the ids of positions
+// 0 .. tokens.size() - 1, [tokens, L, K] row-major. InvalidArgument as Forward.
+[[nodiscard]] absl::StatusOr<std::vector<int32_t>> RecomputeRoutes(const MoeModel& model,
+                                                                   std::span<const int32_t> tokens);
+
+}  // namespace waymark::reference
+
+#endif  // WAYMARK_ADAPTERS_REFERENCE_MOE_MODEL_H_
