@@ -15,8 +15,7 @@ class PagedKv {
   // Room for `num_blocks` blocks of `block_tokens` tokens in each of `num_layers` layers, zeroed.
   // All arguments > 0.
   PagedKv(int num_layers, int num_heads, int head_dim, int num_blocks, int block_tokens)
-      : num_heads_(num_heads),
-        head_dim_(head_dim),
+      : head_dim_(head_dim),
         num_blocks_(num_blocks),
         block_tokens_(block_tokens),
         block_floats_(int64_t{num_heads} * head_dim * block_tokens),
@@ -41,7 +40,6 @@ class PagedKv {
     return (int64_t{layer} * num_blocks_ + block) * block_floats_;
   }
 
-  int num_heads_;
   int head_dim_;
   int num_blocks_;
   int block_tokens_;
