@@ -1,0 +1,102 @@
+#include "adapters/cli/console.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+namespace waymark::cli {
+
+ExitCode Fail(const std::string& command, const std::string& message) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "waymark %s: %s\n", command.c_str(), message.c_str());
+  return kExitUnusable;
+}
+
+Progress::Progress(std::string what) : what_(std::move(what)), terminal_(isatty(STDERR_FILENO)) {
+  const char* term = std::getenv("TERM");
+  if (term != nullptr && std::string(term) == "dumb") terminal_ = false;
+}
+
+Progress::~Progress() {
+  Clear();
+}
+
+void Progress::Show(std::uint64_t done, std::uint64_t total, const std::string& note) {
+  if (!terminal_) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_) return;
+  next_ = now + std::chrono::milliseconds(100);
+  std::string line = what_ + " " + WithCommas(done);
+  if (total > 0) {
+    line += "/" + WithCommas(total) + " (" +
+            FixedDigits(100.0 * static_cast<double>(done) / static_cast<double>(total), 1) + " %)";
+  }
+  if (!note.empty()) line += "  " + note;
+  std::fprintf(stderr, "\r\x1b[K%s", line.c_str());
+  std::fflush(stderr);
+  shown_ = true;
+}
+
+void Progress::Clear() {
+  if (!shown_) return;
+  std::fprintf(stderr, "\r\x1b[K");
+  std::fflush(stderr);
+  shown_ = false;
+}
+
+std::string WithCommas(std::uint64_t value) {
+  std::string digits = std::to_string(value);
+  for (std::size_t at = digits.size(); at > 3;) {
+    at -= 3;
+    digits.insert(at, 1, ',');
+  }
+  return digits;
+}
+
+std::string HumanBytes(std::uint64_t bytes) {
+  static constexpr std::array<const char*, 6> kUnits = {"B", "kB", "MB", "GB", "TB", "PB"};
+  double value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 999.5 && unit + 1 < kUnits.size()) {
+    value /= 1000;
+    ++unit;
+  }
+  const int digits = unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+  return FixedDigits(value, digits) + " " + kUnits[unit];
+}
+
+std::string FixedDigits(double value, int digits) {
+  std::array<char, 64> buffer{};
+  std::snprintf(buffer.data(), buffer.size(), "%.*f", digits, value);
+  return buffer.data();
+}
+
+void Table::Add(std::string name, std::string value) {
+  lines_.push_back({std::move(name), std::move(value)});
+}
+
+std::string Table::ToString() const {
+  std::size_t name_width = 0;
+  std::size_t value_width = 0;
+  for (const Line& line : lines_) {
+    if (line.value.empty()) continue;
+    name_width = std::max(name_width, line.name.size());
+    value_width = std::max(value_width, line.value.size());
+  }
+  std::string out;
+  for (const Line& line : lines_) {
+    if (!line.name.empty() || !line.value.empty()) out += "  " + line.name;
+    if (!line.value.empty()) {
+      out.append(name_width - line.name.size() + 2 + value_width - line.value.size(), ' ');
+      out += line.value;
+    }
+    out += '\n';
+  }
+  return out;
+}
+
+}  // namespace waymark::cli

@@ -1,0 +1,101 @@
+// The `waymark` tool: parses the command line and runs one subcommand. Exit codes: command.h.
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "adapters/cli/command.h"
+#include "adapters/cli/console.h"
+
+#if __has_include("adapters/cli/demo.h")
+#include "adapters/cli/demo.h"
+#define WAYMARK_CLI_DEMO 1
+#endif
+#if __has_include("adapters/cli/selftest.h")
+#include "adapters/cli/selftest.h"
+#define WAYMARK_CLI_SELFTEST 1
+#endif
+#if __has_include("adapters/cli/trace.h")
+#include "adapters/cli/trace.h"
+#define WAYMARK_CLI_TRACE 1
+#endif
+#if __has_include("adapters/cli/check.h")
+#include "adapters/cli/check.h"
+#define WAYMARK_CLI_CHECK 1
+#endif
+
+#ifndef WAYMARK_VERSION
+#define WAYMARK_VERSION "unknown"
+#endif
+
+namespace waymark::cli {
+namespace {
+
+// In the order of the help.
+std::vector<std::unique_ptr<Command>> MakeCommands() {
+  std::vector<std::unique_ptr<Command>> commands;
+#ifdef WAYMARK_CLI_DEMO
+  commands.push_back(MakeDemoCommand());
+#endif
+#ifdef WAYMARK_CLI_TRACE
+  commands.push_back(MakeTraceCommand());
+#endif
+#ifdef WAYMARK_CLI_CHECK
+  commands.push_back(MakeCheckCommand());
+#endif
+#ifdef WAYMARK_CLI_SELFTEST
+  commands.push_back(MakeSelftestCommand());
+#endif
+  return commands;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app{"Waymark remembers the route of every token through a mixture-of-experts model."};
+  app.name("waymark");
+  app.set_version_flag("--version", "waymark " WAYMARK_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "Exit codes: 0 everything is right; 1 something is wrong (a row, a read, a layer);\n"
+      "2 bad usage, an unreadable file or an impossible option.\n"
+      "`waymark COMMAND --help` tells the options of a command.");
+
+  const std::vector<std::unique_ptr<Command>> commands = MakeCommands();
+  std::vector<CLI::App*> parsers;
+  for (const std::unique_ptr<Command>& command : commands) {
+    CLI::App* parser = app.add_subcommand(command->name(), command->summary());
+    command->AddOptions(*parser);
+    parsers.push_back(parser);
+  }
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // Help and version are errors of code 0 to the parser; every other code of its own becomes
+    // ours.
+    return app.exit(error) == 0 ? kExitOk : kExitUnusable;
+  }
+  for (std::size_t i = 0; i < commands.size(); ++i) {
+    if (!parsers[i]->parsed()) continue;
+    const ExitCode code = commands[i]->Run();
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+      return Fail(commands[i]->name(), "standard output could not be written");
+    }
+    return code;
+  }
+  return kExitUnusable;
+}
+
+}  // namespace
+}  // namespace waymark::cli
+
+int main(int argc, char** argv) {
+  try {
+    return waymark::cli::Main(argc, argv);
+  } catch (const std::exception& error) {
+    // Libraries from outside may throw (memory, the parser); a person still gets one line.
+    std::fprintf(stderr, "waymark: %s\n", error.what());
+    return waymark::cli::kExitUnusable;
+  }
+}
