@@ -74,6 +74,13 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     // Help and version are errors of code 0 to the parser; every other code of its own becomes
     // ours.
+    const std::string word = argc > 1 ? argv[1] : "";
+    if (error.get_exit_code() != 0 && app.get_subcommands().empty() && !word.empty() &&
+        word[0] != '-') {
+      std::fprintf(stderr, "waymark: there is no command '%s'; `waymark --help` lists them\n",
+                   word.c_str());
+      return kExitUnusable;
+    }
     return app.exit(error) == 0 ? kExitOk : kExitUnusable;
   }
   for (std::size_t i = 0; i < commands.size(); ++i) {
