@@ -1,11 +1,10 @@
 #include "blockstore/digest.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
-// The hash is on the step path (one call a sealed page): let the compiler see it whole.
-#define XXH_INLINE_ALL
-#include <xxhash.h>
+#include <xxhash.h>  // XXH_INLINE_ALL: the hash is on the step path
 
 namespace waymark {
 namespace {
@@ -23,11 +22,12 @@ std::uint8_t* Put(std::uint8_t* at, T value) {
 
 Digest128 IndexDigest(std::uint64_t seed, std::uint64_t version, std::uint32_t ordinal,
                       const BlockKey& key) {
-  std::uint8_t input[8 + 4 + 1 + BlockKey::kMaxBytes];
-  std::uint8_t* at = Put(Put(input, version), ordinal);
-  *at++ = key.size;
-  std::memcpy(at, key.bytes.data(), key.size);
-  const auto length = static_cast<std::size_t>(at - input) + key.size;
+  constexpr std::size_t kHead = 8 + 4 + 1;
+  std::uint8_t input[64] = {};
+  static_assert(kHead + BlockKey::kMaxBytes <= sizeof(input));
+  *Put(Put(input, version), ordinal) = key.size;
+  std::memcpy(input + kHead, key.bytes.data(), BlockKey::kMaxBytes);
+  const std::size_t length = kHead + std::min<std::size_t>(key.size, BlockKey::kMaxBytes);
   const XXH128_hash_t hash = XXH3_128bits_withSeed(input, length, seed);
   return {{static_cast<std::uint32_t>(hash.low64), static_cast<std::uint32_t>(hash.low64 >> 32),
            static_cast<std::uint32_t>(hash.high64), static_cast<std::uint32_t>(hash.high64 >> 32)}};
