@@ -1,0 +1,47 @@
+// LayerCounters: what landing finds wrong with captured rows, layer by layer.
+#ifndef WAYMARK_PLUGIN_LAYER_COUNTERS_H_
+#define WAYMARK_PLUGIN_LAYER_COUNTERS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace waymark {
+
+// Counts rows in which a layer was silent (an id of -1: nothing was written there) or invalid (an
+// id out of range, or repeated), and remembers at which batch sizes each layer was silent. Fixed
+// size. Adding: the landing thread. Reading: any thread; each number is exact, a set of them is not
+// a cut.
+class LayerCounters {
+ public:
+  // Batch sizes above `max_rows` count as `max_rows`.
+  LayerCounters(std::int32_t num_layers, std::int32_t max_rows);
+
+  // One row of a forward of `batch_rows` rows (padding included) in which `layer` was silent.
+  void AddSilent(std::int32_t layer, std::int32_t batch_rows);
+  // One row in which `layer` had an id out of range, or one id twice.
+  void AddInvalid(std::int32_t layer);
+
+  [[nodiscard]] std::uint64_t silent_rows(std::int32_t layer) const;
+  [[nodiscard]] std::uint64_t invalid_rows(std::int32_t layer) const;
+  // Batch sizes at which `layer` was silent in a row or more, ascending. Allocates.
+  [[nodiscard]] std::vector<std::int32_t> SilentBatchSizes(std::int32_t layer) const;
+  [[nodiscard]] std::int32_t num_layers() const { return num_layers_; }
+
+ private:
+  struct Counts {
+    std::atomic<std::uint64_t> silent{0};
+    std::atomic<std::uint64_t> invalid{0};
+  };
+
+  const std::int32_t num_layers_;
+  const std::int32_t max_rows_;
+  const std::size_t words_;  // of the bitmap of one layer: bit n = silent at batch size n
+  std::unique_ptr<Counts[]> counts_;
+  std::unique_ptr<std::atomic<std::uint64_t>[]> silent_at_;
+};
+
+}  // namespace waymark
+
+#endif  // WAYMARK_PLUGIN_LAYER_COUNTERS_H_
