@@ -1,0 +1,31 @@
+# Run by ctest, see CMakeLists.txt beside it. Fails with the output of the step that failed.
+function(run what)
+  execute_process(COMMAND ${ARGN}
+    RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${what} failed (${result}):\n${output}")
+  endif()
+  message(STATUS "${what}: done")
+endfunction()
+
+file(REMOVE_RECURSE "${WORK_DIR}")
+run("install" "${CMAKE_COMMAND}" --install "${BUILD_DIR}" --config "${CONFIG}"
+  --prefix "${WORK_DIR}/prefix")
+
+# The package must not lean on the tree it was built from.
+file(GLOB_RECURSE package "${WORK_DIR}/prefix/*.cmake")
+foreach(file IN LISTS package)
+  file(READ "${file}" content)
+  string(FIND "${content}" "${BUILD_DIR}" position)
+  if(NOT position EQUAL -1)
+    message(FATAL_ERROR "${file} names the build folder ${BUILD_DIR}")
+  endif()
+endforeach()
+
+set(prefix_path "${WORK_DIR}/prefix" ${PREFIX_PATH})
+run("configure" "${CMAKE_COMMAND}" -S "${FOREIGN_DIR}" -B "${WORK_DIR}/build" -G "${GENERATOR}"
+  "-DCMAKE_BUILD_TYPE=${CONFIG}" "-DCMAKE_CXX_COMPILER=${CXX_COMPILER}"
+  "-DCMAKE_PREFIX_PATH=${prefix_path}" "-DGENERATED_DIR=${GENERATED_DIR}"
+  "-DWAYMARK_LIBRARIES=${LIBRARIES}" "-DWAYMARK_EXPECTED_VERSION=${VERSION}")
+run("build" "${CMAKE_COMMAND}" --build "${WORK_DIR}/build" --config "${CONFIG}")
+run("run" "${WORK_DIR}/build/foreign")
