@@ -10,7 +10,8 @@
 
 namespace waymark {
 
-// The shape of every row of a store: `num_layers` x `top_k` expert ids, token-major, i.e. one row is
+// The shape of every row of a store: `num_layers` x `top_k` expert ids, token-major, i.e. one row
+// is
 // `[num_layers][top_k]` in C order. Immutable once a store is made from it.
 struct RoutingShape {
   // Captured MoE layers (L). Dense and draft layers are not counted. 1 ... 1024.
@@ -21,8 +22,8 @@ struct RoutingShape {
   std::int32_t num_experts = 0;
   // Rows of one page (B). 1 ... 4096. Divides the engine's block size and its hash-block size.
   std::int32_t page_tokens = 16;
-  // The model's layer number behind each captured layer: strictly increasing, `num_layers` of them.
-  // Empty means 0, 1, ..., num_layers - 1.
+  // The model's layer number behind each captured layer: >= 0, strictly increasing, `num_layers` of
+  // them. Empty means 0, 1, ..., num_layers - 1.
   std::vector<std::int32_t> layer_ids;
 
   // Bytes of one stored id: 1 when E <= 256, else 2 (little-endian uint16).

@@ -1,0 +1,270 @@
+#include "blockstore/events.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
+namespace waymark {
+namespace {
+
+constexpr char kMagic[4] = {'W', 'M', 'B', '1'};
+constexpr std::size_t kHeaderBytes = sizeof(kMagic) + 4 * sizeof(std::uint64_t);
+
+static_assert(std::endian::native == std::endian::little,
+              "arrays of events and slots are written as they lie in memory");
+static_assert(offsetof(Event, type) == 0 && offsetof(Event, key_size) == 2 &&
+                  offsetof(Event, more) == 3 && offsetof(Event, block) == 4 &&
+                  offsetof(Event, source) == 8 && offsetof(Event, rows) == 12 &&
+                  offsetof(Event, step) == 16 && offsetof(Event, key) == 24,
+              "an event is written as it lies in memory");
+
+Event MakeEvent(EventType type, BlockId block) {
+  Event event;
+  event.type = type;
+  event.block = block.value();
+  return event;
+}
+
+void SetKey(Event& event, const BlockKey& key) {
+  event.key = key.bytes;
+  event.key_size = key.size;
+}
+
+bool KnownType(EventType type) {
+  return type >= EventType::kBind && type <= EventType::kReset;
+}
+
+// What is written: flags and key bytes that mean nothing are zero, so that equal batches are equal
+// bytes, and everything that the store accepts can be read back.
+Event Canonical(Event event) {
+  event.more = event.type == EventType::kMove && event.more != 0 ? 1 : 0;
+  for (std::size_t i = event.key_size; i < event.key.size(); ++i)
+    event.key[i] = 0;
+  return event;
+}
+
+absl::Status BadEvent(std::size_t index, const char* field, const char* rule, std::uint64_t value) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("batch: events[", index, "].", field, " must be ", rule, "; it is ", value));
+}
+
+absl::Status CheckEvent(const Event& event, std::size_t index) {
+  if (!KnownType(event.type)) {
+    return BadEvent(index, "type", "in [1, 8]", static_cast<std::uint64_t>(event.type));
+  }
+  if (event.key_size > BlockKey::kMaxBytes) {
+    return BadEvent(index, "key_size", "at most 32", event.key_size);
+  }
+  if (event.more > (event.type == EventType::kMove ? 1 : 0)) {
+    return BadEvent(index, "more", event.type == EventType::kMove ? "0 or 1" : "0 in all but Move",
+                    event.more);
+  }
+  for (std::size_t i = event.key_size; i < event.key.size(); ++i) {
+    if (event.key[i] != 0) return BadEvent(index, "key", "zero beyond its size", event.key[i]);
+  }
+  return absl::OkStatus();
+}
+
+std::uint64_t ReadU64(const std::uint8_t* at) {
+  std::uint64_t value;
+  std::memcpy(&value, at, sizeof(value));
+  return value;
+}
+
+}  // namespace
+
+BlockKey BlockKey::FromBytes(std::span<const std::uint8_t> bytes) {
+  BlockKey key;
+  key.size = static_cast<std::uint8_t>(std::min(bytes.size(), kMaxBytes));
+  std::copy_n(bytes.begin(), key.size, key.bytes.begin());
+  return key;
+}
+
+BlockKey BlockKey::FromInteger(std::uint64_t hash) {
+  BlockKey key;
+  key.size = sizeof(hash);
+  std::memcpy(key.bytes.data(), &hash, sizeof(hash));
+  return key;
+}
+
+Event Event::Bind(BlockId block, const BlockKey& key) {
+  Event event = MakeEvent(EventType::kBind, block);
+  SetKey(event, key);
+  return event;
+}
+
+Event Event::Retain(BlockId block) {
+  return MakeEvent(EventType::kRetain, block);
+}
+
+Event Event::Release(BlockId block) {
+  return MakeEvent(EventType::kRelease, block);
+}
+
+Event Event::Seal(BlockId block, const BlockKey& key, StepId step) {
+  Event event = MakeEvent(EventType::kSeal, block);
+  SetKey(event, key);
+  event.step = step.value();
+  return event;
+}
+
+Event Event::Copy(BlockId source, BlockId destination, std::int32_t rows) {
+  Event event = MakeEvent(EventType::kCopy, destination);
+  event.source = source.value();
+  event.rows = rows;
+  return event;
+}
+
+Event Event::Move(BlockId source, BlockId destination, bool more) {
+  Event event = MakeEvent(EventType::kMove, destination);
+  event.source = source.value();
+  event.more = more ? 1 : 0;
+  return event;
+}
+
+Event Event::Truncate(BlockId block, std::int32_t row, StepId step) {
+  Event event = MakeEvent(EventType::kTruncate, block);
+  event.rows = row;
+  event.step = step.value();
+  return event;
+}
+
+Event Event::Reset() {
+  return MakeEvent(EventType::kReset, BlockId());
+}
+
+BlockKey Event::GetKey() const {
+  return BlockKey::FromBytes({key.data(), std::min<std::size_t>(key_size, key.size())});
+}
+
+std::string_view EventName(EventType type) {
+  switch (type) {
+    case EventType::kBind:
+      return "Bind";
+    case EventType::kRetain:
+      return "Retain";
+    case EventType::kRelease:
+      return "Release";
+    case EventType::kSeal:
+      return "Seal";
+    case EventType::kCopy:
+      return "Copy";
+    case EventType::kMove:
+      return "Move";
+    case EventType::kTruncate:
+      return "Truncate";
+    case EventType::kReset:
+      return "Reset";
+  }
+  return "unknown event";
+}
+
+std::string DescribeEvent(const Event& event) {
+  const BlockKey key = event.GetKey();
+  const auto key_text = [&key] {
+    return absl::BytesToHexString(
+        absl::string_view(reinterpret_cast<const char*>(key.bytes.data()), key.size));
+  };
+  const std::string name(EventName(event.type));
+  switch (event.type) {
+    case EventType::kBind:
+      if (key.empty()) return absl::StrCat(name, "(block ", event.block, ")");
+      return absl::StrCat(name, "(block ", event.block, ", key ", key_text(), ")");
+    case EventType::kRetain:
+    case EventType::kRelease:
+      return absl::StrCat(name, "(block ", event.block, ")");
+    case EventType::kSeal:
+      return absl::StrCat(name, "(block ", event.block, ", ",
+                          key.empty() ? "no key" : "key " + key_text(), ", step ", event.step, ")");
+    case EventType::kCopy:
+      return absl::StrCat(
+          name, "(block ", event.source, " -> ", event.block, ", ",
+          event.rows == Event::kAllRows ? "all rows" : absl::StrCat(event.rows, " rows"), ")");
+    case EventType::kMove:
+      return absl::StrCat(name, "(block ", event.source, " -> ", event.block,
+                          event.more != 0 ? ", with the next" : "", ")");
+    case EventType::kTruncate:
+      return absl::StrCat(name, "(block ", event.block, ", from row ", event.rows, ", step ",
+                          event.step, ")");
+    case EventType::kReset:
+      return name;
+  }
+  return absl::StrCat(name, " ", static_cast<int>(event.type));
+}
+
+std::size_t SerializedSize(const StepBatch& batch) {
+  return kHeaderBytes + batch.num_events * sizeof(Event) + batch.num_slots * sizeof(std::int64_t);
+}
+
+void SerializeBatch(const StepBatch& batch, std::string& out) {
+  const std::size_t begin = out.size();
+  out.resize(begin + SerializedSize(batch));
+  char* at = out.data() + begin;
+  std::memcpy(at, kMagic, sizeof(kMagic));
+  at += sizeof(kMagic);
+  for (const std::uint64_t field :
+       {batch.step, batch.version, static_cast<std::uint64_t>(batch.num_events),
+        static_cast<std::uint64_t>(batch.num_slots)}) {
+    std::memcpy(at, &field, sizeof(field));
+    at += sizeof(field);
+  }
+  for (const Event& event : batch.event_span()) {
+    const Event canonical = Canonical(event);
+    std::memcpy(at, &canonical, sizeof(canonical));
+    at += sizeof(canonical);
+  }
+  if (batch.num_slots > 0) {
+    std::memcpy(at, batch.slots, batch.num_slots * sizeof(std::int64_t));
+  }
+}
+
+absl::StatusOr<OwnedStepBatch> ParseBatch(std::span<const std::uint8_t>& bytes) {
+  if (bytes.size() < kHeaderBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch: must be at least ", kHeaderBytes, " bytes; there are ", bytes.size()));
+  }
+  const std::uint8_t* at = bytes.data();
+  if (std::memcmp(at, kMagic, sizeof(kMagic)) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch: must begin with \"WMB1\"; it begins with 0x",
+                     absl::BytesToHexString(
+                         absl::string_view(reinterpret_cast<const char*>(at), sizeof(kMagic)))));
+  }
+  at += sizeof(kMagic);
+  OwnedStepBatch batch;
+  batch.step = ReadU64(at);
+  batch.version = ReadU64(at + 8);
+  const std::uint64_t num_events = ReadU64(at + 16);
+  const std::uint64_t num_slots = ReadU64(at + 24);
+  at += 32;
+
+  // Counts are compared with what is there before anything is sized by them.
+  const std::size_t room = bytes.size() - kHeaderBytes;
+  if (num_events > room / sizeof(Event)) {
+    return absl::InvalidArgumentError(absl::StrCat("batch: num_events must fit the ", room,
+                                                   " bytes behind the header; it is ", num_events));
+  }
+  const std::size_t events_bytes = static_cast<std::size_t>(num_events) * sizeof(Event);
+  if (num_slots > (room - events_bytes) / sizeof(std::int64_t)) {
+    return absl::InvalidArgumentError(absl::StrCat("batch: num_slots must fit the ",
+                                                   room - events_bytes,
+                                                   " bytes behind the events; it is ", num_slots));
+  }
+  batch.events.resize(static_cast<std::size_t>(num_events));
+  if (num_events > 0) std::memcpy(batch.events.data(), at, events_bytes);
+  at += events_bytes;
+  for (std::size_t i = 0; i < batch.events.size(); ++i) {
+    if (absl::Status status = CheckEvent(batch.events[i], i); !status.ok()) return status;
+  }
+  batch.slots.resize(static_cast<std::size_t>(num_slots));
+  const std::size_t slots_bytes = batch.slots.size() * sizeof(std::int64_t);
+  if (num_slots > 0) std::memcpy(batch.slots.data(), at, slots_bytes);
+  bytes = bytes.subspan(kHeaderBytes + events_bytes + slots_bytes);
+  return batch;
+}
+
+}  // namespace waymark
