@@ -1,8 +1,14 @@
 # format-check: clang-format 14 over our sources; also a test where that version is installed.
 # tidy: clang-tidy 14 over the sources that this build compiles. Both read only.
+# house_check: a test of the rules that no compiler checks (.ci/house_check).
 find_program(WAYMARK_CLANG_FORMAT NAMES clang-format-14 clang-format)
 find_program(WAYMARK_RUN_CLANG_TIDY NAMES run-clang-tidy-14 run-clang-tidy)
 mark_as_advanced(WAYMARK_CLANG_FORMAT WAYMARK_RUN_CLANG_TIDY)
+
+if(WAYMARK_BUILD_TESTS)
+  add_test(NAME house_check COMMAND bash "${PROJECT_SOURCE_DIR}/.ci/house_check")
+  set_tests_properties(house_check PROPERTIES LABELS unit TIMEOUT 120)
+endif()
 
 set(found_version "")
 if(WAYMARK_CLANG_FORMAT)
