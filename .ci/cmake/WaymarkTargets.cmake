@@ -2,7 +2,7 @@
 #
 #   waymark_library(blockstore
 #     PUBLIC_HEADERS ids.h store.h          # installed
-#     SOURCES store.cc internal.h           # none: a header-only library
+#     SOURCES store.cc internal.h           # no .cc: a header-only library
 #     PUBLIC_LIBS absl::status              # what public headers include
 #     PRIVATE_LIBS waymark_xxhash Threads::Threads)
 #
@@ -101,7 +101,9 @@ function(waymark_library name)
     list(APPEND private_libs "${lib}")
   endforeach()
 
-  if(arg_SOURCES)
+  set(implementations ${arg_SOURCES})
+  list(FILTER implementations EXCLUDE REGEX "\\.h$")
+  if(implementations)
     add_library(${target} STATIC ${arg_SOURCES})
     waymark_target_defaults(${target})
     set(scope PUBLIC)
