@@ -14,9 +14,10 @@ namespace waymark {
 // How a begun step ended.
 enum class StepEnd : std::uint8_t { kSubmit = 1, kDrop = 2, kCancel = 3 };
 
-// Called by a RoutingStore that was made with one. OnBegin, OnEnd, OnLanded and OnSnapshot come under
-// the store's lock (so their order is the order in which they took effect): be short, do not allocate
-// after warm-up, do not call the store. OnRead comes from reader threads, one call a read.
+// Called by a RoutingStore that was made with one. OnBegin, OnEnd, OnLanded, OnSnapshot and
+// OnReleased come under the store's lock (so their order is the order in which they took effect):
+// be short, do not allocate after warm-up, do not call the store. OnRead comes from reader threads,
+// one call a read.
 class FlightSink {
  public:
   virtual ~FlightSink() = default;
@@ -31,8 +32,10 @@ class FlightSink {
   // A snapshot was taken. `read_id` counts up from 1 in this store.
   virtual void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks,
                           std::int64_t first, std::int64_t last) = 0;
-  // Rows [begin, begin + infos.size()) of snapshot `read_id` were read; digests[i] is the XXH3-64 of
-  // the stored bytes of row i, 0 where it is missing.
+  // The pages of snapshot `read_id` have come back (they may be evicted and reused from here on).
+  virtual void OnReleased(std::uint64_t read_id) = 0;
+  // Rows [begin, begin + infos.size()) of snapshot `read_id` were read; digests[i] is the XXH3-64
+  // of the stored bytes of row i, 0 where it is missing.
   virtual void OnRead(std::uint64_t read_id, std::int64_t begin, std::span<const RowInfo> infos,
                       std::span<const std::uint64_t> digests) = 0;
 };

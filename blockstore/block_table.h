@@ -1,0 +1,57 @@
+// BlockTable: for each page of each block of the engine, the page it has, or why it has none.
+// Internal to blockstore; guarded by the store's lock.
+#ifndef WAYMARK_BLOCKSTORE_BLOCK_TABLE_H_
+#define WAYMARK_BLOCKSTORE_BLOCK_TABLE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "blockstore/digest.h"
+#include "blockstore/page_pool.h"
+#include "blockstore/row_info.h"
+#include "blockstore/stamp.h"
+
+namespace waymark {
+
+using EntryIndex = std::uint32_t;  // block * pages a block + ordinal
+inline constexpr EntryIndex kNoEntry = 0xffffffffu;
+
+// One page of one block.
+struct Entry {
+  PageIndex page = kNoPage;
+  std::int32_t refs = 1;               // users of the block
+  RelStep since = 0;                   // the step in which its present life began
+  RelStep sealed = 0;                  // the seal of its present life: it outlives an evicted page
+  EntryIndex next_binding = kNoEntry;  // the next entry bound to the same page
+  Reason reason = Reason::kNeverWritten;  // of its rows, while it has no page
+  bool exists : 1 = false;                // told of since the start, or since the last Reset
+  bool by_key : 1 = false;                // its page was attached through the key index
+  bool null : 1 = false;                  // of a null block; for ever
+  bool has_wants : 1 = false;
+};
+static_assert(sizeof(Entry) == 24);
+
+struct EntryCold {
+  Digest128 wants{};  // the seal's place in the key index
+  std::uint64_t wants_version = 0;
+};
+static_assert(sizeof(EntryCold) == 24);
+
+class BlockTable {
+ public:
+  explicit BlockTable(std::size_t entries) : hot_(entries), cold_(entries) {}
+
+  [[nodiscard]] Entry& hot(EntryIndex e) { return hot_[e]; }
+  [[nodiscard]] const Entry& hot(EntryIndex e) const { return hot_[e]; }
+  [[nodiscard]] EntryCold& cold(EntryIndex e) { return cold_[e]; }
+  [[nodiscard]] const EntryCold& cold(EntryIndex e) const { return cold_[e]; }
+  [[nodiscard]] EntryIndex size() const { return static_cast<EntryIndex>(hot_.size()); }
+
+ private:
+  std::vector<Entry> hot_;
+  std::vector<EntryCold> cold_;
+};
+
+}  // namespace waymark
+
+#endif  // WAYMARK_BLOCKSTORE_BLOCK_TABLE_H_

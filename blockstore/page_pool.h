@@ -1,0 +1,85 @@
+// PagePool: what is known of each page, which pages are free, and which would go first. Internal to
+// blockstore; guarded by the store's lock.
+#ifndef WAYMARK_BLOCKSTORE_PAGE_POOL_H_
+#define WAYMARK_BLOCKSTORE_PAGE_POOL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "blockstore/digest.h"
+#include "blockstore/stamp.h"
+
+namespace waymark {
+
+using PageIndex = std::uint32_t;
+inline constexpr PageIndex kNoPage = 0xffffffffu;
+
+// One page. 32 bytes that claims look at, 40 that seals look at: together with a table entry (48)
+// and its share of the key index (7), 127 bytes a page.
+struct PageHot {
+  RelStep sealed = 0;                     // the step it was sealed with; 0 = not sealed
+  std::uint32_t first_binding = kNoPage;  // head of the list of table entries bound to it
+  std::uint32_t snapshots = 0;            // live snapshots that hold it
+  std::uint32_t pins = 0;                 // claims and copies in flight
+  PageIndex lru_prev = kNoPage;
+  PageIndex lru_next = kNoPage;  // also links the free list
+  std::uint16_t mark = 0;        // first row that no snapshot sees
+  std::uint16_t bindings = 0;    // table entries bound to it
+  std::uint16_t referenced = 0;  // of them: those whose block has users
+  bool indexed : 1 = false;      // it is in the key index
+  bool has_wants : 1 = false;    // it was sealed with a key
+  bool in_lru : 1 = false;
+  bool free : 1 = false;
+};
+static_assert(sizeof(PageHot) == 32);
+
+struct PageCold {
+  Digest128 wants{};                // its place in the key index, by its seal
+  Digest128 indexed_as{};           // the place that it has
+  std::uint64_t wants_version = 0;  // weights of the seal
+};
+static_assert(sizeof(PageCold) == 40);
+
+class PagePool {
+ public:
+  explicit PagePool(std::uint32_t pages) : hot_(pages), cold_(pages) {}
+
+  [[nodiscard]] PageHot& hot(PageIndex page) { return hot_[page]; }
+  [[nodiscard]] const PageHot& hot(PageIndex page) const { return hot_[page]; }
+  [[nodiscard]] PageCold& cold(PageIndex page) { return cold_[page]; }
+  [[nodiscard]] const PageCold& cold(PageIndex page) const { return cold_[page]; }
+  [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(hot_.size()); }
+
+  // A page that nobody holds, its record as new; kNoPage when all are held.
+  [[nodiscard]] PageIndex Take();
+  // REQUIRES: taken, and held by nobody.
+  void Give(PageIndex page);
+
+  // Pages that may be evicted, least recently pushed first. A page pinned since may still be
+  // listed.
+  void PushLru(PageIndex page);
+  void UnlinkLru(PageIndex page);
+  [[nodiscard]] PageIndex LruHead() const { return lru_head_; }
+
+  [[nodiscard]] std::uint32_t in_use() const { return in_use_; }
+  [[nodiscard]] std::uint32_t in_use_peak() const { return in_use_peak_; }
+  // Pages ever taken: [0, this). The landing thread reads it to commit memory ahead.
+  [[nodiscard]] std::uint32_t high_water() const {
+    return next_fresh_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  std::vector<PageHot> hot_;
+  std::vector<PageCold> cold_;
+  PageIndex free_head_ = kNoPage;
+  PageIndex lru_head_ = kNoPage;
+  PageIndex lru_tail_ = kNoPage;
+  std::atomic<std::uint32_t> next_fresh_{0};
+  std::uint32_t in_use_ = 0;
+  std::uint32_t in_use_peak_ = 0;
+};
+
+}  // namespace waymark
+
+#endif  // WAYMARK_BLOCKSTORE_PAGE_POOL_H_

@@ -1,0 +1,248 @@
+// RoutingStore::Impl: the state behind the store, and the rules as member functions. Internal to
+// blockstore. Split by what it does: store.cc (making, reading), store_steps.cc (begin, claim,
+// end), store_pages.cc (pages of entries: new, own, evicted, indexed), store_events.cc (events),
+// store_landing.cc (the landing thread).
+//
+// Names of the rules are those of docs/architecture.md; WAYMARK_FAULT marks the one place of each.
+#ifndef WAYMARK_BLOCKSTORE_STORE_IMPL_H_
+#define WAYMARK_BLOCKSTORE_STORE_IMPL_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "blockstore/block_table.h"
+#include "blockstore/fault.h"
+#include "blockstore/key_index.h"
+#include "blockstore/mutex.h"
+#include "blockstore/page_pool.h"
+#include "blockstore/stamp.h"
+#include "blockstore/store.h"
+#include "blockstore/store_core.h"
+
+namespace waymark {
+
+// Where one source row of a step goes.
+struct Claim {
+  PageIndex page = kNoPage;
+  std::uint16_t row = 0;
+  bool pinned = false;  // this claim holds the pin of its page (one pin a run of rows)
+};
+
+// A source row that has a second destination (its page was copied while it was pending), or whose
+// write was ignored and is to be compared.
+struct SideRow {
+  std::uint32_t source_row = 0;
+  PageIndex page = kNoPage;
+  EntryIndex entry = kNoEntry;
+  std::uint16_t row = 0;
+};
+
+// A begun step that has not ended. Records are made with the store and reused.
+struct StepRecord {
+  enum class State : std::uint8_t { kFree, kBegun, kSubmitted };
+  State state = State::kFree;
+  std::uint64_t step = 0;
+  std::uint64_t version = 0;
+  RelStep relative = 0;
+  std::uint32_t num_rows = 0;
+  RowSource* source = nullptr;
+  std::uint64_t submitted_at = 0;  // nanoseconds
+  std::vector<Claim> claims;       // [num_rows]; constant from BeginStep on
+  std::vector<SideRow> copies;     // more destinations, appended while it is in flight
+  std::vector<SideRow> ignored;    // for the audit; each pins its page
+#ifdef WAYMARK_SEEDED_FAULTS
+  std::vector<std::int64_t> slots;  // what the fault "resolve_when_landing" would keep
+#endif
+};
+
+// Row bytes that a page gets from another one.
+struct PageCopy {
+  PageIndex from = kNoPage;
+  PageIndex to = kNoPage;
+  std::uint32_t rows = 0;
+};
+
+class RoutingStore::Impl {
+ public:
+  Impl(const StoreOptions& store_options, std::shared_ptr<StoreCore> shared);
+  ~Impl();
+
+  // ---- step path (store_steps.cc); validation first, then everything under the lock
+  StepCode BeginStep(const StepBatch& batch) ABSL_LOCKS_EXCLUDED(mutex_);
+  StepCode Submit(std::uint64_t step, RowSource* source) ABSL_LOCKS_EXCLUDED(mutex_);
+  StepCode End(std::uint64_t step, StepEnd how) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // ---- reading (store.cc)
+  absl::StatusOr<SnapshotState*> TakeSnapshot(std::span<const BlockId> blocks, std::int64_t first,
+                                              std::int64_t last) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::int64_t CoveredPrefix(std::span<const BlockId> blocks, std::int64_t rows)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  Stats GetStats() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<AuditFinding> TakeFindings() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status WaitIdle(std::chrono::nanoseconds timeout) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // ---- landing (store_landing.cc)
+  void StartLanding();
+  void StopLanding() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Lands the next submitted step, or the given one; false when there is none.
+  bool LandNext(std::uint64_t only_step = 0) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  [[nodiscard]] const StoreOptions& options() const { return options_; }
+  [[nodiscard]] const std::shared_ptr<StoreCore>& core() const { return core_; }
+  [[nodiscard]] std::uint64_t last_step() const { return last_; }
+
+ private:
+  friend class StoreCheckpoint;
+
+  // ---- store_steps.cc
+  StepCode Validate(const StepBatch& batch);
+  StepCode ValidateEvent(const Event& event, std::uint64_t index, std::uint64_t step);
+  StepCode ValidateMoves(std::span<const Event> events);
+  void ClaimRows(StepRecord* record, std::span<const std::int64_t> slots, RelStep step,
+                 std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ClaimRow(StepRecord* record, std::uint32_t source_row, std::int64_t slot, RelStep step,
+                std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Rule 3: a row that step `step` of `version` must not write.
+  bool Protected(const PageHot& hot, Stamp stamp, RelStep step, std::uint64_t version) const;
+  // Rule 4: somebody other than the block at hand sees this row of the page.
+  static bool Visible(const PageHot& hot, std::uint32_t row);
+  StepRecord* FindRecord(std::uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  StepRecord* FindRecordByRelative(RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Unpin(StepRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Retire(StepRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Starts a new base when stamps are about to wrap. False: steps in flight forbid it, drop the
+  // step.
+  bool MakeRoomFor(std::uint64_t step, std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Rebase(std::uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // ---- store_pages.cc
+  Entry& Touch(EntryIndex e) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  PageIndex TakePage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The entry's first page of this life; kNoPage (and reason capacity) when there is none.
+  PageIndex NewPage(EntryIndex e) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Copy on write: the entry leaves a page that others see, with every row and the seal.
+  PageIndex OwnPage(EntryIndex e) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CopyRows(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ExtendPending(PageIndex from, PageIndex to, RelStep step)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Attach(EntryIndex e, PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes the entry off its page's list, whatever becomes of the page.
+  void Unlink(EntryIndex e) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Detach(EntryIndex e, Reason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Unindex(PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ClearIndex() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Frees, lists or unlists a page after what holds it has changed.
+  void Review(PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PinPage(PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void UnpinPage(PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool EvictOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Compete(PageIndex page, RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::uint32_t LiveRows(PageIndex page) const;
+  // Gives back at most `states` snapshots; true when it gave back any.
+  bool TakeBackSnapshots(std::size_t states) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // ---- store_events.cc
+  void Apply(std::span<const Event> events, std::size_t& at, std::uint64_t step)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ApplyBind(const Event& event, RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ApplyRetain(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ApplyRelease(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ApplySeal(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ApplyCopy(const Event& event, RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ApplyMove(std::span<const Event> pairs, RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ApplyTruncate(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ApplyReset() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // First entry of a block of the engine; kNoEntry for null blocks.
+  EntryIndex FirstEntry(std::int32_t block) const;
+  // The entry that a slot falls in. A multiplication: a division a row would cost more than the
+  // claim. Exact, as slots are below 2^43 and pages have at most 4096 rows.
+  EntryIndex EntryOf(std::uint64_t slot) const {
+    if (page_shift_ >= 0) return static_cast<EntryIndex>(slot >> page_shift_);
+    return static_cast<EntryIndex>((static_cast<unsigned __int128>(slot) * page_magic_) >> 64);
+  }
+
+  // ---- store_landing.cc
+  void LandingLoop();
+  void Wake();
+  void LandStep(StepRecord& record);
+  void LandSource(StepRecord& record);
+  void LandSides(StepRecord& record, std::span<const SideRow> sides);
+  void Publish(PageIndex page, std::uint32_t row, RelStep step, Reason verdict);
+  bool RunCopies() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Housekeeping() ABSL_LOCKS_EXCLUDED(mutex_);
+  void AuditIgnored(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
+  void AuditSecondSeals() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Voids what is valid on a page; returns how many rows that was.
+  std::uint32_t Void(PageIndex page);
+  void Report(const AuditFinding& finding, double agreement_sum, std::uint64_t disagreements)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void RecordFlight(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
+  void CountExperts(const StepRecord& record, std::span<std::uint8_t* const> rows);
+  void SleepUntilWork(std::uint32_t seen);
+
+  const StoreOptions options_;
+  const std::shared_ptr<StoreCore> core_;
+  const std::uint32_t parts_;  // pages a block
+  const std::uint32_t page_tokens_;
+  const int page_shift_;            // log2 of page_tokens_, -1 when it is no power of two
+  const std::uint64_t page_magic_;  // 2^64 / page_tokens_, rounded up
+  const std::int64_t num_slots_;
+  const std::uint64_t key_seed_;
+  std::uint64_t last_ = 0;  // engine's thread
+
+  mutable Mutex mutex_;
+  std::shared_ptr<StepBase> base_;  // replaced under the lock; its content has its own rules
+  std::shared_ptr<StepBase> spare_base_ ABSL_GUARDED_BY(mutex_);
+  PagePool pool_;
+  BlockTable table_;
+  KeyIndex index_;
+  std::vector<std::unique_ptr<StepRecord>> records_;
+  std::vector<StepRecord*> free_records_ ABSL_GUARDED_BY(mutex_);
+  std::vector<StepRecord*> active_ ABSL_GUARDED_BY(mutex_);     // in begin order
+  std::vector<StepRecord*> submitted_ ABSL_GUARDED_BY(mutex_);  // in submit order
+  std::vector<PageCopy> page_copies_ ABSL_GUARDED_BY(mutex_);   // queued for the landing thread
+  std::vector<PageCopy> second_seals_ ABSL_GUARDED_BY(mutex_);  // pairs of pages to compare
+  std::uint64_t copies_queued_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<PageIndex> competing_ ABSL_GUARDED_BY(mutex_);  // claimed, sealed, not in the index
+  std::vector<std::pair<Entry, EntryCold>> moved_ ABSL_GUARDED_BY(mutex_);
+  std::vector<SnapshotState*> free_states_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t snapshots_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::uint64_t snapshots_live_ ABSL_GUARDED_BY(mutex_) = 0;
+  Stats stats_ ABSL_GUARDED_BY(mutex_);
+  std::deque<AuditFinding> findings_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::int32_t> move_blocks_;  // scratch of validation, engine's thread
+
+  // The landing thread's own.
+  struct Tally {
+    std::uint64_t landed = 0, late = 0;
+    std::uint64_t missing[kNumReasons] = {};
+  } tally_;
+  std::vector<std::uint8_t*> destinations_;
+  std::vector<Reason> verdicts_;
+  std::vector<PageCopy> running_copies_;
+  std::vector<SideRow> side_scratch_;
+  std::vector<std::uint8_t> row_scratch_;
+  std::vector<std::uint8_t> flight_ids_;
+  std::vector<Reason> flight_verdicts_;
+  Mutex experts_mutex_;
+  std::vector<ExpertCounts> experts_ ABSL_GUARDED_BY(experts_mutex_);
+
+  std::thread thread_;
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> sleeping_{false};
+  std::atomic<std::uint32_t> work_{0};  // rises with every Submit and queued copy
+  std::mutex wake_mutex_;
+  std::condition_variable wake_cv_;
+};
+
+}  // namespace waymark
+
+#endif  // WAYMARK_BLOCKSTORE_STORE_IMPL_H_
