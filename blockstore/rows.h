@@ -61,7 +61,8 @@ struct Rows {
 // The only merge of two reads of one sequence: of each position, the first valid row wins; where
 // neither is valid, the first reason other than "never written" stays. Covers both ranges, and "never
 // written" between them. Serves preempt and resume, disaggregated prefill, sliding windows, turns.
-// InvalidArgument unless both have the same shape.
+// InvalidArgument unless both have the same layers, K and E (pages may differ: the result has those of
+// `a`), positions below 2^31, and as many ids as infos.
 [[nodiscard]] absl::StatusOr<Rows> Join(const Rows& a, const Rows& b);
 
 // Pipeline stages, in order, to rows of all layers. A row is valid where every stage has it from the

@@ -1,0 +1,262 @@
+#include "blockstore/rows.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace waymark {
+namespace {
+
+constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
+
+bool SameLayers(const RoutingShape& a, const RoutingShape& b) {
+  if (a.num_layers != b.num_layers) return false;
+  for (std::int32_t layer = 0; layer < a.num_layers; ++layer) {
+    if (a.layer_id(layer) != b.layer_id(layer)) return false;
+  }
+  return true;
+}
+
+absl::Status CheckRows(const std::string& name, const Rows& rows) {
+  if (absl::Status status = rows.shape.Validate(); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ".", std::string(status.message())));
+  }
+  if (rows.first < 0 || rows.size() > kMaxRows || rows.first > kMaxRows - rows.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": positions must be in [0, ", kMaxRows,
+                                                   "]; it has ", rows.size(), " from ",
+                                                   rows.first));
+  }
+  const std::size_t bytes = rows.infos.size() * rows.shape.row_bytes();
+  if (rows.ids.size() != bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ".ids must hold ", bytes,
+                                                   " bytes for its ", rows.infos.size(),
+                                                   " infos; it holds ", rows.ids.size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Differ(const std::string& field, std::int64_t wanted, std::int64_t given) {
+  return absl::InvalidArgumentError(absl::StrCat(field, " must be ", wanted, "; it is ", given));
+}
+
+// The shape of all stages side by side.
+absl::StatusOr<RoutingShape> JoinShapes(std::span<const Rows* const> stages) {
+  RoutingShape joined = stages[0]->shape;
+  bool explicit_ids = false;
+  std::int64_t layers = 0;
+  for (const Rows* stage : stages) {
+    layers += stage->shape.num_layers;
+    explicit_ids |= !stage->shape.layer_ids.empty();
+  }
+  if (layers > 1024) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("stages: layers must be at most 1024 in all; they are ", layers));
+  }
+  joined.num_layers = static_cast<std::int32_t>(layers);
+  joined.layer_ids.clear();
+  if (!explicit_ids) return joined;
+  std::int64_t next = 0;  // the lowest id that may follow
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const RoutingShape& shape = stages[s]->shape;
+    for (std::int32_t layer = 0; layer < shape.num_layers; ++layer) {
+      const std::int64_t id = shape.layer_ids.empty() ? next : shape.layer_id(layer);
+      if (id < next || id > kMaxRows) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("stages[", s, "].shape.layer_ids[", layer, "] must be at least ", next,
+                         ", above every layer before it; it is ", id));
+      }
+      joined.layer_ids.push_back(static_cast<std::int32_t>(id));
+      next = id + 1;
+    }
+  }
+  return joined;
+}
+
+}  // namespace
+
+std::size_t IdBytes(IdType type) {
+  switch (type) {
+    case IdType::kUint8:
+      return 1;
+    case IdType::kUint16:
+    case IdType::kInt16:
+      return 2;
+    case IdType::kInt32:
+      return 4;
+    case IdType::kInt64:
+      return 8;
+  }
+  return 0;
+}
+
+std::span<const std::uint8_t> Rows::row(std::int64_t index) const {
+  const std::size_t bytes = shape.row_bytes();
+  return std::span(ids).subspan(static_cast<std::size_t>(index) * bytes, bytes);
+}
+
+absl::Status Rows::Write(const ReadSpec& spec, std::span<std::uint8_t> out) const {
+  if (absl::Status status = CheckRows("rows", *this); !status.ok()) return status;
+  if (absl::Status status = CheckReadSpec(shape, size(), spec, out.size()); !status.ok()) {
+    return status;
+  }
+  std::vector<const std::uint8_t*> sources(infos.size());
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    sources[i] = infos[i].valid() ? ids.data() + i * shape.row_bytes() : nullptr;
+  }
+  WriteRows(shape, sources, spec, out);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Rows> Join(const Rows& a, const Rows& b) {
+  if (absl::Status status = CheckRows("a", a); !status.ok()) return status;
+  if (absl::Status status = CheckRows("b", b); !status.ok()) return status;
+  if (a.shape.top_k != b.shape.top_k) {
+    return Differ("b.shape.top_k", a.shape.top_k, b.shape.top_k);
+  }
+  if (a.shape.num_experts != b.shape.num_experts) {
+    return Differ("b.shape.num_experts", a.shape.num_experts, b.shape.num_experts);
+  }
+  if (a.shape.num_layers != b.shape.num_layers) {
+    return Differ("b.shape.num_layers", a.shape.num_layers, b.shape.num_layers);
+  }
+  if (!SameLayers(a.shape, b.shape)) {
+    return absl::InvalidArgumentError("b.shape.layer_ids must be those of a; they differ");
+  }
+  // A range without rows has no place of its own.
+  if (b.infos.empty()) return a;
+  if (a.infos.empty()) {
+    Rows joined = b;
+    joined.shape = a.shape;
+    return joined;
+  }
+
+  Rows joined;
+  joined.shape = a.shape;
+  joined.first = std::min(a.first, b.first);
+  const auto size = static_cast<std::size_t>(std::max(a.last(), b.last()) - joined.first);
+  const std::size_t row_bytes = joined.shape.row_bytes();
+  joined.infos.resize(size);
+  joined.ids.resize(size * row_bytes);
+  for (std::size_t i = 0; i < size; ++i) {
+    const std::int64_t position = joined.first + static_cast<std::int64_t>(i);
+    const auto info_of = [position](const Rows& rows) {
+      return position >= rows.first && position < rows.last()
+                 ? rows.infos[static_cast<std::size_t>(position - rows.first)]
+                 : RowInfo{};
+    };
+    const RowInfo info_a = info_of(a);
+    const RowInfo info_b = info_of(b);
+    const bool take_b =
+        !info_a.valid() && (info_b.valid() || info_a.reason == Reason::kNeverWritten);
+    const Rows& taken = take_b ? b : a;
+    joined.infos[i] = take_b ? info_b : info_a;
+    if (joined.infos[i].valid()) {
+      std::memcpy(joined.ids.data() + i * row_bytes, taken.row(position - taken.first).data(),
+                  row_bytes);
+    }
+  }
+  return joined;
+}
+
+absl::StatusOr<Rows> JoinLayers(std::span<const Rows* const> stages) {
+  if (stages.empty()) {
+    return absl::InvalidArgumentError("stages must hold at least one stage; it is empty");
+  }
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const std::string name = absl::StrCat("stages[", s, "]");
+    if (stages[s] == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(name, " must not be null"));
+    }
+    const Rows& stage = *stages[s];
+    const Rows& front = *stages[0];
+    if (absl::Status status = CheckRows(name, stage); !status.ok()) return status;
+    if (stage.first != front.first) return Differ(name + ".first", front.first, stage.first);
+    if (stage.size() != front.size()) return Differ(name + ".size()", front.size(), stage.size());
+    if (stage.shape.top_k != front.shape.top_k) {
+      return Differ(name + ".shape.top_k", front.shape.top_k, stage.shape.top_k);
+    }
+    if (stage.shape.num_experts != front.shape.num_experts) {
+      return Differ(name + ".shape.num_experts", front.shape.num_experts, stage.shape.num_experts);
+    }
+  }
+  absl::StatusOr<RoutingShape> shape = JoinShapes(stages);
+  if (!shape.ok()) return shape.status();
+
+  Rows joined;
+  joined.shape = *std::move(shape);
+  joined.first = stages[0]->first;
+  const std::size_t size = stages[0]->infos.size();
+  joined.infos.resize(size);
+  joined.ids.resize(size * joined.shape.row_bytes());
+  std::uint8_t* at = joined.ids.data();
+  for (std::size_t i = 0; i < size; ++i) {
+    RowInfo info = stages[0]->infos[i];
+    bool unequal = false;
+    for (const Rows* stage : stages) {
+      const RowInfo& part = stage->infos[i];
+      if (!part.valid()) {  // the first stage that misses it says why
+        info = part;
+        unequal = false;
+        break;
+      }
+      unequal |= part.step != info.step;
+      if (info.provenance == Provenance::kHere) info.provenance = part.provenance;
+    }
+    if (unequal) {
+      info = RowInfo{};
+      info.reason = Reason::kNotCaptured;
+    }
+    joined.infos[i] = info;
+    for (const Rows* stage : stages) {
+      const std::size_t bytes = stage->shape.row_bytes();
+      if (info.valid()) {
+        std::memcpy(at, stage->row(static_cast<std::int64_t>(i)).data(), bytes);
+      }
+      at += bytes;
+    }
+  }
+  return joined;
+}
+
+absl::Status CheckReadSpec(const RoutingShape& shape, std::int64_t rows, const ReadSpec& spec,
+                           std::size_t bytes) {
+  if (rows < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("rows must not be negative; it is ", rows));
+  }
+  if (spec.layout > Layout::kLayersTokensK) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("spec.layout must be kTokensLayersK (0) or kLayersTokensK (1); it is ",
+                     static_cast<int>(spec.layout)));
+  }
+  if (spec.fill > Fill::kArange) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("spec.fill must be kMinusOne (0), kZeros (1) or kArange (2); it is ",
+                     static_cast<int>(spec.fill)));
+  }
+  const std::size_t id_bytes = IdBytes(spec.id_type);
+  if (id_bytes == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("spec.id_type must be in [0, 4]; it is ", static_cast<int>(spec.id_type)));
+  }
+  const std::int32_t most = spec.id_type == IdType::kUint8   ? 256
+                            : spec.id_type == IdType::kInt16 ? 32768
+                                                             : 65536;
+  if (shape.num_experts > most) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "spec.id_type holds ids below ", most, " only; shape.num_experts is ", shape.num_experts));
+  }
+  std::size_t wanted = 0;
+  if (__builtin_mul_overflow(static_cast<std::size_t>(rows), shape.row_ids() * id_bytes, &wanted) ||
+      bytes != wanted) {
+    return absl::InvalidArgumentError(absl::StrCat("out must hold ", rows, " rows of ",
+                                                   shape.row_ids() * id_bytes, " bytes; it holds ",
+                                                   bytes, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace waymark

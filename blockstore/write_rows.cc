@@ -1,0 +1,283 @@
+// WriteRows: rows change type and layout here and nowhere else.
+//
+// Speed comes from the shapes of the inner loops: runs of rows that lie side by side (the rows of a
+// page) are handled as one; widening goes in blocks of constant size, which compilers turn into
+// vector code; the layers-first order is written in tiles of rows that stay in the L1 cache.
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <type_traits>
+
+#include "blockstore/rows.h"
+
+namespace waymark {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "stored and written ids are little-endian");
+
+// Integers at any address, and 16 bytes of them in a register.
+template <class T>
+struct Types {
+  using Unaligned __attribute__((aligned(1), may_alias)) = T;
+  using Vector __attribute__((vector_size(16))) = T;
+};
+template <class T>
+using VectorOf = typename Types<T>::Vector;
+template <class T>
+using UnalignedOf = typename Types<T>::Unaligned;
+
+// An element beside a zero is, little-endian, the same element twice as wide.
+template <class T>
+struct Wider;
+template <>
+struct Wider<std::uint8_t> {
+  using Type = std::uint16_t;
+  static VectorOf<std::uint8_t> Low(VectorOf<std::uint8_t> v) {
+    return __builtin_shufflevector(v, VectorOf<std::uint8_t>{}, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20,
+                                   5, 21, 6, 22, 7, 23);
+  }
+  static VectorOf<std::uint8_t> High(VectorOf<std::uint8_t> v) {
+    return __builtin_shufflevector(v, VectorOf<std::uint8_t>{}, 8, 24, 9, 25, 10, 26, 11, 27, 12,
+                                   28, 13, 29, 14, 30, 15, 31);
+  }
+};
+template <>
+struct Wider<std::uint16_t> {
+  using Type = std::uint32_t;
+  static VectorOf<std::uint16_t> Low(VectorOf<std::uint16_t> v) {
+    return __builtin_shufflevector(v, VectorOf<std::uint16_t>{}, 0, 8, 1, 9, 2, 10, 3, 11);
+  }
+  static VectorOf<std::uint16_t> High(VectorOf<std::uint16_t> v) {
+    return __builtin_shufflevector(v, VectorOf<std::uint16_t>{}, 4, 12, 5, 13, 6, 14, 7, 15);
+  }
+};
+template <>
+struct Wider<std::uint32_t> {
+  using Type = std::uint64_t;
+  static VectorOf<std::uint32_t> Low(VectorOf<std::uint32_t> v) {
+    return __builtin_shufflevector(v, VectorOf<std::uint32_t>{}, 0, 4, 1, 5);
+  }
+  static VectorOf<std::uint32_t> High(VectorOf<std::uint32_t> v) {
+    return __builtin_shufflevector(v, VectorOf<std::uint32_t>{}, 2, 6, 3, 7);
+  }
+};
+
+// Writes the first kCount elements of `ids` as To, by doubling.
+template <class From, class To, int kCount>
+void Widen(VectorOf<From> ids, std::uint8_t* to) {
+  if constexpr (sizeof(From) == sizeof(To)) {
+    std::memcpy(to, &ids, kCount * sizeof(To));
+  } else {
+    using Next = typename Wider<From>::Type;
+    constexpr int kHalf = 8 / sizeof(From);
+    Widen<Next, To, std::min(kCount, kHalf)>(
+        reinterpret_cast<VectorOf<Next>>(Wider<From>::Low(ids)), to);
+    if constexpr (kCount > kHalf) {
+      Widen<Next, To, kCount - kHalf>(reinterpret_cast<VectorOf<Next>>(Wider<From>::High(ids)),
+                                      to + kHalf * sizeof(To));
+    }
+  }
+}
+
+constexpr std::size_t kTileRows = 32;
+
+// kBytes <= 8 bytes in the low end of a word. Whole loads only: bytes put together in memory would
+// have to reach it before they could be loaded as one.
+template <int kBytes>
+std::uint64_t LoadWord(const std::uint8_t* from) {
+  constexpr int kPart = kBytes >= 8 ? 8 : kBytes >= 4 ? 4 : kBytes >= 2 ? 2 : 1;
+  using Part = std::conditional_t<
+      kPart == 8, std::uint64_t,
+      std::conditional_t<kPart == 4, std::uint32_t,
+                         std::conditional_t<kPart == 2, std::uint16_t, std::uint8_t>>>;
+  Part part;
+  std::memcpy(&part, from, kPart);
+  std::uint64_t word = part;
+  if constexpr (kBytes > kPart) word |= LoadWord<kBytes - kPart>(from + kPart) << (8 * kPart);
+  return word;
+}
+
+// kBytes <= 16 bytes in the low end of a vector.
+template <int kBytes>
+VectorOf<std::uint64_t> LoadVector(const std::uint8_t* from) {
+  if constexpr (kBytes == 16) {
+    VectorOf<std::uint64_t> words;
+    std::memcpy(&words, from, sizeof(words));
+    return words;
+  } else if constexpr (kBytes > 8) {
+    return VectorOf<std::uint64_t>{LoadWord<8>(from), LoadWord<kBytes - 8>(from + 8)};
+  } else {
+    return VectorOf<std::uint64_t>{LoadWord<kBytes>(from), 0};
+  }
+}
+
+// kCount ids: a constant number, so a few moves.
+template <class From, class To, int kCount>
+void CopyConstant(const std::uint8_t* from, std::uint8_t* to) {
+  constexpr int kVector = 16 / sizeof(From);
+  if constexpr (sizeof(From) == sizeof(To)) {
+    std::memcpy(to, from, kCount * sizeof(To));
+  } else if constexpr (kCount > kVector) {
+    CopyConstant<From, To, kVector>(from, to);
+    CopyConstant<From, To, kCount - kVector>(from + 16, to + kVector * sizeof(To));
+  } else {
+    Widen<From, To, kCount>(
+        reinterpret_cast<VectorOf<From>>(LoadVector<kCount * sizeof(From)>(from)), to);
+  }
+}
+
+template <class From, class To>
+void CopyIds(const std::uint8_t* from, std::uint8_t* to, std::size_t count) {
+  if constexpr (sizeof(From) == sizeof(To)) {
+    std::memcpy(to, from, count * sizeof(To));
+  } else {
+    constexpr std::size_t kVector = 16 / sizeof(From);
+    std::size_t i = 0;
+    for (; i + kVector <= count; i += kVector) {
+      CopyConstant<From, To, kVector>(from + i * sizeof(From), to + i * sizeof(To));
+    }
+    const auto* in = reinterpret_cast<const UnalignedOf<From>*>(from);
+    auto* out = reinterpret_cast<UnalignedOf<To>*>(to);
+    for (; i < count; ++i)
+      out[i] = in[i];
+  }
+}
+
+// The K ids of one layer; kTopK is K where it is known, else 0.
+template <class From, class To, int kTopK>
+void CopyLayer(const std::uint8_t* from, std::uint8_t* to, std::size_t top_k) {
+  if constexpr (kTopK == 0) {
+    CopyIds<From, To>(from, to, top_k);
+  } else {
+    CopyConstant<From, To, kTopK>(from, to);
+  }
+}
+
+template <class To>
+void FillIds(Fill fill, std::size_t top_k, std::size_t count, std::uint8_t* to) {
+  switch (fill) {
+    case Fill::kMinusOne:
+      std::memset(to, 0xff, count * sizeof(To));
+      return;
+    case Fill::kZeros:
+      std::memset(to, 0, count * sizeof(To));
+      return;
+    case Fill::kArange: {
+      auto* out = reinterpret_cast<UnalignedOf<To>*>(to);
+      for (std::size_t i = 0; i < count; i += top_k) {
+        for (std::size_t k = 0; k < top_k; ++k)
+          out[i + k] = static_cast<To>(k);
+      }
+      return;
+    }
+  }
+}
+
+struct Job {
+  std::span<const std::uint8_t* const> sources;
+  std::size_t num_layers;
+  std::size_t top_k;
+  Fill fill;
+  std::uint8_t* out;
+};
+
+template <class From, class To>
+void WriteTokensFirst(const Job& job) {
+  const std::size_t row_ids = job.num_layers * job.top_k;
+  const std::size_t from_bytes = row_ids * sizeof(From);
+  const std::size_t to_bytes = row_ids * sizeof(To);
+  const std::size_t rows = job.sources.size();
+  for (std::size_t begin = 0; begin < rows;) {
+    const std::uint8_t* source = job.sources[begin];
+    std::size_t end = begin + 1;
+    if (source == nullptr) {
+      while (end < rows && job.sources[end] == nullptr)
+        ++end;
+      FillIds<To>(job.fill, job.top_k, (end - begin) * row_ids, job.out + begin * to_bytes);
+    } else {
+      const std::uint8_t* next = source + from_bytes;
+      while (end < rows && job.sources[end] == next) {
+        ++end;
+        next += from_bytes;
+      }
+      CopyIds<From, To>(source, job.out + begin * to_bytes, (end - begin) * row_ids);
+    }
+    begin = end;
+  }
+}
+
+template <class From, class To, int kTopK>
+void WriteLayersFirst(const Job& job) {
+  const std::size_t rows = job.sources.size();
+  const std::size_t from_bytes = job.top_k * sizeof(From);
+  const std::size_t to_bytes = job.top_k * sizeof(To);
+  for (std::size_t begin = 0; begin < rows; begin += kTileRows) {
+    const std::size_t end = std::min(rows, begin + kTileRows);
+    for (std::size_t layer = 0; layer < job.num_layers; ++layer) {
+      std::uint8_t* to = job.out + (layer * rows + begin) * to_bytes;
+      for (std::size_t i = begin; i < end; ++i, to += to_bytes) {
+        if (job.sources[i] != nullptr) {
+          CopyLayer<From, To, kTopK>(job.sources[i] + layer * from_bytes, to, job.top_k);
+        } else {
+          FillIds<To>(job.fill, job.top_k, job.top_k, to);
+        }
+      }
+    }
+  }
+}
+
+template <class From, class To>
+void Write(const Job& job, Layout layout) {
+  if (layout == Layout::kTokensLayersK) return WriteTokensFirst<From, To>(job);
+  switch (job.top_k) {
+    case 1:
+      return WriteLayersFirst<From, To, 1>(job);
+    case 2:
+      return WriteLayersFirst<From, To, 2>(job);
+    case 4:
+      return WriteLayersFirst<From, To, 4>(job);
+    case 6:
+      return WriteLayersFirst<From, To, 6>(job);
+    case 8:
+      return WriteLayersFirst<From, To, 8>(job);
+    case 10:
+      return WriteLayersFirst<From, To, 10>(job);
+    default:
+      return WriteLayersFirst<From, To, 0>(job);
+  }
+}
+
+template <class From>
+void WriteFrom(const Job& job, const ReadSpec& spec) {
+  switch (spec.id_type) {
+    case IdType::kUint8:
+      if constexpr (sizeof(From) == 1) Write<From, std::uint8_t>(job, spec.layout);
+      return;
+    case IdType::kUint16:
+    case IdType::kInt16:  // ids are below 2^15 then: the same bytes
+      return Write<From, std::uint16_t>(job, spec.layout);
+    case IdType::kInt32:
+      return Write<From, std::uint32_t>(job, spec.layout);
+    case IdType::kInt64:
+      return Write<From, std::uint64_t>(job, spec.layout);
+  }
+}
+
+}  // namespace
+
+void WriteRows(const RoutingShape& shape, std::span<const std::uint8_t* const> sources,
+               const ReadSpec& spec, std::span<std::uint8_t> out) {
+  const Job job{sources, static_cast<std::size_t>(shape.num_layers),
+                static_cast<std::size_t>(shape.top_k), spec.fill, out.data()};
+  if (shape.id_bytes() == 1) {
+    WriteFrom<std::uint8_t>(job, spec);
+  } else {
+    WriteFrom<std::uint16_t>(job, spec);
+  }
+}
+
+}  // namespace waymark
