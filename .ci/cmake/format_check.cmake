@@ -20,5 +20,5 @@ if(NOT result EQUAL 0)
   list(REMOVE_DUPLICATES lines)
   list(JOIN lines "\n  " listed)
   message(FATAL_ERROR
-    "not formatted (run clang-format-14 -i on them):\n  ${listed}\n${complaints}")
+    "not formatted (run clang-format-14 -i on them):\n  ${listed}")
 endif()
