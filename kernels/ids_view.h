@@ -1,0 +1,80 @@
+// What the kernels call rows: their shape, and strided views of expert ids. Raw pointers, no
+// ownership.
+//
+// A row is [num_layers][top_k] expert ids. *Packed* it is in that order without gaps, one byte an
+// id when there are at most 256 experts, else two (little-endian).
+#ifndef WAYMARK_KERNELS_IDS_VIEW_H_
+#define WAYMARK_KERNELS_IDS_VIEW_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace waymark::kernels {
+
+// Integer type of the ids of a view. Little-endian.
+enum class IdKind : std::uint8_t { kUint8, kUint16, kInt16, kInt32, kInt64 };
+
+// 1, 2, 2, 4, 8.
+[[nodiscard]] constexpr std::size_t IdKindBytes(IdKind kind) {
+  switch (kind) {
+    case IdKind::kUint8:
+      return 1;
+    case IdKind::kUint16:
+    case IdKind::kInt16:
+      return 2;
+    case IdKind::kInt32:
+      return 4;
+    case IdKind::kInt64:
+      return 8;
+  }
+  return 0;
+}
+
+// The shape of every row. REQUIRES: num_layers, top_k >= 1; 1 <= num_experts <= 65535.
+struct RowShape {
+  std::int32_t num_layers = 0;   // L
+  std::int32_t top_k = 0;        // K
+  std::int32_t num_experts = 0;  // E; ids are in [0, E)
+
+  [[nodiscard]] std::size_t row_ids() const {
+    return static_cast<std::size_t>(num_layers) * static_cast<std::size_t>(top_k);
+  }
+  // Bytes of one packed id.
+  [[nodiscard]] std::size_t id_bytes() const { return num_experts <= 256 ? 1 : 2; }
+  // Bytes of one packed row.
+  [[nodiscard]] std::size_t row_bytes() const { return row_ids() * id_bytes(); }
+};
+
+// Ids of many rows: (row, layer, k) lies at data + row * row_stride + layer * layer_stride +
+// k * k_stride. Strides are in bytes, of any sign, and need no alignment.
+struct IdsView {
+  const void* data = nullptr;
+  IdKind kind = IdKind::kInt16;
+  std::ptrdiff_t row_stride = 0;
+  std::ptrdiff_t layer_stride = 0;
+  std::ptrdiff_t k_stride = 0;
+
+  // C order [rows, L, K].
+  [[nodiscard]] static IdsView TokenMajor(const void* data, IdKind kind, const RowShape& shape) {
+    const auto bytes = static_cast<std::ptrdiff_t>(IdKindBytes(kind));
+    const std::ptrdiff_t layer = bytes * shape.top_k;
+    return {data, kind, layer * shape.num_layers, layer, bytes};
+  }
+  // C order [L, rows, K].
+  [[nodiscard]] static IdsView LayerMajor(const void* data, IdKind kind, std::ptrdiff_t rows,
+                                          const RowShape& shape) {
+    const auto bytes = static_cast<std::ptrdiff_t>(IdKindBytes(kind));
+    const std::ptrdiff_t row = bytes * shape.top_k;
+    return {data, kind, row, row * rows, bytes};
+  }
+  // The same without its first `rows` rows.
+  [[nodiscard]] IdsView From(std::ptrdiff_t rows) const {
+    IdsView view = *this;
+    view.data = static_cast<const std::uint8_t*>(data) + rows * row_stride;
+    return view;
+  }
+};
+
+}  // namespace waymark::kernels
+
+#endif  // WAYMARK_KERNELS_IDS_VIEW_H_

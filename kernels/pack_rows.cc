@@ -1,0 +1,330 @@
+#include "kernels/pack_rows.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cstring>
+
+#include "kernels/pack_rows_ops.h"
+
+namespace waymark::kernels {
+namespace {
+
+using internal::PackOps;
+using internal::PackPlan;
+using internal::Tile;
+
+// The id at (row, layer, k) as a signed number; -1 where nothing was written.
+std::int64_t IdAt(const IdsView& ids, std::ptrdiff_t row, std::int32_t layer, std::int32_t k) {
+  const std::uint8_t* address = static_cast<const std::uint8_t*>(ids.data) + row * ids.row_stride +
+                                layer * ids.layer_stride + k * ids.k_stride;
+  switch (ids.kind) {
+    case IdKind::kUint8:
+      return *address;
+    case IdKind::kUint16: {
+      const std::uint16_t id = internal::LoadId<std::uint16_t>(address);
+      return id == 0xffff ? -1 : id;
+    }
+    case IdKind::kInt16:
+      return static_cast<std::int16_t>(internal::LoadId<std::int16_t>(address));
+    case IdKind::kInt32:
+      return static_cast<std::int32_t>(internal::LoadId<std::int32_t>(address));
+    case IdKind::kInt64:
+      return static_cast<std::int64_t>(internal::LoadId<std::int64_t>(address));
+  }
+  return -1;
+}
+
+// One bit an expert, all clear between layers.
+class SeenExperts {
+ public:
+  explicit SeenExperts(std::int32_t num_experts) {
+    std::fill_n(words_.begin(), (static_cast<std::size_t>(num_experts) + 63) / 64, 0);
+  }
+  // Whether `id` was there already. REQUIRES: 0 <= id < num_experts.
+  bool Add(std::uint32_t id) {
+    const std::uint64_t bit = std::uint64_t{1} << (id % 64);
+    const bool seen = (words_[id / 64] & bit) != 0;
+    words_[id / 64] |= bit;
+    return seen;
+  }
+  void Forget(std::uint32_t id) { words_[id / 64] &= ~(std::uint64_t{1} << (id % 64)); }
+
+ private:
+  std::array<std::uint64_t, 1024> words_;
+};
+
+RowVerdict Check(const RowShape& shape, const IdsView& ids, std::ptrdiff_t row, std::int32_t layer,
+                 SeenExperts& seen) {
+  bool silent = false;
+  bool invalid = false;
+  for (std::int32_t k = 0; k < shape.top_k; ++k) {
+    const std::int64_t id = IdAt(ids, row, layer, k);
+    silent |= id == -1;
+    if (id < 0 || id >= shape.num_experts) {
+      invalid = true;
+    } else {
+      invalid |= seen.Add(static_cast<std::uint32_t>(id));
+    }
+  }
+  for (std::int32_t k = 0; k < shape.top_k; ++k) {
+    const std::int64_t id = IdAt(ids, row, layer, k);
+    if (id >= 0 && id < shape.num_experts) seen.Forget(static_cast<std::uint32_t>(id));
+  }
+  if (silent) return RowVerdict::kNotWritten;
+  return invalid ? RowVerdict::kInvalidId : RowVerdict::kOk;
+}
+
+struct RowFault {
+  RowVerdict verdict = RowVerdict::kOk;
+  std::int32_t layer = -1;
+};
+
+// Only rows that the fast path has found wanting come here.
+RowFault Classify(const RowShape& shape, const IdsView& ids, std::ptrdiff_t row, SeenExperts& seen,
+                  const LayerFaults& faults) {
+  RowFault first;
+  for (std::int32_t layer = 0; layer < shape.num_layers; ++layer) {
+    const RowVerdict verdict = Check(shape, ids, row, layer, seen);
+    if (verdict == RowVerdict::kOk) continue;
+    if (first.layer < 0) first = {verdict, layer};
+    std::uint64_t* counts = verdict == RowVerdict::kNotWritten ? faults.silent : faults.invalid;
+    if (counts != nullptr) ++counts[layer];
+  }
+  return first;
+}
+
+// Whether x has a byte of zeros.
+bool HasZeroByte(std::uint64_t x) {
+  return ((x - 0x0101010101010101u) & ~x & 0x8080808080808080u) != 0;
+}
+
+// Layers of K <= 8 bytes: a layer is a word, and a repeated id a zero byte in the difference of the
+// word and itself shifted by as many bytes as the two are apart.
+template <int kTopK>
+bool DistinctBytes(const PackPlan& plan, const std::uint8_t* row) {
+  bool repeated = false;
+  for (std::size_t at = 0; at < plan.row_ids; at += kTopK) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, row + at, kTopK);
+    for (int apart = 1; apart < kTopK; ++apart) {
+      const std::uint64_t beyond = ~std::uint64_t{0} << (8 * (kTopK - apart));
+      repeated |= HasZeroByte((word ^ (word >> (8 * apart))) | beyond);
+    }
+  }
+  return !repeated;
+}
+
+bool DistinctBytesUpTo8(const PackPlan& plan, const std::uint8_t* row) {
+  switch (plan.shape.top_k) {
+    case 2:
+      return DistinctBytes<2>(plan, row);
+    case 3:
+      return DistinctBytes<3>(plan, row);
+    case 4:
+      return DistinctBytes<4>(plan, row);
+    case 5:
+      return DistinctBytes<5>(plan, row);
+    case 6:
+      return DistinctBytes<6>(plan, row);
+    case 7:
+      return DistinctBytes<7>(plan, row);
+    default:
+      return DistinctBytes<8>(plan, row);
+  }
+}
+
+template <class Packed>
+bool DistinctAny(const PackPlan& plan, const std::uint8_t* row) {
+  SeenExperts seen(plan.shape.num_experts);
+  const std::size_t top_k = static_cast<std::size_t>(plan.shape.top_k);
+  for (std::size_t at = 0; at < plan.row_ids; at += top_k) {
+    bool repeated = false;
+    for (std::size_t k = 0; k < top_k; ++k) {
+      const auto id = internal::LoadId<Packed>(row + (at + k) * sizeof(Packed));
+      // Out of range: somebody else has found that already, and the bitmap has no bit for it.
+      if (static_cast<std::int32_t>(id) >= plan.shape.num_experts) return false;
+      repeated |= seen.Add(id);
+    }
+    if (repeated) return false;
+    for (std::size_t k = 0; k < top_k; ++k) {
+      seen.Forget(internal::LoadId<Packed>(row + (at + k) * sizeof(Packed)));
+    }
+  }
+  return true;
+}
+
+template <class Packed>
+bool InRange(const PackPlan& plan, const std::uint8_t* row) {
+  bool bad = false;
+  for (std::size_t at = 0; at < plan.row_ids; ++at) {
+    bad |= static_cast<std::int32_t>(internal::LoadId<Packed>(row + at * sizeof(Packed))) >=
+           plan.shape.num_experts;
+  }
+  return !bad;
+}
+
+template <class Packed>
+bool CopyCheckPortable(const PackPlan& plan, const std::uint8_t* source,
+                       std::uint8_t* destination) {
+  if (source != destination) std::memcpy(destination, source, plan.row_ids * sizeof(Packed));
+  if (plan.copy_checks_range && !InRange<Packed>(plan, source)) return false;
+  if (plan.shape.top_k == 1) return true;
+  if (sizeof(Packed) == 1 && plan.shape.top_k <= 8) return DistinctBytesUpTo8(plan, source);
+  return DistinctAny<Packed>(plan, source);
+}
+
+bool CopyCheckPortableAny(const PackPlan& plan, const std::uint8_t* source,
+                          std::uint8_t* destination) {
+  return plan.shape.id_bytes() == 1 ? CopyCheckPortable<std::uint8_t>(plan, source, destination)
+                                    : CopyCheckPortable<std::uint16_t>(plan, source, destination);
+}
+
+constexpr Isa kAllIsas[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512};
+
+std::size_t CountSupported() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2")) return 1;
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512vl")) {
+    return 2;
+  }
+  return 3;
+#else
+  return 1;
+#endif
+}
+
+const PackOps& OpsOf(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx512) return internal::Avx512Ops();
+  if (isa == Isa::kAvx2) return internal::Avx2Ops();
+#endif
+  (void)isa;
+  return internal::PortableOps();
+}
+
+PackPlan MakePlan(const RowShape& shape, const IdsView& ids, Isa isa) {
+  PackPlan plan;
+  plan.shape = shape;
+  plan.row_ids = shape.row_ids();
+  plan.limit = static_cast<std::uint64_t>(shape.num_experts);
+  if (ids.kind == IdKind::kInt16) plan.limit = std::min<std::uint64_t>(plan.limit, 32768);
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx512) internal::PrepareAvx512(plan);
+#endif
+  (void)isa;
+  return plan;
+}
+
+// Whether a row of `ids` is a packed row already.
+bool IsPacked(const RowShape& shape, const IdsView& ids) {
+  const std::size_t bytes = shape.id_bytes();
+  const bool same_type = bytes == 1 ? ids.kind == IdKind::kUint8 : ids.kind == IdKind::kUint16;
+  const bool k_packed = shape.top_k == 1 || ids.k_stride == static_cast<std::ptrdiff_t>(bytes);
+  const bool layers_packed =
+      shape.num_layers == 1 || ids.layer_stride == static_cast<std::ptrdiff_t>(bytes) * shape.top_k;
+  return same_type && k_packed && layers_packed;
+}
+
+}  // namespace
+
+const PackOps& internal::PortableOps() {
+  static constexpr PackOps kOps{&CopyCheckPortableAny, &NarrowTileByKind};
+  return kOps;
+}
+
+std::span<const Isa> SupportedIsas() {
+  static const std::size_t count = CountSupported();
+  return std::span<const Isa>(kAllIsas).first(count);
+}
+
+const char* IsaName(Isa isa) {
+  switch (isa) {
+    case Isa::kPortable:
+      return "portable";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+  }
+  return "unknown";
+}
+
+RowVerdict CheckLayer(const RowShape& shape, const IdsView& ids, std::ptrdiff_t row,
+                      std::int32_t layer) {
+  SeenExperts seen(shape.num_experts);
+  return Check(shape, ids, row, layer, seen);
+}
+
+std::size_t PackRows(const RowShape& shape, const IdsView& ids,
+                     std::span<std::uint8_t* const> destinations, std::span<RowVerdict> verdicts,
+                     std::int32_t* first_layers, LayerFaults faults, Isa isa) {
+  assert(verdicts.size() >= destinations.size());
+  PackPlan plan = MakePlan(shape, ids, isa);
+  const PackOps& ops = OpsOf(isa);
+  const bool packed = IsPacked(shape, ids);
+  // Narrowing checks the range; a packed byte can be out of range only when E < 256.
+  plan.copy_checks_range = packed && shape.num_experts != 256;
+
+  // A tile is narrowed where it stays in the first-level cache, then copied in full vectors:
+  // scattered small stores to cold pages would wait for each other.
+  alignas(64) std::array<std::uint8_t, 16384> stage;
+  const std::size_t stage_stride = (shape.row_bytes() + Tile::kSlack + 63) / 64 * 64;
+  const std::size_t staged_rows = std::min(Tile::kMaxRows, stage.size() / stage_stride);
+  const std::size_t tile_rows = staged_rows == 0 ? Tile::kMaxRows : staged_rows;
+
+  const auto* data = static_cast<const std::uint8_t*>(ids.data);
+  std::size_t faulty = 0;
+  const auto judge = [&](std::size_t row, bool ok) {
+    verdicts[row] = RowVerdict::kOk;
+    if (ok) [[likely]]
+      return;
+    SeenExperts seen(shape.num_experts);
+    const RowFault fault = Classify(shape, ids, static_cast<std::ptrdiff_t>(row), seen, faults);
+    assert(fault.verdict != RowVerdict::kOk);
+    verdicts[row] = fault.verdict;
+    if (first_layers != nullptr) first_layers[row] = fault.layer;
+    ++faulty;
+  };
+
+  if (packed) {
+    for (std::size_t row = 0; row < destinations.size(); ++row) {
+      if (destinations[row] == nullptr) continue;
+      const std::uint8_t* source = data + static_cast<std::ptrdiff_t>(row) * ids.row_stride;
+      judge(row, ops.copy_check(plan, source, destinations[row]));
+    }
+    return faulty;
+  }
+
+  std::array<std::size_t, Tile::kMaxRows> rows{};
+  Tile tile;
+  tile.slack = staged_rows != 0;
+  const auto finish = [&] {
+    ops.narrow(plan, ids, tile);
+    for (std::size_t i = 0; i < tile.rows; ++i) {
+      const bool distinct = ops.copy_check(plan, tile.staged[i], destinations[rows[i]]);
+      judge(rows[i], distinct && tile.in_range[i]);
+    }
+    tile.rows = 0;
+  };
+  for (std::size_t row = 0; row < destinations.size(); ++row) {
+    if (destinations[row] == nullptr) continue;
+    const std::size_t i = tile.rows++;
+    rows[i] = row;
+    tile.source[i] = data + static_cast<std::ptrdiff_t>(row) * ids.row_stride;
+    tile.staged[i] = staged_rows == 0 ? destinations[row] : stage.data() + i * stage_stride;
+    if (tile.rows == tile_rows) finish();
+  }
+  if (tile.rows != 0) finish();
+  return faulty;
+}
+
+std::size_t PackRows(const RowShape& shape, const IdsView& ids,
+                     std::span<std::uint8_t* const> destinations, std::span<RowVerdict> verdicts,
+                     std::int32_t* first_layers, LayerFaults faults) {
+  return PackRows(shape, ids, destinations, verdicts, first_layers, faults, SupportedIsas().back());
+}
+
+}  // namespace waymark::kernels

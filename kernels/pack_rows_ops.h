@@ -1,0 +1,115 @@
+// The inner loops of PackRows, one set per instruction set. Included by this folder only.
+#ifndef WAYMARK_KERNELS_PACK_ROWS_OPS_H_
+#define WAYMARK_KERNELS_PACK_ROWS_OPS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "kernels/ids_view.h"
+
+namespace waymark::kernels::internal {
+
+// Shape and what follows from it, worked out once a call.
+struct PackPlan {
+  RowShape shape;
+  std::size_t row_ids = 0;
+  // First id that is out of range, in the unsigned type of the source: negative ids are above it.
+  std::uint64_t limit = 0;
+  // Whether the packed type can hold an id that is out of range (E < 256 in a byte).
+  bool copy_checks_range = false;
+  // AVX-512: a vector begins with `chunk` lanes that are whole layers, and `layer_starts` has a bit
+  // at the first lane of each. chunk == 0: a layer does not fit.
+  std::uint32_t chunk = 0;
+  std::uint64_t layer_starts = 0;
+};
+
+// Rows of one tile: their sources' first bytes (layer 0, k 0) and where they are staged, packed.
+struct Tile {
+  static constexpr std::size_t kMaxRows = 16;
+  // Bytes beyond a staged row that `narrow` may write over, when `slack` says so.
+  static constexpr std::size_t kSlack = 8;
+  std::size_t rows = 0;
+  std::array<const std::uint8_t*, kMaxRows> source{};
+  std::array<std::uint8_t*, kMaxRows> staged{};
+  std::array<bool, kMaxRows> in_range{};
+  bool slack = false;
+};
+
+struct PackOps {
+  // Copies one packed row and says whether it is right: every layer distinct and, where
+  // plan.copy_checks_range, in range.
+  bool (*copy_check)(const PackPlan& plan, const std::uint8_t* source, std::uint8_t* destination);
+  // Narrows every row of `tile` into its staged bytes, and sets in_range. Ids out of range leave
+  // any byte behind.
+  void (*narrow)(const PackPlan& plan, const IdsView& ids, Tile& tile);
+};
+
+[[nodiscard]] const PackOps& PortableOps();
+#if defined(__x86_64__)
+// Only for processors that have them.
+[[nodiscard]] const PackOps& Avx2Ops();
+[[nodiscard]] const PackOps& Avx512Ops();
+// Fills chunk and layer_starts.
+void PrepareAvx512(PackPlan& plan);
+#endif
+
+// The id at `address`, unaligned, as an unsigned number of its own width.
+template <class T>
+[[nodiscard]] inline std::make_unsigned_t<T> LoadId(const std::uint8_t* address) {
+  std::make_unsigned_t<T> value;
+  std::memcpy(&value, address, sizeof(value));
+  return value;
+}
+
+// Narrows without vectors, layer by layer so that neighbouring rows share cache lines.
+template <class Source, class Packed>
+void NarrowTile(const PackPlan& plan, const IdsView& ids, Tile& tile) {
+  using Wide = std::conditional_t<sizeof(Source) == 8, std::uint64_t, std::uint32_t>;
+  const auto limit = static_cast<Wide>(plan.limit);
+  const std::size_t top_k = static_cast<std::size_t>(plan.shape.top_k);
+  std::array<bool, Tile::kMaxRows> bad{};
+  for (std::int32_t layer = 0; layer < plan.shape.num_layers; ++layer) {
+    for (std::size_t row = 0; row < tile.rows; ++row) {
+      const std::uint8_t* source = tile.source[row] + layer * ids.layer_stride;
+      std::uint8_t* packed =
+          tile.staged[row] + static_cast<std::size_t>(layer) * top_k * sizeof(Packed);
+      bool bad_here = false;
+      for (std::size_t k = 0; k < top_k; ++k) {
+        const auto id = LoadId<Source>(source + static_cast<std::ptrdiff_t>(k) * ids.k_stride);
+        bad_here |= Wide{id} >= limit;
+        const auto narrow = static_cast<Packed>(id);
+        std::memcpy(packed + k * sizeof(Packed), &narrow, sizeof(narrow));
+      }
+      bad[row] |= bad_here;
+    }
+  }
+  for (std::size_t row = 0; row < tile.rows; ++row)
+    tile.in_range[row] = !bad[row];
+}
+
+// NarrowTile for the types of `ids` and of the packed row.
+inline void NarrowTileByKind(const PackPlan& plan, const IdsView& ids, Tile& tile) {
+  const bool bytes = plan.shape.id_bytes() == 1;
+  switch (ids.kind) {
+    case IdKind::kUint8:
+      return bytes ? NarrowTile<std::uint8_t, std::uint8_t>(plan, ids, tile)
+                   : NarrowTile<std::uint8_t, std::uint16_t>(plan, ids, tile);
+    case IdKind::kUint16:
+    case IdKind::kInt16:
+      return bytes ? NarrowTile<std::uint16_t, std::uint8_t>(plan, ids, tile)
+                   : NarrowTile<std::uint16_t, std::uint16_t>(plan, ids, tile);
+    case IdKind::kInt32:
+      return bytes ? NarrowTile<std::int32_t, std::uint8_t>(plan, ids, tile)
+                   : NarrowTile<std::int32_t, std::uint16_t>(plan, ids, tile);
+    case IdKind::kInt64:
+      return bytes ? NarrowTile<std::int64_t, std::uint8_t>(plan, ids, tile)
+                   : NarrowTile<std::int64_t, std::uint16_t>(plan, ids, tile);
+  }
+}
+
+}  // namespace waymark::kernels::internal
+
+#endif  // WAYMARK_KERNELS_PACK_ROWS_OPS_H_
