@@ -54,6 +54,9 @@
 
 namespace waymark {
 
+class EvictionHeap;  // internal
+class PrefixIndex;   // internal
+
 class BlockAllocator {
  public:
   // Whether MatchPrefix trusts a hit whose routing rows are missing.
@@ -90,8 +93,8 @@ class BlockAllocator {
   // REQUIRES: out.size() >= keys.size().
   [[nodiscard]] std::size_t MatchPrefix(std::span<const BlockKey> keys, std::span<BlockId> out,
                                         Clip clip = Clip::kNo);
-  // One reference more of each block; all of them must be used. A block may be listed twice. Emits
-  // Retain.
+  // One reference more of each block, which must be used or cached. A block may be listed twice.
+  // Emits Retain.
   [[nodiscard]] absl::Status Retain(std::span<const BlockId> blocks);
   // One reference fewer of each block. What nobody uses any more becomes cached when its key hits,
   // and free otherwise. Give the blocks of a sequence in its order: the last is then the first to
@@ -121,7 +124,8 @@ class BlockAllocator {
   // not truncated: copy it first. Emits Truncate.
   [[nodiscard]] absl::Status Truncate(BlockId block, std::int32_t row, StepId step);
   // Empties the prefix index: cached blocks become free, used ones keep their references and rows.
-  // Emits Reset when no block is used (it would take the rows of requests in flight).
+  // Emits Reset when no block is used (it would take the rows of requests in flight). O(all
+  // blocks).
   void Reset();
 
   // ---- the events of the coming step ----
@@ -141,28 +145,30 @@ class BlockAllocator {
   [[nodiscard]] std::int32_t references(BlockId block) const;
   // The block that `key` hits; invalid when it misses. Changes nothing.
   [[nodiscard]] BlockId Find(const BlockKey& key) const;
-  // Cached blocks whose memory was given to somebody else.
+  // Cached blocks that became free to make room.
   [[nodiscard]] std::uint64_t evictions() const { return evictions_; }
 
  private:
-  struct Block;        // one block: references, place in the index, life
-  class PrefixIndex;   // keys, their blocks and their tree
-  class EvictionHeap;  // cached blocks by last use
+  struct Block;  // one block: references, place in the index, life
 
-  [[nodiscard]] bool Known(BlockId block) const;  // not null; REQUIRES: in range
+  [[nodiscard]] bool IsNull(BlockId block) const;  // REQUIRES: in range
   [[nodiscard]] absl::Status CheckRange(const char* argument, BlockId block) const;
-  [[nodiscard]] absl::Status CheckUsed(const char* argument, BlockId block) const;
-  void Emit(const Event& event) { events_.push_back(event); }
+  [[nodiscard]] absl::Status NotInUse(const char* argument, BlockId block) const;
+  [[nodiscard]] Block& At(std::int32_t block);
+  [[nodiscard]] const Block& At(std::int32_t block) const;
+  [[nodiscard]] std::size_t CoveredBlocks(std::span<const BlockId> blocks) const;
   void StartLife(Block& block);
   void AddReference(std::int32_t block);
-  void DropReference(std::int32_t block);
-  std::int32_t Evict();
+  // The last reference has gone: cached or free.
+  void StopUse(std::int32_t block);
+  void MakeFree(std::int32_t block);
+  void EvictOne();
   // The block's key no longer hits through it; blocks that only it led to leave the index too.
   void Unregister(std::int32_t block);
   void UnregisterTree(std::int32_t entry);
-  // Puts the first block of an index entry where its state says: a heap, or none.
+  void LeaveEntry(std::int32_t block);
+  // Puts the block that hits for an entry where its state says: one of the heaps, or neither.
   void Place(std::int32_t entry);
-  void FreeBlock(std::int32_t block);
 
   std::unique_ptr<RoutingStore> store_;
   std::int32_t block_tokens_ = 0;
