@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "blockstore/fault.h"
 
 namespace waymark {
 namespace {
@@ -203,7 +204,7 @@ absl::StatusOr<Rows> JoinLayers(std::span<const Rows* const> stages) {
         unequal = false;
         break;
       }
-      unequal |= part.step != info.step;
+      unequal |= part.step != info.step && !WAYMARK_FAULT(join_layers_takes_any_step);
       if (info.provenance == Provenance::kHere) info.provenance = part.provenance;
     }
     if (unequal) {

@@ -158,7 +158,15 @@ StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
     if (core_->flight != nullptr) core_->flight->OnBegin(batch, record == nullptr);
 
     // Events in the order given, but for the seals of this very step: those come after the claims.
-    const std::span<const Event> events = batch.event_span();
+    std::span<const Event> events = batch.event_span();
+#ifdef WAYMARK_SEEDED_FAULTS
+    std::vector<Event> sorted(events.begin(), events.end());
+    if (WAYMARK_FAULT(events_by_type)) {
+      std::stable_sort(sorted.begin(), sorted.end(),
+                       [](const Event& a, const Event& b) { return a.type < b.type; });
+      events = sorted;
+    }
+#endif
     bool own_seals = false;
     for (std::size_t at = 0; at < events.size();) {
       const Event& event = events[at];
