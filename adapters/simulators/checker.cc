@@ -1,0 +1,250 @@
+#include "adapters/simulators/checker.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace waymark::sim {
+namespace {
+
+constexpr std::int64_t kChunkRows = 4096;
+constexpr std::size_t kMaxFindings = 20;
+
+}  // namespace
+
+Checker::Checker(const RouteOracle* oracle, const ExcuseBook* excuses, std::int32_t block_tokens,
+                 std::int32_t page_tokens, bool collect_digests, std::function<bool()> scarce)
+    : oracle_(oracle),
+      excuses_(excuses),
+      block_tokens_(block_tokens),
+      page_tokens_(page_tokens),
+      collect_digests_(collect_digests),
+      scarce_(std::move(scarce)),
+      expected_(oracle->row_bytes()),
+      buffer_(oracle->row_bytes() * kChunkRows),
+      infos_(kChunkRows) {}
+
+bool Checker::Ready(const ReadJob& job) {
+  for (const auto& part : job.parts) {
+    for (const Snapshot& snapshot : part->stages) {
+      if (!snapshot.Ready()) return false;
+    }
+  }
+  return true;
+}
+
+void Checker::Fail(std::string what) {
+  ++counts_.wrong;
+  if (counts_.findings.size() < kMaxFindings) counts_.findings.push_back(std::move(what));
+}
+
+void Checker::ReadPart(Part& part) {
+  if (!part.rows.empty()) return;
+  std::vector<Rows> stages;
+  for (Snapshot& snapshot : part.stages) {
+    absl::StatusOr<Rows> rows = snapshot.ReadRows();
+    if (!rows.ok()) {
+      Fail("ReadRows: " + std::string(rows.status().message()));
+      part.rows.resize(1);
+      part.stages.clear();
+      return;
+    }
+    stages.push_back(*std::move(rows));
+  }
+  part.stages.clear();
+  if (stages.size() == 1) {
+    part.rows.push_back(std::move(stages[0]));
+    return;
+  }
+  std::vector<const Rows*> pointers;
+  for (const Rows& rows : stages)
+    pointers.push_back(&rows);
+  absl::StatusOr<Rows> joined = JoinLayers(pointers);
+  if (!joined.ok()) Fail("JoinLayers: " + std::string(joined.status().message()));
+  part.rows.push_back(joined.ok() ? *std::move(joined) : Rows());
+}
+
+void Checker::Check(ReadJob& job) {
+  digest_ = 0;
+  counts_.requests += job.finished;
+  const std::size_t row_bytes = oracle_->row_bytes();
+  // The usual read: one snapshot, straight into a buffer.
+  if (job.parts.size() == 1 && job.parts[0]->stages.size() == 1 && oracle_->stages() == 1) {
+    Part& part = *job.parts[0];
+    const Snapshot& snapshot = part.stages[0];
+    const std::int64_t last = std::min({snapshot.last(), part.limit, job.rows});
+    const ReadSpec spec{
+        Layout::kTokensLayersK,
+        row_bytes == oracle_->StageShape(0, 1).row_ids() ? IdType::kUint8 : IdType::kUint16,
+        Fill::kZeros};
+    for (std::int64_t begin = 0; begin < last; begin += kChunkRows) {
+      const std::int64_t end = std::min(begin + kChunkRows, last);
+      const auto count = static_cast<std::size_t>(end - begin);
+      const absl::Status read =
+          snapshot.Read(begin, end, spec, std::span(buffer_).first(count * row_bytes),
+                        std::span(infos_).first(count));
+      if (!read.ok()) Fail("Read: " + std::string(read.message()));
+      for (std::size_t i = 0; read.ok() && i < count; ++i) {
+        CheckRow(job, begin + static_cast<std::int64_t>(i), infos_[i], &buffer_[i * row_bytes]);
+      }
+    }
+    for (std::int64_t position = last; position < job.rows; ++position) {
+      CheckRow(job, position, RowInfo(), nullptr);
+    }
+    part.stages.clear();
+  } else {
+    Rows merged;
+    for (const auto& part : job.parts) {
+      ReadPart(*part);
+      Rows rows = part->rows[0];
+      if (rows.size() > part->limit) {
+        rows.infos.resize(static_cast<std::size_t>(part->limit));
+        rows.ids.resize(static_cast<std::size_t>(part->limit) * row_bytes);
+      }
+      if (merged.shape.num_layers == 0) {
+        merged = std::move(rows);
+        continue;
+      }
+      absl::StatusOr<Rows> joined = Join(merged, rows);
+      if (!joined.ok()) {
+        Fail("Join: " + std::string(joined.status().message()));
+        continue;
+      }
+      merged = *std::move(joined);
+    }
+    for (std::int64_t position = 0; position < job.rows; ++position) {
+      if (position < merged.size()) {
+        CheckRow(job, position, merged.infos[static_cast<std::size_t>(position)],
+                 merged.row(position).data());
+      } else {
+        CheckRow(job, position, RowInfo(), nullptr);
+      }
+    }
+  }
+  if (collect_digests_ && job.finished) counts_.digests.push_back({job.request->id, digest_});
+}
+
+void Checker::CheckRow(const ReadJob& job, std::int64_t position, const RowInfo& info,
+                       const std::uint8_t* row) {
+  ++counts_.rows;
+  if (!job.seen.Has(position)) {
+    Report("the engine never attended to", job, position, info);
+    ++counts_.wrong;
+    return;
+  }
+  if (!info.valid()) {
+    CheckMissing(job, position, info);
+    return;
+  }
+  if (collect_digests_) {
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < oracle_->row_bytes(); ++i)
+      bytes = bytes * 131 + row[i];
+    digest_ += Mix(Mix(static_cast<std::uint64_t>(position), info.step), Mix(info.version, bytes));
+  }
+  const SeenCell& first = job.seen.First(position);
+  if (info.step == first.pass.step && info.version == first.pass.version) {
+    oracle_->Row(job.prefix[static_cast<std::size_t>(position) + 1], info.version, info.step,
+                 expected_.data());
+    if (std::memcmp(row, expected_.data(), expected_.size()) == 0) {
+      ++counts_.exact;
+      return;
+    }
+  }
+  CheckValid(job, position, info, row);
+}
+
+void Checker::CheckValid(const ReadJob& job, std::int64_t position, const RowInfo& info,
+                         const std::uint8_t* row) {
+  const PrefixHash& prefix = job.prefix[static_cast<std::size_t>(position) + 1];
+  const PrefixHash& start =
+      job.prefix[static_cast<std::size_t>(position / block_tokens_ * block_tokens_)];
+  // A row is of this prefix, and of the step and version that it names, or it is of no use at all.
+  oracle_->Row(prefix, info.version, info.step, expected_.data());
+  if (std::memcmp(row, expected_.data(), expected_.size()) == 0) {
+    job.seen.All(position, cells_);
+    for (const SeenCell& cell : cells_) {
+      if (cell.pass.step == info.step && cell.pass.version == info.version) {
+        ++counts_.exact;
+        return;
+      }
+      if (info.provenance != Provenance::kHere && cell.pass.version == info.version) {
+        ++(info.provenance == Provenance::kKept ? counts_.kept : counts_.by_key);
+        return;
+      }
+      if (Why(cell, prefix, start) == Excuse::kNone &&
+          !excuses_->HasKey(cell.pass.version, prefix) && !scarce_()) {
+        break;
+      }
+    }
+  }
+  ++counts_.wrong;
+  Report("wrong", job, position, info);
+}
+
+void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowInfo& info) {
+  ++counts_.missing[static_cast<std::size_t>(info.reason)];
+  const PrefixHash& prefix = job.prefix[static_cast<std::size_t>(position) + 1];
+  const PrefixHash& start =
+      job.prefix[static_cast<std::size_t>(position / block_tokens_ * block_tokens_)];
+  job.seen.All(position, cells_);
+  bool explained = true;
+  bool by_key = false;
+  Excuse why = Excuse::kNone;
+  for (const SeenCell& cell : cells_) {
+    why = Why(cell, prefix, start);
+    by_key |= cell.excuse == Excuse::kByKey;
+    const bool stands_in = info.provenance == Provenance::kKept || cells_.size() > 1;
+    if (why == Excuse::kNone && !(stands_in && excuses_->HasKey(cell.pass.version, prefix))) {
+      explained = false;
+    }
+  }
+  if (!explained && scarce_()) {
+    explained = info.reason == Reason::kCapacity ||
+                (info.reason == Reason::kExternalKv && by_key) ||
+                (info.reason == Reason::kNotCaptured && oracle_->stages() > 1);
+  }
+  if (cells_.size() == 1) {
+    ++counts_.reasons[static_cast<std::size_t>(why)][static_cast<std::size_t>(info.reason)];
+  }
+  if (!explained) {
+    ++counts_.unexplained;
+    Report("unexplained", job, position, info);
+  }
+}
+
+Excuse Checker::Why(const SeenCell& cell, const PrefixHash& prefix,
+                    const PrefixHash& block_start) const {
+  const bool stages = oracle_->stages() > 1;
+  const Excuse own = excuses_->OfPass(cell.pass, prefix);
+  if (own != Excuse::kNone) return own;
+  // A stage lost a row of this block: stages may then have different passes of it.
+  if (stages && excuses_->HasBlock(cell.pass.version, block_start)) return Excuse::kDrop;
+  // Another pass of this key stands in (on some stages), and was destroyed.
+  if ((cell.excuse == Excuse::kByKey || stages) && excuses_->HasKey(cell.pass.version, prefix)) {
+    return Excuse::kByKey;
+  }
+  return cell.excuse == Excuse::kByKey ? Excuse::kNone : cell.excuse;
+}
+
+void Checker::Report(const char* what, const ReadJob& job, std::int64_t position,
+                     const RowInfo& info) {
+  if (counts_.findings.size() >= kMaxFindings) return;
+  std::string text = std::string(what) + ": request " + std::to_string(job.request->id) + " row " +
+                     std::to_string(position) + (job.finished ? "" : " (while it ran)") + ": ";
+  text += info.valid()
+              ? "step " + std::to_string(info.step) + " version " + std::to_string(info.version)
+              : "missing (" + std::string(ReasonName(info.reason)) + ")";
+  text += ", " + std::string(ProvenanceName(info.provenance)) + "; attended to";
+  job.seen.All(position, cells_);
+  for (const SeenCell& cell : cells_) {
+    const PrefixHash& prefix = job.prefix[static_cast<std::size_t>(position) + 1];
+    text += " {request " + std::to_string(cell.pass.request) + " step " +
+            std::to_string(cell.pass.step) + " version " + std::to_string(cell.pass.version) +
+            " excuse " + std::to_string(static_cast<int>(cell.excuse)) + "/" +
+            std::to_string(static_cast<int>(excuses_->OfPass(cell.pass, prefix))) + "}";
+  }
+  counts_.findings.push_back(std::move(text));
+}
+
+}  // namespace waymark::sim

@@ -1,0 +1,418 @@
+#include "adapters/simulators/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace waymark::sim {
+
+StoreOptions StoreOptionsOf(const EngineOptions& options, std::int32_t stage) {
+  StoreOptions store;
+  const RouteOracle oracle(options.layers, options.top_k, options.experts, options.stages);
+  store.shape = oracle.StageShape(stage, options.page_tokens);
+  store.num_blocks = options.blocks + 1 + options.host_blocks;
+  store.block_tokens = options.block_tokens;
+  const std::int64_t parts = options.block_tokens / options.page_tokens;
+  const bool big = options.max_batched_tokens > 0;
+  // Enough: every block has its pages; so has every key of the tier, and as many again are held by
+  // reads in waiting and by the key index.
+  std::int64_t pages = parts * store.num_blocks;
+  if (big) {
+    pages += pages / 2 + parts * (options.features.tier > 0 ? options.tier_keys : 0);
+  } else {
+    pages = parts * 2048;
+  }
+  store.num_pages = static_cast<std::uint32_t>(options.max_pages > 0 ? options.max_pages : pages);
+  store.null_blocks = {BlockId(options.blocks)};
+  store.max_steps_in_flight = options.max_steps_in_flight;
+  store.max_step_rows =
+      static_cast<std::uint32_t>(big ? options.max_batched_tokens + 8 : 16 * options.max_running);
+  store.landing = options.timing.landing;
+  store.audit = options.audit;
+  store.key_seed = options.seed + 1;
+  if (!options.flights.empty()) store.flight = options.flights[static_cast<std::size_t>(stage)];
+  return store;
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
+                                                       std::unique_ptr<Arrivals> arrivals) {
+  std::unique_ptr<Engine> engine(new Engine(options, std::move(arrivals)));
+  for (std::int32_t stage = 0; stage < options.stages; ++stage) {
+    absl::StatusOr<std::unique_ptr<RoutingStore>> store =
+        RoutingStore::Create(StoreOptionsOf(options, stage));
+    if (!store.ok()) return store.status();
+    engine->stores_.push_back(*std::move(store));
+  }
+  return engine;
+}
+
+Engine::Engine(const EngineOptions& options, std::unique_ptr<Arrivals> arrivals)
+    : options_(options),
+      bs_(options.block_tokens),
+      rng_(options.seed),
+      timing_(Mix(options.seed, options.timing.seed + 77)),
+      arrivals_(std::move(arrivals)),
+      oracle_(options.layers, options.top_k, options.experts, options.stages),
+      pool_(options.blocks, options.megatron),
+      kv_(static_cast<std::size_t>(options.blocks + 1 + options.host_blocks) *
+          static_cast<std::size_t>(options.block_tokens)),
+      submitted_(static_cast<std::size_t>(options.stages)) {
+  if (arrivals_ == nullptr) {
+    arrivals_ = std::make_unique<RandomArrivals>(options.seed, options.features.full_hit,
+                                                 options.features.mute, options.block_tokens);
+  }
+  for (std::int32_t host = options.host_blocks; host > 0; --host) {
+    free_hosts_.push_back(options.blocks + host);
+  }
+  checker_ =
+      std::make_unique<Checker>(&oracle_, &excuses_, options.block_tokens, options.page_tokens,
+                                options.collect_digests, [this] { return Scarce(); });
+}
+
+Engine::~Engine() {
+  // Sources that were never submitted go back to their pool with it.
+  endings_.clear();
+}
+
+Stats Engine::StoreStats(std::int32_t stage) const {
+  return stores_[static_cast<std::size_t>(stage)]->GetStats();
+}
+
+bool Engine::Scarce() const {
+  for (const auto& store : stores_) {
+    const Stats stats = store->GetStats();
+    if (stats.evictions + stats.no_page + stats.rebases > 0) return true;
+  }
+  return false;
+}
+
+void Engine::Run(std::int64_t steps) {
+  for (std::int64_t i = 0; i < steps; ++i)
+    Step();
+}
+
+bool Engine::Idle() const {
+  return running_.empty() && waiting_.empty() && !more_arrivals_;
+}
+
+void Engine::Step() {
+  ++now_;
+  ++counts_.steps;
+  events_.clear();
+  events_.swap(next_events_);
+  plan_.clear();
+  seals_.clear();
+  budget_ = options_.max_batched_tokens;
+  AnnounceResults();
+  Disturb();
+  StartStreams();
+  ScheduleRunning();
+  ScheduleWaiting();
+  if (options_.features.fork > 0) Forks();
+  RunForward();
+  Feed();
+}
+
+void Engine::AnnounceResults() {
+  std::vector<TruncatePlan> keep;
+  for (TruncatePlan& plan : truncations_) {
+    if (plan.due > now_) {
+      keep.push_back(std::move(plan));
+      continue;
+    }
+    const RequestPtr r = plan.request.lock();
+    const bool holds = r != nullptr && r->running &&
+                       std::find(r->blocks.begin(), r->blocks.end(), plan.block) != r->blocks.end();
+    if (options_.features.blind_truncate || holds) {
+      Announce(Event::Truncate(BlockId(plan.block), plan.row, StepId(plan.step)));
+    }
+  }
+  truncations_.swap(keep);
+  std::vector<SealPlan> later;
+  for (const SealPlan& seal : late_seals_) {
+    if (seal.due > now_) {
+      later.push_back(seal);
+      continue;
+    }
+    const BlockPool::Block& block = pool_.at(seal.block);
+    if (block.hashed && block.hash == seal.key) {
+      Announce(Event::Seal(BlockId(seal.block), seal.key.ToKey(), StepId(seal.step)));
+    }
+  }
+  late_seals_.swap(later);
+}
+
+void Engine::Disturb() {
+  const Features& f = options_.features;
+  const std::vector<RequestPtr> running = running_;
+  for (const RequestPtr& r : running) {
+    if (r->done != 0 && r->done + Lag() < now_) {
+      FinishRequest(r);
+    } else if (rng_.Chance(f.abort)) {
+      ReleaseBlocks(*r);
+      StopRunning(r);
+    } else if (rng_.Chance(f.preempt) && running_.size() > 1) {
+      Preempt(r);
+    }
+  }
+  if (rng_.Chance(f.preempt_one) && running_.size() > 1) {
+    const auto size = static_cast<std::int64_t>(running_.size());
+    Preempt(running_[static_cast<std::size_t>(rng_.Below(size))]);
+  }
+  if (rng_.Chance(f.bump)) {
+    ++version_;
+    for (const RequestPtr& r : running_) {
+      if (f.keep_old && !r->unseen) r->parts.push_back(TakePart(*r, r->computed));
+    }
+  }
+  if (rng_.Chance(f.reset)) {
+    const std::vector<RequestPtr> all = running_;
+    for (const RequestPtr& r : all)
+      Preempt(r);
+    for (std::int32_t block = 0; block < pool_.size(); ++block) {
+      if (pool_.at(block).hashed && options_.megatron && !pool_.at(block).free) {
+        pool_.PushFree(block);
+      }
+      pool_.ForgetHash(block);
+    }
+    for (const auto& [key, host] : swapped_)
+      free_hosts_.push_back(host);
+    std::sort(free_hosts_.begin(), free_hosts_.end(), std::greater<>());
+    swapped_.clear();
+    swap_order_.clear();
+    Announce(Event::Reset());
+    for (auto& [key, entry] : tier_) {
+      for (KvCell& cell : entry.cells)
+        cell.excuse = Excuse::kReset;
+    }
+  }
+}
+
+void Engine::StartStreams() {
+  for (const RequestPtr& r : running_) {
+    if (!rng_.Chance(options_.features.stream) || r->computed == 0 || r->unseen ||
+        !r->parts.empty() || streams_.size() >= 3) {
+      continue;
+    }
+    const std::int64_t rows = Lag() == 0
+                                  ? std::min(r->computed, r->known - 1)
+                                  : std::min(r->computed, std::max<std::int64_t>(r->confirmed, 0));
+    if (rows <= 0) continue;
+    StreamRead stream;
+    stream.due = now_ + static_cast<std::uint32_t>(rng_.Between(1, 12));
+    stream.job.request = r;
+    stream.job.rows = rows;
+    stream.job.seen = r->seen.Prefix(rows);
+    stream.job.prefix.assign(r->prefix.begin(), r->prefix.begin() + rows + 1);
+    stream.job.parts = {TakePart(*r, rows)};
+    stream.job.finished = false;
+    streams_.push_back(std::move(stream));
+  }
+}
+
+void Engine::ScheduleRunning() {
+  const Features& f = options_.features;
+  const std::vector<RequestPtr> running = running_;
+  for (const RequestPtr& r : running) {
+    if (!r->running || (Big() && budget_ == 0)) continue;
+    Work work;
+    work.request = r;
+    const std::int64_t left = r->known - r->computed;
+    if (left > 1) {
+      work.tokens = std::min(left, Big() ? budget_ : rng_.Between(1, 7));
+    } else {
+      if (r->done == 0 && rng_.Chance(f.rewind) && Lag() == 0) Rewind(*r);
+      if (options_.spec_tokens > 0) {
+        work.drafts = std::max<std::int64_t>(
+            0, std::min<std::int64_t>({options_.spec_tokens, budget_ - 1, r->goal - r->known}));
+      } else if (rng_.Chance(f.draft)) {
+        work.drafts = rng_.Between(1, 4);
+      }
+      work.tokens = 1 + work.drafts;
+      bool right = true;
+      for (std::int64_t d = 0; d < work.drafts; ++d) {
+        const bool same = rng_.Chance(.6);
+        right = right && same;
+        work.right_drafts += right;
+        work.draft_tokens.push_back(same ? r->stream[static_cast<std::size_t>(r->computed + 1 + d)]
+                                         : 0x8000000000000000u +
+                                               static_cast<std::uint64_t>(rng_.Below(50)));
+      }
+    }
+    bool planned = true;
+    while (!Grow(*r, r->computed + work.tokens)) {
+      const RequestPtr victim = running_.back();
+      Preempt(victim);
+      plan_.erase(std::remove_if(plan_.begin(), plan_.end(),
+                                 [&](const Work& x) {
+                                   if (x.request != victim) return false;
+                                   budget_ += Big() ? x.tokens : 0;
+                                   return true;
+                                 }),
+                  plan_.end());
+      if (victim == r) {
+        planned = false;
+        break;
+      }
+    }
+    if (!planned) continue;
+    if (Big()) budget_ -= work.tokens;
+    plan_.push_back(std::move(work));
+  }
+  for (const Work& work : plan_)
+    SealFull(*work.request, work.tokens);
+}
+
+void Engine::FillQueue() {
+  const auto want = static_cast<std::size_t>(options_.max_waiting);
+  while (more_arrivals_ &&
+         (Big() ? waiting_.size() < want : running_.size() + waiting_.size() < want)) {
+    RequestPtr r = Arrive();
+    if (r != nullptr) waiting_.push_back(std::move(r));
+  }
+}
+
+RequestPtr Engine::Arrive() {
+  const std::int64_t spare = 2 * (options_.spec_tokens > 0 ? options_.spec_tokens : 3) + 4;
+  auto r = std::make_shared<Request>();
+  if (!arrivals_->Next(rng_, spare, *r)) {
+    more_arrivals_ = false;
+    return nullptr;
+  }
+  r->id = ++last_request_;
+  if (Big() && (r->goal + spare + bs_ - 1) / bs_ > pool_.size()) {
+    ++counts_.requests_skipped;
+    return nullptr;
+  }
+  r->HashFrom(0);
+  return r;
+}
+
+void Engine::ScheduleWaiting() {
+  FillQueue();
+  std::size_t blocked = 0;
+  std::vector<std::int32_t> hits;
+  while (waiting_.size() > blocked &&
+         static_cast<std::int32_t>(running_.size()) < options_.max_running) {
+    if (Big() ? budget_ == 0
+              : pool_.free_count() + (options_.megatron ? pool_.cached_count() : 0) <
+                    options_.reserve_blocks) {
+      break;
+    }
+    const RequestPtr r = waiting_[blocked];
+    if (!FindHits(*r, hits)) {
+      ++blocked;
+      continue;
+    }
+    if (Big() && !Fits(*r, hits)) break;
+    TakeHits(*r, hits);
+    Restore(*r);
+    if (rng_.Chance(options_.features.partial)) CopyPart(*r);
+    Work work;
+    work.request = r;
+    work.fresh = true;
+    work.tokens = std::min(r->known - r->computed, Big() ? budget_ : rng_.Between(1, 9));
+    if (!Grow(*r, r->computed + work.tokens) || (options_.megatron && !Grow(*r, r->known))) {
+      ReleaseBlocks(*r);
+      r->Fresh();
+      break;
+    }
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(blocked));
+    running_.push_back(r);
+    r->running = true;
+    counts_.prefix_hit_tokens += r->computed;
+    if (Big()) budget_ -= work.tokens;
+    if (options_.megatron) {
+      for (std::int64_t i = r->sealed; i < r->known / bs_; ++i) {
+        Register(*r, i, BlockPool::kNeverReady, false);
+      }
+      r->sealed = r->known / bs_;
+    } else {
+      SealFull(*r, work.tokens);
+    }
+    plan_.push_back(std::move(work));
+    if (Big()) FillQueue();
+  }
+}
+
+void Engine::Rewind(Request& r) {
+  const auto shared_from = [&](std::int64_t index) {
+    for (auto i = static_cast<std::size_t>(index); i < r.blocks.size(); ++i) {
+      if (pool_.at(r.blocks[i]).refs > 1) return true;
+    }
+    return false;
+  };
+  std::int64_t low = std::max<std::int64_t>(r.known - 6, 4);
+  while (low < r.known - 1 && shared_from(low / bs_))
+    ++low;
+  if (low >= r.known - 1 || shared_from(low / bs_)) return;
+  for (std::int64_t i = low / bs_; i < static_cast<std::int64_t>(r.blocks.size()); ++i) {
+    const std::int32_t block = r.blocks[static_cast<std::size_t>(i)];
+    pool_.ForgetHash(block);
+    Announce(Event::Truncate(BlockId(block),
+                             static_cast<std::int32_t>(i == low / bs_ ? low % bs_ : 0),
+                             StepId(now_ - 1)));
+  }
+  r.sealed = std::min(r.sealed, low / bs_);
+  for (auto i = static_cast<std::size_t>(low); i < r.stream.size(); ++i) {
+    r.stream[i] = static_cast<std::uint64_t>(rng_.Below(50));
+  }
+  r.HashFrom(low);
+  r.seen.Truncate(low);
+  for (const auto& part : r.parts)
+    part->limit = std::min(part->limit, low);
+  r.known = low + 1;
+  r.computed = low;
+}
+
+void Engine::Forks() {
+  const std::vector<RequestPtr> running = running_;
+  for (const RequestPtr& r : running) {
+    if (running_.size() >= 6 || !rng_.Chance(options_.features.fork) || r->computed == 0 ||
+        r->mute || r->done != 0 || pool_.free_count() == 0 || r->computed % bs_ == 0) {
+      continue;
+    }
+    if (Lag() != 0 && r->computed >= r->known - 1 &&
+        std::any_of(plan_.begin(), plan_.end(), [&](const Work& x) { return x.request == r; })) {
+      continue;
+    }
+    const std::int64_t whole_blocks = r->computed / bs_;
+    bool computing = false;
+    for (std::int64_t i = 0; i < whole_blocks; ++i) {
+      const BlockPool::Block& block = pool_.at(r->blocks[static_cast<std::size_t>(i)]);
+      computing |= block.hashed && block.ready >= now_;
+    }
+    if (computing) continue;
+    const std::int32_t destination = Alloc();
+    if (destination < 0) continue;
+    auto child = std::make_shared<Request>();
+    child->id = ++last_request_;
+    child->stream.assign(r->stream.begin(), r->stream.begin() + r->known);
+    child->known = r->known;
+    child->goal = r->known + rng_.Between(3, 20);
+    for (int i = 0; i < 45; ++i) {
+      child->stream.push_back(static_cast<std::uint64_t>(rng_.Below(50)));
+    }
+    child->HashFrom(0);
+    const std::int32_t tail = r->blocks[static_cast<std::size_t>(whole_blocks)];
+    for (std::int64_t i = 0; i < whole_blocks; ++i) {
+      Retain(r->blocks[static_cast<std::size_t>(i)]);
+    }
+    child->blocks.assign(r->blocks.begin(), r->blocks.begin() + whole_blocks);
+    child->blocks.push_back(destination);
+    child->computed = r->computed;
+    child->sealed = std::min(r->sealed, whole_blocks);
+    const bool whole = rng_.Chance(.7);
+    const std::int64_t rows = r->computed % bs_;
+    Announce(Event::Copy(BlockId(tail), BlockId(destination),
+                         whole ? Event::kAllRows : static_cast<std::int32_t>(rows)));
+    for (std::int64_t o = 0; o < bs_; ++o) {
+      if (Cell(tail, o).present && (whole || o < rows)) Cell(destination, o) = Cell(tail, o);
+    }
+    child->mute = r->mute;
+    child->confirmed = r->confirmed;
+    child->running = true;
+    running_.push_back(std::move(child));
+  }
+}
+
+}  // namespace waymark::sim

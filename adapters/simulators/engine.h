@@ -1,0 +1,223 @@
+// Engine: the schedulers of two inference engines, imitated, driving stores through the public
+// interface.
+//
+// vLLM-like: LRU free queue with lazy hash eviction, hits on blocks registered in the same step,
+// seals when scheduled (or when completed), chunked prefill, preemption by recompute, drafts, async
+// scheduling (results a step late). Megatron-like: LIFO bag, prompt blocks registered at admission
+// (before their chunks run), a fully cached prompt recomputes its last shared block, a dummy block,
+// eviction by LRU leaf or at reference zero. They schedule; the oracle says what each row must be;
+// the checker compares. Nothing here looks into the store.
+//
+// One thread. The same options give the same schedule, whatever EngineOptions::timing says.
+#ifndef WAYMARK_ADAPTERS_SIMULATORS_ENGINE_H_
+#define WAYMARK_ADAPTERS_SIMULATORS_ENGINE_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "adapters/simulators/block_pool.h"
+#include "adapters/simulators/cells.h"
+#include "adapters/simulators/checker.h"
+#include "adapters/simulators/options.h"
+#include "adapters/simulators/oracle.h"
+#include "adapters/simulators/request.h"
+#include "adapters/simulators/step_source.h"
+#include "blockstore/stats.h"
+#include "blockstore/store.h"
+
+namespace waymark::sim {
+
+// The options of the store of stage `stage`.
+[[nodiscard]] StoreOptions StoreOptionsOf(const EngineOptions& options, std::int32_t stage);
+
+struct EngineCounts {
+  std::int64_t steps = 0;
+  std::int64_t steps_dropped = 0;  // by the scenario or by the store
+  std::int64_t prefix_hit_tokens = 0;
+  std::int64_t computed_tokens = 0;
+  std::int64_t preemptions = 0;
+  std::int64_t evictions = 0;             // registered blocks that lost their hash to another use
+  std::int64_t requests_skipped = 0;      // could never fit the pool
+  LatencyHistogram step, land, snapshot;  // nanoseconds
+};
+
+class Engine {
+ public:
+  // Errors of RoutingStore::Create. `arrivals` null: RandomArrivals.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Engine>> Create(
+      const EngineOptions& options, std::unique_ptr<Arrivals> arrivals = nullptr);
+  // Ends nothing: steps may be in flight, reads may wait.
+  ~Engine();
+
+  // Schedules and runs one step.
+  void Step();
+  // Step() so many times.
+  void Run(std::int64_t steps);
+  // Ends and lands everything in flight, and checks every read that waits.
+  void Finish();
+  // Whether no request runs or waits, and no more come.
+  [[nodiscard]] bool Idle() const;
+
+  [[nodiscard]] const CheckCounts& checks() const { return checker_->counts(); }
+  [[nodiscard]] const EngineCounts& counts() const { return counts_; }
+  [[nodiscard]] Stats StoreStats(std::int32_t stage) const;
+  // Whether any store has lost rows for want of pages, or because its stamps wrapped.
+  [[nodiscard]] bool Scarce() const;
+  [[nodiscard]] const EngineOptions& options() const { return options_; }
+
+ private:
+  // What a request does in the step that is being scheduled.
+  struct Work {
+    RequestPtr request;
+    std::int64_t tokens = 0;  // drafts included
+    std::int64_t drafts = 0;
+    std::int64_t right_drafts = 0;  // leading ones that are the request's own next tokens
+    absl::InlinedVector<std::uint64_t, 4> draft_tokens;
+    bool fresh = false;  // admitted in this step
+  };
+  // A row of the forward: which pass, and where its block begins.
+  struct RowPlan {
+    Pass pass;
+    PrefixHash prefix, block_start;
+  };
+  struct SealPlan {
+    std::int32_t block;
+    PrefixHash key;
+    std::uint32_t step, due;
+  };
+  struct TruncatePlan {
+    std::int32_t block;
+    std::int32_t row;
+    std::uint32_t step, due;
+    std::weak_ptr<Request> request;
+  };
+  struct Ending {  // of a begun step, on one stage
+    enum class Kind { kSubmit, kDrop, kCancel } kind;
+    std::int32_t stage;
+    std::uint32_t step;
+    StepSource* source;
+  };
+  struct StreamRead {
+    std::uint32_t due;
+    ReadJob job;
+  };
+  struct TierEntry {
+    std::vector<KvCell> cells;
+  };
+
+  Engine(const EngineOptions& options, std::unique_ptr<Arrivals> arrivals);
+
+  // engine.cc: the parts of a step.
+  void AnnounceResults();
+  void Disturb();
+  void StartStreams();
+  void ScheduleRunning();
+  void ScheduleWaiting();
+  void Forks();
+  void Rewind(Request& r);
+  RequestPtr Arrive();
+  void FillQueue();
+  [[nodiscard]] std::int64_t Lag() const { return options_.features.late ? 1 : 0; }
+  [[nodiscard]] bool Big() const { return options_.max_batched_tokens > 0; }
+
+  // engine_blocks.cc: blocks, hits, restores, snapshots.
+  std::int32_t Alloc(const BlockKey* key = nullptr);
+  void Evict(std::int32_t block, bool push);
+  void StoreInTier(std::int32_t block);
+  bool SwapOut(std::int32_t block);
+  void Retain(std::int32_t block);
+  void ReleaseBlocks(Request& r);
+  bool Grow(Request& r, std::int64_t tokens);
+  void Register(Request& r, std::int64_t index, std::uint32_t ready, bool now);
+  bool FindHits(const Request& r, std::vector<std::int32_t>& hits) const;
+  [[nodiscard]] bool Fits(const Request& r, const std::vector<std::int32_t>& hits) const;
+  void TakeHits(Request& r, const std::vector<std::int32_t>& hits);
+  void Restore(Request& r);
+  std::int32_t SwapIn(const PrefixHash& key);
+  std::int32_t RestoreFromTier(const PrefixHash& key);
+  std::int32_t ReceiveFromOutside(Request& r);
+  void CopyPart(Request& r);
+  [[nodiscard]] std::shared_ptr<Part> RemotePart(const Request& r, std::int64_t base) const;
+  [[nodiscard]] std::shared_ptr<Part> TakePart(const Request& r, std::int64_t rows);
+  void Preempt(const RequestPtr& r);
+  void FinishRequest(const RequestPtr& r);
+  void StopRunning(const RequestPtr& r);
+  [[nodiscard]] KvCell& Cell(std::int32_t block, std::int64_t offset) {
+    return kv_[static_cast<std::size_t>(block) * static_cast<std::size_t>(bs_) +
+               static_cast<std::size_t>(offset)];
+  }
+  [[nodiscard]] bool Complete(std::int32_t block);
+  void Announce(const Event& event) { events_.push_back(event); }
+
+  // engine_forward.cc: the only place where KV is written, and what follows from it.
+  void RunForward();
+  void PlanRows(bool failed);
+  void PlanWorkRows(const Work& work, bool failed);
+  void BeginAndEnd(bool failed);
+  void Unschedule();
+  void Attend(const Work& work);
+  void Advance(const Work& work);
+  void SealFull(Request& r, std::int64_t tokens);
+
+  // engine_feed.cc: ends, landings and reads, in whatever order the timing draws.
+  void Feed();
+  void End(const Ending& ending);
+  void LandSome();
+  void CheckReads(bool all);
+  void ReadWaitingParts();
+
+  const EngineOptions options_;
+  const std::int64_t bs_;
+  Rng rng_, timing_;
+  std::unique_ptr<Arrivals> arrivals_;
+  bool more_arrivals_ = true;
+  RouteOracle oracle_;
+  ExcuseBook excuses_;
+  StepSourcePool sources_;  // outlives the stores
+  std::vector<std::unique_ptr<RoutingStore>> stores_;
+  std::unique_ptr<Checker> checker_;
+  EngineCounts counts_;
+
+  BlockPool pool_;
+  std::vector<KvCell> kv_;
+  absl::flat_hash_map<PrefixHash, TierEntry> tier_;
+  std::deque<PrefixHash> tier_order_;
+  absl::flat_hash_map<PrefixHash, std::int32_t> swapped_;
+  std::deque<PrefixHash> swap_order_;
+  std::vector<std::int32_t> free_hosts_;
+
+  std::uint32_t now_ = 0;
+  std::uint32_t version_ = 1;
+  std::uint32_t last_request_ = 0;
+  std::vector<RequestPtr> running_;
+  std::deque<RequestPtr> waiting_;
+  std::vector<TruncatePlan> truncations_;
+  std::vector<SealPlan> late_seals_;
+  std::vector<Event> next_events_;
+
+  // The step that is being scheduled.
+  std::vector<Event> events_;
+  std::vector<Work> plan_;
+  std::vector<SealPlan> seals_;
+  std::int64_t budget_ = 0;
+  std::vector<std::int64_t> slots_;
+  std::vector<RowPlan> rows_;
+  std::vector<PrefixHash> row_prefixes_;
+
+  std::uint64_t step_nanoseconds_ = 0;  // of the engine's thread, in calls of this step
+  std::vector<Ending> endings_;
+  std::vector<std::vector<std::uint32_t>> submitted_;  // steps to land, a list a stage
+  std::vector<ReadJob> reads_;
+  std::vector<StreamRead> streams_;
+  std::vector<std::weak_ptr<Part>> unread_parts_;
+};
+
+}  // namespace waymark::sim
+
+#endif  // WAYMARK_ADAPTERS_SIMULATORS_ENGINE_H_

@@ -1,0 +1,387 @@
+// Blocks of the simulated engines: allocation and eviction, hits, restores, snapshots.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "adapters/simulators/engine.h"
+
+namespace waymark::sim {
+
+std::int32_t Engine::Alloc(const BlockKey* key) {
+  if (options_.megatron && pool_.free_count() == 0 && !options_.features.ref_zero) {
+    const std::int32_t leaf = pool_.LeastRecentLeaf();
+    if (leaf >= 0) Evict(leaf, true);
+  }
+  const std::int32_t block = pool_.PopFree();
+  if (block < 0) return block;
+  if (!options_.megatron) Evict(block, false);
+  pool_.SetRefs(block, 1, now_);
+  for (std::int64_t o = 0; o < bs_; ++o)
+    Cell(block, o).present = false;
+  if (!rng_.Chance(options_.features.lost_bind)) {
+    Announce(key == nullptr ? Event::Bind(BlockId(block)) : Event::Bind(BlockId(block), *key));
+  }
+  return block;
+}
+
+bool Engine::Complete(std::int32_t block) {
+  for (std::int64_t o = 0; o < bs_; ++o) {
+    if (!Cell(block, o).present) return false;
+  }
+  return true;
+}
+
+void Engine::Evict(std::int32_t block, bool push) {
+  const BlockPool::Block& b = pool_.at(block);
+  if (b.hashed) {
+    ++counts_.evictions;
+    if (b.ready < now_ && Complete(block)) {
+      const auto in_tier = tier_.find(b.hash);
+      if (rng_.Chance(options_.features.tier) &&
+          (in_tier == tier_.end() || in_tier->second.cells[0].pass.version < version_)) {
+        StoreInTier(block);
+      } else if (rng_.Chance(options_.features.swap) && !swapped_.contains(b.hash)) {
+        SwapOut(block);
+      }
+    }
+  }
+  pool_.ForgetHash(block);
+  if (push) pool_.PushFree(block);
+}
+
+void Engine::StoreInTier(std::int32_t block) {
+  const BlockPool::Block& b = pool_.at(block);
+  TierEntry& entry = tier_[b.hash];
+  if (entry.cells.empty()) {
+    tier_order_.push_back(b.hash);
+    if (static_cast<std::int32_t>(tier_order_.size()) > options_.tier_keys) {
+      tier_.erase(tier_order_.front());
+      tier_order_.pop_front();
+    }
+  }
+  entry.cells.assign(&Cell(block, 0), &Cell(block, 0) + bs_);
+  for (KvCell& cell : entry.cells) {
+    if (cell.excuse == Excuse::kNone && cell.pass.version != b.sealed_in) {
+      cell.excuse = Excuse::kOldSeal;
+    }
+  }
+}
+
+bool Engine::SwapOut(std::int32_t block) {
+  if (free_hosts_.empty()) {
+    // The oldest swapped block makes room: Move rebinds its host block.
+    while (!swap_order_.empty() && free_hosts_.empty()) {
+      const auto oldest = swapped_.find(swap_order_.front());
+      swap_order_.pop_front();
+      if (oldest == swapped_.end()) continue;
+      free_hosts_.push_back(oldest->second);
+      swapped_.erase(oldest);
+    }
+    if (free_hosts_.empty()) return false;
+  }
+  const std::int32_t host = free_hosts_.back();
+  free_hosts_.pop_back();
+  swapped_[pool_.at(block).hash] = host;
+  swap_order_.push_back(pool_.at(block).hash);
+  Announce(Event::Move(BlockId(block), BlockId(host)));
+  for (std::int64_t o = 0; o < bs_; ++o) {
+    Cell(host, o) = Cell(block, o);
+    Cell(block, o).present = false;
+  }
+  return true;
+}
+
+void Engine::Retain(std::int32_t block) {
+  if (pool_.at(block).free) pool_.RemoveFree(block);
+  pool_.SetRefs(block, pool_.at(block).refs + 1, now_);
+  Announce(Event::Retain(BlockId(block)));
+}
+
+void Engine::ReleaseBlocks(Request& r) {
+  for (auto it = r.blocks.rbegin(); it != r.blocks.rend(); ++it) {
+    const std::int32_t block = *it;
+    Announce(Event::Release(BlockId(block)));
+    const BlockPool::Block& b = pool_.at(block);
+    pool_.SetRefs(block, b.refs - 1, b.used);
+    if (b.refs > 0) continue;
+    if (options_.megatron && (options_.features.ref_zero || b.ready >= now_)) {
+      pool_.ForgetHash(block);  // (or never computed)
+    }
+    if (!options_.megatron || !b.hashed) pool_.PushFree(block);
+  }
+}
+
+bool Engine::Grow(Request& r, std::int64_t tokens) {
+  while (static_cast<std::int64_t>(r.blocks.size()) * bs_ < tokens) {
+    const std::int32_t block = Alloc();
+    if (block < 0) return false;
+    r.blocks.push_back(block);
+  }
+  return true;
+}
+
+void Engine::Register(Request& r, std::int64_t index, std::uint32_t ready, bool now) {
+  const std::int32_t block = r.blocks[static_cast<std::size_t>(index)];
+  const PrefixHash key = r.prefix[static_cast<std::size_t>((index + 1) * bs_)];
+  BlockPool::Block& b = pool_.at(block);
+  if (!b.hashed) {
+    pool_.SetHash(block, key, r.prefix[static_cast<std::size_t>(index * bs_)]);
+  } else {
+    pool_.Publish(block);
+  }
+  b.ready = ready;
+  b.sealed_in = version_;
+  if (now) {
+    Announce(Event::Seal(BlockId(block), key.ToKey(), StepId(now_)));
+  } else {
+    seals_.push_back({block, key, now_, 0});
+  }
+}
+
+bool Engine::FindHits(const Request& r, std::vector<std::int32_t>& hits) const {
+  hits.clear();
+  const bool all = options_.megatron && (r.known % bs_ > 1 || options_.features.full_hit > 0);
+  const std::int64_t top = (all ? r.known : r.known - 1) / bs_;
+  for (std::int64_t i = 0; i < top; ++i) {
+    const std::int32_t block = pool_.Find(r.prefix[static_cast<std::size_t>((i + 1) * bs_)]);
+    if (block < 0) break;
+    if (options_.megatron && pool_.at(block).ready >= now_) return false;  // being computed: wait
+    hits.push_back(block);
+  }
+  if (options_.features.clip && !hits.empty()) {
+    std::vector<BlockId> ids;
+    for (const std::int32_t block : hits)
+      ids.emplace_back(block);
+    auto covered = static_cast<std::int64_t>(hits.size());
+    for (const auto& store : stores_) {
+      covered = std::min(
+          covered, store->CoveredPrefix(ids, static_cast<std::int64_t>(hits.size()) * bs_) / bs_);
+    }
+    hits.resize(static_cast<std::size_t>(covered));
+  }
+  return true;
+}
+
+bool Engine::Fits(const Request& r, const std::vector<std::int32_t>& hits) const {
+  std::int64_t available = pool_.free_count() + (options_.megatron ? pool_.cached_count() : 0);
+  for (const std::int32_t block : hits)
+    available -= pool_.at(block).refs == 0;
+  const auto shared = static_cast<std::int64_t>(hits.size());
+  return (r.known + bs_) / bs_ + 1 - shared <= available;
+}
+
+void Engine::TakeHits(Request& r, const std::vector<std::int32_t>& hits) {
+  for (const std::int32_t block : hits) {
+    Retain(block);
+    r.blocks.push_back(block);
+  }
+  r.sealed = static_cast<std::int64_t>(hits.size());
+  r.computed = r.sealed * bs_;
+  // A fully cached prompt recomputes its last shared block.
+  const std::int64_t least = options_.megatron && options_.features.full_hit > 0 ? 2 : 1;
+  while (options_.megatron && r.computed > 0 && r.known - r.computed < least)
+    r.computed -= bs_;
+}
+
+void Engine::Restore(Request& r) {
+  const Features& f = options_.features;
+  if (f.tier == 0 && f.swap == 0 && f.external == 0) return;
+  while (r.computed == static_cast<std::int64_t>(r.blocks.size()) * bs_ &&
+         r.computed + bs_ < r.known && pool_.free_count() > 2) {
+    const PrefixHash key = r.prefix[static_cast<std::size_t>(r.computed + bs_)];
+    if (pool_.Find(key) >= 0) break;
+    std::int32_t block = -1;
+    if (swapped_.contains(key) && rng_.Chance(.7)) {
+      block = SwapIn(key);
+    } else if (tier_.contains(key) && rng_.Chance(.7)) {
+      block = RestoreFromTier(key);
+    } else if (rng_.Chance(f.external)) {
+      block = ReceiveFromOutside(r);
+    } else {
+      break;
+    }
+    r.blocks.push_back(block);
+    Register(r, static_cast<std::int64_t>(r.blocks.size()) - 1, now_ - 1, true);
+    r.sealed = static_cast<std::int64_t>(r.blocks.size());
+    r.computed += bs_;
+  }
+}
+
+std::int32_t Engine::SwapIn(const PrefixHash& key) {
+  const std::int32_t host = swapped_.at(key);
+  swapped_.erase(key);
+  const std::int32_t block = pool_.PopFree();
+  const BlockPool::Block& b = pool_.at(block);
+  const PrefixHash old = b.hash;
+  // What was in the block goes out in the same move.
+  const bool keep = b.hashed && !swapped_.contains(old) && Complete(block) && b.ready < now_;
+  pool_.ForgetHash(block);
+  if (keep) Announce(Event::Move(BlockId(block), BlockId(host), true));
+  Announce(Event::Move(BlockId(host), BlockId(block)));
+  for (std::int64_t o = 0; o < bs_; ++o)
+    std::swap(Cell(host, o), Cell(block, o));
+  if (keep) {
+    swapped_[old] = host;
+    swap_order_.push_back(old);
+  } else {
+    for (std::int64_t o = 0; o < bs_; ++o)
+      Cell(host, o).present = false;
+    free_hosts_.push_back(host);
+  }
+  pool_.SetRefs(block, 1, now_);
+  Announce(Event::Retain(BlockId(block)));
+  return block;
+}
+
+std::int32_t Engine::RestoreFromTier(const PrefixHash& key) {
+  // A copy: taking the block may evict another one into the tier.
+  const std::vector<KvCell> cells = tier_.at(key).cells;
+  bool vouched = true;
+  for (const KvCell& cell : cells) {
+    vouched = vouched && (cell.pass.version == version_ || options_.features.stale_tier);
+  }
+  const BlockKey name = vouched ? key.ToKey() : key.ToUnknownKey();
+  const std::int32_t block = Alloc(&name);
+  for (std::int64_t o = 0; o < bs_; ++o) {
+    KvCell cell = cells[static_cast<std::size_t>(o)];
+    if (!vouched) {
+      excuses_.AddKey(cell.pass.version, cell.prefix);
+      cell.excuse = Excuse::kExternal;
+    } else if (cell.excuse == Excuse::kNone) {
+      cell.excuse = Excuse::kByKey;
+    }
+    Cell(block, o) = cell;
+  }
+  return block;
+}
+
+std::int32_t Engine::ReceiveFromOutside(Request& r) {
+  const std::int64_t base = r.computed;
+  const BlockKey name = r.prefix[static_cast<std::size_t>(base + bs_)].ToUnknownKey();
+  const std::int32_t block = Alloc(&name);
+  const Pass pass{0, 1, version_};
+  for (std::int64_t o = 0; o < bs_; ++o) {
+    const PrefixHash& prefix = r.prefix[static_cast<std::size_t>(base + o + 1)];
+    Cell(block, o) = {prefix, pass, Excuse::kExternal, true};
+    excuses_.AddKey(version_, prefix);
+  }
+  // The other engine's rows are joined at the end; sometimes they do not come.
+  if (rng_.Chance(.7)) {
+    r.parts.push_back(RemotePart(r, base));
+    for (std::int64_t o = 0; o < bs_; ++o)
+      r.seen.Add(base + o, {pass, Excuse::kNone});
+  }
+  return block;
+}
+
+std::shared_ptr<Part> Engine::RemotePart(const Request& r, std::int64_t base) const {
+  Rows rows;
+  rows.shape = RouteOracle(options_.layers, options_.top_k, options_.experts)
+                   .StageShape(0, options_.page_tokens);
+  if (options_.stages > 1) {
+    for (std::int32_t layer = 0; layer < options_.layers; ++layer) {
+      rows.shape.layer_ids.push_back(layer);
+    }
+  }
+  rows.infos.resize(static_cast<std::size_t>(base + bs_));
+  rows.ids.resize(rows.infos.size() * oracle_.row_bytes());
+  for (std::int64_t position = base; position < base + bs_; ++position) {
+    const auto index = static_cast<std::size_t>(position);
+    rows.infos[index] = {1, version_, Reason::kNone, Provenance::kHere};
+    oracle_.Row(r.prefix[index + 1], version_, 1, &rows.ids[index * oracle_.row_bytes()]);
+  }
+  auto part = std::make_shared<Part>();
+  part->rows.push_back(std::move(rows));
+  part->limit = base + bs_;
+  return part;
+}
+
+void Engine::CopyPart(Request& r) {
+  if (r.computed != static_cast<std::int64_t>(r.blocks.size()) * bs_ || pool_.free_count() == 0 ||
+      r.known - r.computed <= 1) {
+    return;
+  }
+  const PrefixHash parent = r.prefix[static_cast<std::size_t>(r.computed)];
+  for (std::int32_t source = 0; source < pool_.size(); ++source) {
+    const BlockPool::Block& b = pool_.at(source);
+    if (!b.hashed || b.parent != parent || pool_.Find(b.hash) != source || b.ready >= now_ ||
+        !Complete(source)) {
+      continue;
+    }
+    std::int64_t rows = 0;
+    while (rows < bs_ &&
+           Cell(source, rows).prefix == r.prefix[static_cast<std::size_t>(r.computed + rows + 1)]) {
+      ++rows;
+    }
+    rows = std::min(rows, r.known - r.computed - 1);
+    if (rows <= 0 || rows >= bs_) return;
+    const std::int32_t destination = Alloc();
+    if (destination < 0) return;
+    r.blocks.push_back(destination);
+    if (destination == source) return;
+    // Taking the block may have swapped the source out.
+    for (std::int64_t o = 0; o < rows; ++o) {
+      if (!Cell(source, o).present) rows = 0;
+    }
+    for (std::int64_t o = 0; o < rows; ++o)
+      Cell(destination, o) = Cell(source, o);
+    Announce(Event::Copy(BlockId(source), BlockId(destination), static_cast<std::int32_t>(rows)));
+    r.computed += rows;
+    return;
+  }
+}
+
+std::shared_ptr<Part> Engine::TakePart(const Request& r, std::int64_t rows) {
+  auto part = std::make_shared<Part>();
+  part->limit = std::min(rows, static_cast<std::int64_t>(r.blocks.size()) * bs_);
+  std::vector<BlockId> ids;
+  ids.reserve(r.blocks.size());
+  for (const std::int32_t block : r.blocks)
+    ids.emplace_back(block);
+  for (const auto& store : stores_) {
+    const auto start = std::chrono::steady_clock::now();
+    absl::StatusOr<Snapshot> snapshot = store->TakeSnapshot(ids, 0, part->limit);
+    const auto took = std::chrono::steady_clock::now() - start;
+    counts_.snapshot.Add(static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count()));
+    if (!snapshot.ok()) {
+      checker_->Fail("TakeSnapshot: " + std::string(snapshot.status().message()));
+      part->stages.emplace_back();
+      continue;
+    }
+    part->stages.push_back(*std::move(snapshot));
+  }
+  return part;
+}
+
+void Engine::Preempt(const RequestPtr& r) {
+  ++counts_.preemptions;
+  if (!r->unseen) {
+    r->parts.push_back(TakePart(*r, r->computed));
+    if (Big()) unread_parts_.push_back(r->parts.back());
+  }
+  ReleaseBlocks(*r);
+  StopRunning(r);
+  r->Fresh();
+  waiting_.push_front(r);
+}
+
+void Engine::FinishRequest(const RequestPtr& r) {
+  // Never rows that this life did not compute or hit.
+  r->parts.push_back(TakePart(*r, std::min(r->known - 1, r->computed)));
+  ReadJob job;
+  job.request = r;
+  job.rows = r->known - 1;
+  job.seen = std::move(r->seen);
+  job.prefix = std::move(r->prefix);
+  job.parts = std::move(r->parts);
+  reads_.push_back(std::move(job));
+  ReleaseBlocks(*r);
+  StopRunning(r);
+}
+
+void Engine::StopRunning(const RequestPtr& r) {
+  r->running = false;
+  running_.erase(std::find(running_.begin(), running_.end(), r));
+}
+
+}  // namespace waymark::sim

@@ -1,0 +1,149 @@
+// How a simulated engine feeds its stores: ends, landings and reads, in whatever order the timing
+// draws.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "adapters/simulators/engine.h"
+
+namespace waymark::sim {
+namespace {
+
+template <class T>
+void Shuffle(std::vector<T>& items, Rng& rng) {
+  for (std::size_t i = items.size(); i > 1; --i) {
+    std::swap(items[i - 1],
+              items[static_cast<std::size_t>(rng.Below(static_cast<std::int64_t>(i)))]);
+  }
+}
+
+}  // namespace
+
+void Engine::Feed() {
+  const Timing& timing = options_.timing;
+  if (timing.shuffle) Shuffle(endings_, timing_);
+  const auto hold =
+      static_cast<std::size_t>(timing.behind > 0 ? timing_.Below(timing.behind + 1) : 0) *
+      stores_.size();
+  std::vector<Ending> keep;
+  for (std::size_t i = 0; i < endings_.size(); ++i) {
+    if (endings_.size() - i <= hold) {
+      keep.push_back(endings_[i]);
+    } else {
+      End(endings_[i]);
+    }
+  }
+  endings_.swap(keep);
+  counts_.step.Add(step_nanoseconds_);
+  step_nanoseconds_ = 0;
+  if (timing.landing == Landing::kCaller) LandSome();
+  if (!unread_parts_.empty()) ReadWaitingParts();
+  CheckReads(false);
+}
+
+void Engine::End(const Ending& ending) {
+  RoutingStore& store = *stores_[static_cast<std::size_t>(ending.stage)];
+  StepCode code;
+  switch (ending.kind) {
+    case Ending::Kind::kSubmit: {
+      const auto start = std::chrono::steady_clock::now();
+      code = store.Submit(StepId(ending.step), ending.source);
+      const auto took = std::chrono::steady_clock::now() - start;
+      step_nanoseconds_ += static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count());
+      submitted_[static_cast<std::size_t>(ending.stage)].push_back(ending.step);
+      break;
+    }
+    case Ending::Kind::kDrop:
+      code = store.Drop(StepId(ending.step));
+      break;
+    case Ending::Kind::kCancel:
+      code = store.Cancel(StepId(ending.step));
+      break;
+  }
+  if (!code.ok()) checker_->Fail("end of a step: " + std::string(code.ToStatus().message()));
+}
+
+void Engine::LandSome() {
+  for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
+    std::vector<std::uint32_t>& ready = submitted_[stage];
+    std::size_t count = ready.size();
+    if (!options_.timing.land_at_once) {
+      if (options_.timing.shuffle) Shuffle(ready, timing_);
+      if (timing_.Chance(.9)) count = std::min(count, static_cast<std::size_t>(timing_.Below(3)));
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      if (!stores_[stage]->Land(StepId(ready[i]))) {
+        checker_->Fail("step " + std::to_string(ready[i]) + " did not land");
+      }
+      const auto took = std::chrono::steady_clock::now() - start;
+      counts_.land.Add(static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count()));
+    }
+    ready.erase(ready.begin(), ready.begin() + static_cast<std::ptrdiff_t>(count));
+  }
+}
+
+void Engine::CheckReads(bool all) {
+  std::vector<ReadJob> waiting;
+  for (ReadJob& job : reads_) {
+    if (Checker::Ready(job)) {
+      checker_->Check(job);
+    } else {
+      waiting.push_back(std::move(job));
+    }
+  }
+  reads_.swap(waiting);
+  std::vector<StreamRead> later;
+  for (StreamRead& stream : streams_) {
+    if ((all || stream.due <= now_) && Checker::Ready(stream.job)) {
+      checker_->Check(stream.job);
+    } else {
+      later.push_back(std::move(stream));
+    }
+  }
+  streams_.swap(later);
+}
+
+void Engine::ReadWaitingParts() {
+  std::vector<std::weak_ptr<Part>> later;
+  for (const std::weak_ptr<Part>& waiting : unread_parts_) {
+    const std::shared_ptr<Part> part = waiting.lock();
+    if (part == nullptr) continue;
+    const bool ready = std::all_of(part->stages.begin(), part->stages.end(),
+                                   [](const Snapshot& snapshot) { return snapshot.Ready(); });
+    if (ready) {
+      checker_->ReadPart(*part);
+    } else {
+      later.push_back(waiting);
+    }
+  }
+  unread_parts_.swap(later);
+}
+
+void Engine::Finish() {
+  for (const Ending& ending : endings_)
+    End(ending);
+  endings_.clear();
+  for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
+    if (options_.timing.landing == Landing::kCaller) {
+      for (const std::uint32_t step : submitted_[stage]) {
+        if (!stores_[stage]->Land(StepId(step))) {
+          checker_->Fail("step " + std::to_string(step) + " did not land");
+        }
+      }
+    }
+    submitted_[stage].clear();
+    const absl::Status idle = stores_[stage]->WaitIdle(std::chrono::seconds(60));
+    if (!idle.ok()) checker_->Fail("WaitIdle: " + std::string(idle.message()));
+  }
+  CheckReads(true);
+  if (!reads_.empty() || !streams_.empty()) {
+    checker_->Fail(std::to_string(reads_.size() + streams_.size()) +
+                   " snapshots are not ready though all steps have ended");
+  }
+  if (sources_.out() != 0) {
+    checker_->Fail(std::to_string(sources_.out()) + " sources were not given back");
+  }
+}
+
+}  // namespace waymark::sim

@@ -1,0 +1,256 @@
+// The forward pass of a simulated step: the only place where KV is written, and what follows from
+// it.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "adapters/simulators/engine.h"
+
+namespace waymark::sim {
+
+void Engine::SealFull(Request& r, std::int64_t tokens) {
+  if (options_.megatron) return;
+  std::int64_t full = std::min(r.computed + tokens, r.known) / bs_;
+  if (options_.features.late && r.confirmed >= 0) full = std::min(full, r.confirmed / bs_);
+  for (std::int64_t i = r.sealed; i < full; ++i)
+    Register(r, i, now_, false);
+  r.sealed = std::max(r.sealed, full);
+}
+
+void Engine::RunForward() {
+  const bool failed = rng_.Chance(options_.features.cancel);
+  PlanRows(failed);
+  for (SealPlan& seal : seals_) {
+    if (options_.features.completion_seal) {
+      seal.due =
+          now_ + 1 + static_cast<std::uint32_t>(timing_.Below(options_.timing.seal_delay + 1));
+      if (!failed) late_seals_.push_back(seal);
+    } else {
+      Announce(Event::Seal(BlockId(seal.block), seal.key.ToKey(), StepId(now_)));
+    }
+  }
+  BeginAndEnd(failed);
+  if (failed) {
+    Unschedule();
+    return;
+  }
+  for (const Work& work : plan_) {
+    Attend(work);
+    Advance(work);
+  }
+}
+
+void Engine::PlanRows(bool failed) {
+  slots_.clear();
+  rows_.clear();
+  for (const Work& work : plan_)
+    PlanWorkRows(work, failed);
+  if (rng_.Chance(options_.features.pad)) {
+    slots_.insert(slots_.end(), {kPaddingSlot, options_.blocks * bs_, kPaddingSlot});
+    rows_.resize(rows_.size() + 3);
+  }
+  row_prefixes_.clear();
+  for (const RowPlan& row : rows_)
+    row_prefixes_.push_back(row.prefix);
+}
+
+void Engine::PlanWorkRows(const Work& work, bool failed) {
+  const Features& f = options_.features;
+  Request& r = *work.request;
+  const std::int64_t first_draft = work.tokens - work.drafts;
+  PrefixHash prefix, block_start;
+  for (std::int64_t j = 0; j < work.tokens; ++j) {
+    const std::int64_t position = r.computed + j;
+    const std::int64_t index = position / bs_;
+    const std::int64_t offset = position % bs_;
+    if (offset == 0) {
+      block_start = j == 0 ? r.prefix[static_cast<std::size_t>(position)] : prefix;
+    } else if (j == 0) {
+      block_start = r.prefix[static_cast<std::size_t>(index * bs_)];
+    }
+    prefix = j < first_draft
+                 ? r.prefix[static_cast<std::size_t>(position) + 1]
+                 : prefix.Extend(work.draft_tokens[static_cast<std::size_t>(j - first_draft)]);
+    const std::int32_t block = r.blocks[static_cast<std::size_t>(index)];
+    const bool shared = pool_.at(block).refs > 1;
+    KvCell& cell = Cell(block, offset);
+    if (options_.megatron && f.guard && index < r.sealed && shared && cell.present &&
+        cell.prefix == prefix) {
+      slots_.push_back(options_.blocks * bs_ + offset);  // computed into the dummy block
+      rows_.emplace_back();
+      rows_.back().prefix = prefix;
+      continue;
+    }
+    const std::int64_t slot = block * bs_ + offset;
+    slots_.push_back(!r.mute ? slot : f.mute_silent ? kPaddingSlot : NotAsked(slot));
+    const Pass pass{r.id, now_, version_};
+    rows_.push_back({pass, prefix, block_start});
+    ++counts_.computed_tokens;
+    if (failed) {
+      // A claim of another version's row, revoked: the row is gone, its KV is not.
+      if (cell.present && cell.pass.version != version_) {
+        excuses_.Add(cell.pass, cell.prefix, block_start, Excuse::kCancel);
+      }
+      continue;
+    }
+    if (cell.present && shared) {
+      for (const RequestPtr& other : running_) {
+        if (other.get() != &r && index < static_cast<std::int64_t>(other->blocks.size()) &&
+            other->blocks[static_cast<std::size_t>(index)] == block &&
+            (other->dirty.empty() || other->dirty.back() != index)) {
+          other->dirty.push_back(index);
+        }
+      }
+    }
+    cell = {prefix, pass, r.mute ? Excuse::kNotAsked : Excuse::kNone, true};
+  }
+}
+
+void Engine::BeginAndEnd(bool failed) {
+  const Features& f = options_.features;
+  const bool drop_all = rng_.Chance(f.drop_all);
+  std::vector<bool> drops;
+  std::vector<std::int64_t> silent;
+  for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
+    drops.push_back(rng_.Chance(f.drop) || drop_all);
+  }
+  for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
+    const bool is_silent = !rows_.empty() && rng_.Chance(f.silent);
+    silent.push_back(is_silent ? rng_.Below(static_cast<std::int64_t>(rows_.size())) : -1);
+  }
+  const StepBatch batch{now_,           version_,      events_.data(),
+                        events_.size(), slots_.data(), slots_.size()};
+  for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
+    const auto start = std::chrono::steady_clock::now();
+    const StepCode begun = stores_[stage]->BeginStep(batch);
+    const auto took = std::chrono::steady_clock::now() - start;
+    step_nanoseconds_ += static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count());
+    if (!begun.ok() && !begun.dropped()) {
+      checker_->Fail("BeginStep: " + std::string(begun.ToStatus().message()));
+      continue;
+    }
+    const auto at = static_cast<std::int32_t>(stage);
+    if (failed && !begun.dropped()) {
+      const Ending ending{Ending::Kind::kCancel, at, now_, nullptr};
+      if (f.late_cancel) {
+        endings_.push_back(ending);
+      } else {
+        End(ending);
+      }
+      continue;
+    }
+    if (drops[stage] || begun.dropped()) {
+      ++counts_.steps_dropped;
+      for (const RowPlan& row : rows_) {
+        if (row.pass.step != 0) {
+          excuses_.Add(row.pass, row.prefix, row.block_start, Excuse::kDrop);
+        }
+      }
+      if (!begun.dropped()) endings_.push_back({Ending::Kind::kDrop, at, now_, nullptr});
+      continue;
+    }
+    if (silent[stage] >= 0) {
+      const RowPlan& row = rows_[static_cast<std::size_t>(silent[stage])];
+      if (row.pass.step != 0) {
+        excuses_.Add(row.pass, row.prefix, row.block_start, Excuse::kSilent);
+      }
+    }
+    StepSource* source = sources_.Take();
+    source->Fill(&oracle_, at, now_, version_, row_prefixes_, silent[stage],
+                 now_ % 2 == 0 ? Reason::kNotCaptured : Reason::kInvalidId);
+    endings_.push_back({Ending::Kind::kSubmit, at, now_, source});
+  }
+}
+
+void Engine::Unschedule() {
+  // The forward did not run: nobody may hit what it would have filled.
+  for (const SealPlan& seal : seals_)
+    pool_.ForgetHash(seal.block);
+  events_.clear();
+  for (const Work& work : plan_) {
+    Request& r = *work.request;
+    if (work.fresh) {
+      ReleaseBlocks(r);  // announced with the next step
+      StopRunning(work.request);
+      r.Fresh();
+      waiting_.push_front(work.request);
+    } else {
+      r.sealed = std::min(r.sealed, r.computed / bs_);
+    }
+  }
+  next_events_.swap(events_);
+}
+
+void Engine::Attend(const Work& work) {
+  Request& r = *work.request;
+  const std::int64_t base = r.computed;
+  const auto attend = [&](std::int64_t position) {
+    const KvCell& cell = Cell(r.blocks[static_cast<std::size_t>(position / bs_)], position % bs_);
+    if (!cell.present || cell.prefix != r.prefix[static_cast<std::size_t>(position) + 1]) {
+      checker_->Fail("the simulated engine attends to KV that is not its own: request " +
+                     std::to_string(r.id) + " row " + std::to_string(position));
+      return;
+    }
+    r.seen.Add(position, {cell.pass, cell.excuse});
+  };
+  if (r.unseen) {
+    for (std::int64_t position = 0; position < base; ++position)
+      attend(position);
+  } else {
+    for (const std::int64_t index : r.dirty) {
+      for (std::int64_t o = index * bs_; o < std::min((index + 1) * bs_, base); ++o)
+        attend(o);
+    }
+  }
+  for (std::int64_t position = base; position < std::min(base + work.tokens, r.known); ++position) {
+    attend(position);
+  }
+  if (r.unseen && options_.features.keep_old && version_ > 1) {
+    bool old_hit = false;
+    for (std::int64_t position = 0; position < base; ++position) {
+      old_hit |= r.seen.Has(position) && r.seen.Last(position).pass.version != version_;
+    }
+    if (old_hit) r.parts.push_back(TakePart(r, base));
+  }
+  r.unseen = false;
+  r.dirty.clear();
+}
+
+void Engine::Advance(const Work& work) {
+  Request& r = *work.request;
+  const std::int64_t base = r.computed;
+  if (base + work.tokens - work.drafts < r.known) {
+    r.computed += work.tokens;
+    r.confirmed = r.computed;
+  } else {
+    const std::int64_t rejected = work.drafts - work.right_drafts;
+    r.computed = base + work.tokens - rejected;
+    for (std::int64_t position = r.known; position < r.computed; ++position) {
+      const KvCell& cell = Cell(r.blocks[static_cast<std::size_t>(position / bs_)], position % bs_);
+      r.seen.Add(position, {cell.pass, cell.excuse});
+    }
+    if (r.done == 0) r.known = r.computed + 1;
+    if (rejected > 0 && !rng_.Chance(options_.features.no_truncate)) {
+      for (std::int64_t position = r.computed; position < base + work.tokens; ++position) {
+        if (position != r.computed && position % bs_ != 0) continue;
+        TruncatePlan plan;
+        plan.block = r.blocks[static_cast<std::size_t>(position / bs_)];
+        plan.row = static_cast<std::int32_t>(position % bs_);
+        plan.step = now_;
+        plan.due =
+            now_ + 1 +
+            static_cast<std::uint32_t>(Lag() + timing_.Below(options_.timing.truncate_delay + 1));
+        plan.request = work.request;
+        truncations_.push_back(std::move(plan));
+      }
+    }
+    r.confirmed = Lag() != 0 ? base : r.computed;
+    if (r.known >= r.goal && r.done == 0) r.done = now_;
+  }
+  for (std::int64_t i = base / bs_; i < std::min(r.computed, r.known) / bs_; ++i) {
+    BlockPool::Block& block = pool_.at(r.blocks[static_cast<std::size_t>(i)]);
+    if (block.ready == BlockPool::kNeverReady) block.ready = now_;
+  }
+}
+
+}  // namespace waymark::sim

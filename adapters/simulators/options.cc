@@ -1,0 +1,201 @@
+#include "adapters/simulators/options.h"
+
+#include <charconv>
+#include <cstdio>
+#include <string>
+
+namespace waymark::sim {
+namespace {
+
+struct Probability {
+  const char* name;
+  double Features::*field;
+};
+constexpr Probability kProbabilities[] = {
+    {"draft", &Features::draft},
+    {"preempt", &Features::preempt},
+    {"drop", &Features::drop},
+    {"cancel", &Features::cancel},
+    {"abort", &Features::abort},
+    {"reset", &Features::reset},
+    {"bump", &Features::bump},
+    {"fork", &Features::fork},
+    {"partial", &Features::partial},
+    {"tier", &Features::tier},
+    {"swap", &Features::swap},
+    {"external", &Features::external},
+    {"stream", &Features::stream},
+    {"mute", &Features::mute},
+    {"silent", &Features::silent},
+    {"rewind", &Features::rewind},
+    {"full_hit", &Features::full_hit},
+    {"pad", &Features::pad},
+    {"no_truncate", &Features::no_truncate},
+    {"lost_bind", &Features::lost_bind},
+    {"preempt_one", &Features::preempt_one},
+    {"drop_all", &Features::drop_all},
+};
+
+struct Switch {
+  const char* name;
+  bool Features::*field;
+};
+constexpr Switch kSwitches[] = {
+    {"late", &Features::late},
+    {"completion_seal", &Features::completion_seal},
+    {"blind_truncate", &Features::blind_truncate},
+    {"guard", &Features::guard},
+    {"ref_zero", &Features::ref_zero},
+    {"clip", &Features::clip},
+    {"keep_old", &Features::keep_old},
+    {"stale_tier", &Features::stale_tier},
+    {"late_cancel", &Features::late_cancel},
+    {"mute_silent", &Features::mute_silent},
+};
+
+constexpr const char* kFull =
+    "draft=.5 preempt=.03 abort=.01 bump=.02 fork=.05 partial=.3 tier=.5 swap=.3 stream=.1 "
+    "rewind=.03 full_hit=.4 pad=.3 behind=3 shuffle=1";
+#define WAYMARK_SIM_FULL                                                                   \
+  "draft=.5 preempt=.03 abort=.01 bump=.02 fork=.05 partial=.3 tier=.5 swap=.3 stream=.1 " \
+  "rewind=.03 full_hit=.4 pad=.3 behind=3 shuffle=1 "
+#define WAYMARK_SIM_HARM "drop=.03 cancel=.03 reset=.005 external=.1 mute=.1 silent=.03 "
+
+constexpr Scenario kScenarios[] = {
+    {"plain", ""},
+    {"drafts", "draft=.6"},
+    {"late results", "draft=.6 late=1"},
+    {"begun far ahead", "draft=.5 behind=4 shuffle=1"},
+    {"preempt, resume", "preempt=.1 draft=.4"},
+    {"drop", "drop=.05 draft=.5"},
+    {"cancel", "cancel=.05 draft=.5"},
+    {"abort", "abort=.05 draft=.5"},
+    {"reset", "reset=.02"},
+    {"version bump", "bump=.1 draft=.4 full_hit=.4"},
+    {"fork", "fork=.2 draft=.4"},
+    {"partial copy", "partial=.8 draft=.3"},
+    {"tier by key", "tier=.9 bump=.02"},
+    {"swap by id", "swap=.9 bump=.02"},
+    {"external", "external=.3"},
+    {"stream", "stream=.4 draft=.4"},
+    {"not asked, silent", "mute=.2 silent=.05 pad=.3"},
+    {"rewind", "rewind=.2 draft=.4 tier=.5"},
+    {"full hits", "full_hit=.7 drop=.03"},
+    {"sealed at completion", "completion_seal=1 draft=.5 full_hit=.6"},
+    {"stages", "stages=2 drop=.03 draft=.4 preempt=.05 full_hit=.4"},
+    {"few pages", "max_pages=14 draft=.4 stream=.05"},
+    {"small pages", "page_tokens=2 draft=.5 fork=.1 partial=.3"},
+    {"no truncate", "no_truncate=1 draft=.6 late=1"},
+    {"dummy block", "guard=1 full_hit=.7 draft=.4 drop=.03"},
+    {"reference zero", "ref_zero=1 full_hit=.6 draft=.4"},
+    {"clipped hits", "clip=1 drop=.05 draft=.4 external=.2"},
+    {"all harmless", kFull},
+    {"all", WAYMARK_SIM_FULL WAYMARK_SIM_HARM},
+    {"all, late", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "late=1 rewind=0"},
+    {"all, few pages", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "max_pages=16"},
+    {"all, stages", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "stages=2"},
+    {"all, completion", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "completion_seal=1 page_tokens=2"},
+};
+
+void Append(std::string& out, const char* name, double value) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "%s%s=%g", out.empty() ? "" : " ", name, value);
+  out += text;
+}
+
+}  // namespace
+
+bool Features::Set(std::string_view name, double value) {
+  for (const Probability& p : kProbabilities) {
+    if (name == p.name) {
+      this->*p.field = value;
+      return true;
+    }
+  }
+  for (const Switch& s : kSwitches) {
+    if (name == s.name) {
+      this->*s.field = value != 0;
+      return true;
+    }
+  }
+  return false;
+}
+
+std::string Features::ToString() const {
+  std::string out;
+  const Features standard;
+  for (const Probability& p : kProbabilities) {
+    if (this->*p.field != standard.*p.field) Append(out, p.name, this->*p.field);
+  }
+  for (const Switch& s : kSwitches) {
+    if (this->*s.field != standard.*s.field) Append(out, s.name, this->*s.field ? 1 : 0);
+  }
+  return out;
+}
+
+std::span<const Scenario> Scenarios() {
+  return kScenarios;
+}
+
+bool SetOption(EngineOptions& options, std::string_view name, double value) {
+  const auto whole = static_cast<std::int32_t>(value);
+  const struct {
+    const char* name;
+    std::int32_t* field;
+  } sizes[] = {
+      {"behind", &options.timing.behind},
+      {"truncate_delay", &options.timing.truncate_delay},
+      {"seal_delay", &options.timing.seal_delay},
+      {"block_tokens", &options.block_tokens},
+      {"page_tokens", &options.page_tokens},
+      {"blocks", &options.blocks},
+      {"host_blocks", &options.host_blocks},
+      {"tier_keys", &options.tier_keys},
+      {"max_pages", &options.max_pages},
+      {"stages", &options.stages},
+      {"layers", &options.layers},
+      {"top_k", &options.top_k},
+      {"experts", &options.experts},
+      {"max_running", &options.max_running},
+      {"spec_tokens", &options.spec_tokens},
+  };
+  for (const auto& size : sizes) {
+    if (name == size.name) {
+      *size.field = whole;
+      return true;
+    }
+  }
+  if (name == "shuffle") {
+    options.timing.shuffle = value != 0;
+  } else if (name == "land_at_once") {
+    options.timing.land_at_once = value != 0;
+  } else if (name == "thread") {
+    options.timing.landing = value != 0 ? Landing::kThread : Landing::kCaller;
+  } else if (name == "audit") {
+    options.audit = value != 0;
+  } else if (name == "ring") {
+    options.max_steps_in_flight = static_cast<std::uint32_t>(whole);
+  } else {
+    return options.features.Set(name, value);
+  }
+  return true;
+}
+
+bool SetOptions(EngineOptions& options, std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t end = text.find(' ');
+    const std::string word(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    if (word.empty()) continue;
+    const std::size_t equals = word.find('=');
+    if (equals == std::string::npos) return false;
+    double value = 0;
+    const char* last = word.data() + word.size();
+    const auto parsed = std::from_chars(word.data() + equals + 1, last, value);
+    if (parsed.ec != std::errc() || parsed.ptr != last) return false;
+    if (!SetOption(options, std::string_view(word).substr(0, equals), value)) return false;
+  }
+  return true;
+}
+
+}  // namespace waymark::sim

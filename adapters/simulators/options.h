@@ -1,0 +1,118 @@
+// EngineOptions: which scheduler is imitated, how big, and what happens to it.
+//
+// Every feature is a probability (a double, drawn each time the occasion comes) or a switch. The
+// names are those of the executable specification (tests/conformance/model/); SetFeature takes them
+// as text.
+#ifndef WAYMARK_ADAPTERS_SIMULATORS_OPTIONS_H_
+#define WAYMARK_ADAPTERS_SIMULATORS_OPTIONS_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "blockstore/flight_sink.h"
+#include "blockstore/store.h"
+
+namespace waymark::sim {
+
+struct Features {
+  // Probabilities.
+  double draft = 0;        // a decode step carries 1-3 drafts
+  double preempt = 0;      // a running request is preempted (by recompute)
+  double drop = 0;         // a step's ids do not come
+  double cancel = 0;       // a begun forward does not run
+  double abort = 0;        // a running request is aborted, unread
+  double reset = 0;        // the prefix cache is reset
+  double bump = 0;         // the weights change, the cache stays
+  double fork = 0;         // a running request is forked
+  double partial = 0;      // an admission takes a part of a cached block by copying it
+  double tier = 0;         // an evicted block goes to a tier without block ids (comes back by key)
+  double swap = 0;         // an evicted block moves to a host block (comes back by id)
+  double external = 0;     // KV comes from another engine, whose rows are joined at the end
+  double stream = 0;       // a running request is read while it runs
+  double mute = 0;         // a request does not ask for routing
+  double silent = 0;       // a row of a step is not written by some layer
+  double rewind = 0;       // a request takes back generated tokens
+  double full_hit = 0;     // prompts that are cached to the last token
+  double pad = 0;          // padding rows
+  double no_truncate = 0;  // rejected drafts are not announced
+  double lost_bind = 0;    // the engine forgets to announce a Bind
+  double preempt_one = 0;  // a step preempts one running request (for big engines)
+  double drop_all = 0;     // as `drop`, on every stage of the step
+  // Switches.
+  bool late = false;             // results are seen a step late (async scheduling)
+  bool completion_seal = false;  // blocks are sealed when their step has completed
+  bool blind_truncate = false;   // rejections are announced even when the request left the block
+  bool guard = false;            // recomputed shared rows go to the dummy block
+  bool ref_zero = false;         // megatron: blocks are forgotten at reference zero
+  bool clip = false;             // prefix hits are clipped to what has routing
+  bool keep_old = true;          // rows of the old weights are read when the weights change
+  bool stale_tier = false;       // the tier vouches for KV of old weights (a broken duty)
+  bool late_cancel = false;      // Cancel comes after the rows ran again (a broken duty)
+  bool mute_silent = false;      // rows that did not ask have no slot (a broken duty)
+
+  // Sets the feature of this name ("draft", "late", ...); false when there is none of this name.
+  bool Set(std::string_view name, double value);
+  // The features that differ from the default, as "name=value name=value".
+  [[nodiscard]] std::string ToString() const;
+};
+
+// How the store is fed: never changes what the engine schedules, nor (with drop, cancel, few pages
+// and a small ring apart) which rows are valid.
+struct Timing {
+  std::int32_t behind = 0;  // up to so many steps wait for their Submit (or drop), drawn each step
+  bool shuffle = false;     // submits and landings in any order
+  bool land_at_once = false;        // kCaller: everything that is submitted lands in its step
+  std::int32_t truncate_delay = 0;  // rejections are announced up to so many steps later
+  std::int32_t seal_delay = 0;      // completion seals likewise
+  Landing landing = Landing::kCaller;
+  std::uint64_t seed = 0;  // of what is drawn here
+};
+
+struct EngineOptions {
+  bool megatron =
+      false;  // LIFO bag and registration at admission; else LRU queue, sealed as scheduled
+  std::uint64_t seed = 0;
+  Features features;
+  Timing timing;
+
+  std::int32_t block_tokens = 4;
+  std::int32_t page_tokens = 4;
+  std::int32_t blocks = 24;          // KV blocks; block id `blocks` is the engine's placeholder
+  std::int32_t host_blocks = 64;     // ids behind it, of the host tier
+  std::int32_t tier_keys = 1 << 20;  // blocks that the tier without ids holds
+  std::int32_t max_pages = 0;        // pages of each store; 0 = enough
+  std::int32_t stages = 1;           // pipeline stages, a store each
+  std::int32_t layers = 4, top_k = 2, experts = 16;
+
+  std::int32_t max_running = 4;
+  std::int32_t max_waiting =
+      4;  // running and waiting requests are filled up to this (small engines)
+  std::int32_t reserve_blocks = 8;  // small engines admit while so many blocks are free
+  std::int32_t max_batched_tokens =
+      0;                         // of a step; 0 = a small engine: chunks of 1-8 tokens, drawn
+  std::int32_t spec_tokens = 0;  // > 0: so many drafts every decode step, whatever `draft` says
+
+  std::uint32_t max_steps_in_flight = 256;
+  bool audit = false;
+  std::vector<FlightSink*> flights;  // one a stage; empty = none. Not owned.
+  bool collect_digests = false;  // keep a digest of the valid rows of each request that finishes
+};
+
+// A named scenario of the executable specification.
+struct Scenario {
+  const char* name;
+  const char*
+      features;  // as Features::ToString; "behind", "shuffle", "stages", ... go where they belong
+};
+[[nodiscard]] std::span<const Scenario> Scenarios();
+// Sets `name` of the features, the timing or the sizes; false when nothing has this name.
+bool SetOption(EngineOptions& options, std::string_view name, double value);
+// Sets "name=value name=value"; false at the first that does not exist or has no number.
+bool SetOptions(EngineOptions& options, std::string_view text);
+
+}  // namespace waymark::sim
+
+#endif  // WAYMARK_ADAPTERS_SIMULATORS_OPTIONS_H_

@@ -1,0 +1,65 @@
+// StepSource: the rows of one simulated step, made by the oracle when they land.
+#ifndef WAYMARK_ADAPTERS_SIMULATORS_STEP_SOURCE_H_
+#define WAYMARK_ADAPTERS_SIMULATORS_STEP_SOURCE_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "adapters/simulators/hash.h"
+#include "adapters/simulators/oracle.h"
+#include "blockstore/mutex.h"
+#include "blockstore/row_source.h"
+
+namespace waymark::sim {
+
+class StepSource;
+
+// Keeps sources between steps. Any thread. Outlives its sources.
+class StepSourcePool {
+ public:
+  StepSourcePool();
+  ~StepSourcePool();
+  // An empty source, to be filled, and submitted or given to Return.
+  [[nodiscard]] StepSource* Take();
+  void Return(StepSource* source);
+  // Sources that were taken and have not come back.
+  [[nodiscard]] std::int64_t out() const;
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<std::unique_ptr<StepSource>> all_ ABSL_GUARDED_BY(mutex_);
+  std::vector<StepSource*> free_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Filled on the engine's thread, read on the landing thread, back in its pool when the step is
+// done.
+class StepSource final : public RowSource {
+ public:
+  explicit StepSource(StepSourcePool* pool) : pool_(pool) {}
+
+  // `prefixes`: one a row of the step. `silent` (-1: none) is the row that a layer did not write;
+  // it is missing for `verdict`.
+  void Fill(const RouteOracle* oracle, std::int32_t stage, std::uint64_t step,
+            std::uint64_t version, std::span<const PrefixHash> prefixes, std::int64_t silent,
+            Reason verdict);
+
+  void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
+            std::span<Reason> verdicts) override;
+  void Done() override { pool_->Return(this); }
+
+ private:
+  StepSourcePool* pool_;
+  const RouteOracle* oracle_ = nullptr;
+  std::int32_t stage_ = 0;
+  std::uint64_t step_ = 0;
+  std::uint64_t version_ = 0;
+  std::vector<PrefixHash> prefixes_;
+  std::int64_t silent_ = -1;
+  Reason verdict_ = Reason::kNotCaptured;
+};
+
+}  // namespace waymark::sim
+
+#endif  // WAYMARK_ADAPTERS_SIMULATORS_STEP_SOURCE_H_
