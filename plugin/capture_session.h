@@ -114,7 +114,8 @@ class CaptureSession {
   // InvalidArgument naming field, rule and value; ResourceExhausted when memory cannot be had.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<CaptureSession>> Create(
       const CaptureOptions& options);
-  // Drops the steps that were begun here and have not ended. Submitted ones land as if it lived.
+  // Drops the steps that have a buffer here and have not ended; those of BeginIdsStep are the
+  // caller's to end. Submitted ones land as if the session lived.
   ~CaptureSession();
   CaptureSession(const CaptureSession&) = delete;
   CaptureSession& operator=(const CaptureSession&) = delete;

@@ -43,6 +43,7 @@ class HostTransport : public Transport, public std::enable_shared_from_this<Host
  private:
   class Buffer;  // one of the ring: its memory, its state, and the RowSource that lands it
   explicit HostTransport(const TransportOptions& options);
+  [[nodiscard]] Buffer& BufferOf(BufferId buffer);
 
   const TransportOptions options_;
   std::vector<std::unique_ptr<Buffer>> buffers_;

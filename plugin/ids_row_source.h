@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "blockstore/row_source.h"
 #include "blockstore/shape.h"
@@ -13,6 +12,8 @@
 #include "plugin/layer_counters.h"
 
 namespace waymark {
+
+class RowLander;  // internal
 
 // Called when nobody reads a step's tensor any more: on the landing thread, or on the engine's
 // thread when the step was refused. Must not throw, and must not call the store or the session.
@@ -32,6 +33,9 @@ class IdsRowSource : public RowSource {
   // `counters` may be null. `max_rows`: the most rows that Set will see.
   IdsRowSource(const RoutingShape& shape, std::int32_t max_rows,
                std::shared_ptr<LayerCounters> counters);
+  ~IdsRowSource() override;
+  IdsRowSource(const IdsRowSource&) = delete;
+  IdsRowSource& operator=(const IdsRowSource&) = delete;
 
   // REQUIRES: ids.layers == L, ids.columns >= K, 0 <= ids.rows <= max_rows. Does not allocate.
   // `ids` stays the caller's and must not change until `done` is called, which is once.
@@ -43,12 +47,9 @@ class IdsRowSource : public RowSource {
   void Done() override;
 
  private:
-  const RoutingShape shape_;
-  const std::shared_ptr<LayerCounters> counters_;
+  const std::unique_ptr<RowLander> lander_;
   StepIds ids_;
   DoneCallback done_;
-  bool any_counted_ = false;
-  std::vector<std::uint8_t> counted_;  // rows whose faults are counted: a row may be landed twice
 };
 
 }  // namespace waymark

@@ -24,7 +24,7 @@
 
 namespace waymark {
 
-// Names one buffer of a transport.
+// Names one buffer of a transport: 0 ... num_buffers - 1.
 using BufferId = std::int32_t;
 inline constexpr BufferId kNoBuffer = -1;       // there is none
 inline constexpr BufferId kScratchBuffer = -2;  // always there; what is written into it never lands
@@ -39,6 +39,7 @@ struct CaptureView {
   std::int32_t max_rows = 0;
   std::int32_t top_k = 0;
   BufferId buffer = kNoBuffer;
+  std::uint64_t step = 0;  // whose buffer it is; 0 for the scratch buffer
 
   // The [max_rows, top_k] array of captured layer `index`. REQUIRES: 0 <= index < num_layers.
   [[nodiscard]] std::int16_t* layer(std::int32_t index) const {

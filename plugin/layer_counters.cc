@@ -1,0 +1,48 @@
+#include "plugin/layer_counters.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace waymark {
+
+LayerCounters::LayerCounters(std::int32_t num_layers, std::int32_t max_rows)
+    : num_layers_(num_layers),
+      max_rows_(max_rows),
+      words_(static_cast<std::size_t>(max_rows) / 64 + 1),
+      counts_(std::make_unique<Counts[]>(static_cast<std::size_t>(num_layers))),
+      silent_at_(std::make_unique<std::atomic<std::uint64_t>[]>(
+          words_ * static_cast<std::size_t>(num_layers))) {}
+
+void LayerCounters::AddSilent(std::int32_t layer, std::int32_t batch_rows) {
+  counts_[static_cast<std::size_t>(layer)].silent.fetch_add(1, std::memory_order_relaxed);
+  const auto rows = static_cast<std::size_t>(std::clamp(batch_rows, 0, max_rows_));
+  const std::uint64_t bit = std::uint64_t{1} << (rows % 64);
+  silent_at_[static_cast<std::size_t>(layer) * words_ + rows / 64].fetch_or(
+      bit, std::memory_order_relaxed);
+}
+
+void LayerCounters::AddInvalid(std::int32_t layer) {
+  counts_[static_cast<std::size_t>(layer)].invalid.fetch_add(1, std::memory_order_relaxed);
+}
+
+std::uint64_t LayerCounters::silent_rows(std::int32_t layer) const {
+  return counts_[static_cast<std::size_t>(layer)].silent.load(std::memory_order_relaxed);
+}
+
+std::uint64_t LayerCounters::invalid_rows(std::int32_t layer) const {
+  return counts_[static_cast<std::size_t>(layer)].invalid.load(std::memory_order_relaxed);
+}
+
+std::vector<std::int32_t> LayerCounters::SilentBatchSizes(std::int32_t layer) const {
+  std::vector<std::int32_t> sizes;
+  for (std::size_t word = 0; word < words_; ++word) {
+    const std::uint64_t bits =
+        silent_at_[static_cast<std::size_t>(layer) * words_ + word].load(std::memory_order_relaxed);
+    for (std::size_t bit = 0; bit < 64; ++bit) {
+      if ((bits >> bit & 1) != 0) sizes.push_back(static_cast<std::int32_t>(word * 64 + bit));
+    }
+  }
+  return sizes;
+}
+
+}  // namespace waymark
