@@ -231,9 +231,17 @@ void RoutingStore::Impl::ApplyTruncate(const Event& event) {
   for (std::uint32_t ordinal = 0; ordinal < parts_; ++ordinal) {
     const EntryIndex e = first + ordinal;
     Entry& entry = table_.hot(e);
-    if (!entry.exists || entry.page == kNoPage) continue;
+    if (!entry.exists) continue;
     // News of an earlier life of the block.
     if (upto < entry.since && !WAYMARK_FAULT(truncate_ignores_the_life)) continue;
+    if (entry.page == kNoPage) {
+      // The seal outlived the page; it does not outlive a rewind: what comes has another key.
+      if (entry.sealed <= upto && !WAYMARK_FAULT(rewind_stays_in_the_sealed_page)) {
+        entry.sealed = 0;
+        entry.has_wants = false;
+      }
+      continue;
+    }
     const auto before = static_cast<std::int32_t>(ordinal * page_tokens_);
     const auto from = static_cast<std::uint32_t>(std::max(0, event.rows - before));
     PageIndex page = entry.page;
