@@ -190,18 +190,22 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
   job.seen.All(position, cells_);
   bool explained = true;
   bool by_key = false;
+  bool excused = false;
   Excuse why = Excuse::kNone;
   for (const SeenCell& cell : cells_) {
     why = Why(cell, prefix, start);
     by_key |= cell.excuse == Excuse::kByKey;
+    excused |= why != Excuse::kNone;
     const bool stands_in = info.provenance == Provenance::kKept || cells_.size() > 1;
     if (why == Excuse::kNone && !(stands_in && excuses_->HasKey(cell.pass.version, prefix))) {
       explained = false;
     }
   }
   if (!explained && scarce_()) {
-    explained = info.reason == Reason::kCapacity ||
-                (info.reason == Reason::kExternalKv && by_key) ||
+    // What lost its page is missing for capacity. Of several lives the first reason stays: one was
+    // excused, the others' pages may be gone. A page that another pass was to find by key may have
+    // made room for a poorer one.
+    explained = info.reason == Reason::kCapacity || by_key || (excused && cells_.size() > 1) ||
                 (info.reason == Reason::kNotCaptured && oracle_->stages() > 1);
   }
   if (cells_.size() == 1) {
