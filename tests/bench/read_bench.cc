@@ -1,0 +1,131 @@
+// Reading 32k rows whose pages lie anywhere in a store of a million rows: Snapshot on the engine's
+// thread, Read on a reader's against one memcpy of as many bytes.
+#include <cstring>
+#include <utility>
+
+#include "tests/bench/bench_common.h"
+
+namespace waymark::bench {
+namespace {
+
+std::span<const BlockId> LongSequence(FilledStore& store, std::size_t which = 0) {
+  const auto blocks = static_cast<std::size_t>(kLongRows / store.page_tokens());
+  return store.shuffled().subspan(which * blocks, blocks);
+}
+
+Snapshot Take(FilledStore& store, std::size_t which = 0) {
+  auto snapshot = store.store().TakeSnapshot(LongSequence(store, which), 0, kLongRows);
+  Demand(snapshot.ok(), "no snapshot");
+  return *std::move(snapshot);
+}
+
+// `blocks_apart`: other blocks every time, so that the tables come from the last-level cache.
+void TakeSnapshot(benchmark::State& state, std::int32_t page_tokens, bool cold, bool other_blocks) {
+  FilledStore& store = FilledStore::Get(page_tokens, Landing::kCaller);
+  CacheWalk& walk = CacheWalk::Get();
+  Times times(static_cast<std::size_t>(state.max_iterations));
+  const std::size_t sequences =
+      store.shuffled().size() / static_cast<std::size_t>(kLongRows / page_tokens);
+  std::size_t which = 0;
+  std::vector<BlockId> blocks;
+  for (auto _ : state) {
+    // Takes back the snapshot before, as the landing thread does.
+    const std::uint64_t step = store.NextStep();
+    store.Run({step, 1, nullptr, 0, nullptr, 0}, nullptr);
+    store.Settle();
+    if (other_blocks) which = (which + 1) % sequences;
+    if (cold) walk.Evict();
+    const auto sequence = LongSequence(store, which);
+    blocks.assign(sequence.begin(), sequence.end());
+    absl::StatusOr<Snapshot> snapshot;
+    const double nanoseconds =
+        Time([&] { snapshot = store.store().TakeSnapshot(blocks, 0, kLongRows); });
+    Demand(snapshot.ok() && snapshot->size() == kLongRows, "no snapshot");
+    times.Add(nanoseconds);
+    state.SetIterationTime(nanoseconds / 1e9);
+  }
+  Report(state, times);
+}
+
+void Read(benchmark::State& state, std::int32_t page_tokens, ReadSpec spec, bool infos) {
+  FilledStore& store = FilledStore::Get(page_tokens, Landing::kCaller);
+  const Snapshot snapshot = Take(store);
+  const std::size_t bytes =
+      static_cast<std::size_t>(kLongRows) * kLayers * kTopK * IdBytes(spec.id_type);
+  std::vector<std::uint8_t> out(bytes);
+  std::vector<std::uint8_t> copy_from(bytes, 1);
+  std::vector<std::uint8_t> copy_to(bytes);
+  std::vector<RowInfo> row_infos(infos ? static_cast<std::size_t>(kLongRows) : 0);
+  Times times(static_cast<std::size_t>(state.max_iterations));
+  Times copies(static_cast<std::size_t>(state.max_iterations));
+  bool ok = true;
+  for (auto _ : state) {
+    const double reading = Time([&] {
+      ok = snapshot.Read(0, kLongRows, spec, out, row_infos).ok() && ok;
+      benchmark::ClobberMemory();
+    });
+    const double copying = Time([&] {
+      std::memcpy(copy_to.data(), copy_from.data(), bytes);
+      benchmark::ClobberMemory();
+    });
+    times.Add(reading);
+    copies.Add(copying);
+    state.SetIterationTime(reading / 1e9);
+  }
+  Demand(ok, "a read failed");
+  Report(state, times);
+  state.counters["memcpy_us"] = copies.Micros(0.5);
+  state.counters["of_memcpy"] = copies.Micros(0.5) / times.Micros(0.5);
+}
+
+// What a finished request costs: the snapshot on the engine's thread, then rows and coverage.
+void Finish(benchmark::State& state) {
+  FilledStore& store = FilledStore::Get(16, Landing::kCaller);
+  Times engine(static_cast<std::size_t>(state.max_iterations));
+  Times times(static_cast<std::size_t>(state.max_iterations));
+  std::vector<std::uint8_t> out(static_cast<std::size_t>(kLongRows) * kLayers * kTopK);
+  std::vector<RowInfo> infos(static_cast<std::size_t>(kLongRows));
+  const ReadSpec spec{Layout::kTokensLayersK, IdType::kUint8, Fill::kZeros};
+  std::size_t runs = 0;
+  for (auto _ : state) {
+    Snapshot snapshot;
+    const double taking = Time([&] { snapshot = Take(store); });
+    const double reading = Time([&] {
+      Demand(snapshot.Read(0, kLongRows, spec, out, infos).ok(), "a read failed");
+      runs = CoverageOf(infos, 0).size();
+      snapshot.Release();
+    });
+    const std::uint64_t step = store.NextStep();
+    store.Run({step, 1, nullptr, 0, nullptr, 0}, nullptr);
+    store.Settle();
+    engine.Add(taking);
+    times.Add(taking + reading);
+    state.SetIterationTime((taking + reading) / 1e9);
+  }
+  Demand(runs > 0, "no coverage");
+  Report(state, times);
+  state.counters["engine_us"] = engine.Micros(0.5);
+}
+
+constexpr ReadSpec kTlkU8{Layout::kTokensLayersK, IdType::kUint8, Fill::kZeros};
+constexpr ReadSpec kTlkI16{Layout::kTokensLayersK, IdType::kInt16, Fill::kMinusOne};
+constexpr ReadSpec kLtkI16{Layout::kLayersTokensK, IdType::kInt16, Fill::kMinusOne};
+constexpr ReadSpec kLtkI64{Layout::kLayersTokensK, IdType::kInt64, Fill::kMinusOne};
+
+#define WAYMARK_BENCH(name, function, count, ...) \
+  BENCHMARK_CAPTURE(function, name, __VA_ARGS__)->UseManualTime()->Iterations(count)
+
+WAYMARK_BENCH(warm, TakeSnapshot, 1000, 16, false, false);
+WAYMARK_BENCH(other_blocks, TakeSnapshot, 1000, 16, false, true);
+WAYMARK_BENCH(cold, TakeSnapshot, 40, 16, true, true);
+WAYMARK_BENCH(tlk_u8_B16, Read, 60, 16, kTlkU8, false);
+WAYMARK_BENCH(tlk_u8_B16_infos, Read, 60, 16, kTlkU8, true);
+WAYMARK_BENCH(tlk_u8_B64, Read, 60, 64, kTlkU8, false);
+WAYMARK_BENCH(tlk_u8_B256, Read, 60, 256, kTlkU8, false);
+WAYMARK_BENCH(tlk_i16_B16, Read, 40, 16, kTlkI16, false);
+WAYMARK_BENCH(ltk_i16_B16, Read, 40, 16, kLtkI16, false);
+WAYMARK_BENCH(ltk_i64_B16, Read, 20, 16, kLtkI64, false);
+BENCHMARK(Finish)->UseManualTime()->Iterations(60);
+
+}  // namespace
+}  // namespace waymark::bench
