@@ -244,8 +244,7 @@ TEST(Keys, BindByKeyAttachesAndSaysSo) {
   StoreDriver d;
   d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
   d.Step(2, {Bind(3), Bind(4, 77), Bind(5, 78)}, {}, {});
-  EXPECT_EQ(d.Read({3, 4, 5}, 0, 12),
-            "n n n n #10@1 #11@1 #12@1 #13@1 x x x x");
+  EXPECT_EQ(d.Read({3, 4, 5}, 0, 12), "n n n n #10@1 #11@1 #12@1 #13@1 x x x x");
 }
 
 TEST(Keys, AnotherVersionHasAnotherIndex) {

@@ -1,5 +1,5 @@
-// StoreDriver: a store with landing by hand, rows that are told apart by a number, and reads that say
-// which number came back. Shared by the tests of the store's rules.
+// StoreDriver: a store with landing by hand, rows that are told apart by a number, and reads that
+// say which number came back. Shared by the tests of the store's rules.
 #ifndef WAYMARK_TESTS_UNIT_STORE_STORE_DRIVER_H_
 #define WAYMARK_TESTS_UNIT_STORE_STORE_DRIVER_H_
 
@@ -18,21 +18,21 @@
 
 namespace waymark {
 
-// Rows given by number: row number n is ids derived from n; a negative number is a row whose layer was
-// silent (not captured).
+// Rows given by number: row number n is ids derived from n; a negative number is a row whose layer
+// was silent (not captured).
 class NumberedRows final : public RowSource {
  public:
   NumberedRows(const RoutingShape& shape, std::vector<int> numbers)
       : shape_(shape), numbers_(std::move(numbers)) {}
 
   static void Fill(const RoutingShape& shape, int number, std::uint8_t* out) {
-    // Layer l holds K ids in a row that start at a place given by the number: distinct ids, and rows
-    // of different numbers share few.
+    // Layer l holds K ids in a row that start at a place given by the number: distinct ids, and
+    // rows of different numbers share few.
     for (int layer = 0; layer < shape.num_layers; ++layer) {
       const unsigned start = static_cast<unsigned>(number) * 2654435761u >> (layer + 3);
       for (int k = 0; k < shape.top_k; ++k) {
-        const unsigned id = (start + static_cast<unsigned>(k)) %
-                            static_cast<unsigned>(shape.num_experts);
+        const unsigned id =
+            (start + static_cast<unsigned>(k)) % static_cast<unsigned>(shape.num_experts);
         *out++ = static_cast<std::uint8_t>(id);
         if (shape.id_bytes() == 2) *out++ = static_cast<std::uint8_t>(id >> 8);
       }
@@ -60,7 +60,10 @@ class NumberedRows final : public RowSource {
 class StoreDriver {
  public:
   static RoutingShape Shape(int page_tokens = 4) {
-    return {.num_layers = 3, .top_k = 4, .num_experts = 64, .page_tokens = page_tokens,
+    return {.num_layers = 3,
+            .top_k = 4,
+            .num_experts = 64,
+            .page_tokens = page_tokens,
             .layer_ids = {}};
   }
   static StoreOptions Options(int page_tokens = 4, int block_tokens = 4) {
@@ -87,7 +90,8 @@ class StoreDriver {
     std::vector<std::int64_t> slots;
     for (int at = from; at < to; ++at) {
       slots.push_back(std::int64_t{blocks[static_cast<std::size_t>(at / block_tokens)]} *
-                          block_tokens + at % block_tokens);
+                          block_tokens +
+                      at % block_tokens);
     }
     return slots;
   }
@@ -122,13 +126,14 @@ class StoreDriver {
 
   Snapshot Take(const std::vector<int>& blocks, std::int64_t first, std::int64_t last) {
     std::vector<BlockId> ids;
-    for (const int block : blocks) ids.emplace_back(block);
+    for (const int block : blocks)
+      ids.emplace_back(block);
     return store_->TakeSnapshot(ids, first, last).value();
   }
 
-  // What a snapshot holds, e.g. "7@3 8@3 - -": row number and step; "~7@3" is kept, "#7@3" by key, the
-  // first letters of its reason stand for a missing row: n(ever written), N(ot captured), x (external
-  // KV), c(apacity), i(nvalid id), a(udit); "?" is a row of no number in use.
+  // What a snapshot holds, e.g. "7@3 8@3 - -": row number and step; "~7@3" is kept, "#7@3" by key,
+  // the first letters of its reason stand for a missing row: n(ever written), N(ot captured), x
+  // (external KV), c(apacity), i(nvalid id), a(udit); "?" is a row of no number in use.
   std::string Show(const Snapshot& snapshot) {
     const absl::StatusOr<Rows> rows = snapshot.ReadRows();
     if (!rows.ok()) return std::string(rows.status().message());
@@ -164,11 +169,21 @@ class StoreDriver {
   std::unique_ptr<RoutingStore> store_;
 };
 
-inline BlockKey Key(std::uint64_t n) { return BlockKey::FromInteger(n); }
-inline Event Bind(int block) { return Event::Bind(BlockId(block)); }
-inline Event Bind(int block, std::uint64_t key) { return Event::Bind(BlockId(block), Key(key)); }
-inline Event Retain(int block) { return Event::Retain(BlockId(block)); }
-inline Event Release(int block) { return Event::Release(BlockId(block)); }
+inline BlockKey Key(std::uint64_t n) {
+  return BlockKey::FromInteger(n);
+}
+inline Event Bind(int block) {
+  return Event::Bind(BlockId(block));
+}
+inline Event Bind(int block, std::uint64_t key) {
+  return Event::Bind(BlockId(block), Key(key));
+}
+inline Event Retain(int block) {
+  return Event::Retain(BlockId(block));
+}
+inline Event Release(int block) {
+  return Event::Release(BlockId(block));
+}
 inline Event Seal(int block, std::uint64_t key, std::uint64_t step) {
   return Event::Seal(BlockId(block), Key(key), StepId(step));
 }
