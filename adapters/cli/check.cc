@@ -1,0 +1,263 @@
+#include "adapters/cli/check.h"
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/statusor.h"
+#include "adapters/cli/console.h"
+#include "blockstore/flight_check.h"
+#include "blockstore/flight_reader.h"
+#include "nlohmann/json.hpp"
+
+namespace waymark::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kShownLines = 10;
+
+Json ToJson(const RowInfo& info) {
+  if (!info.valid()) return Json{{"missing", std::string(ReasonName(info.reason))}};
+  return Json{{"step", info.step},
+              {"version", info.version},
+              {"provenance", std::string(ProvenanceName(info.provenance))}};
+}
+
+Json ToJson(const FlightVerdict& verdict) {
+  Json missing = Json::object();
+  for (int reason = 1; reason < kNumReasons; ++reason) {
+    missing[std::string(ReasonName(static_cast<Reason>(reason)))] =
+        verdict.rows_missing[static_cast<std::size_t>(reason)];
+  }
+  Json indictments = Json::array();
+  for (const Indictment& found : verdict.indictments) {
+    indictments.push_back({{"block", found.block},
+                           {"step", found.step},
+                           {"after_step", found.after},
+                           {"event", found.event},
+                           {"rows", found.rows},
+                           {"agreement", found.agreement}});
+  }
+  Json differences = Json::array();
+  for (const ReadDifference& difference : verdict.differences) {
+    differences.push_back({{"read", difference.read_id},
+                           {"row", difference.row},
+                           {"block", difference.block},
+                           {"other_route", difference.other_route},
+                           {"recorded", ToJson(difference.recorded)},
+                           {"replayed", ToJson(difference.replayed)}});
+  }
+  return Json{{"right", verdict.clean()},
+              {"records", verdict.records},
+              {"steps", verdict.steps},
+              {"first_step", verdict.first_step},
+              {"last_step", verdict.last_step},
+              {"events", verdict.events},
+              {"from_checkpoint", verdict.from_checkpoint},
+              {"truncated", verdict.truncated},
+              {"incomplete", verdict.incomplete},
+              {"reads", verdict.reads},
+              {"reads_differing", verdict.reads_differing},
+              {"rows_read", verdict.rows_read},
+              {"rows_right", verdict.rows_right},
+              {"rows_missing", std::move(missing)},
+              {"rows_excused", verdict.rows_excused},
+              {"rows_differing", verdict.rows_differing},
+              {"rows_not_judged", verdict.rows_not_judged},
+              {"audited_rows", verdict.audited_rows},
+              {"pages_voided", verdict.pages_voided},
+              {"indictments", std::move(indictments)},
+              {"differences", std::move(differences)}};
+}
+
+Json ToJson(const RemovalReport& report) {
+  Json missed = Json::array();
+  for (const RemovedBind& bind : report.missed) {
+    missed.push_back({{"block", bind.block},
+                      {"step", bind.step},
+                      {"with_key", bind.with_key},
+                      {"rows_wrong", bind.rows_wrong},
+                      {"indicted", bind.indicted},
+                      {"block_named", bind.block_named}});
+  }
+  return Json{{"binds", report.binds},
+              {"tried", report.tried},
+              {"harmful", report.harmful},
+              {"indicted", report.indicted},
+              {"fraction_indicted", report.fraction()},
+              {"block_named", report.block_named},
+              {"step_named", report.step_named},
+              {"harmless_indicted", report.harmless_indicted},
+              {"missed", std::move(missed)}};
+}
+
+std::string Percent(std::uint64_t part, std::uint64_t whole) {
+  if (whole == 0) return "-";
+  return FixedDigits(100.0 * static_cast<double>(part) / static_cast<double>(whole), 1) + " %";
+}
+
+void Print(const FlightVerdict& verdict) {
+  Table table;
+  table.Add("steps", WithCommas(verdict.steps) + " (" + std::to_string(verdict.first_step) +
+                         " to " + std::to_string(verdict.last_step) + ")");
+  table.Add("events", WithCommas(verdict.events));
+  table.Add("reads", WithCommas(verdict.reads));
+  table.Add("rows read", WithCommas(verdict.rows_read));
+  table.Add("rows right", WithCommas(verdict.rows_right));
+  for (int reason = 1; reason < kNumReasons; ++reason) {
+    const std::uint64_t rows = verdict.rows_missing[static_cast<std::size_t>(reason)];
+    if (rows == 0) continue;
+    table.Add("  missing, " + std::string(ReasonName(static_cast<Reason>(reason))),
+              WithCommas(rows));
+  }
+  if (verdict.rows_excused > 0) {
+    table.Add("rows that short pages excuse", WithCommas(verdict.rows_excused));
+  }
+  if (verdict.rows_not_judged > 0) {
+    table.Add("rows not judged", WithCommas(verdict.rows_not_judged));
+  }
+  table.Add("rows that differ", WithCommas(verdict.rows_differing));
+  table.Add("rows audited", WithCommas(verdict.audited_rows));
+  table.Add("pages voided by the audit", WithCommas(verdict.pages_voided));
+  std::printf("%s\n", table.ToString().c_str());
+
+  if (verdict.from_checkpoint) std::printf("The flight begins with a checkpoint.\n");
+  if (verdict.truncated) {
+    std::printf(
+        "The flight was cut off: it ends without its closing record. What is there was "
+        "judged.\n");
+  }
+  if (verdict.incomplete) {
+    std::printf("The recorder stopped before the engine did. What is there was judged.\n");
+  }
+  std::size_t shown = 0;
+  for (const ReadDifference& difference : verdict.differences) {
+    if (shown++ == kShownLines) break;
+    std::printf("differs: %s\n", difference.ToString().c_str());
+  }
+  if (verdict.rows_differing > shown) {
+    std::printf("  ... %s rows differ in all\n", WithCommas(verdict.rows_differing).c_str());
+  }
+  shown = 0;
+  for (const Indictment& indictment : verdict.indictments) {
+    if (shown++ == kShownLines) break;
+    std::printf("indicted: %s\n", indictment.ToString().c_str());
+  }
+  if (verdict.indictments.size() > kShownLines) {
+    std::printf("  ... %s indictments in all\n", WithCommas(verdict.indictments.size()).c_str());
+  }
+  if (verdict.clean()) {
+    std::printf(verdict.reads > 0 ? "Every read was right.\n"
+                                  : "Nothing was read, and nothing contradicts itself.\n");
+  } else if (verdict.indicted()) {
+    std::printf("INDICTED: the engine's events are not what its writes say.\n");
+  } else {
+    std::printf("NOT RIGHT: rows were read that the events do not give.\n");
+  }
+}
+
+void Print(const RemovalReport& report) {
+  Table table;
+  table.Add("Single-Bind removals", "");
+  table.Add("Binds in the flight", WithCommas(report.binds));
+  table.Add("removed, one at a time", WithCommas(report.tried));
+  table.Add("of them make a row wrong", WithCommas(report.harmful));
+  table.Add("of those indicted",
+            WithCommas(report.indicted) + " (" + Percent(report.indicted, report.harmful) + ")");
+  table.Add("  and the block named", WithCommas(report.block_named));
+  table.Add("  and the step named", WithCommas(report.step_named));
+  std::printf("\n%s", table.ToString().c_str());
+  std::size_t shown = 0;
+  for (const RemovedBind& bind : report.missed) {
+    if (shown++ == kShownLines) break;
+    std::printf("  not named: Bind(block %d) of step %llu: %llu rows wrong%s\n", bind.block,
+                static_cast<unsigned long long>(bind.step),
+                static_cast<unsigned long long>(bind.rows_wrong),
+                bind.indicted ? ", indicted elsewhere" : "");
+  }
+}
+
+class CheckCommand final : public Command {
+ public:
+  std::string name() const override { return "check"; }
+  std::string summary() const override {
+    return "Re-run a recorded flight through a fresh store: was every read right?";
+  }
+
+  void AddOptions(CLI::App& app) override {
+    app.add_option("FILE", file_, "A flight: `waymark trace --record FILE`, or a recorder's dump")
+        ->required();
+    app.add_option("--removals", removals_,
+                   "Also remove up to N Binds, one at a time, and report how many of the harmful "
+                   "removals are indicted")
+        ->type_name("N")
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000000}));
+    app.add_option("--max-memory-mb", max_memory_mb_, "Memory that the replaying store may take")
+        ->type_name("MB")
+        ->check(CLI::Range(1, 1 << 24))
+        ->capture_default_str();
+    app.add_flag("--json", json_, "Print one JSON object");
+    app.footer(
+        "Exits 0 if every read was right and nothing is indicted, 1 if not, 2 if the file\n"
+        "is no flight, or damaged.");
+  }
+
+  ExitCode Run() override {
+    absl::StatusOr<FlightReader> reader = FlightReader::Open(file_);
+    if (!reader.ok()) return Broken(reader.status());
+    Progress progress("checking");
+    CheckOptions options;
+    options.max_bytes = static_cast<std::uint64_t>(max_memory_mb_) << 20;
+    options.progress = [&](std::uint64_t records) { progress.Show(records, 0, "records"); };
+    absl::StatusOr<FlightVerdict> verdict = CheckFlight(*reader, options);
+    progress.Clear();
+    if (!verdict.ok()) return Broken(verdict.status());
+    RemovalReport report;
+    if (removals_ > 0) {
+      Progress removing("removing Binds");
+      RemovalOptions removal;
+      removal.max_bytes = options.max_bytes;
+      removal.max_removals = static_cast<std::uint64_t>(removals_);
+      removal.progress = [&](std::uint64_t done, std::uint64_t total) {
+        removing.Show(done, total);
+      };
+      absl::StatusOr<RemovalReport> removed = SingleBindRemovals(*reader, removal);
+      removing.Clear();
+      if (!removed.ok()) return Broken(removed.status());
+      report = *std::move(removed);
+    }
+    if (json_) {
+      Json json = ToJson(*verdict);
+      if (removals_ > 0) json["removals"] = ToJson(report);
+      std::printf("%s\n", json.dump(1).c_str());
+    } else {
+      Print(*verdict);
+      if (removals_ > 0) Print(report);
+    }
+    return verdict->clean() ? kExitOk : kExitFoundWrong;
+  }
+
+ private:
+  ExitCode Broken(const absl::Status& status) const {
+    const std::string message(status.message());
+    // Errors of opening name the file already.
+    const bool named = message.find(file_) != std::string::npos;
+    return Fail(name(), named ? message : "'" + file_ + "': " + message);
+  }
+
+  std::string file_;
+  std::int64_t removals_ = 0;
+  int max_memory_mb_ = 8192;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeCheckCommand() {
+  return std::make_unique<CheckCommand>();
+}
+
+}  // namespace waymark::cli

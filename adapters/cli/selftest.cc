@@ -1,0 +1,85 @@
+#include "adapters/cli/selftest.h"
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "adapters/cli/console.h"
+#include "adapters/reference/engine.h"
+#include "adapters/reference/moe_model.h"
+#include "plugin/self_test.h"
+
+namespace waymark::cli {
+namespace {
+
+using reference::Engine;
+using reference::EngineOptions;
+using reference::MoeModel;
+using reference::MoeModelConfig;
+
+constexpr int kRows = 32;
+
+absl::StatusOr<SelfTestReport> TestEngine(const MoeModel& model,
+                                          const std::vector<int>& silent_layers) {
+  EngineOptions options;
+  options.num_blocks = 64;
+  options.silent_layers = silent_layers;
+  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(&model, options);
+  if (!engine.ok()) return engine.status();
+  return (*engine)->SelfTest(kRows);
+}
+
+class SelftestCommand : public Command {
+ public:
+  std::string name() const override { return "selftest"; }
+  std::string summary() const override {
+    return "silence a layer of the embedded engine and see it named";
+  }
+  void AddOptions(CLI::App& app) override {
+    app.add_option("--silent-layer", silent_layer_, "The captured layer that does not report")
+        ->check(CLI::Range(0, MoeModelConfig().num_moe_layers() - 1))
+        ->capture_default_str();
+  }
+  ExitCode Run() override;
+
+ private:
+  int silent_layer_ = 2;
+};
+
+ExitCode SelftestCommand::Run() {
+  const MoeModelConfig config;
+  absl::StatusOr<MoeModel> model = MoeModel::Create(config);
+  if (!model.ok()) return Fail(name(), std::string(model.status().message()));
+  absl::StatusOr<SelfTestReport> sound = TestEngine(*model, {});
+  if (!sound.ok()) return Fail(name(), std::string(sound.status().message()));
+  absl::StatusOr<SelfTestReport> silenced = TestEngine(*model, {silent_layer_});
+  if (!silenced.ok()) return Fail(name(), std::string(silenced.status().message()));
+
+  const std::string router = reference::RouterName(config, silent_layer_);
+  std::printf("A sound engine, %d rows through %d layers:\n%s\n\n", sound->rows, sound->layers,
+              sound->ToString().c_str());
+  std::printf("The same engine, %s silenced:\n%s\n\n", router.c_str(),
+              silenced->ToString().c_str());
+
+  const bool clean = sound->ok();
+  const bool named =
+      silenced->findings.size() == 1 && silenced->findings[0].layer == silent_layer_ &&
+      silenced->findings[0].module == router &&
+      silenced->findings[0].fault == LayerFault::kSilent && silenced->findings[0].rows == kRows;
+  if (clean && named) {
+    std::printf("The silent layer was named, and only that one.\n");
+    return kExitOk;
+  }
+  if (!clean) std::printf("WRONG: the sound engine did not pass.\n");
+  if (!named) std::printf("WRONG: the silent layer was not named, or not alone.\n");
+  return kExitFoundWrong;
+}
+
+}  // namespace
+
+std::unique_ptr<Command> MakeSelftestCommand() {
+  return std::make_unique<SelftestCommand>();
+}
+
+}  // namespace waymark::cli
