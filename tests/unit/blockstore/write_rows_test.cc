@@ -1,0 +1,152 @@
+// Writing rows out: every layout, id type and fill against one plain loop.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "blockstore/rows.h"
+#include "tests/unit/blockstore/test_seed.h"
+
+namespace waymark {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr IdType kIdTypes[] = {IdType::kUint8, IdType::kUint16, IdType::kInt16, IdType::kInt32,
+                               IdType::kInt64};
+
+std::uint64_t Expected(const RoutingShape& shape, const std::uint8_t* source, Fill fill,
+                       std::size_t layer, std::size_t k) {
+  if (source == nullptr) {
+    return fill == Fill::kMinusOne ? ~std::uint64_t{0} : fill == Fill::kZeros ? 0 : k;
+  }
+  const std::size_t at = layer * static_cast<std::size_t>(shape.top_k) + k;
+  if (shape.id_bytes() == 1) return source[at];
+  return static_cast<std::uint64_t>(source[2 * at] | source[2 * at + 1] << 8);
+}
+
+class WriteRowsTest : public ::testing::TestWithParam<std::tuple<int, int>> {};
+
+TEST_P(WriteRowsTest, EveryLayoutTypeAndFillIsThePlainLoop) {
+  const auto [top_k, num_experts] = GetParam();
+  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
+  std::mt19937_64 random(TestSeed() + static_cast<std::uint64_t>(top_k));
+  for (const int layers : {1, 3, 17}) {
+    const RoutingShape shape{layers, top_k, num_experts, 4, {}};
+    ASSERT_TRUE(shape.Validate().ok());
+    for (const std::size_t rows : {0, 1, 31, 33, 77}) {
+      // Rows side by side, runs broken at random, missing rows alone and in runs. Odd addresses.
+      std::vector<std::uint8_t> memory(2 * (rows + 4) * shape.row_bytes() + 1);
+      for (std::size_t i = 1; i + 1 < memory.size(); i += 2) {
+        const auto id = static_cast<std::uint32_t>(random() % static_cast<unsigned>(num_experts));
+        memory[i] = static_cast<std::uint8_t>(id);
+        memory[i + 1] = static_cast<std::uint8_t>(
+            shape.id_bytes() == 2 ? id >> 8 : random() % static_cast<unsigned>(num_experts));
+      }
+      std::vector<const std::uint8_t*> sources(rows);
+      std::size_t row = 0;
+      for (auto& source : sources) {
+        if (random() % 8 == 0) row = random() % (2 * rows);
+        source = random() % 6 == 0 ? nullptr : memory.data() + 1 + row * shape.row_bytes();
+        row = (row + 1) % (2 * rows);
+      }
+      for (const Layout layout : {Layout::kTokensLayersK, Layout::kLayersTokensK}) {
+        for (const IdType type : kIdTypes) {
+          for (const Fill fill : {Fill::kMinusOne, Fill::kZeros, Fill::kArange}) {
+            const ReadSpec spec{layout, type, fill};
+            const std::size_t bytes = IdBytes(type);
+            std::vector<std::uint8_t> out(rows * shape.row_ids() * bytes + 2, 0xa5);
+            const std::size_t size = out.size() - 2;
+            if (!CheckReadSpec(shape, static_cast<std::int64_t>(rows), spec, size).ok()) continue;
+            WriteRows(shape, sources, spec, std::span(out).subspan(1, size));
+            ASSERT_EQ(out.front(), 0xa5);
+            ASSERT_EQ(out.back(), 0xa5);
+            for (std::size_t t = 0; t < rows; ++t) {
+              for (std::size_t l = 0; l < static_cast<std::size_t>(layers); ++l) {
+                for (std::size_t k = 0; k < static_cast<std::size_t>(top_k); ++k) {
+                  const std::size_t at =
+                      (layout == Layout::kTokensLayersK ? t * static_cast<std::size_t>(layers) + l
+                                                        : l * rows + t) *
+                          static_cast<std::size_t>(top_k) +
+                      k;
+                  const std::uint64_t wanted = Expected(shape, sources[t], fill, l, k);
+                  ASSERT_EQ(std::memcmp(out.data() + 1 + at * bytes, &wanted, bytes), 0)
+                      << "row " << t << " layer " << l << " k " << k << " of " << rows << " rows, "
+                      << layers << " layers; layout " << static_cast<int>(layout) << " type "
+                      << static_cast<int>(type) << " fill " << static_cast<int>(fill);
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, WriteRowsTest,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4, 6, 8, 10, 13, 16, 22),
+                                            ::testing::Values(64, 256, 257, 32768, 65535)));
+
+TEST(ReadSpec, IdsMustFitTheType) {
+  const auto check = [](int num_experts, IdType type) {
+    const RoutingShape shape{1, 1, num_experts, 4, {}};
+    return CheckReadSpec(shape, 1, {Layout::kTokensLayersK, type, Fill::kZeros}, IdBytes(type));
+  };
+  EXPECT_TRUE(check(256, IdType::kUint8).ok());
+  EXPECT_THAT(std::string(check(257, IdType::kUint8).message()),
+              HasSubstr("spec.id_type holds ids below 256 only; shape.num_experts is 257"));
+  EXPECT_TRUE(check(32768, IdType::kInt16).ok());
+  EXPECT_FALSE(check(32769, IdType::kInt16).ok());
+  EXPECT_TRUE(check(65535, IdType::kUint16).ok());
+  EXPECT_TRUE(check(65535, IdType::kInt32).ok());
+}
+
+TEST(ReadSpec, TheSizeIsExact) {
+  const RoutingShape shape{2, 3, 64, 4, {}};
+  const ReadSpec spec{Layout::kTokensLayersK, IdType::kInt32, Fill::kZeros};
+  EXPECT_TRUE(CheckReadSpec(shape, 5, spec, 5 * 6 * 4).ok());
+  EXPECT_THAT(std::string(CheckReadSpec(shape, 5, spec, 119).message()),
+              HasSubstr("out must hold 5 rows of 24 bytes; it holds 119 bytes"));
+  EXPECT_FALSE(CheckReadSpec(shape, 5, spec, 121).ok());
+  EXPECT_FALSE(CheckReadSpec(shape, -1, spec, 0).ok());
+  // 2^61 rows of 24 bytes are 0 modulo 2^64.
+  EXPECT_FALSE(CheckReadSpec(shape, std::int64_t{1} << 61, spec, 0).ok());
+}
+
+// Through the C ABI the enums are integers.
+TEST(ReadSpec, UnknownNumbersAreRefused) {
+  const RoutingShape shape{1, 1, 64, 4, {}};
+  EXPECT_FALSE(
+      CheckReadSpec(shape, 0, {static_cast<Layout>(2), IdType::kInt16, Fill::kZeros}, 0).ok());
+  EXPECT_FALSE(
+      CheckReadSpec(shape, 0, {Layout::kTokensLayersK, static_cast<IdType>(5), Fill::kZeros}, 0)
+          .ok());
+  EXPECT_FALSE(
+      CheckReadSpec(shape, 0, {Layout::kTokensLayersK, IdType::kInt16, static_cast<Fill>(3)}, 0)
+          .ok());
+  EXPECT_EQ(IdBytes(static_cast<IdType>(9)), 0u);
+}
+
+TEST(Rows, WriteFillsMissingRows) {
+  Rows rows;
+  rows.shape = {1, 2, 64, 4, {}};
+  rows.infos = {{1, 1, Reason::kNone, Provenance::kHere}, {}};
+  rows.ids = {5, 6, 0, 0};
+  std::vector<std::uint8_t> out(8);
+  ASSERT_TRUE(rows.Write({}, out).ok());
+  const std::int16_t wanted[] = {5, 6, -1, -1};
+  EXPECT_EQ(std::memcmp(out.data(), wanted, sizeof(wanted)), 0);
+  out.resize(7);
+  EXPECT_FALSE(rows.Write({}, out).ok());
+  rows.ids.resize(3);
+  out.resize(8);
+  EXPECT_FALSE(rows.Write({}, out).ok()) << "ids that the infos promise are not there";
+}
+
+}  // namespace
+}  // namespace waymark
