@@ -27,17 +27,20 @@ void PagePool::Give(PageIndex page) {
 void PagePool::PushLru(PageIndex page) {
   PageHot& hot = hot_[page];
   hot.in_lru = true;
-  hot.lru_prev = lru_tail_;
+  hot.lru_bound = hot.bindings > 0;
+  Lru& lru = lru_[hot.lru_bound ? 1 : 0];
+  hot.lru_prev = lru.tail;
   hot.lru_next = kNoPage;
-  (lru_tail_ == kNoPage ? lru_head_ : hot_[lru_tail_].lru_next) = page;
-  lru_tail_ = page;
+  (lru.tail == kNoPage ? lru.head : hot_[lru.tail].lru_next) = page;
+  lru.tail = page;
 }
 
 void PagePool::UnlinkLru(PageIndex page) {
   PageHot& hot = hot_[page];
+  Lru& lru = lru_[hot.lru_bound ? 1 : 0];
   hot.in_lru = false;
-  (hot.lru_prev == kNoPage ? lru_head_ : hot_[hot.lru_prev].lru_next) = hot.lru_next;
-  (hot.lru_next == kNoPage ? lru_tail_ : hot_[hot.lru_next].lru_prev) = hot.lru_prev;
+  (hot.lru_prev == kNoPage ? lru.head : hot_[hot.lru_prev].lru_next) = hot.lru_next;
+  (hot.lru_next == kNoPage ? lru.tail : hot_[hot.lru_next].lru_prev) = hot.lru_prev;
 }
 
 }  // namespace waymark

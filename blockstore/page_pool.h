@@ -29,7 +29,8 @@ struct PageHot {
   std::uint16_t referenced = 0;  // of them: those whose block has users
   bool indexed : 1 = false;      // it is in the key index
   bool has_wants : 1 = false;    // it was sealed with a key
-  bool in_lru : 1 = false;
+  bool in_lru : 1 = false;       // listed as one that may be evicted
+  bool lru_bound : 1 = false;    // in which list: of those that a block is bound to
   bool free : 1 = false;
 };
 static_assert(sizeof(PageHot) == 32);
@@ -56,11 +57,14 @@ class PagePool {
   // REQUIRES: taken, and held by nobody.
   void Give(PageIndex page);
 
-  // Pages that may be evicted, least recently pushed first. A page pinned since may still be
-  // listed.
+  // Pages that may be evicted, least recently pushed first; a page pinned since may still be
+  // listed. Those that only the key index holds go before those that a block is bound to: the KV of
+  // the latter is still there to be hit, so a store with as many pages as blocks keeps its rows.
   void PushLru(PageIndex page);
   void UnlinkLru(PageIndex page);
-  [[nodiscard]] PageIndex LruHead() const { return lru_head_; }
+  [[nodiscard]] PageIndex LruHead() const {
+    return lru_[0].head != kNoPage ? lru_[0].head : lru_[1].head;
+  }
 
   [[nodiscard]] std::uint32_t in_use() const { return in_use_; }
   [[nodiscard]] std::uint32_t in_use_peak() const { return in_use_peak_; }
@@ -73,8 +77,10 @@ class PagePool {
   std::vector<PageHot> hot_;
   std::vector<PageCold> cold_;
   PageIndex free_head_ = kNoPage;
-  PageIndex lru_head_ = kNoPage;
-  PageIndex lru_tail_ = kNoPage;
+  struct Lru {
+    PageIndex head = kNoPage;
+    PageIndex tail = kNoPage;
+  } lru_[2];  // [bound]
   std::atomic<std::uint32_t> next_fresh_{0};
   std::uint32_t in_use_ = 0;
   std::uint32_t in_use_peak_ = 0;

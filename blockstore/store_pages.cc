@@ -33,9 +33,11 @@ void RoutingStore::Impl::Review(PageIndex page) {
     pool_.Give(page);
     return;
   }
-  if (hot.referenced > 0) {
-    if (hot.in_lru) pool_.UnlinkLru(page);
-  } else if (bound_or_indexed && hot.snapshots == 0 && hot.pins == 0 && !hot.in_lru) {
+  if (hot.in_lru && (hot.referenced > 0 || hot.lru_bound != (hot.bindings > 0))) {
+    pool_.UnlinkLru(page);
+  }
+  if (hot.referenced == 0 && bound_or_indexed && hot.snapshots == 0 && hot.pins == 0 &&
+      !hot.in_lru) {
     pool_.PushLru(page);
   }
 }

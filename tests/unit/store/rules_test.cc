@@ -351,6 +351,20 @@ TEST(Eviction, UnreferencedPagesGoFirstLeastRecentlyUsed) {
   EXPECT_EQ(d.store().GetStats().evictions, 2u);
 }
 
+TEST(Eviction, PagesThatOnlyTheIndexHoldsGoBeforeThoseOfCachedBlocks) {
+  StoreOptions options = StoreDriver::Options();
+  options.num_pages = 3;
+  StoreDriver d(options);
+  d.Step(1, {Bind(1), Seal(1, 71, 1), Bind(2), Seal(2, 72, 1), Release(1), Release(2)},
+         d.Slots({1, 2}, 0, 8), {1, 2, 3, 4, 5, 6, 7, 8});
+  // Block 2 is bound again: the page of key 72 is held by the index alone, and used last.
+  d.Step(2, {Bind(2)}, {8}, {20});
+  d.Step(3, {Bind(3)}, {12}, {30});
+  EXPECT_EQ(d.Read({1}, 0, 4), "1@1 2@1 3@1 4@1");
+  d.Step(4, {Bind(4, 71), Bind(5, 72)}, {}, {});
+  EXPECT_EQ(d.Read({4, 5}, 3, 5), "#4@1 x");
+}
+
 // ---- stamps that wrap
 
 TEST(Base, AVersionRunTableThatIsFullStartsANewBase) {
