@@ -4,6 +4,7 @@
 #ifndef WAYMARK_ADAPTERS_REFERENCE_PAGED_KV_H_
 #define WAYMARK_ADAPTERS_REFERENCE_PAGED_KV_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -15,7 +16,8 @@ class PagedKv {
   // Room for `num_blocks` blocks of `block_tokens` tokens in each of `num_layers` layers, zeroed.
   // All arguments > 0.
   PagedKv(int num_layers, int num_heads, int head_dim, int num_blocks, int block_tokens)
-      : head_dim_(head_dim),
+      : num_layers_(num_layers),
+        head_dim_(head_dim),
         num_blocks_(num_blocks),
         block_tokens_(block_tokens),
         block_floats_(int64_t{num_heads} * head_dim * block_tokens),
@@ -35,11 +37,22 @@ class PagedKv {
     return values_.data() + Block(layer, block) + int64_t{head} * head_dim_ * block_tokens_;
   }
 
+  // `destination` gets the keys and values of every token of `source`, in all layers.
+  void CopyBlock(int64_t source, int64_t destination) {
+    for (int layer = 0; layer < num_layers_; ++layer) {
+      std::copy_n(keys_.data() + Block(layer, source), block_floats_,
+                  keys_.data() + Block(layer, destination));
+      std::copy_n(values_.data() + Block(layer, source), block_floats_,
+                  values_.data() + Block(layer, destination));
+    }
+  }
+
  private:
   int64_t Block(int layer, int64_t block) const {
     return (int64_t{layer} * num_blocks_ + block) * block_floats_;
   }
 
+  int num_layers_;
   int head_dim_;
   int num_blocks_;
   int block_tokens_;

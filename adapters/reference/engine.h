@@ -1,0 +1,215 @@
+// The embedded engine: serves requests with the small MoE model and keeps the route of every token.
+//
+// It does what engines with a paged KV cache do: continuous batching, chunked prefill, prefix
+// caching over full blocks (prompt and generation), preemption by recomputation when blocks run
+// short, several samples a prompt, and graph padding. Its KV blocks come from a BlockAllocator,
+// whose store holds the routes; a CaptureSession takes them out of the forward. The model is
+// batch-invariant, so recomputing a finished sequence from scratch (RecomputeRoutes) tells whether
+// each stored row is right.
+//
+// Threads: one, the caller's, beside the store's landing thread.
+#ifndef WAYMARK_ADAPTERS_REFERENCE_ENGINE_H_
+#define WAYMARK_ADAPTERS_REFERENCE_ENGINE_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "adapters/reference/moe_model.h"
+#include "adapters/reference/request.h"
+#include "adapters/reference/row_collector.h"
+#include "blockstore/block_allocator.h"
+#include "blockstore/stats.h"
+#include "plugin/capture_session.h"
+#include "plugin/self_test.h"
+
+namespace waymark::reference {
+
+// How the samples of one request come to share the blocks of their prompt.
+enum class ShareBy {
+  kPrefixHit,  // each is a sequence of its own that hits what the first one sealed
+  kFork,  // the first computes the prompt; the others share its full blocks, copy the partial one
+};
+
+struct EngineOptions {
+  // The pool.
+  int block_tokens = 16;   // tokens of a KV block
+  int page_tokens = 0;     // rows of a page, a divisor of block_tokens; 0 = one page a block
+  int num_blocks = 1024;   // KV blocks, >= 1
+  uint32_t num_pages = 0;  // pages of the store; 0 = two for every page of every block
+  // The scheduler.
+  int max_batched_tokens = 256;  // tokens of one step, >= 1
+  int max_running = 64;          // sequences with blocks, >= 1
+  int max_chunk = 0;             // prompt tokens of one sequence in one step; 0 = no limit
+  int pad_to = 8;                // the forward runs a multiple of so many rows, >= 1
+  bool prefix_caching = true;
+  // A hit must have its routes: blocks whose rows are missing are computed again.
+  bool clip_to_covered = false;
+  // A prompt that is cached to its last token computes that token again in the shared block,
+  // instead of the whole last block in one of its own.
+  bool recompute_in_place = false;
+  ShareBy share_by = ShareBy::kPrefixHit;
+  // Capture.
+  int num_buffers = 8;             // steps whose routes may be on their way, 1 .. 16
+  std::vector<int> silent_layers;  // captured layers whose router does not report; for self-tests
+  Landing landing = Landing::kThread;
+  int landing_lag = 0;  // Landing::kCaller: submitted steps that are left unlanded, < num_buffers
+  FlightSink* flight = nullptr;  // records the store; the caller's, outlives the engine
+  // Disturbances for tests, as probabilities a step; drawn from `seed`.
+  double preempt_rate = 0;  // a running sequence loses its blocks
+  double drop_rate = 0;     // a step's routes do not come
+  double cancel_rate = 0;   // a step is called off after it was begun, and run again
+  uint64_t seed = 1;
+};
+
+struct EngineStats {
+  uint64_t steps = 0;              // forwards
+  uint64_t requests_finished = 0;  // samples
+  uint64_t computed_tokens = 0;    // rows that a forward computed, padding not counted
+  uint64_t prefix_hit_tokens = 0;  // rows that no forward had to compute
+  uint64_t forked_tokens = 0;      // of them: shared or copied at a fork
+  uint64_t generated_tokens = 0;   // sampled
+  uint64_t preemptions = 0;
+  uint64_t dropped_steps = 0;    // by drop_rate
+  uint64_t cancelled_steps = 0;  // by cancel_rate
+  // What capture costs the engine's thread: BeginStep and Submit of each step, in nanoseconds.
+  LatencyHistogram capture_time;
+  uint64_t capture_nanoseconds = 0;  // all of it
+};
+
+class Engine {
+ public:
+  // `model` is the caller's and must outlive the engine. InvalidArgument naming the option, its
+  // rule and its value; else as BlockAllocator::Create and CaptureSession::Create.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Engine>> Create(const MoeModel* model,
+                                                                      const EngineOptions& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Queues a request and returns the id of its first sample; sample i has this id + i.
+  // InvalidArgument: an empty prompt, a token out of range, a count below 1, or a sequence that
+  // could never fit the pool or the model.
+  [[nodiscard]] absl::StatusOr<uint64_t> Add(const Request& request);
+
+  // Schedules and runs one step. False, and nothing done, when no request is queued or running.
+  // Errors are internal ones (a refused event, a read that failed): the engine is then of no use.
+  [[nodiscard]] absl::StatusOr<bool> Step();
+  // Steps until everything queued is finished and read.
+  [[nodiscard]] absl::Status RunAll();
+  // What has been finished and read since the last call.
+  [[nodiscard]] std::vector<FinishedRequest> TakeFinished() { return collector_.Take(); }
+
+  // From the next step on, rows come from `model` (same shape, the caller's, outlives the engine),
+  // as the next version. Running sequences keep the tokens and routes they have and compute their
+  // KV again. InvalidArgument when the shape differs.
+  [[nodiscard]] absl::Status UpdateWeights(const MoeModel* model);
+  // Number of the weights in use; the first are 1.
+  [[nodiscard]] uint64_t version() const { return version_; }
+
+  // Runs one forward of `rows` rows that is no step and names every layer that does not capture as
+  // it should. Errors as waymark::RunSelfTest.
+  [[nodiscard]] absl::StatusOr<SelfTestReport> SelfTest(int rows);
+
+  [[nodiscard]] const EngineStats& stats() const { return stats_; }
+  [[nodiscard]] const EngineOptions& options() const { return options_; }
+  [[nodiscard]] BlockAllocator& pool() { return *pool_; }
+  [[nodiscard]] CaptureSession& session() { return *session_; }
+  // Requests queued or running.
+  [[nodiscard]] size_t unfinished() const { return waiting_.size() + running_.size(); }
+
+ private:
+  // One sample on its way. Waiting: no blocks. Running: blocks for rows [0, computed) and more.
+  struct Sequence {
+    uint64_t id = 0;
+    std::vector<int32_t> tokens;
+    int prompt_tokens = 0;
+    int max_new_tokens = 0;
+    SamplingOptions sampling;
+    bool wants_routing = true;
+    int samples_to_fork = 0;  // samples id + 1 .. id + n begin when the prompt has been computed
+    int computed = 0;         // rows whose KV is in `blocks`
+    int planned = 0;          // rows of the coming step
+    std::vector<BlockId> blocks;
+    std::vector<BlockKey> keys;  // of the full blocks of `tokens`
+    size_t sealed = 0;           // leading blocks that have been sealed
+    // From a fork until a step is begun the store has not heard of the copy in the last block; what
+    // it knows of those rows lies here.
+    BlockId fork_source;
+    int64_t prefix_hit_tokens = 0;
+    int preemptions = 0;
+  };
+  using SequencePtr = std::unique_ptr<Sequence>;
+
+  // The flat arrays of one forward.
+  struct Batch {
+    std::vector<int32_t> tokens, positions, sequences;
+    std::vector<int64_t> slots;                   // [padded rows]
+    size_t rows = 0;                              // without padding
+    std::vector<std::vector<int32_t>> block_ids;  // per scheduled sequence
+    std::vector<std::span<const int32_t>> tables;
+    std::vector<int32_t> logit_rows;  // the last row of each sequence that samples
+    std::vector<Sequence*> sampled;   // the sequence of each logit row
+    std::vector<float> logits;
+  };
+
+  Engine(const MoeModel* model, const EngineOptions& options, std::unique_ptr<BlockAllocator> pool,
+         std::unique_ptr<CaptureSession> session);
+
+  [[nodiscard]] bool Chance(double probability);
+
+  // Scheduling, before the step is begun.
+  absl::Status Schedule();
+  absl::Status PlanRunning(int& budget, bool& preempted);
+  absl::Status Admit(int& budget);
+  [[nodiscard]] int RowsWanted(const Sequence& sequence, int budget) const;
+  // Blocks for rows [0, rows); false, and nothing changed, when there are too few.
+  [[nodiscard]] bool Grow(Sequence& sequence, int rows);
+  absl::Status SealFullBlocks(Sequence& sequence);
+  absl::Status Preempt(size_t index);
+  absl::Status ReleaseBlocks(Sequence& sequence);
+
+  // Running a step that was scheduled.
+  void BuildBatch();
+  absl::Status BeginStep(bool& begun);
+  absl::Status EndStep(bool begun);
+  absl::Status Forward(const CaptureView& view);
+  absl::Status Advance();
+  [[nodiscard]] bool IsDone(const Sequence& sequence) const;
+  absl::Status Fork(Sequence& parent, std::span<const float> logits);
+  absl::Status Finish(Sequence& sequence, std::span<const BlockId> blocks);
+  absl::Status AwaitBuffer();
+  void LandAllBut(int steps);
+
+  const MoeModel* model_;
+  const EngineOptions options_;
+  std::unique_ptr<BlockAllocator> pool_;
+  std::unique_ptr<CaptureSession> session_;  // after pool_: it must not outlive the store
+  RowCollector collector_;                   // snapshots may outlive the store
+  PagedKv kv_;
+  ForwardScratch scratch_;
+  std::deque<SequencePtr> waiting_;
+  std::vector<SequencePtr> running_;  // in order of admission
+  Batch batch_;
+  std::vector<std::vector<int32_t>> handed_over_;  // per captured layer, ids of one forward
+  std::vector<LayerRouting> routing_;
+  uint64_t step_ = 0;
+  uint64_t version_ = 1;
+  uint64_t next_id_ = 1;
+  uint64_t draws_ = 0;
+  uint64_t begin_nanoseconds_ = 0;  // of the step that is running
+  int unlanded_ = 0;                // Landing::kCaller: steps submitted and not landed
+  EngineStats stats_;
+};
+
+// The name of the module that captured layer `layer` belongs to, as reports show it.
+[[nodiscard]] std::string RouterName(const MoeModelConfig& config, int layer);
+
+}  // namespace waymark::reference
+
+#endif  // WAYMARK_ADAPTERS_REFERENCE_ENGINE_H_

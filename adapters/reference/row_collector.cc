@@ -1,0 +1,75 @@
+#include "adapters/reference/row_collector.h"
+
+#include <utility>
+
+#include "absl/status/statusor.h"
+
+namespace waymark::reference {
+
+void RowCollector::AddPart(uint64_t id, Snapshot snapshot) {
+  entries_[id].parts.push_back(std::move(snapshot));
+}
+
+void RowCollector::AddLast(FinishedRequest request, Snapshot snapshot) {
+  Entry& entry = entries_[request.id];
+  entry.parts.push_back(std::move(snapshot));
+  entry.last = true;
+  entry.request = std::move(request);
+}
+
+void RowCollector::AddWithoutRows(FinishedRequest request) {
+  done_.push_back(std::move(request));
+}
+
+absl::Status RowCollector::ReadFront(Entry& entry) {
+  absl::StatusOr<Rows> rows = entry.parts.front().ReadRows();
+  if (!rows.ok()) return rows.status();
+  entry.parts.pop_front();
+  if (entry.any) {
+    // The earlier part first: its rows are the ones that the request's tokens were sampled with.
+    rows = Join(entry.joined, *rows);
+    if (!rows.ok()) return rows.status();
+  }
+  entry.joined = *std::move(rows);
+  entry.any = true;
+  return absl::OkStatus();
+}
+
+absl::Status RowCollector::Poll() {
+  for (auto it = entries_.begin(); it != entries_.end();) {
+    Entry& entry = it->second;
+    while (!entry.parts.empty() && entry.parts.front().Ready()) {
+      if (absl::Status status = ReadFront(entry); !status.ok()) return status;
+    }
+    if (!entry.last || !entry.parts.empty()) {
+      ++it;
+      continue;
+    }
+    entry.request.rows = std::move(entry.joined);
+    done_.push_back(std::move(entry.request));
+    it = entries_.erase(it);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RowCollector::Drain(std::chrono::nanoseconds timeout) {
+  for (auto& [id, entry] : entries_) {
+    for (const Snapshot& part : entry.parts) {
+      if (absl::Status status = part.Wait(timeout); !status.ok()) return status;
+    }
+  }
+  return Poll();
+}
+
+std::vector<FinishedRequest> RowCollector::Take() {
+  return std::exchange(done_, {});
+}
+
+bool RowCollector::waiting() const {
+  for (const auto& [id, entry] : entries_) {
+    if (!entry.parts.empty()) return true;
+  }
+  return false;
+}
+
+}  // namespace waymark::reference

@@ -1,0 +1,58 @@
+// RowCollector: the readers' side of the embedded engine. It holds the snapshots of preempted and
+// finished requests until they can be read, joins those of one request in the order in which they
+// were taken, and gives the finished requests out with their rows.
+//
+// Snapshots pin pages, so they are read and given back as soon as they are ready, not when their
+// request is done. Not thread-safe: the engine's thread.
+#ifndef WAYMARK_ADAPTERS_REFERENCE_ROW_COLLECTOR_H_
+#define WAYMARK_ADAPTERS_REFERENCE_ROW_COLLECTOR_H_
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "adapters/reference/request.h"
+#include "blockstore/snapshot.h"
+
+namespace waymark::reference {
+
+class RowCollector {
+ public:
+  // Rows of request `id` that it will lose: a preemption, a change of weights.
+  void AddPart(uint64_t id, Snapshot snapshot);
+  // The last part of `request`, whose `rows` are filled in before it is given out.
+  void AddLast(FinishedRequest request, Snapshot snapshot);
+  // A request whose rows nobody wants: given out as it is.
+  void AddWithoutRows(FinishedRequest request);
+
+  // Reads what is ready. Errors: those of Snapshot::ReadRows and Join.
+  [[nodiscard]] absl::Status Poll();
+  // Reads everything, waiting for landing. DeadlineExceeded when a snapshot is not ready after
+  // `timeout`.
+  [[nodiscard]] absl::Status Drain(std::chrono::nanoseconds timeout);
+  // The requests finished since the last call whose rows have been read, in that order.
+  [[nodiscard]] std::vector<FinishedRequest> Take();
+  // Whether a part waits to be read.
+  [[nodiscard]] bool waiting() const;
+
+ private:
+  struct Entry {
+    std::deque<Snapshot> parts;  // taken and not read yet, oldest first
+    Rows joined;
+    bool any = false;   // joined holds something
+    bool last = false;  // `request` is set, and nothing comes after `parts`
+    FinishedRequest request;
+  };
+
+  absl::Status ReadFront(Entry& entry);
+
+  std::map<uint64_t, Entry> entries_;
+  std::vector<FinishedRequest> done_;
+};
+
+}  // namespace waymark::reference
+
+#endif  // WAYMARK_ADAPTERS_REFERENCE_ROW_COLLECTOR_H_

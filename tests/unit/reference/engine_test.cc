@@ -1,0 +1,473 @@
+// The embedded engine against its own model: every row of every finished request equals a
+// recomputation from scratch, through prefix hits, forks, eviction, preemption, drops and new
+// weights.
+#include "adapters/reference/engine.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace waymark::reference {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A model small enough that thousands of requests fit into a test.
+MoeModel TinyModel(uint64_t seed = 1) {
+  MoeModelConfig config;
+  config.num_layers = 4;
+  config.num_dense_layers = 1;
+  config.model_width = 32;
+  config.num_heads = 2;
+  config.num_experts = 12;
+  config.top_k = 3;
+  config.expert_width = 8;
+  config.dense_width = 16;
+  config.max_positions = 256;
+  config.weight_seed = seed;
+  return *MoeModel::Create(config);
+}
+
+EngineOptions SmallOptions() {
+  EngineOptions options;
+  options.block_tokens = 8;
+  options.num_blocks = 256;
+  options.max_batched_tokens = 64;
+  options.landing = Landing::kCaller;
+  return options;
+}
+
+// What a comparison of finished requests with recomputation found.
+struct Verdict {
+  int64_t rows = 0;
+  int64_t wrong = 0;
+  std::array<int64_t, kNumReasons> missing{};
+  int64_t hits = 0;
+  int preemptions = 0;
+  std::string first_wrong;
+
+  int64_t all_missing() const {
+    int64_t sum = 0;
+    for (const int64_t count : missing)
+      sum += count;
+    return sum;
+  }
+};
+
+// `models[v - 1]` has the weights of version v.
+Verdict Compare(const std::vector<const MoeModel*>& models,
+                const std::vector<FinishedRequest>& requests) {
+  Verdict verdict;
+  for (const FinishedRequest& request : requests) {
+    const auto rows = static_cast<int64_t>(request.tokens.size()) - 1;
+    EXPECT_EQ(request.rows.first, 0);
+    EXPECT_EQ(request.rows.size(), rows) << "request " << request.id;
+    std::map<uint64_t, std::vector<int32_t>> truth;
+    const size_t row_ids = request.rows.shape.row_ids();
+    for (int64_t row = 0; row < std::min(rows, request.rows.size()); ++row) {
+      ++verdict.rows;
+      const RowInfo& info = request.rows.infos[static_cast<size_t>(row)];
+      if (!info.valid()) {
+        ++verdict.missing[static_cast<size_t>(info.reason)];
+        continue;
+      }
+      std::vector<int32_t>& routes = truth[info.version];
+      if (routes.empty()) routes = *RecomputeRoutes(*models.at(info.version - 1), request.tokens);
+      const std::span<const uint8_t> ids = request.rows.row(row);
+      bool same = true;
+      for (size_t i = 0; i < row_ids; ++i) {
+        same = same && ids[i] == routes[static_cast<size_t>(row) * row_ids + i];
+      }
+      if (same) continue;
+      if (verdict.wrong++ == 0) {
+        verdict.first_wrong = "request " + std::to_string(request.id) + " row " +
+                              std::to_string(row) + " of " + std::to_string(rows);
+      }
+    }
+    verdict.hits += request.prefix_hit_tokens;
+    verdict.preemptions += request.preemptions;
+  }
+  return verdict;
+}
+
+// Groups of samples over a few shared openings, then further turns of every conversation.
+class Workload {
+ public:
+  Workload(uint64_t seed, int groups, int samples, int turns)
+      : seed_(seed), groups_(groups), samples_(samples), turns_(turns) {}
+
+  // Runs everything; finished requests of all turns in the order in which they finished.
+  std::vector<FinishedRequest> Run(Engine& engine) {
+    std::vector<FinishedRequest> all;
+    for (int g = 0; g < groups_; ++g) {
+      Request request = Continue(Text(Draw() % 2, 24), Draw() % 20);
+      request.samples = samples_;
+      AddTo(engine, request, 1);
+    }
+    for (bool more = true; more;) {
+      absl::StatusOr<bool> stepped = engine.Step();
+      EXPECT_TRUE(stepped.ok()) << stepped.status().ToString();
+      if (!stepped.ok()) return all;
+      more = *stepped;
+      if (on_step) on_step(engine);
+      if (!more) {
+        const absl::Status status = engine.RunAll();
+        EXPECT_TRUE(status.ok()) << status.ToString();
+      }
+      for (FinishedRequest& finished : engine.TakeFinished()) {
+        const int turn = turns_of_[finished.id];
+        if (turn < turns_) {
+          AddTo(engine, Continue(finished.tokens, 1 + Draw() % 20), turn + 1);
+          more = true;
+        }
+        all.push_back(std::move(finished));
+      }
+    }
+    return all;
+  }
+
+  std::function<void(Engine&)> on_step;
+
+ private:
+  uint64_t Draw() { return Mix64(seed_ * 1000003 + draws_++); }
+
+  static std::vector<int32_t> Text(uint64_t topic, size_t size) {
+    std::vector<int32_t> tokens = {kBeginToken};
+    for (size_t i = 0; i < size; ++i) {
+      tokens.push_back(static_cast<int32_t>(Mix64(topic * 77 + i) % 256));
+    }
+    return tokens;
+  }
+
+  Request Continue(std::vector<int32_t> tokens, uint64_t size) {
+    Request request;
+    request.prompt = std::move(tokens);
+    for (uint64_t i = 0; i < size; ++i)
+      request.prompt.push_back(static_cast<int32_t>(Draw() % 256));
+    request.max_new_tokens = 1 + static_cast<int>(Draw() % 24);
+    request.sampling = {1.0f, Draw()};
+    return request;
+  }
+
+  void AddTo(Engine& engine, const Request& request, int turn) {
+    absl::StatusOr<uint64_t> id = engine.Add(request);
+    ASSERT_TRUE(id.ok()) << id.status().ToString();
+    for (int i = 0; i < request.samples; ++i)
+      turns_of_[*id + static_cast<uint64_t>(i)] = turn;
+  }
+
+  uint64_t seed_;
+  int groups_, samples_, turns_;
+  uint64_t draws_ = 0;
+  std::map<uint64_t, int> turns_of_;
+};
+
+std::unique_ptr<Engine> MakeEngine(const MoeModel& model, const EngineOptions& options) {
+  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(&model, options);
+  EXPECT_TRUE(engine.ok()) << engine.status().ToString();
+  return *std::move(engine);
+}
+
+TEST(Engine, EveryRowEqualsRecomputation) {
+  const MoeModel model = TinyModel();
+  const std::unique_ptr<Engine> engine = MakeEngine(model, SmallOptions());
+  const std::vector<FinishedRequest> requests = Workload(1, 6, 4, 3).Run(*engine);
+  ASSERT_EQ(requests.size(), 72u);
+  const Verdict verdict = Compare({&model}, requests);
+  EXPECT_EQ(verdict.wrong, 0) << verdict.first_wrong;
+  EXPECT_EQ(verdict.all_missing(), 0);
+  EXPECT_GT(verdict.rows, 2000);
+  EXPECT_GT(verdict.hits, verdict.rows / 2);
+  EXPECT_EQ(engine->stats().requests_finished, 72u);
+}
+
+TEST(Engine, TheComparisonSeesOneWrongToken) {
+  const MoeModel model = TinyModel();
+  const std::unique_ptr<Engine> engine = MakeEngine(model, SmallOptions());
+  std::vector<FinishedRequest> requests = Workload(1, 2, 2, 1).Run(*engine);
+  // As if its first block had been shared with a prompt that differs in one byte.
+  requests[0].tokens[3] ^= 1;
+  const Verdict verdict = Compare({&model}, requests);
+  EXPECT_GT(verdict.wrong, static_cast<int64_t>(requests[0].tokens.size()) / 2);
+}
+
+// Whatever the schedule, the same requests say the same and have the same routes.
+struct Variation {
+  const char* name;
+  void (*apply)(EngineOptions&);
+};
+
+class EngineVariation : public ::testing::TestWithParam<Variation> {};
+
+TEST_P(EngineVariation, ChangesNeitherTokensNorRoutes) {
+  const MoeModel model = TinyModel();
+  EngineOptions plain = SmallOptions();
+  plain.prefix_caching = false;
+  plain.num_blocks = 2048;
+  const std::unique_ptr<Engine> reference = MakeEngine(model, plain);
+  EngineOptions options = SmallOptions();
+  GetParam().apply(options);
+  const std::unique_ptr<Engine> engine = MakeEngine(model, options);
+  // One turn: later turns are made of draws in the order in which requests finish.
+  const std::vector<FinishedRequest> expected = Workload(7, 10, 4, 1).Run(*reference);
+  const std::vector<FinishedRequest> got = Workload(7, 10, 4, 1).Run(*engine);
+  EXPECT_EQ(reference->stats().prefix_hit_tokens, 0u);
+  ASSERT_EQ(got.size(), expected.size());
+  std::map<uint64_t, std::vector<int32_t>> tokens;
+  for (const FinishedRequest& request : expected)
+    tokens[request.id] = request.tokens;
+  for (const FinishedRequest& request : got)
+    EXPECT_EQ(request.tokens, tokens[request.id]);
+  const Verdict verdict = Compare({&model}, got);
+  EXPECT_EQ(verdict.wrong, 0) << verdict.first_wrong;
+  EXPECT_EQ(verdict.all_missing(), 0);
+  if (options.preempt_rate > 0 || options.num_blocks < 32) {
+    EXPECT_GT(verdict.preemptions, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, EngineVariation,
+    ::testing::Values(
+        Variation{"Plain", [](EngineOptions&) {}},
+        Variation{"SmallPool", [](EngineOptions& o) { o.num_blocks = 14; }},
+        Variation{"SmallPoolFork",
+                  [](EngineOptions& o) { o.num_blocks = 14, o.share_by = ShareBy::kFork; }},
+        Variation{"Chunks", [](EngineOptions& o) { o.max_chunk = 5; }},
+        Variation{"TinySteps", [](EngineOptions& o) { o.max_batched_tokens = 7; }},
+        Variation{"Fork", [](EngineOptions& o) { o.share_by = ShareBy::kFork; }},
+        Variation{"Preempt", [](EngineOptions& o) { o.preempt_rate = 0.3; }},
+        Variation{"PreemptFork",
+                  [](EngineOptions& o) { o.preempt_rate = 0.3, o.share_by = ShareBy::kFork; }},
+        Variation{"Cancel", [](EngineOptions& o) { o.cancel_rate = 0.3; }},
+        Variation{"RecomputeInPlace", [](EngineOptions& o) { o.recompute_in_place = true; }},
+        Variation{"SmallPages", [](EngineOptions& o) { o.page_tokens = 2; }},
+        Variation{"Clip", [](EngineOptions& o) { o.clip_to_covered = true; }},
+        Variation{"LandingLate", [](EngineOptions& o) { o.landing_lag = 5; }},
+        Variation{"LandingThread", [](EngineOptions& o) { o.landing = Landing::kThread; }}),
+    [](const ::testing::TestParamInfo<Variation>& param) { return std::string(param.param.name); });
+
+// Randomly drawn engines and workloads. WAYMARK_SEED starts elsewhere, WAYMARK_ENGINE_RUNS runs
+// more.
+TEST(Engine, RandomSchedulesAreNeverWrong) {
+  const char* seed_text = std::getenv("WAYMARK_SEED");
+  const char* runs_text = std::getenv("WAYMARK_ENGINE_RUNS");
+  const uint64_t first = seed_text != nullptr ? std::strtoull(seed_text, nullptr, 10) : 1;
+  const uint64_t runs = runs_text != nullptr ? std::strtoull(runs_text, nullptr, 10) : 40;
+  const MoeModel model = TinyModel();
+  const MoeModel second = TinyModel(2);
+  for (uint64_t seed = first; seed < first + runs; ++seed) {
+    SCOPED_TRACE("WAYMARK_SEED=" + std::to_string(seed));
+    uint64_t draws = 0;
+    const auto draw = [&](uint64_t limit) { return Mix64(seed * 31337 + draws++) % limit; };
+    EngineOptions options = SmallOptions();
+    options.seed = seed;
+    options.block_tokens = draw(2) != 0 ? 8 : 4;
+    options.page_tokens = draw(2) != 0 ? 0 : 4;
+    options.num_blocks = 128 / options.block_tokens + static_cast<int>(draw(64));
+    options.max_batched_tokens = 8 + static_cast<int>(draw(100));
+    options.max_running = 1 + static_cast<int>(draw(20));
+    options.max_chunk = static_cast<int>(draw(3) * draw(12));
+    options.pad_to = 1 + static_cast<int>(draw(9));
+    options.prefix_caching = draw(8) != 0;
+    options.clip_to_covered = draw(2) != 0;
+    options.recompute_in_place = draw(2) != 0;
+    options.share_by = draw(2) != 0 ? ShareBy::kFork : ShareBy::kPrefixHit;
+    options.landing = draw(4) != 0 ? Landing::kCaller : Landing::kThread;
+    options.landing_lag = static_cast<int>(draw(4));
+    options.preempt_rate = draw(2) != 0 ? 0.1 : 0;
+    options.cancel_rate = draw(3) == 0 ? 0.1 : 0;
+    options.drop_rate = draw(3) == 0 ? 0.05 : 0;
+    const bool few_pages = draw(4) == 0;
+    if (few_pages) options.num_pages = static_cast<uint32_t>(options.num_blocks) * 3 / 4;
+    const bool new_weights = draw(3) == 0;
+    const std::unique_ptr<Engine> engine = MakeEngine(model, options);
+    Workload workload(seed, 1 + static_cast<int>(draw(6)), 1 + static_cast<int>(draw(4)),
+                      1 + static_cast<int>(draw(3)));
+    workload.on_step = [&](Engine& e) {
+      if (new_weights && e.version() == 1 && e.stats().steps == 20) {
+        EXPECT_TRUE(e.UpdateWeights(&second).ok());
+      }
+    };
+    const std::vector<FinishedRequest> requests = workload.Run(*engine);
+    const Verdict verdict = Compare({&model, &second}, requests);
+    EXPECT_EQ(verdict.wrong, 0) << verdict.first_wrong;
+    const int64_t capacity = verdict.missing[static_cast<size_t>(Reason::kCapacity)];
+    EXPECT_EQ(verdict.all_missing(), capacity) << "only drops and few pages lose rows";
+    const bool lossless = engine->stats().dropped_steps == 0 && !few_pages;
+    EXPECT_TRUE(!lossless || capacity == 0) << capacity << " rows";
+    if (HasFailure()) break;
+  }
+}
+
+TEST(Engine, SamplesShareTheirPromptInOneStep) {
+  const MoeModel model = TinyModel();
+  const std::unique_ptr<Engine> engine = MakeEngine(model, SmallOptions());
+  Request request;
+  request.prompt.assign(33, 'a');  // four full blocks and one token
+  request.max_new_tokens = 4;
+  request.samples = 4;
+  ASSERT_TRUE(engine->Add(request).ok());
+  ASSERT_TRUE(engine->Step().ok());
+  EXPECT_EQ(engine->stats().computed_tokens, 33u + 3u) << "the first computes, the others hit";
+  EXPECT_EQ(engine->stats().prefix_hit_tokens, 3u * 32u);
+  ASSERT_TRUE(engine->RunAll().ok());
+  const Verdict verdict = Compare({&model}, engine->TakeFinished());
+  EXPECT_EQ(verdict.wrong + verdict.all_missing(), 0) << verdict.first_wrong;
+}
+
+TEST(Engine, AForkCopiesThePartialBlock) {
+  const MoeModel model = TinyModel();
+  EngineOptions options = SmallOptions();
+  options.share_by = ShareBy::kFork;
+  const std::unique_ptr<Engine> engine = MakeEngine(model, options);
+  Request request;
+  request.prompt.assign(37, 'b');
+  request.max_new_tokens = 20;
+  request.samples = 3;
+  ASSERT_TRUE(engine->Add(request).ok());
+  ASSERT_TRUE(engine->RunAll().ok());
+  EXPECT_EQ(engine->stats().forked_tokens, 2u * 37u);
+  const std::vector<FinishedRequest> requests = engine->TakeFinished();
+  ASSERT_EQ(requests.size(), 3u);
+  EXPECT_NE(requests[0].tokens, requests[1].tokens);
+  const Verdict verdict = Compare({&model}, requests);
+  EXPECT_EQ(verdict.wrong + verdict.all_missing(), 0) << verdict.first_wrong;
+}
+
+TEST(Engine, ADroppedStepIsMissingForItsReason) {
+  const MoeModel model = TinyModel();
+  EngineOptions options = SmallOptions();
+  options.drop_rate = 0.2;
+  const std::unique_ptr<Engine> engine = MakeEngine(model, options);
+  const Verdict verdict = Compare({&model}, Workload(3, 4, 4, 2).Run(*engine));
+  EXPECT_GT(engine->stats().dropped_steps, 0u);
+  EXPECT_EQ(verdict.wrong, 0) << verdict.first_wrong;
+  EXPECT_GT(verdict.missing[static_cast<size_t>(Reason::kCapacity)], 0);
+  EXPECT_EQ(verdict.all_missing(), verdict.missing[static_cast<size_t>(Reason::kCapacity)]);
+}
+
+TEST(Engine, ClippedHitsComputeAgainWhatHasNoRoutes) {
+  const MoeModel model = TinyModel();
+  for (const bool clip : {false, true}) {
+    EngineOptions options = SmallOptions();
+    options.clip_to_covered = clip;
+    const std::unique_ptr<Engine> engine = MakeEngine(model, options);
+    Request request;
+    request.prompt.assign(40, 'c');
+    request.max_new_tokens = 2;
+    request.wants_routing = false;
+    ASSERT_TRUE(engine->Add(request).ok());
+    ASSERT_TRUE(engine->RunAll().ok());
+    ASSERT_EQ(engine->TakeFinished().size(), 1u);
+    request.wants_routing = true;
+    ASSERT_TRUE(engine->Add(request).ok());
+    ASSERT_TRUE(engine->RunAll().ok());
+    const std::vector<FinishedRequest> requests = engine->TakeFinished();
+    ASSERT_EQ(requests.size(), 1u);
+    const Verdict verdict = Compare({&model}, requests);
+    EXPECT_EQ(verdict.wrong, 0) << verdict.first_wrong;
+    EXPECT_EQ(requests[0].prefix_hit_tokens, clip ? 0 : 32);
+    // No row of these blocks was asked for, so they have no page that could say "not captured".
+    EXPECT_EQ(verdict.missing[static_cast<size_t>(Reason::kNeverWritten)], clip ? 0 : 32);
+    EXPECT_EQ(verdict.all_missing(), clip ? 0 : 32);
+  }
+}
+
+TEST(Engine, NewWeightsKeepTheRoutesThatTokensWereSampledWith) {
+  const MoeModel first = TinyModel(1);
+  const MoeModel second = TinyModel(2);
+  const std::unique_ptr<Engine> engine = MakeEngine(first, SmallOptions());
+  Request request;
+  request.prompt.assign(20, 'd');
+  request.max_new_tokens = 12;
+  request.sampling.temperature = 0;
+  ASSERT_TRUE(engine->Add(request).ok());
+  for (int i = 0; i < 5; ++i)
+    ASSERT_TRUE(engine->Step().ok());  // rows 0 .. 23
+  ASSERT_TRUE(engine->UpdateWeights(&second).ok());
+  ASSERT_TRUE(engine->RunAll().ok());
+  const std::vector<FinishedRequest> requests = engine->TakeFinished();
+  ASSERT_EQ(requests.size(), 1u);
+  const Verdict verdict = Compare({&first, &second}, requests);
+  EXPECT_EQ(verdict.wrong + verdict.all_missing(), 0) << verdict.first_wrong;
+  for (int64_t row = 0; row < requests[0].rows.size(); ++row) {
+    EXPECT_EQ(requests[0].rows.infos[static_cast<size_t>(row)].version, row < 24 ? 1u : 2u) << row;
+  }
+}
+
+TEST(Engine, ASilentLayerIsNamedAndItsRowsAreMissing) {
+  const MoeModel model = TinyModel();
+  for (const int silent : {0, 1}) {  // one writes the view, the other hands its ids over
+    EngineOptions options = SmallOptions();
+    options.silent_layers = {silent};
+    const std::unique_ptr<Engine> engine = MakeEngine(model, options);
+    absl::StatusOr<SelfTestReport> report = engine->SelfTest(16);
+    ASSERT_TRUE(report.ok()) << report.status().ToString();
+    ASSERT_EQ(report->findings.size(), 1u) << report->ToString();
+    EXPECT_EQ(report->findings[0].module, RouterName(model.config(), silent));
+    EXPECT_EQ(report->findings[0].layer_id, silent + 1);
+    EXPECT_EQ(report->findings[0].fault, LayerFault::kSilent);
+    const std::vector<FinishedRequest> requests = Workload(4, 1, 2, 1).Run(*engine);
+    const Verdict verdict = Compare({&model}, requests);
+    EXPECT_EQ(verdict.missing[static_cast<size_t>(Reason::kNotCaptured)], verdict.rows);
+    const std::vector<SilentLayer> layers = engine->session().SilentLayers();
+    ASSERT_EQ(layers.size(), 1u);
+    EXPECT_EQ(layers[0].layer, silent);
+  }
+}
+
+TEST(Engine, ASoundEnginePassesTheSelfTestAndServesAfterwards) {
+  const MoeModel model = TinyModel();
+  const std::unique_ptr<Engine> engine = MakeEngine(model, SmallOptions());
+  absl::StatusOr<SelfTestReport> report = engine->SelfTest(16);
+  ASSERT_TRUE(report.ok()) << report.status().ToString();
+  EXPECT_TRUE(report->ok()) << report->ToString();
+  const Verdict verdict = Compare({&model}, Workload(5, 2, 2, 1).Run(*engine));
+  EXPECT_EQ(verdict.wrong + verdict.all_missing(), 0) << verdict.first_wrong;
+}
+
+TEST(Engine, ImpossibleOptionsAndRequestsAreNamed) {
+  const MoeModel model = TinyModel();
+  EngineOptions options = SmallOptions();
+  options.page_tokens = 3;
+  EXPECT_THAT(std::string(Engine::Create(&model, options).status().message()),
+              HasSubstr("page_tokens must be 0 or a divisor of block_tokens, got 3"));
+  options = SmallOptions();
+  options.silent_layers = {3};
+  EXPECT_THAT(std::string(Engine::Create(&model, options).status().message()),
+              HasSubstr("silent_layers"));
+  options = SmallOptions();
+  options.num_blocks = 4;
+  const std::unique_ptr<Engine> engine = MakeEngine(model, options);
+  Request request;
+  EXPECT_THAT(std::string(engine->Add(request).status().message()), HasSubstr("prompt"));
+  request.prompt = {258};
+  EXPECT_THAT(std::string(engine->Add(request).status().message()), HasSubstr("prompt[0]"));
+  request.prompt.assign(30, 'e');
+  request.max_new_tokens = 4;
+  EXPECT_THAT(std::string(engine->Add(request).status().message()), HasSubstr("32 rows, got 33"));
+  request.max_new_tokens = 3;  // fills the pool to its last row
+  ASSERT_TRUE(engine->Add(request).ok());
+  ASSERT_TRUE(engine->RunAll().ok());
+  const Verdict verdict = Compare({&model}, engine->TakeFinished());
+  EXPECT_EQ(verdict.rows, 32);
+  EXPECT_EQ(verdict.wrong + verdict.all_missing(), 0) << verdict.first_wrong;
+  MoeModelConfig other = model.config();
+  other.top_k = 2;
+  const MoeModel narrow = *MoeModel::Create(other);
+  EXPECT_FALSE(engine->UpdateWeights(&narrow).ok());
+}
+
+}  // namespace
+}  // namespace waymark::reference
