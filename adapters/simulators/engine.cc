@@ -406,7 +406,11 @@ void Engine::Forks() {
     Announce(Event::Copy(BlockId(tail), BlockId(destination),
                          whole ? Event::kAllRows : static_cast<std::int32_t>(rows)));
     for (std::int64_t o = 0; o < bs_; ++o) {
-      if (Cell(tail, o).present && (whole || o < rows)) Cell(destination, o) = Cell(tail, o);
+      const KvCell& cell = Cell(tail, o);
+      if (!cell.present || (!whole && o >= rows)) continue;
+      Cell(destination, o) = cell;
+      // A page that two blocks share has one key, that of the block which is sealed last.
+      if (whole && options_.page_tokens < bs_) excuses_.AddKey(cell.pass.version, cell.prefix);
     }
     child->mute = r->mute;
     child->confirmed = r->confirmed;

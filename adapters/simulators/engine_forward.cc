@@ -87,8 +87,10 @@ void Engine::PlanWorkRows(const Work& work, bool failed) {
     rows_.push_back({pass, prefix, block_start});
     ++counts_.computed_tokens;
     if (failed) {
-      // A claim of another version's row, revoked: the row is gone, its KV is not.
-      if (cell.present && cell.pass.version != version_) {
+      // A claim of another version's row, or in place of one that is missing, revoked: the row is
+      // gone, and so is the word on why; its KV is not.
+      if (cell.present && (cell.pass.version != version_ || Scarce() ||
+                           excuses_.HasKey(cell.pass.version, cell.prefix))) {
         excuses_.Add(cell.pass, cell.prefix, block_start, Excuse::kCancel);
       }
       continue;

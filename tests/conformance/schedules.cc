@@ -1,0 +1,174 @@
+#include "tests/conformance/schedules.h"
+
+#include <cstdlib>
+#include <iterator>
+
+#include "adapters/simulators/hash.h"
+
+namespace waymark::conformance {
+namespace {
+
+using sim::EngineOptions;
+using sim::Rng;
+
+// Features of a random mixture: each is there in about a third of the mixtures.
+void DrawMixture(Rng& rng, EngineOptions& options, std::string& text) {
+  struct Range {
+    const char* name;
+    double low, high;  // 0, 0: a switch
+  };
+  constexpr Range kRanges[] = {
+      {"draft", .1, .9},        {"preempt", .01, .1}, {"drop", .01, .1},
+      {"cancel", .01, .1},      {"abort", .01, .05},  {"reset", .003, .02},
+      {"bump", .01, .1},        {"fork", .02, .2},    {"partial", .1, .9},
+      {"tier", .1, 1},          {"swap", .1, 1},      {"external", .05, .3},
+      {"stream", .05, .4},      {"mute", .05, .3},    {"silent", .01, .1},
+      {"rewind", .01, .2},      {"full_hit", .1, .8}, {"pad", .1, .5},
+      {"no_truncate", .1, 1},   {"late", 0, 0},       {"completion_seal", 0, 0},
+      {"blind_truncate", 0, 0}, {"guard", 0, 0},      {"ref_zero", 0, 0},
+      {"clip", 0, 0},
+  };
+  for (const Range& range : kRanges) {
+    if (!rng.Chance(.3)) continue;
+    const double span = range.high - range.low;
+    const double value =
+        range.high == 0 ? 1 : range.low + span * static_cast<double>(rng.Below(100)) / 100;
+    SetOption(options, range.name, value);
+  }
+  // A rewind is known to the scheduler at once: an engine that sees results late does not do it.
+  if (options.features.late) options.features.rewind = 0;
+  if (rng.Chance(.2)) options.stages = 2;
+  if (rng.Chance(.2)) options.page_tokens = 2;
+  if (rng.Chance(.15)) options.max_pages = static_cast<std::int32_t>(rng.Between(12, 40));
+  text = options.features.ToString() + " stages=" + std::to_string(options.stages) +
+         " page_tokens=" + std::to_string(options.page_tokens) +
+         " max_pages=" + std::to_string(options.max_pages);
+}
+
+void DrawTiming(Rng& rng, EngineOptions& options, std::string& text) {
+  sim::Timing& timing = options.timing;
+  timing.seed = rng.Next();
+  switch (rng.Below(4)) {
+    case 0:
+      timing.landing = Landing::kThread;
+      timing.behind = static_cast<std::int32_t>(rng.Below(4));
+      timing.shuffle = rng.Chance(.5);
+      text += " [thread";
+      break;
+    case 1:
+      timing.land_at_once = true;
+      text += " [at once";
+      break;
+    default:
+      if (timing.behind == 0) timing.behind = static_cast<std::int32_t>(rng.Below(5));
+      timing.shuffle = timing.shuffle || rng.Chance(.7);
+      text += " [late";
+  }
+  if (rng.Chance(.1)) options.max_steps_in_flight = static_cast<std::uint32_t>(rng.Between(3, 8));
+  // vLLM-like engines announce nothing that others build on: their news may come any time.
+  if (rng.Chance(.3)) timing.truncate_delay = static_cast<std::int32_t>(rng.Below(4));
+  text += ", behind " + std::to_string(timing.behind) + ", shuffle " +
+          std::to_string(timing.shuffle) + ", ring " + std::to_string(options.max_steps_in_flight) +
+          ", truncate delay " + std::to_string(timing.truncate_delay) + "]";
+}
+
+void Sum(const sim::CheckCounts& from, sim::CheckCounts& to) {
+  to.requests += from.requests;
+  to.rows += from.rows;
+  to.exact += from.exact;
+  to.kept += from.kept;
+  to.by_key += from.by_key;
+  to.wrong += from.wrong;
+  to.unexplained += from.unexplained;
+  for (std::size_t i = 0; i < to.missing.size(); ++i)
+    to.missing[i] += from.missing[i];
+}
+
+std::string CountsText(const sim::CheckCounts& checks) {
+  std::string text = "requests " + std::to_string(checks.requests) + ", rows " +
+                     std::to_string(checks.rows) + ", exact " + std::to_string(checks.exact) +
+                     ", kept " + std::to_string(checks.kept) + ", by key " +
+                     std::to_string(checks.by_key) + ", wrong " + std::to_string(checks.wrong) +
+                     ", unexplained " + std::to_string(checks.unexplained) + ", missing:";
+  for (int reason = 1; reason < kNumReasons; ++reason) {
+    const std::int64_t count = checks.missing[static_cast<std::size_t>(reason)];
+    if (count == 0) continue;
+    text +=
+        " " + std::string(ReasonName(static_cast<Reason>(reason))) + " " + std::to_string(count);
+  }
+  return text;
+}
+
+}  // namespace
+
+Schedule DrawSchedule(std::uint64_t seed) {
+  Schedule schedule;
+  EngineOptions& options = schedule.options;
+  options.seed = seed;
+  Rng rng(sim::Mix(seed, 0xc0f));
+  const auto scenarios = sim::Scenarios();
+  options.megatron = seed % 2 == 1;
+  const std::uint64_t turn = seed / 2 % (2 * scenarios.size());
+  std::string what;
+  if (turn < scenarios.size()) {
+    SetOptions(options, scenarios[turn].features);
+    what = scenarios[turn].name;
+  } else {
+    DrawMixture(rng, options, what);
+  }
+  options.audit = rng.Chance(.5);
+  if (options.stages > 1) options.layers = 8;
+  schedule.features = std::string(options.megatron ? "megatron" : "vllm") + " \"" + what + "\"" +
+                      (options.audit ? " audit" : "");
+  DrawTiming(rng, options, schedule.features);
+  return schedule;
+}
+
+bool Outcome::clean(const Schedule& schedule) const {
+  return error.empty() && checks.wrong == 0 && checks.unexplained == 0 && voided_rows == 0 &&
+         (schedule.options.max_pages > 0 || !scarce);
+}
+
+std::string Outcome::Describe(const Schedule& schedule) const {
+  std::string text = "seed " + std::to_string(schedule.options.seed) + ", " +
+                     std::to_string(schedule.steps) + " steps, " + schedule.features + "\n  " +
+                     CountsText(checks) + ", voided rows " + std::to_string(voided_rows) +
+                     (scarce ? ", pages were scarce" : "") + (error.empty() ? "" : "\n  " + error);
+  for (const std::string& finding : checks.findings)
+    text += "\n  " + finding;
+  return text;
+}
+
+Outcome RunSchedule(const Schedule& schedule) {
+  Outcome outcome;
+  auto engine = sim::Engine::Create(schedule.options);
+  if (!engine.ok()) {
+    outcome.error = std::string(engine.status().message());
+    return outcome;
+  }
+  (*engine)->Run(schedule.steps);
+  (*engine)->Finish();
+  outcome.checks = (*engine)->checks();
+  outcome.scarce = (*engine)->Scarce();
+  for (std::int32_t stage = 0; stage < schedule.options.stages; ++stage) {
+    outcome.voided_rows += (*engine)->StoreStats(stage).audit_voided_rows;
+  }
+  return outcome;
+}
+
+void Totals::Add(const Outcome& outcome) {
+  ++schedules;
+  Sum(outcome.checks, checks);
+}
+
+std::string Totals::ToString() const {
+  return std::to_string(schedules) + " schedules, " + std::to_string(failed) +
+         " failed: " + CountsText(checks);
+}
+
+std::uint64_t FromEnvironment(const char* name, std::uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr || *text == '\0' ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+}  // namespace waymark::conformance

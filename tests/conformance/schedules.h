@@ -1,0 +1,55 @@
+// Random schedules: one seed, one engine, features drawn from the seed. Shared by the test, the
+// long runs (waymark_schedules) and the differential test.
+#ifndef WAYMARK_TESTS_CONFORMANCE_SCHEDULES_H_
+#define WAYMARK_TESTS_CONFORMANCE_SCHEDULES_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "adapters/simulators/engine.h"
+#include "adapters/simulators/options.h"
+
+namespace waymark::conformance {
+
+struct Schedule {
+  sim::EngineOptions options;
+  std::int64_t steps = 200;
+  std::string features;  // for people: engine, scenario or mixture, timing
+};
+
+// The schedule of a seed: every named scenario in turn on both engines, and as many random
+// mixtures. Half of them land deterministically in shuffled order, the others at once or with a
+// landing thread.
+[[nodiscard]] Schedule DrawSchedule(std::uint64_t seed);
+
+// What a schedule came to.
+struct Outcome {
+  sim::CheckCounts checks;
+  std::uint64_t voided_rows = 0;  // by the audit
+  bool scarce = false;            // some store lost rows for want of pages
+  std::string error;              // the engine could not be made
+
+  // Nothing wrong, nothing unexplained, nothing voided, and pages enough where they were given.
+  [[nodiscard]] bool clean(const Schedule& schedule) const;
+  // Several lines for people.
+  [[nodiscard]] std::string Describe(const Schedule& schedule) const;
+};
+[[nodiscard]] Outcome RunSchedule(const Schedule& schedule);
+
+// Sums over many schedules.
+struct Totals {
+  std::int64_t schedules = 0;
+  std::int64_t failed = 0;
+  sim::CheckCounts checks;
+
+  void Add(const Outcome& outcome);
+  [[nodiscard]] std::string ToString() const;
+};
+
+// Unsigned number from the environment; `otherwise` where it is not set.
+[[nodiscard]] std::uint64_t FromEnvironment(const char* name, std::uint64_t otherwise);
+
+}  // namespace waymark::conformance
+
+#endif  // WAYMARK_TESTS_CONFORMANCE_SCHEDULES_H_
