@@ -335,6 +335,7 @@ CaptureCode CaptureSession::SubmitIds(StepId step, const StepIds& ids, DoneCallb
   if (code.ok() && ids.layers != impl_->shape.num_layers) {
     code = {kInvalidArgument, CaptureRule::kWrongLayers, ids.layers, impl_->shape.num_layers};
   }
+  if (code.ok() && !step.valid()) code = {kNotFound, CaptureRule::kStepNotInFlight, 0, 0};
   RowSource* source = nullptr;
   if (code.ok()) {
     source = impl_->ids_ring->Take(ids, done);
