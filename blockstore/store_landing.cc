@@ -294,7 +294,8 @@ void RoutingStore::Impl::AuditIgnored(StepRecord& record) {
     RelStep kept = 0;
     for (end = begin; end < ignored.size() && ignored[end].page == page; ++end) {
       const Stamp stamp = core_->stamp(page, ignored[end].row).Load();
-      if (!stamp.valid()) continue;
+      // Claimed again since, under other weights or for another token: nothing to compare with.
+      if (!stamp.valid() || stamp.step() >= record.relative) continue;
       std::uint8_t* const scratch = row_scratch_.data();
       Reason verdict = Reason::kNone;
       record.source->Land(ignored[end].source_row, {&scratch, 1}, {&verdict, 1});
@@ -326,11 +327,13 @@ void RoutingStore::Impl::AuditIgnored(StepRecord& record) {
 void RoutingStore::Impl::AuditSecondSeals() {
   for (;;) {
     PageCopy pair;
+    std::shared_ptr<const StepBase> base;
     {
       const MutexLock lock(mutex_);
       if (second_seals_.empty()) return;
       pair = second_seals_.back();
       second_seals_.pop_back();
+      base = base_;
     }
     AuditFinding finding;
     double sum = 0;
@@ -341,6 +344,8 @@ void RoutingStore::Impl::AuditSecondSeals() {
       const Stamp a = core_->stamp(pair.from, row).Load();
       const Stamp b = core_->stamp(pair.to, row).Load();
       if (!a.valid() || !b.valid()) continue;
+      // One of them may have been written again under other weights since.
+      if (base->VersionOf(a.step()) != base->VersionOf(b.step())) continue;
       const double agreement =
           Agreement(core_->shape, core_->row(pair.from, row), core_->row(pair.to, row));
       sum += agreement;

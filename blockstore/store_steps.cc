@@ -430,6 +430,11 @@ void RoutingStore::Impl::Rebase(std::uint64_t step) {
     if (i + 1 < runs && translate(old->runs[i + 1].first) <= kBeforeBase) continue;
     fresh->Append(translate(old->runs[i].first), old->runs[i].version);
   }
+  for (const PageCopy& pair : second_seals_) {
+    UnpinPage(pair.from);
+    UnpinPage(pair.to);
+  }
+  second_seals_.clear();
   ClearIndex();
   for (EntryIndex e = 0; e < table_.size(); ++e) {
     Entry& entry = table_.hot(e);
