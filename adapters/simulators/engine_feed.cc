@@ -2,6 +2,7 @@
 // draws.
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include "adapters/simulators/engine.h"
@@ -140,6 +141,10 @@ void Engine::Finish() {
   if (!reads_.empty() || !streams_.empty()) {
     checker_->Fail(std::to_string(reads_.size() + streams_.size()) +
                    " snapshots are not ready though all steps have ended");
+  }
+  // A step has ended before its source is given back.
+  for (int wait = 0; sources_.out() != 0 && wait < 100000; ++wait) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   if (sources_.out() != 0) {
     checker_->Fail(std::to_string(sources_.out()) + " sources were not given back");
