@@ -22,10 +22,7 @@ foreach(file IN LISTS package)
   endif()
 endforeach()
 
-set(prefix_path "${WORK_DIR}/prefix" ${PREFIX_PATH})
-run("configure" "${CMAKE_COMMAND}" -S "${FOREIGN_DIR}" -B "${WORK_DIR}/build" -G "${GENERATOR}"
-  "-DCMAKE_BUILD_TYPE=${CONFIG}" "-DCMAKE_CXX_COMPILER=${CXX_COMPILER}"
-  "-DCMAKE_PREFIX_PATH=${prefix_path}" "-DGENERATED_DIR=${GENERATED_DIR}"
-  "-DWAYMARK_LIBRARIES=${LIBRARIES}" "-DWAYMARK_EXPECTED_VERSION=${VERSION}")
+run("configure" "${CMAKE_COMMAND}" -C "${INITIAL_CACHE}" -S "${FOREIGN_DIR}" -B "${WORK_DIR}/build"
+  -G "${GENERATOR}" "-DCMAKE_BUILD_TYPE=${CONFIG}")
 run("build" "${CMAKE_COMMAND}" --build "${WORK_DIR}/build" --config "${CONFIG}")
 run("run" "${WORK_DIR}/build/foreign")
