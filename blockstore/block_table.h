@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "blockstore/digest.h"
+#include "blockstore/huge_allocator.h"
 #include "blockstore/page_pool.h"
 #include "blockstore/row_info.h"
 #include "blockstore/stamp.h"
@@ -48,8 +49,8 @@ class BlockTable {
   [[nodiscard]] EntryIndex size() const { return static_cast<EntryIndex>(hot_.size()); }
 
  private:
-  std::vector<Entry> hot_;
-  std::vector<EntryCold> cold_;
+  std::vector<Entry, HugeAllocator<Entry>> hot_;
+  std::vector<EntryCold, HugeAllocator<EntryCold>> cold_;
 };
 
 }  // namespace waymark

@@ -4,9 +4,11 @@
 #define WAYMARK_BLOCKSTORE_KEY_INDEX_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "blockstore/digest.h"
+#include "blockstore/huge_allocator.h"
 #include "blockstore/page_pool.h"
 
 namespace waymark {
@@ -24,7 +26,7 @@ class KeyIndex {
   // REQUIRES: the page has a place.
   void Erase(PageIndex page);
   [[nodiscard]] std::uint32_t size() const { return size_; }
-  [[nodiscard]] const std::vector<PageIndex>& slots() const { return slots_; }
+  [[nodiscard]] std::span<const PageIndex> slots() const { return slots_; }
 
  private:
   [[nodiscard]] std::size_t Home(const Digest128& place) const;
@@ -33,7 +35,7 @@ class KeyIndex {
   }
 
   PagePool& pool_;
-  std::vector<PageIndex> slots_;
+  std::vector<PageIndex, HugeAllocator<PageIndex>> slots_;
   std::uint32_t size_ = 0;
 };
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "blockstore/digest.h"
+#include "blockstore/huge_allocator.h"
 #include "blockstore/stamp.h"
 
 namespace waymark {
@@ -74,8 +75,8 @@ class PagePool {
   }
 
  private:
-  std::vector<PageHot> hot_;
-  std::vector<PageCold> cold_;
+  std::vector<PageHot, HugeAllocator<PageHot>> hot_;
+  std::vector<PageCold, HugeAllocator<PageCold>> cold_;
   PageIndex free_head_ = kNoPage;
   struct Lru {
     PageIndex head = kNoPage;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "blockstore/flight_sink.h"
+#include "blockstore/huge_allocator.h"
 #include "blockstore/page_memory.h"
 #include "blockstore/page_pool.h"
 #include "blockstore/shape.h"
@@ -46,13 +47,13 @@ struct StoreCore {
         page_tokens(static_cast<std::uint32_t>(routing_shape.page_tokens)),
         row_bytes(routing_shape.row_bytes()),
         memory(std::move(page_memory)),
-        stamps(new StampCell[std::size_t{pages} * page_tokens]) {}
+        stamps(std::size_t{pages} * page_tokens) {}
 
   const RoutingShape shape;
   const std::uint32_t page_tokens;
   const std::size_t row_bytes;
   PageMemory memory;
-  std::unique_ptr<StampCell[]> stamps;
+  mutable std::vector<StampCell, HugeAllocator<StampCell>> stamps;
 
   [[nodiscard]] StampCell& stamp(PageIndex page, std::uint32_t row) const {
     return stamps[std::size_t{page} * page_tokens + row];

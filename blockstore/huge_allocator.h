@@ -1,0 +1,56 @@
+// HugeAllocator: memory for tables that are looked up at random. Internal to blockstore.
+#ifndef WAYMARK_BLOCKSTORE_HUGE_ALLOCATOR_H_
+#define WAYMARK_BLOCKSTORE_HUGE_ALLOCATOR_H_
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <new>
+
+namespace waymark {
+
+// For containers that are made once. From half a huge page on, memory begins at one, and
+// transparent huge pages are asked for: a step that comes with cold caches would otherwise spend
+// most of its time on address translation. Throws std::bad_alloc, as containers expect.
+template <class T>
+class HugeAllocator {
+ public:
+  using value_type = T;
+
+  HugeAllocator() = default;
+  template <class U>
+  HugeAllocator(const HugeAllocator<U>&) {}  // NOLINT: containers rebind
+
+  [[nodiscard]] T* allocate(std::size_t count) {
+    if (count > (~std::size_t{0} - kHugePage) / sizeof(T)) throw std::bad_alloc();
+    const std::size_t bytes = Bytes(count);
+    void* const data = ::operator new (bytes, std::align_val_t{AlignOf(bytes)});
+#ifdef MADV_HUGEPAGE
+    if (bytes >= kHugePage) (void)madvise(data, bytes, MADV_HUGEPAGE);
+#endif
+    return static_cast<T*>(data);
+  }
+  void deallocate(T* data, std::size_t count) {
+    ::operator delete (data, std::align_val_t{AlignOf(Bytes(count))});
+  }
+
+  template <class U>
+  bool operator==(const HugeAllocator<U>&) const {
+    return true;
+  }
+
+ private:
+  static constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+  static std::size_t Bytes(std::size_t count) {
+    const std::size_t bytes = count * sizeof(T);
+    return bytes < kHugePage / 2 ? bytes : (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  }
+  static std::size_t AlignOf(std::size_t bytes) {
+    return bytes >= kHugePage ? kHugePage : 64;
+  }
+};
+
+}  // namespace waymark
+
+#endif  // WAYMARK_BLOCKSTORE_HUGE_ALLOCATOR_H_
