@@ -170,15 +170,6 @@ absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapshot(std::span<const 
                                                      options_.num_blocks, "), got ", block));
     }
   }
-  const auto entry_at = [&](std::int64_t part) {
-    const std::int32_t block = blocks[static_cast<std::size_t>(part / parts)].value();
-    return block < 0
-               ? kNoEntry
-               : static_cast<EntryIndex>(block) * parts_ + static_cast<EntryIndex>(part % parts);
-  };
-  constexpr std::int64_t kEntryAhead = 16;
-  constexpr std::int64_t kPageAhead = 8;
-
   const MutexLock lock(mutex_);
   SnapshotState* state = nullptr;
   if (free_states_.empty()) {
@@ -196,31 +187,49 @@ absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapshot(std::span<const 
   state->read_id = ++snapshots_;
   ++snapshots_live_;
   state->parts.resize(static_cast<std::size_t>(end - begin));
-  for (std::int64_t part = begin; part < end; ++part) {
-    if (part + kEntryAhead < end) {
-      const EntryIndex ahead = entry_at(part + kEntryAhead);
-      if (ahead != kNoEntry) __builtin_prefetch(&table_.hot(ahead));
-    }
-    if (part + kPageAhead < end) {
-      const EntryIndex ahead = entry_at(part + kPageAhead);
-      if (ahead != kNoEntry && table_.hot(ahead).page != kNoPage) {
-        __builtin_prefetch(&pool_.hot(table_.hot(ahead).page), 1);
+  // Entries and pages lie anywhere. Groups of parts go through three passes, each a group behind
+  // the one before: find the entries, copy them out, mark their pages; so that entries and pages
+  // are in the cache when they are needed.
+  constexpr std::size_t kGroup = 16;
+  const std::span<SnapshotPart> out(state->parts);
+  EntryIndex found[2][kGroup];
+  const BlockId* block = blocks.data() + begin / parts;
+  auto ordinal = static_cast<std::uint32_t>(begin % parts);
+  for (std::size_t at = 0; at < out.size() + 2 * kGroup; at += kGroup) {
+    EntryIndex* const finding = found[at / kGroup % 2];
+    const std::size_t found_end = std::min(at + kGroup, out.size());
+    for (std::size_t i = at; i < found_end; ++i) {
+      const std::int32_t id = block->value();
+      const EntryIndex e = id < 0 ? kNoEntry : static_cast<EntryIndex>(id) * parts_ + ordinal;
+      finding[i - at] = e;
+      if (e != kNoEntry) __builtin_prefetch(&table_.hot(e));
+      if (++ordinal == parts_) {
+        ordinal = 0;
+        ++block;
       }
     }
-    SnapshotPart& out = state->parts[static_cast<std::size_t>(part - begin)];
-    out = SnapshotPart{};
-    const EntryIndex e = entry_at(part);
-    if (e == kNoEntry) continue;
-    const Entry& entry = table_.hot(e);
-    if (!entry.exists) continue;
-    out.page = entry.page;
-    out.reason = entry.reason;
-    out.by_key = entry.by_key;
-    if (entry.page == kNoPage) continue;
-    PageHot& hot = pool_.hot(entry.page);
-    ++hot.snapshots;
-    const auto seen = static_cast<std::uint16_t>(std::min(page_tokens, last - part * page_tokens));
-    hot.mark = std::max(hot.mark, seen);
+    if (at < kGroup) continue;
+    const std::size_t copying = at - kGroup;
+    const EntryIndex* const entries = found[copying / kGroup % 2];
+    const std::size_t copied_end = std::min(at, out.size());
+    for (std::size_t i = copying; i < copied_end; ++i) {
+      out[i] = SnapshotPart{};
+      if (entries[i - copying] == kNoEntry) continue;
+      const Entry& entry = table_.hot(entries[i - copying]);
+      if (!entry.exists) continue;
+      out[i] = {entry.page, entry.reason, entry.by_key};
+      if (entry.page != kNoPage) __builtin_prefetch(&pool_.hot(entry.page), 1);
+    }
+    if (at < 2 * kGroup) continue;
+    const std::size_t marked_end = std::min(copying, out.size());
+    for (std::size_t i = at - 2 * kGroup; i < marked_end; ++i) {
+      if (out[i].page == kNoPage) continue;
+      PageHot& hot = pool_.hot(out[i].page);
+      ++hot.snapshots;
+      // Of the last page alone less than all rows may be seen.
+      const std::int64_t seen = i + 1 < out.size() ? page_tokens : last - (end - 1) * page_tokens;
+      hot.mark = std::max(hot.mark, static_cast<std::uint16_t>(seen));
+    }
   }
   if (core_->flight != nullptr) core_->flight->OnSnapshot(state->read_id, blocks, first, last);
   return state;
