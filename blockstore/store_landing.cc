@@ -335,6 +335,7 @@ void RoutingStore::Impl::AuditSecondSeals() {
       second_seals_.pop_back();
       base = base_;
     }
+    RunCopies();  // the engine may have made one of the two by copying since the last look
     AuditFinding finding;
     double sum = 0;
     std::uint64_t disagreements = 0;
