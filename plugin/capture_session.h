@@ -68,9 +68,9 @@ struct CaptureOptions {
   // Steps of SubmitIds that can be on their way. 0 = the store's max_steps_in_flight.
   std::int32_t num_ids_sources = 0;
   // Layers bound at once, as by BindLayer.
-  std::vector<LayerBinding> layers;
+  std::vector<LayerBinding> layers = {};
   // Null: HostTransport.
-  TransportFactory transport;
+  TransportFactory transport = {};
 };
 
 // What is counted of one layer.
