@@ -106,7 +106,7 @@ class RandomRun {
   void Go(int operations) {
     for (int i = 0; i < operations && !::testing::Test::HasFatalFailure(); ++i) {
       SCOPED_TRACE(::testing::Message() << "operation " << i);
-      switch (random_() % 16) {
+      switch (random_() % 18) {
         case 0:
         case 1:
         case 2:
@@ -143,6 +143,10 @@ class RandomRun {
           break;
         case 15:
           Step();
+          break;
+        case 16:
+        case 17:
+          SealLater();
           break;
       }
       Compare();
@@ -277,6 +281,24 @@ class RandomRun {
       ++model_.blocks[Model::Index(id.value())].references;
     }
     requests_.push_back(blocks);
+  }
+  // A block computed by itself, sealed in a later step: a twin of one that hits, or behind one that
+  // nobody uses.
+  void SealLater() {
+    const std::vector<std::uint64_t> path = Path();
+    std::vector<std::int32_t> open;
+    for (const std::vector<std::int32_t>& blocks : requests_) {
+      for (const std::int32_t block : blocks) {
+        if (model_.blocks[Model::Index(block)].sealed == 0) open.push_back(block);
+      }
+    }
+    if (open.empty()) {
+      const std::vector<std::int32_t> fresh = Allocate(1 + random_() % 2);
+      if (!fresh.empty()) requests_.push_back(fresh);
+    } else if (!path.empty()) {
+      const std::uint64_t parent = path.size() > 1 ? path[path.size() - 2] : 0;
+      Seal(open[random_() % open.size()], path.back(), parent, last_step_ + 1);
+    }
   }
   void Misuse() {
     const auto b = static_cast<std::int32_t>(random_() % static_cast<unsigned>(num_blocks_));
