@@ -1,23 +1,24 @@
-// RoutingStore: the routing rows of every KV block of an engine, and the rules that keep them right.
+// RoutingStore: the routing rows of every KV block of an engine, and the rules that keep them
+// right.
 //
-// One object per rank that stores rows. The engine tells it what happens to its KV blocks and where each
-// step's rows go (BeginStep), hands over the ids when they exist (Submit), and takes a Snapshot of a
-// finished request's blocks. Steps order everything; arrival orders nothing. The rules are in
-// docs/architecture.md, one picture each.
+// One object per rank that stores rows. The engine tells it what happens to its KV blocks and where
+// each step's rows go (BeginStep), hands over the ids when they exist (Submit), and takes a
+// Snapshot of a finished request's blocks. Steps order everything; arrival orders nothing. The
+// rules are in docs/architecture.md, one picture each.
 //
-// Threads: the *engine's thread* (one at a time) calls BeginStep, Submit, Drop, Cancel, TakeSnapshot and
-// CoveredPrefix. One *landing thread*, owned by the store (or the caller, through LandOne), copies rows
-// into pages. Snapshots are read on any thread. GetStats, TakeFindings: any thread.
+// Threads: the *engine's thread* (one at a time) calls BeginStep, Submit, Drop, Cancel,
+// TakeSnapshot and CoveredPrefix. One *landing thread*, owned by the store (or the caller, through
+// LandOne), copies rows into pages. Snapshots are read on any thread. GetStats, TakeFindings: any
+// thread.
 //
-// On the step path (the first four) nothing allocates after warm-up, waits for a device, copies rows or
-// throws; one short lock is taken.
+// On the step path (the first four) nothing allocates after warm-up, waits for a device, copies
+// rows or throws; one short lock is taken.
 //
 //   auto store = RoutingStore::Create({.shape = shape, .num_blocks = 4096, .block_tokens = 16});
 //   (*store)->BeginStep(batch);           // at schedule time
 //   (*store)->Submit(StepId(7), &source); // when the ids exist
-//   auto snapshot = (*store)->TakeSnapshot(blocks, 0, tokens - 1);  // before the blocks are released
-//   (void)snapshot->Wait(std::chrono::seconds(1));
-//   auto rows = snapshot->ReadRows();
+//   auto snapshot = (*store)->TakeSnapshot(blocks, 0, tokens - 1);  // before the blocks are
+//   released (void)snapshot->Wait(std::chrono::seconds(1)); auto rows = snapshot->ReadRows();
 #ifndef WAYMARK_BLOCKSTORE_STORE_H_
 #define WAYMARK_BLOCKSTORE_STORE_H_
 
@@ -60,7 +61,8 @@ struct StoreOptions {
   // Rows of one step, padding included. A step of more is refused.
   std::uint32_t max_step_rows = 8192;
   Landing landing = Landing::kThread;
-  // Compare ignored writes with what is kept; void a page whose mean agreement is under the threshold.
+  // Compare ignored writes with what is kept; void a page whose mean agreement is under the
+  // threshold.
   bool audit = true;
   double audit_threshold = 0.5;  // in [0, 1]; docs/architecture.md says how to calibrate it
   // Count the experts of landed rows per version (Stats::experts). Costs about 1 ns an id.
@@ -76,7 +78,8 @@ class RoutingStore {
   // InvalidArgument naming field, rule and value; ResourceExhausted when memory cannot be reserved.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<RoutingStore>> Create(
       const StoreOptions& options);
-  // Drops what is in flight. Snapshots taken before stay readable.
+  // Lands what has been submitted (from sources that must still be there) and drops the rest in
+  // flight. Snapshots taken before stay readable.
   ~RoutingStore();
   RoutingStore(const RoutingStore&) = delete;
   RoutingStore& operator=(const RoutingStore&) = delete;
@@ -84,34 +87,36 @@ class RoutingStore {
   // ---- the step path: the engine's thread ----
 
   // Applies the batch's events in their order, claims its rows, then applies its own seals. On an
-  // invalid batch nothing is done. When there is no room for a step in flight, the step is dropped at
-  // once and StepCode::dropped() is true. O(events + rows).
+  // invalid batch nothing is done. When there is no room for a step in flight, the step is dropped
+  // at once and StepCode::dropped() is true. O(events + rows).
   [[nodiscard]] StepCode BeginStep(const StepBatch& batch);
-  // The ids of a begun step exist and stay readable in `source` until source->Done(). `source` may be
-  // null for a step without rows. Steps may be submitted in any order.
-  // On failure (step not in flight) source->Done() is called before the return.
+  // The ids of a begun step exist and stay readable in `source` until source->Done(). `source` may
+  // be null for a step without rows. Steps may be submitted in any order. On failure (step not in
+  // flight) source->Done() is called before the return.
   [[nodiscard]] StepCode Submit(StepId step, RowSource* source);
   // The ids of a begun step will not come: its rows are missing (capacity).
   [[nodiscard]] StepCode Drop(StepId step);
-  // The forward of a begun step did not run: its claims are revoked (never written). Comes before the
-  // step that runs the same rows again is begun.
+  // The forward of a begun step did not run: its claims are revoked (never written). Comes before
+  // the step that runs the same rows again is begun.
   [[nodiscard]] StepCode Cancel(StepId step);
 
   // ---- reading: the engine's thread ----
 
   // Pins rows [first, last) of the sequence whose KV lies in `blocks` (block i holds tokens
-  // [i * block_tokens, (i + 1) * block_tokens)). Null blocks read as never written. O(pages), no copy,
-  // no wait. InvalidArgument on a range that is negative, reversed or longer than the blocks, and on
-  // block ids out of range.
+  // [i * block_tokens, (i + 1) * block_tokens)). Null blocks read as never written. O(pages), no
+  // copy, no wait. InvalidArgument on a range that is negative, reversed or longer than the blocks,
+  // and on block ids out of range.
   [[nodiscard]] absl::StatusOr<Snapshot> TakeSnapshot(std::span<const BlockId> blocks,
                                                       std::int64_t first, std::int64_t last);
   // Leading rows of [0, rows) that are valid or pending: what a scheduler may take as a prefix hit
   // with routing. Rows beyond the blocks, and of unknown blocks, do not count. O(answer).
-  [[nodiscard]] std::int64_t CoveredPrefix(std::span<const BlockId> blocks, std::int64_t rows) const;
+  [[nodiscard]] std::int64_t CoveredPrefix(std::span<const BlockId> blocks,
+                                           std::int64_t rows) const;
 
   // ---- landing ----
 
-  // Landing::kCaller only: lands the submitted step that was submitted first; false when there is none.
+  // Landing::kCaller only: lands the submitted step that was submitted first; false when there is
+  // none.
   bool LandOne();
   // Landing::kCaller only: lands exactly this step, if it has been submitted.
   bool Land(StepId step);
