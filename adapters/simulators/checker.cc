@@ -195,8 +195,9 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
   for (const SeenCell& cell : cells_) {
     why = Why(cell, prefix, start);
     by_key |= cell.excuse == Excuse::kByKey;
-    excused |= why != Excuse::kNone;
-    const bool stands_in = info.provenance == Provenance::kKept || cells_.size() > 1;
+    excused |= why != Excuse::kNone || excuses_->HasKey(cell.pass.version, prefix);
+    // The row of another pass was kept, or attached; that one was destroyed.
+    const bool stands_in = info.provenance != Provenance::kHere || cells_.size() > 1;
     if (why == Excuse::kNone && !(stands_in && excuses_->HasKey(cell.pass.version, prefix))) {
       explained = false;
     }
