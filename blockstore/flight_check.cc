@@ -5,15 +5,19 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "blockstore/flight_lives.h"
 #include "blockstore/flight_replay.h"
 
 namespace waymark {
 namespace {
 
+using flight::BlockLives;
 using flight::FlightReplay;
 using flight::ReplayedRead;
+using flight::StepWindow;
 
 std::string DescribeInfo(const RowInfo& info) {
   if (!info.valid()) return absl::StrCat("missing (", std::string(ReasonName(info.reason)), ")");
@@ -21,25 +25,17 @@ std::string DescribeInfo(const RowInfo& info) {
                       std::string(ProvenanceName(info.provenance)), ")");
 }
 
-Indictment Indict(const AuditFinding& finding) {
+Indictment Indict(const AuditFinding& finding, const StepWindow& window) {
   Indictment indictment;
   indictment.block = finding.block;
-  indictment.step = finding.step;
-  indictment.after = finding.kept_step;
+  indictment.step = window.by;
+  indictment.after = window.after;
   indictment.rows = finding.rows;
   indictment.agreement = finding.agreement;
   indictment.event = finding.block >= 0
                          ? absl::StrCat("Bind(block ", finding.block, ")")
                          : std::string("Bind of one of two blocks sealed with the same key");
   return indictment;
-}
-
-// Takes what the replaying store's audit has found; the store keeps only the newest.
-void Collect(FlightReplay& replay, std::size_t max_listed, FlightVerdict& verdict) {
-  for (const AuditFinding& finding : replay.store().TakeFindings()) {
-    if (!finding.voided) continue;
-    if (verdict.indictments.size() < max_listed) verdict.indictments.push_back(Indict(finding));
-  }
 }
 
 // Whether two missing-or-there judgements of a row may differ because pages were short.
@@ -53,9 +49,7 @@ bool Excusable(const RowInfo& recorded, const RowInfo& replayed, bool same_route
 
 void Judge(const ReplayedRead& read, std::int64_t block_tokens, bool pages_short,
            std::size_t max_listed, FlightVerdict& verdict) {
-  ++verdict.reads;
   verdict.rows_read += read.infos.size();
-  bool differs = false;
   for (std::size_t i = 0; i < read.infos.size(); ++i) {
     const RowInfo& recorded = read.recorded_infos[i];
     const RowInfo& replayed = read.infos[i];
@@ -71,7 +65,6 @@ void Judge(const ReplayedRead& read, std::int64_t block_tokens, bool pages_short
       continue;
     }
     ++verdict.rows_differing;
-    differs = true;
     if (verdict.differences.size() >= max_listed) continue;
     const std::int64_t row = read.begin + static_cast<std::int64_t>(i);
     const auto at = static_cast<std::size_t>(row / block_tokens);
@@ -79,7 +72,6 @@ void Judge(const ReplayedRead& read, std::int64_t block_tokens, bool pages_short
                                    at < read.blocks.size() ? read.blocks[at].value() : -1, recorded,
                                    replayed, both && !same_route});
   }
-  if (differs) ++verdict.reads_differing;
 }
 
 }  // namespace
@@ -92,9 +84,10 @@ std::string ReadDifference::ToString() const {
 
 std::string Indictment::ToString() const {
   return absl::StrFormat(
-      "block %d: step %d wrote %d rows that contradict what step %d left there (agreement %.2f): "
-      "%s is missing after step %d and not after step %d",
-      block, step, rows, after, agreement, event, after, step);
+      "block %d, step %d: %s is missing, after step %d and not after step %d: %d rows written "
+      "since "
+      "contradict what was kept (agreement %.2f)",
+      block, step, event, after, step, rows, agreement);
 }
 
 absl::StatusOr<FlightVerdict> CheckFlight(FlightReader& reader, const CheckOptions& options) {
@@ -111,9 +104,15 @@ absl::StatusOr<FlightVerdict> CheckFlight(FlightReader& reader, const CheckOptio
     const Stats stats = replay.store().GetStats();
     return stats.evictions > 0 || stats.no_page > 0 || replay.steps_diverged() > 0;
   };
+  absl::flat_hash_set<std::uint64_t> reads;  // long reads are several records
+  absl::flat_hash_set<std::uint64_t> differing;
   const FlightReplay::OnRead on_read = [&](const ReplayedRead& read) {
+    reads.insert(read.read_id);
+    const std::uint64_t before = verdict.rows_differing;
     Judge(read, reader.info().block_tokens, pages_short(), options.max_listed, verdict);
+    if (verdict.rows_differing > before) differing.insert(read.read_id);
   };
+  BlockLives lives;
   for (;;) {
     absl::StatusOr<bool> more = reader.Next(record);
     if (!more.ok()) return more.status();
@@ -122,6 +121,7 @@ absl::StatusOr<FlightVerdict> CheckFlight(FlightReader& reader, const CheckOptio
       if (verdict.steps++ == 0) verdict.first_step = record.batch.step;
       verdict.last_step = record.batch.step;
       verdict.events += record.batch.events.size();
+      lives.Note(record.batch);
     } else if (record.kind == FlightRecordKind::kClose) {
       verdict.incomplete = !record.complete;
     }
@@ -130,13 +130,20 @@ absl::StatusOr<FlightVerdict> CheckFlight(FlightReader& reader, const CheckOptio
                           absl::StrCat(std::string(status.message()), " (record ", reader.records(),
                                        " at byte ", record.offset, ")"));
     }
-    if (record.kind == FlightRecordKind::kLanded) Collect(replay, options.max_listed, verdict);
+    // Only landings audit, and the store keeps only its newest findings.
+    if (record.kind == FlightRecordKind::kLanded) {
+      for (const AuditFinding& finding : replay.store().TakeFindings()) {
+        if (!finding.voided || verdict.indictments.size() >= options.max_listed) continue;
+        verdict.indictments.push_back(Indict(finding, lives.Date(finding, record.step)));
+      }
+    }
     if (options.progress && reader.records() % 256 == 0) options.progress(reader.records());
   }
-  Collect(replay, options.max_listed, verdict);
   const Stats stats = replay.store().GetStats();
   verdict.audited_rows = stats.audited_rows;
   verdict.pages_voided = stats.audit_voided_pages;
+  verdict.reads = reads.size();
+  verdict.reads_differing = differing.size();
   verdict.records = reader.records();
   verdict.from_checkpoint = replay.from_checkpoint();
   verdict.truncated = reader.truncated();

@@ -111,29 +111,33 @@ struct RemovedBind {
   std::uint64_t step = 0;
   std::int32_t block = -1;
   bool with_key = false;
-  std::uint64_t rows_wrong = 0;  // read with another route than in the untouched replay
+  std::uint64_t rows_wrong = 0;  // that an unaudited store would give
   bool indicted = false;
-  bool block_named = false;  // the first indictment of this block names it
-  bool step_named = false;   // and the removed Bind's step lies in what it names
+  bool block_named = false;  // an indictment names its block,
+  bool step_named = false;   // and the Bind's step lies between the two steps that it names
 };
 
-// Over all single-Bind removals: how well does the audit find them?
+// Over all single-Bind removals: how well does the audit find them? A removal is harmful when, with
+// the audit off, a row that is read comes out as another token's: agreement under the threshold.
+// (Another pass over the same tokens is no other route.)
 struct RemovalReport {
   std::uint64_t binds = 0;  // in the flight, of blocks that are not null
   std::uint64_t tried = 0;
-  std::uint64_t harmful = 0;            // of those tried: a row that is read goes wrong
-  std::uint64_t indicted = 0;           // of the harmful: the audit indicts
-  std::uint64_t block_named = 0;        // of the harmful: and names the block,
-  std::uint64_t step_named = 0;         // the block and the step
-  std::uint64_t harmless_indicted = 0;  // of the harmless: indicted too (the rows were never read)
-  std::vector<RemovedBind> missed;      // harmful and not indicted with block and step: the first
+  std::uint64_t harmful = 0;      // of those tried
+  std::uint64_t indicted = 0;     // of the harmful: the audit indicts
+  std::uint64_t block_named = 0;  // of the harmful: and names the block,
+  std::uint64_t step_named = 0;   // the block and the step
+  std::uint64_t rows_wrong = 0;   // of the harmful, with the audit off
+  std::uint64_t rows_still_wrong =
+      0;  // and with it on: read before the contradiction, or never caught
+  std::vector<RemovedBind> missed;  // harmful and not indicted with block and step: the first
 
   // indicted / harmful; 1 when nothing is harmful.
   [[nodiscard]] double fraction() const;
 };
 
-// Replays the flight once as it is and once for each removed Bind. The flight is held in memory.
-// Errors: as CheckFlight.
+// Replays the flight as it is, and once or twice for each removed Bind. The flight is held in
+// memory. Errors: as CheckFlight.
 [[nodiscard]] absl::StatusOr<RemovalReport> SingleBindRemovals(FlightReader& reader,
                                                                const RemovalOptions& options = {});
 

@@ -6,14 +6,18 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "blockstore/agreement.h"
 #include "blockstore/flight_check.h"
+#include "blockstore/flight_lives.h"
 #include "blockstore/flight_replay.h"
 
 namespace waymark {
 namespace {
 
+using flight::BlockLives;
 using flight::FlightReplay;
 using flight::ReplayedRead;
+using flight::StepWindow;
 
 // A whole flight in memory, and where its Binds are.
 struct LoadedFlight {
@@ -26,10 +30,15 @@ struct LoadedFlight {
   std::vector<BindAt> binds;
 };
 
-// What one replay read: digests in the order of the reads, 0 where a row is missing.
+// What one replay read: rows in the order of the reads, and which of them are there.
 struct Outcome {
-  std::vector<std::uint64_t> digests;
-  std::vector<AuditFinding> findings;
+  std::vector<std::uint8_t> rows;
+  std::vector<bool> there;
+  struct Finding {
+    AuditFinding finding;
+    StepWindow window;
+  };
+  std::vector<Finding> findings;
 };
 
 absl::StatusOr<LoadedFlight> LoadFlight(FlightReader& reader) {
@@ -57,52 +66,59 @@ absl::StatusOr<LoadedFlight> LoadFlight(FlightReader& reader) {
   return flight;
 }
 
-absl::Status Replay(const LoadedFlight& flight, std::uint64_t max_bytes, Outcome& outcome) {
+absl::Status Replay(const LoadedFlight& flight, std::uint64_t max_bytes, bool audit,
+                    Outcome& outcome) {
   absl::StatusOr<std::unique_ptr<FlightReplay>> replay =
-      FlightReplay::Create(flight.info, max_bytes);
+      FlightReplay::Create(flight.info, max_bytes, audit);
   if (!replay.ok()) return replay.status();
-  outcome.digests.clear();
+  outcome.rows.clear();
+  outcome.there.clear();
   outcome.findings.clear();
   const FlightReplay::OnRead on_read = [&](const ReplayedRead& read) {
-    outcome.digests.insert(outcome.digests.end(), read.digests.begin(), read.digests.end());
+    outcome.rows.insert(outcome.rows.end(), read.rows.begin(), read.rows.end());
+    for (const RowInfo& info : read.infos)
+      outcome.there.push_back(info.valid());
   };
+  BlockLives lives;
   for (const FlightRecord& record : flight.records) {
+    if (audit && record.kind == FlightRecordKind::kBegin) lives.Note(record.batch);
     if (absl::Status status = (*replay)->Apply(record, on_read); !status.ok()) return status;
-    if (record.kind != FlightRecordKind::kLanded) continue;
+    if (!audit || record.kind != FlightRecordKind::kLanded) continue;
     for (const AuditFinding& finding : (*replay)->store().TakeFindings()) {
-      if (finding.voided) outcome.findings.push_back(finding);
+      if (finding.voided) outcome.findings.push_back({finding, lives.Date(finding, record.step)});
     }
   }
   return absl::OkStatus();
 }
 
-// What the audit said of the flight without this Bind, beyond what it says of the whole flight.
-RemovedBind Compare(const Event& bind, std::uint64_t step, const Outcome& whole,
-                    const Outcome& without) {
-  RemovedBind result;
-  result.step = step;
-  result.block = bind.block;
-  result.with_key = bind.key_size > 0;
-  const std::size_t rows = std::min(whole.digests.size(), without.digests.size());
+// Rows that were read as another token's.
+std::uint64_t RowsWrong(const StoreOptions& store, const Outcome& whole, const Outcome& without) {
+  const std::size_t width = store.shape.row_bytes();
+  const std::size_t rows = std::min(whole.there.size(), without.there.size());
+  std::uint64_t wrong = 0;
   for (std::size_t i = 0; i < rows; ++i) {
-    if (whole.digests[i] != 0 && without.digests[i] != 0 &&
-        whole.digests[i] != without.digests[i]) {
-      ++result.rows_wrong;
-    }
+    if (!whole.there[i] || !without.there[i]) continue;
+    const std::uint8_t* a = whole.rows.data() + i * width;
+    const std::uint8_t* b = without.rows.data() + i * width;
+    if (std::equal(a, a + width, b)) continue;
+    wrong += Agreement(store.shape, a, b) < store.audit_threshold ? 1 : 0;
   }
-  for (std::size_t i = 0; i < without.findings.size(); ++i) {
-    const AuditFinding& finding = without.findings[i];
-    const bool known =
-        std::any_of(whole.findings.begin(), whole.findings.end(), [&](const AuditFinding& other) {
-          return other.block == finding.block && other.step == finding.step;
+  return wrong;
+}
+
+// What the audit says of the flight without this Bind, beyond what it says of the whole flight.
+void NoteFindings(const Outcome& whole, const Outcome& without, RemovedBind& bind) {
+  for (const auto& [finding, window] : without.findings) {
+    const bool known = std::any_of(
+        whole.findings.begin(), whole.findings.end(), [&](const Outcome::Finding& other) {
+          return other.finding.block == finding.block && other.finding.step == finding.step;
         });
     if (known) continue;
-    result.indicted = true;
+    bind.indicted = true;
     if (finding.block != bind.block) continue;
-    result.block_named = true;
-    if (finding.kept_step < step && step <= finding.step) result.step_named = true;
+    bind.block_named = true;
+    if (window.after < bind.step && bind.step <= window.by) bind.step_named = true;
   }
-  return result;
 }
 
 }  // namespace
@@ -116,34 +132,52 @@ absl::StatusOr<RemovalReport> SingleBindRemovals(FlightReader& reader,
   absl::StatusOr<LoadedFlight> loaded = LoadFlight(reader);
   if (!loaded.ok()) return loaded.status();
   LoadedFlight& flight = *loaded;
+  const StoreOptions store = flight.info.ReplayOptions();
   Outcome whole;
-  if (absl::Status status = Replay(flight, options.max_bytes, whole); !status.ok()) return status;
+  Outcome whole_audited;
+  if (absl::Status status = Replay(flight, options.max_bytes, false, whole); !status.ok()) {
+    return status;
+  }
+  if (absl::Status status = Replay(flight, options.max_bytes, true, whole_audited); !status.ok()) {
+    return status;
+  }
 
   RemovalReport report;
   report.binds = flight.binds.size();
   const std::uint64_t total = std::min<std::uint64_t>(report.binds, options.max_removals);
   Outcome without;
-  for (std::uint64_t i = 0; i < total; ++i) {
-    const LoadedFlight::BindAt at = flight.binds[i * report.binds / total];
+  const auto try_one = [&](const LoadedFlight::BindAt& at) {
     OwnedStepBatch& batch = flight.records[at.record].batch;
-    const Event bind = batch.events[at.event];
-    const auto place = batch.events.begin() + static_cast<std::ptrdiff_t>(at.event);
-    batch.events.erase(place);
-    const absl::Status status = Replay(flight, options.max_bytes, without);
-    batch.events.insert(batch.events.begin() + static_cast<std::ptrdiff_t>(at.event), bind);
-    if (!status.ok()) return status;
+    const auto place = static_cast<std::ptrdiff_t>(at.event);
+    const Event event = batch.events[at.event];
+    RemovedBind bind;
+    bind.step = batch.step;
+    bind.block = event.block;
+    bind.with_key = event.key_size > 0;
+    batch.events.erase(batch.events.begin() + place);
+    absl::Status status = Replay(flight, options.max_bytes, false, without);
+    if (status.ok()) bind.rows_wrong = RowsWrong(store, whole, without);
+    if (status.ok() && bind.rows_wrong > 0) {
+      status = Replay(flight, options.max_bytes, true, without);
+      NoteFindings(whole_audited, without, bind);
+      report.rows_still_wrong += RowsWrong(store, whole, without);
+    }
+    batch.events.insert(batch.events.begin() + place, event);
     ++report.tried;
-    const RemovedBind result = Compare(bind, batch.step, whole, without);
-    if (result.rows_wrong == 0) {
-      report.harmless_indicted += result.indicted ? 1 : 0;
-    } else {
-      ++report.harmful;
-      report.indicted += result.indicted ? 1 : 0;
-      report.block_named += result.block_named ? 1 : 0;
-      report.step_named += result.step_named ? 1 : 0;
-      if (!result.step_named && report.missed.size() < options.max_listed) {
-        report.missed.push_back(result);
-      }
+    if (bind.rows_wrong == 0) return status;
+    ++report.harmful;
+    report.rows_wrong += bind.rows_wrong;
+    report.indicted += bind.indicted ? 1 : 0;
+    report.block_named += bind.block_named ? 1 : 0;
+    report.step_named += bind.step_named ? 1 : 0;
+    if (!bind.step_named && report.missed.size() < options.max_listed) {
+      report.missed.push_back(bind);
+    }
+    return status;
+  };
+  for (std::uint64_t i = 0; i < total; ++i) {
+    if (absl::Status status = try_one(flight.binds[i * report.binds / total]); !status.ok()) {
+      return status;
     }
     if (options.progress) options.progress(i + 1, total);
   }

@@ -262,7 +262,7 @@ absl::StatusOr<bool> FlightReplay::Read(const FlightRecord& record, const OnRead
   }
   if (on_read) {
     on_read({record.read_id, record.begin, found->second.blocks, record.infos, infos_,
-             record.digests, digests_});
+             record.digests, digests_, bytes_});
   }
   return true;
 }

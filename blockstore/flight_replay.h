@@ -28,6 +28,7 @@ struct ReplayedRead {
   std::span<const BlockId> blocks;  // of the snapshot
   std::span<const RowInfo> recorded_infos, infos;
   std::span<const std::uint64_t> recorded_digests, digests;  // 0 where a row is missing
+  std::span<const std::uint8_t> rows;                        // of the replaying store's shape
 };
 
 // One thread. Steps land where they landed; snapshots are taken, read and given back where they

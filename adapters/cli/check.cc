@@ -90,7 +90,8 @@ Json ToJson(const RemovalReport& report) {
               {"fraction_indicted", report.fraction()},
               {"block_named", report.block_named},
               {"step_named", report.step_named},
-              {"harmless_indicted", report.harmless_indicted},
+              {"rows_wrong_unaudited", report.rows_wrong},
+              {"rows_wrong_audited", report.rows_still_wrong},
               {"missed", std::move(missed)}};
 }
 
@@ -169,6 +170,8 @@ void Print(const RemovalReport& report) {
             WithCommas(report.indicted) + " (" + Percent(report.indicted, report.harmful) + ")");
   table.Add("  and the block named", WithCommas(report.block_named));
   table.Add("  and the step named", WithCommas(report.step_named));
+  table.Add("wrong rows, had the audit been off", WithCommas(report.rows_wrong));
+  table.Add("  with the audit on", WithCommas(report.rows_still_wrong));
   std::printf("\n%s", table.ToString().c_str());
   std::size_t shown = 0;
   for (const RemovedBind& bind : report.missed) {
