@@ -102,6 +102,19 @@ WAYMARK_AVX2 bool CopyCheckBytesAvx2(const PackPlan& plan, const std::uint8_t* s
       bad = _mm256_or_si256(bad, _mm256_cmpeq_epi8(_mm256_max_epu8(ids, limit), ids));
     }
   }
+  if constexpr (kPowerOfTwo) {
+    if (at < bytes && bytes >= 32) {
+      // Whole layers again, some of them for the second time.
+      at = bytes - 32;
+      const __m256i ids = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source + at));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(destination + at), ids);
+      bad = CheckBytesAvx2<kTopK>(bad, ids, source + at);
+      if (plan.copy_checks_range) {
+        bad = _mm256_or_si256(bad, _mm256_cmpeq_epi8(_mm256_max_epu8(ids, limit), ids));
+      }
+      at = bytes;
+    }
+  }
   while (at < bytes) {
     // Filled up with layers that have nothing wrong: 0 ... K - 1 (or every row is wrong anyway).
     alignas(32) std::uint8_t last[64 + kMaxTopKAvx2];

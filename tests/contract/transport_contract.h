@@ -131,6 +131,17 @@ TYPED_TEST_P(TransportContract, SilentLayerIsMissingInExactlyItsRowsAndNamed) {
   EXPECT_THAT(silent[1].batch_sizes, ::testing::ElementsAre(24));
 }
 
+TYPED_TEST_P(TransportContract, SilentRowsAreCountedInEveryStep) {
+  typename TestFixture::Engine engine({.num_buffers = 1});
+  for (std::uint64_t step = 1; step <= 3; ++step) {
+    ASSERT_TRUE(engine.Begin(step, 7).ok());
+    engine.Forward(step, 7, 2);
+    ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
+    engine.ExpectMissing(step, 7, Reason::kNotCaptured);
+    EXPECT_EQ(engine.session->GetStats().layers[2].rows_silent, 7 * step);
+  }
+}
+
 // The bug of every buffer with fixed addresses: a layer that does not write shows last step's
 // plausible ids. Padded steps fill every buffer; then a full ring, a Cancel, a Drop; then small
 // steps with one silent layer, through every buffer.

@@ -373,12 +373,13 @@ TEST(PackRows, LayersMayAgree) {
 // Rows that do not fit into the staging area are narrowed where they go, and nothing beyond them.
 TEST(PackRows, PacksRowsThatAreTooLongToBeStaged) {
   for (const std::int32_t top_k : {3, 8}) {
-    const RowShape shape{6000, top_k, 256};
+    const std::int32_t layers = 16400 / top_k;
+    const RowShape shape{layers, top_k, 256};
     std::vector<std::int64_t> layer;
     for (std::int32_t k = 0; k < top_k; ++k)
       layer.push_back(255 - k);
-    Ids ids(5, std::vector<std::vector<std::int64_t>>(6000, layer));
-    ids[3][5999][1] = 256;
+    Ids ids(5, std::vector<std::vector<std::int64_t>>(static_cast<std::size_t>(layers), layer));
+    ids[3].back()[1] = 256;
     for (const Order order : {Order::kTokenMajor, Order::kLayerMajor}) {
       const Tensor tensor = MakeTensor(shape, ids, IdKind::kInt16, order, 0, false);
       ExpectPacked(shape, ids, tensor.view, std::vector<bool>(5, true),
