@@ -167,6 +167,29 @@ TEST(CaptureSession, WithoutFaultsTheStatsAreOneLine) {
   EXPECT_EQ((*session)->transport().name(), "host");
 }
 
+TEST(CaptureSession, SubmitIdsWithoutAFreeSourceCanBeTriedAgain) {
+  const std::unique_ptr<RoutingStore> store = MakeStore();
+  auto made = CaptureSession::Create({.store = store.get(), .max_rows = 8, .num_ids_sources = 1});
+  ASSERT_TRUE(made.ok());
+  CaptureSession& session = **made;
+  const StepIds none = StepIds::TokenMajor(nullptr, IdType::kInt16, 0, session.shape());
+  int done = 0;
+  const DoneCallback count{[](void* context) { ++*static_cast<int*>(context); }, &done};
+  ASSERT_TRUE(session.BeginIdsStep({.step = 1}).ok());
+  ASSERT_TRUE(session.BeginIdsStep({.step = 2}).ok());
+  ASSERT_TRUE(session.SubmitIds(StepId(1), none, count).ok());
+  const CaptureCode full = session.SubmitIds(StepId(2), none, count);
+  EXPECT_EQ(full.rule, CaptureRule::kRingFull);
+  EXPECT_EQ(full.code, static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(full.value, 1);
+  EXPECT_EQ(done, 1);  // of the refused one
+  ASSERT_TRUE(store->LandOne());
+  EXPECT_EQ(done, 2);
+  ASSERT_TRUE(session.SubmitIds(StepId(2), none, count).ok());
+  ASSERT_TRUE(store->LandOne());
+  EXPECT_EQ(done, 3);
+}
+
 // A transport that has failed: steps are dropped at their begin, and nothing hangs.
 class BrokenTransport : public HostTransport {
  public:

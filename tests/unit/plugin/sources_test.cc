@@ -9,6 +9,7 @@
 
 #include "plugin/capture_code.h"
 #include "plugin/host_transport.h"
+#include "plugin/ids_ring.h"
 #include "plugin/ids_row_source.h"
 #include "plugin/layer_counters.h"
 
@@ -106,6 +107,24 @@ TEST(IdsRowSource, LandsRowsFromAnyFirstAndSaysWhichItHasNot) {
   EXPECT_EQ(done, 0);
   source.Done();
   EXPECT_EQ(done, 1);
+}
+
+TEST(IdsRing, LivesUntilItsLastSourceIsDone) {
+  auto ring = std::make_shared<IdsRing>(Shape(1, 1, 4), 4, 2, nullptr);
+  const std::weak_ptr<IdsRing> watch = ring;
+  RowSource* first = ring->Take({}, {});
+  RowSource* second = ring->Take({}, {});
+  ASSERT_NE(first, nullptr);
+  ASSERT_NE(second, nullptr);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(ring->Take({}, {}), nullptr);
+  first->Done();
+  EXPECT_EQ(ring->Take({}, {}), first);
+  ring = nullptr;
+  first->Done();
+  EXPECT_FALSE(watch.expired());
+  second->Done();
+  EXPECT_TRUE(watch.expired());
 }
 
 TEST(HostTransport, LayersAreLinesApartAndBufferIsPoisonedAndFreeWhenDone) {
