@@ -856,20 +856,18 @@ TYPED_TEST_P(TransportContract, BuffersAreDistinctAndClean) {
   }
 }
 
-REGISTER_TYPED_TEST_SUITE_P(TransportContract, RowsLandExactly,
-                            SilentLayerIsMissingInExactlyItsRowsAndNamed, StaleIdsNeverComeBack,
-                            HandedOverPaddingIsGoneToo, RepeatedAndOutOfRangeIdsAreInvalid,
-                            HandOverTakesTheFirstColumnsOfEveryTypeAndStride,
-                            HandOverOfIdsThatDoNotFitIsInvalidNotSomeOtherExpert,
-                            HandOverRefusesWhatIsWrongWithACode, TwoMicroBatchesHaveDisjointBuffers,
-                            FullRingDropsTheStepAndCountsIt, StepThatTheStoreDropsTakesNoBuffer,
-                            DroppedAndCancelledStepsSaySo, DiscardedForwardsLeaveNothingBehind,
-                            StepsWithoutRowsPass, TooManyRowsAreRefused, UnknownStepsAnswerACode,
-                            TeardownWithPendingStepsIsSafe, TwoSessionsShareOneStore,
-                            PackedIdsLandFromWhereTheyAre,
-                            PackedIdsThatAreWrongAreRefusedAndGivenBack,
-                            SelfTestNamesEveryLayerThatDoesNotCapture, StepPathAllocatesNothing,
-                            RandomStepsOverALandingThread, BuffersAreDistinctAndClean);
+REGISTER_TYPED_TEST_SUITE_P(
+    TransportContract, RowsLandExactly, SilentLayerIsMissingInExactlyItsRowsAndNamed,
+    SilentRowsAreCountedInEveryStep, StaleIdsNeverComeBack, HandedOverPaddingIsGoneToo,
+    RepeatedAndOutOfRangeIdsAreInvalid, HandOverTakesTheFirstColumnsOfEveryTypeAndStride,
+    HandOverOfIdsThatDoNotFitIsInvalidNotSomeOtherExpert, HandOverRefusesWhatIsWrongWithACode,
+    TwoMicroBatchesHaveDisjointBuffers, FullRingDropsTheStepAndCountsIt,
+    StepThatTheStoreDropsTakesNoBuffer, DroppedAndCancelledStepsSaySo,
+    DiscardedForwardsLeaveNothingBehind, StepsWithoutRowsPass, TooManyRowsAreRefused,
+    UnknownStepsAnswerACode, TeardownWithPendingStepsIsSafe, TwoSessionsShareOneStore,
+    PackedIdsLandFromWhereTheyAre, PackedIdsThatAreWrongAreRefusedAndGivenBack,
+    SelfTestNamesEveryLayerThatDoesNotCapture, StepPathAllocatesNothing,
+    RandomStepsOverALandingThread, BuffersAreDistinctAndClean);
 
 }  // namespace waymark
 
