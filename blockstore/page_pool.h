@@ -66,6 +66,8 @@ class PagePool {
   [[nodiscard]] PageIndex LruHead() const {
     return lru_[0].head != kNoPage ? lru_[0].head : lru_[1].head;
   }
+  // The first of one of the two lists.
+  [[nodiscard]] PageIndex LruHead(bool bound) const { return lru_[bound ? 1 : 0].head; }
 
   [[nodiscard]] std::uint32_t in_use() const { return in_use_; }
   [[nodiscard]] std::uint32_t in_use_peak() const { return in_use_peak_; }

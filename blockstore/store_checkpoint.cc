@@ -74,9 +74,11 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
     number_of[page] = static_cast<std::uint32_t>(pages.size());
     pages.push_back(page);
   };
-  for (PageIndex page = impl.pool_.LruHead(); page != kNoPage;
-       page = impl.pool_.hot(page).lru_next) {
-    add(page);
+  for (const bool bound : {false, true}) {
+    for (PageIndex page = impl.pool_.LruHead(bound); page != kNoPage;
+         page = impl.pool_.hot(page).lru_next) {
+      add(page);
+    }
   }
   for (PageIndex page = 0; page < impl.pool_.high_water(); ++page)
     add(page);

@@ -94,6 +94,10 @@ void RoutingStore::Impl::ApplyRelease(const Event& event) {
 
 void RoutingStore::Impl::ApplySeal(const Event& event) {
   const EntryIndex first = FirstEntry(event.block);
+  if (first == kNoEntry) {  // a step's own seals come here on their own
+    ++stats_.events_on_null_blocks;
+    return;
+  }
   const RelStep step = base_->Relative(event.step);
   const bool keyed = event.key_size > 0;
   const std::uint64_t version = base_->VersionOf(step);
