@@ -202,7 +202,7 @@ absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapshot(std::span<const 
       const std::int32_t id = block->value();
       const EntryIndex e = id < 0 ? kNoEntry : static_cast<EntryIndex>(id) * parts_ + ordinal;
       finding[i - at] = e;
-      if (e != kNoEntry) __builtin_prefetch(&table_.hot(e));
+      if (e != kNoEntry) table_.Prefetch(e);
       if (++ordinal == parts_) {
         ordinal = 0;
         ++block;

@@ -107,8 +107,9 @@ class RoutingStore::Impl {
   StepCode ValidateMoves(std::span<const Event> events);
   void ClaimRows(StepRecord* record, std::span<const std::int64_t> slots, RelStep step,
                  std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ClaimRow(StepRecord* record, std::uint32_t source_row, std::int64_t slot, RelStep step,
-                std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `e`: the entry of `slot`; kNoEntry for padding.
+  void ClaimRow(StepRecord* record, std::uint32_t source_row, std::int64_t slot, EntryIndex e,
+                RelStep step, std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Rule 3: a row that step `step` of `version` must not write.
   bool Protected(const PageHot& hot, Stamp stamp, RelStep step, std::uint64_t version) const;
   // Rule 4: somebody other than the block at hand sees this row of the page.

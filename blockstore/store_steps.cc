@@ -12,10 +12,13 @@ constexpr std::int32_t kInvalid = static_cast<std::int32_t>(absl::StatusCode::kI
 constexpr std::int32_t kNotFound = static_cast<std::int32_t>(absl::StatusCode::kNotFound);
 constexpr std::int32_t kExhausted = static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted);
 
-// Rows ahead of the one being claimed whose table entry, and whose page, are fetched into the
-// cache.
-constexpr std::size_t kEntryAhead = 24;
-constexpr std::size_t kPageAhead = 12;
+constexpr std::size_t kGroup = 16;      // rows that go through the passes of ClaimRows together
+constexpr std::size_t kPageAhead = 12;  // rows ahead of the one being unpinned
+
+// The slot of a row that was or was not asked for. REQUIRES: not padding.
+std::uint64_t KnownSlot(std::int64_t slot) {
+  return static_cast<std::uint64_t>(slot >= 0 ? slot : NotAsked(slot));
+}
 
 }  // namespace
 
@@ -204,26 +207,53 @@ StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
 
 void RoutingStore::Impl::ClaimRows(StepRecord* record, std::span<const std::int64_t> slots,
                                    RelStep step, std::uint64_t version) {
-  const auto entry_of = [this](std::int64_t slot) {
-    return EntryOf(static_cast<std::uint64_t>(slot >= 0 ? slot : NotAsked(slot)));
-  };
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    if (i + kEntryAhead < slots.size() && slots[i + kEntryAhead] != kPaddingSlot) {
-      __builtin_prefetch(&table_.hot(entry_of(slots[i + kEntryAhead])), 0);
-    }
-    if (i + kPageAhead < slots.size() && slots[i + kPageAhead] != kPaddingSlot) {
-      const PageIndex page = table_.hot(entry_of(slots[i + kPageAhead])).page;
-      if (page != kNoPage) {
-        __builtin_prefetch(&pool_.hot(page), 1);
-        __builtin_prefetch(&core_->stamp(page, 0), 1);
+  // Table entries, pages and stamps lie anywhere. Groups of rows go through three passes, each a
+  // group behind the one before: find the entries, look up their pages, claim; so that what a pass
+  // reads is in the cache by then.
+  EntryIndex found[3][kGroup];
+  const std::size_t rows = slots.size();
+  for (std::size_t at = 0; at < rows + 2 * kGroup; at += kGroup) {
+    EntryIndex* const finding = found[at / kGroup % 3];
+    const std::size_t found_end = std::min(at + kGroup, rows);
+    for (std::size_t i = at; i < found_end; ++i) {
+      const std::int64_t slot = slots[i];
+      if (slot == kPaddingSlot) {
+        finding[i - at] = kNoEntry;
+        continue;
       }
+      const EntryIndex e = EntryOf(KnownSlot(slot));
+      finding[i - at] = e;
+      table_.Prefetch(e);
     }
-    ClaimRow(record, static_cast<std::uint32_t>(i), slots[i], step, version);
+    if (record != nullptr) {
+      for (std::size_t i = at; i < found_end; i += 4)
+        __builtin_prefetch(&record->claims[i], 1);
+    }
+    if (at < kGroup) continue;
+    const EntryIndex* const fetching = found[(at / kGroup + 2) % 3];
+    const std::size_t fetched_end = std::min(at, rows);
+    for (std::size_t i = at - kGroup; i < fetched_end; ++i) {
+      const EntryIndex e = fetching[i + kGroup - at];
+      if (e == kNoEntry) continue;
+      const PageIndex page = table_.hot(e).page;
+      if (page == kNoPage) continue;
+      __builtin_prefetch(&pool_.hot(page), 1);
+      const auto row =
+          static_cast<std::uint32_t>(KnownSlot(slots[i]) - std::uint64_t{e} * page_tokens_);
+      __builtin_prefetch(&core_->stamp(page, row), 1);
+    }
+    if (at < 2 * kGroup) continue;
+    const EntryIndex* const claiming = found[(at / kGroup + 1) % 3];
+    const std::size_t first = at - 2 * kGroup;
+    const std::size_t claimed_end = std::min(at - kGroup, rows);
+    for (std::size_t i = first; i < claimed_end; ++i) {
+      ClaimRow(record, static_cast<std::uint32_t>(i), slots[i], claiming[i - first], step, version);
+    }
   }
 }
 
 void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t source_row, std::int64_t slot,
-                                  RelStep step, std::uint64_t version) {
+                                  EntryIndex e, RelStep step, std::uint64_t version) {
   if (record != nullptr) {
     record->claims[source_row] = Claim{};
 #ifdef WAYMARK_SEEDED_FAULTS
@@ -235,9 +265,7 @@ void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t source_row, 
     return;
   }
   const bool asked = slot >= 0;
-  const auto known = static_cast<std::uint64_t>(asked ? slot : NotAsked(slot));
-  const EntryIndex e = EntryOf(known);
-  const auto row = static_cast<std::uint32_t>(known - std::uint64_t{e} * page_tokens_);
+  const auto row = static_cast<std::uint32_t>(KnownSlot(slot) - std::uint64_t{e} * page_tokens_);
   if (table_.hot(e).null) {
     ++stats_.rows_padding;
     return;
@@ -250,7 +278,8 @@ void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t source_row, 
     const Stamp stamp = cell.Load();
     const bool again =
         record != nullptr && stamp.pending_for(step) && !WAYMARK_FAULT(last_of_a_slot_wins);
-    if (again || Protected(pool_.hot(page), stamp, step, version)) {
+    if (again ||
+        (pool_.hot(page).sealed != 0 && Protected(pool_.hot(page), stamp, step, version))) {
       cell.MarkHow(Provenance::kKept);
       ++stats_.rows_ignored;
       if (!again && asked && record != nullptr && options_.audit &&
