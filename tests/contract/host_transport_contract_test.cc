@@ -13,6 +13,7 @@ struct HostTraits {
   static TransportFactory Factory() { return &HostTransport::Create; }
   static void Write(const CaptureView& view, std::int32_t layer, std::int32_t first_row,
                     const std::int16_t* ids, std::int32_t rows) {
+    if (rows == 0) return;
     std::memcpy(view.layer(layer) + static_cast<std::ptrdiff_t>(first_row) * view.top_k, ids,
                 static_cast<std::size_t>(rows) * static_cast<std::size_t>(view.top_k) *
                     sizeof(std::int16_t));
