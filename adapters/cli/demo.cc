@@ -151,6 +151,7 @@ class DemoCommand : public Command {
   absl::StatusOr<MoeModel> MakeModel() const;
   absl::StatusOr<std::vector<FinishedRequest>> Rollouts(const MoeModel& model, DemoResult& result);
   Request FirstTurn(int group) const;
+  int LongestConversation() const;
   absl::Status CheckAll(const MoeModel& model, const std::vector<FinishedRequest>& requests,
                         DemoResult& result);
   void Print(const DemoResult& result) const;
@@ -203,11 +204,25 @@ Request DemoCommand::FirstTurn(int group) const {
   return request;
 }
 
+// Rows of the longest conversation, when nobody ends a turn early.
+int DemoCommand::LongestConversation() const {
+  size_t longest = 0;
+  for (int group = 0; group < options_.groups; ++group) {
+    longest = std::max(longest, FirstTurn(group).prompt.size());
+  }
+  for (int turn = 1; turn < options_.turns; ++turn) {
+    longest += kDemoFollowUps[static_cast<size_t>(turn - 1) % kDemoFollowUps.size()].size();
+  }
+  return static_cast<int>(longest) + options_.turns * kNewTokens;
+}
+
 absl::StatusOr<std::vector<FinishedRequest>> DemoCommand::Rollouts(const MoeModel& model,
                                                                    DemoResult& result) {
   EngineOptions options;
   options.block_tokens = kBlockTokens;
   options.num_blocks = options_.blocks;
+  // Room for the snapshots of finished requests beside the pool.
+  options.num_pages = 4 * static_cast<uint32_t>(options_.blocks);
   options.max_running = 32;
   options.seed = options_.seed;
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(&model, options);
@@ -410,6 +425,12 @@ void DemoCommand::PrintJson(const DemoResult& r) const {
 }
 
 ExitCode DemoCommand::Run() {
+  const int needed = (LongestConversation() + kBlockTokens - 1) / kBlockTokens;
+  if (options_.blocks < needed) {
+    return Fail(name(), "--blocks must be at least " + std::to_string(needed) +
+                            ", for the longest conversation, got " +
+                            std::to_string(options_.blocks));
+  }
   DemoResult result;
   absl::StatusOr<MoeModel> model = MakeModel();
   if (!model.ok()) return Fail(name(), std::string(model.status().message()));
