@@ -29,6 +29,7 @@ struct Entry {
   bool by_key : 1 = false;                // its page was attached through the key index
   bool null : 1 = false;                  // of a null block; for ever
   bool has_wants : 1 = false;
+  bool sealing : 1 = false;  // this life has been sealed in the batch at hand, before its claims
 };
 static_assert(sizeof(Entry) == 24);
 

@@ -115,6 +115,7 @@ RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<Stor
   running_copies_.reserve(4096);
   second_seals_.reserve(256);
   competing_.reserve(rows);
+  own_seals_.reserve(rows);
   moved_.reserve(1024);
   move_blocks_.reserve(1024);
   free_states_.reserve(1024);

@@ -55,6 +55,7 @@ void RoutingStore::Impl::ApplyBind(const Event& event, RelStep step) {
     entry.since = step;
     entry.sealed = 0;
     entry.has_wants = false;
+    entry.sealing = false;
     if (!keyed) continue;
     const std::uint64_t version = WAYMARK_FAULT(index_without_version) ? 0 : base_->VersionOf(step);
     const PageIndex page = index_.Find(IndexDigest(
@@ -158,6 +159,7 @@ void RoutingStore::Impl::ApplyCopy(const Event& event, RelStep step) {
     to.since = step;
     to.sealed = 0;
     to.has_wants = false;
+    to.sealing = false;
     if (all || WAYMARK_FAULT(partial_copy_shares_the_page)) {
       to.reason = reason;
       if (page != kNoPage && pool_.hot(page).bindings < 0xffff) {

@@ -105,6 +105,12 @@ class RoutingStore::Impl {
   StepCode Validate(const StepBatch& batch);
   StepCode ValidateEvent(const Event& event, std::uint64_t index, std::uint64_t step);
   StepCode ValidateMoves(std::span<const Event> events);
+  // Seals of the step at hand that precede a move of their block, before it moves.
+  void SealWhatMoves(std::span<const Event> events, std::size_t move)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Seals of the step at hand, after its claims: those whose block still has the same life.
+  void ApplyOwnSeals(std::span<const Event> events, std::uint64_t step)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ClaimRows(StepRecord* record, std::span<const std::int64_t> slots, RelStep step,
                  std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `e`: the entry of `slot`; kNoEntry for padding.
@@ -212,6 +218,7 @@ class RoutingStore::Impl {
   std::vector<PageCopy> page_copies_ ABSL_GUARDED_BY(mutex_);   // queued for the landing thread
   std::vector<PageCopy> second_seals_ ABSL_GUARDED_BY(mutex_);  // pairs of pages to compare
   std::uint64_t copies_queued_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<std::uint32_t> own_seals_ ABSL_GUARDED_BY(mutex_);  // scratch of ApplyOwnSeals
   std::vector<PageIndex> competing_ ABSL_GUARDED_BY(mutex_);  // claimed, sealed, not in the index
   std::vector<std::pair<Entry, EntryCold>> moved_ ABSL_GUARDED_BY(mutex_);
   std::vector<SnapshotState*> free_states_ ABSL_GUARDED_BY(mutex_);

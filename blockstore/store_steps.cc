@@ -177,21 +177,17 @@ StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
           (event.step == batch.step || WAYMARK_FAULT(late_seal_after_the_claims)) &&
           !WAYMARK_FAULT(seals_before_the_claims)) {
         own_seals = true;
+        const EntryIndex e = FirstEntry(event.block);
+        if (e != kNoEntry) Touch(e).sealing = true;
         ++at;
       } else {
+        if (own_seals && event.type == EventType::kMove) SealWhatMoves(events, at);
         Apply(events, at, batch.step);
       }
     }
     competing_.clear();
     ClaimRows(record, batch.slot_span(), step, batch.version);
-    if (own_seals) {
-      for (const Event& event : events) {
-        if (event.type == EventType::kSeal &&
-            (event.step == batch.step || WAYMARK_FAULT(late_seal_after_the_claims))) {
-          ApplySeal(event);
-        }
-      }
-    }
+    if (own_seals) ApplyOwnSeals(events, batch.step);
     if (!WAYMARK_FAULT(rows_do_not_compete)) {
       for (const PageIndex page : competing_) {
         const PageHot& hot = pool_.hot(page);
@@ -203,6 +199,45 @@ StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
   }
   if (queued_copies) Wake();
   return answer;
+}
+
+void RoutingStore::Impl::SealWhatMoves(std::span<const Event> events, std::size_t move) {
+  for (std::size_t pair = move; pair < events.size(); ++pair) {
+    if (events[pair].type != EventType::kMove) return;
+    const EntryIndex e = FirstEntry(events[pair].source);
+    if (e != kNoEntry && table_.hot(e).sealing) {
+      table_.hot(e).sealing = false;
+      std::size_t seal = move;
+      while (seal > 0 &&
+             (events[seal].type != EventType::kSeal || events[seal].block != events[pair].source)) {
+        --seal;
+      }
+      if (events[seal].type == EventType::kSeal) ApplySeal(events[seal]);
+    }
+    if (events[pair].more == 0) return;
+  }
+}
+
+void RoutingStore::Impl::ApplyOwnSeals(std::span<const Event> events, std::uint64_t step) {
+  // From the back: of one life the last seal counts, and a block that was bound again (copied into,
+  // moved, reset) after its seal has another life, whose rows are of other tokens.
+  own_seals_.clear();
+  for (std::size_t at = events.size(); at-- > 0;) {
+    const Event& event = events[at];
+    if (event.type != EventType::kSeal ||
+        (event.step != step && !WAYMARK_FAULT(late_seal_after_the_claims))) {
+      continue;
+    }
+    const EntryIndex e = FirstEntry(event.block);
+    if (e == kNoEntry) {
+      ++stats_.events_on_null_blocks;
+    } else if (table_.hot(e).sealing || WAYMARK_FAULT(seal_reaches_the_next_life)) {
+      table_.hot(e).sealing = false;
+      own_seals_.push_back(static_cast<std::uint32_t>(at));
+    }
+  }
+  for (std::size_t i = own_seals_.size(); i-- > 0;)
+    ApplySeal(events[own_seals_[i]]);
 }
 
 void RoutingStore::Impl::ClaimRows(StepRecord* record, std::span<const std::int64_t> slots,
