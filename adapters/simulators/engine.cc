@@ -77,6 +77,10 @@ Stats Engine::StoreStats(std::int32_t stage) const {
   return stores_[static_cast<std::size_t>(stage)]->GetStats();
 }
 
+std::vector<AuditFinding> Engine::TakeFindings(std::int32_t stage) {
+  return stores_[static_cast<std::size_t>(stage)]->TakeFindings();
+}
+
 bool Engine::Scarce() const {
   for (const auto& store : stores_) {
     const Stats stats = store->GetStats();

@@ -67,6 +67,8 @@ class Engine {
   [[nodiscard]] const CheckCounts& checks() const { return checker_->counts(); }
   [[nodiscard]] const EngineCounts& counts() const { return counts_; }
   [[nodiscard]] Stats StoreStats(std::int32_t stage) const;
+  // What the audit found since the last call.
+  [[nodiscard]] std::vector<AuditFinding> TakeFindings(std::int32_t stage);
   // Whether any store has lost rows for want of pages, or because its stamps wrapped.
   [[nodiscard]] bool Scarce() const;
   [[nodiscard]] const EngineOptions& options() const { return options_; }
@@ -168,6 +170,7 @@ class Engine {
   // engine_feed.cc: ends, landings and reads, in whatever order the timing draws.
   void Feed();
   void End(const Ending& ending);
+  void WaitForLanding();
   void LandSome();
   void CheckReads(bool all);
   void ReadWaitingParts();

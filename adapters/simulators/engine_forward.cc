@@ -207,12 +207,16 @@ void Engine::Attend(const Work& work) {
   for (std::int64_t position = base; position < std::min(base + work.tokens, r.known); ++position) {
     attend(position);
   }
-  if (r.unseen && options_.features.keep_old && version_ > 1) {
-    bool old_hit = false;
-    for (std::int64_t position = 0; position < base; ++position) {
-      old_hit |= r.seen.Has(position) && r.seen.Last(position).pass.version != version_;
+  // Rows of older weights that it hits (or recomputes into the dummy block) are read at once.
+  if (options_.features.keep_old && version_ > 1) {
+    std::int64_t old_rows = 0;
+    const std::int64_t last = std::min(base + work.tokens, r.known);
+    for (std::int64_t position = r.unseen ? 0 : base; position < last; ++position) {
+      if (r.seen.Has(position) && r.seen.Last(position).pass.version != version_) {
+        old_rows = position + 1;
+      }
     }
-    if (old_hit) r.parts.push_back(TakePart(r, base));
+    if (old_rows > 0) r.parts.push_back(TakePart(r, old_rows));
   }
   r.unseen = false;
   r.dirty.clear();
