@@ -58,6 +58,7 @@ double Times::Micros(double part) const {
 }
 
 void Report(benchmark::State& state, const Times& times) {
+  state.counters["p10_us"] = times.Micros(0.1);
   state.counters["p50_us"] = times.Micros(0.5);
   state.counters["p99_us"] = times.Micros(0.99);
 }
@@ -70,12 +71,14 @@ CacheWalk& CacheWalk::Get() {
 }
 
 CacheWalk::CacheWalk() {
-  std::size_t cache = std::size_t{32} << 20;
-#ifdef _SC_LEVEL3_CACHE_SIZE
-  const long reported = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  if (reported > 0) cache = static_cast<std::size_t>(reported);
-#endif
-  buffer_.resize(2 * cache / sizeof(std::uint64_t), 1);
+  const auto reported = [](int name, std::size_t otherwise) {
+    const long bytes = sysconf(name);
+    return bytes > 0 ? static_cast<std::size_t>(bytes) : otherwise;
+  };
+  const std::size_t last = reported(_SC_LEVEL3_CACHE_SIZE, std::size_t{32} << 20);
+  const std::size_t second = reported(_SC_LEVEL2_CACHE_SIZE, std::size_t{1} << 20);
+  buffer_.resize(2 * std::max(last, 4 * second) / sizeof(std::uint64_t), 1);
+  own_ = 4 * second / sizeof(std::uint64_t);
   // One element a cache line, linked into one random cycle.
   constexpr std::size_t kLine = 16;
   chain_.resize((std::size_t{4} << 20) / sizeof(std::uint32_t));
@@ -88,9 +91,11 @@ CacheWalk::CacheWalk() {
   }
 }
 
-void CacheWalk::Evict() {
+void CacheWalk::Make(Caches caches) {
+  if (caches == Caches::kWarm) return;
   constexpr std::size_t kLine = 8;
-  for (std::size_t i = 0; i < buffer_.size(); i += kLine)
+  const std::size_t end = caches == Caches::kCold ? buffer_.size() : own_;
+  for (std::size_t i = 0; i < end; i += kLine)
     sum_ += buffer_[i]++;
   benchmark::DoNotOptimize(sum_);
 }

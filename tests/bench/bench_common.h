@@ -1,8 +1,10 @@
 // What every benchmark of this folder is made of: times of one call each, cold caches, a filled
 // store whose blocks lie anywhere in it, and rows to land.
 //
-// Each call is timed on its own and the median is reported: the mean of a machine that others use
-// says nothing. Times that stand beside a baseline are taken in turns with it, in one run.
+// Each call is timed on its own, and quantiles are reported: the mean of a machine that others use
+// says nothing. Calls of microseconds are judged by their median; calls of a millisecond and more,
+// which seldom run through on such a machine, by their lower decile. Times that stand beside a
+// baseline are taken in turns with it, in one run.
 #ifndef WAYMARK_TESTS_BENCH_BENCH_COMMON_H_
 #define WAYMARK_TESTS_BENCH_BENCH_COMMON_H_
 
@@ -52,18 +54,25 @@ double Time(Call&& call) {
   return std::chrono::duration<double, std::nano>(end - begin).count();
 }
 
-// Walks a buffer twice as long as the last-level cache, so that nothing else is left in any cache,
-// and few translations in the TLB.
+// What the caches hold when a timed call begins.
+enum class Caches {
+  kWarm,     // what the call before has left there
+  kColdOwn,  // nothing of the store in the core's own caches; the last-level cache is left alone
+  kCold,     // nothing of anything: data, code and translations come from memory
+};
+
+// Walks a buffer: four times the second-level cache, or twice the last-level cache.
 class CacheWalk {
  public:
   static CacheWalk& Get();
-  void Evict();
-  // Nanoseconds of one load of a chain that was in the caches before Evict(): how cold they are.
+  void Make(Caches caches);
+  // Nanoseconds of one load of a chain that was in the caches before Make(): how cold they are.
   [[nodiscard]] double Probe();
 
  private:
   CacheWalk();
 
+  std::size_t own_ = 0;  // elements that flush the core's own caches
   std::vector<std::uint64_t> buffer_;
   std::vector<std::uint32_t> chain_;  // a random cycle through 4 MB
   std::uint64_t sum_ = 0;
@@ -124,7 +133,7 @@ class FilledStore {
 // Aborts with a message unless `ok`: a benchmark that measures failures measures nothing.
 void Demand(bool ok, const char* what);
 
-// Median and tail of `times` as counters p50_us and p99_us.
+// Lower decile, median and tail of `times` as counters p10_us, p50_us and p99_us.
 void Report(benchmark::State& state, const Times& times);
 
 }  // namespace waymark::bench

@@ -19,8 +19,9 @@ Snapshot Take(FilledStore& store, std::size_t which = 0) {
   return *std::move(snapshot);
 }
 
-// `blocks_apart`: other blocks every time, so that the tables come from the last-level cache.
-void TakeSnapshot(benchmark::State& state, std::int32_t page_tokens, bool cold, bool other_blocks) {
+// `other_blocks`: another sequence every time, so that the tables come from the last-level cache.
+void TakeSnapshot(benchmark::State& state, std::int32_t page_tokens, bool other_blocks,
+                  Caches caches) {
   FilledStore& store = FilledStore::Get(page_tokens, Landing::kCaller);
   CacheWalk& walk = CacheWalk::Get();
   Times times(static_cast<std::size_t>(state.max_iterations));
@@ -34,7 +35,7 @@ void TakeSnapshot(benchmark::State& state, std::int32_t page_tokens, bool cold, 
     store.Run({step, 1, nullptr, 0, nullptr, 0}, nullptr);
     store.Settle();
     if (other_blocks) which = (which + 1) % sequences;
-    if (cold) walk.Evict();
+    walk.Make(caches);
     const auto sequence = LongSequence(store, which);
     blocks.assign(sequence.begin(), sequence.end());
     absl::StatusOr<Snapshot> snapshot;
@@ -74,8 +75,8 @@ void Read(benchmark::State& state, std::int32_t page_tokens, ReadSpec spec, bool
   }
   Demand(ok, "a read failed");
   Report(state, times);
-  state.counters["memcpy_us"] = copies.Micros(0.5);
-  state.counters["of_memcpy"] = copies.Micros(0.5) / times.Micros(0.5);
+  state.counters["memcpy_us"] = copies.Micros(0.1);
+  state.counters["of_memcpy"] = copies.Micros(0.1) / times.Micros(0.1);
 }
 
 // What a finished request costs: the snapshot on the engine's thread, then rows and coverage.
@@ -105,6 +106,7 @@ void Finish(benchmark::State& state) {
   Demand(runs > 0, "no coverage");
   Report(state, times);
   state.counters["engine_us"] = engine.Micros(0.5);
+  state.counters["engine_p10_us"] = engine.Micros(0.1);
 }
 
 constexpr ReadSpec kTlkU8{Layout::kTokensLayersK, IdType::kUint8, Fill::kZeros};
@@ -115,17 +117,18 @@ constexpr ReadSpec kLtkI64{Layout::kLayersTokensK, IdType::kInt64, Fill::kMinusO
 #define WAYMARK_BENCH(name, function, count, ...) \
   BENCHMARK_CAPTURE(function, name, __VA_ARGS__)->UseManualTime()->Iterations(count)
 
-WAYMARK_BENCH(warm, TakeSnapshot, 1000, 16, false, false);
-WAYMARK_BENCH(other_blocks, TakeSnapshot, 1000, 16, false, true);
-WAYMARK_BENCH(cold, TakeSnapshot, 40, 16, true, true);
-WAYMARK_BENCH(tlk_u8_B16, Read, 60, 16, kTlkU8, false);
-WAYMARK_BENCH(tlk_u8_B16_infos, Read, 60, 16, kTlkU8, true);
-WAYMARK_BENCH(tlk_u8_B64, Read, 60, 64, kTlkU8, false);
-WAYMARK_BENCH(tlk_u8_B256, Read, 60, 256, kTlkU8, false);
-WAYMARK_BENCH(tlk_i16_B16, Read, 40, 16, kTlkI16, false);
-WAYMARK_BENCH(ltk_i16_B16, Read, 40, 16, kLtkI16, false);
-WAYMARK_BENCH(ltk_i64_B16, Read, 20, 16, kLtkI64, false);
-BENCHMARK(Finish)->UseManualTime()->Iterations(60);
+WAYMARK_BENCH(warm, TakeSnapshot, 1000, 16, false, Caches::kWarm);
+WAYMARK_BENCH(other_blocks, TakeSnapshot, 1000, 16, true, Caches::kWarm);
+WAYMARK_BENCH(cold_own, TakeSnapshot, 400, 16, true, Caches::kColdOwn);
+WAYMARK_BENCH(cold, TakeSnapshot, 40, 16, true, Caches::kCold);
+WAYMARK_BENCH(tlk_u8_B16, Read, 150, 16, kTlkU8, false);
+WAYMARK_BENCH(tlk_u8_B16_infos, Read, 150, 16, kTlkU8, true);
+WAYMARK_BENCH(tlk_u8_B64, Read, 150, 64, kTlkU8, false);
+WAYMARK_BENCH(tlk_u8_B256, Read, 150, 256, kTlkU8, false);
+WAYMARK_BENCH(tlk_i16_B16, Read, 100, 16, kTlkI16, false);
+WAYMARK_BENCH(ltk_i16_B16, Read, 100, 16, kLtkI16, false);
+WAYMARK_BENCH(ltk_i64_B16, Read, 50, 16, kLtkI64, false);
+BENCHMARK(Finish)->UseManualTime()->Iterations(150);
 
 }  // namespace
 }  // namespace waymark::bench

@@ -8,11 +8,11 @@
 namespace waymark::bench {
 namespace {
 
-// What the caches hold when a step comes.
-enum class Caches : std::int64_t {
-  kWarm,       // the same 256 blocks, step after step
-  kElsewhere,  // 256 other blocks every step: tables and pages come from the last-level cache
-  kCold,       // everything but the arrays of the batch, which the engine has just written
+// Which blocks the steps use.
+enum class Blocks {
+  kSame,      // the same 256, step after step
+  kOthers,    // 256 others every step
+  kTurnover,  // requests at all offsets: of 256 blocks, 16 are sealed and 16 bound by every step
 };
 
 // Decode steps of 256 requests: row i of every step goes to the next slot of request i.
@@ -80,16 +80,21 @@ class DecodeSteps {
   std::uint64_t key_ = 0;
 };
 
-struct DecodeSource {
-  std::vector<std::uint8_t> ids = TokenMajorBytes(kDecodeRows, 2);
-  PackSource source{kernels::IdsView::TokenMajor(ids.data(), kernels::IdKind::kUint8,
-                                                 {kLayers, kTopK, kExperts})};
+// Rows as a capture buffer has them: int16, [L, rows, K].
+struct LayerMajorSource {
+  explicit LayerMajorSource(std::int64_t rows)
+      : ids(LayerMajorShorts(TokenMajorBytes(rows, 2), rows)),
+        source(kernels::IdsView::LayerMajor(ids.data(), kernels::IdKind::kInt16, rows,
+                                            {kLayers, kTopK, kExperts})) {}
+
+  std::vector<std::int16_t> ids;
+  PackSource source;
 };
 
-void DecodeStep(benchmark::State& state, Landing landing, Caches caches, bool turnover) {
+void DecodeStep(benchmark::State& state, Landing landing, Blocks blocks, Caches caches) {
   FilledStore& store = FilledStore::Get(16, landing);
   DecodeSteps steps(store);
-  DecodeSource source;
+  LayerMajorSource source(kDecodeRows);
   CacheWalk& walk = CacheWalk::Get();
   const auto iterations = static_cast<std::size_t>(state.max_iterations);
   Times times(iterations);
@@ -98,10 +103,11 @@ void DecodeStep(benchmark::State& state, Landing landing, Caches caches, bool tu
   // The first steps of a run still meet the blocks of the one before.
   int warm_up = 64;
   const auto one = [&] {
-    if (caches == Caches::kCold) walk.Evict();
-    if (turnover) {
+    walk.Make(caches);
+    // The arrays of the batch are warm always: the engine has just written them.
+    if (blocks == Blocks::kTurnover) {
       steps.Turnover();
-    } else if (caches == Caches::kWarm) {
+    } else if (blocks == Blocks::kSame) {
       steps.SameBlocks();
     } else {
       steps.OtherBlocks();
@@ -122,10 +128,11 @@ void DecodeStep(benchmark::State& state, Landing landing, Caches caches, bool tu
     state.SetIterationTime(one() / 1e9);
   Report(state, times);
   state.counters["until_landed_us"] = landed.Micros(0.5);
+  state.counters["until_landed_p10_us"] = landed.Micros(0.1);
   state.counters["events"] = static_cast<double>(events);
   if (caches == Caches::kCold) {
     (void)walk.Probe();
-    walk.Evict();
+    walk.Make(caches);
     state.counters["cold_load_ns"] = walk.Probe();
   }
 }
@@ -135,7 +142,7 @@ void DecodeStep(benchmark::State& state, Landing landing, Caches caches, bool tu
 void DecodeStepApart(benchmark::State& state) {
   FilledStore& store = FilledStore::Get(16, Landing::kThread);
   DecodeSteps steps(store);
-  DecodeSource source;
+  LayerMajorSource source(kDecodeRows);
   Times times(static_cast<std::size_t>(state.max_iterations));
   for (auto _ : state) {
     steps.SameBlocks();
@@ -152,9 +159,7 @@ void DecodeStepApart(benchmark::State& state) {
 // 8192 rows of one prompt into 512 blocks, every one bound and sealed by the step.
 void PrefillStep(benchmark::State& state, Landing landing) {
   FilledStore& store = FilledStore::Get(16, landing);
-  const std::vector<std::uint8_t> ids = TokenMajorBytes(kPrefillRows, 4);
-  PackSource source(kernels::IdsView::TokenMajor(ids.data(), kernels::IdKind::kUint8,
-                                                 {kLayers, kTopK, kExperts}));
+  LayerMajorSource source(kPrefillRows);
   constexpr std::size_t kBlocks = kPrefillRows / 16;
   std::vector<std::int64_t> slots;
   std::vector<Event> events;
@@ -174,8 +179,8 @@ void PrefillStep(benchmark::State& state, Landing landing) {
       for (std::int64_t row = 0; row < 16; ++row)
         slots.push_back(std::int64_t{block.value()} * 16 + row);
     }
-    const double engine =
-        store.Run({step, 1, events.data(), events.size(), slots.data(), slots.size()}, &source);
+    const double engine = store.Run(
+        {step, 1, events.data(), events.size(), slots.data(), slots.size()}, &source.source);
     const double rest = Time([&] { store.Settle(); });
     times.Add(engine);
     landed.Add(engine + rest);
@@ -183,11 +188,12 @@ void PrefillStep(benchmark::State& state, Landing landing) {
   }
   Report(state, times);
   state.counters["until_landed_us"] = landed.Micros(0.5);
+  state.counters["until_landed_p10_us"] = landed.Micros(0.1);
   state.counters["rows_per_s"] = kPrefillRows / (times.Micros(0.5) * 1e-6);
 }
 
 // A step without rows: 1024 events of the given kind, on random blocks.
-enum class Kind : std::int64_t { kRetainRelease, kBind, kBindSeal, kTruncate, kFork };
+enum class Kind { kRetainRelease, kBind, kBindSeal, kTruncate, kFork };
 
 void Events(benchmark::State& state, Kind kind) {
   FilledStore& store = FilledStore::Get(16, Landing::kCaller);
@@ -243,7 +249,7 @@ void CoveredPrefix(benchmark::State& state, Caches caches) {
   Times times(static_cast<std::size_t>(state.max_iterations));
   std::int64_t covered = 0;
   for (auto _ : state) {
-    if (caches == Caches::kCold) walk.Evict();
+    walk.Make(caches);
     const double nanoseconds = Time([&] { covered = store.store().CoveredPrefix(blocks, rows); });
     times.Add(nanoseconds);
     state.SetIterationTime(nanoseconds / 1e9);
@@ -259,17 +265,18 @@ constexpr int kFew = 40;  // cold caches: each walk takes long
 #define WAYMARK_BENCH(name, function, count, ...) \
   BENCHMARK_CAPTURE(function, name, __VA_ARGS__)->UseManualTime()->Iterations(count)
 
-WAYMARK_BENCH(warm, DecodeStep, kMany, Landing::kCaller, Caches::kWarm, false);
-WAYMARK_BENCH(other_blocks, DecodeStep, kMany, Landing::kCaller, Caches::kElsewhere, false);
-WAYMARK_BENCH(cold, DecodeStep, kFew, Landing::kCaller, Caches::kCold, false);
-WAYMARK_BENCH(thread_warm, DecodeStep, kMany, Landing::kThread, Caches::kWarm, false);
-WAYMARK_BENCH(thread_other_blocks, DecodeStep, kMany, Landing::kThread, Caches::kElsewhere, false);
-WAYMARK_BENCH(thread_cold, DecodeStep, kFew, Landing::kThread, Caches::kCold, false);
+WAYMARK_BENCH(warm, DecodeStep, kMany, Landing::kCaller, Blocks::kSame, Caches::kWarm);
+WAYMARK_BENCH(other_blocks, DecodeStep, kMany, Landing::kCaller, Blocks::kOthers, Caches::kWarm);
+WAYMARK_BENCH(cold_own, DecodeStep, 400, Landing::kCaller, Blocks::kOthers, Caches::kColdOwn);
+WAYMARK_BENCH(cold, DecodeStep, kFew, Landing::kCaller, Blocks::kOthers, Caches::kCold);
+WAYMARK_BENCH(thread_warm, DecodeStep, kMany, Landing::kThread, Blocks::kSame, Caches::kWarm);
+WAYMARK_BENCH(thread_others, DecodeStep, kMany, Landing::kThread, Blocks::kOthers, Caches::kWarm);
 BENCHMARK(DecodeStepApart)->UseManualTime()->Iterations(400);
 // The store's own pages turn over from here on.
-WAYMARK_BENCH(turnover_warm, DecodeStep, kMany, Landing::kCaller, Caches::kWarm, true);
-WAYMARK_BENCH(turnover_cold, DecodeStep, kFew, Landing::kCaller, Caches::kCold, true);
-WAYMARK_BENCH(thread_turnover, DecodeStep, kMany, Landing::kThread, Caches::kWarm, true);
+WAYMARK_BENCH(turnover, DecodeStep, kMany, Landing::kCaller, Blocks::kTurnover, Caches::kWarm);
+WAYMARK_BENCH(turnover_cold, DecodeStep, kFew, Landing::kCaller, Blocks::kTurnover, Caches::kCold);
+WAYMARK_BENCH(thread_turnover, DecodeStep, kMany, Landing::kThread, Blocks::kTurnover,
+              Caches::kWarm);
 WAYMARK_BENCH(caller, PrefillStep, 200, Landing::kCaller);
 WAYMARK_BENCH(thread, PrefillStep, 200, Landing::kThread);
 WAYMARK_BENCH(retain_release, Events, 400, Kind::kRetainRelease);

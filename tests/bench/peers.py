@@ -1,0 +1,452 @@
+#!/usr/bin/env python3
+"""Four published host-side routing stores beside Waymark, on the same work, in one run.
+
+The designs are re-implemented in numpy from their descriptions, at the level of what they do to
+memory, without the engines around them:
+
+  per-request   an array a request, grown by doubling; a Python loop over the requests of a step
+  slots         one buffer indexed by slot; one fancy assignment a step; emission lists a request
+  hash-keyed    tails in a block pool; full blocks are serialised and written to an arena under
+                their hash by a background thread; emission through a growing buffer a request
+  block dict    a dict of arrays, one a KV block; a Python loop over the blocks of a step
+
+Work: a decode step of 256 requests, a prefill of 8192 rows, and what a finished request of 32768
+rows costs (its rows as one contiguous array). L = 58, K = 8, E = 256.
+
+Waymark's column comes from waymark_bench (--bench PATH, found in build/ otherwise), or from the
+JSON of an earlier run of it (--json FILE). Times are medians of single calls.
+
+  peers.py [--bench build/<preset>/tests/bench/waymark_bench] [--json FILE] [--steps N]
+"""
+import argparse
+import collections
+import glob
+import json
+import os
+import queue
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+
+LAYERS, TOP_K, EXPERTS = 58, 8, 256
+DECODE, PREFILL, LONG = 256, 8192, 32768
+PAGE = 16
+CONTEXT = 1024  # rows that every decoding request has when the clock starts
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+# One scenario's answer: microseconds on the engine's thread, and until the rows are stored.
+Cost = collections.namedtuple("Cost", "engine total")
+
+
+def make_rows(rows, seed):
+    """[rows, L, K] uint8 with K distinct experts a layer."""
+    random = np.random.default_rng(seed)
+    first = random.integers(0, EXPERTS, (rows, LAYERS, 1))
+    stride = random.integers(0, EXPERTS // 2, (rows, LAYERS, 1)) * 2 + 1  # odd: all K differ
+    return ((first + stride * np.arange(TOP_K)) % EXPERTS).astype(np.uint8)
+
+
+class Step:
+    """The rows of one forward: (request, first position, count) each, in batch order."""
+
+    def __init__(self, rows, parts, blocks, page):
+        self.parts = parts
+        self.positions = np.concatenate([np.arange(p, p + n) for _, p, n in parts])
+        self.block_ids = np.array(
+            [blocks[r][p // page] for r, first, n in parts for p in range(first, first + n)])
+        self.offsets = self.positions % page
+        self.slots = self.block_ids * page + self.offsets
+        self.token_major = rows  # [T, L, K] uint8
+
+
+class PerRequest:
+    """Input: layer-major int16 [L, Nmax, K], as a captured device buffer arrives."""
+
+    name = "per-request"
+
+    def __init__(self, num_blocks, page):
+        self.buffers, self.filled = {}, {}
+
+    def prepare(self, step):
+        return np.ascontiguousarray(step.token_major.transpose(1, 0, 2).astype(np.int16))
+
+    def _ensure(self, request, required):
+        buffer = self.buffers.get(request)
+        if buffer is None:
+            buffer = np.zeros((required, LAYERS, TOP_K), np.int16)
+            self.filled[request] = 0
+        elif len(buffer) < required:
+            grown = np.zeros((max(required, 2 * len(buffer)), LAYERS, TOP_K), np.int16)
+            grown[:len(buffer)] = buffer
+            buffer = grown
+        self.buffers[request] = buffer
+        return buffer
+
+    def store(self, step, view):
+        rows = view[:, :len(step.positions), :].transpose(1, 0, 2)
+        at = 0
+        for request, _, n in step.parts:
+            if n == 1:
+                last = int(step.positions[at])
+                self._ensure(request, last + 1)[last] = rows[at]
+            else:
+                positions = step.positions[at:at + n]
+                last = int(positions.max())
+                self._ensure(request, last + 1)[positions] = rows[at:at + n]
+            self.filled[request] = max(self.filled[request], last + 1)
+            at += n
+
+    def finish(self, request, length, blocks):
+        return self.buffers[request][:min(self.filled[request], length)].copy()
+
+    def free(self, request):
+        del self.buffers[request], self.filled[request]
+
+    def drain(self):
+        pass
+
+
+class Slots:
+    """Input: token-major int32 [T, L, K] and the slot mapping."""
+
+    name = "slots"
+
+    def __init__(self, num_blocks, page):
+        self.page = page
+        self.buffer = np.ones((num_blocks * page, LAYERS, TOP_K), np.uint8)
+        self.emitted = collections.defaultdict(list)
+
+    def prepare(self, step):
+        return step.token_major.astype(np.int32)
+
+    def store(self, step, rows):
+        self.buffer[step.slots] = rows
+        narrow = rows.astype(np.uint8)
+        at = 0
+        for request, _, n in step.parts:
+            self.emitted[request].append(narrow[at:at + n])
+            at += n
+
+    def finish(self, request, length, blocks):
+        ids = np.asarray(blocks)
+        slots = (ids[:, None] * self.page + np.arange(self.page)).ravel()[:length]
+        return self.buffer[slots]
+
+    def free(self, request):
+        self.emitted.pop(request, None)
+
+    def drain(self):
+        pass
+
+
+class HashKeyed:
+    """Input: token-major uint8 on the host, ranges, and the hashes of the blocks filled so far."""
+
+    name = "hash-keyed"
+
+    def __init__(self, num_blocks, page):
+        self.page = page
+        self.block_bytes = page * LAYERS * TOP_K
+        self.tails = np.ones((DECODE + 8, page, LAYERS, TOP_K), np.uint8)
+        self.free_tails = list(range(len(self.tails)))
+        self.tail_of, self.start, self.cursor = {}, {}, {}
+        self.arena = np.ones((num_blocks, self.block_bytes), np.uint8)
+        self.free_cells = collections.deque(range(num_blocks))
+        self.cells = collections.OrderedDict()
+        self.retained = collections.Counter()
+        self.scheduler = {}
+        self.writes = queue.Queue()
+        self.lock = threading.Lock()
+        threading.Thread(target=self._write, daemon=True).start()
+
+    def _write(self):
+        while True:
+            key, data = self.writes.get()
+            with self.lock:
+                if key not in self.cells:
+                    while not self.free_cells:
+                        victim = next(k for k in self.cells if not self.retained[k])
+                        self.free_cells.append(self.cells.pop(victim))
+                    cell = self.free_cells.popleft()
+                    self.arena[cell] = np.frombuffer(data, np.uint8)
+                    self.cells[key] = cell
+                self.cells.move_to_end(key)
+            self.writes.task_done()
+
+    @staticmethod
+    def _key(request, ordinal):
+        return "routing/0/%016x%016x" % (request, ordinal)
+
+    def prepare(self, step):
+        return step.token_major
+
+    def _publish(self, request, ordinal, block):
+        key = self._key(request, ordinal)
+        self.writes.put((key, block.tobytes()))
+        self.retained[key] += 1
+
+    def store(self, step, rows):
+        at = 0
+        for request, first, n in step.parts:
+            if request not in self.tail_of:
+                self.tail_of[request] = self.free_tails.pop()
+                self.cursor[request] = first
+            tail = self.tails[self.tail_of[request]]
+            mine = rows[at:at + n]
+            cursor, done = self.cursor[request], 0
+            while done < n:
+                offset = (cursor + done) % self.page
+                take = min(self.page - offset, n - done)
+                if offset == 0 and take == self.page:
+                    self._publish(request, (cursor + done) // self.page, mine[done:done + take])
+                else:
+                    tail[offset:offset + take] = mine[done:done + take]
+                    if offset + take == self.page:
+                        self._publish(request, (cursor + done) // self.page, tail)
+                done += take
+            self.cursor[request] = cursor + n
+            at += n
+        packed = rows.copy()  # the step's emission
+        at = 0
+        for request, first, n in step.parts:  # the scheduler's side
+            buffer, used = self.scheduler.get(request, (None, 0))
+            if buffer is None or used + n > len(buffer):
+                grown = np.empty((max(used + n, 2 * (0 if buffer is None else len(buffer))),
+                                  LAYERS, TOP_K), np.uint8)
+                if buffer is not None:
+                    grown[:used] = buffer[:used]
+                buffer = grown
+            buffer[used:used + n] = packed[at:at + n]
+            self.scheduler[request] = (buffer, used + n)
+            at += n
+
+    def finish(self, request, length, blocks):
+        """A request that the engine has from its prefix cache: nothing of it is in the buffer."""
+        self.writes.join()
+        published = min(self.cursor[request] // self.page, -(-length // self.page))
+        with self.lock:
+            parts = [self.arena[self.cells[self._key(request, i)]].tobytes()
+                     for i in range(published)]
+        rows = np.frombuffer(b"".join(parts), np.uint8).reshape(-1, LAYERS, TOP_K)[:length]
+        if len(rows) < length:
+            left = length - len(rows)
+            rows = np.concatenate([rows, self.tails[self.tail_of[request]][:left]])
+        return rows
+
+    def free(self, request):
+        self.free_tails.append(self.tail_of.pop(request))
+        self.cursor.pop(request)
+        self.scheduler.pop(request, None)
+        for key in [k for k in self.retained if k.startswith("routing/0/%016x" % request)]:
+            del self.retained[key]
+
+    def drain(self):
+        self.writes.join()
+
+
+class BlockDict:
+    """Input: token-major int16 [T, L, K], block ids and offsets."""
+
+    name = "block dict"
+
+    def __init__(self, num_blocks, page):
+        self.page = page
+        self.blocks = {}
+
+    def prepare(self, step):
+        return step.token_major.astype(np.int16)
+
+    def store(self, step, rows):
+        ids, counts = np.unique(step.block_ids, return_counts=True)
+        order = np.argsort(step.block_ids, kind="stable")
+        rows, offsets = rows[order], step.offsets[order]
+        at = 0
+        for block, n in zip(ids.tolist(), counts.tolist()):
+            kept = self.blocks.get(block)
+            if kept is None:
+                kept = self.blocks[block] = np.zeros((self.page, LAYERS, TOP_K), rows.dtype)
+            kept[offsets[at:at + n]] = rows[at:at + n]
+            at += n
+
+    def finish(self, request, length, blocks):
+        parts, have = [], 0
+        for block in blocks:
+            parts.append(self.blocks[block][:length - have])
+            have += len(parts[-1])
+        return np.concatenate(parts)
+
+    def rebound(self, blocks):
+        for block in blocks:
+            self.blocks.pop(block, None)
+
+    def free(self, request):
+        pass
+
+    def drain(self):
+        pass
+
+
+class Engine:
+    """Hands out blocks that lie anywhere, as a block pool does that has run for a while."""
+
+    def __init__(self, num_blocks, page):
+        self.page = page
+        self.free = np.random.default_rng(3).permutation(num_blocks).tolist()
+        self.blocks = collections.defaultdict(list)
+
+    def grow(self, request, length):
+        fresh = []
+        while len(self.blocks[request]) * self.page < length:
+            fresh.append(self.free.pop())
+            self.blocks[request].append(fresh[-1])
+        return fresh
+
+    def release(self, request):
+        self.free[:0] = self.blocks.pop(request)
+
+
+def timed(call):
+    begin = time.perf_counter()
+    call()
+    return (time.perf_counter() - begin) * 1e6
+
+
+def run_peer(make, page, steps):
+    """{work: Cost} of one design."""
+    num_blocks = (DECODE * (CONTEXT + 4 * steps) + 4 * LONG) // page + 2 * DECODE
+    peer, engine = make(num_blocks, page), Engine(num_blocks, page)
+
+    def step(rows, parts):
+        for request, first, n in parts:
+            fresh = engine.grow(request, first + n)
+            if hasattr(peer, "rebound"):
+                peer.rebound(fresh)
+        work = Step(rows, parts, engine.blocks, page)
+        given = peer.prepare(work)
+        on_thread = timed(lambda: peer.store(work, given))
+        return Cost(on_thread, on_thread + timed(peer.drain))
+
+    def fill(request, length):
+        for first in range(0, length, PREFILL):
+            n = min(PREFILL, length - first)
+            step(make_rows(n, first), [(request, first, n)])
+
+    def median(costs):
+        return Cost(statistics.median(c.engine for c in costs),
+                    statistics.median(c.total for c in costs))
+
+    answer = {}
+    rows = make_rows(PREFILL, 7)
+    costs = []
+    for i in range(12):
+        costs.append(step(rows, [(10_000 + i, 0, PREFILL)]))
+        peer.free(10_000 + i)
+        engine.release(10_000 + i)
+    answer["prefill"] = median(costs[2:])
+
+    request = 20_000
+    fill(request, LONG)
+    blocks = engine.blocks[request]
+    got = peer.finish(request, LONG - 1, blocks)
+    wanted = np.concatenate([make_rows(PREFILL, f) for f in range(0, LONG, PREFILL)])[:LONG - 1]
+    if not np.array_equal(got, wanted):
+        sys.exit("peers.py: %s gave back other rows than it was given" % peer.name)
+    costs = []
+    for _ in range(15):
+        cost = timed(lambda: peer.finish(request, LONG - 1, blocks))
+        costs.append(Cost(cost, cost))
+    answer["finish"] = median(costs)
+    peer.free(request)
+
+    requests = list(range(DECODE))
+    for request in requests:
+        # Phases differ, so that each step fills some blocks and begins others.
+        step(make_rows(CONTEXT + request % PAGE, request), [(request, 0, CONTEXT + request % PAGE)])
+    rows = make_rows(DECODE, 9)
+    costs = []
+    for i in range(steps):
+        costs.append(step(rows, [(r, CONTEXT + r % PAGE + i, 1) for r in requests]))
+    answer["decode"] = median(costs[min(16, steps // 4):])
+    return answer
+
+
+# ---- Waymark
+
+# Work -> (benchmark, counter of the engine's thread, counter until the rows are stored).
+WAYMARK = {
+    "decode": ("DecodeStep/thread_turnover", "p50_us", "until_landed_us"),
+    "prefill": ("PrefillStep/thread", "p50_us", "until_landed_us"),
+    "finish": ("Finish", "engine_us", "p50_us"),
+}
+
+
+def waymark_from_json(report):
+    """{work: Cost} from what waymark_bench --benchmark_format=json prints."""
+    answer = {}
+    for work, (name, engine, total) in WAYMARK.items():
+        runs = [b for b in report["benchmarks"]
+                if b["name"].split("/iterations")[0] == name and b.get("run_type") == "iteration"]
+        if not runs:
+            sys.exit("peers.py: the report has no benchmark " + name)
+        answer[work] = Cost(statistics.median(b[engine] for b in runs),
+                            statistics.median(b[total] for b in runs))
+    return answer
+
+
+def waymark_from_bench(path):
+    pattern = "|".join("^%s(/iterations.*)?$" % name for name, _, _ in WAYMARK.values())
+    out = subprocess.run([path, "--benchmark_filter=" + pattern, "--benchmark_format=json",
+                          "--benchmark_repetitions=5"],
+                         check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return waymark_from_json(json.loads(out.stdout))
+
+
+def find_bench():
+    found = glob.glob(os.path.join(ROOT, "build", "*", "tests", "bench", "waymark_bench"))
+    if not found:
+        sys.exit("peers.py: no waymark_bench under build/; build it, or give --bench or --json")
+    return max(found, key=os.path.getmtime)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Published host designs beside Waymark.")
+    parser.add_argument("--bench", help="waymark_bench; the newest under build/ by default")
+    parser.add_argument("--json", help="what waymark_bench --benchmark_format=json has printed")
+    parser.add_argument("--steps", type=int, default=200, help="decode steps (default 200)")
+    args = parser.parse_args()
+    if args.steps < 4:
+        parser.error("--steps must be at least 4, got %d" % args.steps)
+    if args.json:
+        with open(args.json) as file:
+            waymark = waymark_from_json(json.load(file))
+    else:
+        waymark = waymark_from_bench(args.bench or find_bench())
+
+    columns = {"Waymark": waymark}
+    for make, page, name in [(PerRequest, PAGE, "per-request"), (Slots, PAGE, "slots"),
+                             (HashKeyed, PAGE, "hash-keyed"),
+                             (BlockDict, 256, "block dict, 256"), (BlockDict, PAGE, "block dict, 16")]:
+        columns[name] = run_peer(make, page, args.steps)
+
+    titles = [("decode", "decode step, %d rows" % DECODE), ("prefill", "prefill, %d rows" % PREFILL),
+              ("finish", "finish, %d rows" % LONG)]
+    print("L = %d, K = %d, E = %d, B = %d; medians; microseconds (times Waymark's)" %
+          (LAYERS, TOP_K, EXPERTS, PAGE))
+    for field, title in (("engine", "engine's thread"), ("total", "until the rows are there")):
+        print("\n%-28s" % title + "".join("%20s" % name for name in columns))
+        for work, label in titles:
+            own = getattr(waymark[work], field)
+            cells = []
+            for name, column in columns.items():
+                micros = getattr(column[work], field)
+                ratio = "" if name == "Waymark" else " (%.3gx)" % (micros / own)
+                cells.append("%20s" % ("%.4g%s" % (micros, ratio)))
+            print("%-28s" % label + "".join(cells))
+
+
+if __name__ == "__main__":
+    main()
