@@ -120,7 +120,8 @@ class RoutingStore {
   bool LandOne();
   // Landing::kCaller only: lands exactly this step, if it has been submitted.
   bool Land(StepId step);
-  // Waits until every step begun so far has ended. DeadlineExceeded after `timeout`.
+  // Waits until every step begun so far has ended; the last source may hear Done() a moment later.
+  // DeadlineExceeded after `timeout`.
   [[nodiscard]] absl::Status WaitIdle(std::chrono::nanoseconds timeout);
 
   // ---- what it knows ----

@@ -386,21 +386,21 @@ StepRecord* RoutingStore::Impl::FindRecordByRelative(RelStep step) {
 }
 
 StepCode RoutingStore::Impl::Submit(std::uint64_t step, RowSource* source) {
+  bool in_flight = false;
   {
     const MutexLock lock(mutex_);
     StepRecord* record = FindRecord(step);
-    if (record != nullptr && record->state == StepRecord::State::kBegun) {
+    in_flight = record != nullptr && record->state == StepRecord::State::kBegun;
+    if (in_flight) {
       record->state = StepRecord::State::kSubmitted;
       record->source = source;
       record->submitted_at =
           static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
       submitted_.push_back(record);
       if (core_->flight != nullptr) core_->flight->OnEnd(step, StepEnd::kSubmit);
-      source = nullptr;
-      step = 0;
     }
   }
-  if (step == 0) {
+  if (in_flight) {
     Wake();
     return {};
   }

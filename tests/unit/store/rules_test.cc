@@ -477,6 +477,9 @@ TEST(BadInput, EndsOfStepsThatAreNotInFlight) {
   NumberedRows rows(d.shape(), {});
   EXPECT_EQ(d.store().Submit(StepId(3), &rows).rule, StepRule::kStepNotInFlight);
   EXPECT_EQ(rows.done, 1);
+  // Step 0 is no step: it used to be taken for one that had been submitted, and kept its source.
+  EXPECT_EQ(d.store().Submit(StepId(0), &rows).rule, StepRule::kStepNotInFlight);
+  EXPECT_EQ(rows.done, 2);
   EXPECT_FALSE(d.store().Drop(StepId(3)).ok());
   d.Step(3, {}, {}, {});
   EXPECT_FALSE(d.store().Cancel(StepId(3)).ok());
