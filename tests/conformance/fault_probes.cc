@@ -1,0 +1,131 @@
+// Courses of events for rules whose breach the simulators excuse, or seldom meet.
+#include "tests/conformance/direct.h"
+#include "tests/conformance/faults.h"
+
+namespace waymark::conformance {
+namespace {
+
+// All slots of these blocks.
+std::vector<std::int64_t> Slots(const std::vector<std::int32_t>& blocks) {
+  std::vector<std::int64_t> slots;
+  for (const std::int32_t block : blocks) {
+    for (std::int64_t offset = 0; offset < kDirectBlock; ++offset) {
+      slots.push_back(Direct::Slot(block, offset));
+    }
+  }
+  return slots;
+}
+
+}  // namespace
+
+std::string ProbeReferencedPagesStay() {
+  StoreOptions options = Direct::Options();
+  options.num_pages = 1;
+  Direct direct(options);
+  direct.Step(1, {Event::Bind(BlockId(0))}, {Direct::Slot(0, 0)}, {10});
+  // Block 0 has a user, so block 1 finds no page.
+  direct.Step(2, {Event::Bind(BlockId(1))}, {Direct::Slot(1, 0)}, {20});
+  const std::vector<int> first = direct.Tags({0}, 1);
+  if (first != std::vector<int>{10}) return "the page of a block with users was taken";
+  const std::vector<Seen> second = direct.Read({1}, 1);
+  if (second[0].info.reason != Reason::kCapacity) return "a row without a page is not (capacity)";
+  return "";
+}
+
+std::string ProbeAbsentRowsKeepTheirReason() {
+  Direct direct;
+  const BlockKey key = BlockKey::FromInteger(77);
+  // KV from outside, of which the first row is computed again here.
+  direct.Step(1, {Event::Bind(BlockId(0), key)}, {Direct::Slot(0, 0)}, {10});
+  const std::vector<Seen> rows = direct.Read({0}, 2);
+  if (rows[0].tag != 10) return "the row that was computed here is missing";
+  if (rows[1].info.reason != Reason::kExternalKv) {
+    return "a row of external KV is missing for another reason: " +
+           std::string(ReasonName(rows[1].info.reason));
+  }
+  return "";
+}
+
+std::string ProbeSealsComeAfterTheClaims() {
+  Direct direct;
+  const BlockKey key = BlockKey::FromInteger(5);
+  // Two blocks of one batch under one key: the one that is sealed first keeps it, whichever is
+  // claimed first.
+  direct.Step(1,
+              {Event::Bind(BlockId(0)), Event::Bind(BlockId(1)),
+               Event::Seal(BlockId(1), key, StepId(1)), Event::Seal(BlockId(0), key, StepId(1))},
+              Slots({0, 1}), {10, 11, 12, 13, 20, 21, 22, 23});
+  direct.Step(2, {Event::Bind(BlockId(2), key)}, {}, {});
+  const std::vector<int> rows = direct.Tags({2}, 4);
+  return rows == std::vector<int>{20, 21, 22, 23} ? ""
+                                                  : "the block that was sealed second came by key";
+}
+
+std::string ProbeSealProtectsFromTheNextStep() {
+  Direct direct;
+  const BlockKey key = BlockKey::FromInteger(5);
+  // A rejected draft is run again in the very step that seals its block (which moves meanwhile).
+  direct.Step(1, {Event::Bind(BlockId(0))}, {Direct::Slot(0, 0)}, {10});
+  direct.Step(2, {Event::Seal(BlockId(0), key, StepId(2)), Event::Move(BlockId(0), BlockId(1))},
+              {Direct::Slot(1, 0)}, {20});
+  if (direct.Tags({1}, 1) != std::vector<int>{20})
+    return "a claim of the seal's own step was ignored";
+  direct.Step(3, {}, {Direct::Slot(1, 0)}, {30});
+  return direct.Tags({1}, 1) == std::vector<int>{20} ? ""
+                                                     : "a claim after the seal was not ignored";
+}
+
+std::string ProbeSealStaysWithItsLife() {
+  Direct direct;
+  const BlockKey key = BlockKey::FromInteger(5);
+  // Announced full, then taken from its owner and given to another one, all in one batch.
+  direct.Step(1,
+              {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), key, StepId(1)),
+               Event::Release(BlockId(0)), Event::Bind(BlockId(0))},
+              Slots({0}), {10, 11, 12, 13});
+  direct.Step(2, {Event::Bind(BlockId(1), key)}, {}, {});
+  return direct.Tags({1}, 1) == std::vector<int>{-1} ? ""
+                                                     : "rows of the new life came by the old key";
+}
+
+std::string ProbeFirstOfASlotWins() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0))}, {Direct::Slot(0, 0), Direct::Slot(0, 0)}, {10, 20});
+  const Seen row = direct.Read({0}, 1)[0];
+  if (row.tag != 10) return "the second row of a slot was stored";
+  return row.info.provenance == Provenance::kKept ? "" : "the ignored row of a slot left no mark";
+}
+
+std::string ProbeBetterPageIsIndexed() {
+  Direct direct;
+  const BlockKey key = BlockKey::FromInteger(5);
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), key, StepId(1))}, Slots({0}),
+              {10, -1, 12, 13});
+  direct.Step(2, {Event::Bind(BlockId(1)), Event::Seal(BlockId(1), key, StepId(2))}, Slots({1}),
+              {20, 21, 22, 23});
+  direct.Step(3, {Event::Bind(BlockId(2), key)}, {}, {});
+  return direct.Tags({2}, 4) == std::vector<int>{20, 21, 22, 23} ? ""
+                                                                 : "a page with a hole came by key";
+}
+
+std::string ProbePinnedPagesStay() {
+  StoreOptions options = Direct::Options();
+  options.audit = true;
+  Direct direct(options);
+  const BlockKey key = BlockKey::FromInteger(5);
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), key, StepId(1))}, Slots({0}),
+              {10, 11, 12, 13});
+  // The page of block 1 waits for its rows, and for the audit, when the block is bound again.
+  (void)direct.Begin(2, {Event::Bind(BlockId(1)), Event::Seal(BlockId(1), key, StepId(2))},
+                     Slots({1}));
+  direct.Step(3, {Event::Bind(BlockId(1)), Event::Bind(BlockId(2))}, Slots({2}),
+              {200, 201, 202, 203});
+  (void)direct.Submit(2, {10, 11, 12, 13});
+  direct.LandAll();
+  if (direct.Tags({2}, 4) != std::vector<int>{200, 201, 202, 203}) {
+    return "a page that a step held was given to another block";
+  }
+  return "";
+}
+
+}  // namespace waymark::conformance

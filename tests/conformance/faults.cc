@@ -1,0 +1,63 @@
+#include "tests/conformance/faults.h"
+
+namespace waymark::conformance {
+namespace {
+
+#define WAYMARK_FULL                                                                       \
+  "draft=.5 preempt=.03 abort=.01 bump=.02 fork=.05 partial=.3 tier=.5 swap=.3 stream=.1 " \
+  "rewind=.03 full_hit=.4 pad=.3 behind=3 shuffle=1 "
+#define WAYMARK_HARM "drop=.03 cancel=.03 reset=.005 external=.1 mute=.1 silent=.03 "
+
+constexpr Fault kFaults[] = {
+    // Lives of blocks.
+    {"keep_the_page_at_bind", "vllm", "draft=.5 drop=.05 cancel=.03", nullptr},
+    {"truncate_ignores_the_life", "vllm",
+     "draft=.6 late=1 blind_truncate=1 preempt=.1 tier=.9 fork=.2 swap=.5", nullptr},
+    {"truncate_without_step", "vllm", "draft=.6 late=1", nullptr},
+    {"move_one_by_one", "vllm", "swap=.9", nullptr},
+    {"events_by_type", "vllm", "swap=.9 partial=.8 fork=.2", nullptr},
+    // Claims.
+    {"last_of_a_slot_wins", nullptr, "", ProbeFirstOfASlotWins},
+    {"landing_ignores_its_claim", "vllm", "draft=.6 drop=.05 behind=4 shuffle=1", nullptr},
+    {"resolve_when_landing", "vllm", WAYMARK_FULL, nullptr},
+    {"drop_does_not_claim", "vllm", "draft=.6 no_truncate=1 behind=4 ring=3", nullptr},
+    {"cancel_does_not_revoke", "vllm", "draft=.6 cancel=.1", nullptr},
+    // Protected rows.
+    {"no_protected_rows", "megatron", "full_hit=.7", nullptr},
+    {"seal_protects_from_its_own_step", nullptr, "", ProbeSealProtectsFromTheNextStep},
+    {"seals_before_the_claims", nullptr, "", ProbeSealsComeAfterTheClaims},
+    {"seal_reaches_the_next_life", nullptr, "", ProbeSealStaysWithItsLife},
+    {"late_seal_after_the_claims", "megatron", "full_hit=.7 completion_seal=1 draft=.4", nullptr},
+    {"another_version_is_ignored", "megatron", "full_hit=.7 bump=.1", nullptr},
+    {"rewind_stays_in_the_sealed_page", "vllm", "rewind=.3 draft=.6 tier=.9", nullptr},
+    {"seal_dies_with_the_page", "megatron", WAYMARK_FULL WAYMARK_HARM "max_pages=16", nullptr},
+    // Visible rows, and copies.
+    {"append_in_place_under_a_snapshot", "megatron", "full_hit=.7 bump=.1 stream=.4", nullptr},
+    {"second_binding_is_no_viewer", "vllm", "fork=.3 draft=.5", nullptr},
+    {"own_page_leaves_rows_above_the_mark", "megatron", WAYMARK_FULL, nullptr},
+    {"pending_row_lands_in_one_page", "vllm", "fork=.3 partial=.5 behind=4 draft=.4", nullptr},
+    {"partial_copy_shares_the_page", "vllm", "partial=.8 drop=.05 tier=.3 fork=.2", nullptr},
+    {"page_copies_run_after_landing", "vllm", "fork=.3 partial=.5 behind=4 draft=.4", nullptr},
+    // The key index.
+    {"seal_rebinds", "vllm", "preempt=.2 draft=.3", nullptr},
+    {"first_writer_keeps_the_key", nullptr, "", ProbeBetterPageIsIndexed},
+    {"rows_do_not_compete", "megatron", WAYMARK_FULL WAYMARK_HARM "tier=.9", nullptr},
+    {"by_key_is_not_marked", "vllm", WAYMARK_FULL "tier=1 preempt=.1", nullptr},
+    {"index_without_version", "vllm", "tier=.9 bump=.05 preempt=.2", nullptr},
+    {"index_without_ordinal", "vllm", "tier=.9 page_tokens=2", nullptr},
+    {"page_of_two_versions_is_indexed", "vllm", "tier=.6 bump=.05 abort=.1", nullptr},
+    // Memory.
+    {"referenced_pages_are_evicted", nullptr, "", ProbeReferencedPagesStay},
+    {"no_pins", nullptr, "", ProbePinnedPagesStay},
+    {"absent_rows_lose_their_reason", nullptr, "", ProbeAbsentRowsKeepTheirReason},
+    // Reading.
+    {"join_layers_takes_any_step", "megatron", "stages=2 layers=8 drop=.1 full_hit=.7", nullptr},
+};
+
+}  // namespace
+
+std::span<const Fault> Faults() {
+  return kFaults;
+}
+
+}  // namespace waymark::conformance

@@ -1,0 +1,35 @@
+// The seeded faults of the store, and what must notice each.
+//
+// Every fault breaks one rule in one place (WAYMARK_FAULT in blockstore/). Most are noticed by the
+// engine simulators: wrong, unexplained or wrongly explained rows, in a scenario that has none of
+// these without the fault. The others have a probe, a short course of events on a store of its own.
+#ifndef WAYMARK_TESTS_CONFORMANCE_FAULTS_H_
+#define WAYMARK_TESTS_CONFORMANCE_FAULTS_H_
+
+#include <span>
+#include <string>
+
+namespace waymark::conformance {
+
+struct Fault {
+  const char* name;        // as in WAYMARK_FAULT(name)
+  const char* engine;      // "vllm", "megatron"; null: the probe notices
+  const char* features;    // of the scenario
+  std::string (*probe)();  // empty when the store keeps the rule, else what it did instead
+};
+
+[[nodiscard]] std::span<const Fault> Faults();
+
+// Probes; see fault_probes.cc.
+std::string ProbeReferencedPagesStay();
+std::string ProbeAbsentRowsKeepTheirReason();
+std::string ProbeSealsComeAfterTheClaims();
+std::string ProbeSealProtectsFromTheNextStep();
+std::string ProbeSealStaysWithItsLife();
+std::string ProbeFirstOfASlotWins();
+std::string ProbeBetterPageIsIndexed();
+std::string ProbePinnedPagesStay();
+
+}  // namespace waymark::conformance
+
+#endif  // WAYMARK_TESTS_CONFORMANCE_FAULTS_H_

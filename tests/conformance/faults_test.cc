@@ -1,0 +1,68 @@
+// Every seeded fault of the store is noticed, and nothing is noticed without it.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "blockstore/fault.h"
+#include "tests/conformance/faults.h"
+#include "tests/conformance/schedules.h"
+
+namespace waymark::conformance {
+namespace {
+
+constexpr std::uint64_t kSeeds = 60;  // at most, until one notices
+constexpr std::int64_t kSteps = 400;
+
+class SeededFault : public testing::TestWithParam<Fault> {
+ protected:
+  ~SeededFault() override { fault::Select(""); }
+
+  static Schedule ScheduleOf(const Fault& fault, std::uint64_t seed) {
+    Schedule schedule;
+    schedule.options.seed = seed;
+    schedule.options.megatron = std::string_view(fault.engine) == "megatron";
+    EXPECT_TRUE(SetOptions(schedule.options, fault.features)) << fault.features;
+    schedule.steps = kSteps;
+    schedule.features = fault.features;
+    return schedule;
+  }
+};
+
+TEST_P(SeededFault, IsNoticed) {
+  const Fault& fault = GetParam();
+  if (fault.probe != nullptr) {
+    EXPECT_EQ(fault.probe(), "") << "without the fault";
+    fault::Select(fault.name);
+    EXPECT_NE(fault.probe(), "") << "with the fault";
+    return;
+  }
+  bool noticed = false;
+  for (std::uint64_t seed = 0; seed < kSeeds && !noticed; ++seed) {
+    const Schedule schedule = ScheduleOf(fault, seed);
+    fault::Select("");
+    const Outcome right = RunSchedule(schedule);
+    ASSERT_EQ(right.checks.wrong + right.checks.unexplained, 0)
+        << "without the fault: " << right.Describe(schedule);
+    fault::Select(fault.name);
+    const Outcome wrong = RunSchedule(schedule);
+    noticed = wrong.checks.wrong + wrong.checks.unexplained > 0;
+  }
+  EXPECT_TRUE(noticed) << kSeeds << " schedules of \"" << fault.features
+                       << "\" went by without a wrong or unexplained row";
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, SeededFault, testing::ValuesIn(Faults().begin(), Faults().end()),
+                         [](const testing::TestParamInfo<Fault>& fault) {
+                           return std::string(fault.param.name);
+                         });
+
+TEST(SeededFaults, HaveNamesOfTheirOwn) {
+  std::set<std::string> names;
+  for (const Fault& fault : Faults())
+    names.insert(fault.name);
+  EXPECT_EQ(names.size(), Faults().size());
+  EXPECT_GE(names.size(), 25u);
+}
+
+}  // namespace
+}  // namespace waymark::conformance
