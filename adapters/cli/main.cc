@@ -6,25 +6,12 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "adapters/cli/check.h"
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
-
-#if __has_include("adapters/cli/demo.h")
 #include "adapters/cli/demo.h"
-#define WAYMARK_CLI_DEMO 1
-#endif
-#if __has_include("adapters/cli/selftest.h")
 #include "adapters/cli/selftest.h"
-#define WAYMARK_CLI_SELFTEST 1
-#endif
-#if __has_include("adapters/cli/trace.h")
 #include "adapters/cli/trace.h"
-#define WAYMARK_CLI_TRACE 1
-#endif
-#if __has_include("adapters/cli/check.h")
-#include "adapters/cli/check.h"
-#define WAYMARK_CLI_CHECK 1
-#endif
 
 #ifndef WAYMARK_VERSION
 #define WAYMARK_VERSION "unknown"
@@ -36,18 +23,10 @@ namespace {
 // In the order of the help.
 std::vector<std::unique_ptr<Command>> MakeCommands() {
   std::vector<std::unique_ptr<Command>> commands;
-#ifdef WAYMARK_CLI_DEMO
   commands.push_back(MakeDemoCommand());
-#endif
-#ifdef WAYMARK_CLI_TRACE
   commands.push_back(MakeTraceCommand());
-#endif
-#ifdef WAYMARK_CLI_CHECK
   commands.push_back(MakeCheckCommand());
-#endif
-#ifdef WAYMARK_CLI_SELFTEST
   commands.push_back(MakeSelftestCommand());
-#endif
   return commands;
 }
 
@@ -75,10 +54,9 @@ int Main(int argc, char** argv) {
     // Help and version are errors of code 0 to the parser; every other code of its own becomes
     // ours.
     const std::string word = argc > 1 ? argv[1] : "";
-    if (error.get_exit_code() != 0 && app.get_subcommands().empty() && !word.empty() &&
-        word[0] != '-') {
-      std::fprintf(stderr, "waymark: there is no command '%s'; `waymark --help` lists them\n",
-                   word.c_str());
+    if (error.get_exit_code() != 0 && app.get_subcommands().empty() && !word.empty()) {
+      std::fprintf(stderr, "waymark: there is no %s '%s'; `waymark --help` lists them\n",
+                   word[0] == '-' ? "option" : "command", word.c_str());
       return kExitUnusable;
     }
     return app.exit(error) == 0 ? kExitOk : kExitUnusable;

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "blockstore/agreement.h"
+#include "blockstore/flight_check.h"
+#include "blockstore/flight_writer.h"
 #include "blockstore/store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -91,15 +93,17 @@ class RealRouting : public ::testing::Test {
 // A store, steps numbered by themselves, and blocks that lie where the test says.
 class Driver {
  public:
-  explicit Driver(std::int32_t page_tokens, bool audit = true) {
+  static StoreOptions Options(std::int32_t page_tokens, bool audit = true) {
     StoreOptions options;
     options.shape = RealShape(page_tokens);
     options.num_blocks = 64;
     options.block_tokens = kBlockTokens;
     options.landing = Landing::kCaller;
     options.audit = audit;
-    store_ = RoutingStore::Create(options).value();
+    return options;
   }
+  explicit Driver(std::int32_t page_tokens) : Driver(Options(page_tokens)) {}
+  explicit Driver(const StoreOptions& options) : store_(RoutingStore::Create(options).value()) {}
   RoutingStore& store() { return *store_; }
   [[nodiscard]] std::uint64_t last() const { return step_; }
 
@@ -361,6 +365,51 @@ TEST_F(RealRouting, AMissedBindIsVoidedAndNamed) {
               static_cast<int>(tried), highest);
   EXPECT_GT(tried, 40);
   EXPECT_LT(highest, 0.45);
+}
+
+// A flight keeps 16 bytes a row by default. They must tell the two populations apart, too.
+TEST_F(RealRouting, FlightsOfDigestsTellTheTwoPopulationsApart) {
+  for (const FlightRows rows : {FlightRows::kDigests, FlightRows::kIds}) {
+    for (const bool missed_bind : {false, true}) {
+      StoreOptions options = Driver::Options(16, /*audit=*/false);
+      const auto writer = FlightWriter::InMemory(FlightInfo::Of(options, rows));
+      options.flight = writer.get();
+      {
+        Driver driver(options);
+        const std::vector<int> blocks = {7, 3, 9, 1, 5};
+        std::vector<Event> events;
+        for (std::size_t nth = 0; nth < blocks.size(); ++nth) {
+          events.push_back(Event::Bind(BlockId(blocks[nth])));
+          events.push_back(SealNow(blocks[nth], static_cast<std::int64_t>(nth)));
+        }
+        driver.Forward(builds_[0], events, blocks, 0, 80);
+        driver.Forward(builds_[1], {}, blocks, 0, 80);  // a recomputation on another build
+        driver.Forward(builds_[2], {}, blocks, 0, 80);
+        if (missed_bind) {  // block 9 gets the tokens of the block behind it
+          std::vector<std::int64_t> slots;
+          std::vector<std::int64_t> tokens;
+          for (std::int64_t i = 0; i < kBlockTokens; ++i) {
+            slots.push_back(9 * kBlockTokens + i);
+            tokens.push_back(48 + i);
+          }
+          driver.Run(builds_[0], {}, slots, tokens);
+        }
+        ExpectSameSets(driver.Read(blocks, 0, 80), builds_[0]);
+      }
+      ASSERT_TRUE(writer->Close().ok());
+      absl::StatusOr<FlightReader> reader = FlightReader::FromBytes(writer->bytes());
+      ASSERT_TRUE(reader.ok()) << reader.status();
+      const absl::StatusOr<FlightVerdict> verdict = CheckFlight(*reader);
+      ASSERT_TRUE(verdict.ok()) << verdict.status();
+      EXPECT_EQ(verdict->indicted(), missed_bind);
+      EXPECT_EQ(verdict->rows_read, 80u);
+      EXPECT_EQ(verdict->audited_rows, missed_bind ? 176u : 160u);
+      if (!missed_bind) continue;
+      ASSERT_EQ(verdict->indictments.size(), 1u);
+      EXPECT_EQ(verdict->indictments[0].block, 9);
+      EXPECT_EQ(verdict->indictments[0].step, 4u);
+    }
+  }
 }
 
 // ---- the reader of the arrays, which needs no data
