@@ -32,6 +32,9 @@ void KeyIndex::Erase(PageIndex page) {
     hole = Next(hole);
   pool_.hot(page).indexed = false;
   --size_;
+  // The places of the neighbours lie with their pages, anywhere.
+  for (std::size_t slot = Next(hole); slots_[slot] != kNoPage; slot = Next(slot))
+    __builtin_prefetch(&pool_.cold(slots_[slot]).indexed_as);
   // Moves back what would no longer be found across the hole.
   for (std::size_t slot = Next(hole); slots_[slot] != kNoPage; slot = Next(slot)) {
     const std::size_t home = Home(pool_.cold(slots_[slot]).indexed_as);

@@ -111,6 +111,8 @@ class RoutingStore::Impl {
   // Seals of the step at hand, after its claims: those whose block still has the same life.
   void ApplyOwnSeals(std::span<const Event> events, std::uint64_t step)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Brings what an event looks at first into the cache.
+  void FetchFor(const Event& event) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ClaimRows(StepRecord* record, std::span<const std::int64_t> slots, RelStep step,
                  std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `e`: the entry of `slot`; kNoEntry for padding.

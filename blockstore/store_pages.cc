@@ -112,7 +112,7 @@ bool RoutingStore::Impl::TakeBackSnapshots(std::size_t states) {
       if (hot.referenced == 0) Review(part.page);
     }
     if (core_->flight != nullptr) core_->flight->OnReleased(state->read_id);
-    state->parts.clear();
+    // Its parts stay: the next snapshot writes over them, and need not fill them with zeros first.
     state->base.reset();
     --snapshots_live_;
     free_states_.push_back(state);
@@ -131,6 +131,17 @@ bool RoutingStore::Impl::EvictOne() {
     }
     ++stats_.evictions;
     ++hot.pins;
+    // Evictions come in runs, and each page is anywhere: the one after the next is fetched now, and
+    // the next, which was fetched then, leads to its place in the index.
+    if (hot.lru_next != kNoPage) {
+      index_.Prefetch(pool_.cold(hot.lru_next).indexed_as);
+      const PageIndex later = pool_.hot(hot.lru_next).lru_next;
+      if (later != kNoPage) {
+        __builtin_prefetch(&pool_.hot(later), 1);
+        __builtin_prefetch(&pool_.cold(later), 1);
+        __builtin_prefetch(&core_->stamp(later, 0), 1);
+      }
+    }
     if (hot.indexed) index_.Erase(page);
     while (hot.bindings > 0)
       Detach(hot.first_binding, Reason::kCapacity);

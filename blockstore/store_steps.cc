@@ -12,6 +12,7 @@ constexpr std::int32_t kInvalid = static_cast<std::int32_t>(absl::StatusCode::kI
 constexpr std::int32_t kNotFound = static_cast<std::int32_t>(absl::StatusCode::kNotFound);
 constexpr std::int32_t kExhausted = static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted);
 
+constexpr std::size_t kEventsAhead = 8;
 constexpr std::size_t kGroup = 16;      // rows that go through the passes of ClaimRows together
 constexpr std::size_t kPageAhead = 12;  // rows ahead of the one being unpinned
 
@@ -173,12 +174,18 @@ StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
     bool own_seals = false;
     for (std::size_t at = 0; at < events.size();) {
       const Event& event = events[at];
+      if (at + kEventsAhead < events.size()) FetchFor(events[at + kEventsAhead]);
       if (event.type == EventType::kSeal &&
           (event.step == batch.step || WAYMARK_FAULT(late_seal_after_the_claims)) &&
           !WAYMARK_FAULT(seals_before_the_claims)) {
         own_seals = true;
         const EntryIndex e = FirstEntry(event.block);
-        if (e != kNoEntry) Touch(e).sealing = true;
+        if (e != kNoEntry) {
+          Touch(e).sealing = true;
+          __builtin_prefetch(&table_.cold(e), 1);
+          const PageIndex page = table_.hot(e).page;
+          if (page != kNoPage) __builtin_prefetch(&pool_.cold(page), 1);
+        }
         ++at;
       } else {
         if (own_seals && event.type == EventType::kMove) SealWhatMoves(events, at);
@@ -199,6 +206,12 @@ StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
   }
   if (queued_copies) Wake();
   return answer;
+}
+
+void RoutingStore::Impl::FetchFor(const Event& event) const {
+  if (event.block >= 0 && event.block < options_.num_blocks) {
+    table_.Prefetch(static_cast<EntryIndex>(event.block) * parts_);
+  }
 }
 
 void RoutingStore::Impl::SealWhatMoves(std::span<const Event> events, std::size_t move) {
