@@ -1,0 +1,38 @@
+// FlightDump: a flight as JSON lines, for the executable specification (model/replay.py).
+#ifndef WAYMARK_TESTS_CONFORMANCE_FLIGHT_DUMP_H_
+#define WAYMARK_TESTS_CONFORMANCE_FLIGHT_DUMP_H_
+
+#include <cstdio>
+#include <string>
+
+#include "blockstore/flight_sink.h"
+#include "blockstore/store.h"
+
+namespace waymark::conformance {
+
+// Writes to `file` (borrowed). For stores with Landing::kCaller: all calls come from one thread.
+class FlightDump final : public FlightSink {
+ public:
+  FlightDump(std::FILE* file, std::size_t row_bytes) : file_(file), row_bytes_(row_bytes) {}
+
+  // The first line of a flight. Before the store is made.
+  void Header(const std::string& name, const StoreOptions& options);
+
+  void OnBegin(const StepBatch& batch, bool dropped) override;
+  void OnEnd(std::uint64_t step, StepEnd end) override;
+  void OnLanded(std::uint64_t step, std::span<const std::uint8_t> ids,
+                std::span<const Reason> verdicts) override;
+  void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks, std::int64_t first,
+                  std::int64_t last) override;
+  void OnReleased(std::uint64_t read_id) override;
+  void OnRead(std::uint64_t read_id, std::int64_t begin, std::span<const RowInfo> infos,
+              std::span<const std::uint64_t> digests) override;
+
+ private:
+  std::FILE* file_;
+  std::size_t row_bytes_;
+};
+
+}  // namespace waymark::conformance
+
+#endif  // WAYMARK_TESTS_CONFORMANCE_FLIGHT_DUMP_H_
