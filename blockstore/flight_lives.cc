@@ -4,11 +4,9 @@
 
 namespace waymark::flight {
 
-void BlockLives::Renew(std::int32_t block, std::uint64_t step) {
-  Lives& lives = lives_[block];
-  lives[1] = lives[0];
-  lives[0] = Life{};
-  lives[0].began = step;
+void BlockLives::Renew(std::int32_t block) {
+  Seals& seals = seals_[block];
+  seals = {0, seals[0]};
 }
 
 void BlockLives::Note(const OwnedStepBatch& batch) {
@@ -17,23 +15,18 @@ void BlockLives::Note(const OwnedStepBatch& batch) {
       case EventType::kBind:
       case EventType::kCopy:
       case EventType::kTruncate:  // what was sealed is not sealed any more
-        Renew(event.block, batch.step);
+        Renew(event.block);
         break;
       case EventType::kMove:
-        Renew(event.block, batch.step);
-        Renew(event.source, batch.step);
+        Renew(event.block);
+        Renew(event.source);
         break;
       case EventType::kReset:
-        lives_.clear();
+        seals_.clear();
         break;
-      case EventType::kSeal: {
-        Life& life = lives_[event.block][0];
-        const BlockKey key = event.GetKey();
-        if (!life.key.empty() && !(life.key == key)) life.other_key = {life.sealed, batch.step};
-        life.key = key;
-        life.sealed = batch.step;
+      case EventType::kSeal:
+        seals_[event.block][0] = batch.step;
         break;
-      }
       case EventType::kRetain:
       case EventType::kRelease:
         break;
@@ -45,13 +38,9 @@ StepWindow BlockLives::Date(const AuditFinding& finding, std::uint64_t landed) c
   if (finding.step == landed && finding.kept_step < finding.step) {
     return {finding.kept_step, finding.step};
   }
-  if (const auto found = lives_.find(finding.block); found != lives_.end()) {
-    for (const Life& life : found->second) {
-      if (life.other_key.by != 0) return life.other_key;
-    }
-    // The rows of a life that was never sealed, sealed as those of the next.
-    for (const Life& life : found->second) {
-      if (life.sealed > finding.step) return {finding.step, life.sealed};
+  if (const auto found = seals_.find(finding.block); found != seals_.end()) {
+    for (const std::uint64_t sealed : found->second) {
+      if (sealed > finding.step) return {finding.step, sealed};
     }
   }
   return {std::min(finding.kept_step, finding.step), std::max(finding.kept_step, landed)};

@@ -1,4 +1,4 @@
-// BlockLives: when each block was bound and sealed, so that a contradiction can be dated. Internal
+// BlockLives: when each block was sealed, so that a contradiction can be dated. Internal
 // to blockstore.
 #ifndef WAYMARK_BLOCKSTORE_FLIGHT_LIVES_H_
 #define WAYMARK_BLOCKSTORE_FLIGHT_LIVES_H_
@@ -24,23 +24,18 @@ class BlockLives {
   void Note(const OwnedStepBatch& batch);
   // Where the event must be missing that `finding`, made while `landed` landed, speaks of. A write
   // that contradicts what was kept dates it by the two writes. Two pages under one key contradict
-  // only when they are sealed, long after the writes: then the block was sealed under two keys in
-  // what its events call one life, and the missing event lies between the seals.
+  // only when they are sealed, long after the writes: then it lies between the write of the rows
+  // that were found and the seal that gave them away.
   [[nodiscard]] StepWindow Date(const AuditFinding& finding, std::uint64_t landed) const;
 
  private:
-  struct Life {
-    std::uint64_t began = 0;
-    BlockKey key;              // of its last seal
-    std::uint64_t sealed = 0;  // the step of the batch that brought that seal
-    StepWindow other_key;      // `by` is not 0: sealed under another key before
-  };
-  // The present life of a block, and the one before: events run ahead of landings.
-  using Lives = std::array<Life, 2>;
+  // The steps of the batches that brought the last seal of a block's present life, and of the one
+  // before: events run ahead of landings. 0: none.
+  using Seals = std::array<std::uint64_t, 2>;
 
-  void Renew(std::int32_t block, std::uint64_t step);
+  void Renew(std::int32_t block);
 
-  absl::flat_hash_map<std::int32_t, Lives> lives_;
+  absl::flat_hash_map<std::int32_t, Seals> seals_;
 };
 
 }  // namespace waymark::flight
