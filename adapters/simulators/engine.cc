@@ -160,7 +160,9 @@ void Engine::Disturb() {
   }
   if (rng_.Chance(f.preempt_one) && running_.size() > 1) {
     const auto size = static_cast<std::int64_t>(running_.size());
-    Preempt(running_[static_cast<std::size_t>(rng_.Below(size))]);
+    // A copy: the element of `running_` goes while the request is being preempted.
+    const RequestPtr victim = running_[static_cast<std::size_t>(rng_.Below(size))];
+    Preempt(victim);
   }
   if (rng_.Chance(f.bump)) {
     ++version_;
