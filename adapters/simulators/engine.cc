@@ -13,13 +13,14 @@ StoreOptions StoreOptionsOf(const EngineOptions& options, std::int32_t stage) {
   store.block_tokens = options.block_tokens;
   const std::int64_t parts = options.block_tokens / options.page_tokens;
   const bool big = options.max_batched_tokens > 0;
-  // Enough: every block has its pages; so has every key of the tier, and as many again are held by
-  // reads in waiting and by the key index.
-  std::int64_t pages = parts * store.num_blocks;
+  // Every block has its pages, and so has every key of the tier; snapshots of what finished or was
+  // preempted hold theirs for a few steps while the blocks are used again. Small engines have
+  // plenty.
+  std::int64_t pages = parts * 2048;
   if (big) {
-    pages += pages / 2 + parts * (options.features.tier > 0 ? options.tier_keys : 0);
-  } else {
-    pages = parts * 2048;
+    const std::int64_t held =
+        std::max(options.blocks / 16, 4 * options.max_batched_tokens / options.block_tokens);
+    pages = parts * (store.num_blocks + held + (options.features.tier > 0 ? options.tier_keys : 0));
   }
   store.num_pages = static_cast<std::uint32_t>(options.max_pages > 0 ? options.max_pages : pages);
   store.null_blocks = {BlockId(options.blocks)};
@@ -204,7 +205,7 @@ void Engine::StartStreams() {
                                   : std::min(r->computed, std::max<std::int64_t>(r->confirmed, 0));
     if (rows <= 0) continue;
     StreamRead stream;
-    stream.due = now_ + static_cast<std::uint32_t>(rng_.Between(1, 12));
+    stream.due = now_ + static_cast<std::uint32_t>(timing_.Between(1, 12));
     stream.job.request = r;
     stream.job.rows = rows;
     stream.job.seen = r->seen.Prefix(rows);
