@@ -209,6 +209,7 @@ TEST(FlightFormat, SketchesFollowTheShareOfCommonIds) {
 std::string SmallFlight(FlightRows rows = FlightRows::kDigests) {
   sim::EngineOptions options = SimOptions(false, "draft=.5 drop=.1 cancel=.1 stream=.5", 3);
   options.max_running = 2;
+  options.max_steps_in_flight = 8;  // a store is made for every changed byte
   return FlySim(options, 12, rows).bytes;
 }
 

@@ -243,6 +243,7 @@ TEST(FlightRecorder, RefusesARingThatIsTooSmall) {
 TEST(FlightRecorder, CheckpointsOfAnyBytesAreSafe) {
   sim::EngineOptions options = SimOptions(false, "draft=.3 swap=.3", 13);
   options.max_pages = 24;
+  options.max_steps_in_flight = 8;  // a store is made for every changed byte
   RecorderOptions ring;
   ring.ring_bytes = 32 * 1024;
   ring.background = false;
