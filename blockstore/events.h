@@ -1,10 +1,10 @@
 // What an engine tells the store about its KV blocks: events, and the batch that a step brings.
 //
-// Everything here is plain data of C layout: it can be copied, sent to the process where the rows are,
-// recorded and replayed. Applying a batch is RoutingStore::BeginStep; see docs/architecture.md for the
-// rules. Null blocks (negative, or declared when the store was made) are legal in every event; such an
-// event is ignored and counted, except that a Copy or Move *from* a null block leaves its destination
-// never written.
+// Everything here is plain data of C layout: it can be copied, sent to the process where the rows
+// are, recorded and replayed. Applying a batch is RoutingStore::BeginStep; see docs/architecture.md
+// for the rules. Null blocks (negative, or declared when the store was made) are legal in every
+// event; such an event is ignored and counted, except that a Copy or Move *from* a null block
+// leaves its destination never written.
 #ifndef WAYMARK_BLOCKSTORE_EVENTS_H_
 #define WAYMARK_BLOCKSTORE_EVENTS_H_
 
@@ -44,7 +44,8 @@ enum class EventType : std::uint16_t {
   kRelease,   // one user fewer; at zero its pages may be evicted; below zero: ignored and counted
   kSeal,      // `block` is full (or will be, by `step`) and known by `key`: its rows are protected
   kCopy,      // `block` gets the rows [0, rows) of `source` (kAllRows: shares its pages)
-  kMove,      // `block` takes over what `source` is; consecutive Moves joined by `more` are simultaneous
+  kMove,      // `block` takes over what `source` is; consecutive Moves joined by `more` are
+              // simultaneous
   kTruncate,  // rows >= `rows` of `block` written by steps <= `step` are no more
   kReset,     // table and key index are emptied
 };
@@ -88,12 +89,14 @@ static_assert(sizeof(Event) == 56 && std::is_trivially_copyable_v<Event>);
 // Slots: where the rows of a step go. block * block_tokens + offset asks for the row's routing;
 inline constexpr std::int64_t kPaddingSlot = -1;  // writes no KV: no row
 // the slot of a row that did not ask: `-2 - slot`. Its own inverse.
-[[nodiscard]] constexpr std::int64_t NotAsked(std::int64_t slot) { return -2 - slot; }
+[[nodiscard]] constexpr std::int64_t NotAsked(std::int64_t slot) {
+  return -2 - slot;
+}
 
 // What a step is begun with. Borrows both arrays; they are only read during the call.
 struct StepBatch {
-  std::uint64_t step = 0;     // > every step begun before
-  std::uint64_t version = 0;  // weights of the forward
+  std::uint64_t step = 0;         // > every step begun before
+  std::uint64_t version = 0;      // weights of the forward
   const Event* events = nullptr;  // applied in this order, before the claims
   std::size_t num_events = 0;
   const std::int64_t* slots = nullptr;  // slot of each row of the forward, in batch order
@@ -122,8 +125,8 @@ struct OwnedStepBatch {
 // Appends `batch` to `out`: magic "WMB1", step, version, counts (uint64 each), events, slots; all
 // little-endian, events field by field in declaration order (56 bytes each).
 void SerializeBatch(const StepBatch& batch, std::string& out);
-// Reads one batch from the front of `bytes` and, on success, moves `bytes` past it. InvalidArgument on
-// anything that SerializeBatch does not write; `bytes` is then unchanged. Any input is safe.
+// Reads one batch from the front of `bytes` and, on success, moves `bytes` past it. InvalidArgument
+// on anything that SerializeBatch does not write; `bytes` is then unchanged. Any input is safe.
 [[nodiscard]] absl::StatusOr<OwnedStepBatch> ParseBatch(std::span<const std::uint8_t>& bytes);
 
 }  // namespace waymark

@@ -24,8 +24,8 @@ namespace waymark {
 namespace {
 
 constexpr std::uint64_t kSegments = 8;
-// Full segments that stay, besides the one being written. The other three give the thread its time: a
-// burst of steps may fill them before it wakes.
+// Full segments that stay, besides the one being written. The other three give the thread its time:
+// a burst of steps may fill them before it wakes.
 constexpr std::uint64_t kKept = 4;
 constexpr std::size_t kMinRing = 32 * 1024;
 

@@ -1,9 +1,9 @@
 // Strong ids: integers that do not mix.
 //
 // A BlockId cannot be passed where a PageId is wanted, nor be made from a bare integer by accident.
-// Ids are values: copy them freely, use them from any thread. Inside plain C-layout structs (events,
-// step batches) ids travel as bare integers of the same width; `value()` and the explicit constructor
-// are the two doors.
+// Ids are values: copy them freely, use them from any thread. Inside plain C-layout structs
+// (events, step batches) ids travel as bare integers of the same width; `value()` and the explicit
+// constructor are the two doors.
 #ifndef WAYMARK_BLOCKSTORE_IDS_H_
 #define WAYMARK_BLOCKSTORE_IDS_H_
 
@@ -43,10 +43,12 @@ class StrongId {
 // The engine's KV block, by its physical number. Negative: a null block, legal in every list.
 using BlockId = StrongId<struct BlockTag, std::int32_t, -1>;
 
-// The store's memory for `page_tokens` rows of one block. Never leaves the store, except in reports.
+// The store's memory for `page_tokens` rows of one block. Never leaves the store, except in
+// reports.
 using PageId = StrongId<struct PageTag, std::uint32_t, 0xffffffffu>;
 
-// One forward pass, numbered by the engine: increasing, the same on every rank and stage; 0 is no step.
+// One forward pass, numbered by the engine: increasing, the same on every rank and stage; 0 is no
+// step.
 using StepId = StrongId<struct StepTag, std::uint64_t, 0>;
 
 // The number of the weights that produced a row. Any value is legal.

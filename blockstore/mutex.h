@@ -1,5 +1,5 @@
-// A std::mutex that clang's -Wthread-safety understands. (Abseil's own is not instrumented for TSan in
-// distribution packages, so reports about it would be false.)
+// A std::mutex that clang's -Wthread-safety understands. (Abseil's own is not instrumented for TSan
+// in distribution packages, so reports about it would be false.)
 #ifndef WAYMARK_BLOCKSTORE_MUTEX_H_
 #define WAYMARK_BLOCKSTORE_MUTEX_H_
 

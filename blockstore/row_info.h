@@ -11,13 +11,13 @@ namespace waymark {
 
 // Why there is no row. The numbers are part of every format that carries coverage.
 enum class Reason : std::uint8_t {
-  kNone = 0,         // the row is there
-  kNeverWritten,     // no step of the block's present life wrote it (or the step was cancelled)
-  kNotCaptured,      // the forward ran, but a layer's source did not write, or the row did not ask
-  kExternalKv,       // the KV came from outside, and no page of this store had its rows
-  kCapacity,         // dropped step, evicted page, no page to be had, stamps that wrapped
-  kInvalidId,        // an id was out of range, or repeated within a layer
-  kAudit,            // voided: later writes of the block contradicted what was kept
+  kNone = 0,      // the row is there
+  kNeverWritten,  // no step of the block's present life wrote it (or the step was cancelled)
+  kNotCaptured,   // the forward ran, but a layer's source did not write, or the row did not ask
+  kExternalKv,    // the KV came from outside, and no page of this store had its rows
+  kCapacity,      // dropped step, evicted page, no page to be had, stamps that wrapped
+  kInvalidId,     // an id was out of range, or repeated within a layer
+  kAudit,         // voided: later writes of the block contradicted what was kept
 };
 inline constexpr int kNumReasons = 7;
 

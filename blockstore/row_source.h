@@ -9,22 +9,24 @@
 
 namespace waymark {
 
-// The ids of one step, readable row by row until Done(). Given to RoutingStore::Submit by pointer; the
-// store never owns it. All calls come from the landing thread (or from inside LandOne), one at a time.
+// The ids of one step, readable row by row until Done(). Given to RoutingStore::Submit by pointer;
+// the store never owns it. All calls come from the landing thread (or from inside LandOne), one at
+// a time.
 class RowSource {
  public:
   virtual ~RowSource() = default;
 
   // Copies rows [first, first + destinations.size()) of the step, each in the store's row format
   // (token-major, uint8 or little-endian uint16), to destinations[i]; a null destination means that
-  // nobody wants that row, and nothing is copied. Sets verdicts[i] of every wanted row: kNone, or why
-  // the row must be missing (its destination bytes are then unspecified). May be asked for the same
-  // row several times. Must not throw and must not call the store.
+  // nobody wants that row, and nothing is copied. Sets verdicts[i] of every wanted row: kNone, or
+  // why the row must be missing (its destination bytes are then unspecified). May be asked for the
+  // same row several times. Must not throw and must not call the store.
   virtual void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
                     std::span<Reason> verdicts) = 0;
 
-  // The step has ended: landed, dropped or cancelled. The last call for this step; the source may be
-  // reused or destroyed from inside it. On the engine's thread when Submit itself refused the step.
+  // The step has ended: landed, dropped or cancelled. The last call for this step; the source may
+  // be reused or destroyed from inside it. On the engine's thread when Submit itself refused the
+  // step.
   virtual void Done() = 0;
 };
 

@@ -39,13 +39,13 @@ struct ReadSpec {
   Fill fill = Fill::kMinusOne;
 };
 
-// Owns the rows [first, first + size()) of one sequence: ids as the store keeps them, and an info each.
-// A value: copy it, move it; const access from any thread.
+// Owns the rows [first, first + size()) of one sequence: ids as the store keeps them, and an info
+// each. A value: copy it, move it; const access from any thread.
 struct Rows {
-  RoutingShape shape;      // num_layers and layer_ids change in JoinLayers
-  std::int64_t first = 0;  // position of rows[0] in the sequence
-  std::vector<RowInfo> infos;      // one a row
-  std::vector<std::uint8_t> ids;   // size() * shape.row_bytes(), token-major; missing rows are zero
+  RoutingShape shape;             // num_layers and layer_ids change in JoinLayers
+  std::int64_t first = 0;         // position of rows[0] in the sequence
+  std::vector<RowInfo> infos;     // one a row
+  std::vector<std::uint8_t> ids;  // size() * shape.row_bytes(), token-major; missing rows are zero
 
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(infos.size()); }
   [[nodiscard]] std::int64_t last() const { return first + size(); }
@@ -59,20 +59,20 @@ struct Rows {
 };
 
 // The only merge of two reads of one sequence: of each position, the first valid row wins; where
-// neither is valid, the first reason other than "never written" stays. Covers both ranges, and "never
-// written" between them. Serves preempt and resume, disaggregated prefill, sliding windows, turns.
-// InvalidArgument unless both have the same layers, K and E (pages may differ: the result has those of
-// `a`), positions below 2^31, and as many ids as infos.
+// neither is valid, the first reason other than "never written" stays. Covers both ranges, and
+// "never written" between them. Serves preempt and resume, disaggregated prefill, sliding windows,
+// turns. InvalidArgument unless both have the same layers, K and E (pages may differ: the result
+// has those of `a`), positions below 2^31, and as many ids as infos.
 [[nodiscard]] absl::StatusOr<Rows> Join(const Rows& a, const Rows& b);
 
-// Pipeline stages, in order, to rows of all layers. A row is valid where every stage has it from the
-// same step; where a stage misses it, its reason stays; unequal steps are missing (not captured).
-// Comes before Join. InvalidArgument unless all stages have the same range, K, E, and the layer ids
-// increase from stage to stage (stages without layer ids are numbered through).
+// Pipeline stages, in order, to rows of all layers. A row is valid where every stage has it from
+// the same step; where a stage misses it, its reason stays; unequal steps are missing (not
+// captured). Comes before Join. InvalidArgument unless all stages have the same range, K, E, and
+// the layer ids increase from stage to stage (stages without layer ids are numbered through).
 [[nodiscard]] absl::StatusOr<Rows> JoinLayers(std::span<const Rows* const> stages);
 
-// Writes `infos.size()` rows that lie at `source(i)` (row_bytes each; null = missing) to `out` as `spec`
-// says. The one place where rows change type and layout. REQUIRES: out holds them all.
+// Writes `infos.size()` rows that lie at `source(i)` (row_bytes each; null = missing) to `out` as
+// `spec` says. The one place where rows change type and layout. REQUIRES: out holds them all.
 void WriteRows(const RoutingShape& shape, std::span<const std::uint8_t* const> sources,
                const ReadSpec& spec, std::span<std::uint8_t> out);
 // InvalidArgument when ids of `shape` do not fit `type`, or `bytes` is not what `rows` rows take.

@@ -57,16 +57,19 @@ bool LookAgain(const StoreCore& core, const SnapshotState& state, std::int64_t b
   const std::int64_t page_tokens = core.page_tokens;
   const std::int64_t origin = state.first / page_tokens * page_tokens;
   bool voided = false;
-  for (std::size_t i = 0; i < infos.size(); ++i) {
-    if (sources[i] == nullptr) continue;
+  for (std::size_t i = 0; i < infos.size();) {
     const std::int64_t at = begin + static_cast<std::int64_t>(i) - origin;
     const SnapshotPart& part = state.parts[static_cast<std::size_t>(at / page_tokens)];
-    const Stamp stamp = core.stamp(part.page, static_cast<std::uint32_t>(at % page_tokens)).Load();
-    if (stamp.valid()) continue;
-    sources[i] = nullptr;
-    infos[i].reason = stamp.pending() ? Reason::kNeverWritten : stamp.reason();
-    infos[i].step = infos[i].version = 0;
-    voided = true;
+    for (auto row = static_cast<std::uint32_t>(at % page_tokens);
+         row < core.page_tokens && i < infos.size(); ++row, ++i) {
+      if (sources[i] == nullptr) continue;
+      const Stamp stamp = core.stamp(part.page, row).Load();
+      if (stamp.valid()) continue;
+      sources[i] = nullptr;
+      infos[i].reason = stamp.pending() ? Reason::kNeverWritten : stamp.reason();
+      infos[i].step = infos[i].version = 0;
+      voided = true;
+    }
   }
   return voided;
 }

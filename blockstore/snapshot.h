@@ -17,10 +17,10 @@ namespace waymark {
 struct StoreCore;      // pages and stamps, shared by the store and its snapshots (internal)
 struct SnapshotState;  // the pinned pages of one snapshot (internal)
 
-// Made by RoutingStore::TakeSnapshot, on the engine's thread; used and destroyed on any thread (one at a
-// time). Copies nothing until it is read. While it lives, the rows it sees do not change, except that
-// the audit may void them (reason kAudit). It may outlive its store. Movable; a moved-from or
-// default-made snapshot is empty and holds no rows.
+// Made by RoutingStore::TakeSnapshot, on the engine's thread; used and destroyed on any thread (one
+// at a time). Copies nothing until it is read. While it lives, the rows it sees do not change,
+// except that the audit may void them (reason kAudit). It may outlive its store. Movable; a
+// moved-from or default-made snapshot is empty and holds no rows.
 class Snapshot {
  public:
   Snapshot() = default;
@@ -39,8 +39,8 @@ class Snapshot {
   // Waits until Ready(). DeadlineExceeded after `timeout`. Never call it on the landing thread.
   [[nodiscard]] absl::Status Wait(std::chrono::nanoseconds timeout) const;
 
-  // Writes rows [begin, end) to `out` as `spec` says and their infos to `infos` (empty: not wanted),
-  // consistently: a row whose info is valid is whole. FailedPrecondition before Ready();
+  // Writes rows [begin, end) to `out` as `spec` says and their infos to `infos` (empty: not
+  // wanted), consistently: a row whose info is valid is whole. FailedPrecondition before Ready();
   // OutOfRange unless first() <= begin <= end <= last(); InvalidArgument for sizes or id types that
   // do not fit, naming argument and value. Nothing is written on error. O(end - begin).
   [[nodiscard]] absl::Status Read(std::int64_t begin, std::int64_t end, const ReadSpec& spec,

@@ -11,25 +11,25 @@ namespace waymark {
 // Which rule of a step-path call was broken.
 enum class StepRule : std::uint8_t {
   kNone = 0,
-  kStepNotIncreasing,   // value: the step given
-  kTooManyRows,         // value: the rows given
-  kUnknownEvent,        // index: the event; value: its type
-  kBlockOutOfRange,     // index: the event; value: the block
-  kSourceOutOfRange,    // index: the event; value: the source block
-  kKeyTooLong,          // index: the event; value: key_size
-  kRowsOutOfRange,      // index: the event; value: rows
-  kSelfCopy,            // index: the event; value: the block
-  kDuplicateMove,       // index: the event; value: the block that two pairs of one move name
-  kSealStep,            // index: the event; value: a seal's step that is 0 or later than this step
-  kSlotOutOfRange,      // index: the row; value: the slot
-  kStepNotInFlight,     // value: the step that was never begun, or has ended
-  kRingFull,            // value: steps in flight
-  kStampsWrap,          // value: steps in flight that a new base waits for
+  kStepNotIncreasing,  // value: the step given
+  kTooManyRows,        // value: the rows given
+  kUnknownEvent,       // index: the event; value: its type
+  kBlockOutOfRange,    // index: the event; value: the block
+  kSourceOutOfRange,   // index: the event; value: the source block
+  kKeyTooLong,         // index: the event; value: key_size
+  kRowsOutOfRange,     // index: the event; value: rows
+  kSelfCopy,           // index: the event; value: the block
+  kDuplicateMove,      // index: the event; value: the block that two pairs of one move name
+  kSealStep,           // index: the event; value: a seal's step that is 0 or later than this step
+  kSlotOutOfRange,     // index: the row; value: the slot
+  kStepNotInFlight,    // value: the step that was never begun, or has ended
+  kRingFull,           // value: steps in flight
+  kStampsWrap,         // value: steps in flight that a new base waits for
 };
 
-// The answer. `code` has absl's numbers. kOk (0): done. kResourceExhausted (8) from BeginStep: the step
-// has been dropped here and now (its rows are missing, reason capacity) and needs no Submit, drop or
-// Cancel. Any other code: nothing at all was done.
+// The answer. `code` has absl's numbers. kOk (0): done. kResourceExhausted (8) from BeginStep: the
+// step has been dropped here and now (its rows are missing, reason capacity) and needs no Submit,
+// drop or Cancel. Any other code: nothing at all was done.
 struct StepCode {
   std::int32_t code = 0;
   StepRule rule = StepRule::kNone;

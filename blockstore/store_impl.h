@@ -248,6 +248,7 @@ class RoutingStore::Impl {
   std::thread thread_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> sleeping_{false};
+  bool dozing_ = false;                 // the landing thread's: the last look for work timed out
   std::atomic<std::uint32_t> work_{0};  // rises with every Submit and queued copy
   std::mutex wake_mutex_;
   std::condition_variable wake_cv_;
