@@ -187,7 +187,8 @@ void Engine::Restore(Request& r) {
   const Features& f = options_.features;
   if (f.tier == 0 && f.swap == 0 && f.external == 0) return;
   while (r.computed == static_cast<std::int64_t>(r.blocks.size()) * bs_ &&
-         r.computed + bs_ < r.known && pool_.free_count() > 2) {
+         r.computed + bs_ < r.known &&
+         pool_.free_count() + (Big() && options_.megatron ? pool_.cached_count() : 0) > 2) {
     const PrefixHash key = r.prefix[static_cast<std::size_t>(r.computed + bs_)];
     if (pool_.Find(key) >= 0) break;
     std::int32_t block = -1;
@@ -210,6 +211,7 @@ void Engine::Restore(Request& r) {
 std::int32_t Engine::SwapIn(const PrefixHash& key) {
   const std::int32_t host = swapped_.at(key);
   swapped_.erase(key);
+  if (pool_.free_count() == 0) Evict(pool_.LeastRecentLeaf(), true);
   const std::int32_t block = pool_.PopFree();
   const BlockPool::Block& b = pool_.at(block);
   const PrefixHash old = b.hash;

@@ -83,8 +83,8 @@ EngineOptions EngineOptionsOf(const TraceOptions& options) {
   if (options.offload) {
     engine.features.swap = .5;
     engine.features.tier = .5;
-    engine.host_blocks = std::max(engine.blocks / 4, 1);
-    engine.tier_keys = std::max(engine.blocks / 4, 2);
+    engine.host_blocks = engine.blocks;
+    engine.tier_keys = 2 * engine.blocks;
   }
   engine.timing.land_at_once = true;
   engine.timing.behind = options.async ? 1 : 0;
