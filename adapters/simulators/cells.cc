@@ -52,6 +52,14 @@ void ExcuseBook::AddKey(std::uint32_t version, const PrefixHash& prefix) {
   keys_.insert(KeyOf(version, prefix));
 }
 
+void ExcuseBook::AddGap(std::uint32_t version, const PrefixHash& block_start) {
+  gaps_.insert(KeyOf(version, block_start));
+}
+
+bool ExcuseBook::HasGap(std::uint32_t version, const PrefixHash& block_start) const {
+  return HasBlock(version, block_start) || gaps_.contains(KeyOf(version, block_start));
+}
+
 Excuse ExcuseBook::OfPass(const Pass& pass, const PrefixHash& prefix) const {
   if (passes_.empty()) return Excuse::kNone;
   const auto found = passes_.find(PassOf(pass, prefix));

@@ -95,6 +95,11 @@ class ExcuseBook {
   // Rows of any pass over this prefix may be missing.
   void AddKey(std::uint32_t version, const PrefixHash& prefix);
 
+  // A pass over this block came without one of its rows. Of two pages under one key the fuller
+  // stays, so a row that only this pass had may be missing where the other stands in.
+  void AddGap(std::uint32_t version, const PrefixHash& block_start);
+  [[nodiscard]] bool HasGap(std::uint32_t version, const PrefixHash& block_start) const;
+
   [[nodiscard]] Excuse OfPass(const Pass& pass, const PrefixHash& prefix) const;
   [[nodiscard]] bool HasKey(std::uint32_t version, const PrefixHash& prefix) const;
   [[nodiscard]] bool HasBlock(std::uint32_t version, const PrefixHash& block_start) const;
@@ -110,6 +115,7 @@ class ExcuseBook {
   absl::flat_hash_map<std::uint64_t, Excuse> passes_;
   absl::flat_hash_set<std::uint64_t> keys_;
   absl::flat_hash_set<std::uint64_t> blocks_;
+  absl::flat_hash_set<std::uint64_t> gaps_;
 };
 
 }  // namespace waymark::sim

@@ -198,7 +198,11 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     excused |= why != Excuse::kNone || excuses_->HasKey(cell.pass.version, prefix);
     // The row of another pass was kept, or attached; that one was destroyed.
     const bool stands_in = info.provenance != Provenance::kHere || cells_.size() > 1;
-    if (why == Excuse::kNone && !(stands_in && excuses_->HasKey(cell.pass.version, prefix))) {
+    // Or that one never had the row, and the pass at hand had lost another one of the block.
+    const bool poorer =
+        info.provenance == Provenance::kByKey && excuses_->HasGap(cell.pass.version, start);
+    if (why == Excuse::kNone && !poorer &&
+        !(stands_in && excuses_->HasKey(cell.pass.version, prefix))) {
       explained = false;
     }
   }

@@ -86,6 +86,7 @@ void Engine::PlanWorkRows(const Work& work, bool failed) {
     const Pass pass{r.id, now_, version_};
     rows_.push_back({pass, prefix, block_start});
     ++counts_.computed_tokens;
+    if (r.mute) excuses_.AddGap(version_, block_start);
     if (failed) {
       // A page that was to hold these rows may have kept a key from a better one.
       excuses_.AddKey(version_, prefix);
