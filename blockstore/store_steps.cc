@@ -362,6 +362,14 @@ void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t source_row, 
     if (claim.pinned) PinPage(page);
     cell.Store(Stamp::Pending(step));
   }
+  // A page stands in the index for the rows that it was sealed with. Rows of other weights make it
+  // another page; one with another seal by now competes for that one's place.
+  if (hot.indexed && !WAYMARK_FAULT(index_keeps_an_overwritten_page)) {
+    const PageCold& cold = pool_.cold(page);
+    if (!hot.has_wants || cold.indexed_as != cold.wants || cold.wants_version != version) {
+      Unindex(page);
+    }
+  }
   if (hot.has_wants && !hot.indexed && (competing_.empty() || competing_.back() != page)) {
     competing_.push_back(page);
   }

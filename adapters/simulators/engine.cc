@@ -166,7 +166,9 @@ void Engine::Disturb() {
     Preempt(victim);
   }
   if (rng_.Chance(f.bump)) {
-    ++version_;
+    version_ = rng_.Chance(f.rollback)
+                   ? static_cast<std::uint32_t>(rng_.Between(1, newest_version_ + 1))
+                   : ++newest_version_;
     for (const RequestPtr& r : running_) {
       if (f.keep_old && !r->unseen) r->parts.push_back(TakePart(*r, r->computed));
     }

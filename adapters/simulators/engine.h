@@ -197,6 +197,7 @@ class Engine {
 
   std::uint32_t now_ = 0;
   std::uint32_t version_ = 1;
+  std::uint32_t newest_version_ = 1;
   std::uint32_t last_request_ = 0;
   std::vector<RequestPtr> running_;
   std::deque<RequestPtr> waiting_;

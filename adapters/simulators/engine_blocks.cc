@@ -38,7 +38,7 @@ void Engine::Evict(std::int32_t block, bool push) {
     if (b.ready < now_ && Complete(block)) {
       const auto in_tier = tier_.find(b.hash);
       if (rng_.Chance(options_.features.tier) &&
-          (in_tier == tier_.end() || in_tier->second.cells[0].pass.version < version_)) {
+          (in_tier == tier_.end() || in_tier->second.cells[0].pass.version != version_)) {
         StoreInTier(block);
       } else if (rng_.Chance(options_.features.swap) && !swapped_.contains(b.hash)) {
         SwapOut(block);

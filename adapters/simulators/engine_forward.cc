@@ -211,7 +211,7 @@ void Engine::Attend(const Work& work) {
     attend(position);
   }
   // Rows of older weights that it hits (or recomputes into the dummy block) are read at once.
-  if (options_.features.keep_old && version_ > 1) {
+  if (options_.features.keep_old && newest_version_ > 1) {
     std::int64_t old_rows = 0;
     const std::int64_t last = std::min(base + work.tokens, r.known);
     for (std::int64_t position = r.unseen ? 0 : base; position < last; ++position) {

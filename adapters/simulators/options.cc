@@ -19,6 +19,7 @@ constexpr Probability kProbabilities[] = {
     {"abort", &Features::abort},
     {"reset", &Features::reset},
     {"bump", &Features::bump},
+    {"rollback", &Features::rollback},
     {"fork", &Features::fork},
     {"partial", &Features::partial},
     {"tier", &Features::tier},

@@ -26,6 +26,7 @@ struct Features {
   double abort = 0;        // a running request is aborted, unread
   double reset = 0;        // the prefix cache is reset
   double bump = 0;         // the weights change, the cache stays
+  double rollback = 0;     // a change of weights goes back to ones that were there before
   double fork = 0;         // a running request is forked
   double partial = 0;      // an admission takes a part of a cached block by copying it
   double tier = 0;         // an evicted block goes to a tier without block ids (comes back by key)

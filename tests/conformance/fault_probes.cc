@@ -108,6 +108,24 @@ std::string ProbeBetterPageIsIndexed() {
                                                                  : "a page with a hole came by key";
 }
 
+std::string ProbeOverwrittenPageLeavesTheIndex() {
+  Direct direct;
+  const BlockKey key = BlockKey::FromInteger(5);
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), key, StepId(1))}, Slots({0}),
+              {10, 11, 12, 13}, 1);
+  // New weights compute the block again, in two steps and under the same key.
+  direct.Step(2, {Event::Seal(BlockId(0), key, StepId(2))},
+              {Direct::Slot(0, 0), Direct::Slot(0, 1)}, {20, 21}, 2);
+  direct.Step(3, {}, {Direct::Slot(0, 2), Direct::Slot(0, 3)}, {22, 23}, 2);
+  direct.Step(4, {Event::Bind(BlockId(1), key)}, {}, {}, 2);
+  if (direct.Tags({1}, 4) != std::vector<int>{20, 21, 22, 23}) {
+    return "a page that was computed again did not come by the key of its new seal";
+  }
+  // The old weights come back, and with them KV of theirs from a tier.
+  direct.Step(5, {Event::Bind(BlockId(2), key)}, {}, {}, 1);
+  return direct.Tags({2}, 1) == std::vector<int>{-1} ? "" : "rows of other weights came by key";
+}
+
 std::string ProbePinnedPagesStay() {
   StoreOptions options = Direct::Options();
   options.audit = true;

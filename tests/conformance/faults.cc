@@ -45,6 +45,7 @@ constexpr Fault kFaults[] = {
     {"by_key_is_not_marked", "vllm", WAYMARK_FULL "tier=1 preempt=.1", nullptr},
     {"index_without_version", "vllm", "tier=.9 bump=.05 preempt=.2", nullptr},
     {"index_without_ordinal", "vllm", "tier=.9 page_tokens=2", nullptr},
+    {"index_keeps_an_overwritten_page", nullptr, "", ProbeOverwrittenPageLeavesTheIndex},
     {"page_of_two_versions_is_indexed", "vllm", "tier=.6 bump=.05 abort=.1", nullptr},
     // Memory.
     {"referenced_pages_are_evicted", nullptr, "", ProbeReferencedPagesStay},

@@ -28,6 +28,7 @@ std::string ProbeSealProtectsFromTheNextStep();
 std::string ProbeSealStaysWithItsLife();
 std::string ProbeFirstOfASlotWins();
 std::string ProbeBetterPageIsIndexed();
+std::string ProbeOverwrittenPageLeavesTheIndex();
 std::string ProbePinnedPagesStay();
 
 }  // namespace waymark::conformance

@@ -18,15 +18,15 @@ void DrawMixture(Rng& rng, EngineOptions& options, std::string& text) {
     double low, high;  // 0, 0: a switch
   };
   constexpr Range kRanges[] = {
-      {"draft", .1, .9},        {"preempt", .01, .1}, {"drop", .01, .1},
-      {"cancel", .01, .1},      {"abort", .01, .05},  {"reset", .003, .02},
-      {"bump", .01, .1},        {"fork", .02, .2},    {"partial", .1, .9},
-      {"tier", .1, 1},          {"swap", .1, 1},      {"external", .05, .3},
-      {"stream", .05, .4},      {"mute", .05, .3},    {"silent", .01, .1},
-      {"rewind", .01, .2},      {"full_hit", .1, .8}, {"pad", .1, .5},
-      {"no_truncate", .1, 1},   {"late", 0, 0},       {"completion_seal", 0, 0},
-      {"blind_truncate", 0, 0}, {"guard", 0, 0},      {"ref_zero", 0, 0},
-      {"clip", 0, 0},
+      {"draft", .1, .9},         {"preempt", .01, .1},     {"drop", .01, .1},
+      {"cancel", .01, .1},       {"abort", .01, .05},      {"reset", .003, .02},
+      {"bump", .01, .1},         {"fork", .02, .2},        {"partial", .1, .9},
+      {"tier", .1, 1},           {"swap", .1, 1},          {"external", .05, .3},
+      {"stream", .05, .4},       {"mute", .05, .3},        {"silent", .01, .1},
+      {"rewind", .01, .2},       {"full_hit", .1, .8},     {"pad", .1, .5},
+      {"no_truncate", .1, 1},    {"rollback", .2, .8},     {"late", 0, 0},
+      {"completion_seal", 0, 0}, {"blind_truncate", 0, 0}, {"guard", 0, 0},
+      {"ref_zero", 0, 0},        {"clip", 0, 0},
   };
   for (const Range& range : kRanges) {
     if (!rng.Chance(.3)) continue;

@@ -285,6 +285,19 @@ TEST(Keys, TheFullerPageStays) {
   EXPECT_EQ(d.Read({5}, 0, 4), "#10@2 #11@2 #12@2 #13@2");
 }
 
+// A page that held its place of old weights never took that of the new ones; and it kept the old
+// place, where rows of the new weights would have come up.
+TEST(Keys, APageComputedAgainUnderOtherWeightsChangesItsPlace) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13}, 1);
+  d.Step(2, {Seal(3, 77, 2)}, d.Slots({3}, 0, 2), {20, 21}, 2);
+  d.Step(3, {}, d.Slots({3}, 2, 4), {22, 23}, 2);
+  d.Step(4, {Bind(5, 77)}, {}, {}, 2);
+  EXPECT_EQ(d.Read({5}, 0, 4), "#20@2 #21@2 #22@3 #23@3");
+  d.Step(5, {Bind(6, 77)}, {}, {}, 1);
+  EXPECT_EQ(d.Read({6}, 0, 1), "x");
+}
+
 TEST(Keys, ABlockOfSeveralPages) {
   StoreDriver d(StoreDriver::Options(2, 4));
   d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
