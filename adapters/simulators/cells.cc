@@ -52,6 +52,14 @@ void ExcuseBook::AddKey(std::uint32_t version, const PrefixHash& prefix) {
   keys_.insert(KeyOf(version, prefix));
 }
 
+void ExcuseBook::AddRival(std::uint32_t version, const PrefixHash& prefix) {
+  rivals_.insert(KeyOf(version, prefix));
+}
+
+bool ExcuseBook::HasRival(std::uint32_t version, const PrefixHash& prefix) const {
+  return rivals_.contains(KeyOf(version, prefix));
+}
+
 void ExcuseBook::AddGap(std::uint32_t version, const PrefixHash& block_start) {
   gaps_.insert(KeyOf(version, block_start));
 }

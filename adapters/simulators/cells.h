@@ -95,6 +95,11 @@ class ExcuseBook {
   // Rows of any pass over this prefix may be missing.
   void AddKey(std::uint32_t version, const PrefixHash& prefix);
 
+  // A forward that did not run was to hold this row: its page may keep the key from one that has
+  // it, so a row that comes by key may be missing.
+  void AddRival(std::uint32_t version, const PrefixHash& prefix);
+  [[nodiscard]] bool HasRival(std::uint32_t version, const PrefixHash& prefix) const;
+
   // A pass over this block came without one of its rows. Of two pages under one key the fuller
   // stays, so a row that only this pass had may be missing where the other stands in.
   void AddGap(std::uint32_t version, const PrefixHash& block_start);
@@ -115,6 +120,7 @@ class ExcuseBook {
   absl::flat_hash_map<std::uint64_t, Excuse> passes_;
   absl::flat_hash_set<std::uint64_t> keys_;
   absl::flat_hash_set<std::uint64_t> blocks_;
+  absl::flat_hash_set<std::uint64_t> rivals_;
   absl::flat_hash_set<std::uint64_t> gaps_;
 };
 

@@ -77,17 +77,20 @@ void Checker::Check(ReadJob& job) {
         Layout::kTokensLayersK,
         row_bytes == oracle_->StageShape(0, 1).row_ids() ? IdType::kUint8 : IdType::kUint16,
         Fill::kZeros};
-    for (std::int64_t begin = 0; begin < last; begin += kChunkRows) {
-      const std::int64_t end = std::min(begin + kChunkRows, last);
+    const std::int64_t chunk = kChunkRows / page_tokens_ * page_tokens_;
+    for (std::int64_t begin = 0; begin < last; begin += chunk) {
+      const std::int64_t end = std::min(begin + chunk, last);
       const auto count = static_cast<std::size_t>(end - begin);
       const absl::Status read =
           snapshot.Read(begin, end, spec, std::span(buffer_).first(count * row_bytes),
                         std::span(infos_).first(count));
       if (!read.ok()) Fail("Read: " + std::string(read.message()));
       for (std::size_t i = 0; read.ok() && i < count; ++i) {
+        page_ = PageOf(std::span(infos_).first(count), i);
         CheckRow(job, begin + static_cast<std::int64_t>(i), infos_[i], &buffer_[i * row_bytes]);
       }
     }
+    page_ = {};
     for (std::int64_t position = last; position < job.rows; ++position) {
       CheckRow(job, position, RowInfo(), nullptr);
     }
@@ -112,8 +115,10 @@ void Checker::Check(ReadJob& job) {
       }
       merged = *std::move(joined);
     }
+    page_ = {};
     for (std::int64_t position = 0; position < job.rows; ++position) {
       if (position < merged.size()) {
+        page_ = PageOf(merged.infos, static_cast<std::size_t>(position));
         CheckRow(job, position, merged.infos[static_cast<std::size_t>(position)],
                  merged.row(position).data());
       } else {
@@ -198,10 +203,13 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     excused |= why != Excuse::kNone || excuses_->HasKey(cell.pass.version, prefix);
     // The row of another pass was kept, or attached; that one was destroyed.
     const bool stands_in = info.provenance != Provenance::kHere || cells_.size() > 1;
-    // Or that one never had the row, and the pass at hand had lost another one of the block.
-    const bool poorer =
-        info.provenance == Provenance::kByKey && excuses_->HasGap(cell.pass.version, start);
-    if (why == Excuse::kNone && !poorer &&
+    const bool rival = (stands_in || cell.excuse == Excuse::kByKey) &&
+                       excuses_->HasRival(cell.pass.version, prefix);
+    // Or that one never had the row, but more of the others than the pass at hand.
+    const bool poorer = info.provenance == Provenance::kByKey &&
+                        excuses_->HasGap(cell.pass.version, start) &&
+                        StandsInRightly(job, position, cell.pass.version);
+    if (why == Excuse::kNone && !rival && !poorer &&
         !(stands_in && excuses_->HasKey(cell.pass.version, prefix))) {
       explained = false;
     }
@@ -220,6 +228,29 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     ++counts_.unexplained;
     Report("unexplained", job, position, info);
   }
+}
+
+std::span<const RowInfo> Checker::PageOf(std::span<const RowInfo> infos, std::size_t row) const {
+  const auto tokens = static_cast<std::size_t>(page_tokens_);
+  const std::size_t begin = row / tokens * tokens;
+  return infos.subspan(begin, std::min(tokens, infos.size() - begin));
+}
+
+// Of two pages under one key the one with more rows is attached. Rows that were lost after the two
+// were compared counted, and so may rows that were not read.
+bool Checker::StandsInRightly(const ReadJob& job, std::int64_t position,
+                              std::uint32_t version) const {
+  const std::int64_t begin = position / page_tokens_ * page_tokens_;
+  std::int64_t attached = page_tokens_, attended = 0;
+  for (std::size_t i = 0; i < page_.size(); ++i) {
+    const std::int64_t at = begin + static_cast<std::int64_t>(i);
+    if (at >= job.rows || !job.seen.Has(at)) continue;
+    const PrefixHash& prefix = job.prefix[static_cast<std::size_t>(at) + 1];
+    const bool lost = excuses_->HasKey(version, prefix) || excuses_->HasRival(version, prefix);
+    if (!page_[i].valid() && !lost) --attached;
+    if (excuses_->OfPass(job.seen.First(at).pass, prefix) == Excuse::kNone) ++attended;
+  }
+  return attached >= attended;
 }
 
 Excuse Checker::Why(const SeenCell& cell, const PrefixHash& prefix,

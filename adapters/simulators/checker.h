@@ -18,6 +18,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -83,6 +84,12 @@ class Checker {
   void CheckValid(const ReadJob& job, std::int64_t position, const RowInfo& info,
                   const std::uint8_t* row);
   void CheckMissing(const ReadJob& job, std::int64_t position, const RowInfo& info);
+  // The infos of the page that holds this row of `infos`, as far as they were read.
+  [[nodiscard]] std::span<const RowInfo> PageOf(std::span<const RowInfo> infos,
+                                                std::size_t row) const;
+  // Whether the page that is attached there may stand in for the one that was attended to.
+  [[nodiscard]] bool StandsInRightly(const ReadJob& job, std::int64_t position,
+                                     std::uint32_t version) const;
   [[nodiscard]] Excuse Why(const SeenCell& cell, const PrefixHash& prefix,
                            const PrefixHash& block_start) const;
   void Report(const char* what, const ReadJob& job, std::int64_t position, const RowInfo& info);
@@ -97,6 +104,7 @@ class Checker {
   std::uint64_t digest_ = 0;
   std::vector<std::uint8_t> expected_, buffer_;
   std::vector<RowInfo> infos_;
+  std::span<const RowInfo> page_;  // of the row at hand
   std::vector<SeenCell> cells_;
 };
 

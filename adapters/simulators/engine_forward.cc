@@ -88,8 +88,7 @@ void Engine::PlanWorkRows(const Work& work, bool failed) {
     ++counts_.computed_tokens;
     if (r.mute) excuses_.AddGap(version_, block_start);
     if (failed) {
-      // A page that was to hold these rows may have kept a key from a better one.
-      excuses_.AddKey(version_, prefix);
+      excuses_.AddRival(version_, prefix);
       // A claim of another version's row, or in place of one that is missing, revoked: the row is
       // gone, and so is the word on why; its KV is not.
       if (cell.present && (cell.pass.version != version_ || Scarce() ||
