@@ -1,0 +1,272 @@
+// The one check of routing arguments, and the words for what it finds.
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "kernels/routing.h"
+#include "kernels/routing_policy.h"
+
+namespace waymark::kernels {
+namespace {
+
+using routing::Methods;
+
+constexpr const char* kMethodNames[] = {"Default", "Renormalize", "RenormalizeNaive", "DeepSeekV3",
+                                        "Llama4",  "TopK",        "SigmoidRenorm",    "MiniMax2",
+                                        "Sigmoid", "TopKSigmoid"};
+static_assert(std::size(kMethodNames) == kNumRoutingMethods);
+
+constexpr const char* kArgumentNames[] = {
+    "",          "method", "top_k", "num_groups", "topk_groups",  "scale",
+    "normalize", "logits", "bias",  "topk_ids",   "topk_weights", "replay_out",
+    "replay_in", "routed", "keys",  "stream"};
+static_assert(std::size(kArgumentNames) == static_cast<std::size_t>(RoutingArgument::kStream) + 1);
+
+constexpr unsigned Bit(DType type) {
+  return 1u << static_cast<unsigned>(type);
+}
+
+// What a tensor must be, beside given.
+struct Wanted {
+  RoutingArgument argument;
+  std::int32_t rank;
+  unsigned dtypes;            // one Bit() for each that will do
+  std::int64_t rows;          // at least
+  std::int64_t columns = -1;  // exactly; -1: any
+};
+
+RoutingCode CheckTensor(const Tensor& tensor, Device device, const Wanted& wanted) {
+  const auto broken = [&](RoutingRule rule, std::int64_t value, std::int64_t bound) {
+    return RoutingCode{wanted.argument, rule, value, bound};
+  };
+  const auto place = [](Device d) { return d.kind == Device::Kind::kCuda ? d.ordinal : -1; };
+  if (!(tensor.device == device)) {
+    return broken(RoutingRule::kNotOnDevice, place(tensor.device), place(device));
+  }
+  if (tensor.rank != wanted.rank) return broken(RoutingRule::kRank, tensor.rank, wanted.rank);
+  if ((wanted.dtypes & Bit(tensor.dtype)) == 0) {
+    return broken(RoutingRule::kDType, static_cast<std::int64_t>(tensor.dtype), 0);
+  }
+  if (tensor.shape[0] < wanted.rows) {
+    return broken(RoutingRule::kRows, tensor.shape[0], wanted.rows);
+  }
+  const std::int64_t inner = tensor.rank - 1;
+  if (tensor.rank == 2 && wanted.columns >= 0 && tensor.shape[1] != wanted.columns) {
+    return broken(RoutingRule::kColumns, tensor.shape[1], wanted.columns);
+  }
+  if (tensor.shape[inner] > 1 && tensor.stride[inner] != 1) {
+    return broken(RoutingRule::kNotContiguous, tensor.stride[inner], 1);
+  }
+  if (tensor.rank == 2 && tensor.shape[0] > 1 && tensor.stride[0] < tensor.shape[1]) {
+    return broken(RoutingRule::kRowStride, tensor.stride[0], tensor.shape[1]);
+  }
+  return {};
+}
+
+RoutingCode CheckRange(RoutingArgument argument, std::int64_t value, std::int64_t least,
+                       std::int64_t greatest) {
+  if (value < least) return {argument, RoutingRule::kTooSmall, value, least};
+  if (value > greatest) return {argument, RoutingRule::kTooLarge, value, greatest};
+  return {};
+}
+
+RoutingCode CheckConfig(const RoutingConfig& config, std::int64_t experts) {
+  bool groups = false, scale = false;
+  std::int32_t max_top_k = 0;
+  if (!Methods::Visit(config.method, [&]<class M>() {
+        groups = M::kTakesGroups;
+        scale = M::kTakesScale;
+        max_top_k = M::kMaxK;
+      })) {
+    return {RoutingArgument::kMethod, RoutingRule::kUnknown,
+            static_cast<std::int64_t>(config.method), kNumRoutingMethods - 1};
+  }
+  RoutingCode code = CheckRange(RoutingArgument::kTopK, config.top_k, 1,
+                                experts < max_top_k ? experts : max_top_k);
+  if (code.ok()) {
+    code = CheckRange(RoutingArgument::kNumGroups, config.num_groups, 1, groups ? kMaxGroups : 1);
+  }
+  if (code.ok()) {
+    code = CheckRange(RoutingArgument::kTopKGroups, config.topk_groups, 1, config.num_groups);
+  }
+  if (!code.ok()) return code;
+  if (experts % config.num_groups != 0) {
+    return {RoutingArgument::kNumGroups, RoutingRule::kNotDivisor, config.num_groups, experts};
+  }
+  const std::int64_t kept = config.topk_groups * (experts / config.num_groups);
+  if (kept < config.top_k) {
+    return {RoutingArgument::kTopKGroups, RoutingRule::kTooFewInGroups, kept, config.top_k};
+  }
+  if (!std::isfinite(config.scale)) return {RoutingArgument::kScale, RoutingRule::kNotFinite};
+  if (!scale && config.scale != 1.0f) return {RoutingArgument::kScale, RoutingRule::kUnexpected};
+  if (!config.normalize && config.method != RoutingMethod::kSigmoidRenorm) {
+    return {RoutingArgument::kNormalize, RoutingRule::kUnexpected};
+  }
+  return {};
+}
+
+constexpr unsigned kLogitTypes =
+    Bit(DType::kFloat32) | Bit(DType::kBfloat16) | Bit(DType::kFloat16);
+constexpr unsigned kWeightTypes = Bit(DType::kFloat32) | Bit(DType::kBfloat16);
+
+RoutingCode CheckLogits(const Tensor& logits, Device device) {
+  if (RoutingCode code = CheckTensor(logits, device, {RoutingArgument::kLogits, 2, kLogitTypes, 0});
+      !code.ok()) {
+    return code;
+  }
+  const std::int64_t experts = logits.shape[1];
+  if (experts < 1 || experts > kMaxExperts) {
+    return {RoutingArgument::kLogits, RoutingRule::kColumns, experts, kMaxExperts};
+  }
+  if (logits.shape[0] > 0 && !logits.given()) {
+    return {RoutingArgument::kLogits, RoutingRule::kMissing};
+  }
+  return CheckRange(RoutingArgument::kLogits, logits.shape[0], 0,
+                    std::numeric_limits<std::int32_t>::max());
+}
+
+RoutingCode CheckBias(const Tensor& bias, bool allowed, std::int64_t experts, Device device) {
+  if (!bias.given()) return {};
+  if (!allowed) return {RoutingArgument::kBias, RoutingRule::kUnexpected};
+  const RoutingCode code =
+      CheckTensor(bias, device, {RoutingArgument::kBias, 1, Bit(DType::kFloat32), experts});
+  if (code.ok() && bias.shape[0] != experts) {
+    return {RoutingArgument::kBias, RoutingRule::kColumns, bias.shape[0], experts};
+  }
+  return code;
+}
+
+bool TakesBias(RoutingMethod method) {
+  bool takes_bias = false;
+  Methods::Visit(method, [&]<class M>() { takes_bias = M::kTakesBias; });
+  return takes_bias;
+}
+
+}  // namespace
+
+const char* DTypeName(DType type) {
+  constexpr const char* kNames[] = {"float32", "bfloat16", "float16", "uint8",
+                                    "int16",   "int32",    "int64"};
+  const auto index = static_cast<std::size_t>(type);
+  return index < std::size(kNames) ? kNames[index] : "unknown type";
+}
+
+const char* RoutingMethodName(RoutingMethod method) {
+  const auto index = static_cast<std::size_t>(method);
+  return index < std::size(kMethodNames) ? kMethodNames[index] : "unknown method";
+}
+
+RoutingCode CheckRouting(const RoutingConfig& config, const RoutingTensors& tensors,
+                         Device device) {
+  RoutingCode code = CheckLogits(tensors.logits, device);
+  if (!code.ok()) return code;
+  const Tensor& logits = tensors.logits;
+  const std::int64_t rows = logits.shape[0];
+  const std::int64_t experts = logits.shape[1];
+  if (code = CheckConfig(config, experts); !code.ok()) return code;
+  code = CheckBias(tensors.bias, TakesBias(config.method), experts, device);
+  if (!code.ok()) return code;
+  const std::int64_t k = config.top_k;
+  const struct {
+    const Tensor& tensor;
+    Wanted wanted;
+    bool required;
+    bool allowed;
+  } all[] = {
+      {tensors.topk_ids, {RoutingArgument::kTopKIds, 2, Bit(DType::kInt32), rows, k}, true, true},
+      {tensors.topk_weights, {RoutingArgument::kTopKWeights, 2, kWeightTypes, rows, k}, true, true},
+      {tensors.replay_out,
+       {RoutingArgument::kReplayOut, 2, Bit(DType::kInt16), rows, k},
+       false,
+       true},
+      {tensors.replay_in,
+       {RoutingArgument::kReplayIn, 2, Bit(DType::kInt16), rows, k},
+       false,
+       true},
+      {tensors.routed,
+       {RoutingArgument::kRouted, 1, Bit(DType::kUint8), rows},
+       tensors.replay_in.given(),
+       tensors.replay_in.given()},
+  };
+  for (const auto& each : all) {
+    if (!each.tensor.given()) {
+      if (each.required && rows > 0) return {each.wanted.argument, RoutingRule::kMissing};
+      continue;
+    }
+    if (!each.allowed) return {each.wanted.argument, RoutingRule::kUnexpected};
+    if (code = CheckTensor(each.tensor, device, each.wanted); !code.ok()) return code;
+  }
+  return {};
+}
+
+RoutingCode CheckRoutingKeys(const RoutingConfig& config, const RoutingTensors& tensors,
+                             const Tensor& keys, Device device) {
+  const Tensor& logits = tensors.logits;
+  RoutingCode code = CheckLogits(logits, device);
+  if (code.ok() && !Methods::Visit(config.method, []<class M>() {})) {
+    code = {RoutingArgument::kMethod, RoutingRule::kUnknown,
+            static_cast<std::int64_t>(config.method), kNumRoutingMethods - 1};
+  }
+  if (code.ok()) {
+    code = CheckBias(tensors.bias, TakesBias(config.method), logits.shape[1], device);
+  }
+  if (code.ok() && logits.shape[0] > 0 && !keys.given()) {
+    code = {RoutingArgument::kKeys, RoutingRule::kMissing};
+  }
+  if (code.ok() && keys.given()) {
+    code = CheckTensor(
+        keys, device,
+        {RoutingArgument::kKeys, 2, Bit(DType::kFloat32), logits.shape[0], logits.shape[1]});
+  }
+  return code;
+}
+
+std::string RoutingCode::ToString() const {
+  if (ok()) return "ok";
+  const auto number = [](std::int64_t n) { return std::to_string(n); };
+  const auto place = [&](std::int64_t n) {
+    return n < 0 ? std::string("the host") : "CUDA device " + number(n);
+  };
+  std::string text = std::string(kArgumentNames[static_cast<std::size_t>(argument)]) + " ";
+  switch (rule) {
+    case RoutingRule::kNone:
+      break;
+    case RoutingRule::kUnknown:
+      return text + "must be in [0, " + number(bound) + "], got " + number(value);
+    case RoutingRule::kMissing:
+      return text + "must be given";
+    case RoutingRule::kUnexpected:
+      return text + "must not be given: it means nothing with this method and these arguments";
+    case RoutingRule::kNotOnDevice:
+      return text + "must be on " + place(bound) + ", it is on " + place(value);
+    case RoutingRule::kRank:
+      return text + "must have rank " + number(bound) + ", got " + number(value);
+    case RoutingRule::kDType:
+      return text + "has a type that it must not have: " + DTypeName(static_cast<DType>(value));
+    case RoutingRule::kRows:
+      return text + "must have " + number(bound) + " rows or more, got " + number(value);
+    case RoutingRule::kColumns:
+      return text + "must have " + number(bound) + " columns, got " + number(value);
+    case RoutingRule::kNotContiguous:
+      return text + "must have adjacent elements in a row, got stride " + number(value);
+    case RoutingRule::kRowStride:
+      return text + "must have a row stride of at least " + number(bound) + ", got " +
+             number(value);
+    case RoutingRule::kTooSmall:
+      return text + "must be at least " + number(bound) + ", got " + number(value);
+    case RoutingRule::kTooLarge:
+      return text + "must be at most " + number(bound) + ", got " + number(value);
+    case RoutingRule::kNotDivisor:
+      return text + "must divide the " + number(bound) + " experts, got " + number(value);
+    case RoutingRule::kTooFewInGroups:
+      return text + "must keep groups of " + number(bound) + " experts or more together, got " +
+             number(value);
+    case RoutingRule::kNotFinite:
+      return text + "must be finite";
+    case RoutingRule::kCuda:
+      return text + "gave CUDA error " + number(value);
+  }
+  return text;
+}
+
+}  // namespace waymark::kernels
