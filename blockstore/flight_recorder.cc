@@ -230,6 +230,10 @@ absl::StatusOr<std::unique_ptr<FlightRecorder>> FlightRecorder::Create(
 FlightRecorder::FlightRecorder(std::unique_ptr<State> state) : state_(std::move(state)) {}
 FlightRecorder::~FlightRecorder() = default;
 
+FlightSink* FlightRecorder::sink() {
+  return &state_->encoder;
+}
+
 absl::Status FlightRecorder::Absorb() {
   const std::lock_guard<std::mutex> lock(state_->replay_mutex);
   return state_->AbsorbLocked();
@@ -304,29 +308,6 @@ std::string FlightRecorder::stopped() const {
       return "the ring was full before its oldest part had been absorbed";
   }
   return "";
-}
-
-void FlightRecorder::OnBegin(const StepBatch& batch, bool dropped) {
-  state_->encoder.OnBegin(batch, dropped);
-}
-void FlightRecorder::OnEnd(std::uint64_t step, StepEnd end) {
-  state_->encoder.OnEnd(step, end);
-}
-void FlightRecorder::OnLanded(std::uint64_t step, std::span<const std::uint8_t> ids,
-                              std::span<const Reason> verdicts) {
-  state_->encoder.OnLanded(step, ids, verdicts);
-}
-void FlightRecorder::OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks,
-                                std::int64_t first, std::int64_t last) {
-  state_->encoder.OnSnapshot(read_id, blocks, first, last);
-}
-void FlightRecorder::OnReleased(std::uint64_t read_id) {
-  state_->encoder.OnReleased(read_id);
-}
-void FlightRecorder::OnRead(std::uint64_t read_id, std::int64_t begin,
-                            std::span<const RowInfo> infos,
-                            std::span<const std::uint64_t> digests) {
-  state_->encoder.OnRead(read_id, begin, infos, digests);
 }
 
 }  // namespace waymark

@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 
 #include "absl/status/status.h"
@@ -30,18 +29,21 @@ struct RecorderOptions {
   bool background = true;
 };
 
-// Any thread may call the sink; no call of it allocates or waits. Outlives the store it is given
-// to.
-class FlightRecorder final : public FlightSink {
+// Any thread may call it.
+class FlightRecorder {
  public:
   // For a store made with `options`. InvalidArgument for a ring that is too small; otherwise the
   // errors of RoutingStore::Create. Commits the ring and the recorder's own store: 16 bytes a row
   // (kDigests).
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<FlightRecorder>> Create(
       const StoreOptions& options, const RecorderOptions& recorder = {});
-  ~FlightRecorder() override;
+  ~FlightRecorder();
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
+
+  // What a store is given. Owned by the recorder, which outlives that store. No call
+  // allocates or waits.
+  [[nodiscard]] FlightSink* sink();
 
   // Writes what the ring holds, as a flight (docs/flight.md). Any thread, one at a time; the flight
   // goes on. Unavailable while a step that began before the ring's first segment has not ended;
@@ -55,16 +57,6 @@ class FlightRecorder final : public FlightSink {
   [[nodiscard]] absl::Status Absorb();
   // Why the recorder stopped; empty while it records. A dump then holds what came before.
   [[nodiscard]] std::string stopped() const;
-
-  void OnBegin(const StepBatch& batch, bool dropped) override;
-  void OnEnd(std::uint64_t step, StepEnd end) override;
-  void OnLanded(std::uint64_t step, std::span<const std::uint8_t> ids,
-                std::span<const Reason> verdicts) override;
-  void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks, std::int64_t first,
-                  std::int64_t last) override;
-  void OnReleased(std::uint64_t read_id) override;
-  void OnRead(std::uint64_t read_id, std::int64_t begin, std::span<const RowInfo> infos,
-              std::span<const std::uint64_t> digests) override;
 
  private:
   struct State;

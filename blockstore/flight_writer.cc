@@ -102,6 +102,10 @@ std::unique_ptr<FlightWriter> FlightWriter::InMemory(const FlightInfo& info) {
       new FlightWriter(std::make_unique<State>(info, nullptr, "memory")));
 }
 
+FlightSink* FlightWriter::sink() {
+  return &state_->encoder;
+}
+
 absl::Status FlightWriter::Close() {
   if (!state_->closed) {
     state_->closed = true;
@@ -119,28 +123,6 @@ const std::string& FlightWriter::bytes() const {
 }
 std::uint64_t FlightWriter::size() const {
   return state_->output.size();
-}
-
-void FlightWriter::OnBegin(const StepBatch& batch, bool dropped) {
-  state_->encoder.OnBegin(batch, dropped);
-}
-void FlightWriter::OnEnd(std::uint64_t step, StepEnd end) {
-  state_->encoder.OnEnd(step, end);
-}
-void FlightWriter::OnLanded(std::uint64_t step, std::span<const std::uint8_t> ids,
-                            std::span<const Reason> verdicts) {
-  state_->encoder.OnLanded(step, ids, verdicts);
-}
-void FlightWriter::OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks,
-                              std::int64_t first, std::int64_t last) {
-  state_->encoder.OnSnapshot(read_id, blocks, first, last);
-}
-void FlightWriter::OnReleased(std::uint64_t read_id) {
-  state_->encoder.OnReleased(read_id);
-}
-void FlightWriter::OnRead(std::uint64_t read_id, std::int64_t begin, std::span<const RowInfo> infos,
-                          std::span<const std::uint64_t> digests) {
-  state_->encoder.OnRead(read_id, begin, infos, digests);
 }
 
 }  // namespace waymark

@@ -17,24 +17,27 @@
 
 namespace waymark {
 
-// Any thread may call the sink; the rest is for one thread. Outlives the store that it is given to.
+// Any thread may call the sink; the rest is for one thread.
 //
 //   StoreOptions options = ...;
 //   auto writer = FlightWriter::Open("run.flight", FlightInfo::Of(options));
-//   options.flight = writer->get();
+//   options.flight = (*writer)->sink();
 //   ... make the store, run, destroy the store and its snapshots ...
 //   absl::Status status = (*writer)->Close();
-class FlightWriter final : public FlightSink {
+class FlightWriter {
  public:
   // Creates or empties the file. InvalidArgument naming path and system error.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<FlightWriter>> Open(const std::string& path,
                                                                           const FlightInfo& info);
   // Records into memory: bytes().
   [[nodiscard]] static std::unique_ptr<FlightWriter> InMemory(const FlightInfo& info);
-  ~FlightWriter() override;  // closes
+  ~FlightWriter();  // closes
   FlightWriter(const FlightWriter&) = delete;
   FlightWriter& operator=(const FlightWriter&) = delete;
 
+  // What a store is given. Owned by the writer, which outlives that store. A call may wait for the
+  // disk.
+  [[nodiscard]] FlightSink* sink();
   // Writes the closing record and what is buffered; later calls of the sink are ignored. Unknown
   // naming the system error, when any write failed; the same again when called again.
   [[nodiscard]] absl::Status Close();
@@ -42,16 +45,6 @@ class FlightWriter final : public FlightSink {
   [[nodiscard]] const std::string& bytes() const;
   // Size of the flight so far.
   [[nodiscard]] std::uint64_t size() const;
-
-  void OnBegin(const StepBatch& batch, bool dropped) override;
-  void OnEnd(std::uint64_t step, StepEnd end) override;
-  void OnLanded(std::uint64_t step, std::span<const std::uint8_t> ids,
-                std::span<const Reason> verdicts) override;
-  void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks, std::int64_t first,
-                  std::int64_t last) override;
-  void OnReleased(std::uint64_t read_id) override;
-  void OnRead(std::uint64_t read_id, std::int64_t begin, std::span<const RowInfo> infos,
-              std::span<const std::uint64_t> digests) override;
 
  private:
   struct State;

@@ -154,7 +154,7 @@ class TraceCommand final : public Command {
           FlightWriter::Open(record_, FlightInfo::Of(sim::TraceStoreOptions(options_)));
       if (!opened.ok()) return Fail(name(), std::string(opened.status().message()));
       writer = *std::move(opened);
-      options_.flight = writer.get();
+      options_.flight = writer->sink();
     }
     Progress progress("requests");
     options_.progress = [&](const sim::TraceProgress& at) {

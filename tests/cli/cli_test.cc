@@ -349,7 +349,7 @@ TEST_F(Cli, CheckIndictsAMissingBindAndNamesBlockStepAndEvent) {
   options.audit = false;  // so that the recorded reads are wrong, and the store did not know
   auto writer = FlightWriter::Open(path, FlightInfo::Of(options));
   ASSERT_TRUE(writer.ok()) << writer.status();
-  options.flight = writer->get();
+  options.flight = (*writer)->sink();
   {
     auto store = RoutingStore::Create(options);
     ASSERT_TRUE(store.ok()) << store.status();

@@ -373,7 +373,7 @@ TEST_F(RealRouting, FlightsOfDigestsTellTheTwoPopulationsApart) {
     for (const bool missed_bind : {false, true}) {
       StoreOptions options = Driver::Options(16, /*audit=*/false);
       const auto writer = FlightWriter::InMemory(FlightInfo::Of(options, rows));
-      options.flight = writer.get();
+      options.flight = writer->sink();
       {
         Driver driver(options);
         const std::vector<int> blocks = {7, 3, 9, 1, 5};

@@ -145,7 +145,7 @@ std::string ReuseFlight(bool audit, bool forget_bind) {
   options.landing = Landing::kCaller;
   options.audit = audit;
   const auto writer = FlightWriter::InMemory(FlightInfo::Of(options, FlightRows::kIds));
-  options.flight = writer.get();
+  options.flight = writer->sink();
 
   // Row r of token t: ids that another token shares few of.
   class Tokens final : public RowSource {

@@ -37,7 +37,7 @@ inline sim::EngineOptions SimOptions(bool megatron, const std::string& features,
 inline SimFlight FlySim(sim::EngineOptions options, std::int64_t steps,
                         FlightRows rows = FlightRows::kDigests) {
   auto writer = FlightWriter::InMemory(FlightInfo::Of(sim::StoreOptionsOf(options, 0), rows));
-  options.flights = {writer.get()};
+  options.flights = {writer->sink()};
   SimFlight flight;
   {
     auto engine = sim::Engine::Create(options);
@@ -82,28 +82,28 @@ inline std::string Rewrite(const std::string& bytes,
     switch (record.kind) {
       case FlightRecordKind::kBegin:
         if (change_batch) change_batch(record.batch);
-        writer->OnBegin(record.batch.view(), record.dropped);
+        writer->sink()->OnBegin(record.batch.view(), record.dropped);
         break;
       case FlightRecordKind::kEnd:
-        writer->OnEnd(record.step, record.end);
+        writer->sink()->OnEnd(record.step, record.end);
         break;
       case FlightRecordKind::kLanded:
         ids.insert(ids.end(), record.bytes.begin(), record.bytes.end());
         verdicts.insert(verdicts.end(), record.verdicts.begin(), record.verdicts.end());
         if (record.more) break;
-        writer->OnLanded(record.step, ids, verdicts);
+        writer->sink()->OnLanded(record.step, ids, verdicts);
         ids.clear();
         verdicts.clear();
         break;
       case FlightRecordKind::kSnapshot:
-        writer->OnSnapshot(record.read_id, record.blocks, record.first, record.last);
+        writer->sink()->OnSnapshot(record.read_id, record.blocks, record.first, record.last);
         break;
       case FlightRecordKind::kReleased:
-        writer->OnReleased(record.read_id);
+        writer->sink()->OnReleased(record.read_id);
         break;
       case FlightRecordKind::kRead:
         if (change_read) change_read(record);
-        writer->OnRead(record.read_id, record.begin, record.infos, record.digests);
+        writer->sink()->OnRead(record.read_id, record.begin, record.infos, record.digests);
         break;
       case FlightRecordKind::kCheckpoint:
       case FlightRecordKind::kClose:

@@ -45,16 +45,16 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
     batch.events = {Event::Bind(BlockId(3), BlockKey::FromBytes(key_bytes)),
                     Event::Truncate(BlockId(2), 5, StepId(40)), Event::Reset()};
     batch.slots = {24, -1, NotAsked(25)};
-    writer->OnBegin(batch.view(), true);
-    writer->OnEnd(41, StepEnd::kCancel);
+    writer->sink()->OnBegin(batch.view(), true);
+    writer->sink()->OnEnd(41, StepEnd::kCancel);
     const std::size_t width = info.shape.row_bytes();
     std::vector<std::uint8_t> ids(2 * width);
     for (std::size_t i = 0; i < ids.size(); ++i)
       ids[i] = static_cast<std::uint8_t>(i);
     const std::vector<Reason> verdicts = {Reason::kNone, Reason::kInvalidId};
-    writer->OnLanded(41, ids, verdicts);
+    writer->sink()->OnLanded(41, ids, verdicts);
     const std::vector<BlockId> blocks = {BlockId(3), BlockId(-1)};
-    writer->OnSnapshot(1, blocks, 2, 9);
+    writer->sink()->OnSnapshot(1, blocks, 2, 9);
     std::vector<RowInfo> infos(7);
     infos[0] = {41, 6, Reason::kNone, Provenance::kHere};
     infos[1] = {42, 6, Reason::kNone, Provenance::kHere};
@@ -64,8 +64,8 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
     infos[5] = {40, 5, Reason::kNone, Provenance::kKept};
     infos[6] = {70000000000, 5, Reason::kNone, Provenance::kKept};
     const std::vector<std::uint64_t> digests = {1, 2, 3, 4, 0, 6, 7};
-    writer->OnRead(1, 2, infos, digests);
-    writer->OnReleased(1);
+    writer->sink()->OnRead(1, 2, infos, digests);
+    writer->sink()->OnReleased(1);
     ASSERT_TRUE(writer->Close().ok());
 
     FlightReader reader = Reader(writer->bytes());
@@ -104,7 +104,7 @@ TEST(FlightFormat, BatchesAreThoseOfSerializeBatch) {
   batch.step = 1;
   batch.events = {Event::Copy(BlockId(1), BlockId(2), 3)};
   batch.slots = {8, 9};
-  writer->OnBegin(batch.view(), false);
+  writer->sink()->OnBegin(batch.view(), false);
   ASSERT_TRUE(writer->Close().ok());
   std::string serialized;
   SerializeBatch(batch.view(), serialized);
@@ -123,14 +123,14 @@ TEST(FlightFormat, LongStepsAndReadsAreCutIntoRecordsAndComeBackWhole) {
   for (std::size_t i = 0; i < ids.size(); ++i)
     ids[i] = static_cast<std::uint8_t>(i % 16);
   const std::vector<Reason> verdicts(10000, Reason::kNone);
-  writer->OnLanded(3, ids, verdicts);
+  writer->sink()->OnLanded(3, ids, verdicts);
   std::vector<RowInfo> infos(10000);
   std::vector<std::uint64_t> digests(10000);
   for (std::size_t i = 0; i < infos.size(); ++i) {
     infos[i] = {i / 3 + 1, i / 5000, Reason::kNone, Provenance::kHere};
     digests[i] = i + 1;
   }
-  writer->OnRead(1, 0, infos, digests);
+  writer->sink()->OnRead(1, 0, infos, digests);
   ASSERT_TRUE(writer->Close().ok());
 
   FlightReader reader = Reader(writer->bytes());
@@ -349,7 +349,7 @@ TEST(FlightFormat, FilesAndMemoryHoldTheSame) {
     ASSERT_TRUE(writer.ok()) << writer.status();
     for (const FlightRecord& record : ReadAll(reader)) {
       if (record.kind == FlightRecordKind::kBegin) {
-        (*writer)->OnBegin(record.batch.view(), record.dropped);
+        (*writer)->sink()->OnBegin(record.batch.view(), record.dropped);
       }
     }
     ASSERT_TRUE((*writer)->Close().ok());

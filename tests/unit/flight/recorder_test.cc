@@ -37,7 +37,7 @@ void FlyAndDump(bool megatron, const std::string& features, FlightRows rows, std
   ring.background = false;
   auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(options, 0), ring);
   ASSERT_TRUE(recorder.ok()) << recorder.status();
-  options.flights = {recorder->get()};
+  options.flights = {(*recorder)->sink()};
   auto engine = sim::Engine::Create(options);
   ASSERT_TRUE(engine.ok()) << engine.status();
   std::uint64_t checkpoints = 0;
@@ -98,7 +98,7 @@ TEST(FlightRecorder, ABindForgottenAfterTheCheckpointIsIndicted) {
   ring.background = false;
   auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(options, 0), ring);
   ASSERT_TRUE(recorder.ok()) << recorder.status();
-  options.flights = {recorder->get()};
+  options.flights = {(*recorder)->sink()};
   auto engine = sim::Engine::Create(options);
   ASSERT_TRUE(engine.ok());
   for (int step = 0; step < 300; ++step) {
@@ -134,13 +134,13 @@ TEST(FlightRecorder, TheSinkAllocatesNothing) {
   const std::vector<std::uint64_t> digests(3);
   CountAllocations();
   for (std::uint64_t step = 1; step <= 2000; ++step) {
-    (*recorder)->OnBegin({step, 1, events.data(), events.size(), slots.data(), slots.size()},
-                         false);
-    (*recorder)->OnEnd(step, StepEnd::kSubmit);
-    (*recorder)->OnLanded(step, ids, verdicts);
-    (*recorder)->OnSnapshot(step, blocks, 0, 3);
-    (*recorder)->OnRead(step, 0, infos, digests);
-    (*recorder)->OnReleased(step);
+    (*recorder)->sink()->OnBegin(
+        {step, 1, events.data(), events.size(), slots.data(), slots.size()}, false);
+    (*recorder)->sink()->OnEnd(step, StepEnd::kSubmit);
+    (*recorder)->sink()->OnLanded(step, ids, verdicts);
+    (*recorder)->sink()->OnSnapshot(step, blocks, 0, 3);
+    (*recorder)->sink()->OnRead(step, 0, infos, digests);
+    (*recorder)->sink()->OnReleased(step);
     if (step % 10 != 0) continue;
     EXPECT_EQ(AllocationsCounted(), 0);
     ASSERT_TRUE((*recorder)->Absorb().ok());
@@ -158,7 +158,7 @@ TEST(FlightRecorder, DumpsWhileTheEngineRuns) {
   ring.ring_bytes = 256 * 1024;
   auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(options, 0), ring);
   ASSERT_TRUE(recorder.ok()) << recorder.status();
-  options.flights = {recorder->get()};
+  options.flights = {(*recorder)->sink()};
   std::atomic<bool> done{false};
   std::uint64_t dumps = 0;
   std::thread dumper([&] {
@@ -200,11 +200,11 @@ TEST(FlightRecorder, StopsWithAWordWhenARecordDoesNotFit) {
   auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(sizes, 0), ring);
   ASSERT_TRUE(recorder.ok()) << recorder.status();
   const std::vector<Event> many(200, Event::Bind(BlockId(1)));
-  (*recorder)->OnBegin({1, 1, many.data(), 1, nullptr, 0}, false);
-  (*recorder)->OnEnd(1, StepEnd::kSubmit);
-  (*recorder)->OnBegin({2, 1, many.data(), many.size(), nullptr, 0}, false);
+  (*recorder)->sink()->OnBegin({1, 1, many.data(), 1, nullptr, 0}, false);
+  (*recorder)->sink()->OnEnd(1, StepEnd::kSubmit);
+  (*recorder)->sink()->OnBegin({2, 1, many.data(), many.size(), nullptr, 0}, false);
   EXPECT_THAT((*recorder)->stopped(), HasSubstr("did not fit a segment of 4096 bytes"));
-  (*recorder)->OnEnd(2, StepEnd::kSubmit);
+  (*recorder)->sink()->OnEnd(2, StepEnd::kSubmit);
   std::string dump;
   ASSERT_TRUE((*recorder)->DumpTo(dump).ok());
   const FlightVerdict verdict = Check(dump);
@@ -220,8 +220,8 @@ TEST(FlightRecorder, StopsWithAWordWhenNobodyAbsorbs) {
   auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(sizes, 0), ring);
   ASSERT_TRUE(recorder.ok()) << recorder.status();
   for (std::uint64_t step = 1; step <= 2000; ++step) {
-    (*recorder)->OnBegin({step, 1, nullptr, 0, nullptr, 0}, false);
-    (*recorder)->OnEnd(step, StepEnd::kSubmit);
+    (*recorder)->sink()->OnBegin({step, 1, nullptr, 0, nullptr, 0}, false);
+    (*recorder)->sink()->OnEnd(step, StepEnd::kSubmit);
   }
   EXPECT_THAT((*recorder)->stopped(), HasSubstr("full"));
   std::string dump;
@@ -249,7 +249,7 @@ TEST(FlightRecorder, CheckpointsOfAnyBytesAreSafe) {
   ring.background = false;
   auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(options, 0), ring);
   ASSERT_TRUE(recorder.ok()) << recorder.status();
-  options.flights = {recorder->get()};
+  options.flights = {(*recorder)->sink()};
   {
     auto engine = sim::Engine::Create(options);
     ASSERT_TRUE(engine.ok());
