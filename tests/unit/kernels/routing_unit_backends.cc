@@ -1,0 +1,19 @@
+// The backends of the unit program: those that need no device.
+#include <memory>
+#include <vector>
+
+#include "tests/unit/kernels/routing_backend.h"
+
+namespace waymark::kernels {
+
+const std::vector<std::unique_ptr<RoutingBackend>>& RoutingBackends() {
+  static const auto* const backends = [] {
+    auto* list = new std::vector<std::unique_ptr<RoutingBackend>>();
+    for (const Isa isa : SupportedIsas())
+      list->push_back(std::make_unique<HostRoutingBackend>(isa));
+    return list;
+  }();
+  return *backends;
+}
+
+}  // namespace waymark::kernels
