@@ -118,6 +118,11 @@ struct MethodList {
   static constexpr bool Visit(RoutingMethod id, Visitor&& visitor) {
     return ((M::kId == id && (visitor.template operator()<M>(), true)) || ...);
   }
+  // Calls it for every method, in the order of the list.
+  template <class Visitor>
+  static constexpr void ForEach(Visitor&& visitor) {
+    (visitor.template operator()<M>(), ...);
+  }
 };
 
 // The table. In the order of RoutingMethod's numbers.
@@ -141,6 +146,7 @@ using Methods = MethodList<
 inline constexpr std::int32_t kQuadExperts = 128;
 template <std::int32_t... kQuads>
 struct TierList {
+  static constexpr std::int32_t kAll[] = {kQuads...};
   // The tier of E experts: the smallest that holds them; 0 if none does.
   static constexpr std::int32_t Of(std::int32_t num_experts) {
     std::int32_t tier = 0;
