@@ -180,22 +180,6 @@ bool CopyCheckPortableAny(const PackPlan& plan, const std::uint8_t* source,
                                     : CopyCheckPortable<std::uint16_t>(plan, source, destination);
 }
 
-constexpr Isa kAllIsas[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512};
-
-std::size_t CountSupported() {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2")) return 1;
-  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
-      !__builtin_cpu_supports("avx512vl")) {
-    return 2;
-  }
-  return 3;
-#else
-  return 1;
-#endif
-}
-
 const PackOps& OpsOf(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::kAvx512) return internal::Avx512Ops();
@@ -233,23 +217,6 @@ bool IsPacked(const RowShape& shape, const IdsView& ids) {
 const PackOps& internal::PortableOps() {
   static constexpr PackOps kOps{&CopyCheckPortableAny, &NarrowTileByKind};
   return kOps;
-}
-
-std::span<const Isa> SupportedIsas() {
-  static const std::size_t count = CountSupported();
-  return std::span<const Isa>(kAllIsas).first(count);
-}
-
-const char* IsaName(Isa isa) {
-  switch (isa) {
-    case Isa::kPortable:
-      return "portable";
-    case Isa::kAvx2:
-      return "avx2";
-    case Isa::kAvx512:
-      return "avx512";
-  }
-  return "unknown";
 }
 
 RowVerdict CheckLayer(const RowShape& shape, const IdsView& ids, std::ptrdiff_t row,

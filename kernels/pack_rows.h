@@ -9,6 +9,7 @@
 #include <span>
 
 #include "kernels/ids_view.h"
+#include "kernels/isa.h"
 
 namespace waymark::kernels {
 
@@ -26,12 +27,6 @@ struct LayerFaults {
   std::uint64_t* invalid =
       nullptr;  // other rows in which it has an id out of range, or one id twice
 };
-
-// Instruction sets that PackRows has code for. Every one gives the same answer.
-enum class Isa : std::uint8_t { kPortable, kAvx2, kAvx512 };
-// Those that this machine can run, kPortable first and the best last. Static storage.
-[[nodiscard]] std::span<const Isa> SupportedIsas();
-[[nodiscard]] const char* IsaName(Isa isa);
 
 // Packs row i of `ids` to destinations[i], shape.row_bytes() each, for every i whose destination is
 // not null, and sets verdicts[i]; elements of null destinations are left alone. A row with a fault

@@ -18,7 +18,7 @@
 #include <span>
 #include <string>
 
-#include "kernels/pack_rows.h"
+#include "kernels/isa.h"
 #include "kernels/tensor.h"
 
 namespace waymark::kernels {
@@ -136,7 +136,7 @@ RoutingCode CheckRoutingKeys(const RoutingConfig& config, const RoutingTensors& 
                              const Tensor& keys, Device device);
 
 // On the host. Rows [0, N) in turn, on the calling thread; no allocation. `isa` is one of
-// SupportedIsas() (pack_rows.h); the second form takes the best.
+// SupportedIsas() (isa.h); the second form takes the best.
 RoutingCode RouteOnHost(const RoutingConfig& config, const RoutingTensors& tensors, Isa isa);
 RoutingCode RouteOnHost(const RoutingConfig& config, const RoutingTensors& tensors);
 
