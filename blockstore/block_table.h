@@ -1,5 +1,8 @@
 // BlockTable: for each page of each block of the engine, the page it has, or why it has none.
 // Internal to blockstore; guarded by the store's lock.
+//
+// An array of fixed size, indexed by block and ordinal: finding an entry is arithmetic, and an
+// event or claim costs the cache misses of the entries that it names, no more.
 #ifndef WAYMARK_BLOCKSTORE_BLOCK_TABLE_H_
 #define WAYMARK_BLOCKSTORE_BLOCK_TABLE_H_
 
@@ -25,7 +28,7 @@ struct Entry {
   bool exists : 1 = false;                // told of since the start, or since the last Reset
   bool by_key : 1 = false;                // its page was attached through the key index
   bool null : 1 = false;                  // of a null block; for ever
-  bool has_wants : 1 = false;
+  bool has_wants : 1 = false;             // its seal named a key: EntryCold is set
   bool sealing : 1 = false;  // this life has been sealed in the batch at hand, before its claims
   std::int32_t refs = 1;     // users of the block
   RelStep since = 0;         // the step in which its present life began
@@ -34,16 +37,21 @@ struct Entry {
 };
 static_assert(sizeof(Entry) == 24);
 
+// The rest of an entry, which only seals and moves look at.
 struct EntryCold {
-  Digest128 wants{};  // the seal's place in the key index
-  std::uint64_t wants_version = 0;
+  Digest128 wants{};                // the seal's place in the key index
+  std::uint64_t wants_version = 0;  // weights of the seal
 };
 static_assert(sizeof(EntryCold) == 24);
 
+// Owns the entries. Which pages they name, and the list of entries that a page has, are the
+// store's business (store_pages.cc); here nothing is checked. Any thread that holds the lock.
 class BlockTable {
  public:
+  // `entries`: blocks of the engine times pages a block, < kNoEntry. 48 bytes each, all as new.
   explicit BlockTable(std::size_t entries) : hot_(entries), cold_(entries) {}
 
+  // REQUIRES, of all of these: e < size().
   [[nodiscard]] Entry& hot(EntryIndex e) { return hot_[e]; }
   [[nodiscard]] const Entry& hot(EntryIndex e) const { return hot_[e]; }
   [[nodiscard]] EntryCold& cold(EntryIndex e) { return cold_[e]; }

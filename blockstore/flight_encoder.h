@@ -1,4 +1,5 @@
-// FlightEncoder: turns what a store tells a FlightSink into records. Internal to blockstore.
+// FlightEncoder: the FlightSink that turns what a store tells it into records. Internal to
+// blockstore: FlightWriter and FlightRecorder each have one, and say only where records go.
 #ifndef WAYMARK_BLOCKSTORE_FLIGHT_ENCODER_H_
 #define WAYMARK_BLOCKSTORE_FLIGHT_ENCODER_H_
 
@@ -13,20 +14,24 @@
 
 namespace waymark::flight {
 
-// Where encoded records go. Calls come one at a time.
+// Where encoded records go. Calls come one at a time, under the encoder's lock and mostly under the
+// store's: be short. A record is written by one Reserve and one Commit, in that order.
 class RecordOutput {
  public:
   virtual ~RecordOutput() = default;
-  // `bytes` bytes for one whole record; null: there is no room, and the record is lost.
+  // `bytes` bytes for one whole record, heading included, owned by the output and written by the
+  // encoder until Commit; null: there is no room, and the record is lost.
   virtual std::uint8_t* Reserve(std::size_t bytes) = 0;
   // The record is complete.
   virtual void Commit() = 0;
 };
 
-// Any thread. Allocates nothing of its own.
+// Any thread: each call takes the encoder's own lock, so records are whole and in the order of the
+// calls. Allocates nothing of its own. Long rows and reads become several records of about 64 KiB.
 class FlightEncoder final : public FlightSink {
  public:
-  // `output` outlives the encoder.
+  // `info`: of the store that is recorded; says how much of each landed row is kept. `output` stays
+  // the caller's and outlives the encoder. Does not write the head.
   FlightEncoder(const FlightInfo& info, RecordOutput* output);
 
   void OnBegin(const StepBatch& batch, bool dropped) override;
@@ -38,8 +43,9 @@ class FlightEncoder final : public FlightSink {
   void OnReleased(std::uint64_t read_id) override;
   void OnRead(std::uint64_t read_id, std::int64_t begin, std::span<const RowInfo> infos,
               std::span<const std::uint64_t> digests) override;
-  // Writes the closing record.
+  // Writes the closing record: the count of records so far. `complete`: none of them was lost.
   void Close(bool complete);
+  // Records that the output took.
   [[nodiscard]] std::uint64_t records() const;
   // Serialises every use of the output; for those who share it.
   [[nodiscard]] Mutex& mutex() { return mutex_; }

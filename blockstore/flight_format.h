@@ -38,7 +38,8 @@ enum class Kind : std::uint16_t {
   kClose,  // the last record of a flight that was closed
 };
 
-// Flags of a heading.
+// Flags of a heading. Bits that its kind does not name are 0; the kInfo record has the format's
+// version there.
 inline constexpr std::uint16_t kFlagDropped = 1;   // kBegin: the store dropped the step at once
 inline constexpr std::uint16_t kFlagMore = 1;      // kLanded: more rows of the step follow
 inline constexpr std::uint16_t kFlagVerdicts = 2;  // kLanded: not all rows are there
@@ -53,12 +54,16 @@ struct Heading {
 };
 static_assert(sizeof(Heading) == 16);
 
+// The heading of a record with this payload, both checksums set. REQUIRES: payload.size() <=
+// kMaxPayload.
 [[nodiscard]] Heading MakeHeading(Kind kind, std::uint16_t flags,
                                   std::span<const std::uint8_t> payload);
+// Whether the heading is as it was written. Until it is, its size means nothing.
 [[nodiscard]] bool HeadingIntact(const Heading& heading);
+// Whether the payload has the heading's size and checksum.
 [[nodiscard]] bool PayloadIntact(const Heading& heading, std::span<const std::uint8_t> payload);
 
-// Bytes of one row of a kLanded record.
+// Bytes of one row of a kLanded record: shape.row_bytes() (kIds), or kDigestRowBytes.
 [[nodiscard]] std::size_t RecordedRowBytes(const FlightInfo& info);
 
 // A row in 16 bytes: its XXH3-64, then eight sketch bytes. Two rows that share a share s of their
@@ -66,6 +71,7 @@ static_assert(sizeof(Heading) == 16);
 // layer j * L / 8. So the audit can tell a mild disagreement from another token without the ids.
 inline constexpr std::size_t kDigestRowBytes = 16;
 inline constexpr std::size_t kSketchBytes = 8;
+// `row`: shape.row_bytes() bytes, packed. Writes kDigestRowBytes bytes to `out`.
 void DigestRow(const RoutingShape& shape, const std::uint8_t* row, std::uint8_t* out);
 
 // The rows of a store that replays a flight of digests: 16 layers of one id below 256.
@@ -78,7 +84,7 @@ void DigestRow(const RoutingShape& shape, const std::uint8_t* row, std::uint8_t*
 // Magic and kInfo record.
 [[nodiscard]] std::string EncodeHead(const FlightInfo& info);
 
-// Appends plain values.
+// Appends plain values to a string that the caller owns; it grows as strings do.
 class ByteWriter {
  public:
   explicit ByteWriter(std::string& out) : out_(out) {}
@@ -108,7 +114,8 @@ class ByteReader {
     if (const std::uint8_t* at = Take(sizeof(T))) std::memcpy(&value, at, sizeof(T));
     return value;
   }
-  // The next `count` items of `item_bytes` each; null (and not ok) when there are fewer.
+  // The next `count` items of `item_bytes` each, in the bytes that the reader was given; null (and
+  // not ok) when there are fewer. Never multiplies a count it has not checked.
   const std::uint8_t* Take(std::size_t count, std::size_t item_bytes = 1) {
     if (!ok_ || (item_bytes != 0 && count > bytes_.size() / item_bytes)) {
       ok_ = false;
@@ -118,9 +125,11 @@ class ByteReader {
     bytes_ = bytes_.subspan(count * item_bytes);
     return at;
   }
+  // Nothing was asked for that is not there.
   [[nodiscard]] bool ok() const { return ok_; }
   // Everything was taken, and nothing more.
   [[nodiscard]] bool done() const { return ok_ && bytes_.empty(); }
+  // Bytes not taken yet; left() of them in rest().
   [[nodiscard]] std::size_t left() const { return bytes_.size(); }
   [[nodiscard]] std::span<const std::uint8_t>& rest() { return bytes_; }
 
@@ -129,7 +138,8 @@ class ByteReader {
   bool ok_ = true;
 };
 
-// Writes plain values into memory that is known to be large enough.
+// Writes plain values into memory that is known to be large enough: the caller has worked out the
+// record's size before. No alignment is needed.
 class RawWriter {
  public:
   explicit RawWriter(std::uint8_t* at) : at_(at) {}

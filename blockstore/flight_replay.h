@@ -1,4 +1,5 @@
-// FlightReplay: a store that lives through a recorded flight again. Internal to blockstore.
+// FlightReplay: a store that lives through a recorded flight again. Internal to blockstore: the
+// check re-runs flights with it, and the recorder makes its checkpoints with it.
 #ifndef WAYMARK_BLOCKSTORE_FLIGHT_REPLAY_H_
 #define WAYMARK_BLOCKSTORE_FLIGHT_REPLAY_H_
 
@@ -23,6 +24,7 @@ namespace waymark::flight {
 
 // One recorded read, done again.
 struct ReplayedRead {
+  // Valid during the callback only. Element i of each span is row begin + i of the sequence.
   std::uint64_t read_id = 0;
   std::int64_t begin = 0;
   std::span<const BlockId> blocks;  // of the snapshot
@@ -35,16 +37,19 @@ struct ReplayedRead {
 // were.
 class FlightReplay {
  public:
+  // May be empty. Called from within Apply; must not call the replay.
   using OnRead = std::function<void(const ReplayedRead&)>;
 
   // ResourceExhausted when the store would take more than `max_bytes`; InvalidArgument when the
-  // head describes no store.
+  // head describes no store. `audit`: whether the replaying store audits, whatever the recorded one
+  // did.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<FlightReplay>> Create(const FlightInfo& info,
                                                                             std::uint64_t max_bytes,
                                                                             bool audit = true);
   ~FlightReplay();
 
-  // InvalidArgument when the record cannot follow the records before it. The callback sees each
+  // Records in the order of the flight; the record is only read. InvalidArgument when it cannot
+  // follow the records before it, and the replay is then of no more use. The callback sees each
   // read that can be done, possibly later than its record, when the step that it waits for has
   // landed.
   [[nodiscard]] absl::Status Apply(const FlightRecord& record, const OnRead& on_read);
@@ -58,8 +63,11 @@ class FlightReplay {
   // The state, as the payload of a checkpoint. FailedPrecondition while a step is in flight.
   [[nodiscard]] absl::Status Save(std::string& out);
 
+  // For its statistics and findings. Owned by the replay.
   [[nodiscard]] RoutingStore& store() { return *store_; }
+  // Whether a checkpoint was applied.
   [[nodiscard]] bool from_checkpoint() const { return from_checkpoint_; }
+  // Number of the last step begun; 0: none.
   [[nodiscard]] std::uint64_t last_begun() const { return last_begun_; }
   // Rows of reads that were not done: of snapshots from before the flight, or never ready.
   [[nodiscard]] std::uint64_t rows_not_replayed() const { return rows_not_replayed_; }
@@ -69,7 +77,8 @@ class FlightReplay {
   [[nodiscard]] std::uint64_t steps_diverged() const { return steps_diverged_; }
 
  private:
-  struct Step;
+  struct Step;  // one in flight: the rows recorded of it so far, and the RowSource that lands them
+  // A snapshot that the flight holds: made at its record, kept until its release.
   struct View {
     Snapshot snapshot;
     std::vector<BlockId> blocks;

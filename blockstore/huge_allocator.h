@@ -1,4 +1,6 @@
 // HugeAllocator: memory for tables that are looked up at random. Internal to blockstore.
+//
+// For std::vector and the like, as their allocator. Stateless: any thread, all instances equal.
 #ifndef WAYMARK_BLOCKSTORE_HUGE_ALLOCATOR_H_
 #define WAYMARK_BLOCKSTORE_HUGE_ALLOCATOR_H_
 
@@ -21,6 +23,7 @@ class HugeAllocator {
   template <class U>
   HugeAllocator(const HugeAllocator<U>&) {}  // NOLINT: containers rebind
 
+  // Memory for `count` objects, not constructed; aligned to 64 bytes, or to 2 MiB from 1 MiB on.
   [[nodiscard]] T* allocate(std::size_t count) {
     if (count > (~std::size_t{0} - kHugePage) / sizeof(T)) throw std::bad_alloc();
     const std::size_t bytes = Bytes(count);
@@ -30,6 +33,7 @@ class HugeAllocator {
 #endif
     return static_cast<T*>(data);
   }
+  // `count` as given to allocate.
   void deallocate(T* data, std::size_t count) {
     ::operator delete (data, std::align_val_t{AlignOf(Bytes(count))});
   }
@@ -40,8 +44,10 @@ class HugeAllocator {
   }
 
  private:
+  // Of x86-64, and of arm64 with pages of 4 KiB.
   static constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
+  // Whole huge pages from half a one on: the tail would lie on small ones otherwise.
   static std::size_t Bytes(std::size_t count) {
     const std::size_t bytes = count * sizeof(T);
     return bytes < kHugePage / 2 ? bytes : (bytes + kHugePage - 1) / kHugePage * kHugePage;

@@ -17,20 +17,25 @@ namespace waymark {
 // is fixed when it is made (7 slots for 4 pages), so it is never full and never rehashed.
 class KeyIndex {
  public:
+  // Empty, for all pages of `pool`, which outlives it: the index reads and sets PageHot::indexed
+  // and PageCold::indexed_as there, and nothing else does.
   explicit KeyIndex(PagePool& pool);
 
-  // The page at this place, or kNoPage.
+  // The page at this place, or kNoPage. Expected O(1).
   [[nodiscard]] PageIndex Find(const Digest128& place) const;
   // REQUIRES: the place is free, and the page has none.
   void Insert(const Digest128& place, PageIndex page);
-  // REQUIRES: the page has a place.
+  // Gives the page's place up, and closes the gap in its run of slots. REQUIRES: the page has one.
   void Erase(PageIndex page);
   // Brings where Find would look into the cache.
   void Prefetch(const Digest128& place) const { __builtin_prefetch(&slots_[Home(place)]); }
+  // Pages that have a place.
   [[nodiscard]] std::uint32_t size() const { return size_; }
+  // Every slot, kNoPage where it is free: for going through all of them. Erase moves others.
   [[nodiscard]] std::span<const PageIndex> slots() const { return slots_; }
 
  private:
+  // Where the search for a place begins.
   [[nodiscard]] std::size_t Home(const Digest128& place) const;
   [[nodiscard]] std::size_t Next(std::size_t slot) const {
     return slot + 1 == slots_.size() ? 0 : slot + 1;

@@ -13,12 +13,15 @@ namespace waymark {
 // are asked for where the mapping is large enough to use them.
 class PageMemory {
  public:
-  // ResourceExhausted when the system refuses.
+  // `bytes` > 0. ResourceExhausted naming them when the system refuses. Address space, not memory:
+  // that is spent when a page is first written.
   [[nodiscard]] static absl::StatusOr<PageMemory> Map(std::size_t bytes);
-  ~PageMemory();
+  ~PageMemory();  // unmaps
   PageMemory(PageMemory&& other) noexcept;
   PageMemory& operator=(PageMemory&& other) noexcept;
 
+  // Begins at a system page; stays where it is when the object moves. Who may write which bytes is
+  // the store's rule (docs/architecture.md, Threads and the lock).
   [[nodiscard]] std::uint8_t* data() const { return data_; }
   [[nodiscard]] std::size_t size() const { return bytes_; }
 
@@ -31,7 +34,7 @@ class PageMemory {
 
   std::uint8_t* data_ = nullptr;
   std::size_t bytes_ = 0;
-  std::size_t faulted_ = 0;
+  std::size_t faulted_ = 0;  // bytes committed by Prefault, from the front
 };
 
 }  // namespace waymark

@@ -1,5 +1,8 @@
 // PagePool: what is known of each page, which pages are free, and which would go first. Internal to
 // blockstore; guarded by the store's lock.
+//
+// Records only: bytes and stamps of the pages lie in StoreCore, under the same PageIndex. Lists are
+// links in the records, so that nothing allocates.
 #ifndef WAYMARK_BLOCKSTORE_PAGE_POOL_H_
 #define WAYMARK_BLOCKSTORE_PAGE_POOL_H_
 
@@ -32,10 +35,11 @@ struct PageHot {
   bool has_wants : 1 = false;    // it was sealed with a key
   bool in_lru : 1 = false;       // listed as one that may be evicted
   bool lru_bound : 1 = false;    // in which list: of those that a block is bound to
-  bool free : 1 = false;
+  bool free : 1 = false;         // on the free list: of the rest only lru_next means anything
 };
 static_assert(sizeof(PageHot) == 32);
 
+// The rest of a page's record, which only seals and the key index look at.
 struct PageCold {
   Digest128 wants{};                // its place in the key index, by its seal
   Digest128 indexed_as{};           // the place that it has
@@ -45,8 +49,10 @@ static_assert(sizeof(PageCold) == 40);
 
 class PagePool {
  public:
+  // `pages` >= 1, < kNoPage. All free.
   explicit PagePool(std::uint32_t pages) : hot_(pages), cold_(pages) {}
 
+  // REQUIRES, of all of these: page < size().
   [[nodiscard]] PageHot& hot(PageIndex page) { return hot_[page]; }
   [[nodiscard]] const PageHot& hot(PageIndex page) const { return hot_[page]; }
   [[nodiscard]] PageCold& cold(PageIndex page) { return cold_[page]; }
@@ -55,20 +61,23 @@ class PagePool {
 
   // A page that nobody holds, its record as new; kNoPage when all are held.
   [[nodiscard]] PageIndex Take();
-  // REQUIRES: taken, and held by nobody.
+  // Back onto the free list, first to be taken again. REQUIRES: taken, held by nobody, and in
+  // neither list of pages that may be evicted.
   void Give(PageIndex page);
 
   // Pages that may be evicted, least recently pushed first; a page pinned since may still be
   // listed. Those that only the key index holds go before those that a block is bound to: the KV of
   // the latter is still there to be hit, so a store with as many pages as blocks keeps its rows.
-  void PushLru(PageIndex page);
-  void UnlinkLru(PageIndex page);
+  void PushLru(PageIndex page);    // REQUIRES: not listed
+  void UnlinkLru(PageIndex page);  // REQUIRES: listed
+  // The page that would go first; kNoPage when none may.
   [[nodiscard]] PageIndex LruHead() const {
     return lru_[0].head != kNoPage ? lru_[0].head : lru_[1].head;
   }
   // The first of one of the two lists.
   [[nodiscard]] PageIndex LruHead(bool bound) const { return lru_[bound ? 1 : 0].head; }
 
+  // Pages taken and not given back; the most there were at once.
   [[nodiscard]] std::uint32_t in_use() const { return in_use_; }
   [[nodiscard]] std::uint32_t in_use_peak() const { return in_use_peak_; }
   // Pages ever taken: [0, this). The landing thread reads it to commit memory ahead.

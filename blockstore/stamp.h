@@ -27,17 +27,22 @@ class Stamp {
  public:
   constexpr Stamp() = default;
   constexpr explicit Stamp(std::uint32_t bits) : bits_(bits) {}
+  // The row is missing, for `reason`.
   static constexpr Stamp Absent(Reason reason, Provenance how = Provenance::kHere) {
     return Stamp((static_cast<std::uint32_t>(how) << kHowShift) |
                  (static_cast<std::uint32_t>(reason) - 1));
   }
+  // Step `step` has claimed the row; its bytes are on their way.
   static constexpr Stamp Pending(RelStep step) { return Stamp(kPendingBit | step); }
 
+  // The word itself: what a StampCell and a checkpoint hold.
   [[nodiscard]] constexpr std::uint32_t bits() const { return bits_; }
+  // Its bytes are there.
   [[nodiscard]] constexpr bool valid() const { return (bits_ & kValidBit) != 0; }
   [[nodiscard]] constexpr bool pending() const { return (bits_ & kPendingBit) != 0; }
   // Valid or pending.
   [[nodiscard]] constexpr bool live() const { return (bits_ & (kValidBit | kPendingBit)) != 0; }
+  // Pending, and claimed by this very step: landing asks it before it writes.
   [[nodiscard]] constexpr bool pending_for(RelStep step) const {
     return (bits_ & ~kHowMask) == (kPendingBit | step);
   }
@@ -45,6 +50,7 @@ class Stamp {
   [[nodiscard]] constexpr RelStep step() const { return bits_ & kMaxRelStep; }
   // REQUIRES: !live().
   [[nodiscard]] constexpr Reason reason() const { return static_cast<Reason>((bits_ & 0xff) + 1); }
+  // How the page came by the row; outlives its bytes.
   [[nodiscard]] constexpr Provenance how() const {
     return static_cast<Provenance>((bits_ & kHowMask) >> kHowShift);
   }
@@ -71,8 +77,9 @@ class Stamp {
 // Where a stamp lives. Written by the engine's and the landing thread only; read by anybody.
 class StampCell {
  public:
+  // Acquire: bytes of a row that is read as valid are there to be read.
   [[nodiscard]] Stamp Load() const { return Stamp(bits_.load(std::memory_order_acquire)); }
-  // For the engine's thread, on rows that no landing can be publishing.
+  // For the engine's thread, on rows that no landing can be publishing. Release.
   void Store(Stamp stamp) { bits_.store(stamp.bits(), std::memory_order_release); }
   // Replaces `from` by `to`; false, and nothing done, when the stamp is another by now.
   bool Exchange(Stamp from, Stamp to) {
@@ -98,13 +105,15 @@ struct StepBase {
   static constexpr std::uint32_t kMaxRuns = 4096;
   // Steps before the first one of a base that are still told apart: late events name them.
   static constexpr RelStep kWindow = 256;
+  // Consecutive steps with the same weights.
   struct Run {
-    RelStep first;  // first step of the run
-    std::uint64_t version;
+    RelStep first;          // first step of the run
+    std::uint64_t version;  // weights of all its steps
   };
 
   std::uint64_t base =
       std::uint64_t{0} - kWindow - kBeforeBase;  // step = base + relative step, modulo 2^64
+  // runs[0, num_runs) are constant; the count is published after its run (release, acquire).
   std::atomic<std::uint32_t> num_runs{0};
   std::unique_ptr<Run[]> runs{new Run[kMaxRuns]};
 
@@ -118,7 +127,8 @@ struct StepBase {
     if (relative <= std::int64_t{kBeforeBase}) return kBeforeBase;
     return relative > std::int64_t{kMaxRelStep} ? kMaxRelStep : static_cast<RelStep>(relative);
   }
-  // The run that step falls in. REQUIRES: a step that has been begun under this base.
+  // Weights of the run that the step falls in: a binary search, the last run first. REQUIRES: a
+  // step that has been begun under this base.
   [[nodiscard]] std::uint64_t VersionOf(RelStep step) const {
     std::uint32_t high = num_runs.load(std::memory_order_acquire);
     if (high == 0) return 0;
@@ -130,7 +140,8 @@ struct StepBase {
     }
     return runs[low].version;
   }
-  // False when there is no room for another run. Engine's thread.
+  // Steps from `first` on run with `version`. False when there is no room for another run: time for
+  // a new base. Engine's thread.
   bool Append(RelStep first, std::uint64_t version) {
     const std::uint32_t n = num_runs.load(std::memory_order_relaxed);
     if (n > 0 && runs[n - 1].version == version) return true;

@@ -1,5 +1,8 @@
 // StoreCore: what a store and its snapshots share, so that a snapshot may outlive the store.
 // Internal to blockstore.
+//
+// Readers use it without the store's lock: what changes here is atomic, or written by one thread
+// only.
 #ifndef WAYMARK_BLOCKSTORE_STORE_CORE_H_
 #define WAYMARK_BLOCKSTORE_STORE_CORE_H_
 
@@ -33,15 +36,17 @@ struct SnapshotPart {
 // thread before the snapshot is handed out, constant until it is given back.
 struct SnapshotState {
   std::shared_ptr<const StepBase> base;
-  std::int64_t first = 0;
+  std::int64_t first = 0;  // rows [first, last) of the sequence
   std::int64_t last = 0;
   std::vector<SnapshotPart> parts;  // parts[0] holds row first / page_tokens * page_tokens
   std::uint64_t upto = 0;           // readable when every step <= upto has ended
   std::uint64_t copies = 0;         // and this many page copies are done
-  std::uint64_t read_id = 0;
+  std::uint64_t read_id = 0;        // of this snapshot in a recorded flight; counts up from 1
 };
 
+// Held by the store and by every live snapshot.
 struct StoreCore {
+  // For `pages` pages of this shape, whose bytes are `page_memory`. All stamps: never written.
   StoreCore(const RoutingShape& routing_shape, PageMemory page_memory, std::uint32_t pages)
       : shape(routing_shape),
         page_tokens(static_cast<std::uint32_t>(routing_shape.page_tokens)),
@@ -55,6 +60,7 @@ struct StoreCore {
   PageMemory memory;
   mutable std::vector<StampCell, HugeAllocator<StampCell>> stamps;
 
+  // Word and bytes of one row. REQUIRES: a page of the pool, row < page_tokens. Neither is checked.
   [[nodiscard]] StampCell& stamp(PageIndex page, std::uint32_t row) const {
     return stamps[std::size_t{page} * page_tokens + row];
   }
@@ -67,6 +73,7 @@ struct StoreCore {
   // progress sees the waiter.
   std::atomic<std::uint64_t> oldest_in_flight{~std::uint64_t{0}};
   std::atomic<std::uint64_t> copies_done{0};
+  // Whether every step <= upto has ended and so many copies are done. Any thread.
   [[nodiscard]] bool Reached(std::uint64_t upto, std::uint64_t copies) const {
     return oldest_in_flight.load(std::memory_order_seq_cst) > upto &&
            copies_done.load(std::memory_order_seq_cst) >= copies;
@@ -76,12 +83,13 @@ struct StoreCore {
   std::mutex wait_mutex;
   std::condition_variable wait_cv;
   std::atomic<int> waiters{0};
+  // After every change of the progress above. Takes a lock only when somebody waits.
   void NotifyProgress() {
     if (waiters.load(std::memory_order_seq_cst) == 0) return;
     const std::lock_guard<std::mutex> lock(wait_mutex);
     wait_cv.notify_all();
   }
-  // False at the deadline.
+  // Waits until Reached; false when `timeout` has passed first. Reader threads.
   bool WaitReached(std::uint64_t upto, std::uint64_t copies, std::chrono::nanoseconds timeout) {
     if (Reached(upto, copies)) return true;
     waiters.fetch_add(1, std::memory_order_seq_cst);
@@ -96,7 +104,7 @@ struct StoreCore {
   moodycamel::ConcurrentQueue<SnapshotState*> given_back;
   std::vector<std::unique_ptr<SnapshotState>> states;
 
-  FlightSink* flight = nullptr;
+  FlightSink* flight = nullptr;  // records the store; the engine's. Null: nobody does.
 };
 
 }  // namespace waymark

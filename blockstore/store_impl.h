@@ -44,15 +44,17 @@ struct SideRow {
   std::uint16_t row = 0;
 };
 
-// A begun step that has not ended. Records are made with the store and reused.
+// A begun step that has not ended. Records are made with the store and reused. While it is
+// submitted the landing thread reads it without the lock; of its vectors only `copies` may then
+// still grow, under the lock.
 struct StepRecord {
   enum class State : std::uint8_t { kFree, kBegun, kSubmitted };
   State state = State::kFree;
   std::uint64_t step = 0;
-  std::uint64_t version = 0;
-  RelStep relative = 0;
-  std::uint32_t num_rows = 0;
-  RowSource* source = nullptr;
+  std::uint64_t version = 0;       // weights of the forward
+  RelStep relative = 0;            // `step` under the base at hand: what its stamps hold
+  std::uint32_t num_rows = 0;      // of the forward, padding included
+  RowSource* source = nullptr;     // the caller's, until its Done; null: nothing to land
   std::uint64_t submitted_at = 0;  // nanoseconds
   std::vector<Claim> claims;       // [num_rows]; constant from BeginStep on
   std::vector<SideRow> copies;     // more destinations, appended while it is in flight
@@ -74,12 +76,13 @@ class RoutingStore::Impl {
   Impl(const StoreOptions& store_options, std::shared_ptr<StoreCore> shared);
   ~Impl();
 
-  // ---- step path (store_steps.cc); validation first, then everything under the lock
+  // ---- step path (store_steps.cc); validation first, then everything under the lock. Engine's
+  // thread.
   StepCode BeginStep(const StepBatch& batch) ABSL_LOCKS_EXCLUDED(mutex_);
   StepCode Submit(std::uint64_t step, RowSource* source) ABSL_LOCKS_EXCLUDED(mutex_);
   StepCode End(std::uint64_t step, StepEnd how) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // ---- reading (store.cc)
+  // ---- reading (store.cc); threads as in blockstore/store.h
   absl::StatusOr<SnapshotState*> TakeSnapshot(std::span<const BlockId> blocks, std::int64_t first,
                                               std::int64_t last) ABSL_LOCKS_EXCLUDED(mutex_);
   std::int64_t CoveredPrefix(std::span<const BlockId> blocks, std::int64_t rows)
@@ -102,6 +105,7 @@ class RoutingStore::Impl {
   friend class StoreCheckpoint;
 
   // ---- store_steps.cc
+  // What is wrong with a batch, before anything is changed; ok when nothing is. Engine's thread.
   StepCode Validate(const StepBatch& batch);
   StepCode ValidateEvent(const Event& event, std::uint64_t index, std::uint64_t step);
   StepCode ValidateMoves(std::span<const Event> events);
@@ -122,43 +126,57 @@ class RoutingStore::Impl {
   bool Protected(const PageHot& hot, Stamp stamp, RelStep step, std::uint64_t version) const;
   // Rule 4: somebody other than the block at hand sees this row of the page.
   static bool Visible(const PageHot& hot, std::uint32_t row);
+  // The step in flight of this number; null when there is none.
   StepRecord* FindRecord(std::uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   StepRecord* FindRecordByRelative(RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends a step: its pins go, then its record, and the oldest step in flight may be another.
   void Unpin(StepRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Retire(StepRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Starts a new base when stamps are about to wrap. False: steps in flight forbid it, drop the
   // step.
   bool MakeRoomFor(std::uint64_t step, std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Begins a base with `step` as its first; table and index are emptied (capacity).
   void Rebase(std::uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // ---- store_pages.cc
+  // The entry, which exists from now on: with one user, and a life that began with the last step.
   Entry& Touch(EntryIndex e) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A page that nobody holds, evicting one if need be; kNoPage when all are held.
   PageIndex TakePage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The entry's first page of this life; kNoPage (and reason capacity) when there is none.
   PageIndex NewPage(EntryIndex e) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Copy on write: the entry leaves a page that others see, with every row and the seal.
   PageIndex OwnPage(EntryIndex e) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Rows [0, rows): stamps at once, bytes queued for the landing thread. `by_key`: of the copy.
   void CopyRows(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What `step` lands in `from` it lands in `to` as well, where that is pending for it.
   void ExtendPending(PageIndex from, PageIndex to, RelStep step)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Binds the entry to the page. REQUIRES: it has none.
   void Attach(EntryIndex e, PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes the entry off its page's list, whatever becomes of the page.
   void Unlink(EntryIndex e) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The entry has no page from now on, and its rows are missing for `reason`.
   void Detach(EntryIndex e, Reason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes the page out of the index; the second one takes all out.
   void Unindex(PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ClearIndex() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Frees, lists or unlists a page after what holds it has changed.
   void Review(PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PinPage(PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void UnpinPage(PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Evicts the page that would go first; false when none may.
   bool EvictOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The page, sealed and written by `step`, contends for its place in the index.
   void Compete(PageIndex page, RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Rows of the page that are valid or pending.
   std::uint32_t LiveRows(PageIndex page) const;
   // Gives back at most `states` snapshots; true when it gave back any.
   bool TakeBackSnapshots(std::size_t states) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // ---- store_events.cc
+  // ---- store_events.cc: one function an event; each is what blockstore/events.h says of it
+  // Applies events[at], with all that are simultaneous with it, and moves `at` past them.
   void Apply(std::span<const Event> events, std::size_t& at, std::uint64_t step)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ApplyBind(const Event& event, RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -178,13 +196,17 @@ class RoutingStore::Impl {
     return static_cast<EntryIndex>((static_cast<unsigned __int128>(slot) * page_magic_) >> 64);
   }
 
-  // ---- store_landing.cc
+  // ---- store_landing.cc: for the thread that lands, but for Wake
   void LandingLoop();
+  // Tells the landing thread of work; costs a system call only when it sleeps. Engine's thread.
   void Wake();
+  // Everything of one step: copies, its rows, the audit, its end.
   void LandStep(StepRecord& record);
   void LandSource(StepRecord& record);
   void LandSides(StepRecord& record, std::span<const SideRow> sides);
+  // The row has landed with this verdict, if it still is pending for `step`.
   void Publish(PageIndex page, std::uint32_t row, RelStep step, Reason verdict);
+  // Copies the bytes that are queued; false when there were none.
   bool RunCopies() ABSL_LOCKS_EXCLUDED(mutex_);
   void Housekeeping() ABSL_LOCKS_EXCLUDED(mutex_);
   void AuditIgnored(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -193,6 +215,7 @@ class RoutingStore::Impl {
   std::uint32_t Void(PageIndex page);
   void Report(const AuditFinding& finding, double agreement_sum, std::uint64_t disagreements)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Tells the flight's sink of all rows of a step, before any of them is landed.
   void RecordFlight(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
   void CountExperts(const StepRecord& record, std::span<std::uint8_t* const> rows);
   void SleepUntilWork(std::uint32_t seen);

@@ -27,16 +27,21 @@ class HostTransport : public Transport, public std::enable_shared_from_this<Host
   HostTransport(const HostTransport&) = delete;
   HostTransport& operator=(const HostTransport&) = delete;
 
+  // What follows is as Transport says (plugin/transport.h); here is only what is of the host.
   [[nodiscard]] std::string_view name() const override { return "host"; }
+  // Engine's thread. Looks at each buffer once, never waits.
   [[nodiscard]] BufferId Acquire() override;
   [[nodiscard]] std::int32_t in_use() const override;
   [[nodiscard]] CaptureView View(BufferId buffer) override;
+  // Narrows to int16 and copies before it returns. Ids that do not fit become invalid ones.
   void HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) override;
+  // The buffer itself is the source: nothing is copied here.
   [[nodiscard]] RowSource* Seal(BufferId buffer, std::int32_t rows,
                                 std::int32_t written_rows) override;
   void Release(BufferId buffer, std::int32_t written_rows) override;
   [[nodiscard]] absl::Status ReadBack(BufferId buffer, std::int32_t rows,
                                       std::int16_t* out) override;
+  // Memory does not fail: always well.
   [[nodiscard]] absl::Status status() const override { return absl::OkStatus(); }
   [[nodiscard]] bool healthy() const override { return true; }
 

@@ -1,5 +1,8 @@
 // The kernels' names for what the store and its readers call shape and id type, and what follows.
 // Included by this folder only.
+//
+// kernels/ knows nothing of blockstore/, so each has its own plain types for one thing; these are
+// the only places where one becomes the other. Pure functions of values: any thread, no errors.
 #ifndef WAYMARK_PLUGIN_IDS_KIND_H_
 #define WAYMARK_PLUGIN_IDS_KIND_H_
 
@@ -11,6 +14,8 @@
 
 namespace waymark {
 
+// The integer type of a tensor's ids. Only its name changes: same width, same signedness,
+// little-endian on both sides.
 inline kernels::IdKind ToKind(IdType type) {
   switch (type) {
     case IdType::kUint8:
@@ -27,10 +32,14 @@ inline kernels::IdKind ToKind(IdType type) {
   return kernels::IdKind::kInt16;
 }
 
+// L, K and E: all that a kernel needs to pack a row. Page size and layer ids stay behind.
+// REQUIRES: shape.Validate() is ok; kernels do not check it again.
 inline kernels::RowShape ToRowShape(const RoutingShape& shape) {
   return {shape.num_layers, shape.top_k, shape.num_experts};
 }
 
+// What the store records of a row that a kernel has judged. kNone: the row is there, every id of it
+// in range and distinct within its layer. Otherwise its first layer with a fault decides.
 inline Reason ToReason(kernels::RowVerdict verdict) {
   switch (verdict) {
     case kernels::RowVerdict::kOk:

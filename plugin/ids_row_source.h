@@ -1,4 +1,5 @@
-// IdsRowSource: the rows of a step straight from a tensor that the engine owns. No buffer, no copy.
+// IdsRowSource: the rows of a step straight from a tensor that the engine owns. No buffer, no copy
+// but the one into the page.
 #ifndef WAYMARK_PLUGIN_IDS_ROW_SOURCE_H_
 #define WAYMARK_PLUGIN_IDS_ROW_SOURCE_H_
 
@@ -41,9 +42,11 @@ class IdsRowSource : public RowSource {
   // `ids` stays the caller's and must not change until `done` is called, which is once.
   void Set(const StepIds& ids, DoneCallback done);
 
-  // Rows at or beyond ids.rows are missing (not captured).
+  // As RowSource says: row first + i of the tensor goes to destinations[i], packed, unless that is
+  // null. Rows at or beyond ids.rows are missing (not captured).
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override;
+  // Forgets the tensor, then calls `done`: the engine may free or reuse it from then on.
   void Done() override;
 
  private:

@@ -16,10 +16,10 @@ namespace waymark {
 struct IdsTensor {
   const void* data = nullptr;  // may be null when rows == 0
   IdType type = IdType::kInt32;
-  std::int32_t rows = 0;
-  std::int32_t columns = 0;  // K, or more
-  std::ptrdiff_t row_stride = 0;
-  std::ptrdiff_t k_stride = 0;
+  std::int32_t rows = 0;          // of the forward, padding included
+  std::int32_t columns = 0;       // K, or more
+  std::ptrdiff_t row_stride = 0;  // bytes from a row to the next
+  std::ptrdiff_t k_stride = 0;    // bytes from a choice of a row to the next
 
   // A C-order [rows, columns] array of `type`.
   [[nodiscard]] static IdsTensor Contiguous(const void* data, IdType type, std::int32_t rows,
@@ -36,7 +36,7 @@ struct IdsTensor {
 struct StepIds {
   const void* data = nullptr;  // may be null when rows == 0
   IdType type = IdType::kInt16;
-  std::int32_t rows = 0;
+  std::int32_t rows = 0;     // of the forward; those that a step has beyond them are not captured
   std::int32_t layers = 0;   // L
   std::int32_t columns = 0;  // K, or more
   std::ptrdiff_t row_stride = 0;
@@ -51,7 +51,8 @@ struct StepIds {
     return {data,  type, rows, shape.num_layers, shape.top_k, layer * shape.num_layers,
             layer, bytes};
   }
-  // A C-order [L, rows_allocated, K] array of which the first `rows` rows count.
+  // A C-order [L, rows_allocated, K] array of which the first `rows` rows of every layer count:
+  // a capture buffer of fixed size.
   [[nodiscard]] static StepIds LayerMajor(const void* data, IdType type, std::int32_t rows,
                                           std::int32_t rows_allocated, const RoutingShape& shape) {
     const auto bytes = static_cast<std::ptrdiff_t>(IdBytes(type));
