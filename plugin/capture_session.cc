@@ -217,6 +217,10 @@ absl::Status CaptureSession::BindLayer(std::int32_t layer, std::string module, L
   return absl::OkStatus();
 }
 
+void CaptureSession::SetStream(void* stream) {
+  impl_->transport->SetStream(stream);
+}
+
 StepCode CaptureSession::BeginStep(const StepBatch& batch, std::int32_t written_rows) {
   const auto most = static_cast<std::size_t>(impl_->max_rows);
   if (batch.num_slots > most) {
@@ -228,11 +232,13 @@ StepCode CaptureSession::BeginStep(const StepBatch& batch, std::int32_t written_
   }
   const StepCode code = impl_->store->BeginStep(batch);
   if (code.ok() || code.dropped()) impl_->begun.Add();
+  if (code.dropped()) impl_->transport->RunsWithoutBuffer();
   if (!code.ok()) return code;
 
   const BufferId buffer = impl_->transport->healthy() ? impl_->transport->Acquire() : kNoBuffer;
   if (buffer == kNoBuffer) {
     impl_->overflows.Add();
+    impl_->transport->RunsWithoutBuffer();
     (void)impl_->store->Drop(StepId(batch.step));
     return {kResourceExhausted, StepRule::kRingFull, 0, impl_->transport->in_use()};
   }

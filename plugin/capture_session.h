@@ -131,6 +131,10 @@ class CaptureSession {
 
   // ---- the step path ----
 
+  // The device's stream on which the engine issues the forwards from here on, for transports that
+  // have a device (Transport::SetStream); the default one until it is called.
+  void SetStream(void* stream);
+
   // RoutingStore::BeginStep, and a buffer for the step's forward. `written_rows`: how many rows the
   // forward writes, graph padding included; fewer than the batch has slots (0 by default) means as
   // many as slots. When no buffer is free the step is dropped here and now: StepCode::dropped(),

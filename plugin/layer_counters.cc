@@ -13,16 +13,16 @@ LayerCounters::LayerCounters(std::int32_t num_layers, std::int32_t max_rows)
       silent_at_(std::make_unique<std::atomic<std::uint64_t>[]>(
           words_ * static_cast<std::size_t>(num_layers))) {}
 
-void LayerCounters::AddSilent(std::int32_t layer, std::int32_t batch_rows) {
-  counts_[static_cast<std::size_t>(layer)].silent.fetch_add(1, std::memory_order_relaxed);
-  const auto rows = static_cast<std::size_t>(std::clamp(batch_rows, 0, max_rows_));
-  const std::uint64_t bit = std::uint64_t{1} << (rows % 64);
-  silent_at_[static_cast<std::size_t>(layer) * words_ + rows / 64].fetch_or(
+void LayerCounters::AddSilent(std::int32_t layer, std::int32_t batch_rows, std::uint64_t rows) {
+  counts_[static_cast<std::size_t>(layer)].silent.fetch_add(rows, std::memory_order_relaxed);
+  const auto size = static_cast<std::size_t>(std::clamp(batch_rows, 0, max_rows_));
+  const std::uint64_t bit = std::uint64_t{1} << (size % 64);
+  silent_at_[static_cast<std::size_t>(layer) * words_ + size / 64].fetch_or(
       bit, std::memory_order_relaxed);
 }
 
-void LayerCounters::AddInvalid(std::int32_t layer) {
-  counts_[static_cast<std::size_t>(layer)].invalid.fetch_add(1, std::memory_order_relaxed);
+void LayerCounters::AddInvalid(std::int32_t layer, std::uint64_t rows) {
+  counts_[static_cast<std::size_t>(layer)].invalid.fetch_add(rows, std::memory_order_relaxed);
 }
 
 std::uint64_t LayerCounters::silent_rows(std::int32_t layer) const {

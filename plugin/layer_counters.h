@@ -18,10 +18,10 @@ class LayerCounters {
   // Batch sizes above `max_rows` count as `max_rows`.
   LayerCounters(std::int32_t num_layers, std::int32_t max_rows);
 
-  // One row of a forward of `batch_rows` rows (padding included) in which `layer` was silent.
-  void AddSilent(std::int32_t layer, std::int32_t batch_rows);
-  // One row in which `layer` had an id out of range, or one id twice.
-  void AddInvalid(std::int32_t layer);
+  // `rows` rows of a forward of `batch_rows` rows (padding included) in which `layer` was silent.
+  void AddSilent(std::int32_t layer, std::int32_t batch_rows, std::uint64_t rows = 1);
+  // `rows` rows in which `layer` had an id out of range, or one id twice.
+  void AddInvalid(std::int32_t layer, std::uint64_t rows = 1);
 
   [[nodiscard]] std::uint64_t silent_rows(std::int32_t layer) const;
   [[nodiscard]] std::uint64_t invalid_rows(std::int32_t layer) const;

@@ -67,8 +67,16 @@ class Transport {
   // "host", "staged", ... Static storage.
   [[nodiscard]] virtual std::string_view name() const = 0;
 
+  // The stream, of those that the transport's device has, on which the engine issues the forwards of
+  // steps from here on: what the calls below enqueue goes there, in order with the forwards. For
+  // CUDA a cudaStream_t. Of no account to transports without a device.
+  virtual void SetStream(void* stream) { (void)stream; }
+
   // Takes a free buffer, all -1; kNoBuffer when none is. It is given back by Seal or Release.
   [[nodiscard]] virtual BufferId Acquire() = 0;
+  // A step was begun that has no buffer: its forward runs all the same, and writes into the scratch
+  // view. It leaves nothing behind that a later step could take for its own.
+  virtual void RunsWithoutBuffer() {}
   // Buffers that are not free.
   [[nodiscard]] virtual std::int32_t in_use() const = 0;
   // Where to write into `buffer`, the scratch buffer included.
