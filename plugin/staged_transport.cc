@@ -238,6 +238,8 @@ absl::Status StagedTransport::Allocate() {
     Poison(view, options_.max_rows);
   stream_ = nullptr;
   device_.Synchronize();
+  for (ViewMemory& view : views_)
+    view = {view.data, nullptr, nullptr, nullptr, view.own};
   return status();
 }
 
