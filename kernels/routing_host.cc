@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernels/routing.h"
+#include "kernels/routing_ops.h"
 #include "kernels/routing_policy.h"
 
 namespace waymark::kernels {
@@ -177,15 +178,25 @@ class HostRouter {
   float weights_[kMaxTopK];
 };
 
-}  // namespace
-
-RoutingCode RouteOnHost(const RoutingConfig& config, const RoutingTensors& tensors, Isa /*isa*/) {
-  if (RoutingCode code = CheckRouting(config, tensors, Device::Host()); !code.ok()) return code;
+void RouteRowsPlain(const RoutingConfig& config, const RoutingTensors& tensors) {
   Methods::Visit(config.method, [&]<class M>() {
     HostRouter<M> router(config, tensors);
     for (std::int64_t row = 0; row < tensors.logits.shape[0]; ++row)
       router.Route(row);
   });
+}
+
+}  // namespace
+
+RoutingCode RouteOnHost(const RoutingConfig& config, const RoutingTensors& tensors, Isa isa) {
+  if (RoutingCode code = CheckRouting(config, tensors, Device::Host()); !code.ok()) return code;
+  auto* route_rows = &RouteRowsPlain;
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx2) route_rows = &internal::RouteRowsAvx2;
+  if (isa == Isa::kAvx512) route_rows = &internal::RouteRowsAvx512;
+#endif
+  (void)isa;
+  route_rows(config, tensors);
   return {};
 }
 
