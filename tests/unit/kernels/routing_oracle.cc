@@ -249,7 +249,9 @@ std::string Judge(const Problem& problem, std::span<const float> keys, const Ans
       double value = weights[i].value;
       if (problem.weight_type == DType::kBfloat16) {
         tolerance += 0x1p15 * Ulp(std::fabs(value) + tolerance);
-        if (std::fabs(value) > 0x1.ffp127) value = std::copysign(kInfinity, value);
+        // What lies beyond the greatest one by half an ulp or more is infinite.
+        const bool beyond = std::fabs(value) + weights[i].tolerance >= 0x1.ffp127;
+        if (beyond && std::isinf(weight)) value = std::copysign(kInfinity, value);
       }
       if (weight != value && !(std::fabs(weight - value) <= tolerance)) {
         wrong << "weight " << weight << " for " << value << " +- " << tolerance << ", "

@@ -1,0 +1,241 @@
+// How exact the arithmetic is: every number of the narrow types, and many of float32, against
+// float64. Prints what it measures; the bounds are kUlpBounds (routing_oracle.cc).
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <iostream>
+#include <vector>
+
+#include "tests/unit/kernels/routing_inputs.h"
+#include "tests/unit/kernels/routing_oracle.h"
+#include "tests/unit/kernels/routing_suite.h"
+
+namespace waymark::kernels {
+namespace {
+
+class RoutingNumerics : public RoutingSuite {};
+
+void Report(const char* what, double measured, double bound) {
+  std::cout << what << ": " << measured << " ulp measured, bound " << bound << "\n";
+  EXPECT_LE(measured, bound) << what;
+}
+
+// Rows of 1024 with all 65,536 patterns of a narrow type.
+Problem EveryNumber(DType type, RoutingMethod method) {
+  Problem problem;
+  problem.config.method = method;
+  problem.config.top_k = 1;
+  problem.rows = 64;
+  problem.experts = 1024;
+  problem.logit_type = type;
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits)
+    problem.logits.push_back(Decode(type, bits));
+  return problem;
+}
+
+// Rows of 1024 of float32 numbers: every exponent and sign, and dense where a sigmoid bends.
+Problem ManyNumbers(RoutingMethod method, std::mt19937_64& random) {
+  Problem problem;
+  problem.config.method = method;
+  problem.config.top_k = 1;
+  problem.rows = 1024;
+  problem.experts = 1024;
+  std::uniform_real_distribution<float> bend(-20.0f, 20.0f), far(-90.0f, 90.0f);
+  for (std::int64_t i = 0; i < problem.rows * problem.experts; ++i) {
+    const auto any = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+    problem.logits.push_back(i % 4 == 0 ? any : i % 4 == 1 ? far(random) : bend(random));
+  }
+  return problem;
+}
+
+// NaN is -inf, -0 is +0, everything else itself: the decoding of the narrow types, too.
+TEST_F(RoutingNumerics, LogitKeysAreExact) {
+  std::mt19937_64 random = RoutingRandom(1);
+  for (const DType type : kLogitTypes) {
+    const Problem problem = type == DType::kFloat32 ? ManyNumbers(RoutingMethod::kTopK, random)
+                                                    : EveryNumber(type, RoutingMethod::kTopK);
+    for (const auto& backend : RoutingBackends()) {
+      SCOPED_TRACE(backend->name() + " " + DTypeName(type));
+      const std::vector<float> keys = RunKeys(*backend, problem);
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        const float x = problem.Logit(0, static_cast<std::int32_t>(i));
+        const float wanted = std::isnan(x) ? -INFINITY : x == 0 ? 0.0f : x;
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(keys[i]), std::bit_cast<std::uint32_t>(wanted))
+            << "of " << x;
+      }
+    }
+  }
+}
+
+// With a bias of zero the key is the sigmoid itself.
+TEST_F(RoutingNumerics, SigmoidKeysAreWithinTheBound) {
+  std::mt19937_64 random = RoutingRandom(2);
+  double worst = 0;
+  for (const DType type : kLogitTypes) {
+    const RoutingMethod method = RoutingMethod::kMiniMax2;
+    const Problem problem =
+        type == DType::kFloat32 ? ManyNumbers(method, random) : EveryNumber(type, method);
+    const std::vector<float> reference = RunKeys(ReferenceBackend(), problem);
+    for (std::size_t i = 0; i < reference.size(); ++i) {
+      const float x = problem.Logit(0, static_cast<std::int32_t>(i));
+      Bounded exact;
+      exact.value = OracleKey(method, x, 0.0f).value;
+      exact.slack = x < -86.9f ? 1.65e-38 : 0;
+      worst = std::max(worst, UlpsOff(exact, reference[i]));
+    }
+    for (const auto& backend : RoutingBackends()) {
+      SCOPED_TRACE(backend->name() + " " + DTypeName(type));
+      const std::vector<float> keys = RunKeys(*backend, problem);
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(keys[i]), std::bit_cast<std::uint32_t>(reference[i]))
+            << "of " << problem.Logit(0, static_cast<std::int32_t>(i));
+      }
+    }
+  }
+  Report("sigmoid", worst, kUlpBounds.sigmoid);
+}
+
+// Adding the bias costs one rounding, whatever its size: it is never rounded before.
+TEST_F(RoutingNumerics, BiasedKeysAreWithinTheBound) {
+  std::mt19937_64 random = RoutingRandom(3);
+  for (const BiasFamily family : kBiasFamilies) {
+    Problem problem = ManyNumbers(RoutingMethod::kDeepSeekV3, random);
+    problem.rows = 64;
+    problem.logits.resize(64 * 1024);
+    problem.bias = MakeBias(family, problem.experts, random);
+    const std::vector<float> reference = RunKeys(ReferenceBackend(), problem);
+    for (std::size_t i = 0; i < reference.size(); ++i) {
+      const float x = problem.Logit(0, static_cast<std::int32_t>(i));
+      const float bias = problem.bias.empty() ? 0.0f : problem.bias[i % 1024];
+      const Bounded exact = OracleKey(problem.config.method, x, bias);
+      const auto key = static_cast<double>(reference[i]);
+      ASSERT_TRUE(key == exact.value || std::fabs(key - exact.value) <= exact.tolerance)
+          << key << " for " << exact.value << " of " << x << " and " << bias;
+    }
+    for (const auto& backend : RoutingBackends()) {
+      SCOPED_TRACE(backend->name());
+      const std::vector<float> keys = RunKeys(*backend, problem);
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(keys[i]), std::bit_cast<std::uint32_t>(reference[i]))
+            << "of " << problem.Logit(0, static_cast<std::int32_t>(i));
+      }
+    }
+  }
+}
+
+// The worst weight of a method over rows of all kinds, in ulps of the exact one.
+double WorstWeight(RoutingMethod method, float scale, std::mt19937_64& random) {
+  double worst = 0;
+  const MethodInfo& info = AllMethods()[static_cast<std::size_t>(method)];
+  for (const std::int32_t experts : {1, 2, 5, 33, 127, 160, 256, 384, 1000, 1024}) {
+    for (const std::int32_t k : TopKs(info, experts)) {
+      std::vector<Family> families;
+      for (int i = 0; i < 2; ++i)
+        families.insert(families.end(), std::begin(kFamilies), std::end(kFamilies));
+      for (int i = 0; i < 20; ++i)
+        families.insert(families.end(), {Family::kNormal, Family::kWide});
+      Problem problem = MakeProblem(method, experts, k, families, random);
+      problem.config.scale = scale;
+      for (std::int64_t row = 0; row < problem.rows; ++row)
+        AppendReplayRow(row % 2 == 0, experts, k, random, problem.replay);
+      const Answer answer = ExpectRight(problem);
+      for (std::int64_t row = 0; row < problem.rows; ++row) {
+        const auto begin = static_cast<std::size_t>(row * k);
+        const std::span<const std::int32_t> ids =
+            std::span<const std::int32_t>(answer.ids).subspan(begin, static_cast<std::size_t>(k));
+        const std::vector<Bounded> exact =
+            OracleWeights(problem.config,
+                          std::span<const float>(problem.logits)
+                              .subspan(static_cast<std::size_t>(row * experts),
+                                       static_cast<std::size_t>(experts)),
+                          ids);
+        for (std::size_t i = 0; i < exact.size(); ++i)
+          worst = std::max(worst, UlpsOff(exact[i], answer.Weight(begin + i)));
+      }
+    }
+  }
+  return worst;
+}
+
+TEST_F(RoutingNumerics, SoftmaxOverAllIsWithinTheBound) {
+  std::mt19937_64 random = RoutingRandom(4);
+  Report("softmax over all", WorstWeight(RoutingMethod::kDefault, 1, random),
+         kUlpBounds.softmax_all);
+}
+TEST_F(RoutingNumerics, SoftmaxOverTheSelectedIsWithinTheBound) {
+  std::mt19937_64 random = RoutingRandom(5);
+  Report("softmax over the selected", WorstWeight(RoutingMethod::kRenormalize, 1, random),
+         kUlpBounds.softmax_selected);
+}
+TEST_F(RoutingNumerics, SigmoidWeightsAreWithinTheBound) {
+  std::mt19937_64 random = RoutingRandom(6);
+  Report("sigmoid", WorstWeight(RoutingMethod::kSigmoid, 1, random), kUlpBounds.sigmoid);
+}
+TEST_F(RoutingNumerics, NormalizedSigmoidsAreWithinTheBound) {
+  std::mt19937_64 random = RoutingRandom(7);
+  Report("normalized sigmoids", WorstWeight(RoutingMethod::kSigmoidRenorm, 1, random),
+         kUlpBounds.sigmoid_renorm);
+}
+TEST_F(RoutingNumerics, ScaledSigmoidsAreWithinTheBound) {
+  std::mt19937_64 random = RoutingRandom(8);
+  double worst = 0;
+  for (const float scale : {1.0f, 2.5f, 0.7f, -1.0f, 0.0f, 1e-30f, 3e38f}) {
+    worst = std::max(worst, WorstWeight(RoutingMethod::kMiniMax2, scale, random));
+  }
+  Report("scaled sigmoids", worst, kUlpBounds.scaled_sigmoid);
+}
+TEST_F(RoutingNumerics, LogitWeightsAreExact) {
+  std::mt19937_64 random = RoutingRandom(9);
+  Report("logits", WorstWeight(RoutingMethod::kTopK, 1, random), 0);
+}
+
+// bfloat16 weights are the float32 ones, to nearest, ties to even.
+TEST_F(RoutingNumerics, Bfloat16WeightsAreRoundedFloat32Weights) {
+  std::mt19937_64 random = RoutingRandom(10);
+  for (const MethodInfo& method : AllMethods()) {
+    const std::vector<Family> families(std::begin(kFamilies), std::end(kFamilies));
+    Problem problem = MakeProblem(method.id, 300, std::min(22, method.max_k), families, random);
+    const Answer wide = RunReference(problem);
+    problem.weight_type = DType::kBfloat16;
+    const Answer narrow = ExpectRight(problem);
+    ASSERT_EQ(narrow.ids, wide.ids) << method.name;
+    for (std::size_t i = 0; i < wide.weights.size(); ++i) {
+      ASSERT_EQ(narrow.weights[i], Encode(DType::kBfloat16, wide.Weight(i)))
+          << method.name << ", " << wide.Weight(i);
+    }
+  }
+}
+
+// Halfway between two bfloat16 numbers, and on either side of that: logits are weights here.
+TEST_F(RoutingNumerics, Bfloat16RoundingIsToNearestEven) {
+  Problem problem;
+  problem.config = {RoutingMethod::kTopK, 1};
+  problem.experts = 1;
+  problem.weight_type = DType::kBfloat16;
+  for (const std::uint32_t high :
+       {0x3f80u, 0x3f81u, 0xbf80u, 0xbf81u, 0x0000u, 0x8001u, 0x7f7fu, 0xff7fu, 0x7f00u}) {
+    for (const std::uint32_t low : {0x0000u, 0x0001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu})
+      problem.logits.push_back(std::bit_cast<float>(high << 16 | low));
+  }
+  problem.rows = static_cast<std::int64_t>(problem.logits.size());
+  const Answer answer = ExpectRight(problem);
+  for (std::size_t i = 0; i < answer.weights.size(); ++i) {
+    const auto x = static_cast<double>(problem.logits[i]);
+    const auto w = static_cast<double>(answer.Weight(i));
+    if (std::isinf(w)) {
+      EXPECT_GE(std::fabs(x), 0x1.ffp127) << x;
+      continue;
+    }
+    const std::uint32_t bits = answer.weights[i];
+    const double off = std::fabs(w - x);
+    for (const std::uint32_t neighbour : {bits - 1, bits + 1}) {
+      const auto other = static_cast<double>(Decode(DType::kBfloat16, neighbour & 0xffff));
+      if (std::isnan(other)) continue;
+      const double other_off = std::fabs(other - x);
+      EXPECT_TRUE(off < other_off || (off == other_off && bits % 2 == 0)) << x << " became " << w;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace waymark::kernels
