@@ -104,7 +104,7 @@ enum class RoutingRule : std::uint8_t {
   kRank,            // value: rank; bound: the rank it must have
   kDType,           // value: the DType
   kRows,            // value: rows; bound: the least number of rows
-  kColumns,         // value: columns; bound: the columns it must have
+  kColumns,         // value: columns; bound: the columns it must have (logits: the most)
   kNotContiguous,   // value: stride of adjacent elements of a row, not 1
   kRowStride,       // value: stride from row to row; bound: the least it must be
   kTooSmall,        // value: the number; bound: the least

@@ -22,8 +22,9 @@ constexpr const char* kArgumentNames[] = {
     "replay_in", "routed", "keys",  "stream"};
 static_assert(std::size(kArgumentNames) == static_cast<std::size_t>(RoutingArgument::kStream) + 1);
 
+// 0 of a number that is no type.
 constexpr unsigned Bit(DType type) {
-  return 1u << static_cast<unsigned>(type);
+  return type <= DType::kInt64 ? 1u << static_cast<unsigned>(type) : 0;
 }
 
 // What a tensor must be, beside given.
@@ -129,7 +130,7 @@ RoutingCode CheckBias(const Tensor& bias, bool allowed, std::int64_t experts, De
   if (!bias.given()) return {};
   if (!allowed) return {RoutingArgument::kBias, RoutingRule::kUnexpected};
   const RoutingCode code =
-      CheckTensor(bias, device, {RoutingArgument::kBias, 1, Bit(DType::kFloat32), experts});
+      CheckTensor(bias, device, {RoutingArgument::kBias, 1, Bit(DType::kFloat32), 0});
   if (code.ok() && bias.shape[0] != experts) {
     return {RoutingArgument::kBias, RoutingRule::kColumns, bias.shape[0], experts};
   }
@@ -246,7 +247,9 @@ std::string RoutingCode::ToString() const {
     case RoutingRule::kRows:
       return text + "must have " + number(bound) + " rows or more, got " + number(value);
     case RoutingRule::kColumns:
-      return text + "must have " + number(bound) + " columns, got " + number(value);
+      return text + "must have " + (argument == RoutingArgument::kLogits ? "1 to " : "") +
+             number(bound) + (argument == RoutingArgument::kBias ? " elements" : " columns") +
+             ", got " + number(value);
     case RoutingRule::kNotContiguous:
       return text + "must have adjacent elements in a row, got stride " + number(value);
     case RoutingRule::kRowStride:
@@ -255,6 +258,9 @@ std::string RoutingCode::ToString() const {
     case RoutingRule::kTooSmall:
       return text + "must be at least " + number(bound) + ", got " + number(value);
     case RoutingRule::kTooLarge:
+      if (argument == RoutingArgument::kLogits) {
+        return text + "must have at most " + number(bound) + " rows, got " + number(value);
+      }
       return text + "must be at most " + number(bound) + ", got " + number(value);
     case RoutingRule::kNotDivisor:
       return text + "must divide the " + number(bound) + " experts, got " + number(value);
