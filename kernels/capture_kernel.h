@@ -1,0 +1,137 @@
+// Capture, over a Block: what the kernel runs on a device, and tests run on the host. Internal to
+// kernels.
+//
+// Ids without gaps: a thread makes one vector of the view, 8 ids. Others: 32 rows a block, an id a
+// thread, neighbours with neighbours; 256 rows are 8 blocks, so that all of it is on its way at
+// once: the call is one of many small ones in a graph, and takes what a load and a store take.
+#ifndef WAYMARK_KERNELS_CAPTURE_KERNEL_H_
+#define WAYMARK_KERNELS_CAPTURE_KERNEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/capture_ids.h"
+#include "kernels/pack_cuda.h"
+#include "kernels/row_tile.h"
+
+namespace waymark::kernels::device {
+
+// A checked call of CaptureIdsOnCuda, and what follows from it.
+struct CapturePlan {
+  IdsView ids;
+  std::int64_t rows = 0;
+  unsigned top_k = 0;
+  std::int16_t* view = nullptr;
+  Divider by_top_k;
+  std::uint64_t blocks = 0;  // 0: nothing to do
+  bool aligned = false;      // every id lies at a multiple of its size
+  bool vectors = false;      // without gaps, both at a multiple of kVector
+};
+
+inline constexpr unsigned kCaptureRows = 32;  // of a block
+inline constexpr unsigned kVectorIds = kVector / sizeof(std::int16_t);
+
+// False where an argument is not as CaptureIdsOnCuda says.
+[[nodiscard]] inline bool CheckCapture(const IdsView& ids, std::int64_t rows, std::int32_t top_k,
+                                       const std::int16_t* view) {
+  if (ids.kind != IdKind::kInt16 && ids.kind != IdKind::kInt32 && ids.kind != IdKind::kInt64) {
+    return false;
+  }
+  if (rows < 0 || top_k < 1 || top_k > kMaxTopK) return false;
+  return rows == 0 || (ids.data != nullptr && view != nullptr &&
+                       reinterpret_cast<std::uintptr_t>(view) % sizeof(*view) == 0);
+}
+
+// REQUIRES: CheckCapture of the same.
+[[nodiscard]] inline CapturePlan PlanCapture(const IdsView& ids, std::int64_t rows,
+                                             std::int32_t top_k, std::int16_t* view) {
+  CapturePlan plan;
+  plan.ids = ids;
+  plan.rows = rows;
+  plan.top_k = static_cast<unsigned>(top_k);
+  plan.view = view;
+  plan.by_top_k = Divider::Of(plan.top_k);
+  const auto id = static_cast<std::ptrdiff_t>(IdKindBytes(ids.kind));
+  const std::uintptr_t data = reinterpret_cast<std::uintptr_t>(ids.data);
+  const auto places = static_cast<std::ptrdiff_t>(data) | ids.row_stride | ids.k_stride;
+  plan.aligned = (places & (id - 1)) == 0;
+  plan.vectors = (top_k == 1 || ids.k_stride == id) && ids.row_stride == id * top_k &&
+                 (data | reinterpret_cast<std::uintptr_t>(view)) % kVector == 0;
+  const auto work = static_cast<std::uint64_t>(rows) * (plan.vectors ? plan.top_k : 1);
+  const std::uint64_t of_block = plan.vectors ? kThreads * kVectorIds : kCaptureRows;
+  plan.blocks = (work + of_block - 1) / of_block;
+  return plan;
+}
+
+template <class Source>
+WAYMARK_DEVICE std::int16_t ToView(Source id) {
+  if constexpr (sizeof(Source) > sizeof(std::int16_t)) {
+    if (id < -1 || id > 32767) return kUnrepresentableId;
+  }
+  return static_cast<std::int16_t>(id);
+}
+
+// The block's work. kVectors: plan.vectors.
+template <class Source, bool kVectors, class Block>
+WAYMARK_DEVICE void CaptureTile(const Block& block, const CapturePlan& plan) {
+  const auto* const data = static_cast<const std::uint8_t*>(plan.ids.data);
+  auto* const view = reinterpret_cast<std::uint8_t*>(plan.view);
+  block.ForEachThread([&](unsigned thread) {
+    if constexpr (kVectors) {
+      const std::uint64_t count = static_cast<std::uint64_t>(plan.rows) * plan.top_k;
+      const std::uint64_t first = (block.index() * kThreads + thread) * kVectorIds;
+      if (first >= count) return;
+      const std::uint8_t* const from = data + first * sizeof(Source);
+      std::uint8_t* const to = view + first * sizeof(std::int16_t);
+      if (count - first < kVectorIds) {
+        for (unsigned i = 0; i < count - first; ++i) {
+          Store(to + i * sizeof(std::int16_t), ToView(Load<Source>(from + i * sizeof(Source))));
+        }
+        return;
+      }
+      alignas(kVector) Source ids[kVectorIds];
+      alignas(kVector) std::int16_t narrow[kVectorIds];
+      CopyParts<sizeof(ids)>(ids, from);
+      for (unsigned i = 0; i < kVectorIds; ++i)
+        narrow[i] = ToView(ids[i]);
+      CopyParts<sizeof(narrow)>(to, narrow);
+    } else {
+      const auto begin = static_cast<std::int64_t>(block.index() * kCaptureRows);
+      const auto rows = static_cast<unsigned>(plan.rows - begin < kCaptureRows ? plan.rows - begin
+                                                                               : kCaptureRows);
+      const std::uint8_t* const from = data + begin * plan.ids.row_stride;
+      std::uint8_t* const to =
+          view + static_cast<std::uint64_t>(begin) * plan.top_k * sizeof(std::int16_t);
+      for (unsigned i = thread; i < rows * plan.top_k; i += kThreads) {
+        const unsigned row = plan.by_top_k.Quotient(i);
+        const unsigned k = i - row * plan.top_k;
+        const auto id = Load<Source>(from + static_cast<std::ptrdiff_t>(row) * plan.ids.row_stride +
+                                         static_cast<std::ptrdiff_t>(k) * plan.ids.k_stride,
+                                     plan.aligned);
+        Store(to + i * sizeof(std::int16_t), ToView(id));
+      }
+    }
+  });
+}
+
+// Calls visit.operator()<Source, kVectors>() with what CaptureTile is to be instantiated with.
+template <class Visitor>
+void VisitCapture(const CapturePlan& plan, Visitor&& visit) {
+  const auto with_source = [&]<class Source>() {
+    if (plan.vectors) return visit.template operator()<Source, true>();
+    return visit.template operator()<Source, false>();
+  };
+  switch (plan.ids.kind) {
+    case IdKind::kInt32:
+      return with_source.template operator()<std::int32_t>();
+    case IdKind::kInt64:
+      return with_source.template operator()<std::int64_t>();
+    default:
+      return with_source.template operator()<std::int16_t>();
+  }
+}
+
+}  // namespace waymark::kernels::device
+
+#endif  // WAYMARK_KERNELS_CAPTURE_KERNEL_H_

@@ -1,0 +1,380 @@
+// Pack and poison, over a Block: what the kernel runs on a device, and tests run on the host.
+// Internal to kernels.
+//
+// A block has the 16 rows [16 i, 16 i + 16) of the view, whether they are packed, written, or both;
+// so nobody else reads what it makes -1. For each chunk of layers:
+//   1. [layers][rows]: thread (layer, row) loads the layer's ids of the row, checks them in
+//      registers, and stores them narrow into the tile.
+//   2. [rows][bytes]: 16 threads copy a row of the tile out; as [layers][bytes] they write -1 over
+//      the layer's run of 16 rows; and a thread a layer adds what was found wrong in it, if
+//      anything, to the global counts.
+//
+// Bytes of a row at L = 58, K = 8, E = 256: 928 read, 464 + 1 written, 928 made -1; 2321 in all,
+// and 2321 in a copy of half as many. In each layer of a row 8 compares are for the range and 28
+// for distinctness; with the rest some 70 instructions a thread, for 40 bytes of traffic. An SM
+// that issues four warps' instructions a cycle at 1.7 GHz needs 70 * 32 / 128 / 1.7 = 10 ns for 32
+// of them; memory of 4.8 TB/s gives it 36 bytes a nanosecond, and 32 * 40 bytes take 35 ns.
+#ifndef WAYMARK_KERNELS_PACK_KERNEL_H_
+#define WAYMARK_KERNELS_PACK_KERNEL_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/pack_cuda.h"
+#include "kernels/row_tile.h"
+
+namespace waymark::kernels::device {
+
+// A checked call of PackRowsOnCuda, and what follows from it.
+struct PackPlan {
+  CudaPack pack;
+  TileShape tile;
+  std::uint64_t blocks = 0;      // 0: nothing to do
+  std::uint64_t first_tile = 0;  // of the first block
+  unsigned shared_bytes = 0;
+  unsigned tile_offset = 0;   // of the tile in shared memory
+  std::uint32_t limit = 0;    // ids are below it, as unsigned numbers of their own width
+  bool aligned = false;       // every id lies at a multiple of its size
+  bool runs = false;          // the rows of a layer lie side by side
+  std::int32_t vector_k = 0;  // top_k, where ids can be loaded and stored in vectors; else 0
+};
+
+// The numbers of ids that vectors are compiled for; any other takes a loop.
+[[nodiscard]] constexpr bool IsVectorK(std::int32_t top_k) {
+  return top_k == 4 || top_k == 6 || top_k == 8 || top_k == 10;
+}
+
+// Layers of `bytes` each that a thread loads before it looks at any: no more than fit, with what
+// else it needs, into the 64 registers that let four blocks share an SM.
+[[nodiscard]] constexpr unsigned TurnsOf(std::size_t bytes) {
+  const std::size_t loads = bytes / WidestPart(bytes);
+  return static_cast<unsigned>(
+      std::max<std::size_t>(1, std::min({std::size_t{4}, kInFlight / bytes, 10 / loads})));
+}
+template <std::size_t kBytes>
+inline constexpr unsigned kTurnsOf = TurnsOf(kBytes);
+
+// False where an argument is not as CudaPack says.
+[[nodiscard]] inline bool CheckPack(const CudaPack& pack) {
+  const RowShape& shape = pack.shape;
+  if (shape.num_layers < 1 || shape.top_k < 1 || shape.top_k > kMaxTopK) return false;
+  if (shape.num_experts < 1 || shape.num_experts > 65535) return false;
+  if (pack.first_row < 0 || pack.rows < 0 || pack.written_rows < 0) return false;
+  if (pack.ids.kind != IdKind::kInt16 && pack.ids.kind != IdKind::kInt32 &&
+      pack.ids.kind != IdKind::kInt64) {
+    return false;
+  }
+  if (pack.written_rows > 0 && pack.ids.kind != IdKind::kInt16) return false;
+  if ((pack.rows > 0 || pack.written_rows > 0) && pack.ids.data == nullptr) return false;
+  if (pack.rows == 0) return true;
+  return pack.packed != nullptr && pack.verdicts != nullptr &&
+         reinterpret_cast<std::uintptr_t>(pack.packed) % shape.id_bytes() == 0;
+}
+
+// REQUIRES: CheckPack(pack).
+[[nodiscard]] inline PackPlan PlanPack(const CudaPack& pack) {
+  PackPlan plan;
+  plan.pack = pack;
+  plan.tile = TileShape::Of(pack.shape);
+  // Blocks of rows between the written and the packed ones find nothing to do.
+  const std::int64_t first =
+      pack.written_rows > 0 ? 0 : pack.first_row / std::int64_t{kTileRows} * kTileRows;
+  const std::int64_t last =
+      std::max(pack.rows == 0 ? 0 : pack.first_row + pack.rows, pack.written_rows);
+  if (pack.rows > 0 || pack.written_rows > 0) {
+    plan.first_tile = static_cast<std::uint64_t>(first) / kTileRows;
+    plan.blocks = (static_cast<std::uint64_t>(last - first) + kTileRows - 1) / kTileRows;
+  }
+  const unsigned words = kTileRows + plan.tile.chunk_layers;
+  plan.tile_offset =
+      (words * static_cast<unsigned>(sizeof(std::uint32_t)) + kVector - 1) / kVector * kVector;
+  plan.shared_bytes = plan.tile_offset + plan.tile.bytes();
+  plan.limit = static_cast<std::uint32_t>(pack.shape.num_experts);
+  if (pack.ids.kind == IdKind::kInt16) plan.limit = std::min(plan.limit, 32768u);
+
+  const auto id = static_cast<std::ptrdiff_t>(IdKindBytes(pack.ids.kind));
+  const std::ptrdiff_t layer = id * pack.shape.top_k;
+  const bool gapless = pack.shape.top_k == 1 || pack.ids.k_stride == id;
+  const auto data = static_cast<std::ptrdiff_t>(reinterpret_cast<std::uintptr_t>(pack.ids.data));
+  const std::ptrdiff_t places = data | pack.ids.row_stride | pack.ids.layer_stride;
+  plan.aligned = ((places | pack.ids.k_stride) & (id - 1)) == 0;
+  plan.runs = gapless && pack.ids.row_stride == layer;
+  const std::size_t packed_layer = plan.tile.top_k * plan.tile.id_bytes;
+  if (IsVectorK(pack.shape.top_k) && gapless &&
+      static_cast<std::size_t>(places) % WidestPart(static_cast<std::size_t>(layer)) == 0 &&
+      reinterpret_cast<std::uintptr_t>(pack.packed) % WidestPart(packed_layer) == 0) {
+    plan.vector_k = pack.shape.top_k;
+  }
+  return plan;
+}
+
+// The pack that is PoisonRowsOnCuda's call: no row packed, all written.
+[[nodiscard]] inline CudaPack PoisonOnly(std::int16_t* data, std::ptrdiff_t layer_stride,
+                                         std::int32_t num_layers, std::int32_t top_k,
+                                         std::int64_t rows) {
+  constexpr auto kId = static_cast<std::ptrdiff_t>(sizeof(std::int16_t));
+  CudaPack pack;
+  pack.shape = {num_layers, top_k, 1};
+  pack.ids = {data, IdKind::kInt16, top_k * kId, layer_stride * kId, kId};
+  pack.written_rows = rows;
+  return pack;
+}
+
+// What was found of one layer of one row.
+struct LayerFault {
+  bool silent = false;  // an id is -1
+  bool bad = false;     // an id is out of range or there twice; so it is, if silent
+};
+
+// Whether two of kCount numbers are the same.
+template <unsigned kCount>
+WAYMARK_DEVICE bool AnyEqual(const std::uint32_t (&values)[kCount]) {
+  bool equal = false;
+  for (unsigned i = 1; i < kCount; ++i) {
+    for (unsigned j = 0; j < i; ++j)
+      equal |= values[i] == values[j];
+  }
+  return equal;
+}
+
+// Eight ids of `ids` from `first` on; behind the last one, numbers that no two places share and no
+// id is.
+template <class Packed>
+WAYMARK_DEVICE void LoadEight(const std::uint8_t* ids, unsigned first, unsigned top_k,
+                              std::uint32_t (&eight)[8]) {
+  for (unsigned i = 0; i < 8; ++i) {
+    eight[i] = first + i < top_k ? std::uint32_t{Load<Packed>(ids + (first + i) * sizeof(Packed))}
+                                 : 0x10000u + i;
+  }
+}
+
+// Whether a layer of any K has an id twice: eight at a time in registers, each later one compared
+// with all of them.
+template <class Packed>
+WAYMARK_DEVICE bool AnyRepeated(const std::uint8_t* ids, unsigned top_k) {
+  bool repeated = false;
+  for (unsigned first = 0; first < top_k; first += 8) {
+    std::uint32_t eight[8];
+    LoadEight<Packed>(ids, first, top_k, eight);
+    repeated |= AnyEqual(eight);
+    for (unsigned k = first + 8; k < top_k; ++k) {
+      const std::uint32_t id = Load<Packed>(ids + k * sizeof(Packed));
+      for (unsigned i = 0; i < 8; ++i)
+        repeated |= eight[i] == id;
+    }
+  }
+  return repeated;
+}
+
+// Step 1 of a layer of kTopK ids in registers: `to` gets them narrow.
+template <class Source, class Packed, int kTopK>
+WAYMARK_DEVICE LayerFault NarrowVector(const Source (&ids)[kTopK], std::uint32_t limit,
+                                       std::uint8_t* to) {
+  LayerFault fault;
+  std::uint32_t values[kTopK];
+  alignas(kVector) Packed packed[kTopK];
+  for (int k = 0; k < kTopK; ++k) {
+    const auto value = static_cast<std::make_unsigned_t<Source>>(ids[k]);
+    fault.bad |= value >= limit;
+    values[k] = static_cast<std::uint32_t>(value);
+    packed[k] = static_cast<Packed>(value);
+  }
+  fault.bad |= AnyEqual(values);
+  CopyParts<sizeof(packed)>(to, packed);
+  if (fault.bad) {
+    for (int k = 0; k < kTopK; ++k)
+      fault.silent |= ids[k] == -1;
+  }
+  return fault;
+}
+
+// Step 1 of a layer of any K, from global memory.
+template <class Source, class Packed>
+WAYMARK_DEVICE LayerFault NarrowAny(const PackPlan& plan, const std::uint8_t* from,
+                                    std::uint8_t* to) {
+  LayerFault fault;
+  const unsigned top_k = plan.tile.top_k;
+  for (unsigned first = 0; first < top_k; first += 8) {
+    Source ids[8];
+    for (unsigned i = 0; i < 8; ++i) {
+      const auto k = static_cast<std::ptrdiff_t>(first + i);
+      if (first + i < top_k) ids[i] = Load<Source>(from + k * plan.pack.ids.k_stride, plan.aligned);
+    }
+    for (unsigned i = 0; i < 8 && first + i < top_k; ++i) {
+      const auto value = static_cast<std::make_unsigned_t<Source>>(ids[i]);
+      fault.silent |= ids[i] == -1;
+      fault.bad |= value >= plan.limit;
+      Store(to + (first + i) * sizeof(Packed), static_cast<Packed>(value));
+    }
+  }
+  fault.bad |= AnyRepeated<Packed>(to, top_k);
+  return fault;
+}
+
+// The block's work. `shared`: plan.shared_bytes, at a multiple of kVector. kTopK: plan.vector_k.
+template <class Source, class Packed, int kTopK, class Block>
+WAYMARK_DEVICE void PackTile(const Block& block, const PackPlan& plan, std::uint8_t* shared) {
+  const CudaPack& pack = plan.pack;
+  const TileShape& shape = plan.tile;
+  // Of each row: twice its first layer with a fault, and one more if an id is invalid; kNoFault.
+  auto* const first_faults = reinterpret_cast<std::uint32_t*>(shared);
+  // Of each layer of the chunk: rows in which it is silent, and in the upper half rows in which it
+  // is invalid.
+  std::uint32_t* const counts = first_faults + kTileRows;
+  std::uint8_t* const tile = shared + plan.tile_offset;
+  constexpr std::uint32_t kNoFault = 0xffffffffu;
+
+  const auto begin = static_cast<std::int64_t>((plan.first_tile + block.index()) * kTileRows);
+  // Of row begin + i: i is packed from pack_begin to pack_end, and written below written.
+  const auto within = [begin](std::int64_t row) {
+    return static_cast<unsigned>(row <= begin               ? 0
+                                 : row - begin >= kTileRows ? kTileRows
+                                                            : row - begin);
+  };
+  const unsigned pack_begin = within(pack.first_row);
+  const unsigned pack_end = pack.rows == 0 ? 0 : within(pack.first_row + pack.rows);
+  const unsigned written = within(pack.written_rows);
+  const bool packs = pack_begin < pack_end;
+  const auto* const source =
+      static_cast<const std::uint8_t*>(pack.ids.data) + begin * pack.ids.row_stride;
+
+  if (packs) {
+    block.ForEachThread([&](unsigned thread) {
+      if (thread < kTileRows) first_faults[thread] = kNoFault;
+      for (unsigned i = thread; i < shape.chunk_layers; i += kThreads)
+        counts[i] = 0;
+    });
+  }
+  for (unsigned chunk = 0; chunk < shape.num_layers; chunk += shape.chunk_layers) {
+    const unsigned layers = shape.ChunkAt(chunk);
+    const unsigned chunk_offset = chunk * shape.top_k * static_cast<unsigned>(sizeof(Packed));
+    const std::uint8_t* const chunk_source = source + chunk * pack.ids.layer_stride;
+    const auto in_memory = [&](unsigned row) {
+      const auto i = static_cast<std::uint64_t>(begin - pack.first_row + row);
+      return pack.packed + i * shape.row_bytes + chunk_offset;
+    };
+    // As far from a multiple of kVector as in memory.
+    const auto in_tile = [&](unsigned row) {
+      return tile + row * shape.pitch + Misalignment(in_memory(row));
+    };
+    if (packs) {
+      block.ForEachThread([&](unsigned thread) {
+        const unsigned row = thread % kLanes;
+        if (row < pack_begin || row >= pack_end) return;
+        const std::uint8_t* const from =
+            chunk_source + static_cast<std::ptrdiff_t>(row) * pack.ids.row_stride;
+        std::uint8_t* const to = in_tile(row);
+        constexpr unsigned kStep = kThreads / kLanes;
+        const auto record = [&](unsigned layer, LayerFault fault) {
+          if (!fault.bad) return;
+          block.AtomicMin(&first_faults[row], 2 * (chunk + layer) + (fault.silent ? 0 : 1));
+          block.AtomicAdd(&counts[layer], fault.silent ? 1u : 0x10000u);
+        };
+        if constexpr (kTopK != 0) {
+          constexpr unsigned kBytes = kTopK * sizeof(Source);
+          constexpr unsigned kTurns = kTurnsOf<kBytes>;
+          for (unsigned first = thread / kLanes; first < layers; first += kTurns * kStep) {
+            alignas(kVector) Source ids[kTurns][kTopK];
+            for (unsigned i = 0; i < kTurns; ++i) {
+              const unsigned layer = first + i * kStep;
+              if (layer < layers) CopyParts<kBytes>(ids[i], from + layer * pack.ids.layer_stride);
+            }
+            for (unsigned i = 0; i < kTurns; ++i) {
+              const unsigned layer = first + i * kStep;
+              if (layer < layers) {
+                record(layer, NarrowVector<Source, Packed, kTopK>(
+                                  ids[i], plan.limit, to + layer * kTopK * sizeof(Packed)));
+              }
+            }
+          }
+        } else {
+          for (unsigned layer = thread / kLanes; layer < layers; layer += kStep) {
+            record(layer,
+                   NarrowAny<Source, Packed>(
+                       plan, from + static_cast<std::ptrdiff_t>(layer) * pack.ids.layer_stride,
+                       to + layer * shape.top_k * sizeof(Packed)));
+          }
+        }
+      });
+    }
+    block.ForEachThread([&](unsigned thread) {
+      const unsigned lane = thread % kLanes;
+      const unsigned group = thread / kLanes;
+      if (group >= pack_begin && group < pack_end) {
+        CopySpan(in_memory(group), in_tile(group),
+                 layers * shape.top_k * static_cast<unsigned>(sizeof(Packed)), lane);
+      }
+      if constexpr (sizeof(Source) == sizeof(std::int16_t)) {
+        auto* const view = const_cast<std::uint8_t*>(chunk_source);
+        for (unsigned layer = group; layer < layers && written > 0; layer += kThreads / kLanes) {
+          std::uint8_t* const to =
+              view + static_cast<std::ptrdiff_t>(layer) * pack.ids.layer_stride;
+          if (plan.runs) {
+            FillSpan(to, written * shape.top_k * static_cast<unsigned>(sizeof(Source)), lane);
+          } else if (lane < written) {
+            for (unsigned k = 0; k < shape.top_k; ++k) {
+              StoreOnes<Source>(to + static_cast<std::ptrdiff_t>(lane) * pack.ids.row_stride +
+                                    static_cast<std::ptrdiff_t>(k) * pack.ids.k_stride,
+                                plan.aligned);
+            }
+          }
+        }
+      }
+      if (!packs) return;
+      for (unsigned layer = thread; layer < layers; layer += kThreads) {
+        const std::uint32_t count = counts[layer];
+        if (count == 0) continue;
+        counts[layer] = 0;
+        if (pack.silent != nullptr && (count & 0xffff) != 0) {
+          block.AtomicAdd(pack.silent + chunk + layer, count & 0xffff);
+        }
+        if (pack.invalid != nullptr && count >> 16 != 0) {
+          block.AtomicAdd(pack.invalid + chunk + layer, count >> 16);
+        }
+      }
+      if (chunk + layers == shape.num_layers && thread >= pack_begin && thread < pack_end) {
+        const std::uint32_t fault = first_faults[thread];
+        pack.verdicts[begin - pack.first_row + thread] = fault == kNoFault ? RowVerdict::kOk
+                                                         : fault % 2 == 0  ? RowVerdict::kNotWritten
+                                                                           : RowVerdict::kInvalidId;
+      }
+    });
+  }
+}
+
+// Calls visit.operator()<Source, Packed, kTopK>() with what PackTile is to be instantiated with.
+template <class Visitor>
+void VisitPack(const PackPlan& plan, Visitor&& visit) {
+  const auto with_k = [&]<class Source, class Packed>() {
+    switch (plan.vector_k) {
+      case 4:
+        return visit.template operator()<Source, Packed, 4>();
+      case 6:
+        return visit.template operator()<Source, Packed, 6>();
+      case 8:
+        return visit.template operator()<Source, Packed, 8>();
+      case 10:
+        return visit.template operator()<Source, Packed, 10>();
+      default:
+        return visit.template operator()<Source, Packed, 0>();
+    }
+  };
+  const auto with_source = [&]<class Source>() {
+    if (plan.tile.id_bytes == 1) return with_k.template operator()<Source, std::uint8_t>();
+    return with_k.template operator()<Source, std::uint16_t>();
+  };
+  switch (plan.pack.ids.kind) {
+    case IdKind::kInt32:
+      return with_source.template operator()<std::int32_t>();
+    case IdKind::kInt64:
+      return with_source.template operator()<std::int64_t>();
+    default:
+      return with_source.template operator()<std::int16_t>();
+  }
+}
+
+}  // namespace waymark::kernels::device
+
+#endif  // WAYMARK_KERNELS_PACK_KERNEL_H_
