@@ -42,6 +42,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
         RoutingStore::Create(StoreOptionsOf(options, stage));
     if (!store.ok()) return store.status();
     engine->stores_.push_back(*std::move(store));
+    RoutingStore& of = *engine->stores_.back();
+    engine->feeds_.push_back(options.feed ? options.feed(of) : std::make_unique<DirectFeed>(of));
   }
   return engine;
 }

@@ -184,6 +184,7 @@ class Engine {
   ExcuseBook excuses_;
   StepSourcePool sources_;  // outlives the stores
   std::vector<std::unique_ptr<RoutingStore>> stores_;
+  std::vector<std::unique_ptr<StepFeed>> feeds_;  // one a store
   std::unique_ptr<Checker> checker_;
   EngineCounts counts_;
 

@@ -47,22 +47,22 @@ void Engine::Feed() {
 }
 
 void Engine::End(const Ending& ending) {
-  RoutingStore& store = *stores_[static_cast<std::size_t>(ending.stage)];
+  StepFeed& feed = *feeds_[static_cast<std::size_t>(ending.stage)];
   StepCode code;
   switch (ending.kind) {
     case Ending::Kind::kSubmit: {
       const auto start = std::chrono::steady_clock::now();
-      code = store.Submit(StepId(ending.step), ending.source);
+      code = feed.Submit(StepId(ending.step), ending.source);
       const auto took = std::chrono::steady_clock::now() - start;
       step_nanoseconds_ += static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count());
       submitted_[static_cast<std::size_t>(ending.stage)].push_back(ending.step);
       break;
     }
     case Ending::Kind::kDrop:
-      code = store.Drop(StepId(ending.step));
+      code = feed.Drop(StepId(ending.step));
       break;
     case Ending::Kind::kCancel:
-      code = store.Cancel(StepId(ending.step));
+      code = feed.Cancel(StepId(ending.step));
       break;
   }
   if (!code.ok()) checker_->Fail("end of a step: " + std::string(code.ToStatus().message()));

@@ -126,7 +126,7 @@ void Engine::BeginAndEnd(bool failed) {
                         events_.size(), slots_.data(), slots_.size()};
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     const auto start = std::chrono::steady_clock::now();
-    const StepCode begun = stores_[stage]->BeginStep(batch);
+    const StepCode begun = feeds_[stage]->Begin(batch);
     const auto took = std::chrono::steady_clock::now() - start;
     step_nanoseconds_ += static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count());
     if (!begun.ok() && !begun.dropped()) {

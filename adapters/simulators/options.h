@@ -7,11 +7,14 @@
 #define WAYMARK_ADAPTERS_SIMULATORS_OPTIONS_H_
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "adapters/simulators/step_feed.h"
 #include "blockstore/flight_sink.h"
 #include "blockstore/store.h"
 
@@ -98,6 +101,9 @@ struct EngineOptions {
 
   std::uint32_t max_steps_in_flight = 256;
   bool audit = false;
+  // Makes what stands between the engine and a store of its; null: nothing does. The store outlives
+  // what is made.
+  std::function<std::unique_ptr<StepFeed>(RoutingStore&)> feed;
   std::vector<FlightSink*> flights;  // one a stage; empty = none. Not owned.
   bool collect_digests = false;  // keep a digest of the valid rows of each request that finishes
 };

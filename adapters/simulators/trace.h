@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <iosfwd>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,10 @@ struct TraceRequest {
 // file.
 [[nodiscard]] absl::StatusOr<std::vector<TraceRequest>> ReadTraceFile(const std::string& path,
                                                                       std::int64_t limit);
+// The same for what `in` gives; `name` stands for it in errors. Any bytes are safe.
+[[nodiscard]] absl::StatusOr<std::vector<TraceRequest>> ReadTrace(std::istream& in,
+                                                                  const std::string& name,
+                                                                  std::int64_t limit);
 
 // How far a run is; see TraceOptions::progress.
 struct TraceProgress {

@@ -15,6 +15,13 @@ absl::Status Bad(const std::string& path, std::int64_t line, const std::string& 
   return absl::InvalidArgumentError(path + " line " + std::to_string(line) + ": " + what);
 }
 
+// A value as a person can read it. Arrays and objects by their name only: nlohmann::json writes
+// them level by level on the stack, and a file may nest them without end.
+std::string Shown(const nlohmann::json& value) {
+  if (value.is_structured()) return std::string("an ") + value.type_name();
+  return value.dump().substr(0, 40);
+}
+
 absl::Status ReadLength(const std::string& path, std::int64_t line, const nlohmann::json& object,
                         const char* field, std::int64_t& out) {
   const auto found = object.find(field);
@@ -22,7 +29,7 @@ absl::Status ReadLength(const std::string& path, std::int64_t line, const nlohma
   if (!found->is_number_integer() || *found < 1 || *found > kMaxTokens) {
     return Bad(path, line,
                std::string("field ") + field + " must be a whole number in [1, " +
-                   std::to_string(kMaxTokens) + "], is " + found->dump());
+                   std::to_string(kMaxTokens) + "], is " + Shown(*found));
   }
   out = found->get<std::int64_t>();
   return absl::OkStatus();
@@ -44,13 +51,11 @@ absl::Status ReadLine(const std::string& path, std::int64_t line, const std::str
     return Bad(path, line,
                "field hash_ids must be an array of " + std::to_string(want) +
                    " ids (input_length / 512, rounded up), is " +
-                   (ids->is_array() ? "an array of " + std::to_string(ids->size())
-                                    : ids->dump().substr(0, 40)));
+                   (ids->is_array() ? "an array of " + std::to_string(ids->size()) : Shown(*ids)));
   }
   for (const nlohmann::json& id : *ids) {
     if (!id.is_number_integer() || id < 0) {
-      return Bad(path, line,
-                 "field hash_ids must hold whole numbers >= 0, holds " + id.dump().substr(0, 40));
+      return Bad(path, line, "field hash_ids must hold whole numbers >= 0, holds " + Shown(id));
     }
     out.hash_ids.push_back(id.get<std::int64_t>());
   }
@@ -63,18 +68,23 @@ absl::StatusOr<std::vector<TraceRequest>> ReadTraceFile(const std::string& path,
                                                         std::int64_t limit) {
   std::ifstream file(path);
   if (!file) return absl::NotFoundError("trace file cannot be opened: " + path);
+  return ReadTrace(file, path, limit);
+}
+
+absl::StatusOr<std::vector<TraceRequest>> ReadTrace(std::istream& in, const std::string& name,
+                                                    std::int64_t limit) {
   std::vector<TraceRequest> requests;
   std::string text;
-  for (std::int64_t line = 1; std::getline(file, text); ++line) {
+  for (std::int64_t line = 1; std::getline(in, text); ++line) {
     if (limit > 0 && static_cast<std::int64_t>(requests.size()) == limit) break;
     if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
     TraceRequest request;
-    const absl::Status status = ReadLine(path, line, text, request);
+    const absl::Status status = ReadLine(name, line, text, request);
     if (!status.ok()) return status;
     requests.push_back(std::move(request));
   }
-  if (file.bad()) return absl::DataLossError("trace file cannot be read: " + path);
-  if (requests.empty()) return absl::InvalidArgumentError(path + ": holds no request");
+  if (in.bad()) return absl::DataLossError("trace file cannot be read: " + name);
+  if (requests.empty()) return absl::InvalidArgumentError(name + ": holds no request");
   return requests;
 }
 
