@@ -86,7 +86,8 @@ std::vector<Bounded> Softmax(const std::vector<double>& over, const std::vector<
 
 }  // namespace
 
-const UlpBounds kUlpBounds = {100, 100, 100, 100, 100};
+// Of the sigmoid: 2.781 over every float32. Of the others: 4.28, 3.53, 4.24 and 4.96 over 40 seeds.
+const UlpBounds kUlpBounds = {2.8, 5.5, 4.5, 5.5, 6.0};
 
 double Ulp(double value) {
   if (std::isinf(value) || value == 0) return 0x1p-149;

@@ -1,7 +1,13 @@
-// What a routing call writes, and what it leaves alone.
+// What a routing call writes and what it leaves alone, however its tensors lie and however many
+// rows there are.
+//
+// RunOn() looks at every byte of every tensor each time: what is not an output's [N, K] must be
+// as it was, and the memory before and behind is not there.
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
-#include "kernels/tensor.h"
+#include "tests/unit/kernels/routing_inputs.h"
 #include "tests/unit/kernels/routing_suite.h"
 
 namespace waymark::kernels {
@@ -9,14 +15,121 @@ namespace {
 
 class RoutingOutputs : public RoutingSuite {};
 
+std::vector<Family> Mixed(std::int64_t rows) {
+  std::vector<Family> families;
+  for (std::int64_t row = 0; row < rows; ++row)
+    families.push_back(kFamilies[static_cast<std::size_t>(row) % std::size(kFamilies)]);
+  return families;
+}
+
 TEST_F(RoutingOutputs, NoRowsAndNullDataIsOk) {
-  RoutingTensors tensors;
-  tensors.logits = Tensor::Matrix(nullptr, DType::kFloat32, 0, 64);
-  RoutingConfig config;
-  config.top_k = 8;
-  for (const auto& backend : RoutingBackends()) {
-    SCOPED_TRACE(backend->name());
-    EXPECT_TRUE(backend->Route(config, tensors).ok());
+  for (const MethodInfo& method : AllMethods()) {
+    RoutingTensors tensors;
+    tensors.logits = Tensor::Matrix(nullptr, DType::kFloat32, 0, 64);
+    const RoutingConfig config = {method.id, std::min(8, method.max_k)};
+    for (const auto& backend : RoutingBackends()) {
+      SCOPED_TRACE(backend->name());
+      EXPECT_TRUE(backend->Route(config, tensors).ok());
+      EXPECT_TRUE(backend->Keys(config, tensors, {}).ok());
+    }
+  }
+}
+// Buffers that are there, as a graph has them, stay as they are.
+TEST_F(RoutingOutputs, NoRowsWriteNothing) {
+  std::mt19937_64 random = RoutingRandom(400);
+  for (const MethodInfo& method : AllMethods()) {
+    Problem problem = MakeProblem(method.id, 64, std::min(8, method.max_k), {}, random);
+    ExpectEverywhere(RunReference(problem), problem, Layout{0, 5, true});
+  }
+}
+
+TEST_F(RoutingOutputs, TheSameWithAndWithoutRecording) {
+  std::mt19937_64 random = RoutingRandom(401);
+  for (const MethodInfo& method : AllMethods()) {
+    for (const std::int32_t experts : {8, 64, 256, 384, 1024}) {
+      Problem problem =
+          MakeProblem(method.id, experts, std::min(8, method.max_k), Mixed(15), random);
+      if (method.takes_bias) problem.bias = MakeBias(BiasFamily::kOffset, experts, random);
+      const Answer recorded = RunReference(problem);
+      Answer silent = recorded;
+      silent.recorded.clear();
+      problem.record = false;
+      ExpectEverywhere(silent, problem);
+      problem.record = true;
+      ExpectEverywhere(recorded, problem);
+    }
+  }
+}
+
+// Rows apart, rows to spare, rows at odd addresses: the same answer, and nothing else is touched.
+TEST_F(RoutingOutputs, HoweverTensorsLie) {
+  std::mt19937_64 random = RoutingRandom(402);
+  for (const MethodInfo& method : AllMethods()) {
+    for (const std::int32_t experts : {5, 33, 128, 256, 300, 512, 1023, 1024}) {
+      for (const std::int32_t k : TopKs(method, experts)) {
+        Problem problem = MakeProblem(method.id, experts, k, Mixed(5), random);
+        problem.logit_type = kLogitTypes[random() % 3];
+        problem.weight_type = kWeightTypes[random() % 2];
+        const std::int64_t replayed = random() % 2 == 0 ? problem.rows : 0;
+        for (std::int64_t row = 0; row < replayed; ++row)
+          AppendReplayRow(row % 2 == 0, experts, k, random, problem.replay);
+        const Answer answer = RunReference(problem);
+        for (const std::int64_t gap : {0, 1, 3, 8}) {
+          for (const std::int64_t spare : {0, 3}) {
+            ExpectEverywhere(answer, problem, Layout{gap, spare, random() % 2 == 0});
+          }
+        }
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+TEST_F(RoutingOutputs, KeysHoweverTensorsLie) {
+  std::mt19937_64 random = RoutingRandom(403);
+  for (const MethodInfo& method : AllMethods()) {
+    for (const std::int32_t experts : {1, 33, 127, 256, 1000}) {
+      Problem problem = MakeProblem(method.id, experts, 1, Mixed(15), random);
+      if (method.takes_bias) problem.bias = MakeBias(BiasFamily::kBroken, experts, random);
+      problem.logit_type = kLogitTypes[random() % 3];
+      const std::vector<float> keys = RunKeys(ReferenceBackend(), problem);
+      for (const auto& backend : RoutingBackends()) {
+        for (const Layout& layout :
+             {Layout{0, 0, false}, Layout{1, 2, false}, Layout{5, 2, true}}) {
+          ASSERT_EQ(RunKeys(*backend, problem, layout), keys) << backend->name() << method.name;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(RoutingOutputs, AnyNumberOfRows) {
+  std::mt19937_64 random = RoutingRandom(404);
+  for (const MethodInfo& method : AllMethods()) {
+    for (const std::int64_t rows :
+         {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 65, 127, 129, 255, 257, 1023, 1025}) {
+      Problem problem = MakeProblem(method.id, 16, 1, Mixed(rows), random);
+      ExpectEverywhere(RunReference(problem), problem);
+      if (HasFailure()) return;
+    }
+  }
+}
+// More rows than CUDA's grids have blocks in y and z.
+TEST_F(RoutingOutputs, MoreRowsThan65535) {
+  std::mt19937_64 random = RoutingRandom(405);
+  for (const MethodInfo& method : AllMethods()) {
+    Problem problem = MakeProblem(method.id, 4, std::min(2, method.max_k), Mixed(1000), random);
+    std::vector<std::int64_t> rows;
+    for (std::int64_t row = 0; row < 65536 + 77; ++row)
+      rows.push_back(row % 1000);
+    const Problem many = problem.Rows(rows);
+    const Answer few = RunReference(problem);
+    const Answer answer = RunReference(many);
+    const auto k = static_cast<std::size_t>(problem.config.top_k);
+    for (std::size_t i = 0; i < answer.ids.size(); ++i) {
+      ASSERT_EQ(answer.ids[i], few.ids[i % (1000 * k)]);
+      ASSERT_EQ(answer.weights[i], few.weights[i % (1000 * k)]);
+    }
+    ExpectEverywhere(answer, many);
   }
 }
 
