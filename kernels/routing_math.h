@@ -65,12 +65,17 @@ WAYMARK_HOST_DEVICE std::uint16_t ToBfloat16(float value) {
 
 // What a logit or key counts as: NaN is -inf, -0 is +0.
 WAYMARK_HOST_DEVICE float Canonical(float value) {
-  return value != value ? -std::numeric_limits<float>::infinity() : value + 0.0f;
+  constexpr float kLowest = -std::numeric_limits<float>::infinity();
+#if defined(__CUDA_ARCH__)
+  return fmaxf(value, kLowest) + 0.0f;  // of a NaN and a number it takes the number
+#else
+  return value != value ? kLowest : value + 0.0f;
+#endif
 }
 // Monotone: a < b exactly when KeyOf(a) < KeyOf(b). 0 is below every key. REQUIRES: canonical.
 WAYMARK_HOST_DEVICE std::uint32_t KeyOf(float value) {
   const std::uint32_t bits = Bits(value);
-  return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
+  return bits ^ (static_cast<std::uint32_t>(static_cast<std::int32_t>(bits) >> 31) | 0x80000000u);
 }
 // The inverse. REQUIRES: a key, not 0.
 WAYMARK_HOST_DEVICE float OfKey(std::uint32_t key) {

@@ -153,6 +153,12 @@ struct TierList {
     ((tier == 0 && num_experts <= kQuads* kQuadExperts ? tier = kQuads : 0), ...);
     return tier;
   }
+  // Calls visitor.operator()<kQuads>() of the tier of E experts; false if there is none.
+  template <class Visitor>
+  static constexpr bool Visit(std::int32_t num_experts, Visitor&& visitor) {
+    const std::int32_t tier = Of(num_experts);
+    return ((kQuads == tier && (visitor.template operator()<kQuads>(), true)) || ...);
+  }
 };
 using Tiers = TierList<1, 2, 3, 4, 6, 8>;
 static_assert(Tiers::Of(kMaxExperts) * kQuadExperts == kMaxExperts);

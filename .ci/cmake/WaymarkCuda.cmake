@@ -3,6 +3,10 @@
 # Sets WAYMARK_CUDA_FOUND. Targets with .cu files are added only when it is true:
 #   if(WAYMARK_CUDA_FOUND) ... endif()
 # nvcc off PATH: -DCMAKE_CUDA_COMPILER=/usr/local/cuda/bin/nvcc or the environment's CUDACXX.
+#
+# Architectures: without CMAKE_CUDA_ARCHITECTURES, code for sm_80, sm_90 and sm_100, and PTX of
+# compute_90 for what comes later. The presets dev and ci build one, asan and tsan none (no
+# sanitizer of the host's looks into a device); release builds all.
 set(WAYMARK_CUDA_FOUND FALSE)
 if(WAYMARK_CUDA STREQUAL "OFF")
   message(STATUS "Waymark: CUDA off (WAYMARK_CUDA=OFF)")
@@ -36,6 +40,8 @@ if(CMAKE_VERSION VERSION_LESS 3.26)
   list(APPEND CMAKE_CUDA20_COMPILE_FEATURES cuda_std_20)
 endif()
 find_package(CUDAToolkit REQUIRED)
+# The runtime goes into the program; no library of CUDA's has to be there where it runs.
+set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 set(WAYMARK_CUDA_FOUND TRUE)
 message(STATUS
   "Waymark: CUDA ${CUDAToolkit_VERSION} found, architectures ${CMAKE_CUDA_ARCHITECTURES}")

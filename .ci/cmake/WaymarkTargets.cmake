@@ -39,7 +39,8 @@
 #
 # Targets from outside: absl::*, GTest::gmock, benchmark::benchmark, benchmark::benchmark_main,
 # CLI11::CLI11, nlohmann_json::nlohmann_json, Threads::Threads, and two header-only ones made here:
-# waymark_xxhash (<xxhash.h>, inline) and waymark_concurrentqueue (<concurrentqueue.h>).
+# waymark_xxhash (<xxhash.h>, inline) and waymark_concurrentqueue (<concurrentqueue.h>). Where CUDA
+# is found, CUDA::cudart_static too.
 include_guard(GLOBAL)
 include(GNUInstallDirs)
 
@@ -51,6 +52,9 @@ function(waymark_target_defaults target)
   set_target_properties(${target} PROPERTIES
     CXX_EXTENSIONS OFF
     CXX_VISIBILITY_PRESET hidden
+    CUDA_STANDARD 20
+    CUDA_EXTENSIONS OFF
+    CUDA_VISIBILITY_PRESET hidden
     VISIBILITY_INLINES_HIDDEN ON
     POSITION_INDEPENDENT_CODE ON)
   # Designated initialisers leave members out on purpose; g++ 12 warns all the same.
@@ -65,6 +69,11 @@ function(waymark_target_defaults target)
     list(APPEND warnings -Werror)
   endif()
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>")
+  set(cuda_warnings -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers)
+  if(WAYMARK_WERROR)
+    list(APPEND cuda_warnings -Werror=all-warnings -Xcompiler=-Werror)
+  endif()
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_warnings}>")
 endfunction()
 
 # One generated source a header, which includes it first and twice. Not optimised: nobody runs it.

@@ -1,0 +1,137 @@
+// What a call on a device checks, and its one launch.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "kernels/routing_cuda.h"
+#include "kernels/routing_launch.h"
+
+namespace waymark::kernels {
+namespace {
+
+RoutingCode CudaFailure(RoutingArgument argument, cudaError_t error) {
+  // Taken back, or the next one who asks CUDA for its last error is told of ours.
+  static_cast<void>(cudaGetLastError());
+  return {argument, RoutingRule::kCuda, error};
+}
+
+RoutingCode CurrentDevice(Device& device) {
+  int ordinal = 0;
+  if (const cudaError_t error = cudaGetDevice(&ordinal); error != cudaSuccess) {
+    return CudaFailure(RoutingArgument::kStream, error);
+  }
+  device = Device::Cuda(ordinal);
+  return {};
+}
+
+// A tensor says where it lies; CUDA knows. Asking is a look into a table of the host's, which waits
+// for nothing and is no part of a graph that is being recorded. Managed memory lies on any device.
+RoutingCode CheckMemory(RoutingArgument argument, const Tensor& tensor, Device device) {
+  if (!tensor.given()) return {};
+  cudaPointerAttributes attributes = {};
+  if (const cudaError_t error = cudaPointerGetAttributes(&attributes, tensor.data);
+      error != cudaSuccess) {
+    return CudaFailure(argument, error);
+  }
+  if (attributes.type == cudaMemoryTypeManaged) return {};
+  const std::int64_t place = attributes.type == cudaMemoryTypeDevice ? attributes.device : -1;
+  if (place == device.ordinal) return {};
+  return {argument, RoutingRule::kNotOnDevice, place, device.ordinal};
+}
+
+template <class Args>
+RoutingCode Launch(const void* kernel, std::int64_t blocks, int threads, Args args,
+                   cudaStream_t stream) {
+  void* parameters[] = {&args};
+  const cudaError_t error =
+      cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks)),
+                       dim3(static_cast<unsigned>(threads)), parameters, 0, stream);
+  if (error != cudaSuccess) return CudaFailure(RoutingArgument::kStream, error);
+  return {};
+}
+
+// Few rows: a warp a block, each on an SM of its own. Many: the largest blocks, fewer to schedule.
+int BlockWarps(std::int64_t rows, Device device) {
+  int multiprocessors = 1;
+  static_cast<void>(
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device.ordinal));
+  return rows <= std::int64_t{routing::kMaxBlockWarps} * multiprocessors ? 1
+                                                                         : routing::kMaxBlockWarps;
+}
+
+const void* FindRouteKernel(const RoutingConfig& config, const Tensor& logits) {
+  using routing::FindRouteKernel;
+  switch (logits.dtype) {
+    case DType::kBfloat16:
+      return FindRouteKernel<DType::kBfloat16>(config, logits.shape[1]);
+    case DType::kFloat16:
+      return FindRouteKernel<DType::kFloat16>(config, logits.shape[1]);
+    default:
+      return FindRouteKernel<DType::kFloat32>(config, logits.shape[1]);
+  }
+}
+
+template <class Score, DType kLogits>
+__global__ void RoutingKeys(const routing::KeysArgs args) {
+  const std::int64_t count = args.rows * args.num_experts;
+  const std::int64_t stride = std::int64_t{gridDim.x} * blockDim.x;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += stride) {
+    routing::StoreKey<Score, kLogits>(args, i);
+  }
+}
+
+}  // namespace
+
+RoutingCode RouteOnCuda(const RoutingConfig& config, const RoutingTensors& tensors,
+                        CUstream_st* stream) {
+  Device device;
+  if (RoutingCode code = CurrentDevice(device); !code.ok()) return code;
+  if (RoutingCode code = CheckRouting(config, tensors, device); !code.ok()) return code;
+  const std::int64_t rows = tensors.logits.shape[0];
+  if (rows == 0) return {};
+  const struct {
+    RoutingArgument argument;
+    const Tensor& tensor;
+  } given[] = {{RoutingArgument::kLogits, tensors.logits},
+               {RoutingArgument::kBias, tensors.bias},
+               {RoutingArgument::kTopKIds, tensors.topk_ids},
+               {RoutingArgument::kTopKWeights, tensors.topk_weights},
+               {RoutingArgument::kReplayOut, tensors.replay_out},
+               {RoutingArgument::kReplayIn, tensors.replay_in},
+               {RoutingArgument::kRouted, tensors.routed}};
+  for (const auto& each : given) {
+    if (RoutingCode code = CheckMemory(each.argument, each.tensor, device); !code.ok()) return code;
+  }
+  const int warps = BlockWarps(rows, device);
+  return Launch(FindRouteKernel(config, tensors.logits), (rows + warps - 1) / warps,
+                warps * kWarpLanes, routing::MakeRouteArgs(config, tensors), stream);
+}
+
+RoutingCode RoutingKeysOnCuda(const RoutingConfig& config, const RoutingTensors& tensors,
+                              const Tensor& keys, CUstream_st* stream) {
+  Device device;
+  if (RoutingCode code = CurrentDevice(device); !code.ok()) return code;
+  if (RoutingCode code = CheckRoutingKeys(config, tensors, keys, device); !code.ok()) return code;
+  const routing::KeysArgs args = routing::MakeKeysArgs(tensors, keys);
+  if (args.rows == 0) return {};
+  const struct {
+    RoutingArgument argument;
+    const Tensor& tensor;
+  } given[] = {{RoutingArgument::kLogits, tensors.logits},
+               {RoutingArgument::kBias, tensors.bias},
+               {RoutingArgument::kKeys, keys}};
+  for (const auto& each : given) {
+    if (RoutingCode code = CheckMemory(each.argument, each.tensor, device); !code.ok()) return code;
+  }
+  const void* kernel = nullptr;
+  routing::VisitKeys(config.method, tensors.logits.dtype, [&]<class Score, DType kLogits>() {
+    kernel = reinterpret_cast<const void*>(&RoutingKeys<Score, kLogits>);
+  });
+  constexpr std::int64_t kThreads = 256;
+  constexpr std::int64_t kMostBlocks = 1 << 20;
+  const std::int64_t blocks = (args.rows * args.num_experts + kThreads - 1) / kThreads;
+  return Launch(kernel, std::min(blocks, kMostBlocks), kThreads, args, stream);
+}
+
+}  // namespace waymark::kernels

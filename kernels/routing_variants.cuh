@@ -1,0 +1,31 @@
+// The CUDA variants of one type of logits; each source that includes this instantiates one.
+// Internal to kernels.
+#ifndef WAYMARK_KERNELS_ROUTING_VARIANTS_CUH_
+#define WAYMARK_KERNELS_ROUTING_VARIANTS_CUH_
+
+#include "kernels/routing_launch.h"
+
+namespace waymark::kernels::routing {
+
+template <class Score, class Weight, bool kGrouped, int kQuads, DType kLogits>
+__global__ void __launch_bounds__(kMaxBlockWarps* kWarpLanes) RouteRows(const RouteArgs args) {
+  const std::int64_t row = std::int64_t{blockIdx.x} * (blockDim.x / kWarpLanes) +
+                           static_cast<std::int64_t>(threadIdx.x / kWarpLanes);
+  if (row >= args.rows) return;
+  RouteRow<Score, Weight, kGrouped, kQuads, kLogits>(CudaWarp(), args, row);
+}
+
+template <DType kLogits>
+const void* RouteKernelOf(const RoutingConfig& config, std::int64_t num_experts) {
+  const void* kernel = nullptr;
+  VisitVariant(
+      config, num_experts, [&]<class Score, class Weight, bool kGrouped, std::int32_t kQuads>() {
+        kernel =
+            reinterpret_cast<const void*>(&RouteRows<Score, Weight, kGrouped, kQuads, kLogits>);
+      });
+  return kernel;
+}
+
+}  // namespace waymark::kernels::routing
+
+#endif  // WAYMARK_KERNELS_ROUTING_VARIANTS_CUH_

@@ -1,0 +1,38 @@
+#include "tests/support/emulated_routing.h"
+
+namespace waymark::kernels {
+
+RoutingCode RouteEmulated(const RoutingConfig& config, const RoutingTensors& tensors,
+                          std::uint64_t seed, std::string& fault) {
+  fault.clear();
+  if (RoutingCode code = CheckRouting(config, tensors, Device::Host()); !code.ok()) return code;
+  const routing::RouteArgs args = routing::MakeRouteArgs(config, tensors);
+  EmulatedWarp warp(seed);
+  switch (tensors.logits.dtype) {
+    case DType::kBfloat16:
+      fault = RunRowsEmulated<DType::kBfloat16>(config, args, warp);
+      break;
+    case DType::kFloat16:
+      fault = RunRowsEmulated<DType::kFloat16>(config, args, warp);
+      break;
+    default:
+      fault = RunRowsEmulated<DType::kFloat32>(config, args, warp);
+      break;
+  }
+  return {};
+}
+
+RoutingCode RoutingKeysEmulated(const RoutingConfig& config, const RoutingTensors& tensors,
+                                const Tensor& keys) {
+  if (RoutingCode code = CheckRoutingKeys(config, tensors, keys, Device::Host()); !code.ok()) {
+    return code;
+  }
+  routing::VisitKeys(config.method, tensors.logits.dtype, [&]<class Score, DType kLogits>() {
+    const routing::KeysArgs args = routing::MakeKeysArgs(tensors, keys);
+    for (std::int64_t i = 0; i < args.rows * args.num_experts; ++i)
+      routing::StoreKey<Score, kLogits>(args, i);
+  });
+  return {};
+}
+
+}  // namespace waymark::kernels

@@ -1,0 +1,11 @@
+#include "tests/support/emulated_routing.h"
+
+namespace waymark::kernels {
+
+template <>
+std::string RunRowsEmulated<DType::kFloat16>(const RoutingConfig& config,
+                                             const routing::RouteArgs& args, EmulatedWarp& warp) {
+  return RunRowsOfType<DType::kFloat16>(config, args, warp);
+}
+
+}  // namespace waymark::kernels
