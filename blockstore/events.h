@@ -95,7 +95,7 @@ inline constexpr std::int64_t kPaddingSlot = -1;  // writes no KV: no row
 
 // What a step is begun with. Borrows both arrays; they are only read during the call.
 struct StepBatch {
-  std::uint64_t step = 0;         // > every step begun before
+  std::uint64_t step = 0;         // > every step begun before, and below 2^64 - 1
   std::uint64_t version = 0;      // weights of the forward
   const Event* events = nullptr;  // applied in this order, before the claims
   std::size_t num_events = 0;

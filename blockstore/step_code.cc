@@ -17,8 +17,9 @@ std::string Message(const StepCode& code) {
     case StepRule::kNone:
       break;
     case StepRule::kStepNotIncreasing:
-      return absl::StrCat("batch.step must be greater than every step begun before; it is ",
-                          unsigned_value);
+      return absl::StrCat(
+          "batch.step must be greater than every step begun before, and below 2^64 - 1; it is ",
+          unsigned_value);
     case StepRule::kTooManyRows:
       return absl::StrCat("batch.num_slots must be at most max_step_rows; it is ", unsigned_value);
     case StepRule::kUnknownEvent:

@@ -11,7 +11,7 @@ namespace waymark {
 // Which rule of a step-path call was broken.
 enum class StepRule : std::uint8_t {
   kNone = 0,
-  kStepNotIncreasing,  // value: the step given
+  kStepNotIncreasing,  // value: the step given; 2^64 - 1 is none, either
   kTooManyRows,        // value: the rows given
   kUnknownEvent,       // index: the event; value: its type
   kBlockOutOfRange,    // index: the event; value: the block

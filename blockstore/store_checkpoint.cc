@@ -156,6 +156,7 @@ class StoreCheckpoint::Loader {
     if (reader_.Get<std::uint32_t>() != kMagic) return Broken("unknown magic");
     if (reader_.Get<std::uint32_t>() != impl_.page_tokens_) return Broken("other pages");
     impl_.last_ = reader_.Get<std::uint64_t>();
+    if (impl_.last_ == StoreCore::kNoStep) return Broken("its last step is none");
     impl_.base_->base = reader_.Get<std::uint64_t>();
     const auto runs = reader_.Get<std::uint32_t>();
     if (runs > StepBase::kMaxRuns) return Broken("too many versions");

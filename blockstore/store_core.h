@@ -68,10 +68,12 @@ struct StoreCore {
     return memory.data() + (std::size_t{page} * page_tokens + row) * row_bytes;
   }
 
-  // Progress that snapshots wait for: the oldest step in flight (all ones: none), page copies done.
+  // No step has this number, so that it can say that none is in flight.
+  static constexpr std::uint64_t kNoStep = ~std::uint64_t{0};
+  // Progress that snapshots wait for: the oldest step in flight (kNoStep: none), page copies done.
   // Sequentially consistent together with `waiters`: either the waiter sees the progress or the
   // progress sees the waiter.
-  std::atomic<std::uint64_t> oldest_in_flight{~std::uint64_t{0}};
+  std::atomic<std::uint64_t> oldest_in_flight{kNoStep};
   std::atomic<std::uint64_t> copies_done{0};
   // Whether every step <= upto has ended and so many copies are done. Any thread.
   [[nodiscard]] bool Reached(std::uint64_t upto, std::uint64_t copies) const {

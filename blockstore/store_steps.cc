@@ -84,7 +84,7 @@ StepCode RoutingStore::Impl::ValidateMoves(std::span<const Event> events) {
 }
 
 StepCode RoutingStore::Impl::Validate(const StepBatch& batch) {
-  if (batch.step <= last_) {
+  if (batch.step <= last_ || batch.step == StoreCore::kNoStep) {
     return {kInvalid, StepRule::kStepNotIncreasing, 0, static_cast<std::int64_t>(batch.step)};
   }
   if (batch.num_slots > options_.max_step_rows) {
@@ -486,7 +486,7 @@ void RoutingStore::Impl::Retire(StepRecord& record) {
   record.source = nullptr;
   free_records_.push_back(&record);
   // Steps begin in order, so the oldest in flight is the first that is left.
-  core_->oldest_in_flight.store(active_.empty() ? ~std::uint64_t{0} : active_.front()->step,
+  core_->oldest_in_flight.store(active_.empty() ? StoreCore::kNoStep : active_.front()->step,
                                 std::memory_order_seq_cst);
 }
 

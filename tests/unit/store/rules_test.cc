@@ -492,6 +492,15 @@ TEST(Audit, SecondSealsAreCompared) {
 
 // ---- bad input: nothing is done, and the error names argument, rule and value
 
+// It was begun like any other, and from then on no snapshot was ever ready: the largest number says
+// that no step is in flight.
+TEST(BadInput, TheLargestNumberIsNoStep) {
+  StoreDriver d;
+  d.Step(5, {Bind(3)}, d.Slots({3}, 0, 1), {10});
+  EXPECT_EQ(d.TryBegin(~std::uint64_t{0}, {}, {}).rule, StepRule::kStepNotIncreasing);
+  EXPECT_EQ(d.Read({3}, 0, 1), "10@5");
+}
+
 TEST(BadInput, NothingOfAnInvalidBatchIsDone) {
   StoreDriver d;
   d.Step(5, {Bind(3)}, d.Slots({3}, 0, 1), {10});
