@@ -192,6 +192,7 @@ absl::StatusOr<FlightInfo> DecodeInfo(std::span<const std::uint8_t> payload) {
     return absl::InvalidArgumentError("flight head: audit_threshold is not in [0, 1]");
   }
   if (info.key_seed == 0) return bad("key_seed", 0);
+  if (info.num_pages == 0) return bad("num_pages", 0);
   if (info.block_tokens <= 0 || info.block_tokens % info.shape.page_tokens != 0) {
     return bad("block_tokens", static_cast<std::uint64_t>(info.block_tokens));
   }

@@ -108,7 +108,8 @@ std::uint64_t RowsWrong(const StoreOptions& store, const Outcome& whole, const O
 
 // What the audit says of the flight without this Bind, beyond what it says of the whole flight.
 void NoteFindings(const Outcome& whole, const Outcome& without, RemovedBind& bind) {
-  for (const auto& [finding, window] : without.findings) {
+  for (const Outcome::Finding& found : without.findings) {
+    const AuditFinding& finding = found.finding;
     const bool known = std::any_of(
         whole.findings.begin(), whole.findings.end(), [&](const Outcome::Finding& other) {
           return other.finding.block == finding.block && other.finding.step == finding.step;
@@ -117,7 +118,7 @@ void NoteFindings(const Outcome& whole, const Outcome& without, RemovedBind& bin
     bind.indicted = true;
     if (finding.block != bind.block) continue;
     bind.block_named = true;
-    if (window.after < bind.step && bind.step <= window.by) bind.step_named = true;
+    if (found.window.after < bind.step && bind.step <= found.window.by) bind.step_named = true;
   }
 }
 
