@@ -1,0 +1,100 @@
+// Recorded flights (blockstore/flight_reader.h), and what is done with one that can be read: the
+// check, and the removal of its Binds.
+//
+// Checksums would hide everything behind them, so an input says in its first byte whether they are
+// made right again before it is read.
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include "blockstore/flight_check.h"
+#include "blockstore/flight_format.h"
+#include "blockstore/flight_reader.h"
+#include "tests/fuzz/fuzz_target.h"
+#include "tests/fuzz/small_store.h"
+
+namespace waymark::fuzz {
+namespace {
+
+constexpr char kAsItIs = 0;
+constexpr char kRightChecksums = 1;
+constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 20;  // of the replaying store
+
+// Sets the checksums of every record, and cuts one that goes on beyond the end.
+void MakeChecksumsRight(std::string& bytes) {
+  for (std::size_t at = sizeof flight::kMagic; at + sizeof(flight::Heading) <= bytes.size();) {
+    flight::Heading heading;
+    std::memcpy(&heading, bytes.data() + at, sizeof heading);
+    const auto* payload = reinterpret_cast<const std::uint8_t*>(bytes.data()) + at + sizeof heading;
+    const std::size_t left = bytes.size() - at - sizeof heading;
+    heading = flight::MakeHeading(static_cast<flight::Kind>(heading.kind), heading.flags,
+                                  {payload, std::min<std::size_t>(heading.size, left)});
+    std::memcpy(bytes.data() + at, &heading, sizeof heading);
+    at += sizeof heading + heading.size;
+  }
+}
+
+// Records up to the end or to the first that is damaged, and whether there was one.
+std::pair<std::uint64_t, bool> Count(FlightReader& reader) {
+  FlightRecord record;
+  for (;;) {
+    const absl::StatusOr<bool> more = reader.Next(record);
+    if (!more.ok()) return {reader.records(), false};
+    if (!*more) return {reader.records(), true};
+  }
+}
+
+}  // namespace
+
+void RunOne(std::span<const std::uint8_t> input) {
+  if (input.empty()) return;
+  std::string bytes(input.begin() + 1, input.end());
+  if (input[0] == kRightChecksums) MakeChecksumsRight(bytes);
+  absl::StatusOr<FlightReader> reader = FlightReader::FromBytes(std::move(bytes));
+  if (!reader.ok()) return;
+  const FlightInfo& info = reader->info();
+  Require(info.num_pages > 0 && info.block_tokens > 0 && info.key_seed > 0,
+          "a head says what it must");
+  const auto once = Count(*reader);
+  Require(reader->Rewind().ok() && Count(*reader) == once, "a flight reads the same twice");
+
+  CheckOptions check;
+  check.max_bytes = kMaxBytes;
+  const absl::StatusOr<FlightVerdict> verdict = CheckFlight(*reader, check);
+  if (verdict.ok()) {
+    Require(once.second && verdict->records == once.first, "what is judged was read to its end");
+    for (const ReadDifference& difference : verdict->differences)
+      Require(!difference.ToString().empty(), "a difference can be told");
+    for (const Indictment& indictment : verdict->indictments)
+      Require(!indictment.ToString().empty(), "an indictment can be told");
+    Require(
+        verdict->rows_right + verdict->rows_excused + verdict->rows_differing <= verdict->rows_read,
+        "a row is judged once");
+  }
+  RemovalOptions removals;
+  removals.max_bytes = kMaxBytes;
+  removals.max_removals = 4;
+  const absl::StatusOr<RemovalReport> report = SingleBindRemovals(*reader, removals);
+  Require(!report.ok() || report->tried <= 4, "no more removals than asked for");
+}
+
+std::vector<std::string> Corpus() {
+  std::vector<std::string> corpus;
+  for (const FlightRows rows : {FlightRows::kDigests, FlightRows::kIds}) {
+    for (const bool from_checkpoint : {false, true}) {
+      const std::string flight = SmallFlight(rows, from_checkpoint);
+      corpus.push_back(kRightChecksums + flight);
+      corpus.push_back(kAsItIs + flight);
+    }
+  }
+  // No number of pages: as many as there are blocks were made, whatever max_bytes said.
+  FlightInfo info = FlightInfo::Of(SmallOptions());
+  info.num_blocks = 1000;
+  info.block_tokens = info.shape.page_tokens = 4096;
+  info.num_pages = 0;
+  corpus.push_back(kAsItIs + flight::EncodeHead(info));
+  return corpus;
+}
+
+}  // namespace waymark::fuzz
