@@ -27,6 +27,8 @@ class RoutingBackend {
   [[nodiscard]] virtual Device device() const { return Device::Host(); }
   // Runs a sample of the large grids only.
   [[nodiscard]] virtual bool slow() const { return false; }
+  // Copies tensors to where they are used: spared what is sparse and huge.
+  [[nodiscard]] virtual bool copies() const { return !(device() == Device::Host()); }
 
   // RouteOnHost and RoutingKeysOnHost. Returns when the outputs are there.
   //
