@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
@@ -12,6 +13,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/isa.h"
@@ -348,33 +350,53 @@ TEST(RoutingIsa, EqualsThePlainFormForGroupsOfAnySize) {
   }
 }
 
-// Every pattern of 16 bits as a logit: conversions, sigmoid and exponential.
-TEST(RoutingIsa, EqualsThePlainFormForEveryLogitOf16Bits) {
+// Rows of 32 logits, all of which are selected, so that every weight is seen.
+void CheckWeights(RoutingMethod method, DType type, const void* logits, std::int64_t num_logits) {
   constexpr std::int32_t kExperts = 32;
-  for (const DType type : {DType::kBfloat16, DType::kFloat16}) {
-    for (std::int32_t method = 0; method < kNumRoutingMethods; ++method) {
-      Case c;
-      c.config.method = static_cast<RoutingMethod>(method);
-      c.config.top_k = c.config.method == RoutingMethod::kLlama4 ? 1 : kExperts;
-      c.experts = kExperts;
-      c.rows = 65536 / kExperts;
-      std::vector<std::uint16_t> logits(65536);
-      std::iota(logits.begin(), logits.end(), std::uint16_t{0});
-      std::vector<std::uint32_t> ids[2], weights[2];
-      for (const Isa isa : SupportedIsas()) {
-        const std::size_t at = isa == Isa::kPortable ? 0 : 1;
-        ids[at].assign(65536, 0);
-        weights[at].assign(65536, 0);
-        RoutingTensors tensors;
-        tensors.logits = Tensor::Matrix(logits.data(), type, c.rows, kExperts);
-        tensors.topk_ids = Tensor::Matrix(ids[at].data(), DType::kInt32, c.rows, c.config.top_k);
-        tensors.topk_weights =
-            Tensor::Matrix(weights[at].data(), DType::kFloat32, c.rows, c.config.top_k);
-        ASSERT_TRUE(RouteOnHost(c.config, tensors, isa).ok());
-        if (at == 0) continue;
-        EXPECT_EQ(ids[0], ids[1]) << Describe(c) << " on " << IsaName(isa);
-        EXPECT_EQ(weights[0], weights[1]) << Describe(c) << " on " << IsaName(isa);
-      }
+  RoutingConfig config;
+  config.method = method;
+  config.top_k = method == RoutingMethod::kLlama4 ? 1 : kExperts;
+  const std::int64_t rows = num_logits / kExperts;
+  const auto route = [&](Isa isa) {
+    std::pair<std::vector<std::uint32_t>, std::vector<std::uint32_t>> out;
+    out.first.resize(static_cast<std::size_t>(num_logits));
+    out.second.resize(static_cast<std::size_t>(num_logits));
+    RoutingTensors tensors;
+    tensors.logits = Tensor::Matrix(logits, type, rows, kExperts);
+    tensors.topk_ids = Tensor::Matrix(out.first.data(), DType::kInt32, rows, config.top_k);
+    tensors.topk_weights = Tensor::Matrix(out.second.data(), DType::kFloat32, rows, config.top_k);
+    EXPECT_TRUE(RouteOnHost(config, tensors, isa).ok());
+    return out;
+  };
+  const auto expected = route(Isa::kPortable);
+  for (const Isa isa : SupportedIsas()) {
+    EXPECT_TRUE(route(isa) == expected)
+        << RoutingMethodName(method) << " of " << DTypeName(type) << " on " << IsaName(isa);
+  }
+}
+
+// Every pattern of 16 bits as a logit: conversions and functions.
+TEST(RoutingIsa, EqualsThePlainFormForEveryLogitOf16Bits) {
+  std::vector<std::uint16_t> logits(65536);
+  std::iota(logits.begin(), logits.end(), std::uint16_t{0});
+  for (std::int32_t method = 0; method < kNumRoutingMethods; ++method) {
+    for (const DType type : {DType::kBfloat16, DType::kFloat16}) {
+      CheckWeights(static_cast<RoutingMethod>(method), type, logits.data(), 65536);
+    }
+  }
+}
+
+// Enough logits that a coefficient of the exponential that is off by one bit is seen.
+TEST(RoutingIsa, EqualsThePlainFormForAMillionLogits) {
+  std::mt19937_64 random(Seed());
+  std::vector<float> logits(std::size_t{1} << 20);
+  for (const float width : {1.0f, 30.0f}) {
+    std::uniform_real_distribution<float> uniform(-width, width);
+    for (auto& x : logits)
+      x = uniform(random);
+    for (const RoutingMethod method :
+         {RoutingMethod::kSigmoid, RoutingMethod::kRenormalize, RoutingMethod::kDefault}) {
+      CheckWeights(method, DType::kFloat32, logits.data(), std::int64_t{1} << 20);
     }
   }
 }
