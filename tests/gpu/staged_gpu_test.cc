@@ -1,0 +1,146 @@
+// The staged transport keeps the contract of transports over a CUDA device; and what a device alone
+// can show: a graph that was captured once and replayed at several sizes.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "plugin/cuda_device.h"
+#include "plugin/staged_transport.h"
+#include "tests/contract/allocation_contract.h"
+#include "tests/contract/buffer_contract.h"
+#include "tests/contract/capture_contract.h"
+#include "tests/contract/hand_over_contract.h"
+#include "tests/contract/packed_ids_contract.h"
+#include "tests/contract/step_contract.h"
+
+namespace waymark {
+namespace {
+
+const std::shared_ptr<CudaDevice>& TheDevice() {
+  static const std::shared_ptr<CudaDevice> device = CudaDevice::Create(0).value();
+  return device;
+}
+
+struct CudaTraits {
+  static TransportFactory Factory() { return StagedTransport::Factory({TheDevice()}); }
+  // Copies of pageable memory are staged before the call returns, in stream order.
+  static void Write(const CaptureView& view, std::int32_t layer, std::int32_t first_row,
+                    const std::int16_t* ids, std::int32_t rows) {
+    if (rows == 0) return;
+    const std::ptrdiff_t row = view.top_k;
+    EXPECT_EQ(cudaMemcpyAsync(view.layer(layer) + first_row * row, ids,
+                              static_cast<std::size_t>(rows * row) * sizeof(std::int16_t),
+                              cudaMemcpyHostToDevice, nullptr),
+              cudaSuccess);
+  }
+  // Managed: SubmitIds reads it on the host, HandOver on the device.
+  class Array {
+   public:
+    explicit Array(const std::vector<std::uint8_t>& bytes) {
+      EXPECT_EQ(cudaMallocManaged(&memory_, bytes.size() + 1), cudaSuccess);
+      if (!bytes.empty()) std::memcpy(memory_, bytes.data(), bytes.size());
+    }
+    ~Array() { (void)cudaFree(memory_); }  // waits for the device
+    Array(const Array&) = delete;
+    Array& operator=(const Array&) = delete;
+    [[nodiscard]] const void* data() const { return memory_; }
+
+   private:
+    void* memory_ = nullptr;
+  };
+};
+
+INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, AllocationContract, CudaTraits);
+INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, BufferContract, CudaTraits);
+INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, CaptureContract, CudaTraits);
+INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, HandOverContract, CudaTraits);
+INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, PackedIdsContract, CudaTraits);
+INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, StepContract, CudaTraits);
+
+// As CudaTraits, with one view.
+struct GraphTraits {
+  static TransportFactory Factory() { return StagedTransport::Factory({TheDevice(), true}); }
+  static void Write(const CaptureView& view, std::int32_t layer, std::int32_t first_row,
+                    const std::int16_t* ids, std::int32_t rows) {
+    CudaTraits::Write(view, layer, first_row, ids, rows);
+  }
+};
+using GraphEngine = ContractEngine<GraphTraits>;
+
+// A graph of 512 rows hands every layer over from buffers of its own, whose content changes; the
+// steps that replay it have other numbers of rows, and one of them is cancelled. An eager step
+// follows in which a layer is silent.
+TEST(StagedOnCuda, AGraphIsCapturedOnceAndReplayedAtEverySize) {
+  constexpr std::int32_t kRows = 512;
+  constexpr std::int32_t kLayers = GraphEngine::kLayers;
+  constexpr std::int32_t kTopK = GraphEngine::kTopK;
+  GraphEngine engine({.max_rows = kRows, .source = LayerSource::kHandsOver});
+  CaptureSession& session = *engine.session;
+  constexpr std::size_t kLayerIds = std::size_t{kRows} * kTopK;
+  void* memory = nullptr;
+  ASSERT_EQ(cudaMalloc(&memory, kLayers * kLayerIds * sizeof(std::int16_t)), cudaSuccess);
+  auto* const ids = static_cast<std::int16_t*>(memory);
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  session.SetStream(stream);
+
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+  for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+    const IdsTensor tensor =
+        IdsTensor::Contiguous(ids + layer * kLayerIds, IdType::kInt16, kRows, kTopK);
+    ASSERT_TRUE(session.HandOver(session.scratch_view(), layer, tensor).ok());
+  }
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  cudaGraphExec_t replay = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
+  ASSERT_TRUE(session.status().ok()) << session.status();
+
+  const auto forward = [&](std::uint64_t step) {
+    const std::vector<std::int16_t> host = engine.Ids(step, kRows);
+    ASSERT_EQ(cudaMemcpyAsync(ids, host.data(), host.size() * sizeof(std::int16_t),
+                              cudaMemcpyHostToDevice, stream),
+              cudaSuccess);
+    ASSERT_EQ(cudaGraphLaunch(replay, stream), cudaSuccess);
+  };
+  std::uint64_t step = 0;
+  for (const std::int32_t rows : {512, 300, 1, 7, 400}) {
+    ASSERT_TRUE(engine.Begin(++step, rows, kRows).ok());
+    forward(step);
+    ASSERT_TRUE(session.Submit(StepId(step)).ok());
+    engine.ExpectRows(step, rows);
+    engine.SettleAndAwaitBuffers();
+  }
+  ASSERT_TRUE(engine.Begin(++step, 300, kRows).ok());
+  forward(step);
+  ASSERT_TRUE(session.Cancel(StepId(step)).ok());
+
+  ASSERT_TRUE(engine.Begin(++step, 400).ok());
+  const std::vector<std::int16_t> host = engine.Ids(step, 400);
+  ASSERT_EQ(cudaMemcpyAsync(ids, host.data(), host.size() * sizeof(std::int16_t),
+                            cudaMemcpyHostToDevice, stream),
+            cudaSuccess);
+  for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+    if (layer == 1) continue;
+    const IdsTensor tensor =
+        IdsTensor::Contiguous(ids + std::size_t{400} * kTopK * static_cast<std::size_t>(layer),
+                              IdType::kInt16, 400, kTopK);
+    ASSERT_TRUE(session.HandOver(StepId(step), layer, tensor).ok());
+  }
+  ASSERT_TRUE(session.Submit(StepId(step)).ok());
+  engine.ExpectMissing(step, 400, Reason::kNotCaptured);
+  engine.SettleAndAwaitBuffers();
+
+  (void)cudaGraphExecDestroy(replay);
+  (void)cudaGraphDestroy(graph);
+  (void)cudaStreamDestroy(stream);
+  (void)cudaFree(memory);
+}
+
+}  // namespace
+}  // namespace waymark
