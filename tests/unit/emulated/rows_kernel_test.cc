@@ -1,0 +1,156 @@
+// The source of the kernels of pack_cuda.h, run on the host by emulated blocks; and what they
+// reckon with.
+#include <gtest/gtest.h>
+
+#include "kernels/capture_kernel.h"
+#include "kernels/gather_kernel.h"
+#include "kernels/pack_kernel.h"
+#include "tests/support/emulated_block.h"
+#include "tests/unit/kernels/rows_backend.h"
+
+namespace waymark::kernels {
+namespace {
+
+class EmulatedRowsBackend final : public RowsBackend {
+ public:
+  [[nodiscard]] std::string name() const override { return "emulated"; }
+  std::uint8_t* Bring(std::uint8_t* host, std::size_t /*bytes*/) override { return host; }
+  void TakeBack() override {}
+
+  int CaptureIds(const IdsView& ids, std::int64_t rows, std::int32_t top_k, std::int16_t* view,
+                 std::mt19937_64& random) override {
+    if (!device::CheckCapture(ids, rows, top_k, view)) return 1;
+    const device::CapturePlan plan = device::PlanCapture(ids, rows, top_k, view);
+    device::VisitCapture(plan, [&]<class Source, bool kVectors>() {
+      RunBlocks(plan.blocks, device::kThreads, 0, random,
+                [&](const EmulatedBlock& block, std::uint8_t* /*shared*/) {
+                  device::CaptureTile<Source, kVectors>(block, plan);
+                });
+    });
+    return 0;
+  }
+  int PoisonRows(std::int16_t* data, std::ptrdiff_t layer_stride, std::int32_t num_layers,
+                 std::int32_t top_k, std::int64_t rows, std::mt19937_64& random) override {
+    return PackRows(device::PoisonOnly(data, layer_stride, num_layers, top_k, rows), random);
+  }
+  int PackRows(const CudaPack& pack, std::mt19937_64& random) override {
+    if (!device::CheckPack(pack)) return 1;
+    const device::PackPlan plan = device::PlanPack(pack);
+    device::VisitPack(plan, [&]<class Source, class Packed, int kTopK>() {
+      RunBlocks(plan.blocks, device::kThreads, plan.shared_bytes, random,
+                [&](const EmulatedBlock& block, std::uint8_t* shared) {
+                  device::PackTile<Source, Packed, kTopK>(block, plan, shared);
+                });
+    });
+    return 0;
+  }
+  int GatherRows(const CudaGather& gather, std::mt19937_64& random) override {
+    if (!device::CheckGather(gather)) return 1;
+    const device::GatherPlan plan = device::PlanGather(gather);
+    device::VisitGather(plan, [&]<class Packed, class Out>() {
+      RunBlocks(plan.blocks, device::kThreads, plan.shared_bytes, random,
+                [&](const EmulatedBlock& block, std::uint8_t* shared) {
+                  device::GatherTile<Packed, Out>(block, plan, shared);
+                });
+    });
+    return 0;
+  }
+};
+
+// What every device gives a block without being asked.
+constexpr unsigned kSharedBytes = 48 * 1024;
+
+TEST(TileShape, ChunksFitAndCoverAllLayers) {
+  for (std::int32_t layers = 1; layers <= 600; layers += layers < 130 ? 1 : 47) {
+    for (std::int32_t top_k = 1; top_k <= device::kMaxTopK; top_k += top_k < 70 ? 1 : 31) {
+      for (const std::int32_t experts : {256, 65535}) {
+        const RowShape shape{layers, top_k, experts};
+        const auto tile = device::TileShape::Of(shape);
+        SCOPED_TRACE(std::to_string(layers) + " " + std::to_string(top_k));
+        ASSERT_GE(tile.chunk_layers, 1u);
+        ASSERT_EQ(tile.pitch % 32, 16u);  // odd: rows do not begin in the same bank
+        ASSERT_LE(tile.pitch, device::kMaxPitch);
+        // A segment of a row with whatever it is misaligned by.
+        ASSERT_LE(tile.chunk_layers * tile.top_k * tile.id_bytes + 15, tile.pitch);
+        unsigned covered = 0;
+        while (covered < tile.num_layers)
+          covered += tile.ChunkAt(covered);
+        ASSERT_EQ(covered, tile.num_layers);
+        CudaPack pack;
+        pack.shape = shape;
+        ASSERT_LE(device::PlanPack(pack).shared_bytes, kSharedBytes);
+      }
+    }
+  }
+}
+
+TEST(TileShape, ModelsOfTheBudgetsTakeOneChunk) {
+  EXPECT_EQ(device::TileShape::Of({58, 8, 256}).chunk_layers, 58u);
+  EXPECT_EQ(device::TileShape::Of({92, 8, 384}).chunk_layers, 92u);
+}
+
+TEST(Divider, IsExactWherePromised) {
+  for (std::uint32_t divisor = 1; divisor <= static_cast<std::uint32_t>(device::kMaxTopK);
+       ++divisor) {
+    const auto by = device::Divider::Of(divisor);
+    const std::uint32_t most = std::max(2100u, device::kCaptureRows * divisor);
+    for (std::uint32_t n = 0; n < most; ++n)
+      ASSERT_EQ(by.Quotient(n), n / divisor) << n << " / " << divisor;
+  }
+  for (const std::uint32_t divisor : {1u, 2u, 3u, 7u, 8u, 65535u}) {
+    const std::uint32_t last = static_cast<std::uint32_t>((std::uint64_t{1} << 32) / divisor - 1);
+    for (std::uint32_t n = last; n > last - 100 && n > 0; --n)
+      ASSERT_EQ(device::Divider::Of(divisor).Quotient(n), n / divisor) << n << " / " << divisor;
+  }
+}
+
+// One launch whatever is to be done, and as many blocks as there are tiles of rows.
+TEST(PackPlan, HasABlockForEachTileOfRows) {
+  CudaPack pack;
+  pack.shape = {58, 8, 256};
+  const auto blocks = [&](std::int64_t first, std::int64_t rows, std::int64_t written) {
+    pack.first_row = first;
+    pack.rows = rows;
+    pack.written_rows = written;
+    return device::PlanPack(pack).blocks;
+  };
+  EXPECT_EQ(blocks(0, 0, 0), 0u);
+  EXPECT_EQ(blocks(100, 0, 0), 0u);
+  EXPECT_EQ(blocks(0, 1, 0), 1u);
+  EXPECT_EQ(blocks(0, 16, 17), 2u);
+  EXPECT_EQ(blocks(15, 2, 0), 2u);
+  EXPECT_EQ(blocks(100, 28, 0), 2u);
+  EXPECT_EQ(blocks(100, 0, 4096), 256u);
+  EXPECT_EQ(blocks(std::int64_t{1} << 34, 16, 0), 1u);
+}
+
+TEST(PackPlan, TakesVectorsWhereTheViewAllowsThem) {
+  alignas(16) static std::uint8_t memory[256];
+  CudaPack pack;
+  pack.shape = {2, 8, 256};
+  pack.ids = IdsView::LayerMajor(memory, IdKind::kInt16, 4, pack.shape);
+  pack.packed = memory;
+  EXPECT_EQ(device::PlanPack(pack).vector_k, 8);
+  EXPECT_TRUE(device::PlanPack(pack).runs);
+  pack.packed = memory + 4;
+  EXPECT_EQ(device::PlanPack(pack).vector_k, 0);
+  pack.packed = memory + 8;
+  pack.ids.data = memory + 8;
+  EXPECT_EQ(device::PlanPack(pack).vector_k, 0);
+  pack.ids.data = memory;
+  pack.ids.row_stride += 2;
+  EXPECT_EQ(device::PlanPack(pack).vector_k, 0);
+  EXPECT_FALSE(device::PlanPack(pack).runs);
+  EXPECT_TRUE(device::PlanPack(pack).aligned);
+  pack.ids.row_stride += 1;
+  EXPECT_FALSE(device::PlanPack(pack).aligned);
+}
+
+}  // namespace
+
+RowsBackend* TheRowsBackend(std::string* /*why_none*/) {
+  static EmulatedRowsBackend backend;
+  return &backend;
+}
+
+}  // namespace waymark::kernels

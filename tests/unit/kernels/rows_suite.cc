@@ -1,0 +1,762 @@
+// What every implementation of pack_cuda.h must do: the same as the host forms, bit for bit, and
+// nothing beside it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "kernels/capture_ids.h"
+#include "tests/unit/kernels/guarded_buffer.h"
+#include "tests/unit/kernels/rows_backend.h"
+
+namespace waymark::kernels {
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+// How many random calls of each kind a test makes: WAYMARK_ROUNDS, or this.
+int Rounds(int usual) {
+  const char* given = std::getenv("WAYMARK_ROUNDS");
+  return given != nullptr ? std::atoi(given) : usual;
+}
+
+// Host memory that a call reads or writes, with bytes before and, where the place allows, behind it
+// that nobody may write. It begins at a multiple of 16, or, if it is `tight`, ends where readable
+// memory ends.
+class Memory {
+ public:
+  Memory(std::size_t bytes, std::size_t alignment, bool tight, std::mt19937_64& random)
+      : bytes_(bytes), buffer_(kBefore + RoundUp(bytes, tight ? alignment : 16)) {
+    for (std::size_t i = 0; i < buffer_.size(); ++i)
+      buffer_.data()[i] = static_cast<std::uint8_t>(random());
+  }
+  [[nodiscard]] std::uint8_t* data() const { return buffer_.data() + kBefore; }
+  [[nodiscard]] std::size_t size() const { return bytes_; }
+  // With what surrounds it: data() is at kBefore.
+  [[nodiscard]] Bytes All() const { return {buffer_.data(), buffer_.data() + buffer_.size()}; }
+  [[nodiscard]] std::uint8_t* BringTo(RowsBackend& backend) const {
+    return backend.Bring(buffer_.data(), buffer_.size()) + kBefore;
+  }
+  static constexpr std::size_t kBefore = 64;
+
+ private:
+  static std::size_t RoundUp(std::size_t bytes, std::size_t to) {
+    return (bytes + to - 1) / to * to;
+  }
+
+  std::size_t bytes_;
+  GuardedBuffer buffer_;
+};
+
+void StoreId(std::uint8_t* address, IdKind kind, std::int64_t id) {
+  std::memcpy(address, &id, IdKindBytes(kind));  // little-endian
+}
+
+// The places of a strided array [rows][layers][k], and how many bytes it takes.
+struct Places {
+  std::ptrdiff_t row_stride = 0;
+  std::ptrdiff_t layer_stride = 0;
+  std::ptrdiff_t k_stride = 0;
+  std::ptrdiff_t first = 0;  // of (0, 0, 0)
+  std::ptrdiff_t bytes = 0;
+
+  [[nodiscard]] std::ptrdiff_t At(std::int64_t row, std::int64_t layer, std::int64_t k) const {
+    return first + row * row_stride + layer * layer_stride + k * k_stride;
+  }
+};
+
+// Axes in any order, gaps after each, rows and layers forwards or backwards. `unit`: what strides
+// are multiples of.
+Places RandomPlaces(std::int64_t rows, std::int64_t layers, std::int64_t top_k, std::ptrdiff_t id,
+                    std::ptrdiff_t unit, std::mt19937_64& random) {
+  Places places;
+  std::array<std::pair<std::int64_t, std::ptrdiff_t*>, 3> axes = {
+      {{rows, &places.row_stride}, {layers, &places.layer_stride}, {top_k, &places.k_stride}}};
+  // The last axis is the fastest one; mostly that is k.
+  switch (random() % 8) {
+    case 0:
+      std::shuffle(axes.begin(), axes.end(), random);
+      break;
+    case 1:
+    case 2:
+      break;  // token-major
+    default:
+      std::swap(axes[0], axes[1]);  // layer-major
+      break;
+  }
+  const bool gaps = random() % 3 == 0;
+  std::ptrdiff_t step = (id + unit - 1) / unit * unit;
+  for (std::size_t i = 3; i-- > 0;) {
+    *axes[i].second = step;
+    step *= std::max<std::int64_t>(axes[i].first, 1);
+    if (gaps) step += unit * static_cast<std::ptrdiff_t>(random() % 5);
+  }
+  for (auto& [count, stride] : axes) {
+    if (random() % 8 == 0 && count > 0) {
+      places.first += *stride * (count - 1);
+      *stride = -*stride;
+    }
+  }
+  places.bytes = step;
+  return places;
+}
+
+// Distinct ids of a layer, the ends of the range often.
+void RandomLayer(std::int32_t top_k, std::int64_t end, std::mt19937_64& random,
+                 std::vector<std::int64_t>& ids) {
+  ids.clear();
+  while (static_cast<std::int32_t>(ids.size()) < top_k) {
+    auto id = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(end));
+    if (random() % 8 == 0) id = random() % 2 == 0 ? 0 : end - 1;
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  }
+}
+
+std::int64_t FaultyId(IdKind kind, std::int32_t num_experts, std::mt19937_64& random) {
+  const std::int64_t e = num_experts;
+  const std::int64_t choices[] = {-1,
+                                  -1,
+                                  -2,
+                                  -256,
+                                  -65536,
+                                  e,
+                                  e + 1,
+                                  e + 255,
+                                  e + 65535,
+                                  e + 65536,
+                                  65535,
+                                  INT32_MIN,
+                                  INT64_MIN,
+                                  std::int64_t{1} << 32,
+                                  (std::int64_t{1} << 32) - 1};
+  const std::int64_t id = choices[random() % std::size(choices)];
+  switch (kind) {
+    case IdKind::kInt16:
+      return static_cast<std::int16_t>(id) == id ? id : -1;
+    case IdKind::kInt32:
+      return static_cast<std::int32_t>(id) == id ? id : -1;
+    default:
+      return id;
+  }
+}
+
+IdKind SignedKind(std::mt19937_64& random) {
+  constexpr IdKind kKinds[] = {IdKind::kInt16, IdKind::kInt16, IdKind::kInt32, IdKind::kInt64};
+  return kKinds[random() % std::size(kKinds)];
+}
+
+// Packs what the case describes, and compares all memory with what the host forms make of it.
+struct PackCase {
+  RowShape shape;
+  IdKind kind = IdKind::kInt16;
+  std::int64_t view_rows = 0;
+  std::int64_t first_row = 0;
+  std::int64_t rows = 0;
+  std::int64_t written_rows = 0;
+  double faults = 0.0;        // of rows with any
+  bool silent_layer = false;  // one layer of every row
+  bool counts = true;
+  bool tight = false;
+  bool odd = false;  // ids at any address
+  std::optional<Places> places;
+
+  [[nodiscard]] std::string Text() const {
+    std::ostringstream text;
+    text << "L " << shape.num_layers << ", K " << shape.top_k << ", E " << shape.num_experts
+         << ", kind " << static_cast<int>(kind) << ", view of " << view_rows << ", rows "
+         << first_row << " + " << rows << ", written " << written_rows << ", tight " << tight
+         << ", odd " << odd;
+    return text.str();
+  }
+};
+
+void ExpectPacked(RowsBackend& backend, const PackCase& c, std::mt19937_64& random) {
+  SCOPED_TRACE(c.Text());
+  const auto id_bytes = static_cast<std::ptrdiff_t>(IdKindBytes(c.kind));
+  const std::ptrdiff_t unit = c.odd ? 1 : id_bytes;
+  const Places places = c.places.value_or(
+      RandomPlaces(c.view_rows, c.shape.num_layers, c.shape.top_k, id_bytes, unit, random));
+  const Memory view(static_cast<std::size_t>(places.bytes), static_cast<std::size_t>(unit), c.tight,
+                    random);
+  std::vector<std::int64_t> layer_ids;
+  const std::int64_t end =
+      c.kind == IdKind::kInt16 ? std::min(c.shape.num_experts, 32768) : c.shape.num_experts;
+  const auto silent_layer =
+      static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(c.shape.num_layers));
+  for (std::int64_t row = 0; row < c.view_rows; ++row) {
+    const bool faulty = std::bernoulli_distribution(c.faults)(random);
+    for (std::int32_t layer = 0; layer < c.shape.num_layers; ++layer) {
+      RandomLayer(c.shape.top_k, end, random, layer_ids);
+      if (faulty && random() % static_cast<std::uint64_t>(c.shape.num_layers) < 2) {
+        auto& one = layer_ids[random() % layer_ids.size()];
+        switch (random() % 3) {
+          case 0:
+            one = FaultyId(c.kind, c.shape.num_experts, random);
+            break;
+          case 1:
+            one = layer_ids[random() % layer_ids.size()];  // itself: no fault
+            break;
+          default:
+            std::fill(layer_ids.begin(), layer_ids.end(), -1);
+            break;
+        }
+      }
+      if (c.silent_layer && layer == silent_layer) {
+        std::fill(layer_ids.begin(), layer_ids.end(), -1);
+      }
+      for (std::int32_t k = 0; k < c.shape.top_k; ++k) {
+        StoreId(view.data() + places.At(row, layer, k), c.kind,
+                layer_ids[static_cast<std::size_t>(k)]);
+      }
+    }
+  }
+  const auto rows = static_cast<std::size_t>(c.rows);
+  const auto layers = static_cast<std::size_t>(c.shape.num_layers);
+  const Memory packed(rows * c.shape.row_bytes(), c.shape.id_bytes(), c.tight, random);
+  const Memory verdicts(rows, 1, c.tight, random);
+  const Memory silent(layers * sizeof(std::uint32_t), sizeof(std::uint32_t), c.tight, random);
+  const Memory invalid(layers * sizeof(std::uint32_t), sizeof(std::uint32_t), c.tight, random);
+
+  // What must come of it.
+  Bytes view_after = view.All();
+  Bytes packed_after = packed.All();
+  Bytes verdicts_after = verdicts.All();
+  Bytes silent_after = silent.All();
+  Bytes invalid_after = invalid.All();
+  {
+    const IdsView ids{view.data() + places.first, c.kind, places.row_stride, places.layer_stride,
+                      places.k_stride};
+    std::vector<std::uint8_t*> destinations;
+    for (std::size_t row = 0; row < rows; ++row) {
+      destinations.push_back(packed_after.data() + Memory::kBefore + row * c.shape.row_bytes());
+    }
+    std::vector<RowVerdict> expected(rows);
+    std::vector<std::uint64_t> expected_silent(layers);
+    std::vector<std::uint64_t> expected_invalid(layers);
+    PackRows(c.shape, ids.From(c.first_row), destinations, expected, nullptr,
+             {expected_silent.data(), expected_invalid.data()});
+    for (std::size_t row = 0; row < rows; ++row)
+      verdicts_after[Memory::kBefore + row] = static_cast<std::uint8_t>(expected[row]);
+    const auto add = [](Bytes& bytes, const std::vector<std::uint64_t>& counts) {
+      std::uint8_t* const at = bytes.data() + Memory::kBefore;
+      for (std::size_t i = 0; i < counts.size(); ++i) {
+        std::uint32_t count;
+        std::memcpy(&count, at + i * sizeof(count), sizeof(count));
+        count += static_cast<std::uint32_t>(counts[i]);
+        std::memcpy(at + i * sizeof(count), &count, sizeof(count));
+      }
+    };
+    if (c.counts) {
+      add(silent_after, expected_silent);
+      add(invalid_after, expected_invalid);
+    }
+    for (std::int64_t row = 0; row < c.written_rows; ++row) {
+      for (std::int32_t layer = 0; layer < c.shape.num_layers; ++layer) {
+        for (std::int32_t k = 0; k < c.shape.top_k; ++k) {
+          StoreId(view_after.data() + Memory::kBefore + places.At(row, layer, k), c.kind, -1);
+        }
+      }
+    }
+  }
+
+  CudaPack pack;
+  pack.shape = c.shape;
+  pack.ids = {view.BringTo(backend) + places.first, c.kind, places.row_stride, places.layer_stride,
+              places.k_stride};
+  pack.first_row = c.first_row;
+  pack.rows = c.rows;
+  pack.written_rows = c.written_rows;
+  pack.packed = packed.BringTo(backend);
+  pack.verdicts = reinterpret_cast<RowVerdict*>(verdicts.BringTo(backend));
+  auto* const silent_there = reinterpret_cast<std::uint32_t*>(silent.BringTo(backend));
+  auto* const invalid_there = reinterpret_cast<std::uint32_t*>(invalid.BringTo(backend));
+  if (c.counts) {
+    pack.silent = silent_there;
+    pack.invalid = invalid_there;
+  }
+  ASSERT_EQ(backend.PackRows(pack, random), 0);
+  backend.TakeBack();
+
+  EXPECT_EQ(verdicts.All(), verdicts_after);
+  EXPECT_EQ(silent.All(), silent_after);
+  EXPECT_EQ(invalid.All(), invalid_after);
+  EXPECT_TRUE(view.All() == view_after) << "the view";
+  // The bytes of a row with a fault may be any.
+  Bytes got = packed.All();
+  for (std::size_t row = 0; row < rows; ++row) {
+    if (verdicts_after[Memory::kBefore + row] == 0) continue;
+    const auto at = static_cast<std::ptrdiff_t>(Memory::kBefore + row * c.shape.row_bytes());
+    std::copy_n(packed_after.begin() + at, c.shape.row_bytes(), got.begin() + at);
+  }
+  const auto [differ, expected] = std::mismatch(got.begin(), got.end(), packed_after.begin());
+  EXPECT_TRUE(differ == got.end())
+      << "packed byte " << differ - got.begin() - static_cast<std::ptrdiff_t>(Memory::kBefore);
+}
+
+RowShape RandomShape(std::mt19937_64& random) {
+  constexpr std::int32_t kExperts[] = {1,   2,   8,   60,  64,   128,   200,
+                                       255, 256, 257, 384, 4096, 32768, 65535};
+  RowShape shape;
+  shape.num_experts = kExperts[random() % std::size(kExperts)];
+  const std::int32_t most = std::min(shape.num_experts, 40);
+  shape.top_k = 1 + static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(most));
+  constexpr std::int32_t kUsual[] = {4, 6, 8, 10};
+  if (random() % 2 == 0) shape.top_k = std::min(most, kUsual[random() % std::size(kUsual)]);
+  shape.num_layers = 1 + static_cast<std::int32_t>(random() % (random() % 4 == 0 ? 100 : 20));
+  return shape;
+}
+
+class RowsSuite : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string why;
+    backend_ = TheRowsBackend(&why);
+    if (backend_ == nullptr) GTEST_SKIP() << why;
+    const char* given = std::getenv("WAYMARK_SEED");
+    const std::uint64_t seed =
+        given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
+    std::cout << "WAYMARK_SEED=" << seed << "\n";
+    random_.seed(seed);
+  }
+
+  std::uint64_t Random(std::uint64_t end) { return random_() % end; }
+
+  RowsBackend* backend_ = nullptr;
+  std::mt19937_64 random_;
+};
+
+// ---- pack
+
+TEST_F(RowsSuite, PacksAsTheHostDoes) {
+  for (int round = 0; round < Rounds(400); ++round) {
+    SCOPED_TRACE("round " + std::to_string(round));
+    PackCase c;
+    c.shape = RandomShape(random_);
+    c.kind = SignedKind(random_);
+    c.view_rows = static_cast<std::int64_t>(Random(Random(4) == 0 ? 120 : 40));
+    c.first_row = static_cast<std::int64_t>(Random(static_cast<std::uint64_t>(c.view_rows) + 1));
+    if (Random(2) == 0) c.first_row = 0;
+    c.rows = static_cast<std::int64_t>(
+        Random(static_cast<std::uint64_t>(c.view_rows - c.first_row) + 1));
+    if (Random(2) == 0) c.rows = c.view_rows - c.first_row;
+    if (c.kind == IdKind::kInt16) {
+      c.written_rows =
+          static_cast<std::int64_t>(Random(static_cast<std::uint64_t>(c.view_rows) + 1));
+      if (Random(2) == 0) c.written_rows = c.view_rows;
+    }
+    c.faults = Random(3) == 0 ? 0.0 : 0.3;
+    c.silent_layer = Random(10) == 0;
+    c.counts = Random(5) != 0;
+    c.tight = Random(2) == 0;
+    c.odd = Random(6) == 0;
+    ExpectPacked(*backend_, c, random_);
+    if (HasFatalFailure() || HasNonfatalFailure()) return;
+  }
+}
+
+// Rows that are longer than a tile, and layers that are more than a chunk.
+TEST_F(RowsSuite, PacksLongRowsInChunks) {
+  for (const RowShape shape :
+       {RowShape{256, 64, 65535}, RowShape{300, 8, 256}, RowShape{600, 1, 256},
+        RowShape{92, 22, 512}, RowShape{3, 1000, 4096}, RowShape{127, 8, 384},
+        RowShape{253, 8, 256}}) {
+    for (const IdKind kind : {IdKind::kInt16, IdKind::kInt32, IdKind::kInt64}) {
+      PackCase c;
+      c.shape = shape;
+      c.kind = kind;
+      c.view_rows = 19;
+      c.first_row = 1;
+      c.rows = 17;
+      c.written_rows = kind == IdKind::kInt16 ? 19 : 0;
+      c.faults = 0.3;
+      ExpectPacked(*backend_, c, random_);
+      if (HasFatalFailure() || HasNonfatalFailure()) return;
+    }
+  }
+}
+
+// Every type of ids, packed type and number of ids that vectors are compiled for, and some that
+// they are not; rows side by side in a layer, and layers side by side in a row.
+TEST_F(RowsSuite, PacksEveryWidth) {
+  for (const IdKind kind : {IdKind::kInt16, IdKind::kInt32, IdKind::kInt64}) {
+    for (const std::int32_t num_experts : {255, 256, 257, 65535}) {
+      for (const std::int32_t top_k : {1, 2, 4, 6, 8, 10, 12, 16, 22}) {
+        for (const bool layer_major : {false, true}) {
+          PackCase c;
+          c.shape = {70, top_k, num_experts};
+          c.kind = kind;
+          c.view_rows = 37;
+          c.first_row = 3;
+          c.rows = 33;
+          c.written_rows = kind == IdKind::kInt16 ? 37 : 0;
+          c.faults = 0.5;
+          const IdsView view = layer_major
+                                   ? IdsView::LayerMajor(nullptr, kind, c.view_rows, c.shape)
+                                   : IdsView::TokenMajor(nullptr, kind, c.shape);
+          c.places = {view.row_stride, view.layer_stride, view.k_stride, 0,
+                      c.view_rows * c.shape.num_layers * top_k *
+                          static_cast<std::ptrdiff_t>(IdKindBytes(kind))};
+          ExpectPacked(*backend_, c, random_);
+          if (HasFatalFailure() || HasNonfatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+// The shapes that the budgets are stated for, in the layout that an engine's kernel writes.
+TEST_F(RowsSuite, PacksTheViewsOfModels) {
+  for (const RowShape shape : {RowShape{58, 8, 256}, RowShape{92, 8, 384}, RowShape{48, 10, 512},
+                               RowShape{61, 6, 160}, RowShape{36, 4, 128}}) {
+    for (const bool tight : {false, true}) {
+      PackCase c;
+      c.shape = shape;
+      c.view_rows = 256;
+      c.rows = 230;
+      c.written_rows = 256;
+      c.faults = 0.01;
+      c.tight = tight;
+      Places places;
+      places.k_stride = 2;
+      places.row_stride = 2 * shape.top_k;
+      places.layer_stride = places.row_stride * c.view_rows + 64;
+      places.bytes = places.layer_stride * shape.num_layers;
+      c.places = places;
+      ExpectPacked(*backend_, c, random_);
+      if (HasFatalFailure() || HasNonfatalFailure()) return;
+    }
+  }
+}
+
+// A sequence-parallel rank packs its rows, wherever they begin, and cleans them all.
+TEST_F(RowsSuite, PacksEveryRangeOfRows) {
+  for (std::int64_t first = 0; first <= 33; ++first) {
+    for (const std::int64_t rows : {0, 1, 2, 15, 16, 17, 31}) {
+      for (const std::int64_t written : {0, 1, 15, 16, 17, 50, 64}) {
+        PackCase c;
+        c.shape = {3, 8, 256};
+        c.view_rows = 64;
+        c.first_row = first;
+        c.rows = rows;
+        c.written_rows = written;
+        c.faults = 0.1;
+        ExpectPacked(*backend_, c, random_);
+        if (HasFatalFailure() || HasNonfatalFailure()) return;
+      }
+    }
+  }
+}
+
+// One repeated pair at every two places, for the compares that are unrolled and those that are not.
+TEST_F(RowsSuite, FindsEveryRepeatedPair) {
+  for (const std::int32_t num_experts : {100, 300}) {
+    for (std::int32_t top_k = 2; top_k <= 34; ++top_k) {
+      const RowShape shape{2, top_k, num_experts};
+      const std::int64_t rows = std::int64_t{top_k} * (top_k - 1);
+      Memory view(static_cast<std::size_t>(rows * 4 * top_k), 2, false, random_);
+      auto* const ids = reinterpret_cast<std::int16_t*>(view.data());  // [2][rows][K]
+      for (std::int64_t i = 0; i < 2 * rows * top_k; ++i)
+        ids[i] = static_cast<std::int16_t>(num_experts - 1 - i % top_k);
+      std::int64_t row = 0;
+      for (std::int64_t layer = 0; layer < 2; ++layer) {
+        for (std::int32_t a = 0; a < top_k; ++a) {
+          for (std::int32_t b = 0; b < a; ++b, ++row) {
+            std::int16_t* const at = ids + (layer * rows + row) * top_k;
+            at[a] = at[b];
+          }
+        }
+      }
+      ASSERT_EQ(row, rows);
+      const Memory packed(static_cast<std::size_t>(rows) * shape.row_bytes(), 2, false, random_);
+      const Memory verdicts(static_cast<std::size_t>(rows), 1, false, random_);
+      CudaPack pack;
+      pack.shape = shape;
+      pack.ids = IdsView::LayerMajor(view.BringTo(*backend_), IdKind::kInt16, rows, shape);
+      pack.rows = rows;
+      pack.packed = packed.BringTo(*backend_);
+      pack.verdicts = reinterpret_cast<RowVerdict*>(verdicts.BringTo(*backend_));
+      ASSERT_EQ(backend_->PackRows(pack, random_), 0);
+      backend_->TakeBack();
+      for (std::int64_t i = 0; i < rows; ++i) {
+        ASSERT_EQ(verdicts.data()[i], static_cast<std::uint8_t>(RowVerdict::kInvalidId))
+            << "K " << top_k << ", E " << num_experts << ", row " << i;
+      }
+    }
+  }
+}
+
+// A row's verdict is that of its first faulty layer, whichever thread finds its fault first.
+TEST_F(RowsSuite, TheFirstFaultyLayerDecides) {
+  constexpr RowShape kShape{40, 8, 256};
+  constexpr std::int64_t kRows = 32;
+  for (std::int32_t first = 0; first < 39; ++first) {
+    std::vector<std::int16_t> ids(kRows * kShape.num_layers * kShape.top_k);
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      ids[i] = static_cast<std::int16_t>(i % 8);
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      // Even rows: silent first and invalid in all later layers; odd ones the other way round.
+      for (std::int32_t layer = first; layer < kShape.num_layers; ++layer) {
+        const bool silent = (layer == first) == (row % 2 == 0);
+        ids[static_cast<std::size_t>((layer * kRows + row) * 8 + 3)] = silent ? -1 : 256;
+      }
+    }
+    Memory view(ids.size() * 2, 2, false, random_);
+    std::memcpy(view.data(), ids.data(), view.size());
+    const Memory packed(kRows * kShape.row_bytes(), 1, false, random_);
+    const Memory verdicts(kRows, 1, false, random_);
+    CudaPack pack;
+    pack.shape = kShape;
+    pack.ids = IdsView::LayerMajor(view.BringTo(*backend_), IdKind::kInt16, kRows, kShape);
+    pack.rows = kRows;
+    pack.packed = packed.BringTo(*backend_);
+    pack.verdicts = reinterpret_cast<RowVerdict*>(verdicts.BringTo(*backend_));
+    ASSERT_EQ(backend_->PackRows(pack, random_), 0);
+    backend_->TakeBack();
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      ASSERT_EQ(static_cast<RowVerdict>(verdicts.data()[row]),
+                row % 2 == 0 ? RowVerdict::kNotWritten : RowVerdict::kInvalidId)
+          << "first " << first << ", row " << row;
+    }
+  }
+}
+
+TEST_F(RowsSuite, NoRowsNeedNothing) {
+  CudaPack pack;
+  pack.shape = {58, 8, 256};
+  EXPECT_EQ(backend_->PackRows(pack, random_), 0);
+  EXPECT_EQ(backend_->PoisonRows(nullptr, 0, 58, 8, 0, random_), 0);
+  EXPECT_EQ(backend_->CaptureIds({nullptr, IdKind::kInt32, 32, 0, 4}, 0, 8, nullptr, random_), 0);
+  CudaGather gather;
+  gather.shape = {58, 8, 256};
+  gather.page_rows = 16;
+  EXPECT_EQ(backend_->GatherRows(gather, random_), 0);
+}
+
+// ---- poison
+
+TEST_F(RowsSuite, PoisonsAsTheHostDoes) {
+  for (int round = 0; round < Rounds(200); ++round) {
+    const auto layers = static_cast<std::int32_t>(1 + Random(Random(4) == 0 ? 300 : 20));
+    const auto top_k = static_cast<std::int32_t>(1 + Random(40));
+    const auto max_rows = static_cast<std::int32_t>(1 + Random(70));
+    const auto rows = static_cast<std::int32_t>(Random(static_cast<std::uint64_t>(max_rows) + 1));
+    const auto stride = static_cast<std::ptrdiff_t>(max_rows) * top_k +
+                        static_cast<std::ptrdiff_t>(Random(2) * Random(9));
+    const Memory data(static_cast<std::size_t>(stride * layers) * 2, 2, Random(2) == 0, random_);
+    Bytes after = data.All();
+    PoisonRows(reinterpret_cast<std::int16_t*>(after.data() + Memory::kBefore), stride, layers,
+               top_k, rows);
+    auto* const there = reinterpret_cast<std::int16_t*>(data.BringTo(*backend_));
+    ASSERT_EQ(backend_->PoisonRows(there, stride, layers, top_k, rows, random_), 0);
+    backend_->TakeBack();
+    ASSERT_TRUE(data.All() == after) << "L " << layers << ", K " << top_k << ", " << rows << " of "
+                                     << max_rows << " rows, stride " << stride;
+  }
+}
+
+// ---- capture
+
+TEST_F(RowsSuite, CapturesAsTheHostDoes) {
+  for (int round = 0; round < Rounds(400); ++round) {
+    const IdKind kind = SignedKind(random_);
+    const auto id = static_cast<std::ptrdiff_t>(IdKindBytes(kind));
+    const auto rows = static_cast<std::int32_t>(Random(Random(4) == 0 ? 600 : 70));
+    auto top_k = static_cast<std::int32_t>(1 + Random(40));
+    if (Random(2) == 0) top_k = 8;
+    const bool odd = Random(6) == 0;
+    const bool tight = Random(2) == 0;
+    const std::int32_t columns = top_k + static_cast<std::int32_t>(Random(2) * Random(5));
+    Places places = RandomPlaces(rows, 1, columns, id, odd ? 1 : id, random_);
+    if (Random(2) == 0) {
+      places = {id * columns, 0, id, 0, id * columns * rows};
+    }
+    const Memory source(static_cast<std::size_t>(places.bytes),
+                        odd ? 1 : static_cast<std::size_t>(id), tight, random_);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int32_t k = 0; k < columns; ++k) {
+        const auto value = Random(4) == 0 ? FaultyId(kind, 32768, random_)
+                                          : static_cast<std::int64_t>(Random(32768));
+        StoreId(source.data() + places.At(row, 0, k), kind, value);
+      }
+    }
+    const Memory view(static_cast<std::size_t>(rows) * static_cast<std::size_t>(top_k) * 2, 2,
+                      tight, random_);
+    Bytes after = view.All();
+    const Bytes source_after = source.All();
+    IdsView ids{source.data() + places.first, kind, places.row_stride, 0, places.k_stride};
+    CaptureIds(ids, rows, top_k, reinterpret_cast<std::int16_t*>(after.data() + Memory::kBefore));
+    ids.data = source.BringTo(*backend_) + places.first;
+    auto* const there = reinterpret_cast<std::int16_t*>(view.BringTo(*backend_));
+    ASSERT_EQ(backend_->CaptureIds(ids, rows, top_k, there, random_), 0);
+    backend_->TakeBack();
+    ASSERT_TRUE(view.All() == after && source.All() == source_after)
+        << "round " << round << ": kind " << static_cast<int>(kind) << ", rows " << rows << ", K "
+        << top_k << " of " << columns << ", strides " << places.row_stride << " "
+        << places.k_stride;
+  }
+}
+
+// ---- gather
+
+TEST_F(RowsSuite, GathersAsTheHostDoes) {
+  for (int round = 0; round < Rounds(400); ++round) {
+    RowShape shape = RandomShape(random_);
+    if (Random(12) == 0) shape = {static_cast<std::int32_t>(200 + Random(100)), 16, 4096};
+    CudaGather gather;
+    gather.shape = shape;
+    gather.page_rows = static_cast<std::int32_t>(1 + Random(Random(2) == 0 ? 4 : 64));
+    gather.rows = static_cast<std::int64_t>(Random(Random(4) == 0 ? 150 : 40));
+    gather.first_row = static_cast<std::int64_t>(Random(3) == 0 ? 0 : Random(100));
+    gather.kind = static_cast<IdKind>(Random(5));
+    gather.order = static_cast<RowsOrder>(Random(2));
+    gather.fill = static_cast<MissingFill>(Random(3));
+    const bool tight = Random(2) == 0;
+    const auto id = shape.id_bytes();
+    const std::size_t gap = Random(2) * Random(20) * id;
+    const std::size_t page_bytes = static_cast<std::size_t>(gather.page_rows) * shape.row_bytes();
+    constexpr std::int32_t kPages = 5;
+    gather.page_stride = static_cast<std::ptrdiff_t>(page_bytes + gap);
+    const Memory pages(kPages * (page_bytes + gap) - gap, id, tight, random_);
+    if (id == 2) {
+      auto* const ids = reinterpret_cast<std::uint16_t*>(pages.data());
+      for (std::size_t i = 0; i < pages.size() / 2; ++i)
+        ids[i] = static_cast<std::uint16_t>(Random(static_cast<std::uint64_t>(shape.num_experts)));
+    }
+    const auto rows = static_cast<std::size_t>(gather.rows);
+    const auto listed = static_cast<std::size_t>(
+        (gather.first_row + gather.rows + gather.page_rows - 1) / gather.page_rows);
+    const Memory list(listed * sizeof(std::int32_t), sizeof(std::int32_t), tight, random_);
+    auto* const page_list = reinterpret_cast<std::int32_t*>(list.data());
+    for (std::size_t i = 0; i < listed; ++i) {
+      page_list[i] = Random(6) == 0 ? -1 - static_cast<std::int32_t>(Random(3))
+                                    : static_cast<std::int32_t>(Random(kPages));
+    }
+    const Memory valid(rows, 1, tight, random_);
+    for (std::size_t i = 0; i < rows; ++i) {
+      if (Random(4) == 0) valid.data()[i] = 0;
+    }
+    const bool all_valid = Random(3) == 0;
+
+    const Memory out(rows * shape.row_ids() * IdKindBytes(gather.kind), IdKindBytes(gather.kind),
+                     tight, random_);
+    std::vector<const std::uint8_t*> sources;
+    for (std::int64_t i = 0; i < gather.rows; ++i) {
+      const std::int64_t position = gather.first_row + i;
+      const std::int32_t page = page_list[position / gather.page_rows];
+      const bool missing = page < 0 || (!all_valid && valid.data()[i] == 0);
+      sources.push_back(missing ? nullptr
+                                : pages.data() + page * gather.page_stride +
+                                      static_cast<std::size_t>(position % gather.page_rows) *
+                                          shape.row_bytes());
+    }
+    Bytes after = out.All();
+    void* const to = after.data() + Memory::kBefore;
+    const IdsView view = gather.order == RowsOrder::kLayersTokensK
+                             ? IdsView::LayerMajor(to, gather.kind, gather.rows, shape)
+                             : IdsView::TokenMajor(to, gather.kind, shape);
+    UnpackRows(shape, sources, {to, gather.kind, view.row_stride, view.layer_stride, view.k_stride},
+               gather.fill);
+
+    gather.pages = pages.BringTo(*backend_);
+    gather.page_list = reinterpret_cast<const std::int32_t*>(list.BringTo(*backend_));
+    const std::uint8_t* const valid_there = valid.BringTo(*backend_);
+    gather.valid = all_valid ? nullptr : valid_there;
+    gather.out = out.BringTo(*backend_);
+    ASSERT_EQ(backend_->GatherRows(gather, random_), 0);
+    backend_->TakeBack();
+    ASSERT_TRUE(out.All() == after)
+        << "round " << round << ": L " << shape.num_layers << ", K " << shape.top_k << ", E "
+        << shape.num_experts << ", rows " << gather.first_row << " + " << gather.rows << ", kind "
+        << static_cast<int>(gather.kind) << ", order " << static_cast<int>(gather.order)
+        << ", fill " << static_cast<int>(gather.fill) << ", page_rows " << gather.page_rows;
+  }
+}
+
+// ---- arguments
+
+constexpr int kInvalidValue = 1;  // cudaErrorInvalidValue
+
+TEST_F(RowsSuite, RefusesWhatItCannotDo) {
+  alignas(16) std::uint8_t memory[64] = {};
+  const auto pack_with = [&](auto&& change) {
+    CudaPack pack;
+    pack.shape = {2, 2, 256};
+    pack.ids = IdsView::TokenMajor(memory, IdKind::kInt16, pack.shape);
+    pack.rows = 1;
+    pack.packed = memory + 32;
+    pack.verdicts = reinterpret_cast<RowVerdict*>(memory + 48);
+    change(pack);
+    return backend_->PackRows(pack, random_);
+  };
+  EXPECT_EQ(pack_with([](CudaPack& p) { p.shape.num_layers = 0; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](CudaPack& p) { p.shape.top_k = 0; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](CudaPack& p) { p.shape.top_k = 1001; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](CudaPack& p) { p.shape.num_experts = 0; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](CudaPack& p) { p.shape.num_experts = 65536; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](CudaPack& p) { p.rows = -1; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](CudaPack& p) { p.first_row = -1; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](CudaPack& p) { p.written_rows = -1; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](CudaPack& p) { p.ids.kind = IdKind::kUint16; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](CudaPack& p) { p.ids.data = nullptr; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](CudaPack& p) { p.packed = nullptr; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](CudaPack& p) { p.verdicts = nullptr; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](CudaPack& p) {
+              p.shape.num_experts = 257;
+              p.packed += 1;
+            }),
+            kInvalidValue);
+  EXPECT_EQ(pack_with([](CudaPack& p) {
+              p.ids.kind = IdKind::kInt32;
+              p.written_rows = 1;
+            }),
+            kInvalidValue);
+
+  auto* const view = reinterpret_cast<std::int16_t*>(memory + 32);
+  const IdsView ids{memory, IdKind::kInt32, 8, 0, 4};
+  EXPECT_EQ(backend_->CaptureIds(ids, -1, 2, view, random_), kInvalidValue);
+  EXPECT_EQ(backend_->CaptureIds(ids, 1, 0, view, random_), kInvalidValue);
+  EXPECT_EQ(backend_->CaptureIds(ids, 1, 1001, view, random_), kInvalidValue);
+  EXPECT_EQ(backend_->CaptureIds(ids, 1, 2, nullptr, random_), kInvalidValue);
+  EXPECT_EQ(backend_->CaptureIds({memory, IdKind::kUint8, 8, 0, 1}, 1, 2, view, random_),
+            kInvalidValue);
+  EXPECT_EQ(backend_->CaptureIds({nullptr, IdKind::kInt32, 8, 0, 4}, 1, 2, view, random_),
+            kInvalidValue);
+  EXPECT_EQ(backend_->PoisonRows(nullptr, 8, 1, 8, 1, random_), kInvalidValue);
+  EXPECT_EQ(backend_->PoisonRows(view, 8, 0, 8, 1, random_), kInvalidValue);
+  EXPECT_EQ(backend_->PoisonRows(view, 8, 1, 8, -1, random_), kInvalidValue);
+
+  const std::int32_t no_page = 0;
+  const auto gather_with = [&](auto&& change) {
+    CudaGather gather;
+    gather.shape = {2, 2, 300};
+    gather.pages = memory;
+    gather.page_stride = 8;
+    gather.page_rows = 1;
+    gather.page_list = &no_page;
+    gather.rows = 1;
+    gather.out = memory + 32;
+    change(gather);
+    return backend_->GatherRows(gather, random_);
+  };
+  EXPECT_EQ(gather_with([](CudaGather& g) { g.page_rows = 0; }), kInvalidValue);
+  EXPECT_EQ(gather_with([](CudaGather& g) { g.rows = -1; }), kInvalidValue);
+  EXPECT_EQ(gather_with([](CudaGather& g) { g.first_row = -1; }), kInvalidValue);
+  EXPECT_EQ(gather_with([](CudaGather& g) { g.shape.top_k = 0; }), kInvalidValue);
+  EXPECT_EQ(gather_with([](CudaGather& g) { g.pages = nullptr; }), kInvalidValue);
+  EXPECT_EQ(gather_with([](CudaGather& g) { g.pages += 1; }), kInvalidValue);
+  EXPECT_EQ(gather_with([](CudaGather& g) { g.page_stride = 9; }), kInvalidValue);
+  EXPECT_EQ(gather_with([](CudaGather& g) { g.page_list = nullptr; }), kInvalidValue);
+  EXPECT_EQ(gather_with([](CudaGather& g) { g.out = nullptr; }), kInvalidValue);
+  EXPECT_EQ(gather_with([&](CudaGather& g) { g.out = memory + 33; }), kInvalidValue);
+  EXPECT_EQ(gather_with([](CudaGather& g) { g.kind = static_cast<IdKind>(5); }), kInvalidValue);
+}
+
+}  // namespace
+}  // namespace waymark::kernels
