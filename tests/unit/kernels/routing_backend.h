@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/pack_rows.h"
+#include "kernels/isa.h"
 #include "kernels/routing.h"
 
 namespace waymark::kernels {
