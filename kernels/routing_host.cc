@@ -88,11 +88,18 @@ class HostRouter {
     for (std::int32_t e = 0; e < experts_; ++e)
       keys_[e] = routing::KeyOf(Key(e, logits_[e]));
     if (config_.num_groups > 1) MaskGroups();
-    for (std::int32_t k = 0; k < config_.top_k; ++k) {
-      const auto best = static_cast<std::int32_t>(std::max_element(keys_, keys_ + experts_) -
-                                                  keys_);  // of equal ones the first
-      ids_[k] = best;
-      keys_[best] = 0;
+    std::int32_t n = 0;  // the best so far, greatest first
+    for (std::int32_t e = 0; e < experts_; ++e) {
+      std::int32_t at = n;
+      if (n < config_.top_k) {
+        ++n;
+      } else if (keys_[ids_[--at]] >= keys_[e]) {
+        continue;
+      }
+      // Behind its equals, whose ids are lower.
+      for (; at > 0 && keys_[ids_[at - 1]] < keys_[e]; --at)
+        ids_[at] = ids_[at - 1];
+      ids_[at] = e;
     }
   }
 

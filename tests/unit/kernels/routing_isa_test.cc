@@ -401,6 +401,28 @@ TEST(RoutingIsa, EqualsThePlainFormForAMillionLogits) {
   }
 }
 
+// Where it is not an instruction. Random bits, and sums a hair from halfway between two floats,
+// subnormal ones too: rounded to double first they would be halfway.
+TEST(RoutingIsa, FmaIsRoundedOnce) {
+  std::mt19937_64 random(Seed());
+  for (int i = 0; i < 1000000; ++i) {
+    float a = routing::FromBits(static_cast<std::uint32_t>(random()));
+    float b = routing::FromBits(static_cast<std::uint32_t>(random()));
+    const float c = routing::FromBits(static_cast<std::uint32_t>(random()));
+    if (i % 2 != 0) {
+      // (1 + n u) (1 - n u) is 1 less a square of u; times half of the last bit of c.
+      const float n_u = static_cast<float>(Between(1, 1000, random)) * 0x1p-23f;
+      const std::int32_t exponent = std::max<std::int32_t>(routing::Bits(c) >> 23 & 0xff, 1);
+      const std::int32_t half_bit = exponent - 127 - 24;
+      a = std::ldexp(1.0f + n_u, half_bit / 2);
+      b = std::ldexp(random() % 2 == 0 ? 1.0f - n_u : n_u - 1.0f, half_bit - half_bit / 2);
+    }
+    const float expected = std::fma(a, b, c), got = routing::Fma(a, b, c);
+    if (expected != expected && got != got) continue;
+    ASSERT_EQ(routing::Bits(expected), routing::Bits(got)) << a << " * " << b << " + " << c;
+  }
+}
+
 TEST(RoutingIsa, TheDefaultIsTheBest) {
   // A call without an instruction set is the one with the last of them, and does what it does.
   std::vector<float> logits(256);
