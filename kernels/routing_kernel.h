@@ -163,12 +163,12 @@ class Row {
       const std::uint32_t key = KeyOf(Score::Key(logit, biases[q][j]));
       keys_[q][j] = kUnique ? WithExpert(key, ExpertAt(q, j)) : key;
     });
-    Unrolled<kQuads>([&](int q) {
-      if (ExpertAt(q, 3) < args_.num_experts) return;
-      Unrolled<4>([&](int j) {
+    // The same for all lanes, so that the usual numbers of experts pass by.
+    if (args_.num_experts < kQuads * kQuadExperts) {
+      ForEachKey([&](int q, int j) {
         if (ExpertAt(q, j) >= args_.num_experts) keys_[q][j] = 0;
       });
-    });
+    }
   }
 
   // The greatest logit, and the sum over all experts of Weight::Term(logit, it). REQUIRES: the keys

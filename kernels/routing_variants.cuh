@@ -7,8 +7,15 @@
 
 namespace waymark::kernels::routing {
 
+// Registers decide how many warps an SM holds, and those hide each other's waits. ptxas makes a
+// good choice of its own (E <= 256: 32 to 40, so 48 to 64 warps of the 64 that there can be), but
+// for the largest rows it would spill rather than hold fewer than five blocks.
+template <int kQuads>
+inline constexpr int kMinBlocks = kQuads >= 8 ? 4 : 0;
+
 template <class Score, class Weight, bool kGrouped, int kQuads, DType kLogits>
-__global__ void __launch_bounds__(kMaxBlockWarps* kWarpLanes) RouteRows(const RouteArgs args) {
+__global__ void __launch_bounds__(kMaxBlockWarps* kWarpLanes, kMinBlocks<kQuads>)
+    RouteRows(const RouteArgs args) {
   const std::int64_t row = std::int64_t{blockIdx.x} * (blockDim.x / kWarpLanes) +
                            static_cast<std::int64_t>(threadIdx.x / kWarpLanes);
   if (row >= args.rows) return;
