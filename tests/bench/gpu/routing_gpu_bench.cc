@@ -117,8 +117,8 @@ struct Floor {
       }
       f.launch_seconds = empty.Median() / kCalls;
       f.bytes_per_second = 2.0 * static_cast<double>(kHalf) / copy.Median();
-      std::printf("empty kernel %.2f us, copy %.0f GB/s\n", f.launch_seconds * 1e6,
-                  f.bytes_per_second / 1e9);
+      std::fprintf(stderr, "empty kernel %.2f us, copy %.0f GB/s\n", f.launch_seconds * 1e6,
+                   f.bytes_per_second / 1e9);
       return f;
     }();
     return floor;
