@@ -142,7 +142,7 @@ TEST_F(Cli, EveryUsageErrorExitsWithTwo) {
       {{"nope"}, "'nope'"},
       {{"--nope"}, "nope"},
       {{"check"}, "FILE"},
-      {{"check", "a", "b"}, "b"},
+      {{"check", "a", "one_too_many"}, "one_too_many"},
       {{"check", "a", "--removals", "0"}, "--removals"},
       {{"check", "a", "--removals", "x"}, "--removals"},
       {{"trace"}, "FILE"},
@@ -210,7 +210,7 @@ TEST_F(Cli, MissingAndMalformedTracesExitWithTwo) {
     const std::string record = Path("never.flight");
     outcome = Run({"trace", path, "--engine", "megatron", "--record", record});
     EXPECT_EQ(outcome.code, 2) << line;
-    EXPECT_THAT(outcome.err, HasSubstr("1")) << line;  // the line's number
+    EXPECT_THAT(outcome.err, HasSubstr("line 1")) << line;
     EXPECT_EQ(outcome.out, "") << line;
     EXPECT_NE(access(record.c_str(), F_OK), 0) << "a recording was begun for: " << line;
   }
@@ -390,9 +390,15 @@ TEST_F(Cli, CheckIndictsAMissingBindAndNamesBlockStepAndEvent) {
 }
 
 TEST_F(Cli, SelftestNamesTheSilentLayer) {
-  const Outcome outcome = Run({"selftest"});
+  Outcome outcome = Run({"selftest"});
   EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("layer"));
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("all 5 layers captured"),
+                    HasSubstr("layer 2 (model layer 3, layers.3.moe.router): silent in "
+                              "32 of 32 rows")));
+  outcome = Run({"selftest", "--silent-layer", "4"});
+  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("\nlayer 4 ("));
 }
 
 }  // namespace
