@@ -333,18 +333,20 @@ void ExpectSame(const Answer& wanted, const Answer& got, const Problem& problem)
   ASSERT_EQ(got.routed, wanted.routed);
 }
 
-void ExpectEverywhere(const Answer& wanted, const Problem& problem, const Layout& layout) {
+void ExpectEverywhere(const Answer& wanted, const Problem& problem, const Layout& layout,
+                      Slow slow) {
   for (const auto& backend : RoutingBackends()) {
+    if (slow == Slow::kSpared && backend->slow()) continue;
     SCOPED_TRACE(backend->name() + ": " + problem.ToString());
     ExpectSame(wanted, RunOn(*backend, problem, layout), problem);
     if (testing::Test::HasFatalFailure()) return;
   }
 }
 
-Answer ExpectRight(const Problem& problem, const Layout& layout) {
+Answer ExpectRight(const Problem& problem, Slow slow) {
   const Answer answer = RunReference(problem);
   EXPECT_EQ(Judge(problem, RunKeys(ReferenceBackend(), problem), answer), "") << problem.ToString();
-  ExpectEverywhere(answer, problem, layout);
+  ExpectEverywhere(answer, problem, {}, slow);
   return answer;
 }
 

@@ -117,11 +117,13 @@ std::vector<float> RunKeys(RoutingBackend& backend, const Problem& problem,
 
 // Bit for bit: ids, order, weights, what was recorded, which rows were routed.
 void ExpectSame(const Answer& wanted, const Answer& got, const Problem& problem);
-// Every backend gives `wanted`.
-void ExpectEverywhere(const Answer& wanted, const Problem& problem, const Layout& layout = {});
+// Every backend gives `wanted`; slow ones only where they are asked to.
+enum class Slow : bool { kSpared, kToo };
+void ExpectEverywhere(const Answer& wanted, const Problem& problem, const Layout& layout = {},
+                      Slow slow = Slow::kToo);
 // The whole of it: runs the reference, holds it against the oracle (routing_oracle.h), and every
 // backend against the reference. Returns the answer.
-Answer ExpectRight(const Problem& problem, const Layout& layout = {});
+Answer ExpectRight(const Problem& problem, Slow slow = Slow::kToo);
 
 }  // namespace waymark::kernels
 

@@ -138,7 +138,7 @@ double WorstWeight(RoutingMethod method, float scale, std::mt19937_64& random) {
       problem.config.scale = scale;
       for (std::int64_t row = 0; row < problem.rows; ++row)
         AppendReplayRow(row % 2 == 0, experts, k, random, problem.replay);
-      const Answer answer = ExpectRight(problem);
+      const Answer answer = ExpectRight(problem, scale == 1.0f ? Slow::kToo : Slow::kSpared);
       for (std::int64_t row = 0; row < problem.rows; ++row) {
         const auto begin = static_cast<std::size_t>(row * k);
         const std::span<const std::int32_t> ids =
