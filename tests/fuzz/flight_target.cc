@@ -11,6 +11,7 @@
 #include "blockstore/flight_check.h"
 #include "blockstore/flight_format.h"
 #include "blockstore/flight_reader.h"
+#include "blockstore/flight_writer.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/small_store.h"
 
@@ -43,6 +44,33 @@ std::pair<std::uint64_t, bool> Count(FlightReader& reader) {
     if (!more.ok()) return {reader.records(), false};
     if (!*more) return {reader.records(), true};
   }
+}
+
+// Records that no store writes: more rows land than were begun, reads leave their snapshot, steps
+// end twice. A mutation would have to change counts and lengths together to come by them.
+std::string ContradictoryFlight(std::uint64_t begun_rows, std::size_t landed_rows) {
+  const FlightInfo info = FlightInfo::Of(SmallOptions());
+  const auto writer = FlightWriter::InMemory(info);
+  FlightSink& sink = *writer->sink();
+  const std::vector<Event> events = {Event::Bind(BlockId(1)), Event::Bind(BlockId(2))};
+  const std::vector<std::int64_t> slots = {4, 5, 6, 7, 8, 9, 10, 11};
+  const std::vector<BlockId> blocks = {BlockId(1), BlockId(2)};
+  const std::vector<std::uint8_t> ids(landed_rows * info.shape.row_bytes(), 1);
+  const std::vector<Reason> verdicts(landed_rows, Reason::kNone);
+  const std::vector<RowInfo> infos(12);
+  const std::vector<std::uint64_t> digests(12, 7);
+  for (const std::uint64_t step : {1, 2}) {
+    sink.OnBegin({step, 1, events.data(), events.size(), slots.data(), begun_rows}, false);
+    sink.OnEnd(step, StepEnd::kSubmit);
+    sink.OnLanded(step, ids, verdicts);
+    sink.OnSnapshot(step, blocks, 0, 8);
+    sink.OnRead(step, begun_rows == landed_rows ? 2 : 0, infos, digests);
+    sink.OnReleased(step);
+    sink.OnReleased(step);
+    sink.OnEnd(step, StepEnd::kCancel);
+  }
+  Require(writer->Close().ok(), "a flight in memory can be closed");
+  return writer->bytes();
 }
 
 }  // namespace
@@ -88,6 +116,8 @@ std::vector<std::string> Corpus() {
       corpus.push_back(kAsItIs + flight);
     }
   }
+  for (const std::size_t landed_rows : {2, 4, 60})
+    corpus.push_back(kRightChecksums + ContradictoryFlight(4, landed_rows));
   // No number of pages: as many as there are blocks were made, whatever max_bytes said.
   FlightInfo info = FlightInfo::Of(SmallOptions());
   info.num_blocks = 1000;
