@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <set>
@@ -12,7 +14,6 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kFlushed = 1.65e-38;  // e^-87: smaller exponentials are zero
-constexpr double kHalfUlpOfOne = 0x1p-24;
 
 enum class Weighting { kSoftmaxAll, kSoftmaxSelected, kLogit, kSigmoid, kSigmoidRenorm, kScaled };
 
