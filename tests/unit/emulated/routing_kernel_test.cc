@@ -132,15 +132,17 @@ void Check(const Case& c) {
     // A large common offset, in steps below an ulp of bfloat16.
     reinterpret_cast<float*>(bias.data)[e] = 8.0f + static_cast<float>(random() % 64) / 4096;
   }
-  const Memory replay(DType::kInt16, kRows * k, 0);
+  const std::int64_t replay_stride = k + 4;
+  const Memory replay(DType::kInt16, kRows * replay_stride, 0);
   auto* const recorded = reinterpret_cast<std::int16_t*>(replay.data);
   for (std::int64_t row = 0; row < kRows; ++row) {
     std::vector<std::int16_t> ids(static_cast<std::size_t>(c.experts));
     std::iota(ids.begin(), ids.end(), std::int16_t{0});
     std::shuffle(ids.begin(), ids.end(), random);
-    std::copy_n(ids.begin(), k, recorded + row * k);
+    std::copy_n(ids.begin(), k, recorded + row * replay_stride);
     std::int16_t& one =
-        recorded[row * k + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(k))];
+        recorded[row * replay_stride +
+                 static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(k))];
     switch (random() % 5) {
       case 0:
         one = -1;
@@ -149,31 +151,36 @@ void Check(const Case& c) {
         one = static_cast<std::int16_t>(c.experts);
         break;
       case 2:
-        one = recorded[row * k];  // twice, unless it is that very one
+        one = recorded[row * replay_stride];  // twice, unless it is that very one
         break;
       default:
         break;
     }
   }
 
+  // No two matrices have the same stride: none is taken for another's.
   struct Outputs {
     explicit Outputs(const Case& c)
-        : ids(DType::kInt32, kRows * c.config.top_k, 0),
-          weights(c.weights, kRows * c.config.top_k, 0),
-          recorded(DType::kInt16, kRows * c.config.top_k, 0),
+        : ids(DType::kInt32, kRows * (c.config.top_k + 1), 0),
+          weights(c.weights, kRows * (c.config.top_k + 2), 0),
+          recorded(DType::kInt16, kRows * (c.config.top_k + 3), 0),
           routed(DType::kUint8, kRows, 0) {}
     Memory ids, weights, recorded, routed;
   };
   const Outputs wanted(c), got(c);
   const auto tensors = [&](const Outputs& out) {
     RoutingTensors t;
-    t.logits = Tensor::Matrix(logits.data, c.logits, kRows, c.experts, Device::Host(), stride);
+    const auto matrix = [&](const Memory& memory, DType type, std::int64_t columns,
+                            std::int64_t row_stride) {
+      return Tensor::Matrix(memory.data, type, kRows, columns, Device::Host(), row_stride);
+    };
+    t.logits = matrix(logits, c.logits, c.experts, stride);
     if (c.bias) t.bias = Tensor::Vector(bias.data, DType::kFloat32, c.experts);
-    t.topk_ids = Tensor::Matrix(out.ids.data, DType::kInt32, kRows, k);
-    t.topk_weights = Tensor::Matrix(out.weights.data, c.weights, kRows, k);
-    if (c.record) t.replay_out = Tensor::Matrix(out.recorded.data, DType::kInt16, kRows, k);
+    t.topk_ids = matrix(out.ids, DType::kInt32, k, k + 1);
+    t.topk_weights = matrix(out.weights, c.weights, k, k + 2);
+    if (c.record) t.replay_out = matrix(out.recorded, DType::kInt16, k, k + 3);
     if (c.replay) {
-      t.replay_in = Tensor::Matrix(replay.data, DType::kInt16, kRows, k);
+      t.replay_in = matrix(replay, DType::kInt16, k, k + 4);
       t.routed = Tensor::Vector(out.routed.data, DType::kUint8, kRows);
     }
     return t;
