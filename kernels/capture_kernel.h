@@ -38,7 +38,7 @@ inline constexpr unsigned kVectorIds = kVector / sizeof(std::int16_t);
   if (ids.kind != IdKind::kInt16 && ids.kind != IdKind::kInt32 && ids.kind != IdKind::kInt64) {
     return false;
   }
-  if (rows < 0 || top_k < 1 || top_k > kMaxTopK) return false;
+  if (!CheckRows(0, rows) || top_k < 1 || top_k > kMaxTopK) return false;
   return rows == 0 || (ids.data != nullptr && view != nullptr &&
                        reinterpret_cast<std::uintptr_t>(view) % sizeof(*view) == 0);
 }
@@ -106,9 +106,10 @@ WAYMARK_DEVICE void CaptureTile(const Block& block, const CapturePlan& plan) {
       for (unsigned i = thread; i < rows * plan.top_k; i += kThreads) {
         const unsigned row = plan.by_top_k.Quotient(i);
         const unsigned k = i - row * plan.top_k;
-        const auto id = Load<Source>(from + static_cast<std::ptrdiff_t>(row) * plan.ids.row_stride +
-                                         static_cast<std::ptrdiff_t>(k) * plan.ids.k_stride,
-                                     plan.aligned);
+        const auto id =
+            LoadAnywhere<Source>(from + static_cast<std::ptrdiff_t>(row) * plan.ids.row_stride +
+                                     static_cast<std::ptrdiff_t>(k) * plan.ids.k_stride,
+                                 plan.aligned);
         Store(to + i * sizeof(std::int16_t), ToView(id));
       }
     }

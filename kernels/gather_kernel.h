@@ -32,9 +32,9 @@ struct GatherPlan {
 // False where an argument is not as CudaGather says.
 [[nodiscard]] inline bool CheckGather(const CudaGather& gather) {
   const RowShape& shape = gather.shape;
-  if (shape.num_layers < 1 || shape.top_k < 1 || shape.top_k > kMaxTopK) return false;
-  if (shape.num_experts < 1 || shape.num_experts > 65535) return false;
-  if (gather.first_row < 0 || gather.rows < 0 || gather.page_rows < 1) return false;
+  if (!CheckShape(shape) || !CheckRows(gather.first_row, gather.rows) || gather.page_rows < 1) {
+    return false;
+  }
   if (gather.kind > IdKind::kInt64 || gather.order > RowsOrder::kLayersTokensK ||
       gather.fill > MissingFill::kArange) {
     return false;

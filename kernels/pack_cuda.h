@@ -38,7 +38,7 @@ int PoisonRowsOnCuda(std::int16_t* data, std::ptrdiff_t layer_stride, std::int32
 
 // What PackRowsOnCuda reads and writes.
 struct CudaPack {
-  // At most 65535 experts, as everywhere; top_k at most 1000.
+  // top_k at most 1000, num_layers at most 2^20.
   RowShape shape;
   // Row r of the view is row r of the forward. kind: kInt16, kInt32 or kInt64. Strides may be any;
   // it is fast where a layer's ids of a row have no gaps and begin at a multiple of their size.
@@ -69,7 +69,7 @@ enum class RowsOrder : std::uint8_t {
 
 // What GatherRowsOnCuda reads and writes.
 struct CudaGather {
-  RowShape shape;  // top_k at most 1000
+  RowShape shape;  // as above
   // Packed rows in pages of `page_rows`: row s of page p at pages + p * page_stride +
   // s * shape.row_bytes(). `pages` and `page_stride` (bytes): multiples of shape.id_bytes().
   const std::uint8_t* pages = nullptr;

@@ -58,10 +58,10 @@ inline constexpr unsigned kTurnsOf = TurnsOf(kBytes);
 
 // False where an argument is not as CudaPack says.
 [[nodiscard]] inline bool CheckPack(const CudaPack& pack) {
-  const RowShape& shape = pack.shape;
-  if (shape.num_layers < 1 || shape.top_k < 1 || shape.top_k > kMaxTopK) return false;
-  if (shape.num_experts < 1 || shape.num_experts > 65535) return false;
-  if (pack.first_row < 0 || pack.rows < 0 || pack.written_rows < 0) return false;
+  if (!CheckShape(pack.shape) || !CheckRows(pack.first_row, pack.rows) ||
+      !CheckRows(0, pack.written_rows)) {
+    return false;
+  }
   if (pack.ids.kind != IdKind::kInt16 && pack.ids.kind != IdKind::kInt32 &&
       pack.ids.kind != IdKind::kInt64) {
     return false;
@@ -70,7 +70,7 @@ inline constexpr unsigned kTurnsOf = TurnsOf(kBytes);
   if ((pack.rows > 0 || pack.written_rows > 0) && pack.ids.data == nullptr) return false;
   if (pack.rows == 0) return true;
   return pack.packed != nullptr && pack.verdicts != nullptr &&
-         reinterpret_cast<std::uintptr_t>(pack.packed) % shape.id_bytes() == 0;
+         reinterpret_cast<std::uintptr_t>(pack.packed) % pack.shape.id_bytes() == 0;
 }
 
 // REQUIRES: CheckPack(pack).
@@ -200,7 +200,8 @@ WAYMARK_DEVICE LayerFault NarrowAny(const PackPlan& plan, const std::uint8_t* fr
     Source ids[8];
     for (unsigned i = 0; i < 8; ++i) {
       const auto k = static_cast<std::ptrdiff_t>(first + i);
-      if (first + i < top_k) ids[i] = Load<Source>(from + k * plan.pack.ids.k_stride, plan.aligned);
+      if (first + i < top_k)
+        ids[i] = LoadAnywhere<Source>(from + k * plan.pack.ids.k_stride, plan.aligned);
     }
     for (unsigned i = 0; i < 8 && first + i < top_k; ++i) {
       const auto value = static_cast<std::make_unsigned_t<Source>>(ids[i]);

@@ -40,8 +40,20 @@ inline constexpr std::int32_t kMaxTopK = 1000;
 static_assert(kMaxPitch % (2 * kVector) == kVector);
 static_assert(kMaxTopK * sizeof(std::uint16_t) + kVector - 1 <= kMaxPitch);
 
-// Blocks of a grid, at most.
+// Blocks of a grid, at most; and so rows of a view. Offsets into a row stay below 2^32.
 inline constexpr std::uint64_t kMaxBlocks = 0x7fffffff;
+inline constexpr auto kMaxRows = static_cast<std::int64_t>(kMaxBlocks * kTileRows);
+inline constexpr std::int32_t kMaxLayers = 1 << 20;
+
+// Whether rows of this shape can lie in tiles.
+[[nodiscard]] inline bool CheckShape(const RowShape& shape) {
+  return shape.num_layers >= 1 && shape.num_layers <= kMaxLayers && shape.top_k >= 1 &&
+         shape.top_k <= kMaxTopK && shape.num_experts >= 1 && shape.num_experts <= 65535;
+}
+// Whether there can be rows [first, first + rows).
+[[nodiscard]] inline bool CheckRows(std::int64_t first, std::int64_t rows) {
+  return first >= 0 && rows >= 0 && rows <= kMaxRows && first <= kMaxRows - rows;
+}
 
 // Quotients by a number that is not known until run time, in one multiplication.
 struct Divider {
@@ -65,7 +77,7 @@ struct TileShape {
   unsigned pitch = 0;         // bytes from row to row of a tile: an odd number of vectors
   std::uint64_t row_bytes = 0;
 
-  // REQUIRES: 1 <= top_k <= kMaxTopK.
+  // REQUIRES: CheckShape(shape).
   static TileShape Of(const RowShape& shape) {
     TileShape tile;
     tile.num_layers = static_cast<unsigned>(shape.num_layers);
@@ -94,16 +106,22 @@ WAYMARK_DEVICE unsigned Misalignment(const void* at) {
   return static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(at) % kVector);
 }
 
-// The T at `at`; `aligned`: at a multiple of its size.
+// REQUIRES: `at` is a multiple of T's size.
 template <class T>
-WAYMARK_DEVICE T Load(const std::uint8_t* at, bool aligned = true) {
+WAYMARK_DEVICE T Load(const std::uint8_t* at) {
   T value;
-  if (aligned) {
-    std::memcpy(&value, __builtin_assume_aligned(at, sizeof(T)), sizeof(T));
-  } else {
-    std::memcpy(&value, at, sizeof(T));
-  }
+  std::memcpy(&value, __builtin_assume_aligned(at, sizeof(T)), sizeof(T));
   return value;
+}
+// The integer at `at`; `aligned`: at a multiple of its size. Else a byte at a time, and by hand: a
+// compiler that sees one load twice, once of any alignment, makes both of bytes.
+template <class T>
+WAYMARK_DEVICE T LoadAnywhere(const std::uint8_t* at, bool aligned) {
+  if (aligned) return Load<T>(at);
+  std::uint64_t value = 0;
+  for (unsigned i = 0; i < sizeof(T); ++i)
+    value |= std::uint64_t{at[i]} << (8 * i);
+  return static_cast<T>(value);
 }
 // REQUIRES: `at` is a multiple of T's size.
 template <class T>
@@ -111,14 +129,14 @@ WAYMARK_DEVICE void Store(std::uint8_t* at, const T& value) {
   std::memcpy(__builtin_assume_aligned(at, sizeof(T)), &value, sizeof(T));
 }
 
-// Sets every bit of a T, wherever it lies.
+// Sets every bit of a T; `aligned` as above.
 template <class T>
 WAYMARK_DEVICE void StoreOnes(std::uint8_t* at, bool aligned) {
-  const T ones = static_cast<T>(-1);
   if (aligned) {
-    Store(at, ones);
+    Store(at, static_cast<T>(-1));
   } else {
-    std::memcpy(at, &ones, sizeof(T));
+    for (unsigned i = 0; i < sizeof(T); ++i)
+      at[i] = 0xff;
   }
 }
 

@@ -696,13 +696,16 @@ TEST_F(RowsSuite, RefusesWhatItCannotDo) {
     return backend_->PackRows(pack, random_);
   };
   EXPECT_EQ(pack_with([](CudaPack& p) { p.shape.num_layers = 0; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](CudaPack& p) { p.shape.num_layers = (1 << 20) + 1; }), kInvalidValue);
   EXPECT_EQ(pack_with([](CudaPack& p) { p.shape.top_k = 0; }), kInvalidValue);
   EXPECT_EQ(pack_with([](CudaPack& p) { p.shape.top_k = 1001; }), kInvalidValue);
   EXPECT_EQ(pack_with([](CudaPack& p) { p.shape.num_experts = 0; }), kInvalidValue);
   EXPECT_EQ(pack_with([](CudaPack& p) { p.shape.num_experts = 65536; }), kInvalidValue);
   EXPECT_EQ(pack_with([](CudaPack& p) { p.rows = -1; }), kInvalidValue);
   EXPECT_EQ(pack_with([](CudaPack& p) { p.first_row = -1; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](CudaPack& p) { p.first_row = INT64_MAX; }), kInvalidValue);
   EXPECT_EQ(pack_with([](CudaPack& p) { p.written_rows = -1; }), kInvalidValue);
+  EXPECT_EQ(pack_with([](CudaPack& p) { p.written_rows = INT64_MAX; }), kInvalidValue);
   EXPECT_EQ(pack_with([](CudaPack& p) { p.ids.kind = IdKind::kUint16; }), kInvalidValue);
   EXPECT_EQ(pack_with([](CudaPack& p) { p.ids.data = nullptr; }), kInvalidValue);
   EXPECT_EQ(pack_with([](CudaPack& p) { p.packed = nullptr; }), kInvalidValue);
