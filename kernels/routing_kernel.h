@@ -100,7 +100,7 @@ WAYMARK_DEVICE void LoadQuad(const T* from, T (&to)[4]) {
 
 // ---- the row
 
-// An expert and its key; key 0: none, and the expert is -1.
+// An expert and its key; key 0: none, whatever the expert.
 struct Candidate {
   std::uint32_t key = 0;
   std::int32_t expert = -1;
@@ -261,23 +261,38 @@ class Row {
   // This lane's two best of those that come after `last`; of all, when it is the first time.
   template <bool kFirst>
   [[nodiscard]] WAYMARK_DEVICE Pair TwoBest(Candidate last) const {
-    Pair best;
-    ForEachKey([&](int q, int j) {
-      Candidate next = {keys_[q][j], ExpertAt(q, j)};
+    return TwoBestOf<kFirst, 0, 4 * kQuads>(last);
+  }
+  // Of kCount keys from the kBegin-th on: of each half, and then of both. A tree needs fewer
+  // comparisons than one key after the other.
+  template <bool kFirst, int kBegin, int kCount>
+  [[nodiscard]] WAYMARK_DEVICE Pair TwoBestOf(Candidate last) const {
+    if constexpr (kCount == 1) {
+      constexpr int kQuad = kBegin / 4, kIndex = kBegin % 4;
+      Candidate only = {keys_[kQuad][kIndex], ExpertAt(kQuad, kIndex)};
       const bool comes_after =
-          next.key < last.key || (!kUnique && next.key == last.key && next.expert > last.expert);
-      if (!kFirst && !comes_after) next.key = 0;
+          only.key < last.key || (!kUnique && only.key == last.key && only.expert > last.expert);
+      if (!kFirst && !comes_after) only.key = 0;
+      return {only, {}};
+    } else {
+      const Pair low = TwoBestOf<kFirst, kBegin, kCount / 2>(last);
+      const Pair high = TwoBestOf<kFirst, kBegin + kCount / 2, kCount - kCount / 2>(last);
+      Pair best = low;
       if constexpr (kUnique) {
-        Merge(best.first.key, best.second.key, next.key, 0);
-      } else if (next.key > best.first.key) {
-        // Experts come in ascending order: of equal keys the lowest id stays ahead.
-        best.second = best.first;
-        best.first = next;
-      } else if (next.key > best.second.key) {
-        best.second = next;
+        Merge(best.first.key, best.second.key, high.first.key, high.second.key);
+        return best;
       }
-    });
-    return best;
+      // Of equal keys the low half's stay ahead: its experts are the lower ones.
+      const bool taken = high.first.key > low.first.key;
+      if constexpr (kCount == 2) {
+        return taken ? Pair{high.first, low.first} : Pair{low.first, high.first};
+      }
+      const Candidate next_low = taken ? low.first : low.second;
+      const Candidate next_high = taken ? high.second : high.first;
+      best.first = taken ? high.first : low.first;
+      best.second = next_high.key > next_low.key ? next_high : next_low;
+      return best;
+    }
   }
 
   // The two greatest keys of two sets, from those of each.
