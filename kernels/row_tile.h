@@ -17,6 +17,7 @@
 #define WAYMARK_KERNELS_ROW_TILE_H_
 
 #include <algorithm>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -106,9 +107,18 @@ WAYMARK_DEVICE unsigned Misalignment(const void* at) {
   return static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(at) % kVector);
 }
 
+// On a device a fault; where tests run this on the host, a failed assertion.
+WAYMARK_DEVICE void ExpectMultiple([[maybe_unused]] const void* at,
+                                   [[maybe_unused]] std::size_t of) {
+#if !defined(__CUDACC__)
+  assert(reinterpret_cast<std::uintptr_t>(at) % of == 0);
+#endif
+}
+
 // REQUIRES: `at` is a multiple of T's size.
 template <class T>
 WAYMARK_DEVICE T Load(const std::uint8_t* at) {
+  ExpectMultiple(at, sizeof(T));
   T value;
   std::memcpy(&value, __builtin_assume_aligned(at, sizeof(T)), sizeof(T));
   return value;
@@ -126,6 +136,7 @@ WAYMARK_DEVICE T LoadAnywhere(const std::uint8_t* at, bool aligned) {
 // REQUIRES: `at` is a multiple of T's size.
 template <class T>
 WAYMARK_DEVICE void Store(std::uint8_t* at, const T& value) {
+  ExpectMultiple(at, sizeof(T));
   std::memcpy(__builtin_assume_aligned(at, sizeof(T)), &value, sizeof(T));
 }
 
@@ -156,6 +167,8 @@ inline constexpr std::size_t kWidestPart = WidestPart(kBytes);
 template <std::size_t kBytes>
 WAYMARK_DEVICE void CopyParts(void* to, const void* from) {
   constexpr std::size_t kPart = kWidestPart<kBytes>;
+  ExpectMultiple(to, kPart);
+  ExpectMultiple(from, kPart);
   for (std::size_t at = 0; at < kBytes; at += kPart) {
     std::memcpy(__builtin_assume_aligned(static_cast<std::uint8_t*>(to) + at, kPart),
                 __builtin_assume_aligned(static_cast<const std::uint8_t*>(from) + at, kPart),

@@ -146,6 +146,23 @@ TEST(PackPlan, TakesVectorsWhereTheViewAllowsThem) {
   EXPECT_FALSE(device::PlanPack(pack).aligned);
 }
 
+TEST(CapturePlan, TakesVectorsWhereNothingLiesBetweenTheIds) {
+  alignas(16) static std::int16_t memory[256];
+  const auto plan = [](std::ptrdiff_t at, std::ptrdiff_t row_stride, std::ptrdiff_t k_stride) {
+    const IdsView ids{reinterpret_cast<std::uint8_t*>(memory) + at, IdKind::kInt32, row_stride, 0,
+                      k_stride};
+    return device::PlanCapture(ids, 4, 8, memory + 128);
+  };
+  EXPECT_TRUE(plan(0, 32, 4).vectors);
+  EXPECT_FALSE(plan(0, 36, 4).vectors);
+  EXPECT_FALSE(plan(0, 32, 8).vectors);
+  EXPECT_FALSE(plan(4, 32, 4).vectors);
+  EXPECT_TRUE(plan(4, 36, 4).aligned);
+  EXPECT_FALSE(plan(2, 36, 4).aligned);
+  EXPECT_FALSE(plan(0, 38, 4).aligned);
+  EXPECT_FALSE(plan(0, 36, 6).aligned);
+}
+
 }  // namespace
 
 RowsBackend* TheRowsBackend(std::string* /*why_none*/) {
