@@ -11,8 +11,10 @@
 namespace waymark {
 namespace {
 
-constexpr char kMagic[4] = {'W', 'M', 'B', '1'};
-constexpr std::size_t kHeaderBytes = sizeof(kMagic) + 4 * sizeof(std::uint64_t);
+constexpr std::size_t kMagicBytes = 4;
+constexpr char kMagic[] = "WMB1";
+constexpr char kDeviceMagic[] = "WMB2";
+constexpr std::size_t kHeaderBytes = kMagicBytes + 4 * sizeof(std::uint64_t);
 
 static_assert(std::endian::native == std::endian::little,
               "arrays of events and slots are written as they lie in memory");
@@ -196,6 +198,10 @@ std::string DescribeEvent(const Event& event) {
   return absl::StrCat(name, " ", static_cast<int>(event.type));
 }
 
+const char* BatchMagic(const StepBatch& batch) {
+  return batch.device_slots ? kDeviceMagic : kMagic;
+}
+
 std::size_t SerializedSize(const StepBatch& batch) {
   return kHeaderBytes + batch.num_events * sizeof(Event) + batch.num_slots * sizeof(std::int64_t);
 }
@@ -204,8 +210,8 @@ void SerializeBatch(const StepBatch& batch, std::string& out) {
   const std::size_t begin = out.size();
   out.resize(begin + SerializedSize(batch));
   char* at = out.data() + begin;
-  std::memcpy(at, kMagic, sizeof(kMagic));
-  at += sizeof(kMagic);
+  std::memcpy(at, BatchMagic(batch), kMagicBytes);
+  at += kMagicBytes;
   for (const std::uint64_t field :
        {batch.step, batch.version, static_cast<std::uint64_t>(batch.num_events),
         static_cast<std::uint64_t>(batch.num_slots)}) {
@@ -228,14 +234,15 @@ absl::StatusOr<OwnedStepBatch> ParseBatch(std::span<const std::uint8_t>& bytes) 
         absl::StrCat("batch: must be at least ", kHeaderBytes, " bytes; there are ", bytes.size()));
   }
   const std::uint8_t* at = bytes.data();
-  if (std::memcmp(at, kMagic, sizeof(kMagic)) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("batch: must begin with \"WMB1\"; it begins with 0x",
-                     absl::BytesToHexString(
-                         absl::string_view(reinterpret_cast<const char*>(at), sizeof(kMagic)))));
+  const bool device_slots = std::memcmp(at, kDeviceMagic, kMagicBytes) == 0;
+  if (!device_slots && std::memcmp(at, kMagic, kMagicBytes) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "batch: must begin with \"WMB1\" or \"WMB2\"; it begins with 0x",
+        absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(at), kMagicBytes))));
   }
-  at += sizeof(kMagic);
+  at += kMagicBytes;
   OwnedStepBatch batch;
+  batch.device_slots = device_slots;
   batch.step = ReadU64(at);
   batch.version = ReadU64(at + 8);
   const std::uint64_t num_events = ReadU64(at + 16);

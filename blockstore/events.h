@@ -101,6 +101,11 @@ struct StepBatch {
   std::size_t num_events = 0;
   const std::int64_t* slots = nullptr;  // slot of each row of the forward, in batch order
   std::size_t num_slots = 0;
+  // Which rows the forward writes is known on the device only (async scheduling with speculative
+  // decoding): `slots` are all that it may write, in any order, and the source of the step says
+  // which it did (RowSource::Slots). One that a row may write that asked, and another that did not,
+  // is asked for.
+  bool device_slots = false;
 
   [[nodiscard]] std::span<const Event> event_span() const { return {events, num_events}; }
   [[nodiscard]] std::span<const std::int64_t> slot_span() const { return {slots, num_slots}; }
@@ -112,18 +117,22 @@ struct OwnedStepBatch {
   std::uint64_t version = 0;
   std::vector<Event> events;
   std::vector<std::int64_t> slots;
+  bool device_slots = false;
 
   // A view of this object; valid while it is not changed.
   [[nodiscard]] StepBatch view() const {
-    return {step, version, events.data(), events.size(), slots.data(), slots.size()};
+    return {step, version, events.data(), events.size(), slots.data(), slots.size(), device_slots};
   }
   friend bool operator==(const OwnedStepBatch&, const OwnedStepBatch&) = default;
 };
 
+// The four letters that `batch` begins with when it is serialised. Static storage.
+[[nodiscard]] const char* BatchMagic(const StepBatch& batch);
 // Bytes that SerializeBatch appends for `batch`.
 [[nodiscard]] std::size_t SerializedSize(const StepBatch& batch);
-// Appends `batch` to `out`: magic "WMB1", step, version, counts (uint64 each), events, slots; all
-// little-endian, events field by field in declaration order (56 bytes each).
+// Appends `batch` to `out`: magic "WMB1" ("WMB2" with device_slots), step, version, counts (uint64
+// each), events, slots; all little-endian, events field by field in declaration order (56 bytes
+// each).
 void SerializeBatch(const StepBatch& batch, std::string& out);
 // Reads one batch from the front of `bytes` and, on success, moves `bytes` past it. InvalidArgument
 // on anything that SerializeBatch does not write; `bytes` is then unchanged. Any input is safe.

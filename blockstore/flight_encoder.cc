@@ -55,7 +55,7 @@ void FlightEncoder::OnBegin(const StepBatch& batch, bool dropped) {
   const std::size_t bytes = SerializedSize(batch);
   const MutexLock lock(mutex_);
   Append(Kind::kBegin, dropped ? kFlagDropped : 0, bytes, [&](RawWriter& writer) {
-    writer.PutBytes("WMB1", 4);
+    writer.PutBytes(BatchMagic(batch), 4);
     writer.Put(batch.step);
     writer.Put(batch.version);
     writer.Put(static_cast<std::uint64_t>(batch.num_events));
@@ -74,7 +74,8 @@ void FlightEncoder::OnEnd(std::uint64_t step, StepEnd end) {
 }
 
 void FlightEncoder::OnLanded(std::uint64_t step, std::span<const std::uint8_t> ids,
-                             std::span<const Reason> verdicts) {
+                             std::span<const Reason> verdicts,
+                             std::span<const std::int64_t> slots) {
   const std::size_t width = RecordedRowBytes(info_);
   const std::size_t row_bytes = info_.shape.row_bytes();
   const std::size_t chunk = std::max<std::size_t>(1, kChunkBytes / width);
@@ -87,11 +88,14 @@ void FlightEncoder::OnLanded(std::uint64_t step, std::span<const std::uint8_t> i
         std::all_of(part.begin(), part.end(), [](Reason r) { return r == Reason::kNone; });
     std::uint16_t flags = all_there ? 0 : kFlagVerdicts;
     if (first + count < verdicts.size()) flags |= kFlagMore;
-    const std::size_t bytes = 16 + (all_there ? 0 : count) + count * width;
+    if (!slots.empty()) flags |= kFlagSlots;
+    const std::size_t slot_bytes = slots.empty() ? 0 : count * sizeof(std::int64_t);
+    const std::size_t bytes = 16 + slot_bytes + (all_there ? 0 : count) + count * width;
     Append(Kind::kLanded, flags, bytes, [&](RawWriter& writer) {
       writer.Put(step);
       writer.Put(static_cast<std::uint32_t>(first));
       writer.Put(static_cast<std::uint32_t>(count));
+      if (!slots.empty()) writer.PutBytes(slots.data() + first, slot_bytes);
       if (!all_there) {
         for (const Reason reason : part)
           writer.Put(static_cast<std::uint8_t>(reason));

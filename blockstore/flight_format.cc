@@ -37,6 +37,7 @@ StoreOptions FlightInfo::ReplayOptions() const {
   options.null_blocks = null_blocks;
   options.max_steps_in_flight = max_steps_in_flight;
   options.max_step_rows = max_step_rows;
+  options.device_slots = true;
   options.landing = Landing::kCaller;
   options.audit = true;
   options.audit_threshold = rows == FlightRows::kIds ? audit_threshold : audit_threshold / 2;

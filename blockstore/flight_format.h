@@ -42,6 +42,7 @@ enum class Kind : std::uint16_t {
 // version there.
 inline constexpr std::uint16_t kFlagDropped = 1;   // kBegin: the store dropped the step at once
 inline constexpr std::uint16_t kFlagMore = 1;      // kLanded: more rows of the step follow
+inline constexpr std::uint16_t kFlagSlots = 4;     // kLanded: each row says its slot
 inline constexpr std::uint16_t kFlagVerdicts = 2;  // kLanded: not all rows are there
 
 // What stands before each payload.

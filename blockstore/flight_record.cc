@@ -43,11 +43,17 @@ absl::Status DecodeLanded(std::span<const std::uint8_t> payload, std::uint16_t f
   const std::size_t count = reader.Get<std::uint32_t>();
   const std::size_t width = RecordedRowBytes(info);
   record.more = (flags & kFlagMore) != 0;
+  const std::uint8_t* slots =
+      (flags & kFlagSlots) != 0 ? reader.Take(count, sizeof(std::int64_t)) : nullptr;
   const std::uint8_t* verdicts = (flags & kFlagVerdicts) != 0 ? reader.Take(count) : nullptr;
   const std::uint8_t* rows = reader.Take(count, width);
   if (!reader.done()) return Broken("the length of landed rows is wrong");
   if (record.begin + static_cast<std::int64_t>(count) > info.max_step_rows) {
     return Broken("more landed rows than a step may have");
+  }
+  record.slots.resize(slots == nullptr ? 0 : count);
+  if (!record.slots.empty()) {
+    std::memcpy(record.slots.data(), slots, count * sizeof(std::int64_t));
   }
   record.verdicts.assign(count, Reason::kNone);
   if (verdicts != nullptr) {

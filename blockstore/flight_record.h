@@ -45,6 +45,7 @@ struct FlightRecord {
   std::vector<RowInfo> infos;
   std::vector<std::uint64_t> digests;  // one for each info; 0 where the row is missing
   std::vector<Reason> verdicts;        // one for each row that landed
+  std::vector<std::int64_t> slots;     // likewise of a step with device_slots; else empty
   // kLanded: the rows, 16 bytes each (digests) or shape.row_bytes(). kCheckpoint: its content.
   std::vector<std::uint8_t> bytes;
   std::uint64_t records = 0;  // before the close

@@ -22,8 +22,10 @@ struct FlightReplay::Step final : public RowSource {
       std::memcpy(destinations[i], rows.data() + row * width, width);
     }
   }
+  std::span<const std::int64_t> Slots() override { return slots; }
   void Done() override {}
 
+  bool device = false;  // its slots come when it lands
   std::uint64_t number = 0;
   std::size_t width = 0;  // bytes of a row
   std::size_t num_rows = 0;
@@ -32,6 +34,7 @@ struct FlightReplay::Step final : public RowSource {
   std::size_t landed = 0;
   std::vector<std::uint8_t> rows;
   std::vector<Reason> verdicts;
+  std::vector<std::int64_t> slots;
 };
 
 absl::StatusOr<std::unique_ptr<FlightReplay>> FlightReplay::Create(const FlightInfo& info,
@@ -46,7 +49,7 @@ absl::StatusOr<std::unique_ptr<FlightReplay>> FlightReplay::Create(const FlightI
       static_cast<double>(options.shape.page_bytes()) + 4.0 * options.shape.page_tokens + 80;
   const double wanted =
       options.num_pages * page + options.num_blocks * parts * 48.0 +
-      static_cast<double>(options.max_steps_in_flight) * options.max_step_rows * 8;
+      static_cast<double>(options.max_steps_in_flight) * options.max_step_rows * 20;
   if (options.num_blocks < 1 || !(wanted <= static_cast<double>(max_bytes))) {
     return absl::ResourceExhaustedError(
         absl::StrCat("flight head: a store of ", options.num_blocks, " blocks, ", options.num_pages,
@@ -137,7 +140,9 @@ absl::Status FlightReplay::Begin(const FlightRecord& record) {
   }
   step->number = record.batch.step;
   step->width = store_->options().shape.row_bytes();
-  step->num_rows = record.batch.slots.size();
+  step->device = record.batch.device_slots;
+  step->slots.clear();
+  step->num_rows = step->device ? store_->options().max_step_rows : record.batch.slots.size();
   step->submitted = false;
   step->dropped = code.dropped();
   step->landed = 0;
@@ -195,9 +200,10 @@ absl::Status FlightReplay::Landed(const FlightRecord& record, const OnRead& on_r
             step.verdicts.begin() + static_cast<std::ptrdiff_t>(first));
   std::copy(record.bytes.begin(), record.bytes.end(),
             step.rows.begin() + static_cast<std::ptrdiff_t>(first * step.width));
+  if (step.device) step.slots.insert(step.slots.end(), record.slots.begin(), record.slots.end());
   step.landed += count;
   if (record.more) return absl::OkStatus();
-  if (step.landed != step.num_rows) {
+  if (step.device ? step.slots.size() != step.landed : step.landed != step.num_rows) {
     return absl::InvalidArgumentError(absl::StrCat("flight: step ", record.step, " lands ",
                                                    step.landed, " of ", step.num_rows, " rows"));
   }

@@ -26,9 +26,11 @@ class FlightSink {
   virtual void OnBegin(const StepBatch& batch, bool dropped) = 0;
   virtual void OnEnd(std::uint64_t step, StepEnd end) = 0;
   // The step's rows as its source gave them, before the claims were looked at: row i is
-  // ids[i * row_bytes ...], or missing for verdicts[i].
+  // ids[i * row_bytes ...], or missing for verdicts[i]. `slots`: of a step with device_slots, the
+  // slot of each row; empty otherwise.
   virtual void OnLanded(std::uint64_t step, std::span<const std::uint8_t> ids,
-                        std::span<const Reason> verdicts) = 0;
+                        std::span<const Reason> verdicts,
+                        std::span<const std::int64_t> slots = {}) = 0;
   // A snapshot was taken. `read_id` counts up from 1 in this store.
   virtual void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks,
                           std::int64_t first, std::int64_t last) = 0;

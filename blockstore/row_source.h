@@ -24,6 +24,12 @@ class RowSource {
   virtual void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
                     std::span<Reason> verdicts) = 0;
 
+  // Of a step begun with device_slots, once and before Land: the slot of each of the source's rows,
+  // kPaddingSlot for one that is of no block; whether a row asked is the batch's to say. Row i of
+  // Land is then row i of these. A slot that the batch did not name is dropped and counted; of two
+  // rows of one slot the first counts. Valid until Done().
+  virtual std::span<const std::int64_t> Slots() { return {}; }
+
   // The step has ended: landed, dropped or cancelled. The last call for this step; the source may
   // be reused or destroyed from inside it. On the engine's thread when Submit itself refused the
   // step.

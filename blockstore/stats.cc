@@ -71,6 +71,7 @@ std::string Stats::ToString() const {
   Line(out, "rows ignored", rows_ignored);
   Line(out, "rows not asked", rows_not_asked);
   Line(out, "rows without claim", rows_without_claim);
+  if (rows_outside > 0) Line(out, "rows outside the range of a device step", rows_outside);
   Line(out, "hits by key", hits_by_key);
   Line(out, "pages", pages);
   Line(out, "pages in use", pages_in_use);

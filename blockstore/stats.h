@@ -48,6 +48,7 @@ struct Stats {
   std::uint64_t rows_ignored = 0;  // writes of protected rows, and second rows of one slot
   std::uint64_t rows_not_asked = 0;
   std::uint64_t rows_padding = 0;  // slots of -1 and of null blocks
+  std::uint64_t rows_outside = 0;  // of device steps: at slots that their batch did not name
   std::uint64_t rows_without_claim =
       0;  // landed late: dropped, truncated or claimed again meanwhile
   // Events.

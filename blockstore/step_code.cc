@@ -46,6 +46,11 @@ std::string Message(const StepCode& code) {
                           "] must be -1, or a slot (or -2 - slot) of a block in [0, num_blocks); "
                           "it is ",
                           code.value);
+    case StepRule::kDeviceSlots:
+      return absl::StrCat(
+          "batch.device_slots must be false unless StoreOptions::device_slots is true; the batch "
+          "has ",
+          unsigned_value, " slots");
     case StepRule::kStepNotInFlight:
       return absl::StrCat("step must have been begun and not have ended; it is ", unsigned_value);
     case StepRule::kRingFull:

@@ -101,6 +101,10 @@ RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<Stor
   for (std::uint32_t i = 0; i < options_.max_steps_in_flight; ++i) {
     auto record = std::make_unique<StepRecord>();
     record->claims.resize(rows);
+    if (options_.device_slots) {
+      record->range.resize(rows);
+      record->source_row.resize(rows);
+    }
     record->copies.reserve(sides);
     record->ignored.reserve(sides);
 #ifdef WAYMARK_SEEDED_FAULTS
@@ -115,6 +119,7 @@ RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<Stor
   running_copies_.reserve(4096);
   second_seals_.reserve(256);
   competing_.reserve(rows);
+  device_range_.reserve(options_.device_slots ? rows : 0);
   own_seals_.reserve(rows);
   moved_.reserve(1024);
   move_blocks_.reserve(1024);
@@ -247,7 +252,10 @@ std::int64_t RoutingStore::Impl::CoveredPrefix(std::span<const BlockId> blocks, 
       const Entry& entry = table_.hot(e);
       if (!entry.exists || entry.page == kNoPage) return covered;
       for (std::uint32_t row = 0; row < page_tokens_; ++row) {
-        if (covered == rows || !core_->stamp(entry.page, row).Load().live()) return covered;
+        if (covered == rows || (!core_->stamp(entry.page, row).Load().live() &&
+                                !DeviceClaims(entry.page, row, kMaxRelStep))) {
+          return covered;
+        }
         ++covered;
       }
     }

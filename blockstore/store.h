@@ -60,6 +60,9 @@ struct StoreOptions {
   std::uint32_t max_steps_in_flight = 16;
   // Rows of one step, padding included. A step of more is refused.
   std::uint32_t max_step_rows = 8192;
+  // Steps whose slots are known on the device only may come (StepBatch::device_slots). Takes 12
+  // bytes more for each row of each step in flight.
+  bool device_slots = false;
   Landing landing = Landing::kThread;
   // Compare ignored writes with what is kept; void a page whose mean agreement is under the
   // threshold.

@@ -255,7 +255,8 @@ void RoutingStore::Impl::ApplyTruncate(const Event& event) {
                          !WAYMARK_FAULT(rewind_stays_in_the_sealed_page);
     bool own = rewound;
     for (std::uint32_t row = from; row < page_tokens_ && !own; ++row) {
-      own = hit(core_->stamp(page, row).Load()) && Visible(pool_.hot(page), row);
+      own = (hit(core_->stamp(page, row).Load()) || DeviceClaims(page, row, upto)) &&
+            Visible(pool_.hot(page), row);
     }
     if (own) page = OwnPage(e);
     if (page != kNoPage) {
@@ -266,6 +267,7 @@ void RoutingStore::Impl::ApplyTruncate(const Event& event) {
         while (hit(stamp) && !cell.Exchange(stamp, stamp.Missing(Reason::kNeverWritten))) {
           stamp = cell.Load();
         }
+        RevokeDeviceClaims(page, row, upto);
       }
       if (rewound) {
         pool_.hot(page).sealed = 0;

@@ -33,6 +33,10 @@ struct Claim {
   PageIndex page = kNoPage;
   std::uint16_t row = 0;
   bool pinned = false;  // this claim holds the pin of its page (one pin a run of rows)
+  // Of a device step:
+  bool revoked = false;  // truncated before the step landed
+  bool asked = true;     // somebody asked for the row
+  bool sealed = false;   // its page was sealed before the step: a live row of its version stays
 };
 
 // A source row that has a second destination (its page was copied while it was pending), or whose
@@ -42,6 +46,9 @@ struct SideRow {
   PageIndex page = kNoPage;
   EntryIndex entry = kNoEntry;
   std::uint16_t row = 0;
+  bool revoked = false;  // as of a Claim
+  bool sealed = false;   // as of a Claim
+  bool by_key = false;   // the rows of its page came by key
 };
 
 // A begun step that has not ended. Records are made with the store and reused. While it is
@@ -56,9 +63,15 @@ struct StepRecord {
   std::uint32_t num_rows = 0;      // of the forward, padding included
   RowSource* source = nullptr;     // the caller's, until its Done; null: nothing to land
   std::uint64_t submitted_at = 0;  // nanoseconds
-  std::vector<Claim> claims;       // [num_rows]; constant from BeginStep on
+  std::vector<Claim> claims;       // [num_rows]; constant from BeginStep on, but for revoked ones
   std::vector<SideRow> copies;     // more destinations, appended while it is in flight
   std::vector<SideRow> ignored;    // for the audit; each pins its page
+  // A step with device_slots. Its claims are of the slots that it may write, ascending, and leave
+  // stamps alone until it lands: then those that it wrote become pending, and land as any other.
+  bool device = false;
+  std::vector<std::int64_t> range;  // [num_rows], the slots
+  std::vector<std::uint32_t>
+      source_row;  // [num_rows]; landing thread: where it wrote each, or none
 #ifdef WAYMARK_SEEDED_FAULTS
   std::vector<std::int64_t> slots;  // what the fault "resolve_when_landing" would keep
 #endif
@@ -122,8 +135,37 @@ class RoutingStore::Impl {
   // `e`: the entry of `slot`; kNoEntry for padding.
   void ClaimRow(StepRecord* record, std::uint32_t source_row, std::int64_t slot, EntryIndex e,
                 RelStep step, std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Claims every row that a device step may write.
+  void ClaimDeviceRows(StepRecord* record, std::span<const std::int64_t> slots, RelStep step,
+                       std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Claims one row of device_range_; without a record, the step is dropped at once.
+  void ClaimDeviceRow(StepRecord* record, std::uint32_t index, RelStep step, std::uint64_t version)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What a claim of `version` does to the page's place in the index.
+  void CompeteAfterClaim(PageIndex page, std::uint64_t version)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A dropped device step may have rewritten this row: what it held is not known any more.
+  void ForgetRow(PageIndex page, std::uint32_t row, bool sealed, RelStep step,
+                 std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // All that a dropped device step may have rewritten.
+  void ForgetRange(const StepRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether a device step <= upto may still write this row.
+  bool DeviceClaims(PageIndex page, std::uint32_t row, RelStep upto) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes it from them.
+  void RevokeDeviceClaims(PageIndex page, std::uint32_t row, RelStep upto)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Rule 3: a row that step `step` of `version` must not write.
   bool Protected(const PageHot& hot, Stamp stamp, RelStep step, std::uint64_t version) const;
+  // The same for a device step, which looks at the seal when it begins and at the stamp when it
+  // lands: whenever that is, it keeps the same rows.
+  bool Protected(bool sealed, Stamp stamp, std::uint64_t version) const {
+    return sealed && stamp.live() && base_->VersionOf(stamp.step()) == version;
+  }
+  // The page is sealed with a step before `step`.
+  static bool SealedBefore(const PageHot& hot, RelStep step) {
+    return hot.sealed != 0 && hot.sealed < step;
+  }
   // Rule 4: somebody other than the block at hand sees this row of the page.
   static bool Visible(const PageHot& hot, std::uint32_t row);
   // The step in flight of this number; null when there is none.
@@ -154,6 +196,10 @@ class RoutingStore::Impl {
   void ExtendPending(PageIndex from, PageIndex to, RelStep step)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Binds the entry to the page. REQUIRES: it has none.
+  void ExtendDeviceClaims(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether a device step may still write a row of the page.
+  static bool Claims(const StepRecord& record, PageIndex page);
   void Attach(EntryIndex e, PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes the entry off its page's list, whatever becomes of the page.
   void Unlink(EntryIndex e) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -171,7 +217,8 @@ class RoutingStore::Impl {
   // The page, sealed and written by `step`, contends for its place in the index.
   void Compete(PageIndex page, RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Rows of the page that are valid or pending.
-  std::uint32_t LiveRows(PageIndex page) const;
+  // Rows that are valid, pending, or claimed by a device step.
+  std::uint32_t LiveRows(PageIndex page) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives back at most `states` snapshots; true when it gave back any.
   bool TakeBackSnapshots(std::size_t states) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -203,6 +250,10 @@ class RoutingStore::Impl {
   // Everything of one step: copies, its rows, the audit, its end.
   void LandStep(StepRecord& record);
   void LandSource(StepRecord& record);
+  void LandDeviceSource(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Makes what one row of the source wrote pending. Its claim, or kNoSourceRow: it is not wanted.
+  std::uint32_t ResolveDeviceRow(StepRecord& record, std::uint32_t source_row)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LandSides(StepRecord& record, std::span<const SideRow> sides);
   // The row has landed with this verdict, if it still is pending for `step`.
   void Publish(PageIndex page, std::uint32_t row, RelStep step, Reason verdict);
@@ -244,6 +295,9 @@ class RoutingStore::Impl {
   std::vector<PageCopy> second_seals_ ABSL_GUARDED_BY(mutex_);  // pairs of pages to compare
   std::uint64_t copies_queued_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::uint32_t> own_seals_ ABSL_GUARDED_BY(mutex_);  // scratch of ApplyOwnSeals
+  std::uint32_t device_steps_ ABSL_GUARDED_BY(mutex_) = 0;        // of active_
+  // Scratch of BeginStep: slots that a device step may write, and whether nobody asked.
+  std::vector<std::pair<std::int64_t, bool>> device_range_ ABSL_GUARDED_BY(mutex_);
   std::vector<PageIndex> competing_ ABSL_GUARDED_BY(mutex_);  // claimed, sealed, not in the index
   std::vector<std::pair<Entry, EntryCold>> moved_ ABSL_GUARDED_BY(mutex_);
   std::vector<SnapshotState*> free_states_ ABSL_GUARDED_BY(mutex_);
@@ -258,6 +312,7 @@ class RoutingStore::Impl {
     std::uint64_t landed = 0, late = 0;
     std::uint64_t missing[kNumReasons] = {};
   } tally_;
+  std::span<const std::int64_t> slots_;  // of the source of a device step
   std::vector<std::uint8_t*> destinations_;
   std::vector<Reason> verdicts_;
   std::vector<PageCopy> running_copies_;

@@ -2,6 +2,7 @@
 // stamps, audits what was ignored, takes snapshots back, commits memory ahead.
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 
@@ -19,6 +20,7 @@ constexpr auto kDoze = std::chrono::milliseconds(100);
 constexpr std::size_t kMaxFindings = 256;
 constexpr std::size_t kFaultStep = std::size_t{1} << 20;
 constexpr std::size_t kFaultAhead = std::size_t{32} << 20;
+constexpr std::uint32_t kNoSourceRow = ~0u;
 constexpr std::size_t kTakeBack = 4;  // snapshots taken back under one hold of the lock
 
 std::uint64_t Now() {
@@ -109,10 +111,11 @@ bool RoutingStore::Impl::LandNext(std::uint64_t only_step) {
   StepRecord* record = nullptr;
   {
     const MutexLock lock(mutex_);
-    const auto at = only_step == 0
-                        ? submitted_.begin()
-                        : std::find_if(submitted_.begin(), submitted_.end(),
-                                       [&](StepRecord* r) { return r->step == only_step; });
+    // Device steps land in step order: what each wrote is only known then.
+    const auto at = std::find_if(submitted_.begin(), submitted_.end(), [&](StepRecord* r) {
+      return (only_step == 0 || r->step == only_step) &&
+             (!r->device || r == active_.front() || WAYMARK_FAULT(device_steps_land_in_any_order));
+    });
     if (at == submitted_.end()) return false;
     record = *at;
     submitted_.erase(at);
@@ -127,8 +130,14 @@ void RoutingStore::Impl::LandStep(StepRecord& record) {
   RowSource* const source = record.source;
   tally_ = {};
   if (source != nullptr) {
+    if (record.device) slots_ = source->Slots();
     if (core_->flight != nullptr) RecordFlight(record);
-    LandSource(record);
+    if (record.device) {
+      LandDeviceSource(record);
+      RunCopies();  // the audit may look at a page that was copied meanwhile
+    } else {
+      LandSource(record);
+    }
     AuditIgnored(record);
   }
   // The engine may have copied a page of pending rows meanwhile: those rows land in the copy too,
@@ -201,6 +210,104 @@ void RoutingStore::Impl::LandSource(StepRecord& record) {
   }
 }
 
+// Rows that a device step wrote become pending, as if it had claimed them only now; they then land
+// as those of any step. Chunk by chunk: the lock is held for short work only.
+void RoutingStore::Impl::LandDeviceSource(StepRecord& record) {
+  std::fill_n(record.source_row.begin(), record.num_rows, kNoSourceRow);
+  for (std::size_t first = 0; first < slots_.size(); first += kChunk) {
+    const std::size_t n = std::min(kChunk, slots_.size() - first);
+    const std::span<std::uint8_t*> destinations(destinations_.data(), n);
+    const std::span<Reason> verdicts(verdicts_.data(), n);
+    std::array<std::uint32_t, kChunk> claimed;
+    bool wanted = false;
+    {
+      const MutexLock lock(mutex_);
+      for (std::size_t i = 0; i < n; ++i) {
+        claimed[i] = ResolveDeviceRow(record, static_cast<std::uint32_t>(first + i));
+        destinations[i] = nullptr;
+        if (claimed[i] == kNoSourceRow) continue;
+        const Claim& claim = record.claims[claimed[i]];
+        destinations[i] = core_->row(claim.page, claim.row);
+        wanted = true;
+      }
+    }
+    if (!wanted) continue;
+    record.source->Land(static_cast<std::uint32_t>(first), destinations, verdicts);
+    for (std::size_t i = 0; i < n; ++i) {
+      if (destinations[i] == nullptr) continue;
+      const Claim& claim = record.claims[claimed[i]];
+      Publish(claim.page, claim.row, record.relative, verdicts[i]);
+      if (verdicts[i] != Reason::kNone) destinations[i] = nullptr;
+    }
+    if (options_.count_experts) CountExperts(record, destinations);
+  }
+}
+
+std::uint32_t RoutingStore::Impl::ResolveDeviceRow(StepRecord& record, std::uint32_t source_row) {
+  const std::int64_t slot = slots_[source_row];
+  if (slot == kPaddingSlot) return kNoSourceRow;
+  const std::int64_t known = slot >= 0 ? slot : NotAsked(slot);
+  const auto end = record.range.begin() + record.num_rows;
+  const auto found = std::lower_bound(record.range.begin(), end, known);
+  if (found == end || *found != known) {
+    ++stats_.rows_outside;
+    return kNoSourceRow;
+  }
+  const auto index = static_cast<std::uint32_t>(found - record.range.begin());
+  const Claim& own = record.claims[index];
+  if (record.source_row[index] != kNoSourceRow) {  // the first of a slot counts
+    ++stats_.rows_ignored;
+    if (own.page != kNoPage && !own.revoked) {
+      core_->stamp(own.page, own.row).MarkHow(Provenance::kKept);
+    }
+    for (const SideRow& side : record.copies) {
+      if (side.source_row == index && !side.revoked) {
+        core_->stamp(side.page, side.row).MarkHow(Provenance::kKept);
+      }
+    }
+    return kNoSourceRow;
+  }
+  record.source_row[index] = source_row;
+  const EntryIndex e = EntryOf(static_cast<std::uint64_t>(known));
+  const auto claim = [&](PageIndex page, std::uint16_t row, bool sealed,
+                         bool by_key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    StampCell& cell = core_->stamp(page, row);
+    const Stamp stamp = cell.Load();
+    if (stamp.live() && stamp.step() > record.relative &&
+        !WAYMARK_FAULT(device_row_lands_over_a_later_one)) {
+      ++tally_.late;
+      return false;
+    }
+    if (Protected(sealed, stamp, record.version)) {
+      cell.MarkHow(Provenance::kKept);
+      ++stats_.rows_ignored;
+      if (options_.audit && record.ignored.size() < record.ignored.capacity()) {
+        record.ignored.push_back({source_row, page, e, row});
+        PinPage(page);
+      }
+      return false;
+    }
+    if (!own.asked) {
+      cell.Store(Stamp::Absent(Reason::kNotCaptured));
+      return false;
+    }
+    ++stats_.rows_claimed;
+    const Stamp pending = Stamp::Pending(record.relative);
+    cell.Store(by_key && !WAYMARK_FAULT(device_row_forgets_that_it_came_by_key)
+                   ? pending.WithHow(Provenance::kByKey)
+                   : pending);
+    return true;
+  };
+  for (const SideRow& side : record.copies) {
+    if (side.source_row == index && !side.revoked) {
+      claim(side.page, side.row, side.sealed, side.by_key);
+    }
+  }
+  const bool there =
+      own.page != kNoPage && !own.revoked && claim(own.page, own.row, own.sealed, false);
+  return there ? index : kNoSourceRow;
+}
+
 void RoutingStore::Impl::LandSides(StepRecord& record, std::span<const SideRow> sides) {
   if (record.source == nullptr) return;
   for (const SideRow& side : sides) {
@@ -210,7 +317,8 @@ void RoutingStore::Impl::LandSides(StepRecord& record, std::span<const SideRow> 
     }
     std::uint8_t* const destination = core_->row(side.page, side.row);
     Reason verdict = Reason::kNone;
-    record.source->Land(side.source_row, {&destination, 1}, {&verdict, 1});
+    const std::uint32_t row = record.device ? record.source_row[side.source_row] : side.source_row;
+    record.source->Land(row, {&destination, 1}, {&verdict, 1});
     Publish(side.page, side.row, record.relative, verdict);
   }
 }
@@ -341,6 +449,10 @@ void RoutingStore::Impl::AuditSecondSeals() {
       const MutexLock lock(mutex_);
       if (second_seals_.empty()) return;
       pair = second_seals_.back();
+      // A device step may be about to write rows of which the page still has an older life's.
+      for (const StepRecord* record : active_) {
+        if (record->device && (Claims(*record, pair.from) || Claims(*record, pair.to))) return;
+      }
       second_seals_.pop_back();
       base = base_;
     }
@@ -389,7 +501,7 @@ void RoutingStore::Impl::AuditSecondSeals() {
 // ---- what is only done when asked for
 
 void RoutingStore::Impl::RecordFlight(StepRecord& record) {
-  const std::size_t rows = record.num_rows;
+  const std::size_t rows = record.device ? slots_.size() : record.num_rows;
   flight_ids_.assign(rows * core_->row_bytes, 0);
   flight_verdicts_.assign(rows, Reason::kNone);
   for (std::size_t first = 0; first < rows; first += kChunk) {
@@ -401,7 +513,8 @@ void RoutingStore::Impl::RecordFlight(StepRecord& record) {
                         std::span<Reason>(flight_verdicts_).subspan(first, n));
   }
   const MutexLock lock(mutex_);
-  core_->flight->OnLanded(record.step, flight_ids_, flight_verdicts_);
+  core_->flight->OnLanded(record.step, flight_ids_, flight_verdicts_,
+                          record.device ? slots_ : std::span<const std::int64_t>());
 }
 
 void RoutingStore::Impl::CountExperts(const StepRecord& record,

@@ -239,6 +239,9 @@ void RoutingStore::Impl::CopyRows(PageIndex from, PageIndex to, std::uint32_t ro
       if (!seen && !WAYMARK_FAULT(pending_row_lands_in_one_page)) ExtendPending(from, to, extended);
     }
   }
+  if (device_steps_ > 0 && !WAYMARK_FAULT(device_claim_lands_in_one_page)) {
+    ExtendDeviceClaims(from, to, rows, by_key);
+  }
   if (any_valid) {
     page_copies_.push_back({from, to, rows});
     ++copies_queued_;
@@ -247,9 +250,36 @@ void RoutingStore::Impl::CopyRows(PageIndex from, PageIndex to, std::uint32_t ro
   }
 }
 
+// What a device step may write in one page it may then write in both.
+void RoutingStore::Impl::ExtendDeviceClaims(PageIndex from, PageIndex to, std::uint32_t rows,
+                                            bool by_key) {
+  for (StepRecord* record : active_) {
+    if (!record->device) continue;
+    const auto extend = [&](SideRow side) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      if (side.page != from || side.revoked || side.row >= rows) return;
+      side.page = to;
+      side.by_key |= by_key;
+      if (record->copies.size() == record->copies.capacity()) {
+        ForgetRow(to, side.row, side.sealed, record->relative, record->version);
+        ++stats_.no_page;
+        return;
+      }
+      record->copies.push_back(side);
+      PinPage(to);
+    };
+    for (std::uint32_t i = 0; i < record->num_rows; ++i) {
+      const Claim& claim = record->claims[i];
+      extend({i, claim.page, kNoEntry, claim.row, claim.revoked, claim.sealed, false});
+    }
+    const std::size_t copies = record->copies.size();
+    for (std::size_t i = 0; i < copies; ++i)
+      extend(record->copies[i]);
+  }
+}
+
 void RoutingStore::Impl::ExtendPending(PageIndex from, PageIndex to, RelStep step) {
   StepRecord* record = FindRecordByRelative(step);
-  if (record == nullptr) return;
+  if (record == nullptr || record->device) return;
   const auto extend = [&](std::uint32_t source_row, std::uint16_t row)
                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
                             StampCell& cell = core_->stamp(to, row);
@@ -278,9 +308,15 @@ void RoutingStore::Impl::ExtendPending(PageIndex from, PageIndex to, RelStep ste
 std::uint32_t RoutingStore::Impl::LiveRows(PageIndex page) const {
   std::uint32_t live = 0;
   for (std::uint32_t row = 0; row < page_tokens_; ++row) {
-    live += core_->stamp(page, row).Load().live() ? 1 : 0;
+    live += core_->stamp(page, row).Load().live() || DeviceClaims(page, row, kMaxRelStep) ? 1 : 0;
   }
   return live;
+}
+
+bool RoutingStore::Impl::Claims(const StepRecord& record, PageIndex page) {
+  const auto claims = [page](const auto& claim) { return claim.page == page && !claim.revoked; };
+  return std::any_of(record.claims.begin(), record.claims.begin() + record.num_rows, claims) ||
+         std::any_of(record.copies.begin(), record.copies.end(), claims);
 }
 
 // Of the pages sealed with a key, the one with more valid or pending rows is in the index; the
@@ -295,6 +331,11 @@ void RoutingStore::Impl::Compete(PageIndex page, RelStep step) {
     for (std::uint32_t row = 0; row < page_tokens_; ++row) {
       const Stamp stamp = core_->stamp(page, row).Load();
       if (stamp.live() && base_->VersionOf(stamp.step()) != version) return;
+    }
+    if (device_steps_ > 0 && hot.pins > 0) {
+      for (const StepRecord* record : active_) {
+        if (record->device && record->version != version && Claims(*record, page)) return;
+      }
     }
   }
   if (!hot.has_wants) return;

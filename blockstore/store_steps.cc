@@ -90,6 +90,9 @@ StepCode RoutingStore::Impl::Validate(const StepBatch& batch) {
   if (batch.num_slots > options_.max_step_rows) {
     return {kInvalid, StepRule::kTooManyRows, 0, static_cast<std::int64_t>(batch.num_slots)};
   }
+  if (batch.device_slots && !options_.device_slots) {
+    return {kInvalid, StepRule::kDeviceSlots, 0, static_cast<std::int64_t>(batch.num_slots)};
+  }
   const std::span<const Event> events = batch.event_span();
   for (std::size_t i = 0; i < events.size(); ++i) {
     const StepCode code = ValidateEvent(events[i], i, batch.step);
@@ -153,8 +156,11 @@ StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
       record->state = StepRecord::State::kBegun;
       record->step = batch.step;
       record->version = batch.version;
-      record->num_rows = static_cast<std::uint32_t>(batch.num_slots);
+      // A device step has no claims yet, whatever the record still holds of an earlier one.
+      record->num_rows = batch.device_slots ? 0 : static_cast<std::uint32_t>(batch.num_slots);
       record->source = nullptr;
+      record->device = batch.device_slots;
+      device_steps_ += batch.device_slots ? 1 : 0;
       if (active_.size() == 1) core_->oldest_in_flight.store(batch.step, std::memory_order_seq_cst);
     }
     const RelStep step = base_->Relative(batch.step);
@@ -193,7 +199,11 @@ StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
       }
     }
     competing_.clear();
-    ClaimRows(record, batch.slot_span(), step, batch.version);
+    if (batch.device_slots) {
+      ClaimDeviceRows(record, batch.slot_span(), step, batch.version);
+    } else {
+      ClaimRows(record, batch.slot_span(), step, batch.version);
+    }
     if (own_seals) ApplyOwnSeals(events, batch.step);
     if (!WAYMARK_FAULT(rows_do_not_compete)) {
       for (const PageIndex page : competing_) {
@@ -347,7 +357,6 @@ void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t source_row, 
     ++stats_.no_page;
     return;
   }
-  PageHot& hot = pool_.hot(page);
   StampCell& cell = core_->stamp(page, row);
   if (!asked) {
     cell.Store(Stamp::Absent(Reason::kNotCaptured));
@@ -362,8 +371,13 @@ void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t source_row, 
     if (claim.pinned) PinPage(page);
     cell.Store(Stamp::Pending(step));
   }
-  // A page stands in the index for the rows that it was sealed with. Rows of other weights make it
-  // another page; one with another seal by now competes for that one's place.
+  CompeteAfterClaim(page, version);
+}
+
+// A page stands in the index for the rows that it was sealed with. Rows of other weights make it
+// another page; one with another seal by now competes for that one's place.
+void RoutingStore::Impl::CompeteAfterClaim(PageIndex page, std::uint64_t version) {
+  const PageHot& hot = pool_.hot(page);
   if (hot.indexed && !WAYMARK_FAULT(index_keeps_an_overwritten_page)) {
     const PageCold& cold = pool_.cold(page);
     if (!hot.has_wants || cold.indexed_as != cold.wants || cold.wants_version != version) {
@@ -372,6 +386,134 @@ void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t source_row, 
   }
   if (hot.has_wants && !hot.indexed && (competing_.empty() || competing_.back() != page)) {
     competing_.push_back(page);
+  }
+}
+
+// ---- steps whose slots are known on the device only
+
+void RoutingStore::Impl::ClaimDeviceRows(StepRecord* record, std::span<const std::int64_t> slots,
+                                         RelStep step, std::uint64_t version) {
+  // By slot, and at one slot those that asked first.
+  device_range_.clear();
+  for (const std::int64_t slot : slots) {
+    if (slot == kPaddingSlot) {
+      ++stats_.rows_padding;
+    } else {
+      device_range_.push_back({static_cast<std::int64_t>(KnownSlot(slot)), slot < 0});
+    }
+  }
+  std::sort(device_range_.begin(), device_range_.end());
+  const auto same = [](const auto& a, const auto& b) { return a.first == b.first; };
+  device_range_.erase(std::unique(device_range_.begin(), device_range_.end(), same),
+                      device_range_.end());
+  if (record != nullptr) {
+    record->num_rows = static_cast<std::uint32_t>(device_range_.size());
+    for (std::size_t i = 0; i < device_range_.size(); ++i) {
+      record->range[i] = device_range_[i].first;
+      // A page that is copied while the rest is claimed takes the claims that are there.
+      record->claims[i] = Claim{};
+    }
+  }
+  for (std::uint32_t i = 0; i < device_range_.size(); ++i)
+    ClaimDeviceRow(record, i, step, version);
+}
+
+void RoutingStore::Impl::ClaimDeviceRow(StepRecord* record, std::uint32_t index, RelStep step,
+                                        std::uint64_t version) {
+  const auto [slot, not_asked] = device_range_[index];
+  const EntryIndex e = EntryOf(static_cast<std::uint64_t>(slot));
+  const auto row = static_cast<std::uint32_t>(static_cast<std::uint64_t>(slot) -
+                                              std::uint64_t{e} * page_tokens_);
+  if (table_.hot(e).null) {
+    ++stats_.rows_padding;
+    return;
+  }
+  PageIndex page = Touch(e).page;
+  if (not_asked) ++stats_.rows_not_asked;
+  if (page == kNoPage) {
+    if (not_asked) return;  // nothing was there, and nothing comes
+    page = NewPage(e);
+  } else if (Visible(pool_.hot(page), row)) {
+    page = OwnPage(e);
+  }
+  if (page == kNoPage) {
+    ++stats_.no_page;
+    return;
+  }
+  if (record == nullptr) {
+    ForgetRow(page, row, SealedBefore(pool_.hot(page), step), step, version);
+  } else {
+    Claim& claim = record->claims[index];
+    claim.page = page;
+    claim.row = static_cast<std::uint16_t>(row);
+    claim.asked = !not_asked;
+    claim.sealed = SealedBefore(pool_.hot(page), step);
+    claim.pinned = index == 0 || record->claims[index - 1].page != page;
+    if (claim.pinned) PinPage(page);
+  }
+  CompeteAfterClaim(page, version);
+}
+
+void RoutingStore::Impl::ForgetRow(PageIndex page, std::uint32_t row, bool sealed, RelStep step,
+                                   std::uint64_t version) {
+  StampCell& cell = core_->stamp(page, row);
+  Stamp stamp = cell.Load();
+  if (Protected(sealed, stamp, version) && !WAYMARK_FAULT(device_drop_forgets_protected_rows)) {
+    cell.MarkHow(Provenance::kKept);
+    return;
+  }
+  while (stamp.live() && stamp.step() <= step) {
+    if (cell.Exchange(stamp, stamp.Missing(Reason::kCapacity))) {
+      ++stats_.rows_missing[static_cast<std::size_t>(Reason::kCapacity)];
+      break;
+    }
+    stamp = cell.Load();
+  }
+  RevokeDeviceClaims(page, row, step);
+}
+
+void RoutingStore::Impl::ForgetRange(const StepRecord& record) {
+  for (std::uint32_t i = 0; i < record.num_rows; ++i) {
+    const Claim& claim = record.claims[i];
+    if (claim.page == kNoPage || claim.revoked) continue;
+    ForgetRow(claim.page, claim.row, claim.sealed, record.relative, record.version);
+  }
+  for (std::size_t i = 0; i < record.copies.size(); ++i) {
+    const SideRow side = record.copies[i];
+    if (side.revoked) continue;
+    ForgetRow(side.page, side.row, side.sealed, record.relative, record.version);
+  }
+}
+
+bool RoutingStore::Impl::DeviceClaims(PageIndex page, std::uint32_t row, RelStep upto) const {
+  if (device_steps_ == 0 || pool_.hot(page).pins == 0) return false;
+  for (const StepRecord* record : active_) {
+    if (!record->device || record->relative > upto) continue;
+    for (std::uint32_t i = 0; i < record->num_rows; ++i) {
+      const Claim& claim = record->claims[i];
+      if (claim.page == page && claim.row == row && !claim.revoked) return true;
+    }
+    for (const SideRow& side : record->copies) {
+      if (side.page == page && side.row == row && !side.revoked) return true;
+    }
+  }
+  return false;
+}
+
+void RoutingStore::Impl::RevokeDeviceClaims(PageIndex page, std::uint32_t row, RelStep upto) {
+  if (device_steps_ == 0 || pool_.hot(page).pins == 0 ||
+      WAYMARK_FAULT(truncate_spares_device_claims)) {
+    return;
+  }
+  for (StepRecord* record : active_) {
+    if (!record->device || record->relative > upto) continue;
+    for (std::uint32_t i = 0; i < record->num_rows; ++i) {
+      Claim& claim = record->claims[i];
+      if (claim.page == page && claim.row == row) claim.revoked = true;
+    }
+    for (SideRow& side : record->copies) {
+      if (side.page == page && side.row == row) side.revoked = true;
+    }
   }
 }
 
@@ -430,6 +572,7 @@ StepCode RoutingStore::Impl::Submit(std::uint64_t step, RowSource* source) {
 }
 
 StepCode RoutingStore::Impl::End(std::uint64_t step, StepEnd how) {
+  bool waiting = false;
   {
     const MutexLock lock(mutex_);
     StepRecord* record = FindRecord(step);
@@ -451,16 +594,22 @@ StepCode RoutingStore::Impl::End(std::uint64_t step, StepEnd how) {
                               cell.Store(stamp.Missing(reason));
                               ++stats_.rows_missing[static_cast<std::size_t>(reason)];
                             };
-    for (std::uint32_t i = 0; i < record->num_rows; ++i) {
-      revoke(record->claims[i].page, record->claims[i].row);
+    if (record->device) {
+      if (drop) ForgetRange(*record);  // a forward that did not run has left every stamp alone
+    } else {
+      for (std::uint32_t i = 0; i < record->num_rows; ++i) {
+        revoke(record->claims[i].page, record->claims[i].row);
+      }
+      for (const SideRow& side : record->copies)
+        revoke(side.page, side.row);
     }
-    for (const SideRow& side : record->copies)
-      revoke(side.page, side.row);
     ++(drop ? stats_.steps_dropped : stats_.steps_cancelled);
     if (core_->flight != nullptr) core_->flight->OnEnd(step, how);
     Unpin(*record);
     Retire(*record);
+    waiting = device_steps_ > 0;  // the next one may land now
   }
+  if (waiting) Wake();
   core_->NotifyProgress();
   return {};
 }
@@ -482,6 +631,8 @@ void RoutingStore::Impl::Unpin(StepRecord& record) {
 
 void RoutingStore::Impl::Retire(StepRecord& record) {
   active_.erase(std::find(active_.begin(), active_.end(), &record));
+  device_steps_ -= record.device ? 1 : 0;
+  record.device = false;
   record.state = StepRecord::State::kFree;
   record.source = nullptr;
   free_records_.push_back(&record);

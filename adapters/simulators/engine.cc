@@ -28,6 +28,7 @@ StoreOptions StoreOptionsOf(const EngineOptions& options, std::int32_t stage) {
   store.max_step_rows =
       static_cast<std::uint32_t>(big ? options.max_batched_tokens + 8 : 16 * options.max_running);
   store.landing = options.timing.landing;
+  store.device_slots = options.features.device;
   store.audit = options.audit;
   store.key_seed = options.seed + 1;
   if (!options.flights.empty()) store.flight = options.flights[static_cast<std::size_t>(stage)];

@@ -125,7 +125,9 @@ class Engine {
   void Rewind(Request& r);
   RequestPtr Arrive();
   void FillQueue();
-  [[nodiscard]] std::int64_t Lag() const { return options_.features.late ? 1 : 0; }
+  [[nodiscard]] std::int64_t Lag() const {
+    return options_.features.late || options_.features.device ? 1 : 0;
+  }
   [[nodiscard]] bool Big() const { return options_.max_batched_tokens > 0; }
 
   // engine_blocks.cc: blocks, hits, restores, snapshots.
@@ -161,6 +163,9 @@ class Engine {
   void RunForward();
   void PlanRows(bool failed);
   void PlanWorkRows(const Work& work, bool failed);
+  void PlanPossibleRows(const Work& work);
+  // The rows of the step at hand are missing: it was dropped.
+  void ExcuseDrop();
   void BeginAndEnd(bool failed);
   void Unschedule();
   void Attend(const Work& work);
@@ -212,6 +217,13 @@ class Engine {
   std::vector<SealPlan> seals_;
   std::int64_t budget_ = 0;
   std::vector<std::int64_t> slots_;
+  // Of a device step: what it may write, and where the prefix of the block's first row ends.
+  struct PossibleRow {
+    std::int64_t slot;
+    PrefixHash block_start;
+  };
+  std::vector<PossibleRow> possible_;
+  std::vector<std::int64_t> possible_slots_;
   std::vector<RowPlan> rows_;
   std::vector<PrefixHash> row_prefixes_;
 

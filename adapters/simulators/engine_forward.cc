@@ -11,7 +11,7 @@ namespace waymark::sim {
 void Engine::SealFull(Request& r, std::int64_t tokens) {
   if (options_.megatron) return;
   std::int64_t full = std::min(r.computed + tokens, r.known) / bs_;
-  if (options_.features.late && r.confirmed >= 0) full = std::min(full, r.confirmed / bs_);
+  if (Lag() != 0 && r.confirmed >= 0) full = std::min(full, r.confirmed / bs_);
   for (std::int64_t i = r.sealed; i < full; ++i)
     Register(r, i, now_, false);
   r.sealed = std::max(r.sealed, full);
@@ -43,8 +43,11 @@ void Engine::RunForward() {
 void Engine::PlanRows(bool failed) {
   slots_.clear();
   rows_.clear();
-  for (const Work& work : plan_)
+  possible_.clear();
+  for (const Work& work : plan_) {
     PlanWorkRows(work, failed);
+    if (options_.features.device) PlanPossibleRows(work);
+  }
   if (rng_.Chance(options_.features.pad)) {
     slots_.insert(slots_.end(), {kPaddingSlot, options_.blocks * bs_, kPaddingSlot});
     rows_.resize(rows_.size() + 3);
@@ -110,6 +113,39 @@ void Engine::PlanWorkRows(const Work& work, bool failed) {
   }
 }
 
+void Engine::PlanPossibleRows(const Work& work) {
+  const Request& r = *work.request;
+  if (r.mute && options_.features.mute_silent) return;
+  std::int64_t low = r.computed;
+  std::int64_t high = r.computed + work.tokens;
+  if (r.known - r.computed <= 1 && r.confirmed >= 0) {
+    // How much the last step accepted is known on the device only.
+    low = std::min(low, r.confirmed + 1);
+    high = std::min(high + 2, static_cast<std::int64_t>(r.blocks.size()) * bs_);
+  }
+  for (std::int64_t position = low; position < high; ++position) {
+    const std::int64_t index = position / bs_;
+    const std::int64_t block = r.blocks[static_cast<std::size_t>(index)];
+    // Of a block of drafts alone the host does not know the prefix; nobody else has such a block.
+    const auto start = static_cast<std::size_t>(index * bs_);
+    const std::int64_t slot = block * bs_ + position % bs_;
+    possible_.push_back(
+        {r.mute ? NotAsked(slot) : slot, start < r.prefix.size() ? r.prefix[start] : PrefixHash{}});
+  }
+}
+
+void Engine::ExcuseDrop() {
+  for (const RowPlan& row : rows_) {
+    if (row.pass.step != 0) excuses_.Add(row.pass, row.prefix, row.block_start, Excuse::kDrop);
+  }
+  // Which of its range a dropped device step wrote is not known.
+  for (const PossibleRow& row : possible_) {
+    const std::int64_t slot = row.slot >= 0 ? row.slot : NotAsked(row.slot);
+    const KvCell& cell = kv_[static_cast<std::size_t>(slot)];
+    if (cell.present) excuses_.Add(cell.pass, cell.prefix, row.block_start, Excuse::kDrop);
+  }
+}
+
 void Engine::BeginAndEnd(bool failed) {
   const Features& f = options_.features;
   const bool drop_all = rng_.Chance(f.drop_all);
@@ -122,8 +158,15 @@ void Engine::BeginAndEnd(bool failed) {
     const bool is_silent = !rows_.empty() && rng_.Chance(f.silent);
     silent.push_back(is_silent ? rng_.Below(static_cast<std::int64_t>(rows_.size())) : -1);
   }
-  const StepBatch batch{now_,           version_,      events_.data(),
-                        events_.size(), slots_.data(), slots_.size()};
+  StepBatch batch{now_, version_, events_.data(), events_.size(), slots_.data(), slots_.size()};
+  if (f.device) {
+    possible_slots_.clear();
+    for (const PossibleRow& row : possible_)
+      possible_slots_.push_back(row.slot);
+    batch.slots = possible_slots_.data();
+    batch.num_slots = possible_slots_.size();
+    batch.device_slots = true;
+  }
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     const auto start = std::chrono::steady_clock::now();
     const StepCode begun = feeds_[stage]->Begin(batch);
@@ -145,11 +188,7 @@ void Engine::BeginAndEnd(bool failed) {
     }
     if (drops[stage] || begun.dropped()) {
       ++counts_.steps_dropped;
-      for (const RowPlan& row : rows_) {
-        if (row.pass.step != 0) {
-          excuses_.Add(row.pass, row.prefix, row.block_start, Excuse::kDrop);
-        }
-      }
+      ExcuseDrop();
       if (!begun.dropped()) endings_.push_back({Ending::Kind::kDrop, at, now_, nullptr});
       continue;
     }
@@ -162,6 +201,7 @@ void Engine::BeginAndEnd(bool failed) {
     StepSource* source = sources_.Take();
     source->Fill(&oracle_, at, now_, version_, row_prefixes_, silent[stage],
                  now_ % 2 == 0 ? Reason::kNotCaptured : Reason::kInvalidId);
+    if (f.device) source->FillSlots(slots_);
     endings_.push_back({Ending::Kind::kSubmit, at, now_, source});
   }
 }

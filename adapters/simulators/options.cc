@@ -43,6 +43,7 @@ struct Switch {
 };
 constexpr Switch kSwitches[] = {
     {"late", &Features::late},
+    {"device", &Features::device},
     {"completion_seal", &Features::completion_seal},
     {"blind_truncate", &Features::blind_truncate},
     {"guard", &Features::guard},
@@ -66,6 +67,7 @@ constexpr Scenario kScenarios[] = {
     {"plain", ""},
     {"drafts", "draft=.6"},
     {"late results", "draft=.6 late=1"},
+    {"device slots", "draft=.6 device=1"},
     {"begun far ahead", "draft=.5 behind=4 shuffle=1"},
     {"preempt, resume", "preempt=.1 draft=.4"},
     {"drop", "drop=.05 draft=.5"},
@@ -93,6 +95,7 @@ constexpr Scenario kScenarios[] = {
     {"all harmless", kFull},
     {"all", WAYMARK_SIM_FULL WAYMARK_SIM_HARM},
     {"all, late", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "late=1 rewind=0"},
+    {"all, device", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "device=1 rewind=0"},
     {"all, few pages", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "max_pages=16"},
     {"all, stages", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "stages=2"},
     {"all, completion", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "completion_seal=1 page_tokens=2"},

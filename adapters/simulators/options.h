@@ -47,6 +47,7 @@ struct Features {
   double drop_all = 0;     // as `drop`, on every stage of the step
   // Switches.
   bool late = false;             // results are seen a step late (async scheduling)
+  bool device = false;           // late, and which rows a step writes the host never sees
   bool completion_seal = false;  // blocks are sealed when their step has completed
   bool blind_truncate = false;   // rejections are announced even when the request left the block
   bool guard = false;            // recomputed shared rows go to the dummy block

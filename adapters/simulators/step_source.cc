@@ -34,6 +34,7 @@ void StepSource::Fill(const RouteOracle* oracle, std::int32_t stage, std::uint64
   step_ = step;
   version_ = version;
   prefixes_.assign(prefixes.begin(), prefixes.end());
+  slots_.clear();
   silent_ = silent;
   verdict_ = verdict;
 }

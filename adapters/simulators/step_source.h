@@ -45,6 +45,10 @@ class StepSource final : public RowSource {
             std::uint64_t version, std::span<const PrefixHash> prefixes, std::int64_t silent,
             Reason verdict);
 
+  // Of a device step: the slot of each row.
+  void FillSlots(std::span<const std::int64_t> slots) { slots_.assign(slots.begin(), slots.end()); }
+
+  std::span<const std::int64_t> Slots() override { return slots_; }
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override;
   void Done() override { pool_->Return(this); }
@@ -56,6 +60,7 @@ class StepSource final : public RowSource {
   std::uint64_t step_ = 0;
   std::uint64_t version_ = 0;
   std::vector<PrefixHash> prefixes_;
+  std::vector<std::int64_t> slots_;  // empty but for a device step
   std::int64_t silent_ = -1;
   Reason verdict_ = Reason::kNotCaptured;
 };

@@ -22,7 +22,9 @@ inline constexpr std::int64_t kDirectBlock = 4;  // tokens of a block, and rows 
 // Rows of one step, each by its tag; a negative tag: missing, not captured.
 class TagSource final : public RowSource {
  public:
-  explicit TagSource(std::vector<int> tags) : tags_(std::move(tags)) {}
+  explicit TagSource(std::vector<int> tags, std::vector<std::int64_t> slots = {})
+      : tags_(std::move(tags)), slots_(std::move(slots)) {}
+  std::span<const std::int64_t> Slots() override { return slots_; }
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override {
     for (std::size_t i = 0; i < destinations.size(); ++i) {
@@ -39,6 +41,7 @@ class TagSource final : public RowSource {
 
  private:
   std::vector<int> tags_;
+  std::vector<std::int64_t> slots_;  // of a device step
 };
 
 // What was read of one position: the tag (-1: missing), and what the store says about it.
@@ -60,6 +63,7 @@ class Direct {
     options.landing = Landing::kCaller;
     options.max_step_rows = 64;
     options.audit = false;
+    options.device_slots = true;
     return options;
   }
 
@@ -85,6 +89,18 @@ class Direct {
   // Ends a begun step with these rows; Land or LandAll brings them in.
   StepCode Submit(std::uint64_t step, std::vector<int> tags) {
     sources_.push_back(std::make_unique<TagSource>(std::move(tags)));
+    return store_->Submit(StepId(step), sources_.back().get());
+  }
+  // A step that may write `range`, and one that wrote these slots of it.
+  StepCode BeginDevice(std::uint64_t step, const std::vector<Event>& events,
+                       const std::vector<std::int64_t>& range, std::uint64_t version = 1) {
+    StepBatch batch{step, version, events.data(), events.size(), range.data(), range.size()};
+    batch.device_slots = true;
+    return store_->BeginStep(batch);
+  }
+  StepCode SubmitDevice(std::uint64_t step, std::vector<std::int64_t> slots,
+                        std::vector<int> tags) {
+    sources_.push_back(std::make_unique<TagSource>(std::move(tags), std::move(slots)));
     return store_->Submit(StepId(step), sources_.back().get());
   }
   bool Land(std::uint64_t step) { return store_->Land(StepId(step)); }

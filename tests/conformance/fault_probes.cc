@@ -126,6 +126,66 @@ std::string ProbeOverwrittenPageLeavesTheIndex() {
   return direct.Tags({2}, 1) == std::vector<int>{-1} ? "" : "rows of other weights came by key";
 }
 
+std::string ProbeDeviceRowIsOlderThanWhatIsThere() {
+  Direct direct;
+  // A step whose slots the host knows writes the row first, though it was begun second.
+  (void)direct.BeginDevice(1, {Event::Bind(BlockId(0))}, Slots({0}));
+  direct.Step(2, {}, {Direct::Slot(0, 1)}, {20});
+  (void)direct.SubmitDevice(1, {Direct::Slot(0, 0), Direct::Slot(0, 1)}, {10, 11});
+  direct.LandAll();
+  return direct.Tags({0}, 2) == std::vector<int>{10, 20} ? ""
+                                                         : "an older row came over a later one";
+}
+
+std::string ProbeDeviceStepsLandInOrder() {
+  Direct direct;
+  // Both write the row; the second is there first.
+  (void)direct.BeginDevice(1, {Event::Bind(BlockId(0))}, Slots({0}));
+  (void)direct.BeginDevice(2, {}, Slots({0}));
+  (void)direct.SubmitDevice(2, {Direct::Slot(0, 1)}, {20});
+  if (direct.Land(2)) return "a device step landed before an earlier one";
+  (void)direct.SubmitDevice(1, {Direct::Slot(0, 0), Direct::Slot(0, 1)}, {10, 11});
+  direct.LandAll();
+  return direct.Tags({0}, 2) == std::vector<int>{10, 20} ? ""
+                                                         : "the rows are not those of the order";
+}
+
+std::string ProbeDeviceDropSparesProtectedRows() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), BlockKey(), StepId(1))},
+              Slots({0}), {10, 11, 12, 13});
+  (void)direct.BeginDevice(2, {}, Slots({0}));
+  (void)direct.store().Drop(StepId(2));
+  return direct.Tags({0}, 4) == std::vector<int>{10, 11, 12, 13} ? "" : "a protected row is gone";
+}
+
+std::string ProbeDeviceRowStaysByKey() {
+  Direct direct;
+  const BlockKey key = BlockKey::FromInteger(5);
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), key, StepId(1))},
+              {Direct::Slot(0, 0)}, {10});
+  // Block 1 gets the page by key, and one of its own, while a row of it is on its way.
+  (void)direct.BeginDevice(2, {}, {Direct::Slot(0, 1)});
+  (void)direct.Begin(3, {Event::Bind(BlockId(1), key)}, {Direct::Slot(1, 3)});
+  (void)direct.SubmitDevice(2, {Direct::Slot(0, 1)}, {11});
+  (void)direct.Submit(3, {30});
+  direct.LandAll();
+  const std::vector<Seen> rows = direct.Read({1}, 2);
+  if (rows[1].tag != 11) return "a row on its way did not land in the copy of its page";
+  return rows[1].info.provenance == Provenance::kByKey ? "" : "it does not say that it came by key";
+}
+
+std::string ProbeTruncateRevokesDeviceClaims() {
+  Direct direct;
+  // The rejection of what step 1 is about to write is known before it lands.
+  (void)direct.BeginDevice(1, {Event::Bind(BlockId(0))}, Slots({0}));
+  (void)direct.BeginDevice(2, {Event::Truncate(BlockId(0), 1, StepId(1))}, {});
+  (void)direct.SubmitDevice(1, {Direct::Slot(0, 0), Direct::Slot(0, 1)}, {10, 11});
+  (void)direct.SubmitDevice(2, {}, {});
+  direct.LandAll();
+  return direct.Tags({0}, 2) == std::vector<int>{10, -1} ? "" : "a rejected row landed";
+}
+
 std::string ProbePinnedPagesStay() {
   StoreOptions options = Direct::Options();
   options.audit = true;

@@ -51,6 +51,14 @@ constexpr Fault kFaults[] = {
     {"referenced_pages_are_evicted", nullptr, "", ProbeReferencedPagesStay},
     {"no_pins", nullptr, "", ProbePinnedPagesStay},
     {"absent_rows_lose_their_reason", nullptr, "", ProbeAbsentRowsKeepTheirReason},
+    // Slots that are known on the device only.
+    {"device_drop_forgets_protected_rows", nullptr, "", ProbeDeviceDropSparesProtectedRows},
+    {"device_row_lands_over_a_later_one", nullptr, "", ProbeDeviceRowIsOlderThanWhatIsThere},
+    {"device_steps_land_in_any_order", nullptr, "", ProbeDeviceStepsLandInOrder},
+    {"device_row_forgets_that_it_came_by_key", nullptr, "", ProbeDeviceRowStaysByKey},
+    {"device_claim_lands_in_one_page", "vllm", "device=1 fork=.3 partial=.5 behind=4 draft=.4",
+     nullptr},
+    {"truncate_spares_device_claims", nullptr, "", ProbeTruncateRevokesDeviceClaims},
     // Reading.
     {"join_layers_takes_any_step", "megatron", "stages=2 layers=8 drop=.1 full_hit=.7", nullptr},
 };

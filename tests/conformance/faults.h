@@ -29,6 +29,11 @@ std::string ProbeSealStaysWithItsLife();
 std::string ProbeFirstOfASlotWins();
 std::string ProbeBetterPageIsIndexed();
 std::string ProbeOverwrittenPageLeavesTheIndex();
+std::string ProbeDeviceRowIsOlderThanWhatIsThere();
+std::string ProbeDeviceStepsLandInOrder();
+std::string ProbeDeviceDropSparesProtectedRows();
+std::string ProbeDeviceRowStaysByKey();
+std::string ProbeTruncateRevokesDeviceClaims();
 std::string ProbePinnedPagesStay();
 
 }  // namespace waymark::conformance

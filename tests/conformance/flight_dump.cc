@@ -51,8 +51,9 @@ void FlightDump::Header(const std::string& name, const StoreOptions& options) {
 }
 
 void FlightDump::OnBegin(const StepBatch& batch, bool dropped) {
-  std::fprintf(file_, R"({"is":"begin","step":%llu,"version":%llu,"dropped":%d,"events":[)",
-               Number(batch.step), Number(batch.version), dropped ? 1 : 0);
+  std::fprintf(
+      file_, R"({"is":"begin","step":%llu,"version":%llu,"dropped":%d,"device":%d,"events":[)",
+      Number(batch.step), Number(batch.version), dropped ? 1 : 0, batch.device_slots ? 1 : 0);
   const char* comma = "";
   for (const Event& event : batch.event_span()) {
     std::fprintf(file_, R"(%s["%s",%d,%d,%d,%d,%llu,")", comma, Kind(event.type), event.more,
@@ -80,7 +81,7 @@ void FlightDump::OnEnd(std::uint64_t step, StepEnd end) {
 }
 
 void FlightDump::OnLanded(std::uint64_t step, std::span<const std::uint8_t> ids,
-                          std::span<const Reason> verdicts) {
+                          std::span<const Reason> verdicts, std::span<const std::int64_t> slots) {
   std::fprintf(file_, R"({"is":"landed","step":%llu,"rows":[)", Number(step));
   for (std::size_t i = 0; i < verdicts.size(); ++i) {
     if (i > 0) std::fputc(',', file_);
@@ -89,6 +90,10 @@ void FlightDump::OnLanded(std::uint64_t step, std::span<const std::uint8_t> ids,
     } else {
       std::fprintf(file_, "-%d", static_cast<int>(verdicts[i]));
     }
+  }
+  std::fprintf(file_, R"(],"slots":[)");
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    std::fprintf(file_, "%s%lld", i == 0 ? "" : ",", Number(slots[i]));
   }
   std::fprintf(file_, "]}\n");
 }

@@ -18,15 +18,15 @@ void DrawMixture(Rng& rng, EngineOptions& options, std::string& text) {
     double low, high;  // 0, 0: a switch
   };
   constexpr Range kRanges[] = {
-      {"draft", .1, .9},         {"preempt", .01, .1},     {"drop", .01, .1},
-      {"cancel", .01, .1},       {"abort", .01, .05},      {"reset", .003, .02},
-      {"bump", .01, .1},         {"fork", .02, .2},        {"partial", .1, .9},
-      {"tier", .1, 1},           {"swap", .1, 1},          {"external", .05, .3},
-      {"stream", .05, .4},       {"mute", .05, .3},        {"silent", .01, .1},
-      {"rewind", .01, .2},       {"full_hit", .1, .8},     {"pad", .1, .5},
-      {"no_truncate", .1, 1},    {"rollback", .2, .8},     {"late", 0, 0},
-      {"completion_seal", 0, 0}, {"blind_truncate", 0, 0}, {"guard", 0, 0},
-      {"ref_zero", 0, 0},        {"clip", 0, 0},
+      {"draft", .1, .9},      {"preempt", .01, .1},      {"drop", .01, .1},
+      {"cancel", .01, .1},    {"abort", .01, .05},       {"reset", .003, .02},
+      {"bump", .01, .1},      {"fork", .02, .2},         {"partial", .1, .9},
+      {"tier", .1, 1},        {"swap", .1, 1},           {"external", .05, .3},
+      {"stream", .05, .4},    {"mute", .05, .3},         {"silent", .01, .1},
+      {"rewind", .01, .2},    {"full_hit", .1, .8},      {"pad", .1, .5},
+      {"no_truncate", .1, 1}, {"rollback", .2, .8},      {"late", 0, 0},
+      {"device", 0, 0},       {"completion_seal", 0, 0}, {"blind_truncate", 0, 0},
+      {"guard", 0, 0},        {"ref_zero", 0, 0},        {"clip", 0, 0},
   };
   for (const Range& range : kRanges) {
     if (!rng.Chance(.3)) continue;
@@ -36,7 +36,7 @@ void DrawMixture(Rng& rng, EngineOptions& options, std::string& text) {
     SetOption(options, range.name, value);
   }
   // A rewind is known to the scheduler at once: an engine that sees results late does not do it.
-  if (options.features.late) options.features.rewind = 0;
+  if (options.features.late || options.features.device) options.features.rewind = 0;
   if (rng.Chance(.2)) options.stages = 2;
   if (rng.Chance(.2)) options.page_tokens = 2;
   if (rng.Chance(.15)) options.max_pages = static_cast<std::int32_t>(rng.Between(12, 40));

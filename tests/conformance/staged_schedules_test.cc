@@ -102,6 +102,7 @@ TEST(StagedSchedules, NothingWrongNothingUnexplained) {
   Totals totals;
   for (std::uint64_t seed = first; seed < first + count && totals.failed < 5; ++seed) {
     Schedule schedule = DrawSchedule(seed);
+    schedule.options.features.device = false;
     // Buffers for what is on its way, or, now and then, too few: then steps are dropped.
     const std::int32_t buffers = seed % 5 == 0 ? 3 : 16;
     schedule.options.feed = [&](RoutingStore& store) {

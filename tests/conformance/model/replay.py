@@ -56,14 +56,20 @@ class Flight:
     def take(self, line):
         what = line['is']
         if what == 'begin':
-            self.store.begin_step(line['step'], line['version'], self.events(line['events']),
-                                  [self.slot(s) for s in line['slots']])
+            slots = [self.slot(s) for s in line['slots']]
+            if line['device']:
+                slots = {s for s in slots if s}
+            self.store.begin_step(line['step'], line['version'], self.events(line['events']), slots, bool(line['device']))
             if line['dropped']:
                 self.store.drop(line['step'])
         elif what == 'end':
             getattr(self.store, line['how'])(line['step'])
         elif what == 'landed':
-            self.store.submit(line['step'], [Missing(REASONS[-v]) if v < 0 else v for v in line['rows']])
+            rows = [Missing(REASONS[-v]) if v < 0 else v for v in line['rows']]
+            if line['slots']:
+                slots = [self.slot(s) for s in line['slots']]
+                rows = [(s[:2], v) for s, v in zip(slots, rows) if s]
+            self.store.submit(line['step'], rows)
             self.store.land_one(line['step'])
         elif what == 'snapshot':
             self.snapshots[line['id']] = [self.store.snapshot(line['blocks'], line['first'], line['last']), line, None]

@@ -177,6 +177,18 @@ TEST(Visible, APendingRowLandsInBothPages) {
   EXPECT_EQ(d.Read({5}, 0, 3), "10@1 11@1 30@3");
 }
 
+// A page that was copied in the middle of a step took claims that the step's record still had of an
+// earlier step for its own: row 3 got the bytes of the fourth row of the batch.
+TEST(Visible, AnOwnPageTakesOnlyTheClaimsThatTheStepHasMade) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Bind(4)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+  const Snapshot seen = d.Take({3}, 0, 2);
+  const std::int64_t row = d.Slots({3}, 0, 1)[0];
+  const std::int64_t other = d.Slots({4}, 0, 1)[0];
+  d.Step(2, {}, {row + 3, row + 1, other, other + 1}, {23, 21, 30, 31});
+  EXPECT_EQ(d.Read({3}, 0, 4), "10@1 21@2 12@1 23@2");
+}
+
 TEST(Visible, ASnapshotWaitsForTheCopiesItDependsOn) {
   StoreDriver d;
   d.Step(1, {Bind(3)}, d.Slots({3}, 0, 2), {10, 11});
