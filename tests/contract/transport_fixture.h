@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "tests/contract/contract_engine.h"
@@ -22,6 +23,13 @@ class TransportFixture : public ::testing::Test {
   using Engine = ContractEngine<Traits>;
   static constexpr std::int32_t kLayers = Engine::kLayers;
   static constexpr std::int32_t kTopK = Engine::kTopK;
+
+  // Where a transport cannot be had, its Traits::WhyNot() says why not; "": it can.
+  void SetUp() override {
+    if constexpr (requires { Traits::WhyNot(); }) {
+      if (const std::string why = Traits::WhyNot(); !why.empty()) GTEST_SKIP() << why;
+    }
+  }
 
   static void CountCall(void* context) { ++*static_cast<std::atomic<int>*>(context); }
 

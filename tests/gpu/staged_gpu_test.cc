@@ -17,6 +17,7 @@
 #include "tests/contract/hand_over_contract.h"
 #include "tests/contract/packed_ids_contract.h"
 #include "tests/contract/step_contract.h"
+#include "tests/gpu/cuda_support.h"
 
 namespace waymark {
 namespace {
@@ -27,6 +28,7 @@ const std::shared_ptr<CudaDevice>& TheDevice() {
 }
 
 struct CudaTraits {
+  static std::string WhyNot() { return kernels::NoCuda(); }
   static TransportFactory Factory() { return StagedTransport::Factory({TheDevice()}); }
   // Copies of pageable memory are staged before the call returns, in stream order.
   static void Write(const CaptureView& view, std::int32_t layer, std::int32_t first_row,
@@ -72,10 +74,12 @@ struct GraphTraits {
 };
 using GraphEngine = ContractEngine<GraphTraits>;
 
+class StagedOnCuda : public kernels::CudaTest {};
+
 // A graph of 512 rows hands every layer over from buffers of its own, whose content changes; the
 // steps that replay it have other numbers of rows, and one of them is cancelled. An eager step
 // follows in which a layer is silent.
-TEST(StagedOnCuda, AGraphIsCapturedOnceAndReplayedAtEverySize) {
+TEST_F(StagedOnCuda, AGraphIsCapturedOnceAndReplayedAtEverySize) {
   constexpr std::int32_t kRows = 512;
   constexpr std::int32_t kLayers = GraphEngine::kLayers;
   constexpr std::int32_t kTopK = GraphEngine::kTopK;
