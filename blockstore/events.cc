@@ -198,6 +198,16 @@ std::string DescribeEvent(const Event& event) {
   return absl::StrCat(name, " ", static_cast<int>(event.type));
 }
 
+void AppendSlots(std::span<const BlockId> blocks, std::int32_t block_tokens, std::int64_t first,
+                 std::int64_t last, bool asked, std::vector<std::int64_t>& slots) {
+  const std::int64_t end = std::min(last, static_cast<std::int64_t>(blocks.size()) * block_tokens);
+  for (std::int64_t row = first; row < end; ++row) {
+    const BlockId block = blocks[static_cast<std::size_t>(row / block_tokens)];
+    const std::int64_t slot = std::int64_t{block.value()} * block_tokens + row % block_tokens;
+    slots.push_back(asked ? slot : NotAsked(slot));
+  }
+}
+
 const char* BatchMagic(const StepBatch& batch) {
   return batch.device_slots ? kDeviceMagic : kMagic;
 }

@@ -93,6 +93,13 @@ inline constexpr std::int64_t kPaddingSlot = -1;  // writes no KV: no row
   return -2 - slot;
 }
 
+// Appends the slots of rows [first, last) of a sequence that lies in `blocks`, of block_tokens
+// tokens each; of those, that lie there: rows past the last block have none. With `asked` false, as
+// of rows that did not ask. What a request may write whose accepted drafts the host does not know
+// yet is such a range (StepBatch::device_slots). REQUIRES: 0 <= first, block_tokens >= 1.
+void AppendSlots(std::span<const BlockId> blocks, std::int32_t block_tokens, std::int64_t first,
+                 std::int64_t last, bool asked, std::vector<std::int64_t>& slots);
+
 // What a step is begun with. Borrows both arrays; they are only read during the call.
 struct StepBatch {
   std::uint64_t step = 0;         // > every step begun before, and below 2^64 - 1

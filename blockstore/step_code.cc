@@ -48,9 +48,9 @@ std::string Message(const StepCode& code) {
                           code.value);
     case StepRule::kDeviceSlots:
       return absl::StrCat(
-          "batch.device_slots must be false unless StoreOptions::device_slots is true; the batch "
-          "has ",
-          unsigned_value, " slots");
+          "device slots must come with a step that was begun with them, in a store that was made "
+          "for them (StoreOptions::device_slots), and with no other; the call has ",
+          unsigned_value, " rows");
     case StepRule::kStepNotInFlight:
       return absl::StrCat("step must have been begun and not have ended; it is ", unsigned_value);
     case StepRule::kRingFull:

@@ -22,10 +22,10 @@ enum class StepRule : std::uint8_t {
   kDuplicateMove,      // index: the event; value: the block that two pairs of one move name
   kSealStep,           // index: the event; value: a seal's step that is 0 or later than this step
   kSlotOutOfRange,     // index: the row; value: the slot
-  kDeviceSlots,        // value: the slots of a batch whose device_slots the store was not made for
-  kStepNotInFlight,    // value: the step that was never begun, or has ended
-  kRingFull,           // value: steps in flight
-  kStampsWrap,         // value: steps in flight that a new base waits for
+  kDeviceSlots,  // value: the rows of a call with device slots where they may not be, or without
+  kStepNotInFlight,  // value: the step that was never begun, or has ended
+  kRingFull,         // value: steps in flight
+  kStampsWrap,       // value: steps in flight that a new base waits for
 };
 
 // The answer. `code` has absl's numbers. kOk (0): done. kResourceExhausted (8) from BeginStep: the

@@ -67,6 +67,7 @@ class CaptureSession::Impl {
     std::uint64_t step = 0;
     std::int32_t rows = 0;
     std::int32_t written_rows = 0;
+    bool device_slots = false;  // how many rows it has is known at its end
   };
   std::vector<Open> open;
   std::size_t last_found = 0;  // engines ask for the same step again and again
@@ -92,6 +93,19 @@ class CaptureSession::Impl {
     Open& entry = open[static_cast<std::size_t>(buffer)];
     transport->Release(buffer, entry.written_rows);
     entry = {};
+  }
+
+  StepCode Submit(StepId step, BufferId buffer, const std::int64_t* slots, std::int32_t rows,
+                  std::int32_t written_rows) {
+    if (written_rows < 0 || written_rows > max_rows) {
+      return {kInvalidArgument, StepRule::kTooManyRows, 0, written_rows};
+    }
+    Open& entry = open[static_cast<std::size_t>(buffer)];
+    const std::int32_t written = std::max(entry.written_rows, written_rows);
+    entry = {};
+    const StepCode code = store->Submit(step, transport->Seal(buffer, rows, written, slots));
+    if (code.ok()) submitted.Add();
+    return code;
   }
 
   CaptureCode CheckIds(const void* data, std::int32_t rows, std::int32_t most_rows,
@@ -223,7 +237,7 @@ void CaptureSession::SetStream(void* stream) {
 
 StepCode CaptureSession::BeginStep(const StepBatch& batch, std::int32_t written_rows) {
   const auto most = static_cast<std::size_t>(impl_->max_rows);
-  if (batch.num_slots > most) {
+  if (batch.num_slots > most && !batch.device_slots) {
     return {kInvalidArgument, StepRule::kTooManyRows, 0,
             static_cast<std::int64_t>(batch.num_slots)};
   }
@@ -242,13 +256,20 @@ StepCode CaptureSession::BeginStep(const StepBatch& batch, std::int32_t written_
     (void)impl_->store->Drop(StepId(batch.step));
     return {kResourceExhausted, StepRule::kRingFull, 0, impl_->transport->in_use()};
   }
-  const auto rows = static_cast<std::int32_t>(batch.num_slots);
-  impl_->open[static_cast<std::size_t>(buffer)] = {batch.step, rows, std::max(rows, written_rows)};
+  const auto rows = batch.device_slots ? 0 : static_cast<std::int32_t>(batch.num_slots);
+  // Until its end says better, the forward of a device step may have written all.
+  const std::int32_t written =
+      batch.device_slots && written_rows == 0 ? impl_->max_rows : std::max(rows, written_rows);
+  impl_->open[static_cast<std::size_t>(buffer)] = {batch.step, rows, written, batch.device_slots};
   impl_->last_found = static_cast<std::size_t>(buffer);
   return code;
 }
 
 StepCode CaptureSession::BeginIdsStep(const StepBatch& batch) {
+  if (batch.device_slots) {
+    return {kInvalidArgument, StepRule::kDeviceSlots, 0,
+            static_cast<std::int64_t>(batch.num_slots)};
+  }
   const StepCode code = impl_->store->BeginStep(batch);
   if (code.ok() || code.dropped()) impl_->begun.Add();
   return code;
@@ -305,16 +326,25 @@ StepCode CaptureSession::Submit(StepId step, std::int32_t written_rows) {
   if (buffer == kNoBuffer) {
     return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step.value())};
   }
-  if (written_rows < 0 || written_rows > impl_->max_rows) {
-    return {kInvalidArgument, StepRule::kTooManyRows, 0, written_rows};
+  const Impl::Open& entry = impl_->open[static_cast<std::size_t>(buffer)];
+  if (entry.device_slots) return {kInvalidArgument, StepRule::kDeviceSlots, 0, 0};
+  return impl_->Submit(step, buffer, nullptr, entry.rows, written_rows);
+}
+
+StepCode CaptureSession::SubmitDeviceSlots(StepId step, const std::int64_t* slots,
+                                           std::int32_t rows, std::int32_t written_rows) {
+  const BufferId buffer = impl_->Find(step);
+  if (buffer == kNoBuffer) {
+    return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step.value())};
   }
-  Impl::Open& entry = impl_->open[static_cast<std::size_t>(buffer)];
-  const std::int32_t rows = entry.rows;
-  const std::int32_t written = std::max(entry.written_rows, written_rows);
-  entry = {};
-  const StepCode code = impl_->store->Submit(step, impl_->transport->Seal(buffer, rows, written));
-  if (code.ok()) impl_->submitted.Add();
-  return code;
+  const Impl::Open& entry = impl_->open[static_cast<std::size_t>(buffer)];
+  if (!entry.device_slots || (slots == nullptr && rows > 0)) {
+    return {kInvalidArgument, StepRule::kDeviceSlots, 0, rows};
+  }
+  if (rows < 0 || rows > impl_->max_rows) {
+    return {kInvalidArgument, StepRule::kTooManyRows, 0, rows};
+  }
+  return impl_->Submit(step, buffer, slots, rows, std::max(written_rows, rows));
 }
 
 StepCode CaptureSession::Drop(StepId step) {

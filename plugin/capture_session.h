@@ -139,7 +139,8 @@ class CaptureSession {
   // forward writes, graph padding included; fewer than the batch has slots (0 by default) means as
   // many as slots. When no buffer is free the step is dropped here and now: StepCode::dropped(),
   // counted, and view(step) is the scratch view, so that the forward can run as ever.
-  // InvalidArgument (too many rows): slots or written_rows > max_rows; nothing was done.
+  // InvalidArgument (too many rows): slots (not those of device_slots) or written_rows > max_rows;
+  // nothing was done.
   [[nodiscard]] StepCode BeginStep(const StepBatch& batch, std::int32_t written_rows = 0);
   // Where the forward of `step` writes. The scratch view for a step that has no buffer (dropped at
   // its begin, ended, or unknown): always safe to write max_rows rows into.
@@ -159,6 +160,13 @@ class CaptureSession {
   // BeginStep, where it was not known yet; the larger of the two counts. NotFound (step not in
   // flight): the step has no buffer here; nothing was done.
   [[nodiscard]] StepCode Submit(StepId step, std::int32_t written_rows = 0);
+  // Ends a step begun with StepBatch::device_slots, as Submit ends any other: row i of the view
+  // lies at slots[i], kPaddingSlot for a row of no block. `slots`: [rows] in the transport's memory
+  // (the device's, for a device), read in stream order with the forward: what is enqueued later may
+  // write over them. `rows`: at most max_rows. InvalidArgument (device slots): the step was begun
+  // without, or Submit was called for one that was begun with them.
+  [[nodiscard]] StepCode SubmitDeviceSlots(StepId step, const std::int64_t* slots,
+                                           std::int32_t rows, std::int32_t written_rows = 0);
   // The ids of `step` will not come: its rows are missing (capacity). Also for a step of
   // BeginIdsStep.
   [[nodiscard]] StepCode Drop(StepId step);

@@ -179,6 +179,11 @@ DeviceError CudaDevice::Zero(void* memory, std::size_t bytes, DeviceStream strea
   return cudaMemsetAsync(memory, 0, bytes, ToStream(stream));
 }
 
+DeviceError CudaDevice::Copy(void* to, const void* from, std::size_t bytes, DeviceStream stream) {
+  const Current current(ordinal_);
+  return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, ToStream(stream));
+}
+
 DeviceError CudaDevice::CopyToHost(void* to, const void* from, std::size_t bytes,
                                    DeviceStream stream) {
   const Current current(ordinal_);

@@ -73,6 +73,8 @@ class Device {
   virtual DeviceError CaptureIds(const kernels::IdsView& ids, std::int32_t rows, std::int32_t top_k,
                                  std::int16_t* view, DeviceStream stream) = 0;
   virtual DeviceError Zero(void* memory, std::size_t bytes, DeviceStream stream) = 0;
+  // From memory of the device to memory of the device.
+  virtual DeviceError Copy(void* to, const void* from, std::size_t bytes, DeviceStream stream) = 0;
   // `to`: host memory, pinned where the call must not wait.
   virtual DeviceError CopyToHost(void* to, const void* from, std::size_t bytes,
                                  DeviceStream stream) = 0;

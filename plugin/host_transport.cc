@@ -45,6 +45,7 @@ class HostTransport::Buffer : public RowSource {
         layer_stride_(LayerStride(options)),
         memory_(std::move(memory)),
         lander_(options.shape, options.max_rows, options.counters) {
+    slots_.reserve(static_cast<std::size_t>(options.max_rows));
     Poison(options.max_rows);
   }
 
@@ -57,7 +58,10 @@ class HostTransport::Buffer : public RowSource {
   [[nodiscard]] std::int16_t* data() const { return memory_.get(); }
   [[nodiscard]] std::ptrdiff_t layer_stride() const { return layer_stride_; }
 
-  void Seal(std::shared_ptr<HostTransport> owner, std::int32_t rows, std::int32_t written_rows) {
+  void Seal(std::shared_ptr<HostTransport> owner, std::int32_t rows, std::int32_t written_rows,
+            const std::int64_t* slots) {
+    slots_.clear();
+    if (slots != nullptr) slots_.assign(slots, slots + rows);
     owner_ = std::move(owner);
     rows_ = rows;
     written_rows_ = written_rows;
@@ -76,6 +80,8 @@ class HostTransport::Buffer : public RowSource {
     lander_.Land(view, rows_, written_rows_, first, destinations, verdicts);
   }
 
+  std::span<const std::int64_t> Slots() override { return slots_; }
+
   void Done() override {
     // The session may be gone: then this was the last that kept the transport, and *this, alive.
     const std::shared_ptr<HostTransport> owner = std::move(owner_);
@@ -93,6 +99,7 @@ class HostTransport::Buffer : public RowSource {
   std::shared_ptr<HostTransport> owner_;  // from Seal to Done
   std::int32_t rows_ = 0;
   std::int32_t written_rows_ = 0;
+  std::vector<std::int64_t> slots_;  // of a step with device_slots
 };
 
 absl::StatusOr<std::shared_ptr<Transport>> HostTransport::Create(const TransportOptions& options) {
@@ -158,9 +165,10 @@ void HostTransport::HandOver(BufferId buffer, std::int32_t layer, const IdsTenso
   kernels::CaptureIds(view, ids.rows, options_.shape.top_k, of.data() + layer * of.layer_stride());
 }
 
-RowSource* HostTransport::Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows) {
+RowSource* HostTransport::Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
+                               const std::int64_t* slots) {
   Buffer& of = BufferOf(buffer);
-  of.Seal(shared_from_this(), rows, written_rows);
+  of.Seal(shared_from_this(), rows, written_rows, slots);
   return &of;
 }
 

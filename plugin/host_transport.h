@@ -36,8 +36,8 @@ class HostTransport : public Transport, public std::enable_shared_from_this<Host
   // Narrows to int16 and copies before it returns. Ids that do not fit become invalid ones.
   void HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) override;
   // The buffer itself is the source: nothing is copied here.
-  [[nodiscard]] RowSource* Seal(BufferId buffer, std::int32_t rows,
-                                std::int32_t written_rows) override;
+  [[nodiscard]] RowSource* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
+                                const std::int64_t* slots = nullptr) override;
   void Release(BufferId buffer, std::int32_t written_rows) override;
   [[nodiscard]] absl::Status ReadBack(BufferId buffer, std::int32_t rows,
                                       std::int16_t* out) override;

@@ -28,15 +28,18 @@ std::ptrdiff_t LayerStride(const TransportOptions& options) {
   return (ids + kAlignIds - 1) / kAlignIds * kAlignIds;
 }
 
-// A slot holds, on the device and in pinned memory alike: faults by layer, verdicts by row, rows;
+// A slot holds, on the device and in pinned memory alike: faults by layer, slots by row (of a step
+// with device_slots), verdicts by row, rows;
 // without gaps for the rows that there are, so that one copy brings all.
 struct SlotLayout {
   std::size_t verdicts = 0;
   std::size_t rows = 0;
   std::size_t end = 0;
 
-  SlotLayout(const RoutingShape& shape, std::int32_t num_rows)
-      : verdicts(CountBytes(shape)),
+  SlotLayout(const RoutingShape& shape, std::int32_t num_rows, bool has_slots)
+      : verdicts(
+            CountBytes(shape) +
+            (has_slots ? AlignUp(static_cast<std::size_t>(num_rows) * sizeof(std::int64_t)) : 0)),
         rows(AlignUp(verdicts + static_cast<std::size_t>(num_rows))),
         end(rows + static_cast<std::size_t>(num_rows) * shape.row_bytes()) {}
 
@@ -65,12 +68,14 @@ class StagedTransport::Slot : public RowSource {
   [[nodiscard]] bool taken() const { return taken_.load(std::memory_order_relaxed); }
 
   // Enqueues the pack of `view`.
-  void Seal(const std::int16_t* view, std::int32_t rows, std::int32_t written_rows) {
+  void Seal(const std::int16_t* view, std::int32_t rows, std::int32_t written_rows,
+            const std::int64_t* slots) {
     StagedTransport& t = transport_;
     const RoutingShape& shape = t.options_.shape;
     owner_ = t.shared_from_this();
     rows_ = spoiled ? 0 : rows;
     written_rows_ = written_rows;
+    has_slots_ = slots != nullptr;
     fetched_ = enqueued_ = false;
     if (!t.healthy()) return;
     // A step that was sealed and never landed has left its faults, perhaps on another stream.
@@ -79,7 +84,13 @@ class StagedTransport::Slot : public RowSource {
                                   "clear a slot"))) {
       return;
     }
-    const SlotLayout layout(shape, rows_);
+    if (has_slots_ && rows_ > 0 &&
+        !t.Check(t.device_.Copy(device_ + SlotLayout::CountBytes(shape), slots,
+                                static_cast<std::size_t>(rows_) * sizeof(std::int64_t), t.stream_),
+                 "copy the slots of a step")) {
+      return;
+    }
+    const SlotLayout layout(shape, rows_, has_slots_);
     PackLaunch launch;
     launch.shape = ToRowShape(shape);
     launch.view = view;
@@ -97,12 +108,9 @@ class StagedTransport::Slot : public RowSource {
 
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override {
-    if (!fetched_) {
-      there_ = Fetch();
-      fetched_ = true;
-    }
+    Fetch();
     const std::size_t row_bytes = transport_.options_.shape.row_bytes();
-    const SlotLayout layout(transport_.options_.shape, rows_);
+    const SlotLayout layout(transport_.options_.shape, rows_, has_slots_);
     for (std::size_t i = 0; i < destinations.size(); ++i) {
       if (destinations[i] == nullptr) continue;
       const std::size_t row = first + i;
@@ -114,6 +122,13 @@ class StagedTransport::Slot : public RowSource {
       if (verdicts[i] != Reason::kNone) continue;
       std::memcpy(destinations[i], pinned_ + layout.rows + row * row_bytes, row_bytes);
     }
+  }
+
+  std::span<const std::int64_t> Slots() override {
+    Fetch();
+    if (!there_ || !has_slots_) return {};
+    const std::uint8_t* const slots = pinned_ + SlotLayout::CountBytes(transport_.options_.shape);
+    return {reinterpret_cast<const std::int64_t*>(slots), static_cast<std::size_t>(rows_)};
   }
 
   void Done() override {
@@ -128,15 +143,20 @@ class StagedTransport::Slot : public RowSource {
   bool spoiled = false;          // another forward has written into the view
 
  private:
-  // Brings the slot to the host. False: the device has failed.
-  bool Fetch() {
+  // Brings the slot to the host, unless that was done or tried.
+  void Fetch() {
+    if (std::exchange(fetched_, true)) return;
+    there_ = TryFetch();
+  }
+  // False: the device has failed.
+  bool TryFetch() {
     StagedTransport& t = transport_;
     const RoutingShape& shape = t.options_.shape;
     if (!enqueued_ || !t.healthy()) return false;
     if (!t.Check(t.device_.StreamWait(t.copy_stream_, packed), "wait for a pack") ||
-        !t.Check(
-            t.device_.CopyToHost(pinned_, device_, SlotLayout(shape, rows_).end, t.copy_stream_),
-            "copy a step to the host") ||
+        !t.Check(t.device_.CopyToHost(pinned_, device_, SlotLayout(shape, rows_, has_slots_).end,
+                                      t.copy_stream_),
+                 "copy a step to the host") ||
         !t.Check(t.device_.Zero(device_, SlotLayout::CountBytes(shape), t.copy_stream_),
                  "clear a slot") ||
         !t.Check(t.device_.Record(copied, t.copy_stream_), "record the end of a copy")) {
@@ -174,6 +194,7 @@ class StagedTransport::Slot : public RowSource {
   std::shared_ptr<StagedTransport> owner_;  // from Seal to Done
   std::int32_t rows_ = 0;
   std::int32_t written_rows_ = 0;
+  bool has_slots_ = false;    // of a step with device_slots
   bool enqueued_ = false;     // the pack and its event are
   bool fetched_ = false;      // Fetch has been tried,
   bool there_ = false;        // and brought the slot
@@ -217,7 +238,7 @@ absl::Status StagedTransport::Allocate() {
     if (!own.ok()) return own.status();
     views_.push_back({static_cast<std::int16_t*>(*memory), nullptr, nullptr, nullptr, *own});
   }
-  const std::size_t slot_bytes = SlotLayout(options_.shape, options_.max_rows).end;
+  const std::size_t slot_bytes = SlotLayout(options_.shape, options_.max_rows, true).end;
   for (std::int32_t i = 0; i < options_.num_buffers; ++i) {
     absl::StatusOr<void*> memory = allocate(memory_, device_.AllocateMemory(slot_bytes));
     if (!memory.ok()) return memory.status();
@@ -354,11 +375,12 @@ void StagedTransport::HandOver(BufferId buffer, std::int32_t layer, const IdsTen
       "copy the ids of a layer");
 }
 
-RowSource* StagedTransport::Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows) {
+RowSource* StagedTransport::Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
+                                 const std::int64_t* slots) {
   Slot& slot = *slots_[static_cast<std::size_t>(buffer)];
   ViewMemory& view = ViewOf(buffer);
   Order(view);
-  slot.Seal(view.data, rows, written_rows);
+  slot.Seal(view.data, rows, written_rows, slots);
   view.used = slot.packed;
   view.open = nullptr;
   return &slot;

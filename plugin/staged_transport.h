@@ -58,8 +58,8 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   [[nodiscard]] std::int32_t in_use() const override;
   [[nodiscard]] CaptureView View(BufferId buffer) override;
   void HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) override;
-  [[nodiscard]] RowSource* Seal(BufferId buffer, std::int32_t rows,
-                                std::int32_t written_rows) override;
+  [[nodiscard]] RowSource* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
+                                const std::int64_t* slots = nullptr) override;
   void Release(BufferId buffer, std::int32_t written_rows) override;
   [[nodiscard]] absl::Status ReadBack(BufferId buffer, std::int32_t rows,
                                       std::int16_t* out) override;

@@ -67,8 +67,8 @@ class Transport {
   // "host", "staged", ... Static storage.
   [[nodiscard]] virtual std::string_view name() const = 0;
 
-  // The stream, of those that the transport's device has, on which the engine issues the forwards of
-  // steps from here on: what the calls below enqueue goes there, in order with the forwards. For
+  // The stream, of those that the transport's device has, on which the engine issues the forwards
+  // of steps from here on: what the calls below enqueue goes there, in order with the forwards. For
   // CUDA a cudaStream_t. Of no account to transports without a device.
   virtual void SetStream(void* stream) { (void)stream; }
 
@@ -89,9 +89,12 @@ class Transport {
   // The forward of an acquired buffer has been issued. Its rows [0, rows) go to the store, which
   // gets the source returned; rows [0, written_rows) are -1 again, and the buffer free, before
   // anybody acquires it again. REQUIRES: rows <= written_rows <= max_rows. The caller passes the
-  // source to RoutingStore::Submit at once; it belongs to the transport.
+  // source to RoutingStore::Submit at once; it belongs to the transport. `slots`: of a step with
+  // device_slots, [rows] in the transport's memory, the slot of each row; read in order with the
+  // forward, and given to the store by RowSource::Slots. Null otherwise.
   [[nodiscard]] virtual RowSource* Seal(BufferId buffer, std::int32_t rows,
-                                        std::int32_t written_rows) = 0;
+                                        std::int32_t written_rows,
+                                        const std::int64_t* slots = nullptr) = 0;
   // Nothing of an acquired buffer lands: its rows [0, written_rows) are -1 again and it is free
   // before the next use. Of the scratch buffer: the rows are -1 again, and it stays.
   virtual void Release(BufferId buffer, std::int32_t written_rows) = 0;

@@ -5,6 +5,7 @@
 // WAYMARK_STAGED_SCHEDULES (default 1000) schedules from seed WAYMARK_SEED (default 1) on.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -34,21 +35,29 @@ class SessionFeed final : public sim::StepFeed {
   }
 
   StepCode Begin(const StepBatch& batch) override {
+    device_steps_ = batch.device_slots;
     const StepCode code = session_->BeginStep(batch);
-    if (code.ok()) rows_.push_back({batch.step, batch.num_slots});
+    if (code.ok() && !batch.device_slots) rows_.push_back({batch.step, batch.num_slots});
     return code;
   }
   StepCode Submit(StepId step, sim::StepSource* source) override {
-    Forward(step, source);
+    // The slots of a device step lie on the device, and are gone soon after.
+    const auto slots =
+        std::make_shared<std::vector<std::int64_t>>(source->Slots().begin(), source->Slots().end());
+    const bool device_step = device_steps_;
+    Forward(step, source, slots->size());
     source->Done();
-    return session_->Submit(step);
+    if (!device_step) return session_->Submit(step);
+    const StepCode code =
+        session_->SubmitDeviceSlots(step, slots->data(), static_cast<std::int32_t>(slots->size()));
+    device_->Enqueue(nullptr, [slots] { std::fill(slots->begin(), slots->end(), 0); });
+    return code;
   }
   StepCode Drop(StepId step) override { return session_->Drop(step); }
   StepCode Cancel(StepId step) override { return session_->Cancel(step); }
 
  private:
-  void Forward(StepId step, sim::StepSource* source) {
-    std::size_t rows = 0;
+  void Forward(StepId step, sim::StepSource* source, std::size_t rows) {
     for (std::size_t i = 0; i < rows_.size(); ++i) {
       if (rows_[i].first != step.value()) continue;
       rows = rows_[i].second;
@@ -94,6 +103,7 @@ class SessionFeed final : public sim::StepFeed {
   const std::shared_ptr<EmulatedDevice> device_;
   std::unique_ptr<CaptureSession> session_;
   std::vector<std::pair<std::uint64_t, std::size_t>> rows_;  // of the steps that are open
+  bool device_steps_ = false;                                // of an engine all steps are, or none
 };
 
 TEST(StagedSchedules, NothingWrongNothingUnexplained) {
@@ -102,7 +112,6 @@ TEST(StagedSchedules, NothingWrongNothingUnexplained) {
   Totals totals;
   for (std::uint64_t seed = first; seed < first + count && totals.failed < 5; ++seed) {
     Schedule schedule = DrawSchedule(seed);
-    schedule.options.features.device = false;
     // Buffers for what is on its way, or, now and then, too few: then steps are dropped.
     const std::int32_t buffers = seed % 5 == 0 ? 3 : 16;
     schedule.options.feed = [&](RoutingStore& store) {

@@ -51,6 +51,7 @@ class ContractEngine {
     of_store.max_steps_in_flight = options.max_steps_in_flight;
     of_store.max_step_rows = 1024;
     of_store.landing = options.landing;
+    of_store.device_slots = true;
     auto made = RoutingStore::Create(of_store);
     EXPECT_TRUE(made.ok()) << made.status();
     store = *std::move(made);
@@ -117,6 +118,12 @@ class ContractEngine {
     batch_ = {};
     batch_.step = step;
     batch_.slots = SlotsOf(step, rows);
+    return session->BeginStep(batch_.view());
+  }
+  // A step that may write any row of its new blocks.
+  StepCode BeginDeviceSlots(std::uint64_t step, std::int32_t rows) {
+    Prepare(step, rows);
+    batch_.device_slots = true;
     return session->BeginStep(batch_.view());
   }
   StepCode BeginIds(std::uint64_t step, std::int32_t rows) {

@@ -12,6 +12,7 @@
 #include "tests/contract/allocation_contract.h"
 #include "tests/contract/buffer_contract.h"
 #include "tests/contract/capture_contract.h"
+#include "tests/contract/device_slots_contract.h"
 #include "tests/contract/hand_over_contract.h"
 #include "tests/contract/packed_ids_contract.h"
 #include "tests/contract/step_contract.h"
@@ -71,6 +72,7 @@ using AtOnce = StagedTraits<EmulatedDevice::Mode::kAtOnce>;
 
 INSTANTIATE_TYPED_TEST_SUITE_P(StagedLate, BufferContract, Late);
 INSTANTIATE_TYPED_TEST_SUITE_P(StagedLate, CaptureContract, Late);
+INSTANTIATE_TYPED_TEST_SUITE_P(StagedLate, DeviceSlotsContract, Late);
 INSTANTIATE_TYPED_TEST_SUITE_P(StagedLate, HandOverContract, Late);
 INSTANTIATE_TYPED_TEST_SUITE_P(StagedLate, PackedIdsContract, Late);
 INSTANTIATE_TYPED_TEST_SUITE_P(StagedLate, StepContract, Late);

@@ -14,6 +14,7 @@
 #include "tests/contract/allocation_contract.h"
 #include "tests/contract/buffer_contract.h"
 #include "tests/contract/capture_contract.h"
+#include "tests/contract/device_slots_contract.h"
 #include "tests/contract/hand_over_contract.h"
 #include "tests/contract/packed_ids_contract.h"
 #include "tests/contract/step_contract.h"
@@ -60,6 +61,7 @@ struct CudaTraits {
 INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, AllocationContract, CudaTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, BufferContract, CudaTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, CaptureContract, CudaTraits);
+INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, DeviceSlotsContract, CudaTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, HandOverContract, CudaTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, PackedIdsContract, CudaTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, StepContract, CudaTraits);

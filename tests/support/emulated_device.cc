@@ -239,6 +239,11 @@ DeviceError EmulatedDevice::Zero(void* memory, std::size_t bytes, DeviceStream s
   return Add(Call::kZero, stream, [=] { std::memset(memory, 0, bytes); });
 }
 
+DeviceError EmulatedDevice::Copy(void* to, const void* from, std::size_t bytes,
+                                 DeviceStream stream) {
+  return Add(Call::kCopy, stream, [=] { std::memcpy(to, from, bytes); });
+}
+
 DeviceError EmulatedDevice::CopyToHost(void* to, const void* from, std::size_t bytes,
                                        DeviceStream stream) {
   return Add(Call::kCopyToHost, stream, [=] { std::memcpy(to, from, bytes); });

@@ -258,5 +258,18 @@ TEST(Batches, RandomBytesAreSafe) {
   }
 }
 
+TEST(AppendSlots, FollowsTheBlocksToTheirEnd) {
+  const std::vector<BlockId> blocks = {BlockId(7), BlockId(2), BlockId(5)};
+  std::vector<std::int64_t> slots = {99};
+  AppendSlots(blocks, 4, 3, 6, true, slots);
+  EXPECT_EQ(slots, (std::vector<std::int64_t>{99, 31, 8, 9}));
+  slots.clear();
+  AppendSlots(blocks, 4, 10, 20, false, slots);
+  EXPECT_EQ(slots, (std::vector<std::int64_t>{NotAsked(22), NotAsked(23)}));
+  AppendSlots(blocks, 4, 20, 22, true, slots);
+  AppendSlots({}, 4, 0, 2, true, slots);
+  EXPECT_EQ(slots.size(), 2u);
+}
+
 }  // namespace
 }  // namespace waymark

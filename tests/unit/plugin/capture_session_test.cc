@@ -210,8 +210,9 @@ class BrokenTransport : public HostTransport {
     void HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) override {
       inner_->HandOver(buffer, layer, ids);
     }
-    RowSource* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows) override {
-      return inner_->Seal(buffer, rows, written_rows);
+    RowSource* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
+                    const std::int64_t* slots) override {
+      return inner_->Seal(buffer, rows, written_rows, slots);
     }
     void Release(BufferId buffer, std::int32_t written_rows) override {
       inner_->Release(buffer, written_rows);

@@ -1,0 +1,91 @@
+// Steps whose slots are known on the device only: they come along with the rows.
+#ifndef WAYMARK_TESTS_CONTRACT_DEVICE_SLOTS_CONTRACT_H_
+#define WAYMARK_TESTS_CONTRACT_DEVICE_SLOTS_CONTRACT_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "tests/contract/transport_fixture.h"
+
+namespace waymark {
+
+template <class Traits>
+class DeviceSlotsContract : public TransportFixture<Traits> {
+ protected:
+  static std::vector<std::uint8_t> Bytes(const std::vector<std::int64_t>& slots) {
+    std::vector<std::uint8_t> bytes(slots.size() * sizeof(std::int64_t));
+    if (!bytes.empty()) std::memcpy(bytes.data(), slots.data(), bytes.size());
+    return bytes;
+  }
+};
+
+TYPED_TEST_SUITE_P(DeviceSlotsContract);
+
+// Row i of the forward is row i of the sequence in all but two of the steps' rows: one is padding,
+// one lies where the batch did not say that the step might write.
+TYPED_TEST_P(DeviceSlotsContract, RowsLandWhereTheStepWroteThem) {
+  for (const Landing landing : {Landing::kCaller, Landing::kThread}) {
+    typename TestFixture::Engine engine({.landing = landing});
+    for (std::uint64_t step = 1; step <= 12; ++step) {
+      constexpr std::int32_t kRows = 20;
+      ASSERT_TRUE(engine.BeginDeviceSlots(step, kRows).ok());
+      std::vector<std::int64_t> slots = engine.batch().slots;
+      const auto written = static_cast<std::int32_t>(step + 4);
+      slots.resize(static_cast<std::size_t>(written));
+      slots[1] = kPaddingSlot;
+      slots[3] = 4095 * TestFixture::Engine::kPage;  // of a block of nobody's
+      {
+        const typename TypeParam::Array array(TestFixture::Bytes(slots));
+        engine.Forward(step, written);
+        ASSERT_TRUE(engine.session
+                        ->SubmitDeviceSlots(StepId(step),
+                                            static_cast<const std::int64_t*>(array.data()), written)
+                        .ok());
+      }
+      const Rows read = engine.Read(step, kRows);
+      for (std::int32_t row = 0; row < kRows; ++row) {
+        if (row < written && row != 1 && row != 3) {
+          ASSERT_TRUE(engine.IsRow(read, step, row));
+        } else {
+          ASSERT_EQ(read.infos[static_cast<std::size_t>(row)].reason, Reason::kNeverWritten)
+              << "step " << step << ", row " << row;
+        }
+      }
+      engine.SettleAndAwaitBuffers();
+    }
+    EXPECT_EQ(engine.store->GetStats().rows_outside, 12u);
+    EXPECT_TRUE(engine.session->SilentLayers().empty());
+  }
+}
+
+TYPED_TEST_P(DeviceSlotsContract, CallsThatDoNotFitTheStepAreRefused) {
+  typename TestFixture::Engine engine;
+  const typename TypeParam::Array array(TestFixture::Bytes({0, 1}));
+  const auto* const slots = static_cast<const std::int64_t*>(array.data());
+  CaptureSession& session = *engine.session;
+  ASSERT_TRUE(engine.BeginDeviceSlots(1, 9).ok());
+  EXPECT_EQ(session.Submit(StepId(1)).rule, StepRule::kDeviceSlots);
+  EXPECT_EQ(session.SubmitDeviceSlots(StepId(1), nullptr, 2).rule, StepRule::kDeviceSlots);
+  EXPECT_EQ(session.SubmitDeviceSlots(StepId(1), slots, -1).rule, StepRule::kTooManyRows);
+  EXPECT_EQ(session.SubmitDeviceSlots(StepId(1), slots, 65).rule, StepRule::kTooManyRows);
+  EXPECT_EQ(session.SubmitDeviceSlots(StepId(2), slots, 2).rule, StepRule::kStepNotInFlight);
+  EXPECT_TRUE(session.SubmitDeviceSlots(StepId(1), nullptr, 0).ok());
+  ASSERT_TRUE(engine.Begin(3, 2).ok());
+  EXPECT_EQ(session.SubmitDeviceSlots(StepId(3), slots, 2).rule, StepRule::kDeviceSlots);
+  EXPECT_TRUE(session.Drop(StepId(3)).ok());
+  engine.Prepare(4, 2);
+  OwnedStepBatch batch = engine.batch();
+  batch.device_slots = true;
+  EXPECT_EQ(session.BeginIdsStep(batch.view()).rule, StepRule::kDeviceSlots);
+  engine.SettleAndAwaitBuffers();
+}
+
+REGISTER_TYPED_TEST_SUITE_P(DeviceSlotsContract, RowsLandWhereTheStepWroteThem,
+                            CallsThatDoNotFitTheStepAreRefused);
+
+}  // namespace waymark
+
+#endif  // WAYMARK_TESTS_CONTRACT_DEVICE_SLOTS_CONTRACT_H_
