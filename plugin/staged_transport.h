@@ -35,6 +35,8 @@ struct StagedOptions {
   // CUDA graph needs that writes where it was captured. A step is then begun after the forward of
   // the one before has been enqueued. Of two steps that are open at once the second is dropped, and
   // the first, whose rows the second's forward overwrites, is not captured.
+  // A rank that does not store makes the transport alone, and hands over to its scratch view: its
+  // graph has the same launches.
   // False: as many views as buffers, and a scratch view beside them.
   bool one_view = false;
 };

@@ -105,6 +105,38 @@ TEST_F(StagedTransportTest, AHandedOverLayerIsOneMoreLaunch) {
   Device().Synchronize();
 }
 
+// Of ranks that compute the same rows one stores. The others make the transport alone, and hand
+// over to its scratch view: their graphs have the same launches.
+TEST_F(StagedTransportTest, ARankThatDoesNotStoreEnqueuesTheSameInItsGraph) {
+  const std::vector<std::int32_t> ids(8 * Engine::kTopK);
+  const IdsTensor tensor = IdsTensor::Contiguous(ids.data(), IdType::kInt32, 8, Engine::kTopK);
+  Traits::one_view = true;
+  EmulatedDevice::Counts storing;
+  {
+    Engine engine({.source = LayerSource::kHandsOver});
+    const EmulatedDevice::Counts before = Device().Calls();
+    for (std::int32_t layer = 0; layer < Engine::kLayers; ++layer) {
+      ASSERT_TRUE(engine.session->HandOver(engine.session->scratch_view(), layer, tensor).ok());
+    }
+    storing = Since(before);
+  }
+  TransportOptions options;
+  options.shape = {.num_layers = Engine::kLayers,
+                   .top_k = Engine::kTopK,
+                   .num_experts = 64,
+                   .page_tokens = 8,
+                   .layer_ids = {}};
+  options.max_rows = 64;
+  options.num_buffers = 1;
+  const auto alone = StagedTransport::Create(options, {Traits::device, true}).value();
+  const EmulatedDevice::Counts before = Device().Calls();
+  for (std::int32_t layer = 0; layer < Engine::kLayers; ++layer)
+    alone->HandOver(kScratchBuffer, layer, tensor);
+  EXPECT_EQ(Since(before), storing);
+  EXPECT_EQ(EmulatedDevice::Of(storing, Call::kCaptureIds), Engine::kLayers);
+  Device().Synchronize();
+}
+
 TEST_F(StagedTransportTest, NothingWaitsForADeviceThatDoesNotMove) {
   Engine engine({.landing = Landing::kThread, .num_buffers = 2});
   Device().Halt();

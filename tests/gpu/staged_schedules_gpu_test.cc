@@ -1,0 +1,63 @@
+// The random schedules through capture sessions over the staged transport, on a CUDA device.
+//
+// WAYMARK_STAGED_SCHEDULES (default 300) schedules from seed WAYMARK_SEED (default 1) on.
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "plugin/cuda_device.h"
+#include "plugin/staged_transport.h"
+#include "tests/conformance/schedules.h"
+#include "tests/conformance/session_feed.h"
+#include "tests/gpu/cuda_support.h"
+
+namespace waymark::conformance {
+namespace {
+
+using kernels::ExpectCuda;
+
+// Copies of pageable memory have left it when the call returns, and arrive in stream order.
+class CudaForwards final : public ForwardDevice {
+ public:
+  CudaForwards() : slots_(kMostSlots) {}
+
+  TransportFactory Transport() override {
+    return StagedTransport::Factory({CudaDevice::Create(0).value()});
+  }
+  void Write(const CaptureView& view, const std::vector<std::int16_t>& ids,
+             std::size_t rows) override {
+    const std::size_t layer_ids = rows * static_cast<std::size_t>(view.top_k);
+    if (rows == 0) return;
+    for (std::int32_t layer = 0; layer < view.num_layers; ++layer) {
+      ExpectCuda(cudaMemcpyAsync(view.layer(layer),
+                                 ids.data() + static_cast<std::size_t>(layer) * layer_ids,
+                                 layer_ids * sizeof(std::int16_t), cudaMemcpyHostToDevice, nullptr),
+                 "cudaMemcpyAsync");
+    }
+  }
+  const std::int64_t* Slots(const std::vector<std::int64_t>& slots) override {
+    EXPECT_LE(slots.size(), kMostSlots);
+    if (!slots.empty()) {
+      ExpectCuda(cudaMemcpyAsync(slots_.data(), slots.data(), slots.size() * sizeof(std::int64_t),
+                                 cudaMemcpyHostToDevice, nullptr),
+                 "cudaMemcpyAsync");
+    }
+    return slots_.data();
+  }
+
+ private:
+  static constexpr std::size_t kMostSlots = 4096;
+  kernels::DeviceArray<std::int64_t> slots_;
+};
+
+class StagedSchedulesOnCuda : public kernels::CudaTest {};
+
+TEST_F(StagedSchedulesOnCuda, NothingWrongNothingUnexplained) {
+  RunSchedulesThroughSessions(FromEnvironment("WAYMARK_SEED", 1),
+                              FromEnvironment("WAYMARK_STAGED_SCHEDULES", 300),
+                              [](std::uint64_t) { return std::make_unique<CudaForwards>(); });
+}
+
+}  // namespace
+}  // namespace waymark::conformance
