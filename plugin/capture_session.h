@@ -175,8 +175,9 @@ class CaptureSession {
   // A forward that was no step has written rows [0, written_rows) of the scratch view: -1 again.
   void Discard(std::int32_t written_rows);
 
-  // For engines that have the ids of all layers in one tensor: no buffer is taken and no row copied
-  // before landing.
+  // For engines that have the ids of all layers in one tensor, in memory that the host can read,
+  // whatever the transport: no buffer is taken and no row copied before landing. Not for
+  // device_slots.
   [[nodiscard]] StepCode BeginIdsStep(const StepBatch& batch);
   // The ids of `step`, which the caller keeps, unchanged, until `done` is called: exactly once,
   // also on failure (then before the return). Row i of the tensor is the i-th row of the step; rows
