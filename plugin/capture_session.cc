@@ -67,7 +67,8 @@ class CaptureSession::Impl {
     std::uint64_t step = 0;
     std::int32_t rows = 0;
     std::int32_t written_rows = 0;
-    bool device_slots = false;  // how many rows it has is known at its end
+    bool device_slots = false;  // how many rows it has is known at its end,
+    bool all_written = false;   // and until then it may have written all of the view
   };
   std::vector<Open> open;
   std::size_t last_found = 0;  // engines ask for the same step again and again
@@ -91,7 +92,7 @@ class CaptureSession::Impl {
     const BufferId buffer = Find(step);
     if (buffer == kNoBuffer) return;
     Open& entry = open[static_cast<std::size_t>(buffer)];
-    transport->Release(buffer, entry.written_rows);
+    transport->Release(buffer, entry.all_written ? max_rows : entry.written_rows);
     entry = {};
   }
 
@@ -257,10 +258,9 @@ StepCode CaptureSession::BeginStep(const StepBatch& batch, std::int32_t written_
     return {kResourceExhausted, StepRule::kRingFull, 0, impl_->transport->in_use()};
   }
   const auto rows = batch.device_slots ? 0 : static_cast<std::int32_t>(batch.num_slots);
-  // Until its end says better, the forward of a device step may have written all.
-  const std::int32_t written =
-      batch.device_slots && written_rows == 0 ? impl_->max_rows : std::max(rows, written_rows);
-  impl_->open[static_cast<std::size_t>(buffer)] = {batch.step, rows, written, batch.device_slots};
+  impl_->open[static_cast<std::size_t>(buffer)] = {batch.step, rows, std::max(rows, written_rows),
+                                                   batch.device_slots,
+                                                   batch.device_slots && written_rows == 0};
   impl_->last_found = static_cast<std::size_t>(buffer);
   return code;
 }

@@ -105,6 +105,19 @@ TEST_F(StagedTransportTest, AHandedOverLayerIsOneMoreLaunch) {
   Device().Synchronize();
 }
 
+// Nobody has said how many rows the forward of a device step writes before it ends.
+TEST_F(StagedTransportTest, ADroppedDeviceStepLeavesNothingBehind) {
+  Traits::one_view = true;
+  Engine engine({.num_buffers = 1});
+  ASSERT_TRUE(engine.BeginDeviceSlots(1, 8).ok());
+  engine.Forward(engine.session->scratch_view(), 1, 64);
+  ASSERT_TRUE(engine.session->Drop(StepId(1)).ok());
+  ASSERT_TRUE(engine.Begin(2, 64).ok());
+  engine.Forward(2, 64, 3);
+  ASSERT_TRUE(engine.session->Submit(StepId(2)).ok());
+  engine.ExpectMissing(2, 64, Reason::kNotCaptured);
+}
+
 // Of ranks that compute the same rows one stores. The others make the transport alone, and hand
 // over to its scratch view: their graphs have the same launches.
 TEST_F(StagedTransportTest, ARankThatDoesNotStoreEnqueuesTheSameInItsGraph) {
