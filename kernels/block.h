@@ -18,12 +18,7 @@
 
 #include <cstdint>
 
-// What code that is written over a Block is marked with: of the device where nvcc compiles it.
-#if defined(__CUDACC__)
-#define WAYMARK_DEVICE __device__ __forceinline__
-#else
-#define WAYMARK_DEVICE inline
-#endif
+#include "kernels/device_code.h"
 
 namespace waymark::kernels {
 
