@@ -149,8 +149,9 @@ class RoutingStore::Impl {
                  std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // All that a dropped device step may have rewritten.
   void ForgetRange(const StepRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether a device step <= upto may still write this row.
-  bool DeviceClaims(PageIndex page, std::uint32_t row, RelStep upto) const
+  // Whether a device step <= upto, `but_of` those of a version, may still write this row.
+  bool DeviceClaims(PageIndex page, std::uint32_t row, RelStep upto,
+                    const std::uint64_t* but_of = nullptr) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes it from them.
   void RevokeDeviceClaims(PageIndex page, std::uint32_t row, RelStep upto)
@@ -217,6 +218,8 @@ class RoutingStore::Impl {
   // The page, sealed and written by `step`, contends for its place in the index.
   void Compete(PageIndex page, RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Rows of the page that are valid or pending.
+  // Rows that are valid or pending.
+  std::uint32_t StampedRows(PageIndex page) const;
   // Rows that are valid, pending, or claimed by a device step.
   std::uint32_t LiveRows(PageIndex page) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives back at most `states` snapshots; true when it gave back any.
@@ -250,6 +253,8 @@ class RoutingStore::Impl {
   // Everything of one step: copies, its rows, the audit, its end.
   void LandStep(StepRecord& record);
   void LandSource(StepRecord& record);
+  // Pages that a device step has written compete anew: until now its rows were only possible.
+  void CompeteAfterLanding(const StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
   void LandDeviceSource(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
   // Makes what one row of the source wrote pending. Its claim, or kNoSourceRow: it is not wanted.
   std::uint32_t ResolveDeviceRow(StepRecord& record, std::uint32_t source_row)

@@ -134,6 +134,7 @@ void RoutingStore::Impl::LandStep(StepRecord& record) {
     if (core_->flight != nullptr) RecordFlight(record);
     if (record.device) {
       LandDeviceSource(record);
+      CompeteAfterLanding(record);
       RunCopies();  // the audit may look at a page that was copied meanwhile
     } else {
       LandSource(record);
@@ -306,6 +307,19 @@ std::uint32_t RoutingStore::Impl::ResolveDeviceRow(StepRecord& record, std::uint
   const bool there =
       own.page != kNoPage && !own.revoked && claim(own.page, own.row, own.sealed, false);
   return there ? index : kNoSourceRow;
+}
+
+void RoutingStore::Impl::CompeteAfterLanding(const StepRecord& record) {
+  const MutexLock lock(mutex_);
+  const auto compete = [&](PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (page == kNoPage || !pool_.hot(page).has_wants || pool_.hot(page).indexed) return;
+    Compete(page, record.relative);
+  };
+  for (std::uint32_t i = 0; i < record.num_rows; ++i) {
+    if (record.claims[i].pinned) compete(record.claims[i].page);
+  }
+  for (const SideRow& side : record.copies)
+    compete(side.page);
 }
 
 void RoutingStore::Impl::LandSides(StepRecord& record, std::span<const SideRow> sides) {

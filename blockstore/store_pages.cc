@@ -319,6 +319,13 @@ bool RoutingStore::Impl::Claims(const StepRecord& record, PageIndex page) {
          std::any_of(record.copies.begin(), record.copies.end(), claims);
 }
 
+std::uint32_t RoutingStore::Impl::StampedRows(PageIndex page) const {
+  std::uint32_t stamped = 0;
+  for (std::uint32_t row = 0; row < page_tokens_; ++row)
+    stamped += core_->stamp(page, row).Load().live() ? 1 : 0;
+  return stamped;
+}
+
 // Of the pages sealed with a key, the one with more valid or pending rows is in the index; the
 // first, if they have as many.
 void RoutingStore::Impl::Compete(PageIndex page, RelStep step) {
@@ -347,7 +354,7 @@ void RoutingStore::Impl::Compete(PageIndex page, RelStep step) {
       PinPage(old);
       PinPage(page);
     }
-    if (LiveRows(old) >= LiveRows(page) || WAYMARK_FAULT(first_writer_keeps_the_key)) return;
+    if (LiveRows(old) >= StampedRows(page) || WAYMARK_FAULT(first_writer_keeps_the_key)) return;
     Unindex(old);
   }
   if (hot.indexed) Unindex(page);

@@ -458,7 +458,10 @@ void RoutingStore::Impl::ForgetRow(PageIndex page, std::uint32_t row, bool seale
                                    std::uint64_t version) {
   StampCell& cell = core_->stamp(page, row);
   Stamp stamp = cell.Load();
-  if (Protected(sealed, stamp, version) && !WAYMARK_FAULT(device_drop_forgets_protected_rows)) {
+  // What an earlier device step of other weights is about to write there protects nothing.
+  const bool changes = DeviceClaims(page, row, step, &version);
+  if (Protected(sealed, stamp, version) && !changes &&
+      !WAYMARK_FAULT(device_drop_forgets_protected_rows)) {
     cell.MarkHow(Provenance::kKept);
     return;
   }
@@ -485,10 +488,12 @@ void RoutingStore::Impl::ForgetRange(const StepRecord& record) {
   }
 }
 
-bool RoutingStore::Impl::DeviceClaims(PageIndex page, std::uint32_t row, RelStep upto) const {
+bool RoutingStore::Impl::DeviceClaims(PageIndex page, std::uint32_t row, RelStep upto,
+                                      const std::uint64_t* but_of) const {
   if (device_steps_ == 0 || pool_.hot(page).pins == 0) return false;
   for (const StepRecord* record : active_) {
     if (!record->device || record->relative > upto) continue;
+    if (but_of != nullptr && record->version == *but_of) continue;
     for (std::uint32_t i = 0; i < record->num_rows; ++i) {
       const Claim& claim = record->claims[i];
       if (claim.page == page && claim.row == row && !claim.revoked) return true;
