@@ -1,7 +1,8 @@
 // RoutingStore::Impl: the state behind the store, and the rules as member functions. Internal to
 // blockstore. Split by what it does: store.cc (making, reading), store_steps.cc (begin, claim,
 // end), store_pages.cc (pages of entries: new, own, evicted, indexed), store_events.cc (events),
-// store_landing.cc (the landing thread).
+// store_device.cc (steps whose slots only the device knows), store_landing.cc (the landing
+// thread).
 //
 // Names of the rules are those of docs/architecture.md; WAYMARK_FAULT marks the one place of each.
 #ifndef WAYMARK_BLOCKSTORE_STORE_IMPL_H_
@@ -27,6 +28,9 @@
 #include "blockstore/store_core.h"
 
 namespace waymark {
+
+inline constexpr std::size_t kLandingChunk = 64;  // rows asked of a source at a time
+inline constexpr std::uint32_t kNoSourceRow = ~0u;
 
 // Where one source row of a step goes.
 struct Claim {
@@ -135,38 +139,11 @@ class RoutingStore::Impl {
   // `e`: the entry of `slot`; kNoEntry for padding.
   void ClaimRow(StepRecord* record, std::uint32_t source_row, std::int64_t slot, EntryIndex e,
                 RelStep step, std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Claims every row that a device step may write.
-  void ClaimDeviceRows(StepRecord* record, std::span<const std::int64_t> slots, RelStep step,
-                       std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Claims one row of device_range_; without a record, the step is dropped at once.
-  void ClaimDeviceRow(StepRecord* record, std::uint32_t index, RelStep step, std::uint64_t version)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What a claim of `version` does to the page's place in the index.
   void CompeteAfterClaim(PageIndex page, std::uint64_t version)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // A dropped device step may have rewritten this row: what it held is not known any more.
-  void ForgetRow(PageIndex page, std::uint32_t row, bool sealed, RelStep step,
-                 std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // All that a dropped device step may have rewritten.
-  void ForgetRange(const StepRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether a device step <= upto, `but_of` those of a version, may still write this row.
-  bool DeviceClaims(PageIndex page, std::uint32_t row, RelStep upto,
-                    const std::uint64_t* but_of = nullptr) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes it from them.
-  void RevokeDeviceClaims(PageIndex page, std::uint32_t row, RelStep upto)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Rule 3: a row that step `step` of `version` must not write.
   bool Protected(const PageHot& hot, Stamp stamp, RelStep step, std::uint64_t version) const;
-  // The same for a device step, which looks at the seal when it begins and at the stamp when it
-  // lands: whenever that is, it keeps the same rows.
-  bool Protected(bool sealed, Stamp stamp, std::uint64_t version) const {
-    return sealed && stamp.live() && base_->VersionOf(stamp.step()) == version;
-  }
-  // The page is sealed with a step before `step`.
-  static bool SealedBefore(const PageHot& hot, RelStep step) {
-    return hot.sealed != 0 && hot.sealed < step;
-  }
   // Rule 4: somebody other than the block at hand sees this row of the page.
   static bool Visible(const PageHot& hot, std::uint32_t row);
   // The step in flight of this number; null when there is none.
@@ -197,10 +174,6 @@ class RoutingStore::Impl {
   void ExtendPending(PageIndex from, PageIndex to, RelStep step)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Binds the entry to the page. REQUIRES: it has none.
-  void ExtendDeviceClaims(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether a device step may still write a row of the page.
-  static bool Claims(const StepRecord& record, PageIndex page);
   void Attach(EntryIndex e, PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes the entry off its page's list, whatever becomes of the page.
   void Unlink(EntryIndex e) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -218,9 +191,8 @@ class RoutingStore::Impl {
   // The page, sealed and written by `step`, contends for its place in the index.
   void Compete(PageIndex page, RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Rows of the page that are valid or pending.
-  // Rows that are valid or pending.
   std::uint32_t StampedRows(PageIndex page) const;
-  // Rows that are valid, pending, or claimed by a device step.
+  // The same, or that a device step may still write.
   std::uint32_t LiveRows(PageIndex page) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives back at most `states` snapshots; true when it gave back any.
   bool TakeBackSnapshots(std::size_t states) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -246,6 +218,47 @@ class RoutingStore::Impl {
     return static_cast<EntryIndex>((static_cast<unsigned __int128>(slot) * page_magic_) >> 64);
   }
 
+  // ---- store_device.cc: steps whose slots are known on the device only. The first part is the
+  // engine's thread's, the second the landing thread's.
+  // Claims every row that a device step may write.
+  void ClaimDeviceRows(StepRecord* record, std::span<const std::int64_t> slots, RelStep step,
+                       std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Claims one row of device_range_; without a record, the step is dropped at once.
+  void ClaimDeviceRow(StepRecord* record, std::uint32_t index, RelStep step, std::uint64_t version)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A dropped device step may have rewritten this row: what it held is not known any more.
+  void ForgetRow(PageIndex page, std::uint32_t row, bool sealed, RelStep step,
+                 std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // All that a dropped device step may have rewritten.
+  void ForgetRange(const StepRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether a device step <= upto, `but_of` those of a version, may still write this row.
+  bool DeviceClaims(PageIndex page, std::uint32_t row, RelStep upto,
+                    const std::uint64_t* but_of = nullptr) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes it from them.
+  void RevokeDeviceClaims(PageIndex page, std::uint32_t row, RelStep upto)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Rule 3 for a device step, which looks at the seal when it begins and at the stamp when it
+  // lands: whenever that is, it keeps the same rows.
+  bool Protected(bool sealed, Stamp stamp, std::uint64_t version) const {
+    return sealed && stamp.live() && base_->VersionOf(stamp.step()) == version;
+  }
+  // The page is sealed with a step before `step`.
+  static bool SealedBefore(const PageHot& hot, RelStep step) {
+    return hot.sealed != 0 && hot.sealed < step;
+  }
+  // What a device step may write in `from`, rows [0, rows), it may then write in `to` as well.
+  void ExtendDeviceClaims(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether a device step may still write a row of the page.
+  static bool Claims(const StepRecord& record, PageIndex page);
+  // Pages that a device step has written compete anew: until now its rows were only possible.
+  void CompeteAfterLanding(const StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
+  void LandDeviceSource(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Makes what one row of the source wrote pending. Its claim, or kNoSourceRow: it is not wanted.
+  std::uint32_t ResolveDeviceRow(StepRecord& record, std::uint32_t source_row)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   // ---- store_landing.cc: for the thread that lands, but for Wake
   void LandingLoop();
   // Tells the landing thread of work; costs a system call only when it sleeps. Engine's thread.
@@ -253,12 +266,6 @@ class RoutingStore::Impl {
   // Everything of one step: copies, its rows, the audit, its end.
   void LandStep(StepRecord& record);
   void LandSource(StepRecord& record);
-  // Pages that a device step has written compete anew: until now its rows were only possible.
-  void CompeteAfterLanding(const StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
-  void LandDeviceSource(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Makes what one row of the source wrote pending. Its claim, or kNoSourceRow: it is not wanted.
-  std::uint32_t ResolveDeviceRow(StepRecord& record, std::uint32_t source_row)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LandSides(StepRecord& record, std::span<const SideRow> sides);
   // The row has landed with this verdict, if it still is pending for `step`.
   void Publish(PageIndex page, std::uint32_t row, RelStep step, Reason verdict);

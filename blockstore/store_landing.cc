@@ -2,7 +2,6 @@
 // stamps, audits what was ignored, takes snapshots back, commits memory ahead.
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstring>
 
@@ -12,7 +11,6 @@
 namespace waymark {
 namespace {
 
-constexpr std::size_t kChunk = 64;                     // rows asked of a source at a time
 constexpr int kSpins = 2000;                           // looks for work before napping
 constexpr auto kNap = std::chrono::microseconds(500);  // the most that napping adds to the lag
 constexpr std::uint32_t kNaps = 200;                   // naps without work before sleeping
@@ -20,7 +18,6 @@ constexpr auto kDoze = std::chrono::milliseconds(100);
 constexpr std::size_t kMaxFindings = 256;
 constexpr std::size_t kFaultStep = std::size_t{1} << 20;
 constexpr std::size_t kFaultAhead = std::size_t{32} << 20;
-constexpr std::uint32_t kNoSourceRow = ~0u;
 constexpr std::size_t kTakeBack = 4;  // snapshots taken back under one hold of the lock
 
 std::uint64_t Now() {
@@ -171,8 +168,8 @@ void RoutingStore::Impl::LandStep(StepRecord& record) {
 }
 
 void RoutingStore::Impl::LandSource(StepRecord& record) {
-  for (std::uint32_t first = 0; first < record.num_rows; first += kChunk) {
-    const std::size_t n = std::min<std::size_t>(kChunk, record.num_rows - first);
+  for (std::uint32_t first = 0; first < record.num_rows; first += kLandingChunk) {
+    const std::size_t n = std::min<std::size_t>(kLandingChunk, record.num_rows - first);
     const std::span<std::uint8_t*> destinations(destinations_.data(), n);
     const std::span<Reason> verdicts(verdicts_.data(), n);
     bool wanted = false;
@@ -209,117 +206,6 @@ void RoutingStore::Impl::LandSource(StepRecord& record) {
     }
     if (options_.count_experts) CountExperts(record, destinations);
   }
-}
-
-// Rows that a device step wrote become pending, as if it had claimed them only now; they then land
-// as those of any step. Chunk by chunk: the lock is held for short work only.
-void RoutingStore::Impl::LandDeviceSource(StepRecord& record) {
-  std::fill_n(record.source_row.begin(), record.num_rows, kNoSourceRow);
-  for (std::size_t first = 0; first < slots_.size(); first += kChunk) {
-    const std::size_t n = std::min(kChunk, slots_.size() - first);
-    const std::span<std::uint8_t*> destinations(destinations_.data(), n);
-    const std::span<Reason> verdicts(verdicts_.data(), n);
-    std::array<std::uint32_t, kChunk> claimed;
-    bool wanted = false;
-    {
-      const MutexLock lock(mutex_);
-      for (std::size_t i = 0; i < n; ++i) {
-        claimed[i] = ResolveDeviceRow(record, static_cast<std::uint32_t>(first + i));
-        destinations[i] = nullptr;
-        if (claimed[i] == kNoSourceRow) continue;
-        const Claim& claim = record.claims[claimed[i]];
-        destinations[i] = core_->row(claim.page, claim.row);
-        wanted = true;
-      }
-    }
-    if (!wanted) continue;
-    record.source->Land(static_cast<std::uint32_t>(first), destinations, verdicts);
-    for (std::size_t i = 0; i < n; ++i) {
-      if (destinations[i] == nullptr) continue;
-      const Claim& claim = record.claims[claimed[i]];
-      Publish(claim.page, claim.row, record.relative, verdicts[i]);
-      if (verdicts[i] != Reason::kNone) destinations[i] = nullptr;
-    }
-    if (options_.count_experts) CountExperts(record, destinations);
-  }
-}
-
-std::uint32_t RoutingStore::Impl::ResolveDeviceRow(StepRecord& record, std::uint32_t source_row) {
-  const std::int64_t slot = slots_[source_row];
-  if (slot == kPaddingSlot) return kNoSourceRow;
-  const std::int64_t known = slot >= 0 ? slot : NotAsked(slot);
-  const auto end = record.range.begin() + record.num_rows;
-  const auto found = std::lower_bound(record.range.begin(), end, known);
-  if (found == end || *found != known) {
-    ++stats_.rows_outside;
-    return kNoSourceRow;
-  }
-  const auto index = static_cast<std::uint32_t>(found - record.range.begin());
-  const Claim& own = record.claims[index];
-  if (record.source_row[index] != kNoSourceRow) {  // the first of a slot counts
-    ++stats_.rows_ignored;
-    if (own.page != kNoPage && !own.revoked) {
-      core_->stamp(own.page, own.row).MarkHow(Provenance::kKept);
-    }
-    for (const SideRow& side : record.copies) {
-      if (side.source_row == index && !side.revoked) {
-        core_->stamp(side.page, side.row).MarkHow(Provenance::kKept);
-      }
-    }
-    return kNoSourceRow;
-  }
-  record.source_row[index] = source_row;
-  const EntryIndex e = EntryOf(static_cast<std::uint64_t>(known));
-  const auto claim = [&](PageIndex page, std::uint16_t row, bool sealed,
-                         bool by_key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    StampCell& cell = core_->stamp(page, row);
-    const Stamp stamp = cell.Load();
-    if (stamp.live() && stamp.step() > record.relative &&
-        !WAYMARK_FAULT(device_row_lands_over_a_later_one)) {
-      ++tally_.late;
-      return false;
-    }
-    if (Protected(sealed, stamp, record.version)) {
-      cell.MarkHow(Provenance::kKept);
-      ++stats_.rows_ignored;
-      if (options_.audit && record.ignored.size() < record.ignored.capacity()) {
-        record.ignored.push_back({source_row, page, e, row});
-        PinPage(page);
-      }
-      return false;
-    }
-    if (!own.asked) {
-      cell.Store(Stamp::Absent(Reason::kNotCaptured));
-      return false;
-    }
-    ++stats_.rows_claimed;
-    const Stamp pending = Stamp::Pending(record.relative);
-    cell.Store(by_key && !WAYMARK_FAULT(device_row_forgets_that_it_came_by_key)
-                   ? pending.WithHow(Provenance::kByKey)
-                   : pending);
-    return true;
-  };
-  for (const SideRow& side : record.copies) {
-    if (side.source_row == index && !side.revoked) {
-      claim(side.page, side.row, side.sealed, side.by_key);
-    }
-  }
-  const bool there =
-      own.page != kNoPage && !own.revoked && claim(own.page, own.row, own.sealed, false);
-  return there ? index : kNoSourceRow;
-}
-
-void RoutingStore::Impl::CompeteAfterLanding(const StepRecord& record) {
-  const MutexLock lock(mutex_);
-  const auto compete = [&](PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (page == kNoPage || !pool_.hot(page).has_wants || pool_.hot(page).indexed) return;
-    Compete(page, record.relative);
-  };
-  for (std::uint32_t i = 0; i < record.num_rows; ++i) {
-    if (record.claims[i].pinned) compete(record.claims[i].page);
-  }
-  for (const SideRow& side : record.copies)
-    compete(side.page);
 }
 
 void RoutingStore::Impl::LandSides(StepRecord& record, std::span<const SideRow> sides) {
@@ -518,8 +404,8 @@ void RoutingStore::Impl::RecordFlight(StepRecord& record) {
   const std::size_t rows = record.device ? slots_.size() : record.num_rows;
   flight_ids_.assign(rows * core_->row_bytes, 0);
   flight_verdicts_.assign(rows, Reason::kNone);
-  for (std::size_t first = 0; first < rows; first += kChunk) {
-    const std::size_t n = std::min(kChunk, rows - first);
+  for (std::size_t first = 0; first < rows; first += kLandingChunk) {
+    const std::size_t n = std::min(kLandingChunk, rows - first);
     for (std::size_t i = 0; i < n; ++i) {
       destinations_[i] = flight_ids_.data() + (first + i) * core_->row_bytes;
     }

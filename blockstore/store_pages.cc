@@ -250,33 +250,6 @@ void RoutingStore::Impl::CopyRows(PageIndex from, PageIndex to, std::uint32_t ro
   }
 }
 
-// What a device step may write in one page it may then write in both.
-void RoutingStore::Impl::ExtendDeviceClaims(PageIndex from, PageIndex to, std::uint32_t rows,
-                                            bool by_key) {
-  for (StepRecord* record : active_) {
-    if (!record->device) continue;
-    const auto extend = [&](SideRow side) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      if (side.page != from || side.revoked || side.row >= rows) return;
-      side.page = to;
-      side.by_key |= by_key;
-      if (record->copies.size() == record->copies.capacity()) {
-        ForgetRow(to, side.row, side.sealed, record->relative, record->version);
-        ++stats_.no_page;
-        return;
-      }
-      record->copies.push_back(side);
-      PinPage(to);
-    };
-    for (std::uint32_t i = 0; i < record->num_rows; ++i) {
-      const Claim& claim = record->claims[i];
-      extend({i, claim.page, kNoEntry, claim.row, claim.revoked, claim.sealed, false});
-    }
-    const std::size_t copies = record->copies.size();
-    for (std::size_t i = 0; i < copies; ++i)
-      extend(record->copies[i]);
-  }
-}
-
 void RoutingStore::Impl::ExtendPending(PageIndex from, PageIndex to, RelStep step) {
   StepRecord* record = FindRecordByRelative(step);
   if (record == nullptr || record->device) return;
@@ -311,12 +284,6 @@ std::uint32_t RoutingStore::Impl::LiveRows(PageIndex page) const {
     live += core_->stamp(page, row).Load().live() || DeviceClaims(page, row, kMaxRelStep) ? 1 : 0;
   }
   return live;
-}
-
-bool RoutingStore::Impl::Claims(const StepRecord& record, PageIndex page) {
-  const auto claims = [page](const auto& claim) { return claim.page == page && !claim.revoked; };
-  return std::any_of(record.claims.begin(), record.claims.begin() + record.num_rows, claims) ||
-         std::any_of(record.copies.begin(), record.copies.end(), claims);
 }
 
 std::uint32_t RoutingStore::Impl::StampedRows(PageIndex page) const {
