@@ -1,0 +1,110 @@
+/* A complete engine on Waymark's C ABI: paged KV, a prefix cache, chunked prefill, decoding. The
+ * model is a hash of the tokens so far, so that every row that comes back can be checked. Exits with
+ * 1 if one is wrong or missing. docs/integrating.md walks through it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <waymark.h>
+
+enum { L = 4, K = 2, E = 64, BLOCK = 16, BLOCKS = 24, CHUNK = 24, PROMPT = 48, TOKENS = 75 };
+enum { ROWS = TOKENS - 1 }; /* the last sampled token was never an input */
+
+static struct { int users; uint64_t key, used; } pool[BLOCKS]; /* the KV blocks */
+
+static uint64_t mix(uint64_t h, uint64_t v) {
+  h = (h ^ v) * 0x9e3779b97f4a7c15u;
+  return h ^ (h >> 29);
+}
+static int route(uint64_t prefix, uint64_t layer, uint64_t k) { /* K distinct experts a layer */
+  const uint64_t h = mix(prefix, layer + 1);
+  return (int)((h + k * (h >> 32 | 1)) % E);
+}
+static void check(wm_status status, const char* what) {
+  if (status != WM_OK) exit(fprintf(stderr, "%s: status %d\n", what, (int)status));
+}
+
+int main(void) {
+  const wm_api_v1* wm = wm_get_api_v1();
+  wm_store_options sizes = {.struct_size = sizeof sizes, .num_layers = L, .top_k = K, .num_experts = E,
+                            .num_blocks = BLOCKS, .page_tokens = BLOCK};
+  wm_store* store;
+  check(wm->store_create(&sizes, &store, NULL), "store");
+  wm_session_options capture = {.struct_size = sizeof capture, .store = store, .max_rows = CHUNK};
+  wm_session* session;
+  check(wm->session_create(&capture, &session, NULL), "session");
+
+  wm_event events[32]; /* what happened to blocks since the last step: goes with the next one */
+  wm_step_batch batch = {.struct_size = sizeof batch, .version = 1, .events = events};
+  long rows = 0, hits = 0, wrong = 0;
+  for (uint64_t request = 0; request < 200; ++request) {
+    uint64_t prefix[TOKENS + 1] = {1}; /* of tokens [0, t); groups of eight share most of a prompt */
+    for (uint64_t t = 0; t < TOKENS; ++t)
+      prefix[t + 1] = mix(prefix[t], t < PROMPT - 8 ? request / 8 : request * 1000 + t);
+    int32_t blocks[TOKENS / BLOCK + 1], num_blocks = 0, done, end;
+    for (int b = 0; b < BLOCKS && (num_blocks + 1) * BLOCK < PROMPT; ++b)
+      if (pool[b].key == prefix[(num_blocks + 1) * BLOCK]) { /* a prefix hit: one more user */
+        ++pool[b].users;
+        events[batch.num_events++] = wm_retain(blocks[num_blocks++] = b);
+        b = -1;
+      }
+    hits += done = num_blocks * BLOCK;
+
+    for (; done < ROWS; done = end) {
+      int64_t slots[CHUNK];
+      end = done + (PROMPT - done > CHUNK ? CHUNK : PROMPT > done ? PROMPT - done : 1);
+      ++batch.step;
+      for (int t = done; t < end; ++t) {
+        if (t / BLOCK == num_blocks) { /* a new block begins a new life: the oldest free one */
+          int b = -1;
+          for (int i = 0; i < BLOCKS; ++i)
+            if (pool[i].users == 0 && (b < 0 || pool[i].used < pool[b].used)) b = i;
+          pool[b].users = 1, pool[b].key = 0;
+          events[batch.num_events++] = wm_bind(blocks[num_blocks++] = b, NULL, 0);
+        }
+        const int32_t block = blocks[t / BLOCK];
+        pool[block].used = batch.step;
+        slots[t - done] = (int64_t)block * BLOCK + t % BLOCK;
+        if (t % BLOCK == BLOCK - 1) { /* a full block is known by the hash of all that it ends */
+          pool[block].key = prefix[t + 1];
+          events[batch.num_events++] = wm_seal(block, &prefix[t + 1], sizeof prefix[0], batch.step);
+        }
+      }
+      batch.slots = slots, batch.num_slots = (size_t)(end - done);
+      check(wm->session_begin_step(session, &batch, 0, NULL), "begin");
+      batch.num_events = 0;
+      wm_view view; /* all -1; the forward writes it */
+      check(wm->session_view(session, batch.step, &view), "view");
+      for (int t = done; t < end; ++t)
+        for (int i = 0; i < L * K; ++i)
+          view.data[i / K * view.layer_stride + (t - done) * K + i % K] =
+              (int16_t)route(prefix[t + 1], (uint64_t)(i / K), (uint64_t)(i % K));
+      check(wm->session_submit(session, batch.step, 0, NULL), "submit");
+    }
+
+    wm_snapshot_args range = {.struct_size = sizeof range, .blocks = blocks,
+                              .num_blocks = (size_t)num_blocks, .last = ROWS};
+    wm_snapshot* snapshot; /* before the blocks are released */
+    check(wm->store_snapshot(store, &range, &snapshot, NULL), "snapshot");
+    for (int i = 0; i < num_blocks; ++i) {
+      --pool[blocks[i]].users;
+      events[batch.num_events++] = wm_release(blocks[i]);
+    }
+    uint8_t ids[ROWS][L * K];
+    wm_row_info infos[ROWS];
+    wm_read_args read = {.struct_size = sizeof read, .end = ROWS, .layout = WM_LAYOUT_TLK,
+                         .id_type = WM_ID_UINT8, .out = ids, .out_bytes = sizeof ids,
+                         .infos = infos, .num_infos = ROWS};
+    check(wm->snapshot_wait(snapshot, -1, NULL), "wait"); /* from here on any thread would do */
+    check(wm->snapshot_read(snapshot, &read, NULL), "read");
+    wm->snapshot_release(snapshot);
+    for (int t = 0; t < ROWS; ++t, ++rows) {
+      int right = infos[t].reason == WM_REASON_NONE;
+      for (int i = 0; i < L * K; ++i)
+        right &= ids[t][i] == route(prefix[t + 1], (uint64_t)(i / K), (uint64_t)(i % K));
+      wrong += !right;
+    }
+  }
+  printf("%ld rows, %ld from prefix hits, %ld wrong or missing\n", rows, hits, wrong);
+  wm->session_release(session);
+  wm->store_release(store);
+  return wrong != 0;
+}
