@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Four published host-side routing stores beside Waymark, on the same work, in one run.
+"""Four published host-side routing stores and Waymark, driven from Python on the same work.
 
 The designs are re-implemented in numpy from their descriptions, at the level of what they do to
 memory, without the engines around them:
@@ -10,34 +10,31 @@ memory, without the engines around them:
                 their hash by a background thread; emission through a growing buffer a request
   block dict    a dict of arrays, one a KV block; a Python loop over the blocks of a step
 
-Work: a decode step of 256 requests, a prefill of 8192 rows, and what a finished request of 32768
-rows costs (its rows as one contiguous array). L = 58, K = 8, E = 256.
+Waymark is the installed Python module: begin_ids_step and submit_ids of a layer-major int16 tensor,
+with the events of the blocks that the step takes; a snapshot on the engine's thread at the end of a
+request, its rows read behind it.
 
-Waymark's column comes from waymark_bench (--bench PATH, found in build/ otherwise), or from the
-JSON of an earlier run of it (--json FILE). Times are lower deciles of single calls, on both sides:
-calls of milliseconds seldom run through undisturbed on a machine that others use.
+Work: decode steps of 64, 256 and 1024 requests, a prefill of 8192 rows, and what a finished request
+of 32768 rows costs (its rows as one contiguous array). L = 58, K = 8, E = 256. Every design's rows
+are compared with what it was given. Times are lower deciles of single calls: calls of milliseconds
+seldom run through undisturbed on a machine that others use.
 
-  peers.py [--bench build/<preset>/tests/bench/waymark_bench] [--json FILE] [--steps N]
+  peers.py [--steps N]
 """
 import argparse
 import collections
-import glob
-import json
-import os
 import queue
-import statistics
-import subprocess
 import sys
 import threading
 import time
 
 import numpy as np
+import waymark
 
 LAYERS, TOP_K, EXPERTS = 58, 8, 256
-DECODE, PREFILL, LONG = 256, 8192, 32768
+DECODE, PREFILL, LONG = (64, 256, 1024), 8192, 32768
 PAGE = 16
-CONTEXT = 1024  # rows that every decoding request has when the clock starts
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+CONTEXT = 256  # rows that every decoding request has when the clock starts
 
 # One scenario's answer: microseconds on the engine's thread, and until the rows are stored.
 Cost = collections.namedtuple("Cost", "engine total")
@@ -64,7 +61,25 @@ class Step:
         self.token_major = rows  # [T, L, K] uint8
 
 
-class PerRequest:
+class Peer:
+    """What the clock sees: store() and take() on the engine's thread, drain() and what take() gave
+    until the rows are there."""
+
+    def take(self, request, length, blocks):
+        rows = self.finish(request, length, blocks)
+        return lambda: rows
+
+    def rebound(self, blocks):
+        pass
+
+    def free(self, request):
+        pass
+
+    def drain(self):
+        pass
+
+
+class PerRequest(Peer):
     """Input: layer-major int16 [L, Nmax, K], as a captured device buffer arrives."""
 
     name = "per-request"
@@ -107,11 +122,8 @@ class PerRequest:
     def free(self, request):
         del self.buffers[request], self.filled[request]
 
-    def drain(self):
-        pass
 
-
-class Slots:
+class Slots(Peer):
     """Input: token-major int32 [T, L, K] and the slot mapping."""
 
     name = "slots"
@@ -140,11 +152,8 @@ class Slots:
     def free(self, request):
         self.emitted.pop(request, None)
 
-    def drain(self):
-        pass
 
-
-class HashKeyed:
+class HashKeyed(Peer):
     """Input: token-major uint8 on the host, ranges, and the hashes of the blocks filled so far."""
 
     name = "hash-keyed"
@@ -152,7 +161,7 @@ class HashKeyed:
     def __init__(self, num_blocks, page):
         self.page = page
         self.block_bytes = page * LAYERS * TOP_K
-        self.tails = np.ones((DECODE + 8, page, LAYERS, TOP_K), np.uint8)
+        self.tails = np.ones((sum(DECODE) + 8, page, LAYERS, TOP_K), np.uint8)
         self.free_tails = list(range(len(self.tails)))
         self.tail_of, self.start, self.cursor = {}, {}, {}
         self.arena = np.ones((num_blocks, self.block_bytes), np.uint8)
@@ -249,7 +258,7 @@ class HashKeyed:
         self.writes.join()
 
 
-class BlockDict:
+class BlockDict(Peer):
     """Input: token-major int16 [T, L, K], block ids and offsets."""
 
     name = "block dict"
@@ -284,11 +293,45 @@ class BlockDict:
         for block in blocks:
             self.blocks.pop(block, None)
 
-    def free(self, request):
-        pass
+
+class Waymark(Peer):
+    """Input: layer-major int16 [L, T, K], as a captured device buffer arrives."""
+
+    name = "Waymark"
+
+    def __init__(self, num_blocks, page):
+        self.memory = waymark.Store(LAYERS, TOP_K, EXPERTS, num_blocks, page_tokens=page)
+        self.session = waymark.CaptureSession(self.memory, max_rows=PREFILL)
+        self.events, self.step = waymark.Events(), 0
+
+    def rebound(self, blocks):
+        if blocks:
+            self.events.bind(blocks)
+
+    def prepare(self, step):
+        return np.ascontiguousarray(step.token_major.transpose(1, 0, 2).astype(np.int16))
+
+    def store(self, step, ids):
+        self.step += 1
+        if not self.session.begin_ids_step(self.step, 1, self.events, step.slots):
+            sys.exit("peers.py: Waymark dropped a step")
+        self.session.submit_ids(self.step, ids, layout="LTK")
+        self.events.clear()
+
+    def take(self, request, length, blocks):
+        snapshot = self.memory.snapshot(blocks, 0, length)
+
+        def read():
+            snapshot.wait(10)
+            rows, infos = snapshot.read(dtype=np.uint8, with_info=True)
+            snapshot.release()
+            if infos["reason"].any():
+                sys.exit("peers.py: Waymark has missing rows")
+            return rows
+        return read
 
     def drain(self):
-        pass
+        self.memory.wait_idle(10)
 
 
 class Engine:
@@ -318,14 +361,12 @@ def timed(call):
 
 def run_peer(make, page, steps):
     """{work: Cost} of one design."""
-    num_blocks = (DECODE * (CONTEXT + 4 * steps) + 4 * LONG) // page + 2 * DECODE
+    num_blocks = (sum(DECODE) * (CONTEXT + 3 * PAGE + steps) + 4 * LONG) // page + 2 * sum(DECODE)
     peer, engine = make(num_blocks, page), Engine(num_blocks, page)
 
     def step(rows, parts):
         for request, first, n in parts:
-            fresh = engine.grow(request, first + n)
-            if hasattr(peer, "rebound"):
-                peer.rebound(fresh)
+            peer.rebound(engine.grow(request, first + n))
         work = Step(rows, parts, engine.blocks, page)
         given = peer.prepare(work)
         on_thread = timed(lambda: peer.store(work, given))
@@ -352,96 +393,57 @@ def run_peer(make, page, steps):
     request = 20_000
     fill(request, LONG)
     blocks = engine.blocks[request]
-    got = peer.finish(request, LONG - 1, blocks)
     wanted = np.concatenate([make_rows(PREFILL, f) for f in range(0, LONG, PREFILL)])[:LONG - 1]
-    if not np.array_equal(got, wanted):
-        sys.exit("peers.py: %s gave back other rows than it was given" % peer.name)
     costs = []
     for _ in range(30):
-        cost = timed(lambda: peer.finish(request, LONG - 1, blocks))
-        costs.append(Cost(cost, cost))
+        begin = time.perf_counter()
+        rest = peer.take(request, LONG - 1, blocks)
+        on_thread = (time.perf_counter() - begin) * 1e6
+        got = rest()
+        costs.append(Cost(on_thread, (time.perf_counter() - begin) * 1e6))
+        if not np.array_equal(got, wanted):
+            sys.exit("peers.py: %s gave back other rows than it was given" % peer.name)
+        del got, rest
     answer["finish"] = decile(costs)
     peer.free(request)
 
-    requests = list(range(DECODE))
-    for request in requests:
-        # Phases differ, so that each step fills some blocks and begins others.
-        step(make_rows(CONTEXT + request % PAGE, request), [(request, 0, CONTEXT + request % PAGE)])
-    rows = make_rows(DECODE, 9)
-    costs = []
-    for i in range(steps):
-        costs.append(step(rows, [(r, CONTEXT + r % PAGE + i, 1) for r in requests]))
-    answer["decode"] = decile(costs[min(16, steps // 4):])
+    for decode in DECODE:
+        requests = range(decode * 100, decode * 101)
+        for request in requests:
+            # Phases differ, so that each step fills some blocks and begins others.
+            length = CONTEXT + request % PAGE
+            step(make_rows(length, request), [(request, 0, length)])
+        rows = make_rows(decode, 9)
+        costs = []
+        for i in range(steps):
+            costs.append(step(rows, [(r, CONTEXT + r % PAGE + i, 1) for r in requests]))
+        answer[decode] = decile(costs[min(16, steps // 4):])
+        for request in requests:
+            peer.free(request)
+            engine.release(request)
     return answer
-
-
-# ---- Waymark
-
-# Work -> (benchmark, counter of the engine's thread, counter until the rows are stored).
-WAYMARK = {
-    "decode": ("DecodeStep/thread_turnover", "p10_us", "until_landed_p10_us"),
-    "prefill": ("PrefillStep/thread", "p10_us", "until_landed_p10_us"),
-    "finish": ("Finish", "engine_p10_us", "p10_us"),
-}
-
-
-def waymark_from_json(report):
-    """{work: Cost} from what waymark_bench --benchmark_format=json prints."""
-    answer = {}
-    for work, (name, engine, total) in WAYMARK.items():
-        runs = [b for b in report["benchmarks"]
-                if b["name"].split("/iterations")[0] == name and b.get("run_type") == "iteration"]
-        if not runs:
-            sys.exit("peers.py: the report has no benchmark " + name)
-        answer[work] = Cost(statistics.median(b[engine] for b in runs),
-                            statistics.median(b[total] for b in runs))
-    return answer
-
-
-def waymark_from_bench(path):
-    pattern = "|".join("^%s(/iterations.*)?$" % name for name, _, _ in WAYMARK.values())
-    out = subprocess.run([path, "--benchmark_filter=" + pattern, "--benchmark_format=json",
-                          "--benchmark_repetitions=5"],
-                         check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    return waymark_from_json(json.loads(out.stdout))
-
-
-def find_bench():
-    found = glob.glob(os.path.join(ROOT, "build", "*", "tests", "bench", "waymark_bench"))
-    if not found:
-        sys.exit("peers.py: no waymark_bench under build/; build it, or give --bench or --json")
-    return max(found, key=os.path.getmtime)
 
 
 def main():
     parser = argparse.ArgumentParser(description="Published host designs beside Waymark.")
-    parser.add_argument("--bench", help="waymark_bench; the newest under build/ by default")
-    parser.add_argument("--json", help="what waymark_bench --benchmark_format=json has printed")
     parser.add_argument("--steps", type=int, default=200, help="decode steps (default 200)")
     args = parser.parse_args()
     if args.steps < 4:
         parser.error("--steps must be at least 4, got %d" % args.steps)
-    if args.json:
-        with open(args.json) as file:
-            waymark = waymark_from_json(json.load(file))
-    else:
-        waymark = waymark_from_bench(args.bench or find_bench())
 
-    columns = {"Waymark": waymark}
-    peers = [(PerRequest, PAGE, "per-request"), (Slots, PAGE, "slots"),
-             (HashKeyed, PAGE, "hash-keyed"), (BlockDict, 256, "block dict, 256"),
-             (BlockDict, PAGE, "block dict, 16")]
-    for make, page, name in peers:
-        columns[name] = run_peer(make, page, args.steps)
+    designs = [(Waymark, PAGE, "Waymark"), (PerRequest, PAGE, "per-request"),
+               (Slots, PAGE, "slots"), (HashKeyed, PAGE, "hash-keyed"),
+               (BlockDict, 256, "block dict, 256"), (BlockDict, PAGE, "block dict, 16")]
+    columns = {name: run_peer(make, page, args.steps) for make, page, name in designs}
 
-    titles = [("decode", "decode step, %d rows" % DECODE),
-              ("prefill", "prefill, %d rows" % PREFILL), ("finish", "finish, %d rows" % LONG)]
-    print("L = %d, K = %d, E = %d, B = %d; lower deciles; microseconds (times Waymark's)" %
-          (LAYERS, TOP_K, EXPERTS, PAGE))
+    titles = [(n, "decode step, %d rows" % n) for n in DECODE]
+    titles += [("prefill", "prefill, %d rows" % PREFILL), ("finish", "finish, %d rows" % LONG)]
+    print("Waymark %s; L = %d, K = %d, E = %d, B = %d; lower deciles; microseconds (times Waymark's)" %
+          (waymark.__version__, LAYERS, TOP_K, EXPERTS, PAGE))
     for field, title in (("engine", "engine's thread"), ("total", "until the rows are there")):
         print("\n%-28s" % title + "".join("%22s" % name for name in columns))
         for work, label in titles:
-            own = getattr(waymark[work], field)
+            own = getattr(columns["Waymark"][work], field)
             cells = []
             for name, column in columns.items():
                 micros = getattr(column[work], field)
