@@ -54,6 +54,11 @@ struct CudaPack {
   std::uint8_t* packed = nullptr;
   // Out: [rows], one each, as PackRows sets them. Not looked at for 0 rows.
   RowVerdict* verdicts = nullptr;
+  // Null, or [rows], the slot of each packed row, whatever it is: copied to `packed_slots`, [rows],
+  // where one copy to the host can bring it with the rows. Multiples of 8; not looked at for 0
+  // rows. REQUIRES: what is written does not overlap `slots`.
+  const std::int64_t* slots = nullptr;
+  std::int64_t* packed_slots = nullptr;
   // Null, or [num_layers] each, added to: what LayerFaults counts, of the packed rows.
   std::uint32_t* silent = nullptr;
   std::uint32_t* invalid = nullptr;

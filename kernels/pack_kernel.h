@@ -7,7 +7,8 @@
 //      registers, and stores them narrow into the tile.
 //   2. [rows][bytes]: 16 threads copy a row of the tile out; as [layers][bytes] they write -1 over
 //      the layer's run of 16 rows; and a thread a layer adds what was found wrong in it, if
-//      anything, to the global counts.
+//      anything, to the global counts. After the last chunk a thread a row writes the row's verdict
+//      and, where there are slots, copies its slot.
 //
 // Bytes of a row at L = 58, K = 8, E = 256: 928 read, 464 + 1 written, 928 made -1; 2321 in all,
 // and 2321 in a copy of half as many. In each layer of a row 8 compares are for the range and 28
@@ -69,6 +70,12 @@ inline constexpr unsigned kTurnsOf = TurnsOf(kBytes);
   if (pack.written_rows > 0 && pack.ids.kind != IdKind::kInt16) return false;
   if ((pack.rows > 0 || pack.written_rows > 0) && pack.ids.data == nullptr) return false;
   if (pack.rows == 0) return true;
+  constexpr std::uintptr_t kSlot = sizeof(std::int64_t);
+  if (pack.slots != nullptr &&
+      (pack.packed_slots == nullptr || reinterpret_cast<std::uintptr_t>(pack.slots) % kSlot != 0 ||
+       reinterpret_cast<std::uintptr_t>(pack.packed_slots) % kSlot != 0)) {
+    return false;
+  }
   return pack.packed != nullptr && pack.verdicts != nullptr &&
          reinterpret_cast<std::uintptr_t>(pack.packed) % pack.shape.id_bytes() == 0;
 }
@@ -337,9 +344,11 @@ WAYMARK_DEVICE void PackTile(const Block& block, const PackPlan& plan, std::uint
       }
       if (chunk + layers == shape.num_layers && thread >= pack_begin && thread < pack_end) {
         const std::uint32_t fault = first_faults[thread];
-        pack.verdicts[begin - pack.first_row + thread] = fault == kNoFault ? RowVerdict::kOk
-                                                         : fault % 2 == 0  ? RowVerdict::kNotWritten
-                                                                           : RowVerdict::kInvalidId;
+        const std::int64_t i = begin - pack.first_row + thread;
+        pack.verdicts[i] = fault == kNoFault ? RowVerdict::kOk
+                           : fault % 2 == 0  ? RowVerdict::kNotWritten
+                                             : RowVerdict::kInvalidId;
+        if (pack.slots != nullptr) pack.packed_slots[i] = pack.slots[i];
       }
     });
   }

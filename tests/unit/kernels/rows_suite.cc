@@ -163,6 +163,7 @@ struct PackCase {
   double faults = 0.0;        // of rows with any
   bool silent_layer = false;  // one layer of every row
   bool counts = true;
+  bool slots = false;
   bool tight = false;
   bool odd = false;  // ids at any address
   std::optional<Places> places;
@@ -171,8 +172,8 @@ struct PackCase {
     std::ostringstream text;
     text << "L " << shape.num_layers << ", K " << shape.top_k << ", E " << shape.num_experts
          << ", kind " << static_cast<int>(kind) << ", view of " << view_rows << ", rows "
-         << first_row << " + " << rows << ", written " << written_rows << ", tight " << tight
-         << ", odd " << odd;
+         << first_row << " + " << rows << ", written " << written_rows << ", slots " << slots
+         << ", tight " << tight << ", odd " << odd;
     return text.str();
   }
 };
@@ -223,9 +224,17 @@ void ExpectPacked(RowsBackend& backend, const PackCase& c, std::mt19937_64& rand
   const Memory verdicts(rows, 1, c.tight, random);
   const Memory silent(layers * sizeof(std::uint32_t), sizeof(std::uint32_t), c.tight, random);
   const Memory invalid(layers * sizeof(std::uint32_t), sizeof(std::uint32_t), c.tight, random);
+  constexpr std::size_t kSlot = sizeof(std::int64_t);
+  const Memory slots(rows * kSlot, kSlot, c.tight, random);
+  const Memory packed_slots(rows * kSlot, kSlot, c.tight, random);
 
   // What must come of it.
   Bytes view_after = view.All();
+  const Bytes slots_after = slots.All();
+  Bytes packed_slots_after = packed_slots.All();
+  if (c.slots) {
+    std::copy_n(slots.data(), slots.size(), packed_slots_after.begin() + Memory::kBefore);
+  }
   Bytes packed_after = packed.All();
   Bytes verdicts_after = verdicts.All();
   Bytes silent_after = silent.All();
@@ -281,6 +290,9 @@ void ExpectPacked(RowsBackend& backend, const PackCase& c, std::mt19937_64& rand
     pack.silent = silent_there;
     pack.invalid = invalid_there;
   }
+  const auto* const slots_there = reinterpret_cast<std::int64_t*>(slots.BringTo(backend));
+  if (c.slots) pack.slots = slots_there;
+  pack.packed_slots = reinterpret_cast<std::int64_t*>(packed_slots.BringTo(backend));
   ASSERT_EQ(backend.PackRows(pack, random), 0);
   backend.TakeBack();
 
@@ -288,6 +300,8 @@ void ExpectPacked(RowsBackend& backend, const PackCase& c, std::mt19937_64& rand
   EXPECT_EQ(silent.All(), silent_after);
   EXPECT_EQ(invalid.All(), invalid_after);
   EXPECT_TRUE(view.All() == view_after) << "the view";
+  EXPECT_TRUE(slots.All() == slots_after) << "the slots";
+  EXPECT_TRUE(packed_slots.All() == packed_slots_after) << "the packed slots";
   // The bytes of a row with a fault may be any.
   Bytes got = packed.All();
   for (std::size_t row = 0; row < rows; ++row) {
@@ -354,6 +368,7 @@ TEST_F(RowsSuite, PacksAsTheHostDoes) {
     c.faults = Random(3) == 0 ? 0.0 : 0.3;
     c.silent_layer = Random(10) == 0;
     c.counts = Random(5) != 0;
+    c.slots = Random(2) == 0;
     c.tight = Random(2) == 0;
     c.odd = Random(6) == 0;
     ExpectPacked(*backend_, c, random_);
@@ -376,6 +391,7 @@ TEST_F(RowsSuite, PacksLongRowsInChunks) {
       c.rows = 17;
       c.written_rows = kind == IdKind::kInt16 ? 19 : 0;
       c.faults = 0.3;
+      c.slots = true;
       ExpectPacked(*backend_, c, random_);
       if (HasFatalFailure() || HasNonfatalFailure()) return;
     }
@@ -447,6 +463,7 @@ TEST_F(RowsSuite, PacksEveryRangeOfRows) {
         c.rows = rows;
         c.written_rows = written;
         c.faults = 0.1;
+        c.slots = true;
         ExpectPacked(*backend_, c, random_);
         if (HasFatalFailure() || HasNonfatalFailure()) return;
       }
@@ -713,6 +730,21 @@ TEST_F(RowsSuite, RefusesWhatItCannotDo) {
   EXPECT_EQ(pack_with([](CudaPack& p) {
               p.shape.num_experts = 257;
               p.packed += 1;
+            }),
+            kInvalidValue);
+  alignas(8) std::int64_t slots[3] = {};
+  const auto beside = [](std::int64_t* at) {
+    return reinterpret_cast<std::int64_t*>(reinterpret_cast<std::uint8_t*>(at) + 4);
+  };
+  EXPECT_EQ(pack_with([&](CudaPack& p) { p.slots = slots; }), kInvalidValue);
+  EXPECT_EQ(pack_with([&](CudaPack& p) {
+              p.slots = slots;
+              p.packed_slots = beside(slots + 1);
+            }),
+            kInvalidValue);
+  EXPECT_EQ(pack_with([&](CudaPack& p) {
+              p.slots = beside(slots);
+              p.packed_slots = slots + 2;
             }),
             kInvalidValue);
   EXPECT_EQ(pack_with([](CudaPack& p) {
