@@ -156,6 +156,8 @@ DeviceError CudaDevice::Pack(const PackLaunch& launch, DeviceStream stream) {
   pack.written_rows = launch.written_rows;
   pack.packed = launch.packed;
   pack.verdicts = reinterpret_cast<kernels::RowVerdict*>(launch.verdicts);
+  pack.slots = launch.slots;
+  pack.packed_slots = launch.packed_slots;
   pack.silent = launch.silent;
   pack.invalid = launch.invalid;
   return kernels::PackRowsOnCuda(pack, ToStream(stream));
@@ -177,11 +179,6 @@ DeviceError CudaDevice::CaptureIds(const kernels::IdsView& ids, std::int32_t row
 DeviceError CudaDevice::Zero(void* memory, std::size_t bytes, DeviceStream stream) {
   const Current current(ordinal_);
   return cudaMemsetAsync(memory, 0, bytes, ToStream(stream));
-}
-
-DeviceError CudaDevice::Copy(void* to, const void* from, std::size_t bytes, DeviceStream stream) {
-  const Current current(ordinal_);
-  return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, ToStream(stream));
 }
 
 DeviceError CudaDevice::CopyToHost(void* to, const void* from, std::size_t bytes,

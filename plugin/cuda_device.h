@@ -41,7 +41,6 @@ class CudaDevice : public Device {
   DeviceError CaptureIds(const kernels::IdsView& ids, std::int32_t rows, std::int32_t top_k,
                          std::int16_t* view, DeviceStream stream) override;
   DeviceError Zero(void* memory, std::size_t bytes, DeviceStream stream) override;
-  DeviceError Copy(void* to, const void* from, std::size_t bytes, DeviceStream stream) override;
   DeviceError CopyToHost(void* to, const void* from, std::size_t bytes,
                          DeviceStream stream) override;
   DeviceError Record(DeviceEvent event, DeviceStream stream) override;

@@ -24,7 +24,8 @@ using DeviceEvent = void*;
 // What a call answers: 0, or the device's own error number (Device::ErrorText says it in words).
 using DeviceError = std::int32_t;
 
-// Rows of a view to rows as pages have them, and the view back to -1, in one launch.
+// Rows of a view to rows as pages have them, their slots beside them, and the view back to -1, in
+// one launch.
 struct PackLaunch {
   kernels::RowShape shape;
   const std::int16_t* view = nullptr;  // [L, *, K], layers `layer_stride` ids apart
@@ -34,6 +35,9 @@ struct PackLaunch {
   std::int32_t written_rows = 0;     // rows [0, written_rows) of the view are -1 afterwards
   std::uint8_t* packed = nullptr;    // out: [rows] of shape.row_bytes()
   std::uint8_t* verdicts = nullptr;  // out: [rows] of kernels::RowVerdict
+  // Null, or [rows] of the device's memory, copied to `packed_slots`, [rows].
+  const std::int64_t* slots = nullptr;
+  std::int64_t* packed_slots = nullptr;
   std::uint32_t* silent = nullptr;   // [L], added to: rows in which the layer has an id of -1
   std::uint32_t* invalid = nullptr;  // [L], added to: other rows in which the layer is invalid
 };
@@ -73,8 +77,6 @@ class Device {
   virtual DeviceError CaptureIds(const kernels::IdsView& ids, std::int32_t rows, std::int32_t top_k,
                                  std::int16_t* view, DeviceStream stream) = 0;
   virtual DeviceError Zero(void* memory, std::size_t bytes, DeviceStream stream) = 0;
-  // From memory of the device to memory of the device.
-  virtual DeviceError Copy(void* to, const void* from, std::size_t bytes, DeviceStream stream) = 0;
   // `to`: host memory, pinned where the call must not wait.
   virtual DeviceError CopyToHost(void* to, const void* from, std::size_t bytes,
                                  DeviceStream stream) = 0;

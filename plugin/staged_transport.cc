@@ -29,17 +29,19 @@ std::ptrdiff_t LayerStride(const TransportOptions& options) {
 }
 
 // A slot holds, on the device and in pinned memory alike: faults by layer, slots by row (of a step
-// with device_slots), verdicts by row, rows;
-// without gaps for the rows that there are, so that one copy brings all.
+// with device_slots), verdicts by row, rows; without gaps for the rows that there are, so that one
+// copy brings all.
 struct SlotLayout {
+  std::size_t slots = 0;
   std::size_t verdicts = 0;
   std::size_t rows = 0;
   std::size_t end = 0;
 
   SlotLayout(const RoutingShape& shape, std::int32_t num_rows, bool has_slots)
-      : verdicts(
-            CountBytes(shape) +
-            (has_slots ? AlignUp(static_cast<std::size_t>(num_rows) * sizeof(std::int64_t)) : 0)),
+      : slots(CountBytes(shape)),
+        verdicts(slots + (has_slots
+                              ? AlignUp(static_cast<std::size_t>(num_rows) * sizeof(std::int64_t))
+                              : 0)),
         rows(AlignUp(verdicts + static_cast<std::size_t>(num_rows))),
         end(rows + static_cast<std::size_t>(num_rows) * shape.row_bytes()) {}
 
@@ -84,12 +86,6 @@ class StagedTransport::Slot : public RowSource {
                                   "clear a slot"))) {
       return;
     }
-    if (has_slots_ && rows_ > 0 &&
-        !t.Check(t.device_.Copy(device_ + SlotLayout::CountBytes(shape), slots,
-                                static_cast<std::size_t>(rows_) * sizeof(std::int64_t), t.stream_),
-                 "copy the slots of a step")) {
-      return;
-    }
     const SlotLayout layout(shape, rows_, has_slots_);
     PackLaunch launch;
     launch.shape = ToRowShape(shape);
@@ -99,6 +95,8 @@ class StagedTransport::Slot : public RowSource {
     launch.written_rows = written_rows;
     launch.packed = device_ + layout.rows;
     launch.verdicts = device_ + layout.verdicts;
+    launch.slots = slots;
+    launch.packed_slots = reinterpret_cast<std::int64_t*>(device_ + layout.slots);
     launch.silent = reinterpret_cast<std::uint32_t*>(device_);
     launch.invalid = launch.silent + shape.num_layers;
     counts_left_ = true;
@@ -127,8 +125,9 @@ class StagedTransport::Slot : public RowSource {
   std::span<const std::int64_t> Slots() override {
     Fetch();
     if (!there_ || !has_slots_) return {};
-    const std::uint8_t* const slots = pinned_ + SlotLayout::CountBytes(transport_.options_.shape);
-    return {reinterpret_cast<const std::int64_t*>(slots), static_cast<std::size_t>(rows_)};
+    const SlotLayout layout(transport_.options_.shape, rows_, has_slots_);
+    return {reinterpret_cast<const std::int64_t*>(pinned_ + layout.slots),
+            static_cast<std::size_t>(rows_)};
   }
 
   void Done() override {

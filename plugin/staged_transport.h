@@ -4,10 +4,11 @@
 //   engine's stream           engine's stream           own stream                   landing thread
 //
 // A step has a slot of the ring from its begin until it has landed, and a view from its begin until
-// it is submitted. Submit enqueues, on the engine's stream, one launch (pack the rows, check them,
-// make the view -1 again) and one event; the landing thread enqueues the copy on the transport's
-// own stream, waits for it by asking now and then, and scatters. Nothing else touches the device,
-// nobody waits for it on the engine's thread, and nothing is allocated after Create.
+// it is submitted. Submit enqueues, on the engine's stream, one launch (pack the rows and, of a
+// step with device_slots, their slots; check the rows; make the view -1 again) and one event; the
+// landing thread enqueues the copy on the transport's own stream, waits for it by asking now and
+// then, and scatters. Nothing else touches the device, nobody waits for it on the engine's thread,
+// and nothing is allocated after Create.
 //
 // A device that fails ends every step on its way as missing (not captured), and makes status() say
 // why for good.

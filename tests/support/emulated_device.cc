@@ -33,6 +33,7 @@ void RunPack(const PackLaunch& launch) {
       if (of_layer == kernels::RowVerdict::kInvalidId) ++launch.invalid[layer];
     }
   }
+  if (launch.slots != nullptr) std::copy_n(launch.slots, launch.rows, launch.packed_slots);
   kernels::PoisonRows(const_cast<std::int16_t*>(launch.view), launch.layer_stride, shape.num_layers,
                       shape.top_k, launch.written_rows);
 }
@@ -237,11 +238,6 @@ DeviceError EmulatedDevice::CaptureIds(const kernels::IdsView& ids, std::int32_t
 
 DeviceError EmulatedDevice::Zero(void* memory, std::size_t bytes, DeviceStream stream) {
   return Add(Call::kZero, stream, [=] { std::memset(memory, 0, bytes); });
-}
-
-DeviceError EmulatedDevice::Copy(void* to, const void* from, std::size_t bytes,
-                                 DeviceStream stream) {
-  return Add(Call::kCopy, stream, [=] { std::memcpy(to, from, bytes); });
 }
 
 DeviceError EmulatedDevice::CopyToHost(void* to, const void* from, std::size_t bytes,

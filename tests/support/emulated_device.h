@@ -39,13 +39,12 @@ class EmulatedDevice : public Device {
     kPoison,
     kCaptureIds,
     kZero,
-    kCopy,
     kCopyToHost,
     kRecord,
     kStreamWait,
     kQuery,
   };
-  static constexpr std::size_t kNumCalls = 12;
+  static constexpr std::size_t kNumCalls = 11;
   using Counts = std::array<std::int64_t, kNumCalls>;
 
   enum class Mode : std::uint8_t {
@@ -88,7 +87,6 @@ class EmulatedDevice : public Device {
   DeviceError CaptureIds(const kernels::IdsView& ids, std::int32_t rows, std::int32_t top_k,
                          std::int16_t* view, DeviceStream stream) override;
   DeviceError Zero(void* memory, std::size_t bytes, DeviceStream stream) override;
-  DeviceError Copy(void* to, const void* from, std::size_t bytes, DeviceStream stream) override;
   DeviceError CopyToHost(void* to, const void* from, std::size_t bytes,
                          DeviceStream stream) override;
   DeviceError Record(DeviceEvent event, DeviceStream stream) override;

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -91,6 +92,43 @@ TEST_F(StagedTransportTest, AStepIsOneLaunchAndOneEventOnTheEnginesThread) {
   ASSERT_TRUE(engine.Begin(51, 20).ok());
   ASSERT_TRUE(engine.session->Drop(StepId(51)).ok());
   EXPECT_EQ(Since(before), Only({Call::kPoison, Call::kRecord}));
+}
+
+// The slots come along with the pack: no operation more. The forward writes them, and what is
+// enqueued after the step writes over them.
+TEST_F(StagedTransportTest, AStepWithDeviceSlotsIsOneLaunchAndOneEventToo) {
+  constexpr std::int32_t kMost = 24;
+  const auto memory = std::make_shared<std::vector<std::int64_t>>(kMost);
+  const auto write = [&memory](std::vector<std::int64_t> slots) {
+    slots.resize(kMost, 0);  // not the step's: slot 0 is nobody's or another step's
+    Device().Enqueue(nullptr, [memory, slots = std::move(slots)] {
+      std::copy(slots.begin(), slots.end(), memory->begin());
+    });
+  };
+  Engine engine({.landing = Landing::kThread});
+  for (std::uint64_t step = 1; step <= 50; ++step) {
+    const auto rows = static_cast<std::int32_t>((step - 1) * 5 % 21);
+    ASSERT_TRUE(engine.BeginDeviceSlots(step, 20).ok());
+    std::vector<std::int64_t> slots = engine.batch().slots;
+    slots.resize(static_cast<std::size_t>(rows));
+    write(std::move(slots));
+    engine.Forward(step, kMost);
+    const EmulatedDevice::Counts before = Device().Calls();
+    ASSERT_TRUE(engine.session->SubmitDeviceSlots(StepId(step), memory->data(), rows, kMost).ok());
+    EXPECT_EQ(Since(before), Only({Call::kPack, Call::kRecord})) << "step " << step;
+    write({});
+    const Rows read = engine.Read(step, 20);
+    for (std::int32_t row = 0; row < 20; ++row) {
+      if (row < rows) {
+        ASSERT_TRUE(engine.IsRow(read, step, row));
+      } else {
+        ASSERT_EQ(read.infos[static_cast<std::size_t>(row)].reason, Reason::kNeverWritten)
+            << "step " << step << ", row " << row;
+      }
+    }
+    engine.SettleAndAwaitBuffers();
+  }
+  EXPECT_EQ(engine.store->GetStats().rows_outside, 0u);
 }
 
 TEST_F(StagedTransportTest, AHandedOverLayerIsOneMoreLaunch) {
