@@ -338,7 +338,8 @@ StepCode CaptureSession::SubmitDeviceSlots(StepId step, const std::int64_t* slot
     return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step.value())};
   }
   const Impl::Open& entry = impl_->open[static_cast<std::size_t>(buffer)];
-  if (!entry.device_slots || (slots == nullptr && rows > 0)) {
+  const bool aligned = reinterpret_cast<std::uintptr_t>(slots) % alignof(std::int64_t) == 0;
+  if (!entry.device_slots || (slots == nullptr && rows > 0) || !aligned) {
     return {kInvalidArgument, StepRule::kDeviceSlots, 0, rows};
   }
   if (rows < 0 || rows > impl_->max_rows) {

@@ -164,7 +164,8 @@ class CaptureSession {
   // lies at slots[i], kPaddingSlot for a row of no block. `slots`: [rows] in the transport's memory
   // (the device's, for a device), read in stream order with the forward: what is enqueued later may
   // write over them. `rows`: at most max_rows. InvalidArgument (device slots): the step was begun
-  // without, or Submit was called for one that was begun with them.
+  // without, `slots` is null or not at a multiple of 8, or Submit was called for a step that was
+  // begun with them.
   [[nodiscard]] StepCode SubmitDeviceSlots(StepId step, const std::int64_t* slots,
                                            std::int32_t rows, std::int32_t written_rows = 0);
   // The ids of `step` will not come: its rows are missing (capacity). Also for a step of

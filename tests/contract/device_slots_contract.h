@@ -69,6 +69,9 @@ TYPED_TEST_P(DeviceSlotsContract, CallsThatDoNotFitTheStepAreRefused) {
   ASSERT_TRUE(engine.BeginDeviceSlots(1, 9).ok());
   EXPECT_EQ(session.Submit(StepId(1)).rule, StepRule::kDeviceSlots);
   EXPECT_EQ(session.SubmitDeviceSlots(StepId(1), nullptr, 2).rule, StepRule::kDeviceSlots);
+  const auto* misaligned =
+      reinterpret_cast<const std::int64_t*>(reinterpret_cast<const char*>(slots) + 4);
+  EXPECT_EQ(session.SubmitDeviceSlots(StepId(1), misaligned, 1).rule, StepRule::kDeviceSlots);
   EXPECT_EQ(session.SubmitDeviceSlots(StepId(1), slots, -1).rule, StepRule::kTooManyRows);
   EXPECT_EQ(session.SubmitDeviceSlots(StepId(1), slots, 65).rule, StepRule::kTooManyRows);
   EXPECT_EQ(session.SubmitDeviceSlots(StepId(2), slots, 2).rule, StepRule::kStepNotInFlight);
