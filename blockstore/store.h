@@ -32,6 +32,7 @@
 #include "blockstore/events.h"
 #include "blockstore/flight_sink.h"
 #include "blockstore/ids.h"
+#include "blockstore/log.h"
 #include "blockstore/row_source.h"
 #include "blockstore/shape.h"
 #include "blockstore/snapshot.h"
@@ -74,6 +75,8 @@ struct StoreOptions {
   std::uint64_t key_seed = 0;
   // Records everything; must outlive the store and its snapshots. Null = off, at no cost.
   FlightSink* flight = nullptr;
+  // Hears each finding of the audit that voided rows (AuditFinding::ToString), from whoever lands.
+  LogCallback log = {};
 };
 
 class RoutingStore {

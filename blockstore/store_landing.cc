@@ -288,14 +288,17 @@ std::uint32_t RoutingStore::Impl::Void(PageIndex page) {
 
 void RoutingStore::Impl::Report(const AuditFinding& finding, double agreement_sum,
                                 std::uint64_t disagreements) {
-  const MutexLock lock(mutex_);
-  stats_.audited_rows += finding.rows;
-  stats_.audit_agreement_sum += agreement_sum;
-  stats_.audit_disagreements += disagreements;
-  if (!finding.voided) return;
-  ++stats_.audit_voided_pages;
-  if (findings_.size() == kMaxFindings) findings_.pop_front();
-  findings_.push_back(finding);
+  {
+    const MutexLock lock(mutex_);
+    stats_.audited_rows += finding.rows;
+    stats_.audit_agreement_sum += agreement_sum;
+    stats_.audit_disagreements += disagreements;
+    if (!finding.voided) return;
+    ++stats_.audit_voided_pages;
+    if (findings_.size() == kMaxFindings) findings_.pop_front();
+    findings_.push_back(finding);
+  }
+  if (options_.log) options_.log(LogLevel::kWarning, finding.ToString());
 }
 
 // Every write that rule 3 ignored is compared with the row that was kept, page by page.

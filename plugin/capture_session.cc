@@ -166,9 +166,10 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
   impl->max_rows = options.max_rows;
   impl->max_ids_rows =
       std::max(options.max_rows, static_cast<std::int32_t>(of_store.max_step_rows));
-  impl->counters = std::make_shared<LayerCounters>(impl->shape.num_layers, impl->max_ids_rows);
+  impl->counters =
+      std::make_shared<LayerCounters>(impl->shape.num_layers, impl->max_ids_rows, options.log);
   const TransportOptions transport_options{impl->shape, options.max_rows, options.num_buffers,
-                                           impl->counters};
+                                           impl->counters, options.log};
   absl::StatusOr<std::shared_ptr<Transport>> transport =
       options.transport ? options.transport(transport_options)
                         : HostTransport::Create(transport_options);
@@ -183,6 +184,7 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
   impl->bindings.resize(static_cast<std::size_t>(impl->shape.num_layers));
   for (std::int32_t layer = 0; layer < impl->shape.num_layers; ++layer) {
     impl->bindings[static_cast<std::size_t>(layer)].layer = layer;
+    impl->counters->SetName(layer, LayerName(layer, impl->shape.layer_id(layer), ""));
   }
 
   std::unique_ptr<CaptureSession> session(new CaptureSession(std::move(impl)));
@@ -228,6 +230,7 @@ absl::Status CaptureSession::BindLayer(std::int32_t layer, std::string module, L
                                       std::to_string(binding.layer));
     }
   }
+  impl_->counters->SetName(layer, LayerName(layer, impl_->shape.layer_id(layer), module));
   impl_->bindings[static_cast<std::size_t>(layer)] = {layer, std::move(module), source};
   return absl::OkStatus();
 }

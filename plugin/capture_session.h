@@ -33,6 +33,7 @@
 #include "absl/status/statusor.h"
 #include "blockstore/events.h"
 #include "blockstore/ids.h"
+#include "blockstore/log.h"
 #include "blockstore/step_code.h"
 #include "blockstore/store.h"
 #include "plugin/capture_code.h"
@@ -71,6 +72,9 @@ struct CaptureOptions {
   std::vector<LayerBinding> layers = {};
   // Null: HostTransport.
   TransportFactory transport = {};
+  // Hears the first silence of each layer, from whoever lands, and why the transport has failed
+  // (TransportOptions::log).
+  LogCallback log = {};
 };
 
 // What is counted of one layer.

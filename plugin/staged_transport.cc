@@ -146,6 +146,7 @@ class StagedTransport::Slot : public RowSource {
   void Fetch() {
     if (std::exchange(fetched_, true)) return;
     there_ = TryFetch();
+    if (!there_) transport_.TellFailure();
   }
   // False: the device has failed.
   bool TryFetch() {
@@ -264,6 +265,7 @@ absl::Status StagedTransport::Allocate() {
 }
 
 StagedTransport::~StagedTransport() {
+  TellFailure();
   device_.Synchronize();
   for (const ViewMemory& view : views_)
     device_.DestroyEvent(view.own);
@@ -285,16 +287,30 @@ bool StagedTransport::Check(DeviceError error, const char* what) {
   return false;
 }
 
-void StagedTransport::Fail(std::string why) {
+void StagedTransport::Fail(const std::string& why) {
   const std::lock_guard<std::mutex> lock(error_mutex_);
-  if (error_.empty()) error_ = std::move(why);
+  if (error_.empty()) {
+    error_ = "staged transport on " + std::string(device_.name()) + ": " + why;
+  }
   healthy_.store(false, std::memory_order_release);
+}
+
+void StagedTransport::TellFailure() const {
+  if (healthy()) return;
+  std::string text;
+  {
+    const std::lock_guard<std::mutex> lock(error_mutex_);
+    if (std::exchange(told_, true)) return;
+    text = error_;
+  }
+  options_.log(LogLevel::kError, text);
 }
 
 absl::Status StagedTransport::status() const {
   if (healthy()) return absl::OkStatus();
+  TellFailure();
   const std::lock_guard<std::mutex> lock(error_mutex_);
-  return absl::InternalError("staged transport on " + std::string(device_.name()) + ": " + error_);
+  return absl::InternalError(error_);
 }
 
 StagedTransport::ViewMemory& StagedTransport::ViewOf(BufferId buffer) {

@@ -90,7 +90,9 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   void Spoil(ViewMemory& view);
   // True when `error` is none; else the transport has failed for good.
   bool Check(DeviceError error, const char* what);
-  void Fail(std::string why);
+  void Fail(const std::string& why);
+  // Tells the log, once, why the transport has failed. Never within a call of the step path.
+  void TellFailure() const;
 
   const TransportOptions options_;
   const StagedOptions staged_;
@@ -104,7 +106,8 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   bool overwritten_ = false;  // a forward without a buffer has written, or will, into the one view
   std::atomic<bool> healthy_{true};
   mutable std::mutex error_mutex_;
-  std::string error_;  // guarded by error_mutex_
+  std::string error_;          // guarded by error_mutex_
+  mutable bool told_ = false;  // as well: the log has heard of it
 };
 
 }  // namespace waymark

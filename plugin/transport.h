@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "blockstore/log.h"
 #include "blockstore/row_source.h"
 #include "blockstore/shape.h"
 #include "plugin/ids_tensor.h"
@@ -54,6 +55,10 @@ struct TransportOptions {
   std::int32_t num_buffers = 0;  // steps that may be on their way at once (R)
   // Where landing counts the layers that were silent or wrong. Shared with the session.
   std::shared_ptr<LayerCounters> counters;
+  // Hears, once, why the transport has failed for good. A failure that is found within a call of
+  // the step path is told by the next landing that meets it, ReadBack or status(), and at the
+  // latest when the transport goes.
+  LogCallback log = {};
 };
 
 // The engine's thread calls everything here; the RowSource that Seal() gives is called by the

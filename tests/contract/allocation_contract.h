@@ -10,6 +10,7 @@
 
 #include "tests/contract/allocation_counter.h"
 #include "tests/contract/transport_fixture.h"
+#include "tests/support/told.h"
 
 namespace waymark {
 
@@ -19,7 +20,9 @@ class AllocationContract : public TransportFixture<Traits> {};
 TYPED_TEST_SUITE_P(AllocationContract);
 
 TYPED_TEST_P(AllocationContract, StepPathAllocatesNothing) {
-  typename TestFixture::Engine engine({.num_buffers = 2, .source = LayerSource::kHandsOver});
+  Told told;
+  typename TestFixture::Engine engine(
+      {.num_buffers = 2, .source = LayerSource::kHandsOver, .log = told.callback()});
   CaptureSession& session = *engine.session;
   const typename TypeParam::Array array(
       TestFixture::template TensorBytes<std::int32_t>(engine, 1, 0, 16, TestFixture::kTopK, 0));
@@ -70,6 +73,7 @@ TYPED_TEST_P(AllocationContract, StepPathAllocatesNothing) {
     measured([&] { engine.Settle(); });
   }
   EXPECT_EQ(allocations, 0u);
+  EXPECT_TRUE(told.lines().empty()) << told.lines()[0].text;
 }
 
 REGISTER_TYPED_TEST_SUITE_P(AllocationContract, StepPathAllocatesNothing);

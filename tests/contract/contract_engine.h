@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "blockstore/log.h"
 #include "plugin/capture_session.h"
 
 namespace waymark {
@@ -26,6 +27,7 @@ struct EngineOptions {
   LayerSource source = LayerSource::kKernelWritesView;
   std::int32_t num_blocks = 4096;
   std::uint32_t max_steps_in_flight = 16;
+  LogCallback log = {};  // of the store and of its sessions
 };
 
 // Gives every step blocks of its own, writes ids that say where they belong, and reads them back.
@@ -52,6 +54,7 @@ class ContractEngine {
     of_store.max_step_rows = 1024;
     of_store.landing = options.landing;
     of_store.device_slots = true;
+    of_store.log = options.log;
     auto made = RoutingStore::Create(of_store);
     EXPECT_TRUE(made.ok()) << made.status();
     store = *std::move(made);
@@ -68,6 +71,7 @@ class ContractEngine {
     of_session.max_rows = options_.max_rows;
     of_session.num_buffers = options_.num_buffers;
     of_session.transport = Traits::Factory();
+    of_session.log = options_.log;
     for (std::int32_t layer = 0; layer < kLayers; ++layer) {
       of_session.layers.push_back({layer, ModuleName(layer), options_.source});
     }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "plugin/host_transport.h"
+#include "tests/support/told.h"
 
 namespace waymark {
 namespace {
@@ -76,6 +77,8 @@ TEST(CaptureSessionCreate, PassesOnWhatTheTransportSays) {
   const std::unique_ptr<RoutingStore> store = MakeStore();
   CaptureOptions options{.store = store.get(), .max_rows = 8, .num_buffers = 3};
   TransportOptions seen;
+  Told told;
+  options.log = told.callback();
   options.transport = [&](const TransportOptions& given) {
     seen = given;
     return absl::StatusOr<std::shared_ptr<Transport>>(absl::UnavailableError("no device"));
@@ -86,6 +89,7 @@ TEST(CaptureSessionCreate, PassesOnWhatTheTransportSays) {
   EXPECT_EQ(seen.max_rows, 8);
   EXPECT_EQ(seen.num_buffers, 3);
   EXPECT_NE(seen.counters, nullptr);
+  EXPECT_EQ(seen.log.context, &told);
 }
 
 TEST(CaptureSessionBindLayer, BindsEachLayerAndModuleOnceBeforeTheFirstStep) {
@@ -154,6 +158,69 @@ TEST(CaptureSessionStats, NameLayersByModuleAndModelNumber) {
   EXPECT_THAT(silent[0].batch_sizes, ElementsAre(6));
   EXPECT_THAT(silent[0].ToString(),
               AllOf(HasSubstr("m.1.gate"), HasSubstr("3 rows"), HasSubstr("batch sizes 6")));
+}
+
+TEST(CaptureSessionLog, TellsTheFirstSilenceOfEachLayer) {
+  Told told;
+  const std::unique_ptr<RoutingStore> store = MakeStore();
+  auto made = CaptureSession::Create({.store = store.get(),
+                                      .max_rows = 8,
+                                      .layers = {{0, "m.1.gate", LayerSource::kKernelWritesView}},
+                                      .log = told.callback()});
+  ASSERT_TRUE(made.ok());
+  CaptureSession& session = **made;
+  told.meanwhile = [&] { (void)store->GetStats(); };  // no lock is held
+  // Three rows in block 2, of a forward of `batch_rows`.
+  const auto step = [&](std::uint64_t number, std::int32_t batch_rows,
+                        const std::vector<std::int32_t>& written) {
+    const Event bind = Event::Bind(BlockId(2));
+    const std::int64_t slots[] = {8, 9, 10};
+    StepBatch batch{.step = number, .events = &bind, .num_events = 1};
+    batch.slots = slots;
+    batch.num_slots = 3;
+    ASSERT_TRUE(session.BeginStep(batch, batch_rows).ok());
+    for (const std::int32_t layer : written) {
+      for (std::int16_t i = 0; i < 2 * batch_rows; ++i) {
+        session.view(StepId(number)).layer(layer)[i] = static_cast<std::int16_t>(i % 2);
+      }
+    }
+    ASSERT_TRUE(session.Submit(StepId(number)).ok());
+    ASSERT_TRUE(store->LandOne());
+  };
+  step(1, 4, {0, 1, 2});
+  EXPECT_EQ(told.lines().size(), 0u);
+  step(2, 6, {1, 2});
+  step(3, 8, {1});
+  step(4, 7, {});
+  step(5, 7, {});
+  const std::vector<Told::Line> lines = told.lines();
+  ASSERT_EQ(lines.size(), 3u);
+  for (const Told::Line& line : lines)
+    EXPECT_EQ(line.level, LogLevel::kWarning);
+  EXPECT_EQ(lines[0].text,
+            "layer 0 (m.1.gate): silent for the first time, at batch size 6; its rows are missing "
+            "(not captured)");
+  EXPECT_THAT(lines[1].text, AllOf(HasSubstr("layer 2 (unbound, model layer 6): silent"),
+                                   HasSubstr("at batch size 8;")));
+  EXPECT_THAT(lines[2].text, AllOf(HasSubstr("layer 1 (unbound, model layer 5): silent"),
+                                   HasSubstr("at batch size 7;")));
+}
+
+// A step that was submitted lands after its session has gone, and its layers are named all the
+// same.
+TEST(CaptureSessionLog, TellsOfStepsThatOutliveTheSession) {
+  Told told;
+  const std::unique_ptr<RoutingStore> store = MakeStore();
+  auto made = CaptureSession::Create({.store = store.get(), .max_rows = 8, .log = told.callback()});
+  ASSERT_TRUE(made.ok());
+  const std::int64_t slot = 8;
+  ASSERT_TRUE((*made)->BeginStep({.step = 1, .slots = &slot, .num_slots = 1}).ok());
+  ASSERT_TRUE((*made)->Submit(StepId(1)).ok());
+  made->reset();
+  EXPECT_EQ(told.lines().size(), 0u);
+  ASSERT_TRUE(store->LandOne());
+  ASSERT_EQ(told.lines().size(), 3u);
+  EXPECT_THAT(told.lines()[1].text, HasSubstr("layer 1 (unbound, model layer 5)"));
 }
 
 TEST(CaptureSession, WithoutFaultsTheStatsAreOneLine) {

@@ -16,6 +16,7 @@
 
 #include "tests/contract/contract_engine.h"
 #include "tests/support/emulated_device.h"
+#include "tests/support/told.h"
 #include "tests/unit/blockstore/test_seed.h"
 
 namespace waymark {
@@ -234,6 +235,67 @@ TEST_F(StagedTransportTest, ADeviceThatFailsEndsEveryStepAndSaysWhy) {
     }
     EXPECT_EQ(Device().outstanding(), 0);
   }
+}
+
+TEST_F(StagedTransportTest, AFailureIsToldOnceByWhoeverLands) {
+  for (const Landing landing : {Landing::kCaller, Landing::kThread}) {
+    Told told;
+    Traits::device = std::make_shared<EmulatedDevice>(TestSeed());
+    Engine engine({.landing = landing, .log = told.callback()});
+    told.meanwhile = [&] { (void)engine.session->status(); };  // no lock is held
+    ASSERT_TRUE(engine.Begin(1, 9).ok());
+    ASSERT_TRUE(engine.Begin(2, 9).ok());
+    Device().Fail();
+    ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());  // finds it
+    ASSERT_TRUE(engine.session->Submit(StepId(2)).ok());
+    if (landing == Landing::kCaller) {
+      EXPECT_EQ(told.lines().size(), 0u);
+    }
+    engine.SettleAndAwaitBuffers();
+    EXPECT_TRUE(engine.Begin(3, 9).dropped());
+    const std::vector<Told::Line> lines = told.lines();
+    ASSERT_EQ(lines.size(), 1u);
+    EXPECT_EQ(lines[0].level, LogLevel::kError);
+    EXPECT_EQ(lines[0].text, std::string(engine.session->status().message()));
+    EXPECT_EQ(lines[0].thread == std::this_thread::get_id(), landing == Landing::kCaller);
+    engine.session.reset();
+    EXPECT_EQ(told.lines().size(), 1u);
+  }
+}
+
+// After it nothing lands any more: the failure is told when somebody asks, or when the session
+// goes.
+TEST_F(StagedTransportTest, AFailureIsToldWhenNothingLands) {
+  for (const bool asks : {true, false}) {
+    Told told;
+    Traits::device = std::make_shared<EmulatedDevice>(TestSeed());
+    Engine engine({.log = told.callback()});
+    ASSERT_TRUE(engine.Begin(1, 9).ok());
+    Device().Fail();
+    ASSERT_TRUE(engine.session->Drop(StepId(1)).ok());  // finds it
+    EXPECT_TRUE(engine.Begin(2, 9).dropped());
+    EXPECT_EQ(told.lines().size(), 0u);
+    if (asks) {
+      EXPECT_FALSE(engine.session->status().ok());
+      EXPECT_EQ(told.lines().size(), 1u);
+    }
+    engine.session.reset();
+    ASSERT_EQ(told.lines().size(), 1u);
+    EXPECT_NE(told.lines()[0].text.find("could not clear a view: "), std::string::npos)
+        << told.lines()[0].text;
+  }
+}
+
+TEST_F(StagedTransportTest, NothingIsToldOfATransportThatIsWell) {
+  Told told;
+  Engine engine({.log = told.callback()});
+  ASSERT_TRUE(engine.Begin(1, 9).ok());
+  engine.Forward(1, 9);
+  ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
+  engine.ExpectRows(1, 9);
+  EXPECT_TRUE(engine.session->status().ok());
+  engine.session.reset();
+  EXPECT_TRUE(told.lines().empty()) << told.lines()[0].text;
 }
 
 TEST_F(StagedTransportTest, TeardownWithStepsOnTheirWay) {

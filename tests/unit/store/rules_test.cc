@@ -1,5 +1,6 @@
 // The rules of the store, one small case each.
 
+#include "tests/support/told.h"
 #include "tests/unit/store/store_driver.h"
 
 namespace waymark {
@@ -500,6 +501,48 @@ TEST(Audit, SecondSealsAreCompared) {
   d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
   d.Step(2, {Bind(4), Seal(4, 77, 2)}, d.Slots({4}, 0, 4), {20, 21, 22, 23});
   EXPECT_EQ(d.Read({3, 4}, 3, 5), "a a");
+}
+
+TEST(Audit, EachFindingThatVoidedIsTold) {
+  Told told;
+  StoreOptions options = StoreDriver::Options();
+  options.audit = true;
+  options.log = told.callback();
+  StoreDriver d(options);
+  told.meanwhile = [&] { (void)d.store().GetStats(); };  // no lock is held
+  d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+  d.Step(2, {}, d.Slots({3}, 2, 4), {12, 13});  // agrees: counted only
+  EXPECT_EQ(told.lines().size(), 0u);
+  d.Step(3, {}, d.Slots({3}, 0, 2), {20, 21});
+  d.Step(4, {Bind(5), Seal(5, 78, 4)}, d.Slots({5}, 0, 4), {30, 31, 32, 33});
+  EXPECT_EQ(told.lines().size(), 1u);
+  d.Step(5, {Bind(6), Seal(6, 78, 5)}, d.Slots({6}, 0, 4), {40, 41, 42, 43});
+  const std::vector<AuditFinding> findings = d.store().TakeFindings();
+  const std::vector<Told::Line> lines = told.lines();
+  ASSERT_EQ(findings.size(), 2u);
+  ASSERT_EQ(lines.size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(lines[i].level, LogLevel::kWarning);
+    EXPECT_EQ(lines[i].text, findings[i].ToString());
+  }
+  EXPECT_EQ(lines[0].text.rfind("block 3: step 3 wrote rows", 0), 0u) << lines[0].text;
+}
+
+TEST(Audit, FindingsAreToldOnTheLandingThread) {
+  Told told;
+  StoreOptions options = StoreDriver::Options();
+  options.audit = true;
+  options.landing = Landing::kThread;
+  options.log = told.callback();
+  StoreDriver d(options);
+  d.Begin(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4));
+  d.Submit(1, {10, 11, 12, 13});
+  d.Begin(2, {}, d.Slots({3}, 0, 2));
+  d.Submit(2, {20, 21});
+  ASSERT_TRUE(d.store().WaitIdle(std::chrono::seconds(20)).ok());
+  const std::vector<Told::Line> lines = told.lines();
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].thread, std::this_thread::get_id());
 }
 
 // ---- bad input: nothing is done, and the error names argument, rule and value
