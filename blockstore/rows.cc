@@ -22,24 +22,6 @@ bool SameLayers(const RoutingShape& a, const RoutingShape& b) {
   return true;
 }
 
-absl::Status CheckRows(const std::string& name, const Rows& rows) {
-  if (absl::Status status = rows.shape.Validate(); !status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ".", std::string(status.message())));
-  }
-  if (rows.first < 0 || rows.size() > kMaxRows || rows.first > kMaxRows - rows.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ": positions must be in [0, ", kMaxRows,
-                                                   "]; it has ", rows.size(), " from ",
-                                                   rows.first));
-  }
-  const std::size_t bytes = rows.infos.size() * rows.shape.row_bytes();
-  if (rows.ids.size() != bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ".ids must hold ", bytes,
-                                                   " bytes for its ", rows.infos.size(),
-                                                   " infos; it holds ", rows.ids.size()));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Differ(const std::string& field, std::int64_t wanted, std::int64_t given) {
   return absl::InvalidArgumentError(absl::StrCat(field, " must be ", wanted, "; it is ", given));
 }
@@ -109,6 +91,24 @@ absl::Status Rows::Write(const ReadSpec& spec, std::span<std::uint8_t> out) cons
     sources[i] = infos[i].valid() ? ids.data() + i * shape.row_bytes() : nullptr;
   }
   WriteRows(shape, sources, spec, out);
+  return absl::OkStatus();
+}
+
+absl::Status CheckRows(const std::string& name, const Rows& rows) {
+  if (absl::Status status = rows.shape.Validate(); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ".", std::string(status.message())));
+  }
+  if (rows.first < 0 || rows.size() > kMaxRows || rows.first > kMaxRows - rows.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": positions must be in [0, ", kMaxRows,
+                                                   "]; it has ", rows.size(), " from ",
+                                                   rows.first));
+  }
+  const std::size_t bytes = rows.infos.size() * rows.shape.row_bytes();
+  if (rows.ids.size() != bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ".ids must hold ", bytes,
+                                                   " bytes for its ", rows.infos.size(),
+                                                   " infos; it holds ", rows.ids.size()));
+  }
   return absl::OkStatus();
 }
 

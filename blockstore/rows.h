@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -57,6 +58,10 @@ struct Rows {
   // size() * row_ids * IdBytes(id_type), and every id fits the type.
   [[nodiscard]] absl::Status Write(const ReadSpec& spec, std::span<std::uint8_t> out) const;
 };
+
+// InvalidArgument naming `name`, field, rule and value, unless the shape is one, positions are
+// below 2^31, and there are as many ids as infos. Everything below that takes Rows checks them so.
+[[nodiscard]] absl::Status CheckRows(const std::string& name, const Rows& rows);
 
 // The only merge of two reads of one sequence: of each position, the first valid row wins; where
 // neither is valid, the first reason other than "never written" stays. Covers both ranges, and
