@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "blockstore/digest.h"
 #include "tests/unit/blockstore/test_seed.h"
 
 namespace waymark {
@@ -215,9 +216,9 @@ TEST_F(StageGather, OneRankNeedsNoCollective) {
 }
 
 TEST_F(StageGather, ExchangesRowsAndEighteenBytesEach) {
-  std::vector<Rows> stages = Stages();
-  const Outcome outcome = GatherAll(stages);
-  const std::size_t largest = 40 * (3 * 2 * 2 + 18);
+  const Outcome outcome =
+      GatherAll({Stage(random_, seed_, 1), Stage(random_, seed_, 4), Stage(random_, seed_, 2)});
+  const std::size_t largest = 40 * (4 * 2 * 2 + 18);
   for (const std::vector<std::size_t>& sizes : outcome.sizes) {
     EXPECT_THAT(sizes, testing::ElementsAre(88, 88, largest));
   }
@@ -325,14 +326,66 @@ TEST_F(StageGather, TheCollectivesOwnAnswerComesBack) {
     const std::vector<Rows> stages = Stages();
     const Outcome outcome = GatherAll(stages, [&](Group::Member& member) {
       member.fails_at = call;
-      member.answer = member.rank == 1 ? 14 : 99;
+      member.answer = member.rank == 0 ? -3 : member.rank == 1 ? 14 : 99;
     });
     for (std::size_t rank = 0; rank < 3; ++rank) {
       const auto code = rank == 1 ? absl::StatusCode::kUnavailable : absl::StatusCode::kUnknown;
       ExpectError(outcome.results[rank], code,
                   {std::string("collective.all_gather of the ") + names[call] + ": answered " +
-                   (rank == 1 ? "14" : "99")});
+                   (rank == 0   ? "-3"
+                    : rank == 1 ? "14"
+                                : "99")});
     }
+  }
+}
+
+// Headers that were made so, digest and all: no length in them is believed.
+TEST_F(StageGather, HeadersThatLieAreRefused) {
+  constexpr std::size_t kBytes = 88;
+  constexpr std::size_t kCount = 56;
+  constexpr std::size_t kSize = 64;
+  constexpr std::size_t kCheck = 80;
+  const auto set = [](std::uint8_t* header, std::size_t field, auto value) {
+    std::memcpy(header + field, &value, sizeof(value));
+    const std::uint64_t check = RowDigest({header, kCheck});
+    std::memcpy(header + kCheck, &check, sizeof(check));
+  };
+  const std::vector<Rows> stages = Stages();
+  const auto gather = [&](const std::function<void(std::size_t, std::uint8_t*)>& lie) {
+    return GatherAll(stages, [&](Group::Member& member) {
+      member.spoil = [&](std::size_t call, std::uint8_t* headers, std::size_t) {
+        for (std::size_t rank = 0; call == 0 && rank < 3; ++rank)
+          lie(rank, headers + rank * kBytes);
+      };
+    });
+  };
+  const std::int64_t values[] = {0, 1, -1, 39, 41, 1 << 20, 0x7fffffff, INT64_MAX, INT64_MIN};
+  for (const std::size_t field : {24, 28, 32, 40, 48, 56, 64}) {
+    for (const std::int64_t value : values) {
+      if (field == 40 && value == 0) continue;  // as it is
+      const Outcome outcome = gather([&](std::size_t rank, std::uint8_t* header) {
+        if (rank != 1) return;
+        if (field < 40) {
+          set(header, field, static_cast<std::int32_t>(value));
+        } else {
+          set(header, field, value);
+        }
+      });
+      for (std::size_t rank = 0; rank < 3; ++rank) {
+        if (field == 24 && value == 1) continue;  // as it is
+        EXPECT_FALSE(outcome.results[rank].ok()) << "field " << field << ", value " << value;
+        EXPECT_EQ(outcome.sizes[rank].size(), 2u) << "field " << field << ", value " << value;
+      }
+    }
+  }
+  // All agree, on more than anybody has memory for.
+  const Outcome outcome = gather([&](std::size_t rank, std::uint8_t* header) {
+    set(header, kCount, std::int64_t{0x7fffffff});
+    set(header, kSize, std::uint64_t{0x7fffffff} * (18 + stages[rank].shape.row_bytes()));
+  });
+  for (const absl::StatusOr<Rows>& result : outcome.results) {
+    ExpectError(result, absl::StatusCode::kResourceExhausted,
+                {"payloads of 3 ranks must be at most 68719476736 bytes in all; the largest is"});
   }
 }
 
