@@ -1,6 +1,6 @@
 /* A complete engine on Waymark's C ABI: paged KV, a prefix cache, chunked prefill, decoding. The
- * model is a hash of the tokens so far, so that every row that comes back can be checked. Exits with
- * 1 if one is wrong or missing. docs/integrating.md walks through it. */
+ * model is a hash of the tokens so far, so that every row that comes back can be checked. Exits
+ * with 1 if one is wrong or missing. docs/integrating.md walks through it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <waymark.h>
@@ -8,7 +8,10 @@
 enum { L = 4, K = 2, E = 64, BLOCK = 16, BLOCKS = 24, CHUNK = 24, PROMPT = 48, TOKENS = 75 };
 enum { ROWS = TOKENS - 1 }; /* the last sampled token was never an input */
 
-static struct { int users; uint64_t key, used; } pool[BLOCKS]; /* the KV blocks */
+static struct {
+  int users;
+  uint64_t key, used;
+} pool[BLOCKS]; /* the KV blocks */
 
 static uint64_t mix(uint64_t h, uint64_t v) {
   h = (h ^ v) * 0x9e3779b97f4a7c15u;
@@ -24,8 +27,12 @@ static void check(wm_status status, const char* what) {
 
 int main(void) {
   const wm_api_v1* wm = wm_get_api_v1();
-  wm_store_options sizes = {.struct_size = sizeof sizes, .num_layers = L, .top_k = K, .num_experts = E,
-                            .num_blocks = BLOCKS, .page_tokens = BLOCK};
+  wm_store_options sizes = {.struct_size = sizeof sizes,
+                            .num_layers = L,
+                            .top_k = K,
+                            .num_experts = E,
+                            .num_blocks = BLOCKS,
+                            .page_tokens = BLOCK};
   wm_store* store;
   check(wm->store_create(&sizes, &store, NULL), "store");
   wm_session_options capture = {.struct_size = sizeof capture, .store = store, .max_rows = CHUNK};
@@ -36,7 +43,8 @@ int main(void) {
   wm_step_batch batch = {.struct_size = sizeof batch, .version = 1, .events = events};
   long rows = 0, hits = 0, wrong = 0;
   for (uint64_t request = 0; request < 200; ++request) {
-    uint64_t prefix[TOKENS + 1] = {1}; /* of tokens [0, t); groups of eight share most of a prompt */
+    uint64_t prefix[TOKENS + 1] = {
+        1}; /* of tokens [0, t); groups of eight share most of a prompt */
     for (uint64_t t = 0; t < TOKENS; ++t)
       prefix[t + 1] = mix(prefix[t], t < PROMPT - 8 ? request / 8 : request * 1000 + t);
     int32_t blocks[TOKENS / BLOCK + 1], num_blocks = 0, done, end;
@@ -69,19 +77,23 @@ int main(void) {
         }
       }
       batch.slots = slots, batch.num_slots = (size_t)(end - done);
-      check(wm->session_begin_step(session, &batch, 0, NULL), "begin");
+      const wm_status begun = wm->session_begin_step(session, &batch, 0, NULL);
+      if (begun != WM_RESOURCE_EXHAUSTED) check(begun, "begin");
       batch.num_events = 0;
-      wm_view view; /* all -1; the forward writes it */
+      wm_view view; /* all -1; the forward writes it, dropped or not */
       check(wm->session_view(session, batch.step, &view), "view");
       for (int t = done; t < end; ++t)
         for (int i = 0; i < L * K; ++i)
           view.data[i / K * view.layer_stride + (t - done) * K + i % K] =
               (int16_t)route(prefix[t + 1], (uint64_t)(i / K), (uint64_t)(i % K));
-      check(wm->session_submit(session, batch.step, 0, NULL), "submit");
+      if (begun == WM_OK) check(wm->session_submit(session, batch.step, 0, NULL), "submit");
+      check(wm->store_wait_idle(store, -1, NULL), "idle"); /* this forward takes no time at all */
     }
 
-    wm_snapshot_args range = {.struct_size = sizeof range, .blocks = blocks,
-                              .num_blocks = (size_t)num_blocks, .last = ROWS};
+    wm_snapshot_args range = {.struct_size = sizeof range,
+                              .blocks = blocks,
+                              .num_blocks = (size_t)num_blocks,
+                              .last = ROWS};
     wm_snapshot* snapshot; /* before the blocks are released */
     check(wm->store_snapshot(store, &range, &snapshot, NULL), "snapshot");
     for (int i = 0; i < num_blocks; ++i) {
@@ -90,9 +102,14 @@ int main(void) {
     }
     uint8_t ids[ROWS][L * K];
     wm_row_info infos[ROWS];
-    wm_read_args read = {.struct_size = sizeof read, .end = ROWS, .layout = WM_LAYOUT_TLK,
-                         .id_type = WM_ID_UINT8, .out = ids, .out_bytes = sizeof ids,
-                         .infos = infos, .num_infos = ROWS};
+    wm_read_args read = {.struct_size = sizeof read,
+                         .end = ROWS,
+                         .layout = WM_LAYOUT_TLK,
+                         .id_type = WM_ID_UINT8,
+                         .out = ids,
+                         .out_bytes = sizeof ids,
+                         .infos = infos,
+                         .num_infos = ROWS};
     check(wm->snapshot_wait(snapshot, -1, NULL), "wait"); /* from here on any thread would do */
     check(wm->snapshot_read(snapshot, &read, NULL), "read");
     wm->snapshot_release(snapshot);
