@@ -208,7 +208,7 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     // Or that one never had the row, but more of the others than the pass at hand.
     const bool poorer = info.provenance == Provenance::kByKey &&
                         excuses_->HasGap(cell.pass.version, start) &&
-                        StandsInRightly(job, position, cell.pass.version);
+                        StandsInRightly(job, position, cell);
     if (why == Excuse::kNone && !rival && !poorer &&
         !(stands_in && excuses_->HasKey(cell.pass.version, prefix))) {
       explained = false;
@@ -237,9 +237,10 @@ std::span<const RowInfo> Checker::PageOf(std::span<const RowInfo> infos, std::si
 }
 
 // Of two pages under one key the one with more rows is attached. Rows that were lost after the two
-// were compared counted, and so may rows that were not read.
-bool Checker::StandsInRightly(const ReadJob& job, std::int64_t position,
-                              std::uint32_t version) const {
+// were compared counted, and so may rows that were not read. Where the request took only the first
+// rows of a page, the others are its own: they say nothing of either page.
+bool Checker::StandsInRightly(const ReadJob& job, std::int64_t position, const SeenCell& cell) {
+  const std::uint32_t version = cell.pass.version;
   const std::int64_t begin = position / page_tokens_ * page_tokens_;
   std::int64_t attached = page_tokens_, attended = 0;
   for (std::size_t i = 0; i < page_.size(); ++i) {
@@ -247,8 +248,16 @@ bool Checker::StandsInRightly(const ReadJob& job, std::int64_t position,
     if (at >= job.rows || !job.seen.Has(at)) continue;
     const PrefixHash& prefix = job.prefix[static_cast<std::size_t>(at) + 1];
     const bool lost = excuses_->HasKey(version, prefix) || excuses_->HasRival(version, prefix);
-    if (!page_[i].valid() && !lost) --attached;
-    if (excuses_->OfPass(job.seen.First(at).pass, prefix) == Excuse::kNone) ++attended;
+    const bool of_attached = page_[i].provenance == Provenance::kByKey;
+    if (of_attached && !page_[i].valid() && !lost) --attached;
+    job.seen.All(at, page_cells_);
+    const bool of_attended =
+        cell.excuse != Excuse::kByKey ||
+        std::any_of(page_cells_.begin(), page_cells_.end(),
+                    [](const SeenCell& other) { return other.excuse == Excuse::kByKey; });
+    if (of_attended && excuses_->OfPass(job.seen.First(at).pass, prefix) == Excuse::kNone) {
+      ++attended;
+    }
   }
   return attached >= attended;
 }

@@ -87,9 +87,10 @@ class Checker {
   // The infos of the page that holds this row of `infos`, as far as they were read.
   [[nodiscard]] std::span<const RowInfo> PageOf(std::span<const RowInfo> infos,
                                                 std::size_t row) const;
-  // Whether the page that is attached there may stand in for the one that was attended to.
+  // Whether the page that is attached there may stand in for the one that `cell` was attended to
+  // in.
   [[nodiscard]] bool StandsInRightly(const ReadJob& job, std::int64_t position,
-                                     std::uint32_t version) const;
+                                     const SeenCell& cell);
   [[nodiscard]] Excuse Why(const SeenCell& cell, const PrefixHash& prefix,
                            const PrefixHash& block_start) const;
   void Report(const char* what, const ReadJob& job, std::int64_t position, const RowInfo& info);
@@ -104,8 +105,9 @@ class Checker {
   std::uint64_t digest_ = 0;
   std::vector<std::uint8_t> expected_, buffer_;
   std::vector<RowInfo> infos_;
-  std::span<const RowInfo> page_;  // of the row at hand
-  std::vector<SeenCell> cells_;
+  std::span<const RowInfo> page_;     // of the row at hand
+  std::vector<SeenCell> cells_;       // of the row at hand
+  std::vector<SeenCell> page_cells_;  // of another row of its page
 };
 
 }  // namespace waymark::sim
