@@ -174,6 +174,18 @@ bool RoutingStore::Impl::Claims(const StepRecord& record, PageIndex page) {
          std::any_of(record.copies.begin(), record.copies.end(), claims);
 }
 
+// Their blocks are gone: when they land they must not come back under keys from before a reset.
+void RoutingStore::Impl::ForgetKeysInFlight() {
+  for (const StepRecord* record : active_) {
+    if (!record->device) continue;
+    for (std::uint32_t i = 0; i < record->num_rows; ++i) {
+      if (record->claims[i].pinned) pool_.hot(record->claims[i].page).has_wants = false;
+    }
+    for (const SideRow& side : record->copies)
+      pool_.hot(side.page).has_wants = false;
+  }
+}
+
 // ---- land
 
 // Rows that a device step wrote become pending, as if it had claimed them only now; they then land

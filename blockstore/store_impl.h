@@ -252,6 +252,8 @@ class RoutingStore::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether a device step may still write a row of the page.
   static bool Claims(const StepRecord& record, PageIndex page);
+  // Pages that device steps may still write compete for no key any more.
+  void ForgetKeysInFlight() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Pages that a device step has written compete anew: until now its rows were only possible.
   void CompeteAfterLanding(const StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
   void LandDeviceSource(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);

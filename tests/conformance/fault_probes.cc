@@ -122,7 +122,7 @@ std::string ProbeOverwrittenPageLeavesTheIndex() {
     return "a page that was computed again did not come by the key of its new seal";
   }
   // The old weights come back, and with them KV of theirs from a tier.
-  direct.Step(5, {Event::Bind(BlockId(2), key)}, {}, {}, 1);
+  direct.Step(6, {Event::Bind(BlockId(2), key)}, {}, {}, 1);
   return direct.Tags({2}, 1) == std::vector<int>{-1} ? "" : "rows of other weights came by key";
 }
 
@@ -184,6 +184,33 @@ std::string ProbeTruncateRevokesDeviceClaims() {
   (void)direct.SubmitDevice(2, {}, {});
   direct.LandAll();
   return direct.Tags({0}, 2) == std::vector<int>{10, -1} ? "" : "a rejected row landed";
+}
+
+std::string ProbeLandingDoesNotUndoAReset() {
+  const BlockKey key = BlockKey::FromInteger(5);
+  for (const bool reset : {false, true}) {
+    Direct direct;
+    // Two pages under the key are on their way: that of block 0, and the one that block 1 gets when
+    // it takes back its last row.
+    (void)direct.BeginDevice(1, {Event::Bind(BlockId(0))}, Slots({0}));
+    (void)direct.BeginDevice(2, {Event::Copy(BlockId(0), BlockId(1), Event::kAllRows)}, {});
+    (void)direct.BeginDevice(3, {Event::Seal(BlockId(0), key, StepId(3))}, {});
+    (void)direct.BeginDevice(4, {Event::Truncate(BlockId(1), 3, StepId(2))}, {});
+    std::vector<Event> events;
+    if (reset) events.push_back(Event::Reset());
+    (void)direct.BeginDevice(5, events, {});
+    (void)direct.SubmitDevice(1, Slots({0}), {10, 11, 12, 13});
+    for (const std::uint64_t step : {2, 3, 4, 5})
+      (void)direct.SubmitDevice(step, {}, {});
+    direct.LandAll();
+    direct.Step(6, {Event::Bind(BlockId(2), key)}, {}, {});
+    const std::vector<int> rows = direct.Tags({2}, 4);
+    if (!reset && rows != std::vector<int>{10, 11, 12, 13}) return "the fuller page has no key";
+    if (reset && rows != std::vector<int>{-1, -1, -1, -1}) {
+      return "a page from before the reset came by its key";
+    }
+  }
+  return "";
 }
 
 std::string ProbePinnedPagesStay() {

@@ -34,6 +34,7 @@ std::string ProbeDeviceStepsLandInOrder();
 std::string ProbeDeviceDropSparesProtectedRows();
 std::string ProbeDeviceRowStaysByKey();
 std::string ProbeTruncateRevokesDeviceClaims();
+std::string ProbeLandingDoesNotUndoAReset();
 std::string ProbePinnedPagesStay();
 
 }  // namespace waymark::conformance
