@@ -106,6 +106,7 @@ RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<Stor
       record->source_row.resize(rows);
     }
     record->copies.reserve(sides);
+    if (options_.device_slots) record->pages.Reserve(rows + record->copies.capacity());
     record->ignored.reserve(sides);
 #ifdef WAYMARK_SEEDED_FAULTS
     record->slots.resize(rows);

@@ -7,6 +7,24 @@
 #include "blockstore/store_impl.h"
 
 namespace waymark {
+namespace {
+
+// Whether `holds` is true of a claim or side row that the step has on the page. Claims are in the
+// order of slots, so those on one page are neighbours.
+template <class Record, class Holds>
+bool AnyClaim(Record& record, PageIndex page, const Holds& holds) {
+  const PageClaims::Place* const place = record.pages.Find(page);
+  if (place == nullptr) return false;
+  for (std::uint32_t i = place->claim; i < record.num_rows && record.claims[i].page == page; ++i) {
+    if (holds(record.claims[i])) return true;
+  }
+  for (std::uint32_t i = place->side; i != PageClaims::kNone; i = record.copies[i].next) {
+    if (holds(record.copies[i])) return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 // ---- begin, truncate, drop
 
@@ -68,7 +86,10 @@ void RoutingStore::Impl::ClaimDeviceRow(StepRecord* record, std::uint32_t index,
     claim.asked = !not_asked;
     claim.sealed = SealedBefore(pool_.hot(page), step);
     claim.pinned = index == 0 || record->claims[index - 1].page != page;
-    if (claim.pinned) PinPage(page);
+    if (claim.pinned) {
+      PinPage(page);
+      record->pages.Of(page).claim = index;
+    }
   }
   CompeteAfterClaim(page, version);
 }
@@ -113,13 +134,8 @@ bool RoutingStore::Impl::DeviceClaims(PageIndex page, std::uint32_t row, RelStep
   for (const StepRecord* record : active_) {
     if (!record->device || record->relative > upto) continue;
     if (but_of != nullptr && record->version == *but_of) continue;
-    for (std::uint32_t i = 0; i < record->num_rows; ++i) {
-      const Claim& claim = record->claims[i];
-      if (claim.page == page && claim.row == row && !claim.revoked) return true;
-    }
-    for (const SideRow& side : record->copies) {
-      if (side.page == page && side.row == row && !side.revoked) return true;
-    }
+    const auto claims = [row](const auto& claim) { return claim.row == row && !claim.revoked; };
+    if (AnyClaim(*record, page, claims)) return true;
   }
   return false;
 }
@@ -131,13 +147,10 @@ void RoutingStore::Impl::RevokeDeviceClaims(PageIndex page, std::uint32_t row, R
   }
   for (StepRecord* record : active_) {
     if (!record->device || record->relative > upto) continue;
-    for (std::uint32_t i = 0; i < record->num_rows; ++i) {
-      Claim& claim = record->claims[i];
-      if (claim.page == page && claim.row == row) claim.revoked = true;
-    }
-    for (SideRow& side : record->copies) {
-      if (side.page == page && side.row == row) side.revoked = true;
-    }
+    AnyClaim(*record, page, [row](auto& claim) {
+      claim.revoked |= claim.row == row;
+      return false;
+    });
   }
 }
 
@@ -147,7 +160,7 @@ void RoutingStore::Impl::ExtendDeviceClaims(PageIndex from, PageIndex to, std::u
   for (StepRecord* record : active_) {
     if (!record->device) continue;
     const auto extend = [&](SideRow side) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      if (side.page != from || side.revoked || side.row >= rows) return;
+      if (side.revoked || side.row >= rows) return;
       side.page = to;
       side.by_key |= by_key;
       if (record->copies.size() == record->copies.capacity()) {
@@ -155,23 +168,26 @@ void RoutingStore::Impl::ExtendDeviceClaims(PageIndex from, PageIndex to, std::u
         ++stats_.no_page;
         return;
       }
+      std::uint32_t& last = record->pages.Of(to).side;
+      side.next = last;
+      last = static_cast<std::uint32_t>(record->copies.size());
       record->copies.push_back(side);
       PinPage(to);
     };
-    for (std::uint32_t i = 0; i < record->num_rows; ++i) {
+    const PageClaims::Place* const place = record->pages.Find(from);
+    if (place == nullptr) continue;
+    for (std::uint32_t i = place->claim; i < record->num_rows && record->claims[i].page == from;
+         ++i) {
       const Claim& claim = record->claims[i];
       extend({i, claim.page, kNoEntry, claim.row, claim.revoked, claim.sealed, false});
     }
-    const std::size_t copies = record->copies.size();
-    for (std::size_t i = 0; i < copies; ++i)
+    for (std::uint32_t i = place->side; i != PageClaims::kNone; i = record->copies[i].next)
       extend(record->copies[i]);
   }
 }
 
 bool RoutingStore::Impl::Claims(const StepRecord& record, PageIndex page) {
-  const auto claims = [page](const auto& claim) { return claim.page == page && !claim.revoked; };
-  return std::any_of(record.claims.begin(), record.claims.begin() + record.num_rows, claims) ||
-         std::any_of(record.copies.begin(), record.copies.end(), claims);
+  return AnyClaim(record, page, [](const auto& claim) { return !claim.revoked; });
 }
 
 // Their blocks are gone: when they land they must not come back under keys from before a reset.
@@ -192,6 +208,7 @@ void RoutingStore::Impl::ForgetKeysInFlight() {
 // as those of any step. Chunk by chunk: the lock is held for short work only.
 void RoutingStore::Impl::LandDeviceSource(StepRecord& record) {
   std::fill_n(record.source_row.begin(), record.num_rows, kNoSourceRow);
+  next_in_range_ = 0;
   for (std::size_t first = 0; first < slots_.size(); first += kLandingChunk) {
     const std::size_t n = std::min(kLandingChunk, slots_.size() - first);
     const std::span<std::uint8_t*> destinations(destinations_.data(), n);
@@ -225,13 +242,18 @@ std::uint32_t RoutingStore::Impl::ResolveDeviceRow(StepRecord& record, std::uint
   const std::int64_t slot = slots_[source_row];
   if (slot == kPaddingSlot) return kNoSourceRow;
   const std::int64_t known = slot >= 0 ? slot : NotAsked(slot);
-  const auto end = record.range.begin() + record.num_rows;
-  const auto found = std::lower_bound(record.range.begin(), end, known);
-  if (found == end || *found != known) {
-    ++stats_.rows_outside;
-    return kNoSourceRow;
+  // Rows of a request follow one another, and so do their slots.
+  std::uint32_t index = next_in_range_;
+  if (index >= record.num_rows || record.range[index] != known) {
+    const auto end = record.range.begin() + record.num_rows;
+    const auto found = std::lower_bound(record.range.begin(), end, known);
+    if (found == end || *found != known) {
+      ++stats_.rows_outside;
+      return kNoSourceRow;
+    }
+    index = static_cast<std::uint32_t>(found - record.range.begin());
   }
-  const auto index = static_cast<std::uint32_t>(found - record.range.begin());
+  next_in_range_ = index + 1;
   const Claim& own = record.claims[index];
   if (record.source_row[index] != kNoSourceRow) {  // the first of a slot counts
     ++stats_.rows_ignored;
@@ -295,8 +317,11 @@ void RoutingStore::Impl::CompeteAfterLanding(const StepRecord& record) {
   for (std::uint32_t i = 0; i < record.num_rows; ++i) {
     if (record.claims[i].pinned) compete(record.claims[i].page);
   }
-  for (const SideRow& side : record.copies)
-    compete(side.page);
+  PageIndex last = kNoPage;
+  for (const SideRow& side : record.copies) {
+    if (side.page != last) compete(side.page);
+    last = side.page;
+  }
 }
 
 }  // namespace waymark

@@ -22,6 +22,7 @@
 #include "blockstore/fault.h"
 #include "blockstore/key_index.h"
 #include "blockstore/mutex.h"
+#include "blockstore/page_claims.h"
 #include "blockstore/page_pool.h"
 #include "blockstore/stamp.h"
 #include "blockstore/store.h"
@@ -50,9 +51,10 @@ struct SideRow {
   PageIndex page = kNoPage;
   EntryIndex entry = kNoEntry;
   std::uint16_t row = 0;
-  bool revoked = false;  // as of a Claim
-  bool sealed = false;   // as of a Claim
-  bool by_key = false;   // the rows of its page came by key
+  bool revoked = false;                    // as of a Claim
+  bool sealed = false;                     // as of a Claim
+  bool by_key = false;                     // the rows of its page came by key
+  std::uint32_t next = PageClaims::kNone;  // of a device step: another one on this page
 };
 
 // A begun step that has not ended. Records are made with the store and reused. While it is
@@ -75,7 +77,8 @@ struct StepRecord {
   bool device = false;
   std::vector<std::int64_t> range;  // [num_rows], the slots
   std::vector<std::uint32_t>
-      source_row;  // [num_rows]; landing thread: where it wrote each, or none
+      source_row;    // [num_rows]; landing thread: where it wrote each, or none
+  PageClaims pages;  // where its claims on a page are
 #ifdef WAYMARK_SEEDED_FAULTS
   std::vector<std::int64_t> slots;  // what the fault "resolve_when_landing" would keep
 #endif
@@ -327,6 +330,7 @@ class RoutingStore::Impl {
     std::uint64_t missing[kNumReasons] = {};
   } tally_;
   std::span<const std::int64_t> slots_;  // of the source of a device step
+  std::uint32_t next_in_range_ = 0;      // of its range: behind the row that was found last
   std::vector<std::uint8_t*> destinations_;
   std::vector<Reason> verdicts_;
   std::vector<PageCopy> running_copies_;

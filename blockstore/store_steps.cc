@@ -160,6 +160,7 @@ StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
       record->num_rows = batch.device_slots ? 0 : static_cast<std::uint32_t>(batch.num_slots);
       record->source = nullptr;
       record->device = batch.device_slots;
+      if (record->device) record->pages.Clear(batch.num_slots + record->copies.capacity());
       device_steps_ += batch.device_slots ? 1 : 0;
       if (active_.size() == 1) core_->oldest_in_flight.store(batch.step, std::memory_order_seq_cst);
     }
