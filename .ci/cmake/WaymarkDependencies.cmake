@@ -101,7 +101,15 @@ endfunction()
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 
-waymark_find(absl absl::statusor)
+# What must stand alone takes Abseil from source: Debian's static archives are not position-
+# independent. .ci/setup unpacks Debian's source package there, and an sdist carries it.
+set(absl_USABLE FALSE)
+if(NOT WAYMARK_STANDALONE)
+  waymark_find(absl absl::statusor)
+elseif(NOT FETCHCONTENT_SOURCE_DIR_ABSL
+    AND EXISTS "${PROJECT_SOURCE_DIR}/build/sources/abseil/CMakeLists.txt")
+  set(FETCHCONTENT_SOURCE_DIR_ABSL "${PROJECT_SOURCE_DIR}/build/sources/abseil")
+endif()
 if(NOT absl_USABLE)
   waymark_fetch(absl)
 endif()

@@ -1,4 +1,5 @@
-# The CMake package: find_package(waymark CONFIG REQUIRED), then waymark::blockstore and the others.
+# The CMake package: find_package(waymark CONFIG REQUIRED), then waymark::plugin and the others for
+# C++, waymark::waymark for C. The component c alone (a wheel) is a package of waymark::waymark.
 include(CMakePackageConfigHelpers)
 
 get_property(libraries GLOBAL PROPERTY WAYMARK_INSTALLED_LIBRARIES)
@@ -23,9 +24,19 @@ configure_package_config_file(
   INSTALL_DESTINATION "${destination}")
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/waymark-config-version.cmake"
   COMPATIBILITY SameMinorVersion)
+file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/waymark-cpp.cmake" @ONLY CONTENT [[
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+@WAYMARK_PACKAGE_DEPENDENCIES@
+include("${CMAKE_CURRENT_LIST_DIR}/waymark-targets.cmake")
+]])
+install(FILES "${PROJECT_BINARY_DIR}/waymark-cpp.cmake" DESTINATION "${destination}")
 install(FILES
   "${PROJECT_BINARY_DIR}/waymark-config.cmake"
   "${PROJECT_BINARY_DIR}/waymark-config-version.cmake"
-  DESTINATION "${destination}")
+  DESTINATION "${destination}" COMPONENT c)
+if(WAYMARK_SHARED)
+  install(EXPORT waymark-c-targets
+    NAMESPACE waymark:: DESTINATION "${destination}" COMPONENT c)
+endif()
 install(EXPORT waymark-targets NAMESPACE waymark:: DESTINATION "${destination}")
 install(FILES LICENSE NOTICE DESTINATION "${CMAKE_INSTALL_DOCDIR}")

@@ -45,6 +45,11 @@ include_guard(GLOBAL)
 include(GNUInstallDirs)
 
 set(WAYMARK_HEADER_DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/waymark")
+# A wheel has a folder of its own for programs; pip puts them on PATH.
+set(WAYMARK_TOOL_DESTINATION "${CMAKE_INSTALL_BINDIR}")
+if(SKBUILD)
+  set(WAYMARK_TOOL_DESTINATION "${SKBUILD_SCRIPTS_DIR}")
+endif()
 
 # Warnings, language level and visibility of everything that is ours.
 function(waymark_target_defaults target)
@@ -166,7 +171,7 @@ function(waymark_executable name)
   target_link_libraries(${name} PRIVATE ${arg_LIBS})
   target_compile_definitions(${name} PRIVATE ${arg_DEFINITIONS})
   if(arg_INSTALL AND WAYMARK_INSTALL)
-    install(TARGETS ${name} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+    install(TARGETS ${name} RUNTIME DESTINATION "${WAYMARK_TOOL_DESTINATION}" COMPONENT tool)
   endif()
 endfunction()
 
