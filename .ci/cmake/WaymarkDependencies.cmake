@@ -45,7 +45,12 @@ FetchContent_Declare(benchmark SYSTEM
 # Makes one library's sources available and says so. A function, so that what it sets for the
 # library's own build stays with that build.
 function(waymark_fetch name)
-  message(STATUS "Waymark: ${name} is not installed here (or not wanted); using the pinned sources")
+  string(TOUPPER "${name}" upper)
+  set(sources "${FETCHCONTENT_SOURCE_DIR_${upper}}")
+  if(NOT sources)
+    set(sources "the pinned download: it is not installed here (or not wanted)")
+  endif()
+  message(STATUS "Waymark: ${name} from ${sources}")
   set(CMAKE_CXX_STANDARD 20)
   set(CMAKE_POSITION_INDEPENDENT_CODE ON)
   set(CMAKE_CXX_VISIBILITY_PRESET hidden)
