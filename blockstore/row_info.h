@@ -41,6 +41,7 @@ struct RowInfo {
   Reason reason = Reason::kNeverWritten;
   // Of a missing row: how the row would have come; kKept says that a later write was ignored.
   Provenance provenance = Provenance::kHere;
+  std::uint8_t reserved[6] = {};  // 0: named, because infos leave the process as they lie
 
   [[nodiscard]] bool valid() const { return reason == Reason::kNone; }
   friend bool operator==(const RowInfo&, const RowInfo&) = default;

@@ -1,0 +1,62 @@
+// The parts of the C ABI's table, each filled in by the file of its name, and what they share.
+// Included by c_api*.cc only.
+#ifndef WAYMARK_PLUGIN_C_API_FILL_H_
+#define WAYMARK_PLUGIN_C_API_FILL_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "blockstore/events.h"
+#include "blockstore/row_info.h"
+#include "blockstore/rows.h"
+#include "blockstore/step_code.h"
+#include "blockstore/store.h"
+#include "plugin/c_api_arguments.h"
+#include "plugin/capture_code.h"
+#include "plugin/waymark.h"
+
+namespace waymark::abi {
+
+void FillBatches(wm_api_v1& api);    // c_api_batch.cc
+void FillRecorder(wm_api_v1& api);   // c_api_recorder.cc
+void FillStore(wm_api_v1& api);      // c_api_store.cc
+void FillSnapshots(wm_api_v1& api);  // c_api_snapshot.cc
+void FillRows(wm_api_v1& api);       // c_api_rows.cc
+void FillSession(wm_api_v1& api);    // c_api_session.cc
+
+// ---- c_api_code.cc
+
+// The answers of the step path, as the ABI numbers them. Allocate nothing.
+[[nodiscard]] wm_code ToCode(const StepCode& code);
+[[nodiscard]] wm_code ToCode(const CaptureCode& code);
+void FillNames(wm_api_v1& api);
+
+// ---- c_api_batch.cc
+
+// `given` as a batch that borrows its arrays. Argument `index` of the call. Allocates nothing.
+[[nodiscard]] wm_code TakeBatch(const wm_step_batch* given, std::uint64_t index, StepBatch& to);
+
+// ---- c_api_store.cc
+
+// Checks `given` and makes store options of it, without a recorder and a log. `args` is the copy.
+[[nodiscard]] absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& args,
+                                            wm_ext_log& log, StoreOptions& to);
+
+// ---- c_api_rows.cc
+
+// The copy of `given`, checked, for a reader of `id_bytes` in all that were checked against
+// nothing.
+[[nodiscard]] absl::Status TakeReadArgs(const wm_read_args* given, wm_read_args& args);
+[[nodiscard]] ReadSpec SpecOf(const wm_read_args& args);
+[[nodiscard]] std::span<std::uint8_t> OutOf(const wm_read_args& args);
+[[nodiscard]] std::span<RowInfo> InfosOf(const wm_read_args& args);
+// Writes the first `capacity` runs, and how many there are. `runs` and `count` were checked.
+void GiveRuns(const std::vector<CoverageRun>& from, wm_coverage_run* runs, std::size_t capacity,
+              std::size_t* count);
+
+}  // namespace waymark::abi
+
+#endif  // WAYMARK_PLUGIN_C_API_FILL_H_
