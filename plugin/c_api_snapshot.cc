@@ -28,13 +28,11 @@ wm_status SnapshotShape(const wm_snapshot* snapshot, wm_shape* out) noexcept {
   });
 }
 
+// Readers ask until it is: it costs no text.
 wm_status SnapshotReady(const wm_snapshot* snapshot) noexcept {
-  return Guard(nullptr, [&]() -> absl::Status {
-    Arguments check;
-    check.Handle(snapshot, "snapshot");
-    if (!check.ok()) return check.status();
-    if (snapshot->snapshot.Ready()) return absl::OkStatus();
-    return absl::UnavailableError("a step begun before the snapshot has not ended");
+  return GuardStep(nullptr, [&]() -> wm_code {
+    if (!IsA(snapshot)) return BadArgument(0);
+    return {snapshot->snapshot.Ready() ? WM_OK : WM_UNAVAILABLE};
   });
 }
 

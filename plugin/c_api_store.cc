@@ -99,17 +99,13 @@ wm_status StoreWaitIdle(wm_store* store, std::int64_t timeout_ns, wm_message* wh
   });
 }
 
-// `land` answers whether a step was landed.
+// `land` answers whether a step was landed. Engines ask until there is none: it costs no text.
 template <class F>
 wm_status LandBy(wm_store* store, F&& land) noexcept {
-  return Guard(nullptr, [&]() -> absl::Status {
-    Arguments check;
-    check.Handle(store, "store");
-    if (!check.ok()) return check.status();
-    if (store->store->options().landing != Landing::kCaller) {
-      return absl::FailedPreconditionError("store: must have been made with WM_LANDING_CALLER");
-    }
-    return land() ? absl::OkStatus() : absl::NotFoundError("no such step has been submitted");
+  return GuardStep(nullptr, [&]() -> wm_code {
+    if (!IsA(store)) return BadArgument(0);
+    if (store->store->options().landing != Landing::kCaller) return {WM_FAILED_PRECONDITION};
+    return {land() ? WM_OK : WM_NOT_FOUND};
   });
 }
 wm_status StoreLandOne(wm_store* store) noexcept {
