@@ -19,7 +19,7 @@
 #   waymark_test(store_test
 #     SOURCES store_test.cc
 #     LIBS waymark::blockstore
-#     LABELS unit                           # unit stress conformance gpu install; default unit
+#     LABELS unit                           # unit stress conformance abi gpu install; default unit
 #     TIMEOUT 120                           # seconds a case; default 120; x5 under a sanitizer
 #     DEFINITIONS WAYMARK_FAULT_X=1         # for this program only
 #     ENVIRONMENT NAME=value
@@ -188,7 +188,7 @@ function(waymark_test name)
     set(arg_LABELS unit)
   endif()
   foreach(label IN LISTS arg_LABELS)
-    if(NOT label MATCHES "^(unit|stress|conformance|gpu|install|fuzz|python|bench)$")
+    if(NOT label MATCHES "^(unit|stress|conformance|abi|gpu|install|fuzz|python|bench)$")
       message(FATAL_ERROR "waymark_test(${name}): unknown label '${label}'")
     endif()
   endforeach()

@@ -23,7 +23,7 @@ TYPED_TEST_P(AllocationContract, StepPathAllocatesNothing) {
   Told told;
   typename TestFixture::Engine engine(
       {.num_buffers = 2, .source = LayerSource::kHandsOver, .log = told.callback()});
-  CaptureSession& session = *engine.session;
+  auto& session = *engine.session;
   const typename TypeParam::Array array(
       TestFixture::template TensorBytes<std::int32_t>(engine, 1, 0, 16, TestFixture::kTopK, 0));
   const IdsTensor ids = IdsTensor::Contiguous(array.data(), IdType::kInt32, 16, TestFixture::kTopK);

@@ -151,7 +151,7 @@ TYPED_TEST_P(BufferContract, TeardownWithPendingStepsIsSafe) {
 TYPED_TEST_P(BufferContract, TwoSessionsShareOneStore) {
   for (const Landing landing : {Landing::kCaller, Landing::kThread}) {
     typename TestFixture::Engine engine({.landing = landing, .num_buffers = 2});
-    const std::unique_ptr<CaptureSession> other = engine.MakeSession();
+    const auto other = engine.MakeSession();
     for (std::uint64_t step = 1; step <= 20; step += 2) {
       ASSERT_TRUE(engine.Begin(*engine.session, step, 10).ok());
       ASSERT_TRUE(engine.Begin(*other, step + 1, 20).ok());

@@ -194,7 +194,7 @@ TYPED_TEST_P(CaptureContract, DiscardedForwardsLeaveNothingBehind) {
 
 TYPED_TEST_P(CaptureContract, SelfTestNamesEveryLayerThatDoesNotCapture) {
   typename TestFixture::Engine engine;
-  CaptureSession& session = *engine.session;
+  auto& session = *engine.session;
   constexpr auto kIds = static_cast<std::size_t>(TestFixture::kTopK);
   const auto good = [&](const CaptureView& view, std::int32_t rows) {
     engine.Forward(view, 1, rows);

@@ -30,6 +30,22 @@ struct EngineOptions {
   LogCallback log = {};  // of the store and of its sessions
 };
 
+// What store and session of `Traits` are: the library's own, unless Traits say otherwise with a
+// store, a session and a snapshot that have the same functions (tests/abi/abi_session.h).
+template <class Traits>
+struct EngineTypes {
+  using Store = RoutingStore;
+  using Session = CaptureSession;
+  static auto MakeStore(const StoreOptions& options) { return RoutingStore::Create(options); }
+  static auto MakeSession(RoutingStore& store, CaptureOptions options) {
+    options.store = &store;
+    return CaptureSession::Create(options);
+  }
+};
+template <class Traits>
+  requires requires { typename Traits::Types; }
+struct EngineTypes<Traits> : Traits::Types {};
+
 // Gives every step blocks of its own, writes ids that say where they belong, and reads them back.
 // `Traits`: how a transport is made, and how a test gets ids to where its forwards and tensors are:
 //   static TransportFactory Factory();
@@ -38,6 +54,9 @@ struct EngineOptions {
 template <class Traits>
 class ContractEngine {
  public:
+  using Types = EngineTypes<Traits>;
+  using Store = typename Types::Store;
+  using Session = typename Types::Session;
   static constexpr std::int32_t kLayers = 5;
   static constexpr std::int32_t kTopK = 4;
   static constexpr std::int32_t kPage = 8;
@@ -55,7 +74,7 @@ class ContractEngine {
     of_store.landing = options.landing;
     of_store.device_slots = true;
     of_store.log = options.log;
-    auto made = RoutingStore::Create(of_store);
+    auto made = Types::MakeStore(of_store);
     EXPECT_TRUE(made.ok()) << made.status();
     store = *std::move(made);
     session = MakeSession();
@@ -65,9 +84,8 @@ class ContractEngine {
     store.reset();
   }
 
-  std::unique_ptr<CaptureSession> MakeSession() {
+  std::unique_ptr<Session> MakeSession() {
     CaptureOptions of_session;
-    of_session.store = store.get();
     of_session.max_rows = options_.max_rows;
     of_session.num_buffers = options_.num_buffers;
     of_session.transport = Traits::Factory();
@@ -75,7 +93,7 @@ class ContractEngine {
     for (std::int32_t layer = 0; layer < kLayers; ++layer) {
       of_session.layers.push_back({layer, ModuleName(layer), options_.source});
     }
-    auto made = CaptureSession::Create(of_session);
+    auto made = Types::MakeSession(*store, of_session);
     EXPECT_TRUE(made.ok()) << made.status();
     return *std::move(made);
   }
@@ -108,7 +126,7 @@ class ContractEngine {
   }
 
   // Begins `step` with `rows` rows in new blocks (bound by it).
-  StepCode Begin(CaptureSession& with, std::uint64_t step, std::int32_t rows,
+  StepCode Begin(Session& with, std::uint64_t step, std::int32_t rows,
                  std::int32_t written_rows = 0) {
     Prepare(step, rows);
     return with.BeginStep(batch_.view(), written_rows);
@@ -229,8 +247,8 @@ class ContractEngine {
     batch_.slots = SlotsOf(step, rows);
   }
 
-  std::unique_ptr<RoutingStore> store;
-  std::unique_ptr<CaptureSession> session;
+  std::unique_ptr<Store> store;
+  std::unique_ptr<Session> session;
 
  private:
   [[nodiscard]] std::vector<std::int64_t> SlotsOf(std::uint64_t step, std::int32_t rows) const {

@@ -65,7 +65,7 @@ TYPED_TEST_P(DeviceSlotsContract, CallsThatDoNotFitTheStepAreRefused) {
   typename TestFixture::Engine engine;
   const typename TypeParam::Array array(TestFixture::Bytes({0, 1}));
   const auto* const slots = static_cast<const std::int64_t*>(array.data());
-  CaptureSession& session = *engine.session;
+  auto& session = *engine.session;
   ASSERT_TRUE(engine.BeginDeviceSlots(1, 9).ok());
   EXPECT_EQ(session.Submit(StepId(1)).rule, StepRule::kDeviceSlots);
   EXPECT_EQ(session.SubmitDeviceSlots(StepId(1), nullptr, 2).rule, StepRule::kDeviceSlots);

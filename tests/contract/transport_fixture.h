@@ -52,7 +52,7 @@ class TransportFixture : public ::testing::Test {
     return bytes;
   }
 
-  static bool AllMinusOne(CaptureSession& session, BufferId buffer) {
+  static bool AllMinusOne(typename Engine::Session& session, BufferId buffer) {
     std::vector<std::int16_t> ids(static_cast<std::size_t>(session.max_rows() * kLayers * kTopK),
                                   0);
     EXPECT_TRUE(session.transport().ReadBack(buffer, session.max_rows(), ids.data()).ok());
