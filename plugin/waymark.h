@@ -14,14 +14,16 @@
  * Structs. One that begins with `struct_size` grows at its end in later versions. The caller sets
  * struct_size to the sizeof of its own declaration and everything that it does not mean to 0: zero
  * is the default of every field, and of every field that an older caller does not have. A size that
- * ends before the last field marked "required" is an invalid argument; bytes behind the fields that
- * this library knows are not read. Structs that the library fills: it writes no more than
- * struct_size bytes, and sets struct_size to how many it wrote. Structs without struct_size never
- * change.
+ * ends before the last field marked "required", or above 65536, is an invalid argument; bytes
+ * behind the fields that this library knows are not read. Structs that the library fills: it writes
+ * no more than struct_size bytes, 8 at least, and sets struct_size to how many it wrote. Structs
+ * without struct_size never change. `reserved` fields and unknown bits of `flags` must be 0: a
+ * later version may give them a meaning.
  *
  * Arguments. Pointers that a call takes are read during the call only, unless it says otherwise.
- * Counts and pointers belong together: a null pointer with a count above 0 is an invalid argument.
- * Null handles, null structs and handles of another type are invalid arguments, not crashes.
+ * Counts and pointers belong together: a null pointer with a count above 0 is an invalid argument,
+ * and so is a count above 2^31 - 1. Null handles, null structs and handles of another type are
+ * invalid arguments, not crashes; a retain or release of such a handle does nothing.
  *
  * Answers. Statuses have absl::StatusCode's numbers. Nothing throws and nothing aborts. On any
  * status but WM_OK nothing was done and no output was written, unless the call says otherwise.
@@ -68,20 +70,22 @@ enum {
   WM_NOT_FOUND = 5,
   WM_ALREADY_EXISTS = 6,
   WM_PERMISSION_DENIED = 7,
-  WM_RESOURCE_EXHAUSTED = 8, /* on the step path: the step was dropped, and has ended */
+  WM_RESOURCE_EXHAUSTED = 8, /* memory that could not be had; of a step's begin: the step was */
+                             /* dropped, and has ended */
   WM_FAILED_PRECONDITION = 9,
   WM_ABORTED = 10,
   WM_OUT_OF_RANGE = 11,
   WM_UNIMPLEMENTED = 12,
-  WM_INTERNAL = 13, /* a defect of the library, or memory that could not be had inside a call */
+  WM_INTERNAL = 13, /* a defect of the library; on the step path, memory that could not be had */
   WM_UNAVAILABLE = 14,
   WM_DATA_LOSS = 15
 };
 
 /* Where a call writes text for people: what went wrong (argument, rule, value), or a report. May be
- * null wherever it is taken. `text` gets at most `capacity` bytes, the last of them a 0, cut off
- * when it does not fit; `size` gets the bytes that the whole text has without the 0. On WM_OK a
- * call that reports nothing sets size 0 and an empty text. */
+ * null wherever it is taken; with a capacity and no text it is an invalid argument. `text` gets at
+ * most `capacity` bytes, the last of them a 0, cut off when it does not fit; `size` gets the bytes
+ * that the whole text has without the 0. On WM_OK a call that reports nothing sets size 0 and an
+ * empty text. */
 typedef struct wm_message {
   char* text;      /* the caller's; may be null when capacity == 0 */
   size_t capacity; /* bytes of text */
@@ -122,14 +126,14 @@ enum wm_rule {
   WM_RULE_WRONG_LAYERS = 37,          /* value: layers of the tensor; limit: L */
   WM_RULE_TRANSPORT = 38,             /* the transport has failed: session_status says how */
   WM_RULE_ARGUMENT = 64               /* index: the argument that is null, garbage or too short, */
-                                      /* counted from 0 */
+                                      /* counted from 0; value: what is wrong in it, or 0 */
 };
 
 /* ---- extensions --------------------------------------------------------------------------- */
 
 /* A link of the chain that `ext` of any argument struct may carry: an addition of its own type. A
- * type that the library does not know is passed over, unless it has WM_EXT_REQUIRED set: then the
- * call answers WM_UNIMPLEMENTED. At most 16 links. */
+ * type that the library, or this call, does not know is passed over, unless it has WM_EXT_REQUIRED
+ * set: then the call answers WM_UNIMPLEMENTED. At most 16 links; a known type once. */
 typedef struct wm_ext {
   uint32_t struct_size; /* of the extension that begins with this; required */
   uint32_t type;        /* required */
@@ -291,7 +295,7 @@ typedef struct wm_store_options {
   int32_t landing;              /* WM_LANDING_* */
   double audit_threshold;       /* 0 = 0.5; in (0, 1] */
   uint64_t key_seed;            /* of the key index's hash; 0 = drawn at random */
-  wm_recorder* recorder;        /* made for the same options; null = none */
+  wm_recorder* recorder;        /* made for the same options, and no other store's; null = none */
 } wm_store_options;
 
 #define WM_STORE_DEVICE_SLOTS 1u  /* batches with WM_BATCH_DEVICE_SLOTS may come */
@@ -461,7 +465,8 @@ typedef struct wm_session_options {
   int32_t reserved;        /* 0 */
 } wm_session_options;
 
-/* One view at one address for every step, as a CUDA graph needs it (plugin/staged_transport.h). */
+/* One view at one address for every step, as a CUDA graph needs it (plugin/staged_transport.h); not
+ * with WM_TRANSPORT_HOST. */
 #define WM_SESSION_ONE_VIEW 1u
 
 enum { WM_SOURCE_KERNEL_WRITES_VIEW = 0, WM_SOURCE_HANDS_OVER, WM_SOURCE_ROUTING_KERNEL };
@@ -510,8 +515,8 @@ typedef struct wm_done {
   void* context;
 } wm_done;
 
-/* The forward of a self-test: writes rows [0, rows) of `view`. Another answer than WM_OK ends the
- * test with it. */
+/* The forward of a self-test: writes rows [0, rows) of `view`. Must not throw. Another answer than
+ * WM_OK ends the test with it; a number that is no status, with WM_UNKNOWN. */
 typedef struct wm_forward {
   wm_status (*function)(void* context, const wm_view* view, int32_t rows);
   void* context;
@@ -588,8 +593,8 @@ typedef struct wm_api_v1 {
 
   /* ---- the flight recorder: any thread ---- */
 
-  /* For one store, made with the same options. `recorder` may be null. Commits the ring and 16
-   * bytes a row of the store's memory. */
+  /* For one store, made with the same options (their `recorder` is not read). `recorder` may be
+   * null: the defaults. Commits the ring and 16 bytes a row of the store's memory. */
   wm_status (*recorder_create)(const wm_store_options* options, const wm_recorder_options* recorder,
                                wm_recorder** out, wm_message* why);
   void (*recorder_retain)(wm_recorder* recorder);
@@ -612,8 +617,8 @@ typedef struct wm_api_v1 {
   /* Any thread. */
   wm_status (*store_shape)(const wm_store* store, wm_shape* out);
 
-  /* Pins rows of a sequence. O(pages); no copy, no wait. OUT_OF_RANGE and INVALID_ARGUMENT name the
-   * range or the block. Engine's thread. */
+  /* Pins rows of a sequence. O(pages); no copy, no wait. INVALID_ARGUMENT names the range or the
+   * block. Engine's thread. */
   wm_status (*store_snapshot)(wm_store* store, const wm_snapshot_args* args, wm_snapshot** out,
                               wm_message* why);
   /* Leading rows of [0, rows) that are valid or pending, into *covered: what a scheduler may take
@@ -621,7 +626,8 @@ typedef struct wm_api_v1 {
   wm_status (*store_covered_prefix)(const wm_store* store, const int32_t* blocks, size_t num_blocks,
                                     int64_t rows, int64_t* covered);
   /* Waits until every step begun so far has ended. DEADLINE_EXCEEDED after `timeout_ns`; a negative
-   * one waits for ever. Engine's thread. */
+   * one waits for ever. With WM_LANDING_CALLER it lands what was submitted and does not wait:
+   * DEADLINE_EXCEEDED when a step is left. Engine's thread. */
   wm_status (*store_wait_idle)(wm_store* store, int64_t timeout_ns, wm_message* why);
   /* WM_LANDING_CALLER only (else FAILED_PRECONDITION): lands the submitted step that was submitted
    * first, or exactly `step`; NOT_FOUND when there is none. Engine's thread. */
@@ -669,7 +675,9 @@ typedef struct wm_api_v1 {
   /* ---- rows that were read: any thread ---- */
 
   /* From arrays, which are copied: rows that came from another process. `shape`: num_layers, top_k,
-   * num_experts, page_tokens (0 = 16) and layer_ids (null: 0, 1, ...); the rest is not read. */
+   * num_experts, page_tokens (0 = 16) and layer_ids (null: 0, 1, ...); the rest is not read.
+   * INVALID_ARGUMENT names the field, or the row: ids of a valid row must be in [0, E); those of a
+   * missing one are not read. */
   wm_status (*rows_create)(const wm_shape* shape, const wm_rows_view* view, wm_rows** out,
                            wm_message* why);
   void (*rows_retain)(wm_rows* rows);
@@ -683,12 +691,13 @@ typedef struct wm_api_v1 {
   /* The only merge of two reads of one sequence: of each position, the first valid row wins. */
   wm_status (*rows_join)(const wm_rows* a, const wm_rows* b, wm_rows** out, wm_message* why);
   /* Pipeline stages, in order of layers, to rows of all layers; where steps differ the row is
-   * missing (not captured). Comes before rows_join. */
+   * missing (not captured). At most 1024 stages, a layer each. Comes before rows_join. */
   wm_status (*rows_join_layers)(const wm_rows* const* stages, size_t num_stages, wm_rows** out,
                                 wm_message* why);
   /* The same across ranks: every rank gives the rows of its stage (ranks in order of layers), and
-   * every rank gets the rows of all layers. All ranks call it. ABORTED when another rank could not
-   * take part; the collective's own answer when that failed. */
+   * every rank gets the rows of all layers. All ranks call it, also one that could not read its
+   * rows: with a null `stage`, which is INVALID_ARGUMENT there. ABORTED when another rank could not
+   * take part; the collective's own answer when that failed. Waits in the collective. */
   wm_status (*rows_gather_layers)(const wm_rows* stage, const wm_collective* collective,
                                   wm_rows** out, wm_message* why);
 
@@ -732,13 +741,15 @@ typedef struct wm_api_v1 {
   wm_status (*session_drop)(wm_session* session, uint64_t step, wm_code* code);
   /* The forward of `step` did not run: its claims are revoked. */
   wm_status (*session_cancel)(wm_session* session, uint64_t step, wm_code* code);
-  /* A forward that was no step has written rows [0, written_rows) of the scratch view. */
+  /* A forward that was no step has written rows [0, written_rows) of the scratch view; more than it
+   * has means all. */
   wm_status (*session_discard)(wm_session* session, int32_t written_rows);
   /* For ids of all layers in one tensor in host memory: no buffer, and no copy before landing. */
   wm_status (*session_begin_ids_step)(wm_session* session, const wm_step_batch* batch,
                                       wm_code* code);
   /* The ids of `step`, which stay the caller's, unchanged, until `done`: called exactly once, also
-   * on failure (then before the return, and the step is as before). */
+   * on failure (then before the return, and the step is as before: also with RESOURCE_EXHAUSTED,
+   * when num_ids_sources are on their way). */
   wm_status (*session_submit_ids)(wm_session* session, uint64_t step, const wm_ids* ids,
                                   wm_done done, wm_code* code);
 

@@ -212,14 +212,14 @@ absl::StatusOr<std::unique_ptr<AbiSession>> AbiSession::Create(AbiStore& store,
   }
   wm_shape shape = {sizeof(shape)};
   (void)Api().store_shape(store.handle(), &shape);
-  std::unique_ptr<AbiSession> session(new AbiSession(
-      handle,
-      {.num_layers = shape.num_layers,
-       .top_k = shape.top_k,
-       .num_experts = shape.num_experts,
-       .page_tokens = shape.page_tokens,
-       .layer_ids = {shape.layer_ids, shape.layer_ids + shape.num_layers}},
-      of.max_rows));
+  std::unique_ptr<AbiSession> session(
+      new AbiSession(handle,
+                     {.num_layers = shape.num_layers,
+                      .top_k = shape.top_k,
+                      .num_experts = shape.num_experts,
+                      .page_tokens = shape.page_tokens,
+                      .layer_ids = {shape.layer_ids, shape.layer_ids + shape.num_layers}},
+                     of.max_rows));
   for (const LayerBinding& layer : of.layers) {
     wm_layer_binding binding = {};
     binding.struct_size = sizeof(binding);

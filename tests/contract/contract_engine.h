@@ -43,7 +43,9 @@ struct EngineTypes {
   }
 };
 template <class Traits>
-  requires requires { typename Traits::Types; }
+requires requires {
+  typename Traits::Types;
+}
 struct EngineTypes<Traits> : Traits::Types {};
 
 // Gives every step blocks of its own, writes ids that say where they belong, and reads them back.

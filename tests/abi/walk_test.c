@@ -1,0 +1,515 @@
+/* Every function of the table, from plain C: an engine of three steps, read back row by row.
+ *
+ * Calls go through WM(name), which notes them; at the end every function was called. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plugin/waymark.h"
+
+enum { LAYERS = 2, TOP_K = 2, EXPERTS = 8, PAGE = 4, BLOCKS = 16, ROWS = 4 };
+
+static const wm_api_v1* wm;
+static unsigned char called[sizeof(wm_api_v1) / sizeof(void*)];
+#define WM(name) (called[offsetof(wm_api_v1, name) / sizeof(void*)] = 1, wm->name)
+
+static char text[1024];
+static wm_message why = {text, sizeof(text), 0};
+
+static void fail(int line, const char* what) {
+  fprintf(stderr, "walk_test.c:%d: not so: %s (text: \"%s\")\n", line, what, text);
+  exit(1);
+}
+#define CHECK(holds)                      \
+  do {                                    \
+    if (!(holds)) fail(__LINE__, #holds); \
+  } while (0)
+#define CHECK_OK(call) CHECK((call) == WM_OK)
+
+/* The id that belongs at (step, row, layer, k): distinct within a layer, in [0, EXPERTS). */
+static int id_of(unsigned long step, int row, int layer, int k) {
+  return (int)((step * 3 + (unsigned long)(row * 5 + layer * 2 + k)) % EXPERTS);
+}
+
+static void forward(const wm_view* view, unsigned long step, int rows) {
+  int layer, row, k;
+  for (layer = 0; layer < view->num_layers; ++layer)
+    for (row = 0; row < rows; ++row)
+      for (k = 0; k < view->top_k; ++k)
+        view->data[layer * view->layer_stride + row * view->top_k + k] =
+            (int16_t)id_of(step, row, layer, k);
+}
+
+static wm_status forward_of_test(void* context, const wm_view* view, int32_t rows) {
+  ++*(int*)context;
+  forward(view, 1, rows);
+  return WM_OK;
+}
+
+static wm_status forward_that_forgets(void* context, const wm_view* view, int32_t rows) {
+  wm_view first = *view;
+  (void)context;
+  first.num_layers = 1;
+  forward(&first, 1, rows);
+  return WM_OK;
+}
+
+static void count_done(void* context) {
+  ++*(int*)context;
+}
+
+static wm_status gather_alone(void* context, const void* send, void* receive, size_t bytes) {
+  ++*(int*)context;
+  memcpy(receive, send, bytes);
+  return WM_OK;
+}
+
+static wm_store_options store_options(void) {
+  static const int32_t layer_ids[] = {3, 5};
+  static const int32_t null_blocks[] = {0};
+  wm_store_options options;
+  memset(&options, 0, sizeof(options));
+  options.struct_size = sizeof(options);
+  options.flags = WM_STORE_DEVICE_SLOTS | WM_STORE_COUNT_EXPERTS;
+  options.num_layers = LAYERS;
+  options.top_k = TOP_K;
+  options.num_experts = EXPERTS;
+  options.num_blocks = BLOCKS;
+  options.page_tokens = PAGE;
+  options.layer_ids = layer_ids;
+  options.num_layer_ids = LAYERS;
+  options.null_blocks = null_blocks;
+  options.num_null_blocks = 1;
+  options.landing = WM_LANDING_CALLER;
+  options.audit_threshold = 1.0;
+  return options;
+}
+
+static wm_step_batch batch_of(unsigned long step, const wm_event* events, size_t num_events,
+                              const int64_t* slots, size_t num_slots) {
+  wm_step_batch batch;
+  memset(&batch, 0, sizeof(batch));
+  batch.struct_size = sizeof(batch);
+  batch.step = step;
+  batch.version = 7;
+  batch.events = events;
+  batch.num_events = num_events;
+  batch.slots = slots;
+  batch.num_slots = num_slots;
+  return batch;
+}
+
+static void check_rows(const int32_t* ids, const wm_row_info* infos, int first, int last,
+                       unsigned long step, int is_valid) {
+  int row, layer, k;
+  for (row = first; row < last; ++row) {
+    CHECK((infos[row].reason == WM_REASON_NONE) == is_valid);
+    CHECK(infos[row].step == (is_valid ? step : 0) && infos[row].version == (is_valid ? 7u : 0u));
+    for (layer = 0; layer < LAYERS; ++layer)
+      for (k = 0; k < TOP_K; ++k)
+        CHECK(ids[(row * LAYERS + layer) * TOP_K + k] ==
+              (is_valid ? id_of(step, row - first, layer, k) : -1));
+  }
+}
+
+int main(void) {
+  wm_store_options options = store_options();
+  wm_recorder_options of_recorder = {sizeof(of_recorder), 0, NULL, 1 << 20};
+  wm_recorder* recorder = NULL;
+  wm_store* store = NULL;
+  wm_session* session = NULL;
+  wm_session_options of_session;
+  wm_layer_binding binding;
+  wm_shape shape;
+  wm_view view, old_view;
+  wm_code code;
+  wm_event events[4];
+  int64_t slots[3 * ROWS];
+  int32_t blocks[3] = {1, 2, 3};
+  int32_t wide[ROWS * (TOP_K + 1)];
+  uint8_t packed[ROWS * LAYERS * TOP_K];
+  int done = 0, forwards = 0, i, layer, row, k;
+  wm_step_batch batch;
+
+  wm = wm_get_api_v1();
+  CHECK(wm != NULL && wm == wm_get_api_v1());
+  CHECK(wm->struct_size == sizeof(wm_api_v1) && wm->ext == NULL);
+  CHECK(wm->abi_major == WM_ABI_MAJOR && wm->abi_minor == WM_ABI_MINOR);
+  CHECK(strlen(WM(version)()) >= 5);
+  CHECK(strncmp(WM(build_info)(), "version=", 8) == 0 && strchr(wm->build_info(), '\n') == NULL);
+  CHECK(strcmp(WM(status_name)(WM_DATA_LOSS), "DATA_LOSS") == 0);
+  CHECK(strcmp(wm->status_name(99), "unknown") == 0 && strcmp(wm->status_name(-1), "unknown") == 0);
+  CHECK(strcmp(WM(reason_name)(WM_REASON_NEVER_WRITTEN), "never written") == 0);
+  CHECK(strcmp(wm->reason_name(WM_NUM_REASONS), "unknown") == 0);
+  CHECK(strcmp(WM(provenance_name)(WM_PROVENANCE_BY_KEY), "by key") == 0);
+
+  /* ---- what is made */
+  CHECK_OK(WM(recorder_create)(&options, &of_recorder, &recorder, &why));
+  options.recorder = recorder;
+  CHECK_OK(WM(store_create)(&options, &store, &why));
+  CHECK(why.size == 0 && text[0] == 0);
+  {
+    wm_store* second = NULL;
+    CHECK(wm->store_create(&options, &second, &why) == WM_INVALID_ARGUMENT && second == NULL);
+    CHECK(strstr(text, "recorder") != NULL && why.size == strlen(text));
+  }
+  WM(recorder_release)(recorder); /* the store keeps it */
+  WM(store_retain)(store);
+  wm->store_release(store);
+  memset(&shape, 0, sizeof(shape));
+  shape.struct_size = sizeof(shape);
+  CHECK_OK(WM(store_shape)(store, &shape));
+  CHECK(shape.num_layers == LAYERS && shape.top_k == TOP_K && shape.num_experts == EXPERTS);
+  CHECK(shape.page_tokens == PAGE && shape.block_tokens == PAGE && shape.num_blocks == BLOCKS);
+  CHECK(shape.id_bytes == 1 && shape.row_bytes == LAYERS * TOP_K && shape.layer_ids[1] == 5);
+
+  memset(&of_session, 0, sizeof(of_session));
+  of_session.struct_size = sizeof(of_session);
+  of_session.store = store;
+  of_session.max_rows = 8;
+  CHECK_OK(WM(session_create)(&of_session, &session, &why));
+  of_session.transport = WM_TRANSPORT_CUDA;
+  {
+    wm_session* none = NULL;
+    const wm_status cuda = wm->session_create(&of_session, &none, &why);
+    CHECK(cuda == WM_OK || cuda == WM_UNIMPLEMENTED || cuda == WM_UNAVAILABLE);
+    CHECK((cuda == WM_OK) == (none != NULL));
+    wm->session_release(none);
+  }
+  WM(session_retain)(session);
+  wm->session_release(session);
+  memset(&binding, 0, sizeof(binding));
+  binding.struct_size = sizeof(binding);
+  binding.module = "model.layers.3.gate";
+  binding.source = WM_SOURCE_HANDS_OVER;
+  CHECK_OK(WM(session_bind_layer)(session, &binding, &why));
+  CHECK(wm->session_bind_layer(session, &binding, &why) == WM_ALREADY_EXISTS);
+  binding.layer = 1;
+  binding.module = "model.layers.5.gate";
+  binding.source = WM_SOURCE_KERNEL_WRITES_VIEW;
+  CHECK_OK(wm->session_bind_layer(session, &binding, &why));
+  CHECK_OK(WM(session_set_stream)(session, NULL));
+
+  /* ---- the self-test */
+  {
+    wm_layer_finding findings[2];
+    size_t count = 99;
+    wm_forward of_test = {&forward_of_test, NULL};
+    of_test.context = &forwards;
+    CHECK_OK(WM(session_self_test)(session, 5, of_test, findings, 2, &count, &why));
+    CHECK(count == 0 && forwards == 1 && why.size > 0);
+    of_test.function = &forward_that_forgets;
+    CHECK_OK(wm->session_self_test(session, 5, of_test, findings, 2, &count, &why));
+    CHECK(count == 1 && findings[0].layer == 1 && findings[0].fault == WM_FAULT_SILENT);
+    CHECK(findings[0].layer_id == 5 && findings[0].rows == 5 && findings[0].reserved == 0);
+    CHECK(strstr(text, "model.layers.5.gate") != NULL);
+  }
+
+  /* ---- step 1: a view and a hand-over */
+  for (i = 0; i < 3 * ROWS; ++i)
+    slots[i] = PAGE + i; /* blocks 1, 2, 3 */
+  events[0] = wm_bind(1, NULL, 0);
+  batch = batch_of(1, events, 1, slots, ROWS);
+  CHECK_OK(WM(session_begin_step)(session, &batch, 6, &code));
+  CHECK(code.code == WM_OK && code.rule == WM_RULE_NONE);
+  {
+    uint64_t last = 0;
+    CHECK_OK(WM(store_last_step)(store, &last));
+    CHECK(last == 1);
+  }
+  CHECK_OK(WM(session_view)(session, 1, &view));
+  CHECK(view.step == 1 && view.num_layers == LAYERS && view.max_rows == 8 && view.top_k == TOP_K);
+  forward(&view, 1, 6); /* two rows of padding */
+  for (row = 0; row < ROWS; ++row)
+    for (k = 0; k <= TOP_K; ++k)
+      wide[row * (TOP_K + 1) + k] = k < TOP_K ? id_of(1, row, 0, k) : 99; /* a shared expert */
+  {
+    wm_ids ids;
+    memset(&ids, 0, sizeof(ids));
+    ids.struct_size = sizeof(ids);
+    ids.type = WM_ID_INT32;
+    ids.data = wide;
+    ids.rows = ROWS;
+    ids.columns = TOP_K + 1;
+    ids.row_stride = (TOP_K + 1) * 4;
+    ids.k_stride = 4;
+    CHECK_OK(WM(session_hand_over)(session, &view, 0, &ids, &code));
+    CHECK(wm->session_hand_over(session, &view, 1, &ids, &code) == WM_FAILED_PRECONDITION);
+    CHECK(code.rule == WM_RULE_LAYER_NOT_HANDED_OVER && code.value == 1);
+    CHECK_OK(WM(describe_code)(&code, &why));
+    CHECK(strstr(text, "layer 1") != NULL);
+  }
+  CHECK_OK(WM(session_submit)(session, 1, 0, &code));
+  old_view = view;
+  CHECK(wm->session_submit(session, 1, 0, &code) == WM_NOT_FOUND);
+  CHECK(code.rule == WM_RULE_STEP_NOT_IN_FLIGHT && code.value == 1);
+  CHECK_OK(WM(store_land_one)(store));
+  CHECK(wm->store_land_one(store) == WM_NOT_FOUND);
+
+  /* ---- step 2: ids of all layers in one tensor; its batch came as bytes */
+  events[0] = wm_seal(1, "key of block 1", 14, 1);
+  events[1] = wm_retain(1);
+  events[2] = wm_release(1);
+  events[3] = wm_bind(2, NULL, 0);
+  batch = batch_of(2, events, 4, slots + ROWS, ROWS);
+  {
+    uint8_t bytes[512];
+    size_t size = 0, used = 0;
+    wm_batch* parsed = NULL;
+    wm_step_batch lent;
+    CHECK(WM(batch_size)(&batch) == 36 + 4 * 56 + ROWS * 8);
+    CHECK(WM(batch_serialize)(&batch, bytes, 3, &size, &why) == WM_OUT_OF_RANGE);
+    CHECK(size == wm->batch_size(&batch));
+    CHECK_OK(wm->batch_serialize(&batch, bytes, sizeof(bytes), &size, &why));
+    CHECK(size == wm->batch_size(&batch) && memcmp(bytes, "WMB1", 4) == 0);
+    CHECK_OK(WM(batch_parse)(bytes, sizeof(bytes), &used, &parsed, &why));
+    CHECK(used == size);
+    WM(batch_retain)(parsed);
+    wm->batch_release(parsed);
+    memset(&lent, 0, sizeof(lent));
+    lent.struct_size = sizeof(lent);
+    CHECK_OK(WM(batch_view)(parsed, &lent));
+    CHECK(lent.step == 2 && lent.version == 7 && lent.num_events == 4 && lent.num_slots == ROWS);
+    CHECK(memcmp(lent.events, events, sizeof(events)) == 0);
+    CHECK_OK(WM(session_begin_ids_step)(session, &lent, &code));
+    WM(batch_release)(parsed);
+  }
+  for (row = 0; row < ROWS; ++row)
+    for (layer = 0; layer < LAYERS; ++layer)
+      for (k = 0; k < TOP_K; ++k)
+        packed[(row * LAYERS + layer) * TOP_K + k] = (uint8_t)id_of(2, row, layer, k);
+  {
+    wm_ids ids;
+    wm_done tell = {&count_done, NULL};
+    tell.context = &done;
+    memset(&ids, 0, sizeof(ids));
+    ids.struct_size = sizeof(ids);
+    ids.type = WM_ID_UINT8;
+    ids.data = packed;
+    ids.rows = ROWS;
+    ids.columns = TOP_K;
+    ids.row_stride = LAYERS * TOP_K;
+    ids.k_stride = 1;
+    ids.layers = LAYERS + 1;
+    ids.layer_stride = TOP_K;
+    CHECK(WM(session_submit_ids)(session, 2, &ids, tell, &code) == WM_INVALID_ARGUMENT);
+    CHECK(code.rule == WM_RULE_WRONG_LAYERS && done == 1);
+    ids.layers = LAYERS;
+    CHECK_OK(wm->session_submit_ids(session, 2, &ids, tell, &code));
+  }
+  CHECK_OK(WM(store_land)(store, 2));
+  CHECK(done == 2);
+
+  /* ---- step 3: slots that only the device knows; a drop, a cancel, a forward that was no step */
+  events[0] = wm_bind(3, NULL, 0);
+  batch = batch_of(3, events, 1, slots + 2 * ROWS, ROWS);
+  batch.flags = WM_BATCH_DEVICE_SLOTS;
+  CHECK_OK(wm->session_begin_step(session, &batch, 0, NULL));
+  CHECK_OK(wm->session_view(session, 3, &view));
+  forward(&view, 3, 2);
+  CHECK_OK(WM(session_submit_device_slots)(session, 3, slots + 2 * ROWS, 2, 0, &code));
+  CHECK_OK(WM(store_wait_idle)(store, 0, &why));
+  batch = batch_of(4, NULL, 0, slots, 0);
+  CHECK_OK(wm->session_begin_step(session, &batch, 0, &code));
+  CHECK_OK(WM(session_drop)(session, 4, &code));
+  batch.step = 5;
+  CHECK_OK(wm->session_begin_step(session, &batch, 0, &code));
+  CHECK_OK(WM(session_cancel)(session, 5, &code));
+  CHECK_OK(wm->session_view(session, 0, &view));
+  CHECK(view.step == 0);
+  forward(&view, 9, 8);
+  CHECK_OK(WM(session_discard)(session, 8));
+  {
+    wm_ids ids;
+    memset(&ids, 0, sizeof(ids));
+    ids.struct_size = sizeof(ids);
+    ids.type = WM_ID_INT32;
+    ids.data = wide;
+    ids.rows = 1;
+    ids.columns = TOP_K;
+    CHECK(wm->session_hand_over(session, &old_view, 0, &ids, &code) == WM_NOT_FOUND);
+  }
+
+  /* ---- reading */
+  {
+    wm_snapshot_args args;
+    wm_snapshot* snapshot = NULL;
+    wm_read_args read;
+    wm_rows *rows = NULL, *again = NULL, *joined = NULL, *tail = NULL;
+    wm_rows_view lent;
+    wm_coverage_run runs[4];
+    wm_row_info infos[3 * ROWS];
+    int32_t ids[3 * ROWS * LAYERS * TOP_K];
+    int64_t first = -1, last = -1, covered = -1;
+    size_t count = 0;
+    CHECK_OK(WM(store_covered_prefix)(store, blocks, 3, 3 * ROWS, &covered));
+    CHECK(covered == 2 * ROWS + 2);
+    memset(&args, 0, sizeof(args));
+    args.struct_size = sizeof(args);
+    args.blocks = blocks;
+    args.num_blocks = 3;
+    args.last = 3 * ROWS;
+    CHECK_OK(WM(store_snapshot)(store, &args, &snapshot, &why));
+    WM(snapshot_retain)(snapshot);
+    wm->snapshot_release(snapshot);
+    CHECK_OK(WM(snapshot_range)(snapshot, &first, &last));
+    CHECK(first == 0 && last == 3 * ROWS);
+    memset(&shape, 0, sizeof(shape));
+    shape.struct_size = sizeof(shape);
+    CHECK_OK(WM(snapshot_shape)(snapshot, &shape));
+    CHECK(shape.num_layers == LAYERS);
+    CHECK_OK(WM(snapshot_ready)(snapshot));
+    CHECK_OK(WM(snapshot_wait)(snapshot, -1, &why));
+
+    memset(&read, 0, sizeof(read));
+    memset(infos, 0xee, sizeof(infos));
+    read.struct_size = sizeof(read);
+    read.end = 3 * ROWS;
+    read.id_type = WM_ID_INT32;
+    read.out = ids;
+    read.out_bytes = sizeof(ids);
+    read.infos = infos;
+    read.num_infos = 3 * ROWS;
+    CHECK_OK(WM(snapshot_read)(snapshot, &read, &why));
+    check_rows(ids, infos, 0, ROWS, 1, 1);
+    check_rows(ids, infos, ROWS, 2 * ROWS, 2, 1);
+    check_rows(ids, infos, 2 * ROWS, 2 * ROWS + 2, 3, 1);
+    check_rows(ids, infos, 2 * ROWS + 2, 3 * ROWS, 3, 0);
+    for (i = 0; i < 3 * ROWS; ++i)
+      for (k = 0; k < 6; ++k)
+        CHECK(infos[i].reserved[k] == 0);
+
+    CHECK_OK(WM(snapshot_coverage)(snapshot, runs, 4, &count, &why));
+    CHECK(count == 2 && runs[0].begin == 0 && runs[0].end == 2 * ROWS + 2);
+    CHECK(runs[0].version == 7 && runs[1].reason == WM_REASON_NEVER_WRITTEN);
+    CHECK_OK(wm->snapshot_coverage(snapshot, NULL, 0, &count, &why));
+    CHECK(count == 2);
+
+    CHECK_OK(WM(snapshot_rows)(snapshot, &rows, &why));
+    WM(rows_retain)(rows);
+    wm->rows_release(rows);
+    CHECK_OK(WM(rows_shape)(rows, &shape));
+    CHECK(shape.block_tokens == 0 && shape.layer_ids[0] == 3);
+    memset(&lent, 0, sizeof(lent));
+    lent.struct_size = sizeof(lent);
+    CHECK_OK(WM(rows_view)(rows, &lent));
+    CHECK(lent.count == 3 * ROWS && lent.ids[0] == id_of(1, 0, 0, 0));
+    CHECK_OK(WM(rows_create)(&shape, &lent, &again, &why));
+    memset(ids, 0, sizeof(ids));
+    CHECK_OK(WM(rows_write)(again, &read, &why));
+    check_rows(ids, infos, ROWS, 2 * ROWS, 2, 1);
+    check_rows(ids, infos, 2 * ROWS + 2, 3 * ROWS, 3, 0);
+    CHECK_OK(WM(rows_coverage)(again, runs, 4, &count, &why));
+    CHECK(count == 2 && runs[1].begin == 2 * ROWS + 2);
+
+    /* the tail of it, as a read of its own, and both together */
+    lent.first = ROWS;
+    lent.count = 2 * ROWS;
+    lent.ids += ROWS * shape.row_bytes;
+    lent.infos += ROWS;
+    CHECK_OK(wm->rows_create(&shape, &lent, &tail, &why));
+    CHECK_OK(WM(rows_join)(tail, rows, &joined, &why));
+    lent.first = -1;
+    CHECK_OK(wm->rows_view(joined, &lent));
+    CHECK(lent.first == 0 && lent.count == 3 * ROWS);
+    wm->rows_release(joined);
+    joined = NULL;
+    {
+      const wm_rows* stages[2];
+      stages[0] = rows;
+      stages[1] = again;
+      CHECK(WM(rows_join_layers)(stages, 2, &joined, &why) == WM_INVALID_ARGUMENT);
+      CHECK(joined == NULL && strstr(text, "layer_ids") != NULL);
+      CHECK_OK(wm->rows_join_layers(stages, 1, &joined, &why));
+      WM(rows_release)(joined);
+      joined = NULL;
+    }
+    {
+      wm_collective alone;
+      int exchanges = 0;
+      memset(&alone, 0, sizeof(alone));
+      alone.struct_size = sizeof(alone);
+      alone.ranks = 1;
+      alone.all_gather = &gather_alone;
+      alone.context = &exchanges;
+      CHECK_OK(WM(rows_gather_layers)(rows, &alone, &joined, &why));
+      CHECK_OK(wm->rows_view(joined, &lent));
+      CHECK(lent.count == 3 * ROWS);
+      wm->rows_release(joined);
+    }
+    wm->rows_release(rows);
+    wm->rows_release(again);
+    wm->rows_release(tail);
+
+    /* ---- what it knows */
+    {
+      wm_store_stats stats = {sizeof(stats)};
+      wm_session_stats of_steps = {sizeof(of_steps)};
+      wm_layer_stats of_layer = {sizeof(of_layer)};
+      wm_finding finding = {sizeof(finding)};
+      uint64_t version = 0, counts[LAYERS * EXPERTS];
+      int32_t sizes[4];
+      CHECK_OK(WM(store_stats)(store, &stats));
+      CHECK(stats.steps_begun == 5 && stats.steps_landed == 3 && stats.steps_dropped == 1);
+      CHECK(stats.steps_cancelled == 1 && stats.rows_landed == 2 * ROWS + 2);
+      CHECK(stats.snapshots_live == 1 && stats.landing_lag_count == 3);
+      CHECK_OK(WM(store_report)(store, &why));
+      CHECK(strstr(text, "rows landed") != NULL && why.size >= strlen(text));
+      CHECK_OK(WM(store_expert_counts)(store, 0, &version, counts, LAYERS * EXPERTS));
+      CHECK(version == 7);
+      for (i = 0, count = 0; i < LAYERS * EXPERTS; ++i)
+        count += counts[i];
+      CHECK(count == (2 * ROWS + 2) * LAYERS * TOP_K);
+      CHECK(wm->store_expert_counts(store, 1, &version, counts, 99) == WM_NOT_FOUND);
+      CHECK(WM(store_next_finding)(store, &finding, &why) == WM_NOT_FOUND);
+      CHECK_OK(WM(session_status)(session, &why));
+      CHECK_OK(WM(session_stats)(session, &of_steps));
+      CHECK(of_steps.steps_begun == 5 && of_steps.steps_submitted == 3);
+      CHECK(of_steps.rows_handed_over == ROWS);
+      CHECK_OK(WM(session_layer_stats)(session, 1, &of_layer));
+      CHECK(strcmp(of_layer.module, "model.layers.5.gate") == 0 && of_layer.layer_id == 5);
+      CHECK_OK(WM(session_report)(session, &why));
+      CHECK(strncmp(text, "steps 5", 7) == 0);
+      CHECK_OK(WM(session_silent_batch_sizes)(session, 0, sizes, 4, &count));
+      CHECK(count == 0);
+    }
+
+    /* ---- the last writes disagree with what is kept: an audit's finding, and a dump */
+    {
+      wm_finding finding = {sizeof(finding)};
+      batch = batch_of(6, NULL, 0, slots, ROWS); /* block 1 again, which is sealed */
+      CHECK_OK(wm->session_begin_step(session, &batch, 0, &code));
+      CHECK_OK(wm->session_view(session, 6, &view));
+      forward(&view, 2, ROWS); /* not what it wrote before */
+      CHECK_OK(wm->session_submit(session, 6, 0, &code));
+      CHECK_OK(wm->store_wait_idle(store, -1, &why));
+      CHECK_OK(wm->store_next_finding(store, &finding, &why));
+      CHECK(finding.block == 1 && finding.step == 6 && finding.kept_step == 1);
+      CHECK(finding.voided == 1 && finding.agreement < 1 && strstr(text, "block 1") != NULL);
+      CHECK(wm->store_next_finding(store, &finding, &why) == WM_NOT_FOUND);
+    }
+    WM(recorder_retain)(recorder);
+    WM(session_release)(session);
+    WM(store_release)(store);
+    CHECK_OK(WM(recorder_status)(recorder, &why));
+    CHECK_OK(WM(recorder_dump)(recorder, "walk_test.flight", &why));
+    {
+      FILE* file = fopen("walk_test.flight", "rb");
+      CHECK(file != NULL && fgetc(file) != EOF);
+      fclose(file);
+      remove("walk_test.flight");
+    }
+    wm->recorder_release(recorder);
+    /* outlives them all */
+    CHECK_OK(wm->snapshot_read(snapshot, &read, &why));
+    check_rows(ids, infos, ROWS, 2 * ROWS, 2, 1);
+    CHECK(infos[0].reason == WM_REASON_AUDIT);
+    WM(snapshot_release)(snapshot);
+  }
+
+  for (i = (int)(offsetof(wm_api_v1, version) / sizeof(void*)); i < (int)sizeof(called); ++i) {
+    if (!called[i]) fprintf(stderr, "function %d of the table was not called\n", i);
+    CHECK(called[i]);
+  }
+  return 0;
+}
