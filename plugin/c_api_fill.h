@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "blockstore/events.h"
+#include "blockstore/log.h"
 #include "blockstore/row_info.h"
 #include "blockstore/rows.h"
 #include "blockstore/step_code.h"
@@ -44,6 +45,10 @@ void FillNames(wm_api_v1& api);
 // Checks `given` and makes store options of it, without a recorder and a log. `args` is the copy.
 [[nodiscard]] absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& args,
                                             wm_ext_log& log, StoreOptions& to);
+
+// What the core tells goes to `log`, if it has a function. The copy of `log` that this needs lives
+// as long as the store: steps land after their session is gone.
+[[nodiscard]] LogCallback LogOf(wm_store& store, const wm_ext_log& log);
 
 // ---- c_api_rows.cc
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "plugin/c_api_fill.h"
+#include "plugin/stage_gather.h"
 
 namespace waymark::abi {
 namespace {
@@ -212,7 +213,6 @@ wm_status RowsJoinLayers(const wm_rows* const* stages, std::size_t num_stages, w
   });
 }
 
-// The exchange needs GatherLayers (plugin/stage_gather.h), which is not in this build.
 wm_status RowsGatherLayers(const wm_rows* stage, const wm_collective* given, wm_rows** out,
                            wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
@@ -225,7 +225,10 @@ wm_status RowsGatherLayers(const wm_rows* stage, const wm_collective* given, wm_
     check.Zero(static_cast<std::uint32_t>(args.reserved), "collective.reserved");
     check.That(args.all_gather != nullptr, "collective.all_gather", "must not be null");
     if (!check.ok()) return check.status();
-    return absl::UnimplementedError("rows_gather_layers: not in this build");
+    // A rank without rows goes on to the exchange, and says so there: the others wait for it.
+    return Give(GatherLayers(stage != nullptr ? stage->rows : Rows{},
+                             {args.rank, args.ranks, args.all_gather, args.context}),
+                out);
   });
 }
 

@@ -60,6 +60,7 @@ wm_status SessionCreate(const wm_session_options* given, wm_session** out,
     if (args.num_buffers != 0) options.num_buffers = args.num_buffers;
     options.num_ids_sources = args.num_ids_sources;
     options.transport = *std::move(transport);
+    options.log = LogOf(*args.store, log);
     auto handle = std::make_unique<wm_session>(args.store);
     absl::StatusOr<std::unique_ptr<CaptureSession>> session = CaptureSession::Create(options);
     if (!session.ok()) return session.status();

@@ -8,6 +8,10 @@
 namespace waymark::abi {
 namespace {
 
+static_assert(static_cast<int>(LogLevel::kInfo) == WM_LOG_INFO &&
+              static_cast<int>(LogLevel::kWarning) == WM_LOG_WARNING &&
+              static_cast<int>(LogLevel::kError) == WM_LOG_ERROR);
+
 std::span<const BlockId> BlocksOf(const std::int32_t* blocks, std::size_t num_blocks) {
   return {reinterpret_cast<const BlockId*>(blocks), num_blocks};
 }
@@ -33,6 +37,7 @@ wm_status StoreCreate(const wm_store_options* given, wm_store** out, wm_message*
       if (!check.ok()) return check.status();
       options.flight = recorder->recorder->sink();
     }
+    options.log = LogOf(*handle, log);
     absl::StatusOr<std::unique_ptr<RoutingStore>> store = RoutingStore::Create(options);
     if (!store.ok()) {
       if (args.recorder != nullptr) args.recorder->has_store = false;
@@ -253,6 +258,17 @@ wm_shape LentShape::View() const {
   wm_shape shape = shape_;
   shape.layer_ids = layer_ids_.data();
   return shape;
+}
+
+LogCallback LogOf(wm_store& store, const wm_ext_log& log) {
+  if (log.function == nullptr) return {};
+  const std::lock_guard<std::mutex> lock(store.logs_mutex);
+  store.logs.push_back(log);
+  return {[](void* context, LogLevel level, const char* text, std::size_t size) {
+            const auto& to = *static_cast<const wm_ext_log*>(context);
+            to.function(to.context, static_cast<std::int32_t>(level), text, size);
+          },
+          &store.logs.back()};
 }
 
 absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& args,

@@ -147,9 +147,9 @@ enum { WM_LOG_INFO = 0, WM_LOG_WARNING = 1, WM_LOG_ERROR = 2 };
 
 /* Hears what an operator should read: pages that the audit voided, a layer that fell silent (once a
  * layer), a transport that failed. `text` has `size` bytes and a 0, and lives for the call. Called
- * on the landing thread or, from within a call that is not of the step path, on the caller's; it
- * must return soon, not throw, and not call the library. `context` must live as long as the store
- * or session. */
+ * on the landing thread or, from within a call that is not of the step path, on the caller's,
+ * perhaps by several at once; it must return soon, not throw, and not call the library. Null: as
+ * without it. `context` must live as long as the store, a session's too: steps land after it. */
 typedef struct wm_ext_log {
   wm_ext head;
   void (*function)(void* context, int32_t level, const char* text, size_t size);

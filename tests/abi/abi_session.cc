@@ -43,6 +43,18 @@ CaptureView ToView(const wm_view& view) {
   return to;
 }
 
+// A link that gives what is heard on to `to`, which lives longer.
+wm_ext_log ToC(const LogCallback& to) {
+  wm_ext_log log = {};
+  log.head = {sizeof(log), WM_EXT_LOG | WM_EXT_REQUIRED, nullptr};
+  log.function = [](void* context, std::int32_t level, const char* text, std::size_t size) {
+    const auto& callback = *static_cast<const LogCallback*>(context);
+    callback.function(callback.context, static_cast<LogLevel>(level), text, size);
+  };
+  log.context = const_cast<LogCallback*>(&to);
+  return log;
+}
+
 // A step's code; `status` is what the call returned.
 StepCode ToStep(wm_status status, const wm_code& code) {
   // The two say the same.
@@ -150,11 +162,16 @@ absl::StatusOr<std::unique_ptr<AbiStore>> AbiStore::Create(const StoreOptions& o
   options.max_step_rows = of.max_step_rows;
   options.landing = of.landing == Landing::kCaller ? WM_LANDING_CALLER : WM_LANDING_THREAD;
   Why why;
+  auto log = std::make_unique<const LogCallback>(of.log);
+  const wm_ext_log link = ToC(*log);
+  if (of.log) options.ext = &link.head;
   wm_store* handle = nullptr;
   if (const wm_status code = Api().store_create(&options, &handle, why.get()); code != WM_OK) {
     return why.Status(code);
   }
-  return std::unique_ptr<AbiStore>(new AbiStore(handle));
+  std::unique_ptr<AbiStore> store(new AbiStore(handle));
+  store->Keep(std::move(log));
+  return store;
 }
 
 absl::StatusOr<AbiSnapshot> AbiStore::TakeSnapshot(std::span<const BlockId> blocks,
@@ -206,6 +223,10 @@ absl::StatusOr<std::unique_ptr<AbiSession>> AbiSession::Create(AbiStore& store,
   options.num_buffers = of.num_buffers;
   options.num_ids_sources = of.num_ids_sources;
   Why why;
+  auto log = std::make_unique<const LogCallback>(of.log);
+  const wm_ext_log link = ToC(*log);
+  if (of.log) options.ext = &link.head;
+  store.Keep(std::move(log));
   wm_session* handle = nullptr;
   if (const wm_status code = Api().session_create(&options, &handle, why.get()); code != WM_OK) {
     return why.Status(code);

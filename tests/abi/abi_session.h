@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "blockstore/log.h"
 #include "blockstore/rows.h"
 #include "blockstore/stats.h"
 #include "blockstore/store.h"
@@ -73,10 +74,13 @@ class AbiStore {
   [[nodiscard]] Stats GetStats() const;
   // Behind the session's back.
   [[nodiscard]] StepCode Drop(StepId step) { return handle_->store->Drop(step); }
+  // What a log's link points to lives as long as the store.
+  void Keep(std::unique_ptr<const LogCallback> log) { logs_.push_back(std::move(log)); }
 
  private:
   explicit AbiStore(wm_store* handle) : handle_(handle) {}
   wm_store* const handle_;
+  std::vector<std::unique_ptr<const LogCallback>> logs_;
 };
 
 class AbiSession {
