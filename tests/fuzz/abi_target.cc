@@ -1,0 +1,771 @@
+// The C ABI. The bytes choose functions and fields of their structs, one after another, over what
+// earlier calls have made; pointers are good, or null. An input that begins with "WMB" is
+// serialised batches instead, on their way into a step.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "blockstore/events.h"
+#include "plugin/waymark.h"
+#include "tests/fuzz/fuzz_target.h"
+
+namespace waymark::fuzz {
+namespace {
+
+constexpr std::size_t kItems = 64;  // of every array that is given
+constexpr std::int32_t kMaxRows = 16;
+
+const wm_api_v1& Api() {
+  return *wm_get_api_v1();
+}
+
+// Counts that a step's ids were given back, once.
+void CountDone(void* context) {
+  ++*static_cast<std::uint64_t*>(context);
+}
+
+wm_status ForwardOf(void* context, const wm_view* view, std::int32_t rows) {
+  for (std::int32_t i = 0; i < rows * view->top_k; ++i)
+    view->data[i] = static_cast<std::int16_t>(i % 8);
+  return *static_cast<const wm_status*>(context);
+}
+
+wm_status GatherAlone(void*, const void* send, void* receive, std::size_t bytes) {
+  std::memcpy(receive, send, bytes);
+  return WM_OK;
+}
+
+// What the bytes of an input become.
+class Bytes {
+ public:
+  explicit Bytes(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
+  [[nodiscard]] bool empty() const { return bytes_.empty(); }
+  std::uint8_t Byte() {
+    if (bytes_.empty()) return 0;
+    const std::uint8_t byte = bytes_.front();
+    bytes_ = bytes_.subspan(1);
+    return byte;
+  }
+  std::uint32_t Below(std::uint32_t end) { return Byte() % end; }
+  bool Once(std::uint32_t in) { return Below(in) == 0; }
+  // Small as a rule; at the edge of its type now and then.
+  std::int64_t Number() {
+    static constexpr std::int64_t kEdges[] = {INT64_MIN, INT64_MAX, INT32_MIN, INT32_MAX, -1,
+                                              -2,        65535,     65536,     1ll << 40, 0};
+    const std::uint8_t byte = Byte();
+    return byte < 216 ? byte % 24 : kEdges[byte % std::size(kEdges)];
+  }
+  std::int32_t Small() { return static_cast<std::int32_t>(Number()); }
+  std::uint32_t Size(std::size_t right) {
+    const std::uint8_t byte = Byte();
+    if (byte < 232) return static_cast<std::uint32_t>(right);
+    static constexpr std::uint32_t kSizes[] = {0, 7, 8, 16, 24, 28, 32, 40, 48, 65537, ~0u};
+    const std::uint32_t size = kSizes[byte % std::size(kSizes)];
+    // What it says is there must be there.
+    return size > 65536 ? size : std::min(size, static_cast<std::uint32_t>(right));
+  }
+  std::uint32_t Flags() { return Once(3) ? 1u << Below(4) : 0; }
+  std::size_t Count() {
+    static constexpr std::size_t kEdges[] = {std::size_t{1} << 31, ~std::size_t{0}};
+    const std::uint8_t byte = Byte();
+    return byte < 250 ? byte % (kItems + 1) : kEdges[byte % 2];
+  }
+  std::span<const std::uint8_t> Take(std::size_t count) {
+    const auto taken = bytes_.first(std::min(count, bytes_.size()));
+    bytes_ = bytes_.subspan(taken.size());
+    return taken;
+  }
+
+ private:
+  std::span<const std::uint8_t> bytes_;
+};
+
+// Everything that the calls of an input have made and lend.
+class World {
+ public:
+  // Begins with a store and a session, as a rule, so that the calls that follow mean something.
+  explicit World(Bytes bytes) : bytes_(bytes), ids_(std::size_t{1} << 16) {
+    for (std::size_t i = 0; i < ids_.size(); ++i)
+      ids_[i] = static_cast<std::uint8_t>(i * 5 % 8);
+    const std::uint8_t begin = bytes_.Byte();
+    if (begin % 16 == 15) return;
+    wm_store_options options = {};
+    options.struct_size = sizeof(options);
+    options.flags = WM_STORE_DEVICE_SLOTS | WM_STORE_COUNT_EXPERTS;
+    options.num_layers = 2;
+    options.top_k = 2;
+    options.num_experts = (begin & 4) != 0 ? 300 : 8;
+    options.num_blocks = 8;
+    options.page_tokens = 4;
+    options.num_pages = 6;
+    options.max_step_rows = 64;
+    options.landing = WM_LANDING_CALLER;
+    options.key_seed = 1;
+    if ((begin & 2) != 0) {
+      wm_recorder_options of = {sizeof(of), 0, nullptr, 64 << 10};
+      Plain(Api().recorder_create(&options, &of, &recorder_, nullptr));
+      options.recorder = recorder_;
+    }
+    Plain(Api().store_create(&options, &store_, nullptr));
+    wm_session_options of_session = {};
+    of_session.struct_size = sizeof(of_session);
+    of_session.store = store_;
+    of_session.max_rows = kMaxRows;
+    Plain(Api().session_create(&of_session, &session_, nullptr));
+    Require(store_ != nullptr && session_ != nullptr, "a small store and its session can be made");
+    wm_layer_binding binding = {};
+    binding.struct_size = sizeof(binding);
+    binding.module = "a gate";
+    binding.source = WM_SOURCE_HANDS_OVER;
+    Plain(Api().session_bind_layer(session_, &binding, nullptr));
+    shape_.struct_size = sizeof(shape_);
+    Plain(Api().store_shape(store_, &shape_));
+  }
+  ~World() {
+    // In an order that the bytes choose.
+    const bool store_first = bytes_.Once(2);
+    if (store_first) Api().store_release(store_);
+    for (wm_snapshot* snapshot : snapshots_)
+      Api().snapshot_release(snapshot);
+    for (wm_rows* rows : rows_)
+      Api().rows_release(rows);
+    Api().batch_release(batch_);
+    Api().session_release(session_);
+    if (!store_first) Api().store_release(store_);
+    Api().recorder_release(recorder_);
+    Require(done_ == asked_, "the ids of every step are given back once");
+  }
+
+  void Run() {
+    for (int calls = 0; calls < 400 && !bytes_.empty(); ++calls)
+      Call();
+  }
+
+ private:
+  void Right(wm_status status) {
+    Require(status >= WM_OK && status <= WM_DATA_LOSS, "a status is one");
+    Require(status != WM_INTERNAL, "nothing is a defect of the library");
+    if (status != WM_OK) Require(why_.size > 0 || !said_, "a refusal says why");
+  }
+  wm_message* Why() {
+    said_ = !bytes_.Once(8);
+    why_ = {text_, bytes_.Once(4) ? bytes_.Byte() % sizeof(text_) : sizeof(text_), 0};
+    return said_ ? &why_ : nullptr;
+  }
+  // Of calls without a text.
+  void Plain(wm_status status) {
+    said_ = false;
+    Right(status);
+  }
+  void Step(wm_status status) {
+    Plain(status);
+    Require(code_.code == status, "a code is the status");
+    Require(Api().describe_code(&code_, nullptr) == WM_OK, "a code can be described");
+  }
+  wm_code* Code() {
+    code_ = {77, 77, 77, 77, 77};
+    return &code_;
+  }
+  template <class T>
+  T* OrNull(T* pointer) {
+    return bytes_.Once(32) ? nullptr : pointer;
+  }
+  const wm_ext* Ext() {
+    if (!bytes_.Once(8)) return nullptr;
+    for (std::size_t i = 0; i < std::size(links_); ++i) {
+      links_[i] = {bytes_.Size(sizeof(wm_ext)), bytes_.Byte(),
+                   i + 1 < std::size(links_) && bytes_.Once(2) ? &links_[i + 1] : nullptr};
+      if (links_[i].type == WM_EXT_LOG) links_[i].struct_size = 16;
+      if (bytes_.Once(8)) links_[i].type |= WM_EXT_REQUIRED;
+    }
+    return links_;
+  }
+
+  wm_store_options StoreOptionsOf() {
+    wm_store_options options = {};
+    options.struct_size = bytes_.Size(sizeof(options));
+    options.flags = bytes_.Flags();
+    options.ext = Ext();
+    // Room stays small: what is refused is refused before memory is asked for.
+    const auto few = [&](std::int32_t most) {
+      const std::int32_t number = bytes_.Small();
+      return number > most ? most : number;
+    };
+    options.num_layers = few(4);
+    options.top_k = few(4);
+    options.num_experts = bytes_.Once(2) ? 8 : bytes_.Small();
+    options.num_blocks = few(16);
+    options.page_tokens = few(8);
+    options.block_tokens = bytes_.Once(2) ? 0 : few(16);
+    options.layer_ids = OrNull(numbers_);
+    options.num_layer_ids = bytes_.Once(2) ? 0 : bytes_.Count();
+    options.null_blocks = OrNull(numbers_);
+    options.num_null_blocks = bytes_.Once(2) ? 0 : std::min<std::size_t>(bytes_.Count(), 3);
+    options.num_pages = bytes_.Below(32);
+    options.max_steps_in_flight = bytes_.Below(6);
+    options.max_step_rows = bytes_.Once(16) ? ~0u : bytes_.Below(64) + 1;
+    options.landing = bytes_.Once(8) ? bytes_.Small() : WM_LANDING_CALLER;
+    if (options.landing == WM_LANDING_THREAD && !bytes_.Once(32)) ++options.landing;
+    options.audit_threshold = bytes_.Below(5) / 4.0;
+    options.key_seed = 1;
+    options.recorder = bytes_.Once(2) ? recorder_ : nullptr;
+    return options;
+  }
+
+  wm_step_batch BatchOf() {
+    wm_step_batch batch = {};
+    batch.struct_size = bytes_.Size(sizeof(batch));
+    batch.flags = bytes_.Once(32) ? bytes_.Flags() : bytes_.Once(4) ? WM_BATCH_DEVICE_SLOTS : 0;
+    batch.ext = Ext();
+    batch.step = bytes_.Once(16) ? static_cast<std::uint64_t>(bytes_.Number()) : ++step_;
+    batch.version = bytes_.Below(3);
+    const std::size_t events = bytes_.Below(6), slots = bytes_.Below(12);
+    for (std::size_t i = 0; i < events; ++i) {
+      wm_event& event = events_[i];
+      std::memset(&event, 0, sizeof(event));
+      event.type = static_cast<std::uint16_t>(bytes_.Once(32) ? bytes_.Byte()  //
+                                                              : 1 + bytes_.Below(8));
+      event.key_size = bytes_.Once(16) ? bytes_.Byte() : static_cast<std::uint8_t>(bytes_.Below(3));
+      event.more = static_cast<std::uint8_t>(bytes_.Below(2));
+      event.block = BlockOf();
+      event.source = BlockOf();
+      event.rows = bytes_.Once(8) ? bytes_.Small() : static_cast<std::int32_t>(bytes_.Below(6)) - 1;
+      event.step = bytes_.Once(8) ? static_cast<std::uint64_t>(bytes_.Number()) : step_;
+      event.key[0] = event.key_size > 0 ? bytes_.Byte() % 4 : 0;
+    }
+    for (std::size_t i = 0; i < slots; ++i)
+      slots_[i] = bytes_.Once(32)  ? bytes_.Number()
+                  : bytes_.Once(4) ? -1 - static_cast<std::int64_t>(bytes_.Below(33))
+                                   : bytes_.Below(32);
+    batch.events = OrNull(events_);
+    batch.num_events = bytes_.Once(64) ? ~std::size_t{0} : events;
+    batch.slots = OrNull(slots_);
+    batch.num_slots = bytes_.Once(64) ? std::size_t{1} << 60 : slots;
+    return batch;
+  }
+
+  wm_ids IdsOf() {
+    wm_ids ids = {};
+    ids.struct_size = bytes_.Size(sizeof(ids));
+    ids.type = bytes_.Once(16) ? bytes_.Small() : static_cast<std::int32_t>(bytes_.Below(5));
+    ids.data = OrNull(ids_.data() + ids_.size() / 2);
+    // Rows that are taken lie in the array, whatever the strides: at most 64.
+    ids.rows = bytes_.Once(16) ? bytes_.Small() : static_cast<std::int32_t>(bytes_.Below(17));
+    if (ids.rows > 64 && ids.rows < (1 << 21)) ids.rows = 64;
+    ids.columns = bytes_.Once(8) ? bytes_.Small() : shape_.top_k;
+    const auto stride = [&] { return static_cast<std::int64_t>(bytes_.Below(129)) - 64; };
+    ids.row_stride = stride();
+    ids.k_stride = stride();
+    ids.layers = bytes_.Once(8) ? bytes_.Small() : shape_.num_layers;
+    ids.reserved = bytes_.Once(32) ? 1 : 0;
+    ids.layer_stride = stride();
+    return ids;
+  }
+
+  wm_read_args ReadOf(std::int64_t first, std::int64_t last) {
+    wm_read_args args = {};
+    args.struct_size = bytes_.Size(sizeof(args));
+    args.flags = bytes_.Once(16) ? 1 : 0;
+    args.ext = Ext();
+    args.begin = bytes_.Once(2) ? first : bytes_.Number();
+    args.end = bytes_.Once(2) ? last : bytes_.Number();
+    args.layout = bytes_.Once(16) ? bytes_.Small() : static_cast<std::int32_t>(bytes_.Below(2));
+    args.id_type = bytes_.Once(16) ? bytes_.Small() : static_cast<std::int32_t>(bytes_.Below(5));
+    args.fill = bytes_.Once(16) ? bytes_.Small() : static_cast<std::int32_t>(bytes_.Below(3));
+    // Of just the size that is said, so that a sanitizer sees what is written beyond.
+    static constexpr std::uint64_t kIdBytes[] = {1, 2, 2, 4, 8};
+    const bool known = args.id_type >= 0 && args.id_type < 5;
+    const bool inside = args.begin >= first && args.begin <= args.end && args.end <= last;
+    const std::uint64_t rows = inside ? static_cast<std::uint64_t>(args.end - args.begin) : 3;
+    args.out_bytes = rows * static_cast<std::uint64_t>(shape_.num_layers * shape_.top_k) *
+                     (known ? kIdBytes[args.id_type] : 1);
+    if (bytes_.Once(16)) args.out_bytes ^= bytes_.Byte();
+    out_.reset(new std::uint8_t[args.out_bytes]);
+    infos_.reset(new wm_row_info[rows]);
+    args.out = OrNull(out_.get());
+    args.infos = OrNull(infos_.get());
+    args.num_infos = args.infos != nullptr && bytes_.Once(2) ? rows : 0;
+    return args;
+  }
+
+  void Call() {
+    const wm_api_v1& api = Api();
+    switch (bytes_.Below(32)) {
+      case 0: {
+        const wm_store_options options = StoreOptionsOf();
+        wm_store* store = nullptr;
+        const wm_status status = api.store_create(OrNull(&options), OrNull(&store), Why());
+        Right(status);
+        Require((store != nullptr) == (status == WM_OK), "a store comes with OK");
+        if (store == nullptr) break;
+        api.session_release(session_);
+        session_ = nullptr;
+        api.store_release(store_);
+        store_ = store;
+        step_ = 0;
+        shape_ = {};
+        shape_.struct_size = sizeof(shape_);
+        Plain(api.store_shape(store_, &shape_));
+        break;
+      }
+      case 1: {
+        const wm_store_options options = StoreOptionsOf();
+        wm_recorder_options of = {};
+        of.struct_size = bytes_.Size(sizeof(of));
+        of.flags = bytes_.Once(2) ? bytes_.Flags() : 0;
+        of.ring_bytes = std::uint64_t{bytes_.Byte()} << 10;
+        if (of.ring_bytes == 0) of.ring_bytes = 1;
+        wm_recorder* recorder = nullptr;
+        Right(api.recorder_create(OrNull(&options), &of, OrNull(&recorder), Why()));
+        if (recorder == nullptr) break;
+        api.recorder_release(recorder_);
+        recorder_ = recorder;
+        break;
+      }
+      case 2: {
+        wm_session_options options = {};
+        options.struct_size = bytes_.Size(sizeof(options));
+        options.flags = bytes_.Once(16) ? bytes_.Flags() : 0;
+        options.ext = Ext();
+        options.store = store_;
+        options.max_rows = bytes_.Once(16) ? -bytes_.Small() : 1 + bytes_.Below(kMaxRows);
+        options.num_buffers = static_cast<std::int32_t>(bytes_.Below(4)) - bytes_.Once(32);
+        options.num_ids_sources = static_cast<std::int32_t>(bytes_.Below(4));
+        options.transport = bytes_.Once(16) ? bytes_.Small() : WM_TRANSPORT_HOST;
+        if (options.transport == WM_TRANSPORT_CUDA) options.device_ordinal = -1;
+        wm_session* session = nullptr;
+        Right(api.session_create(OrNull(&options), OrNull(&session), Why()));
+        if (session == nullptr) break;
+        api.session_release(session_);
+        session_ = session;
+        view_ = {};
+        break;
+      }
+      case 3: {
+        wm_layer_binding binding = {};
+        binding.struct_size = bytes_.Size(sizeof(binding));
+        binding.layer = bytes_.Small();
+        binding.module = OrNull("a gate");
+        binding.source = bytes_.Once(8) ? bytes_.Small() : WM_SOURCE_HANDS_OVER;
+        Right(api.session_bind_layer(session_, &binding, Why()));
+        break;
+      }
+      case 4:
+      case 5:
+      case 6:
+      case 7: {
+        const wm_step_batch batch = BatchOf();
+        if (bytes_.Once(4)) {
+          Step(api.session_begin_ids_step(session_, OrNull(&batch), Code()));
+        } else {
+          const std::int32_t written = bytes_.Once(8) ? bytes_.Small() : 0;
+          Step(api.session_begin_step(session_, OrNull(&batch), written, Code()));
+        }
+        break;
+      }
+      case 8:
+      case 9: {
+        Plain(api.session_view(session_, StepOf(), OrNull(&view_)));
+        if (session_ == nullptr || view_.data == nullptr || view_.step == 0) break;
+        // Its buffer is the step's while that is open: only then may it be written.
+        wm_view now = {};
+        Plain(api.session_view(session_, view_.step, &now));
+        if (now.step != view_.step) break;
+        const std::int32_t rows = static_cast<std::int32_t>(bytes_.Below(17));
+        for (std::int32_t layer = 0; layer < now.num_layers; ++layer) {
+          for (std::int32_t i = 0; i < std::min(rows, now.max_rows) * now.top_k; ++i)
+            now.data[layer * now.layer_stride + i] =
+                static_cast<std::int16_t>(bytes_.Once(16) ? bytes_.Small() : (i + layer) % 8);
+        }
+        break;
+      }
+      case 10: {
+        const wm_ids ids = IdsOf();
+        wm_view view = view_;
+        if (bytes_.Once(16)) view.buffer = bytes_.Small();
+        Step(api.session_hand_over(session_, OrNull(&view), static_cast<int>(bytes_.Below(4)),
+                                   OrNull(&ids), Code()));
+        break;
+      }
+      case 11:
+      case 12:
+        Step(api.session_submit(session_, StepOf(), bytes_.Once(8) ? bytes_.Small() : 0, Code()));
+        break;
+      case 13: {
+        const std::int32_t rows = static_cast<std::int32_t>(bytes_.Below(kMaxRows + 1));
+        for (std::int32_t i = 0; i < rows; ++i)
+          device_slots_[device_at_ + static_cast<std::size_t>(i)] = bytes_.Byte();
+        Step(api.session_submit_device_slots(session_, StepOf(), OrNull(device_slots_ + device_at_),
+                                             bytes_.Once(16) ? -bytes_.Small() : rows,
+                                             bytes_.Once(8) ? bytes_.Small() : 0, Code()));
+        break;
+      }
+      case 14:
+        Step(api.session_drop(session_, StepOf(), Code()));
+        break;
+      case 15:
+        Step(api.session_cancel(session_, StepOf(), Code()));
+        break;
+      case 16:
+        Plain(api.session_discard(session_, bytes_.Small()));
+        break;
+      case 17:
+      case 18: {
+        const wm_ids ids = IdsOf();
+        ++asked_;
+        Step(
+            api.session_submit_ids(session_, StepOf(), OrNull(&ids), {&CountDone, &done_}, Code()));
+        break;
+      }
+      case 19:
+      case 20:
+        Plain(bytes_.Once(2) ? api.store_land_one(store_) : api.store_land(store_, StepOf()));
+        break;
+      case 21: {
+        wm_snapshot_args args = {};
+        args.struct_size = bytes_.Size(sizeof(args));
+        args.flags = bytes_.Once(16) ? 1 : 0;
+        args.ext = Ext();
+        for (std::size_t i = 0; i < 8; ++i)
+          blocks_[i] = BlockOf();
+        args.blocks = OrNull(blocks_);
+        args.num_blocks = bytes_.Once(32) ? ~std::size_t{0} : bytes_.Below(9);
+        args.first = bytes_.Once(2) ? 0 : bytes_.Number();
+        args.last = bytes_.Number();
+        wm_snapshot* snapshot = nullptr;
+        Right(api.store_snapshot(store_, OrNull(&args), OrNull(&snapshot), Why()));
+        if (snapshot == nullptr) break;
+        if (snapshots_.size() == 4) {
+          api.snapshot_release(snapshots_.front());
+          snapshots_.erase(snapshots_.begin());
+        }
+        snapshots_.push_back(snapshot);
+        break;
+      }
+      case 22:
+      case 23: {
+        wm_snapshot* const snapshot = Any(snapshots_);
+        std::int64_t first = 0, last = 0;
+        Plain(api.snapshot_range(snapshot, &first, &last));
+        wm_shape shape = {};
+        shape.struct_size = bytes_.Size(sizeof(shape));
+        Plain(api.snapshot_shape(snapshot, &shape));
+        Plain(api.snapshot_ready(snapshot));
+        Right(api.snapshot_wait(snapshot, 0, Why()));
+        // Its store may be gone, and another's shape the present one.
+        wm_shape own = {};
+        own.struct_size = sizeof(own);
+        if (api.snapshot_shape(snapshot, &own) != WM_OK) break;
+        const wm_shape present = shape_;
+        shape_ = own;
+        const wm_read_args args = ReadOf(first, last);
+        Right(api.snapshot_read(snapshot, OrNull(&args), Why()));
+        shape_ = present;
+        std::size_t count = 0;
+        Right(api.snapshot_coverage(snapshot, runs_, bytes_.Below(kItems), &count, Why()));
+        break;
+      }
+      case 24: {
+        wm_rows* rows = nullptr;
+        Right(api.snapshot_rows(Any(snapshots_), OrNull(&rows), Why()));
+        Keep(rows);
+        break;
+      }
+      case 25:
+        UseRows();
+        break;
+      case 26: {
+        std::int64_t covered = -1;
+        for (std::size_t i = 0; i < 8; ++i)
+          blocks_[i] = BlockOf();
+        Plain(api.store_covered_prefix(store_, OrNull(blocks_), bytes_.Below(9), bytes_.Number(),
+                                       &covered));
+        break;
+      }
+      case 27: {
+        const wm_step_batch batch = BatchOf();
+        std::vector<std::uint8_t> bytes(bytes_.Once(4) ? 16 : 4096);
+        std::size_t size = 0;
+        const wm_status status =
+            api.batch_serialize(OrNull(&batch), bytes.data(), bytes.size(), &size, Why());
+        Right(status);
+        if (status != WM_OK) break;
+        Require(size == api.batch_size(&batch), "a batch has the size that is said");
+        wm_batch* parsed = nullptr;
+        Right(api.batch_parse(bytes.data(), size, nullptr, &parsed, Why()));
+        Require(parsed != nullptr, "what was written can be read");
+        api.batch_release(batch_);
+        batch_ = parsed;
+        break;
+      }
+      case 28: {
+        wm_step_batch lent = {};
+        lent.struct_size = bytes_.Size(sizeof(lent));
+        const wm_status status = api.batch_view(batch_, &lent);
+        Plain(status);
+        if (status != WM_OK || lent.struct_size != sizeof(lent)) break;
+        if (bytes_.Once(2)) lent.step = ++step_;
+        Step(api.session_begin_step(session_, &lent, 0, Code()));
+        break;
+      }
+      case 29: {
+        wm_store_stats stats = {};
+        stats.struct_size = bytes_.Size(sizeof(stats));
+        Plain(api.store_stats(store_, &stats));
+        Right(api.store_report(store_, Why()));
+        wm_session_stats of_session = {};
+        of_session.struct_size = bytes_.Size(sizeof(of_session));
+        Plain(api.session_stats(session_, &of_session));
+        wm_layer_stats of_layer = {};
+        of_layer.struct_size = bytes_.Size(sizeof(of_layer));
+        Plain(api.session_layer_stats(session_, bytes_.Small(), &of_layer));
+        Right(api.session_report(session_, Why()));
+        wm_finding finding = {};
+        finding.struct_size = bytes_.Size(sizeof(finding));
+        Right(api.store_next_finding(store_, &finding, Why()));
+        std::int32_t sizes[4];
+        std::size_t count = 0;
+        Plain(api.session_silent_batch_sizes(session_, bytes_.Small(), sizes, 4, &count));
+        std::uint64_t version = 0, counts[64];
+        Plain(api.store_expert_counts(store_, bytes_.Below(3), &version, counts, 64));
+        break;
+      }
+      case 30: {
+        wm_layer_finding findings[4];
+        std::size_t count = 0;
+        wm_status answer = bytes_.Once(4) ? bytes_.Small() : WM_OK;
+        if (answer == WM_INTERNAL) answer = WM_ABORTED;  // that would be the forward's own
+        Right(api.session_self_test(session_, bytes_.Small(), {OrNull(&ForwardOf), &answer},
+                                    findings, bytes_.Below(5), OrNull(&count), Why()));
+        break;
+      }
+      default:
+        Right(api.recorder_status(recorder_, Why()));
+        Right(api.session_status(session_, Why()));
+        Plain(api.session_set_stream(session_, nullptr));
+        Right(api.store_wait_idle(store_, 0, Why()));
+        Right(api.recorder_dump(recorder_, "/dev/null", Why()));
+        break;
+    }
+  }
+
+  void UseRows() {
+    const wm_api_v1& api = Api();
+    wm_rows* const a = Any(rows_);
+    wm_rows* const b = Any(rows_);
+    wm_rows* made = nullptr;
+    switch (bytes_.Below(5)) {
+      case 0:
+        Right(api.rows_join(a, b, &made, Why()));
+        break;
+      case 1: {
+        const wm_rows* const stages[] = {a, b};
+        Right(api.rows_join_layers(stages, bytes_.Below(3), &made, Why()));
+        break;
+      }
+      case 2: {
+        wm_collective alone = {};
+        alone.struct_size = bytes_.Size(sizeof(alone));
+        alone.rank = bytes_.Once(16) ? bytes_.Small() : 0;
+        alone.ranks = bytes_.Once(16) ? bytes_.Small() : 1;
+        if (alone.ranks > 1) alone.ranks = -1;  // nobody else is there
+        alone.all_gather = OrNull(&GatherAlone);
+        Right(api.rows_gather_layers(a, &alone, &made, Why()));
+        break;
+      }
+      case 3: {
+        wm_shape shape = {};
+        wm_rows_view view = {};
+        shape.struct_size = sizeof(shape);
+        view.struct_size = sizeof(view);
+        if (api.rows_shape(a, &shape) != WM_OK || api.rows_view(a, &view) != WM_OK) break;
+        const std::int64_t rows = view.count;
+        std::vector<wm_row_info> infos(view.infos, view.infos + rows);
+        std::vector<std::uint8_t> ids(view.ids,
+                                      view.ids + static_cast<std::size_t>(rows) * shape.row_bytes);
+        if (!infos.empty() && bytes_.Once(2)) infos[0].reason = bytes_.Byte();
+        if (!infos.empty() && bytes_.Once(4)) infos[0].reserved[2] = bytes_.Byte();
+        if (!ids.empty() && bytes_.Once(2)) ids[0] = bytes_.Byte();
+        view.struct_size = bytes_.Size(sizeof(view));
+        view.first = bytes_.Number();
+        view.count = bytes_.Once(8) ? -bytes_.Small() : rows;
+        if (view.count > rows) view.count = rows;
+        view.ids = OrNull(ids.data());
+        view.infos = OrNull(infos.data());
+        shape.struct_size = bytes_.Size(sizeof(shape));
+        if (bytes_.Once(8)) shape.num_experts = bytes_.Small();
+        // Fewer ids a row than there are, never more.
+        if (bytes_.Once(8)) shape.top_k = -shape.top_k;
+        if (shape.num_experts > 256 && shape.id_bytes == 1) shape.num_experts = 256;
+        Right(api.rows_create(&shape, &view, &made, Why()));
+        break;
+      }
+      default: {
+        wm_shape shape = {};
+        wm_rows_view view = {};
+        shape.struct_size = sizeof(shape);
+        view.struct_size = sizeof(view);
+        if (api.rows_shape(a, &shape) != WM_OK || api.rows_view(a, &view) != WM_OK) break;
+        const wm_shape present = shape_;
+        shape_ = shape;
+        const wm_read_args args = ReadOf(view.first, view.first + view.count);
+        shape_ = present;
+        Right(api.rows_write(a, &args, Why()));
+        std::size_t count = 0;
+        Right(api.rows_coverage(a, runs_, bytes_.Below(kItems), &count, Why()));
+        break;
+      }
+    }
+    Keep(made);
+  }
+
+  std::int32_t BlockOf() {
+    return bytes_.Once(32) ? bytes_.Small() : static_cast<std::int32_t>(bytes_.Below(9)) - 1;
+  }
+  std::uint64_t StepOf() {
+    const std::uint64_t back = bytes_.Below(6);
+    return back < step_ ? step_ - back : static_cast<std::uint64_t>(bytes_.Number());
+  }
+  template <class H>
+  H* Any(const std::vector<H*>& handles) {
+    return handles.empty() ? nullptr : handles[bytes_.Below(8) % handles.size()];
+  }
+  void Keep(wm_rows* rows) {
+    if (rows == nullptr) return;
+    if (rows_.size() == 4) {
+      Api().rows_release(rows_.front());
+      rows_.erase(rows_.begin());
+    }
+    rows_.push_back(rows);
+  }
+
+  Bytes bytes_;
+  char text_[256] = {};
+  wm_message why_ = {};
+  bool said_ = false;
+  wm_code code_ = {};
+  wm_ext links_[20] = {};
+  std::int32_t numbers_[kItems] = {0, 1, 2, 5, 7, 9};
+  std::int32_t blocks_[8] = {};
+  wm_event events_[6] = {};
+  std::int64_t slots_[12] = {};
+  std::int64_t device_slots_[kItems] = {};
+  std::size_t device_at_ = 0;
+  wm_coverage_run runs_[kItems] = {};
+  std::vector<std::uint8_t> ids_;  // lives until every step has been given back
+  std::unique_ptr<std::uint8_t[]> out_;
+  std::unique_ptr<wm_row_info[]> infos_;
+  std::uint64_t asked_ = 0, done_ = 0;
+
+  std::uint64_t step_ = 0;
+  wm_shape shape_ = {};
+  wm_view view_ = {};
+  wm_recorder* recorder_ = nullptr;
+  wm_store* store_ = nullptr;
+  wm_session* session_ = nullptr;
+  wm_batch* batch_ = nullptr;
+  std::vector<wm_snapshot*> snapshots_;
+  std::vector<wm_rows*> rows_;
+};
+
+// Batches off a wire, each begun, and the steps landed.
+void RunBatches(std::span<const std::uint8_t> input) {
+  const wm_api_v1& api = Api();
+  wm_store_options options = {};
+  options.struct_size = sizeof(options);
+  options.flags = WM_STORE_DEVICE_SLOTS;
+  options.num_layers = 2;
+  options.top_k = 2;
+  options.num_experts = 8;
+  options.num_blocks = 8;
+  options.page_tokens = 4;
+  options.num_pages = 6;
+  options.max_steps_in_flight = 4;
+  options.max_step_rows = 64;
+  options.landing = WM_LANDING_CALLER;
+  options.key_seed = 1;
+  wm_store* store = nullptr;
+  Require(api.store_create(&options, &store, nullptr) == WM_OK, "a small store can be made");
+  wm_session_options of_session = {};
+  of_session.struct_size = sizeof(of_session);
+  of_session.store = store;
+  of_session.max_rows = 64;
+  wm_session* session = nullptr;
+  Require(api.session_create(&of_session, &session, nullptr) == WM_OK, "and its session");
+  while (!input.empty()) {
+    wm_batch* batch = nullptr;
+    std::size_t used = 0;
+    char text[200];
+    wm_message why = {text, sizeof(text), 0};
+    if (api.batch_parse(input.data(), input.size(), &used, &batch, &why) != WM_OK) {
+      Require(batch == nullptr && why.size > 0, "a refusal says why, and gives nothing");
+      break;
+    }
+    wm_step_batch lent = {};
+    lent.struct_size = sizeof(lent);
+    Require(api.batch_view(batch, &lent) == WM_OK, "a batch can be looked at");
+    Require(api.batch_size(&lent) == used, "it has the size that it came with");
+    std::vector<std::uint8_t> again(used);
+    std::size_t size = 0;
+    Require(api.batch_serialize(&lent, again.data(), again.size(), &size, &why) == WM_OK &&
+                size == used && std::equal(again.begin(), again.end(), input.begin()),
+            "what was parsed serialises to the bytes that it came from");
+    wm_code code = {};
+    const wm_status status = api.session_begin_step(session, &lent, 0, &code);
+    const std::uint64_t step = lent.step;
+    const bool device = (lent.flags & WM_BATCH_DEVICE_SLOTS) != 0;
+    api.batch_release(batch);  // what was begun needs it no more
+    Require(status == code.code, "a code is the status");
+    if (status == WM_OK) {
+      const std::int64_t slots[] = {4, 5, -1};
+      const wm_status submitted =
+          device ? api.session_submit_device_slots(session, step, slots, 3, 0, &code)
+                 : api.session_submit(session, step, 0, &code);
+      Require(submitted == WM_OK && api.store_land(store, step) == WM_OK,
+              "a begun step can be submitted and landed");
+    }
+    input = input.subspan(used);
+  }
+  api.session_release(session);
+  api.store_release(store);
+}
+
+}  // namespace
+
+void RunOne(std::span<const std::uint8_t> input) {
+  if (input.size() >= 3 && std::memcmp(input.data(), "WMB", 3) == 0) {
+    RunBatches(input);
+    return;
+  }
+  World(Bytes(input)).Run();
+}
+
+std::vector<std::string> Corpus() {
+  std::vector<std::string> corpus;
+  std::string batches;
+  for (std::uint64_t step = 1; step <= 4; ++step) {
+    const Event events[] = {
+        Event::Bind(BlockId(1)), Event::Seal(BlockId(1), BlockKey::FromInteger(step), StepId(step)),
+        Event::Copy(BlockId(1), BlockId(2), 2), Event::Move(BlockId(2), BlockId(3))};
+    const std::int64_t slots[] = {4, 5, kPaddingSlot, NotAsked(6)};
+    SerializeBatch({step, 1, events, std::size(events), slots, std::size(slots), step == 3},
+                   batches);
+  }
+  corpus.push_back(batches);
+  for (std::uint32_t seed = 1; seed <= 24; ++seed) {
+    std::mt19937 random(seed);
+    std::string input(1, static_cast<char>(seed % 8));
+    const std::size_t length = 64 << (seed % 5);
+    while (input.size() < length)
+      input.push_back(static_cast<char>(random()));
+    corpus.push_back(input);
+  }
+  return corpus;
+}
+
+}  // namespace waymark::fuzz
