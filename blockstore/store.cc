@@ -139,10 +139,11 @@ RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<Stor
 
 RoutingStore::Impl::~Impl() {
   StopLanding();
-  while (LandNext()) {
-  }
-  RunCopies();
   for (;;) {
+    // A device step that was submitted lands when the open ones before it have been dropped.
+    while (LandNext()) {
+    }
+    RunCopies();
     std::uint64_t step = 0;
     {
       const MutexLock lock(mutex_);

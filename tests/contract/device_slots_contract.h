@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -86,8 +87,39 @@ TYPED_TEST_P(DeviceSlotsContract, CallsThatDoNotFitTheStepAreRefused) {
   engine.SettleAndAwaitBuffers();
 }
 
+// A device step lands in order of steps, so one that was submitted behind an open step is left when
+// the store goes: its end waited for ever.
+TYPED_TEST_P(DeviceSlotsContract, TeardownBehindAnOpenStepLandsWhatWasSubmitted) {
+  for (const Landing landing : {Landing::kCaller, Landing::kThread}) {
+    typename TestFixture::Engine engine({.landing = landing});
+    ASSERT_TRUE(engine.BeginIds(1, 4).ok());  // the session leaves it open
+    ASSERT_TRUE(engine.BeginDeviceSlots(2, 8).ok());
+    const std::vector<std::int64_t> slots = engine.batch().slots;
+    const std::vector<BlockId> blocks = {
+        BlockId(static_cast<std::int32_t>(slots[0] / TestFixture::Engine::kPage))};
+    {
+      const typename TypeParam::Array array(TestFixture::Bytes(slots));
+      engine.Forward(2, 8);
+      ASSERT_TRUE(
+          engine.session
+              ->SubmitDeviceSlots(StepId(2), static_cast<const std::int64_t*>(array.data()), 8)
+              .ok());
+    }
+    auto snapshot = engine.store->TakeSnapshot(blocks, 0, 8);
+    ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+    engine.session.reset();
+    engine.store.reset();
+    ASSERT_TRUE(snapshot->Wait(std::chrono::nanoseconds(0)).ok());
+    const auto read = snapshot->ReadRows();
+    ASSERT_TRUE(read.ok()) << read.status();
+    for (std::int32_t row = 0; row < 8; ++row)
+      EXPECT_TRUE(engine.IsRow(*read, 2, row));
+  }
+}
+
 REGISTER_TYPED_TEST_SUITE_P(DeviceSlotsContract, RowsLandWhereTheStepWroteThem,
-                            CallsThatDoNotFitTheStepAreRefused);
+                            CallsThatDoNotFitTheStepAreRefused,
+                            TeardownBehindAnOpenStepLandsWhatWasSubmitted);
 
 }  // namespace waymark
 
