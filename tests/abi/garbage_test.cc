@@ -824,6 +824,22 @@ TEST_F(Garbage, CodesAndNames) {
     EXPECT_STRNE(api.status_name(status), "unknown");
 }
 
+// A shape lends layer ids where its store has none; made again from it, rows are as they were:
+// pipeline stages without layer ids are numbered through.
+TEST_F(Garbage, RowsWithoutLayerIdsComeBackWithoutThem) {
+  wm_rows *again = nullptr, *joined = nullptr;
+  ASSERT_EQ(Api().rows_create(&shape_, &view_of_rows_, &again, &why_), WM_OK) << text_;
+  const wm_rows* const stages[] = {rows_, again};
+  ASSERT_EQ(Api().rows_join_layers(stages, 2, &joined, &why_), WM_OK) << text_;
+  wm_shape shape = {sizeof(shape)};
+  ASSERT_EQ(Api().rows_shape(joined, &shape), WM_OK);
+  ASSERT_EQ(shape.num_layers, 4);
+  for (std::int32_t layer = 0; layer < 4; ++layer)
+    EXPECT_EQ(shape.layer_ids[layer], layer);
+  Api().rows_release(joined);
+  Api().rows_release(again);
+}
+
 // Waits that cannot succeed end when they should, however long they may last.
 TEST_F(Garbage, Timeouts) {
   const wm_api_v1& api = Api();

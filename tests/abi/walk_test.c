@@ -58,6 +58,20 @@ static void count_done(void* context) {
   ++*(int*)context;
 }
 
+/* What was heard last, and how often. */
+typedef struct heard {
+  int times, level;
+  char last[512];
+} heard;
+
+static void hear(void* context, int32_t level, const char* line, size_t size) {
+  heard* of = (heard*)context;
+  ++of->times;
+  of->level = (int)level;
+  CHECK(strlen(line) == size && size < sizeof(of->last));
+  memcpy(of->last, line, size + 1);
+}
+
 static wm_status gather_alone(void* context, const void* send, void* receive, size_t bytes) {
   ++*(int*)context;
   memcpy(receive, send, bytes);
@@ -130,6 +144,10 @@ int main(void) {
   uint8_t packed[ROWS * LAYERS * TOP_K];
   int done = 0, forwards = 0, i, layer, row, k;
   wm_step_batch batch;
+  heard by_store = {0, 0, ""}, by_session = {0, 0, ""};
+  wm_ext_log log_of_store = {{sizeof(wm_ext_log), WM_EXT_LOG, NULL}, &hear, NULL};
+  wm_ext_log log_of_session = {
+      {sizeof(wm_ext_log), WM_EXT_LOG | WM_EXT_REQUIRED, NULL}, &hear, NULL};
 
   wm = wm_get_api_v1();
   CHECK(wm != NULL && wm == wm_get_api_v1());
@@ -146,6 +164,8 @@ int main(void) {
   /* ---- what is made */
   CHECK_OK(WM(recorder_create)(&options, &of_recorder, &recorder, &why));
   options.recorder = recorder;
+  log_of_store.context = &by_store;
+  options.ext = &log_of_store.head;
   CHECK_OK(WM(store_create)(&options, &store, &why));
   CHECK(why.size == 0 && text[0] == 0);
   {
@@ -167,6 +187,8 @@ int main(void) {
   of_session.struct_size = sizeof(of_session);
   of_session.store = store;
   of_session.max_rows = 8;
+  log_of_session.context = &by_session;
+  of_session.ext = &log_of_session.head;
   CHECK_OK(WM(session_create)(&of_session, &session, &why));
   of_session.transport = WM_TRANSPORT_CUDA;
   {
@@ -487,10 +509,19 @@ int main(void) {
       CHECK(finding.block == 1 && finding.step == 6 && finding.kept_step == 1);
       CHECK(finding.voided == 1 && finding.agreement < 1 && strstr(text, "block 1") != NULL);
       CHECK(wm->store_next_finding(store, &finding, &why) == WM_NOT_FOUND);
+      CHECK(by_store.times == 1 && by_store.level == WM_LOG_WARNING);
+      CHECK(strstr(by_store.last, "block 1") != NULL);
     }
+    /* a step whose session is gone before it lands: no layer wrote, and each is heard once */
+    CHECK(by_session.times == 0);
+    batch = batch_of(7, NULL, 0, slots + 3 * ROWS - 1, 1);
+    CHECK_OK(wm->session_begin_step(session, &batch, 0, &code));
+    CHECK_OK(wm->session_submit(session, 7, 0, &code));
     WM(recorder_retain)(recorder);
     WM(session_release)(session);
     WM(store_release)(store);
+    CHECK(by_session.times == LAYERS && by_session.level == WM_LOG_WARNING);
+    CHECK(strstr(by_session.last, "model.layers.5.gate") != NULL);
     CHECK_OK(WM(recorder_status)(recorder, &why));
     CHECK_OK(WM(recorder_dump)(recorder, "walk_test.flight", &why));
     {

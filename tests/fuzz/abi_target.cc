@@ -61,6 +61,10 @@ class Bytes {
     return byte < 216 ? byte % 24 : kEdges[byte % std::size(kEdges)];
   }
   std::int32_t Small() { return static_cast<std::int32_t>(Number()); }
+  std::int32_t Negative() {
+    const std::int32_t number = Small();
+    return number < 0 ? number : -number;
+  }
   std::uint32_t Size(std::size_t right) {
     const std::uint8_t byte = Byte();
     if (byte < 232) return static_cast<std::uint32_t>(right);
@@ -333,7 +337,7 @@ class World {
         options.flags = bytes_.Once(16) ? bytes_.Flags() : 0;
         options.ext = Ext();
         options.store = store_;
-        options.max_rows = bytes_.Once(16) ? -bytes_.Small() : 1 + bytes_.Below(kMaxRows);
+        options.max_rows = bytes_.Once(16) ? bytes_.Negative() : 1 + bytes_.Below(kMaxRows);
         options.num_buffers = static_cast<std::int32_t>(bytes_.Below(4)) - bytes_.Once(32);
         options.num_ids_sources = static_cast<std::int32_t>(bytes_.Below(4));
         options.transport = bytes_.Once(16) ? bytes_.Small() : WM_TRANSPORT_HOST;
@@ -401,7 +405,7 @@ class World {
         for (std::int32_t i = 0; i < rows; ++i)
           device_slots_[device_at_ + static_cast<std::size_t>(i)] = bytes_.Byte();
         Step(api.session_submit_device_slots(session_, StepOf(), OrNull(device_slots_ + device_at_),
-                                             bytes_.Once(16) ? -bytes_.Small() : rows,
+                                             bytes_.Once(16) ? bytes_.Negative() : rows,
                                              bytes_.Once(8) ? bytes_.Small() : 0, Code()));
         break;
       }
@@ -593,7 +597,7 @@ class World {
         if (!ids.empty() && bytes_.Once(2)) ids[0] = bytes_.Byte();
         view.struct_size = bytes_.Size(sizeof(view));
         view.first = bytes_.Number();
-        view.count = bytes_.Once(8) ? -bytes_.Small() : rows;
+        view.count = bytes_.Once(8) ? bytes_.Negative() : rows;
         if (view.count > rows) view.count = rows;
         view.ids = OrNull(ids.data());
         view.infos = OrNull(infos.data());
