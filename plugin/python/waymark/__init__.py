@@ -1,5 +1,132 @@
-"""Exact MoE routing of every token, for as long as its KV lives. (Placeholder.)"""
+"""Exact MoE routing of every token, for as long as its KV lives.
 
-from ._core import version as _version
+    import waymark
 
-__version__ = _version()
+    store = waymark.Store(num_layers=58, top_k=8, num_experts=256, num_blocks=4096)
+    session = waymark.CaptureSession(store, max_rows=512)
+    events = waymark.Events()
+
+    events.bind(blocks)                                  # what happened to KV blocks
+    slots = waymark.slots_of(blocks, 16, 0, tokens)      # where the rows of this step go
+    session.begin_step(1, version=1, events=events, slots=slots)
+    forward(session.view(1).array)                       # int16 [L, max_rows, K]
+    session.submit(1)
+
+    with store.snapshot(blocks, 0, tokens) as snapshot:
+        snapshot.wait(timeout=1.0)
+        ids = snapshot.read()                            # int16 [tokens, L, K]
+
+Words (row, block, slot, page, step, snapshot, key, version, reason) and rules are those of
+docs/architecture.md. Needs numpy, and nothing else; importing it starts nothing.
+"""
+
+from ._core import View, version as _version
+from ._errors import (
+    AbortedError,
+    AlreadyExistsError,
+    CancelledError,
+    DataLossError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    OutOfRangeError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    UnavailableError,
+    UnimplementedError,
+    UnknownError,
+    WaymarkError,
+)
+from ._events import Batch, Events, parse_batch, serialize_batch
+from ._install import build_info, cmake_dir, demo, include_dir, library_path, tool_path
+from ._rows import Collective, Cursor, Rows, Snapshot
+from ._session import (
+    CaptureSession,
+    LayerFinding,
+    LayerStats,
+    SelfTestReport,
+    SessionStats,
+)
+from ._store import Finding, LogLine, Recorder, RecorderOptions, Store, StoreStats
+from ._types import (
+    ALL_ROWS,
+    EVENT_DTYPE,
+    NOT_ASKED,
+    PADDING_SLOT,
+    ROW_INFO_DTYPE,
+    CoverageRun,
+    EventType,
+    Fault,
+    LayerSource,
+    Provenance,
+    Reason,
+    RowSplit,
+    Shape,
+    slots_of,
+    split_rows,
+)
+
+__version__: str = _version()
+
+__all__ = [
+    "ALL_ROWS",
+    "EVENT_DTYPE",
+    "NOT_ASKED",
+    "PADDING_SLOT",
+    "ROW_INFO_DTYPE",
+    "AbortedError",
+    "AlreadyExistsError",
+    "Batch",
+    "CancelledError",
+    "CaptureSession",
+    "Collective",
+    "CoverageRun",
+    "Cursor",
+    "DataLossError",
+    "DeadlineExceededError",
+    "EventType",
+    "Events",
+    "FailedPreconditionError",
+    "Fault",
+    "Finding",
+    "InternalError",
+    "InvalidArgumentError",
+    "LayerFinding",
+    "LayerSource",
+    "LayerStats",
+    "LogLine",
+    "NotFoundError",
+    "OutOfRangeError",
+    "PermissionDeniedError",
+    "Provenance",
+    "Reason",
+    "Recorder",
+    "RecorderOptions",
+    "ResourceExhaustedError",
+    "RowSplit",
+    "Rows",
+    "SelfTestReport",
+    "SessionStats",
+    "Shape",
+    "Snapshot",
+    "Store",
+    "StoreStats",
+    "UnavailableError",
+    "UnimplementedError",
+    "UnknownError",
+    "View",
+    "WaymarkError",
+    "__version__",
+    "build_info",
+    "cmake_dir",
+    "demo",
+    "include_dir",
+    "library_path",
+    "parse_batch",
+    "serialize_batch",
+    "slots_of",
+    "split_rows",
+    "tool_path",
+]

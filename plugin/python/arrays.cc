@@ -1,0 +1,331 @@
+// Arguments that come as arrays, whoever they belong to.
+#include <cmath>
+#include <cstring>
+
+#include "plugin/python/core.h"
+
+namespace waymark_python {
+namespace {
+
+constexpr int kCpu = 1, kCuda = 2, kCudaHost = 3, kCudaManaged = 13;
+
+[[noreturn]] void TypeError(const char* name, const std::string& rule, nb::handle object) {
+  const std::string text = std::string(name) + " " + rule + ", got " +
+                           nb::cast<std::string>(nb::str(object.type().attr("__name__")));
+  PyErr_SetString(PyExc_TypeError, text.c_str());
+  throw nb::python_error();
+}
+
+// numpy.ndarray itself, the common case, told apart without looking for attributes.
+bool IsNumpy(nb::handle object) {
+  static PyObject* const type =
+      nb::object(nb::module_::import_("numpy").attr("ndarray")).release().ptr();
+  return reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) == type;
+}
+
+void SetType(Array& array, nb::dlpack::dtype type) {
+  using Code = nb::dlpack::dtype_code;
+  array.kind = type.lanes != 1                                ? 'V'
+               : type.code == static_cast<int>(Code::Int)     ? 'i'
+               : type.code == static_cast<int>(Code::UInt)    ? 'u'
+               : type.code == static_cast<int>(Code::Bool)    ? 'b'
+               : type.code == static_cast<int>(Code::Complex) ? 'c'
+                                                              : 'f';
+  array.item_bytes = type.bits / 8;
+}
+
+void SetDims(Array& array, std::size_t dims, const char* name) {
+  if (dims > Array::kMaxDims) {
+    Raise(WM_INVALID_ARGUMENT,
+          std::string(name) + ": at most 4 dimensions, got " + std::to_string(dims));
+  }
+  array.dims = static_cast<int>(dims);
+}
+
+void FromNdarray(Array& array, const char* name) {
+  const nb::ndarray<nb::ro>& lent = array.lent;
+  SetDims(array, lent.ndim(), name);
+  SetType(array, lent.dtype());
+  array.data = lent.data();
+  for (int i = 0; i < array.dims; ++i) {
+    const auto axis = static_cast<std::size_t>(i);
+    array.shape[i] = static_cast<std::int64_t>(lent.shape(axis));
+    array.strides[i] = lent.stride(axis) * array.item_bytes;
+  }
+  const int device = lent.device_type();
+  array.on_host = device == kCpu || device == kCudaHost || device == kCudaManaged || device == 0;
+  array.on_device = device == kCuda || device == kCudaManaged || device == kCudaHost;
+  array.device = lent.device_id();
+  if (!array.on_host && !array.on_device) {
+    Raise(WM_INVALID_ARGUMENT, std::string(name) + ": memory of the host or of a CUDA device, got" +
+                                   " DLPack device type " + std::to_string(device));
+  }
+}
+
+// A tensor that tells where it lies, asked without importing its framework: no synchronisation, so
+// that it works inside a graph capture.
+void FromTensor(Array& array, nb::handle object, const char* name) {
+  array.owner = nb::borrow(object);
+  array.data = reinterpret_cast<const void*>(nb::cast<std::uintptr_t>(object.attr("data_ptr")()));
+  const nb::tuple shape(object.attr("shape"));
+  const nb::tuple strides(object.attr("stride")());
+  SetDims(array, shape.size(), name);
+  std::string type = nb::cast<std::string>(nb::str(object.attr("dtype")));
+  if (const std::size_t dot = type.rfind('.'); dot != std::string::npos) type.erase(0, dot + 1);
+  array.kind = type.rfind("int", 0) == 0 ? 'i' : type.rfind("uint", 0) == 0 ? 'u' : 'f';
+  array.item_bytes = nb::cast<int>(object.attr("element_size")());
+  for (int i = 0; i < array.dims; ++i) {
+    array.shape[i] = nb::cast<std::int64_t>(shape[i]);
+    array.strides[i] = nb::cast<std::int64_t>(strides[i]) * array.item_bytes;
+  }
+  const nb::object device = object.attr("device");
+  const std::string where = nb::cast<std::string>(nb::str(device.attr("type")));
+  array.on_host = where == "cpu";
+  array.on_device = where == "cuda";
+  if (!array.on_host && !array.on_device) {
+    Raise(WM_INVALID_ARGUMENT,
+          std::string(name) + ": memory of the host or of a CUDA device, got device " + where);
+  }
+  const nb::object index = device.attr("index");
+  array.device = index.is_none() ? 0 : nb::cast<int>(index);
+}
+
+void FromCudaInterface(Array& array, nb::handle object, const nb::dict& interface,
+                       const char* name) {
+  array.owner = nb::borrow(object);
+  const nb::tuple data(interface["data"]);
+  array.data = reinterpret_cast<const void*>(nb::cast<std::uintptr_t>(data[0]));
+  const nb::tuple shape(interface["shape"]);
+  SetDims(array, shape.size(), name);
+  const auto type = nb::cast<std::string>(interface["typestr"]);
+  if (type.size() < 3 || type[0] == '>') {
+    Raise(WM_INVALID_ARGUMENT, std::string(name) + ": little-endian integers, got " + type);
+  }
+  array.kind = type[1];
+  array.item_bytes = std::stoi(type.substr(2));
+  for (int i = 0; i < array.dims; ++i) array.shape[i] = nb::cast<std::int64_t>(shape[i]);
+  const nb::object strides = interface.attr("get")("strides");
+  std::int64_t stride = array.item_bytes;
+  for (int i = array.dims - 1; i >= 0; --i) {
+    array.strides[i] = strides.is_none() ? stride : nb::cast<std::int64_t>(strides[i]);
+    stride *= array.shape[i];
+  }
+  array.on_host = false;
+  array.on_device = true;
+  array.device = -1;  // the interface does not say
+}
+
+// A capsule asked for without synchronisation: ids are read in stream order.
+nb::object CapsuleOf(nb::handle object) {
+  const nb::object dlpack = object.attr("__dlpack__");
+  const nb::object stream = nb::int_(-1);
+  try {
+    return dlpack(nb::arg("stream") = stream, nb::arg("max_version") = nb::make_tuple(1, 0));
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_TypeError)) throw;
+  }
+  return dlpack(nb::arg("stream") = stream);
+}
+
+template <typename T>
+T Fit(std::int64_t value, const char* name) {
+  if constexpr (sizeof(T) < sizeof(std::int64_t)) {
+    if (value < INT32_MIN || value > INT32_MAX) {
+      Raise(WM_OUT_OF_RANGE,
+            std::string(name) + ": does not fit int32, got " + std::to_string(value));
+    }
+  }
+  return static_cast<T>(value);
+}
+
+template <typename T>
+T One(nb::handle item, const char* name) {
+  const nb::object index = nb::steal(PyNumber_Index(item.ptr()));
+  if (!index.is_valid()) {
+    PyErr_Clear();
+    TypeError(name, "must hold integers", item);
+  }
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+  if (overflow != 0) {
+    Raise(WM_OUT_OF_RANGE, std::string(name) + ": does not fit int64, got " +
+                               nb::cast<std::string>(nb::str(index)));
+  }
+  return Fit<T>(value, name);
+}
+
+std::int64_t Load(const std::uint8_t* at, char kind, int bytes, const char* name) {
+  switch (bytes * (kind == 'u' ? -1 : 1)) {
+#define WAYMARK_LOAD(key, type)          \
+  case key: {                            \
+    type value;                          \
+    std::memcpy(&value, at, sizeof(value)); \
+    return value;                        \
+  }
+    WAYMARK_LOAD(1, std::int8_t)
+    WAYMARK_LOAD(2, std::int16_t)
+    WAYMARK_LOAD(4, std::int32_t)
+    WAYMARK_LOAD(8, std::int64_t)
+    WAYMARK_LOAD(-1, std::uint8_t)
+    WAYMARK_LOAD(-2, std::uint16_t)
+    WAYMARK_LOAD(-4, std::uint32_t)
+#undef WAYMARK_LOAD
+    default: {
+      std::uint64_t value;
+      std::memcpy(&value, at, sizeof(value));
+      if (value > INT64_MAX) {
+        Raise(WM_OUT_OF_RANGE,
+              std::string(name) + ": does not fit int64, got " + std::to_string(value));
+      }
+      return static_cast<std::int64_t>(value);
+    }
+  }
+}
+
+}  // namespace
+
+std::int64_t Nanoseconds(nb::handle timeout) {
+  if (timeout.is_none()) return -1;
+  double seconds = 0;
+  if (!nb::try_cast(timeout, seconds)) TypeError("timeout", "must be seconds or None", timeout);
+  if (!(seconds >= 0)) {
+    Raise(WM_INVALID_ARGUMENT, "timeout: seconds >= 0, got " + std::to_string(seconds));
+  }
+  return seconds > 9e9 ? -1 : static_cast<std::int64_t>(std::ceil(seconds * 1e9));
+}
+
+bool Array::contiguous() const {
+  std::int64_t stride = item_bytes;
+  for (int i = dims - 1; i >= 0; --i) {
+    if (shape[i] == 0) return true;
+    if (shape[i] != 1 && strides[i] != stride) return false;
+    stride *= shape[i];
+  }
+  return true;
+}
+
+Array ArrayOf(nb::handle object, const char* name) {
+  Array array;
+  if (IsNumpy(object)) {
+    if (nb::try_cast(object, array.lent, false)) {
+      FromNdarray(array, name);
+      return array;
+    }
+    TypeError(name, "must be an array of integers", object);
+  }
+  if (nb::hasattr(object, "data_ptr") && nb::hasattr(object, "stride")) {
+    FromTensor(array, object, name);
+    return array;
+  }
+  if (nb::hasattr(object, "__cuda_array_interface__")) {
+    const nb::object interface = object.attr("__cuda_array_interface__");
+    FromCudaInterface(array, object, nb::cast<nb::dict>(interface), name);
+    return array;
+  }
+  nb::object source = nb::borrow(object);
+  if (nb::hasattr(object, "__dlpack_device__")) {
+    const nb::tuple device(object.attr("__dlpack_device__")());
+    if (nb::cast<int>(device[0]) == kCuda) source = CapsuleOf(object);
+  }
+  if (!nb::try_cast(source, array.lent, false)) {
+    TypeError(name,
+              "must be an array (buffer protocol, DLPack, __cuda_array_interface__, or a tensor "
+              "with data_ptr())",
+              object);
+  }
+  array.owner = nb::borrow(object);
+  FromNdarray(array, name);
+  return array;
+}
+
+template <typename T>
+Integers<T>::Integers(nb::handle object, const char* name) {
+  PyObject* const o = object.ptr();
+  const bool numpy = IsNumpy(object);
+  if (PyBytes_Check(o) || PyUnicode_Check(o)) TypeError(name, "must be integers", object);
+  if (!numpy && PyIndex_Check(o) && !PySequence_Check(o)) {  // one, a numpy scalar included
+    converted_.push_back(One<T>(object, name));
+  } else if (!numpy && (PyList_Check(o) || PyTuple_Check(o) ||
+                        !(nb::ndarray_check(object) || nb::hasattr(object, "data_ptr")))) {
+    // A tuple, since an item's __index__ may change a list.
+    const nb::object items = nb::steal(PySequence_Tuple(o));
+    if (!items.is_valid()) {
+      PyErr_Clear();
+      TypeError(name, "must be integers: an array, a list, or one", object);
+    }
+    const Py_ssize_t size = PyTuple_Size(items.ptr());
+    converted_.reserve(static_cast<std::size_t>(size));
+    for (Py_ssize_t i = 0; i < size; ++i) {
+      converted_.push_back(One<T>(PyTuple_GetItem(items.ptr(), i), name));
+    }
+  } else {
+    array_ = ArrayOf(object, name);
+    if (!array_.on_host) Raise(WM_INVALID_ARGUMENT, std::string(name) + ": device memory");
+    if (array_.kind != 'i' && array_.kind != 'u') {
+      // An empty list that numpy made an array of floats is still empty.
+      if (array_.dims == 1 && array_.shape[0] == 0) return;
+      TypeError(name, "must hold integers", object);
+    }
+    if (array_.dims != 1) {
+      Raise(WM_INVALID_ARGUMENT,
+            std::string(name) + ": one dimension, got " + std::to_string(array_.dims));
+    }
+    size_ = static_cast<std::size_t>(array_.shape[0]);
+    if (array_.kind == 'i' && array_.item_bytes == sizeof(T) && array_.contiguous() &&
+        reinterpret_cast<std::uintptr_t>(array_.data) % sizeof(T) == 0) {
+      data_ = static_cast<const T*>(array_.data);
+      return;
+    }
+    converted_.reserve(size_);
+    const auto* at = static_cast<const std::uint8_t*>(array_.data);
+    for (std::size_t i = 0; i < size_; ++i, at += array_.strides[0]) {
+      converted_.push_back(Fit<T>(Load(at, array_.kind, array_.item_bytes, name), name));
+    }
+  }
+  data_ = converted_.data();
+  size_ = converted_.size();
+}
+template class Integers<std::int32_t>;
+template class Integers<std::int64_t>;
+
+Bytes WritableBytes(nb::handle object, const char* name) {
+  Bytes bytes;
+  if (!nb::try_cast(object, bytes.writable, false)) {
+    TypeError(name, "must be a writable array in host memory", object);
+  }
+  const nb::ndarray<>& array = bytes.writable;
+  std::int64_t stride = 1;
+  bool contiguous = array.device_type() == kCpu;
+  for (std::size_t i = array.ndim(); i-- > 0;) {
+    contiguous = contiguous && (array.shape(i) <= 1 || array.stride(i) == stride);
+    stride *= static_cast<std::int64_t>(array.shape(i));
+  }
+  if (!contiguous && stride != 0) {
+    Raise(WM_INVALID_ARGUMENT, std::string(name) + ": C order, in host memory");
+  }
+  bytes.data = static_cast<std::uint8_t*>(array.data());
+  bytes.size = array.nbytes();
+  return bytes;
+}
+
+Bytes ReadableBytes(nb::handle object, const char* name) {
+  Bytes bytes;
+  if (PyBytes_Check(object.ptr())) {
+    bytes.array.owner = nb::borrow(object);
+    bytes.data = reinterpret_cast<std::uint8_t*>(PyBytes_AsString(object.ptr()));
+    bytes.size = static_cast<std::uint64_t>(PyBytes_Size(object.ptr()));
+    return bytes;
+  }
+  bytes.array = ArrayOf(object, name);
+  if (!bytes.array.on_host || !bytes.array.contiguous()) {
+    Raise(WM_INVALID_ARGUMENT, std::string(name) + ": C order, in host memory");
+  }
+  bytes.data = static_cast<std::uint8_t*>(const_cast<void*>(bytes.array.data));
+  bytes.size = static_cast<std::uint64_t>(bytes.array.item_bytes);
+  for (int i = 0; i < bytes.array.dims; ++i) {
+    bytes.size *= static_cast<std::uint64_t>(bytes.array.shape[i]);
+  }
+  return bytes;
+}
+
+}  // namespace waymark_python

@@ -1,0 +1,430 @@
+// Snapshot: rows of a sequence, pinned. Rows: rows that were read.
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "plugin/python/core.h"
+
+namespace waymark_python {
+namespace {
+
+using nb::literals::operator""_a;
+
+// One thread at a time uses a wm_snapshot; others wait here, without the GIL.
+struct Snapshot {
+  wm_snapshot* snapshot = nullptr;
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+  wm_shape shape = {};
+  std::atomic<bool> ready = false;
+  std::mutex mutex;
+
+  Snapshot() = default;
+  ~Snapshot() { Api().snapshot_release(snapshot); }
+  Snapshot(const Snapshot&) = delete;
+  Snapshot& operator=(const Snapshot&) = delete;
+};
+
+// Holds a snapshot for a call. Not to be made without the GIL.
+class Held {
+ public:
+  explicit Held(Snapshot& snapshot) : lock_(snapshot.mutex, std::try_to_lock) {
+    if (!lock_.owns_lock()) {
+      const GilReleased released;
+      lock_.lock();
+    }
+    if (snapshot.snapshot == nullptr) {
+      Raise(WM_FAILED_PRECONDITION, "the snapshot has been released");
+    }
+  }
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+};
+
+void Take(Snapshot* self, const Store& of, nb::handle block_ids, std::int64_t first,
+          std::int64_t last) {
+  StoreHandle& store = of.open();
+  const Integers<std::int32_t> blocks(block_ids, "blocks");
+  wm_snapshot_args args = {};
+  args.struct_size = sizeof(args);
+  args.blocks = blocks.data();
+  args.num_blocks = blocks.size();
+  args.first = first;
+  args.last = last;
+  wm_snapshot* taken = nullptr;
+  Message why;
+  {
+    const EngineCall call(store);
+    Check(Api().store_snapshot(store.store, &args, &taken, why.get()), why);
+  }
+  new (self) Snapshot;
+  self->snapshot = taken;
+  self->first = first;
+  self->last = last;
+  self->shape.struct_size = sizeof(self->shape);
+  Api().snapshot_shape(taken, &self->shape);
+}
+
+bool Ready(Snapshot& self) {
+  if (self.ready.load(std::memory_order_acquire)) return true;
+  const std::unique_lock lock(self.mutex, std::try_to_lock);
+  // Whoever holds it waits for it, or has seen it ready.
+  if (!lock.owns_lock()) return self.ready.load(std::memory_order_acquire);
+  if (self.snapshot == nullptr) {
+    Raise(WM_FAILED_PRECONDITION, "the snapshot has been released");
+  }
+  const bool ready = Api().snapshot_ready(self.snapshot) == WM_OK;
+  if (ready) self.ready.store(true, std::memory_order_release);
+  return ready;
+}
+
+void Wait(Snapshot& self, nb::handle timeout) {
+  const std::int64_t ns = Nanoseconds(timeout);
+  if (Ready(self)) return;
+  Message why;
+  const wm_status status = WaitInSlices(ns, [&](std::int64_t slice) {
+    const std::lock_guard lock(self.mutex);
+    if (self.snapshot == nullptr) return wm_status{WM_FAILED_PRECONDITION};
+    const wm_status answer = Api().snapshot_wait(self.snapshot, slice, why.get());
+    if (answer == WM_OK) self.ready.store(true, std::memory_order_release);
+    return answer;
+  });
+  if (status == WM_FAILED_PRECONDITION) Raise(status, "the snapshot has been released");
+  Check(status, why);
+}
+
+// wm_read_args of a call's arguments, which it keeps.
+struct ReadArgs {
+  ReadArgs(std::int64_t begin, std::int64_t end, std::int32_t layout, std::int32_t id_type,
+           std::int32_t fill, nb::handle out_array, nb::handle info_array)
+      : out(WritableBytes(out_array, "out")) {
+    args.struct_size = sizeof(args);
+    args.begin = begin;
+    args.end = end;
+    args.layout = layout;
+    args.id_type = id_type;
+    args.fill = fill;
+    args.out = out.data;
+    args.out_bytes = out.size;
+    if (info_array.is_none()) return;
+    infos = WritableBytes(info_array, "infos");
+    args.infos = reinterpret_cast<wm_row_info*>(infos.data);
+    args.num_infos = infos.size / sizeof(wm_row_info);
+  }
+  wm_read_args args = {};
+  Bytes out;
+  Bytes infos;
+};
+
+void Read(Snapshot& self, std::int64_t begin, std::int64_t end, std::int32_t layout,
+          std::int32_t id_type, std::int32_t fill, nb::handle out, nb::handle infos) {
+  const ReadArgs read(begin, end, layout, id_type, fill, out, infos);
+  const Held held(self);
+  Message why;
+  wm_status status;
+  {
+    const GilReleased released(read.args.out_bytes >= kReleaseBytes);
+    status = Api().snapshot_read(self.snapshot, &read.args, why.get());
+  }
+  Check(status, why);
+  self.ready.store(true, std::memory_order_release);
+}
+
+// `write` is snapshot_coverage or rows_coverage.
+template <typename Write>
+std::vector<wm_coverage_run> Runs(Write write) {
+  std::vector<wm_coverage_run> runs(64);
+  std::size_t count = 0;
+  Message why;
+  for (;;) {
+    wm_status status;
+    {
+      const GilReleased released;
+      status = write(runs.data(), runs.size(), &count, why.get());
+    }
+    Check(status, why);
+    const bool all = count <= runs.size();
+    runs.resize(count);
+    if (all) return runs;
+  }
+}
+
+// [(begin, end, reason, version, provenance)].
+nb::list RunList(const std::vector<wm_coverage_run>& runs) {
+  nb::list out;
+  for (const wm_coverage_run& run : runs) {
+    out.append(nb::make_tuple(run.begin, run.end, static_cast<int>(run.reason), run.version,
+                              static_cast<int>(run.provenance)));
+  }
+  return out;
+}
+
+nb::list SnapshotCoverage(Snapshot& self) {
+  std::vector<wm_coverage_run> runs;
+  {
+    const Held held(self);
+    runs = Runs([&](auto... args) { return Api().snapshot_coverage(self.snapshot, args...); });
+  }
+  return RunList(runs);
+}
+
+std::unique_ptr<Rows> SnapshotRows(Snapshot& self) {
+  const Held held(self);
+  wm_rows* rows = nullptr;
+  Message why;
+  wm_status status;
+  {
+    const GilReleased released;
+    status = Api().snapshot_rows(self.snapshot, &rows, why.get());
+  }
+  Check(status, why);
+  self.ready.store(true, std::memory_order_release);
+  return std::make_unique<Rows>(rows);
+}
+
+void Release(Snapshot& self) {
+  std::unique_lock lock(self.mutex, std::try_to_lock);
+  if (!lock.owns_lock()) {
+    const GilReleased released;
+    lock.lock();
+  }
+  Api().snapshot_release(self.snapshot);
+  self.snapshot = nullptr;
+}
+
+// ---- Rows ----
+
+void MakeRows(Rows* self, std::int32_t num_layers, std::int32_t top_k, std::int32_t num_experts,
+              std::int32_t page_tokens, nb::handle layer_ids, std::int64_t first, nb::handle ids,
+              nb::handle infos) {
+  const Integers<std::int32_t> layers(layer_ids, "layer_ids");
+  const Bytes id_bytes = ReadableBytes(ids, "ids");
+  const Bytes info_bytes = ReadableBytes(infos, "infos");
+  if (layers.size() != 0 && layers.size() != static_cast<std::size_t>(num_layers)) {
+    Raise(WM_INVALID_ARGUMENT, "layer_ids: as many as layers, got " +
+                                   std::to_string(layers.size()) + " of " +
+                                   std::to_string(num_layers));
+  }
+  wm_shape shape = {};
+  shape.struct_size = sizeof(shape);
+  shape.num_layers = num_layers;
+  shape.top_k = top_k;
+  shape.num_experts = num_experts;
+  shape.page_tokens = page_tokens;
+  shape.layer_ids = layers.size() != 0 ? layers.data() : nullptr;
+  wm_rows_view view = {};
+  view.struct_size = sizeof(view);
+  view.first = first;
+  view.count = static_cast<std::int64_t>(info_bytes.size / sizeof(wm_row_info));
+  view.ids = id_bytes.data;
+  view.infos = reinterpret_cast<const wm_row_info*>(info_bytes.data);
+  const std::uint64_t row_bytes = std::uint64_t{1} * static_cast<std::uint32_t>(num_layers) *
+                                  static_cast<std::uint32_t>(top_k) * (num_experts <= 256 ? 1 : 2);
+  if (id_bytes.size != static_cast<std::uint64_t>(view.count) * row_bytes) {
+    Raise(WM_INVALID_ARGUMENT, "ids: " + std::to_string(row_bytes) + " bytes a row, got " +
+                                   std::to_string(id_bytes.size) + " for " +
+                                   std::to_string(view.count) + " rows");
+  }
+  wm_rows* rows = nullptr;
+  Message why;
+  wm_status status;
+  {
+    const GilReleased released(id_bytes.size >= kReleaseBytes);
+    status = Api().rows_create(&shape, &view, &rows, why.get());
+  }
+  Check(status, why);
+  new (self) Rows(rows);
+}
+
+wm_rows_view ViewOf(const Rows& rows) {
+  wm_rows_view view = {};
+  view.struct_size = sizeof(view);
+  const wm_status status = Api().rows_view(rows.rows, &view);
+  if (status != WM_OK) Raise(status, "rows_view");
+  return view;
+}
+
+wm_shape ShapeOf(const Rows& rows) {
+  wm_shape shape = {};
+  shape.struct_size = sizeof(shape);
+  const wm_status status = Api().rows_shape(rows.rows, &shape);
+  if (status != WM_OK) Raise(status, "rows_shape");
+  return shape;
+}
+
+// uint8 or uint16 [rows, L, K]; the array keeps the rows.
+nb::object Ids(nb::handle_t<Rows> self) {
+  const auto& rows = nb::cast<const Rows&>(self);
+  const wm_rows_view view = ViewOf(rows);
+  const wm_shape shape = ShapeOf(rows);
+  const auto count = static_cast<std::size_t>(view.count);
+  const auto layers = static_cast<std::size_t>(shape.num_layers);
+  const auto k = static_cast<std::size_t>(shape.top_k);
+  if (shape.id_bytes == 1) return Lend(view.ids, {count, layers, k}, self);
+  return Lend(reinterpret_cast<const std::uint16_t*>(view.ids), {count, layers, k}, self);
+}
+
+nb::object Infos(nb::handle_t<Rows> self) {
+  const wm_rows_view view = ViewOf(nb::cast<const Rows&>(self));
+  return Lend(reinterpret_cast<const std::uint8_t*>(view.infos),
+              {static_cast<std::size_t>(view.count), sizeof(wm_row_info)}, self);
+}
+
+void Write(const Rows& self, std::int32_t layout, std::int32_t id_type, std::int32_t fill,
+           nb::handle out) {
+  const wm_rows_view view = ViewOf(self);
+  const ReadArgs read(view.first, view.first + view.count, layout, id_type, fill, out, nb::none());
+  Message why;
+  wm_status status;
+  {
+    const GilReleased released(read.args.out_bytes >= kReleaseBytes);
+    status = Api().rows_write(self.rows, &read.args, why.get());
+  }
+  Check(status, why);
+}
+
+std::unique_ptr<Rows> Join(const Rows& a, const Rows& b) {
+  wm_rows* joined = nullptr;
+  Message why;
+  wm_status status;
+  {
+    const GilReleased released;
+    status = Api().rows_join(a.rows, b.rows, &joined, why.get());
+  }
+  Check(status, why);
+  return std::make_unique<Rows>(joined);
+}
+
+std::unique_ptr<Rows> JoinLayers(const nb::list& list) {
+  std::vector<const wm_rows*> stages;
+  for (nb::handle stage : list) stages.push_back(nb::cast<const Rows&>(stage).rows);
+  wm_rows* joined = nullptr;
+  Message why;
+  wm_status status;
+  {
+    const GilReleased released;
+    status = Api().rows_join_layers(stages.data(), stages.size(), &joined, why.get());
+  }
+  Check(status, why);
+  return std::make_unique<Rows>(joined);
+}
+
+// A Python collective, called on the thread that gathers.
+struct Collective {
+  nb::object all_gather;
+  std::int32_t ranks;
+  nb::object raised;  // what it raised
+};
+
+wm_status AllGather(void* context, const void* send, void* receive, std::size_t bytes) {
+  const nb::gil_scoped_acquire gil;
+  auto& self = *static_cast<Collective*>(context);
+  try {
+    const nb::object gathered = self.all_gather(nb::bytes(send, bytes));
+    auto* const out = static_cast<std::uint8_t*>(receive);
+    const auto ranks = static_cast<std::size_t>(self.ranks);
+    const auto copy = [&](nb::handle part, std::uint8_t* to, std::size_t wanted) {
+      const Bytes got = ReadableBytes(part, "all_gather");
+      if (got.size != wanted) {
+        Raise(WM_INVALID_ARGUMENT, "all_gather: must return " + std::to_string(wanted) +
+                                       " bytes, got " + std::to_string(got.size));
+      }
+      if (wanted != 0) std::memcpy(to, got.data, wanted);
+    };
+    if (PyList_Check(gathered.ptr()) || PyTuple_Check(gathered.ptr())) {
+      const nb::object parts = nb::steal(PySequence_Tuple(gathered.ptr()));
+      if (!parts.is_valid()) throw nb::python_error();
+      if (nb::len(parts) != ranks) {
+        Raise(WM_INVALID_ARGUMENT, "all_gather: must return the bytes of " +
+                                       std::to_string(ranks) + " ranks, got " +
+                                       std::to_string(nb::len(parts)));
+      }
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        copy(parts[rank], out + rank * bytes, bytes);
+      }
+    } else {
+      copy(gathered, out, ranks * bytes);
+    }
+    return WM_OK;
+  } catch (nb::python_error& error) {
+    self.raised = nb::borrow(error.value());
+    return WM_UNKNOWN;
+  } catch (...) {
+    return WM_UNKNOWN;
+  }
+}
+
+std::unique_ptr<Rows> GatherLayers(const Rows& stage, nb::object all_gather, std::int32_t rank,
+                                   std::int32_t ranks) {
+  Collective collective{std::move(all_gather), ranks, {}};
+  wm_collective c = {};
+  c.struct_size = sizeof(c);
+  c.rank = rank;
+  c.ranks = ranks;
+  c.all_gather = &AllGather;
+  c.context = &collective;
+  wm_rows* gathered = nullptr;
+  Message why;
+  wm_status status;
+  {
+    const GilReleased released;
+    status = Api().rows_gather_layers(stage.rows, &c, &gathered, why.get());
+  }
+  if (collective.raised.is_valid()) {
+    Api().rows_release(gathered);
+    PyErr_SetObject(collective.raised.type().ptr(), collective.raised.ptr());
+    throw nb::python_error();
+  }
+  Check(status, why);
+  return std::make_unique<Rows>(gathered);
+}
+
+}  // namespace
+
+void BindSnapshot(nb::module_& module) {
+  nb::class_<Snapshot>(module, "Snapshot")
+      .def("__init__", &Take, "store"_a, "blocks"_a, "first"_a, "last"_a)
+      .def_prop_ro("first", [](const Snapshot& self) { return self.first; },
+                   "The first row, counted from the sequence's first.")
+      .def_prop_ro("last", [](const Snapshot& self) { return self.last; }, "One past the last row.")
+      .def("__len__", [](const Snapshot& self) { return self.last - self.first; })
+      .def("ready", &Ready,
+           "Whether it can be read: every step begun before it has ended. Never waits.")
+      .def("wait", &Wait, "timeout"_a = nb::none(),
+           "Waits until it is ready, without the GIL. `timeout`: seconds, or None; "
+           "DeadlineExceededError after it.")
+      .def("release", &Release, "Gives the pages back now. Twice: nothing.")
+      .def_prop_ro("released", [](const Snapshot& self) { return self.snapshot == nullptr; },
+                   "Whether release() was called.")
+      .def_prop_ro("_row_shape",
+                   [](const Snapshot& self) {
+                     return nb::make_tuple(self.shape.num_layers, self.shape.top_k,
+                                           self.shape.num_experts);
+                   })
+      .def("_read", &Read, "begin"_a, "end"_a, "layout"_a, "id_type"_a, "fill"_a, "out"_a,
+           "infos"_a.none())
+      .def("_coverage", &SnapshotCoverage)
+      .def("_rows", &SnapshotRows);
+}
+
+void BindRows(nb::module_& module) {
+  nb::class_<Rows>(module, "Rows")
+      .def("__init__", &MakeRows, "num_layers"_a, "top_k"_a, "num_experts"_a, "page_tokens"_a,
+           "layer_ids"_a, "first"_a, "ids"_a, "infos"_a)
+      .def_prop_ro("first", [](const Rows& self) { return ViewOf(self).first; })
+      .def_prop_ro("shape", [](const Rows& self) { return ShapeTuple(ShapeOf(self)); })
+      .def_prop_ro("ids", &Ids)
+      .def_prop_ro("infos", &Infos)
+      .def("write", &Write, "layout"_a, "id_type"_a, "fill"_a, "out"_a)
+      .def("coverage",
+           [](const Rows& self) {
+             return RunList(
+                 Runs([&](auto... args) { return Api().rows_coverage(self.rows, args...); }));
+           })
+      .def("join", &Join, "other"_a)
+      .def_static("join_layers", &JoinLayers, "stages"_a)
+      .def("gather_layers", &GatherLayers, "all_gather"_a, "rank"_a, "ranks"_a);
+}
+
+}  // namespace waymark_python

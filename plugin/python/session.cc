@@ -1,0 +1,612 @@
+// Session: joins an engine's forwards to a store. View: where one forward writes.
+#include <cstring>
+
+#include "plugin/python/core.h"
+
+namespace waymark_python {
+namespace {
+
+using nb::literals::operator""_a;
+
+// A wm_session; views keep it.
+struct SessionHandle {
+  std::shared_ptr<StoreHandle> store;
+  wm_session* session = nullptr;
+  int transport = WM_TRANSPORT_HOST;
+  int device = 0;
+
+  SessionHandle() = default;
+  ~SessionHandle() {
+    if (session == nullptr) return;
+    const EngineCall call(*store, std::nothrow);
+    if (!call.held()) return;  // the interpreter goes down under another thread's call
+    const GilReleased released(Alive());
+    Api().session_release(session);
+  }
+  SessionHandle(const SessionHandle&) = delete;
+  SessionHandle& operator=(const SessionHandle&) = delete;
+};
+
+struct Session {
+  std::shared_ptr<SessionHandle> handle;  // null: closed
+  [[nodiscard]] SessionHandle& open() const {
+    if (handle == nullptr) Raise(WM_FAILED_PRECONDITION, "the session is closed");
+    handle->store->GiveBack();
+    return *handle;
+  }
+};
+
+struct View {
+  std::shared_ptr<SessionHandle> session;
+  wm_view view = {};
+};
+
+// `array` must lie where the session's transport can read it.
+void CheckMemory(const SessionHandle& session, const Array& array, const char* name) {
+  if (array.data == nullptr) return;
+  if (session.transport == WM_TRANSPORT_HOST && !array.on_host) {
+    Raise(WM_INVALID_ARGUMENT,
+          std::string(name) + ": host memory, since the transport is host; got device memory");
+  }
+  if (session.transport == WM_TRANSPORT_CUDA) {
+    if (!array.on_device) {
+      Raise(WM_INVALID_ARGUMENT,
+            std::string(name) + ": device memory, since the transport is cuda; got host memory");
+    }
+    if (!array.on_host && array.device >= 0 && array.device != session.device) {
+      Raise(WM_INVALID_ARGUMENT, std::string(name) + ": memory of device " +
+                                     std::to_string(session.device) + ", got device " +
+                                     std::to_string(array.device));
+    }
+  }
+}
+
+std::int32_t IdType(const Array& array, const char* name) {
+  switch (array.item_bytes * (array.kind == 'u' ? -1 : array.kind == 'i' ? 1 : 0)) {
+    case -1:
+      return WM_ID_UINT8;
+    case -2:
+      return WM_ID_UINT16;
+    case 2:
+      return WM_ID_INT16;
+    case 4:
+      return WM_ID_INT32;
+    case 8:
+      return WM_ID_INT64;
+    default:
+      break;
+  }
+  const std::string text = std::string(name) + " must be uint8, uint16, int16, int32 or int64, " +
+                           "got kind '" + array.kind + "' of " + std::to_string(array.item_bytes) +
+                           " bytes";
+  PyErr_SetString(PyExc_TypeError, text.c_str());
+  throw nb::python_error();
+}
+
+std::int32_t Count(std::int64_t size, const char* name) {
+  if (size > INT32_MAX) {
+    Raise(WM_OUT_OF_RANGE, std::string(name) + ": below 2^31, got " + std::to_string(size));
+  }
+  return static_cast<std::int32_t>(size);
+}
+
+void Make(Session* self, const Store& of, std::int32_t max_rows, std::int32_t num_buffers,
+          std::int32_t num_ids_sources, std::int32_t transport, std::int32_t device,
+          bool one_view) {
+  of.open();
+  auto handle = std::make_shared<SessionHandle>();
+  handle->store = of.handle;
+  handle->transport = transport;
+  handle->device = device;
+  wm_ext_log log = {};
+  log.head.struct_size = sizeof(log);
+  log.head.type = WM_EXT_LOG;
+  log.function = &StoreHandle::Log;
+  log.context = handle->store.get();
+  wm_session_options options = {};
+  options.struct_size = sizeof(options);
+  options.flags = one_view ? WM_SESSION_ONE_VIEW : 0;
+  options.ext = &log.head;
+  options.store = handle->store->store;
+  options.max_rows = max_rows;
+  options.num_buffers = num_buffers;
+  options.num_ids_sources = num_ids_sources;
+  options.transport = transport;
+  options.device_ordinal = device;
+  Message why;
+  wm_status status;
+  {
+    const GilReleased released;
+    status = Api().session_create(&options, &handle->session, why.get());
+  }
+  Check(status, why);
+  new (self) Session{std::move(handle)};
+}
+
+void BindLayer(const Session& self, std::int32_t layer, const char* module, std::int32_t source) {
+  SessionHandle& session = self.open();
+  wm_layer_binding binding = {};
+  binding.struct_size = sizeof(binding);
+  binding.layer = layer;
+  binding.module = module;
+  binding.source = source;
+  const EngineCall call(*session.store);
+  Message why;
+  Check(Api().session_bind_layer(session.session, &binding, why.get()), why);
+}
+
+void SetStream(const Session& self, nb::handle stream) {
+  SessionHandle& session = self.open();
+  nb::object number = nb::borrow(stream);
+  if (stream.is_none()) {
+    number = nb::int_(0);
+  } else if (nb::hasattr(stream, "cuda_stream")) {
+    number = stream.attr("cuda_stream");
+  } else if (nb::hasattr(stream, "__cuda_stream__")) {
+    number = nb::object(stream.attr("__cuda_stream__")())[1];
+  }
+  std::uintptr_t handle = 0;
+  if (!nb::try_cast(number, handle)) {
+    PyErr_SetString(PyExc_TypeError,
+                    "stream must be a cudaStream_t as an int, None, or an object with cuda_stream "
+                    "or __cuda_stream__()");
+    throw nb::python_error();
+  }
+  const EngineCall call(*session.store);
+  const wm_status status =
+      Api().session_set_stream(session.session, reinterpret_cast<void*>(handle));
+  if (status != WM_OK) Raise(status, "set_stream");
+}
+
+// True: the step has begun; False: it was dropped here and now.
+bool Begun(wm_status status, const wm_code& code) {
+  if (status == WM_RESOURCE_EXHAUSTED) return false;
+  Check(code, status);
+  return true;
+}
+
+bool BeginStep(const Session& self, std::uint64_t step, std::uint64_t version, nb::handle events,
+               nb::handle slots, std::int32_t written_rows, bool device_slots) {
+  SessionHandle& session = self.open();
+  const BatchArgs args(step, version, events, slots, device_slots);
+  const EngineCall call(*session.store);
+  wm_code code = {};
+  const wm_status status =
+      Api().session_begin_step(session.session, &args.batch, written_rows, &code);
+  return Begun(status, code);
+}
+
+bool BeginIdsStep(const Session& self, std::uint64_t step, std::uint64_t version,
+                  nb::handle events, nb::handle slots) {
+  SessionHandle& session = self.open();
+  const BatchArgs args(step, version, events, slots, false);
+  const EngineCall call(*session.store);
+  wm_code code = {};
+  const wm_status status = Api().session_begin_ids_step(session.session, &args.batch, &code);
+  return Begun(status, code);
+}
+
+std::unique_ptr<View> ViewOf(const Session& self, std::uint64_t step) {
+  SessionHandle& session = self.open();
+  auto view = std::make_unique<View>();
+  view->session = self.handle;
+  const EngineCall call(*session.store);
+  const wm_status status = Api().session_view(session.session, step, &view->view);
+  if (status != WM_OK) Raise(status, "view");
+  return view;
+}
+
+void HandOver(const Session& self, nb::handle view_or_step, std::int32_t layer,
+              nb::handle ids_array) {
+  SessionHandle& session = self.open();
+  const Array array = ArrayOf(ids_array, "ids");
+  if (array.dims != 2) {
+    Raise(WM_INVALID_ARGUMENT, "ids: [rows, columns], got " + std::to_string(array.dims) +
+                                   " dimensions");
+  }
+  CheckMemory(session, array, "ids");
+  wm_ids ids = {};
+  ids.struct_size = sizeof(ids);
+  ids.type = IdType(array, "ids");
+  ids.data = array.data;
+  ids.rows = Count(array.shape[0], "ids rows");
+  ids.columns = Count(array.shape[1], "ids columns");
+  ids.row_stride = array.strides[0];
+  ids.k_stride = array.strides[1];
+  const EngineCall call(*session.store);
+  wm_view view = {};
+  if (const View* given = nullptr; nb::try_cast(view_or_step, given, false) && given != nullptr) {
+    if (given->session.get() != &session) {
+      Raise(WM_INVALID_ARGUMENT, "view: of this session, got one of another");
+    }
+    view = given->view;
+  } else {
+    std::uint64_t step = 0;
+    if (!nb::try_cast(view_or_step, step, false)) {
+      PyErr_SetString(PyExc_TypeError, "view must be a View of this session, or the step");
+      throw nb::python_error();
+    }
+    const wm_status viewed = Api().session_view(session.session, step, &view);
+    if (viewed != WM_OK) Raise(viewed, "view");
+  }
+  wm_code code = {};
+  wm_status status;
+  {
+    const std::uint64_t bytes =
+        static_cast<std::uint64_t>(ids.rows) * static_cast<std::uint64_t>(view.top_k) * 2;
+    const GilReleased released(bytes >= kReleaseBytes);
+    status = Api().session_hand_over(session.session, &view, layer, &ids, &code);
+  }
+  Check(code, status);
+}
+
+void Submit(const Session& self, std::uint64_t step, std::int32_t written_rows) {
+  SessionHandle& session = self.open();
+  const EngineCall call(*session.store);
+  wm_code code = {};
+  const wm_status status = Api().session_submit(session.session, step, written_rows, &code);
+  Check(code, status);
+}
+
+void SubmitDeviceSlots(const Session& self, std::uint64_t step, nb::handle slots, nb::handle rows,
+                       std::int32_t written_rows) {
+  SessionHandle& session = self.open();
+  const Array array = ArrayOf(slots, "slots");
+  if (array.dims != 1 || array.kind != 'i' || array.item_bytes != 8 || !array.contiguous()) {
+    Raise(WM_INVALID_ARGUMENT, "slots: int64 [rows], contiguous");
+  }
+  CheckMemory(session, array, "slots");
+  std::int64_t count = array.shape[0];
+  if (!rows.is_none()) {
+    if (!nb::try_cast(rows, count) || count < 0 || count > array.shape[0]) {
+      Raise(WM_INVALID_ARGUMENT, "rows: 0 ... len(slots) = " + std::to_string(array.shape[0]) +
+                                     ", got " + nb::cast<std::string>(nb::repr(rows)));
+    }
+  }
+  const EngineCall call(*session.store);
+  wm_code code = {};
+  const wm_status status = Api().session_submit_device_slots(
+      session.session, step, static_cast<const std::int64_t*>(array.data), Count(count, "rows"),
+      written_rows, &code);
+  Check(code, status);
+}
+
+// wm_done's function; on the landing thread, without the GIL.
+void Done(void* context) {
+  auto* const ids = static_cast<LentIds*>(context);
+  ids->next = ids->done->load(std::memory_order_relaxed);
+  while (!ids->done->compare_exchange_weak(ids->next, ids, std::memory_order_release,
+                                           std::memory_order_relaxed)) {
+  }
+}
+
+void SubmitIds(const Session& self, std::uint64_t step, nb::handle ids_array, bool layers_first) {
+  SessionHandle& session = self.open();
+  auto lent = std::make_unique<LentIds>();
+  lent->done = &session.store->done;
+  lent->array = ArrayOf(ids_array, "ids");
+  const Array& array = lent->array;
+  if (array.dims != 3) {
+    Raise(WM_INVALID_ARGUMENT, std::string("ids: [rows, layers, columns] or, with layout=\"LTK\", "
+                                           "[layers, rows, columns]; got ") +
+                                   std::to_string(array.dims) + " dimensions");
+  }
+  if (!array.on_host) Raise(WM_INVALID_ARGUMENT, "ids: host memory, got device memory");
+  const int row_axis = layers_first ? 1 : 0;
+  const int layer_axis = layers_first ? 0 : 1;
+  wm_ids ids = {};
+  ids.struct_size = sizeof(ids);
+  ids.type = IdType(array, "ids");
+  ids.data = array.data;
+  ids.rows = Count(array.shape[row_axis], "ids rows");
+  ids.layers = Count(array.shape[layer_axis], "ids layers");
+  ids.columns = Count(array.shape[2], "ids columns");
+  ids.row_stride = array.strides[row_axis];
+  ids.layer_stride = array.strides[layer_axis];
+  ids.k_stride = array.strides[2];
+  wm_code code = {};
+  wm_status status;
+  {
+    const EngineCall call(*session.store);
+    status = Api().session_submit_ids(session.session, step, &ids, {&Done, lent.release()}, &code);
+  }
+  if (status != WM_OK) session.store->GiveBack();
+  Check(code, status);
+}
+
+template <wm_status (*wm_api_v1::*end)(wm_session*, std::uint64_t, wm_code*)>
+void End(const Session& self, std::uint64_t step) {
+  SessionHandle& session = self.open();
+  const EngineCall call(*session.store);
+  wm_code code = {};
+  const wm_status status = (Api().*end)(session.session, step, &code);
+  Check(code, status);
+}
+
+void Discard(const Session& self, std::int32_t written_rows) {
+  SessionHandle& session = self.open();
+  const EngineCall call(*session.store);
+  const wm_status status = Api().session_discard(session.session, written_rows);
+  if (status != WM_OK) {
+    Raise(status, "written_rows: 0 ... max_rows, got " + std::to_string(written_rows));
+  }
+}
+
+// A Python forward, called on the thread that tests.
+struct Forward {
+  nb::object function;
+  std::shared_ptr<SessionHandle> session;
+  nb::object raised;
+};
+
+wm_status RunForward(void* context, const wm_view* view, std::int32_t rows) {
+  const nb::gil_scoped_acquire gil;
+  auto& self = *static_cast<Forward*>(context);
+  try {
+    self.function(nb::cast(View{self.session, *view}), rows);
+    return WM_OK;
+  } catch (nb::python_error& error) {
+    self.raised = nb::borrow(error.value());
+  } catch (...) {
+  }
+  return WM_UNKNOWN;
+}
+
+// ([(layer, layer_id, fault, rows, first_row)], text).
+nb::tuple SelfTest(const Session& self, std::int32_t rows, nb::object function) {
+  SessionHandle& session = self.open();
+  Forward forward{std::move(function), self.handle, {}};
+  const auto max_findings = static_cast<std::size_t>(session.store->shape.num_layers) * 4;
+  std::vector<wm_layer_finding> findings(max_findings);
+  std::size_t count = 0;
+  std::string text(256 + 160 * max_findings, '\0');
+  wm_message message = {text.data(), text.size(), 0};
+  wm_status status;
+  {
+    const EngineCall call(*session.store);
+    const GilReleased released;
+    status = Api().session_self_test(session.session, rows, {&RunForward, &forward},
+                                     findings.data(), findings.size(), &count, &message);
+  }
+  if (forward.raised.is_valid()) {
+    PyErr_SetObject(forward.raised.type().ptr(), forward.raised.ptr());
+    throw nb::python_error();
+  }
+  if (status != WM_OK) Raise(status, text.c_str());
+  nb::list out;
+  for (std::size_t i = 0; i < count && i < findings.size(); ++i) {
+    const wm_layer_finding& finding = findings[i];
+    out.append(nb::make_tuple(finding.layer, finding.layer_id, finding.fault, finding.rows,
+                              finding.first_row));
+  }
+  return nb::make_tuple(out, text.c_str());
+}
+
+void CheckStatus(const Session& self) {
+  SessionHandle& session = self.open();
+  Message why;
+  Check(Api().session_status(session.session, why.get()), why);
+}
+
+nb::dict Stats(const Session& self) {
+  wm_session_stats stats = {};
+  stats.struct_size = sizeof(stats);
+  const wm_status status = Api().session_stats(self.open().session, &stats);
+  if (status != WM_OK) Raise(status, "stats");
+  nb::dict out;
+  out["steps_begun"] = stats.steps_begun;
+  out["steps_submitted"] = stats.steps_submitted;
+  out["steps_dropped"] = stats.steps_dropped;
+  out["steps_cancelled"] = stats.steps_cancelled;
+  out["ring_overflows"] = stats.ring_overflows;
+  out["discards"] = stats.discards;
+  out["rows_handed_over"] = stats.rows_handed_over;
+  return out;
+}
+
+// (layer_id, module, source, rows_silent, rows_invalid).
+nb::tuple LayerStats(const Session& self, std::int32_t layer) {
+  wm_layer_stats stats = {};
+  stats.struct_size = sizeof(stats);
+  SessionHandle& session = self.open();
+  const wm_status status = Api().session_layer_stats(session.session, layer, &stats);
+  if (status != WM_OK) {
+    Raise(status, "layer: in [0, " + std::to_string(session.store->shape.num_layers) + "), got " +
+                      std::to_string(layer));
+  }
+  return nb::make_tuple(stats.layer_id, stats.module, stats.source, stats.rows_silent,
+                        stats.rows_invalid);
+}
+
+nb::list SilentBatchSizes(const Session& self, std::int32_t layer) {
+  SessionHandle& session = self.open();
+  std::vector<std::int32_t> sizes(256);
+  std::size_t count = 0;
+  for (;;) {
+    const wm_status status = Api().session_silent_batch_sizes(session.session, layer, sizes.data(),
+                                                              sizes.size(), &count);
+    if (status != WM_OK) {
+      Raise(status, "layer: in [0, " + std::to_string(session.store->shape.num_layers) +
+                        "), got " + std::to_string(layer));
+    }
+    if (count <= sizes.size()) break;
+    sizes.resize(count);
+  }
+  nb::list out;
+  for (std::size_t i = 0; i < count; ++i) out.append(sizes[i]);
+  return out;
+}
+
+// ---- View ----
+
+template <typename... Kind>
+nb::object Wrap(nb::handle_t<View> self, bool one_layer, std::int32_t layer) {
+  const auto& view = nb::cast<const View&>(self);
+  const wm_view& v = view.view;
+  if (one_layer && (layer < 0 || layer >= v.num_layers)) {
+    Raise(WM_OUT_OF_RANGE, "layer: in [0, " + std::to_string(v.num_layers) + "), got " +
+                               std::to_string(layer));
+  }
+  const std::size_t shape[3] = {static_cast<std::size_t>(v.num_layers),
+                                static_cast<std::size_t>(v.max_rows),
+                                static_cast<std::size_t>(v.top_k)};
+  const std::int64_t strides[3] = {v.layer_stride, v.top_k, 1};
+  const bool host = view.session->transport == WM_TRANSPORT_HOST;
+  const int skip = one_layer ? 1 : 0;
+  std::int16_t* const data = v.data + (one_layer ? layer * v.layer_stride : 0);
+  // The array keeps the view, and that the session.
+  return nb::cast(
+      nb::ndarray<std::int16_t, Kind...>(
+          data, static_cast<std::size_t>(3 - skip), shape + skip, self, strides + skip,
+          nb::dtype<std::int16_t>(), host ? nb::device::cpu::value : nb::device::cuda::value,
+          host ? 0 : view.session->device),
+      nb::rv_policy::reference);
+}
+
+nb::object ArrayOfView(nb::handle_t<View> self) {
+  if (nb::cast<const View&>(self).session->transport != WM_TRANSPORT_HOST) {
+    Raise(WM_FAILED_PRECONDITION,
+          "array: the view lies in device memory; use __dlpack__ or __cuda_array_interface__");
+  }
+  return Wrap<nb::numpy>(self, false, 0);
+}
+
+nb::object LayerOfView(nb::handle_t<View> self, std::int32_t layer) {
+  if (nb::cast<const View&>(self).session->transport == WM_TRANSPORT_HOST) {
+    return Wrap<nb::numpy>(self, true, layer);
+  }
+  return Wrap<>(self, true, layer);
+}
+
+nb::object DLPack(nb::handle_t<View> self, nb::kwargs kwargs) {
+  // Views are written in stream order: there is nothing to synchronise with.
+  if (kwargs.contains("stream")) kwargs.attr("pop")("stream");
+  return Wrap<>(self, false, 0).attr("__dlpack__")(**kwargs);
+}
+
+nb::dict CudaArrayInterface(const View& self) {
+  if (self.session->transport != WM_TRANSPORT_CUDA) {
+    PyErr_SetString(PyExc_AttributeError, "__cuda_array_interface__: the view is in host memory");
+    throw nb::python_error();
+  }
+  const wm_view& v = self.view;
+  nb::dict out;
+  out["shape"] = nb::make_tuple(v.num_layers, v.max_rows, v.top_k);
+  out["strides"] = nb::make_tuple(v.layer_stride * 2, std::int64_t{v.top_k} * 2, 2);
+  out["typestr"] = "<i2";
+  out["data"] = nb::make_tuple(reinterpret_cast<std::uintptr_t>(v.data), false);
+  out["version"] = 3;
+  return out;
+}
+
+}  // namespace
+
+void BindSession(nb::module_& module) {
+  nb::class_<View>(
+      module, "View",
+      "Where one forward writes: int16 [L, max_rows, K], every id -1 before.\n\n"
+      "Valid until its step is submitted, dropped or cancelled; what is written later is lost, or "
+      "lands in another step. Keeps its session. Kernels may write disjoint parts from any thread.")
+      .def_prop_ro("array", &ArrayOfView,
+                   "numpy int16 [L, max_rows, K], writable, no copy. Host transport only "
+                   "(FailedPreconditionError otherwise).")
+      .def("layer", &LayerOfView, "layer"_a,
+           "int16 [max_rows, K] of a layer, contiguous: numpy, or a DLPack object of the device.")
+      .def_prop_ro("step", [](const View& self) { return self.view.step; },
+                   "Whose it is; 0: of no step, what is written there never lands.")
+      .def_prop_ro("shape",
+                   [](const View& self) {
+                     return nb::make_tuple(self.view.num_layers, self.view.max_rows,
+                                           self.view.top_k);
+                   },
+                   "(L, max_rows, K).")
+      .def_prop_ro("layer_stride", [](const View& self) { return self.view.layer_stride; },
+                   "Ids from a layer to the next.")
+      .def("data_ptr",
+           [](const View& self) { return reinterpret_cast<std::uintptr_t>(self.view.data); },
+           "The address of layer 0.")
+      .def("__dlpack__", &DLPack, "kwargs"_a,
+           "No copy; `stream` is not looked at, since views are written in stream order.")
+      .def("__dlpack_device__",
+           [](const View& self) {
+             const bool host = self.session->transport == WM_TRANSPORT_HOST;
+             return nb::make_tuple(host ? 1 : 2, host ? 0 : self.session->device);
+           })
+      .def_prop_ro("__cuda_array_interface__", &CudaArrayInterface)
+      .def("__array__",
+           [](nb::handle_t<View> self, nb::args args, nb::kwargs kwargs) {
+             return nb::module_::import_("numpy").attr("array")(
+                 ArrayOfView(self), *args, nb::arg("copy") = nb::none(), **kwargs);
+           });
+
+  nb::class_<Session>(module, "CaptureSession")
+      .def("__init__", &Make, "store"_a, "max_rows"_a, "num_buffers"_a, "num_ids_sources"_a,
+           "transport"_a, "device"_a, "one_view"_a)
+      .def("_bind_layer", &BindLayer, "layer"_a, "module"_a, "source"_a)
+      .def("set_stream", &SetStream, "stream"_a,
+           "The stream on which forwards are issued from here on: an int (cudaStream_t), an object "
+           "with cuda_stream or __cuda_stream__(), or None (the default stream). Engine's thread.")
+      .def("begin_step", &BeginStep, "step"_a, "version"_a, "events"_a = nb::none(),
+           "slots"_a = nb::tuple(), "written_rows"_a = 0, "device_slots"_a = false,
+           "Begins a step, and gives its forward a buffer. Engine's thread; keeps the GIL.\n\n"
+           "step: above every step before. version: of the weights. events: Events, or a numpy "
+           "array of EVENT_DTYPE. slots: int64 [rows] (numpy without a copy), of each row of the "
+           "forward: block * block_tokens + offset, -1 (padding), or NOT_ASKED(slot). "
+           "written_rows: rows that the forward writes, graph padding included; 0: as many as "
+           "slots. device_slots: slots are all that the step may write, in any order.\n\n"
+           "False: the step was dropped here and now (capacity) and needs no end; its forward runs "
+           "as ever. InvalidArgumentError: nothing was done.")
+      .def("begin_ids_step", &BeginIdsStep, "step"_a, "version"_a, "events"_a = nb::none(),
+           "slots"_a = nb::tuple(),
+           "As begin_step, for ids of all layers in one array (submit_ids): takes no buffer.")
+      .def("view", &ViewOf, "step"_a,
+           "Where the forward of `step` writes; the scratch view for a step without a buffer. "
+           "Engine's thread.")
+      .def("scratch_view", [](const Session& self) { return ViewOf(self, 0); },
+           "Where forwards write that are no step. Nothing in it lands. Engine's thread.")
+      .def("hand_over", &HandOver, "view"_a, "layer"_a, "ids"_a,
+           "Copies the first K columns of `ids` into rows [0, len(ids)) of a layer.\n\n"
+           "view: a View of this session, or the step. ids: int16, int32 or int64 [rows, >= K], "
+           "any strides, in the transport's memory; on a device in stream order, without "
+           "synchronisation, and safe inside a graph capture. Engine's thread.")
+      .def("submit", &Submit, "step"_a, "written_rows"_a = 0,
+           "The forward of `step` has written its view or, on a device, has been issued. "
+           "NotFoundError: the step has no buffer here. Engine's thread; keeps the GIL.")
+      .def("submit_device_slots", &SubmitDeviceSlots, "step"_a, "slots"_a, "rows"_a = nb::none(),
+           "written_rows"_a = 0,
+           "Ends a step with device_slots: row i lies at slots[i]. slots: int64 [>= rows], "
+           "contiguous, in the transport's memory, read in stream order. Engine's thread.")
+      .def("_submit_ids", &SubmitIds, "step"_a, "ids"_a, "layers_first"_a)
+      .def("drop", &End<&wm_api_v1::session_drop>, "step"_a,
+           "The ids of `step` will not come: its rows are missing (capacity). Engine's thread.")
+      .def("cancel", &End<&wm_api_v1::session_cancel>, "step"_a,
+           "The forward of `step` did not run: its claims are revoked. Engine's thread.")
+      .def("discard", &Discard, "written_rows"_a,
+           "A forward that was no step has written rows [0, written_rows) of the scratch view. "
+           "Engine's thread.")
+      .def("_self_test", &SelfTest, "rows"_a, "forward"_a)
+      .def("check", &CheckStatus,
+           "Raises why the transport has failed for good; every step is then dropped at its begin. "
+           "Any thread.")
+      .def("report",
+           [](const Session& self) {
+             SessionHandle& session = self.open();
+             return Text([&](wm_message* text) {
+               return Api().session_report(session.session, text);
+             });
+           },
+           "The counters, and a line for each layer with a silent or invalid row. Any thread.")
+      .def("silent_batch_sizes", &SilentBatchSizes, "layer"_a,
+           "Rows, padding included, of the forwards in which `layer` was silent; ascending. Any "
+           "thread.")
+      .def("close",
+           [](Session& self) { const std::shared_ptr<SessionHandle> last = std::move(self.handle); },
+           "Drops the steps that have a buffer here and have not ended; submitted ones land. Views "
+           "that are left keep the session. Engine's thread.")
+      .def_prop_ro("closed", [](const Session& self) { return self.handle == nullptr; },
+                   "Whether close() was called.")
+      .def("_stats", &Stats)
+      .def("_layer_stats", &LayerStats, "layer"_a);
+}
+
+}  // namespace waymark_python

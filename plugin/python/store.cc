@@ -1,0 +1,376 @@
+// Store: the rows of every KV block of an engine, and its flight recorder.
+#include <algorithm>
+#include <chrono>
+
+#include "plugin/python/core.h"
+
+namespace waymark_python {
+namespace {
+
+using nb::literals::operator""_a;
+
+std::uint64_t ThisThread() { return PyThread_get_thread_ident(); }
+
+template <typename T>
+T Positive(nb::handle value, const char* name) {
+  std::int64_t number = 0;
+  if (!nb::try_cast(value, number) || number < 0 || number > UINT32_MAX) {
+    Raise(WM_INVALID_ARGUMENT, std::string(name) + ": an integer in [0, 2^32), got " +
+                                   nb::cast<std::string>(nb::repr(value)));
+  }
+  return static_cast<T>(number);
+}
+
+void Make(Store* self, std::int32_t num_layers, std::int32_t top_k, std::int32_t num_experts,
+          std::int32_t num_blocks, std::int32_t page_tokens, std::int32_t block_tokens,
+          nb::handle layer_ids, nb::handle null_blocks, nb::handle num_pages,
+          nb::handle max_steps_in_flight, nb::handle max_step_rows, bool device_slots,
+          bool landing_caller, bool audit, double audit_threshold, bool count_experts,
+          std::uint64_t key_seed, bool record, std::uint64_t ring_bytes, bool record_ids) {
+  const Integers<std::int32_t> layers(layer_ids, "layer_ids");
+  const Integers<std::int32_t> nulls(null_blocks, "null_blocks");
+  auto handle = std::make_shared<StoreHandle>();
+
+  wm_ext_log log = {};
+  log.head.struct_size = sizeof(log);
+  log.head.type = WM_EXT_LOG;
+  log.function = &StoreHandle::Log;
+  log.context = handle.get();
+
+  wm_store_options options = {};
+  options.struct_size = sizeof(options);
+  options.flags = (device_slots ? WM_STORE_DEVICE_SLOTS : 0) | (audit ? 0 : WM_STORE_NO_AUDIT) |
+                  (count_experts ? WM_STORE_COUNT_EXPERTS : 0);
+  options.ext = &log.head;
+  options.num_layers = num_layers;
+  options.top_k = top_k;
+  options.num_experts = num_experts;
+  options.num_blocks = num_blocks;
+  options.page_tokens = page_tokens;
+  options.block_tokens = block_tokens;
+  options.layer_ids = layers.data();
+  options.num_layer_ids = layers.size();
+  options.null_blocks = nulls.data();
+  options.num_null_blocks = nulls.size();
+  options.num_pages = Positive<std::uint32_t>(num_pages, "num_pages");
+  options.max_steps_in_flight = Positive<std::uint32_t>(max_steps_in_flight, "max_steps_in_flight");
+  options.max_step_rows = Positive<std::uint32_t>(max_step_rows, "max_step_rows");
+  options.landing = landing_caller ? WM_LANDING_CALLER : WM_LANDING_THREAD;
+  options.audit_threshold = audit_threshold;
+  options.key_seed = key_seed;
+
+  Message why;
+  wm_status status = WM_OK;
+  {
+    const GilReleased released;
+    if (record) {
+      wm_recorder_options recorder = {};
+      recorder.struct_size = sizeof(recorder);
+      recorder.flags = record_ids ? WM_RECORDER_IDS : 0;
+      recorder.ring_bytes = ring_bytes;
+      status = Api().recorder_create(&options, &recorder, &handle->recorder, why.get());
+      options.recorder = handle->recorder;
+    }
+    if (status == WM_OK) status = Api().store_create(&options, &handle->store, why.get());
+  }
+  Check(status, why);
+  handle->shape.struct_size = sizeof(handle->shape);
+  const wm_status shaped = Api().store_shape(handle->store, &handle->shape);
+  if (shaped != WM_OK) Raise(shaped, "store_shape");
+  new (self) Store{std::move(handle)};
+}
+
+std::int64_t CoveredPrefix(const Store& self, nb::handle block_ids, std::int64_t rows) {
+  StoreHandle& store = self.open();
+  const Integers<std::int32_t> blocks(block_ids, "blocks");
+  const EngineCall call(store);
+  std::int64_t covered = 0;
+  const wm_status status =
+      Api().store_covered_prefix(store.store, blocks.data(), blocks.size(), rows, &covered);
+  if (status != WM_OK) {
+    Raise(status, "rows: 0 ... blocks * block_tokens, of blocks in [0, num_blocks); got rows " +
+                      std::to_string(rows) + " of " + std::to_string(blocks.size()) + " blocks");
+  }
+  return covered;
+}
+
+void WaitIdle(const Store& self, nb::handle timeout) {
+  StoreHandle& store = self.open();
+  const std::int64_t ns = Nanoseconds(timeout);
+  Message why;
+  wm_status status;
+  {
+    const EngineCall call(store);
+    status = WaitInSlices(ns, [&](std::int64_t slice) {
+      return Api().store_wait_idle(store.store, slice, why.get());
+    });
+  }
+  store.GiveBack();
+  Check(status, why);
+}
+
+bool LandOne(const Store& self) {
+  StoreHandle& store = self.open();
+  const EngineCall call(store);
+  wm_status status;
+  {
+    const GilReleased released;
+    status = Api().store_land_one(store.store);
+  }
+  if (status == WM_NOT_FOUND) return false;
+  if (status != WM_OK) Raise(status, "land_one: of a store made with landing=\"caller\"");
+  return true;
+}
+
+void Land(const Store& self, std::uint64_t step) {
+  StoreHandle& store = self.open();
+  const EngineCall call(store);
+  wm_status status;
+  {
+    const GilReleased released;
+    status = Api().store_land(store.store, step);
+  }
+  if (status == WM_NOT_FOUND) {
+    Raise(status, "step: submitted and not landed, got " + std::to_string(step));
+  }
+  if (status != WM_OK) Raise(status, "land: of a store made with landing=\"caller\"");
+}
+
+std::uint64_t LastStep(const Store& self) {
+  StoreHandle& store = self.open();
+  const EngineCall call(store);
+  std::uint64_t step = 0;
+  const wm_status status = Api().store_last_step(store.store, &step);
+  if (status != WM_OK) Raise(status, "last_step");
+  return step;
+}
+
+nb::dict Stats(const Store& self) {
+  wm_store_stats stats = {};
+  stats.struct_size = sizeof(stats);
+  const wm_status status = Api().store_stats(self.open().store, &stats);
+  if (status != WM_OK) Raise(status, "stats");
+  nb::dict out;
+#define WAYMARK_STAT(name) out[#name] = stats.name;
+  WAYMARK_STAT(steps_begun)
+  WAYMARK_STAT(steps_landed)
+  WAYMARK_STAT(steps_dropped)
+  WAYMARK_STAT(steps_cancelled)
+  WAYMARK_STAT(steps_refused_ring)
+  WAYMARK_STAT(rebases)
+  WAYMARK_STAT(rows_claimed)
+  WAYMARK_STAT(rows_landed)
+  WAYMARK_STAT(rows_ignored)
+  WAYMARK_STAT(rows_not_asked)
+  WAYMARK_STAT(rows_padding)
+  WAYMARK_STAT(rows_outside)
+  WAYMARK_STAT(rows_without_claim)
+  WAYMARK_STAT(events)
+  WAYMARK_STAT(events_on_null_blocks)
+  WAYMARK_STAT(releases_below_zero)
+  WAYMARK_STAT(hits_by_key)
+  WAYMARK_STAT(second_seals)
+  WAYMARK_STAT(pages)
+  WAYMARK_STAT(pages_in_use)
+  WAYMARK_STAT(pages_in_use_peak)
+  WAYMARK_STAT(evictions)
+  WAYMARK_STAT(own_pages)
+  WAYMARK_STAT(no_page)
+  WAYMARK_STAT(bytes)
+  WAYMARK_STAT(bytes_touched_peak)
+  WAYMARK_STAT(audited_rows)
+  WAYMARK_STAT(audit_disagreements)
+  WAYMARK_STAT(audit_voided_pages)
+  WAYMARK_STAT(audit_voided_rows)
+  WAYMARK_STAT(audit_agreement_sum)
+  WAYMARK_STAT(snapshots_taken)
+  WAYMARK_STAT(snapshots_live)
+  WAYMARK_STAT(landing_lag_count)
+  WAYMARK_STAT(landing_lag_p50_ns)
+  WAYMARK_STAT(landing_lag_p99_ns)
+#undef WAYMARK_STAT
+  nb::list missing;
+  for (int reason = 0; reason < WM_NUM_REASONS; ++reason) missing.append(stats.rows_missing[reason]);
+  out["rows_missing"] = nb::tuple(missing);
+  return out;
+}
+
+// The counts of the index-th version, into `counts`; its version, or None beyond the last.
+nb::object ExpertCounts(const Store& self, std::size_t index, nb::handle counts) {
+  const Bytes out = WritableBytes(counts, "counts");
+  std::uint64_t version = 0;
+  const wm_status status = Api().store_expert_counts(
+      self.open().store, index, &version, reinterpret_cast<std::uint64_t*>(out.data), out.size / 8);
+  if (status == WM_NOT_FOUND) return nb::none();
+  if (status != WM_OK) Raise(status, "expert_counts");
+  return nb::int_(version);
+}
+
+// (block, step, kept_step, sealed_step, rows, voided, agreement, text) of the next one, or None.
+nb::object NextFinding(const Store& self) {
+  wm_finding finding = {};
+  finding.struct_size = sizeof(finding);
+  Message text;
+  const wm_status status = Api().store_next_finding(self.open().store, &finding, text.get());
+  if (status == WM_NOT_FOUND) return nb::none();
+  Check(status, text);
+  return nb::make_tuple(finding.block, finding.step, finding.kept_step, finding.sealed_step,
+                        finding.rows, finding.voided != 0, finding.agreement, text.text());
+}
+
+// [(level, text)], oldest first, and how many older ones were lost.
+nb::tuple TakeLog(const Store& self) {
+  StoreHandle& store = self.open();
+  std::deque<std::pair<std::int32_t, std::string>> lines;
+  std::uint64_t lost = 0;
+  {
+    const std::lock_guard lock(store.log_mutex);
+    lines.swap(store.log);
+    std::swap(lost, store.log_lost);
+  }
+  nb::list out;
+  for (const auto& [level, text] : lines) {
+    // What is cut in the middle of a character still is a line.
+    const nb::object line = nb::steal(
+        PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+    out.append(nb::make_tuple(level, line));
+  }
+  return nb::make_tuple(out, lost);
+}
+
+void Close(Store& self) {
+  if (self.handle == nullptr) return;
+  self.open();
+  const std::shared_ptr<StoreHandle> last = std::move(self.handle);
+}
+
+void DumpFlight(const Store& self, const char* path) {
+  StoreHandle& store = self.open();
+  Message why;
+  wm_status status;
+  {
+    const GilReleased released;
+    status = Api().recorder_dump(store.recorder, path, why.get());
+  }
+  Check(status, why);
+}
+
+void CheckRecorder(const Store& self) {
+  Message why;
+  Check(Api().recorder_status(self.open().recorder, why.get()), why);
+}
+
+}  // namespace
+
+StoreHandle::~StoreHandle() {
+  {
+    const GilReleased released(Alive());
+    Api().store_release(store);
+    Api().recorder_release(recorder);
+  }
+  GiveBack();
+}
+
+void StoreHandle::GiveBackAll() {
+  LentIds* ids = done.exchange(nullptr, std::memory_order_acquire);
+  while (ids != nullptr) {
+    LentIds* const next = ids->next;
+    delete ids;
+    ids = next;
+  }
+}
+
+void StoreHandle::Log(void* context, std::int32_t level, const char* text, std::size_t size) {
+  auto& self = *static_cast<StoreHandle*>(context);
+  try {
+    const std::lock_guard lock(self.log_mutex);
+    if (self.log.size() == kLogLines) {
+      self.log.pop_front();
+      ++self.log_lost;
+    }
+    self.log.emplace_back(level, std::string(text, size));
+  } catch (...) {  // no memory for a line: the library goes on without it
+  }
+}
+
+StoreHandle& Store::open() const {
+  if (handle == nullptr) Raise(WM_FAILED_PRECONDITION, "the store is closed");
+  handle->GiveBack();
+  return *handle;
+}
+
+bool EngineCall::Take() {
+  const std::uint64_t self = ThisThread();
+  if (store_.engine.load(std::memory_order_relaxed) == self) return true;
+  std::uint64_t nobody = 0;
+  outer_ = store_.engine.compare_exchange_strong(nobody, self, std::memory_order_acquire);
+  return outer_;
+}
+
+EngineCall::EngineCall(StoreHandle& store) : store_(store) {
+  if (!Take()) {
+    Raise(WM_FAILED_PRECONDITION,
+          "one thread at a time calls what belongs to the engine's thread, and another one is in "
+          "such a call of this store");
+  }
+}
+
+EngineCall::EngineCall(StoreHandle& store, std::nothrow_t) : store_(store) {
+  while (!(held_ = Take())) {
+    if (!Alive()) return;
+    const GilReleased released;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+nb::tuple ShapeTuple(const wm_shape& shape) {
+  nb::list layer_ids;
+  for (int layer = 0; layer < shape.num_layers; ++layer) layer_ids.append(shape.layer_ids[layer]);
+  return nb::make_tuple(shape.num_layers, shape.top_k, shape.num_experts, shape.page_tokens,
+                        shape.block_tokens, shape.num_blocks, nb::tuple(layer_ids));
+}
+
+void BindStore(nb::module_& module) {
+  nb::class_<Store>(module, "Store")
+      .def("__init__", &Make, "num_layers"_a, "top_k"_a, "num_experts"_a, "num_blocks"_a,
+           "page_tokens"_a, "block_tokens"_a, "layer_ids"_a, "null_blocks"_a, "num_pages"_a,
+           "max_steps_in_flight"_a, "max_step_rows"_a, "device_slots"_a, "landing_caller"_a,
+           "audit"_a, "audit_threshold"_a, "count_experts"_a, "key_seed"_a, "record"_a,
+           "ring_bytes"_a, "record_ids"_a)
+      .def("covered_prefix", &CoveredPrefix, "blocks"_a, "rows"_a,
+           "Leading rows of [0, rows) of the sequence in `blocks` that are valid or pending: what "
+           "a scheduler may take as a prefix hit with routing. Engine's thread.")
+      .def("wait_idle", &WaitIdle, "timeout"_a = nb::none(),
+           "Waits until every step begun so far has ended, without the GIL. `timeout`: seconds, or "
+           "None; DeadlineExceededError after it. Engine's thread.")
+      .def("land_one", &LandOne,
+           "landing=\"caller\" only: lands the step that was submitted first. False: there is "
+           "none. Engine's thread.")
+      .def("land", &Land, "step"_a,
+           "landing=\"caller\" only: lands exactly `step`. NotFoundError when it is not submitted, "
+           "or has landed. Engine's thread.")
+      .def_prop_ro("last_step", &LastStep, "The last step begun; 0: none. Engine's thread.")
+      .def_prop_ro("closed", [](const Store& self) { return self.handle == nullptr; },
+                   "Whether close() was called.")
+      .def("close", &Close,
+           "Lets the store go now. What was submitted lands first; snapshots stay readable, and a "
+           "session keeps its store. Engine's thread; no other thread is in a call of it.")
+      .def("report",
+           [](const Store& self) {
+             StoreHandle& store = self.open();
+             return Text([&](wm_message* text) {
+               return Api().store_report(store.store, text);
+             });
+           },
+           "The counters that a person asks for first, a line each. Any thread.")
+      .def_prop_ro("_shape", [](const Store& self) { return ShapeTuple(self.open().shape); })
+      .def("_stats", &Stats)
+      .def("_expert_counts", &ExpertCounts, "index"_a, "counts"_a)
+      .def("_next_finding", &NextFinding)
+      .def("_take_log", &TakeLog)
+      .def_prop_ro("_recording", [](const Store& self) { return self.open().recorder != nullptr; })
+      .def("_dump", &DumpFlight, "path"_a)
+      .def("_check_recorder", &CheckRecorder);
+}
+
+}  // namespace waymark_python

@@ -1,0 +1,130 @@
+"""Exceptions: one class a status of the library, below WaymarkError."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class WaymarkError(Exception):
+    """What the library refused, or could not do. The text names argument, rule and value.
+
+    Answers of the step path (begin_step, submit, hand_over, ...) carry more: ``rule`` (the number
+    of ``wm_rule`` in waymark.h, 0: none), ``index`` (which event or row), ``value`` (the offending
+    one) and ``limit`` (what it was held against).
+    """
+
+    status: ClassVar[int] = 2
+
+    def __init__(
+        self, text: str = "", rule: int = 0, index: int = 0, value: int = 0, limit: int = 0
+    ) -> None:
+        super().__init__(text)
+        self.rule = rule
+        self.index = index
+        self.value = value
+        self.limit = limit
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.rule, self.index, self.value, self.limit)
+
+
+class CancelledError(WaymarkError):
+    """The call was cancelled."""
+
+    status = 1
+
+
+class UnknownError(WaymarkError):
+    """Something else went wrong, such as a file that cannot be written."""
+
+    status = 2
+
+
+class InvalidArgumentError(WaymarkError, ValueError):
+    """An argument breaks a rule, whatever the state of things."""
+
+    status = 3
+
+
+class DeadlineExceededError(WaymarkError, TimeoutError):
+    """A wait took longer than its timeout."""
+
+    status = 4
+
+
+class NotFoundError(WaymarkError, LookupError):
+    """There is no such step, version or finding."""
+
+    status = 5
+
+
+class AlreadyExistsError(WaymarkError):
+    """It was there already, such as a layer that is bound."""
+
+    status = 6
+
+
+class PermissionDeniedError(WaymarkError, PermissionError):
+    """The system does not permit it."""
+
+    status = 7
+
+
+class ResourceExhaustedError(WaymarkError):
+    """Memory, or another fixed resource, is used up."""
+
+    status = 8
+
+
+class FailedPreconditionError(WaymarkError, RuntimeError):
+    """Not in this state, such as reading a snapshot that is not ready."""
+
+    status = 9
+
+
+class AbortedError(WaymarkError):
+    """Another rank could not take part."""
+
+    status = 10
+
+
+class OutOfRangeError(WaymarkError, IndexError):
+    """A row, a block or a number is outside its range."""
+
+    status = 11
+
+
+class UnimplementedError(WaymarkError, NotImplementedError):
+    """This build of the library does not have it."""
+
+    status = 12
+
+
+class InternalError(WaymarkError, RuntimeError):
+    """A defect of the library, or memory that could not be had inside a call."""
+
+    status = 13
+
+
+class UnavailableError(WaymarkError, RuntimeError):
+    """Not now, such as a device that is not there."""
+
+    status = 14
+
+
+class DataLossError(WaymarkError, RuntimeError):
+    """What was kept is not whole any more."""
+
+    status = 15
+
+
+_CLASSES: dict[int, type[WaymarkError]] = {
+    c.status: c for c in WaymarkError.__subclasses__()
+}
+
+
+def error_of(
+    status: int, text: str, rule: int = 0, index: int = 0, value: int = 0, limit: int = 0
+) -> WaymarkError:
+    """The exception of a status. Called by the extension."""
+    return _CLASSES.get(status, WaymarkError)(text, rule, index, value, limit)

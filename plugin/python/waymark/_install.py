@@ -1,0 +1,55 @@
+"""What the package brings along: the library, its header, the command line tool."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+
+from . import _core
+from ._errors import NotFoundError
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def _there(path: str, what: str) -> str:
+    if not os.path.exists(path):
+        raise NotFoundError(f"{what}: not part of this installation of waymark ({path})")
+    return path
+
+
+def build_info() -> dict[str, str]:
+    """How the library was built: version, abi, compiler, cuda (its version, or none), archs, host
+    (instruction sets)."""
+    pairs = (pair.partition("=") for pair in _core.build_info().split())
+    return {name: value for name, _, value in pairs}
+
+
+def library_path() -> str:
+    """The file libwaymark.so. NotFoundError when it is not part of the package."""
+    return _there(os.path.join(_HERE, "lib", "libwaymark.so"), "libwaymark.so")
+
+
+def include_dir() -> str:
+    """The folder of waymark.h, for an engine in C or C++."""
+    return os.path.dirname(_there(os.path.join(_HERE, "include", "waymark.h"), "waymark.h"))
+
+
+def cmake_dir() -> str:
+    """The folder of waymark-config.cmake: ``find_package(waymark)`` with waymark_DIR."""
+    folder = os.path.join(_HERE, "lib", "cmake", "waymark")
+    return os.path.dirname(_there(os.path.join(folder, "waymark-config.cmake"), "CMake package"))
+
+
+def tool_path() -> str:
+    """The command line tool ``waymark``. NotFoundError when it is not part of the package."""
+    return _there(os.path.join(_HERE, "bin", "waymark"), "the tool waymark")
+
+
+def demo(arguments: Sequence[str] = ()) -> None:
+    """Runs ``waymark demo``, which prints to this process's standard output.
+
+    A small MoE model answers groups of samples through a paged KV cache; every row that comes back
+    is compared with one computed from nothing. NotFoundError when the tool is not part of the
+    package; subprocess.CalledProcessError when a row is wrong."""
+    subprocess.run([tool_path(), "demo", *arguments], check=True)

@@ -1,0 +1,356 @@
+"""Reading: snapshots, the rows that they gave, cursors."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core
+from ._errors import InvalidArgumentError
+from ._types import (
+    FILLS,
+    LAYOUTS,
+    ROW_INFO_DTYPE,
+    CoverageRun,
+    Provenance,
+    Reason,
+    Shape,
+    id_type_of,
+    number_of,
+)
+
+if TYPE_CHECKING:
+    from ._store import Store
+
+Layout = Literal["TLK", "LTK"]
+Fill = Literal["minus_one", "zeros", "arange"]
+Read = tuple[npt.NDArray[Any], npt.NDArray[np.void]]
+
+
+def _out_shape(layout: int, rows: int, num_layers: int, top_k: int) -> tuple[int, int, int]:
+    return (rows, num_layers, top_k) if layout == 0 else (num_layers, rows, top_k)
+
+
+def _output(
+    out: npt.NDArray[Any] | None, shape: tuple[int, int, int], dtype: np.dtype[Any]
+) -> npt.NDArray[Any]:
+    if out is None:
+        return np.empty(shape, dtype)
+    if out.dtype != dtype or out.shape != shape:
+        raise InvalidArgumentError(
+            f"out: {dtype} {list(shape)}, got {out.dtype} {list(out.shape)}"
+        )
+    if not out.flags.c_contiguous or not out.flags.writeable:
+        raise InvalidArgumentError("out: C order and writable")
+    return out
+
+
+def _runs(runs: list[Any]) -> list[CoverageRun]:
+    return [CoverageRun(b, e, Reason(r), v, Provenance(p)) for b, e, r, v, p in runs]
+
+
+class Snapshot(_core.Snapshot):
+    """Rows [first, last) of one sequence, pinned, and immutable but for what the audit voids.
+
+    ``store.snapshot(...)`` makes one on the engine's thread; any thread uses it, and threads that
+    use the same one wait for each other. It may outlive its store. Its pages are held until
+    release(), the end of a ``with`` block, or the last reference goes.
+    """
+
+    __slots__ = ()
+
+    def read(
+        self,
+        begin: int | None = None,
+        end: int | None = None,
+        *,
+        layout: Layout = "TLK",
+        dtype: npt.DTypeLike = np.int16,
+        fill: Fill = "minus_one",
+        out: npt.NDArray[Any] | None = None,
+    ) -> npt.NDArray[Any]:
+        """The ids of rows [begin, end): dtype [T, L, K], or [L, T, K] with layout="LTK".
+
+        begin, end: counted from the sequence's first row; None: all of the snapshot. dtype: uint8,
+        uint16, int16, int32 or int64, and able to hold every id. fill: what missing rows get: -1,
+        0, or 0 ... K - 1. out: the array to write, of just that shape and dtype, instead of a new
+        one. Without the GIL, when it is more than a few rows.
+
+        FailedPreconditionError before it is ready; OutOfRangeError outside the range;
+        InvalidArgumentError for types and shapes that do not fit. Which rows are missing is told by
+        read_with_info() and coverage(), never by the fill.
+        """
+        return self._read_ids(begin, end, layout, dtype, fill, out, None)
+
+    def read_with_info(
+        self,
+        begin: int | None = None,
+        end: int | None = None,
+        *,
+        layout: Layout = "TLK",
+        dtype: npt.DTypeLike = np.int16,
+        fill: Fill = "minus_one",
+        out: npt.NDArray[Any] | None = None,
+    ) -> Read:
+        """(ids, infos): as read(), and ROW_INFO_DTYPE [T] of the same moment."""
+        rows = (self.last if end is None else end) - (self.first if begin is None else begin)
+        infos = np.empty(max(rows, 0), ROW_INFO_DTYPE)
+        ids = self._read_ids(begin, end, layout, dtype, fill, out, infos)
+        return ids, infos
+
+    def _read_ids(
+        self,
+        begin: int | None,
+        end: int | None,
+        layout: Layout,
+        dtype: npt.DTypeLike,
+        fill: Fill,
+        out: npt.NDArray[Any] | None,
+        infos: npt.NDArray[np.void] | None,
+    ) -> npt.NDArray[Any]:
+        first = self.first if begin is None else begin
+        last = self.last if end is None else end
+        layout_number = number_of("layout", layout, LAYOUTS)
+        fill_number = number_of("fill", fill, FILLS)
+        wanted, id_type = id_type_of(dtype)
+        num_layers, top_k, _ = self._row_shape
+        shape = _out_shape(layout_number, max(last - first, 0), num_layers, top_k)
+        array = _output(out, shape, wanted)
+        info_bytes = None if infos is None else infos.view(np.uint8)
+        self._read(first, last, layout_number, id_type, fill_number, array, info_bytes)
+        return array
+
+    def coverage(self) -> list[CoverageRun]:
+        """Runs of rows that agree in reason, version and provenance, over the whole range."""
+        return _runs(self._coverage())
+
+    def rows(self) -> Rows:
+        """All rows as a value of their own, in the store's id type."""
+        return Rows._of(self._rows())
+
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"Snapshot(first={self.first}, last={self.last})"
+
+
+class Collective(Protocol):
+    """How ranks exchange bytes; the engine supplies it, for instance over its process group."""
+
+    @property
+    def rank(self) -> int:
+        """Of this process."""
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+
+    def all_gather(self, data: bytes, /) -> Union[bytes, Sequence[bytes]]:
+        """``data`` of every rank, in order of rank: a list, or all in one. Every rank calls it with
+        as many bytes. Called on the thread that gathers, with the GIL; it may wait."""
+
+
+class Rows:
+    """Rows [first, last) of one sequence that were read: ids as the store keeps them, and an info
+    each. Immutable; any thread.
+
+    ``snapshot.rows()`` and the joins make them; so does ``Rows(shape, first, ids, infos)`` from
+    arrays, which are not copied. Pickle protocol 5 carries the arrays out of band, without copies
+    on either side.
+    """
+
+    __slots__ = ("_ids", "_infos", "_native_rows", "first", "shape")
+
+    shape: Shape
+    """What the rows are made of; block_tokens and num_blocks are 0."""
+    first: int
+    """The first row, counted from the sequence's first."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        first: int,
+        ids: npt.NDArray[Any],
+        infos: npt.NDArray[np.void],
+    ) -> None:
+        """ids: uint8 (up to 256 experts) or uint16 [T, L, K]; infos: ROW_INFO_DTYPE [T]; both C
+        order. They must not change as long as these rows live. InvalidArgumentError otherwise."""
+        wanted = (len(infos), shape.num_layers, shape.top_k)
+        if ids.dtype != shape.id_dtype or ids.shape != wanted or not ids.flags.c_contiguous:
+            raise InvalidArgumentError(
+                f"ids: {shape.id_dtype} {list(wanted)} in C order, got {ids.dtype} "
+                f"{list(ids.shape)}"
+            )
+        if infos.dtype != ROW_INFO_DTYPE or infos.ndim != 1 or not infos.flags.c_contiguous:
+            raise InvalidArgumentError("infos: ROW_INFO_DTYPE [T] in C order")
+        self.shape = shape._replace(block_tokens=0, num_blocks=0)
+        self.first = first
+        self._ids = ids.view()
+        self._ids.flags.writeable = False
+        self._infos = infos.view()
+        self._infos.flags.writeable = False
+        self._native_rows: _core.Rows | None = None
+
+    @classmethod
+    def _of(cls, native: _core.Rows) -> Rows:
+        infos = native.infos.reshape(-1).view(ROW_INFO_DTYPE)
+        rows = cls(Shape(*native.shape), native.first, native.ids, infos)
+        rows._native_rows = native
+        return rows
+
+    def _native(self) -> _core.Rows:
+        """The library's own rows, made of copies when they did not come from it."""
+        native = self._native_rows
+        if native is None:
+            native = _core.Rows(
+                self.shape.num_layers,
+                self.shape.top_k,
+                self.shape.num_experts,
+                self.shape.page_tokens,
+                list(self.shape.layer_ids),
+                self.first,
+                self._ids,
+                self._infos.view(np.uint8),
+            )
+            self._native_rows = native
+        return native
+
+    @property
+    def last(self) -> int:
+        """One past the last row."""
+        return self.first + len(self._infos)
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
+    @property
+    def ids(self) -> npt.NDArray[Any]:
+        """uint8 or uint16 [T, L, K], read-only, no copy. Missing rows are 0: look at valid."""
+        return self._ids
+
+    @property
+    def infos(self) -> npt.NDArray[np.void]:
+        """ROW_INFO_DTYPE [T], read-only, no copy."""
+        return self._infos
+
+    @property
+    def valid(self) -> npt.NDArray[np.bool_]:
+        """bool [T]: the row is there."""
+        return np.asarray(self._infos["reason"] == Reason.NONE)
+
+    @property
+    def reasons(self) -> npt.NDArray[np.uint8]:
+        """uint8 [T]: numbers of Reason."""
+        return self._infos["reason"]
+
+    @property
+    def layer_ids(self) -> tuple[int, ...]:
+        """The model's number of each captured layer."""
+        return self.shape.layer_ids
+
+    def astype(
+        self,
+        dtype: npt.DTypeLike = np.int16,
+        *,
+        layout: Layout = "TLK",
+        fill: Fill = "minus_one",
+        out: npt.NDArray[Any] | None = None,
+    ) -> npt.NDArray[Any]:
+        """The ids as Snapshot.read() gives them: another type and order, missing rows filled."""
+        layout_number = number_of("layout", layout, LAYOUTS)
+        fill_number = number_of("fill", fill, FILLS)
+        wanted, id_type = id_type_of(dtype)
+        shape = _out_shape(layout_number, len(self), self.shape.num_layers, self.shape.top_k)
+        array = _output(out, shape, wanted)
+        self._native().write(layout_number, id_type, fill_number, array)
+        return array
+
+    def coverage(self) -> list[CoverageRun]:
+        """Runs of rows that agree in reason, version and provenance, over the whole range."""
+        return _runs(self._native().coverage())
+
+    def join(self, other: Rows) -> Rows:
+        """The only merge of two reads of one sequence: of each position, the first valid row wins.
+        InvalidArgumentError unless both have the same layers, K and E."""
+        return Rows._of(self._native().join(other._native()))
+
+    @staticmethod
+    def join_layers(stages: Sequence[Rows]) -> Rows:
+        """Pipeline stages, in order of layers, to rows of all layers. Where steps differ the row is
+        missing (not captured). Comes before join()."""
+        return Rows._of(_core.Rows.join_layers([stage._native() for stage in stages]))
+
+    def gather_layers(self, collective: Collective) -> Rows:
+        """join_layers() across ranks: every rank gives the rows of its stage (ranks in order of
+        layers), and every rank gets the rows of all layers. All ranks call it.
+
+        AbortedError when another rank could not take part; what all_gather() raises is passed on.
+        """
+        native = self._native()
+        return Rows._of(
+            native.gather_layers(collective.all_gather, collective.rank, collective.size)
+        )
+
+    def __reduce_ex__(self, protocol: Any, /) -> tuple[Any, ...]:
+        if int(protocol) < 5:
+            return _rows_of, (tuple(self.shape), self.first, self._ids.tobytes(),
+                              self._infos.tobytes())
+        # Bytes, since a buffer of structs is not taken by every pickler.
+        ids = pickle.PickleBuffer(self._ids.view(np.uint8).reshape(-1))
+        infos = pickle.PickleBuffer(self._infos.view(np.uint8).reshape(-1))
+        return _rows_of, (tuple(self.shape), self.first, ids, infos)
+
+    def __repr__(self) -> str:
+        missing = len(self) - int(np.count_nonzero(self.valid))
+        return (
+            f"Rows(first={self.first}, last={self.last}, layers={self.shape.num_layers}, "
+            f"top_k={self.shape.top_k}, missing={missing})"
+        )
+
+
+def _rows_of(shape: tuple[Any, ...], first: int, ids: Any, infos: Any) -> Rows:
+    """Rows over buffers that pickle gave; nothing is copied."""
+    of = Shape(*shape)
+    info_array = np.frombuffer(infos, np.uint8).view(ROW_INFO_DTYPE)
+    id_array = np.frombuffer(ids, of.id_dtype)
+    return Rows(of, first, id_array.reshape(len(info_array), of.num_layers, of.top_k), info_array)
+
+
+class Cursor:
+    """Reads a sequence as it grows: every snapshot starts where the last one ended.
+
+    Engine's thread, as what it calls."""
+
+    __slots__ = ("_next", "_store")
+
+    def __init__(self, store: Store, first: int = 0) -> None:
+        """Starts at row ``first``."""
+        if first < 0:
+            raise InvalidArgumentError(f"first: at least 0, got {first}")
+        self._store = store
+        self._next = first
+
+    @property
+    def next(self) -> int:
+        """The first row of the next snapshot."""
+        return self._next
+
+    def snapshot(self, blocks: npt.ArrayLike, last: int) -> Snapshot:
+        """A snapshot of rows [next, last); the cursor stays when it fails."""
+        taken = self._store.snapshot(blocks, self._next, last)
+        self._next = last
+        return taken

@@ -1,0 +1,181 @@
+"""The capture session: joins an engine's forwards to a store."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Union
+
+from . import _core
+from ._core import View
+from ._errors import InvalidArgumentError
+from ._store import Store
+from ._types import LAYOUTS, Fault, LayerSource, number_of
+
+_TRANSPORTS = {"host": 0, "cuda": 1}
+
+Source = Union[LayerSource, Literal["kernel_writes_view", "hands_over", "routing_kernel"]]
+
+
+def _source(source: Source) -> int:
+    if isinstance(source, str):
+        return number_of("source", source, {s.name.lower(): s.value for s in LayerSource})
+    return int(LayerSource(source))
+
+
+@dataclasses.dataclass(frozen=True)
+class SessionStats:
+    """What a session has counted since it was made."""
+
+    steps_begun: int
+    steps_submitted: int
+    steps_dropped: int
+    steps_cancelled: int
+    ring_overflows: int
+    """Steps dropped at their begin for want of a buffer."""
+    discards: int
+    rows_handed_over: int
+    """Rows x layers."""
+
+    def as_dict(self) -> dict[str, int]:
+        """The counters by name."""
+        return dataclasses.asdict(self)
+
+
+class LayerStats(NamedTuple):
+    """What is counted of one layer."""
+
+    layer_id: int
+    """The model's number of it."""
+    module: str
+    """Empty when the layer is not bound."""
+    source: LayerSource
+    rows_silent: int
+    """Landed rows in which it had an id of -1."""
+    rows_invalid: int
+    """Landed rows in which it had an id out of range, or one twice."""
+
+
+class LayerFinding(NamedTuple):
+    """A layer that did not capture as it should."""
+
+    layer: int
+    """Captured layer, in [0, L)."""
+    layer_id: int
+    """The model's number of it."""
+    fault: Fault
+    rows: int
+    """That show it."""
+    first_row: int
+    """The first of them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SelfTestReport:
+    """What a self-test found."""
+
+    rows: int
+    """Rows of the forward."""
+    findings: list[LayerFinding]
+    text: str
+    """A line a finding, for people."""
+
+    @property
+    def ok(self) -> bool:
+        """Every layer captured as it should."""
+        return not self.findings
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class CaptureSession(_core.CaptureSession):
+    """Joins an engine's forwards to a store. One a model and a rank that stores.
+
+    ::
+
+        session = CaptureSession(store, max_rows=512)
+        if session.begin_step(step, version, events, slots):  # at schedule time
+            forward(session.view(step).array)                 # writes [layer, row, k]
+            session.submit(step)                              # or drop(step), or cancel(step)
+
+    The engine's thread, which is the store's, calls everything that does not say "any thread". The
+    session keeps its store.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        max_rows: int,
+        *,
+        num_buffers: int = 4,
+        num_ids_sources: int = 0,
+        transport: Literal["host", "cuda"] = "host",
+        device: int = 0,
+        one_view: bool = False,
+        layers: Iterable[tuple[int, str, Source]] = (),
+    ) -> None:
+        """Commits the buffers.
+
+        store: E <= 32768. max_rows: of the longest forward, padding included (N), 1 ... 2^20.
+        num_buffers: steps begun and not landed that can have a buffer; one more is dropped.
+        num_ids_sources: steps of submit_ids on their way; 0: the store's max_steps_in_flight.
+        transport, device: where the views lie: host memory, or the CUDA device of that number.
+        one_view: one view at one address for every step, as a CUDA graph needs it. layers: (layer,
+        module, source) each, as bind_layer takes them.
+
+        UnimplementedError where CUDA was not built in; UnavailableError when there is no such
+        device.
+        """
+        if num_buffers < 1:
+            raise InvalidArgumentError(f"num_buffers: at least 1, got {num_buffers}")
+        number = number_of("transport", transport, _TRANSPORTS)
+        super().__init__(store, max_rows, num_buffers, num_ids_sources, number, device, one_view)
+        for layer, module, source in layers:
+            self.bind_layer(layer, module, source)
+
+    def bind_layer(
+        self, layer: int, module: str, source: Source = LayerSource.KERNEL_WRITES_VIEW
+    ) -> None:
+        """Says which module of the model captured layer ``layer`` is, and how its ids come. Before
+        the first step. AlreadyExistsError, FailedPreconditionError, InvalidArgumentError."""
+        self._bind_layer(layer, module, _source(source))
+
+    def submit_ids(
+        self, step: int, ids: object, *, layout: Literal["TLK", "LTK"] = "TLK"
+    ) -> None:
+        """Ends a step with the ids of all layers in one array, without a copy.
+
+        ids: uint8, uint16, int16, int32 or int64 [rows, L, >= K], or [L, rows, >= K] with
+        layout="LTK"; any strides; host memory, whatever the transport. It is kept, and must not
+        change, until its rows have landed. -1 (65535 in uint16) says that nothing was written."""
+        self._submit_ids(step, ids, number_of("layout", layout, LAYOUTS) == 1)
+
+    def self_test(self, rows: int, forward: Callable[[View, int], Any]) -> SelfTestReport:
+        """Runs ``forward(view, rows)`` on the scratch view and looks at every layer. Call it at
+        every batch size that has a kernel of its own. What forward raises is passed on."""
+        findings, text = self._self_test(rows, forward)
+        return SelfTestReport(
+            rows, [LayerFinding(a, b, Fault(c), d, e) for a, b, c, d, e in findings], text
+        )
+
+    def stats(self) -> SessionStats:
+        """The counters. Any thread."""
+        return SessionStats(**self._stats())
+
+    def layer_stats(self, layer: int) -> LayerStats:
+        """What is counted of a captured layer, in [0, L). Any thread."""
+        layer_id, module, source, silent, invalid = self._layer_stats(layer)
+        return LayerStats(layer_id, module, LayerSource(source), silent, invalid)
+
+    def __enter__(self) -> CaptureSession:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,290 @@
+"""The store: the rows of every KV block of an engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from types import TracebackType
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core
+from ._errors import InvalidArgumentError
+from ._rows import Snapshot
+from ._types import Reason, Shape, number_of
+
+_LANDINGS = {"thread": 0, "caller": 1}
+_LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR}
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreStats:
+    """The store's counters, of its whole life. Times in nanoseconds, sizes in bytes."""
+
+    steps_begun: int
+    steps_landed: int
+    steps_dropped: int
+    steps_cancelled: int
+    steps_refused_ring: int
+    rebases: int
+    rows_claimed: int
+    rows_landed: int
+    rows_missing: tuple[int, ...]
+    """By number of Reason."""
+    rows_ignored: int
+    rows_not_asked: int
+    rows_padding: int
+    rows_outside: int
+    rows_without_claim: int
+    events: int
+    events_on_null_blocks: int
+    releases_below_zero: int
+    hits_by_key: int
+    second_seals: int
+    pages: int
+    pages_in_use: int
+    pages_in_use_peak: int
+    evictions: int
+    own_pages: int
+    no_page: int
+    bytes: int
+    bytes_touched_peak: int
+    audited_rows: int
+    audit_disagreements: int
+    audit_voided_pages: int
+    audit_voided_rows: int
+    audit_agreement_sum: float
+    snapshots_taken: int
+    snapshots_live: int
+    landing_lag_count: int
+    landing_lag_p50_ns: int
+    landing_lag_p99_ns: int
+
+    @property
+    def audit_agreement(self) -> float:
+        """Mean agreement of the audited rows; 1.0 when there are none."""
+        return self.audit_agreement_sum / self.audited_rows if self.audited_rows else 1.0
+
+    @property
+    def missing(self) -> dict[Reason, int]:
+        """rows_missing by Reason, without those that are 0."""
+        return {Reason(i): n for i, n in enumerate(self.rows_missing) if n}
+
+    def as_dict(self) -> dict[str, Any]:
+        """The counters by name."""
+        return dataclasses.asdict(self)
+
+
+class Finding(NamedTuple):
+    """What the audit found: later writes of ``block`` contradicted the rows that were kept."""
+
+    block: int
+    """-1: between two pages."""
+    step: int
+    """Whose write disagreed."""
+    kept_step: int
+    """That wrote the rows kept until then."""
+    sealed_step: int
+    """That the page was sealed with."""
+    rows: int
+    """Compared."""
+    voided: bool
+    """Under the threshold: the page's rows were voided."""
+    agreement: float
+    """Mean share of common ids, in [0, 1]."""
+    text: str
+    """All of it, for people."""
+
+
+class LogLine(NamedTuple):
+    """A line for an operator."""
+
+    level: int
+    """As the module logging has them: INFO, WARNING or ERROR."""
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class RecorderOptions:
+    """Makes a store keep a flight: the last of what it was told and gave."""
+
+    ring_bytes: int = 64 << 20
+    """At least 32 KiB; a step's batch must fit an eighth of it."""
+    ids: bool = False
+    """Record whole rows, not digests: for replays with other rules."""
+
+
+class Recorder:
+    """A store's flight recorder. Any thread. Store(recorder=RecorderOptions()) makes one."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def dump(self, path: str | os.PathLike[str]) -> None:
+        """Writes what the ring holds to a file, for ``waymark check``; the flight goes on.
+
+        UnavailableError while a step from before the ring's first record has not ended;
+        UnknownError when the file cannot be written; DataLossError when the recorder has lost
+        track."""
+        self._store._dump(os.fspath(path))
+
+    def check(self) -> None:
+        """Raises DataLossError, and why, when it records no more."""
+        self._store._check_recorder()
+
+
+class Store(_core.Store):
+    """The rows of every KV block of an engine, one a rank that stores.
+
+    Threads: what says "engine's thread" is called by one thread at a time, for the store and all
+    its sessions (FailedPreconditionError when two meet); the rest by any.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        top_k: int,
+        num_experts: int,
+        num_blocks: int,
+        *,
+        page_tokens: int = 16,
+        block_tokens: int | None = None,
+        layer_ids: npt.ArrayLike | None = None,
+        null_blocks: npt.ArrayLike = (),
+        num_pages: int = 0,
+        max_steps_in_flight: int = 16,
+        max_step_rows: int = 8192,
+        device_slots: bool = False,
+        landing: Literal["thread", "caller"] = "thread",
+        audit: bool = True,
+        audit_threshold: float = 0.5,
+        count_experts: bool = False,
+        key_seed: int = 0,
+        recorder: RecorderOptions | None = None,
+    ) -> None:
+        """Commits the memory of the rows' stamps, and starts the landing thread.
+
+        num_layers: captured MoE layers (L), 1 ... 1024. top_k: experts a token and layer (K), 1 ...
+        64. num_experts: logical experts a layer (E), 1 ... 65535. num_blocks: block ids are in
+        [0, num_blocks). page_tokens: rows of a page. block_tokens: tokens of a KV block, a multiple
+        of page_tokens; None: as many. layer_ids: the model's number of each layer, increasing;
+        None: 0 ... L - 1. null_blocks: the engine's placeholder ids. num_pages: 0: one for every
+        page of every block. max_steps_in_flight: one more is dropped. max_step_rows: of one step,
+        padding included. device_slots: steps with slots that only the device knows may come.
+        landing: "caller": no thread; land() and land_one() land. audit, audit_threshold: compare
+        ignored writes with what is kept, and void what agrees less. count_experts: for
+        expert_counts(). key_seed: of the key index's hash; 0: drawn at random. recorder: keep a
+        flight.
+
+        InvalidArgumentError names argument, rule and value; ResourceExhaustedError when the memory
+        cannot be had.
+        """
+        for name, value in (("page_tokens", page_tokens), ("max_step_rows", max_step_rows),
+                            ("max_steps_in_flight", max_steps_in_flight)):
+            if value < 1:
+                raise InvalidArgumentError(f"{name}: at least 1, got {value}")
+        if block_tokens is not None and block_tokens < 1:
+            raise InvalidArgumentError(f"block_tokens: at least 1, got {block_tokens}")
+        if audit and not 0 < audit_threshold <= 1:
+            raise InvalidArgumentError(f"audit_threshold: in (0, 1], got {audit_threshold}")
+        if recorder is not None and recorder.ring_bytes < 1:
+            raise InvalidArgumentError(f"ring_bytes: at least 32768, got {recorder.ring_bytes}")
+        super().__init__(
+            num_layers,
+            top_k,
+            num_experts,
+            num_blocks,
+            page_tokens,
+            block_tokens or 0,
+            () if layer_ids is None else layer_ids,
+            null_blocks,
+            num_pages,
+            max_steps_in_flight,
+            max_step_rows,
+            device_slots,
+            number_of("landing", landing, _LANDINGS) == 1,
+            audit,
+            audit_threshold if audit else 0.0,
+            count_experts,
+            key_seed,
+            recorder is not None,
+            recorder.ring_bytes if recorder is not None else 0,
+            recorder.ids if recorder is not None else False,
+        )
+        self._log_lost = 0
+
+    @property
+    def shape(self) -> Shape:
+        """What the rows are made of."""
+        return Shape(*self._shape)
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """The flight recorder, or None."""
+        return Recorder(self) if self._recording else None
+
+    def snapshot(self, blocks: npt.ArrayLike, first: int, last: int) -> Snapshot:
+        """Pins rows [first, last) of the sequence whose block i holds tokens [i, i + 1) *
+        block_tokens. Copies nothing, waits for nothing. OutOfRangeError and InvalidArgumentError
+        name the range or the block. Engine's thread."""
+        return Snapshot(self, blocks, first, last)
+
+    def stats(self) -> StoreStats:
+        """The counters. Any thread."""
+        return StoreStats(**self._stats())
+
+    def expert_counts(self) -> dict[int, npt.NDArray[np.uint64]]:
+        """uint64 [L, E] by version of the weights, oldest first: how often each expert was chosen
+        in landed rows. Empty without count_experts. Any thread."""
+        counts: dict[int, npt.NDArray[np.uint64]] = {}
+        shape = self.shape
+        while True:
+            of_version = np.zeros((shape.num_layers, shape.num_experts), np.uint64)
+            version = self._expert_counts(len(counts), of_version)
+            if version is None:
+                return counts
+            counts[version] = of_version
+
+    def take_findings(self) -> list[Finding]:
+        """What the audit found and this call has not told yet, oldest first. Any thread, one at a
+        time."""
+        findings = []
+        while (found := self._next_finding()) is not None:
+            findings.append(Finding(*found))
+        return findings
+
+    def take_log(self) -> list[LogLine]:
+        """What an operator should read and this call has not told yet, oldest first: pages that the
+        audit voided, a layer that fell silent, a transport that failed; of the store's sessions
+        too. The last 1,000 lines are kept; ``log_lost`` counts the others. Any thread.
+
+        The landing thread only queues lines, since calling Python there would make it wait for the
+        GIL. To have them in the module logging::
+
+            for line in store.take_log():
+                logging.getLogger("waymark").log(*line)
+        """
+        lines, lost = self._take_log()
+        self._log_lost += lost
+        return [LogLine(_LEVELS[level], text) for level, text in lines]
+
+    @property
+    def log_lost(self) -> int:
+        """Lines that take_log() came too late for."""
+        return self._log_lost
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

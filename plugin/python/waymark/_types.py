@@ -1,0 +1,217 @@
+"""Words and shapes that everything else uses: enums, numpy dtypes, slots."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeVar, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core
+from ._errors import InvalidArgumentError
+
+ALL_ROWS = -1
+"""Rows of Events.copy: every row."""
+
+PADDING_SLOT = -1
+"""The slot of a row that writes no KV."""
+
+
+class Reason(IntEnum):
+    """Why a row is missing. NONE: it is there."""
+
+    NONE = 0
+    NEVER_WRITTEN = 1
+    NOT_CAPTURED = 2
+    EXTERNAL_KV = 3
+    CAPACITY = 4
+    INVALID_ID = 5
+    AUDIT = 6
+
+    def __str__(self) -> str:
+        return _core.reason_name(int(self))
+
+
+class Provenance(IntEnum):
+    """How a row came to be where it was read."""
+
+    HERE = 0
+    KEPT = 1
+    BY_KEY = 2
+    RECOMPUTED = 3
+
+    def __str__(self) -> str:
+        return _core.provenance_name(int(self))
+
+
+class LayerSource(IntEnum):
+    """How the ids of a layer come into the view."""
+
+    KERNEL_WRITES_VIEW = 0
+    HANDS_OVER = 1
+    ROUTING_KERNEL = 2
+
+
+class Fault(IntEnum):
+    """What a self-test finds wrong with a layer."""
+
+    SILENT = 0
+    ALL_ZERO = 1
+    OUT_OF_RANGE = 2
+    REPEATING = 3
+
+
+class EventType(IntEnum):
+    """The field ``type`` of EVENT_DTYPE."""
+
+    BIND = 1
+    RETAIN = 2
+    RELEASE = 3
+    SEAL = 4
+    COPY = 5
+    MOVE = 6
+    TRUNCATE = 7
+    RESET = 8
+
+
+EVENT_DTYPE: np.dtype[np.void] = np.dtype(
+    [
+        ("type", "<u2"),
+        ("key_size", "u1"),
+        ("more", "u1"),
+        ("block", "<i4"),
+        ("source", "<i4"),
+        ("rows", "<i4"),
+        ("step", "<u8"),
+        ("key", "u1", (32,)),
+    ]
+)
+"""An event, 56 bytes: wm_event of waymark.h."""
+
+ROW_INFO_DTYPE: np.dtype[np.void] = np.dtype(
+    {
+        "names": ["step", "version", "reason", "provenance"],
+        "formats": ["<u8", "<u8", "u1", "u1"],
+        "offsets": [0, 8, 16, 17],
+        "itemsize": 24,
+    }
+)
+"""What is known of one row that was read, 24 bytes: wm_row_info of waymark.h. ``reason`` and
+``provenance`` are numbers of Reason and Provenance; a missing row has step 0 and version 0."""
+
+
+class Shape(NamedTuple):
+    """What the rows of a store are made of. ``block_tokens`` and ``num_blocks`` are 0 for rows that
+    were read."""
+
+    num_layers: int
+    top_k: int
+    num_experts: int
+    page_tokens: int
+    block_tokens: int
+    num_blocks: int
+    layer_ids: tuple[int, ...]
+
+    @property
+    def id_dtype(self) -> np.dtype[Any]:
+        """Of a stored id: uint8 up to 256 experts, else uint16."""
+        return np.dtype(np.uint8 if self.num_experts <= 256 else np.uint16)
+
+    @property
+    def row_bytes(self) -> int:
+        """Of a stored row: L * K * the id's bytes."""
+        return self.num_layers * self.top_k * self.id_dtype.itemsize
+
+
+class CoverageRun(NamedTuple):
+    """Rows [begin, end), counted from the sequence's first, that agree in what follows."""
+
+    begin: int
+    end: int
+    reason: Reason
+    version: int
+    provenance: Provenance
+
+    @property
+    def valid(self) -> bool:
+        """Whether the rows are there."""
+        return self.reason == Reason.NONE
+
+
+class RowSplit(NamedTuple):
+    """The prompt's and the generation's part of rows: (first, last) each, maybe empty."""
+
+    prompt: tuple[int, int]
+    generation: tuple[int, int]
+
+
+def split_rows(first: int, last: int, prompt_tokens: int) -> RowSplit:
+    """Splits rows [first, last) into those of the prompt's tokens and those after it."""
+    if last < first:
+        raise InvalidArgumentError(f"last: at least first = {first}, got {last}")
+    middle = min(max(prompt_tokens, first), last)
+    return RowSplit((first, middle), (middle, last))
+
+
+_SlotT = TypeVar("_SlotT", bound=Union[int, npt.NDArray[np.int64]])
+
+
+def NOT_ASKED(slot: _SlotT) -> _SlotT:
+    """The slot, or slots, of rows that write KV but did not ask for routing."""
+    return -2 - slot  # type: ignore[return-value]
+
+
+def slots_of(
+    blocks: npt.ArrayLike, block_tokens: int, first: int, last: int
+) -> npt.NDArray[np.int64]:
+    """int64 [last - first]: the slots of rows [first, last) of the sequence whose block i holds
+    tokens [i, i + 1) * block_tokens. Rows of negative (null) blocks are padding."""
+    if block_tokens < 1:
+        raise InvalidArgumentError(f"block_tokens: at least 1, got {block_tokens}")
+    ids = np.asarray(blocks, dtype=np.int64)
+    if ids.ndim != 1:
+        raise InvalidArgumentError(f"blocks: one dimension, got {ids.ndim}")
+    if not 0 <= first <= last <= len(ids) * block_tokens:
+        raise InvalidArgumentError(
+            f"first, last: 0 <= first <= last <= {len(ids) * block_tokens}, got {first}, {last}"
+        )
+    rows = np.arange(first, last, dtype=np.int64)
+    block = ids[rows // block_tokens]
+    slots = block * block_tokens + rows % block_tokens
+    return np.where(block < 0, PADDING_SLOT, slots)
+
+
+LAYOUTS = {"TLK": 0, "LTK": 1}
+FILLS = {"minus_one": 0, "zeros": 1, "arange": 2}
+ID_TYPES: dict[np.dtype[Any], int] = {
+    np.dtype(t): i for i, t in enumerate((np.uint8, np.uint16, np.int16, np.int32, np.int64))
+}
+
+
+def number_of(name: str, value: object, names: dict[str, int]) -> int:
+    """The number of a word, or InvalidArgumentError naming the words there are."""
+    if isinstance(value, str) and value in names:
+        return names[value]
+    raise InvalidArgumentError(f"{name}: one of {', '.join(names)}; got {value!r}")
+
+
+def id_type_of(dtype: npt.DTypeLike) -> tuple[np.dtype[Any], int]:
+    """A dtype and its number, or InvalidArgumentError."""
+    wanted = np.dtype(dtype)
+    if wanted not in ID_TYPES:
+        raise InvalidArgumentError(
+            f"dtype: one of {', '.join(str(t) for t in ID_TYPES)}; got {wanted}"
+        )
+    return wanted, ID_TYPES[wanted]
+
+
+def event_bytes(events: object) -> npt.NDArray[np.uint8]:
+    """The bytes of a structured array of events. Called by the extension."""
+    array = np.asarray(events)
+    if array.dtype != EVENT_DTYPE or array.ndim != 1:
+        raise TypeError(
+            "events must be an Events or an array of EVENT_DTYPE with one dimension, got "
+            f"{type(events).__name__} of dtype {array.dtype}"
+        )
+    return np.ascontiguousarray(array).view(np.uint8)
