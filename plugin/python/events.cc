@@ -295,7 +295,7 @@ void BindEvents(nb::module_& module) {
       .def("retain", &Simple<wm_retain>, "blocks"_a, "One more user of each block.")
       .def("release", &Simple<wm_release>, "blocks"_a,
            "One user of each block fewer. Below zero: ignored and counted.")
-      .def("seal", &Seal, "blocks"_a, "keys"_a, "step"_a,
+      .def("seal", &Seal, "blocks"_a, "keys"_a.none(), "step"_a,
            "The blocks are full, or will be by `step`, and known by their keys (as in bind).")
       .def("copy", &Copy, "sources"_a, "destinations"_a, "rows"_a = WM_ALL_ROWS,
            "Each destination gets rows [0, rows) of its source; rows: one count, or one a block; "

@@ -1,83 +1,175 @@
-"""The installed wheel: what is in it, what it leans on, and that others can build against it."""
+"""The package as a whole: what importing it does, its errors, its words."""
 
-import importlib.metadata
+from __future__ import annotations
+
 import os
-import pathlib
-import re
-import shutil
+import pickle
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import waymark
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-PACKAGE = pathlib.Path(waymark.__file__).resolve().parent
+
+def run(code: str, **environment: str) -> str:
+    """What a fresh interpreter prints that runs `code`."""
+    paths = os.pathsep.join(p for p in sys.path if p)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": paths, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
-def project_version():
-    text = (REPOSITORY / "CMakeLists.txt").read_text()
-    return re.search(r"project\(waymark\s+VERSION ([0-9.]+)", text).group(1)
+def test_importing_starts_nothing_and_needs_numpy_alone() -> None:
+    code = """
+import sys, threading, numpy
+before = set(sys.modules)
+count = open('/proc/self/status').read().split('Threads:')[1].split()[0]
+import waymark
+assert open('/proc/self/status').read().split('Threads:')[1].split()[0] == count
+new = {m.partition('.')[0] for m in set(sys.modules) - before}
+print(sorted(new - set(sys.stdlib_module_names) - {'waymark', 'numpy'}))
+"""
+    assert run(code).strip() == "[]"
 
 
-def test_one_version():
-    assert waymark.__version__ == project_version()
-    assert importlib.metadata.version("waymark") == project_version()
+def test_everything_works_without_torch() -> None:
+    code = """
+import sys
+sys.modules['torch'] = None   # importing it fails
+import numpy as np, waymark
+store = waymark.Store(2, 2, 8, 8)
+session = waymark.CaptureSession(store, 16)
+events = waymark.Events(); events.bind([0])
+assert session.begin_step(1, 1, events, [0, 1])
+session.view(1).array[:, :2] = [[[0, 1], [2, 3]]] * 2
+session.submit(1)
+snapshot = store.snapshot([0], 0, 2)
+snapshot.wait(10)
+print(snapshot.read().tolist())
+"""
+    assert run(code).strip() == str([[[0, 1], [0, 1]], [[2, 3], [2, 3]]])
 
 
-def test_requires_numpy_only():
-    assert importlib.metadata.requires("waymark") == ["numpy"]
+def test_the_interpreter_may_end_with_everything_open() -> None:
+    code = """
+import threading, time, numpy as np, waymark
+store = waymark.Store(2, 2, 8, 64)
+session = waymark.CaptureSession(store, 16)
+events = waymark.Events(); events.bind(range(8))
+for step in range(1, 4):
+    session.begin_step(step, 1, events if step == 1 else None, [step])
+session.submit(1)
+snapshot = store.snapshot([0], 0, 2)
+view = session.view(2).array
+ids = np.zeros((1, 2, 2), np.int16)
+session.submit_ids(3, ids)
+def reader():
+    while True:
+        snapshot.ready(); time.sleep(0)
+def waiter():
+    snapshot.wait()
+for f in (reader, waiter):
+    threading.Thread(target=f, daemon=True).start()
+time.sleep(0.05)
+keep = [store, session, view]
+keep.append(keep)   # a cycle
+print('end')
+"""
+    assert run(code).strip() == "end"
 
 
-def test_holds_the_c_library_and_nothing_of_the_cpp_one():
-    files = {
-        path.relative_to(PACKAGE).as_posix()
-        for path in PACKAGE.rglob("*")
-        if path.is_file() and path.suffix not in (".py", ".pyi", ".pyc")
-    }
-    modules = {name for name in files if re.fullmatch(r"_core\.[a-z0-9_.-]+\.so", name)}
-    assert len(modules) == 1
-    assert files - modules == {
-        "include/waymark.h",
-        "lib/cmake/waymark/waymark-c-targets-release.cmake",
-        "lib/cmake/waymark/waymark-c-targets.cmake",
-        "lib/cmake/waymark/waymark-config-version.cmake",
-        "lib/cmake/waymark/waymark-config.cmake",
-        "lib/libwaymark.so",
-        "py.typed",
-    }
+def test_version_and_build_info() -> None:
+    info = waymark.build_info()
+    assert waymark.__version__ == info["version"]
+    assert {"version", "abi", "compiler", "cuda", "archs", "host"} <= set(info)
+    assert info["abi"] == "1.0"
 
 
-def test_loads_its_own_library_and_no_other():
-    program = "import waymark; print(open('/proc/self/maps').read())"
-    maps = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True
-    ).stdout
-    loaded = {line.split(maxsplit=5)[5] for line in maps.splitlines() if ".so" in line}
-    assert str(PACKAGE / "lib" / "libwaymark.so") in loaded
-    assert not [name for name in loaded if re.search(r"absl|libcuda|libnv", name)]
+def test_every_public_name_is_there_and_documented() -> None:
+    for name in waymark.__all__:
+        thing = getattr(waymark, name)
+        if callable(thing):
+            assert thing.__doc__, name
+        if isinstance(thing, type) and thing.__module__.startswith("waymark"):
+            for attribute in dir(thing):
+                if not attribute.startswith("_") and not issubclass(thing, (tuple, int, Exception)):
+                    member = getattr(thing, attribute)
+                    assert member is None or not callable(member) or member.__doc__, (
+                        f"{name}.{attribute}"
+                    )
 
 
-def test_the_tool_runs():
-    tool = pathlib.Path(sys.executable).parent / "waymark"
-    answer = subprocess.run([tool, "--version"], check=True, capture_output=True, text=True)
-    assert project_version() in answer.stdout
-    subprocess.run([tool, "selftest"], check=True, capture_output=True)
+def test_one_exception_class_a_status() -> None:
+    from waymark import _core
+    from waymark._errors import error_of
+
+    classes = {
+        1: "Cancelled", 2: "Unknown", 3: "InvalidArgument", 4: "DeadlineExceeded", 5: "NotFound",
+        6: "AlreadyExists", 7: "PermissionDenied", 8: "ResourceExhausted",
+        9: "FailedPrecondition", 10: "Aborted", 11: "OutOfRange", 12: "Unimplemented",
+        13: "Internal", 14: "Unavailable", 15: "DataLoss",
+    }  # fmt: skip
+    for status, name in classes.items():
+        error = error_of(status, "text", 1, 2, 3, 4)
+        assert type(error) is getattr(waymark, name + "Error")
+        assert isinstance(error, waymark.WaymarkError) and error.status == status
+        assert _core.status_name(status).replace("_", "").lower() == name.lower()
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is type(error) and str(again) == "text"
+        assert (again.rule, again.index, again.value, again.limit) == (1, 2, 3, 4)
+    builtin = {3: ValueError, 4: TimeoutError, 5: LookupError, 7: PermissionError, 11: IndexError,
+               12: NotImplementedError}  # fmt: skip
+    for status, base in builtin.items():
+        assert isinstance(error_of(status, ""), base)
 
 
-@pytest.mark.skipif(not shutil.which("cmake"), reason="needs cmake")
-def test_a_c_project_finds_the_package(tmp_path):
-    configure = [
-        "cmake",
-        "-S",
-        REPOSITORY / "tests" / "install" / "foreign_c",
-        "-B",
-        tmp_path,
-        f"-DCMAKE_PREFIX_PATH={PACKAGE}",
-        f"-DWAYMARK_EXPECTED_VERSION={project_version()}",
-    ]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("CMAKE", "LD_"))}
-    for command in (configure, ["cmake", "--build", tmp_path], [tmp_path / "foreign"]):
-        subprocess.run(command, check=True, env=environment)
-    cache = (tmp_path / "CMakeCache.txt").read_text()
-    assert f"waymark_DIR:PATH={PACKAGE}/lib/cmake/waymark" in cache
+def test_the_words_have_the_librarys_names() -> None:
+    assert [str(r) for r in waymark.Reason][1:] == [
+        "never written", "not captured", "external KV", "capacity", "invalid id", "audit",
+    ]  # fmt: skip
+    assert [str(p) for p in waymark.Provenance] == ["here", "kept", "by key", "recomputed"]
+
+
+def test_slots() -> None:
+    assert waymark.slots_of([4, 2], 4, 2, 7).tolist() == [18, 19, 8, 9, 10]
+    assert waymark.slots_of(np.array([4, -1, 2]), 2, 0, 6).tolist() == [8, 9, -1, -1, 4, 5]
+    assert waymark.slots_of([], 4, 0, 0).tolist() == []
+    assert waymark.NOT_ASKED(5) == -7 and waymark.NOT_ASKED(waymark.NOT_ASKED(5)) == 5
+    assert waymark.NOT_ASKED(np.array([0, 3])).tolist() == [-2, -5]
+    for wrong in ((0, 9), (-1, 2), (3, 2)):
+        with pytest.raises(waymark.InvalidArgumentError):
+            waymark.slots_of([4, 2], 4, *wrong)
+
+
+def test_split_rows() -> None:
+    assert waymark.split_rows(2, 10, 5) == ((2, 5), (5, 10))
+    assert waymark.split_rows(7, 10, 5) == ((7, 7), (7, 10))
+    assert waymark.split_rows(2, 4, 5) == ((2, 4), (4, 4))
+    with pytest.raises(waymark.InvalidArgumentError):
+        waymark.split_rows(3, 2, 1)
+
+
+def test_what_the_package_brings_is_there_or_says_so() -> None:
+    for find in (waymark.include_dir, waymark.library_path, waymark.cmake_dir, waymark.tool_path):
+        try:
+            assert os.path.exists(find())
+        except waymark.NotFoundError as error:
+            assert "not part of this installation" in str(error)
+
+
+def test_the_demo_runs_where_the_tool_is(capfd: pytest.CaptureFixture[str]) -> None:
+    try:
+        waymark.tool_path()
+    except waymark.NotFoundError:
+        with pytest.raises(waymark.NotFoundError, match="the tool waymark"):
+            waymark.demo()
+        return
+    waymark.demo(["--help"])
+    assert capfd.readouterr().out

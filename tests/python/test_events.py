@@ -1,0 +1,218 @@
+"""Events and batches: every argument that Python programs have, and what they become."""
+
+from __future__ import annotations
+
+import array
+from typing import Any
+
+import numpy as np
+import pytest
+import waymark
+from waymark import EVENT_DTYPE, Events, EventType
+
+
+def test_an_event_is_56_bytes_and_its_array_is_the_builders_memory() -> None:
+    assert EVENT_DTYPE.itemsize == 56
+    events = Events(4)
+    events.bind([1, 2])
+    events.array["block"] += 10
+    assert list(events.array["block"]) == [11, 12]
+    assert events.array.flags.writeable and len(events) == 2
+
+
+BLOCK_FORMS: list[Any] = [
+    [3, 5, 7],
+    (3, 5, 7),
+    range(3, 8, 2),
+    (b for b in (3, 5, 7)),
+    np.array([3, 5, 7], np.int32),
+    np.array([3, 5, 7], np.int64),
+    np.array([3, 5, 7], np.uint8),
+    np.array([3, 5, 7], np.uint64),
+    np.array([3, 0, 5, 0, 7], np.int32)[::2],
+    np.array([7, 5, 3], np.int64)[::-1],
+    array.array("i", [3, 5, 7]),
+    memoryview(array.array("q", [3, 5, 7])),
+    [np.int64(3), np.int32(5), 7],
+]
+
+
+@pytest.mark.parametrize("blocks", BLOCK_FORMS, ids=lambda b: type(b).__name__)
+def test_blocks_in_every_form(blocks: Any) -> None:
+    events = Events()
+    events.retain(blocks)
+    assert list(events.array["block"]) == [3, 5, 7]
+    assert set(events.array["type"]) == {EventType.RETAIN}
+
+
+@pytest.mark.parametrize("one", [4, np.int64(4), np.uint8(4)], ids=lambda b: type(b).__name__)
+def test_one_block(one: Any) -> None:
+    events = Events()
+    events.release(one)
+    assert list(events.array["block"]) == [4]
+    events.clear()
+    events.release([])
+    events.release(np.array([]))
+    assert len(events) == 0
+
+
+def test_read_only_arrays_are_taken() -> None:
+    blocks = np.arange(3, dtype=np.int32)
+    blocks.flags.writeable = False
+    events = Events()
+    events.retain(blocks)
+    assert list(events.array["block"]) == [0, 1, 2]
+
+
+def test_keys_in_every_form() -> None:
+    hashes = np.array([1, 2**63 + 5], np.uint64)
+    want = [hashes[:1].tobytes(), hashes[1:].tobytes()]
+    wide = np.zeros((2, 16), np.uint8)
+    wide[:, ::2] = hashes.view(np.uint8).reshape(2, 8)
+    forms: list[Any] = [
+        want,
+        tuple(want),
+        [1, 2**63 + 5],
+        [1, 2**63 + 5 - 2**64],  # as hash() gives it
+        [bytearray(want[0]), memoryview(want[1])],
+        hashes,
+        hashes.astype(np.int64),
+        hashes.view(np.uint8).reshape(2, 8),
+        wide[:, ::2],
+    ]
+    for keys in forms:
+        events = Events()
+        events.seal([8, 9], keys, 3)
+        assert list(events.array["key_size"]) == [8, 8]
+        assert [bytes(k[:8]) for k in events.array["key"]] == want
+        assert not events.array["key"][:, 8:].any()
+        assert list(events.array["step"]) == [3, 3]
+
+
+def test_one_key_and_blocks_without() -> None:
+    events = Events()
+    events.bind(3, b"k" * 32)
+    events.bind([4, 5], [None, 77])
+    events.bind([6, 7])
+    assert list(events.array["key_size"]) == [32, 0, 8, 0, 0]
+
+
+def test_copy_move_truncate_reset() -> None:
+    events = Events()
+    events.copy([1, 2], [3, 4], [5, 6])
+    events.copy(1, [5, 6])
+    events.move([7, 8], [8, 7])
+    events.truncate([1, 2], [3, 0], 9)
+    events.truncate([1, 2], 2, 10)
+    events.reset()
+    a = events.array
+    assert [int(t) for t in a["type"]] == [5, 5, 5, 5, 6, 6, 7, 7, 7, 7, 8]
+    assert list(a["source"][:6]) == [1, 2, 1, 1, 7, 8]
+    assert list(a["block"][:6]) == [3, 4, 5, 6, 8, 7]
+    assert list(a["rows"][:4]) == [5, 6, waymark.ALL_ROWS, waymark.ALL_ROWS]
+    assert list(a["more"]) == [0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]
+    assert list(a["rows"][6:10]) == [3, 0, 2, 2]
+    assert list(a["step"][6:10]) == [9, 9, 10, 10]
+
+
+def test_growing_keeps_what_an_array_looks_at() -> None:
+    events = Events(2)
+    events.bind([1, 2])
+    before = events.array
+    events.bind(range(1000))
+    assert list(before["block"]) == [1, 2]
+    assert len(events) == 1002 and list(events.array["block"][:3]) == [1, 2, 0]
+    del events
+    assert list(before["block"]) == [1, 2]
+
+
+WRONG: list[tuple[Any, tuple[type[Exception], ...], str]] = [
+    (lambda e: e.bind("ab"), (TypeError,), "blocks must be integers"),
+    (lambda e: e.bind(b"ab"), (TypeError,), "blocks must be integers"),
+    (lambda e: e.bind(None), (TypeError,), "blocks"),
+    (lambda e: e.bind([1.5]), (TypeError,), "blocks must hold integers, got float"),
+    (lambda e: e.bind(np.array([1.0])), (TypeError,), "blocks must hold integers"),
+    (lambda e: e.bind(np.zeros((2, 2), np.int32)), (ValueError,), "one dimension, got 2"),
+    (lambda e: e.bind(2**31), (IndexError,), "int32, got 2147483648"),
+    (lambda e: e.bind(np.array([2**40])), (IndexError,), "int32, got 1099511627776"),
+    (lambda e: e.bind(2**70), (IndexError,), "int64"),
+    (lambda e: e.bind(1, b""), (ValueError,), "keys: 1 ... 32 bytes, got 0"),
+    (lambda e: e.bind(1, b"x" * 33), (ValueError,), "keys: 1 ... 32 bytes, got 33"),
+    (lambda e: e.bind([1, 2], [b"x"]), (ValueError,), "got 1 keys of 2 blocks"),
+    (lambda e: e.bind([1, 2], b"x"), (ValueError,), "got 1 keys of 2 blocks"),
+    (lambda e: e.bind(1, 2**64), (IndexError,), "64 bits"),
+    (lambda e: e.bind(1, [1.5]), (TypeError,), "keys"),
+    (lambda e: e.bind([1], np.zeros((1, 40), np.uint8)), (ValueError,), "got 40"),
+    (lambda e: e.bind([1], np.zeros((1, 4), np.int32)), (ValueError,), "keys"),
+    (lambda e: e.seal([1], None, 1), (ValueError,), "a seal has a key"),
+    (lambda e: e.seal([1], [b"k"], -1), (TypeError,), "seal"),
+    (lambda e: e.copy([1, 2], [3, 4, 5]), (ValueError,), "sources"),
+    (lambda e: e.copy([1, 2], [3, 4], [1, 2, 3]), (ValueError,), "rows"),
+    (lambda e: e.move([1], [2, 3]), (ValueError,), "as many as destinations, got 1 and 2"),
+    (lambda e: e.truncate([1, 2], [1, 2, 3], 4), (ValueError,), "row"),
+]
+
+
+@pytest.mark.parametrize("call, kinds, text", WRONG)
+def test_wrong_arguments_add_nothing(
+    call: Any, kinds: tuple[type[Exception], ...], text: str
+) -> None:
+    events = Events()
+    with pytest.raises(kinds) as caught:
+        call(events)
+    assert text in str(caught.value)
+    assert len(events) == 0
+
+
+def batch_events() -> Events:
+    events = Events()
+    events.bind([1, 2], [b"one", b"two"])
+    events.seal(1, b"x" * 32, 7)
+    events.move([3, 4], [4, 3])
+    return events
+
+
+def test_a_batch_survives_being_bytes() -> None:
+    events = batch_events()
+    slots = np.array([16, -1, -2 - 20, 5], np.int64)
+    data = waymark.serialize_batch(9, 4, events, slots, device_slots=True)
+    for buffer in (data, bytearray(data), memoryview(data), np.frombuffer(data, np.uint8)):
+        batch = waymark.parse_batch(buffer)
+        assert (batch.step, batch.version, batch.device_slots) == (9, 4, True)
+        assert batch.used == len(data)
+        assert batch.events.dtype == EVENT_DTYPE
+        assert (batch.events == events.array).all()
+        assert (batch.slots == slots).all()
+    assert not batch.slots.flags.writeable and not batch.events.flags.writeable
+    again = waymark.serialize_batch(9, 4, batch.events, batch.slots, batch.device_slots)
+    assert again == data
+    two = waymark.parse_batch(data + b"more")
+    assert two.used == len(data)
+
+
+def test_the_arrays_of_a_batch_keep_it() -> None:
+    data = waymark.serialize_batch(1, 1, batch_events(), range(100))
+    events = waymark.parse_batch(data).events
+    slots = waymark.parse_batch(data).slots
+    del data
+    assert list(slots) == list(range(100)) and list(events["block"][:2]) == [1, 2]
+
+
+def test_empty_batch() -> None:
+    batch = waymark.parse_batch(waymark.serialize_batch(5, 0))
+    assert batch.step == 5 and len(batch.events) == 0 and len(batch.slots) == 0
+
+
+def test_bad_bytes_are_refused() -> None:
+    data = waymark.serialize_batch(5, 1, batch_events(), [1, 2, 3])
+    for cut in range(len(data)):
+        with pytest.raises(waymark.InvalidArgumentError):
+            waymark.parse_batch(data[:cut])
+    with pytest.raises(TypeError, match="buffer"):
+        waymark.parse_batch(object())
+    with pytest.raises(TypeError, match="EVENT_DTYPE"):
+        waymark.serialize_batch(5, 1, np.zeros(3, np.int32), [])
+    events = batch_events()
+    events.array["key_size"][0] = 40
+    with pytest.raises(waymark.InvalidArgumentError):
+        waymark.serialize_batch(5, 1, events)
