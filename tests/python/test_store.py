@@ -1,0 +1,229 @@
+"""Stores: options, what they count and tell, one engine's thread, their end."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import waymark
+from conftest import Rig
+
+WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"num_layers": 0}, "num_layers"),
+    ({"top_k": 0}, "top_k"),
+    ({"top_k": 17}, "top_k"),
+    ({"num_experts": 0}, "num_experts"),
+    ({"num_experts": 70000}, "num_experts"),
+    ({"num_blocks": 0}, "num_blocks"),
+    ({"page_tokens": 0}, "page_tokens: at least 1, got 0"),
+    ({"page_tokens": 5000}, "page_tokens"),
+    ({"block_tokens": 0}, "block_tokens: at least 1, got 0"),
+    ({"page_tokens": 16, "block_tokens": 24}, "block_tokens"),
+    ({"layer_ids": [1, 2]}, "layer_ids"),
+    ({"layer_ids": [3, 2, 1]}, "layer_ids"),
+    ({"max_steps_in_flight": 0}, "max_steps_in_flight"),
+    ({"max_step_rows": 0}, "max_step_rows"),
+    ({"num_pages": -1}, "num_pages"),
+    ({"audit_threshold": 0.0}, "audit_threshold"),
+    ({"audit_threshold": 1.5}, "audit_threshold"),
+    ({"landing": "later"}, "landing: one of thread, caller; got 'later'"),
+    ({"recorder": waymark.RecorderOptions(ring_bytes=0)}, "ring_bytes"),
+    ({"recorder": waymark.RecorderOptions(ring_bytes=100)}, "ring_bytes"),
+]
+
+
+@pytest.mark.parametrize("options, text", WRONG_OPTIONS)
+def test_wrong_options(options: dict[str, Any], text: str) -> None:
+    given: dict[str, Any] = {
+        "num_layers": 3, "top_k": 2, "num_experts": 16, "num_blocks": 8, **options
+    }  # fmt: skip
+    with pytest.raises((waymark.InvalidArgumentError, waymark.OutOfRangeError)) as caught:
+        waymark.Store(**given)
+    assert text in str(caught.value)
+
+
+def test_shape() -> None:
+    store = waymark.Store(3, 2, 300, 8, page_tokens=4, block_tokens=8, layer_ids=[1, 3, 9])
+    assert store.shape == (3, 2, 300, 4, 8, 8, (1, 3, 9))
+    assert store.shape.id_dtype == np.uint16 and store.shape.row_bytes == 12
+    assert waymark.Store(3, 2, 256, 8).shape.id_dtype == np.uint8
+
+
+def test_counters(rig: Rig) -> None:
+    rig.write([0, 1, -1], rig.bind([0]))
+    rig.session.drop(rig.begin([2]))
+    rig.session.cancel(rig.begin([3]))
+    rig.store.wait_idle(10)
+    stats = rig.store.stats()
+    assert (stats.steps_begun, stats.steps_dropped, stats.steps_cancelled) == (3, 1, 1)
+    assert (stats.rows_landed, stats.rows_padding, stats.events) == (2, 1, 1)
+    assert stats.missing[waymark.Reason.CAPACITY] == 1
+    assert stats.as_dict()["steps_begun"] == 3
+    assert stats.audit_agreement == 1.0
+    assert "3" in rig.store.report()
+    assert rig.store.last_step == 3
+
+
+def test_covered_prefix(rig: Rig) -> None:
+    rig.write(waymark.slots_of([2, 5], 4, 0, 6), rig.bind([2, 5]))
+    for blocks in ([2, 5], np.array([2, 5]), np.array([2, 5], np.int32)):
+        assert rig.store.covered_prefix(blocks, 8) == 6
+    assert rig.store.covered_prefix([2, 5], 3) == 3
+    assert rig.store.covered_prefix([5, 2], 8) == 2
+    with pytest.raises(waymark.WaymarkError, match="rows"):
+        rig.store.covered_prefix([2, 5], 9)
+
+
+def test_expert_counts(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(count_experts=True)
+    want: dict[int, Any] = {}
+    for version, block in ((1, 0), (1, 1), (4, 2)):
+        ids = rig.write(waymark.slots_of([block], 4, 0, 4), rig.bind([block]), version)
+        counts = want.setdefault(version, np.zeros((3, 16), np.uint64))
+        for layer in range(3):
+            counts[layer] += np.bincount(ids[layer].ravel(), minlength=16).astype(np.uint64)
+    rig.store.wait_idle(10)
+    got = rig.store.expert_counts()
+    assert list(got) == [1, 4]
+    for version, counts in want.items():
+        assert (got[version] == counts).all()
+    assert Rig().store.expert_counts() == {}
+
+
+def test_a_missed_bind_is_found_and_logged(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(num_experts=128, top_k=4)
+    events = rig.bind([3])
+    slots = waymark.slots_of([3], 4, 0, 4)
+    rig.write(slots, events)
+    seal = waymark.Events()
+    seal.seal(3, b"key", 1)
+    rig.session.cancel(rig.begin([], seal))
+    rig.write(slots)  # other rows into a sealed block that was never bound again
+    rig.store.wait_idle(10)
+    (finding,) = rig.store.take_findings()
+    assert finding.block == 3 and finding.voided and finding.rows > 0
+    assert finding.agreement < 0.5 and "3" in finding.text
+    assert rig.store.take_findings() == []
+    log = rig.store.take_log()
+    assert log and all(line.level in (logging.INFO, logging.WARNING, logging.ERROR) for line in log)
+    assert all(isinstance(line.text, str) and line.text for line in log)
+    assert rig.store.take_log() == [] and rig.store.log_lost == 0
+
+
+def test_the_caller_lands(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(landing="caller")
+    assert rig.store.land_one() is False
+    rig.write([0], rig.bind([0]))
+    rig.write([1])
+    snapshot = rig.store.snapshot([0], 0, 2)
+    assert not snapshot.ready()
+    with pytest.raises(waymark.DeadlineExceededError):
+        snapshot.wait(0.01)
+    with pytest.raises(waymark.FailedPreconditionError):
+        snapshot.read()
+    rig.store.land(2)
+    with pytest.raises(waymark.NotFoundError, match="got 2"):
+        rig.store.land(2)
+    assert rig.store.land_one() is True
+    snapshot.wait(0)
+    assert snapshot.ready()
+    with pytest.raises(waymark.FailedPreconditionError, match="caller"):
+        Rig().store.land_one()
+
+
+def test_waiting_takes_a_timeout(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(landing="caller")
+    rig.write([0], rig.bind([0]))
+    with pytest.raises(waymark.DeadlineExceededError):
+        rig.store.wait_idle(0.02)
+    with pytest.raises(TimeoutError):
+        rig.store.wait_idle(0)
+    for wrong in (-1, float("nan")):
+        with pytest.raises(waymark.InvalidArgumentError, match="timeout"):
+            rig.store.wait_idle(wrong)
+    with pytest.raises(TypeError, match="timeout"):
+        rig.store.wait_idle("soon")  # type: ignore[arg-type]
+    rig.store.land_one()
+    rig.store.wait_idle()
+
+
+def test_two_threads_are_not_the_engines_thread(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(landing="caller")
+    rig.write([0], rig.bind([0]))
+    started = threading.Event()
+
+    def wait() -> None:
+        started.set()
+        with pytest.raises(waymark.DeadlineExceededError):
+            rig.store.wait_idle(0.3)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    started.wait()
+    refused = 0
+    while thread.is_alive():
+        try:
+            rig.store.covered_prefix([0], 1)
+        except waymark.FailedPreconditionError as error:
+            assert "engine's thread" in str(error)
+            refused += 1
+    thread.join()
+    assert refused > 0
+    rig.store.land_one()
+
+
+def test_closing(rig: Rig) -> None:
+    ids = rig.write([0, 1], rig.bind([0]))
+    snapshot = rig.store.snapshot([0], 0, 2)
+    rig.session.close()
+    assert rig.session.closed
+    with rig.store:
+        pass
+    assert rig.store.closed
+    rig.store.close()
+    for call in (rig.store.stats, rig.store.report, lambda: rig.store.shape, rig.session.stats,
+                 lambda: rig.session.begin_step(9, 1), lambda: rig.store.snapshot([0], 0, 1),
+                 lambda: waymark.CaptureSession(rig.store, 4)):  # fmt: skip
+        with pytest.raises(waymark.FailedPreconditionError, match="is closed"):
+            call()
+    # The last release lands what was submitted; snapshots stay readable.
+    assert (snapshot.read(layout="LTK") == ids).all()
+
+
+def test_a_session_keeps_its_store(rig: Rig) -> None:
+    ids = rig.ids(1)
+    store = weakref.ref(rig.store)
+    snapshot = rig.store.snapshot([0], 0, 1)
+    session = rig.session
+    del rig.store
+    gc.collect()
+    assert store() is None
+    assert session.begin_step(1, 1, rig.bind([0]), [0])
+    session.view(1).array[:, :1] = ids
+    session.submit(1)
+    session.close()
+    snapshot.wait(10)
+    assert not np.any(snapshot.rows().valid)  # taken before the step
+
+
+def test_recorder(tmp_path: Path) -> None:
+    rig = Rig(recorder=waymark.RecorderOptions(ring_bytes=1 << 20, ids=True))
+    rig.write([0, 1], rig.bind([0]))
+    rig.store.wait_idle(10)
+    recorder = rig.store.recorder
+    assert recorder is not None
+    recorder.check()
+    recorder.dump(tmp_path / "flight")
+    assert (tmp_path / "flight").stat().st_size > 100
+    with pytest.raises(waymark.UnknownError):
+        recorder.dump(tmp_path / "none" / "flight")
+    del rig.store, rig.session
+    recorder.dump(tmp_path / "again")
+    assert Rig().store.recorder is None
