@@ -475,13 +475,13 @@ nb::object LayerOfView(nb::handle_t<View> self, std::int32_t layer) {
   if (nb::cast<const View&>(self).session->transport == WM_TRANSPORT_HOST) {
     return Wrap<nb::numpy>(self, true, layer);
   }
-  return Wrap<>(self, true, layer);
+  return Wrap<nb::array_api>(self, true, layer);
 }
 
 nb::object DLPack(nb::handle_t<View> self, nb::kwargs kwargs) {
   // Views are written in stream order: there is nothing to synchronise with.
   if (kwargs.contains("stream")) kwargs.attr("pop")("stream");
-  return Wrap<>(self, false, 0).attr("__dlpack__")(**kwargs);
+  return Wrap<nb::array_api>(self, false, 0).attr("__dlpack__")(**kwargs);
 }
 
 nb::dict CudaArrayInterface(const View& self) {
@@ -543,7 +543,7 @@ void BindSession(nb::module_& module) {
       .def("__init__", &Make, "store"_a, "max_rows"_a, "num_buffers"_a, "num_ids_sources"_a,
            "transport"_a, "device"_a, "one_view"_a)
       .def("_bind_layer", &BindLayer, "layer"_a, "module"_a, "source"_a)
-      .def("set_stream", &SetStream, "stream"_a,
+      .def("set_stream", &SetStream, "stream"_a.none(),
            "The stream on which forwards are issued from here on: an int (cudaStream_t), an object "
            "with cuda_stream or __cuda_stream__(), or None (the default stream). Engine's thread.")
       .def("begin_step", &BeginStep, "step"_a, "version"_a, "events"_a = nb::none(),

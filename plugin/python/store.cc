@@ -88,8 +88,7 @@ std::int64_t CoveredPrefix(const Store& self, nb::handle block_ids, std::int64_t
   const wm_status status =
       Api().store_covered_prefix(store.store, blocks.data(), blocks.size(), rows, &covered);
   if (status != WM_OK) {
-    Raise(status, "rows: 0 ... blocks * block_tokens, of blocks in [0, num_blocks); got rows " +
-                      std::to_string(rows) + " of " + std::to_string(blocks.size()) + " blocks");
+    Raise(status, "rows: at least 0, got " + std::to_string(rows));
   }
   return covered;
 }
@@ -339,10 +338,12 @@ void BindStore(nb::module_& module) {
            "ring_bytes"_a, "record_ids"_a)
       .def("covered_prefix", &CoveredPrefix, "blocks"_a, "rows"_a,
            "Leading rows of [0, rows) of the sequence in `blocks` that are valid or pending: what "
-           "a scheduler may take as a prefix hit with routing. Engine's thread.")
+           "a scheduler may take as a prefix hit with routing. Rows beyond the blocks do not count. "
+           "Engine's thread.")
       .def("wait_idle", &WaitIdle, "timeout"_a = nb::none(),
            "Waits until every step begun so far has ended, without the GIL. `timeout`: seconds, or "
-           "None; DeadlineExceededError after it. Engine's thread.")
+           "None; DeadlineExceededError after it. With landing=\"caller\" it lands what was "
+           "submitted, and waits for nothing else. Engine's thread.")
       .def("land_one", &LandOne,
            "landing=\"caller\" only: lands the step that was submitted first. False: there is "
            "none. Engine's thread.")

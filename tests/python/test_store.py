@@ -77,8 +77,9 @@ def test_covered_prefix(rig: Rig) -> None:
         assert rig.store.covered_prefix(blocks, 8) == 6
     assert rig.store.covered_prefix([2, 5], 3) == 3
     assert rig.store.covered_prefix([5, 2], 8) == 2
-    with pytest.raises(waymark.WaymarkError, match="rows"):
-        rig.store.covered_prefix([2, 5], 9)
+    assert rig.store.covered_prefix([2, 5], 99) == 6
+    with pytest.raises(waymark.WaymarkError, match="rows: at least 0, got -1"):
+        rig.store.covered_prefix([2, 5], -1)
 
 
 def test_expert_counts(make_rig: Callable[..., Rig]) -> None:
@@ -138,9 +139,8 @@ def test_the_caller_lands(make_rig: Callable[..., Rig]) -> None:
         Rig().store.land_one()
 
 
-def test_waiting_takes_a_timeout(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(landing="caller")
-    rig.write([0], rig.bind([0]))
+def test_waiting_takes_a_timeout(rig: Rig) -> None:
+    rig.begin([0], rig.bind([0]))
     with pytest.raises(waymark.DeadlineExceededError):
         rig.store.wait_idle(0.02)
     with pytest.raises(TimeoutError):
@@ -150,13 +150,12 @@ def test_waiting_takes_a_timeout(make_rig: Callable[..., Rig]) -> None:
             rig.store.wait_idle(wrong)
     with pytest.raises(TypeError, match="timeout"):
         rig.store.wait_idle("soon")  # type: ignore[arg-type]
-    rig.store.land_one()
+    rig.session.submit(1)
     rig.store.wait_idle()
 
 
-def test_two_threads_are_not_the_engines_thread(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(landing="caller")
-    rig.write([0], rig.bind([0]))
+def test_two_threads_are_not_the_engines_thread(rig: Rig) -> None:
+    rig.begin([0], rig.bind([0]))
     started = threading.Event()
 
     def wait() -> None:
@@ -176,7 +175,7 @@ def test_two_threads_are_not_the_engines_thread(make_rig: Callable[..., Rig]) ->
             refused += 1
     thread.join()
     assert refused > 0
-    rig.store.land_one()
+    assert rig.store.covered_prefix([0], 1) == 1
 
 
 def test_closing(rig: Rig) -> None:
