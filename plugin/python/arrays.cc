@@ -7,11 +7,15 @@
 namespace waymark_python {
 namespace {
 
+// Of what an attribute is: nanobind's own conversions of an accessor take none but a str, a tuple.
+std::string StringOf(const nb::object& object) { return nb::cast<std::string>(nb::str(object)); }
+nb::tuple TupleOf(const nb::object& object) { return nb::tuple(object); }
+
 constexpr int kCpu = 1, kCuda = 2, kCudaHost = 3, kCudaManaged = 13;
 
 [[noreturn]] void TypeError(const char* name, const std::string& rule, nb::handle object) {
   const std::string text = std::string(name) + " " + rule + ", got " +
-                           nb::cast<std::string>(nb::str(object.type().attr("__name__")));
+                           StringOf(object.type().attr("__name__"));
   PyErr_SetString(PyExc_TypeError, text.c_str());
   throw nb::python_error();
 }
@@ -67,10 +71,10 @@ void FromNdarray(Array& array, const char* name) {
 void FromTensor(Array& array, nb::handle object, const char* name) {
   array.owner = nb::borrow(object);
   array.data = reinterpret_cast<const void*>(nb::cast<std::uintptr_t>(object.attr("data_ptr")()));
-  const nb::tuple shape(object.attr("shape"));
-  const nb::tuple strides(object.attr("stride")());
+  const nb::tuple shape = TupleOf(object.attr("shape"));
+  const nb::tuple strides = TupleOf(object.attr("stride")());
   SetDims(array, shape.size(), name);
-  std::string type = nb::cast<std::string>(nb::str(object.attr("dtype")));
+  std::string type = StringOf(object.attr("dtype"));
   if (const std::size_t dot = type.rfind('.'); dot != std::string::npos) type.erase(0, dot + 1);
   array.kind = type.rfind("int", 0) == 0 ? 'i' : type.rfind("uint", 0) == 0 ? 'u' : 'f';
   array.item_bytes = nb::cast<int>(object.attr("element_size")());
@@ -79,7 +83,7 @@ void FromTensor(Array& array, nb::handle object, const char* name) {
     array.strides[i] = nb::cast<std::int64_t>(strides[i]) * array.item_bytes;
   }
   const nb::object device = object.attr("device");
-  const std::string where = nb::cast<std::string>(nb::str(device.attr("type")));
+  const std::string where = StringOf(device.attr("type"));
   array.on_host = where == "cpu";
   array.on_device = where == "cuda";
   if (!array.on_host && !array.on_device) {
@@ -93,9 +97,9 @@ void FromTensor(Array& array, nb::handle object, const char* name) {
 void FromCudaInterface(Array& array, nb::handle object, const nb::dict& interface,
                        const char* name) {
   array.owner = nb::borrow(object);
-  const nb::tuple data(interface["data"]);
+  const nb::tuple data = TupleOf(interface["data"]);
   array.data = reinterpret_cast<const void*>(nb::cast<std::uintptr_t>(data[0]));
-  const nb::tuple shape(interface["shape"]);
+  const nb::tuple shape = TupleOf(interface["shape"]);
   SetDims(array, shape.size(), name);
   const auto type = nb::cast<std::string>(interface["typestr"]);
   if (type.size() < 3 || type[0] == '>') {
@@ -149,7 +153,7 @@ T One(nb::handle item, const char* name) {
   const long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
   if (overflow != 0) {
     Raise(WM_OUT_OF_RANGE, std::string(name) + ": does not fit int64, got " +
-                               nb::cast<std::string>(nb::str(index)));
+                               StringOf(index));
   }
   return Fit<T>(value, name);
 }
@@ -224,7 +228,7 @@ Array ArrayOf(nb::handle object, const char* name) {
   }
   nb::object source = nb::borrow(object);
   if (nb::hasattr(object, "__dlpack_device__")) {
-    const nb::tuple device(object.attr("__dlpack_device__")());
+    const nb::tuple device = TupleOf(object.attr("__dlpack_device__")());
     if (nb::cast<int>(device[0]) == kCuda) source = CapsuleOf(object);
   }
   if (!nb::try_cast(source, array.lent, false)) {

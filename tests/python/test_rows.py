@@ -1,0 +1,383 @@
+"""Reading: snapshots, rows as values, merges, pickles, cursors."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import waymark
+from conftest import Rig
+from waymark import CoverageRun, Provenance, Reason, Rows
+
+
+def written(rig: Rig, missing: bool = True) -> tuple[waymark.Snapshot, Any]:
+    """A snapshot of rows [0, 8), of which row 3 is missing, and the ids [L, 8, K]."""
+    slots = waymark.slots_of([1, 2], 4, 0, 8)
+    if missing:
+        slots[3] = waymark.NOT_ASKED(int(slots[3]))
+    ids = rig.write(slots, rig.bind([1, 2]), version=6)
+    snapshot = rig.store.snapshot([1, 2], 0, 8)
+    snapshot.wait(10)
+    return snapshot, ids
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int16, np.int32, np.int64])
+@pytest.mark.parametrize("layout", ["TLK", "LTK"])
+@pytest.mark.parametrize("fill", ["minus_one", "zeros", "arange"])
+@pytest.mark.parametrize("experts", [16, 300])
+def test_read(
+    make_rig: Callable[..., Rig], dtype: Any, layout: Any, fill: Any, experts: int
+) -> None:
+    rig = make_rig(num_experts=experts)
+    snapshot, ids = written(rig)
+    if dtype is np.uint8 and experts > 256:
+        with pytest.raises(waymark.InvalidArgumentError):
+            snapshot.read(dtype=dtype)
+        return
+    filled = {"minus_one": -1, "zeros": 0, "arange": np.arange(2)}[fill]
+    want = ids.astype(np.int64)
+    want[:, 3] = filled
+    want = want.astype(dtype)
+    if layout == "TLK":
+        want = want.transpose(1, 0, 2)
+    got = snapshot.read(layout=layout, dtype=dtype, fill=fill)
+    assert got.dtype == dtype and got.flags.c_contiguous and (got == want).all()
+    part = snapshot.read(2, 6, layout=layout, dtype=dtype, fill=fill)
+    assert (part == (want[2:6] if layout == "TLK" else want[:, 2:6])).all()
+    rows = snapshot.rows()
+    assert (rows.astype(dtype, layout=layout, fill=fill) == want).all()
+    out = np.zeros_like(got)
+    assert snapshot.read(layout=layout, dtype=dtype, fill=fill, out=out) is out
+    assert (out == want).all()
+
+
+def test_infos_and_coverage(rig: Rig) -> None:
+    snapshot, ids = written(rig)
+    got, infos = snapshot.read_with_info(1, 5)
+    assert infos.dtype == waymark.ROW_INFO_DTYPE
+    assert list(infos["reason"]) == [0, 0, Reason.NOT_CAPTURED, 0]
+    assert list(infos["version"]) == [6, 6, 0, 6] and list(infos["step"]) == [1, 1, 0, 1]
+    runs = [
+        CoverageRun(0, 3, Reason.NONE, 6, Provenance.HERE),
+        CoverageRun(3, 4, Reason.NOT_CAPTURED, 0, Provenance.HERE),
+        CoverageRun(4, 8, Reason.NONE, 6, Provenance.HERE),
+    ]
+    assert snapshot.coverage() == runs == snapshot.rows().coverage()
+    assert [r.valid for r in runs] == [True, False, True]
+    assert isinstance(snapshot.coverage()[0].reason, Reason)
+
+
+def test_long_coverage(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(num_blocks=64, max_rows=256)
+    slots = waymark.slots_of(range(64), 4, 0, 256)
+    slots[::2] = waymark.NOT_ASKED(slots[::2])
+    rig.write(slots, rig.bind(range(64)))
+    snapshot = rig.store.snapshot(range(64), 0, 256)
+    snapshot.wait(10)
+    assert len(snapshot.coverage()) == 256
+
+
+def test_wrong_reads(rig: Rig) -> None:
+    snapshot, _ = written(rig)
+    for begin, end in ((-1, 3), (0, 9), (5, 4)):
+        with pytest.raises(waymark.OutOfRangeError):
+            snapshot.read(begin, end)
+        with pytest.raises(waymark.OutOfRangeError):
+            snapshot.read_with_info(begin, end)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"layout": "KLT"}, "layout: one of TLK, LTK; got 'KLT'"),
+        ({"fill": 7}, "fill: one of minus_one, zeros, arange; got 7"),
+        ({"dtype": np.float32}, "dtype: one of uint8"),
+        ({"dtype": ">i2"}, "dtype: one of uint8"),
+        ({"out": np.zeros((8, 3, 2))}, "out: int16 [8, 3, 2], got float64"),
+        ({"out": np.zeros((8, 3, 3), np.int16)}, "got int16 [8, 3, 3]"),
+        ({"out": np.zeros((8, 3, 2), np.int16, order="F")}, "out: C order"),
+        ({"out": np.frombuffer(bytes(96), np.int16).reshape(8, 3, 2)}, "out: C order and writable"),
+    ]
+    for options, text in cases:
+        with pytest.raises(waymark.InvalidArgumentError) as caught:
+            snapshot.read(**options)
+        assert text in str(caught.value)
+
+
+def test_wrong_snapshots(rig: Rig) -> None:
+    for blocks, first, last in (([0], 0, 5), ([0], -1, 2), ([0], 3, 2), ([32], 0, 1)):
+        with pytest.raises((waymark.OutOfRangeError, waymark.InvalidArgumentError)):
+            rig.store.snapshot(blocks, first, last)
+    with pytest.raises(TypeError):
+        rig.store.snapshot("0", 0, 1)
+    assert len(rig.store.snapshot([], 0, 0)) == 0
+    assert rig.store.snapshot([], 0, 0).read().shape == (0, 3, 2)
+    assert rig.store.snapshot([], 0, 0).rows().ids.shape == (0, 3, 2)
+
+
+def test_a_snapshot_lives_as_long_as_it_is_held(rig: Rig) -> None:
+    snapshot, ids = written(rig, missing=False)
+    assert (snapshot.first, snapshot.last, len(snapshot)) == (0, 8, 8)
+    rig.write(waymark.slots_of([1, 2], 4, 0, 8), rig.bind([1, 2]))
+    rig.store.wait_idle(10)
+    with snapshot:
+        assert (snapshot.read(layout="LTK") == ids).all()
+    assert snapshot.released
+    snapshot.release()
+    for call in (snapshot.read, snapshot.rows, snapshot.coverage):
+        with pytest.raises(waymark.FailedPreconditionError, match="released"):
+            call()
+    other = rig.store.snapshot([1], 0, 1)
+    del other
+    rig.write([0])
+    rig.store.wait_idle(10)
+    assert rig.store.stats().snapshots_live == 0
+
+
+def test_waiting_for_a_snapshot(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(landing="caller")
+    rig.write([0], rig.bind([0]))
+    snapshot = rig.store.snapshot([0], 0, 1)
+    for timeout in (0, 0.01, 0.25):
+        with pytest.raises(waymark.DeadlineExceededError):
+            snapshot.wait(timeout)
+    done: list[bool] = []
+
+    def wait() -> None:
+        snapshot.wait()
+        done.append(snapshot.ready())
+
+    threads = [threading.Thread(target=wait) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    assert not snapshot.ready()  # never waits, not for the others either
+    rig.store.land_one()
+    for thread in threads:
+        thread.join(10)
+    assert done == [True, True]
+
+
+def test_waiting_can_be_interrupted(make_rig: Callable[..., Rig]) -> None:
+    import signal
+
+    rig = make_rig(landing="caller")
+    rig.write([0], rig.bind([0]))
+    snapshot = rig.store.snapshot([0], 0, 1)
+
+    def alarm(*_: Any) -> None:
+        raise InterruptedError("alarm")
+
+    before = signal.signal(signal.SIGALRM, alarm)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(InterruptedError, match="alarm"):
+            snapshot.wait()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_rows_are_arrays(make_rig: Callable[..., Rig]) -> None:
+    for experts, dtype in ((16, np.uint8), (300, np.uint16)):
+        rig = make_rig(num_experts=experts, layer_ids=[1, 3, 4])
+        snapshot, ids = written(rig)
+        rows = snapshot.rows()
+        assert (rows.first, rows.last, len(rows), rows.layer_ids) == (0, 8, 8, (1, 3, 4))
+        assert rows.ids.dtype == dtype and rows.ids.shape == (8, 3, 2)
+        assert not rows.ids.flags.writeable and not rows.infos.flags.writeable
+        assert list(rows.valid) == [True] * 3 + [False] + [True] * 4
+        assert list(rows.reasons) == [0, 0, 0, Reason.NOT_CAPTURED, 0, 0, 0, 0]
+        want = ids.transpose(1, 0, 2)[rows.valid]
+        assert (rows.ids[rows.valid] == want).all()
+        assert not rows.ids[3].any()
+        kept = rows.ids
+        del rows, snapshot, rig
+        gc.collect()
+        assert (kept[:3] == want[:3]).all()
+
+
+def test_rows_from_arrays(rig: Rig) -> None:
+    snapshot, _ = written(rig)
+    rows = snapshot.rows()
+    ids, infos = np.array(rows.ids), np.array(rows.infos)
+    again = Rows(rows.shape, 5, ids, infos)
+    assert again.ids.ctypes.data == ids.ctypes.data and (again.first, again.last) == (5, 13)
+    assert (again.astype() == rows.astype()).all()
+    shape = rows.shape
+    wrong: list[tuple[Any, str]] = [
+        ((shape, 0, ids.astype(np.int16), infos), "ids: uint8 [8, 3, 2] in C order, got int16"),
+        ((shape, 0, ids[:7], infos), "got uint8 [7, 3, 2]"),
+        ((shape, 0, np.asfortranarray(ids), infos), "ids: uint8"),
+        ((shape._replace(top_k=3), 0, ids, infos), "ids: uint8 [8, 3, 3]"),
+        ((shape, 0, ids, np.zeros(8, np.uint8)), "infos: ROW_INFO_DTYPE"),
+        ((shape, 0, ids[::2], infos[::2]), "ids"),
+    ]
+    for arguments, text in wrong:
+        with pytest.raises(waymark.InvalidArgumentError) as caught:
+            Rows(*arguments)
+        assert text in str(caught.value)
+    with pytest.raises(waymark.InvalidArgumentError):
+        Rows(shape._replace(layer_ids=(2, 1, 0)), 0, ids, infos).coverage()
+    with pytest.raises(waymark.InvalidArgumentError):
+        Rows(shape._replace(layer_ids=(1,)), 0, ids, infos).coverage()
+    with pytest.raises(waymark.InvalidArgumentError):
+        Rows(shape, -1, ids, infos).coverage()
+
+
+def test_join(rig: Rig) -> None:
+    a_snapshot, ids = written(rig)
+    a = a_snapshot.rows()
+    slots = waymark.slots_of([5, 6], 4, 0, 8)
+    other = rig.write(slots, rig.bind([5, 6]), version=7)
+    b_snapshot = rig.store.snapshot([5, 6], 2, 8)
+    b_snapshot.wait(10)
+    joined = a.join(b_snapshot.rows())
+    assert len(joined) == 8 and joined.valid.all()
+    assert list(joined.infos["version"]) == [6, 6, 6, 7, 6, 6, 6, 6]
+    want = ids.transpose(1, 0, 2).copy()
+    want[3] = other.transpose(1, 0, 2)[3]
+    assert (joined.ids == want).all()
+    with pytest.raises(waymark.InvalidArgumentError):
+        a.join(written(Rig(num_layers=2))[0].rows())
+
+
+def stages() -> tuple[list[Rows], Any]:
+    rows, ids = [], []
+    for layer_ids in ([0, 2], [3], [7, 8, 9]):
+        rig = Rig(num_layers=len(layer_ids), layer_ids=layer_ids)
+        snapshot, of_stage = written(rig)
+        rows.append(snapshot.rows())
+        ids.append(of_stage)
+    return rows, np.concatenate(ids)
+
+
+def test_join_layers() -> None:
+    rows, ids = stages()
+    joined = Rows.join_layers(rows)
+    assert joined.layer_ids == (0, 2, 3, 7, 8, 9) and joined.shape.num_layers == 6
+    want = ids.transpose(1, 0, 2).copy()
+    want[3] = -1
+    assert (joined.astype() == want).all()
+    with pytest.raises(waymark.InvalidArgumentError):
+        Rows.join_layers(rows[::-1])
+    with pytest.raises(waymark.InvalidArgumentError):
+        Rows.join_layers([])
+
+
+class Group:
+    """Ranks in threads, as a process group."""
+
+    def __init__(self, size: int, whole: bool) -> None:
+        self.size = size
+        self.whole = whole
+        self.barrier = threading.Barrier(size)
+        self.sent: list[bytes] = [b""] * size
+
+    def rank(self, number: int) -> Rank:
+        return Rank(self, number)
+
+
+class Rank:
+    def __init__(self, group: Group, rank: int) -> None:
+        self.group, self.rank, self.size = group, rank, group.size
+
+    def all_gather(self, data: bytes, /) -> bytes | Sequence[bytes]:
+        assert isinstance(data, bytes)
+        self.group.sent[self.rank] = data
+        self.group.barrier.wait(20)
+        gathered = list(self.group.sent)
+        self.group.barrier.wait(20)
+        return b"".join(gathered) if self.group.whole else gathered
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_gather_layers(whole: bool) -> None:
+    rows, ids = stages()
+    group = Group(3, whole)
+    gathered: dict[int, Rows] = {}
+
+    def gather(rank: int) -> None:
+        # One of the ranks has its rows from a pickle.
+        mine = pickle.loads(pickle.dumps(rows[rank], 5)) if rank == 1 else rows[rank]
+        gathered[rank] = mine.gather_layers(group.rank(rank))
+
+    threads = [threading.Thread(target=gather, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    want = Rows.join_layers(rows)
+    assert sorted(gathered) == [0, 1, 2]
+    for of_rank in gathered.values():
+        assert (of_rank.ids == want.ids).all() and (of_rank.infos == want.infos).all()
+        assert of_rank.layer_ids == want.layer_ids
+
+
+def test_a_collective_that_fails() -> None:
+    rows, _ = stages()
+
+    class Collective:
+        rank, size = 0, 2
+
+        def __init__(self, answer: Any) -> None:
+            self.answer = answer
+
+        def all_gather(self, data: bytes, /) -> Any:
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            return self.answer
+
+    with pytest.raises(ConnectionError, match="gone"):
+        rows[0].gather_layers(Collective(ConnectionError("gone")))
+    with pytest.raises(waymark.InvalidArgumentError, match="bytes of 2 ranks, got 1"):
+        rows[0].gather_layers(Collective([b""]))
+    with pytest.raises(waymark.InvalidArgumentError, match="must return"):
+        rows[0].gather_layers(Collective(b"abc"))
+    with pytest.raises(TypeError, match="all_gather"):
+        rows[0].gather_layers(Collective(None))
+    alone = Collective(None)
+    alone.size = 0
+    with pytest.raises(waymark.InvalidArgumentError):
+        rows[0].gather_layers(alone)
+
+
+def test_pickles_carry_the_arrays_out_of_band(rig: Rig) -> None:
+    rows = written(rig)[0].rows()
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(rows, 5, buffer_callback=buffers.append)
+    assert len(buffers) == 2 and len(data) < 400
+    assert buffers[0].raw().nbytes == rows.ids.nbytes
+    # No copy when it is written: the buffers are the rows' own memory.
+    address = np.frombuffer(buffers[0], np.uint8).ctypes.data
+    assert address == rows.ids.ctypes.data
+    received = [bytearray(b.raw()) for b in buffers]
+    again = pickle.loads(data, buffers=received)
+    # Nor when it is read.
+    assert again.ids.ctypes.data == np.frombuffer(received[0], np.uint8).ctypes.data
+    assert not again.ids.flags.writeable
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        other = pickle.loads(pickle.dumps(rows, protocol))
+        assert other.shape == rows.shape and other.first == rows.first
+        assert (other.ids == rows.ids).all() and (other.infos == rows.infos).all()
+        assert other.coverage() == rows.coverage()
+        assert (other.join(rows).ids == rows.ids).all()
+    empty = rig.store.snapshot([], 0, 0)
+    empty.wait(10)
+    assert len(pickle.loads(pickle.dumps(empty.rows(), 5))) == 0
+
+
+def test_a_cursor_goes_on_where_it_stopped(rig: Rig) -> None:
+    cursor = waymark.Cursor(rig.store)
+    parts = []
+    rig.session.cancel(rig.begin([], rig.bind([3, 4])))
+    for first, last in ((0, 3), (3, 3), (3, 7)):
+        parts.append(rig.write(waymark.slots_of([3, 4], 4, first, last)))
+        assert cursor.next == first
+        with cursor.snapshot([3, 4], last) as snapshot:
+            snapshot.wait(10)
+            assert (snapshot.read(layout="LTK") == parts[-1]).all()
+    with pytest.raises(waymark.WaymarkError):
+        cursor.snapshot([3, 4], 9)
+    assert cursor.next == 7
+    with pytest.raises(waymark.InvalidArgumentError):
+        waymark.Cursor(rig.store, -1)
