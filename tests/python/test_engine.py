@@ -1,0 +1,376 @@
+"""A small random engine against an oracle: every row of every request, in every way to say it.
+
+The engine has a pool of blocks. Its requests grow by chunks, fork (full blocks shared, the last one
+copied in part), take back rejected drafts, are preempted to other blocks (moves) and end; steps are
+submitted late, dropped and cancelled; layers fall silent. The oracle is three arrays in which the
+same happens to rows. Events, slots, ids and reads take every form that the API has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import waymark
+from conftest import distinct_ids
+from waymark import Reason
+
+BLOCK = 8
+NUM_BLOCKS = 48
+
+
+@dataclass
+class Request:
+    blocks: list[int] = field(default_factory=list)
+    rows: int = 0
+
+
+@dataclass
+class Flight:
+    """A step on its way."""
+
+    step: int
+    ids: npt.NDArray[np.int16]  # [L, rows, K]
+    reasons: npt.NDArray[np.uint8]  # of each row, once it has landed
+    not_asked: npt.NDArray[np.bool_]
+    by_ids: bool
+    owner: Request
+    first: int  # row of the owner
+
+
+class Oracle:
+    """What each row of each block is: the step that wrote it, and which row of it."""
+
+    def __init__(self) -> None:
+        self.step = np.zeros((NUM_BLOCKS, BLOCK), np.int64)  # 0: none
+        self.row = np.zeros((NUM_BLOCKS, BLOCK), np.int64)
+        self.outcome: dict[int, Flight] = {}
+
+    def bind(self, block: int) -> None:
+        self.step[block] = 0
+
+    def copy(self, source: int, destination: int, rows: int) -> None:
+        self.step[destination] = 0
+        self.step[destination, :rows] = self.step[source, :rows]
+        self.row[destination] = self.row[source]
+
+    def move(self, sources: list[int], destinations: list[int]) -> None:
+        step, row = self.step[sources], self.row[sources]
+        self.step[destinations], self.row[destinations] = step, row
+
+    def truncate(self, block: int, row: int, step: int) -> None:
+        tail = self.step[block, row:]
+        tail[tail <= step] = 0
+
+    def cells(self, blocks: list[int], first: int, last: int) -> tuple[Any, Any]:
+        at = np.arange(first, last)
+        ids = np.asarray(blocks, np.int64)[at // BLOCK] if last > first else at
+        return self.step[ids, at % BLOCK].copy(), self.row[ids, at % BLOCK].copy()
+
+
+class Engine:
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        rng = self.rng
+        self.num_layers, self.top_k = int(rng.integers(1, 5)), int(rng.integers(1, 5))
+        self.num_experts = int(rng.choice([8, 256, 300]))
+        page_tokens = int(rng.choice([2, 4, 8]))
+        self.store = waymark.Store(
+            self.num_layers,
+            self.top_k,
+            self.num_experts,
+            NUM_BLOCKS,
+            page_tokens=page_tokens,
+            num_pages=16 * NUM_BLOCKS * BLOCK // page_tokens,  # enough for what snapshots hold
+            block_tokens=BLOCK,
+            landing="caller" if rng.random() < 0.5 else "thread",
+            max_steps_in_flight=64,
+        )
+        self.handed = [bool(rng.random() < 0.5) for _ in range(self.num_layers)]
+        self.session = waymark.CaptureSession(
+            self.store,
+            64,
+            num_buffers=64,
+            layers=[
+                (i, f"m.{i}", "hands_over" if handed else "kernel_writes_view")
+                for i, handed in enumerate(self.handed)
+            ],
+        )
+        self.caller = rng.random() < 0.5
+        self.oracle = Oracle()
+        self.free = list(range(NUM_BLOCKS))
+        self.users = np.zeros(NUM_BLOCKS, int)
+        self.requests: list[Request] = []
+        self.flights: list[Flight] = []
+        self.events = waymark.Events()
+        self.step = 0
+        self.rows_read = 0
+        self.snapshots: list[tuple[waymark.Snapshot, Any, Any]] = []
+
+    # ---- what an engine does to blocks ----
+
+    def take(self) -> int | None:
+        if not self.free:
+            return None
+        block = self.free.pop(int(self.rng.integers(len(self.free))))
+        self.users[block] = 1
+        self.events.bind(block)
+        self.oracle.bind(block)
+        return block
+
+    def give(self, blocks: list[int]) -> None:
+        self.events.release(np.array(blocks, np.int32))
+        for block in blocks:
+            self.users[block] -= 1
+            if self.users[block] == 0:
+                self.free.append(block)
+
+    def fork(self, parent: Request) -> None:
+        full = parent.rows // BLOCK
+        child = Request(parent.blocks[:full], parent.rows)
+        if parent.rows % BLOCK:
+            block = self.take()
+            if block is None:
+                return
+            source = parent.blocks[full]
+            self.events.copy(source, block, parent.rows % BLOCK)
+            self.oracle.copy(source, block, parent.rows % BLOCK)
+            child.blocks.append(block)
+        if child.blocks[:full]:
+            self.events.retain(child.blocks[:full])
+            self.users[child.blocks[:full]] += 1
+        self.requests.append(child)
+
+    def reject(self, request: Request) -> None:
+        """The last rows were drafts."""
+        if any(flight.owner is request for flight in self.flights) or not request.rows:
+            return
+        rows = request.rows - int(self.rng.integers(1, min(request.rows, 4) + 1))
+        for index in range(rows // BLOCK, len(request.blocks)):
+            block = request.blocks[index]
+            if self.users[block] > 1:
+                return
+        for index in range(rows // BLOCK, len(request.blocks)):
+            row = max(rows - index * BLOCK, 0)
+            self.events.truncate(request.blocks[index], row, self.step)
+            self.oracle.truncate(request.blocks[index], row, self.step)
+        keep = -(-rows // BLOCK)
+        if request.blocks[keep:]:
+            self.give(request.blocks[keep:])
+        del request.blocks[keep:]
+        request.rows = rows
+
+    def swap(self, request: Request) -> None:
+        """Offload: the blocks of a request go elsewhere, one of them where another one was."""
+        mine = [b for b in dict.fromkeys(request.blocks) if self.users[b] == 1]
+        if len(mine) < 2 or not self.free:
+            return
+        spare = self.free.pop()
+        destinations = [*mine[1:], spare]
+        self.events.move(mine, np.array(destinations))
+        self.oracle.move(mine, destinations)
+        where = dict(zip(mine, destinations))
+        request.blocks = [where.get(b, b) for b in request.blocks]
+        self.users[spare], self.users[mine[0]] = 1, 0
+        self.free.append(mine[0])
+
+    # ---- steps ----
+
+    def grow(self, request: Request) -> None:
+        """A step that runs the next rows of a request."""
+        rng = self.rng
+        rows = int(rng.integers(1, 20))
+        # A copied block of a shared prefix is the request's own, so its rows may be written.
+        while len(request.blocks) * BLOCK < request.rows + rows:
+            block = self.take()
+            if block is None:
+                return
+            request.blocks.append(block)
+        self.step += 1
+        first, step = request.rows, self.step
+        slots = waymark.slots_of(request.blocks, BLOCK, first, first + rows)
+        ids = distinct_ids(rng, self.num_layers, rows, self.top_k, self.num_experts)
+        reasons = np.zeros(rows, np.uint8)
+        silent = rng.random(rows) < 0.1
+        ids[int(rng.integers(self.num_layers)), silent, 0] = -1
+        reasons[silent] = Reason.NOT_CAPTURED
+        if self.num_experts == 300:
+            invalid = (rng.random(rows) < 0.05) & ~silent
+            ids[0, invalid, 0] = 300
+            reasons[invalid] = Reason.INVALID_ID
+        not_asked = rng.random(rows) < 0.1
+        sent = np.where(not_asked, waymark.NOT_ASKED(slots), slots)
+        reasons[not_asked] = Reason.NOT_CAPTURED
+        by_ids = bool(rng.random() < 0.4)
+        begun = self.begin(step, sent, by_ids)
+        assert begun
+        self.oracle.step.reshape(-1)[slots] = step
+        self.oracle.row.reshape(-1)[slots] = np.arange(rows)
+        self.flights.append(Flight(step, ids, reasons, not_asked, by_ids, request, first))
+        request.rows += rows
+
+    def begin(self, step: int, slots: npt.NDArray[np.int64], by_ids: bool) -> bool:
+        events: Any = self.events
+        form = self.rng.integers(4)
+        given: Any = slots
+        if form == 1:
+            events = self.events.array.copy()
+        elif form == 2:
+            data = waymark.serialize_batch(step, 1, self.events, slots)
+            batch = waymark.parse_batch(data)
+            assert (batch.step, batch.used) == (step, len(data))
+            events, given = batch.events, batch.slots
+        elif form == 3:
+            given = slots.tolist()
+        begun = (self.session.begin_ids_step if by_ids else self.session.begin_step)(
+            step, 1, events, given
+        )
+        self.events.clear()
+        return begun
+
+    def end(self) -> None:
+        """Of the steps on their way, some end, in any order."""
+        rng = self.rng
+        flight = self.flights.pop(int(rng.integers(len(self.flights))))
+        rows = len(flight.reasons)
+        how = rng.random()
+        later = any(f.owner is flight.owner for f in self.flights)
+        if how < 0.1:
+            self.session.drop(flight.step)
+            flight.reasons[~flight.not_asked] = Reason.CAPACITY
+            self.oracle.outcome[flight.step] = flight
+            return
+        if how < 0.2 and not later and flight.owner.rows == flight.first + rows:
+            self.session.cancel(flight.step)
+            flight.reasons[:] = Reason.NEVER_WRITTEN
+            flight.owner.rows = flight.first
+            self.oracle.outcome[flight.step] = flight
+            return
+        if flight.by_ids:
+            dtype = rng.choice([np.int16, np.int32, np.int64])  # type: ignore[arg-type]
+            if rng.random() < 0.5:
+                self.session.submit_ids(flight.step, flight.ids.astype(dtype), layout="LTK")
+            else:
+                ids = np.repeat(flight.ids.astype(dtype), 2, axis=2)[:, :, ::2]
+                self.session.submit_ids(flight.step, ids.transpose(1, 0, 2))
+        else:
+            view = self.session.view(flight.step)
+            for layer, handed in enumerate(self.handed):
+                if handed:
+                    dtype = rng.choice([np.int16, np.int32, np.int64])  # type: ignore[arg-type]
+                    where: Any = view if rng.random() < 0.5 else flight.step
+                    self.session.hand_over(where, layer, flight.ids[layer].astype(dtype))
+                else:
+                    view.layer(layer)[:rows] = flight.ids[layer]
+            self.session.submit(flight.step)
+        self.oracle.outcome[flight.step] = flight
+
+    # ---- reading ----
+
+    def look(self, request: Request) -> None:
+        if self.flights and self.events:  # a snapshot sees what steps were told, not what comes
+            return
+        first = int(self.rng.integers(request.rows + 1))
+        last = int(self.rng.integers(first, request.rows + 1))
+        cells = self.oracle.cells(request.blocks, first, last)
+        self.snapshots.append((self.store.snapshot(request.blocks, first, last), cells, first))
+
+    def settle(self) -> None:
+        while self.flights:
+            self.end()
+        self.store.wait_idle(20)
+
+    def compare(self) -> None:
+        rng = self.rng
+        for snapshot, (steps, rows), first in self.snapshots:
+            snapshot.wait(20)
+            count = len(steps)
+            want = np.full((count, self.num_layers, self.top_k), -1, np.int64)
+            reasons = np.full(count, int(Reason.NEVER_WRITTEN))
+            not_asked = np.zeros(count, np.bool_)
+            for i, (step, row) in enumerate(zip(steps, rows)):
+                if step:
+                    flight = self.oracle.outcome[int(step)]
+                    reasons[i], not_asked[i] = flight.reasons[row], flight.not_asked[row]
+                    if reasons[i] == 0:
+                        want[i] = flight.ids[:, row]
+            layout = str(rng.choice(["TLK", "LTK"]))
+            dtype = rng.choice([np.int16, np.int32, np.int64])  # type: ignore[arg-type]
+            if rng.random() < 0.5:
+                got, infos = snapshot.read_with_info(layout=layout, dtype=dtype)  # type: ignore
+            else:
+                of_snapshot = snapshot.rows()
+                got = of_snapshot.astype(dtype, layout=layout)  # type: ignore[arg-type]
+                infos = of_snapshot.infos
+            if layout == "LTK":
+                got = got.transpose(1, 0, 2)
+            # A row that did not ask makes no page: where there is none, it was never written.
+            told = infos["reason"].copy()
+            told[not_asked & (told == Reason.NEVER_WRITTEN)] = Reason.NOT_CAPTURED
+            reasons[not_asked & (reasons == Reason.NEVER_WRITTEN)] = Reason.NOT_CAPTURED
+            assert (told == reasons).all(), (told, reasons, steps)
+            assert (got == want).all()
+            valid = reasons == 0
+            assert (infos["step"] == np.where(valid, steps, 0)).all()
+            by_runs = [r.reason for r in snapshot.coverage() for _ in range(r.begin, r.end)]
+            assert by_runs == infos["reason"].tolist()
+            self.rows_read += count
+            snapshot.release()
+        self.snapshots.clear()
+
+    def run(self, turns: int) -> None:
+        rng = self.rng
+        for _ in range(turns):
+            action = rng.random()
+            request = self.requests[int(rng.integers(len(self.requests)))] if self.requests else None
+            if request is None or (action < 0.1 and len(self.requests) < 8):
+                self.requests.append(Request())
+            elif action < 0.5:
+                self.grow(request)
+            elif action < 0.6:
+                self.fork(request)
+            elif action < 0.65:
+                self.reject(request)
+            elif action < 0.7:
+                self.swap(request)
+            elif action < 0.85 and self.flights:
+                self.end()
+            elif action < 0.92:
+                self.flush()
+                self.look(request)
+            elif action < 0.95 and not any(f.owner is request for f in self.flights):
+                self.requests.remove(request)
+                if request.blocks:
+                    self.give(request.blocks)
+            if len(self.snapshots) > 6 or len(self.flights) > 12:
+                self.settle()
+                self.compare()
+        self.flush()
+        self.settle()
+        for request in self.requests:
+            self.look(request)
+        self.compare()
+
+    def flush(self) -> None:
+        """A step without rows, for the events that came since the last one."""
+        if self.events:
+            self.step += 1
+            self.begin(self.step, np.zeros(0, np.int64), False)
+            self.session.submit(self.step)
+
+
+def test_random_engines(seed: int, request: pytest.FixtureRequest) -> None:
+    rows = 0
+    for number in range(int(request.config.getoption("--engines"))):
+        engine = Engine(seed + number)
+        try:
+            engine.run(150)
+        except BaseException:
+            print(f"engine {number}: --seed={seed + number} --engines=1")
+            raise
+        rows += engine.rows_read
+    print(f"{rows} rows compared")
+    assert rows > 0

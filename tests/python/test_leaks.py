@@ -1,0 +1,89 @@
+"""Nothing is left behind by a long life: references, memory, pages."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import waymark
+from conftest import Rig
+
+
+def resident() -> int:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_hundred_thousand_steps(request: pytest.FixtureRequest) -> None:
+    """Begin, submit, snapshot, read, release: what is alive afterwards is what was before."""
+    cycles = int(request.config.getoption("--cycles"))
+    rig = Rig(landing="caller")
+    slots = np.arange(4, dtype=np.int64)
+    events = rig.bind([0])
+    array = events.array
+    out = np.empty((4, 3, 2), np.int16)
+    ids = np.ascontiguousarray(rig.ids(4).transpose(1, 0, 2))
+    blocks = [0]
+    shared: list[Any] = [slots, events, array, out, ids, blocks, rig.store, rig.session]
+
+    def cycle(step: int) -> None:
+        if step % 4:
+            rig.session.begin_step(step, 1, events if step % 2 else array, slots)
+            rig.session.view(step).array[:, :4] = 1
+            rig.session.submit(step)
+        else:
+            rig.session.begin_ids_step(step, 1, events, slots)
+            rig.session.submit_ids(step, ids)
+        snapshot = rig.store.snapshot(blocks, 0, 4)
+        rig.store.land(step)
+        snapshot.read(out=out)
+        if step % 8 == 0:
+            rows = snapshot.rows()
+            assert len(rows) == 4 and rows.ids is not None and rig.store.stats().steps_begun
+            try:
+                rig.session.submit(step)
+            except waymark.NotFoundError:
+                pass
+        snapshot.release()
+
+    for step in range(1, cycles // 5):
+        cycle(step)
+    gc.collect()
+    before = [sys.getrefcount(thing) for thing in shared], len(gc.get_objects()), resident()
+    for step in range(cycles // 5, cycles + 1):
+        cycle(step)
+    rig.store.last_step  # gives back the last ids
+    gc.collect()
+    after = [sys.getrefcount(thing) for thing in shared], len(gc.get_objects()), resident()
+    assert after[0] == before[0]
+    assert abs(after[1] - before[1]) < 50
+    assert after[2] - before[2] < 2 << 20
+    stats = rig.store.stats()
+    assert stats.steps_begun == cycles and stats.snapshots_live <= 1
+
+
+def test_stores_and_sessions_come_and_go() -> None:
+    def life() -> None:
+        rig = Rig(recorder=waymark.RecorderOptions(ring_bytes=1 << 16))
+        rig.write([0], rig.bind([0], [b"key"]))
+        snapshot = rig.store.snapshot([0], 0, 1)
+        keep = [rig.session.view(1).array, snapshot, rig.store.recorder]
+        rig.begin([1])
+        del rig
+        snapshot.wait(10)
+        assert keep
+
+    for _ in range(20):
+        life()
+    gc.collect()
+    objects, before, threads = len(gc.get_objects()), resident(), len(os.listdir("/proc/self/task"))
+    for _ in range(200):
+        life()
+    gc.collect()
+    assert abs(len(gc.get_objects()) - objects) < 50
+    assert resident() - before < 8 << 20
+    assert len(os.listdir("/proc/self/task")) == threads
