@@ -17,7 +17,7 @@ NB_MODULE(_core, module) {
   module.def("build_info", [] { return py::Api().build_info(); });
   module.def("abi", [] {
     return nanobind::make_tuple(py::Api().abi_major, py::Api().abi_minor);
-  });
+  }, nanobind::sig("def abi() -> tuple[int, int]"));
   module.def("status_name", [](std::int32_t status) { return py::Api().status_name(status); },
              "status"_a);
   module.def("reason_name", [](std::int32_t reason) { return py::Api().reason_name(reason); },

@@ -166,6 +166,11 @@ struct Bytes {
 Bytes WritableBytes(nb::handle object, const char* name);
 Bytes ReadableBytes(nb::handle object, const char* name);
 
+// Types of signatures, as stubs have them.
+#define WAYMARK_ARRAY(type) "numpy.typing.NDArray[numpy." type "]"
+#define WAYMARK_SHAPE "tuple[int, int, int, int, int, int, tuple[int, ...]]"
+#define WAYMARK_RUNS "list[tuple[int, int, int, int, int]]"
+
 // A read-only numpy array of T over memory that `owner` keeps.
 template <typename T>
 nb::object Lend(const T* data, std::initializer_list<std::size_t> shape, nb::handle owner) {

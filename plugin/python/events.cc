@@ -311,7 +311,8 @@ void BindEvents(nb::module_& module) {
           "The table and the key index are emptied.")
       .def("clear", [](Events& self) { self.size = 0; }, "Empties the builder, keeps its memory.")
       .def("__len__", [](const Events& self) { return self.size; })
-      .def_prop_ro("_bytes", &BytesOf, "uint8 [len, 56], over the builder's own memory.");
+      .def_prop_ro("_bytes", &BytesOf, nb::sig("def _bytes(self) -> " WAYMARK_ARRAY("uint8")),
+                   "uint8 [len, 56], over the builder's own memory.");
 
   nb::class_<ParsedBatch>(module, "ParsedBatch", "A batch that was read from bytes.")
       .def_prop_ro("step", [](const ParsedBatch& self) { return self.view.step; })
@@ -326,11 +327,14 @@ void BindEvents(nb::module_& module) {
                      const auto& batch = nb::cast<const ParsedBatch&>(self);
                      return Lend(reinterpret_cast<const std::uint8_t*>(batch.view.events),
                                  {batch.view.num_events, sizeof(wm_event)}, self);
-                   })
-      .def_prop_ro("slots", [](nb::handle_t<ParsedBatch> self) {
-        const auto& batch = nb::cast<const ParsedBatch&>(self);
-        return Lend(batch.view.slots, {batch.view.num_slots}, self);
-      });
+                   },
+                   nb::sig("def events(self) -> " WAYMARK_ARRAY("uint8")))
+      .def_prop_ro("slots",
+                   [](nb::handle_t<ParsedBatch> self) {
+                     const auto& batch = nb::cast<const ParsedBatch&>(self);
+                     return Lend(batch.view.slots, {batch.view.num_slots}, self);
+                   },
+                   nb::sig("def slots(self) -> " WAYMARK_ARRAY("int64")));
 
   module.def("serialize_batch", &SerializeBatch, "step"_a, "version"_a, "events"_a = nb::none(),
              "slots"_a = nb::tuple(), "device_slots"_a = false,

@@ -392,6 +392,7 @@ void BindSnapshot(nb::module_& module) {
       .def("ready", &Ready,
            "Whether it can be read: every step begun before it has ended. Never waits.")
       .def("wait", &Wait, "timeout"_a = nb::none(),
+           nb::sig("def wait(self, timeout: float | None = None) -> None"),
            "Waits until it is ready, without the GIL. `timeout`: seconds, or None; "
            "DeadlineExceededError after it.")
       .def("release", &Release, "Gives the pages back now. Twice: nothing.")
@@ -401,10 +402,11 @@ void BindSnapshot(nb::module_& module) {
                    [](const Snapshot& self) {
                      return nb::make_tuple(self.shape.num_layers, self.shape.top_k,
                                            self.shape.num_experts);
-                   })
+                   },
+                   nb::sig("def _row_shape(self) -> tuple[int, int, int]"))
       .def("_read", &Read, "begin"_a, "end"_a, "layout"_a, "id_type"_a, "fill"_a, "out"_a,
            "infos"_a.none())
-      .def("_coverage", &SnapshotCoverage)
+      .def("_coverage", &SnapshotCoverage, nb::sig("def _coverage(self) -> " WAYMARK_RUNS))
       .def("_rows", &SnapshotRows);
 }
 
@@ -413,17 +415,20 @@ void BindRows(nb::module_& module) {
       .def("__init__", &MakeRows, "num_layers"_a, "top_k"_a, "num_experts"_a, "page_tokens"_a,
            "layer_ids"_a, "first"_a, "ids"_a, "infos"_a)
       .def_prop_ro("first", [](const Rows& self) { return ViewOf(self).first; })
-      .def_prop_ro("shape", [](const Rows& self) { return ShapeTuple(ShapeOf(self)); })
-      .def_prop_ro("ids", &Ids)
-      .def_prop_ro("infos", &Infos)
+      .def_prop_ro("shape", [](const Rows& self) { return ShapeTuple(ShapeOf(self)); },
+                   nb::sig("def shape(self) -> " WAYMARK_SHAPE))
+      .def_prop_ro("ids", &Ids, nb::sig("def ids(self) -> numpy.typing.NDArray[typing.Any]"))
+      .def_prop_ro("infos", &Infos, nb::sig("def infos(self) -> " WAYMARK_ARRAY("uint8")))
       .def("write", &Write, "layout"_a, "id_type"_a, "fill"_a, "out"_a)
       .def("coverage",
            [](const Rows& self) {
              return RunList(
                  Runs([&](auto... args) { return Api().rows_coverage(self.rows, args...); }));
-           })
+           },
+           nb::sig("def coverage(self) -> " WAYMARK_RUNS))
       .def("join", &Join, "other"_a)
-      .def_static("join_layers", &JoinLayers, "stages"_a)
+      .def_static("join_layers", &JoinLayers, "stages"_a,
+                  nb::sig("def join_layers(stages: list[Rows]) -> Rows"))
       .def("gather_layers", &GatherLayers, "all_gather"_a, "rank"_a, "ranks"_a);
 }
 

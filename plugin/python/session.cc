@@ -507,10 +507,11 @@ void BindSession(nb::module_& module) {
       "Where one forward writes: int16 [L, max_rows, K], every id -1 before.\n\n"
       "Valid until its step is submitted, dropped or cancelled; what is written later is lost, or "
       "lands in another step. Keeps its session. Kernels may write disjoint parts from any thread.")
-      .def_prop_ro("array", &ArrayOfView,
+      .def_prop_ro("array", &ArrayOfView, nb::sig("def array(self) -> " WAYMARK_ARRAY("int16")),
                    "numpy int16 [L, max_rows, K], writable, no copy. Host transport only "
                    "(FailedPreconditionError otherwise).")
       .def("layer", &LayerOfView, "layer"_a,
+           nb::sig("def layer(self, layer: int) -> " WAYMARK_ARRAY("int16")),
            "int16 [max_rows, K] of a layer, contiguous: numpy, or a DLPack object of the device.")
       .def_prop_ro("step", [](const View& self) { return self.view.step; },
                    "Whose it is; 0: of no step, what is written there never lands.")
@@ -519,25 +520,29 @@ void BindSession(nb::module_& module) {
                      return nb::make_tuple(self.view.num_layers, self.view.max_rows,
                                            self.view.top_k);
                    },
-                   "(L, max_rows, K).")
+                   nb::sig("def shape(self) -> tuple[int, int, int]"), "(L, max_rows, K).")
       .def_prop_ro("layer_stride", [](const View& self) { return self.view.layer_stride; },
                    "Ids from a layer to the next.")
       .def("data_ptr",
            [](const View& self) { return reinterpret_cast<std::uintptr_t>(self.view.data); },
            "The address of layer 0.")
       .def("__dlpack__", &DLPack, "kwargs"_a,
+           nb::sig("def __dlpack__(self, **kwargs: typing.Any) -> typing.Any"),
            "No copy; `stream` is not looked at, since views are written in stream order.")
       .def("__dlpack_device__",
            [](const View& self) {
              const bool host = self.session->transport == WM_TRANSPORT_HOST;
              return nb::make_tuple(host ? 1 : 2, host ? 0 : self.session->device);
-           })
-      .def_prop_ro("__cuda_array_interface__", &CudaArrayInterface)
+           },
+           nb::sig("def __dlpack_device__(self) -> tuple[int, int]"))
+      .def_prop_ro("__cuda_array_interface__", &CudaArrayInterface,
+                   nb::sig("def __cuda_array_interface__(self) -> dict[str, typing.Any]"))
       .def("__array__",
            [](nb::handle_t<View> self, nb::args args, nb::kwargs kwargs) {
-             return nb::module_::import_("numpy").attr("array")(
-                 ArrayOfView(self), *args, nb::arg("copy") = nb::none(), **kwargs);
-           });
+             return nb::object(ArrayOfView(self)).attr("__array__")(*args, **kwargs);
+           },
+           nb::sig("def __array__(self, *args: typing.Any, **kwargs: typing.Any) -> "
+                   WAYMARK_ARRAY("int16")));
 
   nb::class_<Session>(module, "CaptureSession")
       .def("__init__", &Make, "store"_a, "max_rows"_a, "num_buffers"_a, "num_ids_sources"_a,
@@ -584,7 +589,9 @@ void BindSession(nb::module_& module) {
       .def("discard", &Discard, "written_rows"_a,
            "A forward that was no step has written rows [0, written_rows) of the scratch view. "
            "Engine's thread.")
-      .def("_self_test", &SelfTest, "rows"_a, "forward"_a)
+      .def("_self_test", &SelfTest, "rows"_a, "forward"_a,
+           nb::sig("def _self_test(self, rows: int, forward: object) -> "
+                   "tuple[list[tuple[int, int, int, int, int]], str]"))
       .def("check", &CheckStatus,
            "Raises why the transport has failed for good; every step is then dropped at its begin. "
            "Any thread.")
@@ -597,6 +604,7 @@ void BindSession(nb::module_& module) {
            },
            "The counters, and a line for each layer with a silent or invalid row. Any thread.")
       .def("silent_batch_sizes", &SilentBatchSizes, "layer"_a,
+           nb::sig("def silent_batch_sizes(self, layer: int) -> list[int]"),
            "Rows, padding included, of the forwards in which `layer` was silent; ascending. Any "
            "thread.")
       .def("close",
@@ -605,8 +613,9 @@ void BindSession(nb::module_& module) {
            "that are left keep the session. Engine's thread.")
       .def_prop_ro("closed", [](const Session& self) { return self.handle == nullptr; },
                    "Whether close() was called.")
-      .def("_stats", &Stats)
-      .def("_layer_stats", &LayerStats, "layer"_a);
+      .def("_stats", &Stats, nb::sig("def _stats(self) -> dict[str, int]"))
+      .def("_layer_stats", &LayerStats, "layer"_a,
+           nb::sig("def _layer_stats(self, layer: int) -> tuple[int, str, int, int, int]"));
 }
 
 }  // namespace waymark_python

@@ -341,6 +341,7 @@ void BindStore(nb::module_& module) {
            "a scheduler may take as a prefix hit with routing. Rows beyond the blocks do not count. "
            "Engine's thread.")
       .def("wait_idle", &WaitIdle, "timeout"_a = nb::none(),
+           nb::sig("def wait_idle(self, timeout: float | None = None) -> None"),
            "Waits until every step begun so far has ended, without the GIL. `timeout`: seconds, or "
            "None; DeadlineExceededError after it. With landing=\"caller\" it lands what was "
            "submitted, and waits for nothing else. Engine's thread.")
@@ -364,11 +365,16 @@ void BindStore(nb::module_& module) {
              });
            },
            "The counters that a person asks for first, a line each. Any thread.")
-      .def_prop_ro("_shape", [](const Store& self) { return ShapeTuple(self.open().shape); })
-      .def("_stats", &Stats)
-      .def("_expert_counts", &ExpertCounts, "index"_a, "counts"_a)
-      .def("_next_finding", &NextFinding)
-      .def("_take_log", &TakeLog)
+      .def_prop_ro("_shape", [](const Store& self) { return ShapeTuple(self.open().shape); },
+                   nb::sig("def _shape(self) -> " WAYMARK_SHAPE))
+      .def("_stats", &Stats, nb::sig("def _stats(self) -> dict[str, typing.Any]"))
+      .def("_expert_counts", &ExpertCounts, "index"_a, "counts"_a,
+           nb::sig("def _expert_counts(self, index: int, counts: object) -> int | None"))
+      .def("_next_finding", &NextFinding,
+           nb::sig("def _next_finding(self) -> "
+                   "tuple[int, int, int, int, int, bool, float, str] | None"))
+      .def("_take_log", &TakeLog,
+           nb::sig("def _take_log(self) -> tuple[list[tuple[int, str]], int]"))
       .def_prop_ro("_recording", [](const Store& self) { return self.open().recorder != nullptr; })
       .def("_dump", &DumpFlight, "path"_a)
       .def("_check_recorder", &CheckRecorder);

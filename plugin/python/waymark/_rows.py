@@ -175,6 +175,8 @@ class Rows:
 
     __slots__ = ("_ids", "_infos", "_native_rows", "first", "shape")
 
+    _ids: npt.NDArray[Any]
+    _infos: npt.NDArray[np.void]
     shape: Shape
     """What the rows are made of; block_tokens and num_blocks are 0."""
     first: int
@@ -255,7 +257,8 @@ class Rows:
     @property
     def reasons(self) -> npt.NDArray[np.uint8]:
         """uint8 [T]: numbers of Reason."""
-        return self._infos["reason"]
+        reasons: npt.NDArray[np.uint8] = self._infos["reason"]
+        return reasons
 
     @property
     def layer_ids(self) -> tuple[int, ...]:
@@ -310,8 +313,8 @@ class Rows:
             return _rows_of, (tuple(self.shape), self.first, self._ids.tobytes(),
                               self._infos.tobytes())
         # Bytes, since a buffer of structs is not taken by every pickler.
-        ids = pickle.PickleBuffer(self._ids.view(np.uint8).reshape(-1))
-        infos = pickle.PickleBuffer(self._infos.view(np.uint8).reshape(-1))
+        ids = pickle.PickleBuffer(self._ids.reshape(-1).view(np.uint8).data)
+        infos = pickle.PickleBuffer(self._infos.view(np.uint8).data)
         return _rows_of, (tuple(self.shape), self.first, ids, infos)
 
     def __repr__(self) -> str:
@@ -349,7 +352,7 @@ class Cursor:
         """The first row of the next snapshot."""
         return self._next
 
-    def snapshot(self, blocks: npt.ArrayLike, last: int) -> Snapshot:
+    def snapshot(self, blocks: object, last: int) -> Snapshot:
         """A snapshot of rows [next, last); the cursor stays when it fails."""
         taken = self._store.snapshot(blocks, self._next, last)
         self._next = last

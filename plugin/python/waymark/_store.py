@@ -154,8 +154,8 @@ class Store(_core.Store):
         *,
         page_tokens: int = 16,
         block_tokens: int | None = None,
-        layer_ids: npt.ArrayLike | None = None,
-        null_blocks: npt.ArrayLike = (),
+        layer_ids: object = (),
+        null_blocks: object = (),
         num_pages: int = 0,
         max_steps_in_flight: int = 16,
         max_step_rows: int = 8192,
@@ -173,7 +173,7 @@ class Store(_core.Store):
         64. num_experts: logical experts a layer (E), 1 ... 65535. num_blocks: block ids are in
         [0, num_blocks). page_tokens: rows of a page. block_tokens: tokens of a KV block, a multiple
         of page_tokens; None: as many. layer_ids: the model's number of each layer, increasing;
-        None: 0 ... L - 1. null_blocks: the engine's placeholder ids. num_pages: 0: one for every
+        empty: 0 ... L - 1. null_blocks: the engine's placeholder ids. num_pages: 0: one for every
         page of every block. max_steps_in_flight: one more is dropped. max_step_rows: of one step,
         padding included. device_slots: steps with slots that only the device knows may come.
         landing: "caller": no thread; land() and land_one() land. audit, audit_threshold: compare
@@ -201,7 +201,7 @@ class Store(_core.Store):
             num_blocks,
             page_tokens,
             block_tokens or 0,
-            () if layer_ids is None else layer_ids,
+            layer_ids,
             null_blocks,
             num_pages,
             max_steps_in_flight,
@@ -228,7 +228,7 @@ class Store(_core.Store):
         """The flight recorder, or None."""
         return Recorder(self) if self._recording else None
 
-    def snapshot(self, blocks: npt.ArrayLike, first: int, last: int) -> Snapshot:
+    def snapshot(self, blocks: object, first: int, last: int) -> Snapshot:
         """Pins rows [first, last) of the sequence whose block i holds tokens [i, i + 1) *
         block_tokens. Copies nothing, waits for nothing. OutOfRangeError and InvalidArgumentError
         name the range or the block. Engine's thread."""

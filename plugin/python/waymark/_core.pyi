@@ -1,0 +1,369 @@
+"""Waymark's C ABI as classes; the package waymark is what is for use."""
+
+from typing import Any
+
+import numpy
+import numpy.typing
+
+
+def version() -> str: ...
+
+def build_info() -> str: ...
+
+def abi() -> tuple[int, int]: ...
+
+def status_name(status: int) -> str: ...
+
+def reason_name(reason: int) -> str: ...
+
+def provenance_name(provenance: int) -> str: ...
+
+class Events:
+    """
+    What happened to an engine's blocks, in order, gathered for a step.
+
+    Every method takes one block or many: an int, a list, or an integer array of one dimension (int32 without a copy). A builder is reused: clear() keeps its memory. One thread at a time.
+    """
+
+    def __init__(self, capacity: int = 256) -> None:
+        """Room for `capacity` events; more make it grow."""
+
+    def bind(self, blocks: object, keys: object | None = None) -> None:
+        """
+        New lives of `blocks`. With keys: attach the pages known by them.
+
+        keys: None; one key or a list of them, each bytes (1 ... 32) or an int (8 bytes, little-endian), None for a block without; uint8 [blocks, key bytes]; or uint64 or int64 [blocks].
+        """
+
+    def retain(self, blocks: object) -> None:
+        """One more user of each block."""
+
+    def release(self, blocks: object) -> None:
+        """One user of each block fewer. Below zero: ignored and counted."""
+
+    def seal(self, blocks: object, keys: object | None, step: int) -> None:
+        """
+        The blocks are full, or will be by `step`, and known by their keys (as in bind).
+        """
+
+    def copy(self, sources: object, destinations: object, rows: object = -1) -> None:
+        """
+        Each destination gets rows [0, rows) of its source; rows: one count, or one a block; -1: all.
+        """
+
+    def move(self, sources: object, destinations: object) -> None:
+        """
+        Each destination takes over what its source is, all pairs at once: a swap is move([a, b], [b, a]).
+        """
+
+    def truncate(self, blocks: object, row: object, step: int) -> None:
+        """
+        Rows >= row of each block that steps <= step wrote are no more; row: one, or one a block.
+        """
+
+    def reset(self) -> None:
+        """The table and the key index are emptied."""
+
+    def clear(self) -> None:
+        """Empties the builder, keeps its memory."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def _bytes(self) -> numpy.typing.NDArray[numpy.uint8]:
+        """uint8 [len, 56], over the builder's own memory."""
+
+class ParsedBatch:
+    """A batch that was read from bytes."""
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def device_slots(self) -> bool: ...
+
+    @property
+    def used(self) -> int: ...
+
+    @property
+    def events(self) -> numpy.typing.NDArray[numpy.uint8]: ...
+
+    @property
+    def slots(self) -> numpy.typing.NDArray[numpy.int64]: ...
+
+def serialize_batch(step: int, version: int, events: object | None = None, slots: object = (), device_slots: bool = False) -> bytes:
+    """
+    A step's batch as bytes, for the process where its rows are.
+
+    InvalidArgumentError for a batch that no store would take. Any thread.
+    """
+
+def parse_batch(buffer: object) -> ParsedBatch: ...
+
+class Store:
+    def __init__(self, num_layers: int, top_k: int, num_experts: int, num_blocks: int, page_tokens: int, block_tokens: int, layer_ids: object, null_blocks: object, num_pages: object, max_steps_in_flight: object, max_step_rows: object, device_slots: bool, landing_caller: bool, audit: bool, audit_threshold: float, count_experts: bool, key_seed: int, record: bool, ring_bytes: int, record_ids: bool) -> None: ...
+
+    def covered_prefix(self, blocks: object, rows: int) -> int:
+        """
+        Leading rows of [0, rows) of the sequence in `blocks` that are valid or pending: what a scheduler may take as a prefix hit with routing. Rows beyond the blocks do not count. Engine's thread.
+        """
+
+    def wait_idle(self, timeout: float | None = None) -> None:
+        """
+        Waits until every step begun so far has ended, without the GIL. `timeout`: seconds, or None; DeadlineExceededError after it. With landing="caller" it lands what was submitted, and waits for nothing else. Engine's thread.
+        """
+
+    def land_one(self) -> bool:
+        """
+        landing="caller" only: lands the step that was submitted first. False: there is none. Engine's thread.
+        """
+
+    def land(self, step: int) -> None:
+        """
+        landing="caller" only: lands exactly `step`. NotFoundError when it is not submitted, or has landed. Engine's thread.
+        """
+
+    @property
+    def last_step(self) -> int:
+        """The last step begun; 0: none. Engine's thread."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+
+    def close(self) -> None:
+        """
+        Lets the store go now. What was submitted lands first; snapshots stay readable, and a session keeps its store. Engine's thread; no other thread is in a call of it.
+        """
+
+    def report(self) -> str:
+        """The counters that a person asks for first, a line each. Any thread."""
+
+    @property
+    def _shape(self) -> tuple[int, int, int, int, int, int, tuple[int, ...]]: ...
+
+    def _stats(self) -> dict[str, Any]: ...
+
+    def _expert_counts(self, index: int, counts: object) -> int | None: ...
+
+    def _next_finding(self) -> tuple[int, int, int, int, int, bool, float, str] | None: ...
+
+    def _take_log(self) -> tuple[list[tuple[int, str]], int]: ...
+
+    @property
+    def _recording(self) -> bool: ...
+
+    def _dump(self, path: str) -> None: ...
+
+    def _check_recorder(self) -> None: ...
+
+class Rows:
+    def __init__(self, num_layers: int, top_k: int, num_experts: int, page_tokens: int, layer_ids: object, first: int, ids: object, infos: object) -> None: ...
+
+    @property
+    def first(self) -> int: ...
+
+    @property
+    def shape(self) -> tuple[int, int, int, int, int, int, tuple[int, ...]]: ...
+
+    @property
+    def ids(self) -> numpy.typing.NDArray[Any]: ...
+
+    @property
+    def infos(self) -> numpy.typing.NDArray[numpy.uint8]: ...
+
+    def write(self, layout: int, id_type: int, fill: int, out: object) -> None: ...
+
+    def coverage(self) -> list[tuple[int, int, int, int, int]]: ...
+
+    def join(self, other: Rows) -> Rows: ...
+
+    @staticmethod
+    def join_layers(stages: list[Rows]) -> Rows: ...
+
+    def gather_layers(self, all_gather: object, rank: int, ranks: int) -> Rows: ...
+
+class Snapshot:
+    def __init__(self, store: Store, blocks: object, first: int, last: int) -> None: ...
+
+    @property
+    def first(self) -> int:
+        """The first row, counted from the sequence's first."""
+
+    @property
+    def last(self) -> int:
+        """One past the last row."""
+
+    def __len__(self) -> int: ...
+
+    def ready(self) -> bool:
+        """
+        Whether it can be read: every step begun before it has ended. Never waits.
+        """
+
+    def wait(self, timeout: float | None = None) -> None:
+        """
+        Waits until it is ready, without the GIL. `timeout`: seconds, or None; DeadlineExceededError after it.
+        """
+
+    def release(self) -> None:
+        """Gives the pages back now. Twice: nothing."""
+
+    @property
+    def released(self) -> bool:
+        """Whether release() was called."""
+
+    @property
+    def _row_shape(self) -> tuple[int, int, int]: ...
+
+    def _read(self, begin: int, end: int, layout: int, id_type: int, fill: int, out: object, infos: object | None) -> None: ...
+
+    def _coverage(self) -> list[tuple[int, int, int, int, int]]: ...
+
+    def _rows(self) -> Rows: ...
+
+class View:
+    """
+    Where one forward writes: int16 [L, max_rows, K], every id -1 before.
+
+    Valid until its step is submitted, dropped or cancelled; what is written later is lost, or lands in another step. Keeps its session. Kernels may write disjoint parts from any thread.
+    """
+
+    @property
+    def array(self) -> numpy.typing.NDArray[numpy.int16]:
+        """
+        numpy int16 [L, max_rows, K], writable, no copy. Host transport only (FailedPreconditionError otherwise).
+        """
+
+    def layer(self, layer: int) -> numpy.typing.NDArray[numpy.int16]:
+        """
+        int16 [max_rows, K] of a layer, contiguous: numpy, or a DLPack object of the device.
+        """
+
+    @property
+    def step(self) -> int:
+        """Whose it is; 0: of no step, what is written there never lands."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(L, max_rows, K)."""
+
+    @property
+    def layer_stride(self) -> int:
+        """Ids from a layer to the next."""
+
+    def data_ptr(self) -> int:
+        """The address of layer 0."""
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        """
+        No copy; `stream` is not looked at, since views are written in stream order.
+        """
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+
+    def __array__(self, *args: Any, **kwargs: Any) -> numpy.typing.NDArray[numpy.int16]: ...
+
+class CaptureSession:
+    def __init__(self, store: Store, max_rows: int, num_buffers: int, num_ids_sources: int, transport: int, device: int, one_view: bool) -> None: ...
+
+    def _bind_layer(self, layer: int, module: str, source: int) -> None: ...
+
+    def set_stream(self, stream: object | None) -> None:
+        """
+        The stream on which forwards are issued from here on: an int (cudaStream_t), an object with cuda_stream or __cuda_stream__(), or None (the default stream). Engine's thread.
+        """
+
+    def begin_step(self, step: int, version: int, events: object | None = None, slots: object = (), written_rows: int = 0, device_slots: bool = False) -> bool:
+        """
+        Begins a step, and gives its forward a buffer. Engine's thread; keeps the GIL.
+
+        step: above every step before. version: of the weights. events: Events, or a numpy array of EVENT_DTYPE. slots: int64 [rows] (numpy without a copy), of each row of the forward: block * block_tokens + offset, -1 (padding), or NOT_ASKED(slot). written_rows: rows that the forward writes, graph padding included; 0: as many as slots. device_slots: slots are all that the step may write, in any order.
+
+        False: the step was dropped here and now (capacity) and needs no end; its forward runs as ever. InvalidArgumentError: nothing was done.
+        """
+
+    def begin_ids_step(self, step: int, version: int, events: object | None = None, slots: object = ()) -> bool:
+        """
+        As begin_step, for ids of all layers in one array (submit_ids): takes no buffer.
+        """
+
+    def view(self, step: int) -> View:
+        """
+        Where the forward of `step` writes; the scratch view for a step without a buffer. Engine's thread.
+        """
+
+    def scratch_view(self) -> View:
+        """
+        Where forwards write that are no step. Nothing in it lands. Engine's thread.
+        """
+
+    def hand_over(self, view: object, layer: int, ids: object) -> None:
+        """
+        Copies the first K columns of `ids` into rows [0, len(ids)) of a layer.
+
+        view: a View of this session, or the step. ids: int16, int32 or int64 [rows, >= K], any strides, in the transport's memory; on a device in stream order, without synchronisation, and safe inside a graph capture. Engine's thread.
+        """
+
+    def submit(self, step: int, written_rows: int = 0) -> None:
+        """
+        The forward of `step` has written its view or, on a device, has been issued. NotFoundError: the step has no buffer here. Engine's thread; keeps the GIL.
+        """
+
+    def submit_device_slots(self, step: int, slots: object, rows: object | None = None, written_rows: int = 0) -> None:
+        """
+        Ends a step with device_slots: row i lies at slots[i]. slots: int64 [>= rows], contiguous, in the transport's memory, read in stream order. Engine's thread.
+        """
+
+    def _submit_ids(self, step: int, ids: object, layers_first: bool) -> None: ...
+
+    def drop(self, step: int) -> None:
+        """
+        The ids of `step` will not come: its rows are missing (capacity). Engine's thread.
+        """
+
+    def cancel(self, step: int) -> None:
+        """
+        The forward of `step` did not run: its claims are revoked. Engine's thread.
+        """
+
+    def discard(self, written_rows: int) -> None:
+        """
+        A forward that was no step has written rows [0, written_rows) of the scratch view. Engine's thread.
+        """
+
+    def _self_test(self, rows: int, forward: object) -> tuple[list[tuple[int, int, int, int, int]], str]: ...
+
+    def check(self) -> None:
+        """
+        Raises why the transport has failed for good; every step is then dropped at its begin. Any thread.
+        """
+
+    def report(self) -> str:
+        """
+        The counters, and a line for each layer with a silent or invalid row. Any thread.
+        """
+
+    def silent_batch_sizes(self, layer: int) -> list[int]:
+        """
+        Rows, padding included, of the forwards in which `layer` was silent; ascending. Any thread.
+        """
+
+    def close(self) -> None:
+        """
+        Drops the steps that have a buffer here and have not ended; submitted ones land. Views that are left keep the session. Engine's thread.
+        """
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+
+    def _stats(self) -> dict[str, int]: ...
+
+    def _layer_stats(self, layer: int) -> tuple[int, str, int, int, int]: ...

@@ -1,0 +1,57 @@
+"""Types: mypy accepts the package and a program that uses it; the stubs are the module's."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import waymark
+
+HERE = Path(__file__).parent
+PACKAGE = Path(waymark.__file__).parent
+
+
+def run(*command: str, cwd: Path) -> None:
+    paths = os.pathsep.join(p for p in sys.path if p)
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": paths, "MYPYPATH": str(PACKAGE.parent)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def needs(module: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+
+
+def test_the_package_is_marked_as_typed() -> None:
+    assert (PACKAGE / "py.typed").exists() and (PACKAGE / "_core.pyi").exists()
+
+
+def test_mypy_accepts_the_package_and_a_program(tmp_path: Path) -> None:
+    needs("mypy")
+    python = [] if sys.version_info >= (3, 11) else ["--python-version", "3.11"]
+    run("mypy", "--strict", "--cache-dir", str(tmp_path), "-p", "waymark", cwd=tmp_path)
+    run(
+        "mypy", "--strict", *python, "--cache-dir", str(tmp_path), str(HERE / "typed_sample.py"),
+        cwd=tmp_path,
+    )  # fmt: skip
+
+
+def test_the_stubs_are_those_of_the_module(tmp_path: Path) -> None:
+    needs("nanobind")
+    stub = tmp_path / "_core.pyi"
+    run("nanobind.stubgen", "-q", "-P", "-m", "waymark._core", "-o", str(stub), cwd=tmp_path)
+    kept = (PACKAGE / "_core.pyi").read_text()
+    assert stub.read_text() == kept, (
+        "python -m nanobind.stubgen -P -m waymark._core -o plugin/python/waymark/_core.pyi"
+    )

@@ -1,0 +1,68 @@
+"""A program that mypy --strict must accept, with the types that it says. Never run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, assert_type
+
+import numpy as np
+import numpy.typing as npt
+import waymark
+
+
+class Group:
+    rank = 0
+    size = 1
+
+    def all_gather(self, data: bytes, /) -> Sequence[bytes]:
+        return [data]
+
+
+def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
+    store = waymark.Store(58, 8, 256, 4096, recorder=waymark.RecorderOptions(ids=True))
+    session = waymark.CaptureSession(
+        store,
+        512,
+        layers=[(0, "model.layers.1.mlp", "hands_over"), (1, "m", waymark.LayerSource.HANDS_OVER)],
+    )
+    events = waymark.Events()
+    events.bind(blocks, [b"key"])
+    events.seal([1, 2], np.zeros(2, np.uint64), step=1)
+    slots = waymark.slots_of(blocks, 16, 0, tokens)
+    assert_type(slots, npt.NDArray[np.int64])
+    assert_type(waymark.NOT_ASKED(3), int)
+    assert_type(session.begin_step(1, 1, events, slots), bool)
+    view = session.view(1)
+    assert_type(view, waymark.View)
+    assert_type(view.array, npt.NDArray[np.int16])
+    assert_type(view.layer(3), npt.NDArray[np.int16])
+    session.hand_over(view, 0, view.layer(0))
+    session.submit(1)
+    batch = waymark.parse_batch(waymark.serialize_batch(1, 1, events, slots))
+    assert_type(batch.slots, npt.NDArray[np.int64])
+
+    def forward(view: waymark.View, rows: int) -> None:
+        view.array[:, :rows] = 0
+
+    assert_type(session.self_test(8, forward).findings[0].fault, waymark.Fault)
+    assert_type(store.stats().missing, dict[waymark.Reason, int])
+    assert_type(store.expert_counts(), dict[int, npt.NDArray[np.uint64]])
+    for line in store.take_log():
+        assert_type(line.level, int)
+    if store.recorder is not None:
+        store.recorder.dump("flight")
+    with waymark.Cursor(store).snapshot(blocks, tokens) as snapshot:
+        assert_type(snapshot, waymark.Snapshot)
+        snapshot.wait(timeout=1.0)
+        ids, infos = snapshot.read_with_info(layout="LTK", dtype=np.int32, fill="arange")
+        rows = snapshot.rows().gather_layers(Group())
+        assert_type(rows, waymark.Rows)
+        assert_type(rows.valid, npt.NDArray[np.bool_])
+        assert_type(infos, npt.NDArray[np.void])
+        for run in snapshot.coverage():
+            assert_type(run.reason, waymark.Reason)
+    try:
+        session.submit(1)
+    except waymark.NotFoundError as error:
+        assert_type(error.rule, int)
+    return ids
