@@ -198,6 +198,11 @@ std::int64_t Nanoseconds(nb::handle timeout) {
   return seconds > 9e9 ? -1 : static_cast<std::int64_t>(std::ceil(seconds * 1e9));
 }
 
+void RaiseDeadline(const char* what, nb::handle timeout) {
+  Raise(WM_DEADLINE_EXCEEDED, std::string(what) + " after " +
+                                  nb::cast<std::string>(nb::str(timeout)) + " s");
+}
+
 bool Array::contiguous() const {
   std::int64_t stride = item_bytes;
   for (int i = dims - 1; i >= 0; --i) {

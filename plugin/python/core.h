@@ -95,6 +95,8 @@ inline bool Alive() { return Py_IsInitialized() != 0; }
 
 // Nanoseconds of a timeout in seconds; None: -1, for ever. InvalidArgument below 0 and for NaN.
 std::int64_t Nanoseconds(nb::handle timeout);
+// What a wait says whose timeout is over; the library's own text names a slice of it.
+[[noreturn]] void RaiseDeadline(const char* what, nb::handle timeout);
 // Calls `wait(ns)`, without the GIL and a tenth of a second at a time, so that Ctrl-C is heard,
 // until it answers something else than WM_DEADLINE_EXCEEDED or `timeout_ns` (-1: none) is over.
 template <typename Wait>

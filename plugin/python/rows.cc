@@ -91,6 +91,7 @@ void Wait(Snapshot& self, nb::handle timeout) {
     return answer;
   });
   if (status == WM_FAILED_PRECONDITION) Raise(status, "the snapshot has been released");
+  if (status == WM_DEADLINE_EXCEEDED) RaiseDeadline("the snapshot is not ready", timeout);
   Check(status, why);
 }
 

@@ -105,6 +105,7 @@ void WaitIdle(const Store& self, nb::handle timeout) {
     });
   }
   store.GiveBack();
+  if (status == WM_DEADLINE_EXCEEDED) RaiseDeadline("steps have not ended", timeout);
   Check(status, why);
 }
 

@@ -141,7 +141,7 @@ def test_the_caller_lands(make_rig: Callable[..., Rig]) -> None:
 
 def test_waiting_takes_a_timeout(rig: Rig) -> None:
     rig.begin([0], rig.bind([0]))
-    with pytest.raises(waymark.DeadlineExceededError):
+    with pytest.raises(waymark.DeadlineExceededError, match="steps have not ended after 0.02 s"):
         rig.store.wait_idle(0.02)
     with pytest.raises(TimeoutError):
         rig.store.wait_idle(0)

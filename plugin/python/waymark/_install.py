@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import subprocess
 from collections.abc import Sequence
@@ -43,6 +44,13 @@ def cmake_dir() -> str:
 
 def tool_path() -> str:
     """The command line tool ``waymark``. NotFoundError when it is not part of the package."""
+    try:
+        files = importlib.metadata.files("waymark") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.name == "waymark" and file.parent.name == "bin":
+            return _there(os.path.normpath(file.locate()), "the tool waymark")
     return _there(os.path.join(_HERE, "bin", "waymark"), "the tool waymark")
 
 
