@@ -15,6 +15,7 @@
 #include <nanobind/stl/unique_ptr.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -77,18 +78,44 @@ nb::str Text(Write write) {
   }
 }
 
-// Lets the GIL go for as long as it lives, if `wanted`. In destructors `wanted` is Alive().
+// Takes the GIL by `take`. Once the interpreter goes down, CPython up to 3.13 ends a daemon thread
+// that wants the GIL by unwinding its stack, which would end the process at the first noexcept
+// frame. Such a thread stays here instead, as it does in CPython from 3.14 on.
+template <typename Take>
+void TakeGil(Take take) noexcept {
+  try {
+    take();
+  } catch (...) {
+    for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+  }
+}
+
+// Lets the GIL go for as long as it lives, if `wanted`. In destructors `wanted` is Alive(). No lock
+// that the main thread may want is held when it ends.
 class GilReleased {
  public:
   explicit GilReleased(bool wanted = true) : state_(wanted ? PyEval_SaveThread() : nullptr) {}
   ~GilReleased() {
-    if (state_ != nullptr) PyEval_RestoreThread(state_);
+    if (state_ != nullptr) TakeGil([this] { PyEval_RestoreThread(state_); });
   }
   GilReleased(const GilReleased&) = delete;
   GilReleased& operator=(const GilReleased&) = delete;
 
  private:
   PyThreadState* state_;
+};
+// Has the GIL for as long as it lives: for callbacks of the library on a caller's thread.
+class GilTaken {
+ public:
+  GilTaken() {
+    TakeGil([this] { state_ = PyGILState_Ensure(); });
+  }
+  ~GilTaken() { PyGILState_Release(state_); }
+  GilTaken(const GilTaken&) = delete;
+  GilTaken& operator=(const GilTaken&) = delete;
+
+ private:
+  PyGILState_STATE state_ = PyGILState_UNLOCKED;
 };
 // Whether the interpreter is up, and not on its way down.
 inline bool Alive() { return Py_IsInitialized() != 0; }

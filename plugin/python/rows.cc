@@ -25,22 +25,20 @@ struct Snapshot {
   Snapshot& operator=(const Snapshot&) = delete;
 };
 
-// Holds a snapshot for a call. Not to be made without the GIL.
-class Held {
- public:
-  explicit Held(Snapshot& snapshot) : lock_(snapshot.mutex, std::try_to_lock) {
-    if (!lock_.owns_lock()) {
-      const GilReleased released;
-      lock_.lock();
-    }
-    if (snapshot.snapshot == nullptr) {
-      Raise(WM_FAILED_PRECONDITION, "the snapshot has been released");
-    }
-  }
+// Calls `call(wm_snapshot*)` when no other thread uses the snapshot, without the GIL if that is
+// `long_call`, or if it has to wait.
+template <typename Call>
+void Use(Snapshot& self, bool long_call, Call call) {
+  std::unique_lock lock(self.mutex, std::try_to_lock);
+  const GilReleased released(long_call || !lock.owns_lock());
+  if (!lock.owns_lock()) lock.lock();
+  call(self.snapshot);
+  lock.unlock();  // before the GIL is back
+}
 
- private:
-  std::unique_lock<std::mutex> lock_;
-};
+[[noreturn]] void RaiseReleased() {
+  Raise(WM_FAILED_PRECONDITION, "the snapshot has been released");
+}
 
 void Take(Snapshot* self, const Store& of, nb::handle block_ids, std::int64_t first,
           std::int64_t last) {
@@ -71,9 +69,7 @@ bool Ready(Snapshot& self) {
   const std::unique_lock lock(self.mutex, std::try_to_lock);
   // Whoever holds it waits for it, or has seen it ready.
   if (!lock.owns_lock()) return self.ready.load(std::memory_order_acquire);
-  if (self.snapshot == nullptr) {
-    Raise(WM_FAILED_PRECONDITION, "the snapshot has been released");
-  }
+  if (self.snapshot == nullptr) RaiseReleased();
   const bool ready = Api().snapshot_ready(self.snapshot) == WM_OK;
   if (ready) self.ready.store(true, std::memory_order_release);
   return ready;
@@ -90,7 +86,7 @@ void Wait(Snapshot& self, nb::handle timeout) {
     if (answer == WM_OK) self.ready.store(true, std::memory_order_release);
     return answer;
   });
-  if (status == WM_FAILED_PRECONDITION) Raise(status, "the snapshot has been released");
+  if (status == WM_FAILED_PRECONDITION) RaiseReleased();
   if (status == WM_DEADLINE_EXCEEDED) RaiseDeadline("the snapshot is not ready", timeout);
   Check(status, why);
 }
@@ -121,33 +117,28 @@ struct ReadArgs {
 void Read(Snapshot& self, std::int64_t begin, std::int64_t end, std::int32_t layout,
           std::int32_t id_type, std::int32_t fill, nb::handle out, nb::handle infos) {
   const ReadArgs read(begin, end, layout, id_type, fill, out, infos);
-  const Held held(self);
   Message why;
-  wm_status status;
-  {
-    const GilReleased released(read.args.out_bytes >= kReleaseBytes);
-    status = Api().snapshot_read(self.snapshot, &read.args, why.get());
-  }
+  wm_status status = WM_OK;
+  bool released = false;
+  Use(self, read.args.out_bytes >= kReleaseBytes, [&](wm_snapshot* snapshot) {
+    released = snapshot == nullptr;
+    if (!released) status = Api().snapshot_read(snapshot, &read.args, why.get());
+  });
+  if (released) RaiseReleased();
   Check(status, why);
   self.ready.store(true, std::memory_order_release);
 }
 
-// `write` is snapshot_coverage or rows_coverage.
+// `write` is snapshot_coverage or rows_coverage. Needs no GIL.
 template <typename Write>
-std::vector<wm_coverage_run> Runs(Write write) {
-  std::vector<wm_coverage_run> runs(64);
-  std::size_t count = 0;
-  Message why;
+wm_status Runs(std::vector<wm_coverage_run>& runs, Write write) {
+  runs.resize(64);
   for (;;) {
-    wm_status status;
-    {
-      const GilReleased released;
-      status = write(runs.data(), runs.size(), &count, why.get());
-    }
-    Check(status, why);
-    const bool all = count <= runs.size();
+    std::size_t count = 0;
+    const wm_status status = write(runs.data(), runs.size(), &count);
+    const bool all = status != WM_OK || count <= runs.size();
     runs.resize(count);
-    if (all) return runs;
+    if (all) return status;
   }
 }
 
@@ -163,35 +154,41 @@ nb::list RunList(const std::vector<wm_coverage_run>& runs) {
 
 nb::list SnapshotCoverage(Snapshot& self) {
   std::vector<wm_coverage_run> runs;
-  {
-    const Held held(self);
-    runs = Runs([&](auto... args) { return Api().snapshot_coverage(self.snapshot, args...); });
-  }
+  Message why;
+  wm_status status = WM_OK;
+  bool released = false;
+  Use(self, true, [&](wm_snapshot* snapshot) {
+    released = snapshot == nullptr;
+    if (released) return;
+    status = Runs(runs, [&](auto... args) {
+      return Api().snapshot_coverage(snapshot, args..., why.get());
+    });
+  });
+  if (released) RaiseReleased();
+  Check(status, why);
   return RunList(runs);
 }
 
 std::unique_ptr<Rows> SnapshotRows(Snapshot& self) {
-  const Held held(self);
   wm_rows* rows = nullptr;
   Message why;
-  wm_status status;
-  {
-    const GilReleased released;
-    status = Api().snapshot_rows(self.snapshot, &rows, why.get());
-  }
+  wm_status status = WM_OK;
+  bool released = false;
+  Use(self, true, [&](wm_snapshot* snapshot) {
+    released = snapshot == nullptr;
+    if (!released) status = Api().snapshot_rows(snapshot, &rows, why.get());
+  });
+  if (released) RaiseReleased();
   Check(status, why);
   self.ready.store(true, std::memory_order_release);
   return std::make_unique<Rows>(rows);
 }
 
 void Release(Snapshot& self) {
-  std::unique_lock lock(self.mutex, std::try_to_lock);
-  if (!lock.owns_lock()) {
-    const GilReleased released;
-    lock.lock();
-  }
-  Api().snapshot_release(self.snapshot);
-  self.snapshot = nullptr;
+  Use(self, false, [&](wm_snapshot* snapshot) {
+    Api().snapshot_release(snapshot);
+    self.snapshot = nullptr;
+  });
 }
 
 // ---- Rows ----
@@ -319,7 +316,7 @@ struct Collective {
 };
 
 wm_status AllGather(void* context, const void* send, void* receive, std::size_t bytes) {
-  const nb::gil_scoped_acquire gil;
+  const GilTaken gil;
   auto& self = *static_cast<Collective*>(context);
   try {
     const nb::object gathered = self.all_gather(nb::bytes(send, bytes));
@@ -423,8 +420,17 @@ void BindRows(nb::module_& module) {
       .def("write", &Write, "layout"_a, "id_type"_a, "fill"_a, "out"_a)
       .def("coverage",
            [](const Rows& self) {
-             return RunList(
-                 Runs([&](auto... args) { return Api().rows_coverage(self.rows, args...); }));
+             std::vector<wm_coverage_run> runs;
+             Message why;
+             wm_status status;
+             {
+               const GilReleased released;
+               status = Runs(runs, [&](auto... args) {
+                 return Api().rows_coverage(self.rows, args..., why.get());
+               });
+             }
+             Check(status, why);
+             return RunList(runs);
            },
            nb::sig("def coverage(self) -> " WAYMARK_RUNS))
       .def("join", &Join, "other"_a)

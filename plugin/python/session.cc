@@ -340,7 +340,7 @@ struct Forward {
 };
 
 wm_status RunForward(void* context, const wm_view* view, std::int32_t rows) {
-  const nb::gil_scoped_acquire gil;
+  const GilTaken gil;
   auto& self = *static_cast<Forward*>(context);
   try {
     self.function(nb::cast(View{self.session, *view}), rows);

@@ -1,6 +1,5 @@
 // Store: the rows of every KV block of an engine, and its flight recorder.
 #include <algorithm>
-#include <chrono>
 
 #include "plugin/python/core.h"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -73,6 +74,14 @@ class Rig:
         self.session.view(step).array[:, :rows] = ids
         self.session.submit(step)
         return ids
+
+    def snapshots_live(self) -> int:
+        """After time enough for the landing thread to take back what was released."""
+        deadline = time.monotonic() + 10
+        while self.store.stats().snapshots_live and time.monotonic() < deadline:
+            self.write([])
+            self.store.wait_idle(10)
+        return self.store.stats().snapshots_live
 
     def bind(self, blocks: Any, keys: Any = None) -> waymark.Events:
         events = waymark.Events()
