@@ -1,0 +1,83 @@
+"""The installed wheel: what is in it, what it leans on, and that others can build against it."""
+
+import importlib.metadata
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import waymark
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+PACKAGE = pathlib.Path(waymark.__file__).resolve().parent
+
+
+def project_version():
+    text = (REPOSITORY / "CMakeLists.txt").read_text()
+    return re.search(r"project\(waymark\s+VERSION ([0-9.]+)", text).group(1)
+
+
+def test_one_version():
+    assert waymark.__version__ == project_version()
+    assert importlib.metadata.version("waymark") == project_version()
+
+
+def test_requires_numpy_only():
+    assert importlib.metadata.requires("waymark") == ["numpy"]
+
+
+def test_holds_the_c_library_and_nothing_of_the_cpp_one():
+    files = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyi", ".pyc")
+    }
+    modules = {name for name in files if re.fullmatch(r"_core\.[a-z0-9_.-]+\.so", name)}
+    assert len(modules) == 1
+    assert files - modules == {
+        "include/waymark.h",
+        "lib/cmake/waymark/waymark-c-targets-release.cmake",
+        "lib/cmake/waymark/waymark-c-targets.cmake",
+        "lib/cmake/waymark/waymark-config-version.cmake",
+        "lib/cmake/waymark/waymark-config.cmake",
+        "lib/libwaymark.so",
+        "py.typed",
+    }
+
+
+def test_loads_its_own_library_and_no_other():
+    program = "import waymark; print(open('/proc/self/maps').read())"
+    maps = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    ).stdout
+    loaded = {line.split(maxsplit=5)[5] for line in maps.splitlines() if ".so" in line}
+    assert str(PACKAGE / "lib" / "libwaymark.so") in loaded
+    assert not [name for name in loaded if re.search(r"absl|libcuda|libnv", name)]
+
+
+def test_the_tool_runs():
+    tool = pathlib.Path(sys.executable).parent / "waymark"
+    answer = subprocess.run([tool, "--version"], check=True, capture_output=True, text=True)
+    assert project_version() in answer.stdout
+    subprocess.run([tool, "selftest"], check=True, capture_output=True)
+
+
+@pytest.mark.skipif(not shutil.which("cmake"), reason="needs cmake")
+def test_a_c_project_finds_the_package(tmp_path):
+    configure = [
+        "cmake",
+        "-S",
+        REPOSITORY / "tests" / "install" / "foreign_c",
+        "-B",
+        tmp_path,
+        f"-DCMAKE_PREFIX_PATH={PACKAGE}",
+        f"-DWAYMARK_EXPECTED_VERSION={project_version()}",
+    ]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("CMAKE", "LD_"))}
+    for command in (configure, ["cmake", "--build", tmp_path], [tmp_path / "foreign"]):
+        subprocess.run(command, check=True, env=environment)
+    cache = (tmp_path / "CMakeCache.txt").read_text()
+    assert f"waymark_DIR:PATH={PACKAGE}/lib/cmake/waymark" in cache
