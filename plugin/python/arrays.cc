@@ -8,14 +8,18 @@ namespace waymark_python {
 namespace {
 
 // Of what an attribute is: nanobind's own conversions of an accessor take none but a str, a tuple.
-std::string StringOf(const nb::object& object) { return nb::cast<std::string>(nb::str(object)); }
-nb::tuple TupleOf(const nb::object& object) { return nb::tuple(object); }
+std::string StringOf(const nb::object& object) {
+  return nb::cast<std::string>(nb::str(object));
+}
+nb::tuple TupleOf(const nb::object& object) {
+  return nb::tuple(object);
+}
 
 constexpr int kCpu = 1, kCuda = 2, kCudaHost = 3, kCudaManaged = 13;
 
 [[noreturn]] void TypeError(const char* name, const std::string& rule, nb::handle object) {
-  const std::string text = std::string(name) + " " + rule + ", got " +
-                           StringOf(object.type().attr("__name__"));
+  const std::string text =
+      std::string(name) + " " + rule + ", got " + StringOf(object.type().attr("__name__"));
   PyErr_SetString(PyExc_TypeError, text.c_str());
   throw nb::python_error();
 }
@@ -107,7 +111,8 @@ void FromCudaInterface(Array& array, nb::handle object, const nb::dict& interfac
   }
   array.kind = type[1];
   array.item_bytes = std::stoi(type.substr(2));
-  for (int i = 0; i < array.dims; ++i) array.shape[i] = nb::cast<std::int64_t>(shape[i]);
+  for (int i = 0; i < array.dims; ++i)
+    array.shape[i] = nb::cast<std::int64_t>(shape[i]);
   const nb::object strides = interface.attr("get")("strides");
   std::int64_t stride = array.item_bytes;
   for (int i = array.dims - 1; i >= 0; --i) {
@@ -152,19 +157,18 @@ T One(nb::handle item, const char* name) {
   int overflow = 0;
   const long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
   if (overflow != 0) {
-    Raise(WM_OUT_OF_RANGE, std::string(name) + ": does not fit int64, got " +
-                               StringOf(index));
+    Raise(WM_OUT_OF_RANGE, std::string(name) + ": does not fit int64, got " + StringOf(index));
   }
   return Fit<T>(value, name);
 }
 
 std::int64_t Load(const std::uint8_t* at, char kind, int bytes, const char* name) {
   switch (bytes * (kind == 'u' ? -1 : 1)) {
-#define WAYMARK_LOAD(key, type)          \
-  case key: {                            \
-    type value;                          \
+#define WAYMARK_LOAD(key, type)             \
+  case key: {                               \
+    type value;                             \
     std::memcpy(&value, at, sizeof(value)); \
-    return value;                        \
+    return value;                           \
   }
     WAYMARK_LOAD(1, std::int8_t)
     WAYMARK_LOAD(2, std::int16_t)
@@ -199,8 +203,8 @@ std::int64_t Nanoseconds(nb::handle timeout) {
 }
 
 void RaiseDeadline(const char* what, nb::handle timeout) {
-  Raise(WM_DEADLINE_EXCEEDED, std::string(what) + " after " +
-                                  nb::cast<std::string>(nb::str(timeout)) + " s");
+  Raise(WM_DEADLINE_EXCEEDED,
+        std::string(what) + " after " + nb::cast<std::string>(nb::str(timeout)) + " s");
 }
 
 bool Array::contiguous() const {

@@ -6,8 +6,10 @@ NB_MODULE(_core, module) {
   using nanobind::literals::operator""_a;
   const wm_api_v1& api = py::Api();
   if (api.abi_major != WM_ABI_MAJOR || api.struct_size < sizeof(wm_api_v1)) {
-    PyErr_Format(PyExc_ImportError, "waymark: libwaymark.so has ABI %d.%d, and this module needs "
-                 "%d.%d", api.abi_major, api.abi_minor, WM_ABI_MAJOR, WM_ABI_MINOR);
+    PyErr_Format(PyExc_ImportError,
+                 "waymark: libwaymark.so has ABI %d.%d, and this module needs "
+                 "%d.%d",
+                 api.abi_major, api.abi_minor, WM_ABI_MAJOR, WM_ABI_MINOR);
     throw nanobind::python_error();
   }
   // At exit, daemon threads and cycles keep what they keep; tests count what is alive.
@@ -15,16 +17,17 @@ NB_MODULE(_core, module) {
   module.attr("__doc__") = "Waymark's C ABI as classes; the package waymark is what is for use.";
   module.def("version", [] { return py::Api().version(); });
   module.def("build_info", [] { return py::Api().build_info(); });
-  module.def("abi", [] {
-    return nanobind::make_tuple(py::Api().abi_major, py::Api().abi_minor);
-  }, nanobind::sig("def abi() -> tuple[int, int]"));
-  module.def("status_name", [](std::int32_t status) { return py::Api().status_name(status); },
-             "status"_a);
-  module.def("reason_name", [](std::int32_t reason) { return py::Api().reason_name(reason); },
-             "reason"_a);
-  module.def("provenance_name",
-             [](std::int32_t provenance) { return py::Api().provenance_name(provenance); },
-             "provenance"_a);
+  module.def(
+      "abi", [] { return nanobind::make_tuple(py::Api().abi_major, py::Api().abi_minor); },
+      nanobind::sig("def abi() -> tuple[int, int]"));
+  module.def(
+      "status_name", [](std::int32_t status) { return py::Api().status_name(status); }, "status"_a);
+  module.def(
+      "reason_name", [](std::int32_t reason) { return py::Api().reason_name(reason); }, "reason"_a);
+  module.def(
+      "provenance_name",
+      [](std::int32_t provenance) { return py::Api().provenance_name(provenance); },
+      "provenance"_a);
   py::BindEvents(module);
   py::BindStore(module);
   py::BindRows(module);

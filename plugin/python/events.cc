@@ -21,7 +21,8 @@ class Keys {
       const nb::object items = nb::steal(PySequence_Tuple(o));
       if (!items.is_valid()) throw nb::python_error();
       const Py_ssize_t size = PyTuple_Size(items.ptr());
-      for (Py_ssize_t i = 0; i < size; ++i) Add(PyTuple_GetItem(items.ptr(), i));
+      for (Py_ssize_t i = 0; i < size; ++i)
+        Add(PyTuple_GetItem(items.ptr(), i));
     } else {
       AddArray(keys);
     }
@@ -70,8 +71,8 @@ class Keys {
         hash = static_cast<std::uint64_t>(PyLong_AsLongLong(index.ptr()));
         if (PyErr_Occurred() != nullptr) {
           PyErr_Clear();
-          Raise(WM_OUT_OF_RANGE, "keys: an integer key has 64 bits, got " +
-                                     nb::cast<std::string>(nb::str(index)));
+          Raise(WM_OUT_OF_RANGE,
+                "keys: an integer key has 64 bits, got " + nb::cast<std::string>(nb::str(index)));
         }
       }
       Add(&hash, sizeof(hash));
@@ -101,7 +102,8 @@ class Keys {
         continue;
       }
       std::uint8_t key[WM_KEY_BYTES];
-      for (std::int64_t j = 0; j < width; ++j) key[j] = at[j * array.strides[1]];
+      for (std::int64_t j = 0; j < width; ++j)
+        key[j] = at[j * array.strides[1]];
       Add(key, static_cast<std::size_t>(width));
     }
   }
@@ -131,7 +133,8 @@ template <wm_event (*make)(std::int32_t)>
 void Simple(Events& events, nb::handle block_ids) {
   const Integers<std::int32_t> blocks(block_ids, "blocks");
   wm_event* const out = events.Add(blocks.size());
-  for (std::size_t i = 0; i < blocks.size(); ++i) out[i] = make(blocks[i]);
+  for (std::size_t i = 0; i < blocks.size(); ++i)
+    out[i] = make(blocks[i]);
 }
 
 void Seal(Events& events, nb::handle block_ids, nb::handle key_list, std::uint64_t step) {
@@ -145,7 +148,8 @@ void Seal(Events& events, nb::handle block_ids, nb::handle key_list, std::uint64
   }
 }
 
-void Copy(Events& events, nb::handle source_ids, nb::handle destination_ids, nb::handle row_counts) {
+void Copy(Events& events, nb::handle source_ids, nb::handle destination_ids,
+          nb::handle row_counts) {
   const Integers<std::int32_t> sources(source_ids, "sources");
   const Integers<std::int32_t> destinations(destination_ids, "destinations");
   const Integers<std::int32_t> rows(row_counts, "rows");
@@ -185,9 +189,8 @@ void Truncate(Events& events, nb::handle block_ids, nb::handle row_numbers, std:
 // uint8 [len, 56] over the events' memory, writable; the array keeps it.
 nb::object BytesOf(const Events& events) {
   auto* const memory = new std::shared_ptr<wm_event[]>(events.memory);
-  const nb::capsule owner(memory, [](void* p) noexcept {
-    delete static_cast<std::shared_ptr<wm_event[]>*>(p);
-  });
+  const nb::capsule owner(
+      memory, [](void* p) noexcept { delete static_cast<std::shared_ptr<wm_event[]>*>(p); });
   auto* const data = reinterpret_cast<std::uint8_t*>(events.memory.get());
   return nb::cast(
       nb::ndarray<nb::numpy, std::uint8_t>(data, {events.size, sizeof(wm_event)}, owner),
@@ -309,7 +312,8 @@ void BindEvents(nb::module_& module) {
       .def(
           "reset", [](Events& self) { *self.Add(1) = wm_reset(); },
           "The table and the key index are emptied.")
-      .def("clear", [](Events& self) { self.size = 0; }, "Empties the builder, keeps its memory.")
+      .def(
+          "clear", [](Events& self) { self.size = 0; }, "Empties the builder, keeps its memory.")
       .def("__len__", [](const Events& self) { return self.size; })
       .def_prop_ro("_bytes", &BytesOf, nb::sig("def _bytes(self) -> " WAYMARK_ARRAY("uint8")),
                    "uint8 [len, 56], over the builder's own memory.");
@@ -317,24 +321,25 @@ void BindEvents(nb::module_& module) {
   nb::class_<ParsedBatch>(module, "ParsedBatch", "A batch that was read from bytes.")
       .def_prop_ro("step", [](const ParsedBatch& self) { return self.view.step; })
       .def_prop_ro("version", [](const ParsedBatch& self) { return self.view.version; })
-      .def_prop_ro("device_slots",
-                   [](const ParsedBatch& self) {
-                     return (self.view.flags & WM_BATCH_DEVICE_SLOTS) != 0;
-                   })
+      .def_prop_ro(
+          "device_slots",
+          [](const ParsedBatch& self) { return (self.view.flags & WM_BATCH_DEVICE_SLOTS) != 0; })
       .def_prop_ro("used", [](const ParsedBatch& self) { return self.used; })
-      .def_prop_ro("events",
-                   [](nb::handle_t<ParsedBatch> self) {
-                     const auto& batch = nb::cast<const ParsedBatch&>(self);
-                     return Lend(reinterpret_cast<const std::uint8_t*>(batch.view.events),
-                                 {batch.view.num_events, sizeof(wm_event)}, self);
-                   },
-                   nb::sig("def events(self) -> " WAYMARK_ARRAY("uint8")))
-      .def_prop_ro("slots",
-                   [](nb::handle_t<ParsedBatch> self) {
-                     const auto& batch = nb::cast<const ParsedBatch&>(self);
-                     return Lend(batch.view.slots, {batch.view.num_slots}, self);
-                   },
-                   nb::sig("def slots(self) -> " WAYMARK_ARRAY("int64")));
+      .def_prop_ro(
+          "events",
+          [](nb::handle_t<ParsedBatch> self) {
+            const auto& batch = nb::cast<const ParsedBatch&>(self);
+            return Lend(reinterpret_cast<const std::uint8_t*>(batch.view.events),
+                        {batch.view.num_events, sizeof(wm_event)}, self);
+          },
+          nb::sig("def events(self) -> " WAYMARK_ARRAY("uint8")))
+      .def_prop_ro(
+          "slots",
+          [](nb::handle_t<ParsedBatch> self) {
+            const auto& batch = nb::cast<const ParsedBatch&>(self);
+            return Lend(batch.view.slots, {batch.view.num_slots}, self);
+          },
+          nb::sig("def slots(self) -> " WAYMARK_ARRAY("int64")));
 
   module.def("serialize_batch", &SerializeBatch, "step"_a, "version"_a, "events"_a = nb::none(),
              "slots"_a = nb::tuple(), "device_slots"_a = false,

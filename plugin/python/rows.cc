@@ -160,9 +160,8 @@ nb::list SnapshotCoverage(Snapshot& self) {
   Use(self, true, [&](wm_snapshot* snapshot) {
     released = snapshot == nullptr;
     if (released) return;
-    status = Runs(runs, [&](auto... args) {
-      return Api().snapshot_coverage(snapshot, args..., why.get());
-    });
+    status = Runs(
+        runs, [&](auto... args) { return Api().snapshot_coverage(snapshot, args..., why.get()); });
   });
   if (released) RaiseReleased();
   Check(status, why);
@@ -296,7 +295,8 @@ std::unique_ptr<Rows> Join(const Rows& a, const Rows& b) {
 
 std::unique_ptr<Rows> JoinLayers(const nb::list& list) {
   std::vector<const wm_rows*> stages;
-  for (nb::handle stage : list) stages.push_back(nb::cast<const Rows&>(stage).rows);
+  for (nb::handle stage : list)
+    stages.push_back(nb::cast<const Rows&>(stage).rows);
   wm_rows* joined = nullptr;
   Message why;
   wm_status status;
@@ -334,9 +334,8 @@ wm_status AllGather(void* context, const void* send, void* receive, std::size_t 
       const nb::object parts = nb::steal(PySequence_Tuple(gathered.ptr()));
       if (!parts.is_valid()) throw nb::python_error();
       if (nb::len(parts) != ranks) {
-        Raise(WM_INVALID_ARGUMENT, "all_gather: must return the bytes of " +
-                                       std::to_string(ranks) + " ranks, got " +
-                                       std::to_string(nb::len(parts)));
+        Raise(WM_INVALID_ARGUMENT, "all_gather: must return the bytes of " + std::to_string(ranks) +
+                                       " ranks, got " + std::to_string(nb::len(parts)));
       }
       for (std::size_t rank = 0; rank < ranks; ++rank) {
         copy(parts[rank], out + rank * bytes, bytes);
@@ -383,9 +382,11 @@ std::unique_ptr<Rows> GatherLayers(const Rows& stage, nb::object all_gather, std
 void BindSnapshot(nb::module_& module) {
   nb::class_<Snapshot>(module, "Snapshot")
       .def("__init__", &Take, "store"_a, "blocks"_a, "first"_a, "last"_a)
-      .def_prop_ro("first", [](const Snapshot& self) { return self.first; },
-                   "The first row, counted from the sequence's first.")
-      .def_prop_ro("last", [](const Snapshot& self) { return self.last; }, "One past the last row.")
+      .def_prop_ro(
+          "first", [](const Snapshot& self) { return self.first; },
+          "The first row, counted from the sequence's first.")
+      .def_prop_ro(
+          "last", [](const Snapshot& self) { return self.last; }, "One past the last row.")
       .def("__len__", [](const Snapshot& self) { return self.last - self.first; })
       .def("ready", &Ready,
            "Whether it can be read: every step begun before it has ended. Never waits.")
@@ -394,14 +395,15 @@ void BindSnapshot(nb::module_& module) {
            "Waits until it is ready, without the GIL. `timeout`: seconds, or None; "
            "DeadlineExceededError after it.")
       .def("release", &Release, "Gives the pages back now. Twice: nothing.")
-      .def_prop_ro("released", [](const Snapshot& self) { return self.snapshot == nullptr; },
-                   "Whether release() was called.")
-      .def_prop_ro("_row_shape",
-                   [](const Snapshot& self) {
-                     return nb::make_tuple(self.shape.num_layers, self.shape.top_k,
-                                           self.shape.num_experts);
-                   },
-                   nb::sig("def _row_shape(self) -> tuple[int, int, int]"))
+      .def_prop_ro(
+          "released", [](const Snapshot& self) { return self.snapshot == nullptr; },
+          "Whether release() was called.")
+      .def_prop_ro(
+          "_row_shape",
+          [](const Snapshot& self) {
+            return nb::make_tuple(self.shape.num_layers, self.shape.top_k, self.shape.num_experts);
+          },
+          nb::sig("def _row_shape(self) -> tuple[int, int, int]"))
       .def("_read", &Read, "begin"_a, "end"_a, "layout"_a, "id_type"_a, "fill"_a, "out"_a,
            "infos"_a.none())
       .def("_coverage", &SnapshotCoverage, nb::sig("def _coverage(self) -> " WAYMARK_RUNS))
@@ -413,26 +415,28 @@ void BindRows(nb::module_& module) {
       .def("__init__", &MakeRows, "num_layers"_a, "top_k"_a, "num_experts"_a, "page_tokens"_a,
            "layer_ids"_a, "first"_a, "ids"_a, "infos"_a)
       .def_prop_ro("first", [](const Rows& self) { return ViewOf(self).first; })
-      .def_prop_ro("shape", [](const Rows& self) { return ShapeTuple(ShapeOf(self)); },
-                   nb::sig("def shape(self) -> " WAYMARK_SHAPE))
+      .def_prop_ro(
+          "shape", [](const Rows& self) { return ShapeTuple(ShapeOf(self)); },
+          nb::sig("def shape(self) -> " WAYMARK_SHAPE))
       .def_prop_ro("ids", &Ids, nb::sig("def ids(self) -> numpy.typing.NDArray[typing.Any]"))
       .def_prop_ro("infos", &Infos, nb::sig("def infos(self) -> " WAYMARK_ARRAY("uint8")))
       .def("write", &Write, "layout"_a, "id_type"_a, "fill"_a, "out"_a)
-      .def("coverage",
-           [](const Rows& self) {
-             std::vector<wm_coverage_run> runs;
-             Message why;
-             wm_status status;
-             {
-               const GilReleased released;
-               status = Runs(runs, [&](auto... args) {
-                 return Api().rows_coverage(self.rows, args..., why.get());
-               });
-             }
-             Check(status, why);
-             return RunList(runs);
-           },
-           nb::sig("def coverage(self) -> " WAYMARK_RUNS))
+      .def(
+          "coverage",
+          [](const Rows& self) {
+            std::vector<wm_coverage_run> runs;
+            Message why;
+            wm_status status;
+            {
+              const GilReleased released;
+              status = Runs(runs, [&](auto... args) {
+                return Api().rows_coverage(self.rows, args..., why.get());
+              });
+            }
+            Check(status, why);
+            return RunList(runs);
+          },
+          nb::sig("def coverage(self) -> " WAYMARK_RUNS))
       .def("join", &Join, "other"_a)
       .def_static("join_layers", &JoinLayers, "stages"_a,
                   nb::sig("def join_layers(stages: list[Rows]) -> Rows"))

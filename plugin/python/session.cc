@@ -176,8 +176,8 @@ bool BeginStep(const Session& self, std::uint64_t step, std::uint64_t version, n
   return Begun(status, code);
 }
 
-bool BeginIdsStep(const Session& self, std::uint64_t step, std::uint64_t version,
-                  nb::handle events, nb::handle slots) {
+bool BeginIdsStep(const Session& self, std::uint64_t step, std::uint64_t version, nb::handle events,
+                  nb::handle slots) {
   SessionHandle& session = self.open();
   const BatchArgs args(step, version, events, slots, false);
   const EngineCall call(*session.store);
@@ -201,8 +201,8 @@ void HandOver(const Session& self, nb::handle view_or_step, std::int32_t layer,
   SessionHandle& session = self.open();
   const Array array = ArrayOf(ids_array, "ids");
   if (array.dims != 2) {
-    Raise(WM_INVALID_ARGUMENT, "ids: [rows, columns], got " + std::to_string(array.dims) +
-                                   " dimensions");
+    Raise(WM_INVALID_ARGUMENT,
+          "ids: [rows, columns], got " + std::to_string(array.dims) + " dimensions");
   }
   CheckMemory(session, array, "ids");
   wm_ids ids = {};
@@ -426,14 +426,15 @@ nb::list SilentBatchSizes(const Session& self, std::int32_t layer) {
     const wm_status status = Api().session_silent_batch_sizes(session.session, layer, sizes.data(),
                                                               sizes.size(), &count);
     if (status != WM_OK) {
-      Raise(status, "layer: in [0, " + std::to_string(session.store->shape.num_layers) +
-                        "), got " + std::to_string(layer));
+      Raise(status, "layer: in [0, " + std::to_string(session.store->shape.num_layers) + "), got " +
+                        std::to_string(layer));
     }
     if (count <= sizes.size()) break;
     sizes.resize(count);
   }
   nb::list out;
-  for (std::size_t i = 0; i < count; ++i) out.append(sizes[i]);
+  for (std::size_t i = 0; i < count; ++i)
+    out.append(sizes[i]);
   return out;
 }
 
@@ -444,8 +445,8 @@ nb::object Wrap(nb::handle_t<View> self, bool one_layer, std::int32_t layer) {
   const auto& view = nb::cast<const View&>(self);
   const wm_view& v = view.view;
   if (one_layer && (layer < 0 || layer >= v.num_layers)) {
-    Raise(WM_OUT_OF_RANGE, "layer: in [0, " + std::to_string(v.num_layers) + "), got " +
-                               std::to_string(layer));
+    Raise(WM_OUT_OF_RANGE,
+          "layer: in [0, " + std::to_string(v.num_layers) + "), got " + std::to_string(layer));
   }
   const std::size_t shape[3] = {static_cast<std::size_t>(v.num_layers),
                                 static_cast<std::size_t>(v.max_rows),
@@ -456,10 +457,10 @@ nb::object Wrap(nb::handle_t<View> self, bool one_layer, std::int32_t layer) {
   std::int16_t* const data = v.data + (one_layer ? layer * v.layer_stride : 0);
   // The array keeps the view, and that the session.
   return nb::cast(
-      nb::ndarray<std::int16_t, Kind...>(
-          data, static_cast<std::size_t>(3 - skip), shape + skip, self, strides + skip,
-          nb::dtype<std::int16_t>(), host ? nb::device::cpu::value : nb::device::cuda::value,
-          host ? 0 : view.session->device),
+      nb::ndarray<std::int16_t, Kind...>(data, static_cast<std::size_t>(3 - skip), shape + skip,
+                                         self, strides + skip, nb::dtype<std::int16_t>(),
+                                         host ? nb::device::cpu::value : nb::device::cuda::value,
+                                         host ? 0 : view.session->device),
       nb::rv_policy::reference);
 }
 
@@ -513,36 +514,41 @@ void BindSession(nb::module_& module) {
       .def("layer", &LayerOfView, "layer"_a,
            nb::sig("def layer(self, layer: int) -> " WAYMARK_ARRAY("int16")),
            "int16 [max_rows, K] of a layer, contiguous: numpy, or a DLPack object of the device.")
-      .def_prop_ro("step", [](const View& self) { return self.view.step; },
-                   "Whose it is; 0: of no step, what is written there never lands.")
-      .def_prop_ro("shape",
-                   [](const View& self) {
-                     return nb::make_tuple(self.view.num_layers, self.view.max_rows,
-                                           self.view.top_k);
-                   },
-                   nb::sig("def shape(self) -> tuple[int, int, int]"), "(L, max_rows, K).")
-      .def_prop_ro("layer_stride", [](const View& self) { return self.view.layer_stride; },
-                   "Ids from a layer to the next.")
-      .def("data_ptr",
-           [](const View& self) { return reinterpret_cast<std::uintptr_t>(self.view.data); },
-           "The address of layer 0.")
+      .def_prop_ro(
+          "step", [](const View& self) { return self.view.step; },
+          "Whose it is; 0: of no step, what is written there never lands.")
+      .def_prop_ro(
+          "shape",
+          [](const View& self) {
+            return nb::make_tuple(self.view.num_layers, self.view.max_rows, self.view.top_k);
+          },
+          nb::sig("def shape(self) -> tuple[int, int, int]"), "(L, max_rows, K).")
+      .def_prop_ro(
+          "layer_stride", [](const View& self) { return self.view.layer_stride; },
+          "Ids from a layer to the next.")
+      .def(
+          "data_ptr",
+          [](const View& self) { return reinterpret_cast<std::uintptr_t>(self.view.data); },
+          "The address of layer 0.")
       .def("__dlpack__", &DLPack, "kwargs"_a,
            nb::sig("def __dlpack__(self, **kwargs: typing.Any) -> typing.Any"),
            "No copy; `stream` is not looked at, since views are written in stream order.")
-      .def("__dlpack_device__",
-           [](const View& self) {
-             const bool host = self.session->transport == WM_TRANSPORT_HOST;
-             return nb::make_tuple(host ? 1 : 2, host ? 0 : self.session->device);
-           },
-           nb::sig("def __dlpack_device__(self) -> tuple[int, int]"))
+      .def(
+          "__dlpack_device__",
+          [](const View& self) {
+            const bool host = self.session->transport == WM_TRANSPORT_HOST;
+            return nb::make_tuple(host ? 1 : 2, host ? 0 : self.session->device);
+          },
+          nb::sig("def __dlpack_device__(self) -> tuple[int, int]"))
       .def_prop_ro("__cuda_array_interface__", &CudaArrayInterface,
                    nb::sig("def __cuda_array_interface__(self) -> dict[str, typing.Any]"))
-      .def("__array__",
-           [](nb::handle_t<View> self, nb::args args, nb::kwargs kwargs) {
-             return nb::object(ArrayOfView(self)).attr("__array__")(*args, **kwargs);
-           },
-           nb::sig("def __array__(self, *args: typing.Any, **kwargs: typing.Any) -> "
-                   WAYMARK_ARRAY("int16")));
+      .def(
+          "__array__",
+          [](nb::handle_t<View> self, nb::args args, nb::kwargs kwargs) {
+            return nb::object(ArrayOfView(self)).attr("__array__")(*args, **kwargs);
+          },
+          nb::sig("def __array__(self, *args: typing.Any, **kwargs: typing.Any) -> " WAYMARK_ARRAY(
+              "int16")));
 
   nb::class_<Session>(module, "CaptureSession")
       .def("__init__", &Make, "store"_a, "max_rows"_a, "num_buffers"_a, "num_ids_sources"_a,
@@ -567,8 +573,9 @@ void BindSession(nb::module_& module) {
       .def("view", &ViewOf, "step"_a,
            "Where the forward of `step` writes; the scratch view for a step without a buffer. "
            "Engine's thread.")
-      .def("scratch_view", [](const Session& self) { return ViewOf(self, 0); },
-           "Where forwards write that are no step. Nothing in it lands. Engine's thread.")
+      .def(
+          "scratch_view", [](const Session& self) { return ViewOf(self, 0); },
+          "Where forwards write that are no step. Nothing in it lands. Engine's thread.")
       .def("hand_over", &HandOver, "view"_a, "layer"_a, "ids"_a,
            "Copies the first K columns of `ids` into rows [0, len(ids)) of a layer.\n\n"
            "view: a View of this session, or the step. ids: int16, int32 or int64 [rows, >= K], "
@@ -595,24 +602,26 @@ void BindSession(nb::module_& module) {
       .def("check", &CheckStatus,
            "Raises why the transport has failed for good; every step is then dropped at its begin. "
            "Any thread.")
-      .def("report",
-           [](const Session& self) {
-             SessionHandle& session = self.open();
-             return Text([&](wm_message* text) {
-               return Api().session_report(session.session, text);
-             });
-           },
-           "The counters, and a line for each layer with a silent or invalid row. Any thread.")
+      .def(
+          "report",
+          [](const Session& self) {
+            SessionHandle& session = self.open();
+            return Text(
+                [&](wm_message* text) { return Api().session_report(session.session, text); });
+          },
+          "The counters, and a line for each layer with a silent or invalid row. Any thread.")
       .def("silent_batch_sizes", &SilentBatchSizes, "layer"_a,
            nb::sig("def silent_batch_sizes(self, layer: int) -> list[int]"),
            "Rows, padding included, of the forwards in which `layer` was silent; ascending. Any "
            "thread.")
-      .def("close",
-           [](Session& self) { const std::shared_ptr<SessionHandle> last = std::move(self.handle); },
-           "Drops the steps that have a buffer here and have not ended; submitted ones land. Views "
-           "that are left keep the session. Engine's thread.")
-      .def_prop_ro("closed", [](const Session& self) { return self.handle == nullptr; },
-                   "Whether close() was called.")
+      .def(
+          "close",
+          [](Session& self) { const std::shared_ptr<SessionHandle> last = std::move(self.handle); },
+          "Drops the steps that have a buffer here and have not ended; submitted ones land. Views "
+          "that are left keep the session. Engine's thread.")
+      .def_prop_ro(
+          "closed", [](const Session& self) { return self.handle == nullptr; },
+          "Whether close() was called.")
       .def("_stats", &Stats, nb::sig("def _stats(self) -> dict[str, int]"))
       .def("_layer_stats", &LayerStats, "layer"_a,
            nb::sig("def _layer_stats(self, layer: int) -> tuple[int, str, int, int, int]"));

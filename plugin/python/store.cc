@@ -8,7 +8,9 @@ namespace {
 
 using nb::literals::operator""_a;
 
-std::uint64_t ThisThread() { return PyThread_get_thread_ident(); }
+std::uint64_t ThisThread() {
+  return PyThread_get_thread_ident();
+}
 
 template <typename T>
 T Positive(nb::handle value, const char* name) {
@@ -189,7 +191,8 @@ nb::dict Stats(const Store& self) {
   WAYMARK_STAT(landing_lag_p99_ns)
 #undef WAYMARK_STAT
   nb::list missing;
-  for (int reason = 0; reason < WM_NUM_REASONS; ++reason) missing.append(stats.rows_missing[reason]);
+  for (int reason = 0; reason < WM_NUM_REASONS; ++reason)
+    missing.append(stats.rows_missing[reason]);
   out["rows_missing"] = nb::tuple(missing);
   return out;
 }
@@ -324,7 +327,8 @@ EngineCall::EngineCall(StoreHandle& store, std::nothrow_t) : store_(store) {
 
 nb::tuple ShapeTuple(const wm_shape& shape) {
   nb::list layer_ids;
-  for (int layer = 0; layer < shape.num_layers; ++layer) layer_ids.append(shape.layer_ids[layer]);
+  for (int layer = 0; layer < shape.num_layers; ++layer)
+    layer_ids.append(shape.layer_ids[layer]);
   return nb::make_tuple(shape.num_layers, shape.top_k, shape.num_experts, shape.page_tokens,
                         shape.block_tokens, shape.num_blocks, nb::tuple(layer_ids));
 }
@@ -336,10 +340,11 @@ void BindStore(nb::module_& module) {
            "max_steps_in_flight"_a, "max_step_rows"_a, "device_slots"_a, "landing_caller"_a,
            "audit"_a, "audit_threshold"_a, "count_experts"_a, "key_seed"_a, "record"_a,
            "ring_bytes"_a, "record_ids"_a)
-      .def("covered_prefix", &CoveredPrefix, "blocks"_a, "rows"_a,
-           "Leading rows of [0, rows) of the sequence in `blocks` that are valid or pending: what "
-           "a scheduler may take as a prefix hit with routing. Rows beyond the blocks do not count. "
-           "Engine's thread.")
+      .def(
+          "covered_prefix", &CoveredPrefix, "blocks"_a, "rows"_a,
+          "Leading rows of [0, rows) of the sequence in `blocks` that are valid or pending: what "
+          "a scheduler may take as a prefix hit with routing. Rows beyond the blocks do not count. "
+          "Engine's thread.")
       .def("wait_idle", &WaitIdle, "timeout"_a = nb::none(),
            nb::sig("def wait_idle(self, timeout: float | None = None) -> None"),
            "Waits until every step begun so far has ended, without the GIL. `timeout`: seconds, or "
@@ -352,21 +357,22 @@ void BindStore(nb::module_& module) {
            "landing=\"caller\" only: lands exactly `step`. NotFoundError when it is not submitted, "
            "or has landed. Engine's thread.")
       .def_prop_ro("last_step", &LastStep, "The last step begun; 0: none. Engine's thread.")
-      .def_prop_ro("closed", [](const Store& self) { return self.handle == nullptr; },
-                   "Whether close() was called.")
+      .def_prop_ro(
+          "closed", [](const Store& self) { return self.handle == nullptr; },
+          "Whether close() was called.")
       .def("close", &Close,
            "Lets the store go now. What was submitted lands first; snapshots stay readable, and a "
            "session keeps its store. Engine's thread; no other thread is in a call of it.")
-      .def("report",
-           [](const Store& self) {
-             StoreHandle& store = self.open();
-             return Text([&](wm_message* text) {
-               return Api().store_report(store.store, text);
-             });
-           },
-           "The counters that a person asks for first, a line each. Any thread.")
-      .def_prop_ro("_shape", [](const Store& self) { return ShapeTuple(self.open().shape); },
-                   nb::sig("def _shape(self) -> " WAYMARK_SHAPE))
+      .def(
+          "report",
+          [](const Store& self) {
+            StoreHandle& store = self.open();
+            return Text([&](wm_message* text) { return Api().store_report(store.store, text); });
+          },
+          "The counters that a person asks for first, a line each. Any thread.")
+      .def_prop_ro(
+          "_shape", [](const Store& self) { return ShapeTuple(self.open().shape); },
+          nb::sig("def _shape(self) -> " WAYMARK_SHAPE))
       .def("_stats", &Stats, nb::sig("def _stats(self) -> dict[str, typing.Any]"))
       .def("_expert_counts", &ExpertCounts, "index"_a, "counts"_a,
            nb::sig("def _expert_counts(self, index: int, counts: object) -> int | None"))

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import waymark
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
+DOCS = HERE.parents[1] / "docs" / "api"
 PACKAGE = Path(waymark.__file__).parent
 
 
@@ -55,3 +56,16 @@ def test_the_stubs_are_those_of_the_module(tmp_path: Path) -> None:
     assert stub.read_text() == kept, (
         "python -m nanobind.stubgen -P -m waymark._core -o plugin/python/waymark/_core.pyi"
     )
+
+
+def test_the_page_of_the_api_is_that_of_the_docstrings() -> None:
+    paths = os.pathsep.join(p for p in sys.path if p)
+    page = subprocess.run(
+        [sys.executable, str(DOCS / "python_page.py")],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert page.returncode == 0, page.stderr
+    assert page.stdout == (DOCS / "python.md").read_text(), "docs/api/python_page.py says how"
