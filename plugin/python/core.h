@@ -88,8 +88,7 @@ namespace waymark_python __attribute__((visibility("hidden"))) {
     try {
       take();
     } catch (...) {
-      for (;;)
-        std::this_thread::sleep_for(std::chrono::hours(1));
+      while (true) std::this_thread::sleep_for(std::chrono::hours(1));
     }
   }
 

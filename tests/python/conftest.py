@@ -52,7 +52,8 @@ class Rig:
         options.setdefault("num_blocks", 32)
         options.setdefault("page_tokens", 4)
         self.store = waymark.Store(**options)
-        self.session = waymark.CaptureSession(self.store, **{"max_rows": 64, "num_buffers": 16, **session})
+        session = {"max_rows": 64, "num_buffers": 16, **session}
+        self.session = waymark.CaptureSession(self.store, **session)
         self.rng = np.random.default_rng(7)
         self.step = 0
 

@@ -325,7 +325,8 @@ class Engine:
         rng = self.rng
         for _ in range(turns):
             action = rng.random()
-            request = self.requests[int(rng.integers(len(self.requests)))] if self.requests else None
+            chosen = int(rng.integers(len(self.requests) or 1))
+            request = self.requests[chosen] if self.requests else None
             if request is None or (action < 0.1 and len(self.requests) < 8):
                 self.requests.append(Request())
             elif action < 0.5:

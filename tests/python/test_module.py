@@ -80,6 +80,10 @@ for f in (reader, waiter):
 time.sleep(0.05)
 keep = [store, session, view]
 keep.append(keep)   # a cycle
+class Late:   # makes the end last longer than a slice of a wait
+    def __del__(self, sleep=time.sleep):
+        sleep(0.3)
+late = Late()
 print('end')
 """
     assert run(code).strip() == "end"

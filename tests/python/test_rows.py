@@ -188,10 +188,15 @@ def test_rows_are_arrays(make_rig: Callable[..., Rig]) -> None:
         want = ids.transpose(1, 0, 2)[rows.valid]
         assert (rows.ids[rows.valid] == want).all()
         assert not rows.ids[3].any()
-        kept = rows.ids
+        kept, infos = rows.ids, rows.infos
         del rows, snapshot, rig
         gc.collect()
         assert (kept[:3] == want[:3]).all()
+        del kept
+        again = Rig(num_experts=experts)
+        assert written(again)[0].rows().ids is not None  # takes memory that was freed
+        assert list(infos["step"]) == [1, 1, 1, 0, 1, 1, 1, 1]
+        assert list(infos["version"]) == [6, 6, 6, 0, 6, 6, 6, 6]
 
 
 def test_rows_from_arrays(rig: Rig) -> None:

@@ -104,22 +104,27 @@ def test_one_snapshot_in_many_threads(rig: Rig) -> None:
     assert wrong == []
 
 
-def test_releasing_while_another_thread_reads(rig: Rig) -> None:
-    rig.write([0], rig.bind([0]))
+@pytest.mark.parametrize("blocks", [1, 4096])
+def test_releasing_while_another_thread_reads(blocks: int) -> None:
+    rig = Rig(num_blocks=blocks)
+    rig.write([0], rig.bind(range(blocks)))
     for _ in range(100):
-        snapshot = rig.store.snapshot([0], 0, 1)
+        snapshot = rig.store.snapshot(range(blocks), 0, 4 * blocks)
         outcome: list[object] = []
 
         def read(snapshot: waymark.Snapshot = snapshot, outcome: list[object] = outcome) -> None:
             try:
                 snapshot.wait(10)
                 while True:
-                    outcome.append(snapshot.read())
+                    snapshot.read(dtype=np.int64)  # of many blocks without the GIL
+                    outcome.append("read")
             except waymark.FailedPreconditionError as error:
                 outcome.append(error)
 
         thread = threading.Thread(target=read)
         thread.start()
+        while not outcome and blocks > 1:
+            time.sleep(0)
         snapshot.release()
         thread.join(10)
         assert not thread.is_alive() and "released" in str(outcome[-1])
