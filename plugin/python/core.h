@@ -88,7 +88,8 @@ namespace waymark_python __attribute__((visibility("hidden"))) {
     try {
       take();
     } catch (...) {
-      while (true) std::this_thread::sleep_for(std::chrono::hours(1));
+      while (true)
+        std::this_thread::sleep_for(std::chrono::hours(1));
     }
   }
 

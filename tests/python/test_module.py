@@ -80,7 +80,23 @@ for f in (reader, waiter):
 time.sleep(0.05)
 keep = [store, session, view]
 keep.append(keep)   # a cycle
-class Late:   # makes the end last longer than a slice of a wait
+print('end')
+"""
+    assert run(code).strip() == "end"
+
+
+def test_a_daemon_thread_that_waits_does_not_end_the_process() -> None:
+    """CPython up to 3.13 unwinds the stack of a thread that wants the GIL when it goes down: that
+    was a std::terminate."""
+    code = """
+import threading, time, waymark
+store = waymark.Store(2, 2, 8, 64)
+session = waymark.CaptureSession(store, 16)
+session.begin_step(1, 1, None, [])
+snapshot = store.snapshot([0], 0, 2)
+threading.Thread(target=snapshot.wait, daemon=True).start()
+time.sleep(0.05)
+class Late:   # the end takes longer than a slice of a wait
     def __del__(self, sleep=time.sleep):
         sleep(0.3)
 late = Late()
