@@ -29,293 +29,291 @@
 
 #include "plugin/waymark.h"
 
-// Hidden, as nanobind's own types are.
-namespace waymark_python __attribute__((visibility("hidden"))) {
+namespace waymark_python {
 
-  namespace nb = nanobind;
+namespace nb = nanobind;
 
-  // Copies of fewer bytes are over before another thread would have woken up.
-  inline constexpr std::uint64_t kReleaseBytes = 64 << 10;
+// Copies of fewer bytes are over before another thread would have woken up.
+inline constexpr std::uint64_t kReleaseBytes = 64 << 10;
 
-  inline const wm_api_v1& Api() {
-    return *wm_get_api_v1();
+inline const wm_api_v1& Api() {
+  return *wm_get_api_v1();
+}
+
+// ---- errors ----
+
+// Text that the library writes. Longer texts are cut off.
+class Message {
+ public:
+  Message() = default;
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
+  [[nodiscard]] wm_message* get() { return &message_; }
+  [[nodiscard]] const char* text() const { return text_; }
+
+ private:
+  char text_[1024] = {};
+  wm_message message_ = {text_, sizeof(text_), 0};
+};
+
+// Raises the exception class of `status` (waymark/_errors.py). Needs the GIL.
+[[noreturn]] void Raise(wm_status status, std::string_view text);
+// The same for an answer of the step path: the exception has rule, index, value and limit.
+[[noreturn]] void RaiseCode(const wm_code& code);
+inline void Check(wm_status status, const Message& why) {
+  if (status != WM_OK) Raise(status, why.text());
+}
+inline void Check(const wm_code& code, wm_status status) {
+  if (status != WM_OK) RaiseCode(code);
+}
+// The whole of a text of any length: `write` is called with a wm_message, twice if need be.
+template <typename Write>
+nb::str Text(Write write) {
+  std::string text(2048, '\0');
+  for (;;) {
+    wm_message message = {text.data(), text.size(), 0};
+    const wm_status status = write(&message);
+    if (status != WM_OK) Raise(status, message.text);
+    if (message.size < text.size()) return nb::str(text.data(), message.size);
+    text.resize(message.size + 256);
   }
+}
 
-  // ---- errors ----
-
-  // Text that the library writes. Longer texts are cut off.
-  class Message {
-   public:
-    Message() = default;
-    Message(const Message&) = delete;
-    Message& operator=(const Message&) = delete;
-    [[nodiscard]] wm_message* get() { return &message_; }
-    [[nodiscard]] const char* text() const { return text_; }
-
-   private:
-    char text_[1024] = {};
-    wm_message message_ = {text_, sizeof(text_), 0};
-  };
-
-  // Raises the exception class of `status` (waymark/_errors.py). Needs the GIL.
-  [[noreturn]] void Raise(wm_status status, std::string_view text);
-  // The same for an answer of the step path: the exception has rule, index, value and limit.
-  [[noreturn]] void RaiseCode(const wm_code& code);
-  inline void Check(wm_status status, const Message& why) {
-    if (status != WM_OK) Raise(status, why.text());
+// Takes the GIL by `take`. Once the interpreter goes down, CPython up to 3.13 ends a daemon
+// thread that wants the GIL by unwinding its stack, which would end the process at the first
+// noexcept frame. Such a thread stays here instead, as it does in CPython from 3.14 on.
+template <typename Take>
+void TakeGil(Take take) noexcept {
+  try {
+    take();
+  } catch (...) {
+    while (true)
+      std::this_thread::sleep_for(std::chrono::hours(1));
   }
-  inline void Check(const wm_code& code, wm_status status) {
-    if (status != WM_OK) RaiseCode(code);
+}
+
+// Lets the GIL go for as long as it lives, if `wanted`. In destructors `wanted` is Alive(). No
+// lock that the main thread may want is held when it ends.
+class GilReleased {
+ public:
+  explicit GilReleased(bool wanted = true) : state_(wanted ? PyEval_SaveThread() : nullptr) {}
+  ~GilReleased() {
+    if (state_ != nullptr) TakeGil([this] { PyEval_RestoreThread(state_); });
   }
-  // The whole of a text of any length: `write` is called with a wm_message, twice if need be.
-  template <typename Write>
-  nb::str Text(Write write) {
-    std::string text(2048, '\0');
-    for (;;) {
-      wm_message message = {text.data(), text.size(), 0};
-      const wm_status status = write(&message);
-      if (status != WM_OK) Raise(status, message.text);
-      if (message.size < text.size()) return nb::str(text.data(), message.size);
-      text.resize(message.size + 256);
+  GilReleased(const GilReleased&) = delete;
+  GilReleased& operator=(const GilReleased&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+// Has the GIL for as long as it lives: for callbacks of the library on a caller's thread.
+class GilTaken {
+ public:
+  GilTaken() {
+    TakeGil([this] { state_ = PyGILState_Ensure(); });
+  }
+  ~GilTaken() { PyGILState_Release(state_); }
+  GilTaken(const GilTaken&) = delete;
+  GilTaken& operator=(const GilTaken&) = delete;
+
+ private:
+  PyGILState_STATE state_ = PyGILState_UNLOCKED;
+};
+// Whether the interpreter is up, and not on its way down.
+inline bool Alive() {
+  return Py_IsInitialized() != 0;
+}
+
+// Nanoseconds of a timeout in seconds; None: -1, for ever. InvalidArgument below 0 and for NaN.
+std::int64_t Nanoseconds(nb::handle timeout);
+// What a wait says whose timeout is over; the library's own text names a slice of it.
+[[noreturn]] void RaiseDeadline(const char* what, nb::handle timeout);
+// Calls `wait(ns)`, without the GIL and a tenth of a second at a time, so that Ctrl-C is heard,
+// until it answers something else than WM_DEADLINE_EXCEEDED or `timeout_ns` (-1: none) is over.
+template <typename Wait>
+wm_status WaitInSlices(std::int64_t timeout_ns, Wait wait) {
+  constexpr std::int64_t kSlice = 100'000'000;
+  for (;;) {
+    const std::int64_t slice = timeout_ns < 0 || timeout_ns > kSlice ? kSlice : timeout_ns;
+    wm_status status = WM_OK;
+    {
+      const GilReleased released;
+      status = wait(slice);
     }
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (timeout_ns >= 0) timeout_ns -= slice;
+    if (status != WM_DEADLINE_EXCEEDED || timeout_ns == 0) return status;
   }
+}
 
-  // Takes the GIL by `take`. Once the interpreter goes down, CPython up to 3.13 ends a daemon
-  // thread that wants the GIL by unwinding its stack, which would end the process at the first
-  // noexcept frame. Such a thread stays here instead, as it does in CPython from 3.14 on.
-  template <typename Take>
-  void TakeGil(Take take) noexcept {
-    try {
-      take();
-    } catch (...) {
-      while (true)
-        std::this_thread::sleep_for(std::chrono::hours(1));
-    }
-  }
+// ---- arguments ----
 
-  // Lets the GIL go for as long as it lives, if `wanted`. In destructors `wanted` is Alive(). No
-  // lock that the main thread may want is held when it ends.
-  class GilReleased {
-   public:
-    explicit GilReleased(bool wanted = true) : state_(wanted ? PyEval_SaveThread() : nullptr) {}
-    ~GilReleased() {
-      if (state_ != nullptr) TakeGil([this] { PyEval_RestoreThread(state_); });
-    }
-    GilReleased(const GilReleased&) = delete;
-    GilReleased& operator=(const GilReleased&) = delete;
+// An array of somebody else: numpy, anything with the buffer protocol, DLPack (both kinds of
+// capsules), __cuda_array_interface__, or a tensor with data_ptr(), shape, stride() and dtype.
+// Never copied; `owner` and `lent` keep it.
+struct Array {
+  static constexpr int kMaxDims = 4;
+  const void* data = nullptr;
+  int dims = 0;
+  std::int64_t shape[kMaxDims] = {};
+  std::int64_t strides[kMaxDims] = {};  // bytes
+  char kind = 'i';                      // 'i', 'u', or another letter for what is no integer
+  int item_bytes = 0;
+  bool on_host = true;     // the host can read it
+  bool on_device = false;  // a CUDA device can
+  int device = 0;
+  nb::object owner;
+  nb::ndarray<nb::ro> lent;
 
-   private:
-    PyThreadState* state_;
-  };
-  // Has the GIL for as long as it lives: for callbacks of the library on a caller's thread.
-  class GilTaken {
-   public:
-    GilTaken() {
-      TakeGil([this] { state_ = PyGILState_Ensure(); });
-    }
-    ~GilTaken() { PyGILState_Release(state_); }
-    GilTaken(const GilTaken&) = delete;
-    GilTaken& operator=(const GilTaken&) = delete;
+  [[nodiscard]] bool contiguous() const;  // C order
+};
+// TypeError naming `name` when `object` is none of those.
+Array ArrayOf(nb::handle object, const char* name);
 
-   private:
-    PyGILState_STATE state_ = PyGILState_UNLOCKED;
-  };
-  // Whether the interpreter is up, and not on its way down.
-  inline bool Alive() {
-    return Py_IsInitialized() != 0;
-  }
+// Integers as a C array of T: a contiguous numpy array of T as it is, everything else (lists,
+// tuples, other integer types, one integer) converted. OutOfRange for what does not fit.
+template <typename T>
+class Integers {
+ public:
+  Integers(nb::handle object, const char* name);
+  [[nodiscard]] const T* data() const { return data_; }
+  [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] const T& operator[](std::size_t i) const { return data_[i]; }
 
-  // Nanoseconds of a timeout in seconds; None: -1, for ever. InvalidArgument below 0 and for NaN.
-  std::int64_t Nanoseconds(nb::handle timeout);
-  // What a wait says whose timeout is over; the library's own text names a slice of it.
-  [[noreturn]] void RaiseDeadline(const char* what, nb::handle timeout);
-  // Calls `wait(ns)`, without the GIL and a tenth of a second at a time, so that Ctrl-C is heard,
-  // until it answers something else than WM_DEADLINE_EXCEEDED or `timeout_ns` (-1: none) is over.
-  template <typename Wait>
-  wm_status WaitInSlices(std::int64_t timeout_ns, Wait wait) {
-    constexpr std::int64_t kSlice = 100'000'000;
-    for (;;) {
-      const std::int64_t slice = timeout_ns < 0 || timeout_ns > kSlice ? kSlice : timeout_ns;
-      wm_status status = WM_OK;
-      {
-        const GilReleased released;
-        status = wait(slice);
-      }
-      if (PyErr_CheckSignals() != 0) throw nb::python_error();
-      if (timeout_ns >= 0) timeout_ns -= slice;
-      if (status != WM_DEADLINE_EXCEEDED || timeout_ns == 0) return status;
-    }
-  }
+ private:
+  const T* data_ = nullptr;
+  std::size_t size_ = 0;
+  Array array_;
+  std::vector<T> converted_;
+};
+extern template class Integers<std::int32_t>;
+extern template class Integers<std::int64_t>;
 
-  // ---- arguments ----
-
-  // An array of somebody else: numpy, anything with the buffer protocol, DLPack (both kinds of
-  // capsules), __cuda_array_interface__, or a tensor with data_ptr(), shape, stride() and dtype.
-  // Never copied; `owner` and `lent` keep it.
-  struct Array {
-    static constexpr int kMaxDims = 4;
-    const void* data = nullptr;
-    int dims = 0;
-    std::int64_t shape[kMaxDims] = {};
-    std::int64_t strides[kMaxDims] = {};  // bytes
-    char kind = 'i';                      // 'i', 'u', or another letter for what is no integer
-    int item_bytes = 0;
-    bool on_host = true;     // the host can read it
-    bool on_device = false;  // a CUDA device can
-    int device = 0;
-    nb::object owner;
-    nb::ndarray<nb::ro> lent;
-
-    [[nodiscard]] bool contiguous() const;  // C order
-  };
-  // TypeError naming `name` when `object` is none of those.
-  Array ArrayOf(nb::handle object, const char* name);
-
-  // Integers as a C array of T: a contiguous numpy array of T as it is, everything else (lists,
-  // tuples, other integer types, one integer) converted. OutOfRange for what does not fit.
-  template <typename T>
-  class Integers {
-   public:
-    Integers(nb::handle object, const char* name);
-    [[nodiscard]] const T* data() const { return data_; }
-    [[nodiscard]] std::size_t size() const { return size_; }
-    [[nodiscard]] const T& operator[](std::size_t i) const { return data_[i]; }
-
-   private:
-    const T* data_ = nullptr;
-    std::size_t size_ = 0;
-    Array array_;
-    std::vector<T> converted_;
-  };
-  extern template class Integers<std::int32_t>;
-  extern template class Integers<std::int64_t>;
-
-  // C-order bytes of a writable or read-only array, of any type and shape.
-  struct Bytes {
-    std::uint8_t* data = nullptr;
-    std::uint64_t size = 0;
-    nb::ndarray<> writable;
-    Array array;
-  };
-  Bytes WritableBytes(nb::handle object, const char* name);
-  Bytes ReadableBytes(nb::handle object, const char* name);
+// C-order bytes of a writable or read-only array, of any type and shape.
+struct Bytes {
+  std::uint8_t* data = nullptr;
+  std::uint64_t size = 0;
+  nb::ndarray<> writable;
+  Array array;
+};
+Bytes WritableBytes(nb::handle object, const char* name);
+Bytes ReadableBytes(nb::handle object, const char* name);
 
 // Types of signatures, as stubs have them.
 #define WAYMARK_ARRAY(type) "numpy.typing.NDArray[numpy." type "]"
 #define WAYMARK_SHAPE "tuple[int, int, int, int, int, int, tuple[int, ...]]"
 #define WAYMARK_RUNS "list[tuple[int, int, int, int, int]]"
 
-  // A read-only numpy array of T over memory that `owner` keeps.
-  template <typename T>
-  nb::object Lend(const T* data, std::initializer_list<std::size_t> shape, nb::handle owner) {
-    static const T kNothing = {};
-    return nb::cast(
-        nb::ndarray<nb::numpy, const T>(data != nullptr ? data : &kNothing, shape, owner),
-        nb::rv_policy::reference);
+// A read-only numpy array of T over memory that `owner` keeps.
+template <typename T>
+nb::object Lend(const T* data, std::initializer_list<std::size_t> shape, nb::handle owner) {
+  static const T kNothing = {};
+  return nb::cast(nb::ndarray<nb::numpy, const T>(data != nullptr ? data : &kNothing, shape, owner),
+                  nb::rv_policy::reference);
+}
+
+// ---- the store's handle ----
+
+// Ids lent to a step. The landing thread puts it on the stack when it has read them; a later call
+// that has the GIL gives them back to Python.
+struct LentIds {
+  LentIds* next = nullptr;
+  std::atomic<LentIds*>* done = nullptr;
+  Array array;
+};
+
+// A wm_store and what it calls back into. Shared by the Python objects that need it.
+class StoreHandle {
+ public:
+  StoreHandle() = default;
+  // The store's last release waits for the landing thread.
+  ~StoreHandle();
+  StoreHandle(const StoreHandle&) = delete;
+  StoreHandle& operator=(const StoreHandle&) = delete;
+
+  // Gives back what lies on `done`. Needs the GIL; may run any Python.
+  void GiveBack() {
+    if (done.load(std::memory_order_relaxed) != nullptr) GiveBackAll();
   }
 
-  // ---- the store's handle ----
+  // wm_ext_log's function: keeps the line until take_log. Any thread, without the GIL.
+  static void Log(void* context, std::int32_t level, const char* text, std::size_t size);
 
-  // Ids lent to a step. The landing thread puts it on the stack when it has read them; a later call
-  // that has the GIL gives them back to Python.
-  struct LentIds {
-    LentIds* next = nullptr;
-    std::atomic<LentIds*>* done = nullptr;
-    Array array;
-  };
+  wm_store* store = nullptr;
+  wm_recorder* recorder = nullptr;
+  wm_shape shape = {};
+  std::atomic<LentIds*> done = nullptr;
 
-  // A wm_store and what it calls back into. Shared by the Python objects that need it.
-  class StoreHandle {
-   public:
-    StoreHandle() = default;
-    // The store's last release waits for the landing thread.
-    ~StoreHandle();
-    StoreHandle(const StoreHandle&) = delete;
-    StoreHandle& operator=(const StoreHandle&) = delete;
+  static constexpr std::size_t kLogLines = 1000;
+  std::mutex log_mutex;
+  std::deque<std::pair<std::int32_t, std::string>> log;  // the last kLogLines
+  std::uint64_t log_lost = 0;
 
-    // Gives back what lies on `done`. Needs the GIL; may run any Python.
-    void GiveBack() {
-      if (done.load(std::memory_order_relaxed) != nullptr) GiveBackAll();
-    }
+  // The thread that is in a call of the engine's thread; 0: none.
+  std::atomic<std::uint64_t> engine{0};
 
-    // wm_ext_log's function: keeps the line until take_log. Any thread, without the GIL.
-    static void Log(void* context, std::int32_t level, const char* text, std::size_t size);
+ private:
+  void GiveBackAll();
+};
 
-    wm_store* store = nullptr;
-    wm_recorder* recorder = nullptr;
-    wm_shape shape = {};
-    std::atomic<LentIds*> done = nullptr;
+// One call of the engine's thread. FailedPrecondition while another thread is in one; the same
+// thread may call again from a callback.
+class EngineCall {
+ public:
+  explicit EngineCall(StoreHandle& store);
+  // For destructors: waits for the other thread instead. !held() when the interpreter is on its
+  // way down and the other thread will never be back.
+  EngineCall(StoreHandle& store, std::nothrow_t);
+  ~EngineCall() {
+    if (outer_) store_.engine.store(0, std::memory_order_release);
+  }
+  EngineCall(const EngineCall&) = delete;
+  EngineCall& operator=(const EngineCall&) = delete;
+  [[nodiscard]] bool held() const { return held_; }
 
-    static constexpr std::size_t kLogLines = 1000;
-    std::mutex log_mutex;
-    std::deque<std::pair<std::int32_t, std::string>> log;  // the last kLogLines
-    std::uint64_t log_lost = 0;
+ private:
+  [[nodiscard]] bool Take();
 
-    // The thread that is in a call of the engine's thread; 0: none.
-    std::atomic<std::uint64_t> engine{0};
+  StoreHandle& store_;
+  bool outer_ = false;
+  bool held_ = true;
+};
 
-   private:
-    void GiveBackAll();
-  };
+// A wm_step_batch of a call's arguments, which it keeps.
+struct BatchArgs {
+  // `events`: None, an Events, or a numpy array of EVENT_DTYPE.
+  BatchArgs(std::uint64_t step, std::uint64_t version, nb::handle events, nb::handle slots,
+            bool device_slots);
+  wm_step_batch batch = {};
+  Integers<std::int64_t> slots;
+  Bytes events;
+  nb::object keep;
+};
 
-  // One call of the engine's thread. FailedPrecondition while another thread is in one; the same
-  // thread may call again from a callback.
-  class EngineCall {
-   public:
-    explicit EngineCall(StoreHandle& store);
-    // For destructors: waits for the other thread instead. !held() when the interpreter is on its
-    // way down and the other thread will never be back.
-    EngineCall(StoreHandle& store, std::nothrow_t);
-    ~EngineCall() {
-      if (outer_) store_.engine.store(0, std::memory_order_release);
-    }
-    EngineCall(const EngineCall&) = delete;
-    EngineCall& operator=(const EngineCall&) = delete;
-    [[nodiscard]] bool held() const { return held_; }
+// The Python class of a store.
+struct Store {
+  std::shared_ptr<StoreHandle> handle;  // null: closed
+  // FailedPrecondition when it is closed. Gives back what the landing thread has read.
+  StoreHandle& open() const;
+};
 
-   private:
-    [[nodiscard]] bool Take();
+// The Python class of rows that were read.
+struct Rows {
+  explicit Rows(wm_rows* owned) : rows(owned) {}
+  ~Rows() { Api().rows_release(rows); }
+  Rows(const Rows&) = delete;
+  Rows& operator=(const Rows&) = delete;
+  wm_rows* rows;
+};
+// (num_layers, top_k, num_experts, page_tokens, block_tokens, num_blocks, layer_ids).
+nb::tuple ShapeTuple(const wm_shape& shape);
 
-    StoreHandle& store_;
-    bool outer_ = false;
-    bool held_ = true;
-  };
+void BindEvents(nb::module_& module);
+void BindStore(nb::module_& module);
+void BindRows(nb::module_& module);
+void BindSnapshot(nb::module_& module);
+void BindSession(nb::module_& module);
 
-  // A wm_step_batch of a call's arguments, which it keeps.
-  struct BatchArgs {
-    // `events`: None, an Events, or a numpy array of EVENT_DTYPE.
-    BatchArgs(std::uint64_t step, std::uint64_t version, nb::handle events, nb::handle slots,
-              bool device_slots);
-    wm_step_batch batch = {};
-    Integers<std::int64_t> slots;
-    Bytes events;
-    nb::object keep;
-  };
-
-  // The Python class of a store.
-  struct Store {
-    std::shared_ptr<StoreHandle> handle;  // null: closed
-    // FailedPrecondition when it is closed. Gives back what the landing thread has read.
-    StoreHandle& open() const;
-  };
-
-  // The Python class of rows that were read.
-  struct Rows {
-    explicit Rows(wm_rows* owned) : rows(owned) {}
-    ~Rows() { Api().rows_release(rows); }
-    Rows(const Rows&) = delete;
-    Rows& operator=(const Rows&) = delete;
-    wm_rows* rows;
-  };
-  // (num_layers, top_k, num_experts, page_tokens, block_tokens, num_blocks, layer_ids).
-  nb::tuple ShapeTuple(const wm_shape& shape);
-
-  void BindEvents(nb::module_ & module);
-  void BindStore(nb::module_ & module);
-  void BindRows(nb::module_ & module);
-  void BindSnapshot(nb::module_ & module);
-  void BindSession(nb::module_ & module);
-
-}  // namespace )
+}  // namespace waymark_python
 
 #endif  // WAYMARK_PLUGIN_PYTHON_CORE_H_
