@@ -323,7 +323,7 @@ class Waymark(Peer):
 
         def read():
             snapshot.wait(10)
-            rows, infos = snapshot.read(dtype=np.uint8, with_info=True)
+            rows, infos = snapshot.read_with_info(dtype=np.uint8)
             snapshot.release()
             if infos["reason"].any():
                 sys.exit("peers.py: Waymark has missing rows")
