@@ -1,0 +1,552 @@
+#include "blockstore/wire/set_code.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "blockstore/wire/set_code_tile.h"
+
+namespace waymark {
+namespace internal {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "ids and codes are little-endian");
+
+// ---- One cell after the other: what every vector implementation must equal.
+
+std::uint64_t EncodePortable(const SetCodePlan& plan, const std::uint32_t* id_words,
+                             std::uint32_t* code_words) {
+  std::uint64_t bad = 0;
+  const std::uint32_t id_mask = plan.id_bytes == 1 ? 0xff : 0xffff;
+  const std::uint32_t low_mask = (std::uint32_t{1} << plan.low_bits) - 1;
+  for (std::size_t row = 0; row < kTileRows; ++row) {
+    std::array<std::uint32_t, kMaxTopK> ids;
+    for (std::uint32_t k = 0; k < plan.top_k; ++k) {
+      const std::uint32_t word = id_words[k / plan.ids_in_word * kTileRows + row];
+      const std::uint32_t id = word >> k % plan.ids_in_word * (8 * plan.id_bytes) & id_mask;
+      std::uint32_t at = k;
+      for (; at > 0 && ids[at - 1] > id; --at)
+        ids[at] = ids[at - 1];
+      ids[at] = id;
+    }
+    bool good = ids[plan.top_k - 1] < plan.num_experts;
+    for (std::uint32_t k = 1; k < plan.top_k; ++k)
+      good &= ids[k - 1] < ids[k];
+    for (std::uint32_t word = 0; word < plan.code_words; ++word)
+      code_words[word * kTileRows + row] = 0;
+    if (!good) {
+      bad |= std::uint64_t{1} << row;
+      continue;
+    }
+    const auto put = [&](std::uint64_t value, std::uint32_t at) {
+      for (; value != 0; at += 32 - at % 32) {
+        code_words[at / 32 * kTileRows + row] |= static_cast<std::uint32_t>(value) << at % 32;
+        value >>= 32 - at % 32;
+      }
+    };
+    std::uint64_t rank = 0;
+    for (std::uint32_t k = 0; k < plan.top_k; ++k) {
+      put(ids[k] & low_mask, k * plan.low_bits);
+      const std::uint32_t point = (ids[k] >> plan.low_bits) + (plan.low_bits != 0 ? k : 0);
+      if (plan.params.high_parts == HighParts::kUnary) {
+        put(1, plan.high_at + point);
+      } else {
+        rank += plan.binomials[std::size_t{k} * plan.points + point];
+      }
+    }
+    put(rank, plan.high_at);
+  }
+  return bad;
+}
+
+std::uint64_t DecodePortable(const SetCodePlan& plan, const std::uint32_t* code_words,
+                             std::uint32_t* id_words) {
+  std::uint64_t bad = 0;
+  const std::uint32_t low_mask = (std::uint32_t{1} << plan.low_bits) - 1;
+  for (std::size_t row = 0; row < kTileRows; ++row) {
+    const auto word_at = [&](std::uint32_t word) -> std::uint64_t {
+      return word < plan.code_words ? code_words[word * kTileRows + row] : 0;
+    };
+    // The 32 bits from `at` on.
+    const auto get = [&](std::uint32_t at) {
+      return static_cast<std::uint32_t>((word_at(at / 32) | word_at(at / 32 + 1) << 32) >> at % 32);
+    };
+    std::array<std::uint32_t, kMaxTopK> points{};
+    bool good = true;
+    if (plan.params.high_parts == HighParts::kUnary) {
+      std::uint32_t found = 0;
+      for (std::uint32_t point = 0; point < plan.points; point += 32) {
+        std::uint32_t bits = get(plan.high_at + point);
+        for (; bits != 0 && found < plan.top_k; bits &= bits - 1)
+          points[found++] = point + static_cast<std::uint32_t>(std::countr_zero(bits));
+        good &= bits == 0;
+      }
+      good &= found == plan.top_k;
+    } else {
+      std::uint64_t rank = get(plan.high_at) | std::uint64_t{get(plan.high_at + 32)} << 32;
+      good = rank < plan.sets;
+      for (std::uint32_t k = plan.top_k; k-- > 0 && good;) {
+        const std::uint64_t* const first = &plan.binomials[std::size_t{k} * plan.points];
+        const std::uint64_t* const above = std::upper_bound(first, first + plan.points, rank);
+        points[k] = static_cast<std::uint32_t>(above - first - 1);
+        rank -= above[-1];
+      }
+    }
+    for (std::uint32_t word = 0; word < plan.id_words; ++word)
+      id_words[word * kTileRows + row] = 0;
+    std::uint32_t previous = 0;
+    for (std::uint32_t k = 0; k < plan.top_k && good; ++k) {
+      const std::uint32_t high = points[k] - (plan.low_bits != 0 ? k : 0);
+      const std::uint32_t id = high << plan.low_bits | (get(k * plan.low_bits) & low_mask);
+      good &= (k == 0 || previous < id) && id < plan.num_experts;
+      previous = id;
+      id_words[k / plan.ids_in_word * kTileRows + row] |=
+          id << k % plan.ids_in_word * (8 * plan.id_bytes);
+    }
+    if (!good) bad |= std::uint64_t{1} << row;
+  }
+  return bad;
+}
+
+constexpr SetCodeBackend kSetCodePortable = {"portable", EncodePortable, DecodePortable};
+
+std::vector<SetCodeBackend> Supported() {
+  std::vector<SetCodeBackend> backends = {kSetCodePortable};
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
+      __builtin_cpu_supports("popcnt")) {
+    backends.push_back(kSetCodeAvx2);
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl")) {
+      backends.push_back(kSetCodeAvx512);
+    }
+  }
+#endif
+  return backends;
+}
+
+}  // namespace
+
+std::span<const SetCodeBackend> SetCodeBackends() {
+  static const std::vector<SetCodeBackend> backends = Supported();
+  return backends;
+}
+
+}  // namespace internal
+
+namespace {
+
+using internal::kTileRows;
+using internal::SetCodePlan;
+
+constexpr std::uint64_t kTooMany = std::numeric_limits<std::uint64_t>::max();
+
+// C(n, k), or kTooMany where that is 2^64 - 1 or more.
+std::uint64_t Choose(std::uint64_t n, std::uint64_t k) {
+  if (k > n) return 0;
+  unsigned __int128 result = 1;
+  for (std::uint64_t i = 1; i <= std::min(k, n - k); ++i) {
+    result = result * (n - std::min(k, n - k) + i) / i;
+    if (result >= kTooMany) return kTooMany;
+  }
+  return static_cast<std::uint64_t>(result);
+}
+
+// Y of the documentation.
+std::uint32_t Points(const SetCodeParams& params) {
+  const auto experts = static_cast<std::uint32_t>(params.num_experts);
+  if (params.low_bits == 0) return experts;
+  return static_cast<std::uint32_t>(params.top_k) - 1 + ((experts - 1) >> params.low_bits) + 1;
+}
+
+// Bits of a code; 0 where its rank has more than 64.
+std::uint32_t Bits(const SetCodeParams& params) {
+  const auto low = static_cast<std::uint32_t>(params.top_k * params.low_bits);
+  const std::uint32_t points = Points(params);
+  if (params.high_parts == HighParts::kUnary) return low + points;
+  const std::uint64_t sets = Choose(points, static_cast<std::uint64_t>(params.top_k));
+  return sets == kTooMany ? 0 : low + static_cast<std::uint32_t>(std::bit_width(sets - 1));
+}
+
+// Batcher's odd-even merge sort, for any number of inputs.
+std::vector<std::pair<std::uint8_t, std::uint8_t>> SortingNetwork(std::uint32_t inputs) {
+  std::vector<std::pair<std::uint8_t, std::uint8_t>> network;
+  for (std::uint32_t p = 1; p < inputs; p *= 2) {
+    for (std::uint32_t k = p; k >= 1; k /= 2) {
+      for (std::uint32_t j = k % p; j + k < inputs; j += 2 * k) {
+        for (std::uint32_t i = j; i < j + k && i + k < inputs; ++i) {
+          if (i / (2 * p) != (i + k) / (2 * p)) continue;
+          network.emplace_back(static_cast<std::uint8_t>(i), static_cast<std::uint8_t>(i + k));
+        }
+      }
+    }
+  }
+  return network;
+}
+
+void MakeVectorTables(SetCodePlan& plan) {
+  const std::uint32_t heights = plan.points - plan.top_k + 1;
+  if (plan.params.high_parts == HighParts::kUnary) {
+    plan.vectors = plan.points <= 64;
+    return;
+  }
+  constexpr auto kAbove = std::numeric_limits<std::int32_t>::max();
+  plan.vectors = heights <= internal::kMaxHeights && plan.sets <= std::uint64_t{kAbove};
+  if (!plan.vectors) return;
+  plan.levels = heights <= 16 ? 4 : 5;
+  for (std::uint32_t k = 0; k < plan.top_k; ++k) {
+    auto& of_heights = plan.heights[k];
+    for (std::uint32_t height = 0; height < of_heights.size(); ++height) {
+      of_heights[height] =
+          height < heights
+              ? static_cast<std::int32_t>(plan.binomials[std::size_t{k} * plan.points + height + k])
+              : kAbove;
+    }
+    for (std::uint32_t level = 0; level < plan.levels; ++level) {
+      for (std::uint32_t i = 0; i < 1u << level; ++i) {
+        plan.nodes[k][(1u << level) + i] = of_heights[(2 * i + 1) << (plan.levels - 1 - level)];
+      }
+    }
+  }
+}
+
+std::shared_ptr<const SetCodePlan> MakePlan(const SetCodeParams& params) {
+  auto plan = std::make_shared<SetCodePlan>();
+  plan->params = params;
+  plan->num_experts = static_cast<std::uint32_t>(params.num_experts);
+  plan->top_k = static_cast<std::uint32_t>(params.top_k);
+  plan->low_bits = static_cast<std::uint32_t>(params.low_bits);
+  plan->id_bytes = params.num_experts <= 256 ? 1 : 2;
+  plan->ids_in_word = 4 / plan->id_bytes;
+  plan->id_words = (plan->top_k + plan->ids_in_word - 1) / plan->ids_in_word;
+  plan->points = Points(params);
+  plan->high_at = plan->top_k * plan->low_bits;
+  plan->bits = Bits(params);
+  plan->code_words = (plan->bits + 31) / 32;
+  if (params.high_parts == HighParts::kRanked) {
+    plan->sets = Choose(plan->points, plan->top_k);
+    plan->binomials.resize(std::size_t{plan->top_k} * plan->points);
+    for (std::uint32_t k = 0; k < plan->top_k; ++k) {
+      for (std::uint32_t y = 0; y < plan->points; ++y)
+        plan->binomials[std::size_t{k} * plan->points + y] = Choose(y, k + 1);
+    }
+  }
+  plan->network = SortingNetwork(plan->top_k);
+  MakeVectorTables(*plan);
+  return plan;
+}
+
+// ---- Between rows and tiles
+
+// A bit for each of the `rows` rows that is valid.
+std::uint64_t ValidRows(const RowInfo* infos, std::size_t rows) {
+  std::uint64_t valid = 0;
+  for (std::size_t row = 0; row < rows; ++row)
+    valid |= std::uint64_t{infos[row].valid()} << row;
+  return valid;
+}
+
+void LoadCells(const SetCodePlan& plan, const std::uint8_t* ids, std::size_t row_bytes,
+               std::size_t rows, std::uint32_t* id_words) {
+  const std::size_t cell_bytes = std::size_t{plan.top_k} * plan.id_bytes;
+  const std::size_t whole = cell_bytes / 4;
+  for (std::size_t row = 0; row < rows; ++row, ids += row_bytes) {
+    for (std::size_t word = 0; word < whole; ++word)
+      std::memcpy(&id_words[word * kTileRows + row], ids + 4 * word, 4);
+    if (cell_bytes % 4 != 0) {
+      std::uint32_t last = 0;
+      std::memcpy(&last, ids + 4 * whole, cell_bytes % 4);
+      id_words[whole * kTileRows + row] = last;
+    }
+  }
+}
+
+void StoreCells(const SetCodePlan& plan, const std::uint32_t* id_words, std::size_t row_bytes,
+                std::size_t rows, std::uint8_t* ids) {
+  const std::size_t cell_bytes = std::size_t{plan.top_k} * plan.id_bytes;
+  const std::size_t whole = cell_bytes / 4;
+  for (std::size_t row = 0; row < rows; ++row, ids += row_bytes) {
+    for (std::size_t word = 0; word < whole; ++word)
+      std::memcpy(ids + 4 * word, &id_words[word * kTileRows + row], 4);
+    if (cell_bytes % 4 != 0) {
+      std::memcpy(ids + 4 * whole, &id_words[whole * kTileRows + row], cell_bytes % 4);
+    }
+  }
+}
+
+// Zeroes the words of the rows in `rows`.
+void ClearRows(std::uint64_t rows, std::uint32_t words, std::uint32_t* of_tile) {
+  for (; rows != 0; rows &= rows - 1) {
+    for (std::uint32_t word = 0; word < words; ++word)
+      of_tile[word * kTileRows + static_cast<std::size_t>(std::countr_zero(rows))] = 0;
+  }
+}
+
+// Writes the codes of `rows` rows, bit after bit, to `bytes`: exactly ceil(rows * bits / 8) bytes.
+void PackCodes(const SetCodePlan& plan, const std::uint32_t* code_words, std::size_t rows,
+               std::uint8_t* bytes) {
+  if (plan.bits == 0) return;
+  std::uint64_t pending = 0;
+  std::uint32_t fill = 0;
+  const std::uint32_t last_bits = plan.bits - 32 * (plan.code_words - 1);
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::uint32_t word = 0; word < plan.code_words; ++word) {
+      pending |= std::uint64_t{code_words[word * kTileRows + row]} << fill;
+      fill += word + 1 < plan.code_words ? 32 : last_bits;
+      if (fill >= 32) {
+        std::memcpy(bytes, &pending, 4);
+        bytes += 4;
+        pending >>= 32;
+        fill -= 32;
+      }
+    }
+  }
+  std::memcpy(bytes, &pending, (fill + 7) / 8);
+}
+
+// Reads the codes of rows [first_row, first_row + rows) of a layer that begins at `layer`. Reads no
+// byte from `end` on.
+void UnpackCodes(const SetCodePlan& plan, const std::uint8_t* layer, const std::uint8_t* end,
+                 std::size_t first_row, std::size_t rows, std::uint32_t* code_words) {
+  if (plan.bits == 0) return;
+  const std::size_t first_bit = first_row * plan.bits;
+  const std::uint8_t* bytes = layer + first_bit / 8;
+  std::size_t bit = first_bit % 8;
+  // A load takes 8 bytes: what stands near the end is copied to where there is room behind it.
+  std::array<std::uint8_t, kTileRows * internal::kMaxCodeBits / 8 + 16> copy;
+  const std::size_t used = (bit + rows * plan.bits + 7) / 8;
+  if (static_cast<std::size_t>(end - bytes) < used + 8) {
+    std::memcpy(copy.data(), bytes, used);
+    std::memset(copy.data() + used, 0, 8);
+    bytes = copy.data();
+  }
+  const std::uint32_t last_bits = plan.bits - 32 * (plan.code_words - 1);
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::uint32_t word = 0; word < plan.code_words; ++word) {
+      const bool last = word + 1 == plan.code_words;
+      const std::uint32_t width = last ? last_bits : 32;
+      std::uint64_t loaded;
+      std::memcpy(&loaded, bytes + bit / 8, 8);
+      code_words[word * kTileRows + row] =
+          static_cast<std::uint32_t>((loaded >> bit % 8) & ((std::uint64_t{1} << width) - 1));
+      bit += width;
+    }
+  }
+}
+
+absl::Status WrongSize(const char* argument, std::uint64_t want, std::uint64_t is) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(argument, " must have ", want, " bytes; it has ", is));
+}
+
+absl::Status CheckLayers(std::int32_t num_layers) {
+  if (num_layers >= 0 && num_layers <= 1024) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("num_layers must be in [0, 1024]; it is ", num_layers));
+}
+
+// Why the cell at `ids` is no set.
+absl::Status BadCell(const SetCodePlan& plan, const std::uint8_t* ids, std::int64_t row,
+                     std::int32_t layer) {
+  const auto id_at = [&](std::uint32_t k) {
+    return plan.id_bytes == 1 ? ids[k]
+                              : static_cast<std::uint32_t>(ids[2 * k] | ids[2 * k + 1] << 8);
+  };
+  for (std::uint32_t k = 0; k < plan.top_k; ++k) {
+    if (id_at(k) >= plan.num_experts) {
+      return absl::InvalidArgumentError(absl::StrCat("ids of row ", row, ", layer ", layer,
+                                                     " must be below ", plan.num_experts, "; id ",
+                                                     k, " is ", id_at(k)));
+    }
+    for (std::uint32_t before = 0; before < k; ++before) {
+      if (id_at(before) != id_at(k)) continue;
+      return absl::InvalidArgumentError(absl::StrCat("ids of row ", row, ", layer ", layer,
+                                                     " must be distinct; ids ", before, " and ", k,
+                                                     " are ", id_at(k)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+SetCodeParams SetCodeParams::Default(std::int32_t num_experts, std::int32_t top_k) {
+  SetCodeParams params{num_experts, top_k, 0, HighParts::kRanked};
+  if (num_experts < 1 || num_experts > 65535 || top_k < 1 || top_k > 64 || top_k > num_experts) {
+    return params;
+  }
+  if (top_k <= 8) {
+    const std::int32_t heights = num_experts <= 256 ? 16 : 32;
+    while ((num_experts - 1) >> params.low_bits >= heights)
+      ++params.low_bits;
+    return params;
+  }
+  params.high_parts = HighParts::kUnary;
+  SetCodeParams best = params;
+  for (params.low_bits = 1; params.low_bits <= 16; ++params.low_bits) {
+    if (Bits(params) <= Bits(best)) best = params;
+  }
+  return best;
+}
+
+absl::Status SetCodeParams::Validate() const {
+  const auto out_of_bounds = [](const char* field, std::int32_t low, std::int32_t high,
+                                std::int32_t value) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("set code: ", field, " must be in [", low, ", ", high, "]; it is ", value));
+  };
+  if (num_experts < 1 || num_experts > 65535) {
+    return out_of_bounds("num_experts", 1, 65535, num_experts);
+  }
+  if (top_k < 1 || top_k > std::min(64, num_experts)) {
+    return out_of_bounds("top_k", 1, std::min(64, num_experts), top_k);
+  }
+  if (low_bits < 0 || low_bits > 16) return out_of_bounds("low_bits", 0, 16, low_bits);
+  if (high_parts != HighParts::kRanked && high_parts != HighParts::kUnary) {
+    return out_of_bounds("high_parts", 0, 1, static_cast<std::int32_t>(high_parts));
+  }
+  const std::uint32_t bits = Bits(*this);
+  if (bits == 0 && high_parts == HighParts::kRanked &&
+      Choose(Points(*this), static_cast<std::uint64_t>(top_k)) == kTooMany) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("set code: a rank must have at most 64 bits; E ", num_experts, ", K ", top_k,
+                     ", l ", low_bits, " need more: take a greater low_bits, or unary high parts"));
+  }
+  if (bits > internal::kMaxCodeBits) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("set code: a code must have at most ", internal::kMaxCodeBits, " bits; E ",
+                     num_experts, ", K ", top_k, ", l ", low_bits, " make ", bits));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SetCode> SetCode::Create(const SetCodeParams& params) {
+  return CreateWith(params, internal::SetCodeBackends().back());
+}
+
+absl::StatusOr<SetCode> SetCode::CreateWith(const SetCodeParams& params,
+                                            const internal::SetCodeBackend& backend) {
+  if (absl::Status status = params.Validate(); !status.ok()) return status;
+  std::shared_ptr<const SetCodePlan> plan = MakePlan(params);
+  const bool vectors = plan->vectors;
+  return SetCode(std::move(plan), vectors ? backend : internal::SetCodeBackends().front());
+}
+
+const SetCodeParams& SetCode::params() const {
+  return plan_->params;
+}
+
+std::int32_t SetCode::bits() const {
+  return static_cast<std::int32_t>(plan_->bits);
+}
+
+std::size_t SetCode::LayerBytes(std::int64_t rows) const {
+  return (static_cast<std::size_t>(rows) * plan_->bits + 7) / 8;
+}
+
+absl::Status SetCode::Encode(std::span<const RowInfo> infos, std::int32_t num_layers,
+                             std::span<const std::uint8_t> ids,
+                             std::span<std::uint8_t> codes) const {
+  const SetCodePlan& plan = *plan_;
+  const std::size_t rows = infos.size();
+  const std::size_t cell_bytes = std::size_t{plan.top_k} * plan.id_bytes;
+  const std::size_t layer_bytes = LayerBytes(static_cast<std::int64_t>(rows));
+  if (absl::Status status = CheckLayers(num_layers); !status.ok()) return status;
+  const auto layers = static_cast<std::size_t>(num_layers);
+  if (ids.size() != rows * layers * cell_bytes) {
+    return WrongSize("ids", rows * layers * cell_bytes, ids.size());
+  }
+  if (codes.size() != layers * layer_bytes) {
+    return WrongSize("codes", layers * layer_bytes, codes.size());
+  }
+  const std::size_t row_bytes = layers * cell_bytes;
+  std::array<std::uint32_t, internal::kMaxIdWords * kTileRows> id_words{};
+  std::array<std::uint32_t, internal::kMaxCodeWords * kTileRows> code_words;
+  for (std::size_t first = 0; first < rows; first += kTileRows) {
+    const std::size_t in_tile = std::min(kTileRows, rows - first);
+    const std::uint64_t valid = ValidRows(infos.data() + first, in_tile);
+    const std::uint8_t* const of_tile = ids.data() + first * row_bytes;
+    std::uint64_t bad = 0;
+    for (std::size_t layer = 0; layer < layers; ++layer) {
+      LoadCells(plan, of_tile + layer * cell_bytes, row_bytes, in_tile, id_words.data());
+      bad |= backend_->encode(plan, id_words.data(), code_words.data());
+      if (~valid != 0) ClearRows(~valid, plan.code_words, code_words.data());
+      PackCodes(plan, code_words.data(), in_tile,
+                codes.data() + layer * layer_bytes + first * plan.bits / 8);
+    }
+    bad &= valid;
+    if (bad == 0) continue;
+    std::fill(codes.begin(), codes.end(), std::uint8_t{0});
+    const auto row = static_cast<std::size_t>(std::countr_zero(bad));
+    for (std::size_t layer = 0; layer < layers; ++layer) {
+      absl::Status status =
+          BadCell(plan, of_tile + row * row_bytes + layer * cell_bytes,
+                  static_cast<std::int64_t>(first + row), static_cast<std::int32_t>(layer));
+      if (!status.ok()) return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::int64_t> SetCode::Decode(std::span<const std::uint8_t> codes,
+                                             std::span<const RowInfo> infos,
+                                             std::int32_t num_layers, const RowsAndLayers& part,
+                                             std::span<std::uint8_t> ids,
+                                             std::span<std::uint8_t> corrupt) const {
+  const SetCodePlan& plan = *plan_;
+  const auto chunk_rows = static_cast<std::int64_t>(infos.size());
+  const std::size_t layer_bytes = LayerBytes(chunk_rows);
+  if (absl::Status status = CheckLayers(num_layers); !status.ok()) return status;
+  if (part.row_begin < 0 || part.row_begin > part.row_end || part.row_end > chunk_rows) {
+    return absl::InvalidArgumentError(absl::StrCat("part: rows must lie in [0, ", chunk_rows,
+                                                   "); they are [", part.row_begin, ", ",
+                                                   part.row_end, ")"));
+  }
+  if (part.layer_begin < 0 || part.layer_begin > part.layer_end || part.layer_end > num_layers) {
+    return absl::InvalidArgumentError(absl::StrCat("part: layers must lie in [0, ", num_layers,
+                                                   "); they are [", part.layer_begin, ", ",
+                                                   part.layer_end, ")"));
+  }
+  const auto rows = static_cast<std::size_t>(part.row_end - part.row_begin);
+  const auto layers = static_cast<std::size_t>(part.layer_end - part.layer_begin);
+  const std::size_t cell_bytes = std::size_t{plan.top_k} * plan.id_bytes;
+  const std::size_t row_bytes = layers * cell_bytes;
+  if (codes.size() != static_cast<std::size_t>(num_layers) * layer_bytes) {
+    return WrongSize("codes", static_cast<std::size_t>(num_layers) * layer_bytes, codes.size());
+  }
+  if (ids.size() != rows * row_bytes) return WrongSize("ids", rows * row_bytes, ids.size());
+  if (corrupt.size() != rows) return WrongSize("corrupt", rows, corrupt.size());
+
+  std::array<std::uint32_t, internal::kMaxIdWords * kTileRows> id_words;
+  std::array<std::uint32_t, internal::kMaxCodeWords * kTileRows> code_words{};
+  const std::uint8_t* const end = codes.data() + codes.size();
+  std::int64_t corrupt_rows = 0;
+  for (std::size_t first = 0; first < rows; first += kTileRows) {
+    const std::size_t in_tile = std::min(kTileRows, rows - first);
+    const std::size_t chunk_row = static_cast<std::size_t>(part.row_begin) + first;
+    const std::uint64_t valid = ValidRows(infos.data() + chunk_row, in_tile);
+    std::uint64_t bad = 0;
+    for (std::size_t layer = 0; layer < layers; ++layer) {
+      const std::size_t chunk_layer = static_cast<std::size_t>(part.layer_begin) + layer;
+      UnpackCodes(plan, codes.data() + chunk_layer * layer_bytes, end, chunk_row, in_tile,
+                  code_words.data());
+      const std::uint64_t bad_here =
+          backend_->decode(plan, code_words.data(), id_words.data()) & valid;
+      const std::uint64_t zeros = ~valid | bad_here;
+      if (zeros != 0) ClearRows(zeros, plan.id_words, id_words.data());
+      StoreCells(plan, id_words.data(), row_bytes, in_tile,
+                 ids.data() + first * row_bytes + layer * cell_bytes);
+      bad |= bad_here;
+    }
+    for (std::size_t row = 0; row < in_tile; ++row)
+      corrupt[first + row] = static_cast<std::uint8_t>(bad >> row & 1);
+    corrupt_rows += std::popcount(bad);
+  }
+  return corrupt_rows;
+}
+
+}  // namespace waymark
