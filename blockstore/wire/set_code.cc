@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,10 +16,10 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "ids and codes are little-endian");
 
-// ---- One cell after the other: what every vector implementation must equal.
+// ---- One cell after the other, for parameters that vectors cannot do. What all others must equal.
 
-std::uint64_t EncodePortable(const SetCodePlan& plan, const std::uint32_t* id_words,
-                             std::uint32_t* code_words) {
+std::uint64_t EncodeScalar(const SetCodePlan& plan, const std::uint32_t* id_words,
+                           std::uint32_t* code_words) {
   std::uint64_t bad = 0;
   const std::uint32_t id_mask = plan.id_bytes == 1 ? 0xff : 0xffff;
   const std::uint32_t low_mask = (std::uint32_t{1} << plan.low_bits) - 1;
@@ -62,8 +63,8 @@ std::uint64_t EncodePortable(const SetCodePlan& plan, const std::uint32_t* id_wo
   return bad;
 }
 
-std::uint64_t DecodePortable(const SetCodePlan& plan, const std::uint32_t* code_words,
-                             std::uint32_t* id_words) {
+std::uint64_t DecodeScalar(const SetCodePlan& plan, const std::uint32_t* code_words,
+                           std::uint32_t* id_words) {
   std::uint64_t bad = 0;
   const std::uint32_t low_mask = (std::uint32_t{1} << plan.low_bits) - 1;
   for (std::size_t row = 0; row < kTileRows; ++row) {
@@ -111,10 +112,10 @@ std::uint64_t DecodePortable(const SetCodePlan& plan, const std::uint32_t* code_
   return bad;
 }
 
-constexpr SetCodeBackend kSetCodePortable = {"portable", EncodePortable, DecodePortable};
+constexpr SetCodeBackend kSetCodeScalar = {"scalar", EncodeScalar, DecodeScalar};
 
 std::vector<SetCodeBackend> Supported() {
-  std::vector<SetCodeBackend> backends = {kSetCodePortable};
+  std::vector<SetCodeBackend> backends = {kSetCodeScalar, kSetCodePortable};
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
@@ -172,22 +173,6 @@ std::uint32_t Bits(const SetCodeParams& params) {
   return sets == kTooMany ? 0 : low + static_cast<std::uint32_t>(std::bit_width(sets - 1));
 }
 
-// Batcher's odd-even merge sort, for any number of inputs.
-std::vector<std::pair<std::uint8_t, std::uint8_t>> SortingNetwork(std::uint32_t inputs) {
-  std::vector<std::pair<std::uint8_t, std::uint8_t>> network;
-  for (std::uint32_t p = 1; p < inputs; p *= 2) {
-    for (std::uint32_t k = p; k >= 1; k /= 2) {
-      for (std::uint32_t j = k % p; j + k < inputs; j += 2 * k) {
-        for (std::uint32_t i = j; i < j + k && i + k < inputs; ++i) {
-          if (i / (2 * p) != (i + k) / (2 * p)) continue;
-          network.emplace_back(static_cast<std::uint8_t>(i), static_cast<std::uint8_t>(i + k));
-        }
-      }
-    }
-  }
-  return network;
-}
-
 void MakeVectorTables(SetCodePlan& plan) {
   const std::uint32_t heights = plan.points - plan.top_k + 1;
   if (plan.params.high_parts == HighParts::kUnary) {
@@ -235,7 +220,7 @@ std::shared_ptr<const SetCodePlan> MakePlan(const SetCodeParams& params) {
         plan->binomials[std::size_t{k} * plan->points + y] = Choose(y, k + 1);
     }
   }
-  plan->network = SortingNetwork(plan->top_k);
+  plan->network = internal::SortingNetwork(plan->top_k);
   MakeVectorTables(*plan);
   return plan;
 }
@@ -250,31 +235,65 @@ std::uint64_t ValidRows(const RowInfo* infos, std::size_t rows) {
   return valid;
 }
 
-void LoadCells(const SetCodePlan& plan, const std::uint8_t* ids, std::size_t row_bytes,
-               std::size_t rows, std::uint32_t* id_words) {
-  const std::size_t cell_bytes = std::size_t{plan.top_k} * plan.id_bytes;
-  const std::size_t whole = cell_bytes / 4;
-  for (std::size_t row = 0; row < rows; ++row, ids += row_bytes) {
-    for (std::size_t word = 0; word < whole; ++word)
-      std::memcpy(&id_words[word * kTileRows + row], ids + 4 * word, 4);
-    if (cell_bytes % 4 != 0) {
-      std::uint32_t last = 0;
-      std::memcpy(&last, ids + 4 * whole, cell_bytes % 4);
-      id_words[whole * kTileRows + row] = last;
-    }
+// Calls body(std::integral_constant<std::uint32_t, words>) for the numbers of words that models
+// have, with 0 for others: loops over so few words are worth unrolling.
+template <class Body>
+void WithWords(std::uint32_t words, Body&& body) {
+  switch (words) {
+    case 2:
+      return body(std::integral_constant<std::uint32_t, 2>());
+    case 3:
+      return body(std::integral_constant<std::uint32_t, 3>());
+    case 4:
+      return body(std::integral_constant<std::uint32_t, 4>());
+    case 5:
+      return body(std::integral_constant<std::uint32_t, 5>());
+    case 11:
+      return body(std::integral_constant<std::uint32_t, 11>());
+    default:
+      return body(std::integral_constant<std::uint32_t, 0>());
   }
 }
 
+// The cells of a tile, `row_bytes` apart from `ids` on, to words. The bytes that fill a cell's last
+// word are zero.
+void LoadCells(const SetCodePlan& plan, const std::uint8_t* ids, std::size_t row_bytes,
+               std::size_t rows, std::uint32_t* id_words) {
+  const std::size_t cell_bytes = std::size_t{plan.top_k} * plan.id_bytes;
+  const auto whole = static_cast<std::uint32_t>(cell_bytes / 4);
+  WithWords(whole, [&](auto known) {
+    const std::uint32_t words = known() != 0 ? known() : whole;
+    const std::uint8_t* cell = ids;
+    for (std::size_t row = 0; row < rows; ++row, cell += row_bytes) {
+      for (std::uint32_t word = 0; word < words; ++word)
+        std::memcpy(&id_words[word * kTileRows + row], cell + std::size_t{4} * word, 4);
+    }
+  });
+  if (cell_bytes % 4 == 0) return;
+  for (std::size_t row = 0; row < rows; ++row) {
+    std::uint32_t last = 0;
+    std::memcpy(&last, ids + row * row_bytes + 4 * whole, cell_bytes % 4);
+    id_words[whole * kTileRows + row] = last;
+  }
+}
+
+// The other way.
 void StoreCells(const SetCodePlan& plan, const std::uint32_t* id_words, std::size_t row_bytes,
                 std::size_t rows, std::uint8_t* ids) {
   const std::size_t cell_bytes = std::size_t{plan.top_k} * plan.id_bytes;
-  const std::size_t whole = cell_bytes / 4;
-  for (std::size_t row = 0; row < rows; ++row, ids += row_bytes) {
-    for (std::size_t word = 0; word < whole; ++word)
-      std::memcpy(ids + 4 * word, &id_words[word * kTileRows + row], 4);
-    if (cell_bytes % 4 != 0) {
-      std::memcpy(ids + 4 * whole, &id_words[whole * kTileRows + row], cell_bytes % 4);
+  const auto whole = static_cast<std::uint32_t>(cell_bytes / 4);
+  WithWords(whole, [&](auto known) {
+    const std::uint32_t words = known() != 0 ? known() : whole;
+    std::uint8_t* cell = ids;
+    for (std::size_t row = 0; row < rows; ++row, cell += row_bytes) {
+      for (std::uint32_t word = 0; word < words; ++word)
+        std::memcpy(cell + std::size_t{4} * word, &id_words[word * kTileRows + row], 4);
     }
+  });
+  if (cell_bytes % 4 == 0) return;
+  for (std::size_t row = 0; row < rows; ++row) {
+    std::memcpy(ids + row * row_bytes + 4 * whole, &id_words[whole * kTileRows + row],
+                cell_bytes % 4);
   }
 }
 
@@ -290,26 +309,44 @@ void ClearRows(std::uint64_t rows, std::uint32_t words, std::uint32_t* of_tile) 
 void PackCodes(const SetCodePlan& plan, const std::uint32_t* code_words, std::size_t rows,
                std::uint8_t* bytes) {
   if (plan.bits == 0) return;
+  // Bits leave by eights of bytes, and a whole tile has as many of those as a code has bits. What
+  // is less goes through a copy.
+  std::array<std::uint8_t, kTileRows * internal::kMaxCodeBits / 8 + 8> copy;
+  std::uint8_t* out = rows == kTileRows ? bytes : copy.data();
   std::uint64_t pending = 0;
-  std::uint32_t fill = 0;
-  const std::uint32_t last_bits = plan.bits - 32 * (plan.code_words - 1);
-  for (std::size_t row = 0; row < rows; ++row) {
-    for (std::uint32_t word = 0; word < plan.code_words; ++word) {
-      pending |= std::uint64_t{code_words[word * kTileRows + row]} << fill;
-      fill += word + 1 < plan.code_words ? 32 : last_bits;
-      if (fill >= 32) {
-        std::memcpy(bytes, &pending, 4);
-        bytes += 4;
-        pending >>= 32;
-        fill -= 32;
+  std::uint32_t fill = 0;  // < 64
+  const auto put = [&](std::uint64_t value, std::uint32_t width) {
+    pending |= value << fill;
+    std::memcpy(out, &pending, 8);
+    const std::uint64_t rest = value >> 1 >> (63 - fill);
+    fill += width;
+    out += fill / 64 * 8;
+    pending = fill >= 64 ? rest : pending;
+    fill %= 64;
+  };
+  WithWords(plan.code_words, [&](auto known) {
+    const std::uint32_t words = known() != 0 ? known() : plan.code_words;
+    const std::uint32_t last_bits = plan.bits - 32 * (words - 1);
+    for (std::size_t row = 0; row < rows; ++row) {
+      const std::uint32_t* const code = code_words + row;
+      std::uint32_t word = 0;
+      for (; word + 2 < words; word += 2)
+        put(code[word * kTileRows] | std::uint64_t{code[(word + 1) * kTileRows]} << 32, 64);
+      if (word + 2 == words) {
+        put(code[word * kTileRows] | std::uint64_t{code[(word + 1) * kTileRows]} << 32,
+            32 + last_bits);
+      } else {
+        put(code[word * kTileRows], last_bits);
       }
     }
-  }
-  std::memcpy(bytes, &pending, (fill + 7) / 8);
+  });
+  if (rows == kTileRows) return;
+  std::memcpy(out, &pending, 8);
+  std::memcpy(bytes, copy.data(), (rows * plan.bits + 7) / 8);
 }
 
-// Reads the codes of rows [first_row, first_row + rows) of a layer that begins at `layer`. Reads no
-// byte from `end` on.
+// Reads the codes of rows [first_row, first_row + rows) of the layer that begins at `layer`. Reads
+// no byte from `end` on.
 void UnpackCodes(const SetCodePlan& plan, const std::uint8_t* layer, const std::uint8_t* end,
                  std::size_t first_row, std::size_t rows, std::uint32_t* code_words) {
   if (plan.bits == 0) return;
@@ -324,18 +361,31 @@ void UnpackCodes(const SetCodePlan& plan, const std::uint8_t* layer, const std::
     std::memset(copy.data() + used, 0, 8);
     bytes = copy.data();
   }
-  const std::uint32_t last_bits = plan.bits - 32 * (plan.code_words - 1);
-  for (std::size_t row = 0; row < rows; ++row) {
-    for (std::uint32_t word = 0; word < plan.code_words; ++word) {
-      const bool last = word + 1 == plan.code_words;
-      const std::uint32_t width = last ? last_bits : 32;
-      std::uint64_t loaded;
-      std::memcpy(&loaded, bytes + bit / 8, 8);
-      code_words[word * kTileRows + row] =
-          static_cast<std::uint32_t>((loaded >> bit % 8) & ((std::uint64_t{1} << width) - 1));
-      bit += width;
+  const auto load = [&](std::size_t at) {
+    std::uint64_t loaded;
+    std::memcpy(&loaded, bytes + at / 8, 8);
+    return loaded >> at % 8;
+  };
+  if (plan.code_words == 2 && plan.bits <= 57) {  // one load has them all
+    const std::uint64_t mask = (std::uint64_t{1} << plan.bits) - 1;
+    for (std::size_t row = 0; row < rows; ++row, bit += plan.bits) {
+      const std::uint64_t code = load(bit) & mask;
+      code_words[row] = static_cast<std::uint32_t>(code);
+      code_words[kTileRows + row] = static_cast<std::uint32_t>(code >> 32);
     }
+    return;
   }
+  WithWords(plan.code_words, [&](auto known) {
+    const std::uint32_t words = known() != 0 ? known() : plan.code_words;
+    const std::uint32_t last_bits = plan.bits - 32 * (words - 1);
+    const auto last_mask = static_cast<std::uint32_t>((std::uint64_t{1} << last_bits) - 1);
+    for (std::size_t row = 0; row < rows; ++row, bit += plan.bits) {
+      for (std::uint32_t word = 0; word + 1 < words; ++word)
+        code_words[word * kTileRows + row] = static_cast<std::uint32_t>(load(bit + 32 * word));
+      code_words[(words - 1) * kTileRows + row] =
+          static_cast<std::uint32_t>(load(bit + 32 * (words - 1))) & last_mask;
+    }
+  });
 }
 
 absl::Status WrongSize(const char* argument, std::uint64_t want, std::uint64_t is) {
@@ -379,7 +429,7 @@ SetCodeParams SetCodeParams::Default(std::int32_t num_experts, std::int32_t top_
   if (num_experts < 1 || num_experts > 65535 || top_k < 1 || top_k > 64 || top_k > num_experts) {
     return params;
   }
-  if (top_k <= 8) {
+  if (top_k <= 10) {
     const std::int32_t heights = num_experts <= 256 ? 16 : 32;
     while ((num_experts - 1) >> params.low_bits >= heights)
       ++params.low_bits;

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "blockstore/wire/set_code.h"
@@ -23,6 +22,30 @@ inline constexpr std::size_t kMaxCodeWords = kMaxCodeBits / 32;
 inline constexpr std::size_t kMaxIdWords = kMaxTopK / 2;  // 16-bit ids
 // Vectors rank by tables of so many heights, and ranks below 2^31.
 inline constexpr std::size_t kMaxHeights = 32;
+
+// A sorting network for `inputs` numbers: compare the two, and exchange if need be.
+struct SortingNetwork {
+  // Batcher's odd-even merge sort, which for 8 is as short as there is.
+  constexpr explicit SortingNetwork(std::uint32_t inputs) {
+    for (std::uint32_t p = 1; p < inputs; p *= 2) {
+      for (std::uint32_t k = p; k >= 1; k /= 2) {
+        for (std::uint32_t j = k % p; j + k < inputs; j += 2 * k) {
+          for (std::uint32_t i = j; i < j + k && i + k < inputs; ++i) {
+            if (i / (2 * p) != (i + k) / (2 * p)) continue;
+            first[size] = static_cast<std::uint8_t>(i);
+            second[size++] = static_cast<std::uint8_t>(i + k);
+          }
+        }
+      }
+    }
+  }
+
+  static constexpr std::size_t kMax = 543;  // of 64 inputs
+  std::size_t size = 0;
+  std::array<std::uint8_t, kMax> first{};
+  std::array<std::uint8_t, kMax> second{};
+};
+static_assert(SortingNetwork(kMaxTopK).size == SortingNetwork::kMax);
 
 // Parameters and what follows from them. The letters are those of docs/format-set-code.md.
 struct SetCodePlan {
@@ -48,12 +71,11 @@ struct SetCodePlan {
   alignas(64) std::array<std::array<std::int32_t, kMaxHeights>, kMaxTopK> heights{};
   // The same as a search tree: the children of node n are 2n and 2n + 1, the root is 1.
   alignas(64) std::array<std::array<std::int32_t, kMaxHeights>, kMaxTopK> nodes{};
-  // A sorting network for K numbers: compare, and exchange if need be.
-  std::vector<std::pair<std::uint8_t, std::uint8_t>> network;
+  SortingNetwork network{0};  // for K
 };
 
 struct SetCodeBackend {
-  const char* name;  // "portable", "avx2", "avx512"
+  const char* name;  // "scalar", "portable", "avx2", "avx512"
   // Codes of 64 cells. Returns a bit for each cell whose ids are not K distinct ones below E; what
   // its code is then is open.
   std::uint64_t (*encode)(const SetCodePlan& plan, const std::uint32_t* id_words,
@@ -63,9 +85,11 @@ struct SetCodeBackend {
                           std::uint32_t* id_words);
 };
 
-// Those that this machine can run, portable first and the best last. Static storage.
+// Those that this machine can run: scalar, which does all parameters, first, and the best last; all
+// but the first are asked only where plan.vectors says so. Static storage.
 [[nodiscard]] std::span<const SetCodeBackend> SetCodeBackends();
 
+extern const SetCodeBackend kSetCodePortable;
 #if defined(__x86_64__)
 extern const SetCodeBackend kSetCodeAvx2;
 extern const SetCodeBackend kSetCodeAvx512;

@@ -87,6 +87,12 @@ def check(ref):
                 for ids in itertools.combinations(range(E), K)}
         for code in range(1 << bits(E, K, l, unary)):
             assert decode(E, K, l, unary, code) == sets.get(code), (E, K, l, unary, code)
+    # The example.
+    ranked, unary = encode(64, 4, 2, 0, [40, 5, 63, 6]), encode(64, 4, 2, 1, [40, 5, 63, 6])
+    layer = pack([ranked, 0, encode(64, 4, 2, 0, range(4))], bits(64, 4, 2, 0)).hex(" ")
+    for shown in (f"{ranked:#x} of {bits(64, 4, 2, 0)} bits", f"`{layer}`",
+                  f"{unary:#x} of {bits(64, 4, 2, 1)} bits"):
+        assert shown in DOCUMENT.read_text(), shown
     print(f"{cells} cells: ok")
 
 

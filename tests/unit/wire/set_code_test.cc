@@ -631,6 +631,26 @@ TEST(SetCodeTest, ParametersOutOfBoundsAreRefusedByName) {
               HasSubstr("a code must have at most 1024 bits; E 65535, K 2, l 0 make 65535"));
 }
 
+// What docs/format-set-code.md says.
+TEST(SetCodeTest, DefaultsOfTheModels) {
+  struct Row {
+    SetCodeParams params;
+    std::int32_t bits;
+  };
+  const Row rows[] = {{{128, 8, 3, HighParts::kRanked}, 43},
+                      {{256, 8, 4, HighParts::kRanked}, 51},
+                      {{384, 8, 4, HighParts::kRanked}, 55},
+                      {{512, 10, 4, HighParts::kRanked}, 71},
+                      {{512, 22, 4, HighParts::kUnary}, 141}};
+  for (const Row& row : rows) {
+    const auto made = SetCodeParams::Default(row.params.num_experts, row.params.top_k);
+    EXPECT_EQ(made, row.params) << Name(made);
+    EXPECT_EQ(SetCode::Create(made)->bits(), row.bits) << Name(made);
+  }
+  // The budget of 32,767 rows of 58 layers.
+  EXPECT_LE(58 * SetCode::Create(rows[1].params)->LayerBytes(32767), 12'200'000u);
+}
+
 TEST(SetCodeTest, DefaultsAreSoundForEveryShape) {
   for (std::int32_t experts = 1; experts <= 65535; experts += 1 + experts / 17) {
     for (std::int32_t top_k = 1; top_k <= std::min(64, experts); ++top_k) {
