@@ -215,9 +215,13 @@ std::shared_ptr<const SetCodePlan> MakePlan(const SetCodeParams& params) {
   if (params.high_parts == HighParts::kRanked) {
     plan->sets = Choose(plan->points, plan->top_k);
     plan->binomials.resize(std::size_t{plan->top_k} * plan->points);
+    // Row by row of Pascal's triangle. What has no room in 64 bits is above every rank.
     for (std::uint32_t k = 0; k < plan->top_k; ++k) {
-      for (std::uint32_t y = 0; y < plan->points; ++y)
-        plan->binomials[std::size_t{k} * plan->points + y] = Choose(y, k + 1);
+      std::uint64_t* const of_k = &plan->binomials[std::size_t{k} * plan->points];
+      for (std::uint32_t y = 1; y < plan->points; ++y) {
+        const std::uint64_t less = k == 0 ? 1 : (of_k - plan->points)[y - 1];
+        if (__builtin_add_overflow(of_k[y - 1], less, &of_k[y])) of_k[y] = kTooMany;
+      }
     }
   }
   plan->network = internal::SortingNetwork(plan->top_k);

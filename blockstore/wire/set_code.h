@@ -69,7 +69,7 @@ class SetCode {
   [[nodiscard]] const SetCodeParams& params() const;
   // Bits of every code.
   [[nodiscard]] std::int32_t bits() const;
-  // Bytes of the codes of one layer: ceil(rows * bits() / 8).
+  // Bytes of the codes of one layer: ceil(rows * bits() / 8). REQUIRES: rows >= 0.
   [[nodiscard]] std::size_t LayerBytes(std::int64_t rows) const;
 
   // Encodes the rows of `infos`, `num_layers` (0 ... 1024) layers each, to `codes`. The code of a
