@@ -124,7 +124,7 @@ std::uint64_t CountRecords(std::span<const std::uint8_t> bytes) {
 void AppendRecord(flight::Kind kind, const std::string& payload, std::string& out) {
   const flight::Heading heading = flight::MakeHeading(
       kind, 0, {reinterpret_cast<const std::uint8_t*>(payload.data()), payload.size()});
-  flight::ByteWriter(out).Put(heading);
+  ByteWriter(out).Put(heading);
   out += payload;
 }
 
@@ -276,7 +276,7 @@ absl::Status FlightRecorder::DumpTo(std::string& out) {
   if (base > 0) AppendRecord(flight::Kind::kCheckpoint, checkpoint, out);
   out += records;
   std::string close;
-  flight::ByteWriter writer(close);
+  ByteWriter writer(close);
   writer.Put(CountRecords(ahead) + (base > 0 ? 1 : 0));
   writer.Put(static_cast<std::uint8_t>(complete ? 1 : 0));
   AppendRecord(flight::Kind::kClose, close, out);

@@ -4,14 +4,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "blockstore/flight_format.h"
+#include "blockstore/byte_io.h"
 #include "blockstore/store_impl.h"
 
 namespace waymark {
 namespace {
-
-using flight::ByteReader;
-using flight::ByteWriter;
 
 constexpr std::uint32_t kMagic = 0x314b4357;  // "WCK1"
 

@@ -44,7 +44,7 @@ std::unique_ptr<RoutingStore> Make(const StoreOptions& options) {
 void AppendRecord(flight::Kind kind, const std::string& payload, std::string& out) {
   const flight::Heading heading = flight::MakeHeading(
       kind, 0, {reinterpret_cast<const std::uint8_t*>(payload.data()), payload.size()});
-  flight::ByteWriter(out).Put(heading);
+  ByteWriter(out).Put(heading);
   out += payload;
 }
 
