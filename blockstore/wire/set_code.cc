@@ -231,6 +231,41 @@ std::shared_ptr<const SetCodePlan> MakePlan(const SetCodeParams& params) {
 
 // ---- Between rows and tiles
 
+// Which layers share a tile: pages have fewer rows than a tile, so as many layers of them as fit.
+// Cell i * rows + row is row `row` of the i-th of these layers.
+class TileLayers {
+ public:
+  TileLayers(std::size_t rows, std::size_t all) : rows_(rows), all_(all) {}
+
+  [[nodiscard]] bool done() const { return first_ >= all_; }
+  void Next() { first_ += kTileRows / rows_; }
+  [[nodiscard]] std::size_t first() const { return first_; }
+  [[nodiscard]] std::size_t layers() const { return std::min(kTileRows / rows_, all_ - first_); }
+  // A bit for each cell that is in use.
+  [[nodiscard]] std::uint64_t cells() const {
+    return ~std::uint64_t{0} >> (kTileRows - layers() * rows_);
+  }
+  // Bits of rows, for each layer again.
+  [[nodiscard]] std::uint64_t Repeat(std::uint64_t of_rows) const {
+    std::uint64_t of_cells = 0;
+    for (std::size_t i = 0; i < layers(); ++i)
+      of_cells |= of_rows << i * rows_;
+    return of_cells;
+  }
+  // Bits of rows: those that have one in any layer. Rows beyond the tile's have none that counts.
+  [[nodiscard]] std::uint64_t Fold(std::uint64_t of_cells) const {
+    std::uint64_t of_rows = 0;
+    for (std::size_t i = 0; i < layers(); ++i)
+      of_rows |= of_cells >> i * rows_;
+    return of_rows & (~std::uint64_t{0} >> (kTileRows - rows_));
+  }
+
+ private:
+  std::size_t rows_;
+  std::size_t all_;
+  std::size_t first_ = 0;
+};
+
 // A bit for each of the `rows` rows that is valid.
 std::uint64_t ValidRows(const RowInfo* infos, std::size_t rows) {
   std::uint64_t valid = 0;
@@ -525,12 +560,19 @@ absl::Status SetCode::Encode(std::span<const RowInfo> infos, std::int32_t num_la
     const std::uint64_t valid = ValidRows(infos.data() + first, in_tile);
     const std::uint8_t* const of_tile = ids.data() + first * row_bytes;
     std::uint64_t bad = 0;
-    for (std::size_t layer = 0; layer < layers; ++layer) {
-      LoadCells(plan, of_tile + layer * cell_bytes, row_bytes, in_tile, id_words.data());
-      bad |= backend_->encode(plan, id_words.data(), code_words.data());
-      if (~valid != 0) ClearRows(~valid, plan.code_words, code_words.data());
-      PackCodes(plan, code_words.data(), in_tile,
-                codes.data() + layer * layer_bytes + first * plan.bits / 8);
+    for (TileLayers tile(in_tile, layers); !tile.done(); tile.Next()) {
+      const std::uint64_t valid_cells = tile.Repeat(valid);
+      for (std::size_t i = 0; i < tile.layers(); ++i) {
+        LoadCells(plan, of_tile + (tile.first() + i) * cell_bytes, row_bytes, in_tile,
+                  id_words.data() + i * in_tile);
+      }
+      bad |= tile.Fold(backend_->encode(plan, id_words.data(), code_words.data()));
+      const std::uint64_t zeros = ~valid_cells & tile.cells();
+      if (zeros != 0) ClearRows(zeros, plan.code_words, code_words.data());
+      for (std::size_t i = 0; i < tile.layers(); ++i) {
+        PackCodes(plan, code_words.data() + i * in_tile, in_tile,
+                  codes.data() + (tile.first() + i) * layer_bytes + first * plan.bits / 8);
+      }
     }
     bad &= valid;
     if (bad == 0) continue;
@@ -584,17 +626,22 @@ absl::StatusOr<std::int64_t> SetCode::Decode(std::span<const std::uint8_t> codes
     const std::size_t chunk_row = static_cast<std::size_t>(part.row_begin) + first;
     const std::uint64_t valid = ValidRows(infos.data() + chunk_row, in_tile);
     std::uint64_t bad = 0;
-    for (std::size_t layer = 0; layer < layers; ++layer) {
-      const std::size_t chunk_layer = static_cast<std::size_t>(part.layer_begin) + layer;
-      UnpackCodes(plan, codes.data() + chunk_layer * layer_bytes, end, chunk_row, in_tile,
-                  code_words.data());
-      const std::uint64_t bad_here =
-          backend_->decode(plan, code_words.data(), id_words.data()) & valid;
-      const std::uint64_t zeros = ~valid | bad_here;
+    for (TileLayers tile(in_tile, layers); !tile.done(); tile.Next()) {
+      const std::size_t chunk_layer = static_cast<std::size_t>(part.layer_begin) + tile.first();
+      for (std::size_t i = 0; i < tile.layers(); ++i) {
+        UnpackCodes(plan, codes.data() + (chunk_layer + i) * layer_bytes, end, chunk_row, in_tile,
+                    code_words.data() + i * in_tile);
+      }
+      const std::uint64_t valid_cells = tile.Repeat(valid);
+      const std::uint64_t bad_cells =
+          backend_->decode(plan, code_words.data(), id_words.data()) & valid_cells;
+      const std::uint64_t zeros = (~valid_cells | bad_cells) & tile.cells();
       if (zeros != 0) ClearRows(zeros, plan.id_words, id_words.data());
-      StoreCells(plan, id_words.data(), row_bytes, in_tile,
-                 ids.data() + first * row_bytes + layer * cell_bytes);
-      bad |= bad_here;
+      for (std::size_t i = 0; i < tile.layers(); ++i) {
+        StoreCells(plan, id_words.data() + i * in_tile, row_bytes, in_tile,
+                   ids.data() + first * row_bytes + (tile.first() + i) * cell_bytes);
+      }
+      bad |= tile.Fold(bad_cells);
     }
     for (std::size_t row = 0; row < in_tile; ++row)
       corrupt[first + row] = static_cast<std::uint8_t>(bad >> row & 1);
