@@ -18,6 +18,11 @@ std::uint8_t* Put(std::uint8_t* at, T value) {
   return at;
 }
 
+Digest128 FromHash(const XXH128_hash_t& hash) {
+  return {{static_cast<std::uint32_t>(hash.low64), static_cast<std::uint32_t>(hash.low64 >> 32),
+           static_cast<std::uint32_t>(hash.high64), static_cast<std::uint32_t>(hash.high64 >> 32)}};
+}
+
 }  // namespace
 
 Digest128 IndexDigest(std::uint64_t seed, std::uint64_t version, std::uint32_t ordinal,
@@ -28,13 +33,20 @@ Digest128 IndexDigest(std::uint64_t seed, std::uint64_t version, std::uint32_t o
   *Put(Put(input, version), ordinal) = key.size;
   std::memcpy(input + kHead, key.bytes.data(), BlockKey::kMaxBytes);
   const std::size_t length = kHead + std::min<std::size_t>(key.size, BlockKey::kMaxBytes);
-  const XXH128_hash_t hash = XXH3_128bits_withSeed(input, length, seed);
-  return {{static_cast<std::uint32_t>(hash.low64), static_cast<std::uint32_t>(hash.low64 >> 32),
-           static_cast<std::uint32_t>(hash.high64), static_cast<std::uint32_t>(hash.high64 >> 32)}};
+  return FromHash(XXH3_128bits_withSeed(input, length, seed));
 }
 
 std::uint64_t RowDigest(std::span<const std::uint8_t> row) {
   return XXH3_64bits(row.data(), row.size());
+}
+
+Digest128 ContentDigest(std::span<const std::uint8_t> front, std::span<const std::uint8_t> bytes) {
+  if (front.empty()) return FromHash(XXH3_128bits(bytes.data(), bytes.size()));
+  XXH3_state_t state;
+  XXH3_128bits_reset(&state);
+  XXH3_128bits_update(&state, front.data(), front.size());
+  XXH3_128bits_update(&state, bytes.data(), bytes.size());
+  return FromHash(XXH3_128bits_digest(&state));
 }
 
 }  // namespace waymark

@@ -1,4 +1,5 @@
-// Digests: the two hashes the store goes by, one for the places of the key index, one for rows.
+// Digests: the hashes the store goes by: for the places of the key index, for rows, and for bytes
+// that are known by what they say.
 //
 // Neither resists an attacker who knows the seed; both are stable over builds and platforms (XXH3).
 #ifndef WAYMARK_BLOCKSTORE_DIGEST_H_
@@ -25,6 +26,14 @@ struct Digest128 {
 
 // XXH3-64 of the stored bytes of one row. Any thread.
 [[nodiscard]] std::uint64_t RowDigest(std::span<const std::uint8_t> row);
+
+// XXH3-128, seed 0, of `front` and then `bytes`: the name of chunks, nodes and tail segments. Any
+// thread.
+[[nodiscard]] Digest128 ContentDigest(std::span<const std::uint8_t> front,
+                                      std::span<const std::uint8_t> bytes);
+[[nodiscard]] inline Digest128 ContentDigest(std::span<const std::uint8_t> bytes) {
+  return ContentDigest({}, bytes);
+}
 
 }  // namespace waymark
 

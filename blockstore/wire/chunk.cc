@@ -1,0 +1,292 @@
+#include "blockstore/wire/chunk.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "blockstore/byte_io.h"
+#include "blockstore/rows.h"
+#include "blockstore/wire/crc32c.h"
+#include "blockstore/wire/set_code_tile.h"
+
+namespace waymark::wire {
+namespace {
+
+constexpr std::size_t kCrcBytes = 4;
+constexpr std::size_t kTileRows = 8;  // with groups of eight bytes a cache line of each layer
+constexpr std::size_t kSortLanes = 64;
+constexpr std::size_t kMostTopK = 64;
+
+// ---- raw chunks: groups of K ids change places
+
+// kGroup: bytes of a group, 0 where they are only known while running.
+template <std::size_t kGroup>
+void LayersToTokens(const std::uint8_t* layers, std::size_t layer_bytes, std::size_t rows,
+                    std::size_t num_layers, std::size_t group_bytes, std::uint8_t* out) {
+  const std::size_t group = kGroup != 0 ? kGroup : group_bytes;
+  const std::size_t row_bytes = num_layers * group;
+  for (std::size_t begin = 0; begin < rows; begin += kTileRows) {
+    const std::size_t end = std::min(rows, begin + kTileRows);
+    for (std::size_t layer = 0; layer < num_layers; ++layer) {
+      const std::uint8_t* from = layers + layer * layer_bytes + begin * group;
+      std::uint8_t* to = out + begin * row_bytes + layer * group;
+      for (std::size_t row = begin; row < end; ++row, from += group, to += row_bytes)
+        std::memcpy(to, from, group);
+    }
+  }
+}
+
+using LayersToTokensFn = void (*)(const std::uint8_t*, std::size_t, std::size_t, std::size_t,
+                                  std::size_t, std::uint8_t*);
+
+LayersToTokensFn LayersToTokensOf(std::size_t group_bytes) {
+  switch (group_bytes) {
+    case 1:
+      return LayersToTokens<1>;
+    case 2:
+      return LayersToTokens<2>;
+    case 4:
+      return LayersToTokens<4>;
+    case 6:
+      return LayersToTokens<6>;
+    case 8:
+      return LayersToTokens<8>;
+    case 10:
+      return LayersToTokens<10>;
+    case 12:
+      return LayersToTokens<12>;
+    case 16:
+      return LayersToTokens<16>;
+    case 20:
+      return LayersToTokens<20>;
+    default:
+      return LayersToTokens<0>;
+  }
+}
+
+// Whether an id among `count` is not below `end`. Blocks of constant size, for vectors.
+template <class T>
+bool AnyNotBelow(const std::uint8_t* ids, std::size_t count, std::uint32_t end) {
+  constexpr std::size_t kBlock = 64;
+  if (end > std::numeric_limits<T>::max()) return false;
+  const auto limit = static_cast<T>(end);
+  for (; count >= kBlock; count -= kBlock, ids += kBlock * sizeof(T)) {
+    std::array<T, kBlock> block;
+    std::memcpy(block.data(), ids, sizeof(block));
+    T any = 0;
+    for (std::size_t i = 0; i < kBlock; ++i)
+      any |= static_cast<T>(block[i] >= limit);
+    if (any != 0) return true;
+  }
+  for (; count > 0; --count, ids += sizeof(T)) {
+    T id;
+    std::memcpy(&id, ids, sizeof(id));
+    if (id >= limit) return true;
+  }
+  return false;
+}
+
+bool AnyNotBelow(const RoutingShape& shape, const std::uint8_t* ids, std::size_t bytes) {
+  const auto end = static_cast<std::uint32_t>(shape.num_experts);
+  return shape.id_bytes() == 1 ? AnyNotBelow<std::uint8_t>(ids, bytes, end)
+                               : AnyNotBelow<std::uint16_t>(ids, bytes / 2, end);
+}
+
+// Sorts each group of `top_k` ids. A tile of groups is turned on its side, so that each exchange of
+// the network is a minimum and a maximum of two vectors, the same for all groups.
+template <class T>
+void SortGroups(std::uint8_t* ids, std::size_t groups, std::size_t top_k,
+                std::span<const std::pair<std::uint8_t, std::uint8_t>> network) {
+  alignas(64) std::array<std::array<T, kSortLanes>, kMostTopK> lanes;
+  while (groups > 0) {
+    const std::size_t tile = std::min(groups, kSortLanes);
+    for (std::size_t g = 0; g < tile; ++g) {
+      for (std::size_t k = 0; k < top_k; ++k)
+        std::memcpy(&lanes[k][g], ids + (g * top_k + k) * sizeof(T), sizeof(T));
+    }
+    for (const auto& [low, high] : network) {
+      // Copies, so that compilers see that nothing overlaps.
+      const std::array<T, kSortLanes> a = lanes[low];
+      const std::array<T, kSortLanes> b = lanes[high];
+      std::array<T, kSortLanes> smaller;
+      std::array<T, kSortLanes> larger;
+      for (std::size_t g = 0; g < kSortLanes; ++g) {
+        smaller[g] = std::min(a[g], b[g]);
+        larger[g] = std::max(a[g], b[g]);
+      }
+      lanes[low] = smaller;
+      lanes[high] = larger;
+    }
+    for (std::size_t g = 0; g < tile; ++g) {
+      for (std::size_t k = 0; k < top_k; ++k)
+        std::memcpy(ids + (g * top_k + k) * sizeof(T), &lanes[k][g], sizeof(T));
+    }
+    ids += tile * top_k * sizeof(T);
+    groups -= tile;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<ChunkCodec> ChunkCodec::Create(const WireShape& shape) {
+  if (absl::Status status = shape.Validate(); !status.ok()) return status;
+  if (shape.code.codec == Codec::kRaw) return ChunkCodec(shape, std::nullopt);
+  absl::StatusOr<SetCode> set_code = SetCode::Create(shape.set_code());
+  if (!set_code.ok()) return set_code.status();
+  return ChunkCodec(shape, *std::move(set_code));
+}
+
+ChunkCodec::ChunkCodec(const WireShape& shape, std::optional<SetCode> set_code)
+    : shape_(shape),
+      shape_digest_(ShapeDigest(shape)),
+      group_bytes_(static_cast<std::size_t>(shape.rows.top_k) * shape.rows.id_bytes()),
+      set_code_(std::move(set_code)) {
+  if (!shape.code.ordered && !set_code_.has_value()) {
+    const internal::SortingNetwork network(static_cast<std::uint32_t>(shape.rows.top_k));
+    for (std::size_t i = 0; i < network.size; ++i)
+      network_.emplace_back(network.first[i], network.second[i]);
+  }
+}
+
+std::size_t ChunkCodec::LayerBytes(std::int64_t rows) const {
+  return set_code_.has_value() ? set_code_->LayerBytes(rows)
+                               : static_cast<std::size_t>(rows) * group_bytes_;
+}
+
+std::size_t ChunkCodec::ChunkBytes(std::int64_t rows) const {
+  return kCrcBytes * static_cast<std::size_t>(shape_.num_crcs()) +
+         static_cast<std::size_t>(shape_.rows.num_layers) * LayerBytes(rows);
+}
+
+absl::Status ChunkCodec::Encode(std::span<const RowInfo> infos, std::span<const std::uint8_t> ids,
+                                std::span<std::uint8_t> chunk) const {
+  const std::size_t row_bytes = shape_.rows.row_bytes();
+  const auto page_tokens = static_cast<std::size_t>(shape_.rows.page_tokens);
+  if (infos.empty() || infos.size() > page_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk: it must have 1 to ", page_tokens, " rows; it has ", infos.size()));
+  }
+  if (ids.size() != infos.size() * row_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("chunk: ids must hold ", infos.size(),
+                                                   " rows of ", row_bytes, " bytes; they hold ",
+                                                   ids.size(), " bytes"));
+  }
+  const auto rows = static_cast<std::int64_t>(infos.size());
+  if (chunk.size() != ChunkBytes(rows)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk: its bytes must be ", ChunkBytes(rows), "; they are ", chunk.size()));
+  }
+  const auto num_crcs = static_cast<std::size_t>(shape_.num_crcs());
+  const std::span<std::uint8_t> layers = chunk.subspan(kCrcBytes * num_crcs);
+  if (!set_code_.has_value()) {
+    EncodeRaw(infos, ids, layers);
+  } else if (absl::Status status = set_code_->Encode(infos, shape_.rows.num_layers, ids, layers);
+             !status.ok()) {
+    return status;
+  }
+  RawWriter crcs(chunk.data());
+  const std::size_t covered = static_cast<std::size_t>(shape_.crc_layers()) * LayerBytes(rows);
+  for (std::size_t g = 0; g < num_crcs; ++g)
+    crcs.Put(Crc32c(layers.subspan(g * covered, std::min(covered, layers.size() - g * covered))));
+  return absl::OkStatus();
+}
+
+void ChunkCodec::EncodeRaw(std::span<const RowInfo> infos, std::span<const std::uint8_t> ids,
+                           std::span<std::uint8_t> layers) const {
+  const std::size_t row_bytes = shape_.rows.row_bytes();
+  std::array<const std::uint8_t*, 4096> sources;
+  for (std::size_t i = 0; i < infos.size(); ++i)
+    sources[i] = infos[i].valid() ? ids.data() + i * row_bytes : nullptr;
+  const bool narrow = shape_.rows.id_bytes() == 1;
+  WriteRows(shape_.rows, std::span(sources).first(infos.size()),
+            {Layout::kLayersTokensK, narrow ? IdType::kUint8 : IdType::kUint16, Fill::kZeros},
+            layers);
+  if (network_.empty()) return;
+  const auto top_k = static_cast<std::size_t>(shape_.rows.top_k);
+  const std::size_t groups = layers.size() / group_bytes_;
+  narrow ? SortGroups<std::uint8_t>(layers.data(), groups, top_k, network_)
+         : SortGroups<std::uint16_t>(layers.data(), groups, top_k, network_);
+}
+
+bool ChunkCodec::CrcsFit(std::span<const std::uint8_t> chunk, std::size_t layer_bytes,
+                         std::int32_t layer_begin, std::int32_t layer_end) const {
+  const auto crc_layers = static_cast<std::size_t>(shape_.crc_layers());
+  const std::size_t first = static_cast<std::size_t>(layer_begin) / crc_layers;
+  const std::size_t last = (static_cast<std::size_t>(layer_end) - 1) / crc_layers;
+  const std::span<const std::uint8_t> layers =
+      chunk.subspan(kCrcBytes * static_cast<std::size_t>(shape_.num_crcs()));
+  const std::size_t covered = crc_layers * layer_bytes;
+  for (std::size_t g = first; g <= last; ++g) {
+    std::uint32_t crc;
+    std::memcpy(&crc, chunk.data() + g * kCrcBytes, kCrcBytes);
+    const std::size_t at = g * covered;
+    if (crc != Crc32c(layers.subspan(at, std::min(covered, layers.size() - at)))) return false;
+  }
+  return true;
+}
+
+bool ChunkCodec::DecodeRaw(std::span<const RowInfo> infos, const std::uint8_t* layers,
+                           const RowsAndLayers& part, std::span<std::uint8_t> ids,
+                           std::span<std::uint8_t> invalid) const {
+  const auto rows = static_cast<std::size_t>(part.row_end - part.row_begin);
+  const auto num_layers = static_cast<std::size_t>(part.layer_end - part.layer_begin);
+  const std::size_t layer_bytes = LayerBytes(static_cast<std::int64_t>(infos.size()));
+  const std::size_t row_bytes = num_layers * group_bytes_;
+  const std::uint8_t* from = layers + static_cast<std::size_t>(part.layer_begin) * layer_bytes +
+                             static_cast<std::size_t>(part.row_begin) * group_bytes_;
+  LayersToTokensOf(group_bytes_)(from, layer_bytes, rows, num_layers, group_bytes_, ids.data());
+  const std::span<const RowInfo> wanted =
+      infos.subspan(static_cast<std::size_t>(part.row_begin), rows);
+  for (std::size_t i = 0; i < rows; ++i) {
+    if (!wanted[i].valid()) std::memset(ids.data() + i * row_bytes, 0, row_bytes);
+  }
+  if (!AnyNotBelow(shape_.rows, ids.data(), rows * row_bytes)) return true;
+  for (std::size_t i = 0; i < rows; ++i)
+    invalid[i] = AnyNotBelow(shape_.rows, ids.data() + i * row_bytes, row_bytes) ? 1 : 0;
+  return false;
+}
+
+bool ChunkCodec::DecodeSets(std::span<const RowInfo> infos, const std::uint8_t* layers,
+                            const RowsAndLayers& part, std::span<std::uint8_t> ids,
+                            std::span<std::uint8_t> invalid) const {
+  // The layers of the part alone are a chunk, too: nothing beyond them is touched.
+  const std::size_t layer_bytes = LayerBytes(static_cast<std::int64_t>(infos.size()));
+  const std::int32_t num_layers = part.layer_end - part.layer_begin;
+  const std::span<const std::uint8_t> codes(
+      layers + static_cast<std::size_t>(part.layer_begin) * layer_bytes,
+      static_cast<std::size_t>(num_layers) * layer_bytes);
+  const absl::StatusOr<std::int64_t> corrupt = set_code_->Decode(
+      codes, infos, num_layers, {part.row_begin, part.row_end, 0, num_layers}, ids, invalid);
+  if (!corrupt.ok()) std::fill(invalid.begin(), invalid.end(), std::uint8_t{1});
+  return corrupt.ok() && *corrupt == 0;
+}
+
+ChunkState ChunkCodec::Decode(std::span<const RowInfo> infos, std::span<const std::uint8_t> chunk,
+                              const RowsAndLayers& part, std::span<std::uint8_t> ids,
+                              std::span<std::uint8_t> invalid) const {
+  const std::size_t layer_bytes = LayerBytes(static_cast<std::int64_t>(infos.size()));
+  if (!CrcsFit(chunk, layer_bytes, part.layer_begin, part.layer_end)) return ChunkState::kDamaged;
+  const std::uint8_t* layers =
+      chunk.data() + kCrcBytes * static_cast<std::size_t>(shape_.num_crcs());
+  const bool good = set_code_.has_value() ? DecodeSets(infos, layers, part, ids, invalid)
+                                          : DecodeRaw(infos, layers, part, ids, invalid);
+  if (good) return ChunkState::kGood;
+  const std::size_t row_bytes =
+      static_cast<std::size_t>(part.layer_end - part.layer_begin) * group_bytes_;
+  for (std::size_t i = 0; i < invalid.size(); ++i) {
+    if (invalid[i] != 0) std::memset(ids.data() + i * row_bytes, 0, row_bytes);
+  }
+  return ChunkState::kInvalidId;
+}
+
+Digest128 ChunkCodec::Digest(std::int64_t rows, std::span<const std::uint8_t> chunk) const {
+  std::array<std::uint8_t, 12> front;
+  RawWriter writer(front.data());
+  writer.Put(shape_digest_);
+  writer.Put(static_cast<std::uint32_t>(rows));
+  return ContentDigest(front, chunk);
+}
+
+}  // namespace waymark::wire

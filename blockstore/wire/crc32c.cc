@@ -1,0 +1,152 @@
+// One crc32 instruction takes eight bytes and has a latency of three cycles, so three streams run
+// side by side; their crcs are put together with a carry-less product each.
+#include "blockstore/wire/crc32c.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
+#include <arm_acle.h>
+#endif
+
+namespace waymark::wire {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "words are loaded as they lie");
+
+constexpr std::uint32_t kPolynomial = 0x82f63b78;  // reflected: bit 31 is x^0
+
+constexpr std::uint32_t TimesX(std::uint32_t value) {
+  return (value >> 1) ^ ((value & 1) != 0 ? kPolynomial : 0);
+}
+
+// kTables[i][b]: the crc of byte b with i zero bytes behind it.
+constexpr auto kTables = [] {
+  std::array<std::array<std::uint32_t, 256>, 8> tables{};
+  for (std::uint32_t b = 0; b < 256; ++b) {
+    std::uint32_t value = b;
+    for (int bit = 0; bit < 8; ++bit)
+      value = TimesX(value);
+    tables[0][b] = value;
+  }
+  for (std::size_t i = 1; i < tables.size(); ++i) {
+    for (std::size_t b = 0; b < 256; ++b)
+      tables[i][b] = (tables[i - 1][b] >> 8) ^ tables[0][tables[i - 1][b] & 0xff];
+  }
+  return tables;
+}();
+
+std::uint64_t LoadWord(const std::uint8_t* at) {
+  std::uint64_t word;
+  std::memcpy(&word, at, sizeof(word));
+  return word;
+}
+
+// The functions below take and give the state without its inversions.
+std::uint32_t RunTables(std::uint32_t state, const std::uint8_t* at, std::size_t size) {
+  for (; size >= 8; at += 8, size -= 8) {
+    const std::uint64_t word = LoadWord(at) ^ state;
+    state = 0;
+    for (std::size_t i = 0; i < 8; ++i)
+      state ^= kTables[7 - i][(word >> (8 * i)) & 0xff];
+  }
+  for (; size > 0; ++at, --size)
+    state = (state >> 8) ^ kTables[0][(state ^ *at) & 0xff];
+  return state;
+}
+
+#if defined(__x86_64__)
+
+constexpr std::size_t kMostWords = 128;  // of one stream
+
+// kShift[w]: x^(64 w - 33). A state times it, over 64 bits, is (by the crc32 instruction, which
+// multiplies by x^32, and the x that a product of reflected words lacks) the state with w zero
+// words behind it.
+constexpr auto kShift = [] {
+  std::array<std::uint32_t, 2 * kMostWords + 1> shift{};
+  shift[1] = 1;  // x^31
+  for (std::size_t w = 2; w < shift.size(); ++w) {
+    shift[w] = shift[w - 1];
+    for (int bit = 0; bit < 64; ++bit)
+      shift[w] = TimesX(shift[w]);
+  }
+  return shift;
+}();
+
+__attribute__((target("sse4.2,pclmul"))) std::uint64_t Shifted(std::uint64_t state,
+                                                               std::size_t words) {
+  const __m128i product =
+      _mm_clmulepi64_si128(_mm_cvtsi64_si128(static_cast<long long>(state)),
+                           _mm_cvtsi32_si128(static_cast<int>(kShift[words])), 0);
+  return _mm_crc32_u64(0, static_cast<std::uint64_t>(_mm_cvtsi128_si64(product)));
+}
+
+__attribute__((target("sse4.2,pclmul"))) std::uint32_t RunSse(std::uint32_t begin,
+                                                              const std::uint8_t* at,
+                                                              std::size_t size) {
+  std::uint64_t state = begin;
+  while (size >= 3 * 8) {
+    const std::size_t words = std::min(size / (3 * 8), kMostWords);
+    const std::uint8_t* const second = at + 8 * words;
+    const std::uint8_t* const third = second + 8 * words;
+    std::uint64_t b = 0;
+    std::uint64_t c = 0;
+    for (std::size_t i = 0; i < 8 * words; i += 8) {
+      state = _mm_crc32_u64(state, LoadWord(at + i));
+      b = _mm_crc32_u64(b, LoadWord(second + i));
+      c = _mm_crc32_u64(c, LoadWord(third + i));
+    }
+    state = Shifted(state, 2 * words) ^ Shifted(b, words) ^ c;
+    at = third + 8 * words;
+    size -= 3 * 8 * words;
+  }
+  for (; size >= 8; at += 8, size -= 8)
+    state = _mm_crc32_u64(state, LoadWord(at));
+  auto low = static_cast<std::uint32_t>(state);
+  for (; size > 0; ++at, --size)
+    low = _mm_crc32_u8(low, *at);
+  return low;
+}
+
+std::uint32_t Run(std::uint32_t state, const std::uint8_t* at, std::size_t size) {
+  static const bool has_instructions = [] {
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
+  }();
+  return has_instructions ? RunSse(state, at, size) : RunTables(state, at, size);
+}
+
+#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
+
+std::uint32_t Run(std::uint32_t state, const std::uint8_t* at, std::size_t size) {
+  for (; size >= 8; at += 8, size -= 8)
+    state = __crc32cd(state, LoadWord(at));
+  for (; size > 0; ++at, --size)
+    state = __crc32cb(state, *at);
+  return state;
+}
+
+#else
+
+std::uint32_t Run(std::uint32_t state, const std::uint8_t* at, std::size_t size) {
+  return RunTables(state, at, size);
+}
+
+#endif
+
+}  // namespace
+
+std::uint32_t ExtendCrc32c(std::uint32_t crc, std::span<const std::uint8_t> bytes) {
+  return ~Run(~crc, bytes.data(), bytes.size());
+}
+
+std::uint32_t ExtendCrc32cPortable(std::uint32_t crc, std::span<const std::uint8_t> bytes) {
+  return ~RunTables(~crc, bytes.data(), bytes.size());
+}
+
+}  // namespace waymark::wire

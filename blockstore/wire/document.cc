@@ -1,0 +1,330 @@
+#include "blockstore/wire/document.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "blockstore/byte_io.h"
+#include "blockstore/wire/crc32c.h"
+#include "blockstore/wire/document_format.h"
+
+namespace waymark::wire {
+namespace {
+
+// How many rows Read changes type and layout of at once: a few pages that stay in the caches.
+constexpr std::size_t kBatchBytes = std::size_t{1} << 17;
+
+using Payload = std::optional<std::span<const std::uint8_t>>;
+
+absl::Status Bad(const std::string& what) {
+  return absl::InvalidArgumentError("document: " + what);
+}
+
+struct Sections {
+  Payload shape, coverage, steps, nodes;
+};
+
+absl::StatusOr<Sections> FindSections(std::span<const std::uint8_t> bytes) {
+  Sections found;
+  ByteReader reader(bytes);
+  for (bool front = true; reader.left() > 0; front = false) {
+    const auto header = reader.Get<SectionHeader>();
+    if (header.type == static_cast<std::uint16_t>(Section::kEnd)) break;
+    const std::uint8_t* payload = reader.Take(header.bytes);
+    if (payload == nullptr || reader.Take(RoundUp(header.bytes, 8) - header.bytes) == nullptr) {
+      return Bad(absl::StrCat("section ", header.type, " has ", header.bytes,
+                              " bytes, more than the header"));
+    }
+    Payload* section = nullptr;
+    switch (static_cast<Section>(header.type)) {
+      case Section::kShape:
+        if (!front) return Bad("section 1 (shape) must be the first");
+        section = &found.shape;
+        break;
+      case Section::kCoverage:
+        section = &found.coverage;
+        break;
+      case Section::kSteps:
+        section = &found.steps;
+        break;
+      case Section::kNodes:
+        section = &found.nodes;
+        break;
+      default:
+        if ((header.flags & kMustUnderstand) != 0) {
+          return absl::UnimplementedError(
+              absl::StrCat("document: section ", header.type,
+                           " must be understood, and is not known to this version"));
+        }
+        continue;
+    }
+    if (section->has_value()) return Bad(absl::StrCat("section ", header.type, " comes twice"));
+    *section = std::span(payload, header.bytes);
+  }
+  if (!found.shape.has_value()) return Bad("section 1 (shape) must be the first; there is none");
+  if (!found.coverage.has_value()) return Bad("section 2 (coverage) must be there");
+  return found;
+}
+
+void MakeMissing(RowInfo& info, Reason reason) {
+  if (info.valid()) info = {0, 0, reason, info.provenance};
+}
+
+}  // namespace
+
+absl::StatusOr<Document> Document::Open(std::span<const std::uint8_t> bytes,
+                                        const ReadLimits& limits) {
+  DocumentHeader header;
+  if (bytes.size() >= sizeof(kDocumentMagic) &&
+      std::memcmp(bytes.data(), kDocumentMagic, sizeof(kDocumentMagic)) != 0) {
+    return Bad("it does not begin with the magic bytes 89 57 4D 4B 0D 0A 1A 0A");
+  }
+  if (bytes.size() < sizeof(header)) {
+    return absl::DataLossError(absl::StrCat("document: the header has ", sizeof(header),
+                                            " bytes or more; there are ", bytes.size()));
+  }
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  if (header.major != kMajorVersion) {
+    return absl::UnimplementedError(
+        absl::StrCat("document: major version must be ", kMajorVersion, "; it is ", header.major));
+  }
+  if (header.header_bytes < sizeof(header) || header.header_bytes % kHeaderAlignment != 0) {
+    return Bad(absl::StrCat("header bytes must be a multiple of 64, not 0; they are ",
+                            header.header_bytes));
+  }
+  if (header.header_bytes > bytes.size()) {
+    return absl::DataLossError(absl::StrCat("document: the header has ", header.header_bytes,
+                                            " bytes; there are ", bytes.size()));
+  }
+  const std::span<const std::uint8_t> behind =
+      bytes.first(header.header_bytes).subspan(sizeof(header));
+  DocumentHeader without_crc = header;
+  without_crc.crc = 0;
+  std::array<std::uint8_t, sizeof(header)> front;
+  std::memcpy(front.data(), &without_crc, sizeof(header));
+  if (ExtendCrc32c(Crc32c(front), behind) != header.crc) {
+    return absl::DataLossError("document: the crc of the header does not fit");
+  }
+  if (header.first > kMostRows || header.rows > kMostRows - header.first) {
+    return Bad(absl::StrCat("rows must lie in [0, ", kMostRows, "); they are ", header.rows,
+                            " from ", header.first));
+  }
+  const auto first = static_cast<std::int64_t>(header.first);
+  const auto rows = static_cast<std::int64_t>(header.rows);
+
+  absl::StatusOr<Sections> sections = FindSections(behind);
+  if (!sections.ok()) return sections.status();
+  absl::StatusOr<WireShape> shape = DecodeShapeBlock(*sections->shape);
+  if (!shape.ok()) return shape.status();
+  absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create(*shape);
+  if (!codec.ok()) return codec.status();
+  const ChunkPlaces places(*codec, first, rows);
+  if (header.document_bytes != header.header_bytes + places.bytes()) {
+    return Bad(absl::StrCat("its bytes must be ", header.header_bytes + places.bytes(),
+                            " by its shape and rows; the header says ", header.document_bytes));
+  }
+  absl::StatusOr<KnownRows> known =
+      KnownRows::Parse(*sections->coverage, sections->steps, rows, limits.max_bytes);
+  if (!known.ok()) return known.status();
+
+  Document document(*std::move(codec), *std::move(known));
+  document.bytes_ = bytes.first(std::min<std::uint64_t>(bytes.size(), header.document_bytes));
+  document.limits_ = limits;
+  document.document_bytes_ = header.document_bytes;
+  document.header_bytes_ = header.header_bytes;
+  document.first_ = first;
+  document.minor_ = header.minor;
+  document.has_steps_ = sections->steps.has_value();
+  document.trajectory_ = header.trajectory;
+  if (sections->nodes.has_value()) {
+    ByteReader reader(*sections->nodes);
+    while (reader.left() > 0) {
+      const auto node_bytes = reader.Get<std::uint32_t>();
+      const std::uint8_t* node = reader.Take(node_bytes);
+      if (!reader.ok()) return Bad("section 4 (nodes): a node goes on behind the section");
+      document.nodes_.emplace_back(node, node_bytes);
+      if (document.nodes_.size() > limits.max_bytes / sizeof(document.nodes_[0])) {
+        return absl::ResourceExhaustedError(absl::StrCat(
+            "document: its nodes take more than max_bytes, ", limits.max_bytes, " bytes"));
+      }
+    }
+  }
+  return document;
+}
+
+RoutingShape Document::LayersShape(std::int32_t layer_begin, std::int32_t layer_end) const {
+  RoutingShape part = shape().rows;
+  if (layer_begin == 0 && layer_end == part.num_layers) return part;
+  part.num_layers = layer_end - layer_begin;
+  part.layer_ids.clear();
+  for (std::int32_t layer = layer_begin; layer < layer_end; ++layer)
+    part.layer_ids.push_back(shape().rows.layer_id(layer));
+  if (part.layer_ids.back() == part.num_layers - 1) part.layer_ids.clear();  // 0, 1, ...
+  return part;
+}
+
+absl::Status Document::CheckPart(const RowsAndLayers& part) const {
+  if (part.row_begin < first() || part.row_begin > part.row_end || part.row_end > last()) {
+    return absl::OutOfRangeError(absl::StrCat("part: rows [", part.row_begin, ", ", part.row_end,
+                                              ") must lie in [", first(), ", ", last(), ")"));
+  }
+  if (part.layer_begin < 0 || part.layer_begin >= part.layer_end ||
+      part.layer_end > shape().rows.num_layers) {
+    return absl::OutOfRangeError(absl::StrCat("part: layers [", part.layer_begin, ", ",
+                                              part.layer_end, ") must lie in [0, ",
+                                              shape().rows.num_layers, "), one at least"));
+  }
+  const std::int64_t rows = part.row_end - part.row_begin;
+  if (rows > limits_.max_rows) {
+    return absl::ResourceExhaustedError(absl::StrCat("part: it must have at most max_rows, ",
+                                                     limits_.max_rows, " rows; it has ", rows));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Document::CheckMemory(std::size_t rows, std::size_t row_bytes) const {
+  if (rows <= limits_.max_bytes / row_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("part: ", rows, " rows of ", row_bytes,
+                                                   " bytes are more than max_bytes, ",
+                                                   limits_.max_bytes));
+}
+
+// Writes all of `ids` and `infos`.
+void Document::ReadStored(const RowsAndLayers& part, std::span<std::uint8_t> ids,
+                          std::span<RowInfo> infos, ReadDamage& damage) const {
+  const std::int64_t begin = part.row_begin - first_;
+  const std::int64_t end = part.row_end - first_;
+  if (begin == end) return;
+  known_.Infos(begin, infos);
+  const ChunkPlaces places(codec_, first_, size());
+  const std::span<const std::uint8_t> chunks = bytes_.subspan(header_bytes_);
+  const std::size_t row_bytes = static_cast<std::size_t>(part.layer_end - part.layer_begin) *
+                                static_cast<std::size_t>(shape().rows.top_k) *
+                                shape().rows.id_bytes();
+  std::vector<RowInfo> edge;  // of all rows of a chunk of which only some are read
+  std::array<std::uint8_t, 4096> invalid;
+  for (std::int64_t c = places.ChunkOf(begin), row = begin; row < end; ++c) {
+    const std::int64_t chunk_begin = places.RowBegin(c);
+    const std::int64_t chunk_rows = places.Rows(c);
+    const std::int64_t until = std::min(end, chunk_begin + chunk_rows);
+    const auto rows = static_cast<std::size_t>(until - row);
+    const auto at = static_cast<std::size_t>(row - begin);
+    const std::span<RowInfo> wanted = infos.subspan(at, rows);
+    const std::span<std::uint8_t> to = ids.subspan(at * row_bytes, rows * row_bytes);
+    const std::size_t bytes = codec_.ChunkBytes(chunk_rows);
+    const auto lose = [&](std::int64_t& count) {
+      const bool any = std::any_of(wanted.begin(), wanted.end(), [](auto& i) { return i.valid(); });
+      count += any ? 1 : 0;
+      for (RowInfo& info : wanted)
+        MakeMissing(info, Reason::kNotCaptured);
+      std::fill(to.begin(), to.end(), std::uint8_t{0});
+    };
+    if (places.ByteBegin(c) + bytes > chunks.size()) {
+      lose(damage.absent_chunks);
+    } else {
+      std::span<const RowInfo> all = wanted;
+      if (wanted.size() < static_cast<std::size_t>(chunk_rows)) {
+        edge.resize(static_cast<std::size_t>(chunk_rows));
+        known_.Infos(chunk_begin, edge);
+        all = edge;
+      }
+      const RowsAndLayers in_chunk{row - chunk_begin, until - chunk_begin, part.layer_begin,
+                                   part.layer_end};
+      switch (codec_.Decode(all, chunks.subspan(places.ByteBegin(c), bytes), in_chunk, to,
+                            std::span(invalid).first(rows))) {
+        case ChunkState::kGood:
+          break;
+        case ChunkState::kDamaged:
+          lose(damage.damaged_chunks);
+          break;
+        case ChunkState::kInvalidId:
+          for (std::size_t i = 0; i < rows; ++i) {
+            if (invalid[i] == 0) continue;
+            MakeMissing(wanted[i], Reason::kInvalidId);
+            ++damage.invalid_rows;
+          }
+          break;
+      }
+    }
+    row = until;
+  }
+}
+
+absl::StatusOr<Rows> Document::ReadRows(const RowsAndLayers& part, ReadDamage* damage) const {
+  Rows rows;
+  if (absl::Status status = ReadRows(part, rows, damage); !status.ok()) return status;
+  return rows;
+}
+
+absl::Status Document::ReadRows(const RowsAndLayers& part, Rows& rows, ReadDamage* damage) const {
+  if (absl::Status status = CheckPart(part); !status.ok()) return status;
+  RoutingShape shape = LayersShape(part.layer_begin, part.layer_end);
+  const auto size = static_cast<std::size_t>(part.row_end - part.row_begin);
+  const std::size_t row_bytes = shape.row_bytes();
+  if (absl::Status status = CheckMemory(size, row_bytes + sizeof(RowInfo)); !status.ok()) {
+    return status;
+  }
+  rows.shape = std::move(shape);
+  rows.first = part.row_begin;
+  rows.infos.resize(size);
+  rows.ids.resize(size * row_bytes);
+  ReadDamage found;
+  ReadStored(part, rows.ids, rows.infos, found);
+  if (damage != nullptr) *damage = found;
+  return absl::OkStatus();
+}
+
+absl::Status Document::Read(const RowsAndLayers& part, const ReadSpec& spec,
+                            std::span<std::uint8_t> out, std::span<RowInfo> infos,
+                            ReadDamage* damage) const {
+  if (absl::Status status = CheckPart(part); !status.ok()) return status;
+  const RoutingShape shape = LayersShape(part.layer_begin, part.layer_end);
+  const auto rows = static_cast<std::size_t>(part.row_end - part.row_begin);
+  if (absl::Status status = CheckReadSpec(shape, part.row_end - part.row_begin, spec, out.size());
+      !status.ok()) {
+    return status;
+  }
+  if (!infos.empty() && infos.size() != rows) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("infos must be empty or ", rows, " long; it is ", infos.size()));
+  }
+  // [T, L, K] is written batch by batch; [L, T, K] needs the whole part at once.
+  const auto page_tokens = static_cast<std::size_t>(shape.page_tokens);
+  const std::size_t row_bytes = shape.row_bytes();
+  const std::size_t batch =
+      spec.layout == Layout::kLayersTokensK
+          ? rows
+          : std::min(rows,
+                     std::max<std::size_t>(1, kBatchBytes / row_bytes / page_tokens) * page_tokens);
+  if (absl::Status status =
+          CheckMemory(batch, row_bytes + sizeof(RowInfo) + sizeof(const std::uint8_t*));
+      !status.ok()) {
+    return status;
+  }
+  std::vector<std::uint8_t> ids(batch * row_bytes);
+  std::vector<RowInfo> own_infos(infos.empty() ? batch : 0);
+  std::vector<const std::uint8_t*> sources(batch);
+  const std::size_t out_row = shape.row_ids() * IdBytes(spec.id_type);
+  ReadDamage found;
+  std::int64_t row = part.row_begin;
+  for (std::size_t at = 0; at < rows;) {
+    // Batches end where pages do, so that each chunk is read once.
+    const std::size_t in_page = static_cast<std::size_t>(row % shape.page_tokens);
+    const std::size_t n = batch == rows ? rows : std::min(batch - in_page, rows - at);
+    const std::span<RowInfo> info =
+        infos.empty() ? std::span(own_infos).first(n) : infos.subspan(at, n);
+    ReadStored({row, row + static_cast<std::int64_t>(n), part.layer_begin, part.layer_end},
+               std::span(ids).first(n * row_bytes), info, found);
+    for (std::size_t i = 0; i < n; ++i)
+      sources[i] = info[i].valid() ? ids.data() + i * row_bytes : nullptr;
+    WriteRows(shape, std::span(sources).first(n), spec, out.subspan(at * out_row, n * out_row));
+    at += n;
+    row += static_cast<std::int64_t>(n);
+  }
+  if (damage != nullptr) *damage = found;
+  return absl::OkStatus();
+}
+
+}  // namespace waymark::wire

@@ -1,0 +1,174 @@
+#include "blockstore/wire/document_writer.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "blockstore/byte_io.h"
+#include "blockstore/wire/coverage.h"
+#include "blockstore/wire/crc32c.h"
+#include "blockstore/wire/document_format.h"
+
+namespace waymark::wire {
+namespace {
+
+constexpr std::size_t kFileBatch = std::size_t{1} << 20;
+
+void AppendSection(Section type, std::span<const std::uint8_t> payload,
+                   std::vector<std::uint8_t>& header) {
+  const std::size_t at = header.size();
+  header.resize(at + sizeof(SectionHeader) + RoundUp(payload.size(), 8));
+  RawWriter writer(header.data() + at);
+  writer.Put(SectionHeader{static_cast<std::uint16_t>(type), 0,
+                           static_cast<std::uint32_t>(payload.size())});
+  writer.PutBytes(payload.data(), payload.size());
+}
+
+absl::Status FileError(const std::string& path, const char* doing) {
+  return absl::UnavailableError(absl::StrCat(doing, " ", path, ": ", std::strerror(errno)));
+}
+
+}  // namespace
+
+absl::StatusOr<DocumentWriter> DocumentWriter::Create(const Rows& rows,
+                                                      const DocumentOptions& options) {
+  if (absl::Status status = CheckRows("rows", rows); !status.ok()) return status;
+  for (std::size_t i = 0; i < rows.infos.size(); ++i) {
+    const RowInfo& info = rows.infos[i];
+    if (static_cast<int>(info.reason) >= kNumReasons ||
+        static_cast<int>(info.provenance) >= kNumProvenances) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "rows.infos[", i, "] must have a reason in [0, 6] and a provenance in [0, 3]; they are ",
+          static_cast<int>(info.reason), " and ", static_cast<int>(info.provenance)));
+    }
+  }
+  absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create({rows.shape, options.code});
+  if (!codec.ok()) return codec.status();
+  DocumentWriter writer(rows, *std::move(codec));
+  const ChunkPlaces places(writer.codec_, rows.first, rows.size());
+  writer.chunk_bytes_ = places.bytes();
+
+  std::vector<std::uint8_t>& header = writer.header_;
+  header.resize(sizeof(DocumentHeader));
+  AppendSection(Section::kShape, EncodeShapeBlock(writer.codec_.shape()), header);
+  std::vector<std::uint8_t> payload;
+  AppendCoverage(rows.infos, WithProvenance::kYes, payload);
+  AppendSection(Section::kCoverage, payload, header);
+  if (options.steps) {
+    payload.clear();
+    AppendSteps(rows.infos, payload);
+    AppendSection(Section::kSteps, payload, header);
+  }
+  if (!options.nodes.empty()) {
+    payload.clear();
+    for (const std::vector<std::uint8_t>& node : options.nodes) {
+      const std::size_t at = payload.size();
+      payload.resize(at + 4 + node.size());
+      RawWriter out(payload.data() + at);
+      out.Put(static_cast<std::uint32_t>(node.size()));
+      out.PutBytes(node.data(), node.size());
+    }
+    AppendSection(Section::kNodes, payload, header);
+  }
+  header.resize(RoundUp(header.size(), kHeaderAlignment));
+  if (header.size() > std::numeric_limits<std::uint32_t>::max()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rows: what is known of them must fit 2^32 bytes; it takes ", header.size()));
+  }
+
+  DocumentHeader fixed{};
+  std::memcpy(fixed.magic, kDocumentMagic, sizeof(fixed.magic));
+  fixed.major = kMajorVersion;
+  fixed.minor = kMinorVersion;
+  fixed.header_bytes = static_cast<std::uint32_t>(header.size());
+  fixed.document_bytes = header.size() + places.bytes();
+  fixed.first = static_cast<std::uint64_t>(rows.first);
+  fixed.rows = static_cast<std::uint64_t>(rows.size());
+  fixed.trajectory = options.trajectory;
+  std::memcpy(header.data(), &fixed, sizeof(fixed));
+  fixed.crc = Crc32c(header);
+  std::memcpy(header.data(), &fixed, sizeof(fixed));
+  return writer;
+}
+
+absl::Status DocumentWriter::WriteChunks(std::int64_t begin, std::int64_t end,
+                                         std::span<std::uint8_t> out) const {
+  const ChunkPlaces places(codec_, rows_->first, rows_->size());
+  const std::size_t row_bytes = rows_->shape.row_bytes();
+  for (std::int64_t c = begin; c < end; ++c) {
+    const auto row = static_cast<std::size_t>(places.RowBegin(c));
+    const auto rows = static_cast<std::size_t>(places.Rows(c));
+    const std::size_t bytes = codec_.ChunkBytes(places.Rows(c));
+    if (absl::Status status = codec_.Encode(
+            std::span(rows_->infos).subspan(row, rows),
+            std::span(rows_->ids).subspan(row * row_bytes, rows * row_bytes), out.first(bytes));
+        !status.ok()) {
+      return absl::Status(status.code(),
+                          absl::StrCat("rows from ", rows_->first + places.RowBegin(c),
+                                       " on: ", std::string(status.message())));
+    }
+    out = out.subspan(bytes);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DocumentWriter::WriteTo(std::span<std::uint8_t> out) const {
+  if (out.size() != bytes()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("out must hold the document's ", bytes(), " bytes; it holds ", out.size()));
+  }
+  std::memcpy(out.data(), header_.data(), header_.size());
+  const ChunkPlaces places(codec_, rows_->first, rows_->size());
+  return WriteChunks(0, places.chunks(), out.subspan(header_.size()));
+}
+
+absl::Status DocumentWriter::WriteFile(const std::string& path) const {
+  const std::string partial = path + ".partial";
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(partial.c_str(), "wb"),
+                                                       std::fclose);
+  if (file == nullptr) return FileError(partial, "cannot create");
+  const auto fail = [&](absl::Status status) {
+    file.reset();
+    std::remove(partial.c_str());
+    return status;
+  };
+  if (std::fwrite(header_.data(), 1, header_.size(), file.get()) != header_.size()) {
+    return fail(FileError(partial, "cannot write"));
+  }
+  const ChunkPlaces places(codec_, rows_->first, rows_->size());
+  const auto page_bytes = codec_.ChunkBytes(rows_->shape.page_tokens);
+  const auto batch = static_cast<std::int64_t>(std::max<std::size_t>(1, kFileBatch / page_bytes));
+  std::vector<std::uint8_t> buffer;
+  for (std::int64_t c = 0; c < places.chunks(); c += batch) {
+    const std::int64_t end = std::min(places.chunks(), c + batch);
+    const std::uint64_t until = end == places.chunks() ? places.bytes() : places.ByteBegin(end);
+    buffer.resize(until - places.ByteBegin(c));
+    if (absl::Status status = WriteChunks(c, end, buffer); !status.ok()) return fail(status);
+    if (std::fwrite(buffer.data(), 1, buffer.size(), file.get()) != buffer.size()) {
+      return fail(FileError(partial, "cannot write"));
+    }
+  }
+  if (std::fclose(file.release()) != 0) return fail(FileError(partial, "cannot write"));
+  if (std::rename(partial.c_str(), path.c_str()) != 0) return fail(FileError(path, "cannot make"));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::uint8_t>> WriteDocument(const Rows& rows,
+                                                        const DocumentOptions& options) {
+  absl::StatusOr<DocumentWriter> writer = DocumentWriter::Create(rows, options);
+  if (!writer.ok()) return writer.status();
+  std::vector<std::uint8_t> bytes(writer->bytes());
+  if (absl::Status status = writer->WriteTo(bytes); !status.ok()) return status;
+  return bytes;
+}
+
+absl::StatusOr<std::vector<std::uint8_t>> WriteDocument(const Snapshot& snapshot,
+                                                        const DocumentOptions& options) {
+  const absl::StatusOr<Rows> rows = snapshot.ReadRows();
+  if (!rows.ok()) return rows.status();
+  return WriteDocument(*rows, options);
+}
+
+}  // namespace waymark::wire

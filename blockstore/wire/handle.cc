@@ -1,0 +1,197 @@
+#include "blockstore/wire/handle.h"
+
+#include <array>
+#include <cstring>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "blockstore/byte_io.h"
+#include "blockstore/wire/coverage.h"
+#include "blockstore/wire/crc32c.h"
+#include "blockstore/wire/document_format.h"
+
+namespace waymark::wire {
+namespace {
+
+constexpr char kMagic[4] = {'W', 'M', 'K', 'H'};
+
+// As it lies in memory, little-endian.
+struct HandleHeader {
+  char magic[4];
+  std::uint16_t major;
+  std::uint16_t segments;
+  std::uint32_t bytes;
+  std::uint32_t crc;
+  std::uint64_t rows;
+  Digest128 head;
+  std::uint32_t provenance_bytes;
+  std::uint16_t shape_bytes;
+  std::uint16_t store_bytes;
+};
+static_assert(sizeof(HandleHeader) == 48);
+
+absl::Status Bad(const std::string& what) {
+  return absl::InvalidArgumentError("handle: " + what);
+}
+
+// The shortest form of every character, no surrogates, none above U+10FFFF.
+bool IsUtf8(std::string_view text) {
+  for (std::size_t i = 0; i < text.size();) {
+    const auto byte = [&](std::size_t at) {
+      return at < text.size() ? static_cast<std::uint8_t>(text[at]) : std::uint8_t{0};
+    };
+    const std::uint8_t lead = byte(i);
+    const std::size_t size = lead < 0x80   ? 1
+                             : lead < 0xc2 ? 0
+                             : lead < 0xe0 ? 2
+                             : lead < 0xf0 ? 3
+                             : lead < 0xf5 ? 4
+                                           : 0;
+    if (size == 0) return false;
+    for (std::size_t j = 1; j < size; ++j) {
+      if ((byte(i + j) & 0xc0) != 0x80) return false;
+    }
+    const std::uint8_t second = byte(i + 1);
+    if ((lead == 0xe0 && second < 0xa0) || (lead == 0xed && second >= 0xa0) ||
+        (lead == 0xf0 && second < 0x90) || (lead == 0xf4 && second >= 0x90)) {
+      return false;
+    }
+    i += size;
+  }
+  return true;
+}
+
+// The rules that what is written and what is read share.
+absl::Status CheckFields(std::uint64_t rows, std::uint64_t page_tokens, const Digest128& head,
+                         std::uint64_t segments, std::string_view store) {
+  if (rows > static_cast<std::uint64_t>(kMostRows)) {
+    return Bad(absl::StrCat("rows must be in [0, ", kMostRows, "]; they are ", rows));
+  }
+  if ((rows < page_tokens) != (head == Digest128{})) {
+    return Bad(absl::StrCat("head must be zeros when no page of ", page_tokens,
+                            " rows is complete, and only then; rows are ", rows));
+  }
+  const std::uint64_t behind = rows % page_tokens;
+  if (segments > behind || (segments == 0) != (behind == 0)) {
+    return Bad(absl::StrCat("tail segments of the ", behind,
+                            " rows behind the last complete page must be as many at most, and one "
+                            "at least if there is a row; they are ",
+                            segments));
+  }
+  if (store.size() > std::numeric_limits<std::uint16_t>::max() || !IsUtf8(store)) {
+    return Bad(absl::StrCat("the store's name must be UTF-8 of fewer than 65536 bytes; it has ",
+                            store.size()));
+  }
+  return absl::OkStatus();
+}
+
+std::uint32_t CrcOf(HandleHeader header, std::span<const std::uint8_t> behind) {
+  header.crc = 0;
+  std::array<std::uint8_t, sizeof(header)> front;
+  std::memcpy(front.data(), &header, sizeof(header));
+  return ExtendCrc32c(Crc32c(front), behind);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::uint8_t>> EncodeHandle(const Handle& handle) {
+  if (absl::Status status = handle.shape.Validate(); !status.ok()) return status;
+  // Negative rows are rows beyond all bounds.
+  if (absl::Status status = CheckFields(static_cast<std::uint64_t>(handle.rows),
+                                        static_cast<std::uint64_t>(handle.shape.rows.page_tokens),
+                                        handle.head, handle.tail.size(), handle.store);
+      !status.ok()) {
+    return status;
+  }
+  if (handle.provenance.size() != static_cast<std::size_t>(handle.rows)) {
+    return Bad(absl::StrCat("provenance must be that of ", handle.rows, " rows; it is that of ",
+                            handle.provenance.size()));
+  }
+  for (const Provenance provenance : handle.provenance) {
+    if (static_cast<int>(provenance) >= kNumProvenances) {
+      return Bad(
+          absl::StrCat("provenance must be in [0, 3]; it is ", static_cast<int>(provenance)));
+    }
+  }
+  const std::vector<std::uint8_t> shape = EncodeShapeBlock(handle.shape);
+  std::vector<std::uint8_t> provenance;
+  AppendProvenance(handle.provenance, provenance);
+  const std::span<const Digest128> tail = handle.tail;
+  const std::size_t size = sizeof(HandleHeader) + shape.size() + handle.store.size() +
+                           tail.size_bytes() + provenance.size();
+  if (size > std::numeric_limits<std::uint32_t>::max()) {
+    return Bad(absl::StrCat("it must have fewer than 2^32 bytes; it has ", size));
+  }
+  HandleHeader header{};
+  std::memcpy(header.magic, kMagic, sizeof(kMagic));
+  header.major = kMajorVersion;
+  header.segments = static_cast<std::uint16_t>(tail.size());
+  header.bytes = static_cast<std::uint32_t>(size);
+  header.rows = static_cast<std::uint64_t>(handle.rows);
+  header.head = handle.head;
+  header.provenance_bytes = static_cast<std::uint32_t>(provenance.size());
+  header.shape_bytes = static_cast<std::uint16_t>(shape.size());
+  header.store_bytes = static_cast<std::uint16_t>(handle.store.size());
+  std::vector<std::uint8_t> bytes(size);
+  RawWriter writer(bytes.data());
+  writer.Put(header);
+  writer.PutBytes(shape.data(), shape.size());
+  writer.PutBytes(handle.store.data(), handle.store.size());
+  writer.PutBytes(tail.data(), tail.size_bytes());
+  writer.PutBytes(provenance.data(), provenance.size());
+  header.crc = CrcOf(header, std::span(bytes).subspan(sizeof(header)));
+  RawWriter(bytes.data()).Put(header);
+  return bytes;
+}
+
+absl::StatusOr<Handle> ParseHandle(std::span<const std::uint8_t> bytes, std::int64_t max_rows) {
+  ByteReader reader(bytes);
+  const auto header = reader.Get<HandleHeader>();
+  if (!reader.ok() || std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) {
+    return Bad("it must begin with 48 bytes, of which the first are WMKH");
+  }
+  if (header.major != kMajorVersion) {
+    return absl::UnimplementedError(
+        absl::StrCat("handle: major version must be ", kMajorVersion, "; it is ", header.major));
+  }
+  if (header.bytes != bytes.size()) {
+    return Bad(absl::StrCat("it must have the ", header.bytes, " bytes that it says; it has ",
+                            bytes.size()));
+  }
+  if (header.crc != CrcOf(header, reader.rest())) {
+    return absl::DataLossError("handle: its crc does not fit");
+  }
+  const std::uint8_t* shape_block = reader.Take(header.shape_bytes);
+  const std::uint8_t* store = reader.Take(header.store_bytes);
+  const std::uint8_t* tail = reader.Take(header.segments, sizeof(Digest128));
+  const std::uint8_t* provenance = reader.Take(header.provenance_bytes);
+  if (!reader.done()) return Bad("its bytes must be what its counts say");
+  absl::StatusOr<WireShape> shape = DecodeShapeBlock({shape_block, header.shape_bytes});
+  if (!shape.ok()) return shape.status();
+
+  Handle handle;
+  handle.shape = *std::move(shape);
+  handle.store.assign(reinterpret_cast<const char*>(store), header.store_bytes);
+  if (absl::Status status =
+          CheckFields(header.rows, static_cast<std::uint64_t>(handle.shape.rows.page_tokens),
+                      header.head, header.segments, handle.store);
+      !status.ok()) {
+    return status;
+  }
+  handle.rows = static_cast<std::int64_t>(header.rows);
+  if (handle.rows > max_rows) {
+    return absl::ResourceExhaustedError(absl::StrCat("handle: it must have at most max_rows, ",
+                                                     max_rows, " rows; it has ", handle.rows));
+  }
+  handle.head = header.head;
+  handle.tail.resize(header.segments);
+  if (header.segments > 0)
+    std::memcpy(handle.tail.data(), tail, header.segments * sizeof(Digest128));
+  absl::StatusOr<std::vector<Provenance>> rows = ParseProvenance(
+      {provenance, header.provenance_bytes}, handle.rows, static_cast<std::size_t>(max_rows));
+  if (!rows.ok()) return rows.status();
+  handle.provenance = *std::move(rows);
+  return handle;
+}
+
+}  // namespace waymark::wire

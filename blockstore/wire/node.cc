@@ -1,0 +1,128 @@
+#include "blockstore/wire/node.h"
+
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "blockstore/byte_io.h"
+#include "blockstore/wire/document_format.h"
+
+namespace waymark::wire {
+namespace {
+
+constexpr char kMagic[4] = {'W', 'M', 'K', 'N'};
+
+// As it lies in memory, little-endian.
+struct NodeHeader {
+  char magic[4];
+  std::uint16_t major;
+  std::uint16_t chunks;
+  std::uint64_t shape_digest;
+  std::uint64_t first_page;
+  Digest128 before;
+  std::uint32_t coverage_bytes;
+  std::uint32_t steps_bytes;
+};
+static_assert(sizeof(NodeHeader) == 48);
+
+absl::Status Bad(const std::string& what) {
+  return absl::InvalidArgumentError("node: " + what);
+}
+
+// The rules that what is written and what is read share.
+absl::Status CheckPlace(std::uint64_t chunks, std::uint64_t first_page, const Digest128& before,
+                        std::int32_t page_tokens) {
+  if (chunks < 1 || chunks > kNodeChunks) {
+    return Bad(absl::StrCat("chunks must be 1 to ", kNodeChunks, "; they are ", chunks));
+  }
+  const auto most_pages = static_cast<std::uint64_t>(kMostRows / page_tokens);
+  if (first_page % kNodeChunks != 0 || first_page > most_pages ||
+      chunks > most_pages - first_page) {
+    return Bad(absl::StrCat("the first page must be a multiple of ", kNodeChunks,
+                            " with rows below ", kMostRows, "; it is ", first_page));
+  }
+  if ((first_page == 0) != (before == Digest128{})) {
+    return Bad(absl::StrCat("the node before must be zeros for page 0 and only then; page is ",
+                            first_page));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::uint8_t>> EncodeNode(
+    std::uint64_t shape_digest, std::int64_t first_page, const Digest128& before,
+    std::span<const Digest128> chunks, std::int32_t page_tokens, std::span<const RowInfo> infos) {
+  // A negative page is one beyond all bounds.
+  if (absl::Status status =
+          CheckPlace(chunks.size(), static_cast<std::uint64_t>(first_page), before, page_tokens);
+      !status.ok()) {
+    return status;
+  }
+  if (infos.size() != chunks.size() * static_cast<std::size_t>(page_tokens)) {
+    return Bad(absl::StrCat("infos must be those of ", chunks.size(), " pages of ", page_tokens,
+                            " rows; they are ", infos.size()));
+  }
+  std::vector<std::uint8_t> coverage;
+  AppendCoverage(infos, WithProvenance::kNo, coverage);
+  std::vector<std::uint8_t> steps;
+  AppendSteps(infos, steps);
+  NodeHeader header{};
+  std::memcpy(header.magic, kMagic, sizeof(kMagic));
+  header.major = kMajorVersion;
+  header.chunks = static_cast<std::uint16_t>(chunks.size());
+  header.shape_digest = shape_digest;
+  header.first_page = static_cast<std::uint64_t>(first_page);
+  header.before = before;
+  header.coverage_bytes = static_cast<std::uint32_t>(coverage.size());
+  header.steps_bytes = static_cast<std::uint32_t>(steps.size());
+  std::vector<std::uint8_t> bytes(sizeof(header) + chunks.size_bytes() + coverage.size() +
+                                  steps.size());
+  RawWriter writer(bytes.data());
+  writer.Put(header);
+  writer.PutBytes(chunks.data(), chunks.size_bytes());
+  writer.PutBytes(coverage.data(), coverage.size());
+  writer.PutBytes(steps.data(), steps.size());
+  return bytes;
+}
+
+absl::StatusOr<Node> ParseNode(std::span<const std::uint8_t> bytes, std::uint64_t shape_digest,
+                               std::int32_t page_tokens, std::size_t max_bytes) {
+  ByteReader reader(bytes);
+  const auto header = reader.Get<NodeHeader>();
+  if (!reader.ok() || std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) {
+    return Bad("it must begin with 48 bytes, of which the first are WMKN");
+  }
+  if (header.major != kMajorVersion) {
+    return absl::UnimplementedError(
+        absl::StrCat("node: major version must be ", kMajorVersion, "; it is ", header.major));
+  }
+  if (absl::Status status =
+          CheckPlace(header.chunks, header.first_page, header.before, page_tokens);
+      !status.ok()) {
+    return status;
+  }
+  if (header.shape_digest != shape_digest) {
+    return Bad(absl::StrCat("shape digest must be ", absl::Hex(shape_digest), "; it is ",
+                            absl::Hex(header.shape_digest)));
+  }
+  const std::uint8_t* chunks = reader.Take(header.chunks, sizeof(Digest128));
+  const std::uint8_t* coverage = reader.Take(header.coverage_bytes);
+  const std::uint8_t* steps = reader.Take(header.steps_bytes);
+  if (!reader.done()) return Bad("its bytes must be what its counts say");
+  absl::StatusOr<KnownRows> known =
+      KnownRows::Parse({coverage, header.coverage_bytes}, std::span(steps, header.steps_bytes),
+                       std::int64_t{header.chunks} * page_tokens, max_bytes);
+  if (!known.ok()) return known.status();
+  if (known->has_provenance()) return Bad("coverage must leave provenance 0");
+  Node node;
+  node.shape_digest = header.shape_digest;
+  node.first_page = static_cast<std::int64_t>(header.first_page);
+  node.before = header.before;
+  node.chunks.resize(header.chunks);
+  std::memcpy(node.chunks.data(), chunks, header.chunks * sizeof(Digest128));
+  node.known = *std::move(known);
+  return node;
+}
+
+}  // namespace waymark::wire

@@ -1,0 +1,134 @@
+#include "blockstore/wire/tail.h"
+
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "blockstore/byte_io.h"
+#include "blockstore/wire/coverage.h"
+#include "blockstore/wire/document_format.h"
+
+namespace waymark::wire {
+namespace {
+
+constexpr char kMagic[4] = {'W', 'M', 'K', 'T'};
+
+// As it lies in memory, little-endian.
+struct TailHeader {
+  char magic[4];
+  std::uint16_t major;
+  std::uint16_t rows;
+  std::uint64_t shape_digest;
+  std::uint64_t first;
+  std::uint32_t coverage_bytes;
+  std::uint32_t steps_bytes;
+};
+static_assert(sizeof(TailHeader) == 32);
+
+absl::Status Bad(const std::string& what) {
+  return absl::InvalidArgumentError("tail segment: " + what);
+}
+
+// The rules that what is written and what is read share.
+absl::Status CheckPlace(std::uint64_t first, std::uint64_t rows, std::int32_t page_tokens) {
+  const auto page = static_cast<std::uint64_t>(page_tokens);
+  if (rows < 1 || rows > page || first > static_cast<std::uint64_t>(kMostRows) - rows ||
+      first % page + rows > page) {
+    return Bad(absl::StrCat("it must have 1 row or more of one page of ", page_tokens,
+                            ", numbered below ", kMostRows, "; it has ", rows, " from ", first));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::uint8_t>> EncodeTailSegment(const ChunkCodec& codec,
+                                                            std::int64_t first,
+                                                            std::span<const RowInfo> infos,
+                                                            std::span<const std::uint8_t> ids) {
+  // A negative row is one beyond all bounds.
+  if (absl::Status status = CheckPlace(static_cast<std::uint64_t>(first), infos.size(),
+                                       codec.shape().rows.page_tokens);
+      !status.ok()) {
+    return status;
+  }
+  std::vector<std::uint8_t> coverage;
+  AppendCoverage(infos, WithProvenance::kNo, coverage);
+  std::vector<std::uint8_t> steps;
+  AppendSteps(infos, steps);
+  TailHeader header{};
+  std::memcpy(header.magic, kMagic, sizeof(kMagic));
+  header.major = kMajorVersion;
+  header.rows = static_cast<std::uint16_t>(infos.size());
+  header.shape_digest = codec.shape_digest();
+  header.first = static_cast<std::uint64_t>(first);
+  header.coverage_bytes = static_cast<std::uint32_t>(coverage.size());
+  header.steps_bytes = static_cast<std::uint32_t>(steps.size());
+  const std::size_t chunk_bytes = codec.ChunkBytes(static_cast<std::int64_t>(infos.size()));
+  std::vector<std::uint8_t> bytes(sizeof(header) + coverage.size() + steps.size() + chunk_bytes);
+  RawWriter writer(bytes.data());
+  writer.Put(header);
+  writer.PutBytes(coverage.data(), coverage.size());
+  writer.PutBytes(steps.data(), steps.size());
+  if (absl::Status status = codec.Encode(infos, ids, {writer.Skip(chunk_bytes), chunk_bytes});
+      !status.ok()) {
+    return status;
+  }
+  return bytes;
+}
+
+absl::StatusOr<Rows> ParseTailSegment(const ChunkCodec& codec, std::span<const std::uint8_t> bytes,
+                                      std::size_t max_bytes) {
+  ByteReader reader(bytes);
+  const auto header = reader.Get<TailHeader>();
+  if (!reader.ok() || std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) {
+    return Bad("it must begin with 32 bytes, of which the first are WMKT");
+  }
+  if (header.major != kMajorVersion) {
+    return absl::UnimplementedError(absl::StrCat("tail segment: major version must be ",
+                                                 kMajorVersion, "; it is ", header.major));
+  }
+  const RoutingShape& shape = codec.shape().rows;
+  if (absl::Status status = CheckPlace(header.first, header.rows, shape.page_tokens);
+      !status.ok()) {
+    return status;
+  }
+  if (header.shape_digest != codec.shape_digest()) {
+    return Bad(absl::StrCat("shape digest must be ", absl::Hex(codec.shape_digest()), "; it is ",
+                            absl::Hex(header.shape_digest)));
+  }
+  const std::uint8_t* coverage = reader.Take(header.coverage_bytes);
+  const std::uint8_t* steps = reader.Take(header.steps_bytes);
+  if (!reader.ok() || reader.left() != codec.ChunkBytes(header.rows)) {
+    return Bad("its bytes must be what its counts and its shape say");
+  }
+  const std::size_t own_bytes = header.rows * (shape.row_bytes() + sizeof(RowInfo));
+  if (own_bytes > max_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "tail segment: its ", header.rows, " rows take more than max_bytes, ", max_bytes));
+  }
+  const absl::StatusOr<KnownRows> known =
+      KnownRows::Parse({coverage, header.coverage_bytes}, std::span(steps, header.steps_bytes),
+                       header.rows, max_bytes - own_bytes);
+  if (!known.ok()) return known.status();
+  if (known->has_provenance()) return Bad("coverage must leave provenance 0");
+  Rows rows;
+  rows.shape = shape;
+  rows.first = static_cast<std::int64_t>(header.first);
+  rows.infos.resize(header.rows);
+  rows.ids.resize(header.rows * shape.row_bytes());
+  known->Infos(0, rows.infos);
+  std::vector<std::uint8_t> invalid(header.rows);
+  const ChunkState state = codec.Decode(rows.infos, reader.rest(),
+                                        {0, header.rows, 0, shape.num_layers}, rows.ids, invalid);
+  for (std::size_t i = 0; i < rows.infos.size(); ++i) {
+    if (!rows.infos[i].valid()) continue;
+    if (state == ChunkState::kDamaged) rows.infos[i] = {0, 0, Reason::kNotCaptured, {}};
+    if (state == ChunkState::kInvalidId && invalid[i] != 0) {
+      rows.infos[i] = {0, 0, Reason::kInvalidId, {}};
+    }
+  }
+  return rows;
+}
+
+}  // namespace waymark::wire
