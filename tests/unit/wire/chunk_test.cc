@@ -1,0 +1,299 @@
+// Shape blocks and chunks: pinned bytes, sorting, what a part of a chunk touches, ids beyond E.
+#include "blockstore/wire/chunk.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <tuple>
+
+#include "blockstore/wire/crc32c.h"
+#include "tests/support/wire_samples.h"
+#include "tests/unit/blockstore/test_seed.h"
+
+namespace waymark::wire {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using wire_samples::Bytes;
+
+WireShape Small() {
+  WireShape shape;
+  shape.rows = {.num_layers = 2, .top_k = 2, .num_experts = 8, .page_tokens = 4};
+  shape.rows.layer_ids = {3, 5};
+  return shape;
+}
+
+std::string Message(const absl::Status& status) {
+  return std::string(status.message());
+}
+
+TEST(ShapeBlock, Bytes) {
+  EXPECT_THAT(EncodeShapeBlock(Small()), ElementsAre(2, 0, 0, 0, 2, 0, 0, 0, 8, 0, 0, 0, 4, 0, 0, 0,
+                                                     0, 0, 1, 0, 0, 0, 0, 0,  //
+                                                     1, 0, 0, 0, 3, 0, 0, 0, 5, 0, 0, 0));
+}
+
+TEST(ShapeBlock, ThereAndBack) {
+  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
+  std::mt19937_64 random(TestSeed());
+  for (int i = 0; i < 500; ++i) {
+    WireShape shape;
+    shape.rows = wire_samples::RandomShape(random);
+    shape.code = wire_samples::RandomCode(random, shape.rows);
+    shape.code.crc_layers = shape.crc_layers();
+    const auto back = DecodeShapeBlock(EncodeShapeBlock(shape));
+    ASSERT_TRUE(back.ok()) << back.status();
+    EXPECT_EQ(*back, shape);
+  }
+  // Layer numbers that only count are not kept.
+  WireShape counted = Small();
+  counted.rows.layer_ids = {0, 1};
+  EXPECT_TRUE(DecodeShapeBlock(EncodeShapeBlock(counted))->rows.layer_ids.empty());
+}
+
+TEST(ShapeBlock, DefaultCrcLayersAreAQuarter) {
+  WireShape shape = Small();
+  for (const auto& [layers, crc_layers, crcs] :
+       {std::tuple{1, 1, 1}, {4, 1, 4}, {5, 2, 3}, {58, 15, 4}}) {
+    shape.rows.num_layers = layers;
+    shape.rows.layer_ids.clear();
+    EXPECT_EQ(shape.crc_layers(), crc_layers);
+    EXPECT_EQ(shape.num_crcs(), crcs);
+  }
+}
+
+TEST(ShapeBlock, BadBlocksAreRefused) {
+  const auto with = [](std::size_t at, std::uint8_t value) {
+    Bytes bytes = EncodeShapeBlock(Small());
+    bytes[at] = value;
+    return DecodeShapeBlock(bytes).status();
+  };
+  EXPECT_THAT(Message(with(0, 3)), HasSubstr("it has 36 bytes for 3 layers"));
+  EXPECT_THAT(Message(with(3, 0x80)), HasSubstr("1 to 1024 layers"));
+  EXPECT_THAT(Message(with(4, 9)), HasSubstr("shape.top_k must be <= shape.num_experts (8)"));
+  EXPECT_THAT(Message(with(7, 0x80)), HasSubstr("shape.top_k must be in [1, 64]"));
+  EXPECT_THAT(Message(with(12, 0)), HasSubstr("shape.page_tokens must be in [1, 4096]"));
+  EXPECT_THAT(Message(with(16, 1)), HasSubstr("id space 1 is not known"));
+  EXPECT_THAT(Message(with(18, 3)), HasSubstr("a flag of 3 is not known"));
+  EXPECT_THAT(Message(with(20, 9)), HasSubstr("codec 9 is not known"));
+  EXPECT_EQ(with(20, 9).code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(Message(with(22, 1)), HasSubstr("must be 0 under the raw codec"));
+  EXPECT_THAT(Message(with(23, 2)), HasSubstr("must be 0 under the raw codec; they are 0 and 2"));
+  EXPECT_THAT(Message(with(20, 1)), HasSubstr("ordered must be false under the set code"));
+  Bytes sets = EncodeShapeBlock(Small());
+  sets[18] = 0;
+  sets[20] = 1;
+  EXPECT_EQ(DecodeShapeBlock(sets)->set_code(), (SetCodeParams{8, 2, 0, HighParts::kRanked}));
+  sets[23] = 2;
+  EXPECT_THAT(Message(DecodeShapeBlock(sets).status()),
+              HasSubstr("high_parts must be in [0, 1]; it is 2"));
+  sets[23] = 0;
+  sets[22] = 17;
+  EXPECT_THAT(Message(DecodeShapeBlock(sets).status()),
+              HasSubstr("low_bits must be in [0, 16]; it is 17"));
+  EXPECT_THAT(Message(with(24, 0)), HasSubstr("layers a crc must be in [1, L]; it is 0"));
+  EXPECT_THAT(Message(with(24, 3)), HasSubstr("crc_layers must be in [0, 2]; it is 3"));
+  EXPECT_THAT(Message(with(32, 3)), HasSubstr("layer_ids[1]"));
+  Bytes longer = EncodeShapeBlock(Small());
+  longer.push_back(0);
+  EXPECT_FALSE(DecodeShapeBlock(longer).ok());
+  for (std::size_t size = 0; size < 36; ++size)
+    EXPECT_FALSE(DecodeShapeBlock(std::span(longer).first(size)).ok()) << size;
+}
+
+TEST(ShapeBlock, TheDigestTellsShapesAndCodesApart) {
+  WireShape shape = Small();
+  const std::uint64_t digest = ShapeDigest(shape);
+  EXPECT_EQ(ShapeDigest(Small()), digest);
+  shape.code.ordered = false;
+  EXPECT_NE(ShapeDigest(shape), digest);
+  shape = Small();
+  shape.code.crc_layers = 2;
+  EXPECT_NE(ShapeDigest(shape), digest);
+  shape = Small();
+  shape.rows.layer_ids = {3, 6};
+  EXPECT_NE(ShapeDigest(shape), digest);
+}
+
+TEST(Chunk, Bytes) {
+  const auto codec = ChunkCodec::Create(Small());
+  ASSERT_TRUE(codec.ok());
+  const RowInfo valid{1, 1, Reason::kNone, Provenance::kHere};
+  const std::vector<RowInfo> infos = {valid, {}, valid};
+  // The row in the middle is missing, whatever its bytes are.
+  const Bytes ids = {7, 1, 2, 3, 0xee, 0xee, 0xee, 0xee, 4, 5, 6, 0};
+  Bytes chunk(codec->ChunkBytes(3));
+  ASSERT_TRUE(codec->Encode(infos, ids, chunk).ok());
+  const Bytes layer0 = {7, 1, 0, 0, 4, 5};
+  const Bytes layer1 = {2, 3, 0, 0, 6, 0};
+  Bytes expected;
+  for (const Bytes& layer : {layer0, layer1}) {
+    const std::uint32_t crc = Crc32c(layer);
+    for (int i = 0; i < 4; ++i)
+      expected.push_back(static_cast<std::uint8_t>(crc >> (8 * i)));
+  }
+  expected.insert(expected.end(), layer0.begin(), layer0.end());
+  expected.insert(expected.end(), layer1.begin(), layer1.end());
+  EXPECT_EQ(chunk, expected);
+}
+
+TEST(Chunk, SizesThatDoNotFitAreRefused) {
+  const auto codec = ChunkCodec::Create(Small());
+  const std::vector<RowInfo> infos(5);
+  Bytes ids(20);
+  Bytes chunk(codec->ChunkBytes(4));
+  EXPECT_THAT(Message(codec->Encode(infos, ids, chunk)), HasSubstr("1 to 4 rows; it has 5"));
+  EXPECT_FALSE(codec->Encode({}, {}, chunk).ok());
+  EXPECT_THAT(Message(codec->Encode(std::span(infos).first(4), ids, chunk)),
+              HasSubstr("ids must hold 4 rows of 4 bytes; they hold 20"));
+  ids.resize(16);
+  chunk.pop_back();
+  EXPECT_THAT(Message(codec->Encode(std::span(infos).first(4), ids, chunk)),
+              HasSubstr("its bytes must be 24; they are 23"));
+}
+
+// Random chunks, random parts: the rows, and no byte beyond crcs and layers that cover the part.
+TEST(Chunk, PartsThereAndBack) {
+  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
+  std::mt19937_64 random(TestSeed());
+  for (int i = 0; i < 1500; ++i) {
+    WireShape shape;
+    shape.rows = wire_samples::RandomShape(random);
+    shape.code = wire_samples::RandomCode(random, shape.rows);
+    const auto codec = ChunkCodec::Create(shape);
+    ASSERT_TRUE(codec.ok()) << codec.status();
+    const std::size_t size = 1 + random() % static_cast<std::uint64_t>(shape.rows.page_tokens);
+    const Rows rows = wire_samples::RandomRows(random, shape.rows, size);
+    Bytes chunk(codec->ChunkBytes(rows.size()));
+    ASSERT_TRUE(codec->Encode(rows.infos, rows.ids, chunk).ok());
+    const auto digest = codec->Digest(rows.size(), chunk);
+
+    RowsAndLayers part;
+    part.row_begin = static_cast<std::int64_t>(random() % size);
+    part.row_end =
+        part.row_begin + 1 +
+        static_cast<std::int64_t>(random() % (size - static_cast<std::size_t>(part.row_begin)));
+    part.layer_begin =
+        static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(shape.rows.num_layers));
+    part.layer_end =
+        part.layer_begin + 1 +
+        static_cast<std::int32_t>(
+            random() % static_cast<std::uint64_t>(shape.rows.num_layers - part.layer_begin));
+    // Everything that the part has no business with is spoilt.
+    const std::size_t crcs = static_cast<std::size_t>(shape.num_crcs());
+    const std::size_t layer_bytes = codec->LayerBytes(rows.size());
+    const auto crc_layers = static_cast<std::size_t>(shape.crc_layers());
+    const std::size_t first_crc = static_cast<std::size_t>(part.layer_begin) / crc_layers;
+    const std::size_t last_crc = (static_cast<std::size_t>(part.layer_end) - 1) / crc_layers;
+    for (std::size_t at = 0; at < chunk.size(); ++at) {
+      const std::size_t crc = at < 4 * crcs ? at / 4 : (at - 4 * crcs) / layer_bytes / crc_layers;
+      if (crc < first_crc || crc > last_crc) chunk[at] ^= 0x5a;
+    }
+    EXPECT_EQ(codec->Digest(rows.size(), chunk) == digest, first_crc == 0 && last_crc + 1 == crcs);
+
+    const auto part_rows = static_cast<std::size_t>(part.row_end - part.row_begin);
+    const auto top_k = static_cast<std::size_t>(shape.rows.top_k);
+    const std::size_t group = top_k * shape.rows.id_bytes();
+    const auto part_layers = static_cast<std::size_t>(part.layer_end - part.layer_begin);
+    Bytes ids(part_rows * part_layers * group + 1, 0xcc);
+    Bytes invalid(part_rows);
+    ASSERT_EQ(codec->Decode(rows.infos, chunk, part, std::span(ids).first(ids.size() - 1), invalid),
+              ChunkState::kGood);
+    EXPECT_EQ(ids.back(), 0xcc);
+    for (std::size_t row = 0; row < part_rows; ++row) {
+      const auto stored = rows.row(part.row_begin + static_cast<std::int64_t>(row));
+      for (std::size_t layer = 0; layer < part_layers; ++layer) {
+        const auto from =
+            stored.subspan((static_cast<std::size_t>(part.layer_begin) + layer) * group, group);
+        std::vector<std::uint32_t> expected;
+        std::vector<std::uint32_t> found;
+        for (std::size_t k = 0; k < top_k; ++k) {
+          const std::uint8_t* to = ids.data() + (row * part_layers + layer) * group;
+          const bool wide = shape.rows.id_bytes() == 2;
+          expected.push_back(wide ? from[2 * k] | from[2 * k + 1] << 8 : from[k]);
+          found.push_back(wide ? to[2 * k] | to[2 * k + 1] << 8 : to[k]);
+        }
+        if (!shape.code.ordered) std::sort(expected.begin(), expected.end());
+        ASSERT_EQ(found, expected) << i;
+      }
+    }
+    // One more change, in what is covered, is damage.
+    const std::size_t covered_begin = 4 * crcs + first_crc * crc_layers * layer_bytes;
+    const std::size_t covered_end =
+        std::min(chunk.size(), 4 * crcs + (last_crc + 1) * crc_layers * layer_bytes);
+    if (covered_begin == covered_end) continue;  // of the only set that there is
+    chunk[covered_begin + random() % (covered_end - covered_begin)] ^=
+        static_cast<std::uint8_t>(1 << random() % 8);
+    Bytes untouched = ids;
+    EXPECT_EQ(codec->Decode(rows.infos, chunk, part, std::span(ids).first(ids.size() - 1), invalid),
+              ChunkState::kDamaged);
+    EXPECT_EQ(ids, untouched) << "nothing is written";
+  }
+}
+
+TEST(Chunk, IdsBeyondEAreNotGivenOut) {
+  for (const std::int32_t experts : {100, 255, 300}) {
+    WireShape shape;
+    shape.rows = {.num_layers = 3, .top_k = 24, .num_experts = experts, .page_tokens = 8};
+    const auto codec = ChunkCodec::Create(shape);
+    Rows rows =
+        wire_samples::RowsOf(shape.rows, 0, std::vector<RowInfo>(6, {1, 1, Reason::kNone, {}}));
+    const std::uint32_t beyond = static_cast<std::uint32_t>(experts);
+    wire_samples::PutId(shape.rows, rows.ids.data() + 4 * shape.rows.row_bytes(), 71, beyond);
+    Bytes chunk(codec->ChunkBytes(6));
+    ASSERT_TRUE(codec->Encode(rows.infos, rows.ids, chunk).ok());
+    Bytes ids(rows.ids.size());
+    Bytes invalid(6);
+    EXPECT_EQ(codec->Decode(rows.infos, chunk, {0, 6, 0, 3}, ids, invalid), ChunkState::kInvalidId);
+    EXPECT_THAT(invalid, ElementsAre(0, 0, 0, 0, 1, 0));
+    std::fill_n(rows.ids.begin() + static_cast<std::ptrdiff_t>(4 * shape.rows.row_bytes()),
+                shape.rows.row_bytes(), 0);
+    EXPECT_EQ(ids, rows.ids);
+    // Layers without it have nothing against the row.
+    ids.resize(6 * 2 * 24 * shape.rows.id_bytes());
+    EXPECT_EQ(codec->Decode(rows.infos, chunk, {0, 6, 0, 2}, ids, invalid), ChunkState::kGood);
+  }
+}
+
+// Whoever wrote the chunk left something where the coverage says that nothing is.
+TEST(Chunk, BitsOfMissingRowsAreNotGivenOut) {
+  WireShape shape;
+  shape.rows = {.num_layers = 3, .top_k = 2, .num_experts = 100, .page_tokens = 8};
+  for (const bool sets : {false, true}) {
+    if (sets) shape.code = ChunkCode::SetCodeFor(shape.rows);
+    const auto codec = ChunkCodec::Create(shape);
+    const std::vector<RowInfo> all(5, {1, 1, Reason::kNone, {}});
+    const Rows rows = wire_samples::RowsOf(shape.rows, 0, all);
+    Bytes chunk(codec->ChunkBytes(5));
+    ASSERT_TRUE(codec->Encode(all, rows.ids, chunk).ok());
+    std::vector<RowInfo> infos = all;
+    infos[3] = RowInfo{};
+    Bytes ids(rows.ids.size(), 0xcc);
+    Bytes invalid(5);
+    ASSERT_EQ(codec->Decode(infos, chunk, {0, 5, 0, 3}, ids, invalid), ChunkState::kGood);
+    EXPECT_EQ(Bytes(ids.begin() + 18, ids.begin() + 24), Bytes(6));
+    EXPECT_NE(Bytes(ids.begin() + 24, ids.end()), Bytes(6));
+  }
+}
+
+TEST(Chunk, TheDigestIsOfShapeRowsAndBytes) {
+  const auto codec = ChunkCodec::Create(Small());
+  WireShape other_shape = Small();
+  other_shape.rows.layer_ids = {3, 6};
+  const auto other = ChunkCodec::Create(other_shape);
+  const Bytes chunk = {1, 2, 3};
+  Bytes whole;
+  for (int i = 0; i < 8; ++i)
+    whole.push_back(static_cast<std::uint8_t>(codec->shape_digest() >> (8 * i)));
+  whole.insert(whole.end(), {2, 0, 0, 0, 1, 2, 3});
+  EXPECT_EQ(codec->Digest(2, chunk), ContentDigest(whole));
+  EXPECT_NE(codec->Digest(2, chunk), codec->Digest(3, chunk));
+  EXPECT_NE(codec->Digest(2, chunk), other->Digest(2, chunk));
+}
+
+}  // namespace
+}  // namespace waymark::wire
