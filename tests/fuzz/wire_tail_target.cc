@@ -1,0 +1,56 @@
+// Tail segments (blockstore/wire/tail.h), of a raw shape and one of sets.
+#include "blockstore/wire/tail.h"
+
+#include <cstring>
+
+#include "tests/fuzz/fuzz_target.h"
+#include "tests/support/wire_golden.h"
+
+namespace waymark::fuzz {
+namespace {
+
+const wire::ChunkCodec& CodecOf(bool sets) {
+  static const RoutingShape shape = wire_samples::GoldenShape(3, 2, 256, 4);
+  static const wire::ChunkCodec raw = *wire::ChunkCodec::Create({shape, {}});
+  static const wire::ChunkCodec set_code =
+      *wire::ChunkCodec::Create({shape, wire::ChunkCode::SetCodeFor(shape)});
+  return sets ? set_code : raw;
+}
+
+}  // namespace
+
+void RunOne(std::span<const std::uint8_t> input) {
+  if (input.empty()) return;
+  const wire::ChunkCodec& codec = CodecOf(input[0] % 2 == 1);
+  std::vector<std::uint8_t> bytes(input.begin() + 1, input.end());
+  // The digest of the shape, so that it goes on.
+  const std::uint64_t digest = codec.shape_digest();
+  if (bytes.size() >= 16 && input[0] < 2) std::memcpy(bytes.data() + 8, &digest, 8);
+  const auto rows = wire::ParseTailSegment(codec, bytes, 1 << 16);
+  if (!rows.ok()) {
+    Require(rows.status().message().size() < 300, "a refusal is a line that can be read");
+    return;
+  }
+  Require(CheckRows("rows", *rows).ok() && rows->size() >= 1 && rows->size() <= 4,
+          "rows hold what they say");
+  const auto written = wire::EncodeTailSegment(codec, rows->first, rows->infos, rows->ids);
+  Require(written.ok(), "what was read can be written");
+  const auto again = wire::ParseTailSegment(codec, *written);
+  Require(again.ok() && again->infos == rows->infos && again->ids == rows->ids &&
+              again->first == rows->first,
+          "what was written reads the same");
+}
+
+std::vector<std::string> Corpus() {
+  std::vector<std::string> corpus;
+  const Rows rows = wire_samples::RowsOf(
+      CodecOf(false).shape().rows, 9, {{3, 1, Reason::kNone, {}}, {}, {4, 1, Reason::kNone, {}}});
+  for (const char first : {char{0}, char{1}, char{2}, char{3}}) {
+    const auto bytes =
+        wire::EncodeTailSegment(CodecOf(first % 2 == 1), rows.first, rows.infos, rows.ids);
+    corpus.push_back(first + std::string(bytes->begin(), bytes->end()));
+  }
+  return corpus;
+}
+
+}  // namespace waymark::fuzz
