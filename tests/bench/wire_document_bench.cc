@@ -1,0 +1,130 @@
+// Rows of a long sequence to a document and back, against one memcpy of as many bytes in the same
+// run. All pages complete but the last: 32,767 rows.
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "blockstore/wire/crc32c.h"
+#include "blockstore/wire/document.h"
+#include "blockstore/wire/document_writer.h"
+#include "tests/bench/bench_common.h"
+
+namespace waymark::bench {
+namespace {
+
+constexpr std::int64_t kRows = kLongRows - 1;
+
+// A prompt in chunks of 8192 rows, then one row a step.
+Rows LongRows() {
+  Rows rows;
+  rows.shape = Shape(16);
+  rows.ids = TokenMajorBytes(kRows, 5);
+  rows.infos.resize(static_cast<std::size_t>(kRows));
+  for (std::size_t i = 0; i < rows.infos.size(); ++i) {
+    rows.infos[i] = {i < 24576 ? 1 + i / 8192 : 4 + (i - 24576), 1, Reason::kNone,
+                     i < 8192 ? Provenance::kByKey : Provenance::kHere};
+  }
+  return rows;
+}
+
+enum class Code { kRaw, kSorted, kSets };
+
+wire::DocumentOptions Options(Code code) {
+  wire::DocumentOptions options;
+  if (code == Code::kSorted) options.code.ordered = false;
+  if (code == Code::kSets) options.code = wire::ChunkCode::SetCodeFor(Shape(16));
+  return options;
+}
+
+enum class Way { kWriteInto, kReadInto, kRoundTrip, kRoundTripAnew };
+
+// kWriteInto, kReadInto: memory of the caller, touched before. kRoundTrip: Rows to bytes to Rows,
+// in memory that was used before; kRoundTripAnew: everything allocated anew, page faults and all.
+void Document(benchmark::State& state, Way way, Code code) {
+  const Rows rows = LongRows();
+  const wire::DocumentOptions options = Options(code);
+  const auto bytes = wire::WriteDocument(rows, options);
+  Demand(bytes.ok(), "no document");
+  const auto document = wire::Document::Open(*bytes);
+  Demand(document.ok(), "a document that cannot be opened");
+  const auto back = document->ReadRows(document->All());
+  Demand(back.ok() && back->infos == rows.infos && (code != Code::kRaw || back->ids == rows.ids),
+         "other rows came back");
+  std::vector<std::uint8_t> written(bytes->size(), 1);
+  std::vector<std::uint8_t> ids(rows.ids.size(), 1);
+  std::vector<RowInfo> infos(rows.infos.size());
+  Rows again = rows;
+  std::vector<std::uint8_t> copied(rows.ids.size(), 1);
+  const ReadSpec spec{Layout::kTokensLayersK, IdType::kUint8, Fill::kZeros};
+  Times times(static_cast<std::size_t>(state.max_iterations));
+  Times copies(static_cast<std::size_t>(state.max_iterations));
+  bool ok = true;
+  for (auto _ : state) {
+    const double time = Time([&] {
+      switch (way) {
+        case Way::kWriteInto: {
+          const auto writer = wire::DocumentWriter::Create(rows, options);
+          ok = ok && writer.ok() && writer->WriteTo(written).ok();
+          break;
+        }
+        case Way::kReadInto: {
+          const auto opened = wire::Document::Open(*bytes);
+          ok = ok && opened.ok() && opened->Read(opened->All(), spec, ids, infos).ok();
+          break;
+        }
+        case Way::kRoundTrip: {
+          const auto writer = wire::DocumentWriter::Create(rows, options);
+          ok = ok && writer.ok() && writer->WriteTo(written).ok();
+          const auto received = wire::Document::Open(written);
+          ok = ok && received.ok() && received->ReadRows(received->All(), again).ok();
+          break;
+        }
+        case Way::kRoundTripAnew: {
+          const auto sent = wire::WriteDocument(rows, options);
+          const auto received = wire::Document::Open(*sent);
+          const auto read = received->ReadRows(received->All());
+          ok = ok && read.ok() && read->size() == kRows;
+          benchmark::DoNotOptimize(read->ids.data());
+          break;
+        }
+      }
+      benchmark::ClobberMemory();
+    });
+    const double copying = Time([&] {
+      std::memcpy(copied.data(), rows.ids.data(), copied.size());
+      benchmark::ClobberMemory();
+    });
+    times.Add(time);
+    copies.Add(copying);
+    state.SetIterationTime(time / 1e9);
+  }
+  Demand(ok, "a document failed");
+  Report(state, times);
+  state.counters["MB"] = static_cast<double>(bytes->size()) / 1e6;
+  state.counters["memcpy_us"] = copies.Micros(0.5);
+  state.counters["memcpys"] = times.Micros(0.5) / copies.Micros(0.5);
+}
+
+// One chunk's crc (1920 bytes), and one of a megabyte; warm.
+void Crc(benchmark::State& state) {
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(state.range(0)));
+  std::iota(bytes.begin(), bytes.end(), std::uint8_t{0});
+  for (auto _ : state)
+    benchmark::DoNotOptimize(wire::Crc32c(bytes));
+  state.SetBytesProcessed(state.iterations() * state.range(0));
+}
+
+BENCHMARK(Crc)->Arg(1920)->Arg(1 << 20);
+#define WAYMARK_BENCH(name, function, count, ...) \
+  BENCHMARK_CAPTURE(function, name, __VA_ARGS__)->UseManualTime()->Iterations(count)
+WAYMARK_BENCH(raw_write_into, Document, 100, Way::kWriteInto, Code::kRaw);
+WAYMARK_BENCH(raw_read_into, Document, 100, Way::kReadInto, Code::kRaw);
+WAYMARK_BENCH(raw_round_trip, Document, 100, Way::kRoundTrip, Code::kRaw);
+WAYMARK_BENCH(raw_round_trip_anew, Document, 50, Way::kRoundTripAnew, Code::kRaw);
+WAYMARK_BENCH(sorted_write_into, Document, 50, Way::kWriteInto, Code::kSorted);
+WAYMARK_BENCH(sets_write_into, Document, 50, Way::kWriteInto, Code::kSets);
+WAYMARK_BENCH(sets_read_into, Document, 50, Way::kReadInto, Code::kSets);
+WAYMARK_BENCH(sets_round_trip, Document, 50, Way::kRoundTrip, Code::kSets);
+
+}  // namespace
+}  // namespace waymark::bench
