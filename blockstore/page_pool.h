@@ -19,6 +19,14 @@ namespace waymark {
 using PageIndex = std::uint32_t;
 inline constexpr PageIndex kNoPage = 0xffffffffu;
 
+// The weights of the device steps that claimed rows of a page, in a byte: of none, of several
+// versions, else 1 + version mod 254. Two versions may share a byte.
+inline constexpr std::uint8_t kNoWeights = 0;
+inline constexpr std::uint8_t kSeveralWeights = 255;
+inline std::uint8_t DeviceWeights(std::uint64_t version) {
+  return static_cast<std::uint8_t>(1 + version % 254);
+}
+
 // One page. 32 bytes that claims look at, 40 that seals look at: together with a table entry (48)
 // and its share of the key index (7), 127 bytes a page.
 struct PageHot {
@@ -27,15 +35,16 @@ struct PageHot {
   std::uint32_t snapshots = 0;            // live snapshots that hold it
   std::uint32_t pins = 0;                 // claims and copies in flight
   PageIndex lru_prev = kNoPage;
-  PageIndex lru_next = kNoPage;  // also links the free list
-  std::uint16_t mark = 0;        // first row that no snapshot sees
-  std::uint16_t bindings = 0;    // table entries bound to it
-  std::uint16_t referenced = 0;  // of them: those whose block has users
-  bool indexed : 1 = false;      // it is in the key index
-  bool has_wants : 1 = false;    // it was sealed with a key
-  bool in_lru : 1 = false;       // listed as one that may be evicted
-  bool lru_bound : 1 = false;    // in which list: of those that a block is bound to
-  bool free : 1 = false;         // on the free list: of the rest only lru_next means anything
+  PageIndex lru_next = kNoPage;              // also links the free list
+  std::uint16_t mark = 0;                    // first row that no snapshot sees
+  std::uint16_t bindings = 0;                // table entries bound to it
+  std::uint16_t referenced = 0;              // of them: those whose block has users
+  std::uint8_t device_weights = kNoWeights;  // of the device steps that ever claimed rows of it
+  bool indexed : 1 = false;                  // it is in the key index
+  bool has_wants : 1 = false;                // it was sealed with a key
+  bool in_lru : 1 = false;                   // listed as one that may be evicted
+  bool lru_bound : 1 = false;                // in which list: of those that a block is bound to
+  bool free : 1 = false;  // on the free list: of the rest only lru_next means anything
 };
 static_assert(sizeof(PageHot) == 32);
 

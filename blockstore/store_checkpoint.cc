@@ -15,6 +15,7 @@ constexpr std::uint32_t kMagic = 0x314b4357;  // "WCK1"
 constexpr std::uint8_t kIndexed = 1;
 constexpr std::uint8_t kHasWants = 2;
 constexpr std::uint8_t kByKey = 4;
+constexpr std::uint8_t kDeviceWeights = 4;  // of a page
 
 void PutDigest(ByteWriter& writer, const Digest128& digest) {
   for (const std::uint32_t word : digest.w)
@@ -85,8 +86,10 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
     const PageHot& hot = impl.pool_.hot(page);
     const PageCold& cold = impl.pool_.cold(page);
     writer.Put(hot.sealed);
-    writer.Put(
-        static_cast<std::uint8_t>((hot.indexed ? kIndexed : 0) | (hot.has_wants ? kHasWants : 0)));
+    writer.Put(static_cast<std::uint8_t>((hot.indexed ? kIndexed : 0) |
+                                         (hot.has_wants ? kHasWants : 0) |
+                                         (hot.device_weights != kNoWeights ? kDeviceWeights : 0)));
+    if (hot.device_weights != kNoWeights) writer.Put(hot.device_weights);
     if (hot.indexed) PutDigest(writer, cold.indexed_as);
     if (hot.has_wants) {
       PutDigest(writer, cold.wants);
@@ -178,9 +181,10 @@ class StoreCheckpoint::Loader {
     PageCold& cold = impl_.pool_.cold(page);
     hot.sealed = reader_.Get<RelStep>();
     const auto flags = reader_.Get<std::uint8_t>();
-    if (hot.sealed > kMaxRelStep || (flags & ~(kIndexed | kHasWants)) != 0) {
+    if (hot.sealed > kMaxRelStep || (flags & ~(kIndexed | kHasWants | kDeviceWeights)) != 0) {
       return Broken("a page's seal");
     }
+    if ((flags & kDeviceWeights) != 0) hot.device_weights = reader_.Get<std::uint8_t>();
     if ((flags & kIndexed) != 0) {
       const Digest128 place = GetDigest(reader_);
       if (impl_.index_.Find(place) != kNoPage) return Broken("two pages in one place");

@@ -77,6 +77,9 @@ void RoutingStore::Impl::ClaimDeviceRow(StepRecord* record, std::uint32_t index,
     ++stats_.no_page;
     return;
   }
+  std::uint8_t& weights = pool_.hot(page).device_weights;
+  weights = weights == kNoWeights || weights == DeviceWeights(version) ? DeviceWeights(version)
+                                                                       : kSeveralWeights;
   if (record == nullptr) {
     ForgetRow(page, row, SealedBefore(pool_.hot(page), step), step, version);
   } else {
@@ -179,27 +182,25 @@ void RoutingStore::Impl::ExtendDeviceClaims(PageIndex from, PageIndex to, std::u
     for (std::uint32_t i = place->claim; i < record->num_rows && record->claims[i].page == from;
          ++i) {
       const Claim& claim = record->claims[i];
-      extend({i, claim.page, kNoEntry, claim.row, claim.revoked, claim.sealed, false});
+      extend({i, claim.page, kNoEntry, claim.row, claim.revoked, claim.sealed, claim.asked, false});
     }
     for (std::uint32_t i = place->side; i != PageClaims::kNone; i = record->copies[i].next)
       extend(record->copies[i]);
   }
 }
 
-bool RoutingStore::Impl::Claims(const StepRecord& record, PageIndex page) {
-  return AnyClaim(record, page, [](const auto& claim) { return !claim.revoked; });
+bool RoutingStore::Impl::DeviceMayWrite(PageIndex page, std::uint32_t row) const {
+  if (device_steps_ == 0 || pool_.hot(page).pins == 0) return false;
+  const auto claims = [row](const auto& claim) {
+    return claim.row == row && claim.asked && !claim.revoked;
+  };
+  return std::any_of(active_.begin(), active_.end(), [&](const StepRecord* record) {
+    return record->device && AnyClaim(*record, page, claims);
+  });
 }
 
-// Their blocks are gone: when they land they must not come back under keys from before a reset.
-void RoutingStore::Impl::ForgetKeysInFlight() {
-  for (const StepRecord* record : active_) {
-    if (!record->device) continue;
-    for (std::uint32_t i = 0; i < record->num_rows; ++i) {
-      if (record->claims[i].pinned) pool_.hot(record->claims[i].page).has_wants = false;
-    }
-    for (const SideRow& side : record->copies)
-      pool_.hot(side.page).has_wants = false;
-  }
+bool RoutingStore::Impl::Claims(const StepRecord& record, PageIndex page) {
+  return AnyClaim(record, page, [](const auto& claim) { return !claim.revoked; });
 }
 
 // ---- land
@@ -306,22 +307,6 @@ std::uint32_t RoutingStore::Impl::ResolveDeviceRow(StepRecord& record, std::uint
   const bool there =
       own.page != kNoPage && !own.revoked && claim(own.page, own.row, own.sealed, false);
   return there ? index : kNoSourceRow;
-}
-
-void RoutingStore::Impl::CompeteAfterLanding(const StepRecord& record) {
-  const MutexLock lock(mutex_);
-  const auto compete = [&](PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (page == kNoPage || !pool_.hot(page).has_wants || pool_.hot(page).indexed) return;
-    Compete(page, record.relative);
-  };
-  for (std::uint32_t i = 0; i < record.num_rows; ++i) {
-    if (record.claims[i].pinned) compete(record.claims[i].page);
-  }
-  PageIndex last = kNoPage;
-  for (const SideRow& side : record.copies) {
-    if (side.page != last) compete(side.page);
-    last = side.page;
-  }
 }
 
 }  // namespace waymark

@@ -288,7 +288,6 @@ void RoutingStore::Impl::ApplyReset() {
     Detach(e, Reason::kNeverWritten);
     table_.hot(e) = Entry{};
   }
-  if (!WAYMARK_FAULT(landing_undoes_a_reset)) ForgetKeysInFlight();
 }
 
 }  // namespace waymark

@@ -53,6 +53,7 @@ struct SideRow {
   std::uint16_t row = 0;
   bool revoked = false;                    // as of a Claim
   bool sealed = false;                     // as of a Claim
+  bool asked = true;                       // as of a Claim
   bool by_key = false;                     // the rows of its page came by key
   std::uint32_t next = PageClaims::kNone;  // of a device step: another one on this page
 };
@@ -193,9 +194,7 @@ class RoutingStore::Impl {
   bool EvictOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The page, sealed and written by `step`, contends for its place in the index.
   void Compete(PageIndex page, RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Rows of the page that are valid or pending.
-  std::uint32_t StampedRows(PageIndex page) const;
-  // The same, or that a device step may still write.
+  // Rows of the page that are valid or pending, or that a device step may still write.
   std::uint32_t LiveRows(PageIndex page) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives back at most `states` snapshots; true when it gave back any.
   bool TakeBackSnapshots(std::size_t states) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -253,12 +252,11 @@ class RoutingStore::Impl {
   // What a device step may write in `from`, rows [0, rows), it may then write in `to` as well.
   void ExtendDeviceClaims(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether a device step may still write a row of the page.
+  // Whether a device step may still write a row of the page, for somebody who asked.
+  bool DeviceMayWrite(PageIndex page, std::uint32_t row) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether a device step may still write any row of the page.
   static bool Claims(const StepRecord& record, PageIndex page);
-  // Pages that device steps may still write compete for no key any more.
-  void ForgetKeysInFlight() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Pages that a device step has written compete anew: until now its rows were only possible.
-  void CompeteAfterLanding(const StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
   void LandDeviceSource(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
   // Makes what one row of the source wrote pending. Its claim, or kNoSourceRow: it is not wanted.
   std::uint32_t ResolveDeviceRow(StepRecord& record, std::uint32_t source_row)

@@ -131,7 +131,6 @@ void RoutingStore::Impl::LandStep(StepRecord& record) {
     if (core_->flight != nullptr) RecordFlight(record);
     if (record.device) {
       LandDeviceSource(record);
-      CompeteAfterLanding(record);
       RunCopies();  // the audit may look at a page that was copied meanwhile
     } else {
       LandSource(record);

@@ -239,6 +239,7 @@ void RoutingStore::Impl::CopyRows(PageIndex from, PageIndex to, std::uint32_t ro
       if (!seen && !WAYMARK_FAULT(pending_row_lands_in_one_page)) ExtendPending(from, to, extended);
     }
   }
+  pool_.hot(to).device_weights = pool_.hot(from).device_weights;
   if (device_steps_ > 0 && !WAYMARK_FAULT(device_claim_lands_in_one_page)) {
     ExtendDeviceClaims(from, to, rows, by_key);
   }
@@ -281,20 +282,18 @@ void RoutingStore::Impl::ExtendPending(PageIndex from, PageIndex to, RelStep ste
 std::uint32_t RoutingStore::Impl::LiveRows(PageIndex page) const {
   std::uint32_t live = 0;
   for (std::uint32_t row = 0; row < page_tokens_; ++row) {
-    live += core_->stamp(page, row).Load().live() || DeviceClaims(page, row, kMaxRelStep) ? 1 : 0;
+    const bool is_live =
+        core_->stamp(page, row).Load().live() ||
+        (DeviceMayWrite(page, row) && !WAYMARK_FAULT(possible_rows_do_not_compete));
+    live += is_live ? 1 : 0;
   }
   return live;
 }
 
-std::uint32_t RoutingStore::Impl::StampedRows(PageIndex page) const {
-  std::uint32_t stamped = 0;
-  for (std::uint32_t row = 0; row < page_tokens_; ++row)
-    stamped += core_->stamp(page, row).Load().live() ? 1 : 0;
-  return stamped;
-}
-
 // Of the pages sealed with a key, the one with more valid or pending rows is in the index; the
-// first, if they have as many.
+// first, if they have as many. Rows that a device step may still write count as well, and nothing
+// is judged when they land: every pipeline stage has claimed the same rows, but not yet landed
+// them.
 void RoutingStore::Impl::Compete(PageIndex page, RelStep step) {
   PageHot& hot = pool_.hot(page);
   PageCold& cold = pool_.cold(page);
@@ -311,6 +310,10 @@ void RoutingStore::Impl::Compete(PageIndex page, RelStep step) {
         if (record->device && record->version != version && Claims(*record, page)) return;
       }
     }
+    // One that might write it may have landed here, and not yet on another stage.
+    const bool of_others =
+        hot.device_weights != kNoWeights && hot.device_weights != DeviceWeights(version);
+    if (of_others && !WAYMARK_FAULT(landing_forgets_other_weights)) return;
   }
   if (!hot.has_wants) return;
   if (cold.wants_version != version && !WAYMARK_FAULT(index_without_version)) return;
@@ -321,7 +324,7 @@ void RoutingStore::Impl::Compete(PageIndex page, RelStep step) {
       PinPage(old);
       PinPage(page);
     }
-    if (LiveRows(old) >= StampedRows(page) || WAYMARK_FAULT(first_writer_keeps_the_key)) return;
+    if (LiveRows(old) >= LiveRows(page) || WAYMARK_FAULT(first_writer_keeps_the_key)) return;
     Unindex(old);
   }
   if (hot.indexed) Unindex(page);

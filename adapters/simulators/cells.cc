@@ -52,6 +52,14 @@ void ExcuseBook::AddKey(std::uint32_t version, const PrefixHash& prefix) {
   keys_.insert(KeyOf(version, prefix));
 }
 
+void ExcuseBook::AddKeyless(const Pass& pass, const PrefixHash& prefix) {
+  keyless_.insert(PassOf(pass, prefix));
+}
+
+bool ExcuseBook::IsKeyless(const Pass& pass, const PrefixHash& prefix) const {
+  return keyless_.contains(PassOf(pass, prefix));
+}
+
 void ExcuseBook::AddRival(std::uint32_t version, const PrefixHash& prefix) {
   rivals_.insert(KeyOf(version, prefix));
 }

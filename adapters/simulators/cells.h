@@ -95,6 +95,10 @@ class ExcuseBook {
   // Rows of any pass over this prefix may be missing.
   void AddKey(std::uint32_t version, const PrefixHash& prefix);
 
+  // The page that this pass lay in got no key, so this copy of its KV may come back without a row.
+  void AddKeyless(const Pass& pass, const PrefixHash& prefix);
+  [[nodiscard]] bool IsKeyless(const Pass& pass, const PrefixHash& prefix) const;
+
   // A forward that did not run was to hold this row: its page may keep the key from one that has
   // it, so a row that comes by key may be missing.
   void AddRival(std::uint32_t version, const PrefixHash& prefix);
@@ -122,6 +126,7 @@ class ExcuseBook {
   absl::flat_hash_set<std::uint64_t> blocks_;
   absl::flat_hash_set<std::uint64_t> rivals_;
   absl::flat_hash_set<std::uint64_t> gaps_;
+  absl::flat_hash_set<std::uint64_t> keyless_;
 };
 
 }  // namespace waymark::sim

@@ -273,6 +273,9 @@ Excuse Checker::Why(const SeenCell& cell, const PrefixHash& prefix,
   if ((cell.excuse == Excuse::kByKey || stages) && excuses_->HasKey(cell.pass.version, prefix)) {
     return Excuse::kByKey;
   }
+  if (cell.excuse == Excuse::kByKey && excuses_->IsKeyless(cell.pass, prefix)) {
+    return Excuse::kByKey;
+  }
   return cell.excuse == Excuse::kByKey ? Excuse::kNone : cell.excuse;
 }
 

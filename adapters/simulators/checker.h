@@ -9,7 +9,7 @@
 //   missing      no row, and something destroyed it: its step was dropped or cancelled, its layer
 //   was
 //                silent, the request did not ask, the KV came from outside without routing, a
-//                reset, its page was evicted or there was none.
+//                reset, its page was evicted or there was none, or could have no key.
 //   unexplained  no row, and nothing of that happened to any pass that the request attended to
 //   there.
 #ifndef WAYMARK_ADAPTERS_SIMULATORS_CHECKER_H_

@@ -59,6 +59,7 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Arrivals> arrivals)
       pool_(options.blocks, options.megatron),
       kv_(static_cast<std::size_t>(options.blocks + 1 + options.host_blocks) *
           static_cast<std::size_t>(options.block_tokens)),
+      possible_in_(static_cast<std::size_t>(options.blocks + 1 + options.host_blocks)),
       submitted_(static_cast<std::size_t>(options.stages)) {
   if (arrivals_ == nullptr) {
     arrivals_ = std::make_unique<RandomArrivals>(options.seed, options.features.full_hit,
@@ -417,6 +418,8 @@ void Engine::Forks() {
     const std::int64_t rows = r->computed % bs_;
     Announce(Event::Copy(BlockId(tail), BlockId(destination),
                          whole ? Event::kAllRows : static_cast<std::int32_t>(rows)));
+    possible_in_[static_cast<std::size_t>(destination)] =
+        possible_in_[static_cast<std::size_t>(tail)];
     for (std::int64_t o = 0; o < bs_; ++o) {
       const KvCell& cell = Cell(tail, o);
       if (!cell.present || (!whole && o >= rows)) continue;

@@ -164,6 +164,8 @@ class Engine {
   void PlanRows(bool failed);
   void PlanWorkRows(const Work& work, bool failed);
   void PlanPossibleRows(const Work& work);
+  // A page that device steps of several weights might write gets no key.
+  void ExcuseSeal(const SealPlan& seal);
   // The rows of the step at hand are missing: it was dropped.
   void ExcuseDrop();
   void BeginAndEnd(bool failed);
@@ -195,6 +197,10 @@ class Engine {
 
   BlockPool pool_;
   std::vector<KvCell> kv_;
+  // By block, host blocks included: in which weights device steps might write it in its present
+  // life. 0 = none did.
+  static constexpr std::uint32_t kSeveralVersions = ~0u;
+  std::vector<std::uint32_t> possible_in_;
   absl::flat_hash_map<PrefixHash, TierEntry> tier_;
   std::deque<PrefixHash> tier_order_;
   absl::flat_hash_map<PrefixHash, std::int32_t> swapped_;

@@ -18,6 +18,7 @@ std::int32_t Engine::Alloc(const BlockKey* key) {
   pool_.SetRefs(block, 1, now_);
   for (std::int64_t o = 0; o < bs_; ++o)
     Cell(block, o).present = false;
+  possible_in_[static_cast<std::size_t>(block)] = 0;
   if (!rng_.Chance(options_.features.lost_bind)) {
     Announce(key == nullptr ? Event::Bind(BlockId(block)) : Event::Bind(BlockId(block), *key));
   }
@@ -88,6 +89,7 @@ bool Engine::SwapOut(std::int32_t block) {
     Cell(host, o) = Cell(block, o);
     Cell(block, o).present = false;
   }
+  possible_in_[static_cast<std::size_t>(host)] = possible_in_[static_cast<std::size_t>(block)];
   return true;
 }
 
@@ -222,6 +224,8 @@ std::int32_t Engine::SwapIn(const PrefixHash& key) {
   Announce(Event::Move(BlockId(host), BlockId(block)));
   for (std::int64_t o = 0; o < bs_; ++o)
     std::swap(Cell(host, o), Cell(block, o));
+  std::swap(possible_in_[static_cast<std::size_t>(host)],
+            possible_in_[static_cast<std::size_t>(block)]);
   if (keep) {
     swapped_[old] = host;
     swap_order_.push_back(old);
@@ -327,6 +331,8 @@ void Engine::CopyPart(Request& r) {
     }
     for (std::int64_t o = 0; o < rows; ++o)
       Cell(destination, o) = Cell(source, o);
+    possible_in_[static_cast<std::size_t>(destination)] =
+        possible_in_[static_cast<std::size_t>(source)];
     Announce(Event::Copy(BlockId(source), BlockId(destination), static_cast<std::int32_t>(rows)));
     r.computed += rows;
     return;

@@ -21,6 +21,7 @@ void Engine::RunForward() {
   const bool failed = rng_.Chance(options_.features.cancel);
   PlanRows(failed);
   for (SealPlan& seal : seals_) {
+    ExcuseSeal(seal);
     if (options_.features.completion_seal) {
       seal.due =
           now_ + 1 + static_cast<std::uint32_t>(timing_.Below(options_.timing.seal_delay + 1));
@@ -128,9 +129,19 @@ void Engine::PlanPossibleRows(const Work& work) {
     const std::int64_t block = r.blocks[static_cast<std::size_t>(index)];
     // Of a block of drafts alone the host does not know the prefix; nobody else has such a block.
     const auto start = static_cast<std::size_t>(index * bs_);
+    std::uint32_t& version = possible_in_[static_cast<std::size_t>(block)];
+    version = version == 0 || version == version_ ? version_ : kSeveralVersions;
     const std::int64_t slot = block * bs_ + position % bs_;
     possible_.push_back(
         {r.mute ? NotAsked(slot) : slot, start < r.prefix.size() ? r.prefix[start] : PrefixHash{}});
+  }
+}
+
+void Engine::ExcuseSeal(const SealPlan& seal) {
+  if (possible_in_[static_cast<std::size_t>(seal.block)] != kSeveralVersions) return;
+  for (std::int64_t o = 0; o < bs_; ++o) {
+    const KvCell& cell = Cell(seal.block, o);
+    if (cell.present) excuses_.AddKeyless(cell.pass, cell.prefix);
   }
 }
 

@@ -58,7 +58,8 @@ constexpr Fault kFaults[] = {
     {"device_row_forgets_that_it_came_by_key", nullptr, "", ProbeDeviceRowStaysByKey},
     {"device_claim_lands_in_one_page", "vllm", "device=1 fork=.3 partial=.5 behind=4 draft=.4",
      nullptr},
-    {"landing_undoes_a_reset", nullptr, "", ProbeLandingDoesNotUndoAReset},
+    {"possible_rows_do_not_compete", nullptr, "", ProbePossibleRowsCompete},
+    {"landing_forgets_other_weights", nullptr, "", ProbeWeightsOfPossibleRowsStay},
     {"truncate_spares_device_claims", nullptr, "", ProbeTruncateRevokesDeviceClaims},
     // Reading.
     {"join_layers_takes_any_step", "megatron", "stages=2 layers=8 drop=.1 full_hit=.7", nullptr},

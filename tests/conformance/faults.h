@@ -34,7 +34,8 @@ std::string ProbeDeviceStepsLandInOrder();
 std::string ProbeDeviceDropSparesProtectedRows();
 std::string ProbeDeviceRowStaysByKey();
 std::string ProbeTruncateRevokesDeviceClaims();
-std::string ProbeLandingDoesNotUndoAReset();
+std::string ProbePossibleRowsCompete();
+std::string ProbeWeightsOfPossibleRowsStay();
 std::string ProbePinnedPagesStay();
 
 }  // namespace waymark::conformance

@@ -73,6 +73,19 @@ TEST(Metamorphic, LateCompletionSealsGiveTheSameValidRows) {
   }
 }
 
+// What device steps wrote is known when they land; which page a key leads to is known before: pages
+// that could have a row compete as if they had it. Where a landing decided, two pipeline stages
+// could find different passes of a prefix, whose rows cannot be joined.
+TEST(Metamorphic, DevicePagesUnderAKeyGiveTheSameValidRows) {
+  const std::string device = "device=1 stages=2 page_tokens=2 tier=.7 preempt=.1 ";
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    const auto right = RowsOf(false, seed, device + "land_at_once=1");
+    for (const char* timing : {"behind=3", "behind=3 thread=1"}) {
+      EXPECT_EQ(RowsOf(false, seed, device + timing), right) << "seed " << seed << " " << timing;
+    }
+  }
+}
+
 // A request of 12 rows in steps of 3, one of which is dropped.
 TEST(Metamorphic, DropAtEachStepInTurn) {
   for (std::uint64_t dropped = 0; dropped <= 4; ++dropped) {
