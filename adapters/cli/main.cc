@@ -9,7 +9,10 @@
 #include "adapters/cli/check.h"
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
+#include "adapters/cli/convert.h"
 #include "adapters/cli/demo.h"
+#include "adapters/cli/diff.h"
+#include "adapters/cli/inspect.h"
 #include "adapters/cli/selftest.h"
 #include "adapters/cli/trace.h"
 
@@ -26,6 +29,9 @@ std::vector<std::unique_ptr<Command>> MakeCommands() {
   commands.push_back(MakeDemoCommand());
   commands.push_back(MakeTraceCommand());
   commands.push_back(MakeCheckCommand());
+  commands.push_back(MakeInspectCommand());
+  commands.push_back(MakeDiffCommand());
+  commands.push_back(MakeConvertCommand());
   commands.push_back(MakeSelftestCommand());
   return commands;
 }

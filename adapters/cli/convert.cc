@@ -1,0 +1,160 @@
+#include "adapters/cli/convert.h"
+
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "adapters/cli/console.h"
+#include "adapters/cli/routing_input.h"
+#include "adapters/formats/formats.h"
+#include "blockstore/wire/document_writer.h"
+
+namespace waymark::cli {
+namespace {
+
+using formats::Conventions;
+using formats::Dtype;
+using formats::Format;
+using formats::FormatInfo;
+
+class ConvertCommand final : public Command {
+ public:
+  std::string name() const override { return "convert"; }
+  std::string summary() const override {
+    return "Routing from one format to another; says what is lost, and guesses nothing";
+  }
+  void AddOptions(CLI::App& app) override {
+    app.add_option("IN", in_, "A Waymark document, or routing of another format")->required();
+    app.add_option("OUT", out_, "The file to write")->required();
+    app.add_option("--to", to_,
+                   "The format to write: waymark, npy, vllm, vllm-lists, sglang, megatron, "
+                   "megatron-ndarray, nemo-rl")
+        ->type_name("FORMAT")
+        ->required();
+    AddInputOptions(app, "--from", input_);
+    app.add_option("--to-rows", to_rows_, "As --rows, of OUT")
+        ->check(CLI::IsMember({"tokens", "tokens-1"}));
+    app.add_option("--to-layers", to_layers_, "As --layers, of OUT")
+        ->check(CLI::IsMember({"moe", "all"}));
+    app.add_option("--to-sentinel", to_sentinel_, "What OUT has where there is no row")
+        ->check(CLI::IsMember({"none", "-1", "255", "65535", "zeros", "arange"}));
+    app.add_option("--to-dtype", to_dtype_, "Type of the ids of OUT, e.g. uint8")
+        ->type_name("DTYPE");
+    app.footer(
+        "Options without --to- say what IN does not; formats have defaults for most.\n"
+        "What OUT cannot hold is said on stderr.\n"
+        "Exits 0, or 2 if a file or an option cannot be used; OUT is then left as it was.");
+  }
+
+  ExitCode Run() override {
+    Progress progress("converting");
+    progress.Show(0, 0, in_);
+    std::vector<std::string> notes;
+    const absl::Status status = Convert(notes);
+    progress.Clear();
+    if (!status.ok()) return Fail(name(), std::string(status.message()));
+    for (const std::string& note : notes)
+      std::fprintf(stderr, "note: %s\n", note.c_str());
+    return kExitOk;
+  }
+
+ private:
+  absl::Status Convert(std::vector<std::string>& notes) {
+    const std::optional<Format> format = formats::FormatNamed(to_);
+    if (!format.has_value() && to_ != kDocumentName) {
+      return absl::InvalidArgumentError("--to: there is no '" + to_ + "'");
+    }
+    absl::StatusOr<RoutingFile> file = LoadRouting(in_, input_, /*columns_may_be_layers=*/false);
+    if (!file.ok()) return file.status();
+    notes = file->notes;
+    if (!format.has_value()) return WriteDocument(*file);
+    const FormatInfo& info = formats::InfoOf(*format);
+    Conventions conventions = info.conventions;
+    for (const absl::Status& status : {SetRowCount("--to-rows", to_rows_, conventions),
+                                       SetLayerAxis("--to-layers", to_layers_, conventions),
+                                       SetSentinel("--to-sentinel", to_sentinel_, conventions)}) {
+      if (!status.ok()) return status;
+    }
+    const absl::StatusOr<Dtype> dtype = DtypeFor(info, conventions, *file);
+    if (!dtype.ok()) return dtype.status();
+    formats::Model model;
+    model.num_layers = input_.num_layers;
+    formats::Limits limits;
+    limits.max_bytes = static_cast<std::size_t>(input_.max_memory_mb) << 20;
+    const absl::StatusOr<formats::Flattened> flat =
+        formats::FromRows(file->rows, conventions, model, *dtype, limits);
+    if (!flat.ok()) return flat.status();
+    const absl::StatusOr<std::string> bytes = formats::WriteArray(*format, flat->array);
+    if (!bytes.ok()) return bytes.status();
+    notes.insert(notes.end(), flat->notes.begin(), flat->notes.end());
+    if (file->rows.first != 0 && !formats::FormatKeepsStart(*format)) {
+      notes.push_back(absl::StrCat("the first row is row ", file->rows.first, ", and ", to_,
+                                   " has no place to say so"));
+    }
+    return WriteWholeFile(out_, *bytes);
+  }
+
+  absl::Status WriteDocument(const RoutingFile& file) const {
+    const std::pair<const char*, bool> given[] = {{"--to-rows", !to_rows_.empty()},
+                                                  {"--to-layers", !to_layers_.empty()},
+                                                  {"--to-sentinel", !to_sentinel_.empty()},
+                                                  {"--to-dtype", !to_dtype_.empty()}};
+    for (const auto& [option, is_given] : given) {
+      if (is_given) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(option, " is for arrays; a Waymark document says it all itself"));
+      }
+    }
+    if (!file.experts_known) {
+      return absl::InvalidArgumentError(
+          "--experts must be said: a Waymark document says how many there are, and IN does not");
+    }
+    const absl::StatusOr<wire::DocumentWriter> writer = wire::DocumentWriter::Create(file.rows);
+    if (!writer.ok()) return writer.status();
+    return writer->WriteFile(out_);
+  }
+
+  // The one that was asked for; that of IN, where the formats are the same; else the first of the
+  // format's that has every id and the sentinel.
+  absl::StatusOr<Dtype> DtypeFor(const FormatInfo& info, const Conventions& conventions,
+                                 const RoutingFile& file) const {
+    if (!to_dtype_.empty()) {
+      const std::optional<Dtype> dtype = formats::DtypeNamed(to_dtype_);
+      if (dtype.has_value()) return *dtype;
+      return absl::InvalidArgumentError("--to-dtype: there is no '" + to_dtype_ + "'");
+    }
+    if (file.format == info.name && file.dtype.has_value()) return *file.dtype;
+    const std::int64_t last = file.rows.shape.num_experts - 1;
+    const std::int64_t mark = conventions.sentinel == formats::Sentinel::kMinusOne ? -1
+                              : conventions.sentinel == formats::Sentinel::k255    ? 255
+                              : conventions.sentinel == formats::Sentinel::k65535  ? 65535
+                                                                                   : 0;
+    for (const Dtype dtype : info.dtypes) {
+      if (formats::Holds(dtype, last) && formats::Holds(dtype, mark)) return dtype;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat(to_, info.dtypes.empty() ? " is read, never written"
+                                              : " has no dtype for these ids and the sentinel"));
+  }
+
+  std::string in_;
+  std::string out_;
+  std::string to_;
+  InputOptions input_;
+  std::string to_rows_;
+  std::string to_layers_;
+  std::string to_sentinel_;
+  std::string to_dtype_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeConvertCommand() {
+  return std::make_unique<ConvertCommand>();
+}
+
+}  // namespace waymark::cli

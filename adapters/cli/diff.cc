@@ -1,0 +1,215 @@
+#include "adapters/cli/diff.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "adapters/cli/console.h"
+#include "adapters/cli/diff_page.h"
+#include "adapters/cli/routing_diff.h"
+#include "adapters/cli/routing_input.h"
+#include "nlohmann/json.hpp"
+
+namespace waymark::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kShownRows = 10;
+
+// Never "100 %" of what is not all.
+std::string Percent(double share) {
+  if (share < 1 && share >= 0.99995) return "99.99 %";
+  return FixedDigits(100 * share, 2) + " %";
+}
+
+std::string Count(std::int64_t value) {
+  return WithCommas(static_cast<std::uint64_t>(value));
+}
+
+// The first rows that differ.
+std::vector<std::int64_t> DifferingRows(const RoutingDiff& diff) {
+  std::vector<std::int64_t> rows;
+  for (std::int64_t row = diff.begin; row < diff.end && rows.size() < kShownRows; ++row) {
+    if (diff.RowDiffers(row)) rows.push_back(row);
+  }
+  return rows;
+}
+
+std::vector<std::int32_t> DifferingLayers(const RoutingDiff& diff, std::int64_t row) {
+  std::vector<std::int32_t> layers;
+  for (std::int32_t layer = 0; layer < diff.shape.num_layers; ++layer) {
+    if (diff.differing_at(row, layer) != 0) layers.push_back(diff.shape.layer_id(layer));
+  }
+  return layers;
+}
+
+Json ToJson(const PairCounts& counts) {
+  return Json{{"pairs", counts.pairs},
+              {"same_set", counts.same_set},
+              {"same_set_share", counts.same_set_share()},
+              {"same_order_share", counts.same_order_share()},
+              {"shared_id_share", counts.shared_id_share()}};
+}
+
+Json ToJson(const PartDiff& part) {
+  Json json = ToJson(part.Total());
+  json["rows"] = part.rows;
+  json["same_rows"] = part.same_rows;
+  return json;
+}
+
+Json ToJson(const RoutingDiff& diff) {
+  Json json = ToJson(diff.all);
+  json["same"] = diff.same();
+  json["begin"] = diff.begin;
+  json["end"] = diff.end;
+  json["only_in_a"] = diff.only_a;
+  json["only_in_b"] = diff.only_b;
+  json["missing_in_a"] = diff.missing_a;
+  json["missing_in_b"] = diff.missing_b;
+  json["missing_in_both"] = diff.missing_both;
+  if (diff.prompt_end > diff.begin) {
+    json["prompt"] = ToJson(diff.prompt);
+    json["generated"] = ToJson(diff.generated);
+  }
+  json["layers"] = Json::array();
+  for (std::size_t i = 0; i < diff.all.layers.size(); ++i) {
+    Json layer = ToJson(diff.all.layers[i]);
+    layer["layer"] = diff.shape.layer_id(static_cast<std::int32_t>(i));
+    json["layers"].push_back(std::move(layer));
+  }
+  json["first_differing"] = Json::array();
+  for (const std::int64_t row : DifferingRows(diff))
+    json["first_differing"].push_back({{"row", row}, {"layers", DifferingLayers(diff, row)}});
+  return json;
+}
+
+void AddPart(Table& table, const std::string& name, const PartDiff& part) {
+  const PairCounts total = part.Total();
+  table.Add(name, Percent(total.same_set_share()));
+  table.Add("  " + Count(part.same_rows) + " of " + Count(part.rows) + " rows in every layer",
+            Percent(part.rows == 0
+                        ? 1
+                        : static_cast<double>(part.same_rows) / static_cast<double>(part.rows)));
+}
+
+void Print(const RoutingDiff& diff) {
+  const PairCounts total = diff.all.Total();
+  Table table;
+  table.Add("rows compared", Count(diff.all.rows));
+  table.Add("(row, layer) pairs", Count(total.pairs));
+  for (const auto& [text, rows] :
+       {std::pair<const char*, std::int64_t>{"rows only in A", diff.only_a},
+        {"rows only in B", diff.only_b},
+        {"missing in A, there in B", diff.missing_a},
+        {"there in A, missing in B", diff.missing_b},
+        {"missing in both", diff.missing_both}}) {
+    if (rows > 0) table.Add(text, Count(rows));
+  }
+  table.Add("", "");
+  AddPart(table, "the same experts", diff.all);
+  if (diff.prompt_end > diff.begin) {
+    AddPart(table, "of the prompt", diff.prompt);
+    AddPart(table, "of what was generated", diff.generated);
+  }
+  table.Add("in the same order, too", Percent(total.same_order_share()));
+  table.Add("ids that both chose", Percent(total.shared_id_share()));
+  std::printf("%s\n", table.ToString().c_str());
+
+  std::printf("  layer  same experts  ids both chose\n");
+  for (std::size_t i = 0; i < diff.all.layers.size(); ++i) {
+    const PairCounts& layer = diff.all.layers[i];
+    std::printf("  %5d  %12s  %14s\n", diff.shape.layer_id(static_cast<std::int32_t>(i)),
+                Percent(layer.same_set_share()).c_str(), Percent(layer.shared_id_share()).c_str());
+  }
+  const std::vector<std::int64_t> rows = DifferingRows(diff);
+  if (!rows.empty()) std::printf("\n  The first rows that differ\n");
+  for (const std::int64_t row : rows) {
+    std::string list;
+    for (const std::int32_t layer : DifferingLayers(diff, row))
+      list += (list.empty() ? "" : ", ") + std::to_string(layer);
+    std::printf("  row %lld, layers %s\n", static_cast<long long>(row), list.c_str());
+  }
+  std::printf("\n%s\n",
+              diff.same() ? "The same experts in every row and layer." : "The two differ.");
+}
+
+class DiffCommand final : public Command {
+ public:
+  std::string name() const override { return "diff"; }
+  std::string summary() const override {
+    return "How far two captures of the same tokens agree, layer by layer and row by row";
+  }
+  void AddOptions(CLI::App& app) override {
+    app.add_option("A", a_, "A Waymark document, or routing of another format")->required();
+    app.add_option("B", b_, "The same")->required();
+    AddInputOptions(app, "--format", input_);
+    app.add_option("--prompt-tokens", prompt_tokens_,
+                   "Rows before this one are the prompt's: they are counted apart")
+        ->type_name("N")
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{0x7fffffff}));
+    app.add_option("--html", html_, "Also write a page with a map of rows and layers")
+        ->type_name("OUT");
+    app.add_flag("--json", json_, "Print one JSON object");
+    app.footer(
+        "Rows agree as sets: order within a layer does not matter.\n"
+        "Exits 0 if both hold the same, 1 if not, 2 if a file or an option cannot be used.");
+  }
+
+  ExitCode Run() override {
+    Progress progress("reading");
+    progress.Show(0, 0, a_);
+    const absl::StatusOr<RoutingFile> a = LoadRouting(a_, input_, true);
+    if (!a.ok()) return Broken(progress, a.status());
+    const absl::StatusOr<RoutingFile> b = LoadRouting(b_, input_, true);
+    if (!b.ok()) return Broken(progress, b.status());
+    progress.Clear();
+    Progress comparing("comparing rows");
+    const std::int64_t rows = std::min(a->rows.size(), b->rows.size());
+    const absl::StatusOr<RoutingDiff> diff =
+        Compare(a->rows, b->rows, prompt_tokens_, [&](std::int64_t done) {
+          comparing.Show(static_cast<std::uint64_t>(done), static_cast<std::uint64_t>(rows));
+        });
+    comparing.Clear();
+    if (!diff.ok()) return Fail(name(), std::string(diff.status().message()));
+    for (const auto& [path, file] : {std::pair{&a_, &*a}, {&b_, &*b}}) {
+      for (const std::string& note : file->notes)
+        std::fprintf(stderr, "note: '%s': %s\n", path->c_str(), note.c_str());
+    }
+    if (!html_.empty()) {
+      const absl::Status written =
+          WriteWholeFile(html_, DiffPage({a_, &a->rows}, {b_, &b->rows}, *diff));
+      if (!written.ok()) return Fail(name(), std::string(written.message()));
+    }
+    if (json_) {
+      std::printf("%s\n", ToJson(*diff).dump(1).c_str());
+    } else {
+      Print(*diff);
+    }
+    return diff->same() ? kExitOk : kExitFoundWrong;
+  }
+
+ private:
+  ExitCode Broken(Progress& progress, const absl::Status& status) const {
+    progress.Clear();
+    return Fail(name(), std::string(status.message()));
+  }
+
+  std::string a_;
+  std::string b_;
+  InputOptions input_;
+  std::int64_t prompt_tokens_ = 0;
+  std::string html_;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeDiffCommand() {
+  return std::make_unique<DiffCommand>();
+}
+
+}  // namespace waymark::cli

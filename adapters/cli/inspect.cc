@@ -1,0 +1,154 @@
+#include "adapters/cli/inspect.h"
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "adapters/cli/console.h"
+#include "adapters/cli/expert_load.h"
+#include "adapters/cli/routing_input.h"
+#include "nlohmann/json.hpp"
+
+namespace waymark::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kShownRuns = 12;
+
+std::string Percent(double share) {
+  return FixedDigits(100 * share, 2) + " %";
+}
+
+std::string RunName(const CoverageRun& run) {
+  if (run.reason != Reason::kNone) return "missing: " + std::string(ReasonName(run.reason));
+  return "valid, version " + std::to_string(run.version) + ", " +
+         std::string(ProvenanceName(run.provenance));
+}
+
+Json ToJson(const std::string& path, const RoutingFile& file) {
+  const Rows& rows = file.rows;
+  Json coverage = Json::array();
+  std::int64_t valid = 0;
+  for (const CoverageRun& run : rows.Coverage()) {
+    Json entry = {{"begin", run.begin}, {"end", run.end}};
+    if (run.reason == Reason::kNone) {
+      valid += run.end - run.begin;
+      entry["version"] = run.version;
+      entry["provenance"] = std::string(ProvenanceName(run.provenance));
+    } else {
+      entry["missing"] = std::string(ReasonName(run.reason));
+    }
+    coverage.push_back(std::move(entry));
+  }
+  Json layers = Json::array();
+  const std::vector<LayerLoad> loads = LoadOf(rows);
+  for (std::size_t i = 0; i < loads.size(); ++i) {
+    const LayerLoad& load = loads[i];
+    layers.push_back({{"layer", rows.shape.layer_id(static_cast<std::int32_t>(i))},
+                      {"entropy", load.entropy},
+                      {"most_used", {{"expert", load.most_used}, {"share", load.most_share}}},
+                      {"least_used", {{"expert", load.least_used}, {"share", load.least_share}}},
+                      {"unused_experts", load.unused}});
+  }
+  return Json{{"file", path},
+              {"format", file.format},
+              {"what", file.what},
+              {"first", rows.first},
+              {"rows", rows.size()},
+              {"valid", valid},
+              {"layers", rows.shape.num_layers},
+              {"top_k", rows.shape.top_k},
+              {"experts", rows.shape.num_experts},
+              {"experts_known", file.experts_known},
+              {"notes", file.notes},
+              {"coverage", std::move(coverage)},
+              {"load", std::move(layers)}};
+}
+
+void Print(const std::string& path, const RoutingFile& file) {
+  const Rows& rows = file.rows;
+  std::printf("%s: %s (%s)\n\n", path.c_str(), file.what.c_str(), file.format.c_str());
+  const std::vector<CoverageRun> runs = rows.Coverage();
+  std::int64_t valid = 0;
+  for (const CoverageRun& run : runs)
+    valid += run.reason == Reason::kNone ? run.end - run.begin : 0;
+  Table table;
+  table.Add("rows", WithCommas(static_cast<std::uint64_t>(rows.size())));
+  if (rows.size() > 0) {
+    table.Add("  positions", std::to_string(rows.first) + " to " + std::to_string(rows.last() - 1));
+  }
+  table.Add("  valid", WithCommas(static_cast<std::uint64_t>(valid)));
+  table.Add("  missing", WithCommas(static_cast<std::uint64_t>(rows.size() - valid)));
+  table.Add("MoE layers", std::to_string(rows.shape.num_layers));
+  table.Add("experts of each row and layer", std::to_string(rows.shape.top_k));
+  table.Add("experts of a layer",
+            (file.experts_known ? "" : "at least ") + std::to_string(rows.shape.num_experts));
+  std::printf("%s", table.ToString().c_str());
+  for (const std::string& note : file.notes)
+    std::printf("  note: %s\n", note.c_str());
+
+  std::printf("\n  Coverage\n");
+  for (std::size_t i = 0; i < runs.size() && i < kShownRuns; ++i) {
+    std::printf("  rows %lld to %lld: %s\n", static_cast<long long>(runs[i].begin),
+                static_cast<long long>(runs[i].end - 1), RunName(runs[i]).c_str());
+  }
+  if (runs.size() > kShownRuns) {
+    std::printf("  ... %s runs in all\n", WithCommas(runs.size()).c_str());
+  }
+  const std::vector<LayerLoad> loads = LoadOf(rows);
+  if (loads.empty()) return;
+  std::printf("\n  Load of the experts (equal shares: %s)\n",
+              Percent(1.0 / rows.shape.num_experts).c_str());
+  std::printf("  layer  entropy      most used           least used     unused\n");
+  for (std::size_t i = 0; i < loads.size(); ++i) {
+    const LayerLoad& load = loads[i];
+    std::printf("  %5d  %7s  %6d  %8s     %6d  %8s  %9d\n",
+                rows.shape.layer_id(static_cast<std::int32_t>(i)),
+                FixedDigits(load.entropy, 3).c_str(), load.most_used,
+                Percent(load.most_share).c_str(), load.least_used,
+                Percent(load.least_share).c_str(), load.unused);
+  }
+}
+
+class InspectCommand final : public Command {
+ public:
+  std::string name() const override { return "inspect"; }
+  std::string summary() const override {
+    return "What a file of routing is: format, shape, coverage, load of the experts";
+  }
+  void AddOptions(CLI::App& app) override {
+    app.add_option("FILE", file_, "A Waymark document, or routing of another format")->required();
+    AddInputOptions(app, "--format", input_);
+    app.add_flag("--json", json_, "Print one JSON object");
+    app.footer("Exits 0, or 2 if the file cannot be used.");
+  }
+  ExitCode Run() override {
+    Progress progress("reading");
+    progress.Show(0, 0, file_);
+    const absl::StatusOr<RoutingFile> file =
+        LoadRouting(file_, input_, /*columns_may_be_layers=*/true);
+    progress.Clear();
+    if (!file.ok()) return Fail(name(), std::string(file.status().message()));
+    if (json_) {
+      std::printf("%s\n", ToJson(file_, *file).dump(1).c_str());
+    } else {
+      Print(file_, *file);
+    }
+    return kExitOk;
+  }
+
+ private:
+  std::string file_;
+  InputOptions input_;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeInspectCommand() {
+  return std::make_unique<InspectCommand>();
+}
+
+}  // namespace waymark::cli

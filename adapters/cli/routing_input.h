@@ -1,0 +1,76 @@
+// Routing from a file, as `inspect`, `diff` and `convert` take it: a Waymark document, or an array
+// of another format with the options that say what it does not.
+#ifndef WAYMARK_ADAPTERS_CLI_ROUTING_INPUT_H_
+#define WAYMARK_ADAPTERS_CLI_ROUTING_INPUT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "adapters/formats/formats.h"
+#include "blockstore/rows.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace waymark::cli {
+
+// What options call Waymark's own format.
+inline constexpr std::string_view kDocumentName = "waymark";
+
+// Values as they stand on the command line; empty or 0: not given.
+struct InputOptions {
+  std::string format;      // a format's name, or kDocumentName
+  std::string field;       // a JSON pointer
+  std::string rows;        // "tokens", "tokens-1"
+  std::string layers;      // "moe", "all"
+  std::string sentinel;    // as formats::SentinelName
+  std::string moe_layers;  // "3-60", "0,2,4", "all"
+  std::string dtype;
+  std::int64_t start = -1;
+  int num_layers = 0;
+  int top_k = 0;
+  int experts = 0;
+  int max_memory_mb = 8192;
+};
+// `format_option`: "--format" or "--from".
+void AddInputOptions(CLI::App& app, const std::string& format_option, InputOptions& options);
+
+// A file that was read.
+struct RoutingFile {
+  std::string format;  // its name
+  std::string what;    // in words, with dtype and shape
+  Rows rows;
+  bool experts_known = true;            // false: rows.shape.num_experts is the least that could be
+  std::optional<formats::Dtype> dtype;  // of an array
+  std::vector<std::string> notes;       // what a person should know, one sentence each
+};
+// `columns_may_be_layers`: where all layers have a column and nobody says which are MoE layers,
+// every column is taken for one; else that is an error. Errors name the file.
+[[nodiscard]] absl::StatusOr<RoutingFile> LoadRouting(const std::string& path,
+                                                      const InputOptions& options,
+                                                      bool columns_may_be_layers);
+
+// The values of --rows, --layers, --sentinel, on either side of a conversion. `option`: its name,
+// for errors. An empty text leaves `conventions` as it is.
+[[nodiscard]] absl::Status SetRowCount(const std::string& option, const std::string& text,
+                                       formats::Conventions& conventions);
+[[nodiscard]] absl::Status SetLayerAxis(const std::string& option, const std::string& text,
+                                        formats::Conventions& conventions);
+[[nodiscard]] absl::Status SetSentinel(const std::string& option, const std::string& text,
+                                       formats::Conventions& conventions);
+// The layer numbers of "3-60", "0,2,4", or "all" of `num_layers`.
+[[nodiscard]] absl::StatusOr<std::vector<std::int32_t>> ParseLayers(const std::string& text,
+                                                                    std::int32_t num_layers);
+
+// Writes a file beside `path` that then takes its place. Unavailable with the system's words.
+[[nodiscard]] absl::Status WriteWholeFile(const std::string& path, std::string_view bytes);
+
+}  // namespace waymark::cli
+
+#endif  // WAYMARK_ADAPTERS_CLI_ROUTING_INPUT_H_
