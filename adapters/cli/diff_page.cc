@@ -25,6 +25,8 @@ constexpr double kBarsWidth = 150;
 constexpr double kWidth = kBarsLeft + kBarsWidth + 56;
 constexpr int kClasses = 5;  // of how far a cell differs
 constexpr std::int64_t kMostTableRows = 200;
+// Where a column is several rows: each class ends at this share of pairs that differ, in percent.
+constexpr std::array<std::int64_t, kClasses> kPairsClasses = {2, 5, 10, 25, 100};
 
 constexpr std::string_view kStyle = R"(
 :root { color-scheme: light dark;
@@ -161,6 +163,13 @@ std::string Only(const std::vector<std::int32_t>& ids, const std::vector<std::in
   return list;
 }
 
+int PairsLevel(std::int64_t differing, std::int64_t pairs) {
+  int level = 0;
+  while (100 * differing > kPairsClasses[static_cast<std::size_t>(level)] * pairs)
+    ++level;
+  return level;
+}
+
 class Page {
  public:
   Page(const DiffSide& a, const DiffSide& b, const RoutingDiff& diff)
@@ -260,8 +269,9 @@ class Page {
       Tile(Percent(diff_.generated.Total().same_set_share()),
            absl::StrCat("of what was generated (", Count(diff_.generated.rows), " rows)"));
     }
-    Tile(absl::StrCat(Count(diff_.all.same_rows), " of ", Count(diff_.all.rows)),
-         "rows the same in every layer");
+    Tile(Percent(diff_.all.rows == 0 ? 1 : Share(diff_.all.same_rows, diff_.all.rows)),
+         absl::StrCat("of rows: the same in every layer (", Count(diff_.all.same_rows), " of ",
+                      Count(diff_.all.rows), ")"));
     Tile(Percent(total.shared_id_share()), "of ids: chosen by both");
     const std::int64_t first = FirstDifferingRow();
     Tile(first < 0 ? "none" : absl::StrCat("row ", first), "the first that differs");
@@ -380,19 +390,22 @@ class Page {
       return;
     }
     for (std::int32_t layer = 0; layer < layers_; ++layer) {
-      std::int64_t ids = 0;
-      std::int64_t differing = 0;
+      std::int64_t pairs = 0;
+      std::int64_t differing = 0;  // of one row: its ids; of several: their pairs
       for (std::int64_t row = RowBegin(column); row < RowEnd(column); ++row) {
-        const std::uint8_t cell = diff_.differing_at(row, layer);
-        if (cell == RoutingDiff::kNotCompared) continue;
-        ids += diff_.shape.top_k;
-        differing += cell;
+        const std::uint8_t ids = diff_.differing_at(row, layer);
+        if (ids == RoutingDiff::kNotCompared) continue;
+        ++pairs;
+        differing += rows_a_column_ == 1 ? ids : ids > 0 ? 1 : 0;
       }
       if (differing == 0) continue;
       static constexpr std::array<const char*, kClasses> kCss = {"d1", "d2", "d3", "d4", "d5"};
-      const std::int64_t level = std::min<std::int64_t>((differing * kClasses - 1) / ids, 4);
-      std::string title = absl::StrCat(ColumnName(column), ", layer ", diff_.shape.layer_id(layer),
-                                       ": ", differing, " of ", ids, " ids differ");
+      const std::int64_t of = rows_a_column_ == 1 ? diff_.shape.top_k : pairs;
+      const int level = rows_a_column_ == 1 ? static_cast<int>((differing * kClasses - 1) / of)
+                                            : PairsLevel(differing, pairs);
+      std::string title =
+          absl::StrCat(ColumnName(column), ", layer ", diff_.shape.layer_id(layer), ": ", differing,
+                       " of ", of, rows_a_column_ == 1 ? " ids differ" : " rows differ");
       if (rows_a_column_ == 1) {
         const std::int64_t row = RowBegin(column);
         const std::vector<std::int32_t> in_a = IdsOf(*a_.rows, row, layer);
@@ -469,8 +482,12 @@ class Page {
     for (int level = 1; level <= kClasses; ++level) {
       const auto most = static_cast<std::int64_t>(part * level);
       if (rows_a_column_ > 1) {
-        absl::StrAppend(&out_, "<span><i class=\"k", level, "\"></i>", level == 1 ? "up to " : "",
-                        20 * level, " % of ids differ</span>");
+        absl::StrAppend(&out_, "<span><i class=\"k", level, "\"></i>",
+                        level < kClasses ? "up to " : "more ",
+                        level < kClasses
+                            ? absl::StrCat(kPairsClasses[static_cast<std::size_t>(level - 1)], " %")
+                            : "",
+                        level == 1 ? " of rows differ" : "", "</span>");
       } else if (most > last) {
         absl::StrAppend(&out_, "<span><i class=\"k", level, "\"></i>", last + 1,
                         most > last + 1 ? absl::StrCat(" to ", most) : "", " of ",
