@@ -5,8 +5,8 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <iterator>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "CLI/CLI.hpp"
@@ -31,17 +31,27 @@ absl::Status Bad(const std::string& what) {
   return absl::InvalidArgumentError(what);
 }
 
+// Everything that `path` gives, be it a file or a pipe.
 absl::StatusOr<std::vector<std::uint8_t>> Slurp(const std::string& path, std::size_t limit) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const std::streamoff size = file ? static_cast<std::streamoff>(file.tellg()) : -1;
-  if (size < 0 || !file.seekg(0)) return absl::NotFoundError("it cannot be read");
-  if (static_cast<std::uint64_t>(size) > limit) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("it has ", size, " bytes, more than --max-memory-mb allows"));
-  }
-  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(size));
-  if (!file.read(reinterpret_cast<char*>(bytes.data()), size)) {
-    return absl::NotFoundError("it cannot be read");
+  constexpr std::size_t kPiece = std::size_t{1} << 20;
+  std::vector<std::uint8_t> bytes;
+  std::error_code error;
+  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  if (!error && size <= limit) bytes.reserve(static_cast<std::size_t>(size) + kPiece);
+  std::FILE* file = std::fopen(path.c_str(), "rb");
+  if (file == nullptr) return absl::NotFoundError("it cannot be read");
+  std::size_t got = 0;
+  do {
+    const std::size_t end = bytes.size();
+    bytes.resize(end + kPiece);
+    got = std::fread(bytes.data() + end, 1, kPiece, file);
+    bytes.resize(end + got);
+  } while (got > 0 && bytes.size() <= limit);
+  const bool failed = std::ferror(file) != 0;
+  std::fclose(file);
+  if (failed) return absl::NotFoundError("it cannot be read");
+  if (bytes.size() > limit) {
+    return absl::ResourceExhaustedError("it has more bytes than --max-memory-mb allows");
   }
   return bytes;
 }

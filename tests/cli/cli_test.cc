@@ -1,12 +1,6 @@
 // Runs the tool as a person does: what it says, where it says it, and what it exits with.
-#include <fcntl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdio>
-#include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/cli/tool_test.h"
 
 namespace waymark {
 namespace {
@@ -25,66 +20,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Json = nlohmann::json;
 
-std::string Slurp(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-void Write(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
-
-struct Outcome {
-  int code = -1;  // 128 + the signal, when it was killed by one
-  std::string out;
-  std::string err;
-};
-
-// Each test has a folder of its own: ctest runs them side by side.
-class Cli : public ::testing::Test {
+class Cli : public ToolTest {
  protected:
-  void SetUp() override {
-    std::string name = ::testing::TempDir() + "waymark_cli_XXXXXX";
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override {
-    for (const std::string& file : files_)
-      std::remove(file.c_str());
-    rmdir(folder_.c_str());
-  }
-
-  std::string Path(const std::string& name) {
-    files_.push_back(folder_ + "/" + name);
-    return files_.back();
-  }
-
-  Outcome Run(std::vector<std::string> arguments) {
-    const std::string out = Path("stdout");
-    const std::string err = Path("stderr");
-    arguments.insert(arguments.begin(), WAYMARK_TOOL);
-    const pid_t child = fork();
-    if (child == 0) {
-      const int o = open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-      const int e = open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-      dup2(o, STDOUT_FILENO);
-      dup2(e, STDERR_FILENO);
-      std::vector<char*> argv;
-      for (std::string& argument : arguments)
-        argv.push_back(argument.data());
-      argv.push_back(nullptr);
-      execv(argv[0], argv.data());
-      _exit(127);
-    }
-    int status = 0;
-    EXPECT_EQ(waitpid(child, &status, 0), child);
-    Outcome outcome;
-    outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    outcome.out = Slurp(out);
-    outcome.err = Slurp(err);
-    return outcome;
-  }
-
   // A trace of requests that share their first 512 tokens.
   static constexpr int kRequests = 16;
   std::string SmallTrace() {
@@ -113,10 +50,6 @@ class Cli : public ::testing::Test {
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     return path;
   }
-
- private:
-  std::string folder_;
-  std::vector<std::string> files_;
 };
 
 TEST_F(Cli, HelpAndVersion) {
@@ -127,8 +60,9 @@ TEST_F(Cli, HelpAndVersion) {
   outcome = Run({"--help"});
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("demo"), HasSubstr("trace"), HasSubstr("check"),
-                                 HasSubstr("selftest"), HasSubstr("Exit codes")));
-  for (const char* command : {"demo", "trace", "check", "selftest"}) {
+                                 HasSubstr("selftest"), HasSubstr("inspect"), HasSubstr("diff"),
+                                 HasSubstr("convert"), HasSubstr("Exit codes")));
+  for (const char* command : {"demo", "trace", "check", "inspect", "diff", "convert", "selftest"}) {
     outcome = Run({command, "--help"});
     EXPECT_EQ(outcome.code, 0) << command;
     EXPECT_THAT(outcome.out, HasSubstr("Usage")) << command;

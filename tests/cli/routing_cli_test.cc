@@ -1,0 +1,361 @@
+// `waymark inspect`, `diff` and `convert`, run as a person runs them.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/cli/tool_test.h"
+
+namespace waymark {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::json;
+
+class RoutingCli : public ToolTest {
+ protected:
+  static std::string Golden(const std::string& name) {
+    return std::string(WAYMARK_FORMATS_DATA) + "/" + name;
+  }
+  // A real capture; empty where WAYMARK_DATA is not set.
+  static std::string Real(const std::string& build) {
+    const char* data = std::getenv("WAYMARK_DATA");
+    return data == nullptr ? "" : std::string(data) + "/megatron_16b_routing/" + build + ".npy";
+  }
+  Json RunJson(std::vector<std::string> arguments, int code) {
+    arguments.push_back("--json");
+    const Outcome outcome = Run(arguments);
+    EXPECT_EQ(outcome.code, code) << outcome.err;
+    return Json::parse(outcome.out, nullptr, /*allow_exceptions=*/false);
+  }
+  // A copy of the golden v1_u1.npy with byte `at` of its ids changed to `id`.
+  std::string Changed(std::size_t at, char id) {
+    std::string bytes = Slurp(Golden("v1_u1.npy"));
+    bytes[128 + at] = id;
+    const std::string path = Path("changed.npy");
+    Write(path, bytes);
+    return path;
+  }
+  // `path` is a page that needs nothing but itself.
+  static void ExpectPage(const std::string& path) {
+    const std::string page = Slurp(path);
+    EXPECT_EQ(page.rfind("<!doctype html>", 0), 0u);
+    EXPECT_EQ(page.substr(page.size() - 8), "</html>\n");
+    for (const char* outside : {"http:", "https:", "<script", "<link", "@import", "src="}) {
+      EXPECT_THAT(page, Not(HasSubstr(outside)));
+    }
+    for (const std::string tag : {"svg", "table", "details", "div", "title", "main", "tr", "td"}) {
+      EXPECT_EQ(CountOf(page, "<" + tag + " ") + CountOf(page, "<" + tag + ">"),
+                CountOf(page, "</" + tag + ">"))
+          << tag;
+    }
+    EXPECT_THAT(page, HasSubstr("prefers-color-scheme: dark"));
+  }
+  static std::size_t CountOf(const std::string& text, const std::string& word) {
+    std::size_t count = 0;
+    for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1))
+      ++count;
+    return count;
+  }
+};
+
+TEST_F(RoutingCli, InspectTellsEveryGoldenFileByItsContent) {
+  const std::pair<const char*, const char*> files[] = {
+      {"v1_u1.npy", "npy"},
+      {"fortran_i2.npy", "npy"},
+      {"vllm.json", "vllm"},
+      {"vllm.txt", "vllm"},
+      {"vllm_lists.json", "vllm-lists"},
+      {"megatron.json", "megatron"},
+      {"megatron_ndarray.json", "megatron-ndarray"},
+      {"nemo_rl.txt", "nemo-rl"},
+      {"skyrl.json", "skyrl"}};
+  for (const auto& [file, format] : files) {
+    const Json json = RunJson({"inspect", Golden(file)}, 0);
+    ASSERT_TRUE(json.is_object()) << file;
+    EXPECT_EQ(json["format"], format) << file;
+    EXPECT_EQ(json["rows"], 5) << file;
+    EXPECT_EQ(json["valid"], 5) << file;
+    EXPECT_EQ(json["layers"], 3) << file;
+    EXPECT_EQ(json["top_k"], 2) << file;
+    EXPECT_EQ(json["experts_known"], false) << file;
+    EXPECT_EQ(json["coverage"].size(), 1u) << file;
+    EXPECT_EQ(json["load"].size(), 3u) << file;
+  }
+  const Json delta = RunJson({"inspect", Golden("prime_rl.json")}, 0);
+  EXPECT_EQ(delta["first"], 2);
+  const Json raw = RunJson({"inspect", Golden("sglang_u2.json"), "--format", "sglang",
+                            "--num-layers", "3", "--top-k", "2", "--experts", "300"},
+                           0);
+  EXPECT_EQ(raw["first"], 2);
+  EXPECT_EQ(raw["rows"], 3);
+  EXPECT_EQ(raw["experts"], 300);
+}
+
+TEST_F(RoutingCli, InspectCountsTheLoad) {
+  // Two rows, one layer, top-2 of 4: experts 0 and 1, then 0 and 2.
+  const std::string path = Path("a.json");
+  Write(path, "[[[0, 1]], [[0, 2]]]");
+  const Json json = RunJson({"inspect", path, "--experts", "4"}, 0);
+  const Json& load = json["load"][0];
+  EXPECT_EQ(load["most_used"]["expert"], 0);
+  EXPECT_EQ(load["most_used"]["share"], 0.5);
+  EXPECT_EQ(load["least_used"]["expert"], 3);
+  EXPECT_EQ(load["least_used"]["share"], 0);
+  EXPECT_EQ(load["unused_experts"], 1);
+  EXPECT_DOUBLE_EQ(load["entropy"].get<double>(), 0.75);  // 1.5 bits of 2
+  const Outcome outcome = Run({"inspect", path});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("nested JSON lists"), HasSubstr("at least 3"),
+                                 HasSubstr("rows 0 to 1: valid")));
+}
+
+TEST_F(RoutingCli, InspectShowsWhatIsMissing) {
+  const std::string path = Path("a.json");
+  Write(path, "[[[0, 1]], [[-1, -1]], [[0, 2]]]");
+  const Json json = RunJson({"inspect", path, "--sentinel", "-1"}, 0);
+  EXPECT_EQ(json["valid"], 2);
+  ASSERT_EQ(json["coverage"].size(), 3u);
+  EXPECT_EQ(json["coverage"][1]["missing"], "never written");
+  // The same bytes without the sentinel are refused, not guessed at.
+  const Outcome outcome = Run({"inspect", path});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("row 1"), HasSubstr("it is -1")));
+}
+
+TEST_F(RoutingCli, FilesThatCannotBeUsedExitWithTwoAndOneLine) {
+  const std::string bad = Path("bad");
+  Write(bad, "hello");
+  const std::string cut = Path("cut.npy");
+  Write(cut, Slurp(Golden("v1_u1.npy")).substr(0, 150));
+  const std::string empty = Path("empty");
+  Write(empty, "");
+  const std::string ragged = Path("ragged.json");
+  Write(ragged, "[[[1, 2]], [[3]]]");
+  const std::string document = Path("cut.wmk");
+  Write(document, "\x89WMK\r\n");
+  const std::string dense = Golden("vllm_all_layers.json");
+  const std::string good = Golden("v1_u1.npy");
+  const std::string out = Path("out");
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"inspect", "/nonexistent"}, "/nonexistent"},
+      {{"inspect", "/"}, "cannot be read"},
+      {{"inspect", bad}, "no format"},
+      {{"inspect", cut}, "takes 30 bytes, and 22"},
+      {{"inspect", empty}, "empty"},
+      {{"inspect", ragged}, "lists[1]"},
+      {{"inspect", document}, "cut.wmk"},
+      {{"inspect", good, "--format", "nope"}, "'nope'"},
+      {{"inspect", good, "--format", "vllm"}, "vllm: must be text"},
+      {{"inspect", good, "--experts", "3"}, "[0, 3)"},
+      {{"inspect", good, "--experts", "70000"}, "--experts"},
+      {{"inspect", good, "--moe-layers", "1-"}, "--moe-layers"},
+      {{"inspect", good, "--moe-layers", "2,1"}, "--moe-layers"},
+      {{"inspect", good, "--moe-layers", "0-1"}, "they are 2"},
+      {{"inspect", good, "--sentinel", "arange"}, "arange"},
+      {{"inspect", good, "--sentinel", "-1"}, "uint8 has no -1"},
+      {{"inspect", good, "--sentinel", "7"}, "--sentinel"},
+      {{"inspect", good, "--rows", "some"}, "--rows"},
+      {{"inspect", dense}, "moe_layers"},
+      {{"inspect", Golden("prime_rl.json"), "--start", "3"}, "--start"},
+      {{"inspect", Golden("sglang_i4.json")}, "layers must be said"},
+      {{"diff", good, bad}, "bad"},
+      {{"diff", good, dense, "--moe-layers", "all"}, "column 0"},
+      {{"diff", good, good, "--html", "/nonexistent/x.html"}, "/nonexistent/x.html"},
+      {{"diff", good}, "B"},
+      {{"convert", good, out}, "--to"},
+      {{"convert", good, out, "--to", "nope"}, "'nope'"},
+      {{"convert", good, out, "--to", "skyrl"}, "never written"},
+      {{"convert", good, out, "--to", "waymark"}, "--experts"},
+      {{"convert", good, out, "--to", "vllm"}, "num_layers"},
+      {{"convert", good, out, "--to", "npy", "--to-dtype", "float32"}, "float32"},
+      {{"convert", good, out, "--to", "npy", "--to-rows", "tokens"}, "choose a sentinel"},
+      {{"convert", dense, out, "--to", "npy"}, "moe_layers must be said"},
+      {{"convert", good, "/nonexistent/x", "--to", "npy"}, "/nonexistent/x"},
+  };
+  for (const auto& [arguments, word] : cases) {
+    const Outcome outcome = Run(arguments);
+    std::string line;
+    for (const std::string& argument : arguments)
+      line += argument + " ";
+    EXPECT_EQ(outcome.code, 2) << line << outcome.out;
+    EXPECT_THAT(outcome.err, HasSubstr(word)) << line;
+    EXPECT_EQ(outcome.out, "") << line;
+    EXPECT_NE(access(out.c_str(), F_OK), 0) << line;
+    // The parser of options says where help is, on a line of its own.
+    if (outcome.err.rfind("waymark ", 0) == 0) {
+      EXPECT_EQ(CountOf(outcome.err, "\n"), 1u) << line;
+    }
+  }
+}
+
+TEST_F(RoutingCli, DiffOfTheSameIsZeroAndOfOtherOrdersToo) {
+  Outcome outcome = Run({"diff", Golden("v1_u1.npy"), Golden("megatron.json")});
+  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("The same experts in every row and layer."));
+  // Row 0 of layer 0 is 0, 7: turned round it is the same set.
+  std::string bytes = Slurp(Golden("v1_u1.npy"));
+  std::swap(bytes[128], bytes[129]);
+  const std::string path = Path("turned.npy");
+  Write(path, bytes);
+  const Json json = RunJson({"diff", Golden("v1_u1.npy"), path}, 0);
+  EXPECT_EQ(json["same"], true);
+  EXPECT_EQ(json["pairs"], 15);
+  EXPECT_EQ(json["same_set"], 15);
+  EXPECT_DOUBLE_EQ(json["same_order_share"].get<double>(), 14.0 / 15);
+}
+
+TEST_F(RoutingCli, DiffNamesRowsAndLayers) {
+  // Row 3, layer 1: 14 and 5 become 14 and 2.
+  const std::string changed = Changed(3 * 6 + 2 + 1, 2);
+  const Json json = RunJson({"diff", Golden("v1_u1.npy"), changed, "--prompt-tokens", "3"}, 1);
+  EXPECT_EQ(json["same"], false);
+  EXPECT_EQ(json["same_set"], 14);
+  EXPECT_DOUBLE_EQ(json["shared_id_share"].get<double>(), 29.0 / 30);
+  EXPECT_EQ(json["prompt"]["same_set"], 9);
+  EXPECT_EQ(json["prompt"]["pairs"], 9);
+  EXPECT_EQ(json["generated"]["same_set"], 5);
+  EXPECT_EQ(json["generated"]["pairs"], 6);
+  EXPECT_EQ(json["layers"][1]["same_set"], 4);
+  EXPECT_EQ(json["layers"][0]["same_set"], 5);
+  ASSERT_EQ(json["first_differing"].size(), 1u);
+  EXPECT_EQ(json["first_differing"][0]["row"], 3);
+  EXPECT_EQ(json["first_differing"][0]["layers"], Json::array({1}));
+  const Outcome outcome = Run({"diff", Golden("v1_u1.npy"), changed});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("row 3, layers 1"), HasSubstr("The two differ")));
+}
+
+TEST_F(RoutingCli, DiffComparesTheRowsThatBothHave) {
+  const Json json = RunJson({"diff", Golden("v1_u1.npy"), Golden("prime_rl.json")}, 1);
+  EXPECT_EQ(json["begin"], 2);
+  EXPECT_EQ(json["end"], 5);
+  EXPECT_EQ(json["only_in_a"], 2);
+  EXPECT_EQ(json["same_set"], 9);
+  EXPECT_EQ(json["pairs"], 9);
+  const std::string missing = Path("missing.json");
+  Write(missing, "[[[0,7]],[[-1,-1]],[[2,3]]]");
+  const std::string there = Path("there.json");
+  Write(there, "[[[0,7]],[[1,4]],[[-1,-1]]]");
+  const Json holes = RunJson({"diff", missing, there, "--sentinel", "-1"}, 1);
+  EXPECT_EQ(holes["pairs"], 1);
+  EXPECT_EQ(holes["same_set"], 1);
+  EXPECT_EQ(holes["missing_in_a"], 1);
+  EXPECT_EQ(holes["missing_in_b"], 1);
+}
+
+TEST_F(RoutingCli, ThePageStandsAlone) {
+  const std::string page = Path("page.html");
+  const std::string name = Path("a <b> & \"c\".npy");
+  Write(name, Slurp(Changed(1, 2)));
+  EXPECT_EQ(Run({"diff", Golden("v1_u1.npy"), name, "--html", page, "--prompt-tokens", "2"}).code,
+            1);
+  ExpectPage(page);
+  const std::string text = Slurp(page);
+  EXPECT_THAT(text, AllOf(HasSubstr("a &lt;b&gt; &amp; &quot;c&quot;"), Not(HasSubstr("a <b>"))));
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("row 0 (prompt), layer 0: 1 of 2 ids differ; only A: 7; only B: 2"),
+                    HasSubstr(">generated</text>"), HasSubstr("1 row that differs")));
+  // Rows that are missing, and so many that several share a column.
+  std::string lists = "[";
+  for (int row = 0; row < 2000; ++row)
+    lists += std::string(row == 0 ? "" : ",") + (row < 500 ? "[[-1,-1]]" : "[[1,2]]");
+  lists += "]";
+  const std::string many = Path("many.json");
+  Write(many, lists);
+  EXPECT_EQ(Run({"diff", many, many, "--sentinel", "-1", "--html", page}).code, 0);
+  ExpectPage(page);
+  EXPECT_THAT(Slurp(page), AllOf(HasSubstr("500 rows are missing in both"),
+                                 HasSubstr("A column is 5 rows"), HasSubstr("class=\"none\"")));
+}
+
+TEST_F(RoutingCli, RealCapturesDifferWhereTheyAreKnownToDiffer) {
+  const std::string eager = Real("build_2026_04_eager");
+  if (eager.empty()) GTEST_SKIP() << "WAYMARK_DATA is not set";
+  const std::string page = Path("page.html");
+  const Json json = RunJson(
+      {"diff", eager, Real("build_2026_04_cudagraph"), "--prompt-tokens", "88", "--html", page}, 1);
+  EXPECT_EQ(json["pairs"], 117 * 27);
+  EXPECT_EQ(json["same_set"], 3111);  // 98.5 %
+  EXPECT_EQ(json["prompt"]["same_rows"], 88);
+  EXPECT_EQ(json["generated"]["rows"], 29);
+  EXPECT_EQ(json["generated"]["same_rows"], 10);
+  EXPECT_EQ(json["first_differing"][0]["row"], 90);
+  ExpectPage(page);
+  EXPECT_THAT(Slurp(page), AllOf(HasSubstr("98.5 %"), HasSubstr("All 88 prompt rows agree"),
+                                 HasSubstr("19 of 29 generated rows differ")));
+  const Json of = RunJson({"inspect", eager, "--experts", "64"}, 0);
+  EXPECT_EQ(of["load"].size(), 27u);
+  for (const Json& layer : of["load"]) {
+    EXPECT_GT(layer["entropy"], 0.9);
+    EXPECT_LT(layer["entropy"], 1.0);
+  }
+}
+
+TEST_F(RoutingCli, ConvertGoesThroughEveryFormatAndBack) {
+  const std::string start = Golden("v1_u1.npy");
+  std::string at = start;
+  const std::vector<std::vector<std::string>> hops = {
+      {"waymark", "--experts", "16"},
+      {"vllm", "--num-layers", "3"},
+      {"sglang", "--num-layers", "3", "--moe-layers", "all"},
+      {"megatron", "--num-layers", "3", "--moe-layers", "all", "--top-k", "2", "--experts", "16",
+       "--from", "sglang"},
+      {"nemo-rl"},
+      {"megatron-ndarray"},
+      {"vllm-lists"},
+      {"npy"}};
+  for (std::size_t i = 0; i < hops.size(); ++i) {
+    const std::string out = Path("hop" + std::to_string(i));
+    std::vector<std::string> arguments = {"convert", at, out, "--to"};
+    arguments.insert(arguments.end(), hops[i].begin(), hops[i].end());
+    const Outcome outcome = Run(arguments);
+    ASSERT_EQ(outcome.code, 0) << hops[i][0] << ": " << outcome.err;
+    EXPECT_EQ(outcome.err, "") << hops[i][0];
+    EXPECT_EQ(outcome.out, "");
+    at = out;
+  }
+  EXPECT_EQ(Slurp(at), Slurp(start));
+}
+
+TEST_F(RoutingCli, ConvertSaysWhatIsLost) {
+  const std::string holes = Path("holes.txt");
+  Write(holes, "[[[0,7]],[[-1,-1]],[[2,3]]]");
+  const std::string out = Path("out.npy");
+  // A missing row and no place for it.
+  Outcome outcome = Run({"convert", holes, out, "--sentinel", "-1", "--to", "npy"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("1 row (row 1)"), HasSubstr("choose a sentinel")));
+  outcome =
+      Run({"convert", holes, out, "--sentinel", "-1", "--to", "npy", "--to-sentinel", "zeros"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("written as 'zeros'"));
+  EXPECT_EQ(Slurp(out).substr(128), std::string("\0\7\0\0\2\3", 6));
+  // The start row, where the format has no place.
+  outcome = Run({"convert", Golden("prime_rl.json"), out, "--to", "npy", "--moe-layers", "all"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("the first row is row 2, and npy has no place"));
+  const std::string kept = Path("kept.json");
+  outcome = Run({"convert", Golden("prime_rl.json"), kept, "--to", "vllm", "--moe-layers", "all",
+                 "--num-layers", "3"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_THAT(Slurp(kept), HasSubstr("\"routed_experts_prompt_start\":2"));
+  // Dense columns come and go by the list of MoE layers.
+  const std::string moe = Path("moe.npy");
+  outcome =
+      Run({"convert", Golden("vllm_all_layers.json"), moe, "--moe-layers", "1-3", "--to", "npy"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(Slurp(moe), Slurp(Golden("v1_u1.npy")));
+  const std::string all = Path("all.json");
+  outcome = Run({"convert", moe, all, "--moe-layers", "1-3", "--num-layers", "5", "--to", "vllm"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(Slurp(all), Slurp(Golden("vllm_all_layers.json")));
+}
+
+}  // namespace
+}  // namespace waymark
