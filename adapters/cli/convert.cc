@@ -51,11 +51,8 @@ class ConvertCommand final : public Command {
   }
 
   ExitCode Run() override {
-    Progress progress("converting");
-    progress.Show(0, 0, in_);
     std::vector<std::string> notes;
     const absl::Status status = Convert(notes);
-    progress.Clear();
     if (!status.ok()) return Fail(name(), std::string(status.message()));
     for (const std::string& note : notes)
       std::fprintf(stderr, "note: %s\n", note.c_str());

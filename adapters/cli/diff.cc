@@ -160,13 +160,10 @@ class DiffCommand final : public Command {
   }
 
   ExitCode Run() override {
-    Progress progress("reading");
-    progress.Show(0, 0, a_);
     const absl::StatusOr<RoutingFile> a = LoadRouting(a_, input_, true);
-    if (!a.ok()) return Broken(progress, a.status());
+    if (!a.ok()) return Fail(name(), std::string(a.status().message()));
     const absl::StatusOr<RoutingFile> b = LoadRouting(b_, input_, true);
-    if (!b.ok()) return Broken(progress, b.status());
-    progress.Clear();
+    if (!b.ok()) return Fail(name(), std::string(b.status().message()));
     Progress comparing("comparing rows");
     const std::int64_t rows = std::min(a->rows.size(), b->rows.size());
     const absl::StatusOr<RoutingDiff> diff =
@@ -193,11 +190,6 @@ class DiffCommand final : public Command {
   }
 
  private:
-  ExitCode Broken(Progress& progress, const absl::Status& status) const {
-    progress.Clear();
-    return Fail(name(), std::string(status.message()));
-  }
-
   std::string a_;
   std::string b_;
   InputOptions input_;

@@ -4,16 +4,10 @@
 
 #include <string>
 
+#include "adapters/cli/diff_text.h"
 #include "adapters/cli/routing_diff.h"
-#include "blockstore/rows.h"
 
 namespace waymark::cli {
-
-// One side of the comparison.
-struct DiffSide {
-  std::string name;  // any text; the page escapes it
-  const Rows* rows = nullptr;
-};
 
 // The page. At most some megabytes, however many rows there are: neighbouring rows share a column
 // of the map where there are more than a screen has room for.

@@ -125,11 +125,8 @@ class InspectCommand final : public Command {
     app.footer("Exits 0, or 2 if the file cannot be used.");
   }
   ExitCode Run() override {
-    Progress progress("reading");
-    progress.Show(0, 0, file_);
     const absl::StatusOr<RoutingFile> file =
         LoadRouting(file_, input_, /*columns_may_be_layers=*/true);
-    progress.Clear();
     if (!file.ok()) return Fail(name(), std::string(file.status().message()));
     if (json_) {
       std::printf("%s\n", ToJson(file_, *file).dump(1).c_str());

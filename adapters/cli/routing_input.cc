@@ -11,6 +11,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "adapters/cli/console.h"
 #include "blockstore/wire/document.h"
 
 namespace waymark::cli {
@@ -212,6 +213,8 @@ absl::StatusOr<RoutingFile> LoadRouting(const std::string& path, const InputOpti
   const auto load = [&]() -> absl::StatusOr<RoutingFile> {
     const absl::StatusOr<std::vector<std::uint8_t>> bytes = Slurp(path, limit);
     if (!bytes.ok()) return bytes.status();
+    Progress progress("reading");
+    progress.Show(bytes->size(), 0, "bytes of '" + path + "'");
     const bool document =
         bytes->size() >= sizeof(kDocumentStart) &&
         std::equal(std::begin(kDocumentStart), std::end(kDocumentStart), bytes->begin());

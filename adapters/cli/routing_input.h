@@ -51,7 +51,7 @@ struct RoutingFile {
   std::vector<std::string> notes;       // what a person should know, one sentence each
 };
 // `columns_may_be_layers`: where all layers have a column and nobody says which are MoE layers,
-// every column is taken for one; else that is an error. Errors name the file.
+// every column is taken for one; else that is an error. Errors name the file. Shows progress.
 [[nodiscard]] absl::StatusOr<RoutingFile> LoadRouting(const std::string& path,
                                                       const InputOptions& options,
                                                       bool columns_may_be_layers);

@@ -186,6 +186,21 @@ absl::StatusOr<RoutingArray> ReadPlace(Format format, const Place& place,
   return Bad("format: unknown");
 }
 
+// What was said of an array and what its bytes say must be the same. Lists say no dtype.
+absl::Status CheckSaid(const ReadOptions& options, const ReadResult& result) {
+  const RoutingArray& array = result.array;
+  if (options.top_k != 0 && options.top_k != array.top_k) {
+    return Bad(absl::StrCat("top_k must be the array's, ", array.top_k, "; it is ", options.top_k));
+  }
+  const bool lists = result.format == Format::kVllmLists || result.format == Format::kMegatron ||
+                     result.format == Format::kLmdeploy;
+  if (options.dtype.has_value() && *options.dtype != array.dtype && !lists) {
+    return Bad(absl::StrCat("dtype must be the array's, ", std::string(DtypeName(array.dtype)),
+                            "; it is ", std::string(DtypeName(*options.dtype))));
+  }
+  return absl::OkStatus();
+}
+
 // The start row beside the array, whatever the field is called.
 absl::Status ReadStart(const Place& place, RoutingArray& array) {
   for (const std::string_view key : {"routed_experts_start_len", "routed_experts_prompt_start"}) {
@@ -226,6 +241,7 @@ absl::StatusOr<ReadResult> ReadArray(std::span<const std::uint8_t> bytes,
     absl::StatusOr<RoutingArray> array = ReadNpy(bytes, options.limits);
     if (!array.ok()) return array.status();
     result.array = *std::move(array);
+    if (absl::Status status = CheckSaid(options, result); !status.ok()) return status;
     return result;
   }
   const std::span<const std::uint8_t> text = Trimmed(bytes);
@@ -261,6 +277,7 @@ absl::StatusOr<ReadResult> ReadArray(std::span<const std::uint8_t> bytes,
   absl::StatusOr<RoutingArray> array = ReadPlace(result.format, *place, options);
   if (!array.ok()) return array.status();
   result.array = *std::move(array);
+  if (absl::Status status = CheckSaid(options, result); !status.ok()) return status;
   if (absl::Status status = ReadStart(*place, result.array); !status.ok()) return status;
   return result;
 }

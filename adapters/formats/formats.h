@@ -49,7 +49,8 @@ struct ReadOptions {
   // Where in a JSON text the array is: a JSON pointer. Empty: the text is it, or an object that has
   // it as routed_experts, moe_topk_indices or routing_indices (or its meta_info does).
   std::string field;
-  // kSglang, which says none of them: all are required, the dtype unless a field says it.
+  // kSglang says none of them: all are required, the dtype unless a field says it. Where the bytes
+  // say it, top_k and dtype must be theirs; layers and num_experts are not looked at.
   std::int32_t layers = 0;  // columns
   std::int32_t top_k = 0;
   std::int32_t num_experts = 0;

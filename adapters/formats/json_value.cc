@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -233,6 +234,11 @@ std::string_view JsonValue::KindName() const {
 }
 
 absl::StatusOr<JsonValue> ParseJson(std::span<const std::uint8_t> bytes, const Limits& limits) {
+  // The parser holds one string of the text at a time, however long.
+  if (bytes.size() > limits.max_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "JSON: the text has ", bytes.size(), " bytes, and the limit is ", limits.max_bytes));
+  }
   Builder builder(limits);
   const char* begin = reinterpret_cast<const char*>(bytes.data());
   const bool parsed = nlohmann::json::sax_parse(begin, begin + bytes.size(), &builder);

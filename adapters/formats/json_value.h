@@ -7,7 +7,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -22,12 +21,14 @@ struct JsonGrid {
   std::vector<std::int32_t> numbers;  // product of `shape`, last axis fastest
 };
 
+struct JsonMember;
+
 // One value. Lists that are ragged, mixed, or have numbers beyond int32 are of kind List. A value:
 // copy it, move it.
 struct JsonValue {
   struct Null {};
   using List = std::vector<JsonValue>;
-  using Object = std::vector<std::pair<std::string, JsonValue>>;  // keys differ
+  using Object = std::vector<JsonMember>;  // keys differ
   std::variant<Null, bool, std::int64_t, double, std::string, JsonGrid, List, Object> value;
 
   template <class T>
@@ -38,6 +39,11 @@ struct JsonValue {
   [[nodiscard]] const JsonValue* Find(std::string_view key) const;
   // "a list", "an object", ...: what errors call it.
   [[nodiscard]] std::string_view KindName() const;
+};
+
+struct JsonMember {
+  std::string key;
+  JsonValue value;
 };
 
 // Parses one JSON text. InvalidArgument naming the byte: not JSON, nested deeper than 64, a key

@@ -16,7 +16,8 @@ namespace waymark::formats {
 
 // What bytes from outside may make a reader do. A call that would go beyond is ResourceExhausted.
 struct Limits {
-  std::size_t max_bytes = std::size_t{1} << 32;  // memory that one call holds beside its input
+  // Of a text that is taken apart, and of each array, text or set of values that is made from it.
+  std::size_t max_bytes = std::size_t{1} << 32;
 };
 
 // A dense array [rows, layers, top_k] of integers in C order. A value. Which rows and layers they

@@ -121,6 +121,7 @@ TEST_F(RoutingCli, InspectShowsWhatIsMissing) {
   EXPECT_EQ(json["valid"], 2);
   ASSERT_EQ(json["coverage"].size(), 3u);
   EXPECT_EQ(json["coverage"][1]["missing"], "never written");
+  EXPECT_EQ(json["load"][0]["most_used"]["share"], 0.5);  // of the rows that are there
   // The same bytes without the sentinel are refused, not guessed at.
   const Outcome outcome = Run({"inspect", path});
   EXPECT_EQ(outcome.code, 2);
@@ -159,6 +160,8 @@ TEST_F(RoutingCli, FilesThatCannotBeUsedExitWithTwoAndOneLine) {
       {{"inspect", good, "--sentinel", "arange"}, "arange"},
       {{"inspect", good, "--sentinel", "-1"}, "uint8 has no -1"},
       {{"inspect", good, "--sentinel", "7"}, "--sentinel"},
+      {{"inspect", good, "--top-k", "3"}, "top_k"},
+      {{"inspect", good, "--dtype", "int32"}, "dtype"},
       {{"inspect", good, "--rows", "some"}, "--rows"},
       {{"inspect", dense}, "moe_layers"},
       {{"inspect", Golden("prime_rl.json"), "--start", "3"}, "--start"},

@@ -177,6 +177,24 @@ TEST(Formats, FieldsBesideTheArrayMustMakeSense) {
   EXPECT_THAT(ErrorOf(R"({"choices": [{}, {}]})", pointed), HasSubstr("'2'"));
 }
 
+TEST(Formats, WhatIsSaidMustBeWhatTheBytesSay) {
+  for (const char* name : {"v1_u1.npy", "vllm.json", "skyrl.json"}) {
+    EXPECT_THAT(ErrorOf(Golden(name), {.top_k = 3}), HasSubstr("the array's, 2; it is 3"));
+    EXPECT_THAT(ErrorOf(Golden(name), {.dtype = Dtype::kInt32}), HasSubstr("the array's, uint8"));
+    EXPECT_EQ(ErrorOf(Golden(name), {.top_k = 2, .dtype = Dtype::kUint8}), "");
+  }
+  EXPECT_EQ(ErrorOf(Golden("megatron.json"), {.dtype = Dtype::kInt16}), "");
+}
+
+TEST(Formats, TextsBeyondTheLimitAreNotTakenApart) {
+  for (const GoldenFile& golden : kGolden) {
+    ReadOptions options = golden.format == Format::kSglang ? kRaw : ReadOptions();
+    options.limits.max_bytes = 20;
+    const auto result = Read(Golden(golden.name), options);
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kResourceExhausted) << golden.name;
+  }
+}
+
 TEST(Formats, TheWrongNameIsRefused) {
   for (const GoldenFile& golden : kGolden) {
     for (int i = 0; i < kNumFormats; ++i) {
