@@ -278,7 +278,7 @@ absl::StatusOr<Interpretation> ToRows(const RoutingArray& array, const Conventio
                std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
     }
     if (route) {
-      result.notes.push_back(
+      result.notes.emplace_back(
           "the last token's row looks like a route; it was never an input, and its row is left "
           "out");
     }

@@ -27,7 +27,7 @@ constexpr Conventions kTrainer = {.rows = RowCount::kTokens, .sentinel = Sentine
 
 // In the order of the enum.
 const std::array<FormatInfo, kNumFormats>& Infos() {
-  static const std::array<FormatInfo, kNumFormats> infos = {{
+  static const std::array<FormatInfo, kNumFormats> kInfos = {{
       {Format::kNpy, "npy", "an .npy array", kMoe, kAnyDtype},
       {Format::kVllm, "vllm", "base64 of an .npy array", kAll, kVllmDtypes},
       {Format::kVllmLists, "vllm-lists", "nested JSON lists", kMoe, kListDtypes},
@@ -41,7 +41,7 @@ const std::array<FormatInfo, kNumFormats>& Infos() {
       {Format::kPrimeRl, "prime-rl", "an object of data, shape, start and dtype", kAll, {}},
       {Format::kLmdeploy, "lmdeploy", "nested JSON lists", kMoe, {}},
   }};
-  return infos;
+  return kInfos;
 }
 
 absl::Status Bad(const std::string& what) {

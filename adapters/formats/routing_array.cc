@@ -20,7 +20,7 @@ void Load(const std::uint8_t* from, std::span<std::int64_t> out) {
     T id;
     std::memcpy(&id, from, sizeof(T));
     from += sizeof(T);
-    value = id;
+    value = id;  // NOLINT(bugprone-signed-char-misuse): the sign is meant.
   }
 }
 

@@ -88,6 +88,9 @@ TEST(Json, RefusesWhatIsNotJsonOrTooMuch) {
   EXPECT_EQ(Parse(many).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(Parse("[" + std::string(20000, '0') + "]").status().code(),
             absl::StatusCode::kInvalidArgument);
+  // The text counts, whatever it holds: the parser keeps as much of it as one token has.
+  EXPECT_EQ(Parse("[1" + std::string(2000, ' ') + "]", 1000).status().code(),
+            absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(Parse('"' + std::string(2000, 'a') + '"', 1000).status().code(),
             absl::StatusCode::kResourceExhausted);
 }
