@@ -162,6 +162,23 @@ T One(nb::handle item, const char* name) {
   return Fit<T>(value, name);
 }
 
+// Whether `list` holds nothing but plain integers that fit T, then in `to`: the block ids of long
+// requests come so. Runs no Python, so that the list stays as it is.
+template <typename T>
+bool PlainIntegers(PyObject* list, std::vector<T>& to) {
+  const Py_ssize_t size = PyList_Size(list);
+  to.resize(static_cast<std::size_t>(size));
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    PyObject* const item = PyList_GetItem(list, i);
+    if (!PyLong_CheckExact(item)) return false;
+    int overflow = 0;
+    const long long value = PyLong_AsLongLongAndOverflow(item, &overflow);
+    to[static_cast<std::size_t>(i)] = static_cast<T>(value);
+    if (overflow != 0 || to[static_cast<std::size_t>(i)] != value) return false;
+  }
+  return true;
+}
+
 std::int64_t Load(const std::uint8_t* at, char kind, int bytes, const char* name) {
   switch (bytes * (kind == 'u' ? -1 : 1)) {
 #define WAYMARK_LOAD(key, type)             \
@@ -258,6 +275,7 @@ Integers<T>::Integers(nb::handle object, const char* name) {
   if (PyBytes_Check(o) || PyUnicode_Check(o)) TypeError(name, "must be integers", object);
   if (!numpy && PyIndex_Check(o) && !PySequence_Check(o)) {  // one, a numpy scalar included
     converted_.push_back(One<T>(object, name));
+  } else if (PyList_CheckExact(o) && PlainIntegers(o, converted_)) {
   } else if (!numpy && (PyList_Check(o) || PyTuple_Check(o) ||
                         !(nb::ndarray_check(object) || nb::hasattr(object, "data_ptr")))) {
     // A tuple, since an item's __index__ may change a list.
@@ -267,6 +285,7 @@ Integers<T>::Integers(nb::handle object, const char* name) {
       TypeError(name, "must be integers: an array, a list, or one", object);
     }
     const Py_ssize_t size = PyTuple_Size(items.ptr());
+    converted_.clear();
     converted_.reserve(static_cast<std::size_t>(size));
     for (Py_ssize_t i = 0; i < size; ++i) {
       converted_.push_back(One<T>(PyTuple_GetItem(items.ptr(), i), name));

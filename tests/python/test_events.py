@@ -216,3 +216,16 @@ def test_bad_bytes_are_refused() -> None:
     events.array["key_size"][0] = 40
     with pytest.raises(waymark.InvalidArgumentError):
         waymark.serialize_batch(5, 1, events)
+
+
+def test_lists_of_plain_integers_are_refused_like_others() -> None:
+    events = waymark.Events()
+    with pytest.raises(waymark.OutOfRangeError):
+        events.bind([1, 2**31])
+    with pytest.raises(waymark.OutOfRangeError):
+        events.bind([1, 2**70])
+    with pytest.raises(TypeError):
+        events.bind([1, 2.5])
+    assert len(events) == 0
+    events.bind([1, np.int64(2), True])
+    assert events.array["block"].tolist() == [1, 2, 1]
