@@ -44,7 +44,8 @@ struct PageHot {
   bool has_wants : 1 = false;                // it was sealed with a key
   bool in_lru : 1 = false;                   // listed as one that may be evicted
   bool lru_bound : 1 = false;                // in which list: of those that a block is bound to
-  bool free : 1 = false;  // on the free list: of the rest only lru_next means anything
+  bool free : 1 = false;    // on the free list: of the rest only lru_next means anything
+  bool copied : 1 = false;  // rows of it came from another page
 };
 static_assert(sizeof(PageHot) == 32);
 

@@ -108,6 +108,10 @@ std::int64_t Snapshot::last() const {
   return state_ == nullptr ? 0 : state_->last;
 }
 
+const RoutingShape* Snapshot::shape() const {
+  return state_ == nullptr ? nullptr : &core_->shape;
+}
+
 bool Snapshot::Ready() const {
   return state_ == nullptr || core_->Reached(state_->upto, state_->copies);
 }
@@ -194,13 +198,30 @@ absl::StatusOr<std::vector<CoverageRun>> Snapshot::Coverage() const {
 
 absl::Status Snapshot::ReadInfos(std::int64_t begin, std::int64_t end,
                                  std::span<RowInfo> infos) const {
+  if (state_ == nullptr) return Empty();
+  if (begin < first() || begin > end || end > last()) {
+    return absl::OutOfRangeError(absl::StrCat("Snapshot::ReadInfos: rows [", begin, ", ", end,
+                                              ") must lie in [", first(), ", ", last(), ")"));
+  }
+  if (infos.size() != static_cast<std::size_t>(end - begin)) {
+    return absl::InvalidArgumentError(absl::StrCat("Snapshot::ReadInfos: infos must be ",
+                                                   end - begin, " long, got ", infos.size()));
+  }
   if (!Ready()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "Snapshot::Coverage: a step up to ", state_->upto, " is still in flight; Wait() first"));
+        "Snapshot::ReadInfos: a step up to ", state_->upto, " is still in flight; Wait() first"));
   }
   std::vector<const std::uint8_t*> sources(static_cast<std::size_t>(end - begin));
   Look(*core_, *state_, begin, sources, infos);
   return absl::OkStatus();
+}
+
+std::optional<PagePlace> Snapshot::Place(std::int64_t row) const {
+  const auto part =
+      static_cast<std::size_t>(row / core_->page_tokens - state_->first / core_->page_tokens);
+  const SnapshotPart& at = state_->parts[part];
+  if (at.page == kNoPage || at.copied) return std::nullopt;
+  return PagePlace{core_->id, at.page};
 }
 
 RowSplit SplitRows(std::int64_t first, std::int64_t last, std::int64_t prompt_tokens) {

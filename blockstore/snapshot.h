@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "absl/status/status.h"
@@ -16,6 +17,12 @@ namespace waymark {
 
 struct StoreCore;      // pages and stamps, shared by the store and its snapshots (internal)
 struct SnapshotState;  // the pinned pages of one snapshot (internal)
+
+// A page of a store of this process. See Snapshot::Place.
+struct PagePlace {
+  std::uint64_t store = 0;
+  std::uint32_t page = 0;
+};
 
 // Made by RoutingStore::TakeSnapshot, on the engine's thread; used and destroyed on any thread (one
 // at a time). Copies nothing until it is read. While it lives, the rows it sees do not change,
@@ -33,6 +40,8 @@ class Snapshot {
   [[nodiscard]] std::int64_t first() const;
   [[nodiscard]] std::int64_t last() const;
   [[nodiscard]] std::int64_t size() const { return last() - first(); }
+  // Of its rows; null for an empty snapshot.
+  [[nodiscard]] const RoutingShape* shape() const;
 
   // Whether every step begun before the snapshot was taken has ended, and its copies are done.
   [[nodiscard]] bool Ready() const;
@@ -50,14 +59,21 @@ class Snapshot {
   // Runs of equal reason, version and provenance over [first(), last()). Errors as Read.
   [[nodiscard]] absl::StatusOr<std::vector<CoverageRun>> Coverage() const;
 
+  // The infos of rows [begin, end), without their ids. Errors as Read.
+  [[nodiscard]] absl::Status ReadInfos(std::int64_t begin, std::int64_t end,
+                                       std::span<RowInfo> infos) const;
+  // Where row `row` lies, so that what was made of a page once need not be made again: as long as
+  // this process runs, rows of one place that are valid from the same steps have the same ids.
+  // nullopt where that is not so (rows copied from another page) or where there is no page.
+  // REQUIRES: first() <= row < last().
+  [[nodiscard]] std::optional<PagePlace> Place(std::int64_t row) const;
+
   // Gives the pages back now; the snapshot is then empty.
   void Release();
 
  private:
   friend class RoutingStore;
   Snapshot(std::shared_ptr<StoreCore> core, SnapshotState* state);
-  [[nodiscard]] absl::Status ReadInfos(std::int64_t begin, std::int64_t end,
-                                       std::span<RowInfo> infos) const;
 
   std::shared_ptr<StoreCore> core_;
   SnapshotState* state_ = nullptr;  // owned by *core_; given back by Release

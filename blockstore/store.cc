@@ -234,6 +234,7 @@ absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapshot(std::span<const 
       if (out[i].page == kNoPage) continue;
       PageHot& hot = pool_.hot(out[i].page);
       ++hot.snapshots;
+      out[i].copied = hot.copied;
       // Of the last page alone less than all rows may be seen.
       const std::int64_t seen = i + 1 < out.size() ? page_tokens : last - (end - 1) * page_tokens;
       hot.mark = std::max(hot.mark, static_cast<std::uint16_t>(seen));

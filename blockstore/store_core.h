@@ -30,6 +30,7 @@ struct SnapshotPart {
   PageIndex page = kNoPage;
   Reason reason = Reason::kNeverWritten;  // of its rows, where there is no page
   bool by_key = false;
+  bool copied = false;  // rows of the page came from another page
 };
 
 // The pinned pages of one snapshot. Taken from and given back to the store; written by the engine's
@@ -48,12 +49,20 @@ struct SnapshotState {
 struct StoreCore {
   // For `pages` pages of this shape, whose bytes are `page_memory`. All stamps: never written.
   StoreCore(const RoutingShape& routing_shape, PageMemory page_memory, std::uint32_t pages)
-      : shape(routing_shape),
+      : id(NextId()),
+        shape(routing_shape),
         page_tokens(static_cast<std::uint32_t>(routing_shape.page_tokens)),
         row_bytes(routing_shape.row_bytes()),
         memory(std::move(page_memory)),
         stamps(std::size_t{pages} * page_tokens) {}
 
+  // 1, 2, ...: no two stores of a process have the same.
+  static std::uint64_t NextId() {
+    static std::atomic<std::uint64_t> last{0};
+    return last.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
+
+  const std::uint64_t id;
   const RoutingShape shape;
   const std::uint32_t page_tokens;
   const std::size_t row_bytes;

@@ -216,6 +216,7 @@ PageIndex RoutingStore::Impl::OwnPage(EntryIndex e) {
 void RoutingStore::Impl::CopyRows(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key) {
   bool any_valid = false;
   RelStep extended = 0;
+  pool_.hot(to).copied = true;
   for (std::uint32_t row = 0; row < rows; ++row) {
     Stamp stamp = core_->stamp(from, row).Load();
     if (by_key) stamp = stamp.WithHow(Provenance::kByKey);
