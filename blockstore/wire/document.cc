@@ -154,13 +154,14 @@ absl::StatusOr<Document> Document::Open(std::span<const std::uint8_t> bytes,
   return document;
 }
 
-RoutingShape Document::LayersShape(std::int32_t layer_begin, std::int32_t layer_end) const {
-  RoutingShape part = shape().rows;
+RoutingShape LayersShape(const RoutingShape& shape, std::int32_t layer_begin,
+                         std::int32_t layer_end) {
+  RoutingShape part = shape;
   if (layer_begin == 0 && layer_end == part.num_layers) return part;
   part.num_layers = layer_end - layer_begin;
   part.layer_ids.clear();
   for (std::int32_t layer = layer_begin; layer < layer_end; ++layer)
-    part.layer_ids.push_back(shape().rows.layer_id(layer));
+    part.layer_ids.push_back(shape.layer_id(layer));
   if (part.layer_ids.back() == part.num_layers - 1) part.layer_ids.clear();  // 0, 1, ...
   return part;
 }

@@ -37,6 +37,11 @@ struct ReadDamage {
   }
 };
 
+// The shape of rows of which only these layers are read. REQUIRES: 0 <= layer_begin < layer_end <=
+// shape.num_layers.
+[[nodiscard]] RoutingShape LayersShape(const RoutingShape& shape, std::int32_t layer_begin,
+                                       std::int32_t layer_end);
+
 // A document in bytes that somebody else owns: memory, or a mapped file. They outlive it. Opening
 // reads the header; nothing of a chunk is touched until it is read. Const access from any thread.
 class Document {
@@ -81,7 +86,9 @@ class Document {
                                   std::span<std::uint8_t> out, std::span<RowInfo> infos = {},
                                   ReadDamage* damage = nullptr) const;
   // The shape of the rows that ReadRows gives for these layers. REQUIRES: they lie in All().
-  [[nodiscard]] RoutingShape LayersShape(std::int32_t layer_begin, std::int32_t layer_end) const;
+  [[nodiscard]] RoutingShape LayersShape(std::int32_t layer_begin, std::int32_t layer_end) const {
+    return wire::LayersShape(shape().rows, layer_begin, layer_end);
+  }
 
  private:
   Document(ChunkCodec codec, KnownRows known)

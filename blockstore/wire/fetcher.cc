@@ -1,0 +1,466 @@
+#include "blockstore/wire/fetcher.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "blockstore/mutex.h"
+#include "blockstore/wire/chunk.h"
+#include "blockstore/wire/document.h"
+#include "blockstore/wire/node.h"
+#include "blockstore/wire/object_cache.h"
+#include "blockstore/wire/tail.h"
+
+namespace waymark::wire {
+namespace {
+
+constexpr RowInfo kLost{0, 0, Reason::kCapacity, Provenance::kHere};
+
+void Add(const FetchCounts& counts, FetchCounts& to) {
+  to.fetched += counts.fetched;
+  to.fetched_bytes += counts.fetched_bytes;
+  to.hits += counts.hits;
+  to.absent += counts.absent;
+  to.damaged += counts.damaged;
+}
+
+absl::Status CheckHandle(const Handle& handle) {
+  const auto rows = static_cast<std::size_t>(std::max<std::int64_t>(handle.rows, 0));
+  if (handle.rows < 0 || handle.provenance.size() != rows) {
+    return absl::InvalidArgumentError(absl::StrCat("handle: provenance must be that of its ",
+                                                   handle.rows, " rows; it has ",
+                                                   handle.provenance.size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPart(const Handle& handle, const RowsAndLayers& part, std::int64_t max_rows) {
+  if (part.row_begin < 0 || part.row_begin > part.row_end || part.row_end > handle.rows) {
+    return absl::OutOfRangeError(absl::StrCat("part: rows [", part.row_begin, ", ", part.row_end,
+                                              ") must lie in [0, ", handle.rows, ")"));
+  }
+  const std::int32_t layers = handle.shape.rows.num_layers;
+  if (part.layer_begin < 0 || part.layer_begin >= part.layer_end || part.layer_end > layers) {
+    return absl::OutOfRangeError(absl::StrCat("part: layers [", part.layer_begin, ", ",
+                                              part.layer_end, ") must lie in [0, ", layers,
+                                              "), one at least"));
+  }
+  if (part.row_end - part.row_begin > max_rows) {
+    return absl::ResourceExhaustedError(absl::StrCat("part: it must have at most max_rows, ",
+                                                     max_rows, " rows; it has ",
+                                                     part.row_end - part.row_begin));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+class Fetcher::Impl {
+ public:
+  Impl(PageSource* source, const FetcherOptions& options)
+      : source_(source), options_(options), cache_(options.cache_bytes) {}
+
+  absl::StatusOr<Rows> Fetch(const Handle& handle, const RowsAndLayers& part, Deadline deadline,
+                             FetchReport& report);
+
+  FetchCounts GetCounts() const {
+    const MutexLock lock(mutex_);
+    return counts_;
+  }
+
+ private:
+  struct OneFetch;
+
+  // The codec of a shape; the last one is kept.
+  absl::StatusOr<std::shared_ptr<const ChunkCodec>> CodecOf(const WireShape& shape) {
+    {
+      const MutexLock lock(mutex_);
+      if (codec_ != nullptr && codec_->shape() == shape) return codec_;
+    }
+    absl::StatusOr<ChunkCodec> made = ChunkCodec::Create(shape);
+    if (!made.ok()) return made.status();
+    auto codec = std::make_shared<const ChunkCodec>(*std::move(made));
+    const MutexLock lock(mutex_);
+    codec_ = codec;
+    return codec;
+  }
+  Object Use(const ObjectKey& key) {
+    const MutexLock lock(mutex_);
+    return cache_.Use(key);
+  }
+  void Keep(const ObjectKey& key, const Object& object) {
+    const MutexLock lock(mutex_);
+    cache_.Keep(key, object);
+  }
+
+  PageSource* const source_;
+  const FetcherOptions options_;
+  mutable Mutex mutex_;
+  ObjectCache cache_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const ChunkCodec> codec_ ABSL_GUARDED_BY(mutex_);
+  FetchCounts counts_ ABSL_GUARDED_BY(mutex_);
+};
+
+// One call.
+struct Fetcher::Impl::OneFetch {
+  Impl& fetcher;
+  const Handle& handle;
+  const RowsAndLayers& part;
+  const ChunkCodec& codec;
+  const Deadline deadline;
+  FetchReport& report;
+  Rows& rows;
+
+  const std::int64_t page_tokens = handle.shape.rows.page_tokens;
+  const std::int64_t pages = handle.rows / page_tokens;  // complete ones
+  const std::size_t chunk_bytes = codec.ChunkBytes(page_tokens);
+  const std::size_t row_bytes = rows.shape.row_bytes();
+
+  // A complete page of which rows are wanted.
+  struct Page {
+    std::int64_t number;
+    Digest128 chunk;
+    const Node* node;
+  };
+
+  void Note(const absl::Status& status) {
+    if (!status.ok() && report.source.ok()) report.source = status;
+  }
+  // Whether it makes sense to ask the source for more.
+  [[nodiscard]] bool reachable() const {
+    return report.source.ok() || report.source.code() == absl::StatusCode::kUnimplemented;
+  }
+
+  // Objects whose name is ContentDigest of their bytes: nodes and tail segments.
+  std::vector<Object> GetNamed(std::span<const Digest128> digests) {
+    std::vector<Object> objects(digests.size());
+    std::vector<std::size_t> wanted;
+    std::vector<Digest128> asked;
+    for (std::size_t i = 0; i < digests.size(); ++i) {
+      objects[i] = fetcher.Use({digests[i]});
+      if (objects[i].present()) {
+        ++report.counts.hits;
+      } else {
+        wanted.push_back(i);
+        asked.push_back(digests[i]);
+      }
+    }
+    std::vector<Object> got(asked.size());
+    if (!asked.empty() && reachable()) Note(fetcher.source_->Get(asked, deadline, got));
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      if (!Arrived(got[i])) continue;
+      if (ContentDigest(got[i].bytes) != asked[i]) {
+        ++report.counts.damaged;
+        continue;
+      }
+      fetcher.Keep({asked[i]}, got[i]);
+      objects[wanted[i]] = got[i];
+    }
+    return objects;
+  }
+  bool Arrived(const Object& object) {
+    if (!object.present()) {
+      ++report.counts.absent;
+      return false;
+    }
+    ++report.counts.fetched;
+    report.counts.fetched_bytes += object.bytes.size();
+    return true;
+  }
+
+  // The nodes of pages [begin, pages), the last one first, until one cannot be had.
+  std::vector<Node> GetNodes(std::int64_t begin) {
+    std::vector<Node> nodes;
+    Digest128 digest = handle.head;
+    for (std::int64_t n = (pages - 1) / kNodeChunks; n >= begin / kNodeChunks; --n) {
+      const Object object = GetNamed({&digest, 1})[0];
+      if (!object.present()) break;
+      absl::StatusOr<Node> node =
+          ParseNode(object.bytes, codec.shape_digest(), static_cast<std::int32_t>(page_tokens));
+      const std::int64_t chunks = std::min(kNodeChunks, pages - n * kNodeChunks);
+      if (!node.ok() || node->first_page != n * kNodeChunks ||
+          static_cast<std::int64_t>(node->chunks.size()) != chunks) {
+        ++report.counts.damaged;  // whoever wrote it: it is no node of this trajectory
+        break;
+      }
+      digest = node->before;
+      nodes.push_back(*std::move(node));
+    }
+    return nodes;
+  }
+
+  // Of some rows those that are wanted: [begin, end) of the sequence, and where they go.
+  struct Wanted {
+    std::int64_t begin, end;
+    std::span<RowInfo> infos;
+    std::span<std::uint8_t> ids;
+  };
+  // REQUIRES: some of [first, last) are in the part.
+  Wanted WantedOf(std::int64_t first, std::int64_t last) {
+    const std::int64_t begin = std::max(first, part.row_begin);
+    const std::int64_t end = std::min(last, part.row_end);
+    const auto at = static_cast<std::size_t>(begin - part.row_begin);
+    const auto size = static_cast<std::size_t>(end - begin);
+    return {begin, end, std::span(rows.infos).subspan(at, size),
+            std::span(rows.ids).subspan(at * row_bytes, size * row_bytes)};
+  }
+
+  // Sets the infos of a page's rows, those that go by the node; true when a row is to be had.
+  bool SetInfos(const Page& page) {
+    const std::int64_t first = page.number * page_tokens;
+    const Wanted wanted = WantedOf(first, first + page_tokens);
+    page.node->known.Infos(wanted.begin - page.node->first_page * page_tokens, wanted.infos);
+    bool any = false;
+    for (const RowInfo& info : wanted.infos)
+      any |= info.valid();
+    return any;
+  }
+  void Lose(const Page& page) {
+    const std::int64_t first = page.number * page_tokens;
+    const Wanted wanted = WantedOf(first, first + page_tokens);
+    for (RowInfo& info : wanted.infos) {
+      if (info.valid()) info = kLost;
+    }
+    std::fill(wanted.ids.begin(), wanted.ids.end(), std::uint8_t{0});
+  }
+  // Writes the rows of a page from its chunk, of which only the part's layers and their crcs need
+  // be there. False when it is damaged.
+  bool Decode(const Page& page, std::span<const std::uint8_t> chunk) {
+    const std::int64_t first = page.number * page_tokens;
+    const Wanted wanted = WantedOf(first, first + page_tokens);
+    all_infos.resize(static_cast<std::size_t>(page_tokens));
+    page.node->known.Infos(first - page.node->first_page * page_tokens, all_infos);
+    invalid.resize(wanted.infos.size());
+    const ChunkState state =
+        codec.Decode(all_infos, chunk,
+                     {wanted.begin - first, wanted.end - first, part.layer_begin, part.layer_end},
+                     wanted.ids, invalid);
+    if (state == ChunkState::kDamaged) return false;
+    for (std::size_t i = 0; i < invalid.size() && state == ChunkState::kInvalidId; ++i) {
+      if (invalid[i] != 0 && wanted.infos[i].valid()) {
+        wanted.infos[i] = {0, 0, Reason::kInvalidId, Provenance::kHere};
+      }
+    }
+    return true;
+  }
+
+  // Layers that are fetched, so that crcs cover them; and where they lie in a chunk.
+  [[nodiscard]] std::int32_t layers_begin() const {
+    const std::int32_t crc = codec.shape().crc_layers();
+    return part.layer_begin / crc * crc;
+  }
+  [[nodiscard]] std::int32_t layers_end() const {
+    const std::int32_t crc = codec.shape().crc_layers();
+    return std::min(codec.shape().rows.num_layers, (part.layer_end + crc - 1) / crc * crc);
+  }
+  [[nodiscard]] bool ranges() const {
+    return !fetcher.options_.whole_chunks &&
+           layers_end() - layers_begin() < codec.shape().rows.num_layers;
+  }
+
+  void ReadPages(std::span<const Page> wanted) {
+    absl::flat_hash_map<Digest128, std::size_t, DigestHash> asked_at;
+    std::vector<std::vector<const Page*>> same;  // pages of each digest that is asked for
+    const std::size_t batch = std::max<std::size_t>(1, fetcher.options_.batch_bytes / chunk_bytes);
+    const auto flush = [&] {
+      if (ranges()) {
+        FetchRanges(same);
+      } else {
+        FetchChunks(same);
+      }
+      same.clear();
+      asked_at.clear();
+    };
+    for (const Page& page : wanted) {
+      if (!SetInfos(page)) continue;
+      if (ReadCached(page)) {
+        ++report.counts.hits;
+        continue;
+      }
+      const auto [at, is_new] = asked_at.try_emplace(page.chunk, same.size());
+      if (is_new) same.emplace_back();
+      same[at->second].push_back(&page);
+      if (same.size() == batch) flush();
+    }
+    if (!same.empty()) flush();
+  }
+
+  bool ReadCached(const Page& page) {
+    const Object whole = fetcher.Use({page.chunk});
+    if (whole.present()) return whole.bytes.size() == chunk_bytes && Decode(page, whole.bytes);
+    if (!ranges()) return false;
+    const Object layers = fetcher.Use({page.chunk, layers_begin(), layers_end()});
+    return layers.present() && Decode(page, Spread(layers.bytes));
+  }
+
+  void FetchChunks(std::span<const std::vector<const Page*>> same) {
+    std::vector<Digest128> digests;
+    for (const auto& pages_of : same)
+      digests.push_back(pages_of[0]->chunk);
+    std::vector<Object> got(digests.size());
+    if (reachable()) Note(fetcher.source_->Get(digests, deadline, got));
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      bool good = Arrived(got[i]);
+      if (good && (got[i].bytes.size() != chunk_bytes ||
+                   codec.Digest(page_tokens, got[i].bytes) != digests[i])) {
+        ++report.counts.damaged;
+        good = false;
+      }
+      if (good) fetcher.Keep({digests[i]}, got[i]);
+      for (const Page* page : same[i]) {
+        if (!good || !Decode(*page, got[i].bytes)) Lose(*page);
+      }
+    }
+  }
+
+  // Crcs and layers, as they are kept: one behind the other.
+  [[nodiscard]] std::size_t crc_bytes() const {
+    return 4 * static_cast<std::size_t>(codec.shape().num_crcs());
+  }
+  [[nodiscard]] std::size_t range_begin() const {
+    return crc_bytes() + static_cast<std::size_t>(layers_begin()) * codec.LayerBytes(page_tokens);
+  }
+  [[nodiscard]] std::size_t range_bytes() const {
+    return static_cast<std::size_t>(layers_end() - layers_begin()) * codec.LayerBytes(page_tokens);
+  }
+  // A chunk of which only those bytes are what they should be.
+  std::span<const std::uint8_t> Spread(std::span<const std::uint8_t> kept) {
+    spread.resize(chunk_bytes);
+    std::memcpy(spread.data(), kept.data(), crc_bytes());
+    std::memcpy(spread.data() + range_begin(), kept.data() + crc_bytes(), range_bytes());
+    return spread;
+  }
+  void FetchRanges(std::span<const std::vector<const Page*>> same) {
+    std::vector<ObjectRange> asked;
+    for (const auto& pages_of : same) {
+      const Digest128& digest = pages_of[0]->chunk;
+      asked.push_back({digest, 0, crc_bytes()});
+      asked.push_back({digest, range_begin(), range_begin() + range_bytes()});
+    }
+    std::vector<Object> got(asked.size());
+    if (reachable()) {
+      const absl::Status status = fetcher.source_->GetRanges(asked, deadline, got);
+      if (absl::IsUnimplemented(status)) return FetchChunks(same);
+      Note(status);
+    }
+    for (std::size_t i = 0; i < same.size(); ++i) {
+      const Object& crcs = got[2 * i];
+      const Object& layers = got[2 * i + 1];
+      bool good = Arrived(layers.present() ? crcs : Object{}) && crcs.bytes.size() == crc_bytes() &&
+                  layers.bytes.size() == range_bytes();
+      if (layers.present()) report.counts.fetched_bytes += layers.bytes.size();
+      std::vector<std::uint8_t> kept;
+      if (good) {
+        kept.insert(kept.end(), crcs.bytes.begin(), crcs.bytes.end());
+        kept.insert(kept.end(), layers.bytes.begin(), layers.bytes.end());
+        good = Decode(*same[i][0], Spread(kept));
+        if (!good) ++report.counts.damaged;
+      }
+      for (const Page* page : same[i]) {
+        if (!good || !Decode(*page, Spread(kept))) Lose(*page);
+      }
+      if (good) {
+        fetcher.Keep({same[i][0]->chunk, layers_begin(), layers_end()},
+                     Object::Of(std::move(kept)));
+      }
+    }
+  }
+
+  void ReadTail() {
+    std::int64_t at = pages * page_tokens;
+    if (part.row_end <= at || handle.tail.empty()) return;
+    const std::size_t layer_bytes =
+        handle.shape.rows.row_bytes() / static_cast<std::size_t>(handle.shape.rows.num_layers);
+    for (const Object& object : GetNamed(handle.tail)) {
+      if (!object.present()) continue;
+      const absl::StatusOr<Rows> segment = ParseTailSegment(codec, object.bytes);
+      if (!segment.ok() || segment->first < at || segment->last() > handle.rows) {
+        ++report.counts.damaged;
+        continue;
+      }
+      at = segment->last();
+      if (segment->first >= part.row_end || segment->last() <= part.row_begin) continue;
+      const Wanted wanted = WantedOf(segment->first, segment->last());
+      for (std::int64_t row = wanted.begin; row < wanted.end; ++row) {
+        const auto to = static_cast<std::size_t>(row - wanted.begin);
+        const std::int64_t from = row - segment->first;
+        wanted.infos[to] = segment->infos[static_cast<std::size_t>(from)];
+        std::memcpy(
+            wanted.ids.data() + to * row_bytes,
+            segment->row(from).data() + static_cast<std::size_t>(part.layer_begin) * layer_bytes,
+            row_bytes);
+      }
+    }
+  }
+
+  void Run() {
+    if (part.row_begin == part.row_end) return;
+    const std::int64_t page_begin = part.row_begin / page_tokens;
+    const std::int64_t page_end = std::min(pages, (part.row_end + page_tokens - 1) / page_tokens);
+    if (page_begin < page_end) {
+      const std::vector<Node> nodes = GetNodes(page_begin);
+      std::vector<Page> wanted;
+      for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+        for (std::size_t i = 0; i < node->chunks.size(); ++i) {
+          const std::int64_t number = node->first_page + static_cast<std::int64_t>(i);
+          if (number >= page_begin && number < page_end) {
+            wanted.push_back({number, node->chunks[i], &*node});
+          }
+        }
+      }
+      ReadPages(wanted);
+    }
+    ReadTail();
+    for (std::size_t i = 0; i < rows.infos.size(); ++i)
+      rows.infos[i].provenance = handle.provenance[static_cast<std::size_t>(part.row_begin) + i];
+  }
+
+  std::vector<RowInfo> all_infos;
+  std::vector<std::uint8_t> invalid;
+  std::vector<std::uint8_t> spread;
+};
+
+absl::StatusOr<Rows> Fetcher::Impl::Fetch(const Handle& handle, const RowsAndLayers& part,
+                                          Deadline deadline, FetchReport& report) {
+  const absl::StatusOr<std::shared_ptr<const ChunkCodec>> codec = CodecOf(handle.shape);
+  if (!codec.ok()) return codec.status();
+  if (absl::Status status = CheckHandle(handle); !status.ok()) return status;
+  if (absl::Status status = CheckPart(handle, part, options_.max_rows); !status.ok()) return status;
+  Rows rows;
+  rows.shape = LayersShape(handle.shape.rows, part.layer_begin, part.layer_end);
+  rows.first = part.row_begin;
+  rows.infos.assign(static_cast<std::size_t>(part.row_end - part.row_begin), kLost);
+  rows.ids.resize(rows.infos.size() * rows.shape.row_bytes());
+  OneFetch{*this, handle, part, **codec, deadline, report, rows}.Run();
+  const MutexLock lock(mutex_);
+  Add(report.counts, counts_);
+  return rows;
+}
+
+Fetcher::Fetcher(PageSource* source, const FetcherOptions& options)
+    : impl_(std::make_unique<Impl>(source, options)) {}
+Fetcher::~Fetcher() = default;
+
+absl::StatusOr<Rows> Fetcher::Fetch(const Handle& handle, const RowsAndLayers& part,
+                                    Deadline deadline, FetchReport* report) {
+  FetchReport made;
+  absl::StatusOr<Rows> rows = impl_->Fetch(handle, part, deadline, made);
+  if (report != nullptr) *report = std::move(made);
+  return rows;
+}
+
+absl::StatusOr<Rows> Fetcher::Fetch(const Handle& handle, Deadline deadline, FetchReport* report) {
+  return Fetch(handle, {0, handle.rows, 0, handle.shape.rows.num_layers}, deadline, report);
+}
+
+FetchCounts Fetcher::GetCounts() const {
+  return impl_->GetCounts();
+}
+
+}  // namespace waymark::wire

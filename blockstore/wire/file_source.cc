@@ -1,0 +1,160 @@
+#include "blockstore/wire/file_source.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "blockstore/wire/document_format.h"
+#include "blockstore/wire/lru_map.h"
+#include "blockstore/wire/node.h"
+#include "blockstore/wire/tail.h"
+
+namespace waymark::wire {
+namespace {
+
+// Unmaps when the last object goes.
+struct Mapping {
+  std::span<const std::uint8_t> bytes;
+
+  explicit Mapping(std::span<const std::uint8_t> mapped) : bytes(mapped) {}
+  ~Mapping() {
+    if (!bytes.empty()) munmap(const_cast<std::uint8_t*>(bytes.data()), bytes.size());
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+};
+
+absl::Status Failed(const std::string& path, int error) {
+  const std::string what =
+      absl::StrCat("path: '", path, "' cannot be mapped: ", std::strerror(error));
+  return error == ENOENT ? absl::NotFoundError(what) : absl::UnavailableError(what);
+}
+
+absl::StatusOr<std::shared_ptr<const Mapping>> Map(const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return Failed(path, errno);
+  struct stat info {};
+  const int bad = fstat(file, &info) != 0 ? errno : S_ISDIR(info.st_mode) ? EISDIR : 0;
+  const auto size = static_cast<std::size_t>(info.st_size);
+  void* at = nullptr;
+  int error = bad;
+  if (bad == 0 && size > 0) {
+    at = mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0);
+    if (at == MAP_FAILED) error = errno;
+  }
+  close(file);
+  if (error != 0) return Failed(path, error);
+  return std::make_shared<const Mapping>(
+      std::span(static_cast<const std::uint8_t*>(at), at == nullptr ? 0 : size));
+}
+
+}  // namespace
+
+struct FileSource::State {
+  std::shared_ptr<const Mapping> mapping;
+  Document document;
+  absl::flat_hash_map<Digest128, Object, DigestHash> objects;
+
+  [[nodiscard]] Object Find(const Digest128& digest) const {
+    const auto found = objects.find(digest);
+    return found == objects.end() ? Object{} : found->second;
+  }
+};
+
+FileSource::FileSource(std::unique_ptr<State> state) : state_(std::move(state)) {}
+FileSource::~FileSource() = default;
+
+absl::StatusOr<std::unique_ptr<FileSource>> FileSource::Open(const std::string& path,
+                                                             const ReadLimits& limits) {
+  absl::StatusOr<std::shared_ptr<const Mapping>> mapping = Map(path);
+  if (!mapping.ok()) return mapping.status();
+  const std::span<const std::uint8_t> bytes = (*mapping)->bytes;
+  absl::StatusOr<Document> opened = Document::Open(bytes, limits);
+  if (!opened.ok()) return opened.status();
+  if (opened->nodes().empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("path: '", path, "' must have nodes to be a source of pages; it has none"));
+  }
+  auto state = std::make_unique<State>(State{*std::move(mapping), *std::move(opened), {}});
+  const Document& document = state->document;
+  const absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create(document.shape());
+  if (!codec.ok()) return codec.status();
+  const std::int64_t page_tokens = document.shape().rows.page_tokens;
+  const ChunkPlaces places(*codec, document.first(), document.size());
+  const std::uint64_t chunks_begin = document.bytes() - places.bytes();
+  for (const std::span<const std::uint8_t> node_bytes : document.nodes()) {
+    const absl::StatusOr<Node> node =
+        ParseNode(node_bytes, codec->shape_digest(), static_cast<std::int32_t>(page_tokens));
+    if (!node.ok()) return node.status();
+    state->objects.emplace(ContentDigest(node_bytes), Object{state->mapping, node_bytes});
+    for (std::size_t i = 0; i < node->chunks.size(); ++i) {
+      const std::int64_t row = (node->first_page + static_cast<std::int64_t>(i)) * page_tokens;
+      if (row < document.first() || row + page_tokens > document.last()) continue;
+      const std::int64_t c = places.ChunkOf(row - document.first());
+      const std::uint64_t begin = chunks_begin + places.ByteBegin(c);
+      const std::size_t size = codec->ChunkBytes(page_tokens);
+      if (begin + size > bytes.size()) continue;  // the file was cut off
+      state->objects.emplace(node->chunks[i], Object{state->mapping, bytes.subspan(begin, size)});
+    }
+  }
+  const std::int64_t tail = document.last() / page_tokens * page_tokens;
+  if (tail < document.last() && tail >= document.first() && document.has_steps()) {
+    ReadDamage damage;
+    const absl::StatusOr<Rows> rows =
+        document.ReadRows({tail, document.last(), 0, document.shape().rows.num_layers}, &damage);
+    if (!rows.ok()) return rows.status();
+    absl::StatusOr<std::vector<std::uint8_t>> segment =
+        EncodeTailSegment(*codec, tail, rows->infos, rows->ids);
+    if (segment.ok() && !damage.any()) {
+      const Digest128 digest = ContentDigest(*segment);
+      state->objects.emplace(digest, Object::Of(*std::move(segment)));
+    }
+  }
+  return std::unique_ptr<FileSource>(new FileSource(std::move(state)));
+}
+
+absl::Status FileSource::Get(std::span<const Digest128> digests, Deadline,
+                             std::span<Object> objects) {
+  for (std::size_t i = 0; i < digests.size(); ++i)
+    objects[i] = state_->Find(digests[i]);
+  return absl::OkStatus();
+}
+
+absl::Status FileSource::GetRanges(std::span<const ObjectRange> ranges, Deadline,
+                                   std::span<Object> parts) {
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    const Object object = state_->Find(ranges[i].digest);
+    parts[i] = {};
+    if (ranges[i].end > object.bytes.size()) continue;
+    parts[i] = {object.owner,
+                object.bytes.subspan(ranges[i].begin, ranges[i].end - ranges[i].begin)};
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FileSource::Put(std::span<const NamedObject>, Deadline) {
+  return absl::UnimplementedError("FileSource::Put: files are written by DocumentWriter");
+}
+
+absl::Status FileSource::Holds(std::span<const Digest128> digests, Deadline,
+                               std::span<std::uint8_t> held) {
+  for (std::size_t i = 0; i < digests.size(); ++i)
+    held[i] = state_->objects.contains(digests[i]) ? 1 : 0;
+  return absl::OkStatus();
+}
+
+const Document& FileSource::document() const {
+  return state_->document;
+}
+std::size_t FileSource::size() const {
+  return state_->objects.size();
+}
+
+}  // namespace waymark::wire

@@ -1,0 +1,515 @@
+#include "blockstore/wire/publisher.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <optional>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "blockstore/mutex.h"
+#include "blockstore/wire/chunk.h"
+#include "blockstore/wire/lru_map.h"
+#include "blockstore/wire/node.h"
+#include "blockstore/wire/tail.h"
+
+namespace waymark::wire {
+namespace {
+
+std::uint64_t Count(std::size_t n) {
+  return static_cast<std::uint64_t>(n);
+}
+
+// Rows to publish, from either kind.
+struct Input {
+  Snapshot snapshot;
+  Rows rows;  // when the snapshot is empty
+
+  [[nodiscard]] bool pinned() const { return snapshot.shape() != nullptr; }
+  [[nodiscard]] std::int64_t first() const { return pinned() ? snapshot.first() : rows.first; }
+  [[nodiscard]] std::int64_t last() const { return pinned() ? snapshot.last() : rows.last(); }
+  [[nodiscard]] const RoutingShape& shape() const {
+    return pinned() ? *snapshot.shape() : rows.shape;
+  }
+  [[nodiscard]] std::optional<PagePlace> Place(std::int64_t row) const {
+    return pinned() ? snapshot.Place(row) : std::nullopt;
+  }
+  // Rows [begin, end), which must be here: their infos, and their ids as they are stored.
+  [[nodiscard]] absl::Status Read(std::int64_t begin, std::int64_t end, std::span<RowInfo> infos,
+                                  std::span<std::uint8_t> ids) const {
+    if (pinned()) {
+      const IdType type = shape().id_bytes() == 1 ? IdType::kUint8 : IdType::kUint16;
+      return snapshot.Read(begin, end, {Layout::kTokensLayersK, type, Fill::kZeros}, ids, infos);
+    }
+    const auto at = static_cast<std::size_t>(begin - rows.first);
+    std::copy_n(rows.infos.begin() + static_cast<std::ptrdiff_t>(at), infos.size(), infos.begin());
+    std::copy_n(rows.ids.begin() + static_cast<std::ptrdiff_t>(at * rows.shape.row_bytes()),
+                ids.size(), ids.begin());
+    return absl::OkStatus();
+  }
+  [[nodiscard]] absl::Status ReadInfos(std::int64_t begin, std::int64_t end,
+                                       std::span<RowInfo> infos) const {
+    if (pinned()) return snapshot.ReadInfos(begin, end, infos);
+    std::copy_n(rows.infos.begin() + (begin - rows.first), infos.size(), infos.begin());
+    return absl::OkStatus();
+  }
+};
+
+struct Job {
+  std::string sequence;
+  Input input;
+  std::promise<absl::StatusOr<Handle>> result;
+};
+
+// What is remembered of a sequence: enough to go on.
+struct Sequence {
+  Handle handle;
+  std::vector<std::uint8_t> node;  // the last one
+  Rows tail;                       // rows behind the last complete page
+  std::vector<std::size_t> cuts;   // rows of each tail segment
+};
+
+struct StringHash {
+  std::size_t operator()(const std::string& s) const { return std::hash<std::string>()(s); }
+};
+
+}  // namespace
+
+class Publisher::Impl {
+ public:
+  Impl(PageSource* source, const PublisherOptions& options, ChunkCodec codec)
+      : source_(source),
+        options_(options),
+        codec_(std::move(codec)),
+        page_tokens_(options.shape.rows.page_tokens),
+        row_bytes_(options.shape.rows.row_bytes()) {
+    thread_ = std::thread([this] { Loop(); });
+  }
+  ~Impl() {
+    {
+      const MutexLock lock(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+    for (Job& job : waiting_)
+      job.result.set_value(absl::CancelledError("Publish: the publisher was destroyed"));
+  }
+
+  Result Enqueue(std::string sequence, Input input) {
+    Job job{std::move(sequence), std::move(input), {}};
+    Result result = job.result.get_future();
+    bool taken = false;
+    {
+      const MutexLock lock(mutex_);
+      taken = waiting_.size() < options_.max_waiting;
+      if (taken) {
+        waiting_.push_back(std::move(job));
+      } else {
+        ++stats_.dropped;
+      }
+    }
+    if (taken) {
+      wake_.notify_one();
+    } else {
+      job.result.set_value(absl::ResourceExhaustedError(
+          absl::StrCat("Publish: max_waiting, ", options_.max_waiting, ", are waiting already")));
+    }
+    return result;
+  }
+
+  PublisherStats GetStats() const {
+    const MutexLock lock(mutex_);
+    return stats_;
+  }
+
+ private:
+  // A page while its node is made.
+  struct Page {
+    std::int64_t number = 0;
+    Digest128 name;  // of what is in it, where it has one
+    bool named = false;
+    bool digested = false;  // `digest` is known; else `chunk` is not made yet
+    Digest128 digest;
+    std::vector<std::uint8_t> chunk;  // empty: not made
+  };
+
+  void Loop() {
+    for (;;) {
+      Job job;
+      {
+        const MutexLock lock(mutex_);
+        while (!stop_ && waiting_.empty())
+          wake_.wait(mutex_);
+        if (stop_) return;
+        job = std::move(waiting_.front());
+        waiting_.pop_front();
+      }
+      counted_ = {};
+      absl::StatusOr<Handle> handle = Publish(job);
+      job.input = {};  // gives the pages back before anybody hears of it
+      ++(handle.ok() ? counted_.published : counted_.failed);
+      {
+        const MutexLock lock(mutex_);
+        stats_.published += counted_.published;
+        stats_.failed += counted_.failed;
+        stats_.pages += counted_.pages;
+        stats_.pages_encoded += counted_.pages_encoded;
+        stats_.objects_held += counted_.objects_held;
+        stats_.objects_put += counted_.objects_put;
+        stats_.bytes_put += counted_.bytes_put;
+        stats_.puts_failed += counted_.puts_failed;
+      }
+      job.result.set_value(std::move(handle));
+    }
+  }
+
+  absl::StatusOr<Handle> Publish(const Job& job) {
+    const Input& input = job.input;
+    if (input.shape() != options_.shape.rows) {
+      Forget(job.sequence);
+      return absl::InvalidArgumentError(
+          "Publish: the rows must have the publisher's shape; theirs is another");
+    }
+    absl::Status status = input.pinned() ? input.snapshot.Wait(options_.landing_timeout)
+                                         : CheckRows("rows", input.rows);
+    if (!status.ok()) {
+      Forget(job.sequence);
+      return status;
+    }
+    Sequence* known = job.sequence.empty() ? nullptr : sequences_.Use(job.sequence);
+    if (input.first() != 0 && (known == nullptr || known->handle.rows != input.first())) {
+      const std::string has = known == nullptr
+                                  ? "is not known"
+                                  : absl::StrCat("has rows [0, ", known->handle.rows, ")");
+      Forget(job.sequence);
+      return absl::FailedPreconditionError(
+          absl::StrCat("Publish: rows must begin at 0 or where their sequence ends; they begin at ",
+                       input.first(), ", and '", job.sequence, "' ", has));
+    }
+    Sequence next;
+    deadline_ = After(options_.source_timeout);
+    status = Build(known, input, next);
+    if (!status.ok()) {
+      Forget(job.sequence);
+      return status;
+    }
+    Handle handle = next.handle;
+    if (known != nullptr) {
+      *known = std::move(next);
+    } else if (!job.sequence.empty() && options_.max_sequences > 0) {
+      if (sequences_.size() == options_.max_sequences) sequences_.PopOldest();
+      sequences_.Insert(job.sequence, std::move(next));
+    }
+    return handle;
+  }
+
+  void Forget(const std::string& name) {
+    // An empty one begins anew, and nothing can go on from it.
+    if (Sequence* known = sequences_.Use(name)) *known = Sequence{};
+  }
+
+  // The sequence `before` (null: none) with the rows of `input`, and its objects put.
+  absl::Status Build(const Sequence* before, const Input& input, Sequence& next) {
+    const bool goes_on = input.first() != 0;
+    const std::int64_t rows = input.last();
+    const std::int64_t pages = rows / page_tokens_;
+    Handle& handle = next.handle;
+    if (goes_on) {
+      handle = before->handle;
+      next.node = before->node;
+    }
+    handle.shape = options_.shape;
+    handle.store = options_.store;
+    handle.rows = rows;
+    handle.provenance.resize(static_cast<std::size_t>(rows));
+    handle.tail.clear();
+
+    // Complete pages, a node at a time.
+    const std::int64_t known_pages = goes_on ? before->handle.rows / page_tokens_ : 0;
+    for (std::int64_t page = known_pages; page < pages;) {
+      const std::int64_t first_page = page / kNodeChunks * kNodeChunks;
+      const std::int64_t end = std::min(pages, first_page + kNodeChunks);
+      if (absl::Status status = BuildNode(before, input, page, end, next); !status.ok()) {
+        return status;
+      }
+      page = end;
+    }
+    counted_.pages += Count(static_cast<std::size_t>(pages - known_pages));
+    return BuildTail(before, input, next);
+  }
+
+  // Reads rows [begin, end) of the sequence, of which those before the input's are the tail that it
+  // goes on from; notes their provenance.
+  absl::Status ReadRange(const Sequence* before, const Input& input, std::int64_t begin,
+                         std::int64_t end, std::span<RowInfo> infos, std::span<std::uint8_t> ids,
+                         Handle& handle) const {
+    const std::int64_t cut = std::clamp(input.first(), begin, end);
+    const auto old_rows = static_cast<std::size_t>(cut - begin);
+    if (old_rows > 0) {
+      const auto at = static_cast<std::size_t>(begin - before->tail.first);
+      std::copy_n(before->tail.infos.begin() + static_cast<std::ptrdiff_t>(at), old_rows,
+                  infos.begin());
+      std::copy_n(before->tail.ids.begin() + static_cast<std::ptrdiff_t>(at * row_bytes_),
+                  old_rows * row_bytes_, ids.begin());
+    }
+    if (cut < end) {
+      const absl::Status status =
+          input.Read(cut, end, infos.subspan(old_rows), ids.subspan(old_rows * row_bytes_));
+      if (!status.ok()) return status;
+    }
+    NoteProvenance(begin, infos, handle);
+    return absl::OkStatus();
+  }
+
+  static void NoteProvenance(std::int64_t begin, std::span<const RowInfo> infos, Handle& handle) {
+    for (std::size_t i = 0; i < infos.size(); ++i)
+      handle.provenance[static_cast<std::size_t>(begin) + i] = infos[i].provenance;
+  }
+
+  // What is in a page, as far as its ids go: where it lies, and the steps of its valid rows. Steps
+  // are numbered through for as long as a store lives, and a step writes a row of a page once.
+  Digest128 NameOf(const PagePlace& place, std::span<const RowInfo> infos) {
+    name_.assign({place.store, place.page});
+    for (const RowInfo& info : infos)
+      name_.push_back(info.step);  // 0: missing
+    return ContentDigest(
+        {reinterpret_cast<const std::uint8_t*>(name_.data()), name_.size() * sizeof(name_[0])});
+  }
+
+  // Makes the chunk of a page from its rows as they are now, whatever was known of it.
+  absl::Status Encode(const Sequence* before, const Input& input, Page& page,
+                      std::span<RowInfo> infos, Handle& handle) {
+    const std::int64_t begin = page.number * page_tokens_;
+    ids_.resize(static_cast<std::size_t>(page_tokens_) * row_bytes_);
+    absl::Status status =
+        ReadRange(before, input, begin, begin + page_tokens_, infos, ids_, handle);
+    if (!status.ok()) return status;
+    page.chunk.resize(codec_.ChunkBytes(page_tokens_));
+    status = codec_.Encode(infos, ids_, page.chunk);
+    if (!status.ok()) return status;
+    page.digest = codec_.Digest(page_tokens_, page.chunk);
+    page.digested = true;
+    ++counted_.pages_encoded;
+    if (!page.named || options_.max_pages == 0) return absl::OkStatus();
+    // Under the infos that were read with the ids: the audit may have voided rows meanwhile.
+    page.name = NameOf(*input.Place(begin), infos);
+    if (Digest128* known = pages_.Use(page.name)) {
+      *known = page.digest;
+      return absl::OkStatus();
+    }
+    if (pages_.size() == options_.max_pages) pages_.PopOldest();
+    pages_.Insert(page.name, page.digest);
+    return absl::OkStatus();
+  }
+
+  // Which of the objects the source does not hold. A source that does not say holds none.
+  std::vector<std::uint8_t> Held(std::span<const Digest128> digests) {
+    std::vector<std::uint8_t> held(digests.size());
+    if (digests.empty()) return held;
+    if (!source_->Holds(digests, deadline_, held).ok()) {
+      ++counted_.puts_failed;
+      std::fill(held.begin(), held.end(), std::uint8_t{0});
+    }
+    counted_.objects_held +=
+        Count(static_cast<std::size_t>(std::count(held.begin(), held.end(), std::uint8_t{1})));
+    return held;
+  }
+
+  void Put(std::span<const NamedObject> objects) {
+    if (objects.empty()) return;
+    if (!source_->Put(objects, deadline_).ok()) {
+      ++counted_.puts_failed;
+      return;
+    }
+    counted_.objects_put += objects.size();
+    for (const NamedObject& named : objects)
+      counted_.bytes_put += named.object.bytes.size();
+  }
+
+  // Adds pages [begin, end), all of one node, to the node of the sequence, or begins it.
+  absl::Status BuildNode(const Sequence* before, const Input& input, std::int64_t begin,
+                         std::int64_t end, Sequence& next) {
+    const std::int64_t first_page = begin / kNodeChunks * kNodeChunks;
+    const auto node_pages = static_cast<std::size_t>(end - first_page);
+    const auto page_rows = static_cast<std::size_t>(page_tokens_);
+    std::vector<Digest128> chunks;
+    std::vector<RowInfo> infos(node_pages * page_rows);
+    Digest128 chained;
+    if (begin > first_page) {
+      // The node so far, which was made here.
+      const absl::StatusOr<Node> node =
+          ParseNode(next.node, codec_.shape_digest(), static_cast<std::int32_t>(page_tokens_));
+      if (!node.ok()) return node.status();
+      chunks = node->chunks;
+      node->known.Infos(0, std::span(infos).first(chunks.size() * page_rows));
+      chained = node->before;
+    } else if (begin > 0) {
+      chained = next.handle.head;
+    }
+    const auto infos_of = [&](std::int64_t page) {
+      return std::span(infos).subspan(static_cast<std::size_t>(page - first_page) * page_rows,
+                                      page_rows);
+    };
+
+    // What is known of the pages; what is not is made.
+    std::vector<Page> pages(static_cast<std::size_t>(end - begin));
+    for (std::size_t i = 0; i < pages.size(); ++i) {
+      Page& page = pages[i];
+      page.number = begin + static_cast<std::int64_t>(i);
+      const std::int64_t row = page.number * page_tokens_;
+      const auto place =
+          row >= input.first() ? input.Place(row) : std::optional<PagePlace>(std::nullopt);
+      if (place.has_value()) {
+        const std::span<RowInfo> known = infos_of(page.number);
+        absl::Status status = input.ReadInfos(row, row + page_tokens_, known);
+        if (!status.ok()) return status;
+        page.named = true;
+        page.name = NameOf(*place, known);
+        if (const Digest128* digest = pages_.Use(page.name)) {
+          page.digest = *digest;
+          page.digested = true;
+          NoteProvenance(row, known, next.handle);
+        }
+      }
+      if (page.digested) continue;
+      absl::Status status = Encode(before, input, page, infos_of(page.number), next.handle);
+      if (!status.ok()) return status;
+    }
+
+    // Those that the source has not got.
+    std::vector<Digest128> digests;
+    for (const Page& page : pages)
+      digests.push_back(page.digest);
+    const std::vector<std::uint8_t> held = Held(digests);
+    std::vector<NamedObject> objects;
+    absl::flat_hash_set<Digest128, DigestHash> putting;
+    for (std::size_t i = 0; i < pages.size(); ++i) {
+      if (held[i] != 0 || putting.contains(pages[i].digest)) continue;
+      if (pages[i].chunk.empty()) {
+        absl::Status status =
+            Encode(before, input, pages[i], infos_of(pages[i].number), next.handle);
+        if (!status.ok()) return status;
+      }
+      putting.insert(pages[i].digest);
+      objects.push_back({pages[i].digest, Object::Of(std::move(pages[i].chunk))});
+    }
+    for (const Page& page : pages)
+      chunks.push_back(page.digest);
+    absl::StatusOr<std::vector<std::uint8_t>> node =
+        EncodeNode(codec_.shape_digest(), first_page, chained, chunks,
+                   static_cast<std::int32_t>(page_tokens_), infos);
+    if (!node.ok()) return node.status();
+    next.node = *std::move(node);
+    next.handle.head = ContentDigest(next.node);
+    if (Held({&next.handle.head, 1})[0] == 0) {
+      objects.push_back({next.handle.head, Object::Of(next.node)});
+    }
+    Put(objects);
+    return absl::OkStatus();
+  }
+
+  // The rows behind the last complete page. Segments that were there before keep their rows, so
+  // that they are the same objects if nothing of them has changed.
+  absl::Status BuildTail(const Sequence* before, const Input& input, Sequence& next) {
+    const std::int64_t rows = next.handle.rows;
+    const std::int64_t first = rows / page_tokens_ * page_tokens_;
+    const auto size = static_cast<std::size_t>(rows - first);
+    Rows& tail = next.tail;
+    tail.shape = options_.shape.rows;
+    tail.first = first;
+    tail.infos.resize(size);
+    tail.ids.resize(size * row_bytes_);
+    if (size == 0) return absl::OkStatus();
+    if (absl::Status status =
+            ReadRange(before, input, first, rows, tail.infos, tail.ids, next.handle);
+        !status.ok()) {
+      return status;
+    }
+    std::size_t cut_rows = 0;
+    if (before != nullptr && before->tail.first == first) {
+      for (const std::size_t cut : before->cuts) {
+        if (cut_rows + cut > size) break;
+        next.cuts.push_back(cut);
+        cut_rows += cut;
+      }
+    }
+    if (cut_rows < size) next.cuts.push_back(size - cut_rows);
+    std::vector<NamedObject> objects;
+    std::size_t at = 0;
+    for (const std::size_t cut : next.cuts) {
+      absl::StatusOr<std::vector<std::uint8_t>> segment = EncodeTailSegment(
+          codec_, first + static_cast<std::int64_t>(at), std::span(tail.infos).subspan(at, cut),
+          std::span(tail.ids).subspan(at * row_bytes_, cut * row_bytes_));
+      if (!segment.ok()) return segment.status();
+      const Digest128 digest = ContentDigest(*segment);
+      next.handle.tail.push_back(digest);
+      objects.push_back({digest, Object::Of(*std::move(segment))});
+      at += cut;
+    }
+    const std::vector<std::uint8_t> held = Held(next.handle.tail);
+    std::vector<NamedObject> wanted;
+    for (std::size_t i = 0; i < objects.size(); ++i) {
+      if (held[i] == 0) wanted.push_back(std::move(objects[i]));
+    }
+    Put(wanted);
+    return absl::OkStatus();
+  }
+
+  PageSource* const source_;
+  const PublisherOptions options_;
+  const ChunkCodec codec_;
+  const std::int64_t page_tokens_;
+  const std::size_t row_bytes_;
+
+  // The thread's own.
+  LruMap<Digest128, Digest128, DigestHash> pages_;  // what is in a page -> digest of its chunk
+  LruMap<std::string, Sequence, StringHash> sequences_;
+  PublisherStats counted_;  // of what is being published
+  Deadline deadline_;
+  std::vector<std::uint64_t> name_;
+  std::vector<std::uint8_t> ids_;
+
+  mutable Mutex mutex_;
+  std::condition_variable_any wake_;
+  std::deque<Job> waiting_ ABSL_GUARDED_BY(mutex_);
+  PublisherStats stats_ ABSL_GUARDED_BY(mutex_);
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+Publisher::Publisher(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Publisher::~Publisher() = default;
+
+absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Create(PageSource* source,
+                                                             const PublisherOptions& options) {
+  if (source == nullptr) return absl::InvalidArgumentError("source must not be null");
+  if (options.max_waiting == 0) {
+    return absl::InvalidArgumentError("options.max_waiting must be at least 1; it is 0");
+  }
+  if (options.store.size() > 0xffff) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("options.store must be below 65536 bytes; it has ", options.store.size()));
+  }
+  absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create(options.shape);
+  if (!codec.ok()) return codec.status();
+  return std::unique_ptr<Publisher>(
+      new Publisher(std::make_unique<Impl>(source, options, *std::move(codec))));
+}
+
+Publisher::Result Publisher::Publish(std::string sequence, Snapshot snapshot) {
+  return impl_->Enqueue(std::move(sequence), {std::move(snapshot), {}});
+}
+Publisher::Result Publisher::Publish(std::string sequence, Rows rows) {
+  return impl_->Enqueue(std::move(sequence), {{}, std::move(rows)});
+}
+
+PublisherStats Publisher::GetStats() const {
+  return impl_->GetStats();
+}
+
+}  // namespace waymark::wire
