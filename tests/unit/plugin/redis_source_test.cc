@@ -337,6 +337,14 @@ TEST_F(Redis, TlsIsThereOrSaysWhatItNeeds) {
   }
 }
 
+TEST(RedisOptions, ABuildWithoutHiredisSaysSo) {
+  const absl::Status status = RedisSource::Create({}).status();
+  if (!status.ok()) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("has no hiredis (WAYMARK_REDIS"));
+  }
+}
+
 TEST(RedisOptions, BadOnesAreRefusedByName) {
   const auto refused = [](auto change) {
     RedisOptions options;
