@@ -30,6 +30,10 @@ using wire::Deadline;
 using wire::Object;
 using Clock = std::chrono::steady_clock;
 
+// Commands are buffered up to so much before they are written: hiredis moves what is left of its
+// buffer after each piece that the socket took.
+constexpr std::size_t kWriteBytes = std::size_t{1} << 20;
+
 // hiredis writes to sockets whose other end may be gone; the signal for that is no business of the
 // process, whose handlers are not ours to set. It goes to the thread that wrote.
 class NoSigpipe {
@@ -246,26 +250,24 @@ class RedisSource::Impl {
     if (commands.empty()) return absl::OkStatus();
     std::vector<const char*> words;
     std::vector<std::size_t> sizes;
+    std::size_t buffered = 0;
     for (const Words& command : commands) {
       words.clear();
       sizes.clear();
       for (const std::string_view word : command) {
         words.push_back(word.data());
         sizes.push_back(word.size());
+        buffered += word.size();
       }
       if (redisAppendCommandArgv(context_.get(), static_cast<int>(words.size()), words.data(),
                                  sizes.data()) != REDIS_OK) {
         return Lost("writing", deadline);
       }
+      if (buffered < kWriteBytes) continue;
+      if (!Write(deadline)) return Lost("writing", deadline);
+      buffered = 0;
     }
-    errno = 0;
-    for (int done = 0; done == 0;) {
-      if (!Await(POLLOUT, deadline) ||
-          redisSetTimeout(context_.get(), Left(deadline)) != REDIS_OK ||
-          redisBufferWrite(context_.get(), &done) != REDIS_OK) {
-        return Lost("writing", deadline);
-      }
-    }
+    if (!Write(deadline)) return Lost("writing", deadline);
     for (std::size_t i = 0; i < commands.size(); ++i) {
       void* read = nullptr;
       while (read == nullptr) {
@@ -284,6 +286,18 @@ class RedisSource::Impl {
     return absl::OkStatus();
   }
 
+  // Writes all that is buffered.
+  bool Write(Deadline deadline) {
+    errno = 0;
+    for (int done = 0; done == 0;) {
+      if (!Await(POLLOUT, deadline) ||
+          redisSetTimeout(context_.get(), Left(deadline)) != REDIS_OK ||
+          redisBufferWrite(context_.get(), &done) != REDIS_OK) {
+        return false;
+      }
+    }
+    return true;
+  }
   // False, and errno says so, when the deadline passes first.
   bool Await(short event, Deadline deadline) {
 #ifdef WAYMARK_REDIS_TLS

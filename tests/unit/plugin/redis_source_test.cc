@@ -185,14 +185,14 @@ TEST_F(Redis, ManyObjectsThereAndBack) {
 TEST_F(Redis, ObjectsExpireUnlessTheyAreAskedFor) {
   const Server server;
   RedisOptions options = server.Options();
-  options.time_to_live = 2s;
+  options.time_to_live = 4s;
   options.believe = 0ms;
   const auto source = RedisSource::Create(options).value();
   const wire::NamedObject objects[] = {Named(1, 10), Named(2, 10)};
   ASSERT_TRUE(source->Put(objects, wire::Soon()).ok());
   std::uint8_t held = 0;
   for (int i = 0; i < 3; ++i) {
-    std::this_thread::sleep_for(1s);
+    std::this_thread::sleep_for(1500ms);
     ASSERT_TRUE(source->Holds({&objects[0].digest, 1}, wire::Soon(), {&held, 1}).ok());
     EXPECT_EQ(held, 1);
   }
@@ -261,7 +261,7 @@ TEST_F(Redis, NobodyThereIsUnavailableAtOnce) {
               HasSubstr("connecting: No such file"));
   EXPECT_THAT(std::string(source->Get({&digest, 1}, wire::Soon(), {&got, 1}).message()),
               HasSubstr("too soon"));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s);
   EXPECT_EQ(source->GetStats().failures, 1u);
 }
 
@@ -289,7 +289,7 @@ TEST_F(Redis, AServerThatDoesNotAnswerCostsTheDeadlineAndNoMore) {
   EXPECT_EQ(source->Get({&objects[0].digest, 1}, wire::After(100ms), {&got, 1}).code(),
             absl::StatusCode::kDeadlineExceeded);
   EXPECT_FALSE(got.present());
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s);
   server.Resume();
   get_second();
   // More than the socket takes: writing waits, too.
@@ -299,7 +299,7 @@ TEST_F(Redis, AServerThatDoesNotAnswerCostsTheDeadlineAndNoMore) {
     large.push_back(Named(n, 1 << 20));
   const auto writing = std::chrono::steady_clock::now();
   EXPECT_EQ(source->Put(large, wire::After(200ms)).code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_LT(std::chrono::steady_clock::now() - writing, 1s);
+  EXPECT_LT(std::chrono::steady_clock::now() - writing, 3s);
   server.Resume();
   get_second();
 }
