@@ -424,6 +424,34 @@ def run_peer(make, page, steps):
     return answer
 
 
+def waymark_calls():
+    """[(what, microseconds)] of calls that peers have no like of."""
+    store = waymark.Store(LAYERS, TOP_K, EXPERTS, 4 * LONG // PAGE, page_tokens=PAGE)
+    session = waymark.CaptureSession(store, max_rows=256)
+    blocks = np.random.default_rng(5).permutation(4 * LONG // PAGE)[:LONG // PAGE].astype(np.int32)
+    first = blocks[:256].astype(np.int64) * PAGE
+    steps = []
+
+    def step(number, slots):
+        if not session.begin_step(number, 1, None, slots):
+            sys.exit("peers.py: Waymark dropped a step")
+        session.submit(number)
+
+    for number in range(1, 4001):
+        slots = first + number % PAGE
+        steps.append(timed(lambda: step(number, slots)))
+        store.wait_idle(10)
+    answer = [("begin_step + submit, 256 decode rows, no events", steps)]
+    for what, ids in (("a list", blocks.tolist()), ("an int32 array", blocks)):
+        times = []
+        for _ in range(300):
+            taken = []
+            times.append(timed(lambda: taken.append(store.snapshot(ids, 0, LONG - 1))))
+            taken[0].release()
+        answer.append(("snapshot of %d rows, blocks in %s" % (LONG - 1, what), times))
+    return answer
+
+
 def main():
     parser = argparse.ArgumentParser(description="Published host designs beside Waymark.")
     parser.add_argument("--steps", type=int, default=200, help="decode steps (default 200)")
@@ -450,6 +478,11 @@ def main():
                 ratio = "" if name == "Waymark" else " (%.3gx)" % (micros / own)
                 cells.append("%22s" % ("%.4g%s" % (micros, ratio)))
             print("%-28s" % label + "".join(cells))
+
+    print("\nWaymark alone: lower decile, median")
+    for what, times in waymark_calls():
+        times.sort()
+        print("%-52s %6.1f %6.1f" % (what, times[len(times) // 10], times[len(times) // 2]))
 
 
 if __name__ == "__main__":
