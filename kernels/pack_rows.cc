@@ -56,11 +56,13 @@ class SeenExperts {
 
 RowVerdict Check(const RowShape& shape, const IdsView& ids, std::ptrdiff_t row, std::int32_t layer,
                  SeenExperts& seen) {
-  bool silent = false;
+  // First and apart: where a hook was skipped every row comes here, and its first id settles it.
+  for (std::int32_t k = 0; k < shape.top_k; ++k) {
+    if (IdAt(ids, row, layer, k) == -1) return RowVerdict::kNotWritten;
+  }
   bool invalid = false;
   for (std::int32_t k = 0; k < shape.top_k; ++k) {
     const std::int64_t id = IdAt(ids, row, layer, k);
-    silent |= id == -1;
     if (id < 0 || id >= shape.num_experts) {
       invalid = true;
     } else {
@@ -71,7 +73,6 @@ RowVerdict Check(const RowShape& shape, const IdsView& ids, std::ptrdiff_t row, 
     const std::int64_t id = IdAt(ids, row, layer, k);
     if (id >= 0 && id < shape.num_experts) seen.Forget(static_cast<std::uint32_t>(id));
   }
-  if (silent) return RowVerdict::kNotWritten;
   return invalid ? RowVerdict::kInvalidId : RowVerdict::kOk;
 }
 

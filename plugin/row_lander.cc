@@ -9,17 +9,23 @@
 #include "plugin/ids_kind.h"
 
 namespace waymark {
+namespace {
+
+constexpr std::size_t kChunk = 128;  // rows packed and judged at a time
+
+}  // namespace
 
 RowLander::RowLander(const RoutingShape& shape, std::int32_t max_rows,
                      std::shared_ptr<LayerCounters> counters)
     : shape_(ToRowShape(shape)),
       counters_(std::move(counters)),
-      counted_(static_cast<std::size_t>(max_rows)) {}
+      counted_(static_cast<std::size_t>(max_rows)) {
+  faulty_.reserve(kChunk);
+}
 
 void RowLander::Land(const kernels::IdsView& ids, std::int32_t rows, std::int32_t batch_rows,
                      std::uint32_t first, std::span<std::uint8_t* const> destinations,
                      std::span<Reason> verdicts) {
-  constexpr std::size_t kChunk = 128;
   std::array<kernels::RowVerdict, kChunk> judged;
   const std::size_t there = static_cast<std::size_t>(std::clamp<std::int64_t>(
       std::int64_t{rows} - first, 0, static_cast<std::int64_t>(destinations.size())));
@@ -32,32 +38,35 @@ void RowLander::Land(const kernels::IdsView& ids, std::int32_t rows, std::int32_
     }
     if (faulty == 0 || counters_ == nullptr) [[likely]]
       continue;
+    faulty_.clear();
     for (std::size_t i = 0; i < wanted.size(); ++i) {
-      if (wanted[i] == nullptr || judged[i] == kernels::RowVerdict::kOk) continue;
-      CountFaults(ids, static_cast<std::uint32_t>(first + begin + i), batch_rows);
+      const std::size_t row = first + begin + i;
+      if (wanted[i] == nullptr || judged[i] == kernels::RowVerdict::kOk || counted_[row] != 0) {
+        continue;
+      }
+      counted_[row] = 1;
+      faulty_.push_back(static_cast<std::ptrdiff_t>(row));
     }
+    CountFaults(ids, batch_rows);
   }
   for (std::size_t i = there; i < destinations.size(); ++i) {
     if (destinations[i] != nullptr) verdicts[i] = Reason::kNotCaptured;
   }
 }
 
-void RowLander::CountFaults(const kernels::IdsView& ids, std::uint32_t row,
-                            std::int32_t batch_rows) {
-  if (counted_[row] != 0) return;
-  counted_[row] = 1;
+void RowLander::CountFaults(const kernels::IdsView& ids, std::int32_t batch_rows) {
+  if (faulty_.empty()) return;
   any_counted_ = true;
   for (std::int32_t layer = 0; layer < shape_.num_layers; ++layer) {
-    switch (kernels::CheckLayer(shape_, ids, static_cast<std::ptrdiff_t>(row), layer)) {
-      case kernels::RowVerdict::kOk:
-        break;
-      case kernels::RowVerdict::kNotWritten:
-        counters_->AddSilent(layer, batch_rows);
-        break;
-      case kernels::RowVerdict::kInvalidId:
-        counters_->AddInvalid(layer);
-        break;
+    std::uint64_t silent = 0;
+    std::uint64_t invalid = 0;
+    for (const std::ptrdiff_t row : faulty_) {
+      const kernels::RowVerdict verdict = kernels::CheckLayer(shape_, ids, row, layer);
+      silent += verdict == kernels::RowVerdict::kNotWritten ? 1 : 0;
+      invalid += verdict == kernels::RowVerdict::kInvalidId ? 1 : 0;
     }
+    if (silent != 0) counters_->AddSilent(layer, batch_rows, silent);
+    if (invalid != 0) counters_->AddInvalid(layer, invalid);
   }
 }
 

@@ -3,6 +3,7 @@
 #ifndef WAYMARK_PLUGIN_ROW_LANDER_H_
 #define WAYMARK_PLUGIN_ROW_LANDER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -32,12 +33,14 @@ class RowLander {
   void Reset();
 
  private:
-  void CountFaults(const kernels::IdsView& ids, std::uint32_t row, std::int32_t batch_rows);
+  // Of the rows in faulty_.
+  void CountFaults(const kernels::IdsView& ids, std::int32_t batch_rows);
 
   const kernels::RowShape shape_;
   const std::shared_ptr<LayerCounters> counters_;
   std::vector<std::uint8_t> counted_;  // rows whose faults are counted
   bool any_counted_ = false;
+  std::vector<std::ptrdiff_t> faulty_;  // of a chunk, to be counted now; never allocates
 };
 
 }  // namespace waymark

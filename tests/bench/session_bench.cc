@@ -78,6 +78,29 @@ void SessionStep(benchmark::State& state) {
   state.counters["ratio"] = landing.Micros(0.5) / copies.Micros(0.5);
 }
 
+// A step whose rows nobody wrote, as when every hook was skipped: landing only finds that out and
+// counts it, which must not hold up the steps behind it.
+void SessionStepSilent(benchmark::State& state) {
+  FilledStore& filled = FilledStore::Get(16, Landing::kCaller);
+  const std::unique_ptr<CaptureSession> session = MakeSession(filled.store());
+  std::vector<std::int64_t> slots(kDecodeRows);
+  Times landing(static_cast<std::size_t>(state.max_iterations));
+  for (auto _ : state) {
+    for (std::size_t i = 0; i < slots.size(); ++i)
+      slots[i] = std::int64_t{filled.shuffled()[i].value()} * 16;
+    const StepId step(filled.NextStep());
+    StepCode code = session->BeginStep({step.value(), 1, nullptr, 0, slots.data(), kDecodeRows});
+    if (code.ok()) code = session->Submit(step);
+    Demand(code.ok(), "a step was refused");
+    const double landed = Time([&] { filled.Settle(); });
+    landing.Add(landed);
+    state.SetIterationTime(landed / 1e9);
+  }
+  Demand(session->GetStats().layers[0].rows_silent > 0, "rows landed that nobody wrote");
+  state.counters["landing_us"] = landing.Micros(0.5);
+}
+
+BENCHMARK(SessionStepSilent)->UseManualTime()->Iterations(1000);
 BENCHMARK(SessionStep)->UseManualTime()->Iterations(4000);
 
 }  // namespace
