@@ -59,6 +59,8 @@ wm_api_v1 MakeTable() {
   FillSnapshots(api);
   FillRows(api);
   FillSession(api);
+  FillDocuments(api);
+  FillFetching(api);
   return api;
 }
 

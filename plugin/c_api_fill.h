@@ -3,6 +3,7 @@
 #ifndef WAYMARK_PLUGIN_C_API_FILL_H_
 #define WAYMARK_PLUGIN_C_API_FILL_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -15,6 +16,8 @@
 #include "blockstore/rows.h"
 #include "blockstore/step_code.h"
 #include "blockstore/store.h"
+#include "blockstore/wire/document.h"
+#include "blockstore/wire/shape_block.h"
 #include "plugin/c_api_arguments.h"
 #include "plugin/capture_code.h"
 #include "plugin/waymark.h"
@@ -27,6 +30,8 @@ void FillStore(wm_api_v1& api);      // c_api_store.cc
 void FillSnapshots(wm_api_v1& api);  // c_api_snapshot.cc
 void FillRows(wm_api_v1& api);       // c_api_rows.cc
 void FillSession(wm_api_v1& api);    // c_api_session.cc
+void FillDocuments(wm_api_v1& api);  // c_api_document.cc
+void FillFetching(wm_api_v1& api);   // c_api_fetching.cc
 
 // ---- c_api_code.cc
 
@@ -52,6 +57,8 @@ void FillNames(wm_api_v1& api);
 
 // ---- c_api_rows.cc
 
+// The shape of rows that `given` says.
+[[nodiscard]] absl::StatusOr<RoutingShape> TakeShape(const wm_shape* given);
 // The copy of `given`, checked, for a reader of `id_bytes` in all that were checked against
 // nothing.
 [[nodiscard]] absl::Status TakeReadArgs(const wm_read_args* given, wm_read_args& args);
@@ -61,6 +68,20 @@ void FillNames(wm_api_v1& api);
 // Writes the first `capacity` runs, and how many there are. `runs` and `count` were checked.
 void GiveRuns(const std::vector<CoverageRun>& from, wm_coverage_run* runs, std::size_t capacity,
               std::size_t* count);
+
+// ---- c_api_document.cc
+
+// How rows of `shape` are to be coded. Null is the default.
+[[nodiscard]] absl::StatusOr<wire::ChunkCode> TakeChunkCode(const wm_chunk_code* given,
+                                                            const RoutingShape& shape);
+// Null is the default.
+[[nodiscard]] absl::StatusOr<wire::ReadLimits> TakeLimits(const wm_read_limits* given);
+// Null is `all`.
+[[nodiscard]] absl::StatusOr<RowsAndLayers> TakePart(const wm_part* given,
+                                                     const RowsAndLayers& all);
+[[nodiscard]] inline std::int64_t ToCount(std::uint64_t count) {
+  return static_cast<std::int64_t>(std::min<std::uint64_t>(count, 0x7fffffffffffffff));
+}
 
 }  // namespace waymark::abi
 

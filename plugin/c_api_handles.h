@@ -2,12 +2,14 @@
 // Included by c_api*.cc only.
 //
 //   session -> store -> recorder <- snapshot
+//   publisher -> source <- fetcher
 #ifndef WAYMARK_PLUGIN_C_API_HANDLES_H_
 #define WAYMARK_PLUGIN_C_API_HANDLES_H_
 
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <future>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -22,6 +24,12 @@
 #include "blockstore/snapshot.h"
 #include "blockstore/stats.h"
 #include "blockstore/store.h"
+#include "blockstore/wire/document.h"
+#include "blockstore/wire/fetcher.h"
+#include "blockstore/wire/handle.h"
+#include "blockstore/wire/mapped_file.h"
+#include "blockstore/wire/page_source.h"
+#include "blockstore/wire/publisher.h"
 #include "plugin/capture_session.h"
 #include "plugin/waymark.h"
 
@@ -111,7 +119,7 @@ struct wm_snapshot : waymark::abi::Handle<0x776d20736e617073> {  // "wm snaps"
 
   const waymark::abi::Reference<wm_recorder> recorder;  // outlives `snapshot`
   const std::shared_ptr<const waymark::abi::LentShape> shape;
-  const waymark::Snapshot snapshot;
+  waymark::Snapshot snapshot;  // empty when it was published
 };
 
 struct wm_rows : waymark::abi::Handle<0x776d20726f777320> {  // "wm rows "
@@ -127,6 +135,55 @@ struct wm_session : waymark::abi::Handle<0x776d207365737369> {  // "wm sessi"
   const waymark::abi::Reference<wm_store> store;  // outlives `session`
   mutable std::mutex bindings;                    // of the layers: bound by one thread, told to any
   std::unique_ptr<waymark::CaptureSession> session;
+};
+
+struct wm_bytes : waymark::abi::Handle<0x776d206279746573> {  // "wm bytes"
+  explicit wm_bytes(std::vector<std::uint8_t> of) : bytes(std::move(of)) {}
+
+  const std::vector<std::uint8_t> bytes;
+};
+
+struct wm_document : waymark::abi::Handle<0x776d20646f63756d> {  // "wm docum"
+  wm_document(waymark::wire::Document of, std::shared_ptr<const waymark::wire::MappedFile> mapped)
+      : file(std::move(mapped)), document(std::move(of)), shape(document.shape().rows) {}
+
+  const std::shared_ptr<const waymark::wire::MappedFile> file;  // null: the caller's bytes
+  const waymark::wire::Document document;
+  const waymark::abi::LentShape shape;
+};
+
+struct wm_source : waymark::abi::Handle<0x776d20736f757263> {  // "wm sourc"
+  explicit wm_source(std::unique_ptr<waymark::wire::PageSource> of) : source(std::move(of)) {}
+
+  const std::unique_ptr<waymark::wire::PageSource> source;
+};
+
+struct wm_ticket : waymark::abi::Handle<0x776d207469636b65> {  // "wm ticke"
+  using Result = std::shared_future<absl::StatusOr<waymark::wire::Handle>>;
+
+  Result result;
+};
+
+struct wm_publisher : waymark::abi::Handle<0x776d207075626c69> {  // "wm publi"
+  explicit wm_publisher(wm_source* of) : source(of) {}
+
+  const waymark::abi::Reference<wm_source> source;  // outlives `publisher`
+  // What snapshots on their way keep alive; their pages are given back before their result is set.
+  struct Pinned {
+    wm_ticket::Result until;
+    waymark::abi::Reference<wm_recorder> recorder;
+  };
+  std::mutex pinned_mutex;
+  std::list<Pinned> pinned;  // outlives `publisher`
+  std::unique_ptr<waymark::wire::Publisher> publisher;
+};
+
+struct wm_fetcher : waymark::abi::Handle<0x776d206665746368> {  // "wm fetch"
+  wm_fetcher(wm_source* of, const waymark::wire::FetcherOptions& options)
+      : source(of), fetcher(of->source.get(), options) {}
+
+  const waymark::abi::Reference<wm_source> source;  // outlives `fetcher`
+  waymark::wire::Fetcher fetcher;
 };
 
 #endif  // WAYMARK_PLUGIN_C_API_HANDLES_H_

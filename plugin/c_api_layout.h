@@ -57,6 +57,30 @@ template <>
 inline constexpr std::uint32_t kLeastBytes<wm_session_stats> = 8;
 template <>
 inline constexpr std::uint32_t kLeastBytes<wm_layer_stats> = 8;
+template <>
+inline constexpr std::uint32_t kLeastBytes<wm_chunk_code> = 8;
+template <>
+inline constexpr std::uint32_t kLeastBytes<wm_document_options> = 8;
+template <>
+inline constexpr std::uint32_t kLeastBytes<wm_read_limits> = 8;
+template <>
+inline constexpr std::uint32_t kLeastBytes<wm_document_info> = 8;
+template <>
+inline constexpr std::uint32_t kLeastBytes<wm_part> = 24;
+template <>
+inline constexpr std::uint32_t kLeastBytes<wm_read_damage> = 8;
+template <>
+inline constexpr std::uint32_t kLeastBytes<wm_chunk_view> = 8;
+template <>
+inline constexpr std::uint32_t kLeastBytes<wm_publisher_options> = 32;
+template <>
+inline constexpr std::uint32_t kLeastBytes<wm_publisher_stats> = 8;
+template <>
+inline constexpr std::uint32_t kLeastBytes<wm_handle_info> = 8;
+template <>
+inline constexpr std::uint32_t kLeastBytes<wm_fetcher_options> = 24;
+template <>
+inline constexpr std::uint32_t kLeastBytes<wm_fetch_report> = 8;
 
 // Structs that a call fills may be cut anywhere behind their size and the field after it.
 inline constexpr std::uint32_t kLeastOutBytes = 8;
@@ -345,6 +369,117 @@ WM_FIELD(wm_layer_stats, source, 16);
 WM_FIELD(wm_layer_stats, reserved, 20);
 WM_FIELD(wm_layer_stats, rows_silent, 24);
 WM_FIELD(wm_layer_stats, rows_invalid, 32);
+
+WM_SIZE(wm_chunk_code, 24);
+WM_FIELD(wm_chunk_code, struct_size, 0);
+WM_FIELD(wm_chunk_code, flags, 4);
+WM_FIELD(wm_chunk_code, codec, 8);
+WM_FIELD(wm_chunk_code, low_bits, 12);
+WM_FIELD(wm_chunk_code, high_parts, 16);
+WM_FIELD(wm_chunk_code, crc_layers, 20);
+
+WM_SIZE(wm_document_options, 24);
+WM_FIELD(wm_document_options, struct_size, 0);
+WM_FIELD(wm_document_options, flags, 4);
+WM_FIELD(wm_document_options, ext, 8);
+WM_FIELD(wm_document_options, code, 16);
+
+WM_SIZE(wm_read_limits, 24);
+WM_FIELD(wm_read_limits, struct_size, 0);
+WM_FIELD(wm_read_limits, reserved, 4);
+WM_FIELD(wm_read_limits, max_rows, 8);
+WM_FIELD(wm_read_limits, max_bytes, 16);
+
+WM_SIZE(wm_document_info, 56);
+WM_FIELD(wm_document_info, struct_size, 0);
+WM_FIELD(wm_document_info, flags, 4);
+WM_FIELD(wm_document_info, first, 8);
+WM_FIELD(wm_document_info, count, 16);
+WM_FIELD(wm_document_info, bytes, 24);
+WM_FIELD(wm_document_info, minor_version, 32);
+WM_FIELD(wm_document_info, num_nodes, 36);
+WM_FIELD(wm_document_info, trajectory, 40);
+
+WM_SIZE(wm_part, 32);
+WM_FIELD(wm_part, struct_size, 0);
+WM_FIELD(wm_part, reserved, 4);
+WM_FIELD(wm_part, begin, 8);
+WM_FIELD(wm_part, end, 16);
+WM_FIELD(wm_part, layer_begin, 24);
+WM_FIELD(wm_part, layer_end, 28);
+WM_LAST_REQUIRED(wm_part, end);
+
+WM_SIZE(wm_read_damage, 32);
+WM_FIELD(wm_read_damage, struct_size, 0);
+WM_FIELD(wm_read_damage, reserved, 4);
+WM_FIELD(wm_read_damage, damaged_chunks, 8);
+WM_FIELD(wm_read_damage, absent_chunks, 16);
+WM_FIELD(wm_read_damage, invalid_rows, 24);
+
+WM_SIZE(wm_chunk_view, 40);
+WM_FIELD(wm_chunk_view, struct_size, 0);
+WM_FIELD(wm_chunk_view, reserved, 4);
+WM_FIELD(wm_chunk_view, first, 8);
+WM_FIELD(wm_chunk_view, count, 16);
+WM_FIELD(wm_chunk_view, layers, 24);
+WM_FIELD(wm_chunk_view, layer_bytes, 32);
+
+WM_SIZE(wm_publisher_options, 88);
+WM_FIELD(wm_publisher_options, struct_size, 0);
+WM_FIELD(wm_publisher_options, flags, 4);
+WM_FIELD(wm_publisher_options, ext, 8);
+WM_FIELD(wm_publisher_options, source, 16);
+WM_FIELD(wm_publisher_options, shape, 24);
+WM_FIELD(wm_publisher_options, code, 32);
+WM_FIELD(wm_publisher_options, store, 40);
+WM_FIELD(wm_publisher_options, max_waiting, 48);
+WM_FIELD(wm_publisher_options, max_pages, 56);
+WM_FIELD(wm_publisher_options, max_sequences, 64);
+WM_FIELD(wm_publisher_options, landing_timeout_ns, 72);
+WM_FIELD(wm_publisher_options, source_timeout_ns, 80);
+WM_LAST_REQUIRED(wm_publisher_options, shape);
+
+WM_SIZE(wm_publisher_stats, 80);
+WM_FIELD(wm_publisher_stats, struct_size, 0);
+WM_FIELD(wm_publisher_stats, reserved, 4);
+WM_FIELD(wm_publisher_stats, published, 8);
+WM_FIELD(wm_publisher_stats, dropped, 16);
+WM_FIELD(wm_publisher_stats, failed, 24);
+WM_FIELD(wm_publisher_stats, pages, 32);
+WM_FIELD(wm_publisher_stats, pages_encoded, 40);
+WM_FIELD(wm_publisher_stats, objects_held, 48);
+WM_FIELD(wm_publisher_stats, objects_put, 56);
+WM_FIELD(wm_publisher_stats, bytes_put, 64);
+WM_FIELD(wm_publisher_stats, puts_failed, 72);
+
+WM_SIZE(wm_handle_info, 48);
+WM_FIELD(wm_handle_info, struct_size, 0);
+WM_FIELD(wm_handle_info, num_tail, 4);
+WM_FIELD(wm_handle_info, rows, 8);
+WM_FIELD(wm_handle_info, head, 16);
+WM_FIELD(wm_handle_info, num_layers, 32);
+WM_FIELD(wm_handle_info, top_k, 36);
+WM_FIELD(wm_handle_info, num_experts, 40);
+WM_FIELD(wm_handle_info, page_tokens, 44);
+
+WM_SIZE(wm_fetcher_options, 48);
+WM_FIELD(wm_fetcher_options, struct_size, 0);
+WM_FIELD(wm_fetcher_options, flags, 4);
+WM_FIELD(wm_fetcher_options, ext, 8);
+WM_FIELD(wm_fetcher_options, source, 16);
+WM_FIELD(wm_fetcher_options, cache_bytes, 24);
+WM_FIELD(wm_fetcher_options, batch_bytes, 32);
+WM_FIELD(wm_fetcher_options, max_rows, 40);
+WM_LAST_REQUIRED(wm_fetcher_options, source);
+
+WM_SIZE(wm_fetch_report, 48);
+WM_FIELD(wm_fetch_report, struct_size, 0);
+WM_FIELD(wm_fetch_report, source, 4);
+WM_FIELD(wm_fetch_report, fetched, 8);
+WM_FIELD(wm_fetch_report, fetched_bytes, 16);
+WM_FIELD(wm_fetch_report, hits, 24);
+WM_FIELD(wm_fetch_report, absent, 32);
+WM_FIELD(wm_fetch_report, damaged, 40);
 
 #undef WM_FIELD
 #undef WM_SIZE

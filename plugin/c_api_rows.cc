@@ -40,24 +40,14 @@ std::int32_t LargestId(const std::uint8_t* ids, std::size_t count) {
 }
 
 absl::StatusOr<Rows> MakeRows(const wm_shape* given_shape, const wm_rows_view* given_view) {
-  wm_shape shape = {};
   wm_rows_view view = {};
   Arguments check;
-  check.Struct(given_shape, shape, "shape").Struct(given_view, view, "view");
-  check.Zero(view.reserved, "view.reserved");
+  check.Struct(given_view, view, "view").Zero(view.reserved, "view.reserved");
   if (!check.ok()) return check.status();
   Rows rows;
-  rows.shape.num_layers = shape.num_layers;
-  rows.shape.top_k = shape.top_k;
-  rows.shape.num_experts = shape.num_experts;
-  if (shape.page_tokens != 0) rows.shape.page_tokens = shape.page_tokens;
-  if (absl::Status status = rows.shape.Validate(); !status.ok()) return status;
-  if (shape.layer_ids != nullptr) {
-    rows.shape.layer_ids.assign(shape.layer_ids, shape.layer_ids + shape.num_layers);
-    if (absl::Status status = rows.shape.Validate(); !status.ok()) return status;
-    // What wm_shape lends of a shape without layer ids must come back as it was.
-    if (rows.shape.layer_ids.back() == shape.num_layers - 1) rows.shape.layer_ids.clear();
-  }
+  absl::StatusOr<RoutingShape> shape = TakeShape(given_shape);
+  if (!shape.ok()) return shape.status();
+  rows.shape = *std::move(shape);
   check.InRange(view.first, 0, static_cast<std::int64_t>(kMostElements), "view.first");
   if (check.ok()) {
     check.InRange(view.count, 0, static_cast<std::int64_t>(kMostElements) - view.first,
@@ -233,6 +223,25 @@ wm_status RowsGatherLayers(const wm_rows* stage, const wm_collective* given, wm_
 }
 
 }  // namespace
+
+absl::StatusOr<RoutingShape> TakeShape(const wm_shape* given) {
+  wm_shape args = {};
+  Arguments check;
+  check.Struct(given, args, "shape");
+  if (!check.ok()) return check.status();
+  RoutingShape shape;
+  shape.num_layers = args.num_layers;
+  shape.top_k = args.top_k;
+  shape.num_experts = args.num_experts;
+  if (args.page_tokens != 0) shape.page_tokens = args.page_tokens;
+  if (absl::Status status = shape.Validate(); !status.ok()) return status;
+  if (args.layer_ids == nullptr) return shape;
+  shape.layer_ids.assign(args.layer_ids, args.layer_ids + args.num_layers);
+  if (absl::Status status = shape.Validate(); !status.ok()) return status;
+  // What wm_shape lends of a shape without layer ids must come back as it was.
+  if (shape.layer_ids.back() == shape.num_layers - 1) shape.layer_ids.clear();
+  return shape;
+}
 
 absl::Status TakeReadArgs(const wm_read_args* given, wm_read_args& args) {
   Arguments check;

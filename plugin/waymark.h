@@ -55,7 +55,7 @@ extern "C" {
 
 /* Same major: everything that compiled and ran goes on to. The minor counts additions. */
 #define WM_ABI_MAJOR 1
-#define WM_ABI_MINOR 0
+#define WM_ABI_MINOR 1
 
 /* ---- statuses and messages ---------------------------------------------------------------- */
 
@@ -445,6 +445,172 @@ typedef struct wm_collective {
   void* context;
 } wm_collective;
 
+/* ---- the wire format ---------------------------------------------------------------------- */
+
+/* Rows as bytes, for files and other processes: documents (docs/format.md), and handles, which name
+ * rows that lie elsewhere. Since 1.1. */
+
+/* Bytes that the library made. Immutable; any thread. */
+typedef struct wm_bytes wm_bytes;
+
+enum { WM_CODEC_RAW = 0, WM_CODEC_SET = 1 }; /* as stored; sets in fewer bits, never ordered */
+enum { WM_HIGH_PARTS_RANKED = 0, WM_HIGH_PARTS_UNARY = 1 };
+
+/* How ids are written. All 0: raw, in the router's order. */
+typedef struct wm_chunk_code {
+  uint32_t struct_size; /* required */
+  uint32_t flags;       /* WM_CHUNK_* */
+  int32_t codec;        /* WM_CODEC_* */
+  int32_t low_bits;     /* 0 without WM_CHUNK_PARAMETERS */
+  int32_t high_parts;   /* WM_HIGH_PARTS_*; 0 without WM_CHUNK_PARAMETERS */
+  int32_t crc_layers;   /* layers under one crc: 1 ... L; 0 = a quarter of them, rounded up */
+} wm_chunk_code;
+
+#define WM_CHUNK_SORTED 1u     /* ids ascend within a row and layer; sets do without it */
+#define WM_CHUNK_PARAMETERS 2u /* sets: low_bits and high_parts are given, not the recommended */
+
+typedef struct wm_document_options {
+  uint32_t struct_size; /* required */
+  uint32_t flags;       /* WM_DOCUMENT_* */
+  const wm_ext* ext;
+  const wm_chunk_code* code; /* null: raw */
+} wm_document_options;
+
+#define WM_DOCUMENT_WITHOUT_STEPS 1u /* rows_join_layers cannot join what is read from it */
+#define WM_DOCUMENT_WITH_NODES 2u    /* a source of pages (source_file_open): rows from row 0 on */
+
+/* A document, read where it lies. Immutable; any thread. */
+typedef struct wm_document wm_document;
+
+/* What bytes from outside may make a reader do; beyond it is RESOURCE_EXHAUSTED. */
+typedef struct wm_read_limits {
+  uint32_t struct_size; /* required */
+  uint32_t reserved;    /* 0 */
+  uint64_t max_rows;    /* of one read; 0 = 2^24 */
+  uint64_t max_bytes;   /* that one call allocates; 0 = 2^32 */
+} wm_read_limits;
+
+typedef struct wm_document_info {
+  uint32_t struct_size;   /* required */
+  uint32_t flags;         /* WM_DOCUMENT_HAS_STEPS, WM_DOCUMENT_TRUNCATED */
+  int64_t first;          /* rows [first, first + count) of one sequence */
+  int64_t count;          /* */
+  uint64_t bytes;         /* of the whole document */
+  int32_t minor_version;  /* of the format */
+  uint32_t num_nodes;     /* above 0: it can be a source of pages */
+  uint8_t trajectory[16]; /* the last node of the trajectory; zeros: not said */
+} wm_document_info;
+
+#define WM_DOCUMENT_HAS_STEPS 1u /* else every step reads 0 */
+#define WM_DOCUMENT_TRUNCATED 2u /* bytes are missing at its end */
+
+/* Rows [begin, end) and layers [layer_begin, layer_end) of something. */
+typedef struct wm_part {
+  uint32_t struct_size;
+  uint32_t reserved;   /* 0 */
+  int64_t begin;       /* counted from the sequence's first row; required */
+  int64_t end;         /* required */
+  int32_t layer_begin; /* captured layers */
+  int32_t layer_end;   /* 0: all from layer_begin on */
+} wm_part;
+
+/* What a read found missing that coverage calls valid. */
+typedef struct wm_read_damage {
+  uint32_t struct_size; /* required */
+  uint32_t reserved;
+  uint64_t damaged_chunks; /* a crc did not fit: their rows are missing (not captured) */
+  uint64_t absent_chunks;  /* beyond the end of the bytes: missing (not captured) */
+  uint64_t invalid_rows;   /* an id was not below E: missing (invalid id) */
+} wm_read_damage;
+
+/* Rows [first, first + count) of a document where they lie, ids layer-major: the ids of layer l are
+ * a C-order [count, K] array at layers + l * layer_bytes, at any address. */
+typedef struct wm_chunk_view {
+  uint32_t struct_size; /* required */
+  uint32_t reserved;
+  int64_t first;
+  int64_t count;
+  const uint8_t* layers; /* [L * layer_bytes] */
+  uint64_t layer_bytes;
+} wm_chunk_view;
+
+/* ---- rows elsewhere ----------------------------------------------------------------------- */
+
+/* Where the objects of published rows lie, by their digests. Any thread. Since 1.1. */
+typedef struct wm_source wm_source;
+
+/* Turns rows into objects in a source, and a handle, on a thread of its own; what was put once is
+ * not put again. Any thread. */
+typedef struct wm_publisher wm_publisher;
+
+typedef struct wm_publisher_options {
+  uint32_t struct_size;
+  uint32_t flags; /* 0 */
+  const wm_ext* ext;
+  wm_source* source;          /* retained; required */
+  const wm_shape* shape;      /* of all rows, as for rows_create; required */
+  const wm_chunk_code* code;  /* null: raw */
+  const char* store;          /* what handles name, UTF-8, below 2^16 bytes; null: "" */
+  uint64_t max_waiting;       /* rows waiting, with the pages they pin; 0 = 256. One more is */
+                              /* dropped */
+  uint64_t max_pages;         /* pages whose digest is remembered; 0 = 2^17 */
+  uint64_t max_sequences;     /* sequences that are remembered; 0 = 1024 */
+  int64_t landing_timeout_ns; /* for a snapshot to become readable; 0 = 10 s */
+  int64_t source_timeout_ns;  /* for the source, over one publication; 0 = 10 s */
+} wm_publisher_options;
+
+/* What becomes of one publication. Any thread. */
+typedef struct wm_ticket wm_ticket;
+
+typedef struct wm_publisher_stats {
+  uint32_t struct_size; /* required */
+  uint32_t reserved;
+  uint64_t published, dropped, failed; /* handles made; not taken; taken, and no handle made */
+  uint64_t pages, pages_encoded;       /* complete pages; of them: the rest was remembered */
+  uint64_t objects_held, objects_put;  /* that the source had already; that it got */
+  uint64_t bytes_put;
+  uint64_t puts_failed; /* calls of the source that failed: readers will miss rows */
+} wm_publisher_stats;
+
+typedef struct wm_handle_info {
+  uint32_t struct_size; /* required */
+  uint32_t num_tail;    /* segments behind the last complete page */
+  int64_t rows;         /* it names rows [0, rows) */
+  uint8_t head[16];     /* the last node; zeros when no page is complete */
+  int32_t num_layers;
+  int32_t top_k;
+  int32_t num_experts;
+  int32_t page_tokens;
+} wm_handle_info;
+
+/* Gives rows by handle; asks its source for what it has not fetched before. Any thread. */
+typedef struct wm_fetcher wm_fetcher;
+
+typedef struct wm_fetcher_options {
+  uint32_t struct_size;
+  uint32_t flags; /* WM_FETCHER_* */
+  const wm_ext* ext;
+  wm_source* source;    /* retained; required */
+  uint64_t cache_bytes; /* objects kept, least recently used out first; 0 = 2^28 */
+  uint64_t batch_bytes; /* asked of the source at a time; 0 = 2^22 */
+  uint64_t max_rows;    /* of one call; 0 = 2^24 */
+} wm_fetcher_options;
+
+/* Fetch chunks whole also where some layers are wanted: their digests then find a source that gives
+ * one object under another's name; crcs find damage only. */
+#define WM_FETCHER_WHOLE_CHUNKS 1u
+
+/* What fetching took. Objects include ranges of them. */
+typedef struct wm_fetch_report {
+  uint32_t struct_size;   /* required */
+  int32_t source;         /* the first status that the source gave but WM_OK */
+  uint64_t fetched;       /* objects that the source gave */
+  uint64_t fetched_bytes; /* of them */
+  uint64_t hits;          /* objects that had been fetched before */
+  uint64_t absent;        /* objects that the source did not give */
+  uint64_t damaged;       /* objects that are not what they are named by: as good as absent */
+} wm_fetch_report;
+
 /* ---- the capture session ------------------------------------------------------------------ */
 
 /* Joins an engine's forwards to a store. One a model and a rank that stores. */
@@ -772,6 +938,123 @@ typedef struct wm_api_v1 {
    * `batch_sizes`, ascending, how many there are into *count. Any thread. */
   wm_status (*session_silent_batch_sizes)(const wm_session* session, int32_t layer,
                                           int32_t* batch_sizes, size_t capacity, size_t* count);
+
+  /* ---- documents: any thread. Since 1.1, and all that follows ---- */
+
+  /* `rows` as the bytes of a document. `options` may be null: the defaults. INVALID_ARGUMENT also
+   * for ids that the code does not have (a set with an id twice). */
+  wm_status (*rows_document)(const wm_rows* rows, const wm_document_options* options,
+                             wm_bytes** out, wm_message* why);
+  /* The same to a file beside `path` that then takes its place: nobody sees half of one.
+   * UNAVAILABLE when it cannot be written; nothing is left behind. */
+  wm_status (*rows_write_document)(const wm_rows* rows, const wm_document_options* options,
+                                   const char* path, wm_message* why);
+  void (*bytes_retain)(wm_bytes* bytes);
+  void (*bytes_release)(wm_bytes* bytes);
+  /* The bytes, lent for as long as the handle lives. */
+  wm_status (*bytes_view)(const wm_bytes* bytes, const uint8_t** data, size_t* size);
+
+  /* Reads the header of a document; nothing of a chunk is touched until it is read. `data` stays
+   * the caller's, unchanged, until the last release; any bytes are safe, and those behind the
+   * document are not looked at. `limits` may be null. INVALID_ARGUMENT for what is no document;
+   * UNIMPLEMENTED for another major version, or a codec that is not known; DATA_LOSS when the
+   * header is damaged or not all there. */
+  wm_status (*document_open)(const uint8_t* data, size_t size, const wm_read_limits* limits,
+                             wm_document** out, wm_message* why);
+  /* The same of a file, which is mapped: NOT_FOUND, UNAVAILABLE. Another process that cuts it off
+   * makes this one receive SIGBUS. */
+  wm_status (*document_open_file)(const char* path, const wm_read_limits* limits, wm_document** out,
+                                  wm_message* why);
+  void (*document_retain)(wm_document* document);
+  void (*document_release)(wm_document* document);
+  wm_status (*document_info)(const wm_document* document, wm_document_info* out);
+  wm_status (*document_shape)(const wm_document* document, wm_shape* out);
+  /* How it is written: a wm_chunk_code that writes the same. */
+  wm_status (*document_code)(const wm_document* document, wm_chunk_code* out);
+  /* What it says of its rows, whatever has become of their chunks; as snapshot_coverage. */
+  wm_status (*document_coverage)(const wm_document* document, wm_coverage_run* runs,
+                                 size_t capacity, size_t* count, wm_message* why);
+  /* Writes rows of layers [layer_begin, layer_end) and infos; `layer_end` 0: all from layer_begin
+   * on. L of `args` is the number of those layers. Touches no more of the document than the crcs
+   * and layers that cover the part. `damage` may be null. OUT_OF_RANGE outside the document; errors
+   * as snapshot_read; RESOURCE_EXHAUSTED beyond the limits. */
+  wm_status (*document_read)(const wm_document* document, const wm_read_args* args,
+                             int32_t layer_begin, int32_t layer_end, wm_read_damage* damage,
+                             wm_message* why);
+  /* The rows of `part` (null: all) as a value of their own, in a shape of its layers. Errors as
+   * document_read. */
+  wm_status (*document_rows)(const wm_document* document, const wm_part* part, wm_rows** out,
+                             wm_read_damage* damage, wm_message* why);
+  /* The chunk that has row `row`, lent for as long as the document's bytes; begin with its first
+   * row and go on at first + count. Its crcs are looked at, its ids are not: they may be any.
+   * Missing rows are 0. FAILED_PRECONDITION unless the codec is WM_CODEC_RAW; OUT_OF_RANGE;
+   * DATA_LOSS when the chunk is damaged or not there. */
+  wm_status (*document_chunk)(const wm_document* document, int64_t row, wm_chunk_view* out,
+                              wm_message* why);
+
+  /* ---- sources, publishers, handles, fetchers: any thread ---- */
+
+  /* Objects in this process's memory, `max_bytes` at most, the least recently used out first. */
+  wm_status (*source_memory_create)(uint64_t max_bytes, wm_source** out, wm_message* why);
+  /* Objects of a document with nodes, where they lie in its file; read only. FAILED_PRECONDITION
+   * when it has none; else errors as document_open_file. */
+  wm_status (*source_file_open)(const char* path, const wm_read_limits* limits, wm_source** out,
+                                wm_message* why);
+  void (*source_retain)(wm_source* source);
+  void (*source_release)(wm_source* source);
+
+  wm_status (*publisher_create)(const wm_publisher_options* options, wm_publisher** out,
+                                wm_message* why);
+  /* The last release waits for what is being published; what still waits is CANCELLED. */
+  void (*publisher_retain)(wm_publisher* publisher);
+  void (*publisher_release)(wm_publisher* publisher);
+  /* Publishes rows of a sequence; the ticket gets the handle of rows [0, last). Rows that begin at
+   * row 0 are the whole sequence; others go on where those of the same `sequence` ended. "" or null
+   * is remembered by nobody. Never waits for the source, the rows or the publisher's thread. On OK
+   * the snapshot's rows were handed over: it is empty, and good for nothing but a release. */
+  wm_status (*publisher_publish_snapshot)(wm_publisher* publisher, const char* sequence,
+                                          wm_snapshot* snapshot, wm_ticket** out, wm_message* why);
+  /* The same of rows, which are copied. */
+  wm_status (*publisher_publish_rows)(wm_publisher* publisher, const char* sequence,
+                                      const wm_rows* rows, wm_ticket** out, wm_message* why);
+  wm_status (*publisher_stats)(const wm_publisher* publisher, wm_publisher_stats* out);
+
+  void (*ticket_retain)(wm_ticket* ticket);
+  void (*ticket_release)(wm_ticket* ticket);
+  /* OK when it has its result, good or bad; else UNAVAILABLE. Never waits. */
+  wm_status (*ticket_ready)(const wm_ticket* ticket);
+  /* Waits for the handle; each call gives a reference. The objects have been put by then; that the
+   * source failed is no error, who fetches misses rows. DEADLINE_EXCEEDED after `timeout_ns`; a
+   * negative one waits for ever. Of a ticket that is ready: RESOURCE_EXHAUSTED when too many were
+   * waiting; DEADLINE_EXCEEDED when the snapshot was not readable in time; INVALID_ARGUMENT for
+   * another shape, or ids that the code does not have; FAILED_PRECONDITION when the rows do not go
+   * on where the sequence ended, or it is forgotten: publish from row 0; CANCELLED. */
+  wm_status (*ticket_wait)(const wm_ticket* ticket, int64_t timeout_ns, wm_bytes** out,
+                           wm_message* why);
+
+  /* The handle that publishing `rows`, which begin at row 0, makes; nothing is put anywhere. A
+   * document of them WM_DOCUMENT_WITH_NODES, of the same `code`, is a source of it. `code`, `store`
+   * may be null. */
+  wm_status (*rows_handle)(const wm_rows* rows, const wm_chunk_code* code, const char* store,
+                           wm_bytes** out, wm_message* why);
+  /* What a handle says; `store` gets the name of its store. INVALID_ARGUMENT, DATA_LOSS,
+   * UNIMPLEMENTED for what is no handle of this version; any bytes are safe. */
+  wm_status (*handle_info)(const uint8_t* handle, size_t size, wm_handle_info* out,
+                           wm_message* store, wm_message* why);
+
+  wm_status (*fetcher_create)(const wm_fetcher_options* options, wm_fetcher** out, wm_message* why);
+  void (*fetcher_retain)(wm_fetcher* fetcher);
+  void (*fetcher_release)(wm_fetcher* fetcher);
+  /* The rows of `part` (null: all) that the handle names, in a shape of its layers. Waits for the
+   * source until `timeout_ns` is over (a negative one: as long as it takes), and then gives what
+   * there is: rows that could not be had are missing (capacity). `report` may be null; on OK `why`
+   * gets what the source said. OUT_OF_RANGE outside the handle; RESOURCE_EXHAUSTED beyond max_rows;
+   * errors as handle_info. */
+  wm_status (*fetcher_fetch)(wm_fetcher* fetcher, const uint8_t* handle, size_t size,
+                             const wm_part* part, int64_t timeout_ns, wm_rows** out,
+                             wm_fetch_report* report, wm_message* why);
+  /* Of all calls; `source` is WM_OK. */
+  wm_status (*fetcher_counts)(const wm_fetcher* fetcher, wm_fetch_report* out);
 } wm_api_v1;
 
 /* The table. Static, the same for every caller; never null. Any thread. The only symbol. */

@@ -281,6 +281,12 @@ ChunkState ChunkCodec::Decode(std::span<const RowInfo> infos, std::span<const st
   return ChunkState::kInvalidId;
 }
 
+std::optional<std::span<const std::uint8_t>> ChunkCodec::Layers(
+    std::int64_t rows, std::span<const std::uint8_t> chunk) const {
+  if (!CrcsFit(chunk, LayerBytes(rows), 0, shape_.rows.num_layers)) return std::nullopt;
+  return chunk.subspan(kCrcBytes * static_cast<std::size_t>(shape_.num_crcs()));
+}
+
 Digest128 ChunkCodec::Digest(std::int64_t rows, std::span<const std::uint8_t> chunk) const {
   std::array<std::uint8_t, 12> front;
   RawWriter writer(front.data());

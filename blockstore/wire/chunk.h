@@ -63,6 +63,12 @@ class ChunkCodec {
                                   std::span<std::uint8_t> ids,
                                   std::span<std::uint8_t> invalid) const;
 
+  // The layers of a chunk of `rows` rows behind its crcs, which are all looked at: layer l is bytes
+  // [l, l + 1) * LayerBytes(rows). nullopt when a crc does not fit. What the ids are is not looked
+  // at. REQUIRES: chunk.size() is ChunkBytes(rows).
+  [[nodiscard]] std::optional<std::span<const std::uint8_t>> Layers(
+      std::int64_t rows, std::span<const std::uint8_t> chunk) const;
+
   // The name of a chunk of `rows` rows.
   [[nodiscard]] Digest128 Digest(std::int64_t rows, std::span<const std::uint8_t> chunk) const;
 

@@ -253,6 +253,30 @@ void Document::ReadStored(const RowsAndLayers& part, std::span<std::uint8_t> ids
   }
 }
 
+absl::StatusOr<ChunkView> Document::Chunk(std::int64_t row) const {
+  if (row < first() || row >= last()) {
+    return absl::OutOfRangeError(
+        absl::StrCat("row: must be in [", first(), ", ", last(), "); it is ", row));
+  }
+  const ChunkPlaces places(codec_, first_, size());
+  const std::int64_t c = places.ChunkOf(row - first_);
+  ChunkView view;
+  view.first = first_ + places.RowBegin(c);
+  view.rows = places.Rows(c);
+  view.layer_bytes = codec_.LayerBytes(view.rows);
+  const auto lost = [&view](const char* how) {
+    return absl::DataLossError(absl::StrCat("document: the chunk of rows [", view.first, ", ",
+                                            view.first + view.rows, ") ", how));
+  };
+  const std::span<const std::uint8_t> chunks = bytes_.subspan(header_bytes_);
+  const std::size_t bytes = codec_.ChunkBytes(view.rows);
+  if (places.ByteBegin(c) + bytes > chunks.size()) return lost("is not there");
+  const auto layers = codec_.Layers(view.rows, chunks.subspan(places.ByteBegin(c), bytes));
+  if (!layers.has_value()) return lost("is damaged");
+  view.layers = *layers;
+  return view;
+}
+
 absl::StatusOr<Rows> Document::ReadRows(const RowsAndLayers& part, ReadDamage* damage) const {
   Rows rows;
   if (absl::Status status = ReadRows(part, rows, damage); !status.ok()) return status;

@@ -42,6 +42,15 @@ struct ReadDamage {
 [[nodiscard]] RoutingShape LayersShape(const RoutingShape& shape, std::int32_t layer_begin,
                                        std::int32_t layer_end);
 
+// Rows [first, first + rows) of a document, coded, where they lie: layer l at layers.data() +
+// l * layer_bytes. Of Codec::kRaw that is [L][rows][K] stored ids.
+struct ChunkView {
+  std::int64_t first = 0;
+  std::int64_t rows = 0;
+  std::size_t layer_bytes = 0;
+  std::span<const std::uint8_t> layers;
+};
+
 // A document in bytes that somebody else owns: memory, or a mapped file. They outlive it. Opening
 // reads the header; nothing of a chunk is touched until it is read. Const access from any thread.
 class Document {
@@ -85,6 +94,10 @@ class Document {
   [[nodiscard]] absl::Status Read(const RowsAndLayers& part, const ReadSpec& spec,
                                   std::span<std::uint8_t> out, std::span<RowInfo> infos = {},
                                   ReadDamage* damage = nullptr) const;
+  // The chunk that has row `row`, without a copy; its crcs are looked at, its ids are not. Rows
+  // that coverage calls missing are zeros. OutOfRange unless the row is in the document; DataLoss
+  // when the chunk is damaged or not there.
+  [[nodiscard]] absl::StatusOr<ChunkView> Chunk(std::int64_t row) const;
   // The shape of the rows that ReadRows gives for these layers. REQUIRES: they lie in All().
   [[nodiscard]] RoutingShape LayersShape(std::int32_t layer_begin, std::int32_t layer_end) const {
     return wire::LayersShape(shape().rows, layer_begin, layer_end);

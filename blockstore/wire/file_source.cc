@@ -1,64 +1,18 @@
 #include "blockstore/wire/file_source.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "blockstore/wire/document_format.h"
 #include "blockstore/wire/lru_map.h"
+#include "blockstore/wire/mapped_file.h"
 #include "blockstore/wire/node.h"
 #include "blockstore/wire/tail.h"
 
 namespace waymark::wire {
-namespace {
-
-// Unmaps when the last object goes.
-struct Mapping {
-  std::span<const std::uint8_t> bytes;
-
-  explicit Mapping(std::span<const std::uint8_t> mapped) : bytes(mapped) {}
-  ~Mapping() {
-    if (!bytes.empty()) munmap(const_cast<std::uint8_t*>(bytes.data()), bytes.size());
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-};
-
-absl::Status Failed(const std::string& path, int error) {
-  const std::string what =
-      absl::StrCat("path: '", path, "' cannot be mapped: ", std::strerror(error));
-  return error == ENOENT ? absl::NotFoundError(what) : absl::UnavailableError(what);
-}
-
-absl::StatusOr<std::shared_ptr<const Mapping>> Map(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return Failed(path, errno);
-  struct stat info {};
-  const int bad = fstat(file, &info) != 0 ? errno : S_ISDIR(info.st_mode) ? EISDIR : 0;
-  const auto size = static_cast<std::size_t>(info.st_size);
-  void* at = nullptr;
-  int error = bad;
-  if (bad == 0 && size > 0) {
-    at = mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0);
-    if (at == MAP_FAILED) error = errno;
-  }
-  close(file);
-  if (error != 0) return Failed(path, error);
-  return std::make_shared<const Mapping>(
-      std::span(static_cast<const std::uint8_t*>(at), at == nullptr ? 0 : size));
-}
-
-}  // namespace
-
 struct FileSource::State {
-  std::shared_ptr<const Mapping> mapping;
+  std::shared_ptr<const MappedFile> mapping;
   Document document;
   absl::flat_hash_map<Digest128, Object, DigestHash> objects;
 
@@ -73,9 +27,9 @@ FileSource::~FileSource() = default;
 
 absl::StatusOr<std::unique_ptr<FileSource>> FileSource::Open(const std::string& path,
                                                              const ReadLimits& limits) {
-  absl::StatusOr<std::shared_ptr<const Mapping>> mapping = Map(path);
+  absl::StatusOr<std::shared_ptr<const MappedFile>> mapping = MappedFile::Open(path);
   if (!mapping.ok()) return mapping.status();
-  const std::span<const std::uint8_t> bytes = (*mapping)->bytes;
+  const std::span<const std::uint8_t> bytes = (*mapping)->bytes();
   absl::StatusOr<Document> opened = Document::Open(bytes, limits);
   if (!opened.ok()) return opened.status();
   if (opened->nodes().empty()) {
