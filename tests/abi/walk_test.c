@@ -126,6 +126,183 @@ static void check_rows(const int32_t* ids, const wm_row_info* infos, int first, 
   }
 }
 
+/* The wire format: `rows` as documents and by handle. `snapshot` has the same rows. */
+static void walk_wire(const wm_rows* rows, wm_snapshot* snapshot) {
+  static const char path[] = "walk_test.wmk";
+  wm_chunk_code code = {sizeof(code), 0, 0, 0, 0, 0};
+  wm_document_options options = {sizeof(options), WM_DOCUMENT_WITH_NODES, NULL, NULL};
+  wm_read_limits limits = {sizeof(limits), 0, 3 * ROWS, 0};
+  wm_document_info info = {sizeof(info)};
+  wm_chunk_view chunk = {sizeof(chunk)};
+  wm_read_damage damage = {sizeof(damage)};
+  wm_part part = {sizeof(part), 0, ROWS, 2 * ROWS, 1, 0};
+  wm_fetch_report report = {sizeof(report)};
+  wm_handle_info of_handle = {sizeof(of_handle)};
+  wm_publisher_stats stats = {sizeof(stats)};
+  wm_publisher_options of_publisher;
+  wm_fetcher_options of_fetcher;
+  wm_shape shape = {sizeof(shape)};
+  wm_rows_view lent = {sizeof(lent)}, wanted = {sizeof(wanted)};
+  wm_read_args read;
+  wm_row_info infos[3 * ROWS];
+  wm_coverage_run runs[4];
+  int32_t ids[3 * ROWS * LAYERS * TOP_K];
+  wm_bytes *bytes = NULL, *handle = NULL, *again = NULL;
+  wm_document *document = NULL, *mapped = NULL;
+  wm_source *memory = NULL, *file = NULL;
+  wm_publisher* publisher = NULL;
+  wm_ticket* ticket = NULL;
+  wm_fetcher* fetcher = NULL;
+  wm_rows* got = NULL;
+  const uint8_t *data = NULL, *named = NULL, *named_again = NULL;
+  size_t size = 0, named_size = 0, count = 0;
+  char store_text[16];
+  wm_message store_name = {store_text, sizeof(store_text), 0};
+  int row, k;
+
+  CHECK_OK(wm->rows_shape(rows, &shape));
+  CHECK_OK(wm->rows_view(rows, &wanted));
+
+  /* ---- a document, in memory and in a file */
+  CHECK_OK(WM(rows_document)(rows, &options, &bytes, &why));
+  WM(bytes_retain)(bytes);
+  wm->bytes_release(bytes);
+  CHECK_OK(WM(bytes_view)(bytes, &data, &size));
+  CHECK(size > 64 && memcmp(data, "\x89WMK\r\n\x1a\n", 8) == 0);
+  CHECK_OK(WM(document_open)(data, size, &limits, &document, &why));
+  WM(document_retain)(document);
+  wm->document_release(document);
+  CHECK_OK(WM(document_info)(document, &info));
+  CHECK(info.first == 0 && info.count == 3 * ROWS && info.bytes == size);
+  CHECK(info.flags == WM_DOCUMENT_HAS_STEPS && info.num_nodes == 1);
+  CHECK_OK(WM(document_code)(document, &code));
+  CHECK(code.codec == WM_CODEC_RAW && code.flags == 0 && code.crc_layers == 1);
+  memset(&shape, 0, sizeof(shape));
+  shape.struct_size = sizeof(shape);
+  CHECK_OK(WM(document_shape)(document, &shape));
+  CHECK(shape.num_layers == LAYERS && shape.layer_ids[1] == 5 && shape.num_blocks == 0);
+  CHECK_OK(WM(document_coverage)(document, runs, 4, &count, &why));
+  CHECK(count == 2 && runs[0].end == 2 * ROWS + 2 && runs[1].reason == WM_REASON_NEVER_WRITTEN);
+  memset(&read, 0, sizeof(read));
+  read.struct_size = sizeof(read);
+  read.end = 3 * ROWS;
+  read.id_type = WM_ID_INT32;
+  read.out = ids;
+  read.out_bytes = sizeof(ids);
+  read.infos = infos;
+  read.num_infos = 3 * ROWS;
+  CHECK_OK(WM(document_read)(document, &read, 0, 0, &damage, &why));
+  CHECK(damage.damaged_chunks == 0 && damage.absent_chunks == 0 && damage.invalid_rows == 0);
+  check_rows(ids, infos, 0, ROWS, 1, 1);
+  check_rows(ids, infos, ROWS, 2 * ROWS, 2, 1);
+  check_rows(ids, infos, 2 * ROWS + 2, 3 * ROWS, 3, 0);
+  CHECK_OK(WM(document_rows)(document, &part, &got, &damage, &why));
+  CHECK_OK(wm->rows_shape(got, &shape));
+  CHECK_OK(wm->rows_view(got, &lent));
+  CHECK(shape.num_layers == 1 && shape.layer_ids[0] == 5);
+  CHECK(lent.first == ROWS && lent.count == ROWS && lent.infos[0].step == 2);
+  for (row = 0; row < ROWS; ++row)
+    for (k = 0; k < TOP_K; ++k)
+      CHECK(lent.ids[row * TOP_K + k] == id_of(2, row, 1, k));
+  wm->rows_release(got);
+  CHECK_OK(WM(document_chunk)(document, ROWS + 1, &chunk, &why));
+  CHECK(chunk.first == ROWS && chunk.count == PAGE && chunk.layer_bytes == PAGE * TOP_K);
+  for (row = 0; row < ROWS; ++row)
+    for (k = 0; k < TOP_K; ++k)
+      CHECK(chunk.layers[chunk.layer_bytes + (size_t)(row * TOP_K + k)] == id_of(2, row, 1, k));
+  WM(document_release)(document);
+
+  memset(&code, 0, sizeof(code));
+  code.struct_size = sizeof(code);
+  code.codec = WM_CODEC_SET;
+  options.code = &code;
+  CHECK_OK(WM(rows_write_document)(rows, &options, path, &why));
+  CHECK_OK(WM(document_open_file)(path, NULL, &mapped, &why));
+  CHECK_OK(wm->document_code(mapped, &code));
+  CHECK(code.codec == WM_CODEC_SET && code.flags == WM_CHUNK_PARAMETERS);
+  CHECK(wm->document_chunk(mapped, 0, &chunk, &why) == WM_FAILED_PRECONDITION);
+  CHECK_OK(wm->document_rows(mapped, NULL, &got, NULL, &why));
+  CHECK_OK(wm->rows_view(got, &lent));
+  CHECK(lent.count == 3 * ROWS);
+  for (row = 0; row < 3 * ROWS * LAYERS; ++row) { /* sets */
+    const uint8_t *a = lent.ids + row * TOP_K, *b = wanted.ids + row * TOP_K;
+    CHECK((a[0] == b[0] && a[1] == b[1]) || (a[0] == b[1] && a[1] == b[0]));
+  }
+  wm->rows_release(got);
+  wm->document_release(mapped);
+
+  /* ---- rows elsewhere: in memory */
+  CHECK_OK(WM(source_memory_create)(1 << 20, &memory, &why));
+  memset(&of_publisher, 0, sizeof(of_publisher));
+  of_publisher.struct_size = sizeof(of_publisher);
+  of_publisher.source = memory;
+  of_publisher.shape = &shape;
+  of_publisher.code = &code; /* as the file's */
+  of_publisher.store = "engine-0";
+  CHECK_OK(wm->rows_shape(rows, &shape));
+  CHECK_OK(WM(publisher_create)(&of_publisher, &publisher, &why));
+  CHECK_OK(WM(publisher_publish_rows)(publisher, "a", rows, &ticket, &why));
+  WM(ticket_retain)(ticket);
+  wm->ticket_release(ticket);
+  CHECK_OK(WM(ticket_wait)(ticket, -1, &handle, &why));
+  CHECK_OK(WM(ticket_ready)(ticket));
+  CHECK_OK(wm->bytes_view(handle, &named, &named_size));
+  CHECK_OK(WM(handle_info)(named, named_size, &of_handle, &store_name, &why));
+  CHECK(of_handle.rows == 3 * ROWS && of_handle.num_layers == LAYERS && of_handle.num_tail == 0);
+  CHECK(strcmp(store_text, "engine-0") == 0);
+  WM(ticket_release)(ticket);
+  /* the same rows: the same handle, whoever makes it, and no object more */
+  CHECK_OK(WM(publisher_publish_snapshot)(publisher, NULL, snapshot, &ticket, &why));
+  CHECK(wm->publisher_publish_snapshot(publisher, NULL, snapshot, &ticket, &why) ==
+        WM_INVALID_ARGUMENT); /* its rows were handed over */
+  CHECK_OK(wm->ticket_wait(ticket, 60000000000, &again, &why));
+  CHECK_OK(wm->bytes_view(again, &named_again, &count));
+  CHECK(count == named_size && memcmp(named, named_again, count) == 0);
+  wm->bytes_release(again);
+  wm->ticket_release(ticket);
+  CHECK_OK(WM(rows_handle)(rows, &code, "engine-0", &again, &why));
+  CHECK_OK(wm->bytes_view(again, &named_again, &count));
+  CHECK(count == named_size && memcmp(named, named_again, count) == 0);
+  wm->bytes_release(again);
+  CHECK_OK(WM(publisher_stats)(publisher, &stats));
+  CHECK(stats.published == 2 && stats.objects_put == 4 && stats.failed == 0);
+  WM(publisher_retain)(publisher);
+  wm->publisher_release(publisher);
+  WM(publisher_release)(publisher);
+
+  /* and where they lie in the file */
+  CHECK_OK(WM(source_file_open)(path, NULL, &file, &why));
+  for (k = 0; k < 2; ++k) {
+    memset(&of_fetcher, 0, sizeof(of_fetcher));
+    of_fetcher.struct_size = sizeof(of_fetcher);
+    of_fetcher.source = k == 0 ? memory : file;
+    CHECK_OK(WM(fetcher_create)(&of_fetcher, &fetcher, &why));
+    WM(fetcher_retain)(fetcher);
+    wm->fetcher_release(fetcher);
+    CHECK_OK(WM(fetcher_fetch)(fetcher, named, named_size, NULL, 60000000000, &got, &report, &why));
+    CHECK(report.source == WM_OK && report.fetched == 4 && report.absent == 0 && why.size == 0);
+    CHECK_OK(wm->rows_view(got, &lent));
+    CHECK(lent.count == 3 * ROWS);
+    CHECK(memcmp(lent.infos, wanted.infos, 3 * ROWS * sizeof(wm_row_info)) == 0);
+    wm->rows_release(got);
+    CHECK_OK(wm->fetcher_fetch(fetcher, named, named_size, &part, -1, &got, &report, &why));
+    CHECK(report.fetched == 0 && report.hits > 0);
+    CHECK_OK(wm->rows_view(got, &lent));
+    CHECK(lent.first == ROWS && lent.count == ROWS);
+    wm->rows_release(got);
+    CHECK_OK(WM(fetcher_counts)(fetcher, &report));
+    CHECK(report.fetched == 4);
+    WM(fetcher_release)(fetcher);
+  }
+  WM(source_retain)(memory);
+  wm->source_release(memory);
+  WM(source_release)(memory);
+  wm->source_release(file);
+  wm->bytes_release(handle);
+  WM(bytes_release)(bytes);
+  remove(path);
+}
+
 int main(void) {
   wm_store_options options = store_options();
   wm_recorder_options of_recorder = {sizeof(of_recorder), 0, NULL, 1 << 20};
@@ -494,6 +671,15 @@ int main(void) {
       CHECK(strncmp(text, "steps 5", 7) == 0);
       CHECK_OK(WM(session_silent_batch_sizes)(session, 0, sizes, 4, &count));
       CHECK(count == 0);
+    }
+
+    {
+      wm_snapshot* second = NULL;
+      CHECK_OK(wm->store_snapshot(store, &args, &second, &why));
+      CHECK_OK(wm->snapshot_rows(second, &rows, &why));
+      walk_wire(rows, second);
+      wm->rows_release(rows);
+      wm->snapshot_release(second);
     }
 
     /* ---- the last writes disagree with what is kept: an audit's finding, and a dump */

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "blockstore/wire/file_source.h"
+#include "blockstore/wire/trajectory.h"
 #include "tests/support/wire_samples.h"
 #include "tests/unit/blockstore/test_seed.h"
 #include "tests/unit/fetch/fetch_support.h"
@@ -446,6 +447,27 @@ Handle WriteTrajectory(const Sample& sample, const std::string& path) {
   const auto writer = DocumentWriter::Create(sample.rows, options);
   EXPECT_TRUE(writer.ok() && writer->WriteFile(path).ok());
   return handle;
+}
+
+// What names rows that are here is what a publisher makes of them; and the nodes are those that it
+// puts.
+TEST(Trajectory, IsWhatAPublisherMakes) {
+  const std::uint64_t seed = TestSeed();
+  for (std::uint64_t round = 0; round < 60; ++round) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << " round " << round);
+    std::mt19937_64 random(seed + round);
+    const Sample sample(random);
+    MemorySource memory(kPlenty);
+    const Handle handle = PublishRows(*sample.MakePublisher(&memory), "", sample.rows).value();
+    const auto made = MakeTrajectory(sample.rows, sample.shape.code, handle.store);
+    ASSERT_TRUE(made.ok()) << made.status();
+    EXPECT_EQ(made->handle, handle);
+    EXPECT_EQ(made->nodes, NodesOf(memory, handle));
+    Rows later = sample.rows;
+    later.first = 1;
+    EXPECT_EQ(MakeTrajectory(later, sample.shape.code).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
 }
 
 TEST(FileSource, ServesWhatLiesInAFile) {

@@ -448,5 +448,60 @@ TEST(DocumentRules, RowsThatAreOnlyClaimedCostNoMemory) {
   EXPECT_EQ(some->infos[0].reason, Reason::kNotCaptured);
 }
 
+// Chunks where they lie: every row's ids, layer-major, as rows have them; and damage is seen.
+TEST(Document, LendsChunks) {
+  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
+  std::mt19937_64 random(TestSeed());
+  for (int i = 0; i < 200 && !::testing::Test::HasFailure(); ++i) {
+    SCOPED_TRACE(i);
+    const RoutingShape shape = wire_samples::RandomShape(random);
+    const Rows rows = wire_samples::RandomRows(random, shape, 1 + random() % 90);
+    DocumentOptions options;
+    options.code.crc_layers =
+        static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(shape.num_layers + 1));
+    auto bytes = WriteDocument(rows, options);
+    ASSERT_TRUE(bytes.ok()) << bytes.status();
+    const auto document = Document::Open(*bytes);
+    ASSERT_TRUE(document.ok()) << document.status();
+    const std::size_t group = static_cast<std::size_t>(shape.top_k) * shape.id_bytes();
+    std::int64_t row = rows.first;
+    const std::uint8_t* end = nullptr;
+    while (row < rows.last()) {
+      const auto chunk = document->Chunk(row);
+      ASSERT_TRUE(chunk.ok()) << chunk.status();
+      ASSERT_EQ(chunk->first, row);
+      ASSERT_EQ(chunk->layer_bytes, static_cast<std::size_t>(chunk->rows) * group);
+      ASSERT_EQ(chunk->layers.size(),
+                chunk->layer_bytes * static_cast<std::size_t>(shape.num_layers));
+      for (std::int64_t r = 0; r < chunk->rows; ++r) {
+        const std::span<const std::uint8_t> ids = rows.row(row - rows.first + r);
+        const std::vector<std::uint8_t> zeros(ids.size());
+        const bool valid = rows.infos[static_cast<std::size_t>(row - rows.first + r)].valid();
+        for (std::size_t layer = 0; layer < static_cast<std::size_t>(shape.num_layers); ++layer) {
+          EXPECT_EQ(std::memcmp(chunk->layers.data() + layer * chunk->layer_bytes +
+                                    static_cast<std::size_t>(r) * group,
+                                (valid ? ids.data() : zeros.data()) + layer * group, group),
+                    0);
+        }
+      }
+      // The same from each of its rows.
+      EXPECT_EQ(document->Chunk(row + chunk->rows - 1)->first, row);
+      row += chunk->rows;
+      end = chunk->layers.data() + chunk->layers.size();
+    }
+    EXPECT_EQ(row, rows.last());
+    EXPECT_EQ(end, bytes->data() + bytes->size());
+    for (const std::int64_t outside : {rows.first - 1, rows.last()})
+      EXPECT_EQ(document->Chunk(outside).status().code(), absl::StatusCode::kOutOfRange);
+
+    // The last byte is a layer's.
+    bytes->back() ^= 1;
+    EXPECT_EQ(document->Chunk(rows.last() - 1).status().code(), absl::StatusCode::kDataLoss);
+    const auto cut = Document::Open(std::span(*bytes).first(bytes->size() - 1));
+    ASSERT_TRUE(cut.ok()) << cut.status();
+    EXPECT_EQ(cut->Chunk(rows.last() - 1).status().code(), absl::StatusCode::kDataLoss);
+  }
+}
+
 }  // namespace
 }  // namespace waymark::wire
