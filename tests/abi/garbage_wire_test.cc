@@ -1,0 +1,536 @@
+// Null and garbage for what version 1.1 added, as garbage_test.cc does it for the rest; and what
+// damaged bytes answer.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "plugin/waymark.h"
+
+namespace {
+
+constexpr std::int32_t kLow = std::numeric_limits<std::int32_t>::min();
+constexpr std::int32_t kHigh = std::numeric_limits<std::int32_t>::max();
+constexpr std::size_t kAbsurd = std::size_t{1} << 60;
+constexpr int kLayers = 2, kTopK = 2, kRows = 10;
+
+const wm_api_v1& Api() {
+  return *wm_get_api_v1();
+}
+
+template <class T>
+T* Untouched() {
+  return reinterpret_cast<T*>(std::uintptr_t{0x10});
+}
+
+class GarbageWire : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const wm_api_v1& api = Api();
+    shape_ = {sizeof(shape_), kLayers, kTopK, 8, 4};
+    for (std::size_t i = 0; i < sizeof(ids_); ++i)
+      ids_[i] = static_cast<std::uint8_t>(i % 8);
+    wm_rows_view view = {sizeof(view)};
+    view.count = kRows;
+    view.ids = ids_;
+    view.infos = infos_;
+    ASSERT_EQ(api.rows_create(&shape_, &view, &rows_, nullptr), WM_OK);
+    ASSERT_EQ(api.rows_document(rows_, nullptr, &bytes_, nullptr), WM_OK);
+    ASSERT_EQ(api.bytes_view(bytes_, &data_, &size_), WM_OK);
+    ASSERT_EQ(api.document_open(data_, size_, nullptr, &document_, nullptr), WM_OK);
+    ASSERT_EQ(api.source_memory_create(1 << 20, &source_, nullptr), WM_OK);
+    of_publisher_.struct_size = sizeof(of_publisher_);
+    of_publisher_.source = source_;
+    of_publisher_.shape = &shape_;
+    ASSERT_EQ(api.publisher_create(&of_publisher_, &publisher_, nullptr), WM_OK);
+    ASSERT_EQ(api.publisher_publish_rows(publisher_, "a", rows_, &ticket_, nullptr), WM_OK);
+    ASSERT_EQ(api.ticket_wait(ticket_, -1, &handle_, nullptr), WM_OK);
+    ASSERT_EQ(api.bytes_view(handle_, &named_, &named_size_), WM_OK);
+    of_fetcher_.struct_size = sizeof(of_fetcher_);
+    of_fetcher_.source = source_;
+    ASSERT_EQ(api.fetcher_create(&of_fetcher_, &fetcher_, nullptr), WM_OK);
+    read_.struct_size = sizeof(read_);
+    read_.end = kRows;
+    read_.id_type = WM_ID_INT16;
+    read_.out = out_;
+    read_.out_bytes = sizeof(out_);
+    part_.struct_size = sizeof(part_);
+    part_.end = kRows;
+  }
+  void TearDown() override {
+    const wm_api_v1& api = Api();
+    api.fetcher_release(fetcher_);
+    api.bytes_release(handle_);
+    api.ticket_release(ticket_);
+    api.publisher_release(publisher_);
+    api.source_release(source_);
+    api.document_release(document_);
+    api.bytes_release(bytes_);
+    api.rows_release(rows_);
+  }
+
+  // Null, and a handle of every other type, in the place of one.
+  template <class H, class F>
+  void RefusesHandles(const char* name, const H* right, F&& call) {
+    SCOPED_TRACE(name);
+    void* const all[] = {rows_, bytes_, document_, source_, publisher_, ticket_, fetcher_};
+    EXPECT_EQ(call(static_cast<H*>(nullptr)), WM_INVALID_ARGUMENT);
+    for (void* other : all) {
+      // A handle of bytes is a wm_bytes, too.
+      if (other == static_cast<const void*>(right)) continue;
+      EXPECT_EQ(call(static_cast<H*>(other)), WM_INVALID_ARGUMENT) << other;
+    }
+  }
+  template <class H>
+  void Survives(const H* right, void (*retain)(H*), void (*release)(H*)) {
+    RefusesHandles("retain, release", right, [&](H* handle) {
+      retain(handle);
+      release(handle);
+      return wm_status{WM_INVALID_ARGUMENT};
+    });
+  }
+  template <class T, class F>
+  void RefusesAndSays(const char* name, const T& good, F&& call,
+                      const std::vector<std::pair<const char*, std::function<void(T&)>>>& spoils,
+                      wm_status with = WM_INVALID_ARGUMENT) {
+    SCOPED_TRACE(name);
+    for (const auto& [what, spoil] : spoils) {
+      T bad = good;
+      spoil(bad);
+      text_[0] = 0;
+      EXPECT_EQ(call(&bad), with) << what << ": " << text_;
+      EXPECT_NE(std::string(text_).find(what), std::string::npos)
+          << "\"" << text_ << "\" names " << what;
+    }
+  }
+
+  char text_[512] = {};
+  wm_message why_ = {text_, sizeof(text_), 0};
+  wm_shape shape_ = {};
+  std::uint8_t ids_[kRows * kLayers * kTopK] = {};
+  wm_row_info infos_[kRows] = {};
+  std::int16_t out_[kRows * kLayers * kTopK] = {};
+  wm_read_args read_ = {};
+  wm_part part_ = {};
+  wm_publisher_options of_publisher_ = {};
+  wm_fetcher_options of_fetcher_ = {};
+  const std::uint8_t *data_ = nullptr, *named_ = nullptr;
+  std::size_t size_ = 0, named_size_ = 0;
+
+  wm_rows* rows_ = nullptr;
+  wm_bytes* bytes_ = nullptr;
+  wm_document* document_ = nullptr;
+  wm_source* source_ = nullptr;
+  wm_publisher* publisher_ = nullptr;
+  wm_ticket* ticket_ = nullptr;
+  wm_bytes* handle_ = nullptr;
+  wm_fetcher* fetcher_ = nullptr;
+};
+
+TEST_F(GarbageWire, Handles) {
+  const wm_api_v1& api = Api();
+  wm_bytes* bytes = Untouched<wm_bytes>();
+  wm_rows* rows = Untouched<wm_rows>();
+  wm_ticket* ticket = Untouched<wm_ticket>();
+  const std::uint8_t* data = nullptr;
+  std::size_t size = 0;
+  wm_document_info info = {sizeof(info)};
+  wm_shape shape = {sizeof(shape)};
+  wm_chunk_code code = {sizeof(code)};
+  wm_chunk_view chunk = {sizeof(chunk)};
+  wm_publisher_stats stats = {sizeof(stats)};
+  wm_fetch_report report = {sizeof(report)};
+  RefusesHandles("rows_document", rows_,
+                 [&](auto* h) { return api.rows_document(h, nullptr, &bytes, &why_); });
+  RefusesHandles("rows_write_document", rows_,
+                 [&](auto* h) { return api.rows_write_document(h, nullptr, "/nowhere/a", &why_); });
+  RefusesHandles("rows_handle", rows_,
+                 [&](auto* h) { return api.rows_handle(h, nullptr, nullptr, &bytes, &why_); });
+  RefusesHandles("bytes_view", bytes_, [&](auto* h) { return api.bytes_view(h, &data, &size); });
+  RefusesHandles("document_info", document_, [&](auto* h) { return api.document_info(h, &info); });
+  RefusesHandles("document_shape", document_,
+                 [&](auto* h) { return api.document_shape(h, &shape); });
+  RefusesHandles("document_code", document_, [&](auto* h) { return api.document_code(h, &code); });
+  RefusesHandles("document_coverage", document_,
+                 [&](auto* h) { return api.document_coverage(h, nullptr, 0, &size, &why_); });
+  RefusesHandles("document_read", document_,
+                 [&](auto* h) { return api.document_read(h, &read_, 0, 0, nullptr, &why_); });
+  RefusesHandles("document_rows", document_,
+                 [&](auto* h) { return api.document_rows(h, nullptr, &rows, nullptr, &why_); });
+  RefusesHandles("document_chunk", document_,
+                 [&](auto* h) { return api.document_chunk(h, 0, &chunk, &why_); });
+  RefusesHandles("publisher_create", source_, [&](auto* h) {
+    wm_publisher_options options = of_publisher_;
+    options.source = h;
+    wm_publisher* publisher = Untouched<wm_publisher>();
+    const wm_status status = api.publisher_create(&options, &publisher, &why_);
+    EXPECT_EQ(publisher, Untouched<wm_publisher>());
+    return status;
+  });
+  RefusesHandles("fetcher_create", source_, [&](auto* h) {
+    wm_fetcher_options options = of_fetcher_;
+    options.source = h;
+    wm_fetcher* fetcher = Untouched<wm_fetcher>();
+    const wm_status status = api.fetcher_create(&options, &fetcher, &why_);
+    EXPECT_EQ(fetcher, Untouched<wm_fetcher>());
+    return status;
+  });
+  RefusesHandles("publisher_publish_rows", publisher_, [&](auto* h) {
+    return api.publisher_publish_rows(h, "a", rows_, &ticket, &why_);
+  });
+  RefusesHandles("publisher_publish_rows, rows", rows_, [&](auto* h) {
+    return api.publisher_publish_rows(publisher_, "a", h, &ticket, &why_);
+  });
+  RefusesHandles("publisher_publish_snapshot", static_cast<const wm_snapshot*>(nullptr),
+                 [&](wm_snapshot* h) {
+                   return api.publisher_publish_snapshot(publisher_, "a", h, &ticket, &why_);
+                 });
+  RefusesHandles("publisher_stats", publisher_,
+                 [&](auto* h) { return api.publisher_stats(h, &stats); });
+  RefusesHandles("ticket_ready", ticket_, [&](auto* h) { return api.ticket_ready(h); });
+  RefusesHandles("ticket_wait", ticket_,
+                 [&](auto* h) { return api.ticket_wait(h, 0, &bytes, &why_); });
+  RefusesHandles("fetcher_fetch", fetcher_, [&](auto* h) {
+    return api.fetcher_fetch(h, named_, named_size_, nullptr, 0, &rows, &report, &why_);
+  });
+  RefusesHandles("fetcher_counts", fetcher_,
+                 [&](auto* h) { return api.fetcher_counts(h, &report); });
+  Survives(bytes_, api.bytes_retain, api.bytes_release);
+  Survives(document_, api.document_retain, api.document_release);
+  Survives(source_, api.source_retain, api.source_release);
+  Survives(publisher_, api.publisher_retain, api.publisher_release);
+  Survives(ticket_, api.ticket_retain, api.ticket_release);
+  Survives(fetcher_, api.fetcher_retain, api.fetcher_release);
+  EXPECT_EQ(bytes, Untouched<wm_bytes>());
+  EXPECT_EQ(rows, Untouched<wm_rows>());
+  EXPECT_EQ(ticket, Untouched<wm_ticket>());
+  EXPECT_EQ(report.fetched, 0u);
+}
+
+TEST_F(GarbageWire, Pointers) {
+  const wm_api_v1& api = Api();
+  wm_bytes* bytes = nullptr;
+  wm_document* document = nullptr;
+  wm_source* source = nullptr;
+  wm_rows* rows = nullptr;
+  const std::uint8_t* data = nullptr;
+  std::size_t size = 0;
+  wm_handle_info info = {sizeof(info)};
+  wm_message nowhere = {nullptr, 9, 77};
+  const struct {
+    const char* what;
+    wm_status status;
+  } cases[] = {
+      {"rows_document", api.rows_document(rows_, nullptr, nullptr, &why_)},
+      {"rows_write_document", api.rows_write_document(rows_, nullptr, nullptr, &why_)},
+      {"bytes_view, data", api.bytes_view(bytes_, nullptr, &size)},
+      {"bytes_view, size", api.bytes_view(bytes_, &data, nullptr)},
+      {"document_open, data", api.document_open(nullptr, 9, nullptr, &document, &why_)},
+      {"document_open, out", api.document_open(data_, size_, nullptr, nullptr, &why_)},
+      {"document_open_file, path", api.document_open_file(nullptr, nullptr, &document, &why_)},
+      {"document_open_file, out", api.document_open_file("/nowhere/a", nullptr, nullptr, &why_)},
+      {"document_coverage, runs", api.document_coverage(document_, nullptr, 1, &size, &why_)},
+      {"document_coverage, count", api.document_coverage(document_, nullptr, 0, nullptr, &why_)},
+      {"document_read", api.document_read(document_, nullptr, 0, 0, nullptr, &why_)},
+      {"document_rows", api.document_rows(document_, nullptr, nullptr, nullptr, &why_)},
+      {"document_chunk", api.document_chunk(document_, 0, nullptr, &why_)},
+      {"source_memory_create", api.source_memory_create(9, nullptr, &why_)},
+      {"source_file_open, path", api.source_file_open(nullptr, nullptr, &source, &why_)},
+      {"source_file_open, out", api.source_file_open("/nowhere/a", nullptr, nullptr, &why_)},
+      {"publisher_create", api.publisher_create(&of_publisher_, nullptr, &why_)},
+      {"publish_rows", api.publisher_publish_rows(publisher_, "", rows_, nullptr, &why_)},
+      {"ticket_wait", api.ticket_wait(ticket_, 0, nullptr, &why_)},
+      {"rows_handle", api.rows_handle(rows_, nullptr, nullptr, nullptr, &why_)},
+      {"handle_info, handle", api.handle_info(nullptr, 9, &info, nullptr, &why_)},
+      {"handle_info, none", api.handle_info(nullptr, 0, &info, nullptr, &why_)},
+      {"handle_info, out", api.handle_info(named_, named_size_, nullptr, nullptr, &why_)},
+      {"handle_info, store", api.handle_info(named_, named_size_, &info, &nowhere, &why_)},
+      {"fetcher_create", api.fetcher_create(&of_fetcher_, nullptr, &why_)},
+      {"fetcher_fetch, handle",
+       api.fetcher_fetch(fetcher_, nullptr, 9, nullptr, 0, &rows, nullptr, &why_)},
+      {"fetcher_fetch, out",
+       api.fetcher_fetch(fetcher_, named_, named_size_, nullptr, 0, nullptr, nullptr, &why_)},
+  };
+  for (const auto& one : cases)
+    EXPECT_EQ(one.status, WM_INVALID_ARGUMENT) << one.what;
+  EXPECT_EQ(nowhere.size, 77u);
+  EXPECT_EQ(bytes, nullptr);
+  EXPECT_EQ(api.document_open(nullptr, 0, nullptr, &document, &why_), WM_DATA_LOSS);
+  EXPECT_EQ(api.document_open_file("/nowhere/a", nullptr, &document, &why_), WM_NOT_FOUND);
+  EXPECT_EQ(api.source_file_open("/nowhere/a", nullptr, &source, &why_), WM_NOT_FOUND);
+  EXPECT_EQ(api.rows_write_document(rows_, nullptr, "/nowhere/a", &why_), WM_UNAVAILABLE);
+  EXPECT_TRUE(document == nullptr && source == nullptr && rows == nullptr);
+}
+
+TEST_F(GarbageWire, FieldsOfStructs) {
+  const wm_api_v1& api = Api();
+  wm_ext links[17] = {};
+  for (int i = 0; i < 17; ++i)
+    links[i] = {sizeof(wm_ext), 77, i < 16 ? &links[i + 1] : nullptr};
+  wm_bytes* bytes = nullptr;
+  wm_rows* rows = nullptr;
+
+  using Options = wm_document_options;
+  const Options options = {sizeof(options), 0, nullptr, nullptr};
+  RefusesAndSays<Options>(
+      "rows_document", options,
+      [&](const Options* of) { return api.rows_document(rows_, of, &bytes, &why_); },
+      {{"flags", [](Options& o) { o.flags = 4; }}, {"ext", [&](Options& o) { o.ext = links; }}});
+
+  using Code = wm_chunk_code;
+  const std::vector<std::pair<const char*, std::function<void(Code&)>>> code_spoils = {
+      {"flags", [](Code& o) { o.flags = 4; }},
+      {"codec", [](Code& o) { o.codec = 2; }},
+      {"codec", [](Code& o) { o.codec = kLow; }},
+      {"codec", [](Code& o) { o.codec = 65536; }},
+      {"low_bits", [](Code& o) { o.low_bits = 1; }},
+      {"high_parts", [](Code& o) { o.high_parts = 1; }},
+      {"high_parts", [](Code& o) { o.flags = WM_CHUNK_PARAMETERS, o.high_parts = 256; }},
+      {"low_bits", [](Code& o) { o.flags = WM_CHUNK_PARAMETERS, o.codec = 1, o.low_bits = 17; }},
+      {"low_bits", [](Code& o) { o.flags = WM_CHUNK_PARAMETERS, o.low_bits = 1; }},
+      {"crc_layers", [](Code& o) { o.crc_layers = -1; }},
+      {"crc_layers", [](Code& o) { o.crc_layers = kLayers + 1; }}};
+  const Code code = {sizeof(code), 0, 0, 0, 0, 0};
+  RefusesAndSays<Code>(
+      "rows_document, code", code,
+      [&](const Code* of) {
+        Options with = options;
+        with.code = of;
+        return api.rows_document(rows_, &with, &bytes, &why_);
+      },
+      code_spoils);
+  RefusesAndSays<Code>(
+      "rows_handle, code", code,
+      [&](const Code* of) { return api.rows_handle(rows_, of, "", &bytes, &why_); }, code_spoils);
+  EXPECT_EQ(bytes, nullptr);
+
+  using Limits = wm_read_limits;
+  const Limits limits = {sizeof(limits), 0, 0, 0};
+  wm_document* document = nullptr;
+  const auto open = [&](const Limits* of) {
+    return api.document_open(data_, size_, of, &document, &why_);
+  };
+  RefusesAndSays<Limits>("document_open", limits, open,
+                         {{"reserved", [](Limits& o) { o.reserved = 1; }}});
+  RefusesAndSays<Limits>("document_open", limits, open,
+                         {{"max_bytes", [](Limits& o) { o.max_bytes = 1; }}},
+                         WM_RESOURCE_EXHAUSTED);
+  Limits few = limits;
+  few.max_rows = 3;
+  ASSERT_EQ(open(&few), WM_OK) << text_;
+  EXPECT_EQ(api.document_rows(document, nullptr, &rows, nullptr, &why_), WM_RESOURCE_EXHAUSTED);
+  api.document_release(document);
+  few.max_rows = few.max_bytes = ~std::uint64_t{0};
+  ASSERT_EQ(open(&few), WM_OK) << text_;
+  api.document_release(document);
+
+  using Part = wm_part;
+  wm_fetch_report report = {sizeof(report)};
+  const auto by_document = [&](const Part* of) {
+    return api.document_rows(document_, of, &rows, nullptr, &why_);
+  };
+  const auto by_handle = [&](const Part* of) {
+    return api.fetcher_fetch(fetcher_, named_, named_size_, of, 0, &rows, &report, &why_);
+  };
+  const std::vector<std::pair<const char*, std::function<void(Part&)>>> part_spoils = {
+      {"rows", [](Part& o) { o.begin = -1; }},
+      {"rows", [](Part& o) { o.end = kRows + 1; }},
+      {"rows", [](Part& o) { o.begin = 5, o.end = 4; }},
+      {"rows", [](Part& o) { o.begin = INT64_MIN, o.end = INT64_MAX; }},
+      {"layers", [](Part& o) { o.layer_begin = kLayers; }},
+      {"layers", [](Part& o) { o.layer_begin = -1; }},
+      {"layers", [](Part& o) { o.layer_end = kLayers + 1; }},
+      {"layers", [](Part& o) { o.layer_end = kLow; }},
+      {"layers", [](Part& o) { o.layer_begin = 1, o.layer_end = 1; }},
+      {"layers", [](Part& o) { o.layer_begin = kLow, o.layer_end = kHigh; }}};
+  RefusesAndSays<Part>("document_rows", part_, by_document, part_spoils, WM_OUT_OF_RANGE);
+  RefusesAndSays<Part>("fetcher_fetch", part_, by_handle, part_spoils, WM_OUT_OF_RANGE);
+  for (const auto& call : {std::function<wm_status(const Part*)>(by_document),
+                           std::function<wm_status(const Part*)>(by_handle)}) {
+    RefusesAndSays<Part>("part", part_, call, {{"reserved", [](Part& o) { o.reserved = 1; }}});
+  }
+  EXPECT_EQ(rows, nullptr);
+  for (const std::int32_t layer : {-1, kLayers, kLow, kHigh}) {
+    EXPECT_EQ(api.document_read(document_, &read_, layer, 0, nullptr, &why_), WM_OUT_OF_RANGE);
+  }
+  EXPECT_EQ(api.document_read(document_, &read_, 1, 0, nullptr, &why_), WM_INVALID_ARGUMENT);
+  using Read = wm_read_args;
+  RefusesAndSays<Read>(
+      "document_read", read_,
+      [&](const Read* of) { return api.document_read(document_, of, 0, 0, nullptr, &why_); },
+      {{"flags", [](Read& o) { o.flags = 1; }},
+       {"ext", [&](Read& o) { o.ext = links; }},
+       {"layout", [](Read& o) { o.layout = 2; }},
+       {"id_type", [](Read& o) { o.id_type = 5; }},
+       {"fill", [](Read& o) { o.fill = 3; }},
+       {"reserved", [](Read& o) { o.reserved = 1; }},
+       {"out", [](Read& o) { o.out = nullptr; }},
+       {"bytes", [](Read& o) { --o.out_bytes; }},
+       {"infos", [](Read& o) { o.num_infos = 7; }}});
+  wm_chunk_view chunk = {sizeof(chunk)};
+  for (const std::int64_t row : {std::int64_t{-1}, std::int64_t{kRows}, INT64_MIN, INT64_MAX})
+    EXPECT_EQ(api.document_chunk(document_, row, &chunk, &why_), WM_OUT_OF_RANGE);
+
+  using Publisher = wm_publisher_options;
+  const std::string long_name(65536, 'a');
+  wm_shape bad_shape = shape_;
+  bad_shape.top_k = 9;
+  const Code bad_code = {sizeof(bad_code), 0, 0, 5, 0, 0};
+  RefusesAndSays<Publisher>(
+      "publisher_create", of_publisher_,
+      [&](const Publisher* of) {
+        wm_publisher* publisher = nullptr;
+        const wm_status status = api.publisher_create(of, &publisher, &why_);
+        EXPECT_EQ(publisher, nullptr);
+        return status;
+      },
+      {{"flags", [](Publisher& o) { o.flags = 1; }},
+       {"ext", [&](Publisher& o) { o.ext = links; }},
+       {"shape", [](Publisher& o) { o.shape = nullptr; }},
+       {"top_k", [&](Publisher& o) { o.shape = &bad_shape; }},
+       {"low_bits", [&](Publisher& o) { o.code = &bad_code; }},
+       {"store", [&](Publisher& o) { o.store = long_name.c_str(); }},
+       {"landing_timeout_ns", [](Publisher& o) { o.landing_timeout_ns = -1; }},
+       {"source_timeout_ns", [](Publisher& o) { o.source_timeout_ns = INT64_MIN; }}});
+  using Fetcher = wm_fetcher_options;
+  RefusesAndSays<Fetcher>(
+      "fetcher_create", of_fetcher_,
+      [&](const Fetcher* of) {
+        wm_fetcher* fetcher = nullptr;
+        return api.fetcher_create(of, &fetcher, &why_);
+      },
+      {{"flags", [](Fetcher& o) { o.flags = 2; }}, {"ext", [&](Fetcher& o) { o.ext = links; }}});
+
+  // A required type that is not known.
+  wm_ext required = {sizeof(required), 77 | WM_EXT_REQUIRED, nullptr};
+  Publisher with_ext = of_publisher_;
+  with_ext.ext = &required;
+  wm_publisher* publisher = nullptr;
+  EXPECT_EQ(api.publisher_create(&with_ext, &publisher, &why_), WM_UNIMPLEMENTED);
+  Options document_ext = options;
+  document_ext.ext = &required;
+  EXPECT_EQ(api.rows_document(rows_, &document_ext, &bytes, &why_), WM_UNIMPLEMENTED);
+}
+
+// Every bit of a handle counts, and the front of a document; of the rest, what is lost is said.
+TEST_F(GarbageWire, DamagedBytes) {
+  const wm_api_v1& api = Api();
+  wm_rows* rows = nullptr;
+  wm_handle_info info = {sizeof(info)};
+  for (std::size_t at = 0; at < named_size_; ++at) {
+    std::vector<std::uint8_t> bad(named_, named_ + named_size_);
+    bad[at] ^= 0x10;
+    EXPECT_NE(api.handle_info(bad.data(), bad.size(), &info, nullptr, &why_), WM_OK) << at;
+    EXPECT_NE(
+        api.fetcher_fetch(fetcher_, bad.data(), bad.size(), nullptr, 0, &rows, nullptr, &why_),
+        WM_OK)
+        << at;
+    EXPECT_NE(api.handle_info(named_, at, &info, nullptr, &why_), WM_OK) << at;
+  }
+  EXPECT_EQ(rows, nullptr);
+  std::int64_t lost = 0;
+  for (std::size_t at = 0; at < size_; ++at) {
+    std::vector<std::uint8_t> bad(data_, data_ + size_);
+    bad[at] ^= 0x10;
+    wm_document* document = nullptr;
+    const wm_status status = api.document_open(bad.data(), bad.size(), nullptr, &document, &why_);
+    if (status != WM_OK) {
+      EXPECT_EQ(document, nullptr);
+      continue;
+    }
+    wm_read_damage damage = {sizeof(damage)};
+    std::int16_t out[kRows * kLayers * kTopK];
+    wm_row_info infos[kRows];
+    wm_read_args read = read_;
+    read.out = out;
+    read.infos = infos;
+    read.num_infos = kRows;
+    ASSERT_EQ(api.document_read(document, &read, 0, 0, &damage, &why_), WM_OK) << text_;
+    EXPECT_EQ(damage.damaged_chunks, 1u) << at;
+    for (int row = 0; row < kRows; ++row) {
+      if (infos[row].reason != WM_REASON_NONE) {
+        EXPECT_EQ(infos[row].reason, WM_REASON_NOT_CAPTURED);
+        ++lost;
+        continue;
+      }
+      for (int i = 0; i < kLayers * kTopK; ++i)
+        EXPECT_EQ(out[row * kLayers * kTopK + i], ids_[row * kLayers * kTopK + i]);
+    }
+    api.document_release(document);
+  }
+  EXPECT_GT(lost, 0);
+}
+
+// A ticket that is not ready, and the end of its publisher.
+TEST_F(GarbageWire, Timeouts) {
+  const wm_api_v1& api = Api();
+  wm_store_options of_store = {sizeof(of_store)};
+  of_store.num_layers = kLayers;
+  of_store.top_k = kTopK;
+  of_store.num_experts = 8;
+  of_store.page_tokens = 4;
+  of_store.num_blocks = 8;
+  of_store.landing = WM_LANDING_CALLER;
+  wm_store* store = nullptr;
+  ASSERT_EQ(api.store_create(&of_store, &store, &why_), WM_OK) << text_;
+  wm_session_options of_session = {sizeof(of_session)};
+  of_session.store = store;
+  of_session.max_rows = 8;
+  wm_session* session = nullptr;
+  ASSERT_EQ(api.session_create(&of_session, &session, &why_), WM_OK) << text_;
+  const wm_event bind = wm_bind(1, nullptr, 0);
+  const std::int64_t slots[] = {4, 5, 6, 7};
+  wm_step_batch batch = {sizeof(batch), 0, nullptr, 1, 1, &bind, 1, slots, 4};
+  ASSERT_EQ(api.session_begin_step(session, &batch, 0, nullptr), WM_OK);
+  const std::int32_t blocks[] = {1};
+  wm_snapshot_args args = {sizeof(args), 0, nullptr, blocks, 1, 0, 4};
+  wm_ticket* tickets[2] = {};
+  for (wm_ticket*& ticket : tickets) {
+    wm_snapshot* snapshot = nullptr;
+    ASSERT_EQ(api.store_snapshot(store, &args, &snapshot, &why_), WM_OK) << text_;
+    ASSERT_EQ(api.publisher_publish_snapshot(publisher_, "b", snapshot, &ticket, &why_), WM_OK);
+    // What was handed over is empty.
+    std::int64_t first = 7, last = 7;
+    EXPECT_EQ(api.snapshot_range(snapshot, &first, &last), WM_OK);
+    EXPECT_TRUE(first == 0 && last == 0);
+    wm_rows* rows = nullptr;
+    EXPECT_NE(api.snapshot_ready(snapshot), WM_INVALID_ARGUMENT);
+    if (api.snapshot_rows(snapshot, &rows, &why_) == WM_OK) api.rows_release(rows);
+    api.snapshot_release(snapshot);
+  }
+  wm_bytes* bytes = nullptr;
+  for (const std::int64_t timeout : {std::int64_t{0}, std::int64_t{1}, std::int64_t{1000000}})
+    EXPECT_EQ(api.ticket_wait(tickets[0], timeout, &bytes, &why_), WM_DEADLINE_EXCEEDED);
+  EXPECT_EQ(api.ticket_ready(tickets[0]), WM_UNAVAILABLE);
+  ASSERT_EQ(api.session_drop(session, 1, nullptr), WM_OK);
+  ASSERT_EQ(api.ticket_wait(tickets[0], -1, &bytes, &why_), WM_OK) << text_;
+  api.bytes_release(bytes);
+  api.session_release(session);
+  api.store_release(store);
+  for (wm_ticket* ticket : tickets) {
+    EXPECT_EQ(api.ticket_wait(ticket, INT64_MAX, &bytes, &why_), WM_OK) << text_;
+    api.bytes_release(bytes);
+    api.ticket_release(ticket);
+  }
+  // Rows of another shape.
+  wm_shape other = shape_;
+  other.num_experts = 9;
+  of_publisher_.shape = &other;
+  wm_publisher* publisher = nullptr;
+  ASSERT_EQ(api.publisher_create(&of_publisher_, &publisher, &why_), WM_OK);
+  wm_ticket* ticket = nullptr;
+  ASSERT_EQ(api.publisher_publish_rows(publisher, nullptr, rows_, &ticket, &why_), WM_OK);
+  EXPECT_EQ(api.ticket_wait(ticket, -1, &bytes, &why_), WM_INVALID_ARGUMENT);
+  EXPECT_EQ(api.ticket_ready(ticket), WM_OK);
+  api.publisher_release(publisher);
+  EXPECT_EQ(api.ticket_wait(ticket, 0, &bytes, &why_), WM_INVALID_ARGUMENT);
+  api.ticket_release(ticket);
+}
+
+}  // namespace
