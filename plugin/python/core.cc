@@ -32,5 +32,7 @@ NB_MODULE(_core, module) {
   py::BindStore(module);
   py::BindRows(module);
   py::BindSnapshot(module);
+  py::BindDocument(module);
+  py::BindFetching(module);
   py::BindSession(module);
 }

@@ -312,6 +312,8 @@ void BindEvents(nb::module_& module);
 void BindStore(nb::module_& module);
 void BindRows(nb::module_& module);
 void BindSnapshot(nb::module_& module);
+void BindDocument(nb::module_& module);
+void BindFetching(nb::module_& module);
 void BindSession(nb::module_& module);
 
 }  // namespace waymark_python

@@ -3,42 +3,12 @@
 #include <cstring>
 #include <limits>
 
-#include "plugin/python/core.h"
+#include "plugin/python/reading.h"
 
 namespace waymark_python {
 namespace {
 
 using nb::literals::operator""_a;
-
-// One thread at a time uses a wm_snapshot; others wait here, without the GIL.
-struct Snapshot {
-  wm_snapshot* snapshot = nullptr;
-  std::int64_t first = 0;
-  std::int64_t last = 0;
-  wm_shape shape = {};
-  std::atomic<bool> ready = false;
-  std::mutex mutex;
-
-  Snapshot() = default;
-  ~Snapshot() { Api().snapshot_release(snapshot); }
-  Snapshot(const Snapshot&) = delete;
-  Snapshot& operator=(const Snapshot&) = delete;
-};
-
-// Calls `call(wm_snapshot*)` when no other thread uses the snapshot, without the GIL if that is
-// `long_call`, or if it has to wait.
-template <typename Call>
-void Use(Snapshot& self, bool long_call, Call call) {
-  std::unique_lock lock(self.mutex, std::try_to_lock);
-  const GilReleased released(long_call || !lock.owns_lock());
-  if (!lock.owns_lock()) lock.lock();
-  call(self.snapshot);
-  lock.unlock();  // before the GIL is back
-}
-
-[[noreturn]] void RaiseReleased() {
-  Raise(WM_FAILED_PRECONDITION, "the snapshot has been released");
-}
 
 void Take(Snapshot* self, const Store& of, nb::handle block_ids, std::int64_t first,
           std::int64_t last) {
@@ -91,29 +61,6 @@ void Wait(Snapshot& self, nb::handle timeout) {
   Check(status, why);
 }
 
-// wm_read_args of a call's arguments, which it keeps.
-struct ReadArgs {
-  ReadArgs(std::int64_t begin, std::int64_t end, std::int32_t layout, std::int32_t id_type,
-           std::int32_t fill, nb::handle out_array, nb::handle info_array)
-      : out(WritableBytes(out_array, "out")) {
-    args.struct_size = sizeof(args);
-    args.begin = begin;
-    args.end = end;
-    args.layout = layout;
-    args.id_type = id_type;
-    args.fill = fill;
-    args.out = out.data;
-    args.out_bytes = out.size;
-    if (info_array.is_none()) return;
-    infos = WritableBytes(info_array, "infos");
-    args.infos = reinterpret_cast<wm_row_info*>(infos.data);
-    args.num_infos = infos.size / sizeof(wm_row_info);
-  }
-  wm_read_args args = {};
-  Bytes out;
-  Bytes infos;
-};
-
 void Read(Snapshot& self, std::int64_t begin, std::int64_t end, std::int32_t layout,
           std::int32_t id_type, std::int32_t fill, nb::handle out, nb::handle infos) {
   const ReadArgs read(begin, end, layout, id_type, fill, out, infos);
@@ -127,29 +74,6 @@ void Read(Snapshot& self, std::int64_t begin, std::int64_t end, std::int32_t lay
   if (released) RaiseReleased();
   Check(status, why);
   self.ready.store(true, std::memory_order_release);
-}
-
-// `write` is snapshot_coverage or rows_coverage. Needs no GIL.
-template <typename Write>
-wm_status Runs(std::vector<wm_coverage_run>& runs, Write write) {
-  runs.resize(64);
-  for (;;) {
-    std::size_t count = 0;
-    const wm_status status = write(runs.data(), runs.size(), &count);
-    const bool all = status != WM_OK || count <= runs.size();
-    runs.resize(count);
-    if (all) return status;
-  }
-}
-
-// [(begin, end, reason, version, provenance)].
-nb::list RunList(const std::vector<wm_coverage_run>& runs) {
-  nb::list out;
-  for (const wm_coverage_run& run : runs) {
-    out.append(nb::make_tuple(run.begin, run.end, static_cast<int>(run.reason), run.version,
-                              static_cast<int>(run.provenance)));
-  }
-  return out;
 }
 
 nb::list SnapshotCoverage(Snapshot& self) {
@@ -308,6 +232,45 @@ std::unique_ptr<Rows> JoinLayers(const nb::list& list) {
   return std::make_unique<Rows>(joined);
 }
 
+// What a document is to be written with.
+struct DocumentArgs {
+  DocumentArgs(const Code& given, bool steps, bool nodes) : code(given.code) {
+    options.struct_size = sizeof(options);
+    options.flags = (steps ? 0 : WM_DOCUMENT_WITHOUT_STEPS) | (nodes ? WM_DOCUMENT_WITH_NODES : 0);
+    options.code = &code;
+  }
+  DocumentArgs(const DocumentArgs&) = delete;
+  DocumentArgs& operator=(const DocumentArgs&) = delete;
+  const wm_chunk_code code;
+  wm_document_options options = {};
+};
+
+nb::bytes ToDocument(const Rows& self, const nb::tuple& code, bool steps, bool nodes) {
+  const DocumentArgs args(Code(code), steps, nodes);
+  return TakeBytes([&](wm_bytes** out, wm_message* why) {
+    return Api().rows_document(self.rows, &args.options, out, why);
+  });
+}
+
+void WriteDocument(const Rows& self, const std::string& path, const nb::tuple& code, bool steps,
+                   bool nodes) {
+  const DocumentArgs args(Code(code), steps, nodes);
+  Message why;
+  wm_status status;
+  {
+    const GilReleased released;
+    status = Api().rows_write_document(self.rows, &args.options, path.c_str(), why.get());
+  }
+  Check(status, why);
+}
+
+nb::bytes ToHandle(const Rows& self, const nb::tuple& given, const std::string& store) {
+  const Code code(given);
+  return TakeBytes([&](wm_bytes** out, wm_message* why) {
+    return Api().rows_handle(self.rows, &code.code, store.c_str(), out, why);
+  });
+}
+
 // A Python collective, called on the thread that gathers.
 struct Collective {
   nb::object all_gather;
@@ -420,6 +383,13 @@ void BindRows(nb::module_& module) {
           nb::sig("def shape(self) -> " WAYMARK_SHAPE))
       .def_prop_ro("ids", &Ids, nb::sig("def ids(self) -> numpy.typing.NDArray[typing.Any]"))
       .def_prop_ro("infos", &Infos, nb::sig("def infos(self) -> " WAYMARK_ARRAY("uint8")))
+      .def("document", &ToDocument, "code"_a, "steps"_a, "nodes"_a,
+           nb::sig("def document(self, code: " WAYMARK_CODE ", steps: bool, nodes: bool) -> bytes"))
+      .def("write_document", &WriteDocument, "path"_a, "code"_a, "steps"_a, "nodes"_a,
+           nb::sig("def write_document(self, path: str, code: " WAYMARK_CODE
+                   ", steps: bool, nodes: bool) -> None"))
+      .def("handle", &ToHandle, "code"_a, "store"_a,
+           nb::sig("def handle(self, code: " WAYMARK_CODE ", store: str) -> bytes"))
       .def("write", &Write, "layout"_a, "id_type"_a, "fill"_a, "out"_a)
       .def(
           "coverage",

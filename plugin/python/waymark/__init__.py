@@ -21,6 +21,7 @@ docs/architecture.md. Needs numpy, and nothing else; importing it starts nothing
 """
 
 from ._core import View, version as _version
+from ._documents import Chunk, Document, ReadDamage, from_bytes, open
 from ._errors import (
     AbortedError,
     AlreadyExistsError,
@@ -40,6 +41,16 @@ from ._errors import (
     WaymarkError,
 )
 from ._events import Batch, Events, parse_batch, serialize_batch
+from ._fetching import (
+    Fetcher,
+    FetchReport,
+    FileSource,
+    Handle,
+    MemorySource,
+    Publisher,
+    PublisherStats,
+    Ticket,
+)
 from ._install import build_info, cmake_dir, demo, include_dir, library_path, tool_path
 from ._rows import Collective, Cursor, Rows, Snapshot
 from ._session import (
@@ -81,26 +92,36 @@ __all__ = [
     "Batch",
     "CancelledError",
     "CaptureSession",
+    "Chunk",
     "Collective",
     "CoverageRun",
     "Cursor",
     "DataLossError",
     "DeadlineExceededError",
+    "Document",
     "EventType",
     "Events",
     "FailedPreconditionError",
     "Fault",
+    "FetchReport",
+    "Fetcher",
+    "FileSource",
     "Finding",
+    "Handle",
     "InternalError",
     "InvalidArgumentError",
     "LayerFinding",
     "LayerSource",
     "LayerStats",
     "LogLine",
+    "MemorySource",
     "NotFoundError",
     "OutOfRangeError",
     "PermissionDeniedError",
     "Provenance",
+    "Publisher",
+    "PublisherStats",
+    "ReadDamage",
     "Reason",
     "Recorder",
     "RecorderOptions",
@@ -113,6 +134,7 @@ __all__ = [
     "Snapshot",
     "Store",
     "StoreStats",
+    "Ticket",
     "UnavailableError",
     "UnimplementedError",
     "UnknownError",
@@ -122,8 +144,10 @@ __all__ = [
     "build_info",
     "cmake_dir",
     "demo",
+    "from_bytes",
     "include_dir",
     "library_path",
+    "open",
     "parse_batch",
     "serialize_batch",
     "slots_of",

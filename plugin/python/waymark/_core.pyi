@@ -175,6 +175,12 @@ class Rows:
     @property
     def infos(self) -> numpy.typing.NDArray[numpy.uint8]: ...
 
+    def document(self, code: tuple[int, int, int, int, int], steps: bool, nodes: bool) -> bytes: ...
+
+    def write_document(self, path: str, code: tuple[int, int, int, int, int], steps: bool, nodes: bool) -> None: ...
+
+    def handle(self, code: tuple[int, int, int, int, int], store: str) -> bytes: ...
+
     def write(self, layout: int, id_type: int, fill: int, out: object) -> None: ...
 
     def coverage(self) -> list[tuple[int, int, int, int, int]]: ...
@@ -224,6 +230,78 @@ class Snapshot:
     def _coverage(self) -> list[tuple[int, int, int, int, int]]: ...
 
     def _rows(self) -> Rows: ...
+
+class Document:
+    def __init__(self, source: object, max_rows: int, max_bytes: int) -> None: ...
+
+    @property
+    def first(self) -> int:
+        """The first row, counted from the sequence's first."""
+
+    @property
+    def last(self) -> int:
+        """One past the last row."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole document."""
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether steps are known; else every step reads 0."""
+
+    @property
+    def truncated(self) -> bool:
+        """
+        Whether bytes are missing at its end: their rows read as missing (not captured).
+        """
+
+    @property
+    def num_nodes(self) -> int:
+        """Above 0: it can be a FileSource."""
+
+    @property
+    def _shape(self) -> tuple[int, int, int, int, int, int, tuple[int, ...]]: ...
+
+    @property
+    def _code(self) -> tuple[int, int, int, int, int]: ...
+
+    def _read(self, begin: int, end: int, layer_begin: int, layer_end: int, layout: int, id_type: int, fill: int, out: object, infos: object | None) -> tuple[int, int, int]: ...
+
+    def _rows(self, begin: int, end: int, layer_begin: int, layer_end: int) -> tuple[Rows, tuple[int, int, int]]: ...
+
+    def _coverage(self) -> list[tuple[int, int, int, int, int]]: ...
+
+    def _chunk(self, row: int) -> tuple[int, numpy.typing.NDArray[numpy.uint8]]: ...
+
+def handle_info(handle: object) -> tuple[int, int, bytes, int, int, int, int, str]: ...
+
+class Source:
+    def __init__(self, of: object) -> None: ...
+
+class Ticket:
+    def ready(self) -> bool:
+        """Whether it has its result, good or bad. Never waits."""
+
+    def _wait(self, timeout: object | None) -> bytes: ...
+
+class Publisher:
+    def __init__(self, source: Source, shape: tuple[int, int, int, int, int, int, tuple[int, ...]], code: tuple[int, int, int, int, int], store: str, max_waiting: int, max_pages: int, max_sequences: int, landing_timeout: float | None, source_timeout: float | None) -> None: ...
+
+    def _publish_rows(self, sequence: str, rows: Rows) -> Ticket: ...
+
+    def _publish_snapshot(self, sequence: str, snapshot: Snapshot) -> Ticket: ...
+
+    def _stats(self) -> tuple[int, int, int, int, int, int, int, int, int]: ...
+
+class Fetcher:
+    def __init__(self, source: Source, cache_bytes: int, batch_bytes: int, max_rows: int, whole_chunks: bool) -> None: ...
+
+    def _fetch(self, handle: object, begin: int, end: int, layer_begin: int, layer_end: int, timeout: float | None) -> tuple[Rows, tuple[int, int, int, int, int, int, str]]: ...
+
+    def _counts(self) -> tuple[int, int, int, int, int, int, str]: ...
 
 class View:
     """

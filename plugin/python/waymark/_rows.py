@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Sequence
 from types import TracebackType
@@ -20,15 +21,19 @@ from ._types import (
     Provenance,
     Reason,
     Shape,
+    code_of,
     id_type_of,
     number_of,
 )
 
 if TYPE_CHECKING:
+    from ._documents import Document
+    from ._fetching import Handle
     from ._store import Store
 
 Layout = Literal["TLK", "LTK"]
 Fill = Literal["minus_one", "zeros", "arange"]
+Codec = Literal["raw", "set"]
 Read = tuple[npt.NDArray[Any], npt.NDArray[np.void]]
 
 
@@ -60,6 +65,9 @@ class Snapshot(_core.Snapshot):
     ``store.snapshot(...)`` makes one on the engine's thread; any thread uses it, and threads that
     use the same one wait for each other. It may outlive its store. Its pages are held until
     release(), the end of a ``with`` block, or the last reference goes.
+
+    Pickled, it arrives as the Document of its rows; protocol 5 carries the bytes out of band.
+    FailedPreconditionError before it is ready.
     """
 
     __slots__ = ()
@@ -132,6 +140,22 @@ class Snapshot(_core.Snapshot):
     def rows(self) -> Rows:
         """All rows as a value of their own, in the store's id type."""
         return Rows._of(self._rows())
+
+    def to_bytes(
+        self,
+        *,
+        codec: Codec = "raw",
+        ordered: bool | None = None,
+        steps: bool = True,
+        nodes: bool = False,
+    ) -> bytes:
+        """The rows as a document: Rows.to_bytes()."""
+        return self.rows().to_bytes(codec=codec, ordered=ordered, steps=steps, nodes=nodes)
+
+    def __reduce_ex__(self, protocol: Any, /) -> tuple[Any, ...]:
+        # What arrives is the Document of its rows.
+        data = self.to_bytes()
+        return _document_of, (pickle.PickleBuffer(data) if int(protocol) >= 5 else data,)
 
     def __enter__(self) -> Snapshot:
         return self
@@ -308,6 +332,46 @@ class Rows:
             native.gather_layers(collective.all_gather, collective.rank, collective.size)
         )
 
+    def to_bytes(
+        self,
+        *,
+        codec: Codec = "raw",
+        ordered: bool | None = None,
+        steps: bool = True,
+        nodes: bool = False,
+    ) -> bytes:
+        """The rows as a document (docs/format.md), which from_bytes() reads.
+
+        codec: "raw", as stored; "set", in fewer bits, without the order of the K ids. ordered:
+        False: raw, ids ascending. steps: False: without them, so that what is read cannot be joined
+        by join_layers(). nodes: with what makes it a FileSource; rows from row 0 on. Without the
+        GIL. InvalidArgumentError for ids that the codec does not have: a set has none twice.
+        """
+        return self._native().document(code_of(codec, ordered), steps, nodes)
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        codec: Codec = "raw",
+        ordered: bool | None = None,
+        steps: bool = True,
+        nodes: bool = False,
+    ) -> None:
+        """to_bytes() to a file beside ``path`` that then takes its place: nobody sees half of one.
+        UnavailableError when it cannot be written."""
+        code = code_of(codec, ordered)
+        self._native().write_document(os.fspath(path), code, steps, nodes)
+
+    def handle(
+        self, *, codec: Codec = "raw", ordered: bool | None = None, store: str = ""
+    ) -> Handle:
+        """The handle that publishing these rows, from row 0 on, makes; nothing is put anywhere. A
+        file of save(nodes=True), with the same codec, is a source of it."""
+        from ._fetching import Handle
+
+        return Handle(self._native().handle(code_of(codec, ordered), store))
+
     def __reduce_ex__(self, protocol: Any, /) -> tuple[Any, ...]:
         if int(protocol) < 5:
             return _rows_of, (tuple(self.shape), self.first, self._ids.tobytes(),
@@ -331,6 +395,13 @@ def _rows_of(shape: tuple[Any, ...], first: int, ids: Any, infos: Any) -> Rows:
     info_array = np.frombuffer(infos, np.uint8).view(ROW_INFO_DTYPE)
     id_array = np.frombuffer(ids, of.id_dtype)
     return Rows(of, first, id_array.reshape(len(info_array), of.num_layers, of.top_k), info_array)
+
+
+def _document_of(data: Any) -> Document:
+    """The document in a buffer that pickle gave."""
+    from ._documents import from_bytes
+
+    return from_bytes(data)
 
 
 class Cursor:

@@ -206,6 +206,30 @@ def id_type_of(dtype: npt.DTypeLike) -> tuple[np.dtype[Any], int]:
     return wanted, ID_TYPES[wanted]
 
 
+CODECS = {"raw": 0, "set": 1}
+Code = tuple[int, int, int, int, int]
+
+
+def code_of(codec: str, ordered: bool | None) -> Code:
+    """(codec, flags, low_bits, high_parts, crc_layers) of the words, or InvalidArgumentError."""
+    number = number_of("codec", codec, CODECS)
+    if number == CODECS["set"] and ordered:
+        raise InvalidArgumentError("ordered: not with codec='set', which keeps no order")
+    return number, int(number == CODECS["raw"] and ordered is False), 0, 0, 0
+
+
+def layers_of(layers: tuple[int, int] | None, num_layers: int) -> tuple[int, int]:
+    """(begin, end) of captured layers; None: all. InvalidArgumentError for an empty range."""
+    if layers is None:
+        return 0, num_layers
+    begin, end = layers
+    if not 0 <= begin < end <= num_layers:
+        raise InvalidArgumentError(
+            f"layers: 0 <= begin < end <= {num_layers}, got ({begin}, {end})"
+        )
+    return begin, end
+
+
 def event_bytes(events: object) -> npt.NDArray[np.uint8]:
     """The bytes of a structured array of events. Called by the extension."""
     array = np.asarray(events)

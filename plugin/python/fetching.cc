@@ -1,0 +1,266 @@
+// Sources, publishers and fetchers: rows elsewhere, by handle.
+#include "plugin/python/reading.h"
+
+namespace waymark_python {
+namespace {
+
+using nb::literals::operator""_a;
+
+struct Source {
+  wm_source* source = nullptr;
+
+  Source() = default;
+  ~Source() { Api().source_release(source); }
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+};
+
+// `of`: the path of a file (str), or the most bytes of memory.
+void MakeSource(Source* self, nb::handle of) {
+  wm_source* source = nullptr;
+  Message why;
+  wm_status status;
+  if (PyUnicode_Check(of.ptr())) {
+    const auto path = nb::cast<std::string>(of);
+    const GilReleased released;
+    status = Api().source_file_open(path.c_str(), nullptr, &source, why.get());
+  } else {
+    status = Api().source_memory_create(nb::cast<std::uint64_t>(of), &source, why.get());
+  }
+  Check(status, why);
+  new (self) Source;
+  self->source = source;
+}
+
+struct Ticket {
+  explicit Ticket(wm_ticket* owned) : ticket(owned) {}
+  ~Ticket() { Api().ticket_release(ticket); }
+  Ticket(const Ticket&) = delete;
+  Ticket& operator=(const Ticket&) = delete;
+  wm_ticket* ticket;
+};
+
+nb::bytes WaitForHandle(const Ticket& self, nb::handle timeout) {
+  const std::int64_t ns = Nanoseconds(timeout);
+  wm_bytes* handle = nullptr;
+  Message why;
+  wm_status result = WM_OK;
+  const wm_status status = WaitInSlices(ns, [&](std::int64_t slice) {
+    result = Api().ticket_wait(self.ticket, slice, &handle, why.get());
+    if (result != WM_DEADLINE_EXCEEDED) return wm_status{WM_OK};
+    // Of the slice, or of the publication itself.
+    if (Api().ticket_ready(self.ticket) != WM_OK) return wm_status{WM_DEADLINE_EXCEEDED};
+    result = Api().ticket_wait(self.ticket, 0, &handle, why.get());
+    return wm_status{WM_OK};
+  });
+  if (status != WM_OK) RaiseDeadline("the rows are not published", timeout);
+  Check(result, why);
+  return BytesOf(handle);
+}
+
+struct Publisher {
+  wm_publisher* publisher = nullptr;
+
+  Publisher() = default;
+  // The last release waits for what is being published.
+  ~Publisher() {
+    const GilReleased released(Alive());
+    Api().publisher_release(publisher);
+  }
+  Publisher(const Publisher&) = delete;
+  Publisher& operator=(const Publisher&) = delete;
+};
+
+void MakePublisher(Publisher* self, const Source& source, const nb::tuple& given_shape,
+                   const nb::tuple& given_code, const std::string& store, std::uint64_t max_waiting,
+                   std::uint64_t max_pages, std::uint64_t max_sequences, nb::handle landing_timeout,
+                   nb::handle source_timeout) {
+  const Integers<std::int32_t> layers(given_shape[6], "layer_ids");
+  wm_shape shape = {};
+  shape.struct_size = sizeof(shape);
+  shape.num_layers = nb::cast<std::int32_t>(given_shape[0]);
+  shape.top_k = nb::cast<std::int32_t>(given_shape[1]);
+  shape.num_experts = nb::cast<std::int32_t>(given_shape[2]);
+  shape.page_tokens = nb::cast<std::int32_t>(given_shape[3]);
+  if (layers.size() != 0 && layers.size() != static_cast<std::size_t>(shape.num_layers)) {
+    Raise(WM_INVALID_ARGUMENT, "shape.layer_ids: as many as layers, got " +
+                                   std::to_string(layers.size()) + " of " +
+                                   std::to_string(shape.num_layers));
+  }
+  shape.layer_ids = layers.size() != 0 ? layers.data() : nullptr;
+  const Code code(given_code);
+  wm_publisher_options options = {};
+  options.struct_size = sizeof(options);
+  options.source = source.source;
+  options.shape = &shape;
+  options.code = &code.code;
+  options.store = store.c_str();
+  options.max_waiting = max_waiting;
+  options.max_pages = max_pages;
+  options.max_sequences = max_sequences;
+  // None is as long as it takes; 0 is the default of the library, so a wait of nothing is 1 ns.
+  const auto timeout = [](nb::handle seconds) {
+    const std::int64_t ns = Nanoseconds(seconds);
+    return ns < 0 ? INT64_MAX : ns == 0 ? std::int64_t{1} : ns;
+  };
+  options.landing_timeout_ns = timeout(landing_timeout);
+  options.source_timeout_ns = timeout(source_timeout);
+  wm_publisher* publisher = nullptr;
+  Message why;
+  Check(Api().publisher_create(&options, &publisher, why.get()), why);
+  new (self) Publisher;
+  self->publisher = publisher;
+}
+
+std::unique_ptr<Ticket> PublishRows(const Publisher& self, const std::string& sequence,
+                                    const Rows& rows) {
+  wm_ticket* ticket = nullptr;
+  Message why;
+  wm_status status;
+  {
+    const GilReleased released;
+    status = Api().publisher_publish_rows(self.publisher, sequence.c_str(), rows.rows, &ticket,
+                                          why.get());
+  }
+  Check(status, why);
+  return std::make_unique<Ticket>(ticket);
+}
+
+std::unique_ptr<Ticket> PublishSnapshot(const Publisher& self, const std::string& sequence,
+                                        Snapshot& snapshot) {
+  wm_ticket* ticket = nullptr;
+  Message why;
+  wm_status status = WM_OK;
+  bool released = false;
+  Use(snapshot, false, [&](wm_snapshot* of) {
+    released = of == nullptr;
+    if (released) return;
+    status =
+        Api().publisher_publish_snapshot(self.publisher, sequence.c_str(), of, &ticket, why.get());
+    if (status != WM_OK) return;
+    Api().snapshot_release(of);
+    snapshot.snapshot = nullptr;
+  });
+  if (released) RaiseReleased();
+  Check(status, why);
+  return std::make_unique<Ticket>(ticket);
+}
+
+nb::tuple Stats(const Publisher& self) {
+  wm_publisher_stats stats = {};
+  stats.struct_size = sizeof(stats);
+  const wm_status status = Api().publisher_stats(self.publisher, &stats);
+  if (status != WM_OK) Raise(status, "publisher_stats");
+  return nb::make_tuple(stats.published, stats.dropped, stats.failed, stats.pages,
+                        stats.pages_encoded, stats.objects_held, stats.objects_put, stats.bytes_put,
+                        stats.puts_failed);
+}
+
+struct Fetcher {
+  wm_fetcher* fetcher = nullptr;
+
+  Fetcher() = default;
+  ~Fetcher() { Api().fetcher_release(fetcher); }
+  Fetcher(const Fetcher&) = delete;
+  Fetcher& operator=(const Fetcher&) = delete;
+};
+
+void MakeFetcher(Fetcher* self, const Source& source, std::uint64_t cache_bytes,
+                 std::uint64_t batch_bytes, std::uint64_t max_rows, bool whole_chunks) {
+  wm_fetcher_options options = {};
+  options.struct_size = sizeof(options);
+  options.flags = whole_chunks ? WM_FETCHER_WHOLE_CHUNKS : 0;
+  options.source = source.source;
+  options.cache_bytes = cache_bytes;
+  options.batch_bytes = batch_bytes;
+  options.max_rows = max_rows;
+  wm_fetcher* fetcher = nullptr;
+  Message why;
+  Check(Api().fetcher_create(&options, &fetcher, why.get()), why);
+  new (self) Fetcher;
+  self->fetcher = fetcher;
+}
+
+nb::tuple ReportTuple(const wm_fetch_report& report, const char* source) {
+  return nb::make_tuple(report.fetched, report.fetched_bytes, report.hits, report.absent,
+                        report.damaged, report.source, source);
+}
+
+nb::tuple Fetch(const Fetcher& self, nb::handle given, std::int64_t begin, std::int64_t end,
+                std::int32_t layer_begin, std::int32_t layer_end, nb::handle timeout) {
+  const Bytes handle = ReadableBytes(given, "handle");
+  const wm_part part = PartOf(begin, end, layer_begin, layer_end);
+  const std::int64_t ns = Nanoseconds(timeout);
+  wm_fetch_report report = {};
+  report.struct_size = sizeof(report);
+  wm_rows* rows = nullptr;
+  Message why;
+  wm_status status;
+  {
+    const GilReleased released;
+    status = Api().fetcher_fetch(self.fetcher, handle.data, handle.size, &part, ns, &rows, &report,
+                                 why.get());
+  }
+  Check(status, why);
+  return nb::make_tuple(std::make_unique<Rows>(rows), ReportTuple(report, why.text()));
+}
+
+nb::tuple Counts(const Fetcher& self) {
+  wm_fetch_report report = {};
+  report.struct_size = sizeof(report);
+  const wm_status status = Api().fetcher_counts(self.fetcher, &report);
+  if (status != WM_OK) Raise(status, "fetcher_counts");
+  return ReportTuple(report, "");
+}
+
+// (rows, num_tail, head, num_layers, top_k, num_experts, page_tokens, store).
+nb::tuple HandleInfo(nb::handle given) {
+  const Bytes handle = ReadableBytes(given, "handle");
+  wm_handle_info info = {};
+  info.struct_size = sizeof(info);
+  Message why;
+  const nb::str store = Text([&](wm_message* text) {
+    const wm_status status = Api().handle_info(handle.data, handle.size, &info, text, why.get());
+    Check(status, why);
+    return status;
+  });
+  return nb::make_tuple(info.rows, info.num_tail, nb::bytes(info.head, sizeof(info.head)),
+                        info.num_layers, info.top_k, info.num_experts, info.page_tokens, store);
+}
+
+#define WAYMARK_REPORT "tuple[int, int, int, int, int, int, str]"
+
+}  // namespace
+
+void BindFetching(nb::module_& module) {
+  module.def("handle_info", &HandleInfo, "handle"_a,
+             nb::sig("def handle_info(handle: object) -> "
+                     "tuple[int, int, bytes, int, int, int, int, str]"));
+  nb::class_<Source>(module, "Source").def("__init__", &MakeSource, "of"_a);
+  nb::class_<Ticket>(module, "Ticket")
+      .def(
+          "ready", [](const Ticket& self) { return Api().ticket_ready(self.ticket) == WM_OK; },
+          "Whether it has its result, good or bad. Never waits.")
+      .def("_wait", &WaitForHandle, "timeout"_a.none());
+  nb::class_<Publisher>(module, "Publisher")
+      .def(
+          "__init__", &MakePublisher, "source"_a, "shape"_a, "code"_a, "store"_a, "max_waiting"_a,
+          "max_pages"_a, "max_sequences"_a, "landing_timeout"_a.none(), "source_timeout"_a.none(),
+          nb::sig("def __init__(self, source: Source, shape: " WAYMARK_SHAPE ", code: " WAYMARK_CODE
+                  ", store: str, max_waiting: int, max_pages: int, max_sequences: int, "
+                  "landing_timeout: float | None, source_timeout: float | None) -> None"))
+      .def("_publish_rows", &PublishRows, "sequence"_a, "rows"_a)
+      .def("_publish_snapshot", &PublishSnapshot, "sequence"_a, "snapshot"_a)
+      .def("_stats", &Stats,
+           nb::sig("def _stats(self) -> tuple[int, int, int, int, int, int, int, int, int]"));
+  nb::class_<Fetcher>(module, "Fetcher")
+      .def("__init__", &MakeFetcher, "source"_a, "cache_bytes"_a, "batch_bytes"_a, "max_rows"_a,
+           "whole_chunks"_a)
+      .def("_fetch", &Fetch, "handle"_a, "begin"_a, "end"_a, "layer_begin"_a, "layer_end"_a,
+           "timeout"_a.none(),
+           nb::sig("def _fetch(self, handle: object, begin: int, end: int, layer_begin: int, "
+                   "layer_end: int, timeout: float | None) -> tuple[Rows, " WAYMARK_REPORT "]"))
+      .def("_counts", &Counts, nb::sig("def _counts(self) -> " WAYMARK_REPORT));
+}
+
+}  // namespace waymark_python

@@ -1,0 +1,216 @@
+"""Documents (docs/format.md): rows in a file or in bytes, read where they lie."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core
+from ._errors import InvalidArgumentError
+from ._rows import Codec, Fill, Layout, Read, Rows, _out_shape, _output, _runs
+from ._types import (
+    FILLS,
+    LAYOUTS,
+    ROW_INFO_DTYPE,
+    CoverageRun,
+    Shape,
+    id_type_of,
+    layers_of,
+    number_of,
+)
+
+
+class ReadDamage(NamedTuple):
+    """What a read found missing that coverage() calls valid. All 0: the bytes are as written."""
+
+    damaged_chunks: int
+    """A crc did not fit: their rows are missing (not captured)."""
+    absent_chunks: int
+    """Beyond the end of the bytes: missing (not captured)."""
+    invalid_rows: int
+    """An id was not below E: missing (invalid id)."""
+
+
+class Chunk(NamedTuple):
+    """Rows of a document where they lie."""
+
+    first: int
+    """The first row, counted from the sequence's first."""
+    ids: npt.NDArray[Any]
+    """uint8 or uint16 [L, T, K], read-only, over the document's own bytes. Missing rows are 0, and
+    what the ids are was not looked at: rows() does that."""
+
+
+class Document(_core.Document):
+    """Rows [first, last) of one sequence, in a document. Immutable; any thread.
+
+    ``waymark.open(path)`` and ``waymark.from_bytes(buffer)`` make one, and look at its header only;
+    a read touches the rows and layers that it asks for. Damaged rows are missing, never wrong.
+    Pickled, one from bytes carries them (out of band with protocol 5), one from a file its path.
+    """
+
+    __slots__ = ("_source",)
+
+    _source: Any
+
+    def __init__(
+        self,
+        source: object,
+        *,
+        max_rows: int = 1 << 24,
+        max_bytes: int = 1 << 32,
+    ) -> None:
+        """source: a path (str, os.PathLike), or a buffer, which is kept and must not change.
+        max_rows, max_bytes: of one read, and what one call allocates; beyond it is
+        ResourceExhaustedError."""
+        if max_rows < 1 or max_bytes < 1:
+            raise InvalidArgumentError(
+                f"max_rows, max_bytes: at least 1, got {max_rows}, {max_bytes}"
+            )
+        if isinstance(source, os.PathLike):
+            source = os.fspath(source)
+        if isinstance(source, (pickle.PickleBuffer, memoryview)):
+            source = np.frombuffer(source, np.uint8)
+        super().__init__(source, max_rows, max_bytes)
+        self._source = source
+
+    @property
+    def shape(self) -> Shape:
+        """What the rows are made of; block_tokens and num_blocks are 0."""
+        return Shape(*self._shape)
+
+    @property
+    def codec(self) -> Codec:
+        """How the ids are written: "raw" or "set"."""
+        return "set" if self._code[0] == 1 else "raw"
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the K ids of a row and layer stand in the router's order."""
+        return self._code[0] == 0 and not self._code[1] & 1
+
+    def coverage(self) -> list[CoverageRun]:
+        """What the document says of its rows, whatever has become of their bytes."""
+        return _runs(self._coverage())
+
+    def rows(
+        self,
+        first: int | None = None,
+        last: int | None = None,
+        *,
+        layers: tuple[int, int] | None = None,
+    ) -> Rows:
+        """Rows [first, last) (None: all) of captured layers [begin, end), as a value of their own,
+        in a shape of those layers. OutOfRangeError outside the document."""
+        rows, _ = self._rows(*self._range(first, last), *self._layers(layers))
+        return Rows._of(rows)
+
+    def read(
+        self,
+        begin: int | None = None,
+        end: int | None = None,
+        *,
+        layers: tuple[int, int] | None = None,
+        layout: Layout = "TLK",
+        dtype: npt.DTypeLike = np.int16,
+        fill: Fill = "minus_one",
+        out: npt.NDArray[Any] | None = None,
+    ) -> npt.NDArray[Any]:
+        """The ids as Snapshot.read() gives them, of some layers."""
+        return self._read_ids(begin, end, layers, layout, dtype, fill, out, None)
+
+    def read_with_info(
+        self,
+        begin: int | None = None,
+        end: int | None = None,
+        *,
+        layers: tuple[int, int] | None = None,
+        layout: Layout = "TLK",
+        dtype: npt.DTypeLike = np.int16,
+        fill: Fill = "minus_one",
+        out: npt.NDArray[Any] | None = None,
+    ) -> Read:
+        """(ids, infos): as read(), and ROW_INFO_DTYPE [T]."""
+        first, last = self._range(begin, end)
+        infos = np.empty(max(last - first, 0), ROW_INFO_DTYPE)
+        return self._read_ids(begin, end, layers, layout, dtype, fill, out, infos), infos
+
+    def _read_ids(
+        self,
+        begin: int | None,
+        end: int | None,
+        layers: tuple[int, int] | None,
+        layout: Layout,
+        dtype: npt.DTypeLike,
+        fill: Fill,
+        out: npt.NDArray[Any] | None,
+        infos: npt.NDArray[np.void] | None,
+    ) -> npt.NDArray[Any]:
+        first, last = self._range(begin, end)
+        layer_begin, layer_end = self._layers(layers)
+        layout_number = number_of("layout", layout, LAYOUTS)
+        fill_number = number_of("fill", fill, FILLS)
+        wanted, id_type = id_type_of(dtype)
+        rows = max(last - first, 0)
+        shape = _out_shape(layout_number, rows, layer_end - layer_begin, self._shape[1])
+        array = _output(out, shape, wanted)
+        info_bytes = None if infos is None else infos.view(np.uint8)
+        self._read(
+            first, last, layer_begin, layer_end, layout_number, id_type, fill_number, array,
+            info_bytes,
+        )  # fmt: skip
+        return array
+
+    def chunk(self, row: int) -> Chunk:
+        """The chunk that has row ``row``, without a copy. Its crcs are looked at.
+        FailedPreconditionError unless the codec is "raw"; DataLossError when it is damaged."""
+        first, ids = self._chunk(row)
+        return Chunk(first, ids.view(self.shape.id_dtype))
+
+    def chunks(self) -> Iterator[Chunk]:
+        """chunk() of every page, in order."""
+        row = self.first
+        while row < self.last:
+            chunk = self.chunk(row)
+            yield chunk
+            row += chunk.ids.shape[1]
+
+    def check(self) -> ReadDamage:
+        """Reads everything, and says what is damaged."""
+        _, damage = self._rows(self.first, self.last, 0, self._shape[0])
+        return ReadDamage(*damage)
+
+    def _range(self, first: int | None, last: int | None) -> tuple[int, int]:
+        return self.first if first is None else first, self.last if last is None else last
+
+    def _layers(self, layers: tuple[int, int] | None) -> tuple[int, int]:
+        return layers_of(layers, self._shape[0])
+
+    def __reduce_ex__(self, protocol: Any, /) -> tuple[Any, ...]:
+        source = self._source
+        if isinstance(source, str):
+            return Document, (source,)
+        if int(protocol) >= 5:
+            return Document, (pickle.PickleBuffer(source),)
+        return Document, (bytes(memoryview(source)),)
+
+    def __repr__(self) -> str:
+        return f"Document(first={self.first}, last={self.last}, codec={self.codec!r})"
+
+
+def open(path: str | os.PathLike[str]) -> Document:
+    """The document in a file, which is mapped. NotFoundError, UnavailableError;
+    InvalidArgumentError for what is no document; DataLossError for a damaged header."""
+    return Document(os.fspath(path))
+
+
+def from_bytes(buffer: object) -> Document:
+    """The document in bytes, or anything with the buffer protocol, which is kept and not copied."""
+    if isinstance(buffer, (str, os.PathLike)):
+        raise TypeError(f"buffer must be bytes or a buffer, got {type(buffer).__name__}")
+    return Document(buffer)

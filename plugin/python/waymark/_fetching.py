@@ -1,0 +1,256 @@
+"""Rows elsewhere: sources of their objects, publishers, handles, fetchers."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import NamedTuple, Union
+
+from . import _core
+from ._errors import InvalidArgumentError
+from ._rows import Codec, Rows, Snapshot
+from ._types import Shape, code_of, layers_of
+
+
+class Handle(bytes):
+    """What crosses a process in place of rows: the name of rows [0, rows) of one sequence.
+
+    Its own bytes; any pickler carries it. ``Handle(data)`` of other bytes: InvalidArgumentError,
+    DataLossError, UnimplementedError when they are no handle."""
+
+    __slots__ = ()
+
+    def __new__(cls, data: bytes) -> Handle:
+        """data: the bytes of a handle."""
+        _core.handle_info(data)
+        return super().__new__(cls, data)
+
+    @property
+    def rows(self) -> int:
+        """It names rows [0, rows)."""
+        return _core.handle_info(self)[0]
+
+    @property
+    def head(self) -> bytes:
+        """The digest of the last node, 16 bytes; zeros when no page is complete."""
+        return _core.handle_info(self)[2]
+
+    @property
+    def num_layers(self) -> int:
+        """Of its rows."""
+        return _core.handle_info(self)[3]
+
+    @property
+    def store(self) -> str:
+        """The name of the store that has the bytes."""
+        return _core.handle_info(self)[7]
+
+    def __repr__(self) -> str:
+        return f"Handle(rows={self.rows}, store={self.store!r}, head={self.head.hex()})"
+
+
+class MemorySource(_core.Source):
+    """Objects in the memory of this process; the least recently used go first. Any thread."""
+
+    __slots__ = ()
+
+    def __init__(self, max_bytes: int = 1 << 30) -> None:
+        """max_bytes: of the objects, some 128 bytes each included."""
+        if max_bytes < 1:
+            raise InvalidArgumentError(f"max_bytes: at least 1, got {max_bytes}")
+        super().__init__(max_bytes)
+
+
+class FileSource(_core.Source):
+    """Objects of a document with nodes (``rows.save(path, nodes=True)``), where they lie in the
+    file; read only. Any thread."""
+
+    __slots__ = ()
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """FailedPreconditionError when the document has no nodes; NotFoundError; errors as
+        open()."""
+        super().__init__(os.fspath(path))
+
+
+Source = Union[MemorySource, FileSource]
+
+
+class Ticket:
+    """What becomes of one publication. Any thread."""
+
+    __slots__ = ("_native",)
+
+    def __init__(self, native: _core.Ticket) -> None:
+        """Publisher.publish() makes it."""
+        self._native = native
+
+    def ready(self) -> bool:
+        """Whether it has its result, good or bad. Never waits."""
+        return self._native.ready()
+
+    def wait(self, timeout: float | None = None) -> Handle:
+        """The handle, when the objects have been put; without the GIL. ``timeout``: seconds, or
+        None; DeadlineExceededError after it, and when the snapshot was not readable in time.
+
+        ResourceExhaustedError when too many were waiting; InvalidArgumentError for another shape,
+        or ids that the codec does not have; FailedPreconditionError when the rows do not go on
+        where their sequence ended: publish from row 0; CancelledError."""
+        return Handle(self._native._wait(timeout))
+
+
+@dataclasses.dataclass(frozen=True)
+class PublisherStats:
+    """What a publisher has counted since it was made."""
+
+    published: int
+    """Handles made."""
+    dropped: int
+    """Not taken: too many were waiting."""
+    failed: int
+    """Taken, and no handle was made."""
+    pages: int
+    """Complete pages of what was published."""
+    pages_encoded: int
+    """Of them: encoded and hashed; the rest was remembered."""
+    objects_held: int
+    """That the source had already."""
+    objects_put: int
+    bytes_put: int
+    puts_failed: int
+    """Calls of the source that failed: readers will miss rows."""
+
+    def as_dict(self) -> dict[str, int]:
+        """The counters by name."""
+        return dataclasses.asdict(self)
+
+
+class Publisher(_core.Publisher):
+    """Turns rows into objects of a source, and handles, on a thread of its own. What was put once
+    is not put again. Any thread; the last reference waits for what is being published, and what
+    still waits is CancelledError."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        source: Source,
+        shape: Shape,
+        *,
+        codec: Codec = "raw",
+        ordered: bool | None = None,
+        store: str = "",
+        max_waiting: int = 256,
+        max_pages: int = 1 << 17,
+        max_sequences: int = 1024,
+        landing_timeout: float | None = 10.0,
+        source_timeout: float | None = 10.0,
+    ) -> None:
+        """shape: of all rows (``store.shape``, ``rows.shape``). codec, ordered: as Rows.to_bytes().
+        store: what handles name. max_waiting: rows waiting, with the pages they pin. max_pages,
+        max_sequences: that are remembered. landing_timeout, source_timeout: seconds that a snapshot
+        may take to become readable, and the source over one publication."""
+        for name, value in (
+            ("max_waiting", max_waiting),
+            ("max_pages", max_pages),
+            ("max_sequences", max_sequences),
+        ):
+            if value < 1:
+                raise InvalidArgumentError(f"{name}: at least 1, got {value}")
+        super().__init__(
+            source, tuple(shape), code_of(codec, ordered), store, max_waiting, max_pages,
+            max_sequences, landing_timeout, source_timeout,
+        )  # fmt: skip
+
+    def publish(self, rows: Rows | Snapshot, sequence: str = "") -> Ticket:
+        """Publishes rows of a sequence: its handle is of rows [0, last). Rows that begin at row 0
+        are the whole sequence; others (a Cursor's) go on where those of the same ``sequence``
+        ended. "" is remembered by nobody. A snapshot is released by this. Never waits for the
+        source or the rows."""
+        if isinstance(rows, Snapshot):
+            return Ticket(self._publish_snapshot(sequence, rows))
+        return Ticket(self._publish_rows(sequence, rows._native()))
+
+    def stats(self) -> PublisherStats:
+        """Its counters."""
+        return PublisherStats(*self._stats())
+
+
+class FetchReport(NamedTuple):
+    """What fetching took. Objects include ranges of them."""
+
+    fetched: int
+    """Objects that the source gave."""
+    fetched_bytes: int
+    hits: int
+    """Objects that had been fetched before."""
+    absent: int
+    """Objects that the source did not give."""
+    damaged: int
+    """Objects that are not what they are named by: as good as absent."""
+    source_status: int
+    """The first that the source gave; 0: OK."""
+    source_message: str
+    """What it said."""
+
+
+class Fetcher(_core.Fetcher):
+    """Gives rows by handle, and asks its source for what it has not fetched before. Any thread."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        cache_bytes: int = 1 << 28,
+        batch_bytes: int = 1 << 22,
+        max_rows: int = 1 << 24,
+        whole_chunks: bool = False,
+    ) -> None:
+        """cache_bytes: of what was fetched, the least recently used out first. batch_bytes: asked
+        of the source at a time. max_rows: of one call. whole_chunks: fetch them whole also where
+        some layers are wanted, so that their digests vouch, not their crcs."""
+        for name, value in (
+            ("cache_bytes", cache_bytes),
+            ("batch_bytes", batch_bytes),
+            ("max_rows", max_rows),
+        ):
+            if value < 1:
+                raise InvalidArgumentError(f"{name}: at least 1, got {value}")
+        super().__init__(source, cache_bytes, batch_bytes, max_rows, whole_chunks)
+
+    def fetch(
+        self,
+        handle: bytes,
+        first: int = 0,
+        last: int | None = None,
+        *,
+        layers: tuple[int, int] | None = None,
+        timeout: float | None = None,
+    ) -> Rows:
+        """Rows [first, last) (None: to the end) of captured layers [begin, end), without the GIL.
+        Waits for the source until ``timeout`` (seconds) is over, and then gives what there is: rows
+        that could not be had are missing (capacity). OutOfRangeError outside the handle; errors as
+        Handle()."""
+        return self.fetch_with_report(handle, first, last, layers=layers, timeout=timeout)[0]
+
+    def fetch_with_report(
+        self,
+        handle: bytes,
+        first: int = 0,
+        last: int | None = None,
+        *,
+        layers: tuple[int, int] | None = None,
+        timeout: float | None = None,
+    ) -> tuple[Rows, FetchReport]:
+        """(rows, report): as fetch(), and what it took."""
+        rows, _, _, num_layers, *_ = _core.handle_info(handle)
+        layer_begin, layer_end = layers_of(layers, num_layers)
+        end = rows if last is None else last
+        got, report = self._fetch(handle, first, end, layer_begin, layer_end, timeout)
+        return Rows._of(got), FetchReport(*report)
+
+    def counts(self) -> FetchReport:
+        """Of all calls."""
+        return FetchReport(*self._counts())
