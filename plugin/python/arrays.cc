@@ -1,4 +1,5 @@
 // Arguments that come as arrays, whoever they belong to.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -225,9 +226,10 @@ void RaiseDeadline(const char* what, nb::handle timeout) {
 }
 
 bool Array::contiguous() const {
+  // Without elements it is, whatever its strides.
+  if (std::find(shape, shape + dims, 0) != shape + dims) return true;
   std::int64_t stride = item_bytes;
   for (int i = dims - 1; i >= 0; --i) {
-    if (shape[i] == 0) return true;
     if (shape[i] != 1 && strides[i] != stride) return false;
     stride *= shape[i];
   }

@@ -59,6 +59,15 @@ def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
         assert_type(rows, waymark.Rows)
         assert_type(rows.valid, npt.NDArray[np.bool_])
         assert_type(infos, npt.NDArray[np.void])
+        document = waymark.from_bytes(rows.to_bytes(codec="set", nodes=True))
+        assert_type(document.rows(layers=(0, 1)), waymark.Rows)
+        assert_type(document.check().damaged_chunks, int)
+        publisher = waymark.Publisher(waymark.MemorySource(), rows.shape, store="engine")
+        handle = publisher.publish(rows, sequence="request").wait(timeout=1.0)
+        assert_type(handle, waymark.Handle)
+        fetched, report = waymark.Fetcher(waymark.MemorySource()).fetch_with_report(handle)
+        assert_type(fetched, waymark.Rows)
+        assert_type(report.absent, int)
         for run in snapshot.coverage():
             assert_type(run.reason, waymark.Reason)
     try:

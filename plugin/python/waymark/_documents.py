@@ -74,10 +74,11 @@ class Document(_core.Document):
             )
         if isinstance(source, os.PathLike):
             source = os.fspath(source)
+        kept: Any = source
         if isinstance(source, (pickle.PickleBuffer, memoryview)):
-            source = np.frombuffer(source, np.uint8)
-        super().__init__(source, max_rows, max_bytes)
-        self._source = source
+            kept = np.frombuffer(kept, np.uint8)
+        super().__init__(kept, max_rows, max_bytes)
+        self._source = kept
 
     @property
     def shape(self) -> Shape:

@@ -77,13 +77,14 @@ Source = Union[MemorySource, FileSource]
 
 
 class Ticket:
-    """What becomes of one publication. Any thread."""
+    """What becomes of one publication. Keeps its publisher. Any thread."""
 
-    __slots__ = ("_native",)
+    __slots__ = ("_native", "_publisher")
 
-    def __init__(self, native: _core.Ticket) -> None:
+    def __init__(self, native: _core.Ticket, publisher: Publisher) -> None:
         """Publisher.publish() makes it."""
         self._native = native
+        self._publisher = publisher
 
     def ready(self) -> bool:
         """Whether it has its result, good or bad. Never waits."""
@@ -95,7 +96,7 @@ class Ticket:
 
         ResourceExhaustedError when too many were waiting; InvalidArgumentError for another shape,
         or ids that the codec does not have; FailedPreconditionError when the rows do not go on
-        where their sequence ended: publish from row 0; CancelledError."""
+        where their sequence ended: publish from row 0."""
         return Handle(self._native._wait(timeout))
 
 
@@ -127,8 +128,8 @@ class PublisherStats:
 
 class Publisher(_core.Publisher):
     """Turns rows into objects of a source, and handles, on a thread of its own. What was put once
-    is not put again. Any thread; the last reference waits for what is being published, and what
-    still waits is CancelledError."""
+    is not put again. Any thread. When the last reference to it and its tickets goes, it waits for
+    what is being published; what still waits is not published."""
 
     __slots__ = ()
 
@@ -158,7 +159,7 @@ class Publisher(_core.Publisher):
             if value < 1:
                 raise InvalidArgumentError(f"{name}: at least 1, got {value}")
         super().__init__(
-            source, tuple(shape), code_of(codec, ordered), store, max_waiting, max_pages,
+            source, (*shape,), code_of(codec, ordered), store, max_waiting, max_pages,
             max_sequences, landing_timeout, source_timeout,
         )  # fmt: skip
 
@@ -168,8 +169,8 @@ class Publisher(_core.Publisher):
         ended. "" is remembered by nobody. A snapshot is released by this. Never waits for the
         source or the rows."""
         if isinstance(rows, Snapshot):
-            return Ticket(self._publish_snapshot(sequence, rows))
-        return Ticket(self._publish_rows(sequence, rows._native()))
+            return Ticket(self._publish_snapshot(sequence, rows), self)
+        return Ticket(self._publish_rows(sequence, rows._native()), self)
 
     def stats(self) -> PublisherStats:
         """Its counters."""

@@ -1,0 +1,243 @@
+"""Documents: rows to bytes and files and back, lent chunks, damage, pickles."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import waymark
+from conftest import Rig, distinct_ids
+from waymark import Reason, Rows
+
+
+def random_rows(rng: np.random.Generator, count: int, *, experts: int = 0) -> Rows:
+    """Rows of a random shape, some of them missing; from a row that is not 0 in most."""
+    layers, k = int(rng.integers(1, 6)), int(rng.integers(1, 5))
+    experts = experts or int(rng.choice([k, 16, 256, 257, 300]))
+    page = int(rng.integers(1, 17))
+    ids = np.sort(np.argsort(rng.random((count, layers, experts)), axis=2)[:, :, :k], axis=2)
+    rng.permuted(ids, axis=2, out=ids)
+    shape = waymark.Shape(layers, k, experts, page, 0, 0, tuple(range(3, 3 + layers)))
+    infos = np.zeros(count, waymark.ROW_INFO_DTYPE)
+    infos["step"] = np.sort(rng.integers(1, 50, count))
+    infos["version"] = 1 + np.arange(count) // 20
+    infos["provenance"] = rng.integers(0, 4, count)
+    missing = rng.random(count) < 0.2
+    infos["reason"][missing] = rng.integers(1, 7, int(missing.sum()))
+    infos["step"][missing] = infos["version"][missing] = infos["provenance"][missing] = 0
+    ids[missing] = 0
+    return Rows(shape, int(rng.integers(0, 30)), ids.astype(shape.id_dtype), infos)
+
+
+def expect_same(got: Rows, want: Rows, layers: slice = slice(None), ordered: bool = True) -> None:
+    assert got.first == want.first and len(got) == len(want)
+    assert got.layer_ids == want.layer_ids[layers]
+    ids = want.ids[:, layers]
+    assert (got.ids == (ids if ordered else np.sort(ids, axis=2))).all()
+    assert (got.infos == want.infos).all()
+
+
+def part(rows: Rows, first: int, last: int) -> Rows:
+    at = slice(first - rows.first, last - rows.first)
+    return Rows(rows.shape, first, rows.ids[at], rows.infos[at])
+
+
+@pytest.mark.parametrize("codec", ["raw", "set"])
+@pytest.mark.parametrize("ordered", [None, False])
+def test_there_and_back(tmp_path: Path, seed: int, codec: Any, ordered: bool | None) -> None:
+    rng = np.random.default_rng(seed)
+    keeps = codec == "raw" and ordered is None
+    for _ in range(40):
+        rows = random_rows(rng, int(rng.integers(0, 60)))
+        data = rows.to_bytes(codec=codec, ordered=ordered)
+        path = tmp_path / "rows.wmk"
+        rows.save(path, codec=codec, ordered=ordered)
+        assert path.read_bytes() == data
+        for document in (waymark.from_bytes(data), waymark.open(path), waymark.open(str(path))):
+            assert (document.first, document.last) == (rows.first, rows.last)
+            assert len(document) == len(rows) and document.nbytes == len(data)
+            assert document.shape == rows.shape and document.has_steps
+            assert (document.codec, document.ordered) == (codec, keeps)
+            assert not document.truncated and document.num_nodes == 0
+            assert document.coverage() == rows.coverage()
+            expect_same(document.rows(), rows, ordered=keeps)
+            assert document.check() == (0, 0, 0)
+            first = int(rng.integers(rows.first, rows.last + 1))
+            last = int(rng.integers(first, rows.last + 1))
+            begin = int(rng.integers(0, rows.shape.num_layers))
+            end = int(rng.integers(begin + 1, rows.shape.num_layers + 1))
+            some = document.rows(first, last, layers=(begin, end))
+            expect_same(some, part(rows, first, last), slice(begin, end), keeps)
+            ids, infos = document.read_with_info(
+                first, last, layers=(begin, end), dtype=np.int32, layout="LTK", fill="arange"
+            )
+            assert (ids == some.astype(np.int32, layout="LTK", fill="arange")).all()
+            assert (infos == some.infos).all()
+            out = np.empty((last - first, end - begin, rows.shape.top_k), np.int64)
+            assert document.read(first, last, layers=(begin, end), dtype=np.int64, out=out) is out
+            assert (out == some.astype(np.int64)).all()
+
+
+def test_steps_may_stay_behind(seed: int) -> None:
+    rows = random_rows(np.random.default_rng(seed), 40)
+    document = waymark.from_bytes(rows.to_bytes(steps=False))
+    assert not document.has_steps
+    assert (document.rows().infos["step"] == 0).all()
+    assert (document.rows().infos["version"] == rows.infos["version"]).all()
+
+
+def test_words_and_ranges_are_checked(seed: int, tmp_path: Path) -> None:
+    rows = random_rows(np.random.default_rng(seed), 40)
+    with pytest.raises(waymark.InvalidArgumentError, match="codec: one of raw, set"):
+        rows.to_bytes(codec="zip")  # type: ignore[arg-type]
+    with pytest.raises(waymark.InvalidArgumentError, match="ordered"):
+        rows.to_bytes(codec="set", ordered=True)
+    with pytest.raises(waymark.UnavailableError):
+        rows.save(tmp_path / "no" / "where")
+    with pytest.raises(waymark.NotFoundError):
+        waymark.open(tmp_path / "nowhere.wmk")
+    with pytest.raises(waymark.InvalidArgumentError):
+        waymark.from_bytes(b"x" * 100)
+    with pytest.raises(TypeError):
+        waymark.from_bytes("a path")
+    document = waymark.from_bytes(rows.to_bytes())
+    with pytest.raises(waymark.OutOfRangeError):
+        document.rows(rows.first, rows.last + 1)
+    with pytest.raises(waymark.OutOfRangeError):
+        document.read(rows.last, rows.first)
+    for layers in ((0, 0), (-1, 1), (0, 9), (1, 0)):
+        with pytest.raises(waymark.InvalidArgumentError, match="layers"):
+            document.rows(layers=layers)
+    small = waymark.Document(rows.to_bytes(), max_rows=3)
+    with pytest.raises(waymark.ResourceExhaustedError):
+        small.rows()
+    assert len(small.rows(rows.first, rows.first + 3)) == 3
+    if len(rows.ids[rows.valid]) and rows.shape.top_k > 1:
+        twice = rows.ids.copy()
+        twice[:] = 0
+        with pytest.raises(waymark.InvalidArgumentError):
+            Rows(rows.shape, rows.first, twice, rows.infos).to_bytes(codec="set")
+
+
+def test_chunks_are_lent_without_a_copy(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for i in range(40):
+        rows = random_rows(rng, int(rng.integers(1, 60)))
+        data = rows.to_bytes()
+        # At any address, also where 16-bit ids are not aligned.
+        buffer = np.frombuffer(bytes(i % 3) + data, np.uint8)[i % 3 :]
+        document = waymark.from_bytes(buffer)
+        row = rows.first
+        for chunk in document.chunks():
+            assert chunk.first == row
+            assert chunk.ids.dtype == rows.shape.id_dtype and not chunk.ids.flags.writeable
+            assert np.shares_memory(chunk.ids, buffer)
+            at = slice(row - rows.first, row - rows.first + chunk.ids.shape[1])
+            assert (chunk.ids == rows.ids[at].transpose(1, 0, 2)).all()
+            row += chunk.ids.shape[1]
+        assert row == rows.last
+    with pytest.raises(waymark.OutOfRangeError):
+        document.chunk(rows.last)
+    with pytest.raises(waymark.FailedPreconditionError):
+        waymark.from_bytes(rows.to_bytes(codec="set")).chunk(rows.first)
+
+
+def test_a_lent_chunk_keeps_the_bytes() -> None:
+    class Owned(np.ndarray):  # type: ignore[type-arg]
+        """An array that can be watched."""
+
+    rows = random_rows(np.random.default_rng(3), 30)
+    owned = np.frombuffer(rows.to_bytes(), np.uint8).copy().view(Owned)
+    watch = weakref.ref(owned)
+    document = waymark.from_bytes(owned)
+    chunk = document.chunk(rows.first)
+    del owned, document
+    gc.collect()
+    assert watch() is not None
+    assert (chunk.ids[:, 0] == rows.ids[0]).all()
+    del chunk
+    gc.collect()
+    assert watch() is None
+
+
+def test_damage_costs_rows_and_is_told(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = random_rows(rng, 50, experts=16)
+    data = bytearray(rows.to_bytes())
+    data[-1] ^= 1
+    document = waymark.from_bytes(data)
+    page = rows.shape.page_tokens
+    lost = max(rows.first, (rows.last - 1) // page * page)
+    assert document.check().damaged_chunks == int(part(rows, lost, rows.last).valid.any())
+    got = document.rows()
+    expect_same(part(got, rows.first, lost), part(rows, rows.first, lost))
+    assert not part(got, lost, rows.last).valid.any()
+    assert set(part(got, lost, rows.last).reasons[part(rows, lost, rows.last).valid]) <= {
+        Reason.NOT_CAPTURED
+    }
+    with pytest.raises(waymark.DataLossError):
+        document.chunk(rows.last - 1)
+    cut = waymark.from_bytes(bytes(data[:-1]))
+    assert cut.truncated and cut.check().absent_chunks <= 1
+    data[20] ^= 1
+    with pytest.raises(waymark.DataLossError):
+        waymark.from_bytes(data)
+
+
+def test_snapshots_and_documents_are_pickled(rig: Rig, tmp_path: Path) -> None:
+    rig.write(waymark.slots_of([1, 2], 4, 0, 8), rig.bind([1, 2]), version=6)
+    snapshot = rig.store.snapshot([1, 2], 0, 8)
+    snapshot.wait(10)
+    rows = snapshot.rows()
+    assert snapshot.to_bytes() == rows.to_bytes()
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(snapshot, 5, buffer_callback=buffers.append)
+    assert len(data) < 200 and len(buffers) == 1
+    received = [bytes(buffer.raw()) for buffer in buffers]
+    again = pickle.loads(data, buffers=received)
+    assert isinstance(again, waymark.Document)
+    expect_same(again.rows(), rows)
+    assert np.shares_memory(again.chunk(0).ids, np.frombuffer(received[0], np.uint8))
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        expect_same(pickle.loads(pickle.dumps(snapshot, protocol)).rows(), rows)
+        expect_same(pickle.loads(pickle.dumps(again, protocol)).rows(), rows)
+    rows.save(tmp_path / "a.wmk")
+    mapped = waymark.open(tmp_path / "a.wmk")
+    expect_same(pickle.loads(pickle.dumps(mapped)).rows(), rows)
+    snapshot.release()
+    with pytest.raises(waymark.FailedPreconditionError):
+        pickle.dumps(snapshot)
+
+
+def test_a_file_may_go_while_it_is_read(tmp_path: Path, seed: int) -> None:
+    rows = random_rows(np.random.default_rng(seed), 40)
+    path = tmp_path / "a.wmk"
+    rows.save(path)
+    document = waymark.open(path)
+    other = random_rows(np.random.default_rng(seed + 1), 40)
+    other.save(path)  # takes its place
+    expect_same(document.rows(), rows)
+    path.unlink()
+    expect_same(document.rows(), rows)
+
+
+def test_stages_are_joined_from_their_documents(make_rig: Callable[..., Rig]) -> None:
+    rng = np.random.default_rng(5)
+    ids = distinct_ids(rng, 4, 8, 2, 16)
+    stages = []
+    for stage in range(2):
+        rig = make_rig(num_layers=2, layer_ids=[2 * stage, 2 * stage + 1])
+        rig.write(
+            waymark.slots_of([1, 2], 4, 0, 8), rig.bind([1, 2]), ids=ids[2 * stage : 2 * stage + 2]
+        )
+        snapshot = rig.store.snapshot([1, 2], 0, 8)
+        snapshot.wait(10)
+        stages.append(waymark.from_bytes(snapshot.to_bytes()).rows())
+    joined = Rows.join_layers(stages)
+    assert joined.valid.all() and (joined.ids == ids.transpose(1, 0, 2)).all()

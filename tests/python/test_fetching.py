@@ -1,0 +1,164 @@
+"""Rows by handle: publishers, sources, fetchers."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import waymark
+from conftest import Rig
+from test_documents import expect_same, part, random_rows
+from waymark import Reason, Rows
+
+
+def from_zero(rows: Rows) -> Rows:
+    return Rows(rows.shape, 0, rows.ids, rows.infos)
+
+
+@pytest.mark.parametrize("codec", ["raw", "set"])
+def test_rows_by_handle(tmp_path: Path, seed: int, codec: Any) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(15):
+        rows = from_zero(random_rows(rng, int(rng.integers(20, 90))))
+        source = waymark.MemorySource()
+        publisher = waymark.Publisher(source, rows.shape, codec=codec, store="engine-7")
+        ticket = publisher.publish(rows)
+        handle = ticket.wait(10)
+        assert ticket.ready() and ticket.wait(0) == handle
+        assert (handle.rows, handle.store) == (len(rows), "engine-7")
+        assert handle.num_layers == rows.shape.num_layers and len(handle.head) == 16
+        assert rows.handle(codec=codec, store="engine-7") == handle
+        crossed = pickle.loads(pickle.dumps(handle, 5))
+        assert type(crossed) is waymark.Handle and crossed == handle
+        assert waymark.Handle(bytes(handle)) == handle and "engine-7" in repr(handle)
+        path = tmp_path / "rows.wmk"
+        rows.save(path, codec=codec, nodes=True)
+        assert waymark.open(path).num_nodes > 0
+        first = int(rng.integers(0, rows.last + 1))
+        last = int(rng.integers(first, rows.last + 1))
+        begin = int(rng.integers(0, rows.shape.num_layers))
+        end = int(rng.integers(begin + 1, rows.shape.num_layers + 1))
+        for one in (source, waymark.FileSource(path)):
+            fetcher = waymark.Fetcher(one, whole_chunks=bool(rng.integers(2)))
+            some = fetcher.fetch(crossed, first, last, layers=(begin, end), timeout=10)
+            expect_same(some, part(rows, first, last), slice(begin, end), codec == "raw")
+            got, report = fetcher.fetch_with_report(bytes(handle), timeout=10)
+            expect_same(got, rows, ordered=codec == "raw")
+            assert report.absent == report.damaged == report.source_status == 0
+            again, report = fetcher.fetch_with_report(handle)
+            expect_same(again, got)
+            assert report.fetched == 0 and report.hits > 0
+            assert fetcher.counts().fetched > 0
+        stats = publisher.stats()
+        assert stats.published == 1 and stats.pages == len(rows) // rows.shape.page_tokens
+        assert stats.as_dict()["failed"] == 0
+
+
+def test_turns_publish_what_is_new(rig: Rig) -> None:
+    source = waymark.MemorySource()
+    publisher = waymark.Publisher(source, rig.store.shape)
+    blocks = list(range(1, 9))
+    rig.write(waymark.slots_of(blocks, 4, 0, 20), rig.bind(blocks))
+    cursor = waymark.Cursor(rig.store)
+    snapshot = cursor.snapshot(blocks, 20)
+    ticket = publisher.publish(snapshot, "request")
+    assert snapshot.released
+    with pytest.raises(waymark.FailedPreconditionError):
+        publisher.publish(snapshot, "request")
+    assert ticket.wait(10).rows == 20
+    put = publisher.stats().objects_put
+    rig.write(waymark.slots_of(blocks, 4, 20, 30))
+    handle = publisher.publish(cursor.snapshot(blocks, 30), "request").wait(10)
+    assert handle.rows == 30
+    assert publisher.stats().objects_put - put <= 4
+    with rig.store.snapshot(blocks, 0, 30) as whole:
+        whole.wait(10)
+        rows = whole.rows()
+    got = waymark.Fetcher(source).fetch(handle)
+    assert got.valid.all() and (got.ids == rows.ids).all()
+    assert (got.infos["step"] == rows.infos["step"]).all()
+    # Nobody knows where they go on.
+    with pytest.raises(waymark.FailedPreconditionError, match="not known"):
+        publisher.publish(cursor.snapshot(blocks, 32), "another").wait(10)
+    assert rig.snapshots_live() == 0
+
+
+def test_a_ticket_waits(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(landing="caller")
+    source = waymark.MemorySource()
+    publisher = waymark.Publisher(source, rig.store.shape, landing_timeout=None)
+    hasty = waymark.Publisher(source, rig.store.shape, landing_timeout=0)
+    rig.begin(waymark.slots_of([1], 4, 0, 4), rig.bind([1]))
+    late = hasty.publish(rig.store.snapshot([1], 0, 4))
+    ticket = publisher.publish(rig.store.snapshot([1], 0, 4))
+    with pytest.raises(waymark.DeadlineExceededError, match="are not published after"):
+        ticket.wait(0.05)
+    assert not ticket.ready()
+    # What the publication itself answers is no wait that is over.
+    with pytest.raises(waymark.DeadlineExceededError) as raised:
+        late.wait(10)
+    assert "are not published after" not in str(raised.value)
+    rig.session.submit(rig.step)
+    rig.store.wait_idle(10)
+    assert ticket.wait(10).rows == 4
+
+
+def test_what_is_lost_is_missing() -> None:
+    rows = from_zero(random_rows(np.random.default_rng(1), 80))
+    source = waymark.MemorySource()
+    handle = waymark.Publisher(source, rows.shape).publish(rows).wait(10)
+    empty = waymark.Fetcher(waymark.MemorySource())
+    got, report = empty.fetch_with_report(handle)
+    assert len(got) == 80 and not got.valid.any() and report.absent > 0
+    assert (got.reasons == Reason.CAPACITY).all()
+    with pytest.raises(waymark.OutOfRangeError):
+        empty.fetch(handle, 0, 81)
+    with pytest.raises(waymark.DataLossError):
+        waymark.Handle(handle[:-1] + bytes([handle[-1] ^ 1]))
+    with pytest.raises(waymark.InvalidArgumentError):
+        empty.fetch(b"")
+
+
+def test_arguments_are_checked(tmp_path: Path) -> None:
+    rows = from_zero(random_rows(np.random.default_rng(2), 40))
+    source = waymark.MemorySource()
+    with pytest.raises(waymark.InvalidArgumentError, match="max_waiting"):
+        waymark.Publisher(source, rows.shape, max_waiting=0)
+    with pytest.raises(waymark.InvalidArgumentError, match="num_layers"):
+        waymark.Publisher(source, rows.shape._replace(num_layers=0, layer_ids=()))
+    with pytest.raises(waymark.InvalidArgumentError, match="layer_ids"):
+        waymark.Publisher(source, rows.shape._replace(layer_ids=(1,) * 9))
+    with pytest.raises(waymark.InvalidArgumentError, match="max_bytes"):
+        waymark.MemorySource(0)
+    with pytest.raises(waymark.InvalidArgumentError, match="cache_bytes"):
+        waymark.Fetcher(source, cache_bytes=0)
+    with pytest.raises(waymark.NotFoundError):
+        waymark.FileSource(tmp_path / "nowhere")
+    rows.save(tmp_path / "a.wmk")
+    with pytest.raises(waymark.FailedPreconditionError, match="nodes"):
+        waymark.FileSource(tmp_path / "a.wmk")
+    later = Rows(rows.shape, 1, rows.ids, rows.infos)
+    with pytest.raises(waymark.InvalidArgumentError, match="row 0"):
+        later.to_bytes(nodes=True)
+    other = waymark.Publisher(source, rows.shape._replace(page_tokens=64))
+    with pytest.raises(waymark.InvalidArgumentError, match="shape"):
+        other.publish(rows).wait(10)
+
+
+def test_whatever_goes_first() -> None:
+    rows = from_zero(random_rows(np.random.default_rng(4), 60))
+    publisher = waymark.Publisher(waymark.MemorySource(), rows.shape)
+    tickets = [publisher.publish(rows, str(i)) for i in range(20)]
+    del publisher
+    gc.collect()
+    assert all(ticket.wait(10).rows == 60 for ticket in tickets)  # a ticket keeps its publisher
+    for _ in range(20):
+        waymark.Publisher(waymark.MemorySource(), rows.shape).publish(rows)  # and nobody waits
+    fetcher = waymark.Fetcher(waymark.MemorySource())
+    gc.collect()
+    assert not fetcher.fetch(rows.handle()).valid.any()
