@@ -137,6 +137,7 @@ absl::StatusOr<Rows> Join(const Rows& a, const Rows& b) {
 
   Rows joined;
   joined.shape = a.shape;
+  joined.ordered = a.ordered && b.ordered;
   joined.first = std::min(a.first, b.first);
   const auto size = static_cast<std::size_t>(std::max(a.last(), b.last()) - joined.first);
   const std::size_t row_bytes = joined.shape.row_bytes();
@@ -193,6 +194,8 @@ absl::StatusOr<Rows> JoinLayers(std::span<const Rows* const> stages) {
   const std::size_t size = stages[0]->infos.size();
   joined.infos.resize(size);
   joined.ids.resize(size * joined.shape.row_bytes());
+  joined.ordered =
+      std::all_of(stages.begin(), stages.end(), [](const Rows* s) { return s->ordered; });
   std::uint8_t* at = joined.ids.data();
   for (std::size_t i = 0; i < size; ++i) {
     RowInfo info = stages[0]->infos[i];

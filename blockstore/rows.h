@@ -47,6 +47,9 @@ struct Rows {
   std::int64_t first = 0;         // position of rows[0] in the sequence
   std::vector<RowInfo> infos;     // one a row
   std::vector<std::uint8_t> ids;  // size() * shape.row_bytes(), token-major; missing rows are zero
+  // Whether the K ids of every layer stand in the order that the router gave. Not after a code that
+  // keeps none, nor where some of the rows that were merged did not.
+  bool ordered = true;
 
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(infos.size()); }
   [[nodiscard]] std::int64_t last() const { return first + size(); }

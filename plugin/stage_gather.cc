@@ -19,7 +19,7 @@ namespace {
 constexpr std::int32_t kMostRanks = 4096;
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 36;
 constexpr std::uint64_t kMagic = 0x656761'74732d6d77;  // "wm-stage"; another one on other machines
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr std::uint64_t kInfoBytes = 8 + 8 + 1 + 1;  // step, version, reason, provenance
 
 // What a rank has, and whether it can go on; sent again, with the code of the moment, as its
@@ -34,7 +34,8 @@ struct Header {
   std::int32_t top_k = 0;
   std::int32_t num_experts = 0;
   std::int32_t page_tokens = 0;
-  std::int64_t num_layer_ids = 0;
+  std::int32_t num_layer_ids = 0;
+  std::uint32_t sorted = 0;  // 1: not in the router's order
   std::int64_t first = 0;
   std::int64_t count = 0;
   // Of the payload: layer ids, then of all rows the steps, versions, reasons, provenances, ids.
@@ -138,12 +139,13 @@ Rows FromPayload(const Header& header, const std::uint8_t* at) {
   const std::uint8_t* const end = at + header.bytes;
   Rows rows;
   rows.first = header.first;
+  rows.ordered = header.sorted == 0;
   rows.shape = {.num_layers = header.num_layers,
                 .top_k = header.top_k,
                 .num_experts = header.num_experts,
                 .page_tokens = header.page_tokens,
                 .layer_ids = {}};
-  for (std::int64_t i = 0; i < header.num_layer_ids; ++i)
+  for (std::int32_t i = 0; i < header.num_layer_ids; ++i)
     rows.shape.layer_ids.push_back(Take<std::int32_t>(at));
   rows.infos.resize(static_cast<std::size_t>(header.count));
   for (RowInfo& info : rows.infos)
@@ -208,7 +210,8 @@ absl::Status CheckFit(std::span<const Header> headers) {
     shape.page_tokens = header.page_tokens;
     // Below 2^50 with all that the shape and a 31-bit count allow.
     constexpr std::int64_t kMostRows = 0x7fffffff;
-    if (!shape.Validate().ok() || header.count < 0 || header.count > kMostRows ||
+    if (!shape.Validate().ok() || header.sorted > 1 || header.count < 0 ||
+        header.count > kMostRows ||
         (header.num_layer_ids != 0 && header.num_layer_ids != header.num_layers) ||
         header.bytes !=
             static_cast<std::uint64_t>(header.num_layer_ids) * sizeof(std::int32_t) +
@@ -278,7 +281,8 @@ absl::StatusOr<Rows> Gather(const Rows& stage, const Collective& collective) {
     mine.top_k = stage.shape.top_k;
     mine.num_experts = stage.shape.num_experts;
     mine.page_tokens = stage.shape.page_tokens;
-    mine.num_layer_ids = static_cast<std::int64_t>(stage.shape.layer_ids.size());
+    mine.num_layer_ids = static_cast<std::int32_t>(stage.shape.layer_ids.size());
+    mine.sorted = stage.ordered ? 0 : 1;
     mine.first = stage.first;
     mine.count = stage.size();
     mine.bytes = payload.size();

@@ -44,6 +44,15 @@ class ConvertCommand final : public Command {
         ->check(CLI::IsMember({"none", "-1", "255", "65535", "zeros", "arange"}));
     app.add_option("--to-dtype", to_dtype_, "Type of the ids of OUT, e.g. uint8")
         ->type_name("DTYPE");
+    app.add_option("--to-codec", to_codec_,
+                   "How a Waymark document is written: raw, as it is; sorted, ids ascending; set, "
+                   "in fewer bits, ids ascending [raw]")
+        ->check(CLI::IsMember({"raw", "sorted", "set"}));
+    app.add_option("--to-page-tokens", to_page_tokens_,
+                   "Rows of a page of a Waymark document, the least that is read of it [those of "
+                   "IN, or 16]")
+        ->type_name("ROWS")
+        ->check(CLI::Range(1, 4096));
     app.footer(
         "Options without --to- say what IN does not; formats have defaults for most.\n"
         "What OUT cannot hold is said on stderr.\n"
@@ -68,7 +77,12 @@ class ConvertCommand final : public Command {
     absl::StatusOr<RoutingFile> file = LoadRouting(in_, input_, /*columns_may_be_layers=*/false);
     if (!file.ok()) return file.status();
     notes = file->notes;
-    if (!format.has_value()) return WriteDocument(*file);
+    if (!format.has_value()) return WriteDocument(*file, notes);
+    if (!to_codec_.empty() || to_page_tokens_ != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(to_codec_.empty() ? "--to-page-tokens" : "--to-codec",
+                       " is for Waymark documents; OUT is ", to_));
+    }
     const FormatInfo& info = formats::InfoOf(*format);
     Conventions conventions = info.conventions;
     for (const absl::Status& status : {SetRowCount("--to-rows", to_rows_, conventions),
@@ -95,7 +109,7 @@ class ConvertCommand final : public Command {
     return WriteWholeFile(out_, *bytes);
   }
 
-  absl::Status WriteDocument(const RoutingFile& file) const {
+  absl::Status WriteDocument(RoutingFile& file, std::vector<std::string>& notes) const {
     const std::pair<const char*, bool> given[] = {{"--to-rows", !to_rows_.empty()},
                                                   {"--to-layers", !to_layers_.empty()},
                                                   {"--to-sentinel", !to_sentinel_.empty()},
@@ -110,7 +124,15 @@ class ConvertCommand final : public Command {
       return absl::InvalidArgumentError(
           "--experts must be said: a Waymark document says how many there are, and IN does not");
     }
-    const absl::StatusOr<wire::DocumentWriter> writer = wire::DocumentWriter::Create(file.rows);
+    if (to_page_tokens_ != 0) file.rows.shape.page_tokens = to_page_tokens_;
+    wire::DocumentOptions options;
+    if (to_codec_ == "set") options.code = wire::ChunkCode::SetCodeFor(file.rows.shape);
+    if (to_codec_ == "sorted") options.code.ordered = false;
+    if (!options.code.ordered && file.rows.ordered) {
+      notes.emplace_back("the order of the experts within a layer is not kept");
+    }
+    const absl::StatusOr<wire::DocumentWriter> writer =
+        wire::DocumentWriter::Create(file.rows, options);
     if (!writer.ok()) return writer.status();
     return writer->WriteFile(out_);
   }
@@ -146,6 +168,8 @@ class ConvertCommand final : public Command {
   std::string to_layers_;
   std::string to_sentinel_;
   std::string to_dtype_;
+  std::string to_codec_;
+  std::int32_t to_page_tokens_ = 0;
 };
 
 }  // namespace

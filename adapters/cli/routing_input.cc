@@ -79,6 +79,9 @@ absl::StatusOr<RoutingFile> LoadDocument(std::span<const std::uint8_t> bytes,
   file.format = std::string(kDocumentName);
   file.rows = *std::move(rows);
   file.what = absl::StrCat("a Waymark document of ", file.rows.size(), " rows");
+  if (!file.rows.ordered) {
+    file.notes.emplace_back("the ids of a layer are ascending: the router's order is not kept");
+  }
   if (document->truncated()) file.notes.emplace_back("the file is cut off");
   if (damage.any()) {
     file.notes.push_back(absl::StrCat(damage.damaged_chunks, " chunks are damaged, ",

@@ -293,6 +293,7 @@ absl::Status Document::ReadRows(const RowsAndLayers& part, Rows& rows, ReadDamag
   }
   rows.shape = std::move(shape);
   rows.first = part.row_begin;
+  rows.ordered = codec_.shape().code.ordered;
   rows.infos.resize(size);
   rows.ids.resize(size * row_bytes);
   ReadDamage found;

@@ -19,28 +19,29 @@ inline constexpr std::uint16_t kMinorVersion = 0;
 inline constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
 inline constexpr std::size_t kHeaderAlignment = 64;
 
-// As it lies in memory, little-endian.
+// What a document begins with, as it lies in memory, little-endian. Sections follow, then chunks.
 struct DocumentHeader {
   std::uint8_t magic[8];
-  std::uint16_t major;
-  std::uint16_t minor;
-  std::uint32_t header_bytes;
-  std::uint32_t crc;
-  std::uint32_t zero;
-  std::uint64_t document_bytes;
-  std::uint64_t first;
+  std::uint16_t major;           // another one is refused
+  std::uint16_t minor;           // a later one is read
+  std::uint32_t header_bytes;    // up to the first chunk, a multiple of kHeaderAlignment
+  std::uint32_t crc;             // of header_bytes bytes, with 0 here
+  std::uint32_t zero;            // 0; passed over by readers
+  std::uint64_t document_bytes;  // all of it; a file may be cut off before
+  std::uint64_t first;           // rows [first, first + rows) of one sequence
   std::uint64_t rows;
-  Digest128 trajectory;
+  Digest128 trajectory;  // the last node of the trajectory; zeros: not said
 };
 static_assert(sizeof(DocumentHeader) == 64 && offsetof(DocumentHeader, crc) == 16);
 
 enum class Section : std::uint16_t { kEnd = 0, kShape, kCoverage, kSteps, kNodes };
 inline constexpr std::uint16_t kMustUnderstand = 1;
 
+// Before each section, which begins at a multiple of 8 bytes.
 struct SectionHeader {
-  std::uint16_t type;
-  std::uint16_t flags;
-  std::uint32_t bytes;
+  std::uint16_t type;   // a Section; others are passed over, unless
+  std::uint16_t flags;  // kMustUnderstand says that the document means something else with it
+  std::uint32_t bytes;  // of the payload, padding left out
 };
 static_assert(sizeof(SectionHeader) == 8);
 

@@ -44,7 +44,7 @@ absl::StatusOr<DocumentWriter> DocumentWriter::Create(const Rows& rows,
           static_cast<int>(info.reason), " and ", static_cast<int>(info.provenance)));
     }
   }
-  absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create({rows.shape, options.code});
+  absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create({rows.shape, options.code.For(rows)});
   if (!codec.ok()) return codec.status();
   DocumentWriter writer(rows, *std::move(codec));
   const ChunkPlaces places(writer.codec_, rows.first, rows.size());

@@ -435,6 +435,7 @@ absl::StatusOr<Rows> Fetcher::Impl::Fetch(const Handle& handle, const RowsAndLay
   Rows rows;
   rows.shape = LayersShape(handle.shape.rows, part.layer_begin, part.layer_end);
   rows.first = part.row_begin;
+  rows.ordered = handle.shape.code.ordered;
   rows.infos.assign(static_cast<std::size_t>(part.row_end - part.row_begin), kLost);
   rows.ids.resize(rows.infos.size() * rows.shape.row_bytes());
   OneFetch{*this, handle, part, **codec, deadline, report, rows}.Run();

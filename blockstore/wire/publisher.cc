@@ -175,6 +175,12 @@ class Publisher::Impl {
       return absl::InvalidArgumentError(
           "Publish: the rows must have the publisher's shape; theirs is another");
     }
+    if (!input.pinned() && options_.shape.code.ordered && !input.rows.ordered) {
+      Forget(job.sequence);
+      return absl::InvalidArgumentError(
+          "Publish: the rows must stand in the router's order, since the publisher's code is "
+          "ordered; they are sorted");
+    }
     absl::Status status = input.pinned() ? input.snapshot.Wait(options_.landing_timeout)
                                          : CheckRows("rows", input.rows);
     if (!status.ok()) {

@@ -70,9 +70,10 @@ class Publisher {
   // The result is there when the objects have been put. That the source failed is no error: the
   // handle is right, and who fetches misses rows. Errors: ResourceExhausted at once when too many
   // are waiting (counted); DeadlineExceeded when a snapshot was not readable in time;
-  // InvalidArgument for another shape, or ids that the code does not have; FailedPrecondition when
-  // the rows do not go on where the sequence ended, or it is remembered no more: publish from row
-  // 0; Cancelled. A sequence of which rows failed is forgotten.
+  // InvalidArgument for another shape, ids that the code does not have, or rows that lost the
+  // router's order under an ordered code; FailedPrecondition when the rows do not go on where the
+  // sequence ended, or it is remembered no more: publish from row 0; Cancelled. A sequence of which
+  // rows failed is forgotten.
   [[nodiscard]] Result Publish(std::string sequence, Snapshot snapshot);
   [[nodiscard]] Result Publish(std::string sequence, Rows rows);
 

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "blockstore/rows.h"
 #include "blockstore/shape.h"
 #include "blockstore/wire/set_code.h"
 
@@ -33,6 +34,13 @@ struct ChunkCode {
 
   // The set code with the parameters that are recommended for these rows.
   [[nodiscard]] static ChunkCode SetCodeFor(const RoutingShape& shape);
+  // This code, but not ordered where the rows are not: nothing that is written claims an order that
+  // was lost before.
+  [[nodiscard]] ChunkCode For(const Rows& rows) const {
+    ChunkCode code = *this;
+    code.ordered &= rows.ordered;
+    return code;
+  }
 
   friend bool operator==(const ChunkCode&, const ChunkCode&) = default;
 };

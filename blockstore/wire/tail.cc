@@ -115,6 +115,7 @@ absl::StatusOr<Rows> ParseTailSegment(const ChunkCodec& codec, std::span<const s
   Rows rows;
   rows.shape = shape;
   rows.first = static_cast<std::int64_t>(header.first);
+  rows.ordered = codec.shape().code.ordered;
   rows.infos.resize(header.rows);
   rows.ids.resize(header.rows * shape.row_bytes());
   known->Infos(0, rows.infos);

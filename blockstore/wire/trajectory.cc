@@ -18,7 +18,7 @@ absl::StatusOr<Trajectory> MakeTrajectory(const Rows& rows, const ChunkCode& cod
     return absl::InvalidArgumentError(
         absl::StrCat("rows: a trajectory begins at row 0; they begin at ", rows.first));
   }
-  const absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create({rows.shape, code});
+  const absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create({rows.shape, code.For(rows)});
   if (!codec.ok()) return codec.status();
   const std::int32_t page_tokens = rows.shape.page_tokens;
   const auto page_rows = static_cast<std::size_t>(page_tokens);

@@ -178,6 +178,10 @@ TEST_F(RoutingCli, FilesThatCannotBeUsedExitWithTwoAndOneLine) {
       {{"convert", good, out, "--to", "npy", "--to-dtype", "float32"}, "float32"},
       {{"convert", good, out, "--to", "npy", "--to-rows", "tokens"}, "choose a sentinel"},
       {{"convert", dense, out, "--to", "npy"}, "moe_layers must be said"},
+      {{"convert", good, out, "--to", "npy", "--to-codec", "set"}, "--to-codec is for Waymark"},
+      {{"convert", good, out, "--to", "npy", "--to-page-tokens", "8"}, "--to-page-tokens is for"},
+      {{"convert", good, out, "--to", "waymark", "--to-codec", "best"}, "best"},
+      {{"convert", good, out, "--to", "waymark", "--to-page-tokens", "5000"}, "5000"},
       {{"convert", good, "/nonexistent/x", "--to", "npy"}, "/nonexistent/x"},
   };
   for (const auto& [arguments, word] : cases) {
@@ -323,6 +327,27 @@ TEST_F(RoutingCli, ConvertGoesThroughEveryFormatAndBack) {
     at = out;
   }
   EXPECT_EQ(Slurp(at), Slurp(start));
+}
+
+TEST_F(RoutingCli, ConvertWritesDocumentsAsTheyAreAskedFor) {
+  const std::string raw = Path("raw.wmk");
+  const std::string set = Path("set.wmk");
+  const std::string again = Path("again.wmk");
+  Outcome outcome =
+      Run({"convert", Golden("v1_u1.npy"), raw, "--to", "waymark", "--experts", "16"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  outcome =
+      Run({"convert", raw, set, "--to", "waymark", "--to-codec", "set", "--to-page-tokens", "2"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("order of the experts within a layer is not kept"));
+  EXPECT_EQ(Run({"diff", raw, set}).code, 0);
+  EXPECT_THAT(Run({"inspect", raw}).out, Not(HasSubstr("ascending")));
+  EXPECT_THAT(Run({"inspect", set}).out, HasSubstr("ascending"));
+  // What was lost is not claimed again.
+  outcome = Run({"convert", set, again, "--to", "waymark", "--to-codec", "raw"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(Run({"inspect", again}).out, HasSubstr("ascending"));
 }
 
 TEST_F(RoutingCli, ConvertSaysWhatIsLost) {

@@ -164,6 +164,18 @@ TEST(Join, IsAssociativeAndIdempotent) {
   }
 }
 
+TEST(JoinAndJoinLayers, OneThatIsNotOrderedMakesAllNotOrdered) {
+  const Rows a = Make(0, {Valid(1)}, 1);
+  Rows b = Make(0, {Valid(1)}, 2);
+  const Rows* const stages[] = {&a, &b};
+  EXPECT_TRUE(Join(a, b)->ordered);
+  EXPECT_TRUE(JoinLayers(stages)->ordered);
+  b.ordered = false;
+  EXPECT_FALSE(Join(a, b)->ordered);
+  EXPECT_FALSE(Join(b, a)->ordered);
+  EXPECT_FALSE(JoinLayers(stages)->ordered);
+}
+
 TEST(JoinLayers, PutsTheStagesSideBySide) {
   const Rows a = Make(4, {Valid(1), Valid(2)}, 1, Shape(2));
   const Rows b = Make(4, {Valid(1), Valid(2, Provenance::kKept)}, 2, Shape(1));

@@ -78,6 +78,7 @@ inline Rows ByDocument(const Rows& rows, const ChunkCode& code, const RowsAndLay
 inline void ExpectSame(const Rows& got, const Rows& right, const std::string& where = "") {
   ASSERT_EQ(got.first, right.first) << where;
   ASSERT_EQ(got.shape, right.shape) << where;
+  ASSERT_EQ(got.ordered, right.ordered) << where;
   ASSERT_EQ(got.infos.size(), right.infos.size()) << where;
   for (std::size_t i = 0; i < got.infos.size(); ++i)
     ASSERT_EQ(got.infos[i], right.infos[i]) << where << " row " << i;

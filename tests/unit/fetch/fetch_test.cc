@@ -178,7 +178,14 @@ TEST(Fetch, RowsThatDoNotGoOnAreRefused) {
   Rows other = sample.Slice(0, 10);
   other.shape.num_experts += 1;
   EXPECT_THAT(refused("b", other), HasSubstr("publisher's shape"));
-  EXPECT_EQ(publisher->GetStats().failed, 5u);
+  Rows sorted = sample.Slice(0, 10);
+  sorted.ordered = false;
+  if (sample.shape.code.ordered) {
+    EXPECT_THAT(refused("b", sorted), HasSubstr("router's order"));
+  } else {
+    EXPECT_THAT(refused("b", other), HasSubstr("publisher's shape"));
+  }
+  EXPECT_EQ(publisher->GetStats().failed, 6u);
   EXPECT_EQ(publisher->GetStats().published, 2u);
 }
 

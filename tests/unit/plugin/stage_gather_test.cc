@@ -134,6 +134,7 @@ Rows Stage(std::mt19937_64& random, std::uint64_t shared, std::int32_t layers,
                 .page_tokens = 4,
                 .layer_ids = std::move(layer_ids)};
   rows.first = first;
+  rows.ordered = random() % 4 != 0;
   rows.infos.resize(count);
   rows.ids.resize(count * rows.shape.row_bytes());
   std::mt19937_64 common(shared);
@@ -154,7 +155,8 @@ Rows Stage(std::mt19937_64& random, std::uint64_t shared, std::int32_t layers,
 }
 
 bool Same(const Rows& a, const Rows& b) {
-  return a.first == b.first && a.infos == b.infos && a.ids == b.ids && a.shape == b.shape;
+  return a.first == b.first && a.infos == b.infos && a.ids == b.ids && a.shape == b.shape &&
+         a.ordered == b.ordered;
 }
 
 absl::StatusOr<Rows> Joined(const std::vector<Rows>& stages) {

@@ -14,6 +14,7 @@
 
 #include "blockstore/store.h"
 #include "blockstore/wire/document_writer.h"
+#include "blockstore/wire/trajectory.h"
 #include "tests/support/wire_samples.h"
 #include "tests/unit/blockstore/test_seed.h"
 
@@ -40,6 +41,7 @@ Rows Expected(const Rows& rows, const RowsAndLayers& part, bool ordered) {
   }
   if (counted) expected.shape.layer_ids.clear();
   expected.first = part.row_begin;
+  expected.ordered = ordered;
   const auto top_k = static_cast<std::size_t>(rows.shape.top_k);
   for (std::int64_t row = part.row_begin; row < part.row_end; ++row) {
     expected.infos.push_back(rows.infos[static_cast<std::size_t>(row - rows.first)]);
@@ -64,6 +66,7 @@ void ExpectSame(const Rows& a, const Rows& b) {
   EXPECT_EQ(a.first, b.first);
   EXPECT_EQ(a.infos, b.infos);
   EXPECT_EQ(a.ids, b.ids);
+  EXPECT_EQ(a.ordered, b.ordered);
 }
 
 TEST(Document, RandomRowsThereAndBack) {
@@ -165,6 +168,29 @@ TEST(Document, LongRowsThereAndBack) {
       }
     }
   }
+}
+
+// A set code document that was written again raw said that its ascending ids were in the router's
+// order.
+TEST(Document, AnOrderThatWasLostIsNotClaimedAgain) {
+  std::mt19937_64 random(5);
+  const RoutingShape shape{.num_layers = 2, .top_k = 4, .num_experts = 64, .page_tokens = 16};
+  Rows rows = wire_samples::RandomRows(random, shape, 40);
+  rows.first = 0;
+  const auto there_and_back = [](const Rows& given, const ChunkCode& code) {
+    const Bytes bytes = WriteDocument(given, {.code = code}).value();
+    const Document document = Document::Open(bytes).value();
+    EXPECT_EQ(document.shape().code.ordered, code.ordered && given.ordered);
+    return document.ReadRows(document.All()).value();
+  };
+  EXPECT_TRUE(there_and_back(rows, {}).ordered);
+  const Rows sets = there_and_back(rows, ChunkCode::SetCodeFor(shape));
+  EXPECT_FALSE(sets.ordered);
+  ExpectSame(there_and_back(sets, {}), sets);
+  ChunkCode sorted;
+  sorted.ordered = false;
+  ExpectSame(there_and_back(rows, sorted), sets);
+  EXPECT_FALSE(MakeTrajectory(sets, {})->handle.shape.code.ordered);
 }
 
 TEST(Document, ToAFileAndBack) {
