@@ -1048,8 +1048,8 @@ typedef struct wm_api_v1 {
   /* The rows of `part` (null: all) that the handle names, in a shape of its layers. Waits for the
    * source until `timeout_ns` is over (a negative one: as long as it takes), and then gives what
    * there is: rows that could not be had are missing (capacity). `report` may be null; on OK `why`
-   * gets what the source said. OUT_OF_RANGE outside the handle; RESOURCE_EXHAUSTED beyond max_rows;
-   * errors as handle_info. */
+   * gets what the source said. OUT_OF_RANGE outside the handle; RESOURCE_EXHAUSTED beyond max_rows,
+   * or 2^32 bytes; errors as handle_info. */
   wm_status (*fetcher_fetch)(wm_fetcher* fetcher, const uint8_t* handle, size_t size,
                              const wm_part* part, int64_t timeout_ns, wm_rows** out,
                              wm_fetch_report* report, wm_message* why);

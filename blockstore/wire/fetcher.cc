@@ -436,7 +436,14 @@ absl::StatusOr<Rows> Fetcher::Impl::Fetch(const Handle& handle, const RowsAndLay
   rows.shape = LayersShape(handle.shape.rows, part.layer_begin, part.layer_end);
   rows.first = part.row_begin;
   rows.ordered = handle.shape.code.ordered;
-  rows.infos.assign(static_cast<std::size_t>(part.row_end - part.row_begin), kLost);
+  const auto size = static_cast<std::size_t>(part.row_end - part.row_begin);
+  const std::size_t row_bytes = rows.shape.row_bytes() + sizeof(RowInfo);
+  if (size > options_.max_bytes / row_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("part: ", size, " rows of ", row_bytes,
+                                                     " bytes are more than max_bytes, ",
+                                                     options_.max_bytes));
+  }
+  rows.infos.assign(size, kLost);
   rows.ids.resize(rows.infos.size() * rows.shape.row_bytes());
   OneFetch{*this, handle, part, **codec, deadline, report, rows}.Run();
   const MutexLock lock(mutex_);

@@ -24,8 +24,9 @@ struct FetcherOptions {
   // found, but a source that gives one object under another's name is not. True: chunks are fetched
   // whole, and their digests vouch.
   bool whole_chunks = false;
-  // Rows of one call.
+  // Rows of one call, and the bytes of what it gives: 4 KiB of handle may name any.
   std::int64_t max_rows = std::int64_t{1} << 24;
+  std::size_t max_bytes = std::size_t{1} << 32;
 };
 
 // What fetching took. Objects include ranges of them.
@@ -58,7 +59,7 @@ class Fetcher {
   // objects could not be had (lost, evicted, damaged, not in time) are missing: capacity; so are
   // all rows before a node that could not be had. `report`, if not null, is set. OutOfRange unless
   // the part lies in the handle's rows and has a layer; InvalidArgument naming what is wrong with
-  // the handle; ResourceExhausted for more than max_rows rows.
+  // the handle; ResourceExhausted for more than max_rows rows, or max_bytes of rows.
   [[nodiscard]] absl::StatusOr<Rows> Fetch(const Handle& handle, const RowsAndLayers& part,
                                            Deadline deadline, FetchReport* report = nullptr);
   // All rows and layers.

@@ -394,6 +394,31 @@ TEST(Fetch, HandlesThatCannotBeAreRefused) {
     EXPECT_EQ(info.reason, Reason::kCapacity);
 }
 
+// A handle of 4 KiB made the fetcher ask for 2 TiB: max_rows bounds rows of any size.
+TEST(Fetch, MemoryThatAHandleClaimsIsBounded) {
+  Handle handle;
+  handle.shape.rows.num_layers = 1024;
+  handle.shape.rows.top_k = 64;
+  handle.shape.rows.num_experts = 65535;
+  handle.shape.rows.page_tokens = 4096;
+  handle.rows = std::int64_t{1} << 24;
+  handle.head = Digest128{{1, 2, 3, 4}};
+  handle.provenance.resize(static_cast<std::size_t>(handle.rows));
+  const auto bytes = EncodeHandle(handle);
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_LT(bytes->size(), 5000u);
+  const auto read = ParseHandle(*bytes);
+  ASSERT_TRUE(read.ok()) << read.status();
+  MemorySource source(std::size_t{1} << 20);
+  Fetcher fetcher(&source);
+  const auto rows = fetcher.Fetch(*read, Soon());
+  ASSERT_EQ(rows.status().code(), absl::StatusCode::kResourceExhausted) << rows.status();
+  EXPECT_THAT(std::string(rows.status().message()),
+              HasSubstr("16777216 rows of 131096 bytes are more than max_bytes, 4294967296"));
+  // What fits is fetched: here, nothing.
+  EXPECT_TRUE(fetcher.Fetch(*read, {0, 1000, 0, 1}, Soon()).ok());
+}
+
 TEST(MemorySource, TheLeastRecentlyUsedGoFirst) {
   const auto named = [](std::uint32_t n) {
     return NamedObject{{{n, 0, 0, 0}}, Object::Of(std::vector<std::uint8_t>(1000, 7))};
