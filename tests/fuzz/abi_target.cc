@@ -1,6 +1,8 @@
 // The C ABI. The bytes choose functions and fields of their structs, one after another, over what
 // earlier calls have made; pointers are good, or null. An input that begins with "WMB" is
 // serialised batches instead, on their way into a step.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -129,11 +131,23 @@ class World {
     Plain(Api().session_bind_layer(session_, &binding, nullptr));
     shape_.struct_size = sizeof(shape_);
     Plain(Api().store_shape(store_, &shape_));
+    if ((begin & 8) != 0) BeginWithRows();
   }
   ~World() {
     // In an order that the bytes choose.
     const bool store_first = bytes_.Once(2);
     if (store_first) Api().store_release(store_);
+    const bool publisher_first = bytes_.Once(2);
+    if (publisher_first) Api().publisher_release(publisher_);
+    for (const Document& document : documents_)
+      Api().document_release(document.handle);
+    for (wm_source* source : sources_)
+      Api().source_release(source);
+    for (wm_ticket* ticket : tickets_)
+      Api().ticket_release(ticket);
+    for (wm_bytes* bytes : made_)
+      Api().bytes_release(bytes);
+    Api().fetcher_release(fetcher_);
     for (wm_snapshot* snapshot : snapshots_)
       Api().snapshot_release(snapshot);
     for (wm_rows* rows : rows_)
@@ -142,6 +156,8 @@ class World {
     Api().session_release(session_);
     if (!store_first) Api().store_release(store_);
     Api().recorder_release(recorder_);
+    if (!publisher_first) Api().publisher_release(publisher_);
+    if (!path_.empty()) unlink(path_.c_str());
     Require(done_ == asked_, "the ids of every step are given back once");
   }
 
@@ -299,7 +315,7 @@ class World {
 
   void Call() {
     const wm_api_v1& api = Api();
-    switch (bytes_.Below(32)) {
+    switch (bytes_.Below(44)) {
       case 0: {
         const wm_store_options options = StoreOptionsOf();
         wm_store* store = nullptr;
@@ -548,13 +564,356 @@ class World {
                                     findings, bytes_.Below(5), OrNull(&count), Why()));
         break;
       }
-      default:
+      case 31:
         Right(api.recorder_status(recorder_, Why()));
         Right(api.session_status(session_, Why()));
         Plain(api.session_set_stream(session_, nullptr));
         Right(api.store_wait_idle(store_, 0, Why()));
         Right(api.recorder_dump(recorder_, "/dev/null", Why()));
         break;
+      case 32:
+      case 33:
+      case 34:
+      case 35:
+        UseDocuments();
+        break;
+      default:
+        UseSources();
+        break;
+    }
+  }
+
+  // ---- version 1.1
+
+  // Two pages and a row, and a source.
+  void BeginWithRows() {
+    std::vector<std::uint8_t> ids(9 * shape_.row_bytes);
+    for (std::size_t i = 0; i < ids.size(); i += shape_.id_bytes)
+      ids[i] = static_cast<std::uint8_t>(i / shape_.id_bytes % 8);
+    std::vector<wm_row_info> infos(9);
+    for (std::size_t i = 0; i < infos.size(); ++i)
+      infos[i] = {7 + i / 5, 1, WM_REASON_NONE, WM_PROVENANCE_HERE, {}};
+    wm_rows_view view = {sizeof(view), 0, 0, 9, ids.data(), infos.data()};
+    wm_rows* rows = nullptr;
+    Plain(Api().rows_create(&shape_, &view, &rows, nullptr));
+    wm_source* source = nullptr;
+    Plain(Api().source_memory_create(1 << 20, &source, nullptr));
+    Require(rows != nullptr && source != nullptr, "a few rows and a source can be made");
+    Keep(rows);
+    Keep(sources_, source, Api().source_release);
+  }
+  const wm_chunk_code* CodeOf() {
+    if (bytes_.Once(2)) return nullptr;
+    code_of_ = {};
+    code_of_.struct_size = bytes_.Size(sizeof(code_of_));
+    code_of_.flags = bytes_.Once(4) ? bytes_.Flags() : 0;
+    code_of_.codec = static_cast<std::int32_t>(bytes_.Below(2));
+    if (bytes_.Once(8)) {
+      code_of_.low_bits = bytes_.Small();
+      code_of_.high_parts = bytes_.Small();
+      code_of_.crc_layers = bytes_.Small();
+    }
+    return &code_of_;
+  }
+  wm_document_options DocumentOptionsOf() {
+    wm_document_options options = {};
+    options.struct_size = bytes_.Size(sizeof(options));
+    options.flags = bytes_.Once(16) ? bytes_.Flags() : bytes_.Below(4);
+    options.ext = Ext();
+    options.code = CodeOf();
+    return options;
+  }
+  wm_read_limits LimitsOf() {
+    return {bytes_.Size(sizeof(wm_read_limits)), bytes_.Once(32) ? 1u : 0u, bytes_.Below(64),
+            std::uint64_t{bytes_.Below(64)} << 10};
+  }
+  wm_part PartOf() {
+    const auto layer = [&] {
+      return bytes_.Once(8) ? bytes_.Small() : static_cast<std::int32_t>(bytes_.Below(3));
+    };
+    return {bytes_.Size(sizeof(wm_part)),
+            bytes_.Once(32) ? 1u : 0u,
+            bytes_.Number(),
+            bytes_.Number(),
+            layer(),
+            layer()};
+  }
+  // A copy of bytes that the library made, as a rule as they are.
+  std::vector<std::uint8_t> SomeBytes() {
+    const std::uint8_t* data = nullptr;
+    std::size_t size = 0;
+    const wm_status status = Api().bytes_view(Any(made_), OrNull(&data), &size);
+    Plain(status);
+    std::vector<std::uint8_t> bytes;
+    if (status == WM_OK) bytes.assign(data, data + size);
+    if (!bytes.empty() && bytes_.Once(4)) {
+      const std::size_t at = static_cast<std::size_t>(bytes_.Byte() | bytes_.Byte() << 8);
+      bytes[at % bytes.size()] ^= bytes_.Byte();
+    }
+    if (bytes_.Once(8)) bytes.resize(bytes.size() * bytes_.Byte() / 256);
+    return bytes;
+  }
+
+  // What was written reads as it was.
+  void CheckDocument(const wm_rows* rows, const wm_bytes* document, bool steps) {
+    const wm_api_v1& api = Api();
+    const std::uint8_t* data = nullptr;
+    std::size_t size = 0;
+    wm_document* opened = nullptr;
+    wm_rows* read = nullptr;
+    wm_read_damage damage = {};
+    damage.struct_size = sizeof(damage);
+    Require(api.bytes_view(document, &data, &size) == WM_OK &&
+                api.document_open(data, size, nullptr, &opened, nullptr) == WM_OK &&
+                api.document_rows(opened, nullptr, &read, &damage, nullptr) == WM_OK,
+            "what was written can be read");
+    wm_rows_view before = {}, after = {};
+    before.struct_size = after.struct_size = sizeof(before);
+    Require(api.rows_view(rows, &before) == WM_OK && api.rows_view(read, &after) == WM_OK &&
+                before.first == after.first && before.count == after.count,
+            "it has the same rows");
+    Require(damage.damaged_chunks == 0 && damage.absent_chunks == 0 && damage.invalid_rows == 0,
+            "none of them is damaged");
+    for (std::int64_t i = 0; i < before.count; ++i) {
+      const wm_row_info &a = before.infos[i], &b = after.infos[i];
+      Require(a.reason == b.reason && a.provenance == b.provenance && a.version == b.version &&
+                  b.step == (steps ? a.step : 0),
+              "infos stay as they were");
+    }
+    wm_chunk_code code = {};
+    wm_shape shape = {};
+    code.struct_size = sizeof(code);
+    shape.struct_size = sizeof(shape);
+    Require(api.document_code(opened, &code) == WM_OK && api.rows_shape(rows, &shape) == WM_OK,
+            "a document says how it is written");
+    if (code.codec == WM_CODEC_RAW && (code.flags & WM_CHUNK_SORTED) == 0) {
+      Require(before.count == 0 ||
+                  std::memcmp(before.ids, after.ids,
+                              static_cast<std::size_t>(before.count) * shape.row_bytes) == 0,
+              "ids stay as they were");
+    }
+    api.document_release(opened);
+    api.rows_release(read);
+  }
+
+  void UseDocuments() {
+    const wm_api_v1& api = Api();
+    switch (bytes_.Below(8)) {
+      case 0:
+      case 1: {
+        const wm_document_options options = DocumentOptionsOf();
+        const wm_rows* const rows = Any(rows_);
+        const bool defaults = bytes_.Once(4);
+        wm_bytes* document = nullptr;
+        const wm_status status =
+            api.rows_document(rows, defaults ? nullptr : &options, OrNull(&document), Why());
+        Right(status);
+        Require((document != nullptr) == (status == WM_OK), "a document comes with OK");
+        if (document == nullptr) break;
+        CheckDocument(rows, document, defaults || (options.flags & WM_DOCUMENT_WITHOUT_STEPS) == 0);
+        Keep(made_, document, api.bytes_release);
+        break;
+      }
+      case 2: {
+        const wm_document_options options = DocumentOptionsOf();
+        Right(api.rows_write_document(Any(rows_), OrNull(&options), OrNull(Path()), Why()));
+        break;
+      }
+      case 3: {
+        const wm_read_limits limits = LimitsOf();
+        Document opened{nullptr, SomeBytes()};
+        Right(bytes_.Once(4)
+                  ? api.document_open_file(OrNull(Path()), OrNull(&limits), &opened.handle, Why())
+                  : api.document_open(opened.bytes.data(), opened.bytes.size(),
+                                      bytes_.Once(2) ? &limits : nullptr, OrNull(&opened.handle),
+                                      Why()));
+        if (opened.handle == nullptr) break;
+        if (documents_.size() == 4) {
+          api.document_release(documents_.front().handle);
+          documents_.erase(documents_.begin());
+        }
+        documents_.push_back(std::move(opened));
+        break;
+      }
+      case 4: {
+        wm_document* const document = AnyDocument();
+        wm_document_info info = {};
+        info.struct_size = bytes_.Size(sizeof(info));
+        Plain(api.document_info(document, &info));
+        wm_chunk_code code = {};
+        code.struct_size = bytes_.Size(sizeof(code));
+        Plain(api.document_code(document, &code));
+        std::size_t count = 0;
+        Right(api.document_coverage(document, runs_, bytes_.Below(kItems), &count, Why()));
+        break;
+      }
+      case 5: {
+        wm_document* const document = AnyDocument();
+        wm_document_info info = {};
+        wm_shape shape = {};
+        info.struct_size = sizeof(info);
+        shape.struct_size = sizeof(shape);
+        if (api.document_info(document, &info) != WM_OK) break;
+        Plain(api.document_shape(document, &shape));
+        const auto layer = [&] {
+          return bytes_.Once(8) ? bytes_.Small() : static_cast<std::int32_t>(bytes_.Below(3));
+        };
+        const std::int32_t begin = layer(), end = layer();
+        const wm_shape present = shape_;
+        shape_ = shape;
+        if (begin >= 0 && end >= 0 && (end == 0 || begin < end) && begin < shape.num_layers)
+          shape_.num_layers = (end == 0 ? shape.num_layers : end) - begin;
+        // Read of more layers than there are is refused before anything is written.
+        shape_.num_layers = std::clamp(shape_.num_layers, 0, shape.num_layers);
+        const wm_read_args args = ReadOf(info.first, info.first + info.count);
+        shape_ = present;
+        wm_read_damage damage = {};
+        damage.struct_size = bytes_.Size(sizeof(damage));
+        Right(api.document_read(document, OrNull(&args), begin, end,
+                                bytes_.Once(2) ? &damage : nullptr, Why()));
+        break;
+      }
+      case 6: {
+        const wm_part part = PartOf();
+        wm_rows* rows = nullptr;
+        Right(api.document_rows(AnyDocument(), bytes_.Once(2) ? &part : nullptr, OrNull(&rows),
+                                nullptr, Why()));
+        Keep(rows);
+        break;
+      }
+      default: {
+        wm_chunk_view view = {};
+        view.struct_size = bytes_.Size(sizeof(view));
+        const wm_document* const document = AnyDocument();
+        wm_shape shape = {};
+        shape.struct_size = sizeof(shape);
+        const wm_status status = api.document_chunk(document, bytes_.Number(), &view, Why());
+        Right(status);
+        if (status != WM_OK || view.struct_size != sizeof(view)) break;
+        Require(api.document_shape(document, &shape) == WM_OK, "a document has a shape");
+        // All of what is lent is there.
+        out_.reset(new std::uint8_t[static_cast<std::size_t>(shape.num_layers) * view.layer_bytes]);
+        std::memcpy(out_.get(), view.layers,
+                    static_cast<std::size_t>(shape.num_layers) * view.layer_bytes);
+        break;
+      }
+    }
+  }
+
+  void UseSources() {
+    static constexpr const char* kNames[] = {nullptr, "", "a", "b", "\xff"};
+    const wm_api_v1& api = Api();
+    switch (bytes_.Below(10)) {
+      case 0: {
+        wm_source* source = nullptr;
+        const wm_read_limits limits = LimitsOf();
+        Right(bytes_.Once(2)
+                  ? api.source_file_open(OrNull(Path()), OrNull(&limits), &source, Why())
+                  : api.source_memory_create(std::uint64_t{bytes_.Byte()} << bytes_.Below(20),
+                                             OrNull(&source), Why()));
+        Keep(sources_, source, api.source_release);
+        break;
+      }
+      case 1: {
+        wm_publisher_options options = {};
+        options.struct_size = bytes_.Size(sizeof(options));
+        options.flags = bytes_.Once(32) ? 1 : 0;
+        options.ext = Ext();
+        options.source = Any(sources_);
+        options.shape = OrNull(&shape_);
+        options.code = CodeOf();
+        options.store = kNames[bytes_.Below(5)];
+        options.max_waiting = bytes_.Below(4);
+        options.max_pages = bytes_.Below(4);
+        options.max_sequences = bytes_.Below(3);
+        // What has not landed by now never will.
+        options.landing_timeout_ns = bytes_.Once(32) ? bytes_.Negative() - 1 : 1000;
+        options.source_timeout_ns = bytes_.Once(32) ? bytes_.Negative() - 1 : 1000000000;
+        if (options.struct_size != sizeof(options) && options.struct_size <= 65536) break;
+        wm_publisher* publisher = nullptr;
+        Right(api.publisher_create(OrNull(&options), OrNull(&publisher), Why()));
+        if (publisher == nullptr) break;
+        api.publisher_release(publisher_);
+        publisher_ = publisher;
+        break;
+      }
+      case 2:
+      case 3: {
+        wm_ticket* ticket = nullptr;
+        const char* const sequence = kNames[bytes_.Below(5)];
+        Right(bytes_.Once(2) ? api.publisher_publish_rows(publisher_, sequence, Any(rows_),
+                                                          OrNull(&ticket), Why())
+                             : api.publisher_publish_snapshot(publisher_, sequence, Any(snapshots_),
+                                                              OrNull(&ticket), Why()));
+        Keep(tickets_, ticket, api.ticket_release);
+        break;
+      }
+      case 4: {
+        wm_ticket* const ticket = Any(tickets_);
+        wm_bytes* handle = nullptr;
+        Plain(api.ticket_ready(ticket));
+        const wm_status status =
+            api.ticket_wait(ticket, bytes_.Once(2) ? -1 : 0, OrNull(&handle), Why());
+        Right(status);
+        Require((handle != nullptr) == (status == WM_OK), "a handle comes with OK");
+        Keep(made_, handle, api.bytes_release);
+        break;
+      }
+      case 5: {
+        wm_bytes* handle = nullptr;
+        Right(
+            api.rows_handle(Any(rows_), CodeOf(), kNames[bytes_.Below(5)], OrNull(&handle), Why()));
+        Keep(made_, handle, api.bytes_release);
+        break;
+      }
+      case 6: {
+        const std::vector<std::uint8_t> handle = SomeBytes();
+        wm_handle_info info = {};
+        info.struct_size = bytes_.Size(sizeof(info));
+        char name[8];
+        wm_message store = {name, bytes_.Below(9), 0};
+        Right(api.handle_info(OrNull(handle.data()), handle.size(), &info, OrNull(&store), Why()));
+        break;
+      }
+      case 7: {
+        wm_fetcher_options options = {};
+        options.struct_size = bytes_.Size(sizeof(options));
+        options.flags = bytes_.Below(2);
+        options.ext = Ext();
+        options.source = Any(sources_);
+        options.cache_bytes = std::uint64_t{bytes_.Byte()} << 4;
+        options.batch_bytes = bytes_.Byte();
+        options.max_rows = bytes_.Below(64);
+        wm_fetcher* fetcher = nullptr;
+        Right(api.fetcher_create(OrNull(&options), OrNull(&fetcher), Why()));
+        if (fetcher == nullptr) break;
+        api.fetcher_release(fetcher_);
+        fetcher_ = fetcher;
+        break;
+      }
+      case 8: {
+        const std::vector<std::uint8_t> handle = SomeBytes();
+        const wm_part part = PartOf();
+        wm_rows* rows = nullptr;
+        wm_fetch_report report = {};
+        report.struct_size = bytes_.Size(sizeof(report));
+        const wm_status status = api.fetcher_fetch(
+            fetcher_, handle.data(), handle.size(), bytes_.Once(2) ? &part : nullptr,
+            bytes_.Number(), OrNull(&rows), bytes_.Once(2) ? &report : nullptr, Why());
+        if (status != WM_OK) Right(status);
+        Require((rows != nullptr) == (status == WM_OK), "rows come with OK");
+        Keep(rows);
+        break;
+      }
+      default: {
+        wm_publisher_stats stats = {};
+        stats.struct_size = bytes_.Size(sizeof(stats));
+        Plain(api.publisher_stats(publisher_, &stats));
+        wm_fetch_report report = {};
+        report.struct_size = bytes_.Size(sizeof(report));
+        Plain(api.fetcher_counts(fetcher_, &report));
+        break;
+      }
     }
   }
 
@@ -639,13 +998,23 @@ class World {
   H* Any(const std::vector<H*>& handles) {
     return handles.empty() ? nullptr : handles[bytes_.Below(8) % handles.size()];
   }
-  void Keep(wm_rows* rows) {
-    if (rows == nullptr) return;
-    if (rows_.size() == 4) {
-      Api().rows_release(rows_.front());
-      rows_.erase(rows_.begin());
+  template <class H>
+  void Keep(std::vector<H*>& handles, H* handle, void (*release)(H*)) {
+    if (handle == nullptr) return;
+    if (handles.size() == 4) {
+      release(handles.front());
+      handles.erase(handles.begin());
     }
-    rows_.push_back(rows);
+    handles.push_back(handle);
+  }
+  void Keep(wm_rows* rows) { Keep(rows_, rows, Api().rows_release); }
+  wm_document* AnyDocument() {
+    return documents_.empty() ? nullptr : documents_[bytes_.Below(8) % documents_.size()].handle;
+  }
+  // The only file that is written; it goes with this.
+  const char* Path() {
+    if (path_.empty()) path_ = "/tmp/waymark_fuzz_" + std::to_string(getpid()) + ".wmk";
+    return path_.c_str();
   }
 
   Bytes bytes_;
@@ -675,6 +1044,19 @@ class World {
   wm_batch* batch_ = nullptr;
   std::vector<wm_snapshot*> snapshots_;
   std::vector<wm_rows*> rows_;
+  // A document, and the bytes that it lies in.
+  struct Document {
+    wm_document* handle;
+    std::vector<std::uint8_t> bytes;
+  };
+  wm_chunk_code code_of_ = {};
+  std::string path_;
+  std::vector<wm_bytes*> made_;
+  std::vector<Document> documents_;
+  std::vector<wm_source*> sources_;
+  std::vector<wm_ticket*> tickets_;
+  wm_publisher* publisher_ = nullptr;
+  wm_fetcher* fetcher_ = nullptr;
 };
 
 // Batches off a wire, each begun, and the steps landed.
@@ -761,9 +1143,9 @@ std::vector<std::string> Corpus() {
                    batches);
   }
   corpus.push_back(batches);
-  for (std::uint32_t seed = 1; seed <= 24; ++seed) {
+  for (std::uint32_t seed = 1; seed <= 48; ++seed) {
     std::mt19937 random(seed);
-    std::string input(1, static_cast<char>(seed % 8));
+    std::string input(1, static_cast<char>(seed % 16));
     const std::size_t length = 64 << (seed % 5);
     while (input.size() < length)
       input.push_back(static_cast<char>(random()));

@@ -1,4 +1,5 @@
-// A fuzz target as an ordinary test: its corpus, every prefix of it, and mutations by a seed.
+// A fuzz target as an ordinary test: its corpus, every prefix of it, what campaigns have found, and
+// mutations of all that by a seed.
 //
 // WAYMARK_SEED=<n> and WAYMARK_FUZZ_RUNS=<n> choose the mutations; a failure ends the program, and
 // the last seed that it printed does it again.
@@ -13,6 +14,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/fuzz/saved_corpus.h"
 
 namespace waymark::fuzz {
 namespace {
@@ -104,11 +106,19 @@ TEST(Fuzz, PrefixesOfTheCorpus) {
   }
 }
 
+TEST(Fuzz, SavedCorpus) {
+  for (const std::string& input : SavedCorpus())
+    RunBytes(input);
+}
+
 TEST(Fuzz, Mutations) {
   const std::uint64_t seed = FromEnvironment("WAYMARK_SEED", 20240229);
   const std::uint64_t runs = FromEnvironment("WAYMARK_FUZZ_RUNS", 3000);
   std::cout << "WAYMARK_SEED=" << seed << " WAYMARK_FUZZ_RUNS=" << runs << std::endl;
-  Mutator mutator(Corpus(), seed);
+  std::vector<std::string> corpus = Corpus();
+  const std::vector<std::string> saved = SavedCorpus();
+  corpus.insert(corpus.end(), saved.begin(), saved.end());
+  Mutator mutator(std::move(corpus), seed);
   for (std::uint64_t run = 0; run < runs; ++run)
     RunBytes(mutator.Next());
 }

@@ -1,5 +1,5 @@
-// A fuzz target under libFuzzer. The built-in corpus is written into the first folder of the
-// command line, where libFuzzer looks for it.
+// A fuzz target under libFuzzer. The built-in corpus and the saved one are written into the first
+// folder of the command line, where libFuzzer looks for them; unless it merges into that folder.
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
@@ -7,16 +7,22 @@
 #include <vector>
 
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/fuzz/saved_corpus.h"
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
-  for (int i = 1; i < *argc; ++i) {
-    const std::string folder = (*argv)[i];
+  const std::vector<std::string> arguments(*argv + 1, *argv + *argc);
+  for (const std::string& argument : arguments) {
+    if (argument.starts_with("-merge")) return 0;
+  }
+  for (const std::string& folder : arguments) {
     if (folder[0] == '-') continue;
-    const std::vector<std::string> corpus = waymark::fuzz::Corpus();
-    for (std::size_t n = 0; n < corpus.size(); ++n) {
-      // Not a folder, but an input to be run again: nothing is written.
-      std::ofstream(folder + "/built_in_" + std::to_string(n), std::ios::binary) << corpus[n];
-    }
+    // Not a folder, but an input to be run again: nothing is written.
+    const auto write = [&folder](const char* name, const std::vector<std::string>& inputs) {
+      for (std::size_t n = 0; n < inputs.size(); ++n)
+        std::ofstream(folder + name + std::to_string(n), std::ios::binary) << inputs[n];
+    };
+    write("/built_in_", waymark::fuzz::Corpus());
+    write("/saved_", waymark::fuzz::SavedCorpus());
     break;
   }
   return 0;
