@@ -113,8 +113,12 @@ WAYMARK_SIMD_INLINE Mask Equal(I a, I b) {
 WAYMARK_SIMD_INLINE Mask FirstLanes(std::int32_t n) {
   return Greater(Set(n), Iota());
 }
+// In assembly because of g++ 12, which may spill the mask of a comparison as 16 bits and read it
+// again as more; blockstore/wire/set_code_avx512.cc has an example.
 WAYMARK_SIMD_INLINE std::uint32_t Bits(Mask mask) {
-  return mask;
+  std::uint32_t bits;
+  asm("kmovw %1, %0" : "=r"(bits) : "k"(mask));
+  return bits;
 }
 WAYMARK_SIMD_INLINE F Select(Mask mask, F yes, F no) {
   return _mm512_mask_blend_ps(mask, no, yes);

@@ -76,8 +76,22 @@ WAYMARK_SIMD_INLINE Mask Both(Mask a, Mask b) {
 WAYMARK_SIMD_INLINE Mask AllTrue() {
   return 0xffff;
 }
+// In assembly because of g++ 12, which takes the zero-extension of a comparison's mask for none, as
+// the instruction clears the rest of a mask register; where that has to be spilled, it writes the
+// mask alone (kmovw) and reads the whole. From -O1 on this returns garbage above bit 15:
+//
+//   unsigned long F(__m512i a, __m512i b, bool other) {
+//     const unsigned long mask = _mm512_cmplt_epi32_mask(a, b);
+//     if (other) asm volatile("" ::: "rax", ... all the others, "r15", "k0", ... "k7");
+//     return mask;
+//   }
+//
+// A call does it too, such as ThreadSanitizer puts before every load; and _cvtmask16_u32 does not
+// help.
 WAYMARK_SIMD_INLINE std::uint32_t Bits(Mask mask) {
-  return mask;
+  std::uint32_t bits;
+  asm("kmovw %1, %0" : "=r"(bits) : "k"(mask));
+  return bits;
 }
 template <std::uint32_t kLevels>
 WAYMARK_SIMD_INLINE V Lookup(const std::int32_t* table, V i) {
