@@ -10,6 +10,7 @@
 
 #include "tests/conformance/flight_dump.h"
 #include "tests/conformance/schedules.h"
+#include "tests/support/sanitizers.h"
 
 namespace waymark::conformance {
 namespace {
@@ -22,7 +23,7 @@ TEST(Differential, TheSpecificationReadsTheSame) {
   std::FILE* file = std::fopen(path.c_str(), "w");
   ASSERT_NE(file, nullptr) << path;
   const std::uint64_t first = FromEnvironment("WAYMARK_SEED", 1);
-  const std::uint64_t count = FromEnvironment("WAYMARK_DIFFERENTIAL", 300);
+  const std::uint64_t count = FromEnvironment("WAYMARK_DIFFERENTIAL", PlainOr(300, 100));
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     Schedule schedule = DrawSchedule(seed);
     sim::EngineOptions& options = schedule.options;

@@ -12,6 +12,7 @@
 
 #include "blockstore/wire/file_source.h"
 #include "blockstore/wire/trajectory.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/wire_samples.h"
 #include "tests/unit/blockstore/test_seed.h"
 #include "tests/unit/fetch/fetch_support.h"
@@ -119,7 +120,7 @@ TEST(Fetch, AnyRowsThereAndBack) {
 
 TEST(Fetch, WhatGoesOnIsWhatIsWhole) {
   const std::uint64_t seed = TestSeed();
-  for (std::uint64_t round = 0; round < 100; ++round) {
+  for (std::uint64_t round = 0; round < PlainOr(100u, 30u); ++round) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed << " round " << round);
     std::mt19937_64 random(seed + round);
     const Sample sample(random, 1500);

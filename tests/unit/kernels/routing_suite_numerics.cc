@@ -6,6 +6,7 @@
 #include <iostream>
 #include <vector>
 
+#include "tests/support/sanitizers.h"
 #include "tests/unit/kernels/routing_inputs.h"
 #include "tests/unit/kernels/routing_oracle.h"
 #include "tests/unit/kernels/routing_suite.h"
@@ -130,9 +131,9 @@ double WorstWeight(RoutingMethod method, float scale, std::mt19937_64& random) {
   for (const std::int32_t experts : {1, 2, 5, 33, 127, 160, 256, 384, 1000, 1024}) {
     for (const std::int32_t k : TopKs(info, experts)) {
       std::vector<Family> families;
-      for (int i = 0; i < 2; ++i)
+      for (int i = 0; i < PlainOr(2, 1); ++i)
         families.insert(families.end(), std::begin(kFamilies), std::end(kFamilies));
-      for (int i = 0; i < 20; ++i)
+      for (int i = 0; i < PlainOr(20, 2); ++i)
         families.insert(families.end(), {Family::kNormal, Family::kWide});
       Problem problem = MakeProblem(method, experts, k, families, random);
       problem.config.scale = scale;

@@ -17,6 +17,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/sanitizers.h"
 
 namespace waymark::reference {
 namespace {
@@ -276,7 +277,8 @@ TEST(Engine, RandomSchedulesAreNeverWrong) {
   const char* seed_text = std::getenv("WAYMARK_SEED");
   const char* runs_text = std::getenv("WAYMARK_ENGINE_RUNS");
   const uint64_t first = seed_text != nullptr ? std::strtoull(seed_text, nullptr, 10) : 1;
-  const uint64_t runs = runs_text != nullptr ? std::strtoull(runs_text, nullptr, 10) : 40;
+  const uint64_t runs =
+      runs_text != nullptr ? std::strtoull(runs_text, nullptr, 10) : PlainOr(40, 15);
   const MoeModel model = TinyModel();
   const MoeModel second = TinyModel(2);
   for (uint64_t seed = first; seed < first + runs; ++seed) {
