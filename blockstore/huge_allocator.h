@@ -4,10 +4,10 @@
 #ifndef WAYMARK_BLOCKSTORE_HUGE_ALLOCATOR_H_
 #define WAYMARK_BLOCKSTORE_HUGE_ALLOCATOR_H_
 
-#include <sys/mman.h>
-
 #include <cstddef>
 #include <new>
+
+#include "blockstore/huge_pages.h"
 
 namespace waymark {
 
@@ -28,9 +28,7 @@ class HugeAllocator {
     if (count > (~std::size_t{0} - kHugePage) / sizeof(T)) throw std::bad_alloc();
     const std::size_t bytes = Bytes(count);
     void* const data = ::operator new (bytes, std::align_val_t{AlignOf(bytes)});
-#ifdef MADV_HUGEPAGE
-    if (bytes >= kHugePage) (void)madvise(data, bytes, MADV_HUGEPAGE);
-#endif
+    AskForHugePages(data, bytes);
     return static_cast<T*>(data);
   }
   // `count` as given to allocate.
@@ -44,17 +42,12 @@ class HugeAllocator {
   }
 
  private:
-  // Of x86-64, and of arm64 with pages of 4 KiB.
-  static constexpr std::size_t kHugePage = std::size_t{2} << 20;
-
   // Whole huge pages from half a one on: the tail would lie on small ones otherwise.
   static std::size_t Bytes(std::size_t count) {
     const std::size_t bytes = count * sizeof(T);
     return bytes < kHugePage / 2 ? bytes : (bytes + kHugePage - 1) / kHugePage * kHugePage;
   }
-  static std::size_t AlignOf(std::size_t bytes) {
-    return bytes >= kHugePage ? kHugePage : 64;
-  }
+  static std::size_t AlignOf(std::size_t bytes) { return bytes >= kHugePage ? kHugePage : 64; }
 };
 
 }  // namespace waymark

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "blockstore/huge_pages.h"
 
 namespace waymark {
 namespace {
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kSmallPage = 4096;
 }  // namespace
 
@@ -20,9 +20,7 @@ absl::StatusOr<PageMemory> PageMemory::Map(std::size_t bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("page memory: the system refused a mapping of ", bytes, " bytes"));
   }
-#ifdef MADV_HUGEPAGE
-  if (bytes >= 4 * kHugePage) (void)madvise(data, bytes, MADV_HUGEPAGE);
-#endif
+  if (bytes >= 4 * kHugePage) AskForHugePages(data, bytes);
   return PageMemory(static_cast<std::uint8_t*>(data), bytes);
 }
 

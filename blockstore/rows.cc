@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/fault.h"
+#include "blockstore/huge_pages.h"
 
 namespace waymark {
 namespace {
@@ -142,7 +143,7 @@ absl::StatusOr<Rows> Join(const Rows& a, const Rows& b) {
   const auto size = static_cast<std::size_t>(std::max(a.last(), b.last()) - joined.first);
   const std::size_t row_bytes = joined.shape.row_bytes();
   joined.infos.resize(size);
-  joined.ids.resize(size * row_bytes);
+  ResizeForWriting(size * row_bytes, joined.ids);
   for (std::size_t i = 0; i < size; ++i) {
     const std::int64_t position = joined.first + static_cast<std::int64_t>(i);
     const auto info_of = [position](const Rows& rows) {
@@ -193,7 +194,7 @@ absl::StatusOr<Rows> JoinLayers(std::span<const Rows* const> stages) {
   joined.first = stages[0]->first;
   const std::size_t size = stages[0]->infos.size();
   joined.infos.resize(size);
-  joined.ids.resize(size * joined.shape.row_bytes());
+  ResizeForWriting(size * joined.shape.row_bytes(), joined.ids);
   joined.ordered =
       std::all_of(stages.begin(), stages.end(), [](const Rows* s) { return s->ordered; });
   std::uint8_t* at = joined.ids.data();

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/digest.h"
+#include "blockstore/huge_pages.h"
 #include "blockstore/store_core.h"
 
 namespace waymark {
@@ -179,7 +180,7 @@ absl::StatusOr<Rows> Snapshot::ReadRows() const {
   rows.shape = core_->shape;
   rows.first = first();
   rows.infos.resize(static_cast<std::size_t>(size()));
-  rows.ids.resize(static_cast<std::size_t>(size()) * core_->row_bytes);
+  ResizeForWriting(static_cast<std::size_t>(size()) * core_->row_bytes, rows.ids);
   const ReadSpec spec{Layout::kTokensLayersK,
                       core_->shape.id_bytes() == 1 ? IdType::kUint8 : IdType::kUint16,
                       Fill::kZeros};

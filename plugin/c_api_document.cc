@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "blockstore/huge_pages.h"
 #include "blockstore/wire/document_writer.h"
 #include "blockstore/wire/trajectory.h"
 #include "plugin/c_api_fill.h"
@@ -51,7 +52,8 @@ wm_status RowsDocument(const wm_rows* rows, const wm_document_options* options, 
     check.Handle(rows, "rows").Pointer(out, "out");
     if (!check.ok()) return check.status();
     return WithWriter(rows, options, [out](const wire::DocumentWriter& writer) {
-      std::vector<std::uint8_t> bytes(writer.bytes());
+      std::vector<std::uint8_t> bytes;
+      ResizeForWriting(writer.bytes(), bytes);
       absl::Status status = writer.WriteTo(bytes);
       if (status.ok()) *out = new wm_bytes(std::move(bytes));
       return status;

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "blockstore/huge_pages.h"
 #include "plugin/c_api_fill.h"
 #include "plugin/stage_gather.h"
 
@@ -61,7 +62,7 @@ absl::StatusOr<Rows> MakeRows(const wm_shape* given_shape, const wm_rows_view* g
   rows.first = view.first;
   const std::size_t row_bytes = rows.shape.row_bytes();
   rows.infos.resize(count);
-  rows.ids.resize(count * row_bytes);
+  ResizeForWriting(count * row_bytes, rows.ids);
   for (std::size_t i = 0; i < count; ++i) {
     const wm_row_info& info = view.infos[i];
     const auto bad = [i](const char* rule) {

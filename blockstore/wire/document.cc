@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/byte_io.h"
+#include "blockstore/huge_pages.h"
 #include "blockstore/wire/crc32c.h"
 #include "blockstore/wire/document_format.h"
 
@@ -295,7 +296,7 @@ absl::Status Document::ReadRows(const RowsAndLayers& part, Rows& rows, ReadDamag
   rows.first = part.row_begin;
   rows.ordered = codec_.shape().code.ordered;
   rows.infos.resize(size);
-  rows.ids.resize(size * row_bytes);
+  ResizeForWriting(size * row_bytes, rows.ids);
   ReadDamage found;
   ReadStored(part, rows.ids, rows.infos, found);
   if (damage != nullptr) *damage = found;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/byte_io.h"
+#include "blockstore/huge_pages.h"
 #include "blockstore/wire/coverage.h"
 #include "blockstore/wire/crc32c.h"
 #include "blockstore/wire/document_format.h"
@@ -159,7 +160,8 @@ absl::StatusOr<std::vector<std::uint8_t>> WriteDocument(const Rows& rows,
                                                         const DocumentOptions& options) {
   absl::StatusOr<DocumentWriter> writer = DocumentWriter::Create(rows, options);
   if (!writer.ok()) return writer.status();
-  std::vector<std::uint8_t> bytes(writer->bytes());
+  std::vector<std::uint8_t> bytes;
+  ResizeForWriting(writer->bytes(), bytes);
   if (absl::Status status = writer->WriteTo(bytes); !status.ok()) return status;
   return bytes;
 }

@@ -10,6 +10,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "blockstore/huge_pages.h"
 #include "blockstore/mutex.h"
 #include "blockstore/wire/chunk.h"
 #include "blockstore/wire/document.h"
@@ -444,7 +445,7 @@ absl::StatusOr<Rows> Fetcher::Impl::Fetch(const Handle& handle, const RowsAndLay
                                                      options_.max_bytes));
   }
   rows.infos.assign(size, kLost);
-  rows.ids.resize(rows.infos.size() * rows.shape.row_bytes());
+  ResizeForWriting(rows.infos.size() * rows.shape.row_bytes(), rows.ids);
   OneFetch{*this, handle, part, **codec, deadline, report, rows}.Run();
   const MutexLock lock(mutex_);
   Add(report.counts, counts_);

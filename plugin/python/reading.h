@@ -4,9 +4,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <mutex>
 #include <vector>
 
+#include "blockstore/huge_pages.h"
 #include "plugin/python/core.h"
 
 namespace waymark_python {
@@ -105,9 +107,15 @@ inline nb::bytes BytesOf(wm_bytes* owned) {
   const std::uint8_t* data = nullptr;
   std::size_t size = 0;
   Api().bytes_view(owned, &data, &size);
-  nb::bytes bytes(data, size);
+  PyObject* const bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
+  if (bytes != nullptr) {
+    char* const to = PyBytes_AsString(bytes);
+    waymark::AskForHugePages(to, size);
+    if (size != 0) std::memcpy(to, data, size);
+  }
   Api().bytes_release(owned);
-  return bytes;
+  if (bytes == nullptr) throw nb::python_error();
+  return nb::steal<nb::bytes>(bytes);
 }
 // `make(wm_bytes** out, wm_message* why)`, without the GIL, as bytes.
 template <typename Make>
