@@ -47,6 +47,10 @@ absl::Status CheckRedisOptions(const RedisOptions& options) {
     return absl::InvalidArgumentError(
         "options.tls.key_file and options.tls.certificate_file must be given together");
   }
+  if (!options.tls.use && !(options.tls.ca_file.empty() && options.tls.certificate_file.empty() &&
+                            options.tls.key_file.empty() && options.tls.server_name.empty())) {
+    return absl::InvalidArgumentError("options.tls.use must be set with the other options of TLS");
+  }
   return absl::OkStatus();
 }
 

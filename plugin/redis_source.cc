@@ -83,6 +83,16 @@ using Words = std::vector<std::string_view>;
 
 }  // namespace
 
+#define WAYMARK_TEXT_OF(number) #number
+#define WAYMARK_DOTTED(a, b, c) WAYMARK_TEXT_OF(a) "." WAYMARK_TEXT_OF(b) "." WAYMARK_TEXT_OF(c)
+const char* RedisClient() {
+#ifdef WAYMARK_REDIS_TLS
+  return "hiredis-" WAYMARK_DOTTED(HIREDIS_MAJOR, HIREDIS_MINOR, HIREDIS_PATCH) "+tls";
+#else
+  return "hiredis-" WAYMARK_DOTTED(HIREDIS_MAJOR, HIREDIS_MINOR, HIREDIS_PATCH);
+#endif
+}
+
 class RedisSource::Impl {
  public:
   explicit Impl(const RedisOptions& options) : options_(options) {
@@ -174,6 +184,7 @@ class RedisSource::Impl {
     back_off_ = back_off_.count() == 0 ? options_.first_back_off
                                        : std::min(2 * back_off_, options_.greatest_back_off);
     not_before_ = Clock::now() + back_off_;
+    failure_ = std::string(status.message().data(), status.message().size());
     const MutexLock lock(mutex_);
     ++stats_.failures;
     believed_.Clear();  // who knows what became of the server
@@ -195,8 +206,7 @@ class RedisSource::Impl {
   absl::Status Connect(Deadline deadline) {
     if (context_ != nullptr) return absl::OkStatus();
     if (Clock::now() < not_before_) {
-      return absl::UnavailableError(
-          "redis: the last connection failed; it is too soon to try again");
+      return absl::UnavailableError(absl::StrCat(failure_, "; it is too soon to try again"));
     }
     deadline = std::min(deadline, Clock::now() + options_.connect_timeout);
     const timeval left = Left(deadline);
@@ -223,10 +233,12 @@ class RedisSource::Impl {
     if (options_.database != 0) greeting.push_back({"SELECT", database});
     absl::Status refused;
     absl::Status status = Exchange(greeting, deadline, [&](std::size_t i, Reply reply) {
-      if (reply->type == REDIS_REPLY_ERROR && refused.ok()) {
-        refused = absl::UnavailableError(absl::StrCat("redis: ", std::string(greeting[i][0]), ": ",
-                                                      std::string(reply->str, reply->len)));
-      }
+      if (reply->type != REDIS_REPLY_ERROR || !refused.ok()) return;
+      std::string said(reply->str, reply->len);
+      // A server that does not know AUTH repeats the words that it was given.
+      if (greeting[i][0] == "AUTH") said = said.substr(0, said.find(' ')) + ", refused";
+      refused =
+          absl::UnavailableError(absl::StrCat("redis: ", std::string(greeting[i][0]), ": ", said));
     });
     if (!status.ok()) return status;
     if (!refused.ok()) return Lose(refused);
@@ -329,6 +341,7 @@ class RedisSource::Impl {
   std::unique_ptr<redisContext, FreeContext> context_;
   std::chrono::milliseconds back_off_{0};
   Clock::time_point not_before_;
+  std::string failure_;  // the last
 #ifdef WAYMARK_REDIS_TLS
   redisSSLContext* tls_ = nullptr;
 #endif

@@ -18,8 +18,11 @@
 
 namespace waymark {
 
+// The client library of this build: "hiredis-0.14.1", "hiredis-1.2.0+tls", or "none". Static.
+[[nodiscard]] const char* RedisClient();
+
 struct RedisTls {
-  bool use = false;
+  bool use = false;              // false with one of the others: an error
   std::string ca_file;           // trusted certificates, PEM; "": the system's
   std::string certificate_file;  // of this client, PEM; "": none
   std::string key_file;          // of the certificate, PEM
@@ -67,8 +70,8 @@ class RedisSource final : public wire::PageSource {
   ~RedisSource() override;
 
   // As wire::PageSource says. Unavailable with the reason when there is no connection, the server
-  // answers with an error (a wrong password included; the password is in no message), or backing
-  // off; DeadlineExceeded.
+  // answers with an error (a wrong password included; user and password are in no message), or
+  // backing off; DeadlineExceeded.
   [[nodiscard]] absl::Status Get(std::span<const Digest128> digests, wire::Deadline deadline,
                                  std::span<wire::Object> objects) override;
   [[nodiscard]] absl::Status GetRanges(std::span<const wire::ObjectRange> ranges,

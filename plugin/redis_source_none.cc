@@ -14,6 +14,10 @@ absl::Status None() {
 
 }  // namespace
 
+const char* RedisClient() {
+  return "none";
+}
+
 class RedisSource::Impl {};
 
 RedisSource::RedisSource(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

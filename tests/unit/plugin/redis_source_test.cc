@@ -223,6 +223,21 @@ TEST_F(Redis, APasswordIsPassedThroughAndNotTold) {
   EXPECT_TRUE(RedisSource::Create(options).value()->Put({&object, 1}, wire::Soon()).ok());
 }
 
+// Regression: a server that does not know AUTH answers with the words that it was given.
+TEST_F(Redis, AServerThatRepeatsThePasswordIsNotQuoted) {
+  const Server server({"--rename-command", "AUTH", ""});
+  const wire::NamedObject object = Named(1, 10);
+  RedisOptions options = server.Options();
+  options.user = "someone";
+  options.password = "sesame";
+  const auto source = RedisSource::Create(options).value();
+  const absl::Status status = source->Put({&object, 1}, wire::Soon());
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("AUTH"));
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("someone")));
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("sesame")));
+}
+
 TEST_F(Redis, AServerThatWasLostIsFoundAgainAndBelievedNoMore) {
   Server server;
   const auto source = RedisSource::Create(server.Options()).value();
@@ -365,6 +380,7 @@ TEST(RedisOptions, BadOnesAreRefusedByName) {
   EXPECT_THAT(refused([](auto& o) { o.first_back_off = 0ms; }), HasSubstr("first_back_off"));
   EXPECT_THAT(refused([](auto& o) { o.greatest_back_off = 1ms; }), HasSubstr("greatest_back_off"));
   EXPECT_THAT(refused([](auto& o) { o.tls.key_file = "k"; }), HasSubstr("options.tls.key_file"));
+  EXPECT_THAT(refused([](auto& o) { o.tls.ca_file = "c"; }), HasSubstr("options.tls.use"));
 }
 
 // ---- an engine and a reader
