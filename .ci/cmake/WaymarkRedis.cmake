@@ -1,4 +1,5 @@
-# Finds hiredis, the client library of RedisSource, where it is wanted (WAYMARK_REDIS).
+# Finds hiredis, the client library of RedisSource, where it is wanted (WAYMARK_REDIS): the
+# system's, or, in what must stand alone, the sources that .ci/setup unpacked and an sdist carries.
 #
 # Sets WAYMARK_REDIS_FOUND, and WAYMARK_REDIS_TLS where it has TLS (hiredis 1.0 and hiredis_ssl).
 # WAYMARK_HIREDIS_LIBS is what to link: by path here, by name where Waymark was installed.
@@ -7,9 +8,38 @@ set(WAYMARK_REDIS_TLS FALSE)
 if(NOT WAYMARK_REDIS MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "WAYMARK_REDIS must be AUTO, ON or OFF; it is '${WAYMARK_REDIS}'")
 endif()
-# A wheel has nothing that speaks to Redis: docs/decisions/0005-fetching.md.
-if(WAYMARK_REDIS STREQUAL "OFF" OR (WAYMARK_REDIS STREQUAL "AUTO" AND WAYMARK_STANDALONE))
+if(WAYMARK_REDIS STREQUAL "OFF")
   message(STATUS "Waymark: Redis off")
+  return()
+endif()
+
+if(WAYMARK_STANDALONE)
+  set(sources "${PROJECT_SOURCE_DIR}/build/sources/hiredis")
+  if(NOT EXISTS "${sources}/hiredis.c")
+    if(WAYMARK_REDIS STREQUAL "ON")
+      message(FATAL_ERROR
+        "WAYMARK_REDIS=ON, and build/sources/hiredis is not there (.ci/setup unpacks it)")
+    endif()
+    message(STATUS "Waymark: no sources of hiredis, building without Redis")
+    return()
+  endif()
+  # Without its TLS, which would need an OpenSSL to stand alone with.
+  enable_language(C)
+  add_library(waymark_hiredis STATIC
+    "${sources}/alloc.c"
+    "${sources}/async.c"
+    "${sources}/hiredis.c"
+    "${sources}/net.c"
+    "${sources}/read.c"
+    "${sources}/sds.c")
+  target_compile_options(waymark_hiredis PRIVATE -w)
+  set_target_properties(waymark_hiredis PROPERTIES
+    C_VISIBILITY_PRESET hidden
+    POSITION_INDEPENDENT_CODE ON)
+  set(WAYMARK_REDIS_FOUND TRUE)
+  set(WAYMARK_HIREDIS_INCLUDE_DIR "${PROJECT_SOURCE_DIR}/build/sources")
+  set(WAYMARK_HIREDIS_LIBS "$<BUILD_INTERFACE:waymark_hiredis>" "$<INSTALL_INTERFACE:hiredis>")
+  message(STATUS "Waymark: Redis by ${sources}, without TLS")
   return()
 endif()
 
