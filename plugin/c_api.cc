@@ -3,6 +3,7 @@
 
 #include "kernels/isa.h"
 #include "plugin/c_api_fill.h"
+#include "plugin/redis_source.h"
 #include "plugin/waymark.h"
 
 #ifndef WAYMARK_CUDA_VERSION
@@ -28,10 +29,10 @@ const char* BuildInfo() noexcept {
   struct Text {
     char text[512];
     Text() {
-      int size = std::snprintf(
-          text, sizeof(text),
-          "version=%s abi=%d.%d compiler=%s cuda=%s archs=%s host=", WAYMARK_VERSION, WM_ABI_MAJOR,
-          WM_ABI_MINOR, WM_COMPILER, WAYMARK_CUDA_VERSION, WAYMARK_CUDA_ARCHS);
+      int size = std::snprintf(text, sizeof(text),
+                               "version=%s abi=%d.%d compiler=%s cuda=%s archs=%s redis=%s host=",
+                               WAYMARK_VERSION, WM_ABI_MAJOR, WM_ABI_MINOR, WM_COMPILER,
+                               WAYMARK_CUDA_VERSION, WAYMARK_CUDA_ARCHS, RedisClient());
       const char* before = "";
       for (const kernels::Isa isa : kernels::SupportedIsas()) {
         if (size < 0 || static_cast<std::size_t>(size) >= sizeof(text)) break;

@@ -61,6 +61,28 @@ wm_status RowsDocument(const wm_rows* rows, const wm_document_options* options, 
   });
 }
 
+wm_status RowsDocumentInto(const wm_rows* rows, const wm_document_options* options,
+                           std::uint8_t* out, std::size_t capacity, std::size_t* size,
+                           wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(rows, "rows").Pointer(size, "size");
+    check.That(out != nullptr || capacity == 0, "out", "must not be null with a capacity");
+    if (!check.ok()) return check.status();
+    return WithWriter(rows, options, [=](const wire::DocumentWriter& writer) {
+      const std::size_t bytes = writer.bytes();
+      if (bytes > capacity) {
+        *size = bytes;
+        return absl::OutOfRangeError("capacity: must be at least " + std::to_string(bytes) +
+                                     "; it is " + std::to_string(capacity));
+      }
+      absl::Status status = writer.WriteTo({out, bytes});
+      if (status.ok()) *size = bytes;
+      return status;
+    });
+  });
+}
+
 wm_status RowsWriteDocument(const wm_rows* rows, const wm_document_options* options,
                             const char* path, wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
@@ -299,6 +321,7 @@ absl::StatusOr<RowsAndLayers> TakePart(const wm_part* given, const RowsAndLayers
 
 void FillDocuments(wm_api_v1& api) {
   api.rows_document = &RowsDocument;
+  api.rows_document_into = &RowsDocumentInto;
   api.rows_write_document = &RowsWriteDocument;
   api.bytes_retain = &Retain<wm_bytes>;
   api.bytes_release = &Release<wm_bytes>;

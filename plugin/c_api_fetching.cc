@@ -11,6 +11,7 @@
 #include "blockstore/wire/memory_source.h"
 #include "blockstore/wire/trajectory.h"
 #include "plugin/c_api_fill.h"
+#include "plugin/redis_source.h"
 
 namespace waymark::abi {
 namespace {
@@ -44,6 +45,55 @@ wm_status SourceFileOpen(const char* path, const wm_read_limits* given, wm_sourc
     if (!limits.ok()) return limits.status();
     absl::StatusOr<std::unique_ptr<wire::FileSource>> source =
         wire::FileSource::Open(path, *limits);
+    if (!source.ok()) return source.status();
+    *out = new wm_source(*std::move(source));
+    return absl::OkStatus();
+  });
+}
+
+wm_status SourceRedisCreate(const wm_redis_options* given, wm_source** out,
+                            wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    wm_redis_options args = {};
+    Arguments check;
+    if (given != nullptr) check.Struct(given, args, "options");
+    check.Flags(args.flags, WM_REDIS_TLS, "options.flags").Chain(args.ext, "options.ext");
+    RedisOptions options;
+    const auto text = [](const char* from, std::string& to) {
+      if (from != nullptr) to = from;
+    };
+    if (*OrEmpty(args.host) != 0) options.host = args.host;
+    text(args.unix_socket, options.unix_socket);
+    text(args.user, options.user);
+    text(args.password, options.password);
+    text(args.key_prefix, options.key_prefix);
+    text(args.tls_ca_file, options.tls.ca_file);
+    text(args.tls_certificate_file, options.tls.certificate_file);
+    text(args.tls_key_file, options.tls.key_file);
+    text(args.tls_server_name, options.tls.server_name);
+    options.tls.use = (args.flags & WM_REDIS_TLS) != 0;
+    const auto number = [&check](std::int32_t from, std::int32_t most, const char* name, auto& to) {
+      check.InRange(from, 0, most, name);
+      if (from != 0) to = std::decay_t<decltype(to)>(from);
+    };
+    number(args.port, 65535, "options.port", options.port);
+    number(args.database, INT32_MAX, "options.database", options.database);
+    number(args.time_to_live_s, INT32_MAX, "options.time_to_live_s", options.time_to_live);
+    number(args.connect_timeout_ms, INT32_MAX, "options.connect_timeout_ms",
+           options.connect_timeout);
+    number(args.command_timeout_ms, INT32_MAX, "options.command_timeout_ms",
+           options.command_timeout);
+    number(args.first_back_off_ms, INT32_MAX, "options.first_back_off_ms", options.first_back_off);
+    number(args.greatest_back_off_ms, INT32_MAX, "options.greatest_back_off_ms",
+           options.greatest_back_off);
+    check.InRange(args.believe_ms, -1, INT32_MAX, "options.believe_ms");
+    if (args.believe_ms != 0) {
+      options.believe = std::chrono::milliseconds(std::max(args.believe_ms, 0));
+    }
+    if (args.max_believed != 0) options.max_believed = args.max_believed;
+    check.Pointer(out, "out");
+    if (!check.ok()) return check.status();
+    absl::StatusOr<std::unique_ptr<RedisSource>> source = RedisSource::Create(options);
     if (!source.ok()) return source.status();
     *out = new wm_source(*std::move(source));
     return absl::OkStatus();
@@ -303,6 +353,7 @@ wm_status FetcherCounts(const wm_fetcher* fetcher, wm_fetch_report* out) noexcep
 void FillFetching(wm_api_v1& api) {
   api.source_memory_create = &SourceMemoryCreate;
   api.source_file_open = &SourceFileOpen;
+  api.source_redis_create = &SourceRedisCreate;
   api.source_retain = &Retain<wm_source>;
   api.source_release = &Release<wm_source>;
   api.publisher_create = &PublisherCreate;

@@ -72,6 +72,8 @@ inline constexpr std::uint32_t kLeastBytes<wm_read_damage> = 8;
 template <>
 inline constexpr std::uint32_t kLeastBytes<wm_chunk_view> = 8;
 template <>
+inline constexpr std::uint32_t kLeastBytes<wm_redis_options> = 8;
+template <>
 inline constexpr std::uint32_t kLeastBytes<wm_publisher_options> = 32;
 template <>
 inline constexpr std::uint32_t kLeastBytes<wm_publisher_stats> = 8;
@@ -423,6 +425,29 @@ WM_FIELD(wm_chunk_view, first, 8);
 WM_FIELD(wm_chunk_view, count, 16);
 WM_FIELD(wm_chunk_view, layers, 24);
 WM_FIELD(wm_chunk_view, layer_bytes, 32);
+
+WM_SIZE(wm_redis_options, 128);
+WM_FIELD(wm_redis_options, struct_size, 0);
+WM_FIELD(wm_redis_options, flags, 4);
+WM_FIELD(wm_redis_options, ext, 8);
+WM_FIELD(wm_redis_options, host, 16);
+WM_FIELD(wm_redis_options, unix_socket, 24);
+WM_FIELD(wm_redis_options, user, 32);
+WM_FIELD(wm_redis_options, password, 40);
+WM_FIELD(wm_redis_options, key_prefix, 48);
+WM_FIELD(wm_redis_options, tls_ca_file, 56);
+WM_FIELD(wm_redis_options, tls_certificate_file, 64);
+WM_FIELD(wm_redis_options, tls_key_file, 72);
+WM_FIELD(wm_redis_options, tls_server_name, 80);
+WM_FIELD(wm_redis_options, port, 88);
+WM_FIELD(wm_redis_options, database, 92);
+WM_FIELD(wm_redis_options, time_to_live_s, 96);
+WM_FIELD(wm_redis_options, connect_timeout_ms, 100);
+WM_FIELD(wm_redis_options, command_timeout_ms, 104);
+WM_FIELD(wm_redis_options, first_back_off_ms, 108);
+WM_FIELD(wm_redis_options, greatest_back_off_ms, 112);
+WM_FIELD(wm_redis_options, believe_ms, 116);
+WM_FIELD(wm_redis_options, max_believed, 120);
 
 WM_SIZE(wm_publisher_options, 88);
 WM_FIELD(wm_publisher_options, struct_size, 0);

@@ -539,6 +539,37 @@ typedef struct wm_chunk_view {
 /* Where the objects of published rows lie, by their digests. Any thread. Since 1.1. */
 typedef struct wm_source wm_source;
 
+/* A Redis server. Texts are copied; null and 0 are the defaults. */
+typedef struct wm_redis_options {
+  uint32_t struct_size; /* required */
+  uint32_t flags;       /* WM_REDIS_* */
+  const wm_ext* ext;
+  const char* host;                 /* null or "": "127.0.0.1" */
+  const char* unix_socket;          /* its path, instead of host and port; null: those */
+  const char* user;                 /* for AUTH, from Redis 6 on, and with a password; null: none */
+  const char* password;             /* null: AUTH is not sent. It is in no text of the library */
+  const char* key_prefix;           /* in front of every key; null: "waymark:" */
+  const char* tls_ca_file;          /* trusted certificates, PEM; null: the system's */
+  const char* tls_certificate_file; /* of this client, PEM; null: none */
+  const char* tls_key_file;         /* of the certificate, PEM */
+  const char* tls_server_name;      /* for SNI; null: none */
+  int32_t port;                     /* 0 = 6379 */
+  int32_t database;
+  int32_t time_to_live_s;       /* objects expire so many seconds after they were last put, or */
+                                /* found there by a publisher; 0: never */
+  int32_t connect_timeout_ms;   /* beside each call's own deadline; 0 = 1000 */
+  int32_t command_timeout_ms;   /* of one exchange; 0 = 5000 */
+  int32_t first_back_off_ms;    /* after a failure the server is left alone so long; 0 = 50 */
+  int32_t greatest_back_off_ms; /* and after each further one twice as long, to this; 0 = 5000 */
+  int32_t believe_ms; /* how long an object that was put or found there is believed to be there; */
+                      /* then the server is asked. 0 = 60000; -1: it is always asked */
+  uint64_t max_believed; /* objects so believed; 0 = 2^18 */
+} wm_redis_options;
+
+/* TLS; the server's certificate must be trusted. The tls_* fields want it. WM_UNIMPLEMENTED where
+ * the build's hiredis has none (build_info: redis=...+tls has). */
+#define WM_REDIS_TLS 1u
+
 /* Turns rows into objects in a source, and a handle, on a thread of its own; what was put once is
  * not put again. Any thread. */
 typedef struct wm_publisher wm_publisher;
@@ -728,8 +759,8 @@ typedef struct wm_api_v1 {
   const wm_ext* ext; /* null */
 
   /* Static text. `version`: as "0.1.0". `build_info`: one line of "name=value" pairs separated by
-   * spaces: version, abi, compiler, cuda (its version, or none), archs, host (instruction sets).
-   * Any thread. */
+   * spaces: version, abi, compiler, cuda (its version, or none), archs, redis (its client library,
+   * or none), host (instruction sets). Any thread. */
   const char* (*version)(void);
   const char* (*build_info)(void);
   /* "OK", "INVALID_ARGUMENT", ...; "never written", ...; "by key", ... Static; "unknown" for a
@@ -945,6 +976,10 @@ typedef struct wm_api_v1 {
    * for ids that the code does not have (a set with an id twice). */
   wm_status (*rows_document)(const wm_rows* rows, const wm_document_options* options,
                              wm_bytes** out, wm_message* why);
+  /* The same to memory of the caller's, which has `capacity` bytes. OUT_OF_RANGE when they are too
+   * few; *size is then what it takes. After another error `out` may have been written to. */
+  wm_status (*rows_document_into)(const wm_rows* rows, const wm_document_options* options,
+                                  uint8_t* out, size_t capacity, size_t* size, wm_message* why);
   /* The same to a file beside `path` that then takes its place: nobody sees half of one.
    * UNAVAILABLE when it cannot be written; nothing is left behind. */
   wm_status (*rows_write_document)(const wm_rows* rows, const wm_document_options* options,
@@ -1000,6 +1035,11 @@ typedef struct wm_api_v1 {
    * when it has none; else errors as document_open_file. */
   wm_status (*source_file_open)(const char* path, const wm_read_limits* limits, wm_source** out,
                                 wm_message* why);
+  /* Objects in a Redis server, whose memory may forget them. Does not connect: a server that is not
+   * there, or refuses the password, costs rows, and fetcher_fetch says why. `options` may be null.
+   * INVALID_ARGUMENT; UNIMPLEMENTED where the library was built without hiredis. */
+  wm_status (*source_redis_create)(const wm_redis_options* options, wm_source** out,
+                                   wm_message* why);
   void (*source_retain)(wm_source* source);
   void (*source_release)(wm_source* source);
 

@@ -125,6 +125,11 @@ TEST_P(Wire, RunsAsEver) {
   ExpectRows(rows, 5, 33, 0, kLayers);
   api.rows_release(rows);
 
+  wm_source* redis = nullptr;
+  const wm_status made = api.source_redis_create(Of(wm_redis_options{}).get(), &redis, &why_);
+  EXPECT_TRUE(made == WM_OK || made == WM_UNIMPLEMENTED) << text_;
+  api.source_release(redis);
+
   wm_publisher_options of_publisher = {};
   of_publisher.source = source_;
   of_publisher.shape = &shape_;
@@ -225,6 +230,8 @@ TEST_P(WireSizes, StructsThatAreTooShortAreRefused) {
   };
   refuses(wm_document_options{}, "rows_document", true,
           [&](auto* of) { return api.rows_document(rows_, of, &bytes, nullptr); });
+  refuses(wm_document_options{}, "rows_document_into", true,
+          [&](auto* of) { return api.rows_document_into(rows_, of, nullptr, 0, &size_, nullptr); });
   refuses(wm_document_options{}, "rows_write_document", true,
           [&](auto* of) { return api.rows_write_document(rows_, of, "/nowhere/a", nullptr); });
   refuses(wm_chunk_code{}, "rows_document, code", true, [&](auto* of) {
@@ -237,6 +244,12 @@ TEST_P(WireSizes, StructsThatAreTooShortAreRefused) {
           [&](auto* of) { return api.document_open(data_, size_, of, &document, nullptr); });
   refuses(wm_read_limits{}, "source_file_open", true,
           [&](auto* of) { return api.source_file_open("/nowhere/a", of, &source, nullptr); });
+  refuses(wm_redis_options{}, "source_redis_create", true, [&](auto* of) {
+    wm_source* redis = nullptr;
+    const wm_status status = api.source_redis_create(of, &redis, nullptr);
+    api.source_release(redis);
+    return status == WM_UNIMPLEMENTED ? wm_status{WM_OK} : status;  // a build without hiredis
+  });
   refuses(wm_part{}, "document_rows", true,
           [&](auto* of) { return api.document_rows(document_, of, &rows, nullptr, nullptr); });
   refuses(wm_publisher_options{}, "publisher_create", false,

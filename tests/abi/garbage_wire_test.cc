@@ -148,6 +148,9 @@ TEST_F(GarbageWire, Handles) {
   wm_fetch_report report = {sizeof(report)};
   RefusesHandles("rows_document", rows_,
                  [&](auto* h) { return api.rows_document(h, nullptr, &bytes, &why_); });
+  RefusesHandles("rows_document_into", rows_, [&](auto* h) {
+    return api.rows_document_into(h, nullptr, nullptr, 0, &size, &why_);
+  });
   RefusesHandles("rows_write_document", rows_,
                  [&](auto* h) { return api.rows_write_document(h, nullptr, "/nowhere/a", &why_); });
   RefusesHandles("rows_handle", rows_,
@@ -228,6 +231,9 @@ TEST_F(GarbageWire, Pointers) {
     wm_status status;
   } cases[] = {
       {"rows_document", api.rows_document(rows_, nullptr, nullptr, &why_)},
+      {"rows_document_into, out", api.rows_document_into(rows_, nullptr, nullptr, 9, &size, &why_)},
+      {"rows_document_into, size",
+       api.rows_document_into(rows_, nullptr, nullptr, 0, nullptr, &why_)},
       {"rows_write_document", api.rows_write_document(rows_, nullptr, nullptr, &why_)},
       {"bytes_view, data", api.bytes_view(bytes_, nullptr, &size)},
       {"bytes_view, size", api.bytes_view(bytes_, &data, nullptr)},
@@ -243,6 +249,7 @@ TEST_F(GarbageWire, Pointers) {
       {"source_memory_create", api.source_memory_create(9, nullptr, &why_)},
       {"source_file_open, path", api.source_file_open(nullptr, nullptr, &source, &why_)},
       {"source_file_open, out", api.source_file_open("/nowhere/a", nullptr, nullptr, &why_)},
+      {"source_redis_create", api.source_redis_create(nullptr, nullptr, &why_)},
       {"publisher_create", api.publisher_create(&of_publisher_, nullptr, &why_)},
       {"publish_rows", api.publisher_publish_rows(publisher_, "", rows_, nullptr, &why_)},
       {"ticket_wait", api.ticket_wait(ticket_, 0, nullptr, &why_)},
@@ -282,6 +289,19 @@ TEST_F(GarbageWire, FieldsOfStructs) {
       "rows_document", options,
       [&](const Options* of) { return api.rows_document(rows_, of, &bytes, &why_); },
       {{"flags", [](Options& o) { o.flags = 4; }}, {"ext", [&](Options& o) { o.ext = links; }}});
+  // One byte too few: nothing is written, and it says how many it takes.
+  std::vector<std::uint8_t> room(size_, 0xee);
+  std::size_t wanted = 0;
+  EXPECT_EQ(api.rows_document_into(rows_, nullptr, room.data(), size_ - 1, &wanted, &why_),
+            WM_OUT_OF_RANGE);
+  EXPECT_NE(std::string(text_).find(std::to_string(size_)), std::string::npos) << text_;
+  EXPECT_EQ(wanted, size_);
+  EXPECT_EQ(room, std::vector<std::uint8_t>(size_, 0xee));
+  room.push_back(0xee);
+  EXPECT_EQ(api.rows_document_into(rows_, nullptr, room.data(), size_ + 1, &wanted, &why_), WM_OK);
+  EXPECT_EQ(wanted, size_);
+  EXPECT_EQ(std::memcmp(room.data(), data_, size_), 0);
+  EXPECT_EQ(room.back(), 0xee);
 
   using Code = wm_chunk_code;
   const std::vector<std::pair<const char*, std::function<void(Code&)>>> code_spoils = {
@@ -407,6 +427,62 @@ TEST_F(GarbageWire, FieldsOfStructs) {
       },
       {{"flags", [](Fetcher& o) { o.flags = 2; }}, {"ext", [&](Fetcher& o) { o.ext = links; }}});
 
+  using Redis = wm_redis_options;
+  Redis of_redis = {sizeof(of_redis)};
+  of_redis.unix_socket = "/nowhere/redis";
+  of_redis.password = "sesame";
+  wm_source* source = nullptr;
+  RefusesAndSays<Redis>(
+      "source_redis_create", of_redis,
+      [&](const Redis* of) {
+        const wm_status status = api.source_redis_create(of, &source, &why_);
+        EXPECT_EQ(std::string(text_).find("sesame"), std::string::npos) << text_;
+        EXPECT_EQ(source, nullptr);
+        return status;
+      },
+      {{"flags", [](Redis& o) { o.flags = 2; }},
+       {"ext", [&](Redis& o) { o.ext = links; }},
+       {"port", [](Redis& o) { o.port = -1; }},
+       {"port", [](Redis& o) { o.port = 65536; }},
+       {"database", [](Redis& o) { o.database = kLow; }},
+       {"time_to_live_s", [](Redis& o) { o.time_to_live_s = -1; }},
+       {"connect_timeout_ms", [](Redis& o) { o.connect_timeout_ms = kLow; }},
+       {"command_timeout_ms", [](Redis& o) { o.command_timeout_ms = -1; }},
+       {"first_back_off_ms", [](Redis& o) { o.first_back_off_ms = -1; }},
+       {"greatest_back_off", [](Redis& o) { o.greatest_back_off_ms = 49; }},
+       {"greatest_back_off_ms", [](Redis& o) { o.greatest_back_off_ms = -1; }},
+       {"believe_ms", [](Redis& o) { o.believe_ms = -2; }},
+       {"password", [](Redis& o) { o.user = "sesame", o.password = nullptr; }},
+       {"tls", [](Redis& o) { o.tls_ca_file = "a"; }},
+       {"tls", [](Redis& o) { o.tls_server_name = "a"; }},
+       {"key_file", [](Redis& o) { o.flags = WM_REDIS_TLS, o.tls_certificate_file = "a"; }}});
+  // All at their greatest: nothing overflows when it waits for a server that is not there.
+  Redis greatest = of_redis;
+  greatest.port = 65535;
+  greatest.database = greatest.time_to_live_s = greatest.connect_timeout_ms = kHigh;
+  greatest.command_timeout_ms = greatest.first_back_off_ms = greatest.greatest_back_off_ms = kHigh;
+  greatest.believe_ms = kHigh;
+  greatest.max_believed = ~std::uint64_t{0};
+  if (api.source_redis_create(&greatest, &source, &why_) == WM_OK) {
+    wm_fetcher_options of_fetcher = of_fetcher_;
+    of_fetcher.source = source;
+    wm_fetcher* fetcher = nullptr;
+    ASSERT_EQ(api.fetcher_create(&of_fetcher, &fetcher, &why_), WM_OK);
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_EQ(
+          api.fetcher_fetch(fetcher, named_, named_size_, nullptr, i - 1, &rows, &report, &why_),
+          WM_OK);
+      EXPECT_NE(report.source, WM_OK) << i;
+      EXPECT_EQ(report.fetched, 0u);
+      api.rows_release(rows);
+      rows = nullptr;
+    }
+    api.fetcher_release(fetcher);
+    api.source_release(source);
+  } else {
+    EXPECT_NE(std::string(text_).find("hiredis"), std::string::npos) << text_;
+  }
+
   // A required type that is not known.
   wm_ext required = {sizeof(required), 77 | WM_EXT_REQUIRED, nullptr};
   Publisher with_ext = of_publisher_;
@@ -416,6 +492,9 @@ TEST_F(GarbageWire, FieldsOfStructs) {
   Options document_ext = options;
   document_ext.ext = &required;
   EXPECT_EQ(api.rows_document(rows_, &document_ext, &bytes, &why_), WM_UNIMPLEMENTED);
+  of_redis.ext = &required;
+  EXPECT_EQ(api.source_redis_create(&of_redis, &source, &why_), WM_UNIMPLEMENTED);
+  EXPECT_NE(std::string(text_).find("ext"), std::string::npos) << text_;
 }
 
 // Every bit of a handle counts, and the front of a document; of the rest, what is lost is said.

@@ -149,12 +149,15 @@ static void walk_wire(const wm_rows* rows, wm_snapshot* snapshot) {
   int32_t ids[3 * ROWS * LAYERS * TOP_K];
   wm_bytes *bytes = NULL, *handle = NULL, *again = NULL;
   wm_document *document = NULL, *mapped = NULL;
-  wm_source *memory = NULL, *file = NULL;
+  wm_source *memory = NULL, *file = NULL, *redis = NULL;
+  wm_redis_options of_redis;
+  wm_status status;
   wm_publisher* publisher = NULL;
   wm_ticket* ticket = NULL;
   wm_fetcher* fetcher = NULL;
   wm_rows* got = NULL;
   const uint8_t *data = NULL, *named = NULL, *named_again = NULL;
+  uint8_t* copy = NULL;
   size_t size = 0, named_size = 0, count = 0;
   char store_text[16];
   wm_message store_name = {store_text, sizeof(store_text), 0};
@@ -169,6 +172,12 @@ static void walk_wire(const wm_rows* rows, wm_snapshot* snapshot) {
   wm->bytes_release(bytes);
   CHECK_OK(WM(bytes_view)(bytes, &data, &size));
   CHECK(size > 64 && memcmp(data, "\x89WMK\r\n\x1a\n", 8) == 0);
+  CHECK(WM(rows_document_into)(rows, &options, NULL, 0, &count, &why) == WM_OUT_OF_RANGE);
+  CHECK(count == size && (copy = (uint8_t*)malloc(size)) != NULL);
+  count = 0;
+  CHECK_OK(wm->rows_document_into(rows, &options, copy, size, &count, &why));
+  CHECK(count == size && memcmp(copy, data, size) == 0);
+  free(copy);
   CHECK_OK(WM(document_open)(data, size, &limits, &document, &why));
   WM(document_retain)(document);
   wm->document_release(document);
@@ -293,6 +302,30 @@ static void walk_wire(const wm_rows* rows, wm_snapshot* snapshot) {
     CHECK_OK(WM(fetcher_counts)(fetcher, &report));
     CHECK(report.fetched == 4);
     WM(fetcher_release)(fetcher);
+  }
+
+  /* and in a Redis server that is not there: every row is missing, and the report says why */
+  memset(&of_redis, 0, sizeof(of_redis));
+  of_redis.struct_size = sizeof(of_redis);
+  of_redis.unix_socket = "/nowhere/redis";
+  of_redis.password = "sesame";
+  status = WM(source_redis_create)(&of_redis, &redis, &why);
+  if (strstr(wm->build_info(), " redis=none ") != NULL) {
+    CHECK(status == WM_UNIMPLEMENTED && redis == NULL && strstr(text, "hiredis") != NULL);
+  } else {
+    CHECK_OK(status);
+    memset(&of_fetcher, 0, sizeof(of_fetcher));
+    of_fetcher.struct_size = sizeof(of_fetcher);
+    of_fetcher.source = redis;
+    CHECK_OK(wm->fetcher_create(&of_fetcher, &fetcher, &why));
+    wm->source_release(redis);
+    CHECK_OK(wm->fetcher_fetch(fetcher, named, named_size, NULL, -1, &got, &report, &why));
+    CHECK(report.source == WM_UNAVAILABLE && report.fetched == 0 && report.absent > 0);
+    CHECK(strstr(text, "redis: connecting") != NULL && strstr(text, "sesame") == NULL);
+    CHECK_OK(wm->rows_view(got, &lent));
+    CHECK(lent.count == 3 * ROWS && lent.infos[0].reason == WM_REASON_CAPACITY);
+    wm->rows_release(got);
+    wm->fetcher_release(fetcher);
   }
   WM(source_retain)(memory);
   wm->source_release(memory);
