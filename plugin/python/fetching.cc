@@ -1,4 +1,7 @@
 // Sources, publishers and fetchers: rows elsewhere, by handle.
+#include <future>
+#include <system_error>
+
 #include "plugin/python/reading.h"
 
 namespace waymark_python {
@@ -8,6 +11,7 @@ using nb::literals::operator""_a;
 
 struct Source {
   wm_source* source = nullptr;
+  bool waits = false;  // for another process
 
   Source() = default;
   ~Source() { Api().source_release(source); }
@@ -30,6 +34,48 @@ void MakeSource(Source* self, nb::handle of) {
   Check(status, why);
   new (self) Source;
   self->source = source;
+}
+
+struct RedisSource : Source {};
+
+// texts: host, unix_socket, user, password, key_prefix, and the CA's file, the certificate's, the
+// key's and the server's name of TLS. numbers: as wm_redis_options has them, from `port` on.
+void MakeRedisSource(RedisSource* self, const nb::tuple& texts, bool tls, const nb::tuple& numbers,
+                     std::uint64_t max_believed) {
+  std::vector<std::string> kept;
+  for (const nb::handle text : texts)
+    kept.push_back(nb::cast<std::string>(text));
+  wm_redis_options options = {};
+  options.struct_size = sizeof(options);
+  options.flags = tls ? WM_REDIS_TLS : 0;
+  const char** const to_texts[] = {&options.host,
+                                   &options.unix_socket,
+                                   &options.user,
+                                   &options.password,
+                                   &options.key_prefix,
+                                   &options.tls_ca_file,
+                                   &options.tls_certificate_file,
+                                   &options.tls_key_file,
+                                   &options.tls_server_name};
+  for (std::size_t i = 0; i < std::size(to_texts); ++i)
+    *to_texts[i] = kept.at(i).c_str();
+  std::int32_t* const to_numbers[] = {&options.port,
+                                      &options.database,
+                                      &options.time_to_live_s,
+                                      &options.connect_timeout_ms,
+                                      &options.command_timeout_ms,
+                                      &options.first_back_off_ms,
+                                      &options.greatest_back_off_ms,
+                                      &options.believe_ms};
+  for (std::size_t i = 0; i < std::size(to_numbers); ++i)
+    *to_numbers[i] = nb::cast<std::int32_t>(numbers[i]);
+  options.max_believed = max_believed;
+  wm_source* source = nullptr;
+  Message why;
+  Check(Api().source_redis_create(&options, &source, why.get()), why);
+  new (self) RedisSource;
+  self->source = source;
+  self->waits = true;
 }
 
 struct Ticket {
@@ -158,6 +204,7 @@ nb::tuple Stats(const Publisher& self) {
 
 struct Fetcher {
   wm_fetcher* fetcher = nullptr;
+  bool waits = false;
 
   Fetcher() = default;
   ~Fetcher() { Api().fetcher_release(fetcher); }
@@ -179,6 +226,56 @@ void MakeFetcher(Fetcher* self, const Source& source, std::uint64_t cache_bytes,
   Check(Api().fetcher_create(&options, &fetcher, why.get()), why);
   new (self) Fetcher;
   self->fetcher = fetcher;
+  self->waits = source.waits;
+}
+
+// A call of fetcher_fetch, and what it answers.
+struct Fetching {
+  Fetching(wm_fetcher* of, const Bytes& handle)
+      : fetcher(of), data(handle.data), size(handle.size) {
+    report.struct_size = sizeof(report);
+  }
+  ~Fetching() { Api().rows_release(rows); }
+  Fetching(const Fetching&) = delete;
+  Fetching& operator=(const Fetching&) = delete;
+  void Run() {
+    status = Api().fetcher_fetch(fetcher, data, size, &part, timeout_ns, &rows, &report, why.get());
+  }
+  wm_fetcher* fetcher;
+  const std::uint8_t* data;
+  std::size_t size;
+  wm_part part = {};
+  std::int64_t timeout_ns = -1;
+  wm_rows* rows = nullptr;
+  wm_fetch_report report = {};
+  Message why;
+  wm_status status = WM_OK;
+};
+
+// Runs it on a thread of its own, since no call of the library can be called off, and hears Ctrl-C
+// meanwhile. What was left by then ends when its timeout is over or its source answers, and keeps
+// what it needs.
+void RunBeside(const std::shared_ptr<Fetching>& fetching) {
+  const std::vector<std::uint8_t> handle(fetching->data, fetching->data + fetching->size);
+  std::packaged_task<void()> run([fetching, handle] {
+    fetching->data = handle.data();
+    fetching->Run();
+    Api().fetcher_release(fetching->fetcher);
+  });
+  const std::future<void> done = run.get_future();
+  Api().fetcher_retain(fetching->fetcher);
+  try {
+    std::thread(std::move(run)).detach();
+  } catch (const std::system_error&) {  // no more threads
+    Api().fetcher_release(fetching->fetcher);
+    const GilReleased released;
+    fetching->Run();
+    return;
+  }
+  WaitInSlices(-1, [&](std::int64_t slice) {
+    const auto state = done.wait_for(std::chrono::nanoseconds(slice));
+    return wm_status{state == std::future_status::ready ? WM_OK : WM_DEADLINE_EXCEEDED};
+  });
 }
 
 nb::tuple ReportTuple(const wm_fetch_report& report, const char* source) {
@@ -189,20 +286,18 @@ nb::tuple ReportTuple(const wm_fetch_report& report, const char* source) {
 nb::tuple Fetch(const Fetcher& self, nb::handle given, std::int64_t begin, std::int64_t end,
                 std::int32_t layer_begin, std::int32_t layer_end, nb::handle timeout) {
   const Bytes handle = ReadableBytes(given, "handle");
-  const wm_part part = PartOf(begin, end, layer_begin, layer_end);
-  const std::int64_t ns = Nanoseconds(timeout);
-  wm_fetch_report report = {};
-  report.struct_size = sizeof(report);
-  wm_rows* rows = nullptr;
-  Message why;
-  wm_status status;
-  {
+  const auto fetching = std::make_shared<Fetching>(self.fetcher, handle);
+  fetching->part = PartOf(begin, end, layer_begin, layer_end);
+  fetching->timeout_ns = Nanoseconds(timeout);
+  if (self.waits) {
+    RunBeside(fetching);
+  } else {
     const GilReleased released;
-    status = Api().fetcher_fetch(self.fetcher, handle.data, handle.size, &part, ns, &rows, &report,
-                                 why.get());
+    fetching->Run();
   }
-  Check(status, why);
-  return nb::make_tuple(std::make_unique<Rows>(rows), ReportTuple(report, why.text()));
+  Check(fetching->status, fetching->why);
+  auto rows = std::make_unique<Rows>(std::exchange(fetching->rows, nullptr));
+  return nb::make_tuple(std::move(rows), ReportTuple(fetching->report, fetching->why.text()));
 }
 
 nb::tuple Counts(const Fetcher& self) {
@@ -237,6 +332,11 @@ void BindFetching(nb::module_& module) {
              nb::sig("def handle_info(handle: object) -> "
                      "tuple[int, int, bytes, int, int, int, int, str]"));
   nb::class_<Source>(module, "Source").def("__init__", &MakeSource, "of"_a);
+  nb::class_<RedisSource, Source>(module, "RedisSource")
+      .def("__init__", &MakeRedisSource, "texts"_a, "tls"_a, "numbers"_a, "max_believed"_a,
+           nb::sig("def __init__(self, texts: tuple[str, str, str, str, str, str, str, str, str], "
+                   "tls: bool, numbers: tuple[int, int, int, int, int, int, int, int], "
+                   "max_believed: int) -> None"));
   nb::class_<Ticket>(module, "Ticket")
       .def(
           "ready", [](const Ticket& self) { return Api().ticket_ready(self.ticket) == WM_OK; },

@@ -247,9 +247,24 @@ struct DocumentArgs {
 
 nb::bytes ToDocument(const Rows& self, const nb::tuple& code, bool steps, bool nodes) {
   const DocumentArgs args(Code(code), steps, nodes);
-  return TakeBytes([&](wm_bytes** out, wm_message* why) {
-    return Api().rows_document(self.rows, &args.options, out, why);
-  });
+  if (nodes) {  // which are made by writing everything: not twice, to know the size
+    return TakeBytes([&](wm_bytes** out, wm_message* why) {
+      return Api().rows_document(self.rows, &args.options, out, why);
+    });
+  }
+  std::size_t size = 0;
+  Message why;
+  const auto write = [&](char* out, std::size_t capacity) {
+    const GilReleased released;
+    return Api().rows_document_into(self.rows, &args.options, reinterpret_cast<std::uint8_t*>(out),
+                                    capacity, &size, why.get());
+  };
+  if (const wm_status status = write(nullptr, 0); status != WM_OUT_OF_RANGE) Check(status, why);
+  auto bytes =
+      nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
+  if (!bytes.is_valid()) nb::raise_python_error();
+  Check(write(PyBytes_AsString(bytes.ptr()), size), why);
+  return bytes;
 }
 
 void WriteDocument(const Rows& self, const std::string& path, const nb::tuple& code, bool steps,

@@ -68,6 +68,9 @@ def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
         fetched, report = waymark.Fetcher(waymark.MemorySource()).fetch_with_report(handle)
         assert_type(fetched, waymark.Rows)
         assert_type(report.absent, int)
+        redis = waymark.RedisSource("localhost", 6379, password="word", time_to_live=3600)
+        fetched = waymark.Fetcher(redis).fetch(waymark.Handle(bytes(handle)), timeout=1.0)
+        assert_type(waymark.Publisher(redis, fetched.shape).stats().puts_failed, int)
         for run in snapshot.coverage():
             assert_type(run.reason, waymark.Reason)
     try:

@@ -49,6 +49,7 @@ from ._fetching import (
     MemorySource,
     Publisher,
     PublisherStats,
+    RedisSource,
     Ticket,
 )
 from ._install import build_info, cmake_dir, demo, include_dir, library_path, tool_path
@@ -125,6 +126,7 @@ __all__ = [
     "Reason",
     "Recorder",
     "RecorderOptions",
+    "RedisSource",
     "ResourceExhaustedError",
     "RowSplit",
     "Rows",

@@ -281,6 +281,9 @@ def handle_info(handle: object) -> tuple[int, int, bytes, int, int, int, int, st
 class Source:
     def __init__(self, of: object) -> None: ...
 
+class RedisSource(Source):
+    def __init__(self, texts: tuple[str, str, str, str, str, str, str, str, str], tls: bool, numbers: tuple[int, int, int, int, int, int, int, int], max_believed: int) -> None: ...
+
 class Ticket:
     def ready(self) -> bool:
         """Whether it has its result, good or bad. Never waits."""

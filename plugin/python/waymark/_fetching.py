@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
-from typing import NamedTuple, Union
+from typing import Any, NamedTuple, Union
 
 from . import _core
 from ._errors import InvalidArgumentError
@@ -15,8 +16,9 @@ from ._types import Shape, code_of, layers_of
 class Handle(bytes):
     """What crosses a process in place of rows: the name of rows [0, rows) of one sequence.
 
-    Its own bytes; any pickler carries it. ``Handle(data)`` of other bytes: InvalidArgumentError,
-    DataLossError, UnimplementedError when they are no handle."""
+    Its own bytes; any pickler carries it. (Ray gives one that is put by itself back as plain bytes:
+    fetch() takes them as well, and Handle() makes a handle of them.) ``Handle(data)`` of
+    other bytes: InvalidArgumentError, DataLossError, UnimplementedError when they are no handle."""
 
     __slots__ = ()
 
@@ -73,7 +75,105 @@ class FileSource(_core.Source):
         super().__init__(os.fspath(path))
 
 
-Source = Union[MemorySource, FileSource]
+def _count_of(name: str, seconds: float, per_second: int, *, zero: bool = False) -> int:
+    """Seconds as a number of shorter units, rounded up."""
+    count = seconds * per_second
+    if not 0 <= count < 1 << 31 or (count == 0 and not zero):
+        least = "at least" if zero else "above"
+        raise InvalidArgumentError(
+            f"{name}: {least} 0 s and below {(1 << 31) // per_second} s, got {seconds}"
+        )
+    return math.ceil(count)
+
+
+class RedisSource(_core.RedisSource):
+    """Objects in a Redis server; what it evicts, expires or loses is missing where it is fetched.
+    Any thread; they take turns on one connection.
+
+    Connects when it is first needed: a server that is not there, or refuses the password, costs
+    rows, and the FetchReport says why. User and password are in no message and no repr. It is not
+    pickled: what crosses a process is a Handle, and who has one makes a source for it."""
+
+    __slots__ = ("_where",)
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 6379,
+        *,
+        unix_socket: str | os.PathLike[str] | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        database: int = 0,
+        key_prefix: str = "waymark:",
+        tls: bool = False,
+        tls_ca_file: str | os.PathLike[str] | None = None,
+        tls_certificate_file: str | os.PathLike[str] | None = None,
+        tls_key_file: str | os.PathLike[str] | None = None,
+        tls_server_name: str | None = None,
+        time_to_live: float = 0,
+        connect_timeout: float = 1.0,
+        command_timeout: float = 5.0,
+        first_back_off: float = 0.05,
+        greatest_back_off: float = 5.0,
+        believe: float = 60.0,
+        max_believed: int = 1 << 18,
+    ) -> None:
+        """unix_socket: instead of host and port. user: with a password, from Redis 6 on. tls: and
+        the files (PEM) and the name that it takes; without them the system's certificates. Times
+        are seconds. time_to_live: objects expire so long after they were last put, or found there
+        by a publisher; 0: never. connect_timeout, command_timeout: beside the timeout of each call.
+        first_back_off: after a failure the server is left alone so long, and after each further one
+        twice as long, to greatest_back_off. believe: how long an object that was put or found there
+        is believed to be there; then the server is asked. max_believed: objects so believed.
+
+        UnimplementedError where the library was built without hiredis (``build_info()["redis"]`` is
+        "none"), or without its TLS."""
+        texts = (
+            ("host", host),
+            ("unix_socket", unix_socket),
+            ("user", user),
+            ("password", password),
+            ("key_prefix", key_prefix),
+            ("tls_ca_file", tls_ca_file),
+            ("tls_certificate_file", tls_certificate_file),
+            ("tls_key_file", tls_key_file),
+            ("tls_server_name", tls_server_name),
+        )
+        words = tuple("" if text is None else os.fspath(text) for _, text in texts)
+        for (name, _), word in zip(texts, words):
+            if "\0" in word:
+                raise InvalidArgumentError(f"{name}: no character NUL, got one")
+        if not host:
+            raise InvalidArgumentError("host: a name or an address, got ''")
+        for name, value, least, most in (
+            ("port", port, 1, 65535),
+            ("database", database, 0, (1 << 31) - 1),
+            ("max_believed", max_believed, 1, (1 << 63) - 1),
+        ):
+            if not least <= value <= most:
+                raise InvalidArgumentError(f"{name}: {least} to {most}, got {value}")
+        numbers: Any = (
+            port,
+            database,
+            _count_of("time_to_live", time_to_live, 1, zero=True),
+            _count_of("connect_timeout", connect_timeout, 1000),
+            _count_of("command_timeout", command_timeout, 1000),
+            _count_of("first_back_off", first_back_off, 1000),
+            _count_of("greatest_back_off", greatest_back_off, 1000),
+            _count_of("believe", believe, 1000, zero=True) or -1,
+        )
+        super().__init__(words, tls, numbers, max_believed)  # type: ignore[arg-type]
+        self._where = f"unix_socket={words[1]!r}" if words[1] else f"{host!r}, {port}"
+
+    def __reduce_ex__(self, protocol: Any, /) -> Any:
+        raise TypeError("a RedisSource is not pickled: make one where it is used")
+
+    def __repr__(self) -> str:
+        return f"RedisSource({self._where})"
+
+
+Source = Union[MemorySource, FileSource, RedisSource]
 
 
 class Ticket:

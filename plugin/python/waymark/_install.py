@@ -20,8 +20,8 @@ def _there(path: str, what: str) -> str:
 
 
 def build_info() -> dict[str, str]:
-    """How the library was built: version, abi, compiler, cuda (its version, or none), archs, host
-    (instruction sets)."""
+    """How the library was built: version, abi, compiler, cuda (its version, or none), archs, redis
+    (its client library, or none), host (instruction sets)."""
     pairs = (pair.partition("=") for pair in _core.build_info().split())
     return {name: value for name, _, value in pairs}
 

@@ -1,0 +1,298 @@
+"""RedisSource against a real server on the loopback: across processes, and when it is lost."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import waymark
+from test_documents import expect_same, random_rows
+from test_fetching import from_zero
+from waymark import Reason, Rows
+
+BUILT_IN = waymark.build_info()["redis"] != "none"
+# Debian's redis-tools has the program under the second name alone; by its first word it knows what
+# it is to be.
+PROGRAM = shutil.which("redis-server") or shutil.which("redis-check-rdb")
+needs_server = pytest.mark.skipif(
+    not BUILT_IN or PROGRAM is None, reason="no hiredis in the build, or no redis-server here"
+)
+
+
+class Server:
+    """A server of our own on the loopback, without a file on disk."""
+
+    def __init__(self, *more: str) -> None:
+        self.folder = tempfile.mkdtemp(prefix="waymark_redis_")
+        self.unix_socket = os.path.join(self.folder, "socket")
+        self.more = more
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = int(free.getsockname()[1])
+        self.start()
+
+    def start(self) -> None:
+        words = ["redis-server", "--bind", "127.0.0.1", "--port", str(self.port)]
+        words += ["--unixsocket", self.unix_socket, "--save", "", "--appendonly", "no"]
+        words += ["--dir", self.folder, *self.more]
+        # What a sanitizer preloads is for Python.
+        env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        self.process = subprocess.Popen(
+            words, executable=PROGRAM, env=env, stdout=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + 20
+        while not self.answers():
+            assert self.process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as to:
+            try:
+                to.connect(self.unix_socket)
+                to.sendall(b"PING\r\n")
+                return to.recv(1) in (b"+", b"-")
+            except OSError:
+                return False
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        Path(self.unix_socket).unlink(missing_ok=True)
+
+    def source(self, **options: Any) -> waymark.RedisSource:
+        options = {"first_back_off": 0.001, "greatest_back_off": 0.02, **options}
+        return waymark.RedisSource("127.0.0.1", self.port, **options)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    one = Server()
+    yield one
+    one.kill()
+    shutil.rmtree(one.folder)
+
+
+def rows_of(seed: int, count: int = 200) -> Rows:
+    return from_zero(random_rows(np.random.default_rng(seed), count))
+
+
+PUBLISHES = """
+import pickle, sys, numpy as np, waymark
+shape, ids, infos = pickle.load(sys.stdin.buffer)
+rows = waymark.Rows(waymark.Shape(*shape), 0, ids, infos)
+source = waymark.RedisSource("127.0.0.1", int(sys.argv[1]))
+handle = waymark.Publisher(source, rows.shape, store="engine-7").publish(rows).wait(30)
+sys.stdout.buffer.write(pickle.dumps(handle))
+"""
+
+
+def run(code: str, *words: str, **more: Any) -> subprocess.Popen[bytes]:
+    paths = os.pathsep.join(p for p in sys.path if p)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *words], env={**os.environ, "PYTHONPATH": paths}, **more
+    )
+
+
+@needs_server
+def test_published_here_and_fetched_there(server: Server, seed: int) -> None:
+    rows = rows_of(seed)
+    process = run(PUBLISHES, str(server.port), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    sent = pickle.dumps((tuple(rows.shape), rows.ids, rows.infos))
+    handle = pickle.loads(process.communicate(sent, timeout=60)[0])
+    assert process.returncode == 0 and handle.store == "engine-7"
+    by_socket = waymark.RedisSource(unix_socket=server.unix_socket)
+    for source in (server.source(), by_socket):
+        got, report = waymark.Fetcher(source).fetch_with_report(handle, timeout=30)
+        expect_same(got, rows)
+        assert report.absent == report.damaged == report.source_status == 0
+        assert report.fetched > 0 and report.source_message == ""
+    # What one process has put, no other puts again.
+    publisher = waymark.Publisher(by_socket, rows.shape, store="engine-7")
+    assert publisher.publish(rows).wait(30) == handle
+    stats = publisher.stats()
+    assert stats.objects_put == 0 and stats.objects_held > 0
+    # Other keys, another database: nothing there.
+    for source in (server.source(key_prefix=""), server.source(database=3)):
+        got, report = waymark.Fetcher(source).fetch_with_report(handle, timeout=30)
+        assert not got.valid.any() and report.absent > 0 and report.source_status == 0
+
+
+@needs_server
+def test_a_server_that_is_killed_costs_rows_and_nothing_else(server: Server, seed: int) -> None:
+    rows = rows_of(seed)
+    publisher = waymark.Publisher(server.source(believe=0), rows.shape)
+    handle = publisher.publish(rows).wait(30)
+    fetcher = waymark.Fetcher(server.source(), batch_bytes=1)
+    middle = len(rows) // 2
+    assert fetcher.fetch_with_report(handle, 0, middle, timeout=30)[1].source_status == 0
+    server.kill()
+    got, report = fetcher.fetch_with_report(handle, timeout=30)
+    assert report.source_status == 14 and report.source_message.startswith("redis: ")  # UNAVAILABLE
+    there = np.arange(len(rows)) < middle  # had been fetched
+    assert (got.infos[there] == rows.infos[there]).all()
+    lost = got.reasons != rows.reasons
+    assert lost.any() and not lost[there].any()
+    assert (got.reasons[lost] == Reason.CAPACITY).all()
+    # An engine goes on publishing; its handles are right, and their readers miss rows.
+    assert publisher.publish(rows).wait(30) == handle
+    assert publisher.stats().puts_failed > 0 and publisher.stats().failed == 0
+    nothing, report = waymark.Fetcher(server.source()).fetch_with_report(handle, timeout=30)
+    assert len(nothing) == len(rows) and not nothing.valid.any() and report.source_status == 14
+    # The server is back, empty, and found again.
+    server.start()
+    deadline = time.monotonic() + 30
+    while not waymark.Fetcher(server.source()).fetch(handle, timeout=30).valid.any():
+        assert time.monotonic() < deadline
+        publisher.publish(rows).wait(30)
+    expect_same(fetcher.fetch(handle, timeout=30), rows)
+
+
+@needs_server
+def test_a_server_killed_while_it_is_fetched_from(server: Server) -> None:
+    rows = rows_of(1, 4000)
+    handle = waymark.Publisher(server.source(), rows.shape).publish(rows).wait(30)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        fetcher = waymark.Fetcher(server.source(), batch_bytes=1)
+        killer = threading.Timer(float(rng.random()) * 0.01, server.kill)
+        killer.start()
+        got, report = fetcher.fetch_with_report(handle, timeout=30)
+        killer.join()
+        same = (got.infos == rows.infos) & (got.ids == rows.ids).all(axis=(1, 2))
+        assert (same | (got.reasons == Reason.CAPACITY)).all()
+        assert same.all() == (report.source_status == 0)
+        server.start()
+        waymark.Publisher(server.source(), rows.shape).publish(rows).wait(30)
+
+
+@needs_server
+def test_the_password_is_passed_through_and_not_told() -> None:
+    server = Server("--requirepass", "sesame")
+    try:
+        rows = rows_of(3)
+        right = server.source(password="sesame", user="default")
+        handle = waymark.Publisher(right, rows.shape).publish(rows).wait(30)
+        for word, said in ((None, "NOAUTH"), ("open-word", "WRONGPASS")):
+            source = server.source(password=word, first_back_off=1, greatest_back_off=1)
+            publisher = waymark.Publisher(source, rows.shape)
+            assert publisher.publish(rows).wait(30) == handle
+            assert publisher.stats().puts_failed > 0
+            got, report = waymark.Fetcher(source).fetch_with_report(handle, timeout=30)
+            assert not got.valid.any() and (got.reasons == Reason.CAPACITY).all()
+            assert report.source_status == 14 and said in report.source_message
+            # The connection was refused before, by the password: it says what failed all the same.
+            assert ("too soon" in report.source_message) == (word is not None)
+            assert "open-word" not in report.source_message
+            assert "word" not in repr(source) and str(server.port) in repr(source)
+            with pytest.raises(TypeError, match="not pickled"):
+                pickle.dumps(source)
+        expect_same(waymark.Fetcher(right).fetch(handle, timeout=30), rows)
+        for of in (waymark.Publisher(right, rows.shape), waymark.Fetcher(right)):
+            with pytest.raises(TypeError):
+                pickle.dumps(of)
+    finally:
+        server.kill()
+        shutil.rmtree(server.folder)
+
+
+@needs_server
+def test_objects_expire(server: Server) -> None:
+    rows = rows_of(4)
+    handle = waymark.Publisher(server.source(time_to_live=1), rows.shape).publish(rows).wait(30)
+    expect_same(waymark.Fetcher(server.source()).fetch(handle, timeout=30), rows)
+    deadline = time.monotonic() + 20
+    while waymark.Fetcher(server.source()).fetch(handle, timeout=30).valid.any():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+FETCHES = """
+import sys, waymark
+handle = waymark.Handle(bytes.fromhex(sys.argv[2]))
+source = waymark.RedisSource(unix_socket=sys.argv[1], command_timeout=60)
+print("now", flush=True)
+try:
+    waymark.Fetcher(source).fetch(handle)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@needs_server
+def test_ctrl_c_is_heard_while_a_server_does_not_answer(server: Server) -> None:
+    handle = rows_of(5).handle()
+    server.process.send_signal(signal.SIGSTOP)
+    process = run(FETCHES, server.unix_socket, handle.hex(), stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"now\n"
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    begin = time.monotonic()
+    assert process.communicate(timeout=30)[0] == b"interrupted\n"
+    assert process.returncode == 0 and time.monotonic() - begin < 10
+
+
+@needs_server
+def test_a_timeout_ends_a_wait_for_a_server_that_does_not_answer(server: Server) -> None:
+    rows = rows_of(6)
+    server.process.send_signal(signal.SIGSTOP)
+    begin = time.monotonic()
+    got, report = waymark.Fetcher(server.source()).fetch_with_report(rows.handle(), timeout=0.3)
+    assert 0.2 < time.monotonic() - begin < 4
+    assert report.source_status == 4 and not got.valid.any()  # DEADLINE_EXCEEDED
+
+
+def test_arguments_are_checked() -> None:
+    refused: list[tuple[str, dict[str, Any]]] = [
+        ("host", {"host": ""}),
+        ("host", {"host": "a\0b"}),
+        ("password", {"password": "a\0b"}),
+        ("password", {"user": "someone"}),
+        ("port", {"port": 0}),
+        ("port", {"port": 65536}),
+        ("database", {"database": -1}),
+        ("time_to_live", {"time_to_live": -1}),
+        ("time_to_live", {"time_to_live": float("nan")}),
+        ("connect_timeout", {"connect_timeout": 0}),
+        ("command_timeout", {"command_timeout": float("inf")}),
+        ("command_timeout", {"command_timeout": 1 << 22}),
+        ("first_back_off", {"first_back_off": 0.0}),
+        ("greatest_back_off", {"first_back_off": 1, "greatest_back_off": 0.5}),
+        ("believe", {"believe": -0.1}),
+        ("max_believed", {"max_believed": 0}),
+        ("tls", {"tls_ca_file": Path("ca.pem")}),
+        ("key_file", {"tls": True, "tls_key_file": "key.pem"}),
+    ]
+    for name, options in refused:
+        with pytest.raises(waymark.InvalidArgumentError, match=name):
+            waymark.RedisSource(**options)
+    with pytest.raises(TypeError):
+        waymark.RedisSource(password=b"bytes")  # type: ignore[arg-type]
+
+
+def test_a_build_that_has_it_not_says_so() -> None:
+    redis = waymark.build_info()["redis"]
+    if redis == "none":
+        with pytest.raises(waymark.UnimplementedError, match="has no hiredis"):
+            waymark.RedisSource()
+    else:
+        assert redis.startswith("hiredis-")
+        assert repr(waymark.RedisSource()) == "RedisSource('127.0.0.1', 6379)"
+        assert repr(waymark.RedisSource(unix_socket="/a")) == "RedisSource(unix_socket='/a')"
+    if not redis.endswith("+tls"):
+        with pytest.raises(waymark.UnimplementedError, match="TLS|hiredis"):
+            waymark.RedisSource(tls=True)
