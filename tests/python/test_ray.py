@@ -1,0 +1,122 @@
+"""Through Ray's object store: rows and handles cross processes, and the arrays are not copied.
+
+Skipped where Ray is not installed: it is no requirement of the package or of its other tests."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import waymark
+from conftest import Rig, distinct_ids
+from waymark import Rows
+
+if importlib.util.find_spec("ray") is None:
+    pytest.skip("Ray is not installed", allow_module_level=True)
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+import ray  # noqa: E402
+
+COUNT, LAYERS, TOP_K = 4000, 12, 8
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    paths = os.pathsep.join(p for p in sys.path if p)
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=128 << 20,
+        runtime_env={"env_vars": {"PYTHONPATH": paths}},
+    )
+    yield
+    ray.shutdown()
+
+
+def many_rows() -> Rows:
+    rng = np.random.default_rng(3)
+    ids = distinct_ids(rng, LAYERS, COUNT, TOP_K, 64).transpose(1, 0, 2)
+    shape = waymark.Shape(LAYERS, TOP_K, 64, 16, 0, 0, tuple(range(LAYERS)))
+    infos = np.zeros(COUNT, waymark.ROW_INFO_DTYPE)
+    infos["step"] = np.arange(1, COUNT + 1)
+    infos["version"] = 1
+    return Rows(shape, 0, np.ascontiguousarray(ids, shape.id_dtype), infos)
+
+
+def lies_in(array: npt.NDArray[Any]) -> str:
+    """What the file is called that is mapped where the array lies; "" for none."""
+    address = array.__array_interface__["data"][0]
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            words = line.split(maxsplit=5)
+            begin, end = (int(word, 16) for word in words[0].split("-"))
+            if begin <= address < end:
+                return words[5].strip() if len(words) > 5 else ""
+    return ""
+
+
+def in_object_store(array: npt.NDArray[Any]) -> bool:
+    return "plasma" in lies_in(array) and not array.flags.writeable and not array.flags.owndata
+
+
+def test_rows_are_read_where_the_object_store_has_them() -> None:
+    rows = many_rows()
+    assert not in_object_store(rows.ids) and not in_object_store(np.ones(1 << 20))
+    ref = ray.put(rows)
+    for _ in range(2):
+        got = ray.get(ref)
+        assert type(got) is Rows and got.shape == rows.shape
+        assert in_object_store(got.ids) and in_object_store(got.infos)
+        assert (got.ids == rows.ids).all() and (got.infos == rows.infos).all()
+    # A copy would have another place.
+    assert lies_in(ray.get(ref).ids) == lies_in(got.ids)
+    assert ray.get(ref).ids.ctypes.data == got.ids.ctypes.data
+
+
+def test_rows_handles_and_snapshots_cross_workers(make_rig: Any) -> None:
+    there = in_object_store  # pickled with the functions below, which workers cannot import
+
+    @ray.remote
+    def capture() -> tuple[int, Rows, waymark.Handle]:
+        rows = many_rows()
+        return os.getpid(), rows, rows.handle(store="engine-7")
+
+    @ray.remote
+    def train(rows: Rows, handle: waymark.Handle) -> tuple[int, bool, int, bool]:
+        held = there(rows.ids) and there(rows.infos)
+        return os.getpid(), held, int(rows.ids.sum()), rows.handle(store="engine-7") == handle
+
+    @ray.remote
+    def look(document: waymark.Document) -> tuple[bool, Any]:
+        return there(document.chunk(0).ids), document.rows().ids
+
+    rows = many_rows()
+    engine, captured, handle = ray.get(capture.remote())
+    assert type(handle) is waymark.Handle and handle == rows.handle(store="engine-7")
+    assert in_object_store(captured.ids)
+    trainer, held, total, same = ray.get(train.remote(ray.put(captured), ray.put(handle)))
+    assert os.getpid() not in (engine, trainer)
+    assert held and same and total == int(rows.ids.sum())
+    # Ray stores what is bytes as bytes: a handle comes back so by itself, and as it is within.
+    alone, within = ray.get([ray.put(handle), ray.put((handle,))])
+    assert alone == handle and type(within[0]) is waymark.Handle and within[0] == handle
+    assert waymark.Handle(alone).store == "engine-7"
+
+    # A snapshot arrives as the document of its rows, whose chunks lie in the store.
+    rig = make_rig(num_layers=LAYERS, top_k=TOP_K, num_experts=64, page_tokens=16, num_blocks=512,
+                   max_rows=4096)  # fmt: skip
+    slots = waymark.slots_of(range(256), 16, 0, COUNT)
+    rig.write(slots, rig.bind(list(range(256))))
+    with rig.store.snapshot(list(range(256)), 0, COUNT) as snapshot:
+        snapshot.wait(30)
+        want = snapshot.rows()
+        ref = ray.put(snapshot)
+    document = ray.get(ref)
+    assert isinstance(document, waymark.Document) and in_object_store(document.chunk(0).ids)
+    lent, ids = ray.get(look.remote(ref))
+    assert lent and (ids == want.ids).all()
