@@ -276,7 +276,7 @@ WM_LAST_REQUIRED(wm_read_args, out_bytes);
 
 WM_SIZE(wm_rows_view, 40);
 WM_FIELD(wm_rows_view, struct_size, 0);
-WM_FIELD(wm_rows_view, reserved, 4);
+WM_FIELD(wm_rows_view, flags, 4);
 WM_FIELD(wm_rows_view, first, 8);
 WM_FIELD(wm_rows_view, count, 16);
 WM_FIELD(wm_rows_view, ids, 24);

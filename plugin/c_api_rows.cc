@@ -43,7 +43,7 @@ std::int32_t LargestId(const std::uint8_t* ids, std::size_t count) {
 absl::StatusOr<Rows> MakeRows(const wm_shape* given_shape, const wm_rows_view* given_view) {
   wm_rows_view view = {};
   Arguments check;
-  check.Struct(given_view, view, "view").Zero(view.reserved, "view.reserved");
+  check.Struct(given_view, view, "view").Flags(view.flags, WM_ROWS_SORTED, "view.flags");
   if (!check.ok()) return check.status();
   Rows rows;
   absl::StatusOr<RoutingShape> shape = TakeShape(given_shape);
@@ -60,6 +60,7 @@ absl::StatusOr<Rows> MakeRows(const wm_shape* given_shape, const wm_rows_view* g
   if (!check.ok()) return check.status();
 
   rows.first = view.first;
+  rows.ordered = (view.flags & WM_ROWS_SORTED) == 0;
   const std::size_t row_bytes = rows.shape.row_bytes();
   rows.infos.resize(count);
   ResizeForWriting(count * row_bytes, rows.ids);
@@ -120,6 +121,7 @@ wm_status RowsView(const wm_rows* rows, wm_rows_view* out) noexcept {
     check.Handle(rows, "rows").OutStruct(out, "out");
     if (!check.ok()) return check.status();
     wm_rows_view view = {};
+    view.flags = rows->rows.ordered ? 0 : WM_ROWS_SORTED;
     view.first = rows->rows.first;
     view.count = rows->rows.size();
     view.ids = rows->rows.ids.data();

@@ -425,12 +425,16 @@ typedef struct wm_rows wm_rows;
 
 typedef struct wm_rows_view {
   uint32_t struct_size;
-  uint32_t reserved;        /* 0 */
+  uint32_t flags;           /* WM_ROWS_* */
   int64_t first;            /* required */
   int64_t count;            /* required */
   const uint8_t* ids;       /* [count][row_bytes], token-major; missing rows are 0; required */
   const wm_row_info* infos; /* [count]; required */
 } wm_rows_view;
+
+/* The K ids of a layer do not stand in the router's order, or not everywhere; nothing that is
+ * written of these rows claims it. Since 1.1. */
+#define WM_ROWS_SORTED 1u
 
 /* How ranks exchange bytes; the engine supplies it, e.g. over its process group. `all_gather` gives
  * every rank `bytes` bytes of each rank, in order of rank, at `receive`; all ranks call it, with

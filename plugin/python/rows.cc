@@ -118,7 +118,7 @@ void Release(Snapshot& self) {
 
 void MakeRows(Rows* self, std::int32_t num_layers, std::int32_t top_k, std::int32_t num_experts,
               std::int32_t page_tokens, nb::handle layer_ids, std::int64_t first, nb::handle ids,
-              nb::handle infos) {
+              nb::handle infos, bool ordered) {
   const Integers<std::int32_t> layers(layer_ids, "layer_ids");
   const Bytes id_bytes = ReadableBytes(ids, "ids");
   const Bytes info_bytes = ReadableBytes(infos, "infos");
@@ -136,6 +136,7 @@ void MakeRows(Rows* self, std::int32_t num_layers, std::int32_t top_k, std::int3
   shape.layer_ids = layers.size() != 0 ? layers.data() : nullptr;
   wm_rows_view view = {};
   view.struct_size = sizeof(view);
+  view.flags = ordered ? 0 : WM_ROWS_SORTED;
   view.first = first;
   view.count = static_cast<std::int64_t>(info_bytes.size / sizeof(wm_row_info));
   view.ids = id_bytes.data;
@@ -391,8 +392,10 @@ void BindSnapshot(nb::module_& module) {
 void BindRows(nb::module_& module) {
   nb::class_<Rows>(module, "Rows")
       .def("__init__", &MakeRows, "num_layers"_a, "top_k"_a, "num_experts"_a, "page_tokens"_a,
-           "layer_ids"_a, "first"_a, "ids"_a, "infos"_a)
+           "layer_ids"_a, "first"_a, "ids"_a, "infos"_a, "ordered"_a)
       .def_prop_ro("first", [](const Rows& self) { return ViewOf(self).first; })
+      .def_prop_ro("ordered",
+                   [](const Rows& self) { return (ViewOf(self).flags & WM_ROWS_SORTED) == 0; })
       .def_prop_ro(
           "shape", [](const Rows& self) { return ShapeTuple(ShapeOf(self)); },
           nb::sig("def shape(self) -> " WAYMARK_SHAPE))

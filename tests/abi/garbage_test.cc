@@ -609,7 +609,7 @@ TEST_F(Garbage, FieldsOfStructs) {
   };
   RefusesAndSays<View>(
       "rows_create, view", good, create_rows,
-      {{"reserved", [](View& o) { o.reserved = 1; }},
+      {{"flags", [](View& o) { o.flags = 2; }},
        {"first", [](View& o) { o.first = -1; }},
        {"first", [](View& o) { o.first = INT64_MAX; }},
        {"count", [](View& o) { o.count = -1; }},

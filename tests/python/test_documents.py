@@ -38,6 +38,7 @@ def random_rows(rng: np.random.Generator, count: int, *, experts: int = 0) -> Ro
 def expect_same(got: Rows, want: Rows, layers: slice = slice(None), ordered: bool = True) -> None:
     assert got.first == want.first and len(got) == len(want)
     assert got.layer_ids == want.layer_ids[layers]
+    assert got.ordered == (want.ordered and ordered)
     ids = want.ids[:, layers]
     assert (got.ids == (ids if ordered else np.sort(ids, axis=2))).all()
     assert (got.infos == want.infos).all()
@@ -46,6 +47,18 @@ def expect_same(got: Rows, want: Rows, layers: slice = slice(None), ordered: boo
 def part(rows: Rows, first: int, last: int) -> Rows:
     at = slice(first - rows.first, last - rows.first)
     return Rows(rows.shape, first, rows.ids[at], rows.infos[at])
+
+
+def test_an_order_that_was_lost_is_not_claimed_again(seed: int) -> None:
+    rows = random_rows(np.random.default_rng(seed), 20)
+    assert rows.ordered
+    sets = waymark.from_bytes(rows.to_bytes(codec="set")).rows()
+    assert not sets.ordered
+    for again in (sets, pickle.loads(pickle.dumps(sets, 2)), pickle.loads(pickle.dumps(sets, 5))):
+        assert not waymark.from_bytes(again.to_bytes()).ordered
+        with pytest.raises(waymark.InvalidArgumentError, match="ordered"):
+            again.to_bytes(ordered=True)
+    assert not rows.join(sets).ordered
 
 
 @pytest.mark.parametrize("codec", ["raw", "set"])

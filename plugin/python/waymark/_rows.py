@@ -17,6 +17,7 @@ from ._types import (
     FILLS,
     LAYOUTS,
     ROW_INFO_DTYPE,
+    Code,
     CoverageRun,
     Provenance,
     Reason,
@@ -197,7 +198,7 @@ class Rows:
     on either side.
     """
 
-    __slots__ = ("_ids", "_infos", "_native_rows", "first", "shape")
+    __slots__ = ("_ids", "_infos", "_native_rows", "first", "ordered", "shape")
 
     _ids: npt.NDArray[Any]
     _infos: npt.NDArray[np.void]
@@ -205,6 +206,8 @@ class Rows:
     """What the rows are made of; block_tokens and num_blocks are 0."""
     first: int
     """The first row, counted from the sequence's first."""
+    ordered: bool
+    """Whether the K ids of every layer stand in the router's order. Not after codec="set"."""
 
     def __init__(
         self,
@@ -212,6 +215,7 @@ class Rows:
         first: int,
         ids: npt.NDArray[Any],
         infos: npt.NDArray[np.void],
+        ordered: bool = True,
     ) -> None:
         """ids: uint8 (up to 256 experts) or uint16 [T, L, K]; infos: ROW_INFO_DTYPE [T]; both C
         order. They must not change as long as these rows live. InvalidArgumentError otherwise."""
@@ -225,6 +229,7 @@ class Rows:
             raise InvalidArgumentError("infos: ROW_INFO_DTYPE [T] in C order")
         self.shape = shape._replace(block_tokens=0, num_blocks=0)
         self.first = first
+        self.ordered = ordered
         self._ids = ids.view()
         self._ids.flags.writeable = False
         self._infos = infos.view()
@@ -234,7 +239,7 @@ class Rows:
     @classmethod
     def _of(cls, native: _core.Rows) -> Rows:
         infos = native.infos.reshape(-1).view(ROW_INFO_DTYPE)
-        rows = cls(Shape(*native.shape), native.first, native.ids, infos)
+        rows = cls(Shape(*native.shape), native.first, native.ids, infos, native.ordered)
         rows._native_rows = native
         return rows
 
@@ -251,9 +256,15 @@ class Rows:
                 self.first,
                 self._ids,
                 self._infos.view(np.uint8),
+                self.ordered,
             )
             self._native_rows = native
         return native
+
+    def _code(self, codec: Codec, ordered: bool | None) -> Code:
+        if ordered and not self.ordered:
+            raise InvalidArgumentError("ordered: the router's order of these rows is not known")
+        return code_of(codec, ordered)
 
     @property
     def last(self) -> int:
@@ -343,11 +354,12 @@ class Rows:
         """The rows as a document (docs/format.md), which from_bytes() reads.
 
         codec: "raw", as stored; "set", in fewer bits, without the order of the K ids. ordered:
-        False: raw, ids ascending. steps: False: without them, so that what is read cannot be joined
-        by join_layers(). nodes: with what makes it a FileSource; rows from row 0 on. Without the
-        GIL. InvalidArgumentError for ids that the codec does not have: a set has none twice.
+        False: raw, ids ascending; None: as they are; True: InvalidArgumentError if they are not.
+        steps: False: without them, so that what is read cannot be joined by join_layers(). nodes:
+        with what makes it a FileSource; rows from row 0 on. Without the GIL. InvalidArgumentError
+        for ids that the codec does not have: a set has none twice.
         """
-        return self._native().document(code_of(codec, ordered), steps, nodes)
+        return self._native().document(self._code(codec, ordered), steps, nodes)
 
     def save(
         self,
@@ -360,7 +372,7 @@ class Rows:
     ) -> None:
         """to_bytes() to a file beside ``path`` that then takes its place: nobody sees half of one.
         UnavailableError when it cannot be written."""
-        code = code_of(codec, ordered)
+        code = self._code(codec, ordered)
         self._native().write_document(os.fspath(path), code, steps, nodes)
 
     def handle(
@@ -370,16 +382,16 @@ class Rows:
         file of save(nodes=True), with the same codec, is a source of it."""
         from ._fetching import Handle
 
-        return Handle(self._native().handle(code_of(codec, ordered), store))
+        return Handle(self._native().handle(self._code(codec, ordered), store))
 
     def __reduce_ex__(self, protocol: Any, /) -> tuple[Any, ...]:
         if int(protocol) < 5:
             return _rows_of, (tuple(self.shape), self.first, self._ids.tobytes(),
-                              self._infos.tobytes())
+                              self._infos.tobytes(), self.ordered)
         # Bytes, since a buffer of structs is not taken by every pickler.
         ids = pickle.PickleBuffer(self._ids.reshape(-1).view(np.uint8).data)
         infos = pickle.PickleBuffer(self._infos.view(np.uint8).data)
-        return _rows_of, (tuple(self.shape), self.first, ids, infos)
+        return _rows_of, (tuple(self.shape), self.first, ids, infos, self.ordered)
 
     def __repr__(self) -> str:
         missing = len(self) - int(np.count_nonzero(self.valid))
@@ -389,12 +401,14 @@ class Rows:
         )
 
 
-def _rows_of(shape: tuple[Any, ...], first: int, ids: Any, infos: Any) -> Rows:
+def _rows_of(
+    shape: tuple[Any, ...], first: int, ids: Any, infos: Any, ordered: bool = True
+) -> Rows:
     """Rows over buffers that pickle gave; nothing is copied."""
     of = Shape(*shape)
     info_array = np.frombuffer(infos, np.uint8).view(ROW_INFO_DTYPE)
     id_array = np.frombuffer(ids, of.id_dtype)
-    return Rows(of, first, id_array.reshape(len(info_array), of.num_layers, of.top_k), info_array)
+    return Rows(of, first, id_array.reshape(len(info_array), of.num_layers, of.top_k), info_array, ordered)
 
 
 def _document_of(data: Any) -> Document:
