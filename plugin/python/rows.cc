@@ -264,6 +264,7 @@ nb::bytes ToDocument(const Rows& self, const nb::tuple& code, bool steps, bool n
   auto bytes =
       nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
   if (!bytes.is_valid()) nb::raise_python_error();
+  waymark::AskForHugePages(PyBytes_AsString(bytes.ptr()), size);
   Check(write(PyBytes_AsString(bytes.ptr()), size), why);
   return bytes;
 }
