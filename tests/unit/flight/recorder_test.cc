@@ -12,6 +12,7 @@
 #include "blockstore/store_checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/sanitizers.h"
 #include "tests/unit/flight/counting_new.h"
 #include "tests/unit/flight/flight_sim.h"
 
@@ -182,7 +183,8 @@ TEST(FlightRecorder, DumpsWhileTheEngineRuns) {
     ASSERT_TRUE(engine.ok());
     for (int i = 0; i < 60; ++i) {
       (*engine)->Run(10);
-      std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      // The recorder's thread must get its turn, or the ring is full.
+      std::this_thread::sleep_for(std::chrono::milliseconds(PlainOr(3, 15)));
     }
     (*engine)->Finish();
   }

@@ -394,11 +394,11 @@ constexpr int kTurnTokens = PlainOr(384, 96);  // of them half generated; of the
 reference::MoeModelConfig ModelConfig() {
   reference::MoeModelConfig config;
   config.num_layers = 25;
-  config.model_width = 32;
+  config.model_width = PlainOr(32, 16);
   config.num_heads = 2;
   config.num_experts = 64;
   config.top_k = 8;
-  config.expert_width = 8;
+  config.expert_width = PlainOr(8, 4);
   return config;
 }
 
@@ -533,7 +533,7 @@ TEST_F(Redis, AGroupAndItsTurnsCrossBetweenTwoProcessesOnce) {
   std::cout << "unique rows " << unique << " bytes, fetched " << counts.fetched_bytes
             << " bytes in " << counts.fetched << " objects: x" << ratio << "\n";
   EXPECT_GE(ratio, 0.999);
-  EXPECT_LE(ratio, 1.05);
+  EXPECT_LE(ratio, PlainOr(1.05, 1.15));  // tails weigh more where rows are few
   EXPECT_EQ(counts.absent + counts.damaged, 0u);
 
   // The truth: each sequence computed again, alone, by this process.
