@@ -45,8 +45,13 @@ absl::StatusOr<std::unique_ptr<FileSource>> FileSource::Open(const std::string& 
   const std::uint64_t chunks_begin = document.bytes() - places.bytes();
   for (const std::span<const std::uint8_t> node_bytes : document.nodes()) {
     const absl::StatusOr<Node> node =
-        ParseNode(node_bytes, codec->shape_digest(), static_cast<std::int32_t>(page_tokens));
+        ParseNode(node_bytes, codec->shape_digest(), static_cast<std::int32_t>(page_tokens),
+                  limits.max_bytes);
     if (!node.ok()) return node.status();
+    if (state->objects.size() > limits.max_bytes / sizeof(Object)) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "path: '", path, "' has objects that take more than max_bytes, ", limits.max_bytes));
+    }
     state->objects.emplace(ContentDigest(node_bytes), Object{state->mapping, node_bytes});
     for (std::size_t i = 0; i < node->chunks.size(); ++i) {
       const std::int64_t row = (node->first_page + static_cast<std::int64_t>(i)) * page_tokens;

@@ -8,14 +8,15 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
 #include "blockstore/digest.h"
 
 namespace waymark::wire {
 
-// Digests are hashes already.
+// Digests are hashes already; but what a file or a handle names may be any, and alike on purpose.
 struct DigestHash {
   std::size_t operator()(const Digest128& digest) const {
-    return digest.w[0] | static_cast<std::size_t>(digest.w[1]) << 32;
+    return absl::HashOf(digest.w[0], digest.w[1], digest.w[2], digest.w[3]);
   }
 };
 
