@@ -17,34 +17,29 @@ static uint64_t mix(uint64_t h, uint64_t v) {
   h = (h ^ v) * 0x9e3779b97f4a7c15u;
   return h ^ (h >> 29);
 }
-static int route(uint64_t prefix, uint64_t layer, uint64_t k) { /* K distinct experts a layer */
-  const uint64_t h = mix(prefix, layer + 1);
-  return (int)((h + k * (h >> 32 | 1)) % E);
+static int16_t route(uint64_t prefix, uint64_t i) { /* i of L * K; distinct experts in a layer */
+  const uint64_t h = mix(prefix, i / K + 1);
+  return (int16_t)((h + i % K * (h >> 32 | 1)) % E);
 }
-static void check(wm_status status, const char* what) {
-  if (status != WM_OK) exit(fprintf(stderr, "%s: status %d\n", what, (int)status));
+static void ok(wm_status status) {
+  if (status != WM_OK) exit(fprintf(stderr, "status %d\n", (int)status));
 }
 
 int main(void) {
   const wm_api_v1* wm = wm_get_api_v1();
-  wm_store_options sizes = {.struct_size = sizeof sizes,
-                            .num_layers = L,
-                            .top_k = K,
-                            .num_experts = E,
-                            .num_blocks = BLOCKS,
-                            .page_tokens = BLOCK};
+  wm_store_options sizes = {.struct_size = sizeof sizes, .num_layers = L, .top_k = K};
+  sizes.num_experts = E, sizes.num_blocks = BLOCKS, sizes.page_tokens = BLOCK;
   wm_store* store;
-  check(wm->store_create(&sizes, &store, NULL), "store");
+  ok(wm->store_create(&sizes, &store, NULL));
   wm_session_options capture = {.struct_size = sizeof capture, .store = store, .max_rows = CHUNK};
   wm_session* session;
-  check(wm->session_create(&capture, &session, NULL), "session");
+  ok(wm->session_create(&capture, &session, NULL));
 
   wm_event events[32]; /* what happened to blocks since the last step: goes with the next one */
   wm_step_batch batch = {.struct_size = sizeof batch, .version = 1, .events = events};
   long rows = 0, hits = 0, wrong = 0;
   for (uint64_t request = 0; request < 200; ++request) {
-    uint64_t prefix[TOKENS + 1] = {
-        1}; /* of tokens [0, t); groups of eight share most of a prompt */
+    uint64_t prefix[TOKENS + 1] = {1}; /* of tokens [0, t); groups of eight share most of them */
     for (uint64_t t = 0; t < TOKENS; ++t)
       prefix[t + 1] = mix(prefix[t], t < PROMPT - 8 ? request / 8 : request * 1000 + t);
     int32_t blocks[TOKENS / BLOCK + 1], num_blocks = 0, done, end;
@@ -78,45 +73,38 @@ int main(void) {
       }
       batch.slots = slots, batch.num_slots = (size_t)(end - done);
       const wm_status begun = wm->session_begin_step(session, &batch, 0, NULL);
-      if (begun != WM_RESOURCE_EXHAUSTED) check(begun, "begin");
+      if (begun != WM_RESOURCE_EXHAUSTED) ok(begun); /* else it was dropped, for want of room */
       batch.num_events = 0;
       wm_view view; /* all -1; the forward writes it, dropped or not */
-      check(wm->session_view(session, batch.step, &view), "view");
+      ok(wm->session_view(session, batch.step, &view));
       for (int t = done; t < end; ++t)
         for (int i = 0; i < L * K; ++i)
           view.data[i / K * view.layer_stride + (t - done) * K + i % K] =
-              (int16_t)route(prefix[t + 1], (uint64_t)(i / K), (uint64_t)(i % K));
-      if (begun == WM_OK) check(wm->session_submit(session, batch.step, 0, NULL), "submit");
-      check(wm->store_wait_idle(store, -1, NULL), "idle"); /* this forward takes no time at all */
+              route(prefix[t + 1], (uint64_t)i);
+      if (begun == WM_OK) ok(wm->session_submit(session, batch.step, 0, NULL));
+      ok(wm->store_wait_idle(store, -1, NULL)); /* this forward takes no time at all */
     }
 
-    wm_snapshot_args range = {.struct_size = sizeof range,
-                              .blocks = blocks,
-                              .num_blocks = (size_t)num_blocks,
-                              .last = ROWS};
+    wm_snapshot_args range = {.struct_size = sizeof range, .blocks = blocks, .last = ROWS};
+    range.num_blocks = (size_t)num_blocks;
     wm_snapshot* snapshot; /* before the blocks are released */
-    check(wm->store_snapshot(store, &range, &snapshot, NULL), "snapshot");
+    ok(wm->store_snapshot(store, &range, &snapshot, NULL));
     for (int i = 0; i < num_blocks; ++i) {
       --pool[blocks[i]].users;
       events[batch.num_events++] = wm_release(blocks[i]);
     }
     uint8_t ids[ROWS][L * K];
     wm_row_info infos[ROWS];
-    wm_read_args read = {.struct_size = sizeof read,
-                         .end = ROWS,
-                         .layout = WM_LAYOUT_TLK,
-                         .id_type = WM_ID_UINT8,
-                         .out = ids,
-                         .out_bytes = sizeof ids,
-                         .infos = infos,
-                         .num_infos = ROWS};
-    check(wm->snapshot_wait(snapshot, -1, NULL), "wait"); /* from here on any thread would do */
-    check(wm->snapshot_read(snapshot, &read, NULL), "read");
+    wm_read_args read = {.struct_size = sizeof read, .end = ROWS, .layout = WM_LAYOUT_TLK};
+    read.id_type = WM_ID_UINT8, read.out = ids, read.out_bytes = sizeof ids;
+    read.infos = infos, read.num_infos = ROWS;
+    ok(wm->snapshot_wait(snapshot, -1, NULL)); /* from here on any thread would do */
+    ok(wm->snapshot_read(snapshot, &read, NULL));
     wm->snapshot_release(snapshot);
     for (int t = 0; t < ROWS; ++t, ++rows) {
       int right = infos[t].reason == WM_REASON_NONE;
       for (int i = 0; i < L * K; ++i)
-        right &= ids[t][i] == route(prefix[t + 1], (uint64_t)(i / K), (uint64_t)(i % K));
+        right &= ids[t][i] == route(prefix[t + 1], (uint64_t)i);
       wrong += !right;
     }
   }
