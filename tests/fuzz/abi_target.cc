@@ -827,8 +827,9 @@ class World {
         options.max_pages = bytes_.Below(4);
         options.max_sequences = bytes_.Below(3);
         // What has not landed by now never will.
-        options.landing_timeout_ns = bytes_.Once(32) ? bytes_.Negative() - 1 : 1000;
-        options.source_timeout_ns = bytes_.Once(32) ? bytes_.Negative() - 1 : 1000000000;
+        options.landing_timeout_ns = bytes_.Once(32) ? std::int64_t{bytes_.Negative()} - 1 : 1000;
+        options.source_timeout_ns =
+            bytes_.Once(32) ? std::int64_t{bytes_.Negative()} - 1 : 1000000000;
         if (options.struct_size != sizeof(options) && options.struct_size <= 65536) break;
         wm_publisher* publisher = nullptr;
         Right(api.publisher_create(OrNull(&options), OrNull(&publisher), Why()));
