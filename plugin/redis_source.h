@@ -21,6 +21,8 @@ namespace waymark {
 // The client library of this build: "hiredis-0.14.1", "hiredis-1.2.0+tls", or "none". Static.
 [[nodiscard]] const char* RedisClient();
 
+// The server's certificate must be signed by one that is trusted. The name in it is not looked at:
+// where anybody can have a certificate signed by the same authority, use an authority of your own.
 struct RedisTls {
   bool use = false;              // false with one of the others: an error
   std::string ca_file;           // trusted certificates, PEM; "": the system's

@@ -570,8 +570,9 @@ typedef struct wm_redis_options {
   uint64_t max_believed; /* objects so believed; 0 = 2^18 */
 } wm_redis_options;
 
-/* TLS; the server's certificate must be trusted. The tls_* fields want it. WM_UNIMPLEMENTED where
- * the build's hiredis has none (build_info: redis=...+tls has). */
+/* TLS; the server's certificate must be signed by a trusted one (the name in it is not looked at:
+ * trust an authority of your own). The tls_* fields want it. WM_UNIMPLEMENTED where the build's
+ * hiredis has none (build_info: redis=...+tls has). */
 #define WM_REDIS_TLS 1u
 
 /* Turns rows into objects in a source, and a handle, on a thread of its own; what was put once is

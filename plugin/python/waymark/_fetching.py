@@ -120,7 +120,8 @@ class RedisSource(_core.RedisSource):
         max_believed: int = 1 << 18,
     ) -> None:
         """unix_socket: instead of host and port. user: with a password, from Redis 6 on. tls: and
-        the files (PEM) and the name that it takes; without them the system's certificates. Times
+        the files (PEM) and the name that it takes; without them the system's certificates. The
+        name in the server's certificate is not looked at: trust an authority of your own. Times
         are seconds. time_to_live: objects expire so long after they were last put, or found there
         by a publisher; 0: never. connect_timeout, command_timeout: beside the timeout of each call.
         first_back_off: after a failure the server is left alone so long, and after each further one

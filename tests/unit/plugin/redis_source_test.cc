@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
@@ -343,6 +344,30 @@ TEST_F(Redis, WhatTheServerEvictsIsMissing) {
   EXPECT_TRUE(report.source.ok()) << report.source;
 }
 
+// A port of the loopback that nobody listens at.
+std::string FreePort() {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  const bool bound = bind(listener, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+                     getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  close(listener);
+  return bound ? std::to_string(ntohs(address.sin_port)) : "";
+}
+
+// A certificate that signs itself, with its key: name.crt and name.key of `folder`.
+bool MakeCertificate(const Folder& folder, const std::string& name) {
+  const pid_t pid =
+      Spawn("/usr/bin/openssl",
+            {"openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+             "-nodes", "-days", "2", "-subj", "/CN=" + name, "-keyout", folder / (name + ".key"),
+             "-out", folder / (name + ".crt")});
+  int status = 1;
+  return pid > 0 && waitpid(pid, &status, 0) == pid && status == 0;
+}
+
 TEST_F(Redis, TlsIsThereOrSaysWhatItNeeds) {
   RedisOptions options;
   options.tls.use = true;
@@ -350,7 +375,52 @@ TEST_F(Redis, TlsIsThereOrSaysWhatItNeeds) {
   if (!status.ok()) {
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
     EXPECT_THAT(std::string(status.message()), HasSubstr("hiredis_ssl"));
+    GTEST_SKIP() << "this build has no TLS for Redis";
   }
+  const Folder folder;
+  if (!MakeCertificate(folder, "server") || !MakeCertificate(folder, "other")) {
+    GTEST_SKIP() << "no openssl here to make certificates with";
+  }
+  const std::string port = FreePort();
+  ASSERT_FALSE(port.empty());
+  Server server({"--tls-port", port, "--tls-cert-file", folder / "server.crt", "--tls-key-file",
+                 folder / "server.key", "--tls-ca-cert-file", folder / "other.crt"});
+  const wire::NamedObject object = Named(1, 3'000'000);
+  const auto put = [&](const RedisOptions& with) {
+    return RedisSource::Create(with).value()->Put({&object, 1}, wire::Soon());
+  };
+  options = server.Options();
+  options.unix_socket.clear();
+  options.port = std::stoi(port);
+  EXPECT_EQ(put(options).code(), absl::StatusCode::kUnavailable);  // in the clear
+  options.tls.use = true;
+  options.tls.ca_file = folder / "server.crt";
+  EXPECT_EQ(put(options).code(), absl::StatusCode::kUnavailable);  // who is this client?
+  options.tls.certificate_file = folder / "other.crt";
+  options.tls.key_file = folder / "other.key";
+  EXPECT_TRUE(put(options).ok()) << put(options);
+  options.tls.ca_file = folder / "other.crt";
+  EXPECT_EQ(put(options).code(), absl::StatusCode::kUnavailable);  // who is this server?
+  options.tls.ca_file = folder / "nowhere.crt";
+  EXPECT_EQ(RedisSource::Create(options).status().code(), absl::StatusCode::kInvalidArgument);
+
+  options.tls.ca_file = folder / "server.crt";
+  const auto source = RedisSource::Create(options).value();
+  Object got;
+  ASSERT_TRUE(source->Get({&object.digest, 1}, wire::Soon(), {&got, 1}).ok());
+  EXPECT_TRUE(Same(got, object.object));
+  // A server that stops answering costs the deadline; one that is gone, nothing.
+  server.Pause();
+  const auto begin = std::chrono::steady_clock::now();
+  absl::Status lost = source->Get({&object.digest, 1}, wire::After(200ms), {&got, 1});
+  EXPECT_EQ(lost.code(), absl::StatusCode::kDeadlineExceeded) << lost;
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 200ms);
+  server.Resume();
+  server.Kill();
+  std::this_thread::sleep_for(50ms);
+  lost = source->Get({&object.digest, 1}, wire::Soon(), {&got, 1});
+  EXPECT_EQ(lost.code(), absl::StatusCode::kUnavailable) << lost;
+  EXPECT_FALSE(got.present());
 }
 
 TEST(RedisOptions, ABuildWithoutHiredisSaysSo) {
