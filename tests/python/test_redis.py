@@ -220,7 +220,8 @@ def test_objects_expire(server: Server) -> None:
 
 
 FETCHES = """
-import sys, waymark
+import signal, sys, waymark
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 handle = waymark.Handle(bytes.fromhex(sys.argv[2]))
 source = waymark.RedisSource(unix_socket=sys.argv[1], command_timeout=60)
 print("now", flush=True)
