@@ -178,6 +178,7 @@ std::string_view CodeOf(Dtype dtype) {
 
 // `from` in Fortran order, the first axis running fastest, to C order.
 void ToCOrder(std::span<const std::uint8_t> from, RoutingArray& array) {
+  if (array.ids.empty()) return;  // nor is there an address to count from
   const std::size_t width = DtypeBytes(array.dtype);
   const std::size_t rows = static_cast<std::size_t>(array.rows);
   const std::size_t layers = static_cast<std::size_t>(array.layers);

@@ -43,6 +43,15 @@ TEST(Npy, ReadsEveryVersionAndAnyOrderOfKeys) {
       ReadNpy(Npy("{\"shape\":(2,3,1),\"descr\":\"<i4\",\"fortran_order\":True}", 24), {}).ok());
 }
 
+// Found by fuzzing: without rows there is no memory, and places in it were counted from null.
+TEST(Npy, NoRowsInFortranOrder) {
+  const auto array =
+      ReadNpy(Npy("{'descr': '<i1', 'fortran_order': True, 'shape': (0,3 ,2), }", 0), {});
+  ASSERT_TRUE(array.ok()) << array.status();
+  EXPECT_EQ(array->rows, 0);
+  EXPECT_TRUE(array->ids.empty());
+}
+
 TEST(Npy, RefusesTheRestByName) {
   EXPECT_THAT(ErrorOf({'P', 'K'}), HasSubstr("does not begin"));
   EXPECT_THAT(ErrorOf(Npy(kGood, 6, 4)), HasSubstr("it is 4.0"));
