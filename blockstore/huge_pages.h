@@ -1,4 +1,5 @@
-// Huge pages for big memory. Internal to blockstore.
+// AskForHugePages, ResizeForWriting: big memory in few page faults. Internal to Waymark: no installed
+// header includes it; the C ABI and the Python module do, for what they allocate themselves.
 #ifndef WAYMARK_BLOCKSTORE_HUGE_PAGES_H_
 #define WAYMARK_BLOCKSTORE_HUGE_PAGES_H_
 
