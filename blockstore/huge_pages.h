@@ -1,5 +1,5 @@
-// AskForHugePages, ResizeForWriting: big memory in few page faults. Internal to Waymark: no installed
-// header includes it; the C ABI and the Python module do, for what they allocate themselves.
+// AskForHugePages, ResizeForWriting: big memory in few page faults. Internal to Waymark: the C ABI
+// and the Python module use it too, no installed header does.
 #ifndef WAYMARK_BLOCKSTORE_HUGE_PAGES_H_
 #define WAYMARK_BLOCKSTORE_HUGE_PAGES_H_
 

@@ -455,6 +455,14 @@ def waymark_calls():
             pause()
         store.wait_idle(10)
         answer.append(("begin_step + submit, 256 rows; %s" % what, steps))
+    for what, slots in (("no rows", first[:0]), ("1 row", first[:1])):  # what the calls cost
+        steps = []
+        for _ in range(500):
+            number += 1
+            steps.append(timed(lambda: step(number, slots)))
+            work()
+        store.wait_idle(10)
+        answer.append(("begin_step + submit, %s; 2 ms of other work" % what, steps))
     if dropped > 0:
         print("peers.py: %d steps were dropped" % dropped, file=sys.stderr)
     for what, ids in (("a list", blocks.tolist()), ("an int32 array", blocks)):
