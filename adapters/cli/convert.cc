@@ -10,16 +10,11 @@
 #include "absl/strings/str_cat.h"
 #include "adapters/cli/console.h"
 #include "adapters/cli/routing_input.h"
-#include "adapters/formats/formats.h"
 #include "blockstore/wire/document_writer.h"
+#include "formats/conversion.h"
 
 namespace waymark::cli {
 namespace {
-
-using formats::Conventions;
-using formats::Dtype;
-using formats::Format;
-using formats::FormatInfo;
 
 class ConvertCommand final : public Command {
  public:
@@ -70,43 +65,36 @@ class ConvertCommand final : public Command {
 
  private:
   absl::Status Convert(std::vector<std::string>& notes) {
-    const std::optional<Format> format = formats::FormatNamed(to_);
-    if (!format.has_value() && to_ != kDocumentName) {
-      return absl::InvalidArgumentError("--to: there is no '" + to_ + "'");
+    const bool document = to_ == formats::kDocumentName;
+    formats::WriteRowsOptions options;
+    std::optional<formats::Format> format;
+    for (const absl::Status& status :
+         {document ? absl::OkStatus() : formats::SetFormat("--to", to_, format),
+          formats::SetRowCount("--to-rows", to_rows_, options.row_count),
+          formats::SetLayerAxis("--to-layers", to_layers_, options.layers),
+          formats::SetSentinel("--to-sentinel", to_sentinel_, options.sentinel),
+          formats::SetDtype("--to-dtype", to_dtype_, options.dtype)}) {
+      if (!status.ok()) return status;
     }
     absl::StatusOr<RoutingFile> file = LoadRouting(in_, input_, /*columns_may_be_layers=*/false);
     if (!file.ok()) return file.status();
     notes = file->notes;
-    if (!format.has_value()) return WriteDocument(*file, notes);
+    if (document) return WriteDocument(*file, notes);
     if (!to_codec_.empty() || to_page_tokens_ != 0) {
       return absl::InvalidArgumentError(
           absl::StrCat(to_codec_.empty() ? "--to-page-tokens" : "--to-codec",
                        " is for Waymark documents; OUT is ", to_));
     }
-    const FormatInfo& info = formats::InfoOf(*format);
-    Conventions conventions = info.conventions;
-    for (const absl::Status& status : {SetRowCount("--to-rows", to_rows_, conventions),
-                                       SetLayerAxis("--to-layers", to_layers_, conventions),
-                                       SetSentinel("--to-sentinel", to_sentinel_, conventions)}) {
-      if (!status.ok()) return status;
-    }
-    const absl::StatusOr<Dtype> dtype = DtypeFor(info, conventions, *file);
-    if (!dtype.ok()) return dtype.status();
-    formats::Model model;
-    model.num_layers = input_.num_layers;
-    formats::Limits limits;
-    limits.max_bytes = static_cast<std::size_t>(input_.max_memory_mb) << 20;
-    const absl::StatusOr<formats::Flattened> flat =
-        formats::FromRows(file->rows, conventions, model, *dtype, limits);
-    if (!flat.ok()) return flat.status();
-    const absl::StatusOr<std::string> bytes = formats::WriteArray(*format, flat->array);
-    if (!bytes.ok()) return bytes.status();
-    notes.insert(notes.end(), flat->notes.begin(), flat->notes.end());
-    if (file->rows.first != 0 && !formats::FormatKeepsStart(*format)) {
-      notes.push_back(absl::StrCat("the first row is row ", file->rows.first, ", and ", to_,
-                                   " has no place to say so"));
-    }
-    return WriteWholeFile(out_, *bytes);
+    options.format = *format;
+    // Of one format to itself the dtype stays.
+    if (!options.dtype.has_value() && file->format == to_) options.dtype = file->dtype;
+    options.num_layers = input_.num_layers;
+    options.limits.max_bytes = static_cast<std::size_t>(input_.max_memory_mb) << 20;
+    const absl::StatusOr<formats::WriteRowsResult> written =
+        formats::WriteRows(file->rows, options);
+    if (!written.ok()) return written.status();
+    notes.insert(notes.end(), written->notes.begin(), written->notes.end());
+    return WriteWholeFile(out_, written->bytes);
   }
 
   absl::Status WriteDocument(RoutingFile& file, std::vector<std::string>& notes) const {
@@ -135,29 +123,6 @@ class ConvertCommand final : public Command {
         wire::DocumentWriter::Create(file.rows, options);
     if (!writer.ok()) return writer.status();
     return writer->WriteFile(out_);
-  }
-
-  // The one that was asked for; that of IN, where the formats are the same; else the first of the
-  // format's that has every id and the sentinel.
-  absl::StatusOr<Dtype> DtypeFor(const FormatInfo& info, const Conventions& conventions,
-                                 const RoutingFile& file) const {
-    if (!to_dtype_.empty()) {
-      const std::optional<Dtype> dtype = formats::DtypeNamed(to_dtype_);
-      if (dtype.has_value()) return *dtype;
-      return absl::InvalidArgumentError("--to-dtype: there is no '" + to_dtype_ + "'");
-    }
-    if (file.format == info.name && file.dtype.has_value()) return *file.dtype;
-    const std::int64_t last = file.rows.shape.num_experts - 1;
-    const std::int64_t mark = conventions.sentinel == formats::Sentinel::kMinusOne ? -1
-                              : conventions.sentinel == formats::Sentinel::k255    ? 255
-                              : conventions.sentinel == formats::Sentinel::k65535  ? 65535
-                                                                                   : 0;
-    for (const Dtype dtype : info.dtypes) {
-      if (formats::Holds(dtype, last) && formats::Holds(dtype, mark)) return dtype;
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat(to_, info.dtypes.empty() ? " is read, never written"
-                                              : " has no dtype for these ids and the sentinel"));
   }
 
   std::string in_;

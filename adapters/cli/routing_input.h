@@ -11,8 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "adapters/formats/formats.h"
 #include "blockstore/rows.h"
+#include "formats/formats.h"
 
 namespace CLI {
 class App;
@@ -20,12 +20,9 @@ class App;
 
 namespace waymark::cli {
 
-// What options call Waymark's own format.
-inline constexpr std::string_view kDocumentName = "waymark";
-
 // Values as they stand on the command line; empty or 0: not given.
 struct InputOptions {
-  std::string format;      // a format's name, or kDocumentName
+  std::string format;      // a format's name, or formats::kDocumentName
   std::string field;       // a JSON pointer
   std::string rows;        // "tokens", "tokens-1"
   std::string layers;      // "moe", "all"
@@ -55,18 +52,6 @@ struct RoutingFile {
 [[nodiscard]] absl::StatusOr<RoutingFile> LoadRouting(const std::string& path,
                                                       const InputOptions& options,
                                                       bool columns_may_be_layers);
-
-// The values of --rows, --layers, --sentinel, on either side of a conversion. `option`: its name,
-// for errors. An empty text leaves `conventions` as it is.
-[[nodiscard]] absl::Status SetRowCount(const std::string& option, const std::string& text,
-                                       formats::Conventions& conventions);
-[[nodiscard]] absl::Status SetLayerAxis(const std::string& option, const std::string& text,
-                                        formats::Conventions& conventions);
-[[nodiscard]] absl::Status SetSentinel(const std::string& option, const std::string& text,
-                                       formats::Conventions& conventions);
-// The layer numbers of "3-60", "0,2,4", or "all" of `num_layers`.
-[[nodiscard]] absl::StatusOr<std::vector<std::int32_t>> ParseLayers(const std::string& text,
-                                                                    std::int32_t num_layers);
 
 // Writes a file beside `path` that then takes its place. Unavailable with the system's words.
 [[nodiscard]] absl::Status WriteWholeFile(const std::string& path, std::string_view bytes);

@@ -1,5 +1,5 @@
-// .npy (adapters/formats/npy.h).
-#include "adapters/formats/npy.h"
+// .npy (formats/npy.h).
+#include "formats/npy.h"
 
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/routing_samples.h"

@@ -1,5 +1,5 @@
 // Conventions: arrays to rows and back, and everything that would have to be guessed.
-#include "adapters/formats/conventions.h"
+#include "formats/conventions.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,6 +1,6 @@
 // Whole files: golden ones that numpy and the standard library of Python wrote, real routing, and
 // files that are refused.
-#include "adapters/formats/formats.h"
+#include "formats/formats.h"
 
 #include <cstdlib>
 #include <fstream>

@@ -1,9 +1,9 @@
 // JsonValue: what is a grid and what is not, and what is refused.
-#include "adapters/formats/json_value.h"
+#include "formats/json_value.h"
 
 #include <string>
 
-#include "adapters/formats/nested_lists.h"
+#include "formats/nested_lists.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,5 +1,5 @@
 // .npy: headers as numpy writes them, and headers that lie.
-#include "adapters/formats/npy.h"
+#include "formats/npy.h"
 
 #include <string>
 

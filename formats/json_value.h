@@ -1,7 +1,7 @@
 // JsonValue: JSON in little memory. Nested lists of whole numbers, of which routing is made, are
 // one dense grid each and not a tree of nodes.
-#ifndef WAYMARK_ADAPTERS_FORMATS_JSON_VALUE_H_
-#define WAYMARK_ADAPTERS_FORMATS_JSON_VALUE_H_
+#ifndef WAYMARK_FORMATS_JSON_VALUE_H_
+#define WAYMARK_FORMATS_JSON_VALUE_H_
 
 #include <cstdint>
 #include <span>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "adapters/formats/routing_array.h"
+#include "formats/routing_array.h"
 
 namespace waymark::formats {
 
@@ -61,4 +61,4 @@ struct JsonMember {
 
 }  // namespace waymark::formats
 
-#endif  // WAYMARK_ADAPTERS_FORMATS_JSON_VALUE_H_
+#endif  // WAYMARK_FORMATS_JSON_VALUE_H_

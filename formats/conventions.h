@@ -1,7 +1,7 @@
 // Conventions: what the rows, columns and ids of an array stand for. Where formats of the same
 // bytes differ, and what an array never says itself.
-#ifndef WAYMARK_ADAPTERS_FORMATS_CONVENTIONS_H_
-#define WAYMARK_ADAPTERS_FORMATS_CONVENTIONS_H_
+#ifndef WAYMARK_FORMATS_CONVENTIONS_H_
+#define WAYMARK_FORMATS_CONVENTIONS_H_
 
 #include <cstdint>
 #include <string>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "adapters/formats/routing_array.h"
 #include "blockstore/rows.h"
+#include "formats/routing_array.h"
 
 namespace waymark::formats {
 
@@ -87,4 +87,4 @@ struct Flattened {
 
 }  // namespace waymark::formats
 
-#endif  // WAYMARK_ADAPTERS_FORMATS_CONVENTIONS_H_
+#endif  // WAYMARK_FORMATS_CONVENTIONS_H_

@@ -1,4 +1,4 @@
-#include "adapters/formats/base64.h"
+#include "formats/base64.h"
 
 #include <array>
 

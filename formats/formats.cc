@@ -1,4 +1,4 @@
-#include "adapters/formats/formats.h"
+#include "formats/formats.h"
 
 #include <algorithm>
 #include <array>
@@ -6,10 +6,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "adapters/formats/json_value.h"
-#include "adapters/formats/nested_lists.h"
-#include "adapters/formats/npy.h"
-#include "adapters/formats/payloads.h"
+#include "formats/json_value.h"
+#include "formats/nested_lists.h"
+#include "formats/npy.h"
+#include "formats/payloads.h"
 
 namespace waymark::formats {
 namespace {

@@ -1,4 +1,4 @@
-#include "adapters/formats/conventions.h"
+#include "formats/conventions.h"
 
 #include <algorithm>
 #include <cstring>

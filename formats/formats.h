@@ -1,7 +1,7 @@
 // Formats: the ways in which engines and trainers write routing today, by name. Waymark's own is
 // blockstore/wire/document.h.
-#ifndef WAYMARK_ADAPTERS_FORMATS_FORMATS_H_
-#define WAYMARK_ADAPTERS_FORMATS_FORMATS_H_
+#ifndef WAYMARK_FORMATS_FORMATS_H_
+#define WAYMARK_FORMATS_FORMATS_H_
 
 #include <cstdint>
 #include <optional>
@@ -10,8 +10,8 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "adapters/formats/conventions.h"
-#include "adapters/formats/routing_array.h"
+#include "formats/conventions.h"
+#include "formats/routing_array.h"
 
 namespace waymark::formats {
 
@@ -77,4 +77,4 @@ struct ReadResult {
 
 }  // namespace waymark::formats
 
-#endif  // WAYMARK_ADAPTERS_FORMATS_FORMATS_H_
+#endif  // WAYMARK_FORMATS_FORMATS_H_

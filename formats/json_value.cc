@@ -1,4 +1,4 @@
-#include "adapters/formats/json_value.h"
+#include "formats/json_value.h"
 
 #include <algorithm>
 #include <cstddef>

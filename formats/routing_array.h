@@ -1,6 +1,6 @@
 // RoutingArray: what a format's bytes hold, before anybody says what it means.
-#ifndef WAYMARK_ADAPTERS_FORMATS_ROUTING_ARRAY_H_
-#define WAYMARK_ADAPTERS_FORMATS_ROUTING_ARRAY_H_
+#ifndef WAYMARK_FORMATS_ROUTING_ARRAY_H_
+#define WAYMARK_FORMATS_ROUTING_ARRAY_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "adapters/formats/dtype.h"
+#include "formats/dtype.h"
 
 namespace waymark::formats {
 
@@ -54,4 +54,4 @@ void StoreRow(RoutingArray& array, std::int64_t row, std::span<const std::int64_
 
 }  // namespace waymark::formats
 
-#endif  // WAYMARK_ADAPTERS_FORMATS_ROUTING_ARRAY_H_
+#endif  // WAYMARK_FORMATS_ROUTING_ARRAY_H_

@@ -1,6 +1,6 @@
 // Base64 as RFC 4648 section 4 has it: "+" and "/", padded with "=", nothing else.
-#ifndef WAYMARK_ADAPTERS_FORMATS_BASE64_H_
-#define WAYMARK_ADAPTERS_FORMATS_BASE64_H_
+#ifndef WAYMARK_FORMATS_BASE64_H_
+#define WAYMARK_FORMATS_BASE64_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "adapters/formats/routing_array.h"
+#include "formats/routing_array.h"
 
 namespace waymark::formats {
 
@@ -25,4 +25,4 @@ void AppendBase64(std::span<const std::uint8_t> bytes, std::string& text);
 
 }  // namespace waymark::formats
 
-#endif  // WAYMARK_ADAPTERS_FORMATS_BASE64_H_
+#endif  // WAYMARK_FORMATS_BASE64_H_

@@ -1,4 +1,4 @@
-#include "adapters/formats/dtype.h"
+#include "formats/dtype.h"
 
 #include <array>
 #include <limits>

@@ -1,16 +1,16 @@
 // Payloads: arrays as the strings and small objects that JSON answers carry. Each reader takes any
 // bytes; errors are InvalidArgument naming part, rule and value, and ResourceExhausted beyond the
 // limits.
-#ifndef WAYMARK_ADAPTERS_FORMATS_PAYLOADS_H_
-#define WAYMARK_ADAPTERS_FORMATS_PAYLOADS_H_
+#ifndef WAYMARK_FORMATS_PAYLOADS_H_
+#define WAYMARK_FORMATS_PAYLOADS_H_
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "adapters/formats/json_value.h"
-#include "adapters/formats/routing_array.h"
+#include "formats/json_value.h"
+#include "formats/routing_array.h"
 
 namespace waymark::formats {
 
@@ -44,4 +44,4 @@ void AppendNdarray(const RoutingArray& array, std::string& text);
 
 }  // namespace waymark::formats
 
-#endif  // WAYMARK_ADAPTERS_FORMATS_PAYLOADS_H_
+#endif  // WAYMARK_FORMATS_PAYLOADS_H_

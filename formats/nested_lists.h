@@ -1,12 +1,12 @@
 // Arrays as nested JSON lists [rows][layers][top_k].
-#ifndef WAYMARK_ADAPTERS_FORMATS_NESTED_LISTS_H_
-#define WAYMARK_ADAPTERS_FORMATS_NESTED_LISTS_H_
+#ifndef WAYMARK_FORMATS_NESTED_LISTS_H_
+#define WAYMARK_FORMATS_NESTED_LISTS_H_
 
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "adapters/formats/json_value.h"
-#include "adapters/formats/routing_array.h"
+#include "formats/json_value.h"
+#include "formats/routing_array.h"
 
 namespace waymark::formats {
 
@@ -20,4 +20,4 @@ void AppendLists(const RoutingArray& array, std::string& text);
 
 }  // namespace waymark::formats
 
-#endif  // WAYMARK_ADAPTERS_FORMATS_NESTED_LISTS_H_
+#endif  // WAYMARK_FORMATS_NESTED_LISTS_H_

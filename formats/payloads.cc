@@ -1,4 +1,4 @@
-#include "adapters/formats/payloads.h"
+#include "formats/payloads.h"
 
 #include <array>
 #include <charconv>
@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "adapters/formats/base64.h"
-#include "adapters/formats/nested_lists.h"
-#include "adapters/formats/npy.h"
+#include "formats/base64.h"
+#include "formats/nested_lists.h"
+#include "formats/npy.h"
 
 namespace waymark::formats {
 namespace {

@@ -1,6 +1,6 @@
 // Dtype: the integer types that arrays from outside come in. Little-endian everywhere.
-#ifndef WAYMARK_ADAPTERS_FORMATS_DTYPE_H_
-#define WAYMARK_ADAPTERS_FORMATS_DTYPE_H_
+#ifndef WAYMARK_FORMATS_DTYPE_H_
+#define WAYMARK_FORMATS_DTYPE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -23,4 +23,4 @@ inline constexpr int kNumDtypes = 6;
 
 }  // namespace waymark::formats
 
-#endif  // WAYMARK_ADAPTERS_FORMATS_DTYPE_H_
+#endif  // WAYMARK_FORMATS_DTYPE_H_

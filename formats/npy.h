@@ -1,13 +1,13 @@
 // Arrays as numpy saves them: .npy, versions 1, 2 and 3.
-#ifndef WAYMARK_ADAPTERS_FORMATS_NPY_H_
-#define WAYMARK_ADAPTERS_FORMATS_NPY_H_
+#ifndef WAYMARK_FORMATS_NPY_H_
+#define WAYMARK_FORMATS_NPY_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "adapters/formats/routing_array.h"
+#include "formats/routing_array.h"
 
 namespace waymark::formats {
 
@@ -25,4 +25,4 @@ inline constexpr std::uint8_t kNpyMagic[6] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
 
 }  // namespace waymark::formats
 
-#endif  // WAYMARK_ADAPTERS_FORMATS_NPY_H_
+#endif  // WAYMARK_FORMATS_NPY_H_

@@ -1,4 +1,4 @@
-#include "adapters/formats/nested_lists.h"
+#include "formats/nested_lists.h"
 
 #include <array>
 #include <charconv>

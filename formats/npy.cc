@@ -1,4 +1,4 @@
-#include "adapters/formats/npy.h"
+#include "formats/npy.h"
 
 #include <algorithm>
 #include <cstring>

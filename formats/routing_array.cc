@@ -1,4 +1,4 @@
-#include "adapters/formats/routing_array.h"
+#include "formats/routing_array.h"
 
 #include <bit>
 #include <cstring>
