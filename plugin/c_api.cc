@@ -62,6 +62,7 @@ wm_api_v1 MakeTable() {
   FillSession(api);
   FillDocuments(api);
   FillFetching(api);
+  FillFormats(api);
   return api;
 }
 

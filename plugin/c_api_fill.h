@@ -32,6 +32,7 @@ void FillRows(wm_api_v1& api);       // c_api_rows.cc
 void FillSession(wm_api_v1& api);    // c_api_session.cc
 void FillDocuments(wm_api_v1& api);  // c_api_document.cc
 void FillFetching(wm_api_v1& api);   // c_api_fetching.cc
+void FillFormats(wm_api_v1& api);    // c_api_format.cc
 
 // ---- c_api_code.cc
 

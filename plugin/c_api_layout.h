@@ -64,6 +64,8 @@ inline constexpr std::uint32_t kLeastBytes<wm_document_options> = 8;
 template <>
 inline constexpr std::uint32_t kLeastBytes<wm_read_limits> = 8;
 template <>
+inline constexpr std::uint32_t kLeastBytes<wm_format_options> = 8;
+template <>
 inline constexpr std::uint32_t kLeastBytes<wm_document_info> = 8;
 template <>
 inline constexpr std::uint32_t kLeastBytes<wm_part> = 24;
@@ -425,6 +427,25 @@ WM_FIELD(wm_chunk_view, first, 8);
 WM_FIELD(wm_chunk_view, count, 16);
 WM_FIELD(wm_chunk_view, layers, 24);
 WM_FIELD(wm_chunk_view, layer_bytes, 32);
+
+WM_SIZE(wm_format_options, 112);
+WM_FIELD(wm_format_options, struct_size, 0);
+WM_FIELD(wm_format_options, flags, 4);
+WM_FIELD(wm_format_options, ext, 8);
+WM_FIELD(wm_format_options, format, 16);
+WM_FIELD(wm_format_options, field, 24);
+WM_FIELD(wm_format_options, row_count, 32);
+WM_FIELD(wm_format_options, layers, 40);
+WM_FIELD(wm_format_options, sentinel, 48);
+WM_FIELD(wm_format_options, dtype, 56);
+WM_FIELD(wm_format_options, moe_layers, 64);
+WM_FIELD(wm_format_options, num_moe_layers, 72);
+WM_FIELD(wm_format_options, first, 80);
+WM_FIELD(wm_format_options, num_layers, 88);
+WM_FIELD(wm_format_options, top_k, 92);
+WM_FIELD(wm_format_options, num_experts, 96);
+WM_FIELD(wm_format_options, reserved, 100);
+WM_FIELD(wm_format_options, max_bytes, 104);
 
 WM_SIZE(wm_redis_options, 128);
 WM_FIELD(wm_redis_options, struct_size, 0);

@@ -125,6 +125,28 @@ TEST_P(Wire, RunsAsEver) {
   ExpectRows(rows, 5, 33, 0, kLayers);
   api.rows_release(rows);
 
+  ASSERT_EQ(api.rows_from_format(data, size, Of(wm_format_options{}).get(), &rows, nullptr, &why_),
+            WM_OK)
+      << text_;
+  ExpectRows(rows, 0, kRows, 0, kLayers);
+  api.rows_release(rows);
+  if (GetParam() >= 0) {
+    wm_format_options array = {};
+    array.format = "npy";
+    wm_bytes* npy = nullptr;
+    ASSERT_EQ(api.rows_to_format(rows_, Of(array).get(), &npy, nullptr, &why_), WM_OK) << text_;
+    const std::uint8_t* npy_data = nullptr;
+    std::size_t npy_size = 0;
+    ASSERT_EQ(api.bytes_view(npy, &npy_data, &npy_size), WM_OK);
+    array.num_experts = 300;
+    ASSERT_EQ(api.rows_from_format(npy_data, npy_size, Of(array).get(), &rows, nullptr, &why_),
+              WM_OK)
+        << text_;
+    ExpectRows(rows, 0, kRows, 0, kLayers);
+    api.rows_release(rows);
+    api.bytes_release(npy);
+  }
+
   wm_source* redis = nullptr;
   const wm_status made = api.source_redis_create(Of(wm_redis_options{}).get(), &redis, &why_);
   EXPECT_TRUE(made == WM_OK || made == WM_UNIMPLEMENTED) << text_;
@@ -250,6 +272,11 @@ TEST_P(WireSizes, StructsThatAreTooShortAreRefused) {
     api.source_release(redis);
     return status == WM_UNIMPLEMENTED ? wm_status{WM_OK} : status;  // a build without hiredis
   });
+  refuses(wm_format_options{}, "rows_from_format", true, [&](auto* of) {
+    return api.rows_from_format(data_, size_, of, &rows, nullptr, nullptr);
+  });
+  refuses(wm_format_options{}, "rows_to_format", false,
+          [&](auto* of) { return api.rows_to_format(rows_, of, &bytes, nullptr, nullptr); });
   refuses(wm_part{}, "document_rows", true,
           [&](auto* of) { return api.document_rows(document_, of, &rows, nullptr, nullptr); });
   refuses(wm_publisher_options{}, "publisher_create", false,

@@ -538,6 +538,34 @@ typedef struct wm_chunk_view {
   uint64_t layer_bytes;
 } wm_chunk_view;
 
+/* ---- the formats of others ---------------------------------------------------------------- */
+
+/* What the bytes of a format (docs/formats.md) do not say of themselves, and how they are written.
+ * Texts are words of that page; null, "" and 0: not said. What is not said is not guessed. Since
+ * 1.1. */
+typedef struct wm_format_options {
+  uint32_t struct_size; /* required */
+  uint32_t flags;       /* WM_FORMAT_*; reading only */
+  const wm_ext* ext;
+  const char* format;        /* its name; reading: null = told by the bytes; writing: required */
+  const char* field;         /* where the array is in a JSON text, a JSON pointer; reading only */
+  const char* row_count;     /* "tokens-1", "tokens"; not said: as the format has it */
+  const char* layers;        /* which have a column: "moe", "all"; so, too */
+  const char* sentinel;      /* "none", "-1", "255", "65535", "zeros", "arange"; so, too */
+  const char* dtype;         /* "int32" ...; reading: of bare ids; writing: null = one that fits */
+  const int32_t* moe_layers; /* [num_moe_layers] numbers of the MoE layers, increasing; reading */
+  uint64_t num_moe_layers;   /* 0 ... 4096 */
+  int64_t first;             /* row of the array's first, with WM_FORMAT_FIRST */
+  int32_t num_layers;        /* all layers of the model, dense ones among them */
+  int32_t top_k;             /* K; reading only, as is E */
+  int32_t num_experts;       /* E; no array says it */
+  int32_t reserved;          /* 0 */
+  uint64_t max_bytes;        /* of each text and array that is made on the way; 0 = 2^32 */
+} wm_format_options;
+
+#define WM_FORMAT_FIRST 1u   /* `first` is said */
+#define WM_FORMAT_ALL_MOE 2u /* every layer is an MoE layer */
+
 /* ---- rows elsewhere ----------------------------------------------------------------------- */
 
 /* Where the objects of published rows lie, by their digests. Any thread. Since 1.1. */
@@ -1100,6 +1128,22 @@ typedef struct wm_api_v1 {
                              wm_fetch_report* report, wm_message* why);
   /* Of all calls; `source` is WM_OK. */
   wm_status (*fetcher_counts)(const wm_fetcher* fetcher, wm_fetch_report* out);
+
+  /* ---- the formats of others: any thread ---- */
+
+  /* The rows that `data` holds, in any format that docs/formats.md names, documents ("waymark")
+   * among them; null `options`: all of it told by the bytes. Rows of an array have step 0 and
+   * version 0. `notes` (may be null) gets what a person should know of how they came about, one
+   * sentence a line, "" when there is nothing. Any bytes are safe. NOT_FOUND for those of no
+   * format; INVALID_ARGUMENT for what is malformed, ambiguous or not said, naming it;
+   * RESOURCE_EXHAUSTED beyond max_bytes; of documents also what document_open says. */
+  wm_status (*rows_from_format)(const uint8_t* data, size_t size, const wm_format_options* options,
+                                wm_rows** out, wm_bytes** notes, wm_message* why);
+  /* `rows` in the format that `options` name, documents not among them. `notes`: what of the rows
+   * the bytes do not hold. FAILED_PRECONDITION when rows are missing and there is no sentinel;
+   * INVALID_ARGUMENT for a format that is only read, and ids that the dtype does not have. */
+  wm_status (*rows_to_format)(const wm_rows* rows, const wm_format_options* options, wm_bytes** out,
+                              wm_bytes** notes, wm_message* why);
 } wm_api_v1;
 
 /* The table. Static, the same for every caller; never null. Any thread. The only symbol. */
