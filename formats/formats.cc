@@ -245,7 +245,7 @@ absl::StatusOr<ReadResult> ReadArray(std::span<const std::uint8_t> bytes,
     return result;
   }
   const std::span<const std::uint8_t> text = Trimmed(bytes);
-  if (text.empty()) return absl::NotFoundError("it is empty");
+  if (text.empty()) return absl::NotFoundError("there are no bytes");
   JsonValue root;
   if (text[0] == '{' || text[0] == '[' || text[0] == '"') {
     absl::StatusOr<JsonValue> parsed = ParseJson(text, options.limits);
@@ -257,7 +257,7 @@ absl::StatusOr<ReadResult> ReadArray(std::span<const std::uint8_t> bytes,
     if (!options.format.has_value() && !StartsWith(start, kEnvelopeStart) &&
         !StartsWith(start, kNpyTextStart)) {
       return absl::NotFoundError(
-          "it begins as no format of routing does; base64 of bare ids has to be named");
+          "the bytes begin as no format of routing does; base64 of bare ids has to be named");
     }
     if (text.size() > options.limits.max_bytes) {
       return absl::ResourceExhaustedError(absl::StrCat(

@@ -26,6 +26,7 @@ SECTIONS = {
     "Reading": ["Snapshot", "Rows", "Collective", "Cursor", "CoverageRun", "ROW_INFO_DTYPE",
                 "Shape", "split_rows", "RowSplit"],
     "Documents": ["open", "from_bytes", "Document", "Chunk", "ReadDamage"],
+    "Formats of others": ["read", "FormatWarning"],
     "Rows elsewhere": ["Handle", "MemorySource", "FileSource", "RedisSource", "Publisher", "Ticket",
                        "PublisherStats", "Fetcher", "FetchReport"],
     "Slots": ["slots_of", "NOT_ASKED", "PADDING_SLOT"],

@@ -34,5 +34,6 @@ NB_MODULE(_core, module) {
   py::BindSnapshot(module);
   py::BindDocument(module);
   py::BindFetching(module);
+  py::BindFormats(module);
   py::BindSession(module);
 }

@@ -314,6 +314,7 @@ void BindRows(nb::module_& module);
 void BindSnapshot(nb::module_& module);
 void BindDocument(nb::module_& module);
 void BindFetching(nb::module_& module);
+void BindFormats(nb::module_& module);
 void BindSession(nb::module_& module);
 
 }  // namespace waymark_python

@@ -19,6 +19,7 @@ theirs is the time on the clock.
 """
 import argparse
 import base64
+import functools
 import io
 import json
 import lzma
@@ -92,6 +93,10 @@ def waymark_ids(data):
     return waymark.from_bytes(data).read(dtype=np.uint8)
 
 
+def waymark_array(words, said, data):
+    return waymark.read(data, words, num_experts=EXPERTS, **said).ids
+
+
 def formats(rows, ids):
     yield "Waymark raw", rows.to_bytes, waymark_ids, 40
     yield "Waymark set code", lambda: rows.to_bytes(codec="set"), waymark_ids, 40
@@ -108,6 +113,14 @@ def formats(rows, ids):
                lambda data: np.array(msgpack.unpackb(data), np.int32), 3)
     yield ("nested lists, JSON", lambda: json.dumps(ids.tolist()).encode(),
            lambda data: np.array(json.loads(data), np.int32), 3)
+    for name, words, said in (
+            (".npy of uint8, base64 in JSON", "vllm", {"layers": "moe"}),
+            ("int32, base64 in JSON", "sglang", {"layers": "moe", "num_layers": LAYERS,
+                                                 "top_k": TOP_K}),
+            ("nested lists, JSON", "megatron", {})):
+        yield ("%s, by Waymark" % name,
+               functools.partial(rows.to_format, words, layers="moe", notes=[]),
+               functools.partial(waymark_array, words, said), 5)
 
 
 def cpu_ms(call):

@@ -147,7 +147,7 @@ TEST_F(RoutingCli, FilesThatCannotBeUsedExitWithTwoAndOneLine) {
       {{"inspect", "/"}, "cannot be read"},
       {{"inspect", bad}, "no format"},
       {{"inspect", cut}, "takes 30 bytes, and 22"},
-      {{"inspect", empty}, "empty"},
+      {{"inspect", empty}, "no bytes"},
       {{"inspect", ragged}, "lists[1]"},
       {{"inspect", document}, "cut.wmk"},
       {{"inspect", good, "--format", "nope"}, "'nope'"},

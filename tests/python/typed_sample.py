@@ -71,6 +71,10 @@ def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
         redis = waymark.RedisSource("localhost", 6379, password="word", time_to_live=3600)
         fetched = waymark.Fetcher(redis).fetch(waymark.Handle(bytes(handle)), timeout=1.0)
         assert_type(waymark.Publisher(redis, fetched.shape).stats().puts_failed, int)
+        notes: list[str] = []
+        array = rows.to_format("vllm", layers="all", num_layers=61, dtype=np.uint16, notes=notes)
+        read = waymark.read(array, num_experts=256, moe_layers=range(3, 61), notes=notes)
+        assert_type(read, waymark.Rows)
         for run in snapshot.coverage():
             assert_type(run.reason, waymark.Reason)
     try:

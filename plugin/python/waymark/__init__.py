@@ -52,6 +52,7 @@ from ._fetching import (
     RedisSource,
     Ticket,
 )
+from ._formats import read
 from ._install import build_info, cmake_dir, demo, include_dir, library_path, tool_path
 from ._rows import Collective, Cursor, Rows, Snapshot
 from ._session import (
@@ -71,6 +72,7 @@ from ._types import (
     CoverageRun,
     EventType,
     Fault,
+    FormatWarning,
     LayerSource,
     Provenance,
     Reason,
@@ -108,6 +110,7 @@ __all__ = [
     "Fetcher",
     "FileSource",
     "Finding",
+    "FormatWarning",
     "Handle",
     "InternalError",
     "InvalidArgumentError",
@@ -151,6 +154,7 @@ __all__ = [
     "library_path",
     "open",
     "parse_batch",
+    "read",
     "serialize_batch",
     "slots_of",
     "split_rows",

@@ -309,6 +309,10 @@ class Fetcher:
 
     def _counts(self) -> tuple[int, int, int, int, int, int, str]: ...
 
+def from_format(data: object, format: str, row_count: str, layers: str, sentinel: str, dtype: str, num_layers: int, max_bytes: int, field: str, first: int | None, moe_layers: object, all_moe: bool, top_k: int, num_experts: int) -> tuple[Rows, list[str]]: ...
+
+def to_format(rows: Rows, format: str, row_count: str, layers: str, sentinel: str, dtype: str, num_layers: int, max_bytes: int) -> tuple[bytes, list[str]]: ...
+
 class View:
     """
     Where one forward writes: int16 [L, max_rows, K], every id -1 before.

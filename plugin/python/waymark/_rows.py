@@ -20,11 +20,16 @@ from ._types import (
     Code,
     CoverageRun,
     Provenance,
+    Layers,
     Reason,
+    RowCount,
+    Sentinel,
     Shape,
     code_of,
+    dtype_name_of,
     id_type_of,
     number_of,
+    tell,
 )
 
 if TYPE_CHECKING:
@@ -374,6 +379,43 @@ class Rows:
         UnavailableError when it cannot be written."""
         code = self._code(codec, ordered)
         self._native().write_document(os.fspath(path), code, steps, nodes)
+
+    def to_format(
+        self,
+        format: str,
+        *,
+        row_count: RowCount | None = None,
+        layers: Layers | None = None,
+        sentinel: Sentinel | None = None,
+        dtype: npt.DTypeLike | None = None,
+        num_layers: int = 0,
+        max_bytes: int = 1 << 32,
+        notes: list[str] | None = None,
+    ) -> bytes:
+        """The rows in a format of others (docs/formats.md), which read() reads.
+
+        format: its name there. row_count, layers, sentinel: as read() says; None: as the format's
+        readers expect it. dtype: of the ids; None: the first of the format's that has them all.
+        num_layers: all layers of the model, with layers="all". max_bytes: of each text and array
+        made on the way. notes: a list that gets what of the rows the bytes do not hold (reasons,
+        steps, versions, the first row), one sentence each; None: they are warnings
+        (FormatWarning). Without the GIL.
+
+        FailedPreconditionError when rows are missing and there is no sentinel;
+        InvalidArgumentError for a format that is only read, and ids that the dtype does not have.
+        """
+        data, lines = _core.to_format(
+            self._native(),
+            format,
+            row_count or "",
+            layers or "",
+            sentinel or "",
+            dtype_name_of(dtype),
+            num_layers,
+            max_bytes,
+        )
+        tell(lines, notes)
+        return data
 
     def handle(
         self, *, codec: Codec = "raw", ordered: bool | None = None, store: str = ""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeVar, Union
+from typing import Any, Literal, NamedTuple, TypeVar, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -204,6 +205,34 @@ def id_type_of(dtype: npt.DTypeLike) -> tuple[np.dtype[Any], int]:
             f"dtype: one of {', '.join(str(t) for t in ID_TYPES)}; got {wanted}"
         )
     return wanted, ID_TYPES[wanted]
+
+
+RowCount = Literal["tokens-1", "tokens"]
+Layers = Literal["moe", "all"]
+Sentinel = Literal["none", "-1", "255", "65535", "zeros", "arange"]
+
+
+class FormatWarning(UserWarning):
+    """What a format of others does not hold, or rows that did not come through it."""
+
+
+def tell(lines: list[str], notes: list[str] | None) -> None:
+    """Appends to the list of the caller's caller, or warns there."""
+    if notes is not None:
+        notes.extend(lines)
+        return
+    for line in lines:
+        warnings.warn(line, FormatWarning, stacklevel=3)
+
+
+def dtype_name_of(dtype: npt.DTypeLike | None) -> str:
+    """What the library calls a dtype; "": None."""
+    if dtype is None:
+        return ""
+    wanted = np.dtype(dtype)
+    if not wanted.isnative:
+        raise InvalidArgumentError(f"dtype: in native byte order, got {wanted}")
+    return wanted.name
 
 
 CODECS = {"raw": 0, "set": 1}

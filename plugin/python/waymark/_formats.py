@@ -1,0 +1,107 @@
+"""Routing in the formats of engines and trainers (docs/formats.md): rows from their bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import IO, Any, Literal, Union
+
+import numpy.typing as npt
+
+from . import _core
+from ._errors import InvalidArgumentError, NotFoundError, ResourceExhaustedError, UnavailableError
+from ._rows import Rows
+from ._types import Layers, RowCount, Sentinel, dtype_name_of, tell
+
+MoeLayers = Union[Sequence[int], npt.NDArray[Any], Literal["all"]]
+
+
+def _whole(file: IO[bytes], max_bytes: int) -> bytes:
+    data = file.read(max_bytes + 1)  # one more than there may be tells that there are more
+    if not isinstance(data, bytes):
+        raise TypeError(f"source: a file must be open in binary mode, read() gave {type(data)}")
+    if len(data) > max_bytes:
+        raise ResourceExhaustedError(f"source: at most max_bytes = {max_bytes} bytes")
+    return data
+
+
+def _bytes(source: Any, max_bytes: int) -> Any:
+    """Something with the buffer protocol."""
+    if not isinstance(source, (str, os.PathLike)):
+        try:
+            return memoryview(source)
+        except TypeError:
+            return _whole(source, max_bytes) if hasattr(source, "read") else source
+    path = os.fspath(source)
+    try:
+        with open(path, "rb") as file:
+            return _whole(file, max_bytes)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"source: '{path}': {error.strerror}") from error
+    except OSError as error:
+        raise UnavailableError(f"source: '{path}': {error.strerror}") from error
+
+
+def read(
+    source: str | os.PathLike[str] | IO[bytes] | Any,
+    format: str | None = None,
+    *,
+    num_experts: int = 0,
+    num_layers: int = 0,
+    moe_layers: MoeLayers | None = None,
+    top_k: int = 0,
+    row_count: RowCount | None = None,
+    layers: Layers | None = None,
+    sentinel: Sentinel | None = None,
+    dtype: npt.DTypeLike | None = None,
+    first: int | None = None,
+    field: str = "",
+    max_bytes: int = 1 << 32,
+    notes: list[str] | None = None,
+) -> Rows:
+    """The rows that a file or bytes hold, in any format that docs/formats.md names.
+
+    source: a path; a file that is open in binary mode, read to its end; or bytes, or anything with
+    the buffer protocol. format: its name there, such as "vllm" or "nemo-rl", or "waymark" for a
+    document; None: told by the bytes, which most can. A document says all of itself. Of an array
+    the rest of the arguments say what its bytes do not, and nothing is guessed:
+
+    num_experts: E, which no array says. num_layers: all layers of the model. moe_layers: numbers of
+    the MoE layers, increasing; "all": every one. top_k, dtype: of bare ids ("sglang"). row_count:
+    "tokens-1", the last token has no row, or "tokens", its row is a placeholder. layers: which have
+    a column: "moe" or "all". sentinel: what stands in a row that is not there: "none", "-1", "255",
+    "65535", "zeros" or "arange". Of these three None is what the format's writers do. first: the
+    position of the first row, where the bytes have no place for it. field: a JSON pointer to the
+    array in a larger text. max_bytes: of a file, and of each text and array made on the way.
+
+    notes: a list that gets what a person should know of how the rows came about, one sentence each:
+    rows that are missing since an id is twice in a layer, for instance. None: they are warnings
+    (FormatWarning). Without the GIL, but for the reading of files.
+
+    Rows of an array have step 0 and version 0. InvalidArgumentError for what is malformed,
+    ambiguous or not said, naming it; NotFoundError for bytes of no format, and where there is no
+    file; ResourceExhaustedError beyond max_bytes.
+    """
+    if max_bytes < 1:
+        raise InvalidArgumentError(f"max_bytes: at least 1, got {max_bytes}")
+    all_moe = isinstance(moe_layers, str)
+    if all_moe and moe_layers != "all":
+        raise InvalidArgumentError(f"moe_layers: numbers, or 'all'; got {moe_layers!r}")
+    rows, lines = _core.from_format(
+        _bytes(source, max_bytes),
+        format or "",
+        row_count or "",
+        layers or "",
+        sentinel or "",
+        dtype_name_of(dtype),
+        num_layers,
+        max_bytes,
+        field,
+        first,
+        () if all_moe or moe_layers is None else moe_layers,
+        all_moe,
+        top_k,
+        num_experts,
+    )
+    tell(lines, notes)
+    return Rows._of(rows)

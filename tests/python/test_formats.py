@@ -1,0 +1,233 @@
+"""Routing in the formats of others: golden files and random rows, in and out."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import mmap
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import waymark
+from test_documents import expect_same, random_rows
+from waymark import Reason, Rows
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "formats"
+ROW, LAYER, K = np.ogrid[:5, :3, :2]
+SMALL = (3 * ROW + 5 * LAYER + 7 * K) % 16
+WIDE = 17 * (3 * ROW + 5 * LAYER + 7 * K) % 300
+SGLANG = {"format": "sglang", "num_layers": 3, "top_k": 2, "layers": "moe"}
+
+# What tests/data/formats/make.py wrote: (file, ids, first row, what the bytes do not say).
+GOLDEN: list[tuple[str, Any, int, dict[str, Any]]] = [
+    ("v1_u1.npy", SMALL, 0, {}),
+    ("v2_u2.npy", WIDE, 0, {}),
+    ("v3_i4.npy", WIDE, 0, {}),
+    ("v1_i8.npy", WIDE, 0, {}),
+    ("fortran_i2.npy", SMALL, 0, {}),
+    ("vllm.json", SMALL, 0, {"layers": "moe"}),
+    ("vllm.txt", SMALL, 0, {"moe_layers": "all"}),
+    ("vllm_all_layers.json", SMALL, 0, {"moe_layers": [1, 2, 3]}),
+    ("vllm_lists.json", SMALL, 0, {}),
+    ("sglang_i4.json", WIDE, 0, SGLANG),
+    ("sglang_u2.json", WIDE[2:], 2, {**SGLANG, "field": "/meta_info/routed_experts"}),
+    ("megatron.json", SMALL, 0, {}),
+    ("megatron_ndarray.json", SMALL, 0, {}),
+    ("nemo_rl.txt", SMALL, 0, {}),
+    ("skyrl.json", SMALL, 0, {"layers": "moe"}),
+    ("prime_rl.json", SMALL[2:], 2, {"layers": "moe"}),
+    ("lmdeploy.json", WIDE, 0, {"format": "lmdeploy"}),
+]
+
+
+@pytest.mark.parametrize("name, ids, first, said", GOLDEN, ids=[g[0] for g in GOLDEN])
+def test_golden_files_are_read(name: str, ids: Any, first: int, said: dict[str, Any]) -> None:
+    experts = 16 if ids.max() < 16 else 300
+    data = (DATA / name).read_bytes()
+    with open(DATA / name, "rb") as file, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        for source in (
+            data, bytearray(data), memoryview(data), np.frombuffer(data, np.uint8), mapped,
+            io.BytesIO(data), file, DATA / name, str(DATA / name),
+        ):  # fmt: skip
+            rows = waymark.read(source, num_experts=experts, **said)
+            assert (rows.ids == ids).all() and rows.ids.shape == ids.shape
+            assert rows.first == first and rows.valid.all() and rows.ordered
+            assert rows.shape.num_experts == experts
+            assert not rows.infos["step"].any() and not rows.infos["version"].any()
+    assert rows.layer_ids == ((1, 2, 3) if name == "vllm_all_layers.json" else (0, 1, 2))
+
+
+def test_numpy_and_json_agree() -> None:
+    rows = waymark.read(DATA / "v1_u1.npy", num_experts=16)
+    assert (np.load(io.BytesIO(rows.to_format("npy", dtype=np.int32))) == SMALL).all()
+    assert np.load(io.BytesIO(rows.to_format("npy"))).dtype == np.uint8
+    assert json.loads(rows.to_format("megatron")) == SMALL.tolist()
+    vllm = json.loads(rows.to_format("vllm", layers="moe"))["routed_experts"]
+    assert (np.load(io.BytesIO(base64.b64decode(vllm))) == SMALL).all()
+    every = json.loads(rows.to_format("sglang", num_layers=5))
+    columns = np.frombuffer(base64.b64decode(every["routed_experts"]), every["routed_experts_dtype"])
+    assert (columns.reshape(5, 5, 2)[:, :3] == SMALL).all()
+
+
+WRITTEN = ("npy", "vllm", "vllm-lists", "sglang", "megatron", "megatron-ndarray", "nemo-rl")
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_random_rows_come_back(name: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(20):
+        rows = random_rows(rng, int(rng.integers(1, 60)), experts=300)
+        notes: list[str] = []
+        keeps_first = name in ("vllm", "sglang")
+        all_layers = bool(rng.integers(0, 2))
+        said: dict[str, Any] = {"layers": "all" if all_layers else "moe"}
+        if all_layers:
+            said["num_layers"] = rows.layer_ids[-1] + 1 + int(rng.integers(0, 3))
+        data = rows.to_format(name, sentinel="-1", dtype=np.int32, notes=notes, **said)
+        assert isinstance(data, bytes)
+        assert any("missing" in note for note in notes) == bool((~rows.valid).any())
+        assert any("place" in note for note in notes) == (rows.first != 0 and not keeps_first)
+        assert any("steps" in note for note in notes) == bool(rows.valid.any())
+        if name == "sglang":
+            said["top_k"] = rows.shape.top_k
+            said.setdefault("num_layers", len(rows.layer_ids))
+        notes.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            again = waymark.read(
+                data, name, num_experts=300, moe_layers=rows.layer_ids, sentinel="-1",
+                first=rows.first, notes=notes, **said,
+            )  # fmt: skip
+        assert again.first == rows.first and again.layer_ids == rows.layer_ids
+        assert (again.valid == rows.valid).all() and (again.ids == rows.ids).all()
+        assert set(again.reasons[~rows.valid]) <= {Reason.NEVER_WRITTEN}
+        assert notes == []
+
+
+def test_a_document_is_a_format(tmp_path: Path, seed: int) -> None:
+    rows = random_rows(np.random.default_rng(seed), 40)
+    rows.save(tmp_path / "a.wmk")
+    for source in (tmp_path / "a.wmk", rows.to_bytes()):
+        expect_same(waymark.read(source), rows)
+        expect_same(waymark.read(source, "waymark"), rows)
+    with pytest.raises(waymark.InvalidArgumentError, match="num_experts is for arrays"):
+        waymark.read(tmp_path / "a.wmk", num_experts=300)
+    with pytest.warns(waymark.FormatWarning, match="order"):
+        waymark.read(rows.to_bytes(codec="set"))
+    damaged = bytearray(rows.to_bytes())
+    damaged[-20] ^= 1
+    notes: list[str] = []
+    got = waymark.read(damaged, notes=notes)
+    assert len(notes) == 1 and "1 chunks are damaged" in notes[0]
+    assert (~got.valid).sum() > 0 and (got.ids[got.valid] == rows.ids[got.valid]).all()
+
+
+def test_what_is_lost_is_told() -> None:
+    lists = b"[[[0,7]],[[5,5]],[[-1,-1]]]"
+    with pytest.warns(waymark.FormatWarning, match="twice") as caught:
+        rows = waymark.read(lists, num_experts=8, sentinel="-1")
+    assert caught[0].filename == __file__
+    assert rows.reasons.tolist() == [Reason.NONE, Reason.INVALID_ID, Reason.NEVER_WRITTEN]
+    with pytest.raises(waymark.FailedPreconditionError, match="sentinel"):
+        rows.to_format("npy")
+    with pytest.warns(waymark.FormatWarning, match="missing") as caught:
+        rows.to_format("npy", sentinel="255", dtype="uint8")
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows.to_format("npy", sentinel="255", dtype="uint8", notes=[])
+
+
+def test_bad_arguments_are_named(tmp_path: Path) -> None:
+    npy = (DATA / "v1_u1.npy").read_bytes()
+    invalid: list[tuple[dict[str, Any], str]] = [
+        ({}, "num_experts must be said"),
+        ({"num_experts": 3}, r"\[0, 3\)"),
+        ({"num_experts": -1}, "num_experts"),
+        ({"num_experts": 70000}, "num_experts"),
+        ({"num_experts": 16, "format": "nope"}, "'nope'"),
+        ({"num_experts": 16, "format": "npy\0"}, "format: must have no NUL"),
+        ({"num_experts": 16, "format": "nemo-rl"}, "nemo-rl"),
+        ({"num_experts": 16, "row_count": "some"}, "row_count"),
+        ({"num_experts": 16, "layers": "some"}, "layers"),
+        ({"num_experts": 16, "layers": "all"}, "moe_layers must be said"),
+        ({"num_experts": 16, "sentinel": "7"}, "sentinel"),
+        ({"num_experts": 16, "sentinel": "-1"}, "uint8 has no -1"),
+        ({"num_experts": 16, "dtype": np.float32}, "float32"),
+        ({"num_experts": 16, "dtype": ">i4"}, "byte order"),
+        ({"num_experts": 16, "dtype": np.int32}, "dtype"),
+        ({"num_experts": 16, "top_k": 3}, "top_k"),
+        ({"num_experts": 16, "moe_layers": "some"}, "moe_layers"),
+        ({"num_experts": 16, "moe_layers": [2, 1, 3]}, "moe_layers"),
+        ({"num_experts": 16, "moe_layers": [1, 2]}, "moe_layers"),
+        ({"num_experts": 16, "first": -1}, "first"),
+        ({"num_experts": 16, "max_bytes": 0}, "max_bytes"),
+    ]
+    for said, word in invalid:
+        with pytest.raises(waymark.InvalidArgumentError, match=word):
+            waymark.read(npy, **said)
+    for source, error, word in (
+        (b"", waymark.NotFoundError, "no bytes"),
+        (b"hello", waymark.NotFoundError, "no format"),
+        (tmp_path / "nowhere", waymark.NotFoundError, "nowhere"),
+        (tmp_path, waymark.UnavailableError, str(tmp_path)),
+        (memoryview(npy)[::2], waymark.InvalidArgumentError, "source"),
+        (io.StringIO("x"), TypeError, "binary"),
+        (5, TypeError, "source"),
+    ):
+        with pytest.raises(error, match=word):
+            waymark.read(source)  # type: ignore[arg-type]
+    for source in (npy, io.BytesIO(npy), DATA / "v1_u1.npy"):
+        with pytest.raises(waymark.ResourceExhaustedError):
+            waymark.read(source, num_experts=16, max_bytes=10)
+    for source in (io.BytesIO(npy), DATA / "v1_u1.npy"):  # one byte too few for the file
+        with pytest.raises(waymark.ResourceExhaustedError, match="source"):
+            waymark.read(source, num_experts=16, max_bytes=len(npy) - 1)
+    rows = waymark.read(npy, num_experts=16)
+    for name, said, word in (
+        ("", {}, "format"),
+        ("waymark", {}, "format"),
+        ("skyrl", {}, "never written"),
+        ("vllm", {}, "num_layers"),
+        ("nemo-rl", {"dtype": np.uint8}, "dtype"),
+        ("npy", {"num_layers": -1}, "num_layers"),
+    ):
+        with pytest.raises(waymark.InvalidArgumentError, match=word):
+            rows.to_format(name, **said)
+    with pytest.raises(waymark.FailedPreconditionError, match="sentinel"):
+        rows.to_format("npy", row_count="tokens")
+    with pytest.raises(waymark.ResourceExhaustedError):
+        rows.to_format("npy", max_bytes=10)
+
+
+def test_other_threads_run_meanwhile() -> None:
+    text = b"[" + b",".join([b"[[0,1],[2,3]]"] * 300_000) + b"]"
+    ticks = 0
+    done = threading.Event()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not done.is_set():
+            ticks += 1
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    before = ticks
+    rows = waymark.read(text, num_experts=4)
+    while_reading = ticks - before
+    before = ticks
+    rows.to_format("megatron")
+    while_writing = ticks - before
+    done.set()
+    thread.join()
+    assert while_reading > 2 and while_writing > 2
+    assert isinstance(rows, Rows) and len(rows) == 300_000
