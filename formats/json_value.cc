@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 
@@ -15,11 +16,16 @@ namespace {
 using Sax = nlohmann::json_sax<nlohmann::json>;
 
 constexpr std::size_t kMostDepth = 64;
-constexpr std::size_t kShown = 40;
 // What one value costs as a node, its place in a growing vector included.
 constexpr std::size_t kNodeBytes = 2 * (sizeof(JsonValue) + sizeof(std::string));
 // A number of a grid: it grows by doubling, and is copied from level to level.
 constexpr std::size_t kNumberBytes = 3 * sizeof(std::int32_t);
+
+// As much of a text from outside as an error shows, in one line.
+std::string Shown(std::string_view text) {
+  constexpr std::size_t kShown = 40;
+  return absl::StrCat("'", absl::CHexEscape(std::string(text.substr(0, kShown))), "'");
+}
 
 bool FitsGrid(std::int64_t number) {
   return number >= std::numeric_limits<std::int32_t>::min() &&
@@ -73,7 +79,7 @@ class Builder final : public Sax {
     for (const auto& [key, member] : frame.members) {
       if (key != value) continue;
       return Fail(absl::InvalidArgumentError(
-          absl::StrCat("JSON: key '", value.substr(0, kShown), "' is twice in one object")));
+          absl::StrCat("JSON: key ", Shown(value), " is twice in one object")));
     }
     // Keys are compared one by one; objects of routing have few.
     if (frame.members.size() == kMostMembers) {
@@ -252,13 +258,12 @@ absl::StatusOr<const JsonValue*> AtPointer(const JsonValue& root, std::string_vi
   const JsonValue* value = &root;
   const JsonValue* above = nullptr;
   const auto missing = [&](std::string_view part) {
-    return absl::NotFoundError(absl::StrCat("JSON: there is no '",
-                                            std::string(part.substr(0, kShown)), "' of '",
-                                            std::string(pointer.substr(0, kShown)), "'"));
+    return absl::NotFoundError(
+        absl::StrCat("JSON: there is no ", Shown(part), " of ", Shown(pointer)));
   };
   if (!pointer.empty() && pointer[0] != '/') {
-    return absl::InvalidArgumentError(absl::StrCat("JSON: a pointer must begin with '/'; it is '",
-                                                   std::string(pointer.substr(0, kShown)), "'"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("JSON: a pointer must begin with '/'; it is ", Shown(pointer)));
   }
   for (std::size_t at = 0; at < pointer.size();) {
     const std::size_t end = std::min(pointer.find('/', at + 1), pointer.size());

@@ -696,11 +696,42 @@ class World {
     api.rows_release(read);
   }
 
+  // In memory of the caller's it is the document that it is in the library's.
+  void DocumentInto(const wm_rows* rows, const wm_document_options* options) {
+    const wm_api_v1& api = Api();
+    constexpr std::size_t kUnwritten = ~std::size_t{0};
+    std::size_t size = kUnwritten;
+    const wm_status asked = api.rows_document_into(rows, options, nullptr, 0, OrNull(&size), Why());
+    Right(asked);
+    Require(asked != WM_OK, "no document has no bytes");
+    Require((size != kUnwritten) == (asked == WM_OUT_OF_RANGE), "what it takes comes with that");
+    if (asked != WM_OUT_OF_RANGE) return;
+    // Of just the size that is said, so that a sanitizer sees what is written beyond.
+    const std::unique_ptr<std::uint8_t[]> less(new std::uint8_t[size - 1]);
+    std::size_t takes = 0;
+    Require(api.rows_document_into(rows, options, less.get(), size - 1, &takes, nullptr) ==
+                    WM_OUT_OF_RANGE &&
+                takes == size,
+            "one byte less is too few");
+    const std::unique_ptr<std::uint8_t[]> out(new std::uint8_t[size]);
+    const wm_status status = api.rows_document_into(rows, options, out.get(), size, &takes, Why());
+    Right(status);
+    wm_bytes* document = nullptr;
+    Require(api.rows_document(rows, options, &document, nullptr) == status,
+            "both ways of writing agree");
+    if (status != WM_OK) return;
+    const std::uint8_t* data = nullptr;
+    std::size_t bytes = 0;
+    Plain(api.bytes_view(document, &data, &bytes));
+    Require(takes == size && bytes == size && std::memcmp(data, out.get(), size) == 0,
+            "both write the same document");
+    Keep(made_, document, api.bytes_release);
+  }
+
   void UseDocuments() {
     const wm_api_v1& api = Api();
     switch (bytes_.Below(8)) {
-      case 0:
-      case 1: {
+      case 0: {
         const wm_document_options options = DocumentOptionsOf();
         const wm_rows* const rows = Any(rows_);
         const bool defaults = bytes_.Once(4);
@@ -712,6 +743,12 @@ class World {
         if (document == nullptr) break;
         CheckDocument(rows, document, defaults || (options.flags & WM_DOCUMENT_WITHOUT_STEPS) == 0);
         Keep(made_, document, api.bytes_release);
+        break;
+      }
+      case 1: {
+        const wm_document_options options = DocumentOptionsOf();
+        const wm_rows* const rows = Any(rows_);
+        DocumentInto(rows, bytes_.Once(4) ? nullptr : &options);
         break;
       }
       case 2: {
@@ -798,6 +835,38 @@ class World {
         break;
       }
     }
+  }
+
+  // Nothing is fetched through it: nobody is connected to.
+  void MakeRedisSource() {
+    static constexpr const char* kTexts[] = {nullptr, nullptr, nullptr, "", "a", "\xff"};
+    wm_redis_options options = {};
+    options.struct_size = bytes_.Size(sizeof(options));
+    // No half of a pointer.
+    if (options.struct_size < sizeof(options)) options.struct_size &= ~7u;
+    options.flags = bytes_.Once(16) ? bytes_.Flags() : 0;
+    options.ext = Ext();
+    for (const char** text :
+         {&options.host, &options.unix_socket, &options.user, &options.password,
+          &options.key_prefix, &options.tls_ca_file, &options.tls_certificate_file,
+          &options.tls_key_file, &options.tls_server_name}) {
+      *text = bytes_.Once(4) ? kTexts[bytes_.Below(std::size(kTexts))] : nullptr;
+    }
+    for (std::int32_t* number :
+         {&options.port, &options.database, &options.time_to_live_s, &options.connect_timeout_ms,
+          &options.command_timeout_ms, &options.first_back_off_ms, &options.greatest_back_off_ms,
+          &options.believe_ms}) {
+      *number = bytes_.Once(4) ? bytes_.Small() : 0;
+    }
+    options.max_believed = static_cast<std::uint64_t>(bytes_.Number());
+    wm_source* source = nullptr;
+    const wm_status status =
+        Api().source_redis_create(bytes_.Once(16) ? nullptr : &options, OrNull(&source), Why());
+    Right(status);
+    Require(status == WM_OK || status == WM_INVALID_ARGUMENT || status == WM_UNIMPLEMENTED,
+            "nothing else can become of it");
+    Require((source != nullptr) == (status == WM_OK), "a source comes with OK");
+    Api().source_release(source);
   }
 
   void UseSources() {
@@ -907,6 +976,10 @@ class World {
         break;
       }
       default: {
+        if (bytes_.Once(2)) {
+          MakeRedisSource();
+          break;
+        }
         wm_publisher_stats stats = {};
         stats.struct_size = bytes_.Size(sizeof(stats));
         Plain(api.publisher_stats(publisher_, &stats));

@@ -95,6 +95,18 @@ TEST(Json, RefusesWhatIsNotJsonOrTooMuch) {
             absl::StatusCode::kResourceExhausted);
 }
 
+// A key or a pointer was shown as it is, its line ends and control characters too.
+TEST(Json, ErrorsAreOneLineWhateverTheKeysAre) {
+  EXPECT_THAT(std::string(Parse(R"({"a\n":1,"a\n":2})").status().message()),
+              HasSubstr(R"('a\n' is twice)"));
+  const auto root = Parse("{}");
+  ASSERT_TRUE(root.ok());
+  EXPECT_THAT(std::string(AtPointer(*root, "/\x01\xff", nullptr).status().message()),
+              HasSubstr(R"('\x01\xff' of '/\x01\xff')"));
+  EXPECT_THAT(std::string(AtPointer(*root, "\r", nullptr).status().message()),
+              HasSubstr(R"(it is '\r')"));
+}
+
 TEST(Json, PointersLeadToValuesAndTheirParents) {
   const auto root = Parse(R"({"choices": [{"a/b": 1, "m~n": 2}, {"x": [[[1]]]}]})");
   ASSERT_TRUE(root.ok());
