@@ -37,22 +37,54 @@ absl::Status SetNamed(std::string_view argument, std::string_view text,
                           absl::CHexEscape(std::string(text.substr(0, 32))), "'"));
 }
 
-absl::StatusOr<ReadRowsResult> ReadDocument(std::span<const std::uint8_t> bytes,
-                                            const ReadRowsOptions& options) {
-  const std::pair<const char*, bool> given[] = {
-      {"field", !options.field.empty()},
-      {"row_count", options.row_count.has_value()},
-      {"layers", options.layers.has_value()},
-      {"sentinel", options.sentinel.has_value()},
-      {"dtype", options.dtype.has_value()},
-      {"first", options.first.has_value()},
-      {"moe_layers", !options.moe_layers.empty() || options.all_moe},
-      {"top_k", options.top_k != 0},
-      {"num_experts", options.num_experts != 0}};
+// What is said of an array and means nothing of a document.
+absl::Status CheckOfArray(const ReadRowsOptions& options) {
+  const std::pair<const char*, bool> given[] = {{"field", !options.field.empty()},
+                                                {"row_count", options.row_count.has_value()},
+                                                {"layers", options.layers.has_value()},
+                                                {"sentinel", options.sentinel.has_value()},
+                                                {"dtype", options.dtype.has_value()}};
   for (const auto& [name, is_given] : given) {
     if (is_given) {
       return Bad(absl::StrCat(name, " is for arrays; this is a Waymark document, which says it"));
     }
+  }
+  return absl::OkStatus();
+}
+
+// What is said of the model, and of the first row, must be what the document says.
+absl::Status CheckFacts(const ReadRowsOptions& options, const Rows& rows) {
+  const RoutingShape& shape = rows.shape;
+  const auto differs = [](const char* name, std::int64_t document, std::int64_t said) {
+    return Bad(absl::StrCat(name, " must be the document's, ", document, "; it is ", said));
+  };
+  if (options.num_experts != 0 && options.num_experts != shape.num_experts) {
+    return differs("num_experts", shape.num_experts, options.num_experts);
+  }
+  if (options.top_k != 0 && options.top_k != shape.top_k) {
+    return differs("top_k", shape.top_k, options.top_k);
+  }
+  if (options.first.has_value() && *options.first != rows.first) {
+    return differs("first", rows.first, *options.first);
+  }
+  if (options.moe_layers.empty()) return absl::OkStatus();
+  const auto layers = static_cast<std::int64_t>(options.moe_layers.size());
+  if (layers != shape.num_layers) {
+    return Bad(absl::StrCat("moe_layers must be as many as the document's ", shape.num_layers,
+                            "; they are ", layers));
+  }
+  for (std::int32_t layer = 0; layer < shape.num_layers; ++layer) {
+    const std::int32_t said = options.moe_layers[static_cast<std::size_t>(layer)];
+    if (said == shape.layer_id(layer)) continue;
+    return differs(absl::StrCat("moe_layers[", layer, "]").c_str(), shape.layer_id(layer), said);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ReadRowsResult> ReadDocument(std::span<const std::uint8_t> bytes,
+                                            const ReadRowsOptions& options) {
+  if (!options.of_several) {
+    if (absl::Status status = CheckOfArray(options); !status.ok()) return status;
   }
   wire::ReadLimits limits;
   limits.max_bytes = options.limits.max_bytes;
@@ -61,6 +93,7 @@ absl::StatusOr<ReadRowsResult> ReadDocument(std::span<const std::uint8_t> bytes,
   wire::ReadDamage damage;
   absl::StatusOr<Rows> rows = document->ReadRows(document->All(), &damage);
   if (!rows.ok()) return rows.status();
+  if (absl::Status status = CheckFacts(options, *rows); !status.ok()) return status;
   ReadRowsResult result;
   result.rows = *std::move(rows);
   if (!result.rows.ordered) {
@@ -170,6 +203,13 @@ absl::StatusOr<ReadRowsResult> ReadRows(std::span<const std::uint8_t> bytes,
   if (!read_array.ok()) return read_array.status();
   const RoutingArray& array = read_array->array;
 
+  if (!options.format.has_value() && read_array->format == Format::kVllmLists &&
+      !options.layers.has_value() && options.moe_layers.empty() && !options.all_moe &&
+      !options.assume_moe_columns) {
+    return Bad(
+        "layers must be said, or the format: lists as routed_experts have columns of the MoE "
+        "layers (vllm-lists) or of all layers (lmdeploy)");
+  }
   Conventions conventions = ConventionsOf(InfoOf(read_array->format), options.row_count,
                                           options.layers, options.sentinel);
   Model model = {.num_experts = options.num_experts,

@@ -62,6 +62,8 @@ struct ReadRowsOptions {
   bool assume_moe_columns = false;
   // Where E is not said: the least that could be (LeastExperts).
   bool assume_experts = false;
+  // Of several files, some of which may be documents: what is for arrays is not said of those.
+  bool of_several = false;
 };
 
 struct ReadRowsResult {
@@ -74,8 +76,10 @@ struct ReadRowsResult {
 };
 
 // Reads all of `bytes`; any are safe. InvalidArgument naming argument, rule and value: as ReadArray
-// and ToRows say, and for an array's option with a document. NotFound for bytes of no format; for a
-// document, what Document::Open and ReadRows say; ResourceExhausted beyond the limits.
+// and ToRows say; for what is of arrays only, with a document; for what is said and is not so; and
+// for lists as routed_experts of which nobody says whether vLLM or LMDeploy wrote them. NotFound
+// for bytes of no format; for a document, what Document::Open and ReadRows say; ResourceExhausted
+// beyond the limits.
 [[nodiscard]] absl::StatusOr<ReadRowsResult> ReadRows(std::span<const std::uint8_t> bytes,
                                                       const ReadRowsOptions& options);
 

@@ -39,7 +39,7 @@ const std::array<FormatInfo, kNumFormats>& Infos() {
        kNemoRlDtypes},
       {Format::kSkyRl, "skyrl", "an object of data, shape and dtype", kAll, {}},
       {Format::kPrimeRl, "prime-rl", "an object of data, shape, start and dtype", kAll, {}},
-      {Format::kLmdeploy, "lmdeploy", "nested JSON lists", kMoe, {}},
+      {Format::kLmdeploy, "lmdeploy", "nested JSON lists", kAll, {}},
   }};
   return kInfos;
 }
@@ -238,6 +238,7 @@ absl::StatusOr<ReadResult> ReadArray(std::span<const std::uint8_t> bytes,
       return Bad(absl::StrCat(std::string(InfoOf(*options.format).name),
                               ": must be text; it is an .npy file"));
     }
+    if (!options.field.empty()) return Bad("field is for JSON texts; this is an .npy file");
     absl::StatusOr<RoutingArray> array = ReadNpy(bytes, options.limits);
     if (!array.ok()) return array.status();
     result.array = *std::move(array);

@@ -44,7 +44,7 @@ struct FormatInfo {
 // What some bytes do not say of themselves.
 struct ReadOptions {
   // nullopt: told by the bytes. Nested lists are then kMegatron, or kVllmLists under the key
-  // routed_experts.
+  // routed_experts, where those of kLmdeploy are no other bytes.
   std::optional<Format> format;
   // Where in a JSON text the array is: a JSON pointer. Empty: the text is it, or an object that has
   // it as routed_experts, moe_topk_indices or routing_indices (or its meta_info does).

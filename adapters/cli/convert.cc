@@ -76,7 +76,7 @@ class ConvertCommand final : public Command {
           formats::SetDtype("--to-dtype", to_dtype_, options.dtype)}) {
       if (!status.ok()) return status;
     }
-    absl::StatusOr<RoutingFile> file = LoadRouting(in_, input_, /*columns_may_be_layers=*/false);
+    absl::StatusOr<RoutingFile> file = LoadRouting(in_, input_, {.assume_experts = true});
     if (!file.ok()) return file.status();
     notes = file->notes;
     if (document) return WriteDocument(*file, notes);

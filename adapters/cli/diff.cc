@@ -156,13 +156,16 @@ class DiffCommand final : public Command {
     app.add_flag("--json", json_, "Print one JSON object");
     app.footer(
         "Rows agree as sets: order within a layer does not matter.\n"
+        "Options that say what files do not are of both, and of arrays among them only.\n"
         "Exits 0 if both hold the same, 1 if not, 2 if a file or an option cannot be used.");
   }
 
   ExitCode Run() override {
-    const absl::StatusOr<RoutingFile> a = LoadRouting(a_, input_, true);
+    const formats::ReadRowsOptions read = {
+        .assume_moe_columns = true, .assume_experts = true, .of_several = true};
+    const absl::StatusOr<RoutingFile> a = LoadRouting(a_, input_, read);
     if (!a.ok()) return Fail(name(), std::string(a.status().message()));
-    const absl::StatusOr<RoutingFile> b = LoadRouting(b_, input_, true);
+    const absl::StatusOr<RoutingFile> b = LoadRouting(b_, input_, read);
     if (!b.ok()) return Fail(name(), std::string(b.status().message()));
     Progress comparing("comparing rows");
     const std::int64_t rows = std::min(a->rows.size(), b->rows.size());

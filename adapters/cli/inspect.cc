@@ -126,7 +126,7 @@ class InspectCommand final : public Command {
   }
   ExitCode Run() override {
     const absl::StatusOr<RoutingFile> file =
-        LoadRouting(file_, input_, /*columns_may_be_layers=*/true);
+        LoadRouting(file_, input_, {.assume_moe_columns = true, .assume_experts = true});
     if (!file.ok()) return Fail(name(), std::string(file.status().message()));
     if (json_) {
       std::printf("%s\n", ToJson(file_, *file).dump(1).c_str());

@@ -95,8 +95,7 @@ absl::StatusOr<std::vector<std::int32_t>> ParseLayers(const std::string& text) {
   return layers;
 }
 
-absl::StatusOr<formats::ReadRowsOptions> ReadRowsOptionsOf(const InputOptions& options) {
-  formats::ReadRowsOptions read;
+absl::Status AddTo(formats::ReadRowsOptions& read, const InputOptions& options) {
   read.document = options.format == formats::kDocumentName;
   read.field = options.field;
   for (const absl::Status& status :
@@ -119,7 +118,7 @@ absl::StatusOr<formats::ReadRowsOptions> ReadRowsOptionsOf(const InputOptions& o
   read.top_k = options.top_k;
   read.num_experts = options.experts;
   read.limits.max_bytes = static_cast<std::size_t>(options.max_memory_mb) << 20;
-  return read;
+  return absl::OkStatus();
 }
 
 RoutingFile FileOf(formats::ReadRowsResult result) {
@@ -183,17 +182,14 @@ void AddInputOptions(CLI::App& app, const std::string& format_option, InputOptio
 }
 
 absl::StatusOr<RoutingFile> LoadRouting(const std::string& path, const InputOptions& options,
-                                        bool columns_may_be_layers) {
-  absl::StatusOr<formats::ReadRowsOptions> read = ReadRowsOptionsOf(options);
-  if (!read.ok()) return read.status();
-  read->assume_moe_columns = columns_may_be_layers;
-  read->assume_experts = true;
+                                        formats::ReadRowsOptions read) {
+  if (absl::Status status = AddTo(read, options); !status.ok()) return status;
   const auto load = [&]() -> absl::StatusOr<RoutingFile> {
-    const absl::StatusOr<std::vector<std::uint8_t>> bytes = Slurp(path, read->limits.max_bytes);
+    const absl::StatusOr<std::vector<std::uint8_t>> bytes = Slurp(path, read.limits.max_bytes);
     if (!bytes.ok()) return bytes.status();
     Progress progress("reading");
     progress.Show(bytes->size(), 0, "bytes of '" + path + "'");
-    absl::StatusOr<formats::ReadRowsResult> result = formats::ReadRows(*bytes, *read);
+    absl::StatusOr<formats::ReadRowsResult> result = formats::ReadRows(*bytes, read);
     if (!result.ok()) return result.status();
     return FileOf(*std::move(result));
   };

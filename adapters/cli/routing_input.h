@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "blockstore/rows.h"
-#include "formats/formats.h"
+#include "formats/conversion.h"
 
 namespace CLI {
 class App;
@@ -47,11 +47,11 @@ struct RoutingFile {
   std::optional<formats::Dtype> dtype;  // of an array
   std::vector<std::string> notes;       // what a person should know, one sentence each
 };
-// `columns_may_be_layers`: where all layers have a column and nobody says which are MoE layers,
-// every column is taken for one; else that is an error. Errors name the file. Shows progress.
+// `read`: what may be assumed; the options are added to it. Errors name the file and the option.
+// Shows progress.
 [[nodiscard]] absl::StatusOr<RoutingFile> LoadRouting(const std::string& path,
                                                       const InputOptions& options,
-                                                      bool columns_may_be_layers);
+                                                      formats::ReadRowsOptions read);
 
 // Writes a file beside `path` that then takes its place. Unavailable with the system's words.
 [[nodiscard]] absl::Status WriteWholeFile(const std::string& path, std::string_view bytes);

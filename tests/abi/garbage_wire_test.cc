@@ -489,8 +489,9 @@ TEST_F(GarbageWire, FieldsOfStructs) {
                          [&](const Format* of) {
                            return api.rows_from_format(data_, size_, of, &rows, &bytes, &why_);
                          },
-                         {{"num_experts", [](Format& o) { o.num_experts = 8; }},
-                          {"first", [](Format& o) { o.flags = WM_FORMAT_FIRST; }},
+                         {{"num_experts", [](Format& o) { o.num_experts = 65535; }},
+                          {"first", [](Format& o) { o.flags = WM_FORMAT_FIRST, o.first = 77; }},
+                          {"layers", [](Format& o) { o.layers = "moe"; }},
                           {"npy", [](Format& o) { o.format = "npy", o.num_experts = 8; }}});
   EXPECT_TRUE(rows == nullptr && bytes == nullptr);
   api.bytes_release(array);

@@ -178,6 +178,7 @@ TEST_F(RoutingCli, FilesThatCannotBeUsedExitWithTwoAndOneLine) {
       {{"convert", good, out, "--to", "npy", "--to-dtype", "float32"}, "float32"},
       {{"convert", good, out, "--to", "npy", "--to-rows", "tokens"}, "choose a sentinel"},
       {{"convert", dense, out, "--to", "npy"}, "--moe-layers must be said"},
+      {{"convert", Golden("lmdeploy.json"), out, "--to", "npy"}, "--layers must be said"},
       {{"convert", good, out, "--to", "npy", "--to-codec", "set"}, "--to-codec is for Waymark"},
       {{"convert", good, out, "--to", "npy", "--to-page-tokens", "8"}, "--to-page-tokens is for"},
       {{"convert", good, out, "--to", "waymark", "--to-codec", "best"}, "best"},
@@ -214,6 +215,28 @@ TEST_F(RoutingCli, DiffOfTheSameIsZeroAndOfOtherOrdersToo) {
   EXPECT_EQ(json["pairs"], 15);
   EXPECT_EQ(json["same_set"], 15);
   EXPECT_DOUBLE_EQ(json["same_order_share"].get<double>(), 14.0 / 15);
+}
+
+TEST_F(RoutingCli, DiffOfADocumentAndAnArrayTakesTheArraysOptions) {
+  const std::string document = Path("a.wmk");
+  Outcome outcome =
+      Run({"convert", Golden("v1_u1.npy"), document, "--to", "waymark", "--experts", "16"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const std::vector<std::string> of_array = {"--experts", "16",       "--layers",     "all",
+                                             "--rows",    "tokens-1", "--moe-layers", "1-3"};
+  std::vector<std::string> arguments = {"diff", document, Golden("vllm_all_layers.json")};
+  arguments.insert(arguments.end(), of_array.begin(), of_array.end());
+  outcome = Run(arguments);
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--moe-layers[0] must be the document's, 0; it is 1"));
+  outcome = Run({"diff", document, Golden("vllm.json"), "--experts", "16", "--layers", "moe",
+                 "--rows", "tokens-1"});
+  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  outcome = Run({"diff", document, Golden("vllm.json"), "--experts", "17"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--experts must be the document's, 16; it is 17"));
+  EXPECT_EQ(Run({"inspect", document, "--layers", "moe"}).code, 2);
+  EXPECT_EQ(Run({"inspect", document, "--experts", "16"}).code, 0);
 }
 
 TEST_F(RoutingCli, DiffNamesRowsAndLayers) {
@@ -315,7 +338,7 @@ TEST_F(RoutingCli, ConvertGoesThroughEveryFormatAndBack) {
       {"nemo-rl"},
       {"megatron-ndarray"},
       {"vllm-lists"},
-      {"npy"}};
+      {"npy", "--from", "vllm-lists"}};
   for (std::size_t i = 0; i < hops.size(); ++i) {
     const std::string out = Path("hop" + std::to_string(i));
     std::vector<std::string> arguments = {"convert", at, out, "--to"};

@@ -273,8 +273,10 @@ wm_format_options Given(const wm_format_options& options) {
 void CheckAsSaid(const Input& input, const wm_format_options& said, const Seen& seen) {
   const std::string_view format = said.format == nullptr ? "" : said.format;
   if (format == formats::kDocumentName || (format.empty() && input.MayBeDocument())) {
-    Require(said.num_moe_layers == 0 && said.top_k == 0 && said.num_experts == 0 && said.flags == 0,
-            "nothing is said of a document");
+    Require(said.num_experts == 0 || said.num_experts == seen.shape.num_experts, "E is as said");
+    Require(said.top_k == 0 || said.top_k == seen.shape.top_k, "K is as said");
+    Require((said.flags & WM_FORMAT_FIRST) == 0 || said.first == seen.view.first,
+            "the first row is the one that was said");
     return;
   }
   Require(seen.of_an_array && seen.distinct, "rows of an array are ids, each once in a layer");

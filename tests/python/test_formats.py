@@ -34,7 +34,7 @@ GOLDEN: list[tuple[str, Any, int, dict[str, Any]]] = [
     ("vllm.json", SMALL, 0, {"layers": "moe"}),
     ("vllm.txt", SMALL, 0, {"moe_layers": "all"}),
     ("vllm_all_layers.json", SMALL, 0, {"moe_layers": [1, 2, 3]}),
-    ("vllm_lists.json", SMALL, 0, {}),
+    ("vllm_lists.json", SMALL, 0, {"format": "vllm-lists"}),
     ("sglang_i4.json", WIDE, 0, SGLANG),
     ("sglang_u2.json", WIDE[2:], 2, {**SGLANG, "field": "/meta_info/routed_experts"}),
     ("megatron.json", SMALL, 0, {}),
@@ -42,11 +42,12 @@ GOLDEN: list[tuple[str, Any, int, dict[str, Any]]] = [
     ("nemo_rl.txt", SMALL, 0, {}),
     ("skyrl.json", SMALL, 0, {"layers": "moe"}),
     ("prime_rl.json", SMALL[2:], 2, {"layers": "moe"}),
-    ("lmdeploy.json", WIDE, 0, {"format": "lmdeploy"}),
+    ("lmdeploy.json", WIDE, 0, {"format": "lmdeploy", "moe_layers": "all"}),
+    ("lmdeploy.json", WIDE[:, 1:], 0, {"format": "lmdeploy", "moe_layers": [1, 2]}),
 ]
 
 
-@pytest.mark.parametrize("name, ids, first, said", GOLDEN, ids=[g[0] for g in GOLDEN])
+@pytest.mark.parametrize("name, ids, first, said", GOLDEN, ids=[f"{i}-{g[0]}" for i, g in enumerate(GOLDEN)])
 def test_golden_files_are_read(name: str, ids: Any, first: int, said: dict[str, Any]) -> None:
     experts = 16 if ids.max() < 16 else 300
     data = (DATA / name).read_bytes()
@@ -62,7 +63,29 @@ def test_golden_files_are_read(name: str, ids: Any, first: int, said: dict[str, 
             assert rows.first == first and rows.valid.all() and rows.ordered
             assert rows.shape.num_experts == experts
             assert not rows.infos["step"].any() and not rows.infos["version"].any()
-    assert rows.layer_ids == ((1, 2, 3) if name == "vllm_all_layers.json" else (0, 1, 2))
+    numbers = said.get("moe_layers", "all")
+    assert rows.layer_ids == ((0, 1, 2) if numbers == "all" else tuple(numbers))
+
+
+def test_a_field_is_found_where_it_is_said_to_be() -> None:
+    reply = json.dumps({"choices": [{"routes": SMALL.tolist()}, {"routes": WIDE.tolist()}]}).encode()
+    for at, ids in ((0, SMALL), (1, WIDE)):
+        assert (waymark.read(reply, num_experts=300, field=f"/choices/{at}/routes").ids == ids).all()
+    with pytest.raises(waymark.NotFoundError, match="/choices/2"):
+        waymark.read(reply, num_experts=300, field="/choices/2/routes")
+
+
+def test_bare_ids_of_the_moe_layers_have_as_many_columns() -> None:
+    said: dict[str, Any] = {**SGLANG, "num_layers": 61, "moe_layers": [3, 5, 60]}
+    rows = waymark.read(DATA / "sglang_i4.json", num_experts=300, **said)
+    assert (rows.ids == WIDE).all() and rows.layer_ids == (3, 5, 60)
+
+
+def test_lists_of_two_formats_are_not_guessed() -> None:
+    with pytest.raises(waymark.InvalidArgumentError, match=r"vllm-lists.*lmdeploy"):
+        waymark.read(DATA / "lmdeploy.json", num_experts=300)
+    for said in ({"layers": "moe"}, {"moe_layers": [3, 4, 5]}, {"moe_layers": "all"}):
+        assert (waymark.read(DATA / "lmdeploy.json", num_experts=300, **said).ids == WIDE).all()
 
 
 def test_numpy_and_json_agree() -> None:
@@ -118,8 +141,14 @@ def test_a_document_is_a_format(tmp_path: Path, seed: int) -> None:
     for source in (tmp_path / "a.wmk", rows.to_bytes()):
         expect_same(waymark.read(source), rows)
         expect_same(waymark.read(source, "waymark"), rows)
-    with pytest.raises(waymark.InvalidArgumentError, match="num_experts is for arrays"):
-        waymark.read(tmp_path / "a.wmk", num_experts=300)
+    said: dict[str, Any] = {"num_experts": rows.shape.num_experts, "top_k": rows.shape.top_k,
+                            "moe_layers": rows.layer_ids, "first": rows.first}  # fmt: skip
+    expect_same(waymark.read(tmp_path / "a.wmk", **said), rows)
+    for name, wrong in (("num_experts", 400), ("top_k", 63), ("moe_layers", [7]), ("first", 99)):
+        with pytest.raises(waymark.InvalidArgumentError, match=f"{name}.* must be .*document's"):
+            waymark.read(tmp_path / "a.wmk", **{**said, name: wrong})
+    with pytest.raises(waymark.InvalidArgumentError, match="layers is for arrays"):
+        waymark.read(tmp_path / "a.wmk", layers="moe")
     with pytest.warns(waymark.FormatWarning, match="order"):
         waymark.read(rows.to_bytes(codec="set"))
     damaged = bytearray(rows.to_bytes())
@@ -170,6 +199,7 @@ def test_bad_arguments_are_named(tmp_path: Path) -> None:
         ({"num_experts": 16, "moe_layers": [1, 2]}, "moe_layers"),
         ({"num_experts": 16, "first": -1}, "first"),
         ({"num_experts": 16, "max_bytes": 0}, "max_bytes"),
+        ({"num_experts": 16, "field": "/a"}, "field is for JSON"),
     ]
     for said, word in invalid:
         with pytest.raises(waymark.InvalidArgumentError, match=word):

@@ -213,8 +213,8 @@ TEST(Formats, TheWrongNameIsRefused) {
 }
 
 TEST(Formats, MalformedTextsAreRefusedByName) {
-  EXPECT_THAT(ErrorOf(""), HasSubstr("empty"));
-  EXPECT_THAT(ErrorOf(" \n"), HasSubstr("empty"));
+  EXPECT_THAT(ErrorOf(""), HasSubstr("no bytes"));
+  EXPECT_THAT(ErrorOf(" \n"), HasSubstr("no bytes"));
   EXPECT_THAT(ErrorOf("hello"), HasSubstr("no format"));
   EXPECT_THAT(ErrorOf("42"), HasSubstr("no format"));
   EXPECT_THAT(ErrorOf("nrlre1:int16:1x2x3"), HasSubstr("nrlre1:<dtype>:<SxLxK>:<base64>"));
