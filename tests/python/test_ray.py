@@ -1,11 +1,13 @@
 """Through Ray's object store: rows and handles cross processes, and the arrays are not copied.
 
-Skipped where Ray is not installed: it is no requirement of the package or of its other tests."""
+Skipped where Ray is not installed or does not start: it is no requirement of the package or of its
+other tests."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -25,8 +27,23 @@ import ray  # noqa: E402
 COUNT, LAYERS, TOP_K = 4000, 12, 8
 
 
+def why_not() -> str:
+    """Why Ray does not start on this machine, tried where it cannot hold up anybody; "" if it does."""
+    start = "import ray; ray.init(num_cpus=1, include_dashboard=False); ray.shutdown()"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", start], capture_output=True, text=True, timeout=120
+        )
+    except subprocess.TimeoutExpired:
+        return "not in 120 s"
+    return "" if done.returncode == 0 else (done.stderr.strip() or "?").splitlines()[-1]
+
+
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
+    reason = why_not()
+    if reason:
+        pytest.skip(f"Ray does not start here: {reason}")
     paths = os.pathsep.join(p for p in sys.path if p)
     ray.init(
         num_cpus=2,
