@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "formats/long_strings.h"
 #include "nlohmann/json.hpp"
 
 namespace waymark::formats {
@@ -47,7 +48,9 @@ struct Frame {
 
 class Builder final : public Sax {
  public:
-  explicit Builder(const Limits& limits) : limits_(limits) { frames_.resize(kMostDepth + 1); }
+  Builder(const LongStrings& strings, const Limits& limits) : strings_(strings), limits_(limits) {
+    frames_.resize(kMostDepth + 1);
+  }
 
   [[nodiscard]] const absl::Status& status() const { return status_; }
   JsonValue TakeRoot() { return std::move(root_); }
@@ -63,6 +66,7 @@ class Builder final : public Sax {
   }
   bool number_float(number_float_t value, const string_t&) override { return Add(value); }
   bool string(string_t& value) override {
+    PutBack(value);
     if (!Charge(value.size())) return false;
     return Add(std::move(value));
   }
@@ -74,6 +78,7 @@ class Builder final : public Sax {
     return true;
   }
   bool key(string_t& value) override {
+    PutBack(value);
     if (!Charge(value.size())) return false;
     Frame& frame = frames_[depth_];
     for (const auto& [key, member] : frame.members) {
@@ -101,8 +106,8 @@ class Builder final : public Sax {
   }
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception&) override {
-    return Fail(absl::InvalidArgumentError(
-        absl::StrCat("JSON: byte ", position, ": not JSON, or it ends too early")));
+    return Fail(absl::InvalidArgumentError(absl::StrCat("JSON: byte ", strings_.PlaceOf(position),
+                                                        ": not JSON, or it ends too early")));
   }
 
  private:
@@ -119,6 +124,12 @@ class Builder final : public Sax {
     }
     used_ += bytes;
     return true;
+  }
+
+  // The string that was taken out of the text where the parser is.
+  void PutBack(std::string& value) {
+    const std::string_view taken = strings_.Taken(index_++);
+    if (!taken.empty()) value = taken;
   }
 
   bool Push() {
@@ -213,6 +224,8 @@ class Builder final : public Sax {
     return true;
   }
 
+  const LongStrings& strings_;
+  std::size_t index_ = 0;  // of the next string
   const Limits limits_;
   std::size_t used_ = 0;
   std::size_t depth_ = 0;  // frames_[1 ... depth_] are open
@@ -245,9 +258,10 @@ absl::StatusOr<JsonValue> ParseJson(std::span<const std::uint8_t> bytes, const L
     return absl::ResourceExhaustedError(absl::StrCat(
         "JSON: the text has ", bytes.size(), " bytes, and the limit is ", limits.max_bytes));
   }
-  Builder builder(limits);
-  const char* begin = reinterpret_cast<const char*>(bytes.data());
-  const bool parsed = nlohmann::json::sax_parse(begin, begin + bytes.size(), &builder);
+  const LongStrings strings({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  Builder builder(strings, limits);
+  const std::string_view text = strings.text();
+  const bool parsed = nlohmann::json::sax_parse(text.data(), text.data() + text.size(), &builder);
   if (!builder.status().ok()) return builder.status();
   if (!parsed) return absl::InvalidArgumentError("JSON: not JSON");
   return builder.TakeRoot();

@@ -1,11 +1,17 @@
 // JsonValue: what is a grid and what is not, and what is refused.
 #include "formats/json_value.h"
 
+#include <cstdint>
+#include <random>
+#include <span>
 #include <string>
 
+#include "formats/long_strings.h"
 #include "formats/nested_lists.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/unit/blockstore/test_seed.h"
 
 namespace waymark::formats {
 namespace {
@@ -105,6 +111,129 @@ TEST(Json, ErrorsAreOneLineWhateverTheKeysAre) {
               HasSubstr(R"('\x01\xff' of '/\x01\xff')"));
   EXPECT_THAT(std::string(AtPointer(*root, "\r", nullptr).status().message()),
               HasSubstr(R"(it is '\r')"));
+}
+
+// ---- long strings, which are taken out before the text is parsed
+
+using nlohmann::json;
+
+// A string that is long, or nearly, and of every kind that a writer may make.
+std::string SomeString(std::mt19937_64& random) {
+  static const std::string kOdd[] = {"\"", "\\", "\n", "\x7f", "\x01", "é", "\xf0\x9f\x98\x80",
+                                     "/"};
+  const std::size_t lengths[] = {0, 1, 2, LongStrings::kLong - 1, LongStrings::kLong, 1000};
+  std::string text;
+  const std::size_t length = lengths[random() % 6];
+  const bool odd = random() % 3 == 0;
+  while (text.size() < length) {
+    if (odd && random() % 100 == 0) {
+      text += kOdd[random() % 8];
+    } else {
+      text += static_cast<char>("AZaz09+/= {}[]:,"[random() % 16]);
+    }
+  }
+  return text;
+}
+
+json SomeJson(std::mt19937_64& random, int depth) {
+  const auto kind = random() % (depth == 0 ? 3 : 5);
+  if (kind == 0) return 1.5;
+  if (kind <= 2) return SomeString(random);
+  json value = kind == 3 ? json::array() : json::object();
+  for (auto left = random() % 5; left > 0; --left) {
+    if (kind == 3) {
+      value.push_back(SomeJson(random, depth - 1));
+    } else {
+      value[SomeString(random)] = SomeJson(random, depth - 1);
+    }
+  }
+  return value;
+}
+
+// A grid of nothing.
+json Lists(std::span<const std::int64_t> shape) {
+  json lists = json::array();
+  for (std::int64_t i = 0; shape.size() > 1 && i < shape[0]; ++i)
+    lists.push_back(Lists(shape.subspan(1)));
+  return lists;
+}
+
+json AsJson(const JsonValue& value) {
+  if (const auto* text = value.As<std::string>(); text != nullptr) return *text;
+  if (const auto* number = value.As<double>(); number != nullptr) return *number;
+  if (const auto* grid = value.As<JsonGrid>(); grid != nullptr) return Lists(grid->shape);
+  json made;
+  if (const auto* list = value.As<JsonValue::List>(); list != nullptr) {
+    made = json::array();
+    for (const JsonValue& item : *list)
+      made.push_back(AsJson(item));
+  } else {
+    made = json::object();
+    for (const JsonMember& member : *value.As<JsonValue::Object>())
+      made[member.key] = AsJson(member.value);
+  }
+  return made;
+}
+
+TEST(Json, LongStringsAreWhatAnotherParserReads) {
+  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
+  std::mt19937_64 random(TestSeed());
+  int texts = 0;
+  int refused = 0;
+  for (int round = 0; round < 2000; ++round) {
+    const json value = SomeJson(random, 4);
+    const char* const spaces = random() % 2 == 0 ? "" : " \n";
+    std::string text = spaces + value.dump(random() % 2 == 0 ? -1 : 1, ' ', random() % 2 == 0);
+    const auto parsed = Parse(text, 1 << 22);
+    ASSERT_TRUE(parsed.ok()) << parsed.status() << text;
+    ASSERT_EQ(AsJson(*parsed), value) << text;
+    // And where a text is broken, both say so, at the same byte.
+    for (int i = 0; i < 4 && !text.empty(); ++i) {
+      std::string broken = text;
+      const std::size_t at = random() % text.size();
+      static constexpr char kBytes[] = {'"', '\\', '\n', '\x01', '\xff', 'a', ',', '}'};
+      if (random() % 2 == 0) {
+        broken[at] = kBytes[random() % 8];
+      } else {
+        broken.resize(at);
+      }
+      std::size_t byte = 0;
+      try {
+        const json read = json::parse(broken);
+        ASSERT_FALSE(read.is_discarded());
+      } catch (const json::parse_error& error) {
+        byte = error.byte;
+      }
+      const auto again = Parse(broken, 1 << 22);
+      const std::string why(again.status().message());
+      if (why.find("is twice") != std::string::npos) continue;
+      ++texts;
+      refused += again.ok() ? 0 : 1;
+      ASSERT_EQ(again.ok(), byte == 0) << why << "\n" << broken;
+      if (byte != 0) {
+        ASSERT_THAT(why, HasSubstr("byte " + std::to_string(byte) + ":")) << broken;
+      }
+    }
+  }
+  EXPECT_GT(texts, 4000);
+  EXPECT_GT(refused, 1000);
+}
+
+// Each escape looked for the end of its string: minutes for a text of a few megabytes.
+TEST(Json, EscapesDoNotMakeItSlow) {
+  std::string text = "[\"";
+  for (int i = 0; i < 2'000'000; ++i)
+    text += "\\n";
+  text += "\"]";
+  const auto parsed = Parse(text, 1 << 24);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ((*parsed->As<JsonValue::List>())[0].As<std::string>()->size(), 2'000'000u);
+}
+
+TEST(Json, AStringThatIsTakenOutIsCounted) {
+  const std::string text = "[\"" + std::string(2000, 'A') + "\"]";
+  EXPECT_EQ(Parse(text, 3000).status().code(), absl::StatusCode::kOk);
+  EXPECT_EQ(Parse(text, text.size()).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST(Json, PointersLeadToValuesAndTheirParents) {
