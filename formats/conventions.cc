@@ -74,7 +74,7 @@ struct Columns {
 
 absl::StatusOr<Columns> MoeColumns(std::int32_t columns, LayerAxis axis, const Model& model) {
   for (std::size_t i = 0; i < model.moe_layers.size(); ++i) {
-    const std::int32_t least = i == 0 ? 0 : model.moe_layers[i - 1] + 1;
+    const std::int64_t least = i == 0 ? 0 : std::int64_t{model.moe_layers[i - 1]} + 1;
     if (model.moe_layers[i] < least) {
       return Bad(absl::StrCat("moe_layers[", i, "] must be at least ", least,
                               ", above every one before it; it is ", model.moe_layers[i]));

@@ -578,8 +578,32 @@ std::vector<std::string> Corpus() {
                               {kWriteFormat, next()}},
                              sample));
   }
+  // An id that is E, and every odd call of rows that could else be read and written.
+  const std::string array = RoutingSamples({".npy"}).front();
+  corpus.push_back(InputOf({{kNumExperts, 15}, {kFlags, WM_FORMAT_ALL_MOE}}, array));
+  for (int odd = kUsual; odd < kOddities; ++odd) {
+    corpus.push_back(InputOf({{kNumExperts, k300}, {kOdd, odd}}, array));
+    corpus.push_back(InputOf({{kNumExperts, k300}, {kWriteOdd, odd}}, array));
+  }
+  // Structs of every size.
+  for (std::size_t i = 0; i < sizeof(wm_format_options) / 8; ++i) {
+    const int size = static_cast<int>(128 + i);
+    corpus.push_back(InputOf({{kNumExperts, k300}, {kStructSize, size}}, array));
+    corpus.push_back(InputOf({{kNumExperts, k300},
+                              {kWriteRowCount, 2},
+                              {kWriteSentinel, kToMinusOne},
+                              {kWriteStructSize, size}},
+                             array));
+  }
+  // One more than the greatest number of a layer was an overflow.
+  corpus.push_back(InputOf({{kNumExperts, k300}, {kMoeLayers, 252}}, array));
   // Was shown as it is, in a refusal of several lines.
   corpus.push_back(InputOf({{kField, 128}, {kFieldText, '\n'}}, "{}"));
+  // A document says it itself.
+  for (const auto& said :
+       {std::pair{kNumExperts, 16}, {kTopK, 2}, {kMoeLayers, kThreeFromOne}, {kFlags, 1}}) {
+    corpus.push_back(InputOf({said, {kWriteSentinel, kToMinusOne}}, DocumentOf(WM_CODEC_RAW)));
+  }
   for (const std::int32_t codec : {WM_CODEC_RAW, WM_CODEC_SET}) {
     for (int format = 0; format < 7; ++format) {
       corpus.push_back(InputOf({{kWriteFormat, format},

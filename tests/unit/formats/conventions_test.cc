@@ -2,6 +2,7 @@
 #include "formats/conventions.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <string>
@@ -89,6 +90,15 @@ TEST(Conventions, AllLayersNeedTheListOfMoeLayers) {
               HasSubstr("as many as the array's 4 columns; they are 2"));
   // A dense column taken for an MoE layer.
   EXPECT_THAT(ErrorOf(array, {}, kSixteen), HasSubstr("column 0 has an id twice"));
+}
+
+// One more than the number of a layer was an int, and an overflow.
+TEST(Conventions, AGreatestLayerNumberIsRefusedAsAnyOther) {
+  const RoutingArray array = ArrayOf(Dtype::kUint8, {{{0, 1}, {2, 3}, {4, 5}}});
+  constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+  EXPECT_THAT(ErrorOf(array, {}, {.num_experts = 16, .moe_layers = {1, kMost, 2}}),
+              HasSubstr("moe_layers[2] must be at least 2147483648"));
+  EXPECT_TRUE(ToRows(array, {}, {.num_experts = 16, .moe_layers = {1, 2, kMost}}, 0).ok());
 }
 
 TEST(Conventions, EverySentinelMarksMissingRows) {
