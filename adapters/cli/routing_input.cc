@@ -57,7 +57,7 @@ constexpr std::pair<std::string_view, std::string_view> kOptionOf[] = {
 
 // The text of an error with the option that gives what it names.
 std::string WithOptionNames(absl::string_view message) {
-  const std::string text(message);
+  std::string text(message);
   for (const auto& [argument, option] : kOptionOf) {
     if (text.compare(0, argument.size(), argument) != 0) continue;
     const char next = argument.size() < text.size() ? text[argument.size()] : ' ';
