@@ -78,6 +78,7 @@ def test_turns_publish_what_is_new(rig: Rig) -> None:
     assert publisher.stats().objects_put - put <= 4
     with rig.store.snapshot(blocks, 0, 30) as whole:
         whole.wait(10)
+        assert whole.handle() == handle and whole.handle(codec="set", store="a").store == "a"
         rows = whole.rows()
     got = waymark.Fetcher(source).fetch(handle)
     assert got.valid.all() and (got.ids == rows.ids).all()

@@ -158,6 +158,13 @@ class Snapshot(_core.Snapshot):
         """The rows as a document: Rows.to_bytes()."""
         return self.rows().to_bytes(codec=codec, ordered=ordered, steps=steps, nodes=nodes)
 
+    def handle(
+        self, *, codec: Codec = "raw", ordered: bool | None = None, store: str = ""
+    ) -> Handle:
+        """The handle of the rows, from row 0 on: Rows.handle(). Nothing is put anywhere: a
+        Publisher does that."""
+        return self.rows().handle(codec=codec, ordered=ordered, store=store)
+
     def __reduce_ex__(self, protocol: Any, /) -> tuple[Any, ...]:
         # What arrives is the Document of its rows.
         data = self.to_bytes()
