@@ -19,24 +19,6 @@ absl::Status Bad(const std::string& what) {
   return absl::InvalidArgumentError(what);
 }
 
-// The id that stands at `k` in a row that is not there. REQUIRES: there is a sentinel.
-std::int64_t SentinelId(Sentinel sentinel, std::int64_t k) {
-  switch (sentinel) {
-    case Sentinel::kNone:
-    case Sentinel::kZeros:
-      return 0;
-    case Sentinel::kMinusOne:
-      return -1;
-    case Sentinel::k255:
-      return 255;
-    case Sentinel::k65535:
-      return 65535;
-    case Sentinel::kArange:
-      return k;
-  }
-  return 0;
-}
-
 bool IsSentinel(Sentinel sentinel, std::span<const std::int64_t> ids) {
   if (sentinel == Sentinel::kNone) return false;
   for (std::size_t k = 0; k < ids.size(); ++k) {
@@ -148,6 +130,23 @@ RowInfo Missing(Reason reason) {
 std::string_view SentinelName(Sentinel sentinel) {
   static constexpr std::string_view kNames[] = {"none", "-1", "255", "65535", "zeros", "arange"};
   return kNames[static_cast<std::size_t>(sentinel)];
+}
+
+std::int64_t SentinelId(Sentinel sentinel, std::int64_t k) {
+  switch (sentinel) {
+    case Sentinel::kNone:
+    case Sentinel::kZeros:
+      return 0;
+    case Sentinel::kMinusOne:
+      return -1;
+    case Sentinel::k255:
+      return 255;
+    case Sentinel::k65535:
+      return 65535;
+    case Sentinel::kArange:
+      return k;
+  }
+  return 0;
 }
 
 absl::StatusOr<Interpretation> ToRows(const RoutingArray& array, const Conventions& conventions,

@@ -31,6 +31,8 @@ enum class Sentinel : std::uint8_t { kNone, kMinusOne, k255, k65535, kZeros, kAr
 
 // "none", "-1", "255", "65535", "zeros", "arange". Static storage.
 [[nodiscard]] std::string_view SentinelName(Sentinel sentinel);
+// The id that stands at `k` of a row that is not there; 0 where there is no sentinel.
+[[nodiscard]] std::int64_t SentinelId(Sentinel sentinel, std::int64_t k);
 
 struct Conventions {
   RowCount rows = RowCount::kTokensMinusOne;

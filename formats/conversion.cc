@@ -67,14 +67,20 @@ absl::Status CheckFacts(const ReadRowsOptions& options, const Rows& rows) {
   if (options.first.has_value() && *options.first != rows.first) {
     return differs("first", rows.first, *options.first);
   }
-  if (options.moe_layers.empty()) return absl::OkStatus();
+  const std::int32_t last = shape.layer_id(shape.num_layers - 1);
+  if (options.num_layers != 0 && options.num_layers <= last) {
+    return Bad(absl::StrCat("num_layers must be above the document's last layer, ", last,
+                            "; it is ", options.num_layers));
+  }
+  if (options.moe_layers.empty() && !options.all_moe) return absl::OkStatus();
   const auto layers = static_cast<std::int64_t>(options.moe_layers.size());
-  if (layers != shape.num_layers) {
+  if (!options.all_moe && layers != shape.num_layers) {
     return Bad(absl::StrCat("moe_layers must be as many as the document's ", shape.num_layers,
                             "; they are ", layers));
   }
   for (std::int32_t layer = 0; layer < shape.num_layers; ++layer) {
-    const std::int32_t said = options.moe_layers[static_cast<std::size_t>(layer)];
+    const std::int32_t said =
+        options.all_moe ? layer : options.moe_layers[static_cast<std::size_t>(layer)];
     if (said == shape.layer_id(layer)) continue;
     return differs(absl::StrCat("moe_layers[", layer, "]").c_str(), shape.layer_id(layer), said);
   }
@@ -119,10 +125,7 @@ Conventions ConventionsOf(const FormatInfo& info, const std::optional<RowCount>&
 // The first of the format's that has every id and the sentinel.
 absl::StatusOr<Dtype> DtypeFor(const FormatInfo& info, const Conventions& conventions,
                                std::int32_t num_experts) {
-  const std::int64_t mark = conventions.sentinel == Sentinel::kMinusOne ? -1
-                            : conventions.sentinel == Sentinel::k255    ? 255
-                            : conventions.sentinel == Sentinel::k65535  ? 65535
-                                                                        : 0;
+  const std::int64_t mark = SentinelId(conventions.sentinel, 0);
   for (const Dtype dtype : info.dtypes) {
     if (Holds(dtype, std::int64_t{num_experts} - 1) && Holds(dtype, mark)) return dtype;
   }
@@ -178,11 +181,11 @@ bool BeginsAsDocument(std::span<const std::uint8_t> bytes) {
 
 absl::StatusOr<ReadRowsResult> ReadRows(std::span<const std::uint8_t> bytes,
                                         const ReadRowsOptions& options) {
-  if (options.document || (BeginsAsDocument(bytes) && !options.format.has_value())) {
-    return ReadDocument(bytes, options);
-  }
   if (options.all_moe && !options.moe_layers.empty()) {
     return Bad("moe_layers must be a list or all of them, not both");
+  }
+  if (options.document || (BeginsAsDocument(bytes) && !options.format.has_value())) {
+    return ReadDocument(bytes, options);
   }
   ReadOptions read;
   read.format = options.format;

@@ -1,5 +1,6 @@
 // Conversion: rows from the bytes of any format, Waymark's own among them, and to those of others:
-// what the tool, the C library and Python stand on.
+// what the tool, the C library and Python stand on. Nothing is kept of what a call is given; any
+// thread.
 #ifndef WAYMARK_FORMATS_CONVERSION_H_
 #define WAYMARK_FORMATS_CONVERSION_H_
 
@@ -45,16 +46,16 @@ struct ReadRowsOptions {
   bool document = false;                 // the bytes have to be a document
   std::optional<Format> format;          // else told by the bytes
   std::string field;                     // as ReadOptions::field
-  std::optional<RowCount> row_count;     // else the format's, as the next two
-  std::optional<LayerAxis> layers;       //
-  std::optional<Sentinel> sentinel;      //
+  std::optional<RowCount> row_count;     // which tokens have a row; else as the format has it
+  std::optional<LayerAxis> layers;       // which layers have a column; so, too
+  std::optional<Sentinel> sentinel;      // what a row has that is not there; so, too
   std::optional<Dtype> dtype;            // of bare ids
   std::optional<std::int64_t> first;     // position of the first row; else the bytes', or 0
   std::vector<std::int32_t> moe_layers;  // as Model::moe_layers
   bool all_moe = false;                  // every layer is an MoE layer; not with moe_layers
   std::int32_t num_layers = 0;           // all layers of the model
-  std::int32_t top_k = 0;
-  std::int32_t num_experts = 0;
+  std::int32_t top_k = 0;                // K
+  std::int32_t num_experts = 0;          // E, which no array says
   Limits limits;
 
   // For a person who looks at a file, what is not said may be assumed. Where all layers have a
@@ -86,7 +87,7 @@ struct ReadRowsResult {
 // How an array is written. nullopt and 0: not said.
 struct WriteRowsOptions {
   Format format = Format::kNpy;
-  std::optional<RowCount> row_count;  // else the format's, as the next two
+  std::optional<RowCount> row_count;  // as ReadRowsOptions has these three
   std::optional<LayerAxis> layers;
   std::optional<Sentinel> sentinel;
   std::optional<Dtype> dtype;   // else the first of the format's that has every id and the sentinel
@@ -95,7 +96,7 @@ struct WriteRowsOptions {
 };
 
 struct WriteRowsResult {
-  std::string bytes;
+  std::string bytes;               // the whole file
   std::vector<std::string> notes;  // what of the rows is not in the bytes, one sentence each
 };
 

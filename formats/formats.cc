@@ -222,13 +222,6 @@ const FormatInfo& InfoOf(Format format) {
   return Infos()[static_cast<std::size_t>(format)];
 }
 
-std::optional<Format> FormatNamed(std::string_view name) {
-  for (const FormatInfo& info : Infos()) {
-    if (info.name == name) return info.format;
-  }
-  return std::nullopt;
-}
-
 absl::StatusOr<ReadResult> ReadArray(std::span<const std::uint8_t> bytes,
                                      const ReadOptions& options) {
   ReadResult result;

@@ -38,8 +38,6 @@ struct FormatInfo {
   std::span<const Dtype> dtypes;  // that WriteArray takes, the usual one first; empty: read only
 };
 [[nodiscard]] const FormatInfo& InfoOf(Format format);
-// nullopt for any other name.
-[[nodiscard]] std::optional<Format> FormatNamed(std::string_view name);
 
 // What some bytes do not say of themselves.
 struct ReadOptions {

@@ -12,7 +12,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "arrays are moved as they lie");
 
 constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
-constexpr std::int64_t kMostColumns = 4096;
 
 template <class T>
 void Load(const std::uint8_t* from, std::span<std::int64_t> out) {

@@ -20,13 +20,16 @@ struct Limits {
   std::size_t max_bytes = std::size_t{1} << 32;
 };
 
+// Of columns, as many as a model has layers, and of ids in one.
+inline constexpr std::int32_t kMostColumns = 4096;
+
 // A dense array [rows, layers, top_k] of integers in C order. A value. Which rows and layers they
 // are, and which ids stand for none, is for Conventions (conventions.h) to say.
 struct RoutingArray {
   Dtype dtype = Dtype::kInt16;
   std::int64_t rows = 0;              // 0 ... 2^31 - 1
-  std::int32_t layers = 0;            // columns; 1 ... 4096
-  std::int32_t top_k = 0;             // 1 ... 4096
+  std::int32_t layers = 0;            // columns; 1 ... kMostColumns
+  std::int32_t top_k = 0;             // 1 ... kMostColumns
   std::optional<std::int64_t> first;  // position of the first row, where the bytes say it
   std::vector<std::uint8_t> ids;      // rows * layers * top_k, little-endian
 

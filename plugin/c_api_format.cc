@@ -1,6 +1,8 @@
 // Routing in the formats of others, in the C ABI.
 #include <algorithm>
 #include <iterator>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,9 +13,6 @@
 
 namespace waymark::abi {
 namespace {
-
-// No model has more layers, and no array more columns.
-constexpr std::int32_t kMostLayers = 4096;
 
 std::string_view TextOf(const char* text) {
   return text == nullptr ? std::string_view() : std::string_view(text);
@@ -43,11 +42,13 @@ absl::StatusOr<formats::ReadRowsOptions> TakeReading(const wm_format_options* gi
       .Flags(args.flags, WM_FORMAT_FIRST | WM_FORMAT_ALL_MOE, "options.flags")
       .Chain(args.ext, "options.ext")
       .Array(args.moe_layers, args.num_moe_layers, "options.moe_layers")
-      .InRange(args.num_layers, 0, kMostLayers, "options.num_layers")
-      .InRange(args.top_k, 0, kMostLayers, "options.top_k")
+      .InRange(args.num_layers, 0, formats::kMostColumns, "options.num_layers")
+      .InRange(args.top_k, 0, formats::kMostColumns, "options.top_k")
       .InRange(args.num_experts, 0, 65535, "options.num_experts")
       .Zero(static_cast<std::uint32_t>(args.reserved), "options.reserved");
-  check.That(args.num_moe_layers <= kMostLayers, "options.num_moe_layers",
+  check.That((args.flags & WM_FORMAT_FIRST) != 0 || args.first == 0, "options.first",
+             "must be 0 without WM_FORMAT_FIRST");
+  check.That(args.num_moe_layers <= formats::kMostColumns, "options.num_moe_layers",
              "must be at most 4096, as many as a model has layers");
   if (!check.ok()) return check.status();
   const std::string_view format = TextOf(args.format);
@@ -77,10 +78,11 @@ absl::StatusOr<formats::WriteRowsOptions> TakeWriting(const wm_format_options* g
       .Flags(args.flags, 0, "options.flags")
       .Chain(args.ext, "options.ext")
       .Pointer(args.format, "options.format")
-      .InRange(args.num_layers, 0, kMostLayers, "options.num_layers")
+      .InRange(args.num_layers, 0, formats::kMostColumns, "options.num_layers")
       .Zero(static_cast<std::uint32_t>(args.reserved), "options.reserved");
   const std::pair<const char*, bool> of_reading[] = {
-      {"options.field", args.field != nullptr},
+      {"options.field", !TextOf(args.field).empty()},
+      {"options.first", args.first != 0},
       {"options.moe_layers", args.moe_layers != nullptr || args.num_moe_layers != 0},
       {"options.top_k", args.top_k != 0},
       {"options.num_experts", args.num_experts != 0}};

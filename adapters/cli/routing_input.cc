@@ -17,8 +17,6 @@
 namespace waymark::cli {
 namespace {
 
-constexpr int kMostLayers = 4096;
-
 absl::Status Bad(const std::string& what) {
   return absl::InvalidArgumentError(what);
 }
@@ -71,7 +69,7 @@ std::string WithOptionNames(absl::string_view message) {
 absl::StatusOr<std::vector<std::int32_t>> ParseLayers(const std::string& text) {
   std::vector<std::int32_t> layers;
   const auto malformed = [&] {
-    return Bad(absl::StrCat("--moe-layers must be increasing numbers below ", kMostLayers,
+    return Bad(absl::StrCat("--moe-layers must be increasing numbers below ", formats::kMostColumns,
                             ", e.g. 3-60 or 0,2,4, or all; it is '", text, "'"));
   };
   const char* at = text.data();
@@ -79,11 +77,11 @@ absl::StatusOr<std::vector<std::int32_t>> ParseLayers(const std::string& text) {
   while (at != end) {
     std::int32_t from = 0;
     auto parsed = std::from_chars(at, end, from);
-    if (parsed.ec != std::errc() || from < 0 || from >= kMostLayers) return malformed();
+    if (parsed.ec != std::errc() || from < 0 || from >= formats::kMostColumns) return malformed();
     std::int32_t to = from;
     if (parsed.ptr != end && *parsed.ptr == '-') {
       parsed = std::from_chars(parsed.ptr + 1, end, to);
-      if (parsed.ec != std::errc() || to < from || to >= kMostLayers) return malformed();
+      if (parsed.ec != std::errc() || to < from || to >= formats::kMostColumns) return malformed();
     }
     if (!layers.empty() && from <= layers.back()) return malformed();
     for (std::int32_t layer = from; layer <= to; ++layer)
@@ -163,7 +161,7 @@ void AddInputOptions(CLI::App& app, const std::string& format_option, InputOptio
       ->type_name("LIST");
   app.add_option("--num-layers", options.num_layers, "Layers of the model, dense ones included")
       ->type_name("N")
-      ->check(CLI::Range(1, kMostLayers));
+      ->check(CLI::Range(1, formats::kMostColumns));
   app.add_option("--rows", options.rows,
                  "Whether the last token has a row (a placeholder): tokens, or tokens-1")
       ->check(CLI::IsMember({"tokens", "tokens-1"}));

@@ -423,6 +423,7 @@ TEST_F(GarbageWire, FieldsOfStructs) {
        {R"('no-such\n')", [](Format& o) { o.format = "no-such\n"; }},
        {"never written", [](Format& o) { o.format = "skyrl"; }},
        {"field", [](Format& o) { o.field = "/a"; }},
+       {"first", [](Format& o) { o.first = 1; }},
        {"row_count", [](Format& o) { o.row_count = "token"; }},
        {"layers", [](Format& o) { o.layers = "some"; }},
        {"num_layers", [](Format& o) { o.layers = "all"; }},
@@ -475,6 +476,7 @@ TEST_F(GarbageWire, FieldsOfStructs) {
           o.flags = WM_FORMAT_ALL_MOE, o.moe_layers = layers, o.num_moe_layers = 2;
         }},
        {"first", [](Format& o) { o.flags = WM_FORMAT_FIRST, o.first = -1; }},
+       {"first", [](Format& o) { o.first = 1; }},
        {"first", [](Format& o) { o.flags = WM_FORMAT_FIRST, o.first = INT64_MAX; }},
        {"num_layers", [](Format& o) { o.num_layers = kLow; }},
        {"top_k", [](Format& o) { o.top_k = -1; }},

@@ -293,10 +293,17 @@ void CheckAsSaid(const Input& input, const wm_format_options& said, const Seen& 
   }
 }
 
+// REQUIRES: there is a format of that name.
+const formats::FormatInfo& InfoNamed(const char* name) {
+  std::optional<formats::Format> format;
+  Require(formats::SetFormat("", name, format).ok() && format.has_value(), "a format has its name");
+  return formats::InfoOf(*format);
+}
+
 // Reads what was written of `seen` as `written` says, and requires the same rows.
 void ReadAgain(const Input& input, const Seen& seen, const wm_format_options& written,
                const wm_bytes* bytes) {
-  const formats::FormatInfo& info = formats::InfoOf(*formats::FormatNamed(written.format));
+  const formats::FormatInfo& info = InfoNamed(written.format);
   std::optional<formats::RowCount> row_count = info.conventions.rows;
   std::optional<formats::LayerAxis> layers = info.conventions.layers;
   std::optional<formats::Sentinel> sentinel = info.conventions.sentinel;
@@ -368,7 +375,7 @@ void ReadAgain(const Input& input, const Seen& seen, const wm_format_options& wr
 
 // What is not in the bytes that were written: each is told.
 int Losses(const Seen& seen, const wm_format_options& written) {
-  const formats::FormatInfo& info = formats::InfoOf(*formats::FormatNamed(written.format));
+  const formats::FormatInfo& info = InfoNamed(written.format);
   std::optional<formats::Sentinel> sentinel = info.conventions.sentinel;
   if (written.sentinel != nullptr) (void)formats::SetSentinel("", written.sentinel, sentinel);
   const wm_shape& shape = seen.shape;
@@ -464,6 +471,8 @@ void RunOne(std::span<const std::uint8_t> bytes) {
   options.top_k = input.Number(kTopK);
   options.num_experts = input.Number(kNumExperts);
   options.flags = input[kFlags] < 240 ? input[kFlags] & 3 : 0;
+  // Said without its flag it is refused.
+  if ((options.flags & WM_FORMAT_FIRST) == 0 && input[kFirst] != 200) options.first = 0;
   options.max_bytes = input.MaxBytes(kMaxBytesOf);
   const Odd odd = input.Oddity(kOdd);
   if (odd == kLinkRequired) link.type |= WM_EXT_REQUIRED;

@@ -147,6 +147,10 @@ def test_a_document_is_a_format(tmp_path: Path, seed: int) -> None:
     for name, wrong in (("num_experts", 400), ("top_k", 63), ("moe_layers", [7]), ("first", 99)):
         with pytest.raises(waymark.InvalidArgumentError, match=f"{name}.* must be .*document's"):
             waymark.read(tmp_path / "a.wmk", **{**said, name: wrong})
+    for name, wrong in (("moe_layers", "all"), ("num_layers", rows.layer_ids[-1])):
+        with pytest.raises(waymark.InvalidArgumentError, match=f"{name}.* document's"):
+            waymark.read(tmp_path / "a.wmk", **{name: wrong})
+    waymark.read(tmp_path / "a.wmk", num_layers=rows.layer_ids[-1] + 1)
     with pytest.raises(waymark.InvalidArgumentError, match="layers is for arrays"):
         waymark.read(tmp_path / "a.wmk", layers="moe")
     with pytest.warns(waymark.FormatWarning, match="order"):

@@ -13,16 +13,21 @@ from ._errors import InvalidArgumentError, NotFoundError, ResourceExhaustedError
 from ._rows import Rows
 from ._types import Layers, RowCount, Sentinel, dtype_name_of, tell
 
+_PIECE = 1 << 22
 MoeLayers = Union[Sequence[int], npt.NDArray[Any], Literal["all"]]
 
 
-def _whole(file: IO[bytes], max_bytes: int) -> bytes:
-    data = file.read(max_bytes + 1)  # one more than there may be tells that there are more
-    if not isinstance(data, bytes):
-        raise TypeError(f"source: a file must be open in binary mode, read() gave {type(data)}")
-    if len(data) > max_bytes:
-        raise ResourceExhaustedError(f"source: at most max_bytes = {max_bytes} bytes")
-    return data
+def _whole(file: IO[bytes], max_bytes: int) -> bytearray:
+    data = bytearray()
+    while True:  # in pieces: a reader makes room for all that it is asked for
+        piece = file.read(_PIECE)
+        if not isinstance(piece, bytes):
+            raise TypeError(f"source: a file must be open in binary mode, read() gave {type(piece)}")
+        data += piece
+        if len(data) > max_bytes:
+            raise ResourceExhaustedError(f"source: at most max_bytes = {max_bytes} bytes")
+        if not piece:
+            return data
 
 
 def _bytes(source: Any, max_bytes: int) -> Any:
@@ -63,8 +68,9 @@ def read(
 
     source: a path; a file that is open in binary mode, read to its end; or bytes, or anything with
     the buffer protocol. format: its name there, such as "vllm" or "nemo-rl", or "waymark" for a
-    document; None: told by the bytes, which most can. A document says all of itself. Of an array
-    the rest of the arguments say what its bytes do not, and nothing is guessed:
+    document; None: told by the bytes, which most can. A document says all of itself, and
+    what is said of one has to be so. Of an array the rest of the arguments say what its bytes do
+    not, and nothing is guessed:
 
     num_experts: E, which no array says. num_layers: all layers of the model. moe_layers: numbers of
     the MoE layers, increasing; "all": every one. top_k, dtype: of bare ids ("sglang"). row_count:

@@ -550,12 +550,12 @@ typedef struct wm_format_options {
   const char* format;        /* its name; reading: null = told by the bytes; writing: required */
   const char* field;         /* where the array is in a JSON text, a JSON pointer; reading only */
   const char* row_count;     /* "tokens-1", "tokens"; not said: as the format has it */
-  const char* layers;        /* which have a column: "moe", "all"; so, too */
-  const char* sentinel;      /* "none", "-1", "255", "65535", "zeros", "arange"; so, too */
+  const char* layers;        /* which have a column: "moe", "all"; not said: likewise */
+  const char* sentinel;      /* "none", "-1", "255", "65535", "zeros", "arange"; likewise */
   const char* dtype;         /* "int32" ...; reading: of bare ids; writing: null = one that fits */
   const int32_t* moe_layers; /* [num_moe_layers] numbers of the MoE layers, increasing; reading */
   uint64_t num_moe_layers;   /* 0 ... 4096 */
-  int64_t first;             /* row of the array's first, with WM_FORMAT_FIRST */
+  int64_t first;             /* row of the array's first, with WM_FORMAT_FIRST; else 0 */
   int32_t num_layers;        /* all layers of the model, dense ones among them */
   int32_t top_k;             /* K; reading only, as is E */
   int32_t num_experts;       /* E; no array says it */

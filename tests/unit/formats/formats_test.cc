@@ -5,8 +5,10 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <string>
 
+#include "formats/conversion.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -131,9 +133,14 @@ TEST(Formats, NamesAreTheirOwn) {
   for (int i = 0; i < kNumFormats; ++i) {
     const FormatInfo& info = InfoOf(static_cast<Format>(i));
     EXPECT_EQ(static_cast<int>(info.format), i);
-    EXPECT_EQ(FormatNamed(info.name), info.format);
+    std::optional<Format> named;
+    EXPECT_TRUE(SetFormat("format", info.name, named).ok());
+    EXPECT_EQ(named, info.format);
   }
-  EXPECT_FALSE(FormatNamed("nope").has_value());
+  std::optional<Format> named;
+  EXPECT_THAT(std::string(SetFormat("format", "nope", named).message()),
+              HasSubstr("format must be npy, vllm, "));
+  EXPECT_FALSE(named.has_value());
 }
 
 TEST(Formats, BareIdsAreNeverGuessedAt) {
