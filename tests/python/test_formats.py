@@ -177,6 +177,9 @@ def test_what_is_lost_is_told() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         rows.to_format("npy", sentinel="255", dtype="uint8", notes=[])
+        # The first dtype that has the sentinel, too.
+        array = np.load(io.BytesIO(rows.to_format("npy", sentinel="-1", notes=[])))
+    assert array.dtype == np.int16 and array[:, 0].tolist() == [[0, 7], [-1, -1], [-1, -1]]
 
 
 def test_bad_arguments_are_named(tmp_path: Path) -> None:
