@@ -268,3 +268,6 @@ def test_other_threads_run_meanwhile() -> None:
     thread.join()
     assert while_reading > 2 and while_writing > 2
     assert isinstance(rows, Rows) and len(rows) == 300_000
+    # Longer than what is read of a file at a time.
+    assert len(text) > 1 << 22
+    assert (waymark.read(io.BytesIO(text), num_experts=4).ids == rows.ids).all()
