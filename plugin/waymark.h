@@ -353,7 +353,7 @@ typedef struct wm_coverage_run {
   uint8_t reserved[6]; /* 0 */
 } wm_coverage_run;
 
-/* The store's counters, of its whole life; blockstore/stats.h says what moves each. */
+/* The store's counters, of its whole life; blockstore/store/stats.h says what moves each. */
 typedef struct wm_store_stats {
   uint32_t struct_size; /* required */
   uint32_t reserved;
@@ -695,7 +695,7 @@ typedef struct wm_session_options {
   int32_t reserved;        /* 0 */
 } wm_session_options;
 
-/* One view at one address for every step, as a CUDA graph needs it (plugin/staged_transport.h); not
+/* One view at one address for every step, as a CUDA graph needs it (plugin/capture/staged_transport.h); not
  * with WM_TRANSPORT_HOST. */
 #define WM_SESSION_ONE_VIEW 1u
 

@@ -8,7 +8,7 @@
 #
 # makes the static library waymark_blockstore (position-independent, hidden visibility, warnings),
 # its alias waymark::blockstore, its install rules and its header check. Includes are relative to
-# the root of the repository, in the build and after installation: "blockstore/store.h". Every
+# the root of the repository, in the build and after installation: "blockstore/store/store.h". Every
 # header named in either list must compile on its own (target waymark_header_check, part of a plain
 # build).
 # NO_INSTALL keeps a library out of the installation; nothing installed may then link it.

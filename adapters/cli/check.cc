@@ -8,8 +8,8 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
 #include "adapters/cli/console.h"
-#include "blockstore/flight_check.h"
-#include "blockstore/flight_reader.h"
+#include "blockstore/flight/check.h"
+#include "blockstore/flight/reader.h"
 #include "nlohmann/json.hpp"
 
 namespace waymark::cli {

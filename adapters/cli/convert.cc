@@ -11,7 +11,7 @@
 #include "adapters/cli/console.h"
 #include "adapters/cli/routing_input.h"
 #include "blockstore/wire/document_writer.h"
-#include "formats/conversion.h"
+#include "plugin/formats/conversion.h"
 
 namespace waymark::cli {
 namespace {

@@ -12,7 +12,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "adapters/cli/console.h"
-#include "formats/conversion.h"
+#include "plugin/formats/conversion.h"
 
 namespace waymark::cli {
 namespace {

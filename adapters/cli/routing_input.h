@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "blockstore/rows.h"
-#include "formats/conversion.h"
+#include "plugin/formats/conversion.h"
 
 namespace CLI {
 class App;

@@ -8,7 +8,7 @@
 #include "adapters/cli/console.h"
 #include "adapters/reference/engine.h"
 #include "adapters/reference/moe_model.h"
-#include "plugin/self_test.h"
+#include "plugin/capture/self_test.h"
 
 namespace waymark::cli {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "adapters/cli/console.h"
 #include "adapters/simulators/trace.h"
-#include "blockstore/flight_writer.h"
+#include "blockstore/flight/writer.h"
 #include "nlohmann/json.hpp"
 
 namespace waymark::cli {

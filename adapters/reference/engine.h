@@ -23,10 +23,10 @@
 #include "adapters/reference/moe_model.h"
 #include "adapters/reference/request.h"
 #include "adapters/reference/row_collector.h"
-#include "blockstore/block_allocator.h"
-#include "blockstore/stats.h"
-#include "plugin/capture_session.h"
-#include "plugin/self_test.h"
+#include "blockstore/store/block_allocator.h"
+#include "blockstore/store/stats.h"
+#include "plugin/capture/capture_session.h"
+#include "plugin/capture/self_test.h"
 
 namespace waymark::reference {
 

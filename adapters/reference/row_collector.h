@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 #include "adapters/reference/request.h"
-#include "blockstore/snapshot.h"
+#include "blockstore/store/snapshot.h"
 
 namespace waymark::reference {
 

@@ -28,8 +28,8 @@
 #include "adapters/simulators/oracle.h"
 #include "adapters/simulators/request.h"
 #include "adapters/simulators/step_source.h"
-#include "blockstore/stats.h"
-#include "blockstore/store.h"
+#include "blockstore/store/stats.h"
+#include "blockstore/store/store.h"
 
 namespace waymark::sim {
 

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "adapters/simulators/step_feed.h"
-#include "blockstore/flight_sink.h"
-#include "blockstore/store.h"
+#include "blockstore/store/flight_sink.h"
+#include "blockstore/store/store.h"
 
 namespace waymark::sim {
 

@@ -10,7 +10,7 @@
 #include "adapters/simulators/hash.h"
 #include "adapters/simulators/options.h"
 #include "blockstore/rows.h"
-#include "blockstore/snapshot.h"
+#include "blockstore/store/snapshot.h"
 
 namespace waymark::sim {
 

@@ -4,7 +4,7 @@
 #define WAYMARK_ADAPTERS_SIMULATORS_STEP_FEED_H_
 
 #include "adapters/simulators/step_source.h"
-#include "blockstore/store.h"
+#include "blockstore/store/store.h"
 
 namespace waymark::sim {
 

@@ -10,7 +10,7 @@
 #include "adapters/simulators/hash.h"
 #include "adapters/simulators/oracle.h"
 #include "blockstore/mutex.h"
-#include "blockstore/row_source.h"
+#include "blockstore/store/row_source.h"
 
 namespace waymark::sim {
 

@@ -19,9 +19,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "blockstore/flight_sink.h"
 #include "blockstore/row_info.h"
-#include "blockstore/store.h"
+#include "blockstore/store/flight_sink.h"
+#include "blockstore/store/store.h"
 
 namespace waymark::sim {
 

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "blockstore/digest.h"
 #include "blockstore/rows.h"
-#include "blockstore/snapshot.h"
+#include "blockstore/store/snapshot.h"
 #include "blockstore/wire/chunk.h"
 #include "blockstore/wire/shape_block.h"
 

@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "blockstore/rows.h"
-#include "blockstore/snapshot.h"
+#include "blockstore/store/snapshot.h"
 #include "blockstore/wire/handle.h"
 #include "blockstore/wire/page_source.h"
 #include "blockstore/wire/shape_block.h"

@@ -16,11 +16,11 @@
 #include "absl/status/statusor.h"
 #include "blockstore/log.h"
 #include "blockstore/rows.h"
-#include "blockstore/stats.h"
-#include "blockstore/store.h"
-#include "plugin/c_api_handles.h"
-#include "plugin/capture_session.h"
-#include "plugin/self_test.h"
+#include "blockstore/store/stats.h"
+#include "blockstore/store/store.h"
+#include "plugin/abi/handles.h"
+#include "plugin/capture/capture_session.h"
+#include "plugin/capture/self_test.h"
 #include "plugin/waymark.h"
 
 namespace waymark::abi_test {

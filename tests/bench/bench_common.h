@@ -18,7 +18,7 @@
 #include <span>
 #include <vector>
 
-#include "blockstore/store.h"
+#include "blockstore/store/store.h"
 #include "kernels/ids_view.h"
 
 namespace waymark::bench {

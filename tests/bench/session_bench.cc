@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "plugin/capture_session.h"
+#include "plugin/capture/capture_session.h"
 #include "tests/bench/bench_common.h"
 
 namespace waymark::bench {

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "blockstore/flight_reader.h"
-#include "blockstore/flight_writer.h"
+#include "blockstore/flight/reader.h"
+#include "blockstore/flight/writer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

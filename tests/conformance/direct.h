@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "blockstore/store.h"
+#include "blockstore/store/store.h"
 
 namespace waymark::conformance {
 

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <string>
 
-#include "blockstore/flight_sink.h"
-#include "blockstore/store.h"
+#include "blockstore/store/flight_sink.h"
+#include "blockstore/store/store.h"
 
 namespace waymark::conformance {
 

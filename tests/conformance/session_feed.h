@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "adapters/simulators/step_feed.h"
-#include "plugin/capture_session.h"
+#include "plugin/capture/capture_session.h"
 
 namespace waymark::conformance {
 

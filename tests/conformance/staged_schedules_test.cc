@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "plugin/staged_transport.h"
+#include "plugin/capture/staged_transport.h"
 #include "tests/conformance/schedules.h"
 #include "tests/conformance/session_feed.h"
 #include "tests/support/emulated_device.h"

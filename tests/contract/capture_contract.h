@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "plugin/self_test.h"
+#include "plugin/capture/self_test.h"
 #include "tests/contract/transport_fixture.h"
 
 namespace waymark {

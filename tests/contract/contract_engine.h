@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "blockstore/log.h"
-#include "plugin/capture_session.h"
+#include "plugin/capture/capture_session.h"
 
 namespace waymark {
 

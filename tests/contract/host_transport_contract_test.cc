@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "plugin/host_transport.h"
+#include "plugin/capture/host_transport.h"
 #include "tests/contract/transport_contract.h"
 
 namespace waymark {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "plugin/staged_transport.h"
+#include "plugin/capture/staged_transport.h"
 #include "tests/contract/allocation_contract.h"
 #include "tests/contract/buffer_contract.h"
 #include "tests/contract/capture_contract.h"

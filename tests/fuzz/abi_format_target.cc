@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "formats/conversion.h"
+#include "plugin/formats/conversion.h"
 #include "plugin/waymark.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/routing_samples.h"

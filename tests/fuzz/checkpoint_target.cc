@@ -1,6 +1,6 @@
-// Checkpoints of stores (blockstore/store_checkpoint.h): what is loaded must be a store like any
+// Checkpoints of stores (blockstore/store/checkpoint.h): what is loaded must be a store like any
 // other.
-#include "blockstore/store_checkpoint.h"
+#include "blockstore/store/checkpoint.h"
 
 #include <memory>
 

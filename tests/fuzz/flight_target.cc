@@ -1,4 +1,4 @@
-// Recorded flights (blockstore/flight_reader.h), and what is done with one that can be read: the
+// Recorded flights (blockstore/flight/reader.h), and what is done with one that can be read: the
 // check, and the removal of its Binds.
 //
 // Checksums would hide everything behind them, so an input says in its first byte whether they are
@@ -8,10 +8,10 @@
 #include <cstring>
 #include <utility>
 
-#include "blockstore/flight_check.h"
-#include "blockstore/flight_format.h"
-#include "blockstore/flight_reader.h"
-#include "blockstore/flight_writer.h"
+#include "blockstore/flight/check.h"
+#include "blockstore/flight/format.h"
+#include "blockstore/flight/reader.h"
+#include "blockstore/flight/writer.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/small_store.h"
 

@@ -1,5 +1,5 @@
-// .npy (formats/npy.h).
-#include "formats/npy.h"
+// .npy (plugin/formats/npy.h).
+#include "plugin/formats/npy.h"
 
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/routing_samples.h"

@@ -5,10 +5,10 @@
 #include <span>
 #include <utility>
 
-#include "blockstore/flight_format.h"
-#include "blockstore/flight_writer.h"
-#include "blockstore/row_source.h"
-#include "blockstore/store_checkpoint.h"
+#include "blockstore/flight/format.h"
+#include "blockstore/flight/writer.h"
+#include "blockstore/store/checkpoint.h"
+#include "blockstore/store/row_source.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace waymark::fuzz {

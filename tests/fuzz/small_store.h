@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "blockstore/events.h"
-#include "blockstore/flight_info.h"
-#include "blockstore/store.h"
+#include "blockstore/flight/info.h"
+#include "blockstore/store/store.h"
 
 namespace waymark::fuzz {
 

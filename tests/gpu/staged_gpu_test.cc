@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "plugin/cuda_device.h"
-#include "plugin/staged_transport.h"
+#include "plugin/capture/cuda_device.h"
+#include "plugin/capture/staged_transport.h"
 #include "tests/contract/allocation_contract.h"
 #include "tests/contract/buffer_contract.h"
 #include "tests/contract/capture_contract.h"

@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "plugin/cuda_device.h"
-#include "plugin/staged_transport.h"
+#include "plugin/capture/cuda_device.h"
+#include "plugin/capture/staged_transport.h"
 #include "tests/conformance/schedules.h"
 #include "tests/conformance/session_feed.h"
 #include "tests/gpu/cuda_support.h"

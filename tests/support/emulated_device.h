@@ -24,7 +24,7 @@
 #include <thread>
 #include <vector>
 
-#include "plugin/device.h"
+#include "plugin/capture/device.h"
 
 namespace waymark {
 

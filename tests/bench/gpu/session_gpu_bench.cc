@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "kernels/routing_cuda.h"
-#include "plugin/capture_session.h"
-#include "plugin/cuda_device.h"
-#include "plugin/staged_transport.h"
+#include "plugin/capture/capture_session.h"
+#include "plugin/capture/cuda_device.h"
+#include "plugin/capture/staged_transport.h"
 #include "tests/bench/gpu/gpu_bench.h"
 
 namespace waymark::bench {

@@ -1,0 +1,154 @@
+#include "blockstore/flight/check.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "blockstore/flight/lives.h"
+#include "blockstore/flight/replay.h"
+
+namespace waymark {
+namespace {
+
+using flight::BlockLives;
+using flight::FlightReplay;
+using flight::ReplayedRead;
+using flight::StepWindow;
+
+std::string DescribeInfo(const RowInfo& info) {
+  if (!info.valid()) return absl::StrCat("missing (", std::string(ReasonName(info.reason)), ")");
+  return absl::StrCat("there (step ", info.step, ", version ", info.version, ", ",
+                      std::string(ProvenanceName(info.provenance)), ")");
+}
+
+Indictment Indict(const AuditFinding& finding, const StepWindow& window) {
+  Indictment indictment;
+  indictment.block = finding.block;
+  indictment.step = window.by;
+  indictment.after = window.after;
+  indictment.rows = finding.rows;
+  indictment.agreement = finding.agreement;
+  indictment.event = finding.block >= 0
+                         ? absl::StrCat("Bind(block ", finding.block, ")")
+                         : std::string("Bind of one of two blocks sealed with the same key");
+  return indictment;
+}
+
+// Whether two missing-or-there judgements of a row may differ because pages were short.
+bool Excusable(const RowInfo& recorded, const RowInfo& replayed, bool same_route) {
+  const auto short_of_pages = [](const RowInfo& info) {
+    return info.reason == Reason::kCapacity || info.reason == Reason::kExternalKv;
+  };
+  if (recorded.valid() && replayed.valid()) return same_route;
+  return short_of_pages(recorded) || short_of_pages(replayed);
+}
+
+void Judge(const ReplayedRead& read, std::int64_t block_tokens, bool pages_short,
+           std::size_t max_listed, FlightVerdict& verdict) {
+  verdict.rows_read += read.infos.size();
+  for (std::size_t i = 0; i < read.infos.size(); ++i) {
+    const RowInfo& recorded = read.recorded_infos[i];
+    const RowInfo& replayed = read.infos[i];
+    const bool both = recorded.valid() && replayed.valid();
+    const bool same_route = both && read.recorded_digests[i] == read.digests[i];
+    if (recorded == replayed && (!both || same_route)) {
+      ++verdict.rows_right;
+      if (!recorded.valid()) ++verdict.rows_missing[static_cast<std::size_t>(recorded.reason)];
+      continue;
+    }
+    if (pages_short && Excusable(recorded, replayed, same_route)) {
+      ++verdict.rows_excused;
+      continue;
+    }
+    ++verdict.rows_differing;
+    if (verdict.differences.size() >= max_listed) continue;
+    const std::int64_t row = read.begin + static_cast<std::int64_t>(i);
+    const auto at = static_cast<std::size_t>(row / block_tokens);
+    verdict.differences.push_back({read.read_id, row,
+                                   at < read.blocks.size() ? read.blocks[at].value() : -1, recorded,
+                                   replayed, both && !same_route});
+  }
+}
+
+}  // namespace
+
+std::string ReadDifference::ToString() const {
+  return absl::StrCat("read ", read_id, ", row ", row, ", block ", block, ": recorded ",
+                      DescribeInfo(recorded), ", replayed ", DescribeInfo(replayed),
+                      other_route ? ", another route" : "");
+}
+
+std::string Indictment::ToString() const {
+  return absl::StrFormat(
+      "block %d, step %d: %s is missing, after step %d and not after step %d: %d rows written "
+      "since "
+      "contradict what was kept (agreement %.2f)",
+      block, step, event, after, step, rows, agreement);
+}
+
+absl::StatusOr<FlightVerdict> CheckFlight(FlightReader& reader, const CheckOptions& options) {
+  if (absl::Status status = reader.Rewind(); !status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<FlightReplay>> made =
+      FlightReplay::Create(reader.info(), options.max_bytes);
+  if (!made.ok()) return made.status();
+  FlightReplay& replay = **made;
+  FlightVerdict verdict;
+  FlightRecord record;
+  // A flight that was cut from a longer one has lost the snapshots that kept pages, too.
+  const auto pages_short = [&] {
+    if (replay.from_checkpoint()) return true;
+    const Stats stats = replay.store().GetStats();
+    return stats.evictions > 0 || stats.no_page > 0 || replay.steps_diverged() > 0;
+  };
+  absl::flat_hash_set<std::uint64_t> reads;  // long reads are several records
+  absl::flat_hash_set<std::uint64_t> differing;
+  const FlightReplay::OnRead on_read = [&](const ReplayedRead& read) {
+    reads.insert(read.read_id);
+    const std::uint64_t before = verdict.rows_differing;
+    Judge(read, reader.info().block_tokens, pages_short(), options.max_listed, verdict);
+    if (verdict.rows_differing > before) differing.insert(read.read_id);
+  };
+  BlockLives lives;
+  for (;;) {
+    absl::StatusOr<bool> more = reader.Next(record);
+    if (!more.ok()) return more.status();
+    if (!*more) break;
+    if (record.kind == FlightRecordKind::kBegin) {
+      if (verdict.steps++ == 0) verdict.first_step = record.batch.step;
+      verdict.last_step = record.batch.step;
+      verdict.events += record.batch.events.size();
+      lives.Note(record.batch);
+    } else if (record.kind == FlightRecordKind::kClose) {
+      verdict.incomplete = !record.complete;
+    }
+    if (absl::Status status = replay.Apply(record, on_read); !status.ok()) {
+      return absl::Status(status.code(),
+                          absl::StrCat(std::string(status.message()), " (record ", reader.records(),
+                                       " at byte ", record.offset, ")"));
+    }
+    // Only landings audit, and the store keeps only its newest findings.
+    if (record.kind == FlightRecordKind::kLanded) {
+      for (const AuditFinding& finding : replay.store().TakeFindings()) {
+        if (!finding.voided || verdict.indictments.size() >= options.max_listed) continue;
+        verdict.indictments.push_back(Indict(finding, lives.Date(finding, record.step)));
+      }
+    }
+    if (options.progress && reader.records() % 256 == 0) options.progress(reader.records());
+  }
+  const Stats stats = replay.store().GetStats();
+  verdict.audited_rows = stats.audited_rows;
+  verdict.pages_voided = stats.audit_voided_pages;
+  verdict.reads = reads.size();
+  verdict.reads_differing = differing.size();
+  verdict.records = reader.records();
+  verdict.from_checkpoint = replay.from_checkpoint();
+  verdict.truncated = reader.truncated();
+  verdict.rows_not_judged = replay.rows_not_replayed() + replay.rows_waiting();
+  return verdict;
+}
+
+}  // namespace waymark

@@ -1,0 +1,184 @@
+#include "blockstore/flight/encoder.h"
+
+#include <algorithm>
+
+namespace waymark::flight {
+namespace {
+
+// Rows and reads are cut into records of about this size, so that a ring's segments can be small.
+constexpr std::size_t kChunkBytes = 64 * 1024;
+constexpr std::size_t kRunBytes = 24;
+
+// A run of rows of a read: equal but for the step, which goes up by `stride` a row.
+struct Run {
+  std::size_t length = 0;
+  std::uint64_t stride = 0;
+};
+
+Run RunAt(std::span<const RowInfo> infos) {
+  const auto same = [&](std::size_t i) {
+    return infos[i].reason == infos[0].reason && infos[i].provenance == infos[0].provenance &&
+           infos[i].version == infos[0].version;
+  };
+  Run run{1, 0};
+  if (infos.size() > 1 && same(1)) {
+    const std::uint64_t stride = infos[1].step - infos[0].step;
+    if (stride <= 0xffff) run.stride = stride;
+  }
+  while (run.length < infos.size() && same(run.length) &&
+         infos[run.length].step == infos[0].step + run.length * run.stride) {
+    ++run.length;
+  }
+  return run;
+}
+
+}  // namespace
+
+FlightEncoder::FlightEncoder(const FlightInfo& info, RecordOutput* output)
+    : info_(info), output_(output) {}
+
+template <class Fill>
+void FlightEncoder::Append(Kind kind, std::uint16_t flags, std::size_t payload_bytes, Fill fill) {
+  std::uint8_t* at = output_->Reserve(sizeof(Heading) + payload_bytes);
+  if (at == nullptr) return;
+  RawWriter writer(at + sizeof(Heading));
+  fill(writer);
+  const Heading heading = MakeHeading(kind, flags, {at + sizeof(Heading), payload_bytes});
+  std::memcpy(at, &heading, sizeof heading);
+  output_->Commit();
+  ++records_;
+}
+
+void FlightEncoder::OnBegin(const StepBatch& batch, bool dropped) {
+  // Byte for byte what SerializeBatch appends, without its string.
+  static_assert(sizeof(Event) == 56);
+  const std::size_t bytes = SerializedSize(batch);
+  const MutexLock lock(mutex_);
+  Append(Kind::kBegin, dropped ? kFlagDropped : 0, bytes, [&](RawWriter& writer) {
+    writer.PutBytes(BatchMagic(batch), 4);
+    writer.Put(batch.step);
+    writer.Put(batch.version);
+    writer.Put(static_cast<std::uint64_t>(batch.num_events));
+    writer.Put(static_cast<std::uint64_t>(batch.num_slots));
+    writer.PutBytes(batch.events, batch.num_events * sizeof(Event));
+    writer.PutBytes(batch.slots, batch.num_slots * sizeof(std::int64_t));
+  });
+}
+
+void FlightEncoder::OnEnd(std::uint64_t step, StepEnd end) {
+  const MutexLock lock(mutex_);
+  Append(Kind::kEnd, 0, sizeof step + 1, [&](RawWriter& writer) {
+    writer.Put(step);
+    writer.Put(static_cast<std::uint8_t>(end));
+  });
+}
+
+void FlightEncoder::OnLanded(std::uint64_t step, std::span<const std::uint8_t> ids,
+                             std::span<const Reason> verdicts,
+                             std::span<const std::int64_t> slots) {
+  const std::size_t width = RecordedRowBytes(info_);
+  const std::size_t row_bytes = info_.shape.row_bytes();
+  const std::size_t chunk = std::max<std::size_t>(1, kChunkBytes / width);
+  const MutexLock lock(mutex_);
+  std::size_t first = 0;
+  do {  // a step without rows is one empty record
+    const std::size_t count = std::min(chunk, verdicts.size() - first);
+    const std::span<const Reason> part = verdicts.subspan(first, count);
+    const bool all_there =
+        std::all_of(part.begin(), part.end(), [](Reason r) { return r == Reason::kNone; });
+    std::uint16_t flags = all_there ? 0 : kFlagVerdicts;
+    if (first + count < verdicts.size()) flags |= kFlagMore;
+    if (!slots.empty()) flags |= kFlagSlots;
+    const std::size_t slot_bytes = slots.empty() ? 0 : count * sizeof(std::int64_t);
+    const std::size_t bytes = 16 + slot_bytes + (all_there ? 0 : count) + count * width;
+    Append(Kind::kLanded, flags, bytes, [&](RawWriter& writer) {
+      writer.Put(step);
+      writer.Put(static_cast<std::uint32_t>(first));
+      writer.Put(static_cast<std::uint32_t>(count));
+      if (!slots.empty()) writer.PutBytes(slots.data() + first, slot_bytes);
+      if (!all_there) {
+        for (const Reason reason : part)
+          writer.Put(static_cast<std::uint8_t>(reason));
+      }
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::uint8_t* row = ids.data() + (first + i) * row_bytes;
+        std::uint8_t* out = writer.Skip(width);
+        if (part[i] != Reason::kNone) {
+          std::memset(out, 0, width);
+        } else if (info_.rows == FlightRows::kIds) {
+          std::memcpy(out, row, width);
+        } else {
+          DigestRow(info_.shape, row, out);
+        }
+      }
+    });
+    first += count;
+  } while (first < verdicts.size());
+}
+
+void FlightEncoder::OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks,
+                               std::int64_t first, std::int64_t last) {
+  const MutexLock lock(mutex_);
+  Append(Kind::kSnapshot, 0, 28 + blocks.size() * sizeof(std::int32_t), [&](RawWriter& writer) {
+    writer.Put(read_id);
+    writer.Put(first);
+    writer.Put(last);
+    writer.Put(static_cast<std::uint32_t>(blocks.size()));
+    for (const BlockId block : blocks)
+      writer.Put(block.value());
+  });
+}
+
+void FlightEncoder::OnReleased(std::uint64_t read_id) {
+  const MutexLock lock(mutex_);
+  Append(Kind::kReleased, 0, sizeof read_id, [&](RawWriter& writer) { writer.Put(read_id); });
+}
+
+void FlightEncoder::OnRead(std::uint64_t read_id, std::int64_t begin,
+                           std::span<const RowInfo> infos, std::span<const std::uint64_t> digests) {
+  constexpr std::size_t kRows = kChunkBytes / (kRunBytes + sizeof(std::uint64_t));
+  const MutexLock lock(mutex_);
+  std::size_t first = 0;
+  do {
+    const std::size_t count = std::min(kRows, infos.size() - first);
+    const std::span<const RowInfo> part = infos.subspan(first, count);
+    std::uint32_t runs = 0;
+    for (std::size_t at = 0; at < count; ++runs)
+      at += RunAt(part.subspan(at)).length;
+    const std::size_t bytes = 24 + runs * kRunBytes + count * sizeof(std::uint64_t);
+    Append(Kind::kRead, 0, bytes, [&](RawWriter& writer) {
+      writer.Put(read_id);
+      writer.Put(begin + static_cast<std::int64_t>(first));
+      writer.Put(static_cast<std::uint32_t>(count));
+      writer.Put(runs);
+      for (std::size_t at = 0; at < count;) {
+        const Run run = RunAt(part.subspan(at));
+        writer.Put(static_cast<std::uint32_t>(run.length));
+        writer.Put(static_cast<std::uint8_t>(part[at].reason));
+        writer.Put(static_cast<std::uint8_t>(part[at].provenance));
+        writer.Put(static_cast<std::uint16_t>(run.stride));
+        writer.Put(part[at].version);
+        writer.Put(part[at].step);
+        at += run.length;
+      }
+      writer.PutBytes(digests.data() + first, count * sizeof(std::uint64_t));
+    });
+    first += count;
+  } while (first < infos.size());
+}
+
+void FlightEncoder::Close(bool complete) {
+  const MutexLock lock(mutex_);
+  const std::uint64_t records = records_;
+  Append(Kind::kClose, 0, sizeof records + 1, [&](RawWriter& writer) {
+    writer.Put(records);
+    writer.Put(static_cast<std::uint8_t>(complete ? 1 : 0));
+  });
+}
+
+std::uint64_t FlightEncoder::records() const {
+  const MutexLock lock(mutex_);
+  return records_;
+}
+
+}  // namespace waymark::flight

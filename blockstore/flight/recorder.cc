@@ -1,0 +1,313 @@
+#include "blockstore/flight/recorder.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "blockstore/flight/encoder.h"
+#include "blockstore/flight/format.h"
+#include "blockstore/flight/record.h"
+#include "blockstore/flight/replay.h"
+
+namespace waymark {
+namespace {
+
+constexpr std::uint64_t kSegments = 8;
+// Full segments that stay, besides the one being written. The other three give the thread its time:
+// a burst of steps may fill them before it wakes.
+constexpr std::uint64_t kKept = 4;
+constexpr std::size_t kMinRing = 32 * 1024;
+
+// The ring. Segment `n` lies at n % kSegments; [base, head] are in use, head is being written.
+class RingOutput final : public flight::RecordOutput {
+ public:
+  enum class Stop : int { kNo = 0, kTooLong, kOverrun };
+
+  explicit RingOutput(std::size_t ring_bytes)
+      : segment_bytes_(ring_bytes / kSegments), ring_(segment_bytes_ * kSegments) {}
+
+  // Under the encoder's lock.
+  std::uint8_t* Reserve(std::size_t bytes) override {
+    if (stop_.load(std::memory_order_relaxed) != Stop::kNo) return nullptr;
+    if (bytes > segment_bytes_) {
+      stop_.store(Stop::kTooLong, std::memory_order_relaxed);
+      return nullptr;
+    }
+    std::uint64_t head = head_.load(std::memory_order_relaxed);
+    if (used_[head % kSegments] + bytes > segment_bytes_) {
+      if (head + 1 - base_.load(std::memory_order_acquire) >= kSegments) {
+        stop_.store(Stop::kOverrun, std::memory_order_relaxed);
+        return nullptr;
+      }
+      ++head;
+      used_[head % kSegments] = 0;
+      head_.store(head, std::memory_order_release);
+      wants_absorbing.store(true, std::memory_order_release);
+      wake.notify_one();
+    }
+    pending_ = bytes;
+    return segment(head) + used_[head % kSegments];
+  }
+  void Commit() override { used_[head_.load(std::memory_order_relaxed) % kSegments] += pending_; }
+
+  // Of a segment in [base, head); of `head` only under the encoder's lock.
+  [[nodiscard]] std::span<const std::uint8_t> Content(std::uint64_t number) {
+    return {segment(number), used_[number % kSegments]};
+  }
+  [[nodiscard]] std::uint64_t base() const { return base_.load(std::memory_order_acquire); }
+  [[nodiscard]] std::uint64_t head() const { return head_.load(std::memory_order_acquire); }
+  // The oldest segment may be written over.
+  void Free() { base_.fetch_add(1, std::memory_order_release); }
+  [[nodiscard]] Stop stop() const { return stop_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::size_t segment_bytes() const { return segment_bytes_; }
+
+  std::atomic<bool> wants_absorbing{false};
+  std::condition_variable wake;
+
+ private:
+  [[nodiscard]] std::uint8_t* segment(std::uint64_t number) {
+    return ring_.data() + (number % kSegments) * segment_bytes_;
+  }
+
+  const std::size_t segment_bytes_;
+  std::vector<std::uint8_t> ring_;
+  std::array<std::size_t, kSegments> used_{};
+  std::atomic<std::uint64_t> base_{0};
+  std::atomic<std::uint64_t> head_{0};
+  std::atomic<Stop> stop_{Stop::kNo};
+  std::size_t pending_ = 0;
+};
+
+// Calls visit(record) for each record of `bytes`, which this process has written itself.
+template <class Visit>
+absl::Status ForEachRecord(std::span<const std::uint8_t> bytes, const FlightInfo& info,
+                           FlightRecord& record, Visit visit) {
+  while (!bytes.empty()) {
+    flight::Heading heading;
+    if (bytes.size() < sizeof heading) return absl::DataLossError("flight ring: a cut heading");
+    std::memcpy(&heading, bytes.data(), sizeof heading);
+    bytes = bytes.subspan(sizeof heading);
+    if (heading.size > bytes.size()) return absl::DataLossError("flight ring: a cut record");
+    const std::span<const std::uint8_t> payload = bytes.first(heading.size);
+    bytes = bytes.subspan(heading.size);
+    // Reads change nothing in a store.
+    if (heading.kind == static_cast<std::uint16_t>(flight::Kind::kRead)) continue;
+    absl::Status status = flight::DecodeRecord(heading, payload, info, record);
+    if (status.ok()) status = visit(record);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+std::uint64_t CountRecords(std::span<const std::uint8_t> bytes) {
+  std::uint64_t records = 0;
+  while (bytes.size() >= sizeof(flight::Heading)) {
+    flight::Heading heading;
+    std::memcpy(&heading, bytes.data(), sizeof heading);
+    bytes = bytes.subspan(sizeof heading + heading.size);
+    ++records;
+  }
+  return records;
+}
+
+void AppendRecord(flight::Kind kind, const std::string& payload, std::string& out) {
+  const flight::Heading heading = flight::MakeHeading(
+      kind, 0, {reinterpret_cast<const std::uint8_t*>(payload.data()), payload.size()});
+  ByteWriter(out).Put(heading);
+  out += payload;
+}
+
+}  // namespace
+
+struct FlightRecorder::State {
+  State(const FlightInfo& flight_info, std::size_t ring_bytes,
+        std::unique_ptr<flight::FlightReplay> own)
+      : info(flight_info), ring(ring_bytes), encoder(info, &ring), replay(std::move(own)) {}
+  ~State() {
+    if (!thread.joinable()) return;
+    stopping.store(true, std::memory_order_release);
+    ring.wake.notify_one();
+    thread.join();
+  }
+
+  absl::Status AbsorbLocked();
+  absl::Status EndWhatIsInFlight(std::span<const std::uint8_t> ahead);
+  void Run();
+
+  const FlightInfo info;
+  RingOutput ring;
+  flight::FlightEncoder encoder;
+  std::mutex replay_mutex;  // of everything below; never taken by the sink
+  std::unique_ptr<flight::FlightReplay> replay;
+  FlightRecord record;
+  absl::Status failure;
+  std::atomic<bool> stopping{false};
+  std::thread thread;
+};
+
+// The replay lives through all segments but the youngest ones.
+absl::Status FlightRecorder::State::AbsorbLocked() {
+  if (!failure.ok()) return failure;
+  while (ring.head() - ring.base() > kKept) {
+    failure = ForEachRecord(ring.Content(ring.base()), info, record,
+                            [&](const FlightRecord& r) { return replay->Apply(r, nullptr); });
+    if (!failure.ok()) {
+      failure = absl::DataLossError(absl::StrCat(
+          "flight recorder: its own store could not follow: ", std::string(failure.message())));
+      return failure;
+    }
+    ring.Free();
+  }
+  return absl::OkStatus();
+}
+
+void FlightRecorder::State::Run() {
+  std::mutex idle;
+  std::unique_lock<std::mutex> lock(idle);
+  while (!stopping.load(std::memory_order_acquire)) {
+    // The timeout covers a wake that came between the look and the wait: the sink takes no lock
+    // here.
+    ring.wake.wait_for(lock, std::chrono::milliseconds(20), [&] {
+      return stopping.load(std::memory_order_acquire) ||
+             ring.wants_absorbing.exchange(false, std::memory_order_acquire);
+    });
+    const std::lock_guard<std::mutex> replaying(replay_mutex);
+    (void)AbsorbLocked();
+  }
+}
+
+// A checkpoint has no step in flight. The ends of those that are lie ahead, in the ring: they come
+// now. Arrival orders nothing, so the rows are the same.
+absl::Status FlightRecorder::State::EndWhatIsInFlight(std::span<const std::uint8_t> ahead) {
+  std::vector<std::uint64_t> left = replay->InFlight();
+  if (left.empty()) return absl::OkStatus();
+  const auto in_flight = [&](std::uint64_t step) {
+    return std::find(left.begin(), left.end(), step) != left.end();
+  };
+  absl::Status status = ForEachRecord(ahead, info, record, [&](const FlightRecord& r) {
+    if (r.kind != FlightRecordKind::kEnd && r.kind != FlightRecordKind::kLanded) {
+      return absl::OkStatus();
+    }
+    if (!in_flight(r.step)) return absl::OkStatus();
+    return replay->Apply(r, nullptr);
+  });
+  if (!status.ok()) return status;
+  left = replay->InFlight();
+  if (left.empty()) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("flight recorder: step ", left.front(),
+                   " was begun before what the ring holds, and has not ended"));
+}
+
+absl::StatusOr<std::unique_ptr<FlightRecorder>> FlightRecorder::Create(
+    const StoreOptions& options, const RecorderOptions& recorder) {
+  if (recorder.ring_bytes < kMinRing) {
+    return absl::InvalidArgumentError(absl::StrCat("RecorderOptions.ring_bytes: must be at least ",
+                                                   kMinRing, ", got ", recorder.ring_bytes));
+  }
+  if (absl::Status status = options.shape.Validate(); !status.ok()) return status;
+  const FlightInfo info = FlightInfo::Of(options, recorder.rows);
+  absl::StatusOr<std::unique_ptr<flight::FlightReplay>> replay = flight::FlightReplay::Create(
+      info, std::numeric_limits<std::uint64_t>::max(), /*audit=*/info.audit);
+  if (!replay.ok()) return replay.status();
+  (*replay)->AllowUnknownEnds();
+  auto state = std::make_unique<State>(info, recorder.ring_bytes, *std::move(replay));
+  if (recorder.background) state->thread = std::thread([s = state.get()] { s->Run(); });
+  return std::unique_ptr<FlightRecorder>(new FlightRecorder(std::move(state)));
+}
+
+FlightRecorder::FlightRecorder(std::unique_ptr<State> state) : state_(std::move(state)) {}
+FlightRecorder::~FlightRecorder() = default;
+
+FlightSink* FlightRecorder::sink() {
+  return &state_->encoder;
+}
+
+absl::Status FlightRecorder::Absorb() {
+  const std::lock_guard<std::mutex> lock(state_->replay_mutex);
+  return state_->AbsorbLocked();
+}
+
+absl::Status FlightRecorder::DumpTo(std::string& out) {
+  State& s = *state_;
+  const std::lock_guard<std::mutex> replaying(s.replay_mutex);
+  if (!s.failure.ok()) return s.failure;
+  // Nothing is freed while the replay is held, so full segments stay as they are.
+  std::string records;
+  const std::uint64_t base = s.ring.base();
+  std::uint64_t copied = base;
+  const auto append = [&](std::uint64_t number) {
+    const std::span<const std::uint8_t> content = s.ring.Content(number);
+    records.append(reinterpret_cast<const char*>(content.data()), content.size());
+  };
+  for (; copied < s.ring.head(); ++copied)
+    append(copied);
+  bool complete = true;
+  {
+    const MutexLock lock(s.encoder.mutex());
+    for (; copied <= s.ring.head(); ++copied)
+      append(copied);
+    complete = s.ring.stop() == RingOutput::Stop::kNo;
+  }
+  const std::span<const std::uint8_t> ahead(reinterpret_cast<const std::uint8_t*>(records.data()),
+                                            records.size());
+  std::string checkpoint;
+  if (base > 0) {
+    if (absl::Status status = s.EndWhatIsInFlight(ahead); !status.ok()) return status;
+    if (absl::Status status = s.replay->Save(checkpoint); !status.ok()) return status;
+    if (checkpoint.size() > flight::kMaxPayload) {
+      return absl::OutOfRangeError(absl::StrCat("flight recorder: a checkpoint of ",
+                                                checkpoint.size(), " bytes; the format allows ",
+                                                flight::kMaxPayload));
+    }
+  }
+  out += flight::EncodeHead(s.info);
+  if (base > 0) AppendRecord(flight::Kind::kCheckpoint, checkpoint, out);
+  out += records;
+  std::string close;
+  ByteWriter writer(close);
+  writer.Put(CountRecords(ahead) + (base > 0 ? 1 : 0));
+  writer.Put(static_cast<std::uint8_t>(complete ? 1 : 0));
+  AppendRecord(flight::Kind::kClose, close, out);
+  return absl::OkStatus();
+}
+
+absl::Status FlightRecorder::Dump(const std::string& path) {
+  std::string bytes;
+  if (absl::Status status = DumpTo(bytes); !status.ok()) return status;
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  bool written = file != nullptr;
+  if (file != nullptr) {
+    written = std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
+    written = std::fclose(file) == 0 && written;
+  }
+  if (written) return absl::OkStatus();
+  return absl::UnknownError(
+      absl::StrCat("flight file '", path, "' could not be written: ", std::strerror(errno)));
+}
+
+std::string FlightRecorder::stopped() const {
+  switch (state_->ring.stop()) {
+    case RingOutput::Stop::kNo:
+      return "";
+    case RingOutput::Stop::kTooLong:
+      return absl::StrCat("a record did not fit a segment of ", state_->ring.segment_bytes(),
+                          " bytes; ring_bytes must be larger");
+    case RingOutput::Stop::kOverrun:
+      return "the ring was full before its oldest part had been absorbed";
+  }
+  return "";
+}
+
+}  // namespace waymark

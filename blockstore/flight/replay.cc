@@ -1,0 +1,315 @@
+#include "blockstore/flight/replay.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "blockstore/digest.h"
+#include "blockstore/flight/format.h"
+#include "blockstore/store/checkpoint.h"
+
+namespace waymark::flight {
+
+// A step of the replay and the source that it lands from.
+struct FlightReplay::Step final : public RowSource {
+  void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
+            std::span<Reason> reasons) override {
+    for (std::size_t i = 0; i < destinations.size(); ++i) {
+      if (destinations[i] == nullptr) continue;
+      const std::size_t row = first + i;
+      reasons[i] = verdicts[row];
+      std::memcpy(destinations[i], rows.data() + row * width, width);
+    }
+  }
+  std::span<const std::int64_t> Slots() override { return slots; }
+  void Done() override {}
+
+  bool device = false;  // its slots come when it lands
+  std::uint64_t number = 0;
+  std::size_t width = 0;  // bytes of a row
+  std::size_t num_rows = 0;
+  bool submitted = false;
+  bool dropped = false;  // by this store, at once
+  std::size_t landed = 0;
+  std::vector<std::uint8_t> rows;
+  std::vector<Reason> verdicts;
+  std::vector<std::int64_t> slots;
+};
+
+absl::StatusOr<std::unique_ptr<FlightReplay>> FlightReplay::Create(const FlightInfo& info,
+                                                                   std::uint64_t max_bytes,
+                                                                   bool audit) {
+  StoreOptions options = info.ReplayOptions();
+  options.audit = audit;
+  if (absl::Status status = options.shape.Validate(); !status.ok()) return status;
+  // In doubles: a head that was made up may ask for anything.
+  const double parts = static_cast<double>(options.block_tokens) / options.shape.page_tokens;
+  const double page =
+      static_cast<double>(options.shape.page_bytes()) + 4.0 * options.shape.page_tokens + 80;
+  const double wanted =
+      options.num_pages * page + options.num_blocks * parts * 48.0 +
+      static_cast<double>(options.max_steps_in_flight) * options.max_step_rows * 20;
+  if (options.num_blocks < 1 || !(wanted <= static_cast<double>(max_bytes))) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("flight head: a store of ", options.num_blocks, " blocks, ", options.num_pages,
+                     " pages and ", options.max_steps_in_flight, " steps of ",
+                     options.max_step_rows, " rows does not fit ", max_bytes, " bytes"));
+  }
+  absl::StatusOr<std::unique_ptr<RoutingStore>> store = RoutingStore::Create(options);
+  if (!store.ok()) {
+    return absl::Status(store.status().code(),
+                        absl::StrCat("flight head: ", std::string(store.status().message())));
+  }
+  return std::unique_ptr<FlightReplay>(new FlightReplay(info, *std::move(store)));
+}
+
+FlightReplay::FlightReplay(const FlightInfo& info, std::unique_ptr<RoutingStore> store)
+    : info_(info), store_(std::move(store)) {}
+
+// The store calls its sources until it is gone.
+FlightReplay::~FlightReplay() {
+  views_.clear();
+  store_.reset();
+}
+
+absl::Status FlightReplay::Apply(const FlightRecord& record, const OnRead& on_read) {
+  switch (record.kind) {
+    case FlightRecordKind::kCheckpoint:
+      if (last_begun_ != 0 || from_checkpoint_) {
+        return absl::InvalidArgumentError("flight: a checkpoint after the first record");
+      }
+      from_checkpoint_ = allow_unknown_ends_ = true;
+      if (absl::Status status = StoreCheckpoint::Load(record.bytes, *store_); !status.ok()) {
+        return status;
+      }
+      last_begun_ = store_->last_step().value();
+      return absl::OkStatus();
+    case FlightRecordKind::kBegin:
+      return Begin(record);
+    case FlightRecordKind::kEnd:
+      return End(record, on_read);
+    case FlightRecordKind::kLanded:
+      return Landed(record, on_read);
+    case FlightRecordKind::kSnapshot:
+      return TakeSnapshot(record);
+    case FlightRecordKind::kReleased: {
+      const auto view = views_.find(record.read_id);
+      if (view == views_.end()) return absl::OkStatus();
+      const bool awaited =
+          std::any_of(waiting_.begin(), waiting_.end(),
+                      [&](const FlightRecord& read) { return read.read_id == record.read_id; });
+      if (awaited) {
+        view->second.released = true;
+      } else {
+        views_.erase(view);
+      }
+      return absl::OkStatus();
+    }
+    case FlightRecordKind::kRead: {
+      absl::StatusOr<bool> done = Read(record, on_read);
+      if (!done.ok()) return done.status();
+      if (!*done) waiting_.push_back(record);
+      return absl::OkStatus();
+    }
+    case FlightRecordKind::kClose:
+      return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("flight: a record of no known kind");
+}
+
+absl::Status FlightReplay::Begin(const FlightRecord& record) {
+  const StepCode code = store_->BeginStep(record.batch.view());
+  if (!code.ok() && !code.dropped()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("flight: step ", record.batch.step,
+                     " cannot follow what came before: ", std::string(code.ToStatus().message())));
+  }
+  last_begun_ = record.batch.step;
+  if (code.dropped() != record.dropped) ++steps_diverged_;
+  if (record.dropped) {
+    if (code.ok()) (void)store_->Drop(StepId(record.batch.step));
+    return absl::OkStatus();
+  }
+  std::unique_ptr<Step> step;
+  if (spare_steps_.empty()) {
+    step = std::make_unique<Step>();
+  } else {
+    step = std::move(spare_steps_.back());
+    spare_steps_.pop_back();
+  }
+  step->number = record.batch.step;
+  step->width = store_->options().shape.row_bytes();
+  step->device = record.batch.device_slots;
+  step->slots.clear();
+  step->num_rows = step->device ? store_->options().max_step_rows : record.batch.slots.size();
+  step->submitted = false;
+  step->dropped = code.dropped();
+  step->landed = 0;
+  step->rows.assign(step->num_rows * step->width, 0);
+  step->verdicts.assign(step->num_rows, Reason::kNotCaptured);
+  steps_.emplace(record.batch.step, std::move(step));
+  return absl::OkStatus();
+}
+
+absl::Status FlightReplay::End(const FlightRecord& record, const OnRead& on_read) {
+  const auto found = steps_.find(record.step);
+  if (found == steps_.end()) {
+    if (allow_unknown_ends_) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("flight: step ", record.step, " ends, and was not in flight"));
+  }
+  Step& step = *found->second;
+  if (step.submitted) {
+    return absl::InvalidArgumentError(absl::StrCat("flight: step ", record.step, " ends twice"));
+  }
+  if (step.dropped) {
+    if (record.end != StepEnd::kSubmit) Retire(record.step);
+    step.submitted = record.end == StepEnd::kSubmit;
+    return absl::OkStatus();
+  }
+  if (record.end == StepEnd::kSubmit) {
+    step.submitted = true;
+    (void)store_->Submit(StepId(record.step), &step);
+    if (step.num_rows > 0) return absl::OkStatus();
+    (void)store_->Land(StepId(record.step));  // its source, if it had one, has no rows to record
+  } else if (record.end == StepEnd::kDrop) {
+    (void)store_->Drop(StepId(record.step));
+  } else {
+    (void)store_->Cancel(StepId(record.step));
+  }
+  Retire(record.step);
+  return RetryReads(on_read);
+}
+
+absl::Status FlightReplay::Landed(const FlightRecord& record, const OnRead& on_read) {
+  const auto found = steps_.find(record.step);
+  if (found == steps_.end()) {
+    if (allow_unknown_ends_ || record.verdicts.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("flight: step ", record.step, " lands, and was not in flight"));
+  }
+  Step& step = *found->second;
+  const auto first = static_cast<std::size_t>(record.begin);
+  const std::size_t count = record.verdicts.size();
+  if (!step.submitted || first != step.landed || count > step.num_rows - step.landed) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("flight: step ", record.step, " lands rows that it does not have"));
+  }
+  std::copy(record.verdicts.begin(), record.verdicts.end(),
+            step.verdicts.begin() + static_cast<std::ptrdiff_t>(first));
+  std::copy(record.bytes.begin(), record.bytes.end(),
+            step.rows.begin() + static_cast<std::ptrdiff_t>(first * step.width));
+  if (step.device) step.slots.insert(step.slots.end(), record.slots.begin(), record.slots.end());
+  step.landed += count;
+  if (record.more) return absl::OkStatus();
+  if (step.device ? step.slots.size() != step.landed : step.landed != step.num_rows) {
+    return absl::InvalidArgumentError(absl::StrCat("flight: step ", record.step, " lands ",
+                                                   step.landed, " of ", step.num_rows, " rows"));
+  }
+  if (!step.dropped) (void)store_->Land(StepId(record.step));
+  Retire(record.step);
+  return RetryReads(on_read);
+}
+
+void FlightReplay::Retire(std::uint64_t step) {
+  const auto found = steps_.find(step);
+  spare_steps_.push_back(std::move(found->second));
+  steps_.erase(found);
+}
+
+absl::Status FlightReplay::TakeSnapshot(const FlightRecord& record) {
+  absl::StatusOr<Snapshot> snapshot =
+      store_->TakeSnapshot(record.blocks, record.first, record.last);
+  if (!snapshot.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("flight: read ", record.read_id, ": ",
+                                                   std::string(snapshot.status().message())));
+  }
+  View& view = views_[record.read_id];
+  view.snapshot = *std::move(snapshot);
+  view.blocks = record.blocks;
+  view.released = false;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> FlightReplay::Read(const FlightRecord& record, const OnRead& on_read) {
+  const std::size_t count = record.infos.size();
+  const auto found = views_.find(record.read_id);
+  if (found == views_.end()) {  // taken before the flight begins
+    rows_not_replayed_ += count;
+    return true;
+  }
+  const Snapshot& snapshot = found->second.snapshot;
+  const std::int64_t end = record.begin + static_cast<std::int64_t>(count);
+  if (record.begin < snapshot.first() || end > snapshot.last() || end < record.begin) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("flight: read ", record.read_id, " of rows [", record.begin, ", ", end,
+                     ") leaves its snapshot [", snapshot.first(), ", ", snapshot.last(), ")"));
+  }
+  if (!snapshot.Ready()) StoreCheckpoint::RunCopies(*store_);
+  if (!snapshot.Ready()) return false;
+  const RoutingShape& shape = store_->options().shape;
+  const std::size_t width = shape.row_bytes();
+  infos_.resize(count);
+  bytes_.resize(count * width);
+  digests_.assign(count, 0);
+  const ReadSpec spec{Layout::kTokensLayersK,
+                      shape.id_bytes() == 1 ? IdType::kUint8 : IdType::kUint16, Fill::kZeros};
+  absl::Status status = snapshot.Read(record.begin, end, spec, bytes_, infos_);
+  if (!status.ok()) return status;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!infos_[i].valid()) continue;
+    const std::uint8_t* row = bytes_.data() + i * width;
+    if (info_.rows == FlightRows::kIds) {
+      digests_[i] = RowDigest({row, width});
+    } else {
+      std::memcpy(&digests_[i], row, sizeof digests_[i]);
+    }
+  }
+  if (on_read) {
+    on_read({record.read_id, record.begin, found->second.blocks, record.infos, infos_,
+             record.digests, digests_, bytes_});
+  }
+  return true;
+}
+
+absl::Status FlightReplay::RetryReads(const OnRead& on_read) {
+  for (std::size_t i = 0; i < waiting_.size();) {
+    const std::uint64_t read_id = waiting_[i].read_id;
+    absl::StatusOr<bool> done = Read(waiting_[i], on_read);
+    if (!done.ok()) return done.status();
+    if (!*done) {
+      ++i;
+      continue;
+    }
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+    const auto view = views_.find(read_id);
+    const bool awaited =
+        std::any_of(waiting_.begin(), waiting_.end(),
+                    [&](const FlightRecord& read) { return read.read_id == read_id; });
+    if (view != views_.end() && view->second.released && !awaited) views_.erase(view);
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::uint64_t> FlightReplay::InFlight() const {
+  std::vector<std::uint64_t> steps;
+  for (const auto& [number, step] : steps_) {
+    if (!step->dropped) steps.push_back(number);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+std::uint64_t FlightReplay::rows_waiting() const {
+  std::uint64_t rows = 0;
+  for (const FlightRecord& read : waiting_)
+    rows += read.infos.size();
+  return rows;
+}
+
+absl::Status FlightReplay::Save(std::string& out) {
+  return StoreCheckpoint::Save(*store_, out);
+}
+
+}  // namespace waymark::flight

@@ -1,0 +1,293 @@
+// Events: what each does to the table. Validated before; null blocks are ignored and counted here.
+
+#include <algorithm>
+
+#include "blockstore/store/store_impl.h"
+
+namespace waymark {
+
+void RoutingStore::Impl::Apply(std::span<const Event> events, std::size_t& at, std::uint64_t step) {
+  const Event& event = events[at++];
+  const RelStep now = base_->Relative(step);
+  if (event.type == EventType::kMove) {
+    const std::size_t first = at - 1;
+    while (events[at - 1].more != 0 && at < events.size() && events[at].type == EventType::kMove &&
+           !WAYMARK_FAULT(move_one_by_one)) {
+      ++at;
+    }
+    ApplyMove(events.subspan(first, at - first), now);
+    return;
+  }
+  if (event.type != EventType::kReset && FirstEntry(event.block) == kNoEntry) {
+    ++stats_.events_on_null_blocks;
+    return;
+  }
+  switch (event.type) {
+    case EventType::kBind:
+      return ApplyBind(event, now);
+    case EventType::kRetain:
+      return ApplyRetain(event);
+    case EventType::kRelease:
+      return ApplyRelease(event);
+    case EventType::kSeal:
+      return ApplySeal(event);
+    case EventType::kCopy:
+      return ApplyCopy(event, now);
+    case EventType::kTruncate:
+      return ApplyTruncate(event);
+    case EventType::kReset:
+      return ApplyReset();
+    case EventType::kMove:
+      return;
+  }
+}
+
+void RoutingStore::Impl::ApplyBind(const Event& event, RelStep step) {
+  const EntryIndex first = FirstEntry(event.block);
+  const bool keyed = event.key_size > 0;
+  for (std::uint32_t ordinal = 0; ordinal < parts_; ++ordinal) {
+    const EntryIndex e = first + ordinal;
+    Entry& entry = table_.hot(e);
+    if (WAYMARK_FAULT(keep_the_page_at_bind) && !keyed && entry.exists) continue;
+    Detach(e, keyed ? Reason::kExternalKv : Reason::kNeverWritten);
+    entry.exists = true;
+    entry.refs = 1;
+    entry.since = step;
+    entry.sealed = 0;
+    entry.has_wants = false;
+    entry.sealing = false;
+    if (!keyed) continue;
+    const std::uint64_t version = WAYMARK_FAULT(index_without_version) ? 0 : base_->VersionOf(step);
+    const PageIndex page = index_.Find(IndexDigest(
+        key_seed_, version, WAYMARK_FAULT(index_without_ordinal) ? 0 : ordinal, event.GetKey()));
+    if (page == kNoPage || pool_.hot(page).bindings == 0xffff) continue;
+    Attach(e, page);
+    entry.by_key = !WAYMARK_FAULT(by_key_is_not_marked);
+    ++stats_.hits_by_key;
+  }
+}
+
+void RoutingStore::Impl::ApplyRetain(const Event& event) {
+  const EntryIndex first = FirstEntry(event.block);
+  for (EntryIndex e = first; e < first + parts_; ++e) {
+    Entry& entry = Touch(e);
+    if (++entry.refs == 1 && entry.page != kNoPage) {
+      ++pool_.hot(entry.page).referenced;
+      Review(entry.page);
+    }
+  }
+}
+
+void RoutingStore::Impl::ApplyRelease(const Event& event) {
+  const EntryIndex first = FirstEntry(event.block);
+  for (EntryIndex e = first; e < first + parts_; ++e) {
+    Entry& entry = Touch(e);
+    if (entry.refs <= 0) {
+      ++stats_.releases_below_zero;
+      continue;
+    }
+    if (--entry.refs == 0 && entry.page != kNoPage) {
+      --pool_.hot(entry.page).referenced;
+      Review(entry.page);
+    }
+  }
+}
+
+void RoutingStore::Impl::ApplySeal(const Event& event) {
+  const EntryIndex first = FirstEntry(event.block);
+  if (first == kNoEntry) {  // a step's own seals come here on their own
+    ++stats_.events_on_null_blocks;
+    return;
+  }
+  const RelStep step = base_->Relative(event.step);
+  const bool keyed = event.key_size > 0;
+  const std::uint64_t version = base_->VersionOf(step);
+  for (std::uint32_t ordinal = 0; ordinal < parts_; ++ordinal) {
+    const EntryIndex e = first + ordinal;
+    Entry& entry = Touch(e);
+    if (entry.sealed == 0) entry.sealed = step;
+    entry.has_wants = keyed;
+    EntryCold& cold = table_.cold(e);
+    if (keyed) {
+      cold.wants = IndexDigest(key_seed_, WAYMARK_FAULT(index_without_version) ? 0 : version,
+                               WAYMARK_FAULT(index_without_ordinal) ? 0 : ordinal, event.GetKey());
+      cold.wants_version = version;
+    }
+    const PageIndex page = entry.page;
+    if (page == kNoPage) continue;  // a seal makes no page: the first claim does
+    PageHot& hot = pool_.hot(page);
+    if (hot.sealed == 0) hot.sealed = step;
+    hot.has_wants = keyed;
+    pool_.cold(page).wants = cold.wants;
+    pool_.cold(page).wants_version = cold.wants_version;
+    if (WAYMARK_FAULT(seal_rebinds) && keyed) {
+      const PageIndex old = index_.Find(cold.wants);
+      if (old != kNoPage && old != page && LiveRows(old) >= LiveRows(page)) {
+        Detach(e, Reason::kNeverWritten);
+        Attach(e, old);
+        continue;
+      }
+    }
+    Compete(page, step);
+  }
+}
+
+void RoutingStore::Impl::ApplyCopy(const Event& event, RelStep step) {
+  const EntryIndex source = FirstEntry(event.source);
+  const EntryIndex destination = FirstEntry(event.block);
+  if (source == kNoEntry) ++stats_.events_on_null_blocks;
+  for (std::uint32_t ordinal = 0; ordinal < parts_; ++ordinal) {
+    const auto before = static_cast<std::int32_t>(ordinal * page_tokens_);
+    const bool all = event.rows == Event::kAllRows;
+    const auto rows = static_cast<std::uint32_t>(
+        all ? static_cast<std::int32_t>(page_tokens_)
+            : std::clamp(event.rows - before, 0, static_cast<std::int32_t>(page_tokens_)));
+    const EntryIndex d = destination + ordinal;
+    Entry& to = Touch(d);
+    // A source that is no block, or was never heard of, has no rows to give.
+    PageIndex page = kNoPage;
+    Reason reason = Reason::kNeverWritten;
+    bool by_key = false;
+    if (source != kNoEntry) {
+      const Entry& from = Touch(source + ordinal);
+      page = from.page;
+      reason = from.reason;
+      by_key = from.by_key;
+    }
+    if (page != kNoPage) PinPage(page);
+    Detach(d, Reason::kNeverWritten);
+    to.since = step;
+    to.sealed = 0;
+    to.has_wants = false;
+    to.sealing = false;
+    if (all || WAYMARK_FAULT(partial_copy_shares_the_page)) {
+      to.reason = reason;
+      if (page != kNoPage && pool_.hot(page).bindings < 0xffff) {
+        Attach(d, page);
+        to.by_key = by_key;
+      } else if (page != kNoPage) {
+        to.reason = Reason::kCapacity;
+      }
+    } else if (rows > 0 && page != kNoPage) {
+      if (page_copies_.size() < page_copies_.capacity() && NewPage(d) != kNoPage) {
+        CopyRows(page, to.page, rows, by_key);
+      } else {
+        to.reason = Reason::kCapacity;
+        ++stats_.no_page;
+      }
+    } else if (rows > 0 && reason != Reason::kNeverWritten && NewPage(d) != kNoPage) {
+      for (std::uint32_t row = 0; row < rows; ++row) {
+        core_->stamp(to.page, row).Store(Stamp::Absent(reason));
+      }
+    }
+    if (page != kNoPage) UnpinPage(page);
+  }
+}
+
+// All pairs at once: first every source gives up what it is, then every destination takes it.
+void RoutingStore::Impl::ApplyMove(std::span<const Event> pairs, RelStep step) {
+  moved_.clear();
+  for (const Event& pair : pairs) {
+    const EntryIndex source = FirstEntry(pair.source);
+    if (source == kNoEntry || FirstEntry(pair.block) == kNoEntry) ++stats_.events_on_null_blocks;
+    for (std::uint32_t ordinal = 0; ordinal < parts_; ++ordinal) {
+      moved_.emplace_back();
+      if (source == kNoEntry) continue;
+      const EntryIndex e = source + ordinal;
+      Entry& entry = table_.hot(e);
+      if (!entry.exists) continue;
+      moved_.back() = {entry, table_.cold(e)};
+      if (entry.page != kNoPage) {
+        PinPage(entry.page);
+        Unlink(e);
+      }
+      entry = Entry{};
+    }
+  }
+  std::size_t at = 0;
+  for (const Event& pair : pairs) {
+    const EntryIndex destination = FirstEntry(pair.block);
+    for (std::uint32_t ordinal = 0; ordinal < parts_; ++ordinal, ++at) {
+      const auto& [moved, cold] = moved_[at];
+      if (destination != kNoEntry) {
+        const EntryIndex e = destination + ordinal;
+        Detach(e, Reason::kNeverWritten);
+        Entry& entry = table_.hot(e);
+        entry = Entry{};
+        if (moved.exists) {
+          entry = moved;
+          entry.page = kNoPage;
+          entry.next_binding = kNoEntry;
+          entry.since = step;
+          table_.cold(e) = cold;
+          if (moved.page != kNoPage) Attach(e, moved.page);
+        }
+      }
+      if (moved.page != kNoPage) UnpinPage(moved.page);
+    }
+  }
+}
+
+void RoutingStore::Impl::ApplyTruncate(const Event& event) {
+  const EntryIndex first = FirstEntry(event.block);
+  const RelStep upto = base_->Relative(event.step);
+  const auto hit = [&](Stamp stamp) {
+    return stamp.live() && (stamp.step() <= upto || WAYMARK_FAULT(truncate_without_step));
+  };
+  for (std::uint32_t ordinal = 0; ordinal < parts_; ++ordinal) {
+    const EntryIndex e = first + ordinal;
+    Entry& entry = table_.hot(e);
+    if (!entry.exists) continue;
+    // News of an earlier life of the block.
+    if (upto < entry.since && !WAYMARK_FAULT(truncate_ignores_the_life)) continue;
+    if (entry.page == kNoPage) {
+      // The seal outlived the page; it does not outlive a rewind: what comes has another key.
+      if (entry.sealed <= upto && !WAYMARK_FAULT(rewind_stays_in_the_sealed_page)) {
+        entry.sealed = 0;
+        entry.has_wants = false;
+      }
+      continue;
+    }
+    const auto before = static_cast<std::int32_t>(ordinal * page_tokens_);
+    const auto from = static_cast<std::uint32_t>(std::max(0, event.rows - before));
+    PageIndex page = entry.page;
+    const bool rewound = pool_.hot(page).sealed != 0 && pool_.hot(page).sealed <= upto &&
+                         !WAYMARK_FAULT(rewind_stays_in_the_sealed_page);
+    bool own = rewound;
+    for (std::uint32_t row = from; row < page_tokens_ && !own; ++row) {
+      own = (hit(core_->stamp(page, row).Load()) || DeviceClaims(page, row, upto)) &&
+            Visible(pool_.hot(page), row);
+    }
+    if (own) page = OwnPage(e);
+    if (page != kNoPage) {
+      for (std::uint32_t row = from; row < page_tokens_; ++row) {
+        StampCell& cell = core_->stamp(page, row);
+        Stamp stamp = cell.Load();
+        // The landing thread may be publishing this very row: whichever comes first, it is gone.
+        while (hit(stamp) && !cell.Exchange(stamp, stamp.Missing(Reason::kNeverWritten))) {
+          stamp = cell.Load();
+        }
+        RevokeDeviceClaims(page, row, upto);
+      }
+      if (rewound) {
+        pool_.hot(page).sealed = 0;
+        pool_.hot(page).has_wants = false;
+      }
+    }
+    if (rewound) {
+      entry.sealed = 0;
+      entry.has_wants = false;
+    }
+  }
+}
+
+void RoutingStore::Impl::ApplyReset() {
+  ClearIndex();
+  for (EntryIndex e = 0; e < table_.size(); ++e) {
+    if (!table_.hot(e).exists) continue;
+    Detach(e, Reason::kNeverWritten);
+    table_.hot(e) = Entry{};
+  }
+}
+
+}  // namespace waymark

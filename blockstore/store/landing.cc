@@ -1,0 +1,445 @@
+// Landing: the one thread that writes pages. Copies queued bytes and submitted rows, publishes
+// stamps, audits what was ignored, takes snapshots back, commits memory ahead.
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "blockstore/store/agreement.h"
+#include "blockstore/store/store_impl.h"
+
+namespace waymark {
+namespace {
+
+constexpr int kSpins = 2000;                           // looks for work before napping
+constexpr auto kNap = std::chrono::microseconds(500);  // the most that napping adds to the lag
+constexpr std::uint32_t kNaps = 200;                   // naps without work before sleeping
+constexpr auto kDoze = std::chrono::milliseconds(100);
+constexpr std::size_t kMaxFindings = 256;
+constexpr std::size_t kFaultStep = std::size_t{1} << 20;
+constexpr std::size_t kFaultAhead = std::size_t{32} << 20;
+constexpr std::size_t kTakeBack = 4;  // snapshots taken back under one hold of the lock
+
+std::uint64_t Now() {
+  return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+}
+
+inline void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+// ---- the thread
+
+void RoutingStore::Impl::StartLanding() {
+  thread_ = std::thread([this] { LandingLoop(); });
+}
+
+void RoutingStore::Impl::StopLanding() {
+  if (!thread_.joinable()) return;
+  stop_.store(true, std::memory_order_seq_cst);
+  Wake();
+  thread_.join();
+}
+
+void RoutingStore::Impl::Wake() {
+  work_.fetch_add(1, std::memory_order_seq_cst);
+  if (!sleeping_.load(std::memory_order_seq_cst)) return;
+  const std::lock_guard<std::mutex> lock(wake_mutex_);
+  wake_cv_.notify_one();
+}
+
+// A forward takes milliseconds, so after one the thread would always be found asleep, and waking it
+// costs the engine 10 us and more. So it naps for a while first: nobody has to wake it from that.
+void RoutingStore::Impl::SleepUntilWork(std::uint32_t seen) {
+  const auto idle = [&] { return work_.load(std::memory_order_seq_cst) == seen; };
+  for (int spin = 0; spin < kSpins && !dozing_; ++spin) {
+    if (!idle()) return;
+    Pause();
+  }
+  for (std::uint32_t nap = 0; nap < kNaps && !dozing_; ++nap) {
+    std::this_thread::sleep_for(kNap);
+    if (!idle()) return;
+  }
+  std::unique_lock<std::mutex> lock(wake_mutex_);
+  sleeping_.store(true, std::memory_order_seq_cst);
+  // Wakes by itself now and then for snapshots given back while the engine idles.
+  dozing_ = !wake_cv_.wait_for(lock, kDoze, [&] { return !idle(); });
+  sleeping_.store(false, std::memory_order_seq_cst);
+}
+
+void RoutingStore::Impl::LandingLoop() {
+  while (!stop_.load(std::memory_order_seq_cst)) {
+    const std::uint32_t seen = work_.load(std::memory_order_seq_cst);
+    bool worked = false;
+    while (LandNext())
+      worked = true;
+    worked |= RunCopies();
+    Housekeeping();
+    const std::size_t used = std::size_t{pool_.high_water()} * core_->shape.page_bytes();
+    if (core_->memory.Prefault(used + kFaultAhead, kFaultStep)) worked = true;
+    if (!worked) SleepUntilWork(seen);
+  }
+}
+
+void RoutingStore::Impl::Housekeeping() {
+  for (bool more = true; more;) {
+    const MutexLock lock(mutex_);
+    more = TakeBackSnapshots(kTakeBack);
+  }
+  AuditSecondSeals();
+  bool want_base = false;
+  {
+    const MutexLock lock(mutex_);
+    want_base = spare_base_ == nullptr;
+  }
+  if (!want_base) return;
+  auto base = std::make_shared<StepBase>();
+  const MutexLock lock(mutex_);
+  spare_base_ = std::move(base);
+}
+
+// ---- one step
+
+bool RoutingStore::Impl::LandNext(std::uint64_t only_step) {
+  StepRecord* record = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    // Device steps land in step order: what each wrote is only known then.
+    const auto at = std::find_if(submitted_.begin(), submitted_.end(), [&](StepRecord* r) {
+      return (only_step == 0 || r->step == only_step) &&
+             (!r->device || r == active_.front() || WAYMARK_FAULT(device_steps_land_in_any_order));
+    });
+    if (at == submitted_.end()) return false;
+    record = *at;
+    submitted_.erase(at);
+  }
+  LandStep(*record);
+  if (!thread_.joinable()) Housekeeping();
+  return true;
+}
+
+void RoutingStore::Impl::LandStep(StepRecord& record) {
+  if (!WAYMARK_FAULT(page_copies_run_after_landing)) RunCopies();
+  RowSource* const source = record.source;
+  tally_ = {};
+  if (source != nullptr) {
+    if (record.device) slots_ = source->Slots();
+    if (core_->flight != nullptr) RecordFlight(record);
+    if (record.device) {
+      LandDeviceSource(record);
+      RunCopies();  // the audit may look at a page that was copied meanwhile
+    } else {
+      LandSource(record);
+    }
+    AuditIgnored(record);
+  }
+  // The engine may have copied a page of pending rows meanwhile: those rows land in the copy too,
+  // after the bytes that it is made of. The step ends under the lock that finds nothing more of the
+  // kind.
+  for (std::size_t landed = 0;;) {
+    {
+      const MutexLock lock(mutex_);
+      if (landed == record.copies.size()) {
+        ++stats_.steps_landed;
+        stats_.rows_landed += tally_.landed;
+        stats_.rows_without_claim += tally_.late;
+        for (int i = 0; i < kNumReasons; ++i)
+          stats_.rows_missing[i] += tally_.missing[i];
+        if (record.submitted_at != 0) stats_.landing_lag.Add(Now() - record.submitted_at);
+        Unpin(record);
+        Retire(record);
+        break;
+      }
+      side_scratch_.assign(record.copies.begin() + static_cast<std::ptrdiff_t>(landed),
+                           record.copies.end());
+    }
+    landed += side_scratch_.size();
+    RunCopies();
+    LandSides(record, side_scratch_);
+  }
+  if (WAYMARK_FAULT(page_copies_run_after_landing)) RunCopies();
+  core_->NotifyProgress();
+  if (source != nullptr) source->Done();
+}
+
+void RoutingStore::Impl::LandSource(StepRecord& record) {
+  for (std::uint32_t first = 0; first < record.num_rows; first += kLandingChunk) {
+    const std::size_t n = std::min<std::size_t>(kLandingChunk, record.num_rows - first);
+    const std::span<std::uint8_t*> destinations(destinations_.data(), n);
+    const std::span<Reason> verdicts(verdicts_.data(), n);
+    bool wanted = false;
+    for (std::size_t i = 0; i < n; ++i) {
+      const Claim& claim = record.claims[first + i];
+      destinations[i] = nullptr;
+      if (claim.page == kNoPage) continue;
+#ifdef WAYMARK_SEEDED_FAULTS
+      if (WAYMARK_FAULT(resolve_when_landing)) {
+        const MutexLock lock(mutex_);
+        const auto slot = static_cast<std::uint64_t>(record.slots[first + i]);
+        const PageIndex now = table_.hot(EntryOf(slot)).page;
+        if (now == kNoPage) continue;
+        destinations[i] = core_->row(now, static_cast<std::uint32_t>(slot % page_tokens_));
+        wanted = true;
+        continue;
+      }
+#endif
+      if (!core_->stamp(claim.page, claim.row).Load().pending_for(record.relative) &&
+          !WAYMARK_FAULT(landing_ignores_its_claim)) {
+        ++tally_.late;
+        continue;
+      }
+      destinations[i] = core_->row(claim.page, claim.row);
+      wanted = true;
+    }
+    if (!wanted) continue;
+    record.source->Land(first, destinations, verdicts);
+    for (std::size_t i = 0; i < n; ++i) {
+      if (destinations[i] == nullptr) continue;
+      const Claim& claim = record.claims[first + i];
+      Publish(claim.page, claim.row, record.relative, verdicts[i]);
+      if (verdicts[i] != Reason::kNone) destinations[i] = nullptr;
+    }
+    if (options_.count_experts) CountExperts(record, destinations);
+  }
+}
+
+void RoutingStore::Impl::LandSides(StepRecord& record, std::span<const SideRow> sides) {
+  if (record.source == nullptr) return;
+  for (const SideRow& side : sides) {
+    if (!core_->stamp(side.page, side.row).Load().pending_for(record.relative)) {
+      ++tally_.late;
+      continue;
+    }
+    std::uint8_t* const destination = core_->row(side.page, side.row);
+    Reason verdict = Reason::kNone;
+    const std::uint32_t row = record.device ? record.source_row[side.source_row] : side.source_row;
+    record.source->Land(row, {&destination, 1}, {&verdict, 1});
+    Publish(side.page, side.row, record.relative, verdict);
+  }
+}
+
+// Only a row that is still pending for this step becomes valid; the engine's thread may claim,
+// truncate or mark it at any moment, so the stamp is exchanged, not stored.
+void RoutingStore::Impl::Publish(PageIndex page, std::uint32_t row, RelStep step, Reason verdict) {
+  StampCell& cell = core_->stamp(page, row);
+  for (;;) {
+    const Stamp stamp = cell.Load();
+    if (!stamp.pending_for(step)) {
+#ifdef WAYMARK_SEEDED_FAULTS
+      if (WAYMARK_FAULT(landing_ignores_its_claim) && verdict == Reason::kNone) {
+        cell.Store(Stamp::Pending(step).Landed());
+      }
+#endif
+      ++tally_.late;
+      return;
+    }
+    const Stamp landed = verdict == Reason::kNone ? stamp.Landed() : stamp.Missing(verdict);
+    if (!cell.Exchange(stamp, landed)) continue;
+    if (verdict == Reason::kNone) {
+      ++tally_.landed;
+    } else {
+      ++tally_.missing[static_cast<std::size_t>(verdict)];
+    }
+    return;
+  }
+}
+
+bool RoutingStore::Impl::RunCopies() {
+  {
+    const MutexLock lock(mutex_);
+    if (page_copies_.empty()) return false;
+    page_copies_.swap(running_copies_);
+  }
+  for (const PageCopy& copy : running_copies_) {
+    std::memcpy(core_->row(copy.to, 0), core_->row(copy.from, 0), copy.rows * core_->row_bytes);
+  }
+  {
+    const MutexLock lock(mutex_);
+    for (const PageCopy& copy : running_copies_) {
+      UnpinPage(copy.from);
+      UnpinPage(copy.to);
+    }
+  }
+  core_->copies_done.fetch_add(running_copies_.size(), std::memory_order_seq_cst);
+  running_copies_.clear();
+  core_->NotifyProgress();
+  return true;
+}
+
+// ---- audit
+
+std::uint32_t RoutingStore::Impl::Void(PageIndex page) {
+  std::uint32_t voided = 0;
+  for (std::uint32_t row = 0; row < page_tokens_; ++row) {
+    StampCell& cell = core_->stamp(page, row);
+    for (Stamp stamp = cell.Load(); stamp.valid(); stamp = cell.Load()) {
+      if (!cell.Exchange(stamp, stamp.Missing(Reason::kAudit))) continue;
+      ++voided;
+      break;
+    }
+  }
+  return voided;
+}
+
+void RoutingStore::Impl::Report(const AuditFinding& finding, double agreement_sum,
+                                std::uint64_t disagreements) {
+  {
+    const MutexLock lock(mutex_);
+    stats_.audited_rows += finding.rows;
+    stats_.audit_agreement_sum += agreement_sum;
+    stats_.audit_disagreements += disagreements;
+    if (!finding.voided) return;
+    ++stats_.audit_voided_pages;
+    if (findings_.size() == kMaxFindings) findings_.pop_front();
+    findings_.push_back(finding);
+  }
+  if (options_.log) options_.log(LogLevel::kWarning, finding.ToString());
+}
+
+// Every write that rule 3 ignored is compared with the row that was kept, page by page.
+void RoutingStore::Impl::AuditIgnored(StepRecord& record) {
+  const std::vector<SideRow>& ignored = record.ignored;
+  for (std::size_t begin = 0, end = 0; begin < ignored.size(); begin = end) {
+    const PageIndex page = ignored[begin].page;
+    AuditFinding finding;
+    finding.step = record.step;
+    finding.block = static_cast<std::int32_t>(ignored[begin].entry / parts_);
+    double sum = 0;
+    std::uint64_t disagreements = 0;
+    RelStep kept = 0;
+    for (end = begin; end < ignored.size() && ignored[end].page == page; ++end) {
+      const Stamp stamp = core_->stamp(page, ignored[end].row).Load();
+      // Claimed again since, under other weights or for another token: nothing to compare with.
+      if (!stamp.valid() || stamp.step() >= record.relative) continue;
+      std::uint8_t* const scratch = row_scratch_.data();
+      Reason verdict = Reason::kNone;
+      record.source->Land(ignored[end].source_row, {&scratch, 1}, {&verdict, 1});
+      if (verdict != Reason::kNone) continue;
+      const double agreement = Agreement(core_->shape, core_->row(page, ignored[end].row), scratch);
+      sum += agreement;
+      ++finding.rows;
+      disagreements += agreement < 1.0 ? 1 : 0;
+      kept = stamp.step();
+    }
+    if (finding.rows == 0) continue;
+    finding.agreement = sum / finding.rows;
+    finding.voided = finding.agreement < options_.audit_threshold;
+    std::uint32_t voided = 0;
+    if (finding.voided) voided = Void(page);
+    {
+      const MutexLock lock(mutex_);
+      finding.kept_step = base_->base + kept;
+      finding.sealed_step = base_->base + pool_.hot(page).sealed;
+      stats_.audit_voided_rows += voided;
+      stats_.rows_missing[static_cast<std::size_t>(Reason::kAudit)] += voided;
+    }
+    Report(finding, sum, disagreements);
+  }
+}
+
+// Two pages sealed with one key hold the same tokens under the same weights: rows that both have
+// must agree. When they do not, neither is to be trusted.
+void RoutingStore::Impl::AuditSecondSeals() {
+  for (;;) {
+    PageCopy pair;
+    std::shared_ptr<const StepBase> base;
+    {
+      const MutexLock lock(mutex_);
+      if (second_seals_.empty()) return;
+      pair = second_seals_.back();
+      // A device step may be about to write rows of which the page still has an older life's.
+      for (const StepRecord* record : active_) {
+        if (record->device && (Claims(*record, pair.from) || Claims(*record, pair.to))) return;
+      }
+      second_seals_.pop_back();
+      base = base_;
+    }
+    RunCopies();  // the engine may have made one of the two by copying since the last look
+    AuditFinding finding;
+    double sum = 0;
+    std::uint64_t disagreements = 0;
+    RelStep kept = 0;
+    RelStep wrote = 0;
+    for (std::uint32_t row = 0; row < page_tokens_; ++row) {
+      const Stamp a = core_->stamp(pair.from, row).Load();
+      const Stamp b = core_->stamp(pair.to, row).Load();
+      if (!a.valid() || !b.valid()) continue;
+      // One of them may have been written again under other weights since.
+      if (base->VersionOf(a.step()) != base->VersionOf(b.step())) continue;
+      const double agreement =
+          Agreement(core_->shape, core_->row(pair.from, row), core_->row(pair.to, row));
+      sum += agreement;
+      ++finding.rows;
+      disagreements += agreement < 1.0 ? 1 : 0;
+      kept = a.step();
+      wrote = b.step();
+    }
+    std::uint32_t voided = 0;
+    if (finding.rows > 0) {
+      finding.agreement = sum / finding.rows;
+      finding.voided = finding.agreement < options_.audit_threshold;
+      if (finding.voided) voided = Void(pair.from) + Void(pair.to);
+    }
+    {
+      const MutexLock lock(mutex_);
+      const EntryIndex e = pool_.hot(pair.to).first_binding;
+      if (pool_.hot(pair.to).bindings > 0) finding.block = static_cast<std::int32_t>(e / parts_);
+      finding.step = base_->base + wrote;
+      finding.kept_step = base_->base + kept;
+      finding.sealed_step = base_->base + pool_.hot(pair.from).sealed;
+      stats_.audit_voided_rows += voided;
+      stats_.rows_missing[static_cast<std::size_t>(Reason::kAudit)] += voided;
+      UnpinPage(pair.from);
+      UnpinPage(pair.to);
+    }
+    if (finding.rows > 0) Report(finding, sum, disagreements);
+  }
+}
+
+// ---- what is only done when asked for
+
+void RoutingStore::Impl::RecordFlight(StepRecord& record) {
+  const std::size_t rows = record.device ? slots_.size() : record.num_rows;
+  flight_ids_.assign(rows * core_->row_bytes, 0);
+  flight_verdicts_.assign(rows, Reason::kNone);
+  for (std::size_t first = 0; first < rows; first += kLandingChunk) {
+    const std::size_t n = std::min(kLandingChunk, rows - first);
+    for (std::size_t i = 0; i < n; ++i) {
+      destinations_[i] = flight_ids_.data() + (first + i) * core_->row_bytes;
+    }
+    record.source->Land(static_cast<std::uint32_t>(first), {destinations_.data(), n},
+                        std::span<Reason>(flight_verdicts_).subspan(first, n));
+  }
+  const MutexLock lock(mutex_);
+  core_->flight->OnLanded(record.step, flight_ids_, flight_verdicts_,
+                          record.device ? slots_ : std::span<const std::int64_t>());
+}
+
+void RoutingStore::Impl::CountExperts(const StepRecord& record,
+                                      std::span<std::uint8_t* const> rows) {
+  const RoutingShape& shape = core_->shape;
+  const auto experts = static_cast<std::size_t>(shape.num_experts);
+  const auto k = static_cast<std::size_t>(shape.top_k);
+  const MutexLock lock(experts_mutex_);
+  auto counts = std::find_if(experts_.begin(), experts_.end(),
+                             [&](const ExpertCounts& c) { return c.version == record.version; });
+  if (counts == experts_.end()) {
+    experts_.push_back({record.version, std::vector<std::uint64_t>(
+                                            static_cast<std::size_t>(shape.num_layers) * experts)});
+    counts = experts_.end() - 1;
+  }
+  for (const std::uint8_t* row : rows) {
+    if (row == nullptr) continue;
+    for (std::size_t i = 0; i < shape.row_ids(); ++i) {
+      std::size_t id = row[i];
+      if (shape.id_bytes() == 2) id = row[2 * i] | static_cast<std::size_t>(row[2 * i + 1]) << 8;
+      ++counts->counts[i / k * experts + id];
+    }
+  }
+}
+
+}  // namespace waymark

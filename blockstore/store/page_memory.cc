@@ -1,0 +1,60 @@
+#include "blockstore/store/page_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "blockstore/huge_pages.h"
+
+namespace waymark {
+namespace {
+constexpr std::size_t kSmallPage = 4096;
+}  // namespace
+
+absl::StatusOr<PageMemory> PageMemory::Map(std::size_t bytes) {
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("page memory: the system refused a mapping of ", bytes, " bytes"));
+  }
+  if (bytes >= 4 * kHugePage) AskForHugePages(data, bytes);
+  return PageMemory(static_cast<std::uint8_t*>(data), bytes);
+}
+
+PageMemory::~PageMemory() {
+  if (data_ != nullptr) munmap(data_, bytes_);
+}
+
+PageMemory::PageMemory(PageMemory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      faulted_(std::exchange(other.faulted_, 0)) {}
+
+PageMemory& PageMemory::operator=(PageMemory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(faulted_, other.faulted_);
+  return *this;
+}
+
+bool PageMemory::Prefault(std::size_t end, std::size_t step) {
+  end = std::min(end, bytes_);
+  if (faulted_ >= end) return false;
+  const std::size_t begin = faulted_;
+  faulted_ = std::min((begin + step + kSmallPage - 1) / kSmallPage * kSmallPage, bytes_);
+#ifdef MADV_POPULATE_WRITE
+  if (madvise(data_ + begin, faulted_ - begin, MADV_POPULATE_WRITE) == 0) return true;
+#endif
+  // Older kernels: only the landing thread writes pages, so a write of what is there races with
+  // nobody but readers, and no reader looks at pages that were never used.
+  for (std::size_t at = begin; at < faulted_; at += kSmallPage) {
+    volatile std::uint8_t* byte = data_ + at;
+    *byte = *byte;
+  }
+  return true;
+}
+
+}  // namespace waymark

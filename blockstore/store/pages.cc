@@ -1,0 +1,335 @@
+// Pages of table entries: how an entry gets one, leaves one, and who goes when none is left.
+
+#include <algorithm>
+
+#include "blockstore/store/store_impl.h"
+
+namespace waymark {
+
+Entry& RoutingStore::Impl::Touch(EntryIndex e) {
+  Entry& entry = table_.hot(e);
+  if (!entry.exists) {
+    entry.exists = true;
+    entry.refs = 1;
+    entry.since = base_->Relative(last_);
+  }
+  return entry;
+}
+
+EntryIndex RoutingStore::Impl::FirstEntry(std::int32_t block) const {
+  if (block < 0) return kNoEntry;
+  const EntryIndex e = static_cast<EntryIndex>(block) * parts_;
+  return table_.hot(e).null ? kNoEntry : e;
+}
+
+// ---- who holds a page
+
+void RoutingStore::Impl::Review(PageIndex page) {
+  PageHot& hot = pool_.hot(page);
+  if (hot.free) return;
+  const bool bound_or_indexed = hot.bindings > 0 || hot.indexed;
+  if (!bound_or_indexed && hot.snapshots == 0 && (hot.pins == 0 || WAYMARK_FAULT(no_pins))) {
+    if (hot.in_lru) pool_.UnlinkLru(page);
+    pool_.Give(page);
+    return;
+  }
+  if (hot.in_lru && (hot.referenced > 0 || hot.lru_bound != (hot.bindings > 0))) {
+    pool_.UnlinkLru(page);
+  }
+  if (hot.referenced == 0 && bound_or_indexed && hot.snapshots == 0 && hot.pins == 0 &&
+      !hot.in_lru) {
+    pool_.PushLru(page);
+  }
+}
+
+void RoutingStore::Impl::PinPage(PageIndex page) {
+  ++pool_.hot(page).pins;
+}
+
+void RoutingStore::Impl::UnpinPage(PageIndex page) {
+  PageHot& hot = pool_.hot(page);
+  if (--hot.pins == 0 && hot.referenced == 0) Review(page);
+}
+
+void RoutingStore::Impl::Attach(EntryIndex e, PageIndex page) {
+  Entry& entry = table_.hot(e);
+  PageHot& hot = pool_.hot(page);
+  entry.page = page;
+  entry.next_binding = hot.first_binding;
+  hot.first_binding = e;
+  ++hot.bindings;
+  if (entry.refs > 0) ++hot.referenced;
+  Review(page);
+}
+
+void RoutingStore::Impl::Unlink(EntryIndex e) {
+  Entry& entry = table_.hot(e);
+  PageHot& hot = pool_.hot(entry.page);
+  EntryIndex* at = &hot.first_binding;
+  while (*at != e)
+    at = &table_.hot(*at).next_binding;
+  *at = entry.next_binding;
+  --hot.bindings;
+  if (entry.refs > 0) --hot.referenced;
+  entry.page = kNoPage;
+  entry.next_binding = kNoEntry;
+}
+
+void RoutingStore::Impl::Detach(EntryIndex e, Reason reason) {
+  Entry& entry = table_.hot(e);
+  const PageIndex page = entry.page;
+  if (page != kNoPage) {
+    Unlink(e);
+    Review(page);
+  }
+  entry.reason = reason;
+  entry.by_key = false;
+}
+
+void RoutingStore::Impl::Unindex(PageIndex page) {
+  index_.Erase(page);
+  Review(page);
+}
+
+void RoutingStore::Impl::ClearIndex() {
+  for (std::size_t slot = 0; slot < index_.slots().size(); ++slot) {
+    // Erasing moves a later page into the slot, so look again.
+    while (index_.slots()[slot] != kNoPage)
+      Unindex(index_.slots()[slot]);
+  }
+}
+
+bool RoutingStore::Impl::TakeBackSnapshots(std::size_t states) {
+  SnapshotState* state = nullptr;
+  bool any = false;
+  for (; states > 0 && core_->given_back.try_dequeue(state); --states) {
+    any = true;
+    for (const SnapshotPart& part : state->parts) {
+      if (part.page == kNoPage) continue;
+      PageHot& hot = pool_.hot(part.page);
+      if (--hot.snapshots > 0) continue;
+      hot.mark = 0;
+      if (hot.referenced == 0) Review(part.page);
+    }
+    if (core_->flight != nullptr) core_->flight->OnReleased(state->read_id);
+    // Its parts stay: the next snapshot writes over them, and need not fill them with zeros first.
+    state->base.reset();
+    --snapshots_live_;
+    free_states_.push_back(state);
+  }
+  return any;
+}
+
+// ---- pages to be had
+
+bool RoutingStore::Impl::EvictOne() {
+  for (PageIndex page = pool_.LruHead(); page != kNoPage; page = pool_.LruHead()) {
+    PageHot& hot = pool_.hot(page);
+    if (hot.snapshots > 0 || (hot.pins > 0 && !WAYMARK_FAULT(no_pins))) {
+      pool_.UnlinkLru(page);  // whoever unpins it lists it again
+      continue;
+    }
+    ++stats_.evictions;
+    ++hot.pins;
+    // Evictions come in runs, and each page is anywhere: the one after the next is fetched now, and
+    // the next, which was fetched then, leads to its place in the index.
+    if (hot.lru_next != kNoPage) {
+      index_.Prefetch(pool_.cold(hot.lru_next).indexed_as);
+      const PageIndex later = pool_.hot(hot.lru_next).lru_next;
+      if (later != kNoPage) {
+        __builtin_prefetch(&pool_.hot(later), 1);
+        __builtin_prefetch(&pool_.cold(later), 1);
+        __builtin_prefetch(&core_->stamp(later, 0), 1);
+      }
+    }
+    if (hot.indexed) index_.Erase(page);
+    while (hot.bindings > 0)
+      Detach(hot.first_binding, Reason::kCapacity);
+    UnpinPage(page);
+    return true;
+  }
+  return false;
+}
+
+PageIndex RoutingStore::Impl::TakePage() {
+  PageIndex page = pool_.Take();
+  while (page == kNoPage && TakeBackSnapshots(1))
+    page = pool_.Take();
+  if (page == kNoPage && WAYMARK_FAULT(referenced_pages_are_evicted)) {
+    for (PageIndex victim = 0; victim < pool_.size() && pool_.LruHead() == kNoPage; ++victim) {
+      const PageHot& hot = pool_.hot(victim);
+      if (hot.bindings > 0 && hot.snapshots == 0 && hot.pins == 0) pool_.PushLru(victim);
+    }
+  }
+  if (page == kNoPage && EvictOne()) page = pool_.Take();
+  return page;
+}
+
+PageIndex RoutingStore::Impl::NewPage(EntryIndex e) {
+  const PageIndex page = TakePage();
+  Entry& entry = table_.hot(e);
+  if (page == kNoPage) {
+    entry.reason = Reason::kCapacity;
+    return kNoPage;
+  }
+  const Stamp absent = Stamp::Absent(
+      WAYMARK_FAULT(absent_rows_lose_their_reason) ? Reason::kNeverWritten : entry.reason);
+  for (std::uint32_t row = 0; row < page_tokens_; ++row)
+    core_->stamp(page, row).Store(absent);
+  entry.by_key = false;
+  if (!WAYMARK_FAULT(seal_dies_with_the_page)) {
+    PageHot& hot = pool_.hot(page);
+    hot.sealed = entry.sealed;
+    hot.has_wants = entry.has_wants;
+    pool_.cold(page).wants = table_.cold(e).wants;
+    pool_.cold(page).wants_version = table_.cold(e).wants_version;
+  }
+  Attach(e, page);
+  return page;
+}
+
+PageIndex RoutingStore::Impl::OwnPage(EntryIndex e) {
+  Entry& entry = table_.hot(e);
+  const PageIndex old = entry.page;
+  const bool by_key = entry.by_key;
+  ++stats_.own_pages;
+  PinPage(old);
+  Detach(e, Reason::kCapacity);
+  const bool room = page_copies_.size() < page_copies_.capacity();
+  const PageIndex page = room ? TakePage() : kNoPage;
+  if (page != kNoPage) {
+    entry.reason = Reason::kNeverWritten;
+    PageHot& hot = pool_.hot(page);
+    hot.sealed = pool_.hot(old).sealed;
+    hot.has_wants = pool_.hot(old).has_wants;
+    pool_.cold(page).wants = pool_.cold(old).wants;
+    pool_.cold(page).wants_version = pool_.cold(old).wants_version;
+    Attach(e, page);
+    CopyRows(old, page, page_tokens_, by_key);
+  }
+  UnpinPage(old);
+  return page;
+}
+
+// Moves the stamps now and queues the bytes. A pending row is then pending in both pages, and its
+// step lands in both.
+void RoutingStore::Impl::CopyRows(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key) {
+  bool any_valid = false;
+  RelStep extended = 0;
+  pool_.hot(to).copied = true;
+  for (std::uint32_t row = 0; row < rows; ++row) {
+    Stamp stamp = core_->stamp(from, row).Load();
+    if (by_key) stamp = stamp.WithHow(Provenance::kByKey);
+    if (WAYMARK_FAULT(own_page_leaves_rows_above_the_mark) && row >= pool_.hot(from).mark &&
+        pool_.hot(from).bindings == 0) {
+      stamp = Stamp();
+    }
+    core_->stamp(to, row).Store(stamp);
+    any_valid |= stamp.valid();
+  }
+  for (std::uint32_t row = 0; row < rows; ++row) {
+    const Stamp stamp = core_->stamp(to, row).Load();
+    // Rows of one step come in runs; extending twice would only repeat what is there.
+    if (stamp.pending() && stamp.step() != extended) {
+      extended = stamp.step();
+      bool seen = false;
+      for (std::uint32_t earlier = 0; earlier < row && !seen; ++earlier) {
+        const Stamp other = core_->stamp(to, earlier).Load();
+        seen = other.pending() && other.step() == extended;
+      }
+      if (!seen && !WAYMARK_FAULT(pending_row_lands_in_one_page)) ExtendPending(from, to, extended);
+    }
+  }
+  pool_.hot(to).device_weights = pool_.hot(from).device_weights;
+  if (device_steps_ > 0 && !WAYMARK_FAULT(device_claim_lands_in_one_page)) {
+    ExtendDeviceClaims(from, to, rows, by_key);
+  }
+  if (any_valid) {
+    page_copies_.push_back({from, to, rows});
+    ++copies_queued_;
+    PinPage(from);
+    PinPage(to);
+  }
+}
+
+void RoutingStore::Impl::ExtendPending(PageIndex from, PageIndex to, RelStep step) {
+  StepRecord* record = FindRecordByRelative(step);
+  if (record == nullptr || record->device) return;
+  const auto extend = [&](std::uint32_t source_row, std::uint16_t row)
+                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                            StampCell& cell = core_->stamp(to, row);
+                            const Stamp stamp = cell.Load();
+                            if (!stamp.pending_for(step)) return;
+                            if (record->copies.size() == record->copies.capacity()) {
+                              cell.Store(stamp.Missing(Reason::kCapacity));
+                              ++stats_.no_page;
+                              return;
+                            }
+                            record->copies.push_back({source_row, to, kNoEntry, row});
+                            PinPage(to);
+                          };
+  for (std::uint32_t i = 0; i < record->num_rows; ++i) {
+    if (record->claims[i].page == from) extend(i, record->claims[i].row);
+  }
+  const std::size_t copies = record->copies.size();
+  for (std::size_t i = 0; i < copies; ++i) {
+    const SideRow side = record->copies[i];
+    if (side.page == from) extend(side.source_row, side.row);
+  }
+}
+
+// ---- the key index
+
+std::uint32_t RoutingStore::Impl::LiveRows(PageIndex page) const {
+  std::uint32_t live = 0;
+  for (std::uint32_t row = 0; row < page_tokens_; ++row) {
+    const bool is_live =
+        core_->stamp(page, row).Load().live() ||
+        (DeviceMayWrite(page, row) && !WAYMARK_FAULT(possible_rows_do_not_compete));
+    live += is_live ? 1 : 0;
+  }
+  return live;
+}
+
+// Of the pages sealed with a key, the one with more valid or pending rows is in the index; the
+// first, if they have as many. Rows that a device step may still write count as well, and nothing
+// is judged when they land: every pipeline stage has claimed the same rows, but not yet landed
+// them.
+void RoutingStore::Impl::Compete(PageIndex page, RelStep step) {
+  PageHot& hot = pool_.hot(page);
+  PageCold& cold = pool_.cold(page);
+  const PageIndex old = hot.has_wants ? index_.Find(cold.wants) : kNoPage;
+  if (old == page) return;
+  const std::uint64_t version = base_->VersionOf(step);
+  if (!WAYMARK_FAULT(page_of_two_versions_is_indexed)) {
+    for (std::uint32_t row = 0; row < page_tokens_; ++row) {
+      const Stamp stamp = core_->stamp(page, row).Load();
+      if (stamp.live() && base_->VersionOf(stamp.step()) != version) return;
+    }
+    if (device_steps_ > 0 && hot.pins > 0) {
+      for (const StepRecord* record : active_) {
+        if (record->device && record->version != version && Claims(*record, page)) return;
+      }
+    }
+    // One that might write it may have landed here, and not yet on another stage.
+    const bool of_others =
+        hot.device_weights != kNoWeights && hot.device_weights != DeviceWeights(version);
+    if (of_others && !WAYMARK_FAULT(landing_forgets_other_weights)) return;
+  }
+  if (!hot.has_wants) return;
+  if (cold.wants_version != version && !WAYMARK_FAULT(index_without_version)) return;
+  if (old != kNoPage) {
+    ++stats_.second_seals;
+    if (options_.audit && second_seals_.size() < second_seals_.capacity()) {
+      second_seals_.push_back({old, page, page_tokens_});
+      PinPage(old);
+      PinPage(page);
+    }
+    if (LiveRows(old) >= LiveRows(page) || WAYMARK_FAULT(first_writer_keeps_the_key)) return;
+    Unindex(old);
+  }
+  if (hot.indexed) Unindex(page);
+  index_.Insert(cold.wants, page);
+}
+
+}  // namespace waymark

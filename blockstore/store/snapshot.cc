@@ -1,0 +1,233 @@
+#include "blockstore/store/snapshot.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "blockstore/digest.h"
+#include "blockstore/huge_pages.h"
+#include "blockstore/store/store_core.h"
+
+namespace waymark {
+namespace {
+
+constexpr std::size_t kChunk = 512;  // rows looked up before they are written out
+
+// Looks at the stamps of rows [begin, begin + infos.size()) and says where each row lies.
+void Look(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
+          std::span<const std::uint8_t*> sources, std::span<RowInfo> infos) {
+  const std::int64_t page_tokens = core.page_tokens;
+  const std::int64_t origin = state.first / page_tokens * page_tokens;
+  std::uint64_t version = 0;
+  RelStep version_of = 0;
+  for (std::size_t i = 0; i < infos.size();) {
+    const std::int64_t at = begin + static_cast<std::int64_t>(i) - origin;
+    const SnapshotPart& part = state.parts[static_cast<std::size_t>(at / page_tokens)];
+    auto row = static_cast<std::uint32_t>(at % page_tokens);
+    for (; row < core.page_tokens && i < infos.size(); ++row, ++i) {
+      RowInfo& info = infos[i];
+      info = RowInfo{};
+      sources[i] = nullptr;
+      if (part.page == kNoPage) {
+        info.reason = part.reason;
+        continue;
+      }
+      const Stamp stamp = core.stamp(part.page, row).Load();
+      info.provenance = part.by_key ? Provenance::kByKey : stamp.how();
+      if (!stamp.valid()) {
+        info.reason = stamp.pending() ? Reason::kNeverWritten : stamp.reason();
+        continue;
+      }
+      if (stamp.step() != version_of) {
+        version_of = stamp.step();
+        version = state.base->VersionOf(version_of);
+      }
+      info.reason = Reason::kNone;
+      info.step = state.base->base + stamp.step();
+      info.version = version;
+      sources[i] = core.row(part.page, row);
+    }
+  }
+}
+
+// After the copy: a row that was voided meanwhile has no stamp any more. True when there was one.
+bool LookAgain(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
+               std::span<const std::uint8_t*> sources, std::span<RowInfo> infos) {
+  const std::int64_t page_tokens = core.page_tokens;
+  const std::int64_t origin = state.first / page_tokens * page_tokens;
+  bool voided = false;
+  for (std::size_t i = 0; i < infos.size();) {
+    const std::int64_t at = begin + static_cast<std::int64_t>(i) - origin;
+    const SnapshotPart& part = state.parts[static_cast<std::size_t>(at / page_tokens)];
+    for (auto row = static_cast<std::uint32_t>(at % page_tokens);
+         row < core.page_tokens && i < infos.size(); ++row, ++i) {
+      if (sources[i] == nullptr) continue;
+      const Stamp stamp = core.stamp(part.page, row).Load();
+      if (stamp.valid()) continue;
+      sources[i] = nullptr;
+      infos[i].reason = stamp.pending() ? Reason::kNeverWritten : stamp.reason();
+      infos[i].step = infos[i].version = 0;
+      voided = true;
+    }
+  }
+  return voided;
+}
+
+absl::Status Empty() {
+  return absl::FailedPreconditionError("Snapshot: it holds no rows");
+}
+
+}  // namespace
+
+Snapshot::Snapshot(std::shared_ptr<StoreCore> core, SnapshotState* state)
+    : core_(std::move(core)), state_(state) {}
+
+Snapshot::~Snapshot() {
+  Release();
+}
+
+Snapshot::Snapshot(Snapshot&& other) noexcept
+    : core_(std::move(other.core_)), state_(std::exchange(other.state_, nullptr)) {}
+
+Snapshot& Snapshot::operator=(Snapshot&& other) noexcept {
+  std::swap(core_, other.core_);
+  std::swap(state_, other.state_);
+  return *this;
+}
+
+void Snapshot::Release() {
+  if (state_ != nullptr) core_->given_back.enqueue(std::exchange(state_, nullptr));
+  core_.reset();
+}
+
+std::int64_t Snapshot::first() const {
+  return state_ == nullptr ? 0 : state_->first;
+}
+std::int64_t Snapshot::last() const {
+  return state_ == nullptr ? 0 : state_->last;
+}
+
+const RoutingShape* Snapshot::shape() const {
+  return state_ == nullptr ? nullptr : &core_->shape;
+}
+
+bool Snapshot::Ready() const {
+  return state_ == nullptr || core_->Reached(state_->upto, state_->copies);
+}
+
+absl::Status Snapshot::Wait(std::chrono::nanoseconds timeout) const {
+  if (state_ == nullptr || core_->WaitReached(state_->upto, state_->copies, timeout)) {
+    return absl::OkStatus();
+  }
+  return absl::DeadlineExceededError(absl::StrCat("Snapshot::Wait: steps up to ", state_->upto,
+                                                  " had not all ended after ", timeout.count(),
+                                                  " ns"));
+}
+
+absl::Status Snapshot::Read(std::int64_t begin, std::int64_t end, const ReadSpec& spec,
+                            std::span<std::uint8_t> out, std::span<RowInfo> infos) const {
+  if (state_ == nullptr) return Empty();
+  if (begin < first() || begin > end || end > last()) {
+    return absl::OutOfRangeError(absl::StrCat("Snapshot::Read: rows [", begin, ", ", end,
+                                              ") must lie in [", first(), ", ", last(), ")"));
+  }
+  if (!infos.empty() && infos.size() != static_cast<std::size_t>(end - begin)) {
+    return absl::InvalidArgumentError(absl::StrCat("Snapshot::Read: infos must be empty or ",
+                                                   end - begin, " long, got ", infos.size()));
+  }
+  const RoutingShape& shape = core_->shape;
+  if (absl::Status status = CheckReadSpec(shape, end - begin, spec, out.size()); !status.ok()) {
+    return status;
+  }
+  if (!Ready()) {
+    return absl::FailedPreconditionError(absl::StrCat("Snapshot::Read: a step up to ", state_->upto,
+                                                      " is still in flight; Wait() first"));
+  }
+  const auto rows = static_cast<std::size_t>(end - begin);
+  // [T, L, K] is written chunk by chunk while the stamps are in the cache; [L, T, K] needs the
+  // whole range at once, its layers being apart.
+  const std::size_t chunk = spec.layout == Layout::kTokensLayersK ? std::min(rows, kChunk) : rows;
+  std::vector<const std::uint8_t*> sources(chunk);
+  std::vector<RowInfo> own_infos(infos.empty() ? chunk : 0);
+  const std::size_t out_row = shape.row_ids() * IdBytes(spec.id_type);
+  for (std::size_t at = 0; at < rows; at += chunk) {
+    const std::size_t n = std::min(chunk, rows - at);
+    const std::int64_t position = begin + static_cast<std::int64_t>(at);
+    const std::span<const std::uint8_t*> source(sources.data(), n);
+    const std::span<RowInfo> info =
+        infos.empty() ? std::span<RowInfo>(own_infos).first(n) : infos.subspan(at, n);
+    Look(*core_, *state_, position, source, info);
+    const std::span<std::uint8_t> to = out.subspan(at * out_row, n * out_row);
+    WriteRows(shape, source, spec, to);
+    while (LookAgain(*core_, *state_, position, source, info))
+      WriteRows(shape, source, spec, to);
+    if (core_->flight != nullptr) {
+      std::vector<std::uint64_t> digests(n);
+      for (std::size_t i = 0; i < n; ++i) {
+        if (source[i] != nullptr) digests[i] = RowDigest({source[i], core_->row_bytes});
+      }
+      core_->flight->OnRead(state_->read_id, position, info, digests);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Rows> Snapshot::ReadRows() const {
+  if (state_ == nullptr) return Empty();
+  Rows rows;
+  rows.shape = core_->shape;
+  rows.first = first();
+  rows.infos.resize(static_cast<std::size_t>(size()));
+  ResizeForWriting(static_cast<std::size_t>(size()) * core_->row_bytes, rows.ids);
+  const ReadSpec spec{Layout::kTokensLayersK,
+                      core_->shape.id_bytes() == 1 ? IdType::kUint8 : IdType::kUint16,
+                      Fill::kZeros};
+  if (absl::Status status = Read(first(), last(), spec, rows.ids, rows.infos); !status.ok()) {
+    return status;
+  }
+  return rows;
+}
+
+absl::StatusOr<std::vector<CoverageRun>> Snapshot::Coverage() const {
+  if (state_ == nullptr) return std::vector<CoverageRun>();
+  std::vector<RowInfo> infos(static_cast<std::size_t>(size()));
+  if (absl::Status status = ReadInfos(first(), last(), infos); !status.ok()) return status;
+  return CoverageOf(infos, first());
+}
+
+absl::Status Snapshot::ReadInfos(std::int64_t begin, std::int64_t end,
+                                 std::span<RowInfo> infos) const {
+  if (state_ == nullptr) return Empty();
+  if (begin < first() || begin > end || end > last()) {
+    return absl::OutOfRangeError(absl::StrCat("Snapshot::ReadInfos: rows [", begin, ", ", end,
+                                              ") must lie in [", first(), ", ", last(), ")"));
+  }
+  if (infos.size() != static_cast<std::size_t>(end - begin)) {
+    return absl::InvalidArgumentError(absl::StrCat("Snapshot::ReadInfos: infos must be ",
+                                                   end - begin, " long, got ", infos.size()));
+  }
+  if (!Ready()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "Snapshot::ReadInfos: a step up to ", state_->upto, " is still in flight; Wait() first"));
+  }
+  std::vector<const std::uint8_t*> sources(static_cast<std::size_t>(end - begin));
+  Look(*core_, *state_, begin, sources, infos);
+  return absl::OkStatus();
+}
+
+std::optional<PagePlace> Snapshot::Place(std::int64_t row) const {
+  const auto part =
+      static_cast<std::size_t>(row / core_->page_tokens - state_->first / core_->page_tokens);
+  const SnapshotPart& at = state_->parts[part];
+  if (at.page == kNoPage || at.copied) return std::nullopt;
+  return PagePlace{core_->id, at.page};
+}
+
+RowSplit SplitRows(std::int64_t first, std::int64_t last, std::int64_t prompt_tokens) {
+  const std::int64_t cut = std::clamp(prompt_tokens, first, last);
+  return {first, cut, cut, last};
+}
+
+}  // namespace waymark

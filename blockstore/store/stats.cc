@@ -1,0 +1,132 @@
+#include "blockstore/store/stats.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace waymark {
+namespace {
+
+// kBounds[k] = ceil(2^(63 + k/8)): where the buckets of an octave begin, for durations shifted so
+// that their highest bit is bit 63.
+constexpr std::uint64_t kBounds[8] = {0x8000000000000000, 0x8b95c1e3ea8bd6e7, 0x9837f0518db8a970,
+                                      0xa5fed6a9b15138eb, 0xb504f333f9de6485, 0xc5672a115506dade,
+                                      0xd744fccad69d6af5, 0xeac0c6e7dd24392f};
+
+void Line(std::string& out, absl::string_view name, std::uint64_t value) {
+  absl::StrAppendFormat(&out, "%-24s %d\n", name, value);
+}
+
+double Milliseconds(std::uint64_t nanoseconds) {
+  return static_cast<double>(nanoseconds) * 1e-6;
+}
+
+}  // namespace
+
+void LatencyHistogram::Add(std::uint64_t nanoseconds) {
+  const std::uint64_t duration = std::max<std::uint64_t>(nanoseconds, 1);
+  const int octave = 63 - std::countl_zero(duration);
+  const std::uint64_t shifted = duration << (63 - octave);
+  int part = 0;
+  for (int k = 1; k < 8; ++k)
+    part += shifted >= kBounds[k] ? 1 : 0;
+  ++buckets_[static_cast<std::size_t>(std::min(octave * 8 + part, kBuckets - 1))];
+  ++count_;
+}
+
+std::uint64_t LatencyHistogram::Quantile(double q) const {
+  if (count_ == 0) return 0;
+  const double clamped = q > 0 ? std::min(q, 1.0) : 0.0;  // not a number: 0
+  const auto rank = std::clamp<std::uint64_t>(
+      static_cast<std::uint64_t>(std::ceil(clamped * static_cast<double>(count_))), 1, count_);
+  std::uint64_t seen = 0;
+  int bucket = 0;
+  for (; bucket < kBuckets - 1; ++bucket) {
+    seen += buckets_[static_cast<std::size_t>(bucket)];
+    if (seen >= rank) break;
+  }
+  const int octave = bucket / 8;
+  const int part = bucket % 8;
+  const std::uint64_t last = part == 7 ? ~std::uint64_t{0} : kBounds[part + 1] - 1;
+  return last >> (63 - octave);
+}
+
+std::string Stats::ToString() const {
+  std::string out;
+  Line(out, "steps begun", steps_begun);
+  Line(out, "steps landed", steps_landed);
+  Line(out, "steps dropped", steps_dropped);
+  Line(out, "steps cancelled", steps_cancelled);
+  Line(out, "rows claimed", rows_claimed);
+  Line(out, "rows landed", rows_landed);
+  for (int i = 1; i < kNumReasons; ++i) {
+    const std::uint64_t rows = rows_missing[static_cast<std::size_t>(i)];
+    if (rows == 0) continue;
+    const std::string reason(ReasonName(static_cast<Reason>(i)));
+    Line(out, absl::StrCat("rows missing, ", reason), rows);
+  }
+  Line(out, "rows ignored", rows_ignored);
+  Line(out, "rows not asked", rows_not_asked);
+  Line(out, "rows without claim", rows_without_claim);
+  if (rows_outside > 0) Line(out, "rows outside the range of a device step", rows_outside);
+  Line(out, "hits by key", hits_by_key);
+  Line(out, "pages", pages);
+  Line(out, "pages in use", pages_in_use);
+  Line(out, "pages in use, peak", pages_in_use_peak);
+  Line(out, "evictions", evictions);
+  Line(out, "no page", no_page);
+  Line(out, "bytes", bytes);
+  Line(out, "releases below zero", releases_below_zero);
+  Line(out, "rebases", rebases);
+  Line(out, "audited rows", audited_rows);
+  if (audited_rows > 0) {
+    absl::StrAppendFormat(&out, "%-24s %.4f\n", "mean agreement",
+                          audit_agreement_sum / static_cast<double>(audited_rows));
+  }
+  Line(out, "audit disagreements", audit_disagreements);
+  Line(out, "audit voided rows", audit_voided_rows);
+  Line(out, "snapshots taken", snapshots_taken);
+  Line(out, "snapshots live", snapshots_live);
+  if (landing_lag.count() > 0) {
+    absl::StrAppendFormat(&out, "%-24s p50 %.3f ms, p99 %.3f ms\n", "landing lag",
+                          Milliseconds(landing_lag.Quantile(0.5)),
+                          Milliseconds(landing_lag.Quantile(0.99)));
+  }
+  return out;
+}
+
+std::string AuditFinding::ToString() const {
+  std::string out;
+  if (block < 0) {
+    absl::StrAppendFormat(&out,
+                          "two pages sealed with one key agree in %.3f of their ids over %d rows "
+                          "(steps %d and %d)",
+                          agreement, rows, kept_step, step);
+  } else {
+    absl::StrAppendFormat(&out,
+                          "block %d: step %d wrote rows that agree in %.3f of their ids over %d "
+                          "rows with those kept since step %d (sealed with step %d)",
+                          block, step, agreement, rows, kept_step, sealed_step);
+  }
+  if (!voided) {
+    out += "; counted only";
+    return out;
+  }
+  if (block < 0) {
+    out +=
+        "; voided: a Seal named the wrong key, the key leaves out something that the KV depends "
+        "on, "
+        "or a Bind was missed before one of the Seals";
+  } else {
+    absl::StrAppendFormat(&out,
+                          "; voided: a Bind of block %d after step %d was missed (or a Truncate, "
+                          "if the block has the same owner still)",
+                          block, sealed_step);
+  }
+  return out;
+}
+
+}  // namespace waymark

@@ -1,0 +1,558 @@
+// Steps: validation, claims, ends, and the base that stamps are relative to.
+
+#include <algorithm>
+#include <chrono>
+
+#include "blockstore/store/store_impl.h"
+
+namespace waymark {
+namespace {
+
+constexpr std::int32_t kInvalid = static_cast<std::int32_t>(absl::StatusCode::kInvalidArgument);
+constexpr std::int32_t kNotFound = static_cast<std::int32_t>(absl::StatusCode::kNotFound);
+constexpr std::int32_t kExhausted = static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted);
+
+constexpr std::size_t kEventsAhead = 8;
+constexpr std::size_t kGroup = 16;      // rows that go through the passes of ClaimRows together
+constexpr std::size_t kPageAhead = 12;  // rows ahead of the one being unpinned
+
+// The slot of a row that was or was not asked for. REQUIRES: not padding.
+std::uint64_t KnownSlot(std::int64_t slot) {
+  return static_cast<std::uint64_t>(slot >= 0 ? slot : NotAsked(slot));
+}
+
+}  // namespace
+
+// ---- validation: nothing is touched before the whole batch is known to be sound
+
+StepCode RoutingStore::Impl::ValidateEvent(const Event& event, std::uint64_t index,
+                                           std::uint64_t step) {
+  const auto broken = [&](StepRule rule, std::int64_t value) {
+    return StepCode{kInvalid, rule, index, value};
+  };
+  switch (event.type) {
+    case EventType::kReset:
+      return {};
+    case EventType::kBind:
+    case EventType::kRetain:
+    case EventType::kRelease:
+    case EventType::kSeal:
+    case EventType::kCopy:
+    case EventType::kMove:
+    case EventType::kTruncate:
+      break;
+    default:
+      return broken(StepRule::kUnknownEvent, static_cast<std::int64_t>(event.type));
+  }
+  if (event.block >= options_.num_blocks) return broken(StepRule::kBlockOutOfRange, event.block);
+  if (event.key_size > BlockKey::kMaxBytes) return broken(StepRule::kKeyTooLong, event.key_size);
+  if (event.type == EventType::kCopy || event.type == EventType::kMove) {
+    if (event.source >= options_.num_blocks) {
+      return broken(StepRule::kSourceOutOfRange, event.source);
+    }
+    if (event.type == EventType::kCopy && event.source == event.block && event.block >= 0) {
+      return broken(StepRule::kSelfCopy, event.block);
+    }
+  }
+  const auto block_tokens = static_cast<std::int32_t>(parts_ * page_tokens_);
+  if (event.type == EventType::kCopy && event.rows != Event::kAllRows &&
+      (event.rows < 0 || event.rows > block_tokens)) {
+    return broken(StepRule::kRowsOutOfRange, event.rows);
+  }
+  if (event.type == EventType::kTruncate && (event.rows < 0 || event.rows > block_tokens)) {
+    return broken(StepRule::kRowsOutOfRange, event.rows);
+  }
+  if (event.type == EventType::kSeal && (event.step == 0 || event.step > step)) {
+    return broken(StepRule::kSealStep, static_cast<std::int64_t>(event.step));
+  }
+  return {};
+}
+
+// The pairs of one simultaneous move name no source and no destination twice.
+StepCode RoutingStore::Impl::ValidateMoves(std::span<const Event> events) {
+  for (const bool sources : {true, false}) {
+    move_blocks_.clear();
+    for (const Event& event : events) {
+      const std::int32_t block = sources ? event.source : event.block;
+      if (block >= 0) move_blocks_.push_back(block);
+    }
+    std::sort(move_blocks_.begin(), move_blocks_.end());
+    const auto twice = std::adjacent_find(move_blocks_.begin(), move_blocks_.end());
+    if (twice != move_blocks_.end()) return {kInvalid, StepRule::kDuplicateMove, 0, *twice};
+  }
+  return {};
+}
+
+StepCode RoutingStore::Impl::Validate(const StepBatch& batch) {
+  if (batch.step <= last_ || batch.step == StoreCore::kNoStep) {
+    return {kInvalid, StepRule::kStepNotIncreasing, 0, static_cast<std::int64_t>(batch.step)};
+  }
+  if (batch.num_slots > options_.max_step_rows) {
+    return {kInvalid, StepRule::kTooManyRows, 0, static_cast<std::int64_t>(batch.num_slots)};
+  }
+  if (batch.device_slots && !options_.device_slots) {
+    return {kInvalid, StepRule::kDeviceSlots, 0, static_cast<std::int64_t>(batch.num_slots)};
+  }
+  const std::span<const Event> events = batch.event_span();
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    const StepCode code = ValidateEvent(events[i], i, batch.step);
+    if (!code.ok()) return code;
+    if (events[i].type == EventType::kMove && events[i].more != 0) {
+      std::size_t end = i;
+      while (end < events.size() && events[end].type == EventType::kMove && events[end].more != 0) {
+        ++end;
+      }
+      if (end < events.size() && events[end].type == EventType::kMove) ++end;
+      for (std::size_t j = i; j < end; ++j) {
+        const StepCode pair = ValidateEvent(events[j], j, batch.step);
+        if (!pair.ok()) return pair;
+      }
+      StepCode group = ValidateMoves(events.subspan(i, end - i));
+      group.index = i;
+      if (!group.ok()) return group;
+      i = end - 1;
+    }
+  }
+  std::uint64_t outside = 0;
+  for (const std::int64_t slot : batch.slot_span()) {
+    outside |= static_cast<std::uint64_t>(slot >= num_slots_) |
+               static_cast<std::uint64_t>(slot < -1 - num_slots_);
+  }
+  if (outside != 0) {
+    const auto bad = std::find_if(
+        batch.slots, batch.slots + batch.num_slots,
+        [&](std::int64_t slot) { return slot >= num_slots_ || slot < -1 - num_slots_; });
+    return {kInvalid, StepRule::kSlotOutOfRange, static_cast<std::uint64_t>(bad - batch.slots),
+            *bad};
+  }
+  return {};
+}
+
+// ---- begin
+
+StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
+  const StepCode code = Validate(batch);
+  if (!code.ok()) return code;
+  bool queued_copies = false;
+  StepCode answer;
+  {
+    const MutexLock lock(mutex_);
+    last_ = batch.step;
+    ++stats_.steps_begun;
+    stats_.events += batch.num_events;
+    if (!thread_.joinable()) TakeBackSnapshots(2);
+    const std::uint64_t copies_before = copies_queued_;
+
+    StepRecord* record = nullptr;
+    if (!MakeRoomFor(batch.step, batch.version)) {
+      answer = {kExhausted, StepRule::kStampsWrap, 0, static_cast<std::int64_t>(active_.size())};
+    } else if (free_records_.empty()) {
+      answer = {kExhausted, StepRule::kRingFull, 0, static_cast<std::int64_t>(active_.size())};
+      ++stats_.steps_refused_ring;
+    } else {
+      record = free_records_.back();
+      free_records_.pop_back();
+      active_.push_back(record);
+      record->state = StepRecord::State::kBegun;
+      record->step = batch.step;
+      record->version = batch.version;
+      // A device step has no claims yet, whatever the record still holds of an earlier one.
+      record->num_rows = batch.device_slots ? 0 : static_cast<std::uint32_t>(batch.num_slots);
+      record->source = nullptr;
+      record->device = batch.device_slots;
+      if (record->device) record->pages.Clear(batch.num_slots + record->copies.capacity());
+      device_steps_ += batch.device_slots ? 1 : 0;
+      if (active_.size() == 1) core_->oldest_in_flight.store(batch.step, std::memory_order_seq_cst);
+    }
+    const RelStep step = base_->Relative(batch.step);
+    if (record != nullptr) record->relative = step;
+    if (core_->flight != nullptr) core_->flight->OnBegin(batch, record == nullptr);
+
+    // Events in the order given, but for the seals of this very step: those come after the claims.
+    std::span<const Event> events = batch.event_span();
+#ifdef WAYMARK_SEEDED_FAULTS
+    std::vector<Event> sorted(events.begin(), events.end());
+    if (WAYMARK_FAULT(events_by_type)) {
+      std::stable_sort(sorted.begin(), sorted.end(),
+                       [](const Event& a, const Event& b) { return a.type < b.type; });
+      events = sorted;
+    }
+#endif
+    bool own_seals = false;
+    for (std::size_t at = 0; at < events.size();) {
+      const Event& event = events[at];
+      if (at + kEventsAhead < events.size()) FetchFor(events[at + kEventsAhead]);
+      if (event.type == EventType::kSeal &&
+          (event.step == batch.step || WAYMARK_FAULT(late_seal_after_the_claims)) &&
+          !WAYMARK_FAULT(seals_before_the_claims)) {
+        own_seals = true;
+        const EntryIndex e = FirstEntry(event.block);
+        if (e != kNoEntry) {
+          Touch(e).sealing = true;
+          __builtin_prefetch(&table_.cold(e), 1);
+          const PageIndex page = table_.hot(e).page;
+          if (page != kNoPage) __builtin_prefetch(&pool_.cold(page), 1);
+        }
+        ++at;
+      } else {
+        if (own_seals && event.type == EventType::kMove) SealWhatMoves(events, at);
+        Apply(events, at, batch.step);
+      }
+    }
+    competing_.clear();
+    if (batch.device_slots) {
+      ClaimDeviceRows(record, batch.slot_span(), step, batch.version);
+    } else {
+      ClaimRows(record, batch.slot_span(), step, batch.version);
+    }
+    if (own_seals) ApplyOwnSeals(events, batch.step);
+    if (!WAYMARK_FAULT(rows_do_not_compete)) {
+      for (const PageIndex page : competing_) {
+        const PageHot& hot = pool_.hot(page);
+        if (hot.has_wants && !hot.indexed) Compete(page, step);
+      }
+    }
+    if (record == nullptr) ++stats_.steps_dropped;
+    queued_copies = copies_queued_ != copies_before;
+  }
+  if (queued_copies) Wake();
+  return answer;
+}
+
+void RoutingStore::Impl::FetchFor(const Event& event) const {
+  if (event.block >= 0 && event.block < options_.num_blocks) {
+    table_.Prefetch(static_cast<EntryIndex>(event.block) * parts_);
+  }
+}
+
+void RoutingStore::Impl::SealWhatMoves(std::span<const Event> events, std::size_t move) {
+  for (std::size_t pair = move; pair < events.size(); ++pair) {
+    if (events[pair].type != EventType::kMove) return;
+    const EntryIndex e = FirstEntry(events[pair].source);
+    if (e != kNoEntry && table_.hot(e).sealing) {
+      table_.hot(e).sealing = false;
+      std::size_t seal = move;
+      while (seal > 0 &&
+             (events[seal].type != EventType::kSeal || events[seal].block != events[pair].source)) {
+        --seal;
+      }
+      if (events[seal].type == EventType::kSeal) ApplySeal(events[seal]);
+    }
+    if (events[pair].more == 0) return;
+  }
+}
+
+void RoutingStore::Impl::ApplyOwnSeals(std::span<const Event> events, std::uint64_t step) {
+  // From the back: of one life the last seal counts, and a block that was bound again (copied into,
+  // moved, reset) after its seal has another life, whose rows are of other tokens.
+  own_seals_.clear();
+  for (std::size_t at = events.size(); at-- > 0;) {
+    const Event& event = events[at];
+    if (event.type != EventType::kSeal ||
+        (event.step != step && !WAYMARK_FAULT(late_seal_after_the_claims))) {
+      continue;
+    }
+    const EntryIndex e = FirstEntry(event.block);
+    if (e == kNoEntry) {
+      ++stats_.events_on_null_blocks;
+    } else if (table_.hot(e).sealing || WAYMARK_FAULT(seal_reaches_the_next_life)) {
+      table_.hot(e).sealing = false;
+      own_seals_.push_back(static_cast<std::uint32_t>(at));
+    }
+  }
+  for (std::size_t i = own_seals_.size(); i-- > 0;)
+    ApplySeal(events[own_seals_[i]]);
+}
+
+void RoutingStore::Impl::ClaimRows(StepRecord* record, std::span<const std::int64_t> slots,
+                                   RelStep step, std::uint64_t version) {
+  // Table entries, pages and stamps lie anywhere. Groups of rows go through three passes, each a
+  // group behind the one before: find the entries, look up their pages, claim; so that what a pass
+  // reads is in the cache by then.
+  EntryIndex found[3][kGroup];
+  const std::size_t rows = slots.size();
+  for (std::size_t at = 0; at < rows + 2 * kGroup; at += kGroup) {
+    EntryIndex* const finding = found[at / kGroup % 3];
+    const std::size_t found_end = std::min(at + kGroup, rows);
+    for (std::size_t i = at; i < found_end; ++i) {
+      const std::int64_t slot = slots[i];
+      if (slot == kPaddingSlot) {
+        finding[i - at] = kNoEntry;
+        continue;
+      }
+      const EntryIndex e = EntryOf(KnownSlot(slot));
+      finding[i - at] = e;
+      table_.Prefetch(e);
+    }
+    if (record != nullptr) {
+      for (std::size_t i = at; i < found_end; i += 4)
+        __builtin_prefetch(&record->claims[i], 1);
+    }
+    if (at < kGroup) continue;
+    const EntryIndex* const fetching = found[(at / kGroup + 2) % 3];
+    const std::size_t fetched_end = std::min(at, rows);
+    for (std::size_t i = at - kGroup; i < fetched_end; ++i) {
+      const EntryIndex e = fetching[i + kGroup - at];
+      if (e == kNoEntry) continue;
+      const PageIndex page = table_.hot(e).page;
+      if (page == kNoPage) continue;
+      __builtin_prefetch(&pool_.hot(page), 1);
+      const auto row =
+          static_cast<std::uint32_t>(KnownSlot(slots[i]) - std::uint64_t{e} * page_tokens_);
+      __builtin_prefetch(&core_->stamp(page, row), 1);
+    }
+    if (at < 2 * kGroup) continue;
+    const EntryIndex* const claiming = found[(at / kGroup + 1) % 3];
+    const std::size_t first = at - 2 * kGroup;
+    const std::size_t claimed_end = std::min(at - kGroup, rows);
+    for (std::size_t i = first; i < claimed_end; ++i) {
+      ClaimRow(record, static_cast<std::uint32_t>(i), slots[i], claiming[i - first], step, version);
+    }
+  }
+}
+
+void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t source_row, std::int64_t slot,
+                                  EntryIndex e, RelStep step, std::uint64_t version) {
+  if (record != nullptr) {
+    record->claims[source_row] = Claim{};
+#ifdef WAYMARK_SEEDED_FAULTS
+    record->slots[source_row] = slot;
+#endif
+  }
+  if (slot == kPaddingSlot) {
+    ++stats_.rows_padding;
+    return;
+  }
+  const bool asked = slot >= 0;
+  const auto row = static_cast<std::uint32_t>(KnownSlot(slot) - std::uint64_t{e} * page_tokens_);
+  if (table_.hot(e).null) {
+    ++stats_.rows_padding;
+    return;
+  }
+  Entry& entry = Touch(e);
+  if (!asked) ++stats_.rows_not_asked;
+  PageIndex page = entry.page;
+  if (page != kNoPage) {
+    StampCell& cell = core_->stamp(page, row);
+    const Stamp stamp = cell.Load();
+    const bool again =
+        record != nullptr && stamp.pending_for(step) && !WAYMARK_FAULT(last_of_a_slot_wins);
+    if (again ||
+        (pool_.hot(page).sealed != 0 && Protected(pool_.hot(page), stamp, step, version))) {
+      cell.MarkHow(Provenance::kKept);
+      ++stats_.rows_ignored;
+      if (!again && asked && record != nullptr && options_.audit &&
+          record->ignored.size() < record->ignored.capacity()) {
+        record->ignored.push_back({source_row, page, e, static_cast<std::uint16_t>(row)});
+        PinPage(page);
+      }
+      return;
+    }
+    if (Visible(pool_.hot(page), row)) page = OwnPage(e);
+  } else if (asked) {
+    page = NewPage(e);
+  } else {
+    return;  // nothing was there, and nothing comes
+  }
+  if (page == kNoPage) {
+    ++stats_.no_page;
+    return;
+  }
+  StampCell& cell = core_->stamp(page, row);
+  if (!asked) {
+    cell.Store(Stamp::Absent(Reason::kNotCaptured));
+  } else if (record == nullptr) {
+    if (!WAYMARK_FAULT(drop_does_not_claim)) cell.Store(Stamp::Absent(Reason::kCapacity));
+  } else {
+    ++stats_.rows_claimed;
+    Claim& claim = record->claims[source_row];
+    claim.page = page;
+    claim.row = static_cast<std::uint16_t>(row);
+    claim.pinned = source_row == 0 || record->claims[source_row - 1].page != page;
+    if (claim.pinned) PinPage(page);
+    cell.Store(Stamp::Pending(step));
+  }
+  CompeteAfterClaim(page, version);
+}
+
+// A page stands in the index for the rows that it was sealed with. Rows of other weights make it
+// another page; one with another seal by now competes for that one's place.
+void RoutingStore::Impl::CompeteAfterClaim(PageIndex page, std::uint64_t version) {
+  const PageHot& hot = pool_.hot(page);
+  if (hot.indexed && !WAYMARK_FAULT(index_keeps_an_overwritten_page)) {
+    const PageCold& cold = pool_.cold(page);
+    if (!hot.has_wants || cold.indexed_as != cold.wants || cold.wants_version != version) {
+      Unindex(page);
+    }
+  }
+  if (hot.has_wants && !hot.indexed && (competing_.empty() || competing_.back() != page)) {
+    competing_.push_back(page);
+  }
+}
+
+bool RoutingStore::Impl::Protected(const PageHot& hot, Stamp stamp, RelStep step,
+                                   std::uint64_t version) const {
+  if (hot.sealed == 0 || !stamp.live() || WAYMARK_FAULT(no_protected_rows)) return false;
+  if (hot.sealed > step ||
+      (hot.sealed == step && !WAYMARK_FAULT(seal_protects_from_its_own_step))) {
+    return false;
+  }
+  return base_->VersionOf(stamp.step()) == version || WAYMARK_FAULT(another_version_is_ignored);
+}
+
+bool RoutingStore::Impl::Visible(const PageHot& hot, std::uint32_t row) {
+  return (row < hot.mark && !WAYMARK_FAULT(append_in_place_under_a_snapshot)) ||
+         (hot.bindings > 1 && !WAYMARK_FAULT(second_binding_is_no_viewer));
+}
+
+// ---- end
+
+StepRecord* RoutingStore::Impl::FindRecord(std::uint64_t step) {
+  for (StepRecord* record : active_) {
+    if (record->step == step) return record;
+  }
+  return nullptr;
+}
+
+StepRecord* RoutingStore::Impl::FindRecordByRelative(RelStep step) {
+  for (StepRecord* record : active_) {
+    if (record->relative == step) return record;
+  }
+  return nullptr;
+}
+
+StepCode RoutingStore::Impl::Submit(std::uint64_t step, RowSource* source) {
+  bool in_flight = false;
+  {
+    const MutexLock lock(mutex_);
+    StepRecord* record = FindRecord(step);
+    in_flight = record != nullptr && record->state == StepRecord::State::kBegun;
+    if (in_flight) {
+      record->state = StepRecord::State::kSubmitted;
+      record->source = source;
+      record->submitted_at =
+          static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+      submitted_.push_back(record);
+      if (core_->flight != nullptr) core_->flight->OnEnd(step, StepEnd::kSubmit);
+    }
+  }
+  if (in_flight) {
+    Wake();
+    return {};
+  }
+  if (source != nullptr) source->Done();
+  return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
+}
+
+StepCode RoutingStore::Impl::End(std::uint64_t step, StepEnd how) {
+  bool waiting = false;
+  {
+    const MutexLock lock(mutex_);
+    StepRecord* record = FindRecord(step);
+    if (record == nullptr || record->state != StepRecord::State::kBegun) {
+      return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
+    }
+    const bool drop = how == StepEnd::kDrop;
+    const Reason reason = drop ? Reason::kCapacity : Reason::kNeverWritten;
+    const auto revoke = [&](PageIndex page, std::uint32_t row)
+                            ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                              if (page == kNoPage) return;
+                              StampCell& cell = core_->stamp(page, row);
+                              const Stamp stamp = cell.Load();
+                              if (!stamp.pending_for(record->relative)) return;
+                              if (!drop && WAYMARK_FAULT(cancel_does_not_revoke)) {
+                                cell.Store(stamp.Landed());
+                                return;
+                              }
+                              cell.Store(stamp.Missing(reason));
+                              ++stats_.rows_missing[static_cast<std::size_t>(reason)];
+                            };
+    if (record->device) {
+      if (drop) ForgetRange(*record);  // a forward that did not run has left every stamp alone
+    } else {
+      for (std::uint32_t i = 0; i < record->num_rows; ++i) {
+        revoke(record->claims[i].page, record->claims[i].row);
+      }
+      for (const SideRow& side : record->copies)
+        revoke(side.page, side.row);
+    }
+    ++(drop ? stats_.steps_dropped : stats_.steps_cancelled);
+    if (core_->flight != nullptr) core_->flight->OnEnd(step, how);
+    Unpin(*record);
+    Retire(*record);
+    waiting = device_steps_ > 0;  // the next one may land now
+  }
+  if (waiting) Wake();
+  core_->NotifyProgress();
+  return {};
+}
+
+void RoutingStore::Impl::Unpin(StepRecord& record) {
+  for (std::uint32_t i = 0; i < record.num_rows; ++i) {
+    if (i + kPageAhead < record.num_rows && record.claims[i + kPageAhead].pinned) {
+      __builtin_prefetch(&pool_.hot(record.claims[i + kPageAhead].page), 1);
+    }
+    if (record.claims[i].pinned) UnpinPage(record.claims[i].page);
+  }
+  for (const SideRow& side : record.copies)
+    UnpinPage(side.page);
+  for (const SideRow& side : record.ignored)
+    UnpinPage(side.page);
+  record.copies.clear();
+  record.ignored.clear();
+}
+
+void RoutingStore::Impl::Retire(StepRecord& record) {
+  active_.erase(std::find(active_.begin(), active_.end(), &record));
+  device_steps_ -= record.device ? 1 : 0;
+  record.device = false;
+  record.state = StepRecord::State::kFree;
+  record.source = nullptr;
+  free_records_.push_back(&record);
+  // Steps begin in order, so the oldest in flight is the first that is left.
+  core_->oldest_in_flight.store(active_.empty() ? StoreCore::kNoStep : active_.front()->step,
+                                std::memory_order_seq_cst);
+}
+
+// ---- the base of stamps
+
+bool RoutingStore::Impl::MakeRoomFor(std::uint64_t step, std::uint64_t version) {
+  const RelStep relative = base_->Relative(step);
+  if (relative < kMaxRelStep && base_->Append(relative, version)) return true;
+  if (!active_.empty() || spare_base_ == nullptr) return false;
+  Rebase(step);
+  return base_->Append(base_->Relative(step), version);
+}
+
+void RoutingStore::Impl::Rebase(std::uint64_t step) {
+  ++stats_.rebases;
+  const std::shared_ptr<StepBase> old = base_;
+  std::shared_ptr<StepBase> fresh = std::move(spare_base_);
+  spare_base_ = nullptr;
+  fresh->base = StepBase::Under(step);
+  const auto translate = [&](RelStep relative) {
+    return relative == 0 ? 0 : fresh->Relative(old->base + relative);
+  };
+  // Late events may name steps of the window: the fresh base knows their weights too.
+  const std::uint32_t runs = old->num_runs.load(std::memory_order_relaxed);
+  for (std::uint32_t i = runs > StepBase::kWindow ? runs - StepBase::kWindow : 0; i < runs; ++i) {
+    if (i + 1 < runs && translate(old->runs[i + 1].first) <= kBeforeBase) continue;
+    fresh->Append(translate(old->runs[i].first), old->runs[i].version);
+  }
+  for (const PageCopy& pair : second_seals_) {
+    UnpinPage(pair.from);
+    UnpinPage(pair.to);
+  }
+  second_seals_.clear();
+  ClearIndex();
+  for (EntryIndex e = 0; e < table_.size(); ++e) {
+    Entry& entry = table_.hot(e);
+    if (!entry.exists) continue;
+    if (entry.page != kNoPage) Detach(e, Reason::kCapacity);
+    entry.since = translate(entry.since);
+    entry.sealed = translate(entry.sealed);
+  }
+  base_ = std::move(fresh);
+}
+
+}  // namespace waymark

@@ -1,0 +1,199 @@
+// What crosses the C border: structs in and out, texts, and a guard that lets nothing be thrown.
+// Included by c_api*.cc only.
+#ifndef WAYMARK_PLUGIN_ABI_ARGUMENTS_H_
+#define WAYMARK_PLUGIN_ABI_ARGUMENTS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "plugin/abi/handles.h"
+#include "plugin/abi/layout.h"
+#include "plugin/waymark.h"
+
+namespace waymark::abi {
+
+// No array of a call is longer: counts above are garbage, and sums of theirs would overflow.
+inline constexpr std::uint64_t kMostElements = 0x7fffffff;
+
+// Copies what `from` has of a T to `to`, which is 0 behind it. False, with to.struct_size set, when
+// its size is garbage or ends before the last required field; false when `from` is null. Allocates
+// nothing.
+template <class T>
+bool CopyIn(const T* from, T& to) {
+  static_assert(kLeastBytes<T> >= 8 && kLeastBytes<T> <= sizeof(T));
+  std::memset(&to, 0, sizeof(to));
+  if (from == nullptr) return false;
+  std::uint32_t size = 0;
+  std::memcpy(&size, from, sizeof(size));
+  if (size < kLeastBytes<T> || size > kMostStructBytes) {
+    std::memcpy(&to, &size, sizeof(size));
+    return false;
+  }
+  std::memcpy(&to, from, std::min<std::size_t>(size, sizeof(T)));
+  return true;
+}
+
+// Whether `to` can take a T.
+template <class T>
+bool CanCopyOut(const T* to) {
+  if (to == nullptr) return false;
+  std::uint32_t size = 0;
+  std::memcpy(&size, to, sizeof(size));
+  return size >= kLeastOutBytes && size <= kMostStructBytes;
+}
+// Writes as much of `from` as `to` has room for. REQUIRES: CanCopyOut(to).
+template <class T>
+void CopyOut(T from, T* to) {
+  std::uint32_t size = 0;
+  std::memcpy(&size, to, sizeof(size));
+  from.struct_size = static_cast<std::uint32_t>(std::min<std::size_t>(size, sizeof(T)));
+  std::memcpy(to, &from, from.struct_size);
+}
+
+// A wm_message that texts may be written to; null may, always.
+[[nodiscard]] inline bool CanTake(const wm_message* message) {
+  return message == nullptr || message->text != nullptr || message->capacity == 0;
+}
+// Writes what fits. REQUIRES: CanTake(to).
+void WriteText(std::string_view text, wm_message* to);
+
+// What is wrong with a chain of extensions. Allocates nothing.
+struct ChainFault {
+  wm_status code = WM_OK;
+  const char* rule = "";
+  std::uint64_t value = 0;
+};
+// Goes through a chain; `log`, where the call takes it, gets the wm_ext_log of the chain.
+[[nodiscard]] ChainFault WalkChain(const wm_ext* chain, wm_ext_log* log);
+
+// The checks of one call, in order; the first that fails is the answer, with a text that names
+// argument, rule and value. Off the step path only: failing allocates.
+//
+//   Arguments check;
+//   check.Handle(store, "store").Struct(given, args, "args").Flags(args.flags, 0, "args.flags");
+//   if (!check.ok()) return check.status();
+class Arguments {
+ public:
+  template <class H>
+  Arguments& Handle(const H* handle, const char* name) {
+    if (ok() && !IsA(handle)) {
+      Fail(name, handle == nullptr ? "must not be null" : "must be a handle of this type");
+    }
+    return *this;
+  }
+  template <class T>
+  Arguments& Struct(const T* from, T& to, const char* name) {
+    if (!ok() || CopyIn(from, to)) return *this;
+    if (from == nullptr) return Fail(name, "must not be null");
+    return Fail(name,
+                "struct_size must be in [" + std::to_string(kLeastBytes<T>) + ", " +
+                    std::to_string(kMostStructBytes) + "]",
+                to.struct_size);
+  }
+  template <class T>
+  Arguments& OutStruct(const T* to, const char* name) {
+    if (!ok() || CanCopyOut(to)) return *this;
+    if (to == nullptr) return Fail(name, "must not be null");
+    return Fail(name,
+                "struct_size must be in [" + std::to_string(kLeastOutBytes) + ", " +
+                    std::to_string(kMostStructBytes) + "]",
+                to->struct_size);
+  }
+  Arguments& Pointer(const void* pointer, const char* name);
+  // `count` elements lie at `pointer`.
+  Arguments& Array(const void* pointer, std::uint64_t count, const char* name);
+  Arguments& Flags(std::uint32_t flags, std::uint32_t known, const char* name);
+  // A field that has no meaning yet.
+  Arguments& Zero(std::uint64_t value, const char* name);
+  Arguments& InRange(std::int64_t value, std::int64_t least, std::int64_t most, const char* name);
+  // `log`: where the call takes WM_EXT_LOG.
+  Arguments& Chain(const wm_ext* chain, const char* name, wm_ext_log* log = nullptr);
+  Arguments& That(bool holds, const char* name, const char* rule);
+
+  [[nodiscard]] bool ok() const { return status_.ok(); }
+  [[nodiscard]] const absl::Status& status() const { return status_; }
+
+ private:
+  Arguments& Fail(const char* name, const std::string& rule);
+  Arguments& Fail(const char* name, const std::string& rule, std::int64_t value);
+
+  absl::Status status_;
+};
+
+// Runs `body`, which answers an absl::Status. Its text goes to `why`, which body may have written
+// to when it answers OK. Nothing is thrown.
+template <class F>
+wm_status Guard(wm_message* why, F&& body) noexcept {
+  if (!CanTake(why)) return WM_INVALID_ARGUMENT;
+  const auto answer = [why](wm_status code, std::string_view text) {
+    WriteText(text, why);
+    return code;
+  };
+  WriteText({}, why);
+  try {
+    const absl::Status status = body();
+    if (status.ok()) return WM_OK;
+    return answer(static_cast<wm_status>(status.code()),
+                  {status.message().data(), status.message().size()});
+  } catch (const std::bad_alloc&) {
+    return answer(WM_RESOURCE_EXHAUSTED, "memory could not be had");
+  } catch (const std::length_error&) {
+    return answer(WM_RESOURCE_EXHAUSTED, "memory could not be had: an array would be too long");
+  } catch (const std::exception& error) {
+    return answer(WM_INTERNAL, error.what());
+  } catch (...) {
+    return answer(WM_INTERNAL, "something that is no std::exception was thrown");
+  }
+}
+
+// The same for calls of the step path: `body` answers a wm_code. Memory that could not be had is
+// internal here: resource exhausted says that a step was dropped.
+template <class F>
+wm_status GuardStep(wm_code* code, F&& body) noexcept {
+  wm_code answer = {};
+  try {
+    answer = body();
+  } catch (...) {
+    answer = {};
+    answer.code = WM_INTERNAL;
+  }
+  if (code != nullptr) *code = answer;
+  return answer.code;
+}
+
+// Argument `index` of a call of the step path is null, garbage or too short.
+[[nodiscard]] inline wm_code BadArgument(std::uint64_t index, std::int64_t value = 0) {
+  wm_code code = {};
+  code.code = WM_INVALID_ARGUMENT;
+  code.rule = WM_RULE_ARGUMENT;
+  code.index = index;
+  code.value = value;
+  return code;
+}
+
+// Waits for what `wait`, an absl::Status of a time in nanoseconds, waits for; in pieces, so that
+// no sum of a time and a clock overflows. A negative timeout is for ever.
+template <class F>
+absl::Status WaitFor(std::int64_t timeout_ns, F&& wait) {
+  constexpr std::int64_t kPiece = 3600'000'000'000;
+  std::int64_t left = timeout_ns;
+  for (;;) {
+    const std::int64_t piece = left < 0 ? kPiece : std::min(left, kPiece);
+    absl::Status status = wait(piece);
+    if (status.code() != absl::StatusCode::kDeadlineExceeded) return status;
+    if (left < 0) continue;
+    left -= piece;
+    if (left == 0) return status;
+  }
+}
+
+}  // namespace waymark::abi
+
+#endif  // WAYMARK_PLUGIN_ABI_ARGUMENTS_H_

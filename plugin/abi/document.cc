@@ -1,0 +1,342 @@
+// Documents in the C ABI, and the bytes that the library gives out.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "blockstore/huge_pages.h"
+#include "blockstore/wire/document_writer.h"
+#include "blockstore/wire/trajectory.h"
+#include "plugin/abi/fill.h"
+
+namespace waymark::abi {
+namespace {
+
+static_assert(static_cast<int>(wire::Codec::kRaw) == WM_CODEC_RAW &&
+              static_cast<int>(wire::Codec::kSetCode) == WM_CODEC_SET &&
+              static_cast<int>(HighParts::kRanked) == WM_HIGH_PARTS_RANKED &&
+              static_cast<int>(HighParts::kUnary) == WM_HIGH_PARTS_UNARY);
+
+// What a document of some rows is written with; `write` is given its writer.
+template <class F>
+absl::Status WithWriter(const wm_rows* handle, const wm_document_options* given, F&& write) {
+  wm_document_options args = {};
+  Arguments check;
+  check.Handle(handle, "rows");
+  if (given != nullptr) check.Struct(given, args, "options");
+  check.Flags(args.flags, WM_DOCUMENT_WITHOUT_STEPS | WM_DOCUMENT_WITH_NODES, "options.flags");
+  check.Chain(args.ext, "options.ext");
+  if (!check.ok()) return check.status();
+  const Rows& rows = handle->rows;
+  const absl::StatusOr<wire::ChunkCode> code = TakeChunkCode(args.code, rows.shape);
+  if (!code.ok()) return code.status();
+  wire::DocumentOptions options;
+  options.code = *code;
+  options.steps = (args.flags & WM_DOCUMENT_WITHOUT_STEPS) == 0;
+  wire::Trajectory trajectory;
+  if ((args.flags & WM_DOCUMENT_WITH_NODES) != 0) {
+    absl::StatusOr<wire::Trajectory> made = wire::MakeTrajectory(rows, *code);
+    if (!made.ok()) return made.status();
+    trajectory = *std::move(made);
+    options.trajectory = trajectory.handle.head;
+    options.nodes = trajectory.nodes;
+  }
+  const absl::StatusOr<wire::DocumentWriter> writer = wire::DocumentWriter::Create(rows, options);
+  return writer.ok() ? write(*writer) : writer.status();
+}
+
+wm_status RowsDocument(const wm_rows* rows, const wm_document_options* options, wm_bytes** out,
+                       wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(rows, "rows").Pointer(out, "out");
+    if (!check.ok()) return check.status();
+    return WithWriter(rows, options, [out](const wire::DocumentWriter& writer) {
+      std::vector<std::uint8_t> bytes;
+      ResizeForWriting(writer.bytes(), bytes);
+      absl::Status status = writer.WriteTo(bytes);
+      if (status.ok()) *out = new wm_bytes(std::move(bytes));
+      return status;
+    });
+  });
+}
+
+wm_status RowsDocumentInto(const wm_rows* rows, const wm_document_options* options,
+                           std::uint8_t* out, std::size_t capacity, std::size_t* size,
+                           wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(rows, "rows").Pointer(size, "size");
+    check.That(out != nullptr || capacity == 0, "out", "must not be null with a capacity");
+    if (!check.ok()) return check.status();
+    return WithWriter(rows, options, [=](const wire::DocumentWriter& writer) {
+      const std::size_t bytes = writer.bytes();
+      if (bytes > capacity) {
+        *size = bytes;
+        return absl::OutOfRangeError("capacity: must be at least " + std::to_string(bytes) +
+                                     "; it is " + std::to_string(capacity));
+      }
+      absl::Status status = writer.WriteTo({out, bytes});
+      if (status.ok()) *size = bytes;
+      return status;
+    });
+  });
+}
+
+wm_status RowsWriteDocument(const wm_rows* rows, const wm_document_options* options,
+                            const char* path, wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(rows, "rows").Pointer(path, "path");
+    if (!check.ok()) return check.status();
+    return WithWriter(rows, options, [path](const wire::DocumentWriter& writer) {
+      return writer.WriteFile(path);
+    });
+  });
+}
+
+wm_status BytesView(const wm_bytes* bytes, const std::uint8_t** data, std::size_t* size) noexcept {
+  return Guard(nullptr, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(bytes, "bytes").Pointer(data, "data").Pointer(size, "size");
+    if (!check.ok()) return check.status();
+    *data = bytes->bytes.data();
+    *size = bytes->bytes.size();
+    return absl::OkStatus();
+  });
+}
+
+absl::Status OpenDocument(std::span<const std::uint8_t> bytes, const wm_read_limits* given,
+                          std::shared_ptr<const wire::MappedFile> file, wm_document** out) {
+  const absl::StatusOr<wire::ReadLimits> limits = TakeLimits(given);
+  if (!limits.ok()) return limits.status();
+  absl::StatusOr<wire::Document> document = wire::Document::Open(bytes, *limits);
+  if (!document.ok()) return document.status();
+  *out = new wm_document(*std::move(document), std::move(file));
+  return absl::OkStatus();
+}
+
+wm_status DocumentOpen(const std::uint8_t* data, std::size_t size, const wm_read_limits* limits,
+                       wm_document** out, wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.That(data != nullptr || size == 0, "data", "must not be null with a size");
+    check.Pointer(out, "out");
+    return check.ok() ? OpenDocument({data, size}, limits, nullptr, out) : check.status();
+  });
+}
+
+wm_status DocumentOpenFile(const char* path, const wm_read_limits* limits, wm_document** out,
+                           wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Pointer(path, "path").Pointer(out, "out");
+    if (!check.ok()) return check.status();
+    absl::StatusOr<std::shared_ptr<const wire::MappedFile>> file = wire::MappedFile::Open(path);
+    if (!file.ok()) return file.status();
+    const std::span<const std::uint8_t> bytes = (*file)->bytes();
+    return OpenDocument(bytes, limits, *std::move(file), out);
+  });
+}
+
+wm_status DocumentInfo(const wm_document* handle, wm_document_info* out) noexcept {
+  return Guard(nullptr, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(handle, "document").OutStruct(out, "out");
+    if (!check.ok()) return check.status();
+    const wire::Document& document = handle->document;
+    wm_document_info info = {};
+    info.flags = (document.has_steps() ? WM_DOCUMENT_HAS_STEPS : 0) |
+                 (document.truncated() ? WM_DOCUMENT_TRUNCATED : 0);
+    info.first = document.first();
+    info.count = document.size();
+    info.bytes = document.bytes();
+    info.minor_version = document.minor_version();
+    info.num_nodes = static_cast<std::uint32_t>(document.nodes().size());
+    static_assert(sizeof(info.trajectory) == sizeof(Digest128));
+    std::memcpy(info.trajectory, &document.trajectory(), sizeof(info.trajectory));
+    CopyOut(info, out);
+    return absl::OkStatus();
+  });
+}
+
+wm_status DocumentShape(const wm_document* document, wm_shape* out) noexcept {
+  return Guard(nullptr, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(document, "document").OutStruct(out, "out");
+    if (check.ok()) CopyOut(document->shape.View(), out);
+    return check.status();
+  });
+}
+
+wm_status DocumentCode(const wm_document* document, wm_chunk_code* out) noexcept {
+  return Guard(nullptr, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(document, "document").OutStruct(out, "out");
+    if (!check.ok()) return check.status();
+    const wire::WireShape& shape = document->document.shape();
+    wm_chunk_code code = {};
+    const bool set = shape.code.codec == wire::Codec::kSetCode;
+    code.flags = set ? WM_CHUNK_PARAMETERS : shape.code.ordered ? 0 : WM_CHUNK_SORTED;
+    code.codec = static_cast<std::int32_t>(shape.code.codec);
+    code.low_bits = shape.code.low_bits;
+    code.high_parts = static_cast<std::int32_t>(shape.code.high_parts);
+    code.crc_layers = shape.crc_layers();
+    CopyOut(code, out);
+    return absl::OkStatus();
+  });
+}
+
+wm_status DocumentCoverage(const wm_document* document, wm_coverage_run* runs, std::size_t capacity,
+                           std::size_t* count, wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(document, "document").Array(runs, capacity, "runs").Pointer(count, "count");
+    if (check.ok()) GiveRuns(document->document.Coverage(), runs, capacity, count);
+    return check.status();
+  });
+}
+
+void GiveDamage(const wire::ReadDamage& from, wm_read_damage* to) {
+  if (to == nullptr) return;
+  wm_read_damage damage = {};
+  damage.damaged_chunks = static_cast<std::uint64_t>(from.damaged_chunks);
+  damage.absent_chunks = static_cast<std::uint64_t>(from.absent_chunks);
+  damage.invalid_rows = static_cast<std::uint64_t>(from.invalid_rows);
+  CopyOut(damage, to);
+}
+
+wm_status DocumentRead(const wm_document* handle, const wm_read_args* given,
+                       std::int32_t layer_begin, std::int32_t layer_end, wm_read_damage* damage,
+                       wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(handle, "document");
+    if (damage != nullptr) check.OutStruct(damage, "damage");
+    if (!check.ok()) return check.status();
+    wm_read_args args = {};
+    if (absl::Status status = TakeReadArgs(given, args); !status.ok()) return status;
+    const wire::Document& document = handle->document;
+    wire::ReadDamage found;
+    const absl::Status status = document.Read(
+        {args.begin, args.end, layer_begin, layer_end != 0 ? layer_end : document.All().layer_end},
+        SpecOf(args), OutOf(args), InfosOf(args), &found);
+    if (status.ok()) GiveDamage(found, damage);
+    return status;
+  });
+}
+
+wm_status DocumentRows(const wm_document* handle, const wm_part* given, wm_rows** out,
+                       wm_read_damage* damage, wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(handle, "document").Pointer(out, "out");
+    if (damage != nullptr) check.OutStruct(damage, "damage");
+    if (!check.ok()) return check.status();
+    const absl::StatusOr<RowsAndLayers> part = TakePart(given, handle->document.All());
+    if (!part.ok()) return part.status();
+    wire::ReadDamage found;
+    absl::StatusOr<Rows> rows = handle->document.ReadRows(*part, &found);
+    if (!rows.ok()) return rows.status();
+    *out = new wm_rows(*std::move(rows));
+    GiveDamage(found, damage);
+    return absl::OkStatus();
+  });
+}
+
+wm_status DocumentChunk(const wm_document* handle, std::int64_t row, wm_chunk_view* out,
+                        wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(handle, "document").OutStruct(out, "out");
+    if (!check.ok()) return check.status();
+    const wire::Document& document = handle->document;
+    if (document.shape().code.codec != wire::Codec::kRaw) {
+      return absl::FailedPreconditionError(
+          "document: its codec must be raw to lend chunks; it is another");
+    }
+    const absl::StatusOr<wire::ChunkView> chunk = document.Chunk(row);
+    if (!chunk.ok()) return chunk.status();
+    wm_chunk_view view = {};
+    view.first = chunk->first;
+    view.count = chunk->rows;
+    view.layers = chunk->layers.data();
+    view.layer_bytes = chunk->layer_bytes;
+    CopyOut(view, out);
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<wire::ChunkCode> TakeChunkCode(const wm_chunk_code* given,
+                                              const RoutingShape& shape) {
+  wire::ChunkCode code;
+  if (given == nullptr) return code;
+  wm_chunk_code args = {};
+  Arguments check;
+  check.Struct(given, args, "code");
+  check.Flags(args.flags, WM_CHUNK_SORTED | WM_CHUNK_PARAMETERS, "code.flags");
+  check.InRange(args.codec, WM_CODEC_RAW, WM_CODEC_SET, "code.codec");
+  if ((args.flags & WM_CHUNK_PARAMETERS) == 0) {
+    check.InRange(args.low_bits, 0, 0, "code.low_bits")
+        .InRange(args.high_parts, 0, 0, "code.high_parts");
+  }
+  check.InRange(args.high_parts, WM_HIGH_PARTS_RANKED, WM_HIGH_PARTS_UNARY, "code.high_parts");
+  if (!check.ok()) return check.status();
+  if (args.codec == WM_CODEC_SET && (args.flags & WM_CHUNK_PARAMETERS) == 0) {
+    code = wire::ChunkCode::SetCodeFor(shape);
+  } else {
+    code.codec = static_cast<wire::Codec>(args.codec);
+    code.ordered = args.codec == WM_CODEC_RAW && (args.flags & WM_CHUNK_SORTED) == 0;
+    code.low_bits = args.low_bits;
+    code.high_parts = static_cast<HighParts>(args.high_parts);
+  }
+  code.crc_layers = args.crc_layers;
+  if (absl::Status status = wire::WireShape{shape, code}.Validate(); !status.ok()) return status;
+  return code;
+}
+
+absl::StatusOr<wire::ReadLimits> TakeLimits(const wm_read_limits* given) {
+  wire::ReadLimits limits;
+  if (given == nullptr) return limits;
+  wm_read_limits args = {};
+  Arguments check;
+  check.Struct(given, args, "limits").Zero(args.reserved, "limits.reserved");
+  if (!check.ok()) return check.status();
+  if (args.max_rows != 0) limits.max_rows = ToCount(args.max_rows);
+  if (args.max_bytes != 0) limits.max_bytes = args.max_bytes;
+  return limits;
+}
+
+absl::StatusOr<RowsAndLayers> TakePart(const wm_part* given, const RowsAndLayers& all) {
+  if (given == nullptr) return all;
+  wm_part args = {};
+  Arguments check;
+  check.Struct(given, args, "part").Zero(args.reserved, "part.reserved");
+  if (!check.ok()) return check.status();
+  return RowsAndLayers{args.begin, args.end, args.layer_begin,
+                       args.layer_end != 0 ? args.layer_end : all.layer_end};
+}
+
+void FillDocuments(wm_api_v1& api) {
+  api.rows_document = &RowsDocument;
+  api.rows_document_into = &RowsDocumentInto;
+  api.rows_write_document = &RowsWriteDocument;
+  api.bytes_retain = &Retain<wm_bytes>;
+  api.bytes_release = &Release<wm_bytes>;
+  api.bytes_view = &BytesView;
+  api.document_open = &DocumentOpen;
+  api.document_open_file = &DocumentOpenFile;
+  api.document_retain = &Retain<wm_document>;
+  api.document_release = &Release<wm_document>;
+  api.document_info = &DocumentInfo;
+  api.document_shape = &DocumentShape;
+  api.document_code = &DocumentCode;
+  api.document_coverage = &DocumentCoverage;
+  api.document_read = &DocumentRead;
+  api.document_rows = &DocumentRows;
+  api.document_chunk = &DocumentChunk;
+}
+
+}  // namespace waymark::abi

@@ -1,0 +1,89 @@
+// The parts of the C ABI's table, each filled in by the file of its name, and what they share.
+// Included by c_api*.cc only.
+#ifndef WAYMARK_PLUGIN_ABI_FILL_H_
+#define WAYMARK_PLUGIN_ABI_FILL_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "blockstore/events.h"
+#include "blockstore/log.h"
+#include "blockstore/row_info.h"
+#include "blockstore/rows.h"
+#include "blockstore/step_code.h"
+#include "blockstore/store/store.h"
+#include "blockstore/wire/document.h"
+#include "blockstore/wire/shape_block.h"
+#include "plugin/abi/arguments.h"
+#include "plugin/capture/capture_code.h"
+#include "plugin/waymark.h"
+
+namespace waymark::abi {
+
+void FillBatches(wm_api_v1& api);    // batch.cc
+void FillRecorder(wm_api_v1& api);   // recorder.cc
+void FillStore(wm_api_v1& api);      // store.cc
+void FillSnapshots(wm_api_v1& api);  // snapshot.cc
+void FillRows(wm_api_v1& api);       // rows.cc
+void FillSession(wm_api_v1& api);    // session.cc
+void FillDocuments(wm_api_v1& api);  // document.cc
+void FillFetching(wm_api_v1& api);   // fetching.cc
+void FillFormats(wm_api_v1& api);    // format.cc
+
+// ---- code.cc
+
+// The answers of the step path, as the ABI numbers them. Allocate nothing.
+[[nodiscard]] wm_code ToCode(const StepCode& code);
+[[nodiscard]] wm_code ToCode(const CaptureCode& code);
+void FillNames(wm_api_v1& api);
+
+// ---- batch.cc
+
+// `given` as a batch that borrows its arrays. Argument `index` of the call. Allocates nothing.
+[[nodiscard]] wm_code TakeBatch(const wm_step_batch* given, std::uint64_t index, StepBatch& to);
+
+// ---- store.cc
+
+// Checks `given` and makes store options of it, without a recorder and a log. `args` is the copy.
+[[nodiscard]] absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& args,
+                                            wm_ext_log& log, StoreOptions& to);
+
+// What the core tells goes to `log`, if it has a function. The copy of `log` that this needs lives
+// as long as the store: steps land after their session is gone.
+[[nodiscard]] LogCallback LogOf(wm_store& store, const wm_ext_log& log);
+
+// ---- rows.cc
+
+// The shape of rows that `given` says.
+[[nodiscard]] absl::StatusOr<RoutingShape> TakeShape(const wm_shape* given);
+// The copy of `given`, checked, for a reader of `id_bytes` in all that were checked against
+// nothing.
+[[nodiscard]] absl::Status TakeReadArgs(const wm_read_args* given, wm_read_args& args);
+[[nodiscard]] ReadSpec SpecOf(const wm_read_args& args);
+[[nodiscard]] std::span<std::uint8_t> OutOf(const wm_read_args& args);
+[[nodiscard]] std::span<RowInfo> InfosOf(const wm_read_args& args);
+// Writes the first `capacity` runs, and how many there are. `runs` and `count` were checked.
+void GiveRuns(const std::vector<CoverageRun>& from, wm_coverage_run* runs, std::size_t capacity,
+              std::size_t* count);
+
+// ---- document.cc
+
+// How rows of `shape` are to be coded. Null is the default.
+[[nodiscard]] absl::StatusOr<wire::ChunkCode> TakeChunkCode(const wm_chunk_code* given,
+                                                            const RoutingShape& shape);
+// Null is the default.
+[[nodiscard]] absl::StatusOr<wire::ReadLimits> TakeLimits(const wm_read_limits* given);
+// Null is `all`.
+[[nodiscard]] absl::StatusOr<RowsAndLayers> TakePart(const wm_part* given,
+                                                     const RowsAndLayers& all);
+[[nodiscard]] inline std::int64_t ToCount(std::uint64_t count) {
+  return static_cast<std::int64_t>(std::min<std::uint64_t>(count, 0x7fffffffffffffff));
+}
+
+}  // namespace waymark::abi
+
+#endif  // WAYMARK_PLUGIN_ABI_FILL_H_

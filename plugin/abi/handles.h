@@ -1,0 +1,189 @@
+// The handles of the C ABI: what each owns, and what it keeps alive.
+// Included by c_api*.cc only.
+//
+//   session -> store -> recorder <- snapshot
+//   publisher -> source <- fetcher
+#ifndef WAYMARK_PLUGIN_ABI_HANDLES_H_
+#define WAYMARK_PLUGIN_ABI_HANDLES_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <future>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "blockstore/events.h"
+#include "blockstore/flight/info.h"
+#include "blockstore/flight/recorder.h"
+#include "blockstore/rows.h"
+#include "blockstore/shape.h"
+#include "blockstore/store/snapshot.h"
+#include "blockstore/store/stats.h"
+#include "blockstore/store/store.h"
+#include "blockstore/wire/document.h"
+#include "blockstore/wire/fetcher.h"
+#include "blockstore/wire/handle.h"
+#include "blockstore/wire/mapped_file.h"
+#include "blockstore/wire/page_source.h"
+#include "blockstore/wire/publisher.h"
+#include "plugin/capture/capture_session.h"
+#include "plugin/waymark.h"
+
+namespace waymark::abi {
+
+// What every handle begins with: a word that tells its type, for as long as it lives, and the
+// references to it.
+template <std::uint64_t kTypeTag>
+struct Handle {
+  static constexpr std::uint64_t kTag = kTypeTag;
+  std::atomic<std::uint64_t> tag{kTypeTag};
+  std::atomic<std::uint64_t> references{1};
+};
+
+template <class H>
+[[nodiscard]] bool IsA(const H* handle) {
+  return handle != nullptr && handle->tag.load(std::memory_order_relaxed) == H::kTag;
+}
+template <class H>
+void Retain(H* handle) noexcept {
+  if (IsA(handle)) handle->references.fetch_add(1, std::memory_order_relaxed);
+}
+template <class H>
+void Release(H* handle) noexcept {
+  if (!IsA(handle)) return;
+  if (handle->references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  handle->tag.store(0, std::memory_order_relaxed);
+  delete handle;
+}
+
+// One reference, given back when this goes.
+template <class H>
+class Reference {
+ public:
+  Reference() = default;
+  explicit Reference(H* handle) : handle_(handle) { Retain(handle); }
+  ~Reference() { Release(handle_); }
+  Reference(const Reference& other) : Reference(other.handle_) {}
+  Reference& operator=(const Reference&) = delete;
+  [[nodiscard]] H* get() const { return handle_; }
+
+ private:
+  H* handle_ = nullptr;
+};
+
+// A shape with what wm_shape lends: all layer ids, also where the shape itself has none.
+class LentShape {
+ public:
+  explicit LentShape(const RoutingShape& shape, std::int32_t block_tokens = 0,
+                     std::int32_t num_blocks = 0);
+  // struct_size is left to CopyOut.
+  [[nodiscard]] wm_shape View() const;
+
+ private:
+  const std::vector<std::int32_t> layer_ids_;
+  wm_shape shape_ = {};
+};
+
+}  // namespace waymark::abi
+
+struct wm_batch : waymark::abi::Handle<0x776d206261746368> {  // "wm batch"
+  waymark::OwnedStepBatch batch;
+};
+
+struct wm_recorder : waymark::abi::Handle<0x776d207265636f72> {  // "wm recor"
+  waymark::FlightInfo info;                                      // of the store that it is for
+  std::atomic<bool> has_store{false};                            // one store, once
+  std::mutex dumping;                                            // one at a time
+  std::unique_ptr<waymark::FlightRecorder> recorder;
+};
+
+struct wm_store : waymark::abi::Handle<0x776d2073746f7265> {  // "wm store"
+  explicit wm_store(wm_recorder* of) : recorder(of) {}
+
+  const waymark::abi::Reference<wm_recorder> recorder;  // outlives `store`
+  std::mutex logs_mutex;
+  std::list<wm_ext_log> logs;  // of the store and its sessions; they outlive `store`
+  std::shared_ptr<const waymark::abi::LentShape> shape;
+  std::mutex findings_mutex;
+  std::deque<waymark::AuditFinding> findings;  // taken from the store, and not told yet
+  std::unique_ptr<waymark::RoutingStore> store;
+};
+
+struct wm_snapshot : waymark::abi::Handle<0x776d20736e617073> {  // "wm snaps"
+  wm_snapshot(const wm_store& store, waymark::Snapshot of)
+      : recorder(store.recorder), shape(store.shape), snapshot(std::move(of)) {}
+
+  const waymark::abi::Reference<wm_recorder> recorder;  // outlives `snapshot`
+  const std::shared_ptr<const waymark::abi::LentShape> shape;
+  waymark::Snapshot snapshot;  // empty when it was published
+};
+
+struct wm_rows : waymark::abi::Handle<0x776d20726f777320> {  // "wm rows "
+  explicit wm_rows(waymark::Rows of) : rows(std::move(of)), shape(rows.shape) {}
+
+  const waymark::Rows rows;
+  const waymark::abi::LentShape shape;
+};
+
+struct wm_session : waymark::abi::Handle<0x776d207365737369> {  // "wm sessi"
+  explicit wm_session(wm_store* of) : store(of) {}
+
+  const waymark::abi::Reference<wm_store> store;  // outlives `session`
+  mutable std::mutex bindings;                    // of the layers: bound by one thread, told to any
+  std::unique_ptr<waymark::CaptureSession> session;
+};
+
+struct wm_bytes : waymark::abi::Handle<0x776d206279746573> {  // "wm bytes"
+  explicit wm_bytes(std::vector<std::uint8_t> of) : bytes(std::move(of)) {}
+
+  const std::vector<std::uint8_t> bytes;
+};
+
+struct wm_document : waymark::abi::Handle<0x776d20646f63756d> {  // "wm docum"
+  wm_document(waymark::wire::Document of, std::shared_ptr<const waymark::wire::MappedFile> mapped)
+      : file(std::move(mapped)), document(std::move(of)), shape(document.shape().rows) {}
+
+  const std::shared_ptr<const waymark::wire::MappedFile> file;  // null: the caller's bytes
+  const waymark::wire::Document document;
+  const waymark::abi::LentShape shape;
+};
+
+struct wm_source : waymark::abi::Handle<0x776d20736f757263> {  // "wm sourc"
+  explicit wm_source(std::unique_ptr<waymark::wire::PageSource> of) : source(std::move(of)) {}
+
+  const std::unique_ptr<waymark::wire::PageSource> source;
+};
+
+struct wm_ticket : waymark::abi::Handle<0x776d207469636b65> {  // "wm ticke"
+  using Result = std::shared_future<absl::StatusOr<waymark::wire::Handle>>;
+
+  Result result;
+};
+
+struct wm_publisher : waymark::abi::Handle<0x776d207075626c69> {  // "wm publi"
+  explicit wm_publisher(wm_source* of) : source(of) {}
+
+  const waymark::abi::Reference<wm_source> source;  // outlives `publisher`
+  // What snapshots on their way keep alive; their pages are given back before their result is set.
+  struct Pinned {
+    wm_ticket::Result until;
+    waymark::abi::Reference<wm_recorder> recorder;
+  };
+  std::mutex pinned_mutex;
+  std::list<Pinned> pinned;  // outlives `publisher`
+  std::unique_ptr<waymark::wire::Publisher> publisher;
+};
+
+struct wm_fetcher : waymark::abi::Handle<0x776d206665746368> {  // "wm fetch"
+  wm_fetcher(wm_source* of, const waymark::wire::FetcherOptions& options)
+      : source(of), fetcher(of->source.get(), options) {}
+
+  const waymark::abi::Reference<wm_source> source;  // outlives `fetcher`
+  waymark::wire::Fetcher fetcher;
+};
+
+#endif  // WAYMARK_PLUGIN_ABI_HANDLES_H_

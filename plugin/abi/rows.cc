@@ -1,0 +1,300 @@
+// Rows that were read, in the C ABI.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "blockstore/huge_pages.h"
+#include "plugin/abi/fill.h"
+#include "plugin/capture/stage_gather.h"
+
+namespace waymark::abi {
+namespace {
+
+static_assert(static_cast<int>(Layout::kTokensLayersK) == WM_LAYOUT_TLK &&
+              static_cast<int>(Layout::kLayersTokensK) == WM_LAYOUT_LTK &&
+              static_cast<int>(IdType::kUint8) == WM_ID_UINT8 &&
+              static_cast<int>(IdType::kUint16) == WM_ID_UINT16 &&
+              static_cast<int>(IdType::kInt16) == WM_ID_INT16 &&
+              static_cast<int>(IdType::kInt32) == WM_ID_INT32 &&
+              static_cast<int>(IdType::kInt64) == WM_ID_INT64 &&
+              static_cast<int>(Fill::kMinusOne) == WM_FILL_MINUS_ONE &&
+              static_cast<int>(Fill::kZeros) == WM_FILL_ZEROS &&
+              static_cast<int>(Fill::kArange) == WM_FILL_ARANGE);
+
+absl::Status Give(absl::StatusOr<Rows> rows, wm_rows** out) {
+  if (!rows.ok()) return rows.status();
+  *out = new wm_rows(*std::move(rows));
+  return absl::OkStatus();
+}
+
+// The largest of `count` ids that lie at `ids`.
+template <class T>
+std::int32_t LargestId(const std::uint8_t* ids, std::size_t count) {
+  T largest = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    T id = 0;
+    std::memcpy(&id, ids + i * sizeof(T), sizeof(T));
+    largest = std::max(largest, id);
+  }
+  return largest;
+}
+
+absl::StatusOr<Rows> MakeRows(const wm_shape* given_shape, const wm_rows_view* given_view) {
+  wm_rows_view view = {};
+  Arguments check;
+  check.Struct(given_view, view, "view").Flags(view.flags, WM_ROWS_SORTED, "view.flags");
+  if (!check.ok()) return check.status();
+  Rows rows;
+  absl::StatusOr<RoutingShape> shape = TakeShape(given_shape);
+  if (!shape.ok()) return shape.status();
+  rows.shape = *std::move(shape);
+  check.InRange(view.first, 0, static_cast<std::int64_t>(kMostElements), "view.first");
+  if (check.ok()) {
+    check.InRange(view.count, 0, static_cast<std::int64_t>(kMostElements) - view.first,
+                  "view.count");
+  }
+  if (!check.ok()) return check.status();
+  const auto count = static_cast<std::size_t>(view.count);
+  check.Array(view.ids, count, "view.ids").Array(view.infos, count, "view.infos");
+  if (!check.ok()) return check.status();
+
+  rows.first = view.first;
+  rows.ordered = (view.flags & WM_ROWS_SORTED) == 0;
+  const std::size_t row_bytes = rows.shape.row_bytes();
+  rows.infos.resize(count);
+  ResizeForWriting(count * row_bytes, rows.ids);
+  for (std::size_t i = 0; i < count; ++i) {
+    const wm_row_info& info = view.infos[i];
+    const auto bad = [i](const char* rule) {
+      return absl::InvalidArgumentError("view.infos[" + std::to_string(i) + "]" + rule);
+    };
+    if (info.reason >= kNumReasons) return bad(".reason: must be a reason, in [0, 6]");
+    if (info.provenance >= kNumProvenances) return bad(".provenance: must be one, in [0, 3]");
+    if (std::any_of(std::begin(info.reserved), std::end(info.reserved),
+                    [](std::uint8_t byte) { return byte != 0; })) {
+      return bad(".reserved: must be 0");
+    }
+    rows.infos[i] = {info.step, info.version, static_cast<Reason>(info.reason),
+                     static_cast<Provenance>(info.provenance)};
+    if (info.reason != WM_REASON_NONE) {
+      if (info.step != 0 || info.version != 0) {
+        return bad(".step, .version: must be 0 in a missing row");
+      }
+      continue;
+    }
+    const std::uint8_t* const row = view.ids + i * row_bytes;
+    const std::int32_t largest = rows.shape.id_bytes() == 1
+                                     ? LargestId<std::uint8_t>(row, rows.shape.row_ids())
+                                     : LargestId<std::uint16_t>(row, rows.shape.row_ids());
+    if (largest >= rows.shape.num_experts) {
+      return absl::InvalidArgumentError("view.ids: must be below num_experts (" +
+                                        std::to_string(rows.shape.num_experts) + "); row " +
+                                        std::to_string(i) + " has " + std::to_string(largest));
+    }
+    std::memcpy(rows.ids.data() + i * row_bytes, row, row_bytes);
+  }
+  return rows;
+}
+
+wm_status RowsCreate(const wm_shape* shape, const wm_rows_view* view, wm_rows** out,
+                     wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Pointer(out, "out");
+    return check.ok() ? Give(MakeRows(shape, view), out) : check.status();
+  });
+}
+
+wm_status RowsShape(const wm_rows* rows, wm_shape* out) noexcept {
+  return Guard(nullptr, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(rows, "rows").OutStruct(out, "out");
+    if (check.ok()) CopyOut(rows->shape.View(), out);
+    return check.status();
+  });
+}
+
+wm_status RowsView(const wm_rows* rows, wm_rows_view* out) noexcept {
+  return Guard(nullptr, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(rows, "rows").OutStruct(out, "out");
+    if (!check.ok()) return check.status();
+    wm_rows_view view = {};
+    view.flags = rows->rows.ordered ? 0 : WM_ROWS_SORTED;
+    view.first = rows->rows.first;
+    view.count = rows->rows.size();
+    view.ids = rows->rows.ids.data();
+    view.infos = reinterpret_cast<const wm_row_info*>(rows->rows.infos.data());
+    CopyOut(view, out);
+    return absl::OkStatus();
+  });
+}
+
+wm_status RowsWrite(const wm_rows* handle, const wm_read_args* given, wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(handle, "rows");
+    if (!check.ok()) return check.status();
+    wm_read_args args = {};
+    if (absl::Status status = TakeReadArgs(given, args); !status.ok()) return status;
+    const Rows& rows = handle->rows;
+    if (args.begin < rows.first || args.begin > args.end || args.end > rows.last()) {
+      return absl::OutOfRangeError("args: rows [" + std::to_string(args.begin) + ", " +
+                                   std::to_string(args.end) + ") must lie in [" +
+                                   std::to_string(rows.first) + ", " + std::to_string(rows.last()) +
+                                   ")");
+    }
+    const auto count = static_cast<std::size_t>(args.end - args.begin);
+    if (args.num_infos != 0) {
+      check.InRange(static_cast<std::int64_t>(args.num_infos), args.end - args.begin,
+                    args.end - args.begin, "args.num_infos");
+      if (!check.ok()) return check.status();
+    }
+    if (absl::Status status = CheckReadSpec(rows.shape, args.end - args.begin, SpecOf(args),
+                                            static_cast<std::size_t>(args.out_bytes));
+        !status.ok()) {
+      return status;
+    }
+    const auto from = static_cast<std::size_t>(args.begin - rows.first);
+    std::vector<const std::uint8_t*> sources(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      sources[i] = rows.infos[from + i].valid()
+                       ? rows.ids.data() + (from + i) * rows.shape.row_bytes()
+                       : nullptr;
+    }
+    WriteRows(rows.shape, sources, SpecOf(args), OutOf(args));
+    if (args.num_infos != 0) {
+      std::copy_n(rows.infos.begin() + static_cast<std::ptrdiff_t>(from), count,
+                  InfosOf(args).begin());
+    }
+    return absl::OkStatus();
+  });
+}
+
+wm_status RowsCoverage(const wm_rows* rows, wm_coverage_run* runs, std::size_t capacity,
+                       std::size_t* count, wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(rows, "rows").Array(runs, capacity, "runs").Pointer(count, "count");
+    if (check.ok()) GiveRuns(rows->rows.Coverage(), runs, capacity, count);
+    return check.status();
+  });
+}
+
+wm_status RowsJoin(const wm_rows* a, const wm_rows* b, wm_rows** out, wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(a, "a").Handle(b, "b").Pointer(out, "out");
+    return check.ok() ? Give(Join(a->rows, b->rows), out) : check.status();
+  });
+}
+
+wm_status RowsJoinLayers(const wm_rows* const* stages, std::size_t num_stages, wm_rows** out,
+                         wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    constexpr std::size_t kMostStages = 1024;  // a layer each
+    Arguments check;
+    check.Array(stages, num_stages, "stages").Pointer(out, "out");
+    check.That(num_stages <= kMostStages, "num_stages", "must be at most 1024");
+    std::vector<const Rows*> rows;
+    for (std::size_t i = 0; check.ok() && i < num_stages; ++i) {
+      check.Handle(stages[i], "stages[i]");
+      if (check.ok()) rows.push_back(&stages[i]->rows);
+    }
+    return check.ok() ? Give(JoinLayers(rows), out) : check.status();
+  });
+}
+
+wm_status RowsGatherLayers(const wm_rows* stage, const wm_collective* given, wm_rows** out,
+                           wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    wm_collective args = {};
+    Arguments check;
+    if (stage != nullptr) check.Handle(stage, "stage");
+    check.Struct(given, args, "collective").Pointer(out, "out");
+    check.InRange(args.ranks, 1, 4096, "collective.ranks");
+    check.InRange(args.rank, 0, std::int64_t{args.ranks} - 1, "collective.rank");
+    check.Zero(static_cast<std::uint32_t>(args.reserved), "collective.reserved");
+    check.That(args.all_gather != nullptr, "collective.all_gather", "must not be null");
+    if (!check.ok()) return check.status();
+    // A rank without rows goes on to the exchange, and says so there: the others wait for it.
+    return Give(GatherLayers(stage != nullptr ? stage->rows : Rows{},
+                             {args.rank, args.ranks, args.all_gather, args.context}),
+                out);
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<RoutingShape> TakeShape(const wm_shape* given) {
+  wm_shape args = {};
+  Arguments check;
+  check.Struct(given, args, "shape");
+  if (!check.ok()) return check.status();
+  RoutingShape shape;
+  shape.num_layers = args.num_layers;
+  shape.top_k = args.top_k;
+  shape.num_experts = args.num_experts;
+  if (args.page_tokens != 0) shape.page_tokens = args.page_tokens;
+  if (absl::Status status = shape.Validate(); !status.ok()) return status;
+  if (args.layer_ids == nullptr) return shape;
+  shape.layer_ids.assign(args.layer_ids, args.layer_ids + args.num_layers);
+  if (absl::Status status = shape.Validate(); !status.ok()) return status;
+  // What wm_shape lends of a shape without layer ids must come back as it was.
+  if (shape.layer_ids.back() == shape.num_layers - 1) shape.layer_ids.clear();
+  return shape;
+}
+
+absl::Status TakeReadArgs(const wm_read_args* given, wm_read_args& args) {
+  Arguments check;
+  check.Struct(given, args, "args").Flags(args.flags, 0, "args.flags").Chain(args.ext, "args.ext");
+  check.InRange(args.layout, WM_LAYOUT_TLK, WM_LAYOUT_LTK, "args.layout");
+  check.InRange(args.id_type, WM_ID_UINT8, WM_ID_INT64, "args.id_type");
+  check.InRange(args.fill, WM_FILL_MINUS_ONE, WM_FILL_ARANGE, "args.fill");
+  check.Zero(static_cast<std::uint32_t>(args.reserved), "args.reserved");
+  check.That(args.out != nullptr || args.out_bytes == 0, "args.out",
+             "must not be null with out_bytes above 0");
+  check.Array(args.infos, args.num_infos, "args.infos");
+  return check.status();
+}
+
+ReadSpec SpecOf(const wm_read_args& args) {
+  return {static_cast<Layout>(args.layout), static_cast<IdType>(args.id_type),
+          static_cast<Fill>(args.fill)};
+}
+std::span<std::uint8_t> OutOf(const wm_read_args& args) {
+  return {static_cast<std::uint8_t*>(args.out), static_cast<std::size_t>(args.out_bytes)};
+}
+std::span<RowInfo> InfosOf(const wm_read_args& args) {
+  return {reinterpret_cast<RowInfo*>(args.infos), args.num_infos};
+}
+
+void GiveRuns(const std::vector<CoverageRun>& from, wm_coverage_run* runs, std::size_t capacity,
+              std::size_t* count) {
+  for (std::size_t i = 0; i < std::min(capacity, from.size()); ++i) {
+    wm_coverage_run run = {};
+    run.begin = from[i].begin;
+    run.end = from[i].end;
+    run.version = from[i].version;
+    run.reason = static_cast<std::uint8_t>(from[i].reason);
+    run.provenance = static_cast<std::uint8_t>(from[i].provenance);
+    runs[i] = run;
+  }
+  *count = from.size();
+}
+
+void FillRows(wm_api_v1& api) {
+  api.rows_create = &RowsCreate;
+  api.rows_retain = &Retain<wm_rows>;
+  api.rows_release = &Release<wm_rows>;
+  api.rows_shape = &RowsShape;
+  api.rows_view = &RowsView;
+  api.rows_write = &RowsWrite;
+  api.rows_coverage = &RowsCoverage;
+  api.rows_join = &RowsJoin;
+  api.rows_join_layers = &RowsJoinLayers;
+  api.rows_gather_layers = &RowsGatherLayers;
+}
+
+}  // namespace waymark::abi

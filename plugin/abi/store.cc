@@ -1,0 +1,327 @@
+// The store of the C ABI.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plugin/abi/fill.h"
+
+namespace waymark::abi {
+namespace {
+
+static_assert(static_cast<int>(LogLevel::kInfo) == WM_LOG_INFO &&
+              static_cast<int>(LogLevel::kWarning) == WM_LOG_WARNING &&
+              static_cast<int>(LogLevel::kError) == WM_LOG_ERROR);
+
+std::span<const BlockId> BlocksOf(const std::int32_t* blocks, std::size_t num_blocks) {
+  return {reinterpret_cast<const BlockId*>(blocks), num_blocks};
+}
+
+wm_status StoreCreate(const wm_store_options* given, wm_store** out, wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    wm_store_options args = {};
+    wm_ext_log log = {};
+    StoreOptions options;
+    if (absl::Status status = TakeStoreOptions(given, args, log, options); !status.ok()) {
+      return status;
+    }
+    Arguments check;
+    check.Pointer(out, "out");
+    if (args.recorder != nullptr) check.Handle(args.recorder, "options.recorder");
+    if (!check.ok()) return check.status();
+    auto handle = std::make_unique<wm_store>(args.recorder);
+    if (wm_recorder* const recorder = args.recorder; recorder != nullptr) {
+      check.That(FlightInfo::Of(options) == recorder->info, "options.recorder",
+                 "must be made for the same options");
+      check.That(!check.ok() || !recorder->has_store.exchange(true), "options.recorder",
+                 "must be of one store; it has one");
+      if (!check.ok()) return check.status();
+      options.flight = recorder->recorder->sink();
+    }
+    options.log = LogOf(*handle, log);
+    absl::StatusOr<std::unique_ptr<RoutingStore>> store = RoutingStore::Create(options);
+    if (!store.ok()) {
+      if (args.recorder != nullptr) args.recorder->has_store = false;
+      return store.status();
+    }
+    handle->store = *std::move(store);
+    const StoreOptions& made = handle->store->options();
+    handle->shape =
+        std::make_shared<const LentShape>(made.shape, made.block_tokens, made.num_blocks);
+    *out = handle.release();
+    return absl::OkStatus();
+  });
+}
+
+wm_status StoreShape(const wm_store* store, wm_shape* out) noexcept {
+  return Guard(nullptr, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(store, "store").OutStruct(out, "out");
+    if (check.ok()) CopyOut(store->shape->View(), out);
+    return check.status();
+  });
+}
+
+wm_status StoreSnapshot(wm_store* store, const wm_snapshot_args* given, wm_snapshot** out,
+                        wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    wm_snapshot_args args = {};
+    Arguments check;
+    check.Handle(store, "store").Struct(given, args, "args").Flags(args.flags, 0, "args.flags");
+    check.Chain(args.ext, "args.ext").Array(args.blocks, args.num_blocks, "args.blocks");
+    check.Pointer(out, "out");
+    if (!check.ok()) return check.status();
+    absl::StatusOr<Snapshot> snapshot =
+        store->store->TakeSnapshot(BlocksOf(args.blocks, args.num_blocks), args.first, args.last);
+    if (!snapshot.ok()) return snapshot.status();
+    *out = new wm_snapshot(*store, *std::move(snapshot));
+    return absl::OkStatus();
+  });
+}
+
+wm_status StoreCoveredPrefix(const wm_store* store, const std::int32_t* blocks,
+                             std::size_t num_blocks, std::int64_t rows,
+                             std::int64_t* covered) noexcept {
+  return Guard(nullptr, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(store, "store").Array(blocks, num_blocks, "blocks");
+    check.InRange(rows, 0, INT64_MAX, "rows").Pointer(covered, "covered");
+    if (check.ok()) *covered = store->store->CoveredPrefix(BlocksOf(blocks, num_blocks), rows);
+    return check.status();
+  });
+}
+
+wm_status StoreWaitIdle(wm_store* store, std::int64_t timeout_ns, wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(store, "store");
+    if (!check.ok()) return check.status();
+    const auto wait = [store](std::int64_t piece) {
+      return store->store->WaitIdle(std::chrono::nanoseconds(piece));
+    };
+    // Who lands is the caller of this: what it has not submitted would be waited for in vain.
+    if (store->store->options().landing == Landing::kCaller) return wait(0);
+    return WaitFor(timeout_ns, wait);
+  });
+}
+
+// `land` answers whether a step was landed. Engines ask until there is none: it costs no text.
+template <class F>
+wm_status LandBy(wm_store* store, F&& land) noexcept {
+  return GuardStep(nullptr, [&]() -> wm_code {
+    if (!IsA(store)) return BadArgument(0);
+    if (store->store->options().landing != Landing::kCaller) return {WM_FAILED_PRECONDITION};
+    return {land() ? WM_OK : WM_NOT_FOUND};
+  });
+}
+wm_status StoreLandOne(wm_store* store) noexcept {
+  return LandBy(store, [store] { return store->store->LandOne(); });
+}
+wm_status StoreLand(wm_store* store, std::uint64_t step) noexcept {
+  return LandBy(store, [store, step] { return store->store->Land(StepId(step)); });
+}
+
+wm_status StoreLastStep(const wm_store* store, std::uint64_t* step) noexcept {
+  return Guard(nullptr, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(store, "store").Pointer(step, "step");
+    if (check.ok()) *step = store->store->last_step().value();
+    return check.status();
+  });
+}
+
+wm_status StoreStats(const wm_store* store, wm_store_stats* out) noexcept {
+  return Guard(nullptr, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(store, "store").OutStruct(out, "out");
+    if (!check.ok()) return check.status();
+    const Stats stats = store->store->GetStats();
+    wm_store_stats to = {};
+    to.steps_begun = stats.steps_begun;
+    to.steps_landed = stats.steps_landed;
+    to.steps_dropped = stats.steps_dropped;
+    to.steps_cancelled = stats.steps_cancelled;
+    to.steps_refused_ring = stats.steps_refused_ring;
+    to.rebases = stats.rebases;
+    to.rows_claimed = stats.rows_claimed;
+    to.rows_landed = stats.rows_landed;
+    static_assert(sizeof(to.rows_missing) >= sizeof(stats.rows_missing));
+    std::copy(stats.rows_missing.begin(), stats.rows_missing.end(), to.rows_missing);
+    to.rows_ignored = stats.rows_ignored;
+    to.rows_not_asked = stats.rows_not_asked;
+    to.rows_padding = stats.rows_padding;
+    to.rows_outside = stats.rows_outside;
+    to.rows_without_claim = stats.rows_without_claim;
+    to.events = stats.events;
+    to.events_on_null_blocks = stats.events_on_null_blocks;
+    to.releases_below_zero = stats.releases_below_zero;
+    to.hits_by_key = stats.hits_by_key;
+    to.second_seals = stats.second_seals;
+    to.pages = stats.pages;
+    to.pages_in_use = stats.pages_in_use;
+    to.pages_in_use_peak = stats.pages_in_use_peak;
+    to.evictions = stats.evictions;
+    to.own_pages = stats.own_pages;
+    to.no_page = stats.no_page;
+    to.bytes = stats.bytes;
+    to.bytes_touched_peak = stats.bytes_touched_peak;
+    to.audited_rows = stats.audited_rows;
+    to.audit_disagreements = stats.audit_disagreements;
+    to.audit_voided_pages = stats.audit_voided_pages;
+    to.audit_voided_rows = stats.audit_voided_rows;
+    to.audit_agreement_sum = stats.audit_agreement_sum;
+    to.snapshots_taken = stats.snapshots_taken;
+    to.snapshots_live = stats.snapshots_live;
+    to.landing_lag_count = stats.landing_lag.count();
+    to.landing_lag_p50_ns = stats.landing_lag.Quantile(0.5);
+    to.landing_lag_p99_ns = stats.landing_lag.Quantile(0.99);
+    CopyOut(to, out);
+    return absl::OkStatus();
+  });
+}
+
+wm_status StoreReport(const wm_store* store, wm_message* text) noexcept {
+  return Guard(text, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(store, "store");
+    if (check.ok()) WriteText(store->store->GetStats().ToString(), text);
+    return check.status();
+  });
+}
+
+wm_status StoreExpertCounts(const wm_store* store, std::size_t index, std::uint64_t* version,
+                            std::uint64_t* counts, std::size_t capacity) noexcept {
+  return Guard(nullptr, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(store, "store").Pointer(version, "version");
+    check.That(counts != nullptr || capacity == 0, "counts", "must not be null with a capacity");
+    if (!check.ok()) return check.status();
+    const Stats stats = store->store->GetStats();
+    if (index >= stats.experts.size()) return absl::NotFoundError("index: beyond the last version");
+    const ExpertCounts& of = stats.experts[index];
+    if (capacity < of.counts.size()) {
+      return absl::OutOfRangeError("capacity: must be at least " +
+                                   std::to_string(of.counts.size()));
+    }
+    *version = of.version;
+    std::copy(of.counts.begin(), of.counts.end(), counts);
+    return absl::OkStatus();
+  });
+}
+
+wm_status StoreNextFinding(wm_store* store, wm_finding* out, wm_message* text) noexcept {
+  return Guard(text, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(store, "store").OutStruct(out, "out");
+    if (!check.ok()) return check.status();
+    const std::lock_guard<std::mutex> lock(store->findings_mutex);
+    if (store->findings.empty()) {
+      const std::vector<AuditFinding> taken = store->store->TakeFindings();
+      store->findings.assign(taken.begin(), taken.end());
+    }
+    if (store->findings.empty()) return absl::NotFoundError("no finding that was not told yet");
+    const AuditFinding& finding = store->findings.front();
+    wm_finding to = {};
+    to.block = finding.block;
+    to.step = finding.step;
+    to.kept_step = finding.kept_step;
+    to.sealed_step = finding.sealed_step;
+    to.rows = finding.rows;
+    to.voided = finding.voided ? 1 : 0;
+    to.agreement = finding.agreement;
+    WriteText(finding.ToString(), text);
+    CopyOut(to, out);
+    store->findings.pop_front();
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace
+
+LentShape::LentShape(const RoutingShape& shape, std::int32_t block_tokens, std::int32_t num_blocks)
+    : layer_ids_([&shape] {
+        std::vector<std::int32_t> ids;
+        for (std::int32_t layer = 0; layer < shape.num_layers; ++layer)
+          ids.push_back(shape.layer_id(layer));
+        return ids;
+      }()) {
+  shape_.num_layers = shape.num_layers;
+  shape_.top_k = shape.top_k;
+  shape_.num_experts = shape.num_experts;
+  shape_.page_tokens = shape.page_tokens;
+  shape_.block_tokens = block_tokens;
+  shape_.num_blocks = num_blocks;
+  shape_.id_bytes = static_cast<std::uint32_t>(shape.id_bytes());
+  shape_.row_bytes = shape.row_bytes();
+}
+
+wm_shape LentShape::View() const {
+  wm_shape shape = shape_;
+  shape.layer_ids = layer_ids_.data();
+  return shape;
+}
+
+LogCallback LogOf(wm_store& store, const wm_ext_log& log) {
+  if (log.function == nullptr) return {};
+  const std::lock_guard<std::mutex> lock(store.logs_mutex);
+  store.logs.push_back(log);
+  return {[](void* context, LogLevel level, const char* text, std::size_t size) {
+            const auto& to = *static_cast<const wm_ext_log*>(context);
+            to.function(to.context, static_cast<std::int32_t>(level), text, size);
+          },
+          &store.logs.back()};
+}
+
+absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& args,
+                              wm_ext_log& log, StoreOptions& to) {
+  Arguments check;
+  check.Struct(given, args, "options");
+  check.Flags(args.flags, WM_STORE_DEVICE_SLOTS | WM_STORE_NO_AUDIT | WM_STORE_COUNT_EXPERTS,
+              "options.flags");
+  check.Chain(args.ext, "options.ext", &log);
+  check.Array(args.layer_ids, args.num_layer_ids, "options.layer_ids");
+  check.Array(args.null_blocks, args.num_null_blocks, "options.null_blocks");
+  check.InRange(args.landing, WM_LANDING_THREAD, WM_LANDING_CALLER, "options.landing");
+  if (check.ok() && args.num_layer_ids != 0) {
+    check.InRange(static_cast<std::int64_t>(args.num_layer_ids), args.num_layers, args.num_layers,
+                  "options.num_layer_ids");
+  }
+  if (!check.ok()) return check.status();
+  to.shape.num_layers = args.num_layers;
+  to.shape.top_k = args.top_k;
+  to.shape.num_experts = args.num_experts;
+  if (args.page_tokens != 0) to.shape.page_tokens = args.page_tokens;
+  to.shape.layer_ids.assign(args.layer_ids, args.layer_ids + args.num_layer_ids);
+  to.num_blocks = args.num_blocks;
+  to.block_tokens = args.block_tokens;
+  to.num_pages = args.num_pages;
+  for (std::size_t i = 0; i < args.num_null_blocks; ++i)
+    to.null_blocks.emplace_back(args.null_blocks[i]);
+  if (args.max_steps_in_flight != 0) to.max_steps_in_flight = args.max_steps_in_flight;
+  if (args.max_step_rows != 0) to.max_step_rows = args.max_step_rows;
+  to.device_slots = (args.flags & WM_STORE_DEVICE_SLOTS) != 0;
+  to.landing = args.landing == WM_LANDING_CALLER ? Landing::kCaller : Landing::kThread;
+  to.audit = (args.flags & WM_STORE_NO_AUDIT) == 0;
+  if (args.audit_threshold != 0) to.audit_threshold = args.audit_threshold;
+  to.count_experts = (args.flags & WM_STORE_COUNT_EXPERTS) != 0;
+  to.key_seed = args.key_seed;
+  return absl::OkStatus();
+}
+
+void FillStore(wm_api_v1& api) {
+  api.store_create = &StoreCreate;
+  api.store_retain = &Retain<wm_store>;
+  api.store_release = &Release<wm_store>;
+  api.store_shape = &StoreShape;
+  api.store_snapshot = &StoreSnapshot;
+  api.store_covered_prefix = &StoreCoveredPrefix;
+  api.store_wait_idle = &StoreWaitIdle;
+  api.store_land_one = &StoreLandOne;
+  api.store_land = &StoreLand;
+  api.store_last_step = &StoreLastStep;
+  api.store_stats = &StoreStats;
+  api.store_report = &StoreReport;
+  api.store_expert_counts = &StoreExpertCounts;
+  api.store_next_finding = &StoreNextFinding;
+}
+
+}  // namespace waymark::abi

@@ -1,0 +1,472 @@
+#include "plugin/capture/capture_session.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "plugin/capture/host_transport.h"
+#include "plugin/capture/ids_ring.h"
+
+namespace waymark {
+namespace {
+
+constexpr std::int32_t kInvalidArgument =
+    static_cast<std::int32_t>(absl::StatusCode::kInvalidArgument);
+constexpr std::int32_t kFailedPrecondition =
+    static_cast<std::int32_t>(absl::StatusCode::kFailedPrecondition);
+constexpr std::int32_t kResourceExhausted =
+    static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted);
+constexpr std::int32_t kNotFound = static_cast<std::int32_t>(absl::StatusCode::kNotFound);
+
+constexpr std::int32_t kMostRows = 1 << 20;
+constexpr std::int32_t kMostBuffers = 4096;
+constexpr std::int32_t kMostExperts = 32768;  // ids of a view are int16
+
+// A counter that one thread moves and any thread reads.
+class Counter {
+ public:
+  void Add(std::uint64_t n = 1) {
+    value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  }
+  [[nodiscard]] std::uint64_t Get() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> value_{0};
+};
+
+absl::Status CheckRange(const char* field, std::int64_t value, std::int64_t least,
+                        std::int64_t most) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(std::string(field) + ": must be in [" + std::to_string(least) +
+                                    ", " + std::to_string(most) + "]; it is " +
+                                    std::to_string(value));
+}
+
+std::string LayerName(std::int32_t layer, std::int32_t layer_id, const std::string& module) {
+  return "layer " + std::to_string(layer) + " (" +
+         (module.empty() ? "unbound, model layer " + std::to_string(layer_id) : module) + ")";
+}
+
+}  // namespace
+
+class CaptureSession::Impl {
+ public:
+  RoutingStore* store = nullptr;
+  RoutingShape shape;
+  std::int32_t max_rows = 0;
+  std::int32_t max_ids_rows = 0;  // of a tensor of SubmitIds
+  std::shared_ptr<LayerCounters> counters;
+  std::shared_ptr<Transport> transport;
+  std::shared_ptr<IdsRing> ids_ring;
+  std::vector<LayerBinding> bindings;
+
+  // The step that has a buffer; by BufferId. step == 0: the buffer is not the engine's thread's.
+  struct Open {
+    std::uint64_t step = 0;
+    std::int32_t rows = 0;
+    std::int32_t written_rows = 0;
+    bool device_slots = false;  // how many rows it has is known at its end,
+    bool all_written = false;   // and until then it may have written all of the view
+  };
+  std::vector<Open> open;
+  std::size_t last_found = 0;  // engines ask for the same step again and again
+
+  Counter begun, submitted, dropped, cancelled, overflows, discards, handed_over;
+
+  BufferId Find(StepId step) {
+    if (step.value() == 0) return kNoBuffer;
+    if (open[last_found].step == step.value()) return static_cast<BufferId>(last_found);
+    for (std::size_t i = 0; i < open.size(); ++i) {
+      if (open[i].step == step.value()) {
+        last_found = i;
+        return static_cast<BufferId>(i);
+      }
+    }
+    return kNoBuffer;
+  }
+
+  // Gives the buffer of `step`, if it has one, back without landing it.
+  void ReleaseBuffer(StepId step) {
+    const BufferId buffer = Find(step);
+    if (buffer == kNoBuffer) return;
+    Open& entry = open[static_cast<std::size_t>(buffer)];
+    transport->Release(buffer, entry.all_written ? max_rows : entry.written_rows);
+    entry = {};
+  }
+
+  StepCode Submit(StepId step, BufferId buffer, const std::int64_t* slots, std::int32_t rows,
+                  std::int32_t written_rows) {
+    if (written_rows < 0 || written_rows > max_rows) {
+      return {kInvalidArgument, StepRule::kTooManyRows, 0, written_rows};
+    }
+    Open& entry = open[static_cast<std::size_t>(buffer)];
+    const std::int32_t written = std::max(entry.written_rows, written_rows);
+    entry = {};
+    const StepCode code = store->Submit(step, transport->Seal(buffer, rows, written, slots));
+    if (code.ok()) submitted.Add();
+    return code;
+  }
+
+  CaptureCode CheckIds(const void* data, std::int32_t rows, std::int32_t most_rows,
+                       std::int32_t columns) const {
+    if (rows < 0 || rows > most_rows) {
+      return {kInvalidArgument, CaptureRule::kTooManyRows, rows, most_rows};
+    }
+    if (rows > 0 && data == nullptr) return {kInvalidArgument, CaptureRule::kNullData, rows, 0};
+    if (columns < shape.top_k) {
+      return {kInvalidArgument, CaptureRule::kTooFewColumns, columns, shape.top_k};
+    }
+    return {};
+  }
+};
+
+std::string_view LayerSourceName(LayerSource source) {
+  switch (source) {
+    case LayerSource::kKernelWritesView:
+      return "kernel writes the view";
+    case LayerSource::kHandsOver:
+      return "hands over";
+    case LayerSource::kRoutingKernel:
+      return "routing kernel";
+  }
+  return "unknown source";
+}
+
+absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
+    const CaptureOptions& options) {
+  if (options.store == nullptr) {
+    return absl::InvalidArgumentError("CaptureOptions.store: must not be null");
+  }
+  const StoreOptions& of_store = options.store->options();
+  if (absl::Status status = CheckRange("CaptureOptions.max_rows", options.max_rows, 1, kMostRows);
+      !status.ok()) {
+    return status;
+  }
+  if (absl::Status status =
+          CheckRange("CaptureOptions.num_buffers", options.num_buffers, 1, kMostBuffers);
+      !status.ok()) {
+    return status;
+  }
+  if (absl::Status status =
+          CheckRange("CaptureOptions.num_ids_sources", options.num_ids_sources, 0, kMostBuffers);
+      !status.ok()) {
+    return status;
+  }
+  if (absl::Status status = CheckRange("CaptureOptions.store's num_experts",
+                                       of_store.shape.num_experts, 1, kMostExperts);
+      !status.ok()) {
+    return status;
+  }
+
+  auto impl = std::make_unique<Impl>();
+  impl->store = options.store;
+  impl->shape = of_store.shape;
+  impl->max_rows = options.max_rows;
+  impl->max_ids_rows =
+      std::max(options.max_rows, static_cast<std::int32_t>(of_store.max_step_rows));
+  impl->counters =
+      std::make_shared<LayerCounters>(impl->shape.num_layers, impl->max_ids_rows, options.log);
+  const TransportOptions transport_options{impl->shape, options.max_rows, options.num_buffers,
+                                           impl->counters, options.log};
+  absl::StatusOr<std::shared_ptr<Transport>> transport =
+      options.transport ? options.transport(transport_options)
+                        : HostTransport::Create(transport_options);
+  if (!transport.ok()) return transport.status();
+  impl->transport = *std::move(transport);
+  const std::int32_t num_sources = options.num_ids_sources != 0
+                                       ? options.num_ids_sources
+                                       : static_cast<std::int32_t>(of_store.max_steps_in_flight);
+  impl->ids_ring =
+      std::make_shared<IdsRing>(impl->shape, impl->max_ids_rows, num_sources, impl->counters);
+  impl->open.resize(static_cast<std::size_t>(options.num_buffers));
+  impl->bindings.resize(static_cast<std::size_t>(impl->shape.num_layers));
+  for (std::int32_t layer = 0; layer < impl->shape.num_layers; ++layer) {
+    impl->bindings[static_cast<std::size_t>(layer)].layer = layer;
+    impl->counters->SetName(layer, LayerName(layer, impl->shape.layer_id(layer), ""));
+  }
+
+  std::unique_ptr<CaptureSession> session(new CaptureSession(std::move(impl)));
+  for (const LayerBinding& binding : options.layers) {
+    if (absl::Status status = session->BindLayer(binding.layer, binding.module, binding.source);
+        !status.ok()) {
+      return status;
+    }
+  }
+  return session;
+}
+
+CaptureSession::CaptureSession(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+CaptureSession::~CaptureSession() {
+  for (std::size_t i = 0; i < impl_->open.size(); ++i) {
+    const std::uint64_t step = impl_->open[i].step;
+    if (step == 0) continue;
+    // A step that the engine ended behind the session's back is not in flight: nothing to do then.
+    (void)Drop(StepId(step));
+  }
+}
+
+absl::Status CaptureSession::BindLayer(std::int32_t layer, std::string module, LayerSource source) {
+  if (absl::Status status =
+          CheckRange("layer", layer, 0, std::int64_t{impl_->shape.num_layers} - 1);
+      !status.ok()) {
+    return status;
+  }
+  if (module.empty()) return absl::InvalidArgumentError("module: must not be empty");
+  if (impl_->begun.Get() != 0) {
+    return absl::FailedPreconditionError(
+        "BindLayer: must come before the first step; steps begun: " +
+        std::to_string(impl_->begun.Get()));
+  }
+  for (const LayerBinding& binding : impl_->bindings) {
+    if (binding.layer == layer && !binding.module.empty()) {
+      return absl::AlreadyExistsError("layer: " + std::to_string(layer) + " is bound already, to " +
+                                      binding.module);
+    }
+    if (binding.module == module) {
+      return absl::AlreadyExistsError("module: " + module + " is bound already, to layer " +
+                                      std::to_string(binding.layer));
+    }
+  }
+  impl_->counters->SetName(layer, LayerName(layer, impl_->shape.layer_id(layer), module));
+  impl_->bindings[static_cast<std::size_t>(layer)] = {layer, std::move(module), source};
+  return absl::OkStatus();
+}
+
+void CaptureSession::SetStream(void* stream) {
+  impl_->transport->SetStream(stream);
+}
+
+StepCode CaptureSession::BeginStep(const StepBatch& batch, std::int32_t written_rows) {
+  const auto most = static_cast<std::size_t>(impl_->max_rows);
+  if (batch.num_slots > most && !batch.device_slots) {
+    return {kInvalidArgument, StepRule::kTooManyRows, 0,
+            static_cast<std::int64_t>(batch.num_slots)};
+  }
+  if (written_rows < 0 || written_rows > impl_->max_rows) {
+    return {kInvalidArgument, StepRule::kTooManyRows, 0, written_rows};
+  }
+  const StepCode code = impl_->store->BeginStep(batch);
+  if (code.ok() || code.dropped()) impl_->begun.Add();
+  if (code.dropped()) impl_->transport->RunsWithoutBuffer();
+  if (!code.ok()) return code;
+
+  const BufferId buffer = impl_->transport->healthy() ? impl_->transport->Acquire() : kNoBuffer;
+  if (buffer == kNoBuffer) {
+    impl_->overflows.Add();
+    impl_->transport->RunsWithoutBuffer();
+    (void)impl_->store->Drop(StepId(batch.step));
+    return {kResourceExhausted, StepRule::kRingFull, 0, impl_->transport->in_use()};
+  }
+  const auto rows = batch.device_slots ? 0 : static_cast<std::int32_t>(batch.num_slots);
+  impl_->open[static_cast<std::size_t>(buffer)] = {batch.step, rows, std::max(rows, written_rows),
+                                                   batch.device_slots,
+                                                   batch.device_slots && written_rows == 0};
+  impl_->last_found = static_cast<std::size_t>(buffer);
+  return code;
+}
+
+StepCode CaptureSession::BeginIdsStep(const StepBatch& batch) {
+  if (batch.device_slots) {
+    return {kInvalidArgument, StepRule::kDeviceSlots, 0,
+            static_cast<std::int64_t>(batch.num_slots)};
+  }
+  const StepCode code = impl_->store->BeginStep(batch);
+  if (code.ok() || code.dropped()) impl_->begun.Add();
+  return code;
+}
+
+CaptureView CaptureSession::view(StepId step) {
+  const BufferId buffer = impl_->Find(step);
+  if (buffer == kNoBuffer) return scratch_view();
+  CaptureView view = impl_->transport->View(buffer);
+  view.step = step.value();
+  return view;
+}
+
+CaptureView CaptureSession::scratch_view() {
+  return impl_->transport->View(kScratchBuffer);
+}
+
+CaptureCode CaptureSession::HandOver(const CaptureView& view, std::int32_t layer,
+                                     const IdsTensor& ids) {
+  if (layer < 0 || layer >= impl_->shape.num_layers) {
+    return {kInvalidArgument, CaptureRule::kLayerOutOfRange, layer, impl_->shape.num_layers};
+  }
+  const LayerBinding& binding = impl_->bindings[static_cast<std::size_t>(layer)];
+  if (binding.module.empty() || binding.source != LayerSource::kHandsOver) {
+    return {kFailedPrecondition, CaptureRule::kLayerNotHandedOver, layer, 0};
+  }
+  if (ids.type != IdType::kInt16 && ids.type != IdType::kInt32 && ids.type != IdType::kInt64) {
+    return {kInvalidArgument, CaptureRule::kIdType, static_cast<std::int64_t>(ids.type), 0};
+  }
+  if (CaptureCode code = impl_->CheckIds(ids.data, ids.rows, impl_->max_rows, ids.columns);
+      !code.ok()) {
+    return code;
+  }
+  if (view.buffer != kScratchBuffer) {
+    // A view that outlived its step must not write into the step that has the buffer now.
+    const auto buffer = static_cast<std::size_t>(view.buffer);
+    if (view.step == 0 || buffer >= impl_->open.size() || impl_->open[buffer].step != view.step) {
+      return {kNotFound, CaptureRule::kStepNotInFlight, static_cast<std::int64_t>(view.step), 0};
+    }
+    Impl::Open& entry = impl_->open[buffer];
+    entry.written_rows = std::max(entry.written_rows, ids.rows);
+  }
+  impl_->transport->HandOver(view.buffer, layer, ids);
+  impl_->handed_over.Add(static_cast<std::uint64_t>(ids.rows));
+  return {};
+}
+
+CaptureCode CaptureSession::HandOver(StepId step, std::int32_t layer, const IdsTensor& ids) {
+  return HandOver(view(step), layer, ids);
+}
+
+StepCode CaptureSession::Submit(StepId step, std::int32_t written_rows) {
+  const BufferId buffer = impl_->Find(step);
+  if (buffer == kNoBuffer) {
+    return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step.value())};
+  }
+  const Impl::Open& entry = impl_->open[static_cast<std::size_t>(buffer)];
+  if (entry.device_slots) return {kInvalidArgument, StepRule::kDeviceSlots, 0, 0};
+  return impl_->Submit(step, buffer, nullptr, entry.rows, written_rows);
+}
+
+StepCode CaptureSession::SubmitDeviceSlots(StepId step, const std::int64_t* slots,
+                                           std::int32_t rows, std::int32_t written_rows) {
+  const BufferId buffer = impl_->Find(step);
+  if (buffer == kNoBuffer) {
+    return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step.value())};
+  }
+  const Impl::Open& entry = impl_->open[static_cast<std::size_t>(buffer)];
+  const bool aligned = reinterpret_cast<std::uintptr_t>(slots) % alignof(std::int64_t) == 0;
+  if (!entry.device_slots || (slots == nullptr && rows > 0) || !aligned) {
+    return {kInvalidArgument, StepRule::kDeviceSlots, 0, rows};
+  }
+  if (rows < 0 || rows > impl_->max_rows) {
+    return {kInvalidArgument, StepRule::kTooManyRows, 0, rows};
+  }
+  return impl_->Submit(step, buffer, slots, rows, std::max(written_rows, rows));
+}
+
+StepCode CaptureSession::Drop(StepId step) {
+  impl_->ReleaseBuffer(step);
+  const StepCode code = impl_->store->Drop(step);
+  if (code.ok()) impl_->dropped.Add();
+  return code;
+}
+
+StepCode CaptureSession::Cancel(StepId step) {
+  impl_->ReleaseBuffer(step);
+  const StepCode code = impl_->store->Cancel(step);
+  if (code.ok()) impl_->cancelled.Add();
+  return code;
+}
+
+void CaptureSession::Discard(std::int32_t written_rows) {
+  impl_->transport->Release(kScratchBuffer, std::clamp(written_rows, 0, impl_->max_rows));
+  impl_->discards.Add();
+}
+
+CaptureCode CaptureSession::SubmitIds(StepId step, const StepIds& ids, DoneCallback done) {
+  CaptureCode code = impl_->CheckIds(ids.data, ids.rows, impl_->max_ids_rows, ids.columns);
+  if (code.ok() && ids.layers != impl_->shape.num_layers) {
+    code = {kInvalidArgument, CaptureRule::kWrongLayers, ids.layers, impl_->shape.num_layers};
+  }
+  if (code.ok() && !step.valid()) code = {kNotFound, CaptureRule::kStepNotInFlight, 0, 0};
+  RowSource* source = nullptr;
+  if (code.ok()) {
+    source = impl_->ids_ring->Take(ids, done);
+    if (source == nullptr) {
+      code = {kResourceExhausted, CaptureRule::kRingFull, impl_->ids_ring->size(), 0};
+    }
+  }
+  if (!code.ok()) {
+    done();
+    return code;
+  }
+  impl_->ReleaseBuffer(step);
+  // From here on the source calls `done`, also when the store refuses it.
+  if (const StepCode refused = impl_->store->Submit(step, source); !refused.ok()) {
+    return {refused.code, CaptureRule::kStepNotInFlight, static_cast<std::int64_t>(step.value()),
+            0};
+  }
+  impl_->submitted.Add();
+  return {};
+}
+
+CaptureStats CaptureSession::GetStats() const {
+  CaptureStats stats;
+  stats.steps_begun = impl_->begun.Get();
+  stats.steps_submitted = impl_->submitted.Get();
+  stats.steps_dropped = impl_->dropped.Get();
+  stats.steps_cancelled = impl_->cancelled.Get();
+  stats.ring_overflows = impl_->overflows.Get();
+  stats.discards = impl_->discards.Get();
+  stats.rows_handed_over = impl_->handed_over.Get();
+  for (const LayerBinding& binding : impl_->bindings) {
+    stats.layers.push_back({binding, impl_->shape.layer_id(binding.layer),
+                            impl_->counters->silent_rows(binding.layer),
+                            impl_->counters->invalid_rows(binding.layer)});
+  }
+  return stats;
+}
+
+std::vector<SilentLayer> CaptureSession::SilentLayers() const {
+  std::vector<SilentLayer> silent;
+  for (const LayerBinding& binding : impl_->bindings) {
+    const std::uint64_t rows = impl_->counters->silent_rows(binding.layer);
+    if (rows == 0) continue;
+    silent.push_back({binding.layer, impl_->shape.layer_id(binding.layer), binding.module, rows,
+                      impl_->counters->SilentBatchSizes(binding.layer)});
+  }
+  return silent;
+}
+
+absl::Status CaptureSession::status() const {
+  return impl_->transport->status();
+}
+const RoutingShape& CaptureSession::shape() const {
+  return impl_->shape;
+}
+std::int32_t CaptureSession::max_rows() const {
+  return impl_->max_rows;
+}
+const std::vector<LayerBinding>& CaptureSession::bindings() const {
+  return impl_->bindings;
+}
+RoutingStore& CaptureSession::store() {
+  return *impl_->store;
+}
+Transport& CaptureSession::transport() {
+  return *impl_->transport;
+}
+
+std::string CaptureStats::ToString() const {
+  std::string text =
+      "steps " + std::to_string(steps_begun) + ", submitted " + std::to_string(steps_submitted) +
+      ", dropped " + std::to_string(steps_dropped) + ", cancelled " +
+      std::to_string(steps_cancelled) + ", ring overflows " + std::to_string(ring_overflows) +
+      ", discards " + std::to_string(discards) + "\n";
+  for (const LayerStats& layer : layers) {
+    if (layer.rows_silent == 0 && layer.rows_invalid == 0) continue;
+    text += LayerName(layer.binding.layer, layer.layer_id, layer.binding.module) + ": " +
+            std::to_string(layer.rows_silent) + " rows silent, " +
+            std::to_string(layer.rows_invalid) + " rows invalid\n";
+  }
+  return text;
+}
+
+std::string SilentLayer::ToString() const {
+  std::string text = LayerName(layer, layer_id, module) + ": silent in " + std::to_string(rows) +
+                     " rows, at batch sizes ";
+  for (std::size_t i = 0; i < batch_sizes.size(); ++i) {
+    if (i != 0) text += ", ";
+    text += std::to_string(batch_sizes[i]);
+  }
+  return text;
+}
+
+}  // namespace waymark

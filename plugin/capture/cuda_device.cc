@@ -1,0 +1,219 @@
+#include "plugin/capture/cuda_device.h"
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/pack_cuda.h"
+
+namespace waymark {
+namespace {
+
+// Makes a device the current one of this thread for as long as it lives; and keeps what this thread
+// asks meanwhile, about events above all, from spoiling a graph that another one is capturing.
+class Current {
+ public:
+  explicit Current(std::int32_t ordinal) {
+    (void)cudaThreadExchangeStreamCaptureMode(&capture_mode_);
+    if (cudaGetDevice(&before_) != cudaSuccess || before_ == ordinal) return;
+    changed_ = cudaSetDevice(ordinal) == cudaSuccess;
+  }
+  ~Current() {
+    if (changed_) (void)cudaSetDevice(before_);
+    (void)cudaThreadExchangeStreamCaptureMode(&capture_mode_);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+
+ private:
+  cudaStreamCaptureMode capture_mode_ = cudaStreamCaptureModeRelaxed;  // ours, then the one before
+  int before_ = 0;
+  bool changed_ = false;
+};
+
+std::string Text(cudaError_t error) {
+  return std::string(cudaGetErrorName(error)) + " (" + std::to_string(static_cast<int>(error)) +
+         "): " + cudaGetErrorString(error);
+}
+
+cudaStream_t ToStream(DeviceStream stream) {
+  return static_cast<cudaStream_t>(stream);
+}
+cudaEvent_t ToEvent(DeviceEvent event) {
+  return static_cast<cudaEvent_t>(event);
+}
+
+absl::Status Failed(std::string_view device, const std::string& what, cudaError_t error) {
+  return absl::ResourceExhaustedError(std::string(device) + ": could not " + what + ": " +
+                                      Text(error));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<CudaDevice>> CudaDevice::Create(std::int32_t ordinal) {
+  int count = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
+    (void)cudaGetLastError();
+    return absl::UnavailableError("CudaDevice: no device can be used: " + Text(error));
+  }
+  if (ordinal < 0 || ordinal >= count) {
+    return absl::UnavailableError("ordinal: must be in [0, " + std::to_string(count - 1) +
+                                  "]; it is " + std::to_string(ordinal));
+  }
+  int major = 0;
+  if (const cudaError_t error =
+          cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal);
+      error != cudaSuccess || major < 8) {
+    return absl::UnavailableError(
+        "CudaDevice " + std::to_string(ordinal) + ": must be of sm_80 or later; " +
+        (error != cudaSuccess ? Text(error) : "its major version is " + std::to_string(major)));
+  }
+  return std::shared_ptr<CudaDevice>(new CudaDevice(ordinal));
+}
+
+CudaDevice::CudaDevice(std::int32_t ordinal)
+    : ordinal_(ordinal), name_("cuda:" + std::to_string(ordinal)) {}
+
+std::string CudaDevice::ErrorText(DeviceError error) const {
+  return Text(static_cast<cudaError_t>(error));
+}
+
+absl::StatusOr<void*> CudaDevice::AllocateMemory(std::size_t bytes) {
+  const Current current(ordinal_);
+  void* memory = nullptr;
+  if (const cudaError_t error = cudaMalloc(&memory, bytes); error != cudaSuccess) {
+    (void)cudaGetLastError();
+    return Failed(name_, "allocate " + std::to_string(bytes) + " bytes", error);
+  }
+  return memory;
+}
+
+absl::StatusOr<void*> CudaDevice::AllocatePinned(std::size_t bytes) {
+  const Current current(ordinal_);
+  void* memory = nullptr;
+  if (const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
+      error != cudaSuccess) {
+    (void)cudaGetLastError();
+    return Failed(name_, "pin " + std::to_string(bytes) + " bytes of host memory", error);
+  }
+  return memory;
+}
+
+void CudaDevice::FreeMemory(void* memory) {
+  const Current current(ordinal_);
+  (void)cudaFree(memory);
+}
+
+void CudaDevice::FreePinned(void* memory) {
+  const Current current(ordinal_);
+  (void)cudaFreeHost(memory);
+}
+
+absl::StatusOr<DeviceStream> CudaDevice::CreateStream() {
+  const Current current(ordinal_);
+  cudaStream_t stream = nullptr;
+  if (const cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+      error != cudaSuccess) {
+    (void)cudaGetLastError();
+    return Failed(name_, "make a stream", error);
+  }
+  return static_cast<DeviceStream>(stream);
+}
+
+absl::StatusOr<DeviceEvent> CudaDevice::CreateEvent() {
+  const Current current(ordinal_);
+  cudaEvent_t event = nullptr;
+  if (const cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+      error != cudaSuccess) {
+    (void)cudaGetLastError();
+    return Failed(name_, "make an event", error);
+  }
+  return static_cast<DeviceEvent>(event);
+}
+
+void CudaDevice::DestroyStream(DeviceStream stream) {
+  const Current current(ordinal_);
+  (void)cudaStreamDestroy(ToStream(stream));
+}
+
+void CudaDevice::DestroyEvent(DeviceEvent event) {
+  const Current current(ordinal_);
+  (void)cudaEventDestroy(ToEvent(event));
+}
+
+void CudaDevice::Synchronize() {
+  const Current current(ordinal_);
+  (void)cudaDeviceSynchronize();
+}
+
+DeviceError CudaDevice::Pack(const PackLaunch& launch, DeviceStream stream) {
+  const Current current(ordinal_);
+  constexpr auto kId = static_cast<std::ptrdiff_t>(sizeof(std::int16_t));
+  kernels::CudaPack pack;
+  pack.shape = launch.shape;
+  pack.ids = {launch.view, kernels::IdKind::kInt16, launch.shape.top_k * kId,
+              launch.layer_stride * kId, kId};
+  pack.first_row = launch.first_row;
+  pack.rows = launch.rows;
+  pack.written_rows = launch.written_rows;
+  pack.packed = launch.packed;
+  pack.verdicts = reinterpret_cast<kernels::RowVerdict*>(launch.verdicts);
+  pack.slots = launch.slots;
+  pack.packed_slots = launch.packed_slots;
+  pack.silent = launch.silent;
+  pack.invalid = launch.invalid;
+  return kernels::PackRowsOnCuda(pack, ToStream(stream));
+}
+
+DeviceError CudaDevice::Poison(std::int16_t* view, std::ptrdiff_t layer_stride,
+                               std::int32_t num_layers, std::int32_t top_k, std::int32_t rows,
+                               DeviceStream stream) {
+  const Current current(ordinal_);
+  return kernels::PoisonRowsOnCuda(view, layer_stride, num_layers, top_k, rows, ToStream(stream));
+}
+
+DeviceError CudaDevice::CaptureIds(const kernels::IdsView& ids, std::int32_t rows,
+                                   std::int32_t top_k, std::int16_t* view, DeviceStream stream) {
+  const Current current(ordinal_);
+  return kernels::CaptureIdsOnCuda(ids, rows, top_k, view, ToStream(stream));
+}
+
+DeviceError CudaDevice::Zero(void* memory, std::size_t bytes, DeviceStream stream) {
+  const Current current(ordinal_);
+  return cudaMemsetAsync(memory, 0, bytes, ToStream(stream));
+}
+
+DeviceError CudaDevice::CopyToHost(void* to, const void* from, std::size_t bytes,
+                                   DeviceStream stream) {
+  const Current current(ordinal_);
+  return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, ToStream(stream));
+}
+
+DeviceError CudaDevice::Record(DeviceEvent event, DeviceStream stream) {
+  const Current current(ordinal_);
+  return cudaEventRecord(ToEvent(event), ToStream(stream));
+}
+
+DeviceError CudaDevice::StreamWait(DeviceStream stream, DeviceEvent event) {
+  const Current current(ordinal_);
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  if (const cudaError_t error = cudaStreamIsCapturing(ToStream(stream), &capture);
+      error != cudaSuccess) {
+    return error;
+  }
+  if (capture != cudaStreamCaptureStatusNone) return cudaSuccess;
+  return cudaStreamWaitEvent(ToStream(stream), ToEvent(event), cudaEventWaitDefault);
+}
+
+Device::State CudaDevice::Query(DeviceEvent event) {
+  const Current current(ordinal_);
+  switch (cudaEventQuery(ToEvent(event))) {
+    case cudaSuccess:
+      return State::kDone;
+    case cudaErrorNotReady:
+      (void)cudaGetLastError();  // it stays behind as if it were an error
+      return State::kPending;
+    default:
+      return State::kFailed;
+  }
+}
+
+}  // namespace waymark

@@ -1,0 +1,60 @@
+// CudaDevice: the staged transport's device, by the CUDA runtime.
+//
+// Streams and events are cudaStream_t and cudaEvent_t. Leaves the calling thread's current device
+// as it was. No call of the step path synchronises or allocates.
+#ifndef WAYMARK_PLUGIN_CAPTURE_CUDA_DEVICE_H_
+#define WAYMARK_PLUGIN_CAPTURE_CUDA_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "plugin/capture/device.h"
+
+namespace waymark {
+
+class CudaDevice : public Device {
+ public:
+  // The device of this number. Unavailable when there is no driver or no such device, or it is
+  // older than sm_80; names the number and what CUDA said.
+  [[nodiscard]] static absl::StatusOr<std::shared_ptr<CudaDevice>> Create(std::int32_t ordinal);
+
+  [[nodiscard]] std::string_view name() const override { return name_; }
+  [[nodiscard]] std::int32_t ordinal() const { return ordinal_; }
+  [[nodiscard]] std::string ErrorText(DeviceError error) const override;
+  [[nodiscard]] absl::StatusOr<void*> AllocateMemory(std::size_t bytes) override;
+  [[nodiscard]] absl::StatusOr<void*> AllocatePinned(std::size_t bytes) override;
+  void FreeMemory(void* memory) override;
+  void FreePinned(void* memory) override;
+  // Does not wait for the legacy default stream, nor make it wait.
+  [[nodiscard]] absl::StatusOr<DeviceStream> CreateStream() override;
+  [[nodiscard]] absl::StatusOr<DeviceEvent> CreateEvent() override;
+  void DestroyStream(DeviceStream stream) override;
+  void DestroyEvent(DeviceEvent event) override;
+  void Synchronize() override;
+  DeviceError Pack(const PackLaunch& launch, DeviceStream stream) override;
+  DeviceError Poison(std::int16_t* view, std::ptrdiff_t layer_stride, std::int32_t num_layers,
+                     std::int32_t top_k, std::int32_t rows, DeviceStream stream) override;
+  DeviceError CaptureIds(const kernels::IdsView& ids, std::int32_t rows, std::int32_t top_k,
+                         std::int16_t* view, DeviceStream stream) override;
+  DeviceError Zero(void* memory, std::size_t bytes, DeviceStream stream) override;
+  DeviceError CopyToHost(void* to, const void* from, std::size_t bytes,
+                         DeviceStream stream) override;
+  DeviceError Record(DeviceEvent event, DeviceStream stream) override;
+  // Nothing on a stream in capture: a graph's order against other streams is its replay's.
+  DeviceError StreamWait(DeviceStream stream, DeviceEvent event) override;
+  [[nodiscard]] State Query(DeviceEvent event) override;
+
+ private:
+  explicit CudaDevice(std::int32_t ordinal);
+
+  const std::int32_t ordinal_;
+  const std::string name_;
+};
+
+}  // namespace waymark
+
+#endif  // WAYMARK_PLUGIN_CAPTURE_CUDA_DEVICE_H_

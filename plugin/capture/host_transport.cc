@@ -1,0 +1,191 @@
+#include "plugin/capture/host_transport.h"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "kernels/capture_ids.h"
+#include "plugin/capture/ids_kind.h"
+#include "plugin/capture/row_lander.h"
+
+namespace waymark {
+namespace {
+
+struct FreeMemory {
+  void operator()(std::int16_t* memory) const { std::free(memory); }
+};
+using Memory = std::unique_ptr<std::int16_t, FreeMemory>;
+
+constexpr std::ptrdiff_t kLineIds = 64 / sizeof(std::int16_t);
+
+std::ptrdiff_t LayerStride(const TransportOptions& options) {
+  const std::ptrdiff_t ids = std::ptrdiff_t{options.max_rows} * options.shape.top_k;
+  const std::ptrdiff_t lines = (ids + kLineIds - 1) / kLineIds;
+  return (lines | 1) * kLineIds;
+}
+
+std::size_t BufferBytes(const TransportOptions& options) {
+  return static_cast<std::size_t>(LayerStride(options)) *
+         static_cast<std::size_t>(options.shape.num_layers) * sizeof(std::int16_t);
+}
+
+}  // namespace
+
+// Free: nobody's, all -1. Taken: the engine's thread's from Acquire to Seal or Release, the landing
+// thread's from there to Done.
+class HostTransport::Buffer : public RowSource {
+ public:
+  Buffer(const TransportOptions& options, Memory memory)
+      : shape_(ToRowShape(options.shape)),
+        layer_stride_(LayerStride(options)),
+        memory_(std::move(memory)),
+        lander_(options.shape, options.max_rows, options.counters) {
+    slots_.reserve(static_cast<std::size_t>(options.max_rows));
+    Poison(options.max_rows);
+  }
+
+  bool TryTake() {
+    if (taken_.load(std::memory_order_acquire)) return false;
+    taken_.store(true, std::memory_order_relaxed);  // only the engine's thread takes
+    return true;
+  }
+  [[nodiscard]] bool taken() const { return taken_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::int16_t* data() const { return memory_.get(); }
+  [[nodiscard]] std::ptrdiff_t layer_stride() const { return layer_stride_; }
+
+  void Seal(std::shared_ptr<HostTransport> owner, std::int32_t rows, std::int32_t written_rows,
+            const std::int64_t* slots) {
+    slots_.clear();
+    if (slots != nullptr) slots_.assign(slots, slots + rows);
+    owner_ = std::move(owner);
+    rows_ = rows;
+    written_rows_ = written_rows;
+  }
+
+  void Poison(std::int32_t rows) {
+    kernels::PoisonRows(memory_.get(), layer_stride_, shape_.num_layers, shape_.top_k, rows);
+  }
+  void GiveBack() { taken_.store(false, std::memory_order_release); }
+
+  void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
+            std::span<Reason> verdicts) override {
+    constexpr auto kId = static_cast<std::ptrdiff_t>(sizeof(std::int16_t));
+    const kernels::IdsView view{memory_.get(), kernels::IdKind::kInt16, shape_.top_k * kId,
+                                layer_stride_ * kId, kId};
+    lander_.Land(view, rows_, written_rows_, first, destinations, verdicts);
+  }
+
+  std::span<const std::int64_t> Slots() override { return slots_; }
+
+  void Done() override {
+    // The session may be gone: then this was the last that kept the transport, and *this, alive.
+    const std::shared_ptr<HostTransport> owner = std::move(owner_);
+    lander_.Reset();
+    Poison(written_rows_);
+    GiveBack();
+  }
+
+ private:
+  const kernels::RowShape shape_;
+  const std::ptrdiff_t layer_stride_;  // in ids
+  const Memory memory_;
+  RowLander lander_;
+  std::atomic<bool> taken_{false};
+  std::shared_ptr<HostTransport> owner_;  // from Seal to Done
+  std::int32_t rows_ = 0;
+  std::int32_t written_rows_ = 0;
+  std::vector<std::int64_t> slots_;  // of a step with device_slots
+};
+
+absl::StatusOr<std::shared_ptr<Transport>> HostTransport::Create(const TransportOptions& options) {
+  std::shared_ptr<HostTransport> transport(new HostTransport(options));
+  for (std::int32_t i = 0; i <= options.num_buffers; ++i) {
+    Memory memory(static_cast<std::int16_t*>(std::aligned_alloc(64, BufferBytes(options))));
+    if (memory == nullptr) {
+      return absl::ResourceExhaustedError(
+          "HostTransport: no memory for buffer " + std::to_string(i) + " of " +
+          std::to_string(options.num_buffers + 1) + ", " + std::to_string(BufferBytes(options)) +
+          " bytes each (max_rows " + std::to_string(options.max_rows) + ")");
+    }
+    auto buffer = std::make_unique<Buffer>(options, std::move(memory));
+    if (i == options.num_buffers) {
+      transport->scratch_ = std::move(buffer);
+    } else {
+      transport->buffers_.push_back(std::move(buffer));
+    }
+  }
+  return std::shared_ptr<Transport>(std::move(transport));
+}
+
+HostTransport::HostTransport(const TransportOptions& options) : options_(options) {}
+
+HostTransport::~HostTransport() = default;
+
+BufferId HostTransport::Acquire() {
+  const auto count = static_cast<std::int32_t>(buffers_.size());
+  for (std::int32_t i = 0; i < count; ++i) {
+    const std::int32_t buffer = next_;
+    next_ = next_ + 1 == count ? 0 : next_ + 1;
+    if (buffers_[static_cast<std::size_t>(buffer)]->TryTake()) return buffer;
+  }
+  return kNoBuffer;
+}
+
+std::int32_t HostTransport::in_use() const {
+  std::int32_t count = 0;
+  for (const auto& buffer : buffers_)
+    count += buffer->taken() ? 1 : 0;
+  return count;
+}
+
+HostTransport::Buffer& HostTransport::BufferOf(BufferId buffer) {
+  return buffer == kScratchBuffer ? *scratch_ : *buffers_[static_cast<std::size_t>(buffer)];
+}
+
+CaptureView HostTransport::View(BufferId buffer) {
+  const Buffer& of = BufferOf(buffer);
+  CaptureView view;
+  view.data = of.data();
+  view.layer_stride = of.layer_stride();
+  view.num_layers = options_.shape.num_layers;
+  view.max_rows = options_.max_rows;
+  view.top_k = options_.shape.top_k;
+  view.buffer = buffer;
+  return view;
+}
+
+void HostTransport::HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) {
+  const Buffer& of = BufferOf(buffer);
+  const kernels::IdsView view{ids.data, ToKind(ids.type), ids.row_stride, 0, ids.k_stride};
+  kernels::CaptureIds(view, ids.rows, options_.shape.top_k, of.data() + layer * of.layer_stride());
+}
+
+RowSource* HostTransport::Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
+                               const std::int64_t* slots) {
+  Buffer& of = BufferOf(buffer);
+  of.Seal(shared_from_this(), rows, written_rows, slots);
+  return &of;
+}
+
+void HostTransport::Release(BufferId buffer, std::int32_t written_rows) {
+  Buffer& of = BufferOf(buffer);
+  of.Poison(written_rows);
+  if (buffer != kScratchBuffer) of.GiveBack();
+}
+
+absl::Status HostTransport::ReadBack(BufferId buffer, std::int32_t rows, std::int16_t* out) {
+  const CaptureView view = View(buffer);
+  const std::size_t ids = static_cast<std::size_t>(rows) * static_cast<std::size_t>(view.top_k);
+  for (std::int32_t layer = 0; layer < view.num_layers; ++layer) {
+    std::memcpy(out + static_cast<std::size_t>(layer) * ids, view.layer(layer),
+                ids * sizeof(std::int16_t));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace waymark

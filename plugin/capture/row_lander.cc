@@ -1,0 +1,79 @@
+#include "plugin/capture/row_lander.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include "kernels/pack_rows.h"
+#include "plugin/capture/ids_kind.h"
+
+namespace waymark {
+namespace {
+
+constexpr std::size_t kChunk = 128;  // rows packed and judged at a time
+
+}  // namespace
+
+RowLander::RowLander(const RoutingShape& shape, std::int32_t max_rows,
+                     std::shared_ptr<LayerCounters> counters)
+    : shape_(ToRowShape(shape)),
+      counters_(std::move(counters)),
+      counted_(static_cast<std::size_t>(max_rows)) {
+  faulty_.reserve(kChunk);
+}
+
+void RowLander::Land(const kernels::IdsView& ids, std::int32_t rows, std::int32_t batch_rows,
+                     std::uint32_t first, std::span<std::uint8_t* const> destinations,
+                     std::span<Reason> verdicts) {
+  std::array<kernels::RowVerdict, kChunk> judged;
+  const std::size_t there = static_cast<std::size_t>(std::clamp<std::int64_t>(
+      std::int64_t{rows} - first, 0, static_cast<std::int64_t>(destinations.size())));
+  for (std::size_t begin = 0; begin < there; begin += kChunk) {
+    const auto wanted = destinations.subspan(begin, std::min(kChunk, there - begin));
+    const std::size_t faulty = kernels::PackRows(
+        shape_, ids.From(static_cast<std::ptrdiff_t>(first + begin)), wanted, judged);
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (wanted[i] != nullptr) verdicts[begin + i] = ToReason(judged[i]);
+    }
+    if (faulty == 0 || counters_ == nullptr) [[likely]]
+      continue;
+    faulty_.clear();
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      const std::size_t row = first + begin + i;
+      if (wanted[i] == nullptr || judged[i] == kernels::RowVerdict::kOk || counted_[row] != 0) {
+        continue;
+      }
+      counted_[row] = 1;
+      faulty_.push_back(static_cast<std::ptrdiff_t>(row));
+    }
+    CountFaults(ids, batch_rows);
+  }
+  for (std::size_t i = there; i < destinations.size(); ++i) {
+    if (destinations[i] != nullptr) verdicts[i] = Reason::kNotCaptured;
+  }
+}
+
+void RowLander::CountFaults(const kernels::IdsView& ids, std::int32_t batch_rows) {
+  if (faulty_.empty()) return;
+  any_counted_ = true;
+  for (std::int32_t layer = 0; layer < shape_.num_layers; ++layer) {
+    std::uint64_t silent = 0;
+    std::uint64_t invalid = 0;
+    for (const std::ptrdiff_t row : faulty_) {
+      const kernels::RowVerdict verdict = kernels::CheckLayer(shape_, ids, row, layer);
+      silent += verdict == kernels::RowVerdict::kNotWritten ? 1 : 0;
+      invalid += verdict == kernels::RowVerdict::kInvalidId ? 1 : 0;
+    }
+    if (silent != 0) counters_->AddSilent(layer, batch_rows, silent);
+    if (invalid != 0) counters_->AddInvalid(layer, invalid);
+  }
+}
+
+void RowLander::Reset() {
+  if (!any_counted_) return;
+  std::fill(counted_.begin(), counted_.end(), 0);
+  any_counted_ = false;
+}
+
+}  // namespace waymark

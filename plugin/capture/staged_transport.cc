@@ -1,0 +1,434 @@
+#include "plugin/capture/staged_transport.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "kernels/pack_rows.h"
+#include "plugin/capture/ids_kind.h"
+
+namespace waymark {
+namespace {
+
+constexpr std::size_t kAlign = 16;  // of what a slot holds: the widest access of a device
+constexpr std::ptrdiff_t kAlignIds = kAlign / sizeof(std::int16_t);
+// A forward takes milliseconds, its copy microseconds: ask often at first, then now and then.
+constexpr int kEagerQueries = 64;
+constexpr auto kQueryEvery = std::chrono::microseconds(20);
+
+constexpr std::size_t AlignUp(std::size_t bytes) {
+  return (bytes + kAlign - 1) / kAlign * kAlign;
+}
+
+std::ptrdiff_t LayerStride(const TransportOptions& options) {
+  const std::ptrdiff_t ids = std::ptrdiff_t{options.max_rows} * options.shape.top_k;
+  return (ids + kAlignIds - 1) / kAlignIds * kAlignIds;
+}
+
+// A slot holds, on the device and in pinned memory alike: faults by layer, slots by row (of a step
+// with device_slots), verdicts by row, rows; without gaps for the rows that there are, so that one
+// copy brings all.
+struct SlotLayout {
+  std::size_t slots = 0;
+  std::size_t verdicts = 0;
+  std::size_t rows = 0;
+  std::size_t end = 0;
+
+  SlotLayout(const RoutingShape& shape, std::int32_t num_rows, bool has_slots)
+      : slots(CountBytes(shape)),
+        verdicts(slots + (has_slots
+                              ? AlignUp(static_cast<std::size_t>(num_rows) * sizeof(std::int64_t))
+                              : 0)),
+        rows(AlignUp(verdicts + static_cast<std::size_t>(num_rows))),
+        end(rows + static_cast<std::size_t>(num_rows) * shape.row_bytes()) {}
+
+  // Two counts a layer: silent, then invalid.
+  static std::size_t CountBytes(const RoutingShape& shape) {
+    return AlignUp(2 * static_cast<std::size_t>(shape.num_layers) * sizeof(std::uint32_t));
+  }
+};
+
+}  // namespace
+
+// Free: nobody's. Taken: the engine's thread's from Acquire to Seal or Release, the landing
+// thread's from there to Done.
+class StagedTransport::Slot : public RowSource {
+ public:
+  Slot(StagedTransport& transport, std::int32_t at, std::uint8_t* device, std::uint8_t* pinned)
+      : index(at), transport_(transport), device_(device), pinned_(pinned) {}
+
+  bool TryTake() {
+    if (taken_.load(std::memory_order_acquire)) return false;
+    taken_.store(true, std::memory_order_relaxed);  // only the engine's thread takes
+    spoiled = false;
+    return true;
+  }
+  void GiveBack() { taken_.store(false, std::memory_order_release); }
+  [[nodiscard]] bool taken() const { return taken_.load(std::memory_order_relaxed); }
+
+  // Enqueues the pack of `view`.
+  void Seal(const std::int16_t* view, std::int32_t rows, std::int32_t written_rows,
+            const std::int64_t* slots) {
+    StagedTransport& t = transport_;
+    const RoutingShape& shape = t.options_.shape;
+    owner_ = t.shared_from_this();
+    rows_ = spoiled ? 0 : rows;
+    written_rows_ = written_rows;
+    has_slots_ = slots != nullptr;
+    fetched_ = enqueued_ = false;
+    if (!t.healthy()) return;
+    // A step that was sealed and never landed has left its faults, perhaps on another stream.
+    if (counts_left_ && (!t.Check(t.device_.StreamWait(t.stream_, packed), "wait for a slot") ||
+                         !t.Check(t.device_.Zero(device_, SlotLayout::CountBytes(shape), t.stream_),
+                                  "clear a slot"))) {
+      return;
+    }
+    const SlotLayout layout(shape, rows_, has_slots_);
+    PackLaunch launch;
+    launch.shape = ToRowShape(shape);
+    launch.view = view;
+    launch.layer_stride = LayerStride(t.options_);
+    launch.rows = rows_;
+    launch.written_rows = written_rows;
+    launch.packed = device_ + layout.rows;
+    launch.verdicts = device_ + layout.verdicts;
+    launch.slots = slots;
+    launch.packed_slots = reinterpret_cast<std::int64_t*>(device_ + layout.slots);
+    launch.silent = reinterpret_cast<std::uint32_t*>(device_);
+    launch.invalid = launch.silent + shape.num_layers;
+    counts_left_ = true;
+    enqueued_ = t.Check(t.device_.Pack(launch, t.stream_), "pack the rows of a step") &&
+                t.Check(t.device_.Record(packed, t.stream_), "record the end of a pack");
+  }
+
+  void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
+            std::span<Reason> verdicts) override {
+    Fetch();
+    const std::size_t row_bytes = transport_.options_.shape.row_bytes();
+    const SlotLayout layout(transport_.options_.shape, rows_, has_slots_);
+    for (std::size_t i = 0; i < destinations.size(); ++i) {
+      if (destinations[i] == nullptr) continue;
+      const std::size_t row = first + i;
+      if (!there_ || row >= static_cast<std::size_t>(rows_)) {
+        verdicts[i] = Reason::kNotCaptured;
+        continue;
+      }
+      verdicts[i] = ToReason(static_cast<kernels::RowVerdict>(pinned_[layout.verdicts + row]));
+      if (verdicts[i] != Reason::kNone) continue;
+      std::memcpy(destinations[i], pinned_ + layout.rows + row * row_bytes, row_bytes);
+    }
+  }
+
+  std::span<const std::int64_t> Slots() override {
+    Fetch();
+    if (!there_ || !has_slots_) return {};
+    const SlotLayout layout(transport_.options_.shape, rows_, has_slots_);
+    return {reinterpret_cast<const std::int64_t*>(pinned_ + layout.slots),
+            static_cast<std::size_t>(rows_)};
+  }
+
+  void Done() override {
+    // The session may be gone: then this was the last that kept the transport, and *this, alive.
+    const std::shared_ptr<StagedTransport> owner = std::move(owner_);
+    GiveBack();
+  }
+
+  const std::int32_t index;
+  DeviceEvent packed = nullptr;  // recorded after the pack
+  DeviceEvent copied = nullptr;  // recorded after the copy to the host
+  bool spoiled = false;          // another forward has written into the view
+
+ private:
+  // Brings the slot to the host, unless that was done or tried.
+  void Fetch() {
+    if (std::exchange(fetched_, true)) return;
+    there_ = TryFetch();
+    if (!there_) transport_.TellFailure();
+  }
+  // False: the device has failed.
+  bool TryFetch() {
+    StagedTransport& t = transport_;
+    const RoutingShape& shape = t.options_.shape;
+    if (!enqueued_ || !t.healthy()) return false;
+    if (!t.Check(t.device_.StreamWait(t.copy_stream_, packed), "wait for a pack") ||
+        !t.Check(t.device_.CopyToHost(pinned_, device_, SlotLayout(shape, rows_, has_slots_).end,
+                                      t.copy_stream_),
+                 "copy a step to the host") ||
+        !t.Check(t.device_.Zero(device_, SlotLayout::CountBytes(shape), t.copy_stream_),
+                 "clear a slot") ||
+        !t.Check(t.device_.Record(copied, t.copy_stream_), "record the end of a copy")) {
+      return false;
+    }
+    for (int queries = 0;; ++queries) {
+      const Device::State state = t.device_.Query(copied);
+      if (state == Device::State::kDone) break;
+      if (state == Device::State::kFailed || !t.healthy()) {
+        t.Fail("the device has failed while a step was on its way");
+        return false;
+      }
+      if (queries >= kEagerQueries) std::this_thread::sleep_for(kQueryEvery);
+    }
+    counts_left_ = false;
+    Count();
+    return true;
+  }
+
+  void Count() {
+    LayerCounters* const counters = transport_.options_.counters.get();
+    if (counters == nullptr) return;
+    const std::int32_t layers = transport_.options_.shape.num_layers;
+    const auto* const counts = reinterpret_cast<const std::uint32_t*>(pinned_);
+    for (std::int32_t layer = 0; layer < layers; ++layer) {
+      if (counts[layer] != 0) counters->AddSilent(layer, written_rows_, counts[layer]);
+      if (counts[layers + layer] != 0) counters->AddInvalid(layer, counts[layers + layer]);
+    }
+  }
+
+  StagedTransport& transport_;
+  std::uint8_t* const device_;
+  std::uint8_t* const pinned_;
+  std::atomic<bool> taken_{false};
+  std::shared_ptr<StagedTransport> owner_;  // from Seal to Done
+  std::int32_t rows_ = 0;
+  std::int32_t written_rows_ = 0;
+  bool has_slots_ = false;    // of a step with device_slots
+  bool enqueued_ = false;     // the pack and its event are
+  bool fetched_ = false;      // Fetch has been tried,
+  bool there_ = false;        // and brought the slot
+  bool counts_left_ = false;  // the slot's faults are not cleared
+};
+
+TransportFactory StagedTransport::Factory(StagedOptions staged) {
+  return [staged](const TransportOptions& options) { return Create(options, staged); };
+}
+
+absl::StatusOr<std::shared_ptr<Transport>> StagedTransport::Create(const TransportOptions& options,
+                                                                   const StagedOptions& staged) {
+  if (staged.device == nullptr) {
+    return absl::InvalidArgumentError("StagedOptions.device: must not be null");
+  }
+  std::shared_ptr<StagedTransport> transport(new StagedTransport(options, staged));
+  if (absl::Status status = transport->Allocate(); !status.ok()) return status;
+  return std::shared_ptr<Transport>(std::move(transport));
+}
+
+StagedTransport::StagedTransport(const TransportOptions& options, const StagedOptions& staged)
+    : options_(options), staged_(staged), device_(*staged_.device) {}
+
+absl::Status StagedTransport::Allocate() {
+  const auto allocate = [](std::vector<void*>& all, absl::StatusOr<void*> memory) {
+    if (memory.ok()) all.push_back(*memory);
+    return memory;
+  };
+  absl::StatusOr<DeviceStream> stream = device_.CreateStream();
+  if (!stream.ok()) return stream.status();
+  copy_stream_ = *stream;
+
+  const std::size_t view_bytes = static_cast<std::size_t>(LayerStride(options_)) *
+                                 static_cast<std::size_t>(options_.shape.num_layers) *
+                                 sizeof(std::int16_t);
+  const std::int32_t views = staged_.one_view ? 1 : options_.num_buffers + 1;
+  for (std::int32_t i = 0; i < views; ++i) {
+    absl::StatusOr<void*> memory = allocate(memory_, device_.AllocateMemory(view_bytes));
+    if (!memory.ok()) return memory.status();
+    absl::StatusOr<DeviceEvent> own = device_.CreateEvent();
+    if (!own.ok()) return own.status();
+    views_.push_back({static_cast<std::int16_t*>(*memory), nullptr, nullptr, nullptr, *own});
+  }
+  const std::size_t slot_bytes = SlotLayout(options_.shape, options_.max_rows, true).end;
+  for (std::int32_t i = 0; i < options_.num_buffers; ++i) {
+    absl::StatusOr<void*> memory = allocate(memory_, device_.AllocateMemory(slot_bytes));
+    if (!memory.ok()) return memory.status();
+    absl::StatusOr<void*> pinned = allocate(pinned_, device_.AllocatePinned(slot_bytes));
+    if (!pinned.ok()) return pinned.status();
+    slots_.push_back(std::make_unique<Slot>(*this, i, static_cast<std::uint8_t*>(*memory),
+                                            static_cast<std::uint8_t*>(*pinned)));
+    for (DeviceEvent* event : {&slots_.back()->packed, &slots_.back()->copied}) {
+      absl::StatusOr<DeviceEvent> made = device_.CreateEvent();
+      if (!made.ok()) return made.status();
+      *event = *made;
+    }
+    (void)Check(device_.Zero(*memory, SlotLayout::CountBytes(options_.shape), copy_stream_),
+                "clear a slot");
+  }
+  stream_ = copy_stream_;
+  for (ViewMemory& view : views_)
+    Poison(view, options_.max_rows);
+  stream_ = nullptr;
+  device_.Synchronize();
+  for (ViewMemory& view : views_)
+    view = {view.data, nullptr, nullptr, nullptr, view.own};
+  return status();
+}
+
+StagedTransport::~StagedTransport() {
+  TellFailure();
+  device_.Synchronize();
+  for (const ViewMemory& view : views_)
+    device_.DestroyEvent(view.own);
+  for (const auto& slot : slots_) {
+    for (DeviceEvent event : {slot->packed, slot->copied}) {
+      if (event != nullptr) device_.DestroyEvent(event);
+    }
+  }
+  if (copy_stream_ != nullptr) device_.DestroyStream(copy_stream_);
+  for (void* memory : memory_)
+    device_.FreeMemory(memory);
+  for (void* memory : pinned_)
+    device_.FreePinned(memory);
+}
+
+bool StagedTransport::Check(DeviceError error, const char* what) {
+  if (error == 0) return true;
+  Fail(std::string("could not ") + what + ": " + device_.ErrorText(error));
+  return false;
+}
+
+void StagedTransport::Fail(const std::string& why) {
+  const std::lock_guard<std::mutex> lock(error_mutex_);
+  if (error_.empty()) {
+    error_ = "staged transport on " + std::string(device_.name()) + ": " + why;
+  }
+  healthy_.store(false, std::memory_order_release);
+}
+
+void StagedTransport::TellFailure() const {
+  if (healthy()) return;
+  std::string text;
+  {
+    const std::lock_guard<std::mutex> lock(error_mutex_);
+    if (std::exchange(told_, true)) return;
+    text = error_;
+  }
+  options_.log(LogLevel::kError, text);
+}
+
+absl::Status StagedTransport::status() const {
+  if (healthy()) return absl::OkStatus();
+  TellFailure();
+  const std::lock_guard<std::mutex> lock(error_mutex_);
+  return absl::InternalError(error_);
+}
+
+StagedTransport::ViewMemory& StagedTransport::ViewOf(BufferId buffer) {
+  if (staged_.one_view) return views_[0];
+  return buffer == kScratchBuffer ? views_.back() : views_[static_cast<std::size_t>(buffer)];
+}
+
+void StagedTransport::Order(ViewMemory& view) {
+  if (view.stream == stream_) return;
+  if (view.used != nullptr) (void)Check(device_.StreamWait(stream_, view.used), "wait for a view");
+  view.stream = stream_;
+}
+
+void StagedTransport::Poison(ViewMemory& view, std::int32_t rows) {
+  Order(view);
+  if (!healthy() || rows == 0) return;
+  (void)(Check(device_.Poison(view.data, LayerStride(options_), options_.shape.num_layers,
+                              options_.shape.top_k, rows, stream_),
+               "clear a view") &&
+         Check(device_.Record(view.own, stream_), "record the use of a view"));
+  view.used = view.own;
+}
+
+void StagedTransport::Spoil(ViewMemory& view) {
+  if (view.open != nullptr) view.open->spoiled = true;
+}
+
+BufferId StagedTransport::Acquire() {
+  if (staged_.one_view && views_[0].open != nullptr) return kNoBuffer;
+  const auto count = static_cast<std::int32_t>(slots_.size());
+  for (std::int32_t i = 0; i < count; ++i) {
+    Slot& slot = *slots_[static_cast<std::size_t>(next_)];
+    next_ = next_ + 1 == count ? 0 : next_ + 1;
+    if (!slot.TryTake()) continue;
+    ViewMemory& view = ViewOf(slot.index);
+    Order(view);
+    if (std::exchange(overwritten_, false)) Poison(view, options_.max_rows);
+    view.open = &slot;
+    return slot.index;
+  }
+  return kNoBuffer;
+}
+
+void StagedTransport::RunsWithoutBuffer() {
+  if (!staged_.one_view) {
+    // The scratch view: whoever looks at it makes it -1 first, and nothing of it lands.
+    return;
+  }
+  overwritten_ = true;
+  Spoil(views_[0]);
+}
+
+std::int32_t StagedTransport::in_use() const {
+  return static_cast<std::int32_t>(
+      std::count_if(slots_.begin(), slots_.end(), [](const auto& slot) { return slot->taken(); }));
+}
+
+CaptureView StagedTransport::View(BufferId buffer) {
+  CaptureView view;
+  view.data = ViewOf(buffer).data;
+  view.layer_stride = LayerStride(options_);
+  view.num_layers = options_.shape.num_layers;
+  view.max_rows = options_.max_rows;
+  view.top_k = options_.shape.top_k;
+  view.buffer = buffer;
+  return view;
+}
+
+void StagedTransport::HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) {
+  ViewMemory& view = ViewOf(buffer);
+  if (buffer == kScratchBuffer) Spoil(view);
+  Order(view);
+  if (!healthy() || ids.rows == 0) return;
+  (void)Check(
+      device_.CaptureIds({ids.data, ToKind(ids.type), ids.row_stride, 0, ids.k_stride}, ids.rows,
+                         options_.shape.top_k, view.data + layer * LayerStride(options_), stream_),
+      "copy the ids of a layer");
+}
+
+RowSource* StagedTransport::Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
+                                 const std::int64_t* slots) {
+  Slot& slot = *slots_[static_cast<std::size_t>(buffer)];
+  ViewMemory& view = ViewOf(buffer);
+  Order(view);
+  slot.Seal(view.data, rows, written_rows, slots);
+  view.used = slot.packed;
+  view.open = nullptr;
+  return &slot;
+}
+
+void StagedTransport::Release(BufferId buffer, std::int32_t written_rows) {
+  ViewMemory& view = ViewOf(buffer);
+  if (buffer == kScratchBuffer) Spoil(view);
+  Poison(view, written_rows);
+  if (buffer == kScratchBuffer) return;
+  view.open = nullptr;
+  slots_[static_cast<std::size_t>(buffer)]->GiveBack();
+}
+
+absl::Status StagedTransport::ReadBack(BufferId buffer, std::int32_t rows, std::int16_t* out) {
+  const CaptureView view = View(buffer);
+  ViewMemory& memory = ViewOf(buffer);
+  Order(memory);
+  const std::size_t ids = static_cast<std::size_t>(rows) * static_cast<std::size_t>(view.top_k);
+  for (std::int32_t layer = 0; layer < view.num_layers && ids > 0 && healthy(); ++layer) {
+    (void)Check(device_.CopyToHost(out + static_cast<std::size_t>(layer) * ids, view.layer(layer),
+                                   ids * sizeof(std::int16_t), stream_),
+                "read a view");
+  }
+  if (healthy()) (void)Check(device_.Record(memory.own, stream_), "record the reading of a view");
+  memory.used = memory.own;
+  while (healthy()) {
+    const Device::State state = device_.Query(memory.own);
+    if (state == Device::State::kDone) break;
+    if (state == Device::State::kFailed) Fail("the device has failed while a view was read");
+    std::this_thread::sleep_for(kQueryEvery);
+  }
+  return status();
+}
+
+}  // namespace waymark

@@ -1,0 +1,26 @@
+// Dtype: the integer types that arrays from outside come in. Little-endian everywhere.
+#ifndef WAYMARK_PLUGIN_FORMATS_DTYPE_H_
+#define WAYMARK_PLUGIN_FORMATS_DTYPE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace waymark::formats {
+
+enum class Dtype : std::uint8_t { kInt8, kUint8, kInt16, kUint16, kInt32, kInt64 };
+inline constexpr int kNumDtypes = 6;
+
+// 1, 1, 2, 2, 4, 8.
+[[nodiscard]] std::size_t DtypeBytes(Dtype dtype);
+// numpy's name, e.g. "uint16". Static storage.
+[[nodiscard]] std::string_view DtypeName(Dtype dtype);
+// The type of that name; nullopt for any other.
+[[nodiscard]] std::optional<Dtype> DtypeNamed(std::string_view name);
+// Whether the type has `value`.
+[[nodiscard]] bool Holds(Dtype dtype, std::int64_t value);
+
+}  // namespace waymark::formats
+
+#endif  // WAYMARK_PLUGIN_FORMATS_DTYPE_H_

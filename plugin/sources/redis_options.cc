@@ -1,0 +1,57 @@
+#include "plugin/sources/redis_options.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace waymark {
+namespace {
+
+absl::Status Bad(const std::string& option, const std::string& rule, std::int64_t value) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("options.", option, " must be ", rule, "; it is ", value));
+}
+
+}  // namespace
+
+absl::Status CheckRedisOptions(const RedisOptions& options) {
+  if (options.unix_socket.empty()) {
+    if (options.host.empty()) {
+      return absl::InvalidArgumentError("options.host must be a name or an address; it is empty");
+    }
+    if (options.port < 1 || options.port > 65535) {
+      return Bad("port", "in [1, 65535]", options.port);
+    }
+  }
+  if (!options.user.empty() && options.password.empty()) {
+    return absl::InvalidArgumentError("options.password must be given with options.user");
+  }
+  if (options.database < 0) return Bad("database", "0 or more", options.database);
+  if (options.time_to_live.count() < 0) {
+    return Bad("time_to_live", "0 s or more", options.time_to_live.count());
+  }
+  if (options.connect_timeout.count() < 1) {
+    return Bad("connect_timeout", "1 ms or more", options.connect_timeout.count());
+  }
+  if (options.command_timeout.count() < 1) {
+    return Bad("command_timeout", "1 ms or more", options.command_timeout.count());
+  }
+  if (options.first_back_off.count() < 1) {
+    return Bad("first_back_off", "1 ms or more", options.first_back_off.count());
+  }
+  if (options.greatest_back_off < options.first_back_off) {
+    return Bad("greatest_back_off", "first_back_off or more", options.greatest_back_off.count());
+  }
+  if (options.believe.count() < 0) return Bad("believe", "0 ms or more", options.believe.count());
+  if (options.tls.key_file.empty() != options.tls.certificate_file.empty()) {
+    return absl::InvalidArgumentError(
+        "options.tls.key_file and options.tls.certificate_file must be given together");
+  }
+  if (!options.tls.use && !(options.tls.ca_file.empty() && options.tls.certificate_file.empty() &&
+                            options.tls.key_file.empty() && options.tls.server_name.empty())) {
+    return absl::InvalidArgumentError("options.tls.use must be set with the other options of TLS");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace waymark

@@ -1,0 +1,493 @@
+#include "plugin/sources/redis_source.h"
+
+#include <hiredis/hiredis.h>
+#ifdef WAYMARK_REDIS_TLS
+#include <hiredis/hiredis_ssl.h>
+#endif
+#include <poll.h>
+#include <signal.h>
+#include <sys/time.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "blockstore/mutex.h"
+#include "blockstore/wire/lru_map.h"
+#include "plugin/sources/redis_options.h"
+
+namespace waymark {
+namespace {
+
+using wire::Deadline;
+using wire::Object;
+using Clock = std::chrono::steady_clock;
+
+// Commands are buffered up to so much before they are written: hiredis moves what is left of its
+// buffer after each piece that the socket took.
+constexpr std::size_t kWriteBytes = std::size_t{1} << 20;
+
+// hiredis writes to sockets whose other end may be gone; the signal for that is no business of the
+// process, whose handlers are not ours to set. It goes to the thread that wrote.
+class NoSigpipe {
+ public:
+  NoSigpipe() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~NoSigpipe() {
+    const timespec now{};
+    if (!was_pending_) {
+      while (sigtimedwait(&pipe_, nullptr, &now) < 0 && errno == EINTR) {
+      }
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  NoSigpipe(const NoSigpipe&) = delete;
+  NoSigpipe& operator=(const NoSigpipe&) = delete;
+
+ private:
+  sigset_t pipe_;
+  sigset_t before_;
+  bool was_pending_ = false;
+};
+
+timeval Left(Deadline deadline) {
+  // 0 would mean no limit.
+  const auto left = std::max<std::int64_t>(
+      1000, std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::now()).count());
+  return {static_cast<time_t>(left / 1000000), static_cast<suseconds_t>(left % 1000000)};
+}
+
+struct FreeContext {
+  void operator()(redisContext* context) const { redisFree(context); }
+};
+struct FreeReply {
+  void operator()(redisReply* reply) const { freeReplyObject(reply); }
+};
+using Reply = std::unique_ptr<redisReply, FreeReply>;
+
+// A command's words, which are the caller's.
+using Words = std::vector<std::string_view>;
+
+}  // namespace
+
+#define WAYMARK_TEXT_OF(number) #number
+#define WAYMARK_DOTTED(a, b, c) WAYMARK_TEXT_OF(a) "." WAYMARK_TEXT_OF(b) "." WAYMARK_TEXT_OF(c)
+const char* RedisClient() {
+#ifdef WAYMARK_REDIS_TLS
+  return "hiredis-" WAYMARK_DOTTED(HIREDIS_MAJOR, HIREDIS_MINOR, HIREDIS_PATCH) "+tls";
+#else
+  return "hiredis-" WAYMARK_DOTTED(HIREDIS_MAJOR, HIREDIS_MINOR, HIREDIS_PATCH);
+#endif
+}
+
+class RedisSource::Impl {
+ public:
+  explicit Impl(const RedisOptions& options) : options_(options) {
+    if (options_.time_to_live.count() > 0) {
+      options_.believe =
+          std::min<std::chrono::milliseconds>(options_.believe, options_.time_to_live / 2);
+    }
+  }
+#ifdef WAYMARK_REDIS_TLS
+  ~Impl() {
+    context_.reset();
+    if (tls_ != nullptr) redisFreeSSLContext(tls_);
+  }
+  absl::Status MakeTls() {
+    redisInitOpenSSL();
+    const RedisTls& tls = options_.tls;
+    const auto file = [](const std::string& name) { return name.empty() ? nullptr : name.c_str(); };
+    redisSSLContextError error = REDIS_SSL_CTX_NONE;
+    tls_ = redisCreateSSLContext(file(tls.ca_file), nullptr, file(tls.certificate_file),
+                                 file(tls.key_file), file(tls.server_name), &error);
+    if (tls_ != nullptr) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("options.tls: ", redisSSLContextGetError(error)));
+  }
+#endif
+
+  // Sends the commands and hears their answers; answer(i, reply) is called for each, in order. What
+  // was answered before an error stays.
+  template <typename Answer>
+  absl::Status Ask(std::span<const Words> commands, Deadline deadline, const Answer& answer) {
+    if (commands.empty()) return absl::OkStatus();
+    deadline = std::min(deadline, Clock::now() + options_.command_timeout);
+    std::unique_lock<std::mutex> turn(turn_mutex_);
+    if (!turn_free_.wait_until(turn, deadline, [&] { return !busy_; })) {
+      return absl::DeadlineExceededError("redis: other calls were not done in time");
+    }
+    busy_ = true;
+    turn.unlock();
+    absl::Status status = Converse(commands, deadline, answer);
+    turn.lock();
+    busy_ = false;
+    turn.unlock();
+    turn_free_.notify_one();
+    return status;
+  }
+
+  void Believe(const Digest128& digest) {
+    const MutexLock lock(mutex_);
+    const Clock::time_point until = Clock::now() + options_.believe;
+    if (Clock::time_point* known = believed_.Use(digest)) {
+      *known = until;
+      return;
+    }
+    if (options_.max_believed == 0) return;
+    if (believed_.size() >= options_.max_believed) believed_.PopOldest();
+    believed_.Insert(digest, until);
+  }
+  bool Believes(const Digest128& digest) {
+    const MutexLock lock(mutex_);
+    const Clock::time_point* known = believed_.Use(digest);
+    return known != nullptr && Clock::now() < *known;
+  }
+
+  [[nodiscard]] std::string Key(const Digest128& digest) const {
+    static constexpr char kHex[] = "0123456789abcdef";
+    std::string key = options_.key_prefix;
+    std::array<std::uint8_t, sizeof(digest)> bytes;
+    std::memcpy(bytes.data(), &digest, sizeof(digest));
+    for (const std::uint8_t byte : bytes) {
+      key += kHex[byte >> 4];
+      key += kHex[byte & 15];
+    }
+    return key;
+  }
+  [[nodiscard]] const RedisOptions& options() const {
+    return options_;
+  }
+  [[nodiscard]] Stats GetStats() const {
+    const MutexLock lock(mutex_);
+    return stats_;
+  }
+
+ private:
+  // ---- for the thread whose turn it is
+
+  // The connection is of no use any more.
+  absl::Status Lose(absl::Status status) {
+    context_.reset();
+    back_off_ = back_off_.count() == 0 ? options_.first_back_off
+                                       : std::min(2 * back_off_, options_.greatest_back_off);
+    not_before_ = Clock::now() + back_off_;
+    failure_ = std::string(status.message().data(), status.message().size());
+    const MutexLock lock(mutex_);
+    ++stats_.failures;
+    believed_.Clear();  // who knows what became of the server
+    return status;
+  }
+  absl::Status Lost(const char* doing, Deadline deadline) {
+    std::string why = absl::StrCat("redis: ", doing, ": ");
+    if (context_ == nullptr) {
+      why += "out of memory";
+    } else if (context_->err == REDIS_ERR_IO && errno != 0) {
+      why += std::strerror(errno);
+    } else {
+      why += context_->errstr;
+    }
+    if (Clock::now() >= deadline) return Lose(absl::DeadlineExceededError(why));
+    return Lose(absl::UnavailableError(why));
+  }
+
+  absl::Status Connect(Deadline deadline) {
+    if (context_ != nullptr) return absl::OkStatus();
+    if (Clock::now() < not_before_) {
+      return absl::UnavailableError(absl::StrCat(failure_, "; it is too soon to try again"));
+    }
+    deadline = std::min(deadline, Clock::now() + options_.connect_timeout);
+    const timeval left = Left(deadline);
+    errno = 0;
+    context_.reset(options_.unix_socket.empty()
+                       ? redisConnectWithTimeout(options_.host.c_str(), options_.port, left)
+                       : redisConnectUnixWithTimeout(options_.unix_socket.c_str(), left));
+    if (context_ == nullptr || context_->err != 0) return Lost("connecting", deadline);
+#ifdef WAYMARK_REDIS_TLS
+    if (tls_ != nullptr) {
+      if (redisSetTimeout(context_.get(), Left(deadline)) != REDIS_OK ||
+          redisInitiateSSLWithContext(context_.get(), tls_) != REDIS_OK) {
+        return Lost("TLS", deadline);
+      }
+    }
+#endif
+    std::vector<Words> greeting;
+    const std::string database = absl::StrCat(options_.database);
+    if (!options_.user.empty()) {
+      greeting.push_back({"AUTH", options_.user, options_.password});
+    } else if (!options_.password.empty()) {
+      greeting.push_back({"AUTH", options_.password});
+    }
+    if (options_.database != 0) greeting.push_back({"SELECT", database});
+    absl::Status refused;
+    absl::Status status = Exchange(greeting, deadline, [&](std::size_t i, Reply reply) {
+      if (reply->type != REDIS_REPLY_ERROR || !refused.ok()) return;
+      std::string said(reply->str, reply->len);
+      // A server that does not know AUTH repeats the words that it was given.
+      if (greeting[i][0] == "AUTH") said = said.substr(0, said.find(' ')) + ", refused";
+      refused =
+          absl::UnavailableError(absl::StrCat("redis: ", std::string(greeting[i][0]), ": ", said));
+    });
+    if (!status.ok()) return status;
+    if (!refused.ok()) return Lose(refused);
+    back_off_ = {};
+    const MutexLock lock(mutex_);
+    ++stats_.connects;
+    return absl::OkStatus();
+  }
+
+  template <typename Answer>
+  absl::Status Converse(std::span<const Words> commands, Deadline deadline, const Answer& answer) {
+    const NoSigpipe no_sigpipe;
+    if (absl::Status status = Connect(deadline); !status.ok()) return status;
+    return Exchange(commands, deadline, answer);
+  }
+
+  // Writes all commands, then reads all answers. Answers wait at the server meanwhile, which reads
+  // on; so neither waits for the other.
+  template <typename Answer>
+  absl::Status Exchange(std::span<const Words> commands, Deadline deadline, const Answer& answer) {
+    if (commands.empty()) return absl::OkStatus();
+    std::vector<const char*> words;
+    std::vector<std::size_t> sizes;
+    std::size_t buffered = 0;
+    for (const Words& command : commands) {
+      words.clear();
+      sizes.clear();
+      for (const std::string_view word : command) {
+        words.push_back(word.data());
+        sizes.push_back(word.size());
+        buffered += word.size();
+      }
+      if (redisAppendCommandArgv(context_.get(), static_cast<int>(words.size()), words.data(),
+                                 sizes.data()) != REDIS_OK) {
+        return Lost("writing", deadline);
+      }
+      if (buffered < kWriteBytes) continue;
+      if (!Write(deadline)) return Lost("writing", deadline);
+      buffered = 0;
+    }
+    if (!Write(deadline)) return Lost("writing", deadline);
+    for (std::size_t i = 0; i < commands.size(); ++i) {
+      void* read = nullptr;
+      while (read == nullptr) {
+        if (redisGetReplyFromReader(context_.get(), &read) != REDIS_OK) {
+          return Lost("reading", deadline);
+        }
+        if (read != nullptr) break;
+        if (!Await(POLLIN, deadline) || redisBufferRead(context_.get()) != REDIS_OK) {
+          return Lost("reading", deadline);
+        }
+      }
+      answer(i, Reply(static_cast<redisReply*>(read)));
+    }
+    const MutexLock lock(mutex_);
+    stats_.commands += commands.size();
+    return absl::OkStatus();
+  }
+
+  // Writes all that is buffered.
+  bool Write(Deadline deadline) {
+    errno = 0;
+    for (int done = 0; done == 0;) {
+      if (!Await(POLLOUT, deadline) ||
+          redisSetTimeout(context_.get(), Left(deadline)) != REDIS_OK ||
+          redisBufferWrite(context_.get(), &done) != REDIS_OK) {
+        return false;
+      }
+    }
+    return true;
+  }
+  // False, and errno says so, when the deadline passes first.
+  bool Await(short event, Deadline deadline) {
+#ifdef WAYMARK_REDIS_TLS
+    if (tls_ != nullptr) {  // what TLS has read already is not the socket's to tell
+      return Clock::now() < deadline && redisSetTimeout(context_.get(), Left(deadline)) == REDIS_OK;
+    }
+#endif
+    for (;;) {
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+      pollfd socket{context_->fd, event, 0};
+      const int ready =
+          poll(&socket, 1, static_cast<int>(std::clamp<std::int64_t>(left + 1, 0, 1 << 30)));
+      if (ready > 0) return true;
+      if (ready < 0 && errno != EINTR) return false;
+      if (Clock::now() >= deadline) {
+        errno = ETIMEDOUT;
+        return false;
+      }
+    }
+  }
+
+  RedisOptions options_;
+  std::mutex turn_mutex_;
+  std::condition_variable turn_free_;
+  bool busy_ = false;  // under turn_mutex_: somebody has the turn
+
+  // Of who has the turn.
+  std::unique_ptr<redisContext, FreeContext> context_;
+  std::chrono::milliseconds back_off_{0};
+  Clock::time_point not_before_;
+  std::string failure_;  // the last
+#ifdef WAYMARK_REDIS_TLS
+  redisSSLContext* tls_ = nullptr;
+#endif
+
+  mutable Mutex mutex_;
+  wire::LruMap<Digest128, Clock::time_point, wire::DigestHash> believed_ ABSL_GUARDED_BY(mutex_);
+  Stats stats_ ABSL_GUARDED_BY(mutex_);
+};
+
+namespace {
+
+// The first error that the server answered a command with.
+class Refusals {
+ public:
+  // Whether the reply is an error.
+  bool Is(const redisReply& reply) {
+    if (reply.type != REDIS_REPLY_ERROR) return false;
+    if (first_.ok()) {
+      first_ = absl::UnavailableError(absl::StrCat("redis: ", std::string(reply.str, reply.len)));
+    }
+    return true;
+  }
+  // `status`, or the first of these.
+  [[nodiscard]] absl::Status Or(const absl::Status& status) const {
+    return status.ok() ? first_ : status;
+  }
+
+ private:
+  absl::Status first_;
+};
+
+// The bytes of a reply, where they lie in it.
+Object BytesOf(Reply reply) {
+  if (reply->type != REDIS_REPLY_STRING) return {};
+  const std::span<const std::uint8_t> bytes(reinterpret_cast<const std::uint8_t*>(reply->str),
+                                            reply->len);
+  return {std::shared_ptr<const void>(std::move(reply)), bytes};
+}
+
+std::string_view View(std::span<const std::uint8_t> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace
+
+RedisSource::RedisSource(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+RedisSource::~RedisSource() = default;
+
+absl::StatusOr<std::unique_ptr<RedisSource>> RedisSource::Create(const RedisOptions& options) {
+  if (absl::Status status = CheckRedisOptions(options); !status.ok()) return status;
+  auto impl = std::make_unique<Impl>(options);
+  if (options.tls.use) {
+#ifdef WAYMARK_REDIS_TLS
+    if (absl::Status status = impl->MakeTls(); !status.ok()) return status;
+#else
+    return absl::UnimplementedError(
+        "options.tls.use: this build has no TLS for Redis; it needs hiredis 1.0 or later with its "
+        "TLS library (hiredis_ssl)");
+#endif
+  }
+  return std::unique_ptr<RedisSource>(new RedisSource(std::move(impl)));
+}
+
+absl::Status RedisSource::Get(std::span<const Digest128> digests, wire::Deadline deadline,
+                              std::span<Object> objects) {
+  std::fill(objects.begin(), objects.end(), Object{});
+  std::vector<std::string> keys;
+  for (const Digest128& digest : digests)
+    keys.push_back(impl_->Key(digest));
+  std::vector<Words> commands;
+  for (const std::string& key : keys)
+    commands.push_back({"GET", key});
+  Refusals refusals;
+  return refusals.Or(impl_->Ask(commands, deadline, [&](std::size_t i, Reply reply) {
+    if (!refusals.Is(*reply)) objects[i] = BytesOf(std::move(reply));
+  }));
+}
+
+absl::Status RedisSource::GetRanges(std::span<const wire::ObjectRange> ranges,
+                                    wire::Deadline deadline, std::span<Object> parts) {
+  std::fill(parts.begin(), parts.end(), Object{});
+  std::vector<std::array<std::string, 3>> words;
+  for (const wire::ObjectRange& range : ranges) {
+    words.push_back(
+        {impl_->Key(range.digest), absl::StrCat(range.begin), absl::StrCat(range.end - 1)});
+  }
+  std::vector<Words> commands;
+  for (const auto& [key, begin, last] : words)
+    commands.push_back({"GETRANGE", key, begin, last});
+  Refusals refusals;
+  return refusals.Or(impl_->Ask(commands, deadline, [&](std::size_t i, Reply reply) {
+    if (refusals.Is(*reply)) return;
+    // A key that is not there reads as an empty string.
+    if (reply->len == ranges[i].end - ranges[i].begin) parts[i] = BytesOf(std::move(reply));
+  }));
+}
+
+absl::Status RedisSource::Put(std::span<const wire::NamedObject> objects, wire::Deadline deadline) {
+  const std::string seconds = absl::StrCat(impl_->options().time_to_live.count());
+  std::vector<std::string> keys;
+  for (const wire::NamedObject& named : objects)
+    keys.push_back(impl_->Key(named.digest));
+  std::vector<Words> commands;
+  for (std::size_t i = 0; i < objects.size(); ++i) {
+    commands.push_back({"SET", keys[i], View(objects[i].object.bytes)});
+    if (impl_->options().time_to_live.count() > 0) {
+      commands.back().insert(commands.back().end(), {"EX", seconds});
+    }
+  }
+  Refusals refusals;
+  return refusals.Or(impl_->Ask(commands, deadline, [&](std::size_t i, Reply reply) {
+    if (!refusals.Is(*reply)) impl_->Believe(objects[i].digest);
+  }));
+}
+
+absl::Status RedisSource::Holds(std::span<const Digest128> digests, wire::Deadline deadline,
+                                std::span<std::uint8_t> held) {
+  const std::string seconds = absl::StrCat(impl_->options().time_to_live.count());
+  const bool expires = impl_->options().time_to_live.count() > 0;
+  std::vector<std::size_t> asked;
+  std::vector<std::string> keys;
+  for (std::size_t i = 0; i < digests.size(); ++i) {
+    held[i] = impl_->Believes(digests[i]) ? 1 : 0;
+    if (held[i] != 0) continue;
+    asked.push_back(i);
+    keys.push_back(impl_->Key(digests[i]));
+  }
+  // Both answer 1 where the key is there, and count as a use of it.
+  std::vector<Words> commands;
+  for (const std::string& key : keys) {
+    if (expires) {
+      commands.push_back({"EXPIRE", key, seconds});
+    } else {
+      commands.push_back({"TOUCH", key});
+    }
+  }
+  Refusals refusals;
+  return refusals.Or(impl_->Ask(commands, deadline, [&](std::size_t i, Reply reply) {
+    if (refusals.Is(*reply) || reply->type != REDIS_REPLY_INTEGER || reply->integer != 1) return;
+    held[asked[i]] = 1;
+    impl_->Believe(digests[asked[i]]);
+  }));
+}
+
+RedisSource::Stats RedisSource::GetStats() const {
+  return impl_->GetStats();
+}
+
+}  // namespace waymark

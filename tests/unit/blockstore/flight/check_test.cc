@@ -1,0 +1,366 @@
+// CheckFlight and SingleBindRemovals: right flights are right, wrong reads are named, and an engine
+// that forgot a Bind is indicted with block, step and event.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "blockstore/flight/check.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/sanitizers.h"
+#include "tests/unit/blockstore/flight/flight_sim.h"
+
+namespace waymark {
+namespace {
+
+using ::testing::HasSubstr;
+
+FlightVerdict Check(const std::string& bytes) {
+  FlightReader reader = Reader(bytes);
+  absl::StatusOr<FlightVerdict> verdict = CheckFlight(reader);
+  EXPECT_TRUE(verdict.ok()) << verdict.status();
+  return verdict.ok() ? *verdict : FlightVerdict{};
+}
+
+constexpr const char* kScenarios[] = {
+    "",
+    "draft=.5 late=1",
+    "preempt=.05 draft=.3",
+    "swap=.5",
+    "tier=.5 bump=.02",
+    "partial=.5 fork=.1",
+    "drop=.05 cancel=.03 draft=.4 reset=.02 mute=.1 silent=.05",
+    "bump=.05 full_hit=.4",
+    "behind=3 shuffle=1 draft=.5 truncate_delay=2",
+    "block_tokens=8 page_tokens=4 external=.3",
+};
+
+TEST(FlightCheck, FlightsOfBothEnginesAreRight) {
+  for (const char* features : kScenarios) {
+    for (const bool megatron : {false, true}) {
+      for (const FlightRows rows : {FlightRows::kDigests, FlightRows::kIds}) {
+        SCOPED_TRACE(std::string(features) + (megatron ? " megatron" : " vllm"));
+        const SimFlight flight = FlySim(SimOptions(megatron, features, 7), 150, rows);
+        const FlightVerdict verdict = Check(flight.bytes);
+        EXPECT_TRUE(verdict.clean());
+        EXPECT_EQ(verdict.rows_differing, 0u);
+        EXPECT_EQ(verdict.rows_right, verdict.rows_read);
+        EXPECT_EQ(verdict.rows_not_judged, 0u);
+        EXPECT_GT(verdict.rows_read, 300u);
+        EXPECT_FALSE(verdict.truncated);
+        for (const ReadDifference& difference : verdict.differences) {
+          ADD_FAILURE() << difference.ToString();
+        }
+      }
+    }
+  }
+}
+
+// With few pages the choice of the page that goes is free only between recorder and replay that
+// differ; the replay does what the store did, so that little needs an excuse and nothing differs.
+TEST(FlightCheck, FlightsThatEvictAllTheTimeAreRight) {
+  std::uint64_t read = 0;
+  std::uint64_t excused = 0;
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    const SimFlight flight =
+        FlySim(SimOptions(seed % 2 == 0, "max_pages=14 stream=.3 behind=2", seed), 150);
+    const FlightVerdict verdict = Check(flight.bytes);
+    EXPECT_TRUE(verdict.clean()) << "seed " << seed;
+    read += verdict.rows_read;
+    excused += verdict.rows_excused;
+  }
+  EXPECT_GT(read, 1000u);
+  EXPECT_LT(excused, read / 20);
+}
+
+TEST(FlightCheck, AChangedReadIsNamed) {
+  const SimFlight flight = FlySim(SimOptions(false, "draft=.3", 11), 100, FlightRows::kIds);
+  ASSERT_TRUE(Check(flight.bytes).clean());
+  std::uint64_t read_id = 0;
+  std::int64_t row = 0;
+  // The digest of one row: another route was read than was landed.
+  std::string bad = Rewrite(flight.bytes, nullptr, [&](FlightRecord& read) {
+    if (read.read_id != 5) return;
+    for (std::size_t i = 0; i < read.infos.size(); ++i) {
+      if (read_id != 0 || !read.infos[i].valid()) continue;
+      read_id = read.read_id;
+      row = read.begin + static_cast<std::int64_t>(i);
+      read.digests[i] ^= 1;
+    }
+  });
+  ASSERT_NE(read_id, 0u);
+  FlightVerdict verdict = Check(bad);
+  EXPECT_FALSE(verdict.clean());
+  EXPECT_FALSE(verdict.indicted());
+  EXPECT_EQ(verdict.rows_differing, 1u);
+  EXPECT_EQ(verdict.reads_differing, 1u);
+  ASSERT_EQ(verdict.differences.size(), 1u);
+  EXPECT_EQ(verdict.differences[0].read_id, 5u);
+  EXPECT_EQ(verdict.differences[0].row, row);
+  EXPECT_TRUE(verdict.differences[0].other_route);
+  EXPECT_THAT(verdict.differences[0].ToString(), HasSubstr("another route"));
+
+  // What is said of a row: step, version, provenance, reason.
+  for (int what = 0; what < 4; ++what) {
+    bool done = false;
+    bad = Rewrite(flight.bytes, nullptr, [&](FlightRecord& read) {
+      for (RowInfo& info : read.infos) {
+        if (done || !info.valid()) continue;
+        done = true;
+        if (what == 0) info.step += 1;
+        if (what == 1) info.version += 1;
+        if (what == 2) info.provenance = Provenance::kRecomputed;
+        if (what == 3) info = RowInfo{0, 0, Reason::kNotCaptured, Provenance::kHere};
+      }
+    });
+    verdict = Check(bad);
+    EXPECT_EQ(verdict.rows_differing, 1u) << what;
+    ASSERT_EQ(verdict.differences.size(), 1u) << what;
+    EXPECT_FALSE(verdict.differences[0].other_route) << what;
+  }
+}
+
+// ---- a forgotten Bind
+
+// The flight without one Bind.
+std::string WithoutBind(const std::string& bytes, std::uint64_t step, std::int32_t block) {
+  return Rewrite(
+      bytes,
+      [&](OwnedStepBatch& batch) {
+        if (batch.step != step) return;
+        for (std::size_t i = 0; i < batch.events.size(); ++i) {
+          if (batch.events[i].type != EventType::kBind || batch.events[i].block != block) continue;
+          batch.events.erase(batch.events.begin() + static_cast<std::ptrdiff_t>(i));
+          return;
+        }
+      },
+      nullptr);
+}
+
+// A block is written, sealed, released, bound again and written by another sequence.
+std::string ReuseFlight(bool audit, bool forget_bind) {
+  StoreOptions options;
+  options.shape = {
+      .num_layers = 6, .top_k = 4, .num_experts = 64, .page_tokens = 4, .layer_ids = {}};
+  options.num_blocks = 8;
+  options.landing = Landing::kCaller;
+  options.audit = audit;
+  const auto writer = FlightWriter::InMemory(FlightInfo::Of(options, FlightRows::kIds));
+  options.flight = writer->sink();
+
+  // Row r of token t: ids that another token shares few of.
+  class Tokens final : public RowSource {
+   public:
+    Tokens(const RoutingShape& shape, std::vector<std::uint32_t> tokens)
+        : shape_(shape), tokens_(std::move(tokens)) {}
+    void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
+              std::span<Reason> verdicts) override {
+      for (std::size_t i = 0; i < destinations.size(); ++i) {
+        if (destinations[i] == nullptr) continue;
+        verdicts[i] = Reason::kNone;
+        for (int layer = 0; layer < shape_.num_layers; ++layer) {
+          const std::uint32_t start =
+              (tokens_[first + i] * 2654435761u + static_cast<std::uint32_t>(layer) * 40503u) >> 11;
+          for (int k = 0; k < shape_.top_k; ++k) {
+            destinations[i][layer * shape_.top_k + k] =
+                static_cast<std::uint8_t>((start + static_cast<std::uint32_t>(k)) % 64);
+          }
+        }
+      }
+    }
+    void Done() override {}
+
+   private:
+    const RoutingShape shape_;
+    const std::vector<std::uint32_t> tokens_;
+  };
+
+  {
+    auto store = RoutingStore::Create(options);
+    EXPECT_TRUE(store.ok()) << store.status();
+    const auto step = [&](std::uint64_t number, std::vector<Event> events,
+                          std::vector<std::int64_t> slots, std::vector<std::uint32_t> tokens) {
+      Tokens source(options.shape, std::move(tokens));
+      EXPECT_TRUE(
+          (*store)
+              ->BeginStep({number, 1, events.data(), events.size(), slots.data(), slots.size()})
+              .ok());
+      EXPECT_TRUE((*store)->Submit(StepId(number), &source).ok());
+      EXPECT_TRUE((*store)->Land(StepId(number)));
+    };
+    const auto read = [&](std::int64_t rows) {
+      const std::vector<BlockId> blocks = {BlockId(3), BlockId(4)};
+      auto snapshot = (*store)->TakeSnapshot(blocks, 0, rows);
+      EXPECT_TRUE(snapshot.ok());
+      EXPECT_TRUE(snapshot->ReadRows().ok());
+    };
+    const BlockKey first = BlockKey::FromInteger(101);
+    const BlockKey second = BlockKey::FromInteger(202);
+    step(10, {Event::Bind(BlockId(3)), Event::Seal(BlockId(3), first, StepId(10))},
+         {12, 13, 14, 15}, {1, 2, 3, 4});
+    step(11, {Event::Bind(BlockId(4))}, {16, 17}, {5, 6});
+    read(6);
+    step(12, {Event::Release(BlockId(3)), Event::Release(BlockId(4))}, {}, {});
+    std::vector<Event> reuse = {Event::Bind(BlockId(3)), Event::Bind(BlockId(4))};
+    if (forget_bind) reuse.erase(reuse.begin());
+    step(13, reuse, {12, 13, 14}, {21, 22, 23});
+    step(14, {Event::Seal(BlockId(3), second, StepId(14))}, {15, 16}, {24, 25});
+    read(5);
+  }
+  EXPECT_TRUE(writer->Close().ok());
+  return writer->bytes();
+}
+
+TEST(FlightCheck, AnEngineThatForgotABindIsIndictedByItsOwnWrites) {
+  EXPECT_TRUE(Check(ReuseFlight(/*audit=*/true, /*forget_bind=*/false)).clean());
+
+  // The store had its audit off, so that what it gave out was wrong, and that is what was recorded.
+  const FlightVerdict verdict = Check(ReuseFlight(/*audit=*/false, /*forget_bind=*/true));
+  EXPECT_TRUE(verdict.indicted());
+  ASSERT_EQ(verdict.indictments.size(), 1u);
+  const Indictment& found = verdict.indictments[0];
+  EXPECT_EQ(found.block, 3);
+  EXPECT_EQ(found.step, 13u);
+  EXPECT_EQ(found.after, 10u);
+  EXPECT_EQ(found.event, "Bind(block 3)");
+  EXPECT_EQ(found.rows, 3u);
+  EXPECT_LT(found.agreement, 0.5);
+  EXPECT_THAT(found.ToString(), HasSubstr("block 3, step 13: Bind(block 3) is missing"));
+}
+
+// Nothing but the events and the landed rows is needed: without one recorded read it is the same.
+TEST(FlightCheck, IndictmentNeedsNoReads) {
+  const std::string flight = ReuseFlight(true, false);
+  const std::string bad = Rewrite(
+      flight,
+      [&](OwnedStepBatch& batch) {
+        if (batch.step == 13) batch.events.erase(batch.events.begin());
+      },
+      [](FlightRecord& read) {
+        read.infos.clear();
+        read.digests.clear();
+      });
+  const FlightVerdict verdict = Check(bad);
+  EXPECT_EQ(verdict.rows_read, 0u);
+  EXPECT_TRUE(verdict.reads_right());
+  ASSERT_EQ(verdict.indictments.size(), 1u);
+  EXPECT_EQ(verdict.indictments[0].block, 3);
+  EXPECT_EQ(verdict.indictments[0].step, 13u);
+}
+
+// A recording of a simulator from which one Bind of a sealed and rewritten block is taken.
+TEST(FlightCheck, ARemovedBindOfASealedAndRewrittenBlockIsIndicted) {
+  const SimFlight flight = FlySim(SimOptions(false, "", 7), 120, FlightRows::kIds);
+  ASSERT_TRUE(Check(flight.bytes).clean());
+  // The first block that was sealed, and then bound and written again under another key.
+  struct Life {
+    std::uint64_t bound = 0;
+    BlockKey key;
+  };
+  std::vector<Life> lives(64);
+  std::int32_t block = -1;
+  std::uint64_t step = 0;
+  FlightReader reader = Reader(flight.bytes);
+  for (const FlightRecord& record : ReadAll(reader)) {
+    if (record.kind != FlightRecordKind::kBegin || block >= 0) continue;
+    for (const Event& event : record.batch.events) {
+      if (event.block < 0 || event.block >= 64) continue;
+      Life& life = lives[static_cast<std::size_t>(event.block)];
+      if (event.type == EventType::kBind) life.bound = record.batch.step;
+      if (event.type != EventType::kSeal) continue;
+      if (!life.key.empty() && !(life.key == event.GetKey()) && block < 0) {
+        block = event.block;
+        step = life.bound;
+      }
+      life.key = event.GetKey();
+    }
+  }
+  ASSERT_GE(block, 0);
+  const FlightVerdict verdict = Check(WithoutBind(flight.bytes, step, block));
+  ASSERT_TRUE(verdict.indicted());
+  const Indictment& found = verdict.indictments[0];
+  EXPECT_EQ(found.block, block);
+  EXPECT_LT(found.after, step);
+  EXPECT_GE(found.step, step);
+  EXPECT_THAT(found.event, HasSubstr("Bind"));
+}
+
+TEST(FlightCheck, SingleBindRemovalsReportTheFractionIndicted) {
+  RemovalReport all;
+  for (const char* features : {"", "draft=.5 late=1", "swap=.5", "preempt=.05"}) {
+    for (const bool megatron : {false, true}) {
+      const SimFlight flight = FlySim(SimOptions(megatron, features, 7), PlainOr(100, 50));
+      FlightReader reader = Reader(flight.bytes);
+      const absl::StatusOr<RemovalReport> report = SingleBindRemovals(reader);
+      ASSERT_TRUE(report.ok()) << report.status();
+      EXPECT_EQ(report->tried, report->binds);
+      all.tried += report->tried;
+      all.harmful += report->harmful;
+      all.indicted += report->indicted;
+      all.block_named += report->block_named;
+      all.step_named += report->step_named;
+      all.rows_wrong += report->rows_wrong;
+      all.rows_still_wrong += report->rows_still_wrong;
+    }
+  }
+  std::printf(
+      "removals: tried %d, harmful %d, indicted %d (%.1f %%), block named %d, step named %d; "
+      "rows wrong %d without the audit, %d with it\n",
+      static_cast<int>(all.tried), static_cast<int>(all.harmful), static_cast<int>(all.indicted),
+      100 * all.fraction(), static_cast<int>(all.block_named), static_cast<int>(all.step_named),
+      static_cast<int>(all.rows_wrong), static_cast<int>(all.rows_still_wrong));
+  EXPECT_GT(all.harmful, PlainOr(150u, 50u));
+  EXPECT_GE(all.fraction(), 0.95);
+  EXPECT_GE(static_cast<double>(all.block_named), 0.95 * static_cast<double>(all.harmful));
+  EXPECT_GE(static_cast<double>(all.step_named), 0.97 * static_cast<double>(all.harmful));
+  EXPECT_LT(all.rows_still_wrong, all.rows_wrong / 10);
+}
+
+TEST(FlightCheck, RemovalsAreSpreadWhenFewAreAskedFor) {
+  const SimFlight flight = FlySim(SimOptions(false, "", 7), 60);
+  FlightReader reader = Reader(flight.bytes);
+  std::uint64_t calls = 0;
+  RemovalOptions options;
+  options.max_removals = 10;
+  options.progress = [&](std::uint64_t done, std::uint64_t total) {
+    EXPECT_EQ(done, ++calls);
+    EXPECT_EQ(total, 10u);
+  };
+  const absl::StatusOr<RemovalReport> report = SingleBindRemovals(reader, options);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->tried, 10u);
+  EXPECT_EQ(calls, 10u);
+  EXPECT_GT(report->binds, 20u);
+}
+
+// Found by made-up payloads: a step's own seal of a null block indexed the table with -1.
+TEST(FlightCheck, ASealOfANullBlockIsIgnored) {
+  StoreOptions options;
+  options.shape = {
+      .num_layers = 4, .top_k = 2, .num_experts = 16, .page_tokens = 4, .layer_ids = {}};
+  options.num_blocks = 8;
+  options.null_blocks = {BlockId(2)};
+  options.landing = Landing::kCaller;
+  auto store = RoutingStore::Create(options);
+  ASSERT_TRUE(store.ok()) << store.status();
+  const BlockKey key = BlockKey::FromInteger(1);
+  const std::vector<Event> events = {Event::Seal(BlockId(-1), key, StepId(5)),
+                                     Event::Seal(BlockId(2), key, StepId(5))};
+  ASSERT_TRUE((*store)->BeginStep({5, 1, events.data(), events.size(), nullptr, 0}).ok());
+  EXPECT_EQ((*store)->GetStats().events_on_null_blocks, 2u);
+}
+
+TEST(FlightCheck, AHeadThatAsksForTooMuchMemoryIsRefused) {
+  StoreOptions options;
+  options.shape = {
+      .num_layers = 4, .top_k = 2, .num_experts = 16, .page_tokens = 16, .layer_ids = {}};
+  options.num_blocks = 1 << 30;
+  const auto writer = FlightWriter::InMemory(FlightInfo::Of(options));
+  ASSERT_TRUE(writer->Close().ok());
+  FlightReader reader = Reader(writer->bytes());
+  const auto verdict = CheckFlight(reader);
+  EXPECT_EQ(verdict.status().code(), absl::StatusCode::kResourceExhausted) << verdict.status();
+}
+
+}  // namespace
+}  // namespace waymark

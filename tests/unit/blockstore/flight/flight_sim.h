@@ -1,0 +1,119 @@
+// Flights of the engine simulators, and what tests do to flights: read them whole, change them,
+// write them again.
+#ifndef WAYMARK_TESTS_UNIT_BLOCKSTORE_FLIGHT_FLIGHT_SIM_H_
+#define WAYMARK_TESTS_UNIT_BLOCKSTORE_FLIGHT_FLIGHT_SIM_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "adapters/simulators/engine.h"
+#include "adapters/simulators/options.h"
+#include "blockstore/flight/reader.h"
+#include "blockstore/flight/writer.h"
+#include "gtest/gtest.h"
+
+namespace waymark {
+
+struct SimFlight {
+  std::string bytes;
+  sim::CheckCounts checks;
+};
+
+inline sim::EngineOptions SimOptions(bool megatron, const std::string& features,
+                                     std::uint64_t seed) {
+  sim::EngineOptions options;
+  options.megatron = megatron;
+  options.seed = seed;
+  options.timing.seed = seed;
+  EXPECT_TRUE(sim::SetOptions(options, features)) << features;
+  return options;
+}
+
+// Runs `steps` steps of an engine and records them.
+inline SimFlight FlySim(sim::EngineOptions options, std::int64_t steps,
+                        FlightRows rows = FlightRows::kDigests) {
+  auto writer = FlightWriter::InMemory(FlightInfo::Of(sim::StoreOptionsOf(options, 0), rows));
+  options.flights = {writer->sink()};
+  SimFlight flight;
+  {
+    auto engine = sim::Engine::Create(options);
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    (*engine)->Run(steps);
+    (*engine)->Finish();
+    flight.checks = (*engine)->checks();
+  }
+  EXPECT_TRUE(writer->Close().ok());
+  flight.bytes = writer->bytes();
+  return flight;
+}
+
+inline FlightReader Reader(const std::string& bytes) {
+  absl::StatusOr<FlightReader> reader = FlightReader::FromBytes(bytes);
+  EXPECT_TRUE(reader.ok()) << reader.status();
+  return *std::move(reader);
+}
+
+inline std::vector<FlightRecord> ReadAll(FlightReader& reader) {
+  std::vector<FlightRecord> records;
+  for (;;) {
+    FlightRecord record;
+    const absl::StatusOr<bool> more = reader.Next(record);
+    EXPECT_TRUE(more.ok()) << more.status();
+    if (!more.ok() || !*more) return records;
+    records.push_back(std::move(record));
+  }
+}
+
+// The flight again, each begin and each read changed by the two functions (either may be null).
+// Flights of ids only: the rows of a digest cannot be given to a sink.
+inline std::string Rewrite(const std::string& bytes,
+                           const std::function<void(OwnedStepBatch&)>& change_batch,
+                           const std::function<void(FlightRecord&)>& change_read) {
+  FlightReader reader = Reader(bytes);
+  EXPECT_EQ(reader.info().rows, FlightRows::kIds);
+  auto writer = FlightWriter::InMemory(reader.info());
+  std::vector<std::uint8_t> ids;
+  std::vector<Reason> verdicts;
+  for (FlightRecord& record : ReadAll(reader)) {
+    switch (record.kind) {
+      case FlightRecordKind::kBegin:
+        if (change_batch) change_batch(record.batch);
+        writer->sink()->OnBegin(record.batch.view(), record.dropped);
+        break;
+      case FlightRecordKind::kEnd:
+        writer->sink()->OnEnd(record.step, record.end);
+        break;
+      case FlightRecordKind::kLanded:
+        ids.insert(ids.end(), record.bytes.begin(), record.bytes.end());
+        verdicts.insert(verdicts.end(), record.verdicts.begin(), record.verdicts.end());
+        if (record.more) break;
+        writer->sink()->OnLanded(record.step, ids, verdicts);
+        ids.clear();
+        verdicts.clear();
+        break;
+      case FlightRecordKind::kSnapshot:
+        writer->sink()->OnSnapshot(record.read_id, record.blocks, record.first, record.last);
+        break;
+      case FlightRecordKind::kReleased:
+        writer->sink()->OnReleased(record.read_id);
+        break;
+      case FlightRecordKind::kRead:
+        if (change_read) change_read(record);
+        writer->sink()->OnRead(record.read_id, record.begin, record.infos, record.digests);
+        break;
+      case FlightRecordKind::kCheckpoint:
+      case FlightRecordKind::kClose:
+        break;
+    }
+  }
+  EXPECT_TRUE(writer->Close().ok());
+  return writer->bytes();
+}
+
+}  // namespace waymark
+
+#endif  // WAYMARK_TESTS_UNIT_BLOCKSTORE_FLIGHT_FLIGHT_SIM_H_

@@ -1,0 +1,371 @@
+// The flight format: what is written comes back; what was changed or cut is noticed; no bytes
+// crash.
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "blockstore/flight/check.h"
+#include "blockstore/flight/format.h"
+#include "blockstore/flight/reader.h"
+#include "blockstore/flight/writer.h"
+#include "blockstore/store/checkpoint.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/sanitizers.h"
+#include "tests/unit/blockstore/flight/flight_sim.h"
+
+namespace waymark {
+namespace {
+
+using ::testing::HasSubstr;
+
+FlightInfo SmallInfo(FlightRows rows) {
+  StoreOptions options;
+  options.shape.num_layers = 3;
+  options.shape.top_k = 2;
+  options.shape.num_experts = 300;
+  options.shape.page_tokens = 4;
+  options.shape.layer_ids = {1, 2, 7};
+  options.num_blocks = 8;
+  options.block_tokens = 8;
+  options.null_blocks = {BlockId(0), BlockId(5)};
+  options.max_step_rows = 100;
+  options.audit_threshold = 0.25;
+  return FlightInfo::Of(options, rows);
+}
+
+TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
+  for (const FlightRows rows : {FlightRows::kIds, FlightRows::kDigests}) {
+    const FlightInfo info = SmallInfo(rows);
+    const auto writer = FlightWriter::InMemory(info);
+    OwnedStepBatch batch;
+    batch.step = 41;
+    batch.version = 6;
+    const std::vector<std::uint8_t> key_bytes = {9, 8, 7};
+    batch.events = {Event::Bind(BlockId(3), BlockKey::FromBytes(key_bytes)),
+                    Event::Truncate(BlockId(2), 5, StepId(40)), Event::Reset()};
+    batch.slots = {24, -1, NotAsked(25)};
+    writer->sink()->OnBegin(batch.view(), true);
+    writer->sink()->OnEnd(41, StepEnd::kCancel);
+    const std::size_t width = info.shape.row_bytes();
+    std::vector<std::uint8_t> ids(2 * width);
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      ids[i] = static_cast<std::uint8_t>(i);
+    const std::vector<Reason> verdicts = {Reason::kNone, Reason::kInvalidId};
+    writer->sink()->OnLanded(41, ids, verdicts);
+    const std::vector<BlockId> blocks = {BlockId(3), BlockId(-1)};
+    writer->sink()->OnSnapshot(1, blocks, 2, 9);
+    std::vector<RowInfo> infos(7);
+    infos[0] = {41, 6, Reason::kNone, Provenance::kHere};
+    infos[1] = {42, 6, Reason::kNone, Provenance::kHere};
+    infos[2] = {43, 6, Reason::kNone, Provenance::kHere};
+    infos[3] = {7, 6, Reason::kNone, Provenance::kByKey};
+    infos[4] = {0, 0, Reason::kExternalKv, Provenance::kHere};
+    infos[5] = {40, 5, Reason::kNone, Provenance::kKept};
+    infos[6] = {70000000000, 5, Reason::kNone, Provenance::kKept};
+    const std::vector<std::uint64_t> digests = {1, 2, 3, 4, 0, 6, 7};
+    writer->sink()->OnRead(1, 2, infos, digests);
+    writer->sink()->OnReleased(1);
+    ASSERT_TRUE(writer->Close().ok());
+
+    FlightReader reader = Reader(writer->bytes());
+    EXPECT_EQ(reader.info(), info);
+    const std::vector<FlightRecord> records = ReadAll(reader);
+    EXPECT_FALSE(reader.truncated());
+    ASSERT_EQ(records.size(), 7u);
+    EXPECT_EQ(records[0].kind, FlightRecordKind::kBegin);
+    EXPECT_EQ(records[0].batch, batch);
+    EXPECT_TRUE(records[0].dropped);
+    EXPECT_EQ(records[1].step, 41u);
+    EXPECT_EQ(records[1].end, StepEnd::kCancel);
+    EXPECT_EQ(records[2].verdicts, verdicts);
+    EXPECT_EQ(records[2].bytes.size(), 2 * flight::RecordedRowBytes(info));
+    if (rows == FlightRows::kIds) {
+      EXPECT_TRUE(std::equal(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(width),
+                             records[2].bytes.begin()));
+    }
+    EXPECT_EQ(records[3].blocks, blocks);
+    EXPECT_EQ(records[3].first, 2);
+    EXPECT_EQ(records[3].last, 9);
+    EXPECT_EQ(records[4].begin, 2);
+    EXPECT_EQ(records[4].infos, infos);
+    EXPECT_EQ(records[4].digests, digests);
+    EXPECT_EQ(records[5].read_id, 1u);
+    EXPECT_EQ(records[6].records, 6u);
+    EXPECT_TRUE(records[6].complete);
+  }
+}
+
+// The batch inside a record is what SerializeBatch writes, so that one parser serves both.
+TEST(FlightFormat, BatchesAreThoseOfSerializeBatch) {
+  const FlightInfo info = SmallInfo(FlightRows::kDigests);
+  const auto writer = FlightWriter::InMemory(info);
+  OwnedStepBatch batch;
+  batch.step = 1;
+  batch.events = {Event::Copy(BlockId(1), BlockId(2), 3)};
+  batch.slots = {8, 9};
+  writer->sink()->OnBegin(batch.view(), false);
+  ASSERT_TRUE(writer->Close().ok());
+  std::string serialized;
+  SerializeBatch(batch.view(), serialized);
+  EXPECT_THAT(writer->bytes(), HasSubstr(serialized));
+}
+
+TEST(FlightFormat, LongStepsAndReadsAreCutIntoRecordsAndComeBackWhole) {
+  StoreOptions options;
+  options.shape = {
+      .num_layers = 4, .top_k = 2, .num_experts = 16, .page_tokens = 4, .layer_ids = {}};
+  options.num_blocks = 8192;
+  options.max_step_rows = 10000;
+  const FlightInfo info = FlightInfo::Of(options, FlightRows::kIds);
+  const auto writer = FlightWriter::InMemory(info);
+  std::vector<std::uint8_t> ids(10000 * info.shape.row_bytes());
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<std::uint8_t>(i % 16);
+  const std::vector<Reason> verdicts(10000, Reason::kNone);
+  writer->sink()->OnLanded(3, ids, verdicts);
+  std::vector<RowInfo> infos(10000);
+  std::vector<std::uint64_t> digests(10000);
+  for (std::size_t i = 0; i < infos.size(); ++i) {
+    infos[i] = {i / 3 + 1, i / 5000, Reason::kNone, Provenance::kHere};
+    digests[i] = i + 1;
+  }
+  writer->sink()->OnRead(1, 0, infos, digests);
+  ASSERT_TRUE(writer->Close().ok());
+
+  FlightReader reader = Reader(writer->bytes());
+  std::vector<std::uint8_t> got_ids;
+  std::vector<RowInfo> got_infos;
+  std::vector<std::uint64_t> got_digests;
+  for (const FlightRecord& record : ReadAll(reader)) {
+    if (record.kind == FlightRecordKind::kLanded) {
+      EXPECT_EQ(record.begin * static_cast<std::int64_t>(info.shape.row_bytes()),
+                static_cast<std::int64_t>(got_ids.size()));
+      got_ids.insert(got_ids.end(), record.bytes.begin(), record.bytes.end());
+      EXPECT_EQ(record.more, got_ids.size() < ids.size());
+    } else if (record.kind == FlightRecordKind::kRead) {
+      EXPECT_EQ(record.begin, static_cast<std::int64_t>(got_infos.size()));
+      got_infos.insert(got_infos.end(), record.infos.begin(), record.infos.end());
+      got_digests.insert(got_digests.end(), record.digests.begin(), record.digests.end());
+    }
+  }
+  EXPECT_EQ(got_ids, ids);
+  EXPECT_EQ(got_infos, infos);
+  EXPECT_EQ(got_digests, digests);
+}
+
+// Sketches tell a mild disagreement from another token: what the audit of a digest flight goes by.
+TEST(FlightFormat, SketchesFollowTheShareOfCommonIds) {
+  RoutingShape shape;
+  shape.num_layers = 27;
+  shape.top_k = 6;
+  shape.num_experts = 64;
+  std::uint64_t state = 12345;
+  const auto next = [&] {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<std::uint32_t>(state >> 33);
+  };
+  const auto draw = [&](std::vector<std::uint8_t>& row) {
+    row.resize(shape.row_bytes());
+    for (int layer = 0; layer < shape.num_layers; ++layer) {
+      for (int k = 0; k < shape.top_k; ++k) {
+        std::uint8_t* layer_ids = row.data() + layer * shape.top_k;
+        do {
+          layer_ids[k] = static_cast<std::uint8_t>(next() % 64);
+        } while (std::find(layer_ids, layer_ids + k, layer_ids[k]) != layer_ids + k);
+      }
+    }
+  };
+  double near = 0;
+  double far = 0;
+  const int kRows = 400;
+  for (int i = 0; i < kRows; ++i) {
+    std::vector<std::uint8_t> a;
+    std::vector<std::uint8_t> other;
+    draw(a);
+    draw(other);
+    std::vector<std::uint8_t> b = a;
+    for (int layer = 0; layer < shape.num_layers; ++layer) {
+      std::uint8_t* ids = b.data() + layer * shape.top_k;
+      std::reverse(ids, ids + shape.top_k);  // order within a layer has no meaning
+      if (next() % 4 == 0) ids[0] = static_cast<std::uint8_t>((ids[0] + 1) % 64);
+    }
+    std::uint8_t da[flight::kDigestRowBytes];
+    std::uint8_t db[flight::kDigestRowBytes];
+    std::uint8_t dother[flight::kDigestRowBytes];
+    flight::DigestRow(shape, a.data(), da);
+    flight::DigestRow(shape, b.data(), db);
+    flight::DigestRow(shape, other.data(), dother);
+    for (std::size_t j = 8; j < flight::kDigestRowBytes; ++j) {
+      near += da[j] == db[j] ? 1 : 0;
+      far += da[j] == dother[j] ? 1 : 0;
+    }
+  }
+  EXPECT_GT(near / (kRows * 8), 0.85);
+  EXPECT_LT(far / (kRows * 8), 0.15);
+}
+
+// A small flight with every kind of record but a checkpoint.
+std::string SmallFlight(FlightRows rows = FlightRows::kDigests) {
+  sim::EngineOptions options = SimOptions(false, "draft=.5 drop=.1 cancel=.1 stream=.5", 3);
+  options.max_running = 2;
+  options.max_steps_in_flight = 8;  // a store is made for every changed byte
+  return FlySim(options, 12, rows).bytes;
+}
+
+TEST(FlightFormat, EveryFlippedByteIsNoticed) {
+  const std::string good = SmallFlight();
+  ASSERT_LT(good.size(), 20000u);
+  {
+    FlightReader reader = Reader(good);
+    const auto verdict = CheckFlight(reader);
+    ASSERT_TRUE(verdict.ok()) << verdict.status();
+    ASSERT_TRUE(verdict->clean());
+    ASSERT_GT(verdict->rows_read, 0u);
+  }
+  for (std::size_t at = 0; at < good.size(); at += PlainOr(1, 5)) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ (1 << (at % 8)));
+    absl::StatusOr<FlightReader> reader = FlightReader::FromBytes(bad);
+    absl::Status status = reader.status();
+    if (reader.ok()) status = CheckFlight(*reader).status();
+    ASSERT_FALSE(status.ok()) << "byte " << at << " of " << good.size();
+    ASSERT_FALSE(status.message().empty());
+  }
+}
+
+TEST(FlightFormat, EveryCutIsNoticedAndWhatIsLeftIsJudged) {
+  const std::string good = SmallFlight();
+  const std::size_t head = flight::EncodeHead(Reader(good).info()).size();
+  for (std::size_t size = 0; size < good.size(); size += PlainOr(1, 5)) {
+    absl::StatusOr<FlightReader> reader = FlightReader::FromBytes(good.substr(0, size));
+    if (size < head) {
+      ASSERT_FALSE(reader.ok()) << size;
+      continue;
+    }
+    ASSERT_TRUE(reader.ok()) << size << reader.status();
+    const auto verdict = CheckFlight(*reader);
+    ASSERT_TRUE(verdict.ok()) << size << verdict.status();
+    ASSERT_TRUE(verdict->truncated) << size;
+    ASSERT_TRUE(verdict->clean()) << size;
+  }
+}
+
+TEST(FlightFormat, AMissingRecordAndATailAreNoticed) {
+  const std::string good = SmallFlight();
+  FlightReader reader = Reader(good);
+  const std::vector<FlightRecord> records = ReadAll(reader);
+  ASSERT_GT(records.size(), 10u);
+  // Without its fourth record.
+  std::string bad = good;
+  bad.erase(records[3].offset, records[4].offset - records[3].offset);
+  FlightReader without = Reader(bad);
+  FlightRecord record;
+  absl::StatusOr<bool> more = true;
+  while (more.ok() && *more)
+    more = without.Next(record);
+  EXPECT_THAT(std::string(more.status().message()), HasSubstr("closed after"));
+
+  FlightReader tail = Reader(good + "x");
+  more = true;
+  while (more.ok() && *more)
+    more = tail.Next(record);
+  EXPECT_THAT(std::string(more.status().message()), HasSubstr("follows the closing record"));
+}
+
+// Payloads that are intact by their checksums but made up: nothing is believed before it is
+// checked.
+TEST(FlightFormat, MadeUpPayloadsAreRefusedOrJudgedButNeverCrash) {
+  const std::string good = SmallFlight(FlightRows::kIds);
+  FlightReader reader = Reader(good);
+  const std::vector<FlightRecord> records = ReadAll(reader);
+  std::uint64_t refused = 0;
+  std::uint64_t tried = 0;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const std::size_t begin = records[i].offset;
+    const std::size_t end = i + 1 < records.size() ? records[i + 1].offset : good.size();
+    for (std::size_t at = begin + sizeof(flight::Heading); at < end; at += 3) {
+      std::string bad = good;
+      bad[at] = static_cast<char>(bad[at] ^ (at % 2 == 0 ? 0x80 : 0x05));
+      flight::Heading heading;
+      std::memcpy(&heading, bad.data() + begin, sizeof heading);
+      const auto* payload =
+          reinterpret_cast<const std::uint8_t*>(bad.data() + begin) + sizeof heading;
+      heading = flight::MakeHeading(static_cast<flight::Kind>(heading.kind), heading.flags,
+                                    {payload, end - begin - sizeof heading});
+      std::memcpy(bad.data() + begin, &heading, sizeof heading);
+      FlightReader changed = Reader(bad);
+      const auto verdict = CheckFlight(changed, {.max_bytes = 1 << 26, .progress = {}});
+      ++tried;
+      refused += verdict.ok() ? 0 : 1;
+    }
+  }
+  EXPECT_GT(tried, 1000u);
+  EXPECT_GT(refused, tried / 10);
+}
+
+// The same for the head: whatever store it describes.
+TEST(FlightFormat, MadeUpHeadsAreRefusedOrServed) {
+  const FlightInfo info = SmallInfo(FlightRows::kDigests);
+  const std::string payload = flight::EncodeInfo(info);
+  for (std::size_t at = 0; at < payload.size(); ++at) {
+    for (const int bit : {0, 3, 6, 7}) {
+      std::string changed = payload;
+      changed[at] = static_cast<char>(changed[at] ^ (1 << bit));
+      const auto* bytes = reinterpret_cast<const std::uint8_t*>(changed.data());
+      const flight::Heading heading =
+          flight::MakeHeading(flight::Kind::kInfo, flight::kFormatVersion, {bytes, changed.size()});
+      std::string file(flight::kMagic, sizeof flight::kMagic);
+      file.append(reinterpret_cast<const char*>(&heading), sizeof heading);
+      file += changed;
+      absl::StatusOr<FlightReader> reader = FlightReader::FromBytes(file);
+      if (!reader.ok()) continue;
+      (void)CheckFlight(*reader, {.max_bytes = 1 << 24, .progress = {}});
+    }
+  }
+}
+
+TEST(FlightFormat, OtherFilesAreNamedAsSuch) {
+  EXPECT_THAT(std::string(FlightReader::FromBytes("").status().message()),
+              HasSubstr("not a flight"));
+  EXPECT_THAT(std::string(FlightReader::FromBytes("{\"timestamp\": 0}").status().message()),
+              HasSubstr("not a flight"));
+  const auto missing = FlightReader::Open("/nonexistent/flight");
+  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.status().message()), HasSubstr("/nonexistent/flight"));
+  EXPECT_FALSE(FlightReader::Open("/").ok());
+  EXPECT_THAT(std::string(FlightWriter::Open("/nonexistent/flight", SmallInfo(FlightRows::kIds))
+                              .status()
+                              .message()),
+              HasSubstr("/nonexistent/flight"));
+}
+
+TEST(FlightFormat, FilesAndMemoryHoldTheSame) {
+  const std::string good = SmallFlight(FlightRows::kIds);
+  const std::string path = ::testing::TempDir() + "/same.flight";
+  {
+    FlightReader reader = Reader(good);
+    auto writer = FlightWriter::Open(path, reader.info());
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    for (const FlightRecord& record : ReadAll(reader)) {
+      if (record.kind == FlightRecordKind::kBegin) {
+        (*writer)->sink()->OnBegin(record.batch.view(), record.dropped);
+      }
+    }
+    ASSERT_TRUE((*writer)->Close().ok());
+    EXPECT_TRUE((*writer)->Close().ok());
+  }
+  auto reader = FlightReader::Open(path);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  const std::vector<FlightRecord> once = ReadAll(*reader);
+  ASSERT_TRUE(reader->Rewind().ok());
+  const std::vector<FlightRecord> twice = ReadAll(*reader);
+  EXPECT_EQ(once.size(), twice.size());
+  EXPECT_GT(once.size(), 10u);
+  EXPECT_FALSE(reader->truncated());
+  std::remove(path.c_str());
+}
+
+}  // namespace
+}  // namespace waymark

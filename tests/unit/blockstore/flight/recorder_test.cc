@@ -1,0 +1,304 @@
+// FlightRecorder: the last of a flight, in fixed memory, from a checkpoint that needs no store's
+// help.
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "blockstore/flight/check.h"
+#include "blockstore/flight/format.h"
+#include "blockstore/flight/recorder.h"
+#include "blockstore/store/checkpoint.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/sanitizers.h"
+#include "tests/unit/blockstore/flight/counting_new.h"
+#include "tests/unit/blockstore/flight/flight_sim.h"
+
+namespace waymark {
+namespace {
+
+using ::testing::HasSubstr;
+
+FlightVerdict Check(const std::string& bytes) {
+  FlightReader reader = Reader(bytes);
+  absl::StatusOr<FlightVerdict> verdict = CheckFlight(reader);
+  EXPECT_TRUE(verdict.ok()) << verdict.status();
+  return verdict.ok() ? *verdict : FlightVerdict{};
+}
+
+// Absorbs by hand after every step, and dumps now and then.
+void FlyAndDump(bool megatron, const std::string& features, FlightRows rows, std::uint64_t seed) {
+  SCOPED_TRACE(features + (megatron ? " megatron" : " vllm") + " seed " + std::to_string(seed));
+  sim::EngineOptions options = SimOptions(megatron, features, seed);
+  RecorderOptions ring;
+  ring.ring_bytes = 64 * 1024;
+  ring.rows = rows;
+  ring.background = false;
+  auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(options, 0), ring);
+  ASSERT_TRUE(recorder.ok()) << recorder.status();
+  options.flights = {(*recorder)->sink()};
+  auto engine = sim::Engine::Create(options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  std::uint64_t checkpoints = 0;
+  std::uint64_t judged = 0;
+  for (int step = 1; step <= 400; ++step) {
+    (*engine)->Step();
+    ASSERT_TRUE((*recorder)->Absorb().ok());
+    if (step % 20 != 0) continue;
+    std::string dump;
+    const absl::Status status = (*recorder)->DumpTo(dump);
+    // A step that stays in flight for three quarters of the ring has no place in a checkpoint.
+    if (status.code() == absl::StatusCode::kUnavailable) continue;
+    ASSERT_TRUE(status.ok()) << status;
+    const FlightVerdict verdict = Check(dump);
+    EXPECT_TRUE(verdict.clean()) << "dump at step " << step;
+    EXPECT_FALSE(verdict.truncated);
+    EXPECT_FALSE(verdict.incomplete);
+    EXPECT_EQ(verdict.last_step, static_cast<std::uint64_t>(step));
+    for (const ReadDifference& difference : verdict.differences) {
+      ADD_FAILURE() << difference.ToString();
+    }
+    EXPECT_LT(dump.size(), 3 * ring.ring_bytes);
+    if (!verdict.from_checkpoint) continue;
+    ++checkpoints;
+    judged += verdict.rows_right;
+    EXPECT_GT(verdict.steps, 10u);
+  }
+  EXPECT_GT(checkpoints, 3u);
+  EXPECT_GT(judged, 300u);
+  EXPECT_EQ((*recorder)->stopped(), "");
+}
+
+TEST(FlightRecorder, DumpsOfTheRingAreRight) {
+  for (const char* features :
+       {"", "draft=.5 late=1 preempt=.05", "swap=.5 tier=.3 fork=.1 partial=.3",
+        "drop=.05 cancel=.03 draft=.4 reset=.02", "bump=.05 full_hit=.4 stream=.2"}) {
+    FlyAndDump(false, features, FlightRows::kDigests, 5);
+    FlyAndDump(true, features, FlightRows::kDigests, 6);
+  }
+  FlyAndDump(false, "draft=.5 stream=.2", FlightRows::kIds, 7);
+}
+
+// Checkpoints while steps are in flight: their ends lie ahead in the ring.
+TEST(FlightRecorder, StepsInFlightAtTheCheckpointAreEndedFromWhatLiesAhead) {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    FlyAndDump(seed % 2 == 0, "behind=3 shuffle=1 draft=.4 truncate_delay=2", FlightRows::kDigests,
+               seed);
+  }
+}
+
+// A checkpoint carries what the events before it did: a Bind that was forgotten after it is still
+// indicted by rows from before it.
+TEST(FlightRecorder, ABindForgottenAfterTheCheckpointIsIndicted) {
+  sim::EngineOptions options = SimOptions(false, "", 9);
+  RecorderOptions ring;
+  ring.ring_bytes = 48 * 1024;
+  ring.rows = FlightRows::kIds;
+  ring.background = false;
+  auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(options, 0), ring);
+  ASSERT_TRUE(recorder.ok()) << recorder.status();
+  options.flights = {(*recorder)->sink()};
+  auto engine = sim::Engine::Create(options);
+  ASSERT_TRUE(engine.ok());
+  for (int step = 0; step < 300; ++step) {
+    (*engine)->Step();
+    ASSERT_TRUE((*recorder)->Absorb().ok());
+  }
+  std::string dump;
+  ASSERT_TRUE((*recorder)->DumpTo(dump).ok());
+  FlightReader reader = Reader(dump);
+  const absl::StatusOr<FlightVerdict> verdict = CheckFlight(reader);
+  ASSERT_TRUE(verdict.ok()) << verdict.status();
+  EXPECT_TRUE(verdict->from_checkpoint);
+  const absl::StatusOr<RemovalReport> report = SingleBindRemovals(reader);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_GT(report->harmful, 5u);
+  EXPECT_GE(report->fraction(), 0.9);
+}
+
+TEST(FlightRecorder, TheSinkAllocatesNothing) {
+  sim::EngineOptions sizes = SimOptions(false, "", 1);
+  const StoreOptions store = sim::StoreOptionsOf(sizes, 0);
+  RecorderOptions ring;
+  ring.ring_bytes = 64 * 1024;
+  ring.background = false;
+  auto recorder = FlightRecorder::Create(store, ring);
+  ASSERT_TRUE(recorder.ok()) << recorder.status();
+  const std::vector<Event> events = {Event::Bind(BlockId(1)), Event::Retain(BlockId(1))};
+  const std::vector<std::int64_t> slots = {4, 5, 6};
+  const std::vector<std::uint8_t> ids(slots.size() * store.shape.row_bytes(), 1);
+  const std::vector<Reason> verdicts(slots.size(), Reason::kNone);
+  const std::vector<BlockId> blocks = {BlockId(1)};
+  const std::vector<RowInfo> infos(3);
+  const std::vector<std::uint64_t> digests(3);
+  CountAllocations();
+  for (std::uint64_t step = 1; step <= 2000; ++step) {
+    (*recorder)->sink()->OnBegin(
+        {step, 1, events.data(), events.size(), slots.data(), slots.size()}, false);
+    (*recorder)->sink()->OnEnd(step, StepEnd::kSubmit);
+    (*recorder)->sink()->OnLanded(step, ids, verdicts);
+    (*recorder)->sink()->OnSnapshot(step, blocks, 0, 3);
+    (*recorder)->sink()->OnRead(step, 0, infos, digests);
+    (*recorder)->sink()->OnReleased(step);
+    if (step % 10 != 0) continue;
+    EXPECT_EQ(AllocationsCounted(), 0);
+    ASSERT_TRUE((*recorder)->Absorb().ok());
+    CountAllocations();
+  }
+  EXPECT_EQ(AllocationsCounted(), 0);
+  EXPECT_EQ((*recorder)->stopped(), "");
+}
+
+// The thread absorbs while the sink records, readers read and somebody dumps.
+TEST(FlightRecorder, DumpsWhileTheEngineRuns) {
+  sim::EngineOptions options = SimOptions(false, "draft=.4 stream=.2", 21);
+  options.timing.landing = Landing::kThread;
+  RecorderOptions ring;
+  ring.ring_bytes = 256 * 1024;
+  auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(options, 0), ring);
+  ASSERT_TRUE(recorder.ok()) << recorder.status();
+  options.flights = {(*recorder)->sink()};
+  std::atomic<bool> done{false};
+  std::uint64_t dumps = 0;
+  std::thread dumper([&] {
+    while (!done.load()) {
+      std::string dump;
+      const absl::Status status = (*recorder)->DumpTo(dump);
+      if (status.ok()) {
+        FlightReader reader = Reader(dump);
+        const absl::StatusOr<FlightVerdict> verdict = CheckFlight(reader);
+        EXPECT_TRUE(verdict.ok()) << verdict.status();
+        EXPECT_TRUE(verdict.ok() && !verdict->indicted());
+        ++dumps;
+      } else {
+        EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  });
+  {
+    auto engine = sim::Engine::Create(options);
+    ASSERT_TRUE(engine.ok());
+    for (int i = 0; i < 60; ++i) {
+      (*engine)->Run(10);
+      // The recorder's thread must get its turn, or the ring is full.
+      std::this_thread::sleep_for(std::chrono::milliseconds(PlainOr(3, 15)));
+    }
+    (*engine)->Finish();
+  }
+  done = true;
+  dumper.join();
+  EXPECT_GT(dumps, 0u);
+  EXPECT_EQ((*recorder)->stopped(), "");
+}
+
+TEST(FlightRecorder, StopsWithAWordWhenARecordDoesNotFit) {
+  sim::EngineOptions sizes = SimOptions(false, "", 1);
+  RecorderOptions ring;
+  ring.ring_bytes = 32 * 1024;
+  ring.background = false;
+  auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(sizes, 0), ring);
+  ASSERT_TRUE(recorder.ok()) << recorder.status();
+  const std::vector<Event> many(200, Event::Bind(BlockId(1)));
+  (*recorder)->sink()->OnBegin({1, 1, many.data(), 1, nullptr, 0}, false);
+  (*recorder)->sink()->OnEnd(1, StepEnd::kSubmit);
+  (*recorder)->sink()->OnBegin({2, 1, many.data(), many.size(), nullptr, 0}, false);
+  EXPECT_THAT((*recorder)->stopped(), HasSubstr("did not fit a segment of 4096 bytes"));
+  (*recorder)->sink()->OnEnd(2, StepEnd::kSubmit);
+  std::string dump;
+  ASSERT_TRUE((*recorder)->DumpTo(dump).ok());
+  const FlightVerdict verdict = Check(dump);
+  EXPECT_TRUE(verdict.incomplete);
+  EXPECT_EQ(verdict.last_step, 1u);
+}
+
+TEST(FlightRecorder, StopsWithAWordWhenNobodyAbsorbs) {
+  sim::EngineOptions sizes = SimOptions(false, "", 1);
+  RecorderOptions ring;
+  ring.ring_bytes = 32 * 1024;
+  ring.background = false;
+  auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(sizes, 0), ring);
+  ASSERT_TRUE(recorder.ok()) << recorder.status();
+  for (std::uint64_t step = 1; step <= 2000; ++step) {
+    (*recorder)->sink()->OnBegin({step, 1, nullptr, 0, nullptr, 0}, false);
+    (*recorder)->sink()->OnEnd(step, StepEnd::kSubmit);
+  }
+  EXPECT_THAT((*recorder)->stopped(), HasSubstr("full"));
+  std::string dump;
+  ASSERT_TRUE((*recorder)->DumpTo(dump).ok());
+  EXPECT_TRUE(Check(dump).incomplete);
+}
+
+TEST(FlightRecorder, RefusesARingThatIsTooSmall) {
+  sim::EngineOptions sizes = SimOptions(false, "", 1);
+  RecorderOptions ring;
+  ring.ring_bytes = 1000;
+  const auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(sizes, 0), ring);
+  EXPECT_EQ(recorder.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(recorder.status().message()), HasSubstr("1000"));
+}
+
+// A checkpoint is bytes from a file: whatever they are, loading them ends with a status, and what
+// was loaded can be used.
+TEST(FlightRecorder, CheckpointsOfAnyBytesAreSafe) {
+  sim::EngineOptions options = SimOptions(false, "draft=.3 swap=.3", 13);
+  options.max_pages = 24;
+  options.max_steps_in_flight = 8;  // a store is made for every changed byte
+  RecorderOptions ring;
+  ring.ring_bytes = 32 * 1024;
+  ring.background = false;
+  auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(options, 0), ring);
+  ASSERT_TRUE(recorder.ok()) << recorder.status();
+  options.flights = {(*recorder)->sink()};
+  {
+    auto engine = sim::Engine::Create(options);
+    ASSERT_TRUE(engine.ok());
+    for (int step = 0; step < 150; ++step) {
+      (*engine)->Step();
+      ASSERT_TRUE((*recorder)->Absorb().ok());
+    }
+    (*engine)->Finish();
+  }
+  std::string dump;
+  ASSERT_TRUE((*recorder)->DumpTo(dump).ok());
+  FlightReader reader = Reader(dump);
+  const std::vector<FlightRecord> records = ReadAll(reader);
+  ASSERT_EQ(records[0].kind, FlightRecordKind::kCheckpoint);
+  const std::vector<std::uint8_t>& good = records[0].bytes;
+  std::uint64_t loaded = 0;
+  std::uint64_t refused = 0;
+  for (std::size_t at = 0; at < good.size(); ++at) {
+    std::vector<std::uint8_t> bad = good;
+    bad[at] = static_cast<std::uint8_t>(bad[at] ^ (0x11 << (at % 4)));
+    if (at % 5 == 0) bad.resize(at);
+    auto store = RoutingStore::Create(reader.info().ReplayOptions());
+    ASSERT_TRUE(store.ok());
+    if (!StoreCheckpoint::Load(bad, **store).ok()) {
+      ++refused;
+      continue;
+    }
+    ++loaded;
+    // Uses every block, and evicts.
+    std::vector<Event> events;
+    std::vector<std::int64_t> slots;
+    const StoreOptions& sizes = (*store)->options();
+    for (std::int32_t block = 0; block < sizes.num_blocks; ++block) {
+      events.push_back(Event::Release(BlockId(block)));
+      slots.push_back(std::int64_t{block} * sizes.block_tokens);
+    }
+    slots.resize(std::min<std::size_t>(slots.size(), sizes.max_step_rows));
+    const std::uint64_t next = (*store)->last_step().value() + 1;
+    if ((*store)
+            ->BeginStep({next, 1, events.data(), events.size(), slots.data(), slots.size()})
+            .ok()) {
+      (void)(*store)->Drop(StepId(next));
+    }
+  }
+  EXPECT_GT(refused, good.size() / 5);
+  EXPECT_GT(loaded, 0u);
+}
+
+}  // namespace
+}  // namespace waymark

@@ -1,0 +1,621 @@
+// The rules of the store, one small case each.
+
+#include "tests/support/told.h"
+#include "tests/unit/blockstore/store/store_driver.h"
+
+namespace waymark {
+namespace {
+
+using V = std::vector<int>;
+
+// ---- rules 1 and 2: steps and claims
+
+TEST(Claim, RowsComeBackFromTheStepThatWroteThem) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Bind(5)}, d.Slots({3, 5}, 0, 6), {10, 11, 12, 13, 14, 15});
+  EXPECT_EQ(d.Read({3, 5}, 0, 8), "10@1 11@1 12@1 13@1 14@1 15@1 n n");
+  EXPECT_EQ(d.Read({3, 5}, 3, 6), "13@1 14@1 15@1");
+}
+
+TEST(Claim, BindStartsANewLife) {
+  StoreDriver d;
+  d.Step(1, {Bind(3)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+  d.Step(2, {Bind(3)}, d.Slots({3}, 0, 1), {20});
+  EXPECT_EQ(d.Read({3}, 0, 4), "20@2 n n n");
+}
+
+TEST(Claim, FirstRowOfASlotWins) {
+  StoreDriver d;
+  d.Step(1, {Bind(3)}, {12, 12, 13}, {10, 11, 12});
+  EXPECT_EQ(d.Read({3}, 0, 2), "~10@1 12@1");
+  EXPECT_EQ(d.store().GetStats().rows_ignored, 1u);
+}
+
+TEST(Claim, ARowThatDidNotAskIsNotCapturedAndOneThatAskedBeatsIt) {
+  StoreDriver d;
+  d.Step(1, {Bind(3)}, {12, NotAsked(13), NotAsked(12)}, {10, 11, 12});
+  EXPECT_EQ(d.Read({3}, 0, 3), "~10@1 N n");
+  // Without a page a row that did not ask makes none.
+  d.Step(2, {Bind(4)}, {NotAsked(16)}, {10});
+  EXPECT_EQ(d.Read({4}, 0, 1), "n");
+  d.Step(3, {Bind(5)}, {NotAsked(20), 21, 20}, {1, 2, 3});
+  EXPECT_EQ(d.Read({5}, 0, 2), "3@3 2@3");
+}
+
+TEST(Claim, PaddingAndNullBlocksWriteNothing) {
+  StoreOptions options = StoreDriver::Options();
+  options.null_blocks = {BlockId(0)};
+  StoreDriver d(options);
+  d.Step(1, {Bind(0), Bind(3), Release(-5)}, {kPaddingSlot, 1, 12}, {10, 11, 12});
+  EXPECT_EQ(d.Read({0, 3}, 0, 5), "n n n n 12@1");
+  EXPECT_EQ(d.store().GetStats().events_on_null_blocks, 2u);
+  EXPECT_EQ(d.store().GetStats().rows_padding, 2u);
+}
+
+TEST(Claim, LateLandingFindsNoClaim) {
+  StoreDriver d;
+  d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 2));
+  d.Begin(2, {Truncate(3, 1, 1)}, d.Slots({3}, 1, 2));
+  d.Submit(1, {10, 11});
+  d.Land(2, {20});
+  EXPECT_TRUE(d.store().Land(StepId(1)));
+  EXPECT_EQ(d.Read({3}, 0, 2), "10@1 20@2");
+}
+
+TEST(Claim, StepsMayBeSubmittedAndLandedInAnyOrder) {
+  StoreDriver d;
+  d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 2));
+  d.Begin(2, {}, d.Slots({3}, 1, 3));
+  d.Land(2, {20, 21});
+  d.Land(1, {10, 11});
+  EXPECT_EQ(d.Read({3}, 0, 3), "10@1 20@2 21@2");
+}
+
+TEST(Claim, DropClaimsWithCapacityAndCancelRevokes) {
+  StoreDriver d;
+  d.Step(1, {Bind(3)}, d.Slots({3}, 0, 3), {10, 11, 12});
+  d.Begin(2, {}, d.Slots({3}, 1, 2));
+  EXPECT_TRUE(d.store().Drop(StepId(2)).ok());
+  d.Begin(3, {}, d.Slots({3}, 2, 3));
+  EXPECT_TRUE(d.store().Cancel(StepId(3)).ok());
+  EXPECT_EQ(d.Read({3}, 0, 3), "10@1 c n");
+}
+
+TEST(Claim, AFullRingDropsTheStep) {
+  StoreOptions options = StoreDriver::Options();
+  options.max_steps_in_flight = 1;
+  StoreDriver d(options);
+  d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 1));
+  const StepCode code = d.TryBegin(2, {Bind(4)}, d.Slots({4}, 0, 1));
+  EXPECT_TRUE(code.dropped());
+  EXPECT_EQ(code.rule, StepRule::kRingFull);
+  d.Land(1, {10});
+  EXPECT_EQ(d.Read({3, 4}, 0, 5), "10@1 n n n c");
+  EXPECT_EQ(d.store().GetStats().steps_refused_ring, 1u);
+}
+
+TEST(Claim, SilentLayerIsNotCaptured) {
+  StoreDriver d;
+  d.Step(1, {Bind(3)}, d.Slots({3}, 0, 3), {10, -1, 12});
+  EXPECT_EQ(d.Read({3}, 0, 3), "10@1 N 12@1");
+}
+
+TEST(Claim, StepWithoutRows) {
+  StoreDriver d;
+  d.Begin(1, {Bind(3)}, {});
+  EXPECT_TRUE(d.store().Submit(StepId(1), nullptr).ok());
+  EXPECT_TRUE(d.store().LandOne());
+  EXPECT_EQ(d.Read({3}, 0, 1), "n");
+}
+
+// ---- rule 3: protected rows
+
+TEST(Seal, ProtectsFromTheNextStepOn) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+  d.Step(2, {}, d.Slots({3}, 2, 4), {20, 21});
+  EXPECT_EQ(d.Read({3}, 0, 4), "10@1 11@1 ~12@1 ~13@1");
+}
+
+TEST(Seal, AnnouncedBeforeItsForwardItCoversRejectedDrafts) {
+  StoreDriver d;
+  d.Step(1, {Bind(3)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});  // 12, 13: rejected drafts
+  d.Step(2, {Seal(3, 77, 2)}, d.Slots({3}, 2, 4), {20, 21});
+  EXPECT_EQ(d.Read({3}, 0, 4), "10@1 11@1 20@2 21@2");
+}
+
+TEST(Seal, AnotherVersionClaimsTheRow) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13}, 1);
+  d.Step(2, {}, d.Slots({3}, 3, 4), {20}, 2);
+  EXPECT_EQ(d.Read({3}, 0, 4), "10@1 11@1 12@1 20@2");
+}
+
+TEST(Seal, OutlivesAnEvictedPage) {
+  StoreOptions options = StoreDriver::Options();
+  options.num_pages = 1;
+  StoreDriver d(options);
+  d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+  d.Step(2, {Release(3), Bind(4)}, d.Slots({4}, 0, 1), {20});
+  EXPECT_EQ(d.Read({3, 4}, 0, 5), "c c c c 20@2");
+  d.Step(3, {Release(4), Retain(3)}, d.Slots({3}, 0, 2), {30, 31});
+  d.Step(4, {}, d.Slots({3}, 1, 2), {40});
+  EXPECT_EQ(d.Read({3}, 0, 4), "30@3 ~31@3 c c");
+}
+
+// ---- rule 4: visible rows
+
+TEST(Visible, AppendUnderASnapshotGetsAnOwnPage) {
+  StoreDriver d;
+  d.Step(1, {Bind(3)}, d.Slots({3}, 0, 3), {10, 11, 12});
+  const Snapshot seen = d.Take({3}, 0, 2);
+  d.Step(2, {}, d.Slots({3}, 3, 4), {20});  // above the mark: in place
+  EXPECT_EQ(d.store().GetStats().own_pages, 0u);
+  d.Step(3, {}, d.Slots({3}, 1, 2), {30});
+  EXPECT_EQ(d.store().GetStats().own_pages, 1u);
+  EXPECT_EQ(d.Show(seen), "10@1 11@1");
+  EXPECT_EQ(d.Read({3}, 0, 4), "10@1 30@3 12@1 20@2");
+}
+
+TEST(Visible, ForkSharesThePageUntilOneWrites) {
+  StoreDriver d;
+  d.Step(1, {Bind(3)}, d.Slots({3}, 0, 2), {10, 11});
+  d.Step(2, {Bind(4), Copy(3, 4)}, d.Slots({4}, 2, 3), {20});
+  EXPECT_EQ(d.Read({3}, 0, 3), "10@1 11@1 n");
+  EXPECT_EQ(d.Read({4}, 0, 3), "10@1 11@1 20@2");
+}
+
+TEST(Visible, APendingRowLandsInBothPages) {
+  StoreDriver d;
+  d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 2));
+  d.Begin(2, {Bind(4), Copy(3, 4)}, d.Slots({4}, 2, 3));
+  d.Begin(3, {Bind(5), Copy(4, 5, 2)}, d.Slots({5}, 2, 3));
+  d.Land(3, {30});
+  d.Land(2, {20});
+  d.Land(1, {10, 11});
+  EXPECT_EQ(d.Read({3}, 0, 3), "10@1 11@1 n");
+  EXPECT_EQ(d.Read({4}, 0, 3), "10@1 11@1 20@2");
+  EXPECT_EQ(d.Read({5}, 0, 3), "10@1 11@1 30@3");
+}
+
+// A page that was copied in the middle of a step took claims that the step's record still had of an
+// earlier step for its own: row 3 got the bytes of the fourth row of the batch.
+TEST(Visible, AnOwnPageTakesOnlyTheClaimsThatTheStepHasMade) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Bind(4)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+  const Snapshot seen = d.Take({3}, 0, 2);
+  const std::int64_t row = d.Slots({3}, 0, 1)[0];
+  const std::int64_t other = d.Slots({4}, 0, 1)[0];
+  d.Step(2, {}, {row + 3, row + 1, other, other + 1}, {23, 21, 30, 31});
+  EXPECT_EQ(d.Read({3}, 0, 4), "10@1 21@2 12@1 23@2");
+}
+
+TEST(Visible, ASnapshotWaitsForTheCopiesItDependsOn) {
+  StoreDriver d;
+  d.Step(1, {Bind(3)}, d.Slots({3}, 0, 2), {10, 11});
+  d.Begin(2, {Bind(4), Copy(3, 4, 1)}, {});
+  EXPECT_TRUE(d.store().Cancel(StepId(2)).ok());
+  const Snapshot copied = d.Take({4}, 0, 2);
+  EXPECT_FALSE(copied.Ready());
+  EXPECT_TRUE(d.store().WaitIdle(std::chrono::seconds(0)).ok());
+  EXPECT_TRUE(copied.Ready());
+  EXPECT_EQ(d.Show(copied), "10@1 n");
+}
+
+TEST(Visible, CopiedBytesComeBeforeALaterStepOfTheSource) {
+  StoreDriver d;
+  d.Step(1, {Bind(3)}, d.Slots({3}, 0, 2), {10, 11});
+  d.Begin(2, {Bind(4), Copy(3, 4, 2)}, {});
+  d.Begin(3, {Truncate(3, 1, 1)}, d.Slots({3}, 1, 2));
+  d.Land(3, {30});
+  d.Land(2, {});
+  EXPECT_EQ(d.Read({3}, 0, 2), "10@1 30@3");
+  EXPECT_EQ(d.Read({4}, 0, 2), "10@1 11@1");
+}
+
+TEST(Visible, WithoutAPageTheBlockLosesItsRows) {
+  StoreOptions options = StoreDriver::Options();
+  options.num_pages = 1;
+  StoreDriver d(options);
+  d.Step(1, {Bind(3)}, d.Slots({3}, 0, 2), {10, 11});
+  const Snapshot seen = d.Take({3}, 0, 2);
+  d.Step(2, {}, d.Slots({3}, 0, 1), {20});
+  EXPECT_EQ(d.Read({3}, 0, 2), "c c");
+  EXPECT_EQ(d.Show(seen), "10@1 11@1");
+}
+
+// ---- rule 5: truncate
+
+TEST(Truncate, KnowsTheStep) {
+  StoreDriver d;
+  d.Step(1, {Bind(3)}, d.Slots({3}, 0, 3), {10, 11, 12});
+  d.Step(2, {}, d.Slots({3}, 1, 2), {20});
+  d.Step(3, {Truncate(3, 1, 1)}, {}, {});
+  EXPECT_EQ(d.Read({3}, 0, 3), "10@1 20@2 n");
+}
+
+TEST(Truncate, KnowsTheLife) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Bind(4)}, d.Slots({3}, 0, 2), {10, 11});
+  d.Step(2, {Move(3, 5)}, {}, {});
+  d.Step(3, {Truncate(5, 1, 1)}, {}, {});  // meant the life before the move
+  EXPECT_EQ(d.Read({5}, 0, 2), "10@1 11@1");
+}
+
+TEST(Truncate, RewindLeavesTheSealedPage) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+  d.Step(2, {Truncate(3, 2, 1)}, d.Slots({3}, 2, 4), {20, 21});
+  d.Step(3, {Bind(6, 77)}, {}, {});
+  EXPECT_EQ(d.Read({3}, 0, 4), "10@1 11@1 20@2 21@2");
+  EXPECT_EQ(d.Read({6}, 0, 4), "#10@1 #11@1 #12@1 #13@1");
+}
+
+// A rewound block whose page had been evicted came up under its old key with the rows of other
+// tokens.
+TEST(Truncate, RewindUnsealsABlockWhosePageWasEvicted) {
+  StoreOptions options = StoreDriver::Options();
+  options.num_pages = 1;
+  StoreDriver d(options);
+  d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+  d.Step(2, {Release(3), Bind(4)}, d.Slots({4}, 0, 1), {20});
+  d.Step(3, {Release(4), Retain(3), Truncate(3, 0, 2)}, d.Slots({3}, 0, 4), {30, 31, 32, 33});
+  d.Step(4, {Bind(5, 77)}, {}, {});
+  EXPECT_EQ(d.Read({5}, 0, 1), "x");
+}
+
+// A step's own seal comes after the claims, and reached a block that was bound again in the same
+// batch.
+TEST(Seal, StaysWithTheLifeThatItWasAnnouncedFor) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Seal(3, 77, 1), Release(3), Bind(3)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+  d.Step(2, {Bind(5, 77)}, {}, {});
+  EXPECT_EQ(d.Read({5}, 0, 1), "x");
+  EXPECT_EQ(d.Read({3}, 0, 1), "10@1");
+}
+
+// ---- keys
+
+TEST(Keys, BindByKeyAttachesAndSaysSo) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+  d.Step(2, {Bind(3), Bind(4, 77), Bind(5, 78)}, {}, {});
+  EXPECT_EQ(d.Read({3, 4, 5}, 0, 12), "n n n n #10@1 #11@1 #12@1 #13@1 x x x x");
+}
+
+TEST(Keys, AnotherVersionHasAnotherIndex) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13}, 1);
+  d.Step(2, {Bind(4, 77)}, {}, {}, 2);
+  EXPECT_EQ(d.Read({4}, 0, 1), "x");
+}
+
+TEST(Keys, TheFullerPageStays) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, -1, 12, 13});
+  d.Step(2, {Bind(4), Seal(4, 77, 2)}, d.Slots({4}, 0, 4), {10, 11, 12, 13});
+  d.Step(3, {Bind(5, 77)}, {}, {});
+  EXPECT_EQ(d.Read({5}, 0, 4), "#10@2 #11@2 #12@2 #13@2");
+}
+
+// A page that held its place of old weights never took that of the new ones; and it kept the old
+// place, where rows of the new weights would have come up.
+TEST(Keys, APageComputedAgainUnderOtherWeightsChangesItsPlace) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13}, 1);
+  d.Step(2, {Seal(3, 77, 2)}, d.Slots({3}, 0, 2), {20, 21}, 2);
+  d.Step(3, {}, d.Slots({3}, 2, 4), {22, 23}, 2);
+  d.Step(4, {Bind(5, 77)}, {}, {}, 2);
+  EXPECT_EQ(d.Read({5}, 0, 4), "#20@2 #21@2 #22@3 #23@3");
+  d.Step(5, {Bind(6, 77)}, {}, {}, 1);
+  EXPECT_EQ(d.Read({6}, 0, 1), "x");
+}
+
+TEST(Keys, ABlockOfSeveralPages) {
+  StoreDriver d(StoreDriver::Options(2, 4));
+  d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+  d.Step(2, {Bind(4, 77)}, {}, {});
+  EXPECT_EQ(d.Read({4}, 0, 4), "#10@1 #11@1 #12@1 #13@1");
+}
+
+// ---- moves and reset
+
+TEST(Move, IsSimultaneous) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Bind(4)}, d.Slots({3, 4}, 0, 8), {10, 11, 12, 13, 14, 15, 16, 17});
+  d.Step(2, {Move(3, 4, true), Move(4, 3)}, {}, {});
+  EXPECT_EQ(d.Read({3, 4}, 3, 5), "17@1 10@1");
+}
+
+TEST(Reset, EmptiesTableAndIndexButNotSnapshots) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+  const Snapshot seen = d.Take({3}, 0, 4);
+  d.Step(2, {Event::Reset(), Bind(4, 77)}, {}, {});
+  EXPECT_EQ(d.Read({3, 4}, 3, 5), "n x");
+  EXPECT_EQ(d.Show(seen), "10@1 11@1 12@1 13@1");
+}
+
+// ---- reading
+
+TEST(Reading, CoveredPrefixCountsPendingRows) {
+  StoreDriver d;
+  d.Begin(1, {Bind(3), Bind(4)}, d.Slots({3, 4}, 0, 6));
+  const std::vector<BlockId> blocks = {BlockId(3), BlockId(4)};
+  EXPECT_EQ(d.store().CoveredPrefix(blocks, 8), 6);
+  EXPECT_EQ(d.store().CoveredPrefix(blocks, 5), 5);
+  d.Land(1, {10, 11, -1, 13, 14, 15});
+  EXPECT_EQ(d.store().CoveredPrefix(blocks, 8), 2);
+}
+
+TEST(Reading, CursorContinuesWhereTheLastOneEnded) {
+  StoreDriver d;
+  d.Step(1, {Bind(3)}, d.Slots({3}, 0, 2), {10, 11});
+  Cursor cursor;
+  const std::vector<BlockId> blocks = {BlockId(3)};
+  EXPECT_EQ(d.Show(cursor.Next(d.store(), blocks, 2).value()), "10@1 11@1");
+  d.Step(2, {}, d.Slots({3}, 2, 4), {20, 21});
+  EXPECT_EQ(d.Show(cursor.Next(d.store(), blocks, 4).value()), "20@2 21@2");
+  EXPECT_FALSE(cursor.Next(d.store(), blocks, 5).ok());
+  EXPECT_EQ(cursor.next(), 4);
+}
+
+TEST(Reading, NotBeforeTheStepsBegunHaveLanded) {
+  StoreDriver d;
+  d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 1));
+  const Snapshot early = d.Take({3}, 0, 1);
+  EXPECT_FALSE(early.Ready());
+  EXPECT_EQ(early.ReadRows().status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(early.Wait(std::chrono::milliseconds(1)).code(), absl::StatusCode::kDeadlineExceeded);
+  d.Land(1, {10});
+  EXPECT_EQ(d.Show(early), "10@1");
+}
+
+TEST(Reading, ASnapshotOutlivesItsStore) {
+  Snapshot seen;
+  {
+    StoreDriver d;
+    d.Step(1, {Bind(3)}, d.Slots({3}, 0, 2), {10, 11});
+    seen = d.Take({3}, 0, 2);
+    d.Begin(2, {}, d.Slots({3}, 2, 3));  // in flight at the end
+  }
+  ASSERT_TRUE(seen.Ready());
+  const absl::StatusOr<Rows> rows = seen.ReadRows();
+  ASSERT_TRUE(rows.ok());
+  EXPECT_TRUE(rows->infos[0].valid() && rows->infos[1].valid());
+}
+
+// ---- eviction
+
+TEST(Eviction, UnreferencedPagesGoFirstLeastRecentlyUsed) {
+  StoreOptions options = StoreDriver::Options();
+  options.num_pages = 3;
+  StoreDriver d(options);
+  d.Step(1, {Bind(1), Bind(2), Bind(3)}, {4, 8, 12}, {1, 2, 3});
+  d.Step(2, {Release(2), Release(1), Bind(4)}, {16}, {4});
+  EXPECT_EQ(d.Read({1, 2, 3, 4}, 0, 13), "1@1 n n n c c c c 3@1 n n n 4@2");
+  d.Step(3, {Bind(5)}, {20}, {5});
+  d.Step(4, {Bind(6)}, {24}, {6});  // nothing left to evict
+  EXPECT_EQ(d.Read({1, 3, 5, 6}, 0, 13), "c c c c 3@1 n n n 5@3 n n n c");
+  EXPECT_EQ(d.store().GetStats().evictions, 2u);
+}
+
+TEST(Eviction, PagesThatOnlyTheIndexHoldsGoBeforeThoseOfCachedBlocks) {
+  StoreOptions options = StoreDriver::Options();
+  options.num_pages = 3;
+  StoreDriver d(options);
+  d.Step(1, {Bind(1), Seal(1, 71, 1), Bind(2), Seal(2, 72, 1), Release(1), Release(2)},
+         d.Slots({1, 2}, 0, 8), {1, 2, 3, 4, 5, 6, 7, 8});
+  // Block 2 is bound again: the page of key 72 is held by the index alone, and used last.
+  d.Step(2, {Bind(2)}, {8}, {20});
+  d.Step(3, {Bind(3)}, {12}, {30});
+  EXPECT_EQ(d.Read({1}, 0, 4), "1@1 2@1 3@1 4@1");
+  d.Step(4, {Bind(4, 71), Bind(5, 72)}, {}, {});
+  EXPECT_EQ(d.Read({4, 5}, 3, 5), "#4@1 x");
+}
+
+// ---- stamps that wrap
+
+TEST(Base, AVersionRunTableThatIsFullStartsANewBase) {
+  StoreDriver d;
+  std::uint64_t step = 0;
+  for (std::uint64_t version = 1; version <= 5000; ++version) {
+    d.Step(++step, {Bind(3)}, d.Slots({3}, 0, 1), {7}, version);
+  }
+  EXPECT_EQ(d.store().GetStats().rebases, 1u);
+  EXPECT_EQ(d.Read({3}, 0, 1), "7@5000");
+}
+
+TEST(Base, AJumpOfStepNumbersEmptiesTheTable) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Bind(4)}, d.Slots({3}, 0, 2), {10, 11});
+  const Snapshot seen = d.Take({3}, 0, 2);
+  const std::uint64_t far = std::uint64_t{1} << 40;
+  d.Step(far, {}, d.Slots({4}, 0, 1), {20});
+  EXPECT_EQ(d.Read({3}, 0, 2), "c c");
+  EXPECT_EQ(d.Read({4}, 0, 1), absl::StrCat("20@", far));
+  EXPECT_EQ(d.Show(seen), "10@1 11@1");
+}
+
+TEST(Base, WhileSomethingIsInFlightStepsAreDroppedNotWaitedFor) {
+  StoreDriver d;
+  d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 1));
+  const std::uint64_t far = std::uint64_t{1} << 40;
+  const StepCode code = d.TryBegin(far, {Bind(4)}, d.Slots({4}, 0, 1));
+  EXPECT_TRUE(code.dropped());
+  EXPECT_EQ(code.rule, StepRule::kStampsWrap);
+  d.Land(1, {10});
+  EXPECT_EQ(d.Read({3, 4}, 0, 5), "10@1 n n n c");
+  d.Step(far + 1, {}, d.Slots({3}, 1, 2), {20});
+  EXPECT_EQ(d.Read({3}, 0, 2), absl::StrCat("c 20@", far + 1));
+}
+
+// ---- audit
+
+TEST(Audit, AnIgnoredWriteThatDisagreesVoidsThePage) {
+  StoreOptions options = StoreDriver::Options();
+  options.audit = true;
+  StoreDriver d(options);
+  d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+  const Snapshot seen = d.Take({3}, 0, 4);
+  d.Step(2, {}, d.Slots({3}, 0, 2), {20, 21});  // the Bind of block 3 was missed
+  EXPECT_EQ(d.Show(seen), "~a ~a a a");
+  const std::vector<AuditFinding> findings = d.store().TakeFindings();
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].block, 3);
+  EXPECT_EQ(findings[0].step, 2u);
+  EXPECT_EQ(findings[0].kept_step, 1u);
+  EXPECT_EQ(findings[0].sealed_step, 1u);
+  EXPECT_EQ(d.store().GetStats().audit_voided_rows, 4u);
+}
+
+TEST(Audit, AnIgnoredWriteThatAgreesIsOnlyCounted) {
+  StoreOptions options = StoreDriver::Options();
+  options.audit = true;
+  StoreDriver d(options);
+  d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+  d.Step(2, {}, d.Slots({3}, 2, 4), {12, 13});
+  EXPECT_EQ(d.Read({3}, 0, 4), "10@1 11@1 ~12@1 ~13@1");
+  EXPECT_EQ(d.store().GetStats().audited_rows, 2u);
+  EXPECT_EQ(d.store().GetStats().audit_disagreements, 0u);
+}
+
+// The audit compared an ignored write with a row that was claimed again since, under other weights.
+TEST(Audit, LeavesOutRowsThatWereClaimedAgainSince) {
+  StoreOptions options = StoreDriver::Options();
+  options.audit = true;
+  StoreDriver d(options);
+  d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13}, 1);
+  d.Begin(2, {}, d.Slots({3}, 3, 4), 1);  // ignored, of the same token
+  d.Begin(3, {}, d.Slots({3}, 3, 4), 2);  // claimed: the weights have changed
+  d.Land(3, {30});
+  d.Land(2, {13});
+  EXPECT_EQ(d.Read({3}, 0, 4), "10@1 11@1 12@1 30@3");
+  EXPECT_EQ(d.store().GetStats().audited_rows, 0u);
+}
+
+TEST(Audit, SecondSealsAreCompared) {
+  StoreOptions options = StoreDriver::Options();
+  options.audit = true;
+  StoreDriver d(options);
+  d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+  d.Step(2, {Bind(4), Seal(4, 77, 2)}, d.Slots({4}, 0, 4), {20, 21, 22, 23});
+  EXPECT_EQ(d.Read({3, 4}, 3, 5), "a a");
+}
+
+TEST(Audit, EachFindingThatVoidedIsTold) {
+  Told told;
+  StoreOptions options = StoreDriver::Options();
+  options.audit = true;
+  options.log = told.callback();
+  StoreDriver d(options);
+  told.meanwhile = [&] { (void)d.store().GetStats(); };  // no lock is held
+  d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+  d.Step(2, {}, d.Slots({3}, 2, 4), {12, 13});  // agrees: counted only
+  EXPECT_EQ(told.lines().size(), 0u);
+  d.Step(3, {}, d.Slots({3}, 0, 2), {20, 21});
+  d.Step(4, {Bind(5), Seal(5, 78, 4)}, d.Slots({5}, 0, 4), {30, 31, 32, 33});
+  EXPECT_EQ(told.lines().size(), 1u);
+  d.Step(5, {Bind(6), Seal(6, 78, 5)}, d.Slots({6}, 0, 4), {40, 41, 42, 43});
+  const std::vector<AuditFinding> findings = d.store().TakeFindings();
+  const std::vector<Told::Line> lines = told.lines();
+  ASSERT_EQ(findings.size(), 2u);
+  ASSERT_EQ(lines.size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(lines[i].level, LogLevel::kWarning);
+    EXPECT_EQ(lines[i].text, findings[i].ToString());
+  }
+  EXPECT_EQ(lines[0].text.rfind("block 3: step 3 wrote rows", 0), 0u) << lines[0].text;
+}
+
+TEST(Audit, FindingsAreToldOnTheLandingThread) {
+  Told told;
+  StoreOptions options = StoreDriver::Options();
+  options.audit = true;
+  options.landing = Landing::kThread;
+  options.log = told.callback();
+  StoreDriver d(options);
+  d.Begin(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4));
+  d.Submit(1, {10, 11, 12, 13});
+  d.Begin(2, {}, d.Slots({3}, 0, 2));
+  d.Submit(2, {20, 21});
+  ASSERT_TRUE(d.store().WaitIdle(std::chrono::seconds(20)).ok());
+  const std::vector<Told::Line> lines = told.lines();
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].thread, std::this_thread::get_id());
+}
+
+// ---- bad input: nothing is done, and the error names argument, rule and value
+
+// It was begun like any other, and from then on no snapshot was ever ready: the largest number says
+// that no step is in flight.
+TEST(BadInput, TheLargestNumberIsNoStep) {
+  StoreDriver d;
+  d.Step(5, {Bind(3)}, d.Slots({3}, 0, 1), {10});
+  EXPECT_EQ(d.TryBegin(~std::uint64_t{0}, {}, {}).rule, StepRule::kStepNotIncreasing);
+  EXPECT_EQ(d.Read({3}, 0, 1), "10@5");
+}
+
+TEST(BadInput, NothingOfAnInvalidBatchIsDone) {
+  StoreDriver d;
+  d.Step(5, {Bind(3)}, d.Slots({3}, 0, 1), {10});
+  const auto refused = [&](std::uint64_t step, std::vector<Event> events,
+                           std::vector<std::int64_t> slots, StepRule rule, std::int64_t value) {
+    events.insert(events.begin(), Bind(3));
+    const StepCode code = d.TryBegin(step, events, slots);
+    EXPECT_EQ(code.rule, rule);
+    EXPECT_EQ(code.value, value);
+    EXPECT_EQ(code.code, static_cast<int>(absl::StatusCode::kInvalidArgument));
+    EXPECT_NE(std::string(code.ToStatus().message()).find(absl::StrCat(value)), std::string::npos)
+        << code.ToStatus();
+    EXPECT_EQ(d.Read({3}, 0, 1), "10@5");
+  };
+  refused(5, {}, {}, StepRule::kStepNotIncreasing, 5);
+  refused(6, {}, {32 * 4}, StepRule::kSlotOutOfRange, 128);
+  refused(6, {}, {NotAsked(32 * 4)}, StepRule::kSlotOutOfRange, -130);
+  refused(6, {Bind(32)}, {}, StepRule::kBlockOutOfRange, 32);
+  refused(6, {Copy(99, 1)}, {}, StepRule::kSourceOutOfRange, 99);
+  refused(6, {Copy(2, 2)}, {}, StepRule::kSelfCopy, 2);
+  refused(6, {Copy(1, 2, 5)}, {}, StepRule::kRowsOutOfRange, 5);
+  refused(6, {Truncate(1, -1, 1)}, {}, StepRule::kRowsOutOfRange, -1);
+  refused(6, {Seal(1, 1, 7)}, {}, StepRule::kSealStep, 7);
+  refused(6, {Move(1, 2, true), Move(3, 2)}, {}, StepRule::kDuplicateMove, 2);
+  refused(6, {}, std::vector<std::int64_t>(9000, kPaddingSlot), StepRule::kTooManyRows, 9000);
+  Event unknown;
+  unknown.type = static_cast<EventType>(77);
+  refused(6, {unknown}, {}, StepRule::kUnknownEvent, 77);
+}
+
+TEST(BadInput, EndsOfStepsThatAreNotInFlight) {
+  StoreDriver d;
+  NumberedRows rows(d.shape(), {});
+  EXPECT_EQ(d.store().Submit(StepId(3), &rows).rule, StepRule::kStepNotInFlight);
+  EXPECT_EQ(rows.done, 1);
+  // Step 0 is no step: it used to be taken for one that had been submitted, and kept its source.
+  EXPECT_EQ(d.store().Submit(StepId(0), &rows).rule, StepRule::kStepNotInFlight);
+  EXPECT_EQ(rows.done, 2);
+  EXPECT_FALSE(d.store().Drop(StepId(3)).ok());
+  d.Step(3, {}, {}, {});
+  EXPECT_FALSE(d.store().Cancel(StepId(3)).ok());
+}
+
+TEST(BadInput, SnapshotsOutsideTheBlocks) {
+  StoreDriver d;
+  const std::vector<BlockId> blocks = {BlockId(3)};
+  EXPECT_FALSE(d.store().TakeSnapshot(blocks, -1, 1).ok());
+  EXPECT_FALSE(d.store().TakeSnapshot(blocks, 2, 1).ok());
+  EXPECT_FALSE(d.store().TakeSnapshot(blocks, 0, 5).ok());
+  const std::vector<BlockId> unknown = {BlockId(32)};
+  EXPECT_FALSE(d.store().TakeSnapshot(unknown, 0, 1).ok());
+}
+
+TEST(BadInput, OptionsNameTheFieldAndTheValue) {
+  StoreOptions options = StoreDriver::Options(4, 6);
+  const absl::Status status = RoutingStore::Create(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(std::string(status.message()).find("block_tokens"), std::string::npos);
+  EXPECT_NE(std::string(status.message()).find("got 6"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace waymark

@@ -1,0 +1,601 @@
+// Handles there and back over sources in memory and in files: what is fetched is what was
+// published, crosses once, and is missing where its objects were lost or damaged.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <set>
+
+#include "blockstore/wire/file_source.h"
+#include "blockstore/wire/trajectory.h"
+#include "tests/support/sanitizers.h"
+#include "tests/support/wire_samples.h"
+#include "tests/unit/blockstore/test_seed.h"
+#include "tests/unit/blockstore/wire/fetch_support.h"
+
+namespace waymark::wire {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::size_t kPlenty = std::size_t{1} << 30;
+
+RowsAndLayers RandomPart(std::mt19937_64& random, std::int64_t rows, std::int32_t layers) {
+  const auto below = [&](std::int64_t n) {
+    return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n));
+  };
+  RowsAndLayers part{0, rows, 0, layers};
+  if (random() % 3 != 0) {
+    part.row_begin = below(rows + 1);
+    part.row_end = part.row_begin + below(rows - part.row_begin + 1);
+  }
+  if (random() % 3 != 0) {
+    part.layer_begin = static_cast<std::int32_t>(below(layers));
+    part.layer_end =
+        part.layer_begin + 1 + static_cast<std::int32_t>(below(layers - part.layer_begin));
+  }
+  return part;
+}
+
+struct Sample {
+  explicit Sample(std::mt19937_64& random, std::size_t most_rows = 400) {
+    shape.rows = wire_samples::RandomShape(random);
+    shape.code = wire_samples::RandomCode(random, shape.rows);
+    rows = wire_samples::RandomRows(random, shape.rows, random() % most_rows);
+    rows.first = 0;
+  }
+  // Rows [begin, end) of it.
+  [[nodiscard]] Rows Slice(std::int64_t begin, std::int64_t end) const {
+    Rows slice;
+    slice.shape = rows.shape;
+    slice.first = begin;
+    slice.infos.assign(rows.infos.begin() + begin, rows.infos.begin() + end);
+    const auto bytes = static_cast<std::ptrdiff_t>(rows.shape.row_bytes());
+    slice.ids.assign(rows.ids.begin() + begin * bytes, rows.ids.begin() + end * bytes);
+    return slice;
+  }
+  [[nodiscard]] std::unique_ptr<Publisher> MakePublisher(PageSource* source) const {
+    return Publisher::Create(source, {.shape = shape, .store = "here"}).value();
+  }
+
+  WireShape shape;
+  Rows rows;
+};
+
+// A conversation: 58 x 8 ids of 256, 16 rows a page.
+RoutingShape LongShape() {
+  return {.num_layers = 58, .top_k = 8, .num_experts = 256, .page_tokens = 16};
+}
+Rows LongRows(std::int64_t size) {
+  Rows rows;
+  rows.shape = LongShape();
+  rows.infos.assign(static_cast<std::size_t>(size), {1, 1, Reason::kNone, {}});
+  rows.ids.resize(rows.infos.size() * rows.shape.row_bytes());
+  std::mt19937_64 random(1);  // longer ones begin with shorter ones
+  for (std::uint8_t& id : rows.ids)
+    id = static_cast<std::uint8_t>(random());
+  return rows;
+}
+// The same conversation with another end.
+Rows WithOtherEnd(Rows rows, std::int64_t from, std::uint8_t salt) {
+  for (std::size_t i = static_cast<std::size_t>(from) * rows.shape.row_bytes(); i < rows.ids.size();
+       ++i)
+    rows.ids[i] = static_cast<std::uint8_t>(rows.ids[i] ^ salt);
+  return rows;
+}
+
+TEST(Fetch, AnyRowsThereAndBack) {
+  const std::uint64_t seed = TestSeed();
+  for (std::uint64_t round = 0; round < 150; ++round) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << " round " << round);
+    std::mt19937_64 random(seed + round);
+    const Sample sample(random);
+    MemorySource source(kPlenty);
+    const auto publisher = sample.MakePublisher(&source);
+    const auto published = PublishRows(*publisher, "", sample.rows);
+    ASSERT_TRUE(published.ok()) << published.status();
+    EXPECT_EQ(published->store, "here");
+    const auto bytes = EncodeHandle(*published);
+    ASSERT_TRUE(bytes.ok()) << bytes.status();
+    const auto handle = ParseHandle(*bytes);
+    ASSERT_TRUE(handle.ok()) << handle.status();
+    Fetcher fetcher(&source, {.batch_bytes = random() % 5000, .whole_chunks = random() % 3 == 0});
+    for (int read = 0; read < 4; ++read) {
+      const RowsAndLayers part =
+          RandomPart(random, sample.rows.size(), sample.shape.rows.num_layers);
+      FetchReport report;
+      const auto rows = fetcher.Fetch(*handle, part, Soon(), &report);
+      ASSERT_TRUE(rows.ok()) << rows.status();
+      ExpectSame(*rows, ByDocument(sample.rows, sample.shape.code, part));
+      EXPECT_EQ(report.counts.absent + report.counts.damaged, 0u);
+      EXPECT_TRUE(report.source.ok());
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(Fetch, WhatGoesOnIsWhatIsWhole) {
+  const std::uint64_t seed = TestSeed();
+  for (std::uint64_t round = 0; round < PlainOr(100u, 30u); ++round) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << " round " << round);
+    std::mt19937_64 random(seed + round);
+    const Sample sample(random, 1500);
+    MemorySource source(kPlenty);
+    const auto publisher = sample.MakePublisher(&source);
+    Fetcher fetcher(&source);
+    std::int64_t at = 0;
+    Handle handle;
+    while (at < sample.rows.size()) {
+      // Either only what is new, or everything again.
+      const std::int64_t end = std::min<std::int64_t>(
+          sample.rows.size(),
+          at + 1 + static_cast<std::int64_t>(random() % (random() % 2 == 0 ? 5 : 500)));
+      const bool again = random() % 4 == 0;
+      const auto published = PublishRows(*publisher, "s", sample.Slice(again ? 0 : at, end));
+      ASSERT_TRUE(published.ok()) << published.status();
+      handle = *published;
+      at = end;
+      ASSERT_EQ(handle.rows, at);
+      // Parts that touch some of the tail's segments, or none, included.
+      RowsAndLayers part = RandomPart(random, at, sample.shape.rows.num_layers);
+      if (random() % 2 == 0)
+        part.row_begin = part.row_end - std::min<std::int64_t>(part.row_end, 3);
+      const auto rows = fetcher.Fetch(handle, part, Soon());
+      ASSERT_TRUE(rows.ok()) << rows.status();
+      ExpectSame(*rows, ByDocument(sample.Slice(0, at), sample.shape.code, part));
+      if (HasFatalFailure()) return;
+    }
+    const auto whole = PublishRows(*publisher, "", sample.rows);
+    ASSERT_TRUE(whole.ok());
+    EXPECT_EQ(whole->head, handle.head);
+    EXPECT_EQ(whole->provenance, handle.provenance);
+  }
+}
+
+TEST(Fetch, RowsThatDoNotGoOnAreRefused) {
+  std::mt19937_64 random(3);
+  Sample sample(random);
+  sample.rows = wire_samples::RandomRows(random, sample.shape.rows, 40);
+  sample.rows.first = 0;
+  MemorySource source(kPlenty);
+  const auto publisher = sample.MakePublisher(&source);
+  const auto refused = [&](const std::string& name, Rows rows) {
+    const auto handle = PublishRows(*publisher, name, std::move(rows));
+    EXPECT_FALSE(handle.ok());
+    return std::string(handle.status().message());
+  };
+  EXPECT_THAT(refused("a", sample.Slice(3, 10)), HasSubstr("'a' is not known"));
+  ASSERT_TRUE(PublishRows(*publisher, "a", sample.Slice(0, 10)).ok());
+  EXPECT_THAT(refused("a", sample.Slice(11, 12)),
+              HasSubstr("begin at 11, and 'a' has rows [0, 10)"));
+  // Forgotten: what would have gone on does not.
+  EXPECT_THAT(refused("a", sample.Slice(10, 12)), HasSubstr("has rows [0, 0)"));
+  EXPECT_TRUE(PublishRows(*publisher, "a", sample.Slice(0, 10)).ok());
+  EXPECT_THAT(refused("", sample.Slice(10, 12)), HasSubstr("is not known"));
+  Rows other = sample.Slice(0, 10);
+  other.shape.num_experts += 1;
+  EXPECT_THAT(refused("b", other), HasSubstr("publisher's shape"));
+  Rows sorted = sample.Slice(0, 10);
+  sorted.ordered = false;
+  if (sample.shape.code.ordered) {
+    EXPECT_THAT(refused("b", sorted), HasSubstr("router's order"));
+  } else {
+    EXPECT_THAT(refused("b", other), HasSubstr("publisher's shape"));
+  }
+  EXPECT_EQ(publisher->GetStats().failed, 6u);
+  EXPECT_EQ(publisher->GetStats().published, 2u);
+}
+
+TEST(Fetch, GroupsAndTurnsCrossOnce) {
+  MemorySource source(kPlenty);
+  const auto publisher =
+      Publisher::Create(&source, {.shape = {LongShape(), {}}, .store = "s"}).value();
+  Fetcher fetcher(&source);
+  // Eight samples of one prompt: 1600 + 320 rows each, all pages complete.
+  const Rows longest = LongRows(1920);
+  std::uint64_t unique = static_cast<std::uint64_t>(1600 * longest.shape.row_bytes());
+  for (std::uint8_t sample = 0; sample < 8; ++sample) {
+    const auto handle = PublishRows(*publisher, "", WithOtherEnd(longest, 1600, sample));
+    ASSERT_TRUE(handle.ok());
+    const auto rows = fetcher.Fetch(*handle, Soon());
+    ASSERT_TRUE(rows.ok());
+    ExpectSame(*rows, WithOtherEnd(longest, 1600, sample));
+    unique += static_cast<std::uint64_t>(320 * longest.shape.row_bytes());
+  }
+  const FetchCounts group = fetcher.GetCounts();
+  EXPECT_GE(group.fetched_bytes, unique);
+  EXPECT_LE(group.fetched_bytes, unique + unique / 20);
+  // All of it again: nothing crosses.
+  const auto handle = PublishRows(*publisher, "", longest);
+  ASSERT_TRUE(fetcher.Fetch(*handle, Soon()).ok());
+  EXPECT_EQ(fetcher.GetCounts().fetched_bytes, group.fetched_bytes);
+  EXPECT_EQ(publisher->GetStats().bytes_put,
+            source.GetStats().bytes - 128 * source.GetStats().objects);
+  // A turn more: one node and its pages.
+  const Rows longer = LongRows(2240);
+  const auto turn = PublishRows(*publisher, "", longer);
+  FetchReport report;
+  const auto rows = fetcher.Fetch(*turn, Soon(), &report);
+  ASSERT_TRUE(rows.ok());
+  ExpectSame(*rows, longer);
+  EXPECT_EQ(report.counts.fetched, 20u + 2u);  // pages; the node that was full now, and the next
+  EXPECT_EQ(report.counts.hits, 120u + 1u);
+}
+
+TEST(Fetch, ATailGrowsBySegments) {
+  MemorySource source(kPlenty);
+  const auto publisher = Publisher::Create(&source, {.shape = {LongShape(), {}}}).value();
+  Fetcher fetcher(&source);
+  const auto slice = [](std::int64_t begin, std::int64_t end) {
+    Rows rows = LongRows(end);
+    rows.first = begin;
+    rows.infos.erase(rows.infos.begin(), rows.infos.begin() + begin);
+    rows.ids.erase(rows.ids.begin(),
+                   rows.ids.begin() + begin * static_cast<std::int64_t>(rows.shape.row_bytes()));
+    return rows;
+  };
+  std::vector<Digest128> tail;
+  std::int64_t begin = 0;
+  for (const std::int64_t end : {17, 20, 21, 31}) {
+    // Only what is new, and everything again: the same segments.
+    const auto handle = PublishRows(*publisher, "s", slice(begin, end));
+    ASSERT_TRUE(handle.ok()) << handle.status();
+    ASSERT_EQ(handle->tail.size(), tail.size() + 1);
+    EXPECT_TRUE(std::equal(tail.begin(), tail.end(), handle->tail.begin()));
+    EXPECT_EQ(PublishRows(*publisher, "s", slice(0, end))->tail, handle->tail);
+    tail = handle->tail;
+    FetchReport report;
+    const auto rows = fetcher.Fetch(*handle, Soon(), &report);
+    ASSERT_TRUE(rows.ok());
+    ExpectSame(*rows, LongRows(end));
+    EXPECT_EQ(report.counts.fetched, begin == 0 ? 3u : 1u);  // page, node and segment; segments
+    begin = end;
+  }
+  // The page is complete: it takes the place of its segments.
+  const auto handle = PublishRows(*publisher, "s", slice(31, 32));
+  ASSERT_TRUE(handle.ok());
+  EXPECT_TRUE(handle->tail.empty());
+  ExpectSame(*fetcher.Fetch(*handle, Soon()), LongRows(32));
+}
+
+TEST(Fetch, ShardsFetchTheirBytesOnce) {
+  MemorySource source(kPlenty);
+  const auto publisher =
+      Publisher::Create(&source, {.shape = {LongShape(), {.crc_layers = 1}}}).value();
+  const Rows rows = LongRows(1024);
+  const auto handle = PublishRows(*publisher, "", rows);
+  Fetcher fetcher(&source);
+  const RowsAndLayers shard{256, 512, 10, 20};
+  FetchReport report;
+  const auto part = fetcher.Fetch(*handle, shard, Soon(), &report);
+  ASSERT_TRUE(part.ok());
+  ExpectSame(*part, ByDocument(rows, handle->shape.code, shard));
+  // 16 pages: 58 crcs and 10 layers each; and a node.
+  EXPECT_EQ(report.counts.fetched, 17u);
+  const std::uint64_t pages = 16 * (58 * 4 + 10 * 16 * 8);
+  EXPECT_GT(report.counts.fetched_bytes, pages);
+  EXPECT_LT(report.counts.fetched_bytes, pages + 1200);
+  ASSERT_TRUE(fetcher.Fetch(*handle, shard, Soon(), &report).ok());
+  EXPECT_EQ(report.counts.fetched, 0u);
+  // Whole chunks: digests vouch, and every layer crosses.
+  Fetcher whole(&source, {.whole_chunks = true});
+  const auto same = whole.Fetch(*handle, shard, Soon(), &report);
+  ASSERT_TRUE(same.ok());
+  ExpectSame(*same, *part);
+  EXPECT_GT(report.counts.fetched_bytes, 16u * 58 * 16 * 8);
+}
+
+TEST(Fetch, DamageLosesRowsAndMakesNoneWrong) {
+  const std::uint64_t seed = TestSeed();
+  std::uint64_t damaged = 0;
+  std::int64_t lost = 0;
+  for (std::uint64_t round = 0; round < 200; ++round) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << " round " << round);
+    std::mt19937_64 random(seed + round);
+    const Sample sample(random);
+    MemorySource good(kPlenty);
+    const auto handle = PublishRows(*sample.MakePublisher(&good), "", sample.rows);
+    ASSERT_TRUE(handle.ok());
+    const std::uint64_t one_in = 1 + random() % 10;
+    ChangingSource source(&good, [&](const Digest128&, std::vector<std::uint8_t>& bytes) {
+      if (random() % one_in != 0) return true;
+      switch (random() % 4) {
+        case 0:
+          return false;
+        case 1:
+          bytes.resize(random() % bytes.size());
+          return true;
+        default:
+          bytes[random() % bytes.size()] ^= static_cast<std::uint8_t>(1u << random() % 8);
+          return true;
+      }
+    });
+    Fetcher fetcher(&source, {.cache_bytes = random() % 2 == 0 ? 0 : kPlenty});
+    for (int read = 0; read < 4; ++read) {
+      const RowsAndLayers part =
+          RandomPart(random, sample.rows.size(), sample.shape.rows.num_layers);
+      const auto rows = fetcher.Fetch(*handle, part, Soon());
+      ASSERT_TRUE(rows.ok()) << rows.status();
+      lost += ExpectRightOrLost(*rows, ByDocument(sample.rows, sample.shape.code, part),
+                                Reason::kCapacity);
+      if (HasFailure()) return;
+    }
+    damaged += fetcher.GetCounts().damaged;
+  }
+  EXPECT_GT(damaged, 100u);
+  EXPECT_GT(lost, 1000);
+}
+
+TEST(Fetch, AnObjectUnderAnotherNameIsNoObject) {
+  MemorySource good(kPlenty);
+  const auto publisher = Publisher::Create(&good, {.shape = {LongShape(), {}}}).value();
+  const Rows rows = LongRows(64);
+  const auto handle = PublishRows(*publisher, "", rows);
+  const auto node =
+      ParseNode(NodesOf(good, *handle)[0], ChunkCodec::Create(handle->shape)->shape_digest(), 16);
+  ASSERT_TRUE(node.ok());
+  Object other;
+  ASSERT_TRUE(good.Get({&node->chunks[1], 1}, Soon(), {&other, 1}).ok());
+  ChangingSource source(&good, [&](const Digest128& digest, std::vector<std::uint8_t>& bytes) {
+    if (digest == node->chunks[2]) bytes.assign(other.bytes.begin(), other.bytes.end());
+    return true;
+  });
+  Fetcher fetcher(&source);
+  FetchReport report;
+  const auto got = fetcher.Fetch(*handle, Soon(), &report);
+  ASSERT_TRUE(got.ok());
+  EXPECT_EQ(ExpectRightOrLost(*got, rows, Reason::kCapacity), 16);
+  EXPECT_EQ(report.counts.damaged, 1u);
+  EXPECT_EQ(got->Coverage()[1], (CoverageRun{32, 48, Reason::kCapacity, 0, {}}));
+}
+
+TEST(Fetch, ALostNodeLosesWhatIsBeforeIt) {
+  MemorySource good(kPlenty);
+  const auto publisher = Publisher::Create(&good, {.shape = {LongShape(), {}}}).value();
+  const Rows rows = LongRows(3 * 1024 + 5);
+  const auto handle = PublishRows(*publisher, "", rows);
+  const Digest128 middle = ContentDigest(NodesOf(good, *handle)[1]);
+  ChangingSource source(
+      &good, [&](const Digest128& digest, std::vector<std::uint8_t>&) { return digest != middle; });
+  Fetcher fetcher(&source);
+  const auto got = fetcher.Fetch(*handle, Soon());
+  ASSERT_TRUE(got.ok());
+  EXPECT_EQ(ExpectRightOrLost(*got, rows, Reason::kCapacity), 2048);
+  EXPECT_EQ(got->Coverage(), (std::vector<CoverageRun>{{0, 2048, Reason::kCapacity, 0, {}},
+                                                       {2048, 3077, Reason::kNone, 1, {}}}));
+}
+
+TEST(Fetch, HandlesThatCannotBeAreRefused) {
+  MemorySource source(kPlenty);
+  const auto publisher = Publisher::Create(&source, {.shape = {LongShape(), {}}}).value();
+  const auto handle = PublishRows(*publisher, "", LongRows(100));
+  Fetcher fetcher(&source, {.max_rows = 99});
+  const auto refused = [&](const Handle& h, const RowsAndLayers& part) {
+    return std::string(fetcher.Fetch(h, part, Soon()).status().message());
+  };
+  EXPECT_THAT(refused(*handle, {0, 101, 0, 58}), HasSubstr("rows [0, 101) must lie in [0, 100)"));
+  EXPECT_THAT(refused(*handle, {-1, 5, 0, 58}), HasSubstr("rows [-1, 5)"));
+  EXPECT_THAT(refused(*handle, {6, 5, 0, 58}), HasSubstr("rows [6, 5)"));
+  EXPECT_THAT(refused(*handle, {0, 5, 0, 59}), HasSubstr("layers [0, 59)"));
+  EXPECT_THAT(refused(*handle, {0, 5, 3, 3}), HasSubstr("layers [3, 3)"));
+  EXPECT_THAT(refused(*handle, {0, 100, 0, 58}), HasSubstr("max_rows, 99 rows; it has 100"));
+  Handle other = *handle;
+  other.rows = 90;
+  EXPECT_THAT(refused(other, {0, 5, 0, 58}), HasSubstr("its 90 rows; it has 100"));
+  // Another number of rows than its objects have: nothing of the trajectory fits.
+  other.rows = 60;
+  other.provenance.resize(60);
+  const auto rows = fetcher.Fetch(other, {0, 60, 0, 58}, Soon());
+  ASSERT_TRUE(rows.ok());
+  for (const RowInfo& info : rows->infos)
+    EXPECT_EQ(info.reason, Reason::kCapacity);
+}
+
+// A handle of 4 KiB made the fetcher ask for 2 TiB: max_rows bounds rows of any size.
+TEST(Fetch, MemoryThatAHandleClaimsIsBounded) {
+  Handle handle;
+  handle.shape.rows.num_layers = 1024;
+  handle.shape.rows.top_k = 64;
+  handle.shape.rows.num_experts = 65535;
+  handle.shape.rows.page_tokens = 4096;
+  handle.rows = std::int64_t{1} << 24;
+  handle.head = Digest128{{1, 2, 3, 4}};
+  handle.provenance.resize(static_cast<std::size_t>(handle.rows));
+  const auto bytes = EncodeHandle(handle);
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_LT(bytes->size(), 5000u);
+  const auto read = ParseHandle(*bytes);
+  ASSERT_TRUE(read.ok()) << read.status();
+  MemorySource source(std::size_t{1} << 20);
+  Fetcher fetcher(&source);
+  const auto rows = fetcher.Fetch(*read, Soon());
+  ASSERT_EQ(rows.status().code(), absl::StatusCode::kResourceExhausted) << rows.status();
+  EXPECT_THAT(std::string(rows.status().message()),
+              HasSubstr("16777216 rows of 131096 bytes are more than max_bytes, 4294967296"));
+  // What fits is fetched: here, nothing.
+  EXPECT_TRUE(fetcher.Fetch(*read, {0, 1000, 0, 1}, Soon()).ok());
+}
+
+TEST(MemorySource, TheLeastRecentlyUsedGoFirst) {
+  const auto named = [](std::uint32_t n) {
+    return NamedObject{{{n, 0, 0, 0}}, Object::Of(std::vector<std::uint8_t>(1000, 7))};
+  };
+  MemorySource source(4 * 1128);
+  std::vector<Digest128> digests;
+  for (std::uint32_t n = 1; n <= 4; ++n) {
+    const NamedObject object = named(n);
+    digests.push_back(object.digest);
+    ASSERT_TRUE(source.Put({&object, 1}, Soon()).ok());
+  }
+  std::vector<std::uint8_t> held(1);
+  ASSERT_TRUE(source.Holds({&digests[0], 1}, Soon(), held).ok());  // a use
+  EXPECT_EQ(held[0], 1);
+  const NamedObject fifth = named(5);
+  ASSERT_TRUE(source.Put({&fifth, 1}, Soon()).ok());
+  held.resize(4);
+  ASSERT_TRUE(source.Holds(digests, Soon(), held).ok());
+  EXPECT_THAT(held, ::testing::ElementsAre(1, 0, 1, 1));
+  EXPECT_EQ(source.GetStats().objects, 4u);
+  EXPECT_EQ(source.GetStats().bytes, 4u * 1128);
+  EXPECT_EQ(source.GetStats().evicted, 1u);
+  // Larger than everything: not kept, and nothing goes for it.
+  const NamedObject large{{{6, 0, 0, 0}}, Object::Of(std::vector<std::uint8_t>(5000))};
+  ASSERT_TRUE(source.Put({&large, 1}, Soon()).ok());
+  EXPECT_EQ(source.GetStats().objects, 4u);
+}
+
+TEST(MemorySource, WhatWasEvictedIsMissingAndPutAgain) {
+  const Rows rows = LongRows(1024);
+  MemorySource source(256 << 10);  // half of it
+  const auto publisher = Publisher::Create(&source, {.shape = {LongShape(), {}}}).value();
+  const auto first = PublishRows(*publisher, "", rows);
+  const std::uint64_t put = publisher->GetStats().objects_put;
+  Fetcher fetcher(&source);
+  const auto got = fetcher.Fetch(*first, Soon());
+  ASSERT_TRUE(got.ok());
+  const std::int64_t lost = ExpectRightOrLost(*got, rows, Reason::kCapacity);
+  EXPECT_GT(lost, 400);
+  EXPECT_LT(lost, 700);
+  // The publisher asks the source, which says what it has lost.
+  ASSERT_TRUE(PublishRows(*publisher, "", rows).ok());
+  EXPECT_GT(publisher->GetStats().objects_put, put + 20);
+}
+
+struct TempFile {
+  std::string path = ::testing::TempDir() + "/fetch_test_" + std::to_string(getpid()) + ".wmk";
+  ~TempFile() { unlink(path.c_str()); }
+};
+
+// The rows with their nodes, written to a file.
+Handle WriteTrajectory(const Sample& sample, const std::string& path) {
+  MemorySource memory(kPlenty);
+  const Handle handle = PublishRows(*sample.MakePublisher(&memory), "", sample.rows).value();
+  const auto nodes = NodesOf(memory, handle);
+  const DocumentOptions options{
+      .code = sample.shape.code, .trajectory = handle.head, .nodes = nodes};
+  const auto writer = DocumentWriter::Create(sample.rows, options);
+  EXPECT_TRUE(writer.ok() && writer->WriteFile(path).ok());
+  return handle;
+}
+
+// What names rows that are here is what a publisher makes of them; and the nodes are those that it
+// puts.
+TEST(Trajectory, IsWhatAPublisherMakes) {
+  const std::uint64_t seed = TestSeed();
+  for (std::uint64_t round = 0; round < 60; ++round) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << " round " << round);
+    std::mt19937_64 random(seed + round);
+    const Sample sample(random);
+    MemorySource memory(kPlenty);
+    const Handle handle = PublishRows(*sample.MakePublisher(&memory), "", sample.rows).value();
+    const auto made = MakeTrajectory(sample.rows, sample.shape.code, handle.store);
+    ASSERT_TRUE(made.ok()) << made.status();
+    EXPECT_EQ(made->handle, handle);
+    EXPECT_EQ(made->nodes, NodesOf(memory, handle));
+    Rows later = sample.rows;
+    later.first = 1;
+    EXPECT_EQ(MakeTrajectory(later, sample.shape.code).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(FileSource, ServesWhatLiesInAFile) {
+  const std::uint64_t seed = TestSeed();
+  const TempFile file;
+  for (std::uint64_t round = 0; round < 60; ++round) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << " round " << round);
+    std::mt19937_64 random(seed + round);
+    const Sample sample(random);
+    const Handle handle = WriteTrajectory(sample, file.path);
+    auto source = FileSource::Open(file.path);
+    if (handle.head == Digest128{}) {
+      EXPECT_EQ(source.status().code(), absl::StatusCode::kFailedPrecondition);
+      continue;
+    }
+    ASSERT_TRUE(source.ok()) << source.status();
+    Fetcher fetcher(source->get());
+    const RowsAndLayers part = RandomPart(random, handle.rows, sample.shape.rows.num_layers);
+    const auto rows = fetcher.Fetch(handle, part, Soon());
+    ASSERT_TRUE(rows.ok()) << rows.status();
+    ExpectSame(*rows, ByDocument(sample.rows, sample.shape.code, part));
+    if (HasFatalFailure()) return;
+    // Objects lie in the mapping, which they keep.
+    Object object;
+    ASSERT_TRUE((*source)->Get({&handle.head, 1}, Soon(), {&object, 1}).ok());
+    ASSERT_TRUE(object.present());
+    const auto in = (*source)->document().nodes().back();
+    EXPECT_EQ(object.bytes.data(), in.data());
+    const std::vector<std::uint8_t> before(in.begin(), in.end());
+    source->reset();
+    EXPECT_TRUE(std::equal(before.begin(), before.end(), object.bytes.begin()));
+  }
+}
+
+// Digests in a file are what its writer says. Those that share 64 bits collided, and the source of
+// a file of 5 MiB took minutes to open.
+TEST(FileSource, DigestsThatAreAlikeDoNotMakeItSlow) {
+  const TempFile file;
+  RoutingShape shape;
+  shape.num_layers = shape.top_k = shape.page_tokens = 1;
+  shape.num_experts = 8;
+  Rows rows;
+  rows.shape = shape;
+  rows.infos.assign(64, {1, 1, Reason::kNone, Provenance::kHere});
+  rows.ids.resize(64);
+  const auto codec = ChunkCodec::Create({shape, {}}).value();
+  std::vector<std::vector<std::uint8_t>> nodes;
+  std::uint32_t number = 0;
+  for (int n = 0; n < 4000; ++n) {
+    std::vector<Digest128> chunks(64);
+    for (Digest128& chunk : chunks)
+      chunk = {{7, 7, 7, ++number}};
+    nodes.push_back(EncodeNode(codec.shape_digest(), 0, {}, chunks, 1, rows.infos).value());
+  }
+  DocumentOptions options;
+  options.nodes = nodes;
+  const auto writer = DocumentWriter::Create(rows, options).value();
+  ASSERT_TRUE(writer.WriteFile(file.path).ok());
+  const auto begin = std::chrono::steady_clock::now();
+  const auto source = FileSource::Open(file.path);
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_EQ((*source)->size(), 260000u);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  // What a file may make it allocate is the caller's to say.
+  const auto small = FileSource::Open(file.path, {.max_bytes = std::size_t{1} << 20});
+  EXPECT_EQ(small.status().code(), absl::StatusCode::kResourceExhausted) << small.status();
+}
+
+TEST(FileSource, DamagedAndShortFilesLoseRows) {
+  const TempFile file;
+  std::mt19937_64 random(5);
+  Sample sample(random);
+  sample.shape = {LongShape(), {}};
+  sample.rows = LongRows(160);
+  const Handle handle = WriteTrajectory(sample, file.path);
+  const auto fetch = [&] {
+    auto source = FileSource::Open(file.path).value();
+    Fetcher fetcher(source.get());
+    return fetcher.Fetch(handle, Soon()).value();
+  };
+  EXPECT_EQ(ExpectRightOrLost(fetch(), sample.rows, Reason::kCapacity), 0);
+  std::fstream bytes(file.path, std::ios::in | std::ios::out | std::ios::binary);
+  bytes.seekp(-100, std::ios::end);
+  bytes.put('\x55');
+  bytes.close();
+  EXPECT_EQ(ExpectRightOrLost(fetch(), sample.rows, Reason::kCapacity), 16);
+  const auto size = static_cast<off_t>(std::ifstream(file.path, std::ios::ate).tellg());
+  ASSERT_EQ(truncate(file.path.c_str(), size - 8000), 0);
+  EXPECT_EQ(ExpectRightOrLost(fetch(), sample.rows, Reason::kCapacity), 32);
+
+  EXPECT_EQ(FileSource::Open(file.path + ".none").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(FileSource::Open("/").status().code(), absl::StatusCode::kUnavailable);
+  ASSERT_EQ(truncate(file.path.c_str(), 0), 0);
+  EXPECT_EQ(FileSource::Open(file.path).status().code(), absl::StatusCode::kDataLoss);
+}
+
+}  // namespace
+}  // namespace waymark::wire

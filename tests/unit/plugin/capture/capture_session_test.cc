@@ -1,0 +1,315 @@
+// What a CaptureSession refuses, binds, counts and says; capturing itself is in tests/contract.
+#include "plugin/capture/capture_session.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plugin/capture/host_transport.h"
+#include "tests/support/told.h"
+
+namespace waymark {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::unique_ptr<RoutingStore> MakeStore(std::int32_t num_experts = 16) {
+  StoreOptions options;
+  options.shape.num_layers = 3;
+  options.shape.top_k = 2;
+  options.shape.num_experts = num_experts;
+  options.shape.page_tokens = 4;
+  options.shape.layer_ids = {1, 5, 6};
+  options.num_blocks = 8;
+  options.max_step_rows = 32;
+  options.landing = Landing::kCaller;
+  auto store = RoutingStore::Create(options);
+  EXPECT_TRUE(store.ok()) << store.status();
+  return *std::move(store);
+}
+
+std::string Message(const absl::Status& status) {
+  return std::string(status.message());
+}
+
+TEST(CaptureSessionCreate, NamesTheFieldTheRuleAndTheValue) {
+  const std::unique_ptr<RoutingStore> store = MakeStore();
+  const auto refused = [&](CaptureOptions options, const char* field, const char* value) {
+    const auto session = CaptureSession::Create(options);
+    EXPECT_EQ(session.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(Message(session.status()), AllOf(HasSubstr(field), HasSubstr(value)));
+  };
+  const CaptureOptions good{.store = store.get(), .max_rows = 8};
+  CaptureOptions bad = good;
+  bad.store = nullptr;
+  refused(bad, "store", "null");
+  bad = good;
+  bad.max_rows = 0;
+  refused(bad, "max_rows", "0");
+  bad.max_rows = (1 << 20) + 1;
+  refused(bad, "max_rows", "1048577");
+  bad = good;
+  bad.num_buffers = 0;
+  refused(bad, "num_buffers", "0");
+  bad.num_buffers = 4097;
+  refused(bad, "num_buffers", "4097");
+  bad = good;
+  bad.num_ids_sources = -1;
+  refused(bad, "num_ids_sources", "-1");
+  const std::unique_ptr<RoutingStore> wide = MakeStore(32769);
+  bad = good;
+  bad.store = wide.get();
+  refused(bad, "num_experts", "32769");
+  bad = good;
+  bad.layers = {{3, "gate", LayerSource::kHandsOver}};
+  refused(bad, "layer", "3");
+  EXPECT_TRUE(CaptureSession::Create(good).ok());
+}
+
+TEST(CaptureSessionCreate, PassesOnWhatTheTransportSays) {
+  const std::unique_ptr<RoutingStore> store = MakeStore();
+  CaptureOptions options{.store = store.get(), .max_rows = 8, .num_buffers = 3};
+  TransportOptions seen;
+  Told told;
+  options.log = told.callback();
+  options.transport = [&](const TransportOptions& given) {
+    seen = given;
+    return absl::StatusOr<std::shared_ptr<Transport>>(absl::UnavailableError("no device"));
+  };
+  const auto session = CaptureSession::Create(options);
+  EXPECT_EQ(session.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(seen.shape, store->options().shape);
+  EXPECT_EQ(seen.max_rows, 8);
+  EXPECT_EQ(seen.num_buffers, 3);
+  EXPECT_NE(seen.counters, nullptr);
+  EXPECT_EQ(seen.log.context, &told);
+}
+
+TEST(CaptureSessionBindLayer, BindsEachLayerAndModuleOnceBeforeTheFirstStep) {
+  const std::unique_ptr<RoutingStore> store = MakeStore();
+  auto made = CaptureSession::Create({.store = store.get(), .max_rows = 8});
+  ASSERT_TRUE(made.ok());
+  CaptureSession& session = **made;
+  EXPECT_EQ(session.BindLayer(-1, "a", LayerSource::kHandsOver).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(session.BindLayer(3, "a", LayerSource::kHandsOver).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(session.BindLayer(0, "", LayerSource::kHandsOver).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(session.BindLayer(1, "m.1", LayerSource::kHandsOver).ok());
+  const absl::Status layer_again = session.BindLayer(1, "m.2", LayerSource::kHandsOver);
+  EXPECT_EQ(layer_again.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(Message(layer_again), AllOf(HasSubstr("1"), HasSubstr("m.1")));
+  const absl::Status module_again = session.BindLayer(2, "m.1", LayerSource::kKernelWritesView);
+  EXPECT_EQ(module_again.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(Message(module_again), HasSubstr("m.1"));
+  EXPECT_EQ(session.bindings()[1].module, "m.1");
+  EXPECT_EQ(session.bindings()[1].source, LayerSource::kHandsOver);
+  EXPECT_EQ(session.bindings()[2].module, "");
+
+  ASSERT_TRUE(session.BeginStep({.step = 1}).ok());
+  EXPECT_EQ(session.BindLayer(2, "m.2", LayerSource::kHandsOver).code(),
+            absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(session.Submit(StepId(1)).ok());
+}
+
+TEST(CaptureSessionStats, NameLayersByModuleAndModelNumber) {
+  const std::unique_ptr<RoutingStore> store = MakeStore();
+  auto made = CaptureSession::Create({.store = store.get(),
+                                      .max_rows = 8,
+                                      .layers = {{0, "m.1.gate", LayerSource::kKernelWritesView}}});
+  ASSERT_TRUE(made.ok());
+  CaptureSession& session = **made;
+  const Event bind = Event::Bind(BlockId(2));
+  const std::int64_t slots[] = {8, 9, 10};
+  ASSERT_TRUE(
+      session
+          .BeginStep({.step = 1, .events = &bind, .num_events = 1, .slots = slots, .num_slots = 3},
+                     6)
+          .ok());
+  const CaptureView view = session.view(StepId(1));
+  for (std::int32_t row = 0; row < 3; ++row) {
+    for (std::int32_t k = 0; k < 2; ++k) {
+      view.layer(1)[row * 2 + k] = static_cast<std::int16_t>(row == 1 ? 3 : k);
+    }
+  }
+  ASSERT_TRUE(session.Submit(StepId(1)).ok());
+  ASSERT_TRUE(store->LandOne());
+  const CaptureStats stats = session.GetStats();
+  ASSERT_EQ(stats.layers.size(), 3u);
+  EXPECT_EQ(stats.layers[0].rows_silent, 3u);
+  EXPECT_EQ(stats.layers[0].layer_id, 1);
+  EXPECT_EQ(stats.layers[1].rows_silent, 0u);
+  EXPECT_EQ(stats.layers[1].rows_invalid, 1u);
+  EXPECT_EQ(stats.layers[2].rows_silent, 3u);
+  EXPECT_EQ(stats.layers[2].layer_id, 6);
+  EXPECT_THAT(stats.ToString(),
+              AllOf(HasSubstr("m.1.gate): 3 rows silent"), HasSubstr("1 rows invalid"),
+                    HasSubstr("unbound, model layer 6): 3 rows silent")));
+  const std::vector<SilentLayer> silent = session.SilentLayers();
+  ASSERT_EQ(silent.size(), 2u);
+  EXPECT_THAT(silent[0].batch_sizes, ElementsAre(6));
+  EXPECT_THAT(silent[0].ToString(),
+              AllOf(HasSubstr("m.1.gate"), HasSubstr("3 rows"), HasSubstr("batch sizes 6")));
+}
+
+TEST(CaptureSessionLog, TellsTheFirstSilenceOfEachLayer) {
+  Told told;
+  const std::unique_ptr<RoutingStore> store = MakeStore();
+  auto made = CaptureSession::Create({.store = store.get(),
+                                      .max_rows = 8,
+                                      .layers = {{0, "m.1.gate", LayerSource::kKernelWritesView}},
+                                      .log = told.callback()});
+  ASSERT_TRUE(made.ok());
+  CaptureSession& session = **made;
+  told.meanwhile = [&] { (void)store->GetStats(); };  // no lock is held
+  // Three rows in block 2, of a forward of `batch_rows`.
+  const auto step = [&](std::uint64_t number, std::int32_t batch_rows,
+                        const std::vector<std::int32_t>& written) {
+    const Event bind = Event::Bind(BlockId(2));
+    const std::int64_t slots[] = {8, 9, 10};
+    StepBatch batch{.step = number, .events = &bind, .num_events = 1};
+    batch.slots = slots;
+    batch.num_slots = 3;
+    ASSERT_TRUE(session.BeginStep(batch, batch_rows).ok());
+    for (const std::int32_t layer : written) {
+      for (std::int16_t i = 0; i < 2 * batch_rows; ++i) {
+        session.view(StepId(number)).layer(layer)[i] = static_cast<std::int16_t>(i % 2);
+      }
+    }
+    ASSERT_TRUE(session.Submit(StepId(number)).ok());
+    ASSERT_TRUE(store->LandOne());
+  };
+  step(1, 4, {0, 1, 2});
+  EXPECT_EQ(told.lines().size(), 0u);
+  step(2, 6, {1, 2});
+  step(3, 8, {1});
+  step(4, 7, {});
+  step(5, 7, {});
+  const std::vector<Told::Line> lines = told.lines();
+  ASSERT_EQ(lines.size(), 3u);
+  for (const Told::Line& line : lines)
+    EXPECT_EQ(line.level, LogLevel::kWarning);
+  EXPECT_EQ(lines[0].text,
+            "layer 0 (m.1.gate): silent for the first time, at batch size 6; its rows are missing "
+            "(not captured)");
+  EXPECT_THAT(lines[1].text, AllOf(HasSubstr("layer 2 (unbound, model layer 6): silent"),
+                                   HasSubstr("at batch size 8;")));
+  EXPECT_THAT(lines[2].text, AllOf(HasSubstr("layer 1 (unbound, model layer 5): silent"),
+                                   HasSubstr("at batch size 7;")));
+}
+
+// A step that was submitted lands after its session has gone, and its layers are named all the
+// same.
+TEST(CaptureSessionLog, TellsOfStepsThatOutliveTheSession) {
+  Told told;
+  const std::unique_ptr<RoutingStore> store = MakeStore();
+  auto made = CaptureSession::Create({.store = store.get(), .max_rows = 8, .log = told.callback()});
+  ASSERT_TRUE(made.ok());
+  const std::int64_t slot = 8;
+  ASSERT_TRUE((*made)->BeginStep({.step = 1, .slots = &slot, .num_slots = 1}).ok());
+  ASSERT_TRUE((*made)->Submit(StepId(1)).ok());
+  made->reset();
+  EXPECT_EQ(told.lines().size(), 0u);
+  ASSERT_TRUE(store->LandOne());
+  ASSERT_EQ(told.lines().size(), 3u);
+  EXPECT_THAT(told.lines()[1].text, HasSubstr("layer 1 (unbound, model layer 5)"));
+}
+
+TEST(CaptureSession, WithoutFaultsTheStatsAreOneLine) {
+  const std::unique_ptr<RoutingStore> store = MakeStore();
+  auto session = CaptureSession::Create({.store = store.get(), .max_rows = 8});
+  ASSERT_TRUE(session.ok());
+  EXPECT_THAT((*session)->GetStats().ToString(), Not(HasSubstr("layer")));
+  EXPECT_TRUE((*session)->status().ok());
+  EXPECT_EQ((*session)->max_rows(), 8);
+  EXPECT_EQ(&(*session)->store(), store.get());
+  EXPECT_EQ((*session)->transport().name(), "host");
+}
+
+TEST(CaptureSession, SubmitIdsWithoutAFreeSourceCanBeTriedAgain) {
+  const std::unique_ptr<RoutingStore> store = MakeStore();
+  auto made = CaptureSession::Create({.store = store.get(), .max_rows = 8, .num_ids_sources = 1});
+  ASSERT_TRUE(made.ok());
+  CaptureSession& session = **made;
+  const StepIds none = StepIds::TokenMajor(nullptr, IdType::kInt16, 0, session.shape());
+  int done = 0;
+  const DoneCallback count{[](void* context) { ++*static_cast<int*>(context); }, &done};
+  ASSERT_TRUE(session.BeginIdsStep({.step = 1}).ok());
+  ASSERT_TRUE(session.BeginIdsStep({.step = 2}).ok());
+  ASSERT_TRUE(session.SubmitIds(StepId(1), none, count).ok());
+  const CaptureCode full = session.SubmitIds(StepId(2), none, count);
+  EXPECT_EQ(full.rule, CaptureRule::kRingFull);
+  EXPECT_EQ(full.code, static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(full.value, 1);
+  EXPECT_EQ(done, 1);  // of the refused one
+  ASSERT_TRUE(store->LandOne());
+  EXPECT_EQ(done, 2);
+  ASSERT_TRUE(session.SubmitIds(StepId(2), none, count).ok());
+  ASSERT_TRUE(store->LandOne());
+  EXPECT_EQ(done, 3);
+}
+
+// A transport that has failed: steps are dropped at their begin, and nothing hangs.
+class BrokenTransport : public HostTransport {
+ public:
+  static absl::StatusOr<std::shared_ptr<Transport>> Make(const TransportOptions& options) {
+    auto host = HostTransport::Create(options);
+    if (!host.ok()) return host.status();
+    return std::shared_ptr<Transport>(std::make_shared<Wrapper>(*std::move(host)));
+  }
+
+ private:
+  class Wrapper : public Transport {
+   public:
+    explicit Wrapper(std::shared_ptr<Transport> inner) : inner_(std::move(inner)) {}
+    std::string_view name() const override { return "broken"; }
+    BufferId Acquire() override { return inner_->Acquire(); }
+    std::int32_t in_use() const override { return inner_->in_use(); }
+    CaptureView View(BufferId buffer) override { return inner_->View(buffer); }
+    void HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) override {
+      inner_->HandOver(buffer, layer, ids);
+    }
+    RowSource* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
+                    const std::int64_t* slots) override {
+      return inner_->Seal(buffer, rows, written_rows, slots);
+    }
+    void Release(BufferId buffer, std::int32_t written_rows) override {
+      inner_->Release(buffer, written_rows);
+    }
+    absl::Status ReadBack(BufferId, std::int32_t, std::int16_t*) override { return status(); }
+    absl::Status status() const override { return absl::InternalError("device lost"); }
+    bool healthy() const override { return false; }
+
+   private:
+    std::shared_ptr<Transport> inner_;
+  };
+};
+
+TEST(CaptureSession, StepsOfAFailedTransportAreDropped) {
+  const std::unique_ptr<RoutingStore> store = MakeStore();
+  auto session = CaptureSession::Create(
+      {.store = store.get(), .max_rows = 8, .transport = &BrokenTransport::Make});
+  ASSERT_TRUE(session.ok());
+  EXPECT_EQ((*session)->status().code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE((*session)->BeginStep({.step = 1}).dropped());
+  EXPECT_EQ((*session)->view(StepId(1)).buffer, kScratchBuffer);
+  EXPECT_EQ((*session)->transport().in_use(), 0);
+  EXPECT_EQ(store->GetStats().steps_dropped, 1u);
+}
+
+TEST(LayerSourceName, NamesAll) {
+  EXPECT_EQ(LayerSourceName(LayerSource::kKernelWritesView), "kernel writes the view");
+  EXPECT_EQ(LayerSourceName(LayerSource::kHandsOver), "hands over");
+  EXPECT_EQ(LayerSourceName(LayerSource::kRoutingKernel), "routing kernel");
+}
+
+}  // namespace
+}  // namespace waymark

@@ -1,0 +1,302 @@
+// What CudaDevice asks of the CUDA runtime on the engine's thread: a runtime of our own stands in
+// for CUDA's, counts the calls of each thread by name, and runs on the host what is enqueued, at
+// once. No device, no driver. What it launches are the host forms of the kernels.
+#include "plugin/capture/cuda_device.h"
+
+#include <cuda_runtime_api.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/capture_ids.h"
+#include "kernels/pack_cuda.h"
+#include "plugin/capture/staged_transport.h"
+#include "tests/contract/contract_engine.h"
+
+namespace {
+
+std::mutex mutex;
+std::map<std::thread::id, std::map<std::string, int>> calls;
+int current_device = 0;     // of every thread: nobody here has another one
+int failing = cudaSuccess;  // what enqueuing answers
+bool capturing = false;
+
+void Count(const char* name) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  ++calls[std::this_thread::get_id()][name];
+}
+std::map<std::string, int> CallsOfThisThread() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return calls[std::this_thread::get_id()];
+}
+void Forget() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  calls.clear();
+}
+cudaError_t Answer(const char* name) {
+  Count(name);
+  return static_cast<cudaError_t>(failing);
+}
+
+}  // namespace
+
+extern "C" {
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) {
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = current_device;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  Count("cudaSetDevice");
+  current_device = device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 2;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = 9;
+  return cudaSuccess;
+}
+cudaError_t cudaGetLastError() {
+  return cudaSuccess;
+}
+const char* cudaGetErrorName(cudaError_t) {
+  return "cudaErrorOfTheTest";
+}
+const char* cudaGetErrorString(cudaError_t) {
+  return "made up";
+}
+cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  *memory = std::malloc(bytes);
+  return Answer("cudaMalloc");
+}
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+  *memory = std::malloc(bytes);
+  return Answer("cudaHostAlloc");
+}
+cudaError_t cudaFree(void* memory) {
+  std::free(memory);
+  Count("cudaFree");
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* memory) {
+  std::free(memory);
+  Count("cudaFreeHost");
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = reinterpret_cast<cudaStream_t>(0x100);
+  return Answer("cudaStreamCreateWithFlags");
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = reinterpret_cast<cudaEvent_t>(0x200);
+  return Answer("cudaEventCreateWithFlags");
+}
+cudaError_t cudaStreamDestroy(cudaStream_t) {
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t) {
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+  Count("cudaDeviceSynchronize");
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  Count("cudaStreamSynchronize");
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t) {
+  std::memset(memory, value, bytes);
+  return Answer("cudaMemsetAsync");
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t) {
+  std::memcpy(to, from, bytes);
+  return Answer("cudaMemcpyAsync");
+}
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
+  return Answer("cudaEventRecord");
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
+  return Answer("cudaStreamWaitEvent");
+}
+cudaError_t cudaEventQuery(cudaEvent_t) {
+  return Answer("cudaEventQuery");
+}
+}
+
+namespace waymark::kernels {
+
+int PackRowsOnCuda(const CudaPack& pack, CUstream_st*) {
+  const IdsView ids = pack.ids.From(pack.first_row);
+  for (std::int64_t i = 0; i < pack.rows; ++i) {
+    std::uint8_t* const row = pack.packed + static_cast<std::size_t>(i) * pack.shape.row_bytes();
+    PackRows(pack.shape, ids.From(i), {&row, 1}, {pack.verdicts + i, 1});
+  }
+  if (pack.slots != nullptr) std::copy_n(pack.slots, pack.rows, pack.packed_slots);
+  PoisonRows(static_cast<std::int16_t*>(const_cast<void*>(pack.ids.data)),
+             pack.ids.layer_stride / 2, pack.shape.num_layers, pack.shape.top_k,
+             static_cast<std::int32_t>(pack.written_rows));
+  return Answer("launch of a pack");
+}
+int PoisonRowsOnCuda(std::int16_t* data, std::ptrdiff_t layer_stride, std::int32_t num_layers,
+                     std::int32_t top_k, std::int64_t rows, CUstream_st*) {
+  PoisonRows(data, layer_stride, num_layers, top_k, static_cast<std::int32_t>(rows));
+  return Answer("launch of a poison");
+}
+int CaptureIdsOnCuda(const IdsView& ids, std::int64_t rows, std::int32_t top_k, std::int16_t* view,
+                     CUstream_st*) {
+  CaptureIds(ids, static_cast<std::int32_t>(rows), top_k, view);
+  return Answer("launch of a capture");
+}
+
+}  // namespace waymark::kernels
+
+namespace waymark {
+namespace {
+
+using testing::ElementsAre;
+using testing::Pair;
+
+struct Traits {
+  static inline std::shared_ptr<Device> device;
+  static TransportFactory Factory() { return StagedTransport::Factory({device}); }
+  static void Write(const CaptureView& view, std::int32_t layer, std::int32_t first_row,
+                    const std::int16_t* ids, std::int32_t rows) {
+    std::memcpy(view.layer(layer) + static_cast<std::ptrdiff_t>(first_row) * view.top_k, ids,
+                static_cast<std::size_t>(rows * view.top_k) * sizeof(std::int16_t));
+  }
+};
+using Engine = ContractEngine<Traits>;
+
+class CudaDeviceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    current_device = 0;
+    failing = cudaSuccess;
+    capturing = false;
+    Traits::device = CudaDevice::Create(0).value();
+  }
+  void TearDown() override { Traits::device.reset(); }
+};
+
+TEST_F(CudaDeviceTest, TheStepPathIsOneLaunchAndOneEvent) {
+  Engine engine({.landing = Landing::kThread});
+  for (std::uint64_t step = 1; step <= 20; ++step) {
+    Forget();
+    ASSERT_TRUE(engine.Begin(step, 20, 24).ok());
+    engine.Forward(step, 24);
+    ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
+    EXPECT_THAT(CallsOfThisThread(),
+                ElementsAre(Pair("cudaEventRecord", 1), Pair("launch of a pack", 1)));
+    engine.SettleAndAwaitBuffers();
+  }
+  engine.ExpectRows(20, 20);
+  Forget();
+  ASSERT_TRUE(engine.BeginDeviceSlots(21, 4).ok());
+  engine.Forward(21, 4);
+  const std::vector<std::int64_t> slots = engine.batch().slots;
+  ASSERT_TRUE(engine.session->SubmitDeviceSlots(StepId(21), slots.data(), 4).ok());
+  EXPECT_THAT(CallsOfThisThread(),
+              ElementsAre(Pair("cudaEventRecord", 1), Pair("launch of a pack", 1)));
+  engine.ExpectRows(21, 4);
+}
+
+TEST_F(CudaDeviceTest, OnlyMakingAndEndingATransportAllocateAndWait) {
+  Forget();
+  {
+    Engine engine({.landing = Landing::kCaller, .source = LayerSource::kHandsOver});
+    const std::map<std::string, int> made = CallsOfThisThread();
+    EXPECT_GT(made.at("cudaMalloc"), 0);
+    EXPECT_GT(made.at("cudaHostAlloc"), 0);
+    EXPECT_EQ(made.at("cudaDeviceSynchronize"), 1);
+    Forget();
+    const std::vector<std::int32_t> ids(8 * Engine::kTopK);
+    for (std::uint64_t step = 1; step <= 8; ++step) {
+      ASSERT_TRUE(engine.Begin(step, 8).ok());
+      const IdsTensor tensor = IdsTensor::Contiguous(ids.data(), IdType::kInt32, 8, Engine::kTopK);
+      ASSERT_TRUE(engine.session->HandOver(StepId(step), 1, tensor).ok());
+      engine.session->Discard(8);
+      if (step % 3 == 0) {
+        ASSERT_TRUE(engine.session->Drop(StepId(step)).ok());
+      } else if (step % 3 == 1) {
+        ASSERT_TRUE(engine.session->Cancel(StepId(step)).ok());
+      } else {
+        ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
+      }
+      engine.SettleAndAwaitBuffers();
+    }
+    for (const auto& [name, count] : CallsOfThisThread()) {
+      EXPECT_THAT(name, testing::Not(testing::HasSubstr("lloc"))) << count;
+      EXPECT_THAT(name, testing::Not(testing::HasSubstr("ynchronize"))) << count;
+      EXPECT_THAT(name, testing::Not(testing::HasSubstr("cudaFree"))) << count;
+    }
+  }
+  EXPECT_EQ(CallsOfThisThread().at("cudaDeviceSynchronize"), 1);
+}
+
+TEST_F(CudaDeviceTest, TheCallersDeviceStaysTheCurrentOne) {
+  Traits::device = CudaDevice::Create(1).value();
+  Engine engine;
+  ASSERT_TRUE(engine.Begin(1, 8).ok());
+  EXPECT_EQ(current_device, 0);
+  engine.Forward(1, 8);
+  ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
+  EXPECT_EQ(current_device, 0);
+  engine.ExpectRows(1, 8);
+  EXPECT_EQ(current_device, 0);
+}
+
+TEST_F(CudaDeviceTest, AStreamInCaptureWaitsForNothing) {
+  Device& device = *Traits::device;
+  Forget();
+  capturing = true;
+  EXPECT_EQ(device.StreamWait(nullptr, nullptr), 0);
+  EXPECT_TRUE(CallsOfThisThread().empty());
+  capturing = false;
+  EXPECT_EQ(device.StreamWait(nullptr, nullptr), 0);
+  EXPECT_THAT(CallsOfThisThread(), ElementsAre(Pair("cudaStreamWaitEvent", 1)));
+}
+
+TEST_F(CudaDeviceTest, AFailureIsToldByNumberAndName) {
+  Engine engine;
+  ASSERT_TRUE(engine.Begin(1, 8).ok());
+  failing = cudaErrorLaunchFailure;
+  ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
+  engine.ExpectMissing(1, 8, Reason::kNotCaptured);
+  EXPECT_EQ(std::string(engine.session->status().message()),
+            "staged transport on cuda:0: could not pack the rows of a step: cudaErrorOfTheTest "
+            "(719): made up");
+}
+
+TEST_F(CudaDeviceTest, CreateNamesWhatIsWrong) {
+  EXPECT_EQ(std::string(CudaDevice::Create(2).status().message()),
+            "ordinal: must be in [0, 1]; it is 2");
+  EXPECT_EQ(std::string(CudaDevice::Create(-1).status().message()),
+            "ordinal: must be in [0, 1]; it is -1");
+  failing = cudaErrorMemoryAllocation;
+  EXPECT_EQ(Traits::device->AllocateMemory(7).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace waymark

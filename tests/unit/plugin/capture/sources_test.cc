@@ -1,0 +1,211 @@
+// The row sources and counters by themselves, as the store's landing thread uses them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "plugin/capture/capture_code.h"
+#include "plugin/capture/host_transport.h"
+#include "plugin/capture/ids_ring.h"
+#include "plugin/capture/ids_row_source.h"
+#include "plugin/capture/layer_counters.h"
+
+namespace waymark {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+RoutingShape Shape(std::int32_t layers, std::int32_t top_k, std::int32_t experts) {
+  RoutingShape shape;
+  shape.num_layers = layers;
+  shape.top_k = top_k;
+  shape.num_experts = experts;
+  return shape;
+}
+
+TEST(LayerCounters, CountByLayerAndRememberBatchSizes) {
+  LayerCounters counters(3, 130);
+  counters.AddSilent(1, 64);
+  counters.AddSilent(1, 64);
+  counters.AddSilent(1, 63);
+  counters.AddSilent(1, 0);
+  counters.AddSilent(2, 130);
+  counters.AddSilent(2, 5000);  // more than there can be: the largest
+  counters.AddInvalid(0);
+  EXPECT_EQ(counters.silent_rows(0), 0u);
+  EXPECT_EQ(counters.silent_rows(1), 4u);
+  EXPECT_EQ(counters.silent_rows(2), 2u);
+  EXPECT_EQ(counters.invalid_rows(0), 1u);
+  EXPECT_EQ(counters.invalid_rows(1), 0u);
+  EXPECT_THAT(counters.SilentBatchSizes(0), IsEmpty());
+  EXPECT_THAT(counters.SilentBatchSizes(1), ElementsAre(0, 63, 64));
+  EXPECT_THAT(counters.SilentBatchSizes(2), ElementsAre(130));
+}
+
+// A store lands a row twice: into two pages, or once more to compare it.
+TEST(IdsRowSource, CountsARowOnceHoweverOftenItIsLanded) {
+  const RoutingShape shape = Shape(2, 2, 8);
+  auto counters = std::make_shared<LayerCounters>(2, 16);
+  IdsRowSource source(shape, 16, counters);
+  const std::int16_t ids[] = {0, 1, -1, -1, 2, 2, 3, 4};
+  for (int step = 1; step <= 2; ++step) {
+    source.Set(StepIds::TokenMajor(ids, IdType::kInt16, 2, shape), {});
+    std::vector<std::uint8_t> bytes(8);
+    const std::vector<std::uint8_t*> rows = {bytes.data(), bytes.data() + 4};
+    std::vector<Reason> verdicts(2);
+    source.Land(0, rows, verdicts);
+    EXPECT_THAT(verdicts, ElementsAre(Reason::kNotCaptured, Reason::kInvalidId));
+    const std::vector<std::uint8_t*> one = {bytes.data()};
+    source.Land(1, one, verdicts);
+    EXPECT_THAT(verdicts, ElementsAre(Reason::kInvalidId, Reason::kInvalidId));
+    source.Land(0, one, verdicts);
+    source.Done();
+    EXPECT_EQ(counters->silent_rows(1), static_cast<std::uint64_t>(step));
+    EXPECT_EQ(counters->invalid_rows(0), static_cast<std::uint64_t>(step));
+    EXPECT_THAT(counters->SilentBatchSizes(1), ElementsAre(2));
+  }
+}
+
+TEST(IdsRowSource, LandsRowsFromAnyFirstAndSaysWhichItHasNot) {
+  const RoutingShape shape = Shape(1, 1, 1000);
+  IdsRowSource source(shape, 400, nullptr);
+  std::vector<std::int32_t> ids(300);
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<std::int32_t>(i);
+  ids[170] = -1;
+  int done = 0;
+  source.Set(StepIds::TokenMajor(ids.data(), IdType::kInt32, 300, shape),
+             {[](void* context) { ++*static_cast<int*>(context); }, &done});
+  std::vector<std::uint8_t> bytes(2 * 290, 0xee);
+  std::vector<std::uint8_t*> rows;
+  for (std::size_t i = 0; i < 290; ++i) {
+    rows.push_back(i % 10 == 3 ? nullptr : bytes.data() + 2 * i);
+  }
+  std::vector<Reason> verdicts(290, Reason::kAudit);
+  source.Land(20, rows, verdicts);
+  for (std::size_t i = 0; i < 290; ++i) {
+    const Reason expected = i % 10 == 3 ? Reason::kAudit
+                            : i == 150  ? Reason::kNotCaptured
+                            : i < 280   ? Reason::kNone
+                                        : Reason::kNotCaptured;
+    EXPECT_EQ(verdicts[i], expected) << i;
+    if (expected == Reason::kNone) {
+      EXPECT_EQ(bytes[2 * i] + 256 * bytes[2 * i + 1], static_cast<int>(i + 20));
+    } else if (i % 10 == 3) {
+      EXPECT_EQ(bytes[2 * i], 0xee);
+    }
+  }
+  // Beyond every row there is.
+  source.Land(5000, std::span<std::uint8_t* const>(rows).first(1), verdicts);
+  EXPECT_EQ(verdicts[0], Reason::kNotCaptured);
+  EXPECT_EQ(done, 0);
+  source.Done();
+  EXPECT_EQ(done, 1);
+}
+
+TEST(IdsRing, LivesUntilItsLastSourceIsDone) {
+  auto ring = std::make_shared<IdsRing>(Shape(1, 1, 4), 4, 2, nullptr);
+  const std::weak_ptr<IdsRing> watch = ring;
+  RowSource* first = ring->Take({}, {});
+  RowSource* second = ring->Take({}, {});
+  ASSERT_NE(first, nullptr);
+  ASSERT_NE(second, nullptr);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(ring->Take({}, {}), nullptr);
+  first->Done();
+  EXPECT_EQ(ring->Take({}, {}), first);
+  ring = nullptr;
+  first->Done();
+  EXPECT_FALSE(watch.expired());
+  second->Done();
+  EXPECT_TRUE(watch.expired());
+}
+
+TEST(HostTransport, LayersAreLinesApartAndBufferIsPoisonedAndFreeWhenDone) {
+  const RoutingShape shape = Shape(4, 8, 256);
+  auto made = HostTransport::Create({shape, 256, 2, nullptr});
+  ASSERT_TRUE(made.ok());
+  Transport& transport = **made;
+  const BufferId buffer = transport.Acquire();
+  const CaptureView view = transport.View(buffer);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(view.layer(3)) % 64, 0u);
+  EXPECT_GE(view.layer_stride, 256 * 8);
+  EXPECT_NE(view.layer_stride * 2 % 4096, 0);
+  for (std::int32_t layer = 0; layer < 4; ++layer) {
+    for (std::int32_t i = 0; i < 10 * 8; ++i)
+      view.layer(layer)[i] = static_cast<std::int16_t>(i % 8);
+  }
+  RowSource* source = transport.Seal(buffer, 6, 10);
+  std::vector<std::uint8_t> bytes(8 * shape.row_bytes());
+  std::vector<std::uint8_t*> rows;
+  for (std::size_t i = 0; i < 8; ++i)
+    rows.push_back(bytes.data() + i * shape.row_bytes());
+  std::vector<Reason> verdicts(8);
+  source->Land(0, rows, verdicts);
+  EXPECT_EQ(std::count(verdicts.begin(), verdicts.end(), Reason::kNone), 6);
+  EXPECT_EQ(verdicts[6], Reason::kNotCaptured);
+  EXPECT_EQ(bytes[shape.row_bytes() + 9], 1);
+  EXPECT_EQ(transport.in_use(), 1);
+  EXPECT_EQ(view.layer(2)[79], 7);
+  source->Done();
+  EXPECT_EQ(transport.in_use(), 0);
+  for (std::int32_t layer = 0; layer < 4; ++layer) {
+    EXPECT_TRUE(std::all_of(view.layer(layer), view.layer(layer) + 256 * 8,
+                            [](std::int16_t id) { return id == -1; }));
+  }
+}
+
+// The source keeps what it lands from alive, and no longer than that.
+TEST(HostTransport, LivesUntilItsLastSourceIsDone) {
+  auto made = HostTransport::Create({Shape(1, 1, 4), 4, 1, nullptr});
+  ASSERT_TRUE(made.ok());
+  const std::weak_ptr<Transport> watch = *made;
+  RowSource* source = (*made)->Seal((*made)->Acquire(), 1, 1);
+  *made = nullptr;
+  EXPECT_FALSE(watch.expired());
+  std::uint8_t byte = 0;
+  std::uint8_t* const row = &byte;
+  Reason verdict = Reason::kNone;
+  source->Land(0, {&row, 1}, {&verdict, 1});
+  EXPECT_EQ(verdict, Reason::kNotCaptured);
+  source->Done();
+  EXPECT_TRUE(watch.expired());
+}
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define WAYMARK_SANITIZED 1
+#endif
+#endif
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(WAYMARK_SANITIZED)
+// Sanitizers end the program where malloc answers null.
+TEST(HostTransport, SaysHowMuchMemoryItWouldTake) {
+  const auto made = HostTransport::Create({Shape(1024, 64, 256), 1 << 30, 1, nullptr});
+  ASSERT_EQ(made.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(made.status().message()),
+              AllOf(HasSubstr("bytes"), HasSubstr("1073741824")));
+}
+#endif
+
+TEST(CaptureCode, EveryRuleHasAMessageWithItsValue) {
+  EXPECT_TRUE(CaptureCode{}.ToStatus().ok());
+  for (int rule = 1; rule <= static_cast<int>(CaptureRule::kTransport); ++rule) {
+    const CaptureCode code{3, static_cast<CaptureRule>(rule), 4711, 815};
+    EXPECT_FALSE(code.ok());
+    EXPECT_EQ(code.ToStatus().code(), absl::StatusCode::kInvalidArgument);
+    const std::string message(code.ToStatus().message());
+    EXPECT_EQ(message.find("unknown"), std::string::npos) << rule;
+    if (code.rule != CaptureRule::kTransport) {
+      EXPECT_THAT(message, HasSubstr("4711")) << rule;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace waymark

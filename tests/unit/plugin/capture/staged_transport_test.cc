@@ -1,0 +1,469 @@
+// What the staged transport promises beyond the contract of transports: what it costs the engine's
+// thread, what a failing device does, one view at one address, several streams.
+#include "plugin/capture/staged_transport.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/contract/contract_engine.h"
+#include "tests/support/emulated_device.h"
+#include "tests/support/told.h"
+#include "tests/unit/blockstore/test_seed.h"
+
+namespace waymark {
+namespace {
+
+using Call = EmulatedDevice::Call;
+
+// For ContractEngine; the device and the stream are those of the test at hand.
+struct Traits {
+  static inline std::shared_ptr<EmulatedDevice> device;
+  static inline bool one_view = false;
+  static inline DeviceStream stream = nullptr;
+
+  static TransportFactory Factory() { return StagedTransport::Factory({device, one_view}); }
+  static void Write(const CaptureView& view, std::int32_t layer, std::int32_t first_row,
+                    const std::int16_t* ids, std::int32_t rows) {
+    std::int16_t* const to =
+        view.layer(layer) + static_cast<std::ptrdiff_t>(first_row) * view.top_k;
+    std::vector<std::int16_t> copy(ids, ids + static_cast<std::ptrdiff_t>(rows) * view.top_k);
+    device->Enqueue(stream, [to, copy = std::move(copy)] {
+      if (!copy.empty()) std::memcpy(to, copy.data(), copy.size() * sizeof(std::int16_t));
+    });
+  }
+};
+using Engine = ContractEngine<Traits>;
+
+class StagedTransportTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    Traits::device = std::make_shared<EmulatedDevice>(TestSeed());
+    Traits::one_view = false;
+    Traits::stream = nullptr;
+  }
+  void TearDown() override {
+    EXPECT_EQ(Device().outstanding(), 0) << "of the device's memory, streams and events";
+    Traits::device.reset();
+  }
+  static EmulatedDevice& Device() { return *Traits::device; }
+
+  // The calls of this thread since `before`.
+  static EmulatedDevice::Counts Since(const EmulatedDevice::Counts& before) {
+    EmulatedDevice::Counts since = Device().Calls();
+    for (std::size_t i = 0; i < since.size(); ++i)
+      since[i] -= before[i];
+    return since;
+  }
+  static EmulatedDevice::Counts Only(std::initializer_list<Call> calls) {
+    EmulatedDevice::Counts counts{};
+    for (const Call call : calls)
+      ++counts[static_cast<std::size_t>(call)];
+    return counts;
+  }
+};
+
+TEST_F(StagedTransportTest, NeedsADevice) {
+  TransportOptions options;
+  EXPECT_EQ(StagedTransport::Create(options, {}).status().message(),
+            "StagedOptions.device: must not be null");
+}
+
+TEST_F(StagedTransportTest, AStepIsOneLaunchAndOneEventOnTheEnginesThread) {
+  Engine engine({.landing = Landing::kThread});
+  for (std::uint64_t step = 1; step <= 50; ++step) {
+    const EmulatedDevice::Counts before = Device().Calls();
+    ASSERT_TRUE(engine.Begin(step, 20, 24).ok());
+    engine.Forward(step, 24);
+    ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
+    EXPECT_EQ(Since(before), Only({Call::kPack, Call::kRecord})) << "step " << step;
+    engine.SettleAndAwaitBuffers();
+  }
+  engine.ExpectRows(50, 20);
+  // Dropped steps and steps that did not run: the view is cleared.
+  const EmulatedDevice::Counts before = Device().Calls();
+  ASSERT_TRUE(engine.Begin(51, 20).ok());
+  ASSERT_TRUE(engine.session->Drop(StepId(51)).ok());
+  EXPECT_EQ(Since(before), Only({Call::kPoison, Call::kRecord}));
+}
+
+// The slots come along with the pack: no operation more. The forward writes them, and what is
+// enqueued after the step writes over them.
+TEST_F(StagedTransportTest, AStepWithDeviceSlotsIsOneLaunchAndOneEventToo) {
+  constexpr std::int32_t kMost = 24;
+  const auto memory = std::make_shared<std::vector<std::int64_t>>(kMost);
+  const auto write = [&memory](std::vector<std::int64_t> slots) {
+    slots.resize(kMost, 0);  // not the step's: slot 0 is nobody's or another step's
+    Device().Enqueue(nullptr, [memory, slots = std::move(slots)] {
+      std::copy(slots.begin(), slots.end(), memory->begin());
+    });
+  };
+  Engine engine({.landing = Landing::kThread});
+  for (std::uint64_t step = 1; step <= 50; ++step) {
+    const auto rows = static_cast<std::int32_t>((step - 1) * 5 % 21);
+    ASSERT_TRUE(engine.BeginDeviceSlots(step, 20).ok());
+    std::vector<std::int64_t> slots = engine.batch().slots;
+    slots.resize(static_cast<std::size_t>(rows));
+    write(std::move(slots));
+    engine.Forward(step, kMost);
+    const EmulatedDevice::Counts before = Device().Calls();
+    ASSERT_TRUE(engine.session->SubmitDeviceSlots(StepId(step), memory->data(), rows, kMost).ok());
+    EXPECT_EQ(Since(before), Only({Call::kPack, Call::kRecord})) << "step " << step;
+    write({});
+    const Rows read = engine.Read(step, 20);
+    for (std::int32_t row = 0; row < 20; ++row) {
+      if (row < rows) {
+        ASSERT_TRUE(engine.IsRow(read, step, row));
+      } else {
+        ASSERT_EQ(read.infos[static_cast<std::size_t>(row)].reason, Reason::kNeverWritten)
+            << "step " << step << ", row " << row;
+      }
+    }
+    engine.SettleAndAwaitBuffers();
+  }
+  EXPECT_EQ(engine.store->GetStats().rows_outside, 0u);
+}
+
+TEST_F(StagedTransportTest, AHandedOverLayerIsOneMoreLaunch) {
+  Engine engine({.landing = Landing::kThread, .source = LayerSource::kHandsOver});
+  const std::vector<std::int32_t> ids(8 * Engine::kTopK);
+  ASSERT_TRUE(engine.Begin(1, 8).ok());
+  const EmulatedDevice::Counts before = Device().Calls();
+  const IdsTensor tensor = IdsTensor::Contiguous(ids.data(), IdType::kInt32, 8, Engine::kTopK);
+  ASSERT_TRUE(engine.session->HandOver(StepId(1), 2, tensor).ok());
+  EXPECT_EQ(Since(before), Only({Call::kCaptureIds}));
+  ASSERT_TRUE(engine.session->Drop(StepId(1)).ok());
+  Device().Synchronize();
+}
+
+// Nobody has said how many rows the forward of a device step writes before it ends.
+TEST_F(StagedTransportTest, ADroppedDeviceStepLeavesNothingBehind) {
+  Traits::one_view = true;
+  Engine engine({.num_buffers = 1});
+  ASSERT_TRUE(engine.BeginDeviceSlots(1, 8).ok());
+  engine.Forward(engine.session->scratch_view(), 1, 64);
+  ASSERT_TRUE(engine.session->Drop(StepId(1)).ok());
+  ASSERT_TRUE(engine.Begin(2, 64).ok());
+  engine.Forward(2, 64, 3);
+  ASSERT_TRUE(engine.session->Submit(StepId(2)).ok());
+  engine.ExpectMissing(2, 64, Reason::kNotCaptured);
+}
+
+// Of ranks that compute the same rows one stores. The others make the transport alone, and hand
+// over to its scratch view: their graphs have the same launches.
+TEST_F(StagedTransportTest, ARankThatDoesNotStoreEnqueuesTheSameInItsGraph) {
+  const std::vector<std::int32_t> ids(8 * Engine::kTopK);
+  const IdsTensor tensor = IdsTensor::Contiguous(ids.data(), IdType::kInt32, 8, Engine::kTopK);
+  Traits::one_view = true;
+  EmulatedDevice::Counts storing;
+  {
+    Engine engine({.source = LayerSource::kHandsOver});
+    const EmulatedDevice::Counts before = Device().Calls();
+    for (std::int32_t layer = 0; layer < Engine::kLayers; ++layer) {
+      ASSERT_TRUE(engine.session->HandOver(engine.session->scratch_view(), layer, tensor).ok());
+    }
+    storing = Since(before);
+  }
+  TransportOptions options;
+  options.shape = {.num_layers = Engine::kLayers,
+                   .top_k = Engine::kTopK,
+                   .num_experts = 64,
+                   .page_tokens = 8,
+                   .layer_ids = {}};
+  options.max_rows = 64;
+  options.num_buffers = 1;
+  const auto alone = StagedTransport::Create(options, {Traits::device, true}).value();
+  const EmulatedDevice::Counts before = Device().Calls();
+  for (std::int32_t layer = 0; layer < Engine::kLayers; ++layer)
+    alone->HandOver(kScratchBuffer, layer, tensor);
+  EXPECT_EQ(Since(before), storing);
+  EXPECT_EQ(EmulatedDevice::Of(storing, Call::kCaptureIds), Engine::kLayers);
+  Device().Synchronize();
+}
+
+TEST_F(StagedTransportTest, NothingWaitsForADeviceThatDoesNotMove) {
+  Engine engine({.landing = Landing::kThread, .num_buffers = 2});
+  Device().Halt();
+  for (std::uint64_t step = 1; step <= 2; ++step) {
+    ASSERT_TRUE(engine.Begin(step, 9).ok());
+    engine.Forward(step, 9);
+    ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
+  }
+  EXPECT_TRUE(engine.Begin(3, 9).dropped());  // the ring is full
+  Device().Go();
+  engine.ExpectRows(1, 9);
+  engine.ExpectRows(2, 9);
+  engine.ExpectMissing(3, 9, Reason::kCapacity);
+}
+
+TEST_F(StagedTransportTest, ADeviceThatFailsEndsEveryStepAndSaysWhy) {
+  for (const Landing landing : {Landing::kCaller, Landing::kThread}) {
+    Traits::device = std::make_shared<EmulatedDevice>(TestSeed());
+    {
+      Engine engine({.landing = landing});
+      ASSERT_TRUE(engine.Begin(1, 9).ok());
+      engine.Forward(1, 9);
+      ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
+      engine.ExpectRows(1, 9);
+
+      Device().Halt();  // step 2 is on its way, step 3 open, when it happens
+      ASSERT_TRUE(engine.Begin(2, 9).ok());
+      engine.Forward(2, 9);
+      ASSERT_TRUE(engine.session->Submit(StepId(2)).ok());
+      ASSERT_TRUE(engine.Begin(3, 9).ok());
+      Device().Fail();
+      ASSERT_TRUE(engine.session->Submit(StepId(3)).ok());
+      engine.ExpectMissing(2, 9, Reason::kNotCaptured);
+      engine.ExpectMissing(3, 9, Reason::kNotCaptured);
+      EXPECT_TRUE(engine.Begin(4, 9).dropped());
+      engine.ExpectMissing(4, 9, Reason::kCapacity);
+      engine.ExpectRows(1, 9);  // what has landed stays
+      const absl::Status status = engine.session->status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+      EXPECT_NE(std::string(status.message()).find("staged transport on emulated: "),
+                std::string::npos)
+          << status;
+      engine.SettleAndAwaitBuffers();
+    }
+    EXPECT_EQ(Device().outstanding(), 0);
+  }
+}
+
+TEST_F(StagedTransportTest, AFailureIsToldOnceByWhoeverLands) {
+  for (const Landing landing : {Landing::kCaller, Landing::kThread}) {
+    Told told;
+    Traits::device = std::make_shared<EmulatedDevice>(TestSeed());
+    Engine engine({.landing = landing, .log = told.callback()});
+    told.meanwhile = [&] {  // no lock is held
+      if (engine.session != nullptr) (void)engine.session->status();
+    };
+    ASSERT_TRUE(engine.Begin(1, 9).ok());
+    ASSERT_TRUE(engine.Begin(2, 9).ok());
+    Device().Fail();
+    ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());  // finds it
+    ASSERT_TRUE(engine.session->Submit(StepId(2)).ok());
+    if (landing == Landing::kCaller) {
+      EXPECT_EQ(told.lines().size(), 0u);
+    }
+    engine.SettleAndAwaitBuffers();
+    EXPECT_TRUE(engine.Begin(3, 9).dropped());
+    const std::vector<Told::Line> lines = told.lines();
+    ASSERT_EQ(lines.size(), 1u);
+    EXPECT_EQ(lines[0].level, LogLevel::kError);
+    EXPECT_EQ(lines[0].text, std::string(engine.session->status().message()));
+    EXPECT_EQ(lines[0].thread == std::this_thread::get_id(), landing == Landing::kCaller);
+    engine.session.reset();
+    EXPECT_EQ(told.lines().size(), 1u);
+  }
+}
+
+// After it nothing lands any more: the failure is told when somebody asks, or when the session
+// goes.
+TEST_F(StagedTransportTest, AFailureIsToldWhenNothingLands) {
+  for (const bool asks : {true, false}) {
+    Told told;
+    Traits::device = std::make_shared<EmulatedDevice>(TestSeed());
+    Engine engine({.log = told.callback()});
+    ASSERT_TRUE(engine.Begin(1, 9).ok());
+    Device().Fail();
+    ASSERT_TRUE(engine.session->Drop(StepId(1)).ok());  // finds it
+    EXPECT_TRUE(engine.Begin(2, 9).dropped());
+    EXPECT_EQ(told.lines().size(), 0u);
+    if (asks) {
+      EXPECT_FALSE(engine.session->status().ok());
+      EXPECT_EQ(told.lines().size(), 1u);
+    }
+    engine.session.reset();
+    ASSERT_EQ(told.lines().size(), 1u);
+    EXPECT_NE(told.lines()[0].text.find("could not clear a view: "), std::string::npos)
+        << told.lines()[0].text;
+  }
+}
+
+TEST_F(StagedTransportTest, NothingIsToldOfATransportThatIsWell) {
+  Told told;
+  Engine engine({.log = told.callback()});
+  ASSERT_TRUE(engine.Begin(1, 9).ok());
+  engine.Forward(1, 9);
+  ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
+  engine.ExpectRows(1, 9);
+  EXPECT_TRUE(engine.session->status().ok());
+  engine.session.reset();
+  EXPECT_TRUE(told.lines().empty()) << told.lines()[0].text;
+}
+
+TEST_F(StagedTransportTest, TeardownWithStepsOnTheirWay) {
+  for (const bool moves : {true, false}) {
+    Engine engine({.landing = Landing::kThread});
+    if (!moves) Device().Halt();
+    for (std::uint64_t step = 1; step <= 3; ++step) {
+      ASSERT_TRUE(engine.Begin(step, 12).ok());
+      engine.Forward(step, 12);
+      if (step < 3) {
+        ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
+      }
+    }
+    engine.session.reset();  // step 3 is dropped, the others land
+    Device().Go();
+    engine.ExpectRows(1, 12);
+    engine.ExpectRows(2, 12);
+    engine.ExpectMissing(3, 12, Reason::kCapacity);
+  }
+}
+
+TEST_F(StagedTransportTest, CountsOfARefusedStepAreNotTheNextOnes) {
+  Engine engine({.num_buffers = 1});
+  ASSERT_TRUE(engine.Begin(1, 6).ok());
+  engine.Forward(1, 6, 2);
+  // The store ends the step behind the session's back, and refuses it when it is submitted.
+  ASSERT_TRUE(engine.store->Drop(StepId(1)).ok());
+  EXPECT_FALSE(engine.session->Submit(StepId(1)).ok());
+  ASSERT_TRUE(engine.Begin(2, 6).ok());
+  engine.Forward(2, 6);
+  ASSERT_TRUE(engine.session->Submit(StepId(2)).ok());
+  engine.ExpectRows(2, 6);
+  EXPECT_TRUE(engine.session->SilentLayers().empty());
+}
+
+// A graph writes where it was captured, and always as many rows: 512 of which 300 count, a step
+// that finds no buffer, a step that is cancelled. What they leave must not pass for the rows of an
+// eager step that follows, in a layer that it does not write.
+TEST_F(StagedTransportTest, OneViewKeepsNothingOfAGraphsPadding) {
+  Traits::one_view = true;
+  for (int before = 0; before < 4; ++before) {
+    Engine engine({.max_rows = 512, .num_buffers = 1});
+    CaptureSession& session = *engine.session;
+    const CaptureView captured = session.scratch_view();
+    std::uint64_t step = 0;
+    const auto graph = [&](std::uint64_t of) { engine.Forward(captured, of, 512); };
+    if (before == 0) {
+      ASSERT_TRUE(engine.Begin(++step, 300, 512).ok());
+      ASSERT_EQ(session.view(StepId(step)).data, captured.data);
+      graph(step);
+      ASSERT_TRUE(session.Submit(StepId(step)).ok());
+      engine.ExpectRows(step, 300);
+    } else if (before == 1) {
+      ASSERT_TRUE(engine.Begin(++step, 300, 512).ok());
+      graph(step);
+      ASSERT_TRUE(session.Submit(StepId(step)).ok());  // and has not landed
+      ASSERT_TRUE(engine.Begin(++step, 300, 512).dropped());
+      graph(step);
+      engine.ExpectRows(1, 300);
+      engine.ExpectMissing(2, 300, Reason::kCapacity);
+    } else if (before == 2) {
+      ASSERT_TRUE(engine.Begin(++step, 300, 512).ok());
+      graph(step);
+      ASSERT_TRUE(session.Cancel(StepId(step)).ok());
+    } else {
+      graph(9);  // a warm-up
+      session.Discard(512);
+    }
+    ASSERT_TRUE(engine.Begin(++step, 400).ok());
+    engine.Forward(step, 400, 1);
+    ASSERT_TRUE(session.Submit(StepId(step)).ok());
+    engine.ExpectMissing(step, 400, Reason::kNotCaptured);
+    const std::vector<SilentLayer> silent = session.SilentLayers();
+    ASSERT_EQ(silent.size(), 1u) << "after " << before;
+    EXPECT_EQ(silent[0].layer, 1);
+    EXPECT_EQ(silent[0].rows, 400u);
+    engine.SettleAndAwaitBuffers();
+    // And the step after that is whole again.
+    ASSERT_TRUE(engine.Begin(++step, 400).ok());
+    engine.Forward(captured, step, 400);
+    ASSERT_TRUE(session.Submit(StepId(step)).ok());
+    engine.ExpectRows(step, 400);
+    engine.SettleAndAwaitBuffers();
+  }
+}
+
+TEST_F(StagedTransportTest, OneViewIsNotSharedByTwoOpenSteps) {
+  Traits::one_view = true;
+  Engine engine;
+  ASSERT_TRUE(engine.Begin(1, 8).ok());
+  ASSERT_TRUE(engine.Begin(2, 8).dropped());
+  engine.Forward(engine.session->scratch_view(), 1, 8);
+  engine.Forward(engine.session->scratch_view(), 2, 8);  // over the rows of step 1
+  ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
+  engine.ExpectMissing(1, 8, Reason::kNotCaptured);
+  engine.ExpectMissing(2, 8, Reason::kCapacity);
+  ASSERT_TRUE(engine.Begin(3, 8).ok());
+  engine.Forward(3, 8);
+  ASSERT_TRUE(engine.session->Submit(StepId(3)).ok());
+  engine.ExpectRows(3, 8);
+}
+
+TEST_F(StagedTransportTest, OneViewIsNotSharedWithADummyForward) {
+  Traits::one_view = true;
+  Engine engine;
+  ASSERT_TRUE(engine.Begin(1, 8).ok());
+  engine.Forward(1, 8);
+  engine.Forward(engine.session->scratch_view(), 7, 8);
+  engine.session->Discard(8);
+  ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
+  engine.ExpectMissing(1, 8, Reason::kNotCaptured);
+}
+
+TEST_F(StagedTransportTest, StreamsTakeTurnsWithOneView) {
+  for (const bool one_view : {true, false}) {
+    Traits::device = std::make_shared<EmulatedDevice>(TestSeed() + (one_view ? 1 : 0));
+    Traits::one_view = one_view;
+    {
+      std::vector<DeviceStream> streams;
+      for (int i = 0; i < 3; ++i)
+        streams.push_back(*Device().CreateStream());
+      Engine engine({.landing = Landing::kThread, .num_buffers = 3});
+      std::uint64_t step = 0;
+      for (int round = 0; round < 100; ++round) {
+        Traits::stream = streams[static_cast<std::size_t>(round % 3)];
+        engine.session->SetStream(Traits::stream);
+        if (!engine.Begin(++step, 16).ok()) {
+          engine.SettleAndAwaitBuffers();
+          continue;
+        }
+        engine.Forward(step, 16, round % 5 == 0 ? 2 : -1);
+        ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
+        if (round % 5 == 0) {
+          engine.ExpectMissing(step, 16, Reason::kNotCaptured);
+        } else if (round % 2 == 0) {
+          engine.ExpectRows(step, 16);
+        }
+      }
+      engine.SettleAndAwaitBuffers();
+      engine.session.reset();
+      for (const DeviceStream stream : streams)
+        Device().DestroyStream(stream);
+    }
+    EXPECT_EQ(Device().outstanding(), 0);
+  }
+}
+
+TEST_F(StagedTransportTest, FailsWhenMemoryCannotBeHad) {
+  struct Small : EmulatedDevice {
+    using EmulatedDevice::EmulatedDevice;
+    absl::StatusOr<void*> AllocatePinned(std::size_t bytes) override {
+      if (left-- == 0) return absl::ResourceExhaustedError("no room for " + std::to_string(bytes));
+      return EmulatedDevice::AllocatePinned(bytes);
+    }
+    int left = 2;
+  };
+  const auto device = std::make_shared<Small>(TestSeed());
+  TransportOptions options;
+  options.shape = {
+      .num_layers = 3, .top_k = 2, .num_experts = 8, .page_tokens = 4, .layer_ids = {}};
+  options.max_rows = 10;
+  options.num_buffers = 4;
+  EXPECT_EQ(StagedTransport::Create(options, {device}).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(device->outstanding(), 0);
+}
+
+}  // namespace
+}  // namespace waymark

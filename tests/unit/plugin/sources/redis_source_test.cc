@@ -1,0 +1,649 @@
+// RedisSource against a real server, which the tests start on a socket of their own; an engine and
+// a reader in two processes; and servers that are lost, late or wrong.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "adapters/reference/engine.h"
+#include "plugin/sources/redis_source.h"
+#include "tests/support/sanitizers.h"
+#include "tests/unit/blockstore/test_seed.h"
+#include "tests/unit/blockstore/wire/fetch_support.h"
+
+extern char** environ;
+
+namespace waymark {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using wire::Handle;
+using wire::Object;
+using namespace std::chrono_literals;
+
+// ---- a server
+
+std::string ServerProgram() {
+  // Debian's redis-tools has the program under this name alone; by its first word it knows what it
+  // is to be.
+  for (const char* path :
+       {"/usr/bin/redis-server", "/usr/local/bin/redis-server", "/usr/bin/redis-check-rdb"}) {
+    if (access(path, X_OK) == 0) return path;
+  }
+  return "";
+}
+
+// Runs a program with these words, the first its own name; its output goes nowhere.
+pid_t Spawn(const std::string& program, std::vector<std::string> words) {
+  std::vector<char*> argv;
+  for (std::string& word : words)
+    argv.push_back(word.data());
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+  pid_t pid = -1;
+  const int error = posix_spawn(&pid, program.c_str(), &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  return error == 0 ? pid : -1;
+}
+
+// A folder that goes when the test does; its name is short, as those of sockets must be.
+class Folder {
+ public:
+  Folder() {
+    char name[] = "/tmp/waymark_redis_XXXXXX";
+    path_ = mkdtemp(name) != nullptr ? name : "";
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  [[nodiscard]] std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+class Server {
+ public:
+  explicit Server(std::vector<std::string> more = {}) : more_(std::move(more)) { Start(); }
+  ~Server() { Kill(); }
+
+  void Start() {
+    std::vector<std::string> words = {
+        "redis-server", "--port", "0",           "--unixsocket", socket(), "--save",    "",
+        "--appendonly", "no",     "--daemonize", "no",           "--dir",  folder_ / ""};
+    words.insert(words.end(), more_.begin(), more_.end());
+    pid_ = Spawn(ServerProgram(), words);
+    ASSERT_GT(pid_, 0);
+    for (int i = 0; i < 500 && access(socket().c_str(), F_OK) != 0; ++i)
+      std::this_thread::sleep_for(10ms);
+  }
+  void Kill() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+    unlink(socket().c_str());
+  }
+  void Pause() { kill(pid_, SIGSTOP); }
+  void Resume() { kill(pid_, SIGCONT); }
+
+  [[nodiscard]] std::string socket() const { return folder_ / "socket"; }
+  [[nodiscard]] RedisOptions Options() const {
+    RedisOptions options;
+    options.unix_socket = socket();
+    options.first_back_off = 1ms;
+    options.greatest_back_off = 20ms;
+    return options;
+  }
+
+ private:
+  const std::vector<std::string> more_;
+  Folder folder_;
+  pid_t pid_ = -1;
+};
+
+class Redis : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (ServerProgram().empty()) GTEST_SKIP() << "no redis-server here (Debian: redis-tools)";
+    if (absl::IsUnimplemented(RedisSource::Create({}).status())) {
+      GTEST_SKIP() << "this build has no hiredis";
+    }
+  }
+};
+
+wire::NamedObject Named(std::uint32_t n, std::size_t bytes) {
+  std::vector<std::uint8_t> content(bytes);
+  for (std::size_t i = 0; i < bytes; ++i)
+    content[i] = static_cast<std::uint8_t>(n + i * 7);
+  return {{{n, n + 1, 0, 0xffffffff}}, Object::Of(std::move(content))};
+}
+
+bool Same(const Object& a, const Object& b) {
+  return a.present() && b.present() &&
+         std::equal(a.bytes.begin(), a.bytes.end(), b.bytes.begin(), b.bytes.end());
+}
+
+// ---- what it does
+
+TEST_F(Redis, ManyObjectsThereAndBack) {
+  const Server server;
+  const auto source = RedisSource::Create(server.Options()).value();
+  std::vector<wire::NamedObject> objects;
+  std::vector<Digest128> digests;
+  for (std::uint32_t n = 0; n < 3000; ++n) {
+    objects.push_back(Named(n, 1 + n * 3));
+    digests.push_back(objects.back().digest);
+  }
+  ASSERT_TRUE(source->Put(std::span(objects).first(2000), wire::Soon()).ok());
+  std::vector<Object> got(digests.size());
+  ASSERT_TRUE(source->Get(digests, wire::Soon(), got).ok());
+  std::vector<std::uint8_t> held(digests.size());
+  ASSERT_TRUE(source->Holds(digests, wire::Soon(), held).ok());
+  for (std::size_t n = 0; n < objects.size(); ++n) {
+    ASSERT_EQ(got[n].present(), n < 2000) << n;
+    ASSERT_EQ(held[n], n < 2000 ? 1 : 0) << n;
+    if (n < 2000) {
+      ASSERT_TRUE(Same(got[n], objects[n].object)) << n;
+    }
+  }
+  const std::vector<wire::ObjectRange> ranges = {
+      {digests[100], 5, 25}, {digests[100], 300, 302}, {digests[2500], 0, 5}, {digests[1], 0, 4}};
+  std::vector<Object> parts(ranges.size());
+  ASSERT_TRUE(source->GetRanges(ranges, wire::Soon(), parts).ok());
+  ASSERT_EQ(parts[0].bytes.size(), 20u);
+  EXPECT_EQ(std::memcmp(parts[0].bytes.data(), objects[100].object.bytes.data() + 5, 20), 0);
+  EXPECT_FALSE(parts[1].present());  // beyond the end
+  EXPECT_FALSE(parts[2].present());
+  EXPECT_TRUE(parts[3].present());
+  EXPECT_EQ(source->GetStats().connects, 1u);
+  // Another prefix, other keys.
+  RedisOptions elsewhere = server.Options();
+  elsewhere.key_prefix = "other:";
+  const auto other = RedisSource::Create(elsewhere).value();
+  ASSERT_TRUE(other->Get(std::span(digests).first(1), wire::Soon(), std::span(got).first(1)).ok());
+  EXPECT_FALSE(got[0].present());
+}
+
+TEST_F(Redis, ObjectsExpireUnlessTheyAreAskedFor) {
+  const Server server;
+  RedisOptions options = server.Options();
+  options.time_to_live = 4s;
+  options.believe = 0ms;
+  const auto source = RedisSource::Create(options).value();
+  const wire::NamedObject objects[] = {Named(1, 10), Named(2, 10)};
+  ASSERT_TRUE(source->Put(objects, wire::Soon()).ok());
+  std::uint8_t held = 0;
+  for (int i = 0; i < 3; ++i) {
+    std::this_thread::sleep_for(1500ms);
+    ASSERT_TRUE(source->Holds({&objects[0].digest, 1}, wire::Soon(), {&held, 1}).ok());
+    EXPECT_EQ(held, 1);
+  }
+  Object got[2];
+  const Digest128 digests[] = {objects[0].digest, objects[1].digest};
+  ASSERT_TRUE(source->Get(digests, wire::Soon(), got).ok());
+  EXPECT_TRUE(got[0].present());
+  EXPECT_FALSE(got[1].present());
+}
+
+TEST_F(Redis, APasswordIsPassedThroughAndNotTold) {
+  const Server server({"--requirepass", "sesame"});
+  const wire::NamedObject object = Named(1, 10);
+  RedisOptions options = server.Options();
+  const auto without = RedisSource::Create(options).value();
+  EXPECT_THAT(std::string(without->Put({&object, 1}, wire::Soon()).message()), HasSubstr("NOAUTH"));
+  options.password = "wrong-word";
+  const auto wrong = RedisSource::Create(options).value();
+  const absl::Status status = wrong->Put({&object, 1}, wire::Soon());
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("WRONGPASS"));
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("wrong-word")));
+  options.password = "sesame";
+  EXPECT_TRUE(RedisSource::Create(options).value()->Put({&object, 1}, wire::Soon()).ok());
+  options.user = "default";
+  options.database = 3;
+  EXPECT_TRUE(RedisSource::Create(options).value()->Put({&object, 1}, wire::Soon()).ok());
+}
+
+// Regression: a server that does not know AUTH answers with the words that it was given.
+TEST_F(Redis, AServerThatRepeatsThePasswordIsNotQuoted) {
+  const Server server({"--rename-command", "AUTH", ""});
+  const wire::NamedObject object = Named(1, 10);
+  RedisOptions options = server.Options();
+  options.user = "someone";
+  options.password = "sesame";
+  const auto source = RedisSource::Create(options).value();
+  const absl::Status status = source->Put({&object, 1}, wire::Soon());
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("AUTH"));
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("someone")));
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("sesame")));
+}
+
+TEST_F(Redis, AServerThatWasLostIsFoundAgainAndBelievedNoMore) {
+  Server server;
+  const auto source = RedisSource::Create(server.Options()).value();
+  const wire::NamedObject object = Named(1, 1000);
+  ASSERT_TRUE(source->Put({&object, 1}, wire::Soon()).ok());
+  std::uint8_t held = 0;
+  ASSERT_TRUE(source->Holds({&object.digest, 1}, wire::Soon(), {&held, 1}).ok());
+  EXPECT_EQ(held, 1);
+  server.Kill();
+  Object got = object.object;
+  const absl::Status lost = source->Get({&object.digest, 1}, wire::Soon(), {&got, 1});
+  EXPECT_EQ(lost.code(), absl::StatusCode::kUnavailable) << lost;
+  EXPECT_FALSE(got.present());
+  server.Start();
+  // After its back-off; it knows nothing, and nobody believes that it does.
+  absl::Status status;
+  for (int i = 0; i < 200; ++i) {
+    status = source->Holds({&object.digest, 1}, wire::Soon(), {&held, 1});
+    if (status.ok()) break;
+    std::this_thread::sleep_for(10ms);
+  }
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(held, 0);
+  EXPECT_TRUE(source->Put({&object, 1}, wire::Soon()).ok());
+  EXPECT_EQ(source->GetStats().connects, 2u);
+}
+
+TEST_F(Redis, NobodyThereIsUnavailableAtOnce) {
+  RedisOptions options;
+  options.unix_socket = "/tmp/waymark_redis_nobody";
+  options.first_back_off = options.greatest_back_off = 10s;
+  const auto source = RedisSource::Create(options).value();
+  const Digest128 digest = Named(1, 1).digest;
+  Object got;
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THAT(std::string(source->Get({&digest, 1}, wire::Soon(), {&got, 1}).message()),
+              HasSubstr("connecting: No such file"));
+  EXPECT_THAT(std::string(source->Get({&digest, 1}, wire::Soon(), {&got, 1}).message()),
+              HasSubstr("too soon"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s);
+  EXPECT_EQ(source->GetStats().failures, 1u);
+}
+
+TEST_F(Redis, AServerThatDoesNotAnswerCostsTheDeadlineAndNoMore) {
+  Server server;
+  const auto source = RedisSource::Create(server.Options()).value();
+  const wire::NamedObject objects[] = {Named(1, 1000), Named(2, 1000)};
+  ASSERT_TRUE(source->Put(objects, wire::Soon()).ok());
+  // Tries until the server is there again; the answer is to this question, not to one that was
+  // asked before and came late.
+  const auto get_second = [&] {
+    Object got;
+    absl::Status status;
+    for (int i = 0; i < 200; ++i) {
+      status = source->Get({&objects[1].digest, 1}, wire::Soon(), {&got, 1});
+      if (status.ok()) break;
+      std::this_thread::sleep_for(10ms);
+    }
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(Same(got, objects[1].object));
+  };
+  server.Pause();
+  Object got;
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(source->Get({&objects[0].digest, 1}, wire::After(100ms), {&got, 1}).code(),
+            absl::StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(got.present());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s);
+  server.Resume();
+  get_second();
+  // More than the socket takes: writing waits, too.
+  server.Pause();
+  std::vector<wire::NamedObject> large;
+  for (std::uint32_t n = 3; n < 40; ++n)
+    large.push_back(Named(n, 1 << 20));
+  const auto writing = std::chrono::steady_clock::now();
+  EXPECT_EQ(source->Put(large, wire::After(200ms)).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_LT(std::chrono::steady_clock::now() - writing, 3s);
+  server.Resume();
+  get_second();
+}
+
+TEST_F(Redis, WhatTheServerEvictsIsMissing) {
+  const Server server({"--maxmemory", "4mb", "--maxmemory-policy", "allkeys-lru"});
+  const auto source = RedisSource::Create(server.Options()).value();
+  const RoutingShape shape{.num_layers = 58, .top_k = 8, .num_experts = 256, .page_tokens = 16};
+  Rows rows;
+  rows.shape = shape;
+  rows.infos.assign(16384, {1, 1, Reason::kNone, {}});
+  rows.ids.resize(rows.infos.size() * shape.row_bytes());
+  std::mt19937_64 random(7);
+  for (std::uint8_t& id : rows.ids)
+    id = static_cast<std::uint8_t>(random());
+  const auto publisher = wire::Publisher::Create(source.get(), {.shape = {shape, {}}}).value();
+  const auto handle = wire::PublishRows(*publisher, "", rows);
+  ASSERT_TRUE(handle.ok());
+  wire::Fetcher fetcher(source.get());
+  wire::FetchReport report;
+  const auto got = fetcher.Fetch(*handle, wire::Soon(), &report);
+  ASSERT_TRUE(got.ok());
+  const std::int64_t lost = wire::ExpectRightOrLost(*got, rows, Reason::kCapacity);
+  EXPECT_GT(lost, 4000);
+  EXPECT_TRUE(report.source.ok()) << report.source;
+}
+
+// A port of the loopback that nobody listens at.
+std::string FreePort() {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  const bool bound = bind(listener, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+                     getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  close(listener);
+  return bound ? std::to_string(ntohs(address.sin_port)) : "";
+}
+
+// A certificate that signs itself, with its key: name.crt and name.key of `folder`.
+bool MakeCertificate(const Folder& folder, const std::string& name) {
+  const pid_t pid =
+      Spawn("/usr/bin/openssl",
+            {"openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+             "-nodes", "-days", "2", "-subj", "/CN=" + name, "-keyout", folder / (name + ".key"),
+             "-out", folder / (name + ".crt")});
+  int status = 1;
+  return pid > 0 && waitpid(pid, &status, 0) == pid && status == 0;
+}
+
+TEST_F(Redis, TlsIsThereOrSaysWhatItNeeds) {
+  RedisOptions options;
+  options.tls.use = true;
+  const absl::Status status = RedisSource::Create(options).status();
+  if (!status.ok()) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("hiredis_ssl"));
+    GTEST_SKIP() << "this build has no TLS for Redis";
+  }
+  const Folder folder;
+  if (!MakeCertificate(folder, "server") || !MakeCertificate(folder, "other")) {
+    GTEST_SKIP() << "no openssl here to make certificates with";
+  }
+  const std::string port = FreePort();
+  ASSERT_FALSE(port.empty());
+  Server server({"--tls-port", port, "--tls-cert-file", folder / "server.crt", "--tls-key-file",
+                 folder / "server.key", "--tls-ca-cert-file", folder / "other.crt"});
+  const wire::NamedObject object = Named(1, 3'000'000);
+  const auto put = [&](const RedisOptions& with) {
+    return RedisSource::Create(with).value()->Put({&object, 1}, wire::Soon());
+  };
+  options = server.Options();
+  options.unix_socket.clear();
+  options.port = std::stoi(port);
+  EXPECT_EQ(put(options).code(), absl::StatusCode::kUnavailable);  // in the clear
+  options.tls.use = true;
+  options.tls.ca_file = folder / "server.crt";
+  EXPECT_EQ(put(options).code(), absl::StatusCode::kUnavailable);  // who is this client?
+  options.tls.certificate_file = folder / "other.crt";
+  options.tls.key_file = folder / "other.key";
+  EXPECT_TRUE(put(options).ok()) << put(options);
+  options.tls.ca_file = folder / "other.crt";
+  EXPECT_EQ(put(options).code(), absl::StatusCode::kUnavailable);  // who is this server?
+  options.tls.ca_file = folder / "nowhere.crt";
+  EXPECT_EQ(RedisSource::Create(options).status().code(), absl::StatusCode::kInvalidArgument);
+
+  options.tls.ca_file = folder / "server.crt";
+  const auto source = RedisSource::Create(options).value();
+  Object got;
+  ASSERT_TRUE(source->Get({&object.digest, 1}, wire::Soon(), {&got, 1}).ok());
+  EXPECT_TRUE(Same(got, object.object));
+  // A server that stops answering costs the deadline; one that is gone, nothing.
+  server.Pause();
+  const auto begin = std::chrono::steady_clock::now();
+  absl::Status lost = source->Get({&object.digest, 1}, wire::After(200ms), {&got, 1});
+  EXPECT_EQ(lost.code(), absl::StatusCode::kDeadlineExceeded) << lost;
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 200ms);
+  server.Resume();
+  server.Kill();
+  std::this_thread::sleep_for(50ms);
+  lost = source->Get({&object.digest, 1}, wire::Soon(), {&got, 1});
+  EXPECT_EQ(lost.code(), absl::StatusCode::kUnavailable) << lost;
+  EXPECT_FALSE(got.present());
+}
+
+TEST(RedisOptions, ABuildWithoutHiredisSaysSo) {
+  const absl::Status status = RedisSource::Create({}).status();
+  if (!status.ok()) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("has no hiredis (WAYMARK_REDIS"));
+  }
+}
+
+TEST(RedisOptions, BadOnesAreRefusedByName) {
+  const auto refused = [](auto change) {
+    RedisOptions options;
+    change(options);
+    const absl::Status status = RedisSource::Create(options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refused([](auto& o) { o.port = 0; }),
+              HasSubstr("options.port must be in [1, 65535]"));
+  EXPECT_THAT(refused([](auto& o) { o.host = ""; }), HasSubstr("options.host"));
+  EXPECT_THAT(refused([](auto& o) { o.user = "u"; }), HasSubstr("options.password"));
+  EXPECT_THAT(refused([](auto& o) { o.database = -1; }), HasSubstr("options.database"));
+  EXPECT_THAT(refused([](auto& o) { o.time_to_live = -1s; }), HasSubstr("options.time_to_live"));
+  EXPECT_THAT(refused([](auto& o) { o.connect_timeout = 0ms; }), HasSubstr("connect_timeout"));
+  EXPECT_THAT(refused([](auto& o) { o.command_timeout = 0ms; }), HasSubstr("command_timeout"));
+  EXPECT_THAT(refused([](auto& o) { o.first_back_off = 0ms; }), HasSubstr("first_back_off"));
+  EXPECT_THAT(refused([](auto& o) { o.greatest_back_off = 1ms; }), HasSubstr("greatest_back_off"));
+  EXPECT_THAT(refused([](auto& o) { o.tls.key_file = "k"; }), HasSubstr("options.tls.key_file"));
+  EXPECT_THAT(refused([](auto& o) { o.tls.ca_file = "c"; }), HasSubstr("options.tls.use"));
+}
+
+// ---- an engine and a reader
+
+constexpr int kSamples = 4;
+constexpr int kTurns = 4;  // the group's, and three more
+// Attention takes most of the time and grows with their square.
+constexpr int kPromptTokens = PlainOr(1024, 256);
+constexpr int kTurnTokens = PlainOr(384, 96);  // of them half generated; of the group's all
+
+reference::MoeModelConfig ModelConfig() {
+  reference::MoeModelConfig config;
+  config.num_layers = 25;
+  config.model_width = PlainOr(32, 16);
+  config.num_heads = 2;
+  config.num_experts = 64;
+  config.top_k = 8;
+  config.expert_width = PlainOr(8, 4);
+  return config;
+}
+
+// What the engine's process tells the reader's of a finished sample, by a file.
+void Tell(const std::string& path, const Handle& handle, const std::vector<std::int32_t>& tokens) {
+  const std::vector<std::uint8_t> bytes = wire::EncodeHandle(handle).value();
+  std::ofstream file(path + ".part", std::ios::binary);
+  const std::uint64_t sizes[] = {bytes.size(), tokens.size()};
+  file.write(reinterpret_cast<const char*>(sizes), sizeof(sizes));
+  file.write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+  file.write(reinterpret_cast<const char*>(tokens.data()),
+             static_cast<std::streamsize>(tokens.size() * 4));
+  file.close();
+  std::filesystem::rename(path + ".part", path);
+}
+struct Told {
+  Handle handle;
+  std::vector<std::int32_t> tokens;
+};
+Told Hear(const std::string& path) {
+  for (int i = 0; i < 12000 && access(path.c_str(), F_OK) != 0; ++i)
+    std::this_thread::sleep_for(10ms);
+  std::ifstream file(path, std::ios::binary);
+  std::uint64_t sizes[2] = {0, 0};
+  file.read(reinterpret_cast<char*>(sizes), sizeof(sizes));
+  std::vector<std::uint8_t> bytes(sizes[0]);
+  Told told;
+  told.tokens.resize(sizes[1]);
+  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  file.read(reinterpret_cast<char*>(told.tokens.data()),
+            static_cast<std::streamsize>(told.tokens.size() * 4));
+  auto handle = wire::ParseHandle(bytes);
+  EXPECT_TRUE(handle.ok()) << handle.status();
+  if (handle.ok()) told.handle = *std::move(handle);
+  return told;
+}
+std::string Name(int turn, int sample) {
+  return "turn" + std::to_string(turn) + "_sample" + std::to_string(sample);
+}
+
+// The engine's process: a group that shares its prompt, then three turns of each of its samples.
+int RunEngine(const std::string& socket, const std::string& folder, std::uint64_t seed) {
+  const auto model = reference::MoeModel::Create(ModelConfig()).value();
+  reference::EngineOptions options;
+  options.page_tokens = 8;
+  options.max_batched_tokens = 512;
+  const auto engine = reference::Engine::Create(&model, options).value();
+  RedisOptions redis;
+  redis.unix_socket = socket;
+  const auto source = RedisSource::Create(redis).value();
+  const RoutingShape shape = engine->pool().store().options().shape;
+  const auto publisher =
+      wire::Publisher::Create(source.get(), {.shape = {shape, {}}, .store = "engine"}).value();
+  std::mt19937_64 random(seed);
+  std::vector<std::vector<std::int32_t>> tokens(kSamples);
+  const auto run = [&](int turn, std::vector<reference::FinishedRequest> finished) {
+    for (int sample = 0; sample < kSamples; ++sample) {
+      auto& request = finished[static_cast<std::size_t>(sample)];
+      tokens[static_cast<std::size_t>(sample)] = request.tokens;
+      const auto handle =
+          publisher->Publish("sample" + std::to_string(sample), std::move(request.rows)).get();
+      if (!handle.ok()) return false;
+      Tell(folder + "/" + Name(turn, sample), *handle, request.tokens);
+    }
+    return true;
+  };
+  const auto sorted = [&] {
+    auto finished = engine->TakeFinished();
+    std::sort(finished.begin(), finished.end(),
+              [](const auto& a, const auto& b) { return a.id < b.id; });
+    return finished;
+  };
+  reference::Request group;
+  for (int i = 0; i < kPromptTokens; ++i)
+    group.prompt.push_back(static_cast<std::int32_t>(random() % 256));
+  group.max_new_tokens = kTurnTokens;
+  group.samples = kSamples;
+  if (!engine->Add(group).ok() || !engine->RunAll().ok() || !run(0, sorted())) return 1;
+  for (int turn = 1; turn < kTurns; ++turn) {
+    for (int sample = 0; sample < kSamples; ++sample) {
+      reference::Request request;
+      request.prompt = tokens[static_cast<std::size_t>(sample)];
+      for (int i = 0; i < kTurnTokens / 2; ++i)
+        request.prompt.push_back(static_cast<std::int32_t>(random() % 256));
+      request.max_new_tokens = kTurnTokens / 2;
+      if (!engine->Add(request).ok()) return 1;
+    }
+    if (!engine->RunAll().ok() || !run(turn, sorted())) return 1;
+  }
+  return publisher->GetStats().puts_failed == 0 ? 0 : 1;
+}
+
+TEST_F(Redis, AGroupAndItsTurnsCrossBetweenTwoProcessesOnce) {
+  const std::uint64_t seed = TestSeed();
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  Server server;
+  const Folder folder;
+  const pid_t engine =
+      Spawn("/proc/self/exe", {"engine", server.socket(), folder / "", std::to_string(seed)});
+  ASSERT_GT(engine, 0);
+  const auto source = RedisSource::Create(server.Options()).value();
+  wire::Fetcher fetcher(source.get());
+  std::vector<Rows> last(kSamples);
+  std::vector<Told> told(kSamples);
+  std::uint64_t unique = 0;
+  std::size_t row_bytes = 0;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    for (int sample = 0; sample < kSamples; ++sample) {
+      const auto s = static_cast<std::size_t>(sample);
+      const std::size_t rows_before = last[s].infos.size();
+      told[s] = Hear(folder / Name(turn, sample));
+      ASSERT_GT(told[s].handle.rows, 0);
+      const auto rows = fetcher.Fetch(told[s].handle, wire::Soon());
+      ASSERT_TRUE(rows.ok()) << rows.status();
+      for (const RowInfo& info : rows->infos)
+        ASSERT_TRUE(info.valid());
+      row_bytes = rows->shape.row_bytes();
+      // New rows of this turn; the group's prompt once.
+      const std::size_t shared = turn > 0 ? rows_before : sample > 0 ? kPromptTokens : 0;
+      unique += (rows->infos.size() - shared) * row_bytes;
+      // Earlier turns stay as they were.
+      ASSERT_TRUE(std::equal(last[s].ids.begin(), last[s].ids.end(), rows->ids.begin()));
+      last[s] = *rows;
+    }
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(engine, &status, 0), engine);
+  EXPECT_EQ(status, 0);
+  const wire::FetchCounts counts = fetcher.GetCounts();
+  const double ratio = static_cast<double>(counts.fetched_bytes) / static_cast<double>(unique);
+  std::cout << "unique rows " << unique << " bytes, fetched " << counts.fetched_bytes
+            << " bytes in " << counts.fetched << " objects: x" << ratio << "\n";
+  EXPECT_GE(ratio, 0.999);
+  EXPECT_LE(ratio, PlainOr(1.05, 1.15));  // tails weigh more where rows are few
+  EXPECT_EQ(counts.absent + counts.damaged, 0u);
+
+  // The truth: each sequence computed again, alone, by this process.
+  const auto model = reference::MoeModel::Create(ModelConfig()).value();
+  for (std::size_t s = 0; s < kSamples; ++s) {
+    const auto routes = reference::RecomputeRoutes(model, told[s].tokens);
+    ASSERT_TRUE(routes.ok());
+    ASSERT_EQ(last[s].infos.size() + 1, told[s].tokens.size());
+    for (std::size_t i = 0; i < last[s].ids.size(); ++i)
+      ASSERT_EQ(last[s].ids[i], (*routes)[i]) << "sample " << s << " row " << i / row_bytes;
+  }
+
+  // The server goes in the middle of a fetch: what came is right, the rest is missing, in time.
+  wire::ChangingSource killing(source.get(), [&, objects = 0](const Digest128&, auto&) mutable {
+    if (++objects == 60) server.Kill();
+    return true;
+  });
+  wire::Fetcher later(&killing, {.batch_bytes = 40 * 1600});
+  wire::FetchReport report;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto rows = later.Fetch(told[0].handle, wire::After(3s), &report);
+  ASSERT_TRUE(rows.ok());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s);
+  const std::int64_t lost = wire::ExpectRightOrLost(*rows, last[0], Reason::kCapacity);
+  EXPECT_GT(lost, 0);
+  EXPECT_LT(lost, rows->size());
+  EXPECT_EQ(report.source.code(), absl::StatusCode::kUnavailable) << report.source;
+  // What was fetched before needs no server.
+  const auto again = fetcher.Fetch(told[0].handle, wire::After(3s), &report);
+  ASSERT_TRUE(again.ok());
+  wire::ExpectSame(*again, last[0]);
+}
+
+}  // namespace
+}  // namespace waymark
+
+int main(int argc, char** argv) {
+  if (argc == 4 && std::string(argv[0]) == "engine") {
+    return waymark::RunEngine(argv[1], argv[2], std::strtoull(argv[3], nullptr, 10));
+  }
+  ::testing::InitGoogleMock(&argc, argv);
+  return RUN_ALL_TESTS();
+}
