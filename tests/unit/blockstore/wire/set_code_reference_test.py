@@ -11,7 +11,7 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 VECTORS = HERE / "set_code_vectors.txt"
-DOCUMENT = HERE.parents[2] / "docs" / "format-set-code.md"
+DOCUMENT = HERE.parents[3] / "docs" / "format-set-code.md"
 
 # E, K, l, unary: each row of the defaults, their neighbours, each kind of field width, and the ends.
 PARAMS = [
