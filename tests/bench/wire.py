@@ -242,8 +242,8 @@ def print_codes(bench):
         lines.append(line)
     print("\n### 3. Set code, 32,768 rows, one core; encode / decode")
     table(("code", "bits, log2 C(E, K)", "MB, ids -> codes") +
-          tuple("%s, ns a code" % backend for backend in BACKENDS) +
-          ("best, MB of ids a second", "both ways, ms", "memcpys"), lines)
+          tuple("%s, ns per code" % backend for backend in BACKENDS) +
+          ("best, MB of ids per second", "both ways, ms", "memcpys"), lines)
 
 
 def adaptive_bits(ids, experts):
@@ -303,8 +303,8 @@ def print_real():
         print("\nWAYMARK_DATA names no folder with megatron_16b_routing: left out.")
         return
     table(("routing (L = 27, E = 64, K = 6)", "raw document, bytes", "set code",
-           "64 times the rows: bits a set", "log2 C(E, K)", "adaptive frequencies",
-           "xz of the raw document", "zlib of the set code's", "write / read, ns a set"),
+           "64 times the rows: bits per set", "log2 C(E, K)", "adaptive frequencies",
+           "xz of the raw document", "zlib of the set code's", "write / read, ns per set"),
           [line for path in paths for line in real_routing(path)])
 
 
