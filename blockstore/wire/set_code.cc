@@ -1,4 +1,4 @@
-// SetCode: the parameters checked, the implementation chosen, and rows passed through tiles.
+// SetCode: chooses the implementation, and moves rows into tiles, through it, and out again.
 #include "blockstore/wire/set_code.h"
 
 #include <algorithm>
@@ -48,10 +48,10 @@ namespace {
 using internal::kTileRows;
 using internal::SetCodePlan;
 
-// ---- Between rows and tiles
+// ---- from rows to tiles and back
 
-// Which layers share a tile: pages have fewer rows than a tile, so as many layers of them as fit.
-// Cell i * rows + row is row `row` of the i-th of these layers.
+// Iterates over groups of layers that share a tile. A page has fewer rows than a tile, so a tile
+// has as many layers of it as fit. Cell i * rows + row is row `row` of the i-th layer of the group.
 class TileLayers {
  public:
   TileLayers(std::size_t rows, std::size_t all) : rows_(rows), all_(all) {}
@@ -60,18 +60,18 @@ class TileLayers {
   void Next() { first_ += kTileRows / rows_; }
   [[nodiscard]] std::size_t first() const { return first_; }
   [[nodiscard]] std::size_t layers() const { return std::min(kTileRows / rows_, all_ - first_); }
-  // A bit for each cell that is in use.
+  // A mask with a bit for each cell of the tile that is in use.
   [[nodiscard]] std::uint64_t cells() const {
     return ~std::uint64_t{0} >> (kTileRows - layers() * rows_);
   }
-  // Bits of rows, for each layer again.
+  // Turns a mask of rows into a mask of cells: the rows of every layer of the group.
   [[nodiscard]] std::uint64_t Repeat(std::uint64_t of_rows) const {
     std::uint64_t of_cells = 0;
     for (std::size_t i = 0; i < layers(); ++i)
       of_cells |= of_rows << i * rows_;
     return of_cells;
   }
-  // Bits of rows: those that have one in any layer. Rows beyond the tile's have none that counts.
+  // Turns a mask of cells into a mask of rows: those with a bit in any layer of the group.
   [[nodiscard]] std::uint64_t Fold(std::uint64_t of_cells) const {
     std::uint64_t of_rows = 0;
     for (std::size_t i = 0; i < layers(); ++i)
@@ -85,7 +85,7 @@ class TileLayers {
   std::size_t first_ = 0;
 };
 
-// A bit for each of the `rows` rows that is valid.
+// A mask with a bit for each of the `rows` rows that is valid.
 std::uint64_t ValidRows(const RowInfo* infos, std::size_t rows) {
   std::uint64_t valid = 0;
   for (std::size_t row = 0; row < rows; ++row)
@@ -93,8 +93,8 @@ std::uint64_t ValidRows(const RowInfo* infos, std::size_t rows) {
   return valid;
 }
 
-// Calls body(std::integral_constant<std::uint32_t, words>) for the numbers of words that models
-// have, with 0 for others: loops over so few words are worth unrolling.
+// Calls body(std::integral_constant<std::uint32_t, n>), where n is `words` for the numbers that
+// common models have, so that loops over words are unrolled, and 0 for other numbers.
 template <class Body>
 void WithWords(std::uint32_t words, Body&& body) {
   switch (words) {
@@ -113,8 +113,8 @@ void WithWords(std::uint32_t words, Body&& body) {
   }
 }
 
-// The cells of a tile, `row_bytes` apart from `ids` on, to words. The bytes that fill a cell's last
-// word are zero.
+// Loads one cell of each of `rows` rows into words. The cells begin at `ids`, `row_bytes` apart.
+// The unused bytes of a cell's last word are zero.
 void LoadCells(const SetCodePlan& plan, const std::uint8_t* ids, std::size_t row_bytes,
                std::size_t rows, std::uint32_t* id_words) {
   const std::size_t cell_bytes = std::size_t{plan.top_k} * plan.id_bytes;
@@ -135,7 +135,7 @@ void LoadCells(const SetCodePlan& plan, const std::uint8_t* ids, std::size_t row
   }
 }
 
-// The other way.
+// The inverse of LoadCells.
 void StoreCells(const SetCodePlan& plan, const std::uint32_t* id_words, std::size_t row_bytes,
                 std::size_t rows, std::uint8_t* ids) {
   const std::size_t cell_bytes = std::size_t{plan.top_k} * plan.id_bytes;
@@ -155,7 +155,7 @@ void StoreCells(const SetCodePlan& plan, const std::uint32_t* id_words, std::siz
   }
 }
 
-// Zeroes the words of the rows in `rows`.
+// Zeroes the words of the cells in the mask `rows`.
 void ClearRows(std::uint64_t rows, std::uint32_t words, std::uint32_t* of_tile) {
   for (; rows != 0; rows &= rows - 1) {
     for (std::uint32_t word = 0; word < words; ++word)
@@ -163,12 +163,12 @@ void ClearRows(std::uint64_t rows, std::uint32_t words, std::uint32_t* of_tile) 
   }
 }
 
-// Writes the codes of `rows` rows, bit after bit, to `bytes`: exactly ceil(rows * bits / 8) bytes.
+// Writes the codes of `rows` rows to `bytes`, without padding: exactly ceil(rows * bits / 8) bytes.
 void PackCodes(const SetCodePlan& plan, const std::uint32_t* code_words, std::size_t rows,
                std::uint8_t* bytes) {
   if (plan.bits == 0) return;
-  // Bits leave by eights of bytes, and a whole tile has as many of those as a code has bits. What
-  // is less goes through a copy.
+  // Writes 8 bytes at a time. A whole tile of 64 rows is a multiple of 8 bytes; fewer rows go
+  // through a copy, so that nothing behind them is overwritten.
   std::array<std::uint8_t, kTileRows * internal::kMaxCodeBits / 8 + 8> copy;
   std::uint8_t* out = rows == kTileRows ? bytes : copy.data();
   std::uint64_t pending = 0;
@@ -211,7 +211,7 @@ void UnpackCodes(const SetCodePlan& plan, const std::uint8_t* layer, const std::
   const std::size_t first_bit = first_row * plan.bits;
   const std::uint8_t* bytes = layer + first_bit / 8;
   std::size_t bit = first_bit % 8;
-  // A load takes 8 bytes: what stands near the end is copied to where there is room behind it.
+  // A load reads 8 bytes: codes near the end are first copied to a buffer with 8 bytes behind them.
   std::array<std::uint8_t, kTileRows * internal::kMaxCodeBits / 8 + 16> copy;
   const std::size_t used = (bit + rows * plan.bits + 7) / 8;
   if (static_cast<std::size_t>(end - bytes) < used + 8) {
@@ -224,7 +224,7 @@ void UnpackCodes(const SetCodePlan& plan, const std::uint8_t* layer, const std::
     std::memcpy(&loaded, bytes + at / 8, 8);
     return loaded >> at % 8;
   };
-  if (plan.code_words == 2 && plan.bits <= 57) {  // one load has them all
+  if (plan.code_words == 2 && plan.bits <= 57) {  // one load reads a whole code
     const std::uint64_t mask = (std::uint64_t{1} << plan.bits) - 1;
     for (std::size_t row = 0; row < rows; ++row, bit += plan.bits) {
       const std::uint64_t code = load(bit) & mask;
@@ -257,7 +257,7 @@ absl::Status CheckLayers(std::int32_t num_layers) {
       absl::StrCat("num_layers must be in [0, 1024]; it is ", num_layers));
 }
 
-// Why the cell at `ids` is no set.
+// The error for the cell at `ids` if its ids are not a set, else OK.
 absl::Status BadCell(const SetCodePlan& plan, const std::uint8_t* ids, std::int64_t row,
                      std::int32_t layer) {
   const auto id_at = [&](std::uint32_t k) {

@@ -1,5 +1,6 @@
-// SetCode one cell after the other, for every parameter that Validate accepts. The vector
-// implementations must give the same bits; SetCode uses this one where they cannot do the parameters.
+// SetCode one cell at a time, for all parameters that Validate accepts. The vector
+// implementations must give the same bits; SetCode uses this one if they cannot do the
+// parameters.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -64,7 +65,7 @@ std::uint64_t DecodeScalar(const SetCodePlan& plan, const std::uint32_t* code_wo
     const auto word_at = [&](std::uint32_t word) -> std::uint64_t {
       return word < plan.code_words ? code_words[word * kTileRows + row] : 0;
     };
-    // The 32 bits from `at` on.
+    // The 32 bits of the code from bit `at` on.
     const auto get = [&](std::uint32_t at) {
       return static_cast<std::uint32_t>((word_at(at / 32) | word_at(at / 32 + 1) << 32) >> at % 32);
     };
