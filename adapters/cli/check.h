@@ -1,4 +1,4 @@
-// `waymark check FILE`: re-runs a recorded flight and says whether every read was right.
+// `waymark check FILE`: replays a recorded flight and reports whether every read was right.
 #ifndef WAYMARK_ADAPTERS_CLI_CHECK_H_
 #define WAYMARK_ADAPTERS_CLI_CHECK_H_
 

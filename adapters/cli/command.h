@@ -1,8 +1,8 @@
-// Command: one subcommand of the `waymark` tool, and how it registers.
+// Command: one subcommand of the `waymark` tool.
 //
-// A subcommand `x` is the file pair x.h, x.cc: the header declares `std::unique_ptr<Command>
-// MakeXCommand()`, main.cc lists it in MakeCommands(), and CMakeLists.txt names the sources.
-// Nothing outside this folder includes any of it.
+// To add a subcommand `x`, write x.h, which declares `std::unique_ptr<Command> MakeXCommand()`, and
+// x.cc, add the call to MakeCommands() in main.cc, and the files to CMakeLists.txt. Nothing outside
+// this folder includes these headers.
 #ifndef WAYMARK_ADAPTERS_CLI_COMMAND_H_
 #define WAYMARK_ADAPTERS_CLI_COMMAND_H_
 
@@ -14,26 +14,27 @@ class App;
 
 namespace waymark::cli {
 
-// What the process ends with. Nothing else is ever returned.
+// The exit code of the process. There are no others.
 enum ExitCode : int {
-  kExitOk = 0,          // did what was asked, and everything is right
-  kExitFoundWrong = 1,  // did what was asked, and something is wrong (a row, a read, a layer)
+  kExitOk = 0,          // the command succeeded and found nothing wrong
+  kExitFoundWrong = 1,  // the command succeeded and found something wrong (a row, a read, a layer)
   kExitUnusable =
-      2,  // could not do it: bad usage, a missing or malformed file, an impossible option
+      2,  // the command failed: bad usage, a missing or malformed file, an impossible option
 };
 
-// Lives for the whole run. Only one command's Run is called, once, on the main thread.
+// Exists for the whole run of the process. The Run of one command is called, once, on the main
+// thread.
 class Command {
  public:
   virtual ~Command() = default;
 
-  // The word after `waymark`, and its line in the help.
+  // The word after `waymark` on the command line, and the command's line in the help.
   [[nodiscard]] virtual std::string name() const = 0;
   [[nodiscard]] virtual std::string summary() const = 0;
-  // Adds options and arguments; bind them to members of this object.
+  // Adds the command's options and arguments, bound to members of this object.
   virtual void AddOptions(CLI::App& app) = 0;
-  // Does the work after the options were parsed. Results go to stdout, everything else to stderr.
-  // Errors: `return Fail(name(), message)` (console.h).
+  // Runs the command after the options were parsed. Prints results to stdout and everything else to
+  // stderr. On errors: `return Fail(name(), message)` (console.h).
   [[nodiscard]] virtual ExitCode Run() = 0;
 };
 

@@ -1,4 +1,4 @@
-// What the subcommands share on the terminal: errors, progress, numbers and tables for people.
+// Output that the subcommands share: errors, progress, and numbers and tables for people.
 #ifndef WAYMARK_ADAPTERS_CLI_CONSOLE_H_
 #define WAYMARK_ADAPTERS_CLI_CONSOLE_H_
 
@@ -14,18 +14,21 @@ namespace waymark::cli {
 // Writes "waymark <command>: <message>" to stderr and returns kExitUnusable.
 ExitCode Fail(const std::string& command, const std::string& message);
 
-// One line on stderr that is rewritten in place, at most ten times a second; silent unless stderr
-// is a terminal. Erased when destroyed, so that what follows starts on a clean line.
+// A line of progress on stderr, rewritten in place at most ten times per second. Prints nothing
+// unless stderr is a terminal. The destructor erases it, so that later output starts on a clean
+// line.
 class Progress {
  public:
+  // `what`: the first words of the line, e.g. "requests".
   explicit Progress(std::string what);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Shows "<what> <done>/<total> (p %) <note>"; total 0: unknown.
+  // Shows "<what> <done>/<total> (p %)  <note>", or "<what> <done>  <note>" if total is 0
+  // (unknown).
   void Show(std::uint64_t done, std::uint64_t total, const std::string& note = "");
-  // Erases the line now.
+  // Erases the line.
   void Clear();
 
  private:
@@ -37,17 +40,17 @@ class Progress {
 
 // 1234567 -> "1,234,567".
 [[nodiscard]] std::string WithCommas(std::uint64_t value);
-// Three significant figures and a unit of 1000: 15200000 -> "15.2 MB".
+// Bytes with three significant figures and a decimal unit: 15200000 -> "15.2 MB".
 [[nodiscard]] std::string HumanBytes(std::uint64_t bytes);
-// Fixed `digits` after the point.
+// `value` with exactly `digits` digits after the point.
 [[nodiscard]] std::string FixedDigits(double value, int digits);
 
-// Two columns: names to the left, values to the right.
+// A table with two columns: names, aligned left, and values, aligned right.
 class Table {
  public:
-  // A row; an empty value makes a heading, and both empty a blank line.
+  // Adds a line. An empty value makes it a heading; both empty make a blank line.
   void Add(std::string name, std::string value);
-  // All lines, each ended by a newline, indented by two spaces.
+  // All lines, indented by two spaces, each with its newline.
   [[nodiscard]] std::string ToString() const;
 
  private:

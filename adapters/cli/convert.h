@@ -1,4 +1,4 @@
-// `waymark convert IN OUT --to FORMAT`: routing from one format to another.
+// `waymark convert IN OUT --to FORMAT`: converts routing from one format to another.
 #ifndef WAYMARK_ADAPTERS_CLI_CONVERT_H_
 #define WAYMARK_ADAPTERS_CLI_CONVERT_H_
 

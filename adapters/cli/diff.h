@@ -1,4 +1,4 @@
-// `waymark diff A B`: how far two captures of the same tokens agree.
+// `waymark diff A B`: compares two captures of the same tokens.
 #ifndef WAYMARK_ADAPTERS_CLI_DIFF_H_
 #define WAYMARK_ADAPTERS_CLI_DIFF_H_
 

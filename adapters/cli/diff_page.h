@@ -1,4 +1,4 @@
-// The page of `waymark diff --html`: one file, without scripts or anything from elsewhere.
+// The page of `waymark diff --html`: one self-contained HTML file, without scripts.
 #ifndef WAYMARK_ADAPTERS_CLI_DIFF_PAGE_H_
 #define WAYMARK_ADAPTERS_CLI_DIFF_PAGE_H_
 
@@ -9,8 +9,8 @@
 
 namespace waymark::cli {
 
-// The page. At most some megabytes, however many rows there are: neighbouring rows share a column
-// of the map where there are more than a screen has room for.
+// The whole page as HTML. At most a few megabytes, however many rows there are: the map has at most
+// 480 columns, and the table of rows at most 200 lines.
 [[nodiscard]] std::string DiffPage(const DiffSide& a, const DiffSide& b, const RoutingDiff& diff);
 
 }  // namespace waymark::cli

@@ -1,4 +1,4 @@
-// What the page of `waymark diff --html` says things with.
+// Text and numbers of the page of `waymark diff --html`.
 #ifndef WAYMARK_ADAPTERS_CLI_DIFF_TEXT_H_
 #define WAYMARK_ADAPTERS_CLI_DIFF_TEXT_H_
 
@@ -10,26 +10,26 @@
 
 namespace waymark::cli {
 
-// One side of the comparison.
+// One of the two files that are compared.
 struct DiffSide {
-  std::string name;  // any text; the page escapes it
-  const Rows* rows = nullptr;
+  std::string name;            // any text, usually the path; not escaped
+  const Rows* rows = nullptr;  // not owned
 };
 
-// `text` as HTML shows it, in elements and attributes; control characters become spaces.
+// `text` escaped for HTML elements and attributes; control characters become spaces.
 [[nodiscard]] std::string Escaped(std::string_view text);
-// At most 64 bytes of a path's last part, without its extension, escaped: what headings call a
-// file.
+// The name of a file in headings: at most 64 bytes of the last component of its path, without the
+// extension, escaped.
 [[nodiscard]] std::string ShortName(const std::string& path);
-// `part` of `whole` > 0, in [0, 1].
+// part / whole, in [0, 1]. REQUIRES: whole > 0.
 [[nodiscard]] double Share(std::int64_t part, std::int64_t whole);
-// One digit after the point; never "100 %" of what is not all, nor "0 %" of what is not nothing.
-// Escaped.
+// A share as percent with one digit after the point. A share that is not 1 is never rounded to
+// "100.0 %", nor one that is not 0 to "0.0 %". Escaped.
 [[nodiscard]] std::string PercentText(double share);
 // 1234567 -> "1,234,567".
 [[nodiscard]] std::string CountText(std::int64_t value);
-// The ids that `a` has in that row and layer and `b` has not, ascending: "12, 40". REQUIRES: both
-// have the row.
+// The ids of a row and layer that are in `a` but not in `b`, ascending: "12, 40".
+// REQUIRES: both have the row.
 [[nodiscard]] std::string OnlyIn(const Rows& a, const Rows& b, std::int64_t row,
                                  std::int32_t layer);
 

@@ -9,18 +9,20 @@
 
 namespace waymark::cli {
 
-// The load of one layer, over the valid rows.
+// The load of one layer, over the valid rows. The share of an expert is the number of rows that
+// chose it over the number of all choices, rows * K.
 struct LayerLoad {
-  std::int32_t most_used = 0;   // the lowest of those chosen most often
-  std::int32_t least_used = 0;  // the lowest of those chosen least often
-  double most_share = 0;        // of all choices of the layer, in [0, 1]
+  std::int32_t most_used = 0;   // the expert chosen most often; the lowest of several
+  std::int32_t least_used = 0;  // the expert chosen least often; the lowest of several
+  double most_share = 0;        // its share, in [0, 1]
   double least_share = 0;
-  std::int32_t unused = 0;  // experts that no row chose
-  // Entropy of the shares over that of equal shares, in [0, 1]; 1 where there is one expert.
+  std::int32_t unused = 0;  // number of experts that no row chose
+  // The entropy of the shares, divided by log(E), the entropy of equal shares: in [0, 1]; 1 if
+  // there is one expert.
   double entropy = 0;
 };
 
-// One a layer; empty when no row is valid.
+// One per layer; empty if no row is valid.
 [[nodiscard]] std::vector<LayerLoad> LoadOf(const Rows& rows);
 
 }  // namespace waymark::cli

@@ -1,4 +1,4 @@
-// `waymark inspect FILE`: what a file of routing is and holds.
+// `waymark inspect FILE`: describes a file of routing.
 #ifndef WAYMARK_ADAPTERS_CLI_INSPECT_H_
 #define WAYMARK_ADAPTERS_CLI_INSPECT_H_
 

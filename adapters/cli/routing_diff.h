@@ -1,4 +1,4 @@
-// RoutingDiff: where two captures of the same tokens chose the same experts, and where not.
+// Compare: compares two captures of the same tokens, row by row and layer by layer.
 #ifndef WAYMARK_ADAPTERS_CLI_ROUTING_DIFF_H_
 #define WAYMARK_ADAPTERS_CLI_ROUTING_DIFF_H_
 
@@ -12,17 +12,17 @@
 
 namespace waymark::cli {
 
-// Of (row, layer) pairs that are valid in both.
+// Counts over (row, layer) pairs whose row is valid in both captures.
 struct PairCounts {
   std::int64_t pairs = 0;
-  std::int64_t same_set = 0;    // the same experts, in any order
-  std::int64_t same_order = 0;  // and in the same order
-  std::int64_t ids = 0;         // K a pair
-  std::int64_t shared_ids = 0;  // in both
+  std::int64_t same_set = 0;    // pairs with the same experts, in any order
+  std::int64_t same_order = 0;  // pairs with the same experts in the same order
+  std::int64_t ids = 0;         // ids of the pairs in one capture: K per pair
+  std::int64_t shared_ids = 0;  // ids that are in both captures
 
   void Add(const PairCounts& other);
   [[nodiscard]] std::int64_t differing() const { return pairs - same_set; }
-  // In [0, 1]; 1 where there is nothing to compare.
+  // Shares, in [0, 1]; 1 if there are no pairs.
   [[nodiscard]] double same_set_share() const { return Share(same_set, pairs); }
   [[nodiscard]] double same_order_share() const { return Share(same_order, pairs); }
   [[nodiscard]] double shared_id_share() const { return Share(shared_ids, ids); }
@@ -33,30 +33,31 @@ struct PairCounts {
   }
 };
 
-// One part of the sequence: all of it, the prompt, what was generated.
+// Counts over a section of the sequence: all of it, its prompt, or its generated tokens.
 struct PartDiff {
-  std::vector<PairCounts> layers;  // one a layer
-  std::int64_t rows = 0;           // valid in both
-  std::int64_t same_rows = 0;      // of them: the same experts in every layer
+  std::vector<PairCounts> layers;  // one per layer
+  std::int64_t rows = 0;           // rows that are valid in both captures
+  std::int64_t same_rows = 0;      // rows with the same experts in every layer
+  // The counts of all layers, added up.
   [[nodiscard]] PairCounts Total() const;
 };
 
-// The comparison of two. Rows are named by their position.
+// The result of Compare. Rows are numbered by their position in the sequence.
 struct RoutingDiff {
-  RoutingShape shape;      // the layers, K and the greater E of the two
-  std::int64_t begin = 0;  // rows that both ranges have: [begin, end)
+  RoutingShape shape;      // the layers and K of both, and the greater E
+  std::int64_t begin = 0;  // the range that both captures have is [begin, end)
   std::int64_t end = 0;
-  std::int64_t only_a = 0;  // rows of a's range outside b's
+  std::int64_t only_a = 0;  // number of rows in the range of a but not of b
   std::int64_t only_b = 0;
-  std::int64_t missing_a = 0;  // in [begin, end): missing in a, valid in b
+  std::int64_t missing_a = 0;  // rows of [begin, end) that are missing in a and valid in b
   std::int64_t missing_b = 0;
   std::int64_t missing_both = 0;
-  std::int64_t prompt_end = 0;  // rows before it are the prompt's; begin: nobody said
+  std::int64_t prompt_end = 0;  // rows before it belong to the prompt; begin: not known
   PartDiff all;
   PartDiff prompt;
   PartDiff generated;
-  // [end - begin][layers]: how many of the K ids of each are not shared; kNotCompared where the
-  // row is missing in either.
+  // [end - begin][layers]: how many of the K ids of a are not in b; kNotCompared if the row is
+  // missing in a or b.
   std::vector<std::uint8_t> differing;
   static constexpr std::uint8_t kNotCompared = 255;
 
@@ -67,12 +68,13 @@ struct RoutingDiff {
   }
   // Whether row `row` differs in some layer. REQUIRES: begin <= row < end.
   [[nodiscard]] bool RowDiffers(std::int64_t row) const;
-  // The same rows, valid in both or neither, and the same experts in each.
+  // Whether both captures have the same rows, valid in both or in neither, with the same experts.
   [[nodiscard]] bool same() const;
 };
 
-// `prompt_tokens`: 0: not known. `progress` is called now and then with the rows that are done.
-// InvalidArgument unless both have the same layers and K, and some row in common.
+// Compares `a` and `b`. `prompt_tokens`: how many tokens the prompt has; 0: not known. `progress`,
+// if not empty, is called every 4096 rows with the number of rows done. InvalidArgument unless both
+// have the same layers and K and their ranges overlap.
 [[nodiscard]] absl::StatusOr<RoutingDiff> Compare(
     const Rows& a, const Rows& b, std::int64_t prompt_tokens,
     const std::function<void(std::int64_t)>& progress = nullptr);

@@ -1,5 +1,5 @@
-// Routing from a file, as `inspect`, `diff` and `convert` take it: a Waymark document, or an array
-// of another format with the options that say what it does not.
+// LoadRouting: reads routing from a file, for `inspect`, `diff` and `convert`. The file is a
+// Waymark document, or an array in another format, with options for what its bytes do not contain.
 #ifndef WAYMARK_ADAPTERS_CLI_ROUTING_INPUT_H_
 #define WAYMARK_ADAPTERS_CLI_ROUTING_INPUT_H_
 
@@ -20,40 +20,42 @@ class App;
 
 namespace waymark::cli {
 
-// Values as they stand on the command line; empty or 0: not given.
+// The values of the command line. Empty, 0, and -1 for start: not given. formats::ReadRowsOptions
+// documents them.
 struct InputOptions {
-  std::string format;      // a format's name, or formats::kDocumentName
-  std::string field;       // a JSON pointer
-  std::string rows;        // "tokens", "tokens-1"
-  std::string layers;      // "moe", "all"
-  std::string sentinel;    // as formats::SentinelName
-  std::string moe_layers;  // "3-60", "0,2,4", "all"
-  std::string dtype;
-  std::int64_t start = -1;
-  int num_layers = 0;
-  int top_k = 0;
-  int experts = 0;
-  int max_memory_mb = 8192;
+  std::string format;        // the name of a format, or formats::kDocumentName
+  std::string field;         // a JSON pointer
+  std::string rows;          // "tokens" or "tokens-1"
+  std::string layers;        // "moe" or "all"
+  std::string sentinel;      // a formats::SentinelName
+  std::string moe_layers;    // e.g. "3-60", "0,2,4" or "all"
+  std::string dtype;         // a formats::DtypeName
+  std::int64_t start = -1;   // position of the first row
+  int num_layers = 0;        // number of all layers of the model
+  int top_k = 0;             // K
+  int experts = 0;           // E
+  int max_memory_mb = 8192;  // the most memory that the file may take
 };
-// `format_option`: "--format" or "--from".
+// Adds the options to a command, bound to `options`. `format_option`: "--format" or "--from".
 void AddInputOptions(CLI::App& app, const std::string& format_option, InputOptions& options);
 
-// A file that was read.
+// The routing of a file.
 struct RoutingFile {
-  std::string format;  // its name
-  std::string what;    // in words, with dtype and shape
+  std::string format;  // the name of its format
+  std::string what;    // its contents in words, with dtype and shape
   Rows rows;
-  bool experts_known = true;            // false: rows.shape.num_experts is the least that could be
-  std::optional<formats::Dtype> dtype;  // of an array
-  std::vector<std::string> notes;       // what a person should know, one sentence each
+  bool experts_known = true;            // false: rows.shape.num_experts is the smallest possible
+  std::optional<formats::Dtype> dtype;  // of an array; nullopt: a document
+  std::vector<std::string> notes;       // sentences for people on what is lost or missing
 };
-// `read`: what may be assumed; the options are added to it. Errors name the file and the option.
-// Shows progress.
+// Reads a file, and shows progress. `read` has what the command assumes; `options` are added to it.
+// Errors name the file and the option.
 [[nodiscard]] absl::StatusOr<RoutingFile> LoadRouting(const std::string& path,
                                                       const InputOptions& options,
                                                       formats::ReadRowsOptions read);
 
-// Writes a file beside `path` that then takes its place. Unavailable with the system's words.
+// Writes the file `path`.partial, then renames it to `path`. Unavailable with the system's message
+// if that fails; `path` is then unchanged.
 [[nodiscard]] absl::Status WriteWholeFile(const std::string& path, std::string_view bytes);
 
 }  // namespace waymark::cli

@@ -1,4 +1,4 @@
-// `waymark selftest`: shows that the capture self-test names a layer that does not report.
+// `waymark selftest`: shows that the capture self-test names a silent layer.
 #ifndef WAYMARK_ADAPTERS_CLI_SELFTEST_H_
 #define WAYMARK_ADAPTERS_CLI_SELFTEST_H_
 
@@ -8,8 +8,8 @@
 
 namespace waymark::cli {
 
-// Runs the self-test on a sound embedded engine and on one with a layer that was silenced. Exit
-// code 1 unless the first is clean and the second names that layer and nothing else.
+// Runs the self-test on the embedded engine, and again with one layer silenced. Exit code 1 unless
+// the first run finds nothing and the second finds that layer alone.
 [[nodiscard]] std::unique_ptr<Command> MakeSelftestCommand();
 
 }  // namespace waymark::cli

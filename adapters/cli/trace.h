@@ -1,4 +1,4 @@
-// `waymark trace FILE`: a real block trace through an engine simulator and the real store.
+// `waymark trace FILE`: schedules a real block trace through an engine simulator and a real store.
 #ifndef WAYMARK_ADAPTERS_CLI_TRACE_H_
 #define WAYMARK_ADAPTERS_CLI_TRACE_H_
 

@@ -1,8 +1,10 @@
-// What the KV in every physical row really is: passes, the cells that hold them, and the excuses.
+// Cells, passes and excuses: what the KV of every physical row is, and why its routing may be
+// missing. The simulated engine keeps them; the checker compares the store with them. Nothing here
+// uses the store.
 //
-// A pass is one token's forward pass. A cell says whose KV lies in a physical row, and why this
-// copy of it may have come without its routing. Excuses of the pass itself (its step was dropped,
-// ...) lie in the ExcuseBook, keyed by pass. Nothing here knows the store.
+// A pass is the forward pass of one token. A cell names the pass whose KV is in a physical row, and
+// why this copy of the KV may lack its routing. Excuses of the pass itself (its step was dropped,
+// ...) are in the ExcuseBook. Not thread safe.
 #ifndef WAYMARK_ADAPTERS_SIMULATORS_CELLS_H_
 #define WAYMARK_ADAPTERS_SIMULATORS_CELLS_H_
 
@@ -16,21 +18,21 @@
 
 namespace waymark::sim {
 
-// Why a row may be missing, as the engine knows it.
+// Why a row may be missing, by what the engine did.
 enum class Excuse : std::uint8_t {
   kNone = 0,
-  kByKey,     // not an excuse: another pass over the same prefix may stand in
-  kExternal,  // the KV came from outside
+  kByKey,     // no excuse: the row of another pass over the same prefix is acceptable
+  kExternal,  // the KV came from another engine
   kNotAsked,  // the request did not ask for routing
-  kOldSeal,   // went to a tier with rows of another version than it was sealed in
-  kReset,     // the prefix cache was reset while it lay in a tier
-  kDrop,      // its step was dropped
-  kCancel,    // a forward that was cancelled had claimed its row
-  kSilent,    // a layer did not write it
+  kOldSeal,   // the block was moved to a tier with rows of another version than that of its seal
+  kReset,     // the prefix cache was reset while the block was in a tier
+  kDrop,      // the step was dropped
+  kCancel,    // a forward that was cancelled had claimed the row
+  kSilent,    // a layer did not write the row
 };
 inline constexpr int kNumExcuses = 9;
 
-// Together with the token prefix: one token's forward pass. Request 0: another engine's.
+// With the token prefix, identifies the forward pass of one token. Request 0: another engine's.
 struct Pass {
   std::uint32_t request = 0;
   std::uint32_t step = 0;
@@ -39,29 +41,29 @@ struct Pass {
   friend bool operator==(const Pass&, const Pass&) = default;
 };
 
-// What lies in one physical row.
+// The KV of one physical row of the pool.
 struct KvCell {
-  PrefixHash prefix;
-  Pass pass;
-  Excuse excuse = Excuse::kNone;
-  bool present = false;
+  PrefixHash prefix;              // the token's prefix, the token included
+  Pass pass;                      // the pass that computed the KV
+  Excuse excuse = Excuse::kNone;  // why this copy may lack its routing
+  bool present = false;           // whether the row has KV at all
 };
 
-// What a request attended to at one position; the prefix is the request's own.
+// The KV that a request attended to at one position. The prefix is the request's own.
 struct SeenCell {
-  Pass pass;  // step 0: nothing yet
+  Pass pass;  // step 0: none yet
   Excuse excuse = Excuse::kNone;
 
   friend bool operator==(const SeenCell&, const SeenCell&) = default;
 };
 
-// The cells that a request attended to, in time order at each position; the first one is what its
-// log-probabilities came from. Compact: most positions have one.
+// The cells that a request attended to, in the order of time at each position. The first one is
+// what the request's log-probabilities came from. Compact, because most positions have one.
 class SeenCells {
  public:
-  // Adds `cell` unless it is there.
+  // Adds `cell` at `position` unless it is there already.
   void Add(std::int64_t position, const SeenCell& cell);
-  // Forgets positions >= `position`.
+  // Removes positions >= `position`.
   void Truncate(std::int64_t position);
   // A copy of positions < `end`.
   [[nodiscard]] SeenCells Prefix(std::int64_t end) const;
@@ -69,7 +71,7 @@ class SeenCells {
   [[nodiscard]] bool Has(std::int64_t position) const {
     return position < size() && first_[static_cast<std::size_t>(position)].pass.step != 0;
   }
-  // REQUIRES: Has(position), for all of these.
+  // The first and the last cell, and whether there is only one. REQUIRES: Has(position).
   [[nodiscard]] const SeenCell& First(std::int64_t position) const {
     return first_[static_cast<std::size_t>(position)];
   }
@@ -77,7 +79,7 @@ class SeenCells {
   [[nodiscard]] bool Single(std::int64_t position) const {
     return more_.empty() || !more_.contains(position);
   }
-  // All cells of `position`, in time order; replaces the contents of `out`.
+  // Sets `out` to all cells of `position`, in the order of time.
   void All(std::int64_t position, std::vector<SeenCell>& out) const;
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(first_.size()); }
 
@@ -86,30 +88,33 @@ class SeenCells {
   absl::flat_hash_map<std::int64_t, std::vector<SeenCell>> more_;  // the second and later ones
 };
 
-// What destroyed the rows of passes.
+// Which passes may be without their rows, and why.
 class ExcuseBook {
  public:
-  // The row of this pass may be missing, and so may any that stands in for it. `block_start` is the
-  // prefix at the start of the block.
+  // The row of this pass may be missing, and so may the row of any pass with the same key.
+  // `block_start` is the prefix at the start of the block.
   void Add(const Pass& pass, const PrefixHash& prefix, const PrefixHash& block_start, Excuse why);
   // Rows of any pass over this prefix may be missing.
   void AddKey(std::uint32_t version, const PrefixHash& prefix);
 
-  // The page that this pass lay in got no key, so this copy of its KV may come back without a row.
+  // The page of this pass was not indexed under its key, so a copy of the KV that comes back by key
+  // may be without the row.
   void AddKeyless(const Pass& pass, const PrefixHash& prefix);
   [[nodiscard]] bool IsKeyless(const Pass& pass, const PrefixHash& prefix) const;
 
-  // A forward that did not run was to hold this row: its page may keep the key from one that has
-  // it, so a row that comes by key may be missing.
+  // A forward that did not run had claimed a row with this prefix. Its page may be the one that is
+  // indexed, so a row that comes by key may be missing.
   void AddRival(std::uint32_t version, const PrefixHash& prefix);
   [[nodiscard]] bool HasRival(std::uint32_t version, const PrefixHash& prefix) const;
 
-  // A pass over this block came without one of its rows. Of two pages under one key the fuller
-  // stays, so a row that only this pass had may be missing where the other stands in.
+  // A pass over this block is without one of its rows. Of two pages with one key the index keeps
+  // the one with more rows, so a row that only the other page has may be missing.
   void AddGap(std::uint32_t version, const PrefixHash& block_start);
   [[nodiscard]] bool HasGap(std::uint32_t version, const PrefixHash& block_start) const;
 
+  // What Add was called with for this pass (the first time); kNone if it was not.
   [[nodiscard]] Excuse OfPass(const Pass& pass, const PrefixHash& prefix) const;
+  // Whether any excuse was added for a pass over this prefix, or of a block that starts with it.
   [[nodiscard]] bool HasKey(std::uint32_t version, const PrefixHash& prefix) const;
   [[nodiscard]] bool HasBlock(std::uint32_t version, const PrefixHash& block_start) const;
 

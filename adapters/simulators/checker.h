@@ -1,17 +1,17 @@
-// Checker: compares what the store gives with what the requests attended to.
+// Checker: compares the rows that the store returns with the KV that the requests attended to. Each
+// row is right or one of these:
 //
-//   wrong        the row is not that of a pass that is acceptable for (request, position).
-//   Acceptable is
-//                the first pass whose KV the request attended to there; a later one only if every
-//                earlier one was destroyed; and, for a row marked "by key" or "kept", another pass
-//                of the same prefix and version. A row that names a false step or version is wrong,
-//                whatever it holds.
-//   missing      no row, and something destroyed it: its step was dropped or cancelled, its layer
-//   was
-//                silent, the request did not ask, the KV came from outside without routing, a
-//                reset, its page was evicted or there was none, or could have no key.
-//   unexplained  no row, and nothing of that happened to any pass that the request attended to
-//   there.
+//   wrong        The row is not that of an acceptable pass for the request and position. Acceptable
+//                are: the first pass whose KV the request attended to there; a later one if the
+//                rows of all earlier ones were destroyed; and, for a row marked "by key" or "kept",
+//                another pass over the same prefix and version. A row whose ids are not those of
+//                the step and version that it names is always wrong.
+//   missing      There is no row, and the engine destroyed it: its step was dropped or cancelled,
+//                one of its layers was silent, the request did not ask, the KV came from another
+//                engine without routing, the cache was reset, or its page was evicted, could not be
+//                allocated or could not be indexed.
+//   unexplained  There is no row, and none of that happened to any pass that the request attended
+//                to there.
 #ifndef WAYMARK_ADAPTERS_SIMULATORS_CHECKER_H_
 #define WAYMARK_ADAPTERS_SIMULATORS_CHECKER_H_
 
@@ -31,29 +31,29 @@
 
 namespace waymark::sim {
 
-// A read that waits until its snapshots are ready.
+// The rows of a request to be checked when its snapshots are readable.
 struct ReadJob {
-  RequestPtr request;  // for its name; its stream may have changed since
-  std::int64_t rows = 0;
-  SeenCells seen;
+  RequestPtr request;              // for its number alone; its stream may have changed since
+  std::int64_t rows = 0;           // check positions [0, rows)
+  SeenCells seen;                  // what the request attended to
   std::vector<PrefixHash> prefix;  // as Request::prefix
-  Parts parts;
-  bool finished = true;  // of a finished request; else of one that is read while it runs
+  Parts parts;                     // the reads, to be joined in order
+  bool finished = true;            // false: the request is still running
 };
 
-// What the checks have found.
+// The results of all checks. `rows` is the sum of exact, kept, by_key, wrong and missing.
 struct CheckCounts {
-  std::int64_t requests = 0;
-  std::int64_t rows = 0;
-  std::int64_t exact = 0, kept = 0, by_key = 0;
+  std::int64_t requests = 0;                     // finished requests
+  std::int64_t rows = 0;                         // rows checked
+  std::int64_t exact = 0, kept = 0, by_key = 0;  // right rows: of a pass attended to, or of another
   std::int64_t wrong = 0;
-  std::int64_t unexplained = 0;
-  std::array<std::int64_t, kNumReasons> missing{};  // by reason, unexplained ones included
-  // Missing rows with one cell: by its excuse (first) and the reason that the store gave (second).
+  std::int64_t unexplained = 0;                     // those of `missing` without an explanation
+  std::array<std::int64_t, kNumReasons> missing{};  // by the reason that the store returned
+  // Missing rows of positions with one cell, by its excuse (first) and that reason (second).
   std::array<std::array<std::int64_t, kNumReasons>, kNumExcuses> reasons{};
-  std::vector<std::string> findings;  // the first 20
-  // One of the valid rows of each request, in the order in which they were read; see
-  // EngineOptions::collect_digests.
+  std::vector<std::string> findings;  // the first 20 wrong or unexplained rows, one line each
+  // A digest of the valid rows of each finished request, in the order in which they were read, if
+  // EngineOptions::collect_digests is set.
   struct Digest {
     std::uint32_t request = 0;
     std::uint64_t rows = 0;
@@ -61,19 +61,21 @@ struct CheckCounts {
   std::vector<Digest> digests;
 };
 
+// Not thread safe.
 class Checker {
  public:
-  // `scarce`: whether any store has lost rows for want of pages (or base) so far. Both outlive
-  // this.
+  // `oracle` and `excuses` are not owned and must outlive the checker. `scarce` returns whether any
+  // store has lost rows so far because pages were short or its stamps wrapped.
   Checker(const RouteOracle* oracle, const ExcuseBook* excuses, std::int32_t block_tokens,
           std::int32_t page_tokens, bool collect_digests, std::function<bool()> scarce);
 
+  // Whether all snapshots of `job` are readable.
   [[nodiscard]] static bool Ready(const ReadJob& job);
-  // Reads and compares all rows of `job`, and gives its snapshots back. REQUIRES: Ready(job).
+  // Reads and compares all rows of `job`, and releases its snapshots. REQUIRES: Ready(job).
   void Check(ReadJob& job);
-  // Reads a part's snapshots into rows, and gives them back. REQUIRES: they are ready.
+  // Reads the snapshots into rows, and releases them. REQUIRES: they are readable.
   void ReadPart(Part& part);
-  // Something that must not happen: counted as a wrong row.
+  // Counts a failure that must not happen, e.g. of a read, as a wrong row. `what` is one line.
   void Fail(std::string what);
 
   [[nodiscard]] const CheckCounts& counts() const { return counts_; }
@@ -84,13 +86,14 @@ class Checker {
   void CheckValid(const ReadJob& job, std::int64_t position, const RowInfo& info,
                   const std::uint8_t* row);
   void CheckMissing(const ReadJob& job, std::int64_t position, const RowInfo& info);
-  // The infos of the page that holds this row of `infos`, as far as they were read.
+  // The infos of the page of row `row`, as far as `infos` has them.
   [[nodiscard]] std::span<const RowInfo> PageOf(std::span<const RowInfo> infos,
                                                 std::size_t row) const;
-  // Whether the page that is attached there may stand in for the one that `cell` was attended to
-  // in.
+  // Whether the index may rightly have returned another page with the same key for the one in which
+  // `cell` was.
   [[nodiscard]] bool StandsInRightly(const ReadJob& job, std::int64_t position,
                                      const SeenCell& cell);
+  // Why the row of `cell` may be missing; kNone if there is no excuse.
   [[nodiscard]] Excuse Why(const SeenCell& cell, const PrefixHash& prefix,
                            const PrefixHash& block_start) const;
   void Report(const char* what, const ReadJob& job, std::int64_t position, const RowInfo& info);
@@ -105,8 +108,8 @@ class Checker {
   std::uint64_t digest_ = 0;
   std::vector<std::uint8_t> expected_, buffer_;
   std::vector<RowInfo> infos_;
-  std::span<const RowInfo> page_;     // of the row at hand
-  std::vector<SeenCell> cells_;       // of the row at hand
+  std::span<const RowInfo> page_;     // of the page of the row that is being checked
+  std::vector<SeenCell> cells_;       // of the row that is being checked
   std::vector<SeenCell> page_cells_;  // of another row of its page
 };
 

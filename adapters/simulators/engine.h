@@ -1,14 +1,15 @@
-// Engine: the schedulers of two inference engines, imitated, driving stores through the public
+// Engine: simulates the schedulers of two inference engines, which drive stores through the public
 // interface.
 //
 // vLLM-like: LRU free queue with lazy hash eviction, hits on blocks registered in the same step,
 // seals when scheduled (or when completed), chunked prefill, preemption by recompute, drafts, async
-// scheduling (results a step late). Megatron-like: LIFO bag, prompt blocks registered at admission
-// (before their chunks run), a fully cached prompt recomputes its last shared block, a dummy block,
-// eviction by LRU leaf or at reference zero. They schedule; the oracle says what each row must be;
-// the checker compares. Nothing here looks into the store.
+// scheduling (results a step late). Megatron-like: LIFO stack of free blocks, prompt blocks
+// registered at admission (before their chunks run), a fully cached prompt recomputes its last
+// shared block, a dummy block, eviction of the LRU leaf or at reference zero. The engine schedules,
+// the oracle computes what each row must be, the checker compares. Nothing here uses the inside of
+// the store.
 //
-// One thread. The same options give the same schedule, whatever EngineOptions::timing says.
+// Not thread safe. The same options give the same schedule, whatever EngineOptions::timing is.
 #ifndef WAYMARK_ADAPTERS_SIMULATORS_ENGINE_H_
 #define WAYMARK_ADAPTERS_SIMULATORS_ENGINE_H_
 
@@ -36,86 +37,94 @@ namespace waymark::sim {
 // The options of the store of stage `stage`.
 [[nodiscard]] StoreOptions StoreOptionsOf(const EngineOptions& options, std::int32_t stage);
 
+// What the engine has done so far.
 struct EngineCounts {
-  std::int64_t steps = 0;
-  std::int64_t steps_dropped = 0;  // by the scenario or by the store
-  std::int64_t prefix_hit_tokens = 0;
-  std::int64_t computed_tokens = 0;
-  std::int64_t preemptions = 0;
-  std::int64_t evictions = 0;             // registered blocks that lost their hash to another use
-  std::int64_t requests_skipped = 0;      // could never fit the pool
-  LatencyHistogram step, land, snapshot;  // nanoseconds
+  std::int64_t steps = 0;                 // steps scheduled
+  std::int64_t steps_dropped = 0;         // steps dropped by the scenario or by the store
+  std::int64_t prefix_hit_tokens = 0;     // tokens whose KV was found in the prefix cache
+  std::int64_t computed_tokens = 0;       // rows that ran through a forward, drafts included
+  std::int64_t preemptions = 0;           // requests preempted
+  std::int64_t evictions = 0;             // registered blocks whose hash was forgotten for reuse
+  std::int64_t requests_skipped = 0;      // requests that could never fit the pool
+  LatencyHistogram step, land, snapshot;  // nanoseconds per begin + submit, landing, TakeSnapshot
 };
 
 class Engine {
  public:
-  // Errors of RoutingStore::Create. `arrivals` null: RandomArrivals.
+  // Makes one store per stage. With `arrivals` null the requests are RandomArrivals. Errors of
+  // RoutingStore::Create.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Engine>> Create(
       const EngineOptions& options, std::unique_ptr<Arrivals> arrivals = nullptr);
-  // Ends nothing: steps may be in flight, reads may wait.
+  // Steps may be in flight and reads may be waiting: they are not ended.
   ~Engine();
 
   // Schedules and runs one step.
   void Step();
-  // Step() so many times.
+  // Calls Step() `steps` times.
   void Run(std::int64_t steps);
-  // Ends and lands everything in flight, and checks every read that waits.
+  // Ends and lands all steps in flight, and checks all waiting reads.
   void Finish();
-  // Whether no request runs or waits, and no more come.
+  // Whether no request is running or waiting, and no more arrive.
   [[nodiscard]] bool Idle() const;
 
   [[nodiscard]] const CheckCounts& checks() const { return checker_->counts(); }
   [[nodiscard]] const EngineCounts& counts() const { return counts_; }
+  // The statistics of the store of `stage`.
   [[nodiscard]] Stats StoreStats(std::int32_t stage) const;
-  // What the audit found since the last call.
+  // The findings of that store's audit since the last call.
   [[nodiscard]] std::vector<AuditFinding> TakeFindings(std::int32_t stage);
-  // Whether any store has lost rows for want of pages, or because its stamps wrapped.
+  // Whether any store has lost rows because pages were short or its stamps wrapped.
   [[nodiscard]] bool Scarce() const;
   [[nodiscard]] const EngineOptions& options() const { return options_; }
 
  private:
-  // What a request does in the step that is being scheduled.
+  // The tokens of one request in the step that is being scheduled.
   struct Work {
     RequestPtr request;
     std::int64_t tokens = 0;  // drafts included
     std::int64_t drafts = 0;
-    std::int64_t right_drafts = 0;  // leading ones that are the request's own next tokens
+    std::int64_t right_drafts = 0;  // leading drafts that equal the request's own next tokens
     absl::InlinedVector<std::uint64_t, 4> draft_tokens;
     bool fresh = false;  // admitted in this step
   };
-  // A row of the forward: which pass, and where its block begins.
+  // A row of the forward: its pass, its prefix, and the prefix at the start of its block.
   struct RowPlan {
     Pass pass;
     PrefixHash prefix, block_start;
   };
+  // A seal, announced in step `due`.
   struct SealPlan {
     std::int32_t block;
     PrefixHash key;
     std::uint32_t step, due;
   };
+  // A truncation after rejected drafts, announced in step `due`.
   struct TruncatePlan {
     std::int32_t block;
     std::int32_t row;
     std::uint32_t step, due;
     std::weak_ptr<Request> request;
   };
-  struct Ending {  // of a begun step, on one stage
+  // How a begun step is to end in the store of one stage.
+  struct Ending {
     enum class Kind { kSubmit, kDrop, kCancel } kind;
     std::int32_t stage;
     std::uint32_t step;
     StepSource* source;
   };
+  // A read of a running request, taken in step `due`.
   struct StreamRead {
     std::uint32_t due;
     ReadJob job;
   };
+  // A block in the tier without block ids.
   struct TierEntry {
     std::vector<KvCell> cells;
   };
 
   Engine(const EngineOptions& options, std::unique_ptr<Arrivals> arrivals);
 
-  // engine.cc: the parts of a step.
+  // engine.cc: the phases of a step.
   void AnnounceResults();
   void Disturb();
   void StartStreams();
@@ -159,14 +168,15 @@ class Engine {
   [[nodiscard]] bool Complete(std::int32_t block);
   void Announce(const Event& event) { events_.push_back(event); }
 
-  // engine_forward.cc: the only place where KV is written, and what follows from it.
+  // engine_forward.cc: the forward pass, the only code that writes KV.
   void RunForward();
   void PlanRows(bool failed);
   void PlanWorkRows(const Work& work, bool failed);
   void PlanPossibleRows(const Work& work);
-  // A page that device steps of several weights might write gets no key.
+  // Adds the excuse for a sealed page that is not indexed, because device steps of several weights
+  // versions might have written it.
   void ExcuseSeal(const SealPlan& seal);
-  // The rows of the step at hand are missing: it was dropped.
+  // Adds the excuses for the rows of the step that is being scheduled, which was dropped.
   void ExcuseDrop();
   void BeginAndEnd(bool failed);
   void Unschedule();
@@ -174,7 +184,7 @@ class Engine {
   void Advance(const Work& work);
   void SealFull(Request& r, std::int64_t tokens);
 
-  // engine_feed.cc: ends, landings and reads, in whatever order the timing draws.
+  // engine_feed.cc: ends, landings and reads, in an order that the timing's seed draws.
   void Feed();
   void End(const Ending& ending);
   void WaitForLanding();
@@ -191,14 +201,14 @@ class Engine {
   ExcuseBook excuses_;
   StepSourcePool sources_;  // outlives the stores
   std::vector<std::unique_ptr<RoutingStore>> stores_;
-  std::vector<std::unique_ptr<StepFeed>> feeds_;  // one a store
+  std::vector<std::unique_ptr<StepFeed>> feeds_;  // one per store
   std::unique_ptr<Checker> checker_;
   EngineCounts counts_;
 
   BlockPool pool_;
   std::vector<KvCell> kv_;
-  // By block, host blocks included: in which weights device steps might write it in its present
-  // life. 0 = none did.
+  // For each block, host blocks included: the weights version of the device steps that might have
+  // written it in its present life. 0: none.
   static constexpr std::uint32_t kSeveralVersions = ~0u;
   std::vector<std::uint32_t> possible_in_;
   absl::flat_hash_map<PrefixHash, TierEntry> tier_;
@@ -223,7 +233,7 @@ class Engine {
   std::vector<SealPlan> seals_;
   std::int64_t budget_ = 0;
   std::vector<std::int64_t> slots_;
-  // Of a device step: what it may write, and where the prefix of the block's first row ends.
+  // A slot that a device step may write, and the prefix at the start of its block.
   struct PossibleRow {
     std::int64_t slot;
     PrefixHash block_start;
@@ -233,9 +243,9 @@ class Engine {
   std::vector<RowPlan> rows_;
   std::vector<PrefixHash> row_prefixes_;
 
-  std::uint64_t step_nanoseconds_ = 0;  // of the engine's thread, in calls of this step
+  std::uint64_t step_nanoseconds_ = 0;  // time spent in store calls of this step
   std::vector<Ending> endings_;
-  std::vector<std::vector<std::uint32_t>> submitted_;  // steps to land, a list a stage
+  std::vector<std::vector<std::uint32_t>> submitted_;  // steps to land, one list per stage
   std::vector<ReadJob> reads_;
   std::vector<StreamRead> streams_;
   std::vector<std::weak_ptr<Part>> unread_parts_;

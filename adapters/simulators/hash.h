@@ -1,4 +1,5 @@
-// Prefix hashes (what a token's KV depends on), their mixer, and a small seeded generator.
+// PrefixHash: the hash of a token prefix, on which a token's KV depends; and Rng, a small seeded
+// generator.
 #ifndef WAYMARK_ADAPTERS_SIMULATORS_HASH_H_
 #define WAYMARK_ADAPTERS_SIMULATORS_HASH_H_
 
@@ -9,23 +10,24 @@
 
 namespace waymark::sim {
 
-// 64 x 64 -> 128 bits, folded: every bit of the answer depends on every bit of both.
+// Mixes two words: the high and low half of their 128-bit product, xored. Every bit of the result
+// depends on every bit of both.
 [[nodiscard]] inline std::uint64_t Mix(std::uint64_t a, std::uint64_t b) {
   __extension__ using Wide = unsigned __int128;
   const Wide product = static_cast<Wide>(a ^ 0x9e3779b97f4a7c15u) * (b ^ 0xd1b54a32d192ed03u);
   return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
 }
 
-// Names a token prefix: equal prefixes have equal hashes; 128 bits, so that unequal ones have not.
+// The hash of a token prefix, 128 bits, so that different prefixes do not collide. A value.
 struct PrefixHash {
   std::uint64_t lo = 0;
   std::uint64_t hi = 0;
 
-  // The prefix that is one token longer.
+  // The hash of the prefix with one more token.
   [[nodiscard]] PrefixHash Extend(std::uint64_t token) const {
     return {Mix(lo, token), Mix(hi + 0xa0761d6478bd642fu, token ^ lo)};
   }
-  // The key under which an engine knows a full block that ends here.
+  // The engine's key of a full block that ends with this prefix.
   [[nodiscard]] BlockKey ToKey() const {
     BlockKey key;
     for (int i = 0; i < 8; ++i) {
@@ -35,7 +37,7 @@ struct PrefixHash {
     key.size = 16;
     return key;
   }
-  // A key that nobody seals.
+  // A key under which no block is ever sealed.
   [[nodiscard]] BlockKey ToUnknownKey() const {
     BlockKey key = ToKey();
     key.bytes[16] = 1;
@@ -50,7 +52,8 @@ struct PrefixHash {
   }
 };
 
-// Deterministic on every machine, unlike the distributions of <random>.
+// A random generator. The same seed gives the same numbers on every machine, unlike the
+// distributions of <random>.
 class Rng {
  public:
   explicit Rng(std::uint64_t seed) : state_(Mix(seed, 0x2545f4914f6cdd1du)) {}
@@ -59,14 +62,14 @@ class Rng {
     state_ += 0x9e3779b97f4a7c15u;
     return Mix(state_, state_ >> 32);
   }
-  // In [0, bound); 0 for a bound of 0.
+  // A number in [0, bound); 0 for a bound of 0.
   std::int64_t Below(std::int64_t bound) {
     __extension__ using Wide = unsigned __int128;
     return static_cast<std::int64_t>((static_cast<Wide>(Next()) * static_cast<Wide>(bound)) >> 64);
   }
-  // In [low, high).
+  // A number in [low, high).
   std::int64_t Between(std::int64_t low, std::int64_t high) { return low + Below(high - low); }
-  // True with this probability. Draws nothing when it is 0.
+  // True with this probability. Draws no number if it is 0.
   bool Chance(double probability) {
     return probability > 0 && static_cast<double>(Next() >> 11) * 0x1p-53 < probability;
   }

@@ -1,8 +1,8 @@
-// EngineOptions: which scheduler is imitated, how big, and what happens to it.
+// EngineOptions: which scheduler is simulated, its sizes, and what happens to it.
 //
-// Every feature is a probability (a double, drawn each time the occasion comes) or a switch. The
-// names are those of the executable specification (tests/conformance/model/); SetFeature takes them
-// as text.
+// Every feature is a probability (a double, drawn each time it could happen) or a switch. The names
+// are those of the executable specification (tests/conformance/model/); SetOption takes them as
+// text.
 #ifndef WAYMARK_ADAPTERS_SIMULATORS_OPTIONS_H_
 #define WAYMARK_ADAPTERS_SIMULATORS_OPTIONS_H_
 
@@ -24,56 +24,56 @@ struct Features {
   // Probabilities.
   double draft = 0;        // a decode step carries 1-3 drafts
   double preempt = 0;      // a running request is preempted (by recompute)
-  double drop = 0;         // a step's ids do not come
-  double cancel = 0;       // a begun forward does not run
-  double abort = 0;        // a running request is aborted, unread
+  double drop = 0;         // a step is dropped on one stage: its ids are lost
+  double cancel = 0;       // a begun step is cancelled: its forward does not run
+  double abort = 0;        // a running request is aborted, and its rows are not read
   double reset = 0;        // the prefix cache is reset
   double bump = 0;         // the weights change, the cache stays
-  double rollback = 0;     // a change of weights goes back to ones that were there before
+  double rollback = 0;     // a change of weights goes back to an earlier version
   double fork = 0;         // a running request is forked
-  double partial = 0;      // an admission takes a part of a cached block by copying it
+  double partial = 0;      // an admission copies the leading rows of a cached block
   double tier = 0;         // an evicted block goes to a tier without block ids (comes back by key)
   double swap = 0;         // an evicted block moves to a host block (comes back by id)
   double external = 0;     // KV comes from another engine, whose rows are joined at the end
   double stream = 0;       // a running request is read while it runs
   double mute = 0;         // a request does not ask for routing
-  double silent = 0;       // a row of a step is not written by some layer
-  double rewind = 0;       // a request takes back generated tokens
-  double full_hit = 0;     // prompts that are cached to the last token
-  double pad = 0;          // padding rows
+  double silent = 0;       // a layer does not write one row of a step
+  double rewind = 0;       // a request discards generated tokens
+  double full_hit = 0;     // a prompt is cached up to its last token
+  double pad = 0;          // a step has padding rows
   double no_truncate = 0;  // rejected drafts are not announced
-  double lost_bind = 0;    // the engine forgets to announce a Bind
+  double lost_bind = 0;    // the engine misses announcing a Bind
   double preempt_one = 0;  // a step preempts one running request (for big engines)
   double drop_all = 0;     // as `drop`, on every stage of the step
   // Switches.
   bool late = false;             // results are seen a step late (async scheduling)
-  bool device = false;           // late, and which rows a step writes the host never sees
+  bool device = false;           // late, and only the device knows which rows a step writes
   bool completion_seal = false;  // blocks are sealed when their step has completed
-  bool blind_truncate = false;   // rejections are announced even when the request left the block
+  bool blind_truncate = false;   // rejections are announced even if the request left the block
   bool guard = false;            // recomputed shared rows go to the dummy block
   bool ref_zero = false;         // megatron: blocks are forgotten at reference zero
   bool clip = false;             // prefix hits are clipped to what has routing
   bool keep_old = true;          // rows of the old weights are read when the weights change
-  bool stale_tier = false;       // the tier vouches for KV of old weights (a broken duty)
-  bool late_cancel = false;      // Cancel comes after the rows ran again (a broken duty)
-  bool mute_silent = false;      // rows that did not ask have no slot (a broken duty)
+  bool stale_tier = false;       // the tier serves KV of old weights (breaks the engine's contract)
+  bool late_cancel = false;      // Cancel comes after the rows ran again (breaks the contract)
+  bool mute_silent = false;      // rows that did not ask have no slot (breaks the contract)
 
-  // Sets the feature of this name ("draft", "late", ...); false when there is none of this name.
+  // Sets the feature with this name ("draft", "late", ...); false if there is none.
   bool Set(std::string_view name, double value);
   // The features that differ from the default, as "name=value name=value".
   [[nodiscard]] std::string ToString() const;
 };
 
-// How the store is fed: never changes what the engine schedules, nor (with drop, cancel, few pages
-// and a small ring apart) which rows are valid.
+// When the calls of a step reach the store. It never changes what the engine schedules, nor which
+// rows are valid (unless steps are dropped or cancelled, pages are few or the ring is small).
 struct Timing {
-  std::int32_t behind = 0;  // up to so many steps wait for their Submit (or drop), drawn each step
-  bool shuffle = false;     // submits and landings in any order
-  bool land_at_once = false;        // kCaller: everything that is submitted lands in its step
-  std::int32_t truncate_delay = 0;  // rejections are announced up to so many steps later
-  std::int32_t seal_delay = 0;      // completion seals likewise
+  std::int32_t behind = 0;          // at most this many steps wait for their end, drawn each step
+  bool shuffle = false;             // submits and landings come in any order
+  bool land_at_once = false;        // kCaller: a submitted step lands at once
+  std::int32_t truncate_delay = 0;  // rejections are announced up to this many steps later
+  std::int32_t seal_delay = 0;      // so are completion seals
   Landing landing = Landing::kCaller;
-  std::uint64_t seed = 0;  // of what is drawn here
+  std::uint64_t seed = 0;  // of the numbers drawn for the timing
 };
 
 struct EngineOptions {
@@ -87,38 +87,38 @@ struct EngineOptions {
   std::int32_t page_tokens = 4;
   std::int32_t blocks = 24;          // KV blocks; block id `blocks` is the engine's placeholder
   std::int32_t host_blocks = 64;     // ids behind it, of the host tier
-  std::int32_t tier_keys = 1 << 20;  // blocks that the tier without ids holds
+  std::int32_t tier_keys = 1 << 20;  // the most blocks in the tier without ids
   std::int32_t max_pages = 0;        // pages of each store; 0 = enough
-  std::int32_t stages = 1;           // pipeline stages, a store each
+  std::int32_t stages = 1;           // pipeline stages, each with its own store
   std::int32_t layers = 4, top_k = 2, experts = 16;
 
   std::int32_t max_running = 4;
   std::int32_t max_waiting =
       4;  // running and waiting requests are filled up to this (small engines)
-  std::int32_t reserve_blocks = 8;  // small engines admit while so many blocks are free
+  std::int32_t reserve_blocks = 8;  // small engines admit while this many blocks are free
   std::int32_t max_batched_tokens =
-      0;                         // of a step; 0 = a small engine: chunks of 1-8 tokens, drawn
-  std::int32_t spec_tokens = 0;  // > 0: so many drafts every decode step, whatever `draft` says
+      0;                         // tokens per step; 0 = a small engine: chunks of 1-8 tokens, drawn
+  std::int32_t spec_tokens = 0;  // > 0: this many drafts in every decode step; `draft` is ignored
 
   std::uint32_t max_steps_in_flight = 256;
   bool audit = false;
-  // Makes what stands between the engine and a store of its; null: nothing does. The store outlives
-  // what is made.
+  // Makes the StepFeed through which the engine calls a store; null: DirectFeed. The store outlives
+  // it.
   std::function<std::unique_ptr<StepFeed>(RoutingStore&)> feed;
-  std::vector<FlightSink*> flights;  // one a stage; empty = none. Not owned.
+  std::vector<FlightSink*> flights;  // one per stage; empty = none. Not owned.
   bool collect_digests = false;  // keep a digest of the valid rows of each request that finishes
 };
 
 // A named scenario of the executable specification.
 struct Scenario {
   const char* name;
-  const char*
-      features;  // as Features::ToString; "behind", "shuffle", "stages", ... go where they belong
+  const char* features;  // for SetOptions
 };
 [[nodiscard]] std::span<const Scenario> Scenarios();
-// Sets `name` of the features, the timing or the sizes; false when nothing has this name.
+// Sets the option with this name of the features, the timing or the sizes; false if there is none.
 bool SetOption(EngineOptions& options, std::string_view name, double value);
-// Sets "name=value name=value"; false at the first that does not exist or has no number.
+// Sets options from "name=value name=value"; false at the first that does not exist or whose value
+// is not a number.
 bool SetOptions(EngineOptions& options, std::string_view text);
 
 }  // namespace waymark::sim

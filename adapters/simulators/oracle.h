@@ -1,9 +1,10 @@
-// RouteOracle: the route of every token, a function of its prefix, the layer and the weights
-// version.
+// RouteOracle: computes the right row of every token, as a hash of its prefix, the layer and the
+// weights version.
 //
-// The last layer of every pipeline stage depends on the step too, as batch-variant arithmetic does,
-// so that another pass over the same prefix is told apart. Made of hashes: about 100 ns a row at L
-// = 4, K = 8. The K ids of a layer are distinct: each comes from its own stratum of [0, E).
+// The last layer of every pipeline stage depends on the step, too, as batch-variant arithmetic
+// does, so that another pass over the same prefix has another row. Takes about 100 ns per row at L
+// = 4, K = 8. The K ids of a layer are distinct: [0, E) is cut into K strata, and the k-th id comes
+// from the k-th.
 #ifndef WAYMARK_ADAPTERS_SIMULATORS_ORACLE_H_
 #define WAYMARK_ADAPTERS_SIMULATORS_ORACLE_H_
 
@@ -16,25 +17,26 @@
 
 namespace waymark::sim {
 
+// Immutable: const access from any thread.
 class RouteOracle {
  public:
-  // Layers are dealt to `stages` pipeline stages in runs as equal as can be. REQUIRES: 1 <= stages
-  // <= num_layers, 1 <= top_k <= num_experts <= 65535.
+  // Each of `stages` pipeline stages has a run of consecutive layers; the lengths differ by at most
+  // one. REQUIRES: 1 <= stages <= num_layers, 1 <= top_k <= num_experts <= 65535.
   RouteOracle(std::int32_t num_layers, std::int32_t top_k, std::int32_t num_experts,
               std::int32_t stages = 1);
 
   [[nodiscard]] std::int32_t stages() const {
     return static_cast<std::int32_t>(first_layer_.size()) - 1;
   }
-  // Shape of the rows of one stage, its layers numbered as in the model.
+  // The shape of the rows of one stage, with the model's layer numbers.
   [[nodiscard]] RoutingShape StageShape(std::int32_t stage, std::int32_t page_tokens) const;
-  // Bytes of a row of all layers.
+  // Bytes of a row with all layers.
   [[nodiscard]] std::size_t row_bytes() const;
 
-  // Writes the row of one stage, in the store's row format, to `out` (StageShape().row_bytes()).
+  // Writes the row of one stage, as the store keeps rows, to `out` (StageShape().row_bytes()).
   void StageRow(std::int32_t stage, const PrefixHash& prefix, std::uint64_t version,
                 std::uint64_t step, std::uint8_t* out) const;
-  // Writes the row of all layers to `out` (row_bytes()).
+  // Writes the row with all layers to `out` (row_bytes()).
   void Row(const PrefixHash& prefix, std::uint64_t version, std::uint64_t step,
            std::uint8_t* out) const;
 
@@ -45,7 +47,7 @@ class RouteOracle {
 
   std::int32_t top_k_;
   std::int32_t num_experts_;
-  std::vector<std::int32_t> first_layer_;  // of each stage, and one past the last
+  std::vector<std::int32_t> first_layer_;  // first layer of each stage, then num_layers
   std::vector<std::uint32_t> base_;        // first id of stratum k
   std::vector<std::uint32_t> width_;       // ids in stratum k
 };

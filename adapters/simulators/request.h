@@ -1,4 +1,4 @@
-// Request: one sequence on its way through a simulated engine; Arrivals: where requests come from.
+// Request: one sequence in a simulated engine; Arrivals: the interface that produces requests.
 #ifndef WAYMARK_ADAPTERS_SIMULATORS_REQUEST_H_
 #define WAYMARK_ADAPTERS_SIMULATORS_REQUEST_H_
 
@@ -14,52 +14,53 @@
 
 namespace waymark::sim {
 
-// One read of a request's rows: a snapshot a stage, or rows that have been read (or sent) before.
+// One read of a request's rows: one snapshot per stage, or rows that were read (or sent) already.
 struct Part {
   std::vector<Snapshot> stages;
-  std::vector<Rows> rows;  // of all layers; one when it has been read, else none
-  std::int64_t limit = 0;  // rows at positions >= limit do not count any more
+  std::vector<Rows> rows;  // one element, with all layers, once read; else empty
+  std::int64_t limit = 0;  // rows at positions >= limit were discarded by a rewind
 };
-// A stream of a request shares its parts with nobody, but a read in waiting shares them with a
-// rewind.
+// The reads of a request, to be joined. Shared, because a rewind must limit reads that a waiting
+// ReadJob has, too.
 using Parts = std::vector<std::shared_ptr<Part>>;
 
 struct Request {
   std::uint32_t id = 0;
   std::vector<std::uint64_t> stream;  // its tokens, those that it will generate included
-  std::vector<PrefixHash> prefix;     // prefix[n]: of the first n tokens
+  std::vector<PrefixHash> prefix;     // prefix[n]: hash of the first n tokens
   std::int64_t known = 0;             // tokens that exist: prompt and generated
-  std::int64_t goal = 0;              // it is done when so many are known
+  std::int64_t goal = 0;              // the request is done when this many tokens exist
   bool mute = false;                  // did not ask for routing
   std::uint32_t done = 0;             // step that reached the goal; 0 = not yet
-  Parts parts;
-  SeenCells seen;
+  Parts parts;                        // what was read so far
+  SeenCells seen;                     // what it attended to so far
 
-  // Its present life in the KV pool.
-  std::int64_t computed = 0;  // tokens whose KV is there
-  std::vector<std::int32_t> blocks;
-  std::int64_t sealed = 0;          // leading blocks that are registered
-  std::vector<std::int64_t> dirty;  // indices of its blocks that somebody wrote into
-  std::int64_t confirmed = -1;      // tokens that the host knows to be computed; -1: none yet
-  bool unseen = true;               // it has not attended to anything yet
+  // Its present life in the KV pool, from admission to preemption or end.
+  std::int64_t computed = 0;         // leading tokens whose KV is in the pool
+  std::vector<std::int32_t> blocks;  // its blocks, in order
+  std::int64_t sealed = 0;           // leading blocks that are registered
+  std::vector<std::int64_t> dirty;   // indices of its blocks whose rows were overwritten
+  std::int64_t confirmed = -1;       // tokens that the host knows to be computed; -1: none yet
+  bool unseen = true;                // it has not attended to anything yet
   bool running = false;
 
-  // Without KV: waiting.
+  // Resets the life in the pool: no KV, not running.
   void Fresh();
   // Recomputes `prefix` from token `first` on.
   void HashFrom(std::int64_t first);
 };
 using RequestPtr = std::shared_ptr<Request>;
 
+// Produces requests.
 class Arrivals {
  public:
   virtual ~Arrivals() = default;
-  // Fills stream, known (the prompt) and goal of the next request; false when no more come. The
-  // stream must go on for `spare` tokens behind the goal.
+  // Sets stream, known (the length of the prompt) and goal of the next request; returns false if
+  // there are no more. The stream must have `spare` tokens beyond the goal.
   virtual bool Next(Rng& rng, std::int64_t spare, Request& request) = 0;
 };
 
-// Never ends: short prompts, many of which share one of two beginnings.
+// Endless requests with short prompts, many of which begin with one of two common prefixes.
 class RandomArrivals final : public Arrivals {
  public:
   RandomArrivals(std::uint64_t seed, double full_hit, double mute, std::int32_t block_tokens);

@@ -1,5 +1,5 @@
-// StepFeed: how the steps of a simulated engine come to its store. The engine's own calls straight
-// to the store, unless EngineOptions::feed says otherwise.
+// StepFeed: the interface through which a simulated engine calls its store for a step. DirectFeed,
+// the default, calls the store; EngineOptions::feed can replace it, e.g. by a capture session.
 #ifndef WAYMARK_ADAPTERS_SIMULATORS_STEP_FEED_H_
 #define WAYMARK_ADAPTERS_SIMULATORS_STEP_FEED_H_
 
@@ -8,12 +8,13 @@
 
 namespace waymark::sim {
 
-// One a store; the engine's thread. Answers what the store answers.
+// One per store; called on the engine's thread. Returns what RoutingStore's calls return.
 class StepFeed {
  public:
   virtual ~StepFeed() = default;
   [[nodiscard]] virtual StepCode Begin(const StepBatch& batch) = 0;
-  // `source` has the rows of the step's forward; Done() is called on it once, at any time.
+  // `source` has the rows of the step's forward. Its Done() is called exactly once, sooner or
+  // later.
   [[nodiscard]] virtual StepCode Submit(StepId step, StepSource* source) = 0;
   [[nodiscard]] virtual StepCode Drop(StepId step) = 0;
   [[nodiscard]] virtual StepCode Cancel(StepId step) = 0;
@@ -21,7 +22,7 @@ class StepFeed {
 
 class DirectFeed final : public StepFeed {
  public:
-  // The store outlives this.
+  // `store` is not owned and must outlive the feed.
   explicit DirectFeed(RoutingStore& store) : store_(store) {}
   StepCode Begin(const StepBatch& batch) override { return store_.BeginStep(batch); }
   StepCode Submit(StepId step, StepSource* source) override { return store_.Submit(step, source); }

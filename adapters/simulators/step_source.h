@@ -1,4 +1,4 @@
-// StepSource: the rows of one simulated step, made by the oracle when they land.
+// StepSource: the rows of one simulated step, which the oracle computes when they land.
 #ifndef WAYMARK_ADAPTERS_SIMULATORS_STEP_SOURCE_H_
 #define WAYMARK_ADAPTERS_SIMULATORS_STEP_SOURCE_H_
 
@@ -16,15 +16,16 @@ namespace waymark::sim {
 
 class StepSource;
 
-// Keeps sources between steps. Any thread. Outlives its sources.
+// Owns every StepSource and reuses them between steps. Any thread. Must outlive the stores to which
+// they are submitted.
 class StepSourcePool {
  public:
   StepSourcePool();
   ~StepSourcePool();
-  // An empty source, to be filled, and submitted or given to Return.
+  // Returns an empty one. Fill it, then submit it (Done returns it) or call Return.
   [[nodiscard]] StepSource* Take();
   void Return(StepSource* source);
-  // Sources that were taken and have not come back.
+  // The number of those that were taken and not returned.
   [[nodiscard]] std::int64_t out() const;
 
  private:
@@ -33,19 +34,18 @@ class StepSourcePool {
   std::vector<StepSource*> free_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Filled on the engine's thread, read on the landing thread, back in its pool when the step is
-// done.
+// Filled on the engine's thread, read on the landing thread, and returned to its pool by Done.
 class StepSource final : public RowSource {
  public:
   explicit StepSource(StepSourcePool* pool) : pool_(pool) {}
 
-  // `prefixes`: one a row of the step. `silent` (-1: none) is the row that a layer did not write;
-  // it is missing for `verdict`.
+  // Sets the rows of a step of one stage. `prefixes`: one per row. `silent` (-1: none) is the row
+  // that a layer did not write; its verdict is `verdict`.
   void Fill(const RouteOracle* oracle, std::int32_t stage, std::uint64_t step,
             std::uint64_t version, std::span<const PrefixHash> prefixes, std::int64_t silent,
             Reason verdict);
 
-  // Of a device step: the slot of each row.
+  // Sets the KV slot of each row, for a device step.
   void FillSlots(std::span<const std::int64_t> slots) { slots_.assign(slots.begin(), slots.end()); }
 
   std::span<const std::int64_t> Slots() override { return slots_; }

@@ -1,12 +1,11 @@
-// RunTrace: a real block trace, scheduled through an engine simulator with the real store, and
-// checked.
+// RunTrace: schedules a real block trace through an engine simulator with a real store, and checks
+// every row.
 //
 // The file is JSON lines of {"timestamp": ms, "input_length": n, "output_length": n, "hash_ids":
-// [...]}; each hash id names 512 prompt tokens, equal ids name equal tokens. Requests queue in file
-// order, timestamps are ignored, at most 256 run at once. Every request that finishes is read from
-// the store and compared row by row with the oracle (adapters/simulators/oracle.h), which never
-// looks into the store. What is wrong, missing and unexplained: docs/architecture.md, and
-// checker.h.
+// [...]}. Each hash id stands for 512 prompt tokens; equal ids stand for equal tokens. Requests
+// queue in the order of the file, timestamps are ignored, at most 256 requests run at once. Every
+// request that finishes is read from the store and compared row by row with the oracle
+// (adapters/simulators/oracle.h). checker.h defines wrong, missing and unexplained rows.
 #ifndef WAYMARK_ADAPTERS_SIMULATORS_TRACE_H_
 #define WAYMARK_ADAPTERS_SIMULATORS_TRACE_H_
 
@@ -34,17 +33,16 @@ struct TraceRequest {
   std::vector<std::int64_t> hash_ids;  // ceil(input_tokens / 512) of them
 };
 
-// Reads the first `limit` requests of the file at `path` (0 = all). NotFound when it cannot be
-// opened; InvalidArgument naming line number, field, rule and value for anything that is not such a
-// file.
+// Reads the first `limit` requests of the file at `path` (0 = all). NotFound if it cannot be
+// opened; InvalidArgument naming line number, field, rule and value if it is not such a file.
 [[nodiscard]] absl::StatusOr<std::vector<TraceRequest>> ReadTraceFile(const std::string& path,
                                                                       std::int64_t limit);
-// The same for what `in` gives; `name` stands for it in errors. Any bytes are safe.
+// Reads the same from a stream, which errors call `name`. Any bytes are safe.
 [[nodiscard]] absl::StatusOr<std::vector<TraceRequest>> ReadTrace(std::istream& in,
                                                                   const std::string& name,
                                                                   std::int64_t limit);
 
-// How far a run is; see TraceOptions::progress.
+// The progress of a run; see TraceOptions::progress.
 struct TraceProgress {
   std::int64_t requests_done = 0;  // finished or skipped
   std::int64_t requests_total = 0;
@@ -57,23 +55,22 @@ struct TraceProgress {
 struct TraceOptions {
   std::string file;
   EngineKind engine = EngineKind::kVllm;
-  std::int64_t requests = 0;               // only the first so many; 0 = all
+  std::int64_t requests = 0;               // only this many, from the first; 0 = all
   std::int64_t kv_tokens = 1048576;        // size of the KV pool; at least 2 blocks
   std::int32_t block_tokens = 16;          // 1 ... 4096
   std::int32_t max_batched_tokens = 8192;  // tokens of one step; >= 1 + spec_tokens
   std::int32_t layers = 58;
   std::int32_t top_k = 8;
   std::int32_t experts = 256;
-  std::int32_t spec_tokens = 0;  // drafts a decode step; 0 ... 16; 60 % of them are right
+  std::int32_t spec_tokens = 0;  // drafts per decode step; 0 ... 16; 60 % of them are right
   bool async = false;            // results (and so rejections, finishes) are seen a step late
-  double preempt_rate = 0;       // chance a step that one running request is preempted
-  double drop_rate = 0;          // chance a step that its rows are dropped
+  double preempt_rate = 0;       // probability per step that one running request is preempted
+  double drop_rate = 0;          // probability per step that its rows are dropped
   bool offload = false;          // evicted blocks go to host tiers: by block id, and by key
-  std::uint64_t seed = 1;        // of everything that is drawn
-  // Recorder of the run (made for the options that TraceStoreOptions gives); null = none. Not
-  // owned.
+  std::uint64_t seed = 1;        // of all random numbers
+  // Records the run; must be made for TraceStoreOptions of these options. Null = none. Not owned.
   FlightSink* flight = nullptr;
-  // Called about twice a second from the running thread; may be empty.
+  // Called about twice per second on the calling thread; may be empty.
   std::function<void(const TraceProgress&)> progress;
 };
 
@@ -84,10 +81,10 @@ struct LatencyQuantiles {
 
 struct TraceResult {
   std::int64_t requests_finished = 0;
-  std::int64_t requests_skipped = 0;  // could never fit the pool
+  std::int64_t requests_skipped = 0;  // requests that could never fit the pool
   std::int64_t rows_checked = 0;
   std::int64_t rows_wrong = 0;
-  std::int64_t rows_unexplained = 0;  // missing, and the scenario destroyed nothing there
+  std::int64_t rows_unexplained = 0;  // missing, although the engine did not destroy the row
   std::array<std::int64_t, kNumReasons> rows_missing{};  // explained or not, by reason
   std::int64_t rows_kept = 0;                            // valid, a later write was ignored
   std::int64_t rows_by_key = 0;                          // valid, attached through the key index
@@ -98,23 +95,24 @@ struct TraceResult {
   std::int64_t page_evictions = 0;  // pages that the store evicted
   std::int64_t steps = 0;
   std::int64_t steps_dropped = 0;
-  LatencyQuantiles step_us;           // BeginStep + Submit (engine's thread), one step
-  LatencyQuantiles land_us;           // landing one step, the oracle's making of the ids included
+  LatencyQuantiles step_us;           // BeginStep + Submit of one step, engine's thread
+  LatencyQuantiles land_us;           // landing of one step, the oracle's computing of ids included
   LatencyQuantiles snapshot_us;       // TakeSnapshot of one request
-  std::int64_t store_bytes_peak = 0;  // pages in use at most, times their bytes
+  std::int64_t store_bytes_peak = 0;  // the most pages in use at one time, times their bytes
   std::int64_t store_bytes_reserved = 0;  // pages, stamps and tables
   double seconds = 0;
   std::vector<std::string> findings;  // the first wrong or unexplained rows, one line each
 
   [[nodiscard]] std::int64_t rows_missing_total() const;
-  // Whether nothing was wrong and nothing unexplained.
+  // Whether no row was wrong or unexplained.
   [[nodiscard]] bool clean() const { return rows_wrong == 0 && rows_unexplained == 0; }
 };
 
-// InvalidArgument naming option, rule and value, unless the options can be run.
+// InvalidArgument naming the option, the rule and the value, unless every option is in the range
+// above.
 [[nodiscard]] absl::Status ValidateTraceOptions(const TraceOptions& options);
-// The options that RunTrace makes its store with (`flight` included): what a recorder must be made
-// for. REQUIRES: valid options.
+// The options of the store that RunTrace makes, `flight` included. A recorder must be made for
+// these. REQUIRES: valid options.
 [[nodiscard]] StoreOptions TraceStoreOptions(const TraceOptions& options);
 // Runs the whole trace. Errors: those of ValidateTraceOptions, ReadTraceFile and
 // RoutingStore::Create. Wrong or unexplained rows are a result, not an error.

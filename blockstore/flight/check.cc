@@ -21,7 +21,7 @@ using flight::StepWindow;
 
 std::string DescribeInfo(const RowInfo& info) {
   if (!info.valid()) return absl::StrCat("missing (", std::string(ReasonName(info.reason)), ")");
-  return absl::StrCat("there (step ", info.step, ", version ", info.version, ", ",
+  return absl::StrCat("valid (step ", info.step, ", version ", info.version, ", ",
                       std::string(ProvenanceName(info.provenance)), ")");
 }
 
@@ -38,7 +38,7 @@ Indictment Indict(const AuditFinding& finding, const StepWindow& window) {
   return indictment;
 }
 
-// Whether two missing-or-there judgements of a row may differ because pages were short.
+// Whether the two results for a row may differ because pages were short.
 bool Excusable(const RowInfo& recorded, const RowInfo& replayed, bool same_route) {
   const auto short_of_pages = [](const RowInfo& info) {
     return info.reason == Reason::kCapacity || info.reason == Reason::kExternalKv;
@@ -85,8 +85,7 @@ std::string ReadDifference::ToString() const {
 std::string Indictment::ToString() const {
   return absl::StrFormat(
       "block %d, step %d: %s is missing, after step %d and not after step %d: %d rows written "
-      "since "
-      "contradict what was kept (agreement %.2f)",
+      "after it contradict the rows that were kept (agreement %.2f)",
       block, step, event, after, step, rows, agreement);
 }
 
@@ -98,13 +97,13 @@ absl::StatusOr<FlightVerdict> CheckFlight(FlightReader& reader, const CheckOptio
   FlightReplay& replay = **made;
   FlightVerdict verdict;
   FlightRecord record;
-  // A flight that was cut from a longer one has lost the snapshots that kept pages, too.
+  // A flight that begins with a checkpoint lacks the earlier snapshots, which also kept pages.
   const auto pages_short = [&] {
     if (replay.from_checkpoint()) return true;
     const Stats stats = replay.store().GetStats();
     return stats.evictions > 0 || stats.no_page > 0 || replay.steps_diverged() > 0;
   };
-  absl::flat_hash_set<std::uint64_t> reads;  // long reads are several records
+  absl::flat_hash_set<std::uint64_t> reads;  // a long read is several records
   absl::flat_hash_set<std::uint64_t> differing;
   const FlightReplay::OnRead on_read = [&](const ReplayedRead& read) {
     reads.insert(read.read_id);
@@ -130,7 +129,7 @@ absl::StatusOr<FlightVerdict> CheckFlight(FlightReader& reader, const CheckOptio
                           absl::StrCat(std::string(status.message()), " (record ", reader.records(),
                                        " at byte ", record.offset, ")"));
     }
-    // Only landings audit, and the store keeps only its newest findings.
+    // Taken after each landing, since the store keeps only its newest findings.
     if (record.kind == FlightRecordKind::kLanded) {
       for (const AuditFinding& finding : replay.store().TakeFindings()) {
         if (!finding.voided || verdict.indictments.size() >= options.max_listed) continue;

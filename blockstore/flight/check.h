@@ -1,10 +1,10 @@
-// CheckFlight: re-runs a recorded flight through a fresh store, and proves or indicts the engine's
-// events.
+// CheckFlight: replays a recorded flight through a fresh store and reports whether the engine's
+// events were complete.
 //
-// Two judgements, independent of each other. The *reads*: was each row that was read what the
-// recorded events say it must be? The *audit*: do later writes contradict rows that were kept, so
-// that an event must be missing? The second does not look at the recorded reads: an engine that
-// forgets an event records its own wrong reads.
+// It makes two independent checks. The *reads*: is each row that was read what the recorded events
+// say it must be? The *audit*: do later writes contradict rows that were kept, so that the engine
+// must have missed an event? The audit does not use the recorded reads, because an engine that
+// misses an event also records wrong reads.
 #ifndef WAYMARK_BLOCKSTORE_FLIGHT_CHECK_H_
 #define WAYMARK_BLOCKSTORE_FLIGHT_CHECK_H_
 
@@ -22,122 +22,130 @@
 namespace waymark {
 
 struct CheckOptions {
-  // The replaying store may take so many bytes.
+  // The most bytes that the replaying store may take.
   std::uint64_t max_bytes = std::uint64_t{8} << 30;
-  // Differences and findings that are kept one by one; all are counted.
+  // How many differences, and how many indictments, the verdict lists; all are counted.
   std::size_t max_listed = 100;
-  // Called now and then with the records done so far; may be empty.
+  // Called every 256 records with the number of records done; may be empty.
   std::function<void(std::uint64_t records)> progress;
 };
 
-// A row that was read as something else than the events make it.
+// A row that was read differently from what the recorded events make it.
 struct ReadDifference {
-  std::uint64_t read_id = 0;
-  std::int64_t row = 0;     // position in the sequence
-  std::int32_t block = -1;  // that the row lay in; -1: a null block
-  RowInfo recorded;
-  RowInfo replayed;
-  bool other_route = false;  // both have the row, with different ids
+  std::uint64_t read_id = 0;  // FlightSink::OnSnapshot's number of the read
+  std::int64_t row = 0;       // position in the sequence
+  std::int32_t block = -1;    // the block of the row; -1: a null block
+  RowInfo recorded;           // what the engine's store returned
+  RowInfo replayed;           // what the replaying store returned
+  bool other_route = false;   // both have the row, with different ids
 
   // One line for people.
   [[nodiscard]] std::string ToString() const;
 };
 
-// What the audit of the replay found: `block` was written by `step` as if it had a new life, and no
-// Bind (nor Copy, Move, Reset, Truncate) tells of it after step `after`.
+// A finding of the replay's audit: `block` was written by `step` as if it had a new life, but no
+// Bind (nor Copy, Move, Reset or Truncate) of it was recorded since step `after`.
 struct Indictment {
   std::int32_t block = -1;  // -1: two pages sealed with one key contradict, and neither has a block
-  std::uint64_t step = 0;   // the event is missing at this step or before
-  std::uint64_t after = 0;  // and after this one: the last step whose rows the block rightly held
+  std::uint64_t step = 0;   // the event is missing at this step or an earlier one,
+  std::uint64_t after = 0;  // after this one: the last step whose rows were the block's own
   std::uint32_t rows = 0;   // rows compared
-  double agreement = 0;     // of them, in [0, 1]
+  double agreement = 0;     // mean agreement of their ids, in [0, 1]
   std::string event;        // the event that must be missing, e.g. "Bind(block 7)"
 
+  // One line for people.
   [[nodiscard]] std::string ToString() const;
 };
 
+// The result of CheckFlight. A value.
 struct FlightVerdict {
-  // What the flight holds.
+  // What the flight contains.
   std::uint64_t records = 0;
   std::uint64_t steps = 0;
   std::uint64_t events = 0;
   std::uint64_t first_step = 0;
   std::uint64_t last_step = 0;
-  bool from_checkpoint = false;
-  bool truncated = false;   // ends inside a record, or was never closed: the rest is judged
-  bool incomplete = false;  // the recorder lost something, and stopped there
+  bool from_checkpoint = false;  // it begins with a checkpoint, not with an empty store
+  bool truncated = false;   // it ends inside a record or was never closed; the rest was checked
+  bool incomplete = false;  // the recorder had to stop: what came later is not in the flight
 
-  // The reads.
+  // The reads. Every row of rows_read is counted once in right, excused or differing.
   std::uint64_t reads = 0;
   std::uint64_t rows_read = 0;
-  std::uint64_t rows_right =
-      0;  // the row and all that is said of it, or missing for the same reason
-  std::array<std::uint64_t, kNumReasons> rows_missing{};  // of the right ones
-  // Pages were short, and whose page went first is free: missing in one of the two, or the same row
-  // from another step.
+  // The replay has the same ids, step, version and provenance, or misses the row for the same
+  // reason.
+  std::uint64_t rows_right = 0;
+  std::array<std::uint64_t, kNumReasons> rows_missing{};  // of rows_right, by Reason
+  // Pages were short, and which page was evicted first is not determined: the row is missing on one
+  // side only, or came from another step with the same ids.
   std::uint64_t rows_excused = 0;
   std::uint64_t rows_differing = 0;
-  std::uint64_t reads_differing = 0;
-  std::uint64_t rows_not_judged =
-      0;  // read through snapshots from before the flight, or unfinished
-  std::vector<ReadDifference> differences;  // the first of them
+  std::uint64_t reads_differing = 0;  // reads with a differing row
+  // Not in rows_read: rows of snapshots that were taken before the flight begins, or whose steps
+  // never landed in it.
+  std::uint64_t rows_not_judged = 0;
+  std::vector<ReadDifference> differences;  // the first max_listed
 
   // The audit.
-  std::uint64_t audited_rows = 0;
-  std::uint64_t pages_voided = 0;
-  std::vector<Indictment> indictments;  // the first of them, oldest first
+  std::uint64_t audited_rows = 0;       // rows that it compared
+  std::uint64_t pages_voided = 0;       // pages whose rows it voided
+  std::vector<Indictment> indictments;  // the first max_listed, oldest first
 
   [[nodiscard]] bool reads_right() const { return rows_differing == 0; }
+  // Whether the engine must have missed an event.
   [[nodiscard]] bool indicted() const { return pages_voided > 0; }
   [[nodiscard]] bool clean() const { return reads_right() && !indicted(); }
 };
 
-// Re-runs the flight from its first record. Errors: those of FlightReader::Next; InvalidArgument
-// when records contradict each other; ResourceExhausted when the store does not fit `max_bytes`.
+// Replays the flight from its first record, whatever the reader has read before. One thread.
+// Errors of FlightReader::Next; InvalidArgument if records contradict each other; ResourceExhausted
+// if the replaying store does not fit `max_bytes`.
 [[nodiscard]] absl::StatusOr<FlightVerdict> CheckFlight(FlightReader& reader,
                                                         const CheckOptions& options = {});
 
 struct RemovalOptions {
+  // The most bytes that the replaying store may take.
   std::uint64_t max_bytes = std::uint64_t{8} << 30;
-  // Of the Binds whose removal is tried: at most so many, evenly spread over the flight.
+  // How many Binds to remove, one at a time, evenly spread over the flight.
   std::uint64_t max_removals = 1000;
+  // How many missed removals the report lists.
   std::size_t max_listed = 20;
   // Called after each removal; may be empty.
   std::function<void(std::uint64_t done, std::uint64_t total)> progress;
 };
 
-// A Bind whose removal makes a row wrong, and what the audit says of it.
+// A Bind whose removal makes a row wrong, and whether the audit found that.
 struct RemovedBind {
-  std::uint64_t step = 0;
-  std::int32_t block = -1;
-  bool with_key = false;
-  std::uint64_t rows_wrong = 0;  // that an unaudited store would give
-  bool indicted = false;
-  bool block_named = false;  // an indictment names its block,
-  bool step_named = false;   // and the Bind's step lies between the two steps that it names
+  std::uint64_t step = 0;        // the step of the Bind
+  std::int32_t block = -1;       // its block
+  bool with_key = false;         // whether it had a key
+  std::uint64_t rows_wrong = 0;  // wrong rows that a store without audit returns
+  bool indicted = false;         // the audit has a finding that it has not with the Bind
+  bool block_named = false;      // such a finding names the block,
+  bool step_named = false;       // and the Bind's step lies between the two steps that it names
 };
 
-// Over all single-Bind removals: how well does the audit find them? A removal is harmful when, with
-// the audit off, a row that is read comes out as another token's: agreement under the threshold.
-// (Another pass over the same tokens is no other route.)
+// How well the audit finds a single missing Bind. A removal is harmful if, with the audit off, a
+// row that is read has the route of another token: its agreement with the right row is below the
+// threshold. (The route of another pass over the same token is above it.)
 struct RemovalReport {
-  std::uint64_t binds = 0;  // in the flight, of blocks that are not null
-  std::uint64_t tried = 0;
-  std::uint64_t harmful = 0;      // of those tried
-  std::uint64_t indicted = 0;     // of the harmful: the audit indicts
-  std::uint64_t block_named = 0;  // of the harmful: and names the block,
-  std::uint64_t step_named = 0;   // the block and the step
-  std::uint64_t rows_wrong = 0;   // of the harmful, with the audit off
-  std::uint64_t rows_still_wrong =
-      0;  // and with it on: read before the contradiction, or never caught
-  std::vector<RemovedBind> missed;  // harmful and not indicted with block and step: the first
+  std::uint64_t binds = 0;             // Binds in the flight, of blocks that are not null
+  std::uint64_t tried = 0;             // Binds that were removed
+  std::uint64_t harmful = 0;           // of those tried
+  std::uint64_t indicted = 0;          // of the harmful: the audit has a finding
+  std::uint64_t block_named = 0;       // of the harmful: a finding names the block
+  std::uint64_t step_named = 0;        // of the harmful: a finding names block and step
+  std::uint64_t rows_wrong = 0;        // wrong rows over all harmful removals, with the audit off
+  std::uint64_t rows_still_wrong = 0;  // the same with the audit on: the rows were read before the
+                                       // contradicting write, or the audit missed them
+  std::vector<RemovedBind> missed;  // harmful, but block and step not named: the first max_listed
 
-  // indicted / harmful; 1 when nothing is harmful.
+  // indicted / harmful; 1 if no removal is harmful.
   [[nodiscard]] double fraction() const;
 };
 
-// Replays the flight as it is, and once or twice for each removed Bind. The flight is held in
-// memory. Errors: as CheckFlight.
+// Replays the flight once with the audit off and once with it on, and again once or twice for each
+// removed Bind. Holds the whole flight in memory. One thread. Errors as CheckFlight.
 [[nodiscard]] absl::StatusOr<RemovalReport> SingleBindRemovals(FlightReader& reader,
                                                                const RemovalOptions& options = {});
 

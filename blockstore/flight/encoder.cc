@@ -5,11 +5,12 @@
 namespace waymark::flight {
 namespace {
 
-// Rows and reads are cut into records of about this size, so that a ring's segments can be small.
+// Landed rows and reads are split into records of about this size, so that a ring's segments can be
+// small.
 constexpr std::size_t kChunkBytes = 64 * 1024;
 constexpr std::size_t kRunBytes = 24;
 
-// A run of rows of a read: equal but for the step, which goes up by `stride` a row.
+// A run of rows of a read: equal except for the step, which increases by `stride` per row.
 struct Run {
   std::size_t length = 0;
   std::uint64_t stride = 0;
@@ -50,7 +51,7 @@ void FlightEncoder::Append(Kind kind, std::uint16_t flags, std::size_t payload_b
 }
 
 void FlightEncoder::OnBegin(const StepBatch& batch, bool dropped) {
-  // Byte for byte what SerializeBatch appends, without its string.
+  // The same bytes that SerializeBatch appends, without allocating a string.
   static_assert(sizeof(Event) == 56);
   const std::size_t bytes = SerializedSize(batch);
   const MutexLock lock(mutex_);

@@ -1,5 +1,5 @@
-// FlightEncoder: the FlightSink that turns what a store tells it into records. Internal to
-// blockstore: FlightWriter and FlightRecorder each have one, and say only where records go.
+// FlightEncoder: the FlightSink that encodes the calls of a store as records. Internal to
+// blockstore: FlightWriter and FlightRecorder each have one, with an output of their own.
 #ifndef WAYMARK_BLOCKSTORE_FLIGHT_ENCODER_H_
 #define WAYMARK_BLOCKSTORE_FLIGHT_ENCODER_H_
 
@@ -14,24 +14,25 @@
 
 namespace waymark::flight {
 
-// Where encoded records go. Calls come one at a time, under the encoder's lock and mostly under the
-// store's: be short. A record is written by one Reserve and one Commit, in that order.
+// The destination of encoded records. Calls come one at a time, under the encoder's lock and mostly
+// under the store's, so they must be short. Each record is one Reserve and then one Commit.
 class RecordOutput {
  public:
   virtual ~RecordOutput() = default;
-  // `bytes` bytes for one whole record, heading included, owned by the output and written by the
-  // encoder until Commit; null: there is no room, and the record is lost.
+  // Returns memory for one whole record of `bytes` bytes, heading included, which the encoder
+  // writes until Commit. Owned by the output. Null: there is no room, and the record is lost.
   virtual std::uint8_t* Reserve(std::size_t bytes) = 0;
   // The record is complete.
   virtual void Commit() = 0;
 };
 
-// Any thread: each call takes the encoder's own lock, so records are whole and in the order of the
-// calls. Allocates nothing of its own. Long rows and reads become several records of about 64 KiB.
+// Any thread may call it: each call takes the encoder's lock, so records are whole and in the order
+// of the calls. Does not allocate. Landed rows and reads longer than about 64 KiB become several
+// records.
 class FlightEncoder final : public FlightSink {
  public:
-  // `info`: of the store that is recorded; says how much of each landed row is kept. `output` stays
-  // the caller's and outlives the encoder. Does not write the head.
+  // `info` describes the recorded store; info.rows is how much of each landed row is kept. `output`
+  // is not owned and must outlive the encoder. Does not write the head of the flight.
   FlightEncoder(const FlightInfo& info, RecordOutput* output);
 
   void OnBegin(const StepBatch& batch, bool dropped) override;
@@ -44,15 +45,15 @@ class FlightEncoder final : public FlightSink {
   void OnReleased(std::uint64_t read_id) override;
   void OnRead(std::uint64_t read_id, std::int64_t begin, std::span<const RowInfo> infos,
               std::span<const std::uint64_t> digests) override;
-  // Writes the closing record: the count of records so far. `complete`: none of them was lost.
+  // Writes the closing record, which has the number of records so far. `complete`: none was lost.
   void Close(bool complete);
-  // Records that the output took.
+  // The number of records written so far.
   [[nodiscard]] std::uint64_t records() const;
-  // Serialises every use of the output; for those who share it.
+  // The lock that is held during every call of the output. For other users of the output.
   [[nodiscard]] Mutex& mutex() { return mutex_; }
 
  private:
-  // Calls fill(RawWriter&) on the payload's memory, then writes the heading.
+  // Reserves a record, calls fill(RawWriter&) on the payload's memory, and writes the heading.
   template <class Fill>
   void Append(Kind kind, std::uint16_t flags, std::size_t payload_bytes, Fill fill)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

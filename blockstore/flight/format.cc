@@ -56,7 +56,7 @@ std::uint32_t HeadingCheck(const Heading& heading) {
   return LowHalf(XXH3_64bits(&heading, offsetof(Heading, heading_check)));
 }
 
-// A bijection of 32-bit words; another one for each sketch byte.
+// A bijection of 32-bit words, different for each sketch byte.
 std::uint32_t MixId(std::uint32_t id, std::uint32_t which) {
   std::uint32_t x = (id + 1) * 0x9e3779b1u + which * 0x85ebca6bu;
   x ^= x >> 15;
@@ -104,7 +104,7 @@ void DigestRow(const RoutingShape& shape, const std::uint8_t* row, std::uint8_t*
           id_bytes == 1 ? ids[i] : static_cast<std::uint32_t>(ids[2 * i] | (ids[2 * i + 1] << 8));
       least = std::min(least, MixId(id, j));
     }
-    // The low bits: those of the least are small numbers, equal too often by chance.
+    // The low byte: the high bytes of a minimum are small numbers, equal too often by chance.
     out[sizeof digest + j] = static_cast<std::uint8_t>(least);
   }
 }

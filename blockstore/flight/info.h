@@ -1,4 +1,4 @@
-// FlightInfo: what a flight says of the store that it was recorded from.
+// FlightInfo: the head of a flight: the options of the store that it was recorded from.
 #ifndef WAYMARK_BLOCKSTORE_FLIGHT_INFO_H_
 #define WAYMARK_BLOCKSTORE_FLIGHT_INFO_H_
 
@@ -11,32 +11,33 @@
 
 namespace waymark {
 
-// What is kept of each landed row.
+// How much of each landed row a flight keeps.
 enum class FlightRows : std::uint8_t {
-  kDigests = 1,  // 16 bytes: its XXH3-64 and a sketch that tells near from far
-  kIds = 2,      // all of it
+  kDigests = 1,  // 16 bytes: the row's XXH3-64, and a sketch that estimates agreement
+  kIds = 2,      // all ids: shape.row_bytes()
 };
 
-// The part of StoreOptions that decides what a store does with a flight. A value.
+// Those of StoreOptions on which the behaviour of a replaying store depends. A value.
 struct FlightInfo {
   RoutingShape shape;
   std::int32_t num_blocks = 0;
-  std::int32_t block_tokens = 0;  // never 0 here: one page, when the options say 0
-  std::uint32_t num_pages = 0;    // never 0 here: all pages of all blocks, when the options say 0
+  std::int32_t block_tokens = 0;  // not 0: a 0 in the options became shape.page_tokens
+  std::uint32_t num_pages = 0;    // not 0: a 0 in the options became all pages of all blocks
   std::uint32_t max_steps_in_flight = 0;
   std::uint32_t max_step_rows = 0;
   std::vector<BlockId> null_blocks;
   bool audit = true;
   double audit_threshold = 0.5;
-  std::uint64_t key_seed = 0;  // of the index places in a checkpoint; never 0
+  std::uint64_t key_seed = 0;  // seed of the index keys in a checkpoint; not 0
   FlightRows rows = FlightRows::kDigests;
 
-  // Of a store that is made with `options`. A key_seed of 0 becomes a fixed one.
+  // The info of a store that is made with `options`. A key_seed of 0 becomes a fixed one.
   [[nodiscard]] static FlightInfo Of(const StoreOptions& options,
                                      FlightRows rows = FlightRows::kDigests);
-  // Options of a store that replays the flight: landed by its caller, audited, same places. With
-  // kDigests its rows are 16 layers of one id, and its threshold is half the recorded one, because
-  // half of such a row is a digest that agrees only when everything does.
+  // The options of a store that replays the flight: landed by its caller, audited, with the same
+  // index keys. With kDigests its rows are 16 layers of one id (8 digest bytes, 8 sketch bytes),
+  // and its audit threshold is half the recorded one, because the digest bytes agree only if the
+  // whole rows do.
   [[nodiscard]] StoreOptions ReplayOptions() const;
 
   friend bool operator==(const FlightInfo&, const FlightInfo&) = default;

@@ -14,7 +14,7 @@ void BlockLives::Note(const OwnedStepBatch& batch) {
     switch (event.type) {
       case EventType::kBind:
       case EventType::kCopy:
-      case EventType::kTruncate:  // what was sealed is not sealed any more
+      case EventType::kTruncate:  // it ends the seal
         Renew(event.block);
         break;
       case EventType::kMove:

@@ -1,5 +1,5 @@
-// BlockLives: when each block was sealed, so that a contradiction can be dated. Internal
-// to blockstore.
+// BlockLives: follows when each block was sealed, to find out at which step an event was missed.
+// Internal to blockstore.
 #ifndef WAYMARK_BLOCKSTORE_FLIGHT_LIVES_H_
 #define WAYMARK_BLOCKSTORE_FLIGHT_LIVES_H_
 
@@ -12,27 +12,30 @@
 
 namespace waymark::flight {
 
-// The event is missing after step `after`, and not after step `by`.
+// The event was missed at a step in (after, by].
 struct StepWindow {
   std::uint64_t after = 0;
   std::uint64_t by = 0;
 };
 
-// Follows the events of a flight. One thread.
+// Not thread safe.
 class BlockLives {
  public:
+  // Takes in the events of a step. Call it for every step of the flight, in order.
   void Note(const OwnedStepBatch& batch);
-  // Where the event must be missing that `finding`, made while `landed` landed, speaks of. A write
-  // that contradicts what was kept dates it by the two writes. Two pages under one key contradict
-  // only when they are sealed, long after the writes: then it lies between the write of the rows
-  // that were found and the seal that gave them away.
+  // The steps between which the event was missed that explains `finding`, a finding of the landing
+  // of step `landed`. If a write contradicts the rows that were kept, those are the steps of the
+  // two writes. If two pages with one key contradict each other, that is found only when the second
+  // is sealed, long after the writes: then the event was missed between the write of the rows and
+  // that seal.
   [[nodiscard]] StepWindow Date(const AuditFinding& finding, std::uint64_t landed) const;
 
  private:
-  // The steps of the batches that brought the last seal of a block's present life, and of the one
-  // before: events run ahead of landings. 0: none.
+  // The steps of the last seal of a block's present life, and of the life before it, since events
+  // are ahead of landings. 0: none.
   using Seals = std::array<std::uint64_t, 2>;
 
+  // Begins a new life of `block`.
   void Renew(std::int32_t block);
 
   absl::flat_hash_map<std::int32_t, Seals> seals_;

@@ -18,7 +18,7 @@ struct FlightReader::State {
     if (file != nullptr) std::fclose(file);
   }
 
-  // Up to `size` bytes into `out`; fewer only at the end, or when the system fails (`failed`).
+  // Reads up to `want` bytes into `out`; fewer only at the end, or if the system fails (`failed`).
   std::size_t Read(void* out, std::size_t want) {
     std::size_t got = 0;
     if (file != nullptr) {
@@ -33,8 +33,8 @@ struct FlightReader::State {
   }
 
   std::FILE* file = nullptr;
-  std::string bytes;       // when there is no file
-  std::uint64_t size = 0;  // of all of it
+  std::string bytes;       // used if there is no file
+  std::uint64_t size = 0;  // of the whole flight
   std::uint64_t offset = 0;
   std::uint64_t first_record = 0;
   std::uint64_t records = 0;
@@ -57,7 +57,7 @@ absl::StatusOr<FlightReader> FlightReader::Open(const std::string& path) {
     return absl::NotFoundError(
         absl::StrCat("flight file '", path, "' cannot be opened: ", std::strerror(errno)));
   }
-  // A folder opens, but has no end to seek to, or none that a read reaches.
+  // A folder can be opened, but its end cannot be reached.
   if (std::fseek(state->file, 0, SEEK_END) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("flight file '", path, "' cannot be read: ", std::strerror(errno)));
@@ -95,7 +95,7 @@ absl::StatusOr<FlightReader> FlightReader::Begin(std::unique_ptr<State> state) {
   }
   if (heading.flags != flight::kFormatVersion) {
     return absl::InvalidArgumentError(absl::StrCat("flight head: format version ", heading.flags,
-                                                   "; this program reads ",
+                                                   "; this version reads ",
                                                    flight::kFormatVersion));
   }
   if (heading.size > state->size - state->offset) {
@@ -133,7 +133,7 @@ absl::StatusOr<bool> FlightReader::Next(FlightRecord& record) {
     s.truncated = s.truncated || !s.closed;
     return false;
   }
-  if (s.closed) return damaged(start, "something follows the closing record");
+  if (s.closed) return damaged(start, "bytes follow the closing record");
   flight::Heading heading;
   if (s.size - s.offset < sizeof heading) {
     s.truncated = true;
@@ -147,7 +147,7 @@ absl::StatusOr<bool> FlightReader::Next(FlightRecord& record) {
   }
   if (heading.size > flight::kMaxPayload) return damaged(start, "a record is too long");
   if (heading.size > s.size - s.offset) {
-    s.offset = start;  // stays the end however often it is asked
+    s.offset = start;  // further calls end here, too
     s.truncated = true;
     if (s.file != nullptr) (void)std::fseek(s.file, static_cast<long>(start), SEEK_SET);
     return false;
@@ -166,7 +166,7 @@ absl::StatusOr<bool> FlightReader::Next(FlightRecord& record) {
     return damaged(start, "a checkpoint that is not the first record");
   }
   if (record.kind == FlightRecordKind::kClose && record.records != s.records) {
-    return damaged(start, absl::StrCat("it was closed after ", record.records, " records, and has ",
+    return damaged(start, absl::StrCat("it was closed after ", record.records, " records, but has ",
                                        s.records));
   }
   ++s.records;

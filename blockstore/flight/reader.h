@@ -1,4 +1,4 @@
-// FlightReader: reads a recorded flight, record by record. Safe on any bytes.
+// FlightReader: reads a recorded flight, record by record. Any bytes are safe.
 #ifndef WAYMARK_BLOCKSTORE_FLIGHT_READER_H_
 #define WAYMARK_BLOCKSTORE_FLIGHT_READER_H_
 
@@ -13,30 +13,32 @@
 
 namespace waymark {
 
-// Movable; one thread. Holds one record's bytes at a time: files may be larger than memory.
+// Movable; not thread safe. Holds the bytes of one record at a time, so a file may be larger than
+// memory.
 class FlightReader {
  public:
-  // Opens a file and reads its head. NotFound naming path and system error; InvalidArgument when it
-  // is no flight, of another format version, or its head is damaged.
+  // Opens a file and reads its head. NotFound naming the path and the system's message if it cannot
+  // be opened; InvalidArgument if it is not a plain file or not a flight, has another format
+  // version, or its head is damaged.
   [[nodiscard]] static absl::StatusOr<FlightReader> Open(const std::string& path);
-  // The same for bytes in memory; copies them.
+  // Reads a flight from bytes in memory, which the reader owns. Errors as Open.
   [[nodiscard]] static absl::StatusOr<FlightReader> FromBytes(std::string bytes);
   ~FlightReader();
   FlightReader(FlightReader&&) noexcept;
   FlightReader& operator=(FlightReader&&) noexcept;
 
   [[nodiscard]] const FlightInfo& info() const;
-  // Fills `record` with the next record; false at the end. DataLoss naming the offset for anything
-  // that was changed after it was written. A record that is cut off by the end of the file is the
-  // end, and truncated() says so.
+  // Fills `record` with the next record and returns true; returns false at the end of the flight,
+  // which is also where a record is cut off by the end of the file. DataLoss naming the offset if
+  // bytes are damaged or are not a record.
   [[nodiscard]] absl::StatusOr<bool> Next(FlightRecord& record);
-  // Back to the first record.
+  // Goes back to the first record. DataLoss if the file cannot be positioned.
   [[nodiscard]] absl::Status Rewind();
 
-  // Whether the file ended inside a record, or without the closing record (Next has returned
-  // false).
+  // After Next has returned false: whether the file ends inside a record or without the closing
+  // record.
   [[nodiscard]] bool truncated() const;
-  // Records that Next has given since the start.
+  // The number of records that Next has returned since the first.
   [[nodiscard]] std::uint64_t records() const;
 
  private:

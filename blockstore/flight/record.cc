@@ -30,7 +30,7 @@ absl::Status DecodeEnd(std::span<const std::uint8_t> payload, FlightRecord& reco
   record.step = reader.Get<std::uint64_t>();
   const auto end = reader.Get<std::uint8_t>();
   if (!reader.done()) return Broken("the length of an end is wrong");
-  if (end < 1 || end > 3) return Broken("a step ended in no known way");
+  if (end < 1 || end > 3) return Broken("the end of a step must be 1, 2 or 3");
   record.end = static_cast<StepEnd>(end);
   return absl::OkStatus();
 }
@@ -58,7 +58,7 @@ absl::Status DecodeLanded(std::span<const std::uint8_t> payload, std::uint16_t f
   record.verdicts.assign(count, Reason::kNone);
   if (verdicts != nullptr) {
     for (std::size_t i = 0; i < count; ++i) {
-      if (verdicts[i] >= kNumReasons) return Broken("a landed row has no known reason");
+      if (verdicts[i] >= kNumReasons) return Broken("the verdict of a landed row is unknown");
       record.verdicts[i] = static_cast<Reason>(verdicts[i]);
     }
   }
@@ -106,7 +106,7 @@ absl::Status DecodeRead(std::span<const std::uint8_t> payload, FlightRecord& rec
       return Broken("the runs of a read are longer than the read");
     }
     if (reason >= kNumReasons || provenance >= kNumProvenances) {
-      return Broken("a run of a read has no known reason or provenance");
+      return Broken("a run of a read has an unknown reason or provenance");
     }
     info.reason = static_cast<Reason>(reason);
     info.provenance = static_cast<Provenance>(provenance);
@@ -163,7 +163,7 @@ absl::Status DecodeRecord(const Heading& heading, std::span<const std::uint8_t> 
     case Kind::kInfo:
       break;
   }
-  return absl::InvalidArgumentError(absl::StrCat("flight record: there is no kind ", heading.kind));
+  return absl::InvalidArgumentError(absl::StrCat("flight record: unknown kind ", heading.kind));
 }
 
 }  // namespace waymark::flight

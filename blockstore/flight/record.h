@@ -1,4 +1,4 @@
-// FlightRecord: one thing that happened in a flight, as a reader gives it.
+// FlightRecord: one parsed record of a flight.
 #ifndef WAYMARK_BLOCKSTORE_FLIGHT_RECORD_H_
 #define WAYMARK_BLOCKSTORE_FLIGHT_RECORD_H_
 
@@ -16,48 +16,51 @@
 
 namespace waymark {
 
+// The kind of a record, and the members of FlightRecord that it sets.
 enum class FlightRecordKind : std::uint8_t {
-  kCheckpoint = 1,  // the state that the flight begins with: `bytes`
-  kBegin,           // `batch`, `dropped`
-  kEnd,             // `step`, `end`
-  kLanded,          // `step`, rows [begin, begin + verdicts.size()) of it, `more`
-  kSnapshot,        // `read_id`, `blocks`, rows [first, last)
-  kReleased,        // `read_id`
-  kRead,            // `read_id`, rows [begin, begin + infos.size())
-  kClose,           // nothing follows; `records`, `complete`
+  kCheckpoint = 1,  // the state of the store at the start of the flight: `bytes`
+  kBegin,           // a step began: `batch`, `step`, `dropped`
+  kEnd,             // it ended: `step`, `end`
+  kLanded,          // rows [begin, begin + verdicts.size()) of `step`: `bytes`, `slots`, `more`
+  kSnapshot,        // a snapshot of `blocks`, rows [first, last), was taken: `read_id`
+  kReleased,        // its pages came back: `read_id`
+  kRead,            // rows [begin, begin + infos.size()) of it were read: `read_id`, `digests`
+  kClose,           // the last record: `records`, `complete`
 };
 
-// Plain data; only the members named at its kind mean anything. Reuse one object for many records.
+// Plain data. Members that the kind does not name are unspecified. Reuse one object for many
+// records, to reuse its memory.
 struct FlightRecord {
   FlightRecordKind kind = FlightRecordKind::kClose;
-  std::uint64_t offset = 0;  // of its heading in the file
+  std::uint64_t offset = 0;  // byte offset of the record's heading in the file
 
-  OwnedStepBatch batch;
-  bool dropped = false;  // the store dropped the step at once
-  std::uint64_t step = 0;
-  StepEnd end = StepEnd::kSubmit;
-  bool more = false;  // more rows of the step follow
-  std::uint64_t read_id = 0;
-  std::vector<BlockId> blocks;
-  std::int64_t first = 0;
+  OwnedStepBatch batch;            // the step's number, version, events and slots
+  bool dropped = false;            // the store dropped the step when it began
+  std::uint64_t step = 0;          // number of the step
+  StepEnd end = StepEnd::kSubmit;  // submit, drop or cancel
+  bool more = false;               // the next kLanded record of the step continues its rows
+  std::uint64_t read_id = 0;       // number of the snapshot, counted from 1 in its store
+  std::vector<BlockId> blocks;     // of the snapshot
+  std::int64_t first = 0;          // the snapshot's rows [first, last) of the sequence
   std::int64_t last = 0;
-  std::int64_t begin = 0;
-  std::vector<RowInfo> infos;
-  std::vector<std::uint64_t> digests;  // one for each info; 0 where the row is missing
-  std::vector<Reason> verdicts;        // one for each row that landed
-  std::vector<std::int64_t> slots;     // likewise of a step with device_slots; else empty
-  // kLanded: the rows, 16 bytes each (digests) or shape.row_bytes(). kCheckpoint: its content.
+  std::int64_t begin = 0;              // first row: of the step (kLanded), of the sequence (kRead)
+  std::vector<RowInfo> infos;          // as the read returned them
+  std::vector<std::uint64_t> digests;  // XXH3-64 of each row of `infos`; 0 if the row is missing
+  std::vector<Reason> verdicts;        // one per landed row: kNone, or why it is missing
+  std::vector<std::int64_t> slots;     // KV slot per landed row of a device_slots step, else empty
+  // kLanded: the rows, kDigestRowBytes or shape.row_bytes() each (FlightInfo::rows). kCheckpoint:
+  // its payload.
   std::vector<std::uint8_t> bytes;
-  std::uint64_t records = 0;  // before the close
-  bool complete = true;       // false: the recorder lost something, and stopped there
+  std::uint64_t records = 0;  // the number of records before the close
+  bool complete = true;       // false: the recorder had to stop, and later records are missing
 };
 
 namespace flight {
 
 struct Heading;
 
-// Fills `record` from one intact payload. InvalidArgument on anything the format does not allow;
-// any bytes are safe. Needs the head's info for the width of rows.
+// Fills `record` from the payload of a record. `info`, from the flight's head, gives the width of
+// rows. Any bytes are safe. InvalidArgument naming what the format does not allow.
 [[nodiscard]] absl::Status DecodeRecord(const Heading& heading,
                                         std::span<const std::uint8_t> payload,
                                         const FlightInfo& info, FlightRecord& record);

@@ -24,12 +24,13 @@ namespace waymark {
 namespace {
 
 constexpr std::uint64_t kSegments = 8;
-// Full segments that stay, besides the one being written. The other three give the thread its time:
-// a burst of steps may fill them before it wakes.
+// Full segments that are kept, besides the one being written. The other three are slack: a burst of
+// steps may fill them before the thread wakes.
 constexpr std::uint64_t kKept = 4;
 constexpr std::size_t kMinRing = 32 * 1024;
 
-// The ring. Segment `n` lies at n % kSegments; [base, head] are in use, head is being written.
+// The ring. Segment `n` is at n % kSegments; segments [base, head] are in use, head is being
+// written.
 class RingOutput final : public flight::RecordOutput {
  public:
   enum class Stop : int { kNo = 0, kTooLong, kOverrun };
@@ -37,7 +38,7 @@ class RingOutput final : public flight::RecordOutput {
   explicit RingOutput(std::size_t ring_bytes)
       : segment_bytes_(ring_bytes / kSegments), ring_(segment_bytes_ * kSegments) {}
 
-  // Under the encoder's lock.
+  // Called under the encoder's lock, as Commit is.
   std::uint8_t* Reserve(std::size_t bytes) override {
     if (stop_.load(std::memory_order_relaxed) != Stop::kNo) return nullptr;
     if (bytes > segment_bytes_) {
@@ -61,13 +62,13 @@ class RingOutput final : public flight::RecordOutput {
   }
   void Commit() override { used_[head_.load(std::memory_order_relaxed) % kSegments] += pending_; }
 
-  // Of a segment in [base, head); of `head` only under the encoder's lock.
+  // The records of segment `number`, in [base, head); of `head` only under the encoder's lock.
   [[nodiscard]] std::span<const std::uint8_t> Content(std::uint64_t number) {
     return {segment(number), used_[number % kSegments]};
   }
   [[nodiscard]] std::uint64_t base() const { return base_.load(std::memory_order_acquire); }
   [[nodiscard]] std::uint64_t head() const { return head_.load(std::memory_order_acquire); }
-  // The oldest segment may be written over.
+  // Frees the oldest segment, which may then be overwritten.
   void Free() { base_.fetch_add(1, std::memory_order_release); }
   [[nodiscard]] Stop stop() const { return stop_.load(std::memory_order_relaxed); }
   [[nodiscard]] std::size_t segment_bytes() const { return segment_bytes_; }
@@ -89,7 +90,7 @@ class RingOutput final : public flight::RecordOutput {
   std::size_t pending_ = 0;
 };
 
-// Calls visit(record) for each record of `bytes`, which this process has written itself.
+// Calls visit(record) for each record of `bytes` that is not a read. This process wrote the bytes.
 template <class Visit>
 absl::Status ForEachRecord(std::span<const std::uint8_t> bytes, const FlightInfo& info,
                            FlightRecord& record, Visit visit) {
@@ -101,7 +102,7 @@ absl::Status ForEachRecord(std::span<const std::uint8_t> bytes, const FlightInfo
     if (heading.size > bytes.size()) return absl::DataLossError("flight ring: a cut record");
     const std::span<const std::uint8_t> payload = bytes.first(heading.size);
     bytes = bytes.subspan(heading.size);
-    // Reads change nothing in a store.
+    // Reads do not change a store.
     if (heading.kind == static_cast<std::uint16_t>(flight::Kind::kRead)) continue;
     absl::Status status = flight::DecodeRecord(heading, payload, info, record);
     if (status.ok()) status = visit(record);
@@ -148,7 +149,7 @@ struct FlightRecorder::State {
   const FlightInfo info;
   RingOutput ring;
   flight::FlightEncoder encoder;
-  std::mutex replay_mutex;  // of everything below; never taken by the sink
+  std::mutex replay_mutex;  // guards what is below; never taken by the sink
   std::unique_ptr<flight::FlightReplay> replay;
   FlightRecord record;
   absl::Status failure;
@@ -156,15 +157,16 @@ struct FlightRecorder::State {
   std::thread thread;
 };
 
-// The replay lives through all segments but the youngest ones.
+// Applies all segments but the newest kKept ones, and the one being written, to the replay.
 absl::Status FlightRecorder::State::AbsorbLocked() {
   if (!failure.ok()) return failure;
   while (ring.head() - ring.base() > kKept) {
     failure = ForEachRecord(ring.Content(ring.base()), info, record,
                             [&](const FlightRecord& r) { return replay->Apply(r, nullptr); });
     if (!failure.ok()) {
-      failure = absl::DataLossError(absl::StrCat(
-          "flight recorder: its own store could not follow: ", std::string(failure.message())));
+      failure =
+          absl::DataLossError(absl::StrCat("flight recorder: its store cannot replay the records: ",
+                                           std::string(failure.message())));
       return failure;
     }
     ring.Free();
@@ -176,7 +178,7 @@ void FlightRecorder::State::Run() {
   std::mutex idle;
   std::unique_lock<std::mutex> lock(idle);
   while (!stopping.load(std::memory_order_acquire)) {
-    // The timeout covers a wake that came between the look and the wait: the sink takes no lock
+    // The timeout covers a notification between the test and the wait: the sink takes no lock
     // here.
     ring.wake.wait_for(lock, std::chrono::milliseconds(20), [&] {
       return stopping.load(std::memory_order_acquire) ||
@@ -187,8 +189,8 @@ void FlightRecorder::State::Run() {
   }
 }
 
-// A checkpoint has no step in flight. The ends of those that are lie ahead, in the ring: they come
-// now. Arrival orders nothing, so the rows are the same.
+// A checkpoint can have no step in flight. The ends of the steps that are in flight are still in
+// the ring: applies them now. Rows do not depend on the order of landings, so they are the same.
 absl::Status FlightRecorder::State::EndWhatIsInFlight(std::span<const std::uint8_t> ahead) {
   std::vector<std::uint64_t> left = replay->InFlight();
   if (left.empty()) return absl::OkStatus();
@@ -207,14 +209,14 @@ absl::Status FlightRecorder::State::EndWhatIsInFlight(std::span<const std::uint8
   if (left.empty()) return absl::OkStatus();
   return absl::UnavailableError(
       absl::StrCat("flight recorder: step ", left.front(),
-                   " was begun before what the ring holds, and has not ended"));
+                   " began before the oldest record of the ring, and has not ended"));
 }
 
 absl::StatusOr<std::unique_ptr<FlightRecorder>> FlightRecorder::Create(
     const StoreOptions& options, const RecorderOptions& recorder) {
   if (recorder.ring_bytes < kMinRing) {
     return absl::InvalidArgumentError(absl::StrCat("RecorderOptions.ring_bytes: must be at least ",
-                                                   kMinRing, ", got ", recorder.ring_bytes));
+                                                   kMinRing, "; it is ", recorder.ring_bytes));
   }
   if (absl::Status status = options.shape.Validate(); !status.ok()) return status;
   const FlightInfo info = FlightInfo::Of(options, recorder.rows);
@@ -243,7 +245,7 @@ absl::Status FlightRecorder::DumpTo(std::string& out) {
   State& s = *state_;
   const std::lock_guard<std::mutex> replaying(s.replay_mutex);
   if (!s.failure.ok()) return s.failure;
-  // Nothing is freed while the replay is held, so full segments stay as they are.
+  // No segment is freed while replay_mutex is held, so full segments do not change.
   std::string records;
   const std::uint64_t base = s.ring.base();
   std::uint64_t copied = base;
@@ -267,8 +269,8 @@ absl::Status FlightRecorder::DumpTo(std::string& out) {
     if (absl::Status status = s.EndWhatIsInFlight(ahead); !status.ok()) return status;
     if (absl::Status status = s.replay->Save(checkpoint); !status.ok()) return status;
     if (checkpoint.size() > flight::kMaxPayload) {
-      return absl::OutOfRangeError(absl::StrCat("flight recorder: a checkpoint of ",
-                                                checkpoint.size(), " bytes; the format allows ",
+      return absl::OutOfRangeError(absl::StrCat("flight recorder: a checkpoint has ",
+                                                checkpoint.size(), " bytes; the most is ",
                                                 flight::kMaxPayload));
     }
   }
@@ -305,7 +307,7 @@ std::string FlightRecorder::stopped() const {
       return absl::StrCat("a record did not fit a segment of ", state_->ring.segment_bytes(),
                           " bytes; ring_bytes must be larger");
     case RingOutput::Stop::kOverrun:
-      return "the ring was full before its oldest part had been absorbed";
+      return "the ring was full before its oldest segment was absorbed; ring_bytes must be larger";
   }
   return "";
 }

@@ -1,9 +1,9 @@
-// FlightRecorder: keeps the last of a flight in fixed memory, ready to be dumped.
+// FlightRecorder: keeps the latest part of a flight in fixed memory, ready to be dumped.
 //
-// The records go into a ring of segments. Before the oldest segment is written over, a small store
-// of the recorder's own lives through it; what that store then knows is the checkpoint that a dump
-// begins with. So the engine's store is never asked, and never waits: a dump costs it nothing but
-// one short copy.
+// Records go into a ring of segments. Before the oldest segment is overwritten, a small store that
+// the recorder owns replays it; the state of that store is the checkpoint with which a dump begins.
+// So a dump does not lock the engine's store; it blocks the sink only while it copies the segment
+// that is being written.
 #ifndef WAYMARK_BLOCKSTORE_FLIGHT_RECORDER_H_
 #define WAYMARK_BLOCKSTORE_FLIGHT_RECORDER_H_
 
@@ -20,42 +20,46 @@
 namespace waymark {
 
 struct RecorderOptions {
-  // Of the ring; at least 32 KiB. It holds three quarters of it or more. One step's batch must fit
-  // an eighth of it.
+  // Bytes of the ring, at least 32 KiB. Every record, so the batch of every step, must fit an
+  // eighth of it.
   std::size_t ring_bytes = std::size_t{64} << 20;
-  // kIds makes the ring that much shorter, and the recorder's own store as large as the engine's.
+  // With kIds the same ring covers less time, and the recorder's own store is as large as the
+  // engine's.
   FlightRows rows = FlightRows::kDigests;
-  // False: no thread; the caller calls Absorb() now and then.
+  // Whether a thread replays old segments. If not, the caller calls Absorb() often enough.
   bool background = true;
 };
 
 // Any thread may call it.
 class FlightRecorder {
  public:
-  // For a store made with `options`. InvalidArgument for a ring that is too small; otherwise the
-  // errors of RoutingStore::Create. Commits the ring and the recorder's own store: 16 bytes a row
-  // (kDigests).
+  // Makes the recorder of a store that will be made with `options`. Allocates the ring and the
+  // recorder's own store, which has 16 bytes per row with kDigests. InvalidArgument for a ring that
+  // is too small; errors of RoutingStore::Create.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<FlightRecorder>> Create(
       const StoreOptions& options, const RecorderOptions& recorder = {});
   ~FlightRecorder();
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
-  // What a store is given. Owned by the recorder, which outlives that store. No call
-  // allocates or waits.
+  // The sink for StoreOptions::flight. Owned by the recorder, which must outlive that store. No
+  // call of the sink allocates; each blocks only for the encoder's lock, as a dump does (above).
   [[nodiscard]] FlightSink* sink();
 
-  // Writes what the ring holds, as a flight (docs/flight.md). Any thread, one at a time; the flight
-  // goes on. Unavailable while a step that began before the ring's first segment has not ended;
-  // Unknown naming path and system error; DataLoss when the recorder's own store could not follow
-  // the records.
+  // Writes the contents of the ring as a flight (docs/flight.md) to a file. Recording goes on. Any
+  // thread; concurrent dumps run one after the other. Unavailable while a step that began before
+  // the oldest segment has not ended: try again later; Unknown naming the path and the system's
+  // message if the file cannot be written; DataLoss if the recorder's own store could not replay
+  // the records; OutOfRange if the checkpoint exceeds 1 GiB.
   [[nodiscard]] absl::Status Dump(const std::string& path);
-  // The same, appended to `out`.
+  // Appends the same flight to `out`.
   [[nodiscard]] absl::Status DumpTo(std::string& out);
 
-  // Makes room in the ring. Only without `background`.
+  // Replays the oldest segments to make room in the ring. Only needed without `background`.
+  // DataLoss as Dump.
   [[nodiscard]] absl::Status Absorb();
-  // Why the recorder stopped; empty while it records. A dump then holds what came before.
+  // Why recording has stopped, for people; empty while it goes on. After a stop, a dump contains
+  // what was recorded before it.
   [[nodiscard]] std::string stopped() const;
 
  private:

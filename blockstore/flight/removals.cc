@@ -1,4 +1,4 @@
-// SingleBindRemovals: what the audit would have said, had the engine forgotten one Bind.
+// SingleBindRemovals: whether the audit finds the mistake if the engine misses one Bind.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -19,7 +19,7 @@ using flight::FlightReplay;
 using flight::ReplayedRead;
 using flight::StepWindow;
 
-// A whole flight in memory, and where its Binds are.
+// A whole flight in memory, and the positions of its Binds.
 struct LoadedFlight {
   struct BindAt {
     std::size_t record = 0;
@@ -30,7 +30,8 @@ struct LoadedFlight {
   std::vector<BindAt> binds;
 };
 
-// What one replay read: rows in the order of the reads, and which of them are there.
+// The result of one replay: the rows in the order of the reads, which of them are valid, and the
+// findings of the audit.
 struct Outcome {
   std::vector<std::uint8_t> rows;
   std::vector<bool> there;
@@ -91,7 +92,7 @@ absl::Status Replay(const LoadedFlight& flight, std::uint64_t max_bytes, bool au
   return absl::OkStatus();
 }
 
-// Rows that were read as another token's.
+// The number of rows that `without` returned with the route of another token.
 std::uint64_t RowsWrong(const StoreOptions& store, const Outcome& whole, const Outcome& without) {
   const std::size_t width = store.shape.row_bytes();
   const std::size_t rows = std::min(whole.there.size(), without.there.size());
@@ -106,7 +107,7 @@ std::uint64_t RowsWrong(const StoreOptions& store, const Outcome& whole, const O
   return wrong;
 }
 
-// What the audit says of the flight without this Bind, beyond what it says of the whole flight.
+// Sets the fields of `bind` from the findings without it that are not findings of the whole flight.
 void NoteFindings(const Outcome& whole, const Outcome& without, RemovedBind& bind) {
   for (const Outcome::Finding& found : without.findings) {
     const AuditFinding& finding = found.finding;

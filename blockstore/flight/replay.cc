@@ -11,7 +11,7 @@
 
 namespace waymark::flight {
 
-// A step of the replay and the source that it lands from.
+// A step of the replay and the rows that it lands.
 struct FlightReplay::Step final : public RowSource {
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> reasons) override {
@@ -25,12 +25,12 @@ struct FlightReplay::Step final : public RowSource {
   std::span<const std::int64_t> Slots() override { return slots; }
   void Done() override {}
 
-  bool device = false;  // its slots come when it lands
+  bool device = false;  // begun with device_slots: its slots are known when it lands
   std::uint64_t number = 0;
   std::size_t width = 0;  // bytes of a row
   std::size_t num_rows = 0;
   bool submitted = false;
-  bool dropped = false;  // by this store, at once
+  bool dropped = false;  // the replaying store dropped it when it began
   std::size_t landed = 0;
   std::vector<std::uint8_t> rows;
   std::vector<Reason> verdicts;
@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<FlightReplay>> FlightReplay::Create(const FlightI
   StoreOptions options = info.ReplayOptions();
   options.audit = audit;
   if (absl::Status status = options.shape.Validate(); !status.ok()) return status;
-  // In doubles: a head that was made up may ask for anything.
+  // In doubles, because a forged head can have any numbers.
   const double parts = static_cast<double>(options.block_tokens) / options.shape.page_tokens;
   const double page =
       static_cast<double>(options.shape.page_bytes()) + 4.0 * options.shape.page_tokens + 80;
@@ -54,7 +54,7 @@ absl::StatusOr<std::unique_ptr<FlightReplay>> FlightReplay::Create(const FlightI
     return absl::ResourceExhaustedError(
         absl::StrCat("flight head: a store of ", options.num_blocks, " blocks, ", options.num_pages,
                      " pages and ", options.max_steps_in_flight, " steps of ",
-                     options.max_step_rows, " rows does not fit ", max_bytes, " bytes"));
+                     options.max_step_rows, " rows exceeds max_bytes = ", max_bytes));
   }
   absl::StatusOr<std::unique_ptr<RoutingStore>> store = RoutingStore::Create(options);
   if (!store.ok()) {
@@ -67,7 +67,7 @@ absl::StatusOr<std::unique_ptr<FlightReplay>> FlightReplay::Create(const FlightI
 FlightReplay::FlightReplay(const FlightInfo& info, std::unique_ptr<RoutingStore> store)
     : info_(info), store_(std::move(store)) {}
 
-// The store calls its sources until it is gone.
+// The store goes first: it calls the rows of steps until it is destroyed.
 FlightReplay::~FlightReplay() {
   views_.clear();
   store_.reset();
@@ -115,15 +115,15 @@ absl::Status FlightReplay::Apply(const FlightRecord& record, const OnRead& on_re
     case FlightRecordKind::kClose:
       return absl::OkStatus();
   }
-  return absl::InvalidArgumentError("flight: a record of no known kind");
+  return absl::InvalidArgumentError("flight: a record of unknown kind");
 }
 
 absl::Status FlightReplay::Begin(const FlightRecord& record) {
   const StepCode code = store_->BeginStep(record.batch.view());
   if (!code.ok() && !code.dropped()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("flight: step ", record.batch.step,
-                     " cannot follow what came before: ", std::string(code.ToStatus().message())));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "flight: step ", record.batch.step,
+        " contradicts the records before it: ", std::string(code.ToStatus().message())));
   }
   last_begun_ = record.batch.step;
   if (code.dropped() != record.dropped) ++steps_diverged_;
@@ -157,7 +157,7 @@ absl::Status FlightReplay::End(const FlightRecord& record, const OnRead& on_read
   if (found == steps_.end()) {
     if (allow_unknown_ends_) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat("flight: step ", record.step, " ends, and was not in flight"));
+        absl::StrCat("flight: step ", record.step, " ends, but is not in flight"));
   }
   Step& step = *found->second;
   if (step.submitted) {
@@ -172,7 +172,7 @@ absl::Status FlightReplay::End(const FlightRecord& record, const OnRead& on_read
     step.submitted = true;
     (void)store_->Submit(StepId(record.step), &step);
     if (step.num_rows > 0) return absl::OkStatus();
-    (void)store_->Land(StepId(record.step));  // its source, if it had one, has no rows to record
+    (void)store_->Land(StepId(record.step));  // a step without rows has no kLanded record
   } else if (record.end == StepEnd::kDrop) {
     (void)store_->Drop(StepId(record.step));
   } else {
@@ -187,7 +187,7 @@ absl::Status FlightReplay::Landed(const FlightRecord& record, const OnRead& on_r
   if (found == steps_.end()) {
     if (allow_unknown_ends_ || record.verdicts.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat("flight: step ", record.step, " lands, and was not in flight"));
+        absl::StrCat("flight: step ", record.step, " lands, but is not in flight"));
   }
   Step& step = *found->second;
   const auto first = static_cast<std::size_t>(record.begin);
@@ -242,9 +242,9 @@ absl::StatusOr<bool> FlightReplay::Read(const FlightRecord& record, const OnRead
   const Snapshot& snapshot = found->second.snapshot;
   const std::int64_t end = record.begin + static_cast<std::int64_t>(count);
   if (record.begin < snapshot.first() || end > snapshot.last() || end < record.begin) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("flight: read ", record.read_id, " of rows [", record.begin, ", ", end,
-                     ") leaves its snapshot [", snapshot.first(), ", ", snapshot.last(), ")"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "flight: read ", record.read_id, " of rows [", record.begin, ", ", end,
+        ") is not within its snapshot's rows [", snapshot.first(), ", ", snapshot.last(), ")"));
   }
   if (!snapshot.Ready()) StoreCheckpoint::RunCopies(*store_);
   if (!snapshot.Ready()) return false;

@@ -1,5 +1,5 @@
-// FlightReplay: a store that lives through a recorded flight again. Internal to blockstore: the
-// check re-runs flights with it, and the recorder makes its checkpoints with it.
+// FlightReplay: a store to which the records of a flight are applied again. Internal to blockstore:
+// CheckFlight replays flights with it, and FlightRecorder makes its checkpoints with it.
 #ifndef WAYMARK_BLOCKSTORE_FLIGHT_REPLAY_H_
 #define WAYMARK_BLOCKSTORE_FLIGHT_REPLAY_H_
 
@@ -22,67 +22,68 @@
 
 namespace waymark::flight {
 
-// One recorded read, done again.
+// A recorded read and the same read of the replaying store. The spans are valid during the callback
+// alone. Element i of each (but `blocks`) is row begin + i of the sequence.
 struct ReplayedRead {
-  // Valid during the callback only. Element i of each span is row begin + i of the sequence.
   std::uint64_t read_id = 0;
   std::int64_t begin = 0;
   std::span<const BlockId> blocks;  // of the snapshot
   std::span<const RowInfo> recorded_infos, infos;
-  std::span<const std::uint64_t> recorded_digests, digests;  // 0 where a row is missing
-  std::span<const std::uint8_t> rows;                        // of the replaying store's shape
+  std::span<const std::uint64_t> recorded_digests, digests;  // 0 if the row is missing
+  std::span<const std::uint8_t> rows;                        // in the replaying store's shape
 };
 
-// One thread. Steps land where they landed; snapshots are taken, read and given back where they
-// were.
+// Not thread safe. Steps land, and snapshots are taken, read and released, at the records of the
+// flight that say so.
 class FlightReplay {
  public:
   // May be empty. Called from within Apply; must not call the replay.
   using OnRead = std::function<void(const ReplayedRead&)>;
 
-  // ResourceExhausted when the store would take more than `max_bytes`; InvalidArgument when the
-  // head describes no store. `audit`: whether the replaying store audits, whatever the recorded one
-  // did.
+  // Makes the store of info.ReplayOptions(). `audit`: whether it audits, whatever the recorded
+  // store did. ResourceExhausted if the store would take more than `max_bytes`; InvalidArgument if
+  // the options are not those of any store.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<FlightReplay>> Create(const FlightInfo& info,
                                                                             std::uint64_t max_bytes,
                                                                             bool audit = true);
   ~FlightReplay();
 
-  // Records in the order of the flight; the record is only read. InvalidArgument when it cannot
-  // follow the records before it, and the replay is then of no more use. The callback sees each
-  // read that can be done, possibly later than its record, when the step that it waits for has
-  // landed.
+  // Applies the next record of the flight. Calls `on_read` for each read as soon as its rows are
+  // readable, which may be at a later record. InvalidArgument if the record contradicts the records
+  // before it; the replay must not be used afterwards.
   [[nodiscard]] absl::Status Apply(const FlightRecord& record, const OnRead& on_read);
 
-  // Ends and landings of steps that are not in flight are no errors, but passed over. So it is
-  // after a checkpoint anyhow: it has the end of what was in flight when it was made.
+  // From now on ignores ends and landings of steps that are not in flight, instead of failing. A
+  // checkpoint has the same effect: the steps that were in flight when it was made have ended in
+  // it, and their ends follow in the flight.
   void AllowUnknownEnds() { allow_unknown_ends_ = true; }
 
-  // Steps that were begun and have not ended.
+  // The steps that were begun and have not ended, ascending.
   [[nodiscard]] std::vector<std::uint64_t> InFlight() const;
-  // The state, as the payload of a checkpoint. FailedPrecondition while a step is in flight.
+  // Sets `out` to the state of the store as the payload of a checkpoint. FailedPrecondition while a
+  // step is in flight.
   [[nodiscard]] absl::Status Save(std::string& out);
 
-  // For its statistics and findings. Owned by the replay.
+  // The replaying store, for its statistics and findings. Owned by the replay.
   [[nodiscard]] RoutingStore& store() { return *store_; }
   // Whether a checkpoint was applied.
   [[nodiscard]] bool from_checkpoint() const { return from_checkpoint_; }
-  // Number of the last step begun; 0: none.
+  // The number of the last step begun; 0 if there is none.
   [[nodiscard]] std::uint64_t last_begun() const { return last_begun_; }
-  // Rows of reads that were not done: of snapshots from before the flight, or never ready.
+  // Rows of reads whose snapshot was taken before the flight begins: they cannot be replayed.
   [[nodiscard]] std::uint64_t rows_not_replayed() const { return rows_not_replayed_; }
-  // Rows of reads that still wait for a step.
+  // Rows of reads whose snapshot is not readable yet.
   [[nodiscard]] std::uint64_t rows_waiting() const;
-  // Steps that this store had to drop and the recorded one had not, or the other way round.
+  // Steps that one of the two stores dropped at their begin and the other did not.
   [[nodiscard]] std::uint64_t steps_diverged() const { return steps_diverged_; }
 
  private:
-  struct Step;  // one in flight: the rows recorded of it so far, and the RowSource that lands them
-  // A snapshot that the flight holds: made at its record, kept until its release.
+  struct Step;  // a step in flight: its recorded rows so far, and the RowSource that lands them
+  // A snapshot of the replaying store, from its kSnapshot record to its kReleased record.
   struct View {
     Snapshot snapshot;
     std::vector<BlockId> blocks;
-    bool released = false;  // once nothing waits for it
+    bool released = false;  // released in the flight, but a read of it is still waiting
   };
 
   FlightReplay(const FlightInfo& info, std::unique_ptr<RoutingStore> store);
@@ -90,9 +91,11 @@ class FlightReplay {
   absl::Status End(const FlightRecord& record, const OnRead& on_read);
   absl::Status Landed(const FlightRecord& record, const OnRead& on_read);
   absl::Status TakeSnapshot(const FlightRecord& record);
-  // False: the snapshot is not ready yet.
+  // False: the snapshot is not readable yet.
   absl::StatusOr<bool> Read(const FlightRecord& record, const OnRead& on_read);
+  // Does the waiting reads whose snapshot has become readable.
   absl::Status RetryReads(const OnRead& on_read);
+  // Removes a step that has ended; its memory is reused.
   void Retire(std::uint64_t step);
 
   const FlightInfo info_;
@@ -100,7 +103,7 @@ class FlightReplay {
   absl::flat_hash_map<std::uint64_t, std::unique_ptr<Step>> steps_;
   std::vector<std::unique_ptr<Step>> spare_steps_;
   absl::flat_hash_map<std::uint64_t, View> views_;
-  std::vector<FlightRecord> waiting_;  // reads whose snapshot is not ready
+  std::vector<FlightRecord> waiting_;  // reads whose snapshot is not readable
   std::vector<RowInfo> infos_;
   std::vector<std::uint8_t> bytes_;
   std::vector<std::uint64_t> digests_;

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kFlushBytes = std::size_t{1} << 20;
 
-// Gathers records in memory; with a file, hands them over a megabyte at a time.
+// Collects records in memory and, if there is a file, writes them a megabyte at a time.
 class BufferedOutput final : public flight::RecordOutput {
  public:
   explicit BufferedOutput(std::FILE* file) : file_(file) {}
@@ -38,7 +38,7 @@ class BufferedOutput final : public flight::RecordOutput {
     buffer_ += bytes;
     size_.fetch_add(bytes.size(), std::memory_order_relaxed);
   }
-  // 0, or the system error of the first write that failed.
+  // Closes the file. Returns 0, or the errno of the first write that failed.
   int Finish() {
     closed_ = true;
     if (file_ != nullptr) {

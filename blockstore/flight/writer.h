@@ -1,8 +1,7 @@
-// FlightWriter: records a whole flight, without bound, to a file or to memory.
+// FlightWriter: records a whole flight, of any length, to a file or to memory.
 //
-// For tools and tests: a write may wait for the disk, under the store's lock. What an engine keeps
-// switched on is FlightRecorder (recorder.h), which holds the last of a flight in fixed
-// memory.
+// For tools and tests: a write may block on the disk while the store's lock is held. In production
+// use FlightRecorder (recorder.h), which keeps the latest part of a flight in fixed memory.
 #ifndef WAYMARK_BLOCKSTORE_FLIGHT_WRITER_H_
 #define WAYMARK_BLOCKSTORE_FLIGHT_WRITER_H_
 
@@ -17,7 +16,7 @@
 
 namespace waymark {
 
-// Any thread may call the sink; the rest is for one thread.
+// Any thread may call the sink and size(); the other calls come from one thread.
 //
 //   StoreOptions options = ...;
 //   auto writer = FlightWriter::Open("run.flight", FlightInfo::Of(options));
@@ -26,24 +25,26 @@ namespace waymark {
 //   absl::Status status = (*writer)->Close();
 class FlightWriter {
  public:
-  // Creates or empties the file. InvalidArgument naming path and system error.
+  // Creates the file, or truncates it, and writes the head. InvalidArgument naming the path and the
+  // system's message if that fails.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<FlightWriter>> Open(const std::string& path,
                                                                           const FlightInfo& info);
-  // Records into memory: bytes().
+  // Records into memory: see bytes().
   [[nodiscard]] static std::unique_ptr<FlightWriter> InMemory(const FlightInfo& info);
-  ~FlightWriter();  // closes
+  ~FlightWriter();  // calls Close()
   FlightWriter(const FlightWriter&) = delete;
   FlightWriter& operator=(const FlightWriter&) = delete;
 
-  // What a store is given. Owned by the writer, which outlives that store. A call may wait for the
-  // disk.
+  // The sink for StoreOptions::flight. Owned by the writer, which must outlive that store. A call
+  // may block on the disk.
   [[nodiscard]] FlightSink* sink();
-  // Writes the closing record and what is buffered; later calls of the sink are ignored. Unknown
-  // naming the system error, when any write failed; the same again when called again.
+  // Writes the closing record and everything buffered, and closes the file; later calls of the sink
+  // are ignored. Unknown naming the path and the system's message if any write has failed. Further
+  // calls return the same status.
   [[nodiscard]] absl::Status Close();
-  // InMemory: everything written so far. REQUIRES: made by InMemory, no call of the sink running.
+  // The flight so far. REQUIRES: made by InMemory, and no call of the sink is running.
   [[nodiscard]] const std::string& bytes() const;
-  // Size of the flight so far.
+  // Bytes of the flight so far.
   [[nodiscard]] std::uint64_t size() const;
 
  private:

@@ -15,13 +15,13 @@ namespace waymark::wire {
 namespace {
 
 constexpr std::size_t kCrcBytes = 4;
-constexpr std::size_t kTileRows = 8;  // with groups of eight bytes a cache line of each layer
+constexpr std::size_t kTileRows = 8;  // with groups of 8 bytes: one cache line of each layer
 constexpr std::size_t kSortLanes = 64;
 constexpr std::size_t kMostTopK = 64;
 
-// ---- raw chunks: groups of K ids change places
+// ---- raw chunks: from [layers][rows] groups of K ids to [rows][layers], and sorting
 
-// kGroup: bytes of a group, 0 where they are only known while running.
+// kGroup: bytes of a group if known at compile time, else 0.
 template <std::size_t kGroup>
 void LayersToTokens(const std::uint8_t* layers, std::size_t layer_bytes, std::size_t rows,
                     std::size_t num_layers, std::size_t group_bytes, std::uint8_t* out) {
@@ -66,7 +66,7 @@ LayersToTokensFn LayersToTokensOf(std::size_t group_bytes) {
   }
 }
 
-// Whether an id among `count` is not below `end`. Blocks of constant size, for vectors.
+// Whether one of `count` ids is `end` or more. In blocks of constant size, so that it vectorises.
 template <class T>
 bool AnyNotBelow(const std::uint8_t* ids, std::size_t count, std::uint32_t end) {
   constexpr std::size_t kBlock = 64;
@@ -94,8 +94,8 @@ bool AnyNotBelow(const RoutingShape& shape, const std::uint8_t* ids, std::size_t
                                : AnyNotBelow<std::uint16_t>(ids, bytes / 2, end);
 }
 
-// Sorts each group of `top_k` ids. A tile of groups is turned on its side, so that each exchange of
-// the network is a minimum and a maximum of two vectors, the same for all groups.
+// Sorts each group of `top_k` ids. A tile of groups is transposed, so that each exchange of the
+// network is a minimum and a maximum of two vectors, for all groups at once.
 template <class T>
 void SortGroups(std::uint8_t* ids, std::size_t groups, std::size_t top_k,
                 std::span<const std::pair<std::uint8_t, std::uint8_t>> network) {
@@ -107,7 +107,7 @@ void SortGroups(std::uint8_t* ids, std::size_t groups, std::size_t top_k,
         std::memcpy(&lanes[k][g], ids + (g * top_k + k) * sizeof(T), sizeof(T));
     }
     for (const auto& [low, high] : network) {
-      // Copies, so that compilers see that nothing overlaps.
+      // Copies, so that the compiler knows that nothing overlaps.
       const std::array<T, kSortLanes> a = lanes[low];
       const std::array<T, kSortLanes> b = lanes[high];
       std::array<T, kSortLanes> smaller;
@@ -176,7 +176,7 @@ absl::Status ChunkCodec::Encode(std::span<const RowInfo> infos, std::span<const 
   const auto rows = static_cast<std::int64_t>(infos.size());
   if (chunk.size() != ChunkBytes(rows)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("chunk: its bytes must be ", ChunkBytes(rows), "; they are ", chunk.size()));
+        absl::StrCat("chunk: it must have ", ChunkBytes(rows), " bytes; it has ", chunk.size()));
   }
   const auto num_crcs = static_cast<std::size_t>(shape_.num_crcs());
   const std::span<std::uint8_t> layers = chunk.subspan(kCrcBytes * num_crcs);
@@ -251,7 +251,7 @@ bool ChunkCodec::DecodeRaw(std::span<const RowInfo> infos, const std::uint8_t* l
 bool ChunkCodec::DecodeSets(std::span<const RowInfo> infos, const std::uint8_t* layers,
                             const RowsAndLayers& part, std::span<std::uint8_t> ids,
                             std::span<std::uint8_t> invalid) const {
-  // The layers of the part alone are a chunk, too: nothing beyond them is touched.
+  // The layers of `part` are a chunk of their own, so no other layer is touched.
   const std::size_t layer_bytes = LayerBytes(static_cast<std::int64_t>(infos.size()));
   const std::int32_t num_layers = part.layer_end - part.layer_begin;
   const std::span<const std::uint8_t> codes(

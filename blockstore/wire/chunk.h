@@ -1,6 +1,8 @@
-// ChunkCodec: the ids of the rows of one page, layer-major, under crcs of a few layers each.
+// ChunkCodec: encodes and decodes a chunk, the ids of the rows of one page.
 //
-// What is missing is said beside a chunk, never in it. docs/format.md has the bytes.
+// A chunk is one crc for every few layers (WireShape::num_crcs of them, uint32), then the ids
+// layer-major, [L][rows]. It does not say which rows are missing: that is the coverage, which is
+// stored beside it (coverage.h). docs/format.md defines the bytes.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_CHUNK_H_
 #define WAYMARK_BLOCKSTORE_WIRE_CHUNK_H_
 
@@ -20,77 +22,93 @@
 
 namespace waymark::wire {
 
-// What became of a part of a chunk that was to be read.
+// Result of ChunkCodec::Decode.
 enum class ChunkState : std::uint8_t {
-  kGood,       // the rows are there
-  kDamaged,    // a crc does not fit: no row is there, and nothing was written
-  kInvalidId,  // the bytes are as they were written, but some rows cannot be: they are marked
+  kGood,       // every row was decoded
+  kDamaged,    // a crc does not match: nothing was written
+  kInvalidId,  // the crcs match, but some rows have impossible ids: those rows are marked
 };
 
-// Reads and writes the chunks of one shape. A chunk holds 1 ... B rows; how many is said beside it.
+// Encodes and decodes the chunks of one shape. A chunk holds 1 ... B rows, and does not say how
+// many: every call takes that number, as an argument or as the number of infos.
+//
 // Immutable: const access from any thread.
 class ChunkCodec {
  public:
-  // Errors as WireShape::Validate.
+  // The codec of `shape`, which is copied. Fails as WireShape::Validate does. Throws
+  // std::bad_alloc.
   [[nodiscard]] static absl::StatusOr<ChunkCodec> Create(const WireShape& shape);
 
   [[nodiscard]] const WireShape& shape() const { return shape_; }
-  // Of the shape block; what digests of chunks begin with.
+  // ShapeDigest(shape()). The digest of every chunk covers it.
   [[nodiscard]] std::uint64_t shape_digest() const { return shape_digest_; }
-  // The bytes of a layer of `rows` rows, at most 2^19; of their chunk, crcs included, below 2^30.
-  // REQUIRES: 0 <= rows <= B.
+  // Bytes of one layer of `rows` rows, at most 2^19. REQUIRES: 0 <= rows <= B.
   [[nodiscard]] std::size_t LayerBytes(std::int64_t rows) const;
+  // Bytes of a chunk of `rows` rows, crcs included: 4 * num_crcs + L * LayerBytes(rows), which is
+  // below 2^30. REQUIRES: 0 <= rows <= B.
   [[nodiscard]] std::size_t ChunkBytes(std::int64_t rows) const;
 
-  // Writes the chunk of the rows of `infos`, which lie one behind the other at `ids` (stored bytes,
-  // token-major). Those that are missing by `infos` are zero bits, whatever lies there.
-  // InvalidArgument when ids.size() or chunk.size() is not what infos.size() makes it, and under
-  // the set code for ids that are no set (the raw codec does not look).
+  // Writes the chunk of the rows of `infos` to `chunk`. `ids` holds their ids as the store keeps
+  // them: [rows][L][K], uint8 if E <= 256, else uint16. A row that is missing by `infos` is encoded
+  // as zero bits, whatever its ids are. `chunk` need not be aligned.
+  //
+  // InvalidArgument unless infos has 1 ... B entries and ids.size() and chunk.size() follow from
+  // that number; nothing is written. InvalidArgument under the set code if the ids of a valid row
+  // are out of range or repeat in a layer; the contents of `chunk` are then unspecified. The raw
+  // codec does not check ids.
   [[nodiscard]] absl::Status Encode(std::span<const RowInfo> infos,
                                     std::span<const std::uint8_t> ids,
                                     std::span<std::uint8_t> chunk) const;
 
-  // Writes the rows and layers of `part` to `ids`, token-major, one row behind the other, in
-  // stored bytes; missing rows are zeros. Reads nothing of `chunk` but the crcs that cover the part
-  // and the bytes that they cover. `chunk` may lie at any address and be any bytes. kInvalidId:
-  // invalid[i] is 1 where row part.row_begin + i has an id that is not below E (or, in a code,
-  // stands for no ids), else 0, and the ids of such rows are zeros.
-  // REQUIRES: infos has the infos of all rows of the chunk, chunk.size() is
-  // ChunkBytes(infos.size()), the part lies in it and is not empty, `ids` has its bytes, and
-  // `invalid` a byte for each of its rows.
+  // Writes the rows and layers of `part` to `ids`, [rows of part][layers of part][K], as the store
+  // keeps ids. Rows that are missing by `infos` are zeros. Of `chunk` it reads the crcs of the
+  // groups of layers that `part` touches, and those groups; the other bytes may be anything. Any
+  // bytes are safe, at any address.
+  //
+  // kInvalidId: invalid[i] is 1 if row part.row_begin + i is valid by `infos` and has an id that is
+  // not below E (or, under the set code, a code of no set of ids), else 0; the ids of the marked
+  // rows are zeros. `invalid` is unspecified otherwise.
+  //
+  // REQUIRES: `infos` covers all rows of the chunk; chunk.size() is ChunkBytes(infos.size());
+  // `part` lies in the chunk and is not empty; `ids` has exactly the bytes of `part`; `invalid` has
+  // one byte per row of `part`.
   [[nodiscard]] ChunkState Decode(std::span<const RowInfo> infos,
                                   std::span<const std::uint8_t> chunk, const RowsAndLayers& part,
                                   std::span<std::uint8_t> ids,
                                   std::span<std::uint8_t> invalid) const;
 
-  // The layers of a chunk of `rows` rows behind its crcs, which are all looked at: layer l is bytes
-  // [l, l + 1) * LayerBytes(rows). nullopt when a crc does not fit. What the ids are is not looked
-  // at. REQUIRES: chunk.size() is ChunkBytes(rows).
+  // The layers of a chunk of `rows` rows, without a copy: layer l is bytes
+  // [l, l + 1) * LayerBytes(rows) of the result, which points into `chunk`. Checks all crcs and
+  // returns nullopt if one does not match. Does not check ids.
+  // REQUIRES: chunk.size() is ChunkBytes(rows).
   [[nodiscard]] std::optional<std::span<const std::uint8_t>> Layers(
       std::int64_t rows, std::span<const std::uint8_t> chunk) const;
 
-  // The name of a chunk of `rows` rows.
+  // The digest that names a chunk of `rows` rows: ContentDigest (XXH3-128) of the shape digest
+  // (uint64), rows (uint32) and the chunk's bytes.
   [[nodiscard]] Digest128 Digest(std::int64_t rows, std::span<const std::uint8_t> chunk) const;
 
  private:
   ChunkCodec(const WireShape& shape, std::optional<SetCode> set_code);
+  // Writes the layers of a raw chunk.
   void EncodeRaw(std::span<const RowInfo> infos, std::span<const std::uint8_t> ids,
                  std::span<std::uint8_t> layers) const;
-  // Whether no row of the part has an id that cannot be; else marks those that do.
+  // Both return true if no row of `part` has an impossible id; else they mark those that have one.
   [[nodiscard]] bool DecodeRaw(std::span<const RowInfo> infos, const std::uint8_t* layers,
                                const RowsAndLayers& part, std::span<std::uint8_t> ids,
                                std::span<std::uint8_t> invalid) const;
   [[nodiscard]] bool DecodeSets(std::span<const RowInfo> infos, const std::uint8_t* layers,
                                 const RowsAndLayers& part, std::span<std::uint8_t> ids,
                                 std::span<std::uint8_t> invalid) const;
+  // Whether the crcs of layers [layer_begin, layer_end) match.
   [[nodiscard]] bool CrcsFit(std::span<const std::uint8_t> chunk, std::size_t layer_bytes,
                              std::int32_t layer_begin, std::int32_t layer_end) const;
 
   WireShape shape_;
   std::uint64_t shape_digest_;
-  std::size_t group_bytes_;          // of the stored ids of one row and layer
-  std::optional<SetCode> set_code_;  // the codec, unless it is raw
-  // Raw: sorts the ids of a row and layer; empty where they keep their order.
+  std::size_t group_bytes_;          // bytes of the stored ids of one row and layer
+  std::optional<SetCode> set_code_;  // nullopt: the raw codec
+  // Raw and not ordered: the exchanges that sort the ids of one row and layer. Else empty.
   std::vector<std::pair<std::uint8_t, std::uint8_t>> network_;
 };
 

@@ -18,7 +18,7 @@ absl::Status TooMuch(const char* section, std::size_t max_bytes) {
       absl::StrCat(section, ": its runs take more than max_bytes, ", max_bytes, " bytes"));
 }
 
-// The number of rows of a run: at least one, at most `left`.
+// Reads the number of rows of a run. Returns false unless it is in [1, left].
 bool GetCount(ByteReader& reader, std::int64_t left, std::int64_t& count) {
   std::uint64_t value = 0;
   if (!GetVarint(reader, value) || value < 1 || value > static_cast<std::uint64_t>(left)) {
@@ -117,7 +117,7 @@ absl::StatusOr<KnownRows> KnownRows::Parse(std::span<const std::uint8_t> coverag
                            static_cast<Provenance>(provenance)});
     if (known.runs_.size() > max_bytes / sizeof(Run)) return TooMuch("coverage", max_bytes);
   }
-  if (!reader.done()) return Bad("coverage", "it goes on behind the last row");
+  if (!reader.done()) return Bad("coverage", "it has bytes after the last row");
   if (!steps.has_value()) return known;
 
   const std::size_t left = max_bytes - known.runs_.size() * sizeof(Run);
@@ -140,7 +140,7 @@ absl::StatusOr<KnownRows> KnownRows::Parse(std::span<const std::uint8_t> coverag
     known.steps_.push_back(run);
     if (known.steps_.size() > left / sizeof(StepRun)) return TooMuch("steps", max_bytes);
   }
-  if (!step_reader.done()) return Bad("steps", "they go on behind the last valid row");
+  if (!step_reader.done()) return Bad("steps", "they have bytes after the last valid row");
   return known;
 }
 
@@ -149,7 +149,7 @@ void KnownRows::Infos(std::int64_t begin, std::span<RowInfo> infos) const {
   auto run = std::upper_bound(runs_.begin(), runs_.end(), begin,
                               [](std::int64_t row, const Run& r) { return row < r.end; });
   std::int64_t row = begin;
-  // How many rows before `row` are valid.
+  // The number of valid rows before `row`.
   std::int64_t valid = run->reason == Reason::kNone ? run->valid_end - (run->end - row)
                        : run == runs_.begin()       ? 0
                                                     : run->valid_end;
@@ -202,7 +202,7 @@ absl::StatusOr<std::vector<Provenance>> ParseProvenance(std::span<const std::uin
                   static_cast<Provenance>(provenance));
     left -= count;
   }
-  if (!reader.done()) return Bad("provenance", "it goes on behind the last row");
+  if (!reader.done()) return Bad("provenance", "it has bytes after the last row");
   return parsed;
 }
 

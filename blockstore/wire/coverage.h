@@ -1,4 +1,5 @@
-// Coverage and steps: what is known of rows, as runs. Both directions; any thread.
+// The coverage, steps and provenance of rows as runs: written, parsed, and expanded row by row.
+// docs/format.md defines the bytes. Free functions may be called from any thread.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_COVERAGE_H_
 #define WAYMARK_BLOCKSTORE_WIRE_COVERAGE_H_
 
@@ -13,27 +14,32 @@
 
 namespace waymark::wire {
 
-// Whether coverage says how rows came, or leaves that 0 (nodes: it belongs to a request).
+// Whether coverage carries the provenance of rows. kNo writes kHere for every row: nodes and tail
+// segments are shared between requests, and provenance differs from request to request.
 enum class WithProvenance : std::uint8_t { kNo, kYes };
 
-// Appends the coverage of `infos` as the longest runs there are. The reason of every info must be
-// one that has a name.
+// Appends the coverage of `infos` to `out`, as maximal runs.
+// REQUIRES: every reason and provenance is one of its enum.
 void AppendCoverage(std::span<const RowInfo> infos, WithProvenance provenance,
                     std::vector<std::uint8_t>& out);
-// Appends the steps of the valid rows of `infos`. Each run is the longest that can begin there.
+// Appends the steps of the valid rows of `infos` to `out`. A run is a first step and a stride; each
+// run is the longest that can begin at its first row.
 void AppendSteps(std::span<const RowInfo> infos, std::vector<std::uint8_t>& out);
-// Appends the provenance of every row, as the longest runs: what handles carry.
+// Appends the provenance of every row to `out`, as maximal runs. Handles carry this.
 void AppendProvenance(std::span<const Provenance> rows, std::vector<std::uint8_t>& out);
 
-// What was parsed: the infos of any rows, without an entry for each. Its memory follows from the
-// number of runs, never from the number of rows that they claim. A value; const access from any
-// thread.
+// Parsed coverage and steps: the infos of any number of rows, kept as runs. Its memory follows from
+// the number of runs in the bytes, never from the number of rows that they claim.
+//
+// A value that owns its memory; const access from any thread. Default constructed: no rows.
 class KnownRows {
  public:
-  // `rows` rows, 0 ... 2^31 - 1. `steps`: nullopt where they are not known (every step is then 0).
-  // InvalidArgument naming what is wrong: each row has one run, and each valid row one step, no
-  // more and no fewer; any bytes are safe. ResourceExhausted when the runs take more than
-  // `max_bytes`.
+  // Parses the coverage of `rows` rows, 0 ... 2^31 - 1, and the steps of the valid ones. With
+  // `steps` nullopt the steps are unknown, and every step reads as 0. The bytes may go afterwards.
+  //
+  // Any bytes are safe. InvalidArgument naming the section and what is wrong, unless every row has
+  // exactly one run and every valid row exactly one step. ResourceExhausted if the runs take more
+  // than `max_bytes` bytes of memory.
   [[nodiscard]] static absl::StatusOr<KnownRows> Parse(
       std::span<const std::uint8_t> coverage, std::optional<std::span<const std::uint8_t>> steps,
       std::int64_t rows, std::size_t max_bytes);
@@ -42,14 +48,15 @@ class KnownRows {
   [[nodiscard]] std::int64_t valid_rows() const {
     return runs_.empty() ? 0 : runs_.back().valid_end;
   }
-  // Whether a run names a provenance other than kHere.
+  // Whether a run has a provenance other than kHere.
   [[nodiscard]] bool has_provenance() const { return has_provenance_; }
   // Writes the infos of rows [begin, begin + infos.size()). REQUIRES: they lie in [0, rows()).
   void Infos(std::int64_t begin, std::span<RowInfo> infos) const;
-  // The runs of rows [0, rows()), counted from `first`; runs that agree are put together.
+  // The runs of all rows, numbered from `first`; neighbouring runs that agree are merged.
   [[nodiscard]] std::vector<CoverageRun> Coverage(std::int64_t first) const;
 
  private:
+  // Rows that agree in reason, version and provenance.
   struct Run {
     std::int64_t end;        // one past its last row
     std::int64_t valid_end;  // valid rows before `end`
@@ -57,10 +64,11 @@ class KnownRows {
     Reason reason;
     Provenance provenance;
   };
+  // Valid rows whose steps are first, first + stride, first + 2 * stride, ...
   struct StepRun {
-    std::int64_t begin;  // valid rows before its first
+    std::int64_t begin;  // valid rows before its first row
     std::uint64_t first;
-    std::uint64_t stride;  // modulo 2^64
+    std::uint64_t stride;  // modulo 2^64: steps may decrease
   };
 
   std::vector<Run> runs_;
@@ -68,8 +76,8 @@ class KnownRows {
   bool has_provenance_ = false;
 };
 
-// The provenance of `rows` rows, one each. InvalidArgument naming what is wrong; ResourceExhausted
-// when they take more than `max_bytes`.
+// Parses the provenance of `rows` rows into one entry per row. Any bytes are safe. InvalidArgument
+// naming what is wrong; ResourceExhausted if the result takes more than `max_bytes` bytes.
 [[nodiscard]] absl::StatusOr<std::vector<Provenance>> ParseProvenance(
     std::span<const std::uint8_t> bytes, std::int64_t rows, std::size_t max_bytes);
 

@@ -1,5 +1,5 @@
-// One crc32 instruction takes eight bytes and has a latency of three cycles, so three streams run
-// side by side; their crcs are put together with a carry-less product each.
+// A crc32 instruction takes eight bytes and has a latency of three cycles, so three streams run
+// side by side; each of their crcs is then combined by a carry-less multiplication.
 #include "blockstore/wire/crc32c.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ constexpr std::uint32_t TimesX(std::uint32_t value) {
   return (value >> 1) ^ ((value & 1) != 0 ? kPolynomial : 0);
 }
 
-// kTables[i][b]: the crc of byte b with i zero bytes behind it.
+// kTables[i][b]: the crc of byte b followed by i zero bytes.
 constexpr auto kTables = [] {
   std::array<std::array<std::uint32_t, 256>, 8> tables{};
   for (std::uint32_t b = 0; b < 256; ++b) {
@@ -47,7 +47,7 @@ std::uint64_t LoadWord(const std::uint8_t* at) {
   return word;
 }
 
-// The functions below take and give the state without its inversions.
+// The functions below take and return the crc without its two inversions.
 std::uint32_t RunTables(std::uint32_t state, const std::uint8_t* at, std::size_t size) {
   for (; size >= 8; at += 8, size -= 8) {
     const std::uint64_t word = LoadWord(at) ^ state;
@@ -64,9 +64,9 @@ std::uint32_t RunTables(std::uint32_t state, const std::uint8_t* at, std::size_t
 
 constexpr std::size_t kMostWords = 128;  // of one stream
 
-// kShift[w]: x^(64 w - 33). A state times it, over 64 bits, is (by the crc32 instruction, which
-// multiplies by x^32, and the x that a product of reflected words lacks) the state with w zero
-// words behind it.
+// kShift[w]: x^(64 w - 33). The carry-less product of a state and kShift[w], reduced by the crc32
+// instruction, is the state after w more zero words: the instruction multiplies by x^32, and the
+// product of reflected words lacks a factor x.
 constexpr auto kShift = [] {
   std::array<std::uint32_t, 2 * kMostWords + 1> shift{};
   shift[1] = 1;  // x^31

@@ -1,4 +1,5 @@
-// CRC-32C (Castagnoli): what finds damaged bytes in chunks, documents and handles.
+// CRC-32C (Castagnoli): finds damaged bytes in chunks, document headers and handles. It does not
+// protect against a writer who damages bytes on purpose.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_CRC32C_H_
 #define WAYMARK_BLOCKSTORE_WIRE_CRC32C_H_
 
@@ -7,15 +8,15 @@
 
 namespace waymark::wire {
 
-// The crc of bytes whose front has the crc `crc` (0: nothing) and which go on with `bytes`:
-// ExtendCrc32c(Crc32c(a), b) is that of a, then b. Any thread. Uses the machine's own instruction
-// where it has one.
+// Continues a crc: with `crc` the crc of some bytes a (0 for no bytes), returns the crc of a
+// followed by `bytes`. So ExtendCrc32c(Crc32c(a), b) is the crc of a and b together. Any thread.
+// Uses the processor's crc instruction if it has one.
 [[nodiscard]] std::uint32_t ExtendCrc32c(std::uint32_t crc, std::span<const std::uint8_t> bytes);
-// Of "123456789": 0xe3069283.
+// The crc of `bytes`; 0xe3069283 for "123456789". Any thread.
 [[nodiscard]] inline std::uint32_t Crc32c(std::span<const std::uint8_t> bytes) {
   return ExtendCrc32c(0, bytes);
 }
-// The same without the machine's instruction: what other machines do. For tests.
+// ExtendCrc32c without the processor's crc instruction, with the same result. For tests.
 [[nodiscard]] std::uint32_t ExtendCrc32cPortable(std::uint32_t crc,
                                                  std::span<const std::uint8_t> bytes);
 

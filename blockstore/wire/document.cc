@@ -14,7 +14,7 @@
 namespace waymark::wire {
 namespace {
 
-// How many rows Read changes type and layout of at once: a few pages that stay in the caches.
+// Bytes of rows that Read converts at a time: a few pages, which fit the processor's caches.
 constexpr std::size_t kBatchBytes = std::size_t{1} << 17;
 
 using Payload = std::optional<std::span<const std::uint8_t>>;
@@ -36,7 +36,7 @@ absl::StatusOr<Sections> FindSections(std::span<const std::uint8_t> bytes) {
     const std::uint8_t* payload = reader.Take(header.bytes);
     if (payload == nullptr || reader.Take(RoundUp(header.bytes, 8) - header.bytes) == nullptr) {
       return Bad(absl::StrCat("section ", header.type, " has ", header.bytes,
-                              " bytes, more than the header"));
+                              " bytes, more than the header has left"));
     }
     Payload* section = nullptr;
     switch (static_cast<Section>(header.type)) {
@@ -57,7 +57,7 @@ absl::StatusOr<Sections> FindSections(std::span<const std::uint8_t> bytes) {
         if ((header.flags & kMustUnderstand) != 0) {
           return absl::UnimplementedError(
               absl::StrCat("document: section ", header.type,
-                           " must be understood, and is not known to this version"));
+                           " must be understood, and this version does not know it"));
         }
         continue;
     }
@@ -65,7 +65,7 @@ absl::StatusOr<Sections> FindSections(std::span<const std::uint8_t> bytes) {
     *section = std::span(payload, header.bytes);
   }
   if (!found.shape.has_value()) return Bad("section 1 (shape) must be the first; there is none");
-  if (!found.coverage.has_value()) return Bad("section 2 (coverage) must be there");
+  if (!found.coverage.has_value()) return Bad("section 2 (coverage) is required; there is none");
   return found;
 }
 
@@ -106,7 +106,7 @@ absl::StatusOr<Document> Document::Open(std::span<const std::uint8_t> bytes,
   std::array<std::uint8_t, sizeof(header)> front;
   std::memcpy(front.data(), &without_crc, sizeof(header));
   if (ExtendCrc32c(Crc32c(front), behind) != header.crc) {
-    return absl::DataLossError("document: the crc of the header does not fit");
+    return absl::DataLossError("document: the crc of the header does not match");
   }
   if (header.first > kMostRows || header.rows > kMostRows - header.first) {
     return Bad(absl::StrCat("rows must lie in [0, ", kMostRows, "); they are ", header.rows,
@@ -123,8 +123,8 @@ absl::StatusOr<Document> Document::Open(std::span<const std::uint8_t> bytes,
   if (!codec.ok()) return codec.status();
   const ChunkPlaces places(*codec, first, rows);
   if (header.document_bytes != header.header_bytes + places.bytes()) {
-    return Bad(absl::StrCat("its bytes must be ", header.header_bytes + places.bytes(),
-                            " by its shape and rows; the header says ", header.document_bytes));
+    return Bad(absl::StrCat("document bytes must be ", header.header_bytes + places.bytes(),
+                            " by its shape and rows; they are ", header.document_bytes));
   }
   absl::StatusOr<KnownRows> known =
       KnownRows::Parse(*sections->coverage, sections->steps, rows, limits.max_bytes);
@@ -144,7 +144,7 @@ absl::StatusOr<Document> Document::Open(std::span<const std::uint8_t> bytes,
     while (reader.left() > 0) {
       const auto node_bytes = reader.Get<std::uint32_t>();
       const std::uint8_t* node = reader.Take(node_bytes);
-      if (!reader.ok()) return Bad("section 4 (nodes): a node goes on behind the section");
+      if (!reader.ok()) return Bad("section 4 (nodes): a node extends beyond the section");
       document.nodes_.emplace_back(node, node_bytes);
       if (document.nodes_.size() > limits.max_bytes / sizeof(document.nodes_[0])) {
         return absl::ResourceExhaustedError(absl::StrCat(
@@ -176,12 +176,12 @@ absl::Status Document::CheckPart(const RowsAndLayers& part) const {
       part.layer_end > shape().rows.num_layers) {
     return absl::OutOfRangeError(absl::StrCat("part: layers [", part.layer_begin, ", ",
                                               part.layer_end, ") must lie in [0, ",
-                                              shape().rows.num_layers, "), one at least"));
+                                              shape().rows.num_layers, ") and not be empty"));
   }
   const std::int64_t rows = part.row_end - part.row_begin;
   if (rows > limits_.max_rows) {
-    return absl::ResourceExhaustedError(absl::StrCat("part: it must have at most max_rows, ",
-                                                     limits_.max_rows, " rows; it has ", rows));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "part: it must have at most max_rows = ", limits_.max_rows, " rows; it has ", rows));
   }
   return absl::OkStatus();
 }
@@ -205,7 +205,7 @@ void Document::ReadStored(const RowsAndLayers& part, std::span<std::uint8_t> ids
   const std::size_t row_bytes = static_cast<std::size_t>(part.layer_end - part.layer_begin) *
                                 static_cast<std::size_t>(shape().rows.top_k) *
                                 shape().rows.id_bytes();
-  std::vector<RowInfo> edge;  // of all rows of a chunk of which only some are read
+  std::vector<RowInfo> edge;  // infos of all rows of a chunk that is read only in part
   std::array<std::uint8_t, 4096> invalid;
   for (std::int64_t c = places.ChunkOf(begin), row = begin; row < end; ++c) {
     const std::int64_t chunk_begin = places.RowBegin(c);
@@ -271,7 +271,7 @@ absl::StatusOr<ChunkView> Document::Chunk(std::int64_t row) const {
   };
   const std::span<const std::uint8_t> chunks = bytes_.subspan(header_bytes_);
   const std::size_t bytes = codec_.ChunkBytes(view.rows);
-  if (places.ByteBegin(c) + bytes > chunks.size()) return lost("is not there");
+  if (places.ByteBegin(c) + bytes > chunks.size()) return lost("is cut off");
   const auto layers = codec_.Layers(view.rows, chunks.subspan(places.ByteBegin(c), bytes));
   if (!layers.has_value()) return lost("is damaged");
   view.layers = *layers;

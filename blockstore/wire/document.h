@@ -1,4 +1,5 @@
-// Document: reading documents (.wmk) where they lie.
+// Document: reads a document (.wmk), the rows of one sequence in the wire format, in place.
+// docs/format.md defines the bytes.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_DOCUMENT_H_
 #define WAYMARK_BLOCKSTORE_WIRE_DOCUMENT_H_
 
@@ -19,31 +20,33 @@
 
 namespace waymark::wire {
 
-// What bytes from outside may make a reader do. A call that would go beyond is ResourceExhausted.
+// Bounds on what bytes from outside can make a reader do. A call that would exceed one fails with
+// ResourceExhausted.
 struct ReadLimits {
-  std::int64_t max_rows = std::int64_t{1} << 24;  // rows of one read
-  std::size_t max_bytes = std::size_t{1} << 32;   // memory that one call allocates
+  std::int64_t max_rows = std::int64_t{1} << 24;  // rows per read
+  std::size_t max_bytes = std::size_t{1} << 32;   // bytes of memory that one call may allocate
 };
 
-// What a read found missing that coverage calls valid. All zero when the bytes are as they were
-// written.
+// Rows that the coverage calls valid and that a read returned as missing, by cause. All zero if the
+// document is undamaged.
 struct ReadDamage {
-  std::int64_t damaged_chunks = 0;  // a crc did not fit: their rows are missing (not captured)
-  std::int64_t absent_chunks = 0;   // beyond the end of the bytes: missing (not captured)
-  std::int64_t invalid_rows = 0;    // an id was not below E: missing (invalid id)
+  std::int64_t damaged_chunks = 0;  // a crc does not match: rows missing (not captured)
+  std::int64_t absent_chunks = 0;   // beyond the end of the bytes: rows missing (not captured)
+  std::int64_t invalid_rows = 0;    // an id is out of range: row missing (invalid id)
 
   [[nodiscard]] bool any() const {
     return damaged_chunks != 0 || absent_chunks != 0 || invalid_rows != 0;
   }
 };
 
-// The shape of rows of which only these layers are read. REQUIRES: 0 <= layer_begin < layer_end <=
-// shape.num_layers.
+// `shape` with only layers [layer_begin, layer_end). layer_ids are empty if they would be 0, 1, ...
+// REQUIRES: 0 <= layer_begin < layer_end <= shape.num_layers.
 [[nodiscard]] RoutingShape LayersShape(const RoutingShape& shape, std::int32_t layer_begin,
                                        std::int32_t layer_end);
 
-// Rows [first, first + rows) of a document, coded, where they lie: layer l at layers.data() +
-// l * layer_bytes. Of Codec::kRaw that is [L][rows][K] stored ids.
+// The chunk of rows [first, first + rows), still encoded and not copied: layer l begins at
+// layers.data() + l * layer_bytes. With Codec::kRaw that is [L][rows][K] ids as the store keeps
+// them. Points into the document's bytes.
 struct ChunkView {
   std::int64_t first = 0;
   std::int64_t rows = 0;
@@ -51,54 +54,68 @@ struct ChunkView {
   std::span<const std::uint8_t> layers;
 };
 
-// A document in bytes that somebody else owns: memory, or a mapped file. They outlive it. Opening
-// reads the header; nothing of a chunk is touched until it is read. Const access from any thread.
+// A document in bytes that the caller owns (memory or a mapped file) and that must outlive it. Open
+// reads the header alone; the bytes of a chunk are first touched when it is read.
+//
+// Const access from any thread. Copies refer to the same bytes.
 class Document {
  public:
-  // Any bytes are safe, and what follows the document is not looked at. InvalidArgument naming what
-  // is wrong; Unimplemented for another major version, a section that must be understood and is
-  // not, or a shape block as DecodeShapeBlock says; DataLoss when the header is damaged or not all
-  // there; ResourceExhausted.
+  // Parses the header. `bytes` may be any bytes, may be cut short behind the header, and may go on
+  // behind the document. InvalidArgument naming what is wrong; Unimplemented for another major
+  // version, for an unknown section that is marked as one that readers must understand, or as
+  // DecodeShapeBlock; DataLoss if the header's crc does not match or the header is incomplete;
+  // ResourceExhausted beyond limits.max_bytes.
   [[nodiscard]] static absl::StatusOr<Document> Open(std::span<const std::uint8_t> bytes,
                                                      const ReadLimits& limits = {});
 
   [[nodiscard]] const WireShape& shape() const { return codec_.shape(); }
+  // The document has rows [first(), last()) of its sequence, by position.
   [[nodiscard]] std::int64_t first() const { return first_; }
   [[nodiscard]] std::int64_t last() const { return first_ + known_.rows(); }
   [[nodiscard]] std::int64_t size() const { return known_.rows(); }
   [[nodiscard]] int minor_version() const { return minor_; }
-  // Of the document by its header; truncated() when fewer were given.
+  // Bytes of the whole document by its header. truncated(): fewer were given to Open, and the rows
+  // of the chunks that are cut off read as missing.
   [[nodiscard]] std::uint64_t bytes() const { return document_bytes_; }
   [[nodiscard]] bool truncated() const { return bytes_.size() < document_bytes_; }
-  // Whether steps are known; else every step reads 0.
+  // Whether the document has the steps of its rows. Without them every step reads as 0.
   [[nodiscard]] bool has_steps() const { return has_steps_; }
-  // The last node of the trajectory that these rows are the front of; zeros: not said.
+  // The digest of the last node of the trajectory that begins with these rows; zeros if the
+  // document does not name it.
   [[nodiscard]] const Digest128& trajectory() const { return trajectory_; }
-  // Each node's bytes, where they lie; empty when the document has none. ParseNode looks at them.
+  // The bytes of each node of the document, first to last, not copied; empty if it has none.
+  // Open does not check them: ParseNode does.
   [[nodiscard]] std::span<const std::span<const std::uint8_t>> nodes() const { return nodes_; }
-  // What the document says of its rows, whatever has become of their chunks.
+  // The coverage that the document states, whatever the condition of its chunks.
   [[nodiscard]] std::vector<CoverageRun> Coverage() const { return known_.Coverage(first_); }
 
-  // Everything: rows [first(), last()), all layers. Rows are numbered by their position.
+  // The rectangle of all rows, [first(), last()), and all layers. All rectangles below number rows
+  // by their position in the sequence.
   [[nodiscard]] RowsAndLayers All() const { return {first(), last(), 0, shape().rows.num_layers}; }
-  // The rows and layers of `part` as an owning value, whose shape has those layers. Touches no more
-  // than the crcs and layers that cover the part, in the chunks of those rows. `damage`, if not
-  // null, is set. OutOfRange unless the part lies in All() and has a layer; ResourceExhausted.
+  // Reads the rows and layers of `part` into a value of its own, whose shape has only those layers.
+  // Touches only the chunks of those rows, and in them the crcs and the layers that the crcs over
+  // `part` cover. Rows of damaged or absent chunks are missing, as ReadDamage says.
+  //
+  // `damage`, if not null, is set on success. OutOfRange unless `part` lies in All() and has at
+  // least one layer; ResourceExhausted beyond the limits given to Open.
   [[nodiscard]] absl::StatusOr<Rows> ReadRows(const RowsAndLayers& part,
                                               ReadDamage* damage = nullptr) const;
-  // The same to `rows`, whose memory is used again. It is left as it is on error.
+  // The same into `rows`, whose memory is reused. On error `rows` is unchanged.
   [[nodiscard]] absl::Status ReadRows(const RowsAndLayers& part, Rows& rows,
                                       ReadDamage* damage = nullptr) const;
-  // The same to memory of the caller: ids to `out` as `spec` says, infos to `infos` (empty: not
-  // wanted). Errors as ReadRows and Snapshot::Read; nothing is written on error.
+  // The same into memory of the caller: ids to `out` in the layout, type and fill of `spec`, and
+  // one info per row to `infos`, unless `infos` is empty. Besides the errors of ReadRows,
+  // InvalidArgument unless `out` has exactly the size that `spec` and `part` require, every id of
+  // the shape fits the type, and `infos` is empty or has one entry per row. On error nothing is
+  // written.
   [[nodiscard]] absl::Status Read(const RowsAndLayers& part, const ReadSpec& spec,
                                   std::span<std::uint8_t> out, std::span<RowInfo> infos = {},
                                   ReadDamage* damage = nullptr) const;
-  // The chunk that has row `row`, without a copy; its crcs are looked at, its ids are not. Rows
-  // that coverage calls missing are zeros. OutOfRange unless the row is in the document; DataLoss
-  // when the chunk is damaged or not there.
+  // The chunk that contains row `row`, encoded and without a copy. Checks its crcs, not its ids.
+  // Rows that the coverage calls missing are zeros. OutOfRange unless `row` is in the document;
+  // DataLoss if the chunk is damaged or cut off.
   [[nodiscard]] absl::StatusOr<ChunkView> Chunk(std::int64_t row) const;
-  // The shape of the rows that ReadRows gives for these layers. REQUIRES: they lie in All().
+  // The shape of the rows that ReadRows returns for these layers. REQUIRES: they lie in All().
   [[nodiscard]] RoutingShape LayersShape(std::int32_t layer_begin, std::int32_t layer_end) const {
     return wire::LayersShape(shape().rows, layer_begin, layer_end);
   }
@@ -106,12 +123,15 @@ class Document {
  private:
   Document(ChunkCodec codec, KnownRows known)
       : codec_(std::move(codec)), known_(std::move(known)) {}
+  // Whether `part` lies in All() and keeps to max_rows.
   [[nodiscard]] absl::Status CheckPart(const RowsAndLayers& part) const;
+  // Whether `rows` rows of `row_bytes` bytes each keep to max_bytes.
   [[nodiscard]] absl::Status CheckMemory(std::size_t rows, std::size_t row_bytes) const;
+  // Writes the ids of `part`, as the store keeps them, and the infos of its rows.
   void ReadStored(const RowsAndLayers& part, std::span<std::uint8_t> ids, std::span<RowInfo> infos,
                   ReadDamage& damage) const;
 
-  std::span<const std::uint8_t> bytes_;
+  std::span<const std::uint8_t> bytes_;  // what Open was given, up to the document's end
   ReadLimits limits_;
   ChunkCodec codec_;
   KnownRows known_;

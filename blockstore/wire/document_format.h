@@ -1,5 +1,5 @@
-// The header of documents, and where their chunks lie. Internal to blockstore; docs/format.md is
-// the contract.
+// The header of a document as it lies in memory, and the offsets of its chunks. Internal to
+// blockstore. docs/format.md defines the bytes.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_DOCUMENT_FORMAT_H_
 #define WAYMARK_BLOCKSTORE_WIRE_DOCUMENT_FORMAT_H_
 
@@ -16,32 +16,34 @@ namespace waymark::wire {
 inline constexpr std::uint8_t kDocumentMagic[8] = {0x89, 'W', 'M', 'K', '\r', '\n', 0x1a, '\n'};
 inline constexpr std::uint16_t kMajorVersion = 1;
 inline constexpr std::uint16_t kMinorVersion = 0;
+// The bound on row positions in every wire format: positions lie in [0, kMostRows).
 inline constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
 inline constexpr std::size_t kHeaderAlignment = 64;
 
-// What a document begins with, as it lies in memory, little-endian. Sections follow, then chunks.
+// The first 64 bytes of a document, little-endian. The sections follow, then the chunks.
 struct DocumentHeader {
   std::uint8_t magic[8];
-  std::uint16_t major;           // another one is refused
-  std::uint16_t minor;           // a later one is read
-  std::uint32_t header_bytes;    // up to the first chunk, a multiple of kHeaderAlignment
-  std::uint32_t crc;             // of header_bytes bytes, with 0 here
-  std::uint32_t zero;            // 0; passed over by readers
-  std::uint64_t document_bytes;  // all of it; a file may be cut off before
+  std::uint16_t major;           // readers refuse another one
+  std::uint16_t minor;           // readers accept a later one
+  std::uint32_t header_bytes;    // bytes before the first chunk, a multiple of kHeaderAlignment
+  std::uint32_t crc;             // crc32c of these header_bytes bytes, computed with crc = 0
+  std::uint32_t zero;            // written as 0, ignored by readers
+  std::uint64_t document_bytes;  // of the whole document, chunks included
   std::uint64_t first;           // rows [first, first + rows) of one sequence
   std::uint64_t rows;
-  Digest128 trajectory;  // the last node of the trajectory; zeros: not said
+  Digest128 trajectory;  // digest of the last node of the trajectory; zeros: not named
 };
 static_assert(sizeof(DocumentHeader) == 64 && offsetof(DocumentHeader, crc) == 16);
 
 enum class Section : std::uint16_t { kEnd = 0, kShape, kCoverage, kSteps, kNodes };
+// A flag of a section: a reader that does not know the section must refuse the document.
 inline constexpr std::uint16_t kMustUnderstand = 1;
 
-// Before each section, which begins at a multiple of 8 bytes.
+// Precedes the payload of each section; begins at a multiple of 8 bytes.
 struct SectionHeader {
-  std::uint16_t type;   // a Section; others are passed over, unless
-  std::uint16_t flags;  // kMustUnderstand says that the document means something else with it
-  std::uint32_t bytes;  // of the payload, padding left out
+  std::uint16_t type;   // a Section; readers skip an unknown one without kMustUnderstand
+  std::uint16_t flags;  // 0 or kMustUnderstand
+  std::uint32_t bytes;  // bytes of the payload, without the padding to a multiple of 8
 };
 static_assert(sizeof(SectionHeader) == 8);
 
@@ -49,8 +51,9 @@ constexpr std::size_t RoundUp(std::size_t value, std::size_t to) {
   return (value + to - 1) / to * to;
 }
 
-// Which rows of a document each chunk has, and where its bytes are. Rows and bytes are counted from
-// the first of the document's.
+// The rows and the byte offset of each chunk of a document. Both count from the first row and the
+// first chunk of the document. A chunk has the rows of one page; the first and the last page may be
+// incomplete.
 class ChunkPlaces {
  public:
   // REQUIRES: 0 <= first, 0 <= rows, first + rows <= kMostRows.
@@ -66,9 +69,9 @@ class ChunkPlaces {
   }
 
   [[nodiscard]] std::int64_t chunks() const { return chunks_; }
-  // Of all chunks together; at most 2^48.
+  // Bytes of all chunks together; at most 2^48.
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
-  // Of chunk `c`, in [0, chunks()).
+  // First row, number of rows and byte offset of chunk `c`. REQUIRES: c is in [0, chunks()).
   [[nodiscard]] std::int64_t RowBegin(std::int64_t c) const {
     return c == 0 ? 0 : front_ + (c - 1) * page_tokens_;
   }
@@ -78,7 +81,7 @@ class ChunkPlaces {
   [[nodiscard]] std::uint64_t ByteBegin(std::int64_t c) const {
     return c == 0 ? 0 : front_bytes_ + static_cast<std::uint64_t>(c - 1) * page_bytes_;
   }
-  // The chunk of row `row`, in [0, rows).
+  // The chunk that contains row `row`. REQUIRES: row is in [0, rows).
   [[nodiscard]] std::int64_t ChunkOf(std::int64_t row) const {
     return row < front_ ? 0 : 1 + (row - front_) / page_tokens_;
   }

@@ -75,8 +75,8 @@ absl::StatusOr<DocumentWriter> DocumentWriter::Create(const Rows& rows,
   }
   header.resize(RoundUp(header.size(), kHeaderAlignment));
   if (header.size() > std::numeric_limits<std::uint32_t>::max()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rows: what is known of them must fit 2^32 bytes; it takes ", header.size()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rows: their coverage and steps must fit 2^32 bytes; they take ", header.size()));
   }
 
   DocumentHeader fixed{};

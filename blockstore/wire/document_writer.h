@@ -1,4 +1,5 @@
-// Writing documents (.wmk): rows of one sequence with all that is known of them.
+// DocumentWriter: writes rows of one sequence, with their coverage and steps, as a document (.wmk).
+// docs/format.md defines the bytes.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_DOCUMENT_WRITER_H_
 #define WAYMARK_BLOCKSTORE_WIRE_DOCUMENT_WRITER_H_
 
@@ -20,48 +21,52 @@
 namespace waymark::wire {
 
 struct DocumentOptions {
+  // How ids are encoded. `ordered` is ignored if the rows are not in the router's order: see
+  // ChunkCode::For.
   ChunkCode code;
-  // Whether the steps of the rows go along. Shards that are joined elsewhere by JoinLayers need
-  // them.
+  // Whether the document has the steps of its rows. JoinLayers needs them in the shards that it
+  // joins.
   bool steps = true;
-  // The last node of the trajectory that these rows are the front of; zeros: not said.
+  // The digest of the last node of the trajectory that begins with these rows; zeros: not named.
   Digest128 trajectory;
-  // The nodes of the complete pages, first to last, for a document that is a source of pages. Not
-  // looked at. They outlive the writer.
+  // The nodes of the complete pages, first to last, for a document that a FileSource will serve.
+  // Written as they are, without a check. Create copies them.
   std::span<const std::vector<std::uint8_t>> nodes;
 };
 
-// The document of some rows, laid out but not written yet. Refers to the rows, which outlive it and
-// do not change. Const access from any thread.
+// The document of some rows: its header is made, its chunks are not encoded yet. Refers to the
+// rows, which must outlive it and not change. Const access from any thread.
 class DocumentWriter {
  public:
-  // InvalidArgument when the rows do not hold what they say, or the code cannot write them;
-  // Unimplemented as WireShape::Validate.
+  // InvalidArgument if CheckRows rejects the rows, a reason or provenance has no name, or the
+  // header would exceed 2^32 bytes; Unimplemented and InvalidArgument as WireShape::Validate.
   [[nodiscard]] static absl::StatusOr<DocumentWriter> Create(const Rows& rows,
                                                              const DocumentOptions& options = {});
 
-  // Of the whole document.
+  // Bytes of the whole document.
   [[nodiscard]] std::size_t bytes() const { return header_.size() + chunk_bytes_; }
-  // Writes it. InvalidArgument unless out.size() is bytes(), or for ids that the code does not
-  // have; `out` is then of no use.
+  // Writes the document to `out`. InvalidArgument unless out.size() is bytes(), or if the code
+  // cannot encode the ids of a row; the contents of `out` are then unspecified.
   [[nodiscard]] absl::Status WriteTo(std::span<std::uint8_t> out) const;
-  // Writes it to a file beside `path` that then takes its place: nobody sees half of one. Errors as
-  // WriteTo; Unavailable with the system's words when the file cannot be written, and nothing is
-  // left behind.
+  // Writes the document to the file `path`.partial, then renames it to `path`: no reader sees an
+  // incomplete file. Not synced to disk. Errors as WriteTo; Unavailable with the system's message
+  // if the file cannot be written. On error `path` is unchanged and the other file is removed.
   [[nodiscard]] absl::Status WriteFile(const std::string& path) const;
 
  private:
   DocumentWriter(const Rows& rows, ChunkCodec codec) : rows_(&rows), codec_(std::move(codec)) {}
+  // Writes chunks [begin, end), which are exactly the bytes of `out` or of its front.
   [[nodiscard]] absl::Status WriteChunks(std::int64_t begin, std::int64_t end,
                                          std::span<std::uint8_t> out) const;
 
-  const Rows* rows_;
+  const Rows* rows_;  // the caller's
   ChunkCodec codec_;
-  std::vector<std::uint8_t> header_;
-  std::size_t chunk_bytes_ = 0;
+  std::vector<std::uint8_t> header_;  // everything before the first chunk
+  std::size_t chunk_bytes_ = 0;       // of all chunks together
 };
 
-// The whole document, in memory. Errors as DocumentWriter and Snapshot::ReadRows.
+// The document of `rows`, or of all rows of `snapshot`, as bytes. Errors as DocumentWriter::Create
+// and WriteTo, and for a snapshot as Snapshot::ReadRows. Any thread.
 [[nodiscard]] absl::StatusOr<std::vector<std::uint8_t>> WriteDocument(
     const Rows& rows, const DocumentOptions& options = {});
 [[nodiscard]] absl::StatusOr<std::vector<std::uint8_t>> WriteDocument(

@@ -34,9 +34,9 @@ void Add(const FetchCounts& counts, FetchCounts& to) {
 absl::Status CheckHandle(const Handle& handle) {
   const auto rows = static_cast<std::size_t>(std::max<std::int64_t>(handle.rows, 0));
   if (handle.rows < 0 || handle.provenance.size() != rows) {
-    return absl::InvalidArgumentError(absl::StrCat("handle: provenance must be that of its ",
-                                                   handle.rows, " rows; it has ",
-                                                   handle.provenance.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("handle: provenance must have one entry per row, ", handle.rows, "; it has ",
+                     handle.provenance.size()));
   }
   return absl::OkStatus();
 }
@@ -50,12 +50,12 @@ absl::Status CheckPart(const Handle& handle, const RowsAndLayers& part, std::int
   if (part.layer_begin < 0 || part.layer_begin >= part.layer_end || part.layer_end > layers) {
     return absl::OutOfRangeError(absl::StrCat("part: layers [", part.layer_begin, ", ",
                                               part.layer_end, ") must lie in [0, ", layers,
-                                              "), one at least"));
+                                              ") and not be empty"));
   }
   if (part.row_end - part.row_begin > max_rows) {
-    return absl::ResourceExhaustedError(absl::StrCat("part: it must have at most max_rows, ",
-                                                     max_rows, " rows; it has ",
-                                                     part.row_end - part.row_begin));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("part: it must have at most max_rows = ", max_rows, " rows; it has ",
+                     part.row_end - part.row_begin));
   }
   return absl::OkStatus();
 }
@@ -78,7 +78,7 @@ class Fetcher::Impl {
  private:
   struct OneFetch;
 
-  // The codec of a shape; the last one is kept.
+  // The codec of a shape. The last one is cached.
   absl::StatusOr<std::shared_ptr<const ChunkCodec>> CodecOf(const WireShape& shape) {
     {
       const MutexLock lock(mutex_);
@@ -108,7 +108,7 @@ class Fetcher::Impl {
   FetchCounts counts_ ABSL_GUARDED_BY(mutex_);
 };
 
-// One call.
+// One call of Fetch: its arguments and its working memory.
 struct Fetcher::Impl::OneFetch {
   Impl& fetcher;
   const Handle& handle;
@@ -123,7 +123,7 @@ struct Fetcher::Impl::OneFetch {
   const std::size_t chunk_bytes = codec.ChunkBytes(page_tokens);
   const std::size_t row_bytes = rows.shape.row_bytes();
 
-  // A complete page of which rows are wanted.
+  // A complete page that has rows of `part`.
   struct Page {
     std::int64_t number;
     Digest128 chunk;
@@ -133,12 +133,12 @@ struct Fetcher::Impl::OneFetch {
   void Note(const absl::Status& status) {
     if (!status.ok() && report.source.ok()) report.source = status;
   }
-  // Whether it makes sense to ask the source for more.
+  // Whether another call of the source can succeed.
   [[nodiscard]] bool reachable() const {
     return report.source.ok() || report.source.code() == absl::StatusCode::kUnimplemented;
   }
 
-  // Objects whose name is ContentDigest of their bytes: nodes and tail segments.
+  // Gets objects whose digest is ContentDigest of their bytes: nodes and tail segments.
   std::vector<Object> GetNamed(std::span<const Digest128> digests) {
     std::vector<Object> objects(digests.size());
     std::vector<std::size_t> wanted;
@@ -175,7 +175,8 @@ struct Fetcher::Impl::OneFetch {
     return true;
   }
 
-  // The nodes of pages [begin, pages), the last one first, until one cannot be had.
+  // The nodes of pages [begin, pages), the last one first. Stops at a node that is absent or
+  // damaged.
   std::vector<Node> GetNodes(std::int64_t begin) {
     std::vector<Node> nodes;
     Digest128 digest = handle.head;
@@ -187,7 +188,7 @@ struct Fetcher::Impl::OneFetch {
       const std::int64_t chunks = std::min(kNodeChunks, pages - n * kNodeChunks);
       if (!node.ok() || node->first_page != n * kNodeChunks ||
           static_cast<std::int64_t>(node->chunks.size()) != chunks) {
-        ++report.counts.damaged;  // whoever wrote it: it is no node of this trajectory
+        ++report.counts.damaged;  // it is not a node of this trajectory
         break;
       }
       digest = node->before;
@@ -196,13 +197,13 @@ struct Fetcher::Impl::OneFetch {
     return nodes;
   }
 
-  // Of some rows those that are wanted: [begin, end) of the sequence, and where they go.
+  // Rows [begin, end) of the sequence, and where they go in `rows`.
   struct Wanted {
     std::int64_t begin, end;
     std::span<RowInfo> infos;
     std::span<std::uint8_t> ids;
   };
-  // REQUIRES: some of [first, last) are in the part.
+  // Those of rows [first, last) that are in `part`. REQUIRES: there is one.
   Wanted WantedOf(std::int64_t first, std::int64_t last) {
     const std::int64_t begin = std::max(first, part.row_begin);
     const std::int64_t end = std::min(last, part.row_end);
@@ -212,7 +213,7 @@ struct Fetcher::Impl::OneFetch {
             std::span(rows.ids).subspan(at * row_bytes, size * row_bytes)};
   }
 
-  // Sets the infos of a page's rows, those that go by the node; true when a row is to be had.
+  // Sets the infos of a page's rows from its node. Returns whether a row is valid.
   bool SetInfos(const Page& page) {
     const std::int64_t first = page.number * page_tokens;
     const Wanted wanted = WantedOf(first, first + page_tokens);
@@ -230,8 +231,8 @@ struct Fetcher::Impl::OneFetch {
     }
     std::fill(wanted.ids.begin(), wanted.ids.end(), std::uint8_t{0});
   }
-  // Writes the rows of a page from its chunk, of which only the part's layers and their crcs need
-  // be there. False when it is damaged.
+  // Writes the rows of a page from its chunk, of which only the layers of `part` and their crcs
+  // must be there. Returns false if it is damaged.
   bool Decode(const Page& page, std::span<const std::uint8_t> chunk) {
     const std::int64_t first = page.number * page_tokens;
     const Wanted wanted = WantedOf(first, first + page_tokens);
@@ -251,7 +252,7 @@ struct Fetcher::Impl::OneFetch {
     return true;
   }
 
-  // Layers that are fetched, so that crcs cover them; and where they lie in a chunk.
+  // The layers to fetch: those of `part`, extended to whole groups of layers under one crc.
   [[nodiscard]] std::int32_t layers_begin() const {
     const std::int32_t crc = codec.shape().crc_layers();
     return part.layer_begin / crc * crc;
@@ -320,7 +321,7 @@ struct Fetcher::Impl::OneFetch {
     }
   }
 
-  // Crcs and layers, as they are kept: one behind the other.
+  // Sizes and offsets of the two ranges of a chunk that are fetched and cached: crcs, layers.
   [[nodiscard]] std::size_t crc_bytes() const {
     return 4 * static_cast<std::size_t>(codec.shape().num_crcs());
   }
@@ -330,7 +331,7 @@ struct Fetcher::Impl::OneFetch {
   [[nodiscard]] std::size_t range_bytes() const {
     return static_cast<std::size_t>(layers_end() - layers_begin()) * codec.LayerBytes(page_tokens);
   }
-  // A chunk of which only those bytes are what they should be.
+  // A chunk in which only those two ranges have been filled in.
   std::span<const std::uint8_t> Spread(std::span<const std::uint8_t> kept) {
     spread.resize(chunk_bytes);
     std::memcpy(spread.data(), kept.data(), crc_bytes());

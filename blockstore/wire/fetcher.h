@@ -1,4 +1,10 @@
-// Fetcher: rows by handle, fetching from a source only what was not fetched before.
+// Fetcher: rows by handle. It fetches from a page source only the objects that it has not cached.
+//
+// What digests protect against: every object is named by the XXH3-128 digest of its content, and
+// the fetcher compares that digest (for a range of a chunk: the chunk's crc32c) before it uses
+// bytes. That finds damage, truncation, and, but for ranges, an object stored under another's
+// name. It is no protection against a malicious writer: neither hash is keyed or cryptographic, so
+// whoever can write to a shared store can make bytes that match. Restrict who may write there.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_FETCHER_H_
 #define WAYMARK_BLOCKSTORE_WIRE_FETCHER_H_
 
@@ -16,57 +22,67 @@
 namespace waymark::wire {
 
 struct FetcherOptions {
-  // Objects that are kept, some 128 bytes each included; the least recently used go first.
+  // Bytes of the cache, about 128 per object for its entry included. The least recently used
+  // objects are evicted. 0 caches nothing.
   std::size_t cache_bytes = std::size_t{1} << 28;
-  // Bytes of chunks that are asked of the source at a time.
+  // Bytes of chunks that one call of the page source asks for, at least one chunk.
   std::size_t batch_bytes = std::size_t{1} << 22;
-  // Some layers of a page are fetched as a range of its bytes, which its crcs vouch for: damage is
-  // found, but a source that gives one object under another's name is not. True: chunks are fetched
-  // whole, and their digests vouch.
+  // False: if only some layers of a page are read, only those bytes of its chunk are fetched, as a
+  // range, which its crcs check. Crcs find damage, but not a chunk that was stored under another
+  // chunk's digest. True: chunks are always fetched whole, and their digests are checked.
   bool whole_chunks = false;
-  // Rows of one call, and the bytes of what it gives: 4 KiB of handle may name any.
+  // Bounds on one call: the rows that it may ask for, and the bytes of the rows that it returns. A
+  // handle of 4 KiB can name 2^31 rows.
   std::int64_t max_rows = std::int64_t{1} << 24;
   std::size_t max_bytes = std::size_t{1} << 32;
 };
 
-// What fetching took. Objects include ranges of them.
+// What fetching cost. Chunks, nodes and tail segments are objects; so are ranges of chunks.
 struct FetchCounts {
-  std::uint64_t fetched = 0;        // objects that the source gave
-  std::uint64_t fetched_bytes = 0;  // of them
-  std::uint64_t hits = 0;           // objects that had been fetched before
-  std::uint64_t absent = 0;         // objects that the source did not give
-  std::uint64_t damaged = 0;  // objects that are not what they are named by: as good as absent
+  std::uint64_t fetched = 0;        // objects that the page source returned
+  std::uint64_t fetched_bytes = 0;  // their bytes
+  std::uint64_t hits = 0;           // objects found in the cache
+  std::uint64_t absent = 0;         // objects that the page source did not return
+  std::uint64_t damaged = 0;        // objects whose bytes do not match their digest, or that do not
+                                    // fit the handle; treated as absent
 };
 
-// Where rows could not be had, beside the rows: why.
+// Why rows are missing, for one call of Fetch.
 struct FetchReport {
   FetchCounts counts;
-  absl::Status source;  // the first status other than ok that the source gave
+  absl::Status source;  // the first status of the page source that is not OK; OK if there is none
 };
 
-// Any thread; threads share what they fetched. Two that want an object at the same moment may both
-// fetch it.
+// Any thread. Threads share the cache; two threads that need the same object at the same time may
+// both fetch it.
 class Fetcher {
  public:
-  // `source` is the caller's and outlives the fetcher.
+  // `source` is not owned and must outlive the fetcher. The options are copied. Fetches nothing.
   explicit Fetcher(PageSource* source, const FetcherOptions& options = {});
+  // REQUIRES: no call is in progress.
   ~Fetcher();
   Fetcher(const Fetcher&) = delete;
   Fetcher& operator=(const Fetcher&) = delete;
 
-  // The rows and layers of `part`, in a shape that has those layers; rows are numbered by their
-  // position. Waits for the source until `deadline`, and then gives what there is. Rows whose
-  // objects could not be had (lost, evicted, damaged, not in time) are missing: capacity; so are
-  // all rows before a node that could not be had. `report`, if not null, is set. OutOfRange unless
-  // the part lies in the handle's rows and has a layer; InvalidArgument naming what is wrong with
-  // the handle; ResourceExhausted for more than max_rows rows, or max_bytes of rows.
+  // The rows and layers of `part`, in a shape that has only those layers. Rows are numbered by
+  // their position in the sequence. Blocks on the page source until `deadline` at the latest, then
+  // returns what has arrived: call it off the engine's step path.
+  //
+  // Rows whose objects could not be fetched (lost, evicted, damaged, or not in time) are missing
+  // (capacity); if a node is one of them, so are all rows of complete pages up to the last row of
+  // that node, because nodes are found by walking back from the last one. That is not an error:
+  // `report`, if not null, is set to the reasons.
+  //
+  // OutOfRange unless `part` lies in the handle's rows and layers and has at least one layer;
+  // InvalidArgument naming what is wrong with the handle; ResourceExhausted beyond max_rows or
+  // max_bytes.
   [[nodiscard]] absl::StatusOr<Rows> Fetch(const Handle& handle, const RowsAndLayers& part,
                                            Deadline deadline, FetchReport* report = nullptr);
-  // All rows and layers.
+  // The same for all rows and layers of the handle.
   [[nodiscard]] absl::StatusOr<Rows> Fetch(const Handle& handle, Deadline deadline,
                                            FetchReport* report = nullptr);
 
-  // Of all calls.
+  // The counts of all calls that returned rows, added up.
   [[nodiscard]] FetchCounts GetCounts() const;
 
  private:

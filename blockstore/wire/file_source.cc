@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<FileSource>> FileSource::Open(const std::string& 
   if (!opened.ok()) return opened.status();
   if (opened->nodes().empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("path: '", path, "' must have nodes to be a source of pages; it has none"));
+        absl::StrCat("path: '", path, "' must be a document with nodes; it has none"));
   }
   auto state = std::make_unique<State>(State{*std::move(mapping), *std::move(opened), {}});
   const Document& document = state->document;

@@ -1,4 +1,5 @@
-// FileSource: the objects of a document (.wmk) that has its nodes, where they lie in the file.
+// FileSource: a page source that reads the objects of one document (.wmk) in place. The document
+// must have its nodes (DocumentOptions::nodes).
 #ifndef WAYMARK_BLOCKSTORE_WIRE_FILE_SOURCE_H_
 #define WAYMARK_BLOCKSTORE_WIRE_FILE_SOURCE_H_
 
@@ -15,15 +16,19 @@
 
 namespace waymark::wire {
 
-// Maps the file, and finds in it every node of its nodes section and every complete page that these
-// name; objects lie in the mapping, which lives as long as they do. The rows behind the last
-// complete page are one tail segment, as a Publisher makes it of rows that are published at once; a
-// tail of several segments lies elsewhere. A page that is not complete in the document is absent.
-// Never waits. Another process that cuts the file off makes this one receive SIGBUS.
+// Open maps the file and indexes the nodes of its nodes section and the chunks of the complete
+// pages that they name. The rows behind the last complete page make one tail segment, which equals
+// the segment of a Publisher that was given all rows at once; if rows were published piece by
+// piece, their tail segments are not in the file. A page of which the document has only some rows
+// is absent.
+//
+// Objects refer to the mapping and keep it alive. If another process truncates the file, reading
+// the mapping raises SIGBUS in this one. No call blocks on anything but the file; deadlines are
+// ignored.
 class FileSource final : public PageSource {
  public:
-  // NotFound or Unavailable with the system's words when the file cannot be mapped; else errors as
-  // Document::Open and ParseNode. FailedPrecondition when the document has no nodes.
+  // Errors as MappedFile::Open, Document::Open and ParseNode; FailedPrecondition if the document
+  // has no nodes; ResourceExhausted beyond `limits`.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<FileSource>> Open(
       const std::string& path, const ReadLimits& limits = {});
   ~FileSource() override;
@@ -32,15 +37,15 @@ class FileSource final : public PageSource {
                                  std::span<Object> objects) override;
   [[nodiscard]] absl::Status GetRanges(std::span<const ObjectRange> ranges, Deadline deadline,
                                        std::span<Object> parts) override;
-  // Unimplemented: it is read only.
+  // Always Unimplemented: a FileSource is read-only.
   [[nodiscard]] absl::Status Put(std::span<const NamedObject> objects, Deadline deadline) override;
-  // Exact.
+  // Exact: the file cannot lose an object.
   [[nodiscard]] absl::Status Holds(std::span<const Digest128> digests, Deadline deadline,
                                    std::span<std::uint8_t> held) override;
 
-  // Of the file.
+  // The document of the file. Valid as long as the FileSource.
   [[nodiscard]] const Document& document() const;
-  // Objects found.
+  // The number of objects: nodes, chunks and the tail segment.
   [[nodiscard]] std::size_t size() const;
 
  private:

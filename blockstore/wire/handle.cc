@@ -15,7 +15,7 @@ namespace {
 
 constexpr char kMagic[4] = {'W', 'M', 'K', 'H'};
 
-// As it lies in memory, little-endian.
+// The first 48 bytes of a handle, little-endian. docs/format.md defines the fields.
 struct HandleHeader {
   char magic[4];
   std::uint16_t major;
@@ -34,7 +34,7 @@ absl::Status Bad(const std::string& what) {
   return absl::InvalidArgumentError("handle: " + what);
 }
 
-// The shortest form of every character, no surrogates, none above U+10FFFF.
+// Strict UTF-8: the shortest form of every character, no surrogates, none above U+10FFFF.
 bool IsUtf8(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
     const auto byte = [&](std::size_t at) {
@@ -61,7 +61,7 @@ bool IsUtf8(std::string_view text) {
   return true;
 }
 
-// The rules that what is written and what is read share.
+// The rules that EncodeHandle and ParseHandle share.
 absl::Status CheckFields(std::uint64_t rows, std::uint64_t page_tokens, const Digest128& head,
                          std::uint64_t segments, std::string_view store) {
   if (rows > static_cast<std::uint64_t>(kMostRows)) {
@@ -74,8 +74,8 @@ absl::Status CheckFields(std::uint64_t rows, std::uint64_t page_tokens, const Di
   const std::uint64_t behind = rows % page_tokens;
   if (segments > behind || (segments == 0) != (behind == 0)) {
     return Bad(absl::StrCat("tail segments of the ", behind,
-                            " rows behind the last complete page must be as many at most, and one "
-                            "at least if there is a row; they are ",
+                            " rows behind the last complete page must be at most that many, and at "
+                            "least 1 if there is a row; there are ",
                             segments));
   }
   if (store.size() > std::numeric_limits<std::uint16_t>::max() || !IsUtf8(store)) {
@@ -96,7 +96,7 @@ std::uint32_t CrcOf(HandleHeader header, std::span<const std::uint8_t> behind) {
 
 absl::StatusOr<std::vector<std::uint8_t>> EncodeHandle(const Handle& handle) {
   if (absl::Status status = handle.shape.Validate(); !status.ok()) return status;
-  // Negative rows are rows beyond all bounds.
+  // Negative rows become numbers beyond the bound.
   if (absl::Status status = CheckFields(static_cast<std::uint64_t>(handle.rows),
                                         static_cast<std::uint64_t>(handle.shape.rows.page_tokens),
                                         handle.head, handle.tail.size(), handle.store);
@@ -104,7 +104,7 @@ absl::StatusOr<std::vector<std::uint8_t>> EncodeHandle(const Handle& handle) {
     return status;
   }
   if (handle.provenance.size() != static_cast<std::size_t>(handle.rows)) {
-    return Bad(absl::StrCat("provenance must be that of ", handle.rows, " rows; it is that of ",
+    return Bad(absl::StrCat("provenance must have one entry per row, ", handle.rows, "; it has ",
                             handle.provenance.size()));
   }
   for (const Provenance provenance : handle.provenance) {
@@ -148,24 +148,24 @@ absl::StatusOr<Handle> ParseHandle(std::span<const std::uint8_t> bytes, std::int
   ByteReader reader(bytes);
   const auto header = reader.Get<HandleHeader>();
   if (!reader.ok() || std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) {
-    return Bad("it must begin with 48 bytes, of which the first are WMKH");
+    return Bad("it must begin with a header of 48 bytes, the first of which are WMKH");
   }
   if (header.major != kMajorVersion) {
     return absl::UnimplementedError(
         absl::StrCat("handle: major version must be ", kMajorVersion, "; it is ", header.major));
   }
   if (header.bytes != bytes.size()) {
-    return Bad(absl::StrCat("it must have the ", header.bytes, " bytes that it says; it has ",
+    return Bad(absl::StrCat("it must have the ", header.bytes, " bytes of its header; it has ",
                             bytes.size()));
   }
   if (header.crc != CrcOf(header, reader.rest())) {
-    return absl::DataLossError("handle: its crc does not fit");
+    return absl::DataLossError("handle: its crc does not match");
   }
   const std::uint8_t* shape_block = reader.Take(header.shape_bytes);
   const std::uint8_t* store = reader.Take(header.store_bytes);
   const std::uint8_t* tail = reader.Take(header.segments, sizeof(Digest128));
   const std::uint8_t* provenance = reader.Take(header.provenance_bytes);
-  if (!reader.done()) return Bad("its bytes must be what its counts say");
+  if (!reader.done()) return Bad("its size must match the counts of its header");
   absl::StatusOr<WireShape> shape = DecodeShapeBlock({shape_block, header.shape_bytes});
   if (!shape.ok()) return shape.status();
 

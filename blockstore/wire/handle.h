@@ -1,4 +1,5 @@
-// Handle: what crosses a process in place of rows. It names a trajectory and where it lies.
+// Handle: what one process sends to another instead of rows. It names a trajectory, by the digests
+// of its last node and its tail segments, and the page source that has the objects.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_HANDLE_H_
 #define WAYMARK_BLOCKSTORE_WIRE_HANDLE_H_
 
@@ -15,24 +16,28 @@
 
 namespace waymark::wire {
 
-// Rows [0, rows) of one sequence. A value.
+// Rows [0, rows) of one sequence. A value. With B = shape.rows.page_tokens, rows / B pages are
+// complete; the rest of the rows, rows % B of them, are the tail.
 struct Handle {
   WireShape shape;
-  std::string store;            // the name of the store that has the bytes: UTF-8, below 2^16 bytes
-  std::int64_t rows = 0;        // below 2^31
-  Digest128 head;               // the last node; zeros when no page is complete
-  std::vector<Digest128> tail;  // segments in order: 1 to rows % B of them, none when that is 0
-  std::vector<Provenance> provenance;  // of every row
+  // The name of the page source: UTF-8, fewer than 2^16 bytes. A label that the two processes agree
+  // on; nothing here resolves it.
+  std::string store;
+  std::int64_t rows = 0;        // 0 ... 2^31 - 1
+  Digest128 head;               // the digest of the last node; zeros if no page is complete
+  std::vector<Digest128> tail;  // the tail's segments, in order: 1 to rows % B; none if that is 0
+  std::vector<Provenance> provenance;  // one per row: differs between requests that share pages
 
   friend bool operator==(const Handle&, const Handle&) = default;
 };
 
-// The bytes of a handle. InvalidArgument naming the field, the rule and the value, unless
-// everything above holds.
+// Encodes a handle: some hundred bytes, 16 per tail segment and a few per run of provenance.
+// InvalidArgument naming the field, the rule and the value, unless all of the above holds. Any
+// thread.
 [[nodiscard]] absl::StatusOr<std::vector<std::uint8_t>> EncodeHandle(const Handle& handle);
-// Back; any bytes are safe. InvalidArgument naming what is wrong; DataLoss when the crc does not
-// fit; Unimplemented for another major version, or as DecodeShapeBlock; ResourceExhausted when it
-// has more than `max_rows` rows: a handle takes a byte of memory for each.
+// Parses a handle; any bytes are safe, any thread. InvalidArgument naming what is wrong; DataLoss
+// if the crc does not match; Unimplemented for another major version, or as DecodeShapeBlock;
+// ResourceExhausted beyond `max_rows` rows: provenance takes one byte of memory per row.
 [[nodiscard]] absl::StatusOr<Handle> ParseHandle(std::span<const std::uint8_t> bytes,
                                                  std::int64_t max_rows = std::int64_t{1} << 24);
 

@@ -1,4 +1,4 @@
-// LruMap: a map that knows which entry was used least recently. Internal.
+// LruMap: a hash map that keeps its entries in the order of their last use. Internal to blockstore.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_LRU_MAP_H_
 #define WAYMARK_BLOCKSTORE_WIRE_LRU_MAP_H_
 
@@ -13,32 +13,34 @@
 
 namespace waymark::wire {
 
-// Digests are hashes already; but what a file or a handle names may be any, and alike on purpose.
+// Hash of a digest. Digests are hashes already, but those in a file or a handle come from outside
+// and may be chosen to collide: absl::HashOf is seeded.
 struct DigestHash {
   std::size_t operator()(const Digest128& digest) const {
     return absl::HashOf(digest.w[0], digest.w[1], digest.w[2], digest.w[3]);
   }
 };
 
-// One thread at a time. The caller bounds it: it looks at size() and takes the oldest away.
+// Not thread safe. Has no bound of its own: the caller compares size() with its bound and calls
+// PopOldest.
 template <typename Key, typename Value, typename Hash>
 class LruMap {
  public:
-  // The value of `key`, which is now the last used; null when there is none. Stays where it is
-  // until it is taken away.
+  // The value of `key`, or null if there is none. Counts as a use. The pointer stays valid until
+  // the entry is removed.
   Value* Use(const Key& key) {
     const auto found = places_.find(key);
     if (found == places_.end()) return nullptr;
     entries_.splice(entries_.end(), entries_, found->second);
     return &found->second->second;
   }
-  // The last used from now on. REQUIRES: no entry has this key.
+  // Adds an entry as the most recently used. REQUIRES: no entry has this key.
   Value& Insert(const Key& key, Value value) {
     entries_.emplace_back(key, std::move(value));
     places_.emplace(key, std::prev(entries_.end()));
     return entries_.back().second;
   }
-  // The least recently used. REQUIRES: there is one.
+  // The least recently used entry; PopOldest removes it. REQUIRES: size() > 0.
   const std::pair<Key, Value>& oldest() const { return entries_.front(); }
   void PopOldest() {
     places_.erase(entries_.front().first);

@@ -1,4 +1,4 @@
-// MappedFile: the bytes of a file, where the system keeps them.
+// MappedFile: the bytes of a file, mapped read-only and shared with the system's page cache.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_MAPPED_FILE_H_
 #define WAYMARK_BLOCKSTORE_WIRE_MAPPED_FILE_H_
 
@@ -11,18 +11,19 @@
 
 namespace waymark::wire {
 
-// Unmaps when the last owner goes. Any thread. Another process that cuts the file off makes a
-// reader of the bytes receive SIGBUS.
+// The file is unmapped when the last shared_ptr to it is destroyed. Any thread. If another process
+// truncates the file, reading bytes() raises SIGBUS.
 class MappedFile {
  public:
-  // NotFound or Unavailable with the system's words when the file cannot be mapped.
+  // NotFound if there is no such file; Unavailable with the system's message if it cannot be opened
+  // or mapped (a folder cannot). An empty file has no bytes.
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<const MappedFile>> Open(
       const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
-  // All of the file, as long as it was when it was opened.
+  // The whole file, with the size that it had when it was opened.
   [[nodiscard]] std::span<const std::uint8_t> bytes() const { return bytes_; }
 
  private:

@@ -1,4 +1,5 @@
-// MemorySource: objects in the memory of this process.
+// MemorySource: a page source in the memory of this process, for publishers and fetchers that share
+// it, and for tests.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_MEMORY_SOURCE_H_
 #define WAYMARK_BLOCKSTORE_WIRE_MEMORY_SOURCE_H_
 
@@ -14,11 +15,14 @@ namespace waymark::wire {
 
 class ObjectCache;
 
-// Keeps at most `max_bytes`, some 128 bytes an object included. The object used least recently goes
-// first: put, read, or asked for by Holds. Handles pin nothing: a reader that dies would keep its
-// objects for ever. Never waits, and its statuses are ok.
+// Evicts the least recently used objects; Put, Get, GetRanges and Holds each count as a use. A
+// handle pins nothing: a reader that died would pin its objects for ever. Object bytes that a
+// caller holds stay alive after eviction. No call blocks for longer than its lock; deadlines are
+// ignored, and every status is OK.
 class MemorySource final : public PageSource {
  public:
+  // Holds at most `max_bytes` bytes, about 128 per object for its entry included. A larger object
+  // is not kept.
   explicit MemorySource(std::size_t max_bytes);
   ~MemorySource() override;
 
@@ -27,14 +31,14 @@ class MemorySource final : public PageSource {
   [[nodiscard]] absl::Status GetRanges(std::span<const ObjectRange> ranges, Deadline deadline,
                                        std::span<Object> parts) override;
   [[nodiscard]] absl::Status Put(std::span<const NamedObject> objects, Deadline deadline) override;
-  // Exact.
+  // Exact at the time of the call.
   [[nodiscard]] absl::Status Holds(std::span<const Digest128> digests, Deadline deadline,
                                    std::span<std::uint8_t> held) override;
 
   struct Stats {
-    std::uint64_t objects = 0;  // there now
-    std::uint64_t bytes = 0;    // of them
-    std::uint64_t evicted = 0;  // objects, ever
+    std::uint64_t objects = 0;  // objects held now
+    std::uint64_t bytes = 0;    // bytes they take now, entries included
+    std::uint64_t evicted = 0;  // objects evicted since the start
   };
   [[nodiscard]] Stats GetStats() const;
 

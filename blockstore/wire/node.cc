@@ -12,7 +12,7 @@ namespace {
 
 constexpr char kMagic[4] = {'W', 'M', 'K', 'N'};
 
-// As it lies in memory, little-endian.
+// The first 48 bytes of a node, little-endian. docs/format.md defines the fields.
 struct NodeHeader {
   char magic[4];
   std::uint16_t major;
@@ -29,7 +29,7 @@ absl::Status Bad(const std::string& what) {
   return absl::InvalidArgumentError("node: " + what);
 }
 
-// The rules that what is written and what is read share.
+// The rules that EncodeNode and ParseNode share.
 absl::Status CheckPlace(std::uint64_t chunks, std::uint64_t first_page, const Digest128& before,
                         std::int32_t page_tokens) {
   if (chunks < 1 || chunks > kNodeChunks) {
@@ -42,7 +42,7 @@ absl::Status CheckPlace(std::uint64_t chunks, std::uint64_t first_page, const Di
                             " with rows below ", kMostRows, "; it is ", first_page));
   }
   if ((first_page == 0) != (before == Digest128{})) {
-    return Bad(absl::StrCat("the node before must be zeros for page 0 and only then; page is ",
+    return Bad(absl::StrCat("the node before must be zeros for page 0 and only then; the page is ",
                             first_page));
   }
   return absl::OkStatus();
@@ -53,7 +53,7 @@ absl::Status CheckPlace(std::uint64_t chunks, std::uint64_t first_page, const Di
 absl::StatusOr<std::vector<std::uint8_t>> EncodeNode(
     std::uint64_t shape_digest, std::int64_t first_page, const Digest128& before,
     std::span<const Digest128> chunks, std::int32_t page_tokens, std::span<const RowInfo> infos) {
-  // A negative page is one beyond all bounds.
+  // A negative page becomes a number beyond the bound.
   if (absl::Status status =
           CheckPlace(chunks.size(), static_cast<std::uint64_t>(first_page), before, page_tokens);
       !status.ok()) {
@@ -91,7 +91,7 @@ absl::StatusOr<Node> ParseNode(std::span<const std::uint8_t> bytes, std::uint64_
   ByteReader reader(bytes);
   const auto header = reader.Get<NodeHeader>();
   if (!reader.ok() || std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) {
-    return Bad("it must begin with 48 bytes, of which the first are WMKN");
+    return Bad("it must begin with a header of 48 bytes, the first of which are WMKN");
   }
   if (header.major != kMajorVersion) {
     return absl::UnimplementedError(
@@ -109,12 +109,12 @@ absl::StatusOr<Node> ParseNode(std::span<const std::uint8_t> bytes, std::uint64_
   const std::uint8_t* chunks = reader.Take(header.chunks, sizeof(Digest128));
   const std::uint8_t* coverage = reader.Take(header.coverage_bytes);
   const std::uint8_t* steps = reader.Take(header.steps_bytes);
-  if (!reader.done()) return Bad("its bytes must be what its counts say");
+  if (!reader.done()) return Bad("its size must match the counts of its header");
   absl::StatusOr<KnownRows> known =
       KnownRows::Parse({coverage, header.coverage_bytes}, std::span(steps, header.steps_bytes),
                        std::int64_t{header.chunks} * page_tokens, max_bytes);
   if (!known.ok()) return known.status();
-  if (known->has_provenance()) return Bad("coverage must leave provenance 0");
+  if (known->has_provenance()) return Bad("the provenance in its coverage must be 0");
   Node node;
   node.shape_digest = header.shape_digest;
   node.first_page = static_cast<std::int64_t>(header.first_page);

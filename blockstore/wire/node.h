@@ -1,4 +1,6 @@
-// Node: what names up to 64 complete pages of a trajectory, and every page before them.
+// Node: an object that names up to 64 complete pages of a trajectory, by the digests of their
+// chunks, and the node before it, by its digest. So the digest of the last node names every
+// complete page. docs/format.md defines the bytes.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_NODE_H_
 #define WAYMARK_BLOCKSTORE_WIRE_NODE_H_
 
@@ -14,30 +16,30 @@
 
 namespace waymark::wire {
 
-// Chunks of every node of a trajectory but the last, which may have fewer.
+// Every node of a trajectory has this many chunks, except that the last may have fewer.
 inline constexpr std::int64_t kNodeChunks = 64;
 
-// A node that was parsed. Its bytes may go.
+// A parsed node. A value that does not refer to the bytes.
 struct Node {
   std::uint64_t shape_digest = 0;
-  std::int64_t first_page = 0;    // a multiple of kNodeChunks
-  Digest128 before;               // the digest of the node before; zeros for page 0
-  std::vector<Digest128> chunks;  // one a page
-  KnownRows known;                // of their rows, B a page, provenance kHere
+  std::int64_t first_page = 0;    // the page of chunks[0]: a multiple of kNodeChunks
+  Digest128 before;               // the digest of the node before; zeros if first_page is 0
+  std::vector<Digest128> chunks;  // 1 ... kNodeChunks, one per page
+  KnownRows known;                // the infos of their rows, B per page; provenance is kHere
 };
 
-// The bytes of the node of `chunks.size()` complete pages, from `first_page` on, whose rows have
-// `infos`; provenance is left out. InvalidArgument unless there are 1 to 64 chunks and as many
-// infos as `page_tokens` rows a page make, first_page is a multiple of 64 whose rows are numbered
-// below 2^31, and `before` is zeros for page 0 and only then.
+// Encodes the node of pages [first_page, first_page + chunks.size()), whose rows have `infos`;
+// their provenance is left out. InvalidArgument unless there are 1 ... 64 chunks and
+// chunks.size() * page_tokens infos, first_page is a multiple of 64, all rows lie below position
+// 2^31 - 1, and `before` is zeros if first_page is 0 and only then. Any thread.
 [[nodiscard]] absl::StatusOr<std::vector<std::uint8_t>> EncodeNode(
     std::uint64_t shape_digest, std::int64_t first_page, const Digest128& before,
     std::span<const Digest128> chunks, std::int32_t page_tokens, std::span<const RowInfo> infos);
 
-// Back; any bytes are safe. The name of a node is ContentDigest(bytes): the caller compares.
-// InvalidArgument naming what is wrong, a shape digest that is not `shape_digest` included;
-// Unimplemented for another major version; ResourceExhausted when its runs take more than
-// `max_bytes`. REQUIRES: 1 <= page_tokens <= 4096.
+// Parses a node; any bytes are safe, any thread. Does not check the node's own digest: the caller
+// compares it with ContentDigest(bytes). InvalidArgument naming what is wrong, a shape digest other
+// than `shape_digest` included; Unimplemented for another major version; ResourceExhausted if the
+// runs of the infos take more than `max_bytes`. REQUIRES: 1 <= page_tokens <= 4096.
 [[nodiscard]] absl::StatusOr<Node> ParseNode(std::span<const std::uint8_t> bytes,
                                              std::uint64_t shape_digest, std::int32_t page_tokens,
                                              std::size_t max_bytes = std::size_t{1} << 26);

@@ -1,4 +1,5 @@
-// ObjectCache: objects by digest in bounded memory, the least recently used gone first. Internal.
+// ObjectCache: objects by digest in bounded memory; evicts the least recently used. Internal to
+// blockstore.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_OBJECT_CACHE_H_
 #define WAYMARK_BLOCKSTORE_WIRE_OBJECT_CACHE_H_
 
@@ -10,7 +11,8 @@
 
 namespace waymark::wire {
 
-// What is cached: an object, or what a reader made of layers [layer_begin, layer_end) of a chunk.
+// The key of a cached object: a whole object, or the crcs and layers [layer_begin, layer_end) of a
+// chunk as a fetcher keeps them.
 struct ObjectKey {
   Digest128 digest;
   std::int32_t layer_begin = 0;
@@ -27,19 +29,20 @@ struct ObjectKeyHash {
   }
 };
 
-// One thread at a time.
+// Not thread safe.
 class ObjectCache {
  public:
-  static constexpr std::size_t kEntryBytes = 128;  // what an entry takes beside its bytes, about
+  static constexpr std::size_t kEntryBytes = 128;  // about what an entry takes besides its bytes
 
   explicit ObjectCache(std::size_t max_bytes) : max_bytes_(max_bytes) {}
 
-  // The object, used just now; absent when it is not here.
+  // The object, or an absent one. Counts as a use.
   [[nodiscard]] Object Use(const ObjectKey& key) {
     const Object* object = objects_.Use(key);
     return object == nullptr ? Object{} : *object;
   }
-  // Keeps an object, unless it is here already or larger than the cache; others make room.
+  // Adds an object and evicts others to make room. Ignored if the object is cached already or
+  // larger than the cache.
   void Keep(const ObjectKey& key, const Object& object) {
     const std::size_t bytes = object.bytes.size() + kEntryBytes;
     if (bytes > max_bytes_ || objects_.Use(key) != nullptr) return;

@@ -1,9 +1,8 @@
-// PageSource: where the objects of trajectories lie (chunks, nodes, tail segments), by their
-// digest.
+// PageSource: the interface of a store of objects, which are the chunks, nodes and tail segments of
+// trajectories. An object is named by the digest of its content.
 //
-// Objects never change: whoever has a digest may keep the bytes for ever, and whoever lost them has
-// lost no more than them. A lost object is absent, and costs the reader rows; it is never an error
-// of the engine.
+// Objects are immutable, so a cached object is never stale. A store may lose or evict any object:
+// the reader then misses the rows in it, which is no error.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_PAGE_SOURCE_H_
 #define WAYMARK_BLOCKSTORE_WIRE_PAGE_SOURCE_H_
 
@@ -19,21 +18,22 @@
 
 namespace waymark::wire {
 
-// The moment after which a call waits for nothing any more.
+// The time at which a call stops blocking and returns what it has.
 using Deadline = std::chrono::steady_clock::time_point;
+// The deadline `timeout` from now.
 [[nodiscard]] inline Deadline After(std::chrono::nanoseconds timeout) {
   return std::chrono::steady_clock::now() +
          std::chrono::duration_cast<std::chrono::steady_clock::duration>(timeout);
 }
 
-// The bytes of one object, or of a range of it, and what keeps them; or that it is absent. Copies
-// share the bytes. A value.
+// The bytes of an object or of a range of it, or none if it is absent. A value; copies share the
+// bytes, which live as long as any copy of `owner`.
 struct Object {
-  std::shared_ptr<const void> owner;  // null: absent
-  std::span<const std::uint8_t> bytes;
+  std::shared_ptr<const void> owner;    // keeps `bytes` alive; null: the object is absent
+  std::span<const std::uint8_t> bytes;  // must not be written
 
   [[nodiscard]] bool present() const { return owner != nullptr; }
-  // The object of these bytes.
+  // An object that owns `bytes`.
   [[nodiscard]] static Object Of(std::vector<std::uint8_t> bytes) {
     auto owner = std::make_shared<const std::vector<std::uint8_t>>(std::move(bytes));
     const std::span<const std::uint8_t> all(*owner);
@@ -41,40 +41,46 @@ struct Object {
   }
 };
 
-// Bytes [begin, end) of an object.
+// Bytes [begin, end) of the object with this digest.
 struct ObjectRange {
   Digest128 digest;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
 };
 
-// An object and its name.
+// An object and the digest that names it: ChunkCodec::Digest for a chunk, ContentDigest of the
+// bytes for a node or a tail segment.
 struct NamedObject {
   Digest128 digest;
   Object object;
 };
 
-// Any thread, in all of these. Bytes are given as they were put, or as somebody damaged them: the
-// reader compares digests. A status other than ok says why objects may be absent that are there
-// (Unavailable: the source cannot be reached; DeadlineExceeded; Unimplemented: it does not do
-// this); what was had until then is given all the same.
+// An implementation allows every call from any thread, returns by the deadline (if it blocks at
+// all), and does not throw. It need not check digests, in either direction: readers compare them
+// (but see Fetcher on what digests do not protect against).
+//
+// A call with a status other than OK may have found only some of its objects; those are returned
+// all the same. Codes: Unavailable (the store cannot be reached), DeadlineExceeded, Unimplemented
+// (the implementation has no such call).
 class PageSource {
  public:
   virtual ~PageSource() = default;
 
-  // objects[i] is that of digests[i]. REQUIRES: as many objects as digests.
+  // Sets objects[i] to the object of digests[i], or to an absent object.
+  // REQUIRES: objects.size() == digests.size().
   [[nodiscard]] virtual absl::Status Get(std::span<const Digest128> digests, Deadline deadline,
                                          std::span<Object> objects) = 0;
-  // The same of ranges; one that reaches beyond its object is absent. REQUIRES: as many parts as
-  // ranges, and no range is empty.
+  // Sets parts[i] to the bytes of ranges[i]; a range that exceeds its object is absent.
+  // REQUIRES: parts.size() == ranges.size(), and no range is empty.
   [[nodiscard]] virtual absl::Status GetRanges(std::span<const ObjectRange> ranges,
                                                Deadline deadline, std::span<Object> parts) = 0;
-  // Keeps objects, as long as the source can. The names are believed.
+  // Stores objects under their digests, which it may trust, for as long as it can. Copies or shares
+  // their bytes: the caller's vectors may go afterwards.
   [[nodiscard]] virtual absl::Status Put(std::span<const NamedObject> objects,
                                          Deadline deadline) = 0;
-  // held[i] = 1 where the object of digests[i] is there as far as the source knows, which counts as
-  // a use of it; else 0. What it says may be old by as much as the source says where it is made.
-  // REQUIRES: as many bytes as digests.
+  // Sets held[i] to 1 if the store has the object of digests[i] (this counts as a use of it), else
+  // to 0. An implementation may return a cached result; its header states how old that can be.
+  // REQUIRES: held.size() == digests.size().
   [[nodiscard]] virtual absl::Status Holds(std::span<const Digest128> digests, Deadline deadline,
                                            std::span<std::uint8_t> held) = 0;
 

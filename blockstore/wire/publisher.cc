@@ -24,10 +24,10 @@ std::uint64_t Count(std::size_t n) {
   return static_cast<std::uint64_t>(n);
 }
 
-// Rows to publish, from either kind.
+// The rows to publish: a snapshot, or rows that were read already.
 struct Input {
   Snapshot snapshot;
-  Rows rows;  // when the snapshot is empty
+  Rows rows;  // used if the snapshot is empty
 
   [[nodiscard]] bool pinned() const { return snapshot.shape() != nullptr; }
   [[nodiscard]] std::int64_t first() const { return pinned() ? snapshot.first() : rows.first; }
@@ -38,7 +38,7 @@ struct Input {
   [[nodiscard]] std::optional<PagePlace> Place(std::int64_t row) const {
     return pinned() ? snapshot.Place(row) : std::nullopt;
   }
-  // Rows [begin, end), which must be here: their infos, and their ids as they are stored.
+  // Reads rows [begin, end): their infos, and their ids as the store keeps them.
   [[nodiscard]] absl::Status Read(std::int64_t begin, std::int64_t end, std::span<RowInfo> infos,
                                   std::span<std::uint8_t> ids) const {
     if (pinned()) {
@@ -65,12 +65,12 @@ struct Job {
   std::promise<absl::StatusOr<Handle>> result;
 };
 
-// What is remembered of a sequence: enough to go on.
+// What is remembered of a sequence, so that later rows can extend it.
 struct Sequence {
   Handle handle;
-  std::vector<std::uint8_t> node;  // the last one
+  std::vector<std::uint8_t> node;  // the bytes of its last node
   Rows tail;                       // rows behind the last complete page
-  std::vector<std::size_t> cuts;   // rows of each tail segment
+  std::vector<std::size_t> cuts;   // number of rows of each tail segment
 };
 
 struct StringHash {
@@ -116,8 +116,8 @@ class Publisher::Impl {
     if (taken) {
       wake_.notify_one();
     } else {
-      job.result.set_value(absl::ResourceExhaustedError(
-          absl::StrCat("Publish: max_waiting, ", options_.max_waiting, ", are waiting already")));
+      job.result.set_value(absl::ResourceExhaustedError(absl::StrCat(
+          "Publish: at most max_waiting = ", options_.max_waiting, " calls may wait")));
     }
     return result;
   }
@@ -128,14 +128,14 @@ class Publisher::Impl {
   }
 
  private:
-  // A page while its node is made.
+  // A page whose node is being made.
   struct Page {
     std::int64_t number = 0;
-    Digest128 name;  // of what is in it, where it has one
+    Digest128 name;  // NameOf its contents, if named
     bool named = false;
-    bool digested = false;  // `digest` is known; else `chunk` is not made yet
+    bool digested = false;  // `digest` is set; else the page must be encoded
     Digest128 digest;
-    std::vector<std::uint8_t> chunk;  // empty: not made
+    std::vector<std::uint8_t> chunk;  // empty: not encoded in this call
   };
 
   void Loop() {
@@ -151,7 +151,7 @@ class Publisher::Impl {
       }
       counted_ = {};
       absl::StatusOr<Handle> handle = Publish(job);
-      job.input = {};  // gives the pages back before anybody hears of it
+      job.input = {};  // releases the pages before the result is ready
       ++(handle.ok() ? counted_.published : counted_.failed);
       {
         const MutexLock lock(mutex_);
@@ -178,7 +178,7 @@ class Publisher::Impl {
     if (!input.pinned() && options_.shape.code.ordered && !input.rows.ordered) {
       Forget(job.sequence);
       return absl::InvalidArgumentError(
-          "Publish: the rows must stand in the router's order, since the publisher's code is "
+          "Publish: the rows must be in the router's order, because the publisher's code is "
           "ordered; they are sorted");
     }
     absl::Status status = input.pinned() ? input.snapshot.Wait(options_.landing_timeout)
@@ -215,11 +215,11 @@ class Publisher::Impl {
   }
 
   void Forget(const std::string& name) {
-    // An empty one begins anew, and nothing can go on from it.
+    // An empty sequence has 0 rows: only rows that begin at row 0 can extend it.
     if (Sequence* known = sequences_.Use(name)) *known = Sequence{};
   }
 
-  // The sequence `before` (null: none) with the rows of `input`, and its objects put.
+  // Sets `next` to the sequence `before` (null: none) extended by `input`, and puts its objects.
   absl::Status Build(const Sequence* before, const Input& input, Sequence& next) {
     const bool goes_on = input.first() != 0;
     const std::int64_t rows = input.last();
@@ -249,8 +249,8 @@ class Publisher::Impl {
     return BuildTail(before, input, next);
   }
 
-  // Reads rows [begin, end) of the sequence, of which those before the input's are the tail that it
-  // goes on from; notes their provenance.
+  // Reads rows [begin, end) of the sequence. Those before the first row of `input` come from the
+  // tail of `before`. Records their provenance in `handle`.
   absl::Status ReadRange(const Sequence* before, const Input& input, std::int64_t begin,
                          std::int64_t end, std::span<RowInfo> infos, std::span<std::uint8_t> ids,
                          Handle& handle) const {
@@ -277,8 +277,8 @@ class Publisher::Impl {
       handle.provenance[static_cast<std::size_t>(begin) + i] = infos[i].provenance;
   }
 
-  // What is in a page, as far as its ids go: where it lies, and the steps of its valid rows. Steps
-  // are numbered through for as long as a store lives, and a step writes a row of a page once.
+  // The name of a page's ids: which page of which store, and the steps of its valid rows. This is
+  // unique, because step numbers increase as long as a store lives and a step writes a row once.
   Digest128 NameOf(const PagePlace& place, std::span<const RowInfo> infos) {
     name_.assign({place.store, place.page});
     for (const RowInfo& info : infos)
@@ -287,7 +287,7 @@ class Publisher::Impl {
         {reinterpret_cast<const std::uint8_t*>(name_.data()), name_.size() * sizeof(name_[0])});
   }
 
-  // Makes the chunk of a page from its rows as they are now, whatever was known of it.
+  // Encodes the chunk of a page from its rows as they are now.
   absl::Status Encode(const Sequence* before, const Input& input, Page& page,
                       std::span<RowInfo> infos, Handle& handle) {
     const std::int64_t begin = page.number * page_tokens_;
@@ -302,7 +302,7 @@ class Publisher::Impl {
     page.digested = true;
     ++counted_.pages_encoded;
     if (!page.named || options_.max_pages == 0) return absl::OkStatus();
-    // Under the infos that were read with the ids: the audit may have voided rows meanwhile.
+    // Named by the infos that were read with the ids: the audit may have voided rows in between.
     page.name = NameOf(*input.Place(begin), infos);
     if (Digest128* known = pages_.Use(page.name)) {
       *known = page.digest;
@@ -313,7 +313,7 @@ class Publisher::Impl {
     return absl::OkStatus();
   }
 
-  // Which of the objects the source does not hold. A source that does not say holds none.
+  // Whether the source holds each object. If its Holds fails, it is taken to hold none.
   std::vector<std::uint8_t> Held(std::span<const Digest128> digests) {
     std::vector<std::uint8_t> held(digests.size());
     if (digests.empty()) return held;
@@ -337,7 +337,8 @@ class Publisher::Impl {
       counted_.bytes_put += named.object.bytes.size();
   }
 
-  // Adds pages [begin, end), all of one node, to the node of the sequence, or begins it.
+  // Adds pages [begin, end), all of one node, to the last node of the sequence, or begins a new
+  // one.
   absl::Status BuildNode(const Sequence* before, const Input& input, std::int64_t begin,
                          std::int64_t end, Sequence& next) {
     const std::int64_t first_page = begin / kNodeChunks * kNodeChunks;
@@ -347,7 +348,7 @@ class Publisher::Impl {
     std::vector<RowInfo> infos(node_pages * page_rows);
     Digest128 chained;
     if (begin > first_page) {
-      // The node so far, which was made here.
+      // The node so far. This publisher encoded it, so it parses.
       const absl::StatusOr<Node> node =
           ParseNode(next.node, codec_.shape_digest(), static_cast<std::int32_t>(page_tokens_));
       if (!node.ok()) return node.status();
@@ -362,7 +363,7 @@ class Publisher::Impl {
                                       page_rows);
     };
 
-    // What is known of the pages; what is not is made.
+    // The digest of each page: the cached one, or that of the chunk encoded now.
     std::vector<Page> pages(static_cast<std::size_t>(end - begin));
     for (std::size_t i = 0; i < pages.size(); ++i) {
       Page& page = pages[i];
@@ -387,7 +388,7 @@ class Publisher::Impl {
       if (!status.ok()) return status;
     }
 
-    // Those that the source has not got.
+    // The chunks that the source does not hold.
     std::vector<Digest128> digests;
     for (const Page& page : pages)
       digests.push_back(page.digest);
@@ -472,10 +473,10 @@ class Publisher::Impl {
   const std::int64_t page_tokens_;
   const std::size_t row_bytes_;
 
-  // The thread's own.
-  LruMap<Digest128, Digest128, DigestHash> pages_;  // what is in a page -> digest of its chunk
+  // Used by the publisher's thread alone.
+  LruMap<Digest128, Digest128, DigestHash> pages_;  // NameOf a page -> digest of its chunk
   LruMap<std::string, Sequence, StringHash> sequences_;
-  PublisherStats counted_;  // of what is being published
+  PublisherStats counted_;  // of the publication in progress
   Deadline deadline_;
   std::vector<std::uint64_t> name_;
   std::vector<std::uint8_t> ids_;

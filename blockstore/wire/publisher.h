@@ -1,7 +1,8 @@
-// Publisher: turns rows into objects and a handle, on a thread of its own.
+// Publisher: turns the rows of sequences into objects in a page source, and a handle per sequence.
+// It does so on a thread of its own.
 //
-// What shares pages shares objects: a page is encoded and hashed once, however many sequences have
-// it, and put once, as long as the source holds it.
+// Sequences that share pages share objects: a page is encoded and hashed once, however many
+// sequences contain it, and put into the page source once, as long as the source still has it.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_PUBLISHER_H_
 #define WAYMARK_BLOCKSTORE_WIRE_PUBLISHER_H_
 
@@ -23,61 +24,74 @@
 namespace waymark::wire {
 
 struct PublisherOptions {
-  WireShape shape;    // of all rows that are published
-  std::string store;  // what handles name: UTF-8, below 2^16 bytes
-  // Rows waiting to be published, and with them the pages they pin; one more is dropped. >= 1.
+  WireShape shape;    // the shape of all rows that are published, and their encoding
+  std::string store;  // the name of the page source in handles: UTF-8, fewer than 2^16 bytes
+  // How many Publish calls may wait for the publisher's thread; one more is dropped. Waiting
+  // snapshots pin their pages. >= 1.
   std::size_t max_waiting = 256;
-  // Pages whose digest is remembered, some 100 bytes each.
+  // How many pages of the store have their digest cached, about 100 bytes each. The least recently
+  // used are evicted, and encoded again when they are published again. 0: none.
   std::size_t max_pages = std::size_t{1} << 17;
-  // Sequences that are remembered, a byte a row and some kB each; the one that grew least recently
-  // is forgotten. Rows that begin behind row 0 need theirs.
+  // How many sequences are remembered so that later rows can extend them, one byte per row and a
+  // few kB each. The sequence that was published least recently is evicted. 0: none.
   std::size_t max_sequences = 1024;
-  // How long a snapshot may take to become readable, and how long the source may take over it.
+  // For each Publish: how long its snapshot may take to become readable, and after that how long
+  // all calls of the page source may take together.
   std::chrono::nanoseconds landing_timeout = std::chrono::seconds(10);
   std::chrono::nanoseconds source_timeout = std::chrono::seconds(10);
 };
 
+// Counters since the publisher was made.
 struct PublisherStats {
-  std::uint64_t published = 0;      // handles made
-  std::uint64_t dropped = 0;        // not taken: too many were waiting
-  std::uint64_t failed = 0;         // taken, and no handle was made
-  std::uint64_t pages = 0;          // complete pages of what was published
-  std::uint64_t pages_encoded = 0;  // of them: encoded and hashed; the rest was remembered
-  std::uint64_t objects_held = 0;   // objects that the source had already
-  std::uint64_t objects_put = 0;
-  std::uint64_t bytes_put = 0;
-  std::uint64_t puts_failed = 0;  // calls of the source, Holds included: readers will miss rows
+  std::uint64_t published = 0;      // Publish calls that returned a handle
+  std::uint64_t dropped = 0;        // Publish calls refused because max_waiting were waiting
+  std::uint64_t failed = 0;         // Publish calls that were accepted and returned an error
+  std::uint64_t pages = 0;          // complete pages that were published
+  std::uint64_t pages_encoded = 0;  // of those, pages that had to be encoded and hashed
+  std::uint64_t objects_held = 0;   // objects that the page source already had
+  std::uint64_t objects_put = 0;    // objects put into the page source
+  std::uint64_t bytes_put = 0;      // their bytes
+  std::uint64_t puts_failed = 0;    // failed calls of Put and Holds. After a failed Put readers may
+                                    // miss rows
 };
 
+// Owns one thread. All calls may come from any thread.
 class Publisher {
  public:
-  // `source` is the caller's and outlives the publisher. InvalidArgument naming the option; errors
-  // as WireShape::Validate.
+  // `source` is not owned and must outlive the publisher. Starts the thread. InvalidArgument naming
+  // the option, the rule and the value; errors as WireShape::Validate. Throws std::bad_alloc, and
+  // std::system_error if the thread cannot be started.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Publisher>> Create(
       PageSource* source, const PublisherOptions& options);
-  // What still waits is Cancelled. Waits for what is being published.
+  // Waits for the publication in progress, at most the two timeouts. The results of waiting calls
+  // become Cancelled.
   ~Publisher();
   Publisher(const Publisher&) = delete;
   Publisher& operator=(const Publisher&) = delete;
 
   using Result = std::future<absl::StatusOr<Handle>>;
 
-  // Publishes rows of a sequence and gives its handle, when it is asked for it: of rows [0,
-  // last()). Rows that begin at row 0 are the whole sequence, whatever was known of it; others go
-  // on where those of the same `sequence` ended (a Cursor). "" is remembered by nobody. Any thread;
-  // never waits for the source, the rows or the publisher's thread.
+  // Queues rows of a sequence for publication, and returns the future handle of all rows of the
+  // sequence up to theirs, [0, last()). Takes ownership of the rows, or of the snapshot, which it
+  // releases before the result is ready. Does not block on the page source, the rows or the
+  // publisher's thread.
   //
-  // The result is there when the objects have been put. That the source failed is no error: the
-  // handle is right, and who fetches misses rows. Errors: ResourceExhausted at once when too many
-  // are waiting (counted); DeadlineExceeded when a snapshot was not readable in time;
-  // InvalidArgument for another shape, ids that the code does not have, or rows that lost the
-  // router's order under an ordered code; FailedPrecondition when the rows do not go on where the
-  // sequence ended, or it is remembered no more: publish from row 0; Cancelled. A sequence of which
-  // rows failed is forgotten.
+  // `sequence` is a name that the caller chooses. Rows that begin at row 0 replace whatever the
+  // publisher remembers under that name; other rows must begin where the rows last published under
+  // it ended (a Cursor does so). Nothing is remembered under the name "".
+  //
+  // The result is ready when the objects have been put. A failure of the page source is no error:
+  // the handle is right, and readers miss rows (PublisherStats::puts_failed). Errors:
+  // ResourceExhausted, at once, if max_waiting calls are waiting; DeadlineExceeded if the snapshot
+  // was not readable within landing_timeout; InvalidArgument for rows of another shape, ids that
+  // the code cannot encode, or rows out of the router's order under an ordered code;
+  // FailedPrecondition if the rows do not begin where the sequence ends, or the sequence is no
+  // longer remembered: publish it from row 0; Cancelled if the publisher was destroyed first. After
+  // an error the sequence is forgotten, except after ResourceExhausted.
   [[nodiscard]] Result Publish(std::string sequence, Snapshot snapshot);
   [[nodiscard]] Result Publish(std::string sequence, Rows rows);
 
-  // Any thread.
+  // The counters, without those of the publication in progress.
   [[nodiscard]] PublisherStats GetStats() const;
 
  private:

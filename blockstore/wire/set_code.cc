@@ -1,11 +1,13 @@
+// SetCode: chooses the implementation, and moves rows into tiles, through it, and out again.
 #include "blockstore/wire/set_code.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
-#include <limits>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/wire/set_code_tile.h"
@@ -15,104 +17,6 @@ namespace internal {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "ids and codes are little-endian");
-
-// ---- One cell after the other, for parameters that vectors cannot do. What all others must equal.
-
-std::uint64_t EncodeScalar(const SetCodePlan& plan, const std::uint32_t* id_words,
-                           std::uint32_t* code_words) {
-  std::uint64_t bad = 0;
-  const std::uint32_t id_mask = plan.id_bytes == 1 ? 0xff : 0xffff;
-  const std::uint32_t low_mask = (std::uint32_t{1} << plan.low_bits) - 1;
-  for (std::size_t row = 0; row < kTileRows; ++row) {
-    std::array<std::uint32_t, kMaxTopK> ids;
-    for (std::uint32_t k = 0; k < plan.top_k; ++k) {
-      const std::uint32_t word = id_words[k / plan.ids_in_word * kTileRows + row];
-      const std::uint32_t id = word >> k % plan.ids_in_word * (8 * plan.id_bytes) & id_mask;
-      std::uint32_t at = k;
-      for (; at > 0 && ids[at - 1] > id; --at)
-        ids[at] = ids[at - 1];
-      ids[at] = id;
-    }
-    bool good = ids[plan.top_k - 1] < plan.num_experts;
-    for (std::uint32_t k = 1; k < plan.top_k; ++k)
-      good &= ids[k - 1] < ids[k];
-    for (std::uint32_t word = 0; word < plan.code_words; ++word)
-      code_words[word * kTileRows + row] = 0;
-    if (!good) {
-      bad |= std::uint64_t{1} << row;
-      continue;
-    }
-    const auto put = [&](std::uint64_t value, std::uint32_t at) {
-      for (; value != 0; at += 32 - at % 32) {
-        code_words[at / 32 * kTileRows + row] |= static_cast<std::uint32_t>(value) << at % 32;
-        value >>= 32 - at % 32;
-      }
-    };
-    std::uint64_t rank = 0;
-    for (std::uint32_t k = 0; k < plan.top_k; ++k) {
-      put(ids[k] & low_mask, k * plan.low_bits);
-      const std::uint32_t point = (ids[k] >> plan.low_bits) + (plan.low_bits != 0 ? k : 0);
-      if (plan.params.high_parts == HighParts::kUnary) {
-        put(1, plan.high_at + point);
-      } else {
-        rank += plan.binomials[std::size_t{k} * plan.points + point];
-      }
-    }
-    put(rank, plan.high_at);
-  }
-  return bad;
-}
-
-std::uint64_t DecodeScalar(const SetCodePlan& plan, const std::uint32_t* code_words,
-                           std::uint32_t* id_words) {
-  std::uint64_t bad = 0;
-  const std::uint32_t low_mask = (std::uint32_t{1} << plan.low_bits) - 1;
-  for (std::size_t row = 0; row < kTileRows; ++row) {
-    const auto word_at = [&](std::uint32_t word) -> std::uint64_t {
-      return word < plan.code_words ? code_words[word * kTileRows + row] : 0;
-    };
-    // The 32 bits from `at` on.
-    const auto get = [&](std::uint32_t at) {
-      return static_cast<std::uint32_t>((word_at(at / 32) | word_at(at / 32 + 1) << 32) >> at % 32);
-    };
-    std::array<std::uint32_t, kMaxTopK> points{};
-    bool good = true;
-    if (plan.params.high_parts == HighParts::kUnary) {
-      std::uint32_t found = 0;
-      for (std::uint32_t point = 0; point < plan.points; point += 32) {
-        std::uint32_t bits = get(plan.high_at + point);
-        for (; bits != 0 && found < plan.top_k; bits &= bits - 1)
-          points[found++] = point + static_cast<std::uint32_t>(std::countr_zero(bits));
-        good &= bits == 0;
-      }
-      good &= found == plan.top_k;
-    } else {
-      std::uint64_t rank = get(plan.high_at) | std::uint64_t{get(plan.high_at + 32)} << 32;
-      good = rank < plan.sets;
-      for (std::uint32_t k = plan.top_k; k-- > 0 && good;) {
-        const std::uint64_t* const first = &plan.binomials[std::size_t{k} * plan.points];
-        const std::uint64_t* const above = std::upper_bound(first, first + plan.points, rank);
-        points[k] = static_cast<std::uint32_t>(above - first - 1);
-        rank -= above[-1];
-      }
-    }
-    for (std::uint32_t word = 0; word < plan.id_words; ++word)
-      id_words[word * kTileRows + row] = 0;
-    std::uint32_t previous = 0;
-    for (std::uint32_t k = 0; k < plan.top_k && good; ++k) {
-      const std::uint32_t high = points[k] - (plan.low_bits != 0 ? k : 0);
-      const std::uint32_t id = high << plan.low_bits | (get(k * plan.low_bits) & low_mask);
-      good &= (k == 0 || previous < id) && id < plan.num_experts;
-      previous = id;
-      id_words[k / plan.ids_in_word * kTileRows + row] |=
-          id << k % plan.ids_in_word * (8 * plan.id_bytes);
-    }
-    if (!good) bad |= std::uint64_t{1} << row;
-  }
-  return bad;
-}
-
-constexpr SetCodeBackend kSetCodeScalar = {"scalar", EncodeScalar, DecodeScalar};
 
 std::vector<SetCodeBackend> Supported() {
   std::vector<SetCodeBackend> backends = {kSetCodeScalar, kSetCodePortable};
@@ -144,95 +48,10 @@ namespace {
 using internal::kTileRows;
 using internal::SetCodePlan;
 
-constexpr std::uint64_t kTooMany = std::numeric_limits<std::uint64_t>::max();
+// ---- from rows to tiles and back
 
-// C(n, k), or kTooMany where that is 2^64 - 1 or more.
-std::uint64_t Choose(std::uint64_t n, std::uint64_t k) {
-  if (k > n) return 0;
-  unsigned __int128 result = 1;
-  for (std::uint64_t i = 1; i <= std::min(k, n - k); ++i) {
-    result = result * (n - std::min(k, n - k) + i) / i;
-    if (result >= kTooMany) return kTooMany;
-  }
-  return static_cast<std::uint64_t>(result);
-}
-
-// Y of the documentation.
-std::uint32_t Points(const SetCodeParams& params) {
-  const auto experts = static_cast<std::uint32_t>(params.num_experts);
-  if (params.low_bits == 0) return experts;
-  return static_cast<std::uint32_t>(params.top_k) - 1 + ((experts - 1) >> params.low_bits) + 1;
-}
-
-// Bits of a code; 0 where its rank has more than 64.
-std::uint32_t Bits(const SetCodeParams& params) {
-  const auto low = static_cast<std::uint32_t>(params.top_k * params.low_bits);
-  const std::uint32_t points = Points(params);
-  if (params.high_parts == HighParts::kUnary) return low + points;
-  const std::uint64_t sets = Choose(points, static_cast<std::uint64_t>(params.top_k));
-  return sets == kTooMany ? 0 : low + static_cast<std::uint32_t>(std::bit_width(sets - 1));
-}
-
-void MakeVectorTables(SetCodePlan& plan) {
-  const std::uint32_t heights = plan.points - plan.top_k + 1;
-  if (plan.params.high_parts == HighParts::kUnary) {
-    plan.vectors = plan.points <= 64;
-    return;
-  }
-  constexpr auto kAbove = std::numeric_limits<std::int32_t>::max();
-  plan.vectors = heights <= internal::kMaxHeights && plan.sets <= std::uint64_t{kAbove};
-  if (!plan.vectors) return;
-  plan.levels = heights <= 16 ? 4 : 5;
-  for (std::uint32_t k = 0; k < plan.top_k; ++k) {
-    auto& of_heights = plan.heights[k];
-    for (std::uint32_t height = 0; height < of_heights.size(); ++height) {
-      of_heights[height] =
-          height < heights
-              ? static_cast<std::int32_t>(plan.binomials[std::size_t{k} * plan.points + height + k])
-              : kAbove;
-    }
-    for (std::uint32_t level = 0; level < plan.levels; ++level) {
-      for (std::uint32_t i = 0; i < 1u << level; ++i) {
-        plan.nodes[k][(1u << level) + i] = of_heights[(2 * i + 1) << (plan.levels - 1 - level)];
-      }
-    }
-  }
-}
-
-std::shared_ptr<const SetCodePlan> MakePlan(const SetCodeParams& params) {
-  auto plan = std::make_shared<SetCodePlan>();
-  plan->params = params;
-  plan->num_experts = static_cast<std::uint32_t>(params.num_experts);
-  plan->top_k = static_cast<std::uint32_t>(params.top_k);
-  plan->low_bits = static_cast<std::uint32_t>(params.low_bits);
-  plan->id_bytes = params.num_experts <= 256 ? 1 : 2;
-  plan->ids_in_word = 4 / plan->id_bytes;
-  plan->id_words = (plan->top_k + plan->ids_in_word - 1) / plan->ids_in_word;
-  plan->points = Points(params);
-  plan->high_at = plan->top_k * plan->low_bits;
-  plan->bits = Bits(params);
-  plan->code_words = (plan->bits + 31) / 32;
-  if (params.high_parts == HighParts::kRanked) {
-    plan->sets = Choose(plan->points, plan->top_k);
-    plan->binomials.resize(std::size_t{plan->top_k} * plan->points);
-    // Row by row of Pascal's triangle. What has no room in 64 bits is above every rank.
-    for (std::uint32_t k = 0; k < plan->top_k; ++k) {
-      std::uint64_t* const of_k = &plan->binomials[std::size_t{k} * plan->points];
-      for (std::uint32_t y = 1; y < plan->points; ++y) {
-        const std::uint64_t less = k == 0 ? 1 : (of_k - plan->points)[y - 1];
-        if (__builtin_add_overflow(of_k[y - 1], less, &of_k[y])) of_k[y] = kTooMany;
-      }
-    }
-  }
-  plan->network = internal::SortingNetwork(plan->top_k);
-  MakeVectorTables(*plan);
-  return plan;
-}
-
-// ---- Between rows and tiles
-
-// Which layers share a tile: pages have fewer rows than a tile, so as many layers of them as fit.
-// Cell i * rows + row is row `row` of the i-th of these layers.
+// Iterates over groups of layers that share a tile. A page has fewer rows than a tile, so a tile
+// has as many layers of it as fit. Cell i * rows + row is row `row` of the i-th layer of the group.
 class TileLayers {
  public:
   TileLayers(std::size_t rows, std::size_t all) : rows_(rows), all_(all) {}
@@ -241,18 +60,18 @@ class TileLayers {
   void Next() { first_ += kTileRows / rows_; }
   [[nodiscard]] std::size_t first() const { return first_; }
   [[nodiscard]] std::size_t layers() const { return std::min(kTileRows / rows_, all_ - first_); }
-  // A bit for each cell that is in use.
+  // A mask with a bit for each cell of the tile that is in use.
   [[nodiscard]] std::uint64_t cells() const {
     return ~std::uint64_t{0} >> (kTileRows - layers() * rows_);
   }
-  // Bits of rows, for each layer again.
+  // Turns a mask of rows into a mask of cells: the rows of every layer of the group.
   [[nodiscard]] std::uint64_t Repeat(std::uint64_t of_rows) const {
     std::uint64_t of_cells = 0;
     for (std::size_t i = 0; i < layers(); ++i)
       of_cells |= of_rows << i * rows_;
     return of_cells;
   }
-  // Bits of rows: those that have one in any layer. Rows beyond the tile's have none that counts.
+  // Turns a mask of cells into a mask of rows: those with a bit in any layer of the group.
   [[nodiscard]] std::uint64_t Fold(std::uint64_t of_cells) const {
     std::uint64_t of_rows = 0;
     for (std::size_t i = 0; i < layers(); ++i)
@@ -266,7 +85,7 @@ class TileLayers {
   std::size_t first_ = 0;
 };
 
-// A bit for each of the `rows` rows that is valid.
+// A mask with a bit for each of the `rows` rows that is valid.
 std::uint64_t ValidRows(const RowInfo* infos, std::size_t rows) {
   std::uint64_t valid = 0;
   for (std::size_t row = 0; row < rows; ++row)
@@ -274,8 +93,8 @@ std::uint64_t ValidRows(const RowInfo* infos, std::size_t rows) {
   return valid;
 }
 
-// Calls body(std::integral_constant<std::uint32_t, words>) for the numbers of words that models
-// have, with 0 for others: loops over so few words are worth unrolling.
+// Calls body(std::integral_constant<std::uint32_t, n>), where n is `words` for the numbers that
+// common models have, so that loops over words are unrolled, and 0 for other numbers.
 template <class Body>
 void WithWords(std::uint32_t words, Body&& body) {
   switch (words) {
@@ -294,8 +113,8 @@ void WithWords(std::uint32_t words, Body&& body) {
   }
 }
 
-// The cells of a tile, `row_bytes` apart from `ids` on, to words. The bytes that fill a cell's last
-// word are zero.
+// Loads one cell of each of `rows` rows into words. The cells begin at `ids`, `row_bytes` apart.
+// The unused bytes of a cell's last word are zero.
 void LoadCells(const SetCodePlan& plan, const std::uint8_t* ids, std::size_t row_bytes,
                std::size_t rows, std::uint32_t* id_words) {
   const std::size_t cell_bytes = std::size_t{plan.top_k} * plan.id_bytes;
@@ -316,7 +135,7 @@ void LoadCells(const SetCodePlan& plan, const std::uint8_t* ids, std::size_t row
   }
 }
 
-// The other way.
+// The inverse of LoadCells.
 void StoreCells(const SetCodePlan& plan, const std::uint32_t* id_words, std::size_t row_bytes,
                 std::size_t rows, std::uint8_t* ids) {
   const std::size_t cell_bytes = std::size_t{plan.top_k} * plan.id_bytes;
@@ -336,7 +155,7 @@ void StoreCells(const SetCodePlan& plan, const std::uint32_t* id_words, std::siz
   }
 }
 
-// Zeroes the words of the rows in `rows`.
+// Zeroes the words of the cells in the mask `rows`.
 void ClearRows(std::uint64_t rows, std::uint32_t words, std::uint32_t* of_tile) {
   for (; rows != 0; rows &= rows - 1) {
     for (std::uint32_t word = 0; word < words; ++word)
@@ -344,12 +163,12 @@ void ClearRows(std::uint64_t rows, std::uint32_t words, std::uint32_t* of_tile) 
   }
 }
 
-// Writes the codes of `rows` rows, bit after bit, to `bytes`: exactly ceil(rows * bits / 8) bytes.
+// Writes the codes of `rows` rows to `bytes`, without padding: exactly ceil(rows * bits / 8) bytes.
 void PackCodes(const SetCodePlan& plan, const std::uint32_t* code_words, std::size_t rows,
                std::uint8_t* bytes) {
   if (plan.bits == 0) return;
-  // Bits leave by eights of bytes, and a whole tile has as many of those as a code has bits. What
-  // is less goes through a copy.
+  // Writes 8 bytes at a time. A whole tile of 64 rows is a multiple of 8 bytes; fewer rows go
+  // through a copy, so that nothing behind them is overwritten.
   std::array<std::uint8_t, kTileRows * internal::kMaxCodeBits / 8 + 8> copy;
   std::uint8_t* out = rows == kTileRows ? bytes : copy.data();
   std::uint64_t pending = 0;
@@ -392,7 +211,7 @@ void UnpackCodes(const SetCodePlan& plan, const std::uint8_t* layer, const std::
   const std::size_t first_bit = first_row * plan.bits;
   const std::uint8_t* bytes = layer + first_bit / 8;
   std::size_t bit = first_bit % 8;
-  // A load takes 8 bytes: what stands near the end is copied to where there is room behind it.
+  // A load reads 8 bytes: codes near the end are first copied to a buffer with 8 bytes behind them.
   std::array<std::uint8_t, kTileRows * internal::kMaxCodeBits / 8 + 16> copy;
   const std::size_t used = (bit + rows * plan.bits + 7) / 8;
   if (static_cast<std::size_t>(end - bytes) < used + 8) {
@@ -405,7 +224,7 @@ void UnpackCodes(const SetCodePlan& plan, const std::uint8_t* layer, const std::
     std::memcpy(&loaded, bytes + at / 8, 8);
     return loaded >> at % 8;
   };
-  if (plan.code_words == 2 && plan.bits <= 57) {  // one load has them all
+  if (plan.code_words == 2 && plan.bits <= 57) {  // one load reads a whole code
     const std::uint64_t mask = (std::uint64_t{1} << plan.bits) - 1;
     for (std::size_t row = 0; row < rows; ++row, bit += plan.bits) {
       const std::uint64_t code = load(bit) & mask;
@@ -438,7 +257,7 @@ absl::Status CheckLayers(std::int32_t num_layers) {
       absl::StrCat("num_layers must be in [0, 1024]; it is ", num_layers));
 }
 
-// Why the cell at `ids` is no set.
+// The error for the cell at `ids` if its ids are not a set, else OK.
 absl::Status BadCell(const SetCodePlan& plan, const std::uint8_t* ids, std::int64_t row,
                      std::int32_t layer) {
   const auto id_at = [&](std::uint32_t k) {
@@ -463,56 +282,6 @@ absl::Status BadCell(const SetCodePlan& plan, const std::uint8_t* ids, std::int6
 
 }  // namespace
 
-SetCodeParams SetCodeParams::Default(std::int32_t num_experts, std::int32_t top_k) {
-  SetCodeParams params{num_experts, top_k, 0, HighParts::kRanked};
-  if (num_experts < 1 || num_experts > 65535 || top_k < 1 || top_k > 64 || top_k > num_experts) {
-    return params;
-  }
-  if (top_k <= 10) {
-    const std::int32_t heights = num_experts <= 256 ? 16 : 32;
-    while ((num_experts - 1) >> params.low_bits >= heights)
-      ++params.low_bits;
-    return params;
-  }
-  params.high_parts = HighParts::kUnary;
-  SetCodeParams best = params;
-  for (params.low_bits = 1; params.low_bits <= 16; ++params.low_bits) {
-    if (Bits(params) <= Bits(best)) best = params;
-  }
-  return best;
-}
-
-absl::Status SetCodeParams::Validate() const {
-  const auto out_of_bounds = [](const char* field, std::int32_t low, std::int32_t high,
-                                std::int32_t value) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("set code: ", field, " must be in [", low, ", ", high, "]; it is ", value));
-  };
-  if (num_experts < 1 || num_experts > 65535) {
-    return out_of_bounds("num_experts", 1, 65535, num_experts);
-  }
-  if (top_k < 1 || top_k > std::min(64, num_experts)) {
-    return out_of_bounds("top_k", 1, std::min(64, num_experts), top_k);
-  }
-  if (low_bits < 0 || low_bits > 16) return out_of_bounds("low_bits", 0, 16, low_bits);
-  if (high_parts != HighParts::kRanked && high_parts != HighParts::kUnary) {
-    return out_of_bounds("high_parts", 0, 1, static_cast<std::int32_t>(high_parts));
-  }
-  const std::uint32_t bits = Bits(*this);
-  if (bits == 0 && high_parts == HighParts::kRanked &&
-      Choose(Points(*this), static_cast<std::uint64_t>(top_k)) == kTooMany) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("set code: a rank must have at most 64 bits; E ", num_experts, ", K ", top_k,
-                     ", l ", low_bits, " need more: take a greater low_bits, or unary high parts"));
-  }
-  if (bits > internal::kMaxCodeBits) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("set code: a code must have at most ", internal::kMaxCodeBits, " bits; E ",
-                     num_experts, ", K ", top_k, ", l ", low_bits, " make ", bits));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<SetCode> SetCode::Create(const SetCodeParams& params) {
   return CreateWith(params, internal::SetCodeBackends().back());
 }
@@ -520,7 +289,7 @@ absl::StatusOr<SetCode> SetCode::Create(const SetCodeParams& params) {
 absl::StatusOr<SetCode> SetCode::CreateWith(const SetCodeParams& params,
                                             const internal::SetCodeBackend& backend) {
   if (absl::Status status = params.Validate(); !status.ok()) return status;
-  std::shared_ptr<const SetCodePlan> plan = MakePlan(params);
+  std::shared_ptr<const SetCodePlan> plan = internal::MakeSetCodePlan(params);
   const bool vectors = plan->vectors;
   return SetCode(std::move(plan), vectors ? backend : internal::SetCodeBackends().front());
 }

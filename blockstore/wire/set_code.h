@@ -1,5 +1,5 @@
-// SetCode: the ids of a row and layer as a set, in a fixed number of bits. docs/format-set-code.md
-// states the code itself.
+// SetCode: encodes the K ids of one row and layer as a set, without their order, in a fixed number
+// of bits. docs/format-set-code.md defines the code.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_SET_CODE_H_
 #define WAYMARK_BLOCKSTORE_WIRE_SET_CODE_H_
 
@@ -20,21 +20,21 @@ struct SetCodeBackend;
 struct SetCodePlan;
 }  // namespace internal
 
-// How the high parts of the ids are written.
+// How a code stores the high parts of its ids. The numbers are part of the formats.
 enum class HighParts : std::uint8_t {
-  kRanked = 0,  // the number of their set among all such sets: the fewest bits
+  kRanked = 0,  // the rank of their multiset among all such multisets: the fewest bits
   kUnary = 1,   // a bitmap (Elias-Fano): a few bits more, and no tables
 };
 
-// What a code is told by. Plain data; the numbers are part of every format that carries codes.
+// The parameters of a code. Plain data; every format that carries codes carries them.
 struct SetCodeParams {
-  std::int32_t num_experts = 0;  // E. 1 ... 65535. Ids are in [0, E).
-  std::int32_t top_k = 0;        // K. 1 ... 64, <= num_experts. Ids of a set, all distinct.
-  std::int32_t low_bits = 0;     // l. 0 ... 16. Low bits of every id that are written as they are.
-  HighParts high_parts = HighParts::kRanked;
+  std::int32_t num_experts = 0;  // E, 1 ... 65535. Ids lie in [0, E).
+  std::int32_t top_k = 0;        // K, 1 ... 64, at most E. A set has K distinct ids.
+  std::int32_t low_bits = 0;     // l, 0 ... 16. The low bits of every id that are stored unchanged.
+  HighParts high_parts = HighParts::kRanked;  // how the other bits of the ids are stored
 
-  // What the documentation recommends for ids of this kind. For E and K out of bounds it returns
-  // parameters that Validate refuses.
+  // The parameters that docs/format-set-code.md recommends for E and K. If E or K is out of bounds,
+  // the parameters fail Validate.
   [[nodiscard]] static SetCodeParams Default(std::int32_t num_experts, std::int32_t top_k);
   // InvalidArgument naming the field, the rule and the value, unless every bound above holds, a
   // code has at most 1024 bits, and a rank at most 64.
@@ -51,45 +51,46 @@ struct RowsAndLayers {
   std::int32_t layer_end = 0;
 };
 
-// Encoder and decoder of one set of parameters. Immutable: const access from any thread. Cheap to
-// move; its tables take at most 2 MB, with the recommended parameters less than 64 KB.
+// Encoder and decoder for one set of parameters. Immutable: const access from any thread. Copies
+// share their tables, which take at most 2 MB, and less than 64 KB with the recommended parameters.
 //
-// Ids are as the store keeps them: [rows][L][K] token-major, uint8 where E <= 256, else
-// little-endian uint16. Codes are [L][rows]: those of one layer stand bit after bit, each layer
-// begins at a byte, so that layers [a, b) of a chunk are the bytes
-// [a * LayerBytes(rows), b * LayerBytes(rows)) and make a chunk of b - a layers.
+// Ids are as the store keeps them: [rows][L][K], uint8 if E <= 256, else little-endian uint16.
+// Codes are [L][rows]: the codes of one layer follow each other without padding, lowest bit first,
+// and each layer begins at a byte. So layers [a, b) of a chunk are the bytes
+// [a * LayerBytes(rows), b * LayerBytes(rows)), and these are a chunk of b - a layers.
 class SetCode {
  public:
-  // InvalidArgument as Validate says.
+  // InvalidArgument as SetCodeParams::Validate. Throws std::bad_alloc. Uses the fastest
+  // implementation that the processor can run; all give the same bits.
   [[nodiscard]] static absl::StatusOr<SetCode> Create(const SetCodeParams& params);
-  // The same by a chosen implementation, one of internal::SetCodeBackends(): for tests.
+  // Create with a given implementation, one of internal::SetCodeBackends(). For tests.
   [[nodiscard]] static absl::StatusOr<SetCode> CreateWith(const SetCodeParams& params,
                                                           const internal::SetCodeBackend& backend);
 
   [[nodiscard]] const SetCodeParams& params() const;
-  // Bits of every code.
+  // Bits per code: the same for every set.
   [[nodiscard]] std::int32_t bits() const;
   // Bytes of the codes of one layer: ceil(rows * bits() / 8). REQUIRES: rows >= 0.
   [[nodiscard]] std::size_t LayerBytes(std::int64_t rows) const;
 
   // Encodes the rows of `infos`, `num_layers` (0 ... 1024) layers each, to `codes`. The code of a
-  // row that is missing is zero, whatever its bytes are, and so are the bits that fill a layer's
-  // last byte. InvalidArgument when num_layers, ids.size() or codes.size() is not what the others
-  // make it, or naming the first row and layer of a valid row whose ids are out of range or not
-  // distinct; `codes` is then all zero.
+  // missing row is all zero bits, whatever its ids are; so are the unused bits of a layer's last
+  // byte. InvalidArgument naming the argument if num_layers, ids.size() or codes.size() does not
+  // match the others; nothing is written. InvalidArgument naming row and layer if the ids of a
+  // valid row are out of range or repeat; all of `codes` is then zero.
   [[nodiscard]] absl::Status Encode(std::span<const RowInfo> infos, std::int32_t num_layers,
                                     std::span<const std::uint8_t> ids,
                                     std::span<std::uint8_t> codes) const;
 
-  // Decodes the rectangle `part` of the chunk `codes` (infos.size() rows of num_layers layers) to
-  // `ids`, [row_end - row_begin][layer_end - layer_begin][K], the ids of each set ascending. Rows
-  // that are missing by `infos` are zeros; their codes are not looked at.
+  // Decodes the rectangle `part` of the chunk `codes`, which has infos.size() rows of num_layers
+  // layers, to `ids`: [row_end - row_begin][layer_end - layer_begin][K], the ids of each set
+  // ascending. Rows that are missing by `infos` are zeros, and their codes are ignored.
   //
-  // Any bytes may be given. A code that no set has is corrupt: its K ids are zeros, corrupt[i] is 1
-  // for its row (the i-th of the rectangle) and 0 for the others; returns the number of such rows.
-  // InvalidArgument, and nothing is written, when `part` does not lie in the chunk, or
-  // codes.size(), ids.size() or corrupt.size() (one byte a row of the rectangle) is not what the
-  // others make it.
+  // Any bytes are safe. A code that is not the code of any set is corrupt: its K ids are zeros, and
+  // corrupt[i] is 1 if row i of the rectangle has such a code, else 0. Returns the number of rows
+  // that have one. InvalidArgument naming the argument, and nothing is written, if `part` does not
+  // lie in the chunk, or codes.size(), ids.size() or corrupt.size() (one byte per row of the
+  // rectangle) does not match the others.
   [[nodiscard]] absl::StatusOr<std::int64_t> Decode(std::span<const std::uint8_t> codes,
                                                     std::span<const RowInfo> infos,
                                                     std::int32_t num_layers,

@@ -1,5 +1,5 @@
-// SetCode with AVX2: vectors of 8 and what can be done with them. The rest is set_code_simd.inc.
-// Compiled for the baseline processor: only the functions marked so use more.
+// SetCode with AVX2: the vector operations, on 8 lanes; set_code_simd.inc has the algorithm.
+// Compiled for the baseline processor: only the functions marked WAYMARK_SIMD use AVX2.
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -19,7 +19,7 @@ namespace {
 inline constexpr std::size_t kLanes = 8;
 inline constexpr std::uint32_t kAllLanes = 0xff;
 using V = __m256i;
-using Mask = __m256i;  // all ones or all zeros a lane
+using Mask = __m256i;  // all ones or all zeros in each lane
 
 WAYMARK_SIMD_INLINE V Load(const std::uint32_t* at) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
@@ -72,7 +72,7 @@ WAYMARK_SIMD_INLINE Mask AllTrue() {
 WAYMARK_SIMD_INLINE std::uint32_t Bits(Mask mask) {
   return static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(mask)));
 }
-// b where the bit of `bit` is set in i, else a. A blend looks at the sign.
+// In each lane b if bit `bit` of i is set, else a. The blend tests the sign bit.
 WAYMARK_SIMD_INLINE V Choose(V a, V b, V i, int bit) {
   return _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b),
                                               _mm256_castsi256_ps(_mm256_slli_epi32(i, 31 - bit))));

@@ -1,5 +1,5 @@
-// SetCode with AVX-512: vectors of 16 and what can be done with them. The rest is
-// set_code_simd.inc. Compiled for the baseline processor: only the functions marked so use more.
+// SetCode with AVX-512: the vector operations, on 16 lanes; set_code_simd.inc has the algorithm.
+// Compiled for the baseline processor: only the functions marked WAYMARK_SIMD use AVX-512.
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -11,7 +11,7 @@
 #include "blockstore/wire/set_code_tile.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
-// The compiler's own headers make "undefined" vectors by initialising a variable with itself.
+// The compiler's headers make "undefined" vectors by initialising a variable with itself.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
@@ -76,9 +76,9 @@ WAYMARK_SIMD_INLINE Mask Both(Mask a, Mask b) {
 WAYMARK_SIMD_INLINE Mask AllTrue() {
   return 0xffff;
 }
-// In assembly because of g++ 12, which takes the zero-extension of a comparison's mask for none, as
-// the instruction clears the rest of a mask register; where that has to be spilled, it writes the
-// mask alone (kmovw) and reads the whole. From -O1 on this returns garbage above bit 15:
+// In assembly because of a bug of g++ 12. It omits the zero-extension of a comparison's mask, since
+// the instruction clears the rest of the mask register; but if it spills the mask, it writes 16
+// bits (kmovw) and reads 64. From -O1 on this function returns garbage above bit 15:
 //
 //   unsigned long F(__m512i a, __m512i b, bool other) {
 //     const unsigned long mask = _mm512_cmplt_epi32_mask(a, b);
@@ -86,8 +86,8 @@ WAYMARK_SIMD_INLINE Mask AllTrue() {
 //     return mask;
 //   }
 //
-// A call does it too, such as ThreadSanitizer puts before every load; and _cvtmask16_u32 does not
-// help.
+// A call has the same effect, e.g. those of ThreadSanitizer before every load; _cvtmask16_u32 does
+// not help.
 WAYMARK_SIMD_INLINE std::uint32_t Bits(Mask mask) {
   std::uint32_t bits;
   asm("kmovw %1, %0" : "=r"(bits) : "k"(mask));

@@ -1,5 +1,5 @@
-// SetCode in the compiler's own vectors of 16 bytes, for whatever processor it compiles for. The
-// rest is set_code_simd.inc.
+// SetCode in the compiler's vectors of 16 bytes, for any processor; set_code_simd.inc has the
+// algorithm.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -16,7 +16,7 @@ namespace {
 inline constexpr std::size_t kLanes = 4;
 inline constexpr std::uint32_t kAllLanes = 0xf;
 using V = std::uint32_t __attribute__((vector_size(16)));
-using Mask = std::int32_t __attribute__((vector_size(16)));  // all ones or all zeros a lane
+using Mask = std::int32_t __attribute__((vector_size(16)));  // all ones or all zeros in each lane
 
 template <class Word>
 WAYMARK_SIMD_INLINE V Load(const Word* at) {

@@ -89,7 +89,7 @@ absl::StatusOr<WireShape> DecodeShapeBlock(std::span<const std::uint8_t> bytes) 
         absl::StrCat("shape block: it must have 28 bytes and 4 for each of 1 to ", kMostLayers,
                      " layers; it has ", bytes.size(), " bytes for ", layers, " layers"));
   }
-  // Numbers that no int32 holds become negative, and are out of bounds as such.
+  // Numbers that do not fit int32 become negative, and Validate refuses those.
   WireShape shape;
   shape.rows.num_layers = static_cast<std::int32_t>(layers);
   shape.rows.top_k = reader.Get<std::int32_t>();

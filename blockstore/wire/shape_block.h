@@ -1,4 +1,5 @@
-// WireShape: what the rows of chunks are and how chunks are coded; the shape block and its digest.
+// WireShape: the shape of rows on the wire and the encoding of their chunks; the shape block, which
+// is its bytes, and the digest of that. docs/format.md defines the bytes.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_SHAPE_BLOCK_H_
 #define WAYMARK_BLOCKSTORE_WIRE_SHAPE_BLOCK_H_
 
@@ -15,27 +16,30 @@
 
 namespace waymark::wire {
 
-// How the ids of a layer are written. The numbers are part of the format.
+// How the ids of a layer are stored. The numbers are part of the format.
 enum class Codec : std::uint16_t {
-  kRaw = 0,      // as the store keeps them: uint8 when E <= 256, else uint16
-  kSetCode = 1,  // as a set, in a fixed number of bits; never ordered
+  kRaw = 0,      // as the store keeps them: uint8 if E <= 256, else uint16
+  kSetCode = 1,  // as a set, in a fixed number of bits (set_code.h); never ordered
 };
 
-// How chunks are coded.
+// How chunks are encoded.
 struct ChunkCode {
   Codec codec = Codec::kRaw;
-  // Ids stand in the order that the router gave; else ascending. kRaw only.
+  // True: the ids of a row and layer keep the router's order. False: they are stored ascending.
+  // Must be false under kSetCode.
   bool ordered = true;
-  // kSetCode: its parameters; SetCodeParams::Default knows good ones. 0 and kRanked under kRaw.
+  // The parameters of the set code; SetCodeParams::Default returns good ones. Under kRaw they must
+  // be 0 and kRanked.
   std::int32_t low_bits = 0;
   HighParts high_parts = HighParts::kRanked;
-  // How many layers each crc of a chunk covers, 1 ... L; 0 is written as ceil(L / 4).
+  // How many layers each crc of a chunk covers, 1 ... L. 0 stands for ceil(L / 4), which is what is
+  // written. Fewer layers per crc let readers fetch fewer bytes if they read few layers.
   std::int32_t crc_layers = 0;
 
-  // The set code with the parameters that are recommended for these rows.
+  // The set code with the parameters that are recommended for this shape.
   [[nodiscard]] static ChunkCode SetCodeFor(const RoutingShape& shape);
-  // This code, but not ordered where the rows are not: nothing that is written claims an order that
-  // was lost before.
+  // This code for `rows`: not ordered if the rows are not, so that no document claims an order that
+  // was already lost.
   [[nodiscard]] ChunkCode For(const Rows& rows) const {
     ChunkCode code = *this;
     code.ordered &= rows.ordered;
@@ -45,41 +49,41 @@ struct ChunkCode {
   friend bool operator==(const ChunkCode&, const ChunkCode&) = default;
 };
 
-// The shape of rows on the wire. A page has `rows.page_tokens` rows.
+// The shape of rows on the wire. Plain data.
 struct WireShape {
-  RoutingShape rows;
+  RoutingShape rows;  // L, K, E, B = page_tokens (the rows of a complete page), and the layer ids
   ChunkCode code;
 
-  // Layers under one crc, the default filled in.
+  // Layers per crc, with the default filled in.
   [[nodiscard]] std::int32_t crc_layers() const {
     return code.crc_layers != 0 ? code.crc_layers : (rows.num_layers + 3) / 4;
   }
-  // Crcs of a chunk.
+  // Crcs per chunk.
   [[nodiscard]] std::int32_t num_crcs() const {
     return (rows.num_layers + crc_layers() - 1) / crc_layers();
   }
-  // REQUIRES: the codec is kSetCode.
+  // The parameters of the set code. REQUIRES: the codec is kSetCode.
   [[nodiscard]] SetCodeParams set_code() const {
     return {rows.num_experts, rows.top_k, code.low_bits, code.high_parts};
   }
-  // InvalidArgument naming the field, the rule and the value; Unimplemented naming a codec that is
-  // not known.
+  // InvalidArgument naming the field, the rule and the value, unless `rows` and `code` keep to what
+  // is said above; Unimplemented naming an unknown codec.
   [[nodiscard]] absl::Status Validate() const;
 
   friend bool operator==(const WireShape&, const WireShape&) = default;
 };
 
-// The bytes of a shape block with this many layers.
+// Bytes of the shape block of a shape with this many layers.
 [[nodiscard]] constexpr std::size_t ShapeBlockBytes(std::size_t num_layers) {
   return 28 + 4 * num_layers;
 }
-// The shape block. REQUIRES: shape.Validate() is ok.
+// Encodes the shape block. Any thread. REQUIRES: shape.Validate() is OK.
 [[nodiscard]] std::vector<std::uint8_t> EncodeShapeBlock(const WireShape& shape);
-// Back: any bytes are safe; they must be a shape block and nothing else. Layer numbers 0, 1, ...
-// give empty layer_ids; crc_layers is what the block says. InvalidArgument naming what is wrong,
-// Unimplemented for an id space, a flag or a codec that is not known.
+// Parses a shape block; any bytes are safe, any thread. `bytes` must be exactly one block. The
+// layer ids 0, 1, ... become empty layer_ids; crc_layers is the number in the block, never 0.
+// InvalidArgument naming what is wrong; Unimplemented for an unknown id space, flag or codec.
 [[nodiscard]] absl::StatusOr<WireShape> DecodeShapeBlock(std::span<const std::uint8_t> bytes);
-// XXH3-64 of the shape block. REQUIRES: shape.Validate() is ok.
+// XXH3-64 (seed 0) of the shape block. Any thread. REQUIRES: shape.Validate() is OK.
 [[nodiscard]] std::uint64_t ShapeDigest(const WireShape& shape);
 
 }  // namespace waymark::wire

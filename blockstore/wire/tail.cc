@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kMagic[4] = {'W', 'M', 'K', 'T'};
 
-// As it lies in memory, little-endian.
+// The first 32 bytes of a tail segment, little-endian. docs/format.md defines the fields.
 struct TailHeader {
   char magic[4];
   std::uint16_t major;
@@ -29,12 +29,12 @@ absl::Status Bad(const std::string& what) {
   return absl::InvalidArgumentError("tail segment: " + what);
 }
 
-// The rules that what is written and what is read share.
+// The rules that EncodeTailSegment and ParseTailSegment share.
 absl::Status CheckPlace(std::uint64_t first, std::uint64_t rows, std::int32_t page_tokens) {
   const auto page = static_cast<std::uint64_t>(page_tokens);
   if (rows < 1 || rows > page || first > static_cast<std::uint64_t>(kMostRows) - rows ||
       first % page + rows > page) {
-    return Bad(absl::StrCat("it must have 1 row or more of one page of ", page_tokens,
+    return Bad(absl::StrCat("it must have 1 row or more, all of one page of ", page_tokens,
                             ", numbered below ", kMostRows, "; it has ", rows, " from ", first));
   }
   return absl::OkStatus();
@@ -46,7 +46,7 @@ absl::StatusOr<std::vector<std::uint8_t>> EncodeTailSegment(const ChunkCodec& co
                                                             std::int64_t first,
                                                             std::span<const RowInfo> infos,
                                                             std::span<const std::uint8_t> ids) {
-  // A negative row is one beyond all bounds.
+  // A negative row becomes a number beyond the bound.
   if (absl::Status status = CheckPlace(static_cast<std::uint64_t>(first), infos.size(),
                                        codec.shape().rows.page_tokens);
       !status.ok()) {
@@ -82,7 +82,7 @@ absl::StatusOr<Rows> ParseTailSegment(const ChunkCodec& codec, std::span<const s
   ByteReader reader(bytes);
   const auto header = reader.Get<TailHeader>();
   if (!reader.ok() || std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) {
-    return Bad("it must begin with 32 bytes, of which the first are WMKT");
+    return Bad("it must begin with a header of 32 bytes, the first of which are WMKT");
   }
   if (header.major != kMajorVersion) {
     return absl::UnimplementedError(absl::StrCat("tail segment: major version must be ",
@@ -100,7 +100,7 @@ absl::StatusOr<Rows> ParseTailSegment(const ChunkCodec& codec, std::span<const s
   const std::uint8_t* coverage = reader.Take(header.coverage_bytes);
   const std::uint8_t* steps = reader.Take(header.steps_bytes);
   if (!reader.ok() || reader.left() != codec.ChunkBytes(header.rows)) {
-    return Bad("its bytes must be what its counts and its shape say");
+    return Bad("its size must match the counts of its header and its shape");
   }
   const std::size_t own_bytes = header.rows * (shape.row_bytes() + sizeof(RowInfo));
   if (own_bytes > max_bytes) {
@@ -111,7 +111,7 @@ absl::StatusOr<Rows> ParseTailSegment(const ChunkCodec& codec, std::span<const s
       KnownRows::Parse({coverage, header.coverage_bytes}, std::span(steps, header.steps_bytes),
                        header.rows, max_bytes - own_bytes);
   if (!known.ok()) return known.status();
-  if (known->has_provenance()) return Bad("coverage must leave provenance 0");
+  if (known->has_provenance()) return Bad("the provenance in its coverage must be 0");
   Rows rows;
   rows.shape = shape;
   rows.first = static_cast<std::int64_t>(header.first);

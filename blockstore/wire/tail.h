@@ -1,4 +1,6 @@
-// Tail segment: rows behind the last complete page of a trajectory.
+// Tail segment: an object with rows behind the last complete page of a trajectory. A trajectory
+// that grows row by row adds segments, and never changes one, until the page is complete.
+// docs/format.md defines the bytes.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_TAIL_H_
 #define WAYMARK_BLOCKSTORE_WIRE_TAIL_H_
 
@@ -14,17 +16,18 @@
 
 namespace waymark::wire {
 
-// The bytes of the segment of the rows of `infos`, from `first` on, which lie at `ids` as for
-// ChunkCodec::Encode. Provenance is left out. InvalidArgument unless there are 1 to B rows, all of
-// one page and numbered below 2^31, or as Encode.
+// Encodes the segment of rows [first, first + infos.size()) of a sequence, with `ids` as for
+// ChunkCodec::Encode. Their provenance is left out. InvalidArgument unless there are 1 ... B rows,
+// all of one page and below position 2^31 - 1, or as ChunkCodec::Encode. Any thread.
 [[nodiscard]] absl::StatusOr<std::vector<std::uint8_t>> EncodeTailSegment(
     const ChunkCodec& codec, std::int64_t first, std::span<const RowInfo> infos,
     std::span<const std::uint8_t> ids);
 
-// Back; any bytes are safe. The name of a segment is ContentDigest(bytes): the caller compares.
-// Rows of a damaged chunk are missing as in Document::ReadRows. InvalidArgument naming what is
-// wrong, the digest of another shape included; Unimplemented for another major version;
-// ResourceExhausted when the segment makes a reader allocate more than `max_bytes`.
+// Parses a segment into rows whose provenance is kHere; any bytes are safe, any thread. Does not
+// check the segment's own digest: the caller compares it with ContentDigest(bytes). If the crcs do
+// not match, all rows are missing (not captured); a row with an impossible id is missing (invalid
+// id). InvalidArgument naming what is wrong, a shape other than the codec's included; Unimplemented
+// for another major version; ResourceExhausted if the rows take more than `max_bytes`.
 [[nodiscard]] absl::StatusOr<Rows> ParseTailSegment(const ChunkCodec& codec,
                                                     std::span<const std::uint8_t> bytes,
                                                     std::size_t max_bytes = std::size_t{1} << 30);

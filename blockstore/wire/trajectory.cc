@@ -16,7 +16,7 @@ absl::StatusOr<Trajectory> MakeTrajectory(const Rows& rows, const ChunkCode& cod
   if (absl::Status status = CheckRows("rows", rows); !status.ok()) return status;
   if (rows.first != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("rows: a trajectory begins at row 0; they begin at ", rows.first));
+        absl::StrCat("rows: a trajectory must begin at row 0; it begins at ", rows.first));
   }
   const absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create({rows.shape, code.For(rows)});
   if (!codec.ok()) return codec.status();

@@ -1,4 +1,4 @@
-// Trajectory: what names rows that are all here: their nodes and their handle.
+// MakeTrajectory: the nodes and the handle of rows that the caller has, without a publisher.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_TRAJECTORY_H_
 #define WAYMARK_BLOCKSTORE_WIRE_TRAJECTORY_H_
 
@@ -13,16 +13,17 @@
 
 namespace waymark::wire {
 
-// A value.
+// The objects that name rows. A value.
 struct Trajectory {
-  std::vector<std::vector<std::uint8_t>> nodes;  // of the complete pages, first to last
-  Handle handle;                                 // as a Publisher makes it of the rows at once
+  std::vector<std::vector<std::uint8_t>> nodes;  // the bytes of each node, first to last
+  Handle handle;  // equals the handle of a Publisher that was given all rows at once
 };
 
-// The trajectory of rows [0, last). A document of them that has these nodes and the handle's head
-// (DocumentOptions) is a source of all that the handle names. `store`: what the handle names.
-// InvalidArgument unless the rows begin at row 0, hold what they say, and the code can write them;
-// Unimplemented as WireShape::Validate. Any thread.
+// The trajectory of `rows`, which begin at row 0. A document of the same rows and code, written
+// with these nodes and with handle.head as its trajectory (DocumentOptions), opens as a FileSource
+// that has every object the handle names. `store` becomes Handle::store. The chunks are encoded to
+// compute their digests, and discarded. InvalidArgument unless rows.first is 0, CheckRows accepts
+// the rows, and the code can encode them; Unimplemented as WireShape::Validate. Any thread.
 [[nodiscard]] absl::StatusOr<Trajectory> MakeTrajectory(const Rows& rows, const ChunkCode& code,
                                                         std::string store = {});
 

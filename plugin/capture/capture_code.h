@@ -1,7 +1,8 @@
-// CaptureCode: what handing ids to a capture session answers. Plain data, no allocation, no throw.
+// CaptureCode: the return value of the CaptureSession calls that take a tensor of ids. Plain data:
+// making one does not allocate or throw.
 //
-// Begin, submit, drop and cancel answer with the store's StepCode; the calls that take a tensor can
-// break more rules, and answer with this.
+// BeginStep, Submit, Drop and Cancel return the store's StepCode (blockstore/step_code.h). The
+// calls that take a tensor can break more rules, so they return this.
 #ifndef WAYMARK_PLUGIN_CAPTURE_CAPTURE_CODE_H_
 #define WAYMARK_PLUGIN_CAPTURE_CAPTURE_CODE_H_
 
@@ -11,31 +12,32 @@
 
 namespace waymark {
 
-// Which rule was broken.
+// The rule that a call broke. The comments say what CaptureCode::value and limit are; limit is 0
+// where none is named.
 enum class CaptureRule : std::uint8_t {
   kNone = 0,
-  kStepNotInFlight,     // value: a step that was never begun here, or has ended
-  kLayerOutOfRange,     // value: the layer given; limit: layers captured
-  kLayerNotHandedOver,  // value: a layer that is not bound as LayerSource::kHandsOver
-  kNullData,            // value: the rows that a tensor without data claims to have
-  kIdType,              // value: the type; layer hand-over takes int16, int32, int64
-  kTooManyRows,         // value: rows of the tensor; limit: rows of the view
+  kStepNotInFlight,     // value: the step, which was never begun here or has ended
+  kLayerOutOfRange,     // value: the layer; limit: L
+  kLayerNotHandedOver,  // value: the layer, which is not bound as LayerSource::kHandsOver
+  kNullData,            // value: the rows of the tensor, whose data is null
+  kIdType,              // value: the IdType; HandOver takes int16, int32 and int64
+  kTooManyRows,         // value: rows of the tensor; limit: the most that it may have
   kTooFewColumns,       // value: columns of the tensor; limit: K
   kWrongLayers,         // value: layers of the tensor; limit: L
-  kRingFull,            // value: sources in flight
-  kTransport,           // the transport has failed; CaptureSession::status() says how
+  kRingFull,            // value: steps of SubmitIds in flight
+  kTransport,           // the transport has failed: CaptureSession::status() returns why
 };
 
-// The answer. `code` has absl's numbers; kOk (0): done. Any other code: nothing was copied or
-// landed.
+// `code` is an absl::StatusCode. 0 (kOk): the call succeeded. Any other code: nothing was copied,
+// and no step has ended.
 struct CaptureCode {
   std::int32_t code = 0;
   CaptureRule rule = CaptureRule::kNone;
   std::int64_t value = 0;  // the offending value
-  std::int64_t limit = 0;  // what it was held against, where the rule says so
+  std::int64_t limit = 0;  // the bound that it broke
 
   [[nodiscard]] bool ok() const { return code == 0; }
-  // The same as a status whose message names the argument, the rule and the value. Allocates.
+  // This code as a status, whose message names the argument, the rule and the value. Allocates.
   [[nodiscard]] absl::Status ToStatus() const;
 };
 

@@ -1,25 +1,25 @@
-// CaptureSession: joins an engine's forwards to a RoutingStore. One a model and a rank that stores.
+// CaptureSession: gives every forward of an engine a buffer for the expert ids of its layers, and
+// lands the ids in a RoutingStore. One session per model and per rank that stores rows.
 //
-// A step is begun when it is scheduled; the session then has a buffer for what its forward routes,
-// all -1. The forward writes the ids of every layer into it, the step is submitted, and the store's
-// landing thread checks the rows, packs them into pages, and makes the buffer -1 again. A layer
-// that did not write shows as a missing row (not captured), in every step, and is counted under its
-// name.
+// BeginStep, at schedule time, takes a buffer for the step in which every id is -1. The forward
+// writes the ids of every layer into it. After Submit the store's landing thread checks the rows,
+// packs them into pages, and sets the buffer to -1 again. If a layer was not written, every row of
+// the step is missing (not captured), and the layer is counted and logged under its name.
 //
 //   auto session = CaptureSession::Create({.store = store, .max_rows = 512, .num_buffers = 4});
 //   (*session)->BindLayer(0, "model.layers.1.mlp.gate", LayerSource::kKernelWritesView);
 //   ...
-//   StepCode code = (*session)->BeginStep(batch, padded_rows);  // at schedule time
+//   StepCode code = (*session)->BeginStep(batch, padded_rows);  // when the step is scheduled
 //   CaptureView view = (*session)->view(step);     // the forward writes view.layer(l)[row * K + k]
-//   code = (*session)->Submit(step);               // ids exist; or Drop(step), or Cancel(step)
+//   code = (*session)->Submit(step);               // or Drop(step), or Cancel(step)
 //
-// Threads: the engine's thread (the store's) calls everything but GetStats and SilentLayers, which
-// any thread may call. Layer kernels may write disjoint parts of a view from any thread between
-// BeginStep and Submit. From BeginStep to Discard nothing allocates after Create, waits, throws, or
-// copies rows, hand-over excepted.
+// Threads: all calls come from the engine's thread, the one that calls the store, except GetStats
+// and SilentLayers, which any thread may call. The layers of a forward may be written by any
+// threads, at disjoint addresses, between BeginStep and Submit. No call from SetStream to SubmitIds
+// allocates, blocks or throws; none but HandOver copies rows.
 //
-// Ownership: the store is the caller's and must outlive the session. The session may be destroyed
-// with steps in flight: open ones are dropped, submitted ones still land.
+// Ownership: the store is not owned and must outlive the session. The session may be destroyed
+// while steps are in flight: those that are not submitted are dropped, submitted ones still land.
 #ifndef WAYMARK_PLUGIN_CAPTURE_CAPTURE_SESSION_H_
 #define WAYMARK_PLUGIN_CAPTURE_CAPTURE_SESSION_H_
 
@@ -43,70 +43,73 @@
 
 namespace waymark {
 
-// How the ids of a layer come into the view.
+// How the ids of a layer get into the view.
 enum class LayerSource : std::uint8_t {
-  kKernelWritesView,  // the engine's kernel writes view.layer(l)
-  kHandsOver,         // the engine hands its topk_ids over (HandOver)
-  kRoutingKernel,  // Waymark's own routing kernel chooses the experts, and the engine uses its ids
+  kKernelWritesView,  // a kernel of the engine writes view.layer(l)
+  kHandsOver,         // the engine passes its topk_ids to HandOver, which copies them
+  kRoutingKernel,     // Waymark's routing kernel selects the experts and writes view.layer(l)
 };
-// "kernel writes the view", "hands over", "routing kernel". Static storage.
+// The name for reports: "kernel writes the view", "hands over", "routing kernel". Static storage.
 [[nodiscard]] std::string_view LayerSourceName(LayerSource source);
 
-// A captured layer and the module of the model that routes it.
+// Binds a captured layer to the module of the model that routes it. A value.
 struct LayerBinding {
-  std::int32_t layer = -1;  // captured layer, in [0, L)
-  std::string module;       // the module's name in the model; names the layer in every report
+  std::int32_t layer = -1;  // index among the captured layers, in [0, L)
+  std::string module;       // the module's name in the model, which reports use for the layer
   LayerSource source = LayerSource::kKernelWritesView;
 };
 
 struct CaptureOptions {
-  RoutingStore* store = nullptr;  // required; gives the shape; E <= 32768
-  // Rows of the longest forward, padding included (N_max); with data parallelism the gathered
-  // maximum. 1 ... 1048576.
+  // Required, not owned. Its shape is the session's; E must be at most 32768, since views are
+  // int16.
+  RoutingStore* store = nullptr;
+  // N_max: the most rows of one forward, padding included; with data parallelism, of the gathered
+  // batch. 1 ... 1048576.
   std::int32_t max_rows = 0;
-  // Steps begun and not landed that can have a buffer (R); one more is dropped. 1 ... 4096.
+  // R: how many steps can have a buffer between their begin and their landing. A step that finds
+  // none free is dropped. 1 ... 4096.
   std::int32_t num_buffers = 4;
-  // Steps of SubmitIds that can be on their way. 0 = the store's max_steps_in_flight.
+  // How many steps of SubmitIds can be in flight, 0 ... 4096. 0: the store's max_steps_in_flight.
   std::int32_t num_ids_sources = 0;
-  // Layers bound at once, as by BindLayer.
+  // Layers for Create to bind, each as by BindLayer.
   std::vector<LayerBinding> layers = {};
-  // Null: HostTransport.
+  // Makes the transport. Null: HostTransport.
   TransportFactory transport = {};
-  // Hears the first silence of each layer, from whoever lands, and why the transport has failed
-  // (TransportOptions::log).
+  // Called by the thread that lands when a layer is silent for the first time, and once if the
+  // transport fails (TransportOptions::log). Null: nothing is logged.
   LogCallback log = {};
 };
 
-// What is counted of one layer.
+// Counters of one layer.
 struct LayerStats {
-  LayerBinding binding;            // module is empty when the layer was never bound
+  LayerBinding binding;            // module is empty if the layer is not bound
   std::int32_t layer_id = 0;       // the model's layer number
-  std::uint64_t rows_silent = 0;   // landed rows in which the layer had an id of -1
-  std::uint64_t rows_invalid = 0;  // landed rows in which it had an id out of range, or repeated
+  std::uint64_t rows_silent = 0;   // landed rows in which the layer has an id of -1
+  std::uint64_t rows_invalid = 0;  // landed rows in which it has an id out of range or repeated
 };
 
-// What a session has counted since it was made.
+// Counters of a session since it was made.
 struct CaptureStats {
-  std::uint64_t steps_begun = 0;  // accepted by the store, those that overflowed included
-  std::uint64_t steps_submitted = 0;
-  std::uint64_t steps_dropped = 0;  // by Drop and by teardown
-  std::uint64_t steps_cancelled = 0;
-  std::uint64_t ring_overflows = 0;  // steps dropped at their begin for want of a buffer
-  std::uint64_t discards = 0;
-  std::uint64_t rows_handed_over = 0;  // rows x layers copied by HandOver
+  std::uint64_t steps_begun = 0;       // begun in the store, ring_overflows included
+  std::uint64_t steps_submitted = 0;   // by Submit, SubmitDeviceSlots and SubmitIds
+  std::uint64_t steps_dropped = 0;     // by Drop and by the destructor
+  std::uint64_t steps_cancelled = 0;   // by Cancel
+  std::uint64_t ring_overflows = 0;    // steps dropped at their begin because no buffer was free
+  std::uint64_t discards = 0;          // calls of Discard
+  std::uint64_t rows_handed_over = 0;  // rows copied by HandOver, counted once per layer
   std::vector<LayerStats> layers;      // all L, in order
 
-  // The totals, and a line for each layer with a silent or invalid row.
+  // The totals in one line, and one line for each layer with a silent or invalid row.
   [[nodiscard]] std::string ToString() const;
 };
 
-// A layer that was silent in at least one landed row.
+// A layer that was silent (had an id of -1) in at least one landed row.
 struct SilentLayer {
-  std::int32_t layer = -1;
-  std::int32_t layer_id = 0;
-  std::string module;
-  std::uint64_t rows = 0;
-  // Rows, padding included, of the forwards in which it was silent; ascending.
+  std::int32_t layer = -1;    // index among the captured layers
+  std::int32_t layer_id = 0;  // the model's layer number
+  std::string module;         // empty if the layer is not bound
+  std::uint64_t rows = 0;     // landed rows in which it was silent
+  // The batch sizes (rows, padding included) of the forwards in which it was silent, ascending.
   std::vector<std::int32_t> batch_sizes;
 
   // e.g. "layer 12 (model.layers.13.mlp): silent in 512 rows, at batch sizes 256, 512". Allocates.
@@ -115,92 +118,106 @@ struct SilentLayer {
 
 class CaptureSession {
  public:
-  // InvalidArgument naming field, rule and value; ResourceExhausted when memory cannot be had.
+  // Allocates everything that the step path uses, and makes the transport. InvalidArgument naming
+  // the field, the rule and the value; errors of BindLayer and of the transport factory, e.g.
+  // ResourceExhausted naming the bytes that could not be allocated.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<CaptureSession>> Create(
       const CaptureOptions& options);
-  // Drops the steps that have a buffer here and have not ended; those of BeginIdsStep are the
-  // caller's to end. Submitted ones land as if the session lived.
+  // Drops the steps that have a buffer and have not ended. Steps of BeginIdsStep that were not
+  // submitted stay in flight in the store, and the caller must end them there. Submitted steps land
+  // as if the session still existed.
   ~CaptureSession();
   CaptureSession(const CaptureSession&) = delete;
   CaptureSession& operator=(const CaptureSession&) = delete;
 
   // ---- before the first step ----
 
-  // Says which module of the model captured layer `layer` is, and how its ids come. Layers that
-  // never route, and draft (MTP) layers, are not captured layers and are never bound. A layer that
-  // nobody binds is captured if somebody writes its view, and has no name in reports.
-  // InvalidArgument: layer out of range, empty name. AlreadyExists: the layer or the module is
-  // bound. FailedPrecondition: a step was begun.
+  // Binds captured layer `layer` to the module of the model with this name, and sets how its ids
+  // are captured. Layers that never route, and draft (MTP) layers, are not among the captured
+  // layers. A layer that is not bound is captured all the same if its view is written, but has no
+  // name in reports and does not accept HandOver. InvalidArgument for a layer out of range or an
+  // empty name; AlreadyExists if the layer or the module is bound; FailedPrecondition after the
+  // first BeginStep.
   [[nodiscard]] absl::Status BindLayer(std::int32_t layer, std::string module, LayerSource source);
 
   // ---- the step path ----
 
-  // The device's stream on which the engine issues the forwards from here on, for transports that
-  // have a device (Transport::SetStream); the default one until it is called.
+  // Sets the stream on which the engine issues the forwards from now on; for CUDA a cudaStream_t.
+  // The default stream until the first call. Host transports ignore it.
   void SetStream(void* stream);
 
-  // RoutingStore::BeginStep, and a buffer for the step's forward. `written_rows`: how many rows the
-  // forward writes, graph padding included; fewer than the batch has slots (0 by default) means as
-  // many as slots. When no buffer is free the step is dropped here and now: StepCode::dropped(),
-  // counted, and view(step) is the scratch view, so that the forward can run as ever.
-  // InvalidArgument (too many rows): slots (not those of device_slots) or written_rows > max_rows;
-  // nothing was done.
+  // Begins the step in the store (RoutingStore::BeginStep, whose rules hold) and takes a buffer for
+  // its forward. `written_rows`: how many rows the forward writes, padding of CUDA graphs included;
+  // the session uses the larger of it and the number of slots of the batch, so 0 stands for that
+  // number. With device_slots, 0 stands for all max_rows rows.
+  //
+  // If no buffer is free, or the transport has failed, the step is begun and dropped at once: the
+  // code is dropped(), and view(step) is the scratch view, so that the forward can run unchanged.
+  // InvalidArgument (kTooManyRows) if written_rows or the number of slots (unless device_slots)
+  // exceeds max_rows; nothing has happened.
   [[nodiscard]] StepCode BeginStep(const StepBatch& batch, std::int32_t written_rows = 0);
-  // Where the forward of `step` writes. The scratch view for a step that has no buffer (dropped at
-  // its begin, ended, or unknown): always safe to write max_rows rows into.
+  // The view into which the forward of `step` writes, valid until the step is submitted, dropped or
+  // cancelled. For a step without a buffer (dropped at its begin, ended, or unknown) it is the
+  // scratch view. Always safe to write max_rows rows into.
   [[nodiscard]] CaptureView view(StepId step);
-  // Where forwards write that are no step: warm-up, autotuning, dummy batches. Nothing in it lands.
+  // The view for forwards that are not steps: warm-up, autotuning, dummy batches. Its ids never
+  // land. Call Discard after each such forward.
   [[nodiscard]] CaptureView scratch_view();
 
-  // Copies the first K columns of `ids` into rows [0, ids.rows) of `layer` of the view. For layers
-  // bound as LayerSource::kHandsOver. `view` is one of view(step) and scratch_view(). For a step
-  // without a buffer the ids go to the scratch buffer.
+  // Copies the first K columns of `ids` into rows [0, ids.rows) of `layer` of the view, in stream
+  // order on a device. For layers bound as LayerSource::kHandsOver. `view` is view(step) or
+  // scratch_view(); the second form is HandOver(view(step), ...). For a device, `ids.data` is device
+  // memory, which is read in stream order. On failure nothing is copied.
   [[nodiscard]] CaptureCode HandOver(const CaptureView& view, std::int32_t layer,
                                      const IdsTensor& ids);
   [[nodiscard]] CaptureCode HandOver(StepId step, std::int32_t layer, const IdsTensor& ids);
 
-  // The forward of `step` has written its view (or, on a device, has been issued). Its rows land;
-  // every row it may have written is -1 again before the buffer's next use. `written_rows`: as in
-  // BeginStep, where it was not known yet; the larger of the two counts. NotFound (step not in
-  // flight): the step has no buffer here; nothing was done.
+  // Ends `step`: its forward has written the view, or on a device has been issued. Its rows land.
+  // Before the buffer is used again, all rows that the forward may have written are set to -1.
+  // `written_rows`: as in BeginStep, for callers that did not know it then; the larger of the two
+  // counts. NotFound (kStepNotInFlight) if the step has no buffer here; nothing has happened.
   [[nodiscard]] StepCode Submit(StepId step, std::int32_t written_rows = 0);
-  // Ends a step begun with StepBatch::device_slots, as Submit ends any other: row i of the view
-  // lies at slots[i], kPaddingSlot for a row of no block. `slots`: [rows] in the transport's memory
-  // (the device's, for a device), read in stream order with the forward: what is enqueued later may
-  // write over them. `rows`: at most max_rows. InvalidArgument (device slots): the step was begun
-  // without, `slots` is null or not at a multiple of 8, or Submit was called for a step that was
-  // begun with them.
+  // Ends a step that was begun with StepBatch::device_slots. Row i of the view belongs to KV slot
+  // slots[i]; kPaddingSlot for a row of no block. `slots` is [rows] int64 in the memory of the
+  // transport (device memory for a device), and is read in stream order after the forward, so work
+  // that is enqueued later may overwrite it. `rows`: 0 ... max_rows. InvalidArgument (kDeviceSlots)
+  // if the step was begun without device_slots, or `slots` is null (with rows > 0) or not aligned
+  // to 8 bytes. Submit returns kDeviceSlots for a step that was begun with device_slots.
   [[nodiscard]] StepCode SubmitDeviceSlots(StepId step, const std::int64_t* slots,
                                            std::int32_t rows, std::int32_t written_rows = 0);
-  // The ids of `step` will not come: its rows are missing (capacity). Also for a step of
-  // BeginIdsStep.
+  // Ends `step` without ids: its rows are missing (capacity). Also ends steps of BeginIdsStep.
   [[nodiscard]] StepCode Drop(StepId step);
-  // The forward of `step` did not run: its claims are revoked. Also for a step of BeginIdsStep.
+  // Ends `step`, whose forward did not run: its claims are revoked. Also ends steps of
+  // BeginIdsStep.
   [[nodiscard]] StepCode Cancel(StepId step);
-  // A forward that was no step has written rows [0, written_rows) of the scratch view: -1 again.
+  // Sets rows [0, written_rows) of the scratch view to -1, after a forward that was not a step.
+  // `written_rows` is clamped to [0, max_rows].
   void Discard(std::int32_t written_rows);
 
-  // For engines that have the ids of all layers in one tensor, in memory that the host can read,
-  // whatever the transport: no buffer is taken and no row copied before landing. Not for
-  // device_slots.
+  // Begins a step without a buffer, for engines that have the ids of all layers in one tensor in
+  // host-readable memory. Its rows are read from that tensor when they land; the transport is not
+  // used. End it by SubmitIds, Drop or Cancel. InvalidArgument (kDeviceSlots) for device_slots.
   [[nodiscard]] StepCode BeginIdsStep(const StepBatch& batch);
-  // The ids of `step`, which the caller keeps, unchanged, until `done` is called: exactly once,
-  // also on failure (then before the return). Row i of the tensor is the i-th row of the step; rows
-  // that the tensor has not are missing (not captured). A step begun by BeginStep may end so too,
-  // if its view was not written. On failure the step is as before.
+  // Ends `step` with the ids in `ids`: row i of the tensor is row i of the step. Rows of the step
+  // beyond ids.rows are missing (not captured). A step of BeginStep may end so too, if its view was
+  // not written. The tensor stays the caller's and must not change until `done` is called, which
+  // happens exactly once: on success when the step has landed, on failure before the return. On
+  // failure the step is still in flight.
   [[nodiscard]] CaptureCode SubmitIds(StepId step, const StepIds& ids, DoneCallback done = {});
 
-  // ---- what it knows ----
+  // ---- reports and accessors ----
 
+  // The counters. Allocates.
   [[nodiscard]] CaptureStats GetStats() const;
-  // Layers that fell silent since the session was made, in order of layer.
+  // The layers that have been silent since the session was made, in order of layer. Allocates.
   [[nodiscard]] std::vector<SilentLayer> SilentLayers() const;
-  // Ok, or why the transport has failed. Every step is then dropped at its begin.
+  // OK, or why the transport has failed for good. After a failure every step is dropped at its
+  // begin.
   [[nodiscard]] absl::Status status() const;
 
   [[nodiscard]] const RoutingShape& shape() const;
   [[nodiscard]] std::int32_t max_rows() const;
-  // One a captured layer; the module of an unbound layer is empty.
+  // One per captured layer, in order; the module of an unbound layer is empty.
   [[nodiscard]] const std::vector<LayerBinding>& bindings() const;
   [[nodiscard]] RoutingStore& store();
   [[nodiscard]] Transport& transport();

@@ -1,8 +1,7 @@
-// The kernels' names for what the store and its readers call shape and id type, and what follows.
-// Included by this folder only.
+// Conversions between the plain types of kernels/ and those of blockstore/, which do not know each
+// other. Every conversion is here. Included by this folder only.
 //
-// kernels/ knows nothing of blockstore/, so each has its own plain types for one thing; these are
-// the only places where one becomes the other. Pure functions of values: any thread, no errors.
+// Pure functions of values: any thread, no errors.
 #ifndef WAYMARK_PLUGIN_CAPTURE_IDS_KIND_H_
 #define WAYMARK_PLUGIN_CAPTURE_IDS_KIND_H_
 
@@ -14,8 +13,7 @@
 
 namespace waymark {
 
-// The integer type of a tensor's ids. Only its name changes: same width, same signedness,
-// little-endian on both sides.
+// The integer type of a tensor's ids: the same width and signedness, little-endian on both sides.
 inline kernels::IdKind ToKind(IdType type) {
   switch (type) {
     case IdType::kUint8:
@@ -32,14 +30,15 @@ inline kernels::IdKind ToKind(IdType type) {
   return kernels::IdKind::kInt16;
 }
 
-// L, K and E: all that a kernel needs to pack a row. Page size and layer ids stay behind.
-// REQUIRES: shape.Validate() is ok; kernels do not check it again.
+// L, K and E, without page size and layer ids, which kernels do not need.
+// REQUIRES: shape.Validate() is OK; kernels do not check it again.
 inline kernels::RowShape ToRowShape(const RoutingShape& shape) {
   return {shape.num_layers, shape.top_k, shape.num_experts};
 }
 
-// What the store records of a row that a kernel has judged. kNone: the row is there, every id of it
-// in range and distinct within its layer. Otherwise its first layer with a fault decides.
+// The reason that the store records for a row with this verdict. kNone: every id of the row is in
+// range, and the ids of each layer are distinct. Otherwise the verdict is that of the first layer
+// with a fault.
 inline Reason ToReason(kernels::RowVerdict verdict) {
   switch (verdict) {
     case kernels::RowVerdict::kOk:

@@ -1,9 +1,9 @@
-// IdsRing: the IdsRowSources of a session, one for each step of SubmitIds on its way.
-// Included by this folder only.
+// IdsRing: the IdsRowSources of a session, one per step of SubmitIds in flight. Included by this
+// folder only.
 //
-// A step's source must live until the store calls Done, which may be after the session is gone. So
-// a source that is out holds the ring alive, and the ring owns every source: all memory is there
-// from the start, and SubmitIds allocates nothing.
+// The rows of a step must live until the store calls Done, which may be after the session was
+// destroyed. So the ring owns all entries from the start (SubmitIds allocates nothing), and every
+// entry in use holds a reference to the ring.
 #ifndef WAYMARK_PLUGIN_CAPTURE_IDS_RING_H_
 #define WAYMARK_PLUGIN_CAPTURE_IDS_RING_H_
 
@@ -19,12 +19,12 @@
 
 namespace waymark {
 
-// The engine's thread takes a source; it comes back by itself when it is done, on the landing
-// thread or on the engine's. Lives until the last source has come back. Made by std::make_shared.
+// The engine's thread takes an entry; the entry's Done, called on the landing thread or on the
+// engine's, frees it. The ring lives until the last entry is free. Made by std::make_shared.
 class IdsRing : public std::enable_shared_from_this<IdsRing> {
  public:
-  // `max_rows`: the most rows that one StepIds has. `num_sources`: the most steps on their way at
-  // once, >= 1. `counters` may be null, and is shared by all sources.
+  // `max_rows`: the most rows of one StepIds. `num_sources`: the most steps in flight at once, 1 or
+  // more. `counters` may be null; all entries share them.
   IdsRing(const RoutingShape& shape, std::int32_t max_rows, std::int32_t num_sources,
           const std::shared_ptr<LayerCounters>& counters) {
     for (std::int32_t i = 0; i < num_sources; ++i) {
@@ -32,10 +32,10 @@ class IdsRing : public std::enable_shared_from_this<IdsRing> {
     }
   }
 
-  // A source set to `ids`; null when none is free, and then `done` was not called and never will
-  // be. Looks first at the source that was given out longest ago. Engine's thread. The result is
-  // the ring's; hand it to Submit, or call its Done when the step is refused. REQUIRES: what
-  // IdsRowSource::Set requires of `ids`, whose memory stays the caller's until `done` is called.
+  // Returns an entry set to `ids`, or null if none is free; then `done` is never called. Tries the
+  // entry that was taken longest ago first. Engine's thread. The ring owns the result: pass it to
+  // RoutingStore::Submit, which calls its Done in any case. REQUIRES: `ids` as IdsRowSource::Set;
+  // its memory stays the caller's and unchanged until `done` is called.
   [[nodiscard]] RowSource* Take(const StepIds& ids, DoneCallback done) {
     for (std::size_t i = 0; i < slots_.size(); ++i) {
       Slot& slot = *slots_[next_];
@@ -47,15 +47,16 @@ class IdsRing : public std::enable_shared_from_this<IdsRing> {
   [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(slots_.size()); }
 
  private:
-  // A source and whether it is out. `taken_` passes it between the two threads: whoever reads it
-  // as false (acquire) sees all that the landing thread did before it stored that (release).
+  // One IdsRowSource and whether it is in use. `taken_` passes it between the two threads: the
+  // engine's thread reads false (acquire) and then sees everything that the landing thread did
+  // before it stored false (release).
   class Slot : public RowSource {
    public:
     Slot(const RoutingShape& shape, std::int32_t max_rows,
          const std::shared_ptr<LayerCounters>& counters)
         : source_(shape, max_rows, counters) {}
 
-    // False when it is out.
+    // False if it is in use.
     bool TryTake(std::shared_ptr<IdsRing> owner, const StepIds& ids, DoneCallback done) {
       if (taken_.load(std::memory_order_acquire)) return false;
       taken_.store(true, std::memory_order_relaxed);  // only the engine's thread takes
@@ -68,7 +69,7 @@ class IdsRing : public std::enable_shared_from_this<IdsRing> {
       source_.Land(first, destinations, verdicts);
     }
     void Done() override {
-      // The session may be gone: then this was the last that kept the ring, and *this, alive.
+      // If the session is gone, this is the last reference to the ring, which owns *this.
       const std::shared_ptr<IdsRing> owner = std::move(owner_);
       source_.Done();
       taken_.store(false, std::memory_order_release);

@@ -1,5 +1,5 @@
-// IdsRowSource: the rows of a step straight from a tensor that the engine owns. No buffer, no copy
-// but the one into the page.
+// IdsRowSource: the rows of a step, read from a tensor that the engine owns. The only copy is the
+// one into the page.
 #ifndef WAYMARK_PLUGIN_CAPTURE_IDS_ROW_SOURCE_H_
 #define WAYMARK_PLUGIN_CAPTURE_IDS_ROW_SOURCE_H_
 
@@ -16,37 +16,39 @@ namespace waymark {
 
 class RowLander;  // internal
 
-// Called when nobody reads a step's tensor any more: on the landing thread, or on the engine's
-// thread when the step was refused. Must not throw, and must not call the store or the session.
+// Called when the tensor of a step is no longer read: on the landing thread, or on the engine's
+// thread if the step was refused. Must not throw, and must not call the store or the session.
 struct DoneCallback {
-  void (*function)(void* context) = nullptr;  // null: nobody wants to know
-  void* context = nullptr;
+  void (*function)(void* context) = nullptr;  // null: no call
+  void* context = nullptr;                    // passed to `function`
 
   void operator()() const {
     if (function != nullptr) function(context);
   }
 };
 
-// Packs rows out of one StepIds, checked like captured ones. Reusable: Set, submit, Done, Set, ...
-// Set: the engine's thread, before the source is submitted. The rest: the landing thread.
+// Packs rows from one StepIds, with the same checks as rows from a capture buffer. Reusable: Set,
+// submit, Done, Set, ... Set is called on the engine's thread, before the rows are submitted; the
+// other calls come from the landing thread.
 class IdsRowSource : public RowSource {
  public:
-  // `counters` may be null. `max_rows`: the most rows that Set will see.
+  // Allocates for steps of up to `max_rows` rows. `counters` may be null: faults are not counted.
   IdsRowSource(const RoutingShape& shape, std::int32_t max_rows,
                std::shared_ptr<LayerCounters> counters);
   ~IdsRowSource() override;
   IdsRowSource(const IdsRowSource&) = delete;
   IdsRowSource& operator=(const IdsRowSource&) = delete;
 
-  // REQUIRES: ids.layers == L, ids.columns >= K, 0 <= ids.rows <= max_rows. Does not allocate.
-  // `ids` stays the caller's and must not change until `done` is called, which is once.
+  // Sets the tensor of the next step. It stays the caller's and must not change until `done` is
+  // called, which happens once. Does not allocate.
+  // REQUIRES: ids.layers == L, ids.columns >= K, 0 <= ids.rows <= max_rows.
   void Set(const StepIds& ids, DoneCallback done);
 
-  // As RowSource says: row first + i of the tensor goes to destinations[i], packed, unless that is
-  // null. Rows at or beyond ids.rows are missing (not captured).
+  // As RowSource::Land: packs row first + i of the tensor into destinations[i], unless that is
+  // null. The verdict of rows at or beyond ids.rows is kNotCaptured.
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override;
-  // Forgets the tensor, then calls `done`: the engine may free or reuse it from then on.
+  // Forgets the tensor, then calls `done`, from which on the engine may free or reuse it.
   void Done() override;
 
  private:

@@ -1,4 +1,5 @@
-// Tensors of expert ids that an engine owns and a capture session reads. Plain data, never owning.
+// IdsTensor and StepIds: tensors of expert ids that an engine owns and a capture session reads.
+// Plain data that does not own the memory it points to.
 #ifndef WAYMARK_PLUGIN_CAPTURE_IDS_TENSOR_H_
 #define WAYMARK_PLUGIN_CAPTURE_IDS_TENSOR_H_
 
@@ -10,16 +11,16 @@
 
 namespace waymark {
 
-// What one layer chose: element (row, column) lies at data + row * row_stride + column * k_stride.
-// Strides are in bytes and may be negative or zero. Columns beyond K (shared experts) are never
-// read.
+// The ids of one layer, [rows, columns]: element (row, column) is at
+// data + row * row_stride + column * k_stride. Strides are in bytes and may be negative or zero.
+// Columns from K on (shared experts) are never read.
 struct IdsTensor {
-  const void* data = nullptr;  // may be null when rows == 0
+  const void* data = nullptr;  // may be null if rows is 0; host or device memory, as the transport
   IdType type = IdType::kInt32;
-  std::int32_t rows = 0;          // of the forward, padding included
-  std::int32_t columns = 0;       // K, or more
-  std::ptrdiff_t row_stride = 0;  // bytes from a row to the next
-  std::ptrdiff_t k_stride = 0;    // bytes from a choice of a row to the next
+  std::int32_t rows = 0;          // rows of the forward, padding included
+  std::int32_t columns = 0;       // K or more
+  std::ptrdiff_t row_stride = 0;  // bytes from one row to the next
+  std::ptrdiff_t k_stride = 0;    // bytes from one id of a row to the next
 
   // A C-order [rows, columns] array of `type`.
   [[nodiscard]] static IdsTensor Contiguous(const void* data, IdType type, std::int32_t rows,
@@ -29,21 +30,21 @@ struct IdsTensor {
   }
 };
 
-// What every layer chose in one step: element (row, layer, k) lies at
-// data + row * row_stride + layer * layer_stride + k * k_stride. Strides in bytes, any sign.
-// In the signed types -1 says that nothing was written there; in uint16 65535 says so; uint8
-// cannot.
+// The ids of all layers of one step, [rows, layers, columns] in any order: element (row, layer, k)
+// is at data + row * row_stride + layer * layer_stride + k * k_stride. Strides are in bytes and may
+// be negative or zero. An id of -1 (65535 in uint16) means that the layer did not write it; uint8
+// has no such value.
 struct StepIds {
-  const void* data = nullptr;  // may be null when rows == 0
+  const void* data = nullptr;  // host memory; may be null if rows is 0
   IdType type = IdType::kInt16;
-  std::int32_t rows = 0;     // of the forward; those that a step has beyond them are not captured
+  std::int32_t rows = 0;     // rows of the forward; later rows of the step are not captured
   std::int32_t layers = 0;   // L
-  std::int32_t columns = 0;  // K, or more
+  std::int32_t columns = 0;  // K or more; columns from K on are never read
   std::ptrdiff_t row_stride = 0;
   std::ptrdiff_t layer_stride = 0;
   std::ptrdiff_t k_stride = 0;
 
-  // A C-order [rows, L, K] array: what a packed engine or a simulator has.
+  // A C-order [rows, L, K] array.
   [[nodiscard]] static StepIds TokenMajor(const void* data, IdType type, std::int32_t rows,
                                           const RoutingShape& shape) {
     const auto bytes = static_cast<std::ptrdiff_t>(IdBytes(type));
@@ -51,8 +52,8 @@ struct StepIds {
     return {data,  type, rows, shape.num_layers, shape.top_k, layer * shape.num_layers,
             layer, bytes};
   }
-  // A C-order [L, rows_allocated, K] array of which the first `rows` rows of every layer count:
-  // a capture buffer of fixed size.
+  // The first `rows` rows of every layer of a C-order [L, rows_allocated, K] array, such as a
+  // capture buffer of fixed size.
   [[nodiscard]] static StepIds LayerMajor(const void* data, IdType type, std::int32_t rows,
                                           std::int32_t rows_allocated, const RoutingShape& shape) {
     const auto bytes = static_cast<std::ptrdiff_t>(IdBytes(type));

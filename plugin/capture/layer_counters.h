@@ -1,4 +1,4 @@
-// LayerCounters: what landing finds wrong with captured rows, layer by layer.
+// LayerCounters: counts the faults that landing finds in captured rows, per layer.
 #ifndef WAYMARK_PLUGIN_CAPTURE_LAYER_COUNTERS_H_
 #define WAYMARK_PLUGIN_CAPTURE_LAYER_COUNTERS_H_
 
@@ -12,26 +12,33 @@
 
 namespace waymark {
 
-// Counts rows in which a layer was silent (an id of -1: nothing was written there) or invalid (an
-// id out of range, or repeated), and remembers at which batch sizes each layer was silent. Fixed
-// size. Adding: the landing thread. Reading: any thread; each number is exact, a set of them is not
-// a cut. The first silence of each layer is told to `log` when it is counted.
+// Counts, for each layer, the rows in which it was silent (an id of -1: the layer did not write it)
+// and those in which it was invalid (an id out of range or repeated), and records the batch sizes
+// at which it was silent. Memory is allocated by the constructor alone.
+//
+// The Add functions are called on the landing thread. Any thread may read: each number is exact,
+// but numbers read one after the other need not belong to the same moment. REQUIRES of every
+// function: 0 <= layer < num_layers.
 class LayerCounters {
  public:
-  // Batch sizes above `max_rows` count as `max_rows`.
+  // Batch sizes above `max_rows` count as `max_rows`. `log` is called on the landing thread when a
+  // layer is silent for the first time.
   LayerCounters(std::int32_t num_layers, std::int32_t max_rows, LogCallback log = {});
 
-  // What the log calls a layer; "layer N" otherwise. Before the first step that may land.
+  // Sets the name of a layer in log lines, "layer N" by default. Call it before the first step that
+  // can land.
   void SetName(std::int32_t layer, std::string name);
 
-  // `rows` rows of a forward of `batch_rows` rows (padding included) in which `layer` was silent.
+  // Counts `rows` rows in which `layer` was silent, of a forward of `batch_rows` rows (padding
+  // included).
   void AddSilent(std::int32_t layer, std::int32_t batch_rows, std::uint64_t rows = 1);
-  // `rows` rows in which `layer` had an id out of range, or one id twice.
+  // Counts `rows` rows in which `layer` had an id out of range or an id twice.
   void AddInvalid(std::int32_t layer, std::uint64_t rows = 1);
 
+  // The rows counted so far.
   [[nodiscard]] std::uint64_t silent_rows(std::int32_t layer) const;
   [[nodiscard]] std::uint64_t invalid_rows(std::int32_t layer) const;
-  // Batch sizes at which `layer` was silent in a row or more, ascending. Allocates.
+  // The batch sizes at which `layer` was silent in at least one row, ascending. Allocates.
   [[nodiscard]] std::vector<std::int32_t> SilentBatchSizes(std::int32_t layer) const;
   [[nodiscard]] std::int32_t num_layers() const { return num_layers_; }
 
@@ -45,8 +52,9 @@ class LayerCounters {
   const std::int32_t max_rows_;
   const LogCallback log_;
   std::vector<std::string> names_;  // [num_layers_]
-  const std::size_t words_;         // of the bitmap of one layer: bit n = silent at batch size n
+  const std::size_t words_;         // 64-bit words of one layer's bitmap
   std::unique_ptr<Counts[]> counts_;
+  // [num_layers_][words_]: bit n of a layer's bitmap is set if it was silent at batch size n.
   std::unique_ptr<std::atomic<std::uint64_t>[]> silent_at_;
 };
 

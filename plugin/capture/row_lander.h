@@ -1,5 +1,5 @@
-// RowLander: what every RowSource of this folder does to land rows: pack, judge, count each row
-// once. Included by this folder only.
+// RowLander: lands rows for every RowSource of this folder: packs them, checks their ids, and
+// counts each faulty row once. Included by this folder only.
 #ifndef WAYMARK_PLUGIN_CAPTURE_ROW_LANDER_H_
 #define WAYMARK_PLUGIN_CAPTURE_ROW_LANDER_H_
 
@@ -16,31 +16,32 @@
 
 namespace waymark {
 
-// One a source, used by one thread at a time. A store may land a row several times (into two pages,
-// or to compare it); its faults are counted the first time.
+// One per RowSource; used by one thread at a time. The store may ask for a row several times (for
+// two pages, or to compare it); the row's faults are counted the first time.
 class RowLander {
  public:
-  // `counters` may be null: nothing is counted.
+  // Allocates for steps of up to `max_rows` rows. `counters` may be null: nothing is counted.
   RowLander(const RoutingShape& shape, std::int32_t max_rows,
             std::shared_ptr<LayerCounters> counters);
 
-  // RowSource::Land for a step whose row i is row i of `ids`, for i < rows; others are not
-  // captured. `batch_rows`: rows of the forward, under which silent layers are noted.
+  // RowSource::Land for a step whose rows i < `rows` are the rows of `ids`; the verdict of its
+  // other rows is kNotCaptured. `batch_rows`: the rows of the forward, padding included: the batch
+  // size at which silent layers are recorded. Does not allocate.
   void Land(const kernels::IdsView& ids, std::int32_t rows, std::int32_t batch_rows,
             std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts);
-  // The step is over: its rows may be counted anew.
+  // The step has ended: forgets which rows were counted.
   void Reset();
 
  private:
-  // Of the rows in faulty_.
+  // Counts the faults of the rows in faulty_.
   void CountFaults(const kernels::IdsView& ids, std::int32_t batch_rows);
 
   const kernels::RowShape shape_;
   const std::shared_ptr<LayerCounters> counters_;
-  std::vector<std::uint8_t> counted_;  // rows whose faults are counted
+  std::vector<std::uint8_t> counted_;  // [max_rows]: 1 if the row's faults are counted
   bool any_counted_ = false;
-  std::vector<std::ptrdiff_t> faulty_;  // of a chunk, to be counted now; never allocates
+  std::vector<std::ptrdiff_t> faulty_;  // faulty rows of this Land call; capacity is reserved
 };
 
 }  // namespace waymark

@@ -1,4 +1,5 @@
-// The capture self-test: one forward, then every layer that did not capture as it should is named.
+// RunSelfTest: the capture self-test. It runs one forward and names every layer that was not
+// captured correctly.
 #ifndef WAYMARK_PLUGIN_CAPTURE_SELF_TEST_H_
 #define WAYMARK_PLUGIN_CAPTURE_SELF_TEST_H_
 
@@ -14,42 +15,44 @@
 
 namespace waymark {
 
-// What can be wrong with a layer, worst last.
+// A fault of a layer.
 enum class LayerFault : std::uint8_t {
-  kSilent,      // rows in which nothing was written, or not every id
-  kAllZero,     // every id of every row is 0, in a layer with more than one expert
-  kOutOfRange,  // rows with an id that is no expert
-  kRepeating,   // rows in which an expert is chosen twice
+  kSilent,      // rows with an id that was not written (-1)
+  kAllZero,     // every id of every row is 0, although there are several experts
+  kOutOfRange,  // rows with an id that is not in [0, E)
+  kRepeating,   // rows with the same expert twice
 };
 // "silent", "all zero", "out of range", "repeating". Static storage.
 [[nodiscard]] std::string_view LayerFaultName(LayerFault fault);
 
 struct LayerFinding {
-  std::int32_t layer = -1;    // captured layer
+  std::int32_t layer = -1;    // index among the captured layers
   std::int32_t layer_id = 0;  // the model's layer number
-  std::string module;         // empty when the layer is not bound
+  std::string module;         // the module's name; empty if the layer is not bound
   LayerFault fault = LayerFault::kSilent;
-  std::int32_t rows = 0;       // rows that show it
-  std::int32_t first_row = 0;  // the first of them
+  std::int32_t rows = 0;       // how many rows show the fault
+  std::int32_t first_row = 0;  // the first of those rows
 };
 
 struct SelfTestReport {
   std::int32_t rows = 0;    // rows of the forward
-  std::int32_t layers = 0;  // layers looked at: all
-  // By layer; a layer may have several faults, but an all-zero one has no other.
+  std::int32_t layers = 0;  // L: every captured layer is checked
+  // In order of layer. A layer may have several faults; an all-zero layer has no other.
   std::vector<LayerFinding> findings;
 
   [[nodiscard]] bool ok() const { return findings.empty(); }
-  // A line a finding, for people; one line when there is none.
+  // Text for people: one line per finding, or one line if there is none.
   [[nodiscard]] std::string ToString() const;
 };
 
-// Runs `forward` once on the scratch view, all -1 before, and looks at rows [0, rows) of every
-// layer; the scratch view is -1 again afterwards, also when `forward` fails. Off the step path:
-// allocates, and waits where the transport must. Engine's thread. Call it at every batch size that
-// has a kernel variant of its own. Two rows or more make kAllZero mean something (with one row and
-// K = 1, expert 0 may just have been chosen: not reported). InvalidArgument: rows not in [1,
-// max_rows]. Otherwise what `forward` or the transport answered.
+// Runs `forward(view, rows)` once on the scratch view, in which every id is -1, and checks rows
+// [0, rows) of every layer. Then the scratch view is -1 again, also if `forward` fails.
+//
+// Engine's thread, off the step path: allocates, and a device transport blocks until the forward is
+// done. Call it once for each batch size for which the engine has a kernel or graph of its own. Use
+// two rows or more: with one row and K = 1 the router may have chosen expert 0, so kAllZero is then
+// not reported. InvalidArgument unless `rows` is in [1, max_rows]; errors of `forward` and of the
+// transport are returned as they are.
 [[nodiscard]] absl::StatusOr<SelfTestReport> RunSelfTest(
     CaptureSession& session, std::int32_t rows,
     const std::function<absl::Status(const CaptureView& view, std::int32_t rows)>& forward);

@@ -1,9 +1,10 @@
-// GatherLayers: pipeline stages exchange the rows of their layers, and every rank gets all.
+// GatherLayers: pipeline stages exchange the rows of their layers, so that every rank gets the rows
+// of all layers.
 //
-// Three exchanges, whatever any rank finds: headers (what each has), answers (whether each can go
-// on, its memory for the rest included), then the payloads, if every answer was yes. So a rank with
-// a problem keeps nobody waiting. Each rank sends rows x (row bytes + 18) bytes, padded to the most
-// that any of them sends.
+// Every rank takes part in the first two of three exchanges, whatever happens on it: headers (the
+// range and shape that it has), answers (yes if it can go on and has the memory for the rest), and,
+// only if every answer was yes, payloads. So a rank with a problem does not make the others wait.
+// Each rank sends rows x (row bytes + 18) bytes, padded to the largest payload of any rank.
 #ifndef WAYMARK_PLUGIN_CAPTURE_STAGE_GATHER_H_
 #define WAYMARK_PLUGIN_CAPTURE_STAGE_GATHER_H_
 
@@ -15,29 +16,33 @@
 
 namespace waymark {
 
-// How ranks exchange bytes; the engine supplies it, e.g. over its process group.
+// An all-gather that the engine supplies, e.g. over its process group. Plain data.
 struct Collective {
-  std::int32_t rank = 0;   // of this process, in [0, ranks)
-  std::int32_t ranks = 1;  // 1 ... 4096
-  // Gives every rank `bytes` bytes at `send` of each rank, in order of rank, at `receive` ([ranks *
-  // bytes]). All ranks call it, with the same `bytes`, in the same order. May wait; must not throw.
-  // Answers 0, or why it failed as an absl::StatusCode. Not called when ranks == 1.
+  std::int32_t rank = 0;   // rank of this process, in [0, ranks)
+  std::int32_t ranks = 1;  // number of ranks, 1 ... 4096
+  // All-gather: copies `bytes` bytes at `send` of every rank, in order of rank, to `receive` of
+  // every rank, which has ranks * bytes bytes (host memory). All ranks call it with the same
+  // `bytes`, in the same order. May block; must not throw. Returns 0, or an absl::StatusCode on
+  // failure. Not called if ranks is 1.
   std::int32_t (*all_gather)(void* context, const void* send, void* receive,
                              std::size_t bytes) = nullptr;
-  void* context = nullptr;
+  void* context = nullptr;  // passed to all_gather
 };
 
-// JoinLayers of the stages of all ranks, ranks in order of layers; every rank gets the same rows.
-// Pages are those of rank 0. Any thread, off the step path: it waits in the collective as long as
-// that does, allocates, and takes no lock. All ranks must call it, and for the same range: also a
-// rank whose rows could not be read, with Rows{}, which is an InvalidArgument there.
+// JoinLayers of the stages of all ranks, where higher ranks have higher layers. Every rank gets the
+// same rows, with the page size of rank 0. Any thread, off the step path: blocks as long as the
+// collective does, allocates, takes no lock. Every rank must call it, for the same range. A rank
+// that could not read its rows passes Rows{}: it gets InvalidArgument, and the others Aborted.
 //
-// Errors. InvalidArgument: `collective` (then nothing was exchanged, and the other ranks wait), or
-// this rank's stage; or ranks that contradict one another in range, K or E, or layers that do not
-// increase from rank to rank: on every rank, naming rank, field and values. Aborted: another rank
-// could not take part, named. ResourceExhausted: no memory here, or payloads above 64 GiB in all.
-// DataLoss: bytes that are not what the named rank sent. The collective's own answer when that
-// failed; how the others fare is then the collective's to say.
+// Errors:
+//   InvalidArgument    a bad `collective`; then nothing is exchanged, and the other ranks block
+//   InvalidArgument    this rank's `stage` is bad; on every rank, if the ranks disagree on range, K
+//                      or E, or their layers do not increase; names rank, field and values
+//   Aborted            another rank has a problem; names it
+//   ResourceExhausted  this rank cannot allocate, or all payloads together exceed 64 GiB
+//   DataLoss           bytes arrived that the named rank did not send
+//   any other code     the code that all_gather returned; what the other ranks get is then up to
+//                      the collective
 [[nodiscard]] absl::StatusOr<Rows> GatherLayers(const Rows& stage, const Collective& collective);
 
 }  // namespace waymark

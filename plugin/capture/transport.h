@@ -1,11 +1,12 @@
-// Transport: the memory that forwards write their routing into, and the way from there to the
-// pages.
+// Transport: the interface of the memory into which forwards write their routing, and of the path
+// from there to the store's landing thread.
 //
-// A capture session decides which step uses which buffer and what becomes of it; a transport owns
-// the buffers, wherever they are, and makes a submitted one readable to the store's landing thread.
-// `HostTransport` (plugin/capture/host_transport.h) keeps them in host memory. A transport for a device
-// launches its pack in Seal() and poisons in Seal() and Release(), in stream order, so that its
-// buffers may share memory that stays at one address.
+// The capture session decides which step uses which buffer and how the step ends. The transport
+// owns the buffers and makes a submitted one readable to the landing thread. HostTransport
+// (plugin/capture/host_transport.h) has its buffers in host memory. StagedTransport
+// (plugin/capture/staged_transport.h) has them on a device: Seal() launches a kernel that packs the
+// rows, and Seal() and Release() set the written ids to -1, all in stream order, so the buffers of
+// several steps may be the same memory.
 #ifndef WAYMARK_PLUGIN_CAPTURE_TRANSPORT_H_
 #define WAYMARK_PLUGIN_CAPTURE_TRANSPORT_H_
 
@@ -25,22 +26,22 @@
 
 namespace waymark {
 
-// Names one buffer of a transport: 0 ... num_buffers - 1.
+// The number of a buffer of a transport: 0 ... num_buffers - 1, or one of the constants below.
 using BufferId = std::int32_t;
-inline constexpr BufferId kNoBuffer = -1;       // there is none
-inline constexpr BufferId kScratchBuffer = -2;  // always there; what is written into it never lands
+inline constexpr BufferId kNoBuffer = -1;       // no buffer
+inline constexpr BufferId kScratchBuffer = -2;  // the scratch buffer, whose ids never land
 
-// Where one forward writes: per layer a C-order [max_rows, top_k] array of int16, every id -1
-// before the forward. Row i is the i-th row of the step. Memory of the transport, in its address
-// space; valid until the step that it belongs to has been submitted, dropped or cancelled.
+// The memory into which one forward writes: for each layer a C-order [max_rows, top_k] array of
+// int16, in which every id is -1 before the forward. Row i is row i of the step. Owned by the
+// transport, host or device memory; valid until the step is submitted, dropped or cancelled.
 struct CaptureView {
   std::int16_t* data = nullptr;
-  std::ptrdiff_t layer_stride = 0;  // in ids
-  std::int32_t num_layers = 0;
-  std::int32_t max_rows = 0;
-  std::int32_t top_k = 0;
+  std::ptrdiff_t layer_stride = 0;  // ids (not bytes) from one layer to the next
+  std::int32_t num_layers = 0;      // L
+  std::int32_t max_rows = 0;        // N_max
+  std::int32_t top_k = 0;           // K
   BufferId buffer = kNoBuffer;
-  std::uint64_t step = 0;  // whose buffer it is; 0 for the scratch buffer
+  std::uint64_t step = 0;  // the step that has the buffer; 0 for the scratch buffer
 
   // The [max_rows, top_k] array of captured layer `index`. REQUIRES: 0 <= index < num_layers.
   [[nodiscard]] std::int16_t* layer(std::int32_t index) const {
@@ -48,23 +49,24 @@ struct CaptureView {
   }
 };
 
-// What a transport is made with.
+// The arguments of a TransportFactory.
 struct TransportOptions {
   RoutingShape shape;
-  std::int32_t max_rows = 0;     // rows of one forward, padding included (N_max)
-  std::int32_t num_buffers = 0;  // steps that may be on their way at once (R)
-  // Where landing counts the layers that were silent or wrong. Shared with the session.
+  std::int32_t max_rows = 0;     // N_max: rows of one forward, padding included
+  std::int32_t num_buffers = 0;  // R: steps that can be in flight at once
+  // Counts the faults of layers at landing. Shared with the session.
   std::shared_ptr<LayerCounters> counters;
-  // Hears, once, why the transport has failed for good. A failure that is found within a call of
-  // the step path is told by the next landing that meets it, ReadBack or status(), and at the
-  // latest when the transport goes.
+  // Called once if the transport fails for good, with the reason. Never on the step path: a failure
+  // found there is logged by the next landing that meets it, by ReadBack or status(), and at the
+  // latest by the destructor.
   LogCallback log = {};
 };
 
-// The engine's thread calls everything here; the RowSource that Seal() gives is called by the
-// landing thread. No call but the constructor of an implementation allocates, waits or throws. A
-// transport outlives its session while the store still holds a source of it: whoever implements
-// this keeps itself alive until the last RowSource::Done().
+// All calls come from the engine's thread; the landing thread calls the RowSource that Seal()
+// returns. No call but ReadBack and status() allocates or blocks, and none throws.
+//
+// The store may hold a RowSource of a transport after the session is gone, so an implementation
+// keeps itself alive until the last RowSource::Done().
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -72,49 +74,51 @@ class Transport {
   // "host", "staged", ... Static storage.
   [[nodiscard]] virtual std::string_view name() const = 0;
 
-  // The stream, of those that the transport's device has, on which the engine issues the forwards
-  // of steps from here on: what the calls below enqueue goes there, in order with the forwards. For
-  // CUDA a cudaStream_t. Of no account to transports without a device.
+  // Sets the stream of the transport's device on which the engine issues the forwards from now on;
+  // for CUDA a cudaStream_t. The calls below enqueue their work on it, in order with the forwards.
+  // Ignored by host transports.
   virtual void SetStream(void* stream) { (void)stream; }
 
-  // Takes a free buffer, all -1; kNoBuffer when none is. It is given back by Seal or Release.
+  // Takes a free buffer, in which every id is -1; kNoBuffer if none is free. Seal or Release ends
+  // its use.
   [[nodiscard]] virtual BufferId Acquire() = 0;
-  // A step was begun that has no buffer: its forward runs all the same, and writes into the scratch
-  // view. It leaves nothing behind that a later step could take for its own.
+  // Called for a step that was begun and has no buffer. Its forward runs all the same and writes
+  // into the scratch view; the transport makes sure that no later step lands those ids.
   virtual void RunsWithoutBuffer() {}
-  // Buffers that are not free.
+  // The number of buffers that are not free.
   [[nodiscard]] virtual std::int32_t in_use() const = 0;
-  // Where to write into `buffer`, the scratch buffer included.
+  // The view of `buffer`, which may be the scratch buffer.
   [[nodiscard]] virtual CaptureView View(BufferId buffer) = 0;
-  // Copies the first K columns of `ids` into rows [0, ids.rows) of `layer`; an id that int16 cannot
-  // hold becomes one that is never valid. REQUIRES: ids were checked (CaptureSession::HandOver
-  // does).
+  // Copies the first K columns of `ids` into rows [0, ids.rows) of `layer`. An id that does not fit
+  // int16 is replaced by one that is never valid. REQUIRES: `ids` satisfies the rules that
+  // CaptureSession::HandOver checks.
   virtual void HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) = 0;
 
-  // The forward of an acquired buffer has been issued. Its rows [0, rows) go to the store, which
-  // gets the source returned; rows [0, written_rows) are -1 again, and the buffer free, before
-  // anybody acquires it again. REQUIRES: rows <= written_rows <= max_rows. The caller passes the
-  // source to RoutingStore::Submit at once; it belongs to the transport. `slots`: of a step with
-  // device_slots, [rows] in the transport's memory, the slot of each row; read in order with the
-  // forward, and given to the store by RowSource::Slots. Null otherwise.
+  // Submits an acquired buffer, whose forward has been issued: the RowSource returned reads its
+  // rows [0, rows). Rows [0, written_rows) are set to -1 before the buffer is free again. The
+  // transport owns the result; the caller passes it to RoutingStore::Submit at once. `slots`: null,
+  // or for a step with device_slots the KV slot of each row, [rows] in the transport's memory, read
+  // in stream order after the forward; RowSource::Slots returns them.
+  // REQUIRES: 0 <= rows <= written_rows <= max_rows.
   [[nodiscard]] virtual RowSource* Seal(BufferId buffer, std::int32_t rows,
                                         std::int32_t written_rows,
                                         const std::int64_t* slots = nullptr) = 0;
-  // Nothing of an acquired buffer lands: its rows [0, written_rows) are -1 again and it is free
-  // before the next use. Of the scratch buffer: the rows are -1 again, and it stays.
+  // Ends the use of an acquired buffer without landing its rows: rows [0, written_rows) are set to
+  // -1, and the buffer is free. For the scratch buffer, sets its rows to -1.
   virtual void Release(BufferId buffer, std::int32_t written_rows) = 0;
 
-  // Of what the host can read of `buffer` now; for the self-test, off the step path: a device
-  // transport waits and copies here. `out`: [L, rows, K] in C order.
+  // Copies rows [0, rows) of every layer of `buffer` to `out`, [L, rows, K] in C order, host
+  // memory. For the self-test, off the step path: a device transport blocks until the device has
+  // written the rows and they are copied. Fails if the transport has failed.
   [[nodiscard]] virtual absl::Status ReadBack(BufferId buffer, std::int32_t rows,
                                               std::int16_t* out) = 0;
-  // Ok, or why the transport has failed for good: every step is then dropped at its begin.
+  // OK, or why the transport has failed for good; the session then drops every step at its begin.
   [[nodiscard]] virtual absl::Status status() const = 0;
   // status().ok(), without an allocation.
   [[nodiscard]] virtual bool healthy() const = 0;
 };
 
-// Makes a transport. Called once, by CaptureSession::Create.
+// Makes a transport; called once, by CaptureSession::Create, which returns its error.
 using TransportFactory =
     std::function<absl::StatusOr<std::shared_ptr<Transport>>(const TransportOptions&)>;
 

@@ -1,4 +1,5 @@
-// Base64 as RFC 4648 section 4 has it: "+" and "/", padded with "=", nothing else.
+// Base64 as in RFC 4648 section 4: with "+" and "/", padded with "=". Strict: nothing else is
+// accepted, so every text is the encoding of its bytes. Any thread.
 #ifndef WAYMARK_PLUGIN_FORMATS_BASE64_H_
 #define WAYMARK_PLUGIN_FORMATS_BASE64_H_
 
@@ -14,12 +15,13 @@
 
 namespace waymark::formats {
 
-// Appends the text of `bytes`.
+// Appends the encoding of `bytes` to `text`.
 void AppendBase64(std::span<const std::uint8_t> bytes, std::string& text);
 
-// The bytes that `text` stands for. InvalidArgument naming the place of the first character that
-// cannot be there: white space, the URL alphabet, a length that is no multiple of 4, bits that no
-// encoder leaves set. ResourceExhausted beyond the limits.
+// Decodes `text`; any text is safe. InvalidArgument if the length is not a multiple of 4, or naming
+// the index of the first invalid character: white space, the URL alphabet's "-" and "_", a "=" that
+// is not at the end, or a last character with bits that no encoder sets. ResourceExhausted if the
+// bytes exceed the limits.
 [[nodiscard]] absl::StatusOr<std::vector<std::uint8_t>> DecodeBase64(std::string_view text,
                                                                      const Limits& limits);
 

@@ -1,5 +1,5 @@
-// Conventions: what the rows, columns and ids of an array stand for. Where formats of the same
-// bytes differ, and what an array never says itself.
+// Conventions: what the rows, columns and ids of an array mean, which its bytes do not say. ToRows
+// turns an array into rows by them, FromRows turns rows into an array. Any thread.
 #ifndef WAYMARK_PLUGIN_FORMATS_CONVENTIONS_H_
 #define WAYMARK_PLUGIN_FORMATS_CONVENTIONS_H_
 
@@ -14,76 +14,81 @@
 
 namespace waymark::formats {
 
-// Which tokens have a row.
+// Which tokens have a row in the array.
 enum class RowCount : std::uint8_t {
-  kTokensMinusOne,  // all but the last, which was sampled and never an input
-  kTokens,          // the last row is a placeholder for that token, and no row
+  kTokensMinusOne,  // all but the last token, which was sampled and never an input
+  kTokens,          // all tokens; the row of the last one is a placeholder and is ignored
 };
 
-// Which layers have a column.
+// Which layers have a column in the array.
 enum class LayerAxis : std::uint8_t {
   kMoeLayers,  // the MoE layers
-  kAllLayers,  // every layer of the model; what stands in the columns of the others is nothing
+  kAllLayers,  // every layer of the model; the columns of layers without experts are ignored
 };
 
-// What stands where there is no row: in every id of every layer of it.
+// The ids that mark a missing row. They fill all K ids of every layer: one value, or for kArange
+// 0, 1, ..., K - 1.
 enum class Sentinel : std::uint8_t { kNone, kMinusOne, k255, k65535, kZeros, kArange };
 
 // "none", "-1", "255", "65535", "zeros", "arange". Static storage.
 [[nodiscard]] std::string_view SentinelName(Sentinel sentinel);
-// The id that stands at `k` of a row that is not there; 0 where there is no sentinel.
+// The k-th id of a layer of a missing row; 0 for kNone.
 [[nodiscard]] std::int64_t SentinelId(Sentinel sentinel, std::int64_t k);
 
+// How an array is to be read or written. Plain data.
 struct Conventions {
   RowCount rows = RowCount::kTokensMinusOne;
   LayerAxis layers = LayerAxis::kMoeLayers;
   Sentinel sentinel = Sentinel::kNone;
 };
 
-// What the model is: no array says it.
+// Facts of the model that no array contains. A value.
 struct Model {
-  std::int32_t num_experts = 0;          // E; 0: not known
-  std::vector<std::int32_t> moe_layers;  // numbers of the MoE layers, increasing; empty: not known
-  std::int32_t num_layers = 0;           // all layers; 0: not known
+  std::int32_t num_experts = 0;          // E; 0: unknown
+  std::vector<std::int32_t> moe_layers;  // the model's numbers of its MoE layers, increasing;
+                                         // empty: unknown
+  std::int32_t num_layers = 0;           // number of all layers; 0: unknown
 };
 
-// Rows, and what a person should know of how they came about: one sentence each, none when the
-// array and the rows say the same.
+// The result of ToRows. `notes` are sentences for people on rows of the array that were left out or
+// are missing; empty if there are none.
 struct Interpretation {
   Rows rows;
   std::vector<std::string> notes;
 };
 
-// The rows [first, ...) that `array` holds. Valid rows have step 0 and version 0. A row of the
-// sentinel is missing (never written); one with the sentinel in some layers only, not captured; one
-// with an id twice in a layer, invalid id; each is told. `first`: the position of the first row.
+// The rows of `array`, numbered from position `first`. Valid rows have step 0 and version 0. A row
+// that is the sentinel in every layer is missing (never written); one that is the sentinel in some
+// layers is missing (not captured); one with an id twice in a layer is missing (invalid id). The
+// last two kinds are noted.
 //
-// Refused, never guessed (InvalidArgument naming argument, rule and value): E not known; all layers
-// without the list of MoE layers; a sentinel that the dtype does not have, or that could be a route
-// (0 at K = 1, 255 at K = 1 and E > 255, arange always); an id out of [0, E) that is no sentinel; a
-// column that repeats an id in every row (no MoE layer routes so). ResourceExhausted beyond the
-// limits.
+// Nothing is guessed. InvalidArgument naming the argument, the rule and the value: E is unknown;
+// all layers have a column and the MoE layers are unknown; the dtype cannot hold the sentinel; the
+// sentinel could be a route (zeros if K = 1, 255 if K = 1 and E > 255, arange always); an id is not
+// in [0, E) and not the sentinel; a column repeats an id in every row, as no MoE layer does.
+// ResourceExhausted if the rows exceed the limits.
 [[nodiscard]] absl::StatusOr<Interpretation> ToRows(const RoutingArray& array,
                                                     const Conventions& conventions,
                                                     const Model& model, std::int64_t first,
                                                     const Limits& limits = {});
 
-// An array, and what of the rows it does not hold: one sentence each.
+// The result of FromRows. `notes` are sentences for people on what the array does not preserve.
 struct Flattened {
   RoutingArray array;  // `first` is set
   std::vector<std::string> notes;
 };
 
-// The other way. InvalidArgument unless the rows are some, and the dtype has every id and the
-// sentinel. FailedPrecondition when a row is missing (or the last token's row is to be there) and
-// the sentinel is none; InvalidArgument for all layers when model.num_layers is not known or not
-// above the last layer.
+// The array of `rows`. Missing rows, and the row of the last token with RowCount::kTokens, are
+// filled with the sentinel. InvalidArgument if CheckRows rejects the rows, the dtype cannot hold
+// every id and the sentinel, or all layers get a column and model.num_layers is unknown or not
+// above the last layer of the rows. FailedPrecondition if a row must be filled and the sentinel is
+// kNone. ResourceExhausted if the array exceeds the limits.
 [[nodiscard]] absl::StatusOr<Flattened> FromRows(const Rows& rows, const Conventions& conventions,
                                                  const Model& model, Dtype dtype,
                                                  const Limits& limits = {});
 
-// One more than the greatest id of `array`, at least top_k, at most 65535: the least E that could
-// be. Ids that are the sentinel of `conventions`, and columns that are no MoE layer, do not count.
+// The smallest E that `array` allows: one more than its greatest id, at least top_k and at most
+// 65535. The sentinel of `conventions`, and columns of layers without experts, are ignored.
 [[nodiscard]] std::int32_t LeastExperts(const RoutingArray& array, const Conventions& conventions,
                                         const Model& model);
 

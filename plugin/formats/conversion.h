@@ -1,6 +1,6 @@
-// Conversion: rows from the bytes of any format, Waymark's own among them, and to those of others:
-// what the tool, the C library and Python stand on. Nothing is kept of what a call is given; any
-// thread.
+// ReadRows and WriteRows: rows from the bytes of any format, Waymark's own included, and to the
+// bytes of the others. The tool, the C library and the Python package use these two. Results own
+// their memory; any thread.
 #ifndef WAYMARK_PLUGIN_FORMATS_CONVERSION_H_
 #define WAYMARK_PLUGIN_FORMATS_CONVERSION_H_
 
@@ -22,14 +22,14 @@
 
 namespace waymark::formats {
 
-// What options and arguments call Waymark's own format: a document (docs/format.md).
+// The name of Waymark's own format, documents (docs/format.md), in options and arguments.
 inline constexpr std::string_view kDocumentName = "waymark";
-// Whether `bytes` begin as documents do.
+// Whether `bytes` begin with the magic bytes of a document.
 [[nodiscard]] bool BeginsAsDocument(std::span<const std::uint8_t> bytes);
 
-// From texts that options and arguments give, which an empty one leaves as it is: a format's name;
-// "tokens" or "tokens-1"; "moe" or "all"; a SentinelName; a DtypeName. InvalidArgument, naming
-// `argument`, for any other.
+// Parse the text of an option or argument called `argument`: the name of a format; "tokens" or
+// "tokens-1"; "moe" or "all"; a SentinelName; a DtypeName. An empty text leaves the value as it is.
+// InvalidArgument naming `argument`, the allowed texts and the text for any other.
 [[nodiscard]] absl::Status SetFormat(std::string_view argument, std::string_view text,
                                      std::optional<Format>& format);
 [[nodiscard]] absl::Status SetRowCount(std::string_view argument, std::string_view text,
@@ -41,66 +41,69 @@ inline constexpr std::string_view kDocumentName = "waymark";
 [[nodiscard]] absl::Status SetDtype(std::string_view argument, std::string_view text,
                                     std::optional<Dtype>& dtype);
 
-// What bytes do not say of themselves. nullopt, 0 and empty: not said.
+// What the bytes themselves do not contain. nullopt, 0 and empty mean: not given. What is given
+// must agree with what the bytes do contain.
 struct ReadRowsOptions {
-  bool document = false;                 // the bytes have to be a document
-  std::optional<Format> format;          // else told by the bytes
+  bool document = false;                 // the bytes must be a document
+  std::optional<Format> format;          // default: recognised by the bytes
   std::string field;                     // as ReadOptions::field
-  std::optional<RowCount> row_count;     // which tokens have a row; else as the format has it
-  std::optional<LayerAxis> layers;       // which layers have a column; so, too
-  std::optional<Sentinel> sentinel;      // what a row has that is not there; so, too
-  std::optional<Dtype> dtype;            // of bare ids
-  std::optional<std::int64_t> first;     // position of the first row; else the bytes', or 0
+  std::optional<RowCount> row_count;     // which tokens have a row; default: the format's
+  std::optional<LayerAxis> layers;       // which layers have a column; default: the format's
+  std::optional<Sentinel> sentinel;      // the ids that mark a missing row; default: the format's
+  std::optional<Dtype> dtype;            // as ReadOptions::dtype
+  std::optional<std::int64_t> first;     // position of the first row; default: the bytes', or 0
   std::vector<std::int32_t> moe_layers;  // as Model::moe_layers
-  bool all_moe = false;                  // every layer is an MoE layer; not with moe_layers
-  std::int32_t num_layers = 0;           // all layers of the model
+  bool all_moe = false;                  // every layer is an MoE layer; excludes moe_layers
+  std::int32_t num_layers = 0;           // number of all layers of the model
   std::int32_t top_k = 0;                // K
-  std::int32_t num_experts = 0;          // E, which no array says
+  std::int32_t num_experts = 0;          // E; required unless assume_experts
   Limits limits;
 
-  // For a person who looks at a file, what is not said may be assumed. Where all layers have a
-  // column and nobody says which are MoE layers: every one.
+  // For people who inspect a file. If all layers have a column and the MoE layers are not given,
+  // assume that every layer is an MoE layer.
   bool assume_moe_columns = false;
-  // Where E is not said: the least that could be (LeastExperts).
+  // If num_experts is not given, assume the smallest E possible (LeastExperts).
   bool assume_experts = false;
-  // Of several files, some of which may be documents: what is for arrays is not said of those.
+  // The options are for several files, some of which may be documents: for a document, the options
+  // that apply to arrays alone are ignored instead of refused.
   bool of_several = false;
 };
 
 struct ReadRowsResult {
   Rows rows;
   std::optional<Format> format;                  // nullopt: a document
-  Dtype dtype = Dtype::kInt16;                   // of an array
-  std::array<std::int64_t, 3> array_shape = {};  // of an array
+  Dtype dtype = Dtype::kInt16;                   // of the array, unless it is a document
+  std::array<std::int64_t, 3> array_shape = {};  // [rows, layers, top_k] of the array, likewise
   bool experts_known = true;                     // false: rows.shape.num_experts was assumed
-  std::vector<std::string> notes;                // what a person should know, one sentence each
+  std::vector<std::string> notes;                // sentences for people on what is lost or missing
 };
 
-// Reads all of `bytes`; any are safe. InvalidArgument naming argument, rule and value: as ReadArray
-// and ToRows say; for what is of arrays only, with a document; for what is said and is not so; and
-// for lists as routed_experts of which nobody says whether vLLM or LMDeploy wrote them. NotFound
-// for bytes of no format; for a document, what Document::Open and ReadRows say; ResourceExhausted
-// beyond the limits.
+// Reads rows from `bytes`, all of which must be one file; any bytes are safe. InvalidArgument
+// naming the argument, the rule and the value: as ReadArray and ToRows; for a document, if an
+// option that applies to arrays alone is given; if an option contradicts the bytes; and for nested
+// lists under the key routed_experts with neither `layers` nor `format`, because vLLM and LMDeploy
+// write the same bytes with different layers. NotFound if the bytes are of no known format. For a
+// document, the errors of Document::Open and ReadRows. ResourceExhausted beyond the limits.
 [[nodiscard]] absl::StatusOr<ReadRowsResult> ReadRows(std::span<const std::uint8_t> bytes,
                                                       const ReadRowsOptions& options);
 
-// How an array is written. nullopt and 0: not said.
+// How to write rows. nullopt and 0 mean: not given.
 struct WriteRowsOptions {
   Format format = Format::kNpy;
-  std::optional<RowCount> row_count;  // as ReadRowsOptions has these three
+  std::optional<RowCount> row_count;  // these three as in ReadRowsOptions
   std::optional<LayerAxis> layers;
   std::optional<Sentinel> sentinel;
-  std::optional<Dtype> dtype;   // else the first of the format's that has every id and the sentinel
-  std::int32_t num_layers = 0;  // all layers of the model, where each gets a column
+  std::optional<Dtype> dtype;   // default: the first of the format that holds all ids and sentinel
+  std::int32_t num_layers = 0;  // number of all layers; required if all layers get a column
   Limits limits;
 };
 
 struct WriteRowsResult {
   std::string bytes;               // the whole file
-  std::vector<std::string> notes;  // what of the rows is not in the bytes, one sentence each
+  std::vector<std::string> notes;  // sentences for people on what the bytes do not preserve
 };
 
-// Errors as FromRows and WriteArray.
+// Writes `rows` in the format of the options. Errors of FromRows and WriteArray.
 [[nodiscard]] absl::StatusOr<WriteRowsResult> WriteRows(const Rows& rows,
                                                         const WriteRowsOptions& options);
 

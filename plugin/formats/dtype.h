@@ -1,4 +1,5 @@
-// Dtype: the integer types that arrays from outside come in. Little-endian everywhere.
+// Dtype: the integer types of arrays in the formats of others. Always little-endian. Pure
+// functions: any thread.
 #ifndef WAYMARK_PLUGIN_FORMATS_DTYPE_H_
 #define WAYMARK_PLUGIN_FORMATS_DTYPE_H_
 
@@ -12,13 +13,13 @@ namespace waymark::formats {
 enum class Dtype : std::uint8_t { kInt8, kUint8, kInt16, kUint16, kInt32, kInt64 };
 inline constexpr int kNumDtypes = 6;
 
-// 1, 1, 2, 2, 4, 8.
+// Bytes of one number: 1, 1, 2, 2, 4, 8.
 [[nodiscard]] std::size_t DtypeBytes(Dtype dtype);
-// numpy's name, e.g. "uint16". Static storage.
+// The name in numpy, e.g. "uint16". Static storage.
 [[nodiscard]] std::string_view DtypeName(Dtype dtype);
-// The type of that name; nullopt for any other.
+// The dtype with this name in numpy; nullopt if none of ours has it.
 [[nodiscard]] std::optional<Dtype> DtypeNamed(std::string_view name);
-// Whether the type has `value`.
+// Whether a number of this dtype can be `value`.
 [[nodiscard]] bool Holds(Dtype dtype, std::int64_t value);
 
 }  // namespace waymark::formats

@@ -1,5 +1,5 @@
-// Formats: the ways in which engines and trainers write routing today, by name. Waymark's own is
-// blockstore/wire/document.h.
+// Formats: the formats in which engines and trainers write routing today. docs/formats.md describes
+// each. Waymark's own format is blockstore/wire/document.h. Any thread.
 #ifndef WAYMARK_PLUGIN_FORMATS_FORMATS_H_
 #define WAYMARK_PLUGIN_FORMATS_FORMATS_H_
 
@@ -15,40 +15,43 @@
 
 namespace waymark::formats {
 
+// All but kNpy are JSON texts, or a JSON string's characters without the quotes.
 enum class Format : std::uint8_t {
   kNpy,              // an .npy file
-  kVllm,             // base64 of an .npy
-  kVllmLists,        // nested JSON lists: vLLM before 0.22
-  kSglang,           // base64 of the bare ids; dtype and start beside it, the shape nowhere
+  kVllm,             // base64 of an .npy file
+  kVllmLists,        // nested JSON lists, as vLLM wrote them before 0.22
+  kSglang,           // base64 of the ids alone; dtype and first row in fields beside it, no shape
   kMegatron,         // nested JSON lists
   kMegatronNdarray,  // ["ndarray", {data: nested lists, dtype}]
   kNemoRl,           // "nrlre1:<dtype>:<SxLxK>:<base64>"
-  kSkyRl,            // {data: base64, shape, dtype}; read only
-  kPrimeRl,          // {data: base64, shape, start, dtype}; read only
-  kLmdeploy,         // nested JSON lists; read only
+  kSkyRl,            // {data: base64, shape, dtype}; cannot be written
+  kPrimeRl,          // {data: base64, shape, start, dtype}; cannot be written
+  kLmdeploy,         // nested JSON lists; cannot be written
 };
 inline constexpr int kNumFormats = 10;
 
-// What is known of a format. Static storage.
+// The properties of a format. Static storage.
 struct FormatInfo {
   Format format = Format::kNpy;
-  std::string_view name;          // as options name it, e.g. "nemo-rl"
+  std::string_view name;          // its name in options, e.g. "nemo-rl"
   std::string_view summary;       // what its bytes are, in a few words
-  Conventions conventions;        // what its arrays mean where nobody says otherwise
-  std::span<const Dtype> dtypes;  // that WriteArray takes, the usual one first; empty: read only
+  Conventions conventions;        // what its arrays mean by default
+  std::span<const Dtype> dtypes;  // those that WriteArray accepts, the usual one first; empty: the
+                                  // format cannot be written
 };
 [[nodiscard]] const FormatInfo& InfoOf(Format format);
 
-// What some bytes do not say of themselves.
+// What the bytes of some formats do not contain. nullopt, 0 and empty mean: not given.
 struct ReadOptions {
-  // nullopt: told by the bytes. Nested lists are then kMegatron, or kVllmLists under the key
-  // routed_experts, where those of kLmdeploy are no other bytes.
+  // Default: recognised by the bytes. Nested lists are then kVllmLists under the key
+  // routed_experts, else kMegatron; those of kLmdeploy cannot be told from kVllmLists.
   std::optional<Format> format;
-  // Where in a JSON text the array is: a JSON pointer. Empty: the text is it, or an object that has
-  // it as routed_experts, moe_topk_indices or routing_indices (or its meta_info does).
+  // A JSON pointer to the array. Empty: the array is the whole text, or the member routed_experts,
+  // moe_topk_indices or routing_indices of the text's object or of its meta_info.
   std::string field;
-  // kSglang says none of them: all are required, the dtype unless a field says it. Where the bytes
-  // say it, top_k and dtype must be theirs; layers and num_experts are not looked at.
+  // kSglang requires all of them, but dtype only if there is no field routed_experts_dtype. For the
+  // other formats top_k and dtype, if given, must be those of the bytes (nested lists have no
+  // dtype), and layers and num_experts are ignored.
   std::int32_t layers = 0;  // columns
   std::int32_t top_k = 0;
   std::int32_t num_experts = 0;
@@ -58,19 +61,19 @@ struct ReadOptions {
 
 struct ReadResult {
   Format format = Format::kNpy;
-  RoutingArray array;  // `first`, where the bytes or a field beside them say it
+  RoutingArray array;  // `first` is set if the bytes, or a field beside the array, contain it
 };
 
-// InvalidArgument naming what is wrong with the bytes or missing from the options; NotFound when
-// the bytes are of no format, or `field` leads nowhere; ResourceExhausted beyond the limits. Any
-// bytes are safe. White space around a text is not part of it.
+// Reads an array. Any bytes are safe; white space around a text is ignored. InvalidArgument naming
+// what is wrong with the bytes or missing from the options; NotFound if the bytes are of no known
+// format, or there is nothing at `field`; ResourceExhausted beyond the limits.
 [[nodiscard]] absl::StatusOr<ReadResult> ReadArray(std::span<const std::uint8_t> bytes,
                                                    const ReadOptions& options);
 
-// The bytes of a file. A start row goes along where the format has a place (kVllm, kSglang):
-// FormatKeepsStart. InvalidArgument for a format that is only read, or a dtype that it does not
-// have.
+// Writes an array as a whole file. InvalidArgument if the format cannot be written or does not have
+// the array's dtype. array.first is written if the format has a field for it, see FormatKeepsStart.
 [[nodiscard]] absl::StatusOr<std::string> WriteArray(Format format, const RoutingArray& array);
+// Whether the format has a field for the position of the first row.
 [[nodiscard]] bool FormatKeepsStart(Format format);
 
 }  // namespace waymark::formats

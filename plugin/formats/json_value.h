@@ -1,5 +1,5 @@
-// JsonValue: JSON in little memory. Nested lists of whole numbers, of which routing is made, are
-// one dense grid each and not a tree of nodes.
+// JsonValue: parsed JSON that takes little memory. Nested lists of whole numbers, which is what
+// routing is, become one dense array and not a tree of nodes. Any thread.
 #ifndef WAYMARK_PLUGIN_FORMATS_JSON_VALUE_H_
 #define WAYMARK_PLUGIN_FORMATS_JSON_VALUE_H_
 
@@ -15,29 +15,30 @@
 
 namespace waymark::formats {
 
-// Lists in lists in lists, all regular: every list of a level has as many elements.
+// Regular nested lists of whole numbers within int32: all lists of a level have the same length.
 struct JsonGrid {
-  std::vector<std::int64_t> shape;    // outermost first; one axis: a plain list; {0}: an empty one
-  std::vector<std::int32_t> numbers;  // product of `shape`, last axis fastest
+  std::vector<std::int64_t> shape;    // outermost first; {n}: a plain list; {0}: an empty one
+  std::vector<std::int32_t> numbers;  // the product of `shape` of them, last axis fastest
 };
 
 struct JsonMember;
 
-// One value. Lists that are ragged, mixed, or have numbers beyond int32 are of kind List. A value:
-// copy it, move it.
+// One JSON value. A list is a JsonGrid if it can be, and else a List (if it is ragged, has elements
+// of several kinds, or numbers beyond int32). Copies are deep.
 struct JsonValue {
   struct Null {};
   using List = std::vector<JsonValue>;
   using Object = std::vector<JsonMember>;  // keys differ
   std::variant<Null, bool, std::int64_t, double, std::string, JsonGrid, List, Object> value;
 
+  // The value if it is a T, else null.
   template <class T>
   [[nodiscard]] const T* As() const {
     return std::get_if<T>(&value);
   }
-  // The member of that key; null when there is none, or this is no object.
+  // The member with this key; null if there is none or this is not an object.
   [[nodiscard]] const JsonValue* Find(std::string_view key) const;
-  // "a list", "an object", ...: what errors call it.
+  // "a list", "an object", ...: the kind of the value, for error messages.
   [[nodiscard]] std::string_view KindName() const;
 };
 
@@ -46,15 +47,16 @@ struct JsonMember {
   JsonValue value;
 };
 
-// Parses one JSON text. InvalidArgument naming the byte: not JSON, nested deeper than 64, a key
-// twice in one object. ResourceExhausted beyond the limits. Uses no stack in proportion to the
-// input.
+// Parses one JSON text; any bytes are safe. InvalidArgument if it is not JSON (naming the byte), is
+// nested deeper than 64, or an object has a key twice or more than 4096 members. ResourceExhausted
+// if the text or its values exceed the limits. The stack that it uses does not depend on the text.
 [[nodiscard]] absl::StatusOr<JsonValue> ParseJson(std::span<const std::uint8_t> bytes,
                                                   const Limits& limits);
 
-// Walks a JSON pointer (RFC 6901), e.g. "/choices/0/routed_experts". `parent`, if not null, is set
-// to the value that holds what was found (null: the root was found). NotFound naming the part that
-// is not there.
+// Follows a JSON pointer (RFC 6901), e.g. "/choices/0/routed_experts". `parent`, if not null, is
+// set to the value that contains the one found (null if that is the root). The results point into
+// `root`. NotFound naming the first token of the pointer that leads nowhere; InvalidArgument if the
+// pointer does not begin with "/".
 [[nodiscard]] absl::StatusOr<const JsonValue*> AtPointer(const JsonValue& root,
                                                          std::string_view pointer,
                                                          const JsonValue** parent);

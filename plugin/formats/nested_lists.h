@@ -1,4 +1,4 @@
-// Arrays as nested JSON lists [rows][layers][top_k].
+// Arrays as nested JSON lists, [rows][layers][top_k]. Any thread.
 #ifndef WAYMARK_PLUGIN_FORMATS_NESTED_LISTS_H_
 #define WAYMARK_PLUGIN_FORMATS_NESTED_LISTS_H_
 
@@ -10,12 +10,13 @@
 
 namespace waymark::formats {
 
-// InvalidArgument naming the first list that differs from those before it, another number of
-// levels, or a number that `dtype` does not have; ResourceExhausted beyond the limits.
+// Makes an array of this dtype from nested lists. InvalidArgument naming the first list that
+// differs in length or kind from the one before it, a number of levels other than three, or a
+// number that `dtype` cannot hold; ResourceExhausted beyond the limits.
 [[nodiscard]] absl::StatusOr<RoutingArray> ReadLists(const JsonValue& lists, Dtype dtype,
                                                      const Limits& limits);
 
-// Appends the lists, without white space.
+// Appends `array` to `text` as nested lists, without white space.
 void AppendLists(const RoutingArray& array, std::string& text);
 
 }  // namespace waymark::formats

@@ -1,4 +1,4 @@
-// Arrays as numpy saves them: .npy, versions 1, 2 and 3.
+// Arrays as numpy saves them: .npy files, versions 1.0, 2.0 and 3.0. Any thread.
 #ifndef WAYMARK_PLUGIN_FORMATS_NPY_H_
 #define WAYMARK_PLUGIN_FORMATS_NPY_H_
 
@@ -11,16 +11,17 @@
 
 namespace waymark::formats {
 
-// What every .npy begins with.
+// The first bytes of every .npy file.
 inline constexpr std::uint8_t kNpyMagic[6] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
 
-// An array of three axes of one of our dtypes, in C or Fortran order. InvalidArgument naming what
-// is wrong: another version, dtype or byte order, a header that is no such dictionary, a shape that
-// the bytes behind it do not fill exactly. ResourceExhausted beyond the limits.
+// Reads an array with three axes and one of our dtypes, in C or Fortran order. Any bytes are safe.
+// InvalidArgument naming what is wrong: another version, dtype, byte order or number of axes, a
+// header that is not a dictionary of descr, fortran_order and shape, or data of another size than
+// the shape. ResourceExhausted beyond the limits.
 [[nodiscard]] absl::StatusOr<RoutingArray> ReadNpy(std::span<const std::uint8_t> bytes,
                                                    const Limits& limits);
 
-// Version 1.0, C order, byte for byte what numpy.save writes.
+// The file that numpy.save writes for `array`, byte for byte: version 1.0, C order.
 [[nodiscard]] std::vector<std::uint8_t> WriteNpy(const RoutingArray& array);
 
 }  // namespace waymark::formats

@@ -1,6 +1,7 @@
-// Payloads: arrays as the strings and small objects that JSON answers carry. Each reader takes any
-// bytes; errors are InvalidArgument naming part, rule and value, and ResourceExhausted beyond the
-// limits.
+// Payloads: arrays as the strings and small objects in JSON responses of engines. The Read
+// functions are safe on any text; their errors are InvalidArgument naming what is wrong, the rule
+// and the value, and ResourceExhausted beyond the limits. The Append functions append to `text`.
+// Any thread.
 #ifndef WAYMARK_PLUGIN_FORMATS_PAYLOADS_H_
 #define WAYMARK_PLUGIN_FORMATS_PAYLOADS_H_
 
@@ -14,31 +15,32 @@
 
 namespace waymark::formats {
 
-// How the strings begin that are base64 of an .npy, and the envelope.
+// The first characters of base64 of an .npy file, and of the envelope below.
 inline constexpr std::string_view kNpyTextStart = "k05VTVBZ";
 inline constexpr std::string_view kEnvelopeStart = "nrlre1:";
 
-// Base64 of an .npy.
+// Base64 of an .npy file.
 [[nodiscard]] absl::StatusOr<RoutingArray> ReadNpyText(std::string_view text, const Limits& limits);
 void AppendNpyText(const RoutingArray& array, std::string& text);
 
-// Base64 of the bare ids: the number of rows is what is left when everything else is known.
+// Base64 of the ids alone, [rows, layers, top_k] in C order. The number of rows follows from the
+// length; InvalidArgument unless it is a whole number of rows.
 [[nodiscard]] absl::StatusOr<RoutingArray> ReadRawText(std::string_view text, Dtype dtype,
                                                        std::int32_t layers, std::int32_t top_k,
                                                        const Limits& limits);
 void AppendRawText(const RoutingArray& array, std::string& text);
 
-// "nrlre1:<dtype>:<rows>x<layers>x<top_k>:<base64 of the ids>".
+// The envelope "nrlre1:<dtype>:<rows>x<layers>x<top_k>:<base64 of the ids>".
 [[nodiscard]] absl::StatusOr<RoutingArray> ReadEnvelope(std::string_view text,
                                                         const Limits& limits);
 void AppendEnvelope(const RoutingArray& array, std::string& text);
 
-// {"data": base64 of the ids, "shape": [rows, layers, top_k], "dtype": name, "start": first row}.
-// `start` must be there exactly when `with_start` says so.
+// The object {"data": base64 of the ids, "shape": [rows, layers, top_k], "dtype": name, "start":
+// position of the first row}. It must have "start" if with_start, and must not otherwise.
 [[nodiscard]] absl::StatusOr<RoutingArray> ReadObject(const JsonValue& object, bool with_start,
                                                       const Limits& limits);
 
-// ["ndarray", {"data": nested lists, "dtype": name}].
+// The pair ["ndarray", {"data": nested lists, "dtype": name}].
 [[nodiscard]] absl::StatusOr<RoutingArray> ReadNdarray(const JsonValue& pair, const Limits& limits);
 void AppendNdarray(const RoutingArray& array, std::string& text);
 

@@ -1,4 +1,5 @@
-// What RedisSource demands of its options, whether the build has hiredis or not. Internal.
+// The check of RedisOptions, which is the same whether or not the build has hiredis. Internal to
+// this folder.
 #ifndef WAYMARK_PLUGIN_SOURCES_REDIS_OPTIONS_H_
 #define WAYMARK_PLUGIN_SOURCES_REDIS_OPTIONS_H_
 
@@ -7,7 +8,7 @@
 
 namespace waymark {
 
-// InvalidArgument naming the option, its rule and its value.
+// InvalidArgument naming the option, the rule and the value. No message contains user or password.
 [[nodiscard]] absl::Status CheckRedisOptions(const RedisOptions& options);
 
 }  // namespace waymark

@@ -1,7 +1,7 @@
-// RedisSource: objects in a Redis server, under their digest.
+// RedisSource: a page source in a Redis server. Each object is one key.
 //
-// A part of the build where hiredis is found (WAYMARK_REDIS). What Redis evicts, expires or loses
-// is absent; nothing else happens.
+// Only builds that find hiredis can use it (WAYMARK_REDIS). An object that Redis evicted, expired
+// or lost is absent: readers miss its rows, and nothing fails.
 #ifndef WAYMARK_PLUGIN_SOURCES_REDIS_SOURCE_H_
 #define WAYMARK_PLUGIN_SOURCES_REDIS_SOURCE_H_
 
@@ -18,62 +18,66 @@
 
 namespace waymark {
 
-// The client library of this build: "hiredis-0.14.1", "hiredis-1.2.0+tls", or "none". Static.
+// The client library of this build, e.g. "hiredis-0.14.1" or "hiredis-1.2.0+tls", or "none". Static
+// storage.
 [[nodiscard]] const char* RedisClient();
 
-// The server's certificate must be signed by one that is trusted. The name in it is not looked at:
-// where anybody can have a certificate signed by the same authority, use an authority of your own.
+// TLS verifies that the server's certificate is signed by a trusted authority. It does not verify
+// the host name in the certificate: if others can get certificates from the same authority, use an
+// authority of your own.
 struct RedisTls {
-  bool use = false;              // false with one of the others: an error
+  bool use = false;              // false with any other option of TLS set is an error
   std::string ca_file;           // trusted certificates, PEM; "": the system's
-  std::string certificate_file;  // of this client, PEM; "": none
-  std::string key_file;          // of the certificate, PEM
-  std::string server_name;       // for SNI; "": none
+  std::string certificate_file;  // this client's certificate, PEM; "": none
+  std::string key_file;          // the key of that certificate, PEM
+  std::string server_name;       // for SNI; "": not sent
 };
 
 struct RedisOptions {
   std::string host = "127.0.0.1";
   int port = 6379;
-  std::string unix_socket;  // instead of host and port
-  // For AUTH, passed through; a user needs Redis 6. "": not sent.
+  std::string unix_socket;  // path of a Unix socket; if not empty, host and port are ignored
+  // Sent as AUTH; a user name needs Redis 6. "": not sent.
   std::string user;
   std::string password;
   int database = 0;
-  RedisTls tls;  // needs hiredis 1.0 with its TLS library
-  // In front of every key; the rest is the digest in 32 hexadecimal digits, lowest byte first.
+  RedisTls tls;  // needs hiredis 1.0 or later with its TLS library
+  // The key of an object is this prefix and its digest in 32 hexadecimal digits, lowest byte first.
   std::string key_prefix = "waymark:";
-  // Objects expire so long after they were last put or asked for by Holds; 0: never. When memory is
-  // short, what goes is the server's to say (maxmemory-policy allkeys-lru does well).
+  // How long after its last Put or Holds an object expires; 0: never. Which keys the server evicts
+  // when its memory is full is configured there (maxmemory-policy allkeys-lru suits).
   std::chrono::seconds time_to_live{0};
-  // Limits beside the deadline of each call: of connecting, and of a call's commands.
+  // Bounds besides the deadline of each call: on connecting, and on all commands of a call
+  // together.
   std::chrono::milliseconds connect_timeout{1000};
   std::chrono::milliseconds command_timeout{5000};
-  // After a failure the server is left alone for so long, doubled each time up to the greatest;
-  // calls answer Unavailable meanwhile, at once.
+  // After a failure, calls return Unavailable at once for this long. Doubles with each failure in a
+  // row, up to the greatest.
   std::chrono::milliseconds first_back_off{50};
   std::chrono::milliseconds greatest_back_off{5000};
-  // For so long Holds believes that an object is there which this process has put or has asked for;
-  // then it asks the server. At most half of time_to_live. A lost connection ends it.
+  // How long Holds takes an object that this process has put, or has found by Holds, to be in the
+  // server without asking it: that is how old its result can be. At most half of time_to_live. A
+  // lost connection ends it.
   std::chrono::milliseconds believe{60000};
-  // Digests so remembered.
+  // The most digests that are remembered for that.
   std::size_t max_believed = std::size_t{1} << 18;
 };
 
-// One connection, made when it is first needed, and again when it was lost. Threads take turns; who
-// waits for his turn is bound by his deadline too. Commands of a call are sent together. A
-// connection on which a deadline passed is given up, as its answers would come late.
+// Has one connection, made when it is first needed and again after it was lost. Threads take turns
+// on it; the deadline of a call includes its wait. All commands of a call are sent before the first
+// reply is read. After a deadline has passed the connection is closed, because its replies would
+// arrive during a later call.
 class RedisSource final : public wire::PageSource {
  public:
-  // Does not connect: a server that is not there yet costs rows, not the start. InvalidArgument
-  // naming the option, its rule and its value; Unimplemented where this build has no hiredis, or
-  // its hiredis no TLS and TLS is asked for.
+  // Does not connect, so the server need not be up yet. InvalidArgument naming the option, the rule
+  // and the value; Unimplemented if the build has no hiredis, or no TLS for it and tls.use is set.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<RedisSource>> Create(
       const RedisOptions& options);
   ~RedisSource() override;
 
-  // As wire::PageSource says. Unavailable with the reason when there is no connection, the server
-  // answers with an error (a wrong password included; user and password are in no message), or
-  // backing off; DeadlineExceeded.
+  // As wire::PageSource. Unavailable with the reason if the server cannot be reached or returns an
+  // error (for a wrong password, too), or after a failure, until the back-off has passed;
+  // DeadlineExceeded. No message contains user or password.
   [[nodiscard]] absl::Status Get(std::span<const Digest128> digests, wire::Deadline deadline,
                                  std::span<wire::Object> objects) override;
   [[nodiscard]] absl::Status GetRanges(std::span<const wire::ObjectRange> ranges,
@@ -85,9 +89,9 @@ class RedisSource final : public wire::PageSource {
                                    std::span<std::uint8_t> held) override;
 
   struct Stats {
-    std::uint64_t connects = 0;  // that succeeded
-    std::uint64_t failures = 0;  // connections lost or refused, deadlines that passed
-    std::uint64_t commands = 0;  // answered
+    std::uint64_t connects = 0;  // connections made
+    std::uint64_t failures = 0;  // connections lost or refused, and deadlines that passed
+    std::uint64_t commands = 0;  // commands that the server replied to
   };
   [[nodiscard]] Stats GetStats() const;
 

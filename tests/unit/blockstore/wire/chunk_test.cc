@@ -153,7 +153,7 @@ TEST(Chunk, SizesThatDoNotFitAreRefused) {
   ids.resize(16);
   chunk.pop_back();
   EXPECT_THAT(Message(codec->Encode(std::span(infos).first(4), ids, chunk)),
-              HasSubstr("its bytes must be 24; they are 23"));
+              HasSubstr("it must have 24 bytes; it has 23"));
 }
 
 // Random chunks, random parts: the rows, and no byte beyond crcs and layers that cover the part.

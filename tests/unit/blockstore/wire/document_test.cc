@@ -357,7 +357,7 @@ TEST(DocumentRules, Sections) {
   EXPECT_THAT(Message(Opened(With(bytes, kSections, std::uint16_t{0}))),
               HasSubstr("there is none"));
   EXPECT_THAT(Message(Opened(With(bytes, kBehindShape, std::uint16_t{0}))),
-              HasSubstr("section 2 (coverage) must be there"));
+              HasSubstr("section 2 (coverage) is required"));
   EXPECT_THAT(Message(Opened(With(bytes, kSections + 4, std::uint32_t{0xffffffff}))),
               HasSubstr("section 1 has 4294967295 bytes"));
   EXPECT_THAT(Message(Opened(With(bytes, kBehindShape + 4, std::uint32_t{100}))),
@@ -385,7 +385,7 @@ TEST(DocumentRules, Numbers) {
               HasSubstr("by its shape and rows"));
   Bytes damaged = bytes;
   damaged[70] ^= 1;
-  EXPECT_THAT(Message(Opened(damaged)), HasSubstr("the crc of the header does not fit"));
+  EXPECT_THAT(Message(Opened(damaged)), HasSubstr("the crc of the header does not match"));
 }
 
 TEST(DocumentRules, WhatFollowsIsNotLookedAt) {

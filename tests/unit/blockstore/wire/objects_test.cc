@@ -213,7 +213,7 @@ TEST(Handle, WhatCannotBeIsNotWritten) {
   EXPECT_THAT(refused([](Handle& h) { h.tail.resize(3); }),
               HasSubstr("tail segments of the 2 rows"));
   EXPECT_THAT(refused([](Handle& h) { h.provenance.pop_back(); }),
-              HasSubstr("provenance must be that of 10"));
+              HasSubstr("provenance must have one entry per row, 10"));
   EXPECT_THAT(refused([](Handle& h) { h.provenance[0] = static_cast<Provenance>(4); }),
               HasSubstr("[0, 3]; it is 4"));
   EXPECT_THAT(refused([](Handle& h) { h.store.assign(65536, 'x'); }),
@@ -235,7 +235,7 @@ TEST(Handle, WhatCannotBeIsNotRead) {
   EXPECT_THAT(refused(With(bytes, 4, std::uint16_t{3})),
               HasSubstr("major version must be 1; it is 3"));
   EXPECT_THAT(refused(With(bytes, 6, std::uint16_t{3})), HasSubstr("counts"));
-  EXPECT_THAT(refused(With(bytes, 8, std::uint32_t{5})), HasSubstr("the 5 bytes that it says"));
+  EXPECT_THAT(refused(With(bytes, 8, std::uint32_t{5})), HasSubstr("the 5 bytes of its header"));
   EXPECT_THAT(refused(With(bytes, 16, std::uint64_t{1} << 40)), HasSubstr("rows must be in"));
   EXPECT_THAT(refused(With(bytes, 16, std::uint64_t{11})), HasSubstr("provenance"));
   EXPECT_THAT(refused(With(bytes, 40, ~std::uint32_t{0})), HasSubstr("counts"));
