@@ -27,10 +27,10 @@ std::uint8_t ValueOf(char c) {
 }
 
 absl::Status Bad(std::size_t at) {
-  return absl::InvalidArgumentError(absl::StrCat("base64: character ", at, " cannot stand there"));
+  return absl::InvalidArgumentError(absl::StrCat("base64: character ", at, " is invalid"));
 }
 
-// The first of the characters of `text` before `end` that is not of the alphabet.
+// The error for the first of text[0 ... end) that is not in the alphabet, or else for text[end].
 absl::Status FirstBad(std::string_view text, std::size_t end) {
   for (std::size_t at = 0; at < end; ++at) {
     if (ValueOf(text[at]) == kNone) return Bad(at);
@@ -69,8 +69,8 @@ absl::StatusOr<std::vector<std::uint8_t>> DecodeBase64(std::string_view text,
         absl::StrCat("base64: the length must be a multiple of 4; it is ", text.size()));
   }
   if (text.size() / 4 * 3 > limits.max_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "base64: ", text.size() / 4 * 3, " bytes, and the limit is ", limits.max_bytes));
+    return absl::ResourceExhaustedError(absl::StrCat("base64: it has ", text.size() / 4 * 3,
+                                                     " bytes; the limit is ", limits.max_bytes));
   }
   std::vector<std::uint8_t> bytes;
   if (text.empty()) return bytes;
@@ -78,7 +78,7 @@ absl::StatusOr<std::vector<std::uint8_t>> DecodeBase64(std::string_view text,
   const std::size_t whole = text.size() - (padding == 0 ? 0 : 4);
   bytes.resize(text.size() / 4 * 3 - padding);
   std::uint8_t* out = bytes.data();
-  std::uint8_t seen = 0;  // a value of 64 or more: some character was not of the alphabet
+  std::uint8_t seen = 0;  // 64 or more: a character is not in the alphabet
   for (std::size_t at = 0; at < whole; at += 4, out += 3) {
     const std::uint8_t a = ValueOf(text[at]);
     const std::uint8_t b = ValueOf(text[at + 1]);
@@ -97,7 +97,7 @@ absl::StatusOr<std::vector<std::uint8_t>> DecodeBase64(std::string_view text,
   const std::uint8_t b = ValueOf(text[whole + 1]);
   const std::uint8_t c = padding == 2 ? 0 : ValueOf(text[whole + 2]);
   if ((a | b | c) >= 64) return FirstBad(text, text.size() - padding);
-  // The bits below the last byte are zero: two texts never stand for the same bytes.
+  // The unused bits must be zero, so that no two texts encode the same bytes.
   if (padding == 2 ? (b & 15) != 0 : (c & 3) != 0) return Bad(text.size() - padding - 1);
   out[0] = static_cast<std::uint8_t>((a << 2) | (b >> 4));
   if (padding == 1) out[1] = static_cast<std::uint8_t>((b << 4) | (c >> 2));

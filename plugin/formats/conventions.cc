@@ -31,24 +31,24 @@ absl::Status CheckSentinelFits(Sentinel sentinel, Dtype dtype) {
   if (sentinel == Sentinel::kNone || Holds(dtype, SentinelId(sentinel, 0))) {
     return absl::OkStatus();
   }
-  return Bad(absl::StrCat("sentinel must be an id that the dtype has; ",
-                          std::string(DtypeName(dtype)), " has no ",
-                          std::string(SentinelName(sentinel))));
+  return Bad(absl::StrCat("sentinel must fit the dtype; ", std::string(DtypeName(dtype)),
+                          " has no ", std::string(SentinelName(sentinel))));
 }
 
-// Whether a row of `sentinel` could as well have been routed so.
+// InvalidArgument if a router could choose the ids of `sentinel`.
 absl::Status CheckSentinelIsNoRoute(Sentinel sentinel, std::int32_t top_k,
                                     std::int32_t num_experts) {
   const bool route = sentinel == Sentinel::kArange ||
                      (sentinel == Sentinel::kZeros && top_k == 1) ||
                      (sentinel == Sentinel::k255 && top_k == 1 && num_experts > 255);
   if (!route) return absl::OkStatus();
-  return Bad(absl::StrCat("sentinel must be no row that a router can give; '",
-                          std::string(SentinelName(sentinel)), "' is one at top_k = ", top_k,
-                          " of ", num_experts, " experts"));
+  return Bad(absl::StrCat("sentinel must not be a possible route; '",
+                          std::string(SentinelName(sentinel)), "' is one for top_k = ", top_k,
+                          " and ", num_experts, " experts"));
 }
 
-// The columns of an array that are MoE layers, and their numbers where they are known.
+// The columns of an array that belong to MoE layers, and the numbers of those layers (empty:
+// unknown).
 struct Columns {
   std::vector<std::int32_t> columns;
   std::vector<std::int32_t> layer_ids;
@@ -67,11 +67,11 @@ absl::StatusOr<Columns> MoeColumns(std::int32_t columns, LayerAxis axis, const M
   if (axis == LayerAxis::kAllLayers) {
     if (model.num_layers != 0 && model.num_layers != columns) {
       return Bad(absl::StrCat("num_layers must be the array's, ", columns,
-                              ", where all layers have a column; it is ", model.num_layers));
+                              ", if all layers have a column; it is ", model.num_layers));
     }
     if (model.moe_layers.empty()) {
       return Bad(
-          "moe_layers must be said where all layers have a column: the others hold no routes");
+          "moe_layers is required if all layers have a column: the other columns have no routes");
     }
     if (model.moe_layers.back() >= columns) {
       return Bad(absl::StrCat("moe_layers must be below the array's ", columns,
@@ -81,15 +81,15 @@ absl::StatusOr<Columns> MoeColumns(std::int32_t columns, LayerAxis axis, const M
     return found;
   }
   if (!model.moe_layers.empty() && model.moe_layers.size() != static_cast<std::size_t>(columns)) {
-    return Bad(absl::StrCat("moe_layers must be as many as the array's ", columns,
-                            " columns; they are ", model.moe_layers.size()));
+    return Bad(absl::StrCat("moe_layers must have one layer per column, ", columns, "; they are ",
+                            model.moe_layers.size()));
   }
   for (std::int32_t column = 0; column < columns; ++column)
     found.columns.push_back(column);
   return found;
 }
 
-// "3 rows from row 12 on": how many, and where the first is.
+// Counts rows and remembers the first, for notes such as "3 rows (the first is row 12)".
 struct Counted {
   std::int64_t rows = 0;
   std::int64_t first = 0;
@@ -101,12 +101,12 @@ struct Counted {
   }
 };
 
-// Whether an id is twice among some, for any number of ids below E.
+// Finds an id that occurs twice, for any number of ids below E.
 class Distinct {
  public:
   explicit Distinct(std::int32_t num_experts) : seen_(static_cast<std::size_t>(num_experts), 0) {}
   void Begin() { ++turn_; }
-  // False the second time since Begin.
+  // False if the id was added since the last Begin.
   bool Add(std::int64_t id) {
     std::uint64_t& seen = seen_[static_cast<std::size_t>(id)];
     if (seen == turn_) return false;
@@ -154,7 +154,7 @@ absl::StatusOr<Interpretation> ToRows(const RoutingArray& array, const Conventio
                                       const Limits& limits) {
   const absl::StatusOr<Columns> columns = MoeColumns(array.layers, conventions.layers, model);
   if (!columns.ok()) return columns.status();
-  if (model.num_experts == 0) return Bad("num_experts must be said: no array says it");
+  if (model.num_experts == 0) return Bad("num_experts is required: no array contains it");
   Interpretation result;
   Rows& rows = result.rows;
   rows.shape.num_layers = static_cast<std::int32_t>(columns->columns.size());
@@ -172,7 +172,7 @@ absl::StatusOr<Interpretation> ToRows(const RoutingArray& array, const Conventio
   }
   const bool placeholder = conventions.rows == RowCount::kTokens;
   if (placeholder && array.rows == 0) {
-    return Bad("rows must be at least 1 where the last token has one; they are 0");
+    return Bad("rows must be at least 1 if the last token has one; they are 0");
   }
   const std::int64_t count = array.rows - (placeholder ? 1 : 0);
   if (first < 0 || first > kMostRows - count) {
@@ -181,8 +181,8 @@ absl::StatusOr<Interpretation> ToRows(const RoutingArray& array, const Conventio
   const std::size_t row_bytes = rows.shape.row_bytes();
   if (static_cast<std::size_t>(count) * (row_bytes + sizeof(RowInfo)) > limits.max_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "the rows take ", static_cast<std::size_t>(count) * (row_bytes + sizeof(RowInfo)),
-        " bytes, and the limit is ", limits.max_bytes));
+        "rows: they take ", static_cast<std::size_t>(count) * (row_bytes + sizeof(RowInfo)),
+        " bytes; the limit is ", limits.max_bytes));
   }
   rows.first = first;
   rows.infos.resize(static_cast<std::size_t>(count));
@@ -192,7 +192,7 @@ absl::StatusOr<Interpretation> ToRows(const RoutingArray& array, const Conventio
   const std::size_t id_bytes = rows.shape.id_bytes();
   std::vector<std::int64_t> ids(array.row_ids());
   std::vector<std::int64_t> repeats(columns->columns.size(), 0);
-  std::int64_t written = 0;  // rows that are not the sentinel throughout
+  std::int64_t written = 0;  // rows that are not the sentinel in every layer
   Distinct distinct(model.num_experts);
   Counted partial;
   Counted repeating;
@@ -254,8 +254,8 @@ absl::StatusOr<Interpretation> ToRows(const RoutingArray& array, const Conventio
   for (std::size_t layer = 0; written > 0 && layer < repeats.size(); ++layer) {
     if (repeats[layer] < written) continue;
     return Bad(absl::StrCat("column ", columns->columns[layer],
-                            " has an id twice, or no ids, in every row: no MoE layer routes so; "
-                            "moe_layers says which columns are MoE layers"));
+                            " has an id twice, or no ids, in every row, as no MoE layer does; "
+                            "set moe_layers to the columns that are MoE layers"));
   }
   if (partial.rows > 0) {
     result.notes.push_back(partial.ToString() +
@@ -278,8 +278,9 @@ absl::StatusOr<Interpretation> ToRows(const RoutingArray& array, const Conventio
     }
     if (route) {
       result.notes.emplace_back(
-          "the last token's row looks like a route; it was never an input, and its row is left "
-          "out");
+          "the last token's row looks like a route; the row is left out, because the token was "
+          "never "
+          "an input");
     }
   }
   return result;
@@ -295,8 +296,8 @@ absl::StatusOr<Flattened> FromRows(const Rows& rows, const Conventions& conventi
     if (model.num_layers <= last) {
       return Bad(
           absl::StrCat("num_layers must be above the last MoE layer, ", last,
-                       ", where all layers get a column; it is ",
-                       model.num_layers == 0 ? "not said" : std::to_string(model.num_layers)));
+                       ", if all layers get a column; it is ",
+                       model.num_layers == 0 ? "not given" : std::to_string(model.num_layers)));
     }
     columns = model.num_layers;
   }
@@ -305,7 +306,7 @@ absl::StatusOr<Flattened> FromRows(const Rows& rows, const Conventions& conventi
   }
   Counted missing;
   std::map<Reason, std::int64_t> reasons;
-  std::int64_t known = 0;  // rows of which more is known than their ids
+  std::int64_t known = 0;  // rows with a step, a version or a provenance
   for (std::int64_t i = 0; i < rows.size(); ++i) {
     const RowInfo& info = rows.infos[static_cast<std::size_t>(i)];
     if (info.valid()) {
@@ -320,9 +321,9 @@ absl::StatusOr<Flattened> FromRows(const Rows& rows, const Conventions& conventi
     return absl::FailedPreconditionError(
         missing.rows > 0
             ? absl::StrCat(missing.ToString(), missing.rows == 1 ? " is" : " are",
-                           " missing, and the array has no other place to say so: choose a "
-                           "sentinel to fill with")
-            : std::string("the last token's row has to be filled: choose a sentinel"));
+                           " missing, which an array can only mark by a sentinel: choose a "
+                           "sentinel")
+            : std::string("the last token's row must be filled: choose a sentinel"));
   }
   Flattened result;
   const std::int64_t count = rows.size() + (placeholder ? 1 : 0);
@@ -354,7 +355,7 @@ absl::StatusOr<Flattened> FromRows(const Rows& rows, const Conventions& conventi
           id = stored;
         }
         if (!Holds(dtype, id)) {
-          return Bad(absl::StrCat("dtype must have every id; ", std::string(DtypeName(dtype)),
+          return Bad(absl::StrCat("dtype must fit every id; ", std::string(DtypeName(dtype)),
                                   " has no ", id, ", of row ", rows.first + i));
         }
       }
@@ -371,8 +372,9 @@ absl::StatusOr<Flattened> FromRows(const Rows& rows, const Conventions& conventi
         missing.ToString(), missing.rows == 1 ? " is" : " are", " missing, written as '",
         std::string(SentinelName(conventions.sentinel)), "'; the reasons are not written: ", list));
     if (!CheckSentinelIsNoRoute(conventions.sentinel, shape.top_k, shape.num_experts).ok()) {
-      result.notes.push_back(absl::StrCat("'", std::string(SentinelName(conventions.sentinel)),
-                                          "' is also a route: no reader can tell these rows"));
+      result.notes.push_back(
+          absl::StrCat("'", std::string(SentinelName(conventions.sentinel)),
+                       "' is also a possible route: readers cannot tell these rows from routes"));
     }
   }
   if (known > 0) {

@@ -16,7 +16,7 @@ absl::Status Bad(const std::string& what) {
   return absl::InvalidArgumentError(what);
 }
 
-// One of `names`, which are of the enum's values in their order.
+// Sets `value` to the value of enum T whose name is `text`. `names` are in the order of the enum.
 template <class T>
 absl::Status SetNamed(std::string_view argument, std::string_view text,
                       std::span<const std::string_view> names, std::optional<T>& value) {
@@ -37,7 +37,7 @@ absl::Status SetNamed(std::string_view argument, std::string_view text,
                           absl::CHexEscape(std::string(text.substr(0, 32))), "'"));
 }
 
-// What is said of an array and means nothing of a document.
+// Refuses the options that apply to arrays alone.
 absl::Status CheckOfArray(const ReadRowsOptions& options) {
   const std::pair<const char*, bool> given[] = {{"field", !options.field.empty()},
                                                 {"row_count", options.row_count.has_value()},
@@ -46,13 +46,14 @@ absl::Status CheckOfArray(const ReadRowsOptions& options) {
                                                 {"dtype", options.dtype.has_value()}};
   for (const auto& [name, is_given] : given) {
     if (is_given) {
-      return Bad(absl::StrCat(name, " is for arrays; this is a Waymark document, which says it"));
+      return Bad(
+          absl::StrCat(name, " is for arrays; this is a Waymark document, which contains it"));
     }
   }
   return absl::OkStatus();
 }
 
-// What is said of the model, and of the first row, must be what the document says.
+// Refuses options on the model and the first row that contradict the document.
 absl::Status CheckFacts(const ReadRowsOptions& options, const Rows& rows) {
   const RoutingShape& shape = rows.shape;
   const auto differs = [](const char* name, std::int64_t document, std::int64_t said) {
@@ -75,8 +76,8 @@ absl::Status CheckFacts(const ReadRowsOptions& options, const Rows& rows) {
   if (options.moe_layers.empty() && !options.all_moe) return absl::OkStatus();
   const auto layers = static_cast<std::int64_t>(options.moe_layers.size());
   if (!options.all_moe && layers != shape.num_layers) {
-    return Bad(absl::StrCat("moe_layers must be as many as the document's ", shape.num_layers,
-                            "; they are ", layers));
+    return Bad(absl::StrCat("moe_layers must have the document's number of layers, ",
+                            shape.num_layers, "; they are ", layers));
   }
   for (std::int32_t layer = 0; layer < shape.num_layers; ++layer) {
     const std::int32_t said =
@@ -108,8 +109,8 @@ absl::StatusOr<ReadRowsResult> ReadDocument(std::span<const std::uint8_t> bytes,
   if (document->truncated()) result.notes.emplace_back("the document is cut off");
   if (damage.any()) {
     result.notes.push_back(absl::StrCat(damage.damaged_chunks, " chunks are damaged, ",
-                                        damage.absent_chunks, " are absent, and ",
-                                        damage.invalid_rows, " rows have ids that cannot be"));
+                                        damage.absent_chunks, " are cut off, and ",
+                                        damage.invalid_rows, " rows have invalid ids"));
   }
   return result;
 }
@@ -122,7 +123,7 @@ Conventions ConventionsOf(const FormatInfo& info, const std::optional<RowCount>&
           .sentinel = sentinel.value_or(info.conventions.sentinel)};
 }
 
-// The first of the format's that has every id and the sentinel.
+// The first dtype of the format that fits every id and the sentinel.
 absl::StatusOr<Dtype> DtypeFor(const FormatInfo& info, const Conventions& conventions,
                                std::int32_t num_experts) {
   const std::int64_t mark = SentinelId(conventions.sentinel, 0);
@@ -130,8 +131,9 @@ absl::StatusOr<Dtype> DtypeFor(const FormatInfo& info, const Conventions& conven
     if (Holds(dtype, std::int64_t{num_experts} - 1) && Holds(dtype, mark)) return dtype;
   }
   return Bad(absl::StrCat(std::string(info.name),
-                          info.dtypes.empty() ? " is read, never written"
-                                              : " has no dtype for these ids and the sentinel"));
+                          info.dtypes.empty()
+                              ? " cannot be written"
+                              : " has no dtype that fits every id and the sentinel"));
 }
 
 }  // namespace
@@ -173,7 +175,7 @@ absl::Status SetDtype(std::string_view argument, std::string_view text,
 }
 
 bool BeginsAsDocument(std::span<const std::uint8_t> bytes) {
-  // Half of the magic: a document whose line ends were translated is a damaged document.
+  // Half of the magic bytes, so that a document whose line ends were translated is recognised, too.
   constexpr std::size_t kBegin = sizeof(wire::kDocumentMagic) / 2;
   return bytes.size() >= kBegin &&
          std::equal(bytes.begin(), bytes.begin() + kBegin, std::begin(wire::kDocumentMagic));
@@ -182,7 +184,7 @@ bool BeginsAsDocument(std::span<const std::uint8_t> bytes) {
 absl::StatusOr<ReadRowsResult> ReadRows(std::span<const std::uint8_t> bytes,
                                         const ReadRowsOptions& options) {
   if (options.all_moe && !options.moe_layers.empty()) {
-    return Bad("moe_layers must be a list or all of them, not both");
+    return Bad("moe_layers must be a list or all layers; both are given");
   }
   if (options.document || (BeginsAsDocument(bytes) && !options.format.has_value())) {
     return ReadDocument(bytes, options);
@@ -194,7 +196,7 @@ absl::StatusOr<ReadRowsResult> ReadRows(std::span<const std::uint8_t> bytes,
   read.num_experts = options.num_experts;
   read.dtype = options.dtype;
   read.limits = options.limits;
-  // Bare ids do not say how many columns they have; the model does.
+  // Base64 of ids alone does not contain the number of columns; it follows from the model.
   read.layers = options.num_layers;
   if (options.format.has_value() && !options.moe_layers.empty() &&
       options.layers.value_or(InfoOf(*options.format).conventions.layers) ==
@@ -210,7 +212,8 @@ absl::StatusOr<ReadRowsResult> ReadRows(std::span<const std::uint8_t> bytes,
       !options.layers.has_value() && options.moe_layers.empty() && !options.all_moe &&
       !options.assume_moe_columns) {
     return Bad(
-        "layers must be said, or the format: lists as routed_experts have columns of the MoE "
+        "layers is required, or the format: nested lists under routed_experts have columns of the "
+        "MoE "
         "layers (vllm-lists) or of all layers (lmdeploy)");
   }
   Conventions conventions = ConventionsOf(InfoOf(read_array->format), options.row_count,
@@ -230,7 +233,7 @@ absl::StatusOr<ReadRowsResult> ReadRows(std::span<const std::uint8_t> bytes,
     model.num_experts = LeastExperts(array, conventions, model);
   }
   if (options.first.has_value() && array.first.value_or(*options.first) != *options.first) {
-    return Bad(absl::StrCat("first must be what the bytes say, ", *array.first, "; it is ",
+    return Bad(absl::StrCat("first must be that of the bytes, ", *array.first, "; it is ",
                             *options.first));
   }
   absl::StatusOr<Interpretation> rows = ToRows(
@@ -264,8 +267,8 @@ absl::StatusOr<WriteRowsResult> WriteRows(const Rows& rows, const WriteRowsOptio
     result.notes.emplace_back("the ids of a layer are not in the router's order");
   }
   if (rows.first != 0 && !FormatKeepsStart(options.format)) {
-    result.notes.push_back(absl::StrCat("the first row is row ", rows.first, ", and ",
-                                        std::string(info.name), " has no place to say so"));
+    result.notes.push_back(absl::StrCat("the first row is row ", rows.first, ", but ",
+                                        std::string(info.name), " has no field for its position"));
   }
   return result;
 }

@@ -25,13 +25,13 @@ constexpr Conventions kMoe = {};
 constexpr Conventions kAll = {.layers = LayerAxis::kAllLayers};
 constexpr Conventions kTrainer = {.rows = RowCount::kTokens, .sentinel = Sentinel::kMinusOne};
 
-// In the order of the enum.
+// In the order of Format.
 const std::array<FormatInfo, kNumFormats>& Infos() {
   static const std::array<FormatInfo, kNumFormats> kInfos = {{
       {Format::kNpy, "npy", "an .npy array", kMoe, kAnyDtype},
       {Format::kVllm, "vllm", "base64 of an .npy array", kAll, kVllmDtypes},
       {Format::kVllmLists, "vllm-lists", "nested JSON lists", kMoe, kListDtypes},
-      {Format::kSglang, "sglang", "base64 of bare ids", kAll, kSglangDtypes},
+      {Format::kSglang, "sglang", "base64 of the ids alone", kAll, kSglangDtypes},
       {Format::kMegatron, "megatron", "nested JSON lists", kMoe, kListDtypes},
       {Format::kMegatronNdarray, "megatron-ndarray", "nested JSON lists with a dtype", kMoe,
        kListDtypes},
@@ -64,11 +64,11 @@ bool StartsWith(std::string_view text, std::string_view start) {
   return text.substr(0, start.size()) == start;
 }
 
-// The array's value within a JSON text, and the object around it, if there is one.
+// The value of the array in a JSON text, and the object that contains it, if any.
 struct Place {
   const JsonValue* value = nullptr;
   const JsonValue* around = nullptr;
-  std::string_view key;  // empty: found by pointer, or the whole text
+  std::string_view key;  // its key; empty if it is the whole text
 };
 
 absl::StatusOr<Place> Locate(const JsonValue& root, const std::string& field) {
@@ -93,9 +93,10 @@ absl::StatusOr<Place> Locate(const JsonValue& root, const std::string& field) {
     }
   }
   if (found == 1) return place;
-  return absl::NotFoundError(absl::StrCat(
-      "the object must have one of routed_experts, moe_topk_indices and routing_indices; it has ",
-      found, ": name the field"));
+  return absl::NotFoundError(
+      absl::StrCat("the object must have exactly one of routed_experts, moe_topk_indices and "
+                   "routing_indices; it has ",
+                   found, ": name the field"));
 }
 
 absl::StatusOr<Format> FormatOf(const Place& place) {
@@ -113,13 +114,14 @@ absl::StatusOr<Format> FormatOf(const Place& place) {
   }
   if (const auto* list = value.As<JsonValue::List>(); list != nullptr) {
     const bool tagged = list->size() == 2 && (*list)[0].As<std::string>() != nullptr;
-    return tagged ? Format::kMegatronNdarray : Format::kMegatron;  // ragged: its reader says where
+    return tagged ? Format::kMegatronNdarray
+                  : Format::kMegatron;  // ragged: the reader names the list
   }
   return absl::NotFoundError(
       absl::StrCat("the field must be an array of routing; it is ", std::string(value.KindName())));
 }
 
-// The whole number beside the array under `key`; nullopt when there is none.
+// The whole number under `key` in the object that contains the array; nullopt if there is none.
 absl::StatusOr<std::optional<std::int64_t>> NumberBeside(const Place& place, std::string_view key) {
   const JsonValue* value = place.around == nullptr ? nullptr : place.around->Find(key);
   if (value == nullptr) return std::nullopt;
@@ -134,7 +136,7 @@ absl::StatusOr<RoutingArray> ReadSglang(const std::string& text, const Place& pl
       {"layers", options.layers}, {"top_k", options.top_k}, {"num_experts", options.num_experts}};
   for (const auto& [name, value] : required) {
     if (value == 0) {
-      return Bad(absl::StrCat(name, " must be said: base64 of bare ids does not say it"));
+      return Bad(absl::StrCat(name, " is required: base64 of ids alone does not contain it"));
     }
   }
   std::optional<Dtype> dtype = options.dtype;
@@ -143,7 +145,7 @@ absl::StatusOr<RoutingArray> ReadSglang(const std::string& text, const Place& pl
   if (beside != nullptr) {
     const auto* name = beside->As<std::string>();
     const std::optional<Dtype> said = name == nullptr ? std::nullopt : DtypeNamed(*name);
-    if (!said.has_value()) return Bad("routed_experts_dtype must name a dtype, e.g. int32");
+    if (!said.has_value()) return Bad("routed_experts_dtype must be a dtype, e.g. int32");
     if (dtype.has_value() && *dtype != *said) {
       return Bad(absl::StrCat("dtype must be that of routed_experts_dtype, ", *name, "; it is ",
                               std::string(DtypeName(*dtype))));
@@ -151,7 +153,7 @@ absl::StatusOr<RoutingArray> ReadSglang(const std::string& text, const Place& pl
     dtype = said;
   }
   if (!dtype.has_value()) {
-    return Bad("dtype must be said: there is no routed_experts_dtype beside the ids");
+    return Bad("dtype is required: there is no routed_experts_dtype beside the ids");
   }
   return ReadRawText(text, *dtype, options.layers, options.top_k, options.limits);
 }
@@ -186,7 +188,7 @@ absl::StatusOr<RoutingArray> ReadPlace(Format format, const Place& place,
   return Bad("format: unknown");
 }
 
-// What was said of an array and what its bytes say must be the same. Lists say no dtype.
+// Refuses options that contradict the array. Nested lists have no dtype.
 absl::Status CheckSaid(const ReadOptions& options, const ReadResult& result) {
   const RoutingArray& array = result.array;
   if (options.top_k != 0 && options.top_k != array.top_k) {
@@ -201,15 +203,15 @@ absl::Status CheckSaid(const ReadOptions& options, const ReadResult& result) {
   return absl::OkStatus();
 }
 
-// The start row beside the array, whatever the field is called.
+// Sets array.first from a field beside the array. Engines have two names for it.
 absl::Status ReadStart(const Place& place, RoutingArray& array) {
   for (const std::string_view key : {"routed_experts_start_len", "routed_experts_prompt_start"}) {
     const absl::StatusOr<std::optional<std::int64_t>> start = NumberBeside(place, key);
     if (!start.ok()) return start.status();
     if (!start->has_value()) continue;
     if (array.first.has_value() && *array.first != **start) {
-      return Bad(absl::StrCat(std::string(key), " must be the start that was said before, ",
-                              *array.first, "; it is ", **start));
+      return Bad(absl::StrCat(std::string(key), " must be the start found before, ", *array.first,
+                              "; it is ", **start));
     }
     array.first = **start;
   }
@@ -239,7 +241,7 @@ absl::StatusOr<ReadResult> ReadArray(std::span<const std::uint8_t> bytes,
     return result;
   }
   const std::span<const std::uint8_t> text = Trimmed(bytes);
-  if (text.empty()) return absl::NotFoundError("there are no bytes");
+  if (text.empty()) return absl::NotFoundError("the file has no bytes");
   JsonValue root;
   if (text[0] == '{' || text[0] == '[' || text[0] == '"') {
     absl::StatusOr<JsonValue> parsed = ParseJson(text, options.limits);
@@ -251,11 +253,11 @@ absl::StatusOr<ReadResult> ReadArray(std::span<const std::uint8_t> bytes,
     if (!options.format.has_value() && !StartsWith(start, kEnvelopeStart) &&
         !StartsWith(start, kNpyTextStart)) {
       return absl::NotFoundError(
-          "the bytes begin as no format of routing does; base64 of bare ids has to be named");
+          "the bytes have no format of routing; base64 of ids alone needs the format to be given");
     }
     if (text.size() > options.limits.max_bytes) {
       return absl::ResourceExhaustedError(absl::StrCat(
-          "the text takes ", text.size(), " bytes, and the limit is ", options.limits.max_bytes));
+          "the text has ", text.size(), " bytes; the limit is ", options.limits.max_bytes));
     }
     root.value = std::string(text.begin(), text.end());
   }
@@ -283,14 +285,14 @@ bool FormatKeepsStart(Format format) {
 absl::StatusOr<std::string> WriteArray(Format format, const RoutingArray& array) {
   const FormatInfo& info = InfoOf(format);
   if (info.dtypes.empty()) {
-    return Bad(absl::StrCat(std::string(info.name), " is read, never written"));
+    return Bad(absl::StrCat(std::string(info.name), " cannot be written"));
   }
   if (std::find(info.dtypes.begin(), info.dtypes.end(), array.dtype) == info.dtypes.end()) {
     std::string names;
     for (const Dtype dtype : info.dtypes)
       absl::StrAppend(&names, names.empty() ? "" : ", ", std::string(DtypeName(dtype)));
-    return Bad(absl::StrCat("dtype must be one that ", std::string(info.name), " has (", names,
-                            "); it is ", std::string(DtypeName(array.dtype))));
+    return Bad(absl::StrCat("dtype must be one of ", std::string(info.name), "'s, ", names,
+                            "; it is ", std::string(DtypeName(array.dtype))));
   }
   std::string text;
   switch (format) {

@@ -17,12 +17,13 @@ namespace {
 using Sax = nlohmann::json_sax<nlohmann::json>;
 
 constexpr std::size_t kMostDepth = 64;
-// What one value costs as a node, its place in a growing vector included.
+// Bytes that one value takes as a node, its element of a growing vector included.
 constexpr std::size_t kNodeBytes = 2 * (sizeof(JsonValue) + sizeof(std::string));
-// A number of a grid: it grows by doubling, and is copied from level to level.
+// Bytes that a number of a grid takes: vectors grow by doubling, and are copied from level to
+// level.
 constexpr std::size_t kNumberBytes = 3 * sizeof(std::int32_t);
 
-// As much of a text from outside as an error shows, in one line.
+// The beginning of a text from outside, escaped, for an error message of one line.
 std::string Shown(std::string_view text) {
   constexpr std::size_t kShown = 40;
   return absl::StrCat("'", absl::CHexEscape(std::string(text.substr(0, kShown))), "'");
@@ -33,16 +34,16 @@ bool FitsGrid(std::int64_t number) {
          number <= std::numeric_limits<std::int32_t>::max();
 }
 
-// One list or object that is not closed yet. Used again for the next one of the same depth, so
-// that a million inner lists allocate nothing.
+// A list or object that is not closed yet. Reused for the next one of the same depth, so that a
+// million inner lists allocate nothing.
 struct Frame {
   bool is_object = false;
-  std::string key;                  // of the member that comes next
-  JsonValue::Object members;        // an object's
-  JsonValue::List items;            // a list's that is no grid
-  bool is_grid = true;              // a list's elements are in `numbers`
-  std::int64_t count = 0;           // elements of a grid
-  std::vector<std::int64_t> inner;  // shape of each; empty: plain numbers
+  std::string key;                  // key of the next member
+  JsonValue::Object members;        // of an object
+  JsonValue::List items;            // of a list that is not a grid
+  bool is_grid = true;              // of a list: its elements are in `numbers`
+  std::int64_t count = 0;           // number of elements of a grid
+  std::vector<std::int64_t> inner;  // shape of each element; empty: numbers
   std::vector<std::int32_t> numbers;
 };
 
@@ -86,10 +87,10 @@ class Builder final : public Sax {
       return Fail(absl::InvalidArgumentError(
           absl::StrCat("JSON: key ", Shown(value), " is twice in one object")));
     }
-    // Keys are compared one by one; objects of routing have few.
+    // Keys are compared one by one, since objects of routing have few.
     if (frame.members.size() == kMostMembers) {
       return Fail(absl::InvalidArgumentError(
-          absl::StrCat("JSON: an object of more than ", kMostMembers, " members")));
+          absl::StrCat("JSON: an object must have at most ", kMostMembers, " members")));
     }
     frame.key = std::move(value);
     return true;
@@ -107,7 +108,7 @@ class Builder final : public Sax {
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception&) override {
     return Fail(absl::InvalidArgumentError(absl::StrCat("JSON: byte ", strings_.PlaceOf(position),
-                                                        ": not JSON, or it ends too early")));
+                                                        ": not JSON, or the text is incomplete")));
   }
 
  private:
@@ -126,7 +127,7 @@ class Builder final : public Sax {
     return true;
   }
 
-  // The string that was taken out of the text where the parser is.
+  // Replaces `value`, the string that the parser has reached, by the one that was cut out there.
   void PutBack(std::string& value) {
     const std::string_view taken = strings_.Taken(index_++);
     if (!taken.empty()) value = taken;
@@ -172,7 +173,7 @@ class Builder final : public Sax {
         frame.inner.assign(1, child.count);
         frame.inner.insert(frame.inner.end(), child.inner.begin(), child.inner.end());
       }
-      // Lists of nothing take no numbers; something must bound how many there are.
+      // Charged, because empty lists have no numbers that would bound how many there are.
       if (child.numbers.empty() && !Charge(kNumberBytes)) return false;
       frame.numbers.insert(frame.numbers.end(), child.numbers.begin(), child.numbers.end());
       ++frame.count;
@@ -186,7 +187,7 @@ class Builder final : public Sax {
     return Add(std::move(grid));
   }
 
-  // What was a grid becomes a list of its elements: something else follows.
+  // Turns a grid into a list of its elements, because the next element does not fit a grid.
   bool Demote(Frame& frame) {
     if (!Charge(static_cast<std::size_t>(frame.count) * kNodeBytes)) return false;
     const std::size_t width =
@@ -206,7 +207,7 @@ class Builder final : public Sax {
     return true;
   }
 
-  // A value where the parser is: the text's only one, a member, or an element of a list.
+  // Adds a value where the parser is: as the root, a member, or an element of a list.
   template <class T>
   bool Add(T value) {
     if (!Charge(kNodeBytes)) return false;
@@ -225,7 +226,7 @@ class Builder final : public Sax {
   }
 
   const LongStrings& strings_;
-  std::size_t index_ = 0;  // of the next string
+  std::size_t index_ = 0;  // number of the next string
   const Limits limits_;
   std::size_t used_ = 0;
   std::size_t depth_ = 0;  // frames_[1 ... depth_] are open
@@ -253,10 +254,10 @@ std::string_view JsonValue::KindName() const {
 }
 
 absl::StatusOr<JsonValue> ParseJson(std::span<const std::uint8_t> bytes, const Limits& limits) {
-  // The parser holds one string of the text at a time, however long.
+  // Checked first, because the parser copies a string of any length.
   if (bytes.size() > limits.max_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "JSON: the text has ", bytes.size(), " bytes, and the limit is ", limits.max_bytes));
+    return absl::ResourceExhaustedError(absl::StrCat("JSON: the text has ", bytes.size(),
+                                                     " bytes; the limit is ", limits.max_bytes));
   }
   const LongStrings strings({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   Builder builder(strings, limits);

@@ -7,7 +7,7 @@ namespace waymark::formats {
 namespace {
 
 bool StandsForItself(std::string_view characters) {
-  std::uint8_t odd = 0;  // no branches: this is what vectors are for
+  std::uint8_t odd = 0;  // without branches, so that the loop vectorises
   for (const char c : characters) {
     const auto byte = static_cast<std::uint8_t>(c);
     odd |= static_cast<std::uint8_t>(static_cast<std::uint8_t>(byte - ' ') > '~' - ' ');
@@ -16,14 +16,14 @@ bool StandsForItself(std::string_view characters) {
   return odd == 0;
 }
 
-// Where the string ends that begins before `at`: its quote. npos: nowhere.
+// The index of the quote that ends the string whose first character is at `at`; npos if none does.
 std::size_t EndOf(std::string_view text, std::size_t at) {
   std::size_t quote = text.find('"', at);
   while (quote != std::string_view::npos) {
     const std::size_t escape = text.substr(at, quote - at).find('\\');
     if (escape == std::string_view::npos) return quote;
-    at += escape + 2;  // what is escaped may be that quote
-    // Not looked for again otherwise: a text of escapes would be read once for each.
+    at += escape + 2;  // the escaped character may be that quote
+    // Searches again only if needed: a text of escapes would otherwise be read once per escape.
     if (at > quote) quote = text.find('"', at);
   }
   return quote;
@@ -32,7 +32,7 @@ std::size_t EndOf(std::string_view text, std::size_t at) {
 }  // namespace
 
 LongStrings::LongStrings(std::string_view text) : whole_(text) {
-  std::size_t kept = 0;  // up to here the text is in text_
+  std::size_t kept = 0;  // the text before this index has been copied to text_
   std::size_t at = text.find('"');
   for (std::size_t index = 0; at != std::string_view::npos; ++index) {
     const std::size_t begin = at + 1;

@@ -19,7 +19,8 @@ std::string Describe(const JsonValue& value) {
   return std::string(value.KindName());
 }
 
-// Why a list is no grid: the first element that is not as the one before it.
+// The error for lists that are not a grid: names the first element that differs from the one
+// before.
 absl::Status Irregular(const JsonValue& lists) {
   std::string where;
   const JsonValue* value = &lists;
@@ -32,7 +33,7 @@ absl::Status Irregular(const JsonValue& lists) {
         odd = &item;
       } else if (i > 0 && Describe(item) != Describe((*list)[i - 1])) {
         return absl::InvalidArgumentError(absl::StrCat(
-            "lists", where, "[", i, "]: ", Describe(item), ", behind ", Describe((*list)[i - 1])));
+            "lists", where, "[", i, "]: ", Describe(item), ", after ", Describe((*list)[i - 1])));
       }
     }
     if (odd == nullptr) break;
@@ -40,7 +41,7 @@ absl::Status Irregular(const JsonValue& lists) {
   }
   return absl::InvalidArgumentError(absl::StrCat("lists", where,
                                                  ": must be whole numbers of 32 "
-                                                 "bits, in three levels; here is ",
+                                                 "bits, in three levels; it is ",
                                                  Describe(*value)));
 }
 

@@ -21,7 +21,7 @@ absl::Status Bad(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(".npy: ", what));
 }
 
-// As much of a text from outside as an error shows.
+// The beginning of a text from outside, for an error message.
 std::string Shown(std::string_view text) {
   std::string shown;
   for (const char c : text.substr(0, kShown))
@@ -36,7 +36,7 @@ struct Header {
   std::optional<std::vector<std::int64_t>> shape;
 };
 
-// Reads just that much of Python. Every method leaves `at` behind what it took.
+// Reads the subset of Python that the header uses. Every method advances behind what it read.
 class Scanner {
  public:
   explicit Scanner(std::string_view text) : text_(text) {}
@@ -63,7 +63,7 @@ class Scanner {
     at_ = end + 1;
     return value;
   }
-  // At most 2^53: axes are checked against much less.
+  // nullopt above 2^53; the bounds of axes are far below.
   std::optional<std::int64_t> TakeNumber() {
     SkipSpaces();
     const std::size_t begin = at_;
@@ -135,7 +135,7 @@ absl::Status ParseHeader(std::string_view text, Header& header) {
       if (!header.shape.has_value()) return malformed();
     }
     if (!fresh)
-      return Bad(absl::StrCat("header key '", Shown(*key), "' is unknown or twice there"));
+      return Bad(absl::StrCat("header key '", Shown(*key), "' is unknown or occurs twice"));
     if (scanner.Take(',')) continue;
     if (!scanner.Take('}')) return malformed();
     break;
@@ -176,9 +176,9 @@ std::string_view CodeOf(Dtype dtype) {
   return "";
 }
 
-// `from` in Fortran order, the first axis running fastest, to C order.
+// Copies `from`, in Fortran order (the first axis runs fastest), to C order.
 void ToCOrder(std::span<const std::uint8_t> from, RoutingArray& array) {
-  if (array.ids.empty()) return;  // nor is there an address to count from
+  if (array.ids.empty()) return;  // data() may be null
   const std::size_t width = DtypeBytes(array.dtype);
   const std::size_t rows = static_cast<std::size_t>(array.rows);
   const std::size_t layers = static_cast<std::size_t>(array.layers);
@@ -198,7 +198,7 @@ void ToCOrder(std::span<const std::uint8_t> from, RoutingArray& array) {
 
 absl::StatusOr<RoutingArray> ReadNpy(std::span<const std::uint8_t> bytes, const Limits& limits) {
   if (bytes.size() < 10 || !std::equal(std::begin(kNpyMagic), std::end(kNpyMagic), bytes.begin())) {
-    return Bad("it does not begin as an .npy does");
+    return Bad("it does not begin with the magic bytes of an .npy file");
   }
   const int version = bytes[6];
   if (version < 1 || version > 3 || bytes[7] != 0) {
@@ -230,8 +230,7 @@ absl::StatusOr<RoutingArray> ReadNpy(std::span<const std::uint8_t> bytes, const 
     return status;
   }
   if (needed != data.size()) {
-    return Bad(
-        absl::StrCat("the shape takes ", needed, " bytes, and ", data.size(), " bytes are there"));
+    return Bad(absl::StrCat("the shape takes ", needed, " bytes; the data has ", data.size()));
   }
   RoutingArray array;
   if (absl::Status status = MakeArray(".npy", *header.shape, *dtype, limits, array); !status.ok()) {
@@ -249,7 +248,7 @@ std::vector<std::uint8_t> WriteNpy(const RoutingArray& array) {
   std::string header = absl::StrCat("{'descr': '", std::string(CodeOf(array.dtype)),
                                     "', 'fortran_order': False, 'shape': (", array.rows, ", ",
                                     array.layers, ", ", array.top_k, "), }");
-  // Room for the first axis to grow in place, as numpy leaves it.
+  // Padding that numpy leaves so that the first axis can grow in place.
   constexpr std::size_t kGrowthDigits = 21;
   header.append(kGrowthDigits - std::to_string(array.rows).size(), ' ');
   constexpr std::size_t kHead = 10;

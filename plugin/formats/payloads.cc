@@ -29,7 +29,7 @@ std::string Shown(std::string_view text) {
   return shown + (text.size() > kShown ? "...'" : "'");
 }
 
-// The ids of an array whose shape is said elsewhere.
+// Decodes the ids of an array of this shape and dtype.
 absl::StatusOr<RoutingArray> FromBase64(const std::string& what, std::string_view text,
                                         std::span<const std::int64_t> shape, Dtype dtype,
                                         const Limits& limits) {
@@ -40,8 +40,8 @@ absl::StatusOr<RoutingArray> FromBase64(const std::string& what, std::string_vie
   absl::StatusOr<std::vector<std::uint8_t>> ids = DecodeBase64(text, limits);
   if (!ids.ok()) return ids.status();
   if (ids->size() != needed) {
-    return Bad(absl::StrCat(what, ": the shape takes ", needed, " bytes, and ", ids->size(),
-                            " bytes are there"));
+    return Bad(
+        absl::StrCat(what, ": the shape takes ", needed, " bytes; the data has ", ids->size()));
   }
   RoutingArray array;
   array.dtype = dtype;
@@ -60,12 +60,13 @@ absl::StatusOr<Dtype> DtypeOf(const std::string& what, std::string_view name) {
 }
 
 absl::StatusOr<Dtype> DtypeAt(const std::string& what, const JsonValue* name) {
-  if (name == nullptr) return Bad(absl::StrCat(what, ": there is no dtype"));
+  if (name == nullptr) return Bad(absl::StrCat(what, ": dtype is required"));
   const auto* text = name->As<std::string>();
   return DtypeOf(what, text == nullptr ? name->KindName() : std::string_view(*text));
 }
 
-// "12x3x4". An axis of more digits than a row number has is no axis.
+// Parses "12x3x4"; nullopt if it is malformed or a number has more digits than a row number can
+// have.
 std::optional<std::vector<std::int64_t>> ShapeOf(std::string_view text) {
   std::vector<std::int64_t> shape;
   for (;;) {
@@ -96,7 +97,7 @@ void AppendNpyText(const RoutingArray& array, std::string& text) {
 
 absl::StatusOr<RoutingArray> ReadRawText(std::string_view text, Dtype dtype, std::int32_t layers,
                                          std::int32_t top_k, const Limits& limits) {
-  // What a row takes is known before anything is decoded.
+  // The size of a row is checked before anything is decoded.
   const std::int64_t one_row[3] = {1, layers, top_k};
   std::size_t row_bytes = 0;
   if (absl::Status status = CheckShape("base64 of ids", one_row, dtype, limits, row_bytes);
@@ -106,9 +107,9 @@ absl::StatusOr<RoutingArray> ReadRawText(std::string_view text, Dtype dtype, std
   absl::StatusOr<std::vector<std::uint8_t>> ids = DecodeBase64(text, limits);
   if (!ids.ok()) return ids.status();
   if (ids->size() % row_bytes != 0) {
-    return Bad(absl::StrCat("base64 of ids: its bytes must be a multiple of ", row_bytes,
+    return Bad(absl::StrCat("base64 of ids: its size must be a multiple of ", row_bytes,
                             ", a row of ", layers, " layers x ", top_k, " ids of ",
-                            std::string(DtypeName(dtype)), "; they are ", ids->size()));
+                            std::string(DtypeName(dtype)), "; it is ", ids->size()));
   }
   const std::int64_t shape[3] = {static_cast<std::int64_t>(ids->size() / row_bytes), layers, top_k};
   std::size_t needed = 0;
@@ -173,7 +174,7 @@ absl::StatusOr<RoutingArray> ReadObject(const JsonValue& object, bool with_start
   }
   if ((start != nullptr) != with_start) {
     return Bad(absl::StrCat(
-        what, with_start ? ": there is no start" : ": start is not part of this format"));
+        what, with_start ? ": start is required" : ": start is not a member of this format"));
   }
   const absl::StatusOr<Dtype> dtype = DtypeAt(what, object.Find("dtype"));
   if (!dtype.ok()) return dtype.status();
@@ -200,7 +201,7 @@ absl::StatusOr<RoutingArray> ReadNdarray(const JsonValue& pair, const Limits& li
                             std::string(pair.KindName())));
   }
   const JsonValue* data = (*list)[1].Find("data");
-  if (data == nullptr) return Bad(absl::StrCat(what, ": there is no data"));
+  if (data == nullptr) return Bad(absl::StrCat(what, ": data is required"));
   const absl::StatusOr<Dtype> dtype = DtypeAt(what, (*list)[1].Find("dtype"));
   if (!dtype.ok()) return dtype.status();
   return ReadLists(*data, *dtype, limits);

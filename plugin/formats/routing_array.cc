@@ -57,8 +57,8 @@ absl::Status CheckShape(const std::string& what, std::span<const std::int64_t> s
     total *= static_cast<std::uint64_t>(shape[i]);  // below 2^3 * 2^31 * 2^12 * 2^12
   }
   if (total > limits.max_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        what, ": the array takes ", total, " bytes, and the limit is ", limits.max_bytes));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(what, ": the array takes ", total, " bytes; the limit is ", limits.max_bytes));
   }
   bytes = static_cast<std::size_t>(total);
   return absl::OkStatus();

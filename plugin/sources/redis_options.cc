@@ -49,7 +49,7 @@ absl::Status CheckRedisOptions(const RedisOptions& options) {
   }
   if (!options.tls.use && !(options.tls.ca_file.empty() && options.tls.certificate_file.empty() &&
                             options.tls.key_file.empty() && options.tls.server_name.empty())) {
-    return absl::InvalidArgumentError("options.tls.use must be set with the other options of TLS");
+    return absl::InvalidArgumentError("options.tls.use must be set if another option of TLS is");
   }
   return absl::OkStatus();
 }

@@ -30,12 +30,12 @@ using wire::Deadline;
 using wire::Object;
 using Clock = std::chrono::steady_clock;
 
-// Commands are buffered up to so much before they are written: hiredis moves what is left of its
-// buffer after each piece that the socket took.
+// Commands are buffered up to this many bytes before they are written: after each write to the
+// socket hiredis moves the rest of its buffer.
 constexpr std::size_t kWriteBytes = std::size_t{1} << 20;
 
-// hiredis writes to sockets whose other end may be gone; the signal for that is no business of the
-// process, whose handlers are not ours to set. It goes to the thread that wrote.
+// Blocks SIGPIPE on this thread. hiredis writes to sockets that the server may have closed, and the
+// signal for that goes to the thread that writes. The process's own handlers are not changed.
 class NoSigpipe {
  public:
   NoSigpipe() {
@@ -64,7 +64,7 @@ class NoSigpipe {
 };
 
 timeval Left(Deadline deadline) {
-  // 0 would mean no limit.
+  // At least 1 ms, because 0 would mean no limit.
   const auto left = std::max<std::int64_t>(
       1000, std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::now()).count());
   return {static_cast<time_t>(left / 1000000), static_cast<suseconds_t>(left % 1000000)};
@@ -78,7 +78,7 @@ struct FreeReply {
 };
 using Reply = std::unique_ptr<redisReply, FreeReply>;
 
-// A command's words, which are the caller's.
+// The words of a command. Not owned.
 using Words = std::vector<std::string_view>;
 
 }  // namespace
@@ -119,15 +119,16 @@ class RedisSource::Impl {
   }
 #endif
 
-  // Sends the commands and hears their answers; answer(i, reply) is called for each, in order. What
-  // was answered before an error stays.
+  // Sends the commands and calls answer(i, reply) for each reply, in order. Replies that arrived
+  // before an error have been passed on.
   template <typename Answer>
   absl::Status Ask(std::span<const Words> commands, Deadline deadline, const Answer& answer) {
     if (commands.empty()) return absl::OkStatus();
     deadline = std::min(deadline, Clock::now() + options_.command_timeout);
     std::unique_lock<std::mutex> turn(turn_mutex_);
     if (!turn_free_.wait_until(turn, deadline, [&] { return !busy_; })) {
-      return absl::DeadlineExceededError("redis: other calls were not done in time");
+      return absl::DeadlineExceededError(
+          "redis: other calls had the connection until the deadline");
     }
     busy_ = true;
     turn.unlock();
@@ -176,9 +177,9 @@ class RedisSource::Impl {
   }
 
  private:
-  // ---- for the thread whose turn it is
+  // ---- called by the thread that has the turn
 
-  // The connection is of no use any more.
+  // Closes the connection after a failure, and starts the back-off. Returns `status`.
   absl::Status Lose(absl::Status status) {
     context_.reset();
     back_off_ = back_off_.count() == 0 ? options_.first_back_off
@@ -187,7 +188,7 @@ class RedisSource::Impl {
     failure_ = std::string(status.message().data(), status.message().size());
     const MutexLock lock(mutex_);
     ++stats_.failures;
-    believed_.Clear();  // who knows what became of the server
+    believed_.Clear();  // the server may have restarted without its data
     return status;
   }
   absl::Status Lost(const char* doing, Deadline deadline) {
@@ -235,7 +236,8 @@ class RedisSource::Impl {
     absl::Status status = Exchange(greeting, deadline, [&](std::size_t i, Reply reply) {
       if (reply->type != REDIS_REPLY_ERROR || !refused.ok()) return;
       std::string said(reply->str, reply->len);
-      // A server that does not know AUTH repeats the words that it was given.
+      // A server without AUTH repeats the words of the command, the password among them, in its
+      // error.
       if (greeting[i][0] == "AUTH") said = said.substr(0, said.find(' ')) + ", refused";
       refused =
           absl::UnavailableError(absl::StrCat("redis: ", std::string(greeting[i][0]), ": ", said));
@@ -255,8 +257,8 @@ class RedisSource::Impl {
     return Exchange(commands, deadline, answer);
   }
 
-  // Writes all commands, then reads all answers. Answers wait at the server meanwhile, which reads
-  // on; so neither waits for the other.
+  // Writes all commands, then reads all replies. The server buffers replies and goes on reading, so
+  // neither side blocks the other.
   template <typename Answer>
   absl::Status Exchange(std::span<const Words> commands, Deadline deadline, const Answer& answer) {
     if (commands.empty()) return absl::OkStatus();
@@ -298,7 +300,7 @@ class RedisSource::Impl {
     return absl::OkStatus();
   }
 
-  // Writes all that is buffered.
+  // Writes everything buffered. Returns false on failure or at the deadline.
   bool Write(Deadline deadline) {
     errno = 0;
     for (int done = 0; done == 0;) {
@@ -310,10 +312,10 @@ class RedisSource::Impl {
     }
     return true;
   }
-  // False, and errno says so, when the deadline passes first.
+  // Blocks until the socket is ready. Returns false, with errno set, at the deadline.
   bool Await(short event, Deadline deadline) {
 #ifdef WAYMARK_REDIS_TLS
-    if (tls_ != nullptr) {  // what TLS has read already is not the socket's to tell
+    if (tls_ != nullptr) {  // TLS may have read bytes that poll does not report
       return Clock::now() < deadline && redisSetTimeout(context_.get(), Left(deadline)) == REDIS_OK;
     }
 #endif
@@ -335,13 +337,13 @@ class RedisSource::Impl {
   RedisOptions options_;
   std::mutex turn_mutex_;
   std::condition_variable turn_free_;
-  bool busy_ = false;  // under turn_mutex_: somebody has the turn
+  bool busy_ = false;  // guarded by turn_mutex_: a thread has the turn
 
-  // Of who has the turn.
+  // Used by the thread that has the turn.
   std::unique_ptr<redisContext, FreeContext> context_;
   std::chrono::milliseconds back_off_{0};
   Clock::time_point not_before_;
-  std::string failure_;  // the last
+  std::string failure_;  // message of the last failure
 #ifdef WAYMARK_REDIS_TLS
   redisSSLContext* tls_ = nullptr;
 #endif
@@ -353,7 +355,7 @@ class RedisSource::Impl {
 
 namespace {
 
-// The first error that the server answered a command with.
+// Remembers the first error reply of a call.
 class Refusals {
  public:
   // Whether the reply is an error.
@@ -364,7 +366,7 @@ class Refusals {
     }
     return true;
   }
-  // `status`, or the first of these.
+  // `status` if it is not OK, else the first error reply, else OK.
   [[nodiscard]] absl::Status Or(const absl::Status& status) const {
     return status.ok() ? first_ : status;
   }
@@ -373,7 +375,7 @@ class Refusals {
   absl::Status first_;
 };
 
-// The bytes of a reply, where they lie in it.
+// The bytes of a reply as an object that owns the reply; absent if the key is.
 Object BytesOf(Reply reply) {
   if (reply->type != REDIS_REPLY_STRING) return {};
   const std::span<const std::uint8_t> bytes(reinterpret_cast<const std::uint8_t*>(reply->str),
@@ -434,7 +436,7 @@ absl::Status RedisSource::GetRanges(std::span<const wire::ObjectRange> ranges,
   Refusals refusals;
   return refusals.Or(impl_->Ask(commands, deadline, [&](std::size_t i, Reply reply) {
     if (refusals.Is(*reply)) return;
-    // A key that is not there reads as an empty string.
+    // The reply for an absent key is an empty string.
     if (reply->len == ranges[i].end - ranges[i].begin) parts[i] = BytesOf(std::move(reply));
   }));
 }
@@ -469,7 +471,7 @@ absl::Status RedisSource::Holds(std::span<const Digest128> digests, wire::Deadli
     asked.push_back(i);
     keys.push_back(impl_->Key(digests[i]));
   }
-  // Both answer 1 where the key is there, and count as a use of it.
+  // Both reply 1 if the key exists, and count as a use of it.
   std::vector<Words> commands;
   for (const std::string& key : keys) {
     if (expires) {

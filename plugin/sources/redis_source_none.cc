@@ -9,7 +9,7 @@ namespace {
 
 absl::Status None() {
   return absl::UnimplementedError(
-      "RedisSource: this build has no hiredis (WAYMARK_REDIS; Debian's libhiredis-dev)");
+      "RedisSource: this build has no hiredis (WAYMARK_REDIS; package libhiredis-dev)");
 }
 
 }  // namespace

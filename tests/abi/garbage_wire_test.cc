@@ -421,7 +421,7 @@ TEST_F(GarbageWire, FieldsOfStructs) {
        {"format", [](Format& o) { o.format = ""; }},
        {"format", [](Format& o) { o.format = "waymark"; }},
        {R"('no-such\n')", [](Format& o) { o.format = "no-such\n"; }},
-       {"never written", [](Format& o) { o.format = "skyrl"; }},
+       {"cannot be written", [](Format& o) { o.format = "skyrl"; }},
        {"field", [](Format& o) { o.field = "/a"; }},
        {"first", [](Format& o) { o.first = 1; }},
        {"row_count", [](Format& o) { o.row_count = "token"; }},

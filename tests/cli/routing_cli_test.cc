@@ -146,7 +146,7 @@ TEST_F(RoutingCli, FilesThatCannotBeUsedExitWithTwoAndOneLine) {
       {{"inspect", "/nonexistent"}, "/nonexistent"},
       {{"inspect", "/"}, "cannot be read"},
       {{"inspect", bad}, "no format"},
-      {{"inspect", cut}, "takes 30 bytes, and 22"},
+      {{"inspect", cut}, "takes 30 bytes; the data has 22"},
       {{"inspect", empty}, "no bytes"},
       {{"inspect", ragged}, "lists[1]"},
       {{"inspect", document}, "cut.wmk"},
@@ -163,22 +163,22 @@ TEST_F(RoutingCli, FilesThatCannotBeUsedExitWithTwoAndOneLine) {
       {{"inspect", good, "--top-k", "3"}, "--top-k must be"},
       {{"inspect", good, "--dtype", "int32"}, "--dtype must be"},
       {{"inspect", good, "--rows", "some"}, "--rows"},
-      {{"inspect", dense}, "moe_layers says"},
+      {{"inspect", dense}, "set moe_layers"},
       {{"inspect", Golden("prime_rl.json"), "--start", "3"}, "--start"},
-      {{"inspect", Golden("sglang_i4.json")}, "layers must be said"},
+      {{"inspect", Golden("sglang_i4.json")}, "layers is required"},
       {{"diff", good, bad}, "bad"},
       {{"diff", good, dense, "--moe-layers", "all"}, "column 0"},
       {{"diff", good, good, "--html", "/nonexistent/x.html"}, "/nonexistent/x.html"},
       {{"diff", good}, "B"},
       {{"convert", good, out}, "--to"},
       {{"convert", good, out, "--to", "nope"}, "'nope'"},
-      {{"convert", good, out, "--to", "skyrl"}, "never written"},
+      {{"convert", good, out, "--to", "skyrl"}, "cannot be written"},
       {{"convert", good, out, "--to", "waymark"}, "--experts"},
       {{"convert", good, out, "--to", "vllm"}, "num_layers"},
       {{"convert", good, out, "--to", "npy", "--to-dtype", "float32"}, "float32"},
       {{"convert", good, out, "--to", "npy", "--to-rows", "tokens"}, "choose a sentinel"},
-      {{"convert", dense, out, "--to", "npy"}, "--moe-layers must be said"},
-      {{"convert", Golden("lmdeploy.json"), out, "--to", "npy"}, "--layers must be said"},
+      {{"convert", dense, out, "--to", "npy"}, "--moe-layers is required"},
+      {{"convert", Golden("lmdeploy.json"), out, "--to", "npy"}, "--layers is required"},
       {{"convert", good, out, "--to", "npy", "--to-codec", "set"}, "--to-codec is for Waymark"},
       {{"convert", good, out, "--to", "npy", "--to-page-tokens", "8"}, "--to-page-tokens is for"},
       {{"convert", good, out, "--to", "waymark", "--to-codec", "best"}, "best"},
@@ -389,7 +389,7 @@ TEST_F(RoutingCli, ConvertSaysWhatIsLost) {
   // The start row, where the format has no place.
   outcome = Run({"convert", Golden("prime_rl.json"), out, "--to", "npy", "--moe-layers", "all"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("the first row is row 2, and npy has no place"));
+  EXPECT_THAT(outcome.err, HasSubstr("the first row is row 2, but npy has no field"));
   const std::string kept = Path("kept.json");
   outcome = Run({"convert", Golden("prime_rl.json"), kept, "--to", "vllm", "--moe-layers", "all",
                  "--num-layers", "3"});

@@ -185,7 +185,7 @@ def test_what_is_lost_is_told() -> None:
 def test_bad_arguments_are_named(tmp_path: Path) -> None:
     npy = (DATA / "v1_u1.npy").read_bytes()
     invalid: list[tuple[dict[str, Any], str]] = [
-        ({}, "num_experts must be said"),
+        ({}, "num_experts is required"),
         ({"num_experts": 3}, r"\[0, 3\)"),
         ({"num_experts": -1}, "num_experts"),
         ({"num_experts": 70000}, "num_experts"),
@@ -194,7 +194,7 @@ def test_bad_arguments_are_named(tmp_path: Path) -> None:
         ({"num_experts": 16, "format": "nemo-rl"}, "nemo-rl"),
         ({"num_experts": 16, "row_count": "some"}, "row_count"),
         ({"num_experts": 16, "layers": "some"}, "layers"),
-        ({"num_experts": 16, "layers": "all"}, "moe_layers must be said"),
+        ({"num_experts": 16, "layers": "all"}, "moe_layers is required"),
         ({"num_experts": 16, "sentinel": "7"}, "sentinel"),
         ({"num_experts": 16, "sentinel": "-1"}, "uint8 has no -1"),
         ({"num_experts": 16, "dtype": np.float32}, "float32"),
@@ -232,7 +232,7 @@ def test_bad_arguments_are_named(tmp_path: Path) -> None:
     for name, said, word in (
         ("", {}, "format"),
         ("waymark", {}, "format"),
-        ("skyrl", {}, "never written"),
+        ("skyrl", {}, "cannot be written"),
         ("vllm", {}, "num_layers"),
         ("nemo-rl", {"dtype": np.uint8}, "dtype"),
         ("npy", {"num_layers": -1}, "num_layers"),

@@ -67,7 +67,7 @@ TEST(Conventions, PlainRows) {
 TEST(Conventions, AllLayersNeedTheListOfMoeLayers) {
   const Conventions all = {.layers = LayerAxis::kAllLayers};
   const RoutingArray array = ArrayOf(Dtype::kUint8, {{{0, 0}, {3, 4}, {9, 9}, {5, 6}}});
-  EXPECT_THAT(ErrorOf(array, all, kSixteen), HasSubstr("moe_layers must be said"));
+  EXPECT_THAT(ErrorOf(array, all, kSixteen), HasSubstr("moe_layers is required"));
   Model model = {.num_experts = 16, .moe_layers = {1, 3}};
   const auto result = ToRows(array, all, model, 0);
   ASSERT_TRUE(result.ok()) << result.status();
@@ -153,7 +153,7 @@ TEST(Conventions, SentinelsThatCouldBeRoutesAreRefused) {
 
 TEST(Conventions, IdsAreCheckedAgainstTheModel) {
   const RoutingArray array = ArrayOf(Dtype::kInt32, {{{1, 2}}, {{3, 70000}}});
-  EXPECT_THAT(ErrorOf(array, {}, {}), HasSubstr("num_experts must be said"));
+  EXPECT_THAT(ErrorOf(array, {}, {}), HasSubstr("num_experts is required"));
   EXPECT_THAT(ErrorOf(array, {}, kSixteen, 10),
               HasSubstr("row 11, column 0: an id must be in [0, 16); it is 70000"));
   EXPECT_THAT(ErrorOf(array, {}, {.num_experts = 70000}), HasSubstr("num_experts"));

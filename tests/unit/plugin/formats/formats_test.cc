@@ -150,15 +150,15 @@ TEST(Formats, BareIdsAreNeverGuessedAt) {
     change(options);
     return ErrorOf(bytes, options);
   };
-  EXPECT_THAT(without([](ReadOptions& o) { o.layers = 0; }), HasSubstr("layers must be said"));
-  EXPECT_THAT(without([](ReadOptions& o) { o.top_k = 0; }), HasSubstr("top_k must be said"));
+  EXPECT_THAT(without([](ReadOptions& o) { o.layers = 0; }), HasSubstr("layers is required"));
+  EXPECT_THAT(without([](ReadOptions& o) { o.top_k = 0; }), HasSubstr("top_k is required"));
   EXPECT_THAT(without([](ReadOptions& o) { o.num_experts = 0; }), HasSubstr("num_experts"));
   EXPECT_THAT(without([](ReadOptions& o) { o.dtype = Dtype::kUint8; }), HasSubstr("int32"));
   EXPECT_THAT(without([](ReadOptions& o) { o.layers = 4; }), HasSubstr("multiple of 32"));
   EXPECT_THAT(without([](ReadOptions& o) { o.layers = 5000; }), HasSubstr("layers must be in"));
   EXPECT_THAT(without([](ReadOptions& o) { o.layers = -1; }), HasSubstr("layers must be in"));
   // No dtype beside the ids.
-  EXPECT_THAT(ErrorOf(R"({"routed_experts": "AAAA"})", kRaw), HasSubstr("dtype must be said"));
+  EXPECT_THAT(ErrorOf(R"({"routed_experts": "AAAA"})", kRaw), HasSubstr("dtype is required"));
   ReadOptions bare = kRaw;
   bare.dtype = Dtype::kUint8;
   EXPECT_TRUE(Read("AAAAAAAA", bare).ok());
@@ -171,7 +171,7 @@ TEST(Formats, FieldsBesideTheArrayMustMakeSense) {
               HasSubstr("routed_experts_start_len must be a whole number"));
   EXPECT_THAT(ErrorOf(R"({"routed_experts": [[[1]]], "routed_experts_start_len": 2,
                           "routed_experts_prompt_start": 3})"),
-              HasSubstr("said before, 2; it is 3"));
+              HasSubstr("found before, 2; it is 3"));
   EXPECT_THAT(ErrorOf(R"({"routed_experts": [[[1]]], "moe_topk_indices": [[[1]]]})"),
               HasSubstr("it has 2: name the field"));
   EXPECT_THAT(ErrorOf(R"({"choices": []})"), HasSubstr("it has 0"));
@@ -230,7 +230,7 @@ TEST(Formats, MalformedTextsAreRefusedByName) {
   EXPECT_THAT(ErrorOf("nrlre1:int16:1x2x3x4:"), HasSubstr("'1x2x3x4'"));
   EXPECT_THAT(ErrorOf("nrlre1:int16:1x2x-3:"), HasSubstr("'1x2x-3'"));
   EXPECT_THAT(ErrorOf("nrlre1:int16:1x2x99999999999:"), HasSubstr("'1x2x99999999999'"));
-  EXPECT_THAT(ErrorOf("nrlre1:int8:1x1x1:AAAA"), HasSubstr("takes 1 bytes, and 3"));
+  EXPECT_THAT(ErrorOf("nrlre1:int8:1x1x1:AAAA"), HasSubstr("takes 1 bytes; the data has 3"));
   EXPECT_THAT(ErrorOf(R"({"data": "AAAA", "shape": [1, 1, 3]})"), HasSubstr("no dtype"));
   EXPECT_THAT(ErrorOf(R"({"data": "AAAA", "shape": [[1]], "dtype": "int8"})"),
               HasSubstr("shape, a list"));
@@ -247,9 +247,9 @@ TEST(Formats, WritersSayWhatTheyCannotHold) {
   const std::int64_t shape[3] = {1, 1, 1};
   ASSERT_TRUE(MakeArray("test", shape, Dtype::kInt64, {}, array).ok());
   EXPECT_THAT(std::string(WriteArray(Format::kNemoRl, array).status().message()),
-              HasSubstr("nemo-rl has (int16, int32, int8); it is int64"));
+              HasSubstr("nemo-rl's, int16, int32, int8; it is int64"));
   EXPECT_THAT(std::string(WriteArray(Format::kSkyRl, array).status().message()),
-              HasSubstr("never written"));
+              HasSubstr("cannot be written"));
   array.dtype = Dtype::kUint8;
   array.ids.resize(1);
   array.first = 7;

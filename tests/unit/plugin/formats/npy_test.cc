@@ -55,8 +55,8 @@ TEST(Npy, NoRowsInFortranOrder) {
 TEST(Npy, RefusesTheRestByName) {
   EXPECT_THAT(ErrorOf({'P', 'K'}), HasSubstr("does not begin"));
   EXPECT_THAT(ErrorOf(Npy(kGood, 6, 4)), HasSubstr("it is 4.0"));
-  EXPECT_THAT(ErrorOf(Npy(kGood, 5)), HasSubstr("takes 6 bytes, and 5"));
-  EXPECT_THAT(ErrorOf(Npy(kGood, 7)), HasSubstr("takes 6 bytes, and 7"));
+  EXPECT_THAT(ErrorOf(Npy(kGood, 5)), HasSubstr("takes 6 bytes; the data has 5"));
+  EXPECT_THAT(ErrorOf(Npy(kGood, 7)), HasSubstr("takes 6 bytes; the data has 7"));
   const auto with = [](const std::string& descr, const std::string& shape) {
     return Npy("{'descr': " + descr + ", 'fortran_order': False, 'shape': " + shape + ", }", 6);
   };
