@@ -1,6 +1,6 @@
 // Device: what the staged transport needs of an accelerator, and nothing more.
 //
-// Streams, events, two kinds of memory, three launches and one copy. `CudaDevice` (cuda_device.h)
+// Streams, events, two kinds of memory, four launches and one copy. `CudaDevice` (cuda_device.h)
 // is the real one; tests have one that runs on the host with the same freedom of order and delays
 // chosen by seed. Work enqueued on a stream runs in order; streams are unordered but for events.
 #ifndef WAYMARK_PLUGIN_DEVICE_H_
@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/ids_view.h"
+#include "kernels/routing.h"
 
 namespace waymark {
 
@@ -76,6 +77,10 @@ class Device {
   // The first top_k columns of `ids` to view[row * top_k + k], rows [0, rows).
   virtual DeviceError CaptureIds(const kernels::IdsView& ids, std::int32_t rows, std::int32_t top_k,
                                  std::int16_t* view, DeviceStream stream) = 0;
+  // kernels::RouteOnHost's work in one launch; tensors in the device's memory. Checks first.
+  virtual kernels::RoutingCode Route(const kernels::RoutingConfig& config,
+                                     const kernels::RoutingTensors& tensors,
+                                     DeviceStream stream) = 0;
   virtual DeviceError Zero(void* memory, std::size_t bytes, DeviceStream stream) = 0;
   // `to`: host memory, pinned where the call must not wait.
   virtual DeviceError CopyToHost(void* to, const void* from, std::size_t bytes,
