@@ -205,10 +205,16 @@ DeviceError CudaDevice::StreamWait(DeviceStream stream, DeviceEvent event) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   if (const cudaError_t error = cudaStreamIsCapturing(ToStream(stream), &capture);
       error != cudaSuccess) {
-    return error;
+    if (error != cudaErrorStreamCaptureImplicit) return error;
+    (void)cudaGetLastError();  // an answer about the other stream, which goes on being captured
+    return kTryLater;
   }
   if (capture != cudaStreamCaptureStatusNone) return cudaSuccess;
   return cudaStreamWaitEvent(ToStream(stream), ToEvent(event), cudaEventWaitDefault);
+}
+
+std::uint32_t CudaDevice::Load(const std::uint32_t* word) {
+  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
 
 Device::State CudaDevice::Query(DeviceEvent event) {

@@ -24,6 +24,9 @@ using DeviceEvent = void*;
 
 // What a call answers: 0, or the device's own error number (Device::ErrorText says it in words).
 using DeviceError = std::int32_t;
+// Of StreamWait alone, and no failure: another stream is being captured into a graph, which keeps
+// the legacy default stream from taking any work.
+inline constexpr DeviceError kTryLater = -1;
 
 // Rows of a view to rows as pages have them, their slots beside them, and the view back to -1, in
 // one launch.
@@ -87,10 +90,13 @@ class Device {
                                  DeviceStream stream) = 0;
   virtual DeviceError Record(DeviceEvent event, DeviceStream stream) = 0;
   // What is enqueued on `stream` from here on runs after what the last Record of `event` stands
-  // for.
+  // for. kTryLater: nothing can be enqueued on `stream` now, and nothing was.
   virtual DeviceError StreamWait(DeviceStream stream, DeviceEvent event) = 0;
 
   // ---- ask
+  // The word at `word`, 4 bytes of pinned memory that the device writes (CopyToHost): an acquire
+  // load, and no call of the driver.
+  [[nodiscard]] virtual std::uint32_t Load(const std::uint32_t* word) = 0;
   // Whether what the last Record of `event` stands for has run; kFailed when it never will.
   [[nodiscard]] virtual State Query(DeviceEvent event) = 0;
 };

@@ -392,6 +392,16 @@ TEST_F(CudaDeviceTest, AStreamInCaptureWaitsForNothing) {
   EXPECT_THAT(CallsOfThisThread(), ElementsAre(Pair("cudaStreamWaitEvent", 1)));
 }
 
+TEST_F(CudaDeviceTest, TheDefaultStreamBesideACaptureIsToBeTriedLater) {
+  Device& device = *Traits::device;
+  other_captures = true;
+  Forget();
+  EXPECT_EQ(device.StreamWait(nullptr, nullptr), kTryLater);
+  EXPECT_TRUE(CallsOfThisThread().empty());
+  other_captures = false;
+  EXPECT_EQ(device.StreamWait(nullptr, nullptr), 0);
+}
+
 TEST_F(CudaDeviceTest, AFailureIsToldByNumberAndName) {
   Engine engine;
   ASSERT_TRUE(engine.Begin(1, 8).ok());
