@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "kernels/routing.h"
 
 namespace waymark {
 
@@ -24,6 +25,8 @@ enum class CaptureRule : std::uint8_t {
   kWrongLayers,         // value: layers of the tensor; limit: L
   kRingFull,            // value: sources in flight
   kTransport,           // the transport has failed; CaptureSession::status() says how
+  kLayerNotRouted,      // value: a layer that is not bound as LayerSource::kRoutingKernel
+  kRouting,             // `routing` has the argument of a routing call, its rule and the value
 };
 
 // The answer. `code` has absl's numbers; kOk (0): done. Any other code: nothing was copied or
@@ -31,8 +34,9 @@ enum class CaptureRule : std::uint8_t {
 struct CaptureCode {
   std::int32_t code = 0;
   CaptureRule rule = CaptureRule::kNone;
-  std::int64_t value = 0;  // the offending value
-  std::int64_t limit = 0;  // what it was held against, where the rule says so
+  std::int64_t value = 0;             // the offending value
+  std::int64_t limit = 0;             // what it was held against, where the rule says so
+  kernels::RoutingCode routing = {};  // of kRouting
 
   [[nodiscard]] bool ok() const { return code == 0; }
   // The same as a status whose message names the argument, the rule and the value. Allocates.

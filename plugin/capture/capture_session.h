@@ -47,7 +47,8 @@ namespace waymark {
 enum class LayerSource : std::uint8_t {
   kKernelWritesView,  // the engine's kernel writes view.layer(l)
   kHandsOver,         // the engine hands its topk_ids over (HandOver)
-  kRoutingKernel,  // Waymark's own routing kernel chooses the experts, and the engine uses its ids
+  // Waymark's own routing kernel chooses the experts (Route), and the engine uses its ids
+  kRoutingKernel,
 };
 // "kernel writes the view", "hands over", "routing kernel". Static storage.
 [[nodiscard]] std::string_view LayerSourceName(LayerSource source);
@@ -158,6 +159,21 @@ class CaptureSession {
   [[nodiscard]] CaptureCode HandOver(const CaptureView& view, std::int32_t layer,
                                      const IdsTensor& ids);
   [[nodiscard]] CaptureCode HandOver(StepId step, std::int32_t layer, const IdsTensor& ids);
+
+  // Routes the tokens of a layer and records the ids in rows [0, N) of its view, for layers bound
+  // as LayerSource::kRoutingKernel: on the calling thread for host memory, in one launch on the
+  // stream of SetStream for a device (safe inside a graph capture). `tensors` as kernels/routing.h
+  // has them, without replay_out, which is the view; N = logits.shape[0] is at most max_rows, E and
+  // config.top_k are the store's. The engine uses the ids that it gets, so what is recorded is what
+  // was used. On failure nothing was routed or recorded: kRouting names the argument, its rule and
+  // the value, with InvalidArgument, or Unavailable when the device refused the launch.
+  // `view` is one of view(step) and scratch_view(), as in HandOver.
+  [[nodiscard]] CaptureCode Route(const CaptureView& view, std::int32_t layer,
+                                  const kernels::RoutingConfig& config,
+                                  const kernels::RoutingTensors& tensors);
+  [[nodiscard]] CaptureCode Route(StepId step, std::int32_t layer,
+                                  const kernels::RoutingConfig& config,
+                                  const kernels::RoutingTensors& tensors);
 
   // The forward of `step` has written its view (or, on a device, has been issued). Its rows land;
   // every row it may have written is -1 again before the buffer's next use. `written_rows`: as in

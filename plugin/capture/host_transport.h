@@ -35,6 +35,8 @@ class HostTransport : public Transport, public std::enable_shared_from_this<Host
   [[nodiscard]] CaptureView View(BufferId buffer) override;
   // Narrows to int16 and copies before it returns. Ids that do not fit become invalid ones.
   void HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) override;
+  [[nodiscard]] kernels::RoutingCode Route(BufferId buffer, const kernels::RoutingConfig& config,
+                                           const kernels::RoutingTensors& tensors) override;
   // The buffer itself is the source: nothing is copied here.
   [[nodiscard]] RowSource* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
                                 const std::int64_t* slots = nullptr) override;

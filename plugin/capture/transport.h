@@ -20,6 +20,7 @@
 #include "blockstore/log.h"
 #include "blockstore/shape.h"
 #include "blockstore/store/row_source.h"
+#include "kernels/routing.h"
 #include "plugin/capture/ids_tensor.h"
 #include "plugin/capture/layer_counters.h"
 
@@ -90,6 +91,13 @@ class Transport {
   // hold becomes one that is never valid. REQUIRES: ids were checked (CaptureSession::HandOver
   // does).
   virtual void HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) = 0;
+  // Routes where the buffers are: on the calling thread for host memory, on the stream of SetStream
+  // for a device. `tensors.replay_out` is a layer of View(buffer), so the ids are recorded without
+  // a copy. Checks the arguments (kernels::CheckRouting) before it does anything. A transport that
+  // has failed still routes: the engine needs the ids whether or not they are kept.
+  [[nodiscard]] virtual kernels::RoutingCode Route(BufferId buffer,
+                                                   const kernels::RoutingConfig& config,
+                                                   const kernels::RoutingTensors& tensors) = 0;
 
   // The forward of an acquired buffer has been issued. Its rows [0, rows) go to the store, which
   // gets the source returned; rows [0, written_rows) are -1 again, and the buffer free, before
