@@ -113,6 +113,8 @@ enum class RoutingRule : std::uint8_t {
   kTooFewInGroups,  // value: experts of the kept groups; bound: K
   kNotFinite,       // the number is NaN or infinite
   kCuda,            // value: cudaError_t of the launch
+  kOtherShape,      // value: experts of the logits, or top_k; bound: those of the capture session
+                    // that records (plugin/capture_session.h)
 };
 
 // The answer of every routing call. Plain data; not ok: nothing was launched, nothing was written

@@ -269,6 +269,12 @@ std::string RoutingCode::ToString() const {
              number(value);
     case RoutingRule::kNotFinite:
       return text + "must be finite";
+    case RoutingRule::kOtherShape:
+      return text +
+             (argument == RoutingArgument::kLogits ? "must have as many columns as the "
+                                                     "session has experts, "
+                                                   : "must be the session's, ") +
+             number(bound) + ", got " + number(value);
     case RoutingRule::kCuda:
       return text + "gave CUDA error " + number(value);
   }

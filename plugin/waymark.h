@@ -125,8 +125,11 @@ enum wm_rule {
   WM_RULE_TOO_FEW_COLUMNS = 36,       /* value: columns; limit: K */
   WM_RULE_WRONG_LAYERS = 37,          /* value: layers of the tensor; limit: L */
   WM_RULE_TRANSPORT = 38,             /* the transport has failed: session_status says how */
-  WM_RULE_ARGUMENT = 64               /* index: the argument that is null, garbage or too short, */
-                                      /* counted from 0; value: what is wrong in it, or 0 */
+  WM_RULE_LAYER_NOT_ROUTED = 39, /* value: a layer that is not bound WM_SOURCE_ROUTING_KERNEL */
+  WM_RULE_ARGUMENT = 64,         /* index: the argument that is null, garbage or too short, */
+                                 /* counted from 0; value: what is wrong in it, or 0 */
+  WM_RULE_ROUTING = 128          /* and above: an argument of a wm_routing breaks rule - 128 of */
+  /* kernels/routing.h; index: which argument; describe_code names it */
 };
 
 /* ---- extensions --------------------------------------------------------------------------- */
@@ -781,6 +784,71 @@ typedef struct wm_layer_stats {
   uint64_t rows_invalid; /* landed rows in which it had an id out of range, or one twice */
 } wm_layer_stats;
 
+/* ---- routing ------------------------------------------------------------------------------ */
+
+/* What a router makes of its logits x (docs/kernels.md has the formulas; s = sigmoid(x)). */
+enum {
+  WM_ROUTING_DEFAULT = 0,           /* selects by x; weight: softmax over all experts */
+  WM_ROUTING_RENORMALIZE = 1,       /* selects by x; weight: softmax over the selected */
+  WM_ROUTING_RENORMALIZE_NAIVE = 2, /* the same */
+  WM_ROUTING_DEEPSEEK_V3 = 3,       /* selects by s + bias, in the best groups; */
+                                    /* weight: scale * s / sum of s */
+  WM_ROUTING_LLAMA4 = 4,            /* top_k 1, selects by x; weight: s */
+  WM_ROUTING_TOP_K = 5,             /* selects by x; weight: x */
+  WM_ROUTING_SIGMOID_RENORM = 6,    /* selects by x; weight: s / sum of s */
+  WM_ROUTING_MINIMAX2 = 7,          /* selects by s + bias; weight: scale * s / sum of s */
+  WM_ROUTING_SIGMOID = 8,           /* selects by x; weight: s */
+  WM_ROUTING_TOP_K_SIGMOID = 9      /* the same */
+};
+enum {
+  WM_DTYPE_FLOAT32 = 0,
+  WM_DTYPE_BFLOAT16,
+  WM_DTYPE_FLOAT16,
+  WM_DTYPE_UINT8,
+  WM_DTYPE_INT16,
+  WM_DTYPE_INT32,
+  WM_DTYPE_INT64
+};
+enum { WM_DEVICE_HOST = 0, WM_DEVICE_CUDA = 1 };
+
+/* A tensor of the caller's: element (i, j) lies at data + i * strides[0] + j * strides[1] elements.
+ * All 0: the argument is not given. 56 bytes. */
+typedef struct wm_tensor {
+  void* data;
+  int64_t shape[2];
+  int64_t strides[2];  /* in elements */
+  int32_t rank;        /* 1 or 2 */
+  int32_t dtype;       /* WM_DTYPE_* */
+  int32_t device_type; /* WM_DEVICE_* */
+  int32_t device;      /* CUDA's number of it; 0 for the host */
+} wm_tensor;
+
+/* One call of the router of one layer. N and E are the shape of the logits; all tensors lie on one
+ * device, elements of a row are adjacent, outputs overlap nothing and may have more than N rows. */
+typedef struct wm_routing {
+  uint32_t struct_size;
+  uint32_t flags; /* WM_ROUTING_* bits */
+  const wm_ext* ext;
+  int32_t method;         /* WM_ROUTING_DEFAULT ...; required */
+  int32_t top_k;          /* K: 1 ... min(E, 32); required */
+  int32_t num_groups;     /* WM_ROUTING_DEEPSEEK_V3: E experts in so many groups; 0 = 1 */
+  int32_t topk_groups;    /* of which so many are kept; 0 = 1 */
+  float scale;            /* WM_ROUTING_DEEPSEEK_V3, WM_ROUTING_MINIMAX2; 0 = 1 */
+  int32_t reserved;       /* 0 */
+  wm_tensor logits;       /* [N, E] float32, bfloat16 or float16; E <= 1024; required */
+  wm_tensor topk_ids;     /* out: [>= N, K] int32; required */
+  wm_tensor topk_weights; /* out: [>= N, K] float32 or bfloat16; required */
+  wm_tensor bias;         /* [E] float32; of the methods that have one, and may be left out */
+  /* [>= N, K] int16: recorded ids. A row of K distinct ids in [0, E) is used as it is, and only its
+   * weights are computed; any other row is routed. May be left out. */
+  wm_tensor replay_in;
+  wm_tensor routed;     /* out: [>= N] uint8, 1 where a row of replay_in was routed; with it only */
+  wm_tensor replay_out; /* out: [>= N, K] int16, the ids again; may be left out. Not of */
+                        /* session_route, which records into the view */
+} wm_routing;
+
+#define WM_ROUTING_NOT_NORMALIZED 1u /* WM_ROUTING_SIGMOID_RENORM: weights are s alone */
+
 /* ---- the table ---------------------------------------------------------------------------- */
 
 typedef struct wm_api_v1 {
@@ -1144,6 +1212,22 @@ typedef struct wm_api_v1 {
    * INVALID_ARGUMENT for a format that is only read, and ids that the dtype does not have. */
   wm_status (*rows_to_format)(const wm_rows* rows, const wm_format_options* options, wm_bytes** out,
                               wm_bytes** notes, wm_message* why);
+
+  /* ---- routing ---- */
+
+  /* Routes N tokens: ids, weights and, where asked, the ids as int16. On the calling thread for
+   * host tensors; else in one launch on `stream` (cudaStream_t, of the thread's current device,
+   * where the tensors lie; null: the legacy default one), which is safe inside a graph capture.
+   * Nothing is allocated or waited for. Ids and weights are the same bits on host and device.
+   * INVALID_ARGUMENT with WM_RULE_ROUTING: nothing was done; UNAVAILABLE: the device refused the
+   * launch; UNIMPLEMENTED: CUDA was not built in. Any thread. */
+  wm_status (*route)(const wm_routing* routing, void* stream, wm_code* code);
+  /* The same on the session's transport (its stream, on a device), with the ids recorded in rows
+   * [0, N) of `layer` of `view`, which is bound WM_SOURCE_ROUTING_KERNEL. N <= max_rows; E and K
+   * are the store's. FAILED_PRECONDITION, NOT_FOUND as session_hand_over. Step path, engine's
+   * thread. */
+  wm_status (*session_route)(wm_session* session, const wm_view* view, int32_t layer,
+                             const wm_routing* routing, wm_code* code);
 } wm_api_v1;
 
 /* The table. Static, the same for every caller; never null. Any thread. The only symbol. */

@@ -70,11 +70,6 @@ bool SameShape(const MoeModelConfig& a, const MoeModelConfig& b) {
          a.num_experts == b.num_experts && a.top_k == b.top_k && a.max_positions == b.max_positions;
 }
 
-// Even layers write the capture view themselves, odd ones hand their ids over: both ways are used.
-LayerSource SourceOf(int layer) {
-  return layer % 2 == 0 ? LayerSource::kKernelWritesView : LayerSource::kHandsOver;
-}
-
 }  // namespace
 
 std::string RouterName(const MoeModelConfig& config, int layer) {
@@ -118,7 +113,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const MoeModel* model,
   capture.max_rows = max_rows;
   capture.num_buffers = options.num_buffers;
   for (int layer = 0; layer < num_layers; ++layer) {
-    capture.layers.push_back({layer, RouterName(config, layer), SourceOf(layer)});
+    capture.layers.push_back({layer, RouterName(config, layer), LayerSource::kRoutingKernel});
   }
   absl::StatusOr<std::unique_ptr<CaptureSession>> session = CaptureSession::Create(capture);
   if (!session.ok()) return session.status();
@@ -131,15 +126,7 @@ Engine::Engine(const MoeModel* model, const EngineOptions& options,
       options_(options),
       pool_(std::move(pool)),
       session_(std::move(session)),
-      kv_(model->MakeKv(options.num_blocks, options.block_tokens)) {
-  const MoeModelConfig& config = model->config();
-  const size_t ids = static_cast<size_t>(session_->max_rows()) * static_cast<size_t>(config.top_k);
-  routing_.resize(static_cast<size_t>(config.num_moe_layers()));
-  handed_over_.resize(routing_.size());
-  for (size_t l = 0; l < routing_.size(); ++l) {
-    if (SourceOf(static_cast<int>(l)) == LayerSource::kHandsOver) handed_over_[l].resize(ids);
-  }
-}
+      kv_(model->MakeKv(options.num_blocks, options.block_tokens)) {}
 
 Engine::~Engine() = default;
 
@@ -307,36 +294,17 @@ absl::Status Engine::BeginStep(bool& begun) {
 }
 
 absl::Status Engine::Forward(const CaptureView& view) {
-  const MoeModelConfig& config = model_->config();
-  for (size_t l = 0; l < routing_.size(); ++l) {
-    const int layer = static_cast<int>(l);
-    const bool silent = std::find(options_.silent_layers.begin(), options_.silent_layers.end(),
-                                  layer) != options_.silent_layers.end();
-    routing_[l] = {};
-    if (silent) continue;
-    if (SourceOf(layer) == LayerSource::kKernelWritesView) {
-      routing_[l].view = view.layer(layer);
-    } else {
-      routing_[l].topk_ids = handed_over_[l].data();
+  const RouteLayer route = [&](int layer, const kernels::RoutingConfig& config,
+                               const kernels::RoutingTensors& tensors) {
+    const std::vector<int>& silent = options_.silent_layers;
+    if (std::find(silent.begin(), silent.end(), layer) != silent.end()) {
+      return RouteAlone(layer, config, tensors);
     }
-  }
+    return session_->Route(view, layer, config, tensors).ToStatus();
+  };
   const ForwardBatch batch = {batch_.tokens, batch_.positions, batch_.sequences,
                               batch_.slots,  batch_.tables,    batch_.logit_rows};
-  if (absl::Status status = model_->Forward(batch, routing_, kv_, scratch_, batch_.logits);
-      !status.ok()) {
-    return status;
-  }
-  for (size_t l = 0; l < routing_.size(); ++l) {
-    if (routing_[l].topk_ids == nullptr || batch_.tokens.empty()) continue;
-    const IdsTensor ids =
-        IdsTensor::Contiguous(routing_[l].topk_ids, IdType::kInt32,
-                              static_cast<int32_t>(batch_.tokens.size()), config.top_k);
-    if (const CaptureCode code = session_->HandOver(view, static_cast<int32_t>(l), ids);
-        !code.ok()) {
-      return code.ToStatus();
-    }
-  }
-  return absl::OkStatus();
+  return model_->Forward(batch, route, kv_, scratch_, batch_.logits);
 }
 
 absl::Status Engine::EndStep(bool begun) {

@@ -3,7 +3,8 @@
 // It does what engines with a paged KV cache do: continuous batching, chunked prefill, prefix
 // caching over full blocks (prompt and generation), preemption by recomputation when blocks run
 // short, several samples a prompt, and graph padding. Its KV blocks come from a BlockAllocator,
-// whose store holds the routes; a CaptureSession takes them out of the forward. The model is
+// whose store holds the routes; its routers are Waymark's routing kernels, called through a
+// CaptureSession, so that what a forward uses is what is recorded. The model is
 // batch-invariant, so recomputing a finished sequence from scratch (RecomputeRoutes) tells whether
 // each stored row is right.
 //
@@ -196,8 +197,6 @@ class Engine {
   std::deque<SequencePtr> waiting_;
   std::vector<SequencePtr> running_;  // in order of admission
   Batch batch_;
-  std::vector<std::vector<int32_t>> handed_over_;  // per captured layer, ids of one forward
-  std::vector<LayerRouting> routing_;
   uint64_t step_ = 0;
   uint64_t version_ = 1;
   uint64_t next_id_ = 1;

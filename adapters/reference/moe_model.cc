@@ -65,6 +65,13 @@ absl::Status BadRow(const char* array, size_t row, const char* rule, int64_t val
       absl::StrCat("ForwardBatch.", array, "[", row, "] must be ", rule, ", got ", value));
 }
 
+kernels::RoutingConfig RouterOf(const MoeModelConfig& config) {
+  kernels::RoutingConfig router;
+  router.method = config.router_method;
+  router.top_k = config.top_k;
+  return router;
+}
+
 template <typename T>
 void Grow(std::vector<T>& buffer, size_t size) {
   if (buffer.size() < size) buffer.resize(size);
@@ -81,10 +88,19 @@ absl::Status MoeModelConfig::Validate() const {
   if (model_width < 1 || model_width % (2 * num_heads) != 0) {
     return BadField("model_width", "a positive multiple of 2 x num_heads", model_width);
   }
-  if (num_experts < 1 || num_experts > 32767) {
-    return BadField("num_experts", "in [1, 32767]", num_experts);
+  if (num_experts < 1 || num_experts > kernels::kMaxExperts) {
+    return BadField("num_experts", "in [1, 1024]", num_experts);
   }
-  if (top_k < 1 || top_k > num_experts) return BadField("top_k", "in [1, num_experts]", top_k);
+  if (top_k < 1 || top_k > std::min(num_experts, kernels::kMaxTopK)) {
+    return BadField("top_k", "in [1, min(num_experts, 32)]", top_k);
+  }
+  kernels::RoutingTensors no_rows;
+  no_rows.logits = kernels::Tensor::Matrix(nullptr, kernels::DType::kFloat32, 0, num_experts);
+  if (const kernels::RoutingCode code =
+          kernels::CheckRouting(RouterOf(*this), no_rows, kernels::Device::Host());
+      !code.ok()) {
+    return absl::InvalidArgumentError("MoeModelConfig.router_method: " + code.ToString());
+  }
   if (expert_width < 1) return BadField("expert_width", ">= 1", expert_width);
   if (dense_width < 1) return BadField("dense_width", ">= 1", dense_width);
   if (max_positions < 1) return BadField("max_positions", ">= 1", max_positions);
@@ -143,19 +159,20 @@ PagedKv MoeModel::MakeKv(int num_blocks, int block_tokens) const {
   return PagedKv(config_.num_layers, config_.num_heads, head_dim_, num_blocks, block_tokens);
 }
 
-absl::Status MoeModel::CheckBatch(const ForwardBatch& batch, std::span<const LayerRouting> routing,
-                                  const PagedKv& kv, std::span<float> logits) const {
+absl::Status RouteAlone(int /*layer*/, const kernels::RoutingConfig& config,
+                        const kernels::RoutingTensors& tensors) {
+  const kernels::RoutingCode code = kernels::RouteOnHost(config, tensors);
+  return code.ok() ? absl::OkStatus() : absl::InvalidArgumentError(code.ToString());
+}
+
+absl::Status MoeModel::CheckBatch(const ForwardBatch& batch, const PagedKv& kv,
+                                  std::span<float> logits) const {
   const size_t rows = batch.tokens.size();
   if (batch.positions.size() != rows || batch.sequences.size() != rows ||
       batch.slots.size() != rows) {
     return absl::InvalidArgumentError(absl::StrCat(
         "ForwardBatch: tokens, positions, sequences and slots must be of one size, got ", rows,
         ", ", batch.positions.size(), ", ", batch.sequences.size(), ", ", batch.slots.size()));
-  }
-  if (!routing.empty() && routing.size() != static_cast<size_t>(config_.num_moe_layers())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("routing must be empty or have one entry for each of the ",
-                     config_.num_moe_layers(), " MoE layers, got ", routing.size()));
   }
   if (logits.size() != batch.logit_rows.size() * kVocabulary) {
     return absl::InvalidArgumentError(
@@ -270,57 +287,42 @@ void MoeModel::Attend(const ForwardBatch& batch, size_t row, int layer_id, Paged
   AddScaled(scratch.normed_.data(), 1.0f, width, scratch.hidden_.data() + at);
 }
 
-void MoeModel::RunMlp(const Mlp& mlp, int inner, float scale, float* hidden,
+void MoeModel::RunMlp(const Mlp& mlp, int inner, float scale, size_t row,
                       ForwardScratch& scratch) const {
   const int width = config_.model_width;
-  MatVec(scratch.normed_.data(), mlp.gate.data(), width, inner, scratch.gate_.data());
-  MatVec(scratch.normed_.data(), mlp.up.data(), width, inner, scratch.up_.data());
+  const size_t at = row * static_cast<size_t>(width);
+  const float* input = scratch.mlp_input_.data() + at;
+  MatVec(input, mlp.gate.data(), width, inner, scratch.gate_.data());
+  MatVec(input, mlp.up.data(), width, inner, scratch.up_.data());
   SwiGlu(scratch.up_.data(), inner, scratch.gate_.data());
   MatVec(scratch.gate_.data(), mlp.down.data(), inner, width, scratch.mixed_.data());
-  AddScaled(scratch.mixed_.data(), scale, width, hidden);
+  AddScaled(scratch.mixed_.data(), scale, width, scratch.hidden_.data() + at);
 }
 
-void MoeModel::RunExperts(const Layer& layer, size_t row, const LayerRouting* routing,
-                          ForwardScratch& scratch) const {
-  const int width = config_.model_width;
-  const size_t top_k = static_cast<size_t>(config_.top_k);
-  float* hidden = scratch.hidden_.data() + row * static_cast<size_t>(width);
-  RmsNorm(hidden, layer.mlp_gain.data(), width, scratch.normed_.data());
-  if (layer.router.empty()) {
-    RunMlp(layer.mlps[0], config_.dense_width, 1.0f, hidden, scratch);
-    return;
+// The router's logits of every row, and what `route` makes of them: chosen_ and shares_.
+absl::Status MoeModel::RouteRows(const Layer& layer, size_t rows, int moe_layer,
+                                 const RouteLayer& route, ForwardScratch& scratch) const {
+  using kernels::DType;
+  using kernels::Tensor;
+  const auto experts = static_cast<size_t>(config_.num_experts);
+  for (size_t row = 0; row < rows; ++row) {
+    MatVec(scratch.mlp_input_.data() + row * static_cast<size_t>(config_.model_width),
+           layer.router.data(), config_.model_width, config_.num_experts,
+           scratch.router_.data() + row * experts);
   }
-  float* scores = scratch.router_.data();
-  MatVec(scratch.normed_.data(), layer.router.data(), width, config_.num_experts, scores);
-  if (config_.router_score == RouterScore::kSoftmax) {
-    Softmax(config_.num_experts, scores);
-  } else {
-    for (int e = 0; e < config_.num_experts; ++e)
-      scores[e] = 1.0f / (1.0f + std::exp(-scores[e]));
-  }
-  int32_t* chosen = scratch.chosen_.data();
-  TopK(scores, config_.num_experts, config_.top_k, chosen);
-  if (routing != nullptr) {
-    for (size_t k = 0; k < top_k; ++k) {
-      if (routing->view != nullptr) {
-        routing->view[row * top_k + k] = static_cast<int16_t>(chosen[k]);
-      }
-      if (routing->topk_ids != nullptr) routing->topk_ids[row * top_k + k] = chosen[k];
-    }
-  }
-  float total = 0;
-  for (size_t k = 0; k < top_k; ++k)
-    total += scores[chosen[k]];
-  for (size_t k = 0; k < top_k; ++k) {
-    RunMlp(layer.mlps[static_cast<size_t>(chosen[k])], config_.expert_width,
-           scores[chosen[k]] / total, hidden, scratch);
-  }
+  const auto count = static_cast<int64_t>(rows);
+  kernels::RoutingTensors tensors;
+  tensors.logits =
+      Tensor::Matrix(scratch.router_.data(), DType::kFloat32, count, config_.num_experts);
+  tensors.topk_ids = Tensor::Matrix(scratch.chosen_.data(), DType::kInt32, count, config_.top_k);
+  tensors.topk_weights =
+      Tensor::Matrix(scratch.shares_.data(), DType::kFloat32, count, config_.top_k);
+  return route(moe_layer, RouterOf(config_), tensors);
 }
 
-absl::Status MoeModel::Forward(const ForwardBatch& batch, std::span<const LayerRouting> routing,
-                               PagedKv& kv, ForwardScratch& scratch,
-                               std::span<float> logits) const {
-  if (absl::Status status = CheckBatch(batch, routing, kv, logits); !status.ok()) return status;
+absl::Status MoeModel::Forward(const ForwardBatch& batch, const RouteLayer& route, PagedKv& kv,
+                               ForwardScratch& scratch, std::span<float> logits) const {
+  if (absl::Status status = CheckBatch(batch, kv, logits); !status.ok()) return status;
   const size_t rows = batch.tokens.size();
   if (rows == 0) return absl::OkStatus();
   const int width = config_.model_width;
@@ -333,8 +335,11 @@ absl::Status MoeModel::Forward(const ForwardBatch& batch, std::span<const LayerR
   Grow(scratch.normed_, row_floats);
   Grow(scratch.mixed_, row_floats);
   Grow(scratch.scores_, longest + static_cast<size_t>(kv.block_tokens()));
-  Grow(scratch.router_, static_cast<size_t>(config_.num_experts));
-  Grow(scratch.chosen_, static_cast<size_t>(config_.top_k));
+  const size_t top_k = static_cast<size_t>(config_.top_k);
+  Grow(scratch.mlp_input_, rows * row_floats);
+  Grow(scratch.router_, rows * static_cast<size_t>(config_.num_experts));
+  Grow(scratch.chosen_, rows * top_k);
+  Grow(scratch.shares_, rows * top_k);
   Grow(scratch.gate_, inner);
   Grow(scratch.up_, inner);
 
@@ -345,12 +350,24 @@ absl::Status MoeModel::Forward(const ForwardBatch& batch, std::span<const LayerR
   for (int l = 0; l < config_.num_layers; ++l) {
     // Every row's keys are in the cache before any row attends: rows of one chunk see each other.
     StoreKeysAndValues(batch, l, kv, scratch);
-    const int moe_layer = l - config_.num_dense_layers;
-    const LayerRouting* target =
-        routing.empty() || moe_layer < 0 ? nullptr : &routing[static_cast<size_t>(moe_layer)];
+    const Layer& layer = layers_[static_cast<size_t>(l)];
     for (size_t row = 0; row < rows; ++row) {
       Attend(batch, row, l, kv, scratch);
-      RunExperts(layers_[static_cast<size_t>(l)], row, target, scratch);
+      RmsNorm(scratch.hidden_.data() + row * row_floats, layer.mlp_gain.data(), width,
+              scratch.mlp_input_.data() + row * row_floats);
+    }
+    if (layer.router.empty()) {
+      for (size_t row = 0; row < rows; ++row)
+        RunMlp(layer.mlps[0], config_.dense_width, 1.0f, row, scratch);
+      continue;
+    }
+    if (absl::Status status = RouteRows(layer, rows, l - config_.num_dense_layers, route, scratch);
+        !status.ok()) {
+      return status;
+    }
+    for (size_t i = 0; i < rows * top_k; ++i) {
+      RunMlp(layer.mlps[static_cast<size_t>(scratch.chosen_[i])], config_.expert_width,
+             scratch.shares_[i], i / top_k, scratch);
     }
   }
   for (size_t m = 0; m < batch.logit_rows.size(); ++m) {
@@ -381,13 +398,18 @@ absl::StatusOr<std::vector<int32_t>> RecomputeRoutes(const MoeModel& model,
   const std::vector<int32_t> sequences(rows, 0);
   const std::span<const int32_t> table(blocks);
   std::vector<int32_t> by_layer(num_layers * rows * top_k);
-  std::vector<LayerRouting> routing(num_layers);
-  for (size_t l = 0; l < num_layers; ++l)
-    routing[l].topk_ids = &by_layer[l * rows * top_k];
-
+  const auto route = [&](int layer, const kernels::RoutingConfig& config_of_layer,
+                         const kernels::RoutingTensors& tensors) {
+    kernels::RoutingTensors kept = tensors;
+    kept.topk_ids.data = &by_layer[static_cast<size_t>(layer) * rows * top_k];
+    absl::Status status = RouteAlone(layer, config_of_layer, kept);
+    std::copy_n(static_cast<const int32_t*>(kept.topk_ids.data), rows * top_k,
+                static_cast<int32_t*>(tensors.topk_ids.data));
+    return status;
+  };
   ForwardScratch scratch;
   const ForwardBatch batch = {tokens, positions, sequences, slots, {&table, 1}, {}};
-  if (absl::Status status = model.Forward(batch, routing, kv, scratch, {}); !status.ok()) {
+  if (absl::Status status = model.Forward(batch, route, kv, scratch, {}); !status.ok()) {
     return status;
   }
   std::vector<int32_t> routes(rows * num_layers * top_k);

@@ -10,20 +10,16 @@
 #define WAYMARK_ADAPTERS_REFERENCE_MOE_MODEL_H_
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "adapters/reference/paged_kv.h"
+#include "kernels/routing.h"
 
 namespace waymark::reference {
-
-// What the router makes of its logits before it takes the greatest top_k.
-enum class RouterScore {
-  kSoftmax,  // over all experts
-  kSigmoid,  // each expert on its own
-};
 
 // Sizes of a model. The defaults make a token cost about 0.1 ms on one core.
 struct MoeModelConfig {
@@ -31,12 +27,13 @@ struct MoeModelConfig {
   int num_dense_layers = 1;  // leading layers without a router, 0 <= n < num_layers
   int model_width = 64;      // hidden size, a multiple of 2 x num_heads
   int num_heads = 4;         // attention heads, >= 1
-  int num_experts = 16;      // E, 1 .. 32767
-  int top_k = 4;             // K, 1 .. num_experts
+  int num_experts = 16;      // E, 1 .. kernels::kMaxExperts
+  int top_k = 4;             // K, 1 .. num_experts, at most kernels::kMaxTopK
   int expert_width = 32;     // inner size of an expert, >= 1
   int dense_width = 64;      // inner size of a dense layer's MLP, >= 1
   int max_positions = 4096;  // longest sequence, >= 1
-  RouterScore router_score = RouterScore::kSoftmax;
+  // What the router makes of its logits; a method that needs no bias and no groups.
+  kernels::RoutingMethod router_method = kernels::RoutingMethod::kRenormalize;
   uint64_t weight_seed = 1;  // other seeds are other models (or other weight versions)
 
   // InvalidArgument naming the field, its rule and its value.
@@ -47,13 +44,14 @@ struct MoeModelConfig {
   std::vector<int> MoeLayerIds() const;
 };
 
-// Where one MoE layer leaves the ids it chose. Either pointer may be null; both are the caller's
-// and hold [tokens in the batch, top_k] contiguous. Every row of the batch is written, padding
-// included.
-struct LayerRouting {
-  int16_t* view = nullptr;      // the router's kernel writes a capture view itself
-  int32_t* topk_ids = nullptr;  // the engine's own buffer, which it hands over afterwards
-};
+// Routes the rows of a forward in one MoE layer (0 ... L - 1): a call of kernels/routing.h with the
+// model's router logits, padding rows included, whose topk_ids and topk_weights the forward then
+// uses. Whoever supplies it decides whether the ids are recorded; an error ends the forward.
+using RouteLayer = std::function<absl::Status(int layer, const kernels::RoutingConfig& config,
+                                              const kernels::RoutingTensors& tensors)>;
+// Routes, and records nothing.
+[[nodiscard]] absl::Status RouteAlone(int layer, const kernels::RoutingConfig& config,
+                                      const kernels::RoutingTensors& tensors);
 
 // A flat batch. All arrays are the caller's and live for the call.
 struct ForwardBatch {
@@ -75,15 +73,17 @@ class ForwardScratch {
 
  private:
   friend class MoeModel;
-  std::vector<float> hidden_;    // [N, width] residual stream
-  std::vector<float> normed_;    // [width]
-  std::vector<float> query_;     // [N, width]
-  std::vector<float> mixed_;     // [width] attention or expert output
-  std::vector<float> scores_;    // [longest sequence, rounded up to blocks]
-  std::vector<float> router_;    // [experts]
-  std::vector<float> gate_;      // [inner width]
-  std::vector<float> up_;        // [inner width]
-  std::vector<int32_t> chosen_;  // [top_k]
+  std::vector<float> hidden_;     // [N, width] residual stream
+  std::vector<float> normed_;     // [width]
+  std::vector<float> query_;      // [N, width]
+  std::vector<float> mixed_;      // [width] attention or expert output
+  std::vector<float> scores_;     // [longest sequence, rounded up to blocks]
+  std::vector<float> mlp_input_;  // [N, width]
+  std::vector<float> router_;     // [N, experts] logits
+  std::vector<float> gate_;       // [inner width]
+  std::vector<float> up_;         // [inner width]
+  std::vector<int32_t> chosen_;   // [N, top_k]
+  std::vector<float> shares_;     // [N, top_k] weight of each chosen expert
 };
 
 // Immutable after Create: safe to share between threads, each with its own scratch and cache.
@@ -99,12 +99,12 @@ class MoeModel {
 
   // Runs every row of the batch through the model: writes its keys and values into its slot, then
   // attends over positions 0 .. position of its sequence, which must be in the cache or in the
-  // batch. Two rows may share a slot when they are the same token after the same prefix. routing:
-  // [L] or empty (no capture). logits: [M, kVocabulary], row m for logit_rows[m]. InvalidArgument,
-  // before anything is written, for a size or an index out of range.
-  [[nodiscard]] absl::Status Forward(const ForwardBatch& batch,
-                                     std::span<const LayerRouting> routing, PagedKv& kv,
-                                     ForwardScratch& scratch, std::span<float> logits) const;
+  // batch. Two rows may share a slot when they are the same token after the same prefix. `route` is
+  // called once for each MoE layer, in order. logits: [M, kVocabulary], row m for logit_rows[m].
+  // InvalidArgument, before anything is written, for a size or an index out of range.
+  [[nodiscard]] absl::Status Forward(const ForwardBatch& batch, const RouteLayer& route,
+                                     PagedKv& kv, ForwardScratch& scratch,
+                                     std::span<float> logits) const;
 
  private:
   struct Mlp {
@@ -120,15 +120,15 @@ class MoeModel {
 
   explicit MoeModel(const MoeModelConfig& config);
 
-  absl::Status CheckBatch(const ForwardBatch& batch, std::span<const LayerRouting> routing,
-                          const PagedKv& kv, std::span<float> logits) const;
+  absl::Status CheckBatch(const ForwardBatch& batch, const PagedKv& kv,
+                          std::span<float> logits) const;
   void StoreKeysAndValues(const ForwardBatch& batch, int layer, PagedKv& kv,
                           ForwardScratch& scratch) const;
   void Attend(const ForwardBatch& batch, size_t row, int layer, PagedKv& kv,
               ForwardScratch& scratch) const;
-  void RunExperts(const Layer& layer, size_t row, const LayerRouting* routing,
-                  ForwardScratch& scratch) const;
-  void RunMlp(const Mlp& mlp, int inner, float scale, float* hidden, ForwardScratch& scratch) const;
+  absl::Status RouteRows(const Layer& layer, size_t rows, int moe_layer, const RouteLayer& route,
+                         ForwardScratch& scratch) const;
+  void RunMlp(const Mlp& mlp, int inner, float scale, size_t row, ForwardScratch& scratch) const;
 
   MoeModelConfig config_;
   int head_dim_;

@@ -78,16 +78,4 @@ void Softmax(int size, float* values) {
     values[j] *= scale;
 }
 
-void TopK(const float* scores, int size, int top_k, int32_t* out) {
-  for (int k = 0; k < top_k; ++k) {
-    int best = -1;
-    for (int e = 0; e < size; ++e) {
-      if (std::find(out, out + k, e) != out + k) continue;
-      // Strictly greater: the first of equals stays.
-      if (best < 0 || scores[e] > scores[best]) best = e;
-    }
-    out[k] = best;
-  }
-}
-
 }  // namespace waymark::reference

@@ -31,10 +31,6 @@ void Rotate(const float* cosines, const float* sines, int heads, int head_dim, f
 // values becomes exp(values - max) / sum; the sum runs in index order. size >= 1.
 void Softmax(int size, float* values);
 
-// The indices of the `top_k` greatest of scores[0, size), greatest first; among equal scores the
-// lowest index wins. top_k <= size. out: [top_k].
-void TopK(const float* scores, int size, int top_k, int32_t* out);
-
 }  // namespace waymark::reference
 
 #endif  // WAYMARK_ADAPTERS_REFERENCE_VECTOR_MATH_H_

@@ -63,6 +63,7 @@ wm_api_v1 MakeTable() {
   FillDocuments(api);
   FillFetching(api);
   FillFormats(api);
+  FillRouting(api);
   return api;
 }
 

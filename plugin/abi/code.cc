@@ -34,6 +34,8 @@ static_assert(static_cast<int>(Provenance::kHere) == WM_PROVENANCE_HERE &&
               static_cast<int>(Provenance::kRecomputed) == WM_PROVENANCE_RECOMPUTED &&
               kNumProvenances == WM_PROVENANCE_RECOMPUTED + 1);
 
+constexpr auto kLastRoutingRule = static_cast<std::int32_t>(kernels::RoutingRule::kOtherShape);
+
 std::int32_t RuleOf(CaptureRule rule) {
   switch (rule) {
     case CaptureRule::kNone:
@@ -58,6 +60,10 @@ std::int32_t RuleOf(CaptureRule rule) {
       return WM_RULE_RING_FULL;
     case CaptureRule::kTransport:
       return WM_RULE_TRANSPORT;
+    case CaptureRule::kLayerNotRouted:
+      return WM_RULE_LAYER_NOT_ROUTED;
+    case CaptureRule::kRouting:
+      return WM_RULE_ROUTING;
   }
   return WM_RULE_NONE;
 }
@@ -70,6 +76,7 @@ std::string Describe(const wm_code& code) {
   };
   switch (code.rule) {
     case WM_RULE_NONE:
+      if (code.code == WM_UNIMPLEMENTED) return "CUDA was not built into this library";
       return code.code == WM_INTERNAL ? "a defect of the library, or memory could not be had"
                                       : "code " + std::to_string(code.code);
     case WM_RULE_TOO_MANY_ROWS:
@@ -82,6 +89,8 @@ std::string Describe(const wm_code& code) {
       return capture(CaptureRule::kLayerOutOfRange);
     case WM_RULE_LAYER_NOT_HANDED_OVER:
       return capture(CaptureRule::kLayerNotHandedOver);
+    case WM_RULE_LAYER_NOT_ROUTED:
+      return capture(CaptureRule::kLayerNotRouted);
     case WM_RULE_NULL_DATA:
       return capture(CaptureRule::kNullData);
     case WM_RULE_ID_TYPE:
@@ -103,6 +112,13 @@ std::string Describe(const wm_code& code) {
     const absl::Status status =
         StepCode{code.code, static_cast<StepRule>(code.rule), code.index, code.value}.ToStatus();
     return std::string(status.message());
+  }
+  if (code.rule > WM_RULE_ROUTING && code.rule <= WM_RULE_ROUTING + kLastRoutingRule &&
+      code.index <= static_cast<std::uint64_t>(kernels::RoutingArgument::kStream)) {
+    return kernels::RoutingCode{static_cast<kernels::RoutingArgument>(code.index),
+                                static_cast<kernels::RoutingRule>(code.rule - WM_RULE_ROUTING),
+                                code.value, code.limit}
+        .ToString();
   }
   return "unknown rule " + std::to_string(code.rule);
 }
@@ -152,7 +168,13 @@ wm_status DescribeCode(const wm_code* code, wm_message* text) noexcept {
 wm_code ToCode(const StepCode& code) {
   return {code.code, static_cast<std::int32_t>(code.rule), code.index, code.value, 0};
 }
+wm_code ToCode(wm_status status, const kernels::RoutingCode& code) {
+  if (code.ok()) return {};
+  return {status, WM_RULE_ROUTING + static_cast<std::int32_t>(code.rule),
+          static_cast<std::uint64_t>(code.argument), code.value, code.bound};
+}
 wm_code ToCode(const CaptureCode& code) {
+  if (code.rule == CaptureRule::kRouting) return ToCode(code.code, code.routing);
   return {code.code, RuleOf(code.rule), 0, code.value, code.limit};
 }
 

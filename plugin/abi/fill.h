@@ -18,6 +18,7 @@
 #include "blockstore/store/store.h"
 #include "blockstore/wire/document.h"
 #include "blockstore/wire/shape_block.h"
+#include "kernels/routing.h"
 #include "plugin/abi/arguments.h"
 #include "plugin/capture/capture_code.h"
 #include "plugin/waymark.h"
@@ -33,12 +34,14 @@ void FillSession(wm_api_v1& api);    // session.cc
 void FillDocuments(wm_api_v1& api);  // document.cc
 void FillFetching(wm_api_v1& api);   // fetching.cc
 void FillFormats(wm_api_v1& api);    // format.cc
+void FillRouting(wm_api_v1& api);    // route.cc
 
 // ---- code.cc
 
 // The answers of the step path, as the ABI numbers them. Allocate nothing.
 [[nodiscard]] wm_code ToCode(const StepCode& code);
 [[nodiscard]] wm_code ToCode(const CaptureCode& code);
+[[nodiscard]] wm_code ToCode(wm_status status, const kernels::RoutingCode& code);
 void FillNames(wm_api_v1& api);
 
 // ---- batch.cc

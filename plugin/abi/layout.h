@@ -82,6 +82,8 @@ inline constexpr std::uint32_t kLeastBytes<wm_publisher_stats> = 8;
 template <>
 inline constexpr std::uint32_t kLeastBytes<wm_handle_info> = 8;
 template <>
+inline constexpr std::uint32_t kLeastBytes<wm_routing> = 208;
+template <>
 inline constexpr std::uint32_t kLeastBytes<wm_fetcher_options> = 24;
 template <>
 inline constexpr std::uint32_t kLeastBytes<wm_fetch_report> = 8;
@@ -526,6 +528,34 @@ WM_FIELD(wm_fetch_report, fetched_bytes, 16);
 WM_FIELD(wm_fetch_report, hits, 24);
 WM_FIELD(wm_fetch_report, absent, 32);
 WM_FIELD(wm_fetch_report, damaged, 40);
+
+WM_SIZE(wm_tensor, 56);
+WM_FIELD(wm_tensor, data, 0);
+WM_FIELD(wm_tensor, shape, 8);
+WM_FIELD(wm_tensor, strides, 24);
+WM_FIELD(wm_tensor, rank, 40);
+WM_FIELD(wm_tensor, dtype, 44);
+WM_FIELD(wm_tensor, device_type, 48);
+WM_FIELD(wm_tensor, device, 52);
+
+WM_SIZE(wm_routing, 432);
+WM_FIELD(wm_routing, struct_size, 0);
+WM_FIELD(wm_routing, flags, 4);
+WM_FIELD(wm_routing, ext, 8);
+WM_FIELD(wm_routing, method, 16);
+WM_FIELD(wm_routing, top_k, 20);
+WM_FIELD(wm_routing, num_groups, 24);
+WM_FIELD(wm_routing, topk_groups, 28);
+WM_FIELD(wm_routing, scale, 32);
+WM_FIELD(wm_routing, reserved, 36);
+WM_FIELD(wm_routing, logits, 40);
+WM_FIELD(wm_routing, topk_ids, 96);
+WM_FIELD(wm_routing, topk_weights, 152);
+WM_FIELD(wm_routing, bias, 208);
+WM_FIELD(wm_routing, replay_in, 264);
+WM_FIELD(wm_routing, routed, 320);
+WM_FIELD(wm_routing, replay_out, 376);
+WM_LAST_REQUIRED(wm_routing, topk_weights);
 
 #undef WM_FIELD
 #undef WM_SIZE

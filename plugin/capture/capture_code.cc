@@ -33,6 +33,10 @@ absl::Status CaptureCode::ToStatus() const {
       return status("no source is free; in flight are " + given);
     case CaptureRule::kTransport:
       return status("the transport has failed; CaptureSession::status() says how");
+    case CaptureRule::kLayerNotRouted:
+      return status("layer: must be bound as \"routing kernel\"; layer " + given + " is not");
+    case CaptureRule::kRouting:
+      return status(routing.ToString());
   }
   return status("unknown rule");
 }

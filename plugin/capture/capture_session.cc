@@ -18,6 +18,7 @@ constexpr std::int32_t kFailedPrecondition =
     static_cast<std::int32_t>(absl::StatusCode::kFailedPrecondition);
 constexpr std::int32_t kResourceExhausted =
     static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted);
+constexpr std::int32_t kUnavailable = static_cast<std::int32_t>(absl::StatusCode::kUnavailable);
 constexpr std::int32_t kNotFound = static_cast<std::int32_t>(absl::StatusCode::kNotFound);
 
 constexpr std::int32_t kMostRows = 1 << 20;
@@ -107,6 +108,20 @@ class CaptureSession::Impl {
     const StepCode code = store->Submit(step, transport->Seal(buffer, rows, written, slots));
     if (code.ok()) submitted.Add();
     return code;
+  }
+
+  // Whether `view` may be written: the scratch view, or the view of a step that is open. A view
+  // that outlived its step must not write into the step that has the buffer now.
+  [[nodiscard]] bool MayWrite(const CaptureView& view) const {
+    if (view.buffer == kScratchBuffer) return true;
+    const auto buffer = static_cast<std::size_t>(view.buffer);
+    return view.step != 0 && buffer < open.size() && open[buffer].step == view.step;
+  }
+  // Rows [0, rows) of `view` were written.
+  void Wrote(const CaptureView& view, std::int32_t rows) {
+    if (view.buffer == kScratchBuffer) return;
+    Open& entry = open[static_cast<std::size_t>(view.buffer)];
+    entry.written_rows = std::max(entry.written_rows, rows);
   }
 
   CaptureCode CheckIds(const void* data, std::int32_t rows, std::int32_t most_rows,
@@ -306,15 +321,10 @@ CaptureCode CaptureSession::HandOver(const CaptureView& view, std::int32_t layer
       !code.ok()) {
     return code;
   }
-  if (view.buffer != kScratchBuffer) {
-    // A view that outlived its step must not write into the step that has the buffer now.
-    const auto buffer = static_cast<std::size_t>(view.buffer);
-    if (view.step == 0 || buffer >= impl_->open.size() || impl_->open[buffer].step != view.step) {
-      return {kNotFound, CaptureRule::kStepNotInFlight, static_cast<std::int64_t>(view.step), 0};
-    }
-    Impl::Open& entry = impl_->open[buffer];
-    entry.written_rows = std::max(entry.written_rows, ids.rows);
+  if (!impl_->MayWrite(view)) {
+    return {kNotFound, CaptureRule::kStepNotInFlight, static_cast<std::int64_t>(view.step), 0};
   }
+  impl_->Wrote(view, ids.rows);
   impl_->transport->HandOver(view.buffer, layer, ids);
   impl_->handed_over.Add(static_cast<std::uint64_t>(ids.rows));
   return {};
@@ -322,6 +332,55 @@ CaptureCode CaptureSession::HandOver(const CaptureView& view, std::int32_t layer
 
 CaptureCode CaptureSession::HandOver(StepId step, std::int32_t layer, const IdsTensor& ids) {
   return HandOver(view(step), layer, ids);
+}
+
+CaptureCode CaptureSession::Route(const CaptureView& view, std::int32_t layer,
+                                  const kernels::RoutingConfig& config,
+                                  const kernels::RoutingTensors& tensors) {
+  using kernels::RoutingArgument;
+  using kernels::RoutingRule;
+  if (layer < 0 || layer >= impl_->shape.num_layers) {
+    return {kInvalidArgument, CaptureRule::kLayerOutOfRange, layer, impl_->shape.num_layers};
+  }
+  const LayerBinding& binding = impl_->bindings[static_cast<std::size_t>(layer)];
+  if (binding.module.empty() || binding.source != LayerSource::kRoutingKernel) {
+    return {kFailedPrecondition, CaptureRule::kLayerNotRouted, layer, 0};
+  }
+  if (!impl_->MayWrite(view)) {
+    return {kNotFound, CaptureRule::kStepNotInFlight, static_cast<std::int64_t>(view.step), 0};
+  }
+  const auto refused = [](const kernels::RoutingCode& code) {
+    return CaptureCode{code.rule == RoutingRule::kCuda ? kUnavailable : kInvalidArgument,
+                       CaptureRule::kRouting, code.value, code.bound, code};
+  };
+  if (tensors.replay_out.given()) {
+    return refused({RoutingArgument::kReplayOut, RoutingRule::kUnexpected});
+  }
+  const kernels::Tensor& logits = tensors.logits;
+  if (logits.rank == 2 && logits.shape[1] != impl_->shape.num_experts) {
+    return refused({RoutingArgument::kLogits, RoutingRule::kOtherShape, logits.shape[1],
+                    impl_->shape.num_experts});
+  }
+  if (config.top_k != impl_->shape.top_k) {
+    return refused(
+        {RoutingArgument::kTopK, RoutingRule::kOtherShape, config.top_k, impl_->shape.top_k});
+  }
+  const CaptureView of = impl_->transport->View(view.buffer);
+  kernels::RoutingTensors recorded = tensors;
+  // The view lies where the transport routes; logits that lie elsewhere are refused before it is
+  // looked at.
+  recorded.replay_out = kernels::Tensor::Matrix(of.layer(layer), kernels::DType::kInt16,
+                                                of.max_rows, of.top_k, logits.device);
+  const kernels::RoutingCode code = impl_->transport->Route(view.buffer, config, recorded);
+  if (!code.ok()) return refused(code);
+  impl_->Wrote(view, static_cast<std::int32_t>(logits.shape[0]));
+  return {};
+}
+
+CaptureCode CaptureSession::Route(StepId step, std::int32_t layer,
+                                  const kernels::RoutingConfig& config,
+                                  const kernels::RoutingTensors& tensors) {
+  return Route(view(step), layer, config, tensors);
 }
 
 StepCode CaptureSession::Submit(StepId step, std::int32_t written_rows) {

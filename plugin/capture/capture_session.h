@@ -47,7 +47,7 @@ namespace waymark {
 enum class LayerSource : std::uint8_t {
   kKernelWritesView,  // a kernel of the engine writes view.layer(l)
   kHandsOver,         // the engine passes its topk_ids to HandOver, which copies them
-  kRoutingKernel,     // Waymark's routing kernel selects the experts and writes view.layer(l)
+  kRoutingKernel,  // Waymark's routing kernel (Route) selects the experts and writes view.layer(l)
 };
 // The name for reports: "kernel writes the view", "hands over", "routing kernel". Static storage.
 [[nodiscard]] std::string_view LayerSourceName(LayerSource source);
@@ -171,6 +171,21 @@ class CaptureSession {
   [[nodiscard]] CaptureCode HandOver(const CaptureView& view, std::int32_t layer,
                                      const IdsTensor& ids);
   [[nodiscard]] CaptureCode HandOver(StepId step, std::int32_t layer, const IdsTensor& ids);
+
+  // Routes the tokens of a layer and records the ids in rows [0, N) of its view, for layers bound
+  // as LayerSource::kRoutingKernel: on the calling thread for host memory, in one launch on the
+  // stream of SetStream for a device (safe inside a graph capture). `tensors` are those of
+  // kernels/routing.h without replay_out, which is the view. N = logits.shape[0] is at most
+  // max_rows; E and config.top_k are the store's. The engine uses the ids that it gets, so what is
+  // recorded is what was used. On failure nothing is routed or recorded: kRouting names the
+  // argument, its rule and the value, with InvalidArgument, or with Unavailable if the device
+  // refused the launch. `view` is view(step) or scratch_view(), as in HandOver.
+  [[nodiscard]] CaptureCode Route(const CaptureView& view, std::int32_t layer,
+                                  const kernels::RoutingConfig& config,
+                                  const kernels::RoutingTensors& tensors);
+  [[nodiscard]] CaptureCode Route(StepId step, std::int32_t layer,
+                                  const kernels::RoutingConfig& config,
+                                  const kernels::RoutingTensors& tensors);
 
   // Ends `step`: its forward has written the view, or on a device has been issued. Its rows land.
   // Before the buffer is used again, all rows that the forward may have written are set to -1.

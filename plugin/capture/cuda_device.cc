@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/pack_cuda.h"
+#include "kernels/routing_cuda.h"
 
 namespace waymark {
 namespace {
@@ -176,6 +177,13 @@ DeviceError CudaDevice::CaptureIds(const kernels::IdsView& ids, std::int32_t row
   return kernels::CaptureIdsOnCuda(ids, rows, top_k, view, ToStream(stream));
 }
 
+kernels::RoutingCode CudaDevice::Route(const kernels::RoutingConfig& config,
+                                       const kernels::RoutingTensors& tensors,
+                                       DeviceStream stream) {
+  const Current current(ordinal_);
+  return kernels::RouteOnCuda(config, tensors, ToStream(stream));
+}
+
 DeviceError CudaDevice::Zero(void* memory, std::size_t bytes, DeviceStream stream) {
   const Current current(ordinal_);
   return cudaMemsetAsync(memory, 0, bytes, ToStream(stream));
@@ -197,10 +205,16 @@ DeviceError CudaDevice::StreamWait(DeviceStream stream, DeviceEvent event) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   if (const cudaError_t error = cudaStreamIsCapturing(ToStream(stream), &capture);
       error != cudaSuccess) {
-    return error;
+    if (error != cudaErrorStreamCaptureImplicit) return error;
+    (void)cudaGetLastError();  // an answer about the other stream, which goes on being captured
+    return kTryLater;
   }
   if (capture != cudaStreamCaptureStatusNone) return cudaSuccess;
   return cudaStreamWaitEvent(ToStream(stream), ToEvent(event), cudaEventWaitDefault);
+}
+
+std::uint32_t CudaDevice::Load(const std::uint32_t* word) {
+  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
 
 Device::State CudaDevice::Query(DeviceEvent event) {

@@ -40,12 +40,16 @@ class CudaDevice : public Device {
                      std::int32_t top_k, std::int32_t rows, DeviceStream stream) override;
   DeviceError CaptureIds(const kernels::IdsView& ids, std::int32_t rows, std::int32_t top_k,
                          std::int16_t* view, DeviceStream stream) override;
+  kernels::RoutingCode Route(const kernels::RoutingConfig& config,
+                             const kernels::RoutingTensors& tensors, DeviceStream stream) override;
   DeviceError Zero(void* memory, std::size_t bytes, DeviceStream stream) override;
   DeviceError CopyToHost(void* to, const void* from, std::size_t bytes,
                          DeviceStream stream) override;
   DeviceError Record(DeviceEvent event, DeviceStream stream) override;
   // Nothing on a stream in capture: a graph's order against other streams is its replay's.
+  // kTryLater for the legacy default stream while a stream that it synchronises with is in capture.
   DeviceError StreamWait(DeviceStream stream, DeviceEvent event) override;
+  [[nodiscard]] std::uint32_t Load(const std::uint32_t* word) override;
   [[nodiscard]] State Query(DeviceEvent event) override;
 
  private:

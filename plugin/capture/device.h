@@ -1,6 +1,6 @@
 // Device: what the staged transport needs of an accelerator, and nothing more.
 //
-// Streams, events, two kinds of memory, three launches and one copy. `CudaDevice` (cuda_device.h)
+// Streams, events, two kinds of memory, four launches and one copy. `CudaDevice` (cuda_device.h)
 // is the real one; tests have one that runs on the host with the same freedom of order and delays
 // chosen by seed. Work enqueued on a stream runs in order; streams are unordered but for events.
 #ifndef WAYMARK_PLUGIN_CAPTURE_DEVICE_H_
@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/ids_view.h"
+#include "kernels/routing.h"
 
 namespace waymark {
 
@@ -23,6 +24,9 @@ using DeviceEvent = void*;
 
 // What a call answers: 0, or the device's own error number (Device::ErrorText says it in words).
 using DeviceError = std::int32_t;
+// Of StreamWait alone, and no failure: another stream is being captured into a graph, which keeps
+// the legacy default stream from taking any work.
+inline constexpr DeviceError kTryLater = -1;
 
 // Rows of a view to rows as pages have them, their slots beside them, and the view back to -1, in
 // one launch.
@@ -76,16 +80,23 @@ class Device {
   // The first top_k columns of `ids` to view[row * top_k + k], rows [0, rows).
   virtual DeviceError CaptureIds(const kernels::IdsView& ids, std::int32_t rows, std::int32_t top_k,
                                  std::int16_t* view, DeviceStream stream) = 0;
+  // kernels::RouteOnHost's work in one launch; tensors in the device's memory. Checks first.
+  virtual kernels::RoutingCode Route(const kernels::RoutingConfig& config,
+                                     const kernels::RoutingTensors& tensors,
+                                     DeviceStream stream) = 0;
   virtual DeviceError Zero(void* memory, std::size_t bytes, DeviceStream stream) = 0;
   // `to`: host memory, pinned where the call must not wait.
   virtual DeviceError CopyToHost(void* to, const void* from, std::size_t bytes,
                                  DeviceStream stream) = 0;
   virtual DeviceError Record(DeviceEvent event, DeviceStream stream) = 0;
   // What is enqueued on `stream` from here on runs after what the last Record of `event` stands
-  // for.
+  // for. kTryLater: nothing can be enqueued on `stream` now, and nothing was.
   virtual DeviceError StreamWait(DeviceStream stream, DeviceEvent event) = 0;
 
   // ---- ask
+  // The word at `word`, 4 bytes of pinned memory that the device writes (CopyToHost): an acquire
+  // load, and no call of the driver.
+  [[nodiscard]] virtual std::uint32_t Load(const std::uint32_t* word) = 0;
   // Whether what the last Record of `event` stands for has run; kFailed when it never will.
   [[nodiscard]] virtual State Query(DeviceEvent event) = 0;
 };

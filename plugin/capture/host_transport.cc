@@ -165,6 +165,11 @@ void HostTransport::HandOver(BufferId buffer, std::int32_t layer, const IdsTenso
   kernels::CaptureIds(view, ids.rows, options_.shape.top_k, of.data() + layer * of.layer_stride());
 }
 
+kernels::RoutingCode HostTransport::Route(BufferId, const kernels::RoutingConfig& config,
+                                          const kernels::RoutingTensors& tensors) {
+  return kernels::RouteOnHost(config, tensors);
+}
+
 RowSource* HostTransport::Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
                                const std::int64_t* slots) {
   Buffer& of = BufferOf(buffer);

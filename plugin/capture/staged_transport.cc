@@ -15,9 +15,15 @@ namespace {
 
 constexpr std::size_t kAlign = 16;  // of what a slot holds: the widest access of a device
 constexpr std::ptrdiff_t kAlignIds = kAlign / sizeof(std::int16_t);
-// A forward takes milliseconds, its copy microseconds: ask often at first, then now and then.
-constexpr int kEagerQueries = 64;
-constexpr auto kQueryEvery = std::chrono::microseconds(20);
+// A forward takes milliseconds, its copy microseconds: look often at first, then now and then.
+constexpr int kEagerLooks = 64;
+constexpr auto kLookEvery = std::chrono::microseconds(20);
+// A device that fails writes no word: the driver is asked this often, too.
+constexpr auto kAskEvery = std::chrono::milliseconds(50);
+// Of the word behind the rows of a slot in pinned memory.
+constexpr std::uint32_t kOnItsWay = 1;
+constexpr std::uint32_t kArrived = 0;
+constexpr std::size_t kLineBytes = 64;
 
 constexpr std::size_t AlignUp(std::size_t bytes) {
   return (bytes + kAlign - 1) / kAlign * kAlign;
@@ -45,6 +51,12 @@ struct SlotLayout {
         rows(AlignUp(verdicts + static_cast<std::size_t>(num_rows))),
         end(rows + static_cast<std::size_t>(num_rows) * shape.row_bytes()) {}
 
+  // Where the word lies in pinned memory that has room for `max_rows` rows: on a line of its own.
+  static std::size_t Word(const RoutingShape& shape, std::int32_t max_rows) {
+    const std::size_t end = SlotLayout(shape, max_rows, true).end;
+    return (end + kLineBytes - 1) / kLineBytes * kLineBytes;
+  }
+
   // Two counts a layer: silent, then invalid.
   static std::size_t CountBytes(const RoutingShape& shape) {
     return AlignUp(2 * static_cast<std::size_t>(shape.num_layers) * sizeof(std::uint32_t));
@@ -58,12 +70,18 @@ struct SlotLayout {
 class StagedTransport::Slot : public RowSource {
  public:
   Slot(StagedTransport& transport, std::int32_t at, std::uint8_t* device, std::uint8_t* pinned)
-      : index(at), transport_(transport), device_(device), pinned_(pinned) {}
+      : index(at),
+        transport_(transport),
+        device_(device),
+        pinned_(pinned),
+        word_(*reinterpret_cast<std::uint32_t*>(
+            pinned + SlotLayout::Word(transport.options_.shape, transport.options_.max_rows))) {}
 
   bool TryTake() {
     if (taken_.load(std::memory_order_acquire)) return false;
     taken_.store(true, std::memory_order_relaxed);  // only the engine's thread takes
     spoiled = false;
+    overtaken.store(false, std::memory_order_relaxed);
     return true;
   }
   void GiveBack() { taken_.store(false, std::memory_order_release); }
@@ -81,10 +99,13 @@ class StagedTransport::Slot : public RowSource {
     fetched_ = enqueued_ = false;
     if (!t.healthy()) return;
     // A step that was sealed and never landed has left its faults, perhaps on another stream.
-    if (counts_left_ && (!t.Check(t.device_.StreamWait(t.stream_, packed), "wait for a slot") ||
-                         !t.Check(t.device_.Zero(device_, SlotLayout::CountBytes(shape), t.stream_),
-                                  "clear a slot"))) {
-      return;
+    if (counts_left_) {
+      const DeviceError error = t.device_.StreamWait(t.stream_, packed);
+      if (error == kTryLater || !t.Check(error, "wait for a slot") ||
+          !t.Check(t.device_.Zero(device_, SlotLayout::CountBytes(shape), t.stream_),
+                   "clear a slot")) {
+        return;
+      }
     }
     const SlotLayout layout(shape, rows_, has_slots_);
     PackLaunch launch;
@@ -140,12 +161,14 @@ class StagedTransport::Slot : public RowSource {
   DeviceEvent packed = nullptr;  // recorded after the pack
   DeviceEvent copied = nullptr;  // recorded after the copy to the host
   bool spoiled = false;          // another forward has written into the view
+  // The same after Seal: a forward that is not ordered behind the pack may have. Of either thread.
+  std::atomic<bool> overtaken{false};
 
  private:
   // Brings the slot to the host, unless that was done or tried.
   void Fetch() {
     if (std::exchange(fetched_, true)) return;
-    there_ = TryFetch();
+    there_ = TryFetch() && !overtaken.load(std::memory_order_acquire);
     if (!there_) transport_.TellFailure();
   }
   // False: the device has failed.
@@ -153,27 +176,48 @@ class StagedTransport::Slot : public RowSource {
     StagedTransport& t = transport_;
     const RoutingShape& shape = t.options_.shape;
     if (!enqueued_ || !t.healthy()) return false;
+    std::atomic_ref<std::uint32_t>(word_).store(kOnItsWay, std::memory_order_relaxed);
+    // In this order on the copy stream: the rows, the event, the word.
     if (!t.Check(t.device_.StreamWait(t.copy_stream_, packed), "wait for a pack") ||
         !t.Check(t.device_.CopyToHost(pinned_, device_, SlotLayout(shape, rows_, has_slots_).end,
                                       t.copy_stream_),
                  "copy a step to the host") ||
         !t.Check(t.device_.Zero(device_, SlotLayout::CountBytes(shape), t.copy_stream_),
                  "clear a slot") ||
-        !t.Check(t.device_.Record(copied, t.copy_stream_), "record the end of a copy")) {
+        !t.Check(t.device_.Record(copied, t.copy_stream_), "record the end of a copy") ||
+        !t.Check(t.device_.CopyToHost(&word_, t.arrived_, sizeof(word_), t.copy_stream_),
+                 "copy the word behind a step") ||
+        !AwaitCopy()) {
       return false;
-    }
-    for (int queries = 0;; ++queries) {
-      const Device::State state = t.device_.Query(copied);
-      if (state == Device::State::kDone) break;
-      if (state == Device::State::kFailed || !t.healthy()) {
-        t.Fail("the device has failed while a step was on its way");
-        return false;
-      }
-      if (queries >= kEagerQueries) std::this_thread::sleep_for(kQueryEvery);
     }
     counts_left_ = false;
     Count();
     return true;
+  }
+
+  // Waits for the copy by looking at the word, which costs a load from memory; a question to the
+  // driver costs a microsecond and a lock that the engine's launches need. The word says when to
+  // ask, and the event, which comes before it on the stream, that the rows are there: CUDA promises
+  // the host that by an event, not by the order in which two copies appear in memory. So a step
+  // takes one question, and one more every kAskEvery. False: the device has failed.
+  bool AwaitCopy() {
+    StagedTransport& t = transport_;
+    auto asked = std::chrono::steady_clock::now();
+    for (int looks = 0;; ++looks) {
+      const bool arrived = t.device_.Load(&word_) == kArrived;
+      const auto now = std::chrono::steady_clock::now();
+      auto state = Device::State::kPending;
+      if (arrived || now - asked >= kAskEvery) {
+        asked = now;
+        state = t.device_.Query(copied);
+      }
+      if (state == Device::State::kDone) return true;
+      if (state == Device::State::kFailed || !t.healthy()) {
+        t.Fail("the device has failed while a step was on its way");
+        return false;
+      }
+      if (looks >= kEagerLooks) std::this_thread::sleep_for(kLookEvery);
+    }
   }
 
   void Count() {
@@ -190,6 +234,7 @@ class StagedTransport::Slot : public RowSource {
   StagedTransport& transport_;
   std::uint8_t* const device_;
   std::uint8_t* const pinned_;
+  std::uint32_t& word_;  // in pinned memory; the device makes it kArrived
   std::atomic<bool> taken_{false};
   std::shared_ptr<StagedTransport> owner_;  // from Seal to Done
   std::int32_t rows_ = 0;
@@ -236,13 +281,21 @@ absl::Status StagedTransport::Allocate() {
     if (!memory.ok()) return memory.status();
     absl::StatusOr<DeviceEvent> own = device_.CreateEvent();
     if (!own.ok()) return own.status();
-    views_.push_back({static_cast<std::int16_t*>(*memory), nullptr, nullptr, nullptr, *own});
+    views_.push_back(
+        {static_cast<std::int16_t*>(*memory), nullptr, nullptr, nullptr, nullptr, *own});
   }
+  absl::StatusOr<void*> arrived = allocate(memory_, device_.AllocateMemory(sizeof(std::uint32_t)));
+  if (!arrived.ok()) return arrived.status();
+  arrived_ = *arrived;
+  static_assert(kArrived == 0);
+  (void)Check(device_.Zero(arrived_, sizeof(std::uint32_t), copy_stream_), "make a word");
   const std::size_t slot_bytes = SlotLayout(options_.shape, options_.max_rows, true).end;
   for (std::int32_t i = 0; i < options_.num_buffers; ++i) {
     absl::StatusOr<void*> memory = allocate(memory_, device_.AllocateMemory(slot_bytes));
     if (!memory.ok()) return memory.status();
-    absl::StatusOr<void*> pinned = allocate(pinned_, device_.AllocatePinned(slot_bytes));
+    absl::StatusOr<void*> pinned = allocate(
+        pinned_, device_.AllocatePinned(SlotLayout::Word(options_.shape, options_.max_rows) +
+                                        sizeof(std::uint32_t)));
     if (!pinned.ok()) return pinned.status();
     slots_.push_back(std::make_unique<Slot>(*this, i, static_cast<std::uint8_t*>(*memory),
                                             static_cast<std::uint8_t*>(*pinned)));
@@ -260,7 +313,7 @@ absl::Status StagedTransport::Allocate() {
   stream_ = nullptr;
   device_.Synchronize();
   for (ViewMemory& view : views_)
-    view = {view.data, nullptr, nullptr, nullptr, view.own};
+    view = {view.data, nullptr, nullptr, nullptr, nullptr, view.own};
   return status();
 }
 
@@ -318,20 +371,30 @@ StagedTransport::ViewMemory& StagedTransport::ViewOf(BufferId buffer) {
   return buffer == kScratchBuffer ? views_.back() : views_[static_cast<std::size_t>(buffer)];
 }
 
-void StagedTransport::Order(ViewMemory& view) {
-  if (view.stream == stream_) return;
-  if (view.used != nullptr) (void)Check(device_.StreamWait(stream_, view.used), "wait for a view");
+bool StagedTransport::Order(ViewMemory& view) {
+  if (view.stream == stream_) return true;
+  if (view.used != nullptr) {
+    const DeviceError error = device_.StreamWait(stream_, view.used);
+    // Nothing can be enqueued now, and nothing has to be when the last use is over.
+    if (error == kTryLater) {
+      if (device_.Query(view.used) != Device::State::kDone) return false;
+    } else {
+      (void)Check(error, "wait for a view");
+    }
+  }
   view.stream = stream_;
+  return true;
 }
 
 void StagedTransport::Poison(ViewMemory& view, std::int32_t rows) {
-  Order(view);
+  (void)Order(view);
   if (!healthy() || rows == 0) return;
   (void)(Check(device_.Poison(view.data, LayerStride(options_), options_.shape.num_layers,
                               options_.shape.top_k, rows, stream_),
                "clear a view") &&
          Check(device_.Record(view.own, stream_), "record the use of a view"));
   view.used = view.own;
+  view.last = nullptr;
 }
 
 void StagedTransport::Spoil(ViewMemory& view) {
@@ -346,7 +409,12 @@ BufferId StagedTransport::Acquire() {
     next_ = next_ + 1 == count ? 0 : next_ + 1;
     if (!slot.TryTake()) continue;
     ViewMemory& view = ViewOf(slot.index);
-    Order(view);
+    if (!Order(view)) {
+      // The step is dropped, and its forward may run before what the view was last used for.
+      if (view.last != nullptr) view.last->overtaken.store(true, std::memory_order_release);
+      slot.GiveBack();
+      return kNoBuffer;
+    }
     if (std::exchange(overwritten_, false)) Poison(view, options_.max_rows);
     view.open = &slot;
     return slot.index;
@@ -382,7 +450,7 @@ CaptureView StagedTransport::View(BufferId buffer) {
 void StagedTransport::HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) {
   ViewMemory& view = ViewOf(buffer);
   if (buffer == kScratchBuffer) Spoil(view);
-  Order(view);
+  (void)Order(view);
   if (!healthy() || ids.rows == 0) return;
   (void)Check(
       device_.CaptureIds({ids.data, ToKind(ids.type), ids.row_stride, 0, ids.k_stride}, ids.rows,
@@ -390,13 +458,22 @@ void StagedTransport::HandOver(BufferId buffer, std::int32_t layer, const IdsTen
       "copy the ids of a layer");
 }
 
+kernels::RoutingCode StagedTransport::Route(BufferId buffer, const kernels::RoutingConfig& config,
+                                            const kernels::RoutingTensors& tensors) {
+  ViewMemory& view = ViewOf(buffer);
+  if (buffer == kScratchBuffer) Spoil(view);
+  (void)Order(view);
+  return device_.Route(config, tensors, stream_);
+}
+
 RowSource* StagedTransport::Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
                                  const std::int64_t* slots) {
   Slot& slot = *slots_[static_cast<std::size_t>(buffer)];
   ViewMemory& view = ViewOf(buffer);
-  Order(view);
+  (void)Order(view);
   slot.Seal(view.data, rows, written_rows, slots);
   view.used = slot.packed;
+  view.last = &slot;
   view.open = nullptr;
   return &slot;
 }
@@ -413,7 +490,7 @@ void StagedTransport::Release(BufferId buffer, std::int32_t written_rows) {
 absl::Status StagedTransport::ReadBack(BufferId buffer, std::int32_t rows, std::int16_t* out) {
   const CaptureView view = View(buffer);
   ViewMemory& memory = ViewOf(buffer);
-  Order(memory);
+  (void)Order(memory);
   const std::size_t ids = static_cast<std::size_t>(rows) * static_cast<std::size_t>(view.top_k);
   for (std::int32_t layer = 0; layer < view.num_layers && ids > 0 && healthy(); ++layer) {
     (void)Check(device_.CopyToHost(out + static_cast<std::size_t>(layer) * ids, view.layer(layer),
@@ -422,11 +499,12 @@ absl::Status StagedTransport::ReadBack(BufferId buffer, std::int32_t rows, std::
   }
   if (healthy()) (void)Check(device_.Record(memory.own, stream_), "record the reading of a view");
   memory.used = memory.own;
+  memory.last = nullptr;
   while (healthy()) {
     const Device::State state = device_.Query(memory.own);
     if (state == Device::State::kDone) break;
     if (state == Device::State::kFailed) Fail("the device has failed while a view was read");
-    std::this_thread::sleep_for(kQueryEvery);
+    std::this_thread::sleep_for(kLookEvery);
   }
   return status();
 }

@@ -6,9 +6,9 @@
 // A step has a slot of the ring from its begin until it has landed, and a view from its begin until
 // it is submitted. Submit enqueues, on the engine's stream, one launch (pack the rows and, of a
 // step with device_slots, their slots; check the rows; make the view -1 again) and one event; the
-// landing thread enqueues the copy on the transport's own stream, waits for it by asking now and
-// then, and scatters. Nothing else touches the device, nobody waits for it on the engine's thread,
-// and nothing is allocated after Create.
+// landing thread enqueues the copy on the transport's own stream, an event and a copy of one word
+// behind it, watches the word in pinned memory, and scatters. Nothing else touches the device, the
+// engine's thread never waits for it, and nothing is allocated after Create.
 //
 // A device that fails ends every step on its way as missing (not captured), and makes status() say
 // why for good.
@@ -61,6 +61,8 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   [[nodiscard]] std::int32_t in_use() const override;
   [[nodiscard]] CaptureView View(BufferId buffer) override;
   void HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) override;
+  [[nodiscard]] kernels::RoutingCode Route(BufferId buffer, const kernels::RoutingConfig& config,
+                                           const kernels::RoutingTensors& tensors) override;
   [[nodiscard]] RowSource* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
                                 const std::int64_t* slots = nullptr) override;
   void Release(BufferId buffer, std::int32_t written_rows) override;
@@ -77,14 +79,16 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
     Slot* open = nullptr;           // the step that has it
     DeviceStream stream = nullptr;  // that it was last used on
     DeviceEvent used = nullptr;     // recorded there after that use; null: it has none yet
+    Slot* last = nullptr;           // whose pack that use was; null: another use
     DeviceEvent own = nullptr;      // what uses that have no slot record
   };
 
   StagedTransport(const TransportOptions& options, const StagedOptions& staged);
   absl::Status Allocate();
   [[nodiscard]] ViewMemory& ViewOf(BufferId buffer);
-  // The view may be used on the current stream from here on.
-  void Order(ViewMemory& view);
+  // The view may be used on the current stream from here on. False: its last use is not over, and
+  // the stream can take nothing now (kTryLater). Work that is then enqueued all the same fails.
+  [[nodiscard]] bool Order(ViewMemory& view);
   void Poison(ViewMemory& view, std::int32_t rows);
   // What the step that has the view, if any, captures is not its own any more.
   void Spoil(ViewMemory& view);
@@ -100,6 +104,7 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   DeviceStream stream_ = nullptr;       // the engine's
   DeviceStream copy_stream_ = nullptr;  // our own
   std::vector<void*> memory_, pinned_;  // to free
+  void* arrived_ = nullptr;             // of the device: the word that is copied behind a step
   std::vector<ViewMemory> views_;  // the last one is the scratch view, unless it is the only one
   std::vector<std::unique_ptr<Slot>> slots_;
   std::int32_t next_ = 0;     // where Acquire looks first

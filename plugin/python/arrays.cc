@@ -39,7 +39,9 @@ void SetType(Array& array, nb::dlpack::dtype type) {
                : type.code == static_cast<int>(Code::UInt)    ? 'u'
                : type.code == static_cast<int>(Code::Bool)    ? 'b'
                : type.code == static_cast<int>(Code::Complex) ? 'c'
-                                                              : 'f';
+               : type.code == static_cast<int>(Code::Float)   ? 'f'
+               : type.code == static_cast<int>(Code::Bfloat)  ? 'B'
+                                                              : 'V';
   array.item_bytes = type.bits / 8;
 }
 
@@ -81,7 +83,12 @@ void FromTensor(Array& array, nb::handle object, const char* name) {
   SetDims(array, shape.size(), name);
   std::string type = StringOf(object.attr("dtype"));
   if (const std::size_t dot = type.rfind('.'); dot != std::string::npos) type.erase(0, dot + 1);
-  array.kind = type.rfind("int", 0) == 0 ? 'i' : type.rfind("uint", 0) == 0 ? 'u' : 'f';
+  array.kind = type.rfind("int", 0) == 0     ? 'i'
+               : type.rfind("uint", 0) == 0  ? 'u'
+               : type == "bool"              ? 'b'
+               : type.rfind("float", 0) == 0 ? 'f'
+               : type == "bfloat16"          ? 'B'
+                                             : 'V';
   array.item_bytes = nb::cast<int>(object.attr("element_size")());
   for (int i = 0; i < array.dims; ++i) {
     array.shape[i] = nb::cast<std::int64_t>(shape[i]);

@@ -36,4 +36,5 @@ NB_MODULE(_core, module) {
   py::BindFetching(module);
   py::BindFormats(module);
   py::BindSession(module);
+  py::BindRouting(module);
 }

@@ -157,7 +157,7 @@ struct Array {
   int dims = 0;
   std::int64_t shape[kMaxDims] = {};
   std::int64_t strides[kMaxDims] = {};  // bytes
-  char kind = 'i';                      // 'i', 'u', or another letter for what is no integer
+  char kind = 'i';  // 'i', 'u', 'f', 'B' (bfloat16), or another letter for other types
   int item_bytes = 0;
   bool on_host = true;     // the host can read it
   bool on_device = false;  // a CUDA device can
@@ -316,6 +316,7 @@ void BindDocument(nb::module_& module);
 void BindFetching(nb::module_& module);
 void BindFormats(nb::module_& module);
 void BindSession(nb::module_& module);
+void BindRouting(nb::module_& module);
 
 }  // namespace waymark_python
 

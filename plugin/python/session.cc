@@ -2,30 +2,12 @@
 #include <cstring>
 
 #include "plugin/python/core.h"
+#include "plugin/python/session_handle.h"
 
 namespace waymark_python {
 namespace {
 
 using nb::literals::operator""_a;
-
-// A wm_session; views keep it.
-struct SessionHandle {
-  std::shared_ptr<StoreHandle> store;
-  wm_session* session = nullptr;
-  int transport = WM_TRANSPORT_HOST;
-  int device = 0;
-
-  SessionHandle() = default;
-  ~SessionHandle() {
-    if (session == nullptr) return;
-    const EngineCall call(*store, std::nothrow);
-    if (!call.held()) return;  // the interpreter goes down under another thread's call
-    const GilReleased released(Alive());
-    Api().session_release(session);
-  }
-  SessionHandle(const SessionHandle&) = delete;
-  SessionHandle& operator=(const SessionHandle&) = delete;
-};
 
 struct Session {
   std::shared_ptr<SessionHandle> handle;  // null: closed
@@ -34,11 +16,6 @@ struct Session {
     handle->store->GiveBack();
     return *handle;
   }
-};
-
-struct View {
-  std::shared_ptr<SessionHandle> session;
-  wm_view view = {};
 };
 
 // `array` must lie where the session's transport can read it.
@@ -137,24 +114,9 @@ void BindLayer(const Session& self, std::int32_t layer, const char* module, std:
 
 void SetStream(const Session& self, nb::handle stream) {
   SessionHandle& session = self.open();
-  nb::object number = nb::borrow(stream);
-  if (stream.is_none()) {
-    number = nb::int_(0);
-  } else if (nb::hasattr(stream, "cuda_stream")) {
-    number = stream.attr("cuda_stream");
-  } else if (nb::hasattr(stream, "__cuda_stream__")) {
-    number = nb::object(stream.attr("__cuda_stream__")())[1];
-  }
-  std::uintptr_t handle = 0;
-  if (!nb::try_cast(number, handle)) {
-    PyErr_SetString(PyExc_TypeError,
-                    "stream must be a cudaStream_t as an int, None, or an object with cuda_stream "
-                    "or __cuda_stream__()");
-    throw nb::python_error();
-  }
+  void* const handle = StreamOf(stream);
   const EngineCall call(*session.store);
-  const wm_status status =
-      Api().session_set_stream(session.session, reinterpret_cast<void*>(handle));
+  const wm_status status = Api().session_set_stream(session.session, handle);
   if (status != WM_OK) Raise(status, "set_stream");
 }
 
@@ -501,6 +463,25 @@ nb::dict CudaArrayInterface(const View& self) {
 }
 
 }  // namespace
+
+void* StreamOf(nb::handle stream) {
+  nb::object number = nb::borrow(stream);
+  if (stream.is_none()) {
+    number = nb::int_(0);
+  } else if (nb::hasattr(stream, "cuda_stream")) {
+    number = stream.attr("cuda_stream");
+  } else if (nb::hasattr(stream, "__cuda_stream__")) {
+    number = nb::object(stream.attr("__cuda_stream__")())[1];
+  }
+  std::uintptr_t handle = 0;
+  if (!nb::try_cast(number, handle)) {
+    PyErr_SetString(PyExc_TypeError,
+                    "stream must be a cudaStream_t as an int, None, or an object with cuda_stream "
+                    "or __cuda_stream__()");
+    throw nb::python_error();
+  }
+  return reinterpret_cast<void*>(handle);
+}
 
 void BindSession(nb::module_& module) {
   nb::class_<View>(

@@ -44,6 +44,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Abi, CaptureContract, AbiTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Abi, DeviceSlotsContract, AbiTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Abi, HandOverContract, AbiTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Abi, PackedIdsContract, AbiTraits);
+INSTANTIATE_TYPED_TEST_SUITE_P(Abi, RouteContract, AbiTraits);
 INSTANTIATE_TYPED_TEST_SUITE_P(Abi, StepContract, AbiTraits);
 
 }  // namespace

@@ -95,8 +95,20 @@ CaptureCode ToCapture(wm_status status, const wm_code& code) {
     case WM_RULE_TRANSPORT:
       rule = CaptureRule::kTransport;
       break;
+    case WM_RULE_LAYER_NOT_ROUTED:
+      rule = CaptureRule::kLayerNotRouted;
+      break;
     default:
       break;
+  }
+  if (code.rule > WM_RULE_ROUTING) {
+    return {
+        code.code == status ? status : -1,
+        CaptureRule::kRouting,
+        code.value,
+        code.limit,
+        {static_cast<kernels::RoutingArgument>(code.index),
+         static_cast<kernels::RoutingRule>(code.rule - WM_RULE_ROUTING), code.value, code.limit}};
   }
   return {code.code == status ? status : -1, rule, code.value, code.limit};
 }
@@ -281,6 +293,43 @@ CaptureCode AbiSession::HandOver(const CaptureView& view, std::int32_t layer,
   tensor.k_stride = ids.k_stride;
   wm_code code = {};
   const wm_status status = Api().session_hand_over(handle_, &of, layer, &tensor, &code);
+  return ToCapture(status, code);
+}
+
+CaptureCode AbiSession::Route(const CaptureView& view, std::int32_t layer,
+                              const kernels::RoutingConfig& config,
+                              const kernels::RoutingTensors& tensors) {
+  const wm_view of = ToC(view);
+  const auto tensor = [](const kernels::Tensor& from) {
+    wm_tensor to = {};
+    to.data = from.data;
+    to.dtype = static_cast<std::int32_t>(from.dtype);
+    to.rank = from.rank;
+    for (int i = 0; i < 2; ++i) {
+      to.shape[i] = from.shape[i];
+      to.strides[i] = from.stride[i];
+    }
+    to.device_type = from.device == kernels::Device::Host() ? WM_DEVICE_HOST : WM_DEVICE_CUDA;
+    to.device = from.device.ordinal;
+    return to;
+  };
+  wm_routing routing = {};
+  routing.struct_size = sizeof(routing);
+  routing.flags = config.normalize ? 0 : WM_ROUTING_NOT_NORMALIZED;
+  routing.method = static_cast<std::int32_t>(config.method);
+  routing.top_k = config.top_k;
+  routing.num_groups = config.num_groups;
+  routing.topk_groups = config.topk_groups;
+  routing.scale = config.scale;
+  routing.logits = tensor(tensors.logits);
+  routing.bias = tensor(tensors.bias);
+  routing.topk_ids = tensor(tensors.topk_ids);
+  routing.topk_weights = tensor(tensors.topk_weights);
+  routing.replay_in = tensor(tensors.replay_in);
+  routing.routed = tensor(tensors.routed);
+  routing.replay_out = tensor(tensors.replay_out);
+  wm_code code = {};
+  const wm_status status = Api().session_route(handle_, &of, layer, &routing, &code);
   return ToCapture(status, code);
 }
 

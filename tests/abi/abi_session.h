@@ -100,6 +100,9 @@ class AbiSession {
   [[nodiscard]] CaptureCode HandOver(StepId step, std::int32_t layer, const IdsTensor& ids) {
     return HandOver(view(step), layer, ids);
   }
+  [[nodiscard]] CaptureCode Route(const CaptureView& view, std::int32_t layer,
+                                  const kernels::RoutingConfig& config,
+                                  const kernels::RoutingTensors& tensors);
   [[nodiscard]] StepCode Submit(StepId step, std::int32_t written_rows = 0);
   [[nodiscard]] StepCode SubmitDeviceSlots(StepId step, const std::int64_t* slots,
                                            std::int32_t rows, std::int32_t written_rows = 0);

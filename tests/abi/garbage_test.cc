@@ -806,9 +806,136 @@ TEST_F(Garbage, TheStepPath) {
   EXPECT_EQ(api.store_land(store_, 1), WM_OK);
 }
 
+TEST_F(Garbage, Routing) {
+  const wm_api_v1& api = Api();
+  float logits[2 * 8] = {}, weights[2 * 2] = {};
+  std::int32_t ids[2 * 2] = {9, 9, 9, 9};
+  const auto tensor = [](void* data, std::int32_t dtype, std::int64_t rows, std::int64_t columns) {
+    wm_tensor made = {data, {rows, columns}, {columns, 1}, 2, dtype, WM_DEVICE_HOST, 0};
+    return made;
+  };
+  using Routing = wm_routing;
+  Routing good = {};
+  good.struct_size = sizeof(good);
+  good.method = WM_ROUTING_RENORMALIZE;
+  good.top_k = 2;
+  good.logits = tensor(logits, WM_DTYPE_FLOAT32, 2, 8);
+  good.topk_ids = tensor(ids, WM_DTYPE_INT32, 2, 2);
+  good.topk_weights = tensor(weights, WM_DTYPE_FLOAT32, 2, 2);
+  wm_ext links[17] = {};
+  for (int i = 0; i < 17; ++i)
+    links[i] = {sizeof(wm_ext), 77, i < 16 ? &links[i + 1] : nullptr};
+  wm_ext required = {sizeof(required), 77 | WM_EXT_REQUIRED, nullptr};
+
+  wm_layer_binding binding = binding_;
+  binding.source = WM_SOURCE_ROUTING_KERNEL;
+  ASSERT_EQ(api.session_bind_layer(session_, &binding, nullptr), WM_OK);
+  ASSERT_EQ(api.session_begin_step(session_, &batch_args_, 0, nullptr), WM_OK);
+  ASSERT_EQ(api.session_view(session_, 1, &view_), WM_OK);
+  wm_code code = {};
+  // What is no wm_routing: the argument of the call is named.
+  const std::vector<std::pair<const char*, std::function<void(Routing&)>>> structs = {
+      {"size", [](Routing& o) { o.struct_size = 0; }},
+      {"size", [](Routing& o) { o.struct_size = offsetof(Routing, topk_weights); }},
+      {"size", [](Routing& o) { o.struct_size = 65537; }},
+      {"flags", [](Routing& o) { o.flags = 2; }},
+      {"ext", [&](Routing& o) { o.ext = links; }},
+      {"reserved", [](Routing& o) { o.reserved = 1; }},
+      {"device_type", [](Routing& o) { o.logits.device_type = 2; }},
+      {"device_type", [](Routing& o) { o.topk_weights.device_type = -1; }}};
+  Refuses<Routing>(
+      "route", good,
+      [&](const Routing* of) {
+        const wm_status status = api.route(of, nullptr, &code);
+        EXPECT_EQ(code.rule, WM_RULE_ARGUMENT);
+        EXPECT_EQ(code.index, 0u);
+        return status;
+      },
+      structs);
+  Refuses<Routing>(
+      "session_route", good,
+      [&](const Routing* of) {
+        const wm_status status = api.session_route(session_, &view_, 0, of, &code);
+        EXPECT_EQ(code.rule, WM_RULE_ARGUMENT);
+        EXPECT_EQ(code.index, 3u);
+        return status;
+      },
+      structs);
+  EXPECT_EQ(api.route(nullptr, nullptr, nullptr), WM_INVALID_ARGUMENT);
+  EXPECT_EQ(api.session_route(session_, &view_, 0, nullptr, nullptr), WM_INVALID_ARGUMENT);
+  EXPECT_EQ(api.session_route(session_, nullptr, 0, &good, nullptr), WM_INVALID_ARGUMENT);
+  RefusesHandles("session_route", session_,
+                 [&](auto* h) { return api.session_route(h, &view_, 0, &good, nullptr); });
+  Routing with_ext = good;
+  with_ext.ext = &required;
+  EXPECT_EQ(api.route(&with_ext, nullptr, nullptr), WM_UNIMPLEMENTED);
+
+  // What breaks a rule of routing: its name, the rule and the value.
+  const std::vector<std::pair<const char*, std::function<void(Routing&)>>> rules = {
+      {"method must be in [0, 9], got 10", [](Routing& o) { o.method = 10; }},
+      {"method must be in [0, 9], got -1", [](Routing& o) { o.method = -1; }},
+      {"method must be in [0, 9], got 256", [](Routing& o) { o.method = 256; }},
+      {"num_groups", [](Routing& o) { o.num_groups = kHigh; }},
+      {"topk_groups", [](Routing& o) { o.topk_groups = kLow; }},
+      {"scale", [](Routing& o) { o.scale = 2; }},
+      {"normalize", [](Routing& o) { o.flags = WM_ROUTING_NOT_NORMALIZED; }},
+      {"logits", [](Routing& o) { o.logits.data = nullptr; }},
+      {"logits", [](Routing& o) { o.logits.rank = kHigh; }},
+      {"logits", [](Routing& o) { o.logits.dtype = 256; }},
+      {"logits", [](Routing& o) { o.logits.dtype = -1; }},
+      {"logits", [](Routing& o) { o.logits.dtype = WM_DTYPE_INT32; }},
+      {"logits", [](Routing& o) { o.logits.shape[0] = -1; }},
+      {"logits", [](Routing& o) { o.logits.shape[1] = INT64_MAX; }},
+      {"logits", [](Routing& o) { o.logits.strides[0] = INT64_MIN; }},
+      {"topk_ids", [](Routing& o) { o.topk_ids.shape[0] = 1; }},
+      {"topk_ids", [](Routing& o) { o.topk_ids.dtype = WM_DTYPE_INT64; }},
+      {"topk_ids", [](Routing& o) { o.topk_ids.device_type = WM_DEVICE_CUDA; }},
+      {"topk_weights", [](Routing& o) { o.topk_weights = {}; }},
+      {"topk_weights", [](Routing& o) { o.topk_weights.shape[1] = 3; }},
+      {"bias", [](Routing& o) { o.bias = o.logits; }},
+      {"replay_in", [](Routing& o) { o.replay_in = o.logits; }},
+      {"routed", [](Routing& o) { o.routed = o.logits; }},
+      {"replay_out", [](Routing& o) { o.replay_out = o.logits; }}};
+  const auto says = [&](wm_status status) {
+    EXPECT_GT(code.rule, WM_RULE_ROUTING);
+    EXPECT_EQ(api.describe_code(&code, &why_), WM_OK);
+    return status;
+  };
+  RefusesAndSays<Routing>(
+      "route", good, [&](const Routing* of) { return says(api.route(of, nullptr, &code)); }, rules);
+  RefusesAndSays<Routing>(
+      "session_route", good,
+      [&](const Routing* of) { return says(api.session_route(session_, &view_, 0, of, &code)); },
+      rules);
+  Routing other = good;
+  other.top_k = 1;
+  EXPECT_EQ(api.session_route(session_, &view_, 0, &other, &code), WM_INVALID_ARGUMENT);
+  EXPECT_EQ(api.describe_code(&code, &why_), WM_OK);
+  EXPECT_STREQ(text_, "top_k must be the session's, 2, got 1");
+  for (const std::int32_t buffer : {-3, -1, 4, kLow, kHigh}) {
+    wm_view bad_view = view_;
+    bad_view.buffer = buffer;
+    EXPECT_EQ(api.session_route(session_, &bad_view, 0, &good, &code), WM_NOT_FOUND) << buffer;
+  }
+  for (const std::int32_t layer : {-1, 2, kLow, kHigh}) {
+    EXPECT_EQ(api.session_route(session_, &view_, layer, &good, &code), WM_INVALID_ARGUMENT);
+    EXPECT_EQ(code.rule, WM_RULE_LAYER_OUT_OF_RANGE);
+  }
+  // None of all that wrote anything.
+  for (const std::int32_t id : ids)
+    EXPECT_EQ(id, 9);
+  EXPECT_EQ(view_.data[0], -1);
+  EXPECT_EQ(api.session_route(session_, &view_, 0, &good, nullptr), WM_OK);
+  EXPECT_EQ(view_.data[0], 0);
+  // A caller of an older header, which ends with the last field that is required.
+  good.struct_size = offsetof(Routing, bias);
+  std::memset(&good.bias, 0xee, sizeof(good) - offsetof(Routing, bias));
+  EXPECT_EQ(api.route(&good, nullptr, nullptr), WM_OK);
+}
+
 TEST_F(Garbage, CodesAndNames) {
   const wm_api_v1& api = Api();
-  for (const std::int32_t rule : {kLow, -1, 0, 16, 31, 39, 63, 65, 1000, kHigh}) {
+  for (const std::int32_t rule : {kLow, -1, 0, 16, 31, 40, 63, 65, 128, 129, 145, 999, kHigh}) {
     const wm_code code = {WM_INVALID_ARGUMENT, rule, 1, 2, 3};
     EXPECT_EQ(api.describe_code(&code, &why_), WM_OK);
     EXPECT_GT(why_.size, 0u);

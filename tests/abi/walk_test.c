@@ -392,6 +392,128 @@ static void walk_wire(const wm_rows* rows, wm_snapshot* snapshot) {
   remove(path);
 }
 
+static wm_tensor tensor_of(void* data, int dtype, int64_t rows, int64_t columns) {
+  wm_tensor tensor;
+  memset(&tensor, 0, sizeof(tensor));
+  tensor.data = data;
+  tensor.dtype = dtype;
+  tensor.rank = columns == 0 ? 1 : 2;
+  tensor.shape[0] = rows;
+  tensor.shape[1] = columns;
+  tensor.strides[0] = columns == 0 ? 1 : columns;
+  tensor.strides[1] = columns == 0 ? 0 : 1;
+  return tensor;
+}
+
+/* Routing alone, and into the layers of a session of its own, whose rows are then read back. */
+static void walk_routing(void) {
+  wm_store_options options = store_options();
+  wm_session_options of_session;
+  wm_layer_binding binding;
+  wm_store* store = NULL;
+  wm_session* session = NULL;
+  wm_snapshot* snapshot = NULL;
+  wm_snapshot_args args;
+  wm_read_args read;
+  wm_routing routing;
+  wm_step_batch batch;
+  wm_event event = wm_bind(1, NULL, 0);
+  wm_code code;
+  wm_view view;
+  const int64_t slots[ROWS] = {PAGE, PAGE + 1, PAGE + 2, PAGE + 3};
+  const int32_t block = 1;
+  float logits[ROWS * EXPERTS], weights[ROWS * TOP_K], bias[EXPERTS];
+  int32_t ids[ROWS * TOP_K], landed[ROWS * LAYERS * TOP_K];
+  int16_t recorded[ROWS * TOP_K];
+  uint8_t routed[ROWS];
+  int row, k, layer;
+
+  memset(&routing, 0, sizeof(routing));
+  routing.struct_size = sizeof(routing);
+  routing.method = WM_ROUTING_RENORMALIZE;
+  routing.top_k = TOP_K;
+  routing.logits = tensor_of(logits, WM_DTYPE_FLOAT32, ROWS, EXPERTS);
+  routing.topk_ids = tensor_of(ids, WM_DTYPE_INT32, ROWS, TOP_K);
+  routing.topk_weights = tensor_of(weights, WM_DTYPE_FLOAT32, ROWS, TOP_K);
+  routing.replay_out = tensor_of(recorded, WM_DTYPE_INT16, ROWS, TOP_K);
+  for (k = 0; k < ROWS * EXPERTS; ++k)
+    logits[k] = (float)((k * 5) % 8); /* of each row a permutation of 0 ... 7 */
+  CHECK_OK(WM(route)(&routing, NULL, &code));
+  for (row = 0; row < ROWS; ++row) {
+    CHECK(logits[row * EXPERTS + ids[row * TOP_K]] == 7.0f);
+    CHECK(logits[row * EXPERTS + ids[row * TOP_K + 1]] == 6.0f);
+    CHECK(weights[row * TOP_K] > 0.731f && weights[row * TOP_K] < 0.7311f); /* sigmoid(1) */
+    CHECK(recorded[row * TOP_K] == ids[row * TOP_K]);
+  }
+  /* the recorded ids again, but for a row that has none; the bias is of another method */
+  recorded[3 * TOP_K] = -1;
+  memset(&routing.replay_out, 0, sizeof(routing.replay_out));
+  routing.replay_in = tensor_of(recorded, WM_DTYPE_INT16, ROWS, TOP_K);
+  routing.routed = tensor_of(routed, WM_DTYPE_UINT8, ROWS, 0);
+  for (k = 0; k < ROWS * EXPERTS; ++k)
+    logits[k] = -logits[k];
+  CHECK_OK(wm->route(&routing, NULL, &code));
+  CHECK(routed[0] == 0 && routed[2] == 0 && routed[3] == 1);
+  CHECK(ids[0] == recorded[0] && logits[3 * EXPERTS + ids[3 * TOP_K]] == 0.0f);
+  memset(bias, 0, sizeof(bias));
+  routing.bias = tensor_of(bias, WM_DTYPE_FLOAT32, EXPERTS, 0);
+  CHECK(wm->route(&routing, NULL, &code) == WM_INVALID_ARGUMENT);
+  CHECK(code.rule > WM_RULE_ROUTING);
+  CHECK_OK(wm->describe_code(&code, &why));
+  CHECK(strncmp(text, "bias must not be given", 22) == 0);
+  memset(&routing.bias, 0, sizeof(routing.bias));
+  memset(&routing.replay_in, 0, sizeof(routing.replay_in));
+  memset(&routing.routed, 0, sizeof(routing.routed));
+
+  CHECK_OK(wm->store_create(&options, &store, &why));
+  memset(&of_session, 0, sizeof(of_session));
+  of_session.struct_size = sizeof(of_session);
+  of_session.store = store;
+  of_session.max_rows = 8;
+  CHECK_OK(wm->session_create(&of_session, &session, &why));
+  memset(&binding, 0, sizeof(binding));
+  binding.struct_size = sizeof(binding);
+  binding.module = "model.layers.3.gate";
+  binding.source = WM_SOURCE_ROUTING_KERNEL;
+  CHECK_OK(wm->session_bind_layer(session, &binding, &why));
+  batch = batch_of(1, &event, 1, slots, ROWS);
+  CHECK_OK(wm->session_begin_step(session, &batch, 0, &code));
+  CHECK_OK(wm->session_view(session, 1, &view));
+  CHECK(wm->session_route(session, &view, 1, &routing, &code) == WM_FAILED_PRECONDITION);
+  CHECK(code.rule == WM_RULE_LAYER_NOT_ROUTED && code.value == 1);
+  CHECK_OK(wm->describe_code(&code, &why));
+  CHECK(strstr(text, "routing kernel") != NULL);
+  CHECK_OK(WM(session_route)(session, &view, 0, &routing, &code));
+  forward(&view, 1, ROWS);
+  for (row = 0; row < ROWS; ++row) /* of layer 0 as it was routed */
+    for (k = 0; k < TOP_K; ++k)
+      view.data[row * TOP_K + k] = -1;
+  CHECK_OK(wm->session_route(session, &view, 0, &routing, &code));
+  CHECK_OK(wm->session_submit(session, 1, 0, &code));
+  CHECK_OK(wm->store_wait_idle(store, -1, &why));
+  memset(&args, 0, sizeof(args));
+  args.struct_size = sizeof(args);
+  args.blocks = &block;
+  args.num_blocks = 1;
+  args.last = ROWS;
+  CHECK_OK(wm->store_snapshot(store, &args, &snapshot, &why));
+  memset(&read, 0, sizeof(read));
+  read.struct_size = sizeof(read);
+  read.end = ROWS;
+  read.id_type = WM_ID_INT32;
+  read.out = landed;
+  read.out_bytes = sizeof(landed);
+  CHECK_OK(wm->snapshot_read(snapshot, &read, &why));
+  for (row = 0; row < ROWS; ++row)
+    for (layer = 0; layer < LAYERS; ++layer)
+      for (k = 0; k < TOP_K; ++k)
+        CHECK(landed[(row * LAYERS + layer) * TOP_K + k] ==
+              (layer == 0 ? ids[row * TOP_K + k] : id_of(1, row, layer, k)));
+  wm->snapshot_release(snapshot);
+  wm->session_release(session);
+  wm->store_release(store);
+}
+
 int main(void) {
   wm_store_options options = store_options();
   wm_recorder_options of_recorder = {sizeof(of_recorder), 0, NULL, 1 << 20};
@@ -813,6 +935,8 @@ int main(void) {
     CHECK(infos[0].reason == WM_REASON_AUDIT);
     WM(snapshot_release)(snapshot);
   }
+
+  walk_routing();
 
   for (i = (int)(offsetof(wm_api_v1, version) / sizeof(void*)); i < (int)sizeof(called); ++i) {
     if (!called[i]) fprintf(stderr, "function %d of the table was not called\n", i);

@@ -12,6 +12,7 @@ namespace waymark {
 namespace {
 
 constexpr DeviceError kFailed = 719;
+constexpr DeviceError kHeld = 906;  // what CUDA calls cudaErrorStreamCaptureImplicit
 
 // What a pack does, by the host forms of the kernels.
 void RunPack(const PackLaunch& launch) {
@@ -69,6 +70,16 @@ void EmulatedDevice::Halt() {
 void EmulatedDevice::Go() {
   const std::lock_guard<std::mutex> lock(mutex_);
   halted_ = false;
+}
+
+void EmulatedDevice::HoldDefaultStream(bool held) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  default_stream_held_ = held;
+}
+
+void EmulatedDevice::LoseWords(bool lost) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  words_lost_ = lost;
 }
 
 std::int64_t EmulatedDevice::outstanding() const {
@@ -174,6 +185,12 @@ void EmulatedDevice::Synchronize() {
   halted_ = halted;
 }
 
+std::uint32_t EmulatedDevice::Load(const std::uint32_t* word) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  RunSome();
+  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
 Device::State EmulatedDevice::Query(DeviceEvent event) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Count(Call::kQuery);
@@ -188,6 +205,7 @@ DeviceError EmulatedDevice::Add(Call call, DeviceStream stream, Run run) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Count(call);
   if (failed_) return kFailed;
+  if (default_stream_held_ && stream == nullptr) return kHeld;
   if (mode_ == Mode::kAtOnce) {
     run();
     return 0;
@@ -201,6 +219,7 @@ DeviceError EmulatedDevice::AddOrder(Call call, DeviceStream stream, Work work) 
   const std::lock_guard<std::mutex> lock(mutex_);
   Count(call);
   if (failed_) return kFailed;
+  if (default_stream_held_ && stream == nullptr) return kHeld;
   if (mode_ == Mode::kAtOnce) return 0;
   if (work.records != nullptr) ++work.records->recorded;
   if (work.waits_for != nullptr) work.upto = work.waits_for->recorded;
@@ -236,13 +255,32 @@ DeviceError EmulatedDevice::CaptureIds(const kernels::IdsView& ids, std::int32_t
   return Add(Call::kCaptureIds, stream, [=] { kernels::CaptureIds(ids, rows, top_k, view); });
 }
 
+kernels::RoutingCode EmulatedDevice::Route(const kernels::RoutingConfig& config,
+                                           const kernels::RoutingTensors& tensors,
+                                           DeviceStream stream) {
+  // Its memory is the host's, so that is where the tensors lie.
+  const kernels::RoutingCode code = kernels::CheckRouting(config, tensors, kernels::Device::Host());
+  if (!code.ok()) return code;
+  const DeviceError error =
+      Add(Call::kRoute, stream, [=] { (void)kernels::RouteOnHost(config, tensors); });
+  if (error == 0) return {};
+  return {kernels::RoutingArgument::kStream, kernels::RoutingRule::kCuda, error, 0};
+}
+
 DeviceError EmulatedDevice::Zero(void* memory, std::size_t bytes, DeviceStream stream) {
   return Add(Call::kZero, stream, [=] { std::memset(memory, 0, bytes); });
 }
 
 DeviceError EmulatedDevice::CopyToHost(void* to, const void* from, std::size_t bytes,
                                        DeviceStream stream) {
-  return Add(Call::kCopyToHost, stream, [=] { std::memcpy(to, from, bytes); });
+  return Add(Call::kCopyToHost, stream, [=, this] {
+    if (bytes != sizeof(std::uint32_t)) {
+      std::memcpy(to, from, bytes);
+    } else if (!words_lost_) {  // a word, which the host may be looking at
+      __atomic_store_n(static_cast<std::uint32_t*>(to), *static_cast<const std::uint32_t*>(from),
+                       __ATOMIC_RELEASE);
+    }
+  });
 }
 
 DeviceError EmulatedDevice::Record(DeviceEvent event, DeviceStream stream) {
@@ -250,6 +288,10 @@ DeviceError EmulatedDevice::Record(DeviceEvent event, DeviceStream stream) {
 }
 
 DeviceError EmulatedDevice::StreamWait(DeviceStream stream, DeviceEvent event) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (default_stream_held_ && stream == nullptr) return kTryLater;
+  }
   return AddOrder(Call::kStreamWait, stream, {nullptr, static_cast<Event*>(event), 0, nullptr});
 }
 

@@ -38,13 +38,14 @@ class EmulatedDevice : public Device {
     kPack,
     kPoison,
     kCaptureIds,
+    kRoute,
     kZero,
     kCopyToHost,
     kRecord,
     kStreamWait,
     kQuery,
   };
-  static constexpr std::size_t kNumCalls = 11;
+  static constexpr std::size_t kNumCalls = 12;
   using Counts = std::array<std::int64_t, kNumCalls>;
 
   enum class Mode : std::uint8_t {
@@ -65,6 +66,11 @@ class EmulatedDevice : public Device {
   // Nothing runs before Go(); Query answers kPending.
   void Halt();
   void Go();
+  // From here on the default stream takes nothing, as while another stream is captured into a
+  // graph: StreamWait answers kTryLater, everything else an error. What was enqueued runs.
+  void HoldDefaultStream(bool held);
+  // From here on copies of 4 bytes are lost: a word that never arrives.
+  void LoseWords(bool lost);
   // Any work on a stream, in order with the rest: what an engine's forward does.
   void Enqueue(DeviceStream stream, std::function<void()> work);
   // Allocations and streams and events that have not been given back.
@@ -86,11 +92,15 @@ class EmulatedDevice : public Device {
                      std::int32_t top_k, std::int32_t rows, DeviceStream stream) override;
   DeviceError CaptureIds(const kernels::IdsView& ids, std::int32_t rows, std::int32_t top_k,
                          std::int16_t* view, DeviceStream stream) override;
+  kernels::RoutingCode Route(const kernels::RoutingConfig& config,
+                             const kernels::RoutingTensors& tensors, DeviceStream stream) override;
   DeviceError Zero(void* memory, std::size_t bytes, DeviceStream stream) override;
   DeviceError CopyToHost(void* to, const void* from, std::size_t bytes,
                          DeviceStream stream) override;
   DeviceError Record(DeviceEvent event, DeviceStream stream) override;
   DeviceError StreamWait(DeviceStream stream, DeviceEvent event) override;
+  // Runs some of what was enqueued, as Query does, and counts nothing.
+  [[nodiscard]] std::uint32_t Load(const std::uint32_t* word) override;
   [[nodiscard]] State Query(DeviceEvent event) override;
 
  private:
@@ -123,6 +133,8 @@ class EmulatedDevice : public Device {
   std::mt19937_64 random_;
   bool failed_ = false;
   bool halted_ = false;
+  bool default_stream_held_ = false;
+  bool words_lost_ = false;
   Stream default_stream_;
   std::vector<std::unique_ptr<Stream>> streams_;
   std::vector<std::unique_ptr<Event>> events_;

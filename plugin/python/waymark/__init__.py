@@ -55,6 +55,7 @@ from ._fetching import (
 from ._formats import read
 from ._install import build_info, cmake_dir, demo, include_dir, library_path, tool_path
 from ._rows import Collective, Cursor, Rows, Snapshot
+from ._route import Routing, route
 from ._session import (
     CaptureSession,
     LayerFinding,
@@ -76,6 +77,7 @@ from ._types import (
     LayerSource,
     Provenance,
     Reason,
+    RoutingMethod,
     RowSplit,
     Shape,
     slots_of,
@@ -131,6 +133,8 @@ __all__ = [
     "RecorderOptions",
     "RedisSource",
     "ResourceExhaustedError",
+    "Routing",
+    "RoutingMethod",
     "RowSplit",
     "Rows",
     "SelfTestReport",
@@ -155,6 +159,7 @@ __all__ = [
     "open",
     "parse_batch",
     "read",
+    "route",
     "serialize_batch",
     "slots_of",
     "split_rows",

@@ -455,3 +455,6 @@ class CaptureSession:
     def _stats(self) -> dict[str, int]: ...
 
     def _layer_stats(self, layer: int) -> tuple[int, str, int, int, int]: ...
+
+def route(logits: object, topk_ids: object | None, topk_weights: object | None, bias: object | None, replay_in: object | None, routed: object | None, replay_out: object | None, method: int, top_k: int, num_groups: int, topk_groups: int, scale: float, normalize: bool, view: object | None, layer: int, stream: object | None) -> None:
+    """One call of a router; waymark.route is what is for use."""

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, Union
 from . import _core
 from ._core import View
 from ._errors import InvalidArgumentError
+from ._route import Routing, route
 from ._store import Store
 from ._types import LAYOUTS, Fault, LayerSource, number_of
 
@@ -141,6 +142,14 @@ class CaptureSession(_core.CaptureSession):
         """Says which module of the model captured layer ``layer`` is, and how its ids come. Before
         the first step. AlreadyExistsError, FailedPreconditionError, InvalidArgumentError."""
         self._bind_layer(layer, module, _source(source))
+
+    def route(self, view: View | int, layer: int, logits: object, **options: Any) -> Routing:
+        """Routes the tokens of a layer and records the ids in its view: waymark.route, which names
+        the options, with this view and layer.
+
+        view: a View of this session, or the step. layer: bound as "routing_kernel"."""
+        of = view if isinstance(view, View) else self.view(view)
+        return route(logits, view=of, layer=layer, **options)
 
     def submit_ids(
         self, step: int, ids: object, *, layout: Literal["TLK", "LTK"] = "TLK"

@@ -54,6 +54,31 @@ class LayerSource(IntEnum):
     ROUTING_KERNEL = 2
 
 
+class RoutingMethod(IntEnum):
+    """What a router makes of its logits x, with s = sigmoid(x); docs/kernels.md has the formulas."""
+
+    DEFAULT = 0
+    """Selects by x; weight: softmax over all experts."""
+    RENORMALIZE = 1
+    """Selects by x; weight: softmax over the selected experts."""
+    RENORMALIZE_NAIVE = 2
+    """The same as RENORMALIZE."""
+    DEEPSEEK_V3 = 3
+    """Selects by s + bias, in the best groups; weight: scale * s / sum of s."""
+    LLAMA4 = 4
+    """One expert a token, selected by x; weight: s."""
+    TOP_K = 5
+    """Selects by x; weight: x."""
+    SIGMOID_RENORM = 6
+    """Selects by x; weight: s / sum of s, or s without normalize."""
+    MINIMAX2 = 7
+    """Selects by s + bias; weight: scale * s / sum of s."""
+    SIGMOID = 8
+    """Selects by x; weight: s."""
+    TOP_K_SIGMOID = 9
+    """The same as SIGMOID."""
+
+
 class Fault(IntEnum):
     """What a self-test finds wrong with a layer."""
 

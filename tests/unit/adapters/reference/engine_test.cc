@@ -429,7 +429,7 @@ TEST(Engine, NewWeightsKeepTheRoutesThatTokensWereSampledWith) {
 
 TEST(Engine, ASilentLayerIsNamedAndItsRowsAreMissing) {
   const MoeModel model = TinyModel();
-  for (const int silent : {0, 1}) {  // one writes the view, the other hands its ids over
+  for (const int silent : {0, 1}) {
     EngineOptions options = SmallOptions();
     options.silent_layers = {silent};
     const std::unique_ptr<Engine> engine = MakeEngine(model, options);

@@ -1,4 +1,4 @@
-// The model's small parts: ties of the router, sampling that depends on seed and position only.
+// The model's small parts: sums in tiles, sampling that depends on seed and position only.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -9,13 +9,6 @@
 
 namespace waymark::reference {
 namespace {
-
-TEST(TopK, TheLowestIdWinsTies) {
-  const std::vector<float> scores = {0.5f, 2.0f, 0.5f, 2.0f, 0.5f};
-  std::vector<int32_t> ids(4);
-  TopK(scores.data(), 5, 4, ids.data());
-  EXPECT_EQ(ids, (std::vector<int32_t>{1, 3, 0, 2}));
-}
 
 TEST(MatVec, TilesAndTheRestAgreeWithThePlainSum) {
   constexpr int kInputs = 7;

@@ -17,15 +17,16 @@
 namespace waymark::reference {
 namespace {
 
+using kernels::RoutingMethod;
 using ::testing::HasSubstr;
 
 constexpr int kBlockTokens = 8;
 constexpr int kNumBlocks = 64;
 
-MoeModel MakeModel(RouterScore score = RouterScore::kSoftmax) {
+MoeModel MakeModel(RoutingMethod method = RoutingMethod::kRenormalize) {
   MoeModelConfig config;
   config.max_positions = 512;
-  config.router_score = score;
+  config.router_method = method;
   absl::StatusOr<MoeModel> model = MoeModel::Create(config);
   EXPECT_TRUE(model.ok()) << model.status().ToString();
   return *std::move(model);
@@ -73,17 +74,22 @@ void RunBatch(const MoeModel& model, PagedKv& kv, ForwardScratch& scratch,
     slots.push_back(-1);
   }
   const size_t rows = tokens.size();
-  std::vector<int16_t> views(num_layers * rows * top_k, -1);
-  std::vector<int32_t> ids(num_layers * rows * top_k, -1);
-  std::vector<LayerRouting> routing(num_layers);
-  for (size_t l = 0; l < num_layers; ++l) {
-    routing[l] = {&views[l * rows * top_k], &ids[l * rows * top_k]};
-  }
+  std::vector<int16_t> ids(num_layers * rows * top_k, -1);
+  size_t layers = 0;
+  const auto route = [&](int layer, const kernels::RoutingConfig& config,
+                         const kernels::RoutingTensors& tensors) {
+    EXPECT_EQ(layer, static_cast<int>(layers++));
+    kernels::RoutingTensors recorded = tensors;
+    recorded.replay_out = kernels::Tensor::Matrix(
+        &ids[static_cast<size_t>(layer) * rows * top_k], kernels::DType::kInt16,
+        static_cast<int64_t>(rows), static_cast<int64_t>(top_k));
+    return RouteAlone(layer, config, recorded);
+  };
   std::vector<float> logits(last_rows.size() * kVocabulary);
   const ForwardBatch batch = {tokens, positions, owners, slots, tables, last_rows};
-  const absl::Status status = model.Forward(batch, routing, kv, scratch, logits);
+  const absl::Status status = model.Forward(batch, route, kv, scratch, logits);
   ASSERT_TRUE(status.ok()) << status.ToString();
-  ASSERT_TRUE(std::equal(views.begin(), views.end(), ids.begin())) << "view and topk_ids differ";
+  ASSERT_EQ(layers, num_layers);
   size_t row = 0;
   for (size_t s = 0; s < sequences.size(); ++s, ++row) {
     Sequence& sequence = *sequences[s];
@@ -119,9 +125,10 @@ Sequence Alone(const MoeModel& model, const Sequence& like) {
   return sequence;
 }
 
-class BatchInvariance : public ::testing::TestWithParam<RouterScore> {};
-INSTANTIATE_TEST_SUITE_P(Scores, BatchInvariance,
-                         ::testing::Values(RouterScore::kSoftmax, RouterScore::kSigmoid));
+class BatchInvariance : public ::testing::TestWithParam<RoutingMethod> {};
+INSTANTIATE_TEST_SUITE_P(Methods, BatchInvariance,
+                         ::testing::Values(RoutingMethod::kRenormalize, RoutingMethod::kDefault,
+                                           RoutingMethod::kSigmoidRenorm));
 
 TEST_P(BatchInvariance, ChunksGiveTheSameBitsAsOnePrefill) {
   const MoeModel model = MakeModel(GetParam());
@@ -237,6 +244,21 @@ TEST(MoeModel, RoutesAreDistinctInRangeAndUseEveryExpert) {
     EXPECT_EQ(layer.size(), 16u);
 }
 
+TEST(MoeModel, AForwardEndsWithTheErrorOfItsRouting) {
+  const MoeModel model = MakeModel();
+  PagedKv kv = model.MakeKv(2, kBlockTokens);
+  ForwardScratch scratch;
+  const std::vector<int32_t> token = {65}, position = {0}, sequence = {0}, blocks = {1};
+  const std::vector<int64_t> slot = {0};
+  const std::span<const int32_t> table(blocks);
+  const ForwardBatch batch = {token, position, sequence, slot, {&table, 1}, {}};
+  const auto refuses = [](int layer, const kernels::RoutingConfig&,
+                          const kernels::RoutingTensors&) {
+    return layer == 2 ? absl::UnavailableError("no") : absl::OkStatus();
+  };
+  EXPECT_EQ(model.Forward(batch, refuses, kv, scratch, {}).code(), absl::StatusCode::kUnavailable);
+}
+
 TEST(MoeModel, OtherSeedsAreOtherModels) {
   MoeModelConfig config;
   config.max_positions = 64;
@@ -260,6 +282,13 @@ TEST(MoeModel, ImpossibleConfigsAreNamed) {
   config.top_k = 17;
   EXPECT_THAT(std::string(config.Validate().message()), HasSubstr("top_k must be in"));
   config = {};
+  config.num_experts = kernels::kMaxExperts + 1;
+  EXPECT_THAT(std::string(config.Validate().message()), HasSubstr("num_experts must be in"));
+  config = {};
+  config.router_method = RoutingMethod::kLlama4;  // one expert a token
+  EXPECT_THAT(std::string(config.Validate().message()),
+              HasSubstr("top_k must be at most 1, got 4"));
+  config = {};
   config.model_width = 60;
   config.num_heads = 7;
   EXPECT_THAT(std::string(config.Validate().message()), HasSubstr("model_width"));
@@ -276,19 +305,19 @@ TEST(MoeModel, ImpossibleBatchesAreRefusedBeforeAnythingIsWritten) {
   const std::vector<int64_t> slot = {0}, far_slot = {16};
   const std::span<const int32_t> table(blocks);
   ForwardBatch batch = {token, position, sequence, slot, {&table, 1}, {}};
-  EXPECT_THAT(std::string(model.Forward(batch, {}, kv, scratch, {}).message()),
+  EXPECT_THAT(std::string(model.Forward(batch, &RouteAlone, kv, scratch, {}).message()),
               HasSubstr("positions[0] must be inside its sequence's block table, got 8"));
   const std::vector<int32_t> near = {7};
   batch.positions = near;
-  EXPECT_TRUE(model.Forward(batch, {}, kv, scratch, {}).ok());
+  EXPECT_TRUE(model.Forward(batch, &RouteAlone, kv, scratch, {}).ok());
   batch.slots = far_slot;
-  EXPECT_THAT(std::string(model.Forward(batch, {}, kv, scratch, {}).message()),
+  EXPECT_THAT(std::string(model.Forward(batch, &RouteAlone, kv, scratch, {}).message()),
               HasSubstr("slots[0]"));
   const std::vector<int32_t> no_token = {258};
   batch.tokens = no_token;
-  EXPECT_THAT(std::string(model.Forward(batch, {}, kv, scratch, {}).message()),
+  EXPECT_THAT(std::string(model.Forward(batch, &RouteAlone, kv, scratch, {}).message()),
               HasSubstr("tokens[0]"));
-  EXPECT_TRUE(model.Forward({}, {}, kv, scratch, {}).ok());
+  EXPECT_TRUE(model.Forward({}, &RouteAlone, kv, scratch, {}).ok());
 }
 
 }  // namespace

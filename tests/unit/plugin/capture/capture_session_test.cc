@@ -277,6 +277,10 @@ class BrokenTransport : public HostTransport {
     void HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) override {
       inner_->HandOver(buffer, layer, ids);
     }
+    kernels::RoutingCode Route(BufferId buffer, const kernels::RoutingConfig& config,
+                               const kernels::RoutingTensors& tensors) override {
+      return inner_->Route(buffer, config, tensors);
+    }
     RowSource* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
                     const std::int64_t* slots) override {
       return inner_->Seal(buffer, rows, written_rows, slots);

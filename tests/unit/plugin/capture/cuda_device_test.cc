@@ -19,7 +19,10 @@
 #include <vector>
 
 #include "kernels/capture_ids.h"
+#include "kernels/checked_pointers.h"
 #include "kernels/pack_cuda.h"
+#include "kernels/routing_cuda.h"
+#include "kernels/routing_launch.h"
 #include "plugin/capture/staged_transport.h"
 #include "tests/contract/contract_engine.h"
 
@@ -30,6 +33,8 @@ std::map<std::thread::id, std::map<std::string, int>> calls;
 int current_device = 0;     // of every thread: nobody here has another one
 int failing = cudaSuccess;  // what enqueuing answers
 bool capturing = false;
+bool other_captures = false;  // a stream that the legacy default one synchronises with
+cudaMemoryType memory_type = cudaMemoryTypeDevice;  // of every pointer
 
 void Count(const char* name) {
   const std::lock_guard<std::mutex> lock(mutex);
@@ -133,6 +138,7 @@ cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
   return Answer("cudaEventRecord");
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  if (other_captures) return cudaErrorStreamCaptureImplicit;
   *status = capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
@@ -141,6 +147,15 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t) {
   return Answer("cudaEventQuery");
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void*) {
+  *attributes = {};
+  attributes->type = memory_type;
+  attributes->device = current_device;
+  return Answer("cudaPointerGetAttributes");
+}
+cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t) {
+  return Answer("cudaLaunchKernel");
 }
 }
 
@@ -168,6 +183,24 @@ int CaptureIdsOnCuda(const IdsView& ids, std::int64_t rows, std::int32_t top_k, 
   CaptureIds(ids, static_cast<std::int32_t>(rows), top_k, view);
   return Answer("launch of a capture");
 }
+
+namespace routing {
+template <>
+const void* FindRouteKernel<DType::kFloat32>(const RoutingConfig&, std::int64_t) {
+  return nullptr;
+}
+template <>
+const void* FindRouteKernel<DType::kBfloat16>(const RoutingConfig&, std::int64_t) {
+  return nullptr;
+}
+template <>
+const void* FindRouteKernel<DType::kFloat16>(const RoutingConfig&, std::int64_t) {
+  return nullptr;
+}
+const void* FindKeysKernel(RoutingMethod, DType) {
+  return nullptr;
+}
+}  // namespace routing
 
 }  // namespace waymark::kernels
 
@@ -266,6 +299,88 @@ TEST_F(CudaDeviceTest, TheCallersDeviceStaysTheCurrentOne) {
   EXPECT_EQ(current_device, 0);
 }
 
+// Routing of a layer through the session: in every step one launch; where the memory of the tensors
+// lies, CUDA is asked once per pointer.
+TEST_F(CudaDeviceTest, ARoutedLayerIsOneLaunchAndItsPointersAreAskedForOnce) {
+  memory_type = cudaMemoryTypeDevice;
+  Engine engine({.source = LayerSource::kRoutingKernel});
+  const kernels::Device cuda = kernels::Device::Cuda(0);
+  std::vector<float> logits(8 * 64), weights(8 * Engine::kTopK);
+  std::vector<std::int32_t> ids(8 * Engine::kTopK);
+  kernels::RoutingConfig config;
+  config.method = kernels::RoutingMethod::kRenormalize;
+  config.top_k = Engine::kTopK;
+  kernels::RoutingTensors tensors;
+  tensors.logits = kernels::Tensor::Matrix(logits.data(), kernels::DType::kFloat32, 8, 64, cuda);
+  tensors.topk_ids =
+      kernels::Tensor::Matrix(ids.data(), kernels::DType::kInt32, 8, Engine::kTopK, cuda);
+  tensors.topk_weights =
+      kernels::Tensor::Matrix(weights.data(), kernels::DType::kFloat32, 8, Engine::kTopK, cuda);
+  const auto route = [&] {
+    Forget();
+    const CaptureCode code =
+        engine.session->Route(engine.session->scratch_view(), 1, config, tensors);
+    EXPECT_TRUE(code.ok()) << code.ToStatus();
+    return CallsOfThisThread();
+  };
+  EXPECT_THAT(route(),
+              ElementsAre(Pair("cudaLaunchKernel", 1), Pair("cudaPointerGetAttributes", 4)));
+  for (int again = 0; again < 3; ++again)
+    EXPECT_THAT(route(), ElementsAre(Pair("cudaLaunchKernel", 1)));
+  std::vector<float> others(8 * 64);
+  tensors.logits.data = others.data();
+  EXPECT_THAT(route(),
+              ElementsAre(Pair("cudaLaunchKernel", 1), Pair("cudaPointerGetAttributes", 1)));
+  // Memory that lies elsewhere is refused however often it comes.
+  memory_type = cudaMemoryTypeHost;
+  std::vector<float> on_host(8 * 64);
+  tensors.logits.data = on_host.data();
+  for (int again = 0; again < 2; ++again) {
+    Forget();
+    const CaptureCode code =
+        engine.session->Route(engine.session->scratch_view(), 1, config, tensors);
+    EXPECT_EQ(code.routing.argument, kernels::RoutingArgument::kLogits);
+    EXPECT_EQ(code.routing.rule, kernels::RoutingRule::kNotOnDevice);
+    EXPECT_THAT(CallsOfThisThread(), ElementsAre(Pair("cudaPointerGetAttributes", 1)));
+  }
+  memory_type = cudaMemoryTypeDevice;
+  // A launch that the device refuses is no argument's fault.
+  Forget();
+  tensors.logits.data = others.data();
+  failing = cudaErrorLaunchFailure;
+  const CaptureCode failed =
+      engine.session->Route(engine.session->scratch_view(), 1, config, tensors);
+  EXPECT_EQ(failed.ToStatus().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(failed.ToStatus().message(), "stream gave CUDA error 719");
+  failing = cudaSuccess;
+}
+
+TEST(CheckedPointers, RemembersPointersByDeviceInAFixedTable) {
+  static kernels::CheckedPointers checked;
+  const auto pointer = [](std::uint64_t i) {
+    return reinterpret_cast<const void*>(0x7f0000000000u + i * 4096);
+  };
+  EXPECT_FALSE(checked.Has(nullptr, 0));
+  EXPECT_FALSE(checked.Has(pointer(0), 0));
+  // As many as an engine has: none is displaced.
+  for (std::uint64_t i = 0; i < 464; ++i)
+    checked.Add(pointer(i), 3);
+  for (std::uint64_t i = 0; i < 464; ++i) {
+    EXPECT_TRUE(checked.Has(pointer(i), 3)) << i;
+    EXPECT_FALSE(checked.Has(pointer(i), 2)) << i;
+  }
+  // More than there is room for: the last one is always there.
+  for (std::uint64_t i = 0; i < 20000; ++i) {
+    checked.Add(pointer(i), 5);
+    EXPECT_TRUE(checked.Has(pointer(i), 5)) << i;
+  }
+  // A device that has no number in an entry is never remembered, and never known.
+  for (const std::int32_t device : {-1, 127, 1 << 20}) {
+    checked.Add(pointer(0), device);
+    EXPECT_FALSE(checked.Has(pointer(0), device));
+  }
+}
+
 TEST_F(CudaDeviceTest, AStreamInCaptureWaitsForNothing) {
   Device& device = *Traits::device;
   Forget();
@@ -275,6 +390,16 @@ TEST_F(CudaDeviceTest, AStreamInCaptureWaitsForNothing) {
   capturing = false;
   EXPECT_EQ(device.StreamWait(nullptr, nullptr), 0);
   EXPECT_THAT(CallsOfThisThread(), ElementsAre(Pair("cudaStreamWaitEvent", 1)));
+}
+
+TEST_F(CudaDeviceTest, TheDefaultStreamBesideACaptureIsToBeTriedLater) {
+  Device& device = *Traits::device;
+  other_captures = true;
+  Forget();
+  EXPECT_EQ(device.StreamWait(nullptr, nullptr), kTryLater);
+  EXPECT_TRUE(CallsOfThisThread().empty());
+  other_captures = false;
+  EXPECT_EQ(device.StreamWait(nullptr, nullptr), 0);
 }
 
 TEST_F(CudaDeviceTest, AFailureIsToldByNumberAndName) {

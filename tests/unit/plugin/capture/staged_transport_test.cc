@@ -189,6 +189,88 @@ TEST_F(StagedTransportTest, ARankThatDoesNotStoreEnqueuesTheSameInItsGraph) {
   Device().Synchronize();
 }
 
+// A step that lands watches a word in memory and asks the driver once, when the word is there: the
+// event that the question is about comes before the word on the stream. A word that came before the
+// rows would be there too early, and cost more questions.
+TEST_F(StagedTransportTest, LandingWatchesAWordAndAsksTheDriverOnce) {
+  constexpr std::int64_t kSteps = 200;
+  Engine engine;
+  EmulatedDevice::Counts landing{};
+  for (std::uint64_t step = 1; step <= kSteps; ++step) {
+    ASSERT_TRUE(engine.Begin(step, 20).ok());
+    engine.Forward(step, 20);
+    ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
+    const EmulatedDevice::Counts before = Device().Calls();
+    engine.Settle();
+    const EmulatedDevice::Counts since = Since(before);
+    for (std::size_t i = 0; i < since.size(); ++i)
+      landing[i] += since[i];
+    engine.ExpectRows(step, 20);
+  }
+  EXPECT_EQ(EmulatedDevice::Of(landing, Call::kCopyToHost), 2 * kSteps);
+  EXPECT_EQ(EmulatedDevice::Of(landing, Call::kRecord), kSteps);
+  EXPECT_GE(EmulatedDevice::Of(landing, Call::kQuery), kSteps);
+  // One more where a step was interrupted for 50 ms.
+  EXPECT_LE(EmulatedDevice::Of(landing, Call::kQuery), kSteps + kSteps / 10);
+}
+
+TEST_F(StagedTransportTest, AWordThatNeverArrivesCostsTimeAndNoRow) {
+  Engine engine({.num_buffers = 2});
+  Device().LoseWords(true);
+  for (std::uint64_t step = 1; step <= 3; ++step) {
+    ASSERT_TRUE(engine.Begin(step, 9).ok());
+    engine.Forward(step, 9);
+    ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
+    engine.ExpectRows(step, 9);
+  }
+  Device().LoseWords(false);
+  ASSERT_TRUE(engine.Begin(4, 9).ok());
+  engine.Forward(4, 9);
+  ASSERT_TRUE(engine.session->Submit(StepId(4)).ok());
+  engine.ExpectRows(4, 9);
+}
+
+// The engine turns to the legacy default stream while another stream is captured into a graph: no
+// work can be enqueued there, and none is needed when the last use of the view is over. If it is
+// not, the step is dropped, and the forward, which nothing orders behind the step before it, takes
+// no wrong row with it. Either way the transport goes on.
+TEST_F(StagedTransportTest, ADefaultStreamThatTakesNothingNowIsNoFailure) {
+  Traits::one_view = true;
+  for (const bool is_over : {true, false}) {
+    Engine engine;
+    const DeviceStream stream = *Device().CreateStream();
+    Traits::stream = stream;
+    engine.session->SetStream(stream);
+    ASSERT_TRUE(engine.Begin(1, 9).ok());
+    engine.Forward(1, 9);
+    if (!is_over) Device().Halt();
+    ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
+    if (is_over) Device().Synchronize();
+    Traits::stream = nullptr;
+    engine.session->SetStream(nullptr);
+    Device().HoldDefaultStream(true);
+    EXPECT_EQ(engine.Begin(2, 9).ok(), is_over);
+    EXPECT_TRUE(engine.session->status().ok()) << engine.session->status();
+    Device().HoldDefaultStream(false);
+    engine.Forward(engine.session->scratch_view(), 2, 9);
+    Device().Go();
+    if (is_over) {
+      ASSERT_TRUE(engine.session->Submit(StepId(2)).ok());
+      engine.ExpectRows(1, 9);
+      engine.ExpectRows(2, 9);
+    } else {
+      engine.ExpectMissing(1, 9, Reason::kNotCaptured);
+      engine.ExpectMissing(2, 9, Reason::kCapacity);
+    }
+    ASSERT_TRUE(engine.Begin(3, 9).ok());
+    engine.Forward(3, 9);
+    ASSERT_TRUE(engine.session->Submit(StepId(3)).ok());
+    engine.ExpectRows(3, 9);
+    engine.session.reset();
+    Device().DestroyStream(stream);
+  }
+}
+
 TEST_F(StagedTransportTest, NothingWaitsForADeviceThatDoesNotMove) {
   Engine engine({.landing = Landing::kThread, .num_buffers = 2});
   Device().Halt();

@@ -1,8 +1,9 @@
 // What a call on a device checks, and its one launch.
-#include <cuda_runtime.h>
+#include <cuda_runtime_api.h>
 
 #include <algorithm>
 
+#include "kernels/checked_pointers.h"
 #include "kernels/routing_cuda.h"
 #include "kernels/routing_launch.h"
 
@@ -10,7 +11,7 @@ namespace waymark::kernels {
 namespace {
 
 RoutingCode CudaFailure(RoutingArgument argument, cudaError_t error) {
-  // Taken back, or the next one who asks CUDA for its last error is told of ours.
+  // Cleared, or the engine's next check of CUDA's last error would find this one.
   static_cast<void>(cudaGetLastError());
   return {argument, RoutingRule::kCuda, error};
 }
@@ -24,19 +25,24 @@ RoutingCode CurrentDevice(Device& device) {
   return {};
 }
 
-// A tensor says where it lies; CUDA knows. Asking is a look into a table of the host's, which waits
-// for nothing and is no part of a graph that is being recorded. Managed memory lies on any device.
+// A tensor names its device; CUDA knows. The question waits for nothing and is no part of a graph
+// that is being captured, but it is not free: each pointer is asked for once. Managed memory lies
+// on every device.
 RoutingCode CheckMemory(RoutingArgument argument, const Tensor& tensor, Device device) {
-  if (!tensor.given()) return {};
+  static CheckedPointers checked;
+  if (!tensor.given() || checked.Has(tensor.data, device.ordinal)) return {};
   cudaPointerAttributes attributes = {};
   if (const cudaError_t error = cudaPointerGetAttributes(&attributes, tensor.data);
       error != cudaSuccess) {
     return CudaFailure(argument, error);
   }
-  if (attributes.type == cudaMemoryTypeManaged) return {};
+  const bool is_managed = attributes.type == cudaMemoryTypeManaged;
   const std::int64_t place = attributes.type == cudaMemoryTypeDevice ? attributes.device : -1;
-  if (place == device.ordinal) return {};
-  return {argument, RoutingRule::kNotOnDevice, place, device.ordinal};
+  if (!is_managed && place != device.ordinal) {
+    return {argument, RoutingRule::kNotOnDevice, place, device.ordinal};
+  }
+  checked.Add(tensor.data, device.ordinal);
+  return {};
 }
 
 template <class Args>
@@ -68,16 +74,6 @@ const void* FindRouteKernel(const RoutingConfig& config, const Tensor& logits) {
       return FindRouteKernel<DType::kFloat16>(config, logits.shape[1]);
     default:
       return FindRouteKernel<DType::kFloat32>(config, logits.shape[1]);
-  }
-}
-
-template <class Score, DType kLogits>
-__global__ void RoutingKeys(const routing::KeysArgs args) {
-  const std::int64_t count = args.rows * args.num_experts;
-  const std::int64_t stride = std::int64_t{gridDim.x} * blockDim.x;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
-       i += stride) {
-    routing::StoreKey<Score, kLogits>(args, i);
   }
 }
 
@@ -124,10 +120,7 @@ RoutingCode RoutingKeysOnCuda(const RoutingConfig& config, const RoutingTensors&
   for (const auto& each : given) {
     if (RoutingCode code = CheckMemory(each.argument, each.tensor, device); !code.ok()) return code;
   }
-  const void* kernel = nullptr;
-  routing::VisitKeys(config.method, tensors.logits.dtype, [&]<class Score, DType kLogits>() {
-    kernel = reinterpret_cast<const void*>(&RoutingKeys<Score, kLogits>);
-  });
+  const void* kernel = routing::FindKeysKernel(config.method, tensors.logits.dtype);
   constexpr std::int64_t kThreads = 256;
   constexpr std::int64_t kMostBlocks = 1 << 20;
   const std::int64_t blocks = (args.rows * args.num_experts + kThreads - 1) / kThreads;
