@@ -108,9 +108,6 @@ RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<Stor
     record->copies.reserve(sides);
     if (options_.device_slots) record->pages.Reserve(rows + record->copies.capacity());
     record->ignored.reserve(sides);
-#ifdef WAYMARK_SEEDED_FAULTS
-    record->slots.resize(rows);
-#endif
     free_records_.push_back(record.get());
     records_.push_back(std::move(record));
   }
