@@ -6,12 +6,18 @@
 // that did not write shows as a missing row (not captured), in every step, and is counted under its
 // name.
 //
+// Example, where `batch` is the step at hand, of a model with one MoE layer:
+//
 //   auto session = CaptureSession::Create({.store = store, .max_rows = 512, .num_buffers = 4});
-//   (*session)->BindLayer(0, "model.layers.1.mlp.gate", LayerSource::kKernelWritesView);
-//   ...
-//   StepCode code = (*session)->BeginStep(batch, padded_rows);  // at schedule time
-//   CaptureView view = (*session)->view(step);     // the forward writes view.layer(l)[row * K + k]
-//   code = (*session)->Submit(step);               // ids exist; or Drop(step), or Cancel(step)
+//   if (!session.ok()) return session.status();
+//   absl::Status bound = (*session)->BindLayer(0, "model.layers.1.mlp.gate",
+//                                              LayerSource::kKernelWritesView);
+//   if (!bound.ok()) return bound;
+//
+//   StepCode code = (*session)->BeginStep(batch, padded_rows);       // when it is scheduled
+//   const CaptureView view = (*session)->view(StepId(batch.step));
+//   route(view);  // the forward: writes expert k of row r to view.layer(l)[r * K + k]
+//   if (code.ok()) code = (*session)->Submit(StepId(batch.step));    // or Drop, or Cancel
 //
 // Threads: the engine's thread (the store's) calls everything but GetStats and SilentLayers, which
 // any thread may call. Layer kernels may write disjoint parts of a view from any thread between
