@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,13 +28,15 @@ struct RecorderOptions {
   FlightRows rows = FlightRows::kDigests;
   // False: no thread; the caller calls Absorb() now and then.
   bool background = true;
+  // CPUs that the thread ("wm-flight") may run on; empty = it is not pinned.
+  std::vector<std::int32_t> cpus = {};
 };
 
 // Any thread may call it.
 class FlightRecorder {
  public:
-  // For a store made with `options`. InvalidArgument for a ring that is too small; otherwise the
-  // errors of RoutingStore::Create. Commits the ring and the recorder's own store: 16 bytes a row
+  // For a store made with `options`. InvalidArgument for a ring that is too small and CPUs that may
+  // not be used; otherwise the errors of RoutingStore::Create. Commits the ring and the recorder's own store: 16 bytes a row
   // (kDigests).
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<FlightRecorder>> Create(
       const StoreOptions& options, const RecorderOptions& recorder = {});

@@ -7,6 +7,7 @@
 
 #include "blockstore/store/agreement.h"
 #include "blockstore/store/store_impl.h"
+#include "blockstore/thread.h"
 
 namespace waymark {
 namespace {
@@ -35,7 +36,7 @@ inline void Pause() {
 // ---- the thread
 
 void RoutingStore::Impl::StartLanding() {
-  thread_ = std::thread([this] { LandingLoop(); });
+  thread_ = StartThread("wm-landing", options_.landing_cpus, [this] { LandingLoop(); });
 }
 
 void RoutingStore::Impl::StopLanding() {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/store/store_impl.h"
+#include "blockstore/thread.h"
 
 namespace waymark {
 namespace {
@@ -65,6 +66,10 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Create(const StoreOp
       return Bad("null_blocks", absl::StrCat("must be below num_blocks (", options.num_blocks, ")"),
                  block.value());
     }
+  }
+  if (absl::Status status = CheckCpus("StoreOptions.landing_cpus", options.landing_cpus);
+      !status.ok()) {
+    return status;
   }
   if (options.key_seed == 0) options.key_seed = DrawSeed();
   try {

@@ -87,6 +87,8 @@ struct StoreOptions {
   // bytes more for each row of each step in flight.
   bool device_slots = false;
   Landing landing = Landing::kThread;
+  // CPUs that the landing thread ("wm-landing") may run on; empty = it is not pinned.
+  std::vector<std::int32_t> landing_cpus;
   // Compare ignored writes with what is kept; void a page whose mean agreement is under the
   // threshold.
   bool audit = true;

@@ -11,6 +11,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -35,6 +36,8 @@ struct PublisherOptions {
   // How long a snapshot may take to become readable, and how long the source may take over it.
   std::chrono::nanoseconds landing_timeout = std::chrono::seconds(10);
   std::chrono::nanoseconds source_timeout = std::chrono::seconds(10);
+  // CPUs that the publisher's thread ("wm-publish") may run on; empty = it is not pinned.
+  std::vector<std::int32_t> cpus;
 };
 
 struct PublisherStats {
