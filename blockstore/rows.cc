@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "blockstore/fault.h"
 #include "blockstore/huge_pages.h"
 
 namespace waymark {
@@ -208,7 +207,7 @@ absl::StatusOr<Rows> JoinLayers(std::span<const Rows* const> stages) {
         unequal = false;
         break;
       }
-      unequal |= part.step != info.step && !WAYMARK_FAULT(join_layers_takes_any_step);
+      unequal |= part.step != info.step;
       if (info.provenance == Provenance::kHere) info.provenance = part.provenance;
     }
     if (unequal) {

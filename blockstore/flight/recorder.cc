@@ -19,6 +19,7 @@
 #include "blockstore/flight/format.h"
 #include "blockstore/flight/record.h"
 #include "blockstore/flight/replay.h"
+#include "blockstore/thread.h"
 
 namespace waymark {
 namespace {
@@ -219,13 +220,18 @@ absl::StatusOr<std::unique_ptr<FlightRecorder>> FlightRecorder::Create(
                                                    kMinRing, "; it is ", recorder.ring_bytes));
   }
   if (absl::Status status = options.shape.Validate(); !status.ok()) return status;
+  if (absl::Status status = CheckCpus("RecorderOptions.cpus", recorder.cpus); !status.ok()) {
+    return status;
+  }
   const FlightInfo info = FlightInfo::Of(options, recorder.rows);
   absl::StatusOr<std::unique_ptr<flight::FlightReplay>> replay = flight::FlightReplay::Create(
       info, std::numeric_limits<std::uint64_t>::max(), /*audit=*/info.audit);
   if (!replay.ok()) return replay.status();
   (*replay)->AllowUnknownEnds();
   auto state = std::make_unique<State>(info, recorder.ring_bytes, *std::move(replay));
-  if (recorder.background) state->thread = std::thread([s = state.get()] { s->Run(); });
+  if (recorder.background) {
+    state->thread = StartThread("wm-flight", recorder.cpus, [s = state.get()] { s->Run(); });
+  }
   return std::unique_ptr<FlightRecorder>(new FlightRecorder(std::move(state)));
 }
 

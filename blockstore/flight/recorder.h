@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -28,6 +29,8 @@ struct RecorderOptions {
   FlightRows rows = FlightRows::kDigests;
   // Whether a thread replays old segments. If not, the caller calls Absorb() often enough.
   bool background = true;
+  // CPUs that the thread ("wm-flight") may run on; empty = it is not pinned.
+  std::vector<std::int32_t> cpus = {};
 };
 
 // Any thread may call it.
@@ -35,7 +38,7 @@ class FlightRecorder {
  public:
   // Makes the recorder of a store that will be made with `options`. Allocates the ring and the
   // recorder's own store, which has 16 bytes per row with kDigests. InvalidArgument for a ring that
-  // is too small; errors of RoutingStore::Create.
+  // is too small and for CPUs that may not be used; errors of RoutingStore::Create.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<FlightRecorder>> Create(
       const StoreOptions& options, const RecorderOptions& recorder = {});
   ~FlightRecorder();

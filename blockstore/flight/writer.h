@@ -18,10 +18,15 @@ namespace waymark {
 
 // Any thread may call the sink and size(); the other calls come from one thread.
 //
-//   StoreOptions options = ...;
+// Example, with the StoreOptions of a store that is about to be made:
+//
 //   auto writer = FlightWriter::Open("run.flight", FlightInfo::Of(options));
+//   if (!writer.ok()) return writer.status();
 //   options.flight = (*writer)->sink();
-//   ... make the store, run, destroy the store and its snapshots ...
+//   {
+//     auto store = RoutingStore::Create(options);
+//     // The engine runs. The store and its snapshots are destroyed before the writer is closed.
+//   }
 //   absl::Status status = (*writer)->Close();
 class FlightWriter {
  public:

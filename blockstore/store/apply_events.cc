@@ -11,8 +11,7 @@ void RoutingStore::Impl::Apply(std::span<const Event> events, std::size_t& at, s
   const RelStep now = base_->Relative(step);
   if (event.type == EventType::kMove) {
     const std::size_t first = at - 1;
-    while (events[at - 1].more != 0 && at < events.size() && events[at].type == EventType::kMove &&
-           !WAYMARK_FAULT(move_one_by_one)) {
+    while (events[at - 1].more != 0 && at < events.size() && events[at].type == EventType::kMove) {
       ++at;
     }
     ApplyMove(events.subspan(first, at - first), now);
@@ -48,7 +47,6 @@ void RoutingStore::Impl::ApplyBind(const Event& event, RelStep step) {
   for (std::uint32_t ordinal = 0; ordinal < parts_; ++ordinal) {
     const EntryIndex e = first + ordinal;
     Entry& entry = table_.hot(e);
-    if (WAYMARK_FAULT(keep_the_page_at_bind) && !keyed && entry.exists) continue;
     Detach(e, keyed ? Reason::kExternalKv : Reason::kNeverWritten);
     entry.exists = true;
     entry.refs = 1;
@@ -57,12 +55,11 @@ void RoutingStore::Impl::ApplyBind(const Event& event, RelStep step) {
     entry.has_wants = false;
     entry.sealing = false;
     if (!keyed) continue;
-    const std::uint64_t version = WAYMARK_FAULT(index_without_version) ? 0 : base_->VersionOf(step);
-    const PageIndex page = index_.Find(IndexDigest(
-        key_seed_, version, WAYMARK_FAULT(index_without_ordinal) ? 0 : ordinal, event.GetKey()));
+    const std::uint64_t version = base_->VersionOf(step);
+    const PageIndex page = index_.Find(IndexDigest(key_seed_, version, ordinal, event.GetKey()));
     if (page == kNoPage || pool_.hot(page).bindings == 0xffff) continue;
     Attach(e, page);
-    entry.by_key = !WAYMARK_FAULT(by_key_is_not_marked);
+    entry.by_key = true;
     ++stats_.hits_by_key;
   }
 }
@@ -109,8 +106,7 @@ void RoutingStore::Impl::ApplySeal(const Event& event) {
     entry.has_wants = keyed;
     EntryCold& cold = table_.cold(e);
     if (keyed) {
-      cold.wants = IndexDigest(key_seed_, WAYMARK_FAULT(index_without_version) ? 0 : version,
-                               WAYMARK_FAULT(index_without_ordinal) ? 0 : ordinal, event.GetKey());
+      cold.wants = IndexDigest(key_seed_, version, ordinal, event.GetKey());
       cold.wants_version = version;
     }
     const PageIndex page = entry.page;
@@ -120,14 +116,6 @@ void RoutingStore::Impl::ApplySeal(const Event& event) {
     hot.has_wants = keyed;
     pool_.cold(page).wants = cold.wants;
     pool_.cold(page).wants_version = cold.wants_version;
-    if (WAYMARK_FAULT(seal_rebinds) && keyed) {
-      const PageIndex old = index_.Find(cold.wants);
-      if (old != kNoPage && old != page && LiveRows(old) >= LiveRows(page)) {
-        Detach(e, Reason::kNeverWritten);
-        Attach(e, old);
-        continue;
-      }
-    }
     Compete(page, step);
   }
 }
@@ -160,7 +148,7 @@ void RoutingStore::Impl::ApplyCopy(const Event& event, RelStep step) {
     to.sealed = 0;
     to.has_wants = false;
     to.sealing = false;
-    if (all || WAYMARK_FAULT(partial_copy_shares_the_page)) {
+    if (all) {
       to.reason = reason;
       if (page != kNoPage && pool_.hot(page).bindings < 0xffff) {
         Attach(d, page);
@@ -231,18 +219,16 @@ void RoutingStore::Impl::ApplyMove(std::span<const Event> pairs, RelStep step) {
 void RoutingStore::Impl::ApplyTruncate(const Event& event) {
   const EntryIndex first = FirstEntry(event.block);
   const RelStep upto = base_->Relative(event.step);
-  const auto hit = [&](Stamp stamp) {
-    return stamp.live() && (stamp.step() <= upto || WAYMARK_FAULT(truncate_without_step));
-  };
+  const auto hit = [&](Stamp stamp) { return stamp.live() && stamp.step() <= upto; };
   for (std::uint32_t ordinal = 0; ordinal < parts_; ++ordinal) {
     const EntryIndex e = first + ordinal;
     Entry& entry = table_.hot(e);
     if (!entry.exists) continue;
     // News of an earlier life of the block.
-    if (upto < entry.since && !WAYMARK_FAULT(truncate_ignores_the_life)) continue;
+    if (upto < entry.since) continue;
     if (entry.page == kNoPage) {
       // The seal outlived the page; it does not outlive a rewind: what comes has another key.
-      if (entry.sealed <= upto && !WAYMARK_FAULT(rewind_stays_in_the_sealed_page)) {
+      if (entry.sealed <= upto) {
         entry.sealed = 0;
         entry.has_wants = false;
       }
@@ -251,8 +237,7 @@ void RoutingStore::Impl::ApplyTruncate(const Event& event) {
     const auto before = static_cast<std::int32_t>(ordinal * page_tokens_);
     const auto from = static_cast<std::uint32_t>(std::max(0, event.rows - before));
     PageIndex page = entry.page;
-    const bool rewound = pool_.hot(page).sealed != 0 && pool_.hot(page).sealed <= upto &&
-                         !WAYMARK_FAULT(rewind_stays_in_the_sealed_page);
+    const bool rewound = pool_.hot(page).sealed != 0 && pool_.hot(page).sealed <= upto;
     bool own = rewound;
     for (std::uint32_t row = from; row < page_tokens_ && !own; ++row) {
       own = (hit(core_->stamp(page, row).Load()) || DeviceClaims(page, row, upto)) &&

@@ -2,15 +2,25 @@
 // and eviction of what nobody uses, least recently used leaves first.
 //
 // It owns a RoutingStore and writes down, in order, the events that the store must hear of. The
-// engine schedules a step with the calls below, begins it with the events, and clears them:
+// engine schedules a step with the calls below, begins it with the events, and clears them.
 //
+// Example, where `keys` has one BlockKey for each full block of a prompt, and `batch` is its step:
+//
+//   // The prompt's cached blocks, each with a reference more; then blocks for the rest.
 //   std::vector<BlockId> blocks(keys.size());
-//   std::size_t hits = pool->MatchPrefix(keys, blocks);      // the prompt's cached blocks,
-//   retained if (!pool->Allocate(std::span(blocks).subspan(hits))) { ... }  // all of the rest, or
-//   none (void)pool->Seal(blocks[hits], keys[hits], hits ? keys[hits - 1] : BlockKey{}, step);
+//   const std::size_t hits = pool->MatchPrefix(keys, blocks);
+//   if (!pool->Allocate(std::span(blocks).subspan(hits))) {
+//     return pool->Release(std::span(blocks).first(hits));  // no room: try again in a later step
+//   }
+//   // The forward of this step fills them.
+//   for (std::size_t i = hits; i < blocks.size(); ++i) {
+//     const BlockKey parent = i > 0 ? keys[i - 1] : BlockKey();
+//     absl::Status sealed = pool->Seal(blocks[i], keys[i], parent, StepId(batch.step));
+//     if (!sealed.ok()) return sealed;
+//   }
 //   batch.events = pool->pending_events().data();
 //   batch.num_events = pool->pending_events().size();
-//   (void)pool->store().BeginStep(batch);
+//   const StepCode code = pool->store().BeginStep(batch);
 //   pool->ClearEvents();
 //
 // A block is in one of three states, and every block that is not null is counted in exactly one:
@@ -34,8 +44,7 @@
 // Errors: a call that answers an error has changed nothing and written down no event.
 //   InvalidArgument     a block id, row count, step or key out of range
 //   FailedPrecondition  misuse of a block: released more often than retained, sealed under two
-//   keys,
-//                       truncated or copied over while others use it
+//                       keys, truncated or copied over while others use it
 // Null blocks (negative, or StoreOptions::null_blocks) are legal in every list and do nothing.
 #ifndef WAYMARK_BLOCKSTORE_STORE_BLOCK_ALLOCATOR_H_
 #define WAYMARK_BLOCKSTORE_STORE_BLOCK_ALLOCATOR_H_

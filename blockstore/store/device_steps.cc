@@ -103,8 +103,7 @@ void RoutingStore::Impl::ForgetRow(PageIndex page, std::uint32_t row, bool seale
   Stamp stamp = cell.Load();
   // What an earlier device step of other weights is about to write there protects nothing.
   const bool changes = DeviceClaims(page, row, step, &version);
-  if (Protected(sealed, stamp, version) && !changes &&
-      !WAYMARK_FAULT(device_drop_forgets_protected_rows)) {
+  if (Protected(sealed, stamp, version) && !changes) {
     cell.MarkHow(Provenance::kKept);
     return;
   }
@@ -144,10 +143,7 @@ bool RoutingStore::Impl::DeviceClaims(PageIndex page, std::uint32_t row, RelStep
 }
 
 void RoutingStore::Impl::RevokeDeviceClaims(PageIndex page, std::uint32_t row, RelStep upto) {
-  if (device_steps_ == 0 || pool_.hot(page).pins == 0 ||
-      WAYMARK_FAULT(truncate_spares_device_claims)) {
-    return;
-  }
+  if (device_steps_ == 0 || pool_.hot(page).pins == 0) return;
   for (StepRecord* record : active_) {
     if (!record->device || record->relative > upto) continue;
     AnyClaim(*record, page, [row](auto& claim) {
@@ -274,8 +270,7 @@ std::uint32_t RoutingStore::Impl::ResolveDeviceRow(StepRecord& record, std::uint
                          bool by_key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     StampCell& cell = core_->stamp(page, row);
     const Stamp stamp = cell.Load();
-    if (stamp.live() && stamp.step() > record.relative &&
-        !WAYMARK_FAULT(device_row_lands_over_a_later_one)) {
+    if (stamp.live() && stamp.step() > record.relative) {
       ++tally_.late;
       return false;
     }
@@ -294,9 +289,7 @@ std::uint32_t RoutingStore::Impl::ResolveDeviceRow(StepRecord& record, std::uint
     }
     ++stats_.rows_claimed;
     const Stamp pending = Stamp::Pending(record.relative);
-    cell.Store(by_key && !WAYMARK_FAULT(device_row_forgets_that_it_came_by_key)
-                   ? pending.WithHow(Provenance::kByKey)
-                   : pending);
+    cell.Store(by_key ? pending.WithHow(Provenance::kByKey) : pending);
     return true;
   };
   for (const SideRow& side : record.copies) {

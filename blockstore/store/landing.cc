@@ -7,6 +7,7 @@
 
 #include "blockstore/store/agreement.h"
 #include "blockstore/store/store_impl.h"
+#include "blockstore/thread.h"
 
 namespace waymark {
 namespace {
@@ -35,7 +36,7 @@ inline void Pause() {
 // ---- the thread
 
 void RoutingStore::Impl::StartLanding() {
-  thread_ = std::thread([this] { LandingLoop(); });
+  thread_ = StartThread("wm-landing", options_.landing_cpus, [this] { LandingLoop(); });
 }
 
 void RoutingStore::Impl::StopLanding() {
@@ -110,8 +111,7 @@ bool RoutingStore::Impl::LandNext(std::uint64_t only_step) {
     const MutexLock lock(mutex_);
     // Device steps land in step order: what each wrote is only known then.
     const auto at = std::find_if(submitted_.begin(), submitted_.end(), [&](StepRecord* r) {
-      return (only_step == 0 || r->step == only_step) &&
-             (!r->device || r == active_.front() || WAYMARK_FAULT(device_steps_land_in_any_order));
+      return (only_step == 0 || r->step == only_step) && (!r->device || r == active_.front());
     });
     if (at == submitted_.end()) return false;
     record = *at;
@@ -123,7 +123,7 @@ bool RoutingStore::Impl::LandNext(std::uint64_t only_step) {
 }
 
 void RoutingStore::Impl::LandStep(StepRecord& record) {
-  if (!WAYMARK_FAULT(page_copies_run_after_landing)) RunCopies();
+  RunCopies();
   RowSource* const source = record.source;
   tally_ = {};
   if (source != nullptr) {
@@ -161,7 +161,6 @@ void RoutingStore::Impl::LandStep(StepRecord& record) {
     RunCopies();
     LandSides(record, side_scratch_);
   }
-  if (WAYMARK_FAULT(page_copies_run_after_landing)) RunCopies();
   core_->NotifyProgress();
   if (source != nullptr) source->Done();
 }
@@ -176,19 +175,7 @@ void RoutingStore::Impl::LandSource(StepRecord& record) {
       const Claim& claim = record.claims[first + i];
       destinations[i] = nullptr;
       if (claim.page == kNoPage) continue;
-#ifdef WAYMARK_SEEDED_FAULTS
-      if (WAYMARK_FAULT(resolve_when_landing)) {
-        const MutexLock lock(mutex_);
-        const auto slot = static_cast<std::uint64_t>(record.slots[first + i]);
-        const PageIndex now = table_.hot(EntryOf(slot)).page;
-        if (now == kNoPage) continue;
-        destinations[i] = core_->row(now, static_cast<std::uint32_t>(slot % page_tokens_));
-        wanted = true;
-        continue;
-      }
-#endif
-      if (!core_->stamp(claim.page, claim.row).Load().pending_for(record.relative) &&
-          !WAYMARK_FAULT(landing_ignores_its_claim)) {
+      if (!core_->stamp(claim.page, claim.row).Load().pending_for(record.relative)) {
         ++tally_.late;
         continue;
       }
@@ -229,11 +216,6 @@ void RoutingStore::Impl::Publish(PageIndex page, std::uint32_t row, RelStep step
   for (;;) {
     const Stamp stamp = cell.Load();
     if (!stamp.pending_for(step)) {
-#ifdef WAYMARK_SEEDED_FAULTS
-      if (WAYMARK_FAULT(landing_ignores_its_claim) && verdict == Reason::kNone) {
-        cell.Store(Stamp::Pending(step).Landed());
-      }
-#endif
       ++tally_.late;
       return;
     }

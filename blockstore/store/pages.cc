@@ -28,7 +28,7 @@ void RoutingStore::Impl::Review(PageIndex page) {
   PageHot& hot = pool_.hot(page);
   if (hot.free) return;
   const bool bound_or_indexed = hot.bindings > 0 || hot.indexed;
-  if (!bound_or_indexed && hot.snapshots == 0 && (hot.pins == 0 || WAYMARK_FAULT(no_pins))) {
+  if (!bound_or_indexed && hot.snapshots == 0 && hot.pins == 0) {
     if (hot.in_lru) pool_.UnlinkLru(page);
     pool_.Give(page);
     return;
@@ -125,7 +125,7 @@ bool RoutingStore::Impl::TakeBackSnapshots(std::size_t states) {
 bool RoutingStore::Impl::EvictOne() {
   for (PageIndex page = pool_.LruHead(); page != kNoPage; page = pool_.LruHead()) {
     PageHot& hot = pool_.hot(page);
-    if (hot.snapshots > 0 || (hot.pins > 0 && !WAYMARK_FAULT(no_pins))) {
+    if (hot.snapshots > 0 || hot.pins > 0) {
       pool_.UnlinkLru(page);  // whoever unpins it lists it again
       continue;
     }
@@ -155,12 +155,6 @@ PageIndex RoutingStore::Impl::TakePage() {
   PageIndex page = pool_.Take();
   while (page == kNoPage && TakeBackSnapshots(1))
     page = pool_.Take();
-  if (page == kNoPage && WAYMARK_FAULT(referenced_pages_are_evicted)) {
-    for (PageIndex victim = 0; victim < pool_.size() && pool_.LruHead() == kNoPage; ++victim) {
-      const PageHot& hot = pool_.hot(victim);
-      if (hot.bindings > 0 && hot.snapshots == 0 && hot.pins == 0) pool_.PushLru(victim);
-    }
-  }
   if (page == kNoPage && EvictOne()) page = pool_.Take();
   return page;
 }
@@ -172,18 +166,15 @@ PageIndex RoutingStore::Impl::NewPage(EntryIndex e) {
     entry.reason = Reason::kCapacity;
     return kNoPage;
   }
-  const Stamp absent = Stamp::Absent(
-      WAYMARK_FAULT(absent_rows_lose_their_reason) ? Reason::kNeverWritten : entry.reason);
+  const Stamp absent = Stamp::Absent(entry.reason);
   for (std::uint32_t row = 0; row < page_tokens_; ++row)
     core_->stamp(page, row).Store(absent);
   entry.by_key = false;
-  if (!WAYMARK_FAULT(seal_dies_with_the_page)) {
-    PageHot& hot = pool_.hot(page);
-    hot.sealed = entry.sealed;
-    hot.has_wants = entry.has_wants;
-    pool_.cold(page).wants = table_.cold(e).wants;
-    pool_.cold(page).wants_version = table_.cold(e).wants_version;
-  }
+  PageHot& hot = pool_.hot(page);
+  hot.sealed = entry.sealed;
+  hot.has_wants = entry.has_wants;
+  pool_.cold(page).wants = table_.cold(e).wants;
+  pool_.cold(page).wants_version = table_.cold(e).wants_version;
   Attach(e, page);
   return page;
 }
@@ -220,10 +211,6 @@ void RoutingStore::Impl::CopyRows(PageIndex from, PageIndex to, std::uint32_t ro
   for (std::uint32_t row = 0; row < rows; ++row) {
     Stamp stamp = core_->stamp(from, row).Load();
     if (by_key) stamp = stamp.WithHow(Provenance::kByKey);
-    if (WAYMARK_FAULT(own_page_leaves_rows_above_the_mark) && row >= pool_.hot(from).mark &&
-        pool_.hot(from).bindings == 0) {
-      stamp = Stamp();
-    }
     core_->stamp(to, row).Store(stamp);
     any_valid |= stamp.valid();
   }
@@ -237,11 +224,11 @@ void RoutingStore::Impl::CopyRows(PageIndex from, PageIndex to, std::uint32_t ro
         const Stamp other = core_->stamp(to, earlier).Load();
         seen = other.pending() && other.step() == extended;
       }
-      if (!seen && !WAYMARK_FAULT(pending_row_lands_in_one_page)) ExtendPending(from, to, extended);
+      if (!seen) ExtendPending(from, to, extended);
     }
   }
   pool_.hot(to).device_weights = pool_.hot(from).device_weights;
-  if (device_steps_ > 0 && !WAYMARK_FAULT(device_claim_lands_in_one_page)) {
+  if (device_steps_ > 0) {
     ExtendDeviceClaims(from, to, rows, by_key);
   }
   if (any_valid) {
@@ -283,9 +270,7 @@ void RoutingStore::Impl::ExtendPending(PageIndex from, PageIndex to, RelStep ste
 std::uint32_t RoutingStore::Impl::LiveRows(PageIndex page) const {
   std::uint32_t live = 0;
   for (std::uint32_t row = 0; row < page_tokens_; ++row) {
-    const bool is_live =
-        core_->stamp(page, row).Load().live() ||
-        (DeviceMayWrite(page, row) && !WAYMARK_FAULT(possible_rows_do_not_compete));
+    const bool is_live = core_->stamp(page, row).Load().live() || DeviceMayWrite(page, row);
     live += is_live ? 1 : 0;
   }
   return live;
@@ -301,23 +286,21 @@ void RoutingStore::Impl::Compete(PageIndex page, RelStep step) {
   const PageIndex old = hot.has_wants ? index_.Find(cold.wants) : kNoPage;
   if (old == page) return;
   const std::uint64_t version = base_->VersionOf(step);
-  if (!WAYMARK_FAULT(page_of_two_versions_is_indexed)) {
-    for (std::uint32_t row = 0; row < page_tokens_; ++row) {
-      const Stamp stamp = core_->stamp(page, row).Load();
-      if (stamp.live() && base_->VersionOf(stamp.step()) != version) return;
-    }
-    if (device_steps_ > 0 && hot.pins > 0) {
-      for (const StepRecord* record : active_) {
-        if (record->device && record->version != version && Claims(*record, page)) return;
-      }
-    }
-    // One that might write it may have landed here, and not yet on another stage.
-    const bool of_others =
-        hot.device_weights != kNoWeights && hot.device_weights != DeviceWeights(version);
-    if (of_others && !WAYMARK_FAULT(landing_forgets_other_weights)) return;
+  for (std::uint32_t row = 0; row < page_tokens_; ++row) {
+    const Stamp stamp = core_->stamp(page, row).Load();
+    if (stamp.live() && base_->VersionOf(stamp.step()) != version) return;
   }
+  if (device_steps_ > 0 && hot.pins > 0) {
+    for (const StepRecord* record : active_) {
+      if (record->device && record->version != version && Claims(*record, page)) return;
+    }
+  }
+  // One that might write it may have landed here, and not yet on another stage.
+  const bool of_others =
+      hot.device_weights != kNoWeights && hot.device_weights != DeviceWeights(version);
+  if (of_others) return;
   if (!hot.has_wants) return;
-  if (cold.wants_version != version && !WAYMARK_FAULT(index_without_version)) return;
+  if (cold.wants_version != version) return;
   if (old != kNoPage) {
     ++stats_.second_seals;
     if (options_.audit && second_seals_.size() < second_seals_.capacity()) {
@@ -325,7 +308,7 @@ void RoutingStore::Impl::Compete(PageIndex page, RelStep step) {
       PinPage(old);
       PinPage(page);
     }
-    if (LiveRows(old) >= LiveRows(page) || WAYMARK_FAULT(first_writer_keeps_the_key)) return;
+    if (LiveRows(old) >= LiveRows(page)) return;
     Unindex(old);
   }
   if (hot.indexed) Unindex(page);

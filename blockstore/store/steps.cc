@@ -170,21 +170,11 @@ StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
 
     // Events in the order given, but for the seals of this very step: those come after the claims.
     std::span<const Event> events = batch.event_span();
-#ifdef WAYMARK_SEEDED_FAULTS
-    std::vector<Event> sorted(events.begin(), events.end());
-    if (WAYMARK_FAULT(events_by_type)) {
-      std::stable_sort(sorted.begin(), sorted.end(),
-                       [](const Event& a, const Event& b) { return a.type < b.type; });
-      events = sorted;
-    }
-#endif
     bool own_seals = false;
     for (std::size_t at = 0; at < events.size();) {
       const Event& event = events[at];
       if (at + kEventsAhead < events.size()) FetchFor(events[at + kEventsAhead]);
-      if (event.type == EventType::kSeal &&
-          (event.step == batch.step || WAYMARK_FAULT(late_seal_after_the_claims)) &&
-          !WAYMARK_FAULT(seals_before_the_claims)) {
+      if (event.type == EventType::kSeal && event.step == batch.step) {
         own_seals = true;
         const EntryIndex e = FirstEntry(event.block);
         if (e != kNoEntry) {
@@ -206,11 +196,9 @@ StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
       ClaimRows(record, batch.slot_span(), step, batch.version);
     }
     if (own_seals) ApplyOwnSeals(events, batch.step);
-    if (!WAYMARK_FAULT(rows_do_not_compete)) {
-      for (const PageIndex page : competing_) {
-        const PageHot& hot = pool_.hot(page);
-        if (hot.has_wants && !hot.indexed) Compete(page, step);
-      }
+    for (const PageIndex page : competing_) {
+      const PageHot& hot = pool_.hot(page);
+      if (hot.has_wants && !hot.indexed) Compete(page, step);
     }
     if (record == nullptr) ++stats_.steps_dropped;
     queued_copies = copies_queued_ != copies_before;
@@ -248,14 +236,13 @@ void RoutingStore::Impl::ApplyOwnSeals(std::span<const Event> events, std::uint6
   own_seals_.clear();
   for (std::size_t at = events.size(); at-- > 0;) {
     const Event& event = events[at];
-    if (event.type != EventType::kSeal ||
-        (event.step != step && !WAYMARK_FAULT(late_seal_after_the_claims))) {
+    if (event.type != EventType::kSeal || event.step != step) {
       continue;
     }
     const EntryIndex e = FirstEntry(event.block);
     if (e == kNoEntry) {
       ++stats_.events_on_null_blocks;
-    } else if (table_.hot(e).sealing || WAYMARK_FAULT(seal_reaches_the_next_life)) {
+    } else if (table_.hot(e).sealing) {
       table_.hot(e).sealing = false;
       own_seals_.push_back(static_cast<std::uint32_t>(at));
     }
@@ -313,12 +300,7 @@ void RoutingStore::Impl::ClaimRows(StepRecord* record, std::span<const std::int6
 
 void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t source_row, std::int64_t slot,
                                   EntryIndex e, RelStep step, std::uint64_t version) {
-  if (record != nullptr) {
-    record->claims[source_row] = Claim{};
-#ifdef WAYMARK_SEEDED_FAULTS
-    record->slots[source_row] = slot;
-#endif
-  }
+  if (record != nullptr) record->claims[source_row] = Claim{};
   if (slot == kPaddingSlot) {
     ++stats_.rows_padding;
     return;
@@ -335,8 +317,7 @@ void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t source_row, 
   if (page != kNoPage) {
     StampCell& cell = core_->stamp(page, row);
     const Stamp stamp = cell.Load();
-    const bool again =
-        record != nullptr && stamp.pending_for(step) && !WAYMARK_FAULT(last_of_a_slot_wins);
+    const bool again = record != nullptr && stamp.pending_for(step);
     if (again ||
         (pool_.hot(page).sealed != 0 && Protected(pool_.hot(page), stamp, step, version))) {
       cell.MarkHow(Provenance::kKept);
@@ -362,7 +343,7 @@ void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t source_row, 
   if (!asked) {
     cell.Store(Stamp::Absent(Reason::kNotCaptured));
   } else if (record == nullptr) {
-    if (!WAYMARK_FAULT(drop_does_not_claim)) cell.Store(Stamp::Absent(Reason::kCapacity));
+    cell.Store(Stamp::Absent(Reason::kCapacity));
   } else {
     ++stats_.rows_claimed;
     Claim& claim = record->claims[source_row];
@@ -379,7 +360,7 @@ void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t source_row, 
 // another page; one with another seal by now competes for that one's place.
 void RoutingStore::Impl::CompeteAfterClaim(PageIndex page, std::uint64_t version) {
   const PageHot& hot = pool_.hot(page);
-  if (hot.indexed && !WAYMARK_FAULT(index_keeps_an_overwritten_page)) {
+  if (hot.indexed) {
     const PageCold& cold = pool_.cold(page);
     if (!hot.has_wants || cold.indexed_as != cold.wants || cold.wants_version != version) {
       Unindex(page);
@@ -392,17 +373,12 @@ void RoutingStore::Impl::CompeteAfterClaim(PageIndex page, std::uint64_t version
 
 bool RoutingStore::Impl::Protected(const PageHot& hot, Stamp stamp, RelStep step,
                                    std::uint64_t version) const {
-  if (hot.sealed == 0 || !stamp.live() || WAYMARK_FAULT(no_protected_rows)) return false;
-  if (hot.sealed > step ||
-      (hot.sealed == step && !WAYMARK_FAULT(seal_protects_from_its_own_step))) {
-    return false;
-  }
-  return base_->VersionOf(stamp.step()) == version || WAYMARK_FAULT(another_version_is_ignored);
+  if (hot.sealed == 0 || hot.sealed >= step || !stamp.live()) return false;
+  return base_->VersionOf(stamp.step()) == version;
 }
 
 bool RoutingStore::Impl::Visible(const PageHot& hot, std::uint32_t row) {
-  return (row < hot.mark && !WAYMARK_FAULT(append_in_place_under_a_snapshot)) ||
-         (hot.bindings > 1 && !WAYMARK_FAULT(second_binding_is_no_viewer));
+  return row < hot.mark || hot.bindings > 1;
 }
 
 // ---- end
@@ -460,10 +436,6 @@ StepCode RoutingStore::Impl::End(std::uint64_t step, StepEnd how) {
                               StampCell& cell = core_->stamp(page, row);
                               const Stamp stamp = cell.Load();
                               if (!stamp.pending_for(record->relative)) return;
-                              if (!drop && WAYMARK_FAULT(cancel_does_not_revoke)) {
-                                cell.Store(stamp.Landed());
-                                return;
-                              }
                               cell.Store(stamp.Missing(reason));
                               ++stats_.rows_missing[static_cast<std::size_t>(reason)];
                             };

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/store/store_impl.h"
+#include "blockstore/thread.h"
 
 namespace waymark {
 namespace {
@@ -66,6 +67,10 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Create(const StoreOp
                  block.value());
     }
   }
+  if (absl::Status status = CheckCpus("StoreOptions.landing_cpus", options.landing_cpus);
+      !status.ok()) {
+    return status;
+  }
   if (options.key_seed == 0) options.key_seed = DrawSeed();
   try {
     auto memory = PageMemory::Map(std::size_t{options.num_pages} * options.shape.page_bytes());
@@ -108,9 +113,6 @@ RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<Stor
     record->copies.reserve(sides);
     if (options_.device_slots) record->pages.Reserve(rows + record->copies.capacity());
     record->ignored.reserve(sides);
-#ifdef WAYMARK_SEEDED_FAULTS
-    record->slots.resize(rows);
-#endif
     free_records_.push_back(record.get());
     records_.push_back(std::move(record));
   }

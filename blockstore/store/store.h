@@ -14,11 +14,33 @@
 // On the step path (the first four) nothing allocates after warm-up, waits for a device, copies
 // rows or throws; one short lock is taken.
 //
-//   auto store = RoutingStore::Create({.shape = shape, .num_blocks = 4096, .block_tokens = 16});
-//   (*store)->BeginStep(batch);           // at schedule time
-//   (*store)->Submit(StepId(7), &source); // when the ids exist
-//   auto snapshot = (*store)->TakeSnapshot(blocks, 0, tokens - 1);  // before the blocks are
-//   released (void)snapshot->Wait(std::chrono::seconds(1)); auto rows = snapshot->ReadRows();
+// Example, where `ids` is a RowSource with the ids of two rows:
+//
+//   RoutingShape shape = {.num_layers = 58, .top_k = 8, .num_experts = 256, .page_tokens = 16};
+//   auto store = RoutingStore::Create({.shape = shape, .num_blocks = 4096});
+//   if (!store.ok()) return store.status();
+//
+//   // When step 7 is scheduled: block 3 is new, and two rows of KV go to its first two slots.
+//   const Event events[] = {Event::Bind(BlockId(3))};
+//   const std::int64_t slots[] = {3 * 16 + 0, 3 * 16 + 1};
+//   StepBatch batch = {.step = 7, .version = 1};
+//   batch.events = events, batch.num_events = 1;
+//   batch.slots = slots, batch.num_slots = 2;
+//   StepCode code = (*store)->BeginStep(batch);
+//
+//   // When the ids exist. `ids` must live until its Done() is called.
+//   if (code.ok()) code = (*store)->Submit(StepId(7), &ids);
+//   if (!code.ok()) return code.ToStatus();
+//
+//   // When the request is finished, before its blocks are freed.
+//   const BlockId blocks[] = {BlockId(3)};
+//   auto snapshot = (*store)->TakeSnapshot(blocks, 0, 2);
+//   if (!snapshot.ok()) return snapshot.status();
+//
+//   // On any thread: rows->ids is [2, 58, 8] uint8, rows->infos one RowInfo per row.
+//   absl::Status landed = snapshot->Wait(std::chrono::seconds(1));
+//   if (!landed.ok()) return landed;
+//   auto rows = snapshot->ReadRows();
 #ifndef WAYMARK_BLOCKSTORE_STORE_STORE_H_
 #define WAYMARK_BLOCKSTORE_STORE_STORE_H_
 
@@ -65,6 +87,8 @@ struct StoreOptions {
   // bytes more for each row of each step in flight.
   bool device_slots = false;
   Landing landing = Landing::kThread;
+  // CPUs that the landing thread ("wm-landing") may run on; empty = it is not pinned.
+  std::vector<std::int32_t> landing_cpus;
   // Compare ignored writes with what is kept; void a page whose mean agreement is under the
   // threshold.
   bool audit = true;

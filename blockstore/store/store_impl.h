@@ -4,7 +4,7 @@
 // device_steps.cc (steps whose slots only the device knows), landing.cc (the landing
 // thread).
 //
-// Names of the rules are those of docs/architecture.md; WAYMARK_FAULT marks the one place of each.
+// Names of the rules are those of docs/architecture.md.
 #ifndef WAYMARK_BLOCKSTORE_STORE_STORE_IMPL_H_
 #define WAYMARK_BLOCKSTORE_STORE_STORE_IMPL_H_
 
@@ -18,7 +18,6 @@
 #include <thread>
 #include <vector>
 
-#include "blockstore/fault.h"
 #include "blockstore/mutex.h"
 #include "blockstore/store/block_table.h"
 #include "blockstore/store/key_index.h"
@@ -80,9 +79,6 @@ struct StepRecord {
   std::vector<std::uint32_t>
       source_row;    // [num_rows]; landing thread: where it wrote each, or none
   PageClaims pages;  // where its claims on a page are
-#ifdef WAYMARK_SEEDED_FAULTS
-  std::vector<std::int64_t> slots;  // what the fault "resolve_when_landing" would keep
-#endif
 };
 
 // Row bytes that a page gets from another one.

@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "blockstore/mutex.h"
+#include "blockstore/thread.h"
 #include "blockstore/wire/chunk.h"
 #include "blockstore/wire/lru_map.h"
 #include "blockstore/wire/node.h"
@@ -87,7 +88,7 @@ class Publisher::Impl {
         codec_(std::move(codec)),
         page_tokens_(options.shape.rows.page_tokens),
         row_bytes_(options.shape.rows.row_bytes()) {
-    thread_ = std::thread([this] { Loop(); });
+    thread_ = StartThread("wm-publish", options_.cpus, [this] { Loop(); });
   }
   ~Impl() {
     {
@@ -502,6 +503,7 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Create(PageSource* source,
     return absl::InvalidArgumentError(
         absl::StrCat("options.store must be below 65536 bytes; it has ", options.store.size()));
   }
+  if (absl::Status status = CheckCpus("options.cpus", options.cpus); !status.ok()) return status;
   absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create(options.shape);
   if (!codec.ok()) return codec.status();
   return std::unique_ptr<Publisher>(

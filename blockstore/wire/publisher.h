@@ -12,6 +12,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -39,6 +40,8 @@ struct PublisherOptions {
   // all calls of the page source may take together.
   std::chrono::nanoseconds landing_timeout = std::chrono::seconds(10);
   std::chrono::nanoseconds source_timeout = std::chrono::seconds(10);
+  // CPUs that the publisher's thread ("wm-publish") may run on; empty = it is not pinned.
+  std::vector<std::int32_t> cpus;
 };
 
 // Counters since the publisher was made.

@@ -6,12 +6,18 @@
 // packs them into pages, and sets the buffer to -1 again. If a layer was not written, every row of
 // the step is missing (not captured), and the layer is counted and logged under its name.
 //
+// Example, where `batch` is the step at hand, of a model with one MoE layer:
+//
 //   auto session = CaptureSession::Create({.store = store, .max_rows = 512, .num_buffers = 4});
-//   (*session)->BindLayer(0, "model.layers.1.mlp.gate", LayerSource::kKernelWritesView);
-//   ...
-//   StepCode code = (*session)->BeginStep(batch, padded_rows);  // when the step is scheduled
-//   CaptureView view = (*session)->view(step);     // the forward writes view.layer(l)[row * K + k]
-//   code = (*session)->Submit(step);               // or Drop(step), or Cancel(step)
+//   if (!session.ok()) return session.status();
+//   absl::Status bound = (*session)->BindLayer(0, "model.layers.1.mlp.gate",
+//                                              LayerSource::kKernelWritesView);
+//   if (!bound.ok()) return bound;
+//
+//   StepCode code = (*session)->BeginStep(batch, padded_rows);       // when it is scheduled
+//   const CaptureView view = (*session)->view(StepId(batch.step));
+//   route(view);  // the forward: writes expert k of row r to view.layer(l)[r * K + k]
+//   if (code.ok()) code = (*session)->Submit(StepId(batch.step));    // or Drop, or Cancel
 //
 // Threads: all calls come from the engine's thread, the one that calls the store, except GetStats
 // and SilentLayers, which any thread may call. The layers of a forward may be written by any

@@ -1,4 +1,4 @@
-#include "tests/conformance/faults.h"
+#include "tests/conformance/faults/faults.h"
 
 namespace waymark::conformance {
 namespace {

@@ -1,6 +1,6 @@
 // Courses of events for rules whose breach the simulators excuse, or seldom meet.
 #include "tests/conformance/direct.h"
-#include "tests/conformance/faults.h"
+#include "tests/conformance/faults/faults.h"
 
 namespace waymark::conformance {
 namespace {

@@ -1,10 +1,10 @@
 // The seeded faults of the store, and what must notice each.
 //
-// Every fault breaks one rule in one place (WAYMARK_FAULT in blockstore/). Most are noticed by the
-// engine simulators: wrong, unexplained or wrongly explained rows, in a scenario that has none of
-// these without the fault. The others have a probe, a short course of events on a store of its own.
-#ifndef WAYMARK_TESTS_CONFORMANCE_FAULTS_H_
-#define WAYMARK_TESTS_CONFORMANCE_FAULTS_H_
+// Every fault breaks one rule; faults.txt says how. Most are noticed by the engine simulators: wrong,
+// unexplained or wrongly explained rows, in a scenario that has none of these without the fault. The
+// others have a probe, a short course of events on a store of its own.
+#ifndef WAYMARK_TESTS_CONFORMANCE_FAULTS_FAULTS_H_
+#define WAYMARK_TESTS_CONFORMANCE_FAULTS_FAULTS_H_
 
 #include <span>
 #include <string>
@@ -12,7 +12,7 @@
 namespace waymark::conformance {
 
 struct Fault {
-  const char* name;        // as in WAYMARK_FAULT(name)
+  const char* name;        // as in faults.txt
   const char* engine;      // "vllm", "megatron"; null: the probe notices
   const char* features;    // of the scenario
   std::string (*probe)();  // empty when the store keeps the rule, else what it did instead
@@ -20,7 +20,7 @@ struct Fault {
 
 [[nodiscard]] std::span<const Fault> Faults();
 
-// Probes; see fault_probes.cc.
+// Probes; see probes.cc.
 std::string ProbeReferencedPagesStay();
 std::string ProbeAbsentRowsKeepTheirReason();
 std::string ProbeSealsComeAfterTheClaims();
@@ -40,4 +40,4 @@ std::string ProbePinnedPagesStay();
 
 }  // namespace waymark::conformance
 
-#endif  // WAYMARK_TESTS_CONFORMANCE_FAULTS_H_
+#endif  // WAYMARK_TESTS_CONFORMANCE_FAULTS_FAULTS_H_

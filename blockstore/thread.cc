@@ -1,0 +1,50 @@
+#include "blockstore/thread.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace waymark {
+namespace {
+
+// False when the kernel refuses all of `cpus`, which must be below CPU_SETSIZE.
+bool Pin(pthread_t thread, std::span<const std::int32_t> cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const std::int32_t cpu : cpus)
+    CPU_SET(static_cast<std::size_t>(cpu), &set);
+  return pthread_setaffinity_np(thread, sizeof set, &set) == 0;
+}
+
+}  // namespace
+
+absl::Status CheckCpus(std::string_view argument, std::span<const std::int32_t> cpus) {
+  if (cpus.empty()) return absl::OkStatus();
+  // The kernel ignores CPUs that it does not allow as long as one is allowed, so each is tried by
+  // itself: on another thread, because the caller's CPUs are its own.
+  const std::int32_t* bad = nullptr;
+  std::thread([&] {
+    for (const std::int32_t& cpu : cpus) {
+      if (cpu >= 0 && cpu < CPU_SETSIZE && Pin(pthread_self(), {&cpu, 1})) continue;
+      bad = &cpu;
+      return;
+    }
+  }).join();
+  if (bad == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      std::string(argument), ": must be CPUs that this process may run on, got ", *bad));
+}
+
+std::thread StartThread(const char* name, std::span<const std::int32_t> cpus,
+                        std::function<void()> run) {
+  std::thread thread(std::move(run));
+  // Neither is worth failing for: the thread does its work without.
+  (void)pthread_setname_np(thread.native_handle(), name);
+  if (!cpus.empty()) (void)Pin(thread.native_handle(), cpus);
+  return thread;
+}
+
+}  // namespace waymark

@@ -1,0 +1,28 @@
+// The threads that Waymark starts: each has a name, and can be pinned to CPUs.
+#ifndef WAYMARK_BLOCKSTORE_THREAD_H_
+#define WAYMARK_BLOCKSTORE_THREAD_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string_view>
+#include <thread>
+
+#include "absl/status/status.h"
+
+namespace waymark {
+
+// InvalidArgument naming `argument`, the rule and the value, unless this process may run on each of
+// `cpus` (numbered as the kernel does, from 0). Any thread; starts one for a moment.
+[[nodiscard]] absl::Status CheckCpus(std::string_view argument, std::span<const std::int32_t> cpus);
+
+// Starts a thread that runs `run`. `name`, of at most 15 bytes, is what debuggers, top -H and
+// /proc/<pid>/task/<tid>/comm show. The thread may run on any of `cpus`; if there are none, wherever
+// its creator may. Both hold when this returns. Throws std::system_error when the system has no
+// thread left. REQUIRES: CheckCpus(cpus) is ok.
+[[nodiscard]] std::thread StartThread(const char* name, std::span<const std::int32_t> cpus,
+                                      std::function<void()> run);
+
+}  // namespace waymark
+
+#endif  // WAYMARK_BLOCKSTORE_THREAD_H_

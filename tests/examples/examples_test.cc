@@ -1,0 +1,134 @@
+// The examples in the comments of public headers, each run with what its words say it is given.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "blockstore/flight/writer.h"
+#include "blockstore/store/block_allocator.h"
+#include "blockstore/store/store.h"
+#include "plugin/capture/capture_session.h"
+
+namespace waymark {
+namespace {
+
+// Rows of a store with uint8 ids, each of which holds `first_id + row` everywhere.
+class SameIds final : public RowSource {
+ public:
+  SameIds(std::size_t row_bytes, int first_id) : row_bytes_(row_bytes), first_id_(first_id) {}
+  void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
+            std::span<Reason> verdicts) override {
+    for (std::size_t i = 0; i < destinations.size(); ++i) {
+      if (destinations[i] == nullptr) continue;
+      std::memset(destinations[i], first_id_ + static_cast<int>(first + i), row_bytes_);
+      verdicts[i] = Reason::kNone;
+    }
+  }
+  void Done() override {}
+
+ private:
+  const std::size_t row_bytes_;
+  const int first_id_;
+};
+
+absl::Status StoreExample(SameIds& ids, Rows& out) {
+#include "blockstore/store/store.h.example"
+  if (rows.ok()) out = *rows;
+  return rows.status();
+}
+
+TEST(Example, OfTheStore) {
+  SameIds ids(58 * 8, 100);
+  Rows rows;
+  const absl::Status status = StoreExample(ids, rows);
+  ASSERT_TRUE(status.ok()) << status;
+  ASSERT_EQ(rows.ids.size(), std::size_t{2 * 58 * 8});
+  ASSERT_EQ(rows.infos.size(), 2u);
+  for (std::size_t row = 0; row < 2; ++row) {
+    EXPECT_TRUE(rows.infos[row].valid());
+    EXPECT_EQ(rows.infos[row].step, 7u);
+    EXPECT_EQ(rows.ids[row * 58 * 8 + 17], 100 + row);
+  }
+}
+
+absl::Status AllocatorExample(BlockAllocator* pool, const std::vector<BlockKey>& keys,
+                              StepBatch batch, std::size_t& hit) {
+#include "blockstore/store/block_allocator.h.example"
+  hit = hits;
+  return code.ToStatus();
+}
+
+TEST(Example, OfTheBlockAllocator) {
+  const RoutingShape shape = {.num_layers = 1, .top_k = 1, .num_experts = 8, .page_tokens = 4};
+  auto pool = BlockAllocator::Create({.shape = shape, .num_blocks = 5});
+  ASSERT_TRUE(pool.ok()) << pool.status();
+  std::vector<BlockKey> keys = {BlockKey::FromInteger(1), BlockKey::FromInteger(2)};
+  std::size_t hits = 9;
+  absl::Status status = AllocatorExample(pool->get(), keys, {.step = 1}, hits);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(hits, 0u);
+  EXPECT_EQ((*pool)->used_blocks(), 2);
+  EXPECT_TRUE((*pool)->pending_events().empty());
+
+  keys.push_back(BlockKey::FromInteger(3));
+  status = AllocatorExample(pool->get(), keys, {.step = 2}, hits);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(hits, 2u);  // the first two are shared
+  EXPECT_EQ((*pool)->used_blocks(), 3);
+
+  for (std::uint64_t other = 0; other < 3; ++other)
+    keys.push_back(BlockKey::FromInteger(10 + other));
+  status = AllocatorExample(pool->get(), keys, {.step = 3}, hits);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ((*pool)->used_blocks(), 3);  // there was no room: the hits were given back
+}
+
+absl::Status WriterExample(StoreOptions options) {
+#include "blockstore/flight/writer.h.example"
+  return status;
+}
+
+TEST(Example, OfTheFlightWriter) {
+  std::remove("run.flight");
+  const RoutingShape shape = {.num_layers = 1, .top_k = 1, .num_experts = 8, .page_tokens = 4};
+  const absl::Status status = WriterExample({.shape = shape, .num_blocks = 4});
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(std::remove("run.flight"), 0);
+}
+
+template <class Route>
+absl::Status SessionExample(RoutingStore* store, const StepBatch& batch, std::int32_t padded_rows,
+                            const Route& route) {
+#include "plugin/capture/capture_session.h.example"
+  return code.ToStatus();
+}
+
+TEST(Example, OfTheCaptureSession) {
+  const RoutingShape shape = {.num_layers = 1, .top_k = 1, .num_experts = 8, .page_tokens = 4};
+  auto store = RoutingStore::Create({.shape = shape, .num_blocks = 4});
+  ASSERT_TRUE(store.ok()) << store.status();
+  const std::int64_t slots[] = {0, 1};
+  StepBatch batch = {.step = 1};
+  batch.slots = slots;
+  batch.num_slots = 2;
+  const absl::Status status = SessionExample(store->get(), batch, 4, [](const CaptureView& view) {
+    for (int row = 0; row < 2; ++row)
+      view.layer(0)[row] = static_cast<std::int16_t>(3 + row);
+  });
+  ASSERT_TRUE(status.ok()) << status;
+
+  const BlockId blocks[] = {BlockId(0)};
+  auto snapshot = (*store)->TakeSnapshot(blocks, 0, 2);
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  ASSERT_TRUE(snapshot->Wait(std::chrono::seconds(10)).ok());
+  const auto rows = snapshot->ReadRows();
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  EXPECT_EQ(rows->ids, (std::vector<std::uint8_t>{3, 4}));
+}
+
+}  // namespace
+}  // namespace waymark
