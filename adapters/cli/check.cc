@@ -115,10 +115,10 @@ void Print(const FlightVerdict& verdict) {
               WithCommas(rows));
   }
   if (verdict.rows_excused > 0) {
-    table.Add("rows that short pages excuse", WithCommas(verdict.rows_excused));
+    table.Add("rows excused because pages were short", WithCommas(verdict.rows_excused));
   }
   if (verdict.rows_not_judged > 0) {
-    table.Add("rows not judged", WithCommas(verdict.rows_not_judged));
+    table.Add("rows that could not be checked", WithCommas(verdict.rows_not_judged));
   }
   table.Add("rows that differ", WithCommas(verdict.rows_differing));
   table.Add("rows audited", WithCommas(verdict.audited_rows));
@@ -128,11 +128,11 @@ void Print(const FlightVerdict& verdict) {
   if (verdict.from_checkpoint) std::printf("The flight begins with a checkpoint.\n");
   if (verdict.truncated) {
     std::printf(
-        "The flight was cut off: it ends without its closing record. What is there was "
-        "judged.\n");
+        "The flight is cut off: it ends without its closing record. The rest was "
+        "checked.\n");
   }
   if (verdict.incomplete) {
-    std::printf("The recorder stopped before the engine did. What is there was judged.\n");
+    std::printf("The recorder stopped before the engine did. What it recorded was checked.\n");
   }
   std::size_t shown = 0;
   for (const ReadDifference& difference : verdict.differences) {
@@ -151,12 +151,13 @@ void Print(const FlightVerdict& verdict) {
     std::printf("  ... %s indictments in all\n", WithCommas(verdict.indictments.size()).c_str());
   }
   if (verdict.clean()) {
-    std::printf(verdict.reads > 0 ? "Every read was right.\n"
-                                  : "Nothing was read, and nothing contradicts itself.\n");
+    std::printf(verdict.reads > 0
+                    ? "Every read was right.\n"
+                    : "The flight has no reads, and its writes do not contradict each other.\n");
   } else if (verdict.indicted()) {
-    std::printf("INDICTED: the engine's events are not what its writes say.\n");
+    std::printf("INDICTED: the engine missed an event, since later writes contradict kept rows.\n");
   } else {
-    std::printf("NOT RIGHT: rows were read that the events do not give.\n");
+    std::printf("NOT RIGHT: rows that were read differ from what the events make them.\n");
   }
 }
 
@@ -165,12 +166,12 @@ void Print(const RemovalReport& report) {
   table.Add("Single-Bind removals", "");
   table.Add("Binds in the flight", WithCommas(report.binds));
   table.Add("removed, one at a time", WithCommas(report.tried));
-  table.Add("of them make a row wrong", WithCommas(report.harmful));
+  table.Add("of them harmful: a row is wrong", WithCommas(report.harmful));
   table.Add("of those indicted",
             WithCommas(report.indicted) + " (" + Percent(report.indicted, report.harmful) + ")");
   table.Add("  and the block named", WithCommas(report.block_named));
   table.Add("  and the step named", WithCommas(report.step_named));
-  table.Add("wrong rows, had the audit been off", WithCommas(report.rows_wrong));
+  table.Add("wrong rows with the audit off", WithCommas(report.rows_wrong));
   table.Add("  with the audit on", WithCommas(report.rows_still_wrong));
   std::printf("\n%s", table.ToString().c_str());
   std::size_t shown = 0;
@@ -187,7 +188,7 @@ class CheckCommand final : public Command {
  public:
   std::string name() const override { return "check"; }
   std::string summary() const override {
-    return "Re-run a recorded flight through a fresh store: was every read right?";
+    return "Replay a recorded flight through a fresh store: was every read right?";
   }
 
   void AddOptions(CLI::App& app) override {
@@ -198,14 +199,14 @@ class CheckCommand final : public Command {
                    "removals are indicted")
         ->type_name("N")
         ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000000}));
-    app.add_option("--max-memory-mb", max_memory_mb_, "Memory that the replaying store may take")
+    app.add_option("--max-memory-mb", max_memory_mb_, "The most memory for the replaying store")
         ->type_name("MB")
         ->check(CLI::Range(1, 1 << 24))
         ->capture_default_str();
     app.add_flag("--json", json_, "Print one JSON object");
     app.footer(
         "Exits 0 if every read was right and nothing is indicted, 1 if not, 2 if the file\n"
-        "is no flight, or damaged.");
+        "is not a flight, or is damaged.");
   }
 
   ExitCode Run() override {
@@ -246,7 +247,7 @@ class CheckCommand final : public Command {
  private:
   ExitCode Broken(const absl::Status& status) const {
     const std::string message(status.message());
-    // Errors of opening name the file already.
+    // The errors of FlightReader::Open name the file already.
     const bool named = message.find(file_) != std::string::npos;
     return Fail(name(), named ? message : "'" + file_ + "': " + message);
   }

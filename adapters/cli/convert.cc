@@ -20,7 +20,7 @@ class ConvertCommand final : public Command {
  public:
   std::string name() const override { return "convert"; }
   std::string summary() const override {
-    return "Routing from one format to another; says what is lost, and guesses nothing";
+    return "Convert routing from one format to another, and report what is lost";
   }
   void AddOptions(CLI::App& app) override {
     app.add_option("IN", in_, "A Waymark document, or routing of another format")->required();
@@ -35,23 +35,23 @@ class ConvertCommand final : public Command {
         ->check(CLI::IsMember({"tokens", "tokens-1"}));
     app.add_option("--to-layers", to_layers_, "As --layers, of OUT")
         ->check(CLI::IsMember({"moe", "all"}));
-    app.add_option("--to-sentinel", to_sentinel_, "What OUT has where there is no row")
+    app.add_option("--to-sentinel", to_sentinel_, "The ids of a missing row in OUT")
         ->check(CLI::IsMember({"none", "-1", "255", "65535", "zeros", "arange"}));
     app.add_option("--to-dtype", to_dtype_, "Type of the ids of OUT, e.g. uint8")
         ->type_name("DTYPE");
     app.add_option("--to-codec", to_codec_,
-                   "How a Waymark document is written: raw, as it is; sorted, ids ascending; set, "
+                   "Encoding of a Waymark document: raw, unchanged; sorted, ids ascending; set, "
                    "in fewer bits, ids ascending [raw]")
         ->check(CLI::IsMember({"raw", "sorted", "set"}));
     app.add_option("--to-page-tokens", to_page_tokens_,
-                   "Rows of a page of a Waymark document, the least that is read of it [those of "
+                   "Rows per page of a Waymark document, the smallest unit that is read [those of "
                    "IN, or 16]")
         ->type_name("ROWS")
         ->check(CLI::Range(1, 4096));
     app.footer(
-        "Options without --to- say what IN does not; formats have defaults for most.\n"
-        "What OUT cannot hold is said on stderr.\n"
-        "Exits 0, or 2 if a file or an option cannot be used; OUT is then left as it was.");
+        "Options without --to- describe IN where its bytes do not; most have a default.\n"
+        "What OUT does not preserve is reported on stderr.\n"
+        "Exits 0, or 2 if a file or an option cannot be used; OUT is then unchanged.");
   }
 
   ExitCode Run() override {
@@ -86,7 +86,7 @@ class ConvertCommand final : public Command {
                        " is for Waymark documents; OUT is ", to_));
     }
     options.format = *format;
-    // Of one format to itself the dtype stays.
+    // A conversion to the same format keeps the dtype.
     if (!options.dtype.has_value() && file->format == to_) options.dtype = file->dtype;
     options.num_layers = input_.num_layers;
     options.limits.max_bytes = static_cast<std::size_t>(input_.max_memory_mb) << 20;
@@ -105,12 +105,12 @@ class ConvertCommand final : public Command {
     for (const auto& [option, is_given] : given) {
       if (is_given) {
         return absl::InvalidArgumentError(
-            absl::StrCat(option, " is for arrays; a Waymark document says it all itself"));
+            absl::StrCat(option, " is for arrays; OUT is a Waymark document"));
       }
     }
     if (!file.experts_known) {
       return absl::InvalidArgumentError(
-          "--experts must be said: a Waymark document says how many there are, and IN does not");
+          "--experts is required: a Waymark document contains it, and IN does not");
     }
     if (to_page_tokens_ != 0) file.rows.shape.page_tokens = to_page_tokens_;
     wire::DocumentOptions options;

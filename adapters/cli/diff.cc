@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kShownRows = 10;
 
-// Never "100 %" of what is not all.
+// A share that is not 1 is never rounded to "100.00 %".
 std::string Percent(double share) {
   if (share < 1 && share >= 0.99995) return "99.99 %";
   return FixedDigits(100 * share, 2) + " %";
@@ -104,16 +104,16 @@ void Print(const RoutingDiff& diff) {
   for (const auto& [text, rows] :
        {std::pair<const char*, std::int64_t>{"rows only in A", diff.only_a},
         {"rows only in B", diff.only_b},
-        {"missing in A, there in B", diff.missing_a},
-        {"there in A, missing in B", diff.missing_b},
+        {"missing in A, valid in B", diff.missing_a},
+        {"valid in A, missing in B", diff.missing_b},
         {"missing in both", diff.missing_both}}) {
     if (rows > 0) table.Add(text, Count(rows));
   }
   table.Add("", "");
   AddPart(table, "the same experts", diff.all);
   if (diff.prompt_end > diff.begin) {
-    AddPart(table, "of the prompt", diff.prompt);
-    AddPart(table, "of what was generated", diff.generated);
+    AddPart(table, "in the prompt", diff.prompt);
+    AddPart(table, "in the generated tokens", diff.generated);
   }
   table.Add("in the same order, too", Percent(total.same_order_share()));
   table.Add("ids that both chose", Percent(total.shared_id_share()));
@@ -141,23 +141,23 @@ class DiffCommand final : public Command {
  public:
   std::string name() const override { return "diff"; }
   std::string summary() const override {
-    return "How far two captures of the same tokens agree, layer by layer and row by row";
+    return "Compare two captures of the same tokens, layer by layer and row by row";
   }
   void AddOptions(CLI::App& app) override {
     app.add_option("A", a_, "A Waymark document, or routing of another format")->required();
     app.add_option("B", b_, "The same")->required();
     AddInputOptions(app, "--format", input_);
     app.add_option("--prompt-tokens", prompt_tokens_,
-                   "Rows before this one are the prompt's: they are counted apart")
+                   "Length of the prompt: its rows are counted separately")
         ->type_name("N")
         ->check(CLI::Range(std::int64_t{1}, std::int64_t{0x7fffffff}));
     app.add_option("--html", html_, "Also write a page with a map of rows and layers")
         ->type_name("OUT");
     app.add_flag("--json", json_, "Print one JSON object");
     app.footer(
-        "Rows agree as sets: order within a layer does not matter.\n"
-        "Options that say what files do not are of both, and of arrays among them only.\n"
-        "Exits 0 if both hold the same, 1 if not, 2 if a file or an option cannot be used.");
+        "The order of the experts within a layer is ignored.\n"
+        "Options that describe a file apply to both, but not to Waymark documents.\n"
+        "Exits 0 if both are the same, 1 if not, 2 if a file or an option cannot be used.");
   }
 
   ExitCode Run() override {

@@ -12,7 +12,7 @@
 namespace waymark::cli {
 namespace {
 
-// In the drawing's own units.
+// Sizes are in the units of the svg's viewBox.
 constexpr std::int64_t kMostColumns = 480;
 constexpr double kMapLeft = 56;
 constexpr double kMapWidth = 900;
@@ -22,8 +22,8 @@ constexpr double kMapTop = kStripTop + kStripHeight + 24;
 constexpr double kBarsLeft = kMapLeft + kMapWidth + 18;
 constexpr double kBarsWidth = 150;
 constexpr double kWidth = kBarsLeft + kBarsWidth + 56;
-constexpr int kClasses = 5;  // of how far a cell differs
-// Where a column is several rows: each class ends at this share of pairs that differ, in percent.
+constexpr int kClasses = 5;  // number of colours for cells that differ
+// If a column is several rows: the upper bound of each class, in percent of pairs that differ.
 constexpr std::array<std::int64_t, kClasses> kPairsClasses = {2, 5, 10, 25, 100};
 
 std::string Number(double value) {
@@ -84,7 +84,7 @@ class Map {
   [[nodiscard]] std::int64_t RowEnd(std::int64_t column) const {
     return std::min(diff_.end, RowBegin(column) + rows_a_column_);
   }
-  // Where row `row` begins.
+  // The x coordinate at which row `row` begins.
   [[nodiscard]] double XOf(std::int64_t row) const {
     return kMapLeft + cell_width_ * static_cast<double>(row - diff_.begin) /
                           static_cast<double>(rows_a_column_);
@@ -109,7 +109,7 @@ class Map {
                     "\" y=\"", Number(y), "\">", text, "</text>\n");
   }
 
-  // Above the map, a bar a column: the share of its (row, layer) pairs that differ.
+  // Above the map, one bar per column: the share of its (row, layer) pairs that differ.
   void Strip() {
     std::vector<std::pair<std::int64_t, std::int64_t>> counts;  // pairs, differing
     double most = 0;
@@ -152,7 +152,7 @@ class Map {
     return name;
   }
 
-  // The cells of a column that differ, and a column that is not there in both.
+  // Draws the cells of a column that differ, or a hatched column if no row of it is in both.
   void Column(std::int64_t column) {
     const double x = kMapLeft + cell_width_ * static_cast<double>(column);
     const double gap = cell_width_ > 4 ? 0.8 : 0;
@@ -166,7 +166,7 @@ class Map {
     }
     for (std::int32_t layer = 0; layer < layers_; ++layer) {
       std::int64_t pairs = 0;
-      std::int64_t differing = 0;  // of one row: its ids; of several: their pairs
+      std::int64_t differing = 0;  // ids, if the column is one row; else pairs
       for (std::int64_t row = RowBegin(column); row < RowEnd(column); ++row) {
         const std::uint8_t ids = diff_.differing_at(row, layer);
         if (ids == RoutingDiff::kNotCompared) continue;
@@ -216,7 +216,7 @@ class Map {
     if (diff_.prompt_end < diff_.end) Text("strong", "start", x + 6, kStripTop - 5, "generated");
   }
 
-  // 1, 2 or 5 times a power of ten, so that there are at most a dozen of them in `rows`.
+  // The smallest 1, 2 or 5 times a power of ten that divides `rows` into at most a dozen intervals.
   static std::int64_t RoundStep(std::int64_t rows) {
     for (std::int64_t power = 1;; power *= 10) {
       for (const std::int64_t times : {1, 2, 5}) {
@@ -225,7 +225,7 @@ class Map {
     }
   }
 
-  // Beside the map, a bar a layer.
+  // Beside the map, one bar per layer.
   void LayerBars() {
     double most = 0;
     for (const PairCounts& layer : diff_.all.layers)

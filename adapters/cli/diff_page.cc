@@ -100,7 +100,7 @@ class Page {
     const PairCounts total = diff_.all.Total();
     absl::StrAppend(&out_, "<h1>", ShortName(a_.name), " and ", ShortName(b_.name), "</h1>\n<p>");
     if (total.pairs == 0) {
-      out_ += "No row is there in both.";
+      out_ += "No row is valid in both.";
     } else if (total.differing() == 0) {
       absl::StrAppend(&out_, "Both chose the same experts in all ", CountText(total.pairs),
                       " (row, layer) pairs.");
@@ -119,8 +119,8 @@ class Page {
                     "</dd></div></dl>\n<p class=\"soft\">", CountText(diff_.end - diff_.begin),
                     " rows (", diff_.begin, " to ", diff_.end - 1, "), ", layers_, " layers, top-",
                     diff_.shape.top_k,
-                    ". Order within a layer does "
-                    "not count.",
+                    ". The order within a layer is "
+                    "ignored.",
                     OutsideSentence(), "</p>\n");
   }
 
@@ -153,19 +153,19 @@ class Page {
   void Tiles() {
     const PairCounts total = diff_.all.Total();
     out_ += "<div class=\"tiles\">\n";
-    Tile(PercentText(total.same_set_share()), "of pairs: the same experts");
+    Tile(PercentText(total.same_set_share()), "of pairs have the same experts");
     if (HasPrompt()) {
       Tile(PercentText(diff_.prompt.Total().same_set_share()),
-           absl::StrCat("of the prompt's (", CountText(diff_.prompt.rows), " rows)"));
+           absl::StrCat("of the prompt's pairs (", CountText(diff_.prompt.rows), " rows)"));
       Tile(PercentText(diff_.generated.Total().same_set_share()),
-           absl::StrCat("of what was generated (", CountText(diff_.generated.rows), " rows)"));
+           absl::StrCat("of the generated pairs (", CountText(diff_.generated.rows), " rows)"));
     }
     Tile(PercentText(diff_.all.rows == 0 ? 1 : Share(diff_.all.same_rows, diff_.all.rows)),
-         absl::StrCat("of rows: the same in every layer (", CountText(diff_.all.same_rows), " of ",
-                      CountText(diff_.all.rows), ")"));
-    Tile(PercentText(total.shared_id_share()), "of ids: chosen by both");
+         absl::StrCat("of rows are the same in every layer (", CountText(diff_.all.same_rows),
+                      " of ", CountText(diff_.all.rows), ")"));
+    Tile(PercentText(total.shared_id_share()), "of ids were chosen by both");
     const std::int64_t first = FirstDifferingRow();
-    Tile(first < 0 ? "none" : absl::StrCat("row ", first), "the first that differs");
+    Tile(first < 0 ? "none" : absl::StrCat("row ", first), "is the first that differs");
     out_ += "</div>\n";
   }
 
@@ -202,7 +202,7 @@ class Page {
                         : absl::StrCat("The ", CountText(differing),
                                        differing == 1 ? " row that differs" : " rows that differ"),
                     "</summary>\n<div class=\"card\"><table>\n<tr><th>row</th>",
-                    HasPrompt() ? "<th class=\"left\">part</th>" : "",
+                    HasPrompt() ? "<th class=\"left\">section</th>" : "",
                     "<th>layers</th><th class=\"left\">layer: only A / only B</th></tr>\n");
     std::int64_t shown = 0;
     for (std::int64_t row = diff_.begin; row < diff_.end && shown < kMostTableRows; ++row) {

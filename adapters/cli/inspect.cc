@@ -116,7 +116,7 @@ class InspectCommand final : public Command {
  public:
   std::string name() const override { return "inspect"; }
   std::string summary() const override {
-    return "What a file of routing is: format, shape, coverage, load of the experts";
+    return "Describe a file of routing: format, shape, coverage, load of the experts";
   }
   void AddOptions(CLI::App& app) override {
     app.add_option("FILE", file_, "A Waymark document, or routing of another format")->required();

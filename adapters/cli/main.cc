@@ -44,7 +44,7 @@ int Main(int argc, char** argv) {
   app.footer(
       "Exit codes: 0 everything is right; 1 something is wrong (a row, a read, a layer);\n"
       "2 bad usage, an unreadable file or an impossible option.\n"
-      "`waymark COMMAND --help` tells the options of a command.");
+      "`waymark COMMAND --help` lists the options of a command.");
 
   const std::vector<std::unique_ptr<Command>> commands = MakeCommands();
   std::vector<CLI::App*> parsers;
@@ -57,8 +57,8 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    // Help and version are errors of code 0 to the parser; every other code of its own becomes
-    // ours.
+    // The parser throws for --help and --version, too, with code 0. Its other codes become
+    // kExitUnusable.
     const std::string word = argc > 1 ? argv[1] : "";
     if (error.get_exit_code() != 0 && app.get_subcommands().empty() && !word.empty()) {
       std::fprintf(stderr, "waymark: there is no %s '%s'; `waymark --help` lists them\n",
@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
   try {
     return waymark::cli::Main(argc, argv);
   } catch (const std::exception& error) {
-    // Libraries from outside may throw (memory, the parser); a person still gets one line.
+    // A library may throw (out of memory, the parser): print one line all the same.
     std::fprintf(stderr, "waymark: %s\n", error.what());
     return waymark::cli::kExitUnusable;
   }

@@ -14,7 +14,7 @@ constexpr std::int64_t kProgressRows = 4096;
 
 absl::Status Differ(const char* what, std::int64_t a, std::int64_t b) {
   return absl::InvalidArgumentError(
-      absl::StrCat("both must have as many ", what, "; they have ", a, " and ", b));
+      absl::StrCat("both must have the same number of ", what, "; they have ", a, " and ", b));
 }
 
 std::int32_t IdAt(const RoutingShape& shape, const std::uint8_t* row, std::size_t n) {
@@ -59,7 +59,7 @@ absl::StatusOr<RoutingDiff> Compare(const Rows& a, const Rows& b, std::int64_t p
   if (a.shape.num_layers != b.shape.num_layers) {
     return Differ("layers", a.shape.num_layers, b.shape.num_layers);
   }
-  if (a.shape.top_k != b.shape.top_k) return Differ("ids a layer", a.shape.top_k, b.shape.top_k);
+  if (a.shape.top_k != b.shape.top_k) return Differ("ids per layer", a.shape.top_k, b.shape.top_k);
   if (!a.shape.layer_ids.empty() && !b.shape.layer_ids.empty() &&
       a.shape.layer_ids != b.shape.layer_ids) {
     return absl::InvalidArgumentError("both must have the same layers; their numbers differ");

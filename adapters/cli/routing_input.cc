@@ -21,7 +21,7 @@ absl::Status Bad(const std::string& what) {
   return absl::InvalidArgumentError(what);
 }
 
-// Everything that `path` gives, be it a file or a pipe.
+// All bytes of a file or a pipe.
 absl::StatusOr<std::vector<std::uint8_t>> Slurp(const std::string& path, std::size_t limit) {
   constexpr std::size_t kPiece = std::size_t{1} << 20;
   std::vector<std::uint8_t> bytes;
@@ -46,14 +46,14 @@ absl::StatusOr<std::vector<std::uint8_t>> Slurp(const std::string& path, std::si
   return bytes;
 }
 
-// The library's arguments, as an error names them, and the options that give them.
+// The names of arguments in the library's errors, and the options that set them.
 constexpr std::pair<std::string_view, std::string_view> kOptionOf[] = {
     {"field", "--field"},           {"row_count", "--rows"},        {"layers", "--layers"},
     {"sentinel", "--sentinel"},     {"dtype", "--dtype"},           {"first", "--start"},
     {"moe_layers", "--moe-layers"}, {"num_layers", "--num-layers"}, {"top_k", "--top-k"},
     {"num_experts", "--experts"}};
 
-// The text of an error with the option that gives what it names.
+// The text of an error with the name of the option instead of that of the argument.
 std::string WithOptionNames(absl::string_view message) {
   std::string text(message);
   for (const auto& [argument, option] : kOptionOf) {
@@ -142,16 +142,17 @@ RoutingFile FileOf(formats::ReadRowsResult result) {
 
 void AddInputOptions(CLI::App& app, const std::string& format_option, InputOptions& options) {
   app.add_option(format_option, options.format,
-                 "The format, where the bytes do not tell it: waymark, npy, vllm, vllm-lists, "
+                 "The format, if the bytes do not show it: waymark, npy, vllm, vllm-lists, "
                  "sglang, megatron, megatron-ndarray, nemo-rl, skyrl, prime-rl, lmdeploy")
       ->type_name("FORMAT");
   app.add_option("--field", options.field,
-                 "Where the array is in a JSON text: a pointer, e.g. /choices/0/routed_experts")
+                 "JSON pointer to the array in a JSON text, e.g. /choices/0/routed_experts")
       ->type_name("POINTER");
-  app.add_option("--experts", options.experts, "Experts of a layer")
+  app.add_option("--experts", options.experts, "Experts per layer")
       ->type_name("E")
       ->check(CLI::Range(1, 65535));
-  app.add_option("--top-k", options.top_k, "Experts a row and layer, where the bytes do not say it")
+  app.add_option("--top-k", options.top_k,
+                 "Experts per row and layer, if the bytes do not contain it")
       ->type_name("K")
       ->check(CLI::Range(1, 64));
   app.add_option("--layers", options.layers, "Which layers have a column: moe or all")
@@ -166,14 +167,14 @@ void AddInputOptions(CLI::App& app, const std::string& format_option, InputOptio
                  "Whether the last token has a row (a placeholder): tokens, or tokens-1")
       ->check(CLI::IsMember({"tokens", "tokens-1"}));
   app.add_option("--sentinel", options.sentinel,
-                 "What stands where there is no row: none, -1, 255, 65535, zeros, arange")
+                 "The ids of a missing row: none, -1, 255, 65535, zeros, arange")
       ->check(CLI::IsMember({"none", "-1", "255", "65535", "zeros", "arange"}));
   app.add_option("--start", options.start, "Position of the first row")
       ->type_name("ROW")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{0x7fffffff}));
-  app.add_option("--dtype", options.dtype, "Type of bare ids where no field says it, e.g. int32")
+  app.add_option("--dtype", options.dtype, "Type of ids without one (sglang), e.g. int32")
       ->type_name("DTYPE");
-  app.add_option("--max-memory-mb", options.max_memory_mb, "Memory that a file may take")
+  app.add_option("--max-memory-mb", options.max_memory_mb, "The most memory that the file may take")
       ->type_name("MB")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();

@@ -34,10 +34,10 @@ class SelftestCommand : public Command {
  public:
   std::string name() const override { return "selftest"; }
   std::string summary() const override {
-    return "silence a layer of the embedded engine and see it named";
+    return "Silence a layer of the embedded engine, and show that the self-test names it";
   }
   void AddOptions(CLI::App& app) override {
-    app.add_option("--silent-layer", silent_layer_, "The captured layer that does not report")
+    app.add_option("--silent-layer", silent_layer_, "The captured layer to silence")
         ->check(CLI::Range(0, MoeModelConfig().num_moe_layers() - 1))
         ->capture_default_str();
   }
@@ -57,9 +57,9 @@ ExitCode SelftestCommand::Run() {
   if (!silenced.ok()) return Fail(name(), std::string(silenced.status().message()));
 
   const std::string router = reference::RouterName(config, silent_layer_);
-  std::printf("A sound engine, %d rows through %d layers:\n%s\n\n", sound->rows, sound->layers,
+  std::printf("The engine, %d rows through %d layers:\n%s\n\n", sound->rows, sound->layers,
               sound->ToString().c_str());
-  std::printf("The same engine, %s silenced:\n%s\n\n", router.c_str(),
+  std::printf("The same engine with %s silenced:\n%s\n\n", router.c_str(),
               silenced->ToString().c_str());
 
   const bool clean = sound->ok();
@@ -68,11 +68,11 @@ ExitCode SelftestCommand::Run() {
       silenced->findings[0].module == router &&
       silenced->findings[0].fault == LayerFault::kSilent && silenced->findings[0].rows == kRows;
   if (clean && named) {
-    std::printf("The silent layer was named, and only that one.\n");
+    std::printf("The self-test named the silent layer and no other.\n");
     return kExitOk;
   }
-  if (!clean) std::printf("WRONG: the sound engine did not pass.\n");
-  if (!named) std::printf("WRONG: the silent layer was not named, or not alone.\n");
+  if (!clean) std::printf("WRONG: the self-test of the unchanged engine has findings.\n");
+  if (!named) std::printf("WRONG: the self-test did not name the silent layer, or named others.\n");
   return kExitFoundWrong;
 }
 

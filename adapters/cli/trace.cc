@@ -87,8 +87,7 @@ void Print(const sim::TraceOptions& options, const sim::TraceResult& result) {
   table.Add("a step on the engine's thread, p50 / p99", Microseconds(result.step_us));
   table.Add("landing a step, p50 / p99", Microseconds(result.land_us));
   table.Add("a snapshot, p50 / p99", Microseconds(result.snapshot_us));
-  table.Add("store at its fullest",
-            HumanBytes(static_cast<std::uint64_t>(result.store_bytes_peak)));
+  table.Add("store memory, peak", HumanBytes(static_cast<std::uint64_t>(result.store_bytes_peak)));
   table.Add("run time", FixedDigits(result.seconds, 1) + " s");
   std::printf("%s\n", table.ToString().c_str());
   for (const std::string& finding : result.findings)
@@ -110,26 +109,26 @@ class TraceCommand final : public Command {
     app.add_option("FILE", o.file,
                    "JSON lines of {timestamp, input_length, output_length, hash_ids}")
         ->required();
-    app.add_option("--engine", engine_, "Whose scheduling: vllm or megatron")
+    app.add_option("--engine", engine_, "The engine to simulate: vllm or megatron")
         ->required()
         ->check(CLI::IsMember({"vllm", "megatron"}));
-    // The ranges are ValidateTraceOptions's business: one place, one wording.
+    // ValidateTraceOptions checks the ranges.
     const auto number = [&](const char* flag, auto& value, const char* what) {
       app.add_option(flag, value, what)->type_name("N")->capture_default_str();
     };
     number("--requests", o.requests, "Only the first N requests; 0 = all");
-    number("--kv-tokens", o.kv_tokens, "Tokens that the KV pool holds");
-    number("--block-tokens", o.block_tokens, "Tokens of one KV block");
-    number("--max-batched-tokens", o.max_batched_tokens, "Tokens of one step");
+    number("--kv-tokens", o.kv_tokens, "Size of the KV pool in tokens");
+    number("--block-tokens", o.block_tokens, "Tokens per KV block");
+    number("--max-batched-tokens", o.max_batched_tokens, "Tokens per step, at most");
     number("--layers", o.layers, "MoE layers");
-    number("--top-k", o.top_k, "Experts of a token in a layer");
-    number("--experts", o.experts, "Experts of a layer");
-    number("--spec-tokens", o.spec_tokens, "Draft tokens of a decode step");
+    number("--top-k", o.top_k, "Experts per token and layer");
+    number("--experts", o.experts, "Experts per layer");
+    number("--spec-tokens", o.spec_tokens, "Draft tokens per decode step");
     app.add_flag("--async", o.async, "See results a step late");
-    number("--preempt-rate", o.preempt_rate, "Chance a step that a request is preempted");
-    number("--drop-rate", o.drop_rate, "Chance a step that its rows are dropped");
+    number("--preempt-rate", o.preempt_rate, "Probability per step that a request is preempted");
+    number("--drop-rate", o.drop_rate, "Probability per step that its rows are dropped");
     app.add_flag("--offload", o.offload, "Evicted blocks go to a host tier and come back");
-    number("--seed", o.seed, "Seed of everything that is drawn");
+    number("--seed", o.seed, "Seed of all random numbers");
     app.add_option("--record", record_, "Record the flight, for `waymark check`")
         ->type_name("FILE");
     app.add_flag("--json", json_, "Print one JSON object");
@@ -143,7 +142,7 @@ class TraceCommand final : public Command {
     if (absl::Status status = sim::ValidateTraceOptions(options_); !status.ok()) {
       return Fail(name(), std::string(status.message()));
     }
-    // The trace is read before the recording is created, so that a bad file leaves none behind.
+    // Reads the trace before the recording is created, so that a bad trace leaves no recording.
     if (absl::Status status = sim::ReadTraceFile(options_.file, options_.requests).status();
         !status.ok()) {
       return Fail(name(), std::string(status.message()));

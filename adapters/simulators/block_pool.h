@@ -69,7 +69,7 @@ class BlockPool {
   std::int32_t LeastRecentLeaf();
 
  private:
-  // What is known of a hash.
+  // The blocks of one hash.
   struct Holder {
     std::int32_t block = -1;    // the block that Find returns
     std::int32_t head = -1;     // first of all registered blocks with this hash

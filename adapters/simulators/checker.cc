@@ -68,7 +68,7 @@ void Checker::Check(ReadJob& job) {
   digest_ = 0;
   counts_.requests += job.finished;
   const std::size_t row_bytes = oracle_->row_bytes();
-  // The usual read: one snapshot, straight into a buffer.
+  // The common case, one snapshot, is read in chunks into a buffer.
   if (job.parts.size() == 1 && job.parts[0]->stages.size() == 1 && oracle_->stages() == 1) {
     Part& part = *job.parts[0];
     const Snapshot& snapshot = part.stages[0];
@@ -164,7 +164,7 @@ void Checker::CheckValid(const ReadJob& job, std::int64_t position, const RowInf
   const PrefixHash& prefix = job.prefix[static_cast<std::size_t>(position) + 1];
   const PrefixHash& start =
       job.prefix[static_cast<std::size_t>(position / block_tokens_ * block_tokens_)];
-  // A row is of this prefix, and of the step and version that it names, or it is of no use at all.
+  // The ids must be those of this prefix in the step and version that the row names.
   oracle_->Row(prefix, info.version, info.step, expected_.data());
   if (std::memcmp(row, expected_.data(), expected_.size()) == 0) {
     job.seen.All(position, cells_);
@@ -201,11 +201,12 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     why = Why(cell, prefix, start);
     by_key |= cell.excuse == Excuse::kByKey;
     excused |= why != Excuse::kNone || excuses_->HasKey(cell.pass.version, prefix);
-    // The row of another pass was kept, or attached; that one was destroyed.
+    // The row of another pass was kept or attached, and that row was destroyed.
     const bool stands_in = info.provenance != Provenance::kHere || cells_.size() > 1;
     const bool rival = (stands_in || cell.excuse == Excuse::kByKey) &&
                        excuses_->HasRival(cell.pass.version, prefix);
-    // Or that one never had the row, but more of the others than the pass at hand.
+    // Or the attached page never had this row, but had more of the other rows than the page of
+    // `cell`.
     const bool poorer = info.provenance == Provenance::kByKey &&
                         excuses_->HasGap(cell.pass.version, start) &&
                         StandsInRightly(job, position, cell);
@@ -215,9 +216,9 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     }
   }
   if (!explained && scarce_()) {
-    // What lost its page is missing for capacity. Of several lives the first reason stays: one was
-    // excused, the others' pages may be gone. A page that another pass was to find by key may have
-    // made room for a poorer one.
+    // Rows of evicted pages are missing (capacity). With several cells the first reason stays: one
+    // cell is excused, the pages of the others may be evicted. The page under a key may have been
+    // evicted and replaced by one with fewer rows.
     explained = info.reason == Reason::kCapacity || by_key || (excused && cells_.size() > 1) ||
                 (info.reason == Reason::kNotCaptured && oracle_->stages() > 1);
   }
@@ -236,9 +237,9 @@ std::span<const RowInfo> Checker::PageOf(std::span<const RowInfo> infos, std::si
   return infos.subspan(begin, std::min(tokens, infos.size() - begin));
 }
 
-// Of two pages under one key the one with more rows is attached. Rows that were lost after the two
-// were compared counted, and so may rows that were not read. Where the request took only the first
-// rows of a page, the others are its own: they say nothing of either page.
+// Of two pages with one key the one with more rows is attached. Rows that were lost after the store
+// compared the two count as rows here, and so may rows that were not read. If the request took only
+// the first rows of a page, the others are its own and are ignored.
 bool Checker::StandsInRightly(const ReadJob& job, std::int64_t position, const SeenCell& cell) {
   const std::uint32_t version = cell.pass.version;
   const std::int64_t begin = position / page_tokens_ * page_tokens_;
@@ -267,9 +268,9 @@ Excuse Checker::Why(const SeenCell& cell, const PrefixHash& prefix,
   const bool stages = oracle_->stages() > 1;
   const Excuse own = excuses_->OfPass(cell.pass, prefix);
   if (own != Excuse::kNone) return own;
-  // A stage lost a row of this block: stages may then have different passes of it.
+  // A stage lost a row of this block, so the stages may have rows of different passes.
   if (stages && excuses_->HasBlock(cell.pass.version, block_start)) return Excuse::kDrop;
-  // Another pass of this key stands in (on some stages), and was destroyed.
+  // The row of another pass with this key was attached (on some stages), and was destroyed.
   if ((cell.excuse == Excuse::kByKey || stages) && excuses_->HasKey(cell.pass.version, prefix)) {
     return Excuse::kByKey;
   }

@@ -13,9 +13,9 @@ StoreOptions StoreOptionsOf(const EngineOptions& options, std::int32_t stage) {
   store.block_tokens = options.block_tokens;
   const std::int64_t parts = options.block_tokens / options.page_tokens;
   const bool big = options.max_batched_tokens > 0;
-  // Every block has its pages, and so has every key of the tier; snapshots of what finished or was
-  // preempted hold theirs for a few steps while the blocks are used again. Small engines have
-  // plenty.
+  // Enough pages for every block and every key of the tier, and for the snapshots of finished and
+  // preempted requests, which hold their pages for a few steps while the blocks are reused. Small
+  // engines have more than they need.
   std::int64_t pages = parts * 2048;
   if (big) {
     const std::int64_t held =
@@ -74,7 +74,7 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Arrivals> arrivals)
 }
 
 Engine::~Engine() {
-  // Sources that were never submitted go back to their pool with it.
+  // The rows of steps that were never submitted must go back to their pool.
   endings_.clear();
 }
 
@@ -165,7 +165,7 @@ void Engine::Disturb() {
   }
   if (rng_.Chance(f.preempt_one) && running_.size() > 1) {
     const auto size = static_cast<std::int64_t>(running_.size());
-    // A copy: the element of `running_` goes while the request is being preempted.
+    // A copy, because the element of `running_` is erased while the request is being preempted.
     const RequestPtr victim = running_[static_cast<std::size_t>(rng_.Below(size))];
     Preempt(victim);
   }
@@ -424,7 +424,7 @@ void Engine::Forks() {
       const KvCell& cell = Cell(tail, o);
       if (!cell.present || (!whole && o >= rows)) continue;
       Cell(destination, o) = cell;
-      // A page that two blocks share has one key, that of the block which is sealed last.
+      // A page that two blocks share is indexed under one key, that of the block sealed last.
       if (whole && options_.page_tokens < bs_) excuses_.AddKey(cell.pass.version, cell.prefix);
     }
     child->mute = r->mute;

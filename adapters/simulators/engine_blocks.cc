@@ -70,7 +70,7 @@ void Engine::StoreInTier(std::int32_t block) {
 
 bool Engine::SwapOut(std::int32_t block) {
   if (free_hosts_.empty()) {
-    // The oldest swapped block makes room: Move rebinds its host block.
+    // Evicts the oldest swapped block: Move rebinds its host block.
     while (!swap_order_.empty() && free_hosts_.empty()) {
       const auto oldest = swapped_.find(swap_order_.front());
       swap_order_.pop_front();
@@ -107,7 +107,7 @@ void Engine::ReleaseBlocks(Request& r) {
     pool_.SetRefs(block, b.refs - 1, b.used);
     if (b.refs > 0) continue;
     if (options_.megatron && (options_.features.ref_zero || b.ready >= now_)) {
-      pool_.ForgetHash(block);  // (or never computed)
+      pool_.ForgetHash(block);  // at reference zero, or because it will not be computed
     }
     if (!options_.megatron || !b.hashed) pool_.PushFree(block);
   }
@@ -147,7 +147,8 @@ bool Engine::FindHits(const Request& r, std::vector<std::int32_t>& hits) const {
   for (std::int64_t i = 0; i < top; ++i) {
     const std::int32_t block = pool_.Find(r.prefix[static_cast<std::size_t>((i + 1) * bs_)]);
     if (block < 0) break;
-    if (options_.megatron && pool_.at(block).ready >= now_) return false;  // being computed: wait
+    if (options_.megatron && pool_.at(block).ready >= now_)
+      return false;  // still being computed: wait
     hits.push_back(block);
   }
   if (options_.features.clip && !hits.empty()) {
@@ -217,7 +218,7 @@ std::int32_t Engine::SwapIn(const PrefixHash& key) {
   const std::int32_t block = pool_.PopFree();
   const BlockPool::Block& b = pool_.at(block);
   const PrefixHash old = b.hash;
-  // What was in the block goes out in the same move.
+  // The contents of the block are swapped out in the same group of moves.
   const bool keep = b.hashed && !swapped_.contains(old) && Complete(block) && b.ready < now_;
   pool_.ForgetHash(block);
   if (keep) Announce(Event::Move(BlockId(block), BlockId(host), true));
@@ -240,7 +241,7 @@ std::int32_t Engine::SwapIn(const PrefixHash& key) {
 }
 
 std::int32_t Engine::RestoreFromTier(const PrefixHash& key) {
-  // A copy: taking the block may evict another one into the tier.
+  // A copy, because taking the block may evict another one into the tier.
   const std::vector<KvCell> cells = tier_.at(key).cells;
   bool vouched = true;
   for (const KvCell& cell : cells) {
@@ -271,7 +272,7 @@ std::int32_t Engine::ReceiveFromOutside(Request& r) {
     Cell(block, o) = {prefix, pass, Excuse::kExternal, true};
     excuses_.AddKey(version_, prefix);
   }
-  // The other engine's rows are joined at the end; sometimes they do not come.
+  // The other engine's rows are joined at the end; sometimes they are lost.
   if (rng_.Chance(.7)) {
     r.parts.push_back(RemotePart(r, base));
     for (std::int64_t o = 0; o < bs_; ++o)
@@ -325,7 +326,7 @@ void Engine::CopyPart(Request& r) {
     if (destination < 0) return;
     r.blocks.push_back(destination);
     if (destination == source) return;
-    // Taking the block may have swapped the source out.
+    // Taking the block may have swapped out the block to copy from.
     for (std::int64_t o = 0; o < rows; ++o) {
       if (!Cell(source, o).present) rows = 0;
     }
@@ -374,7 +375,7 @@ void Engine::Preempt(const RequestPtr& r) {
 }
 
 void Engine::FinishRequest(const RequestPtr& r) {
-  // Never rows that this life did not compute or hit.
+  // Only rows that this life of the request computed or hit.
   r->parts.push_back(TakePart(*r, std::min(r->known - 1, r->computed)));
   ReadJob job;
   job.request = r;

@@ -1,5 +1,5 @@
-// How a simulated engine feeds its stores: ends, landings and reads, in whatever order the timing
-// draws.
+// How a simulated engine feeds its stores: ends, landings and reads, in an order that the timing's
+// seed draws.
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -71,8 +71,8 @@ void Engine::End(const Ending& ending) {
 }
 
 void Engine::WaitForLanding() {
-  // A forward takes milliseconds, a simulated one takes none: an engine of many steps in flight
-  // gives the landing thread the time that it would have. Small rings may overflow.
+  // A forward takes milliseconds, a simulated one takes none. So an engine with many steps in
+  // flight waits for the landing thread here. Small rings may overflow.
   constexpr std::uint32_t kLead = 32;
   if (options_.max_steps_in_flight < 2 * kLead) return;
   while (sources_.out() > static_cast<std::int64_t>(kLead + endings_.size())) {
@@ -91,7 +91,7 @@ void Engine::LandSome() {
     for (std::size_t i = 0; i < count; ++i) {
       const auto start = std::chrono::steady_clock::now();
       if (!stores_[stage]->Land(StepId(ready[i]))) {
-        if (options_.features.device) {  // an earlier one has not ended
+        if (options_.features.device) {  // an earlier step has not ended
           count = i;
           break;
         }
@@ -162,7 +162,7 @@ void Engine::Finish() {
     checker_->Fail(std::to_string(reads_.size() + streams_.size()) +
                    " snapshots are not ready though all steps have ended");
   }
-  // A step has ended before its source is given back.
+  // A step has ended before its rows are returned to the pool.
   for (int wait = 0; sources_.out() != 0 && wait < 100000; ++wait) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }

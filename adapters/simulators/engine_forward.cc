@@ -1,5 +1,5 @@
-// The forward pass of a simulated step: the only place where KV is written, and what follows from
-// it.
+// The forward pass of a simulated step, the only code that writes KV, and the excuses that follow
+// from it.
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -93,8 +93,8 @@ void Engine::PlanWorkRows(const Work& work, bool failed) {
     if (r.mute) excuses_.AddGap(version_, block_start);
     if (failed) {
       excuses_.AddRival(version_, prefix);
-      // A claim of another version's row, or in place of one that is missing, revoked: the row is
-      // gone, and so is the word on why; its KV is not.
+      // The cancelled step had claimed a row of another version, or a missing row. The row is now
+      // lost, and so is the reason why it was missing; its KV stays.
       if (cell.present && (cell.pass.version != version_ || Scarce() ||
                            excuses_.HasKey(cell.pass.version, cell.prefix))) {
         excuses_.Add(cell.pass, cell.prefix, block_start, Excuse::kCancel);
@@ -120,14 +120,14 @@ void Engine::PlanPossibleRows(const Work& work) {
   std::int64_t low = r.computed;
   std::int64_t high = r.computed + work.tokens;
   if (r.known - r.computed <= 1 && r.confirmed >= 0) {
-    // How much the last step accepted is known on the device only.
+    // Only the device knows how many drafts the last step accepted.
     low = std::min(low, r.confirmed + 1);
     high = std::min(high + 2, static_cast<std::int64_t>(r.blocks.size()) * bs_);
   }
   for (std::int64_t position = low; position < high; ++position) {
     const std::int64_t index = position / bs_;
     const std::int64_t block = r.blocks[static_cast<std::size_t>(index)];
-    // Of a block of drafts alone the host does not know the prefix; nobody else has such a block.
+    // The host does not know the prefix of a block of drafts alone; such a block is never shared.
     const auto start = static_cast<std::size_t>(index * bs_);
     std::uint32_t& version = possible_in_[static_cast<std::size_t>(block)];
     version = version == 0 || version == version_ ? version_ : kSeveralVersions;
@@ -149,7 +149,7 @@ void Engine::ExcuseDrop() {
   for (const RowPlan& row : rows_) {
     if (row.pass.step != 0) excuses_.Add(row.pass, row.prefix, row.block_start, Excuse::kDrop);
   }
-  // Which of its range a dropped device step wrote is not known.
+  // It is not known which rows of its range a dropped device step wrote.
   for (const PossibleRow& row : possible_) {
     const std::int64_t slot = row.slot >= 0 ? row.slot : NotAsked(row.slot);
     const KvCell& cell = kv_[static_cast<std::size_t>(slot)];
@@ -218,7 +218,7 @@ void Engine::BeginAndEnd(bool failed) {
 }
 
 void Engine::Unschedule() {
-  // The forward did not run: nobody may hit what it would have filled.
+  // The forward did not run, so no request may hit the blocks that it would have filled.
   for (const SealPlan& seal : seals_)
     pool_.ForgetHash(seal.block);
   events_.clear();
@@ -260,7 +260,7 @@ void Engine::Attend(const Work& work) {
   for (std::int64_t position = base; position < std::min(base + work.tokens, r.known); ++position) {
     attend(position);
   }
-  // Rows of older weights that it hits (or recomputes into the dummy block) are read at once.
+  // Rows of older weights that the request hits (or recomputes into the dummy block) are read now.
   if (options_.features.keep_old && newest_version_ > 1) {
     std::int64_t old_rows = 0;
     const std::int64_t last = std::min(base + work.tokens, r.known);

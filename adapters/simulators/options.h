@@ -86,7 +86,7 @@ struct EngineOptions {
   std::int32_t block_tokens = 4;
   std::int32_t page_tokens = 4;
   std::int32_t blocks = 24;          // KV blocks; block id `blocks` is the engine's placeholder
-  std::int32_t host_blocks = 64;     // ids behind it, of the host tier
+  std::int32_t host_blocks = 64;     // blocks of the host tier; their ids follow the placeholder's
   std::int32_t tier_keys = 1 << 20;  // the most blocks in the tier without ids
   std::int32_t max_pages = 0;        // pages of each store; 0 = enough
   std::int32_t stages = 1;           // pipeline stages, each with its own store

@@ -55,7 +55,7 @@ void RouteOracle::Layers(std::int32_t first, std::int32_t last, const PrefixHash
       ids[k] = static_cast<Id>(base[k] + (((bits & 0xffff) * width[k]) >> 16));
       bits = bits >> 8 | bits << 56;
     }
-    // Narrow strata leave few sets: the order then tells rows apart.
+    // Narrow strata allow few sets of ids, so rows then differ in the order of the ids, too.
     if (num_experts_ < 4 * top_k_) {
       std::rotate(ids, ids + (Mix(bits, 1) >> 16) % top_k, ids + top_k);
     }

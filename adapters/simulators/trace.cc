@@ -14,8 +14,8 @@ namespace {
 constexpr std::int64_t kTokensPerHash = 512;
 constexpr std::int32_t kMaxRunning = 256;
 
-// The requests of a trace, in file order. Prompt tokens are a function of hash id and place; what a
-// request generates is its own.
+// The requests of a trace, in the order of the file. A prompt token is a function of its hash id
+// and its position in the 512 tokens; generated tokens are unique to the request.
 class TraceArrivals final : public Arrivals {
  public:
   explicit TraceArrivals(std::vector<TraceRequest> requests) : requests_(std::move(requests)) {}
@@ -58,7 +58,7 @@ EngineOptions EngineOptionsOf(const TraceOptions& options) {
   engine.megatron = options.engine == EngineKind::kMegatron;
   engine.seed = options.seed;
   engine.block_tokens = options.block_tokens;
-  // A page of more than 64 rows wastes what a request leaves unfilled.
+  // At most 64 rows per page, because the rows that a request leaves unfilled are wasted.
   engine.page_tokens = options.block_tokens;
   for (std::int32_t page = std::min(options.block_tokens, 64); page > 0; --page) {
     if (options.block_tokens % page == 0) {
@@ -89,7 +89,7 @@ EngineOptions EngineOptionsOf(const TraceOptions& options) {
   engine.timing.land_at_once = true;
   engine.timing.behind = options.async ? 1 : 0;
   engine.max_steps_in_flight = 16;
-  // Shallow models have too few layers for agreement to tell anything.
+  // With fewer layers the agreement of two rows is too random for the audit.
   engine.audit = options.layers >= 4;
   if (options.flight != nullptr) engine.flights = {options.flight};
   return engine;

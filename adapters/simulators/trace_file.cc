@@ -1,4 +1,4 @@
-// Reading block traces: JSON lines, one request each.
+// Reads block traces: JSON lines, one request each.
 #include <fstream>
 #include <string>
 
@@ -15,8 +15,8 @@ absl::Status Bad(const std::string& path, std::int64_t line, const std::string& 
   return absl::InvalidArgumentError(path + " line " + std::to_string(line) + ": " + what);
 }
 
-// A value as a person can read it. Arrays and objects by their name only: nlohmann::json writes
-// them level by level on the stack, and a file may nest them without end.
+// A value for an error message. Arrays and objects appear by their kind alone, because
+// nlohmann::json writes them recursively, and a file may nest them without limit.
 std::string Shown(const nlohmann::json& value) {
   if (value.is_structured()) return std::string("an ") + value.type_name();
   return value.dump().substr(0, 40);
@@ -29,7 +29,7 @@ absl::Status ReadLength(const std::string& path, std::int64_t line, const nlohma
   if (!found->is_number_integer() || *found < 1 || *found > kMaxTokens) {
     return Bad(path, line,
                std::string("field ") + field + " must be a whole number in [1, " +
-                   std::to_string(kMaxTokens) + "], is " + Shown(*found));
+                   std::to_string(kMaxTokens) + "]; it is " + Shown(*found));
   }
   out = found->get<std::int64_t>();
   return absl::OkStatus();
@@ -39,7 +39,7 @@ absl::Status ReadLine(const std::string& path, std::int64_t line, const std::str
                       TraceRequest& out) {
   const nlohmann::json object = nlohmann::json::parse(text, nullptr, false);
   if (!object.is_object()) {
-    return Bad(path, line, "must be a JSON object, is " + text.substr(0, 40));
+    return Bad(path, line, "must be a JSON object; it is " + text.substr(0, 40));
   }
   absl::Status status = ReadLength(path, line, object, "input_length", out.input_tokens);
   if (status.ok()) status = ReadLength(path, line, object, "output_length", out.output_tokens);
@@ -50,12 +50,12 @@ absl::Status ReadLine(const std::string& path, std::int64_t line, const std::str
   if (!ids->is_array() || static_cast<std::int64_t>(ids->size()) != want) {
     return Bad(path, line,
                "field hash_ids must be an array of " + std::to_string(want) +
-                   " ids (input_length / 512, rounded up), is " +
+                   " ids (input_length / 512, rounded up); it is " +
                    (ids->is_array() ? "an array of " + std::to_string(ids->size()) : Shown(*ids)));
   }
   for (const nlohmann::json& id : *ids) {
     if (!id.is_number_integer() || id < 0) {
-      return Bad(path, line, "field hash_ids must hold whole numbers >= 0, holds " + Shown(id));
+      return Bad(path, line, "field hash_ids must have whole numbers >= 0; it has " + Shown(id));
     }
     out.hash_ids.push_back(id.get<std::int64_t>());
   }
@@ -67,7 +67,7 @@ absl::Status ReadLine(const std::string& path, std::int64_t line, const std::str
 absl::StatusOr<std::vector<TraceRequest>> ReadTraceFile(const std::string& path,
                                                         std::int64_t limit) {
   std::ifstream file(path);
-  if (!file) return absl::NotFoundError("trace file cannot be opened: " + path);
+  if (!file) return absl::NotFoundError("trace file '" + path + "' cannot be opened");
   return ReadTrace(file, path, limit);
 }
 
@@ -83,8 +83,8 @@ absl::StatusOr<std::vector<TraceRequest>> ReadTrace(std::istream& in, const std:
     if (!status.ok()) return status;
     requests.push_back(std::move(request));
   }
-  if (in.bad()) return absl::DataLossError("trace file cannot be read: " + name);
-  if (requests.empty()) return absl::InvalidArgumentError(name + ": holds no request");
+  if (in.bad()) return absl::DataLossError("trace file '" + name + "' cannot be read");
+  if (requests.empty()) return absl::InvalidArgumentError(name + ": has no request");
   return requests;
 }
 

@@ -317,7 +317,7 @@ absl::Status Document::Read(const RowsAndLayers& part, const ReadSpec& spec,
     return absl::InvalidArgumentError(
         absl::StrCat("infos must be empty or ", rows, " long; it is ", infos.size()));
   }
-  // [T, L, K] is written batch by batch; [L, T, K] needs the whole part at once.
+  // [T, L, K] is written batch by batch; [L, T, K] needs all rows at once.
   const auto page_tokens = static_cast<std::size_t>(shape.page_tokens);
   const std::size_t row_bytes = shape.row_bytes();
   const std::size_t batch =

@@ -17,7 +17,7 @@
 namespace waymark::wire {
 
 // Open maps the file and indexes the nodes of its nodes section and the chunks of the complete
-// pages that they name. The rows behind the last complete page make one tail segment, which equals
+// pages that they name. The rows after the last complete page make one tail segment, which equals
 // the segment of a Publisher that was given all rows at once; if rows were published piece by
 // piece, their tail segments are not in the file. A page of which the document has only some rows
 // is absent.

@@ -74,7 +74,7 @@ absl::Status CheckFields(std::uint64_t rows, std::uint64_t page_tokens, const Di
   const std::uint64_t behind = rows % page_tokens;
   if (segments > behind || (segments == 0) != (behind == 0)) {
     return Bad(absl::StrCat("tail segments of the ", behind,
-                            " rows behind the last complete page must be at most that many, and at "
+                            " rows after the last complete page must be at most that many, and at "
                             "least 1 if there is a row; there are ",
                             segments));
   }

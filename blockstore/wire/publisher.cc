@@ -70,7 +70,7 @@ struct Job {
 struct Sequence {
   Handle handle;
   std::vector<std::uint8_t> node;  // the bytes of its last node
-  Rows tail;                       // rows behind the last complete page
+  Rows tail;                       // rows after the last complete page
   std::vector<std::size_t> cuts;   // number of rows of each tail segment
 };
 
@@ -421,7 +421,7 @@ class Publisher::Impl {
     return absl::OkStatus();
   }
 
-  // The rows behind the last complete page. Segments that were there before keep their rows, so
+  // The rows after the last complete page. Segments that were there before keep their rows, so
   // that they are the same objects if nothing of them has changed.
   absl::Status BuildTail(const Sequence* before, const Input& input, Sequence& next) {
     const std::int64_t rows = next.handle.rows;

@@ -1,4 +1,4 @@
-// Tail segment: an object with rows behind the last complete page of a trajectory. A trajectory
+// Tail segment: an object with rows after the last complete page of a trajectory. A trajectory
 // that grows row by row adds segments, and never changes one, until the page is complete.
 // docs/format.md defines the bytes.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_TAIL_H_
