@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "adapters/cli/bench.h"
 #include "adapters/cli/check.h"
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
@@ -33,6 +34,7 @@ std::vector<std::unique_ptr<Command>> MakeCommands() {
   commands.push_back(MakeDiffCommand());
   commands.push_back(MakeConvertCommand());
   commands.push_back(MakeSelftestCommand());
+  commands.push_back(MakeBenchCommand());
   return commands;
 }
 

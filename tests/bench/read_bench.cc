@@ -1,6 +1,5 @@
 // Reading 32k rows whose pages lie anywhere in a store of a million rows: Snapshot on the engine's
 // thread, Read on a reader's against one memcpy of as many bytes.
-#include <cstring>
 #include <utility>
 
 #include "tests/bench/bench_common.h"
@@ -8,40 +7,13 @@
 namespace waymark::bench {
 namespace {
 
-std::span<const BlockId> LongSequence(FilledStore& store, std::size_t which = 0) {
-  const auto blocks = static_cast<std::size_t>(kLongRows / store.page_tokens());
-  return store.shuffled().subspan(which * blocks, blocks);
-}
-
-Snapshot Take(FilledStore& store, std::size_t which = 0) {
-  auto snapshot = store.store().TakeSnapshot(LongSequence(store, which), 0, kLongRows);
-  Demand(snapshot.ok(), "no snapshot");
-  return *std::move(snapshot);
-}
-
 // `other_blocks`: another sequence every time, so that the tables come from the last-level cache.
 void TakeSnapshot(benchmark::State& state, std::int32_t page_tokens, bool other_blocks,
                   Caches caches) {
-  FilledStore& store = FilledStore::Get(page_tokens, Landing::kCaller);
-  CacheWalk& walk = CacheWalk::Get();
+  SnapshotTurns turns(SharedStore(page_tokens, Landing::kCaller), other_blocks);
   Times times(static_cast<std::size_t>(state.max_iterations));
-  const std::size_t sequences =
-      store.shuffled().size() / static_cast<std::size_t>(kLongRows / page_tokens);
-  std::size_t which = 0;
-  std::vector<BlockId> blocks;
   for (auto _ : state) {
-    // Takes back the snapshot before, as the landing thread does.
-    const std::uint64_t step = store.NextStep();
-    store.Run({step, 1, nullptr, 0, nullptr, 0}, nullptr);
-    store.Settle();
-    if (other_blocks) which = (which + 1) % sequences;
-    walk.Make(caches);
-    const auto sequence = LongSequence(store, which);
-    blocks.assign(sequence.begin(), sequence.end());
-    absl::StatusOr<Snapshot> snapshot;
-    const double nanoseconds =
-        Time([&] { snapshot = store.store().TakeSnapshot(blocks, 0, kLongRows); });
-    Demand(snapshot.ok() && snapshot->size() == kLongRows, "no snapshot");
+    const double nanoseconds = turns.Turn(SharedWalk(), caches);
     times.Add(nanoseconds);
     state.SetIterationTime(nanoseconds / 1e9);
   }
@@ -49,31 +21,15 @@ void TakeSnapshot(benchmark::State& state, std::int32_t page_tokens, bool other_
 }
 
 void Read(benchmark::State& state, std::int32_t page_tokens, ReadSpec spec, bool infos) {
-  FilledStore& store = FilledStore::Get(page_tokens, Landing::kCaller);
-  const Snapshot snapshot = Take(store);
-  const std::size_t bytes =
-      static_cast<std::size_t>(kLongRows) * kLayers * kTopK * IdBytes(spec.id_type);
-  std::vector<std::uint8_t> out(bytes);
-  std::vector<std::uint8_t> copy_from(bytes, 1);
-  std::vector<std::uint8_t> copy_to(bytes);
-  std::vector<RowInfo> row_infos(infos ? static_cast<std::size_t>(kLongRows) : 0);
+  ReadTurns turns(SharedStore(page_tokens, Landing::kCaller), spec, infos, Clock::kWall);
   Times times(static_cast<std::size_t>(state.max_iterations));
   Times copies(static_cast<std::size_t>(state.max_iterations));
-  bool ok = true;
   for (auto _ : state) {
-    const double reading = Time([&] {
-      ok = snapshot.Read(0, kLongRows, spec, out, row_infos).ok() && ok;
-      benchmark::ClobberMemory();
-    });
-    const double copying = Time([&] {
-      std::memcpy(copy_to.data(), copy_from.data(), bytes);
-      benchmark::ClobberMemory();
-    });
+    const double reading = turns.Read();
     times.Add(reading);
-    copies.Add(copying);
+    copies.Add(turns.Copy());
     state.SetIterationTime(reading / 1e9);
   }
-  Demand(ok, "a read failed");
   Report(state, times);
   state.counters["memcpy_us"] = copies.Micros(0.1);
   state.counters["of_memcpy"] = copies.Micros(0.1) / times.Micros(0.1);
@@ -81,7 +37,7 @@ void Read(benchmark::State& state, std::int32_t page_tokens, ReadSpec spec, bool
 
 // What a finished request costs: the snapshot on the engine's thread, then rows and coverage.
 void Finish(benchmark::State& state) {
-  FilledStore& store = FilledStore::Get(16, Landing::kCaller);
+  FilledStore& store = SharedStore(16, Landing::kCaller);
   Times engine(static_cast<std::size_t>(state.max_iterations));
   Times times(static_cast<std::size_t>(state.max_iterations));
   std::vector<std::uint8_t> out(static_cast<std::size_t>(kLongRows) * kLayers * kTopK);
@@ -90,7 +46,11 @@ void Finish(benchmark::State& state) {
   std::size_t runs = 0;
   for (auto _ : state) {
     Snapshot snapshot;
-    const double taking = Time([&] { snapshot = Take(store); });
+    const double taking = Time([&] {
+      auto taken = store.store().TakeSnapshot(LongSequence(store, 0), 0, kLongRows);
+      Demand(taken.ok(), "no snapshot");
+      snapshot = *std::move(taken);
+    });
     const double reading = Time([&] {
       Demand(snapshot.Read(0, kLongRows, spec, out, infos).ok(), "a read failed");
       runs = CoverageOf(infos, 0).size();

@@ -171,7 +171,7 @@ void Route(benchmark::State& state, RoutingConfig config, const Cell& cell, std:
   if (what == Ids::kReplayed) {
     Demand(std::count(inputs.routed().begin(), inputs.routed().end(), 0) == rows, "not replayed");
   }
-  const double part = rows <= 64 ? 0.5 : 0.1;  // of calls; bench_common.h says why
+  const double part = rows <= 64 ? 0.5 : 0.1;  // of calls; measure.h says why
   const auto nanoseconds_a_row = [&](const Times& all) {
     return all.Micros(part) * 1000.0 / static_cast<double>(rows);
   };

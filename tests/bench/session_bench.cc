@@ -22,7 +22,7 @@ std::unique_ptr<CaptureSession> MakeSession(RoutingStore& store) {
 
 // Engine's thread, and landing against a row-wise memcpy of packed rows to as many other rows.
 void SessionStep(benchmark::State& state) {
-  FilledStore& filled = FilledStore::Get(16, Landing::kCaller);
+  FilledStore& filled = SharedStore(16, Landing::kCaller);
   const std::unique_ptr<CaptureSession> session = MakeSession(filled.store());
   const std::vector<std::uint8_t> bytes = TokenMajorBytes(kDecodeRows, 6);
   const std::vector<std::int16_t> shorts = LayerMajorShorts(bytes, kDecodeRows);
@@ -59,8 +59,8 @@ void SessionStep(benchmark::State& state) {
     const double landed = Time([&] { filled.Settle(); });
     const double copied = Time([&] {
       for (std::size_t i = 0; i < slots.size(); ++i) {
-        std::memcpy(pages.data() + (i * 16 + (offset + 8) % 16) * row_bytes,
-                    bytes.data() + i * row_bytes, row_bytes);
+        Copy(pages.data() + (i * 16 + (offset + 8) % 16) * row_bytes, bytes.data() + i * row_bytes,
+             row_bytes);
       }
       benchmark::ClobberMemory();
     });
@@ -81,7 +81,7 @@ void SessionStep(benchmark::State& state) {
 // A step whose rows nobody wrote, as when every hook was skipped: landing only finds that out and
 // counts it, which must not hold up the steps behind it.
 void SessionStepSilent(benchmark::State& state) {
-  FilledStore& filled = FilledStore::Get(16, Landing::kCaller);
+  FilledStore& filled = SharedStore(16, Landing::kCaller);
   const std::unique_ptr<CaptureSession> session = MakeSession(filled.store());
   std::vector<std::int64_t> slots(kDecodeRows);
   Times landing(static_cast<std::size_t>(state.max_iterations));

@@ -7,11 +7,10 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-#include <cstring>
-#include <ctime>
 #include <numeric>
 #include <utility>
 
+#include "adapters/bench/wire_workload.h"
 #include "blockstore/huge_pages.h"
 #include "blockstore/wire/crc32c.h"
 #include "blockstore/wire/document.h"
@@ -21,21 +20,6 @@
 namespace waymark::bench {
 namespace {
 
-constexpr std::int64_t kRows = kLongRows - 1;
-
-// A prompt in chunks of 8192 rows, then one row a step.
-Rows LongRows() {
-  Rows rows;
-  rows.shape = Shape(16);
-  rows.ids = TokenMajorBytes(kRows, 5);
-  rows.infos.resize(static_cast<std::size_t>(kRows));
-  for (std::size_t i = 0; i < rows.infos.size(); ++i) {
-    rows.infos[i] = {i < 24576 ? 1 + i / 8192 : 4 + (i - 24576), 1, Reason::kNone,
-                     i < 8192 ? Provenance::kByKey : Provenance::kHere};
-  }
-  return rows;
-}
-
 enum class Code { kRaw, kSorted, kSets };
 
 wire::DocumentOptions Options(Code code) {
@@ -43,12 +27,6 @@ wire::DocumentOptions Options(Code code) {
   if (code == Code::kSorted) options.code.ordered = false;
   if (code == Code::kSets) options.code = wire::ChunkCode::SetCodeFor(Shape(16));
   return options;
-}
-
-double ProcessorNanoseconds() {
-  std::timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec);
 }
 
 double PageFaults() {
@@ -62,20 +40,12 @@ enum class Way { kWriteInto, kReadInto, kRoundTrip, kRoundTripAnew };
 // kWriteInto, kReadInto: memory of the caller, touched before. kRoundTrip: Rows to bytes to Rows,
 // in memory that was used before; kRoundTripAnew: everything allocated anew, page faults and all.
 void Document(benchmark::State& state, Way way, Code code) {
-  const Rows rows = LongRows();
   const wire::DocumentOptions options = Options(code);
-  const auto bytes = wire::WriteDocument(rows, options);
-  Demand(bytes.ok(), "no document");
-  const auto document = wire::Document::Open(*bytes);
-  Demand(document.ok(), "a document that cannot be opened");
-  const auto back = document->ReadRows(document->All());
-  Demand(back.ok() && back->infos == rows.infos && (code != Code::kRaw || back->ids == rows.ids),
-         "other rows came back");
-  std::vector<std::uint8_t> written(bytes->size(), 1);
+  DocumentTurns turns(options, Clock::kProcessor);
+  const Rows& rows = turns.rows();
+  std::vector<std::uint8_t> written(turns.bytes().size(), 1);
   std::vector<std::uint8_t> ids(rows.ids.size(), 1);
   std::vector<RowInfo> infos(rows.infos.size());
-  Rows again = rows;
-  std::vector<std::uint8_t> copied(rows.ids.size(), 1);
   const ReadSpec spec{Layout::kTokensLayersK, IdType::kUint8, Fill::kZeros};
   Times times(static_cast<std::size_t>(state.max_iterations));
   Times processor(static_cast<std::size_t>(state.max_iterations));
@@ -84,7 +54,7 @@ void Document(benchmark::State& state, Way way, Code code) {
   bool ok = true;
   for (auto _ : state) {
     const double faults_before = PageFaults();
-    const double processor_before = ProcessorNanoseconds();
+    const double processor_before = Now(Clock::kProcessor);
     const double time = Time([&] {
       switch (way) {
         case Way::kWriteInto: {
@@ -93,40 +63,33 @@ void Document(benchmark::State& state, Way way, Code code) {
           break;
         }
         case Way::kReadInto: {
-          const auto opened = wire::Document::Open(*bytes);
+          const auto opened = wire::Document::Open(turns.bytes());
           ok = ok && opened.ok() && opened->Read(opened->All(), spec, ids, infos).ok();
           break;
         }
-        case Way::kRoundTrip: {
-          const auto writer = wire::DocumentWriter::Create(rows, options);
-          ok = ok && writer.ok() && writer->WriteTo(written).ok();
-          const auto received = wire::Document::Open(written);
-          ok = ok && received.ok() && received->ReadRows(received->All(), again).ok();
+        case Way::kRoundTrip:
+          turns.RoundTrip();
           break;
-        }
         case Way::kRoundTripAnew: {
           const auto sent = wire::WriteDocument(rows, options);
           const auto received = wire::Document::Open(*sent);
           const auto read = received->ReadRows(received->All());
-          ok = ok && read.ok() && read->size() == kRows;
+          ok = ok && read.ok() && read->size() == rows.size();
           benchmark::DoNotOptimize(read->ids.data());
           break;
         }
       }
       benchmark::ClobberMemory();
     });
-    const double copy_before = ProcessorNanoseconds();
+    processor.Add(Now(Clock::kProcessor) - processor_before);
     faults += PageFaults() - faults_before;
-    std::memcpy(copied.data(), rows.ids.data(), copied.size());
-    benchmark::ClobberMemory();
     times.Add(time);
-    processor.Add(copy_before - processor_before);
-    copies.Add(ProcessorNanoseconds() - copy_before);
+    copies.Add(turns.Copy());
     state.SetIterationTime(time / 1e9);
   }
   Demand(ok, "a document failed");
   Report(state, times);
-  state.counters["MB"] = static_cast<double>(bytes->size()) / 1e6;
+  state.counters["MB"] = static_cast<double>(turns.bytes().size()) / 1e6;
   state.counters["cpu_us"] = processor.Micros(0.1);
   state.counters["memcpy_us"] = copies.Micros(0.1);
   state.counters["memcpys"] = processor.Micros(0.1) / copies.Micros(0.1);
@@ -136,12 +99,12 @@ void Document(benchmark::State& state, Way way, Code code) {
 // New memory for the ids of the rows, each small page of it written once, and given back: what the
 // system takes before anything is in it.
 void Fresh(benchmark::State& state, bool huge) {
-  const auto size = static_cast<std::size_t>(kRows) * Shape(16).row_bytes();
+  const auto size = static_cast<std::size_t>(kLongRows) * Shape(16).row_bytes();
   Times processor(static_cast<std::size_t>(state.max_iterations));
   double faults = 0;
   for (auto _ : state) {
     const double faults_before = PageFaults();
-    const double begin = ProcessorNanoseconds();
+    const double begin = Now(Clock::kProcessor);
     void* const memory =
         mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     Demand(memory != MAP_FAILED, "no memory");
@@ -149,7 +112,7 @@ void Fresh(benchmark::State& state, bool huge) {
     for (std::size_t at = 0; at < size; at += 4096)
       static_cast<volatile std::uint8_t*>(memory)[at] = 1;
     munmap(memory, size);
-    processor.Add(ProcessorNanoseconds() - begin);
+    processor.Add(Now(Clock::kProcessor) - begin);
     faults += PageFaults() - faults_before;
   }
   state.counters["cpu_us"] = processor.Micros(0.1);

@@ -3,123 +3,37 @@
 // source in memory, against sending everything again and against sending what is new.
 //
 // Budget: the turns fetch at most 1.05 times the bytes of the final array.
-#include <algorithm>
-#include <memory>
 #include <span>
-#include <utility>
 #include <vector>
 
+#include "adapters/bench/wire_workload.h"
 #include "blockstore/wire/document.h"
-#include "blockstore/wire/document_writer.h"
-#include "blockstore/wire/fetcher.h"
-#include "blockstore/wire/memory_source.h"
-#include "blockstore/wire/publisher.h"
 #include "tests/bench/bench_common.h"
 
 namespace waymark::bench {
 namespace {
 
-constexpr std::int32_t kPage = 16;
-constexpr int kTurnCount = 100;
 constexpr int kSamples = 16;
 constexpr std::int64_t kPromptRows = 8192;
 constexpr std::int64_t kOwnRows = 512;
-constexpr std::int64_t kGroupRows = kPromptRows + kSamples * kOwnRows;
 
-// Rows of a sequence, each unlike every other, in blocks of their own.
-struct Sequences {
-  Sequences() {
-    StoreOptions options;
-    options.shape = Shape(kPage);
-    options.num_blocks = static_cast<std::int32_t>((kLongRows + kGroupRows) / kPage);
-    options.landing = Landing::kCaller;
-    options.max_step_rows = kPrefillRows;
-    auto made = RoutingStore::Create(options);
-    Demand(made.ok(), "no store");
-    store = *std::move(made);
-    const std::int64_t rows = kLongRows + kGroupRows;
-    const std::vector<std::uint8_t> bytes = TokenMajorBytes(rows, 77);
-    std::vector<std::int64_t> slots(kPrefillRows);
-    std::uint64_t step = 0;
-    for (std::int64_t at = 0; at < rows; at += kPrefillRows) {
-      for (std::size_t i = 0; i < slots.size(); ++i)
-        slots[i] = at + static_cast<std::int64_t>(i);
-      Bytes source(bytes.data() + static_cast<std::size_t>(at) * options.shape.row_bytes(),
-                   options.shape.row_bytes());
-      Demand(store->BeginStep({++step, 1, nullptr, 0, slots.data(), slots.size()}).ok(), "begin");
-      Demand(store->Submit(StepId(step), &source).ok(), "submit");
-      Demand(store->LandOne(), "land");
-    }
-  }
-  static Sequences& Get() {
-    static Sequences sequences;
-    return sequences;
-  }
-  Snapshot Take(std::span<const BlockId> blocks, std::int64_t first, std::int64_t last) {
-    auto snapshot = store->TakeSnapshot(blocks, first, last);
-    Demand(snapshot.ok(), "no snapshot");
-    return *std::move(snapshot);
-  }
-  // The blocks of the conversation, and of a sample: the prompt's, then its own.
-  static std::vector<BlockId> Conversation() { return Blocks(0, kLongRows); }
-  static std::vector<BlockId> Sample(int sample) {
-    std::vector<BlockId> blocks = Blocks(kLongRows, kLongRows + kPromptRows);
-    const std::int64_t own = kLongRows + kPromptRows + sample * kOwnRows;
-    for (const BlockId block : Blocks(own, own + kOwnRows))
-      blocks.push_back(block);
-    return blocks;
-  }
+// The conversation's rows, then those of the group.
+SequenceStore& Sequences() {
+  static SequenceStore store(kLongRows + kPromptRows + kSamples * kOwnRows);
+  return store;
+}
 
-  std::unique_ptr<RoutingStore> store;
-
- private:
-  class Bytes final : public RowSource {
-   public:
-    Bytes(const std::uint8_t* rows, std::size_t row_bytes) : rows_(rows), row_bytes_(row_bytes) {}
-    void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
-              std::span<Reason> verdicts) override {
-      for (std::size_t i = 0; i < destinations.size(); ++i) {
-        if (destinations[i] == nullptr) continue;
-        std::copy_n(rows_ + (first + i) * row_bytes_, row_bytes_, destinations[i]);
-        verdicts[i] = Reason::kNone;
-      }
-    }
-    void Done() override {}
-
-   private:
-    const std::uint8_t* const rows_;
-    const std::size_t row_bytes_;
-  };
-  static std::vector<BlockId> Blocks(std::int64_t begin, std::int64_t end) {
-    std::vector<BlockId> blocks;
-    for (std::int64_t row = begin; row < end; row += kPage)
-      blocks.emplace_back(static_cast<std::int32_t>(row / kPage));
-    return blocks;
-  }
-};
-
-// What is asked for, one after the other: rows [first, last) are new to the reader.
-struct Request {
-  std::vector<BlockId> blocks;
-  std::int64_t first = 0;
-  std::int64_t last = 0;
-};
 enum class Work { kTurns, kGroup };
-std::vector<Request> Requests(Work work) {
-  std::vector<Request> requests;
-  if (work == Work::kGroup) {
-    for (int sample = 0; sample < kSamples; ++sample) {
-      requests.push_back(
-          {Sequences::Sample(sample), sample == 0 ? 0 : kPromptRows, kPromptRows + kOwnRows});
-    }
-    return requests;
-  }
-  // The last row of a sequence is none: 327 or 328 rows a turn, and no turn ends with a page.
-  std::int64_t first = 0;
-  for (int turn = 1; turn <= kTurnCount; ++turn) {
-    const std::int64_t last = kLongRows * turn / kTurnCount - 1;
-    requests.push_back({Sequences::Conversation(), first, last});
-    first = last;
+std::vector<RowRequest> Requests(Work work) {
+  if (work == Work::kTurns) return ConversationTurns();
+  std::vector<RowRequest> requests;
+  for (int sample = 0; sample < kSamples; ++sample) {
+    // The prompt's blocks, then its own.
+    std::vector<BlockId> blocks = SequenceStore::BlocksOf(kLongRows, kLongRows + kPromptRows);
+    const std::int64_t own = kLongRows + kPromptRows + sample * kOwnRows;
+    for (const BlockId block : SequenceStore::BlocksOf(own, own + kOwnRows))
+      blocks.push_back(block);
+    requests.push_back({blocks, sample == 0 ? 0 : kPromptRows, kPromptRows + kOwnRows});
   }
   return requests;
 }
@@ -131,74 +45,55 @@ enum class Way {
   kNew,        // a document of the new rows
 };
 
+// A document for each request: of all its rows, or of the new ones.
+Moved MoveDocuments(std::span<const RowRequest> requests, const wire::ChunkCode& code,
+                    bool new_rows_only) {
+  Moved moved;
+  for (const RowRequest& request : requests) {
+    const Snapshot snapshot =
+        Sequences().Take(request.blocks, new_rows_only ? request.first : 0, request.last);
+    absl::StatusOr<std::vector<std::uint8_t>> bytes;
+    moved.sending += Time([&] { bytes = wire::WriteDocument(snapshot, {.code = code}); });
+    Demand(bytes.ok(), "no document");
+    moved.receiving += Time([&] {
+      const auto document = wire::Document::Open(*bytes);
+      Demand(document.ok(), "no document");
+      const auto rows = document->ReadRows(document->All());
+      Demand(rows.ok() && rows->infos.back().valid(), "rows");
+    });
+    moved.bytes += bytes->size();
+  }
+  return moved;
+}
+
 void Move(benchmark::State& state, Work work, Way way, bool sets) {
-  Sequences& sequences = Sequences::Get();
-  const wire::WireShape shape{Shape(kPage),
-                              sets ? wire::ChunkCode::SetCodeFor(Shape(kPage)) : wire::ChunkCode{}};
-  const std::vector<Request> requests = Requests(work);
+  const wire::ChunkCode code =
+      sets ? wire::ChunkCode::SetCodeFor(SequenceStore::shape()) : wire::ChunkCode{};
+  const std::vector<RowRequest> requests = Requests(work);
   std::int64_t unique = 0;
-  for (const Request& request : requests)
+  for (const RowRequest& request : requests)
     unique += request.last - request.first;
   const double unique_bytes = static_cast<double>(unique) * kLayers * kTopK;
   Times times(static_cast<std::size_t>(state.max_iterations));
   Times sending(static_cast<std::size_t>(state.max_iterations));
-  double moved = 0;
-  std::uint64_t encoded = 0;
+  Moved moved;
   for (auto _ : state) {
-    wire::MemorySource source(std::size_t{1} << 30);
-    auto publisher = wire::Publisher::Create(&source, {.shape = shape, .store = "bench"});
-    Demand(publisher.ok(), "no publisher");
-    wire::Fetcher fetcher(&source);
-    moved = 0;
-    double sent = 0;
-    double received = 0;
-    for (const Request& request : requests) {
-      const bool by_handle = way == Way::kHandle || way == Way::kHandleNew;
-      Snapshot snapshot =
-          sequences.Take(request.blocks, way == Way::kNew ? request.first : 0, request.last);
-      if (by_handle) {
-        absl::StatusOr<std::vector<std::uint8_t>> handle;
-        sent += Time([&] {
-          const auto published = (*publisher)->Publish("s", std::move(snapshot)).get();
-          Demand(published.ok(), "not published");
-          handle = wire::EncodeHandle(*published);
-        });
-        received += Time([&] {
-          const auto parsed = wire::ParseHandle(*handle);
-          Demand(parsed.ok(), "no handle");
-          const std::int64_t first = way == Way::kHandle ? 0 : request.first;
-          wire::FetchReport report;
-          const auto rows = fetcher.Fetch(*parsed, {first, request.last, 0, kLayers},
-                                          wire::After(std::chrono::seconds(60)), &report);
-          Demand(rows.ok() && rows->infos.back().valid() && report.counts.absent == 0, "rows");
-        });
-        moved += static_cast<double>(handle->size());
-      } else {
-        absl::StatusOr<std::vector<std::uint8_t>> bytes;
-        sent += Time([&] { bytes = wire::WriteDocument(snapshot, {.code = shape.code}); });
-        Demand(bytes.ok(), "no document");
-        received += Time([&] {
-          const auto document = wire::Document::Open(*bytes);
-          Demand(document.ok(), "no document");
-          const auto rows = document->ReadRows(document->All());
-          Demand(rows.ok() && rows->infos.back().valid(), "rows");
-        });
-        moved += static_cast<double>(bytes->size());
-      }
-    }
-    moved += static_cast<double>(fetcher.GetCounts().fetched_bytes);
-    encoded = (*publisher)->GetStats().pages_encoded;
-    times.Add(sent + received);
-    sending.Add(sent);
-    state.SetIterationTime((sent + received) / 1e9);
+    const bool new_rows_only = way == Way::kHandleNew || way == Way::kNew;
+    moved = way == Way::kHandle || way == Way::kHandleNew
+                ? MoveByHandle(Sequences(), requests, code, new_rows_only)
+                : MoveDocuments(requests, code, new_rows_only);
+    times.Add(moved.sending + moved.receiving);
+    sending.Add(moved.sending);
+    state.SetIterationTime((moved.sending + moved.receiving) / 1e9);
   }
-  state.counters["MB"] = moved / 1e6;
-  state.counters["of_unique"] = moved / unique_bytes;
+  const double bytes = static_cast<double>(moved.bytes);
+  state.counters["MB"] = bytes / 1e6;
+  state.counters["of_unique"] = bytes / unique_bytes;
   state.counters["ms"] = times.Micros(0.1) / 1e3;
   state.counters["send_ms"] = sending.Micros(0.1) / 1e3;
-  state.counters["encoded"] = static_cast<double>(encoded);
+  state.counters["encoded"] = static_cast<double>(moved.pages_encoded);
   if (work == Work::kTurns && way == Way::kHandle && !sets) {
-    Demand(moved <= 1.05 * unique_bytes, "the turns take more than 1.05 times the final array");
+    Demand(bytes <= 1.05 * unique_bytes, "the turns take more than 1.05 times the final array");
   }
 }
 

@@ -59,10 +59,12 @@ TEST_F(Cli, HelpAndVersion) {
   EXPECT_THAT(outcome.out, Not(HasSubstr("unknown")));
   outcome = Run({"--help"});
   EXPECT_EQ(outcome.code, 0);
-  EXPECT_THAT(outcome.out, AllOf(HasSubstr("demo"), HasSubstr("trace"), HasSubstr("check"),
-                                 HasSubstr("selftest"), HasSubstr("inspect"), HasSubstr("diff"),
-                                 HasSubstr("convert"), HasSubstr("Exit codes")));
-  for (const char* command : {"demo", "trace", "check", "inspect", "diff", "convert", "selftest"}) {
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("demo"), HasSubstr("trace"), HasSubstr("check"),
+                    HasSubstr("selftest"), HasSubstr("inspect"), HasSubstr("diff"),
+                    HasSubstr("convert"), HasSubstr("bench"), HasSubstr("Exit codes")));
+  for (const char* command :
+       {"demo", "trace", "check", "inspect", "diff", "convert", "selftest", "bench"}) {
     outcome = Run({command, "--help"});
     EXPECT_EQ(outcome.code, 0) << command;
     EXPECT_THAT(outcome.out, HasSubstr("Usage")) << command;
