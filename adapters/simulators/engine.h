@@ -112,7 +112,7 @@ class Engine {
     std::uint32_t step;
     StepSource* source;
   };
-  // A read of a running request, taken in step `due`.
+  // A read of a running request, to be checked in step `due` or later.
   struct StreamRead {
     std::uint32_t due;
     ReadJob job;
@@ -125,71 +125,111 @@ class Engine {
   Engine(const EngineOptions& options, std::unique_ptr<Arrivals> arrivals);
 
   // engine.cc: the phases of a step.
+  // Announces the truncations and seals that are due.
   void AnnounceResults();
+  // Finishes requests that are done, and draws aborts, preemptions, new weights and cache resets.
   void Disturb();
+  // Draws reads of running requests, and takes their snapshots.
   void StartStreams();
+  // Plans the step's tokens of running requests. A request that gets no block preempts the last
+  // one.
   void ScheduleRunning();
+  // Admits waiting requests: takes their prefix hits, and plans their first tokens.
   void ScheduleWaiting();
+  // Draws forks of running requests, which share full blocks and copy the last one.
   void Forks();
+  // Discards the last few generated tokens of a request.
   void Rewind(Request& r);
+  // The next request; null if there is none or it can never fit the pool.
   RequestPtr Arrive();
   void FillQueue();
+  // How many steps late the host sees results.
   [[nodiscard]] std::int64_t Lag() const {
     return options_.features.late || options_.features.device ? 1 : 0;
   }
+  // Whether a step has a budget of tokens, as in a real engine.
   [[nodiscard]] bool Big() const { return options_.max_batched_tokens > 0; }
 
   // engine_blocks.cc: blocks, hits, restores, snapshots.
+  // Allocates a block and announces its Bind; -1 if there is none.
   std::int32_t Alloc(const BlockKey* key = nullptr);
+  // Forgets a block's hash; a registered block may first be saved to a tier. `push`: and frees it.
   void Evict(std::int32_t block, bool push);
+  // Saves a block to the tier without block ids, or moves it to a host block (false: none is free).
   void StoreInTier(std::int32_t block);
   bool SwapOut(std::int32_t block);
+  // Adds a user to a block, and announces it.
   void Retain(std::int32_t block);
+  // Releases all blocks of a request, the last one first.
   void ReleaseBlocks(Request& r);
+  // Allocates blocks until `tokens` tokens have room; false if the pool has no more.
   bool Grow(Request& r, std::int64_t tokens);
+  // Registers block `index` of a request in the prefix cache, from step `ready` on. `now`:
+  // announces the seal as an event of this step, else with the seals of the step.
   void Register(Request& r, std::int64_t index, std::uint32_t ready, bool now);
+  // Sets `hits` to the cached blocks of a request's prefix; false if it must wait for one of them.
   bool FindHits(const Request& r, std::vector<std::int32_t>& hits) const;
+  // Whether the pool has room for the rest of the request's known tokens.
   [[nodiscard]] bool Fits(const Request& r, const std::vector<std::int32_t>& hits) const;
   void TakeHits(Request& r, const std::vector<std::int32_t>& hits);
+  // Continues the prefix of a request with blocks from the tiers or from another engine.
   void Restore(Request& r);
   std::int32_t SwapIn(const PrefixHash& key);
   std::int32_t RestoreFromTier(const PrefixHash& key);
   std::int32_t ReceiveFromOutside(Request& r);
+  // Continues the prefix of a request with the leading rows of a cached block, by a partial copy.
   void CopyPart(Request& r);
+  // The rows of the block at position `base` that another engine computed, as a read.
   [[nodiscard]] std::shared_ptr<Part> RemotePart(const Request& r, std::int64_t base) const;
+  // Takes a snapshot of rows [0, rows) of a request in every store.
   [[nodiscard]] std::shared_ptr<Part> TakePart(const Request& r, std::int64_t rows);
+  // Takes a snapshot of a request, releases its blocks, and puts it back into the queue.
   void Preempt(const RequestPtr& r);
+  // Takes the last snapshot of a request, releases its blocks, and queues its check.
   void FinishRequest(const RequestPtr& r);
   void StopRunning(const RequestPtr& r);
   [[nodiscard]] KvCell& Cell(std::int32_t block, std::int64_t offset) {
     return kv_[static_cast<std::size_t>(block) * static_cast<std::size_t>(bs_) +
                static_cast<std::size_t>(offset)];
   }
+  // Whether every row of a block has KV.
   [[nodiscard]] bool Complete(std::int32_t block);
+  // Adds an event to the batch of this step.
   void Announce(const Event& event) { events_.push_back(event); }
 
   // engine_forward.cc: the forward pass, the only code that writes KV.
   void RunForward();
+  // Sets the slots and passes of the step's rows, and writes their KV unless the forward `failed`.
   void PlanRows(bool failed);
   void PlanWorkRows(const Work& work, bool failed);
+  // Sets the slots that a device step may write.
   void PlanPossibleRows(const Work& work);
   // Adds the excuse for a sealed page that is not indexed, because device steps of several weights
   // versions might have written it.
   void ExcuseSeal(const SealPlan& seal);
   // Adds the excuses for the rows of the step that is being scheduled, which was dropped.
   void ExcuseDrop();
+  // Begins the step in every store, and draws how it ends in each.
   void BeginAndEnd(bool failed);
+  // Takes the plan back after a forward that did not run.
   void Unschedule();
+  // Records the cells that a request attends to in this step.
   void Attend(const Work& work);
+  // Moves a request on by the tokens of this step, and announces the rejection of drafts.
   void Advance(const Work& work);
+  // Registers the blocks of a request that this step fills (vLLM-like).
   void SealFull(Request& r, std::int64_t tokens);
 
   // engine_feed.cc: ends, landings and reads, in an order that the timing's seed draws.
   void Feed();
   void End(const Ending& ending);
+  // Landing::kThread: waits until the landing thread is at most a few steps behind.
   void WaitForLanding();
+  // Landing::kCaller: lands some of the submitted steps.
   void LandSome();
+  // Checks the reads whose snapshots are readable. `all`: also streams that are not due.
   void CheckReads(bool all);
+  // Reads the snapshots of preempted requests that are readable, so that their pages are released.
   void ReadWaitingParts();
 
   const EngineOptions options_;

@@ -21,8 +21,8 @@
 namespace waymark {
 
 struct RecorderOptions {
-  // Bytes of the ring, at least 32 KiB. At least half of it is history; the rest lets the thread lag
-  // behind. Every record, so the batch of every step, must fit an eighth of it.
+  // Bytes of the ring, at least 32 KiB. At least half of it is history; the rest lets the thread
+  // lag behind. Every record, so the batch of every step, must fit an eighth of it.
   std::size_t ring_bytes = std::size_t{64} << 20;
   // With kIds the same ring covers less time, and the recorder's own store is as large as the
   // engine's.

@@ -60,9 +60,9 @@ struct ChunkView {
 // Const access from any thread. Copies refer to the same bytes.
 class Document {
  public:
-  // Parses the header. `bytes` may be any bytes, may be truncated after the header, and may continue
-  // after the document. InvalidArgument naming what is wrong; Unimplemented for another major
-  // version, for an unknown section that is marked as one that readers must understand, or as
+  // Parses the header. `bytes` may be any bytes, may be truncated after the header, and may
+  // continue after the document. InvalidArgument naming what is wrong; Unimplemented for another
+  // major version, for an unknown section that is marked as one that readers must understand, or as
   // DecodeShapeBlock; DataLoss if the header's crc does not match or the header is incomplete;
   // ResourceExhausted beyond limits.max_bytes.
   [[nodiscard]] static absl::StatusOr<Document> Open(std::span<const std::uint8_t> bytes,

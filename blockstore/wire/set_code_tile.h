@@ -78,7 +78,8 @@ struct SetCodePlan {
   std::uint32_t levels = 0;  // ranked: 4 or 5, and every height is below 2^levels; unary: 0
   // heights[k][h] = C(h + k, k + 1). Entries beyond Y - K are 2^31 - 1, which is above every rank.
   alignas(64) std::array<std::array<std::int32_t, kMaxHeights>, kMaxTopK> heights{};
-  // The same numbers as a search tree: the root is node 1, the children of node n are 2n and 2n + 1.
+  // The same numbers as a search tree: the root is node 1, the children of node n are 2n and 2n +
+  // 1.
   alignas(64) std::array<std::array<std::int32_t, kMaxHeights>, kMaxTopK> nodes{};
   SortingNetwork network{0};  // for K inputs
 };
@@ -101,7 +102,8 @@ struct SetCodeBackend {
 };
 
 // The implementations that this machine can run, the slowest first. The first is the scalar one,
-// which does all parameters; the others are called only if plan.vectors. Static storage; any thread.
+// which does all parameters; the others are called only if plan.vectors. Static storage; any
+// thread.
 [[nodiscard]] std::span<const SetCodeBackend> SetCodeBackends();
 
 extern const SetCodeBackend kSetCodeScalar;

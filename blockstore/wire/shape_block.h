@@ -66,8 +66,8 @@ struct WireShape {
   [[nodiscard]] SetCodeParams set_code() const {
     return {rows.num_experts, rows.top_k, code.low_bits, code.high_parts};
   }
-  // InvalidArgument naming the field, the rule and the value, unless rows.Validate() is OK and `code`
-  // follows the rules above; Unimplemented naming an unknown codec.
+  // InvalidArgument naming the field, the rule and the value, unless rows.Validate() is OK and
+  // `code` follows the rules above; Unimplemented naming an unknown codec.
   [[nodiscard]] absl::Status Validate() const;
 
   friend bool operator==(const WireShape&, const WireShape&) = default;

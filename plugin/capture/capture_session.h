@@ -172,8 +172,8 @@ class CaptureSession {
 
   // Copies the first K columns of `ids` into rows [0, ids.rows) of `layer` of the view, in stream
   // order on a device. For layers bound as LayerSource::kHandsOver. `view` is view(step) or
-  // scratch_view(); the second form is HandOver(view(step), ...). For a device, `ids.data` is device
-  // memory, which is read in stream order. On failure nothing is copied.
+  // scratch_view(); the second form is HandOver(view(step), ...). For a device, `ids.data` is
+  // device memory, which is read in stream order. On failure nothing is copied.
   [[nodiscard]] CaptureCode HandOver(const CaptureView& view, std::int32_t layer,
                                      const IdsTensor& ids);
   [[nodiscard]] CaptureCode HandOver(StepId step, std::int32_t layer, const IdsTensor& ids);

@@ -374,7 +374,7 @@ absl::StatusOr<Flattened> FromRows(const Rows& rows, const Conventions& conventi
     if (!CheckSentinelIsNoRoute(conventions.sentinel, shape.top_k, shape.num_experts).ok()) {
       result.notes.push_back(
           absl::StrCat("'", std::string(SentinelName(conventions.sentinel)),
-                       "' is also a possible route: readers cannot tell these rows from routes"));
+                       "' is also a route, so readers cannot tell these rows from routes"));
     }
   }
   if (known > 0) {

@@ -76,7 +76,7 @@ absl::Status CheckFacts(const ReadRowsOptions& options, const Rows& rows) {
   if (options.moe_layers.empty() && !options.all_moe) return absl::OkStatus();
   const auto layers = static_cast<std::int64_t>(options.moe_layers.size());
   if (!options.all_moe && layers != shape.num_layers) {
-    return Bad(absl::StrCat("moe_layers must have the document's number of layers, ",
+    return Bad(absl::StrCat("moe_layers must be as many as the document's layers, ",
                             shape.num_layers, "; they are ", layers));
   }
   for (std::int32_t layer = 0; layer < shape.num_layers; ++layer) {

@@ -271,7 +271,7 @@ TEST(FlightFormat, AMissingRecordAndATailAreNoticed) {
   more = true;
   while (more.ok() && *more)
     more = tail.Next(record);
-  EXPECT_THAT(std::string(more.status().message()), HasSubstr("follows the closing record"));
+  EXPECT_THAT(std::string(more.status().message()), HasSubstr("follow the closing record"));
 }
 
 // Payloads that are intact by their checksums but made up: nothing is believed before it is

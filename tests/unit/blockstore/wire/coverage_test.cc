@@ -117,7 +117,7 @@ TEST(Coverage, BadRunsAreRefused) {
     return known.ok() ? std::string() : std::string(known.status().message());
   };
   EXPECT_THAT(refused({2, 0, 0, 1, 2, 1, 0}, {2, 2, 0}, 4), "") << "the twin of those below";
-  EXPECT_THAT(refused({0, 1, 0}, {}, 0), HasSubstr("behind the last row"));
+  EXPECT_THAT(refused({0, 1, 0}, {}, 0), HasSubstr("bytes after the last row"));
   EXPECT_THAT(refused({0, 1, 0, 1, 1, 0}, {}, 1), HasSubstr("1 row or more"));
   EXPECT_THAT(refused({5, 1, 0}, {}, 4), HasSubstr("no more than are left"));
   EXPECT_THAT(refused({3, 1, 0}, {}, 4), HasSubstr("1 row or more"));
@@ -129,7 +129,7 @@ TEST(Coverage, BadRunsAreRefused) {
   EXPECT_THAT(refused({4, 0, 0, 1}, {3, 2, 0}, 4), HasSubstr("steps: a run"));
   EXPECT_THAT(refused({4, 0, 0, 1}, {5, 2, 0}, 4), HasSubstr("steps: a run"));
   EXPECT_THAT(refused({4, 0, 0, 1}, {4, 2}, 4), HasSubstr("stride"));
-  EXPECT_THAT(refused({4, 0, 0, 1}, {4, 2, 0, 1, 1}, 4), HasSubstr("behind the last valid"));
+  EXPECT_THAT(refused({4, 0, 0, 1}, {4, 2, 0, 1, 1}, 4), HasSubstr("bytes after the last valid"));
   // A run of 2^64 - 1 rows, as a wrapped count would be.
   EXPECT_THAT(refused({0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01, 1, 0}, {}, 4),
               HasSubstr("1 row or more"));

@@ -435,7 +435,7 @@ TEST(DocumentRules, Limits) {
   };
   constexpr std::size_t kRowBytes = 6 + sizeof(RowInfo);
   EXPECT_TRUE(limited(10, 10 * kRowBytes).ok());
-  EXPECT_THAT(Message(limited(9, 1000)), HasSubstr("at most max_rows, 9 rows; it has 10"));
+  EXPECT_THAT(Message(limited(9, 1000)), HasSubstr("at most max_rows = 9 rows; it has 10"));
   EXPECT_THAT(Message(limited(10, 10 * kRowBytes - 1)), HasSubstr("more than max_bytes, 299"));
   EXPECT_EQ(limited(10, 8).code(), absl::StatusCode::kResourceExhausted) << "by Open";
   const auto document = Document::Open(bytes, {10, 100});

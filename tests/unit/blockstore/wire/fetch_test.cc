@@ -382,10 +382,10 @@ TEST(Fetch, HandlesThatCannotBeAreRefused) {
   EXPECT_THAT(refused(*handle, {6, 5, 0, 58}), HasSubstr("rows [6, 5)"));
   EXPECT_THAT(refused(*handle, {0, 5, 0, 59}), HasSubstr("layers [0, 59)"));
   EXPECT_THAT(refused(*handle, {0, 5, 3, 3}), HasSubstr("layers [3, 3)"));
-  EXPECT_THAT(refused(*handle, {0, 100, 0, 58}), HasSubstr("max_rows, 99 rows; it has 100"));
+  EXPECT_THAT(refused(*handle, {0, 100, 0, 58}), HasSubstr("max_rows = 99 rows; it has 100"));
   Handle other = *handle;
   other.rows = 90;
-  EXPECT_THAT(refused(other, {0, 5, 0, 58}), HasSubstr("its 90 rows; it has 100"));
+  EXPECT_THAT(refused(other, {0, 5, 0, 58}), HasSubstr("one entry per row, 90; it has 100"));
   // Another number of rows than its objects have: nothing of the trajectory fits.
   other.rows = 60;
   other.provenance.resize(60);

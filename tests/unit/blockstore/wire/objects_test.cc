@@ -98,7 +98,8 @@ TEST(Node, WhatCannotBeIsNotRead) {
   EXPECT_THAT(refused(With(bytes, 16, std::uint64_t{0})), HasSubstr("zeros for page 0"));
   EXPECT_THAT(refused(With(bytes, 40, std::uint32_t{0xffffffff})), HasSubstr("counts"));
   EXPECT_THAT(refused(With(bytes, 44, std::uint32_t{0})), HasSubstr("counts"));
-  EXPECT_THAT(refused(With(bytes, 48 + 32 + 2, std::uint8_t{1})), HasSubstr("provenance 0"));
+  EXPECT_THAT(refused(With(bytes, 48 + 32 + 2, std::uint8_t{1})),
+              HasSubstr("provenance in its coverage must be 0"));
   Bytes longer = bytes;
   longer.push_back(0);
   EXPECT_THAT(refused(longer), HasSubstr("counts"));
@@ -152,7 +153,8 @@ TEST(TailSegment, WhatCannotBeIsNotRead) {
   EXPECT_THAT(refused(With(sample.bytes, 16, ~std::uint64_t{0})), HasSubstr("one page"));
   EXPECT_THAT(refused(With(sample.bytes, 16, std::uint64_t{22})), HasSubstr("one page"));
   EXPECT_THAT(refused(With(sample.bytes, 24, ~std::uint32_t{0})), HasSubstr("counts"));
-  EXPECT_THAT(refused(With(sample.bytes, 32 + 2, std::uint8_t{2})), HasSubstr("provenance 0"));
+  EXPECT_THAT(refused(With(sample.bytes, 32 + 2, std::uint8_t{2})),
+              HasSubstr("provenance in its coverage must be 0"));
   for (std::size_t size = 0; size < sample.bytes.size(); ++size)
     EXPECT_NE(refused(Bytes(sample.bytes.begin(),
                             sample.bytes.begin() + static_cast<std::ptrdiff_t>(size))),

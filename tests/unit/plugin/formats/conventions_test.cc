@@ -87,7 +87,7 @@ TEST(Conventions, AllLayersNeedTheListOfMoeLayers) {
   EXPECT_THAT(ErrorOf(array, all, {.num_experts = 16, .moe_layers = {1}, .num_layers = 5}),
               HasSubstr("num_layers must be the array's, 4"));
   EXPECT_THAT(ErrorOf(array, {}, {.num_experts = 16, .moe_layers = {1, 3}}),
-              HasSubstr("as many as the array's 4 columns; they are 2"));
+              HasSubstr("one layer per column, 4; they are 2"));
   // A dense column taken for an MoE layer.
   EXPECT_THAT(ErrorOf(array, {}, kSixteen), HasSubstr("column 0 has an id twice"));
 }
@@ -133,9 +133,9 @@ TEST(Conventions, EverySentinelMarksMissingRows) {
 TEST(Conventions, SentinelsThatCouldBeRoutesAreRefused) {
   const RoutingArray one = ArrayOf(Dtype::kUint8, {{{0}, {0}}, {{255}, {1}}});
   EXPECT_THAT(ErrorOf(one, {.sentinel = Sentinel::kZeros}, {.num_experts = 256}),
-              HasSubstr("'zeros' is one at top_k = 1"));
+              HasSubstr("'zeros' is one for top_k = 1"));
   EXPECT_THAT(ErrorOf(one, {.sentinel = Sentinel::k255}, {.num_experts = 256}),
-              HasSubstr("'255' is one at top_k = 1 of 256"));
+              HasSubstr("'255' is one for top_k = 1 and 256"));
   EXPECT_EQ(ErrorOf(ArrayOf(Dtype::kUint8, {{{255}}, {{254}}}), {.sentinel = Sentinel::k255},
                     {.num_experts = 255}),
             "");

@@ -163,7 +163,7 @@ TEST(Formats, BareIdsAreNeverGuessedAt) {
   bare.dtype = Dtype::kUint8;
   EXPECT_TRUE(Read("AAAAAAAA", bare).ok());
   bare.format = std::nullopt;
-  EXPECT_THAT(ErrorOf("AAAAAAAA", bare), HasSubstr("has to be named"));
+  EXPECT_THAT(ErrorOf("AAAAAAAA", bare), HasSubstr("needs the format to be given"));
 }
 
 TEST(Formats, FieldsBesideTheArrayMustMakeSense) {
@@ -231,12 +231,12 @@ TEST(Formats, MalformedTextsAreRefusedByName) {
   EXPECT_THAT(ErrorOf("nrlre1:int16:1x2x-3:"), HasSubstr("'1x2x-3'"));
   EXPECT_THAT(ErrorOf("nrlre1:int16:1x2x99999999999:"), HasSubstr("'1x2x99999999999'"));
   EXPECT_THAT(ErrorOf("nrlre1:int8:1x1x1:AAAA"), HasSubstr("takes 1 bytes; the data has 3"));
-  EXPECT_THAT(ErrorOf(R"({"data": "AAAA", "shape": [1, 1, 3]})"), HasSubstr("no dtype"));
+  EXPECT_THAT(ErrorOf(R"({"data": "AAAA", "shape": [1, 1, 3]})"), HasSubstr("dtype is required"));
   EXPECT_THAT(ErrorOf(R"({"data": "AAAA", "shape": [[1]], "dtype": "int8"})"),
               HasSubstr("shape, a list"));
   EXPECT_THAT(ErrorOf(R"({"data": "AAAA", "shape": [1, 1, 3], "dtype": "int8", "start": 1.5})"),
               HasSubstr("start must be a whole number; it is a number"));
-  EXPECT_THAT(ErrorOf(R"(["ndarray", {"data": [[[1]]]}])"), HasSubstr("no dtype"));
+  EXPECT_THAT(ErrorOf(R"(["ndarray", {"data": [[[1]]]}])"), HasSubstr("dtype is required"));
   EXPECT_THAT(ErrorOf(R"(["ndarray", {"data": [[[300]]], "dtype": "uint8"}])"), HasSubstr("uint8"));
   EXPECT_THAT(ErrorOf(R"(["other", {}])"), HasSubstr("ndarray"));
   EXPECT_THAT(ErrorOf(R"({"routed_experts": null})"), HasSubstr("it is null"));
