@@ -65,7 +65,7 @@ struct PackPlan {
 template <std::size_t kBytes>
 inline constexpr unsigned kTurnsOf = TurnsOf(kBytes);
 
-// False where an argument is not as CudaPack says.
+// False if an argument breaks a rule of CudaPack.
 [[nodiscard]] inline bool CheckPack(const CudaPack& pack) {
   if (!CheckShape(pack.shape) || !CheckRows(pack.first_row, pack.rows) ||
       !CheckRows(0, pack.written_rows)) {
