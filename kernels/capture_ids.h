@@ -1,8 +1,8 @@
-// CaptureIds: one layer's ids of any type and strides into its view; PoisonRows: -1 over written
-// rows.
+// CaptureIds copies the ids of one layer, of any integer type and strides, into its view.
+// PoisonRows sets rows of a view to -1 after they have been packed.
 //
-// Host twins of what runs in a device's graph. A view is an array [rows, top_k] of int16 in C
-// order.
+// Both are the host twins of launches in a CUDA graph (pack_cuda.h): the same bytes for the same
+// input. A view is an array [rows, top_k] of int16 in C order. Any thread; no allocation.
 #ifndef WAYMARK_KERNELS_CAPTURE_IDS_H_
 #define WAYMARK_KERNELS_CAPTURE_IDS_H_
 
@@ -13,15 +13,15 @@
 
 namespace waymark::kernels {
 
-// What an id becomes that int16 cannot hold. Never valid, and not -1 either.
+// Stands in a view for an id that int16 cannot hold: an invalid id, and not -1 ("not written").
 inline constexpr std::int16_t kUnrepresentableId = -2;
 
-// Copies ids (row, k), k < top_k, of `ids` (layer_stride is not looked at) to view[row * top_k + k]
-// for `rows` rows. -1 stays -1. REQUIRES: ids.kind is signed; source and view do not overlap.
+// Copies the first top_k ids of rows [0, rows) of `ids` to view[row * top_k + k]; ids.layer_stride
+// is ignored. -1 stays -1. REQUIRES: ids.kind is signed; source and view do not overlap.
 void CaptureIds(const IdsView& ids, std::int32_t rows, std::int32_t top_k, std::int16_t* view);
 
-// Writes -1 over rows [0, rows) of every layer of `data`, an array [num_layers, *, top_k] whose
-// layers are `layer_stride` ids apart.
+// Sets rows [0, rows) of every layer to -1. `data`: [num_layers, *, top_k] of int16, with
+// `layer_stride` ids from one layer to the next.
 void PoisonRows(std::int16_t* data, std::ptrdiff_t layer_stride, std::int32_t num_layers,
                 std::int32_t top_k, std::int32_t rows);
 

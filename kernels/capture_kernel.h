@@ -32,7 +32,7 @@ struct CapturePlan {
 inline constexpr unsigned kCaptureRows = 32;  // of a block
 inline constexpr unsigned kVectorIds = kVector / sizeof(std::int16_t);
 
-// False where an argument is not as CaptureIdsOnCuda says.
+// False if an argument breaks a rule of CaptureIdsOnCuda.
 [[nodiscard]] inline bool CheckCapture(const IdsView& ids, std::int64_t rows, std::int32_t top_k,
                                        const std::int16_t* view) {
   if (ids.kind != IdKind::kInt16 && ids.kind != IdKind::kInt32 && ids.kind != IdKind::kInt64) {

@@ -29,7 +29,7 @@ struct GatherPlan {
   unsigned shared_bytes = 0;
 };
 
-// False where an argument is not as CudaGather says.
+// False if an argument breaks a rule of CudaGather.
 [[nodiscard]] inline bool CheckGather(const CudaGather& gather) {
   const RowShape& shape = gather.shape;
   if (!CheckShape(shape) || !CheckRows(gather.first_row, gather.rows) || gather.page_rows < 1) {

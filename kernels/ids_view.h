@@ -1,8 +1,8 @@
-// What the kernels call rows: their shape, and strided views of expert ids. Raw pointers, no
-// ownership.
+// The shape of rows, and strided views of expert ids. Raw pointers, no ownership.
 //
-// A row is [num_layers][top_k] expert ids. *Packed* it is in that order without gaps, one byte an
-// id when there are at most 256 experts, else two (little-endian).
+// A row is the routing of one token: [num_layers][top_k] expert ids. A packed row has them in that
+// order without gaps, with one byte per id when there are at most 256 experts, else two
+// (little-endian).
 #ifndef WAYMARK_KERNELS_IDS_VIEW_H_
 #define WAYMARK_KERNELS_IDS_VIEW_H_
 
@@ -11,10 +11,10 @@
 
 namespace waymark::kernels {
 
-// Integer type of the ids of a view. Little-endian.
+// Integer type of the ids of a tensor. Little-endian.
 enum class IdKind : std::uint8_t { kUint8, kUint16, kInt16, kInt32, kInt64 };
 
-// 1, 2, 2, 4, 8.
+// Bytes of one id: 1, 2, 2, 4, 8.
 [[nodiscard]] constexpr std::size_t IdKindBytes(IdKind kind) {
   switch (kind) {
     case IdKind::kUint8:
@@ -30,12 +30,14 @@ enum class IdKind : std::uint8_t { kUint8, kUint16, kInt16, kInt32, kInt64 };
   return 0;
 }
 
-// The shape of every row. REQUIRES: num_layers, top_k >= 1; 1 <= num_experts <= 65535.
+// The shape of a row; the same for every row of a call.
+// REQUIRES: num_layers, top_k >= 1; 1 <= num_experts <= 65535.
 struct RowShape {
-  std::int32_t num_layers = 0;   // L
-  std::int32_t top_k = 0;        // K
-  std::int32_t num_experts = 0;  // E; ids are in [0, E)
+  std::int32_t num_layers = 0;   // L: captured layers
+  std::int32_t top_k = 0;        // K: experts per token and layer
+  std::int32_t num_experts = 0;  // E: valid ids are in [0, E)
 
+  // Ids of one row: L * K.
   [[nodiscard]] std::size_t row_ids() const {
     return static_cast<std::size_t>(num_layers) * static_cast<std::size_t>(top_k);
   }
@@ -45,29 +47,30 @@ struct RowShape {
   [[nodiscard]] std::size_t row_bytes() const { return row_ids() * id_bytes(); }
 };
 
-// Ids of many rows: (row, layer, k) lies at data + row * row_stride + layer * layer_stride +
-// k * k_stride. Strides are in bytes, of any sign, and need no alignment.
+// Ids of many rows: the id (row, layer, k) lies at data + row * row_stride + layer * layer_stride +
+// k * k_stride. Strides are in bytes and have any sign; no alignment is needed. Memory of the
+// caller.
 struct IdsView {
-  const void* data = nullptr;
-  IdKind kind = IdKind::kInt16;
-  std::ptrdiff_t row_stride = 0;
-  std::ptrdiff_t layer_stride = 0;
-  std::ptrdiff_t k_stride = 0;
+  const void* data = nullptr;       // address of (row 0, layer 0, k 0)
+  IdKind kind = IdKind::kInt16;     // type of an id
+  std::ptrdiff_t row_stride = 0;    // bytes from a row to the next
+  std::ptrdiff_t layer_stride = 0;  // bytes from a layer to the next
+  std::ptrdiff_t k_stride = 0;      // bytes from an id of a layer to the next
 
-  // C order [rows, L, K].
+  // A C-order array [rows, L, K] at `data`.
   [[nodiscard]] static IdsView TokenMajor(const void* data, IdKind kind, const RowShape& shape) {
     const auto bytes = static_cast<std::ptrdiff_t>(IdKindBytes(kind));
     const std::ptrdiff_t layer = bytes * shape.top_k;
     return {data, kind, layer * shape.num_layers, layer, bytes};
   }
-  // C order [L, rows, K].
+  // A C-order array [L, rows, K] at `data`.
   [[nodiscard]] static IdsView LayerMajor(const void* data, IdKind kind, std::ptrdiff_t rows,
                                           const RowShape& shape) {
     const auto bytes = static_cast<std::ptrdiff_t>(IdKindBytes(kind));
     const std::ptrdiff_t row = bytes * shape.top_k;
     return {data, kind, row, row * rows, bytes};
   }
-  // The same without its first `rows` rows.
+  // The same view without its first `rows` rows.
   [[nodiscard]] IdsView From(std::ptrdiff_t rows) const {
     IdsView view = *this;
     view.data = static_cast<const std::uint8_t*>(data) + rows * row_stride;

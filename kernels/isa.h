@@ -1,4 +1,5 @@
-// Isa: the instruction sets that host code of this folder is written for, chosen while running.
+// Isa: the instruction sets that the host code of this folder is compiled for. The best one that
+// the machine has is chosen at run time; tests choose each of them.
 #ifndef WAYMARK_KERNELS_ISA_H_
 #define WAYMARK_KERNELS_ISA_H_
 
@@ -7,13 +8,14 @@
 
 namespace waymark::kernels {
 
-// Every one gives the same answer to the last bit.
+// Results are the same bits with every one of them.
 enum class Isa : std::uint8_t {
-  kPortable,  // what the compiler was told to compile for
+  kPortable,  // plain C++, for the target that the compiler was given
   kAvx2,      // x86-64 with AVX2, FMA, F16C and POPCNT
-  kAvx512,    // and with AVX-512 F, BW and VL
+  kAvx512,    // the same with AVX-512 F, BW and VL
 };
-// Those that this machine can run, kPortable first and the best last. Static storage; any thread.
+// The sets that this machine can run, kPortable first and the best last. Static storage; any
+// thread.
 [[nodiscard]] std::span<const Isa> SupportedIsas();
 // "portable", "avx2", "avx512".
 [[nodiscard]] const char* IsaName(Isa isa);

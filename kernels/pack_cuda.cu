@@ -4,6 +4,7 @@
 
 #include "kernels/capture_kernel.h"
 #include "kernels/gather_kernel.h"
+#include "kernels/multiprocessors.h"
 #include "kernels/pack_kernel.h"
 
 namespace waymark::kernels {
@@ -18,8 +19,7 @@ __global__ void __launch_bounds__(kThreads)
   CaptureTile<Source, kVectors>(CudaBlock(), plan);
 }
 
-// Four blocks an SM, so that 8192 rows run at once on 132 of them; the loop over any K needs the
-// registers of three.
+// Four blocks per SM (kTwoWaves counts on them); the loop over any K needs the registers of three.
 template <class Source, class Packed, int kTopK>
 __global__ void __launch_bounds__(kThreads, kTopK == 0 ? 3 : 4)
     PackKernel(const __grid_constant__ PackPlan plan) {
@@ -57,7 +57,7 @@ int CaptureIdsOnCuda(const IdsView& ids, std::int64_t rows, std::int32_t top_k, 
 
 int PackRowsOnCuda(const CudaPack& pack, CUstream_st* stream) {
   if (!device::CheckPack(pack)) return cudaErrorInvalidValue;
-  const device::PackPlan plan = device::PlanPack(pack);
+  const device::PackPlan plan = device::PlanPack(pack, CurrentMultiprocessors());
   if (plan.blocks == 0) return cudaSuccess;
   int error = cudaSuccess;
   device::VisitPack(plan, [&]<class Source, class Packed, int kTopK>() {

@@ -1,14 +1,14 @@
-// Capture, pack, poison and gather on a CUDA device: capture_ids.h's, pack_rows.h's and
-// unpack_rows.h's calls, launched on the caller's stream.
+// Capture, pack, poison and gather on a CUDA device: the calls of capture_ids.h, pack_rows.h and
+// unpack_rows.h, launched on the caller's stream.
 //
 // Every call checks its arguments, then makes one launch on `stream`, which belongs to the current
-// device (null: its legacy default stream), or none where there is nothing to do. No allocation, no
-// synchronisation, no call that a stream in capture forbids: all of it can be recorded into a
-// graph. Pointers are addresses that the device can reach; they are used when the launch runs, in
-// stream order, and the structs are not kept. Any thread.
+// device (null: its legacy default stream), or none if there is nothing to do. It allocates nothing
+// and synchronises nothing, so it can be captured into a CUDA graph. Pointers are addresses that
+// the device can access; they are used when the launch runs, in stream order, and the structs are
+// not kept. Any thread.
 //
-// Returns the cudaError_t of the launch: 0 (cudaSuccess); 1 (cudaErrorInvalidValue) where an
-// argument is not as said here, and then nothing was launched; else what the runtime said.
+// Returns the cudaError_t of the launch: 0 (cudaSuccess); 1 (cudaErrorInvalidValue) if an argument
+// breaks a rule of this header, and then nothing was launched; else the error of the runtime.
 // Offsets are computed in 64 bits.
 #ifndef WAYMARK_KERNELS_PACK_CUDA_H_
 #define WAYMARK_KERNELS_PACK_CUDA_H_
@@ -24,55 +24,56 @@ struct CUstream_st;  // what CUDA's cudaStream_t and CUstream point to
 
 namespace waymark::kernels {
 
-// CaptureIds: one layer's ids into its view, `view`, C order [rows, top_k] of int16. The first
-// top_k columns of `ids`; one that int16 cannot hold becomes kUnrepresentableId. Fast where the ids
-// lie as the view has them, without gaps, and both begin at a multiple of 16 bytes. REQUIRES:
-// ids.kind is signed; source and view do not overlap.
+// CaptureIds: copies the first top_k columns of the ids of one layer to `view`, C order [rows,
+// top_k] of int16; an id that int16 cannot hold becomes kUnrepresentableId. Fast if the ids have no
+// gaps and both arrays begin at a multiple of 16 bytes. REQUIRES: ids.kind is signed; source and
+// view do not overlap.
 int CaptureIdsOnCuda(const IdsView& ids, std::int64_t rows, std::int32_t top_k, std::int16_t* view,
                      CUstream_st* stream);
 
-// PoisonRows: -1 over rows [0, rows) of every layer of `data`, an array [num_layers, *, top_k]
-// whose layers are `layer_stride` ids apart.
+// PoisonRows: sets rows [0, rows) of every layer to -1. `data`: [num_layers, *, top_k] of int16,
+// with `layer_stride` ids from one layer to the next.
 int PoisonRowsOnCuda(std::int16_t* data, std::ptrdiff_t layer_stride, std::int32_t num_layers,
                      std::int32_t top_k, std::int64_t rows, CUstream_st* stream);
 
-// What PackRowsOnCuda reads and writes.
+// The arguments of PackRowsOnCuda.
 struct CudaPack {
   // top_k at most 1000, num_layers at most 2^20.
   RowShape shape;
-  // Row r of the view is row r of the forward. kind: kInt16, kInt32 or kInt64. Strides may be any;
-  // it is fast where a layer's ids of a row have no gaps and begin at a multiple of their size.
+  // Row r of the view is row r of the forward. kind: kInt16, kInt32 or kInt64. Any strides; fast if
+  // the ids of a row and layer have no gaps and begin at a multiple of their size.
   IdsView ids;
-  // Rows [first_row, first_row + rows) of the view are packed: a sequence-parallel rank's own.
+  // Rows [first_row, first_row + rows) of the view are packed: with sequence parallelism, the rows
+  // of this rank.
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
-  // Rows [0, written_rows) of every layer are -1 afterwards, packed or not, and whatever they hold;
-  // others are left alone. REQUIRES: 0, or kind kInt16 and a view whose ids do not overlap.
+  // Rows [0, written_rows) of every layer are -1 afterwards, whether they were packed or not; other
+  // rows are not written. REQUIRES: 0, or kind kInt16 and a view whose ids do not overlap.
   std::int64_t written_rows = 0;
-  // Out: row first_row + i at packed + i * shape.row_bytes(). A row with a fault has unspecified
-  // bytes. A multiple of shape.id_bytes(). Not looked at for 0 rows.
+  // Out: row first_row + i at packed + i * shape.row_bytes(); unspecified bytes for a row with a
+  // fault. The address is a multiple of shape.id_bytes(). Ignored if rows is 0.
   std::uint8_t* packed = nullptr;
-  // Out: [rows], one each, as PackRows sets them. Not looked at for 0 rows.
+  // Out: [rows], as PackRows sets them. Ignored if rows is 0.
   RowVerdict* verdicts = nullptr;
-  // Null, or [rows], the slot of each packed row, whatever it is: copied to `packed_slots`, [rows],
-  // where one copy to the host can bring it with the rows. Multiples of 8; not looked at for 0
-  // rows. REQUIRES: what is written does not overlap `slots`.
+  // Null, or [rows]: the slot of each packed row, copied unchecked to `packed_slots`, [rows], so
+  // that one copy to the host can include them. Addresses are multiples of 8; ignored if rows is 0.
+  // REQUIRES: no output overlaps `slots`.
   const std::int64_t* slots = nullptr;
   std::int64_t* packed_slots = nullptr;
-  // Null, or [num_layers] each, added to: what LayerFaults counts, of the packed rows.
+  // Null, or [num_layers] each, added to: the counts of LayerFaults, of the packed rows.
   std::uint32_t* silent = nullptr;
   std::uint32_t* invalid = nullptr;
 };
-// PackRows and PoisonRows in one pass: every id is read once, and its place written once.
+// PackRows and PoisonRows in one pass: every id is read once and overwritten once.
 int PackRowsOnCuda(const CudaPack& pack, CUstream_st* stream);
 
-// Order of the axes of what GatherRowsOnCuda writes; C order, without gaps.
+// Order of the axes of the output of GatherRowsOnCuda; C order, without gaps.
 enum class RowsOrder : std::uint8_t {
   kTokensLayersK,  // [rows, L, K]
   kLayersTokensK,  // [L, rows, K]
 };
 
-// What GatherRowsOnCuda reads and writes.
+// The arguments of GatherRowsOnCuda.
 struct CudaGather {
   RowShape shape;  // as above
   // Packed rows in pages of `page_rows`: row s of page p at pages + p * page_stride +
@@ -81,20 +82,21 @@ struct CudaGather {
   std::ptrdiff_t page_stride = 0;
   std::int32_t page_rows = 0;
   // Row i of the result is row (first_row + i) % page_rows of the page page_list[(first_row + i) /
-  // page_rows]. A page below 0 is none: its rows are missing.
+  // page_rows]. The rows of a page below 0 are missing.
   const std::int32_t* page_list = nullptr;
-  // Null: every row of a page is there. Else [rows] bytes: row i of the result is missing where 0.
+  // Null: no row of a page is missing. Else [rows] bytes: row i of the result is missing if byte i
+  // is 0.
   const std::uint8_t* valid = nullptr;
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
-  // Out, as UnpackRows writes it: at a multiple of its elements' size. REQUIRES: ids fit `kind`; no
-  // overlap with a page.
+  // Out, as UnpackRows writes it; the address is a multiple of the size of an element. REQUIRES:
+  // ids fit `kind`; `out` overlaps no page.
   void* out = nullptr;
   IdKind kind = IdKind::kInt16;
   RowsOrder order = RowsOrder::kTokensLayersK;
   MissingFill fill = MissingFill::kMinusOne;
 };
-// UnpackRows, of rows that a page list names.
+// UnpackRows for rows that are found by a list of pages.
 int GatherRowsOnCuda(const CudaGather& gather, CUstream_st* stream);
 
 }  // namespace waymark::kernels

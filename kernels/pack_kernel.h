@@ -1,14 +1,21 @@
 // Pack and poison, over a Block: what the kernel runs on a device, and tests run on the host.
 // Internal to kernels.
 //
-// A block has the 16 rows [16 i, 16 i + 16) of the view, whether they are packed, written, or both;
-// so nobody else reads what it makes -1. For each chunk of layers:
+// A block has a tile of R = 16 or 8 rows [R i, R i + R) of the view, whether they are packed,
+// written, or both; so no other block reads what it makes -1. For each chunk of layers:
 //   1. [layers][rows]: thread (layer, row) loads the layer's ids of the row, checks them in
 //      registers, and stores them narrow into the tile.
-//   2. [rows][bytes]: 16 threads copy a row of the tile out; as [layers][bytes] they write -1 over
-//      the layer's run of 16 rows; and a thread a layer adds what was found wrong in it, if
-//      anything, to the global counts. After the last chunk a thread a row writes the row's verdict
-//      and, where there are slots, copies its slot.
+//   2. [rows][bytes]: 256 / R threads copy a row of the tile out; as [layers][bytes], 16 of them
+//      write -1 over the layer's run of R rows; and one thread per layer adds what was found wrong
+//      in it, if anything, to the global counts. After the last chunk one thread per row writes the
+//      row's verdict and, where there are slots, copies its slot.
+//
+// How many rows: a block loads a tile, then stores it, and an SM is busy in both directions only
+// when several of its blocks are at different stages. Four blocks fit into an SM; with fewer than
+// two waves of them (8 blocks per SM; 1056 on 132 SMs, so 16,896 rows) they all load at once and
+// then all store at once. Tiles of 8 rows then make twice as many blocks of half the work: 4096
+// rows are 512 blocks in place of 256, four per SM in place of two. A run of 8 rows of 8 int16 ids
+// is still a whole line of 128 bytes. From two waves on, 16 rows have half the barriers.
 //
 // Bytes of a row at L = 58, K = 8, E = 256: 928 read, 464 + 1 written, 928 made -1; 2321 in all,
 // and 2321 in a copy of half as many. In each layer of a row 8 compares are for the range and 28
@@ -35,11 +42,12 @@ struct PackPlan {
   std::uint64_t blocks = 0;      // 0: nothing to do
   std::uint64_t first_tile = 0;  // of the first block
   unsigned shared_bytes = 0;
-  unsigned tile_offset = 0;   // of the tile in shared memory
-  std::uint32_t limit = 0;    // ids are below it, as unsigned numbers of their own width
-  bool aligned = false;       // every id lies at a multiple of its size
-  bool runs = false;          // the rows of a layer lie side by side
-  std::int32_t vector_k = 0;  // top_k, where ids can be loaded and stored in vectors; else 0
+  unsigned tile_rows = kTileRows;  // kTileRows or kSmallTileRows
+  unsigned tile_offset = 0;        // of the tile in shared memory
+  std::uint32_t limit = 0;         // ids are below it, as unsigned numbers of their own width
+  bool aligned = false;            // every id lies at a multiple of its size
+  bool runs = false;               // the rows of a layer lie side by side
+  std::int32_t vector_k = 0;       // top_k, where ids can be loaded and stored in vectors; else 0
 };
 
 // The numbers of ids that vectors are compiled for; any other takes a loop.
@@ -57,7 +65,7 @@ struct PackPlan {
 template <std::size_t kBytes>
 inline constexpr unsigned kTurnsOf = TurnsOf(kBytes);
 
-// False where an argument is not as CudaPack says.
+// False if an argument breaks a rule of CudaPack.
 [[nodiscard]] inline bool CheckPack(const CudaPack& pack) {
   if (!CheckShape(pack.shape) || !CheckRows(pack.first_row, pack.rows) ||
       !CheckRows(0, pack.written_rows)) {
@@ -80,24 +88,33 @@ inline constexpr unsigned kTurnsOf = TurnsOf(kBytes);
          reinterpret_cast<std::uintptr_t>(pack.packed) % pack.shape.id_bytes() == 0;
 }
 
-// REQUIRES: CheckPack(pack).
-[[nodiscard]] inline PackPlan PlanPack(const CudaPack& pack) {
+// Rows of a tile of few rows.
+inline constexpr unsigned kSmallTileRows = 8;
+// Blocks per SM below which tiles are small: two waves of four.
+inline constexpr std::uint64_t kTwoWaves = 8;
+
+// `multiprocessors`: SMs of the device. REQUIRES: CheckPack(pack); multiprocessors >= 0.
+[[nodiscard]] inline PackPlan PlanPack(const CudaPack& pack, int multiprocessors) {
   PackPlan plan;
   plan.pack = pack;
   plan.tile = TileShape::Of(pack.shape);
   // Blocks of rows between the written and the packed ones find nothing to do.
-  const std::int64_t first =
-      pack.written_rows > 0 ? 0 : pack.first_row / std::int64_t{kTileRows} * kTileRows;
   const std::int64_t last =
       std::max(pack.rows == 0 ? 0 : pack.first_row + pack.rows, pack.written_rows);
-  if (pack.rows > 0 || pack.written_rows > 0) {
-    plan.first_tile = static_cast<std::uint64_t>(first) / kTileRows;
-    plan.blocks = (static_cast<std::uint64_t>(last - first) + kTileRows - 1) / kTileRows;
-  }
-  const unsigned words = kTileRows + plan.tile.chunk_layers;
+  const auto split = [&](unsigned rows) {
+    if (pack.rows == 0 && pack.written_rows == 0) return;
+    const std::int64_t first =
+        pack.written_rows > 0 ? 0 : pack.first_row / std::int64_t{rows} * rows;
+    plan.tile_rows = rows;
+    plan.first_tile = static_cast<std::uint64_t>(first) / rows;
+    plan.blocks = (static_cast<std::uint64_t>(last - first) + rows - 1) / rows;
+  };
+  split(kTileRows);
+  if (plan.blocks < kTwoWaves * static_cast<std::uint64_t>(multiprocessors)) split(kSmallTileRows);
+  const unsigned words = plan.tile_rows + plan.tile.chunk_layers;
   plan.tile_offset =
       (words * static_cast<unsigned>(sizeof(std::uint32_t)) + kVector - 1) / kVector * kVector;
-  plan.shared_bytes = plan.tile_offset + plan.tile.bytes();
+  plan.shared_bytes = plan.tile_offset + plan.tile.bytes(plan.tile_rows);
   plan.limit = static_cast<std::uint32_t>(pack.shape.num_experts);
   if (pack.ids.kind == IdKind::kInt16) plan.limit = std::min(plan.limit, 32768u);
 
@@ -221,25 +238,24 @@ WAYMARK_DEVICE LayerFault NarrowAny(const PackPlan& plan, const std::uint8_t* fr
   return fault;
 }
 
-// The block's work. `shared`: plan.shared_bytes, at a multiple of kVector. kTopK: plan.vector_k.
-template <class Source, class Packed, int kTopK, class Block>
-WAYMARK_DEVICE void PackTile(const Block& block, const PackPlan& plan, std::uint8_t* shared) {
+// The work of a block with a tile of kRows rows.
+template <class Source, class Packed, int kTopK, unsigned kRows, class Block>
+WAYMARK_DEVICE void PackTileOf(const Block& block, const PackPlan& plan, std::uint8_t* shared) {
   const CudaPack& pack = plan.pack;
   const TileShape& shape = plan.tile;
   // Of each row: twice its first layer with a fault, and one more if an id is invalid; kNoFault.
   auto* const first_faults = reinterpret_cast<std::uint32_t*>(shared);
   // Of each layer of the chunk: rows in which it is silent, and in the upper half rows in which it
   // is invalid.
-  std::uint32_t* const counts = first_faults + kTileRows;
+  constexpr unsigned kRowLanes = kThreads / kRows;
+  std::uint32_t* const counts = first_faults + kRows;
   std::uint8_t* const tile = shared + plan.tile_offset;
   constexpr std::uint32_t kNoFault = 0xffffffffu;
 
-  const auto begin = static_cast<std::int64_t>((plan.first_tile + block.index()) * kTileRows);
+  const auto begin = static_cast<std::int64_t>((plan.first_tile + block.index()) * kRows);
   // Of row begin + i: i is packed from pack_begin to pack_end, and written below written.
   const auto within = [begin](std::int64_t row) {
-    return static_cast<unsigned>(row <= begin               ? 0
-                                 : row - begin >= kTileRows ? kTileRows
-                                                            : row - begin);
+    return static_cast<unsigned>(row <= begin ? 0 : row - begin >= kRows ? kRows : row - begin);
   };
   const unsigned pack_begin = within(pack.first_row);
   const unsigned pack_end = pack.rows == 0 ? 0 : within(pack.first_row + pack.rows);
@@ -250,7 +266,7 @@ WAYMARK_DEVICE void PackTile(const Block& block, const PackPlan& plan, std::uint
 
   if (packs) {
     block.ForEachThread([&](unsigned thread) {
-      if (thread < kTileRows) first_faults[thread] = kNoFault;
+      if (thread < kRows) first_faults[thread] = kNoFault;
       for (unsigned i = thread; i < shape.chunk_layers; i += kThreads)
         counts[i] = 0;
     });
@@ -269,12 +285,12 @@ WAYMARK_DEVICE void PackTile(const Block& block, const PackPlan& plan, std::uint
     };
     if (packs) {
       block.ForEachThread([&](unsigned thread) {
-        const unsigned row = thread % kLanes;
+        const unsigned row = thread % kRows;
         if (row < pack_begin || row >= pack_end) return;
         const std::uint8_t* const from =
             chunk_source + static_cast<std::ptrdiff_t>(row) * pack.ids.row_stride;
         std::uint8_t* const to = in_tile(row);
-        constexpr unsigned kStep = kThreads / kLanes;
+        constexpr unsigned kStep = kThreads / kRows;
         const auto record = [&](unsigned layer, LayerFault fault) {
           if (!fault.bad) return;
           block.AtomicMin(&first_faults[row], 2 * (chunk + layer) + (fault.silent ? 0 : 1));
@@ -283,7 +299,7 @@ WAYMARK_DEVICE void PackTile(const Block& block, const PackPlan& plan, std::uint
         if constexpr (kTopK != 0) {
           constexpr unsigned kBytes = kTopK * sizeof(Source);
           constexpr unsigned kTurns = kTurnsOf<kBytes>;
-          for (unsigned first = thread / kLanes; first < layers; first += kTurns * kStep) {
+          for (unsigned first = thread / kRows; first < layers; first += kTurns * kStep) {
             alignas(kVector) Source ids[kTurns][kTopK];
             for (unsigned i = 0; i < kTurns; ++i) {
               const unsigned layer = first + i * kStep;
@@ -298,7 +314,7 @@ WAYMARK_DEVICE void PackTile(const Block& block, const PackPlan& plan, std::uint
             }
           }
         } else {
-          for (unsigned layer = thread / kLanes; layer < layers; layer += kStep) {
+          for (unsigned layer = thread / kRows; layer < layers; layer += kStep) {
             record(layer,
                    NarrowAny<Source, Packed>(
                        plan, from + static_cast<std::ptrdiff_t>(layer) * pack.ids.layer_stride,
@@ -308,12 +324,14 @@ WAYMARK_DEVICE void PackTile(const Block& block, const PackPlan& plan, std::uint
       });
     }
     block.ForEachThread([&](unsigned thread) {
+      const unsigned row = thread / kRowLanes;
+      if (row >= pack_begin && row < pack_end) {
+        CopySpan(in_memory(row), in_tile(row),
+                 layers * shape.top_k * static_cast<unsigned>(sizeof(Packed)), thread % kRowLanes,
+                 kRowLanes);
+      }
       const unsigned lane = thread % kLanes;
       const unsigned group = thread / kLanes;
-      if (group >= pack_begin && group < pack_end) {
-        CopySpan(in_memory(group), in_tile(group),
-                 layers * shape.top_k * static_cast<unsigned>(sizeof(Packed)), lane);
-      }
       if constexpr (sizeof(Source) == sizeof(std::int16_t)) {
         auto* const view = const_cast<std::uint8_t*>(chunk_source);
         for (unsigned layer = group; layer < layers && written > 0; layer += kThreads / kLanes) {
@@ -351,6 +369,18 @@ WAYMARK_DEVICE void PackTile(const Block& block, const PackPlan& plan, std::uint
         if (pack.slots != nullptr) pack.packed_slots[i] = pack.slots[i];
       }
     });
+  }
+}
+
+// The block's work. `shared`: plan.shared_bytes, at a multiple of kVector. kTopK: plan.vector_k.
+// Both sizes of tile are in one kernel, each with its own constants: as run-time numbers they would
+// take the registers that K = 8 has not left.
+template <class Source, class Packed, int kTopK, class Block>
+WAYMARK_DEVICE void PackTile(const Block& block, const PackPlan& plan, std::uint8_t* shared) {
+  if (plan.tile_rows == kTileRows) {
+    PackTileOf<Source, Packed, kTopK, kTileRows>(block, plan, shared);
+  } else {
+    PackTileOf<Source, Packed, kTopK, kSmallTileRows>(block, plan, shared);
   }
 }
 

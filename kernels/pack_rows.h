@@ -1,6 +1,7 @@
-// PackRows: strided ids to packed rows at scattered addresses, checked on the way.
+// PackRows: copies strided ids to packed rows at scattered addresses, and checks every id.
 //
-// The host twin of the device's pack: same input, same rows, same verdicts. Reentrant; any thread.
+// The host twin of PackRowsOnCuda: the same rows and verdicts for the same input. Any thread; calls
+// on different rows may run at the same time. No allocation.
 #ifndef WAYMARK_KERNELS_PACK_ROWS_H_
 #define WAYMARK_KERNELS_PACK_ROWS_H_
 
@@ -13,38 +14,41 @@
 
 namespace waymark::kernels {
 
-// What is to be said of one row.
+// Verdict of a row.
 enum class RowVerdict : std::uint8_t {
   kOk = 0,
-  kNotWritten,  // the first layer with a fault has an id of -1 in it: nothing, or not all, was
-                // written
-  kInvalidId,   // the first layer with a fault has an id outside [0, E), or one id twice
+  // The first layer with a fault has an id of -1: it was not written, or not completely.
+  kNotWritten,
+  // The first layer with a fault has an id outside [0, E), or the same id twice.
+  kInvalidId,
 };
 
-// Faults, layer by layer; both arrays have num_layers elements, are the caller's, and are added to.
+// Counts of faults by layer, to which a call adds. Arrays of the caller, [num_layers] each; null:
+// not counted.
 struct LayerFaults {
-  std::uint64_t* silent = nullptr;  // rows in which the layer has an id of -1
-  std::uint64_t* invalid =
-      nullptr;  // other rows in which it has an id out of range, or one id twice
+  // Rows in which the layer has an id of -1.
+  std::uint64_t* silent = nullptr;
+  // Other rows in which the layer has an id out of range, or the same id twice.
+  std::uint64_t* invalid = nullptr;
 };
 
-// Packs row i of `ids` to destinations[i], shape.row_bytes() each, for every i whose destination is
-// not null, and sets verdicts[i]; elements of null destinations are left alone. A row with a fault
-// has unspecified bytes at its destination. "-1" is all bits set in the signed types and in uint16;
-// uint8 has none. Returns the number of rows with a fault.
-//   first_layers: null, or num elements: the first layer with a fault, where there is one.
-//   faults: null arrays, or where faults are added up.
-// REQUIRES: verdicts as many as destinations; source and destinations do not overlap; `isa` is
-// supported.
+// Packs row i of `ids` to destinations[i], which has shape.row_bytes() bytes, and sets verdicts[i],
+// for every i whose destination is not null; verdicts of null destinations are not written. The
+// destination of a row with a fault has unspecified bytes. "-1" is all bits set in the signed types
+// and in uint16; uint8 has no such id. Returns the number of rows with a fault.
+//   first_layers: null, or [rows], out: the first layer with a fault, of rows that have one.
+//   faults: where faults are counted by layer.
+// REQUIRES: as many verdicts as destinations; source and destinations do not overlap; `isa` is one
+// of SupportedIsas().
 std::size_t PackRows(const RowShape& shape, const IdsView& ids,
                      std::span<std::uint8_t* const> destinations, std::span<RowVerdict> verdicts,
                      std::int32_t* first_layers, LayerFaults faults, Isa isa);
-// With the best instruction set.
+// The same with the best instruction set of the machine.
 std::size_t PackRows(const RowShape& shape, const IdsView& ids,
                      std::span<std::uint8_t* const> destinations, std::span<RowVerdict> verdicts,
                      std::int32_t* first_layers = nullptr, LayerFaults faults = {});
 
-// What one layer of one row has: the definition that PackRows applies layer by layer.
+// The verdict of one layer of one row. PackRows returns the first that is not kOk.
 [[nodiscard]] RowVerdict CheckLayer(const RowShape& shape, const IdsView& ids, std::ptrdiff_t row,
                                     std::int32_t layer);
 

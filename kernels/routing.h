@@ -1,16 +1,18 @@
 // Routing: from router logits to the experts of every token, recorded or replayed.
 //
-// One call selects top_k of E experts for each of N tokens, gives their weights, and, where asked,
-// records the ids as int16 beside them; or takes recorded ids and only computes the weights. The
-// engine uses the ids that come back, so what is recorded is what was used.
+// One call selects top_k of E experts for each of N tokens, computes their weights, and can record
+// the ids as int16; or it takes recorded ids and computes only the weights. The engine uses the ids
+// that it gets, so what is recorded is what was used. CaptureSession::Route (plugin) records them
+// in the view of a layer.
 //
-// Every implementation (host, portable or SIMD; CUDA, every variant) gives the same ids in the same
-// order and the same weights, bit for bit: one definition of every function lies in routing_math.h,
-// one order of every sum in routing_policy.h. docs/kernels.md has the formulas and their sources.
+// Every implementation (host, portable or SIMD; CUDA, every variant) returns the same ids in the
+// same order and the same weights, bit for bit: routing_math.h has the one definition of every
+// function, routing_policy.h the one order of every sum. docs/kernels.md has the formulas and their
+// sources.
 //
-// Order and ties: by selection key, greatest first; of equal keys the lowest id, of equal groups
-// the lowest group. NaN counts as -inf, -0 equals +0. A row in which fewer than top_k keys are
-// finite still gives distinct ids in [0, E). Weights are never NaN.
+// Order and ties: by selection key, greatest first; of equal keys the lowest id first, of equal
+// groups the lowest group. NaN counts as -inf, -0 equals +0. A row in which fewer than top_k keys
+// are finite still has distinct ids in [0, E). Weights are never NaN.
 #ifndef WAYMARK_KERNELS_ROUTING_H_
 #define WAYMARK_KERNELS_ROUTING_H_
 
@@ -23,12 +25,12 @@
 
 namespace waymark::kernels {
 
-inline constexpr std::int32_t kMaxExperts = 1024;
-inline constexpr std::int32_t kMaxTopK = 32;
-inline constexpr std::int32_t kMaxGroups = 32;
+inline constexpr std::int32_t kMaxExperts = 1024;  // E, at most
+inline constexpr std::int32_t kMaxTopK = 32;       // K, at most
+inline constexpr std::int32_t kMaxGroups = 32;     // groups of experts, at most
 
-// x: a token's logits, s = sigmoid(x), b: bias. Numbers are Waymark's own and do not change; other
-// projects number their methods otherwise, and not always the same.
+// What a router makes of its logits. x: a logit, s = sigmoid(x), b: the bias of its expert. The
+// numbers are Waymark's own and do not change; other projects use other numbers for these methods.
 enum class RoutingMethod : std::uint8_t {
   kDefault = 0,           // select by x; weight: softmax over all experts
   kRenormalize = 1,       // select by x; weight: softmax over the selected
@@ -42,39 +44,40 @@ enum class RoutingMethod : std::uint8_t {
   kTopKSigmoid = 9,       // the same
 };
 inline constexpr std::int32_t kNumRoutingMethods = 10;
-// "Default", "Renormalize", ...
+// "Default", "Renormalize", ...; "unknown method" for a number that is none. Static storage.
 [[nodiscard]] const char* RoutingMethodName(RoutingMethod method);
 
-// What does not change from call to call of one layer.
+// The parameters of a router: the same for every call of one layer.
 struct RoutingConfig {
   RoutingMethod method = RoutingMethod::kDefault;
   std::int32_t top_k = 0;  // K: 1 ... min(E, kMaxTopK)
-  // DeepSeekV3 only: experts lie in num_groups groups of E / num_groups; the topk_groups groups
-  // with the greatest sum of their two greatest keys are kept (of a group of one: its key).
+  // DeepSeekV3 only: the E experts form num_groups groups of E / num_groups neighbours. Experts are
+  // selected from the topk_groups groups with the greatest sum of their two greatest keys (in
+  // groups of one expert: with the greatest key).
   std::int32_t num_groups = 1;   // 1 ... kMaxGroups, divides E
   std::int32_t topk_groups = 1;  // 1 ... num_groups; topk_groups * E / num_groups >= K
   float scale = 1.0f;            // DeepSeekV3 and MiniMax2; finite
   bool normalize = true;         // SigmoidRenorm; false: the weights are not divided by their sum
 };
 
-// The tensors of one call. N is logits.shape[0], E is logits.shape[1]. All on one device. Rows may
-// be strided, elements of a row are adjacent. Outputs may have more rows than N (a graph's buffers
-// do); rows from N on are not touched. Outputs do not overlap anything. With N = 0 nothing is done,
-// and data may be null.
+// The tensors of one call; memory of the caller, all of it on one device. N is logits.shape[0], E
+// is logits.shape[1]. Rows may be strided; the elements of a row are adjacent. Outputs may have
+// more than N rows, as the buffers of a CUDA graph have; rows from N on are not written. Outputs
+// overlap neither each other nor an input. With N = 0 nothing is done, and data may be null.
 struct RoutingTensors {
   Tensor logits;        // [N, E] float32, bfloat16 or float16
-  Tensor bias;          // [E] float32, never rounded; DeepSeekV3 and MiniMax2, and may be left out
+  Tensor bias;          // optional, of DeepSeekV3 and MiniMax2: [E] float32, never rounded
   Tensor topk_ids;      // out: [>= N, K] int32
   Tensor topk_weights;  // out: [>= N, K] float32 or bfloat16
-  // out, may be left out: [>= N, K] int16, the ids again. Costs one store a row.
+  // out, optional: [>= N, K] int16, the ids again. Costs one store per row.
   Tensor replay_out;
-  // May be left out: [>= N, K] int16. A row of K distinct ids in [0, E) is used as it is, in its
-  // order; any other row is missing, and routed from its logits.
+  // Optional: [>= N, K] int16, recorded ids. A row of K distinct ids in [0, E) is used as it is, in
+  // its order; any other row is missing, and is routed from its logits.
   Tensor replay_in;
   Tensor routed;  // out, with replay_in and only then: [>= N] uint8, 1 where the row was missing
 };
 
-// Which tensor or number an error is about.
+// The tensor or number that an error is about; named as in RoutingConfig and RoutingTensors.
 enum class RoutingArgument : std::uint8_t {
   kNone = 0,
   kMethod,
@@ -93,12 +96,12 @@ enum class RoutingArgument : std::uint8_t {
   kKeys,
   kStream,
 };
-// Which rule it breaks. `value` and `bound` of the code say by how much.
+// The rule that it breaks. RoutingCode::value and bound have the numbers that are given here.
 enum class RoutingRule : std::uint8_t {
   kNone = 0,
   kUnknown,         // value: no such method
   kMissing,         // the argument must be given
-  kUnexpected,      // the argument means nothing here
+  kUnexpected,      // the argument has no meaning with this method and these arguments
   kNotOnDevice,     // value: CUDA's number of the device that the memory is on, -1: host memory;
                     // bound: the device of the call, -1: host
   kRank,            // value: rank; bound: the rank it must have
@@ -117,8 +120,8 @@ enum class RoutingRule : std::uint8_t {
                     // that records (plugin/capture_session.h)
 };
 
-// The answer of every routing call. Plain data; not ok: nothing was launched, nothing was written
-// (kCuda apart: the launch itself failed).
+// The result of every routing call. Plain data. If it is not ok, nothing was launched and nothing
+// was written; with kCuda the launch itself failed.
 struct [[nodiscard]] RoutingCode {
   RoutingArgument argument = RoutingArgument::kNone;
   RoutingRule rule = RoutingRule::kNone;
@@ -126,26 +129,26 @@ struct [[nodiscard]] RoutingCode {
   std::int64_t bound = 0;
 
   [[nodiscard]] bool ok() const { return rule == RoutingRule::kNone; }
-  // Names the argument, the rule and the value. Allocates.
+  // A sentence with the argument, the rule and the value: "top_k must be at most 16, got 17".
+  // Allocates.
   [[nodiscard]] std::string ToString() const;
 };
 
-// The one check, which every implementation makes before it does anything: `config` and `tensors`
-// against the rules above. `device`: where all tensors must lie.
+// Checks `config` and `tensors` against the rules above; every implementation calls this before it
+// does anything. `device`: where all tensors must lie.
 RoutingCode CheckRouting(const RoutingConfig& config, const RoutingTensors& tensors, Device device);
-// The same for the keys alone (RoutingKeysOnHost below).
+// The same check for the arguments of RoutingKeysOnHost and RoutingKeysOnCuda.
 RoutingCode CheckRoutingKeys(const RoutingConfig& config, const RoutingTensors& tensors,
                              const Tensor& keys, Device device);
 
-// On the host. Rows [0, N) in turn, on the calling thread; no allocation. `isa` is one of
-// SupportedIsas() (isa.h); the second form takes the best.
+// Routes rows [0, N) on the host, one after the other on the calling thread, without allocation.
+// Any thread. `isa` is one of SupportedIsas() (isa.h); the second form uses the best.
 RoutingCode RouteOnHost(const RoutingConfig& config, const RoutingTensors& tensors, Isa isa);
 RoutingCode RouteOnHost(const RoutingConfig& config, const RoutingTensors& tensors);
 
-// The selection keys that the methods compare, for tests and for looking into a near tie: keys,
-// out:
-// [>= N, E] float32 (NaN already -inf, -0 already +0; groups not masked). Looks at config.method,
-// logits and bias only.
+// The selection keys that a method compares, for tests and for the analysis of near ties. `keys`,
+// out: [>= N, E] float32, with NaN as -inf and -0 as +0; groups are not masked. Reads
+// config.method, logits and bias only.
 RoutingCode RoutingKeysOnHost(const RoutingConfig& config, const RoutingTensors& tensors,
                               const Tensor& keys);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/checked_pointers.h"
+#include "kernels/multiprocessors.h"
 #include "kernels/routing_cuda.h"
 #include "kernels/routing_launch.h"
 
@@ -57,12 +58,10 @@ RoutingCode Launch(const void* kernel, std::int64_t blocks, int threads, Args ar
 }
 
 // Few rows: a warp a block, each on an SM of its own. Many: the largest blocks, fewer to schedule.
-int BlockWarps(std::int64_t rows, Device device) {
-  int multiprocessors = 1;
-  static_cast<void>(
-      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device.ordinal));
-  return rows <= std::int64_t{routing::kMaxBlockWarps} * multiprocessors ? 1
-                                                                         : routing::kMaxBlockWarps;
+int BlockWarps(std::int64_t rows) {
+  return rows <= std::int64_t{routing::kMaxBlockWarps} * CurrentMultiprocessors()
+             ? 1
+             : routing::kMaxBlockWarps;
 }
 
 const void* FindRouteKernel(const RoutingConfig& config, const Tensor& logits) {
@@ -99,7 +98,7 @@ RoutingCode RouteOnCuda(const RoutingConfig& config, const RoutingTensors& tenso
   for (const auto& each : given) {
     if (RoutingCode code = CheckMemory(each.argument, each.tensor, device); !code.ok()) return code;
   }
-  const int warps = BlockWarps(rows, device);
+  const int warps = BlockWarps(rows);
   return Launch(FindRouteKernel(config, tensors.logits), (rows + warps - 1) / warps,
                 warps * kWarpLanes, routing::MakeRouteArgs(config, tensors), stream);
 }

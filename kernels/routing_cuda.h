@@ -1,4 +1,4 @@
-// Routing on a CUDA device: routing.h's calls, launched on the caller's stream.
+// Routing on a CUDA device: the calls of routing.h, launched on the caller's stream.
 #ifndef WAYMARK_KERNELS_ROUTING_CUDA_H_
 #define WAYMARK_KERNELS_ROUTING_CUDA_H_
 
@@ -17,7 +17,7 @@ namespace waymark::kernels {
 RoutingCode RouteOnCuda(const RoutingConfig& config, const RoutingTensors& tensors,
                         CUstream_st* stream);
 
-// RoutingKeysOnHost likewise: for tests, and for looking into a near tie.
+// RoutingKeysOnHost in one launch on `stream`: for tests and for the analysis of near ties.
 RoutingCode RoutingKeysOnCuda(const RoutingConfig& config, const RoutingTensors& tensors,
                               const Tensor& keys, CUstream_st* stream);
 

@@ -7,10 +7,12 @@
 // Shape of the code, and why:
 //   - A row stays in registers from its load to its stores. What goes through them is Unrolled, so
 //     that no register is indexed at run time: that would put the array into memory.
-//   - Each lane offers its best candidate, the warp takes the greatest of 32 with two reductions
-//     (key, then the least id of those that have it), top_k times. Keys do not change: what a lane
-//     has given is described by the last it gave. It keeps its two best, since most lanes give two
-//     at most, and looks through its keys again only when both are gone.
+//   - Each lane offers its best candidate, and the warp takes the greatest of the 32 with two
+//     reductions (the key, then the least id of the lanes that have it), top_k times. The second
+//     one breaks the tie and broadcasts the id in one instruction; a ballot and the find-first,
+//     shuffle and compare behind it are one more (docs/kernels.md has the counts). Keys do not
+//     change: the last candidate that a lane gave describes all that it gave. A lane keeps its two
+//     best, since most lanes give two at most, and searches its keys again only when both are gone.
 //   - Lane k holds the k-th result, and makes its weight and its stores.
 #ifndef WAYMARK_KERNELS_ROUTING_KERNEL_H_
 #define WAYMARK_KERNELS_ROUTING_KERNEL_H_
@@ -27,7 +29,7 @@
 
 namespace waymark::kernels::routing {
 
-// What a launch is told, checked already. Strides in elements.
+// The arguments of a launch, already checked. Strides in elements.
 struct RouteArgs {
   const void* logits = nullptr;
   const float* bias = nullptr;  // null: none

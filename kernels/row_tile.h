@@ -93,8 +93,8 @@ struct TileShape {
     tile.pitch = ((bytes + kVector - 1) / kVector | 1) * kVector;
     return tile;
   }
-  // Bytes of a tile. Two chunks differ in their layers alone.
-  [[nodiscard]] unsigned bytes() const { return kTileRows * pitch; }
+  // Bytes of a tile of `rows` rows. Two chunks differ in their layers alone.
+  [[nodiscard]] unsigned bytes(unsigned rows = kTileRows) const { return rows * pitch; }
   // Layers of the chunk that begins with layer `first`.
   WAYMARK_DEVICE unsigned ChunkAt(unsigned first) const {
     return num_layers - first < chunk_layers ? num_layers - first : chunk_layers;
@@ -176,7 +176,8 @@ WAYMARK_DEVICE void CopyParts(void* to, const void* from) {
   }
 }
 
-// ---- spans, by the kLanes threads of a row or layer together; `lane` is which of them
+// ---- spans, by the `lanes` threads of a row or layer together; `lane` is which of them, and
+// kVector <= lanes
 
 // Bytes before the first multiple of kVector.
 WAYMARK_DEVICE unsigned HeadOf(const void* at, unsigned bytes) {
@@ -186,19 +187,19 @@ WAYMARK_DEVICE unsigned HeadOf(const void* at, unsigned bytes) {
 
 // REQUIRES: both are as far from a multiple of kVector.
 WAYMARK_DEVICE void CopySpan(std::uint8_t* to, const std::uint8_t* from, unsigned bytes,
-                             unsigned lane) {
+                             unsigned lane, unsigned lanes = kLanes) {
   const unsigned head = HeadOf(to, bytes);
   if (lane < head) to[lane] = from[lane];
   const unsigned vectors = (bytes - head) / kVector;
   constexpr unsigned kTurns = 2;
-  for (unsigned first = lane; first < vectors; first += kTurns * kLanes) {
+  for (unsigned first = lane; first < vectors; first += kTurns * lanes) {
     Vector turn[kTurns];
     for (unsigned i = 0; i < kTurns; ++i) {
-      const unsigned v = first + i * kLanes;
+      const unsigned v = first + i * lanes;
       if (v < vectors) turn[i] = Load<Vector>(from + head + v * kVector);
     }
     for (unsigned i = 0; i < kTurns; ++i) {
-      const unsigned v = first + i * kLanes;
+      const unsigned v = first + i * lanes;
       if (v < vectors) Store(to + head + v * kVector, turn[i]);
     }
   }

@@ -1,8 +1,9 @@
-// Tensor: a pointer with what is needed to check it. Plain data, no ownership.
+// Tensor: a pointer with its type, shape, strides and device. Plain data, no ownership.
 //
-// What a framework's tensor, a DLPack tensor or a raw pointer becomes before a kernel is called.
-// Kernels compute with raw pointers; one check (each kernel's own Check function) looks at these
-// first, so that a wrong argument is an error with a name and never a wild write.
+// A framework's tensor, a DLPack tensor or a raw pointer is described as a Tensor before a kernel
+// is called. Kernels compute with raw pointers; the Check function of each kernel looks at the
+// Tensors first, so that a wrong argument is an error with a name and never a write to wrong
+// memory.
 #ifndef WAYMARK_KERNELS_TENSOR_H_
 #define WAYMARK_KERNELS_TENSOR_H_
 
@@ -38,7 +39,7 @@ enum class DType : std::uint8_t {
   }
   return 0;
 }
-// "float32", "bfloat16", ...
+// "float32", "bfloat16", ...; "unknown type" for a number that is no type. Static storage.
 [[nodiscard]] const char* DTypeName(DType type);
 
 // Where memory lies.
@@ -56,19 +57,20 @@ struct Device {
   }
 };
 
-// Element (i, j) lies at data + (i * stride[0] + j * stride[1]) elements; of a tensor of rank 1,
-// element i at data + i * stride[0]. A null `data` stands for an argument that is not given.
+// Element (i, j) lies at data + (i * stride[0] + j * stride[1]) elements; in a tensor of rank 1,
+// element i lies at data + i * stride[0]. A Tensor with null data is an argument that is not given.
 struct Tensor {
-  void* data = nullptr;
-  DType dtype = DType::kFloat32;
-  std::int32_t rank = 0;
-  std::int64_t shape[2] = {0, 0};
-  std::int64_t stride[2] = {0, 0};  // in elements
+  void* data = nullptr;             // address of element (0, 0); memory of the caller
+  DType dtype = DType::kFloat32;    // type of an element
+  std::int32_t rank = 0;            // 1 or 2 axes
+  std::int64_t shape[2] = {0, 0};   // elements along each axis
+  std::int64_t stride[2] = {0, 0};  // in elements, not bytes
   Device device;
 
   [[nodiscard]] bool given() const { return data != nullptr; }
 
-  // C order [rows, columns]; `row_stride` elements from row to row, 0: `columns`.
+  // [rows, columns] with adjacent columns; `row_stride` elements from a row to the next, 0:
+  // `columns`.
   [[nodiscard]] static Tensor Matrix(const void* data, DType dtype, std::int64_t rows,
                                      std::int64_t columns, Device device = Device::Host(),
                                      std::int64_t row_stride = 0) {
@@ -79,7 +81,7 @@ struct Tensor {
             {row_stride == 0 ? columns : row_stride, 1},
             device};
   }
-  // [size], without gaps.
+  // [size], with adjacent elements.
   [[nodiscard]] static Tensor Vector(const void* data, DType dtype, std::int64_t size,
                                      Device device = Device::Host()) {
     return {const_cast<void*>(data), dtype, 1, {size, 0}, {1, 0}, device};

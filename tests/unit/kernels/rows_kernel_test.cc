@@ -35,7 +35,8 @@ class EmulatedRowsBackend final : public RowsBackend {
   }
   int PackRows(const CudaPack& pack, std::mt19937_64& random) override {
     if (!device::CheckPack(pack)) return 1;
-    const device::PackPlan plan = device::PlanPack(pack);
+    // A large device makes small tiles of everything; one without SMs none.
+    const device::PackPlan plan = device::PlanPack(pack, random() % 2 == 0 ? 0 : 1 << 20);
     device::VisitPack(plan, [&]<class Source, class Packed, int kTopK>() {
       RunBlocks(plan.blocks, device::kThreads, plan.shared_bytes, random,
                 [&](const EmulatedBlock& block, std::uint8_t* shared) {
@@ -78,7 +79,7 @@ TEST(TileShape, ChunksFitAndCoverAllLayers) {
         ASSERT_EQ(covered, tile.num_layers);
         CudaPack pack;
         pack.shape = shape;
-        ASSERT_LE(device::PlanPack(pack).shared_bytes, kSharedBytes);
+        ASSERT_LE(device::PlanPack(pack, 132).shared_bytes, kSharedBytes);
       }
     }
   }
@@ -104,6 +105,29 @@ TEST(Divider, IsExactWherePromised) {
   }
 }
 
+// Below two waves of four blocks per SM a tile has 8 rows, so that there are twice as many.
+TEST(PackPlan, HasSmallTilesWhereThereAreFewBlocks) {
+  CudaPack pack;
+  pack.shape = {58, 8, 256};
+  const auto plan = [&](std::int64_t first, std::int64_t rows, std::int64_t written) {
+    pack.first_row = first;
+    pack.rows = rows;
+    pack.written_rows = written;
+    return device::PlanPack(pack, 132);
+  };
+  EXPECT_EQ(plan(0, 4096, 0).tile_rows, 8u);
+  EXPECT_EQ(plan(0, 4096, 0).blocks, 512u);
+  EXPECT_EQ(plan(0, 16880, 0).tile_rows, 8u);  // 1055 tiles of 16
+  EXPECT_EQ(plan(0, 16880, 0).blocks, 2110u);
+  EXPECT_EQ(plan(0, 16881, 0).tile_rows, 16u);  // 1056
+  EXPECT_EQ(plan(0, 16881, 0).blocks, 1056u);
+  EXPECT_EQ(plan(0, 0, 100).blocks, 13u);
+  EXPECT_EQ(plan(20, 4, 0).first_tile, 2u);
+  EXPECT_EQ(plan(20, 5, 0).blocks, 2u);
+  EXPECT_EQ(plan(0, 0, 0).blocks, 0u);
+  EXPECT_LT(plan(0, 1, 0).shared_bytes, plan(0, 20000, 0).shared_bytes);
+}
+
 // One launch whatever is to be done, and as many blocks as there are tiles of rows.
 TEST(PackPlan, HasABlockForEachTileOfRows) {
   CudaPack pack;
@@ -112,7 +136,7 @@ TEST(PackPlan, HasABlockForEachTileOfRows) {
     pack.first_row = first;
     pack.rows = rows;
     pack.written_rows = written;
-    return device::PlanPack(pack).blocks;
+    return device::PlanPack(pack, 0).blocks;
   };
   EXPECT_EQ(blocks(0, 0, 0), 0u);
   EXPECT_EQ(blocks(100, 0, 0), 0u);
@@ -130,20 +154,20 @@ TEST(PackPlan, TakesVectorsWhereTheViewAllowsThem) {
   pack.shape = {2, 8, 256};
   pack.ids = IdsView::LayerMajor(memory, IdKind::kInt16, 4, pack.shape);
   pack.packed = memory;
-  EXPECT_EQ(device::PlanPack(pack).vector_k, 8);
-  EXPECT_TRUE(device::PlanPack(pack).runs);
+  EXPECT_EQ(device::PlanPack(pack, 132).vector_k, 8);
+  EXPECT_TRUE(device::PlanPack(pack, 132).runs);
   pack.packed = memory + 4;
-  EXPECT_EQ(device::PlanPack(pack).vector_k, 0);
+  EXPECT_EQ(device::PlanPack(pack, 132).vector_k, 0);
   pack.packed = memory + 8;
   pack.ids.data = memory + 8;
-  EXPECT_EQ(device::PlanPack(pack).vector_k, 0);
+  EXPECT_EQ(device::PlanPack(pack, 132).vector_k, 0);
   pack.ids.data = memory;
   pack.ids.row_stride += 2;
-  EXPECT_EQ(device::PlanPack(pack).vector_k, 0);
-  EXPECT_FALSE(device::PlanPack(pack).runs);
-  EXPECT_TRUE(device::PlanPack(pack).aligned);
+  EXPECT_EQ(device::PlanPack(pack, 132).vector_k, 0);
+  EXPECT_FALSE(device::PlanPack(pack, 132).runs);
+  EXPECT_TRUE(device::PlanPack(pack, 132).aligned);
   pack.ids.row_stride += 1;
-  EXPECT_FALSE(device::PlanPack(pack).aligned);
+  EXPECT_FALSE(device::PlanPack(pack, 132).aligned);
 }
 
 TEST(CapturePlan, TakesVectorsWhereNothingLiesBetweenTheIds) {
