@@ -1,7 +1,7 @@
-// Digests: the hashes the store goes by: for the places of the key index, for rows, and for bytes
-// that are known by what they say.
+// Digests: the hashes of the key index, of rows, and of objects that are named by their content.
 //
-// Neither resists an attacker who knows the seed; both are stable over builds and platforms (XXH3).
+// All are XXH3: equal on every build and platform, and not safe against an attacker who knows the
+// seed. All functions may be called on any thread.
 #ifndef WAYMARK_BLOCKSTORE_DIGEST_H_
 #define WAYMARK_BLOCKSTORE_DIGEST_H_
 
@@ -12,23 +12,23 @@
 
 namespace waymark {
 
-// 128 bits, as four words of 32: w[0] holds the lowest. Compares by value.
+// 128 bits as four words of 32 bits; w[0] holds the lowest bits. Compares by value.
 struct Digest128 {
   std::uint32_t w[4] = {0, 0, 0, 0};
 
   friend bool operator==(const Digest128&, const Digest128&) = default;
 };
 
-// The place of page `ordinal` of a block known by `key`, under `version`: XXH3-128 with `seed` of
-// version (uint64), ordinal (uint32), key size (uint8), key bytes; all little-endian. Any thread.
+// The digest under which the key index finds page `ordinal` of the block with `key` and `version`:
+// XXH3-128 with `seed` of version (uint64), ordinal (uint32), key size (uint8) and the key's 32
+// bytes, all little-endian.
 [[nodiscard]] Digest128 IndexDigest(std::uint64_t seed, std::uint64_t version,
                                     std::uint32_t ordinal, const BlockKey& key);
 
-// XXH3-64 of the stored bytes of one row. Any thread.
+// XXH3-64 of the stored bytes of one row.
 [[nodiscard]] std::uint64_t RowDigest(std::span<const std::uint8_t> row);
 
-// XXH3-128, seed 0, of `front` and then `bytes`: the name of chunks, nodes and tail segments. Any
-// thread.
+// XXH3-128 with seed 0 of `front` followed by `bytes`. It names chunks, nodes and tail segments.
 [[nodiscard]] Digest128 ContentDigest(std::span<const std::uint8_t> front,
                                       std::span<const std::uint8_t> bytes);
 [[nodiscard]] inline Digest128 ContentDigest(std::span<const std::uint8_t> bytes) {

@@ -1,10 +1,10 @@
-// What an engine tells the store about its KV blocks: events, and the batch that a step brings.
+// Events: how an engine reports what happens to its KV blocks; and the batch that begins a step.
 //
-// Everything here is plain data of C layout: it can be copied, sent to the process where the rows
-// are, recorded and replayed. Applying a batch is RoutingStore::BeginStep; see docs/architecture.md
-// for the rules. Null blocks (negative, or declared when the store was made) are legal in every
-// event; such an event is ignored and counted, except that a Copy or Move *from* a null block
-// leaves its destination never written.
+// Everything here is plain data of C layout: it can be copied, sent to another process, recorded
+// and replayed. RoutingStore::BeginStep applies a batch; docs/architecture.md has the rules. Null
+// blocks (negative, or listed in StoreOptions::null_blocks) are allowed in every event. Such an
+// event is ignored and counted; but the destination of a Copy or Move *from* a null block becomes
+// never written.
 #ifndef WAYMARK_BLOCKSTORE_EVENTS_H_
 #define WAYMARK_BLOCKSTORE_EVENTS_H_
 
@@ -22,16 +22,16 @@
 
 namespace waymark {
 
-// The engine's own prefix-chain hash of a full block: 1 ... 32 bytes. An empty key is no key.
+// The engine's prefix-chain hash of a full block: 1 ... 32 bytes. A key of size 0 is empty.
 struct BlockKey {
   static constexpr std::size_t kMaxBytes = 32;
 
   std::array<std::uint8_t, kMaxBytes> bytes{};  // bytes beyond `size` are zero
   std::uint8_t size = 0;
 
-  // Keeps the first 32 bytes of what it is given.
+  // The key of the first 32 of `bytes`.
   [[nodiscard]] static BlockKey FromBytes(std::span<const std::uint8_t> bytes);
-  // The 8 little-endian bytes of an integer hash.
+  // The key of an integer hash: its 8 bytes, little-endian.
   [[nodiscard]] static BlockKey FromInteger(std::uint64_t hash);
   [[nodiscard]] bool empty() const { return size == 0; }
 
@@ -39,28 +39,28 @@ struct BlockKey {
 };
 
 enum class EventType : std::uint16_t {
-  kBind = 1,  // new life of `block`; with a key: attach the page indexed under it, if there is one
-  kRetain,    // one more user of `block`
-  kRelease,   // one user fewer; at zero its pages may be evicted; below zero: ignored and counted
-  kSeal,      // `block` is full (or will be, by `step`) and known by `key`: its rows are protected
-  kCopy,      // `block` gets the rows [0, rows) of `source` (kAllRows: shares its pages)
-  kMove,      // `block` takes over what `source` is; consecutive Moves joined by `more` are
-              // simultaneous
-  kTruncate,  // rows >= `rows` of `block` written by steps <= `step` are no more
-  kReset,     // table and key index are emptied
+  kBind = 1,  // `block` starts a new life; with a key: attaches the page indexed under it
+  kRetain,    // `block` has one more user
+  kRelease,   // one user fewer; at 0 its pages may be evicted; below 0: ignored, counted
+  kSeal,      // `step` fills `block`, whose key is `key`: its rows are protected
+  kCopy,      // `block` gets rows [0, rows) of `source`; kAllRows: shares its pages
+  kMove,      // `block` takes over pages, seal and users of `source`; Moves joined by `more`
+              // happen at once
+  kTruncate,  // removes rows >= `rows` of `block` that steps <= `step` wrote
+  kReset,     // empties the block table and the key index
 };
 
-// One event. 56 bytes, no padding that is not named, no pointers.
+// One event: 56 bytes, without pointers and without padding.
 struct Event {
   static constexpr std::int32_t kAllRows = -1;
 
   EventType type = EventType::kBind;
   std::uint8_t key_size = 0;  // bytes of `key` in use; 0 = no key
-  std::uint8_t more = 0;      // kMove: 1 = the next event belongs to the same simultaneous move
-  std::int32_t block = -1;    // the block it is about; Copy, Move: the destination
-  std::int32_t source = -1;   // Copy, Move: the source
-  std::int32_t rows = 0;      // Copy: rows, or kAllRows; Truncate: the first row that goes
-  std::uint64_t step = 0;     // Seal: the step that fills the block; Truncate: the last step meant
+  std::uint8_t more = 0;      // Move: 1 = the next event is part of the same simultaneous move
+  std::int32_t block = -1;    // the block; of Copy and Move: the destination
+  std::int32_t source = -1;   // Copy, Move: the source block
+  std::int32_t rows = 0;      // Copy: number of rows, or kAllRows; Truncate: the first row removed
+  std::uint64_t step = 0;  // Seal: the step that fills the block; Truncate: the last step affected
   std::array<std::uint8_t, BlockKey::kMaxBytes> key{};
 
   [[nodiscard]] static Event Bind(BlockId block, const BlockKey& key = {});
@@ -69,56 +69,58 @@ struct Event {
   [[nodiscard]] static Event Seal(BlockId block, const BlockKey& key, StepId step);
   [[nodiscard]] static Event Copy(BlockId source, BlockId destination,
                                   std::int32_t rows = kAllRows);
-  // `more` joins this pair with the Move that follows: all pairs of a group happen at once.
+  // `more` joins this Move with the next one: all Moves of a group happen at once.
   [[nodiscard]] static Event Move(BlockId source, BlockId destination, bool more = false);
   [[nodiscard]] static Event Truncate(BlockId block, std::int32_t row, StepId step);
   [[nodiscard]] static Event Reset();
 
-  // The key of a Bind or Seal; empty when it has none.
+  // The key of a Bind or Seal; empty if it has none.
   [[nodiscard]] BlockKey GetKey() const;
 
   friend bool operator==(const Event&, const Event&) = default;
 };
 static_assert(sizeof(Event) == 56 && std::is_trivially_copyable_v<Event>);
 
-// "Bind", "Seal", ... Static storage; "unknown event" for a number that names none.
+// "Bind", "Seal", ...; "unknown event" for any other number. Static storage.
 [[nodiscard]] std::string_view EventName(EventType type);
-// One line for people, e.g. "Seal(block 7, key 0a1b..., step 12)".
+// One line of text, e.g. "Seal(block 7, key 0a1b..., step 12)".
 [[nodiscard]] std::string DescribeEvent(const Event& event);
 
-// Slots: where the rows of a step go. block * block_tokens + offset asks for the row's routing;
-inline constexpr std::int64_t kPaddingSlot = -1;  // writes no KV: no row
-// the slot of a row that did not ask: `-2 - slot`. Its own inverse.
+// A slot is where a row of a step writes its KV: block * block_tokens + offset. kPaddingSlot marks
+// a row that writes no KV, such as the padding of a graph.
+inline constexpr std::int64_t kPaddingSlot = -1;
+// The slot of a row whose request did not ask for routing: -2 - slot. NotAsked(NotAsked(s)) == s.
 [[nodiscard]] constexpr std::int64_t NotAsked(std::int64_t slot) {
   return -2 - slot;
 }
 
-// Appends the slots of rows [first, last) of a sequence that lies in `blocks`, of block_tokens
-// tokens each; of those, that lie there: rows past the last block have none. With `asked` false, as
-// of rows that did not ask. What a request may write whose accepted drafts the host does not know
-// yet is such a range (StepBatch::device_slots). REQUIRES: 0 <= first, block_tokens >= 1.
+// Appends to `slots` the slots of rows [first, last) of a sequence whose KV is in `blocks`, of
+// block_tokens tokens each. Rows behind the last block are left out. With `asked` false each slot
+// is passed through NotAsked. Used for StepBatch::device_slots: the range that a request may write
+// while the host does not know yet how many drafts were accepted. REQUIRES: 0 <= first,
+// block_tokens >= 1.
 void AppendSlots(std::span<const BlockId> blocks, std::int32_t block_tokens, std::int64_t first,
                  std::int64_t last, bool asked, std::vector<std::int64_t>& slots);
 
-// What a step is begun with. Borrows both arrays; they are only read during the call.
+// The argument of RoutingStore::BeginStep, which reads both arrays during the call only.
 struct StepBatch {
-  std::uint64_t step = 0;         // > every step begun before, and below 2^64 - 1
-  std::uint64_t version = 0;      // weights of the forward
-  const Event* events = nullptr;  // applied in this order, before the claims
+  std::uint64_t step = 0;         // greater than every step begun before, below 2^64 - 1
+  std::uint64_t version = 0;      // version of the forward's weights
+  const Event* events = nullptr;  // applied in this order, before the rows are claimed
   std::size_t num_events = 0;
   const std::int64_t* slots = nullptr;  // slot of each row of the forward, in batch order
   std::size_t num_slots = 0;
-  // Which rows the forward writes is known on the device only (async scheduling with speculative
-  // decoding): `slots` are all that it may write, in any order, and the source of the step says
-  // which it did (RowSource::Slots). One that a row may write that asked, and another that did not,
-  // is asked for.
+  // Only the device knows which rows the forward writes (async scheduling with speculative
+  // decoding). `slots` are then all slots that it may write, in any order, and the step's source
+  // returns the slots that it wrote (RowSource::Slots). If any request that may write a slot asked
+  // for routing, the slot counts as asked for. Needs StoreOptions::device_slots.
   bool device_slots = false;
 
   [[nodiscard]] std::span<const Event> event_span() const { return {events, num_events}; }
   [[nodiscard]] std::span<const std::int64_t> slot_span() const { return {slots, num_slots}; }
 };
 
-// A batch that owns its arrays: what comes out of a recording or off a wire.
+// A StepBatch that owns its arrays, read from a recording or from bytes.
 struct OwnedStepBatch {
   std::uint64_t step = 0;
   std::uint64_t version = 0;
@@ -126,23 +128,23 @@ struct OwnedStepBatch {
   std::vector<std::int64_t> slots;
   bool device_slots = false;
 
-  // A view of this object; valid while it is not changed.
+  // The same as a StepBatch; valid until this object is changed or destroyed.
   [[nodiscard]] StepBatch view() const {
     return {step, version, events.data(), events.size(), slots.data(), slots.size(), device_slots};
   }
   friend bool operator==(const OwnedStepBatch&, const OwnedStepBatch&) = default;
 };
 
-// The four letters that `batch` begins with when it is serialised. Static storage.
+// The first four bytes of the serialised `batch`, "WMB1" or "WMB2". Static storage.
 [[nodiscard]] const char* BatchMagic(const StepBatch& batch);
-// Bytes that SerializeBatch appends for `batch`.
+// The number of bytes that SerializeBatch appends for `batch`.
 [[nodiscard]] std::size_t SerializedSize(const StepBatch& batch);
-// Appends `batch` to `out`: magic "WMB1" ("WMB2" with device_slots), step, version, counts (uint64
-// each), events, slots; all little-endian, events field by field in declaration order (56 bytes
-// each).
+// Appends `batch` to `out`, little-endian: magic "WMB1" ("WMB2" with device_slots); step, version,
+// number of events, number of slots (uint64 each); the events, field by field in the order of
+// declaration (56 bytes each); the slots (int64).
 void SerializeBatch(const StepBatch& batch, std::string& out);
-// Reads one batch from the front of `bytes` and, on success, moves `bytes` past it. InvalidArgument
-// on anything that SerializeBatch does not write; `bytes` is then unchanged. Any input is safe.
+// Reads one batch from the front of `bytes` and moves `bytes` past it. Safe on any input:
+// InvalidArgument, with `bytes` unchanged, for anything that SerializeBatch does not write.
 [[nodiscard]] absl::StatusOr<OwnedStepBatch> ParseBatch(std::span<const std::uint8_t>& bytes);
 
 }  // namespace waymark

@@ -1,9 +1,8 @@
-// Strong ids: integers that do not mix.
+// Strong ids: integers of different kinds that the compiler keeps apart.
 //
-// A BlockId cannot be passed where a PageId is wanted, nor be made from a bare integer by accident.
-// Ids are values: copy them freely, use them from any thread. Inside plain C-layout structs
-// (events, step batches) ids travel as bare integers of the same width; `value()` and the explicit
-// constructor are the two doors.
+// A BlockId cannot be passed as a PageId, and no id is made from an integer implicitly: use the
+// explicit constructor and `value()`. Ids are values; any thread may use them. Structs of plain C
+// layout (events, step batches) hold ids as integers of the same width.
 #ifndef WAYMARK_BLOCKSTORE_IDS_H_
 #define WAYMARK_BLOCKSTORE_IDS_H_
 
@@ -13,12 +12,12 @@
 
 namespace waymark {
 
-// An integer of type T that belongs to the name space `Tag`. A default-made id is `kInvalid`.
+// An integer of type T, distinct by `Tag`. A default-constructed id has the value kInvalidValue.
 template <class Tag, class T, T kInvalidValue>
 class StrongId {
  public:
   using ValueType = T;
-  // The id that names nothing.
+  // The id that names no object.
   static constexpr StrongId Invalid() { return StrongId(); }
 
   constexpr StrongId() = default;
@@ -30,7 +29,7 @@ class StrongId {
   friend constexpr bool operator==(StrongId, StrongId) = default;
   friend constexpr auto operator<=>(StrongId, StrongId) = default;
 
-  // Lets Abseil's hash containers take the id as a key.
+  // Makes the id a possible key of Abseil's hash containers.
   template <class H>
   friend H AbslHashValue(H state, StrongId id) {
     return H::combine(std::move(state), id.value_);
@@ -40,18 +39,19 @@ class StrongId {
   T value_ = kInvalidValue;
 };
 
-// The engine's KV block, by its physical number. Negative: a null block, legal in every list.
+// A KV block of the engine, by its physical number. A negative id is a null block: allowed wherever
+// blocks are listed, and without rows.
 using BlockId = StrongId<struct BlockTag, std::int32_t, -1>;
 
-// The store's memory for `page_tokens` rows of one block. Never leaves the store, except in
-// reports.
+// A page: the store's memory for `page_tokens` rows of one block. Internal to the store; seen
+// outside only in reports.
 using PageId = StrongId<struct PageTag, std::uint32_t, 0xffffffffu>;
 
-// One forward pass, numbered by the engine: increasing, the same on every rank and stage; 0 is no
-// step.
+// One forward pass, numbered by the engine. Numbers increase and are the same on every rank and
+// pipeline stage. 0 names no step.
 using StepId = StrongId<struct StepTag, std::uint64_t, 0>;
 
-// The number of the weights that produced a row. Any value is legal.
+// The version of the weights that a forward used. Any value is allowed.
 using Version = StrongId<struct VersionTag, std::uint64_t, ~std::uint64_t{0}>;
 
 }  // namespace waymark

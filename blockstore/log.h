@@ -1,7 +1,7 @@
-// LogCallback: whom a store or a session tells what an operator should read.
+// LogCallback: receives warnings and errors of a store or a session, for the operator.
 //
-// Told are: pages that the audit voided (warning), a layer that was silent for the first time
-// (warning), a transport that has failed (error); each once. Counters say the rest.
+// Logged, once each: pages that the audit voided (warning), the first time that a layer is silent
+// (warning), and a transport that failed (error). Everything else is in the counters.
 #ifndef WAYMARK_BLOCKSTORE_LOG_H_
 #define WAYMARK_BLOCKSTORE_LOG_H_
 
@@ -11,22 +11,22 @@
 
 namespace waymark {
 
-// The numbers are those of the C ABI.
+// Same numbers as in the C ABI.
 enum class LogLevel : std::uint8_t { kInfo = 0, kWarning = 1, kError = 2 };
 
-// Null is off, and costs a null check. Called without a lock held: on the landing thread, or within
-// a call that is not of the step path on its caller's thread; never within one that is. Several
-// threads may call it at once.
+// A null `function` turns logging off. The function is never called on the step path and never with
+// a lock held. It is called on the landing thread, or on the thread of a caller whose call is not
+// part of the step path. Several threads may call it at the same time.
 struct LogCallback {
-  // `text`: `size` bytes and a 0 behind them, which live for the call. Must return soon, not throw,
-  // and not call the store or session. `context` must live as long as the store: steps that were
-  // submitted land, and tell, after their session is gone.
+  // `text` has `size` bytes and a terminating 0; it is valid during the call. The function must
+  // return soon, must not throw, and must not call the store or the session. `context` must outlive
+  // the store: submitted steps land, and may be logged, after their session is destroyed.
   void (*function)(void* context, LogLevel level, const char* text, std::size_t size) = nullptr;
   void* context = nullptr;
 
-  // Whether anybody listens: texts are made for those only.
+  // Whether logging is on. Texts are only formatted if it is.
   [[nodiscard]] explicit operator bool() const { return function != nullptr; }
-  // Tells `text`; nothing when off.
+  // Logs `text`. Does nothing if logging is off.
   void operator()(LogLevel level, const std::string& text) const {
     if (function != nullptr) function(context, level, text.c_str(), text.size());
   }

@@ -1,5 +1,5 @@
-// A std::mutex that clang's -Wthread-safety understands. (Abseil's own is not instrumented for TSan
-// in distribution packages, so reports about it would be false.)
+// Mutex: a std::mutex with the annotations that clang's -Wthread-safety checks. Abseil's own mutex
+// is not built for ThreadSanitizer in distribution packages, so it would give false reports.
 #ifndef WAYMARK_BLOCKSTORE_MUTEX_H_
 #define WAYMARK_BLOCKSTORE_MUTEX_H_
 
@@ -9,21 +9,22 @@
 
 namespace waymark {
 
-// Not recursive. Satisfies Lockable, so std::unique_lock and std::condition_variable_any take it
-// too. Members that it guards are marked ABSL_GUARDED_BY(mutex_), functions that need it held
-// ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_); clang then refuses what touches them without.
+// Not recursive. Satisfies Lockable, so it works with std::unique_lock and
+// std::condition_variable_any. A member that it guards is marked ABSL_GUARDED_BY(mutex_), a
+// function that must be called with it held ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_); clang then
+// rejects code that uses them without the lock.
 class ABSL_LOCKABLE Mutex {
  public:
   void lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
   void unlock() ABSL_UNLOCK_FUNCTION() { mutex_.unlock(); }
-  // False, and not held, when somebody else holds it.
+  // Returns false, without the lock, if another thread holds it.
   bool try_lock() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true) { return mutex_.try_lock(); }
 
  private:
   std::mutex mutex_;
 };
 
-// Holds a Mutex for a scope. The one way that this project takes it.
+// Holds a Mutex until the end of the scope. All code here locks a Mutex this way.
 class ABSL_SCOPED_LOCKABLE MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(mutex) {

@@ -1,4 +1,4 @@
-// Why a row is missing, where a row comes from, and what a reader is told about each row.
+// RowInfo: what a reader gets with each row: whether it is valid, why not, and where it comes from.
 #ifndef WAYMARK_BLOCKSTORE_ROW_INFO_H_
 #define WAYMARK_BLOCKSTORE_ROW_INFO_H_
 
@@ -9,56 +9,56 @@
 
 namespace waymark {
 
-// Why there is no row. The numbers are part of every format that carries coverage.
+// Why a row is missing. The numbers are part of every format that holds coverage.
 enum class Reason : std::uint8_t {
-  kNone = 0,      // the row is there
-  kNeverWritten,  // no step of the block's present life wrote it (or the step was cancelled)
-  kNotCaptured,   // the forward ran, but a layer's source did not write, or the row did not ask
-  kExternalKv,    // the KV came from outside, and no page of this store had its rows
-  kCapacity,      // dropped step, evicted page, no page to be had, stamps that wrapped
-  kInvalidId,     // an id was out of range, or repeated within a layer
-  kAudit,         // voided: later writes of the block contradicted what was kept
+  kNone = 0,      // the row is valid
+  kNeverWritten,  // no step wrote it since the block was bound, or the step was cancelled
+  kNotCaptured,   // the forward ran, but a layer wrote no ids, or routing was not requested
+  kExternalKv,    // the KV was loaded from outside, and the store had no page for its key
+  kCapacity,      // step dropped, page evicted, no free page, or stamps wrapped
+  kInvalidId,     // an id was out of range, or twice in a layer
+  kAudit,         // voided: later writes to the block disagreed with the stored rows
 };
 inline constexpr int kNumReasons = 7;
 
-// How a row came to be where it was read.
+// How a row got into the block from which it was read.
 enum class Provenance : std::uint8_t {
-  kHere = 0,    // written by the step it names, in the present life of this block
-  kKept,        // as kHere, and a later write of the row was ignored (rule 3)
-  kByKey,       // attached through the key index: another pass over the same prefix and version
-  kRecomputed,  // routed again beside a fused kernel (off unless the engine asks for it)
+  kHere = 0,    // written by RowInfo::step since the block was bound
+  kKept,        // as kHere; a later write was ignored because the row was protected (rule 3)
+  kByKey,       // attached by key: written by another pass over the same prefix and version
+  kRecomputed,  // routed again next to a fused kernel (off by default)
 };
 inline constexpr int kNumProvenances = 4;
 
-// The name that reports, docs and counters use, e.g. "never written". Static storage.
+// The name in reports, documents and counters, e.g. "never written". Static storage.
 [[nodiscard]] std::string_view ReasonName(Reason reason);
 [[nodiscard]] std::string_view ProvenanceName(Provenance provenance);
 
-// What is known of one row that was read. A missing row (reason != kNone) has step 0 and version 0.
+// Describes one row that was read. A missing row (reason != kNone) has step 0 and version 0.
 struct RowInfo {
   std::uint64_t step = 0;     // the step that wrote it
-  std::uint64_t version = 0;  // the weights of that step
+  std::uint64_t version = 0;  // the version of that step's weights
   Reason reason = Reason::kNeverWritten;
-  // Of a missing row: how the row would have come; kKept says that a later write was ignored.
+  // For a missing row: the provenance that it would have had. kKept: a later write was ignored.
   Provenance provenance = Provenance::kHere;
-  std::uint8_t reserved[6] = {};  // 0: named, because infos leave the process as they lie
+  std::uint8_t reserved[6] = {};  // 0; named because RowInfo is written out as it is in memory
 
   [[nodiscard]] bool valid() const { return reason == Reason::kNone; }
   friend bool operator==(const RowInfo&, const RowInfo&) = default;
 };
 
-// A maximal run of rows [begin, end) that agree in reason, version and provenance.
+// A maximal run of rows [begin, end) with equal reason, version and provenance.
 struct CoverageRun {
-  std::int64_t begin = 0;  // first row of the run, counted from the start of the sequence
+  std::int64_t begin = 0;  // first row of the run, as a position in the sequence
   std::int64_t end = 0;    // one past its last row
   Reason reason = Reason::kNone;
-  std::uint64_t version = 0;  // 0 when the run is missing
+  std::uint64_t version = 0;  // 0 if the rows are missing
   Provenance provenance = Provenance::kHere;
 
   friend bool operator==(const CoverageRun&, const CoverageRun&) = default;
 };
 
-// Groups the infos of rows [first, first + infos.size()) into maximal runs. Any thread. O(rows).
+// The maximal runs of rows [first, first + infos.size()), from their infos. Any thread. O(rows).
 [[nodiscard]] std::vector<CoverageRun> CoverageOf(std::span<const RowInfo> infos,
                                                   std::int64_t first);
 

@@ -1,4 +1,4 @@
-// Rows: the rows of a range that were read, and the two merges of such reads.
+// Rows: the rows that were read of one sequence, and the two functions that merge them.
 #ifndef WAYMARK_BLOCKSTORE_ROWS_H_
 #define WAYMARK_BLOCKSTORE_ROWS_H_
 
@@ -15,75 +15,80 @@
 
 namespace waymark {
 
-// Order of the axes of what Read writes.
+// The order of axes in which rows are written out. T: tokens; L: captured layers; K: ids per layer.
 enum class Layout : std::uint8_t {
   kTokensLayersK,  // [T, L, K]
   kLayersTokensK,  // [L, T, K]
 };
 
-// Integer type of what Read writes. Little-endian.
+// The integer type in which ids are written out, little-endian.
 enum class IdType : std::uint8_t { kUint8, kUint16, kInt16, kInt32, kInt64 };
-// 1, 2, 2, 4, 8.
+// Bytes of one id: 1, 2, 2, 4 or 8.
 [[nodiscard]] std::size_t IdBytes(IdType type);
 
-// What Read writes over a missing row. Validity is in the infos, never in the fill.
+// The ids that are written for a missing row. They do not mark it as missing: RowInfo does.
 enum class Fill : std::uint8_t {
-  kMinusOne,  // every id -1 (all bits set in the unsigned types)
-  kZeros,     // every id 0
-  kArange,    // ids 0, 1, ..., K - 1 in every layer: distinct, as padding of trainers wants
+  kMinusOne,  // every id is -1 (all bits set in unsigned types)
+  kZeros,     // every id is 0
+  kArange,    // ids 0, 1, ..., K - 1 in every layer: distinct, as trainers need for padding
 };
 
-// How rows are to be written out.
+// How to write rows out.
 struct ReadSpec {
   Layout layout = Layout::kTokensLayersK;
   IdType id_type = IdType::kInt16;
   Fill fill = Fill::kMinusOne;
 };
 
-// Owns the rows [first, first + size()) of one sequence: ids as the store keeps them, and an info
-// each. A value: copy it, move it; const access from any thread.
+// Rows [first, first + size()) of one sequence, with ids as the store keeps them and a RowInfo per
+// row. A value that owns its memory; any number of threads may read it.
 struct Rows {
-  RoutingShape shape;             // num_layers and layer_ids change in JoinLayers
-  std::int64_t first = 0;         // position of rows[0] in the sequence
-  std::vector<RowInfo> infos;     // one a row
-  std::vector<std::uint8_t> ids;  // size() * shape.row_bytes(), token-major; missing rows are zero
-  // Whether the K ids of every layer stand in the order that the router gave. Not after a code that
-  // keeps none, nor where some of the rows that were merged did not.
+  RoutingShape shape;             // JoinLayers changes num_layers and layer_ids
+  std::int64_t first = 0;         // position in the sequence of row 0
+  std::vector<RowInfo> infos;     // one per row
+  std::vector<std::uint8_t> ids;  // [size(), L, K], size() * shape.row_bytes(); missing rows are 0
+  // Whether the K ids of every layer are in the router's order. False after a code that does not
+  // keep the order, and after a merge with rows for which it is false.
   bool ordered = true;
 
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(infos.size()); }
   [[nodiscard]] std::int64_t last() const { return first + size(); }
-  // The stored bytes of row `index` (0 = position `first`). REQUIRES: 0 <= index < size().
+  // The ids of row `index` as stored; index 0 is position `first`. REQUIRES: 0 <= index < size().
   [[nodiscard]] std::span<const std::uint8_t> row(std::int64_t index) const;
   [[nodiscard]] std::vector<CoverageRun> Coverage() const { return CoverageOf(infos, first); }
 
-  // Writes all rows as `spec` says to `out`. InvalidArgument unless out.size() is exactly
-  // size() * row_ids * IdBytes(id_type), and every id fits the type.
+  // Writes all rows to `out` in the layout, type and fill of `spec`. InvalidArgument unless
+  // out.size() is size() * shape.row_ids() * IdBytes(spec.id_type) and every id fits the type.
   [[nodiscard]] absl::Status Write(const ReadSpec& spec, std::span<std::uint8_t> out) const;
 };
 
-// InvalidArgument naming `name`, field, rule and value, unless the shape is one, positions are
-// below 2^31, and there are as many ids as infos. Everything below that takes Rows checks them so.
+// OK if the shape is valid, positions are below 2^31, and there are as many rows of ids as infos;
+// otherwise InvalidArgument naming `name`, the field, the rule and the value. The functions below
+// check every Rows argument in this way.
 [[nodiscard]] absl::Status CheckRows(const std::string& name, const Rows& rows);
 
-// The only merge of two reads of one sequence: of each position, the first valid row wins; where
-// neither is valid, the first reason other than "never written" stays. Covers both ranges, and
-// "never written" between them. Serves preempt and resume, disaggregated prefill, sliding windows,
-// turns. InvalidArgument unless both have the same layers, K and E (pages may differ: the result
-// has those of `a`), positions below 2^31, and as many ids as infos.
+// Merges two reads of one sequence. At each position the row of `a` is taken if it is valid, else
+// that of `b` if it is valid, else the first reason that is not "never written". The result covers
+// both ranges; rows between them are never written. For preempt and resume, disaggregated prefill,
+// sliding windows and turns. InvalidArgument unless both have the same layers, K and E; page_tokens
+// may differ, and is that of `a` in the result.
 [[nodiscard]] absl::StatusOr<Rows> Join(const Rows& a, const Rows& b);
 
-// Pipeline stages, in order, to rows of all layers. A row is valid where every stage has it from
-// the same step; where a stage misses it, its reason stays; unequal steps are missing (not
-// captured). Comes before Join. InvalidArgument unless all stages have the same range, K, E, and
-// the layer ids increase from stage to stage (stages without layer ids are numbered through).
+// Merges the rows of all pipeline stages, given in order, into rows of all layers. A row is valid
+// if every stage has it from the same step. If a stage misses it, it is missing for the reason of
+// the first such stage; if the steps differ, it is missing (not captured). Call it before Join.
+// InvalidArgument unless all stages have the same range, K and E, and layer ids increase from stage
+// to stage. The layers of a stage without layer ids are numbered on from the stage
+// before.
 [[nodiscard]] absl::StatusOr<Rows> JoinLayers(std::span<const Rows* const> stages);
 
-// Writes `infos.size()` rows that lie at `source(i)` (row_bytes each; null = missing) to `out` as
-// `spec` says. The one place where rows change type and layout. REQUIRES: out holds them all.
+// Writes rows to `out` in the layout, type and fill of `spec`. sources[i] points to the
+// shape.row_bytes() bytes of row i; null: the row is missing. Every conversion of type and layout
+// is done here. REQUIRES: `out` has the size that CheckReadSpec accepts.
 void WriteRows(const RoutingShape& shape, std::span<const std::uint8_t* const> sources,
                const ReadSpec& spec, std::span<std::uint8_t> out);
-// InvalidArgument when ids of `shape` do not fit `type`, or `bytes` is not what `rows` rows take.
+// InvalidArgument if the ids of `shape` do not fit spec.id_type, or if `rows` rows do not take
+// exactly `bytes` bytes.
 [[nodiscard]] absl::Status CheckReadSpec(const RoutingShape& shape, std::int64_t rows,
                                          const ReadSpec& spec, std::size_t bytes);
 

@@ -17,9 +17,9 @@ namespace waymark {
 [[nodiscard]] absl::Status CheckCpus(std::string_view argument, std::span<const std::int32_t> cpus);
 
 // Starts a thread that runs `run`. `name`, of at most 15 bytes, is what debuggers, top -H and
-// /proc/<pid>/task/<tid>/comm show. The thread may run on any of `cpus`; if there are none, wherever
-// its creator may. Both hold when this returns. Throws std::system_error when the system has no
-// thread left. REQUIRES: CheckCpus(cpus) is ok.
+// /proc/<pid>/task/<tid>/comm show. The thread is pinned to `cpus`; if they are empty it may run
+// wherever the calling thread may. Name and CPUs are set when this returns. Throws
+// std::system_error if the system refuses a new thread. REQUIRES: CheckCpus(cpus) is ok.
 [[nodiscard]] std::thread StartThread(const char* name, std::span<const std::int32_t> cpus,
                                       std::function<void()> run);
 

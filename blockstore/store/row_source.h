@@ -1,4 +1,4 @@
-// RowSource: where the rows of a submitted step come from. Implemented by whoever captures.
+// RowSource: the rows of a submitted step. Implemented by what captures the ids.
 #ifndef WAYMARK_BLOCKSTORE_STORE_ROW_SOURCE_H_
 #define WAYMARK_BLOCKSTORE_STORE_ROW_SOURCE_H_
 
@@ -9,30 +9,29 @@
 
 namespace waymark {
 
-// The ids of one step, readable row by row until Done(). Given to RoutingStore::Submit by pointer;
-// the store never owns it. All calls come from the landing thread (or from inside LandOne), one at
-// a time.
+// The ids of one step, readable until Done(). RoutingStore::Submit takes a pointer; the caller
+// keeps ownership. All calls come from the landing thread (under Landing::kCaller: from LandOne or
+// Land), one at a time, except as stated at Done. No call may throw or call the store.
 class RowSource {
  public:
   virtual ~RowSource() = default;
 
-  // Copies rows [first, first + destinations.size()) of the step, each in the store's row format
-  // (token-major, uint8 or little-endian uint16), to destinations[i]; a null destination means that
-  // nobody wants that row, and nothing is copied. Sets verdicts[i] of every wanted row: kNone, or
-  // why the row must be missing (its destination bytes are then unspecified). May be asked for the
-  // same row several times. Must not throw and must not call the store.
+  // Copies row first + i of the step to destinations[i], as `[num_layers][top_k]` ids of the
+  // store's type (RoutingShape::id_bytes), and sets verdicts[i] to kNone; or to the reason for
+  // which the row is missing, and the bytes at destinations[i] are then unspecified. A row with a
+  // null destination is skipped. May be called several times for the same row.
   virtual void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
                     std::span<Reason> verdicts) = 0;
 
-  // Of a step begun with device_slots, once and before Land: the slot of each of the source's rows,
-  // kPaddingSlot for one that is of no block; whether a row asked is the batch's to say. Row i of
-  // Land is then row i of these. A slot that the batch did not name is dropped and counted; of two
-  // rows of one slot the first counts. Valid until Done().
+  // Called once, before Land, for a step begun with StepBatch::device_slots. Returns the slot of
+  // each row of the source, kPaddingSlot for a row without KV; the memory must stay valid until
+  // Done(). Row i of Land is row i of this. A row whose slot is not in the batch is dropped and
+  // counted. If several rows have the same slot, the first is used. Whether routing was asked for
+  // is taken from the batch.
   virtual std::span<const std::int64_t> Slots() { return {}; }
 
-  // The step has ended: landed, dropped or cancelled. The last call for this step; the source may
-  // be reused or destroyed from inside it. On the engine's thread when Submit itself refused the
-  // step.
+  // The last call for this step, which has landed. The source may be reused or destroyed in it. If
+  // Submit refuses the step, it calls this on the engine's thread before it returns.
   virtual void Done() = 0;
 };
 

@@ -1,4 +1,4 @@
-// Snapshot: a pinned, immutable view of rows [first, last) of one sequence; Cursor: the next one.
+// Snapshot: a pinned, immutable view of rows [first, last) of one sequence.
 #ifndef WAYMARK_BLOCKSTORE_STORE_SNAPSHOT_H_
 #define WAYMARK_BLOCKSTORE_STORE_SNAPSHOT_H_
 
@@ -15,60 +15,65 @@
 
 namespace waymark {
 
-struct StoreCore;      // pages and stamps, shared by the store and its snapshots (internal)
-struct SnapshotState;  // the pinned pages of one snapshot (internal)
+struct StoreCore;      // internal: pages and stamps, shared by store and snapshots
+struct SnapshotState;  // internal: the pinned pages of one snapshot
 
-// A page of a store of this process. See Snapshot::Place.
+// A page of one of this process's stores; see Snapshot::Place.
 struct PagePlace {
-  std::uint64_t store = 0;
-  std::uint32_t page = 0;
+  std::uint64_t store = 0;  // number of the store in this process
+  std::uint32_t page = 0;   // number of the page in the store
 };
 
-// Made by RoutingStore::TakeSnapshot, on the engine's thread; used and destroyed on any thread (one
-// at a time). Copies nothing until it is read. While it lives, the rows it sees do not change,
-// except that the audit may void them (reason kAudit). It may outlive its store. Movable; a
-// moved-from or default-made snapshot is empty and holds no rows.
+// RoutingStore::TakeSnapshot makes one on the engine's thread. Any thread may then use and destroy
+// it, one at a time. Nothing is copied before it is read. Its rows do not change while it exists,
+// except that the audit may void them (reason kAudit). It may outlive its store. A moved-from or
+// default-constructed snapshot is empty.
 class Snapshot {
  public:
   Snapshot() = default;
-  ~Snapshot();  // gives the pages back through a queue; takes no lock of the store
+  ~Snapshot();  // Release()
   Snapshot(Snapshot&& other) noexcept;
   Snapshot& operator=(Snapshot&& other) noexcept;
   Snapshot(const Snapshot&) = delete;
   Snapshot& operator=(const Snapshot&) = delete;
 
+  // Positions in the sequence: rows [first(), last()).
   [[nodiscard]] std::int64_t first() const;
   [[nodiscard]] std::int64_t last() const;
   [[nodiscard]] std::int64_t size() const { return last() - first(); }
-  // Of its rows; null for an empty snapshot.
+  // The shape of the rows; null if the snapshot is empty. Lives as long as the snapshot.
   [[nodiscard]] const RoutingShape* shape() const;
 
-  // Whether every step begun before the snapshot was taken has ended, and its copies are done.
+  // Whether the rows can be read: every step begun before the snapshot was taken has ended, and the
+  // page copies that it depends on are done.
   [[nodiscard]] bool Ready() const;
-  // Waits until Ready(). DeadlineExceeded after `timeout`. Never call it on the landing thread.
+  // Waits until Ready(). DeadlineExceeded after `timeout`. Must not be called on the landing
+  // thread.
   [[nodiscard]] absl::Status Wait(std::chrono::nanoseconds timeout) const;
 
-  // Writes rows [begin, end) to `out` as `spec` says and their infos to `infos` (empty: not
-  // wanted), consistently: a row whose info is valid is whole. FailedPrecondition before Ready();
-  // OutOfRange unless first() <= begin <= end <= last(); InvalidArgument for sizes or id types that
-  // do not fit, naming argument and value. Nothing is written on error. O(end - begin).
+  // Writes rows [begin, end) to `out` in the layout, type and fill of `spec`, and one info per row
+  // to `infos`, which may be empty. `out`: (end - begin) * L * K ids of spec.id_type. A row with a
+  // valid info is complete, also if the audit voids rows meanwhile. FailedPrecondition before
+  // Ready(). OutOfRange unless first() <= begin <= end <= last(). InvalidArgument, naming the
+  // argument and the value, if a size or the id type does not fit. On an error nothing is written.
+  // O(end - begin).
   [[nodiscard]] absl::Status Read(std::int64_t begin, std::int64_t end, const ReadSpec& spec,
                                   std::span<std::uint8_t> out, std::span<RowInfo> infos = {}) const;
-  // All rows as an owning value, in the store's own id type. Errors as Read.
+  // All rows, copied, with ids as the store keeps them. Errors as Read.
   [[nodiscard]] absl::StatusOr<Rows> ReadRows() const;
-  // Runs of equal reason, version and provenance over [first(), last()). Errors as Read.
+  // The runs of equal reason, version and provenance in [first(), last()). Errors as Read.
   [[nodiscard]] absl::StatusOr<std::vector<CoverageRun>> Coverage() const;
 
-  // The infos of rows [begin, end), without their ids. Errors as Read.
+  // Writes the infos of rows [begin, end), without reading ids. Errors as Read.
   [[nodiscard]] absl::Status ReadInfos(std::int64_t begin, std::int64_t end,
                                        std::span<RowInfo> infos) const;
-  // Where row `row` lies, so that what was made of a page once need not be made again: as long as
-  // this process runs, rows of one place that are valid from the same steps have the same ids.
-  // nullopt where that is not so (rows copied from another page) or where there is no page.
-  // REQUIRES: first() <= row < last().
+  // The page of row `row`, as a key for caching what is computed from a page: as long as the
+  // process runs, rows of one page that are valid from the same steps have the same ids. nullopt if
+  // the row has no page, or if the page has rows copied from another one, for which this does not
+  // hold. REQUIRES: first() <= row < last().
   [[nodiscard]] std::optional<PagePlace> Place(std::int64_t row) const;
 
-  // Gives the pages back now; the snapshot is then empty.
+  // Returns the pages to the store, through a queue and without a lock. The snapshot is then empty.
   void Release();
 
  private:
@@ -76,11 +81,11 @@ class Snapshot {
   Snapshot(std::shared_ptr<StoreCore> core, SnapshotState* state);
 
   std::shared_ptr<StoreCore> core_;
-  SnapshotState* state_ = nullptr;  // owned by *core_; given back by Release
+  SnapshotState* state_ = nullptr;  // owned by *core_; Release returns it
 };
 
-// The prompt and the generation part of what a request's rows split into: rows [first, prompt) and
-// [prompt, last), clipped to [first, last).
+// The rows [first, last) of a request, split at `prompt_tokens` into those of the prompt and those
+// of the generation. Either range may be empty.
 struct RowSplit {
   std::int64_t prompt_first, prompt_last, generation_first, generation_last;
 };

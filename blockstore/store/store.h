@@ -1,18 +1,19 @@
-// RoutingStore: the routing rows of every KV block of an engine, and the rules that keep them
-// right.
+// RoutingStore: keeps the routing rows of an engine's KV blocks, from the forward that wrote them
+// until the block is bound again or its page is evicted.
 //
-// One object per rank that stores rows. The engine tells it what happens to its KV blocks and where
-// each step's rows go (BeginStep), hands over the ids when they exist (Submit), and takes a
-// Snapshot of a finished request's blocks. Steps order everything; arrival orders nothing. The
-// rules are in docs/architecture.md, one picture each.
+// There is one store per rank that stores rows. The engine reports what happens to its KV blocks
+// and to which slots the rows of each step go (BeginStep), hands over the expert ids when they
+// exist (Submit), and takes a Snapshot of a request's blocks when it is finished. Rules compare
+// step numbers and never the time of a call, so steps may be submitted and may land in any order.
+// docs/architecture.md explains the rules.
 //
 // Threads: the *engine's thread* (one at a time) calls BeginStep, Submit, Drop, Cancel,
-// TakeSnapshot and CoveredPrefix. One *landing thread*, owned by the store (or the caller, through
-// LandOne), copies rows into pages. Snapshots are read on any thread. GetStats, TakeFindings: any
-// thread.
+// TakeSnapshot, CoveredPrefix and last_step. The *landing thread*, owned by the store, copies rows
+// into pages; under Landing::kCaller the caller does, through LandOne or Land. Any thread may use a
+// Snapshot and call GetStats, TakeFindings and (under Landing::kThread) WaitIdle.
 //
-// On the step path (the first four) nothing allocates after warm-up, waits for a device, copies
-// rows or throws; one short lock is taken.
+// The step path is BeginStep, Submit, Drop and Cancel. After warm-up they do not allocate; they
+// never wait for a device, copy rows or throw; they take one lock for a short time.
 //
 // Example, where `ids` is a RowSource with the ids of two rows:
 //
@@ -63,107 +64,113 @@
 
 namespace waymark {
 
-// Who lands submitted steps.
+// On which thread submitted steps land.
 enum class Landing : std::uint8_t {
-  kThread,  // a thread of the store's own
-  kCaller,  // the caller, through LandOne(): single-threaded engines, deterministic tests
+  kThread,  // on a thread that the store owns
+  kCaller,  // in LandOne() and Land(), for single-threaded engines and deterministic tests
 };
 
 struct StoreOptions {
   RoutingShape shape;
-  // Block ids are in [0, num_blocks), those of other tiers (offload) included. 1 ... 2^31 / parts.
+  // Block ids are in [0, num_blocks), including those of other tiers (offload). At least 1; times
+  // the pages per block it must be below 2^32 - 1. Required.
   std::int32_t num_blocks = 0;
-  // Tokens of one KV block: a multiple of shape.page_tokens; 0 = one page a block.
+  // Tokens per KV block: a multiple of shape.page_tokens. 0 = shape.page_tokens.
   std::int32_t block_tokens = 0;
-  // Pages of memory. 0 = one for every page of every block.
+  // Pages of memory, shape.page_bytes() each. 0 = enough for all blocks.
   std::uint32_t num_pages = 0;
-  // The engine's placeholder ids (dummy block, block 0 of some engines): null blocks.
+  // Ids that the engine uses as placeholders (a dummy block): null blocks, which have no rows.
   std::vector<BlockId> null_blocks;
-  // Begun steps that have not ended; one more is dropped. 1 ... 4096.
+  // Steps that can be in flight (begun and not ended). A further one is dropped. 1 ... 4096.
   std::uint32_t max_steps_in_flight = 16;
-  // Rows of one step, padding included. A step of more is refused.
+  // Rows that a step can have, with padding. BeginStep refuses a larger step. 1 ... 2^24.
   std::uint32_t max_step_rows = 8192;
-  // Steps whose slots are known on the device only may come (StepBatch::device_slots). Takes 12
-  // bytes more for each row of each step in flight.
+  // Allows steps whose slots only the device knows (StepBatch::device_slots). Takes 12 bytes more
+  // per row of max_step_rows and step of max_steps_in_flight.
   bool device_slots = false;
   Landing landing = Landing::kThread;
   // CPUs that the landing thread ("wm-landing") may run on; empty = it is not pinned.
   std::vector<std::int32_t> landing_cpus;
-  // Compare ignored writes with what is kept; void a page whose mean agreement is under the
-  // threshold.
+  // Compare ignored writes with the rows that were kept, and void a page (make its rows missing,
+  // reason audit) if the mean agreement is below the threshold.
   bool audit = true;
-  double audit_threshold = 0.5;  // in [0, 1]; docs/architecture.md says how to calibrate it
-  // Count the experts of landed rows per version (Stats::experts). Costs about 1 ns an id.
+  double audit_threshold = 0.5;  // in [0, 1]; to calibrate it see docs/architecture.md
+  // Count the experts of landed rows per version (Stats::experts). Takes about 1 ns per id.
   bool count_experts = false;
-  // Seed of the key index's hash; 0 = drawn at random.
+  // Seed of the key index's hash. 0 = a random one.
   std::uint64_t key_seed = 0;
-  // Records everything; must outlive the store and its snapshots. Null = off, at no cost.
+  // Records every call (see FlightRecorder). The caller's; must outlive the store and its
+  // snapshots. Null = no recording.
   FlightSink* flight = nullptr;
-  // Hears each finding of the audit that voided rows (AuditFinding::ToString), from whoever lands.
+  // Receives each audit finding that voided rows (AuditFinding::ToString), on the landing thread.
   LogCallback log = {};
 };
 
 class RoutingStore {
  public:
-  // InvalidArgument naming field, rule and value; ResourceExhausted when memory cannot be reserved.
+  // InvalidArgument naming the field, the rule and the value. ResourceExhausted if the memory
+  // cannot be reserved. Any thread.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<RoutingStore>> Create(
       const StoreOptions& options);
-  // Lands what has been submitted (from sources that must still be there) and drops the rest in
-  // flight. Snapshots taken before stay readable.
+  // Lands the submitted steps, whose sources must still exist, and drops the other steps in flight.
+  // Snapshots stay readable.
   ~RoutingStore();
   RoutingStore(const RoutingStore&) = delete;
   RoutingStore& operator=(const RoutingStore&) = delete;
 
   // ---- the step path: the engine's thread ----
 
-  // Applies the batch's events in their order, claims its rows, then applies its own seals. On an
-  // invalid batch nothing is done. When there is no room for a step in flight, the step is dropped
-  // at once and StepCode::dropped() is true. O(events + rows).
+  // Begins a step: applies the batch's events in their order, claims its rows, then applies the
+  // seals of this very step. Call it when the step is scheduled. An invalid batch changes nothing.
+  // If there is no room for another step in flight, the step is dropped at once and
+  // StepCode::dropped() is true. O(events + rows).
   [[nodiscard]] StepCode BeginStep(const StepBatch& batch);
-  // The ids of a begun step exist and stay readable in `source` until source->Done(). `source` may
-  // be null for a step without rows. Steps may be submitted in any order. On failure (step not in
-  // flight) source->Done() is called before the return.
+  // Ends a step whose ids exist: `source` has its rows. The caller owns `source`, and must keep it
+  // until source->Done() is called; null is allowed for a step without rows. Steps may be submitted
+  // in any order. If the step is not in flight (NotFound), source->Done() is called at once.
   [[nodiscard]] StepCode Submit(StepId step, RowSource* source);
-  // The ids of a begun step will not come: its rows are missing (capacity).
+  // Ends a step whose forward ran but whose ids are lost: its rows are missing (capacity). NotFound
+  // if the step is not in flight.
   [[nodiscard]] StepCode Drop(StepId step);
-  // The forward of a begun step did not run: its claims are revoked (never written). Comes before
-  // the step that runs the same rows again is begun.
+  // Ends a step whose forward did not run: its rows are never written. Call it before a step that
+  // computes the same rows again is begun. NotFound if the step is not in flight.
   [[nodiscard]] StepCode Cancel(StepId step);
 
   // ---- reading: the engine's thread ----
 
-  // Pins rows [first, last) of the sequence whose KV lies in `blocks` (block i holds tokens
-  // [i * block_tokens, (i + 1) * block_tokens)). Null blocks read as never written. O(pages), no
-  // copy, no wait. InvalidArgument on a range that is negative, reversed or longer than the blocks,
-  // and on block ids out of range.
+  // Pins rows [first, last) of the sequence whose KV is in `blocks`: block i holds tokens
+  // [i * block_tokens, (i + 1) * block_tokens). The rows of null blocks are never written. Does not
+  // copy rows or wait; O(pages). InvalidArgument for a range that is negative, reversed or longer
+  // than the blocks, and for block ids out of range.
   [[nodiscard]] absl::StatusOr<Snapshot> TakeSnapshot(std::span<const BlockId> blocks,
                                                       std::int64_t first, std::int64_t last);
-  // Leading rows of [0, rows) that are valid or pending: what a scheduler may take as a prefix hit
-  // with routing. Rows beyond the blocks, and of unknown blocks, do not count. O(answer).
+  // The number of leading rows of [0, rows) that are valid or pending. A scheduler that needs
+  // routing for every token clips a prefix hit to it. Stops at the end of `blocks`, at a null block
+  // and at a block id out of range. O(result).
   [[nodiscard]] std::int64_t CoveredPrefix(std::span<const BlockId> blocks,
                                            std::int64_t rows) const;
 
   // ---- landing ----
 
-  // Landing::kCaller only: lands the submitted step that was submitted first; false when there is
-  // none.
+  // Landing::kCaller only: lands the step that was submitted first. False if there is none.
   bool LandOne();
-  // Landing::kCaller only: lands exactly this step, if it has been submitted.
+  // Landing::kCaller only: lands this step. False if it is not submitted.
   bool Land(StepId step);
-  // Waits until every step begun so far has ended; the last source may hear Done() a moment later.
-  // DeadlineExceeded after `timeout`.
+  // Waits until every step begun so far has ended. Done() of the last source may be called shortly
+  // after this returns. Under Landing::kCaller it does not wait: it lands what is submitted.
+  // DeadlineExceeded if a step has not ended, after `timeout`.
   [[nodiscard]] absl::Status WaitIdle(std::chrono::nanoseconds timeout);
 
-  // ---- what it knows ----
+  // ---- state ----
 
   [[nodiscard]] Stats GetStats() const;
-  // What the audit found since the last call, oldest first (the newest 256 are kept).
+  // The findings of the audit since the last call, oldest first; at most the newest 256.
   [[nodiscard]] std::vector<AuditFinding> TakeFindings();
   [[nodiscard]] const StoreOptions& options() const;
-  // The last step begun; 0 before the first. Engine's thread.
+  // The last step begun; 0 before the first.
   [[nodiscard]] StepId last_step() const;
 
-  // Internal state, for the flight recorder and tests of this folder.
+  // Internal: for the flight recorder and the store's own tests.
   class Impl;
   [[nodiscard]] Impl& impl() { return *impl_; }
 
@@ -172,12 +179,13 @@ class RoutingStore {
   std::unique_ptr<Impl> impl_;
 };
 
-// Follows one sequence: each Next() is a snapshot of the rows that are new since the last one.
+// Reads a sequence in pieces: each Next() returns a snapshot of the rows since the last one.
+// Engine's thread.
 class Cursor {
  public:
   explicit Cursor(std::int64_t first = 0) : next_(first) {}
-  // Pins rows [next(), last) and moves on to `last`; errors as TakeSnapshot, and then it stays.
-  // Engine's thread.
+  // Pins rows [next(), last) and advances next() to `last`. Errors as TakeSnapshot; next() then
+  // stays as it is.
   [[nodiscard]] absl::StatusOr<Snapshot> Next(RoutingStore& store, std::span<const BlockId> blocks,
                                               std::int64_t last);
   [[nodiscard]] std::int64_t next() const { return next_; }

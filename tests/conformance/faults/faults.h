@@ -1,8 +1,8 @@
 // The seeded faults of the store, and what must notice each.
 //
-// Every fault breaks one rule; faults.txt says how. Most are noticed by the engine simulators: wrong,
-// unexplained or wrongly explained rows, in a scenario that has none of these without the fault. The
-// others have a probe, a short course of events on a store of its own.
+// Every fault breaks one rule; faults.txt has the code. The engine simulators notice most of them:
+// a scenario then has wrong, unexplained or wrongly explained rows, and has none without the
+// fault. The others have a probe, a short sequence of events on a store of its own.
 #ifndef WAYMARK_TESTS_CONFORMANCE_FAULTS_FAULTS_H_
 #define WAYMARK_TESTS_CONFORMANCE_FAULTS_FAULTS_H_
 
