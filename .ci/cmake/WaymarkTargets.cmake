@@ -85,6 +85,7 @@ endfunction()
 function(waymark_header_check name library)
   set(sources)
   foreach(header IN LISTS ARGN)
+    cmake_path(NORMAL_PATH header)
     set(source "${PROJECT_BINARY_DIR}/header_check/${header}.cc")
     file(CONFIGURE OUTPUT "${source}"
       CONTENT "#include \"@header@\"\n#include \"@header@\"\n" @ONLY)
