@@ -29,7 +29,7 @@ endif()
 if(WAYMARK_RUN_CLANG_TIDY)
   add_custom_target(tidy
     COMMAND "${WAYMARK_RUN_CLANG_TIDY}" -quiet -p "${PROJECT_BINARY_DIR}"
-      "^${PROJECT_SOURCE_DIR}/(kernels|blockstore|formats|plugin|adapters|tests)/"
+      "^${PROJECT_SOURCE_DIR}/(kernels|blockstore|plugin|adapters|tests)/"
     WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
     USES_TERMINAL VERBATIM)
 endif()

@@ -1,6 +1,6 @@
 # cmake -DCLANG_FORMAT=... -DROOT=... -P format_check.cmake: fails where formatting would change.
 set(files)
-foreach(folder IN ITEMS kernels blockstore formats plugin adapters tests)
+foreach(folder IN ITEMS kernels blockstore plugin adapters tests)
   foreach(extension IN ITEMS h c cc cu cuh)
     file(GLOB_RECURSE found "${ROOT}/${folder}/*.${extension}")
     list(APPEND files ${found})

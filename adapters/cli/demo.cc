@@ -1,24 +1,22 @@
 #include "adapters/cli/demo.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
-#include <cstdint>
 #include <cstdio>
 #include <map>
+#include <memory>
+#include <span>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "adapters/cli/console.h"
 #include "adapters/cli/demo_text.h"
-#include "adapters/reference/engine.h"
 #include "adapters/reference/moe_model.h"
-#include "nlohmann/json.hpp"
+#include "adapters/reference/request.h"
+#include "adapters/reference/tokens.h"
 
 namespace waymark::cli {
 namespace {
@@ -31,42 +29,6 @@ using reference::MoeModelConfig;
 using reference::Request;
 
 constexpr int kNewTokens = 48;
-constexpr int kBlockTokens = 16;
-
-struct DemoOptions {
-  int groups = 8;
-  int samples = 4;
-  int turns = 3;
-  uint64_t seed = 1;
-  int blocks = 448;
-  bool json = false;
-};
-
-// What came of it. Rows: of all finished requests, each turn for itself.
-struct DemoResult {
-  uint64_t requests = 0;
-  uint64_t tokens = 0;
-  uint64_t rows = 0;         // tokens - 1 a request
-  uint64_t rows_reused = 0;  // of them: found in the cache when the request came
-  uint64_t rows_wrong = 0;
-  uint64_t rows_unexplained = 0;
-  std::array<uint64_t, kNumReasons> missing{};
-  uint64_t json_bytes = 0;  // every turn's whole array as compact nested lists
-  uint64_t row_bytes = 0;   // the rows that are new in each turn, as the store keeps them
-  double rollout_seconds = 0;
-  double check_seconds = 0;
-  int threads = 1;
-  reference::EngineStats engine;
-  Stats store;
-  uint64_t evictions = 0;
-
-  uint64_t rows_missing() const {
-    uint64_t sum = 0;
-    for (const uint64_t count : missing)
-      sum += count;
-    return sum;
-  }
-};
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -138,55 +100,13 @@ absl::Status Check(const MoeModel& model, const FinishedRequest& request, const 
   return absl::OkStatus();
 }
 
-class DemoCommand : public Command {
- public:
-  std::string name() const override { return "demo"; }
-  std::string summary() const override {
-    return "run rollouts on the embedded engine and prove every route";
-  }
-  void AddOptions(CLI::App& app) override;
-  ExitCode Run() override;
-
- private:
-  absl::StatusOr<MoeModel> MakeModel() const;
-  absl::StatusOr<std::vector<FinishedRequest>> Rollouts(const MoeModel& model, DemoResult& result);
-  Request FirstTurn(int group) const;
-  int LongestConversation() const;
-  absl::Status CheckAll(const MoeModel& model, const std::vector<FinishedRequest>& requests,
-                        DemoResult& result);
-  void Print(const DemoResult& result) const;
-  void PrintJson(const DemoResult& result) const;
-
-  DemoOptions options_;
-};
-
-void DemoCommand::AddOptions(CLI::App& app) {
-  app.add_option("--groups", options_.groups, "Groups of samples that share a prompt")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  app.add_option("--samples", options_.samples, "Samples a group")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
-  app.add_option("--turns", options_.turns, "Turns of each conversation")
-      ->check(CLI::Range(1, 12))
-      ->capture_default_str();
-  app.add_option("--seed", options_.seed, "Seed of the weights and of the sampling")
-      ->capture_default_str();
-  app.add_option(
-         "--blocks", options_.blocks,
-         "KV blocks of " + std::to_string(kBlockTokens) + " tokens; fewer evict and preempt more")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  app.add_flag("--json", options_.json, "Print one JSON object instead of the table");
-}
-
-absl::StatusOr<MoeModel> DemoCommand::MakeModel() const {
+absl::StatusOr<MoeModel> MakeModel(const DemoOptions& options) {
   MoeModelConfig config;
-  config.weight_seed = options_.seed;
+  config.weight_seed = options.seed;
   return MoeModel::Create(config);
 }
 
-Request DemoCommand::FirstTurn(int group) const {
+Request FirstTurn(const DemoOptions& options, int group) {
   const auto question = static_cast<size_t>(group) % kDemoQuestions.size();
   std::string text(kDemoOpening);
   if (group >= static_cast<int>(kDemoQuestions.size())) {
@@ -199,45 +119,44 @@ Request DemoCommand::FirstTurn(int group) const {
   const std::vector<int32_t> bytes = reference::Encode(text);
   request.prompt.insert(request.prompt.end(), bytes.begin(), bytes.end());
   request.max_new_tokens = kNewTokens;
-  request.samples = options_.samples;
-  request.sampling = {1.0f, reference::Mix64(options_.seed + static_cast<uint64_t>(group) * 1000)};
+  request.samples = options.samples;
+  request.sampling = {1.0f, reference::Mix64(options.seed + static_cast<uint64_t>(group) * 1000)};
   return request;
 }
 
-// Rows of the longest conversation, when nobody ends a turn early.
-int DemoCommand::LongestConversation() const {
+// Rows of the longest conversation, when no turn ends early.
+int LongestConversation(const DemoOptions& options) {
   size_t longest = 0;
-  for (int group = 0; group < options_.groups; ++group) {
-    longest = std::max(longest, FirstTurn(group).prompt.size());
+  for (int group = 0; group < options.groups; ++group) {
+    longest = std::max(longest, FirstTurn(options, group).prompt.size());
   }
-  for (int turn = 1; turn < options_.turns; ++turn) {
+  for (int turn = 1; turn < options.turns; ++turn) {
     longest += kDemoFollowUps[static_cast<size_t>(turn - 1) % kDemoFollowUps.size()].size();
   }
-  return static_cast<int>(longest) + options_.turns * kNewTokens;
+  return static_cast<int>(longest) + options.turns * kNewTokens;
 }
 
-absl::StatusOr<std::vector<FinishedRequest>> DemoCommand::Rollouts(const MoeModel& model,
-                                                                   DemoResult& result) {
-  EngineOptions options;
-  options.block_tokens = kBlockTokens;
-  options.num_blocks = options_.blocks;
+absl::StatusOr<std::vector<FinishedRequest>> Rollouts(const DemoOptions& options,
+                                                      const MoeModel& model, DemoResult& result) {
+  EngineOptions engine_options;
+  engine_options.block_tokens = kDemoBlockTokens;
+  engine_options.num_blocks = options.blocks;
   // Room for the snapshots of finished requests beside the pool.
-  options.num_pages = 4 * static_cast<uint32_t>(options_.blocks);
-  options.max_running = 32;
-  options.seed = options_.seed;
-  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(&model, options);
+  engine_options.num_pages = 4 * static_cast<uint32_t>(options.blocks);
+  engine_options.max_running = 32;
+  engine_options.seed = options.seed;
+  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(&model, engine_options);
   if (!engine.ok()) return engine.status();
 
   std::map<uint64_t, Conversation> conversations;  // by the id of the request that runs
-  for (int group = 0; group < options_.groups; ++group) {
-    absl::StatusOr<uint64_t> id = (*engine)->Add(FirstTurn(group));
+  for (int group = 0; group < options.groups; ++group) {
+    absl::StatusOr<uint64_t> id = (*engine)->Add(FirstTurn(options, group));
     if (!id.ok()) return id.status();
-    for (int i = 0; i < options_.samples; ++i)
+    for (int i = 0; i < options.samples; ++i)
       conversations[*id + static_cast<uint64_t>(i)] = {};
   }
-  const auto total = static_cast<uint64_t>(options_.groups) *
-                     static_cast<uint64_t>(options_.samples) *
-                     static_cast<uint64_t>(options_.turns);
+  const auto total = static_cast<uint64_t>(options.groups) *
+                     static_cast<uint64_t>(options.samples) * static_cast<uint64_t>(options.turns);
   std::vector<FinishedRequest> requests;
   Progress progress("rollouts");
   const auto start = std::chrono::steady_clock::now();
@@ -255,14 +174,14 @@ absl::StatusOr<std::vector<FinishedRequest>> DemoCommand::Rollouts(const MoeMode
       result.row_bytes += static_cast<uint64_t>(rows - conversation.rows_delivered) *
                           finished.rows.shape.row_bytes();
       conversation.rows_delivered = rows;
-      if (conversation.turn < options_.turns) {
+      if (conversation.turn < options.turns) {
         Request next;
         next.prompt = finished.tokens;
         const std::vector<int32_t> more_text = reference::Encode(
             kDemoFollowUps[static_cast<size_t>(conversation.turn - 1) % kDemoFollowUps.size()]);
         next.prompt.insert(next.prompt.end(), more_text.begin(), more_text.end());
         next.max_new_tokens = kNewTokens;
-        next.sampling = {1.0f, reference::Mix64(options_.seed) + finished.id};
+        next.sampling = {1.0f, reference::Mix64(options.seed) + finished.id};
         absl::StatusOr<uint64_t> id = (*engine)->Add(next);
         if (!id.ok()) return id.status();
         ++conversation.turn;
@@ -280,9 +199,8 @@ absl::StatusOr<std::vector<FinishedRequest>> DemoCommand::Rollouts(const MoeMode
   return requests;
 }
 
-absl::Status DemoCommand::CheckAll(const MoeModel& model,
-                                   const std::vector<FinishedRequest>& requests,
-                                   DemoResult& result) {
+absl::Status CheckAll(const MoeModel& model, const std::vector<FinishedRequest>& requests,
+                      DemoResult& result) {
   const size_t threads = std::clamp<size_t>(std::thread::hardware_concurrency(), 1, 16);
   result.threads = static_cast<int>(threads);
   std::vector<DemoResult> parts(threads);
@@ -335,7 +253,25 @@ std::string Microseconds(uint64_t nanoseconds) {
   return FixedDigits(static_cast<double>(nanoseconds) / 1000.0, 1) + " us";
 }
 
-void DemoCommand::Print(const DemoResult& r) const {
+}  // namespace
+
+absl::StatusOr<DemoResult> RunDemo(const DemoOptions& options) {
+  const int needed = (LongestConversation(options) + kDemoBlockTokens - 1) / kDemoBlockTokens;
+  if (options.blocks < needed) {
+    return absl::InvalidArgumentError("--blocks must be at least " + std::to_string(needed) +
+                                      ", for the longest conversation, got " +
+                                      std::to_string(options.blocks));
+  }
+  DemoResult result;
+  absl::StatusOr<MoeModel> model = MakeModel(options);
+  if (!model.ok()) return model.status();
+  absl::StatusOr<std::vector<FinishedRequest>> requests = Rollouts(options, *model, result);
+  if (!requests.ok()) return requests.status();
+  if (absl::Status status = CheckAll(*model, *requests, result); !status.ok()) return status;
+  return result;
+}
+
+void PrintDemo(const DemoOptions& options, const DemoResult& r) {
   const reference::EngineStats& engine = r.engine;
   Table table;
   table.Add("requests", WithCommas(r.requests));
@@ -372,8 +308,8 @@ void DemoCommand::Print(const DemoResult& r) const {
 
   const MoeModelConfig model;
   std::printf("%d groups x %d samples x %d turns; %d MoE layers, top %d of %d experts\n\n%s\n",
-              options_.groups, options_.samples, options_.turns, model.num_moe_layers(),
-              model.top_k, model.num_experts, table.ToString().c_str());
+              options.groups, options.samples, options.turns, model.num_moe_layers(), model.top_k,
+              model.num_experts, table.ToString().c_str());
   std::printf(
       "Rollouts took %.1f s. Every finished sequence was then computed again from scratch,\n"
       "without a cache, in %.1f s on %d threads: ",
@@ -386,71 +322,6 @@ void DemoCommand::Print(const DemoResult& r) const {
     std::printf("%s ROWS ARE WRONG, %s are missing without an explanation.\n",
                 WithCommas(r.rows_wrong).c_str(), WithCommas(r.rows_unexplained).c_str());
   }
-}
-
-void DemoCommand::PrintJson(const DemoResult& r) const {
-  nlohmann::ordered_json missing = nlohmann::ordered_json::object();
-  for (int reason = 1; reason < kNumReasons; ++reason) {
-    missing[std::string(ReasonName(static_cast<Reason>(reason)))] =
-        r.missing[static_cast<size_t>(reason)];
-  }
-  const LatencyHistogram& capture = r.engine.capture_time;
-  const nlohmann::ordered_json object = {
-      {"groups", options_.groups},
-      {"samples", options_.samples},
-      {"turns", options_.turns},
-      {"seed", options_.seed},
-      {"blocks", options_.blocks},
-      {"requests_finished", r.requests},
-      {"tokens", r.tokens},
-      {"computed_tokens", r.engine.computed_tokens},
-      {"prefix_hit_tokens", r.engine.prefix_hit_tokens},
-      {"preemptions", r.engine.preemptions},
-      {"evictions", r.evictions},
-      {"steps", r.engine.steps},
-      {"rows_captured", r.store.rows_landed},
-      {"rows_checked", r.rows},
-      {"rows_reused", r.rows_reused},
-      {"rows_wrong", r.rows_wrong},
-      {"rows_unexplained", r.rows_unexplained},
-      {"rows_missing", missing},
-      {"row_bytes", r.row_bytes},
-      {"json_bytes", r.json_bytes},
-      {"step_us",
-       {{"p50", static_cast<double>(capture.Quantile(0.5)) / 1e3},
-        {"p99", static_cast<double>(capture.Quantile(0.99)) / 1e3}}},
-      {"rollout_seconds", r.rollout_seconds},
-      {"check_seconds", r.check_seconds}};
-  std::printf("%s\n", object.dump(2).c_str());
-}
-
-ExitCode DemoCommand::Run() {
-  const int needed = (LongestConversation() + kBlockTokens - 1) / kBlockTokens;
-  if (options_.blocks < needed) {
-    return Fail(name(), "--blocks must be at least " + std::to_string(needed) +
-                            ", for the longest conversation, got " +
-                            std::to_string(options_.blocks));
-  }
-  DemoResult result;
-  absl::StatusOr<MoeModel> model = MakeModel();
-  if (!model.ok()) return Fail(name(), std::string(model.status().message()));
-  absl::StatusOr<std::vector<FinishedRequest>> requests = Rollouts(*model, result);
-  if (!requests.ok()) return Fail(name(), std::string(requests.status().message()));
-  if (absl::Status status = CheckAll(*model, *requests, result); !status.ok()) {
-    return Fail(name(), std::string(status.message()));
-  }
-  if (options_.json) {
-    PrintJson(result);
-  } else {
-    Print(result);
-  }
-  return result.rows_wrong + result.rows_unexplained == 0 ? kExitOk : kExitFoundWrong;
-}
-
-}  // namespace
-
-std::unique_ptr<Command> MakeDemoCommand() {
-  return std::make_unique<DemoCommand>();
 }
 
 }  // namespace waymark::cli

@@ -11,7 +11,7 @@
 #include "adapters/cli/command.h"
 #include "adapters/cli/console.h"
 #include "adapters/cli/convert.h"
-#include "adapters/cli/demo.h"
+#include "adapters/cli/demo_command.h"
 #include "adapters/cli/diff.h"
 #include "adapters/cli/inspect.h"
 #include "adapters/cli/selftest.h"

@@ -10,7 +10,7 @@
 namespace waymark {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x314b4357;  // "WCK1"
+constexpr std::uint32_t kCheckpointMagic = 0x314b4357;  // "WCK1"
 
 constexpr std::uint8_t kIndexed = 1;
 constexpr std::uint8_t kHasWants = 2;
@@ -52,7 +52,7 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
   }
   const StoreCore& core = *impl.core_;
   ByteWriter writer(out);
-  writer.Put(kMagic);
+  writer.Put(kCheckpointMagic);
   writer.Put(impl.page_tokens_);
   writer.Put(impl.last_);
   writer.Put(impl.base_->base);
@@ -153,7 +153,7 @@ class StoreCheckpoint::Loader {
 
  private:
   absl::Status LoadBase() ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl_.mutex_) {
-    if (reader_.Get<std::uint32_t>() != kMagic) return Broken("unknown magic");
+    if (reader_.Get<std::uint32_t>() != kCheckpointMagic) return Broken("unknown magic");
     if (reader_.Get<std::uint32_t>() != impl_.page_tokens_) return Broken("other pages");
     impl_.last_ = reader_.Get<std::uint64_t>();
     if (impl_.last_ == StoreCore::kNoStep) return Broken("its last step is none");

@@ -325,6 +325,21 @@ TEST_F(Cli, CheckIndictsAMissingBindAndNamesBlockStepAndEvent) {
   EXPECT_EQ(json["indictments"][0]["event"], "Bind(block 5)");
 }
 
+TEST_F(Cli, DemoProvesEveryRow) {
+  Outcome outcome = Run({"demo", "--groups", "1", "--samples", "2", "--turns", "2", "--json"});
+  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  const Json json = Json::parse(outcome.out, nullptr, false);
+  ASSERT_TRUE(json.is_object()) << outcome.out;
+  EXPECT_EQ(json["requests_finished"], 4);
+  EXPECT_GT(json["rows_checked"], 1000);
+  EXPECT_GT(json["rows_reused"], 0);
+  EXPECT_EQ(json["rows_wrong"], 0);
+  EXPECT_EQ(json["rows_unexplained"], 0);
+  outcome = Run({"demo", "--groups", "1", "--blocks", "10"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--blocks must be at least"));
+}
+
 TEST_F(Cli, SelftestNamesTheSilentLayer) {
   Outcome outcome = Run({"selftest"});
   EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
