@@ -74,8 +74,8 @@ class PageSource {
   // REQUIRES: parts.size() == ranges.size(), and no range is empty.
   [[nodiscard]] virtual absl::Status GetRanges(std::span<const ObjectRange> ranges,
                                                Deadline deadline, std::span<Object> parts) = 0;
-  // Stores objects under their digests, which it may trust, for as long as it can. Copies or shares
-  // their bytes: the caller's vectors may go afterwards.
+  // Stores objects under their digests, which it may trust, for as long as it can. It copies or
+  // shares their bytes, so the caller may destroy `objects` afterwards.
   [[nodiscard]] virtual absl::Status Put(std::span<const NamedObject> objects,
                                          Deadline deadline) = 0;
   // Sets held[i] to 1 if the store has the object of digests[i] (this counts as a use of it), else

@@ -96,12 +96,12 @@ struct LayerStats {
 
 // Counters of a session since it was made.
 struct CaptureStats {
-  std::uint64_t steps_begun = 0;       // begun in the store, ring_overflows included
-  std::uint64_t steps_submitted = 0;   // by Submit, SubmitDeviceSlots and SubmitIds
-  std::uint64_t steps_dropped = 0;     // by Drop and by the destructor
-  std::uint64_t steps_cancelled = 0;   // by Cancel
-  std::uint64_t ring_overflows = 0;    // steps dropped at their begin because no buffer was free
-  std::uint64_t discards = 0;          // calls of Discard
+  std::uint64_t steps_begun = 0;      // begun in the store, ring_overflows included
+  std::uint64_t steps_submitted = 0;  // by Submit, SubmitDeviceSlots and SubmitIds
+  std::uint64_t steps_dropped = 0;    // by Drop and by the destructor
+  std::uint64_t steps_cancelled = 0;  // by Cancel
+  std::uint64_t ring_overflows = 0;  // steps dropped at their begin: no buffer, or transport failed
+  std::uint64_t discards = 0;        // calls of Discard
   std::uint64_t rows_handed_over = 0;  // rows copied by HandOver, counted once per layer
   std::vector<LayerStats> layers;      // all L, in order
 
