@@ -199,6 +199,10 @@ struct Bytes {
 Bytes WritableBytes(nb::handle object, const char* name);
 Bytes ReadableBytes(nb::handle object, const char* name);
 
+// The cudaStream_t of an int, None (the default stream), or an object with cuda_stream or
+// __cuda_stream__(). TypeError for anything else.
+void* StreamOf(nb::handle stream);
+
 // Types of signatures, as stubs have them.
 #define WAYMARK_ARRAY(type) "numpy.typing.NDArray[numpy." type "]"
 #define WAYMARK_SHAPE "tuple[int, int, int, int, int, int, tuple[int, ...]]"

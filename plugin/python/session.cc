@@ -464,25 +464,6 @@ nb::dict CudaArrayInterface(const View& self) {
 
 }  // namespace
 
-void* StreamOf(nb::handle stream) {
-  nb::object number = nb::borrow(stream);
-  if (stream.is_none()) {
-    number = nb::int_(0);
-  } else if (nb::hasattr(stream, "cuda_stream")) {
-    number = stream.attr("cuda_stream");
-  } else if (nb::hasattr(stream, "__cuda_stream__")) {
-    number = nb::object(stream.attr("__cuda_stream__")())[1];
-  }
-  std::uintptr_t handle = 0;
-  if (!nb::try_cast(number, handle)) {
-    PyErr_SetString(PyExc_TypeError,
-                    "stream must be a cudaStream_t as an int, None, or an object with cuda_stream "
-                    "or __cuda_stream__()");
-    throw nb::python_error();
-  }
-  return reinterpret_cast<void*>(handle);
-}
-
 void BindSession(nb::module_& module) {
   nb::class_<View>(
       module, "View",

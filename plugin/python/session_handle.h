@@ -35,10 +35,6 @@ struct View {
   wm_view view = {};
 };
 
-// The cudaStream_t of an int, None (the default stream), or an object with cuda_stream or
-// __cuda_stream__(). TypeError for anything else.
-void* StreamOf(nb::handle stream);
-
 }  // namespace waymark_python
 
 #endif  // WAYMARK_PLUGIN_PYTHON_SESSION_HANDLE_H_

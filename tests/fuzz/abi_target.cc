@@ -287,6 +287,59 @@ class World {
     return ids;
   }
 
+  // A tensor of its own memory, described as it is or as it is not; never as more than there is.
+  wm_tensor TensorOf(std::vector<std::uint8_t>& memory, std::int32_t dtype, std::int64_t rows,
+                     std::int64_t columns) {
+    memory.assign(static_cast<std::size_t>(rows * std::max<std::int64_t>(columns, 1)) * 4, 0);
+    auto value = static_cast<unsigned>(bytes_.Byte());
+    for (std::uint8_t& byte : memory)
+      byte = static_cast<std::uint8_t>((value = value * 1103515245u + 12345u) >> 16);
+    wm_tensor tensor = {};
+    tensor.data = OrNull(memory.data());
+    tensor.rank = bytes_.Once(32) ? bytes_.Small() : columns == 0 ? 1 : 2;
+    tensor.dtype = bytes_.Once(16) ? bytes_.Small() : dtype;
+    // An int64 or a row more would lie beyond the memory.
+    if (tensor.dtype == WM_DTYPE_INT64) tensor.dtype = dtype;
+    tensor.shape[0] = bytes_.Once(16) ? bytes_.Below(4) : rows;
+    tensor.shape[0] = std::min(tensor.shape[0], rows);
+    tensor.shape[1] = bytes_.Once(32) ? columns - 1 : columns;
+    tensor.strides[0] = columns == 0 ? 1 : columns;
+    tensor.strides[1] = bytes_.Once(32) ? bytes_.Small() : 1;
+    tensor.device_type = bytes_.Once(64) ? bytes_.Small() : WM_DEVICE_HOST;
+    return tensor;
+  }
+
+  void Route(const wm_view& view) {
+    const wm_api_v1& api = Api();
+    const std::int64_t rows = 1 + bytes_.Below(kMaxRows);
+    const std::int64_t experts = std::clamp(shape_.num_experts, 1, 300);
+    const std::int64_t top_k = std::clamp(shape_.top_k, 1, 32);
+    std::vector<std::uint8_t> memory[7];
+    wm_routing routing = {};
+    routing.struct_size = bytes_.Size(sizeof(routing));
+    routing.flags = bytes_.Once(8) ? bytes_.Below(4) : 0;
+    routing.ext = Ext();
+    routing.method = bytes_.Once(16) ? bytes_.Small() : static_cast<std::int32_t>(bytes_.Below(10));
+    routing.top_k = bytes_.Once(16) ? bytes_.Small() : static_cast<std::int32_t>(top_k);
+    if (bytes_.Once(4)) routing.num_groups = bytes_.Small();
+    if (bytes_.Once(4)) routing.topk_groups = bytes_.Small();
+    routing.logits = TensorOf(memory[0], WM_DTYPE_FLOAT32, rows, experts);
+    routing.topk_ids = TensorOf(memory[1], WM_DTYPE_INT32, rows, top_k);
+    routing.topk_weights = TensorOf(memory[2], WM_DTYPE_FLOAT32, rows, top_k);
+    if (bytes_.Once(3)) routing.bias = TensorOf(memory[3], WM_DTYPE_FLOAT32, experts, 0);
+    if (bytes_.Once(3)) {
+      routing.replay_in = TensorOf(memory[4], WM_DTYPE_INT16, rows, top_k);
+      routing.routed = TensorOf(memory[5], WM_DTYPE_UINT8, rows, 0);
+    }
+    if (bytes_.Once(4)) {
+      routing.replay_out = TensorOf(memory[6], WM_DTYPE_INT16, rows, top_k);
+      Step(api.route(OrNull(&routing), nullptr, Code()));
+    } else {
+      Step(api.session_route(session_, OrNull(&view), static_cast<std::int32_t>(bytes_.Below(4)),
+                             OrNull(&routing), Code()));
+    }
+  }
+
   wm_read_args ReadOf(std::int64_t first, std::int64_t last) {
     wm_read_args args = {};
     args.struct_size = bytes_.Size(sizeof(args));
@@ -371,7 +424,9 @@ class World {
         binding.struct_size = bytes_.Size(sizeof(binding));
         binding.layer = bytes_.Small();
         binding.module = OrNull("a gate");
-        binding.source = bytes_.Once(8) ? bytes_.Small() : WM_SOURCE_HANDS_OVER;
+        binding.source = bytes_.Once(8)   ? bytes_.Small()
+                         : bytes_.Once(4) ? WM_SOURCE_ROUTING_KERNEL
+                                          : WM_SOURCE_HANDS_OVER;
         Right(api.session_bind_layer(session_, &binding, Why()));
         break;
       }
@@ -410,6 +465,7 @@ class World {
         if (bytes_.Once(16)) view.buffer = bytes_.Small();
         Step(api.session_hand_over(session_, OrNull(&view), static_cast<int>(bytes_.Below(4)),
                                    OrNull(&ids), Code()));
+        if (bytes_.Once(4)) Route(view);
         break;
       }
       case 11:

@@ -17,6 +17,7 @@
 #include "tests/contract/device_slots_contract.h"
 #include "tests/contract/hand_over_contract.h"
 #include "tests/contract/packed_ids_contract.h"
+#include "tests/contract/route_contract.h"
 #include "tests/contract/step_contract.h"
 #include "tests/gpu/cuda_support.h"
 
