@@ -1,9 +1,10 @@
 // What crosses the C border: structs in and out, texts, and a guard that lets nothing be thrown.
-// Included by c_api*.cc only.
+// Included by plugin/abi/ only.
 #ifndef WAYMARK_PLUGIN_ABI_ARGUMENTS_H_
 #define WAYMARK_PLUGIN_ABI_ARGUMENTS_H_
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -176,6 +177,17 @@ wm_status GuardStep(wm_code* code, F&& body) noexcept {
   code.index = index;
   code.value = value;
   return code;
+}
+
+// A text that may be null.
+[[nodiscard]] inline const char* OrEmpty(const char* text) {
+  return text != nullptr ? text : "";
+}
+
+// A timeout that can be added to any clock; a negative timeout never expires.
+[[nodiscard]] inline std::chrono::nanoseconds Bounded(std::int64_t ns) {
+  constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365);
+  return ns < 0 ? kLongest : std::min(std::chrono::nanoseconds(ns), kLongest);
 }
 
 // Waits for what `wait`, an absl::Status of a time in nanoseconds, waits for; in pieces, so that

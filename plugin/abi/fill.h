@@ -1,5 +1,5 @@
-// The parts of the C ABI's table, each filled in by the file of its name, and what they share.
-// Included by c_api*.cc only.
+// The parts of the C ABI's tables, each filled in by the file of its name, and what they share.
+// Included by plugin/abi/ only.
 #ifndef WAYMARK_PLUGIN_ABI_FILL_H_
 #define WAYMARK_PLUGIN_ABI_FILL_H_
 
@@ -21,18 +21,21 @@
 #include "plugin/abi/arguments.h"
 #include "plugin/capture/capture_code.h"
 #include "plugin/waymark.h"
+#include "plugin/waymark_wire.h"
 
 namespace waymark::abi {
 
-void FillBatches(wm_api_v1& api);    // batch.cc
-void FillRecorder(wm_api_v1& api);   // recorder.cc
-void FillStore(wm_api_v1& api);      // store.cc
-void FillSnapshots(wm_api_v1& api);  // snapshot.cc
-void FillRows(wm_api_v1& api);       // rows.cc
-void FillSession(wm_api_v1& api);    // session.cc
-void FillDocuments(wm_api_v1& api);  // document.cc
-void FillFetching(wm_api_v1& api);   // fetching.cc
-void FillFormats(wm_api_v1& api);    // format.cc
+void FillBatches(wm_api_v1& api);           // batch.cc
+void FillRecorder(wm_api_v1& api);          // recorder.cc
+void FillStore(wm_api_v1& api);             // store.cc
+void FillSnapshots(wm_api_v1& api);         // snapshot.cc
+void FillRows(wm_api_v1& api);              // rows.cc
+void FillSession(wm_api_v1& api);           // session.cc
+void FillDocuments(wm_wire_api_v1& wire);   // document.cc
+void FillFormats(wm_wire_api_v1& wire);     // format.cc
+void FillSources(wm_wire_api_v1& wire);     // source.cc
+void FillPublishing(wm_wire_api_v1& wire);  // publishing.cc
+void FillFetching(wm_wire_api_v1& wire);    // fetching.cc
 
 // ---- code.cc
 

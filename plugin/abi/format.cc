@@ -152,9 +152,9 @@ wm_status RowsToFormat(const wm_rows* rows, const wm_format_options* given, wm_b
 
 }  // namespace
 
-void FillFormats(wm_api_v1& api) {
-  api.rows_from_format = &RowsFromFormat;
-  api.rows_to_format = &RowsToFormat;
+void FillFormats(wm_wire_api_v1& wire) {
+  wire.rows_from_format = &RowsFromFormat;
+  wire.rows_to_format = &RowsToFormat;
 }
 
 }  // namespace waymark::abi

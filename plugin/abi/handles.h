@@ -1,5 +1,5 @@
 // The handles of the C ABI: what each owns, and what it keeps alive.
-// Included by c_api*.cc only.
+// Included by plugin/abi/ only.
 //
 //   session -> store -> recorder <- snapshot
 //   publisher -> source <- fetcher
@@ -32,6 +32,7 @@
 #include "blockstore/wire/publisher.h"
 #include "plugin/capture/capture_session.h"
 #include "plugin/waymark.h"
+#include "plugin/waymark_wire.h"
 
 namespace waymark::abi {
 
@@ -153,9 +154,10 @@ struct wm_document : waymark::abi::Handle<0x776d20646f63756d> {  // "wm docum"
 };
 
 struct wm_source : waymark::abi::Handle<0x776d20736f757263> {  // "wm sourc"
+  wm_source() = default;
   explicit wm_source(std::unique_ptr<waymark::wire::PageSource> of) : source(std::move(of)) {}
 
-  const std::unique_ptr<waymark::wire::PageSource> source;
+  std::unique_ptr<waymark::wire::PageSource> source;
 };
 
 struct wm_ticket : waymark::abi::Handle<0x776d207469636b65> {  // "wm ticke"

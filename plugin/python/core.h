@@ -27,7 +27,7 @@
 #include <utility>
 #include <vector>
 
-#include "plugin/waymark.h"
+#include "plugin/waymark_wire.h"
 
 namespace waymark_python {
 

@@ -18,9 +18,9 @@ const std::string& Whole(const std::string& text, const char* name) {
 nb::list TakeLines(wm_bytes* owned) {
   const std::uint8_t* data = nullptr;
   std::size_t size = 0;
-  Api().bytes_view(owned, &data, &size);
+  Api().wire->bytes_view(owned, &data, &size);
   const std::string text(reinterpret_cast<const char*>(data), size);
-  Api().bytes_release(owned);
+  Api().wire->bytes_release(owned);
   nb::list lines;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = text.find('\n', at);
@@ -72,7 +72,8 @@ nb::tuple FromFormat(nb::handle data, const std::string& format, const std::stri
   wm_status status;
   {
     const GilReleased released;
-    status = Api().rows_from_format(bytes.data, bytes.size, &options, &rows, &notes, why.get());
+    status =
+        Api().wire->rows_from_format(bytes.data, bytes.size, &options, &rows, &notes, why.get());
   }
   Check(status, why);
   auto made = std::make_unique<Rows>(rows);
@@ -86,7 +87,7 @@ nb::tuple ToFormat(const Rows& rows, const std::string& format, const std::strin
       OptionsOf(format, row_count, layers, sentinel, dtype, num_layers, max_bytes);
   wm_bytes* notes = nullptr;
   nb::bytes bytes = TakeBytes([&](wm_bytes** out, wm_message* why) {
-    return Api().rows_to_format(rows.rows, &options, out, &notes, why);
+    return Api().wire->rows_to_format(rows.rows, &options, out, &notes, why);
   });
   return nb::make_tuple(std::move(bytes), TakeLines(notes));
 }

@@ -106,14 +106,14 @@ struct Code {
 inline nb::bytes BytesOf(wm_bytes* owned) {
   const std::uint8_t* data = nullptr;
   std::size_t size = 0;
-  Api().bytes_view(owned, &data, &size);
+  Api().wire->bytes_view(owned, &data, &size);
   PyObject* const bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
   if (bytes != nullptr) {
     char* const to = PyBytes_AsString(bytes);
     waymark::AskForHugePages(to, size);
     if (size != 0) std::memcpy(to, data, size);
   }
-  Api().bytes_release(owned);
+  Api().wire->bytes_release(owned);
   if (bytes == nullptr) throw nb::python_error();
   return nb::steal<nb::bytes>(bytes);
 }

@@ -250,15 +250,15 @@ nb::bytes ToDocument(const Rows& self, const nb::tuple& code, bool steps, bool n
   const DocumentArgs args(Code(code), steps, nodes);
   if (nodes) {  // which are made by writing everything: not twice, to know the size
     return TakeBytes([&](wm_bytes** out, wm_message* why) {
-      return Api().rows_document(self.rows, &args.options, out, why);
+      return Api().wire->rows_document(self.rows, &args.options, out, why);
     });
   }
   std::size_t size = 0;
   Message why;
   const auto write = [&](char* out, std::size_t capacity) {
     const GilReleased released;
-    return Api().rows_document_into(self.rows, &args.options, reinterpret_cast<std::uint8_t*>(out),
-                                    capacity, &size, why.get());
+    return Api().wire->rows_document_into(
+        self.rows, &args.options, reinterpret_cast<std::uint8_t*>(out), capacity, &size, why.get());
   };
   if (const wm_status status = write(nullptr, 0); status != WM_OUT_OF_RANGE) Check(status, why);
   auto bytes =
@@ -276,7 +276,7 @@ void WriteDocument(const Rows& self, const std::string& path, const nb::tuple& c
   wm_status status;
   {
     const GilReleased released;
-    status = Api().rows_write_document(self.rows, &args.options, path.c_str(), why.get());
+    status = Api().wire->rows_write_document(self.rows, &args.options, path.c_str(), why.get());
   }
   Check(status, why);
 }
@@ -284,7 +284,7 @@ void WriteDocument(const Rows& self, const std::string& path, const nb::tuple& c
 nb::bytes ToHandle(const Rows& self, const nb::tuple& given, const std::string& store) {
   const Code code(given);
   return TakeBytes([&](wm_bytes** out, wm_message* why) {
-    return Api().rows_handle(self.rows, &code.code, store.c_str(), out, why);
+    return Api().wire->rows_handle(self.rows, &code.code, store.c_str(), out, why);
   });
 }
 

@@ -109,7 +109,7 @@ def test_version_and_build_info() -> None:
     info = waymark.build_info()
     assert waymark.__version__ == info["version"]
     assert {"version", "abi", "compiler", "cuda", "archs", "host"} <= set(info)
-    assert info["abi"] == "1.1"
+    assert info["abi"] == "1.0"
 
 
 def test_every_public_name_is_there_and_documented() -> None:
