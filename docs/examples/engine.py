@@ -18,7 +18,8 @@ def route(prefix):
     return ((h + np.arange(K, dtype=np.uint64) * (h >> 32 | 1)) % E).astype(np.int16)
 
 
-store = waymark.Store(L, K, E, BLOCKS, page_tokens=BLOCK)
+store = waymark.Store(
+    num_layers=L, top_k=K, num_experts=E, num_blocks=BLOCKS, page_tokens=BLOCK)
 session = waymark.CaptureSession(store, max_rows=CHUNK)
 events = waymark.Events()  # what happened to blocks since the last step: goes with the next one
 users, key_of, used = [0] * BLOCKS, [None] * BLOCKS, [0] * BLOCKS  # the block pool

@@ -1,11 +1,14 @@
-// waymark._core: the C ABI (plugin/waymark.h) as Python classes, one a handle. What is shared.
+// waymark._core: the C ABI (plugin/waymark.h, plugin/waymark_wire.h) as Python classes, one per
+// handle. This header has what the files of the module share.
 //
 // The package waymark (plugin/python/waymark/) derives its public classes from these and adds what
-// is plain Python: numpy dtypes, enums, exceptions. Nothing here includes Waymark's C++.
+// is plain Python: numpy dtypes, enums, exceptions. The module uses the C ABI only, none of
+// Waymark's C++.
 //
-// The interpreter's lock (GIL): no callback of the library ever takes it on the landing thread.
-// Calls of the engine's thread that are short (a step's begin and end, a snapshot, a batch) keep
-// it, which also serialises them; calls that copy more than kReleaseBytes, or wait, let it go.
+// The interpreter's lock (GIL): no callback ever takes it on the landing thread; callbacks of page
+// sources take it on the publisher's thread and on the threads that fetch. Short calls on the
+// engine's thread (a step's begin and end, a snapshot, a batch) keep it, which also serialises
+// them; calls that copy more than kReleaseBytes, or wait, release it.
 #ifndef WAYMARK_PLUGIN_PYTHON_CORE_H_
 #define WAYMARK_PLUGIN_PYTHON_CORE_H_
 
@@ -279,17 +282,6 @@ class EngineCall {
   bool held_ = true;
 };
 
-// A wm_step_batch of a call's arguments, which it keeps.
-struct BatchArgs {
-  // `events`: None, an Events, or a numpy array of EVENT_DTYPE.
-  BatchArgs(std::uint64_t step, std::uint64_t version, nb::handle events, nb::handle slots,
-            bool device_slots);
-  wm_step_batch batch = {};
-  Integers<std::int64_t> slots;
-  Bytes events;
-  nb::object keep;
-};
-
 // The Python class of a store.
 struct Store {
   std::shared_ptr<StoreHandle> handle;  // null: closed
@@ -307,15 +299,6 @@ struct Rows {
 };
 // (num_layers, top_k, num_experts, page_tokens, block_tokens, num_blocks, layer_ids).
 nb::tuple ShapeTuple(const wm_shape& shape);
-
-void BindEvents(nb::module_& module);
-void BindStore(nb::module_& module);
-void BindRows(nb::module_& module);
-void BindSnapshot(nb::module_& module);
-void BindDocument(nb::module_& module);
-void BindFetching(nb::module_& module);
-void BindFormats(nb::module_& module);
-void BindSession(nb::module_& module);
 
 }  // namespace waymark_python
 

@@ -1,4 +1,5 @@
 // Document: rows read where their bytes lie.
+#include "plugin/python/module.h"
 #include "plugin/python/reading.h"
 
 namespace waymark_python {

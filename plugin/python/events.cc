@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "plugin/python/module.h"
+
 namespace waymark_python {
 namespace {
 

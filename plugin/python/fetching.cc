@@ -2,22 +2,14 @@
 #include <future>
 #include <system_error>
 
+#include "plugin/python/module.h"
 #include "plugin/python/reading.h"
+#include "plugin/python/source.h"
 
 namespace waymark_python {
 namespace {
 
 using nb::literals::operator""_a;
-
-struct Source {
-  wm_source* source = nullptr;
-  bool waits = false;  // for another process
-
-  Source() = default;
-  ~Source() { Api().wire->source_release(source); }
-  Source(const Source&) = delete;
-  Source& operator=(const Source&) = delete;
-};
 
 // `of`: the path of a file (str), or the most bytes of memory.
 void MakeSource(Source* self, nb::handle of) {

@@ -1,4 +1,5 @@
 // Formats of others: rows from their bytes, and to them.
+#include "plugin/python/module.h"
 #include "plugin/python/reading.h"
 
 namespace waymark_python {

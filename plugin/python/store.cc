@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "plugin/python/core.h"
+#include "plugin/python/module.h"
 
 namespace waymark_python {
 namespace {

@@ -69,11 +69,11 @@ absl::Status CallbackSource::Get(std::span<const Digest128> digests, Deadline de
 }
 
 absl::Status CallbackSource::GetRanges(std::span<const ObjectRange> ranges, Deadline deadline,
-                                       std::span<Object> parts) {
-  std::fill(parts.begin(), parts.end(), Object{});
+                                       std::span<Object> objects) {
+  std::fill(objects.begin(), objects.end(), Object{});
   if (ranges.empty()) return absl::OkStatus();
   if (callbacks_.get_ranges != nullptr) {
-    wm_reply reply(parts, ranges);
+    wm_reply reply(objects, ranges);
     return Call(deadline, [&](std::int64_t timeout_ns, wm_message* why) {
       return callbacks_.get_ranges(callbacks_.context,
                                    reinterpret_cast<const wm_object_range*>(ranges.data()),
@@ -83,18 +83,18 @@ absl::Status CallbackSource::GetRanges(std::span<const ObjectRange> ranges, Dead
   // Several ranges may be of one object.
   std::map<std::array<std::uint32_t, 4>, std::size_t> known;
   std::vector<Digest128> digests;
-  std::vector<std::size_t> object_of;
+  std::vector<std::size_t> whole_of;
   for (const ObjectRange& range : ranges) {
     const auto [at, added] = known.try_emplace(std::to_array(range.digest.w), digests.size());
     if (added) digests.push_back(range.digest);
-    object_of.push_back(at->second);
+    whole_of.push_back(at->second);
   }
-  std::vector<Object> objects(digests.size());
-  absl::Status status = Get(digests, deadline, objects);
+  std::vector<Object> wholes(digests.size());
+  absl::Status status = Get(digests, deadline, wholes);
   for (std::size_t i = 0; i < ranges.size(); ++i) {
-    const Object& whole = objects[object_of[i]];
+    const Object& whole = wholes[whole_of[i]];
     if (!whole.present() || ranges[i].end > whole.bytes.size()) continue;
-    parts[i] = {whole.owner, whole.bytes.subspan(ranges[i].begin, ranges[i].end - ranges[i].begin)};
+    objects[i] = {whole.owner, whole.bytes.subspan(ranges[i].begin, ranges[i].end - ranges[i].begin)};
   }
   return status;
 }

@@ -50,7 +50,7 @@ class CallbackSource final : public wire::PageSource {
   // Without `get_ranges`: gets whole objects, and cuts them.
   [[nodiscard]] absl::Status GetRanges(std::span<const wire::ObjectRange> ranges,
                                        wire::Deadline deadline,
-                                       std::span<wire::Object> parts) override;
+                                       std::span<wire::Object> objects) override;
   // Without `put`: Unimplemented.
   [[nodiscard]] absl::Status Put(std::span<const wire::NamedObject> objects,
                                  wire::Deadline deadline) override;

@@ -34,8 +34,8 @@ def declarations(text: str) -> dict[str, list[str]]:
             number = int(value, 0) if value else number + 1
             found["enum " + name.strip()] = [str(number)]
     text = re.sub(r"enum (?:\w+ )?\{.*?\};", "", text)
-    for match in re.finditer(r"static inline \w+ (\w+)\(([^)]*)\) \{", text):
-        found["inline " + match.group(1)] = [" ".join(match.group(2).split())]
+    for match in re.finditer(r"static inline \w+ (\w+)(\([^)]*\) \{[^}]*\})", text):
+        found["inline " + match.group(1)] = [match.group(2)]
     for match in re.finditer(r"typedef ([^;{}]+?) ?(\w+);|WM_EXPORT ([^;]+);", text):
         whole = match.group(0)
         found[whole] = [whole]

@@ -45,16 +45,17 @@ from ._fetching import (
     Fetcher,
     FetchReport,
     FileSource,
-    Handle,
     MemorySource,
+    PageSource,
     Publisher,
     PublisherStats,
     RedisSource,
     Ticket,
 )
 from ._formats import read
+from ._handle import Handle
 from ._install import build_info, cmake_dir, demo, include_dir, library_path, tool_path
-from ._rows import Collective, Cursor, Rows, Snapshot
+from ._rows import Collective, Rows
 from ._session import (
     CaptureSession,
     LayerFinding,
@@ -62,7 +63,8 @@ from ._session import (
     SelfTestReport,
     SessionStats,
 )
-from ._store import Finding, LogLine, Recorder, RecorderOptions, Store, StoreStats
+from ._snapshot import Snapshot
+from ._store import Cursor, Finding, LogLine, Recorder, RecorderOptions, Store, StoreStats
 from ._types import (
     ALL_ROWS,
     EVENT_DTYPE,
@@ -121,6 +123,7 @@ __all__ = [
     "MemorySource",
     "NotFoundError",
     "OutOfRangeError",
+    "PageSource",
     "PermissionDeniedError",
     "Provenance",
     "Publisher",

@@ -1,4 +1,6 @@
-"""Waymark's C ABI as classes; the package waymark is what is for use."""
+"""
+Waymark's C ABI as classes. Use the package waymark, which derives from them.
+"""
 
 from typing import Any
 
@@ -308,6 +310,9 @@ class Fetcher:
     def _fetch(self, handle: object, begin: int, end: int, layer_begin: int, layer_end: int, timeout: float | None) -> tuple[Rows, tuple[int, int, int, int, int, int, str]]: ...
 
     def _counts(self) -> tuple[int, int, int, int, int, int, str]: ...
+
+class CallbackSource(Source):
+    def __init__(self, source: object) -> None: ...
 
 def from_format(data: object, format: str, row_count: str, layers: str, sentinel: str, dtype: str, num_layers: int, max_bytes: int, field: str, first: int | None, moe_layers: object, all_moe: bool, top_k: int, num_experts: int) -> tuple[Rows, list[str]]: ...
 

@@ -128,3 +128,20 @@ def error_of(
 ) -> WaymarkError:
     """The exception of a status. Called by the extension."""
     return _CLASSES.get(status, WaymarkError)(text, rule, index, value, limit)
+
+
+def status_and_text_of(error: BaseException) -> tuple[int, str]:
+    """The status of an exception that a page source raised, and its text. Called by the
+    extension."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, WaymarkError):
+        return error.status, text
+    for kinds, status in (
+        (TimeoutError, DeadlineExceededError.status),
+        (NotImplementedError, UnimplementedError.status),
+        (MemoryError, ResourceExhaustedError.status),
+        (OSError, UnavailableError.status),
+    ):
+        if isinstance(error, kinds):
+            return status, text
+    return UnknownError.status, text

@@ -5,50 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from typing import Any, NamedTuple, Union
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol, Union
 
 from . import _core
 from ._errors import InvalidArgumentError
-from ._rows import Codec, Rows, Snapshot
+from ._handle import Handle
+from ._rows import Codec, Rows
+from ._snapshot import Snapshot
 from ._types import Shape, code_of, layers_of
-
-
-class Handle(bytes):
-    """What crosses a process in place of rows: the name of rows [0, rows) of one sequence.
-
-    Its own bytes; any pickler carries it. (Ray gives one that is put by itself back as plain bytes:
-    fetch() takes them as well, and Handle() makes a handle of them.) ``Handle(data)`` of
-    other bytes: InvalidArgumentError, DataLossError, UnimplementedError when they are no handle."""
-
-    __slots__ = ()
-
-    def __new__(cls, data: bytes) -> Handle:
-        """data: the bytes of a handle."""
-        _core.handle_info(data)
-        return super().__new__(cls, data)
-
-    @property
-    def rows(self) -> int:
-        """It names rows [0, rows)."""
-        return _core.handle_info(self)[0]
-
-    @property
-    def head(self) -> bytes:
-        """The digest of the last node, 16 bytes; zeros when no page is complete."""
-        return _core.handle_info(self)[2]
-
-    @property
-    def num_layers(self) -> int:
-        """Of its rows."""
-        return _core.handle_info(self)[3]
-
-    @property
-    def store(self) -> str:
-        """The name of the store that has the bytes."""
-        return _core.handle_info(self)[7]
-
-    def __repr__(self) -> str:
-        return f"Handle(rows={self.rows}, store={self.store!r}, head={self.head.hex()})"
 
 
 class MemorySource(_core.Source):
@@ -174,7 +139,59 @@ class RedisSource(_core.RedisSource):
         return f"RedisSource({self._where})"
 
 
-Source = Union[MemorySource, FileSource, RedisSource]
+class PageSource(Protocol):
+    """A page source of your own: any object with these methods, given to a Publisher or a Fetcher
+    in place of a source of this package::
+
+        class DictSource:
+            def __init__(self):
+                self.objects = {}
+
+            def get(self, digests, timeout):
+                return [self.objects.get(digest) for digest in digests]
+
+            def put(self, objects, timeout):
+                self.objects.update(objects)
+
+    It holds immutable objects, each under a digest of 16 bytes. Two more methods are optional:
+
+    ``get_ranges(ranges, timeout)``: the bytes of each ``(digest, begin, end)``, or None; a range
+    that ends beyond its object is absent. Without it, whole objects are fetched and cut.
+
+    ``holds(digests, timeout)``: for each digest whether the object is there; it is then not put
+    again. Without it, every object is put.
+
+    ``timeout``: the seconds that are left to the caller. A method that takes longer delays the
+    caller; what it returns is still used, and no further method is called for that caller.
+
+    Methods are called with the GIL, by the publisher's thread and by threads that fetch, several at
+    once. An exception becomes the status and the text of a FetchReport (TimeoutError,
+    NotImplementedError, MemoryError, OSError and this package's own have a status of their own;
+    others count as unknown); the rows are then missing. The first exception of an object is also
+    passed to sys.unraisablehook. The object lives as long as the publishers and fetchers that use
+    it. When the interpreter exits, no method is called any more.
+    """
+
+    def get(self, digests: list[bytes], timeout: float, /) -> Iterable[Any]:
+        """The object of each digest: bytes, or anything with the buffer protocol; None: absent."""
+
+    def put(self, objects: list[tuple[bytes, bytes]], timeout: float, /) -> Any:
+        """Stores objects: (digest, bytes) each."""
+
+
+Source = Union[MemorySource, FileSource, RedisSource, PageSource]
+
+
+def _native_source(source: Source) -> _core.Source:
+    if isinstance(source, _core.Source):
+        return source
+    for name in ("get", "put"):
+        if not callable(getattr(source, name, None)):
+            raise TypeError(
+                f"source: a source of waymark, or an object with get() and put(); "
+                f"{type(source).__name__} has no {name}()"
+            )
+    return _core.CallbackSource(source)
 
 
 class Ticket:
@@ -260,7 +277,7 @@ class Publisher(_core.Publisher):
             if value < 1:
                 raise InvalidArgumentError(f"{name}: at least 1, got {value}")
         super().__init__(
-            source, (*shape,), code_of(codec, ordered), store, max_waiting, max_pages,
+            _native_source(source), (*shape,), code_of(codec, ordered), store, max_waiting, max_pages,
             max_sequences, landing_timeout, source_timeout,
         )  # fmt: skip
 
@@ -320,7 +337,7 @@ class Fetcher(_core.Fetcher):
         ):
             if value < 1:
                 raise InvalidArgumentError(f"{name}: at least 1, got {value}")
-        super().__init__(source, cache_bytes, batch_bytes, max_rows, whole_chunks)
+        super().__init__(_native_source(source), cache_bytes, batch_bytes, max_rows, whole_chunks)
 
     def fetch(
         self,

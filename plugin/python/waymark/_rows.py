@@ -1,18 +1,18 @@
-"""Reading: snapshots, the rows that they gave, cursors."""
+"""Rows: rows of a sequence that were read."""
 
 from __future__ import annotations
 
 import os
 import pickle
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Union
+from typing import Any, Literal, Protocol, Union
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _core
 from ._errors import InvalidArgumentError
+from ._handle import Handle
 from ._types import (
     FILLS,
     LAYOUTS,
@@ -31,11 +31,6 @@ from ._types import (
     number_of,
     tell,
 )
-
-if TYPE_CHECKING:
-    from ._documents import Document
-    from ._fetching import Handle
-    from ._store import Store
 
 Layout = Literal["TLK", "LTK"]
 Fill = Literal["minus_one", "zeros", "arange"]
@@ -63,126 +58,6 @@ def _output(
 
 def _runs(runs: list[Any]) -> list[CoverageRun]:
     return [CoverageRun(b, e, Reason(r), v, Provenance(p)) for b, e, r, v, p in runs]
-
-
-class Snapshot(_core.Snapshot):
-    """Rows [first, last) of one sequence, pinned, and immutable but for what the audit voids.
-
-    ``store.snapshot(...)`` makes one on the engine's thread; any thread uses it, and threads that
-    use the same one wait for each other. It may outlive its store. Its pages are held until
-    release(), the end of a ``with`` block, or the last reference goes.
-
-    Pickled, it arrives as the Document of its rows; protocol 5 carries the bytes out of band.
-    FailedPreconditionError before it is ready.
-    """
-
-    __slots__ = ()
-
-    def read(
-        self,
-        begin: int | None = None,
-        end: int | None = None,
-        *,
-        layout: Layout = "TLK",
-        dtype: npt.DTypeLike = np.int16,
-        fill: Fill = "minus_one",
-        out: npt.NDArray[Any] | None = None,
-    ) -> npt.NDArray[Any]:
-        """The ids of rows [begin, end): dtype [T, L, K], or [L, T, K] with layout="LTK".
-
-        begin, end: counted from the sequence's first row; None: all of the snapshot. dtype: uint8,
-        uint16, int16, int32 or int64, and able to hold every id. fill: what missing rows get: -1,
-        0, or 0 ... K - 1. out: the array to write, of just that shape and dtype, instead of a new
-        one. Without the GIL, when it is more than a few rows.
-
-        FailedPreconditionError before it is ready; OutOfRangeError outside the range;
-        InvalidArgumentError for types and shapes that do not fit. Which rows are missing is told by
-        read_with_info() and coverage(), never by the fill.
-        """
-        return self._read_ids(begin, end, layout, dtype, fill, out, None)
-
-    def read_with_info(
-        self,
-        begin: int | None = None,
-        end: int | None = None,
-        *,
-        layout: Layout = "TLK",
-        dtype: npt.DTypeLike = np.int16,
-        fill: Fill = "minus_one",
-        out: npt.NDArray[Any] | None = None,
-    ) -> Read:
-        """(ids, infos): as read(), and ROW_INFO_DTYPE [T] of the same moment."""
-        rows = (self.last if end is None else end) - (self.first if begin is None else begin)
-        infos = np.empty(max(rows, 0), ROW_INFO_DTYPE)
-        ids = self._read_ids(begin, end, layout, dtype, fill, out, infos)
-        return ids, infos
-
-    def _read_ids(
-        self,
-        begin: int | None,
-        end: int | None,
-        layout: Layout,
-        dtype: npt.DTypeLike,
-        fill: Fill,
-        out: npt.NDArray[Any] | None,
-        infos: npt.NDArray[np.void] | None,
-    ) -> npt.NDArray[Any]:
-        first = self.first if begin is None else begin
-        last = self.last if end is None else end
-        layout_number = number_of("layout", layout, LAYOUTS)
-        fill_number = number_of("fill", fill, FILLS)
-        wanted, id_type = id_type_of(dtype)
-        num_layers, top_k, _ = self._row_shape
-        shape = _out_shape(layout_number, max(last - first, 0), num_layers, top_k)
-        array = _output(out, shape, wanted)
-        info_bytes = None if infos is None else infos.view(np.uint8)
-        self._read(first, last, layout_number, id_type, fill_number, array, info_bytes)
-        return array
-
-    def coverage(self) -> list[CoverageRun]:
-        """Runs of rows that agree in reason, version and provenance, over the whole range."""
-        return _runs(self._coverage())
-
-    def rows(self) -> Rows:
-        """All rows as a value of their own, in the store's id type."""
-        return Rows._of(self._rows())
-
-    def to_bytes(
-        self,
-        *,
-        codec: Codec = "raw",
-        ordered: bool | None = None,
-        steps: bool = True,
-        nodes: bool = False,
-    ) -> bytes:
-        """The rows as a document: Rows.to_bytes()."""
-        return self.rows().to_bytes(codec=codec, ordered=ordered, steps=steps, nodes=nodes)
-
-    def handle(
-        self, *, codec: Codec = "raw", ordered: bool | None = None, store: str = ""
-    ) -> Handle:
-        """The handle of the rows, from row 0 on: Rows.handle(). Nothing is put anywhere: a
-        Publisher does that."""
-        return self.rows().handle(codec=codec, ordered=ordered, store=store)
-
-    def __reduce_ex__(self, protocol: Any, /) -> tuple[Any, ...]:
-        # What arrives is the Document of its rows.
-        data = self.to_bytes()
-        return _document_of, (pickle.PickleBuffer(data) if int(protocol) >= 5 else data,)
-
-    def __enter__(self) -> Snapshot:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.release()
-
-    def __repr__(self) -> str:
-        return f"Snapshot(first={self.first}, last={self.last})"
 
 
 class Collective(Protocol):
@@ -429,8 +304,6 @@ class Rows:
     ) -> Handle:
         """The handle that publishing these rows, from row 0 on, makes; nothing is put anywhere. A
         file of save(nodes=True), with the same codec, is a source of it."""
-        from ._fetching import Handle
-
         return Handle(self._native().handle(self._code(codec, ordered), store))
 
     def __reduce_ex__(self, protocol: Any, /) -> tuple[Any, ...]:
@@ -458,36 +331,3 @@ def _rows_of(
     info_array = np.frombuffer(infos, np.uint8).view(ROW_INFO_DTYPE)
     id_array = np.frombuffer(ids, of.id_dtype)
     return Rows(of, first, id_array.reshape(len(info_array), of.num_layers, of.top_k), info_array, ordered)
-
-
-def _document_of(data: Any) -> Document:
-    """The document in a buffer that pickle gave."""
-    from ._documents import from_bytes
-
-    return from_bytes(data)
-
-
-class Cursor:
-    """Reads a sequence as it grows: every snapshot starts where the last one ended.
-
-    Engine's thread, as what it calls."""
-
-    __slots__ = ("_next", "_store")
-
-    def __init__(self, store: Store, first: int = 0) -> None:
-        """Starts at row ``first``."""
-        if first < 0:
-            raise InvalidArgumentError(f"first: at least 0, got {first}")
-        self._store = store
-        self._next = first
-
-    @property
-    def next(self) -> int:
-        """The first row of the next snapshot."""
-        return self._next
-
-    def snapshot(self, blocks: object, last: int) -> Snapshot:
-        """A snapshot of rows [next, last); the cursor stays when it fails."""
-        taken = self._store.snapshot(blocks, self._next, last)
-        self._next = last
-        return taken

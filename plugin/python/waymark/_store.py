@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from . import _core
 from ._errors import InvalidArgumentError
-from ._rows import Snapshot
+from ._snapshot import Snapshot
 from ._types import Reason, Shape, number_of
 
 _LANDINGS = {"thread": 0, "caller": 1}
@@ -147,11 +147,11 @@ class Store(_core.Store):
 
     def __init__(
         self,
+        *,
         num_layers: int,
         top_k: int,
         num_experts: int,
         num_blocks: int,
-        *,
         page_tokens: int = 16,
         block_tokens: int | None = None,
         layer_ids: object = (),
@@ -288,3 +288,29 @@ class Store(_core.Store):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class Cursor:
+    """Reads a sequence as it grows: every snapshot starts where the last one ended.
+
+    Engine's thread, as what it calls."""
+
+    __slots__ = ("_next", "_store")
+
+    def __init__(self, store: Store, first: int = 0) -> None:
+        """Starts at row ``first``."""
+        if first < 0:
+            raise InvalidArgumentError(f"first: at least 0, got {first}")
+        self._store = store
+        self._next = first
+
+    @property
+    def next(self) -> int:
+        """The first row of the next snapshot."""
+        return self._next
+
+    def snapshot(self, blocks: object, last: int) -> Snapshot:
+        """A snapshot of rows [next, last); the cursor stays when it fails."""
+        taken = self._store.snapshot(blocks, self._next, last)
+        self._next = last
+        return taken
