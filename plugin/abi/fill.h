@@ -39,7 +39,7 @@ void FillFetching(wm_wire_api_v1& wire);    // fetching.cc
 
 // ---- code.cc
 
-// The answers of the step path, as the ABI numbers them. Allocate nothing.
+// Codes of the step path, with the numbers of the ABI. Allocate nothing.
 [[nodiscard]] wm_code ToCode(const StepCode& code);
 [[nodiscard]] wm_code ToCode(const CaptureCode& code);
 void FillNames(wm_api_v1& api);
@@ -55,13 +55,13 @@ void FillNames(wm_api_v1& api);
 [[nodiscard]] absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& args,
                                             wm_ext_log& log, StoreOptions& to);
 
-// What the core tells goes to `log`, if it has a function. The copy of `log` that this needs lives
-// as long as the store: steps land after their session is gone.
+// Passes log lines to `log`, if it has a function. The copy of `log` that this needs lives as long
+// as the store, because steps may land after their session is released.
 [[nodiscard]] LogCallback LogOf(wm_store& store, const wm_ext_log& log);
 
 // ---- rows.cc
 
-// The shape of rows that `given` says.
+// The shape of rows of `given`.
 [[nodiscard]] absl::StatusOr<RoutingShape> TakeShape(const wm_shape* given);
 // The copy of `given`, checked, for a reader of `id_bytes` in all that were checked against
 // nothing.

@@ -36,8 +36,7 @@
 
 namespace waymark::abi {
 
-// What every handle begins with: a word that tells its type, for as long as it lives, and the
-// references to it.
+// What every handle begins with: a tag of its type as long as it lives, and its reference count.
 template <std::uint64_t kTypeTag>
 struct Handle {
   static constexpr std::uint64_t kTag = kTypeTag;
@@ -61,7 +60,7 @@ void Release(H* handle) noexcept {
   delete handle;
 }
 
-// One reference, given back when this goes.
+// One reference, released by the destructor.
 template <class H>
 class Reference {
  public:
@@ -110,7 +109,7 @@ struct wm_store : waymark::abi::Handle<0x776d2073746f7265> {  // "wm store"
   std::list<wm_ext_log> logs;  // of the store and its sessions; they outlive `store`
   std::shared_ptr<const waymark::abi::LentShape> shape;
   std::mutex findings_mutex;
-  std::deque<waymark::AuditFinding> findings;  // taken from the store, and not told yet
+  std::deque<waymark::AuditFinding> findings;  // taken from the store, not returned yet
   std::unique_ptr<waymark::RoutingStore> store;
 };
 
@@ -134,7 +133,7 @@ struct wm_session : waymark::abi::Handle<0x776d207365737369> {  // "wm sessi"
   explicit wm_session(wm_store* of) : store(of) {}
 
   const waymark::abi::Reference<wm_store> store;  // outlives `session`
-  mutable std::mutex bindings;                    // of the layers: bound by one thread, told to any
+  mutable std::mutex bindings;  // of the layers: one thread binds, any thread reads
   std::unique_ptr<waymark::CaptureSession> session;
 };
 
@@ -170,7 +169,7 @@ struct wm_publisher : waymark::abi::Handle<0x776d207075626c69> {  // "wm publi"
   explicit wm_publisher(wm_source* of) : source(of) {}
 
   const waymark::abi::Reference<wm_source> source;  // outlives `publisher`
-  // What snapshots on their way keep alive; their pages are given back before their result is set.
+  // What queued snapshots keep alive; their pages are unpinned before their result is set.
   struct Pinned {
     wm_ticket::Result until;
     waymark::abi::Reference<wm_recorder> recorder;

@@ -17,8 +17,8 @@ namespace {
 
 using nb::literals::operator""_a;
 
-// Counts the callbacks that are in Python, and keeps others out once the interpreter exits: a
-// thread that wants the GIL after that never gets it, and whoever joins it would wait for ever.
+// Counts the callbacks that are in Python, and refuses others once the interpreter exits: a thread
+// that takes the GIL after that never gets it, and joining that thread would never end.
 class Gate {
  public:
   [[nodiscard]] static bool Enter() {

@@ -12,7 +12,7 @@ using nb::literals::operator""_a;
 struct Document {
   wm_document* document = nullptr;
   wm_document_info info = {};
-  Bytes bytes;  // of a buffer of somebody else's; kept as long as the document
+  Bytes bytes;  // of the caller's buffer; kept as long as the document
 
   Document() = default;
   ~Document() { Api().wire->document_release(document); }
@@ -139,25 +139,25 @@ void BindDocument(nb::module_& module) {
       .def("__init__", &Open, "source"_a, "max_rows"_a, "max_bytes"_a)
       .def_prop_ro(
           "first", [](const Document& self) { return self.info.first; },
-          "The first row, counted from the sequence's first.")
+          "The first row, counted from the first of the sequence.")
       .def_prop_ro(
           "last", [](const Document& self) { return self.info.first + self.info.count; },
           "One past the last row.")
       .def("__len__", [](const Document& self) { return self.info.count; })
       .def_prop_ro(
           "nbytes", [](const Document& self) { return self.info.bytes; },
-          "Bytes of the whole document.")
+          "Size of the whole document in bytes.")
       .def_prop_ro(
           "has_steps",
           [](const Document& self) { return (self.info.flags & WM_DOCUMENT_HAS_STEPS) != 0; },
-          "Whether steps are known; else every step reads 0.")
+          "Whether it has steps; else every step is 0.")
       .def_prop_ro(
           "truncated",
           [](const Document& self) { return (self.info.flags & WM_DOCUMENT_TRUNCATED) != 0; },
-          "Whether bytes are missing at its end: their rows read as missing (not captured).")
+          "Whether bytes are missing at its end: their rows are missing (not captured).")
       .def_prop_ro(
           "num_nodes", [](const Document& self) { return self.info.num_nodes; },
-          "Above 0: it can be a FileSource.")
+          "Above 0: FileSource can open it.")
       .def_prop_ro(
           "_shape", [](const Document& self) { return ShapeTuple(ShapeOf(self)); },
           nb::sig("def _shape(self) -> " WAYMARK_SHAPE))

@@ -1,4 +1,4 @@
-// Sources, publishers and fetchers: rows elsewhere, by handle.
+// Page sources of the library, publishers and fetchers.
 #include <future>
 #include <system_error>
 
@@ -221,7 +221,7 @@ void MakeFetcher(Fetcher* self, const Source& source, std::uint64_t cache_bytes,
   self->waits = source.waits;
 }
 
-// A call of fetcher_fetch, and what it answers.
+// A call of fetcher_fetch and its results.
 struct Fetching {
   Fetching(wm_fetcher* of, const Bytes& handle)
       : fetcher(of), data(handle.data), size(handle.size) {
@@ -245,9 +245,9 @@ struct Fetching {
   wm_status status = WM_OK;
 };
 
-// Runs it on a thread of its own, since no call of the library can be called off, and hears Ctrl-C
-// meanwhile. What was left by then ends when its timeout is over or its source answers, and keeps
-// what it needs.
+// Runs it on its own thread, because no call of the library can be interrupted, and checks for
+// Ctrl-C meanwhile. An abandoned call ends when its timeout is over or its source returns, and
+// keeps what it needs until then.
 void RunBeside(const std::shared_ptr<Fetching>& fetching) {
   const std::vector<std::uint8_t> handle(fetching->data, fetching->data + fetching->size);
   std::packaged_task<void()> run([fetching, handle] {
@@ -336,7 +336,7 @@ void BindFetching(nb::module_& module) {
       .def(
           "ready",
           [](const Ticket& self) { return Api().wire->ticket_ready(self.ticket) == WM_OK; },
-          "Whether it has its result, good or bad. Never waits.")
+          "Whether it has its result, a handle or an error. Never waits.")
       .def("_wait", &WaitForHandle, "timeout"_a.none());
   nb::class_<Publisher>(module, "Publisher")
       .def(

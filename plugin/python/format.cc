@@ -1,4 +1,4 @@
-// Formats of others: rows from their bytes, and to them.
+// Formats of engines and trainers: rows from their bytes, and to them.
 #include "plugin/python/module.h"
 #include "plugin/python/reading.h"
 
@@ -15,7 +15,7 @@ const std::string& Whole(const std::string& text, const char* name) {
   return text;
 }
 
-// The lines of a text that the library made, which is given back.
+// The lines of a text that the library made, which is released.
 nb::list TakeLines(wm_bytes* owned) {
   const std::uint8_t* data = nullptr;
   std::size_t size = 0;
@@ -31,7 +31,7 @@ nb::list TakeLines(wm_bytes* owned) {
   return lines;
 }
 
-// The wm_format_options of what is said both ways; the texts are the caller's.
+// The wm_format_options that reading and writing share; the texts are the caller's.
 wm_format_options OptionsOf(const std::string& format, const std::string& row_count,
                             const std::string& layers, const std::string& sentinel,
                             const std::string& dtype, std::int32_t num_layers,

@@ -423,53 +423,55 @@ void BindSession(nb::module_& module) {
            "transport"_a, "device"_a, "one_view"_a)
       .def("_bind_layer", &BindLayer, "layer"_a, "module"_a, "source"_a)
       .def("set_stream", &SetStream, "stream"_a.none(),
-           "The stream on which forwards are issued from here on: an int (cudaStream_t), an object "
-           "with cuda_stream or __cuda_stream__(), or None (the default stream). Engine's thread.")
+           "The CUDA stream of the forwards from here on: an int (cudaStream_t), an object with "
+           "cuda_stream or __cuda_stream__(), or None (the default stream). Engine's thread.")
       .def("begin_step", &BeginStep, "step"_a, "version"_a, "events"_a = nb::none(),
            "slots"_a = nb::tuple(), "written_rows"_a = 0, "device_slots"_a = false,
-           "Begins a step, and gives its forward a buffer. Engine's thread; keeps the GIL.\n\n"
-           "step: above every step before. version: of the weights. events: Events, or a numpy "
-           "array of EVENT_DTYPE. slots: int64 [rows] (numpy without a copy), of each row of the "
-           "forward: block * block_tokens + offset, -1 (padding), or NOT_ASKED(slot). "
-           "written_rows: rows that the forward writes, graph padding included; 0: as many as "
-           "slots. device_slots: slots are all that the step may write, in any order.\n\n"
-           "False: the step was dropped here and now (capacity) and needs no end; its forward runs "
-           "as ever. InvalidArgumentError: nothing was done.")
+           "Begins a step and takes a buffer for its forward. Engine's thread; keeps the "
+           "GIL.\n\n"
+           "step: above every earlier step. version: of the weights. events: Events, or a numpy "
+           "array of EVENT_DTYPE. slots: int64 [rows] (numpy without a copy), one per row of "
+           "the forward: block * block_tokens + offset, -1 (padding), or NOT_ASKED(slot). "
+           "written_rows: rows that the forward writes, graph padding included; 0: the number "
+           "of slots. device_slots: slots lists all slots that the step may write, in any "
+           "order.\n\n"
+           "False: the step was dropped (capacity) and has ended; its forward runs as usual. "
+           "InvalidArgumentError: nothing was done.")
       .def("begin_ids_step", &BeginIdsStep, "step"_a, "version"_a, "events"_a = nb::none(),
            "slots"_a = nb::tuple(),
-           "As begin_step, for ids of all layers in one array (submit_ids): takes no buffer.")
+           "Like begin_step, for ids of all layers in one array (submit_ids); takes no buffer.")
       .def("view", &ViewOf, "step"_a,
-           "Where the forward of `step` writes; the scratch view for a step without a buffer. "
+           "The view of the forward of `step`; the scratch view for a step without a buffer. "
            "Engine's thread.")
       .def(
           "scratch_view", [](const Session& self) { return ViewOf(self, 0); },
-          "Where forwards write that are no step. Nothing in it lands. Engine's thread.")
+          "The view of forwards outside any step. Nothing in it lands. Engine's thread.")
       .def("hand_over", &HandOver, "view"_a, "layer"_a, "ids"_a,
            "Copies the first K columns of `ids` into rows [0, len(ids)) of a layer.\n\n"
            "view: a View of this session, or the step. ids: int16, int32 or int64 [rows, >= K], "
            "any strides, in the transport's memory; on a device in stream order, without "
-           "synchronisation, and safe inside a graph capture. Engine's thread.")
+           "synchronisation, and allowed during graph capture. Engine's thread.")
       .def("submit", &Submit, "step"_a, "written_rows"_a = 0,
-           "The forward of `step` has written its view or, on a device, has been issued. "
+           "The forward of `step` has written its view (host), or has been launched (device). "
            "NotFoundError: the step has no buffer here. Engine's thread; keeps the GIL.")
       .def("submit_device_slots", &SubmitDeviceSlots, "step"_a, "slots"_a, "rows"_a = nb::none(),
            "written_rows"_a = 0,
-           "Ends a step with device_slots: row i lies at slots[i]. slots: int64 [>= rows], "
+           "Submits a step with device_slots: row i has slot slots[i]. slots: int64 [>= rows], "
            "contiguous, in the transport's memory, read in stream order. Engine's thread.")
       .def("_submit_ids", &SubmitIds, "step"_a, "ids"_a, "layers_first"_a)
       .def("drop", &End<&wm_api_v1::session_drop>, "step"_a,
-           "The ids of `step` will not come: its rows are missing (capacity). Engine's thread.")
+           "The ids of `step` are lost: its rows are missing (capacity). Engine's thread.")
       .def("cancel", &End<&wm_api_v1::session_cancel>, "step"_a,
            "The forward of `step` did not run: its claims are revoked. Engine's thread.")
       .def("discard", &Discard, "written_rows"_a,
-           "A forward that was no step has written rows [0, written_rows) of the scratch view. "
+           "A forward outside any step has written rows [0, written_rows) of the scratch view. "
            "Engine's thread.")
       .def("_self_test", &SelfTest, "rows"_a, "forward"_a,
            nb::sig("def _self_test(self, rows: int, forward: object) -> "
                    "tuple[list[tuple[int, int, int, int, int]], str]"))
       .def("check", &CheckStatus,
-           "Raises why the transport has failed for good; every step is then dropped at its begin. "
-           "Any thread.")
+           "Raises the reason if the transport has failed permanently; every step is then "
+           "dropped when it begins. Any thread.")
       .def(
           "report",
           [](const Session& self) {
@@ -477,7 +479,8 @@ void BindSession(nb::module_& module) {
             return Text(
                 [&](wm_message* text) { return Api().session_report(session.session, text); });
           },
-          "The counters, and a line for each layer with a silent or invalid row. Any thread.")
+          "The counters, and one line per layer with a silent or invalid row, as text. Any "
+          "thread.")
       .def("silent_batch_sizes", &SilentBatchSizes, "layer"_a,
            nb::sig("def silent_batch_sizes(self, layer: int) -> list[int]"),
            "Rows, padding included, of the forwards in which `layer` was silent; ascending. Any "
@@ -485,8 +488,8 @@ void BindSession(nb::module_& module) {
       .def(
           "close",
           [](Session& self) { const std::shared_ptr<SessionHandle> last = std::move(self.handle); },
-          "Drops the steps that have a buffer here and have not ended; submitted ones land. Views "
-          "that are left keep the session. Engine's thread.")
+          "Drops the steps that have a buffer here and have not ended; submitted steps land. "
+          "Remaining views keep the session. Engine's thread.")
       .def_prop_ro(
           "closed", [](const Session& self) { return self.handle == nullptr; },
           "Whether close() was called.")

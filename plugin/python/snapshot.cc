@@ -34,7 +34,7 @@ void Take(Snapshot* self, const Store& of, nb::handle block_ids, std::int64_t fi
 bool Ready(Snapshot& self) {
   if (self.ready.load(std::memory_order_acquire)) return true;
   const std::unique_lock lock(self.mutex, std::try_to_lock);
-  // Whoever holds it waits for it, or has seen it ready.
+  // The thread that holds it waits for the snapshot, or has seen it ready.
   if (!lock.owns_lock()) return self.ready.load(std::memory_order_acquire);
   if (self.snapshot == nullptr) RaiseReleased();
   const bool ready = Api().snapshot_ready(self.snapshot) == WM_OK;
@@ -49,9 +49,9 @@ void Wait(Snapshot& self, nb::handle timeout) {
   const wm_status status = WaitInSlices(ns, [&](std::int64_t slice) {
     const std::lock_guard lock(self.mutex);
     if (self.snapshot == nullptr) return wm_status{WM_FAILED_PRECONDITION};
-    const wm_status answer = Api().snapshot_wait(self.snapshot, slice, why.get());
-    if (answer == WM_OK) self.ready.store(true, std::memory_order_release);
-    return answer;
+    const wm_status waited = Api().snapshot_wait(self.snapshot, slice, why.get());
+    if (waited == WM_OK) self.ready.store(true, std::memory_order_release);
+    return waited;
   });
   if (status == WM_FAILED_PRECONDITION) RaiseReleased();
   if (status == WM_DEADLINE_EXCEEDED) RaiseDeadline("the snapshot is not ready", timeout);
@@ -118,7 +118,7 @@ void BindSnapshot(nb::module_& module) {
       .def("__init__", &Take, "store"_a, "blocks"_a, "first"_a, "last"_a)
       .def_prop_ro(
           "first", [](const Snapshot& self) { return self.first; },
-          "The first row, counted from the sequence's first.")
+          "The first row, counted from the first of the sequence.")
       .def_prop_ro(
           "last", [](const Snapshot& self) { return self.last; }, "One past the last row.")
       .def("__len__", [](const Snapshot& self) { return self.last - self.first; })
@@ -128,7 +128,7 @@ void BindSnapshot(nb::module_& module) {
            nb::sig("def wait(self, timeout: float | None = None) -> None"),
            "Waits until it is ready, without the GIL. `timeout`: seconds, or None; "
            "DeadlineExceededError after it.")
-      .def("release", &Release, "Gives the pages back now. Twice: nothing.")
+      .def("release", &Release, "Unpins the pages now. A second call does nothing.")
       .def_prop_ro(
           "released", [](const Snapshot& self) { return self.snapshot == nullptr; },
           "Whether release() was called.")

@@ -73,8 +73,9 @@ void BindView(nb::module_& module) {
   nb::class_<View>(
       module, "View",
       "Where one forward writes: int16 [L, max_rows, K], every id -1 before.\n\n"
-      "Valid until its step is submitted, dropped or cancelled; what is written later is lost, or "
-      "lands in another step. Keeps its session. Kernels may write disjoint parts from any thread.")
+      "Valid until its step is submitted, dropped or cancelled; later writes are lost, or "
+      "land in another step. Keeps its session. Kernels may write disjoint parts from any "
+      "thread.")
       .def_prop_ro("array", &ArrayOfView, nb::sig("def array(self) -> " WAYMARK_ARRAY("int16")),
                    "numpy int16 [L, max_rows, K], writable, no copy. Host transport only "
                    "(FailedPreconditionError otherwise).")
@@ -83,7 +84,7 @@ void BindView(nb::module_& module) {
            "int16 [max_rows, K] of a layer, contiguous: numpy, or a DLPack object of the device.")
       .def_prop_ro(
           "step", [](const View& self) { return self.view.step; },
-          "Whose it is; 0: of no step, what is written there never lands.")
+          "Its step; 0: no step, nothing that is written there lands.")
       .def_prop_ro(
           "shape",
           [](const View& self) {
@@ -92,14 +93,14 @@ void BindView(nb::module_& module) {
           nb::sig("def shape(self) -> tuple[int, int, int]"), "(L, max_rows, K).")
       .def_prop_ro(
           "layer_stride", [](const View& self) { return self.view.layer_stride; },
-          "Ids from a layer to the next.")
+          "The distance between layers, in ids.")
       .def(
           "data_ptr",
           [](const View& self) { return reinterpret_cast<std::uintptr_t>(self.view.data); },
           "The address of layer 0.")
       .def("__dlpack__", &DLPack, "kwargs"_a,
            nb::sig("def __dlpack__(self, **kwargs: typing.Any) -> typing.Any"),
-           "No copy; `stream` is not looked at, since views are written in stream order.")
+           "No copy; `stream` is ignored, because views are written in stream order.")
       .def(
           "__dlpack_device__",
           [](const View& self) {

@@ -279,11 +279,12 @@ class Source:
         {put}
 sys.unraisablehook = lambda args: print("unraisable", args.exc_type.__name__, flush=True)
 shape = waymark.Shape(2, 2, 8, 16, 0, 0, (0, 1))
-ids = np.tile(np.array([0, 1], np.uint8), (64, 2, 1))
 infos = np.zeros(64, waymark.ROW_INFO_DTYPE)
-rows = waymark.Rows(shape, 0, ids, infos)
+def rows(first):
+    ids = np.tile(np.array([first, first + 1], np.uint8), (64, 2, 1))
+    return waymark.Rows(shape, 0, ids, infos)
 publisher = waymark.Publisher(Source(), shape)
-tickets = [publisher.publish(rows) for _ in range(5)]
+tickets = [publisher.publish(rows(first)) for first in (0, 1, 2, 3, 4, 6, 0)]
 {then}
 print("end", flush=True)
 """
@@ -294,7 +295,7 @@ print("end", flush=True)
     [
         ("time.sleep(0.3)", "entered.wait()", "end"),  # a callback is in Python at exit
         ("pass", "tickets = None", "end"),  # the publisher's thread is at work at exit
-        ("raise ValueError", "tickets[4].wait(10)", "unraisable ValueError\nend"),
+        ("raise ValueError", "tickets[6].wait(10)", "unraisable ValueError\nend"),
     ],
 )
 def test_the_interpreter_may_end_under_it(put: str, then: str, wanted: str) -> None:
@@ -305,3 +306,49 @@ def test_the_interpreter_may_end_under_it(put: str, then: str, wanted: str) -> N
         timeout=60,
     )
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, wanted, "")
+
+
+def test_no_method_is_called_after_the_exit_has_begun() -> None:
+    program = """
+import atexit
+def late():  # registered before waymark's own function, so it runs after it
+    before = len(calls)
+    publisher.publish(rows(5)).wait(10)
+    print(len(calls) - before, publisher.stats().puts_failed)
+atexit.register(late)
+calls = []
+""" + PROGRAM.format(put="calls.append(1)", then="tickets[6].wait(10)")
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n0 1\n", "")
+
+
+def test_ctrl_c_ends_a_fetch() -> None:
+    program = """
+import os, signal, threading, waymark
+entered, leave = threading.Event(), threading.Event()
+class Source:
+    def get(self, digests, timeout):
+        entered.set()
+        leave.wait()
+        return [None] * len(digests)
+    def put(self, objects, timeout):
+        pass
+def interrupt():
+    entered.wait()
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt).start()
+import numpy as np
+shape = waymark.Shape(1, 1, 8, 4, 0, 0, (0,))
+rows = waymark.Rows(shape, 0, np.zeros((9, 1, 1), np.uint8), np.zeros(9, waymark.ROW_INFO_DTYPE))
+try:
+    waymark.Fetcher(Source()).fetch(rows.handle())
+except KeyboardInterrupt:
+    print("interrupted")
+leave.set()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")

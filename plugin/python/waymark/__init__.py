@@ -1,4 +1,4 @@
-"""Exact MoE routing of every token, for as long as its KV lives.
+"""Exact MoE routing of every token, as long as its KV exists.
 
     import waymark
 
@@ -6,8 +6,8 @@
     session = waymark.CaptureSession(store, max_rows=512)
     events = waymark.Events()
 
-    events.bind(blocks)                                  # what happened to KV blocks
-    slots = waymark.slots_of(blocks, 16, 0, tokens)      # where the rows of this step go
+    events.bind(blocks)                                  # KV blocks are allocated
+    slots = waymark.slots_of(blocks, 16, 0, tokens)      # the slot of each row of this step
     session.begin_step(1, version=1, events=events, slots=slots)
     forward(session.view(1).array)                       # int16 [L, max_rows, K]
     session.submit(1)
@@ -16,8 +16,8 @@
         snapshot.wait(timeout=1.0)
         ids = snapshot.read()                            # int16 [tokens, L, K]
 
-Words (row, block, slot, page, step, snapshot, key, version, reason) and rules are those of
-docs/architecture.md. Needs numpy, and nothing else; importing it starts nothing.
+The terms (row, block, slot, page, step, snapshot, key, version, reason) are defined in
+docs/architecture.md. Needs only numpy; importing it starts nothing.
 """
 
 from ._core import View, version as _version

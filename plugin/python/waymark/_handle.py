@@ -6,11 +6,11 @@ from . import _core
 
 
 class Handle(bytes):
-    """What crosses a process in place of rows: the name of rows [0, rows) of one sequence.
+    """The name of rows [0, rows) of one sequence, which crosses a process in their place.
 
-    Its own bytes; any pickler carries it. (Ray gives one that is put by itself back as plain bytes:
-    fetch() takes them as well, and Handle() makes a handle of them.) ``Handle(data)`` of
-    other bytes: InvalidArgumentError, DataLossError, UnimplementedError when they are no handle."""
+    It is its own bytes, and any pickler carries it. (Ray returns a handle that was put by itself as
+    plain bytes; fetch() accepts them, and Handle() makes a handle of them.) ``Handle(data)`` raises
+    InvalidArgumentError, DataLossError or UnimplementedError if the bytes are no handle."""
 
     __slots__ = ()
 
@@ -21,17 +21,17 @@ class Handle(bytes):
 
     @property
     def rows(self) -> int:
-        """It names rows [0, rows)."""
+        """The number of rows."""
         return _core.handle_info(self)[0]
 
     @property
     def head(self) -> bytes:
-        """The digest of the last node, 16 bytes; zeros when no page is complete."""
+        """The digest of the last node, 16 bytes; zeros if no page is complete."""
         return _core.handle_info(self)[2]
 
     @property
     def num_layers(self) -> int:
-        """Of its rows."""
+        """Layers of its rows."""
         return _core.handle_info(self)[3]
 
     @property

@@ -17,14 +17,15 @@ from ._types import FILLS, LAYOUTS, ROW_INFO_DTYPE, CoverageRun, id_type_of, num
 
 
 class Snapshot(_core.Snapshot):
-    """Rows [first, last) of one sequence, pinned, and immutable but for what the audit voids.
+    """Rows [first, last) of one sequence, pinned. Immutable, except that the audit may invalidate
+    rows.
 
-    ``store.snapshot(...)`` makes one on the engine's thread; any thread uses it, and threads that
-    use the same one wait for each other. It may outlive its store. Its pages are held until
-    release(), the end of a ``with`` block, or the last reference goes.
+    ``store.snapshot(...)`` makes one on the engine's thread. Any thread may use it; threads that
+    use the same snapshot wait for each other. It may outlive its store. Its pages are pinned until
+    release(), the end of a ``with`` block, or the end of the last reference.
 
-    Pickled, it arrives as the Document of its rows; protocol 5 carries the bytes out of band.
-    FailedPreconditionError before it is ready.
+    A pickled snapshot is unpickled as the Document of its rows; protocol 5 passes the bytes out of
+    band. FailedPreconditionError before it is ready.
     """
 
     __slots__ = ()
@@ -41,14 +42,14 @@ class Snapshot(_core.Snapshot):
     ) -> npt.NDArray[Any]:
         """The ids of rows [begin, end): dtype [T, L, K], or [L, T, K] with layout="LTK".
 
-        begin, end: counted from the sequence's first row; None: all of the snapshot. dtype: uint8,
-        uint16, int16, int32 or int64, and able to hold every id. fill: what missing rows get: -1,
-        0, or 0 ... K - 1. out: the array to write, of just that shape and dtype, instead of a new
-        one. Without the GIL, when it is more than a few rows.
+        begin, end: counted from the first row of the sequence; None: the range of the snapshot.
+        dtype: uint8, uint16, int16, int32 or int64; it must hold every id. fill: the ids of missing
+        rows: -1, 0, or 0 ... K - 1. out: an array of that shape and dtype to write to, instead of a
+        new one. Releases the GIL for more than a few rows.
 
         FailedPreconditionError before it is ready; OutOfRangeError outside the range;
-        InvalidArgumentError for types and shapes that do not fit. Which rows are missing is told by
-        read_with_info() and coverage(), never by the fill.
+        InvalidArgumentError for types and shapes that do not match. read_with_info() and coverage()
+        report which rows are missing; the fill does not.
         """
         return self._read_ids(begin, end, layout, dtype, fill, out, None)
 
@@ -91,11 +92,11 @@ class Snapshot(_core.Snapshot):
         return array
 
     def coverage(self) -> list[CoverageRun]:
-        """Runs of rows that agree in reason, version and provenance, over the whole range."""
+        """Runs of rows with equal reason, version and provenance, over the whole range."""
         return _runs(self._coverage())
 
     def rows(self) -> Rows:
-        """All rows as a value of their own, in the store's id type."""
+        """A copy of all rows, in the store's id type."""
         return Rows._of(self._rows())
 
     def to_bytes(
@@ -112,12 +113,11 @@ class Snapshot(_core.Snapshot):
     def handle(
         self, *, codec: Codec = "raw", ordered: bool | None = None, store: str = ""
     ) -> Handle:
-        """The handle of the rows, from row 0 on: Rows.handle(). Nothing is put anywhere: a
+        """The handle of the rows, which begin at row 0: Rows.handle(). Publishes nothing; a
         Publisher does that."""
         return self.rows().handle(codec=codec, ordered=ordered, store=store)
 
     def __reduce_ex__(self, protocol: Any, /) -> tuple[Any, ...]:
-        # What arrives is the Document of its rows.
         data = self.to_bytes()
         return from_bytes, (pickle.PickleBuffer(data) if int(protocol) >= 5 else data,)
 
