@@ -82,10 +82,10 @@ typedef struct wm_digest {
 } wm_digest;
 
 typedef struct wm_document_info {
-  uint32_t struct_size;  /* required */
-  uint32_t flags;        /* WM_DOCUMENT_HAS_STEPS, WM_DOCUMENT_TRUNCATED */
-  int64_t first;         /* rows [first, first + count) of one sequence */
-  int64_t count;         /* */
+  uint32_t struct_size; /* required */
+  uint32_t flags;       /* WM_DOCUMENT_HAS_STEPS, WM_DOCUMENT_TRUNCATED */
+  int64_t first;        /* rows [first, first + count) of one sequence */
+  int64_t count;
   uint64_t bytes;        /* of the whole document */
   int32_t minor_version; /* of the format */
   uint32_t num_nodes;    /* above 0: source_file_open can open it */
@@ -183,7 +183,7 @@ typedef struct wm_reply wm_reply;
  *
  * `timeout_ns` is the time that is left to the caller of the library, at least 1. The library
  * cannot interrupt a callback: one that takes longer delays its caller. The objects that it
- * returned are still used, and no further callback is made for that caller.
+ * returned are still used, and no further callback is made for that fetch or publication.
  *
  * A callback returns WM_OK, or the reason why objects that exist may be absent: WM_UNAVAILABLE,
  * WM_DEADLINE_EXCEEDED, ... A number that is no status counts as WM_UNKNOWN. Objects that it
@@ -202,7 +202,7 @@ typedef struct wm_source_callbacks {
    * Null: the library calls `get` and cuts the objects. */
   wm_status (*get_ranges)(void* context, const wm_object_range* ranges, size_t count,
                           int64_t timeout_ns, wm_reply* reply, wm_message* why);
-  /* Stores objects, as long as it can. Null: read only; publishing to it returns UNIMPLEMENTED. */
+  /* Stores objects, as long as it can. Null: read only; publishers count puts_failed. */
   wm_status (*put)(void* context, const wm_object* objects, size_t count, int64_t timeout_ns,
                    wm_message* why);
   /* Sets held[i] to 1 if it has the object digests[i]; every held[i] is 0 before. Objects that it

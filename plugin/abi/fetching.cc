@@ -45,7 +45,8 @@ wm_status FetcherCreate(const wm_fetcher_options* given, wm_fetcher** out,
     Arguments check;
     check.Struct(given, args, "options");
     check.Flags(args.flags, WM_FETCHER_WHOLE_CHUNKS, "options.flags");
-    check.Chain(args.ext, "options.ext").Handle(args.source, "options.source");
+    check.Chain(args.ext, "options.ext");
+    check.Handle(args.source, "options.source");
     check.Pointer(out, "out");
     if (!check.ok()) return check.status();
     wire::FetcherOptions options;

@@ -50,25 +50,25 @@ WM_LAST_REQUIRED(wm_fetcher_options, source);
 #undef WM_LAST_REQUIRED
 
 // Arrays of these are passed on without a copy: the library's own types have the same layout.
-#define WM_SAME(type, own, field)                                \
+#define WM_FIELD(type, field, own)                               \
   static_assert(offsetof(type, field) == offsetof(own, field) && \
                 sizeof(type::field) == sizeof(own::field))
 static_assert(sizeof(wm_event) == sizeof(Event) && alignof(wm_event) == alignof(Event));
-WM_SAME(wm_event, Event, type);
-WM_SAME(wm_event, Event, key_size);
-WM_SAME(wm_event, Event, more);
-WM_SAME(wm_event, Event, block);
-WM_SAME(wm_event, Event, source);
-WM_SAME(wm_event, Event, rows);
-WM_SAME(wm_event, Event, step);
-WM_SAME(wm_event, Event, key);
+WM_FIELD(wm_event, type, Event);
+WM_FIELD(wm_event, key_size, Event);
+WM_FIELD(wm_event, more, Event);
+WM_FIELD(wm_event, block, Event);
+WM_FIELD(wm_event, source, Event);
+WM_FIELD(wm_event, rows, Event);
+WM_FIELD(wm_event, step, Event);
+WM_FIELD(wm_event, key, Event);
 static_assert(sizeof(wm_row_info) == sizeof(RowInfo) && alignof(wm_row_info) == alignof(RowInfo));
-WM_SAME(wm_row_info, RowInfo, step);
-WM_SAME(wm_row_info, RowInfo, version);
-WM_SAME(wm_row_info, RowInfo, reason);
-WM_SAME(wm_row_info, RowInfo, provenance);
-WM_SAME(wm_row_info, RowInfo, reserved);
-#undef WM_SAME
+WM_FIELD(wm_row_info, step, RowInfo);
+WM_FIELD(wm_row_info, version, RowInfo);
+WM_FIELD(wm_row_info, reason, RowInfo);
+WM_FIELD(wm_row_info, provenance, RowInfo);
+WM_FIELD(wm_row_info, reserved, RowInfo);
+#undef WM_FIELD
 static_assert(sizeof(BlockId) == sizeof(std::int32_t) && alignof(BlockId) == alignof(std::int32_t));
 static_assert(sizeof(wm_digest) == sizeof(Digest128));
 

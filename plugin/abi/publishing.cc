@@ -18,7 +18,8 @@ wm_status PublisherCreate(const wm_publisher_options* given, wm_publisher** out,
     wm_publisher_options args = {};
     Arguments check;
     check.Struct(given, args, "options").Flags(args.flags, 0, "options.flags");
-    check.Chain(args.ext, "options.ext").Handle(args.source, "options.source");
+    check.Chain(args.ext, "options.ext");
+    check.Handle(args.source, "options.source");
     check.InRange(args.landing_timeout_ns, 0, INT64_MAX, "options.landing_timeout_ns");
     check.InRange(args.source_timeout_ns, 0, INT64_MAX, "options.source_timeout_ns");
     check.Pointer(out, "out");

@@ -162,7 +162,8 @@ class PageSource(Protocol):
     again. Without it, every object is put.
 
     ``timeout``: the seconds that are left to the caller. A method that takes longer delays the
-    caller; what it returns is still used, and no further method is called for that caller.
+    caller; what it returns is still used, and no further method is called for that fetch or
+    publication.
 
     Methods are called with the GIL, by the publisher's thread and by threads that fetch, several at
     once. An exception becomes the status and the text of a FetchReport (TimeoutError,
