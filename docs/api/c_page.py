@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Writes docs/api/c.md from plugin/waymark.h: each declaration under what its comment says.
+"""Writes docs/api/c.md from plugin/waymark.h and plugin/waymark_wire.h: each declaration under its
+comment.
 
   docs/api/c_page.py           writes
-  docs/api/c_page.py --check   exits with 1 when docs/api/c.md is not what the header says
+  docs/api/c_page.py --check   exits with 1 when docs/api/c.md is not what the headers say
 """
 import pathlib
 import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-HEADER, PAGE = ROOT / "plugin" / "waymark.h", ROOT / "docs" / "api" / "c.md"
+PAGE = ROOT / "docs" / "api" / "c.md"
+HEADERS = ("waymark.h", "waymark_wire.h")
 RULE = re.compile(r"^/\* -{2,} (.*?) -{2,} \*/$")
 
 
@@ -17,7 +19,10 @@ def comment(text):
     """The words of a comment, as paragraphs; indented lines are code."""
     lines = [re.sub(r"^\s*\* ?", "", line) for line in text.strip()[2:-2].strip().split("\n")]
     out, code = [], False
-    for line in lines:
+    for line, following in zip(lines, [*lines[1:], ""]):
+        if code and not line and following.startswith("  "):
+            out.append("")
+            continue
         if line.startswith("  "):
             out += ([] if code else ["", "```c"]) + [line[2:]]
             code = True
@@ -59,20 +64,18 @@ def blocks(text):
             said = None
 
 
-def page():
-    text = HEADER.read_text()
+def header(name):
+    """The lines of the page that come from one header."""
+    text = (ROOT / "plugin" / name).read_text()
     body = text[text.index('extern "C" {\n#endif') + len('extern "C" {\n#endif'):]
     body = body[:body.index("#ifdef __cplusplus")]
-    table_begin = body.index("typedef struct wm_api_v1 {")
-    table_end = body.index("} wm_api_v1;")
-    out = ["# The C API", "",
-           "Made from `plugin/waymark.h` by `docs/api/c_page.py`; do not edit. How it grows: [abi.md](../abi.md).",
-           "", comment(text[:text.index("#ifndef")]), ""]
+    table = re.search(r"typedef struct (wm_\w*api_v1) \{(.*?)\n\} \1;", body, re.S)
+    out = [f"## {name}", "", comment(text[:text.index("#ifndef")]), ""]
 
     def emit(part, indent):
         for said, code in blocks(part):
             if code is None:
-                out.extend(["#" * (2 + indent) + " " + said[0].upper() + said[1:], ""])
+                out.extend(["#" * (3 + indent) + " " + said[0].upper() + said[1:], ""])
                 continue
             if code.startswith("#if") or code.startswith("#e") or "WM_EXPORT __" in code:
                 continue
@@ -85,10 +88,19 @@ def page():
                 out.extend([said, ""])
             out.extend(["```c", *lines, "```", ""])
 
-    emit(body[:table_begin].rstrip(), 0)
-    out.extend(["The table, `wm_api_v1`: the fields that tell what it is, then the functions.", ""])
-    emit(body[table_begin + len("typedef struct wm_api_v1 {"):table_end], 1)
-    emit(body[table_end + len("} wm_api_v1;"):], 0)
+    emit(body[:table.start()].rstrip(), 0)
+    out.extend([f"`{table.group(1)}`: fields that describe the table, then the functions.", ""])
+    emit(table.group(2), 1)
+    emit(body[table.end():], 0)
+    return out
+
+
+def page():
+    out = ["# The C API", "",
+           "Made from `plugin/waymark.h` and `plugin/waymark_wire.h` by `docs/api/c_page.py`; do not "
+           "edit. How it grows: [abi.md](../abi.md).", ""]
+    for name in HEADERS:
+        out += header(name)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(out)).rstrip() + "\n"
 
 
@@ -96,7 +108,7 @@ def main():
     want = page()
     if sys.argv[1:] == ["--check"]:
         if not PAGE.exists() or PAGE.read_text() != want:
-            sys.exit("docs/api/c.md is not what plugin/waymark.h says; run docs/api/c_page.py")
+            sys.exit("docs/api/c.md is not what the headers say; run docs/api/c_page.py")
         return
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(want)

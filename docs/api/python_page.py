@@ -28,7 +28,7 @@ SECTIONS = {
                 "Shape", "split_rows", "RowSplit"],
     "Documents": ["open", "from_bytes", "Document", "Chunk", "ReadDamage"],
     "Formats of others": ["read", "FormatWarning"],
-    "Rows elsewhere": ["Handle", "MemorySource", "FileSource", "RedisSource", "Publisher", "Ticket",
+    "Rows elsewhere": ["Handle", "MemorySource", "FileSource", "RedisSource", "PageSource", "Publisher", "Ticket",
                        "PublisherStats", "Fetcher", "FetchReport"],
     "Slots": ["slots_of", "NOT_ASKED", "PADDING_SLOT"],
     "Enums": ["Reason", "Provenance", "LayerSource", "RoutingMethod", "Fault", "EventType"],

@@ -1,6 +1,6 @@
 /* A complete engine on Waymark's C ABI: paged KV, a prefix cache, chunked prefill, decoding. The
- * model is a hash of the tokens so far, so that every row that comes back can be checked. Exits
- * with 1 if one is wrong or missing. docs/integrating.md walks through it. */
+ * model is a hash of the tokens so far, so that every row that is read can be checked. Exits with 1
+ * if a row is wrong or missing. docs/integrating.md explains it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <waymark.h>
@@ -35,16 +35,16 @@ int main(void) {
   wm_session* session;
   ok(wm->session_create(&capture, &session, NULL));
 
-  wm_event events[32]; /* what happened to blocks since the last step: goes with the next one */
+  wm_event events[32]; /* of blocks since the last step; passed with the next step */
   wm_step_batch batch = {.struct_size = sizeof batch, .version = 1, .events = events};
   long rows = 0, hits = 0, wrong = 0;
   for (uint64_t request = 0; request < 200; ++request) {
-    uint64_t prefix[TOKENS + 1] = {1}; /* of tokens [0, t); groups of eight share most of them */
+    uint64_t prefix[TOKENS + 1] = {1}; /* hash of tokens [0, t); groups of eight share most */
     for (uint64_t t = 0; t < TOKENS; ++t)
       prefix[t + 1] = mix(prefix[t], t < PROMPT - 8 ? request / 8 : request * 1000 + t);
     int32_t blocks[TOKENS / BLOCK + 1], num_blocks = 0, done, end;
     for (int b = 0; b < BLOCKS && (num_blocks + 1) * BLOCK < PROMPT; ++b)
-      if (pool[b].key == prefix[(num_blocks + 1) * BLOCK]) { /* a prefix hit: one more user */
+      if (pool[b].key == prefix[(num_blocks + 1) * BLOCK]) { /* a prefix hit: one user more */
         ++pool[b].users;
         events[batch.num_events++] = wm_retain(blocks[num_blocks++] = b);
         b = -1;
@@ -56,7 +56,7 @@ int main(void) {
       end = done + (PROMPT - done > CHUNK ? CHUNK : PROMPT > done ? PROMPT - done : 1);
       ++batch.step;
       for (int t = done; t < end; ++t) {
-        if (t / BLOCK == num_blocks) { /* a new block begins a new life: the oldest free one */
+        if (t / BLOCK == num_blocks) { /* allocate the least recently used free block */
           int b = -1;
           for (int i = 0; i < BLOCKS; ++i)
             if (pool[i].users == 0 && (b < 0 || pool[i].used < pool[b].used)) b = i;
@@ -66,28 +66,28 @@ int main(void) {
         const int32_t block = blocks[t / BLOCK];
         pool[block].used = batch.step;
         slots[t - done] = (int64_t)block * BLOCK + t % BLOCK;
-        if (t % BLOCK == BLOCK - 1) { /* a full block is known by the hash of all that it ends */
+        if (t % BLOCK == BLOCK - 1) { /* a full block is sealed with the hash of its prefix */
           pool[block].key = prefix[t + 1];
           events[batch.num_events++] = wm_seal(block, &prefix[t + 1], sizeof prefix[0], batch.step);
         }
       }
       batch.slots = slots, batch.num_slots = (size_t)(end - done);
       const wm_status begun = wm->session_begin_step(session, &batch, 0, NULL);
-      if (begun != WM_RESOURCE_EXHAUSTED) ok(begun); /* else it was dropped, for want of room */
+      if (begun != WM_RESOURCE_EXHAUSTED) ok(begun); /* else it was dropped: no buffer was free */
       batch.num_events = 0;
-      wm_view view; /* all -1; the forward writes it, dropped or not */
+      wm_view view; /* all -1; the forward writes it even if the step was dropped */
       ok(wm->session_view(session, batch.step, &view));
       for (int t = done; t < end; ++t)
         for (int i = 0; i < L * K; ++i)
           view.data[i / K * view.layer_stride + (t - done) * K + i % K] =
               route(prefix[t + 1], (uint64_t)i);
       if (begun == WM_OK) ok(wm->session_submit(session, batch.step, 0, NULL));
-      ok(wm->store_wait_idle(store, -1, NULL)); /* this forward takes no time at all */
+      ok(wm->store_wait_idle(store, -1, NULL)); /* only because this forward takes no time */
     }
 
     wm_snapshot_args range = {.struct_size = sizeof range, .blocks = blocks, .last = ROWS};
     range.num_blocks = (size_t)num_blocks;
-    wm_snapshot* snapshot; /* before the blocks are released */
+    wm_snapshot* snapshot; /* take it before the blocks are released */
     ok(wm->store_snapshot(store, &range, &snapshot, NULL));
     for (int i = 0; i < num_blocks; ++i) {
       --pool[blocks[i]].users;
@@ -98,7 +98,7 @@ int main(void) {
     wm_read_args read = {.struct_size = sizeof read, .end = ROWS, .layout = WM_LAYOUT_TLK};
     read.id_type = WM_ID_UINT8, read.out = ids, read.out_bytes = sizeof ids;
     read.infos = infos, read.num_infos = ROWS;
-    ok(wm->snapshot_wait(snapshot, -1, NULL)); /* from here on any thread would do */
+    ok(wm->snapshot_wait(snapshot, -1, NULL)); /* from here on any thread may do this */
     ok(wm->snapshot_read(snapshot, &read, NULL));
     wm->snapshot_release(snapshot);
     for (int t = 0; t < ROWS; ++t, ++rows) {

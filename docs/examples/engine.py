@@ -1,7 +1,7 @@
 """A complete engine on Waymark: paged KV, a prefix cache, chunked prefill, decoding.
 
-The model is a hash of the tokens so far, so that every row that comes back can be checked. Exits
-with 1 if one is wrong or missing. docs/integrating.md walks through it.
+The model is a hash of the tokens so far, so that every row that is read can be checked. Exits with
+1 if a row is wrong or missing. docs/integrating.md explains it.
 """
 import sys
 
@@ -13,24 +13,25 @@ HASH = np.uint64(0x9E3779B97F4A7C15)
 
 
 def route(prefix):
-    """[n] hashes of all tokens so far -> [n, L, K] experts, K distinct ones a layer."""
+    """[n] hashes of all tokens so far -> [n, L, K] experts, K distinct ones per layer."""
     h = (prefix[:, None, None] * HASH) ^ (np.arange(L, dtype=np.uint64)[:, None] * HASH >> 9)
     return ((h + np.arange(K, dtype=np.uint64) * (h >> 32 | 1)) % E).astype(np.int16)
 
 
-store = waymark.Store(L, K, E, BLOCKS, page_tokens=BLOCK)
+store = waymark.Store(
+    num_layers=L, top_k=K, num_experts=E, num_blocks=BLOCKS, page_tokens=BLOCK)
 session = waymark.CaptureSession(store, max_rows=CHUNK)
-events = waymark.Events()  # what happened to blocks since the last step: goes with the next one
+events = waymark.Events()  # of blocks since the last step; passed with the next step
 users, key_of, used = [0] * BLOCKS, [None] * BLOCKS, [0] * BLOCKS  # the block pool
 step = rows = hits = wrong = 0
 for request in range(200):
     # Groups of eight share most of a prompt.
     tokens = [request // 8 if t < PROMPT - 8 else request * 1000 + t for t in range(TOKENS)]
     prefix = np.array([hash(tuple(tokens[:t + 1])) for t in range(TOKENS)]).astype(np.uint64)
-    keys = [int(h) for h in prefix[BLOCK - 1::BLOCK]]  # a full block is known by all that it ends
+    keys = [int(h) for h in prefix[BLOCK - 1::BLOCK]]  # of full blocks: the hash of the prefix
 
     blocks = []
-    for key in keys[:(PROMPT - 1) // BLOCK]:  # a prefix hit: one more user of a block
+    for key in keys[:(PROMPT - 1) // BLOCK]:  # a prefix hit: one user more of the block
         if key not in key_of:
             break
         blocks.append(key_of.index(key))
@@ -42,7 +43,7 @@ for request in range(200):
     while done < TOKENS - 1:
         step += 1
         end = done + min(CHUNK, max(PROMPT - done, 1))
-        while len(blocks) * BLOCK < end:  # a new block begins a new life: the oldest free one
+        while len(blocks) * BLOCK < end:  # allocate the least recently used free block
             blocks.append(min((b for b in range(BLOCKS) if not users[b]), key=used.__getitem__))
             users[blocks[-1]], key_of[blocks[-1]] = 1, None
             events.bind(blocks[-1])
@@ -55,16 +56,16 @@ for request in range(200):
         events.clear()
         view = session.view(step).array  # [L, CHUNK, K], all -1; the forward writes it
         view[:, :end - done] = route(prefix[done:end]).transpose(1, 0, 2)
-        if begun:  # else it was dropped, for want of room: the forward has run as ever
+        if begun:  # else it was dropped: no buffer was free; the forward has run as usual
             session.submit(step)
-        store.wait_idle(10)  # only because this forward takes no time at all
+        store.wait_idle(10)  # only because this forward takes no time
         done = end
 
     with store.snapshot(blocks, 0, done) as snapshot:  # before the blocks are released
         events.release(blocks)
         for block in blocks:
             users[block] -= 1
-        snapshot.wait(10)  # from here on any thread would do
+        snapshot.wait(10)  # from here on any thread may do this
         got = snapshot.rows()
     right = got.valid & (got.ids == route(prefix[:done])).all(axis=(1, 2))
     rows, wrong = rows + done, wrong + int((~right).sum())

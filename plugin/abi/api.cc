@@ -1,10 +1,11 @@
-// The C ABI's one symbol, and its table.
+// The C ABI's one symbol, and its two tables.
 #include <cstdio>
 
 #include "kernels/isa.h"
 #include "plugin/abi/fill.h"
 #include "plugin/sources/redis_source.h"
 #include "plugin/waymark.h"
+#include "plugin/waymark_wire.h"
 
 #ifndef WAYMARK_CUDA_VERSION
 #define WAYMARK_CUDA_VERSION "none"
@@ -46,6 +47,17 @@ const char* BuildInfo() noexcept {
   return info.text;
 }
 
+wm_wire_api_v1 MakeWireTable() {
+  wm_wire_api_v1 wire = {};
+  wire.struct_size = sizeof(wire);
+  FillDocuments(wire);
+  FillFormats(wire);
+  FillSources(wire);
+  FillPublishing(wire);
+  FillFetching(wire);
+  return wire;
+}
+
 wm_api_v1 MakeTable() {
   wm_api_v1 api = {};
   api.struct_size = sizeof(api);
@@ -60,10 +72,9 @@ wm_api_v1 MakeTable() {
   FillSnapshots(api);
   FillRows(api);
   FillSession(api);
-  FillDocuments(api);
-  FillFetching(api);
-  FillFormats(api);
   FillRouting(api);
+  static const wm_wire_api_v1 wire = MakeWireTable();
+  api.wire = &wire;
   return api;
 }
 

@@ -1,9 +1,10 @@
-// What crosses the C border: structs in and out, texts, and a guard that lets nothing be thrown.
-// Included by c_api*.cc only.
+// Arguments of the C ABI: structs in and out, texts, and a guard against exceptions.
+// Included by plugin/abi/ only.
 #ifndef WAYMARK_PLUGIN_ABI_ARGUMENTS_H_
 #define WAYMARK_PLUGIN_ABI_ARGUMENTS_H_
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -73,8 +74,8 @@ struct ChainFault {
 // Goes through a chain; `log`, where the call takes it, gets the wm_ext_log of the chain.
 [[nodiscard]] ChainFault WalkChain(const wm_ext* chain, wm_ext_log* log);
 
-// The checks of one call, in order; the first that fails is the answer, with a text that names
-// argument, rule and value. Off the step path only: failing allocates.
+// The checks of one call, in order. The first that fails gives the status, with a text that names
+// argument, rule and value. Off the step path only: a failure allocates.
 //
 //   Arguments check;
 //   check.Handle(store, "store").Struct(given, args, "args").Flags(args.flags, 0, "args.flags");
@@ -127,12 +128,12 @@ class Arguments {
   absl::Status status_;
 };
 
-// Runs `body`, which answers an absl::Status. Its text goes to `why`, which body may have written
-// to when it answers OK. Nothing is thrown.
+// Runs `body`, which returns an absl::Status, and writes its text to `why`. A body that returns OK
+// may write to `why` itself. Nothing is thrown.
 template <class F>
 wm_status Guard(wm_message* why, F&& body) noexcept {
   if (!CanTake(why)) return WM_INVALID_ARGUMENT;
-  const auto answer = [why](wm_status code, std::string_view text) {
+  const auto fail = [why](wm_status code, std::string_view text) {
     WriteText(text, why);
     return code;
   };
@@ -140,32 +141,32 @@ wm_status Guard(wm_message* why, F&& body) noexcept {
   try {
     const absl::Status status = body();
     if (status.ok()) return WM_OK;
-    return answer(static_cast<wm_status>(status.code()),
-                  {status.message().data(), status.message().size()});
+    return fail(static_cast<wm_status>(status.code()),
+                {status.message().data(), status.message().size()});
   } catch (const std::bad_alloc&) {
-    return answer(WM_RESOURCE_EXHAUSTED, "memory could not be had");
+    return fail(WM_RESOURCE_EXHAUSTED, "out of memory");
   } catch (const std::length_error&) {
-    return answer(WM_RESOURCE_EXHAUSTED, "memory could not be had: an array would be too long");
+    return fail(WM_RESOURCE_EXHAUSTED, "out of memory: an array would be too long");
   } catch (const std::exception& error) {
-    return answer(WM_INTERNAL, error.what());
+    return fail(WM_INTERNAL, error.what());
   } catch (...) {
-    return answer(WM_INTERNAL, "something that is no std::exception was thrown");
+    return fail(WM_INTERNAL, "an exception that is no std::exception");
   }
 }
 
-// The same for calls of the step path: `body` answers a wm_code. Memory that could not be had is
-// internal here: resource exhausted says that a step was dropped.
+// The same for calls of the step path: `body` returns a wm_code. Out of memory is INTERNAL here,
+// because RESOURCE_EXHAUSTED means that a step was dropped.
 template <class F>
 wm_status GuardStep(wm_code* code, F&& body) noexcept {
-  wm_code answer = {};
+  wm_code result = {};
   try {
-    answer = body();
+    result = body();
   } catch (...) {
-    answer = {};
-    answer.code = WM_INTERNAL;
+    result = {};
+    result.code = WM_INTERNAL;
   }
-  if (code != nullptr) *code = answer;
-  return answer.code;
+  if (code != nullptr) *code = result;
+  return result.code;
 }
 
 // Argument `index` of a call of the step path is null, garbage or too short.
@@ -176,6 +177,17 @@ wm_status GuardStep(wm_code* code, F&& body) noexcept {
   code.index = index;
   code.value = value;
   return code;
+}
+
+// A text that may be null.
+[[nodiscard]] inline const char* OrEmpty(const char* text) {
+  return text != nullptr ? text : "";
+}
+
+// A timeout that can be added to any clock; a negative timeout never expires.
+[[nodiscard]] inline std::chrono::nanoseconds Bounded(std::int64_t ns) {
+  constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365);
+  return ns < 0 ? kLongest : std::min(std::chrono::nanoseconds(ns), kLongest);
 }
 
 // Waits for what `wait`, an absl::Status of a time in nanoseconds, waits for; in pieces, so that

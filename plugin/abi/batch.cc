@@ -52,7 +52,7 @@ wm_status BatchSerialize(const wm_step_batch* given, std::uint8_t* out, std::siz
     }
     std::string written;
     SerializeBatch(batch, written);
-    // Bytes that nobody could read again are not given out.
+    // Bytes that batch_parse would refuse are not written.
     std::span<const std::uint8_t> read(reinterpret_cast<const std::uint8_t*>(written.data()),
                                        written.size());
     if (const auto parsed = ParseBatch(read); !parsed.ok()) return parsed.status();

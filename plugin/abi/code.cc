@@ -1,4 +1,4 @@
-// What the step path answers, and the names of numbers.
+// The codes of the step path, and the names of numbers.
 #include <string>
 
 #include "plugin/abi/fill.h"
@@ -77,7 +77,7 @@ std::string Describe(const wm_code& code) {
   switch (code.rule) {
     case WM_RULE_NONE:
       if (code.code == WM_UNIMPLEMENTED) return "CUDA was not built into this library";
-      return code.code == WM_INTERNAL ? "a defect of the library, or memory could not be had"
+      return code.code == WM_INTERNAL ? "a defect of the library, or out of memory"
                                       : "code " + std::to_string(code.code);
     case WM_RULE_TOO_MANY_ROWS:
       if (code.limit != 0) return capture(CaptureRule::kTooManyRows);
@@ -100,7 +100,7 @@ std::string Describe(const wm_code& code) {
     case WM_RULE_WRONG_LAYERS:
       return capture(CaptureRule::kWrongLayers);
     case WM_RULE_TRANSPORT:
-      return "the transport has failed; session_status says how";
+      return "the transport has failed; see session_status";
     case WM_RULE_ARGUMENT:
       return "argument " + std::to_string(code.index) +
              " (from 0): must not be null, garbage or too short; the value is " +

@@ -154,7 +154,7 @@ wm_status DocumentInfo(const wm_document* handle, wm_document_info* out) noexcep
     info.minor_version = document.minor_version();
     info.num_nodes = static_cast<std::uint32_t>(document.nodes().size());
     static_assert(sizeof(info.trajectory) == sizeof(Digest128));
-    std::memcpy(info.trajectory, &document.trajectory(), sizeof(info.trajectory));
+    std::memcpy(&info.trajectory, &document.trajectory(), sizeof(info.trajectory));
     CopyOut(info, out);
     return absl::OkStatus();
   });
@@ -319,24 +319,24 @@ absl::StatusOr<RowsAndLayers> TakePart(const wm_part* given, const RowsAndLayers
                        args.layer_end != 0 ? args.layer_end : all.layer_end};
 }
 
-void FillDocuments(wm_api_v1& api) {
-  api.rows_document = &RowsDocument;
-  api.rows_document_into = &RowsDocumentInto;
-  api.rows_write_document = &RowsWriteDocument;
-  api.bytes_retain = &Retain<wm_bytes>;
-  api.bytes_release = &Release<wm_bytes>;
-  api.bytes_view = &BytesView;
-  api.document_open = &DocumentOpen;
-  api.document_open_file = &DocumentOpenFile;
-  api.document_retain = &Retain<wm_document>;
-  api.document_release = &Release<wm_document>;
-  api.document_info = &DocumentInfo;
-  api.document_shape = &DocumentShape;
-  api.document_code = &DocumentCode;
-  api.document_coverage = &DocumentCoverage;
-  api.document_read = &DocumentRead;
-  api.document_rows = &DocumentRows;
-  api.document_chunk = &DocumentChunk;
+void FillDocuments(wm_wire_api_v1& wire) {
+  wire.rows_document = &RowsDocument;
+  wire.rows_document_into = &RowsDocumentInto;
+  wire.rows_write_document = &RowsWriteDocument;
+  wire.bytes_retain = &Retain<wm_bytes>;
+  wire.bytes_release = &Release<wm_bytes>;
+  wire.bytes_view = &BytesView;
+  wire.document_open = &DocumentOpen;
+  wire.document_open_file = &DocumentOpenFile;
+  wire.document_retain = &Retain<wm_document>;
+  wire.document_release = &Release<wm_document>;
+  wire.document_info = &DocumentInfo;
+  wire.document_shape = &DocumentShape;
+  wire.document_code = &DocumentCode;
+  wire.document_coverage = &DocumentCoverage;
+  wire.document_read = &DocumentRead;
+  wire.document_rows = &DocumentRows;
+  wire.document_chunk = &DocumentChunk;
 }
 
 }  // namespace waymark::abi

@@ -1,5 +1,5 @@
-// The parts of the C ABI's table, each filled in by the file of its name, and what they share.
-// Included by c_api*.cc only.
+// The parts of the C ABI's tables, each filled in by the file of its name, and what they share.
+// Included by plugin/abi/ only.
 #ifndef WAYMARK_PLUGIN_ABI_FILL_H_
 #define WAYMARK_PLUGIN_ABI_FILL_H_
 
@@ -22,23 +22,26 @@
 #include "plugin/abi/arguments.h"
 #include "plugin/capture/capture_code.h"
 #include "plugin/waymark.h"
+#include "plugin/waymark_wire.h"
 
 namespace waymark::abi {
 
-void FillBatches(wm_api_v1& api);    // batch.cc
-void FillRecorder(wm_api_v1& api);   // recorder.cc
-void FillStore(wm_api_v1& api);      // store.cc
-void FillSnapshots(wm_api_v1& api);  // snapshot.cc
-void FillRows(wm_api_v1& api);       // rows.cc
-void FillSession(wm_api_v1& api);    // session.cc
-void FillDocuments(wm_api_v1& api);  // document.cc
-void FillFetching(wm_api_v1& api);   // fetching.cc
-void FillFormats(wm_api_v1& api);    // format.cc
-void FillRouting(wm_api_v1& api);    // route.cc
+void FillBatches(wm_api_v1& api);           // batch.cc
+void FillRecorder(wm_api_v1& api);          // recorder.cc
+void FillStore(wm_api_v1& api);             // store.cc
+void FillSnapshots(wm_api_v1& api);         // snapshot.cc
+void FillRows(wm_api_v1& api);              // rows.cc
+void FillSession(wm_api_v1& api);           // session.cc
+void FillRouting(wm_api_v1& api);           // route.cc
+void FillDocuments(wm_wire_api_v1& wire);   // document.cc
+void FillFormats(wm_wire_api_v1& wire);     // format.cc
+void FillSources(wm_wire_api_v1& wire);     // source.cc
+void FillPublishing(wm_wire_api_v1& wire);  // publishing.cc
+void FillFetching(wm_wire_api_v1& wire);    // fetching.cc
 
 // ---- code.cc
 
-// The answers of the step path, as the ABI numbers them. Allocate nothing.
+// Codes of the step path, with the numbers of the ABI. Allocate nothing.
 [[nodiscard]] wm_code ToCode(const StepCode& code);
 [[nodiscard]] wm_code ToCode(const CaptureCode& code);
 [[nodiscard]] wm_code ToCode(wm_status status, const kernels::RoutingCode& code);
@@ -55,13 +58,13 @@ void FillNames(wm_api_v1& api);
 [[nodiscard]] absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& args,
                                             wm_ext_log& log, StoreOptions& to);
 
-// What the core tells goes to `log`, if it has a function. The copy of `log` that this needs lives
-// as long as the store: steps land after their session is gone.
+// Passes log lines to `log`, if it has a function. The copy of `log` that this needs lives as long
+// as the store, because steps may land after their session is released.
 [[nodiscard]] LogCallback LogOf(wm_store& store, const wm_ext_log& log);
 
 // ---- rows.cc
 
-// The shape of rows that `given` says.
+// The shape of rows of `given`.
 [[nodiscard]] absl::StatusOr<RoutingShape> TakeShape(const wm_shape* given);
 // The copy of `given`, checked, for a reader of `id_bytes` in all that were checked against
 // nothing.

@@ -87,7 +87,7 @@ absl::StatusOr<formats::WriteRowsOptions> TakeWriting(const wm_format_options* g
       {"options.top_k", args.top_k != 0},
       {"options.num_experts", args.num_experts != 0}};
   for (const auto& [name, is_given] : of_reading)
-    check.That(!is_given, name, "is for reading: the rows say it");
+    check.That(!is_given, name, "is for reading only: the rows contain it");
   if (!check.ok()) return check.status();
   formats::WriteRowsOptions options;
   std::optional<formats::Format> format;
@@ -152,9 +152,9 @@ wm_status RowsToFormat(const wm_rows* rows, const wm_format_options* given, wm_b
 
 }  // namespace
 
-void FillFormats(wm_api_v1& api) {
-  api.rows_from_format = &RowsFromFormat;
-  api.rows_to_format = &RowsToFormat;
+void FillFormats(wm_wire_api_v1& wire) {
+  wire.rows_from_format = &RowsFromFormat;
+  wire.rows_to_format = &RowsToFormat;
 }
 
 }  // namespace waymark::abi

@@ -1,5 +1,5 @@
 // The handles of the C ABI: what each owns, and what it keeps alive.
-// Included by c_api*.cc only.
+// Included by plugin/abi/ only.
 //
 //   session -> store -> recorder <- snapshot
 //   publisher -> source <- fetcher
@@ -32,11 +32,11 @@
 #include "blockstore/wire/publisher.h"
 #include "plugin/capture/capture_session.h"
 #include "plugin/waymark.h"
+#include "plugin/waymark_wire.h"
 
 namespace waymark::abi {
 
-// What every handle begins with: a word that tells its type, for as long as it lives, and the
-// references to it.
+// What every handle begins with: a tag of its type as long as it lives, and its reference count.
 template <std::uint64_t kTypeTag>
 struct Handle {
   static constexpr std::uint64_t kTag = kTypeTag;
@@ -60,7 +60,7 @@ void Release(H* handle) noexcept {
   delete handle;
 }
 
-// One reference, given back when this goes.
+// One reference, released by the destructor.
 template <class H>
 class Reference {
  public:
@@ -109,7 +109,7 @@ struct wm_store : waymark::abi::Handle<0x776d2073746f7265> {  // "wm store"
   std::list<wm_ext_log> logs;  // of the store and its sessions; they outlive `store`
   std::shared_ptr<const waymark::abi::LentShape> shape;
   std::mutex findings_mutex;
-  std::deque<waymark::AuditFinding> findings;  // taken from the store, and not told yet
+  std::deque<waymark::AuditFinding> findings;  // taken from the store, not returned yet
   std::unique_ptr<waymark::RoutingStore> store;
 };
 
@@ -133,7 +133,7 @@ struct wm_session : waymark::abi::Handle<0x776d207365737369> {  // "wm sessi"
   explicit wm_session(wm_store* of) : store(of) {}
 
   const waymark::abi::Reference<wm_store> store;  // outlives `session`
-  mutable std::mutex bindings;                    // of the layers: bound by one thread, told to any
+  mutable std::mutex bindings;  // of the layers: one thread binds, any thread reads
   std::unique_ptr<waymark::CaptureSession> session;
 };
 
@@ -153,9 +153,10 @@ struct wm_document : waymark::abi::Handle<0x776d20646f63756d> {  // "wm docum"
 };
 
 struct wm_source : waymark::abi::Handle<0x776d20736f757263> {  // "wm sourc"
+  wm_source() = default;
   explicit wm_source(std::unique_ptr<waymark::wire::PageSource> of) : source(std::move(of)) {}
 
-  const std::unique_ptr<waymark::wire::PageSource> source;
+  std::unique_ptr<waymark::wire::PageSource> source;
 };
 
 struct wm_ticket : waymark::abi::Handle<0x776d207469636b65> {  // "wm ticke"
@@ -168,7 +169,7 @@ struct wm_publisher : waymark::abi::Handle<0x776d207075626c69> {  // "wm publi"
   explicit wm_publisher(wm_source* of) : source(of) {}
 
   const waymark::abi::Reference<wm_source> source;  // outlives `publisher`
-  // What snapshots on their way keep alive; their pages are given back before their result is set.
+  // What queued snapshots keep alive; their pages are unpinned before their result is set.
   struct Pinned {
     wm_ticket::Result until;
     waymark::abi::Reference<wm_recorder> recorder;

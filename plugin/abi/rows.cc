@@ -218,7 +218,7 @@ wm_status RowsGatherLayers(const wm_rows* stage, const wm_collective* given, wm_
     check.Zero(static_cast<std::uint32_t>(args.reserved), "collective.reserved");
     check.That(args.all_gather != nullptr, "collective.all_gather", "must not be null");
     if (!check.ok()) return check.status();
-    // A rank without rows goes on to the exchange, and says so there: the others wait for it.
+    // A rank without rows takes part in the exchange, because the others wait for it.
     return Give(GatherLayers(stage != nullptr ? stage->rows : Rows{},
                              {args.rank, args.ranks, args.all_gather, args.context}),
                 out);

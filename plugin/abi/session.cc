@@ -248,12 +248,12 @@ wm_status SessionSelfTest(wm_session* session, std::int32_t rows, wm_forward for
     const absl::StatusOr<SelfTestReport> report = RunSelfTest(
         *session->session, rows, [&forward](const CaptureView& of, std::int32_t view_rows) {
           const wm_view view = ToView(of);
-          const wm_status answer = forward.function(forward.context, &view, view_rows);
-          if (answer == WM_OK) return absl::OkStatus();
-          return absl::Status(answer > WM_OK && answer <= WM_DATA_LOSS
-                                  ? static_cast<absl::StatusCode>(answer)
+          const wm_status ran = forward.function(forward.context, &view, view_rows);
+          if (ran == WM_OK) return absl::OkStatus();
+          return absl::Status(ran > WM_OK && ran <= WM_DATA_LOSS
+                                  ? static_cast<absl::StatusCode>(ran)
                                   : absl::StatusCode::kUnknown,
-                              "forward: it answered " + std::to_string(answer));
+                              "forward: it returned " + std::to_string(ran));
         });
     if (!report.ok()) return report.status();
     WriteText(report->ToString(), text);

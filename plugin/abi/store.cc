@@ -98,13 +98,13 @@ wm_status StoreWaitIdle(wm_store* store, std::int64_t timeout_ns, wm_message* wh
     const auto wait = [store](std::int64_t piece) {
       return store->store->WaitIdle(std::chrono::nanoseconds(piece));
     };
-    // Who lands is the caller of this: what it has not submitted would be waited for in vain.
+    // The caller lands, so waiting for steps that it has not submitted would deadlock.
     if (store->store->options().landing == Landing::kCaller) return wait(0);
     return WaitFor(timeout_ns, wait);
   });
 }
 
-// `land` answers whether a step was landed. Engines ask until there is none: it costs no text.
+// `land` returns whether a step was landed. Polled: makes no text.
 template <class F>
 wm_status LandBy(wm_store* store, F&& land) noexcept {
   return GuardStep(nullptr, [&]() -> wm_code {
@@ -218,7 +218,7 @@ wm_status StoreNextFinding(wm_store* store, wm_finding* out, wm_message* text) n
       const std::vector<AuditFinding> taken = store->store->TakeFindings();
       store->findings.assign(taken.begin(), taken.end());
     }
-    if (store->findings.empty()) return absl::NotFoundError("no finding that was not told yet");
+    if (store->findings.empty()) return absl::NotFoundError("every finding was returned");
     const AuditFinding& finding = store->findings.front();
     wm_finding to = {};
     to.block = finding.block;

@@ -1,4 +1,4 @@
-// Arguments that come as arrays, whoever they belong to.
+// Arguments that are arrays of the caller.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -25,7 +25,7 @@ constexpr int kCpu = 1, kCuda = 2, kCudaHost = 3, kCudaManaged = 13;
   throw nb::python_error();
 }
 
-// numpy.ndarray itself, the common case, told apart without looking for attributes.
+// numpy.ndarray itself, the common case, recognised without looking for attributes.
 bool IsNumpy(nb::handle object) {
   static PyObject* const type =
       nb::object(nb::module_::import_("numpy").attr("ndarray")).release().ptr();
@@ -73,7 +73,7 @@ void FromNdarray(Array& array, const char* name) {
   }
 }
 
-// A tensor that tells where it lies, asked without importing its framework: no synchronisation, so
+// A tensor with an address, used without importing its framework: no synchronisation, so
 // that it works inside a graph capture.
 void FromTensor(Array& array, nb::handle object, const char* name) {
   array.owner = nb::borrow(object);
@@ -129,7 +129,7 @@ void FromCudaInterface(Array& array, nb::handle object, const nb::dict& interfac
   }
   array.on_host = false;
   array.on_device = true;
-  array.device = -1;  // the interface does not say
+  array.device = -1;  // the interface does not contain it
 }
 
 // A capsule asked for without synchronisation: ids are read in stream order.

@@ -1,11 +1,14 @@
-// waymark._core: the C ABI (plugin/waymark.h) as Python classes, one a handle. What is shared.
+// waymark._core: the C ABI (plugin/waymark.h, plugin/waymark_wire.h) as Python classes, one per
+// handle. This header has what the files of the module share.
 //
 // The package waymark (plugin/python/waymark/) derives its public classes from these and adds what
-// is plain Python: numpy dtypes, enums, exceptions. Nothing here includes Waymark's C++.
+// is plain Python: numpy dtypes, enums, exceptions. The module uses the C ABI only, none of
+// Waymark's C++.
 //
-// The interpreter's lock (GIL): no callback of the library ever takes it on the landing thread.
-// Calls of the engine's thread that are short (a step's begin and end, a snapshot, a batch) keep
-// it, which also serialises them; calls that copy more than kReleaseBytes, or wait, let it go.
+// The interpreter's lock (GIL): no callback ever takes it on the landing thread; callbacks of page
+// sources take it on the publisher's thread and on the threads that fetch. Short calls on the
+// engine's thread (a step's begin and end, a snapshot, a batch) keep it, which also serialises
+// them; calls that copy more than kReleaseBytes, or wait, release it.
 #ifndef WAYMARK_PLUGIN_PYTHON_CORE_H_
 #define WAYMARK_PLUGIN_PYTHON_CORE_H_
 
@@ -27,7 +30,7 @@
 #include <utility>
 #include <vector>
 
-#include "plugin/waymark.h"
+#include "plugin/waymark_wire.h"
 
 namespace waymark_python {
 
@@ -58,7 +61,7 @@ class Message {
 
 // Raises the exception class of `status` (waymark/_errors.py). Needs the GIL.
 [[noreturn]] void Raise(wm_status status, std::string_view text);
-// The same for an answer of the step path: the exception has rule, index, value and limit.
+// The same for a status of the step path: the exception has rule, index, value and limit.
 [[noreturn]] void RaiseCode(const wm_code& code);
 inline void Check(wm_status status, const Message& why) {
   if (status != WM_OK) Raise(status, why.text());
@@ -66,7 +69,7 @@ inline void Check(wm_status status, const Message& why) {
 inline void Check(const wm_code& code, wm_status status) {
   if (status != WM_OK) RaiseCode(code);
 }
-// The whole of a text of any length: `write` is called with a wm_message, twice if need be.
+// A text of any length: calls `write` with a wm_message, twice if the text is long.
 template <typename Write>
 nb::str Text(Write write) {
   std::string text(2048, '\0');
@@ -92,7 +95,7 @@ void TakeGil(Take take) noexcept {
   }
 }
 
-// Lets the GIL go for as long as it lives, if `wanted`. In destructors `wanted` is Alive(). No
+// Releases the GIL as long as it lives, if `wanted`. In destructors `wanted` is Alive(). No
 // lock that the main thread may want is held when it ends.
 class GilReleased {
  public:
@@ -106,7 +109,7 @@ class GilReleased {
  private:
   PyThreadState* state_;
 };
-// Has the GIL for as long as it lives: for callbacks of the library on a caller's thread.
+// Has the GIL as long as it lives: for callbacks of the library.
 class GilTaken {
  public:
   GilTaken() {
@@ -126,10 +129,10 @@ inline bool Alive() {
 
 // Nanoseconds of a timeout in seconds; None: -1, for ever. InvalidArgument below 0 and for NaN.
 std::int64_t Nanoseconds(nb::handle timeout);
-// What a wait says whose timeout is over; the library's own text names a slice of it.
+// For a wait whose timeout is over; the library's own text names one slice of it.
 [[noreturn]] void RaiseDeadline(const char* what, nb::handle timeout);
-// Calls `wait(ns)`, without the GIL and a tenth of a second at a time, so that Ctrl-C is heard,
-// until it answers something else than WM_DEADLINE_EXCEEDED or `timeout_ns` (-1: none) is over.
+// Calls `wait(ns)`, without the GIL and for a tenth of a second at a time, so that Ctrl-C works,
+// until it returns another status than WM_DEADLINE_EXCEEDED or `timeout_ns` (-1: none) is over.
 template <typename Wait>
 wm_status WaitInSlices(std::int64_t timeout_ns, Wait wait) {
   constexpr std::int64_t kSlice = 100'000'000;
@@ -148,7 +151,7 @@ wm_status WaitInSlices(std::int64_t timeout_ns, Wait wait) {
 
 // ---- arguments ----
 
-// An array of somebody else: numpy, anything with the buffer protocol, DLPack (both kinds of
+// An array of the caller: numpy, anything with the buffer protocol, DLPack (both kinds of
 // capsules), __cuda_array_interface__, or a tensor with data_ptr(), shape, stride() and dtype.
 // Never copied; `owner` and `lent` keep it.
 struct Array {
@@ -218,8 +221,8 @@ nb::object Lend(const T* data, std::initializer_list<std::size_t> shape, nb::han
 
 // ---- the store's handle ----
 
-// Ids lent to a step. The landing thread puts it on the stack when it has read them; a later call
-// that has the GIL gives them back to Python.
+// Ids that a step reads. The landing thread pushes it on the stack `done` when it has read them; a
+// later call that has the GIL releases the array.
 struct LentIds {
   LentIds* next = nullptr;
   std::atomic<LentIds*>* done = nullptr;
@@ -235,7 +238,7 @@ class StoreHandle {
   StoreHandle(const StoreHandle&) = delete;
   StoreHandle& operator=(const StoreHandle&) = delete;
 
-  // Gives back what lies on `done`. Needs the GIL; may run any Python.
+  // Releases the arrays on `done`. Needs the GIL; may run any Python.
   void GiveBack() {
     if (done.load(std::memory_order_relaxed) != nullptr) GiveBackAll();
   }
@@ -283,21 +286,10 @@ class EngineCall {
   bool held_ = true;
 };
 
-// A wm_step_batch of a call's arguments, which it keeps.
-struct BatchArgs {
-  // `events`: None, an Events, or a numpy array of EVENT_DTYPE.
-  BatchArgs(std::uint64_t step, std::uint64_t version, nb::handle events, nb::handle slots,
-            bool device_slots);
-  wm_step_batch batch = {};
-  Integers<std::int64_t> slots;
-  Bytes events;
-  nb::object keep;
-};
-
 // The Python class of a store.
 struct Store {
   std::shared_ptr<StoreHandle> handle;  // null: closed
-  // FailedPrecondition when it is closed. Gives back what the landing thread has read.
+  // FailedPrecondition when it is closed. Releases the arrays that the landing thread has read.
   StoreHandle& open() const;
 };
 
@@ -311,16 +303,6 @@ struct Rows {
 };
 // (num_layers, top_k, num_experts, page_tokens, block_tokens, num_blocks, layer_ids).
 nb::tuple ShapeTuple(const wm_shape& shape);
-
-void BindEvents(nb::module_& module);
-void BindStore(nb::module_& module);
-void BindRows(nb::module_& module);
-void BindSnapshot(nb::module_& module);
-void BindDocument(nb::module_& module);
-void BindFetching(nb::module_& module);
-void BindFormats(nb::module_& module);
-void BindSession(nb::module_& module);
-void BindRouting(nb::module_& module);
 
 }  // namespace waymark_python
 

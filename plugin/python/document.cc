@@ -1,4 +1,5 @@
 // Document: rows read where their bytes lie.
+#include "plugin/python/module.h"
 #include "plugin/python/reading.h"
 
 namespace waymark_python {
@@ -11,10 +12,10 @@ using nb::literals::operator""_a;
 struct Document {
   wm_document* document = nullptr;
   wm_document_info info = {};
-  Bytes bytes;  // of a buffer of somebody else's; kept as long as the document
+  Bytes bytes;  // of the caller's buffer; kept as long as the document
 
   Document() = default;
-  ~Document() { Api().document_release(document); }
+  ~Document() { Api().wire->document_release(document); }
   Document(const Document&) = delete;
   Document& operator=(const Document&) = delete;
 };
@@ -32,24 +33,24 @@ void Open(Document* self, nb::handle source, std::uint64_t max_rows, std::uint64
   if (PyUnicode_Check(source.ptr())) {
     const auto path = nb::cast<std::string>(source);
     const GilReleased released;
-    status = Api().document_open_file(path.c_str(), &limits, &document, why.get());
+    status = Api().wire->document_open_file(path.c_str(), &limits, &document, why.get());
   } else {
     bytes = ReadableBytes(source, "buffer");
     const GilReleased released;
-    status = Api().document_open(bytes.data, bytes.size, &limits, &document, why.get());
+    status = Api().wire->document_open(bytes.data, bytes.size, &limits, &document, why.get());
   }
   Check(status, why);
   new (self) Document;
   self->document = document;
   self->bytes = std::move(bytes);
   self->info.struct_size = sizeof(self->info);
-  Api().document_info(document, &self->info);
+  Api().wire->document_info(document, &self->info);
 }
 
 wm_shape ShapeOf(const Document& self) {
   wm_shape shape = {};
   shape.struct_size = sizeof(shape);
-  const wm_status status = Api().document_shape(self.document, &shape);
+  const wm_status status = Api().wire->document_shape(self.document, &shape);
   if (status != WM_OK) Raise(status, "document_shape");
   return shape;
 }
@@ -57,7 +58,7 @@ wm_shape ShapeOf(const Document& self) {
 nb::tuple CodeOf(const Document& self) {
   wm_chunk_code code = {};
   code.struct_size = sizeof(code);
-  const wm_status status = Api().document_code(self.document, &code);
+  const wm_status status = Api().wire->document_code(self.document, &code);
   if (status != WM_OK) Raise(status, "document_code");
   return nb::make_tuple(code.codec, code.flags, code.low_bits, code.high_parts, code.crc_layers);
 }
@@ -76,8 +77,8 @@ nb::tuple Read(const Document& self, std::int64_t begin, std::int64_t end, std::
   wm_status status;
   {
     const GilReleased released(read.args.out_bytes >= kReleaseBytes);
-    status =
-        Api().document_read(self.document, &read.args, layer_begin, layer_end, &damage, why.get());
+    status = Api().wire->document_read(self.document, &read.args, layer_begin, layer_end, &damage,
+                                       why.get());
   }
   Check(status, why);
   return DamageTuple(damage);
@@ -93,7 +94,7 @@ nb::tuple ReadRows(const Document& self, std::int64_t begin, std::int64_t end,
   wm_status status;
   {
     const GilReleased released;
-    status = Api().document_rows(self.document, &part, &rows, &damage, why.get());
+    status = Api().wire->document_rows(self.document, &part, &rows, &damage, why.get());
   }
   Check(status, why);
   return nb::make_tuple(std::make_unique<Rows>(rows), DamageTuple(damage));
@@ -106,7 +107,7 @@ nb::list Coverage(const Document& self) {
   {
     const GilReleased released;
     status = Runs(runs, [&](auto... args) {
-      return Api().document_coverage(self.document, args..., why.get());
+      return Api().wire->document_coverage(self.document, args..., why.get());
     });
   }
   Check(status, why);
@@ -122,7 +123,7 @@ nb::tuple Chunk(nb::handle_t<Document> self, std::int64_t row) {
   wm_status status;
   {
     const GilReleased released;
-    status = Api().document_chunk(document.document, row, &view, why.get());
+    status = Api().wire->document_chunk(document.document, row, &view, why.get());
   }
   Check(status, why);
   const auto rows = static_cast<std::size_t>(view.count);
@@ -138,25 +139,25 @@ void BindDocument(nb::module_& module) {
       .def("__init__", &Open, "source"_a, "max_rows"_a, "max_bytes"_a)
       .def_prop_ro(
           "first", [](const Document& self) { return self.info.first; },
-          "The first row, counted from the sequence's first.")
+          "The first row, counted from the first of the sequence.")
       .def_prop_ro(
           "last", [](const Document& self) { return self.info.first + self.info.count; },
           "One past the last row.")
       .def("__len__", [](const Document& self) { return self.info.count; })
       .def_prop_ro(
           "nbytes", [](const Document& self) { return self.info.bytes; },
-          "Bytes of the whole document.")
+          "Size of the whole document in bytes.")
       .def_prop_ro(
           "has_steps",
           [](const Document& self) { return (self.info.flags & WM_DOCUMENT_HAS_STEPS) != 0; },
-          "Whether steps are known; else every step reads 0.")
+          "Whether it has steps; else every step is 0.")
       .def_prop_ro(
           "truncated",
           [](const Document& self) { return (self.info.flags & WM_DOCUMENT_TRUNCATED) != 0; },
-          "Whether bytes are missing at its end: their rows read as missing (not captured).")
+          "Whether bytes are missing at its end: their rows are missing (not captured).")
       .def_prop_ro(
           "num_nodes", [](const Document& self) { return self.info.num_nodes; },
-          "Above 0: it can be a FileSource.")
+          "Above 0: FileSource can open it.")
       .def_prop_ro(
           "_shape", [](const Document& self) { return ShapeTuple(ShapeOf(self)); },
           nb::sig("def _shape(self) -> " WAYMARK_SHAPE))

@@ -1,8 +1,10 @@
-// Events: what happened to blocks, gathered for a step. And batches as bytes.
+// Events of blocks, collected for a step; and batches as bytes.
 #include "plugin/python/events.h"
 
 #include <algorithm>
 #include <cstring>
+
+#include "plugin/python/module.h"
 
 namespace waymark_python {
 namespace {
@@ -114,7 +116,7 @@ class Keys {
 
 void SameLength(const char* name, std::size_t size, std::size_t blocks) {
   if (size == blocks || size == 1) return;
-  Raise(WM_INVALID_ARGUMENT, std::string(name) + ": one, or one a block, got " +
+  Raise(WM_INVALID_ARGUMENT, std::string(name) + ": one, or one per block, got " +
                                  std::to_string(size) + " of " + std::to_string(blocks) +
                                  " blocks");
 }
@@ -140,7 +142,7 @@ void Simple(Events& events, nb::handle block_ids) {
 void Seal(Events& events, nb::handle block_ids, nb::handle key_list, std::uint64_t step) {
   const Integers<std::int32_t> blocks(block_ids, "blocks");
   const Keys keys(key_list, blocks.size());
-  if (keys.none()) Raise(WM_INVALID_ARGUMENT, "keys: a seal has a key, got None");
+  if (keys.none()) Raise(WM_INVALID_ARGUMENT, "keys: a seal needs a key, got None");
   wm_event* const out = events.Add(blocks.size());
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     out[i] = wm_seal(blocks[i], nullptr, 0, step);
@@ -277,11 +279,12 @@ BatchArgs::BatchArgs(std::uint64_t step, std::uint64_t version, nb::handle event
 }
 
 void BindEvents(nb::module_& module) {
-  nb::class_<Events>(module, "Events",
-                     "What happened to an engine's blocks, in order, gathered for a step.\n\n"
-                     "Every method takes one block or many: an int, a list, or an integer array of "
-                     "one dimension (int32 without a copy). A builder is reused: clear() keeps its "
-                     "memory. One thread at a time.")
+  nb::class_<Events>(
+      module, "Events",
+      "Builds the events of an engine's blocks for a step, in order.\n\n"
+      "Every method takes one block or many: an int, a list, or an integer array of one "
+      "dimension (int32 without a copy). Reuse a builder: clear() keeps its memory. One "
+      "thread at a time.")
       .def(
           "__init__",
           [](Events* self, std::size_t capacity) {
@@ -289,36 +292,37 @@ void BindEvents(nb::module_& module) {
             self->Add(capacity);
             self->size = 0;
           },
-          "capacity"_a = 256, "Room for `capacity` events; more make it grow.")
+          "capacity"_a = 256, "Reserves memory for `capacity` events; it grows beyond them.")
       .def("bind", &Bind, "blocks"_a, "keys"_a = nb::none(),
-           "New lives of `blocks`. With keys: attach the pages known by them.\n\n"
-           "keys: None; one key or a list of them, each bytes (1 ... 32) or an int (8 bytes, "
-           "little-endian), None for a block without; uint8 [blocks, key bytes]; or uint64 or "
-           "int64 [blocks].")
-      .def("retain", &Simple<wm_retain>, "blocks"_a, "One more user of each block.")
+           "`blocks` are allocated: new lives. With keys: attach the pages of those keys.\n\n"
+           "keys: None; one key or a list of keys, each bytes (1 ... 32) or an int (8 bytes, "
+           "little-endian), None for a block without a key; uint8 [blocks, key bytes]; or "
+           "uint64 or int64 [blocks].")
+      .def("retain", &Simple<wm_retain>, "blocks"_a, "Each block has one user more.")
       .def("release", &Simple<wm_release>, "blocks"_a,
-           "One user of each block fewer. Below zero: ignored and counted.")
+           "Each block has one user less. Below zero: ignored and counted.")
       .def("seal", &Seal, "blocks"_a, "keys"_a.none(), "step"_a,
-           "The blocks are full, or will be by `step`, and known by their keys (as in bind).")
+           "The blocks are full, or will be after `step`, and are found by their keys (as in "
+           "bind).")
       .def("copy", &Copy, "sources"_a, "destinations"_a, "rows"_a = WM_ALL_ROWS,
-           "Each destination gets rows [0, rows) of its source; rows: one count, or one a block; "
-           "-1: all.")
+           "Each destination gets rows [0, rows) of its source; rows: one count, or one per "
+           "block; -1: all.")
       .def("move", &Move, "sources"_a, "destinations"_a,
            "Each destination takes over what its source is, all pairs at once: a swap is "
            "move([a, b], [b, a]).")
       .def("truncate", &Truncate, "blocks"_a, "row"_a, "step"_a,
-           "Rows >= row of each block that steps <= step wrote are no more; row: one, or one a "
-           "block.")
+           "Rows >= row of each block that steps <= step wrote are invalid; row: one, or one "
+           "per block.")
       .def(
           "reset", [](Events& self) { *self.Add(1) = wm_reset(); },
-          "The table and the key index are emptied.")
+          "The block table and the key index are emptied.")
       .def(
           "clear", [](Events& self) { self.size = 0; }, "Empties the builder, keeps its memory.")
       .def("__len__", [](const Events& self) { return self.size; })
       .def_prop_ro("_bytes", &BytesOf, nb::sig("def _bytes(self) -> " WAYMARK_ARRAY("uint8")),
                    "uint8 [len, 56], over the builder's own memory.");
 
-  nb::class_<ParsedBatch>(module, "ParsedBatch", "A batch that was read from bytes.")
+  nb::class_<ParsedBatch>(module, "ParsedBatch", "A parsed batch.")
       .def_prop_ro("step", [](const ParsedBatch& self) { return self.view.step; })
       .def_prop_ro("version", [](const ParsedBatch& self) { return self.view.version; })
       .def_prop_ro(
@@ -343,8 +347,8 @@ void BindEvents(nb::module_& module) {
 
   module.def("serialize_batch", &SerializeBatch, "step"_a, "version"_a, "events"_a = nb::none(),
              "slots"_a = nb::tuple(), "device_slots"_a = false,
-             "A step's batch as bytes, for the process where its rows are.\n\n"
-             "InvalidArgumentError for a batch that no store would take. Any thread.");
+             "A step's batch as bytes, for the process of the store.\n\n"
+             "InvalidArgumentError for an invalid batch. Any thread.");
   module.def("parse_batch", &ParseBatch, "buffer"_a);
 }
 

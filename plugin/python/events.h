@@ -1,4 +1,4 @@
-// Events: an array of wm_event that grows, and that numpy can look at.
+// Events: an array of wm_event that grows, and that numpy can read. BatchArgs: a step's batch.
 #ifndef WAYMARK_PLUGIN_PYTHON_EVENTS_H_
 #define WAYMARK_PLUGIN_PYTHON_EVENTS_H_
 
@@ -15,6 +15,17 @@ class Events {
   std::shared_ptr<wm_event[]> memory;
   std::size_t size = 0;
   std::size_t capacity = 0;
+};
+
+// A wm_step_batch of a call's arguments, which it keeps.
+struct BatchArgs {
+  // `events`: None, an Events, or a numpy array of EVENT_DTYPE.
+  BatchArgs(std::uint64_t step, std::uint64_t version, nb::handle events, nb::handle slots,
+            bool device_slots);
+  wm_step_batch batch = {};
+  Integers<std::int64_t> slots;
+  Bytes events;
+  nb::object keep;
 };
 
 }  // namespace waymark_python

@@ -1,23 +1,15 @@
-// Sources, publishers and fetchers: rows elsewhere, by handle.
+// Page sources of the library, publishers and fetchers.
 #include <future>
 #include <system_error>
 
+#include "plugin/python/module.h"
 #include "plugin/python/reading.h"
+#include "plugin/python/source.h"
 
 namespace waymark_python {
 namespace {
 
 using nb::literals::operator""_a;
-
-struct Source {
-  wm_source* source = nullptr;
-  bool waits = false;  // for another process
-
-  Source() = default;
-  ~Source() { Api().source_release(source); }
-  Source(const Source&) = delete;
-  Source& operator=(const Source&) = delete;
-};
 
 // `of`: the path of a file (str), or the most bytes of memory.
 void MakeSource(Source* self, nb::handle of) {
@@ -27,9 +19,9 @@ void MakeSource(Source* self, nb::handle of) {
   if (PyUnicode_Check(of.ptr())) {
     const auto path = nb::cast<std::string>(of);
     const GilReleased released;
-    status = Api().source_file_open(path.c_str(), nullptr, &source, why.get());
+    status = Api().wire->source_file_open(path.c_str(), nullptr, &source, why.get());
   } else {
-    status = Api().source_memory_create(nb::cast<std::uint64_t>(of), &source, why.get());
+    status = Api().wire->source_memory_create(nb::cast<std::uint64_t>(of), &source, why.get());
   }
   Check(status, why);
   new (self) Source;
@@ -72,7 +64,7 @@ void MakeRedisSource(RedisSource* self, const nb::tuple& texts, bool tls, const 
   options.max_believed = max_believed;
   wm_source* source = nullptr;
   Message why;
-  Check(Api().source_redis_create(&options, &source, why.get()), why);
+  Check(Api().wire->source_redis_create(&options, &source, why.get()), why);
   new (self) RedisSource;
   self->source = source;
   self->waits = true;
@@ -80,7 +72,7 @@ void MakeRedisSource(RedisSource* self, const nb::tuple& texts, bool tls, const 
 
 struct Ticket {
   explicit Ticket(wm_ticket* owned) : ticket(owned) {}
-  ~Ticket() { Api().ticket_release(ticket); }
+  ~Ticket() { Api().wire->ticket_release(ticket); }
   Ticket(const Ticket&) = delete;
   Ticket& operator=(const Ticket&) = delete;
   wm_ticket* ticket;
@@ -92,11 +84,11 @@ nb::bytes WaitForHandle(const Ticket& self, nb::handle timeout) {
   Message why;
   wm_status result = WM_OK;
   const wm_status status = WaitInSlices(ns, [&](std::int64_t slice) {
-    result = Api().ticket_wait(self.ticket, slice, &handle, why.get());
+    result = Api().wire->ticket_wait(self.ticket, slice, &handle, why.get());
     if (result != WM_DEADLINE_EXCEEDED) return wm_status{WM_OK};
     // Of the slice, or of the publication itself.
-    if (Api().ticket_ready(self.ticket) != WM_OK) return wm_status{WM_DEADLINE_EXCEEDED};
-    result = Api().ticket_wait(self.ticket, 0, &handle, why.get());
+    if (Api().wire->ticket_ready(self.ticket) != WM_OK) return wm_status{WM_DEADLINE_EXCEEDED};
+    result = Api().wire->ticket_wait(self.ticket, 0, &handle, why.get());
     return wm_status{WM_OK};
   });
   if (status != WM_OK) RaiseDeadline("the rows are not published", timeout);
@@ -111,7 +103,7 @@ struct Publisher {
   // The last release waits for what is being published.
   ~Publisher() {
     const GilReleased released(Alive());
-    Api().publisher_release(publisher);
+    Api().wire->publisher_release(publisher);
   }
   Publisher(const Publisher&) = delete;
   Publisher& operator=(const Publisher&) = delete;
@@ -140,7 +132,7 @@ void MakePublisher(Publisher* self, const Source& source, const nb::tuple& given
   options.source = source.source;
   options.shape = &shape;
   options.code = &code.code;
-  options.store = store.c_str();
+  options.store_name = store.c_str();
   options.max_waiting = max_waiting;
   options.max_pages = max_pages;
   options.max_sequences = max_sequences;
@@ -153,7 +145,7 @@ void MakePublisher(Publisher* self, const Source& source, const nb::tuple& given
   options.source_timeout_ns = timeout(source_timeout);
   wm_publisher* publisher = nullptr;
   Message why;
-  Check(Api().publisher_create(&options, &publisher, why.get()), why);
+  Check(Api().wire->publisher_create(&options, &publisher, why.get()), why);
   new (self) Publisher;
   self->publisher = publisher;
 }
@@ -165,8 +157,8 @@ std::unique_ptr<Ticket> PublishRows(const Publisher& self, const std::string& se
   wm_status status;
   {
     const GilReleased released;
-    status = Api().publisher_publish_rows(self.publisher, sequence.c_str(), rows.rows, &ticket,
-                                          why.get());
+    status = Api().wire->publisher_publish_rows(self.publisher, sequence.c_str(), rows.rows,
+                                                &ticket, why.get());
   }
   Check(status, why);
   return std::make_unique<Ticket>(ticket);
@@ -181,8 +173,8 @@ std::unique_ptr<Ticket> PublishSnapshot(const Publisher& self, const std::string
   Use(snapshot, false, [&](wm_snapshot* of) {
     released = of == nullptr;
     if (released) return;
-    status =
-        Api().publisher_publish_snapshot(self.publisher, sequence.c_str(), of, &ticket, why.get());
+    status = Api().wire->publisher_publish_snapshot(self.publisher, sequence.c_str(), of, &ticket,
+                                                    why.get());
     if (status != WM_OK) return;
     Api().snapshot_release(of);
     snapshot.snapshot = nullptr;
@@ -195,7 +187,7 @@ std::unique_ptr<Ticket> PublishSnapshot(const Publisher& self, const std::string
 nb::tuple Stats(const Publisher& self) {
   wm_publisher_stats stats = {};
   stats.struct_size = sizeof(stats);
-  const wm_status status = Api().publisher_stats(self.publisher, &stats);
+  const wm_status status = Api().wire->publisher_stats(self.publisher, &stats);
   if (status != WM_OK) Raise(status, "publisher_stats");
   return nb::make_tuple(stats.published, stats.dropped, stats.failed, stats.pages,
                         stats.pages_encoded, stats.objects_held, stats.objects_put, stats.bytes_put,
@@ -207,7 +199,7 @@ struct Fetcher {
   bool waits = false;
 
   Fetcher() = default;
-  ~Fetcher() { Api().fetcher_release(fetcher); }
+  ~Fetcher() { Api().wire->fetcher_release(fetcher); }
   Fetcher(const Fetcher&) = delete;
   Fetcher& operator=(const Fetcher&) = delete;
 };
@@ -223,13 +215,13 @@ void MakeFetcher(Fetcher* self, const Source& source, std::uint64_t cache_bytes,
   options.max_rows = max_rows;
   wm_fetcher* fetcher = nullptr;
   Message why;
-  Check(Api().fetcher_create(&options, &fetcher, why.get()), why);
+  Check(Api().wire->fetcher_create(&options, &fetcher, why.get()), why);
   new (self) Fetcher;
   self->fetcher = fetcher;
   self->waits = source.waits;
 }
 
-// A call of fetcher_fetch, and what it answers.
+// A call of fetcher_fetch and its results.
 struct Fetching {
   Fetching(wm_fetcher* of, const Bytes& handle)
       : fetcher(of), data(handle.data), size(handle.size) {
@@ -239,7 +231,8 @@ struct Fetching {
   Fetching(const Fetching&) = delete;
   Fetching& operator=(const Fetching&) = delete;
   void Run() {
-    status = Api().fetcher_fetch(fetcher, data, size, &part, timeout_ns, &rows, &report, why.get());
+    status = Api().wire->fetcher_fetch(fetcher, data, size, &part, timeout_ns, &rows, &report,
+                                       why.get());
   }
   wm_fetcher* fetcher;
   const std::uint8_t* data;
@@ -252,22 +245,22 @@ struct Fetching {
   wm_status status = WM_OK;
 };
 
-// Runs it on a thread of its own, since no call of the library can be called off, and hears Ctrl-C
-// meanwhile. What was left by then ends when its timeout is over or its source answers, and keeps
-// what it needs.
+// Runs it on its own thread, because no call of the library can be interrupted, and checks for
+// Ctrl-C meanwhile. An abandoned call ends when its timeout is over or its source returns, and
+// keeps what it needs until then.
 void RunBeside(const std::shared_ptr<Fetching>& fetching) {
   const std::vector<std::uint8_t> handle(fetching->data, fetching->data + fetching->size);
   std::packaged_task<void()> run([fetching, handle] {
     fetching->data = handle.data();
     fetching->Run();
-    Api().fetcher_release(fetching->fetcher);
+    Api().wire->fetcher_release(fetching->fetcher);
   });
   const std::future<void> done = run.get_future();
-  Api().fetcher_retain(fetching->fetcher);
+  Api().wire->fetcher_retain(fetching->fetcher);
   try {
     std::thread(std::move(run)).detach();
   } catch (const std::system_error&) {  // no more threads
-    Api().fetcher_release(fetching->fetcher);
+    Api().wire->fetcher_release(fetching->fetcher);
     const GilReleased released;
     fetching->Run();
     return;
@@ -280,7 +273,7 @@ void RunBeside(const std::shared_ptr<Fetching>& fetching) {
 
 nb::tuple ReportTuple(const wm_fetch_report& report, const char* source) {
   return nb::make_tuple(report.fetched, report.fetched_bytes, report.hits, report.absent,
-                        report.damaged, report.source, source);
+                        report.damaged, report.source_status, source);
 }
 
 nb::tuple Fetch(const Fetcher& self, nb::handle given, std::int64_t begin, std::int64_t end,
@@ -303,7 +296,7 @@ nb::tuple Fetch(const Fetcher& self, nb::handle given, std::int64_t begin, std::
 nb::tuple Counts(const Fetcher& self) {
   wm_fetch_report report = {};
   report.struct_size = sizeof(report);
-  const wm_status status = Api().fetcher_counts(self.fetcher, &report);
+  const wm_status status = Api().wire->fetcher_counts(self.fetcher, &report);
   if (status != WM_OK) Raise(status, "fetcher_counts");
   return ReportTuple(report, "");
 }
@@ -315,12 +308,14 @@ nb::tuple HandleInfo(nb::handle given) {
   info.struct_size = sizeof(info);
   Message why;
   const nb::str store = Text([&](wm_message* text) {
-    const wm_status status = Api().handle_info(handle.data, handle.size, &info, text, why.get());
+    const wm_status status =
+        Api().wire->handle_info(handle.data, handle.size, &info, text, why.get());
     Check(status, why);
     return status;
   });
-  return nb::make_tuple(info.rows, info.num_tail, nb::bytes(info.head, sizeof(info.head)),
-                        info.num_layers, info.top_k, info.num_experts, info.page_tokens, store);
+  return nb::make_tuple(info.rows, info.num_tail,
+                        nb::bytes(info.head.bytes, sizeof(info.head.bytes)), info.num_layers,
+                        info.top_k, info.num_experts, info.page_tokens, store);
 }
 
 #define WAYMARK_REPORT "tuple[int, int, int, int, int, int, str]"
@@ -339,8 +334,9 @@ void BindFetching(nb::module_& module) {
                    "max_believed: int) -> None"));
   nb::class_<Ticket>(module, "Ticket")
       .def(
-          "ready", [](const Ticket& self) { return Api().ticket_ready(self.ticket) == WM_OK; },
-          "Whether it has its result, good or bad. Never waits.")
+          "ready",
+          [](const Ticket& self) { return Api().wire->ticket_ready(self.ticket) == WM_OK; },
+          "Whether it has its result, a handle or an error. Never waits.")
       .def("_wait", &WaitForHandle, "timeout"_a.none());
   nb::class_<Publisher>(module, "Publisher")
       .def(

@@ -1,4 +1,5 @@
-// Formats of others: rows from their bytes, and to them.
+// Formats of engines and trainers: rows from their bytes, and to them.
+#include "plugin/python/module.h"
 #include "plugin/python/reading.h"
 
 namespace waymark_python {
@@ -14,13 +15,13 @@ const std::string& Whole(const std::string& text, const char* name) {
   return text;
 }
 
-// The lines of a text that the library made, which is given back.
+// The lines of a text that the library made, which is released.
 nb::list TakeLines(wm_bytes* owned) {
   const std::uint8_t* data = nullptr;
   std::size_t size = 0;
-  Api().bytes_view(owned, &data, &size);
+  Api().wire->bytes_view(owned, &data, &size);
   const std::string text(reinterpret_cast<const char*>(data), size);
-  Api().bytes_release(owned);
+  Api().wire->bytes_release(owned);
   nb::list lines;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = text.find('\n', at);
@@ -30,7 +31,7 @@ nb::list TakeLines(wm_bytes* owned) {
   return lines;
 }
 
-// The wm_format_options of what is said both ways; the texts are the caller's.
+// The wm_format_options that reading and writing share; the texts are the caller's.
 wm_format_options OptionsOf(const std::string& format, const std::string& row_count,
                             const std::string& layers, const std::string& sentinel,
                             const std::string& dtype, std::int32_t num_layers,
@@ -72,7 +73,8 @@ nb::tuple FromFormat(nb::handle data, const std::string& format, const std::stri
   wm_status status;
   {
     const GilReleased released;
-    status = Api().rows_from_format(bytes.data, bytes.size, &options, &rows, &notes, why.get());
+    status =
+        Api().wire->rows_from_format(bytes.data, bytes.size, &options, &rows, &notes, why.get());
   }
   Check(status, why);
   auto made = std::make_unique<Rows>(rows);
@@ -86,7 +88,7 @@ nb::tuple ToFormat(const Rows& rows, const std::string& format, const std::strin
       OptionsOf(format, row_count, layers, sentinel, dtype, num_layers, max_bytes);
   wm_bytes* notes = nullptr;
   nb::bytes bytes = TakeBytes([&](wm_bytes** out, wm_message* why) {
-    return Api().rows_to_format(rows.rows, &options, out, &notes, why);
+    return Api().wire->rows_to_format(rows.rows, &options, out, &notes, why);
   });
   return nb::make_tuple(std::move(bytes), TakeLines(notes));
 }

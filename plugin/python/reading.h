@@ -1,14 +1,12 @@
-// What reading and publishing rows share in waymark._core.
+// What the parts of waymark._core that read and publish rows share.
 #ifndef WAYMARK_PLUGIN_PYTHON_READING_H_
 #define WAYMARK_PLUGIN_PYTHON_READING_H_
 
 #include <atomic>
 #include <cstdint>
-#include <cstring>
 #include <mutex>
 #include <vector>
 
-#include "blockstore/huge_pages.h"
 #include "plugin/python/core.h"
 
 namespace waymark_python {
@@ -103,20 +101,10 @@ struct Code {
   wm_chunk_code code = {};
 };
 
-inline nb::bytes BytesOf(wm_bytes* owned) {
-  const std::uint8_t* data = nullptr;
-  std::size_t size = 0;
-  Api().bytes_view(owned, &data, &size);
-  PyObject* const bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
-  if (bytes != nullptr) {
-    char* const to = PyBytes_AsString(bytes);
-    waymark::AskForHugePages(to, size);
-    if (size != 0) std::memcpy(to, data, size);
-  }
-  Api().bytes_release(owned);
-  if (bytes == nullptr) throw nb::python_error();
-  return nb::steal<nb::bytes>(bytes);
-}
+// New bytes of `size`, to be written before anything else sees them.
+nb::bytes NewBytes(std::size_t size);
+// A copy of bytes that the library made, which are released.
+nb::bytes BytesOf(wm_bytes* owned);
 // `make(wm_bytes** out, wm_message* why)`, without the GIL, as bytes.
 template <typename Make>
 nb::bytes TakeBytes(Make make) {

@@ -2,7 +2,8 @@
 #include <string>
 
 #include "plugin/python/core.h"
-#include "plugin/python/session_handle.h"
+#include "plugin/python/module.h"
+#include "plugin/python/session.h"
 
 namespace waymark_python {
 namespace {

@@ -1,8 +1,8 @@
-// Session: joins an engine's forwards to a store. View: where one forward writes.
-#include <cstring>
+// Session: captures an engine's forwards into a store.
+#include "plugin/python/session.h"
 
-#include "plugin/python/core.h"
-#include "plugin/python/session_handle.h"
+#include "plugin/python/events.h"
+#include "plugin/python/module.h"
 
 namespace waymark_python {
 namespace {
@@ -400,170 +400,63 @@ nb::list SilentBatchSizes(const Session& self, std::int32_t layer) {
   return out;
 }
 
-// ---- View ----
-
-template <typename... Kind>
-nb::object Wrap(nb::handle_t<View> self, bool one_layer, std::int32_t layer) {
-  const auto& view = nb::cast<const View&>(self);
-  const wm_view& v = view.view;
-  if (one_layer && (layer < 0 || layer >= v.num_layers)) {
-    Raise(WM_OUT_OF_RANGE,
-          "layer: in [0, " + std::to_string(v.num_layers) + "), got " + std::to_string(layer));
-  }
-  const std::size_t shape[3] = {static_cast<std::size_t>(v.num_layers),
-                                static_cast<std::size_t>(v.max_rows),
-                                static_cast<std::size_t>(v.top_k)};
-  const std::int64_t strides[3] = {v.layer_stride, v.top_k, 1};
-  const bool host = view.session->transport == WM_TRANSPORT_HOST;
-  const int skip = one_layer ? 1 : 0;
-  std::int16_t* const data = v.data + (one_layer ? layer * v.layer_stride : 0);
-  // The array keeps the view, and that the session.
-  return nb::cast(
-      nb::ndarray<std::int16_t, Kind...>(data, static_cast<std::size_t>(3 - skip), shape + skip,
-                                         self, strides + skip, nb::dtype<std::int16_t>(),
-                                         host ? nb::device::cpu::value : nb::device::cuda::value,
-                                         host ? 0 : view.session->device),
-      nb::rv_policy::reference);
-}
-
-nb::object ArrayOfView(nb::handle_t<View> self) {
-  if (nb::cast<const View&>(self).session->transport != WM_TRANSPORT_HOST) {
-    Raise(WM_FAILED_PRECONDITION,
-          "array: the view lies in device memory; use __dlpack__ or __cuda_array_interface__");
-  }
-  return Wrap<nb::numpy>(self, false, 0);
-}
-
-nb::object LayerOfView(nb::handle_t<View> self, std::int32_t layer) {
-  if (nb::cast<const View&>(self).session->transport == WM_TRANSPORT_HOST) {
-    return Wrap<nb::numpy>(self, true, layer);
-  }
-  return Wrap<nb::array_api>(self, true, layer);
-}
-
-nb::object DLPack(nb::handle_t<View> self, nb::kwargs kwargs) {
-  // Views are written in stream order: there is nothing to synchronise with.
-  if (kwargs.contains("stream")) kwargs.attr("pop")("stream");
-  return Wrap<nb::array_api>(self, false, 0).attr("__dlpack__")(**kwargs);
-}
-
-nb::dict CudaArrayInterface(const View& self) {
-  if (self.session->transport != WM_TRANSPORT_CUDA) {
-    PyErr_SetString(PyExc_AttributeError, "__cuda_array_interface__: the view is in host memory");
-    throw nb::python_error();
-  }
-  const wm_view& v = self.view;
-  nb::dict out;
-  out["shape"] = nb::make_tuple(v.num_layers, v.max_rows, v.top_k);
-  out["strides"] = nb::make_tuple(v.layer_stride * 2, std::int64_t{v.top_k} * 2, 2);
-  out["typestr"] = "<i2";
-  out["data"] = nb::make_tuple(reinterpret_cast<std::uintptr_t>(v.data), false);
-  out["version"] = 3;
-  return out;
-}
-
 }  // namespace
 
 void BindSession(nb::module_& module) {
-  nb::class_<View>(
-      module, "View",
-      "Where one forward writes: int16 [L, max_rows, K], every id -1 before.\n\n"
-      "Valid until its step is submitted, dropped or cancelled; what is written later is lost, or "
-      "lands in another step. Keeps its session. Kernels may write disjoint parts from any thread.")
-      .def_prop_ro("array", &ArrayOfView, nb::sig("def array(self) -> " WAYMARK_ARRAY("int16")),
-                   "numpy int16 [L, max_rows, K], writable, no copy. Host transport only "
-                   "(FailedPreconditionError otherwise).")
-      .def("layer", &LayerOfView, "layer"_a,
-           nb::sig("def layer(self, layer: int) -> " WAYMARK_ARRAY("int16")),
-           "int16 [max_rows, K] of a layer, contiguous: numpy, or a DLPack object of the device.")
-      .def_prop_ro(
-          "step", [](const View& self) { return self.view.step; },
-          "Whose it is; 0: of no step, what is written there never lands.")
-      .def_prop_ro(
-          "shape",
-          [](const View& self) {
-            return nb::make_tuple(self.view.num_layers, self.view.max_rows, self.view.top_k);
-          },
-          nb::sig("def shape(self) -> tuple[int, int, int]"), "(L, max_rows, K).")
-      .def_prop_ro(
-          "layer_stride", [](const View& self) { return self.view.layer_stride; },
-          "Ids from a layer to the next.")
-      .def(
-          "data_ptr",
-          [](const View& self) { return reinterpret_cast<std::uintptr_t>(self.view.data); },
-          "The address of layer 0.")
-      .def("__dlpack__", &DLPack, "kwargs"_a,
-           nb::sig("def __dlpack__(self, **kwargs: typing.Any) -> typing.Any"),
-           "No copy; `stream` is not looked at, since views are written in stream order.")
-      .def(
-          "__dlpack_device__",
-          [](const View& self) {
-            const bool host = self.session->transport == WM_TRANSPORT_HOST;
-            return nb::make_tuple(host ? 1 : 2, host ? 0 : self.session->device);
-          },
-          nb::sig("def __dlpack_device__(self) -> tuple[int, int]"))
-      .def_prop_ro("__cuda_array_interface__", &CudaArrayInterface,
-                   nb::sig("def __cuda_array_interface__(self) -> dict[str, typing.Any]"))
-      .def(
-          "__array__",
-          [](nb::handle_t<View> self, nb::args args, nb::kwargs kwargs) {
-            return nb::object(ArrayOfView(self)).attr("__array__")(*args, **kwargs);
-          },
-          nb::sig("def __array__(self, *args: typing.Any, **kwargs: typing.Any) -> " WAYMARK_ARRAY(
-              "int16")));
-
   nb::class_<Session>(module, "CaptureSession")
       .def("__init__", &Make, "store"_a, "max_rows"_a, "num_buffers"_a, "num_ids_sources"_a,
            "transport"_a, "device"_a, "one_view"_a)
       .def("_bind_layer", &BindLayer, "layer"_a, "module"_a, "source"_a)
       .def("set_stream", &SetStream, "stream"_a.none(),
-           "The stream on which forwards are issued from here on: an int (cudaStream_t), an object "
-           "with cuda_stream or __cuda_stream__(), or None (the default stream). Engine's thread.")
+           "The CUDA stream of the forwards from here on: an int (cudaStream_t), an object with "
+           "cuda_stream or __cuda_stream__(), or None (the default stream). Engine's thread.")
       .def("begin_step", &BeginStep, "step"_a, "version"_a, "events"_a = nb::none(),
            "slots"_a = nb::tuple(), "written_rows"_a = 0, "device_slots"_a = false,
-           "Begins a step, and gives its forward a buffer. Engine's thread; keeps the GIL.\n\n"
-           "step: above every step before. version: of the weights. events: Events, or a numpy "
-           "array of EVENT_DTYPE. slots: int64 [rows] (numpy without a copy), of each row of the "
-           "forward: block * block_tokens + offset, -1 (padding), or NOT_ASKED(slot). "
-           "written_rows: rows that the forward writes, graph padding included; 0: as many as "
-           "slots. device_slots: slots are all that the step may write, in any order.\n\n"
-           "False: the step was dropped here and now (capacity) and needs no end; its forward runs "
-           "as ever. InvalidArgumentError: nothing was done.")
+           "Begins a step and takes a buffer for its forward. Engine's thread; keeps the "
+           "GIL.\n\n"
+           "step: above every earlier step. version: of the weights. events: Events, or a numpy "
+           "array of EVENT_DTYPE. slots: int64 [rows] (numpy without a copy), one per row of "
+           "the forward: block * block_tokens + offset, -1 (padding), or NOT_ASKED(slot). "
+           "written_rows: rows that the forward writes, graph padding included; 0: the number "
+           "of slots. device_slots: slots lists all slots that the step may write, in any "
+           "order.\n\n"
+           "False: the step was dropped (capacity) and has ended; its forward runs as usual. "
+           "InvalidArgumentError: nothing was done.")
       .def("begin_ids_step", &BeginIdsStep, "step"_a, "version"_a, "events"_a = nb::none(),
            "slots"_a = nb::tuple(),
-           "As begin_step, for ids of all layers in one array (submit_ids): takes no buffer.")
+           "Like begin_step, for ids of all layers in one array (submit_ids); takes no buffer.")
       .def("view", &ViewOf, "step"_a,
-           "Where the forward of `step` writes; the scratch view for a step without a buffer. "
+           "The view of the forward of `step`; the scratch view for a step without a buffer. "
            "Engine's thread.")
       .def(
           "scratch_view", [](const Session& self) { return ViewOf(self, 0); },
-          "Where forwards write that are no step. Nothing in it lands. Engine's thread.")
+          "The view of forwards outside any step. Nothing in it lands. Engine's thread.")
       .def("hand_over", &HandOver, "view"_a, "layer"_a, "ids"_a,
            "Copies the first K columns of `ids` into rows [0, len(ids)) of a layer.\n\n"
            "view: a View of this session, or the step. ids: int16, int32 or int64 [rows, >= K], "
            "any strides, in the transport's memory; on a device in stream order, without "
-           "synchronisation, and safe inside a graph capture. Engine's thread.")
+           "synchronisation, and allowed during graph capture. Engine's thread.")
       .def("submit", &Submit, "step"_a, "written_rows"_a = 0,
-           "The forward of `step` has written its view or, on a device, has been issued. "
+           "The forward of `step` has written its view (host), or has been launched (device). "
            "NotFoundError: the step has no buffer here. Engine's thread; keeps the GIL.")
       .def("submit_device_slots", &SubmitDeviceSlots, "step"_a, "slots"_a, "rows"_a = nb::none(),
            "written_rows"_a = 0,
-           "Ends a step with device_slots: row i lies at slots[i]. slots: int64 [>= rows], "
+           "Submits a step with device_slots: row i has slot slots[i]. slots: int64 [>= rows], "
            "contiguous, in the transport's memory, read in stream order. Engine's thread.")
       .def("_submit_ids", &SubmitIds, "step"_a, "ids"_a, "layers_first"_a)
       .def("drop", &End<&wm_api_v1::session_drop>, "step"_a,
-           "The ids of `step` will not come: its rows are missing (capacity). Engine's thread.")
+           "The ids of `step` are lost: its rows are missing (capacity). Engine's thread.")
       .def("cancel", &End<&wm_api_v1::session_cancel>, "step"_a,
            "The forward of `step` did not run: its claims are revoked. Engine's thread.")
       .def("discard", &Discard, "written_rows"_a,
-           "A forward that was no step has written rows [0, written_rows) of the scratch view. "
+           "A forward outside any step has written rows [0, written_rows) of the scratch view. "
            "Engine's thread.")
       .def("_self_test", &SelfTest, "rows"_a, "forward"_a,
            nb::sig("def _self_test(self, rows: int, forward: object) -> "
                    "tuple[list[tuple[int, int, int, int, int]], str]"))
       .def("check", &CheckStatus,
-           "Raises why the transport has failed for good; every step is then dropped at its begin. "
-           "Any thread.")
+           "Raises the reason if the transport has failed permanently; every step is then "
+           "dropped when it begins. Any thread.")
       .def(
           "report",
           [](const Session& self) {
@@ -571,7 +464,8 @@ void BindSession(nb::module_& module) {
             return Text(
                 [&](wm_message* text) { return Api().session_report(session.session, text); });
           },
-          "The counters, and a line for each layer with a silent or invalid row. Any thread.")
+          "The counters, and one line per layer with a silent or invalid row, as text. Any "
+          "thread.")
       .def("silent_batch_sizes", &SilentBatchSizes, "layer"_a,
            nb::sig("def silent_batch_sizes(self, layer: int) -> list[int]"),
            "Rows, padding included, of the forwards in which `layer` was silent; ascending. Any "
@@ -579,8 +473,8 @@ void BindSession(nb::module_& module) {
       .def(
           "close",
           [](Session& self) { const std::shared_ptr<SessionHandle> last = std::move(self.handle); },
-          "Drops the steps that have a buffer here and have not ended; submitted ones land. Views "
-          "that are left keep the session. Engine's thread.")
+          "Drops the steps that have a buffer here and have not ended; submitted steps land. "
+          "Remaining views keep the session. Engine's thread.")
       .def_prop_ro(
           "closed", [](const Session& self) { return self.handle == nullptr; },
           "Whether close() was called.")

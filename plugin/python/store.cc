@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "plugin/python/core.h"
+#include "plugin/python/module.h"
 
 namespace waymark_python {
 namespace {
@@ -291,7 +292,7 @@ void StoreHandle::Log(void* context, std::int32_t level, const char* text, std::
       ++self.log_lost;
     }
     self.log.emplace_back(level, std::string(text, size));
-  } catch (...) {  // no memory for a line: the library goes on without it
+  } catch (...) {  // no memory for a line: it is lost
   }
 }
 
@@ -304,16 +305,16 @@ StoreHandle& Store::open() const {
 bool EngineCall::Take() {
   const std::uint64_t self = ThisThread();
   if (store_.engine.load(std::memory_order_relaxed) == self) return true;
-  std::uint64_t nobody = 0;
-  outer_ = store_.engine.compare_exchange_strong(nobody, self, std::memory_order_acquire);
+  std::uint64_t none = 0;
+  outer_ = store_.engine.compare_exchange_strong(none, self, std::memory_order_acquire);
   return outer_;
 }
 
 EngineCall::EngineCall(StoreHandle& store) : store_(store) {
   if (!Take()) {
     Raise(WM_FAILED_PRECONDITION,
-          "one thread at a time calls what belongs to the engine's thread, and another one is in "
-          "such a call of this store");
+          "one thread at a time may call the methods of the engine's thread, and another "
+          "thread is in one of this store");
   }
 }
 
@@ -340,36 +341,35 @@ void BindStore(nb::module_& module) {
            "max_steps_in_flight"_a, "max_step_rows"_a, "device_slots"_a, "landing_caller"_a,
            "audit"_a, "audit_threshold"_a, "count_experts"_a, "key_seed"_a, "record"_a,
            "ring_bytes"_a, "record_ids"_a)
-      .def(
-          "covered_prefix", &CoveredPrefix, "blocks"_a, "rows"_a,
-          "Leading rows of [0, rows) of the sequence in `blocks` that are valid or pending: what "
-          "a scheduler may take as a prefix hit with routing. Rows beyond the blocks do not count. "
-          "Engine's thread.")
+      .def("covered_prefix", &CoveredPrefix, "blocks"_a, "rows"_a,
+           "The number of leading rows of [0, rows) of the sequence in `blocks` that are valid "
+           "or pending: the prefix hit with routing that a scheduler may use. Rows beyond the "
+           "blocks do not count. Engine's thread.")
       .def("wait_idle", &WaitIdle, "timeout"_a = nb::none(),
            nb::sig("def wait_idle(self, timeout: float | None = None) -> None"),
-           "Waits until every step begun so far has ended, without the GIL. `timeout`: seconds, or "
-           "None; DeadlineExceededError after it. With landing=\"caller\" it lands what was "
-           "submitted, and waits for nothing else. Engine's thread.")
+           "Waits until every step begun so far has ended; releases the GIL. `timeout`: "
+           "seconds, or None; DeadlineExceededError after it. With landing=\"caller\" it lands "
+           "submitted steps and never waits. Engine's thread.")
       .def("land_one", &LandOne,
-           "landing=\"caller\" only: lands the step that was submitted first. False: there is "
+           "landing=\"caller\" only: lands the step that was submitted first; False if there is "
            "none. Engine's thread.")
       .def("land", &Land, "step"_a,
-           "landing=\"caller\" only: lands exactly `step`. NotFoundError when it is not submitted, "
-           "or has landed. Engine's thread.")
+           "landing=\"caller\" only: lands exactly `step`. NotFoundError if it is not "
+           "submitted, or has landed. Engine's thread.")
       .def_prop_ro("last_step", &LastStep, "The last step begun; 0: none. Engine's thread.")
       .def_prop_ro(
           "closed", [](const Store& self) { return self.handle == nullptr; },
           "Whether close() was called.")
       .def("close", &Close,
-           "Lets the store go now. What was submitted lands first; snapshots stay readable, and a "
-           "session keeps its store. Engine's thread; no other thread is in a call of it.")
+           "Releases the store. Submitted steps land first; snapshots stay readable; a session "
+           "keeps its store. Engine's thread; no other thread may be in a call of the store.")
       .def(
           "report",
           [](const Store& self) {
             StoreHandle& store = self.open();
             return Text([&](wm_message* text) { return Api().store_report(store.store, text); });
           },
-          "The counters that a person asks for first, a line each. Any thread.")
+          "The main counters, one per line. Any thread.")
       .def_prop_ro(
           "_shape", [](const Store& self) { return ShapeTuple(self.open().shape); },
           nb::sig("def _shape(self) -> " WAYMARK_SHAPE))

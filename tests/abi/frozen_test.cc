@@ -1,6 +1,7 @@
-// Callers of other ages. This program is compiled with the header as it was in version 1.0, frozen,
-// and runs with the library as it is: with structs of that size, cut behind their required fields
-// as an older one's, and with garbage behind them as a newer one's.
+// Callers of other ages. This program is compiled with waymark.h as it was in version 1.0, frozen, and
+// runs with the current library: with structs of that size, cut behind their required fields as an
+// older caller's, and with garbage behind them as a newer caller's. frozen_wire_test.cc is the same
+// for waymark_wire.h.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -9,7 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/abi/frozen/waymark_v1_0.h"
+#include "tests/abi/frozen/waymark.h"
+#include "tests/abi/frozen/waymark_wire.h"
 #include "tests/abi/sized.h"
 
 namespace {
@@ -334,16 +336,21 @@ TEST_F(Sizes, StructsThatAreTooShortAreRefused) {
               snapshot == nullptr && rows == nullptr);
 }
 
-// A caller of a later version has a longer table, and asks by its size what is there.
-TEST(Table, FunctionsOfVersionOneAreThere) {
-  const wm_api_v1& api = Api();
-  ASSERT_GE(api.struct_size, sizeof(wm_api_v1));
-  ASSERT_EQ(api.abi_major, 1);
-  for (std::size_t at = offsetof(wm_api_v1, version); at < sizeof(wm_api_v1); at += sizeof(void*)) {
+// A caller of a later version has longer tables, and reads their sizes to know what is there.
+template <class T>
+void ExpectFunctions(const T& table, std::size_t first) {
+  ASSERT_GE(table.struct_size, sizeof(T));
+  for (std::size_t at = first; at < sizeof(T); at += sizeof(void*)) {
     void* function = nullptr;
-    std::memcpy(&function, reinterpret_cast<const char*>(&api) + at, sizeof(function));
+    std::memcpy(&function, reinterpret_cast<const char*>(&table) + at, sizeof(function));
     EXPECT_NE(function, nullptr) << at;
   }
+}
+
+TEST(Table, FunctionsOfVersionOneAreThere) {
+  ASSERT_EQ(Api().abi_major, 1);
+  ExpectFunctions(Api(), offsetof(wm_api_v1, wire));
+  ExpectFunctions(*Api().wire, sizeof(std::size_t));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Null and garbage for what version 1.1 added, as garbage_test.cc does it for the rest; and what
-// damaged bytes answer.
+// Null and garbage for waymark_wire.h, as garbage_test.cc does it for waymark.h; and what damaged
+// bytes return.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -8,10 +8,11 @@
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <new>
 #include <string>
 #include <vector>
 
-#include "plugin/waymark.h"
+#include "plugin/waymark_wire.h"
 
 namespace {
 
@@ -41,20 +42,20 @@ class GarbageWire : public ::testing::Test {
     view.ids = ids_;
     view.infos = infos_;
     ASSERT_EQ(api.rows_create(&shape_, &view, &rows_, nullptr), WM_OK);
-    ASSERT_EQ(api.rows_document(rows_, nullptr, &bytes_, nullptr), WM_OK);
-    ASSERT_EQ(api.bytes_view(bytes_, &data_, &size_), WM_OK);
-    ASSERT_EQ(api.document_open(data_, size_, nullptr, &document_, nullptr), WM_OK);
-    ASSERT_EQ(api.source_memory_create(1 << 20, &source_, nullptr), WM_OK);
+    ASSERT_EQ(api.wire->rows_document(rows_, nullptr, &bytes_, nullptr), WM_OK);
+    ASSERT_EQ(api.wire->bytes_view(bytes_, &data_, &size_), WM_OK);
+    ASSERT_EQ(api.wire->document_open(data_, size_, nullptr, &document_, nullptr), WM_OK);
+    ASSERT_EQ(api.wire->source_memory_create(1 << 20, &source_, nullptr), WM_OK);
     of_publisher_.struct_size = sizeof(of_publisher_);
     of_publisher_.source = source_;
     of_publisher_.shape = &shape_;
-    ASSERT_EQ(api.publisher_create(&of_publisher_, &publisher_, nullptr), WM_OK);
-    ASSERT_EQ(api.publisher_publish_rows(publisher_, "a", rows_, &ticket_, nullptr), WM_OK);
-    ASSERT_EQ(api.ticket_wait(ticket_, -1, &handle_, nullptr), WM_OK);
-    ASSERT_EQ(api.bytes_view(handle_, &named_, &named_size_), WM_OK);
+    ASSERT_EQ(api.wire->publisher_create(&of_publisher_, &publisher_, nullptr), WM_OK);
+    ASSERT_EQ(api.wire->publisher_publish_rows(publisher_, "a", rows_, &ticket_, nullptr), WM_OK);
+    ASSERT_EQ(api.wire->ticket_wait(ticket_, -1, &handle_, nullptr), WM_OK);
+    ASSERT_EQ(api.wire->bytes_view(handle_, &named_, &named_size_), WM_OK);
     of_fetcher_.struct_size = sizeof(of_fetcher_);
     of_fetcher_.source = source_;
-    ASSERT_EQ(api.fetcher_create(&of_fetcher_, &fetcher_, nullptr), WM_OK);
+    ASSERT_EQ(api.wire->fetcher_create(&of_fetcher_, &fetcher_, nullptr), WM_OK);
     read_.struct_size = sizeof(read_);
     read_.end = kRows;
     read_.id_type = WM_ID_INT16;
@@ -65,13 +66,13 @@ class GarbageWire : public ::testing::Test {
   }
   void TearDown() override {
     const wm_api_v1& api = Api();
-    api.fetcher_release(fetcher_);
-    api.bytes_release(handle_);
-    api.ticket_release(ticket_);
-    api.publisher_release(publisher_);
-    api.source_release(source_);
-    api.document_release(document_);
-    api.bytes_release(bytes_);
+    api.wire->fetcher_release(fetcher_);
+    api.wire->bytes_release(handle_);
+    api.wire->ticket_release(ticket_);
+    api.wire->publisher_release(publisher_);
+    api.wire->source_release(source_);
+    api.wire->document_release(document_);
+    api.wire->bytes_release(bytes_);
     api.rows_release(rows_);
   }
 
@@ -147,35 +148,41 @@ TEST_F(GarbageWire, Handles) {
   wm_publisher_stats stats = {sizeof(stats)};
   wm_fetch_report report = {sizeof(report)};
   RefusesHandles("rows_document", rows_,
-                 [&](auto* h) { return api.rows_document(h, nullptr, &bytes, &why_); });
+                 [&](auto* h) { return api.wire->rows_document(h, nullptr, &bytes, &why_); });
   RefusesHandles("rows_document_into", rows_, [&](auto* h) {
-    return api.rows_document_into(h, nullptr, nullptr, 0, &size, &why_);
+    return api.wire->rows_document_into(h, nullptr, nullptr, 0, &size, &why_);
   });
-  RefusesHandles("rows_write_document", rows_,
-                 [&](auto* h) { return api.rows_write_document(h, nullptr, "/nowhere/a", &why_); });
-  RefusesHandles("rows_handle", rows_,
-                 [&](auto* h) { return api.rows_handle(h, nullptr, nullptr, &bytes, &why_); });
+  RefusesHandles("rows_write_document", rows_, [&](auto* h) {
+    return api.wire->rows_write_document(h, nullptr, "/nowhere/a", &why_);
+  });
+  RefusesHandles("rows_handle", rows_, [&](auto* h) {
+    return api.wire->rows_handle(h, nullptr, nullptr, &bytes, &why_);
+  });
   const wm_format_options npy = {sizeof(npy), 0, nullptr, "npy"};
   RefusesHandles("rows_to_format", rows_,
-                 [&](auto* h) { return api.rows_to_format(h, &npy, &bytes, &bytes, &why_); });
-  RefusesHandles("bytes_view", bytes_, [&](auto* h) { return api.bytes_view(h, &data, &size); });
-  RefusesHandles("document_info", document_, [&](auto* h) { return api.document_info(h, &info); });
+                 [&](auto* h) { return api.wire->rows_to_format(h, &npy, &bytes, &bytes, &why_); });
+  RefusesHandles("bytes_view", bytes_,
+                 [&](auto* h) { return api.wire->bytes_view(h, &data, &size); });
+  RefusesHandles("document_info", document_,
+                 [&](auto* h) { return api.wire->document_info(h, &info); });
   RefusesHandles("document_shape", document_,
-                 [&](auto* h) { return api.document_shape(h, &shape); });
-  RefusesHandles("document_code", document_, [&](auto* h) { return api.document_code(h, &code); });
+                 [&](auto* h) { return api.wire->document_shape(h, &shape); });
+  RefusesHandles("document_code", document_,
+                 [&](auto* h) { return api.wire->document_code(h, &code); });
   RefusesHandles("document_coverage", document_,
-                 [&](auto* h) { return api.document_coverage(h, nullptr, 0, &size, &why_); });
+                 [&](auto* h) { return api.wire->document_coverage(h, nullptr, 0, &size, &why_); });
   RefusesHandles("document_read", document_,
-                 [&](auto* h) { return api.document_read(h, &read_, 0, 0, nullptr, &why_); });
-  RefusesHandles("document_rows", document_,
-                 [&](auto* h) { return api.document_rows(h, nullptr, &rows, nullptr, &why_); });
+                 [&](auto* h) { return api.wire->document_read(h, &read_, 0, 0, nullptr, &why_); });
+  RefusesHandles("document_rows", document_, [&](auto* h) {
+    return api.wire->document_rows(h, nullptr, &rows, nullptr, &why_);
+  });
   RefusesHandles("document_chunk", document_,
-                 [&](auto* h) { return api.document_chunk(h, 0, &chunk, &why_); });
+                 [&](auto* h) { return api.wire->document_chunk(h, 0, &chunk, &why_); });
   RefusesHandles("publisher_create", source_, [&](auto* h) {
     wm_publisher_options options = of_publisher_;
     options.source = h;
     wm_publisher* publisher = Untouched<wm_publisher>();
-    const wm_status status = api.publisher_create(&options, &publisher, &why_);
+    const wm_status status = api.wire->publisher_create(&options, &publisher, &why_);
     EXPECT_EQ(publisher, Untouched<wm_publisher>());
     return status;
   });
@@ -183,36 +190,36 @@ TEST_F(GarbageWire, Handles) {
     wm_fetcher_options options = of_fetcher_;
     options.source = h;
     wm_fetcher* fetcher = Untouched<wm_fetcher>();
-    const wm_status status = api.fetcher_create(&options, &fetcher, &why_);
+    const wm_status status = api.wire->fetcher_create(&options, &fetcher, &why_);
     EXPECT_EQ(fetcher, Untouched<wm_fetcher>());
     return status;
   });
   RefusesHandles("publisher_publish_rows", publisher_, [&](auto* h) {
-    return api.publisher_publish_rows(h, "a", rows_, &ticket, &why_);
+    return api.wire->publisher_publish_rows(h, "a", rows_, &ticket, &why_);
   });
   RefusesHandles("publisher_publish_rows, rows", rows_, [&](auto* h) {
-    return api.publisher_publish_rows(publisher_, "a", h, &ticket, &why_);
+    return api.wire->publisher_publish_rows(publisher_, "a", h, &ticket, &why_);
   });
   RefusesHandles("publisher_publish_snapshot", static_cast<const wm_snapshot*>(nullptr),
                  [&](wm_snapshot* h) {
-                   return api.publisher_publish_snapshot(publisher_, "a", h, &ticket, &why_);
+                   return api.wire->publisher_publish_snapshot(publisher_, "a", h, &ticket, &why_);
                  });
   RefusesHandles("publisher_stats", publisher_,
-                 [&](auto* h) { return api.publisher_stats(h, &stats); });
-  RefusesHandles("ticket_ready", ticket_, [&](auto* h) { return api.ticket_ready(h); });
+                 [&](auto* h) { return api.wire->publisher_stats(h, &stats); });
+  RefusesHandles("ticket_ready", ticket_, [&](auto* h) { return api.wire->ticket_ready(h); });
   RefusesHandles("ticket_wait", ticket_,
-                 [&](auto* h) { return api.ticket_wait(h, 0, &bytes, &why_); });
+                 [&](auto* h) { return api.wire->ticket_wait(h, 0, &bytes, &why_); });
   RefusesHandles("fetcher_fetch", fetcher_, [&](auto* h) {
-    return api.fetcher_fetch(h, named_, named_size_, nullptr, 0, &rows, &report, &why_);
+    return api.wire->fetcher_fetch(h, named_, named_size_, nullptr, 0, &rows, &report, &why_);
   });
   RefusesHandles("fetcher_counts", fetcher_,
-                 [&](auto* h) { return api.fetcher_counts(h, &report); });
-  Survives(bytes_, api.bytes_retain, api.bytes_release);
-  Survives(document_, api.document_retain, api.document_release);
-  Survives(source_, api.source_retain, api.source_release);
-  Survives(publisher_, api.publisher_retain, api.publisher_release);
-  Survives(ticket_, api.ticket_retain, api.ticket_release);
-  Survives(fetcher_, api.fetcher_retain, api.fetcher_release);
+                 [&](auto* h) { return api.wire->fetcher_counts(h, &report); });
+  Survives(bytes_, api.wire->bytes_retain, api.wire->bytes_release);
+  Survives(document_, api.wire->document_retain, api.wire->document_release);
+  Survives(source_, api.wire->source_retain, api.wire->source_release);
+  Survives(publisher_, api.wire->publisher_retain, api.wire->publisher_release);
+  Survives(ticket_, api.wire->ticket_retain, api.wire->ticket_release);
+  Survives(fetcher_, api.wire->fetcher_retain, api.wire->fetcher_release);
   EXPECT_EQ(bytes, Untouched<wm_bytes>());
   EXPECT_EQ(rows, Untouched<wm_rows>());
   EXPECT_EQ(ticket, Untouched<wm_ticket>());
@@ -230,59 +237,73 @@ TEST_F(GarbageWire, Pointers) {
   wm_handle_info info = {sizeof(info)};
   wm_message nowhere = {nullptr, 9, 77};
   const wm_format_options npy = {sizeof(npy), 0, nullptr, "npy"};
+  wm_source_callbacks own_source = {sizeof(own_source)};
+  own_source.get = [](void*, const wm_digest*, std::size_t, std::int64_t, wm_reply*, wm_message*) {
+    return wm_status{WM_OK};
+  };
   const struct {
     const char* what;
     wm_status status;
   } cases[] = {
-      {"rows_document", api.rows_document(rows_, nullptr, nullptr, &why_)},
-      {"rows_document_into, out", api.rows_document_into(rows_, nullptr, nullptr, 9, &size, &why_)},
+      {"rows_document", api.wire->rows_document(rows_, nullptr, nullptr, &why_)},
+      {"rows_document_into, out",
+       api.wire->rows_document_into(rows_, nullptr, nullptr, 9, &size, &why_)},
       {"rows_document_into, size",
-       api.rows_document_into(rows_, nullptr, nullptr, 0, nullptr, &why_)},
-      {"rows_write_document", api.rows_write_document(rows_, nullptr, nullptr, &why_)},
-      {"rows_from_format, data", api.rows_from_format(nullptr, 9, nullptr, &rows, &bytes, &why_)},
+       api.wire->rows_document_into(rows_, nullptr, nullptr, 0, nullptr, &why_)},
+      {"rows_write_document", api.wire->rows_write_document(rows_, nullptr, nullptr, &why_)},
+      {"rows_from_format, data",
+       api.wire->rows_from_format(nullptr, 9, nullptr, &rows, &bytes, &why_)},
       {"rows_from_format, out",
-       api.rows_from_format(data_, size_, nullptr, nullptr, &bytes, &why_)},
-      {"rows_to_format, options", api.rows_to_format(rows_, nullptr, &bytes, &bytes, &why_)},
-      {"rows_to_format, out", api.rows_to_format(rows_, &npy, nullptr, &bytes, &why_)},
-      {"bytes_view, data", api.bytes_view(bytes_, nullptr, &size)},
-      {"bytes_view, size", api.bytes_view(bytes_, &data, nullptr)},
-      {"document_open, data", api.document_open(nullptr, 9, nullptr, &document, &why_)},
-      {"document_open, out", api.document_open(data_, size_, nullptr, nullptr, &why_)},
-      {"document_open_file, path", api.document_open_file(nullptr, nullptr, &document, &why_)},
-      {"document_open_file, out", api.document_open_file("/nowhere/a", nullptr, nullptr, &why_)},
-      {"document_coverage, runs", api.document_coverage(document_, nullptr, 1, &size, &why_)},
-      {"document_coverage, count", api.document_coverage(document_, nullptr, 0, nullptr, &why_)},
-      {"document_read", api.document_read(document_, nullptr, 0, 0, nullptr, &why_)},
-      {"document_rows", api.document_rows(document_, nullptr, nullptr, nullptr, &why_)},
-      {"document_chunk", api.document_chunk(document_, 0, nullptr, &why_)},
-      {"source_memory_create", api.source_memory_create(9, nullptr, &why_)},
-      {"source_file_open, path", api.source_file_open(nullptr, nullptr, &source, &why_)},
-      {"source_file_open, out", api.source_file_open("/nowhere/a", nullptr, nullptr, &why_)},
-      {"source_redis_create", api.source_redis_create(nullptr, nullptr, &why_)},
-      {"publisher_create", api.publisher_create(&of_publisher_, nullptr, &why_)},
-      {"publish_rows", api.publisher_publish_rows(publisher_, "", rows_, nullptr, &why_)},
-      {"ticket_wait", api.ticket_wait(ticket_, 0, nullptr, &why_)},
-      {"rows_handle", api.rows_handle(rows_, nullptr, nullptr, nullptr, &why_)},
-      {"handle_info, handle", api.handle_info(nullptr, 9, &info, nullptr, &why_)},
-      {"handle_info, none", api.handle_info(nullptr, 0, &info, nullptr, &why_)},
-      {"handle_info, out", api.handle_info(named_, named_size_, nullptr, nullptr, &why_)},
-      {"handle_info, store", api.handle_info(named_, named_size_, &info, &nowhere, &why_)},
-      {"fetcher_create", api.fetcher_create(&of_fetcher_, nullptr, &why_)},
+       api.wire->rows_from_format(data_, size_, nullptr, nullptr, &bytes, &why_)},
+      {"rows_to_format, options", api.wire->rows_to_format(rows_, nullptr, &bytes, &bytes, &why_)},
+      {"rows_to_format, out", api.wire->rows_to_format(rows_, &npy, nullptr, &bytes, &why_)},
+      {"bytes_view, data", api.wire->bytes_view(bytes_, nullptr, &size)},
+      {"bytes_view, size", api.wire->bytes_view(bytes_, &data, nullptr)},
+      {"document_open, data", api.wire->document_open(nullptr, 9, nullptr, &document, &why_)},
+      {"document_open, out", api.wire->document_open(data_, size_, nullptr, nullptr, &why_)},
+      {"document_open_file, path",
+       api.wire->document_open_file(nullptr, nullptr, &document, &why_)},
+      {"document_open_file, out",
+       api.wire->document_open_file("/nowhere/a", nullptr, nullptr, &why_)},
+      {"document_coverage, runs", api.wire->document_coverage(document_, nullptr, 1, &size, &why_)},
+      {"document_coverage, count",
+       api.wire->document_coverage(document_, nullptr, 0, nullptr, &why_)},
+      {"document_read", api.wire->document_read(document_, nullptr, 0, 0, nullptr, &why_)},
+      {"document_rows", api.wire->document_rows(document_, nullptr, nullptr, nullptr, &why_)},
+      {"document_chunk", api.wire->document_chunk(document_, 0, nullptr, &why_)},
+      {"source_memory_create", api.wire->source_memory_create(9, nullptr, &why_)},
+      {"source_file_open, path", api.wire->source_file_open(nullptr, nullptr, &source, &why_)},
+      {"source_file_open, out", api.wire->source_file_open("/nowhere/a", nullptr, nullptr, &why_)},
+      {"source_redis_create", api.wire->source_redis_create(nullptr, nullptr, &why_)},
+      {"source_callbacks_create, callbacks",
+       api.wire->source_callbacks_create(nullptr, &source, &why_)},
+      {"source_callbacks_create, out",
+       api.wire->source_callbacks_create(&own_source, nullptr, &why_)},
+      {"reply_object", api.wire->reply_object(nullptr, 0, data_, size_)},
+      {"publisher_create", api.wire->publisher_create(&of_publisher_, nullptr, &why_)},
+      {"publish_rows", api.wire->publisher_publish_rows(publisher_, "", rows_, nullptr, &why_)},
+      {"ticket_wait", api.wire->ticket_wait(ticket_, 0, nullptr, &why_)},
+      {"rows_handle", api.wire->rows_handle(rows_, nullptr, nullptr, nullptr, &why_)},
+      {"handle_info, handle", api.wire->handle_info(nullptr, 9, &info, nullptr, &why_)},
+      {"handle_info, none", api.wire->handle_info(nullptr, 0, &info, nullptr, &why_)},
+      {"handle_info, out", api.wire->handle_info(named_, named_size_, nullptr, nullptr, &why_)},
+      {"handle_info, store", api.wire->handle_info(named_, named_size_, &info, &nowhere, &why_)},
+      {"fetcher_create", api.wire->fetcher_create(&of_fetcher_, nullptr, &why_)},
       {"fetcher_fetch, handle",
-       api.fetcher_fetch(fetcher_, nullptr, 9, nullptr, 0, &rows, nullptr, &why_)},
+       api.wire->fetcher_fetch(fetcher_, nullptr, 9, nullptr, 0, &rows, nullptr, &why_)},
       {"fetcher_fetch, out",
-       api.fetcher_fetch(fetcher_, named_, named_size_, nullptr, 0, nullptr, nullptr, &why_)},
+       api.wire->fetcher_fetch(fetcher_, named_, named_size_, nullptr, 0, nullptr, nullptr, &why_)},
   };
   for (const auto& one : cases)
     EXPECT_EQ(one.status, WM_INVALID_ARGUMENT) << one.what;
   EXPECT_EQ(nowhere.size, 77u);
   EXPECT_EQ(bytes, nullptr);
-  EXPECT_EQ(api.rows_from_format(nullptr, 0, nullptr, &rows, &bytes, &why_), WM_NOT_FOUND);
+  EXPECT_EQ(api.wire->rows_from_format(nullptr, 0, nullptr, &rows, &bytes, &why_), WM_NOT_FOUND);
   EXPECT_TRUE(rows == nullptr && bytes == nullptr);
-  EXPECT_EQ(api.document_open(nullptr, 0, nullptr, &document, &why_), WM_DATA_LOSS);
-  EXPECT_EQ(api.document_open_file("/nowhere/a", nullptr, &document, &why_), WM_NOT_FOUND);
-  EXPECT_EQ(api.source_file_open("/nowhere/a", nullptr, &source, &why_), WM_NOT_FOUND);
-  EXPECT_EQ(api.rows_write_document(rows_, nullptr, "/nowhere/a", &why_), WM_UNAVAILABLE);
+  EXPECT_EQ(api.wire->document_open(nullptr, 0, nullptr, &document, &why_), WM_DATA_LOSS);
+  EXPECT_EQ(api.wire->document_open_file("/nowhere/a", nullptr, &document, &why_), WM_NOT_FOUND);
+  EXPECT_EQ(api.wire->source_file_open("/nowhere/a", nullptr, &source, &why_), WM_NOT_FOUND);
+  EXPECT_EQ(api.wire->rows_write_document(rows_, nullptr, "/nowhere/a", &why_), WM_UNAVAILABLE);
   EXPECT_TRUE(document == nullptr && source == nullptr && rows == nullptr);
 }
 
@@ -298,18 +319,19 @@ TEST_F(GarbageWire, FieldsOfStructs) {
   const Options options = {sizeof(options), 0, nullptr, nullptr};
   RefusesAndSays<Options>(
       "rows_document", options,
-      [&](const Options* of) { return api.rows_document(rows_, of, &bytes, &why_); },
+      [&](const Options* of) { return api.wire->rows_document(rows_, of, &bytes, &why_); },
       {{"flags", [](Options& o) { o.flags = 4; }}, {"ext", [&](Options& o) { o.ext = links; }}});
   // One byte too few: nothing is written, and it says how many it takes.
   std::vector<std::uint8_t> room(size_, 0xee);
   std::size_t wanted = 0;
-  EXPECT_EQ(api.rows_document_into(rows_, nullptr, room.data(), size_ - 1, &wanted, &why_),
+  EXPECT_EQ(api.wire->rows_document_into(rows_, nullptr, room.data(), size_ - 1, &wanted, &why_),
             WM_OUT_OF_RANGE);
   EXPECT_NE(std::string(text_).find(std::to_string(size_)), std::string::npos) << text_;
   EXPECT_EQ(wanted, size_);
   EXPECT_EQ(room, std::vector<std::uint8_t>(size_, 0xee));
   room.push_back(0xee);
-  EXPECT_EQ(api.rows_document_into(rows_, nullptr, room.data(), size_ + 1, &wanted, &why_), WM_OK);
+  EXPECT_EQ(api.wire->rows_document_into(rows_, nullptr, room.data(), size_ + 1, &wanted, &why_),
+            WM_OK);
   EXPECT_EQ(wanted, size_);
   EXPECT_EQ(std::memcmp(room.data(), data_, size_), 0);
   EXPECT_EQ(room.back(), 0xee);
@@ -333,19 +355,20 @@ TEST_F(GarbageWire, FieldsOfStructs) {
       [&](const Code* of) {
         Options with = options;
         with.code = of;
-        return api.rows_document(rows_, &with, &bytes, &why_);
+        return api.wire->rows_document(rows_, &with, &bytes, &why_);
       },
       code_spoils);
   RefusesAndSays<Code>(
       "rows_handle, code", code,
-      [&](const Code* of) { return api.rows_handle(rows_, of, "", &bytes, &why_); }, code_spoils);
+      [&](const Code* of) { return api.wire->rows_handle(rows_, of, "", &bytes, &why_); },
+      code_spoils);
   EXPECT_EQ(bytes, nullptr);
 
   using Limits = wm_read_limits;
   const Limits limits = {sizeof(limits), 0, 0, 0};
   wm_document* document = nullptr;
   const auto open = [&](const Limits* of) {
-    return api.document_open(data_, size_, of, &document, &why_);
+    return api.wire->document_open(data_, size_, of, &document, &why_);
   };
   RefusesAndSays<Limits>("document_open", limits, open,
                          {{"reserved", [](Limits& o) { o.reserved = 1; }}});
@@ -355,19 +378,20 @@ TEST_F(GarbageWire, FieldsOfStructs) {
   Limits few = limits;
   few.max_rows = 3;
   ASSERT_EQ(open(&few), WM_OK) << text_;
-  EXPECT_EQ(api.document_rows(document, nullptr, &rows, nullptr, &why_), WM_RESOURCE_EXHAUSTED);
-  api.document_release(document);
+  EXPECT_EQ(api.wire->document_rows(document, nullptr, &rows, nullptr, &why_),
+            WM_RESOURCE_EXHAUSTED);
+  api.wire->document_release(document);
   few.max_rows = few.max_bytes = ~std::uint64_t{0};
   ASSERT_EQ(open(&few), WM_OK) << text_;
-  api.document_release(document);
+  api.wire->document_release(document);
 
   using Part = wm_part;
   wm_fetch_report report = {sizeof(report)};
   const auto by_document = [&](const Part* of) {
-    return api.document_rows(document_, of, &rows, nullptr, &why_);
+    return api.wire->document_rows(document_, of, &rows, nullptr, &why_);
   };
   const auto by_handle = [&](const Part* of) {
-    return api.fetcher_fetch(fetcher_, named_, named_size_, of, 0, &rows, &report, &why_);
+    return api.wire->fetcher_fetch(fetcher_, named_, named_size_, of, 0, &rows, &report, &why_);
   };
   const std::vector<std::pair<const char*, std::function<void(Part&)>>> part_spoils = {
       {"rows", [](Part& o) { o.begin = -1; }},
@@ -388,13 +412,14 @@ TEST_F(GarbageWire, FieldsOfStructs) {
   }
   EXPECT_EQ(rows, nullptr);
   for (const std::int32_t layer : {-1, kLayers, kLow, kHigh}) {
-    EXPECT_EQ(api.document_read(document_, &read_, layer, 0, nullptr, &why_), WM_OUT_OF_RANGE);
+    EXPECT_EQ(api.wire->document_read(document_, &read_, layer, 0, nullptr, &why_),
+              WM_OUT_OF_RANGE);
   }
-  EXPECT_EQ(api.document_read(document_, &read_, 1, 0, nullptr, &why_), WM_INVALID_ARGUMENT);
+  EXPECT_EQ(api.wire->document_read(document_, &read_, 1, 0, nullptr, &why_), WM_INVALID_ARGUMENT);
   using Read = wm_read_args;
   RefusesAndSays<Read>(
       "document_read", read_,
-      [&](const Read* of) { return api.document_read(document_, of, 0, 0, nullptr, &why_); },
+      [&](const Read* of) { return api.wire->document_read(document_, of, 0, 0, nullptr, &why_); },
       {{"flags", [](Read& o) { o.flags = 1; }},
        {"ext", [&](Read& o) { o.ext = links; }},
        {"layout", [](Read& o) { o.layout = 2; }},
@@ -406,7 +431,7 @@ TEST_F(GarbageWire, FieldsOfStructs) {
        {"infos", [](Read& o) { o.num_infos = 7; }}});
   wm_chunk_view chunk = {sizeof(chunk)};
   for (const std::int64_t row : {std::int64_t{-1}, std::int64_t{kRows}, INT64_MIN, INT64_MAX})
-    EXPECT_EQ(api.document_chunk(document_, row, &chunk, &why_), WM_OUT_OF_RANGE);
+    EXPECT_EQ(api.wire->document_chunk(document_, row, &chunk, &why_), WM_OUT_OF_RANGE);
 
   using Format = wm_format_options;
   const std::int32_t layers[] = {0, 1, 2};
@@ -414,7 +439,7 @@ TEST_F(GarbageWire, FieldsOfStructs) {
   writing.format = "npy";
   RefusesAndSays<Format>(
       "rows_to_format", writing,
-      [&](const Format* of) { return api.rows_to_format(rows_, of, &bytes, &bytes, &why_); },
+      [&](const Format* of) { return api.wire->rows_to_format(rows_, of, &bytes, &bytes, &why_); },
       {{"flags", [](Format& o) { o.flags = WM_FORMAT_FIRST; }},
        {"ext", [&](Format& o) { o.ext = links; }},
        {"format", [](Format& o) { o.format = nullptr; }},
@@ -438,22 +463,22 @@ TEST_F(GarbageWire, FieldsOfStructs) {
        {"reserved", [](Format& o) { o.reserved = 1; }}});
   RefusesAndSays<Format>(
       "rows_to_format", writing,
-      [&](const Format* of) { return api.rows_to_format(rows_, of, &bytes, &bytes, &why_); },
+      [&](const Format* of) { return api.wire->rows_to_format(rows_, of, &bytes, &bytes, &why_); },
       {{"limit", [](Format& o) { o.max_bytes = 1; }}}, WM_RESOURCE_EXHAUSTED);
   RefusesAndSays<Format>(
       "rows_to_format", writing,
-      [&](const Format* of) { return api.rows_to_format(rows_, of, &bytes, &bytes, &why_); },
+      [&](const Format* of) { return api.wire->rows_to_format(rows_, of, &bytes, &bytes, &why_); },
       {{"sentinel", [](Format& o) { o.row_count = "tokens"; }}}, WM_FAILED_PRECONDITION);
   EXPECT_EQ(bytes, nullptr);
   wm_bytes* array = nullptr;
-  ASSERT_EQ(api.rows_to_format(rows_, &writing, &array, nullptr, &why_), WM_OK) << text_;
+  ASSERT_EQ(api.wire->rows_to_format(rows_, &writing, &array, nullptr, &why_), WM_OK) << text_;
   const std::uint8_t* array_data = nullptr;
   std::size_t array_size = 0;
-  ASSERT_EQ(api.bytes_view(array, &array_data, &array_size), WM_OK);
+  ASSERT_EQ(api.wire->bytes_view(array, &array_data, &array_size), WM_OK);
   Format reading = writing;
   reading.num_experts = static_cast<std::int32_t>(shape_.num_experts);
   const auto from_array = [&](const Format* of) {
-    return api.rows_from_format(array_data, array_size, of, &rows, &bytes, &why_);
+    return api.wire->rows_from_format(array_data, array_size, of, &rows, &bytes, &why_);
   };
   RefusesAndSays<Format>(
       "rows_from_format", reading, from_array,
@@ -489,14 +514,15 @@ TEST_F(GarbageWire, FieldsOfStructs) {
                          {{"limit", [](Format& o) { o.max_bytes = 1; }}}, WM_RESOURCE_EXHAUSTED);
   RefusesAndSays<Format>("rows_from_format of a document", {sizeof(Format)},
                          [&](const Format* of) {
-                           return api.rows_from_format(data_, size_, of, &rows, &bytes, &why_);
+                           return api.wire->rows_from_format(data_, size_, of, &rows, &bytes,
+                                                             &why_);
                          },
                          {{"num_experts", [](Format& o) { o.num_experts = 65535; }},
                           {"first", [](Format& o) { o.flags = WM_FORMAT_FIRST, o.first = 77; }},
                           {"layers", [](Format& o) { o.layers = "moe"; }},
                           {"npy", [](Format& o) { o.format = "npy", o.num_experts = 8; }}});
   EXPECT_TRUE(rows == nullptr && bytes == nullptr);
-  api.bytes_release(array);
+  api.wire->bytes_release(array);
 
   using Publisher = wm_publisher_options;
   const std::string long_name(65536, 'a');
@@ -507,7 +533,7 @@ TEST_F(GarbageWire, FieldsOfStructs) {
       "publisher_create", of_publisher_,
       [&](const Publisher* of) {
         wm_publisher* publisher = nullptr;
-        const wm_status status = api.publisher_create(of, &publisher, &why_);
+        const wm_status status = api.wire->publisher_create(of, &publisher, &why_);
         EXPECT_EQ(publisher, nullptr);
         return status;
       },
@@ -516,7 +542,7 @@ TEST_F(GarbageWire, FieldsOfStructs) {
        {"shape", [](Publisher& o) { o.shape = nullptr; }},
        {"top_k", [&](Publisher& o) { o.shape = &bad_shape; }},
        {"low_bits", [&](Publisher& o) { o.code = &bad_code; }},
-       {"store", [&](Publisher& o) { o.store = long_name.c_str(); }},
+       {"store", [&](Publisher& o) { o.store_name = long_name.c_str(); }},
        {"landing_timeout_ns", [](Publisher& o) { o.landing_timeout_ns = -1; }},
        {"source_timeout_ns", [](Publisher& o) { o.source_timeout_ns = INT64_MIN; }}});
   using Fetcher = wm_fetcher_options;
@@ -524,9 +550,33 @@ TEST_F(GarbageWire, FieldsOfStructs) {
       "fetcher_create", of_fetcher_,
       [&](const Fetcher* of) {
         wm_fetcher* fetcher = nullptr;
-        return api.fetcher_create(of, &fetcher, &why_);
+        return api.wire->fetcher_create(of, &fetcher, &why_);
       },
       {{"flags", [](Fetcher& o) { o.flags = 2; }}, {"ext", [&](Fetcher& o) { o.ext = links; }}});
+
+  using Callbacks = wm_source_callbacks;
+  Callbacks callbacks = {sizeof(callbacks)};
+  int destroyed = 0;
+  callbacks.context = &destroyed;
+  callbacks.get = [](void*, const wm_digest*, std::size_t, std::int64_t, wm_reply*, wm_message*) {
+    return wm_status{WM_OK};
+  };
+  callbacks.destroy = [](void* context) { ++*static_cast<int*>(context); };
+  wm_source* own = nullptr;
+  RefusesAndSays<Callbacks>(
+      "source_callbacks_create", callbacks,
+      [&](const Callbacks* of) { return api.wire->source_callbacks_create(of, &own, &why_); },
+      {{"flags", [](Callbacks& o) { o.flags = 1; }},
+       {"ext", [&](Callbacks& o) { o.ext = links; }},
+       {"get", [](Callbacks& o) { o.get = nullptr; }},
+       {"struct_size", [](Callbacks& o) { o.struct_size = 31; }}});
+  EXPECT_TRUE(own == nullptr && destroyed == 0);
+  ASSERT_EQ(api.wire->source_callbacks_create(&callbacks, &own, &why_), WM_OK);
+  api.wire->source_retain(own);
+  api.wire->source_release(own);
+  EXPECT_EQ(destroyed, 0);
+  api.wire->source_release(own);
+  EXPECT_EQ(destroyed, 1);
 
   using Redis = wm_redis_options;
   Redis of_redis = {sizeof(of_redis)};
@@ -536,7 +586,7 @@ TEST_F(GarbageWire, FieldsOfStructs) {
   RefusesAndSays<Redis>(
       "source_redis_create", of_redis,
       [&](const Redis* of) {
-        const wm_status status = api.source_redis_create(of, &source, &why_);
+        const wm_status status = api.wire->source_redis_create(of, &source, &why_);
         EXPECT_EQ(std::string(text_).find("sesame"), std::string::npos) << text_;
         EXPECT_EQ(source, nullptr);
         return status;
@@ -564,22 +614,22 @@ TEST_F(GarbageWire, FieldsOfStructs) {
   greatest.command_timeout_ms = greatest.first_back_off_ms = greatest.greatest_back_off_ms = kHigh;
   greatest.believe_ms = kHigh;
   greatest.max_believed = ~std::uint64_t{0};
-  if (api.source_redis_create(&greatest, &source, &why_) == WM_OK) {
+  if (api.wire->source_redis_create(&greatest, &source, &why_) == WM_OK) {
     wm_fetcher_options of_fetcher = of_fetcher_;
     of_fetcher.source = source;
     wm_fetcher* fetcher = nullptr;
-    ASSERT_EQ(api.fetcher_create(&of_fetcher, &fetcher, &why_), WM_OK);
+    ASSERT_EQ(api.wire->fetcher_create(&of_fetcher, &fetcher, &why_), WM_OK);
     for (int i = 0; i < 3; ++i) {
-      ASSERT_EQ(
-          api.fetcher_fetch(fetcher, named_, named_size_, nullptr, i - 1, &rows, &report, &why_),
-          WM_OK);
-      EXPECT_NE(report.source, WM_OK) << i;
+      ASSERT_EQ(api.wire->fetcher_fetch(fetcher, named_, named_size_, nullptr, i - 1, &rows,
+                                        &report, &why_),
+                WM_OK);
+      EXPECT_NE(report.source_status, WM_OK) << i;
       EXPECT_EQ(report.fetched, 0u);
       api.rows_release(rows);
       rows = nullptr;
     }
-    api.fetcher_release(fetcher);
-    api.source_release(source);
+    api.wire->fetcher_release(fetcher);
+    api.wire->source_release(source);
   } else {
     EXPECT_NE(std::string(text_).find("hiredis"), std::string::npos) << text_;
   }
@@ -589,13 +639,125 @@ TEST_F(GarbageWire, FieldsOfStructs) {
   Publisher with_ext = of_publisher_;
   with_ext.ext = &required;
   wm_publisher* publisher = nullptr;
-  EXPECT_EQ(api.publisher_create(&with_ext, &publisher, &why_), WM_UNIMPLEMENTED);
+  EXPECT_EQ(api.wire->publisher_create(&with_ext, &publisher, &why_), WM_UNIMPLEMENTED);
   Options document_ext = options;
   document_ext.ext = &required;
-  EXPECT_EQ(api.rows_document(rows_, &document_ext, &bytes, &why_), WM_UNIMPLEMENTED);
+  EXPECT_EQ(api.wire->rows_document(rows_, &document_ext, &bytes, &why_), WM_UNIMPLEMENTED);
   of_redis.ext = &required;
-  EXPECT_EQ(api.source_redis_create(&of_redis, &source, &why_), WM_UNIMPLEMENTED);
+  EXPECT_EQ(api.wire->source_redis_create(&of_redis, &source, &why_), WM_UNIMPLEMENTED);
   EXPECT_NE(std::string(text_).find("ext"), std::string::npos) << text_;
+}
+
+// What the objects of `source_` become on their way through callbacks that follow no rule.
+struct Unruly {
+  enum How { kStatus, kThrows, kGarbage, kShorter, kBeyond, kUnterminated, kOtherHandle };
+  How how = kStatus;
+  wm_status status = WM_OK;
+  wm_rows* rows = nullptr;
+
+  static wm_status Get(void* context, const wm_digest* digests, std::size_t count, std::int64_t,
+                       wm_reply* reply, wm_message* why) {
+    const Unruly& self = *static_cast<const Unruly*>(context);
+    const wm_wire_api_v1& wire = *Api().wire;
+    const std::uint8_t garbage[40] = {1, 2, 3};
+    switch (self.how) {
+      case kThrows:
+        throw std::bad_alloc();
+      case kGarbage:
+        for (std::size_t i = 0; i < count; ++i)
+          EXPECT_EQ(wire.reply_object(reply, i, garbage, sizeof(garbage)), WM_OK);
+        break;
+      case kShorter:
+        for (std::size_t i = 0; i < count; ++i)
+          EXPECT_EQ(wire.reply_object(reply, i, digests[i].bytes, 0), WM_OK);
+        break;
+      case kBeyond:
+        for (const std::size_t index : {count, kAbsurd, ~std::size_t{0}})
+          EXPECT_EQ(wire.reply_object(reply, index, garbage, 1), WM_INVALID_ARGUMENT);
+        EXPECT_EQ(wire.reply_object(reply, 0, nullptr, 1), WM_INVALID_ARGUMENT);
+        EXPECT_EQ(wire.reply_object(reply, 0, garbage, ~std::uint64_t{0}), WM_RESOURCE_EXHAUSTED);
+        break;
+      case kUnterminated:
+        std::memset(why->text, 'x', why->capacity);
+        why->size = ~std::size_t{0};
+        break;
+      case kOtherHandle:
+        EXPECT_EQ(wire.reply_object(reinterpret_cast<wm_reply*>(self.rows), 0, garbage, 1),
+                  WM_INVALID_ARGUMENT);
+        break;
+      case kStatus:
+        break;
+    }
+    return self.status;
+  }
+};
+
+TEST_F(GarbageWire, Callbacks) {
+  const wm_api_v1& api = Api();
+  Unruly unruly;
+  unruly.rows = rows_;
+  wm_source_callbacks callbacks = {sizeof(callbacks)};
+  callbacks.context = &unruly;
+  callbacks.get = &Unruly::Get;
+  wm_source* source = nullptr;
+  ASSERT_EQ(api.wire->source_callbacks_create(&callbacks, &source, &why_), WM_OK) << text_;
+  wm_fetcher_options of_fetcher = {sizeof(of_fetcher)};
+  of_fetcher.source = source;
+  const struct {
+    Unruly::How how;
+    wm_status returned, reported;
+  } cases[] = {
+      {Unruly::kStatus, WM_OK, WM_OK},
+      {Unruly::kStatus, WM_DATA_LOSS, WM_DATA_LOSS},
+      {Unruly::kStatus, WM_DATA_LOSS + 1, WM_UNKNOWN},
+      {Unruly::kStatus, -1, WM_UNKNOWN},
+      {Unruly::kStatus, kLow, WM_UNKNOWN},
+      {Unruly::kStatus, kHigh, WM_UNKNOWN},
+      {Unruly::kThrows, WM_OK, WM_INTERNAL},
+      {Unruly::kGarbage, WM_OK, WM_OK},
+      {Unruly::kGarbage, WM_ABORTED, WM_ABORTED},
+      {Unruly::kShorter, WM_OK, WM_OK},
+      {Unruly::kBeyond, WM_OK, WM_OK},
+      {Unruly::kUnterminated, WM_CANCELLED, WM_CANCELLED},
+      {Unruly::kOtherHandle, WM_OK, WM_OK},
+  };
+  for (const auto& one : cases) {
+    SCOPED_TRACE(testing::Message() << one.how << ", returns " << one.returned);
+    unruly.how = one.how;
+    unruly.status = one.returned;
+    wm_fetcher* fetcher = nullptr;
+    ASSERT_EQ(api.wire->fetcher_create(&of_fetcher, &fetcher, &why_), WM_OK);
+    wm_rows* rows = nullptr;
+    wm_fetch_report report = {sizeof(report)};
+    ASSERT_EQ(
+        api.wire->fetcher_fetch(fetcher, named_, named_size_, nullptr, -1, &rows, &report, &why_),
+        WM_OK)
+        << text_;
+    EXPECT_EQ(report.source_status, one.reported);
+    EXPECT_EQ(report.damaged > 0, one.how == Unruly::kGarbage || one.how == Unruly::kShorter);
+    wm_rows_view view = {sizeof(view)};
+    ASSERT_EQ(api.rows_view(rows, &view), WM_OK);
+    for (int row = 0; row < kRows; ++row)
+      EXPECT_EQ(view.infos[row].reason, WM_REASON_CAPACITY);
+    api.rows_release(rows);
+    api.wire->fetcher_release(fetcher);
+  }
+  // It cannot be written to: the handle is right, and the objects are nowhere.
+  wm_publisher_options of_publisher = of_publisher_;
+  of_publisher.source = source;
+  wm_publisher* publisher = nullptr;
+  ASSERT_EQ(api.wire->publisher_create(&of_publisher, &publisher, &why_), WM_OK);
+  wm_ticket* ticket = nullptr;
+  wm_bytes* handle = nullptr;
+  ASSERT_EQ(api.wire->publisher_publish_rows(publisher, "a", rows_, &ticket, &why_), WM_OK);
+  ASSERT_EQ(api.wire->ticket_wait(ticket, -1, &handle, &why_), WM_OK) << text_;
+  wm_publisher_stats stats = {sizeof(stats)};
+  ASSERT_EQ(api.wire->publisher_stats(publisher, &stats), WM_OK);
+  EXPECT_TRUE(stats.objects_put == 0 && stats.puts_failed > 0);
+  api.wire->bytes_release(handle);
+  api.wire->ticket_release(ticket);
+  api.wire->publisher_release(publisher);
+  api.wire->source_release(source);
 }
 
 // Every bit of a handle counts, and the front of a document; of the rest, what is lost is said.
@@ -606,12 +768,12 @@ TEST_F(GarbageWire, DamagedBytes) {
   for (std::size_t at = 0; at < named_size_; ++at) {
     std::vector<std::uint8_t> bad(named_, named_ + named_size_);
     bad[at] ^= 0x10;
-    EXPECT_NE(api.handle_info(bad.data(), bad.size(), &info, nullptr, &why_), WM_OK) << at;
-    EXPECT_NE(
-        api.fetcher_fetch(fetcher_, bad.data(), bad.size(), nullptr, 0, &rows, nullptr, &why_),
-        WM_OK)
+    EXPECT_NE(api.wire->handle_info(bad.data(), bad.size(), &info, nullptr, &why_), WM_OK) << at;
+    EXPECT_NE(api.wire->fetcher_fetch(fetcher_, bad.data(), bad.size(), nullptr, 0, &rows, nullptr,
+                                      &why_),
+              WM_OK)
         << at;
-    EXPECT_NE(api.handle_info(named_, at, &info, nullptr, &why_), WM_OK) << at;
+    EXPECT_NE(api.wire->handle_info(named_, at, &info, nullptr, &why_), WM_OK) << at;
   }
   EXPECT_EQ(rows, nullptr);
   std::int64_t lost = 0;
@@ -619,7 +781,8 @@ TEST_F(GarbageWire, DamagedBytes) {
     std::vector<std::uint8_t> bad(data_, data_ + size_);
     bad[at] ^= 0x10;
     wm_document* document = nullptr;
-    const wm_status status = api.document_open(bad.data(), bad.size(), nullptr, &document, &why_);
+    const wm_status status =
+        api.wire->document_open(bad.data(), bad.size(), nullptr, &document, &why_);
     if (status != WM_OK) {
       EXPECT_EQ(document, nullptr);
       continue;
@@ -631,7 +794,7 @@ TEST_F(GarbageWire, DamagedBytes) {
     read.out = out;
     read.infos = infos;
     read.num_infos = kRows;
-    ASSERT_EQ(api.document_read(document, &read, 0, 0, &damage, &why_), WM_OK) << text_;
+    ASSERT_EQ(api.wire->document_read(document, &read, 0, 0, &damage, &why_), WM_OK) << text_;
     EXPECT_EQ(damage.damaged_chunks, 1u) << at;
     for (int row = 0; row < kRows; ++row) {
       if (infos[row].reason != WM_REASON_NONE) {
@@ -642,7 +805,7 @@ TEST_F(GarbageWire, DamagedBytes) {
       for (int i = 0; i < kLayers * kTopK; ++i)
         EXPECT_EQ(out[row * kLayers * kTopK + i], ids_[row * kLayers * kTopK + i]);
     }
-    api.document_release(document);
+    api.wire->document_release(document);
   }
   EXPECT_GT(lost, 0);
 }
@@ -674,7 +837,8 @@ TEST_F(GarbageWire, Timeouts) {
   for (wm_ticket*& ticket : tickets) {
     wm_snapshot* snapshot = nullptr;
     ASSERT_EQ(api.store_snapshot(store, &args, &snapshot, &why_), WM_OK) << text_;
-    ASSERT_EQ(api.publisher_publish_snapshot(publisher_, "b", snapshot, &ticket, &why_), WM_OK);
+    ASSERT_EQ(api.wire->publisher_publish_snapshot(publisher_, "b", snapshot, &ticket, &why_),
+              WM_OK);
     // What was handed over is empty.
     std::int64_t first = 7, last = 7;
     EXPECT_EQ(api.snapshot_range(snapshot, &first, &last), WM_OK);
@@ -686,31 +850,31 @@ TEST_F(GarbageWire, Timeouts) {
   }
   wm_bytes* bytes = nullptr;
   for (const std::int64_t timeout : {std::int64_t{0}, std::int64_t{1}, std::int64_t{1000000}})
-    EXPECT_EQ(api.ticket_wait(tickets[0], timeout, &bytes, &why_), WM_DEADLINE_EXCEEDED);
-  EXPECT_EQ(api.ticket_ready(tickets[0]), WM_UNAVAILABLE);
+    EXPECT_EQ(api.wire->ticket_wait(tickets[0], timeout, &bytes, &why_), WM_DEADLINE_EXCEEDED);
+  EXPECT_EQ(api.wire->ticket_ready(tickets[0]), WM_UNAVAILABLE);
   ASSERT_EQ(api.session_drop(session, 1, nullptr), WM_OK);
-  ASSERT_EQ(api.ticket_wait(tickets[0], -1, &bytes, &why_), WM_OK) << text_;
-  api.bytes_release(bytes);
+  ASSERT_EQ(api.wire->ticket_wait(tickets[0], -1, &bytes, &why_), WM_OK) << text_;
+  api.wire->bytes_release(bytes);
   api.session_release(session);
   api.store_release(store);
   for (wm_ticket* ticket : tickets) {
-    EXPECT_EQ(api.ticket_wait(ticket, INT64_MAX, &bytes, &why_), WM_OK) << text_;
-    api.bytes_release(bytes);
-    api.ticket_release(ticket);
+    EXPECT_EQ(api.wire->ticket_wait(ticket, INT64_MAX, &bytes, &why_), WM_OK) << text_;
+    api.wire->bytes_release(bytes);
+    api.wire->ticket_release(ticket);
   }
   // Rows of another shape.
   wm_shape other = shape_;
   other.num_experts = 9;
   of_publisher_.shape = &other;
   wm_publisher* publisher = nullptr;
-  ASSERT_EQ(api.publisher_create(&of_publisher_, &publisher, &why_), WM_OK);
+  ASSERT_EQ(api.wire->publisher_create(&of_publisher_, &publisher, &why_), WM_OK);
   wm_ticket* ticket = nullptr;
-  ASSERT_EQ(api.publisher_publish_rows(publisher, nullptr, rows_, &ticket, &why_), WM_OK);
-  EXPECT_EQ(api.ticket_wait(ticket, -1, &bytes, &why_), WM_INVALID_ARGUMENT);
-  EXPECT_EQ(api.ticket_ready(ticket), WM_OK);
-  api.publisher_release(publisher);
-  EXPECT_EQ(api.ticket_wait(ticket, 0, &bytes, &why_), WM_INVALID_ARGUMENT);
-  api.ticket_release(ticket);
+  ASSERT_EQ(api.wire->publisher_publish_rows(publisher, nullptr, rows_, &ticket, &why_), WM_OK);
+  EXPECT_EQ(api.wire->ticket_wait(ticket, -1, &bytes, &why_), WM_INVALID_ARGUMENT);
+  EXPECT_EQ(api.wire->ticket_ready(ticket), WM_OK);
+  api.wire->publisher_release(publisher);
+  EXPECT_EQ(api.wire->ticket_wait(ticket, 0, &bytes, &why_), WM_INVALID_ARGUMENT);
+  api.wire->ticket_release(ticket);
 }
 
 }  // namespace

@@ -1,17 +1,19 @@
-/* Every function of the table, from plain C: an engine of three steps, read back row by row.
+/* Every function of both tables, from plain C: an engine of three steps, read back row by row.
  *
- * Calls go through WM(name), which notes them; at the end every function was called. */
+ * Calls go through WM(name) and WIRE(name), which count them; at the end every function was called. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "plugin/waymark.h"
+#include "plugin/waymark_wire.h"
 
 enum { LAYERS = 2, TOP_K = 2, EXPERTS = 8, PAGE = 4, BLOCKS = 16, ROWS = 4 };
 
 static const wm_api_v1* wm;
 static unsigned char called[sizeof(wm_api_v1) / sizeof(void*)];
+static unsigned char called_wire[sizeof(wm_wire_api_v1) / sizeof(void*)];
 #define WM(name) (called[offsetof(wm_api_v1, name) / sizeof(void*)] = 1, wm->name)
+#define WIRE(name) (called_wire[offsetof(wm_wire_api_v1, name) / sizeof(void*)] = 1, wm->wire->name)
 
 static char text[1024];
 static wm_message why = {text, sizeof(text), 0};
@@ -142,26 +144,26 @@ static void walk_formats(const wm_rows* rows) {
   options.struct_size = sizeof(options);
   before.struct_size = after.struct_size = sizeof(before);
   options.format = "npy";
-  CHECK(WM(rows_to_format)(rows, &options, &array, &notes, &why) == WM_FAILED_PRECONDITION);
+  CHECK(WIRE(rows_to_format)(rows, &options, &array, &notes, &why) == WM_FAILED_PRECONDITION);
   CHECK(array == NULL && notes == NULL && strstr(text, "sentinel") != NULL);
   options.sentinel = "-1";
   options.dtype = "int16";
-  CHECK_OK(wm->rows_to_format(rows, &options, &array, &notes, &why));
-  CHECK_OK(wm->bytes_view(notes, &data, &size));
+  CHECK_OK(wm->wire->rows_to_format(rows, &options, &array, &notes, &why));
+  CHECK_OK(wm->wire->bytes_view(notes, &data, &size));
   CHECK(size > 8 && data[size - 1] == '\n');
-  wm->bytes_release(notes);
-  CHECK_OK(wm->bytes_view(array, &data, &size));
+  wm->wire->bytes_release(notes);
+  CHECK_OK(wm->wire->bytes_view(array, &data, &size));
 
   options.format = NULL; /* an .npy says what it is, but not what it means */
-  CHECK(WM(rows_from_format)(data, size, &options, &again, NULL, &why) == WM_INVALID_ARGUMENT);
+  CHECK(WIRE(rows_from_format)(data, size, &options, &again, NULL, &why) == WM_INVALID_ARGUMENT);
   CHECK(again == NULL && strstr(text, "num_experts") != NULL);
   options.num_experts = EXPERTS;
   options.moe_layers = layers;
   options.num_moe_layers = LAYERS;
-  CHECK_OK(wm->rows_from_format(data, size, &options, &again, &notes, &why));
-  CHECK_OK(wm->bytes_view(notes, &data, &size));
+  CHECK_OK(wm->wire->rows_from_format(data, size, &options, &again, &notes, &why));
+  CHECK_OK(wm->wire->bytes_view(notes, &data, &size));
   CHECK(size == 0);
-  wm->bytes_release(notes);
+  wm->wire->bytes_release(notes);
   CHECK_OK(wm->rows_view(rows, &before));
   CHECK_OK(wm->rows_view(again, &after));
   CHECK(after.count == before.count);
@@ -169,17 +171,192 @@ static void walk_formats(const wm_rows* rows) {
   for (row = 0; row < before.count; ++row)
     CHECK((before.infos[row].reason == 0) == (after.infos[row].reason == 0));
   wm->rows_release(again);
-  wm->bytes_release(array);
+  wm->wire->bytes_release(array);
 
   /* A document says it all. */
-  CHECK_OK(wm->rows_document(rows, NULL, &array, &why));
-  CHECK_OK(wm->bytes_view(array, &data, &size));
-  CHECK_OK(wm->rows_from_format(data, size, NULL, &again, NULL, &why));
+  CHECK_OK(wm->wire->rows_document(rows, NULL, &array, &why));
+  CHECK_OK(wm->wire->bytes_view(array, &data, &size));
+  CHECK_OK(wm->wire->rows_from_format(data, size, NULL, &again, NULL, &why));
   CHECK_OK(wm->rows_view(again, &after));
   CHECK(after.count == before.count);
   CHECK(memcmp(before.infos, after.infos, (size_t)before.count * sizeof(wm_row_info)) == 0);
   wm->rows_release(again);
-  wm->bytes_release(array);
+  wm->wire->bytes_release(array);
+}
+
+/* A page source of the engine's own: a few objects in memory. */
+typedef struct own_objects {
+  int count, destroyed;
+  wm_digest names[8];
+  uint8_t* data[8];
+  uint64_t sizes[8];
+} own_objects;
+
+static int own_find(const own_objects* own, const wm_digest* name) {
+  int i;
+  for (i = 0; i < own->count; ++i)
+    if (memcmp(&own->names[i], name, sizeof(*name)) == 0) return i;
+  return -1;
+}
+
+static wm_status own_get(void* context, const wm_digest* digests, size_t count, int64_t timeout_ns,
+                         wm_reply* reply, wm_message* error) {
+  const own_objects* own = (const own_objects*)context;
+  size_t i;
+  CHECK(count > 0 && timeout_ns > 0 && error != NULL);
+  for (i = 0; i < count; ++i) {
+    const int at = own_find(own, &digests[i]);
+    if (at < 0) continue;
+    CHECK_OK(WIRE(reply_object)(reply, i, own->data[at], own->sizes[at]));
+  }
+  CHECK(wm->wire->reply_object(reply, count, NULL, 0) == WM_INVALID_ARGUMENT);
+  return WM_OK;
+}
+
+static wm_status own_get_ranges(void* context, const wm_object_range* ranges, size_t count,
+                                int64_t timeout_ns, wm_reply* reply, wm_message* error) {
+  const own_objects* own = (const own_objects*)context;
+  size_t i;
+  CHECK(count > 0 && timeout_ns > 0 && error != NULL);
+  for (i = 0; i < count; ++i) {
+    const int at = own_find(own, &ranges[i].digest);
+    const uint64_t size = ranges[i].end - ranges[i].begin;
+    CHECK(ranges[i].begin < ranges[i].end);
+    if (at < 0 || ranges[i].end > own->sizes[at]) continue;
+    CHECK(wm->wire->reply_object(reply, i, own->data[at], size - 1) == WM_INVALID_ARGUMENT);
+    CHECK_OK(wm->wire->reply_object(reply, i, own->data[at] + ranges[i].begin, size));
+  }
+  return WM_OK;
+}
+
+static wm_status own_put(void* context, const wm_object* objects, size_t count, int64_t timeout_ns,
+                         wm_message* error) {
+  own_objects* own = (own_objects*)context;
+  size_t i;
+  CHECK(timeout_ns > 0);
+  for (i = 0; i < count; ++i) {
+    CHECK(own_find(own, &objects[i].digest) < 0);
+    if (own->count == 8) {
+      error->size = (size_t)snprintf(error->text, error->capacity, "no room for more than 8");
+      return WM_RESOURCE_EXHAUSTED;
+    }
+    own->names[own->count] = objects[i].digest;
+    own->sizes[own->count] = objects[i].size;
+    own->data[own->count] = (uint8_t*)malloc(objects[i].size);
+    CHECK(own->data[own->count] != NULL);
+    memcpy(own->data[own->count++], objects[i].data, objects[i].size);
+  }
+  return WM_OK;
+}
+
+static wm_status own_holds(void* context, const wm_digest* digests, size_t count,
+                           int64_t timeout_ns, uint8_t* held, wm_message* error) {
+  const own_objects* own = (const own_objects*)context;
+  size_t i;
+  CHECK(timeout_ns > 0 && error != NULL);
+  for (i = 0; i < count; ++i) {
+    CHECK(held[i] == 0);
+    held[i] = own_find(own, &digests[i]) >= 0;
+  }
+  return WM_OK;
+}
+
+static void own_destroy(void* context) {
+  own_objects* own = (own_objects*)context;
+  while (own->count > 0)
+    free(own->data[--own->count]);
+  ++own->destroyed;
+}
+
+static wm_status own_get_fails(void* context, const wm_digest* digests, size_t count,
+                               int64_t timeout_ns, wm_reply* reply, wm_message* error) {
+  CHECK_OK(own_get(context, digests, count > 1 ? 1 : count, timeout_ns, reply, error));
+  error->size = (size_t)snprintf(error->text, error->capacity, "the network is down");
+  return WM_UNAVAILABLE;
+}
+
+/* Publishes `rows` to objects of the engine's own, and fetches them; then from one that fails. */
+static void walk_callbacks(const wm_rows* rows) {
+  own_objects own;
+  wm_source_callbacks callbacks;
+  wm_publisher_options of_publisher;
+  wm_fetcher_options of_fetcher;
+  wm_fetch_report report = {sizeof(report)};
+  wm_part part = {sizeof(part), 0, 0, ROWS, 0, 1};
+  wm_shape shape = {sizeof(shape)};
+  wm_rows_view wanted = {sizeof(wanted)}, lent = {sizeof(lent)};
+  wm_source* source = NULL;
+  wm_publisher* publisher = NULL;
+  wm_fetcher* fetcher = NULL;
+  wm_ticket* ticket = NULL;
+  wm_bytes* handle = NULL;
+  wm_rows* got = NULL;
+  const uint8_t* named = NULL;
+  size_t size = 0;
+  int times;
+  memset(&own, 0, sizeof(own));
+  memset(&callbacks, 0, sizeof(callbacks));
+  memset(&of_publisher, 0, sizeof(of_publisher));
+  memset(&of_fetcher, 0, sizeof(of_fetcher));
+  callbacks.struct_size = sizeof(callbacks);
+  callbacks.context = &own;
+  CHECK(WIRE(source_callbacks_create)(&callbacks, &source, &why) == WM_INVALID_ARGUMENT);
+  CHECK(strstr(text, "callbacks.get") != NULL && own.destroyed == 0);
+  callbacks.get = &own_get;
+  callbacks.get_ranges = &own_get_ranges;
+  callbacks.put = &own_put;
+  callbacks.holds = &own_holds;
+  callbacks.destroy = &own_destroy;
+  CHECK_OK(wm->wire->source_callbacks_create(&callbacks, &source, &why));
+  CHECK_OK(wm->rows_shape(rows, &shape));
+  CHECK_OK(wm->rows_view(rows, &wanted));
+  of_publisher.struct_size = sizeof(of_publisher);
+  of_publisher.source = source;
+  of_publisher.shape = &shape;
+  CHECK_OK(wm->wire->publisher_create(&of_publisher, &publisher, &why));
+  for (times = 0; times < 2; ++times) { /* the second time it has them */
+    CHECK_OK(wm->wire->publisher_publish_rows(publisher, NULL, rows, &ticket, &why));
+    wm->wire->bytes_release(handle);
+    CHECK_OK(wm->wire->ticket_wait(ticket, -1, &handle, &why));
+    wm->wire->ticket_release(ticket);
+    CHECK(own.count == 4); /* three pages and a node */
+  }
+  wm->wire->publisher_release(publisher);
+  CHECK_OK(wm->wire->bytes_view(handle, &named, &size));
+
+  of_fetcher.struct_size = sizeof(of_fetcher);
+  of_fetcher.source = source;
+  CHECK_OK(wm->wire->fetcher_create(&of_fetcher, &fetcher, &why));
+  CHECK_OK(wm->wire->fetcher_fetch(fetcher, named, size, &part, -1, &got, &report, &why));
+  CHECK(report.source_status == WM_OK && report.absent == 0 && report.damaged == 0);
+  CHECK_OK(wm->rows_view(got, &lent));
+  CHECK(lent.count == ROWS && memcmp(lent.infos, wanted.infos, ROWS * sizeof(wm_row_info)) == 0);
+  wm->rows_release(got);
+  CHECK_OK(wm->wire->fetcher_fetch(fetcher, named, size, NULL, -1, &got, &report, &why));
+  CHECK_OK(wm->rows_view(got, &lent));
+  CHECK(memcmp(lent.ids, wanted.ids, 3 * ROWS * LAYERS * TOP_K) == 0);
+  wm->rows_release(got);
+  wm->wire->fetcher_release(fetcher);
+
+  /* one that fails after its first object: that object is used, and its text is reported */
+  callbacks.get = &own_get_fails;
+  callbacks.get_ranges = NULL;
+  callbacks.destroy = NULL;
+  wm->wire->source_retain(source); /* the objects live on */
+  of_fetcher.source = NULL;
+  CHECK_OK(wm->wire->source_callbacks_create(&callbacks, &of_fetcher.source, &why));
+  CHECK_OK(wm->wire->fetcher_create(&of_fetcher, &fetcher, &why));
+  wm->wire->source_release(of_fetcher.source);
+  CHECK_OK(wm->wire->fetcher_fetch(fetcher, named, size, NULL, -1, &got, &report, &why));
+  CHECK(report.source_status == WM_UNAVAILABLE && report.fetched > 0 && report.absent > 0);
+  CHECK(strcmp(text, "the network is down") == 0);
+  wm->rows_release(got);
+  wm->wire->fetcher_release(fetcher);
+  wm->wire->bytes_release(handle);
+  wm->wire->source_release(source);
+  CHECK(own.destroyed == 0);
+  wm->wire->source_release(source);
+  CHECK(own.destroyed == 1);
 }
 
 /* The wire format: `rows` as documents and by handle. `snapshot` has the same rows. */
@@ -223,30 +400,30 @@ static void walk_wire(const wm_rows* rows, wm_snapshot* snapshot) {
   CHECK_OK(wm->rows_view(rows, &wanted));
 
   /* ---- a document, in memory and in a file */
-  CHECK_OK(WM(rows_document)(rows, &options, &bytes, &why));
-  WM(bytes_retain)(bytes);
-  wm->bytes_release(bytes);
-  CHECK_OK(WM(bytes_view)(bytes, &data, &size));
+  CHECK_OK(WIRE(rows_document)(rows, &options, &bytes, &why));
+  WIRE(bytes_retain)(bytes);
+  wm->wire->bytes_release(bytes);
+  CHECK_OK(WIRE(bytes_view)(bytes, &data, &size));
   CHECK(size > 64 && memcmp(data, "\x89WMK\r\n\x1a\n", 8) == 0);
-  CHECK(WM(rows_document_into)(rows, &options, NULL, 0, &count, &why) == WM_OUT_OF_RANGE);
+  CHECK(WIRE(rows_document_into)(rows, &options, NULL, 0, &count, &why) == WM_OUT_OF_RANGE);
   CHECK(count == size && (copy = (uint8_t*)malloc(size)) != NULL);
   count = 0;
-  CHECK_OK(wm->rows_document_into(rows, &options, copy, size, &count, &why));
+  CHECK_OK(wm->wire->rows_document_into(rows, &options, copy, size, &count, &why));
   CHECK(count == size && memcmp(copy, data, size) == 0);
   free(copy);
-  CHECK_OK(WM(document_open)(data, size, &limits, &document, &why));
-  WM(document_retain)(document);
-  wm->document_release(document);
-  CHECK_OK(WM(document_info)(document, &info));
+  CHECK_OK(WIRE(document_open)(data, size, &limits, &document, &why));
+  WIRE(document_retain)(document);
+  wm->wire->document_release(document);
+  CHECK_OK(WIRE(document_info)(document, &info));
   CHECK(info.first == 0 && info.count == 3 * ROWS && info.bytes == size);
   CHECK(info.flags == WM_DOCUMENT_HAS_STEPS && info.num_nodes == 1);
-  CHECK_OK(WM(document_code)(document, &code));
+  CHECK_OK(WIRE(document_code)(document, &code));
   CHECK(code.codec == WM_CODEC_RAW && code.flags == 0 && code.crc_layers == 1);
   memset(&shape, 0, sizeof(shape));
   shape.struct_size = sizeof(shape);
-  CHECK_OK(WM(document_shape)(document, &shape));
+  CHECK_OK(WIRE(document_shape)(document, &shape));
   CHECK(shape.num_layers == LAYERS && shape.layer_ids[1] == 5 && shape.num_blocks == 0);
-  CHECK_OK(WM(document_coverage)(document, runs, 4, &count, &why));
+  CHECK_OK(WIRE(document_coverage)(document, runs, 4, &count, &why));
   CHECK(count == 2 && runs[0].end == 2 * ROWS + 2 && runs[1].reason == WM_REASON_NEVER_WRITTEN);
   memset(&read, 0, sizeof(read));
   read.struct_size = sizeof(read);
@@ -256,12 +433,12 @@ static void walk_wire(const wm_rows* rows, wm_snapshot* snapshot) {
   read.out_bytes = sizeof(ids);
   read.infos = infos;
   read.num_infos = 3 * ROWS;
-  CHECK_OK(WM(document_read)(document, &read, 0, 0, &damage, &why));
+  CHECK_OK(WIRE(document_read)(document, &read, 0, 0, &damage, &why));
   CHECK(damage.damaged_chunks == 0 && damage.absent_chunks == 0 && damage.invalid_rows == 0);
   check_rows(ids, infos, 0, ROWS, 1, 1);
   check_rows(ids, infos, ROWS, 2 * ROWS, 2, 1);
   check_rows(ids, infos, 2 * ROWS + 2, 3 * ROWS, 3, 0);
-  CHECK_OK(WM(document_rows)(document, &part, &got, &damage, &why));
+  CHECK_OK(WIRE(document_rows)(document, &part, &got, &damage, &why));
   CHECK_OK(wm->rows_shape(got, &shape));
   CHECK_OK(wm->rows_view(got, &lent));
   CHECK(shape.num_layers == 1 && shape.layer_ids[0] == 5);
@@ -270,23 +447,23 @@ static void walk_wire(const wm_rows* rows, wm_snapshot* snapshot) {
     for (k = 0; k < TOP_K; ++k)
       CHECK(lent.ids[row * TOP_K + k] == id_of(2, row, 1, k));
   wm->rows_release(got);
-  CHECK_OK(WM(document_chunk)(document, ROWS + 1, &chunk, &why));
+  CHECK_OK(WIRE(document_chunk)(document, ROWS + 1, &chunk, &why));
   CHECK(chunk.first == ROWS && chunk.count == PAGE && chunk.layer_bytes == PAGE * TOP_K);
   for (row = 0; row < ROWS; ++row)
     for (k = 0; k < TOP_K; ++k)
       CHECK(chunk.layers[chunk.layer_bytes + (size_t)(row * TOP_K + k)] == id_of(2, row, 1, k));
-  WM(document_release)(document);
+  WIRE(document_release)(document);
 
   memset(&code, 0, sizeof(code));
   code.struct_size = sizeof(code);
   code.codec = WM_CODEC_SET;
   options.code = &code;
-  CHECK_OK(WM(rows_write_document)(rows, &options, path, &why));
-  CHECK_OK(WM(document_open_file)(path, NULL, &mapped, &why));
-  CHECK_OK(wm->document_code(mapped, &code));
+  CHECK_OK(WIRE(rows_write_document)(rows, &options, path, &why));
+  CHECK_OK(WIRE(document_open_file)(path, NULL, &mapped, &why));
+  CHECK_OK(wm->wire->document_code(mapped, &code));
   CHECK(code.codec == WM_CODEC_SET && code.flags == WM_CHUNK_PARAMETERS);
-  CHECK(wm->document_chunk(mapped, 0, &chunk, &why) == WM_FAILED_PRECONDITION);
-  CHECK_OK(wm->document_rows(mapped, NULL, &got, NULL, &why));
+  CHECK(wm->wire->document_chunk(mapped, 0, &chunk, &why) == WM_FAILED_PRECONDITION);
+  CHECK_OK(wm->wire->document_rows(mapped, NULL, &got, NULL, &why));
   CHECK_OK(wm->rows_view(got, &lent));
   CHECK(lent.count == 3 * ROWS);
   for (row = 0; row < 3 * ROWS * LAYERS; ++row) { /* sets */
@@ -294,70 +471,72 @@ static void walk_wire(const wm_rows* rows, wm_snapshot* snapshot) {
     CHECK((a[0] == b[0] && a[1] == b[1]) || (a[0] == b[1] && a[1] == b[0]));
   }
   wm->rows_release(got);
-  wm->document_release(mapped);
+  wm->wire->document_release(mapped);
 
   /* ---- rows elsewhere: in memory */
-  CHECK_OK(WM(source_memory_create)(1 << 20, &memory, &why));
+  CHECK_OK(WIRE(source_memory_create)(1 << 20, &memory, &why));
   memset(&of_publisher, 0, sizeof(of_publisher));
   of_publisher.struct_size = sizeof(of_publisher);
   of_publisher.source = memory;
   of_publisher.shape = &shape;
   of_publisher.code = &code; /* as the file's */
-  of_publisher.store = "engine-0";
+  of_publisher.store_name = "engine-0";
   CHECK_OK(wm->rows_shape(rows, &shape));
-  CHECK_OK(WM(publisher_create)(&of_publisher, &publisher, &why));
-  CHECK_OK(WM(publisher_publish_rows)(publisher, "a", rows, &ticket, &why));
-  WM(ticket_retain)(ticket);
-  wm->ticket_release(ticket);
-  CHECK_OK(WM(ticket_wait)(ticket, -1, &handle, &why));
-  CHECK_OK(WM(ticket_ready)(ticket));
-  CHECK_OK(wm->bytes_view(handle, &named, &named_size));
-  CHECK_OK(WM(handle_info)(named, named_size, &of_handle, &store_name, &why));
+  CHECK_OK(WIRE(publisher_create)(&of_publisher, &publisher, &why));
+  CHECK_OK(WIRE(publisher_publish_rows)(publisher, "a", rows, &ticket, &why));
+  WIRE(ticket_retain)(ticket);
+  wm->wire->ticket_release(ticket);
+  CHECK_OK(WIRE(ticket_wait)(ticket, -1, &handle, &why));
+  CHECK_OK(WIRE(ticket_ready)(ticket));
+  CHECK_OK(wm->wire->bytes_view(handle, &named, &named_size));
+  CHECK_OK(WIRE(handle_info)(named, named_size, &of_handle, &store_name, &why));
   CHECK(of_handle.rows == 3 * ROWS && of_handle.num_layers == LAYERS && of_handle.num_tail == 0);
   CHECK(strcmp(store_text, "engine-0") == 0);
-  WM(ticket_release)(ticket);
+  WIRE(ticket_release)(ticket);
   /* the same rows: the same handle, whoever makes it, and no object more */
-  CHECK_OK(WM(publisher_publish_snapshot)(publisher, NULL, snapshot, &ticket, &why));
-  CHECK(wm->publisher_publish_snapshot(publisher, NULL, snapshot, &ticket, &why) ==
+  CHECK_OK(WIRE(publisher_publish_snapshot)(publisher, NULL, snapshot, &ticket, &why));
+  CHECK(wm->wire->publisher_publish_snapshot(publisher, NULL, snapshot, &ticket, &why) ==
         WM_INVALID_ARGUMENT); /* its rows were handed over */
-  CHECK_OK(wm->ticket_wait(ticket, 60000000000, &again, &why));
-  CHECK_OK(wm->bytes_view(again, &named_again, &count));
+  CHECK_OK(wm->wire->ticket_wait(ticket, 60000000000, &again, &why));
+  CHECK_OK(wm->wire->bytes_view(again, &named_again, &count));
   CHECK(count == named_size && memcmp(named, named_again, count) == 0);
-  wm->bytes_release(again);
-  wm->ticket_release(ticket);
-  CHECK_OK(WM(rows_handle)(rows, &code, "engine-0", &again, &why));
-  CHECK_OK(wm->bytes_view(again, &named_again, &count));
+  wm->wire->bytes_release(again);
+  wm->wire->ticket_release(ticket);
+  CHECK_OK(WIRE(rows_handle)(rows, &code, "engine-0", &again, &why));
+  CHECK_OK(wm->wire->bytes_view(again, &named_again, &count));
   CHECK(count == named_size && memcmp(named, named_again, count) == 0);
-  wm->bytes_release(again);
-  CHECK_OK(WM(publisher_stats)(publisher, &stats));
+  wm->wire->bytes_release(again);
+  CHECK_OK(WIRE(publisher_stats)(publisher, &stats));
   CHECK(stats.published == 2 && stats.objects_put == 4 && stats.failed == 0);
-  WM(publisher_retain)(publisher);
-  wm->publisher_release(publisher);
-  WM(publisher_release)(publisher);
+  WIRE(publisher_retain)(publisher);
+  wm->wire->publisher_release(publisher);
+  WIRE(publisher_release)(publisher);
 
   /* and where they lie in the file */
-  CHECK_OK(WM(source_file_open)(path, NULL, &file, &why));
+  CHECK_OK(WIRE(source_file_open)(path, NULL, &file, &why));
   for (k = 0; k < 2; ++k) {
     memset(&of_fetcher, 0, sizeof(of_fetcher));
     of_fetcher.struct_size = sizeof(of_fetcher);
     of_fetcher.source = k == 0 ? memory : file;
-    CHECK_OK(WM(fetcher_create)(&of_fetcher, &fetcher, &why));
-    WM(fetcher_retain)(fetcher);
-    wm->fetcher_release(fetcher);
-    CHECK_OK(WM(fetcher_fetch)(fetcher, named, named_size, NULL, 60000000000, &got, &report, &why));
-    CHECK(report.source == WM_OK && report.fetched == 4 && report.absent == 0 && why.size == 0);
+    CHECK_OK(WIRE(fetcher_create)(&of_fetcher, &fetcher, &why));
+    WIRE(fetcher_retain)(fetcher);
+    wm->wire->fetcher_release(fetcher);
+    CHECK_OK(
+        WIRE(fetcher_fetch)(fetcher, named, named_size, NULL, 60000000000, &got, &report, &why));
+    CHECK(report.source_status == WM_OK && report.fetched == 4 && report.absent == 0 &&
+          why.size == 0);
     CHECK_OK(wm->rows_view(got, &lent));
     CHECK(lent.count == 3 * ROWS);
     CHECK(memcmp(lent.infos, wanted.infos, 3 * ROWS * sizeof(wm_row_info)) == 0);
     wm->rows_release(got);
-    CHECK_OK(wm->fetcher_fetch(fetcher, named, named_size, &part, -1, &got, &report, &why));
+    CHECK_OK(wm->wire->fetcher_fetch(fetcher, named, named_size, &part, -1, &got, &report, &why));
     CHECK(report.fetched == 0 && report.hits > 0);
     CHECK_OK(wm->rows_view(got, &lent));
     CHECK(lent.first == ROWS && lent.count == ROWS);
     wm->rows_release(got);
-    CHECK_OK(WM(fetcher_counts)(fetcher, &report));
+    CHECK_OK(WIRE(fetcher_counts)(fetcher, &report));
     CHECK(report.fetched == 4);
-    WM(fetcher_release)(fetcher);
+    WIRE(fetcher_release)(fetcher);
   }
 
   /* and in a Redis server that is not there: every row is missing, and the report says why */
@@ -365,7 +544,7 @@ static void walk_wire(const wm_rows* rows, wm_snapshot* snapshot) {
   of_redis.struct_size = sizeof(of_redis);
   of_redis.unix_socket = "/nowhere/redis";
   of_redis.password = "sesame";
-  status = WM(source_redis_create)(&of_redis, &redis, &why);
+  status = WIRE(source_redis_create)(&of_redis, &redis, &why);
   if (strstr(wm->build_info(), " redis=none ") != NULL) {
     CHECK(status == WM_UNIMPLEMENTED && redis == NULL && strstr(text, "hiredis") != NULL);
   } else {
@@ -373,22 +552,22 @@ static void walk_wire(const wm_rows* rows, wm_snapshot* snapshot) {
     memset(&of_fetcher, 0, sizeof(of_fetcher));
     of_fetcher.struct_size = sizeof(of_fetcher);
     of_fetcher.source = redis;
-    CHECK_OK(wm->fetcher_create(&of_fetcher, &fetcher, &why));
-    wm->source_release(redis);
-    CHECK_OK(wm->fetcher_fetch(fetcher, named, named_size, NULL, -1, &got, &report, &why));
-    CHECK(report.source == WM_UNAVAILABLE && report.fetched == 0 && report.absent > 0);
+    CHECK_OK(wm->wire->fetcher_create(&of_fetcher, &fetcher, &why));
+    wm->wire->source_release(redis);
+    CHECK_OK(wm->wire->fetcher_fetch(fetcher, named, named_size, NULL, -1, &got, &report, &why));
+    CHECK(report.source_status == WM_UNAVAILABLE && report.fetched == 0 && report.absent > 0);
     CHECK(strstr(text, "redis: connecting") != NULL && strstr(text, "sesame") == NULL);
     CHECK_OK(wm->rows_view(got, &lent));
     CHECK(lent.count == 3 * ROWS && lent.infos[0].reason == WM_REASON_CAPACITY);
     wm->rows_release(got);
-    wm->fetcher_release(fetcher);
+    wm->wire->fetcher_release(fetcher);
   }
-  WM(source_retain)(memory);
-  wm->source_release(memory);
-  WM(source_release)(memory);
-  wm->source_release(file);
-  wm->bytes_release(handle);
-  WM(bytes_release)(bytes);
+  WIRE(source_retain)(memory);
+  wm->wire->source_release(memory);
+  WIRE(source_release)(memory);
+  wm->wire->source_release(file);
+  wm->wire->bytes_release(handle);
+  WIRE(bytes_release)(bytes);
   remove(path);
 }
 
@@ -514,6 +693,14 @@ static void walk_routing(void) {
   wm->store_release(store);
 }
 
+static void check_called(const unsigned char* was, size_t first, size_t last, const char* of) {
+  size_t i;
+  for (i = first; i < last; ++i) {
+    if (!was[i]) fprintf(stderr, "function %u of the table%s was not called\n", (unsigned)i, of);
+    CHECK(was[i]);
+  }
+}
+
 int main(void) {
   wm_store_options options = store_options();
   wm_recorder_options of_recorder = {sizeof(of_recorder), 0, NULL, 1 << 20};
@@ -539,7 +726,7 @@ int main(void) {
 
   wm = wm_get_api_v1();
   CHECK(wm != NULL && wm == wm_get_api_v1());
-  CHECK(wm->struct_size == sizeof(wm_api_v1) && wm->ext == NULL);
+  CHECK(wm->struct_size == sizeof(wm_api_v1) && wm->wire->struct_size == sizeof(wm_wire_api_v1));
   CHECK(wm->abi_major == WM_ABI_MAJOR && wm->abi_minor == WM_ABI_MINOR);
   CHECK(strlen(WM(version)()) >= 5);
   CHECK(strncmp(WM(build_info)(), "version=", 8) == 0 && strchr(wm->build_info(), '\n') == NULL);
@@ -889,6 +1076,7 @@ int main(void) {
       CHECK_OK(wm->store_snapshot(store, &args, &second, &why));
       CHECK_OK(wm->snapshot_rows(second, &rows, &why));
       walk_formats(rows);
+      walk_callbacks(rows);
       walk_wire(rows, second);
       wm->rows_release(rows);
       wm->snapshot_release(second);
@@ -938,9 +1126,7 @@ int main(void) {
 
   walk_routing();
 
-  for (i = (int)(offsetof(wm_api_v1, version) / sizeof(void*)); i < (int)sizeof(called); ++i) {
-    if (!called[i]) fprintf(stderr, "function %d of the table was not called\n", i);
-    CHECK(called[i]);
-  }
+  check_called(called, offsetof(wm_api_v1, store_create) / sizeof(void*), sizeof(called), "");
+  check_called(called_wire, 1, sizeof(called_wire), " of the wire");
   return 0;
 }

@@ -300,7 +300,9 @@ class Waymark(Peer):
     name = "Waymark"
 
     def __init__(self, num_blocks, page):
-        self.memory = waymark.Store(LAYERS, TOP_K, EXPERTS, num_blocks, page_tokens=page)
+        self.memory = waymark.Store(
+            num_layers=LAYERS, top_k=TOP_K, num_experts=EXPERTS, num_blocks=num_blocks, page_tokens=page
+        )
         self.session = waymark.CaptureSession(self.memory, max_rows=PREFILL)
         self.events, self.step = waymark.Events(), 0
 

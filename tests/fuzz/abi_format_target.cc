@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "plugin/formats/conversion.h"
-#include "plugin/waymark.h"
+#include "plugin/waymark_wire.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/routing_samples.h"
 #include "tests/support/wire_samples.h"
@@ -185,7 +185,7 @@ H* Untouched() {
 int Lines(const wm_bytes* notes) {
   const std::uint8_t* data = nullptr;
   std::size_t size = 0;
-  Require(Api().bytes_view(notes, &data, &size) == WM_OK, "notes are bytes");
+  Require(Api().wire->bytes_view(notes, &data, &size) == WM_OK, "notes are bytes");
   std::string_view text(reinterpret_cast<const char*>(data), size);
   int lines = 0;
   for (; !text.empty(); ++lines) {
@@ -351,10 +351,11 @@ void ReadAgain(const Input& input, const Seen& seen, const wm_format_options& wr
   }
   const std::uint8_t* data = nullptr;
   std::size_t size = 0;
-  Require(Api().bytes_view(bytes, &data, &size) == WM_OK, "what was written are bytes");
+  Require(Api().wire->bytes_view(bytes, &data, &size) == WM_OK, "what was written are bytes");
   wm_rows* rows = nullptr;
   Why why(0);
-  const wm_status status = Api().rows_from_format(data, size, &options, &rows, nullptr, why.get());
+  const wm_status status =
+      Api().wire->rows_from_format(data, size, &options, &rows, nullptr, why.get());
   why.Check(status);
   if (status != WM_OK) std::fprintf(stderr, "%s\n", why.get()->text);
   Require(status == WM_OK, "what was written is read");
@@ -419,7 +420,7 @@ void Write(const Input& input, const wm_rows* rows) {
   wm_bytes* bytes = Untouched<wm_bytes>();
   wm_bytes* notes = Untouched<wm_bytes>();
   Why why(input[kWriteWhy]);
-  const wm_status status = Api().rows_to_format(
+  const wm_status status = Api().wire->rows_to_format(
       odd == kNullData ? nullptr : rows, odd == kNullOptions ? nullptr : &options,
       odd == kNullOut ? nullptr : &bytes, odd == kNoNotes ? nullptr : &notes, why.get());
   why.Check(status);
@@ -431,10 +432,10 @@ void Write(const Input& input, const wm_rows* rows) {
   Require(odd < kFewOddities || options.struct_size < sizeof(options), "what is wrong is refused");
   if (odd != kNoNotes) {
     Require(Lines(notes) == Losses(seen, given), "every loss is told, and nothing else");
-    Api().bytes_release(notes);
+    Api().wire->bytes_release(notes);
   }
   ReadAgain(input, seen, given, bytes);
-  Api().bytes_release(bytes);
+  Api().wire->bytes_release(bytes);
 }
 
 }  // namespace
@@ -491,7 +492,7 @@ void RunOne(std::span<const std::uint8_t> bytes) {
   wm_rows* rows = Untouched<wm_rows>();
   wm_bytes* notes = Untouched<wm_bytes>();
   Why why(input[kWhy]);
-  const wm_status status = Api().rows_from_format(
+  const wm_status status = Api().wire->rows_from_format(
       odd == kNullData ? nullptr : data.data(), data.size(), no_options ? nullptr : &options,
       odd == kNullOut ? nullptr : &rows, odd == kNoNotes ? nullptr : &notes, why.get());
   why.Check(status);
@@ -503,7 +504,7 @@ void RunOne(std::span<const std::uint8_t> bytes) {
           "what is wrong is refused");
   if (odd != kNoNotes) {
     (void)Lines(notes);
-    Api().bytes_release(notes);
+    Api().wire->bytes_release(notes);
   }
   CheckAsSaid(input, given, Seen(rows));
   Write(input, rows);
@@ -545,11 +546,11 @@ std::string DocumentOf(std::int32_t codec) {
   const std::uint8_t* data = nullptr;
   std::size_t size = 0;
   Require(Api().rows_create(&shape, &view, &rows, nullptr) == WM_OK &&
-              Api().rows_document(rows, &options, &document, nullptr) == WM_OK &&
-              Api().bytes_view(document, &data, &size) == WM_OK,
+              Api().wire->rows_document(rows, &options, &document, nullptr) == WM_OK &&
+              Api().wire->bytes_view(document, &data, &size) == WM_OK,
           "a document can be made");
   std::string bytes(data, data + size);
-  Api().bytes_release(document);
+  Api().wire->bytes_release(document);
   Api().rows_release(rows);
   return bytes;
 }

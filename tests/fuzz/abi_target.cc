@@ -4,16 +4,21 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "blockstore/events.h"
-#include "plugin/waymark.h"
+#include "plugin/waymark_wire.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace waymark::fuzz {
@@ -91,6 +96,100 @@ class Bytes {
   std::span<const std::uint8_t> bytes_;
 };
 
+// Objects behind callbacks, which an input makes unruly. Callbacks come from several threads, so that
+// all that they do is drawn when the source is made.
+class OwnObjects {
+ public:
+  static wm_source_callbacks Callbacks(Bytes& bytes, std::atomic<int>& alive) {
+    wm_source_callbacks callbacks = {};
+    callbacks.struct_size = sizeof(callbacks);
+    callbacks.context = new OwnObjects(bytes.Byte(), bytes.Byte(), alive);
+    callbacks.get = &Get;
+    callbacks.get_ranges = bytes.Once(2) ? nullptr : &GetRanges;
+    callbacks.put = bytes.Once(8) ? nullptr : &Put;
+    callbacks.holds = bytes.Once(4) ? nullptr : &Holds;
+    callbacks.destroy = &Destroy;
+    return callbacks;
+  }
+  static void Destroy(void* context) { delete static_cast<OwnObjects*>(context); }
+
+ private:
+  OwnObjects(std::uint8_t fault, std::uint8_t often, std::atomic<int>& alive)
+      : fault_(fault % 16), often_(often % 8 + 1), alive_(alive) {
+    ++alive_;
+  }
+  ~OwnObjects() { --alive_; }
+
+  // Whether this call, or object, gets the fault that was drawn. REQUIRES: mutex_.
+  bool Faulty(int fault) { return fault == fault_ && ++times_ % often_ == 0; }
+  wm_status End(wm_message* why) {
+    if (Faulty(0)) throw 7;
+    if (Faulty(1)) std::memset(why->text, 'x', why->capacity);
+    if (Faulty(2)) return 99;
+    return Faulty(3) ? WM_UNAVAILABLE : WM_OK;
+  }
+  void Give(wm_reply* reply, std::size_t index, std::span<const std::uint8_t> object) {
+    std::vector<std::uint8_t> given(object.begin(), object.end());
+    if (Faulty(4) && !given.empty()) given[given.size() / 2] ^= 1;
+    if (Faulty(5)) given.resize(given.size() / 2);
+    if (Faulty(6)) given.resize(given.size() + 9);
+    if (Faulty(7)) index += 1000;
+    const wm_status status = Api().wire->reply_object(reply, index, given.data(), given.size());
+    Require(status == WM_OK || status == WM_INVALID_ARGUMENT, "an object is taken or refused");
+  }
+  const std::vector<std::uint8_t>* Find(const wm_digest& digest) {
+    if (Faulty(8)) return objects_.empty() ? nullptr : &objects_.begin()->second;
+    const auto at = objects_.find(std::to_array(digest.bytes));
+    return at == objects_.end() || Faulty(9) ? nullptr : &at->second;
+  }
+
+  static wm_status Get(void* context, const wm_digest* digests, std::size_t count, std::int64_t,
+                       wm_reply* reply, wm_message* why) {
+    OwnObjects& self = *static_cast<OwnObjects*>(context);
+    const std::lock_guard lock(self.mutex_);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (const auto* object = self.Find(digests[i])) self.Give(reply, i, *object);
+    }
+    return self.End(why);
+  }
+  static wm_status GetRanges(void* context, const wm_object_range* ranges, std::size_t count,
+                             std::int64_t, wm_reply* reply, wm_message* why) {
+    OwnObjects& self = *static_cast<OwnObjects*>(context);
+    const std::lock_guard lock(self.mutex_);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto* object = self.Find(ranges[i].digest);
+      if (object == nullptr || ranges[i].end > object->size()) continue;
+      self.Give(reply, i,
+                std::span(*object).subspan(ranges[i].begin, ranges[i].end - ranges[i].begin));
+    }
+    return self.End(why);
+  }
+  static wm_status Put(void* context, const wm_object* objects, std::size_t count, std::int64_t,
+                       wm_message* why) {
+    OwnObjects& self = *static_cast<OwnObjects*>(context);
+    const std::lock_guard lock(self.mutex_);
+    for (std::size_t i = 0; i < count; ++i) {
+      self.objects_[std::to_array(objects[i].digest.bytes)].assign(
+          objects[i].data, objects[i].data + objects[i].size);
+    }
+    return self.End(why);
+  }
+  static wm_status Holds(void* context, const wm_digest* digests, std::size_t count, std::int64_t,
+                         std::uint8_t* held, wm_message* why) {
+    OwnObjects& self = *static_cast<OwnObjects*>(context);
+    const std::lock_guard lock(self.mutex_);
+    for (std::size_t i = 0; i < count; ++i)
+      held[i] = self.Find(digests[i]) != nullptr ? (self.Faulty(10) ? 0xff : 1) : 0;
+    return self.End(why);
+  }
+
+  const int fault_, often_;
+  std::atomic<int>& alive_;
+  std::mutex mutex_;
+  int times_ = 0;
+  std::map<std::array<std::uint8_t, 16>, std::vector<std::uint8_t>> objects_;
+};
+
 // Everything that the calls of an input have made and lend.
 class World {
  public:
@@ -138,16 +237,16 @@ class World {
     const bool store_first = bytes_.Once(2);
     if (store_first) Api().store_release(store_);
     const bool publisher_first = bytes_.Once(2);
-    if (publisher_first) Api().publisher_release(publisher_);
+    if (publisher_first) Api().wire->publisher_release(publisher_);
     for (const Document& document : documents_)
-      Api().document_release(document.handle);
+      Api().wire->document_release(document.handle);
     for (wm_source* source : sources_)
-      Api().source_release(source);
+      Api().wire->source_release(source);
     for (wm_ticket* ticket : tickets_)
-      Api().ticket_release(ticket);
+      Api().wire->ticket_release(ticket);
     for (wm_bytes* bytes : made_)
-      Api().bytes_release(bytes);
-    Api().fetcher_release(fetcher_);
+      Api().wire->bytes_release(bytes);
+    Api().wire->fetcher_release(fetcher_);
     for (wm_snapshot* snapshot : snapshots_)
       Api().snapshot_release(snapshot);
     for (wm_rows* rows : rows_)
@@ -156,9 +255,12 @@ class World {
     Api().session_release(session_);
     if (!store_first) Api().store_release(store_);
     Api().recorder_release(recorder_);
-    if (!publisher_first) Api().publisher_release(publisher_);
+    if (!publisher_first) Api().wire->publisher_release(publisher_);
     if (!path_.empty()) unlink(path_.c_str());
     Require(done_ == asked_, "the ids of every step are given back once");
+    for (void* context : own_leftovers_)
+      OwnObjects::Destroy(context);
+    Require(own_alive_ == 0, "every source with callbacks is destroyed once");
   }
 
   void Run() {
@@ -653,10 +755,10 @@ class World {
     wm_rows* rows = nullptr;
     Plain(Api().rows_create(&shape_, &view, &rows, nullptr));
     wm_source* source = nullptr;
-    Plain(Api().source_memory_create(1 << 20, &source, nullptr));
+    Plain(Api().wire->source_memory_create(1 << 20, &source, nullptr));
     Require(rows != nullptr && source != nullptr, "a few rows and a source can be made");
     Keep(rows);
-    Keep(sources_, source, Api().source_release);
+    Keep(sources_, source, Api().wire->source_release);
   }
   const wm_chunk_code* CodeOf() {
     if (bytes_.Once(2)) return nullptr;
@@ -698,7 +800,7 @@ class World {
   std::vector<std::uint8_t> SomeBytes() {
     const std::uint8_t* data = nullptr;
     std::size_t size = 0;
-    const wm_status status = Api().bytes_view(Any(made_), OrNull(&data), &size);
+    const wm_status status = Api().wire->bytes_view(Any(made_), OrNull(&data), &size);
     Plain(status);
     std::vector<std::uint8_t> bytes;
     if (status == WM_OK) bytes.assign(data, data + size);
@@ -719,9 +821,9 @@ class World {
     wm_rows* read = nullptr;
     wm_read_damage damage = {};
     damage.struct_size = sizeof(damage);
-    Require(api.bytes_view(document, &data, &size) == WM_OK &&
-                api.document_open(data, size, nullptr, &opened, nullptr) == WM_OK &&
-                api.document_rows(opened, nullptr, &read, &damage, nullptr) == WM_OK,
+    Require(api.wire->bytes_view(document, &data, &size) == WM_OK &&
+                api.wire->document_open(data, size, nullptr, &opened, nullptr) == WM_OK &&
+                api.wire->document_rows(opened, nullptr, &read, &damage, nullptr) == WM_OK,
             "what was written can be read");
     wm_rows_view before = {}, after = {};
     before.struct_size = after.struct_size = sizeof(before);
@@ -740,15 +842,16 @@ class World {
     wm_shape shape = {};
     code.struct_size = sizeof(code);
     shape.struct_size = sizeof(shape);
-    Require(api.document_code(opened, &code) == WM_OK && api.rows_shape(rows, &shape) == WM_OK,
-            "a document says how it is written");
+    Require(
+        api.wire->document_code(opened, &code) == WM_OK && api.rows_shape(rows, &shape) == WM_OK,
+        "a document says how it is written");
     if (code.codec == WM_CODEC_RAW && (code.flags & WM_CHUNK_SORTED) == 0) {
       Require(before.count == 0 ||
                   std::memcmp(before.ids, after.ids,
                               static_cast<std::size_t>(before.count) * shape.row_bytes) == 0,
               "ids stay as they were");
     }
-    api.document_release(opened);
+    api.wire->document_release(opened);
     api.rows_release(read);
   }
 
@@ -757,7 +860,8 @@ class World {
     const wm_api_v1& api = Api();
     constexpr std::size_t kUnwritten = ~std::size_t{0};
     std::size_t size = kUnwritten;
-    const wm_status asked = api.rows_document_into(rows, options, nullptr, 0, OrNull(&size), Why());
+    const wm_status asked =
+        api.wire->rows_document_into(rows, options, nullptr, 0, OrNull(&size), Why());
     Right(asked);
     Require(asked != WM_OK, "no document has no bytes");
     Require((size != kUnwritten) == (asked == WM_OUT_OF_RANGE), "what it takes comes with that");
@@ -765,23 +869,24 @@ class World {
     // Of just the size that is said, so that a sanitizer sees what is written beyond.
     const std::unique_ptr<std::uint8_t[]> less(new std::uint8_t[size - 1]);
     std::size_t takes = 0;
-    Require(api.rows_document_into(rows, options, less.get(), size - 1, &takes, nullptr) ==
+    Require(api.wire->rows_document_into(rows, options, less.get(), size - 1, &takes, nullptr) ==
                     WM_OUT_OF_RANGE &&
                 takes == size,
             "one byte less is too few");
     const std::unique_ptr<std::uint8_t[]> out(new std::uint8_t[size]);
-    const wm_status status = api.rows_document_into(rows, options, out.get(), size, &takes, Why());
+    const wm_status status =
+        api.wire->rows_document_into(rows, options, out.get(), size, &takes, Why());
     Right(status);
     wm_bytes* document = nullptr;
-    Require(api.rows_document(rows, options, &document, nullptr) == status,
+    Require(api.wire->rows_document(rows, options, &document, nullptr) == status,
             "both ways of writing agree");
     if (status != WM_OK) return;
     const std::uint8_t* data = nullptr;
     std::size_t bytes = 0;
-    Plain(api.bytes_view(document, &data, &bytes));
+    Plain(api.wire->bytes_view(document, &data, &bytes));
     Require(takes == size && bytes == size && std::memcmp(data, out.get(), size) == 0,
             "both write the same document");
-    Keep(made_, document, api.bytes_release);
+    Keep(made_, document, api.wire->bytes_release);
   }
 
   void UseDocuments() {
@@ -793,12 +898,12 @@ class World {
         const bool defaults = bytes_.Once(4);
         wm_bytes* document = nullptr;
         const wm_status status =
-            api.rows_document(rows, defaults ? nullptr : &options, OrNull(&document), Why());
+            api.wire->rows_document(rows, defaults ? nullptr : &options, OrNull(&document), Why());
         Right(status);
         Require((document != nullptr) == (status == WM_OK), "a document comes with OK");
         if (document == nullptr) break;
         CheckDocument(rows, document, defaults || (options.flags & WM_DOCUMENT_WITHOUT_STEPS) == 0);
-        Keep(made_, document, api.bytes_release);
+        Keep(made_, document, api.wire->bytes_release);
         break;
       }
       case 1: {
@@ -809,20 +914,20 @@ class World {
       }
       case 2: {
         const wm_document_options options = DocumentOptionsOf();
-        Right(api.rows_write_document(Any(rows_), OrNull(&options), OrNull(Path()), Why()));
+        Right(api.wire->rows_write_document(Any(rows_), OrNull(&options), OrNull(Path()), Why()));
         break;
       }
       case 3: {
         const wm_read_limits limits = LimitsOf();
         Document opened{nullptr, SomeBytes()};
-        Right(bytes_.Once(4)
-                  ? api.document_open_file(OrNull(Path()), OrNull(&limits), &opened.handle, Why())
-                  : api.document_open(opened.bytes.data(), opened.bytes.size(),
-                                      bytes_.Once(2) ? &limits : nullptr, OrNull(&opened.handle),
-                                      Why()));
+        Right(bytes_.Once(4) ? api.wire->document_open_file(OrNull(Path()), OrNull(&limits),
+                                                            &opened.handle, Why())
+                             : api.wire->document_open(opened.bytes.data(), opened.bytes.size(),
+                                                       bytes_.Once(2) ? &limits : nullptr,
+                                                       OrNull(&opened.handle), Why()));
         if (opened.handle == nullptr) break;
         if (documents_.size() == 4) {
-          api.document_release(documents_.front().handle);
+          api.wire->document_release(documents_.front().handle);
           documents_.erase(documents_.begin());
         }
         documents_.push_back(std::move(opened));
@@ -832,12 +937,12 @@ class World {
         wm_document* const document = AnyDocument();
         wm_document_info info = {};
         info.struct_size = bytes_.Size(sizeof(info));
-        Plain(api.document_info(document, &info));
+        Plain(api.wire->document_info(document, &info));
         wm_chunk_code code = {};
         code.struct_size = bytes_.Size(sizeof(code));
-        Plain(api.document_code(document, &code));
+        Plain(api.wire->document_code(document, &code));
         std::size_t count = 0;
-        Right(api.document_coverage(document, runs_, bytes_.Below(kItems), &count, Why()));
+        Right(api.wire->document_coverage(document, runs_, bytes_.Below(kItems), &count, Why()));
         break;
       }
       case 5: {
@@ -846,8 +951,8 @@ class World {
         wm_shape shape = {};
         info.struct_size = sizeof(info);
         shape.struct_size = sizeof(shape);
-        if (api.document_info(document, &info) != WM_OK) break;
-        Plain(api.document_shape(document, &shape));
+        if (api.wire->document_info(document, &info) != WM_OK) break;
+        Plain(api.wire->document_shape(document, &shape));
         const auto layer = [&] {
           return bytes_.Once(8) ? bytes_.Small() : static_cast<std::int32_t>(bytes_.Below(3));
         };
@@ -862,15 +967,15 @@ class World {
         shape_ = present;
         wm_read_damage damage = {};
         damage.struct_size = bytes_.Size(sizeof(damage));
-        Right(api.document_read(document, OrNull(&args), begin, end,
-                                bytes_.Once(2) ? &damage : nullptr, Why()));
+        Right(api.wire->document_read(document, OrNull(&args), begin, end,
+                                      bytes_.Once(2) ? &damage : nullptr, Why()));
         break;
       }
       case 6: {
         const wm_part part = PartOf();
         wm_rows* rows = nullptr;
-        Right(api.document_rows(AnyDocument(), bytes_.Once(2) ? &part : nullptr, OrNull(&rows),
-                                nullptr, Why()));
+        Right(api.wire->document_rows(AnyDocument(), bytes_.Once(2) ? &part : nullptr,
+                                      OrNull(&rows), nullptr, Why()));
         Keep(rows);
         break;
       }
@@ -880,10 +985,10 @@ class World {
         const wm_document* const document = AnyDocument();
         wm_shape shape = {};
         shape.struct_size = sizeof(shape);
-        const wm_status status = api.document_chunk(document, bytes_.Number(), &view, Why());
+        const wm_status status = api.wire->document_chunk(document, bytes_.Number(), &view, Why());
         Right(status);
         if (status != WM_OK || view.struct_size != sizeof(view)) break;
-        Require(api.document_shape(document, &shape) == WM_OK, "a document has a shape");
+        Require(api.wire->document_shape(document, &shape) == WM_OK, "a document has a shape");
         // All of what is lent is there.
         out_.reset(new std::uint8_t[static_cast<std::size_t>(shape.num_layers) * view.layer_bytes]);
         std::memcpy(out_.get(), view.layers,
@@ -916,13 +1021,13 @@ class World {
     }
     options.max_believed = static_cast<std::uint64_t>(bytes_.Number());
     wm_source* source = nullptr;
-    const wm_status status =
-        Api().source_redis_create(bytes_.Once(16) ? nullptr : &options, OrNull(&source), Why());
+    const wm_status status = Api().wire->source_redis_create(bytes_.Once(16) ? nullptr : &options,
+                                                             OrNull(&source), Why());
     Right(status);
     Require(status == WM_OK || status == WM_INVALID_ARGUMENT || status == WM_UNIMPLEMENTED,
             "nothing else can become of it");
     Require((source != nullptr) == (status == WM_OK), "a source comes with OK");
-    Api().source_release(source);
+    Api().wire->source_release(source);
   }
 
   void UseSources() {
@@ -933,10 +1038,10 @@ class World {
         wm_source* source = nullptr;
         const wm_read_limits limits = LimitsOf();
         Right(bytes_.Once(2)
-                  ? api.source_file_open(OrNull(Path()), OrNull(&limits), &source, Why())
-                  : api.source_memory_create(std::uint64_t{bytes_.Byte()} << bytes_.Below(20),
-                                             OrNull(&source), Why()));
-        Keep(sources_, source, api.source_release);
+                  ? api.wire->source_file_open(OrNull(Path()), OrNull(&limits), &source, Why())
+                  : api.wire->source_memory_create(std::uint64_t{bytes_.Byte()} << bytes_.Below(20),
+                                                   OrNull(&source), Why()));
+        Keep(sources_, source, api.wire->source_release);
         break;
       }
       case 1: {
@@ -947,7 +1052,7 @@ class World {
         options.source = Any(sources_);
         options.shape = OrNull(&shape_);
         options.code = CodeOf();
-        options.store = kNames[bytes_.Below(5)];
+        options.store_name = kNames[bytes_.Below(5)];
         options.max_waiting = bytes_.Below(4);
         options.max_pages = bytes_.Below(4);
         options.max_sequences = bytes_.Below(3);
@@ -957,9 +1062,9 @@ class World {
             bytes_.Once(32) ? std::int64_t{bytes_.Negative()} - 1 : 1000000000;
         if (options.struct_size != sizeof(options) && options.struct_size <= 65536) break;
         wm_publisher* publisher = nullptr;
-        Right(api.publisher_create(OrNull(&options), OrNull(&publisher), Why()));
+        Right(api.wire->publisher_create(OrNull(&options), OrNull(&publisher), Why()));
         if (publisher == nullptr) break;
-        api.publisher_release(publisher_);
+        api.wire->publisher_release(publisher_);
         publisher_ = publisher;
         break;
       }
@@ -967,29 +1072,29 @@ class World {
       case 3: {
         wm_ticket* ticket = nullptr;
         const char* const sequence = kNames[bytes_.Below(5)];
-        Right(bytes_.Once(2) ? api.publisher_publish_rows(publisher_, sequence, Any(rows_),
-                                                          OrNull(&ticket), Why())
-                             : api.publisher_publish_snapshot(publisher_, sequence, Any(snapshots_),
-                                                              OrNull(&ticket), Why()));
-        Keep(tickets_, ticket, api.ticket_release);
+        Right(bytes_.Once(2) ? api.wire->publisher_publish_rows(publisher_, sequence, Any(rows_),
+                                                                OrNull(&ticket), Why())
+                             : api.wire->publisher_publish_snapshot(
+                                   publisher_, sequence, Any(snapshots_), OrNull(&ticket), Why()));
+        Keep(tickets_, ticket, api.wire->ticket_release);
         break;
       }
       case 4: {
         wm_ticket* const ticket = Any(tickets_);
         wm_bytes* handle = nullptr;
-        Plain(api.ticket_ready(ticket));
+        Plain(api.wire->ticket_ready(ticket));
         const wm_status status =
-            api.ticket_wait(ticket, bytes_.Once(2) ? -1 : 0, OrNull(&handle), Why());
+            api.wire->ticket_wait(ticket, bytes_.Once(2) ? -1 : 0, OrNull(&handle), Why());
         Right(status);
         Require((handle != nullptr) == (status == WM_OK), "a handle comes with OK");
-        Keep(made_, handle, api.bytes_release);
+        Keep(made_, handle, api.wire->bytes_release);
         break;
       }
       case 5: {
         wm_bytes* handle = nullptr;
-        Right(
-            api.rows_handle(Any(rows_), CodeOf(), kNames[bytes_.Below(5)], OrNull(&handle), Why()));
-        Keep(made_, handle, api.bytes_release);
+        Right(api.wire->rows_handle(Any(rows_), CodeOf(), kNames[bytes_.Below(5)], OrNull(&handle),
+                                    Why()));
+        Keep(made_, handle, api.wire->bytes_release);
         break;
       }
       case 6: {
@@ -998,7 +1103,8 @@ class World {
         info.struct_size = bytes_.Size(sizeof(info));
         char name[8];
         wm_message store = {name, bytes_.Below(9), 0};
-        Right(api.handle_info(OrNull(handle.data()), handle.size(), &info, OrNull(&store), Why()));
+        Right(api.wire->handle_info(OrNull(handle.data()), handle.size(), &info, OrNull(&store),
+                                    Why()));
         break;
       }
       case 7: {
@@ -1011,9 +1117,9 @@ class World {
         options.batch_bytes = bytes_.Byte();
         options.max_rows = bytes_.Below(64);
         wm_fetcher* fetcher = nullptr;
-        Right(api.fetcher_create(OrNull(&options), OrNull(&fetcher), Why()));
+        Right(api.wire->fetcher_create(OrNull(&options), OrNull(&fetcher), Why()));
         if (fetcher == nullptr) break;
-        api.fetcher_release(fetcher_);
+        api.wire->fetcher_release(fetcher_);
         fetcher_ = fetcher;
         break;
       }
@@ -1023,7 +1129,7 @@ class World {
         wm_rows* rows = nullptr;
         wm_fetch_report report = {};
         report.struct_size = bytes_.Size(sizeof(report));
-        const wm_status status = api.fetcher_fetch(
+        const wm_status status = api.wire->fetcher_fetch(
             fetcher_, handle.data(), handle.size(), bytes_.Once(2) ? &part : nullptr,
             bytes_.Number(), OrNull(&rows), bytes_.Once(2) ? &report : nullptr, Why());
         if (status != WM_OK) Right(status);
@@ -1038,13 +1144,32 @@ class World {
         }
         wm_publisher_stats stats = {};
         stats.struct_size = bytes_.Size(sizeof(stats));
-        Plain(api.publisher_stats(publisher_, &stats));
+        Plain(api.wire->publisher_stats(publisher_, &stats));
         wm_fetch_report report = {};
         report.struct_size = bytes_.Size(sizeof(report));
-        Plain(api.fetcher_counts(fetcher_, &report));
+        Plain(api.wire->fetcher_counts(fetcher_, &report));
+        if (bytes_.Once(2)) MakeOwnSource();
         break;
       }
     }
+  }
+
+  void MakeOwnSource() {
+    wm_source_callbacks callbacks = OwnObjects::Callbacks(bytes_, own_alive_);
+    void* const context = callbacks.context;
+    callbacks.struct_size = bytes_.Size(sizeof(callbacks));
+    if (callbacks.struct_size < sizeof(callbacks)) callbacks.struct_size &= ~7u;
+    callbacks.flags = bytes_.Once(32) ? 1 : 0;
+    callbacks.ext = Ext();
+    wm_source* source = nullptr;
+    const wm_status status = Api().wire->source_callbacks_create(
+        bytes_.Once(32) ? nullptr : &callbacks, OrNull(&source), Why());
+    Right(status);
+    Require((source != nullptr) == (status == WM_OK), "a source comes with OK");
+    // The end of a struct that was cut off has no `destroy`.
+    const bool destroys = status == WM_OK && callbacks.struct_size >= sizeof(callbacks);
+    Keep(sources_, source, Api().wire->source_release);
+    if (!destroys) own_leftovers_.push_back(context);
   }
 
   void UseRows() {
@@ -1184,6 +1309,8 @@ class World {
   std::vector<wm_bytes*> made_;
   std::vector<Document> documents_;
   std::vector<wm_source*> sources_;
+  std::atomic<int> own_alive_{0};
+  std::vector<void*> own_leftovers_;  // contexts that the library does not destroy
   std::vector<wm_ticket*> tickets_;
   wm_publisher* publisher_ = nullptr;
   wm_fetcher* fetcher_ = nullptr;

@@ -79,10 +79,10 @@ class Engine:
         self.num_experts = int(rng.choice([8, 256, 300]))
         page_tokens = int(rng.choice([2, 4, 8]))
         self.store = waymark.Store(
-            self.num_layers,
-            self.top_k,
-            self.num_experts,
-            NUM_BLOCKS,
+            num_layers=self.num_layers,
+            top_k=self.top_k,
+            num_experts=self.num_experts,
+            num_blocks=NUM_BLOCKS,
             page_tokens=page_tokens,
             num_pages=16 * NUM_BLOCKS * BLOCK // page_tokens,  # enough for what snapshots hold
             block_tokens=BLOCK,

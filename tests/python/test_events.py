@@ -144,7 +144,7 @@ WRONG: list[tuple[Any, tuple[type[Exception], ...], str]] = [
     (lambda e: e.bind(1, [1.5]), (TypeError,), "keys"),
     (lambda e: e.bind([1], np.zeros((1, 40), np.uint8)), (ValueError,), "got 40"),
     (lambda e: e.bind([1], np.zeros((1, 4), np.int32)), (ValueError,), "keys"),
-    (lambda e: e.seal([1], None, 1), (ValueError,), "a seal has a key"),
+    (lambda e: e.seal([1], None, 1), (ValueError,), "a seal needs a key"),
     (lambda e: e.seal([1], [b"k"], -1), (TypeError,), "seal"),
     (lambda e: e.copy([1, 2], [3, 4, 5]), (ValueError,), "sources"),
     (lambda e: e.copy([1, 2], [3, 4], [1, 2, 3]), (ValueError,), "rows"),

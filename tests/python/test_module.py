@@ -44,7 +44,7 @@ def test_everything_works_without_torch() -> None:
 import sys
 sys.modules['torch'] = None   # importing it fails
 import numpy as np, waymark
-store = waymark.Store(2, 2, 8, 8)
+store = waymark.Store(num_layers=2, top_k=2, num_experts=8, num_blocks=8)
 session = waymark.CaptureSession(store, 16)
 events = waymark.Events(); events.bind([0])
 assert session.begin_step(1, 1, events, [0, 1])
@@ -60,7 +60,7 @@ print(snapshot.read().tolist())
 def test_the_interpreter_may_end_with_everything_open() -> None:
     code = """
 import threading, time, numpy as np, waymark
-store = waymark.Store(2, 2, 8, 64)
+store = waymark.Store(num_layers=2, top_k=2, num_experts=8, num_blocks=64)
 session = waymark.CaptureSession(store, 16)
 events = waymark.Events(); events.bind(range(8))
 for step in range(1, 4):
@@ -90,7 +90,7 @@ def test_a_daemon_thread_that_waits_does_not_end_the_process() -> None:
     was a std::terminate."""
     code = """
 import threading, time, waymark
-store = waymark.Store(2, 2, 8, 64)
+store = waymark.Store(num_layers=2, top_k=2, num_experts=8, num_blocks=64)
 session = waymark.CaptureSession(store, 16)
 session.begin_step(1, 1, None, [])
 snapshot = store.snapshot([0], 0, 2)
@@ -109,7 +109,7 @@ def test_version_and_build_info() -> None:
     info = waymark.build_info()
     assert waymark.__version__ == info["version"]
     assert {"version", "abi", "compiler", "cuda", "archs", "host"} <= set(info)
-    assert info["abi"] == "1.1"
+    assert info["abi"] == "1.0"
 
 
 def test_every_public_name_is_there_and_documented() -> None:

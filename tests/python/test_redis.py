@@ -197,7 +197,7 @@ def test_the_password_is_passed_through_and_not_told() -> None:
             assert ("too soon" in report.source_message) == (word is not None)
             assert "open-word" not in report.source_message
             assert "word" not in repr(source) and str(server.port) in repr(source)
-            with pytest.raises(TypeError, match="not pickled"):
+            with pytest.raises(TypeError, match="cannot be pickled"):
                 pickle.dumps(source)
         expect_same(waymark.Fetcher(right).fetch(handle, timeout=30), rows)
         for of in (waymark.Publisher(right, rows.shape), waymark.Fetcher(right)):

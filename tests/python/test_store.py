@@ -50,10 +50,16 @@ def test_wrong_options(options: dict[str, Any], text: str) -> None:
 
 
 def test_shape() -> None:
-    store = waymark.Store(3, 2, 300, 8, page_tokens=4, block_tokens=8, layer_ids=[1, 3, 9])
+    store = waymark.Store(
+        num_layers=3, top_k=2, num_experts=300, num_blocks=8, page_tokens=4, block_tokens=8,
+        layer_ids=[1, 3, 9],
+    )  # fmt: skip
     assert store.shape == (3, 2, 300, 4, 8, 8, (1, 3, 9))
     assert store.shape.id_dtype == np.uint16 and store.shape.row_bytes == 12
-    assert waymark.Store(3, 2, 256, 8).shape.id_dtype == np.uint8
+    narrow = waymark.Store(num_layers=3, top_k=2, num_experts=256, num_blocks=8)
+    assert narrow.shape.id_dtype == np.uint8
+    with pytest.raises(TypeError):
+        waymark.Store(3, 2, 256, 8)  # type: ignore[misc]
 
 
 def test_counters(rig: Rig) -> None:

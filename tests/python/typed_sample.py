@@ -19,7 +19,10 @@ class Group:
 
 
 def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
-    store = waymark.Store(58, 8, 256, 4096, recorder=waymark.RecorderOptions(ids=True))
+    store = waymark.Store(
+        num_layers=58, top_k=8, num_experts=256, num_blocks=4096,
+        recorder=waymark.RecorderOptions(ids=True),
+    )  # fmt: skip
     session = waymark.CaptureSession(
         store,
         512,

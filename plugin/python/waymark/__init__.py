@@ -1,4 +1,4 @@
-"""Exact MoE routing of every token, for as long as its KV lives.
+"""Exact MoE routing of every token, as long as its KV exists.
 
     import waymark
 
@@ -6,8 +6,8 @@
     session = waymark.CaptureSession(store, max_rows=512)
     events = waymark.Events()
 
-    events.bind(blocks)                                  # what happened to KV blocks
-    slots = waymark.slots_of(blocks, 16, 0, tokens)      # where the rows of this step go
+    events.bind(blocks)                                  # KV blocks are allocated
+    slots = waymark.slots_of(blocks, 16, 0, tokens)      # the slot of each row of this step
     session.begin_step(1, version=1, events=events, slots=slots)
     forward(session.view(1).array)                       # int16 [L, max_rows, K]
     session.submit(1)
@@ -16,8 +16,8 @@
         snapshot.wait(timeout=1.0)
         ids = snapshot.read()                            # int16 [tokens, L, K]
 
-Words (row, block, slot, page, step, snapshot, key, version, reason) and rules are those of
-docs/architecture.md. Needs numpy, and nothing else; importing it starts nothing.
+The terms (row, block, slot, page, step, snapshot, key, version, reason) are defined in
+docs/architecture.md. Needs only numpy; importing it starts nothing.
 """
 
 from ._core import View, version as _version
@@ -45,17 +45,18 @@ from ._fetching import (
     Fetcher,
     FetchReport,
     FileSource,
-    Handle,
     MemorySource,
+    PageSource,
     Publisher,
     PublisherStats,
     RedisSource,
     Ticket,
 )
 from ._formats import read
+from ._handle import Handle
 from ._install import build_info, cmake_dir, demo, include_dir, library_path, tool_path
-from ._rows import Collective, Cursor, Rows, Snapshot
 from ._route import Routing, route
+from ._rows import Collective, Rows
 from ._session import (
     CaptureSession,
     LayerFinding,
@@ -63,7 +64,8 @@ from ._session import (
     SelfTestReport,
     SessionStats,
 )
-from ._store import Finding, LogLine, Recorder, RecorderOptions, Store, StoreStats
+from ._snapshot import Snapshot
+from ._store import Cursor, Finding, LogLine, Recorder, RecorderOptions, Store, StoreStats
 from ._types import (
     ALL_ROWS,
     EVENT_DTYPE,
@@ -123,6 +125,7 @@ __all__ = [
     "MemorySource",
     "NotFoundError",
     "OutOfRangeError",
+    "PageSource",
     "PermissionDeniedError",
     "Provenance",
     "Publisher",

@@ -1,4 +1,6 @@
-"""Waymark's C ABI as classes; the package waymark is what is for use."""
+"""
+Waymark's C ABI as classes. Use the package waymark, which derives from them.
+"""
 
 from typing import Any
 
@@ -20,35 +22,35 @@ def provenance_name(provenance: int) -> str: ...
 
 class Events:
     """
-    What happened to an engine's blocks, in order, gathered for a step.
+    Builds the events of an engine's blocks for a step, in order.
 
-    Every method takes one block or many: an int, a list, or an integer array of one dimension (int32 without a copy). A builder is reused: clear() keeps its memory. One thread at a time.
+    Every method takes one block or many: an int, a list, or an integer array of one dimension (int32 without a copy). Reuse a builder: clear() keeps its memory. One thread at a time.
     """
 
     def __init__(self, capacity: int = 256) -> None:
-        """Room for `capacity` events; more make it grow."""
+        """Reserves memory for `capacity` events; it grows beyond them."""
 
     def bind(self, blocks: object, keys: object | None = None) -> None:
         """
-        New lives of `blocks`. With keys: attach the pages known by them.
+        `blocks` are allocated: new lives. With keys: attach the pages of those keys.
 
-        keys: None; one key or a list of them, each bytes (1 ... 32) or an int (8 bytes, little-endian), None for a block without; uint8 [blocks, key bytes]; or uint64 or int64 [blocks].
+        keys: None; one key or a list of keys, each bytes (1 ... 32) or an int (8 bytes, little-endian), None for a block without a key; uint8 [blocks, key bytes]; or uint64 or int64 [blocks].
         """
 
     def retain(self, blocks: object) -> None:
-        """One more user of each block."""
+        """Each block has one user more."""
 
     def release(self, blocks: object) -> None:
-        """One user of each block fewer. Below zero: ignored and counted."""
+        """Each block has one user less. Below zero: ignored and counted."""
 
     def seal(self, blocks: object, keys: object | None, step: int) -> None:
         """
-        The blocks are full, or will be by `step`, and known by their keys (as in bind).
+        The blocks are full, or will be after `step`, and are found by their keys (as in bind).
         """
 
     def copy(self, sources: object, destinations: object, rows: object = -1) -> None:
         """
-        Each destination gets rows [0, rows) of its source; rows: one count, or one a block; -1: all.
+        Each destination gets rows [0, rows) of its source; rows: one count, or one per block; -1: all.
         """
 
     def move(self, sources: object, destinations: object) -> None:
@@ -58,11 +60,11 @@ class Events:
 
     def truncate(self, blocks: object, row: object, step: int) -> None:
         """
-        Rows >= row of each block that steps <= step wrote are no more; row: one, or one a block.
+        Rows >= row of each block that steps <= step wrote are invalid; row: one, or one per block.
         """
 
     def reset(self) -> None:
-        """The table and the key index are emptied."""
+        """The block table and the key index are emptied."""
 
     def clear(self) -> None:
         """Empties the builder, keeps its memory."""
@@ -74,7 +76,7 @@ class Events:
         """uint8 [len, 56], over the builder's own memory."""
 
 class ParsedBatch:
-    """A batch that was read from bytes."""
+    """A parsed batch."""
 
     @property
     def step(self) -> int: ...
@@ -96,9 +98,9 @@ class ParsedBatch:
 
 def serialize_batch(step: int, version: int, events: object | None = None, slots: object = (), device_slots: bool = False) -> bytes:
     """
-    A step's batch as bytes, for the process where its rows are.
+    A step's batch as bytes, for the process of the store.
 
-    InvalidArgumentError for a batch that no store would take. Any thread.
+    InvalidArgumentError for an invalid batch. Any thread.
     """
 
 def parse_batch(buffer: object) -> ParsedBatch: ...
@@ -108,22 +110,22 @@ class Store:
 
     def covered_prefix(self, blocks: object, rows: int) -> int:
         """
-        Leading rows of [0, rows) of the sequence in `blocks` that are valid or pending: what a scheduler may take as a prefix hit with routing. Rows beyond the blocks do not count. Engine's thread.
+        The number of leading rows of [0, rows) of the sequence in `blocks` that are valid or pending: the prefix hit with routing that a scheduler may use. Rows beyond the blocks do not count. Engine's thread.
         """
 
     def wait_idle(self, timeout: float | None = None) -> None:
         """
-        Waits until every step begun so far has ended, without the GIL. `timeout`: seconds, or None; DeadlineExceededError after it. With landing="caller" it lands what was submitted, and waits for nothing else. Engine's thread.
+        Waits until every step begun so far has ended; releases the GIL. `timeout`: seconds, or None; DeadlineExceededError after it. With landing="caller" it lands submitted steps and never waits. Engine's thread.
         """
 
     def land_one(self) -> bool:
         """
-        landing="caller" only: lands the step that was submitted first. False: there is none. Engine's thread.
+        landing="caller" only: lands the step that was submitted first; False if there is none. Engine's thread.
         """
 
     def land(self, step: int) -> None:
         """
-        landing="caller" only: lands exactly `step`. NotFoundError when it is not submitted, or has landed. Engine's thread.
+        landing="caller" only: lands exactly `step`. NotFoundError if it is not submitted, or has landed. Engine's thread.
         """
 
     @property
@@ -136,11 +138,11 @@ class Store:
 
     def close(self) -> None:
         """
-        Lets the store go now. What was submitted lands first; snapshots stay readable, and a session keeps its store. Engine's thread; no other thread is in a call of it.
+        Releases the store. Submitted steps land first; snapshots stay readable; a session keeps its store. Engine's thread; no other thread may be in a call of the store.
         """
 
     def report(self) -> str:
-        """The counters that a person asks for first, a line each. Any thread."""
+        """The main counters, one per line. Any thread."""
 
     @property
     def _shape(self) -> tuple[int, int, int, int, int, int, tuple[int, ...]]: ...
@@ -200,7 +202,7 @@ class Snapshot:
 
     @property
     def first(self) -> int:
-        """The first row, counted from the sequence's first."""
+        """The first row, counted from the first of the sequence."""
 
     @property
     def last(self) -> int:
@@ -219,7 +221,7 @@ class Snapshot:
         """
 
     def release(self) -> None:
-        """Gives the pages back now. Twice: nothing."""
+        """Unpins the pages now. A second call does nothing."""
 
     @property
     def released(self) -> bool:
@@ -239,7 +241,7 @@ class Document:
 
     @property
     def first(self) -> int:
-        """The first row, counted from the sequence's first."""
+        """The first row, counted from the first of the sequence."""
 
     @property
     def last(self) -> int:
@@ -249,21 +251,21 @@ class Document:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole document."""
+        """Size of the whole document in bytes."""
 
     @property
     def has_steps(self) -> bool:
-        """Whether steps are known; else every step reads 0."""
+        """Whether it has steps; else every step is 0."""
 
     @property
     def truncated(self) -> bool:
         """
-        Whether bytes are missing at its end: their rows read as missing (not captured).
+        Whether bytes are missing at its end: their rows are missing (not captured).
         """
 
     @property
     def num_nodes(self) -> int:
-        """Above 0: it can be a FileSource."""
+        """Above 0: FileSource can open it."""
 
     @property
     def _shape(self) -> tuple[int, int, int, int, int, int, tuple[int, ...]]: ...
@@ -289,7 +291,7 @@ class RedisSource(Source):
 
 class Ticket:
     def ready(self) -> bool:
-        """Whether it has its result, good or bad. Never waits."""
+        """Whether it has its result, a handle or an error. Never waits."""
 
     def _wait(self, timeout: object | None) -> bytes: ...
 
@@ -309,6 +311,9 @@ class Fetcher:
 
     def _counts(self) -> tuple[int, int, int, int, int, int, str]: ...
 
+class CallbackSource(Source):
+    def __init__(self, source: object) -> None: ...
+
 def from_format(data: object, format: str, row_count: str, layers: str, sentinel: str, dtype: str, num_layers: int, max_bytes: int, field: str, first: int | None, moe_layers: object, all_moe: bool, top_k: int, num_experts: int) -> tuple[Rows, list[str]]: ...
 
 def to_format(rows: Rows, format: str, row_count: str, layers: str, sentinel: str, dtype: str, num_layers: int, max_bytes: int) -> tuple[bytes, list[str]]: ...
@@ -317,7 +322,7 @@ class View:
     """
     Where one forward writes: int16 [L, max_rows, K], every id -1 before.
 
-    Valid until its step is submitted, dropped or cancelled; what is written later is lost, or lands in another step. Keeps its session. Kernels may write disjoint parts from any thread.
+    Valid until its step is submitted, dropped or cancelled; later writes are lost, or land in another step. Keeps its session. Kernels may write disjoint parts from any thread.
     """
 
     @property
@@ -333,7 +338,7 @@ class View:
 
     @property
     def step(self) -> int:
-        """Whose it is; 0: of no step, what is written there never lands."""
+        """Its step; 0: no step, nothing that is written there lands."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -341,14 +346,14 @@ class View:
 
     @property
     def layer_stride(self) -> int:
-        """Ids from a layer to the next."""
+        """The distance between layers, in ids."""
 
     def data_ptr(self) -> int:
         """The address of layer 0."""
 
     def __dlpack__(self, **kwargs: Any) -> Any:
         """
-        No copy; `stream` is not looked at, since views are written in stream order.
+        No copy; `stream` is ignored, because views are written in stream order.
         """
 
     def __dlpack_device__(self) -> tuple[int, int]: ...
@@ -365,55 +370,55 @@ class CaptureSession:
 
     def set_stream(self, stream: object | None) -> None:
         """
-        The stream on which forwards are issued from here on: an int (cudaStream_t), an object with cuda_stream or __cuda_stream__(), or None (the default stream). Engine's thread.
+        The CUDA stream of the forwards from here on: an int (cudaStream_t), an object with cuda_stream or __cuda_stream__(), or None (the default stream). Engine's thread.
         """
 
     def begin_step(self, step: int, version: int, events: object | None = None, slots: object = (), written_rows: int = 0, device_slots: bool = False) -> bool:
         """
-        Begins a step, and gives its forward a buffer. Engine's thread; keeps the GIL.
+        Begins a step and takes a buffer for its forward. Engine's thread; keeps the GIL.
 
-        step: above every step before. version: of the weights. events: Events, or a numpy array of EVENT_DTYPE. slots: int64 [rows] (numpy without a copy), of each row of the forward: block * block_tokens + offset, -1 (padding), or NOT_ASKED(slot). written_rows: rows that the forward writes, graph padding included; 0: as many as slots. device_slots: slots are all that the step may write, in any order.
+        step: above every earlier step. version: of the weights. events: Events, or a numpy array of EVENT_DTYPE. slots: int64 [rows] (numpy without a copy), one per row of the forward: block * block_tokens + offset, -1 (padding), or NOT_ASKED(slot). written_rows: rows that the forward writes, graph padding included; 0: the number of slots. device_slots: slots lists all slots that the step may write, in any order.
 
-        False: the step was dropped here and now (capacity) and needs no end; its forward runs as ever. InvalidArgumentError: nothing was done.
+        False: the step was dropped (capacity) and has ended; its forward runs as usual. InvalidArgumentError: nothing was done.
         """
 
     def begin_ids_step(self, step: int, version: int, events: object | None = None, slots: object = ()) -> bool:
         """
-        As begin_step, for ids of all layers in one array (submit_ids): takes no buffer.
+        Like begin_step, for ids of all layers in one array (submit_ids); takes no buffer.
         """
 
     def view(self, step: int) -> View:
         """
-        Where the forward of `step` writes; the scratch view for a step without a buffer. Engine's thread.
+        The view of the forward of `step`; the scratch view for a step without a buffer. Engine's thread.
         """
 
     def scratch_view(self) -> View:
         """
-        Where forwards write that are no step. Nothing in it lands. Engine's thread.
+        The view of forwards outside any step. Nothing in it lands. Engine's thread.
         """
 
     def hand_over(self, view: object, layer: int, ids: object) -> None:
         """
         Copies the first K columns of `ids` into rows [0, len(ids)) of a layer.
 
-        view: a View of this session, or the step. ids: int16, int32 or int64 [rows, >= K], any strides, in the transport's memory; on a device in stream order, without synchronisation, and safe inside a graph capture. Engine's thread.
+        view: a View of this session, or the step. ids: int16, int32 or int64 [rows, >= K], any strides, in the transport's memory; on a device in stream order, without synchronisation, and allowed during graph capture. Engine's thread.
         """
 
     def submit(self, step: int, written_rows: int = 0) -> None:
         """
-        The forward of `step` has written its view or, on a device, has been issued. NotFoundError: the step has no buffer here. Engine's thread; keeps the GIL.
+        The forward of `step` has written its view (host), or has been launched (device). NotFoundError: the step has no buffer here. Engine's thread; keeps the GIL.
         """
 
     def submit_device_slots(self, step: int, slots: object, rows: object | None = None, written_rows: int = 0) -> None:
         """
-        Ends a step with device_slots: row i lies at slots[i]. slots: int64 [>= rows], contiguous, in the transport's memory, read in stream order. Engine's thread.
+        Submits a step with device_slots: row i has slot slots[i]. slots: int64 [>= rows], contiguous, in the transport's memory, read in stream order. Engine's thread.
         """
 
     def _submit_ids(self, step: int, ids: object, layers_first: bool) -> None: ...
 
     def drop(self, step: int) -> None:
         """
-        The ids of `step` will not come: its rows are missing (capacity). Engine's thread.
+        The ids of `step` are lost: its rows are missing (capacity). Engine's thread.
         """
 
     def cancel(self, step: int) -> None:
@@ -423,19 +428,19 @@ class CaptureSession:
 
     def discard(self, written_rows: int) -> None:
         """
-        A forward that was no step has written rows [0, written_rows) of the scratch view. Engine's thread.
+        A forward outside any step has written rows [0, written_rows) of the scratch view. Engine's thread.
         """
 
     def _self_test(self, rows: int, forward: object) -> tuple[list[tuple[int, int, int, int, int]], str]: ...
 
     def check(self) -> None:
         """
-        Raises why the transport has failed for good; every step is then dropped at its begin. Any thread.
+        Raises the reason if the transport has failed permanently; every step is then dropped when it begins. Any thread.
         """
 
     def report(self) -> str:
         """
-        The counters, and a line for each layer with a silent or invalid row. Any thread.
+        The counters, and one line per layer with a silent or invalid row, as text. Any thread.
         """
 
     def silent_batch_sizes(self, layer: int) -> list[int]:
@@ -445,7 +450,7 @@ class CaptureSession:
 
     def close(self) -> None:
         """
-        Drops the steps that have a buffer here and have not ended; submitted ones land. Views that are left keep the session. Engine's thread.
+        Drops the steps that have a buffer here and have not ended; submitted steps land. Remaining views keep the session. Engine's thread.
         """
 
     @property

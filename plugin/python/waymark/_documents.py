@@ -1,4 +1,4 @@
-"""Documents (docs/format.md): rows in a file or in bytes, read where they lie."""
+"""Documents (docs/format.md): rows in a file or in bytes, read in place."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from ._types import (
 
 
 class ReadDamage(NamedTuple):
-    """What a read found missing that coverage() calls valid. All 0: the bytes are as written."""
+    """Damage that a read found in rows that coverage() reports as valid. All 0: no damage."""
 
     damaged_chunks: int
-    """A crc did not fit: their rows are missing (not captured)."""
+    """Chunks whose crc does not match: their rows are missing (not captured)."""
     absent_chunks: int
-    """Beyond the end of the bytes: missing (not captured)."""
+    """Chunks beyond the end of the bytes: missing (not captured)."""
     invalid_rows: int
-    """An id was not below E: missing (invalid id)."""
+    """Rows with an id that is not below E: missing (invalid id)."""
 
 
 class Chunk(NamedTuple):
-    """Rows of a document where they lie."""
+    """Rows of a document, in place."""
 
     first: int
-    """The first row, counted from the sequence's first."""
+    """The first row, counted from the first of the sequence."""
     ids: npt.NDArray[Any]
-    """uint8 or uint16 [L, T, K], read-only, over the document's own bytes. Missing rows are 0, and
-    what the ids are was not looked at: rows() does that."""
+    """uint8 or uint16 [L, T, K], read-only, over the document's own bytes. Missing rows are 0. The
+    ids are not checked; rows() does that."""
 
 
 class Document(_core.Document):
     """Rows [first, last) of one sequence, in a document. Immutable; any thread.
 
-    ``waymark.open(path)`` and ``waymark.from_bytes(buffer)`` make one, and look at its header only;
-    a read touches the rows and layers that it asks for. Damaged rows are missing, never wrong.
-    Pickled, one from bytes carries them (out of band with protocol 5), one from a file its path.
+    ``waymark.open(path)`` and ``waymark.from_bytes(buffer)`` make one and read only its header; a
+    read touches only its rows and layers. Damaged rows are missing, never wrong. A pickled document
+    contains its bytes (out of band with protocol 5) or, if it is from a file, its path.
     """
 
     __slots__ = ("_source",)
@@ -66,8 +66,8 @@ class Document(_core.Document):
         max_bytes: int = 1 << 32,
     ) -> None:
         """source: a path (str, os.PathLike), or a buffer, which is kept and must not change.
-        max_rows, max_bytes: of one read, and what one call allocates; beyond it is
-        ResourceExhaustedError."""
+        max_rows: of one read. max_bytes: allocated by one call. ResourceExhaustedError beyond
+        them."""
         if max_rows < 1 or max_bytes < 1:
             raise InvalidArgumentError(
                 f"max_rows, max_bytes: at least 1, got {max_rows}, {max_bytes}"
@@ -82,7 +82,7 @@ class Document(_core.Document):
 
     @property
     def shape(self) -> Shape:
-        """What the rows are made of; block_tokens and num_blocks are 0."""
+        """The shape of the rows; block_tokens and num_blocks are 0."""
         return Shape(*self._shape)
 
     @property
@@ -92,11 +92,11 @@ class Document(_core.Document):
 
     @property
     def ordered(self) -> bool:
-        """Whether the K ids of a row and layer stand in the router's order."""
+        """Whether the K ids of a row and layer are in the router's order."""
         return self._code[0] == 0 and not self._code[1] & 1
 
     def coverage(self) -> list[CoverageRun]:
-        """What the document says of its rows, whatever has become of their bytes."""
+        """The coverage as written, whether or not bytes are damaged."""
         return _runs(self._coverage())
 
     def rows(
@@ -106,8 +106,8 @@ class Document(_core.Document):
         *,
         layers: tuple[int, int] | None = None,
     ) -> Rows:
-        """Rows [first, last) (None: all) of captured layers [begin, end), as a value of their own,
-        in a shape of those layers. OutOfRangeError outside the document."""
+        """A copy of rows [first, last) (None: all) of captured layers [begin, end), in a shape of
+        those layers. OutOfRangeError outside the document."""
         rows, _ = self._rows(*self._range(first, last), *self._layers(layers))
         return Rows._of(rows)
 
@@ -122,7 +122,7 @@ class Document(_core.Document):
         fill: Fill = "minus_one",
         out: npt.NDArray[Any] | None = None,
     ) -> npt.NDArray[Any]:
-        """The ids as Snapshot.read() gives them, of some layers."""
+        """The ids, as Snapshot.read(), of some layers."""
         return self._read_ids(begin, end, layers, layout, dtype, fill, out, None)
 
     def read_with_info(
@@ -168,8 +168,8 @@ class Document(_core.Document):
         return array
 
     def chunk(self, row: int) -> Chunk:
-        """The chunk that has row ``row``, without a copy. Its crcs are looked at.
-        FailedPreconditionError unless the codec is "raw"; DataLossError when it is damaged."""
+        """The chunk that has row ``row``, without a copy. Its crcs are checked.
+        FailedPreconditionError unless the codec is "raw"; DataLossError if it is damaged."""
         first, ids = self._chunk(row)
         return Chunk(first, ids.view(self.shape.id_dtype))
 
@@ -182,7 +182,7 @@ class Document(_core.Document):
             row += chunk.ids.shape[1]
 
     def check(self) -> ReadDamage:
-        """Reads everything, and says what is damaged."""
+        """Reads everything and returns the damage."""
         _, damage = self._rows(self.first, self.last, 0, self._shape[0])
         return ReadDamage(*damage)
 
@@ -206,12 +206,12 @@ class Document(_core.Document):
 
 def open(path: str | os.PathLike[str]) -> Document:
     """The document in a file, which is mapped. NotFoundError, UnavailableError;
-    InvalidArgumentError for what is no document; DataLossError for a damaged header."""
+    InvalidArgumentError if it is no document; DataLossError for a damaged header."""
     return Document(os.fspath(path))
 
 
 def from_bytes(buffer: object) -> Document:
-    """The document in bytes, or anything with the buffer protocol, which is kept and not copied."""
+    """The document in bytes, or in an object with the buffer protocol, which is kept, not copied."""
     if isinstance(buffer, (str, os.PathLike)):
         raise TypeError(f"buffer must be bytes or a buffer, got {type(buffer).__name__}")
     return Document(buffer)

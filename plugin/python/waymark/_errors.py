@@ -1,4 +1,4 @@
-"""Exceptions: one class a status of the library, below WaymarkError."""
+"""Exceptions: one class per status of the library, derived from WaymarkError."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import ClassVar
 
 
 class WaymarkError(Exception):
-    """What the library refused, or could not do. The text names argument, rule and value.
+    """A call that failed. The text names argument, rule and value.
 
-    Answers of the step path (begin_step, submit, hand_over, ...) carry more: ``rule`` (the number
-    of ``wm_rule`` in waymark.h, 0: none), ``index`` (which event or row), ``value`` (the offending
-    one) and ``limit`` (what it was held against).
+    Errors of the step path (begin_step, submit, hand_over, ...) also have ``rule`` (the number of
+    ``wm_rule`` in waymark.h, 0: none), ``index`` (the event or row), ``value`` (the offending
+    value) and ``limit`` (the limit that it breaks).
     """
 
     status: ClassVar[int] = 2
@@ -35,13 +35,13 @@ class CancelledError(WaymarkError):
 
 
 class UnknownError(WaymarkError):
-    """Something else went wrong, such as a file that cannot be written."""
+    """Another failure, such as a file that cannot be written."""
 
     status = 2
 
 
 class InvalidArgumentError(WaymarkError, ValueError):
-    """An argument breaks a rule, whatever the state of things."""
+    """An argument breaks a rule, in any state."""
 
     status = 3
 
@@ -59,25 +59,25 @@ class NotFoundError(WaymarkError, LookupError):
 
 
 class AlreadyExistsError(WaymarkError):
-    """It was there already, such as a layer that is bound."""
+    """It exists already, such as a layer that is bound."""
 
     status = 6
 
 
 class PermissionDeniedError(WaymarkError, PermissionError):
-    """The system does not permit it."""
+    """The operating system denies it."""
 
     status = 7
 
 
 class ResourceExhaustedError(WaymarkError):
-    """Memory, or another fixed resource, is used up."""
+    """Memory, or another fixed resource, is exhausted."""
 
     status = 8
 
 
 class FailedPreconditionError(WaymarkError, RuntimeError):
-    """Not in this state, such as reading a snapshot that is not ready."""
+    """Not allowed in this state, such as reading a snapshot that is not ready."""
 
     status = 9
 
@@ -101,19 +101,19 @@ class UnimplementedError(WaymarkError, NotImplementedError):
 
 
 class InternalError(WaymarkError, RuntimeError):
-    """A defect of the library, or memory that could not be had inside a call."""
+    """A defect of the library, or a failed allocation within a call."""
 
     status = 13
 
 
 class UnavailableError(WaymarkError, RuntimeError):
-    """Not now, such as a device that is not there."""
+    """Not available now, such as a device that does not exist."""
 
     status = 14
 
 
 class DataLossError(WaymarkError, RuntimeError):
-    """What was kept is not whole any more."""
+    """Data is damaged or incomplete."""
 
     status = 15
 
@@ -128,3 +128,20 @@ def error_of(
 ) -> WaymarkError:
     """The exception of a status. Called by the extension."""
     return _CLASSES.get(status, WaymarkError)(text, rule, index, value, limit)
+
+
+def status_and_text_of(error: BaseException) -> tuple[int, str]:
+    """The status of an exception that a page source raised, and its text. Called by the
+    extension."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, WaymarkError):
+        return error.status, text
+    for kinds, status in (
+        (TimeoutError, DeadlineExceededError.status),
+        (NotImplementedError, UnimplementedError.status),
+        (MemoryError, ResourceExhaustedError.status),
+        (OSError, UnavailableError.status),
+    ):
+        if isinstance(error, kinds):
+            return status, text
+    return UnknownError.status, text

@@ -22,14 +22,14 @@ class Events(_core.Events):
     def array(self) -> npt.NDArray[np.void]:
         """The events as numpy: EVENT_DTYPE [len], writable, no copy.
 
-        It looks at the memory that the builder has now: methods called later write over it, and
-        growing leaves it behind.
+        It is a view of the builder's current memory: later calls overwrite it, and a builder that
+        grows moves to other memory.
         """
         return self._bytes.reshape(-1).view(EVENT_DTYPE)
 
 
 class Batch(NamedTuple):
-    """A step's batch that was read from bytes. The arrays are views, read-only, and keep it."""
+    """A parsed step batch. The arrays are read-only views of it and keep it."""
 
     step: int
     version: int
@@ -39,12 +39,12 @@ class Batch(NamedTuple):
     """int64 [rows]."""
     device_slots: bool
     used: int
-    """Bytes of the buffer that the batch took."""
+    """Bytes of the buffer that the batch occupied."""
 
 
 def parse_batch(buffer: object) -> Batch:
-    """Reads one batch from the front of ``buffer`` (bytes, or any array of bytes), which may be
-    anything: InvalidArgumentError on what serialize_batch does not write. Any thread."""
+    """Parses one batch at the front of ``buffer`` (bytes, or any array of bytes). Any bytes are
+    safe: InvalidArgumentError for those that serialize_batch does not write. Any thread."""
     parsed = _core.parse_batch(buffer)
     events = parsed.events.reshape(-1).view(EVENT_DTYPE)
     return Batch(

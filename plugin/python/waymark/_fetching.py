@@ -1,77 +1,41 @@
-"""Rows elsewhere: sources of their objects, publishers, handles, fetchers."""
+"""Rows in page sources: sources, publishers, fetchers."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import os
-from typing import Any, NamedTuple, Union
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol, Union
 
 from . import _core
 from ._errors import InvalidArgumentError
-from ._rows import Codec, Rows, Snapshot
+from ._handle import Handle
+from ._rows import Codec, Rows
+from ._snapshot import Snapshot
 from ._types import Shape, code_of, layers_of
 
 
-class Handle(bytes):
-    """What crosses a process in place of rows: the name of rows [0, rows) of one sequence.
-
-    Its own bytes; any pickler carries it. (Ray gives one that is put by itself back as plain bytes:
-    fetch() takes them as well, and Handle() makes a handle of them.) ``Handle(data)`` of
-    other bytes: InvalidArgumentError, DataLossError, UnimplementedError when they are no handle."""
-
-    __slots__ = ()
-
-    def __new__(cls, data: bytes) -> Handle:
-        """data: the bytes of a handle."""
-        _core.handle_info(data)
-        return super().__new__(cls, data)
-
-    @property
-    def rows(self) -> int:
-        """It names rows [0, rows)."""
-        return _core.handle_info(self)[0]
-
-    @property
-    def head(self) -> bytes:
-        """The digest of the last node, 16 bytes; zeros when no page is complete."""
-        return _core.handle_info(self)[2]
-
-    @property
-    def num_layers(self) -> int:
-        """Of its rows."""
-        return _core.handle_info(self)[3]
-
-    @property
-    def store(self) -> str:
-        """The name of the store that has the bytes."""
-        return _core.handle_info(self)[7]
-
-    def __repr__(self) -> str:
-        return f"Handle(rows={self.rows}, store={self.store!r}, head={self.head.hex()})"
-
-
 class MemorySource(_core.Source):
-    """Objects in the memory of this process; the least recently used go first. Any thread."""
+    """Objects in the memory of this process; the least recently used are evicted. Any thread."""
 
     __slots__ = ()
 
     def __init__(self, max_bytes: int = 1 << 30) -> None:
-        """max_bytes: of the objects, some 128 bytes each included."""
+        """max_bytes: of all objects, plus about 128 bytes for each."""
         if max_bytes < 1:
             raise InvalidArgumentError(f"max_bytes: at least 1, got {max_bytes}")
         super().__init__(max_bytes)
 
 
 class FileSource(_core.Source):
-    """Objects of a document with nodes (``rows.save(path, nodes=True)``), where they lie in the
-    file; read only. Any thread."""
+    """Objects of a document with nodes (``rows.save(path, nodes=True)``), in place; read only. Any
+    thread."""
 
     __slots__ = ()
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """FailedPreconditionError when the document has no nodes; NotFoundError; errors as
-        open()."""
+        """FailedPreconditionError if the document has no nodes; NotFoundError; errors as open()."""
         super().__init__(os.fspath(path))
 
 
@@ -87,12 +51,12 @@ def _count_of(name: str, seconds: float, per_second: int, *, zero: bool = False)
 
 
 class RedisSource(_core.RedisSource):
-    """Objects in a Redis server; what it evicts, expires or loses is missing where it is fetched.
-    Any thread; they take turns on one connection.
+    """Objects in a Redis server. Objects that it evicts, expires or loses are missing rows. Any
+    thread; threads take turns on one connection.
 
-    Connects when it is first needed: a server that is not there, or refuses the password, costs
-    rows, and the FetchReport says why. User and password are in no message and no repr. It is not
-    pickled: what crosses a process is a Handle, and who has one makes a source for it."""
+    It connects when it is first used: an unreachable server, or a refused password, costs rows, and
+    the FetchReport has the reason. No message and no repr contains the user or the password. It
+    cannot be pickled: pass a Handle to the other process, and make a source there."""
 
     __slots__ = ("_where",)
 
@@ -119,16 +83,17 @@ class RedisSource(_core.RedisSource):
         believe: float = 60.0,
         max_believed: int = 1 << 18,
     ) -> None:
-        """unix_socket: instead of host and port. user: with a password, from Redis 6 on. tls: and
-        the files (PEM) and the name that it takes; without them the system's certificates. The
-        name in the server's certificate is not looked at: trust an authority of your own. Times
-        are seconds. time_to_live: objects expire so long after they were last put, or found there
-        by a publisher; 0: never. connect_timeout, command_timeout: beside the timeout of each call.
-        first_back_off: after a failure the server is left alone so long, and after each further one
-        twice as long, to greatest_back_off. believe: how long an object that was put or found there
-        is believed to be there; then the server is asked. max_believed: objects so believed.
+        """unix_socket: instead of host and port. user: with a password, from Redis 6 on. tls: use
+        TLS, with certificate files (PEM) and a server name; default: the system's certificates. The
+        name in the server's certificate is not checked: trust an authority of your own. Times are
+        seconds. time_to_live: objects expire this long after they were last put, or found by a
+        publisher; 0: never. connect_timeout, command_timeout: in addition to the timeout of each
+        call. first_back_off: no connection is tried for this long after a failure, doubled after
+        each further one, up to greatest_back_off. believe: how long an object that was put or found
+        is assumed to be present before the server is asked again. max_believed: the number of such
+        objects.
 
-        UnimplementedError where the library was built without hiredis (``build_info()["redis"]`` is
+        UnimplementedError if the library was built without hiredis (``build_info()["redis"]`` is
         "none"), or without its TLS."""
         texts = (
             ("host", host),
@@ -168,17 +133,70 @@ class RedisSource(_core.RedisSource):
         self._where = f"unix_socket={words[1]!r}" if words[1] else f"{host!r}, {port}"
 
     def __reduce_ex__(self, protocol: Any, /) -> Any:
-        raise TypeError("a RedisSource is not pickled: make one where it is used")
+        raise TypeError("a RedisSource cannot be pickled: make one where it is used")
 
     def __repr__(self) -> str:
         return f"RedisSource({self._where})"
 
 
-Source = Union[MemorySource, FileSource, RedisSource]
+class PageSource(Protocol):
+    """A page source of your own: any object with these methods, given to a Publisher or a Fetcher
+    in place of a source of this package::
+
+        class DictSource:
+            def __init__(self):
+                self.objects = {}
+
+            def get(self, digests, timeout):
+                return [self.objects.get(digest) for digest in digests]
+
+            def put(self, objects, timeout):
+                self.objects.update(objects)
+
+    It holds immutable objects, each under a digest of 16 bytes. Two more methods are optional:
+
+    ``get_ranges(ranges, timeout)``: the bytes of each ``(digest, begin, end)``, or None; a range
+    that ends beyond its object is absent. Without it, whole objects are fetched and cut.
+
+    ``holds(digests, timeout)``: for each digest whether the object is there; it is then not put
+    again. Without it, every object is put.
+
+    ``timeout``: the seconds that are left to the caller. A method that takes longer delays the
+    caller; what it returns is still used, and no further method is called for that fetch or
+    publication.
+
+    Methods are called with the GIL, by the publisher's thread and by threads that fetch, several at
+    once. An exception becomes the status and the text of a FetchReport (TimeoutError,
+    NotImplementedError, MemoryError, OSError and this package's own have a status of their own;
+    others count as unknown); the rows are then missing. The first exception of an object is also
+    passed to sys.unraisablehook. The object lives as long as the publishers and fetchers that use
+    it. When the interpreter exits, no method is called any more.
+    """
+
+    def get(self, digests: list[bytes], timeout: float, /) -> Iterable[Any]:
+        """The object of each digest: bytes, or anything with the buffer protocol; None: absent."""
+
+    def put(self, objects: list[tuple[bytes, bytes]], timeout: float, /) -> Any:
+        """Stores objects: (digest, bytes) each."""
+
+
+Source = Union[MemorySource, FileSource, RedisSource, PageSource]
+
+
+def _native_source(source: Source) -> _core.Source:
+    if isinstance(source, _core.Source):
+        return source
+    for name in ("get", "put"):
+        if not callable(getattr(source, name, None)):
+            raise TypeError(
+                f"source: a source of waymark, or an object with get() and put(); "
+                f"{type(source).__name__} has no {name}()"
+            )
+    return _core.CallbackSource(source)
 
 
 class Ticket:
-    """What becomes of one publication. Keeps its publisher. Any thread."""
+    """The result of one publication. Keeps its publisher. Any thread."""
 
     __slots__ = ("_native", "_publisher")
 
@@ -188,39 +206,40 @@ class Ticket:
         self._publisher = publisher
 
     def ready(self) -> bool:
-        """Whether it has its result, good or bad. Never waits."""
+        """Whether it has its result, a handle or an error. Never waits."""
         return self._native.ready()
 
     def wait(self, timeout: float | None = None) -> Handle:
-        """The handle, when the objects have been put; without the GIL. ``timeout``: seconds, or
-        None; DeadlineExceededError after it, and when the snapshot was not readable in time.
+        """Waits until the objects have been put and returns the handle; releases the GIL.
+        ``timeout``: seconds, or None; DeadlineExceededError after it, and if the snapshot was not
+        ready in time.
 
-        ResourceExhaustedError when too many were waiting; InvalidArgumentError for another shape,
-        or ids that the codec does not have; FailedPreconditionError when the rows do not go on
-        where their sequence ended: publish from row 0."""
+        ResourceExhaustedError if the queue was full; InvalidArgumentError for another shape, or ids
+        that the codec cannot write; FailedPreconditionError if the rows do not continue their
+        sequence: publish from row 0."""
         return Handle(self._native._wait(timeout))
 
 
 @dataclasses.dataclass(frozen=True)
 class PublisherStats:
-    """What a publisher has counted since it was made."""
+    """Counters over the life of a publisher."""
 
     published: int
     """Handles made."""
     dropped: int
-    """Not taken: too many were waiting."""
+    """Publications dropped because the queue was full."""
     failed: int
-    """Taken, and no handle was made."""
+    """Queued publications that made no handle."""
     pages: int
-    """Complete pages of what was published."""
+    """Complete pages that were published."""
     pages_encoded: int
-    """Of them: encoded and hashed; the rest was remembered."""
+    """Of them, pages that were encoded and hashed; the digests of the others were cached."""
     objects_held: int
-    """That the source had already."""
+    """Objects that the source had already."""
     objects_put: int
     bytes_put: int
     puts_failed: int
-    """Calls of the source that failed: readers will miss rows."""
+    """Failed calls of the source: readers will miss rows."""
 
     def as_dict(self) -> dict[str, int]:
         """The counters by name."""
@@ -228,9 +247,9 @@ class PublisherStats:
 
 
 class Publisher(_core.Publisher):
-    """Turns rows into objects of a source, and handles, on a thread of its own. What was put once
-    is not put again. Any thread. When the last reference to it and its tickets goes, it waits for
-    what is being published; what still waits is not published."""
+    """Writes rows as objects to a source, on its own thread, and makes their handles. Objects are
+    put once. Any thread. The end of the last reference to it and its tickets waits for the
+    publication in progress; publications in the queue are dropped."""
 
     __slots__ = ()
 
@@ -249,9 +268,10 @@ class Publisher(_core.Publisher):
         source_timeout: float | None = 10.0,
     ) -> None:
         """shape: of all rows (``store.shape``, ``rows.shape``). codec, ordered: as Rows.to_bytes().
-        store: what handles name. max_waiting: rows waiting, with the pages they pin. max_pages,
-        max_sequences: that are remembered. landing_timeout, source_timeout: seconds that a snapshot
-        may take to become readable, and the source over one publication."""
+        store: the name of the store in handles. max_waiting: publications in the queue, with the
+        pages that they pin. max_pages: pages whose digest is cached. max_sequences: sequences that
+        can be continued. landing_timeout: seconds for a snapshot to become ready. source_timeout:
+        seconds for the source, per publication."""
         for name, value in (
             ("max_waiting", max_waiting),
             ("max_pages", max_pages),
@@ -260,44 +280,44 @@ class Publisher(_core.Publisher):
             if value < 1:
                 raise InvalidArgumentError(f"{name}: at least 1, got {value}")
         super().__init__(
-            source, (*shape,), code_of(codec, ordered), store, max_waiting, max_pages,
+            _native_source(source), (*shape,), code_of(codec, ordered), store, max_waiting, max_pages,
             max_sequences, landing_timeout, source_timeout,
         )  # fmt: skip
 
     def publish(self, rows: Rows | Snapshot, sequence: str = "") -> Ticket:
-        """Publishes rows of a sequence: its handle is of rows [0, last). Rows that begin at row 0
-        are the whole sequence; others (a Cursor's) go on where those of the same ``sequence``
-        ended. "" is remembered by nobody. A snapshot is released by this. Never waits for the
-        source or the rows."""
+        """Publishes rows of a sequence; the handle names rows [0, last). Rows that begin at row 0
+        are the whole sequence; others (a Cursor's) continue the rows of the same ``sequence``. A
+        sequence named "" cannot be continued. Releases the snapshot. Never waits for the source or
+        the rows."""
         if isinstance(rows, Snapshot):
             return Ticket(self._publish_snapshot(sequence, rows), self)
         return Ticket(self._publish_rows(sequence, rows._native()), self)
 
     def stats(self) -> PublisherStats:
-        """Its counters."""
+        """The counters."""
         return PublisherStats(*self._stats())
 
 
 class FetchReport(NamedTuple):
-    """What fetching took. Objects include ranges of them."""
+    """The work of fetching. Objects include ranges of them."""
 
     fetched: int
-    """Objects that the source gave."""
+    """Objects that the source returned."""
     fetched_bytes: int
     hits: int
-    """Objects that had been fetched before."""
+    """Objects from the cache."""
     absent: int
-    """Objects that the source did not give."""
+    """Objects that the source did not return."""
     damaged: int
-    """Objects that are not what they are named by: as good as absent."""
+    """Objects that do not match their digest: treated as absent."""
     source_status: int
-    """The first that the source gave; 0: OK."""
+    """The first status of the source that is not 0 (OK)."""
     source_message: str
-    """What it said."""
+    """The text of that status."""
 
 
 class Fetcher(_core.Fetcher):
-    """Gives rows by handle, and asks its source for what it has not fetched before. Any thread."""
+    """Reads rows by handle from a source, and caches objects. Any thread."""
 
     __slots__ = ()
 
@@ -310,9 +330,9 @@ class Fetcher(_core.Fetcher):
         max_rows: int = 1 << 24,
         whole_chunks: bool = False,
     ) -> None:
-        """cache_bytes: of what was fetched, the least recently used out first. batch_bytes: asked
-        of the source at a time. max_rows: of one call. whole_chunks: fetch them whole also where
-        some layers are wanted, so that their digests vouch, not their crcs."""
+        """cache_bytes: of cached objects, the least recently used evicted first. batch_bytes:
+        requested from the source at a time. max_rows: of one call. whole_chunks: fetch whole chunks
+        even if only some layers are wanted, and check their digests, not only their crcs."""
         for name, value in (
             ("cache_bytes", cache_bytes),
             ("batch_bytes", batch_bytes),
@@ -320,7 +340,7 @@ class Fetcher(_core.Fetcher):
         ):
             if value < 1:
                 raise InvalidArgumentError(f"{name}: at least 1, got {value}")
-        super().__init__(source, cache_bytes, batch_bytes, max_rows, whole_chunks)
+        super().__init__(_native_source(source), cache_bytes, batch_bytes, max_rows, whole_chunks)
 
     def fetch(
         self,
@@ -331,10 +351,9 @@ class Fetcher(_core.Fetcher):
         layers: tuple[int, int] | None = None,
         timeout: float | None = None,
     ) -> Rows:
-        """Rows [first, last) (None: to the end) of captured layers [begin, end), without the GIL.
-        Waits for the source until ``timeout`` (seconds) is over, and then gives what there is: rows
-        that could not be had are missing (capacity). OutOfRangeError outside the handle; errors as
-        Handle()."""
+        """Rows [first, last) (None: to the end) of captured layers [begin, end). Releases the GIL.
+        Waits for the source until ``timeout`` (seconds) and then returns what has arrived: other
+        rows are missing (capacity). OutOfRangeError outside the handle; errors as Handle()."""
         return self.fetch_with_report(handle, first, last, layers=layers, timeout=timeout)[0]
 
     def fetch_with_report(
@@ -346,7 +365,7 @@ class Fetcher(_core.Fetcher):
         layers: tuple[int, int] | None = None,
         timeout: float | None = None,
     ) -> tuple[Rows, FetchReport]:
-        """(rows, report): as fetch(), and what it took."""
+        """(rows, report): as fetch(), with a report."""
         rows, _, _, num_layers, *_ = _core.handle_info(handle)
         layer_begin, layer_end = layers_of(layers, num_layers)
         end = rows if last is None else last
@@ -354,5 +373,5 @@ class Fetcher(_core.Fetcher):
         return Rows._of(got), FetchReport(*report)
 
     def counts(self) -> FetchReport:
-        """Of all calls."""
+        """The sum over all calls."""
         return FetchReport(*self._counts())

@@ -19,7 +19,7 @@ MoeLayers = Union[Sequence[int], npt.NDArray[Any], Literal["all"]]
 
 def _whole(file: IO[bytes], max_bytes: int) -> bytearray:
     data = bytearray()
-    while True:  # in pieces: a reader makes room for all that it is asked for
+    while True:  # in pieces: read(n) allocates n bytes
         piece = file.read(_PIECE)
         if not isinstance(piece, bytes):
             raise TypeError(f"source: a file must be open in binary mode, read() gave {type(piece)}")
@@ -31,7 +31,7 @@ def _whole(file: IO[bytes], max_bytes: int) -> bytearray:
 
 
 def _bytes(source: Any, max_bytes: int) -> Any:
-    """Something with the buffer protocol."""
+    """An object with the buffer protocol."""
     if not isinstance(source, (str, os.PathLike)):
         try:
             return memoryview(source)
@@ -64,29 +64,30 @@ def read(
     max_bytes: int = 1 << 32,
     notes: list[str] | None = None,
 ) -> Rows:
-    """The rows that a file or bytes hold, in any format that docs/formats.md names.
+    """The rows in a file or in bytes, in any format of docs/formats.md.
 
-    source: a path; a file that is open in binary mode, read to its end; or bytes, or anything with
+    source: a path; a file that is open in binary mode, read to its end; bytes, or any object with
     the buffer protocol. format: its name there, such as "vllm" or "nemo-rl", or "waymark" for a
-    document; None: told by the bytes, which most can. A document says all of itself, and
-    what is said of one has to be so. Of an array the rest of the arguments say what its bytes do
-    not, and nothing is guessed:
+    document; None: detected, which works for most formats. A document describes itself; arguments
+    that contradict it are an error. For an array the other arguments supply what its bytes do not
+    contain; nothing is guessed:
 
-    num_experts: E, which no array says. num_layers: all layers of the model. moe_layers: numbers of
-    the MoE layers, increasing; "all": every one. top_k, dtype: of bare ids ("sglang"). row_count:
-    "tokens-1", the last token has no row, or "tokens", its row is a placeholder. layers: which have
-    a column: "moe" or "all". sentinel: what stands in a row that is not there: "none", "-1", "255",
-    "65535", "zeros" or "arange". Of these three None is what the format's writers do. first: the
-    position of the first row, where the bytes have no place for it. field: a JSON pointer to the
-    array in a larger text. max_bytes: of a file, and of each text and array made on the way.
+    num_experts: E, which no array contains. num_layers: all layers of the model. moe_layers: the
+    numbers of the MoE layers, increasing; "all": every layer. top_k, dtype: of bare ids ("sglang").
+    row_count: "tokens-1" (the last token has no row) or "tokens" (its row is a placeholder).
+    layers: the layers that have a column: "moe" or "all". sentinel: the contents of a missing row:
+    "none", "-1", "255", "65535", "zeros" or "arange". None, for these three: what the format's
+    writers do. first: the position of the first row, if the bytes do not contain it. field: a JSON
+    pointer to the array in a larger text. max_bytes: of a file, and of each intermediate text and
+    array.
 
-    notes: a list that gets what a person should know of how the rows came about, one sentence each:
-    rows that are missing since an id is twice in a layer, for instance. None: they are warnings
-    (FormatWarning). Without the GIL, but for the reading of files.
+    notes: a list to which remarks on the conversion are appended, one sentence each: for example,
+    rows that are missing because an id occurs twice in a layer. None: warnings (FormatWarning).
+    Releases the GIL, except while it reads files.
 
-    Rows of an array have step 0 and version 0. InvalidArgumentError for what is malformed,
-    ambiguous or not said, naming it; NotFoundError for bytes of no format, and where there is no
-    file; ResourceExhaustedError beyond max_bytes.
+    Rows of an array have step 0 and version 0. InvalidArgumentError names what is malformed,
+    ambiguous or not given; NotFoundError if no format matches, or there is no file;
+    ResourceExhaustedError beyond max_bytes.
     """
     if max_bytes < 1:
         raise InvalidArgumentError(f"max_bytes: at least 1, got {max_bytes}")

@@ -1,4 +1,4 @@
-"""What the package brings along: the library, its header, the command line tool."""
+"""The contents of the package: the library, its headers, the command line tool."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def build_info() -> dict[str, str]:
 
 
 def library_path() -> str:
-    """The file libwaymark.so. NotFoundError when it is not part of the package."""
+    """The path of libwaymark.so. NotFoundError if it is not part of the package."""
     return _there(os.path.join(_HERE, "lib", "libwaymark.so"), "libwaymark.so")
 
 
 def include_dir() -> str:
-    """The folder of waymark.h, for an engine in C or C++."""
+    """The folder of waymark.h and waymark_wire.h, for programs in C or C++."""
     return os.path.dirname(_there(os.path.join(_HERE, "include", "waymark.h"), "waymark.h"))
 
 
@@ -43,7 +43,8 @@ def cmake_dir() -> str:
 
 
 def tool_path() -> str:
-    """The command line tool ``waymark``. NotFoundError when it is not part of the package."""
+    """The path of the command line tool ``waymark``. NotFoundError if it is not part of the
+    package."""
     try:
         files = importlib.metadata.files("waymark") or []
     except importlib.metadata.PackageNotFoundError:
@@ -57,7 +58,7 @@ def tool_path() -> str:
 def demo(arguments: Sequence[str] = ()) -> None:
     """Runs ``waymark demo``, which prints to this process's standard output.
 
-    A small MoE model answers groups of samples through a paged KV cache; every row that comes back
-    is compared with one computed from nothing. NotFoundError when the tool is not part of the
-    package; subprocess.CalledProcessError when a row is wrong."""
+    A small MoE model generates groups of samples through a paged KV cache; every row that is read
+    is compared with a recomputed one. NotFoundError if the tool is not part of the package;
+    subprocess.CalledProcessError if a row is wrong."""
     subprocess.run([tool_path(), "demo", *arguments], check=True)

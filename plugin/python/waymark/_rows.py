@@ -1,18 +1,18 @@
-"""Reading: snapshots, the rows that they gave, cursors."""
+"""Rows: rows of a sequence that were read."""
 
 from __future__ import annotations
 
 import os
 import pickle
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Union
+from typing import Any, Literal, Protocol, Union
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _core
 from ._errors import InvalidArgumentError
+from ._handle import Handle
 from ._types import (
     FILLS,
     LAYOUTS,
@@ -31,11 +31,6 @@ from ._types import (
     number_of,
     tell,
 )
-
-if TYPE_CHECKING:
-    from ._documents import Document
-    from ._fetching import Handle
-    from ._store import Store
 
 Layout = Literal["TLK", "LTK"]
 Fill = Literal["minus_one", "zeros", "arange"]
@@ -65,148 +60,29 @@ def _runs(runs: list[Any]) -> list[CoverageRun]:
     return [CoverageRun(b, e, Reason(r), v, Provenance(p)) for b, e, r, v, p in runs]
 
 
-class Snapshot(_core.Snapshot):
-    """Rows [first, last) of one sequence, pinned, and immutable but for what the audit voids.
-
-    ``store.snapshot(...)`` makes one on the engine's thread; any thread uses it, and threads that
-    use the same one wait for each other. It may outlive its store. Its pages are held until
-    release(), the end of a ``with`` block, or the last reference goes.
-
-    Pickled, it arrives as the Document of its rows; protocol 5 carries the bytes out of band.
-    FailedPreconditionError before it is ready.
-    """
-
-    __slots__ = ()
-
-    def read(
-        self,
-        begin: int | None = None,
-        end: int | None = None,
-        *,
-        layout: Layout = "TLK",
-        dtype: npt.DTypeLike = np.int16,
-        fill: Fill = "minus_one",
-        out: npt.NDArray[Any] | None = None,
-    ) -> npt.NDArray[Any]:
-        """The ids of rows [begin, end): dtype [T, L, K], or [L, T, K] with layout="LTK".
-
-        begin, end: counted from the sequence's first row; None: all of the snapshot. dtype: uint8,
-        uint16, int16, int32 or int64, and able to hold every id. fill: what missing rows get: -1,
-        0, or 0 ... K - 1. out: the array to write, of just that shape and dtype, instead of a new
-        one. Without the GIL, when it is more than a few rows.
-
-        FailedPreconditionError before it is ready; OutOfRangeError outside the range;
-        InvalidArgumentError for types and shapes that do not fit. Which rows are missing is told by
-        read_with_info() and coverage(), never by the fill.
-        """
-        return self._read_ids(begin, end, layout, dtype, fill, out, None)
-
-    def read_with_info(
-        self,
-        begin: int | None = None,
-        end: int | None = None,
-        *,
-        layout: Layout = "TLK",
-        dtype: npt.DTypeLike = np.int16,
-        fill: Fill = "minus_one",
-        out: npt.NDArray[Any] | None = None,
-    ) -> Read:
-        """(ids, infos): as read(), and ROW_INFO_DTYPE [T] of the same moment."""
-        rows = (self.last if end is None else end) - (self.first if begin is None else begin)
-        infos = np.empty(max(rows, 0), ROW_INFO_DTYPE)
-        ids = self._read_ids(begin, end, layout, dtype, fill, out, infos)
-        return ids, infos
-
-    def _read_ids(
-        self,
-        begin: int | None,
-        end: int | None,
-        layout: Layout,
-        dtype: npt.DTypeLike,
-        fill: Fill,
-        out: npt.NDArray[Any] | None,
-        infos: npt.NDArray[np.void] | None,
-    ) -> npt.NDArray[Any]:
-        first = self.first if begin is None else begin
-        last = self.last if end is None else end
-        layout_number = number_of("layout", layout, LAYOUTS)
-        fill_number = number_of("fill", fill, FILLS)
-        wanted, id_type = id_type_of(dtype)
-        num_layers, top_k, _ = self._row_shape
-        shape = _out_shape(layout_number, max(last - first, 0), num_layers, top_k)
-        array = _output(out, shape, wanted)
-        info_bytes = None if infos is None else infos.view(np.uint8)
-        self._read(first, last, layout_number, id_type, fill_number, array, info_bytes)
-        return array
-
-    def coverage(self) -> list[CoverageRun]:
-        """Runs of rows that agree in reason, version and provenance, over the whole range."""
-        return _runs(self._coverage())
-
-    def rows(self) -> Rows:
-        """All rows as a value of their own, in the store's id type."""
-        return Rows._of(self._rows())
-
-    def to_bytes(
-        self,
-        *,
-        codec: Codec = "raw",
-        ordered: bool | None = None,
-        steps: bool = True,
-        nodes: bool = False,
-    ) -> bytes:
-        """The rows as a document: Rows.to_bytes()."""
-        return self.rows().to_bytes(codec=codec, ordered=ordered, steps=steps, nodes=nodes)
-
-    def handle(
-        self, *, codec: Codec = "raw", ordered: bool | None = None, store: str = ""
-    ) -> Handle:
-        """The handle of the rows, from row 0 on: Rows.handle(). Nothing is put anywhere: a
-        Publisher does that."""
-        return self.rows().handle(codec=codec, ordered=ordered, store=store)
-
-    def __reduce_ex__(self, protocol: Any, /) -> tuple[Any, ...]:
-        # What arrives is the Document of its rows.
-        data = self.to_bytes()
-        return _document_of, (pickle.PickleBuffer(data) if int(protocol) >= 5 else data,)
-
-    def __enter__(self) -> Snapshot:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.release()
-
-    def __repr__(self) -> str:
-        return f"Snapshot(first={self.first}, last={self.last})"
-
-
 class Collective(Protocol):
-    """How ranks exchange bytes; the engine supplies it, for instance over its process group."""
+    """An all-gather between ranks, supplied by the engine, for example over its process group."""
 
     @property
     def rank(self) -> int:
-        """Of this process."""
+        """The rank of this process."""
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
 
     def all_gather(self, data: bytes, /) -> Union[bytes, Sequence[bytes]]:
-        """``data`` of every rank, in order of rank: a list, or all in one. Every rank calls it with
-        as many bytes. Called on the thread that gathers, with the GIL; it may wait."""
+        """``data`` of every rank, in order of rank: a list, or one concatenation. Every rank calls
+        it with the same number of bytes. Called on the thread that gathers, with the GIL; it may
+        wait."""
 
 
 class Rows:
-    """Rows [first, last) of one sequence that were read: ids as the store keeps them, and an info
+    """Rows [first, last) of one sequence that were read: ids as the store keeps them, and one info
     each. Immutable; any thread.
 
     ``snapshot.rows()`` and the joins make them; so does ``Rows(shape, first, ids, infos)`` from
-    arrays, which are not copied. Pickle protocol 5 carries the arrays out of band, without copies
+    arrays, which it does not copy. Pickle protocol 5 passes the arrays out of band, without copies
     on either side.
     """
 
@@ -215,11 +91,11 @@ class Rows:
     _ids: npt.NDArray[Any]
     _infos: npt.NDArray[np.void]
     shape: Shape
-    """What the rows are made of; block_tokens and num_blocks are 0."""
+    """The shape of the rows; block_tokens and num_blocks are 0."""
     first: int
-    """The first row, counted from the sequence's first."""
+    """The first row, counted from the first of the sequence."""
     ordered: bool
-    """Whether the K ids of every layer stand in the router's order. Not after codec="set"."""
+    """Whether the K ids of every layer are in the router's order. False after codec="set"."""
 
     def __init__(
         self,
@@ -230,7 +106,8 @@ class Rows:
         ordered: bool = True,
     ) -> None:
         """ids: uint8 (up to 256 experts) or uint16 [T, L, K]; infos: ROW_INFO_DTYPE [T]; both C
-        order. They must not change as long as these rows live. InvalidArgumentError otherwise."""
+        order. They must not change as long as these rows exist. InvalidArgumentError if they do not
+        match."""
         wanted = (len(infos), shape.num_layers, shape.top_k)
         if ids.dtype != shape.id_dtype or ids.shape != wanted or not ids.flags.c_contiguous:
             raise InvalidArgumentError(
@@ -256,7 +133,7 @@ class Rows:
         return rows
 
     def _native(self) -> _core.Rows:
-        """The library's own rows, made of copies when they did not come from it."""
+        """The library's own rows; a copy if they did not come from it."""
         native = self._native_rows
         if native is None:
             native = _core.Rows(
@@ -288,7 +165,7 @@ class Rows:
 
     @property
     def ids(self) -> npt.NDArray[Any]:
-        """uint8 or uint16 [T, L, K], read-only, no copy. Missing rows are 0: look at valid."""
+        """uint8 or uint16 [T, L, K], read-only, no copy. Missing rows are 0: see valid."""
         return self._ids
 
     @property
@@ -298,7 +175,7 @@ class Rows:
 
     @property
     def valid(self) -> npt.NDArray[np.bool_]:
-        """bool [T]: the row is there."""
+        """bool [T]: whether the row is valid."""
         return np.asarray(self._infos["reason"] == Reason.NONE)
 
     @property
@@ -320,7 +197,7 @@ class Rows:
         fill: Fill = "minus_one",
         out: npt.NDArray[Any] | None = None,
     ) -> npt.NDArray[Any]:
-        """The ids as Snapshot.read() gives them: another type and order, missing rows filled."""
+        """The ids in another type and layout, missing rows filled: as Snapshot.read()."""
         layout_number = number_of("layout", layout, LAYOUTS)
         fill_number = number_of("fill", fill, FILLS)
         wanted, id_type = id_type_of(dtype)
@@ -330,25 +207,25 @@ class Rows:
         return array
 
     def coverage(self) -> list[CoverageRun]:
-        """Runs of rows that agree in reason, version and provenance, over the whole range."""
+        """Runs of rows with equal reason, version and provenance, over the whole range."""
         return _runs(self._native().coverage())
 
     def join(self, other: Rows) -> Rows:
-        """The only merge of two reads of one sequence: of each position, the first valid row wins.
+        """Merges two reads of one sequence: at each position the first valid row wins.
         InvalidArgumentError unless both have the same layers, K and E."""
         return Rows._of(self._native().join(other._native()))
 
     @staticmethod
     def join_layers(stages: Sequence[Rows]) -> Rows:
-        """Pipeline stages, in order of layers, to rows of all layers. Where steps differ the row is
-        missing (not captured). Comes before join()."""
+        """Joins pipeline stages, in order of layers, into rows of all layers. A row whose steps
+        differ is missing (not captured). Call it before join()."""
         return Rows._of(_core.Rows.join_layers([stage._native() for stage in stages]))
 
     def gather_layers(self, collective: Collective) -> Rows:
-        """join_layers() across ranks: every rank gives the rows of its stage (ranks in order of
-        layers), and every rank gets the rows of all layers. All ranks call it.
+        """join_layers() across ranks: every rank passes the rows of its stage (ranks in order of
+        layers) and receives the rows of all layers. Every rank must call it.
 
-        AbortedError when another rank could not take part; what all_gather() raises is passed on.
+        AbortedError if another rank could not take part. Exceptions of all_gather() are passed on.
         """
         native = self._native()
         return Rows._of(
@@ -366,10 +243,10 @@ class Rows:
         """The rows as a document (docs/format.md), which from_bytes() reads.
 
         codec: "raw", as stored; "set", in fewer bits, without the order of the K ids. ordered:
-        False: raw, ids ascending; None: as they are; True: InvalidArgumentError if they are not.
-        steps: False: without them, so that what is read cannot be joined by join_layers(). nodes:
-        with what makes it a FileSource; rows from row 0 on. Without the GIL. InvalidArgumentError
-        for ids that the codec does not have: a set has none twice.
+        False: raw, ids ascending; None: as they are; True: InvalidArgumentError if they are not
+        ordered. steps: False: without steps, so that join_layers() cannot join the rows that are
+        read. nodes: True: FileSource can open it; the rows must begin at row 0. Releases the GIL.
+        InvalidArgumentError for ids that the codec cannot write: a set contains no id twice.
         """
         return self._native().document(self._code(codec, ordered), steps, nodes)
 
@@ -382,8 +259,8 @@ class Rows:
         steps: bool = True,
         nodes: bool = False,
     ) -> None:
-        """to_bytes() to a file beside ``path`` that then takes its place: nobody sees half of one.
-        UnavailableError when it cannot be written."""
+        """Writes to_bytes() to a temporary file that then replaces ``path``, so that no reader sees
+        a part of it. UnavailableError if it cannot be written."""
         code = self._code(codec, ordered)
         self._native().write_document(os.fspath(path), code, steps, nodes)
 
@@ -399,17 +276,17 @@ class Rows:
         max_bytes: int = 1 << 32,
         notes: list[str] | None = None,
     ) -> bytes:
-        """The rows in a format of others (docs/formats.md), which read() reads.
+        """The rows in a format of an engine or a trainer (docs/formats.md), which read() reads.
 
-        format: its name there. row_count, layers, sentinel: as read() says; None: as the format's
-        readers expect it. dtype: of the ids; None: the first of the format's that has them all.
-        num_layers: all layers of the model, with layers="all". max_bytes: of each text and array
-        made on the way. notes: a list that gets what of the rows the bytes do not hold (reasons,
-        steps, versions, the first row), one sentence each; None: they are warnings
-        (FormatWarning). Without the GIL.
+        format: its name there. row_count, layers, sentinel: as in read(); None: what the format's
+        readers expect. dtype: of the ids; None: the first of the format's types that holds them
+        all. num_layers: all layers of the model, with layers="all". max_bytes: of each intermediate
+        text and array. notes: a list to which what the bytes do not contain is appended (reasons,
+        steps, versions, the first row), one sentence each; None: warnings (FormatWarning). Releases
+        the GIL.
 
-        FailedPreconditionError when rows are missing and there is no sentinel;
-        InvalidArgumentError for a format that is only read, and ids that the dtype does not have.
+        FailedPreconditionError if rows are missing and there is no sentinel; InvalidArgumentError
+        for a format that can only be read, or ids that the dtype cannot hold.
         """
         data, lines = _core.to_format(
             self._native(),
@@ -427,17 +304,15 @@ class Rows:
     def handle(
         self, *, codec: Codec = "raw", ordered: bool | None = None, store: str = ""
     ) -> Handle:
-        """The handle that publishing these rows, from row 0 on, makes; nothing is put anywhere. A
-        file of save(nodes=True), with the same codec, is a source of it."""
-        from ._fetching import Handle
-
+        """The handle that publishing these rows, which begin at row 0, would make. Publishes
+        nothing. A file of save(nodes=True) with the same codec is a source of it."""
         return Handle(self._native().handle(self._code(codec, ordered), store))
 
     def __reduce_ex__(self, protocol: Any, /) -> tuple[Any, ...]:
         if int(protocol) < 5:
             return _rows_of, (tuple(self.shape), self.first, self._ids.tobytes(),
                               self._infos.tobytes(), self.ordered)
-        # Bytes, since a buffer of structs is not taken by every pickler.
+        # Bytes, because not every pickler accepts a buffer of structs.
         ids = pickle.PickleBuffer(self._ids.reshape(-1).view(np.uint8).data)
         infos = pickle.PickleBuffer(self._infos.view(np.uint8).data)
         return _rows_of, (tuple(self.shape), self.first, ids, infos, self.ordered)
@@ -453,41 +328,8 @@ class Rows:
 def _rows_of(
     shape: tuple[Any, ...], first: int, ids: Any, infos: Any, ordered: bool = True
 ) -> Rows:
-    """Rows over buffers that pickle gave; nothing is copied."""
+    """Rows over buffers of pickle; copies nothing."""
     of = Shape(*shape)
     info_array = np.frombuffer(infos, np.uint8).view(ROW_INFO_DTYPE)
     id_array = np.frombuffer(ids, of.id_dtype)
     return Rows(of, first, id_array.reshape(len(info_array), of.num_layers, of.top_k), info_array, ordered)
-
-
-def _document_of(data: Any) -> Document:
-    """The document in a buffer that pickle gave."""
-    from ._documents import from_bytes
-
-    return from_bytes(data)
-
-
-class Cursor:
-    """Reads a sequence as it grows: every snapshot starts where the last one ended.
-
-    Engine's thread, as what it calls."""
-
-    __slots__ = ("_next", "_store")
-
-    def __init__(self, store: Store, first: int = 0) -> None:
-        """Starts at row ``first``."""
-        if first < 0:
-            raise InvalidArgumentError(f"first: at least 0, got {first}")
-        self._store = store
-        self._next = first
-
-    @property
-    def next(self) -> int:
-        """The first row of the next snapshot."""
-        return self._next
-
-    def snapshot(self, blocks: object, last: int) -> Snapshot:
-        """A snapshot of rows [next, last); the cursor stays when it fails."""
-        taken = self._store.snapshot(blocks, self._next, last)
-        self._next = last
-        return taken

@@ -1,4 +1,4 @@
-"""The capture session: joins an engine's forwards to a store."""
+"""The capture session: captures an engine's forwards into a store."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def _source(source: Source) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class SessionStats:
-    """What a session has counted since it was made."""
+    """Counters over the life of a session."""
 
     steps_begun: int
     steps_submitted: int
     steps_dropped: int
     steps_cancelled: int
     ring_overflows: int
-    """Steps dropped at their begin for want of a buffer."""
+    """Steps that were dropped when they began because no buffer was free."""
     discards: int
     rows_handed_over: int
     """Rows x layers."""
@@ -45,46 +45,46 @@ class SessionStats:
 
 
 class LayerStats(NamedTuple):
-    """What is counted of one layer."""
+    """Counters of one layer."""
 
     layer_id: int
-    """The model's number of it."""
+    """The model's number of the layer."""
     module: str
-    """Empty when the layer is not bound."""
+    """Empty if the layer is not bound."""
     source: LayerSource
     rows_silent: int
-    """Landed rows in which it had an id of -1."""
+    """Landed rows in which the layer had an id of -1."""
     rows_invalid: int
     """Landed rows in which it had an id out of range, or one twice."""
 
 
 class LayerFinding(NamedTuple):
-    """A layer that did not capture as it should."""
+    """A layer that is not captured correctly."""
 
     layer: int
     """Captured layer, in [0, L)."""
     layer_id: int
-    """The model's number of it."""
+    """The model's number of the layer."""
     fault: Fault
     rows: int
-    """That show it."""
+    """Rows that have the fault."""
     first_row: int
     """The first of them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SelfTestReport:
-    """What a self-test found."""
+    """The result of a self-test."""
 
     rows: int
     """Rows of the forward."""
     findings: list[LayerFinding]
     text: str
-    """A line a finding, for people."""
+    """One line per finding."""
 
     @property
     def ok(self) -> bool:
-        """Every layer captured as it should."""
+        """Whether every layer is captured correctly."""
         return not self.findings
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class SelfTestReport:
 
 
 class CaptureSession(_core.CaptureSession):
-    """Joins an engine's forwards to a store. One a model and a rank that stores.
+    """Captures an engine's forwards into a store. One per model and rank that stores.
 
     ::
 
@@ -101,8 +101,8 @@ class CaptureSession(_core.CaptureSession):
             forward(session.view(step).array)                 # writes [layer, row, k]
             session.submit(step)                              # or drop(step), or cancel(step)
 
-    The engine's thread, which is the store's, calls everything that does not say "any thread". The
-    session keeps its store.
+    Methods that are not marked "any thread" are called by the engine's thread, which is that of the
+    store. The session keeps its store.
     """
 
     def __init__(
@@ -119,15 +119,14 @@ class CaptureSession(_core.CaptureSession):
     ) -> None:
         """Commits the buffers.
 
-        store: E <= 32768. max_rows: of the longest forward, padding included (N), 1 ... 2^20.
-        num_buffers: steps begun and not landed that can have a buffer; one more is dropped.
-        num_ids_sources: steps of submit_ids on their way; 0: the store's max_steps_in_flight.
-        transport, device: where the views lie: host memory, or the CUDA device of that number.
+        store: with E <= 32768. max_rows: of the longest forward, padding included (N), 1 ... 2^20.
+        num_buffers: capture buffers, one per step begun and not yet landed; a step beyond that is
+        dropped. num_ids_sources: steps of submit_ids in flight; 0: the store's max_steps_in_flight.
+        transport, device: where the views are: host memory, or the CUDA device of that number.
         one_view: one view at one address for every step, as a CUDA graph needs it. layers: (layer,
         module, source) each, as bind_layer takes them.
 
-        UnimplementedError where CUDA was not built in; UnavailableError when there is no such
-        device.
+        UnimplementedError in a build without CUDA; UnavailableError if the device does not exist.
         """
         if num_buffers < 1:
             raise InvalidArgumentError(f"num_buffers: at least 1, got {num_buffers}")
@@ -139,8 +138,9 @@ class CaptureSession(_core.CaptureSession):
     def bind_layer(
         self, layer: int, module: str, source: Source = LayerSource.KERNEL_WRITES_VIEW
     ) -> None:
-        """Says which module of the model captured layer ``layer`` is, and how its ids come. Before
-        the first step. AlreadyExistsError, FailedPreconditionError, InvalidArgumentError."""
+        """Names the module of the model that routes captured layer ``layer``, and how its ids get
+        into the view. Before the first step. AlreadyExistsError, FailedPreconditionError,
+        InvalidArgumentError."""
         self._bind_layer(layer, module, _source(source))
 
     def route(self, view: View | int, layer: int, logits: object, **options: Any) -> Routing:
@@ -154,16 +154,16 @@ class CaptureSession(_core.CaptureSession):
     def submit_ids(
         self, step: int, ids: object, *, layout: Literal["TLK", "LTK"] = "TLK"
     ) -> None:
-        """Ends a step with the ids of all layers in one array, without a copy.
+        """Submits the ids of all layers of a step in one array, without a copy.
 
         ids: uint8, uint16, int16, int32 or int64 [rows, L, >= K], or [L, rows, >= K] with
         layout="LTK"; any strides; host memory, whatever the transport. It is kept, and must not
-        change, until its rows have landed. -1 (65535 in uint16) says that nothing was written."""
+        change, until its rows have landed. -1 (65535 in uint16) means that no id was written."""
         self._submit_ids(step, ids, number_of("layout", layout, LAYOUTS) == 1)
 
     def self_test(self, rows: int, forward: Callable[[View, int], Any]) -> SelfTestReport:
-        """Runs ``forward(view, rows)`` on the scratch view and looks at every layer. Call it at
-        every batch size that has a kernel of its own. What forward raises is passed on."""
+        """Runs ``forward(view, rows)`` on the scratch view and checks every layer. Call it at every
+        batch size that has its own kernel. Exceptions of forward are passed on."""
         findings, text = self._self_test(rows, forward)
         return SelfTestReport(
             rows, [LayerFinding(a, b, Fault(c), d, e) for a, b, c, d, e in findings], text
@@ -174,7 +174,7 @@ class CaptureSession(_core.CaptureSession):
         return SessionStats(**self._stats())
 
     def layer_stats(self, layer: int) -> LayerStats:
-        """What is counted of a captured layer, in [0, L). Any thread."""
+        """The counters of a captured layer, in [0, L). Any thread."""
         layer_id, module, source, silent, invalid = self._layer_stats(layer)
         return LayerStats(layer_id, module, LayerSource(source), silent, invalid)
 

@@ -1,4 +1,4 @@
-"""The store: the rows of every KV block of an engine."""
+"""The store: the rows of every KV block of an engine. Cursors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from . import _core
 from ._errors import InvalidArgumentError
-from ._rows import Snapshot
+from ._snapshot import Snapshot
 from ._types import Reason, Shape, number_of
 
 _LANDINGS = {"thread": 0, "caller": 1}
@@ -22,7 +22,7 @@ _LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR}
 
 @dataclasses.dataclass(frozen=True)
 class StoreStats:
-    """The store's counters, of its whole life. Times in nanoseconds, sizes in bytes."""
+    """Counters over the life of the store. Times in nanoseconds, sizes in bytes."""
 
     steps_begun: int
     steps_landed: int
@@ -65,12 +65,12 @@ class StoreStats:
 
     @property
     def audit_agreement(self) -> float:
-        """Mean agreement of the audited rows; 1.0 when there are none."""
+        """Mean agreement of the audited rows; 1.0 if there are none."""
         return self.audit_agreement_sum / self.audited_rows if self.audited_rows else 1.0
 
     @property
     def missing(self) -> dict[Reason, int]:
-        """rows_missing by Reason, without those that are 0."""
+        """rows_missing by Reason, without zeros."""
         return {Reason(i): n for i, n in enumerate(self.rows_missing) if n}
 
     def as_dict(self) -> dict[str, Any]:
@@ -79,42 +79,42 @@ class StoreStats:
 
 
 class Finding(NamedTuple):
-    """What the audit found: later writes of ``block`` contradicted the rows that were kept."""
+    """A finding of the audit: later writes of ``block`` contradicted the rows that were kept."""
 
     block: int
-    """-1: between two pages."""
+    """-1: two pages that were sealed with one key."""
     step: int
-    """Whose write disagreed."""
+    """The step whose write disagreed."""
     kept_step: int
-    """That wrote the rows kept until then."""
+    """The step that wrote the rows that were kept."""
     sealed_step: int
-    """That the page was sealed with."""
+    """The step that the page was sealed with."""
     rows: int
-    """Compared."""
+    """The number of rows compared."""
     voided: bool
-    """Under the threshold: the page's rows were voided."""
+    """Agreement was under the threshold; the rows of the page are invalid."""
     agreement: float
     """Mean share of common ids, in [0, 1]."""
     text: str
-    """All of it, for people."""
+    """The finding as one line."""
 
 
 class LogLine(NamedTuple):
-    """A line for an operator."""
+    """A warning or error for the operator."""
 
     level: int
-    """As the module logging has them: INFO, WARNING or ERROR."""
+    """A level of the module logging: INFO, WARNING or ERROR."""
     text: str
 
 
 @dataclasses.dataclass(frozen=True)
 class RecorderOptions:
-    """Makes a store keep a flight: the last of what it was told and gave."""
+    """Options of a flight recorder, which keeps the latest steps of a store."""
 
     ring_bytes: int = 64 << 20
-    """At least 32 KiB; a step's batch must fit an eighth of it."""
+    """At least 32 KiB; a step's batch must fit in an eighth of it."""
     ids: bool = False
-    """Record whole rows, not digests: for replays with other rules."""
+    """Record whole rows, not digests: for replays under other rules."""
 
 
 class Recorder:
@@ -126,32 +126,33 @@ class Recorder:
         self._store = store
 
     def dump(self, path: str | os.PathLike[str]) -> None:
-        """Writes what the ring holds to a file, for ``waymark check``; the flight goes on.
+        """Writes the contents of the ring to a file, for ``waymark check``; recording continues.
 
         UnavailableError while a step from before the ring's first record has not ended;
-        UnknownError when the file cannot be written; DataLossError when the recorder has lost
-        track."""
+        UnknownError if the file cannot be written; DataLossError if the recorder has lost
+        records."""
         self._store._dump(os.fspath(path))
 
     def check(self) -> None:
-        """Raises DataLossError, and why, when it records no more."""
+        """Raises DataLossError with the reason if recording has stopped."""
         self._store._check_recorder()
 
 
 class Store(_core.Store):
-    """The rows of every KV block of an engine, one a rank that stores.
+    """The rows of every KV block of an engine; one per rank that stores.
 
-    Threads: what says "engine's thread" is called by one thread at a time, for the store and all
-    its sessions (FailedPreconditionError when two meet); the rest by any.
+    Threads: methods marked "engine's thread" are called by one thread at a time, for the store and
+    all its sessions (FailedPreconditionError if two threads are in one at once); other methods by
+    any thread.
     """
 
     def __init__(
         self,
+        *,
         num_layers: int,
         top_k: int,
         num_experts: int,
         num_blocks: int,
-        *,
         page_tokens: int = 16,
         block_tokens: int | None = None,
         layer_ids: object = (),
@@ -169,20 +170,20 @@ class Store(_core.Store):
     ) -> None:
         """Commits the memory of the rows' stamps, and starts the landing thread.
 
-        num_layers: captured MoE layers (L), 1 ... 1024. top_k: experts a token and layer (K), 1 ...
-        64. num_experts: logical experts a layer (E), 1 ... 65535. num_blocks: block ids are in
-        [0, num_blocks). page_tokens: rows of a page. block_tokens: tokens of a KV block, a multiple
-        of page_tokens; None: as many. layer_ids: the model's number of each layer, increasing;
-        empty: 0 ... L - 1. null_blocks: the engine's placeholder ids. num_pages: 0: one for every
-        page of every block. max_steps_in_flight: one more is dropped. max_step_rows: of one step,
-        padding included. device_slots: steps with slots that only the device knows may come.
-        landing: "caller": no thread; land() and land_one() land. audit, audit_threshold: compare
-        ignored writes with what is kept, and void what agrees less. count_experts: for
-        expert_counts(). key_seed: of the key index's hash; 0: drawn at random. recorder: keep a
-        flight.
+        num_layers: captured MoE layers (L), 1 ... 1024. top_k: experts per token and layer (K),
+        1 ... 64. num_experts: logical experts per layer (E), 1 ... 65535. num_blocks: block ids are
+        in [0, num_blocks). page_tokens: rows of a page. block_tokens: tokens of a KV block, a
+        multiple of page_tokens; None: page_tokens. layer_ids: the model's number of each layer,
+        increasing; empty: 0 ... L - 1. null_blocks: the engine's placeholder block ids. num_pages:
+        0: one for each page of each block. max_steps_in_flight: a step beyond that is dropped.
+        max_step_rows: rows of one step, padding included. device_slots: steps may have slots that
+        only the device knows. landing: "caller": no landing thread; land() and land_one() land.
+        audit, audit_threshold: compare ignored writes with the rows that are kept, and invalidate
+        rows that agree less than the threshold. count_experts: count for expert_counts(). key_seed:
+        of the key index's hash; 0: random. recorder: record a flight.
 
-        InvalidArgumentError names argument, rule and value; ResourceExhaustedError when the memory
-        cannot be had.
+        InvalidArgumentError names argument, rule and value; ResourceExhaustedError if memory cannot
+        be allocated.
         """
         for name, value in (("page_tokens", page_tokens), ("max_step_rows", max_step_rows),
                             ("max_steps_in_flight", max_steps_in_flight)):
@@ -220,7 +221,7 @@ class Store(_core.Store):
 
     @property
     def shape(self) -> Shape:
-        """What the rows are made of."""
+        """The shape of the rows."""
         return Shape(*self._shape)
 
     @property
@@ -229,9 +230,9 @@ class Store(_core.Store):
         return Recorder(self) if self._recording else None
 
     def snapshot(self, blocks: object, first: int, last: int) -> Snapshot:
-        """Pins rows [first, last) of the sequence whose block i holds tokens [i, i + 1) *
-        block_tokens. Copies nothing, waits for nothing. OutOfRangeError and InvalidArgumentError
-        name the range or the block. Engine's thread."""
+        """Pins rows [first, last) of the sequence whose block i has tokens [i, i + 1) *
+        block_tokens. Copies nothing and never waits. OutOfRangeError and InvalidArgumentError name
+        the range or the block. Engine's thread."""
         return Snapshot(self, blocks, first, last)
 
     def stats(self) -> StoreStats:
@@ -251,20 +252,20 @@ class Store(_core.Store):
             counts[version] = of_version
 
     def take_findings(self) -> list[Finding]:
-        """What the audit found and this call has not told yet, oldest first. Any thread, one at a
-        time."""
+        """The findings of the audit that no call has returned yet, oldest first. Any thread, one at
+        a time."""
         findings = []
         while (found := self._next_finding()) is not None:
             findings.append(Finding(*found))
         return findings
 
     def take_log(self) -> list[LogLine]:
-        """What an operator should read and this call has not told yet, oldest first: pages that the
-        audit voided, a layer that fell silent, a transport that failed; of the store's sessions
-        too. The last 1,000 lines are kept; ``log_lost`` counts the others. Any thread.
+        """Warnings and errors of the store and its sessions that no call has returned yet, oldest
+        first: pages that the audit invalidated, a layer that wrote no ids, a transport that failed.
+        The last 1,000 lines are kept; ``log_lost`` counts the others. Any thread.
 
-        The landing thread only queues lines, since calling Python there would make it wait for the
-        GIL. To have them in the module logging::
+        The landing thread only queues lines, because calling Python there would make it wait for
+        the GIL. To pass them to the module logging::
 
             for line in store.take_log():
                 logging.getLogger("waymark").log(*line)
@@ -275,7 +276,7 @@ class Store(_core.Store):
 
     @property
     def log_lost(self) -> int:
-        """Lines that take_log() came too late for."""
+        """The number of lines that were dropped before take_log() was called."""
         return self._log_lost
 
     def __enter__(self) -> Store:
@@ -288,3 +289,28 @@ class Store(_core.Store):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class Cursor:
+    """Reads a sequence as it grows: each snapshot starts where the last one ended. Engine's
+    thread."""
+
+    __slots__ = ("_next", "_store")
+
+    def __init__(self, store: Store, first: int = 0) -> None:
+        """Starts at row ``first``."""
+        if first < 0:
+            raise InvalidArgumentError(f"first: at least 0, got {first}")
+        self._store = store
+        self._next = first
+
+    @property
+    def next(self) -> int:
+        """The first row of the next snapshot."""
+        return self._next
+
+    def snapshot(self, blocks: object, last: int) -> Snapshot:
+        """A snapshot of rows [next, last). If it fails, ``next`` stays the same."""
+        taken = self._store.snapshot(blocks, self._next, last)
+        self._next = last
+        return taken

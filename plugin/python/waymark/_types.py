@@ -1,4 +1,4 @@
-"""Words and shapes that everything else uses: enums, numpy dtypes, slots."""
+"""Types that the other modules share: enums, numpy dtypes, slots."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from . import _core
 from ._errors import InvalidArgumentError
 
 ALL_ROWS = -1
-"""Rows of Events.copy: every row."""
+"""Events.copy: copy every row."""
 
 PADDING_SLOT = -1
 """The slot of a row that writes no KV."""
 
 
 class Reason(IntEnum):
-    """Why a row is missing. NONE: it is there."""
+    """Why a row is missing. NONE: it is valid."""
 
     NONE = 0
     NEVER_WRITTEN = 1
@@ -35,7 +35,7 @@ class Reason(IntEnum):
 
 
 class Provenance(IntEnum):
-    """How a row came to be where it was read."""
+    """Where a row comes from."""
 
     HERE = 0
     KEPT = 1
@@ -47,7 +47,7 @@ class Provenance(IntEnum):
 
 
 class LayerSource(IntEnum):
-    """How the ids of a layer come into the view."""
+    """How the ids of a layer get into the view."""
 
     KERNEL_WRITES_VIEW = 0
     HANDS_OVER = 1
@@ -80,7 +80,7 @@ class RoutingMethod(IntEnum):
 
 
 class Fault(IntEnum):
-    """What a self-test finds wrong with a layer."""
+    """A fault of a layer that a self-test found."""
 
     SILENT = 0
     ALL_ZERO = 1
@@ -123,12 +123,12 @@ ROW_INFO_DTYPE: np.dtype[np.void] = np.dtype(
         "itemsize": 24,
     }
 )
-"""What is known of one row that was read, 24 bytes: wm_row_info of waymark.h. ``reason`` and
+"""One row that was read, 24 bytes: wm_row_info of waymark.h. ``reason`` and
 ``provenance`` are numbers of Reason and Provenance; a missing row has step 0 and version 0."""
 
 
 class Shape(NamedTuple):
-    """What the rows of a store are made of. ``block_tokens`` and ``num_blocks`` are 0 for rows that
+    """The shape of the rows of a store. ``block_tokens`` and ``num_blocks`` are 0 for rows that
     were read."""
 
     num_layers: int
@@ -151,7 +151,7 @@ class Shape(NamedTuple):
 
 
 class CoverageRun(NamedTuple):
-    """Rows [begin, end), counted from the sequence's first, that agree in what follows."""
+    """Rows [begin, end), counted from the first of the sequence, that are alike."""
 
     begin: int
     end: int
@@ -161,19 +161,19 @@ class CoverageRun(NamedTuple):
 
     @property
     def valid(self) -> bool:
-        """Whether the rows are there."""
+        """Whether the rows are valid."""
         return self.reason == Reason.NONE
 
 
 class RowSplit(NamedTuple):
-    """The prompt's and the generation's part of rows: (first, last) each, maybe empty."""
+    """The rows of the prompt and of the generation: (first, last) each, possibly empty."""
 
     prompt: tuple[int, int]
     generation: tuple[int, int]
 
 
 def split_rows(first: int, last: int, prompt_tokens: int) -> RowSplit:
-    """Splits rows [first, last) into those of the prompt's tokens and those after it."""
+    """Splits rows [first, last) into rows of the prompt's tokens and rows after them."""
     if last < first:
         raise InvalidArgumentError(f"last: at least first = {first}, got {last}")
     middle = min(max(prompt_tokens, first), last)
@@ -191,7 +191,7 @@ def NOT_ASKED(slot: _SlotT) -> _SlotT:
 def slots_of(
     blocks: npt.ArrayLike, block_tokens: int, first: int, last: int
 ) -> npt.NDArray[np.int64]:
-    """int64 [last - first]: the slots of rows [first, last) of the sequence whose block i holds
+    """int64 [last - first]: the slots of rows [first, last) of the sequence whose block i has
     tokens [i, i + 1) * block_tokens. Rows of negative (null) blocks are padding."""
     if block_tokens < 1:
         raise InvalidArgumentError(f"block_tokens: at least 1, got {block_tokens}")
@@ -216,14 +216,14 @@ ID_TYPES: dict[np.dtype[Any], int] = {
 
 
 def number_of(name: str, value: object, names: dict[str, int]) -> int:
-    """The number of a word, or InvalidArgumentError naming the words there are."""
+    """The number of a name; InvalidArgumentError lists the names."""
     if isinstance(value, str) and value in names:
         return names[value]
     raise InvalidArgumentError(f"{name}: one of {', '.join(names)}; got {value!r}")
 
 
 def id_type_of(dtype: npt.DTypeLike) -> tuple[np.dtype[Any], int]:
-    """A dtype and its number, or InvalidArgumentError."""
+    """A dtype and its number; InvalidArgumentError lists the dtypes."""
     wanted = np.dtype(dtype)
     if wanted not in ID_TYPES:
         raise InvalidArgumentError(
@@ -238,11 +238,11 @@ Sentinel = Literal["none", "-1", "255", "65535", "zeros", "arange"]
 
 
 class FormatWarning(UserWarning):
-    """What a format of others does not hold, or rows that did not come through it."""
+    """Information that a format does not contain, or rows that were lost in a conversion."""
 
 
 def tell(lines: list[str], notes: list[str] | None) -> None:
-    """Appends to the list of the caller's caller, or warns there."""
+    """Appends to the list of the caller's caller, or warns with its line."""
     if notes is not None:
         notes.extend(lines)
         return
@@ -251,7 +251,7 @@ def tell(lines: list[str], notes: list[str] | None) -> None:
 
 
 def dtype_name_of(dtype: npt.DTypeLike | None) -> str:
-    """What the library calls a dtype; "": None."""
+    """The library's name of a dtype; "": None."""
     if dtype is None:
         return ""
     wanted = np.dtype(dtype)
@@ -265,7 +265,7 @@ Code = tuple[int, int, int, int, int]
 
 
 def code_of(codec: str, ordered: bool | None) -> Code:
-    """(codec, flags, low_bits, high_parts, crc_layers) of the words, or InvalidArgumentError."""
+    """(codec, flags, low_bits, high_parts, crc_layers), or InvalidArgumentError."""
     number = number_of("codec", codec, CODECS)
     if number == CODECS["set"] and ordered:
         raise InvalidArgumentError("ordered: not with codec='set', which keeps no order")

@@ -1,11 +1,14 @@
 // The module waymark._core.
+#include "plugin/python/module.h"
+
 #include "plugin/python/core.h"
 
 NB_MODULE(_core, module) {
   namespace py = waymark_python;
   using nanobind::literals::operator""_a;
   const wm_api_v1& api = py::Api();
-  if (api.abi_major != WM_ABI_MAJOR || api.struct_size < sizeof(wm_api_v1)) {
+  if (api.abi_major != WM_ABI_MAJOR || api.struct_size < sizeof(wm_api_v1) ||
+      api.wire->struct_size < sizeof(wm_wire_api_v1)) {
     PyErr_Format(PyExc_ImportError,
                  "waymark: libwaymark.so has ABI %d.%d, and this module needs "
                  "%d.%d",
@@ -14,7 +17,8 @@ NB_MODULE(_core, module) {
   }
   // At exit, daemon threads and cycles keep what they keep; tests count what is alive.
   nanobind::set_leak_warnings(false);
-  module.attr("__doc__") = "Waymark's C ABI as classes; the package waymark is what is for use.";
+  module.attr("__doc__") =
+      "Waymark's C ABI as classes. Use the package waymark, which derives from them.";
   module.def("version", [] { return py::Api().version(); });
   module.def("build_info", [] { return py::Api().build_info(); });
   module.def(
@@ -34,7 +38,10 @@ NB_MODULE(_core, module) {
   py::BindSnapshot(module);
   py::BindDocument(module);
   py::BindFetching(module);
+  py::BindCallbackSource(module);
   py::BindFormats(module);
+  py::BindView(module);
   py::BindSession(module);
+  py::BindRouting(module);
   py::BindRouting(module);
 }

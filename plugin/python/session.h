@@ -1,16 +1,12 @@
-// What the session's own file and routing share: the handle of a session, and its views.
-#ifndef WAYMARK_PLUGIN_PYTHON_SESSION_HANDLE_H_
-#define WAYMARK_PLUGIN_PYTHON_SESSION_HANDLE_H_
-
-#include <cstdint>
-#include <memory>
-#include <new>
+// A capture session and its views, which keep it alive.
+#ifndef WAYMARK_PLUGIN_PYTHON_SESSION_H_
+#define WAYMARK_PLUGIN_PYTHON_SESSION_H_
 
 #include "plugin/python/core.h"
 
 namespace waymark_python {
 
-// A wm_session; views keep it.
+// A wm_session. Views keep it.
 struct SessionHandle {
   std::shared_ptr<StoreHandle> store;
   wm_session* session = nullptr;
@@ -29,7 +25,6 @@ struct SessionHandle {
   SessionHandle& operator=(const SessionHandle&) = delete;
 };
 
-// The Python class of a view.
 struct View {
   std::shared_ptr<SessionHandle> session;
   wm_view view = {};
@@ -37,4 +32,4 @@ struct View {
 
 }  // namespace waymark_python
 
-#endif  // WAYMARK_PLUGIN_PYTHON_SESSION_HANDLE_H_
+#endif  // WAYMARK_PLUGIN_PYTHON_SESSION_H_

@@ -1,0 +1,179 @@
+// Publishers, their tickets, and the handles of rows in the C ABI.
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "blockstore/wire/trajectory.h"
+#include "plugin/abi/fill.h"
+
+namespace waymark::abi {
+namespace {
+
+wm_status PublisherCreate(const wm_publisher_options* given, wm_publisher** out,
+                          wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    wm_publisher_options args = {};
+    Arguments check;
+    check.Struct(given, args, "options").Flags(args.flags, 0, "options.flags");
+    check.Chain(args.ext, "options.ext");
+    check.Handle(args.source, "options.source");
+    check.InRange(args.landing_timeout_ns, 0, INT64_MAX, "options.landing_timeout_ns");
+    check.InRange(args.source_timeout_ns, 0, INT64_MAX, "options.source_timeout_ns");
+    check.Pointer(out, "out");
+    if (!check.ok()) return check.status();
+    absl::StatusOr<RoutingShape> shape = TakeShape(args.shape);
+    if (!shape.ok()) return shape.status();
+    const absl::StatusOr<wire::ChunkCode> code = TakeChunkCode(args.code, *shape);
+    if (!code.ok()) return code.status();
+    wire::PublisherOptions options;
+    options.shape = {*std::move(shape), *code};
+    options.store = OrEmpty(args.store_name);
+    if (args.max_waiting != 0) options.max_waiting = args.max_waiting;
+    if (args.max_pages != 0) options.max_pages = args.max_pages;
+    if (args.max_sequences != 0) options.max_sequences = args.max_sequences;
+    const auto timeout = [](std::int64_t ns, std::chrono::nanoseconds& to) {
+      if (ns != 0) to = Bounded(ns);
+    };
+    timeout(args.landing_timeout_ns, options.landing_timeout);
+    timeout(args.source_timeout_ns, options.source_timeout);
+    auto publisher = std::make_unique<wm_publisher>(args.source);
+    absl::StatusOr<std::unique_ptr<wire::Publisher>> made =
+        wire::Publisher::Create(args.source->source.get(), options);
+    if (!made.ok()) return made.status();
+    publisher->publisher = *std::move(made);
+    *out = publisher.release();
+    return absl::OkStatus();
+  });
+}
+
+wm_status PublishSnapshot(wm_publisher* publisher, const char* sequence, wm_snapshot* snapshot,
+                          wm_ticket** out, wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(publisher, "publisher").Handle(snapshot, "snapshot").Pointer(out, "out");
+    check.That(IsA(snapshot) && snapshot->snapshot.shape() != nullptr, "snapshot",
+               "must have its rows; they were published");
+    if (!check.ok()) return check.status();
+    const std::lock_guard lock(publisher->pinned_mutex);
+    publisher->pinned.remove_if([](const wm_publisher::Pinned& pinned) {
+      return pinned.until.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    });
+    std::string name(OrEmpty(sequence));
+    auto ticket = std::make_unique<wm_ticket>();
+    publisher->pinned.push_back({{}, snapshot->recorder});
+    try {
+      ticket->result =
+          publisher->publisher->Publish(std::move(name), std::move(snapshot->snapshot)).share();
+    } catch (...) {
+      publisher->pinned.pop_back();
+      throw;
+    }
+    publisher->pinned.back().until = ticket->result;
+    *out = ticket.release();
+    return absl::OkStatus();
+  });
+}
+
+wm_status PublishRows(wm_publisher* publisher, const char* sequence, const wm_rows* rows,
+                      wm_ticket** out, wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(publisher, "publisher").Handle(rows, "rows").Pointer(out, "out");
+    if (!check.ok()) return check.status();
+    auto ticket = std::make_unique<wm_ticket>();
+    ticket->result = publisher->publisher->Publish(OrEmpty(sequence), rows->rows).share();
+    *out = ticket.release();
+    return absl::OkStatus();
+  });
+}
+
+wm_status PublisherStatsOf(const wm_publisher* publisher, wm_publisher_stats* out) noexcept {
+  return Guard(nullptr, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(publisher, "publisher").OutStruct(out, "out");
+    if (!check.ok()) return check.status();
+    const wire::PublisherStats from = publisher->publisher->GetStats();
+    wm_publisher_stats stats = {};
+    stats.published = from.published;
+    stats.dropped = from.dropped;
+    stats.failed = from.failed;
+    stats.pages = from.pages;
+    stats.pages_encoded = from.pages_encoded;
+    stats.objects_held = from.objects_held;
+    stats.objects_put = from.objects_put;
+    stats.bytes_put = from.bytes_put;
+    stats.puts_failed = from.puts_failed;
+    CopyOut(stats, out);
+    return absl::OkStatus();
+  });
+}
+
+// Polled: makes no text.
+wm_status TicketReady(const wm_ticket* ticket) noexcept {
+  return GuardStep(nullptr, [&]() -> wm_code {
+    if (!IsA(ticket)) return BadArgument(0);
+    const bool ready =
+        ticket->result.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    return {ready ? WM_OK : WM_UNAVAILABLE};
+  });
+}
+
+absl::Status GiveHandle(const wire::Handle& handle, wm_bytes** out) {
+  absl::StatusOr<std::vector<std::uint8_t>> bytes = wire::EncodeHandle(handle);
+  if (!bytes.ok()) return bytes.status();
+  *out = new wm_bytes(*std::move(bytes));
+  return absl::OkStatus();
+}
+
+wm_status TicketWait(const wm_ticket* ticket, std::int64_t timeout_ns, wm_bytes** out,
+                     wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(ticket, "ticket").Pointer(out, "out");
+    if (!check.ok()) return check.status();
+    const absl::Status waited = WaitFor(timeout_ns, [ticket](std::int64_t piece) -> absl::Status {
+      if (ticket->result.wait_for(std::chrono::nanoseconds(piece)) == std::future_status::ready) {
+        return absl::OkStatus();
+      }
+      return absl::DeadlineExceededError("the rows are not published yet");
+    });
+    if (!waited.ok()) return waited;
+    const absl::StatusOr<wire::Handle>& handle = ticket->result.get();
+    return handle.ok() ? GiveHandle(*handle, out) : handle.status();
+  });
+}
+
+wm_status RowsHandle(const wm_rows* rows, const wm_chunk_code* given, const char* store,
+                     wm_bytes** out, wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Handle(rows, "rows").Pointer(out, "out");
+    if (!check.ok()) return check.status();
+    const absl::StatusOr<wire::ChunkCode> code = TakeChunkCode(given, rows->rows.shape);
+    if (!code.ok()) return code.status();
+    const absl::StatusOr<wire::Trajectory> trajectory =
+        wire::MakeTrajectory(rows->rows, *code, OrEmpty(store));
+    return trajectory.ok() ? GiveHandle(trajectory->handle, out) : trajectory.status();
+  });
+}
+
+}  // namespace
+
+void FillPublishing(wm_wire_api_v1& wire) {
+  wire.publisher_create = &PublisherCreate;
+  wire.publisher_retain = &Retain<wm_publisher>;
+  wire.publisher_release = &Release<wm_publisher>;
+  wire.publisher_publish_snapshot = &PublishSnapshot;
+  wire.publisher_publish_rows = &PublishRows;
+  wire.publisher_stats = &PublisherStatsOf;
+  wire.ticket_retain = &Retain<wm_ticket>;
+  wire.ticket_release = &Release<wm_ticket>;
+  wire.ticket_ready = &TicketReady;
+  wire.ticket_wait = &TicketWait;
+  wire.rows_handle = &RowsHandle;
+}
+
+}  // namespace waymark::abi

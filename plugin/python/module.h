@@ -1,0 +1,23 @@
+// The parts of the module waymark._core, each defined by the file of its name.
+#ifndef WAYMARK_PLUGIN_PYTHON_MODULE_H_
+#define WAYMARK_PLUGIN_PYTHON_MODULE_H_
+
+#include <nanobind/nanobind.h>
+
+namespace waymark_python {
+
+void BindEvents(nanobind::module_& module);
+void BindStore(nanobind::module_& module);
+void BindRows(nanobind::module_& module);
+void BindSnapshot(nanobind::module_& module);
+void BindDocument(nanobind::module_& module);
+void BindFetching(nanobind::module_& module);
+void BindFormats(nanobind::module_& module);
+void BindCallbackSource(nanobind::module_& module);
+void BindView(nanobind::module_& module);
+void BindSession(nanobind::module_& module);
+void BindRouting(nanobind::module_& module);
+
+}  // namespace waymark_python
+
+#endif  // WAYMARK_PLUGIN_PYTHON_MODULE_H_

@@ -1,0 +1,479 @@
+/* Waymark's C ABI for rows outside the engine: documents, the formats of engines and trainers, page
+ * sources, publishing and fetching. An engine that only captures needs waymark.h alone; the rules
+ * for structs, arguments, statuses and handles are at its top. C99 and C++.
+ *
+ * Example, `rows` as a document in bytes, and what such bytes hold:
+ *
+ *   const wm_wire_api_v1* wire = wm_get_api_v1()->wire;
+ *   char text[256];
+ *   wm_message why = {text, sizeof text, 0};
+ *   wm_bytes* bytes = NULL;
+ *   wm_document* document = NULL;
+ *   wm_rows* again = NULL;
+ *   const uint8_t* data = NULL;
+ *   size_t size = 0;
+ *   wm_status status = wire->rows_document(rows, NULL, &bytes, &why);
+ *   if (status == WM_OK) status = wire->bytes_view(bytes, &data, &size);
+ *   if (status == WM_OK) status = wire->document_open(data, size, NULL, &document, &why);
+ *   if (status == WM_OK) status = wire->document_rows(document, NULL, &again, NULL, &why);
+ *   if (status != WM_OK) fprintf(stderr, "%s\n", text);
+ *   wire->document_release(document);  // before the bytes, which it reads in place
+ *   wire->bytes_release(bytes);
+ *
+ * Every function may be called by any thread.
+ */
+#ifndef WAYMARK_PLUGIN_WAYMARK_WIRE_H_
+#define WAYMARK_PLUGIN_WAYMARK_WIRE_H_
+
+#include "waymark.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- handles of the wire ------------------------------------------------------------------ */
+
+typedef struct wm_bytes wm_bytes;         /* bytes that the library made; immutable */
+typedef struct wm_document wm_document;   /* rows in a file or in bytes, read in place; immutable */
+typedef struct wm_source wm_source;       /* a page source: holds objects by their digests */
+typedef struct wm_publisher wm_publisher; /* writes rows to a source, on its own thread */
+typedef struct wm_ticket wm_ticket;       /* the result of one publication */
+typedef struct wm_fetcher wm_fetcher;     /* reads rows from a source; caches objects */
+
+/* ---- documents ---------------------------------------------------------------------------- */
+
+enum { WM_CODEC_RAW = 0, WM_CODEC_SET = 1 }; /* ids as stored; sets in fewer bits, without order */
+enum { WM_HIGH_PARTS_RANKED = 0, WM_HIGH_PARTS_UNARY = 1 };
+
+/* How ids are written. All 0: raw, in the router's order. */
+typedef struct wm_chunk_code {
+  uint32_t struct_size; /* required */
+  uint32_t flags;       /* WM_CHUNK_* */
+  int32_t codec;        /* WM_CODEC_* */
+  int32_t low_bits;     /* 0 without WM_CHUNK_PARAMETERS */
+  int32_t high_parts;   /* WM_HIGH_PARTS_*; 0 without WM_CHUNK_PARAMETERS */
+  int32_t crc_layers;   /* layers per crc: 1 ... L; 0 = a quarter of the layers, rounded up */
+} wm_chunk_code;
+
+#define WM_CHUNK_SORTED 1u     /* ids ascend within a row and layer; not needed for sets */
+#define WM_CHUNK_PARAMETERS 2u /* sets: use low_bits and high_parts, not the recommended values */
+
+typedef struct wm_document_options {
+  uint32_t struct_size; /* required */
+  uint32_t flags;       /* WM_DOCUMENT_* */
+  const wm_ext* ext;
+  const wm_chunk_code* code; /* null: raw */
+} wm_document_options;
+
+#define WM_DOCUMENT_WITHOUT_STEPS 1u /* rows_join_layers cannot join rows that are read from it */
+#define WM_DOCUMENT_WITH_NODES 2u    /* source_file_open can open it; rows begin at row 0 */
+
+/* Limits on what bytes from outside may cost a reader; beyond them: RESOURCE_EXHAUSTED. */
+typedef struct wm_read_limits {
+  uint32_t struct_size; /* required */
+  uint32_t reserved;    /* must be zero */
+  uint64_t max_rows;    /* of one read; 0 = 2^24 */
+  uint64_t max_bytes;   /* allocated by one call; 0 = 2^32 */
+} wm_read_limits;
+
+/* The digest that names an object: XXH3-128 of its bytes, as docs/format.md has it. */
+typedef struct wm_digest {
+  uint8_t bytes[16];
+} wm_digest;
+
+typedef struct wm_document_info {
+  uint32_t struct_size; /* required */
+  uint32_t flags;       /* WM_DOCUMENT_HAS_STEPS, WM_DOCUMENT_TRUNCATED */
+  int64_t first;        /* rows [first, first + count) of one sequence */
+  int64_t count;
+  uint64_t bytes;        /* of the whole document */
+  int32_t minor_version; /* of the format */
+  uint32_t num_nodes;    /* above 0: source_file_open can open it */
+  wm_digest trajectory;  /* the last node of the trajectory; zeros: not given */
+} wm_document_info;
+
+#define WM_DOCUMENT_HAS_STEPS 1u /* else every step is 0 */
+#define WM_DOCUMENT_TRUNCATED 2u /* bytes are missing at its end */
+
+/* Rows [begin, end) and layers [layer_begin, layer_end). */
+typedef struct wm_part {
+  uint32_t struct_size;
+  uint32_t reserved;   /* must be zero */
+  int64_t begin;       /* counted from the first row of the sequence; required */
+  int64_t end;         /* required */
+  int32_t layer_begin; /* captured layers */
+  int32_t layer_end;   /* 0: all layers from layer_begin on */
+} wm_part;
+
+/* Damage that a read found; the rows are valid according to the coverage. */
+typedef struct wm_read_damage {
+  uint32_t struct_size; /* required */
+  uint32_t reserved;
+  uint64_t damaged_chunks; /* a crc does not match: their rows are missing (not captured) */
+  uint64_t absent_chunks;  /* beyond the end of the bytes: missing (not captured) */
+  uint64_t invalid_rows;   /* an id is not below E: missing (invalid id) */
+} wm_read_damage;
+
+/* Rows [first, first + count) of a document in place, layer-major: the ids of layer l are a C-order
+ * [count, K] array at layers + l * layer_bytes, without alignment. */
+typedef struct wm_chunk_view {
+  uint32_t struct_size; /* required */
+  uint32_t reserved;
+  int64_t first;
+  int64_t count;
+  const uint8_t* layers; /* [L * layer_bytes] */
+  uint64_t layer_bytes;
+} wm_chunk_view;
+
+/* ---- the formats of engines and trainers -------------------------------------------------- */
+
+/* What the bytes of a format (docs/formats.md) do not contain, and how to write them. Texts are
+ * terms of that page; null, "" and 0 mean "not given". The library guesses nothing. */
+typedef struct wm_format_options {
+  uint32_t struct_size; /* required */
+  uint32_t flags;       /* WM_FORMAT_*; reading only */
+  const wm_ext* ext;
+  const char* format;    /* its name; reading: null = detected; writing: required */
+  const char* field;     /* JSON pointer to the array in a JSON text; reading only */
+  const char* row_count; /* "tokens-1", "tokens"; not given: the format's default */
+  const char* layers;    /* layers that have a column: "moe", "all"; not given: the default */
+  const char* sentinel;  /* "none", "-1", "255", "65535", "zeros", "arange"; not given: default */
+  const char* dtype;     /* "int32" ...; reading: of bare ids; writing: null = one that fits */
+  const int32_t* moe_layers; /* [num_moe_layers]: numbers of the MoE layers, increasing; reading */
+  uint64_t num_moe_layers;   /* 0 ... 4096 */
+  int64_t first;             /* row number of the array's first row, with WM_FORMAT_FIRST; else 0 */
+  int32_t num_layers;        /* all layers of the model, dense layers included */
+  int32_t top_k;             /* K; reading only, as is E */
+  int32_t num_experts;       /* E; no array contains it */
+  int32_t reserved;          /* must be zero */
+  uint64_t max_bytes;        /* of each intermediate text and array; 0 = 2^32 */
+} wm_format_options;
+
+#define WM_FORMAT_FIRST 1u   /* `first` is given */
+#define WM_FORMAT_ALL_MOE 2u /* every layer is an MoE layer */
+
+/* ---- page sources ------------------------------------------------------------------------- */
+
+/* A page source holds objects (pages, nodes, tails: docs/format.md), each under its digest. Objects
+ * never change. A lost object costs the reader rows; it is never an error of the engine. */
+
+/* Bytes [begin, end) of an object; never empty. */
+typedef struct wm_object_range {
+  wm_digest digest;
+  uint64_t begin;
+  uint64_t end;
+} wm_object_range;
+
+/* An object: its name and its bytes. */
+typedef struct wm_object {
+  wm_digest digest;
+  const uint8_t* data; /* [size] */
+  uint64_t size;
+} wm_object;
+
+/* Receives the objects of one call of `get` or `get_ranges`, through reply_object. Owned by the
+ * library; valid during that callback, on its thread. */
+typedef struct wm_reply wm_reply;
+
+/* A page source of the caller's own. The library calls it on the publisher's thread and on the
+ * threads that fetch, concurrently if there are several.
+ *
+ * Arrays that a callback receives belong to the library and are valid during the callback; they
+ * have at least one element. reply_object copies the bytes that it is given.
+ *
+ * `timeout_ns` is the time that is left to the caller of the library, at least 1. The library
+ * cannot interrupt a callback: one that takes longer delays its caller. The objects that it
+ * returned are still used, and no further callback is made for that fetch or publication.
+ *
+ * A callback returns WM_OK, or the reason why objects that exist may be absent: WM_UNAVAILABLE,
+ * WM_DEADLINE_EXCEEDED, ... A number that is no status counts as WM_UNKNOWN. Objects that it
+ * returned before are used all the same. An absent object is no error. `why` is never null; its
+ * text is reported where the status is (fetcher_fetch). A callback must not throw, and must not
+ * release the source's last reference. */
+typedef struct wm_source_callbacks {
+  uint32_t struct_size;
+  uint32_t flags; /* must be zero */
+  const wm_ext* ext;
+  void* context; /* the first argument of every callback; may be null */
+  /* Calls reply_object(reply, i, ...) for each object digests[i] that it has. Required. */
+  wm_status (*get)(void* context, const wm_digest* digests, size_t count, int64_t timeout_ns,
+                   wm_reply* reply, wm_message* why);
+  /* The same for exactly the bytes of ranges[i]; a range beyond the end of its object is absent.
+   * Null: the library calls `get` and cuts the objects. */
+  wm_status (*get_ranges)(void* context, const wm_object_range* ranges, size_t count,
+                          int64_t timeout_ns, wm_reply* reply, wm_message* why);
+  /* Stores objects, as long as it can. Null: read only; publishers count puts_failed. */
+  wm_status (*put)(void* context, const wm_object* objects, size_t count, int64_t timeout_ns,
+                   wm_message* why);
+  /* Sets held[i] to 1 if it has the object digests[i]; every held[i] is 0 before. Objects that it
+   * has are not put again. Null: has none, so that every object is put. */
+  wm_status (*holds)(void* context, const wm_digest* digests, size_t count, int64_t timeout_ns,
+                     uint8_t* held, wm_message* why);
+  /* Called once, when the last reference is released, on the thread that released it. May be null.
+   */
+  void (*destroy)(void* context);
+} wm_source_callbacks;
+
+/* A Redis server. Texts are copied; null and 0 are the defaults. */
+typedef struct wm_redis_options {
+  uint32_t struct_size; /* required */
+  uint32_t flags;       /* WM_REDIS_* */
+  const wm_ext* ext;
+  const char* host;                 /* null or "": "127.0.0.1" */
+  const char* unix_socket;          /* path of a socket, instead of host and port; null: none */
+  const char* user;                 /* for AUTH with a password, from Redis 6 on; null: none */
+  const char* password;             /* null: no AUTH. Appears in no text of the library */
+  const char* key_prefix;           /* prefix of every key; null: "waymark:" */
+  const char* tls_ca_file;          /* trusted certificates, PEM; null: the system's */
+  const char* tls_certificate_file; /* of this client, PEM; null: none */
+  const char* tls_key_file;         /* of the certificate, PEM */
+  const char* tls_server_name;      /* for SNI; null: none */
+  int32_t port;                     /* 0 = 6379 */
+  int32_t database;
+  int32_t time_to_live_s;       /* objects expire this long after they were last put, or found by */
+                                /* a publisher; 0: never */
+  int32_t connect_timeout_ms;   /* in addition to each call's own timeout; 0 = 1000 */
+  int32_t command_timeout_ms;   /* of one exchange; 0 = 5000 */
+  int32_t first_back_off_ms;    /* no connection is tried for this long after a failure; 0 = 50 */
+  int32_t greatest_back_off_ms; /* doubled after each further failure, up to this; 0 = 5000 */
+  int32_t believe_ms;           /* how long an object that was put or found is assumed present, */
+                                /* without asking the server; 0 = 60000; -1: always ask */
+  uint64_t max_believed;        /* number of objects assumed to be present; 0 = 2^18 */
+} wm_redis_options;
+
+/* Use TLS, which the tls_* fields need. A trusted authority must have signed the server's
+ * certificate; the name in it is not checked, so trust an authority of your own. WM_UNIMPLEMENTED
+ * if the build's hiredis has no TLS (build_info: redis=...+tls if it has). */
+#define WM_REDIS_TLS 1u
+
+/* ---- publishing --------------------------------------------------------------------------- */
+
+typedef struct wm_publisher_options {
+  uint32_t struct_size;
+  uint32_t flags; /* must be zero */
+  const wm_ext* ext;
+  wm_source* source;          /* retained; required */
+  const wm_shape* shape;      /* of all rows, as for rows_create; required */
+  const wm_chunk_code* code;  /* null: raw */
+  const char* store_name;     /* the store's name in handles: UTF-8, below 2^16 bytes; null: "" */
+  uint64_t max_waiting;       /* queued publications, with the pages that they pin; 0 = 256; one */
+                              /* more is dropped */
+  uint64_t max_pages;         /* pages whose digest is cached; 0 = 2^17 */
+  uint64_t max_sequences;     /* sequences that can be continued; 0 = 1024 */
+  int64_t landing_timeout_ns; /* for a snapshot to become ready; 0 = 10 s */
+  int64_t source_timeout_ns;  /* for the source, per publication; 0 = 10 s */
+} wm_publisher_options;
+
+typedef struct wm_publisher_stats {
+  uint32_t struct_size; /* required */
+  uint32_t reserved;
+  uint64_t published, dropped, failed; /* handles made; queue full; queued, but no handle made */
+  uint64_t pages, pages_encoded;       /* complete pages; of them encoded, the others were cached */
+  uint64_t objects_held, objects_put;  /* objects that the source had; that it was given */
+  uint64_t bytes_put;
+  uint64_t puts_failed; /* failed calls of the source: readers will miss rows */
+} wm_publisher_stats;
+
+/* ---- fetching ----------------------------------------------------------------------------- */
+
+typedef struct wm_handle_info {
+  uint32_t struct_size; /* required */
+  uint32_t num_tail;    /* segments after the last complete page */
+  int64_t rows;         /* the handle names rows [0, rows) */
+  wm_digest head;       /* the last node; zeros if no page is complete */
+  int32_t num_layers;
+  int32_t top_k;
+  int32_t num_experts;
+  int32_t page_tokens;
+} wm_handle_info;
+
+typedef struct wm_fetcher_options {
+  uint32_t struct_size;
+  uint32_t flags; /* WM_FETCHER_* */
+  const wm_ext* ext;
+  wm_source* source;    /* retained; required */
+  uint64_t cache_bytes; /* of cached objects, the least recently used evicted first; 0 = 2^28 */
+  uint64_t batch_bytes; /* requested from the source at a time; 0 = 2^22 */
+  uint64_t max_rows;    /* of one call; 0 = 2^24 */
+} wm_fetcher_options;
+
+/* Fetch whole chunks even if only some layers are wanted: their digests then reveal a source that
+ * returns one object under the name of another; crcs reveal damage only. */
+#define WM_FETCHER_WHOLE_CHUNKS 1u
+
+/* The work of fetching. Objects include ranges of them. */
+typedef struct wm_fetch_report {
+  uint32_t struct_size;   /* required */
+  int32_t source_status;  /* the first status of the source that is not WM_OK */
+  uint64_t fetched;       /* objects that the source returned */
+  uint64_t fetched_bytes; /* of them */
+  uint64_t hits;          /* objects from the cache */
+  uint64_t absent;        /* objects that the source did not return */
+  uint64_t damaged;       /* objects that do not match their digest: treated as absent */
+} wm_fetch_report;
+
+/* ---- the table of the wire ---------------------------------------------------------------- */
+
+typedef struct wm_wire_api_v1 {
+  size_t struct_size; /* bytes of the library's table: a function at or beyond it does not exist */
+
+  /* ---- documents ---- */
+
+  /* Writes `rows` as the bytes of a document. Null `options`: the defaults. INVALID_ARGUMENT also
+   * for ids that the codec cannot write (a set with an id twice). */
+  wm_status (*rows_document)(const wm_rows* rows, const wm_document_options* options,
+                             wm_bytes** out, wm_message* why);
+  /* The same into the caller's memory, which has room for `capacity` bytes. OUT_OF_RANGE if that is
+   * too little; *size receives the bytes needed. After another error `out` may be partly written.
+   */
+  wm_status (*rows_document_into)(const wm_rows* rows, const wm_document_options* options,
+                                  uint8_t* out, size_t capacity, size_t* size, wm_message* why);
+  /* The same to a temporary file that then replaces `path`, so that no reader sees a part of it.
+   * UNAVAILABLE if it cannot be written; no file is left behind. */
+  wm_status (*rows_write_document)(const wm_rows* rows, const wm_document_options* options,
+                                   const char* path, wm_message* why);
+  void (*bytes_retain)(wm_bytes* bytes);
+  void (*bytes_release)(wm_bytes* bytes);
+  /* The bytes; valid as long as the handle. */
+  wm_status (*bytes_view)(const wm_bytes* bytes, const uint8_t** data, size_t* size);
+
+  /* Reads the header of a document; chunks are read on demand. The caller keeps `data` unchanged
+   * until the last release; any bytes are safe, and bytes after the document are ignored. `limits`
+   * may be null. INVALID_ARGUMENT if it is no document; UNIMPLEMENTED for another major version or
+   * an unknown codec; DATA_LOSS if the header is damaged or incomplete. */
+  wm_status (*document_open)(const uint8_t* data, size_t size, const wm_read_limits* limits,
+                             wm_document** out, wm_message* why);
+  /* The same for a file, which is mapped: NOT_FOUND, UNAVAILABLE. If another process truncates the
+   * file, this process receives SIGBUS. */
+  wm_status (*document_open_file)(const char* path, const wm_read_limits* limits, wm_document** out,
+                                  wm_message* why);
+  void (*document_retain)(wm_document* document);
+  void (*document_release)(wm_document* document);
+  wm_status (*document_info)(const wm_document* document, wm_document_info* out);
+  wm_status (*document_shape)(const wm_document* document, wm_shape* out);
+  /* The code that writes such a document. */
+  wm_status (*document_code)(const wm_document* document, wm_chunk_code* out);
+  /* The coverage as written, whether or not chunks are damaged; as snapshot_coverage. */
+  wm_status (*document_coverage)(const wm_document* document, wm_coverage_run* runs,
+                                 size_t capacity, size_t* count, wm_message* why);
+  /* Writes rows of layers [layer_begin, layer_end) and infos; `layer_end` 0: all layers from
+   * layer_begin on. L of `args` is the number of those layers. Reads only the crcs and layers that
+   * cover the part. `damage` may be null. OUT_OF_RANGE outside the document; errors as
+   * snapshot_read; RESOURCE_EXHAUSTED beyond the limits. */
+  wm_status (*document_read)(const wm_document* document, const wm_read_args* args,
+                             int32_t layer_begin, int32_t layer_end, wm_read_damage* damage,
+                             wm_message* why);
+  /* Copies the rows of `part` (null: all), in a shape of its layers. Errors as document_read. */
+  wm_status (*document_rows)(const wm_document* document, const wm_part* part, wm_rows** out,
+                             wm_read_damage* damage, wm_message* why);
+  /* The chunk that has row `row`; valid as long as the document's bytes. The next chunk begins at
+   * first + count. Its crcs are checked, its ids are not. Missing rows are 0. FAILED_PRECONDITION
+   * unless the codec is WM_CODEC_RAW; OUT_OF_RANGE; DATA_LOSS if the chunk is damaged or absent. */
+  wm_status (*document_chunk)(const wm_document* document, int64_t row, wm_chunk_view* out,
+                              wm_message* why);
+
+  /* ---- the formats of engines and trainers ---- */
+
+  /* The rows in `data`, in any format of docs/formats.md, documents ("waymark") included. Null
+   * `options`: nothing is given. Rows of an array have step 0 and version 0. `notes` (may be null)
+   * receives remarks for the user on the conversion, one sentence per line, or "". Any bytes are
+   * safe. NOT_FOUND if no format matches; INVALID_ARGUMENT names what is malformed, ambiguous or
+   * not given; RESOURCE_EXHAUSTED beyond max_bytes; for documents also the errors of document_open.
+   */
+  wm_status (*rows_from_format)(const uint8_t* data, size_t size, const wm_format_options* options,
+                                wm_rows** out, wm_bytes** notes, wm_message* why);
+  /* `rows` in the format that `options` name; documents are written by rows_document. `notes`: what
+   * of the rows the bytes do not contain. FAILED_PRECONDITION if rows are missing and there is no
+   * sentinel; INVALID_ARGUMENT for a format that can only be read, or ids that the dtype cannot
+   * hold. */
+  wm_status (*rows_to_format)(const wm_rows* rows, const wm_format_options* options, wm_bytes** out,
+                              wm_bytes** notes, wm_message* why);
+
+  /* ---- page sources ---- */
+
+  /* Objects in this process's memory, at most `max_bytes`; the least recently used are evicted. */
+  wm_status (*source_memory_create)(uint64_t max_bytes, wm_source** out, wm_message* why);
+  /* Objects in a document with nodes, in place; read only. FAILED_PRECONDITION if it has no nodes;
+   * else errors as document_open_file. */
+  wm_status (*source_file_open)(const char* path, const wm_read_limits* limits, wm_source** out,
+                                wm_message* why);
+  /* Objects wherever `callbacks` keep them. On failure `destroy` is not called. */
+  wm_status (*source_callbacks_create)(const wm_source_callbacks* callbacks, wm_source** out,
+                                       wm_message* why);
+  /* Passes object `index` of a request to the library, which copies its `size` bytes; a second call
+   * for one index replaces the first. INVALID_ARGUMENT beyond the request, and for a range when
+   * `size` is not its length; RESOURCE_EXHAUSTED if memory cannot be allocated: the object is then
+   * absent. Within `get` or `get_ranges` only, on their thread. */
+  wm_status (*reply_object)(wm_reply* reply, size_t index, const uint8_t* data, uint64_t size);
+  /* Objects in a Redis server, which may evict them. Does not connect yet: an unreachable server,
+   * or a refused password, costs rows, and fetcher_fetch reports it. Null `options`: the defaults.
+   * INVALID_ARGUMENT; UNIMPLEMENTED in a build without hiredis. */
+  wm_status (*source_redis_create)(const wm_redis_options* options, wm_source** out,
+                                   wm_message* why);
+  void (*source_retain)(wm_source* source);
+  void (*source_release)(wm_source* source);
+
+  /* ---- publishing ---- */
+
+  wm_status (*publisher_create)(const wm_publisher_options* options, wm_publisher** out,
+                                wm_message* why);
+  /* The last release waits for the publication in progress; publications in the queue are
+   * CANCELLED. */
+  void (*publisher_retain)(wm_publisher* publisher);
+  void (*publisher_release)(wm_publisher* publisher);
+  /* Publishes rows of a sequence; the ticket receives the handle of rows [0, last). Rows that begin
+   * at row 0 are the whole sequence; others continue the rows of the same `sequence`. A sequence
+   * named "" or null cannot be continued. Never waits for the source, the rows or the publisher's
+   * thread. On OK the snapshot's rows belong to the publisher; the caller can only release it. */
+  wm_status (*publisher_publish_snapshot)(wm_publisher* publisher, const char* sequence,
+                                          wm_snapshot* snapshot, wm_ticket** out, wm_message* why);
+  /* The same for rows, which are copied. */
+  wm_status (*publisher_publish_rows)(wm_publisher* publisher, const char* sequence,
+                                      const wm_rows* rows, wm_ticket** out, wm_message* why);
+  wm_status (*publisher_stats)(const wm_publisher* publisher, wm_publisher_stats* out);
+
+  void (*ticket_retain)(wm_ticket* ticket);
+  void (*ticket_release)(wm_ticket* ticket);
+  /* OK if it has its result, a handle or an error; else UNAVAILABLE. Never waits. */
+  wm_status (*ticket_ready)(const wm_ticket* ticket);
+  /* Waits for the handle; each call returns one reference. The objects have been put by then. A
+   * source that failed is no error here; readers miss rows. DEADLINE_EXCEEDED after `timeout_ns`; a
+   * negative timeout never expires. Results of a ticket that is ready: RESOURCE_EXHAUSTED if the
+   * queue was full; DEADLINE_EXCEEDED if the snapshot was not ready in time; INVALID_ARGUMENT for
+   * another shape, or ids that the codec cannot write; FAILED_PRECONDITION if the rows do not
+   * continue their sequence, or it is no longer known: publish from row 0; CANCELLED. */
+  wm_status (*ticket_wait)(const wm_ticket* ticket, int64_t timeout_ns, wm_bytes** out,
+                           wm_message* why);
+
+  /* The handle that publishing `rows`, which begin at row 0, would make; puts nothing. A document
+   * of them WM_DOCUMENT_WITH_NODES and of the same `code` is a source of it. `code` and `store` may
+   * be null. */
+  wm_status (*rows_handle)(const wm_rows* rows, const wm_chunk_code* code, const char* store,
+                           wm_bytes** out, wm_message* why);
+  /* The contents of a handle; `store` receives the name of its store. INVALID_ARGUMENT, DATA_LOSS,
+   * UNIMPLEMENTED if it is no handle of this version; any bytes are safe. */
+  wm_status (*handle_info)(const uint8_t* handle, size_t size, wm_handle_info* out,
+                           wm_message* store, wm_message* why);
+
+  /* ---- fetching ---- */
+
+  wm_status (*fetcher_create)(const wm_fetcher_options* options, wm_fetcher** out, wm_message* why);
+  void (*fetcher_retain)(wm_fetcher* fetcher);
+  void (*fetcher_release)(wm_fetcher* fetcher);
+  /* The rows of `part` (null: all) of a handle, in a shape of its layers. Waits for the source
+   * until `timeout_ns` (a negative timeout never expires) and then returns what has arrived: other
+   * rows are missing (capacity). `report` may be null; on OK `why` receives the text of the
+   * source's status. OUT_OF_RANGE outside the handle; RESOURCE_EXHAUSTED beyond max_rows or 2^32
+   * bytes; errors as handle_info. */
+  wm_status (*fetcher_fetch)(wm_fetcher* fetcher, const uint8_t* handle, size_t size,
+                             const wm_part* part, int64_t timeout_ns, wm_rows** out,
+                             wm_fetch_report* report, wm_message* why);
+  /* The sum over all calls; its `source_status` is WM_OK. */
+  wm_status (*fetcher_counts)(const wm_fetcher* fetcher, wm_fetch_report* out);
+} wm_wire_api_v1;
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* WAYMARK_PLUGIN_WAYMARK_WIRE_H_ */
