@@ -37,13 +37,5 @@ TEST(BlockTable, EntriesDoNotShareTheirFields) {
   }
 }
 
-TEST(BlockTable, FirstFieldsOfAnEntryAreOnOneCacheLine) {
-  const BlockTable table(1000);
-  for (EntryIndex e = 0; e < table.size(); ++e) {
-    const auto begin = reinterpret_cast<std::uintptr_t>(&table.hot(e));
-    EXPECT_EQ(begin / 64, (begin + 7) / 64) << e;
-  }
-}
-
 }  // namespace
 }  // namespace waymark
