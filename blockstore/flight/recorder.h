@@ -35,9 +35,9 @@ struct RecorderOptions {
 // Any thread may call it.
 class FlightRecorder {
  public:
-  // For a store made with `options`. InvalidArgument for a ring that is too small and CPUs that may
-  // not be used; otherwise the errors of RoutingStore::Create. Commits the ring and the recorder's own store: 16 bytes a row
-  // (kDigests).
+  // For a store created with `options`. Commits the ring and the recorder's own store: 16 bytes per
+  // row (kDigests). InvalidArgument for a ring that is too small and for CPUs that may not be used;
+  // otherwise the errors of RoutingStore::Create.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<FlightRecorder>> Create(
       const StoreOptions& options, const RecorderOptions& recorder = {});
   ~FlightRecorder();
