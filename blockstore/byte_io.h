@@ -1,5 +1,5 @@
-// Plain little-endian values into and out of bytes that somebody else owns: what the formats of
-// flights and of the wire are written and read with. Internal to blockstore.
+// Writes and reads plain little-endian values, for the formats of flights and of the wire. Internal
+// to blockstore.
 #ifndef WAYMARK_BLOCKSTORE_BYTE_IO_H_
 #define WAYMARK_BLOCKSTORE_BYTE_IO_H_
 
@@ -15,7 +15,7 @@ namespace waymark {
 
 static_assert(std::endian::native == std::endian::little, "values are written as memory lies");
 
-// Appends plain values to a string that the caller owns; it grows as strings do.
+// Appends plain values to a string of the caller's.
 class ByteWriter {
  public:
   explicit ByteWriter(std::string& out) : out_(out) {}
@@ -34,7 +34,7 @@ class ByteWriter {
   std::string& out_;
 };
 
-// Takes plain values from the front; past the end it gives zeros and ok() is false for good.
+// Reads plain values from the front of bytes. Past the end it returns zeros, and ok() stays false.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
@@ -45,8 +45,8 @@ class ByteReader {
     if (const std::uint8_t* at = Take(sizeof(T))) std::memcpy(&value, at, sizeof(T));
     return value;
   }
-  // The next `count` items of `item_bytes` each, in the bytes that the reader was given; null (and
-  // not ok) when there are fewer. Never multiplies a count it has not checked.
+  // A pointer to the next `count` items of `item_bytes` each; null, and not ok(), if there are
+  // fewer. Does not multiply a count before checking it.
   const std::uint8_t* Take(std::size_t count, std::size_t item_bytes = 1) {
     if (!ok_ || (item_bytes != 0 && count > bytes_.size() / item_bytes)) {
       ok_ = false;
@@ -56,11 +56,11 @@ class ByteReader {
     bytes_ = bytes_.subspan(count * item_bytes);
     return at;
   }
-  // Nothing was asked for that is not there.
+  // No read went past the end.
   [[nodiscard]] bool ok() const { return ok_; }
-  // Everything was taken, and nothing more.
+  // ok(), and all bytes were read.
   [[nodiscard]] bool done() const { return ok_ && bytes_.empty(); }
-  // Bytes not taken yet; left() of them in rest().
+  // The bytes that were not read yet, and their number.
   [[nodiscard]] std::size_t left() const { return bytes_.size(); }
   [[nodiscard]] std::span<const std::uint8_t>& rest() { return bytes_; }
 
@@ -69,8 +69,7 @@ class ByteReader {
   bool ok_ = true;
 };
 
-// Writes plain values into memory that is known to be large enough: the caller has worked out the
-// record's size before. No alignment is needed.
+// Writes plain values into memory whose size the caller has checked. Needs no alignment.
 class RawWriter {
  public:
   explicit RawWriter(std::uint8_t* at) : at_(at) {}
@@ -83,7 +82,7 @@ class RawWriter {
     if (size > 0) std::memcpy(at_, data, size);
     at_ += size;
   }
-  // The next `size` bytes, to be filled by the caller.
+  // Skips `size` bytes, which the caller fills, and returns a pointer to them.
   [[nodiscard]] std::uint8_t* Skip(std::size_t size) {
     std::uint8_t* at = at_;
     at_ += size;

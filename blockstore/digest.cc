@@ -9,7 +9,7 @@
 namespace waymark {
 namespace {
 
-// One little-endian field; returns where the next one goes.
+// Writes one little-endian field; returns the address of the next one.
 template <class T>
 std::uint8_t* Put(std::uint8_t* at, T value) {
   for (std::size_t i = 0; i < sizeof(T); ++i) {

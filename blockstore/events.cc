@@ -40,8 +40,8 @@ bool KnownType(EventType type) {
   return type >= EventType::kBind && type <= EventType::kReset;
 }
 
-// What is written: flags and key bytes that mean nothing are zero, so that equal batches are equal
-// bytes, and everything that the store accepts can be read back.
+// The event with unused flags and key bytes set to 0, so that equal batches have equal bytes and
+// every batch that the store accepts can be read back.
 Event Canonical(Event event) {
   event.more = event.type == EventType::kMove && event.more != 0 ? 1 : 0;
   for (std::size_t i = event.key_size; i < event.key.size(); ++i)
@@ -259,7 +259,7 @@ absl::StatusOr<OwnedStepBatch> ParseBatch(std::span<const std::uint8_t>& bytes) 
   const std::uint64_t num_slots = ReadU64(at + 24);
   at += 32;
 
-  // Counts are compared with what is there before anything is sized by them.
+  // Checks the counts against the bytes that are left before allocating.
   const std::size_t room = bytes.size() - kHeaderBytes;
   if (num_events > room / sizeof(Event)) {
     return absl::InvalidArgumentError(absl::StrCat("batch: num_events must fit the ", room,

@@ -1,6 +1,6 @@
-// HugeAllocator: memory for tables that are looked up at random. Internal to blockstore.
+// HugeAllocator: an allocator for tables with random access. Internal to blockstore.
 //
-// For std::vector and the like, as their allocator. Stateless: any thread, all instances equal.
+// For std::vector and other containers. Stateless: any thread, all instances are equal.
 #ifndef WAYMARK_BLOCKSTORE_HUGE_ALLOCATOR_H_
 #define WAYMARK_BLOCKSTORE_HUGE_ALLOCATOR_H_
 
@@ -11,9 +11,9 @@
 
 namespace waymark {
 
-// For containers that are made once. From half a huge page on, memory begins at one, and
-// transparent huge pages are asked for: a step that comes with cold caches would otherwise spend
-// most of its time on address translation. Throws std::bad_alloc, as containers expect.
+// For containers that are allocated once. Memory of half a huge page or more is aligned to one, and
+// transparent huge pages are requested: with cold caches a step would otherwise spend most of its
+// time on address translation. Throws std::bad_alloc, as containers expect.
 template <class T>
 class HugeAllocator {
  public:
@@ -23,7 +23,7 @@ class HugeAllocator {
   template <class U>
   HugeAllocator(const HugeAllocator<U>&) {}  // NOLINT: containers rebind
 
-  // Memory for `count` objects, not constructed; aligned to 64 bytes, or to 2 MiB from 1 MiB on.
+  // Memory for `count` objects, not constructed. Aligned to 64 bytes; from 1 MiB on to 2 MiB.
   [[nodiscard]] T* allocate(std::size_t count) {
     if (count > (~std::size_t{0} - kHugePage) / sizeof(T)) throw std::bad_alloc();
     const std::size_t bytes = Bytes(count);
@@ -31,7 +31,7 @@ class HugeAllocator {
     AskForHugePages(data, bytes);
     return static_cast<T*>(data);
   }
-  // `count` as given to allocate.
+  // `count`: as passed to allocate.
   void deallocate(T* data, std::size_t count) {
     ::operator delete (data, std::align_val_t{AlignOf(Bytes(count))});
   }
@@ -42,7 +42,7 @@ class HugeAllocator {
   }
 
  private:
-  // Whole huge pages from half a one on: the tail would lie on small ones otherwise.
+  // Rounded up to whole huge pages, from half of one on, so that the end is on a huge page too.
   static std::size_t Bytes(std::size_t count) {
     const std::size_t bytes = count * sizeof(T);
     return bytes < kHugePage / 2 ? bytes : (bytes + kHugePage - 1) / kHugePage * kHugePage;

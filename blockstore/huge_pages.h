@@ -1,5 +1,5 @@
-// AskForHugePages, ResizeForWriting: big memory in few page faults. Internal to Waymark: the C ABI
-// and the Python module use it too, no installed header does.
+// AskForHugePages, ResizeForWriting: large memory with few page faults. Internal to Waymark: the C
+// ABI and the Python module use it too, but no installed header does.
 #ifndef WAYMARK_BLOCKSTORE_HUGE_PAGES_H_
 #define WAYMARK_BLOCKSTORE_HUGE_PAGES_H_
 
@@ -11,11 +11,12 @@
 
 namespace waymark {
 
-// Of x86-64, and of arm64 with pages of 4 KiB.
+// On x86-64, and on arm64 with pages of 4 KiB.
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-// Asks for transparent huge pages wherever whole ones fit into [data, data + bytes), of memory that
-// malloc or mmap gave. A hint: it touches nothing, and systems without them ignore it. Any thread.
+// Requests transparent huge pages for the part of [data, data + bytes) into which whole ones fit.
+// The memory is from malloc or mmap; it is not touched. A hint, which some systems ignore. Any
+// thread.
 inline void AskForHugePages([[maybe_unused]] void* data, [[maybe_unused]] std::size_t bytes) {
 #ifdef MADV_HUGEPAGE
   const auto begin = reinterpret_cast<std::uintptr_t>(data);
@@ -26,9 +27,9 @@ inline void AskForHugePages([[maybe_unused]] void* data, [[maybe_unused]] std::s
 #endif
 }
 
-// Makes `bytes` `size` long, for bytes that are going to be written: what an empty vector gets is
-// zeros, what another one held may be lost. Memory that is there is used again; new memory asks for
-// huge pages, since a fault for each small one costs more, together, than writing all of them.
+// Resizes `bytes` to `size`, for a caller that overwrites all of them: old content may be lost.
+// Existing memory is reused. For new memory huge pages are requested, because faults of small pages
+// take longer than writing them.
 inline void ResizeForWriting(std::size_t size, std::vector<std::uint8_t>& bytes) {
   if (size > bytes.capacity()) {
     std::vector<std::uint8_t>().swap(bytes);

@@ -26,7 +26,7 @@ absl::Status Differ(const std::string& field, std::int64_t wanted, std::int64_t 
   return absl::InvalidArgumentError(absl::StrCat(field, " must be ", wanted, "; it is ", given));
 }
 
-// The shape of all stages side by side.
+// The shape of the layers of all stages.
 absl::StatusOr<RoutingShape> JoinShapes(std::span<const Rows* const> stages) {
   RoutingShape joined = stages[0]->shape;
   bool explicit_ids = false;
@@ -42,7 +42,7 @@ absl::StatusOr<RoutingShape> JoinShapes(std::span<const Rows* const> stages) {
   joined.num_layers = static_cast<std::int32_t>(layers);
   joined.layer_ids.clear();
   if (!explicit_ids) return joined;
-  std::int64_t next = 0;  // the lowest id that may follow
+  std::int64_t next = 0;  // the lowest allowed id of the next layer
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const RoutingShape& shape = stages[s]->shape;
     for (std::int32_t layer = 0; layer < shape.num_layers; ++layer) {
@@ -127,7 +127,7 @@ absl::StatusOr<Rows> Join(const Rows& a, const Rows& b) {
   if (!SameLayers(a.shape, b.shape)) {
     return absl::InvalidArgumentError("b.shape.layer_ids must be those of a; they differ");
   }
-  // A range without rows has no place of its own.
+  // The position of an empty range is ignored.
   if (b.infos.empty()) return a;
   if (a.infos.empty()) {
     Rows joined = b;
@@ -202,7 +202,7 @@ absl::StatusOr<Rows> JoinLayers(std::span<const Rows* const> stages) {
     bool unequal = false;
     for (const Rows* stage : stages) {
       const RowInfo& part = stage->infos[i];
-      if (!part.valid()) {  // the first stage that misses it says why
+      if (!part.valid()) {  // the reason of the first stage without it
         info = part;
         unequal = false;
         break;

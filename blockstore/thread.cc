@@ -10,7 +10,7 @@
 namespace waymark {
 namespace {
 
-// False when the kernel refuses all of `cpus`, which must be below CPU_SETSIZE.
+// False if the kernel allows none of `cpus`. REQUIRES: they are in [0, CPU_SETSIZE).
 bool Pin(pthread_t thread, std::span<const std::int32_t> cpus) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -23,8 +23,8 @@ bool Pin(pthread_t thread, std::span<const std::int32_t> cpus) {
 
 absl::Status CheckCpus(std::string_view argument, std::span<const std::int32_t> cpus) {
   if (cpus.empty()) return absl::OkStatus();
-  // The kernel ignores CPUs that it does not allow as long as one is allowed, so each is tried by
-  // itself: on another thread, because the caller's CPUs are its own.
+  // The kernel ignores CPUs that it does not allow if it allows one of the others, so each is tried
+  // alone; on another thread, so that the caller's CPUs do not change.
   const std::int32_t* bad = nullptr;
   std::thread([&] {
     for (const std::int32_t& cpu : cpus) {
@@ -41,7 +41,7 @@ absl::Status CheckCpus(std::string_view argument, std::span<const std::int32_t> 
 std::thread StartThread(const char* name, std::span<const std::int32_t> cpus,
                         std::function<void()> run) {
   std::thread thread(std::move(run));
-  // Neither is worth failing for: the thread does its work without.
+  // Errors are ignored: the thread works without a name or CPUs.
   (void)pthread_setname_np(thread.native_handle(), name);
   if (!cpus.empty()) (void)Pin(thread.native_handle(), cpus);
   return thread;

@@ -1,8 +1,8 @@
-// WriteRows: rows change type and layout here and nowhere else.
+// WriteRows: the conversion of rows to other types and layouts.
 //
-// Speed comes from the shapes of the inner loops: runs of rows that lie side by side (the rows of a
-// page) are handled as one; widening goes in blocks of constant size, which compilers turn into
-// vector code; the layers-first order is written in tiles of rows that stay in the L1 cache.
+// It is fast because of its inner loops: adjacent rows (those of a page) are converted as one; ids
+// are widened in blocks of constant size, which compilers vectorize; layers-first order is written
+// in tiles of rows that fit the L1 cache.
 #include <algorithm>
 #include <bit>
 #include <cstddef>
@@ -30,7 +30,7 @@ using VectorOf = typename Types<T>::Vector;
 template <class T>
 using UnalignedOf = typename Types<T>::Unaligned;
 
-// An element beside a zero is, little-endian, the same element twice as wide.
+// Little-endian: an element followed by a zero is the same element of twice the width.
 template <class T>
 struct Wider;
 template <>
@@ -85,8 +85,8 @@ void Widen(VectorOf<From> ids, std::uint8_t* to) {
 
 constexpr std::size_t kTileRows = 32;
 
-// kBytes <= 8 bytes in the low end of a word. Whole loads only: bytes put together in memory would
-// have to reach it before they could be loaded as one.
+// Loads kBytes <= 8 bytes into the low end of a word. By loads of register size only: bytes
+// assembled in memory would stall the load of the word.
 template <int kBytes>
 std::uint64_t LoadWord(const std::uint8_t* from) {
   constexpr int kPart = kBytes >= 8 ? 8 : kBytes >= 4 ? 4 : kBytes >= 2 ? 2 : 1;
@@ -101,7 +101,7 @@ std::uint64_t LoadWord(const std::uint8_t* from) {
   return word;
 }
 
-// kBytes <= 16 bytes in the low end of a vector.
+// Loads kBytes <= 16 bytes into the low end of a vector.
 template <int kBytes>
 VectorOf<std::uint64_t> LoadVector(const std::uint8_t* from) {
   if constexpr (kBytes == 16) {
@@ -115,7 +115,7 @@ VectorOf<std::uint64_t> LoadVector(const std::uint8_t* from) {
   }
 }
 
-// kCount ids: a constant number, so a few moves.
+// Converts kCount ids; the count is constant, so this is a few moves.
 template <class From, class To, int kCount>
 void CopyConstant(const std::uint8_t* from, std::uint8_t* to) {
   constexpr int kVector = 16 / sizeof(From);
@@ -147,7 +147,7 @@ void CopyIds(const std::uint8_t* from, std::uint8_t* to, std::size_t count) {
   }
 }
 
-// The K ids of one layer; kTopK is K where it is known, else 0.
+// Converts the K ids of one layer. kTopK: K if it is known when compiling, else 0.
 template <class From, class To, int kTopK>
 void CopyLayer(const std::uint8_t* from, std::uint8_t* to, std::size_t top_k) {
   if constexpr (kTopK == 0) {
@@ -258,7 +258,7 @@ void WriteFrom(const Job& job, const ReadSpec& spec) {
       if constexpr (sizeof(From) == 1) Write<From, std::uint8_t>(job, spec.layout);
       return;
     case IdType::kUint16:
-    case IdType::kInt16:  // ids are below 2^15 then: the same bytes
+    case IdType::kInt16:  // ids are below 2^15 here, so the bytes are equal
       return Write<From, std::uint16_t>(job, spec.layout);
     case IdType::kInt32:
       return Write<From, std::uint32_t>(job, spec.layout);

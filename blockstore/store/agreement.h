@@ -1,4 +1,4 @@
-// Agreement: how much of two rows is the same route. The measure that the audit goes by.
+// Agreement: the similarity of two rows, which the audit compares with its threshold.
 #ifndef WAYMARK_BLOCKSTORE_STORE_AGREEMENT_H_
 #define WAYMARK_BLOCKSTORE_STORE_AGREEMENT_H_
 

@@ -1,4 +1,5 @@
-// Events: what each does to the table. Validated before; null blocks are ignored and counted here.
+// Events: the effect of each on the table. They have been validated; null blocks are ignored and
+// counted here.
 
 #include <algorithm>
 
@@ -92,7 +93,7 @@ void RoutingStore::Impl::ApplyRelease(const Event& event) {
 
 void RoutingStore::Impl::ApplySeal(const Event& event) {
   const EntryIndex first = FirstEntry(event.block);
-  if (first == kNoEntry) {  // a step's own seals come here on their own
+  if (first == kNoEntry) {  // seals of the current step are not filtered by Apply
     ++stats_.events_on_null_blocks;
     return;
   }
@@ -110,7 +111,7 @@ void RoutingStore::Impl::ApplySeal(const Event& event) {
       cold.wants_version = version;
     }
     const PageIndex page = entry.page;
-    if (page == kNoPage) continue;  // a seal makes no page: the first claim does
+    if (page == kNoPage) continue;  // the first claim allocates the page
     PageHot& hot = pool_.hot(page);
     if (hot.sealed == 0) hot.sealed = step;
     hot.has_wants = keyed;
@@ -132,7 +133,7 @@ void RoutingStore::Impl::ApplyCopy(const Event& event, RelStep step) {
             : std::clamp(event.rows - before, 0, static_cast<std::int32_t>(page_tokens_)));
     const EntryIndex d = destination + ordinal;
     Entry& to = Touch(d);
-    // A source that is no block, or was never heard of, has no rows to give.
+    // A null or unknown source has no rows.
     PageIndex page = kNoPage;
     Reason reason = Reason::kNeverWritten;
     bool by_key = false;
@@ -172,7 +173,7 @@ void RoutingStore::Impl::ApplyCopy(const Event& event, RelStep step) {
   }
 }
 
-// All pairs at once: first every source gives up what it is, then every destination takes it.
+// All pairs happen at once: all sources are emptied before any destination is set.
 void RoutingStore::Impl::ApplyMove(std::span<const Event> pairs, RelStep step) {
   moved_.clear();
   for (const Event& pair : pairs) {
@@ -224,10 +225,10 @@ void RoutingStore::Impl::ApplyTruncate(const Event& event) {
     const EntryIndex e = first + ordinal;
     Entry& entry = table_.hot(e);
     if (!entry.exists) continue;
-    // News of an earlier life of the block.
+    // A late event, about an earlier life of the block.
     if (upto < entry.since) continue;
     if (entry.page == kNoPage) {
-      // The seal outlived the page; it does not outlive a rewind: what comes has another key.
+      // The seal was kept when the page was evicted. A rewind removes it: the next key differs.
       if (entry.sealed <= upto) {
         entry.sealed = 0;
         entry.has_wants = false;
@@ -248,7 +249,7 @@ void RoutingStore::Impl::ApplyTruncate(const Event& event) {
       for (std::uint32_t row = from; row < page_tokens_; ++row) {
         StampCell& cell = core_->stamp(page, row);
         Stamp stamp = cell.Load();
-        // The landing thread may be publishing this very row: whichever comes first, it is gone.
+        // The landing thread may be publishing this row at the same time; it is removed either way.
         while (hit(stamp) && !cell.Exchange(stamp, stamp.Missing(Reason::kNeverWritten))) {
           stamp = cell.Load();
         }

@@ -20,16 +20,16 @@ enum class State : std::uint8_t { kFree, kUsed, kCached, kNull };
 struct BlockAllocator::Block {
   State state = State::kFree;
   std::int32_t references = 0;
-  std::int32_t entry = kNone;  // of the prefix index
-  // Blocks sealed with the same key, in the order of their seals. All but the first are used: one
-  // that nobody uses is worth nothing beside the first.
+  std::int32_t entry = kNone;  // in the prefix index
+  // Links blocks with the same key, in the order of their seals. All but the first are used: the
+  // first one hits, so the others are freed when they lose their last reference.
   std::int32_t next_same = kNone;
   std::int32_t previous_same = kNone;
   std::uint64_t last_use = 0;
-  std::uint64_t life_step = 0;    // the last step begun when the present life began
-  std::uint64_t life_batch = 0;   // batch_ then
+  std::uint64_t life_step = 0;    // the last step begun before its life
+  std::uint64_t life_batch = 0;   // batch_ when its life began
   std::uint64_t sealed_step = 0;  // 0: not sealed
-  BlockKey key;                   // it was sealed with
+  BlockKey key;                   // of its seal
 };
 
 absl::StatusOr<std::unique_ptr<BlockAllocator>> BlockAllocator::Create(
@@ -90,7 +90,7 @@ std::size_t BlockAllocator::MatchPrefix(std::span<const BlockKey> keys, std::spa
   std::int32_t parent = kNone;
   for (; hits < keys.size() && !keys[hits].empty(); ++hits) {
     const std::int32_t entry = index_->Find(keys[hits]);
-    // The same key behind another block is not this prefix.
+    // The same key after another parent is not this prefix.
     if (entry == kNone || index_->entry(entry).parent != parent) break;
     out[hits] = BlockId(index_->entry(entry).first_block);
     parent = entry;
@@ -104,7 +104,7 @@ std::size_t BlockAllocator::MatchPrefix(std::span<const BlockKey> keys, std::spa
 }
 
 std::size_t BlockAllocator::CoveredBlocks(std::span<const BlockId> blocks) const {
-  // Of a block whose life begins in the coming step, the store knows the life before.
+  // The store has not got the Bind of such a block: its rows there are those of an earlier life.
   const auto first_new = std::find_if(blocks.begin(), blocks.end(), [this](BlockId block) {
     return At(block.value()).life_batch == batch_;
   });
@@ -127,7 +127,7 @@ absl::Status BlockAllocator::Retain(std::span<const BlockId> blocks) {
 }
 
 absl::Status BlockAllocator::Release(std::span<const BlockId> blocks) {
-  // Counts first: a block may be listed as often as it has references, and not once more.
+  // Checks all counts first: a block may be listed as often as it has references.
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const BlockId id = blocks[i];
     absl::Status status = CheckRange("blocks", id);
@@ -148,7 +148,7 @@ absl::Status BlockAllocator::Release(std::span<const BlockId> blocks) {
   for (const BlockId id : blocks) {
     if (!IsNull(id)) events_.push_back(Event::Release(id));
   }
-  for (std::size_t i = blocks.size(); i-- > 0;) {  // the end of a sequence is the older use
+  for (std::size_t i = blocks.size(); i-- > 0;) {  // the end of a sequence is evicted first
     if (IsNull(blocks[i])) continue;
     const Block& block = At(blocks[i].value());
     if (block.references == 0 && block.state == State::kUsed) StopUse(blocks[i].value());
@@ -270,7 +270,7 @@ void BlockAllocator::ClearEvents() {
   ++batch_;
 }
 
-// ---- what it knows ----
+// ---- state ----
 
 std::int32_t BlockAllocator::references(BlockId block) const {
   if (block.value() < 0 || static_cast<std::size_t>(block.value()) >= blocks_.size()) return 0;
@@ -282,7 +282,7 @@ BlockId BlockAllocator::Find(const BlockKey& key) const {
   return entry == kNone ? BlockId::Invalid() : BlockId(index_->entry(entry).first_block);
 }
 
-// ---- inside ----
+// ---- internal ----
 
 bool BlockAllocator::IsNull(BlockId block) const {
   return block.value() < 0 || At(block.value()).state == State::kNull;
@@ -351,7 +351,7 @@ void BlockAllocator::MakeFree(std::int32_t id) {
 }
 
 void BlockAllocator::EvictOne() {
-  // Where no leaf is left, something in use lies behind everything cached.
+  // Without a leaf, every cached block is followed by one in use.
   const std::int32_t victim = leaves_->empty() ? inner_->oldest() : leaves_->oldest();
   const std::int32_t free_before = free_count_;
   Unregister(victim);
@@ -370,7 +370,7 @@ void BlockAllocator::Unregister(std::int32_t id) {
 }
 
 void BlockAllocator::UnregisterTree(std::int32_t root) {
-  // Leaves first, without recursion: a sequence may be thousands of blocks long.
+  // Children first. Not recursive, because a sequence may have thousands of blocks.
   const std::int32_t parent = index_->entry(root).parent;
   for (std::int32_t at = root;;) {
     while (index_->entry(at).child != kNone)
@@ -409,7 +409,7 @@ void BlockAllocator::Place(std::int32_t at) {
   const std::int32_t id = entry.first_block;
   const Block& block = At(id);
   const bool cached = block.state == State::kCached;
-  // Another block with the key keeps what is behind it within reach.
+  // With another block of this key, the blocks after it can still be reached.
   const bool leaf = entry.child == kNone || entry.first_block != entry.last_block;
   if (!cached || !leaf) leaves_->Erase(id);
   if (!cached || leaf) inner_->Erase(id);

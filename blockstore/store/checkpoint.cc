@@ -63,7 +63,7 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
     writer.Put(impl.base_->runs[i].version);
   }
 
-  // Pages in the order in which they would be evicted, then those that would not.
+  // Pages in order of eviction, then those that cannot be evicted.
   std::vector<PageIndex> pages;
   std::vector<std::uint32_t> number_of(impl.pool_.size(), kNoPage);
   const auto add = [&](PageIndex page) {
@@ -125,7 +125,7 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
   return absl::OkStatus();
 }
 
-// Loading, part by part; the store's lock is held throughout.
+// Loads one section after another. The store's lock is held throughout.
 class StoreCheckpoint::Loader {
  public:
   Loader(std::span<const std::uint8_t> bytes, RoutingStore::Impl& impl)
@@ -145,7 +145,7 @@ class StoreCheckpoint::Loader {
       if (absl::Status status = LoadEntry(); !status.ok()) return status;
     }
     if (!reader_.done()) return Broken("its length is wrong");
-    // Pinned until now, so that they are listed in the saved order.
+    // They were pinned until now, so that they are listed in the saved order.
     for (const PageIndex page : pages_)
       impl_.UnpinPage(page);
     return absl::OkStatus();
@@ -198,7 +198,7 @@ class StoreCheckpoint::Loader {
     const StoreCore& core = *impl_.core_;
     for (std::uint32_t row = 0; row < impl_.page_tokens_; ++row) {
       const Stamp stamp(reader_.Get<std::uint32_t>());
-      // A row that was never landed is not in a checkpoint.
+      // A checkpoint has no pending rows.
       if (stamp.pending() ||
           (!stamp.valid() && (static_cast<int>(stamp.reason()) >= kNumReasons ||
                               stamp.bits() != Stamp::Absent(stamp.reason(), stamp.how()).bits()))) {

@@ -1,4 +1,4 @@
-// StoreCheckpoint: all that a store knows, as bytes. Internal to blockstore: the flight recorder's.
+// StoreCheckpoint: the whole state of a store as bytes. Internal to blockstore, for flights.
 #ifndef WAYMARK_BLOCKSTORE_STORE_CHECKPOINT_H_
 #define WAYMARK_BLOCKSTORE_STORE_CHECKPOINT_H_
 
@@ -11,18 +11,16 @@
 
 namespace waymark {
 
-// Of stores with Landing::kCaller, on the engine's thread.
+// For stores with Landing::kCaller, on the engine's thread.
 class StoreCheckpoint {
  public:
-  // Appends table, seals, key index, stamps, rows and the order of eviction to `out`. Live
-  // snapshots are not part of it: the pages that only they hold are left out. FailedPrecondition
-  // while a step is in flight.
+  // Appends table, seals, key index, stamps, rows and the order of eviction to `out`. Snapshots,
+  // and pages that only they pin, are left out. FailedPrecondition while a step is in flight.
   [[nodiscard]] static absl::Status Save(RoutingStore& store, std::string& out);
-  // Makes a fresh store what the saved one was. It must have been made with the same shape, blocks,
-  // pages and key seed. InvalidArgument naming what does not fit; the store is then unusable. Any
-  // bytes are safe.
+  // Restores the saved state into a new store, created with the same shape, blocks, pages and key
+  // seed. Safe on any bytes: InvalidArgument naming what does not fit; the store is then unusable.
   [[nodiscard]] static absl::Status Load(std::span<const std::uint8_t> bytes, RoutingStore& store);
-  // Does the page copies that are queued, without landing a step: what a snapshot may wait for.
+  // Does the queued page copies, on which a snapshot may depend, without landing a step.
   static void RunCopies(RoutingStore& store);
 
  private:

@@ -1,5 +1,5 @@
-// Steps whose slots are known on the device only: they claim all rows that they may write, and take
-// those that they wrote when they land, in step order.
+// Steps whose slots only the device knows: they claim all rows that they may write, and land the
+// rows that they wrote, in step order.
 
 #include <algorithm>
 #include <array>
@@ -9,8 +9,8 @@
 namespace waymark {
 namespace {
 
-// Whether `holds` is true of a claim or side row that the step has on the page. Claims are in the
-// order of slots, so those on one page are neighbours.
+// Whether `holds` returns true for a claim or side row of the step on the page. Claims are ordered
+// by slot, so those on one page are adjacent.
 template <class Record, class Holds>
 bool AnyClaim(Record& record, PageIndex page, const Holds& holds) {
   const PageClaims::Place* const place = record.pages.Find(page);
@@ -30,7 +30,7 @@ bool AnyClaim(Record& record, PageIndex page, const Holds& holds) {
 
 void RoutingStore::Impl::ClaimDeviceRows(StepRecord* record, std::span<const std::int64_t> slots,
                                          RelStep step, std::uint64_t version) {
-  // By slot, and at one slot those that asked first.
+  // Ordered by slot; within a slot, requests that asked for routing come first.
   device_range_.clear();
   for (const std::int64_t slot : slots) {
     if (slot == kPaddingSlot) {
@@ -47,7 +47,7 @@ void RoutingStore::Impl::ClaimDeviceRows(StepRecord* record, std::span<const std
     record->num_rows = static_cast<std::uint32_t>(device_range_.size());
     for (std::size_t i = 0; i < device_range_.size(); ++i) {
       record->range[i] = device_range_[i].first;
-      // A page that is copied while the rest is claimed takes the claims that are there.
+      // A copy-on-write below may already read the claims of this record.
       record->claims[i] = Claim{};
     }
   }
@@ -68,7 +68,7 @@ void RoutingStore::Impl::ClaimDeviceRow(StepRecord* record, std::uint32_t index,
   PageIndex page = Touch(e).page;
   if (not_asked) ++stats_.rows_not_asked;
   if (page == kNoPage) {
-    if (not_asked) return;  // nothing was there, and nothing comes
+    if (not_asked) return;  // there is no row, and none will be stored
     page = NewPage(e);
   } else if (Visible(pool_.hot(page), row)) {
     page = OwnPage(e);
@@ -101,7 +101,7 @@ void RoutingStore::Impl::ForgetRow(PageIndex page, std::uint32_t row, bool seale
                                    std::uint64_t version) {
   StampCell& cell = core_->stamp(page, row);
   Stamp stamp = cell.Load();
-  // What an earlier device step of other weights is about to write there protects nothing.
+  // A row that an earlier device step of another version may still write is not protected.
   const bool changes = DeviceClaims(page, row, step, &version);
   if (Protected(sealed, stamp, version) && !changes) {
     cell.MarkHow(Provenance::kKept);
@@ -153,7 +153,6 @@ void RoutingStore::Impl::RevokeDeviceClaims(PageIndex page, std::uint32_t row, R
   }
 }
 
-// What a device step may write in one page it may then write in both.
 void RoutingStore::Impl::ExtendDeviceClaims(PageIndex from, PageIndex to, std::uint32_t rows,
                                             bool by_key) {
   for (StepRecord* record : active_) {
@@ -201,8 +200,8 @@ bool RoutingStore::Impl::Claims(const StepRecord& record, PageIndex page) {
 
 // ---- land
 
-// Rows that a device step wrote become pending, as if it had claimed them only now; they then land
-// as those of any step. Chunk by chunk: the lock is held for short work only.
+// The rows that the step wrote become pending, as if it claimed them now, and then land like those
+// of any step. In chunks, so that the lock is held for a short time only.
 void RoutingStore::Impl::LandDeviceSource(StepRecord& record) {
   std::fill_n(record.source_row.begin(), record.num_rows, kNoSourceRow);
   next_in_range_ = 0;
@@ -239,7 +238,7 @@ std::uint32_t RoutingStore::Impl::ResolveDeviceRow(StepRecord& record, std::uint
   const std::int64_t slot = slots_[source_row];
   if (slot == kPaddingSlot) return kNoSourceRow;
   const std::int64_t known = slot >= 0 ? slot : NotAsked(slot);
-  // Rows of a request follow one another, and so do their slots.
+  // The rows of a request are adjacent, and so are their slots.
   std::uint32_t index = next_in_range_;
   if (index >= record.num_rows || record.range[index] != known) {
     const auto end = record.range.begin() + record.num_rows;
@@ -252,7 +251,7 @@ std::uint32_t RoutingStore::Impl::ResolveDeviceRow(StepRecord& record, std::uint
   }
   next_in_range_ = index + 1;
   const Claim& own = record.claims[index];
-  if (record.source_row[index] != kNoSourceRow) {  // the first of a slot counts
+  if (record.source_row[index] != kNoSourceRow) {  // the first row of a slot is used
     ++stats_.rows_ignored;
     if (own.page != kNoPage && !own.revoked) {
       core_->stamp(own.page, own.row).MarkHow(Provenance::kKept);

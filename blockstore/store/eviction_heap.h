@@ -1,9 +1,9 @@
-// EvictionHeap: blocks by last use, the oldest first, any of them removable. Internal to the block
-// allocator.
+// EvictionHeap: a priority queue of blocks, oldest last use first, from which any block can be
+// removed. Internal to the block allocator.
 //
-// A binary heap of block numbers that knows where each block lies, so that a block which is used
-// again leaves it in O(log size) instead of lying dead in it. Two arrays sized once, 20 bytes a
-// block; nothing allocates after construction.
+// A binary heap of block numbers that stores the position of each block, so that a block that is
+// used again is removed in O(log size). Two arrays of fixed size, 20 bytes per block; nothing
+// allocates after construction.
 #ifndef WAYMARK_BLOCKSTORE_STORE_EVICTION_HEAP_H_
 #define WAYMARK_BLOCKSTORE_STORE_EVICTION_HEAP_H_
 
@@ -13,31 +13,31 @@
 
 namespace waymark {
 
-// One thread at a time; the allocator calls it. No errors: what cannot be done is not done.
+// One thread at a time.
 class EvictionHeap {
  public:
-  // For blocks in [0, num_blocks), num_blocks < 2^31. Empty.
+  // An empty heap for blocks in [0, num_blocks), num_blocks < 2^31.
   explicit EvictionHeap(std::size_t num_blocks) : positions_(num_blocks, kAbsent) {
     heap_.reserve(num_blocks);
   }
 
   [[nodiscard]] bool empty() const { return heap_.empty(); }
-  // All members: REQUIRES: block in [0, num_blocks).
+  // All members: REQUIRES block in [0, num_blocks).
   [[nodiscard]] bool Contains(std::int32_t block) const {
     return positions_[static_cast<std::size_t>(block)] != kAbsent;
   }
-  // The block with the smallest last use; any of them, where several have it. Stays in the heap.
+  // The block with the smallest last use; any one if several have it. It stays in the heap.
   // REQUIRES: not empty.
   [[nodiscard]] std::int32_t oldest() const { return heap_.front().block; }
 
-  // `last_use` is any clock that the caller lets go up; smaller is older. O(log size). Nothing
-  // happens when the block is there already: to give it another last use, erase it first.
+  // `last_use`: from any clock; smaller is older. Does nothing if the block is in the heap; to
+  // change its last use, erase it first. O(log size).
   void Insert(std::int32_t block, std::uint64_t last_use) {
     if (Contains(block)) return;
     heap_.push_back({last_use, block});
     SiftUp(heap_.size() - 1);
   }
-  // O(log size). Nothing happens when the block is not there.
+  // Does nothing if the block is not in the heap. O(log size).
   void Erase(std::int32_t block) {
     if (!Contains(block)) return;
     const std::size_t hole = positions_[static_cast<std::size_t>(block)];
@@ -52,7 +52,7 @@ class EvictionHeap {
       SiftDown(hole);
     }
   }
-  // Empties it, in time of its size.
+  // Removes all blocks. O(size).
   void Clear() {
     for (const Item& item : heap_)
       positions_[static_cast<std::size_t>(item.block)] = kAbsent;
@@ -66,12 +66,12 @@ class EvictionHeap {
     std::int32_t block;
   };
 
-  // The one place where an item moves: `heap_` and `positions_` change together.
+  // All items are written here, so that `heap_` and `positions_` agree.
   void Put(std::size_t at, const Item& item) {
     heap_[at] = item;
     positions_[static_cast<std::size_t>(item.block)] = static_cast<std::uint32_t>(at);
   }
-  // Moves the item at `at` towards the front, past all that are younger: O(log size).
+  // Moves the item at `at` towards the front, past younger ones. O(log size).
   void SiftUp(std::size_t at) {
     const Item item = heap_[at];
     while (at > 0) {
@@ -82,7 +82,7 @@ class EvictionHeap {
     }
     Put(at, item);
   }
-  // And towards the back, past all that are older.
+  // Moves the item at `at` towards the back, past older ones. O(log size).
   void SiftDown(std::size_t at) {
     const Item item = heap_[at];
     for (;;) {
@@ -97,7 +97,7 @@ class EvictionHeap {
   }
 
   std::vector<Item> heap_;                // children of i at 2 i + 1 and 2 i + 2, none older
-  std::vector<std::uint32_t> positions_;  // [block]: its place in heap_, or kAbsent
+  std::vector<std::uint32_t> positions_;  // [block]: its position in heap_, or kAbsent
 };
 
 }  // namespace waymark

@@ -32,10 +32,10 @@ void KeyIndex::Erase(PageIndex page) {
     hole = Next(hole);
   pool_.hot(page).indexed = false;
   --size_;
-  // The places of the neighbours lie with their pages, anywhere.
+  // The digests of the next buckets are in page records, which are not in the cache.
   for (std::size_t slot = Next(hole); slots_[slot] != kNoPage; slot = Next(slot))
     __builtin_prefetch(&pool_.cold(slots_[slot]).indexed_as);
-  // Moves back what would no longer be found across the hole.
+  // Moves pages back that a search would no longer find behind the hole.
   for (std::size_t slot = Next(hole); slots_[slot] != kNoPage; slot = Next(slot)) {
     const std::size_t home = Home(pool_.cold(slots_[slot]).indexed_as);
     const bool between =

@@ -1,4 +1,4 @@
-// KeyIndex: from a seal's place (version, key, ordinal) to the page that stands for it. Internal to
+// KeyIndex: maps the digest of (version, key, ordinal) to the page that has these rows. Internal to
 // blockstore; guarded by the store's lock.
 #ifndef WAYMARK_BLOCKSTORE_STORE_KEY_INDEX_H_
 #define WAYMARK_BLOCKSTORE_STORE_KEY_INDEX_H_
@@ -13,29 +13,29 @@
 
 namespace waymark {
 
-// Open addressing with linear probing over page numbers; the digests stay with the pages. Its size
-// is fixed when it is made (7 slots for 4 pages), so it is never full and never rehashed.
+// A hash table of page numbers with linear probing; the digests are in the page records. Its size
+// is fixed (7 buckets for 4 pages), so it is never full and never rehashed.
 class KeyIndex {
  public:
-  // Empty, for all pages of `pool`, which outlives it: the index reads and sets PageHot::indexed
-  // and PageCold::indexed_as there, and nothing else does.
+  // An empty index for the pages of `pool`, which must outlive it. Only the index sets
+  // PageHot::indexed and PageCold::indexed_as there.
   explicit KeyIndex(PagePool& pool);
 
-  // The page at this place, or kNoPage. Expected O(1).
+  // The page with this digest; kNoPage if there is none. Expected O(1).
   [[nodiscard]] PageIndex Find(const Digest128& place) const;
-  // REQUIRES: the place is free, and the page has none.
+  // REQUIRES: no page has this digest, and the page is not in the index.
   void Insert(const Digest128& place, PageIndex page);
-  // Gives the page's place up, and closes the gap in its run of slots. REQUIRES: the page has one.
+  // Removes the page and closes the gap in its run of buckets. REQUIRES: it is in the index.
   void Erase(PageIndex page);
-  // Brings where Find would look into the cache.
+  // Prefetches the bucket where Find begins.
   void Prefetch(const Digest128& place) const { __builtin_prefetch(&slots_[Home(place)]); }
-  // Pages that have a place.
+  // Number of pages in the index.
   [[nodiscard]] std::uint32_t size() const { return size_; }
-  // Every slot, kNoPage where it is free: for going through all of them. Erase moves others.
+  // All buckets, kNoPage if free, for iteration. Erase moves pages between buckets.
   [[nodiscard]] std::span<const PageIndex> slots() const { return slots_; }
 
  private:
-  // Where the search for a place begins.
+  // The bucket where the search for a digest begins.
   [[nodiscard]] std::size_t Home(const Digest128& place) const;
   [[nodiscard]] std::size_t Next(std::size_t slot) const {
     return slot + 1 == slots_.size() ? 0 : slot + 1;

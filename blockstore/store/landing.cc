@@ -1,5 +1,5 @@
-// Landing: the one thread that writes pages. Copies queued bytes and submitted rows, publishes
-// stamps, audits what was ignored, takes snapshots back, commits memory ahead.
+// The landing thread, the only one that writes pages. It copies queued pages and submitted rows,
+// publishes stamps, audits ignored writes, takes back released snapshots and commits memory ahead.
 
 #include <algorithm>
 #include <chrono>
@@ -12,14 +12,14 @@
 namespace waymark {
 namespace {
 
-constexpr int kSpins = 2000;                           // looks for work before napping
-constexpr auto kNap = std::chrono::microseconds(500);  // the most that napping adds to the lag
+constexpr int kSpins = 2000;                           // checks for work before napping
+constexpr auto kNap = std::chrono::microseconds(500);  // naps add at most this to the lag
 constexpr std::uint32_t kNaps = 200;                   // naps without work before sleeping
 constexpr auto kDoze = std::chrono::milliseconds(100);
 constexpr std::size_t kMaxFindings = 256;
 constexpr std::size_t kFaultStep = std::size_t{1} << 20;
 constexpr std::size_t kFaultAhead = std::size_t{32} << 20;
-constexpr std::size_t kTakeBack = 4;  // snapshots taken back under one hold of the lock
+constexpr std::size_t kTakeBack = 4;  // snapshots taken back per hold of the lock
 
 std::uint64_t Now() {
   return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
@@ -53,8 +53,8 @@ void RoutingStore::Impl::Wake() {
   wake_cv_.notify_one();
 }
 
-// A forward takes milliseconds, so after one the thread would always be found asleep, and waking it
-// costs the engine 10 us and more. So it naps for a while first: nobody has to wake it from that.
+// To wake a sleeping thread costs the engine's thread 10 us or more, and a forward takes
+// milliseconds. So the landing thread naps for a while before it sleeps: a nap ends by itself.
 void RoutingStore::Impl::SleepUntilWork(std::uint32_t seen) {
   const auto idle = [&] { return work_.load(std::memory_order_seq_cst) == seen; };
   for (int spin = 0; spin < kSpins && !dozing_; ++spin) {
@@ -67,7 +67,7 @@ void RoutingStore::Impl::SleepUntilWork(std::uint32_t seen) {
   }
   std::unique_lock<std::mutex> lock(wake_mutex_);
   sleeping_.store(true, std::memory_order_seq_cst);
-  // Wakes by itself now and then for snapshots given back while the engine idles.
+  // Wakes up now and then for snapshots that are released while the engine is idle.
   dozing_ = !wake_cv_.wait_for(lock, kDoze, [&] { return !idle(); });
   sleeping_.store(false, std::memory_order_seq_cst);
 }
@@ -109,7 +109,7 @@ bool RoutingStore::Impl::LandNext(std::uint64_t only_step) {
   StepRecord* record = nullptr;
   {
     const MutexLock lock(mutex_);
-    // Device steps land in step order: what each wrote is only known then.
+    // Device steps land in step order, because the rows that each wrote are only known then.
     const auto at = std::find_if(submitted_.begin(), submitted_.end(), [&](StepRecord* r) {
       return (only_step == 0 || r->step == only_step) && (!r->device || r == active_.front());
     });
@@ -131,15 +131,15 @@ void RoutingStore::Impl::LandStep(StepRecord& record) {
     if (core_->flight != nullptr) RecordFlight(record);
     if (record.device) {
       LandDeviceSource(record);
-      RunCopies();  // the audit may look at a page that was copied meanwhile
+      RunCopies();  // the audit may read a page that was copied meanwhile
     } else {
       LandSource(record);
     }
     AuditIgnored(record);
   }
-  // The engine may have copied a page of pending rows meanwhile: those rows land in the copy too,
-  // after the bytes that it is made of. The step ends under the lock that finds nothing more of the
-  // kind.
+  // The engine may have copied pages with pending rows meanwhile. These rows land in the copies
+  // too, after the copied bytes. The check that none is left and the end of the step are under one
+  // lock.
   for (std::size_t landed = 0;;) {
     {
       const MutexLock lock(mutex_);
@@ -209,8 +209,8 @@ void RoutingStore::Impl::LandSides(StepRecord& record, std::span<const SideRow> 
   }
 }
 
-// Only a row that is still pending for this step becomes valid; the engine's thread may claim,
-// truncate or mark it at any moment, so the stamp is exchanged, not stored.
+// Compare-and-exchange, because the engine's thread may claim, truncate or mark the row at any
+// time.
 void RoutingStore::Impl::Publish(PageIndex page, std::uint32_t row, RelStep step, Reason verdict) {
   StampCell& cell = core_->stamp(page, row);
   for (;;) {
@@ -282,7 +282,7 @@ void RoutingStore::Impl::Report(const AuditFinding& finding, double agreement_su
   if (options_.log) options_.log(LogLevel::kWarning, finding.ToString());
 }
 
-// Every write that rule 3 ignored is compared with the row that was kept, page by page.
+// Compares every write that rule 3 ignored with the row that was kept, page by page.
 void RoutingStore::Impl::AuditIgnored(StepRecord& record) {
   const std::vector<SideRow>& ignored = record.ignored;
   for (std::size_t begin = 0, end = 0; begin < ignored.size(); begin = end) {
@@ -295,7 +295,7 @@ void RoutingStore::Impl::AuditIgnored(StepRecord& record) {
     RelStep kept = 0;
     for (end = begin; end < ignored.size() && ignored[end].page == page; ++end) {
       const Stamp stamp = core_->stamp(page, ignored[end].row).Load();
-      // Claimed again since, under other weights or for another token: nothing to compare with.
+      // Claimed again meanwhile, for another version or token: there is no row to compare with.
       if (!stamp.valid() || stamp.step() >= record.relative) continue;
       std::uint8_t* const scratch = row_scratch_.data();
       Reason verdict = Reason::kNone;
@@ -323,8 +323,8 @@ void RoutingStore::Impl::AuditIgnored(StepRecord& record) {
   }
 }
 
-// Two pages sealed with one key hold the same tokens under the same weights: rows that both have
-// must agree. When they do not, neither is to be trusted.
+// Two pages sealed with one key have the same tokens and version, so rows that both have must
+// agree. If they do not, neither page can be trusted.
 void RoutingStore::Impl::AuditSecondSeals() {
   for (;;) {
     PageCopy pair;
@@ -333,14 +333,14 @@ void RoutingStore::Impl::AuditSecondSeals() {
       const MutexLock lock(mutex_);
       if (second_seals_.empty()) return;
       pair = second_seals_.back();
-      // A device step may be about to write rows of which the page still has an older life's.
+      // A device step may still write rows of which the page has older ones.
       for (const StepRecord* record : active_) {
         if (record->device && (Claims(*record, pair.from) || Claims(*record, pair.to))) return;
       }
       second_seals_.pop_back();
       base = base_;
     }
-    RunCopies();  // the engine may have made one of the two by copying since the last look
+    RunCopies();  // one of the two may be a copy whose bytes are still queued
     AuditFinding finding;
     double sum = 0;
     std::uint64_t disagreements = 0;
@@ -350,7 +350,7 @@ void RoutingStore::Impl::AuditSecondSeals() {
       const Stamp a = core_->stamp(pair.from, row).Load();
       const Stamp b = core_->stamp(pair.to, row).Load();
       if (!a.valid() || !b.valid()) continue;
-      // One of them may have been written again under other weights since.
+      // One of them may have been written again by another version.
       if (base->VersionOf(a.step()) != base->VersionOf(b.step())) continue;
       const double agreement =
           Agreement(core_->shape, core_->row(pair.from, row), core_->row(pair.to, row));
@@ -382,7 +382,7 @@ void RoutingStore::Impl::AuditSecondSeals() {
   }
 }
 
-// ---- what is only done when asked for
+// ---- optional: flight recording, counts of experts
 
 void RoutingStore::Impl::RecordFlight(StepRecord& record) {
   const std::size_t rows = record.device ? slots_.size() : record.num_rows;

@@ -48,8 +48,8 @@ bool PageMemory::Prefault(std::size_t end, std::size_t step) {
 #ifdef MADV_POPULATE_WRITE
   if (madvise(data_ + begin, faulted_ - begin, MADV_POPULATE_WRITE) == 0) return true;
 #endif
-  // Older kernels: only the landing thread writes pages, so a write of what is there races with
-  // nobody but readers, and no reader looks at pages that were never used.
+  // Older kernels have no such call: touches each page by writing back the byte that is there. Only
+  // the landing thread writes pages, and no thread reads pages that were never used.
   for (std::size_t at = begin; at < faulted_; at += kSmallPage) {
     volatile std::uint8_t* byte = data_ + at;
     *byte = *byte;

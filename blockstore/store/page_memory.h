@@ -9,24 +9,23 @@
 
 namespace waymark {
 
-// Private, zero-filled, reserved when made and committed as it is touched. Transparent huge pages
-// are asked for where the mapping is large enough to use them.
+// Zero-filled. Address space is reserved at once; memory is committed when it is touched. Requests
+// transparent huge pages if the mapping is large enough for them.
 class PageMemory {
  public:
-  // `bytes` > 0. ResourceExhausted naming them when the system refuses. Address space, not memory:
-  // that is spent when a page is first written.
+  // Reserves `bytes` > 0. ResourceExhausted naming the number of bytes if the system refuses.
   [[nodiscard]] static absl::StatusOr<PageMemory> Map(std::size_t bytes);
   ~PageMemory();  // unmaps
   PageMemory(PageMemory&& other) noexcept;
   PageMemory& operator=(PageMemory&& other) noexcept;
 
-  // Begins at a system page; stays where it is when the object moves. Who may write which bytes is
-  // the store's rule (docs/architecture.md, Threads and the lock).
+  // Aligned to a system page; does not change when the object is moved. For the threads that may
+  // write see docs/architecture.md, "Threads and the lock".
   [[nodiscard]] std::uint8_t* data() const { return data_; }
   [[nodiscard]] std::size_t size() const { return bytes_; }
 
-  // Commits bytes [0, end) that are not committed yet, at most `step` bytes a call, so that landing
-  // does not fault; true when it did something. The landing thread only.
+  // Commits up to `step` more bytes of [0, end), so that landing does not fault. Returns whether
+  // there were any. Landing thread only.
   bool Prefault(std::size_t end, std::size_t step);
 
  private:

@@ -19,7 +19,7 @@ PageIndex PagePool::Take() {
 
 void PagePool::Give(PageIndex page) {
   hot_[page].free = true;
-  hot_[page].lru_next = free_head_;  // last given, first taken: its bytes are the warmest
+  hot_[page].lru_next = free_head_;  // last freed, first taken: likely to be in the cache
   free_head_ = page;
   --in_use_;
 }

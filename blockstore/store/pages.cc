@@ -1,4 +1,4 @@
-// Pages of table entries: how an entry gets one, leaves one, and who goes when none is left.
+// Pages of table entries: allocation, release, copy-on-write, eviction and the key index.
 
 #include <algorithm>
 
@@ -22,7 +22,7 @@ EntryIndex RoutingStore::Impl::FirstEntry(std::int32_t block) const {
   return table_.hot(e).null ? kNoEntry : e;
 }
 
-// ---- who holds a page
+// ---- what holds a page
 
 void RoutingStore::Impl::Review(PageIndex page) {
   PageHot& hot = pool_.hot(page);
@@ -93,7 +93,7 @@ void RoutingStore::Impl::Unindex(PageIndex page) {
 
 void RoutingStore::Impl::ClearIndex() {
   for (std::size_t slot = 0; slot < index_.slots().size(); ++slot) {
-    // Erasing moves a later page into the slot, so look again.
+    // Erase may move a later page into this bucket.
     while (index_.slots()[slot] != kNoPage)
       Unindex(index_.slots()[slot]);
   }
@@ -112,7 +112,7 @@ bool RoutingStore::Impl::TakeBackSnapshots(std::size_t states) {
       if (hot.referenced == 0) Review(part.page);
     }
     if (core_->flight != nullptr) core_->flight->OnReleased(state->read_id);
-    // Its parts stay: the next snapshot writes over them, and need not fill them with zeros first.
+    // `parts` is not cleared: the next snapshot overwrites it, and saves the zero-fill of a resize.
     state->base.reset();
     --snapshots_live_;
     free_states_.push_back(state);
@@ -120,19 +120,19 @@ bool RoutingStore::Impl::TakeBackSnapshots(std::size_t states) {
   return any;
 }
 
-// ---- pages to be had
+// ---- allocation and eviction
 
 bool RoutingStore::Impl::EvictOne() {
   for (PageIndex page = pool_.LruHead(); page != kNoPage; page = pool_.LruHead()) {
     PageHot& hot = pool_.hot(page);
     if (hot.snapshots > 0 || hot.pins > 0) {
-      pool_.UnlinkLru(page);  // whoever unpins it lists it again
+      pool_.UnlinkLru(page);  // UnpinPage, or the release of the snapshot, lists it again
       continue;
     }
     ++stats_.evictions;
     ++hot.pins;
-    // Evictions come in runs, and each page is anywhere: the one after the next is fetched now, and
-    // the next, which was fetched then, leads to its place in the index.
+    // Evictions come in runs, and the pages are not in the cache. Prefetches the record of the page
+    // after the next one, and the index bucket of the next one, whose record is already here.
     if (hot.lru_next != kNoPage) {
       index_.Prefetch(pool_.cold(hot.lru_next).indexed_as);
       const PageIndex later = pool_.hot(hot.lru_next).lru_next;
@@ -202,8 +202,7 @@ PageIndex RoutingStore::Impl::OwnPage(EntryIndex e) {
   return page;
 }
 
-// Moves the stamps now and queues the bytes. A pending row is then pending in both pages, and its
-// step lands in both.
+// A row that is pending in `from` becomes pending in both pages, and its step lands in both.
 void RoutingStore::Impl::CopyRows(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key) {
   bool any_valid = false;
   RelStep extended = 0;
@@ -216,7 +215,7 @@ void RoutingStore::Impl::CopyRows(PageIndex from, PageIndex to, std::uint32_t ro
   }
   for (std::uint32_t row = 0; row < rows; ++row) {
     const Stamp stamp = core_->stamp(to, row).Load();
-    // Rows of one step come in runs; extending twice would only repeat what is there.
+    // Once per step: rows of one step are usually adjacent.
     if (stamp.pending() && stamp.step() != extended) {
       extended = stamp.step();
       bool seen = false;
@@ -276,10 +275,10 @@ std::uint32_t RoutingStore::Impl::LiveRows(PageIndex page) const {
   return live;
 }
 
-// Of the pages sealed with a key, the one with more valid or pending rows is in the index; the
-// first, if they have as many. Rows that a device step may still write count as well, and nothing
-// is judged when they land: every pipeline stage has claimed the same rows, but not yet landed
-// them.
+// Of several pages sealed with a key, the one with most valid or pending rows is in the index; the
+// first of them, if several have as many. Rows that a device step may still write count too, and
+// landing changes nothing here: all pipeline stages have claimed the same rows at this point, but
+// have not landed the same ones.
 void RoutingStore::Impl::Compete(PageIndex page, RelStep step) {
   PageHot& hot = pool_.hot(page);
   PageCold& cold = pool_.cold(page);
@@ -295,7 +294,7 @@ void RoutingStore::Impl::Compete(PageIndex page, RelStep step) {
       if (record->device && record->version != version && Claims(*record, page)) return;
     }
   }
-  // One that might write it may have landed here, and not yet on another stage.
+  // A device step of another version may have landed here and not yet on another stage.
   const bool of_others =
       hot.device_weights != kNoWeights && hot.device_weights != DeviceWeights(version);
   if (of_others) return;

@@ -24,7 +24,7 @@ void PrefixIndex::Clear() {
 }
 
 std::size_t PrefixIndex::Bucket(const BlockKey& key) const {
-  // Keys of some engines are plain counters or end alike: spread them.
+  // The keys of some engines are counters, or have equal ends: spreads them over the buckets.
   const std::uint64_t hash = RowDigest(std::span(key.bytes).first(key.size));
   return static_cast<std::size_t>(hash) & (buckets_.size() - 1);
 }

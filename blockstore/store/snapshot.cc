@@ -13,9 +13,9 @@
 namespace waymark {
 namespace {
 
-constexpr std::size_t kChunk = 512;  // rows looked up before they are written out
+constexpr std::size_t kChunk = 512;  // rows resolved before they are written out
 
-// Looks at the stamps of rows [begin, begin + infos.size()) and says where each row lies.
+// Reads the stamps of rows [begin, begin + infos.size()) and finds the address of each row.
 void Look(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
           std::span<const std::uint8_t*> sources, std::span<RowInfo> infos) {
   const std::int64_t page_tokens = core.page_tokens;
@@ -52,7 +52,8 @@ void Look(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
   }
 }
 
-// After the copy: a row that was voided meanwhile has no stamp any more. True when there was one.
+// Checks the stamps again after the copy, for rows that were voided meanwhile. True if there was
+// one.
 bool LookAgain(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
                std::span<const std::uint8_t*> sources, std::span<RowInfo> infos) {
   const std::int64_t page_tokens = core.page_tokens;
@@ -146,8 +147,8 @@ absl::Status Snapshot::Read(std::int64_t begin, std::int64_t end, const ReadSpec
                                                       " is still in flight; Wait() first"));
   }
   const auto rows = static_cast<std::size_t>(end - begin);
-  // [T, L, K] is written chunk by chunk while the stamps are in the cache; [L, T, K] needs the
-  // whole range at once, its layers being apart.
+  // [T, L, K] is written in chunks, while the stamps are in the cache. [L, T, K] is written at
+  // once, because each layer is contiguous over the whole range.
   const std::size_t chunk = spec.layout == Layout::kTokensLayersK ? std::min(rows, kChunk) : rows;
   std::vector<const std::uint8_t*> sources(chunk);
   std::vector<RowInfo> own_infos(infos.empty() ? chunk : 0);

@@ -1,5 +1,5 @@
-// Stamp: one 32-bit word a row, the only word on whether the row is there. StepBase: what its step
-// numbers are relative to, and which weights each step ran with. Internal to blockstore.
+// Stamp: one 32-bit word per row, the whole state of the row. StepBase: the step that stamps are
+// relative to, and the version of each step. Internal to blockstore.
 #ifndef WAYMARK_BLOCKSTORE_STORE_STAMP_H_
 #define WAYMARK_BLOCKSTORE_STORE_STAMP_H_
 
@@ -16,13 +16,14 @@
 
 namespace waymark {
 
-// A step relative to the store's base. 0: none. 1 (kBeforeBase): any step before the base's window.
+// A step relative to the store's base. 0: no step. 1 (kBeforeBase): a step before the base's
+// window.
 using RelStep = std::uint32_t;
 inline constexpr RelStep kBeforeBase = 1;
 inline constexpr RelStep kMaxRelStep = (RelStep{1} << WAYMARK_STAMP_STEP_BITS) - 1;
 
-// Bits 31-30: absent, pending or valid. Bits 29-28: provenance. The rest: the step, or the reason.
-// All zero bits: never written.
+// Bits 31-30: absent, pending or valid. Bits 29-28: provenance. The others: the step, or the
+// reason. The value 0 means never written.
 class Stamp {
  public:
   constexpr Stamp() = default;
@@ -32,17 +33,17 @@ class Stamp {
     return Stamp((static_cast<std::uint32_t>(how) << kHowShift) |
                  (static_cast<std::uint32_t>(reason) - 1));
   }
-  // Step `step` has claimed the row; its bytes are on their way.
+  // `step` has claimed the row; its bytes have not landed yet.
   static constexpr Stamp Pending(RelStep step) { return Stamp(kPendingBit | step); }
 
-  // The word itself: what a StampCell and a checkpoint hold.
+  // The word, as a StampCell and a checkpoint hold it.
   [[nodiscard]] constexpr std::uint32_t bits() const { return bits_; }
-  // Its bytes are there.
+  // The row's bytes can be read.
   [[nodiscard]] constexpr bool valid() const { return (bits_ & kValidBit) != 0; }
   [[nodiscard]] constexpr bool pending() const { return (bits_ & kPendingBit) != 0; }
   // Valid or pending.
   [[nodiscard]] constexpr bool live() const { return (bits_ & (kValidBit | kPendingBit)) != 0; }
-  // Pending, and claimed by this very step: landing asks it before it writes.
+  // Pending and claimed by `step`. Landing checks it before it writes.
   [[nodiscard]] constexpr bool pending_for(RelStep step) const {
     return (bits_ & ~kHowMask) == (kPendingBit | step);
   }
@@ -50,16 +51,16 @@ class Stamp {
   [[nodiscard]] constexpr RelStep step() const { return bits_ & kMaxRelStep; }
   // REQUIRES: !live().
   [[nodiscard]] constexpr Reason reason() const { return static_cast<Reason>((bits_ & 0xff) + 1); }
-  // How the page came by the row; outlives its bytes.
+  // How the page got the row. Kept when the row becomes missing.
   [[nodiscard]] constexpr Provenance how() const {
     return static_cast<Provenance>((bits_ & kHowMask) >> kHowShift);
   }
   [[nodiscard]] constexpr Stamp WithHow(Provenance how) const {
     return Stamp((bits_ & ~kHowMask) | (static_cast<std::uint32_t>(how) << kHowShift));
   }
-  // The same row, landed. REQUIRES: pending().
+  // The stamp of the same row after it landed. REQUIRES: pending().
   [[nodiscard]] constexpr Stamp Landed() const { return Stamp(bits_ ^ (kPendingBit | kValidBit)); }
-  // The same row, missing.
+  // The stamp of the same row when it is missing.
   [[nodiscard]] constexpr Stamp Missing(Reason reason) const { return Absent(reason, how()); }
 
   friend constexpr bool operator==(Stamp, Stamp) = default;
@@ -74,19 +75,19 @@ class Stamp {
   std::uint32_t bits_ = 0;
 };
 
-// Where a stamp lives. Written by the engine's and the landing thread only; read by anybody.
+// Holds a stamp. Written by the engine's thread and the landing thread; read by any thread.
 class StampCell {
  public:
-  // Acquire: bytes of a row that is read as valid are there to be read.
+  // Acquire: if the stamp is valid, the row's bytes can be read.
   [[nodiscard]] Stamp Load() const { return Stamp(bits_.load(std::memory_order_acquire)); }
-  // For the engine's thread, on rows that no landing can be publishing. Release.
+  // Engine's thread, for rows that landing cannot be publishing. Release.
   void Store(Stamp stamp) { bits_.store(stamp.bits(), std::memory_order_release); }
-  // Replaces `from` by `to`; false, and nothing done, when the stamp is another by now.
+  // Replaces `from` by `to`. Returns false and does nothing if the stamp has changed.
   bool Exchange(Stamp from, Stamp to) {
     std::uint32_t expected = from.bits();
     return bits_.compare_exchange_strong(expected, to.bits(), std::memory_order_acq_rel);
   }
-  // Sets the provenance, whatever else the stamp becomes meanwhile.
+  // Sets the provenance, also if the stamp changes meanwhile.
   void MarkHow(Provenance how) {
     Stamp old = Load();
     while (!Exchange(old, old.WithHow(how)))
@@ -98,37 +99,37 @@ class StampCell {
 };
 static_assert(sizeof(StampCell) == 4);
 
-// What stamps are relative to, until they wrap; shared with the snapshots taken under it. The
-// engine's thread appends version runs before it claims rows with them; readers look up steps of
-// stamps they have read.
+// The base of stamps until they wrap; shared with the snapshots that were taken under it. The
+// engine's thread appends the run of a version before it claims rows of it; readers look up the
+// steps of stamps that they have read.
 struct StepBase {
   static constexpr std::uint32_t kMaxRuns = 4096;
-  // Steps before the first one of a base that are still told apart: late events name them.
+  // Steps before the first one of the base that keep their numbers, because late events name them.
   static constexpr RelStep kWindow = 256;
   // Consecutive steps with the same weights.
   struct Run {
     RelStep first;          // first step of the run
-    std::uint64_t version;  // weights of all its steps
+    std::uint64_t version;  // of all its steps
   };
 
   std::uint64_t base =
       std::uint64_t{0} - kWindow - kBeforeBase;  // step = base + relative step, modulo 2^64
-  // runs[0, num_runs) are constant; the count is published after its run (release, acquire).
+  // runs[0, num_runs) are constant; the count is published after the run (release, acquire).
   std::atomic<std::uint32_t> num_runs{0};
   std::unique_ptr<Run[]> runs{new Run[kMaxRuns]};
 
-  // The base under which `step` comes right after the window.
+  // The base in which `step` is the first step after the window.
   [[nodiscard]] static constexpr std::uint64_t Under(std::uint64_t step) {
     return step - kWindow - kBeforeBase - 1;
   }
-  // The relative number of a step: kBeforeBase when it is too old, kMaxRelStep when too new.
+  // The relative number of a step: kBeforeBase if it is too old, kMaxRelStep if it is too new.
   [[nodiscard]] RelStep Relative(std::uint64_t step) const {
     const auto relative = static_cast<std::int64_t>(step - base);
     if (relative <= std::int64_t{kBeforeBase}) return kBeforeBase;
     return relative > std::int64_t{kMaxRelStep} ? kMaxRelStep : static_cast<RelStep>(relative);
   }
-  // Weights of the run that the step falls in: a binary search, the last run first. REQUIRES: a
-  // step that has been begun under this base.
+  // The version of a step: tries the last run, then a binary search. REQUIRES: the step was begun
+  // under this base.
   [[nodiscard]] std::uint64_t VersionOf(RelStep step) const {
     std::uint32_t high = num_runs.load(std::memory_order_acquire);
     if (high == 0) return 0;
@@ -140,8 +141,8 @@ struct StepBase {
     }
     return runs[low].version;
   }
-  // Steps from `first` on run with `version`. False when there is no room for another run: time for
-  // a new base. Engine's thread.
+  // Records that steps from `first` on have `version`. False if there is no room for another run;
+  // a new base is then needed. Engine's thread.
   bool Append(RelStep first, std::uint64_t version) {
     const std::uint32_t n = num_runs.load(std::memory_order_relaxed);
     if (n > 0 && runs[n - 1].version == version) return true;

@@ -10,8 +10,8 @@
 namespace waymark {
 namespace {
 
-// kBounds[k] = ceil(2^(63 + k/8)): where the buckets of an octave begin, for durations shifted so
-// that their highest bit is bit 63.
+// kBounds[k] = ceil(2^(63 + k/8)): the lower bounds of the buckets of an octave, for durations that
+// are shifted so that bit 63 is their highest bit.
 constexpr std::uint64_t kBounds[8] = {0x8000000000000000, 0x8b95c1e3ea8bd6e7, 0x9837f0518db8a970,
                                       0xa5fed6a9b15138eb, 0xb504f333f9de6485, 0xc5672a115506dade,
                                       0xd744fccad69d6af5, 0xeac0c6e7dd24392f};
@@ -39,7 +39,7 @@ void LatencyHistogram::Add(std::uint64_t nanoseconds) {
 
 std::uint64_t LatencyHistogram::Quantile(double q) const {
   if (count_ == 0) return 0;
-  const double clamped = q > 0 ? std::min(q, 1.0) : 0.0;  // not a number: 0
+  const double clamped = q > 0 ? std::min(q, 1.0) : 0.0;  // NaN: 0
   const auto rank = std::clamp<std::uint64_t>(
       static_cast<std::uint64_t>(std::ceil(clamped * static_cast<double>(count_))), 1, count_);
   std::uint64_t seen = 0;

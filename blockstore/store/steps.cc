@@ -13,17 +13,17 @@ constexpr std::int32_t kNotFound = static_cast<std::int32_t>(absl::StatusCode::k
 constexpr std::int32_t kExhausted = static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted);
 
 constexpr std::size_t kEventsAhead = 8;
-constexpr std::size_t kGroup = 16;      // rows that go through the passes of ClaimRows together
+constexpr std::size_t kGroup = 16;      // rows per pass of ClaimRows
 constexpr std::size_t kPageAhead = 12;  // rows ahead of the one being unpinned
 
-// The slot of a row that was or was not asked for. REQUIRES: not padding.
+// The slot of a row, whether or not routing was asked for. REQUIRES: not padding.
 std::uint64_t KnownSlot(std::int64_t slot) {
   return static_cast<std::uint64_t>(slot >= 0 ? slot : NotAsked(slot));
 }
 
 }  // namespace
 
-// ---- validation: nothing is touched before the whole batch is known to be sound
+// ---- validation of the whole batch, before anything is changed
 
 StepCode RoutingStore::Impl::ValidateEvent(const Event& event, std::uint64_t index,
                                            std::uint64_t step) {
@@ -68,7 +68,7 @@ StepCode RoutingStore::Impl::ValidateEvent(const Event& event, std::uint64_t ind
   return {};
 }
 
-// The pairs of one simultaneous move name no source and no destination twice.
+// A simultaneous move must not name a source or a destination twice.
 StepCode RoutingStore::Impl::ValidateMoves(std::span<const Event> events) {
   for (const bool sources : {true, false}) {
     move_blocks_.clear();
@@ -156,7 +156,7 @@ StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
       record->state = StepRecord::State::kBegun;
       record->step = batch.step;
       record->version = batch.version;
-      // A device step has no claims yet, whatever the record still holds of an earlier one.
+      // A device step has no claims yet; the record still has those of an earlier step.
       record->num_rows = batch.device_slots ? 0 : static_cast<std::uint32_t>(batch.num_slots);
       record->source = nullptr;
       record->device = batch.device_slots;
@@ -168,7 +168,7 @@ StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
     if (record != nullptr) record->relative = step;
     if (core_->flight != nullptr) core_->flight->OnBegin(batch, record == nullptr);
 
-    // Events in the order given, but for the seals of this very step: those come after the claims.
+    // In the order given, except for seals of this very step, which come after the claims.
     std::span<const Event> events = batch.event_span();
     bool own_seals = false;
     for (std::size_t at = 0; at < events.size();) {
@@ -231,8 +231,8 @@ void RoutingStore::Impl::SealWhatMoves(std::span<const Event> events, std::size_
 }
 
 void RoutingStore::Impl::ApplyOwnSeals(std::span<const Event> events, std::uint64_t step) {
-  // From the back: of one life the last seal counts, and a block that was bound again (copied into,
-  // moved, reset) after its seal has another life, whose rows are of other tokens.
+  // Backwards: the last seal of a life is applied. A block that was bound again (copied into,
+  // moved, reset) after its seal has a new life, whose rows are of other tokens.
   own_seals_.clear();
   for (std::size_t at = events.size(); at-- > 0;) {
     const Event& event = events[at];
@@ -253,9 +253,9 @@ void RoutingStore::Impl::ApplyOwnSeals(std::span<const Event> events, std::uint6
 
 void RoutingStore::Impl::ClaimRows(StepRecord* record, std::span<const std::int64_t> slots,
                                    RelStep step, std::uint64_t version) {
-  // Table entries, pages and stamps lie anywhere. Groups of rows go through three passes, each a
-  // group behind the one before: find the entries, look up their pages, claim; so that what a pass
-  // reads is in the cache by then.
+  // Table entries, page records and stamps are not in the cache. Each group of rows goes through
+  // three passes, which prefetch for one another: find the entries, find their pages, claim. A pass
+  // works on the group after that of the next pass.
   EntryIndex found[3][kGroup];
   const std::size_t rows = slots.size();
   for (std::size_t at = 0; at < rows + 2 * kGroup; at += kGroup) {
@@ -333,7 +333,7 @@ void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t source_row, 
   } else if (asked) {
     page = NewPage(e);
   } else {
-    return;  // nothing was there, and nothing comes
+    return;  // there is no row, and none will be stored
   }
   if (page == kNoPage) {
     ++stats_.no_page;
@@ -356,8 +356,8 @@ void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t source_row, 
   CompeteAfterClaim(page, version);
 }
 
-// A page stands in the index for the rows that it was sealed with. Rows of other weights make it
-// another page; one with another seal by now competes for that one's place.
+// The page is in the index for the rows that it had when it was sealed. A row of another version,
+// or a newer seal, removes it; it may then contend for its new key.
 void RoutingStore::Impl::CompeteAfterClaim(PageIndex page, std::uint64_t version) {
   const PageHot& hot = pool_.hot(page);
   if (hot.indexed) {
@@ -440,7 +440,7 @@ StepCode RoutingStore::Impl::End(std::uint64_t step, StepEnd how) {
                               ++stats_.rows_missing[static_cast<std::size_t>(reason)];
                             };
     if (record->device) {
-      if (drop) ForgetRange(*record);  // a forward that did not run has left every stamp alone
+      if (drop) ForgetRange(*record);  // Cancel: a device step has not changed any stamp
     } else {
       for (std::uint32_t i = 0; i < record->num_rows; ++i) {
         revoke(record->claims[i].page, record->claims[i].row);
@@ -452,7 +452,7 @@ StepCode RoutingStore::Impl::End(std::uint64_t step, StepEnd how) {
     if (core_->flight != nullptr) core_->flight->OnEnd(step, how);
     Unpin(*record);
     Retire(*record);
-    waiting = device_steps_ > 0;  // the next one may land now
+    waiting = device_steps_ > 0;  // the next device step may land now
   }
   if (waiting) Wake();
   core_->NotifyProgress();
@@ -481,7 +481,7 @@ void RoutingStore::Impl::Retire(StepRecord& record) {
   record.state = StepRecord::State::kFree;
   record.source = nullptr;
   free_records_.push_back(&record);
-  // Steps begin in order, so the oldest in flight is the first that is left.
+  // Steps begin in order, so the first one left is the oldest.
   core_->oldest_in_flight.store(active_.empty() ? StoreCore::kNoStep : active_.front()->step,
                                 std::memory_order_seq_cst);
 }
@@ -505,7 +505,7 @@ void RoutingStore::Impl::Rebase(std::uint64_t step) {
   const auto translate = [&](RelStep relative) {
     return relative == 0 ? 0 : fresh->Relative(old->base + relative);
   };
-  // Late events may name steps of the window: the fresh base knows their weights too.
+  // Late events may name steps of the window: keeps their versions in the new base.
   const std::uint32_t runs = old->num_runs.load(std::memory_order_relaxed);
   for (std::uint32_t i = runs > StepBase::kWindow ? runs - StepBase::kWindow : 0; i < runs; ++i) {
     if (i + 1 < runs && translate(old->runs[i + 1].first) <= kBeforeBase) continue;

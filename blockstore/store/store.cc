@@ -30,7 +30,7 @@ std::uint32_t PartsOf(const StoreOptions& options) {
 
 }  // namespace
 
-// ---- making
+// ---- creation
 
 absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Create(const StoreOptions& given) {
   StoreOptions options = given;
@@ -142,7 +142,7 @@ RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<Stor
 RoutingStore::Impl::~Impl() {
   StopLanding();
   for (;;) {
-    // A device step that was submitted lands when the open ones before it have been dropped.
+    // A submitted device step can land once the open steps before it have been dropped.
     while (LandNext()) {
     }
     RunCopies();
@@ -197,9 +197,8 @@ absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapshot(std::span<const 
   state->read_id = ++snapshots_;
   ++snapshots_live_;
   state->parts.resize(static_cast<std::size_t>(end - begin));
-  // Entries and pages lie anywhere. Groups of parts go through three passes, each a group behind
-  // the one before: find the entries, copy them out, mark their pages; so that entries and pages
-  // are in the cache when they are needed.
+  // Entries and page records are not in the cache. Groups of pages go through three passes, which
+  // prefetch for one another: find the entries, copy them, pin their pages.
   constexpr std::size_t kGroup = 16;
   const std::span<SnapshotPart> out(state->parts);
   EntryIndex found[2][kGroup];
@@ -237,7 +236,7 @@ absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapshot(std::span<const 
       PageHot& hot = pool_.hot(out[i].page);
       ++hot.snapshots;
       out[i].copied = hot.copied;
-      // Of the last page alone less than all rows may be seen.
+      // The snapshot may see only a part of its last page.
       const std::int64_t seen = i + 1 < out.size() ? page_tokens : last - (end - 1) * page_tokens;
       hot.mark = std::max(hot.mark, static_cast<std::uint16_t>(seen));
     }
@@ -318,7 +317,7 @@ std::vector<AuditFinding> RoutingStore::Impl::TakeFindings() {
   return findings;
 }
 
-// ---- the public face
+// ---- the public functions
 
 RoutingStore::RoutingStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 RoutingStore::~RoutingStore() = default;

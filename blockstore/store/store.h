@@ -125,9 +125,9 @@ class RoutingStore {
   // If there is no room for another step in flight, the step is dropped at once and
   // StepCode::dropped() is true. O(events + rows).
   [[nodiscard]] StepCode BeginStep(const StepBatch& batch);
-  // Ends a step whose ids exist: `source` has its rows. The caller owns `source`, and must keep it
-  // until source->Done() is called; null is allowed for a step without rows. Steps may be submitted
-  // in any order. If the step is not in flight (NotFound), source->Done() is called at once.
+  // Hands over the ids of a step, in any order of steps; the step ends when they have landed. The
+  // caller keeps `source` until its Done() is called; null: a step without rows. If the step is not
+  // in flight (NotFound), source->Done() is called before this returns.
   [[nodiscard]] StepCode Submit(StepId step, RowSource* source);
   // Ends a step whose forward ran but whose ids are lost: its rows are missing (capacity). NotFound
   // if the step is not in flight.

@@ -1,8 +1,8 @@
-// StoreCore: what a store and its snapshots share, so that a snapshot may outlive the store.
-// Internal to blockstore.
+// StoreCore: the state that a store shares with its snapshots, so that a snapshot can outlive the
+// store. Internal to blockstore.
 //
-// Readers use it without the store's lock: what changes here is atomic, or written by one thread
-// only.
+// Readers use it without the store's lock: everything that changes is atomic or written by one
+// thread only.
 #ifndef WAYMARK_BLOCKSTORE_STORE_STORE_CORE_H_
 #define WAYMARK_BLOCKSTORE_STORE_STORE_CORE_H_
 
@@ -28,26 +28,26 @@ namespace waymark {
 // One page of a snapshot's range.
 struct SnapshotPart {
   PageIndex page = kNoPage;
-  Reason reason = Reason::kNeverWritten;  // of its rows, where there is no page
+  Reason reason = Reason::kNeverWritten;  // of the rows, if there is no page
   bool by_key = false;
   bool copied = false;  // rows of the page came from another page
 };
 
-// The pinned pages of one snapshot. Taken from and given back to the store; written by the engine's
-// thread before the snapshot is handed out, constant until it is given back.
+// The pinned pages of one snapshot. The engine's thread writes it before it returns the snapshot;
+// it is then constant until the snapshot is released and the store reuses it.
 struct SnapshotState {
   std::shared_ptr<const StepBase> base;
   std::int64_t first = 0;  // rows [first, last) of the sequence
   std::int64_t last = 0;
-  std::vector<SnapshotPart> parts;  // parts[0] holds row first / page_tokens * page_tokens
-  std::uint64_t upto = 0;           // readable when every step <= upto has ended
-  std::uint64_t copies = 0;         // and this many page copies are done
-  std::uint64_t read_id = 0;        // of this snapshot in a recorded flight; counts up from 1
+  std::vector<SnapshotPart> parts;  // parts[0] begins at row first / page_tokens * page_tokens
+  std::uint64_t upto = 0;           // readable if every step <= upto has ended
+  std::uint64_t copies = 0;         // and this many page copies have been done
+  std::uint64_t read_id = 0;        // number of the snapshot in a flight, from 1
 };
 
-// Held by the store and by every live snapshot.
+// Owned by the store and every live snapshot.
 struct StoreCore {
-  // For `pages` pages of this shape, whose bytes are `page_memory`. All stamps: never written.
+  // `page_memory` has room for `pages` pages of this shape. All rows are never written.
   StoreCore(const RoutingShape& routing_shape, PageMemory page_memory, std::uint32_t pages)
       : id(NextId()),
         shape(routing_shape),
@@ -56,7 +56,7 @@ struct StoreCore {
         memory(std::move(page_memory)),
         stamps(std::size_t{pages} * page_tokens) {}
 
-  // 1, 2, ...: no two stores of a process have the same.
+  // 1, 2, ...: different for all stores of the process.
   static std::uint64_t NextId() {
     static std::atomic<std::uint64_t> last{0};
     return last.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -69,7 +69,7 @@ struct StoreCore {
   PageMemory memory;
   mutable std::vector<StampCell, HugeAllocator<StampCell>> stamps;
 
-  // Word and bytes of one row. REQUIRES: a page of the pool, row < page_tokens. Neither is checked.
+  // Stamp and bytes of one row. REQUIRES (not checked): a page of the pool, row < page_tokens.
   [[nodiscard]] StampCell& stamp(PageIndex page, std::uint32_t row) const {
     return stamps[std::size_t{page} * page_tokens + row];
   }
@@ -77,30 +77,30 @@ struct StoreCore {
     return memory.data() + (std::size_t{page} * page_tokens + row) * row_bytes;
   }
 
-  // No step has this number, so that it can say that none is in flight.
+  // The value of oldest_in_flight if no step is in flight. No step has this number.
   static constexpr std::uint64_t kNoStep = ~std::uint64_t{0};
-  // Progress that snapshots wait for: the oldest step in flight (kNoStep: none), page copies done.
-  // Sequentially consistent together with `waiters`: either the waiter sees the progress or the
-  // progress sees the waiter.
+  // The progress that snapshots wait for: the oldest step in flight, and the page copies done.
+  // Sequentially consistent together with `waiters`: either the waiting thread sees the progress,
+  // or the thread that makes it sees the waiting one.
   std::atomic<std::uint64_t> oldest_in_flight{kNoStep};
   std::atomic<std::uint64_t> copies_done{0};
-  // Whether every step <= upto has ended and so many copies are done. Any thread.
+  // Whether every step <= upto has ended and this many copies are done. Any thread.
   [[nodiscard]] bool Reached(std::uint64_t upto, std::uint64_t copies) const {
     return oldest_in_flight.load(std::memory_order_seq_cst) > upto &&
            copies_done.load(std::memory_order_seq_cst) >= copies;
   }
 
-  // Readers that wait; progress wakes them only when there are some.
+  // Number of waiting readers; they are woken only if there are any.
   std::mutex wait_mutex;
   std::condition_variable wait_cv;
   std::atomic<int> waiters{0};
-  // After every change of the progress above. Takes a lock only when somebody waits.
+  // Called after every change of the progress above. Takes a lock only if a reader waits.
   void NotifyProgress() {
     if (waiters.load(std::memory_order_seq_cst) == 0) return;
     const std::lock_guard<std::mutex> lock(wait_mutex);
     wait_cv.notify_all();
   }
-  // Waits until Reached; false when `timeout` has passed first. Reader threads.
+  // Waits until Reached; false after `timeout`. Reader threads.
   bool WaitReached(std::uint64_t upto, std::uint64_t copies, std::chrono::nanoseconds timeout) {
     if (Reached(upto, copies)) return true;
     waiters.fetch_add(1, std::memory_order_seq_cst);
@@ -110,12 +110,11 @@ struct StoreCore {
     return reached;
   }
 
-  // Snapshots on their way back. The states are owned by `states`, which the engine's thread
-  // extends.
+  // Queue of released snapshots. `states` owns them; the engine's thread extends it.
   moodycamel::ConcurrentQueue<SnapshotState*> given_back;
   std::vector<std::unique_ptr<SnapshotState>> states;
 
-  FlightSink* flight = nullptr;  // records the store; the engine's. Null: nobody does.
+  FlightSink* flight = nullptr;  // StoreOptions::flight
 };
 
 }  // namespace waymark

@@ -1,10 +1,9 @@
-// RoutingStore::Impl: the state behind the store, and the rules as member functions. Internal to
-// blockstore. Split by what it does: store.cc (making, reading), steps.cc (begin, claim,
-// end), pages.cc (pages of entries: new, own, evicted, indexed), apply_events.cc (events),
-// device_steps.cc (steps whose slots only the device knows), landing.cc (the landing
-// thread).
+// RoutingStore::Impl: the state of the store, and the rules as member functions. Internal to
+// blockstore. Its files: store.cc (creation, reading), steps.cc (begin, claim, end), pages.cc
+// (pages of entries: allocation, copy-on-write, eviction, key index), apply_events.cc (events),
+// device_steps.cc (steps whose slots only the device knows), landing.cc (the landing thread).
 //
-// Names of the rules are those of docs/architecture.md.
+// docs/architecture.md explains the rules that comments name.
 #ifndef WAYMARK_BLOCKSTORE_STORE_STORE_IMPL_H_
 #define WAYMARK_BLOCKSTORE_STORE_STORE_IMPL_H_
 
@@ -29,59 +28,60 @@
 
 namespace waymark {
 
-inline constexpr std::size_t kLandingChunk = 64;  // rows asked of a source at a time
+inline constexpr std::size_t kLandingChunk = 64;  // rows per call of RowSource::Land
 inline constexpr std::uint32_t kNoSourceRow = ~0u;
 
-// Where one source row of a step goes.
+// The destination of one row of a step.
 struct Claim {
   PageIndex page = kNoPage;
   std::uint16_t row = 0;
-  bool pinned = false;  // this claim holds the pin of its page (one pin a run of rows)
-  // Of a device step:
+  bool pinned = false;  // this claim pins its page (one pin per run of rows on a page)
+  // Used by device steps only:
   bool revoked = false;  // truncated before the step landed
-  bool asked = true;     // somebody asked for the row
-  bool sealed = false;   // its page was sealed before the step: a live row of its version stays
+  bool asked = true;     // a request asked for the row
+  bool sealed = false;   // its page was sealed before the step: live rows of its version are kept
 };
 
-// A source row that has a second destination (its page was copied while it was pending), or whose
-// write was ignored and is to be compared.
+// A row of a step that has a second destination, because its page was copied while the row was
+// pending; or whose write was ignored, for the audit to compare.
 struct SideRow {
   std::uint32_t source_row = 0;
   PageIndex page = kNoPage;
   EntryIndex entry = kNoEntry;
   std::uint16_t row = 0;
-  bool revoked = false;                    // as of a Claim
-  bool sealed = false;                     // as of a Claim
-  bool asked = true;                       // as of a Claim
-  bool by_key = false;                     // the rows of its page came by key
-  std::uint32_t next = PageClaims::kNone;  // of a device step: another one on this page
+  bool revoked = false;                    // as in Claim
+  bool sealed = false;                     // as in Claim
+  bool asked = true;                       // as in Claim
+  bool by_key = false;                     // its page was attached by key
+  std::uint32_t next = PageClaims::kNone;  // device steps: the next one on this page
 };
 
-// A begun step that has not ended. Records are made with the store and reused. While it is
-// submitted the landing thread reads it without the lock; of its vectors only `copies` may then
-// still grow, under the lock.
+// A step in flight. Records are created with the store and reused. From Submit on, the landing
+// thread reads the record without the lock; of its vectors only `copies` may still grow, under the
+// lock.
 struct StepRecord {
   enum class State : std::uint8_t { kFree, kBegun, kSubmitted };
   State state = State::kFree;
   std::uint64_t step = 0;
-  std::uint64_t version = 0;       // weights of the forward
-  RelStep relative = 0;            // `step` under the base at hand: what its stamps hold
-  std::uint32_t num_rows = 0;      // of the forward, padding included
-  RowSource* source = nullptr;     // the caller's, until its Done; null: nothing to land
-  std::uint64_t submitted_at = 0;  // nanoseconds
-  std::vector<Claim> claims;       // [num_rows]; constant from BeginStep on, but for revoked ones
-  std::vector<SideRow> copies;     // more destinations, appended while it is in flight
+  std::uint64_t version = 0;       // version of the weights
+  RelStep relative = 0;            // `step` relative to the base, as its stamps hold it
+  std::uint32_t num_rows = 0;      // with padding
+  RowSource* source = nullptr;     // the caller's, until Done(); null: no rows
+  std::uint64_t submitted_at = 0;  // time of Submit, in nanoseconds
+  std::vector<Claim> claims;       // [num_rows]; constant after BeginStep, except for `revoked`
+  std::vector<SideRow> copies;     // second destinations, appended while in flight
   std::vector<SideRow> ignored;    // for the audit; each pins its page
-  // A step with device_slots. Its claims are of the slots that it may write, ascending, and leave
-  // stamps alone until it lands: then those that it wrote become pending, and land as any other.
+  // A step with device_slots. It claims all slots that it may write, in ascending order, and does
+  // not change their stamps before it lands. The rows that it wrote then become pending, and land
+  // like those of any step.
   bool device = false;
   std::vector<std::int64_t> range;  // [num_rows], the slots
   std::vector<std::uint32_t>
-      source_row;    // [num_rows]; landing thread: where it wrote each, or none
-  PageClaims pages;  // where its claims on a page are
+      source_row;    // [num_rows]; landing thread: the row that was written there, or none
+  PageClaims pages;  // its claims by page
 };
 
-// Row bytes that a page gets from another one.
+// A copy of row bytes from one page to another.
 struct PageCopy {
   PageIndex from = kNoPage;
   PageIndex to = kNoPage;
@@ -93,8 +93,7 @@ class RoutingStore::Impl {
   Impl(const StoreOptions& store_options, std::shared_ptr<StoreCore> shared);
   ~Impl();
 
-  // ---- step path (steps.cc); validation first, then everything under the lock. Engine's
-  // thread.
+  // ---- step path (steps.cc): validation, then everything else under the lock. Engine's thread.
   StepCode BeginStep(const StepBatch& batch) ABSL_LOCKS_EXCLUDED(mutex_);
   StepCode Submit(std::uint64_t step, RowSource* source) ABSL_LOCKS_EXCLUDED(mutex_);
   StepCode End(std::uint64_t step, StepEnd how) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -111,7 +110,7 @@ class RoutingStore::Impl {
   // ---- landing (landing.cc)
   void StartLanding();
   void StopLanding() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Lands the next submitted step, or the given one; false when there is none.
+  // Lands the next submitted step, or `only_step`. False if there is none.
   bool LandNext(std::uint64_t only_step = 0) ABSL_LOCKS_EXCLUDED(mutex_);
 
   [[nodiscard]] const StoreOptions& options() const { return options_; }
@@ -122,81 +121,82 @@ class RoutingStore::Impl {
   friend class StoreCheckpoint;
 
   // ---- steps.cc
-  // What is wrong with a batch, before anything is changed; ok when nothing is. Engine's thread.
+  // The first error of a batch, or ok. Changes nothing. Engine's thread.
   StepCode Validate(const StepBatch& batch);
   StepCode ValidateEvent(const Event& event, std::uint64_t index, std::uint64_t step);
   StepCode ValidateMoves(std::span<const Event> events);
-  // Seals of the step at hand that precede a move of their block, before it moves.
+  // Applies the current step's seals that precede a move of their block, before the move.
   void SealWhatMoves(std::span<const Event> events, std::size_t move)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Seals of the step at hand, after its claims: those whose block still has the same life.
+  // Applies the current step's seals, after its claims, to blocks that were not bound again.
   void ApplyOwnSeals(std::span<const Event> events, std::uint64_t step)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Brings what an event looks at first into the cache.
+  // Prefetches the entry of an event.
   void FetchFor(const Event& event) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ClaimRows(StepRecord* record, std::span<const std::int64_t> slots, RelStep step,
                  std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // `e`: the entry of `slot`; kNoEntry for padding.
+  // `e`: the entry of `slot`; kNoEntry: padding.
   void ClaimRow(StepRecord* record, std::uint32_t source_row, std::int64_t slot, EntryIndex e,
                 RelStep step, std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What a claim of `version` does to the page's place in the index.
+  // Updates the page's place in the key index after a claim by a step of `version`.
   void CompeteAfterClaim(PageIndex page, std::uint64_t version)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Rule 3: a row that step `step` of `version` must not write.
+  // Rule 3: whether the row is protected from a write by `step` of `version`.
   bool Protected(const PageHot& hot, Stamp stamp, RelStep step, std::uint64_t version) const;
-  // Rule 4: somebody other than the block at hand sees this row of the page.
+  // Rule 4: whether a snapshot or another block sees this row of the page.
   static bool Visible(const PageHot& hot, std::uint32_t row);
-  // The step in flight of this number; null when there is none.
+  // The record of a step in flight; null if there is none.
   StepRecord* FindRecord(std::uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   StepRecord* FindRecordByRelative(RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Ends a step: its pins go, then its record, and the oldest step in flight may be another.
+  // Unpin and Retire end a step: they return its pins, and its record.
   void Unpin(StepRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Retire(StepRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Starts a new base when stamps are about to wrap. False: steps in flight forbid it, drop the
-  // step.
+  // Starts a new base if stamps are about to wrap. False if steps in flight prevent it; the step
+  // must then be dropped.
   bool MakeRoomFor(std::uint64_t step, std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Begins a base with `step` as its first; table and index are emptied (capacity).
+  // Starts a base whose first step is `step`; empties the table and the index (capacity).
   void Rebase(std::uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // ---- pages.cc
-  // The entry, which exists from now on: with one user, and a life that began with the last step.
+  // The entry. If it did not exist, it now does, with one user and a life that starts at last_.
   Entry& Touch(EntryIndex e) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // A page that nobody holds, evicting one if need be; kNoPage when all are held.
+  // Takes a free page, evicting one if necessary; kNoPage if none can be evicted.
   PageIndex TakePage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The entry's first page of this life; kNoPage (and reason capacity) when there is none.
+  // Gives the entry its first page of this life; kNoPage, with reason capacity, if there is none.
   PageIndex NewPage(EntryIndex e) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Copy on write: the entry leaves a page that others see, with every row and the seal.
+  // Copy-on-write: gives the entry a page of its own, with all rows and the seal of the old one.
   PageIndex OwnPage(EntryIndex e) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Rows [0, rows): stamps at once, bytes queued for the landing thread. `by_key`: of the copy.
+  // Copies rows [0, rows): stamps at once; bytes are queued for the landing
+  // thread. `by_key`: the rows of `from` came by key.
   void CopyRows(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What `step` lands in `from` it lands in `to` as well, where that is pending for it.
+  // Makes rows that `step` will land in `from` land in `to` too, where they are pending for it.
   void ExtendPending(PageIndex from, PageIndex to, RelStep step)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Binds the entry to the page. REQUIRES: it has none.
   void Attach(EntryIndex e, PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes the entry off its page's list, whatever becomes of the page.
+  // Removes the entry from its page's list, and does nothing else to the page.
   void Unlink(EntryIndex e) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The entry has no page from now on, and its rows are missing for `reason`.
+  // Takes the page from the entry, whose rows are then missing for `reason`.
   void Detach(EntryIndex e, Reason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes the page out of the index; the second one takes all out.
+  // Removes one page, or all pages, from the key index.
   void Unindex(PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ClearIndex() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Frees, lists or unlists a page after what holds it has changed.
+  // Frees the page if it is not held; else lists it for eviction if it may be evicted.
   void Review(PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PinPage(PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void UnpinPage(PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Evicts the page that would go first; false when none may.
+  // Evicts the least recently used page; false if none may be evicted.
   bool EvictOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The page, sealed and written by `step`, contends for its place in the index.
+  // Puts the page, sealed or claimed by `step`, into the key index if it wins its key.
   void Compete(PageIndex page, RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Rows of the page that are valid or pending, or that a device step may still write.
   std::uint32_t LiveRows(PageIndex page) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Gives back at most `states` snapshots; true when it gave back any.
+  // Takes back at most `states` released snapshots; true if there was one.
   bool TakeBackSnapshots(std::size_t states) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // ---- apply_events.cc: one function an event; each is what blockstore/events.h says of it
-  // Applies events[at], with all that are simultaneous with it, and moves `at` past them.
+  // ---- apply_events.cc: one function per event type, with the effect that events.h states
+  // Applies events[at] and all events that are simultaneous with it; moves `at` past them.
   void Apply(std::span<const Event> events, std::size_t& at, std::uint64_t step)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ApplyBind(const Event& event, RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -207,93 +207,95 @@ class RoutingStore::Impl {
   void ApplyMove(std::span<const Event> pairs, RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ApplyTruncate(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ApplyReset() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // First entry of a block of the engine; kNoEntry for null blocks.
+  // The first entry of a block; kNoEntry for null blocks.
   EntryIndex FirstEntry(std::int32_t block) const;
-  // The entry that a slot falls in. A multiplication: a division a row would cost more than the
-  // claim. Exact, as slots are below 2^43 and pages have at most 4096 rows.
+  // The entry of a slot. Multiplies, because a division per row would cost more than the claim.
+  // Exact, because slots are below 2^43 and pages have at most 4096 rows.
   EntryIndex EntryOf(std::uint64_t slot) const {
     if (page_shift_ >= 0) return static_cast<EntryIndex>(slot >> page_shift_);
     return static_cast<EntryIndex>((static_cast<unsigned __int128>(slot) * page_magic_) >> 64);
   }
 
-  // ---- device_steps.cc: steps whose slots are known on the device only. The first part is the
-  // engine's thread's, the second the landing thread's.
+  // ---- device_steps.cc: steps whose slots only the device knows. LandDeviceSource and
+  // ResolveDeviceRow: landing thread; the others: engine's thread.
   // Claims every row that a device step may write.
   void ClaimDeviceRows(StepRecord* record, std::span<const std::int64_t> slots, RelStep step,
                        std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Claims one row of device_range_; without a record, the step is dropped at once.
+  // Claims one row of device_range_. `record` is null if the step is dropped at its begin.
   void ClaimDeviceRow(StepRecord* record, std::uint32_t index, RelStep step, std::uint64_t version)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // A dropped device step may have rewritten this row: what it held is not known any more.
+  // Makes the row missing because a dropped device step may have rewritten it, unless rule 3 keeps
+  // it.
   void ForgetRow(PageIndex page, std::uint32_t row, bool sealed, RelStep step,
                  std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // All that a dropped device step may have rewritten.
+  // The same for all rows that a dropped device step may have written.
   void ForgetRange(const StepRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether a device step <= upto, `but_of` those of a version, may still write this row.
+  // Whether a device step <= upto may still write this row; steps of version *but_of do not count.
   bool DeviceClaims(PageIndex page, std::uint32_t row, RelStep upto,
                     const std::uint64_t* but_of = nullptr) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes it from them.
+  // Revokes these claims.
   void RevokeDeviceClaims(PageIndex page, std::uint32_t row, RelStep upto)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Rule 3 for a device step, which looks at the seal when it begins and at the stamp when it
-  // lands: whenever that is, it keeps the same rows.
+  // Rule 3 for a device step. The seal is read when the step begins (`sealed`) and the stamp when
+  // it lands, so that the same rows are kept whenever it lands.
   bool Protected(bool sealed, Stamp stamp, std::uint64_t version) const {
     return sealed && stamp.live() && base_->VersionOf(stamp.step()) == version;
   }
-  // The page is sealed with a step before `step`.
+  // Whether the page was sealed by a step before `step`.
   static bool SealedBefore(const PageHot& hot, RelStep step) {
     return hot.sealed != 0 && hot.sealed < step;
   }
-  // What a device step may write in `from`, rows [0, rows), it may then write in `to` as well.
+  // Extends the claims of device steps on rows [0, rows) of `from` to `to`.
   void ExtendDeviceClaims(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether a device step may still write a row of the page, for somebody who asked.
+  // Whether a device step may still write this row of the page and a request asked for it.
   bool DeviceMayWrite(PageIndex page, std::uint32_t row) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether a device step may still write any row of the page.
   static bool Claims(const StepRecord& record, PageIndex page);
   void LandDeviceSource(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Makes what one row of the source wrote pending. Its claim, or kNoSourceRow: it is not wanted.
+  // Makes the destination of a row of the source pending. Returns its claim; kNoSourceRow: not
+  // stored.
   std::uint32_t ResolveDeviceRow(StepRecord& record, std::uint32_t source_row)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // ---- landing.cc: for the thread that lands, but for Wake
+  // ---- landing.cc: landing thread, except for Wake
   void LandingLoop();
-  // Tells the landing thread of work; costs a system call only when it sleeps. Engine's thread.
+  // Wakes the landing thread; a system call only if it sleeps. Engine's thread.
   void Wake();
-  // Everything of one step: copies, its rows, the audit, its end.
+  // Lands one step: page copies, its rows, the audit, its end.
   void LandStep(StepRecord& record);
   void LandSource(StepRecord& record);
   void LandSides(StepRecord& record, std::span<const SideRow> sides);
-  // The row has landed with this verdict, if it still is pending for `step`.
+  // Publishes the row with this verdict if it is still pending for `step`.
   void Publish(PageIndex page, std::uint32_t row, RelStep step, Reason verdict);
-  // Copies the bytes that are queued; false when there were none.
+  // Does the queued page copies; false if there are none.
   bool RunCopies() ABSL_LOCKS_EXCLUDED(mutex_);
   void Housekeeping() ABSL_LOCKS_EXCLUDED(mutex_);
   void AuditIgnored(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
   void AuditSecondSeals() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Voids what is valid on a page; returns how many rows that was.
+  // Makes the valid rows of a page missing (audit); returns their number.
   std::uint32_t Void(PageIndex page);
   void Report(const AuditFinding& finding, double agreement_sum, std::uint64_t disagreements)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Tells the flight's sink of all rows of a step, before any of them is landed.
+  // Passes all rows of a step to the flight sink, before any of them is stored.
   void RecordFlight(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
   void CountExperts(const StepRecord& record, std::span<std::uint8_t* const> rows);
   void SleepUntilWork(std::uint32_t seen);
 
   const StoreOptions options_;
   const std::shared_ptr<StoreCore> core_;
-  const std::uint32_t parts_;  // pages a block
+  const std::uint32_t parts_;  // pages per block
   const std::uint32_t page_tokens_;
-  const int page_shift_;            // log2 of page_tokens_, -1 when it is no power of two
+  const int page_shift_;            // log2 of page_tokens_; -1: not a power of two
   const std::uint64_t page_magic_;  // 2^64 / page_tokens_, rounded up
   const std::int64_t num_slots_;
   const std::uint64_t key_seed_;
   std::uint64_t last_ = 0;  // engine's thread
 
   mutable Mutex mutex_;
-  std::shared_ptr<StepBase> base_;  // replaced under the lock; its content has its own rules
+  std::shared_ptr<StepBase> base_;  // replaced under the lock; see StepBase for its content
   std::shared_ptr<StepBase> spare_base_ ABSL_GUARDED_BY(mutex_);
   PagePool pool_;
   BlockTable table_;
@@ -307,7 +309,7 @@ class RoutingStore::Impl {
   std::uint64_t copies_queued_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::uint32_t> own_seals_ ABSL_GUARDED_BY(mutex_);  // scratch of ApplyOwnSeals
   std::uint32_t device_steps_ ABSL_GUARDED_BY(mutex_) = 0;        // of active_
-  // Scratch of BeginStep: slots that a device step may write, and whether nobody asked.
+  // Scratch of BeginStep: slots that a device step may write, and whether none asked for it.
   std::vector<std::pair<std::int64_t, bool>> device_range_ ABSL_GUARDED_BY(mutex_);
   std::vector<PageIndex> competing_ ABSL_GUARDED_BY(mutex_);  // claimed, sealed, not in the index
   std::vector<std::pair<Entry, EntryCold>> moved_ ABSL_GUARDED_BY(mutex_);
@@ -318,13 +320,13 @@ class RoutingStore::Impl {
   std::deque<AuditFinding> findings_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::int32_t> move_blocks_;  // scratch of validation, engine's thread
 
-  // The landing thread's own.
+  // Used by the landing thread only.
   struct Tally {
     std::uint64_t landed = 0, late = 0;
     std::uint64_t missing[kNumReasons] = {};
   } tally_;
-  std::span<const std::int64_t> slots_;  // of the source of a device step
-  std::uint32_t next_in_range_ = 0;      // of its range: behind the row that was found last
+  std::span<const std::int64_t> slots_;  // of a device step's source
+  std::uint32_t next_in_range_ = 0;      // in the step's range: after the last row found
   std::vector<std::uint8_t*> destinations_;
   std::vector<Reason> verdicts_;
   std::vector<PageCopy> running_copies_;
@@ -338,8 +340,8 @@ class RoutingStore::Impl {
   std::thread thread_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> sleeping_{false};
-  bool dozing_ = false;                 // the landing thread's: the last look for work timed out
-  std::atomic<std::uint32_t> work_{0};  // rises with every Submit and queued copy
+  bool dozing_ = false;                 // landing thread: the last wait timed out
+  std::atomic<std::uint32_t> work_{0};  // incremented by every Submit and queued copy
   std::mutex wake_mutex_;
   std::condition_variable wake_cv_;
 };

@@ -1,9 +1,9 @@
 """Applies a list of seeded faults to a copy of sources: substitute.py LIST ROOT OUT FILE...
 
-Copies every FILE (relative to ROOT) to OUT, with the substitutions of LIST (see faults.txt) made,
-and writes the names of the faults to OUT/fault_names.inc. Files whose content would stay the same are
-left alone, so that a build makes again only what changed. Fails, naming list, line, fault and file,
-where code is not found exactly once, or a change has no switch of its fault.
+Copies every FILE (relative to ROOT) to OUT with the substitutions of LIST (see faults.txt), and
+writes the names of the faults to OUT/fault_names.inc. Does not write files whose content stays the
+same, so that a build compiles only what changed. Fails, naming list, line, fault and file, if code
+is not found exactly once or if a change has no switch of its fault.
 """
 import pathlib
 import re
@@ -32,7 +32,7 @@ def read_list(path):
         elif line[:2] in ("- ", "+ ") and changes:
             (changes[-1].old if line[0] == "-" else changes[-1].new).append(line[2:])
         elif line and not line.startswith("#"):
-            errors.append(f"{path}:{number}: neither a comment, 'fault NAME in FILE', '- code' nor '+ code'")
+            errors.append(f"{path}:{number}: not 'fault NAME in FILE', '- code', '+ code', #")
     for change in changes:
         if not change.old or not change.new:
             change.fail("needs '- code' and '+ code'")
@@ -46,7 +46,7 @@ def read_list(path):
 
 
 def find(change, text):
-    """Begin and end of the change's code in `text`, whitespace aside; nothing where it is not once there."""
+    """Begin and end in `text` of the change's code, whitespace aside. An error: (0, 0)."""
     places = [at for at, c in enumerate(text) if not c.isspace()]
     squeezed = "".join(text[at] for at in places)
     wanted = "".join("".join(change.old).split())

@@ -1,0 +1,120 @@
+#include "blockstore/store/page_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <random>
+#include <vector>
+
+#include "tests/unit/blockstore/test_seed.h"
+
+namespace waymark {
+namespace {
+
+TEST(PagePool, TakesEachPageOnceAndTheLastFreedFirst) {
+  PagePool pool(3);
+  EXPECT_EQ(pool.size(), 3u);
+  EXPECT_EQ(pool.Take(), 0u);
+  EXPECT_EQ(pool.Take(), 1u);
+  EXPECT_EQ(pool.high_water(), 2u);
+  EXPECT_EQ(pool.Take(), 2u);
+  EXPECT_EQ(pool.Take(), kNoPage);
+
+  pool.Give(2);
+  pool.Give(0);
+  EXPECT_TRUE(pool.hot(0).free);
+  EXPECT_EQ(pool.in_use(), 1u);
+  EXPECT_EQ(pool.Take(), 0u);
+  EXPECT_EQ(pool.Take(), 2u);
+  EXPECT_EQ(pool.Take(), kNoPage);
+  EXPECT_EQ(pool.in_use(), 3u);
+  EXPECT_EQ(pool.in_use_peak(), 3u);
+  EXPECT_EQ(pool.high_water(), 3u);
+}
+
+TEST(PagePool, PrefersFreedPagesToPagesThatWereNeverTaken) {
+  PagePool pool(10);
+  for (int i = 0; i < 100; ++i)
+    pool.Give(pool.Take());
+  EXPECT_EQ(pool.high_water(), 1u);
+  EXPECT_EQ(pool.in_use_peak(), 1u);
+}
+
+TEST(PagePool, ClearsTheRecordOfAPageThatIsTakenAgain) {
+  PagePool pool(1);
+  const PageIndex page = pool.Take();
+  pool.hot(page).sealed = 7;
+  pool.hot(page).mark = 3;
+  pool.hot(page).copied = true;
+  pool.Give(page);
+  ASSERT_EQ(pool.Take(), page);
+  EXPECT_EQ(pool.hot(page).sealed, 0u);
+  EXPECT_EQ(pool.hot(page).mark, 0u);
+  EXPECT_FALSE(pool.hot(page).copied);
+  EXPECT_FALSE(pool.hot(page).free);
+}
+
+TEST(PagePool, EvictsPagesWithoutBindingsBeforePagesWithThem) {
+  PagePool pool(3);
+  for (PageIndex page = 0; page < 3; ++page)
+    ASSERT_EQ(pool.Take(), page);
+  pool.hot(0).bindings = 1;
+  pool.PushLru(0);
+  EXPECT_EQ(pool.LruHead(), 0u);
+  pool.PushLru(1);
+  pool.PushLru(2);
+  EXPECT_EQ(pool.LruHead(), 1u);
+  EXPECT_EQ(pool.LruHead(/*bound=*/true), 0u);
+  EXPECT_EQ(pool.LruHead(/*bound=*/false), 1u);
+  // The list of a page is that of the time when it was pushed.
+  pool.hot(1).bindings = 1;
+  pool.UnlinkLru(1);
+  EXPECT_EQ(pool.LruHead(), 2u);
+  pool.UnlinkLru(2);
+  EXPECT_EQ(pool.LruHead(), 0u);
+  pool.UnlinkLru(0);
+  EXPECT_EQ(pool.LruHead(), kNoPage);
+}
+
+TEST(PagePool, ListsAreInOrderOfPushingWhateverIsUnlinked) {
+  const std::uint64_t seed = TestSeed();
+  SCOPED_TRACE(testing::Message() << "WAYMARK_SEED=" << seed);
+  std::mt19937_64 random(seed);
+  constexpr PageIndex kPages = 50;
+  PagePool pool(kPages);
+  for (PageIndex page = 0; page < kPages; ++page)
+    ASSERT_EQ(pool.Take(), page);
+  std::deque<PageIndex> expected[2];
+  for (int turn = 0; turn < 5000; ++turn) {
+    const auto page = static_cast<PageIndex>(random() % kPages);
+    PageHot& hot = pool.hot(page);
+    if (hot.in_lru) {
+      std::deque<PageIndex>& list = expected[hot.lru_bound ? 1 : 0];
+      std::erase(list, page);
+      pool.UnlinkLru(page);
+    } else {
+      hot.bindings = static_cast<std::uint16_t>(random() % 2);
+      pool.PushLru(page);
+      expected[hot.bindings].push_back(page);
+    }
+    for (const bool bound : {false, true}) {
+      std::vector<PageIndex> listed;
+      for (PageIndex p = pool.LruHead(bound); p != kNoPage; p = pool.hot(p).lru_next)
+        listed.push_back(p);
+      const std::deque<PageIndex>& list = expected[bound ? 1 : 0];
+      ASSERT_EQ(listed, std::vector<PageIndex>(list.begin(), list.end()));
+    }
+  }
+}
+
+TEST(PagePool, ByteOfAVersionIsNeitherNoneNorSeveral) {
+  for (std::uint64_t version = 0; version < 1000; ++version) {
+    EXPECT_NE(DeviceWeights(version), kNoWeights);
+    EXPECT_NE(DeviceWeights(version), kSeveralWeights);
+    EXPECT_EQ(DeviceWeights(version), DeviceWeights(version + 254));
+    EXPECT_NE(DeviceWeights(version), DeviceWeights(version + 1));
+  }
+}
+
+}  // namespace
+}  // namespace waymark
