@@ -39,6 +39,12 @@ class Progress {
 [[nodiscard]] std::string WithCommas(std::uint64_t value);
 // Three significant figures and a unit of 1000: 15200000 -> "15.2 MB".
 [[nodiscard]] std::string HumanBytes(std::uint64_t bytes);
+// WithCommas of a value that is not negative.
+[[nodiscard]] std::string Count(std::int64_t value);
+// A share of 1 in percent: 0.123456 -> "12.35 %". "100 %" only of 1 itself.
+[[nodiscard]] std::string Percent(double share);
+// The share that `part` is of `whole`, in percent, to one digit; "-" of nothing.
+[[nodiscard]] std::string Percent(std::uint64_t part, std::uint64_t whole);
 // Fixed `digits` after the point.
 [[nodiscard]] std::string FixedDigits(double value, int digits);
 
