@@ -35,6 +35,7 @@ if(WAYMARK_STANDALONE)
   target_compile_options(waymark_hiredis PRIVATE -w)
   set_target_properties(waymark_hiredis PROPERTIES
     C_VISIBILITY_PRESET hidden
+    UNITY_BUILD OFF
     POSITION_INDEPENDENT_CODE ON)
   set(WAYMARK_REDIS_FOUND TRUE)
   set(WAYMARK_HIREDIS_INCLUDE_DIR "${PROJECT_SOURCE_DIR}/build/sources")

@@ -20,10 +20,12 @@
 #     SOURCES store_test.cc
 #     LIBS waymark::blockstore
 #     LABELS unit                           # unit stress conformance abi gpu install; default unit
-#     TIMEOUT 120                           # seconds a case; default 120; x5 under a sanitizer
+#     TIMEOUT 120                           # seconds a case; default 120; x5 under a sanitizer;
+#                                           # ctest begins with those that have the longest
 #     DEFINITIONS WAYMARK_FAULT_X=1         # for this program only
 #     ENVIRONMENT NAME=value
 #     PROPERTIES RUN_SERIAL ON              # further test properties
+#     NO_THREADS                            # starts no thread: not built for ThreadSanitizer
 #     WHOLE)                                # one ctest entry instead of one for each test case
 #
 # links GoogleTest and gmock with their main (NO_MAIN: the sources have their own). In ctest a case
@@ -185,12 +187,12 @@ function(waymark_executable name)
 endfunction()
 
 function(waymark_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN;WHOLE" "TIMEOUT"
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN;NO_THREADS;WHOLE" "TIMEOUT"
     "SOURCES;LIBS;LABELS;DEFINITIONS;ENVIRONMENT;PROPERTIES")
   if(DEFINED arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "waymark_test(${name}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
   endif()
-  if(NOT WAYMARK_BUILD_TESTS)
+  if(NOT WAYMARK_BUILD_TESTS OR (arg_NO_THREADS AND WAYMARK_SANITIZER STREQUAL "thread"))
     return()
   endif()
   if(NOT arg_LABELS)
@@ -229,7 +231,8 @@ function(waymark_test name)
   file(CONFIGURE OUTPUT "${properties}" @ONLY CONTENT [[
 if(DEFINED @name@_TESTS)
   set_tests_properties(${@name@_TESTS} PROPERTIES
-    LABELS "@arg_LABELS@" TIMEOUT @arg_TIMEOUT@ ENVIRONMENT "@arg_ENVIRONMENT@" @arg_PROPERTIES@)
+    LABELS "@arg_LABELS@" TIMEOUT @arg_TIMEOUT@ COST @arg_TIMEOUT@
+    ENVIRONMENT "@arg_ENVIRONMENT@" @arg_PROPERTIES@)
 endif()
 ]])
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${properties}")

@@ -92,7 +92,7 @@ void PackSource::Land(std::uint32_t first, std::span<std::uint8_t* const> destin
   }
 }
 
-StepRows::StepRows(std::int64_t rows)
+BenchRows::BenchRows(std::int64_t rows)
     : bytes(TokenMajorBytes(rows, 5)),
       shorts(LayerMajorShorts(bytes, rows)),
       token_major(kernels::IdsView::TokenMajor(bytes.data(), kernels::IdKind::kUint8, kRowShape)),

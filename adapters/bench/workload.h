@@ -59,8 +59,8 @@ class PackSource final : public RowSource {
 };
 
 // The same random rows as token-major uint8 and as a capture buffer has them, int16 [L, rows, K].
-struct StepRows {
-  explicit StepRows(std::int64_t rows);
+struct BenchRows {
+  explicit BenchRows(std::int64_t rows);
 
   const std::vector<std::uint8_t> bytes;
   const std::vector<std::int16_t> shorts;

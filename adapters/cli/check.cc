@@ -95,11 +95,6 @@ Json ToJson(const RemovalReport& report) {
               {"missed", std::move(missed)}};
 }
 
-std::string Percent(std::uint64_t part, std::uint64_t whole) {
-  if (whole == 0) return "-";
-  return FixedDigits(100.0 * static_cast<double>(part) / static_cast<double>(whole), 1) + " %";
-}
-
 void Print(const FlightVerdict& verdict) {
   Table table;
   table.Add("steps", WithCommas(verdict.steps) + " (" + std::to_string(verdict.first_step) +

@@ -75,6 +75,20 @@ std::string FixedDigits(double value, int digits) {
   return buffer.data();
 }
 
+std::string Count(std::int64_t value) {
+  return WithCommas(static_cast<std::uint64_t>(value));
+}
+
+std::string Percent(double share) {
+  if (share < 1 && share >= 0.99995) return "99.99 %";
+  return FixedDigits(100 * share, 2) + " %";
+}
+
+std::string Percent(std::uint64_t part, std::uint64_t whole) {
+  if (whole == 0) return "-";
+  return FixedDigits(100.0 * static_cast<double>(part) / static_cast<double>(whole), 1) + " %";
+}
+
 void Table::Add(std::string name, std::string value) {
   lines_.push_back({std::move(name), std::move(value)});
 }

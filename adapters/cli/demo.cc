@@ -244,11 +244,6 @@ absl::Status CheckAll(const MoeModel& model, const std::vector<FinishedRequest>&
   return absl::OkStatus();
 }
 
-std::string Percent(uint64_t part, uint64_t whole) {
-  if (whole == 0) return "0 %";
-  return FixedDigits(100.0 * static_cast<double>(part) / static_cast<double>(whole), 1) + " %";
-}
-
 std::string Microseconds(uint64_t nanoseconds) {
   return FixedDigits(static_cast<double>(nanoseconds) / 1000.0, 1) + " us";
 }

@@ -19,16 +19,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kShownRows = 10;
 
-// A share that is not 1 is never rounded to "100.00 %".
-std::string Percent(double share) {
-  if (share < 1 && share >= 0.99995) return "99.99 %";
-  return FixedDigits(100 * share, 2) + " %";
-}
-
-std::string Count(std::int64_t value) {
-  return WithCommas(static_cast<std::uint64_t>(value));
-}
-
 // The first rows that differ.
 std::vector<std::int64_t> DifferingRows(const RoutingDiff& diff) {
   std::vector<std::int64_t> rows;

@@ -17,10 +17,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kShownRuns = 12;
 
-std::string Percent(double share) {
-  return FixedDigits(100 * share, 2) + " %";
-}
-
 std::string RunName(const CoverageRun& run) {
   if (run.reason != Reason::kNone) return "missing: " + std::string(ReasonName(run.reason));
   return "valid, version " + std::to_string(run.version) + ", " +

@@ -52,10 +52,6 @@ Json ToJson(const sim::TraceResult& result) {
               {"findings", result.findings}};
 }
 
-std::string Count(std::int64_t value) {
-  return WithCommas(static_cast<std::uint64_t>(value));
-}
-
 std::string Microseconds(const sim::LatencyQuantiles& quantiles) {
   return FixedDigits(quantiles.p50, 1) + " / " + FixedDigits(quantiles.p99, 1) + " us";
 }

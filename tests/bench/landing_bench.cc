@@ -12,7 +12,7 @@ enum class Input { kTokenMajorBytes, kLayerMajorShorts };
 template <class Steps>
 void Land(benchmark::State& state, Input input, std::int64_t rows_of_step, FilledStore& store,
           Steps steps) {
-  StepRows rows(rows_of_step);
+  BenchRows rows(rows_of_step);
   LandingTurns turns(store, input == Input::kTokenMajorBytes ? rows.token_major : rows.layer_major,
                      rows.bytes, steps.period(), Clock::kWall);
   const auto iterations = static_cast<std::size_t>(state.max_iterations);

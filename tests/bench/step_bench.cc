@@ -10,7 +10,7 @@ namespace {
 void DecodeStep(benchmark::State& state, Landing landing, Blocks blocks, Caches caches) {
   FilledStore& store = SharedStore(16, landing);
   DecodeSteps steps(store, blocks);
-  StepRows rows(kDecodeRows);
+  BenchRows rows(kDecodeRows);
   CacheWalk& walk = SharedWalk();
   const auto iterations = static_cast<std::size_t>(state.max_iterations);
   Times times(iterations);
@@ -49,7 +49,7 @@ void DecodeStep(benchmark::State& state, Landing landing, Blocks blocks, Caches 
 void DecodeStepApart(benchmark::State& state) {
   FilledStore& store = SharedStore(16, Landing::kThread);
   DecodeSteps steps(store, Blocks::kSame);
-  StepRows rows(kDecodeRows);
+  BenchRows rows(kDecodeRows);
   Times times(static_cast<std::size_t>(state.max_iterations));
   for (auto _ : state) {
     const StepBatch batch = steps.Next();
@@ -65,7 +65,7 @@ void DecodeStepApart(benchmark::State& state) {
 void PrefillStep(benchmark::State& state, Landing landing) {
   FilledStore& store = SharedStore(16, landing);
   PrefillSteps steps(store);
-  StepRows rows(kPrefillRows);
+  BenchRows rows(kPrefillRows);
   Times times(static_cast<std::size_t>(state.max_iterations));
   Times landed(static_cast<std::size_t>(state.max_iterations));
   for (auto _ : state) {
