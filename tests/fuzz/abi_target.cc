@@ -4,14 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <span>
 #include <string>
@@ -20,11 +17,12 @@
 #include "blockstore/events.h"
 #include "plugin/waymark_wire.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/fuzz/input_bytes.h"
+#include "tests/fuzz/own_objects.h"
 
 namespace waymark::fuzz {
 namespace {
 
-constexpr std::size_t kItems = 64;  // of every array that is given
 constexpr std::int32_t kMaxRows = 16;
 
 const wm_api_v1& Api() {
@@ -46,149 +44,6 @@ wm_status GatherAlone(void*, const void* send, void* receive, std::size_t bytes)
   std::memcpy(receive, send, bytes);
   return WM_OK;
 }
-
-// What the bytes of an input become.
-class Bytes {
- public:
-  explicit Bytes(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
-  [[nodiscard]] bool empty() const { return bytes_.empty(); }
-  std::uint8_t Byte() {
-    if (bytes_.empty()) return 0;
-    const std::uint8_t byte = bytes_.front();
-    bytes_ = bytes_.subspan(1);
-    return byte;
-  }
-  std::uint32_t Below(std::uint32_t end) { return Byte() % end; }
-  bool Once(std::uint32_t in) { return Below(in) == 0; }
-  // Small as a rule; at the edge of its type now and then.
-  std::int64_t Number() {
-    static constexpr std::int64_t kEdges[] = {INT64_MIN, INT64_MAX, INT32_MIN, INT32_MAX, -1,
-                                              -2,        65535,     65536,     1ll << 40, 0};
-    const std::uint8_t byte = Byte();
-    return byte < 216 ? byte % 24 : kEdges[byte % std::size(kEdges)];
-  }
-  std::int32_t Small() { return static_cast<std::int32_t>(Number()); }
-  std::int32_t Negative() {
-    const std::int32_t number = Small();
-    return number < 0 ? number : -number;
-  }
-  std::uint32_t Size(std::size_t right) {
-    const std::uint8_t byte = Byte();
-    if (byte < 232) return static_cast<std::uint32_t>(right);
-    static constexpr std::uint32_t kSizes[] = {0, 7, 8, 16, 24, 28, 32, 40, 48, 65537, ~0u};
-    const std::uint32_t size = kSizes[byte % std::size(kSizes)];
-    // What it says is there must be there.
-    return size > 65536 ? size : std::min(size, static_cast<std::uint32_t>(right));
-  }
-  std::uint32_t Flags() { return Once(3) ? 1u << Below(4) : 0; }
-  std::size_t Count() {
-    static constexpr std::size_t kEdges[] = {std::size_t{1} << 31, ~std::size_t{0}};
-    const std::uint8_t byte = Byte();
-    return byte < 250 ? byte % (kItems + 1) : kEdges[byte % 2];
-  }
-  std::span<const std::uint8_t> Take(std::size_t count) {
-    const auto taken = bytes_.first(std::min(count, bytes_.size()));
-    bytes_ = bytes_.subspan(taken.size());
-    return taken;
-  }
-
- private:
-  std::span<const std::uint8_t> bytes_;
-};
-
-// Objects behind callbacks, which an input makes unruly. Callbacks come from several threads, so that
-// all that they do is drawn when the source is made.
-class OwnObjects {
- public:
-  static wm_source_callbacks Callbacks(Bytes& bytes, std::atomic<int>& alive) {
-    wm_source_callbacks callbacks = {};
-    callbacks.struct_size = sizeof(callbacks);
-    callbacks.context = new OwnObjects(bytes.Byte(), bytes.Byte(), alive);
-    callbacks.get = &Get;
-    callbacks.get_ranges = bytes.Once(2) ? nullptr : &GetRanges;
-    callbacks.put = bytes.Once(8) ? nullptr : &Put;
-    callbacks.holds = bytes.Once(4) ? nullptr : &Holds;
-    callbacks.destroy = &Destroy;
-    return callbacks;
-  }
-  static void Destroy(void* context) { delete static_cast<OwnObjects*>(context); }
-
- private:
-  OwnObjects(std::uint8_t fault, std::uint8_t often, std::atomic<int>& alive)
-      : fault_(fault % 16), often_(often % 8 + 1), alive_(alive) {
-    ++alive_;
-  }
-  ~OwnObjects() { --alive_; }
-
-  // Whether this call, or object, gets the fault that was drawn. REQUIRES: mutex_.
-  bool Faulty(int fault) { return fault == fault_ && ++times_ % often_ == 0; }
-  wm_status End(wm_message* why) {
-    if (Faulty(0)) throw 7;
-    if (Faulty(1)) std::memset(why->text, 'x', why->capacity);
-    if (Faulty(2)) return 99;
-    return Faulty(3) ? WM_UNAVAILABLE : WM_OK;
-  }
-  void Give(wm_reply* reply, std::size_t index, std::span<const std::uint8_t> object) {
-    std::vector<std::uint8_t> given(object.begin(), object.end());
-    if (Faulty(4) && !given.empty()) given[given.size() / 2] ^= 1;
-    if (Faulty(5)) given.resize(given.size() / 2);
-    if (Faulty(6)) given.resize(given.size() + 9);
-    if (Faulty(7)) index += 1000;
-    const wm_status status = Api().wire->reply_object(reply, index, given.data(), given.size());
-    Require(status == WM_OK || status == WM_INVALID_ARGUMENT, "an object is taken or refused");
-  }
-  const std::vector<std::uint8_t>* Find(const wm_digest& digest) {
-    if (Faulty(8)) return objects_.empty() ? nullptr : &objects_.begin()->second;
-    const auto at = objects_.find(std::to_array(digest.bytes));
-    return at == objects_.end() || Faulty(9) ? nullptr : &at->second;
-  }
-
-  static wm_status Get(void* context, const wm_digest* digests, std::size_t count, std::int64_t,
-                       wm_reply* reply, wm_message* why) {
-    OwnObjects& self = *static_cast<OwnObjects*>(context);
-    const std::lock_guard lock(self.mutex_);
-    for (std::size_t i = 0; i < count; ++i) {
-      if (const auto* object = self.Find(digests[i])) self.Give(reply, i, *object);
-    }
-    return self.End(why);
-  }
-  static wm_status GetRanges(void* context, const wm_object_range* ranges, std::size_t count,
-                             std::int64_t, wm_reply* reply, wm_message* why) {
-    OwnObjects& self = *static_cast<OwnObjects*>(context);
-    const std::lock_guard lock(self.mutex_);
-    for (std::size_t i = 0; i < count; ++i) {
-      const auto* object = self.Find(ranges[i].digest);
-      if (object == nullptr || ranges[i].end > object->size()) continue;
-      self.Give(reply, i,
-                std::span(*object).subspan(ranges[i].begin, ranges[i].end - ranges[i].begin));
-    }
-    return self.End(why);
-  }
-  static wm_status Put(void* context, const wm_object* objects, std::size_t count, std::int64_t,
-                       wm_message* why) {
-    OwnObjects& self = *static_cast<OwnObjects*>(context);
-    const std::lock_guard lock(self.mutex_);
-    for (std::size_t i = 0; i < count; ++i) {
-      self.objects_[std::to_array(objects[i].digest.bytes)].assign(
-          objects[i].data, objects[i].data + objects[i].size);
-    }
-    return self.End(why);
-  }
-  static wm_status Holds(void* context, const wm_digest* digests, std::size_t count, std::int64_t,
-                         std::uint8_t* held, wm_message* why) {
-    OwnObjects& self = *static_cast<OwnObjects*>(context);
-    const std::lock_guard lock(self.mutex_);
-    for (std::size_t i = 0; i < count; ++i)
-      held[i] = self.Find(digests[i]) != nullptr ? (self.Faulty(10) ? 0xff : 1) : 0;
-    return self.End(why);
-  }
-
-  const int fault_, often_;
-  std::atomic<int>& alive_;
-  std::mutex mutex_;
-  int times_ = 0;
-  std::map<std::array<std::uint8_t, 16>, std::vector<std::uint8_t>> objects_;
-};
 
 // Everything that the calls of an input have made and lend.
 class World {

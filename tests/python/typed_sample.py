@@ -18,6 +18,17 @@ class Group:
         return [data]
 
 
+class OwnSource:
+    def __init__(self) -> None:
+        self.objects: dict[bytes, bytes] = {}
+
+    def get(self, digests: list[bytes], timeout: float) -> list[bytes | None]:
+        return [self.objects.get(digest) for digest in digests]
+
+    def put(self, objects: list[tuple[bytes, bytes]], timeout: float) -> None:
+        self.objects.update(objects)
+
+
 def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
     store = waymark.Store(
         num_layers=58, top_k=8, num_experts=256, num_blocks=4096,
@@ -78,6 +89,9 @@ def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
         redis = waymark.RedisSource("localhost", 6379, password="word", time_to_live=3600)
         fetched = waymark.Fetcher(redis).fetch(waymark.Handle(bytes(handle)), timeout=1.0)
         assert_type(waymark.Publisher(redis, fetched.shape).stats().puts_failed, int)
+        own = OwnSource()
+        assert_type(waymark.Publisher(own, rows.shape).publish(rows).wait(1.0), waymark.Handle)
+        assert_type(waymark.Fetcher(own).fetch(handle), waymark.Rows)
         notes: list[str] = []
         array = rows.to_format("vllm", layers="all", num_layers=61, dtype=np.uint16, notes=notes)
         read = waymark.read(array, num_experts=256, moe_layers=range(3, 61), notes=notes)
