@@ -231,6 +231,8 @@ typedef struct wm_store_options {
   double audit_threshold;       /* 0 = 0.5; in (0, 1] */
   uint64_t key_seed;            /* of the key index's hash; 0 = random */
   wm_recorder* recorder;        /* created for the same options, for this store only; null: none */
+  const int32_t* landing_cpus;  /* [num_landing_cpus]: CPUs that the landing thread may run on; */
+  size_t num_landing_cpus;      /* 0: any */
 } wm_store_options;
 
 #define WM_STORE_DEVICE_SLOTS 1u  /* batches may have WM_BATCH_DEVICE_SLOTS */
@@ -652,6 +654,8 @@ typedef struct wm_recorder_options {
   uint32_t flags;       /* WM_RECORDER_* */
   const wm_ext* ext;
   uint64_t ring_bytes; /* 0: 64 MiB; at least 32 KiB; a step's batch must fit in an eighth of it */
+  const int32_t* cpus; /* [num_cpus]: CPUs that its thread may run on; 0: any */
+  size_t num_cpus;
 } wm_recorder_options;
 
 #define WM_RECORDER_IDS 1u /* record whole rows, not digests: for replays under other rules */

@@ -262,6 +262,8 @@ typedef struct wm_publisher_options {
   uint64_t max_sequences;     /* sequences that can be continued; 0 = 1024 */
   int64_t landing_timeout_ns; /* for a snapshot to become ready; 0 = 10 s */
   int64_t source_timeout_ns;  /* for the source, per publication; 0 = 10 s */
+  const int32_t* cpus;        /* [num_cpus]: CPUs that its thread may run on; 0: any */
+  size_t num_cpus;
 } wm_publisher_options;
 
 typedef struct wm_publisher_stats {

@@ -22,6 +22,7 @@ wm_status PublisherCreate(const wm_publisher_options* given, wm_publisher** out,
     check.Handle(args.source, "options.source");
     check.InRange(args.landing_timeout_ns, 0, INT64_MAX, "options.landing_timeout_ns");
     check.InRange(args.source_timeout_ns, 0, INT64_MAX, "options.source_timeout_ns");
+    check.Array(args.cpus, args.num_cpus, "options.cpus");
     check.Pointer(out, "out");
     if (!check.ok()) return check.status();
     absl::StatusOr<RoutingShape> shape = TakeShape(args.shape);
@@ -39,6 +40,7 @@ wm_status PublisherCreate(const wm_publisher_options* given, wm_publisher** out,
     };
     timeout(args.landing_timeout_ns, options.landing_timeout);
     timeout(args.source_timeout_ns, options.source_timeout);
+    if (args.num_cpus != 0) options.cpus.assign(args.cpus, args.cpus + args.num_cpus);
     auto publisher = std::make_unique<wm_publisher>(args.source);
     absl::StatusOr<std::unique_ptr<wire::Publisher>> made =
         wire::Publisher::Create(args.source->source.get(), options);

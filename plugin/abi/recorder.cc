@@ -20,11 +20,13 @@ wm_status RecorderCreate(const wm_store_options* options, const wm_recorder_opti
     Arguments check;
     if (recorder != nullptr) check.Struct(recorder, args, "recorder");
     check.Flags(args.flags, WM_RECORDER_IDS, "recorder.flags").Chain(args.ext, "recorder.ext");
+    check.Array(args.cpus, args.num_cpus, "recorder.cpus");
     check.Pointer(out, "out");
     if (!check.ok()) return check.status();
     RecorderOptions of_recorder;
     if (args.ring_bytes != 0) of_recorder.ring_bytes = args.ring_bytes;
     if ((args.flags & WM_RECORDER_IDS) != 0) of_recorder.rows = FlightRows::kIds;
+    if (args.num_cpus != 0) of_recorder.cpus.assign(args.cpus, args.cpus + args.num_cpus);
     auto handle = std::make_unique<wm_recorder>();
     handle->info = FlightInfo::Of(store);
     absl::StatusOr<std::unique_ptr<FlightRecorder>> made =

@@ -280,6 +280,7 @@ absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& a
   check.Chain(args.ext, "options.ext", &log);
   check.Array(args.layer_ids, args.num_layer_ids, "options.layer_ids");
   check.Array(args.null_blocks, args.num_null_blocks, "options.null_blocks");
+  check.Array(args.landing_cpus, args.num_landing_cpus, "options.landing_cpus");
   check.InRange(args.landing, WM_LANDING_THREAD, WM_LANDING_CALLER, "options.landing");
   if (check.ok() && args.num_layer_ids != 0) {
     check.InRange(static_cast<std::int64_t>(args.num_layer_ids), args.num_layers, args.num_layers,
@@ -300,6 +301,9 @@ absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& a
   if (args.max_step_rows != 0) to.max_step_rows = args.max_step_rows;
   to.device_slots = (args.flags & WM_STORE_DEVICE_SLOTS) != 0;
   to.landing = args.landing == WM_LANDING_CALLER ? Landing::kCaller : Landing::kThread;
+  if (args.num_landing_cpus != 0) {
+    to.landing_cpus.assign(args.landing_cpus, args.landing_cpus + args.num_landing_cpus);
+  }
   to.audit = (args.flags & WM_STORE_NO_AUDIT) == 0;
   if (args.audit_threshold != 0) to.audit_threshold = args.audit_threshold;
   to.count_experts = (args.flags & WM_STORE_COUNT_EXPERTS) != 0;

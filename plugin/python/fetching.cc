@@ -112,7 +112,8 @@ struct Publisher {
 void MakePublisher(Publisher* self, const Source& source, const nb::tuple& given_shape,
                    const nb::tuple& given_code, const std::string& store, std::uint64_t max_waiting,
                    std::uint64_t max_pages, std::uint64_t max_sequences, nb::handle landing_timeout,
-                   nb::handle source_timeout) {
+                   nb::handle source_timeout, nb::handle given_cpus) {
+  const Integers<std::int32_t> cpus(given_cpus, "cpus");
   const Integers<std::int32_t> layers(given_shape[6], "layer_ids");
   wm_shape shape = {};
   shape.struct_size = sizeof(shape);
@@ -143,6 +144,8 @@ void MakePublisher(Publisher* self, const Source& source, const nb::tuple& given
   };
   options.landing_timeout_ns = timeout(landing_timeout);
   options.source_timeout_ns = timeout(source_timeout);
+  options.cpus = cpus.data();
+  options.num_cpus = cpus.size();
   wm_publisher* publisher = nullptr;
   Message why;
   Check(Api().wire->publisher_create(&options, &publisher, why.get()), why);
@@ -342,9 +345,11 @@ void BindFetching(nb::module_& module) {
       .def(
           "__init__", &MakePublisher, "source"_a, "shape"_a, "code"_a, "store"_a, "max_waiting"_a,
           "max_pages"_a, "max_sequences"_a, "landing_timeout"_a.none(), "source_timeout"_a.none(),
-          nb::sig("def __init__(self, source: Source, shape: " WAYMARK_SHAPE ", code: " WAYMARK_CODE
-                  ", store: str, max_waiting: int, max_pages: int, max_sequences: int, "
-                  "landing_timeout: float | None, source_timeout: float | None) -> None"))
+          "cpus"_a,
+          nb::sig(
+              "def __init__(self, source: Source, shape: " WAYMARK_SHAPE ", code: " WAYMARK_CODE
+              ", store: str, max_waiting: int, max_pages: int, max_sequences: int, "
+              "landing_timeout: float | None, source_timeout: float | None, cpus: object) -> None"))
       .def("_publish_rows", &PublishRows, "sequence"_a, "rows"_a)
       .def("_publish_snapshot", &PublishSnapshot, "sequence"_a, "snapshot"_a)
       .def("_stats", &Stats,

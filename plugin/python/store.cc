@@ -28,9 +28,12 @@ void Make(Store* self, std::int32_t num_layers, std::int32_t top_k, std::int32_t
           nb::handle layer_ids, nb::handle null_blocks, nb::handle num_pages,
           nb::handle max_steps_in_flight, nb::handle max_step_rows, bool device_slots,
           bool landing_caller, bool audit, double audit_threshold, bool count_experts,
-          std::uint64_t key_seed, bool record, std::uint64_t ring_bytes, bool record_ids) {
+          std::uint64_t key_seed, nb::handle landing_cpus, bool record, std::uint64_t ring_bytes,
+          bool record_ids, nb::handle record_cpus) {
   const Integers<std::int32_t> layers(layer_ids, "layer_ids");
   const Integers<std::int32_t> nulls(null_blocks, "null_blocks");
+  const Integers<std::int32_t> cpus(landing_cpus, "landing_cpus");
+  const Integers<std::int32_t> recorder_cpus(record_cpus, "recorder.cpus");
   auto handle = std::make_shared<StoreHandle>();
 
   wm_ext_log log = {};
@@ -60,6 +63,8 @@ void Make(Store* self, std::int32_t num_layers, std::int32_t top_k, std::int32_t
   options.landing = landing_caller ? WM_LANDING_CALLER : WM_LANDING_THREAD;
   options.audit_threshold = audit_threshold;
   options.key_seed = key_seed;
+  options.landing_cpus = cpus.data();
+  options.num_landing_cpus = cpus.size();
 
   Message why;
   wm_status status = WM_OK;
@@ -70,6 +75,8 @@ void Make(Store* self, std::int32_t num_layers, std::int32_t top_k, std::int32_t
       recorder.struct_size = sizeof(recorder);
       recorder.flags = record_ids ? WM_RECORDER_IDS : 0;
       recorder.ring_bytes = ring_bytes;
+      recorder.cpus = recorder_cpus.data();
+      recorder.num_cpus = recorder_cpus.size();
       status = Api().recorder_create(&options, &recorder, &handle->recorder, why.get());
       options.recorder = handle->recorder;
     }
@@ -339,8 +346,8 @@ void BindStore(nb::module_& module) {
       .def("__init__", &Make, "num_layers"_a, "top_k"_a, "num_experts"_a, "num_blocks"_a,
            "page_tokens"_a, "block_tokens"_a, "layer_ids"_a, "null_blocks"_a, "num_pages"_a,
            "max_steps_in_flight"_a, "max_step_rows"_a, "device_slots"_a, "landing_caller"_a,
-           "audit"_a, "audit_threshold"_a, "count_experts"_a, "key_seed"_a, "record"_a,
-           "ring_bytes"_a, "record_ids"_a)
+           "audit"_a, "audit_threshold"_a, "count_experts"_a, "key_seed"_a, "landing_cpus"_a,
+           "record"_a, "ring_bytes"_a, "record_ids"_a, "record_cpus"_a)
       .def("covered_prefix", &CoveredPrefix, "blocks"_a, "rows"_a,
            "The number of leading rows of [0, rows) of the sequence in `blocks` that are valid "
            "or pending: the prefix hit with routing that a scheduler may use. Rows beyond the "

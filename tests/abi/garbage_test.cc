@@ -472,6 +472,13 @@ TEST_F(Garbage, FieldsOfStructs) {
       {"layer_ids", [&](Store& o) { o.layer_ids = wide_, o.num_layer_ids = 2; }},
       {"null_blocks", [](Store& o) { o.num_null_blocks = 1; }},
       {"null_blocks", [&](Store& o) { o.null_blocks = blocks_, o.num_null_blocks = kAbsurd; }},
+      {"landing_cpus", [](Store& o) { o.num_landing_cpus = 1; }},
+      {"landing_cpus", [&](Store& o) { o.landing_cpus = blocks_, o.num_landing_cpus = kAbsurd; }},
+      {"landing_cpus",
+       [](Store& o) {
+         static const int32_t none = -1;
+         o.landing_cpus = &none, o.num_landing_cpus = 1;
+       }},
       {"max_steps_in_flight", [](Store& o) { o.max_steps_in_flight = 4097; }},
       {"max_step_rows", [](Store& o) { o.max_step_rows = 0xffffffff; }},
       {"landing", [](Store& o) { o.landing = 2; }},

@@ -22,6 +22,8 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"num_experts": 0}, "num_experts"),
     ({"num_experts": 70000}, "num_experts"),
     ({"num_blocks": 0}, "num_blocks"),
+    ({"landing_cpus": [-1]}, "landing_cpus: must be CPUs that this process may run on, got -1"),
+    ({"recorder": waymark.RecorderOptions(cpus=[1 << 20])}, "cpus: must be CPUs that this process"),
     ({"page_tokens": 0}, "page_tokens: at least 1, got 0"),
     ({"page_tokens": 5000}, "page_tokens"),
     ({"block_tokens": 0}, "block_tokens: at least 1, got 0"),

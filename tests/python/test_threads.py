@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import subprocess
 import sys
 import threading
 import time
@@ -153,3 +154,24 @@ def test_objects_may_die_in_any_thread_and_order(wait: bool) -> None:
         thread.start()
         thread.join(20)
         assert not thread.is_alive()
+
+
+NAMES_AND_CPUS = """
+import os, pathlib
+import waymark
+mine = os.sched_getaffinity(0)
+cpu = max(mine)
+store = waymark.Store(num_layers=2, top_k=2, num_experts=8, num_blocks=4, landing_cpus=[cpu],
+                      recorder=waymark.RecorderOptions(cpus=[cpu]))
+publisher = waymark.Publisher(waymark.MemorySource(), store.shape, cpus=[cpu])
+threads = {(task / "comm").read_text().strip(): os.sched_getaffinity(int(task.name))
+           for task in pathlib.Path("/proc/self/task").iterdir()}
+assert os.sched_getaffinity(0) == mine
+print(*(name for name, cpus in sorted(threads.items()) if cpus == {cpu} and name[:3] == "wm-"))
+"""
+
+
+def test_threads_have_names_and_cpus() -> None:
+    # In a process of its own, which has no other stores' threads.
+    ran = subprocess.run([sys.executable, "-c", NAMES_AND_CPUS], capture_output=True, text=True)
+    assert ran.stdout.split() == ["wm-flight", "wm-landing", "wm-publish"], ran.stderr

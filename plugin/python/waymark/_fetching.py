@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, Union
 
 from . import _core
@@ -266,12 +266,13 @@ class Publisher(_core.Publisher):
         max_sequences: int = 1024,
         landing_timeout: float | None = 10.0,
         source_timeout: float | None = 10.0,
+        cpus: Sequence[int] = (),
     ) -> None:
         """shape: of all rows (``store.shape``, ``rows.shape``). codec, ordered: as Rows.to_bytes().
         store: the name of the store in handles. max_waiting: publications in the queue, with the
         pages that they pin. max_pages: pages whose digest is cached. max_sequences: sequences that
         can be continued. landing_timeout: seconds for a snapshot to become ready. source_timeout:
-        seconds for the source, per publication."""
+        seconds for the source, per publication. cpus: CPUs that its thread may run on; empty: any."""
         for name, value in (
             ("max_waiting", max_waiting),
             ("max_pages", max_pages),
@@ -281,7 +282,7 @@ class Publisher(_core.Publisher):
                 raise InvalidArgumentError(f"{name}: at least 1, got {value}")
         super().__init__(
             _native_source(source), (*shape,), code_of(codec, ordered), store, max_waiting, max_pages,
-            max_sequences, landing_timeout, source_timeout,
+            max_sequences, landing_timeout, source_timeout, cpus,
         )  # fmt: skip
 
     def publish(self, rows: Rows | Snapshot, sequence: str = "") -> Ticket:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
@@ -115,6 +116,8 @@ class RecorderOptions:
     """At least 32 KiB; a step's batch must fit in an eighth of it."""
     ids: bool = False
     """Record whole rows, not digests: for replays under other rules."""
+    cpus: Sequence[int] = ()
+    """CPUs that its thread may run on; empty: any."""
 
 
 class Recorder:
@@ -166,6 +169,7 @@ class Store(_core.Store):
         audit_threshold: float = 0.5,
         count_experts: bool = False,
         key_seed: int = 0,
+        landing_cpus: Sequence[int] = (),
         recorder: RecorderOptions | None = None,
     ) -> None:
         """Commits the memory of the rows' stamps, and starts the landing thread.
@@ -180,7 +184,8 @@ class Store(_core.Store):
         only the device knows. landing: "caller": no landing thread; land() and land_one() land.
         audit, audit_threshold: compare ignored writes with the rows that are kept, and invalidate
         rows that agree less than the threshold. count_experts: count for expert_counts(). key_seed:
-        of the key index's hash; 0: random. recorder: record a flight.
+        of the key index's hash; 0: random. landing_cpus: CPUs that the landing thread may run on;
+        empty: any. recorder: record a flight.
 
         InvalidArgumentError names argument, rule and value; ResourceExhaustedError if memory cannot
         be allocated.
@@ -213,9 +218,11 @@ class Store(_core.Store):
             audit_threshold if audit else 0.0,
             count_experts,
             key_seed,
+            landing_cpus,
             recorder is not None,
             recorder.ring_bytes if recorder is not None else 0,
             recorder.ids if recorder is not None else False,
+            recorder.cpus if recorder is not None else (),
         )
         self._log_lost = 0
 
