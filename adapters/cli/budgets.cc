@@ -175,7 +175,7 @@ class Measuring {
 
   void Steps(bench::FilledStore& store) {
     if (!Wants("step")) return;
-    bench::StepRows rows(bench::kDecodeRows);
+    bench::BenchRows rows(bench::kDecodeRows);
     bench::CacheWalk walk;
     const auto step = [&](std::string_view name, bench::Blocks blocks, Caches caches,
                           std::size_t warm_up) {
@@ -216,7 +216,7 @@ class Measuring {
 
   void Landing256(std::string_view name, bench::FilledStore& store, bool token_major) {
     if (!Wants(name)) return;
-    bench::StepRows rows(bench::kDecodeRows);
+    bench::BenchRows rows(bench::kDecodeRows);
     bench::DecodeSteps steps(store, bench::Blocks::kSame);
     bench::LandingTurns turns(store, token_major ? rows.token_major : rows.layer_major, rows.bytes,
                               steps.period(), Clock::kWall);
@@ -228,7 +228,7 @@ class Measuring {
 
   void Prefill(bench::FilledStore& store) {
     if (!Wants("prefill") && !Wants("landing-prefill")) return;
-    bench::StepRows rows(bench::kPrefillRows);
+    bench::BenchRows rows(bench::kPrefillRows);
     bench::PrefillSteps steps(store);
     Measure("prefill", 1, [&] {
       const double time = store.Run(steps.Next(), &rows.layer_major);
