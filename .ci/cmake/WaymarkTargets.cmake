@@ -39,6 +39,11 @@
 # adds a test a case, which passes when the compiler refuses the source with WAYMARK_CASE_<case>
 # defined, and one that passes when it takes the source with none of them.
 #
+# The presets demo, asan and tsan, and the wheel, compile the sources of a target together
+# (CMAKE_UNITY_BUILD): a fourth of the work. A source with local names that another of its target has
+# too is kept out by SKIP_UNITY_BUILD_INCLUSION in its folder's CMakeLists.txt; a new one that needs it
+# fails there with "redefinition".
+#
 # Targets from outside: absl::*, GTest::gmock, benchmark::benchmark, benchmark::benchmark_main,
 # CLI11::CLI11, nlohmann_json::nlohmann_json, Threads::Threads, and two header-only ones made here:
 # waymark_xxhash (<xxhash.h>, inline) and waymark_concurrentqueue (<concurrentqueue.h>). Where CUDA

@@ -1,4 +1,6 @@
 // Page sources of the library, publishers and fetchers.
+#include <pthread.h>
+
 #include <future>
 #include <system_error>
 
@@ -261,7 +263,9 @@ void RunBeside(const std::shared_ptr<Fetching>& fetching) {
   const std::future<void> done = run.get_future();
   Api().wire->fetcher_retain(fetching->fetcher);
   try {
-    std::thread(std::move(run)).detach();
+    std::thread thread(std::move(run));
+    (void)pthread_setname_np(thread.native_handle(), "wm-fetch");
+    thread.detach();
   } catch (const std::system_error&) {  // no more threads
     Api().wire->fetcher_release(fetching->fetcher);
     const GilReleased released;
