@@ -25,8 +25,8 @@ Digest128 FromHash(const XXH128_hash_t& hash) {
 
 }  // namespace
 
-Digest128 IndexDigest(std::uint64_t seed, std::uint64_t version, std::uint32_t ordinal,
-                      const BlockKey& key) {
+Digest128 IndexKey(std::uint64_t seed, std::uint64_t version, std::uint32_t ordinal,
+                   const BlockKey& key) {
   constexpr std::size_t kHead = 8 + 4 + 1;
   std::uint8_t input[64] = {};
   static_assert(kHead + BlockKey::kMaxBytes <= sizeof(input));

@@ -22,8 +22,8 @@ struct Digest128 {
 // The digest under which the key index finds page `ordinal` of the block with `key` and `version`:
 // XXH3-128 with `seed` of version (uint64), ordinal (uint32), key size (uint8) and the key's 32
 // bytes, all little-endian.
-[[nodiscard]] Digest128 IndexDigest(std::uint64_t seed, std::uint64_t version,
-                                    std::uint32_t ordinal, const BlockKey& key);
+[[nodiscard]] Digest128 IndexKey(std::uint64_t seed, std::uint64_t version, std::uint32_t ordinal,
+                                 const BlockKey& key);
 
 // XXH3-64 of the stored bytes of one row.
 [[nodiscard]] std::uint64_t RowDigest(std::span<const std::uint8_t> row);

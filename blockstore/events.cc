@@ -20,7 +20,7 @@ static_assert(std::endian::native == std::endian::little,
               "arrays of events and slots are written as they lie in memory");
 static_assert(offsetof(Event, type) == 0 && offsetof(Event, key_size) == 2 &&
                   offsetof(Event, more) == 3 && offsetof(Event, block) == 4 &&
-                  offsetof(Event, source) == 8 && offsetof(Event, rows) == 12 &&
+                  offsetof(Event, src) == 8 && offsetof(Event, rows) == 12 &&
                   offsetof(Event, step) == 16 && offsetof(Event, key) == 24,
               "an event is written as it lies in memory");
 
@@ -114,16 +114,16 @@ Event Event::Seal(BlockId block, const BlockKey& key, StepId step) {
   return event;
 }
 
-Event Event::Copy(BlockId source, BlockId destination, std::int32_t rows) {
-  Event event = MakeEvent(EventType::kCopy, destination);
-  event.source = source.value();
+Event Event::Copy(BlockId src, BlockId dst, std::int32_t rows) {
+  Event event = MakeEvent(EventType::kCopy, dst);
+  event.src = src.value();
   event.rows = rows;
   return event;
 }
 
-Event Event::Move(BlockId source, BlockId destination, bool more) {
-  Event event = MakeEvent(EventType::kMove, destination);
-  event.source = source.value();
+Event Event::Move(BlockId src, BlockId dst, bool more) {
+  Event event = MakeEvent(EventType::kMove, dst);
+  event.src = src.value();
   event.more = more ? 1 : 0;
   return event;
 }
@@ -184,10 +184,10 @@ std::string DescribeEvent(const Event& event) {
                           key.empty() ? "no key" : "key " + key_text(), ", step ", event.step, ")");
     case EventType::kCopy:
       return absl::StrCat(
-          name, "(block ", event.source, " -> ", event.block, ", ",
+          name, "(block ", event.src, " -> ", event.block, ", ",
           event.rows == Event::kAllRows ? "all rows" : absl::StrCat(event.rows, " rows"), ")");
     case EventType::kMove:
-      return absl::StrCat(name, "(block ", event.source, " -> ", event.block,
+      return absl::StrCat(name, "(block ", event.src, " -> ", event.block,
                           event.more != 0 ? ", with the next" : "", ")");
     case EventType::kTruncate:
       return absl::StrCat(name, "(block ", event.block, ", from row ", event.rows, ", step ",

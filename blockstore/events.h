@@ -43,8 +43,8 @@ enum class EventType : std::uint16_t {
   kRetain,    // `block` has one more user
   kRelease,   // one user fewer; at 0 its pages may be evicted; below 0: ignored, counted
   kSeal,      // `step` fills `block`, whose key is `key`: its rows are protected
-  kCopy,      // `block` gets rows [0, rows) of `source`; kAllRows: shares its pages
-  kMove,      // `block` takes over pages, seal and users of `source`; Moves joined by `more`
+  kCopy,      // `block` gets rows [0, rows) of `src`; kAllRows: shares its pages
+  kMove,      // `block` takes over pages, seal and users of `src`; Moves joined by `more`
               // happen at once
   kTruncate,  // removes rows >= `rows` of `block` that steps <= `step` wrote
   kReset,     // empties the block table and the key index
@@ -58,7 +58,7 @@ struct Event {
   std::uint8_t key_size = 0;  // bytes of `key` in use; 0 = no key
   std::uint8_t more = 0;      // Move: 1 = the next event is part of the same simultaneous move
   std::int32_t block = -1;    // the block; of Copy and Move: the destination
-  std::int32_t source = -1;   // Copy, Move: the source block
+  std::int32_t src = -1;      // Copy, Move: the block copied from block
   std::int32_t rows = 0;      // Copy: number of rows, or kAllRows; Truncate: the first row removed
   std::uint64_t step = 0;  // Seal: the step that fills the block; Truncate: the last step affected
   std::array<std::uint8_t, BlockKey::kMaxBytes> key{};
@@ -67,10 +67,9 @@ struct Event {
   [[nodiscard]] static Event Retain(BlockId block);
   [[nodiscard]] static Event Release(BlockId block);
   [[nodiscard]] static Event Seal(BlockId block, const BlockKey& key, StepId step);
-  [[nodiscard]] static Event Copy(BlockId source, BlockId destination,
-                                  std::int32_t rows = kAllRows);
+  [[nodiscard]] static Event Copy(BlockId src, BlockId dst, std::int32_t rows = kAllRows);
   // `more` joins this Move with the next one: all Moves of a group happen at once.
-  [[nodiscard]] static Event Move(BlockId source, BlockId destination, bool more = false);
+  [[nodiscard]] static Event Move(BlockId src, BlockId dst, bool more = false);
   [[nodiscard]] static Event Truncate(BlockId block, std::int32_t row, StepId step);
   [[nodiscard]] static Event Reset();
 
@@ -112,7 +111,7 @@ struct StepBatch {
   std::size_t num_slots = 0;
   // Only the device knows which rows the forward writes (async scheduling with speculative
   // decoding). `slots` are then all slots that it may write, in any order, and the step's source
-  // returns the slots that it wrote (RowSource::Slots). If any request that may write a slot asked
+  // returns the slots that it wrote (StepRows::Slots). If any request that may write a slot asked
   // for routing, the slot counts as asked for. Needs StoreOptions::device_slots.
   bool device_slots = false;
 

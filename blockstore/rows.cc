@@ -86,11 +86,11 @@ absl::Status Rows::Write(const ReadSpec& spec, std::span<std::uint8_t> out) cons
   if (absl::Status status = CheckReadSpec(shape, size(), spec, out.size()); !status.ok()) {
     return status;
   }
-  std::vector<const std::uint8_t*> sources(infos.size());
-  for (std::size_t i = 0; i < sources.size(); ++i) {
-    sources[i] = infos[i].valid() ? ids.data() + i * shape.row_bytes() : nullptr;
+  std::vector<const std::uint8_t*> row_pointers(infos.size());
+  for (std::size_t i = 0; i < row_pointers.size(); ++i) {
+    row_pointers[i] = infos[i].valid() ? ids.data() + i * shape.row_bytes() : nullptr;
   }
-  WriteRows(shape, sources, spec, out);
+  WriteRows(shape, row_pointers, spec, out);
   return absl::OkStatus();
 }
 

@@ -85,7 +85,7 @@ struct Rows {
 // Writes rows to `out` in the layout, type and fill of `spec`. sources[i] points to the
 // shape.row_bytes() bytes of row i; null: the row is missing. Every conversion of type and layout
 // is done here. REQUIRES: `out` has the size that CheckReadSpec accepts.
-void WriteRows(const RoutingShape& shape, std::span<const std::uint8_t* const> sources,
+void WriteRows(const RoutingShape& shape, std::span<const std::uint8_t* const> row_pointers,
                const ReadSpec& spec, std::span<std::uint8_t> out);
 // InvalidArgument if the ids of `shape` do not fit spec.id_type, or if `rows` rows do not take
 // exactly `bytes` bytes.

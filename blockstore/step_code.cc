@@ -26,16 +26,16 @@ std::string Message(const StepCode& code) {
       return event("type", "the number of an event, in [1, 8]");
     case StepRule::kBlockOutOfRange:
       return event("block", "negative (null) or less than num_blocks");
-    case StepRule::kSourceOutOfRange:
-      return event("source", "negative (null) or less than num_blocks");
+    case StepRule::kSrcOutOfRange:
+      return event("src", "negative (null) or less than num_blocks");
     case StepRule::kKeyTooLong:
       return event("key_size", "at most 32");
     case StepRule::kRowsOutOfRange:
       return event("rows", "in [0, block_tokens] (Copy: or kAllRows)");
     case StepRule::kSelfCopy:
-      return event("source", "another block than the destination");
+      return event("src", "another block than the destination");
     case StepRule::kDuplicateMove:
-      return event("block", "named once as source and once as destination of its move");
+      return event("block", "named once as src and once as destination of its move");
     case StepRule::kSealStep:
       return absl::StrCat(
           "batch.events[", code.index,

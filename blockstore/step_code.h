@@ -17,7 +17,7 @@ enum class StepRule : std::uint8_t {
   kTooManyRows,        // value: the number of rows
   kUnknownEvent,       // index: the event; value: its type
   kBlockOutOfRange,    // index: the event; value: the block
-  kSourceOutOfRange,   // index: the event; value: the source block
+  kSrcOutOfRange,      // index: the event; value: the block copied from
   kKeyTooLong,         // index: the event; value: key_size
   kRowsOutOfRange,     // index: the event; value: rows
   kSelfCopy,           // index: the event; value: the block

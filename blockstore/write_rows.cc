@@ -178,7 +178,7 @@ void FillIds(Fill fill, std::size_t top_k, std::size_t count, std::uint8_t* to) 
 }
 
 struct Job {
-  std::span<const std::uint8_t* const> sources;
+  std::span<const std::uint8_t* const> row_pointers;
   std::size_t num_layers;
   std::size_t top_k;
   Fill fill;
@@ -190,21 +190,21 @@ void WriteTokensFirst(const Job& job) {
   const std::size_t row_ids = job.num_layers * job.top_k;
   const std::size_t from_bytes = row_ids * sizeof(From);
   const std::size_t to_bytes = row_ids * sizeof(To);
-  const std::size_t rows = job.sources.size();
+  const std::size_t rows = job.row_pointers.size();
   for (std::size_t begin = 0; begin < rows;) {
-    const std::uint8_t* source = job.sources[begin];
+    const std::uint8_t* row = job.row_pointers[begin];
     std::size_t end = begin + 1;
-    if (source == nullptr) {
-      while (end < rows && job.sources[end] == nullptr)
+    if (row == nullptr) {
+      while (end < rows && job.row_pointers[end] == nullptr)
         ++end;
       FillIds<To>(job.fill, job.top_k, (end - begin) * row_ids, job.out + begin * to_bytes);
     } else {
-      const std::uint8_t* next = source + from_bytes;
-      while (end < rows && job.sources[end] == next) {
+      const std::uint8_t* next = row + from_bytes;
+      while (end < rows && job.row_pointers[end] == next) {
         ++end;
         next += from_bytes;
       }
-      CopyIds<From, To>(source, job.out + begin * to_bytes, (end - begin) * row_ids);
+      CopyIds<From, To>(row, job.out + begin * to_bytes, (end - begin) * row_ids);
     }
     begin = end;
   }
@@ -212,7 +212,7 @@ void WriteTokensFirst(const Job& job) {
 
 template <class From, class To, int kTopK>
 void WriteLayersFirst(const Job& job) {
-  const std::size_t rows = job.sources.size();
+  const std::size_t rows = job.row_pointers.size();
   const std::size_t from_bytes = job.top_k * sizeof(From);
   const std::size_t to_bytes = job.top_k * sizeof(To);
   for (std::size_t begin = 0; begin < rows; begin += kTileRows) {
@@ -220,8 +220,8 @@ void WriteLayersFirst(const Job& job) {
     for (std::size_t layer = 0; layer < job.num_layers; ++layer) {
       std::uint8_t* to = job.out + (layer * rows + begin) * to_bytes;
       for (std::size_t i = begin; i < end; ++i, to += to_bytes) {
-        if (job.sources[i] != nullptr) {
-          CopyLayer<From, To, kTopK>(job.sources[i] + layer * from_bytes, to, job.top_k);
+        if (job.row_pointers[i] != nullptr) {
+          CopyLayer<From, To, kTopK>(job.row_pointers[i] + layer * from_bytes, to, job.top_k);
         } else {
           FillIds<To>(job.fill, job.top_k, job.top_k, to);
         }
@@ -269,9 +269,9 @@ void WriteFrom(const Job& job, const ReadSpec& spec) {
 
 }  // namespace
 
-void WriteRows(const RoutingShape& shape, std::span<const std::uint8_t* const> sources,
+void WriteRows(const RoutingShape& shape, std::span<const std::uint8_t* const> row_pointers,
                const ReadSpec& spec, std::span<std::uint8_t> out) {
-  const Job job{sources, static_cast<std::size_t>(shape.num_layers),
+  const Job job{row_pointers, static_cast<std::size_t>(shape.num_layers),
                 static_cast<std::size_t>(shape.top_k), spec.fill, out.data()};
   if (shape.id_bytes() == 1) {
     WriteFrom<std::uint8_t>(job, spec);

@@ -17,7 +17,7 @@ namespace waymark::kernels {
 inline constexpr std::int16_t kUnrepresentableId = -2;
 
 // Copies the first top_k ids of rows [0, rows) of `ids` to view[row * top_k + k]; ids.layer_stride
-// is ignored. -1 stays -1. REQUIRES: ids.kind is signed; source and view do not overlap.
+// is ignored. -1 stays -1. REQUIRES: ids.kind is signed; input and view do not overlap.
 void CaptureIds(const IdsView& ids, std::int32_t rows, std::int32_t top_k, std::int16_t* view);
 
 // Sets rows [0, rows) of every layer to -1. `data`: [num_layers, *, top_k] of int16, with

@@ -54,8 +54,8 @@ inline constexpr unsigned kVectorIds = kVector / sizeof(std::int16_t);
   plan.by_top_k = Divider::Of(plan.top_k);
   const auto id = static_cast<std::ptrdiff_t>(IdKindBytes(ids.kind));
   const std::uintptr_t data = reinterpret_cast<std::uintptr_t>(ids.data);
-  const auto places = static_cast<std::ptrdiff_t>(data) | ids.row_stride | ids.k_stride;
-  plan.aligned = (places & (id - 1)) == 0;
+  const auto addresses = static_cast<std::ptrdiff_t>(data) | ids.row_stride | ids.k_stride;
+  plan.aligned = (addresses & (id - 1)) == 0;
   plan.vectors = (top_k == 1 || ids.k_stride == id) && ids.row_stride == id * top_k &&
                  (data | reinterpret_cast<std::uintptr_t>(view)) % kVector == 0;
   const auto work = static_cast<std::uint64_t>(rows) * (plan.vectors ? plan.top_k : 1);
@@ -64,16 +64,16 @@ inline constexpr unsigned kVectorIds = kVector / sizeof(std::int16_t);
   return plan;
 }
 
-template <class Source>
-WAYMARK_DEVICE std::int16_t ToView(Source id) {
-  if constexpr (sizeof(Source) > sizeof(std::int16_t)) {
+template <class Input>
+WAYMARK_DEVICE std::int16_t ToView(Input id) {
+  if constexpr (sizeof(Input) > sizeof(std::int16_t)) {
     if (id < -1 || id > 32767) return kUnrepresentableId;
   }
   return static_cast<std::int16_t>(id);
 }
 
 // The block's work. kVectors: plan.vectors.
-template <class Source, bool kVectors, class Block>
+template <class Input, bool kVectors, class Block>
 WAYMARK_DEVICE void CaptureTile(const Block& block, const CapturePlan& plan) {
   const auto* const data = static_cast<const std::uint8_t*>(plan.ids.data);
   auto* const view = reinterpret_cast<std::uint8_t*>(plan.view);
@@ -82,15 +82,15 @@ WAYMARK_DEVICE void CaptureTile(const Block& block, const CapturePlan& plan) {
       const std::uint64_t count = static_cast<std::uint64_t>(plan.rows) * plan.top_k;
       const std::uint64_t first = (block.index() * kThreads + thread) * kVectorIds;
       if (first >= count) return;
-      const std::uint8_t* const from = data + first * sizeof(Source);
+      const std::uint8_t* const from = data + first * sizeof(Input);
       std::uint8_t* const to = view + first * sizeof(std::int16_t);
       if (count - first < kVectorIds) {
         for (unsigned i = 0; i < count - first; ++i) {
-          Store(to + i * sizeof(std::int16_t), ToView(Load<Source>(from + i * sizeof(Source))));
+          Store(to + i * sizeof(std::int16_t), ToView(Load<Input>(from + i * sizeof(Input))));
         }
         return;
       }
-      alignas(kVector) Source ids[kVectorIds];
+      alignas(kVector) Input ids[kVectorIds];
       alignas(kVector) std::int16_t narrow[kVectorIds];
       CopyParts<sizeof(ids)>(ids, from);
       for (unsigned i = 0; i < kVectorIds; ++i)
@@ -107,29 +107,29 @@ WAYMARK_DEVICE void CaptureTile(const Block& block, const CapturePlan& plan) {
         const unsigned row = plan.by_top_k.Quotient(i);
         const unsigned k = i - row * plan.top_k;
         const auto id =
-            LoadAnywhere<Source>(from + static_cast<std::ptrdiff_t>(row) * plan.ids.row_stride +
-                                     static_cast<std::ptrdiff_t>(k) * plan.ids.k_stride,
-                                 plan.aligned);
+            LoadAnywhere<Input>(from + static_cast<std::ptrdiff_t>(row) * plan.ids.row_stride +
+                                    static_cast<std::ptrdiff_t>(k) * plan.ids.k_stride,
+                                plan.aligned);
         Store(to + i * sizeof(std::int16_t), ToView(id));
       }
     }
   });
 }
 
-// Calls visit.operator()<Source, kVectors>() with what CaptureTile is to be instantiated with.
+// Calls visit.operator()<Input, kVectors>() with what CaptureTile is to be instantiated with.
 template <class Visitor>
 void VisitCapture(const CapturePlan& plan, Visitor&& visit) {
-  const auto with_source = [&]<class Source>() {
-    if (plan.vectors) return visit.template operator()<Source, true>();
-    return visit.template operator()<Source, false>();
+  const auto with_input = [&]<class Input>() {
+    if (plan.vectors) return visit.template operator()<Input, true>();
+    return visit.template operator()<Input, false>();
   };
   switch (plan.ids.kind) {
     case IdKind::kInt32:
-      return with_source.template operator()<std::int32_t>();
+      return with_input.template operator()<std::int32_t>();
     case IdKind::kInt64:
-      return with_source.template operator()<std::int64_t>();
+      return with_input.template operator()<std::int64_t>();
     default:
-      return with_source.template operator()<std::int16_t>();
+      return with_input.template operator()<std::int16_t>();
   }
 }
 

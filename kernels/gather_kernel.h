@@ -17,8 +17,8 @@
 
 namespace waymark::kernels::device {
 
-// Places of the tile's rows, before the tile in shared memory.
-inline constexpr unsigned kPlacesBytes = kTileRows * sizeof(std::uint32_t);
+// Offsets of the tile's rows, before the tile in shared memory.
+inline constexpr unsigned kOffsetsBytes = kTileRows * sizeof(std::uint32_t);
 
 // A checked call of GatherRowsOnCuda, and what follows from it.
 struct GatherPlan {
@@ -55,7 +55,7 @@ struct GatherPlan {
   plan.tile = TileShape::Of(gather.shape);
   plan.by_top_k = Divider::Of(plan.tile.top_k);
   plan.blocks = (static_cast<std::uint64_t>(gather.rows) + kTileRows - 1) / kTileRows;
-  plan.shared_bytes = kPlacesBytes + plan.tile.bytes();
+  plan.shared_bytes = kOffsetsBytes + plan.tile.bytes();
   return plan;
 }
 
@@ -93,8 +93,8 @@ WAYMARK_DEVICE void GatherTile(const Block& block, const GatherPlan& plan, std::
   const CudaGather& gather = plan.gather;
   const TileShape& shape = plan.tile;
   // Where a row begins in the tile; kMissing.
-  auto* const places = reinterpret_cast<std::uint32_t*>(shared);
-  std::uint8_t* const tile = shared + kPlacesBytes;
+  auto* const offsets = reinterpret_cast<std::uint32_t*>(shared);
+  std::uint8_t* const tile = shared + kOffsetsBytes;
   constexpr std::uint32_t kMissing = 0xffffffffu;
 
   const auto begin = static_cast<std::int64_t>(block.index() * kTileRows);
@@ -112,9 +112,9 @@ WAYMARK_DEVICE void GatherTile(const Block& block, const GatherPlan& plan, std::
     return gather.pages + page * gather.page_stride + slot * shape.row_bytes;
   };
   // The id at place k of a layer; `at` ids into a row's part of the tile.
-  const auto id_at = [&](std::uint32_t place, unsigned at, unsigned k) {
-    return place == kMissing ? FillId(gather.fill, k)
-                             : std::uint64_t{Load<Packed>(tile + place + at * sizeof(Packed))};
+  const auto id_at = [&](std::uint32_t offset, unsigned at, unsigned k) {
+    return offset == kMissing ? FillId(gather.fill, k)
+                              : std::uint64_t{Load<Packed>(tile + offset + at * sizeof(Packed))};
   };
   for (unsigned chunk = 0; chunk < shape.num_layers; chunk += shape.chunk_layers) {
     const unsigned layers = shape.ChunkAt(chunk);
@@ -124,13 +124,13 @@ WAYMARK_DEVICE void GatherTile(const Block& block, const GatherPlan& plan, std::
       const unsigned row = thread / kLanes;
       if (row >= rows) return;
       const std::uint8_t* from = find(row);
-      std::uint32_t place = kMissing;
+      std::uint32_t offset = kMissing;
       if (from != nullptr) {
         from += chunk * shape.top_k * sizeof(Packed);
-        place = row * shape.pitch + Misalignment(from);
-        CopySpan(tile + place, from, ids * static_cast<unsigned>(sizeof(Packed)), lane);
+        offset = row * shape.pitch + Misalignment(from);
+        CopySpan(tile + offset, from, ids * static_cast<unsigned>(sizeof(Packed)), lane);
       }
-      if (lane == 0) places[row] = place;
+      if (lane == 0) offsets[row] = offset;
     });
     block.ForEachThread([&](unsigned thread) {
       const unsigned lane = thread % kLanes;
@@ -138,10 +138,10 @@ WAYMARK_DEVICE void GatherTile(const Block& block, const GatherPlan& plan, std::
       auto* const out = static_cast<std::uint8_t*>(gather.out);
       if (gather.order == RowsOrder::kTokensLayersK) {
         if (group >= rows) return;
-        const std::uint32_t place = places[group];
+        const std::uint32_t offset = offsets[group];
         const auto first = static_cast<std::uint64_t>(begin + group) * shape.num_layers + chunk;
         WriteSpan<Out>(out + first * shape.top_k * sizeof(Out), ids, lane, [&](unsigned at) {
-          return id_at(place, at, at - plan.by_top_k.Quotient(at) * shape.top_k);
+          return id_at(offset, at, at - plan.by_top_k.Quotient(at) * shape.top_k);
         });
         return;
       }
@@ -152,7 +152,7 @@ WAYMARK_DEVICE void GatherTile(const Block& block, const GatherPlan& plan, std::
                        [&](unsigned at) {
                          const unsigned row = plan.by_top_k.Quotient(at);
                          const unsigned k = at - row * shape.top_k;
-                         return id_at(places[row], layer * shape.top_k + k, k);
+                         return id_at(offsets[row], layer * shape.top_k + k, k);
                        });
       }
     });

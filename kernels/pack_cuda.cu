@@ -13,17 +13,17 @@ namespace {
 
 extern __shared__ __align__(kVector) std::uint8_t shared_memory[];
 
-template <class Source, bool kVectors>
+template <class Input, bool kVectors>
 __global__ void __launch_bounds__(kThreads)
     CaptureKernel(const __grid_constant__ CapturePlan plan) {
-  CaptureTile<Source, kVectors>(CudaBlock(), plan);
+  CaptureTile<Input, kVectors>(CudaBlock(), plan);
 }
 
 // Four blocks per SM (kTwoWaves counts on them); the loop over any K needs the registers of three.
-template <class Source, class Packed, int kTopK>
+template <class Input, class Packed, int kTopK>
 __global__ void __launch_bounds__(kThreads, kTopK == 0 ? 3 : 4)
     PackKernel(const __grid_constant__ PackPlan plan) {
-  PackTile<Source, Packed, kTopK>(CudaBlock(), plan, shared_memory);
+  PackTile<Input, Packed, kTopK>(CudaBlock(), plan, shared_memory);
 }
 
 template <class Packed, class Out>
@@ -49,8 +49,8 @@ int CaptureIdsOnCuda(const IdsView& ids, std::int64_t rows, std::int32_t top_k, 
   const device::CapturePlan plan = device::PlanCapture(ids, rows, top_k, view);
   if (plan.blocks == 0) return cudaSuccess;
   int error = cudaSuccess;
-  device::VisitCapture(plan, [&]<class Source, bool kVectors>() {
-    error = device::Launch(&device::CaptureKernel<Source, kVectors>, plan, 0, stream);
+  device::VisitCapture(plan, [&]<class Input, bool kVectors>() {
+    error = device::Launch(&device::CaptureKernel<Input, kVectors>, plan, 0, stream);
   });
   return error;
 }
@@ -60,9 +60,9 @@ int PackRowsOnCuda(const CudaPack& pack, CUstream_st* stream) {
   const device::PackPlan plan = device::PlanPack(pack, CurrentMultiprocessors());
   if (plan.blocks == 0) return cudaSuccess;
   int error = cudaSuccess;
-  device::VisitPack(plan, [&]<class Source, class Packed, int kTopK>() {
+  device::VisitPack(plan, [&]<class Input, class Packed, int kTopK>() {
     error =
-        device::Launch(&device::PackKernel<Source, Packed, kTopK>, plan, plan.shared_bytes, stream);
+        device::Launch(&device::PackKernel<Input, Packed, kTopK>, plan, plan.shared_bytes, stream);
   });
   return error;
 }

@@ -122,12 +122,12 @@ inline constexpr std::uint64_t kTwoWaves = 8;
   const std::ptrdiff_t layer = id * pack.shape.top_k;
   const bool gapless = pack.shape.top_k == 1 || pack.ids.k_stride == id;
   const auto data = static_cast<std::ptrdiff_t>(reinterpret_cast<std::uintptr_t>(pack.ids.data));
-  const std::ptrdiff_t places = data | pack.ids.row_stride | pack.ids.layer_stride;
-  plan.aligned = ((places | pack.ids.k_stride) & (id - 1)) == 0;
+  const std::ptrdiff_t addresses = data | pack.ids.row_stride | pack.ids.layer_stride;
+  plan.aligned = ((addresses | pack.ids.k_stride) & (id - 1)) == 0;
   plan.runs = gapless && pack.ids.row_stride == layer;
   const std::size_t packed_layer = plan.tile.top_k * plan.tile.id_bytes;
   if (IsVectorK(pack.shape.top_k) && gapless &&
-      static_cast<std::size_t>(places) % WidestPart(static_cast<std::size_t>(layer)) == 0 &&
+      static_cast<std::size_t>(addresses) % WidestPart(static_cast<std::size_t>(layer)) == 0 &&
       reinterpret_cast<std::uintptr_t>(pack.packed) % WidestPart(packed_layer) == 0) {
     plan.vector_k = pack.shape.top_k;
   }
@@ -193,14 +193,14 @@ WAYMARK_DEVICE bool AnyRepeated(const std::uint8_t* ids, unsigned top_k) {
 }
 
 // Step 1 of a layer of kTopK ids in registers: `to` gets them narrow.
-template <class Source, class Packed, int kTopK>
-WAYMARK_DEVICE LayerFault NarrowVector(const Source (&ids)[kTopK], std::uint32_t limit,
+template <class Input, class Packed, int kTopK>
+WAYMARK_DEVICE LayerFault NarrowVector(const Input (&ids)[kTopK], std::uint32_t limit,
                                        std::uint8_t* to) {
   LayerFault fault;
   std::uint32_t values[kTopK];
   alignas(kVector) Packed packed[kTopK];
   for (int k = 0; k < kTopK; ++k) {
-    const auto value = static_cast<std::make_unsigned_t<Source>>(ids[k]);
+    const auto value = static_cast<std::make_unsigned_t<Input>>(ids[k]);
     fault.bad |= value >= limit;
     values[k] = static_cast<std::uint32_t>(value);
     packed[k] = static_cast<Packed>(value);
@@ -215,20 +215,21 @@ WAYMARK_DEVICE LayerFault NarrowVector(const Source (&ids)[kTopK], std::uint32_t
 }
 
 // Step 1 of a layer of any K, from global memory.
-template <class Source, class Packed>
+template <class Input, class Packed>
 WAYMARK_DEVICE LayerFault NarrowAny(const PackPlan& plan, const std::uint8_t* from,
                                     std::uint8_t* to) {
   LayerFault fault;
   const unsigned top_k = plan.tile.top_k;
   for (unsigned first = 0; first < top_k; first += 8) {
-    Source ids[8];
+    Input ids[8];
     for (unsigned i = 0; i < 8; ++i) {
       const auto k = static_cast<std::ptrdiff_t>(first + i);
-      if (first + i < top_k)
-        ids[i] = LoadAnywhere<Source>(from + k * plan.pack.ids.k_stride, plan.aligned);
+      if (first + i < top_k) {
+        ids[i] = LoadAnywhere<Input>(from + k * plan.pack.ids.k_stride, plan.aligned);
+      }
     }
     for (unsigned i = 0; i < 8 && first + i < top_k; ++i) {
-      const auto value = static_cast<std::make_unsigned_t<Source>>(ids[i]);
+      const auto value = static_cast<std::make_unsigned_t<Input>>(ids[i]);
       fault.silent |= ids[i] == -1;
       fault.bad |= value >= plan.limit;
       Store(to + (first + i) * sizeof(Packed), static_cast<Packed>(value));
@@ -239,7 +240,7 @@ WAYMARK_DEVICE LayerFault NarrowAny(const PackPlan& plan, const std::uint8_t* fr
 }
 
 // The work of a block with a tile of kRows rows.
-template <class Source, class Packed, int kTopK, unsigned kRows, class Block>
+template <class Input, class Packed, int kTopK, unsigned kRows, class Block>
 WAYMARK_DEVICE void PackTileOf(const Block& block, const PackPlan& plan, std::uint8_t* shared) {
   const CudaPack& pack = plan.pack;
   const TileShape& shape = plan.tile;
@@ -261,7 +262,7 @@ WAYMARK_DEVICE void PackTileOf(const Block& block, const PackPlan& plan, std::ui
   const unsigned pack_end = pack.rows == 0 ? 0 : within(pack.first_row + pack.rows);
   const unsigned written = within(pack.written_rows);
   const bool packs = pack_begin < pack_end;
-  const auto* const source =
+  const auto* const input =
       static_cast<const std::uint8_t*>(pack.ids.data) + begin * pack.ids.row_stride;
 
   if (packs) {
@@ -274,7 +275,7 @@ WAYMARK_DEVICE void PackTileOf(const Block& block, const PackPlan& plan, std::ui
   for (unsigned chunk = 0; chunk < shape.num_layers; chunk += shape.chunk_layers) {
     const unsigned layers = shape.ChunkAt(chunk);
     const unsigned chunk_offset = chunk * shape.top_k * static_cast<unsigned>(sizeof(Packed));
-    const std::uint8_t* const chunk_source = source + chunk * pack.ids.layer_stride;
+    const std::uint8_t* const chunk_input = input + chunk * pack.ids.layer_stride;
     const auto in_memory = [&](unsigned row) {
       const auto i = static_cast<std::uint64_t>(begin - pack.first_row + row);
       return pack.packed + i * shape.row_bytes + chunk_offset;
@@ -288,7 +289,7 @@ WAYMARK_DEVICE void PackTileOf(const Block& block, const PackPlan& plan, std::ui
         const unsigned row = thread % kRows;
         if (row < pack_begin || row >= pack_end) return;
         const std::uint8_t* const from =
-            chunk_source + static_cast<std::ptrdiff_t>(row) * pack.ids.row_stride;
+            chunk_input + static_cast<std::ptrdiff_t>(row) * pack.ids.row_stride;
         std::uint8_t* const to = in_tile(row);
         constexpr unsigned kStep = kThreads / kRows;
         const auto record = [&](unsigned layer, LayerFault fault) {
@@ -297,10 +298,10 @@ WAYMARK_DEVICE void PackTileOf(const Block& block, const PackPlan& plan, std::ui
           block.AtomicAdd(&counts[layer], fault.silent ? 1u : 0x10000u);
         };
         if constexpr (kTopK != 0) {
-          constexpr unsigned kBytes = kTopK * sizeof(Source);
+          constexpr unsigned kBytes = kTopK * sizeof(Input);
           constexpr unsigned kTurns = kTurnsOf<kBytes>;
           for (unsigned first = thread / kRows; first < layers; first += kTurns * kStep) {
-            alignas(kVector) Source ids[kTurns][kTopK];
+            alignas(kVector) Input ids[kTurns][kTopK];
             for (unsigned i = 0; i < kTurns; ++i) {
               const unsigned layer = first + i * kStep;
               if (layer < layers) CopyParts<kBytes>(ids[i], from + layer * pack.ids.layer_stride);
@@ -308,7 +309,7 @@ WAYMARK_DEVICE void PackTileOf(const Block& block, const PackPlan& plan, std::ui
             for (unsigned i = 0; i < kTurns; ++i) {
               const unsigned layer = first + i * kStep;
               if (layer < layers) {
-                record(layer, NarrowVector<Source, Packed, kTopK>(
+                record(layer, NarrowVector<Input, Packed, kTopK>(
                                   ids[i], plan.limit, to + layer * kTopK * sizeof(Packed)));
               }
             }
@@ -316,7 +317,7 @@ WAYMARK_DEVICE void PackTileOf(const Block& block, const PackPlan& plan, std::ui
         } else {
           for (unsigned layer = thread / kRows; layer < layers; layer += kStep) {
             record(layer,
-                   NarrowAny<Source, Packed>(
+                   NarrowAny<Input, Packed>(
                        plan, from + static_cast<std::ptrdiff_t>(layer) * pack.ids.layer_stride,
                        to + layer * shape.top_k * sizeof(Packed)));
           }
@@ -332,18 +333,18 @@ WAYMARK_DEVICE void PackTileOf(const Block& block, const PackPlan& plan, std::ui
       }
       const unsigned lane = thread % kLanes;
       const unsigned group = thread / kLanes;
-      if constexpr (sizeof(Source) == sizeof(std::int16_t)) {
-        auto* const view = const_cast<std::uint8_t*>(chunk_source);
+      if constexpr (sizeof(Input) == sizeof(std::int16_t)) {
+        auto* const view = const_cast<std::uint8_t*>(chunk_input);
         for (unsigned layer = group; layer < layers && written > 0; layer += kThreads / kLanes) {
           std::uint8_t* const to =
               view + static_cast<std::ptrdiff_t>(layer) * pack.ids.layer_stride;
           if (plan.runs) {
-            FillSpan(to, written * shape.top_k * static_cast<unsigned>(sizeof(Source)), lane);
+            FillSpan(to, written * shape.top_k * static_cast<unsigned>(sizeof(Input)), lane);
           } else if (lane < written) {
             for (unsigned k = 0; k < shape.top_k; ++k) {
-              StoreOnes<Source>(to + static_cast<std::ptrdiff_t>(lane) * pack.ids.row_stride +
-                                    static_cast<std::ptrdiff_t>(k) * pack.ids.k_stride,
-                                plan.aligned);
+              StoreOnes<Input>(to + static_cast<std::ptrdiff_t>(lane) * pack.ids.row_stride +
+                                   static_cast<std::ptrdiff_t>(k) * pack.ids.k_stride,
+                               plan.aligned);
             }
           }
         }
@@ -375,43 +376,43 @@ WAYMARK_DEVICE void PackTileOf(const Block& block, const PackPlan& plan, std::ui
 // The block's work. `shared`: plan.shared_bytes, at a multiple of kVector. kTopK: plan.vector_k.
 // Both sizes of tile are in one kernel, each with its own constants: as run-time numbers they would
 // take the registers that K = 8 has not left.
-template <class Source, class Packed, int kTopK, class Block>
+template <class Input, class Packed, int kTopK, class Block>
 WAYMARK_DEVICE void PackTile(const Block& block, const PackPlan& plan, std::uint8_t* shared) {
   if (plan.tile_rows == kTileRows) {
-    PackTileOf<Source, Packed, kTopK, kTileRows>(block, plan, shared);
+    PackTileOf<Input, Packed, kTopK, kTileRows>(block, plan, shared);
   } else {
-    PackTileOf<Source, Packed, kTopK, kSmallTileRows>(block, plan, shared);
+    PackTileOf<Input, Packed, kTopK, kSmallTileRows>(block, plan, shared);
   }
 }
 
-// Calls visit.operator()<Source, Packed, kTopK>() with what PackTile is to be instantiated with.
+// Calls visit.operator()<Input, Packed, kTopK>() with what PackTile is to be instantiated with.
 template <class Visitor>
 void VisitPack(const PackPlan& plan, Visitor&& visit) {
-  const auto with_k = [&]<class Source, class Packed>() {
+  const auto with_k = [&]<class Input, class Packed>() {
     switch (plan.vector_k) {
       case 4:
-        return visit.template operator()<Source, Packed, 4>();
+        return visit.template operator()<Input, Packed, 4>();
       case 6:
-        return visit.template operator()<Source, Packed, 6>();
+        return visit.template operator()<Input, Packed, 6>();
       case 8:
-        return visit.template operator()<Source, Packed, 8>();
+        return visit.template operator()<Input, Packed, 8>();
       case 10:
-        return visit.template operator()<Source, Packed, 10>();
+        return visit.template operator()<Input, Packed, 10>();
       default:
-        return visit.template operator()<Source, Packed, 0>();
+        return visit.template operator()<Input, Packed, 0>();
     }
   };
-  const auto with_source = [&]<class Source>() {
-    if (plan.tile.id_bytes == 1) return with_k.template operator()<Source, std::uint8_t>();
-    return with_k.template operator()<Source, std::uint16_t>();
+  const auto with_input = [&]<class Input>() {
+    if (plan.tile.id_bytes == 1) return with_k.template operator()<Input, std::uint8_t>();
+    return with_k.template operator()<Input, std::uint16_t>();
   };
   switch (plan.pack.ids.kind) {
     case IdKind::kInt32:
-      return with_source.template operator()<std::int32_t>();
+      return with_input.template operator()<std::int32_t>();
     case IdKind::kInt64:
-      return with_source.template operator()<std::int64_t>();
+      return with_input.template operator()<std::int64_t>();
     default:
-      return with_source.template operator()<std::int16_t>();
+      return with_input.template operator()<std::int16_t>();
   }
 }
 

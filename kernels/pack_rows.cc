@@ -166,19 +166,18 @@ bool InRange(const PackPlan& plan, const std::uint8_t* row) {
 }
 
 template <class Packed>
-bool CopyCheckPortable(const PackPlan& plan, const std::uint8_t* source,
-                       std::uint8_t* destination) {
-  if (source != destination) std::memcpy(destination, source, plan.row_ids * sizeof(Packed));
-  if (plan.copy_checks_range && !InRange<Packed>(plan, source)) return false;
+bool CopyCheckPortable(const PackPlan& plan, const std::uint8_t* input, std::uint8_t* destination) {
+  if (input != destination) std::memcpy(destination, input, plan.row_ids * sizeof(Packed));
+  if (plan.copy_checks_range && !InRange<Packed>(plan, input)) return false;
   if (plan.shape.top_k == 1) return true;
-  if (sizeof(Packed) == 1 && plan.shape.top_k <= 8) return DistinctBytesUpTo8(plan, source);
-  return DistinctAny<Packed>(plan, source);
+  if (sizeof(Packed) == 1 && plan.shape.top_k <= 8) return DistinctBytesUpTo8(plan, input);
+  return DistinctAny<Packed>(plan, input);
 }
 
-bool CopyCheckPortableAny(const PackPlan& plan, const std::uint8_t* source,
+bool CopyCheckPortableAny(const PackPlan& plan, const std::uint8_t* input,
                           std::uint8_t* destination) {
-  return plan.shape.id_bytes() == 1 ? CopyCheckPortable<std::uint8_t>(plan, source, destination)
-                                    : CopyCheckPortable<std::uint16_t>(plan, source, destination);
+  return plan.shape.id_bytes() == 1 ? CopyCheckPortable<std::uint8_t>(plan, input, destination)
+                                    : CopyCheckPortable<std::uint16_t>(plan, input, destination);
 }
 
 const PackOps& OpsOf(Isa isa) {
@@ -260,8 +259,8 @@ std::size_t PackRows(const RowShape& shape, const IdsView& ids,
   if (packed) {
     for (std::size_t row = 0; row < destinations.size(); ++row) {
       if (destinations[row] == nullptr) continue;
-      const std::uint8_t* source = data + static_cast<std::ptrdiff_t>(row) * ids.row_stride;
-      judge(row, ops.copy_check(plan, source, destinations[row]));
+      const std::uint8_t* input = data + static_cast<std::ptrdiff_t>(row) * ids.row_stride;
+      judge(row, ops.copy_check(plan, input, destinations[row]));
     }
     return faulty;
   }
@@ -281,7 +280,7 @@ std::size_t PackRows(const RowShape& shape, const IdsView& ids,
     if (destinations[row] == nullptr) continue;
     const std::size_t i = tile.rows++;
     rows[i] = row;
-    tile.source[i] = data + static_cast<std::ptrdiff_t>(row) * ids.row_stride;
+    tile.input[i] = data + static_cast<std::ptrdiff_t>(row) * ids.row_stride;
     tile.staged[i] = staged_rows == 0 ? destinations[row] : stage.data() + i * stage_stride;
     if (tile.rows == tile_rows) finish();
   }

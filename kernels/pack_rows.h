@@ -38,7 +38,7 @@ struct LayerFaults {
 // and in uint16; uint8 has no such id. Returns the number of rows with a fault.
 //   first_layers: null, or [rows], out: the first layer with a fault, of rows that have one.
 //   faults: where faults are counted by layer.
-// REQUIRES: as many verdicts as destinations; source and destinations do not overlap; `isa` is one
+// REQUIRES: as many verdicts as destinations; input and destinations do not overlap; `isa` is one
 // of SupportedIsas().
 std::size_t PackRows(const RowShape& shape, const IdsView& ids,
                      std::span<std::uint8_t* const> destinations, std::span<RowVerdict> verdicts,

@@ -16,7 +16,7 @@ namespace waymark::kernels::internal {
 struct PackPlan {
   RowShape shape;
   std::size_t row_ids = 0;
-  // First id that is out of range, in the unsigned type of the source: negative ids are above it.
+  // First id that is out of range, in the unsigned type of the input: negative ids are above it.
   std::uint64_t limit = 0;
   // Whether the packed type can hold an id that is out of range (E < 256 in a byte).
   bool copy_checks_range = false;
@@ -26,13 +26,13 @@ struct PackPlan {
   std::uint64_t layer_starts = 0;
 };
 
-// Rows of one tile: their sources' first bytes (layer 0, k 0) and where they are staged, packed.
+// Rows of one tile: their inputs' first bytes (layer 0, k 0) and where they are staged, packed.
 struct Tile {
   static constexpr std::size_t kMaxRows = 16;
   // Bytes beyond a staged row that `narrow` may write over, when `slack` says so.
   static constexpr std::size_t kSlack = 8;
   std::size_t rows = 0;
-  std::array<const std::uint8_t*, kMaxRows> source{};
+  std::array<const std::uint8_t*, kMaxRows> input{};
   std::array<std::uint8_t*, kMaxRows> staged{};
   std::array<bool, kMaxRows> in_range{};
   bool slack = false;
@@ -41,7 +41,7 @@ struct Tile {
 struct PackOps {
   // Copies one packed row and says whether it is right: every layer distinct and, where
   // plan.copy_checks_range, in range.
-  bool (*copy_check)(const PackPlan& plan, const std::uint8_t* source, std::uint8_t* destination);
+  bool (*copy_check)(const PackPlan& plan, const std::uint8_t* input, std::uint8_t* destination);
   // Narrows every row of `tile` into its staged bytes, and sets in_range. Ids out of range leave
   // any byte behind.
   void (*narrow)(const PackPlan& plan, const IdsView& ids, Tile& tile);
@@ -65,20 +65,20 @@ template <class T>
 }
 
 // Narrows without vectors, layer by layer so that neighbouring rows share cache lines.
-template <class Source, class Packed>
+template <class Input, class Packed>
 void NarrowTile(const PackPlan& plan, const IdsView& ids, Tile& tile) {
-  using Wide = std::conditional_t<sizeof(Source) == 8, std::uint64_t, std::uint32_t>;
+  using Wide = std::conditional_t<sizeof(Input) == 8, std::uint64_t, std::uint32_t>;
   const auto limit = static_cast<Wide>(plan.limit);
   const std::size_t top_k = static_cast<std::size_t>(plan.shape.top_k);
   std::array<bool, Tile::kMaxRows> bad{};
   for (std::int32_t layer = 0; layer < plan.shape.num_layers; ++layer) {
     for (std::size_t row = 0; row < tile.rows; ++row) {
-      const std::uint8_t* source = tile.source[row] + layer * ids.layer_stride;
+      const std::uint8_t* input = tile.input[row] + layer * ids.layer_stride;
       std::uint8_t* packed =
           tile.staged[row] + static_cast<std::size_t>(layer) * top_k * sizeof(Packed);
       bool bad_here = false;
       for (std::size_t k = 0; k < top_k; ++k) {
-        const auto id = LoadId<Source>(source + static_cast<std::ptrdiff_t>(k) * ids.k_stride);
+        const auto id = LoadId<Input>(input + static_cast<std::ptrdiff_t>(k) * ids.k_stride);
         bad_here |= Wide{id} >= limit;
         const auto narrow = static_cast<Packed>(id);
         std::memcpy(packed + k * sizeof(Packed), &narrow, sizeof(narrow));

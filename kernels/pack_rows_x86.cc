@@ -83,7 +83,7 @@ WAYMARK_AVX2_INLINE __m256i CheckBytesAvx2(__m256i bad, __m256i ids, const std::
 }
 
 template <int kTopK>
-WAYMARK_AVX2 bool CopyCheckBytesAvx2(const PackPlan& plan, const std::uint8_t* source,
+WAYMARK_AVX2 bool CopyCheckBytesAvx2(const PackPlan& plan, const std::uint8_t* input,
                                      std::uint8_t* destination) {
   constexpr std::size_t kChunk = 32 / kTopK * kTopK;
   constexpr bool kPowerOfTwo = (kTopK & (kTopK - 1)) == 0;
@@ -94,10 +94,10 @@ WAYMARK_AVX2 bool CopyCheckBytesAvx2(const PackPlan& plan, const std::uint8_t* s
   __m256i bad = _mm256_setzero_si256();
   std::size_t at = 0;
   for (; at + kReach <= bytes; at += kChunk) {
-    const __m256i ids = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source + at));
+    const __m256i ids = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(input + at));
     // The lanes beyond the chunk are the next chunk's, or the rest's.
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(destination + at), ids);
-    bad = CheckBytesAvx2<kTopK>(bad, ids, source + at);
+    bad = CheckBytesAvx2<kTopK>(bad, ids, input + at);
     if (plan.copy_checks_range) {
       bad = _mm256_or_si256(bad, _mm256_cmpeq_epi8(_mm256_max_epu8(ids, limit), ids));
     }
@@ -106,9 +106,9 @@ WAYMARK_AVX2 bool CopyCheckBytesAvx2(const PackPlan& plan, const std::uint8_t* s
     if (at < bytes && bytes >= 32) {
       // Whole layers again, some of them for the second time.
       at = bytes - 32;
-      const __m256i ids = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source + at));
+      const __m256i ids = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(input + at));
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(destination + at), ids);
-      bad = CheckBytesAvx2<kTopK>(bad, ids, source + at);
+      bad = CheckBytesAvx2<kTopK>(bad, ids, input + at);
       if (plan.copy_checks_range) {
         bad = _mm256_or_si256(bad, _mm256_cmpeq_epi8(_mm256_max_epu8(ids, limit), ids));
       }
@@ -121,8 +121,8 @@ WAYMARK_AVX2 bool CopyCheckBytesAvx2(const PackPlan& plan, const std::uint8_t* s
     for (std::size_t lane = 0; lane < 32; ++lane)
       last[lane] = lane % kTopK;
     const std::size_t rest = std::min(kChunk, bytes - at);
-    std::memcpy(last, source + at, rest);
-    if (source != destination) std::memcpy(destination + at, last, rest);
+    std::memcpy(last, input + at, rest);
+    if (input != destination) std::memcpy(destination + at, last, rest);
     const __m256i ids = _mm256_load_si256(reinterpret_cast<const __m256i*>(last));
     std::memset(last + 32, 0, sizeof(last) - 32);
     bad = CheckBytesAvx2<kTopK>(bad, ids, last);
@@ -155,23 +155,23 @@ constexpr CopyCheck kCopyCheckBytesAvx2[kMaxTopKAvx2 + 1] = {
     &CopyCheckBytesAvx2<16>,
 };
 
-bool CopyCheckAvx2(const PackPlan& plan, const std::uint8_t* source, std::uint8_t* destination) {
+bool CopyCheckAvx2(const PackPlan& plan, const std::uint8_t* input, std::uint8_t* destination) {
   if (plan.shape.id_bytes() == 1 && plan.shape.top_k <= kMaxTopKAvx2) {
-    return kCopyCheckBytesAvx2[plan.shape.top_k](plan, source, destination);
+    return kCopyCheckBytesAvx2[plan.shape.top_k](plan, input, destination);
   }
-  return PortableOps().copy_check(plan, source, destination);
+  return PortableOps().copy_check(plan, input, destination);
 }
 
 // K <= 8 shorts that are neighbours, and zeros.
 template <int kTopK>
-WAYMARK_AVX2_INLINE __m128i LoadShorts(const std::uint8_t* source) {
+WAYMARK_AVX2_INLINE __m128i LoadShorts(const std::uint8_t* input) {
   if constexpr (kTopK == 8) {
-    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(input));
   } else {
     std::uint64_t low = 0;
     std::uint64_t high = 0;
-    std::memcpy(&low, source, std::min(8, 2 * kTopK));
-    if constexpr (kTopK > 4) std::memcpy(&high, source + 8, 2 * kTopK - 8);
+    std::memcpy(&low, input, std::min(8, 2 * kTopK));
+    if constexpr (kTopK > 4) std::memcpy(&high, input + 8, 2 * kTopK - 8);
     return _mm_set_epi64x(static_cast<long long>(high), static_cast<long long>(low));
   }
 }
@@ -187,7 +187,7 @@ WAYMARK_AVX2 void NarrowShortsAvx2(const PackPlan& plan, const IdsView& ids, Til
     for (std::int32_t layer = 0; layer < plan.shape.num_layers; ++layer) {
       const std::ptrdiff_t offset = layer * ids.layer_stride;
       for (std::size_t i = 0; i < rows; ++i) {
-        const __m128i wide = LoadShorts<kTopK>(tile.source[row + i] + offset);
+        const __m128i wide = LoadShorts<kTopK>(tile.input[row + i] + offset);
         most[i] = _mm_max_epu16(most[i], wide);
         _mm_storel_epi64(reinterpret_cast<__m128i*>(tile.staged[row + i] + layer * kTopK),
                          _mm_packus_epi16(wide, wide));
@@ -233,21 +233,21 @@ WAYMARK_AVX512_INLINE __mmask64 RepeatedBytes8(__m512i ids) {
 }
 
 template <bool kCheckRange>
-WAYMARK_AVX512 bool CopyCheckBytes8Avx512(const PackPlan& plan, const std::uint8_t* source,
+WAYMARK_AVX512 bool CopyCheckBytes8Avx512(const PackPlan& plan, const std::uint8_t* input,
                                           std::uint8_t* destination) {
   const __m512i limit = _mm512_set1_epi8(static_cast<char>(plan.shape.num_experts));
   const std::size_t bytes = plan.row_ids;
   __mmask64 bad = 0;
   std::size_t at = 0;
   for (; at + 64 <= bytes; at += 64) {
-    const __m512i ids = _mm512_loadu_si512(source + at);
+    const __m512i ids = _mm512_loadu_si512(input + at);
     _mm512_storeu_si512(destination + at, ids);
     bad |= RepeatedBytes8(ids);
     if constexpr (kCheckRange) bad |= _mm512_cmpge_epu8_mask(ids, limit);
   }
   if (at != bytes) {
     const __mmask64 lanes = Lanes(bytes - at);
-    const __m512i ids = _mm512_maskz_loadu_epi8(lanes, source + at);
+    const __m512i ids = _mm512_maskz_loadu_epi8(lanes, input + at);
     _mm512_mask_storeu_epi8(destination + at, lanes, ids);
     bad |= RepeatedBytes8(ids) & lanes;
     if constexpr (kCheckRange) bad |= _mm512_mask_cmpge_epu8_mask(lanes, ids, limit);
@@ -262,17 +262,17 @@ WAYMARK_AVX512_INLINE std::uint64_t PairsApart(const PackPlan& plan, int apart) 
 }
 
 // Any K: `chunk` ids, which are whole layers, against the ids 1 ... K - 1 further on.
-WAYMARK_AVX512 bool CopyCheckBytesAvx512(const PackPlan& plan, const std::uint8_t* source,
+WAYMARK_AVX512 bool CopyCheckBytesAvx512(const PackPlan& plan, const std::uint8_t* input,
                                          std::uint8_t* destination) {
   const __m512i limit = _mm512_set1_epi8(static_cast<char>(plan.shape.num_experts));
   const int top_k = plan.shape.top_k;
   __mmask64 bad = 0;
   for (std::size_t at = 0; at < plan.row_ids; at += plan.chunk) {
     const __mmask64 lanes = Lanes(std::min<std::size_t>(plan.chunk, plan.row_ids - at));
-    const __m512i ids = _mm512_maskz_loadu_epi8(lanes, source + at);
+    const __m512i ids = _mm512_maskz_loadu_epi8(lanes, input + at);
     for (int apart = 1; apart < top_k; ++apart) {
       const __mmask64 pairs = PairsApart(plan, apart) & lanes;
-      const __m512i other = _mm512_maskz_loadu_epi8(pairs, source + at + apart);
+      const __m512i other = _mm512_maskz_loadu_epi8(pairs, input + at + apart);
       bad |= _mm512_mask_cmpeq_epi8_mask(pairs, ids, other);
     }
     if (plan.copy_checks_range) bad |= _mm512_mask_cmpge_epu8_mask(lanes, ids, limit);
@@ -281,7 +281,7 @@ WAYMARK_AVX512 bool CopyCheckBytesAvx512(const PackPlan& plan, const std::uint8_
   return bad == 0;
 }
 
-WAYMARK_AVX512 bool CopyCheckShortsAvx512(const PackPlan& plan, const std::uint8_t* source,
+WAYMARK_AVX512 bool CopyCheckShortsAvx512(const PackPlan& plan, const std::uint8_t* input,
                                           std::uint8_t* destination) {
   const __m512i limit = _mm512_set1_epi16(static_cast<std::int16_t>(plan.shape.num_experts));
   const int top_k = plan.shape.top_k;
@@ -289,11 +289,11 @@ WAYMARK_AVX512 bool CopyCheckShortsAvx512(const PackPlan& plan, const std::uint8
   for (std::size_t at = 0; at < plan.row_ids; at += plan.chunk) {
     const auto lanes =
         static_cast<__mmask32>(Lanes(std::min<std::size_t>(plan.chunk, plan.row_ids - at)));
-    const __m512i ids = _mm512_maskz_loadu_epi16(lanes, source + at * 2);
+    const __m512i ids = _mm512_maskz_loadu_epi16(lanes, input + at * 2);
     for (int apart = 1; apart < top_k; ++apart) {
       const auto pairs = static_cast<__mmask32>(PairsApart(plan, apart)) & lanes;
       const __m512i other =
-          _mm512_maskz_loadu_epi16(pairs, source + (at + static_cast<std::size_t>(apart)) * 2);
+          _mm512_maskz_loadu_epi16(pairs, input + (at + static_cast<std::size_t>(apart)) * 2);
       bad |= _mm512_mask_cmpeq_epi16_mask(pairs, ids, other);
     }
     if (plan.copy_checks_range) bad |= _mm512_mask_cmpge_epu16_mask(lanes, ids, limit);
@@ -302,15 +302,15 @@ WAYMARK_AVX512 bool CopyCheckShortsAvx512(const PackPlan& plan, const std::uint8
   return bad == 0;
 }
 
-bool CopyCheckAvx512(const PackPlan& plan, const std::uint8_t* source, std::uint8_t* destination) {
+bool CopyCheckAvx512(const PackPlan& plan, const std::uint8_t* input, std::uint8_t* destination) {
   const bool bytes = plan.shape.id_bytes() == 1;
   if (bytes && plan.shape.top_k == 8) {
-    return plan.copy_checks_range ? CopyCheckBytes8Avx512<true>(plan, source, destination)
-                                  : CopyCheckBytes8Avx512<false>(plan, source, destination);
+    return plan.copy_checks_range ? CopyCheckBytes8Avx512<true>(plan, input, destination)
+                                  : CopyCheckBytes8Avx512<false>(plan, input, destination);
   }
-  if (plan.chunk == 0) return PortableOps().copy_check(plan, source, destination);
-  return bytes ? CopyCheckBytesAvx512(plan, source, destination)
-               : CopyCheckShortsAvx512(plan, source, destination);
+  if (plan.chunk == 0) return PortableOps().copy_check(plan, input, destination);
+  return bytes ? CopyCheckBytesAvx512(plan, input, destination)
+               : CopyCheckShortsAvx512(plan, input, destination);
 }
 
 // 8 shorts a layer. Four neighbouring rows of a layer-major array are one cache line.
@@ -319,15 +319,15 @@ WAYMARK_AVX512 void NarrowShorts8Avx512(const PackPlan& plan, const IdsView& ids
   const std::int32_t layers = plan.shape.num_layers;
   std::size_t row = 0;
   while (row < tile.rows) {
-    const std::uint8_t* source = tile.source[row];
-    const bool four = row + 4 <= tile.rows && tile.source[row + 1] == source + 16 &&
-                      tile.source[row + 2] == source + 32 && tile.source[row + 3] == source + 48;
+    const std::uint8_t* input = tile.input[row];
+    const bool four = row + 4 <= tile.rows && tile.input[row + 1] == input + 16 &&
+                      tile.input[row + 2] == input + 32 && tile.input[row + 3] == input + 48;
     if (four) {
       __m512i most = _mm512_setzero_si512();
       std::uint8_t* const staged[4] = {tile.staged[row], tile.staged[row + 1], tile.staged[row + 2],
                                        tile.staged[row + 3]};
       for (std::int32_t layer = 0; layer < layers; ++layer) {
-        const __m512i wide = _mm512_loadu_si512(source + layer * ids.layer_stride);
+        const __m512i wide = _mm512_loadu_si512(input + layer * ids.layer_stride);
         most = _mm512_max_epu16(most, wide);
         const __m256i narrow = _mm512_cvtepi16_epi8(wide);
         const __m128i low = _mm256_castsi256_si128(narrow);
@@ -348,7 +348,7 @@ WAYMARK_AVX512 void NarrowShorts8Avx512(const PackPlan& plan, const IdsView& ids
     __m128i most = _mm_setzero_si128();
     for (std::int32_t layer = 0; layer < layers; ++layer) {
       const __m128i wide =
-          _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + layer * ids.layer_stride));
+          _mm_loadu_si128(reinterpret_cast<const __m128i*>(input + layer * ids.layer_stride));
       most = _mm_max_epu16(most, wide);
       _mm_storel_epi64(reinterpret_cast<__m128i*>(tile.staged[row] + layer * 8),
                        _mm_cvtepi16_epi8(wide));
@@ -369,7 +369,7 @@ WAYMARK_AVX512 void NarrowFewShortsAvx512(const PackPlan& plan, const IdsView& i
     for (std::int32_t layer = 0; layer < plan.shape.num_layers; ++layer) {
       const std::ptrdiff_t offset = layer * ids.layer_stride;
       for (std::size_t i = 0; i < rows; ++i) {
-        const __m128i wide = _mm_maskz_loadu_epi16(lanes, tile.source[row + i] + offset);
+        const __m128i wide = _mm_maskz_loadu_epi16(lanes, tile.input[row + i] + offset);
         most[i] = _mm_max_epu16(most[i], wide);
         _mm_storel_epi64(reinterpret_cast<__m128i*>(tile.staged[row + i] + layer * top_k),
                          _mm_packus_epi16(wide, wide));
@@ -381,67 +381,66 @@ WAYMARK_AVX512 void NarrowFewShortsAvx512(const PackPlan& plan, const IdsView& i
   }
 }
 
-// One vector of source ids of `kSourceBytes` to packed ids of `kPackedBytes`: masked on both sides.
-template <int kSourceBytes, int kPackedBytes>
+// One vector of input ids of `kInputBytes` to packed ids of `kPackedBytes`: masked on both sides.
+template <int kInputBytes, int kPackedBytes>
 struct Narrow512;
 
-#define WAYMARK_NARROW512(source_bytes, packed_bytes, lane_count, load, compare, narrow_store) \
-  template <>                                                                                  \
-  struct Narrow512<source_bytes, packed_bytes> {                                               \
-    static constexpr std::size_t kLanes = lane_count;                                          \
-    static WAYMARK_AVX512_INLINE bool Run(std::uint64_t lanes, std::uint64_t limit,            \
-                                          const std::uint8_t* source, std::uint8_t* packed) {  \
-      const __m512i ids = load;                                                                \
-      narrow_store;                                                                            \
-      return compare == 0;                                                                     \
-    }                                                                                          \
+#define WAYMARK_NARROW512(input_bytes, packed_bytes, lane_count, load, compare, narrow_store) \
+  template <>                                                                                 \
+  struct Narrow512<input_bytes, packed_bytes> {                                               \
+    static constexpr std::size_t kLanes = lane_count;                                         \
+    static WAYMARK_AVX512_INLINE bool Run(std::uint64_t lanes, std::uint64_t limit,           \
+                                          const std::uint8_t* input, std::uint8_t* packed) {  \
+      const __m512i ids = load;                                                               \
+      narrow_store;                                                                           \
+      return compare == 0;                                                                    \
+    }                                                                                         \
   };
-WAYMARK_NARROW512(2, 1, 32, _mm512_maskz_loadu_epi16(static_cast<__mmask32>(lanes), source),
+WAYMARK_NARROW512(2, 1, 32, _mm512_maskz_loadu_epi16(static_cast<__mmask32>(lanes), input),
                   _mm512_mask_cmpge_epu16_mask(static_cast<__mmask32>(lanes), ids,
                                                _mm512_set1_epi16(static_cast<short>(limit))),
                   _mm256_mask_storeu_epi8(packed, static_cast<__mmask32>(lanes),
                                           _mm512_cvtepi16_epi8(ids)))
-WAYMARK_NARROW512(2, 2, 32, _mm512_maskz_loadu_epi16(static_cast<__mmask32>(lanes), source),
+WAYMARK_NARROW512(2, 2, 32, _mm512_maskz_loadu_epi16(static_cast<__mmask32>(lanes), input),
                   _mm512_mask_cmpge_epu16_mask(static_cast<__mmask32>(lanes), ids,
                                                _mm512_set1_epi16(static_cast<short>(limit))),
                   _mm512_mask_storeu_epi16(packed, static_cast<__mmask32>(lanes), ids))
-WAYMARK_NARROW512(4, 1, 16, _mm512_maskz_loadu_epi32(static_cast<__mmask16>(lanes), source),
+WAYMARK_NARROW512(4, 1, 16, _mm512_maskz_loadu_epi32(static_cast<__mmask16>(lanes), input),
                   _mm512_mask_cmpge_epu32_mask(static_cast<__mmask16>(lanes), ids,
                                                _mm512_set1_epi32(static_cast<int>(limit))),
                   _mm512_mask_cvtepi32_storeu_epi8(packed, static_cast<__mmask16>(lanes), ids))
-WAYMARK_NARROW512(4, 2, 16, _mm512_maskz_loadu_epi32(static_cast<__mmask16>(lanes), source),
+WAYMARK_NARROW512(4, 2, 16, _mm512_maskz_loadu_epi32(static_cast<__mmask16>(lanes), input),
                   _mm512_mask_cmpge_epu32_mask(static_cast<__mmask16>(lanes), ids,
                                                _mm512_set1_epi32(static_cast<int>(limit))),
                   _mm512_mask_cvtepi32_storeu_epi16(packed, static_cast<__mmask16>(lanes), ids))
-WAYMARK_NARROW512(8, 1, 8, _mm512_maskz_loadu_epi64(static_cast<__mmask8>(lanes), source),
+WAYMARK_NARROW512(8, 1, 8, _mm512_maskz_loadu_epi64(static_cast<__mmask8>(lanes), input),
                   _mm512_mask_cmpge_epu64_mask(static_cast<__mmask8>(lanes), ids,
                                                _mm512_set1_epi64(static_cast<long long>(limit))),
                   _mm512_mask_cvtepi64_storeu_epi8(packed, static_cast<__mmask8>(lanes), ids))
-WAYMARK_NARROW512(8, 2, 8, _mm512_maskz_loadu_epi64(static_cast<__mmask8>(lanes), source),
+WAYMARK_NARROW512(8, 2, 8, _mm512_maskz_loadu_epi64(static_cast<__mmask8>(lanes), input),
                   _mm512_mask_cmpge_epu64_mask(static_cast<__mmask8>(lanes), ids,
                                                _mm512_set1_epi64(static_cast<long long>(limit))),
                   _mm512_mask_cvtepi64_storeu_epi16(packed, static_cast<__mmask8>(lanes), ids))
 #undef WAYMARK_NARROW512
 
 // Ids of a layer (or, where layers follow each other without a gap, of a row) are neighbours.
-template <int kSourceBytes, int kPackedBytes>
+template <int kInputBytes, int kPackedBytes>
 WAYMARK_AVX512 void NarrowRunsAvx512(const PackPlan& plan, const IdsView& ids, Tile& tile) {
-  using Step = Narrow512<kSourceBytes, kPackedBytes>;
+  using Step = Narrow512<kInputBytes, kPackedBytes>;
   const std::size_t top_k = static_cast<std::size_t>(plan.shape.top_k);
-  const bool one_run = ids.layer_stride == static_cast<std::ptrdiff_t>(top_k) * kSourceBytes;
+  const bool one_run = ids.layer_stride == static_cast<std::ptrdiff_t>(top_k) * kInputBytes;
   const std::size_t run = one_run ? plan.row_ids : top_k;
   const std::int32_t runs = one_run ? 1 : plan.shape.num_layers;
   for (std::size_t row = 0; row < tile.rows; ++row)
     tile.in_range[row] = true;
   for (std::int32_t r = 0; r < runs; ++r) {
     for (std::size_t row = 0; row < tile.rows; ++row) {
-      const std::uint8_t* source = tile.source[row] + r * ids.layer_stride;
+      const std::uint8_t* input = tile.input[row] + r * ids.layer_stride;
       std::uint8_t* packed = tile.staged[row] + static_cast<std::size_t>(r) * run * kPackedBytes;
       bool good = true;
       for (std::size_t at = 0; at < run; at += Step::kLanes) {
         const std::uint64_t lanes = Lanes(std::min(Step::kLanes, run - at));
-        good &=
-            Step::Run(lanes, plan.limit, source + at * kSourceBytes, packed + at * kPackedBytes);
+        good &= Step::Run(lanes, plan.limit, input + at * kInputBytes, packed + at * kPackedBytes);
       }
       tile.in_range[row] = tile.in_range[row] && good;
     }
@@ -449,12 +448,12 @@ WAYMARK_AVX512 void NarrowRunsAvx512(const PackPlan& plan, const IdsView& ids, T
 }
 
 void NarrowAvx512(const PackPlan& plan, const IdsView& ids, Tile& tile) {
-  const auto source_bytes = static_cast<std::ptrdiff_t>(IdKindBytes(ids.kind));
-  if (ids.k_stride != source_bytes || source_bytes == 1) {
+  const auto input_bytes = static_cast<std::ptrdiff_t>(IdKindBytes(ids.kind));
+  if (ids.k_stride != input_bytes || input_bytes == 1) {
     return NarrowTileByKind(plan, ids, tile);
   }
   const bool bytes = plan.shape.id_bytes() == 1;
-  switch (source_bytes) {
+  switch (input_bytes) {
     case 2:
       if (bytes && plan.shape.top_k == 8) return NarrowShorts8Avx512(plan, ids, tile);
       if (bytes && plan.shape.top_k < 8 && tile.slack) {

@@ -136,10 +136,11 @@ struct [[nodiscard]] RoutingCode {
 
 // Checks `config` and `tensors` against the rules above; every implementation calls this before it
 // does anything. `device`: where all tensors must lie.
-RoutingCode CheckRouting(const RoutingConfig& config, const RoutingTensors& tensors, Device device);
+RoutingCode CheckRouting(const RoutingConfig& config, const RoutingTensors& tensors,
+                         MemoryDevice device);
 // The same check for the arguments of RoutingKeysOnHost and RoutingKeysOnCuda.
 RoutingCode CheckRoutingKeys(const RoutingConfig& config, const RoutingTensors& tensors,
-                             const Tensor& keys, Device device);
+                             const Tensor& keys, MemoryDevice device);
 
 // Routes rows [0, N) on the host, one after the other on the calling thread, without allocation.
 // Any thread. `isa` is one of SupportedIsas() (isa.h); the second form uses the best.

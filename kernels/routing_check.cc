@@ -36,13 +36,15 @@ struct Wanted {
   std::int64_t columns = -1;  // exactly; -1: any
 };
 
-RoutingCode CheckTensor(const Tensor& tensor, Device device, const Wanted& wanted) {
+RoutingCode CheckTensor(const Tensor& tensor, MemoryDevice device, const Wanted& wanted) {
   const auto broken = [&](RoutingRule rule, std::int64_t value, std::int64_t bound) {
     return RoutingCode{wanted.argument, rule, value, bound};
   };
-  const auto place = [](Device d) { return d.kind == Device::Kind::kCuda ? d.ordinal : -1; };
+  const auto ordinal = [](MemoryDevice d) {
+    return d.kind == MemoryDevice::Kind::kCuda ? d.ordinal : -1;
+  };
   if (!(tensor.device == device)) {
-    return broken(RoutingRule::kNotOnDevice, place(tensor.device), place(device));
+    return broken(RoutingRule::kNotOnDevice, ordinal(tensor.device), ordinal(device));
   }
   if (tensor.rank != wanted.rank) return broken(RoutingRule::kRank, tensor.rank, wanted.rank);
   if ((wanted.dtypes & Bit(tensor.dtype)) == 0) {
@@ -110,7 +112,7 @@ constexpr unsigned kLogitTypes =
     Bit(DType::kFloat32) | Bit(DType::kBfloat16) | Bit(DType::kFloat16);
 constexpr unsigned kWeightTypes = Bit(DType::kFloat32) | Bit(DType::kBfloat16);
 
-RoutingCode CheckLogits(const Tensor& logits, Device device) {
+RoutingCode CheckLogits(const Tensor& logits, MemoryDevice device) {
   if (RoutingCode code = CheckTensor(logits, device, {RoutingArgument::kLogits, 2, kLogitTypes, 0});
       !code.ok()) {
     return code;
@@ -126,7 +128,7 @@ RoutingCode CheckLogits(const Tensor& logits, Device device) {
                     std::numeric_limits<std::int32_t>::max());
 }
 
-RoutingCode CheckBias(const Tensor& bias, bool allowed, std::int64_t experts, Device device) {
+RoutingCode CheckBias(const Tensor& bias, bool allowed, std::int64_t experts, MemoryDevice device) {
   if (!bias.given()) return {};
   if (!allowed) return {RoutingArgument::kBias, RoutingRule::kUnexpected};
   const RoutingCode code =
@@ -158,7 +160,7 @@ const char* RoutingMethodName(RoutingMethod method) {
 }
 
 RoutingCode CheckRouting(const RoutingConfig& config, const RoutingTensors& tensors,
-                         Device device) {
+                         MemoryDevice device) {
   RoutingCode code = CheckLogits(tensors.logits, device);
   if (!code.ok()) return code;
   const Tensor& logits = tensors.logits;
@@ -201,7 +203,7 @@ RoutingCode CheckRouting(const RoutingConfig& config, const RoutingTensors& tens
 }
 
 RoutingCode CheckRoutingKeys(const RoutingConfig& config, const RoutingTensors& tensors,
-                             const Tensor& keys, Device device) {
+                             const Tensor& keys, MemoryDevice device) {
   const Tensor& logits = tensors.logits;
   RoutingCode code = CheckLogits(logits, device);
   if (code.ok() && !Methods::Visit(config.method, []<class M>() {})) {
@@ -225,7 +227,7 @@ RoutingCode CheckRoutingKeys(const RoutingConfig& config, const RoutingTensors& 
 std::string RoutingCode::ToString() const {
   if (ok()) return "ok";
   const auto number = [](std::int64_t n) { return std::to_string(n); };
-  const auto place = [&](std::int64_t n) {
+  const auto device_name = [&](std::int64_t n) {
     return n < 0 ? std::string("the host") : "CUDA device " + number(n);
   };
   std::string text = std::string(kArgumentNames[static_cast<std::size_t>(argument)]) + " ";
@@ -239,7 +241,7 @@ std::string RoutingCode::ToString() const {
     case RoutingRule::kUnexpected:
       return text + "must not be given: it means nothing with this method and these arguments";
     case RoutingRule::kNotOnDevice:
-      return text + "must be on " + place(bound) + ", it is on " + place(value);
+      return text + "must be on " + device_name(bound) + ", it is on " + device_name(value);
     case RoutingRule::kRank:
       return text + "must have rank " + number(bound) + ", got " + number(value);
     case RoutingRule::kDType:

@@ -17,19 +17,19 @@ RoutingCode CudaFailure(RoutingArgument argument, cudaError_t error) {
   return {argument, RoutingRule::kCuda, error};
 }
 
-RoutingCode CurrentDevice(Device& device) {
+RoutingCode CurrentDevice(MemoryDevice& device) {
   int ordinal = 0;
   if (const cudaError_t error = cudaGetDevice(&ordinal); error != cudaSuccess) {
     return CudaFailure(RoutingArgument::kStream, error);
   }
-  device = Device::Cuda(ordinal);
+  device = MemoryDevice::Cuda(ordinal);
   return {};
 }
 
 // A tensor names its device; CUDA knows. The question waits for nothing and is no part of a graph
 // that is being captured, but it is not free: each pointer is asked for once. Managed memory lies
 // on every device.
-RoutingCode CheckMemory(RoutingArgument argument, const Tensor& tensor, Device device) {
+RoutingCode CheckMemory(RoutingArgument argument, const Tensor& tensor, MemoryDevice device) {
   static CheckedPointers checked;
   if (!tensor.given() || checked.Has(tensor.data, device.ordinal)) return {};
   cudaPointerAttributes attributes = {};
@@ -80,7 +80,7 @@ const void* FindRouteKernel(const RoutingConfig& config, const Tensor& logits) {
 
 RoutingCode RouteOnCuda(const RoutingConfig& config, const RoutingTensors& tensors,
                         CUstream_st* stream) {
-  Device device;
+  MemoryDevice device;
   if (RoutingCode code = CurrentDevice(device); !code.ok()) return code;
   if (RoutingCode code = CheckRouting(config, tensors, device); !code.ok()) return code;
   const std::int64_t rows = tensors.logits.shape[0];
@@ -105,7 +105,7 @@ RoutingCode RouteOnCuda(const RoutingConfig& config, const RoutingTensors& tenso
 
 RoutingCode RoutingKeysOnCuda(const RoutingConfig& config, const RoutingTensors& tensors,
                               const Tensor& keys, CUstream_st* stream) {
-  Device device;
+  MemoryDevice device;
   if (RoutingCode code = CurrentDevice(device); !code.ok()) return code;
   if (RoutingCode code = CheckRoutingKeys(config, tensors, keys, device); !code.ok()) return code;
   const routing::KeysArgs args = routing::MakeKeysArgs(tensors, keys);

@@ -196,7 +196,8 @@ void RouteRowsPlain(const RoutingConfig& config, const RoutingTensors& tensors) 
 }  // namespace
 
 RoutingCode RouteOnHost(const RoutingConfig& config, const RoutingTensors& tensors, Isa isa) {
-  if (RoutingCode code = CheckRouting(config, tensors, Device::Host()); !code.ok()) return code;
+  if (RoutingCode code = CheckRouting(config, tensors, MemoryDevice::Host()); !code.ok())
+    return code;
   auto* route_rows = &RouteRowsPlain;
 #if defined(__x86_64__)
   if (isa == Isa::kAvx2) route_rows = &internal::RouteRowsAvx2;
@@ -213,7 +214,8 @@ RoutingCode RouteOnHost(const RoutingConfig& config, const RoutingTensors& tenso
 
 RoutingCode RoutingKeysOnHost(const RoutingConfig& config, const RoutingTensors& tensors,
                               const Tensor& keys) {
-  if (RoutingCode code = CheckRoutingKeys(config, tensors, keys, Device::Host()); !code.ok()) {
+  if (RoutingCode code = CheckRoutingKeys(config, tensors, keys, MemoryDevice::Host());
+      !code.ok()) {
     return code;
   }
   Methods::Visit(config.method, [&]<class M>() {

@@ -43,16 +43,16 @@ enum class DType : std::uint8_t {
 [[nodiscard]] const char* DTypeName(DType type);
 
 // Where memory lies.
-struct Device {
+struct MemoryDevice {
   enum class Kind : std::uint8_t { kHost, kCuda };
   Kind kind = Kind::kHost;
   std::int32_t ordinal = 0;  // CUDA's number of the device; 0 for the host
 
-  [[nodiscard]] static constexpr Device Host() { return {}; }
-  [[nodiscard]] static constexpr Device Cuda(std::int32_t ordinal) {
+  [[nodiscard]] static constexpr MemoryDevice Host() { return {}; }
+  [[nodiscard]] static constexpr MemoryDevice Cuda(std::int32_t ordinal) {
     return {Kind::kCuda, ordinal};
   }
-  friend constexpr bool operator==(Device a, Device b) {
+  friend constexpr bool operator==(MemoryDevice a, MemoryDevice b) {
     return a.kind == b.kind && a.ordinal == b.ordinal;
   }
 };
@@ -65,14 +65,15 @@ struct Tensor {
   std::int32_t rank = 0;            // 1 or 2 axes
   std::int64_t shape[2] = {0, 0};   // elements along each axis
   std::int64_t stride[2] = {0, 0};  // in elements, not bytes
-  Device device;
+  MemoryDevice device;
 
   [[nodiscard]] bool given() const { return data != nullptr; }
 
   // [rows, columns] with adjacent columns; `row_stride` elements from a row to the next, 0:
   // `columns`.
   [[nodiscard]] static Tensor Matrix(const void* data, DType dtype, std::int64_t rows,
-                                     std::int64_t columns, Device device = Device::Host(),
+                                     std::int64_t columns,
+                                     MemoryDevice device = MemoryDevice::Host(),
                                      std::int64_t row_stride = 0) {
     return {const_cast<void*>(data),
             dtype,
@@ -83,7 +84,7 @@ struct Tensor {
   }
   // [size], with adjacent elements.
   [[nodiscard]] static Tensor Vector(const void* data, DType dtype, std::int64_t size,
-                                     Device device = Device::Host()) {
+                                     MemoryDevice device = MemoryDevice::Host()) {
     return {const_cast<void*>(data), dtype, 1, {size, 0}, {1, 0}, device};
   }
 };

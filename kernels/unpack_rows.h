@@ -28,9 +28,9 @@ struct MutableIdsView {
   std::ptrdiff_t k_stride = 0;      // bytes from an id of a layer to the next
 };
 
-// Writes the packed row sources[i] to row i of `out`; a null source is a missing row, which gets
-// `fill`. REQUIRES: elements of `out` overlap neither each other nor a source; ids fit out.kind.
-void UnpackRows(const RowShape& shape, std::span<const std::uint8_t* const> sources,
+// Writes the packed row inputs[i] to row i of `out`; a null input is a missing row, which gets
+// `fill`. REQUIRES: elements of `out` overlap neither each other nor a input; ids fit out.kind.
+void UnpackRows(const RowShape& shape, std::span<const std::uint8_t* const> inputs,
                 const MutableIdsView& out, MissingFill fill);
 
 }  // namespace waymark::kernels

@@ -60,16 +60,16 @@
  *
  * Arguments. The library reads pointer arguments during the call only, unless the function says
  * otherwise. A null pointer with a count above 0 is an invalid argument; so is a count above
- * 2^31 - 1. Null handles, null structs and handles of another type are invalid arguments, not
- * crashes; retain and release ignore such handles.
+ * 2^31 - 1. Null objects, null structs and objects of another type are invalid arguments, not
+ * crashes; retain and release ignore such objects.
  *
  * Statuses have the numbers of absl::StatusCode. Nothing throws and nothing aborts. On any status
  * other than WM_OK the call has done nothing and written no output, unless the function says
  * otherwise.
  *
- * Handles. Every call that returns a handle through `out` returns one reference; *_retain adds one,
- * *_release removes one. A handle keeps what it depends on: a session keeps its store; a store and
- * its snapshots keep their recorder. Retain and release: any thread, unless marked otherwise.
+ * Objects. Every call that returns an object through `out` returns one reference; *_retain adds
+ * one, *_release removes one. An object keeps what it depends on: a session keeps its store; a store
+ * and its snapshots keep their recorder. Retain and release: any thread, unless marked otherwise.
  *
  * Threads. "Engine's thread": a store and its sessions are called by one thread at a time. "Step
  * path": in addition the call allocates nothing after warm-up, never waits, and copies no rows.
@@ -144,7 +144,7 @@ enum wm_rule {
   WM_RULE_TOO_MANY_ROWS = 2,          /* value: the rows; of a tensor, limit: rows of the view */
   WM_RULE_UNKNOWN_EVENT = 3,          /* index: the event; value: its type */
   WM_RULE_BLOCK_OUT_OF_RANGE = 4,     /* index: the event; value: the block */
-  WM_RULE_SOURCE_OUT_OF_RANGE = 5,    /* index: the event; value: the source block */
+  WM_RULE_SRC_OUT_OF_RANGE = 5,       /* index: the event; value: the block copied from */
   WM_RULE_KEY_TOO_LONG = 6,           /* index: the event; value: key_size */
   WM_RULE_ROWS_OUT_OF_RANGE = 7,      /* index: the event; value: rows */
   WM_RULE_SELF_COPY = 8,              /* index: the event; value: the block */
@@ -162,7 +162,7 @@ enum wm_rule {
   WM_RULE_TOO_FEW_COLUMNS = 36,       /* value: columns; limit: K */
   WM_RULE_WRONG_LAYERS = 37,          /* value: layers of the tensor; limit: L */
   WM_RULE_TRANSPORT = 38,             /* the transport has failed; session_status has the reason */
-  WM_RULE_LAYER_NOT_ROUTED = 39,      /* value: a layer not bound as WM_SOURCE_ROUTING_KERNEL */
+  WM_RULE_LAYER_NOT_ROUTED = 39,      /* value: a layer not bound as WM_CAPTURE_ROUTING_KERNEL */
   WM_RULE_ARGUMENT = 64, /* index: the argument, from 0, that is null, garbage or too */
                          /* short; value: the wrong value in it, or 0 */
   WM_RULE_ROUTING = 128  /* and above: rule - 128 is the rule of kernels/routing.h that an */
@@ -197,7 +197,7 @@ typedef struct wm_ext_log {
   void* context;
 } wm_ext_log;
 
-/* ---- handles ------------------------------------------------------------------------------ */
+/* ---- objects ------------------------------------------------------------------------------ */
 
 typedef struct wm_store wm_store;       /* the rows of every KV block; one per rank that stores */
 typedef struct wm_session wm_session;   /* captures the forwards of one model into a store */
@@ -250,7 +250,7 @@ typedef struct wm_shape {
   int32_t num_blocks;       /* 0 for a wm_rows */
   uint32_t id_bytes;        /* of a stored id: 1 (uint8) or 2 (uint16, little-endian) */
   uint64_t row_bytes;       /* of a stored row: L * K * id_bytes */
-  const int32_t* layer_ids; /* [num_layers]; valid as long as the handle */
+  const int32_t* layer_ids; /* [num_layers]; valid as long as the object */
 } wm_shape;
 
 /* ---- the capture session ------------------------------------------------------------------ */
@@ -261,13 +261,13 @@ typedef struct wm_session_options {
   uint32_t struct_size;
   uint32_t flags; /* WM_SESSION_* */
   const wm_ext* ext;
-  wm_store* store;         /* with E <= 32768; retained; required */
-  int32_t max_rows;        /* of the longest forward, padding included: 1 ... 2^20; required */
-  int32_t num_buffers;     /* capture buffers, one per step begun and not yet landed; 0 = 4 */
-  int32_t num_ids_sources; /* steps of session_submit_ids in flight; 0 = max_steps_in_flight */
-  int32_t transport;       /* WM_TRANSPORT_CUDA: WM_UNIMPLEMENTED in a build without CUDA */
-  int32_t device_ordinal;  /* of the CUDA device */
-  int32_t reserved;        /* must be zero */
+  wm_store* store;        /* with E <= 32768; retained; required */
+  int32_t max_rows;       /* of the longest forward, padding included: 1 ... 2^20; required */
+  int32_t num_buffers;    /* capture buffers, one per step begun and not yet landed; 0 = 4 */
+  int32_t num_ids_steps;  /* steps of session_submit_ids in flight; 0 = max_steps_in_flight */
+  int32_t transport;      /* WM_TRANSPORT_CUDA: WM_UNIMPLEMENTED in a build without CUDA */
+  int32_t device_ordinal; /* of the CUDA device */
+  int32_t reserved;       /* must be zero */
 } wm_session_options;
 
 /* One view at one address for every step, as a CUDA graph needs it; not with WM_TRANSPORT_HOST. */
@@ -275,13 +275,13 @@ typedef struct wm_session_options {
 
 /* How the ids of a layer get into the view: the engine's kernel writes them there; the engine
  * passes them to session_hand_over; Waymark's routing kernel writes them. */
-enum { WM_SOURCE_KERNEL_WRITES_VIEW = 0, WM_SOURCE_HANDS_OVER, WM_SOURCE_ROUTING_KERNEL };
+enum { WM_CAPTURE_KERNEL_WRITES_VIEW = 0, WM_CAPTURE_HANDS_OVER, WM_CAPTURE_ROUTING_KERNEL };
 
 typedef struct wm_layer_binding {
   uint32_t struct_size;
   int32_t layer;      /* captured layer, in [0, L); required */
   const char* module; /* the module of the model that routes it; named in every report; required */
-  int32_t source;     /* WM_SOURCE_*; required */
+  int32_t capture;    /* WM_CAPTURE_*; required */
   int32_t reserved;   /* must be zero */
 } wm_layer_binding;
 
@@ -292,7 +292,7 @@ enum {
   WM_EVENT_RETAIN,   /* `block` has one user more */
   WM_EVENT_RELEASE,  /* `block` has one user less; below zero: ignored and counted */
   WM_EVENT_SEAL,     /* `block` is full, or will be after `step`, and is found by its key */
-  WM_EVENT_COPY,     /* `block` gets rows [0, rows) of `source` */
+  WM_EVENT_COPY,     /* `block` gets rows [0, rows) of `src` */
   WM_EVENT_MOVE,     /* `block` takes over the contents and state of another block */
   WM_EVENT_TRUNCATE, /* rows >= `rows` of `block` that steps <= `step` wrote are invalid */
   WM_EVENT_RESET     /* the block table and the key index are emptied */
@@ -308,7 +308,7 @@ typedef struct wm_event {
   uint8_t key_size; /* bytes of `key` in use; 0: no key */
   uint8_t more;     /* MOVE: 1 = the next event belongs to the same simultaneous move */
   int32_t block;    /* COPY, MOVE: the destination */
-  int32_t source;   /* COPY, MOVE: the source block */
+  int32_t src;      /* COPY, MOVE: the source block */
   int32_t rows;     /* COPY: rows, or WM_ALL_ROWS; TRUNCATE: the first row to invalidate */
   uint64_t step;    /* SEAL: the step that fills the block; TRUNCATE: the last step it applies to */
   uint8_t key[WM_KEY_BYTES]; /* the engine's prefix-chain hash of the block; 0 beyond key_size */
@@ -316,13 +316,13 @@ typedef struct wm_event {
 
 /* Constructors of events. `key`: [key_size], 1 ... 32 bytes; a longer key is refused when the step
  * begins, with WM_RULE_KEY_TOO_LONG. */
-static inline wm_event wm_make_event(int type, int32_t block, int32_t source, int32_t rows,
+static inline wm_event wm_make_event(int type, int32_t block, int32_t src, int32_t rows,
                                      uint64_t step, const void* key, size_t key_size) {
   wm_event event;
   memset(&event, 0, sizeof(event));
   event.type = (uint16_t)type;
   event.block = block;
-  event.source = source;
+  event.src = src;
   event.rows = rows;
   event.step = step;
   event.key_size = (uint8_t)(key_size < 255 ? key_size : 255);
@@ -342,12 +342,12 @@ static inline wm_event wm_release(int32_t block) {
 static inline wm_event wm_seal(int32_t block, const void* key, size_t key_size, uint64_t step) {
   return wm_make_event(WM_EVENT_SEAL, block, -1, 0, step, key, key_size);
 }
-static inline wm_event wm_copy(int32_t source, int32_t destination, int32_t rows) {
-  return wm_make_event(WM_EVENT_COPY, destination, source, rows, 0, NULL, 0);
+static inline wm_event wm_copy(int32_t src, int32_t dst, int32_t rows) {
+  return wm_make_event(WM_EVENT_COPY, dst, src, rows, 0, NULL, 0);
 }
 /* `more` = 1 joins this pair with the MOVE that follows: all pairs of a group move at once. */
-static inline wm_event wm_move(int32_t source, int32_t destination, int more) {
-  wm_event event = wm_make_event(WM_EVENT_MOVE, destination, source, 0, 0, NULL, 0);
+static inline wm_event wm_move(int32_t src, int32_t dst, int more) {
+  wm_event event = wm_make_event(WM_EVENT_MOVE, dst, src, 0, 0, NULL, 0);
   event.more = (uint8_t)(more != 0);
   return event;
 }
@@ -611,8 +611,8 @@ typedef struct wm_session_stats {
 typedef struct wm_layer_stats {
   uint32_t struct_size; /* required */
   int32_t layer_id;     /* the model's number of the layer */
-  const char* module;   /* "" if the layer is not bound; valid as long as the session's handle */
-  int32_t source;       /* WM_SOURCE_* */
+  const char* module;   /* "" if the layer is not bound; valid as long as the session */
+  int32_t capture;      /* WM_CAPTURE_* */
   int32_t reserved;
   uint64_t rows_silent;  /* landed rows in which the layer had an id of -1 */
   uint64_t rows_invalid; /* landed rows in which it had an id out of range, or one twice */
@@ -627,7 +627,7 @@ typedef struct wm_store_stats {
   uint64_t rows_missing[8]; /* by reason */
   uint64_t rows_ignored, rows_not_asked, rows_padding, rows_outside, rows_without_claim;
   uint64_t events, events_on_null_blocks, releases_below_zero, hits_by_key, second_seals;
-  uint64_t pages, pages_in_use, pages_in_use_peak, evictions, own_pages, no_page;
+  uint64_t pages, pages_in_use, pages_in_use_peak, evictions, copies_on_write, no_page;
   uint64_t bytes, bytes_touched_peak;
   uint64_t audited_rows, audit_disagreements, audit_voided_pages, audit_voided_rows;
   double audit_agreement_sum; /* mean agreement = sum / audited_rows */
@@ -704,7 +704,7 @@ typedef struct wm_api_v1 {
    * forward may always write max_rows rows. */
   wm_status (*session_view)(wm_session* session, uint64_t step, wm_view* view);
   /* Copies the first K columns of `ids` into rows [0, ids->rows) of a layer that is bound as
-   * WM_SOURCE_HANDS_OVER; on a device in stream order, and allowed during graph capture. */
+   * WM_CAPTURE_HANDS_OVER; on a device in stream order, and allowed during graph capture. */
   wm_status (*session_hand_over)(wm_session* session, const wm_view* view, int32_t layer,
                                  const wm_ids* ids, wm_code* code);
   /* Routes N tokens: writes their ids and weights and, if asked, the ids as int16. Runs on the
@@ -715,9 +715,9 @@ typedef struct wm_api_v1 {
    * device refused the launch. UNIMPLEMENTED: the library was built without CUDA. Any thread. */
   wm_status (*route)(const wm_routing* routing, void* stream, wm_code* code);
   /* The same on the session's transport (on its stream, for a device), and records the ids in rows
-   * [0, N) of `layer` of `view`. The layer must be bound as WM_SOURCE_ROUTING_KERNEL; N is at most
-   * max_rows; E and K are the store's. FAILED_PRECONDITION and NOT_FOUND as in session_hand_over. Step path,
-   * engine's thread. */
+   * [0, N) of `layer` of `view`. The layer must be bound as WM_CAPTURE_ROUTING_KERNEL; N is at most
+   * max_rows; E and K are the store's. FAILED_PRECONDITION and NOT_FOUND as in session_hand_over.
+   * Step path, engine's thread. */
   wm_status (*session_route)(wm_session* session, const wm_view* view, int32_t layer,
                              const wm_routing* routing, wm_code* code);
   /* The forward of `step` has written its view (host), or has been launched (device). */
@@ -740,7 +740,7 @@ typedef struct wm_api_v1 {
                                       wm_code* code);
   /* Submits the ids of `step`. The caller keeps them unchanged until `done` is called, exactly
    * once. On failure `done` is called before the return and the step is still open; so too with
-   * RESOURCE_EXHAUSTED, when num_ids_sources are in flight. */
+   * RESOURCE_EXHAUSTED, when num_ids_steps are in flight. */
   wm_status (*session_submit_ids)(wm_session* session, uint64_t step, const wm_ids* ids,
                                   wm_done done, wm_code* code);
 
@@ -782,7 +782,7 @@ typedef struct wm_api_v1 {
   void (*rows_retain)(wm_rows* rows);
   void (*rows_release)(wm_rows* rows);
   wm_status (*rows_shape)(const wm_rows* rows, wm_shape* out);
-  /* The arrays; valid as long as the handle. */
+  /* The arrays; valid as long as the object. */
   wm_status (*rows_view)(const wm_rows* rows, wm_rows_view* out);
   /* As snapshot_read and snapshot_coverage. */
   wm_status (*rows_write)(const wm_rows* rows, const wm_read_args* args, wm_message* why);
@@ -863,7 +863,7 @@ typedef struct wm_api_v1 {
                            wm_message* why);
   void (*batch_retain)(wm_batch* batch);
   void (*batch_release)(wm_batch* batch);
-  /* The batch; its arrays are valid as long as the handle. */
+  /* The batch; its arrays are valid as long as the object. */
   wm_status (*batch_view)(const wm_batch* batch, wm_step_batch* view);
 
   /* ---- the flight recorder: any thread ---- */

@@ -16,7 +16,7 @@ constexpr std::int32_t kPage = 16;
 constexpr int kTurnCount = 100;
 
 // Copies token-major rows without a look at them.
-class BytesSource final : public RowSource {
+class BytesSource final : public StepRows {
  public:
   BytesSource(const std::uint8_t* rows, std::size_t row_bytes)
       : rows_(rows), row_bytes_(row_bytes) {}

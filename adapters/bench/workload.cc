@@ -70,15 +70,15 @@ std::vector<std::int16_t> LayerMajorShorts(std::span<const std::uint8_t> token_m
   return ids;
 }
 
-PackSource::PackSource(const kernels::IdsView& ids, std::size_t max_rows)
+PackedRows::PackedRows(const kernels::IdsView& ids, std::size_t max_rows)
     : ids_(ids), landed_(max_rows, nullptr) {}
 
-PackSource::~PackSource() {
+PackedRows::~PackedRows() {
   while (submitted_.load(std::memory_order_acquire) != 0)
     std::this_thread::yield();
 }
 
-void PackSource::Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
+void PackedRows::Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
                       std::span<Reason> verdicts) {
   std::array<kernels::RowVerdict, kChunk> packed;
   std::copy(destinations.begin(), destinations.end(), landed_.begin() + first);
@@ -115,7 +115,7 @@ FilledStore::FilledStore(std::int64_t rows, std::int32_t page_tokens, Landing la
   store_ = *std::move(store);
 
   const std::vector<std::uint8_t> ids = TokenMajorBytes(kPrefillRows, 1);
-  PackSource source(kernels::IdsView::TokenMajor(ids.data(), kernels::IdKind::kUint8, kRowShape));
+  PackedRows source(kernels::IdsView::TokenMajor(ids.data(), kernels::IdKind::kUint8, kRowShape));
   std::vector<std::int64_t> slots;
   std::vector<Event> events;
   for (std::int64_t row = 0; row < rows; row += kPrefillRows) {
@@ -138,7 +138,7 @@ FilledStore::FilledStore(std::int64_t rows, std::int32_t page_tokens, Landing la
     shuffled_.emplace_back(block);
 }
 
-double FilledStore::Run(const StepBatch& batch, PackSource* source) {
+double FilledStore::Run(const StepBatch& batch, PackedRows* source) {
   if (source != nullptr) source->Submitted();
   StepCode begun;
   StepCode submitted;
@@ -235,7 +235,7 @@ StepBatch PrefillSteps::Next() {
 
 // ---- landing
 
-LandingTurns::LandingTurns(FilledStore& store, PackSource& source,
+LandingTurns::LandingTurns(FilledStore& store, PackedRows& source,
                            std::span<const std::uint8_t> bytes, std::size_t period, Clock clock)
     : store_(store), source_(source), bytes_(bytes), clock_(clock), landed_(period) {}
 

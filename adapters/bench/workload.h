@@ -1,6 +1,6 @@
-// What is measured: a filled store whose blocks lie anywhere in it, the steps of an engine, landing,
-// snapshots and reads of a long sequence. `waymark bench` and the programs in tests/bench/ time
-// these, so that both measure the same.
+// What is measured: a filled store whose blocks lie anywhere in it, the steps of an engine,
+// landing, snapshots and reads of a long sequence. `waymark bench` and the programs in tests/bench/
+// time these, so that both measure the same.
 //
 // One thread uses all of it: the engine's thread, which lands too (Landing::kCaller) unless said.
 #ifndef WAYMARK_ADAPTERS_BENCH_WORKLOAD_H_
@@ -39,11 +39,11 @@ inline constexpr std::int64_t kStoreRows = std::int64_t{1} << 20;
 
 // Lands the rows of a view through PackRows, checks included, and keeps the addresses that they
 // went to: the destinations of a baseline's memcpy.
-class PackSource final : public RowSource {
+class PackedRows final : public StepRows {
  public:
-  explicit PackSource(const kernels::IdsView& ids, std::size_t max_rows = kPrefillRows);
+  explicit PackedRows(const kernels::IdsView& ids, std::size_t max_rows = kPrefillRows);
   // Waits until every step that was submitted with it is done with it.
-  ~PackSource() override;
+  ~PackedRows() override;
 
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override;
@@ -64,8 +64,8 @@ struct BenchRows {
 
   const std::vector<std::uint8_t> bytes;
   const std::vector<std::int16_t> shorts;
-  PackSource token_major;
-  PackSource layer_major;
+  PackedRows token_major;
+  PackedRows layer_major;
 };
 
 // A store every row of which is valid, all of its blocks in use, as many pages as blocks.
@@ -80,7 +80,7 @@ class FilledStore {
   [[nodiscard]] std::span<const BlockId> shuffled() const { return shuffled_; }
   [[nodiscard]] std::uint64_t NextStep() { return ++step_; }
   // Begins and submits a step; throws when the store refuses it. Returns nanoseconds.
-  double Run(const StepBatch& batch, PackSource* source);
+  double Run(const StepBatch& batch, PackedRows* source);
   // Lands what was submitted: by LandOne, or by waiting for the store's own thread.
   void Settle();
 
@@ -144,7 +144,7 @@ class PrefillSteps {
 class LandingTurns {
  public:
   // Rows of `source` are those of `bytes`, whose copy is the baseline; both outlive this.
-  LandingTurns(FilledStore& store, PackSource& source, std::span<const std::uint8_t> bytes,
+  LandingTurns(FilledStore& store, PackedRows& source, std::span<const std::uint8_t> bytes,
                std::size_t period, Clock clock);
   struct Nanoseconds {
     double landing = 0;
@@ -155,7 +155,7 @@ class LandingTurns {
 
  private:
   FilledStore& store_;
-  PackSource& source_;
+  PackedRows& source_;
   const std::span<const std::uint8_t> bytes_;
   const Clock clock_;
   struct Run {

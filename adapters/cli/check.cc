@@ -26,20 +26,20 @@ Json ToJson(const RowInfo& info) {
               {"provenance", std::string(ProvenanceName(info.provenance))}};
 }
 
-Json ToJson(const FlightVerdict& verdict) {
+Json ToJson(const FlightReport& verdict) {
   Json missing = Json::object();
   for (int reason = 1; reason < kNumReasons; ++reason) {
     missing[std::string(ReasonName(static_cast<Reason>(reason)))] =
         verdict.rows_missing[static_cast<std::size_t>(reason)];
   }
-  Json indictments = Json::array();
-  for (const Indictment& found : verdict.indictments) {
-    indictments.push_back({{"block", found.block},
-                           {"step", found.step},
-                           {"after_step", found.after},
-                           {"event", found.event},
-                           {"rows", found.rows},
-                           {"agreement", found.agreement}});
+  Json missed_events = Json::array();
+  for (const MissedEvent& found : verdict.missed_events) {
+    missed_events.push_back({{"block", found.block},
+                             {"step", found.step},
+                             {"after_step", found.after},
+                             {"event", found.event},
+                             {"rows", found.rows},
+                             {"agreement", found.agreement}});
   }
   Json differences = Json::array();
   for (const ReadDifference& difference : verdict.differences) {
@@ -66,10 +66,10 @@ Json ToJson(const FlightVerdict& verdict) {
               {"rows_missing", std::move(missing)},
               {"rows_excused", verdict.rows_excused},
               {"rows_differing", verdict.rows_differing},
-              {"rows_not_judged", verdict.rows_not_judged},
+              {"rows_not_checked", verdict.rows_not_checked},
               {"audited_rows", verdict.audited_rows},
               {"pages_voided", verdict.pages_voided},
-              {"indictments", std::move(indictments)},
+              {"missed_events", std::move(missed_events)},
               {"differences", std::move(differences)}};
 }
 
@@ -80,13 +80,13 @@ Json ToJson(const RemovalReport& report) {
                       {"step", bind.step},
                       {"with_key", bind.with_key},
                       {"rows_wrong", bind.rows_wrong},
-                      {"indicted", bind.indicted},
+                      {"found", bind.found},
                       {"block_named", bind.block_named}});
   }
   return Json{{"binds", report.binds},
               {"tried", report.tried},
               {"harmful", report.harmful},
-              {"indicted", report.indicted},
+              {"found", report.found},
               {"fraction_indicted", report.fraction()},
               {"block_named", report.block_named},
               {"step_named", report.step_named},
@@ -95,7 +95,7 @@ Json ToJson(const RemovalReport& report) {
               {"missed", std::move(missed)}};
 }
 
-void Print(const FlightVerdict& verdict) {
+void Print(const FlightReport& verdict) {
   Table table;
   table.Add("steps", WithCommas(verdict.steps) + " (" + std::to_string(verdict.first_step) +
                          " to " + std::to_string(verdict.last_step) + ")");
@@ -112,8 +112,8 @@ void Print(const FlightVerdict& verdict) {
   if (verdict.rows_excused > 0) {
     table.Add("rows excused because pages were short", WithCommas(verdict.rows_excused));
   }
-  if (verdict.rows_not_judged > 0) {
-    table.Add("rows that could not be checked", WithCommas(verdict.rows_not_judged));
+  if (verdict.rows_not_checked > 0) {
+    table.Add("rows that could not be checked", WithCommas(verdict.rows_not_checked));
   }
   table.Add("rows that differ", WithCommas(verdict.rows_differing));
   table.Add("rows audited", WithCommas(verdict.audited_rows));
@@ -138,18 +138,19 @@ void Print(const FlightVerdict& verdict) {
     std::printf("  ... %s rows differ in all\n", WithCommas(verdict.rows_differing).c_str());
   }
   shown = 0;
-  for (const Indictment& indictment : verdict.indictments) {
+  for (const MissedEvent& missed_event : verdict.missed_events) {
     if (shown++ == kShownLines) break;
-    std::printf("indicted: %s\n", indictment.ToString().c_str());
+    std::printf("missed event: %s\n", missed_event.ToString().c_str());
   }
-  if (verdict.indictments.size() > kShownLines) {
-    std::printf("  ... %s indictments in all\n", WithCommas(verdict.indictments.size()).c_str());
+  if (verdict.missed_events.size() > kShownLines) {
+    std::printf("  ... %s missed events in all\n",
+                WithCommas(verdict.missed_events.size()).c_str());
   }
   if (verdict.clean()) {
     std::printf(verdict.reads > 0
                     ? "Every read was right.\n"
                     : "The flight has no reads, and its writes do not contradict each other.\n");
-  } else if (verdict.indicted()) {
+  } else if (verdict.has_missed_event()) {
     std::printf("INDICTED: the engine missed an event, since later writes contradict kept rows.\n");
   } else {
     std::printf("NOT RIGHT: rows that were read differ from what the events make them.\n");
@@ -162,8 +163,8 @@ void Print(const RemovalReport& report) {
   table.Add("Binds in the flight", WithCommas(report.binds));
   table.Add("removed, one at a time", WithCommas(report.tried));
   table.Add("of them harmful: a row is wrong", WithCommas(report.harmful));
-  table.Add("of those indicted",
-            WithCommas(report.indicted) + " (" + Percent(report.indicted, report.harmful) + ")");
+  table.Add("of those found",
+            WithCommas(report.found) + " (" + Percent(report.found, report.harmful) + ")");
   table.Add("  and the block named", WithCommas(report.block_named));
   table.Add("  and the step named", WithCommas(report.step_named));
   table.Add("wrong rows with the audit off", WithCommas(report.rows_wrong));
@@ -175,7 +176,7 @@ void Print(const RemovalReport& report) {
     std::printf("  not named: Bind(block %d) of step %llu: %llu rows wrong%s\n", bind.block,
                 static_cast<unsigned long long>(bind.step),
                 static_cast<unsigned long long>(bind.rows_wrong),
-                bind.indicted ? ", indicted elsewhere" : "");
+                bind.found ? ", found elsewhere" : "");
   }
 }
 
@@ -191,7 +192,7 @@ class CheckCommand final : public Command {
         ->required();
     app.add_option("--removals", removals_,
                    "Also remove up to N Binds, one at a time, and report how many of the harmful "
-                   "removals are indicted")
+                   "removals are found")
         ->type_name("N")
         ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000000}));
     app.add_option("--max-memory-mb", max_memory_mb_, "The most memory for the replaying store")
@@ -200,7 +201,7 @@ class CheckCommand final : public Command {
         ->capture_default_str();
     app.add_flag("--json", json_, "Print one JSON object");
     app.footer(
-        "Exits 0 if every read was right and nothing is indicted, 1 if not, 2 if the file\n"
+        "Exits 0 if every read was right and no missed event is found, 1 if not, 2 if the file\n"
         "is not a flight, or is damaged.");
   }
 
@@ -211,7 +212,7 @@ class CheckCommand final : public Command {
     CheckOptions options;
     options.max_bytes = static_cast<std::uint64_t>(max_memory_mb_) << 20;
     options.progress = [&](std::uint64_t records) { progress.Show(records, 0, "records"); };
-    absl::StatusOr<FlightVerdict> verdict = CheckFlight(*reader, options);
+    absl::StatusOr<FlightReport> verdict = CheckFlight(*reader, options);
     progress.Clear();
     if (!verdict.ok()) return Broken(verdict.status());
     RemovalReport report;

@@ -203,14 +203,14 @@ absl::Status CheckAll(const MoeModel& model, const std::vector<FinishedRequest>&
                       DemoResult& result) {
   const size_t threads = std::clamp<size_t>(std::thread::hardware_concurrency(), 1, 16);
   result.threads = static_cast<int>(threads);
-  std::vector<DemoResult> parts(threads);
+  std::vector<DemoResult> thread_results(threads);
   std::vector<absl::Status> statuses(threads);
   std::atomic<size_t> next{0};
   std::atomic<size_t> done{0};
   const auto start = std::chrono::steady_clock::now();
   const auto work = [&](size_t thread) {
     for (size_t i = next++; i < requests.size() && statuses[thread].ok(); i = next++) {
-      statuses[thread] = Check(model, requests[i], result.store, parts[thread]);
+      statuses[thread] = Check(model, requests[i], result.store, thread_results[thread]);
       ++done;
     }
   };
@@ -220,7 +220,7 @@ absl::Status CheckAll(const MoeModel& model, const std::vector<FinishedRequest>&
     for (size_t t = 1; t < threads; ++t)
       workers.emplace_back(work, t);
     for (size_t i = next++; i < requests.size() && statuses[0].ok(); i = next++) {
-      statuses[0] = Check(model, requests[i], result.store, parts[0]);
+      statuses[0] = Check(model, requests[i], result.store, thread_results[0]);
       progress.Show(++done, requests.size());
     }
     for (std::thread& worker : workers)
@@ -229,11 +229,11 @@ absl::Status CheckAll(const MoeModel& model, const std::vector<FinishedRequest>&
   result.check_seconds = SecondsSince(start);
   for (size_t t = 0; t < threads; ++t) {
     if (!statuses[t].ok()) return statuses[t];
-    result.rows_wrong += parts[t].rows_wrong;
-    result.rows_unexplained += parts[t].rows_unexplained;
-    result.json_bytes += parts[t].json_bytes;
+    result.rows_wrong += thread_results[t].rows_wrong;
+    result.rows_unexplained += thread_results[t].rows_unexplained;
+    result.json_bytes += thread_results[t].json_bytes;
     for (size_t r = 0; r < result.missing.size(); ++r)
-      result.missing[r] += parts[t].missing[r];
+      result.missing[r] += thread_results[t].missing[r];
   }
   for (const FinishedRequest& request : requests) {
     ++result.requests;

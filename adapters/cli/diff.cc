@@ -44,7 +44,7 @@ Json ToJson(const PairCounts& counts) {
               {"shared_id_share", counts.shared_id_share()}};
 }
 
-Json ToJson(const PartDiff& part) {
+Json ToJson(const SectionDiff& part) {
   Json json = ToJson(part.Total());
   json["rows"] = part.rows;
   json["same_rows"] = part.same_rows;
@@ -77,7 +77,7 @@ Json ToJson(const RoutingDiff& diff) {
   return json;
 }
 
-void AddPart(Table& table, const std::string& name, const PartDiff& part) {
+void AddSection(Table& table, const std::string& name, const SectionDiff& part) {
   const PairCounts total = part.Total();
   table.Add(name, Percent(total.same_set_share()));
   table.Add("  " + Count(part.same_rows) + " of " + Count(part.rows) + " rows in every layer",
@@ -100,10 +100,10 @@ void Print(const RoutingDiff& diff) {
     if (rows > 0) table.Add(text, Count(rows));
   }
   table.Add("", "");
-  AddPart(table, "the same experts", diff.all);
+  AddSection(table, "the same experts", diff.all);
   if (diff.prompt_end > diff.begin) {
-    AddPart(table, "in the prompt", diff.prompt);
-    AddPart(table, "in the generated tokens", diff.generated);
+    AddSection(table, "in the prompt", diff.prompt);
+    AddSection(table, "in the generated tokens", diff.generated);
   }
   table.Add("in the same order, too", Percent(total.same_order_share()));
   table.Add("ids that both chose", Percent(total.shared_id_share()));
@@ -151,8 +151,9 @@ class DiffCommand final : public Command {
   }
 
   ExitCode Run() override {
-    const formats::ReadRowsOptions read = {
-        .assume_moe_columns = true, .assume_experts = true, .of_several = true};
+    const formats::ReadRowsOptions read = {.assume_moe_columns = true,
+                                           .assume_experts = true,
+                                           .skip_array_options_for_documents = true};
     const absl::StatusOr<RoutingFile> a = LoadRouting(a_, input_, read);
     if (!a.ok()) return Fail(name(), std::string(a.status().message()));
     const absl::StatusOr<RoutingFile> b = LoadRouting(b_, input_, read);

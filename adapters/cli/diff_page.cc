@@ -111,8 +111,8 @@ class Page {
                       total.differing() == 1 ? " differs." : " differ.");
     }
     if (HasPrompt() && total.differing() > 0) {
-      absl::StrAppend(&out_, " ", PartSentence(diff_.prompt, "prompt"), " ",
-                      PartSentence(diff_.generated, "generated"));
+      absl::StrAppend(&out_, " ", SectionSentence(diff_.prompt, "prompt"), " ",
+                      SectionSentence(diff_.generated, "generated"));
     }
     absl::StrAppend(&out_, "</p>\n<dl class=\"files\"><div><dt>A</dt><dd>", Escaped(a_.name),
                     "</dd></div><div><dt>B</dt><dd>", Escaped(b_.name),
@@ -124,7 +124,7 @@ class Page {
                     OutsideSentence(), "</p>\n");
   }
 
-  static std::string PartSentence(const PartDiff& part, const char* name) {
+  static std::string SectionSentence(const SectionDiff& part, const char* name) {
     if (part.rows == part.same_rows) {
       return absl::StrCat("All ", CountText(part.rows), " ", name, " rows agree in every layer.");
     }

@@ -34,7 +34,7 @@ void PairCounts::Add(const PairCounts& other) {
   shared_ids += other.shared_ids;
 }
 
-PairCounts PartDiff::Total() const {
+PairCounts SectionDiff::Total() const {
   PairCounts total;
   for (const PairCounts& layer : layers)
     total.Add(layer);
@@ -80,7 +80,7 @@ absl::StatusOr<RoutingDiff> Compare(const Rows& a, const Rows& b, std::int64_t p
   diff.prompt_end = std::clamp(prompt_tokens, diff.begin, diff.end);
   const std::size_t layers = static_cast<std::size_t>(diff.shape.num_layers);
   const std::size_t top_k = static_cast<std::size_t>(diff.shape.top_k);
-  for (PartDiff* part : {&diff.all, &diff.prompt, &diff.generated})
+  for (SectionDiff* part : {&diff.all, &diff.prompt, &diff.generated})
     part->layers.resize(layers);
   diff.differing.assign(static_cast<std::size_t>(diff.end - diff.begin) * layers,
                         RoutingDiff::kNotCompared);
@@ -97,7 +97,7 @@ absl::StatusOr<RoutingDiff> Compare(const Rows& a, const Rows& b, std::int64_t p
     if (!valid_a || !valid_b) continue;
     const std::uint8_t* row_a = a.row(row - a.first).data();
     const std::uint8_t* row_b = b.row(row - b.first).data();
-    PartDiff& part = row < diff.prompt_end ? diff.prompt : diff.generated;
+    SectionDiff& part = row < diff.prompt_end ? diff.prompt : diff.generated;
     bool same = true;
     for (std::size_t layer = 0; layer < layers; ++layer) {
       ++turn;
@@ -121,7 +121,7 @@ absl::StatusOr<RoutingDiff> Compare(const Rows& a, const Rows& b, std::int64_t p
           static_cast<std::uint8_t>(top_k - shared);
       same &= shared == top_k;
     }
-    for (PartDiff* of : {&diff.all, &part}) {
+    for (SectionDiff* of : {&diff.all, &part}) {
       ++of->rows;
       of->same_rows += same ? 1 : 0;
     }

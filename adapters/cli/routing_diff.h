@@ -34,7 +34,7 @@ struct PairCounts {
 };
 
 // Counts over a section of the sequence: all of it, its prompt, or its generated tokens.
-struct PartDiff {
+struct SectionDiff {
   std::vector<PairCounts> layers;  // one per layer
   std::int64_t rows = 0;           // rows that are valid in both captures
   std::int64_t same_rows = 0;      // rows with the same experts in every layer
@@ -53,9 +53,9 @@ struct RoutingDiff {
   std::int64_t missing_b = 0;
   std::int64_t missing_both = 0;
   std::int64_t prompt_end = 0;  // rows before it belong to the prompt; begin: not known
-  PartDiff all;
-  PartDiff prompt;
-  PartDiff generated;
+  SectionDiff all;
+  SectionDiff prompt;
+  SectionDiff generated;
   // [end - begin][layers]: how many of the K ids of a are not in b; kNotCompared if the row is
   // missing in a or b.
   std::vector<std::uint8_t> differing;

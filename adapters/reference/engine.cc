@@ -97,9 +97,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const MoeModel* model,
   store.shape.layer_ids.assign(layer_ids.begin(), layer_ids.end());
   store.num_blocks = options.num_blocks;
   store.block_tokens = options.block_tokens;
-  const int parts = options.block_tokens / store.shape.page_tokens;
-  store.num_pages = options.num_pages > 0 ? options.num_pages
-                                          : 2 * static_cast<uint32_t>(options.num_blocks * parts);
+  const int pages_per_block = options.block_tokens / store.shape.page_tokens;
+  store.num_pages = options.num_pages > 0
+                        ? options.num_pages
+                        : 2 * static_cast<uint32_t>(options.num_blocks * pages_per_block);
   store.max_steps_in_flight = static_cast<uint32_t>(options.num_buffers) + 1;
   store.max_step_rows = static_cast<uint32_t>(max_rows);
   store.landing = options.landing;
@@ -113,7 +114,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const MoeModel* model,
   capture.max_rows = max_rows;
   capture.num_buffers = options.num_buffers;
   for (int layer = 0; layer < num_layers; ++layer) {
-    capture.layers.push_back({layer, RouterName(config, layer), LayerSource::kRoutingKernel});
+    capture.layers.push_back({layer, RouterName(config, layer), LayerCapture::kRoutingKernel});
   }
   absl::StatusOr<std::unique_ptr<CaptureSession>> session = CaptureSession::Create(capture);
   if (!session.ok()) return session.status();
@@ -289,7 +290,7 @@ absl::Status Engine::BeginStep(bool& begun) {
     ++step_;  // the same rows again, under a number of their own
   }
   for (const SequencePtr& sequence : running_)
-    sequence->fork_source = BlockId();
+    sequence->fork_src = BlockId();
   return absl::OkStatus();
 }
 
@@ -395,11 +396,11 @@ absl::Status Engine::Fork(Sequence& parent, std::span<const float> logits) {
     if (absl::Status status = pool_->Retain(shared); !status.ok()) return status;
     child->blocks.assign(shared.begin(), shared.end());
     if (partial > 0) {
-      const BlockId source = parent.blocks[full];
-      if (absl::Status status = pool_->Copy(source, copy, partial); !status.ok()) return status;
-      kv_.CopyBlock(source.value(), copy.value());
+      const BlockId src = parent.blocks[full];
+      if (absl::Status status = pool_->Copy(src, copy, partial); !status.ok()) return status;
+      kv_.CopyBlock(src.value(), copy.value());
       child->blocks.push_back(copy);
-      child->fork_source = source;
+      child->fork_src = src;
     }
     stats_.prefix_hit_tokens += static_cast<uint64_t>(parent.computed);
     stats_.forked_tokens += static_cast<uint64_t>(parent.computed);

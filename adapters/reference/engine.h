@@ -141,7 +141,7 @@ class Engine {
     size_t sealed = 0;           // leading blocks that have been sealed
     // From a fork until a step is begun the store has not heard of the copy in the last block; what
     // it knows of those rows lies here.
-    BlockId fork_source;
+    BlockId fork_src;
     int64_t prefix_hit_tokens = 0;
     int preemptions = 0;
   };

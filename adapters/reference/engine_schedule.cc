@@ -124,9 +124,8 @@ absl::Status Engine::Preempt(size_t index) {
     // The store knows nothing yet of what was decided since the last step was begun, so this sees
     // the sequence as that step left it.
     std::vector<BlockId> blocks = sequence->blocks;
-    if (sequence->fork_source.valid()) {
-      blocks[static_cast<size_t>(sequence->computed / options_.block_tokens)] =
-          sequence->fork_source;
+    if (sequence->fork_src.valid()) {
+      blocks[static_cast<size_t>(sequence->computed / options_.block_tokens)] = sequence->fork_src;
     }
     absl::StatusOr<Snapshot> snapshot = pool_->store().TakeSnapshot(blocks, 0, sequence->computed);
     if (!snapshot.ok()) return snapshot.status();
@@ -136,7 +135,7 @@ absl::Status Engine::Preempt(size_t index) {
   sequence->computed = 0;
   sequence->planned = 0;
   sequence->sealed = 0;
-  sequence->fork_source = BlockId();
+  sequence->fork_src = BlockId();
   ++sequence->preemptions;
   ++stats_.preemptions;
   waiting_.push_front(std::move(sequence));

@@ -22,9 +22,9 @@ constexpr float kRouterGain = 2.0f;
 constexpr float kLogitGain = 2.5f;
 
 // Draws weights, uniform with the variance gain^2 / inputs.
-class WeightSource {
+class WeightGenerator {
  public:
-  explicit WeightSource(uint64_t seed) : state_(Mix64(seed)) {}
+  explicit WeightGenerator(uint64_t seed) : state_(Mix64(seed)) {}
 
   std::vector<float> Matrix(int inputs, int outputs, float gain) {
     const float bound = gain * std::sqrt(3.0f / static_cast<float>(inputs));
@@ -97,7 +97,7 @@ absl::Status MoeModelConfig::Validate() const {
   kernels::RoutingTensors no_rows;
   no_rows.logits = kernels::Tensor::Matrix(nullptr, kernels::DType::kFloat32, 0, num_experts);
   if (const kernels::RoutingCode code =
-          kernels::CheckRouting(RouterOf(*this), no_rows, kernels::Device::Host());
+          kernels::CheckRouting(RouterOf(*this), no_rows, kernels::MemoryDevice::Host());
       !code.ok()) {
     return absl::InvalidArgumentError("MoeModelConfig.router_method: " + code.ToString());
   }
@@ -120,7 +120,7 @@ absl::StatusOr<MoeModel> MoeModel::Create(const MoeModelConfig& config) {
 
 MoeModel::MoeModel(const MoeModelConfig& config)
     : config_(config), head_dim_(config.model_width / config.num_heads) {
-  WeightSource source(config.weight_seed);
+  WeightGenerator source(config.weight_seed);
   const int width = config.model_width;
   embedding_ = source.Matrix(1, kVocabulary * width, 1.0f / std::sqrt(3.0f));
   final_gain_ = source.Gains(width);

@@ -37,13 +37,13 @@ class PagedKv {
     return values_.data() + Block(layer, block) + int64_t{head} * head_dim_ * block_tokens_;
   }
 
-  // `destination` gets the keys and values of every token of `source`, in all layers.
-  void CopyBlock(int64_t source, int64_t destination) {
+  // `dst` gets the keys and values of every token of `src`, in all layers.
+  void CopyBlock(int64_t src, int64_t dst) {
     for (int layer = 0; layer < num_layers_; ++layer) {
-      std::copy_n(keys_.data() + Block(layer, source), block_floats_,
-                  keys_.data() + Block(layer, destination));
-      std::copy_n(values_.data() + Block(layer, source), block_floats_,
-                  values_.data() + Block(layer, destination));
+      std::copy_n(keys_.data() + Block(layer, src), block_floats_,
+                  keys_.data() + Block(layer, dst));
+      std::copy_n(values_.data() + Block(layer, src), block_floats_,
+                  values_.data() + Block(layer, dst));
     }
   }
 

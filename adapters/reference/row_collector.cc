@@ -7,12 +7,12 @@
 namespace waymark::reference {
 
 void RowCollector::AddPart(uint64_t id, Snapshot snapshot) {
-  entries_[id].parts.push_back(std::move(snapshot));
+  entries_[id].snapshots.push_back(std::move(snapshot));
 }
 
 void RowCollector::AddLast(FinishedRequest request, Snapshot snapshot) {
   Entry& entry = entries_[request.id];
-  entry.parts.push_back(std::move(snapshot));
+  entry.snapshots.push_back(std::move(snapshot));
   entry.last = true;
   entry.request = std::move(request);
 }
@@ -22,11 +22,12 @@ void RowCollector::AddWithoutRows(FinishedRequest request) {
 }
 
 absl::Status RowCollector::ReadFront(Entry& entry) {
-  absl::StatusOr<Rows> rows = entry.parts.front().ReadRows();
+  absl::StatusOr<Rows> rows = entry.snapshots.front().ReadRows();
   if (!rows.ok()) return rows.status();
-  entry.parts.pop_front();
+  entry.snapshots.pop_front();
   if (entry.any) {
-    // The earlier part first: its rows are the ones that the request's tokens were sampled with.
+    // The earlier snapshot first: its rows are the ones that the request's tokens were sampled
+    // with.
     rows = Join(entry.joined, *rows);
     if (!rows.ok()) return rows.status();
   }
@@ -38,10 +39,10 @@ absl::Status RowCollector::ReadFront(Entry& entry) {
 absl::Status RowCollector::Poll() {
   for (auto it = entries_.begin(); it != entries_.end();) {
     Entry& entry = it->second;
-    while (!entry.parts.empty() && entry.parts.front().Ready()) {
+    while (!entry.snapshots.empty() && entry.snapshots.front().Ready()) {
       if (absl::Status status = ReadFront(entry); !status.ok()) return status;
     }
-    if (!entry.last || !entry.parts.empty()) {
+    if (!entry.last || !entry.snapshots.empty()) {
       ++it;
       continue;
     }
@@ -54,8 +55,8 @@ absl::Status RowCollector::Poll() {
 
 absl::Status RowCollector::Drain(std::chrono::nanoseconds timeout) {
   for (auto& [id, entry] : entries_) {
-    for (const Snapshot& part : entry.parts) {
-      if (absl::Status status = part.Wait(timeout); !status.ok()) return status;
+    for (const Snapshot& snapshot : entry.snapshots) {
+      if (absl::Status status = snapshot.Wait(timeout); !status.ok()) return status;
     }
   }
   return Poll();
@@ -67,7 +68,7 @@ std::vector<FinishedRequest> RowCollector::Take() {
 
 bool RowCollector::waiting() const {
   for (const auto& [id, entry] : entries_) {
-    if (!entry.parts.empty()) return true;
+    if (!entry.snapshots.empty()) return true;
   }
   return false;
 }

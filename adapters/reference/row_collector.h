@@ -23,7 +23,7 @@ class RowCollector {
  public:
   // Rows of request `id` that it will lose: a preemption, a change of weights.
   void AddPart(uint64_t id, Snapshot snapshot);
-  // The last part of `request`, whose `rows` are filled in before it is given out.
+  // The last snapshot of `request`, whose `rows` are filled in before it is given out.
   void AddLast(FinishedRequest request, Snapshot snapshot);
   // A request whose rows nobody wants: given out as it is.
   void AddWithoutRows(FinishedRequest request);
@@ -35,15 +35,15 @@ class RowCollector {
   [[nodiscard]] absl::Status Drain(std::chrono::nanoseconds timeout);
   // The requests finished since the last call whose rows have been read, in that order.
   [[nodiscard]] std::vector<FinishedRequest> Take();
-  // Whether a part waits to be read.
+  // Whether a snapshot waits to be read.
   [[nodiscard]] bool waiting() const;
 
  private:
   struct Entry {
-    std::deque<Snapshot> parts;  // taken and not read yet, oldest first
+    std::deque<Snapshot> snapshots;  // taken and not read yet, oldest first
     Rows joined;
     bool any = false;   // joined holds something
-    bool last = false;  // `request` is set, and nothing comes after `parts`
+    bool last = false;  // `request` is set, and nothing comes after `snapshots`
     FinishedRequest request;
   };
 

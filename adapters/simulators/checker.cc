@@ -25,8 +25,8 @@ Checker::Checker(const RouteOracle* oracle, const ExcuseBook* excuses, std::int3
       infos_(kChunkRows) {}
 
 bool Checker::Ready(const ReadJob& job) {
-  for (const auto& part : job.parts) {
-    for (const Snapshot& snapshot : part->stages) {
+  for (const auto& read : job.reads) {
+    for (const Snapshot& snapshot : read->stages) {
       if (!snapshot.Ready()) return false;
     }
   }
@@ -38,22 +38,22 @@ void Checker::Fail(std::string what) {
   if (counts_.findings.size() < kMaxFindings) counts_.findings.push_back(std::move(what));
 }
 
-void Checker::ReadPart(Part& part) {
-  if (!part.rows.empty()) return;
+void Checker::FinishRead(Read& read) {
+  if (!read.rows.empty()) return;
   std::vector<Rows> stages;
-  for (Snapshot& snapshot : part.stages) {
+  for (Snapshot& snapshot : read.stages) {
     absl::StatusOr<Rows> rows = snapshot.ReadRows();
     if (!rows.ok()) {
       Fail("ReadRows: " + std::string(rows.status().message()));
-      part.rows.resize(1);
-      part.stages.clear();
+      read.rows.resize(1);
+      read.stages.clear();
       return;
     }
     stages.push_back(*std::move(rows));
   }
-  part.stages.clear();
+  read.stages.clear();
   if (stages.size() == 1) {
-    part.rows.push_back(std::move(stages[0]));
+    read.rows.push_back(std::move(stages[0]));
     return;
   }
   std::vector<const Rows*> pointers;
@@ -61,7 +61,7 @@ void Checker::ReadPart(Part& part) {
     pointers.push_back(&rows);
   absl::StatusOr<Rows> joined = JoinLayers(pointers);
   if (!joined.ok()) Fail("JoinLayers: " + std::string(joined.status().message()));
-  part.rows.push_back(joined.ok() ? *std::move(joined) : Rows());
+  read.rows.push_back(joined.ok() ? *std::move(joined) : Rows());
 }
 
 void Checker::Check(ReadJob& job) {
@@ -69,10 +69,10 @@ void Checker::Check(ReadJob& job) {
   counts_.requests += job.finished;
   const std::size_t row_bytes = oracle_->row_bytes();
   // The common case, one snapshot, is read in chunks into a buffer.
-  if (job.parts.size() == 1 && job.parts[0]->stages.size() == 1 && oracle_->stages() == 1) {
-    Part& part = *job.parts[0];
-    const Snapshot& snapshot = part.stages[0];
-    const std::int64_t last = std::min({snapshot.last(), part.limit, job.rows});
+  if (job.reads.size() == 1 && job.reads[0]->stages.size() == 1 && oracle_->stages() == 1) {
+    Read& read = *job.reads[0];
+    const Snapshot& snapshot = read.stages[0];
+    const std::int64_t last = std::min({snapshot.last(), read.limit, job.rows});
     const ReadSpec spec{
         Layout::kTokensLayersK,
         row_bytes == oracle_->StageShape(0, 1).row_ids() ? IdType::kUint8 : IdType::kUint16,
@@ -81,11 +81,11 @@ void Checker::Check(ReadJob& job) {
     for (std::int64_t begin = 0; begin < last; begin += chunk) {
       const std::int64_t end = std::min(begin + chunk, last);
       const auto count = static_cast<std::size_t>(end - begin);
-      const absl::Status read =
+      const absl::Status status =
           snapshot.Read(begin, end, spec, std::span(buffer_).first(count * row_bytes),
                         std::span(infos_).first(count));
-      if (!read.ok()) Fail("Read: " + std::string(read.message()));
-      for (std::size_t i = 0; read.ok() && i < count; ++i) {
+      if (!status.ok()) Fail("Read: " + std::string(status.message()));
+      for (std::size_t i = 0; status.ok() && i < count; ++i) {
         page_ = PageOf(std::span(infos_).first(count), i);
         CheckRow(job, begin + static_cast<std::int64_t>(i), infos_[i], &buffer_[i * row_bytes]);
       }
@@ -94,15 +94,15 @@ void Checker::Check(ReadJob& job) {
     for (std::int64_t position = last; position < job.rows; ++position) {
       CheckRow(job, position, RowInfo(), nullptr);
     }
-    part.stages.clear();
+    read.stages.clear();
   } else {
     Rows merged;
-    for (const auto& part : job.parts) {
-      ReadPart(*part);
-      Rows rows = part->rows[0];
-      if (rows.size() > part->limit) {
-        rows.infos.resize(static_cast<std::size_t>(part->limit));
-        rows.ids.resize(static_cast<std::size_t>(part->limit) * row_bytes);
+    for (const auto& read : job.reads) {
+      FinishRead(*read);
+      Rows rows = read->rows[0];
+      if (rows.size() > read->limit) {
+        rows.infos.resize(static_cast<std::size_t>(read->limit));
+        rows.ids.resize(static_cast<std::size_t>(read->limit) * row_bytes);
       }
       if (merged.shape.num_layers == 0) {
         merged = std::move(rows);
@@ -209,7 +209,7 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     // `cell`.
     const bool poorer = info.provenance == Provenance::kByKey &&
                         excuses_->HasGap(cell.pass.version, start) &&
-                        StandsInRightly(job, position, cell);
+                        MayBeOtherPage(job, position, cell);
     if (why == Excuse::kNone && !rival && !poorer &&
         !(stands_in && excuses_->HasKey(cell.pass.version, prefix))) {
       explained = false;
@@ -240,7 +240,7 @@ std::span<const RowInfo> Checker::PageOf(std::span<const RowInfo> infos, std::si
 // Of two pages with one key the one with more rows is attached. Rows that were lost after the store
 // compared the two count as rows here, and so may rows that were not read. If the request took only
 // the first rows of a page, the others are its own and are ignored.
-bool Checker::StandsInRightly(const ReadJob& job, std::int64_t position, const SeenCell& cell) {
+bool Checker::MayBeOtherPage(const ReadJob& job, std::int64_t position, const SeenCell& cell) {
   const std::uint32_t version = cell.pass.version;
   const std::int64_t begin = position / page_tokens_ * page_tokens_;
   std::int64_t attached = page_tokens_, attended = 0;

@@ -37,7 +37,7 @@ struct ReadJob {
   std::int64_t rows = 0;           // check positions [0, rows)
   SeenCells seen;                  // what the request attended to
   std::vector<PrefixHash> prefix;  // as Request::prefix
-  Parts parts;                     // the reads, to be joined in order
+  Reads reads;                     // the reads, to be joined in order
   bool finished = true;            // false: the request is still running
 };
 
@@ -74,7 +74,7 @@ class Checker {
   // Reads and compares all rows of `job`, and releases its snapshots. REQUIRES: Ready(job).
   void Check(ReadJob& job);
   // Reads the snapshots into rows, and releases them. REQUIRES: they are readable.
-  void ReadPart(Part& part);
+  void FinishRead(Read& read);
   // Counts a failure that must not happen, e.g. of a read, as a wrong row. `what` is one line.
   void Fail(std::string what);
 
@@ -91,8 +91,8 @@ class Checker {
                                                 std::size_t row) const;
   // Whether the index may rightly have returned another page with the same key for the one in which
   // `cell` was.
-  [[nodiscard]] bool StandsInRightly(const ReadJob& job, std::int64_t position,
-                                     const SeenCell& cell);
+  [[nodiscard]] bool MayBeOtherPage(const ReadJob& job, std::int64_t position,
+                                    const SeenCell& cell);
   // Why the row of `cell` may be missing; kNone if there is no excuse.
   [[nodiscard]] Excuse Why(const SeenCell& cell, const PrefixHash& prefix,
                            const PrefixHash& block_start) const;

@@ -11,16 +11,17 @@ StoreOptions StoreOptionsOf(const EngineOptions& options, std::int32_t stage) {
   store.shape = oracle.StageShape(stage, options.page_tokens);
   store.num_blocks = options.blocks + 1 + options.host_blocks;
   store.block_tokens = options.block_tokens;
-  const std::int64_t parts = options.block_tokens / options.page_tokens;
+  const std::int64_t pages_per_block = options.block_tokens / options.page_tokens;
   const bool big = options.max_batched_tokens > 0;
   // Enough pages for every block and every key of the tier, and for the snapshots of finished and
   // preempted requests, which hold their pages for a few steps while the blocks are reused. Small
   // engines have more than they need.
-  std::int64_t pages = parts * 2048;
+  std::int64_t pages = pages_per_block * 2048;
   if (big) {
     const std::int64_t held =
         std::max(options.blocks / 16, 4 * options.max_batched_tokens / options.block_tokens);
-    pages = parts * (store.num_blocks + held + (options.features.tier > 0 ? options.tier_keys : 0));
+    pages = pages_per_block *
+            (store.num_blocks + held + (options.features.tier > 0 ? options.tier_keys : 0));
   }
   store.num_pages = static_cast<std::uint32_t>(options.max_pages > 0 ? options.max_pages : pages);
   store.null_blocks = {BlockId(options.blocks)};
@@ -70,7 +71,7 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Arrivals> arrivals)
   }
   checker_ =
       std::make_unique<Checker>(&oracle_, &excuses_, options.block_tokens, options.page_tokens,
-                                options.collect_digests, [this] { return Scarce(); });
+                                options.collect_digests, [this] { return PagesShort(); });
 }
 
 Engine::~Engine() {
@@ -86,7 +87,7 @@ std::vector<AuditFinding> Engine::TakeFindings(std::int32_t stage) {
   return stores_[static_cast<std::size_t>(stage)]->TakeFindings();
 }
 
-bool Engine::Scarce() const {
+bool Engine::PagesShort() const {
   for (const auto& store : stores_) {
     const Stats stats = store->GetStats();
     if (stats.evictions + stats.no_page + stats.rebases > 0) return true;
@@ -174,7 +175,7 @@ void Engine::Disturb() {
                    ? static_cast<std::uint32_t>(rng_.Between(1, newest_version_ + 1))
                    : ++newest_version_;
     for (const RequestPtr& r : running_) {
-      if (f.keep_old && !r->unseen) r->parts.push_back(TakePart(*r, r->computed));
+      if (f.keep_old && !r->unseen) r->reads.push_back(TakeRead(*r, r->computed));
     }
   }
   if (rng_.Chance(f.reset)) {
@@ -203,7 +204,7 @@ void Engine::Disturb() {
 void Engine::StartStreams() {
   for (const RequestPtr& r : running_) {
     if (!rng_.Chance(options_.features.stream) || r->computed == 0 || r->unseen ||
-        !r->parts.empty() || streams_.size() >= 3) {
+        !r->reads.empty() || streams_.size() >= 3) {
       continue;
     }
     const std::int64_t rows = Lag() == 0
@@ -216,7 +217,7 @@ void Engine::StartStreams() {
     stream.job.rows = rows;
     stream.job.seen = r->seen.Prefix(rows);
     stream.job.prefix.assign(r->prefix.begin(), r->prefix.begin() + rows + 1);
-    stream.job.parts = {TakePart(*r, rows)};
+    stream.job.reads = {TakeRead(*r, rows)};
     stream.job.finished = false;
     streams_.push_back(std::move(stream));
   }
@@ -371,8 +372,8 @@ void Engine::Rewind(Request& r) {
   }
   r.HashFrom(low);
   r.seen.Truncate(low);
-  for (const auto& part : r.parts)
-    part->limit = std::min(part->limit, low);
+  for (const auto& read : r.reads)
+    read->limit = std::min(read->limit, low);
   r.known = low + 1;
   r.computed = low;
 }

@@ -27,8 +27,8 @@
 #include "adapters/simulators/checker.h"
 #include "adapters/simulators/options.h"
 #include "adapters/simulators/oracle.h"
+#include "adapters/simulators/oracle_rows.h"
 #include "adapters/simulators/request.h"
-#include "adapters/simulators/step_source.h"
 #include "blockstore/store/stats.h"
 #include "blockstore/store/store.h"
 
@@ -74,7 +74,7 @@ class Engine {
   // The findings of that store's audit since the last call.
   [[nodiscard]] std::vector<AuditFinding> TakeFindings(std::int32_t stage);
   // Whether any store has lost rows because pages were short or its stamps wrapped.
-  [[nodiscard]] bool Scarce() const;
+  [[nodiscard]] bool PagesShort() const;
   [[nodiscard]] const EngineOptions& options() const { return options_; }
 
  private:
@@ -110,7 +110,7 @@ class Engine {
     enum class Kind { kSubmit, kDrop, kCancel } kind;
     std::int32_t stage;
     std::uint32_t step;
-    StepSource* source;
+    OracleRows* step_rows;
   };
   // A read of a running request, to be checked in step `due` or later.
   struct StreamRead {
@@ -180,9 +180,9 @@ class Engine {
   // Continues the prefix of a request with the leading rows of a cached block, by a partial copy.
   void CopyPart(Request& r);
   // The rows of the block at position `base` that another engine computed, as a read.
-  [[nodiscard]] std::shared_ptr<Part> RemotePart(const Request& r, std::int64_t base) const;
+  [[nodiscard]] std::shared_ptr<Read> RemoteRead(const Request& r, std::int64_t base) const;
   // Takes a snapshot of rows [0, rows) of a request in every store.
-  [[nodiscard]] std::shared_ptr<Part> TakePart(const Request& r, std::int64_t rows);
+  [[nodiscard]] std::shared_ptr<Read> TakeRead(const Request& r, std::int64_t rows);
   // Takes a snapshot of a request, releases its blocks, and puts it back into the queue.
   void Preempt(const RequestPtr& r);
   // Takes the last snapshot of a request, releases its blocks, and queues its check.
@@ -230,7 +230,7 @@ class Engine {
   // Checks the reads whose snapshots are readable. `all`: also streams that are not due.
   void CheckReads(bool all);
   // Reads the snapshots of preempted requests that are readable, so that their pages are released.
-  void ReadWaitingParts();
+  void FinishWaitingReads();
 
   const EngineOptions options_;
   const std::int64_t bs_;
@@ -239,7 +239,7 @@ class Engine {
   bool more_arrivals_ = true;
   RouteOracle oracle_;
   ExcuseBook excuses_;
-  StepSourcePool sources_;  // outlives the stores
+  OracleRowsPool step_rows_;  // outlives the stores
   std::vector<std::unique_ptr<RoutingStore>> stores_;
   std::vector<std::unique_ptr<StepFeed>> feeds_;  // one per store
   std::unique_ptr<Checker> checker_;
@@ -288,7 +288,7 @@ class Engine {
   std::vector<std::vector<std::uint32_t>> submitted_;  // steps to land, one list per stage
   std::vector<ReadJob> reads_;
   std::vector<StreamRead> streams_;
-  std::vector<std::weak_ptr<Part>> unread_parts_;
+  std::vector<std::weak_ptr<Read>> unfinished_reads_;
 };
 
 }  // namespace waymark::sim

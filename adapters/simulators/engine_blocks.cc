@@ -274,14 +274,14 @@ std::int32_t Engine::ReceiveFromOutside(Request& r) {
   }
   // The other engine's rows are joined at the end; sometimes they are lost.
   if (rng_.Chance(.7)) {
-    r.parts.push_back(RemotePart(r, base));
+    r.reads.push_back(RemoteRead(r, base));
     for (std::int64_t o = 0; o < bs_; ++o)
       r.seen.Add(base + o, {pass, Excuse::kNone});
   }
   return block;
 }
 
-std::shared_ptr<Part> Engine::RemotePart(const Request& r, std::int64_t base) const {
+std::shared_ptr<Read> Engine::RemoteRead(const Request& r, std::int64_t base) const {
   Rows rows;
   rows.shape = RouteOracle(options_.layers, options_.top_k, options_.experts)
                    .StageShape(0, options_.page_tokens);
@@ -297,10 +297,10 @@ std::shared_ptr<Part> Engine::RemotePart(const Request& r, std::int64_t base) co
     rows.infos[index] = {1, version_, Reason::kNone, Provenance::kHere};
     oracle_.Row(r.prefix[index + 1], version_, 1, &rows.ids[index * oracle_.row_bytes()]);
   }
-  auto part = std::make_shared<Part>();
-  part->rows.push_back(std::move(rows));
-  part->limit = base + bs_;
-  return part;
+  auto read = std::make_shared<Read>();
+  read->rows.push_back(std::move(rows));
+  read->limit = base + bs_;
+  return read;
 }
 
 void Engine::CopyPart(Request& r) {
@@ -309,64 +309,63 @@ void Engine::CopyPart(Request& r) {
     return;
   }
   const PrefixHash parent = r.prefix[static_cast<std::size_t>(r.computed)];
-  for (std::int32_t source = 0; source < pool_.size(); ++source) {
-    const BlockPool::Block& b = pool_.at(source);
-    if (!b.hashed || b.parent != parent || pool_.Find(b.hash) != source || b.ready >= now_ ||
-        !Complete(source)) {
+  for (std::int32_t src = 0; src < pool_.size(); ++src) {
+    const BlockPool::Block& b = pool_.at(src);
+    if (!b.hashed || b.parent != parent || pool_.Find(b.hash) != src || b.ready >= now_ ||
+        !Complete(src)) {
       continue;
     }
     std::int64_t rows = 0;
     while (rows < bs_ &&
-           Cell(source, rows).prefix == r.prefix[static_cast<std::size_t>(r.computed + rows + 1)]) {
+           Cell(src, rows).prefix == r.prefix[static_cast<std::size_t>(r.computed + rows + 1)]) {
       ++rows;
     }
     rows = std::min(rows, r.known - r.computed - 1);
     if (rows <= 0 || rows >= bs_) return;
-    const std::int32_t destination = Alloc();
-    if (destination < 0) return;
-    r.blocks.push_back(destination);
-    if (destination == source) return;
+    const std::int32_t dst = Alloc();
+    if (dst < 0) return;
+    r.blocks.push_back(dst);
+    if (dst == src) return;
     // Taking the block may have swapped out the block to copy from.
     for (std::int64_t o = 0; o < rows; ++o) {
-      if (!Cell(source, o).present) rows = 0;
+      if (!Cell(src, o).present) rows = 0;
     }
     for (std::int64_t o = 0; o < rows; ++o)
-      Cell(destination, o) = Cell(source, o);
-    possible_in_[static_cast<std::size_t>(destination)] =
-        possible_in_[static_cast<std::size_t>(source)];
-    Announce(Event::Copy(BlockId(source), BlockId(destination), static_cast<std::int32_t>(rows)));
+      Cell(dst, o) = Cell(src, o);
+    possible_in_[static_cast<std::size_t>(dst)] = possible_in_[static_cast<std::size_t>(src)];
+    Announce(Event::Copy(BlockId(src), BlockId(dst), static_cast<std::int32_t>(rows)));
     r.computed += rows;
     return;
   }
 }
 
-std::shared_ptr<Part> Engine::TakePart(const Request& r, std::int64_t rows) {
-  auto part = std::make_shared<Part>();
-  part->limit = std::min(rows, static_cast<std::int64_t>(r.blocks.size()) * bs_);
+std::shared_ptr<Read> Engine::TakeRead(const Request& r, std::int64_t rows) {
+  auto read = std::make_shared<Read>();
+  read->limit = std::min(rows, static_cast<std::int64_t>(r.blocks.size()) * bs_);
   std::vector<BlockId> ids;
   ids.reserve(r.blocks.size());
   for (const std::int32_t block : r.blocks)
     ids.emplace_back(block);
   for (const auto& store : stores_) {
     const auto start = std::chrono::steady_clock::now();
-    absl::StatusOr<Snapshot> snapshot = store->TakeSnapshot(ids, 0, part->limit);
+    absl::StatusOr<Snapshot> snapshot = store->TakeSnapshot(ids, 0, read->limit);
     const auto took = std::chrono::steady_clock::now() - start;
     counts_.snapshot.Add(static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count()));
     if (!snapshot.ok()) {
       checker_->Fail("TakeSnapshot: " + std::string(snapshot.status().message()));
-      part->stages.emplace_back();
+      read->stages.emplace_back();
       continue;
     }
-    part->stages.push_back(*std::move(snapshot));
+    read->stages.push_back(*std::move(snapshot));
   }
-  return part;
+  return read;
 }
 
 void Engine::Preempt(const RequestPtr& r) {
   ++counts_.preemptions;
   if (!r->unseen) {
-    r->parts.push_back(TakePart(*r, r->computed));
-    if (Big()) unread_parts_.push_back(r->parts.back());
+    r->reads.push_back(TakeRead(*r, r->computed));
+    if (Big()) unfinished_reads_.push_back(r->reads.back());
   }
   ReleaseBlocks(*r);
   StopRunning(r);
@@ -376,13 +375,13 @@ void Engine::Preempt(const RequestPtr& r) {
 
 void Engine::FinishRequest(const RequestPtr& r) {
   // Only rows that this life of the request computed or hit.
-  r->parts.push_back(TakePart(*r, std::min(r->known - 1, r->computed)));
+  r->reads.push_back(TakeRead(*r, std::min(r->known - 1, r->computed)));
   ReadJob job;
   job.request = r;
   job.rows = r->known - 1;
   job.seen = std::move(r->seen);
   job.prefix = std::move(r->prefix);
-  job.parts = std::move(r->parts);
+  job.reads = std::move(r->reads);
   reads_.push_back(std::move(job));
   ReleaseBlocks(*r);
   StopRunning(r);

@@ -44,7 +44,7 @@ void Engine::Feed() {
   } else {
     WaitForLanding();
   }
-  if (!unread_parts_.empty()) ReadWaitingParts();
+  if (!unfinished_reads_.empty()) FinishWaitingReads();
   CheckReads(false);
 }
 
@@ -54,7 +54,7 @@ void Engine::End(const Ending& ending) {
   switch (ending.kind) {
     case Ending::Kind::kSubmit: {
       const auto start = std::chrono::steady_clock::now();
-      code = feed.Submit(StepId(ending.step), ending.source);
+      code = feed.Submit(StepId(ending.step), ending.step_rows);
       const auto took = std::chrono::steady_clock::now() - start;
       step_nanoseconds_ += static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count());
       submitted_[static_cast<std::size_t>(ending.stage)].push_back(ending.step);
@@ -75,7 +75,7 @@ void Engine::WaitForLanding() {
   // flight waits for the landing thread here. Small rings may overflow.
   constexpr std::uint32_t kLead = 32;
   if (options_.max_steps_in_flight < 2 * kLead) return;
-  while (sources_.out() > static_cast<std::int64_t>(kLead + endings_.size())) {
+  while (step_rows_.out() > static_cast<std::int64_t>(kLead + endings_.size())) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
 }
@@ -125,20 +125,20 @@ void Engine::CheckReads(bool all) {
   streams_.swap(later);
 }
 
-void Engine::ReadWaitingParts() {
-  std::vector<std::weak_ptr<Part>> later;
-  for (const std::weak_ptr<Part>& waiting : unread_parts_) {
-    const std::shared_ptr<Part> part = waiting.lock();
-    if (part == nullptr) continue;
-    const bool ready = std::all_of(part->stages.begin(), part->stages.end(),
+void Engine::FinishWaitingReads() {
+  std::vector<std::weak_ptr<Read>> later;
+  for (const std::weak_ptr<Read>& waiting : unfinished_reads_) {
+    const std::shared_ptr<Read> read = waiting.lock();
+    if (read == nullptr) continue;
+    const bool ready = std::all_of(read->stages.begin(), read->stages.end(),
                                    [](const Snapshot& snapshot) { return snapshot.Ready(); });
     if (ready) {
-      checker_->ReadPart(*part);
+      checker_->FinishRead(*read);
     } else {
       later.push_back(waiting);
     }
   }
-  unread_parts_.swap(later);
+  unfinished_reads_.swap(later);
 }
 
 void Engine::Finish() {
@@ -163,11 +163,11 @@ void Engine::Finish() {
                    " snapshots are not ready though all steps have ended");
   }
   // A step has ended before its rows are returned to the pool.
-  for (int wait = 0; sources_.out() != 0 && wait < 100000; ++wait) {
+  for (int wait = 0; step_rows_.out() != 0 && wait < 100000; ++wait) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
-  if (sources_.out() != 0) {
-    checker_->Fail(std::to_string(sources_.out()) + " sources were not given back");
+  if (step_rows_.out() != 0) {
+    checker_->Fail(std::to_string(step_rows_.out()) + " steps' rows were not given back");
   }
 }
 

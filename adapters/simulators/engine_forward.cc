@@ -95,7 +95,7 @@ void Engine::PlanWorkRows(const Work& work, bool failed) {
       excuses_.AddRival(version_, prefix);
       // The cancelled step had claimed a row of another version, or a missing row. The row is now
       // lost, and so is the reason why it was missing; its KV stays.
-      if (cell.present && (cell.pass.version != version_ || Scarce() ||
+      if (cell.present && (cell.pass.version != version_ || PagesShort() ||
                            excuses_.HasKey(cell.pass.version, cell.prefix))) {
         excuses_.Add(cell.pass, cell.prefix, block_start, Excuse::kCancel);
       }
@@ -209,11 +209,11 @@ void Engine::BeginAndEnd(bool failed) {
         excuses_.Add(row.pass, row.prefix, row.block_start, Excuse::kSilent);
       }
     }
-    StepSource* source = sources_.Take();
-    source->Fill(&oracle_, at, now_, version_, row_prefixes_, silent[stage],
-                 now_ % 2 == 0 ? Reason::kNotCaptured : Reason::kInvalidId);
-    if (f.device) source->FillSlots(slots_);
-    endings_.push_back({Ending::Kind::kSubmit, at, now_, source});
+    OracleRows* step_rows = step_rows_.Take();
+    step_rows->Fill(&oracle_, at, now_, version_, row_prefixes_, silent[stage],
+                    now_ % 2 == 0 ? Reason::kNotCaptured : Reason::kInvalidId);
+    if (f.device) step_rows->FillSlots(slots_);
+    endings_.push_back({Ending::Kind::kSubmit, at, now_, step_rows});
   }
 }
 
@@ -269,7 +269,7 @@ void Engine::Attend(const Work& work) {
         old_rows = position + 1;
       }
     }
-    if (old_rows > 0) r.parts.push_back(TakePart(r, old_rows));
+    if (old_rows > 0) r.reads.push_back(TakeRead(r, old_rows));
   }
   r.unseen = false;
   r.dirty.clear();

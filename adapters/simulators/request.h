@@ -15,14 +15,14 @@
 namespace waymark::sim {
 
 // One read of a request's rows: one snapshot per stage, or rows that were read (or sent) already.
-struct Part {
+struct Read {
   std::vector<Snapshot> stages;
   std::vector<Rows> rows;  // one element, with all layers, once read; else empty
   std::int64_t limit = 0;  // rows at positions >= limit were discarded by a rewind
 };
 // The reads of a request, to be joined. Shared, because a rewind must limit reads that a waiting
 // ReadJob has, too.
-using Parts = std::vector<std::shared_ptr<Part>>;
+using Reads = std::vector<std::shared_ptr<Read>>;
 
 struct Request {
   std::uint32_t id = 0;
@@ -32,7 +32,7 @@ struct Request {
   std::int64_t goal = 0;              // the request is done when this many tokens exist
   bool mute = false;                  // did not ask for routing
   std::uint32_t done = 0;             // step that reached the goal; 0 = not yet
-  Parts parts;                        // what was read so far
+  Reads reads;                        // what was read so far
   SeenCells seen;                     // what it attended to so far
 
   // Its present life in the KV pool, from admission to preemption or end.

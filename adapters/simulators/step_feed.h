@@ -3,7 +3,7 @@
 #ifndef WAYMARK_ADAPTERS_SIMULATORS_STEP_FEED_H_
 #define WAYMARK_ADAPTERS_SIMULATORS_STEP_FEED_H_
 
-#include "adapters/simulators/step_source.h"
+#include "adapters/simulators/oracle_rows.h"
 #include "blockstore/store/store.h"
 
 namespace waymark::sim {
@@ -13,9 +13,9 @@ class StepFeed {
  public:
   virtual ~StepFeed() = default;
   [[nodiscard]] virtual StepCode Begin(const StepBatch& batch) = 0;
-  // `source` has the rows of the step's forward. Its Done() is called exactly once, sooner or
+  // `rows` has the rows of the step's forward. Its Done() is called exactly once, sooner or
   // later.
-  [[nodiscard]] virtual StepCode Submit(StepId step, StepSource* source) = 0;
+  [[nodiscard]] virtual StepCode Submit(StepId step, OracleRows* rows) = 0;
   [[nodiscard]] virtual StepCode Drop(StepId step) = 0;
   [[nodiscard]] virtual StepCode Cancel(StepId step) = 0;
 };
@@ -25,7 +25,7 @@ class DirectFeed final : public StepFeed {
   // `store` is not owned and must outlive the feed.
   explicit DirectFeed(RoutingStore& store) : store_(store) {}
   StepCode Begin(const StepBatch& batch) override { return store_.BeginStep(batch); }
-  StepCode Submit(StepId step, StepSource* source) override { return store_.Submit(step, source); }
+  StepCode Submit(StepId step, OracleRows* rows) override { return store_.Submit(step, rows); }
   StepCode Drop(StepId step) override { return store_.Drop(step); }
   StepCode Cancel(StepId step) override { return store_.Cancel(step); }
 

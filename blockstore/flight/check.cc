@@ -25,17 +25,17 @@ std::string DescribeInfo(const RowInfo& info) {
                       std::string(ProvenanceName(info.provenance)), ")");
 }
 
-Indictment Indict(const AuditFinding& finding, const StepWindow& window) {
-  Indictment indictment;
-  indictment.block = finding.block;
-  indictment.step = window.by;
-  indictment.after = window.after;
-  indictment.rows = finding.rows;
-  indictment.agreement = finding.agreement;
-  indictment.event = finding.block >= 0
-                         ? absl::StrCat("Bind(block ", finding.block, ")")
-                         : std::string("Bind of one of two blocks sealed with the same key");
-  return indictment;
+MissedEvent ToMissedEvent(const AuditFinding& finding, const StepWindow& window) {
+  MissedEvent missed_event;
+  missed_event.block = finding.block;
+  missed_event.step = window.by;
+  missed_event.after = window.after;
+  missed_event.rows = finding.rows;
+  missed_event.agreement = finding.agreement;
+  missed_event.event = finding.block >= 0
+                           ? absl::StrCat("Bind(block ", finding.block, ")")
+                           : std::string("Bind of one of two blocks sealed with the same key");
+  return missed_event;
 }
 
 // Whether the two results for a row may differ because pages were short.
@@ -47,8 +47,8 @@ bool Excusable(const RowInfo& recorded, const RowInfo& replayed, bool same_route
   return short_of_pages(recorded) || short_of_pages(replayed);
 }
 
-void Judge(const ReplayedRead& read, std::int64_t block_tokens, bool pages_short,
-           std::size_t max_listed, FlightVerdict& verdict) {
+void CompareRead(const ReplayedRead& read, std::int64_t block_tokens, bool pages_short,
+                 std::size_t max_listed, FlightReport& verdict) {
   verdict.rows_read += read.infos.size();
   for (std::size_t i = 0; i < read.infos.size(); ++i) {
     const RowInfo& recorded = read.recorded_infos[i];
@@ -82,20 +82,20 @@ std::string ReadDifference::ToString() const {
                       other_route ? ", another route" : "");
 }
 
-std::string Indictment::ToString() const {
+std::string MissedEvent::ToString() const {
   return absl::StrFormat(
       "block %d, step %d: %s is missing, after step %d and not after step %d: %d rows written "
       "after it contradict the rows that were kept (agreement %.2f)",
       block, step, event, after, step, rows, agreement);
 }
 
-absl::StatusOr<FlightVerdict> CheckFlight(FlightReader& reader, const CheckOptions& options) {
+absl::StatusOr<FlightReport> CheckFlight(FlightReader& reader, const CheckOptions& options) {
   if (absl::Status status = reader.Rewind(); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<FlightReplay>> made =
       FlightReplay::Create(reader.info(), options.max_bytes);
   if (!made.ok()) return made.status();
   FlightReplay& replay = **made;
-  FlightVerdict verdict;
+  FlightReport verdict;
   FlightRecord record;
   // A flight that begins with a checkpoint lacks the earlier snapshots, which also kept pages.
   const auto pages_short = [&] {
@@ -108,7 +108,7 @@ absl::StatusOr<FlightVerdict> CheckFlight(FlightReader& reader, const CheckOptio
   const FlightReplay::OnRead on_read = [&](const ReplayedRead& read) {
     reads.insert(read.read_id);
     const std::uint64_t before = verdict.rows_differing;
-    Judge(read, reader.info().block_tokens, pages_short(), options.max_listed, verdict);
+    CompareRead(read, reader.info().block_tokens, pages_short(), options.max_listed, verdict);
     if (verdict.rows_differing > before) differing.insert(read.read_id);
   };
   BlockLives lives;
@@ -120,7 +120,7 @@ absl::StatusOr<FlightVerdict> CheckFlight(FlightReader& reader, const CheckOptio
       if (verdict.steps++ == 0) verdict.first_step = record.batch.step;
       verdict.last_step = record.batch.step;
       verdict.events += record.batch.events.size();
-      lives.Note(record.batch);
+      lives.Observe(record.batch);
     } else if (record.kind == FlightRecordKind::kClose) {
       verdict.incomplete = !record.complete;
     }
@@ -132,8 +132,9 @@ absl::StatusOr<FlightVerdict> CheckFlight(FlightReader& reader, const CheckOptio
     // Taken after each landing, since the store keeps only its newest findings.
     if (record.kind == FlightRecordKind::kLanded) {
       for (const AuditFinding& finding : replay.store().TakeFindings()) {
-        if (!finding.voided || verdict.indictments.size() >= options.max_listed) continue;
-        verdict.indictments.push_back(Indict(finding, lives.Date(finding, record.step)));
+        if (!finding.voided || verdict.missed_events.size() >= options.max_listed) continue;
+        verdict.missed_events.push_back(
+            ToMissedEvent(finding, lives.FindWindow(finding, record.step)));
       }
     }
     if (options.progress && reader.records() % 256 == 0) options.progress(reader.records());
@@ -146,7 +147,7 @@ absl::StatusOr<FlightVerdict> CheckFlight(FlightReader& reader, const CheckOptio
   verdict.records = reader.records();
   verdict.from_checkpoint = replay.from_checkpoint();
   verdict.truncated = reader.truncated();
-  verdict.rows_not_judged = replay.rows_not_replayed() + replay.rows_waiting();
+  verdict.rows_not_checked = replay.rows_not_replayed() + replay.rows_waiting();
   return verdict;
 }
 

@@ -24,7 +24,7 @@ namespace waymark {
 struct CheckOptions {
   // The most bytes that the replaying store may take.
   std::uint64_t max_bytes = std::uint64_t{8} << 30;
-  // How many differences, and how many indictments, the verdict lists; all are counted.
+  // How many differences, and how many missed events, the verdict lists; all are counted.
   std::size_t max_listed = 100;
   // Called every 256 records with the number of records done; may be empty.
   std::function<void(std::uint64_t records)> progress;
@@ -45,7 +45,7 @@ struct ReadDifference {
 
 // A finding of the replay's audit: `block` was written by `step` as if it had a new life, but no
 // Bind (nor Copy, Move, Reset or Truncate) of it was recorded since step `after`.
-struct Indictment {
+struct MissedEvent {
   std::int32_t block = -1;  // -1: two pages sealed with one key contradict, and neither has a block
   std::uint64_t step = 0;   // the event is missing at this step or an earlier one,
   std::uint64_t after = 0;  // after this one: the last step whose rows were the block's own
@@ -58,7 +58,7 @@ struct Indictment {
 };
 
 // The result of CheckFlight. A value.
-struct FlightVerdict {
+struct FlightReport {
   // What the flight contains.
   std::uint64_t records = 0;
   std::uint64_t steps = 0;
@@ -83,25 +83,25 @@ struct FlightVerdict {
   std::uint64_t reads_differing = 0;  // reads with a differing row
   // Not in rows_read: rows of snapshots that were taken before the flight begins, or whose steps
   // never landed in it.
-  std::uint64_t rows_not_judged = 0;
+  std::uint64_t rows_not_checked = 0;
   std::vector<ReadDifference> differences;  // the first max_listed
 
   // The audit.
-  std::uint64_t audited_rows = 0;       // rows that it compared
-  std::uint64_t pages_voided = 0;       // pages whose rows it voided
-  std::vector<Indictment> indictments;  // the first max_listed, oldest first
+  std::uint64_t audited_rows = 0;          // rows that it compared
+  std::uint64_t pages_voided = 0;          // pages whose rows it voided
+  std::vector<MissedEvent> missed_events;  // the first max_listed, oldest first
 
   [[nodiscard]] bool reads_right() const { return rows_differing == 0; }
   // Whether the engine must have missed an event.
-  [[nodiscard]] bool indicted() const { return pages_voided > 0; }
-  [[nodiscard]] bool clean() const { return reads_right() && !indicted(); }
+  [[nodiscard]] bool has_missed_event() const { return pages_voided > 0; }
+  [[nodiscard]] bool clean() const { return reads_right() && !has_missed_event(); }
 };
 
 // Replays the flight from its first record, whatever the reader has read before. One thread.
 // Errors of FlightReader::Next; InvalidArgument if records contradict each other; ResourceExhausted
 // if the replaying store does not fit `max_bytes`.
-[[nodiscard]] absl::StatusOr<FlightVerdict> CheckFlight(FlightReader& reader,
-                                                        const CheckOptions& options = {});
+[[nodiscard]] absl::StatusOr<FlightReport> CheckFlight(FlightReader& reader,
+                                                       const CheckOptions& options = {});
 
 struct RemovalOptions {
   // The most bytes that the replaying store may take.
@@ -120,7 +120,7 @@ struct RemovedBind {
   std::int32_t block = -1;       // its block
   bool with_key = false;         // whether it had a key
   std::uint64_t rows_wrong = 0;  // wrong rows that a store without audit returns
-  bool indicted = false;         // the audit has a finding that it has not with the Bind
+  bool found = false;            // the audit has a finding that it has not with the Bind
   bool block_named = false;      // such a finding names the block,
   bool step_named = false;       // and the Bind's step lies between the two steps that it names
 };
@@ -132,7 +132,7 @@ struct RemovalReport {
   std::uint64_t binds = 0;             // Binds in the flight, of blocks that are not null
   std::uint64_t tried = 0;             // Binds that were removed
   std::uint64_t harmful = 0;           // of those tried
-  std::uint64_t indicted = 0;          // of the harmful: the audit has a finding
+  std::uint64_t found = 0;             // of the harmful: the audit has a finding
   std::uint64_t block_named = 0;       // of the harmful: a finding names the block
   std::uint64_t step_named = 0;        // of the harmful: a finding names block and step
   std::uint64_t rows_wrong = 0;        // wrong rows over all harmful removals, with the audit off
@@ -140,7 +140,7 @@ struct RemovalReport {
                                        // contradicting write, or the audit missed them
   std::vector<RemovedBind> missed;  // harmful, but block and step not named: the first max_listed
 
-  // indicted / harmful; 1 if no removal is harmful.
+  // found / harmful; 1 if no removal is harmful.
   [[nodiscard]] double fraction() const;
 };
 

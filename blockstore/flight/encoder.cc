@@ -84,9 +84,9 @@ void FlightEncoder::OnLanded(std::uint64_t step, std::span<const std::uint8_t> i
   std::size_t first = 0;
   do {  // a step without rows is one empty record
     const std::size_t count = std::min(chunk, verdicts.size() - first);
-    const std::span<const Reason> part = verdicts.subspan(first, count);
-    const bool all_there =
-        std::all_of(part.begin(), part.end(), [](Reason r) { return r == Reason::kNone; });
+    const std::span<const Reason> record_rows = verdicts.subspan(first, count);
+    const bool all_there = std::all_of(record_rows.begin(), record_rows.end(),
+                                       [](Reason r) { return r == Reason::kNone; });
     std::uint16_t flags = all_there ? 0 : kFlagVerdicts;
     if (first + count < verdicts.size()) flags |= kFlagMore;
     if (!slots.empty()) flags |= kFlagSlots;
@@ -98,13 +98,13 @@ void FlightEncoder::OnLanded(std::uint64_t step, std::span<const std::uint8_t> i
       writer.Put(static_cast<std::uint32_t>(count));
       if (!slots.empty()) writer.PutBytes(slots.data() + first, slot_bytes);
       if (!all_there) {
-        for (const Reason reason : part)
+        for (const Reason reason : record_rows)
           writer.Put(static_cast<std::uint8_t>(reason));
       }
       for (std::size_t i = 0; i < count; ++i) {
         const std::uint8_t* row = ids.data() + (first + i) * row_bytes;
         std::uint8_t* out = writer.Skip(width);
-        if (part[i] != Reason::kNone) {
+        if (record_rows[i] != Reason::kNone) {
           std::memset(out, 0, width);
         } else if (info_.rows == FlightRows::kIds) {
           std::memcpy(out, row, width);
@@ -142,10 +142,10 @@ void FlightEncoder::OnRead(std::uint64_t read_id, std::int64_t begin,
   std::size_t first = 0;
   do {
     const std::size_t count = std::min(kRows, infos.size() - first);
-    const std::span<const RowInfo> part = infos.subspan(first, count);
+    const std::span<const RowInfo> record_rows = infos.subspan(first, count);
     std::uint32_t runs = 0;
     for (std::size_t at = 0; at < count; ++runs)
-      at += RunAt(part.subspan(at)).length;
+      at += RunAt(record_rows.subspan(at)).length;
     const std::size_t bytes = 24 + runs * kRunBytes + count * sizeof(std::uint64_t);
     Append(Kind::kRead, 0, bytes, [&](RawWriter& writer) {
       writer.Put(read_id);
@@ -153,13 +153,13 @@ void FlightEncoder::OnRead(std::uint64_t read_id, std::int64_t begin,
       writer.Put(static_cast<std::uint32_t>(count));
       writer.Put(runs);
       for (std::size_t at = 0; at < count;) {
-        const Run run = RunAt(part.subspan(at));
+        const Run run = RunAt(record_rows.subspan(at));
         writer.Put(static_cast<std::uint32_t>(run.length));
-        writer.Put(static_cast<std::uint8_t>(part[at].reason));
-        writer.Put(static_cast<std::uint8_t>(part[at].provenance));
+        writer.Put(static_cast<std::uint8_t>(record_rows[at].reason));
+        writer.Put(static_cast<std::uint8_t>(record_rows[at].provenance));
         writer.Put(static_cast<std::uint16_t>(run.stride));
-        writer.Put(part[at].version);
-        writer.Put(part[at].step);
+        writer.Put(record_rows[at].version);
+        writer.Put(record_rows[at].step);
         at += run.length;
       }
       writer.PutBytes(digests.data() + first, count * sizeof(std::uint64_t));

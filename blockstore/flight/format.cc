@@ -15,9 +15,11 @@ FlightInfo FlightInfo::Of(const StoreOptions& options, FlightRows rows) {
   info.shape = options.shape;
   info.num_blocks = options.num_blocks;
   info.block_tokens = options.block_tokens != 0 ? options.block_tokens : options.shape.page_tokens;
-  const std::int64_t parts = std::max(1, info.block_tokens / std::max(1, info.shape.page_tokens));
-  info.num_pages = options.num_pages != 0 ? options.num_pages
-                                          : static_cast<std::uint32_t>(parts * options.num_blocks);
+  const std::int64_t pages_per_block =
+      std::max(1, info.block_tokens / std::max(1, info.shape.page_tokens));
+  info.num_pages = options.num_pages != 0
+                       ? options.num_pages
+                       : static_cast<std::uint32_t>(pages_per_block * options.num_blocks);
   info.max_steps_in_flight = options.max_steps_in_flight;
   info.max_step_rows = options.max_step_rows;
   info.null_blocks = options.null_blocks;

@@ -4,22 +4,22 @@
 
 namespace waymark::flight {
 
-void BlockLives::Renew(std::int32_t block) {
+void BlockLives::StartLife(std::int32_t block) {
   Seals& seals = seals_[block];
   seals = {0, seals[0]};
 }
 
-void BlockLives::Note(const OwnedStepBatch& batch) {
+void BlockLives::Observe(const OwnedStepBatch& batch) {
   for (const Event& event : batch.events) {
     switch (event.type) {
       case EventType::kBind:
       case EventType::kCopy:
       case EventType::kTruncate:  // it ends the seal
-        Renew(event.block);
+        StartLife(event.block);
         break;
       case EventType::kMove:
-        Renew(event.block);
-        Renew(event.source);
+        StartLife(event.block);
+        StartLife(event.src);
         break;
       case EventType::kReset:
         seals_.clear();
@@ -34,7 +34,7 @@ void BlockLives::Note(const OwnedStepBatch& batch) {
   }
 }
 
-StepWindow BlockLives::Date(const AuditFinding& finding, std::uint64_t landed) const {
+StepWindow BlockLives::FindWindow(const AuditFinding& finding, std::uint64_t landed) const {
   if (finding.step == landed && finding.kept_step < finding.step) {
     return {finding.kept_step, finding.step};
   }

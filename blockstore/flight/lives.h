@@ -22,13 +22,13 @@ struct StepWindow {
 class BlockLives {
  public:
   // Takes in the events of a step. Call it for every step of the flight, in order.
-  void Note(const OwnedStepBatch& batch);
+  void Observe(const OwnedStepBatch& batch);
   // The steps between which the event was missed that explains `finding`, a finding of the landing
   // of step `landed`. If a write contradicts the rows that were kept, those are the steps of the
   // two writes. If two pages with one key contradict each other, that is found only when the second
   // is sealed, long after the writes: then the event was missed between the write of the rows and
   // that seal.
-  [[nodiscard]] StepWindow Date(const AuditFinding& finding, std::uint64_t landed) const;
+  [[nodiscard]] StepWindow FindWindow(const AuditFinding& finding, std::uint64_t landed) const;
 
  private:
   // The steps of the last seal of a block's present life, and of the life before it, since events
@@ -36,7 +36,7 @@ class BlockLives {
   using Seals = std::array<std::uint64_t, 2>;
 
   // Begins a new life of `block`.
-  void Renew(std::int32_t block);
+  void StartLife(std::int32_t block);
 
   absl::flat_hash_map<std::int32_t, Seals> seals_;
 };

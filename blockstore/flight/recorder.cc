@@ -55,7 +55,7 @@ class RingOutput final : public flight::RecordOutput {
       ++head;
       used_[head % kSegments] = 0;
       head_.store(head, std::memory_order_release);
-      wants_absorbing.store(true, std::memory_order_release);
+      replay_due.store(true, std::memory_order_release);
       wake.notify_one();
     }
     pending_ = bytes;
@@ -74,7 +74,7 @@ class RingOutput final : public flight::RecordOutput {
   [[nodiscard]] Stop stop() const { return stop_.load(std::memory_order_relaxed); }
   [[nodiscard]] std::size_t segment_bytes() const { return segment_bytes_; }
 
-  std::atomic<bool> wants_absorbing{false};
+  std::atomic<bool> replay_due{false};
   std::condition_variable wake;
 
  private:
@@ -143,8 +143,8 @@ struct FlightRecorder::State {
     thread.join();
   }
 
-  absl::Status AbsorbLocked();
-  absl::Status EndWhatIsInFlight(std::span<const std::uint8_t> ahead);
+  absl::Status ReplayOldestLocked();
+  absl::Status EndStepsInFlight(std::span<const std::uint8_t> ahead);
   void Run();
 
   const FlightInfo info;
@@ -159,7 +159,7 @@ struct FlightRecorder::State {
 };
 
 // Applies all segments but the newest kKept ones, and the one being written, to the replay.
-absl::Status FlightRecorder::State::AbsorbLocked() {
+absl::Status FlightRecorder::State::ReplayOldestLocked() {
   if (!failure.ok()) return failure;
   while (ring.head() - ring.base() > kKept) {
     failure = ForEachRecord(ring.Content(ring.base()), info, record,
@@ -183,16 +183,16 @@ void FlightRecorder::State::Run() {
     // here.
     ring.wake.wait_for(lock, std::chrono::milliseconds(20), [&] {
       return stopping.load(std::memory_order_acquire) ||
-             ring.wants_absorbing.exchange(false, std::memory_order_acquire);
+             ring.replay_due.exchange(false, std::memory_order_acquire);
     });
     const std::lock_guard<std::mutex> replaying(replay_mutex);
-    (void)AbsorbLocked();
+    (void)ReplayOldestLocked();
   }
 }
 
 // A checkpoint can have no step in flight. The ends of the steps that are in flight are still in
 // the ring: applies them now. Rows do not depend on the order of landings, so they are the same.
-absl::Status FlightRecorder::State::EndWhatIsInFlight(std::span<const std::uint8_t> ahead) {
+absl::Status FlightRecorder::State::EndStepsInFlight(std::span<const std::uint8_t> ahead) {
   std::vector<std::uint64_t> left = replay->InFlight();
   if (left.empty()) return absl::OkStatus();
   const auto in_flight = [&](std::uint64_t step) {
@@ -242,9 +242,9 @@ FlightSink* FlightRecorder::sink() {
   return &state_->encoder;
 }
 
-absl::Status FlightRecorder::Absorb() {
+absl::Status FlightRecorder::ReplayOldest() {
   const std::lock_guard<std::mutex> lock(state_->replay_mutex);
-  return state_->AbsorbLocked();
+  return state_->ReplayOldestLocked();
 }
 
 absl::Status FlightRecorder::DumpTo(std::string& out) {
@@ -272,7 +272,7 @@ absl::Status FlightRecorder::DumpTo(std::string& out) {
                                             records.size());
   std::string checkpoint;
   if (base > 0) {
-    if (absl::Status status = s.EndWhatIsInFlight(ahead); !status.ok()) return status;
+    if (absl::Status status = s.EndStepsInFlight(ahead); !status.ok()) return status;
     if (absl::Status status = s.replay->Save(checkpoint); !status.ok()) return status;
     if (checkpoint.size() > flight::kMaxPayload) {
       return absl::OutOfRangeError(absl::StrCat("flight recorder: a checkpoint has ",

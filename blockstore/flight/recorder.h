@@ -27,7 +27,7 @@ struct RecorderOptions {
   // With kIds the same ring covers less time, and the recorder's own store is as large as the
   // engine's.
   FlightRows rows = FlightRows::kDigests;
-  // Whether a thread replays old segments. If not, the caller calls Absorb() often enough.
+  // Whether a thread replays old segments. If not, the caller calls ReplayOldest() often enough.
   bool background = true;
   // CPUs that the thread ("wm-flight") may run on; empty = it is not pinned.
   std::vector<std::int32_t> cpus = {};
@@ -60,7 +60,7 @@ class FlightRecorder {
 
   // Replays the oldest segments to make room in the ring. Only needed without `background`.
   // DataLoss as Dump.
-  [[nodiscard]] absl::Status Absorb();
+  [[nodiscard]] absl::Status ReplayOldest();
   // Why recording has stopped, for people; empty while it goes on. After a stop, a dump contains
   // what was recorded before it.
   [[nodiscard]] std::string stopped() const;

@@ -82,11 +82,12 @@ absl::Status Replay(const LoadedFlight& flight, std::uint64_t max_bytes, bool au
   };
   BlockLives lives;
   for (const FlightRecord& record : flight.records) {
-    if (audit && record.kind == FlightRecordKind::kBegin) lives.Note(record.batch);
+    if (audit && record.kind == FlightRecordKind::kBegin) lives.Observe(record.batch);
     if (absl::Status status = (*replay)->Apply(record, on_read); !status.ok()) return status;
     if (!audit || record.kind != FlightRecordKind::kLanded) continue;
     for (const AuditFinding& finding : (*replay)->store().TakeFindings()) {
-      if (finding.voided) outcome.findings.push_back({finding, lives.Date(finding, record.step)});
+      if (finding.voided)
+        outcome.findings.push_back({finding, lives.FindWindow(finding, record.step)});
     }
   }
   return absl::OkStatus();
@@ -116,7 +117,7 @@ void NoteFindings(const Outcome& whole, const Outcome& without, RemovedBind& bin
           return other.finding.block == finding.block && other.finding.step == finding.step;
         });
     if (known) continue;
-    bind.indicted = true;
+    bind.found = true;
     if (finding.block != bind.block) continue;
     bind.block_named = true;
     if (found.window.after < bind.step && bind.step <= found.window.by) bind.step_named = true;
@@ -126,7 +127,7 @@ void NoteFindings(const Outcome& whole, const Outcome& without, RemovedBind& bin
 }  // namespace
 
 double RemovalReport::fraction() const {
-  return harmful == 0 ? 1.0 : static_cast<double>(indicted) / static_cast<double>(harmful);
+  return harmful == 0 ? 1.0 : static_cast<double>(found) / static_cast<double>(harmful);
 }
 
 absl::StatusOr<RemovalReport> SingleBindRemovals(FlightReader& reader,
@@ -150,13 +151,13 @@ absl::StatusOr<RemovalReport> SingleBindRemovals(FlightReader& reader,
   Outcome without;
   const auto try_one = [&](const LoadedFlight::BindAt& at) {
     OwnedStepBatch& batch = flight.records[at.record].batch;
-    const auto place = static_cast<std::ptrdiff_t>(at.event);
+    const auto index = static_cast<std::ptrdiff_t>(at.event);
     const Event event = batch.events[at.event];
     RemovedBind bind;
     bind.step = batch.step;
     bind.block = event.block;
     bind.with_key = event.key_size > 0;
-    batch.events.erase(batch.events.begin() + place);
+    batch.events.erase(batch.events.begin() + index);
     absl::Status status = Replay(flight, options.max_bytes, false, without);
     if (status.ok()) bind.rows_wrong = RowsWrong(store, whole, without);
     if (status.ok() && bind.rows_wrong > 0) {
@@ -164,12 +165,12 @@ absl::StatusOr<RemovalReport> SingleBindRemovals(FlightReader& reader,
       NoteFindings(whole_audited, without, bind);
       report.rows_still_wrong += RowsWrong(store, whole, without);
     }
-    batch.events.insert(batch.events.begin() + place, event);
+    batch.events.insert(batch.events.begin() + index, event);
     ++report.tried;
     if (bind.rows_wrong == 0) return status;
     ++report.harmful;
     report.rows_wrong += bind.rows_wrong;
-    report.indicted += bind.indicted ? 1 : 0;
+    report.found += bind.found ? 1 : 0;
     report.block_named += bind.block_named ? 1 : 0;
     report.step_named += bind.step_named ? 1 : 0;
     if (!bind.step_named && report.missed.size() < options.max_listed) {

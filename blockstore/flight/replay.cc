@@ -12,7 +12,7 @@
 namespace waymark::flight {
 
 // A step of the replay and the rows that it lands.
-struct FlightReplay::Step final : public RowSource {
+struct FlightReplay::Step final : public StepRows {
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> reasons) override {
     for (std::size_t i = 0; i < destinations.size(); ++i) {
@@ -44,11 +44,12 @@ absl::StatusOr<std::unique_ptr<FlightReplay>> FlightReplay::Create(const FlightI
   options.audit = audit;
   if (absl::Status status = options.shape.Validate(); !status.ok()) return status;
   // In doubles, because a forged head can have any numbers.
-  const double parts = static_cast<double>(options.block_tokens) / options.shape.page_tokens;
+  const double pages_per_block =
+      static_cast<double>(options.block_tokens) / options.shape.page_tokens;
   const double page =
       static_cast<double>(options.shape.page_bytes()) + 4.0 * options.shape.page_tokens + 80;
   const double wanted =
-      options.num_pages * page + options.num_blocks * parts * 48.0 +
+      options.num_pages * page + options.num_blocks * pages_per_block * 48.0 +
       static_cast<double>(options.max_steps_in_flight) * options.max_step_rows * 20;
   if (options.num_blocks < 1 || !(wanted <= static_cast<double>(max_bytes))) {
     return absl::ResourceExhaustedError(

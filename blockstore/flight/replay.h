@@ -16,8 +16,8 @@
 #include "absl/status/statusor.h"
 #include "blockstore/flight/info.h"
 #include "blockstore/flight/record.h"
-#include "blockstore/store/row_source.h"
 #include "blockstore/store/snapshot.h"
+#include "blockstore/store/step_rows.h"
 #include "blockstore/store/store.h"
 
 namespace waymark::flight {
@@ -78,7 +78,7 @@ class FlightReplay {
   [[nodiscard]] std::uint64_t steps_diverged() const { return steps_diverged_; }
 
  private:
-  struct Step;  // a step in flight: its recorded rows so far, and the RowSource that lands them
+  struct Step;  // a step in flight: its recorded rows so far, and the StepRows that lands them
   // A snapshot of the replaying store, from its kSnapshot record to its kReleased record.
   struct View {
     Snapshot snapshot;

@@ -45,19 +45,19 @@ void RoutingStore::Impl::Apply(std::span<const Event> events, std::size_t& at, s
 void RoutingStore::Impl::ApplyBind(const Event& event, RelStep step) {
   const EntryIndex first = FirstEntry(event.block);
   const bool keyed = event.key_size > 0;
-  for (std::uint32_t ordinal = 0; ordinal < parts_; ++ordinal) {
+  for (std::uint32_t ordinal = 0; ordinal < pages_per_block_; ++ordinal) {
     const EntryIndex e = first + ordinal;
     Entry& entry = table_.hot(e);
     Detach(e, keyed ? Reason::kExternalKv : Reason::kNeverWritten);
     entry.exists = true;
     entry.refs = 1;
-    entry.since = step;
+    entry.life_start = step;
     entry.sealed = 0;
-    entry.has_wants = false;
+    entry.has_seal_key = false;
     entry.sealing = false;
     if (!keyed) continue;
     const std::uint64_t version = base_->VersionOf(step);
-    const PageIndex page = index_.Find(IndexDigest(key_seed_, version, ordinal, event.GetKey()));
+    const PageIndex page = index_.Find(IndexKey(key_seed_, version, ordinal, event.GetKey()));
     if (page == kNoPage || pool_.hot(page).bindings == 0xffff) continue;
     Attach(e, page);
     entry.by_key = true;
@@ -67,26 +67,26 @@ void RoutingStore::Impl::ApplyBind(const Event& event, RelStep step) {
 
 void RoutingStore::Impl::ApplyRetain(const Event& event) {
   const EntryIndex first = FirstEntry(event.block);
-  for (EntryIndex e = first; e < first + parts_; ++e) {
-    Entry& entry = Touch(e);
+  for (EntryIndex e = first; e < first + pages_per_block_; ++e) {
+    Entry& entry = EnsureEntry(e);
     if (++entry.refs == 1 && entry.page != kNoPage) {
       ++pool_.hot(entry.page).referenced;
-      Review(entry.page);
+      UpdateEvictability(entry.page);
     }
   }
 }
 
 void RoutingStore::Impl::ApplyRelease(const Event& event) {
   const EntryIndex first = FirstEntry(event.block);
-  for (EntryIndex e = first; e < first + parts_; ++e) {
-    Entry& entry = Touch(e);
+  for (EntryIndex e = first; e < first + pages_per_block_; ++e) {
+    Entry& entry = EnsureEntry(e);
     if (entry.refs <= 0) {
       ++stats_.releases_below_zero;
       continue;
     }
     if (--entry.refs == 0 && entry.page != kNoPage) {
       --pool_.hot(entry.page).referenced;
-      Review(entry.page);
+      UpdateEvictability(entry.page);
     }
   }
 }
@@ -100,54 +100,54 @@ void RoutingStore::Impl::ApplySeal(const Event& event) {
   const RelStep step = base_->Relative(event.step);
   const bool keyed = event.key_size > 0;
   const std::uint64_t version = base_->VersionOf(step);
-  for (std::uint32_t ordinal = 0; ordinal < parts_; ++ordinal) {
+  for (std::uint32_t ordinal = 0; ordinal < pages_per_block_; ++ordinal) {
     const EntryIndex e = first + ordinal;
-    Entry& entry = Touch(e);
+    Entry& entry = EnsureEntry(e);
     if (entry.sealed == 0) entry.sealed = step;
-    entry.has_wants = keyed;
+    entry.has_seal_key = keyed;
     EntryCold& cold = table_.cold(e);
     if (keyed) {
-      cold.wants = IndexDigest(key_seed_, version, ordinal, event.GetKey());
-      cold.wants_version = version;
+      cold.seal_key = IndexKey(key_seed_, version, ordinal, event.GetKey());
+      cold.seal_version = version;
     }
     const PageIndex page = entry.page;
     if (page == kNoPage) continue;  // the first claim allocates the page
     PageHot& hot = pool_.hot(page);
     if (hot.sealed == 0) hot.sealed = step;
-    hot.has_wants = keyed;
-    pool_.cold(page).wants = cold.wants;
-    pool_.cold(page).wants_version = cold.wants_version;
-    Compete(page, step);
+    hot.has_seal_key = keyed;
+    pool_.cold(page).seal_key = cold.seal_key;
+    pool_.cold(page).seal_version = cold.seal_version;
+    ContendForKey(page, step);
   }
 }
 
 void RoutingStore::Impl::ApplyCopy(const Event& event, RelStep step) {
-  const EntryIndex source = FirstEntry(event.source);
-  const EntryIndex destination = FirstEntry(event.block);
-  if (source == kNoEntry) ++stats_.events_on_null_blocks;
-  for (std::uint32_t ordinal = 0; ordinal < parts_; ++ordinal) {
+  const EntryIndex src = FirstEntry(event.src);
+  const EntryIndex dst = FirstEntry(event.block);
+  if (src == kNoEntry) ++stats_.events_on_null_blocks;
+  for (std::uint32_t ordinal = 0; ordinal < pages_per_block_; ++ordinal) {
     const auto before = static_cast<std::int32_t>(ordinal * page_tokens_);
     const bool all = event.rows == Event::kAllRows;
     const auto rows = static_cast<std::uint32_t>(
         all ? static_cast<std::int32_t>(page_tokens_)
             : std::clamp(event.rows - before, 0, static_cast<std::int32_t>(page_tokens_)));
-    const EntryIndex d = destination + ordinal;
-    Entry& to = Touch(d);
+    const EntryIndex d = dst + ordinal;
+    Entry& to = EnsureEntry(d);
     // A null or unknown source has no rows.
     PageIndex page = kNoPage;
     Reason reason = Reason::kNeverWritten;
     bool by_key = false;
-    if (source != kNoEntry) {
-      const Entry& from = Touch(source + ordinal);
+    if (src != kNoEntry) {
+      const Entry& from = EnsureEntry(src + ordinal);
       page = from.page;
       reason = from.reason;
       by_key = from.by_key;
     }
     if (page != kNoPage) PinPage(page);
     Detach(d, Reason::kNeverWritten);
-    to.since = step;
+    to.life_start = step;
     to.sealed = 0;
-    to.has_wants = false;
+    to.has_seal_key = false;
     to.sealing = false;
     if (all) {
       to.reason = reason;
@@ -177,12 +177,12 @@ void RoutingStore::Impl::ApplyCopy(const Event& event, RelStep step) {
 void RoutingStore::Impl::ApplyMove(std::span<const Event> pairs, RelStep step) {
   moved_.clear();
   for (const Event& pair : pairs) {
-    const EntryIndex source = FirstEntry(pair.source);
-    if (source == kNoEntry || FirstEntry(pair.block) == kNoEntry) ++stats_.events_on_null_blocks;
-    for (std::uint32_t ordinal = 0; ordinal < parts_; ++ordinal) {
+    const EntryIndex src = FirstEntry(pair.src);
+    if (src == kNoEntry || FirstEntry(pair.block) == kNoEntry) ++stats_.events_on_null_blocks;
+    for (std::uint32_t ordinal = 0; ordinal < pages_per_block_; ++ordinal) {
       moved_.emplace_back();
-      if (source == kNoEntry) continue;
-      const EntryIndex e = source + ordinal;
+      if (src == kNoEntry) continue;
+      const EntryIndex e = src + ordinal;
       Entry& entry = table_.hot(e);
       if (!entry.exists) continue;
       moved_.back() = {entry, table_.cold(e)};
@@ -195,11 +195,11 @@ void RoutingStore::Impl::ApplyMove(std::span<const Event> pairs, RelStep step) {
   }
   std::size_t at = 0;
   for (const Event& pair : pairs) {
-    const EntryIndex destination = FirstEntry(pair.block);
-    for (std::uint32_t ordinal = 0; ordinal < parts_; ++ordinal, ++at) {
+    const EntryIndex dst = FirstEntry(pair.block);
+    for (std::uint32_t ordinal = 0; ordinal < pages_per_block_; ++ordinal, ++at) {
       const auto& [moved, cold] = moved_[at];
-      if (destination != kNoEntry) {
-        const EntryIndex e = destination + ordinal;
+      if (dst != kNoEntry) {
+        const EntryIndex e = dst + ordinal;
         Detach(e, Reason::kNeverWritten);
         Entry& entry = table_.hot(e);
         entry = Entry{};
@@ -207,7 +207,7 @@ void RoutingStore::Impl::ApplyMove(std::span<const Event> pairs, RelStep step) {
           entry = moved;
           entry.page = kNoPage;
           entry.next_binding = kNoEntry;
-          entry.since = step;
+          entry.life_start = step;
           table_.cold(e) = cold;
           if (moved.page != kNoPage) Attach(e, moved.page);
         }
@@ -221,17 +221,17 @@ void RoutingStore::Impl::ApplyTruncate(const Event& event) {
   const EntryIndex first = FirstEntry(event.block);
   const RelStep upto = base_->Relative(event.step);
   const auto hit = [&](Stamp stamp) { return stamp.live() && stamp.step() <= upto; };
-  for (std::uint32_t ordinal = 0; ordinal < parts_; ++ordinal) {
+  for (std::uint32_t ordinal = 0; ordinal < pages_per_block_; ++ordinal) {
     const EntryIndex e = first + ordinal;
     Entry& entry = table_.hot(e);
     if (!entry.exists) continue;
     // A late event, about an earlier life of the block.
-    if (upto < entry.since) continue;
+    if (upto < entry.life_start) continue;
     if (entry.page == kNoPage) {
       // The seal was kept when the page was evicted. A rewind removes it: the next key differs.
       if (entry.sealed <= upto) {
         entry.sealed = 0;
-        entry.has_wants = false;
+        entry.has_seal_key = false;
       }
       continue;
     }
@@ -239,12 +239,13 @@ void RoutingStore::Impl::ApplyTruncate(const Event& event) {
     const auto from = static_cast<std::uint32_t>(std::max(0, event.rows - before));
     PageIndex page = entry.page;
     const bool rewound = pool_.hot(page).sealed != 0 && pool_.hot(page).sealed <= upto;
-    bool own = rewound;
-    for (std::uint32_t row = from; row < page_tokens_ && !own; ++row) {
-      own = (hit(core_->stamp(page, row).Load()) || DeviceClaims(page, row, upto)) &&
-            Visible(pool_.hot(page), row);
+    bool copy_on_write = rewound;
+    for (std::uint32_t row = from; row < page_tokens_ && !copy_on_write; ++row) {
+      copy_on_write =
+          (hit(core_->stamp(page, row).Load()) || ClaimedByDeviceStep(page, row, upto)) &&
+          SeenByOthers(pool_.hot(page), row);
     }
-    if (own) page = OwnPage(e);
+    if (copy_on_write) page = CopyOnWrite(e);
     if (page != kNoPage) {
       for (std::uint32_t row = from; row < page_tokens_; ++row) {
         StampCell& cell = core_->stamp(page, row);
@@ -257,12 +258,12 @@ void RoutingStore::Impl::ApplyTruncate(const Event& event) {
       }
       if (rewound) {
         pool_.hot(page).sealed = 0;
-        pool_.hot(page).has_wants = false;
+        pool_.hot(page).has_seal_key = false;
       }
     }
     if (rewound) {
       entry.sealed = 0;
-      entry.has_wants = false;
+      entry.has_seal_key = false;
     }
   }
 }

@@ -192,45 +192,44 @@ absl::Status BlockAllocator::Seal(BlockId id, const BlockKey& key, const BlockKe
     if (!parent.empty() && behind == kNone) return absl::OkStatus();
     entry = index_->Insert(key, behind);
     index_->entry(entry).first_block = id.value();
-    if (behind != kNone) Place(behind);
+    if (behind != kNone) UpdateHeaps(behind);
   } else {
     block.previous_same = index_->entry(entry).last_block;
     At(block.previous_same).next_same = id.value();
   }
   index_->entry(entry).last_block = id.value();
   block.entry = entry;
-  Place(entry);
+  UpdateHeaps(entry);
   return absl::OkStatus();
 }
 
-absl::Status BlockAllocator::Copy(BlockId source, BlockId destination, std::int32_t rows) {
-  if (absl::Status status = CheckRange("source", source); !status.ok()) return status;
-  if (absl::Status status = CheckRange("destination", destination); !status.ok()) return status;
+absl::Status BlockAllocator::Copy(BlockId src, BlockId dst, std::int32_t rows) {
+  if (absl::Status status = CheckRange("src", src); !status.ok()) return status;
+  if (absl::Status status = CheckRange("dst", dst); !status.ok()) return status;
   if (rows != Event::kAllRows && (rows < 0 || rows > block_tokens_)) {
     return absl::InvalidArgumentError(
         absl::StrCat("rows must be in [0, ", block_tokens_, "] or kAllRows; it is ", rows));
   }
-  if (IsNull(destination)) return absl::OkStatus();
-  if (source == destination) {
+  if (IsNull(dst)) return absl::OkStatus();
+  if (src == dst) {
     return absl::InvalidArgumentError(
-        absl::StrCat("destination must be another block than source; both are ", source.value()));
+        absl::StrCat("dst must be another block than src; both are ", src.value()));
   }
-  if (!IsNull(source) && At(source.value()).state == State::kFree) {
-    return NotInUse("source", source);
+  if (!IsNull(src) && At(src.value()).state == State::kFree) {
+    return NotInUse("src", src);
   }
-  Block& block = At(destination.value());
-  if (block.state != State::kUsed) return NotInUse("destination", destination);
+  Block& block = At(dst.value());
+  if (block.state != State::kUsed) return NotInUse("dst", dst);
   if (block.references > 1) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "destination must have one user; block ", destination.value(), " has ", block.references));
+    return absl::FailedPreconditionError(
+        absl::StrCat("dst must have one user; block ", dst.value(), " has ", block.references));
   }
   if (block.sealed_step != 0) {
-    return absl::FailedPreconditionError(absl::StrCat("destination must not be sealed; block ",
-                                                      destination.value(), " was sealed by step ",
-                                                      block.sealed_step));
+    return absl::FailedPreconditionError(absl::StrCat("dst must not be sealed; block ", dst.value(),
+                                                      " was sealed by step ", block.sealed_step));
   }
   StartLife(block);
-  events_.push_back(Event::Copy(source, destination, rows));
+  events_.push_back(Event::Copy(src, dst, rows));
   return absl::OkStatus();
 }
 
@@ -323,7 +322,7 @@ void BlockAllocator::AddReference(std::int32_t id) {
   block.state = State::kUsed;
   --cached_count_;
   ++used_count_;
-  Place(block.entry);
+  UpdateHeaps(block.entry);
 }
 
 void BlockAllocator::StopUse(std::int32_t id) {
@@ -336,10 +335,10 @@ void BlockAllocator::StopUse(std::int32_t id) {
   if (entry == kNone) {
     MakeFree(id);
   } else if (index_->entry(entry).first_block == id) {
-    Place(entry);
+    UpdateHeaps(entry);
   } else {
     LeaveEntry(id);
-    Place(entry);
+    UpdateHeaps(entry);
   }
 }
 
@@ -360,12 +359,12 @@ void BlockAllocator::EvictOne() {
 
 void BlockAllocator::Unregister(std::int32_t id) {
   const std::int32_t entry = At(id).entry;
-  const PrefixIndex::Entry& place = index_->entry(entry);
-  if (place.first_block == place.last_block) {
+  const PrefixIndex::Entry& node = index_->entry(entry);
+  if (node.first_block == node.last_block) {
     UnregisterTree(entry);
   } else {
     LeaveEntry(id);
-    Place(entry);
+    UpdateHeaps(entry);
   }
 }
 
@@ -382,7 +381,7 @@ void BlockAllocator::UnregisterTree(std::int32_t root) {
     if (at == root) break;
     at = up;
   }
-  if (parent != kNone) Place(parent);
+  if (parent != kNone) UpdateHeaps(parent);
 }
 
 void BlockAllocator::LeaveEntry(std::int32_t id) {
@@ -404,7 +403,7 @@ void BlockAllocator::LeaveEntry(std::int32_t id) {
   if (block.state == State::kCached) MakeFree(id);
 }
 
-void BlockAllocator::Place(std::int32_t at) {
+void BlockAllocator::UpdateHeaps(std::int32_t at) {
   const PrefixIndex::Entry& entry = index_->entry(at);
   const std::int32_t id = entry.first_block;
   const Block& block = At(id);

@@ -121,11 +121,10 @@ class BlockAllocator {
   // the same key does nothing. Emits Seal.
   [[nodiscard]] absl::Status Seal(BlockId block, const BlockKey& key, const BlockKey& parent,
                                   StepId step);
-  // Reports that the engine copies the KV of rows [0, rows) of `source` (Event::kAllRows: all) to
-  // `destination`. `source` must be used or cached; `destination` must have one user and no seal.
-  // If `source` is a null block, the rows become never written. Emits Copy.
-  [[nodiscard]] absl::Status Copy(BlockId source, BlockId destination,
-                                  std::int32_t rows = Event::kAllRows);
+  // Reports that the engine copies the KV of rows [0, rows) of `src` (Event::kAllRows: all) to
+  // `dst`. `src` must be used or cached; `dst` must have one user and no seal.
+  // If `src` is a null block, the rows become never written. Emits Copy.
+  [[nodiscard]] absl::Status Copy(BlockId src, BlockId dst, std::int32_t rows = Event::kAllRows);
   // Removes rows >= `row` of `block` that steps <= `step` wrote (rejected drafts, a rewind). If
   // such a step sealed the block, the seal is removed: its key no longer hits (unless another block
   // has it), nor do the keys that follow it. If `step` is from before the block was allocated, only
@@ -176,7 +175,7 @@ class BlockAllocator {
   void UnregisterTree(std::int32_t entry);
   void LeaveEntry(std::int32_t block);
   // Puts the block that hits for `entry` into the heap of its state, or into none.
-  void Place(std::int32_t entry);
+  void UpdateHeaps(std::int32_t entry);
 
   std::unique_ptr<RoutingStore> store_;
   std::int32_t block_tokens_ = 0;

@@ -28,10 +28,10 @@ struct Entry {
   bool exists : 1 = false;                // an event or claim named it since the last Reset
   bool by_key : 1 = false;                // its page was attached by key
   bool null : 1 = false;                  // part of a null block; never changes
-  bool has_wants : 1 = false;             // its seal has a key: EntryCold is set
+  bool has_seal_key : 1 = false;          // its seal has a key: EntryCold is set
   bool sealing : 1 = false;               // sealed by the current batch, whose claims come first
   std::int32_t refs = 1;                  // users of the block
-  RelStep since = 0;                      // the step in which its life began
+  RelStep life_start = 0;                 // the step in which its life began
   RelStep sealed = 0;                     // step of its seal; kept when its page is evicted
   EntryIndex next_binding = kNoEntry;     // the next entry bound to the same page
 };
@@ -39,8 +39,8 @@ static_assert(sizeof(Entry) == 24);
 
 // The rest of an entry, used by seals and moves only.
 struct EntryCold {
-  Digest128 wants{};                // the digest of the seal's key
-  std::uint64_t wants_version = 0;  // version of the seal
+  Digest128 seal_key{};            // the digest of the seal's key
+  std::uint64_t seal_version = 0;  // version of the seal
 };
 static_assert(sizeof(EntryCold) == 24);
 

@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint32_t kCheckpointMagic = 0x314b4357;  // "WCK1"
 
 constexpr std::uint8_t kIndexed = 1;
-constexpr std::uint8_t kHasWants = 2;
+constexpr std::uint8_t kHasSealKey = 2;
 constexpr std::uint8_t kByKey = 4;
 constexpr std::uint8_t kDeviceWeights = 4;  // of a page
 
@@ -48,7 +48,7 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
                                                       " steps are in flight, the first is step ",
                                                       impl.active_.front()->step));
   }
-  while (impl.TakeBackSnapshots(64)) {
+  while (impl.ReclaimSnapshots(64)) {
   }
   const StoreCore& core = *impl.core_;
   ByteWriter writer(out);
@@ -78,7 +78,7 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
       add(page);
     }
   }
-  for (PageIndex page = 0; page < impl.pool_.high_water(); ++page)
+  for (PageIndex page = 0; page < impl.pool_.pages_touched(); ++page)
     add(page);
 
   writer.Put(static_cast<std::uint32_t>(pages.size()));
@@ -87,13 +87,13 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
     const PageCold& cold = impl.pool_.cold(page);
     writer.Put(hot.sealed);
     writer.Put(static_cast<std::uint8_t>((hot.indexed ? kIndexed : 0) |
-                                         (hot.has_wants ? kHasWants : 0) |
+                                         (hot.has_seal_key ? kHasSealKey : 0) |
                                          (hot.device_weights != kNoWeights ? kDeviceWeights : 0)));
     if (hot.device_weights != kNoWeights) writer.Put(hot.device_weights);
-    if (hot.indexed) PutDigest(writer, cold.indexed_as);
-    if (hot.has_wants) {
-      PutDigest(writer, cold.wants);
-      writer.Put(cold.wants_version);
+    if (hot.indexed) PutDigest(writer, cold.index_key);
+    if (hot.has_seal_key) {
+      PutDigest(writer, cold.seal_key);
+      writer.Put(cold.seal_version);
     }
     for (std::uint32_t row = 0; row < impl.page_tokens_; ++row) {
       const Stamp stamp = core.stamp(page, row).Load();
@@ -112,14 +112,14 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
     writer.Put(e);
     writer.Put(entry.page == kNoPage ? kNoPage : number_of[entry.page]);
     writer.Put(entry.refs);
-    writer.Put(entry.since);
+    writer.Put(entry.life_start);
     writer.Put(entry.sealed);
     writer.Put(static_cast<std::uint8_t>(entry.reason));
-    writer.Put(
-        static_cast<std::uint8_t>((entry.by_key ? kByKey : 0) | (entry.has_wants ? kHasWants : 0)));
-    if (entry.has_wants) {
-      PutDigest(writer, impl.table_.cold(e).wants);
-      writer.Put(impl.table_.cold(e).wants_version);
+    writer.Put(static_cast<std::uint8_t>((entry.by_key ? kByKey : 0) |
+                                         (entry.has_seal_key ? kHasSealKey : 0)));
+    if (entry.has_seal_key) {
+      PutDigest(writer, impl.table_.cold(e).seal_key);
+      writer.Put(impl.table_.cold(e).seal_version);
     }
   }
   return absl::OkStatus();
@@ -132,7 +132,9 @@ class StoreCheckpoint::Loader {
       : reader_(bytes), impl_(impl) {}
 
   absl::Status Load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl_.mutex_) {
-    if (impl_.last_ != 0 || impl_.pool_.high_water() != 0) return Broken("the store is not fresh");
+    if (impl_.last_ != 0 || impl_.pool_.pages_touched() != 0) {
+      return Broken("the store is not fresh");
+    }
     if (absl::Status status = LoadBase(); !status.ok()) return status;
     const auto count = reader_.Get<std::uint32_t>();
     if (count > impl_.pool_.size()) return Broken("more pages than the store has");
@@ -181,19 +183,19 @@ class StoreCheckpoint::Loader {
     PageCold& cold = impl_.pool_.cold(page);
     hot.sealed = reader_.Get<RelStep>();
     const auto flags = reader_.Get<std::uint8_t>();
-    if (hot.sealed > kMaxRelStep || (flags & ~(kIndexed | kHasWants | kDeviceWeights)) != 0) {
+    if (hot.sealed > kMaxRelStep || (flags & ~(kIndexed | kHasSealKey | kDeviceWeights)) != 0) {
       return Broken("a page's seal");
     }
     if ((flags & kDeviceWeights) != 0) hot.device_weights = reader_.Get<std::uint8_t>();
     if ((flags & kIndexed) != 0) {
-      const Digest128 place = GetDigest(reader_);
-      if (impl_.index_.Find(place) != kNoPage) return Broken("two pages in one place");
-      impl_.index_.Insert(place, page);
+      const Digest128 index_key = GetDigest(reader_);
+      if (impl_.index_.Find(index_key) != kNoPage) return Broken("two pages under one index key");
+      impl_.index_.Insert(index_key, page);
     }
-    hot.has_wants = (flags & kHasWants) != 0;
-    if (hot.has_wants) {
-      cold.wants = GetDigest(reader_);
-      cold.wants_version = reader_.Get<std::uint64_t>();
+    hot.has_seal_key = (flags & kHasSealKey) != 0;
+    if (hot.has_seal_key) {
+      cold.seal_key = GetDigest(reader_);
+      cold.seal_version = reader_.Get<std::uint64_t>();
     }
     const StoreCore& core = *impl_.core_;
     for (std::uint32_t row = 0; row < impl_.page_tokens_; ++row) {
@@ -218,7 +220,7 @@ class StoreCheckpoint::Loader {
     const auto e = reader_.Get<EntryIndex>();
     const auto page = reader_.Get<std::uint32_t>();
     const auto refs = reader_.Get<std::int32_t>();
-    const auto since = reader_.Get<RelStep>();
+    const auto life_start = reader_.Get<RelStep>();
     const auto sealed = reader_.Get<RelStep>();
     const auto reason = reader_.Get<std::uint8_t>();
     const auto flags = reader_.Get<std::uint8_t>();
@@ -227,20 +229,20 @@ class StoreCheckpoint::Loader {
       return Broken("a block that is not the store's, or comes twice");
     }
     if (page != kNoPage && page >= pages_.size()) return Broken("a block's page");
-    if (refs < 0 || since > kMaxRelStep || sealed > kMaxRelStep || reason == 0 ||
-        reason >= kNumReasons || (flags & ~(kByKey | kHasWants)) != 0) {
+    if (refs < 0 || life_start > kMaxRelStep || sealed > kMaxRelStep || reason == 0 ||
+        reason >= kNumReasons || (flags & ~(kByKey | kHasSealKey)) != 0) {
       return Broken("a block's state");
     }
     Entry& entry = impl_.table_.hot(e);
     entry.exists = true;
     entry.refs = refs;
-    entry.since = since;
+    entry.life_start = life_start;
     entry.sealed = sealed;
     entry.reason = static_cast<Reason>(reason);
-    entry.has_wants = (flags & kHasWants) != 0;
-    if (entry.has_wants) {
-      impl_.table_.cold(e).wants = GetDigest(reader_);
-      impl_.table_.cold(e).wants_version = reader_.Get<std::uint64_t>();
+    entry.has_seal_key = (flags & kHasSealKey) != 0;
+    if (entry.has_seal_key) {
+      impl_.table_.cold(e).seal_key = GetDigest(reader_);
+      impl_.table_.cold(e).seal_version = reader_.Get<std::uint64_t>();
     }
     if (page != kNoPage) {
       if (impl_.pool_.hot(pages_[page]).bindings == 0xffff) return Broken("a page's blocks");

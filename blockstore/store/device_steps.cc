@@ -13,12 +13,12 @@ namespace {
 // by slot, so those on one page are adjacent.
 template <class Record, class Holds>
 bool AnyClaim(Record& record, PageIndex page, const Holds& holds) {
-  const PageClaims::Place* const place = record.pages.Find(page);
-  if (place == nullptr) return false;
-  for (std::uint32_t i = place->claim; i < record.num_rows && record.claims[i].page == page; ++i) {
+  const PageClaims::List* const list = record.pages.Find(page);
+  if (list == nullptr) return false;
+  for (std::uint32_t i = list->claim; i < record.num_rows && record.claims[i].page == page; ++i) {
     if (holds(record.claims[i])) return true;
   }
-  for (std::uint32_t i = place->side; i != PageClaims::kNone; i = record.copies[i].next) {
+  for (std::uint32_t i = list->side; i != PageClaims::kNone; i = record.copies[i].next) {
     if (holds(record.copies[i])) return true;
   }
   return false;
@@ -65,13 +65,13 @@ void RoutingStore::Impl::ClaimDeviceRow(StepRecord* record, std::uint32_t index,
     ++stats_.rows_padding;
     return;
   }
-  PageIndex page = Touch(e).page;
+  PageIndex page = EnsureEntry(e).page;
   if (not_asked) ++stats_.rows_not_asked;
   if (page == kNoPage) {
     if (not_asked) return;  // there is no row, and none will be stored
     page = NewPage(e);
-  } else if (Visible(pool_.hot(page), row)) {
-    page = OwnPage(e);
+  } else if (SeenByOthers(pool_.hot(page), row)) {
+    page = CopyOnWrite(e);
   }
   if (page == kNoPage) {
     ++stats_.no_page;
@@ -81,7 +81,7 @@ void RoutingStore::Impl::ClaimDeviceRow(StepRecord* record, std::uint32_t index,
   weights = weights == kNoWeights || weights == DeviceWeights(version) ? DeviceWeights(version)
                                                                        : kSeveralWeights;
   if (record == nullptr) {
-    ForgetRow(page, row, SealedBefore(pool_.hot(page), step), step, version);
+    InvalidateRow(page, row, SealedBefore(pool_.hot(page), step), step, version);
   } else {
     Claim& claim = record->claims[index];
     claim.page = page;
@@ -91,19 +91,19 @@ void RoutingStore::Impl::ClaimDeviceRow(StepRecord* record, std::uint32_t index,
     claim.pinned = index == 0 || record->claims[index - 1].page != page;
     if (claim.pinned) {
       PinPage(page);
-      record->pages.Of(page).claim = index;
+      record->pages.FindOrAdd(page).claim = index;
     }
   }
-  CompeteAfterClaim(page, version);
+  UpdateIndexAfterClaim(page, version);
 }
 
-void RoutingStore::Impl::ForgetRow(PageIndex page, std::uint32_t row, bool sealed, RelStep step,
-                                   std::uint64_t version) {
+void RoutingStore::Impl::InvalidateRow(PageIndex page, std::uint32_t row, bool sealed, RelStep step,
+                                       std::uint64_t version) {
   StampCell& cell = core_->stamp(page, row);
   Stamp stamp = cell.Load();
   // A row that an earlier device step of another version may still write is not protected.
-  const bool changes = DeviceClaims(page, row, step, &version);
-  if (Protected(sealed, stamp, version) && !changes) {
+  const bool changes = ClaimedByDeviceStep(page, row, step, &version);
+  if (KeptByDeviceStep(sealed, stamp, version) && !changes) {
     cell.MarkHow(Provenance::kKept);
     return;
   }
@@ -117,25 +117,25 @@ void RoutingStore::Impl::ForgetRow(PageIndex page, std::uint32_t row, bool seale
   RevokeDeviceClaims(page, row, step);
 }
 
-void RoutingStore::Impl::ForgetRange(const StepRecord& record) {
+void RoutingStore::Impl::InvalidateRange(const StepRecord& record) {
   for (std::uint32_t i = 0; i < record.num_rows; ++i) {
     const Claim& claim = record.claims[i];
     if (claim.page == kNoPage || claim.revoked) continue;
-    ForgetRow(claim.page, claim.row, claim.sealed, record.relative, record.version);
+    InvalidateRow(claim.page, claim.row, claim.sealed, record.relative, record.version);
   }
   for (std::size_t i = 0; i < record.copies.size(); ++i) {
     const SideRow side = record.copies[i];
     if (side.revoked) continue;
-    ForgetRow(side.page, side.row, side.sealed, record.relative, record.version);
+    InvalidateRow(side.page, side.row, side.sealed, record.relative, record.version);
   }
 }
 
-bool RoutingStore::Impl::DeviceClaims(PageIndex page, std::uint32_t row, RelStep upto,
-                                      const std::uint64_t* but_of) const {
+bool RoutingStore::Impl::ClaimedByDeviceStep(PageIndex page, std::uint32_t row, RelStep upto,
+                                             const std::uint64_t* except_version) const {
   if (device_steps_ == 0 || pool_.hot(page).pins == 0) return false;
   for (const StepRecord* record : active_) {
     if (!record->device || record->relative > upto) continue;
-    if (but_of != nullptr && record->version == *but_of) continue;
+    if (except_version != nullptr && record->version == *except_version) continue;
     const auto claims = [row](const auto& claim) { return claim.row == row && !claim.revoked; };
     if (AnyClaim(*record, page, claims)) return true;
   }
@@ -162,24 +162,24 @@ void RoutingStore::Impl::ExtendDeviceClaims(PageIndex from, PageIndex to, std::u
       side.page = to;
       side.by_key |= by_key;
       if (record->copies.size() == record->copies.capacity()) {
-        ForgetRow(to, side.row, side.sealed, record->relative, record->version);
+        InvalidateRow(to, side.row, side.sealed, record->relative, record->version);
         ++stats_.no_page;
         return;
       }
-      std::uint32_t& last = record->pages.Of(to).side;
+      std::uint32_t& last = record->pages.FindOrAdd(to).side;
       side.next = last;
       last = static_cast<std::uint32_t>(record->copies.size());
       record->copies.push_back(side);
       PinPage(to);
     };
-    const PageClaims::Place* const place = record->pages.Find(from);
-    if (place == nullptr) continue;
-    for (std::uint32_t i = place->claim; i < record->num_rows && record->claims[i].page == from;
+    const PageClaims::List* const list = record->pages.Find(from);
+    if (list == nullptr) continue;
+    for (std::uint32_t i = list->claim; i < record->num_rows && record->claims[i].page == from;
          ++i) {
       const Claim& claim = record->claims[i];
       extend({i, claim.page, kNoEntry, claim.row, claim.revoked, claim.sealed, claim.asked, false});
     }
-    for (std::uint32_t i = place->side; i != PageClaims::kNone; i = record->copies[i].next)
+    for (std::uint32_t i = list->side; i != PageClaims::kNone; i = record->copies[i].next)
       extend(record->copies[i]);
   }
 }
@@ -194,7 +194,7 @@ bool RoutingStore::Impl::DeviceMayWrite(PageIndex page, std::uint32_t row) const
   });
 }
 
-bool RoutingStore::Impl::Claims(const StepRecord& record, PageIndex page) {
+bool RoutingStore::Impl::HasDeviceClaims(const StepRecord& record, PageIndex page) {
   return AnyClaim(record, page, [](const auto& claim) { return !claim.revoked; });
 }
 
@@ -202,8 +202,8 @@ bool RoutingStore::Impl::Claims(const StepRecord& record, PageIndex page) {
 
 // The rows that the step wrote become pending, as if it claimed them now, and then land like those
 // of any step. In chunks, so that the lock is held for a short time only.
-void RoutingStore::Impl::LandDeviceSource(StepRecord& record) {
-  std::fill_n(record.source_row.begin(), record.num_rows, kNoSourceRow);
+void RoutingStore::Impl::LandDeviceRows(StepRecord& record) {
+  std::fill_n(record.step_row.begin(), record.num_rows, kNoStepRow);
   next_in_range_ = 0;
   for (std::size_t first = 0; first < slots_.size(); first += kLandingChunk) {
     const std::size_t n = std::min(kLandingChunk, slots_.size() - first);
@@ -216,14 +216,14 @@ void RoutingStore::Impl::LandDeviceSource(StepRecord& record) {
       for (std::size_t i = 0; i < n; ++i) {
         claimed[i] = ResolveDeviceRow(record, static_cast<std::uint32_t>(first + i));
         destinations[i] = nullptr;
-        if (claimed[i] == kNoSourceRow) continue;
+        if (claimed[i] == kNoStepRow) continue;
         const Claim& claim = record.claims[claimed[i]];
         destinations[i] = core_->row(claim.page, claim.row);
         wanted = true;
       }
     }
     if (!wanted) continue;
-    record.source->Land(static_cast<std::uint32_t>(first), destinations, verdicts);
+    record.rows->Land(static_cast<std::uint32_t>(first), destinations, verdicts);
     for (std::size_t i = 0; i < n; ++i) {
       if (destinations[i] == nullptr) continue;
       const Claim& claim = record.claims[claimed[i]];
@@ -234,9 +234,9 @@ void RoutingStore::Impl::LandDeviceSource(StepRecord& record) {
   }
 }
 
-std::uint32_t RoutingStore::Impl::ResolveDeviceRow(StepRecord& record, std::uint32_t source_row) {
-  const std::int64_t slot = slots_[source_row];
-  if (slot == kPaddingSlot) return kNoSourceRow;
+std::uint32_t RoutingStore::Impl::ResolveDeviceRow(StepRecord& record, std::uint32_t step_row) {
+  const std::int64_t slot = slots_[step_row];
+  if (slot == kPaddingSlot) return kNoStepRow;
   const std::int64_t known = slot >= 0 ? slot : NotAsked(slot);
   // The rows of a request are adjacent, and so are their slots.
   std::uint32_t index = next_in_range_;
@@ -245,25 +245,25 @@ std::uint32_t RoutingStore::Impl::ResolveDeviceRow(StepRecord& record, std::uint
     const auto found = std::lower_bound(record.range.begin(), end, known);
     if (found == end || *found != known) {
       ++stats_.rows_outside;
-      return kNoSourceRow;
+      return kNoStepRow;
     }
     index = static_cast<std::uint32_t>(found - record.range.begin());
   }
   next_in_range_ = index + 1;
   const Claim& own = record.claims[index];
-  if (record.source_row[index] != kNoSourceRow) {  // the first row of a slot is used
+  if (record.step_row[index] != kNoStepRow) {  // the first row of a slot is used
     ++stats_.rows_ignored;
     if (own.page != kNoPage && !own.revoked) {
       core_->stamp(own.page, own.row).MarkHow(Provenance::kKept);
     }
     for (const SideRow& side : record.copies) {
-      if (side.source_row == index && !side.revoked) {
+      if (side.step_row == index && !side.revoked) {
         core_->stamp(side.page, side.row).MarkHow(Provenance::kKept);
       }
     }
-    return kNoSourceRow;
+    return kNoStepRow;
   }
-  record.source_row[index] = source_row;
+  record.step_row[index] = step_row;
   const EntryIndex e = EntryOf(static_cast<std::uint64_t>(known));
   const auto claim = [&](PageIndex page, std::uint16_t row, bool sealed,
                          bool by_key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -273,11 +273,11 @@ std::uint32_t RoutingStore::Impl::ResolveDeviceRow(StepRecord& record, std::uint
       ++tally_.late;
       return false;
     }
-    if (Protected(sealed, stamp, record.version)) {
+    if (KeptByDeviceStep(sealed, stamp, record.version)) {
       cell.MarkHow(Provenance::kKept);
       ++stats_.rows_ignored;
       if (options_.audit && record.ignored.size() < record.ignored.capacity()) {
-        record.ignored.push_back({source_row, page, e, row});
+        record.ignored.push_back({step_row, page, e, row});
         PinPage(page);
       }
       return false;
@@ -292,13 +292,13 @@ std::uint32_t RoutingStore::Impl::ResolveDeviceRow(StepRecord& record, std::uint
     return true;
   };
   for (const SideRow& side : record.copies) {
-    if (side.source_row == index && !side.revoked) {
+    if (side.step_row == index && !side.revoked) {
       claim(side.page, side.row, side.sealed, side.by_key);
     }
   }
   const bool there =
       own.page != kNoPage && !own.revoked && claim(own.page, own.row, own.sealed, false);
-  return there ? index : kNoSourceRow;
+  return there ? index : kNoStepRow;
 }
 
 }  // namespace waymark

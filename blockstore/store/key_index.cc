@@ -3,48 +3,48 @@
 namespace waymark {
 
 KeyIndex::KeyIndex(PagePool& pool)
-    : pool_(pool), slots_(std::size_t{pool.size()} * 7 / 4 + 1, kNoPage) {}
+    : pool_(pool), buckets_(std::size_t{pool.size()} * 7 / 4 + 1, kNoPage) {}
 
-std::size_t KeyIndex::Home(const Digest128& place) const {
-  return (std::uint64_t{place.w[0]} * slots_.size()) >> 32;
+std::size_t KeyIndex::Home(const Digest128& index_key) const {
+  return (std::uint64_t{index_key.w[0]} * buckets_.size()) >> 32;
 }
 
-PageIndex KeyIndex::Find(const Digest128& place) const {
-  for (std::size_t slot = Home(place);; slot = Next(slot)) {
-    const PageIndex page = slots_[slot];
-    if (page == kNoPage || pool_.cold(page).indexed_as == place) return page;
+PageIndex KeyIndex::Find(const Digest128& index_key) const {
+  for (std::size_t bucket = Home(index_key);; bucket = Next(bucket)) {
+    const PageIndex page = buckets_[bucket];
+    if (page == kNoPage || pool_.cold(page).index_key == index_key) return page;
   }
 }
 
-void KeyIndex::Insert(const Digest128& place, PageIndex page) {
-  std::size_t slot = Home(place);
-  while (slots_[slot] != kNoPage)
-    slot = Next(slot);
-  slots_[slot] = page;
-  pool_.cold(page).indexed_as = place;
+void KeyIndex::Insert(const Digest128& index_key, PageIndex page) {
+  std::size_t bucket = Home(index_key);
+  while (buckets_[bucket] != kNoPage)
+    bucket = Next(bucket);
+  buckets_[bucket] = page;
+  pool_.cold(page).index_key = index_key;
   pool_.hot(page).indexed = true;
   ++size_;
 }
 
 void KeyIndex::Erase(PageIndex page) {
-  std::size_t hole = Home(pool_.cold(page).indexed_as);
-  while (slots_[hole] != page)
+  std::size_t hole = Home(pool_.cold(page).index_key);
+  while (buckets_[hole] != page)
     hole = Next(hole);
   pool_.hot(page).indexed = false;
   --size_;
   // The digests of the next buckets are in page records, which are not in the cache.
-  for (std::size_t slot = Next(hole); slots_[slot] != kNoPage; slot = Next(slot))
-    __builtin_prefetch(&pool_.cold(slots_[slot]).indexed_as);
+  for (std::size_t bucket = Next(hole); buckets_[bucket] != kNoPage; bucket = Next(bucket))
+    __builtin_prefetch(&pool_.cold(buckets_[bucket]).index_key);
   // Moves pages back that a search would no longer find behind the hole.
-  for (std::size_t slot = Next(hole); slots_[slot] != kNoPage; slot = Next(slot)) {
-    const std::size_t home = Home(pool_.cold(slots_[slot]).indexed_as);
+  for (std::size_t bucket = Next(hole); buckets_[bucket] != kNoPage; bucket = Next(bucket)) {
+    const std::size_t home = Home(pool_.cold(buckets_[bucket]).index_key);
     const bool between =
-        hole <= slot ? (hole < home && home <= slot) : (hole < home || home <= slot);
+        hole <= bucket ? (hole < home && home <= bucket) : (hole < home || home <= bucket);
     if (between) continue;
-    slots_[hole] = slots_[slot];
-    hole = slot;
+    buckets_[hole] = buckets_[bucket];
+    hole = bucket;
   }
-  slots_[hole] = kNoPage;
+  buckets_[hole] = kNoPage;
 }
 
 }  // namespace waymark

@@ -18,31 +18,33 @@ namespace waymark {
 class KeyIndex {
  public:
   // An empty index for the pages of `pool`, which must outlive it. Only the index sets
-  // PageHot::indexed and PageCold::indexed_as there.
+  // PageHot::indexed and PageCold::index_key there.
   explicit KeyIndex(PagePool& pool);
 
   // The page with this digest; kNoPage if there is none. Expected O(1).
-  [[nodiscard]] PageIndex Find(const Digest128& place) const;
+  [[nodiscard]] PageIndex Find(const Digest128& index_key) const;
   // REQUIRES: no page has this digest, and the page is not in the index.
-  void Insert(const Digest128& place, PageIndex page);
+  void Insert(const Digest128& index_key, PageIndex page);
   // Removes the page and closes the gap in its run of buckets. REQUIRES: it is in the index.
   void Erase(PageIndex page);
   // Prefetches the bucket where Find begins.
-  void Prefetch(const Digest128& place) const { __builtin_prefetch(&slots_[Home(place)]); }
+  void Prefetch(const Digest128& index_key) const {
+    __builtin_prefetch(&buckets_[Home(index_key)]);
+  }
   // Number of pages in the index.
   [[nodiscard]] std::uint32_t size() const { return size_; }
   // All buckets, kNoPage if free, for iteration. Erase moves pages between buckets.
-  [[nodiscard]] std::span<const PageIndex> slots() const { return slots_; }
+  [[nodiscard]] std::span<const PageIndex> buckets() const { return buckets_; }
 
  private:
   // The bucket where the search for a digest begins.
-  [[nodiscard]] std::size_t Home(const Digest128& place) const;
-  [[nodiscard]] std::size_t Next(std::size_t slot) const {
-    return slot + 1 == slots_.size() ? 0 : slot + 1;
+  [[nodiscard]] std::size_t Home(const Digest128& index_key) const;
+  [[nodiscard]] std::size_t Next(std::size_t bucket) const {
+    return bucket + 1 == buckets_.size() ? 0 : bucket + 1;
   }
 
   PagePool& pool_;
-  std::vector<PageIndex, HugeAllocator<PageIndex>> slots_;
+  std::vector<PageIndex, HugeAllocator<PageIndex>> buckets_;
   std::uint32_t size_ = 0;
 };
 

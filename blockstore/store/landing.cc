@@ -19,7 +19,7 @@ constexpr auto kDoze = std::chrono::milliseconds(100);
 constexpr std::size_t kMaxFindings = 256;
 constexpr std::size_t kFaultStep = std::size_t{1} << 20;
 constexpr std::size_t kFaultAhead = std::size_t{32} << 20;
-constexpr std::size_t kTakeBack = 4;  // snapshots taken back per hold of the lock
+constexpr std::size_t kReclaim = 4;  // snapshots taken back per hold of the lock
 
 std::uint64_t Now() {
   return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
@@ -80,7 +80,7 @@ void RoutingStore::Impl::LandingLoop() {
       worked = true;
     worked |= RunCopies();
     Housekeeping();
-    const std::size_t used = std::size_t{pool_.high_water()} * core_->shape.page_bytes();
+    const std::size_t used = std::size_t{pool_.pages_touched()} * core_->shape.page_bytes();
     if (core_->memory.Prefault(used + kFaultAhead, kFaultStep)) worked = true;
     if (!worked) SleepUntilWork(seen);
   }
@@ -89,7 +89,7 @@ void RoutingStore::Impl::LandingLoop() {
 void RoutingStore::Impl::Housekeeping() {
   for (bool more = true; more;) {
     const MutexLock lock(mutex_);
-    more = TakeBackSnapshots(kTakeBack);
+    more = ReclaimSnapshots(kReclaim);
   }
   AuditSecondSeals();
   bool want_base = false;
@@ -124,16 +124,16 @@ bool RoutingStore::Impl::LandNext(std::uint64_t only_step) {
 
 void RoutingStore::Impl::LandStep(StepRecord& record) {
   RunCopies();
-  RowSource* const source = record.source;
+  StepRows* const rows = record.rows;
   tally_ = {};
-  if (source != nullptr) {
-    if (record.device) slots_ = source->Slots();
+  if (rows != nullptr) {
+    if (record.device) slots_ = rows->Slots();
     if (core_->flight != nullptr) RecordFlight(record);
     if (record.device) {
-      LandDeviceSource(record);
+      LandDeviceRows(record);
       RunCopies();  // the audit may read a page that was copied meanwhile
     } else {
-      LandSource(record);
+      LandRows(record);
     }
     AuditIgnored(record);
   }
@@ -162,10 +162,10 @@ void RoutingStore::Impl::LandStep(StepRecord& record) {
     LandSides(record, side_scratch_);
   }
   core_->NotifyProgress();
-  if (source != nullptr) source->Done();
+  if (rows != nullptr) rows->Done();
 }
 
-void RoutingStore::Impl::LandSource(StepRecord& record) {
+void RoutingStore::Impl::LandRows(StepRecord& record) {
   for (std::uint32_t first = 0; first < record.num_rows; first += kLandingChunk) {
     const std::size_t n = std::min<std::size_t>(kLandingChunk, record.num_rows - first);
     const std::span<std::uint8_t*> destinations(destinations_.data(), n);
@@ -183,7 +183,7 @@ void RoutingStore::Impl::LandSource(StepRecord& record) {
       wanted = true;
     }
     if (!wanted) continue;
-    record.source->Land(first, destinations, verdicts);
+    record.rows->Land(first, destinations, verdicts);
     for (std::size_t i = 0; i < n; ++i) {
       if (destinations[i] == nullptr) continue;
       const Claim& claim = record.claims[first + i];
@@ -195,7 +195,7 @@ void RoutingStore::Impl::LandSource(StepRecord& record) {
 }
 
 void RoutingStore::Impl::LandSides(StepRecord& record, std::span<const SideRow> sides) {
-  if (record.source == nullptr) return;
+  if (record.rows == nullptr) return;
   for (const SideRow& side : sides) {
     if (!core_->stamp(side.page, side.row).Load().pending_for(record.relative)) {
       ++tally_.late;
@@ -203,8 +203,8 @@ void RoutingStore::Impl::LandSides(StepRecord& record, std::span<const SideRow> 
     }
     std::uint8_t* const destination = core_->row(side.page, side.row);
     Reason verdict = Reason::kNone;
-    const std::uint32_t row = record.device ? record.source_row[side.source_row] : side.source_row;
-    record.source->Land(row, {&destination, 1}, {&verdict, 1});
+    const std::uint32_t row = record.device ? record.step_row[side.step_row] : side.step_row;
+    record.rows->Land(row, {&destination, 1}, {&verdict, 1});
     Publish(side.page, side.row, record.relative, verdict);
   }
 }
@@ -254,7 +254,7 @@ bool RoutingStore::Impl::RunCopies() {
 
 // ---- audit
 
-std::uint32_t RoutingStore::Impl::Void(PageIndex page) {
+std::uint32_t RoutingStore::Impl::VoidPage(PageIndex page) {
   std::uint32_t voided = 0;
   for (std::uint32_t row = 0; row < page_tokens_; ++row) {
     StampCell& cell = core_->stamp(page, row);
@@ -267,8 +267,8 @@ std::uint32_t RoutingStore::Impl::Void(PageIndex page) {
   return voided;
 }
 
-void RoutingStore::Impl::Report(const AuditFinding& finding, double agreement_sum,
-                                std::uint64_t disagreements) {
+void RoutingStore::Impl::RecordFinding(const AuditFinding& finding, double agreement_sum,
+                                       std::uint64_t disagreements) {
   {
     const MutexLock lock(mutex_);
     stats_.audited_rows += finding.rows;
@@ -289,7 +289,7 @@ void RoutingStore::Impl::AuditIgnored(StepRecord& record) {
     const PageIndex page = ignored[begin].page;
     AuditFinding finding;
     finding.step = record.step;
-    finding.block = static_cast<std::int32_t>(ignored[begin].entry / parts_);
+    finding.block = static_cast<std::int32_t>(ignored[begin].entry / pages_per_block_);
     double sum = 0;
     std::uint64_t disagreements = 0;
     RelStep kept = 0;
@@ -299,7 +299,7 @@ void RoutingStore::Impl::AuditIgnored(StepRecord& record) {
       if (!stamp.valid() || stamp.step() >= record.relative) continue;
       std::uint8_t* const scratch = row_scratch_.data();
       Reason verdict = Reason::kNone;
-      record.source->Land(ignored[end].source_row, {&scratch, 1}, {&verdict, 1});
+      record.rows->Land(ignored[end].step_row, {&scratch, 1}, {&verdict, 1});
       if (verdict != Reason::kNone) continue;
       const double agreement = Agreement(core_->shape, core_->row(page, ignored[end].row), scratch);
       sum += agreement;
@@ -311,7 +311,7 @@ void RoutingStore::Impl::AuditIgnored(StepRecord& record) {
     finding.agreement = sum / finding.rows;
     finding.voided = finding.agreement < options_.audit_threshold;
     std::uint32_t voided = 0;
-    if (finding.voided) voided = Void(page);
+    if (finding.voided) voided = VoidPage(page);
     {
       const MutexLock lock(mutex_);
       finding.kept_step = base_->base + kept;
@@ -319,7 +319,7 @@ void RoutingStore::Impl::AuditIgnored(StepRecord& record) {
       stats_.audit_voided_rows += voided;
       stats_.rows_missing[static_cast<std::size_t>(Reason::kAudit)] += voided;
     }
-    Report(finding, sum, disagreements);
+    RecordFinding(finding, sum, disagreements);
   }
 }
 
@@ -335,7 +335,10 @@ void RoutingStore::Impl::AuditSecondSeals() {
       pair = second_seals_.back();
       // A device step may still write rows of which the page has older ones.
       for (const StepRecord* record : active_) {
-        if (record->device && (Claims(*record, pair.from) || Claims(*record, pair.to))) return;
+        if (record->device &&
+            (HasDeviceClaims(*record, pair.from) || HasDeviceClaims(*record, pair.to))) {
+          return;
+        }
       }
       second_seals_.pop_back();
       base = base_;
@@ -364,12 +367,14 @@ void RoutingStore::Impl::AuditSecondSeals() {
     if (finding.rows > 0) {
       finding.agreement = sum / finding.rows;
       finding.voided = finding.agreement < options_.audit_threshold;
-      if (finding.voided) voided = Void(pair.from) + Void(pair.to);
+      if (finding.voided) voided = VoidPage(pair.from) + VoidPage(pair.to);
     }
     {
       const MutexLock lock(mutex_);
       const EntryIndex e = pool_.hot(pair.to).first_binding;
-      if (pool_.hot(pair.to).bindings > 0) finding.block = static_cast<std::int32_t>(e / parts_);
+      if (pool_.hot(pair.to).bindings > 0) {
+        finding.block = static_cast<std::int32_t>(e / pages_per_block_);
+      }
       finding.step = base_->base + wrote;
       finding.kept_step = base_->base + kept;
       finding.sealed_step = base_->base + pool_.hot(pair.from).sealed;
@@ -378,7 +383,7 @@ void RoutingStore::Impl::AuditSecondSeals() {
       UnpinPage(pair.from);
       UnpinPage(pair.to);
     }
-    if (finding.rows > 0) Report(finding, sum, disagreements);
+    if (finding.rows > 0) RecordFinding(finding, sum, disagreements);
   }
 }
 
@@ -393,8 +398,8 @@ void RoutingStore::Impl::RecordFlight(StepRecord& record) {
     for (std::size_t i = 0; i < n; ++i) {
       destinations_[i] = flight_ids_.data() + (first + i) * core_->row_bytes;
     }
-    record.source->Land(static_cast<std::uint32_t>(first), {destinations_.data(), n},
-                        std::span<Reason>(flight_verdicts_).subspan(first, n));
+    record.rows->Land(static_cast<std::uint32_t>(first), {destinations_.data(), n},
+                      std::span<Reason>(flight_verdicts_).subspan(first, n));
   }
   const MutexLock lock(mutex_);
   core_->flight->OnLanded(record.step, flight_ids_, flight_verdicts_,

@@ -18,7 +18,7 @@ class PageClaims {
  public:
   static constexpr std::uint32_t kNone = ~0u;
 
-  struct Place {
+  struct List {
     PageIndex page = kNoPage;
     // The first of StepRecord::claims on this page; the others follow it.
     std::uint32_t claim = kNone;
@@ -27,22 +27,22 @@ class PageClaims {
   };
 
   // Allocates memory for Clear(pages) or less.
-  void Reserve(std::size_t pages) { places_.resize(SizeFor(pages)); }
+  void Reserve(std::size_t pages) { lists_.resize(SizeFor(pages)); }
   // Removes all pages; there is then room for `pages`.
   void Clear(std::size_t pages) {
     size_ = SizeFor(pages);
-    std::fill_n(places_.begin(), size_, Place());
+    std::fill_n(lists_.begin(), size_, List());
   }
   // The claims on the page; null if there are none. Expected O(1).
-  [[nodiscard]] const Place* Find(PageIndex page) const {
+  [[nodiscard]] const List* Find(PageIndex page) const {
     const std::size_t at = Probe(page);
-    return places_[at].page == page ? &places_[at] : nullptr;
+    return lists_[at].page == page ? &lists_[at] : nullptr;
   }
   // The same; added if there are none. Valid until Clear.
-  Place& Of(PageIndex page) {
-    Place& place = places_[Probe(page)];
-    place.page = page;
-    return place;
+  List& FindOrAdd(PageIndex page) {
+    List& list = lists_[Probe(page)];
+    list.page = page;
+    return list;
   }
 
  private:
@@ -52,12 +52,12 @@ class PageClaims {
   [[nodiscard]] std::size_t Probe(PageIndex page) const {
     const std::uint32_t hash = page * 0x9e3779b1u;
     std::size_t at = (std::uint64_t{hash} * size_) >> 32;
-    while (places_[at].page != page && places_[at].page != kNoPage)
+    while (lists_[at].page != page && lists_[at].page != kNoPage)
       at = at + 1 == size_ ? 0 : at + 1;
     return at;
   }
 
-  std::vector<Place> places_;
+  std::vector<List> lists_;
   std::size_t size_ = 0;
 };
 

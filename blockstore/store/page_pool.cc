@@ -6,8 +6,8 @@ PageIndex PagePool::Take() {
   PageIndex page = free_head_;
   if (page != kNoPage) {
     free_head_ = hot_[page].lru_next;
-  } else if (high_water() < size()) {
-    page = high_water();
+  } else if (pages_touched() < size()) {
+    page = pages_touched();
     next_fresh_.store(page + 1, std::memory_order_relaxed);
   } else {
     return kNoPage;
@@ -17,7 +17,7 @@ PageIndex PagePool::Take() {
   return page;
 }
 
-void PagePool::Give(PageIndex page) {
+void PagePool::Free(PageIndex page) {
   hot_[page].free = true;
   hot_[page].lru_next = free_head_;  // last freed, first taken: likely to be in the cache
   free_head_ = page;

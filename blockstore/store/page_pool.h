@@ -36,12 +36,12 @@ struct PageHot {
   std::uint32_t pins = 0;                 // claims and copies in flight that pin it
   PageIndex lru_prev = kNoPage;
   PageIndex lru_next = kNoPage;              // also links the free list
-  std::uint16_t mark = 0;                    // high-water mark: first row that no snapshot sees
+  std::uint16_t high_water = 0;              // high-water mark: first row that no snapshot sees
   std::uint16_t bindings = 0;                // table entries bound to it
   std::uint16_t referenced = 0;              // of them: entries whose block has users
   std::uint8_t device_weights = kNoWeights;  // of the device steps that claimed its rows
   bool indexed : 1 = false;                  // it is in the key index
-  bool has_wants : 1 = false;                // its seal has a key: PageCold::wants is set
+  bool has_seal_key : 1 = false;             // its seal has a key: PageCold::wants is set
   bool in_lru : 1 = false;                   // in a list of pages that may be evicted
   bool lru_bound : 1 = false;                // which list: true = pages with bindings
   bool free : 1 = false;                     // on the free list: only lru_next is used
@@ -51,9 +51,9 @@ static_assert(sizeof(PageHot) == 32);
 
 // The rest of a page's record, used by seals and the key index only.
 struct PageCold {
-  Digest128 wants{};                // the digest of its seal's key
-  Digest128 indexed_as{};           // the digest under which it is in the key index
-  std::uint64_t wants_version = 0;  // version of the seal
+  Digest128 seal_key{};            // the digest of its seal's key
+  Digest128 index_key{};           // the digest under which it is in the key index
+  std::uint64_t seal_version = 0;  // version of the seal
 };
 static_assert(sizeof(PageCold) == 40);
 
@@ -73,7 +73,7 @@ class PagePool {
   [[nodiscard]] PageIndex Take();
   // Frees a page; it is the next one that Take returns. REQUIRES: taken, not held, and in no list
   // of pages that may be evicted.
-  void Give(PageIndex page);
+  void Free(PageIndex page);
 
   // Two lists of pages that may be evicted, least recently pushed first. A page that was pinned
   // afterwards may still be listed. Pages that only the key index holds are evicted before pages
@@ -92,7 +92,7 @@ class PagePool {
   [[nodiscard]] std::uint32_t in_use() const { return in_use_; }
   [[nodiscard]] std::uint32_t in_use_peak() const { return in_use_peak_; }
   // Only pages [0, this) were ever taken. The landing thread reads it to commit memory ahead.
-  [[nodiscard]] std::uint32_t high_water() const {
+  [[nodiscard]] std::uint32_t pages_touched() const {
     return next_fresh_.load(std::memory_order_relaxed);
   }
 

@@ -6,31 +6,31 @@
 
 namespace waymark {
 
-Entry& RoutingStore::Impl::Touch(EntryIndex e) {
+Entry& RoutingStore::Impl::EnsureEntry(EntryIndex e) {
   Entry& entry = table_.hot(e);
   if (!entry.exists) {
     entry.exists = true;
     entry.refs = 1;
-    entry.since = base_->Relative(last_);
+    entry.life_start = base_->Relative(last_);
   }
   return entry;
 }
 
 EntryIndex RoutingStore::Impl::FirstEntry(std::int32_t block) const {
   if (block < 0) return kNoEntry;
-  const EntryIndex e = static_cast<EntryIndex>(block) * parts_;
+  const EntryIndex e = static_cast<EntryIndex>(block) * pages_per_block_;
   return table_.hot(e).null ? kNoEntry : e;
 }
 
 // ---- what holds a page
 
-void RoutingStore::Impl::Review(PageIndex page) {
+void RoutingStore::Impl::UpdateEvictability(PageIndex page) {
   PageHot& hot = pool_.hot(page);
   if (hot.free) return;
   const bool bound_or_indexed = hot.bindings > 0 || hot.indexed;
   if (!bound_or_indexed && hot.snapshots == 0 && hot.pins == 0) {
     if (hot.in_lru) pool_.UnlinkLru(page);
-    pool_.Give(page);
+    pool_.Free(page);
     return;
   }
   if (hot.in_lru && (hot.referenced > 0 || hot.lru_bound != (hot.bindings > 0))) {
@@ -48,7 +48,7 @@ void RoutingStore::Impl::PinPage(PageIndex page) {
 
 void RoutingStore::Impl::UnpinPage(PageIndex page) {
   PageHot& hot = pool_.hot(page);
-  if (--hot.pins == 0 && hot.referenced == 0) Review(page);
+  if (--hot.pins == 0 && hot.referenced == 0) UpdateEvictability(page);
 }
 
 void RoutingStore::Impl::Attach(EntryIndex e, PageIndex page) {
@@ -59,7 +59,7 @@ void RoutingStore::Impl::Attach(EntryIndex e, PageIndex page) {
   hot.first_binding = e;
   ++hot.bindings;
   if (entry.refs > 0) ++hot.referenced;
-  Review(page);
+  UpdateEvictability(page);
 }
 
 void RoutingStore::Impl::Unlink(EntryIndex e) {
@@ -80,7 +80,7 @@ void RoutingStore::Impl::Detach(EntryIndex e, Reason reason) {
   const PageIndex page = entry.page;
   if (page != kNoPage) {
     Unlink(e);
-    Review(page);
+    UpdateEvictability(page);
   }
   entry.reason = reason;
   entry.by_key = false;
@@ -88,28 +88,28 @@ void RoutingStore::Impl::Detach(EntryIndex e, Reason reason) {
 
 void RoutingStore::Impl::Unindex(PageIndex page) {
   index_.Erase(page);
-  Review(page);
+  UpdateEvictability(page);
 }
 
 void RoutingStore::Impl::ClearIndex() {
-  for (std::size_t slot = 0; slot < index_.slots().size(); ++slot) {
+  for (std::size_t bucket = 0; bucket < index_.buckets().size(); ++bucket) {
     // Erase may move a later page into this bucket.
-    while (index_.slots()[slot] != kNoPage)
-      Unindex(index_.slots()[slot]);
+    while (index_.buckets()[bucket] != kNoPage)
+      Unindex(index_.buckets()[bucket]);
   }
 }
 
-bool RoutingStore::Impl::TakeBackSnapshots(std::size_t states) {
+bool RoutingStore::Impl::ReclaimSnapshots(std::size_t states) {
   SnapshotState* state = nullptr;
   bool any = false;
-  for (; states > 0 && core_->given_back.try_dequeue(state); --states) {
+  for (; states > 0 && core_->released.try_dequeue(state); --states) {
     any = true;
-    for (const SnapshotPart& part : state->parts) {
-      if (part.page == kNoPage) continue;
-      PageHot& hot = pool_.hot(part.page);
+    for (const SnapshotPage& pinned : state->pages) {
+      if (pinned.page == kNoPage) continue;
+      PageHot& hot = pool_.hot(pinned.page);
       if (--hot.snapshots > 0) continue;
-      hot.mark = 0;
-      if (hot.referenced == 0) Review(part.page);
+      hot.high_water = 0;
+      if (hot.referenced == 0) UpdateEvictability(pinned.page);
     }
     if (core_->flight != nullptr) core_->flight->OnReleased(state->read_id);
     // `parts` is not cleared: the next snapshot overwrites it, and saves the zero-fill of a resize.
@@ -134,7 +134,7 @@ bool RoutingStore::Impl::EvictOne() {
     // Evictions come in runs, and the pages are not in the cache. Prefetches the record of the page
     // after the next one, and the index bucket of the next one, whose record is already here.
     if (hot.lru_next != kNoPage) {
-      index_.Prefetch(pool_.cold(hot.lru_next).indexed_as);
+      index_.Prefetch(pool_.cold(hot.lru_next).index_key);
       const PageIndex later = pool_.hot(hot.lru_next).lru_next;
       if (later != kNoPage) {
         __builtin_prefetch(&pool_.hot(later), 1);
@@ -153,7 +153,7 @@ bool RoutingStore::Impl::EvictOne() {
 
 PageIndex RoutingStore::Impl::TakePage() {
   PageIndex page = pool_.Take();
-  while (page == kNoPage && TakeBackSnapshots(1))
+  while (page == kNoPage && ReclaimSnapshots(1))
     page = pool_.Take();
   if (page == kNoPage && EvictOne()) page = pool_.Take();
   return page;
@@ -172,18 +172,18 @@ PageIndex RoutingStore::Impl::NewPage(EntryIndex e) {
   entry.by_key = false;
   PageHot& hot = pool_.hot(page);
   hot.sealed = entry.sealed;
-  hot.has_wants = entry.has_wants;
-  pool_.cold(page).wants = table_.cold(e).wants;
-  pool_.cold(page).wants_version = table_.cold(e).wants_version;
+  hot.has_seal_key = entry.has_seal_key;
+  pool_.cold(page).seal_key = table_.cold(e).seal_key;
+  pool_.cold(page).seal_version = table_.cold(e).seal_version;
   Attach(e, page);
   return page;
 }
 
-PageIndex RoutingStore::Impl::OwnPage(EntryIndex e) {
+PageIndex RoutingStore::Impl::CopyOnWrite(EntryIndex e) {
   Entry& entry = table_.hot(e);
   const PageIndex old = entry.page;
   const bool by_key = entry.by_key;
-  ++stats_.own_pages;
+  ++stats_.copies_on_write;
   PinPage(old);
   Detach(e, Reason::kCapacity);
   const bool room = page_copies_.size() < page_copies_.capacity();
@@ -192,9 +192,9 @@ PageIndex RoutingStore::Impl::OwnPage(EntryIndex e) {
     entry.reason = Reason::kNeverWritten;
     PageHot& hot = pool_.hot(page);
     hot.sealed = pool_.hot(old).sealed;
-    hot.has_wants = pool_.hot(old).has_wants;
-    pool_.cold(page).wants = pool_.cold(old).wants;
-    pool_.cold(page).wants_version = pool_.cold(old).wants_version;
+    hot.has_seal_key = pool_.hot(old).has_seal_key;
+    pool_.cold(page).seal_key = pool_.cold(old).seal_key;
+    pool_.cold(page).seal_version = pool_.cold(old).seal_version;
     Attach(e, page);
     CopyRows(old, page, page_tokens_, by_key);
   }
@@ -241,7 +241,7 @@ void RoutingStore::Impl::CopyRows(PageIndex from, PageIndex to, std::uint32_t ro
 void RoutingStore::Impl::ExtendPending(PageIndex from, PageIndex to, RelStep step) {
   StepRecord* record = FindRecordByRelative(step);
   if (record == nullptr || record->device) return;
-  const auto extend = [&](std::uint32_t source_row, std::uint16_t row)
+  const auto extend = [&](std::uint32_t step_row, std::uint16_t row)
                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
                             StampCell& cell = core_->stamp(to, row);
                             const Stamp stamp = cell.Load();
@@ -251,7 +251,7 @@ void RoutingStore::Impl::ExtendPending(PageIndex from, PageIndex to, RelStep ste
                               ++stats_.no_page;
                               return;
                             }
-                            record->copies.push_back({source_row, to, kNoEntry, row});
+                            record->copies.push_back({step_row, to, kNoEntry, row});
                             PinPage(to);
                           };
   for (std::uint32_t i = 0; i < record->num_rows; ++i) {
@@ -260,7 +260,7 @@ void RoutingStore::Impl::ExtendPending(PageIndex from, PageIndex to, RelStep ste
   const std::size_t copies = record->copies.size();
   for (std::size_t i = 0; i < copies; ++i) {
     const SideRow side = record->copies[i];
-    if (side.page == from) extend(side.source_row, side.row);
+    if (side.page == from) extend(side.step_row, side.row);
   }
 }
 
@@ -279,10 +279,10 @@ std::uint32_t RoutingStore::Impl::LiveRows(PageIndex page) const {
 // first of them, if several have as many. Rows that a device step may still write count too, and
 // landing changes nothing here: all pipeline stages have claimed the same rows at this point, but
 // have not landed the same ones.
-void RoutingStore::Impl::Compete(PageIndex page, RelStep step) {
+void RoutingStore::Impl::ContendForKey(PageIndex page, RelStep step) {
   PageHot& hot = pool_.hot(page);
   PageCold& cold = pool_.cold(page);
-  const PageIndex old = hot.has_wants ? index_.Find(cold.wants) : kNoPage;
+  const PageIndex old = hot.has_seal_key ? index_.Find(cold.seal_key) : kNoPage;
   if (old == page) return;
   const std::uint64_t version = base_->VersionOf(step);
   for (std::uint32_t row = 0; row < page_tokens_; ++row) {
@@ -291,15 +291,15 @@ void RoutingStore::Impl::Compete(PageIndex page, RelStep step) {
   }
   if (device_steps_ > 0 && hot.pins > 0) {
     for (const StepRecord* record : active_) {
-      if (record->device && record->version != version && Claims(*record, page)) return;
+      if (record->device && record->version != version && HasDeviceClaims(*record, page)) return;
     }
   }
   // A device step of another version may have landed here and not yet on another stage.
   const bool of_others =
       hot.device_weights != kNoWeights && hot.device_weights != DeviceWeights(version);
   if (of_others) return;
-  if (!hot.has_wants) return;
-  if (cold.wants_version != version) return;
+  if (!hot.has_seal_key) return;
+  if (cold.seal_version != version) return;
   if (old != kNoPage) {
     ++stats_.second_seals;
     if (options_.audit && second_seals_.size() < second_seals_.capacity()) {
@@ -311,7 +311,7 @@ void RoutingStore::Impl::Compete(PageIndex page, RelStep step) {
     Unindex(old);
   }
   if (hot.indexed) Unindex(page);
-  index_.Insert(cold.wants, page);
+  index_.Insert(cold.seal_key, page);
 }
 
 }  // namespace waymark

@@ -16,26 +16,26 @@ namespace {
 constexpr std::size_t kChunk = 512;  // rows resolved before they are written out
 
 // Reads the stamps of rows [begin, begin + infos.size()) and finds the address of each row.
-void Look(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
-          std::span<const std::uint8_t*> sources, std::span<RowInfo> infos) {
+void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
+                 std::span<const std::uint8_t*> row_pointers, std::span<RowInfo> infos) {
   const std::int64_t page_tokens = core.page_tokens;
   const std::int64_t origin = state.first / page_tokens * page_tokens;
   std::uint64_t version = 0;
   RelStep version_of = 0;
   for (std::size_t i = 0; i < infos.size();) {
     const std::int64_t at = begin + static_cast<std::int64_t>(i) - origin;
-    const SnapshotPart& part = state.parts[static_cast<std::size_t>(at / page_tokens)];
+    const SnapshotPage& pinned = state.pages[static_cast<std::size_t>(at / page_tokens)];
     auto row = static_cast<std::uint32_t>(at % page_tokens);
     for (; row < core.page_tokens && i < infos.size(); ++row, ++i) {
       RowInfo& info = infos[i];
       info = RowInfo{};
-      sources[i] = nullptr;
-      if (part.page == kNoPage) {
-        info.reason = part.reason;
+      row_pointers[i] = nullptr;
+      if (pinned.page == kNoPage) {
+        info.reason = pinned.reason;
         continue;
       }
-      const Stamp stamp = core.stamp(part.page, row).Load();
-      info.provenance = part.by_key ? Provenance::kByKey : stamp.how();
+      const Stamp stamp = core.stamp(pinned.page, row).Load();
+      info.provenance = pinned.by_key ? Provenance::kByKey : stamp.how();
       if (!stamp.valid()) {
         info.reason = stamp.pending() ? Reason::kNeverWritten : stamp.reason();
         continue;
@@ -47,27 +47,27 @@ void Look(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
       info.reason = Reason::kNone;
       info.step = state.base->base + stamp.step();
       info.version = version;
-      sources[i] = core.row(part.page, row);
+      row_pointers[i] = core.row(pinned.page, row);
     }
   }
 }
 
 // Checks the stamps again after the copy, for rows that were voided meanwhile. True if there was
 // one.
-bool LookAgain(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
-               std::span<const std::uint8_t*> sources, std::span<RowInfo> infos) {
+bool RevalidateRows(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
+                    std::span<const std::uint8_t*> row_pointers, std::span<RowInfo> infos) {
   const std::int64_t page_tokens = core.page_tokens;
   const std::int64_t origin = state.first / page_tokens * page_tokens;
   bool voided = false;
   for (std::size_t i = 0; i < infos.size();) {
     const std::int64_t at = begin + static_cast<std::int64_t>(i) - origin;
-    const SnapshotPart& part = state.parts[static_cast<std::size_t>(at / page_tokens)];
+    const SnapshotPage& pinned = state.pages[static_cast<std::size_t>(at / page_tokens)];
     for (auto row = static_cast<std::uint32_t>(at % page_tokens);
          row < core.page_tokens && i < infos.size(); ++row, ++i) {
-      if (sources[i] == nullptr) continue;
-      const Stamp stamp = core.stamp(part.page, row).Load();
+      if (row_pointers[i] == nullptr) continue;
+      const Stamp stamp = core.stamp(pinned.page, row).Load();
       if (stamp.valid()) continue;
-      sources[i] = nullptr;
+      row_pointers[i] = nullptr;
       infos[i].reason = stamp.pending() ? Reason::kNeverWritten : stamp.reason();
       infos[i].step = infos[i].version = 0;
       voided = true;
@@ -99,7 +99,7 @@ Snapshot& Snapshot::operator=(Snapshot&& other) noexcept {
 }
 
 void Snapshot::Release() {
-  if (state_ != nullptr) core_->given_back.enqueue(std::exchange(state_, nullptr));
+  if (state_ != nullptr) core_->released.enqueue(std::exchange(state_, nullptr));
   core_.reset();
 }
 
@@ -150,24 +150,24 @@ absl::Status Snapshot::Read(std::int64_t begin, std::int64_t end, const ReadSpec
   // [T, L, K] is written in chunks, while the stamps are in the cache. [L, T, K] is written at
   // once, because each layer is contiguous over the whole range.
   const std::size_t chunk = spec.layout == Layout::kTokensLayersK ? std::min(rows, kChunk) : rows;
-  std::vector<const std::uint8_t*> sources(chunk);
+  std::vector<const std::uint8_t*> row_pointers(chunk);
   std::vector<RowInfo> own_infos(infos.empty() ? chunk : 0);
   const std::size_t out_row = shape.row_ids() * IdBytes(spec.id_type);
   for (std::size_t at = 0; at < rows; at += chunk) {
     const std::size_t n = std::min(chunk, rows - at);
     const std::int64_t position = begin + static_cast<std::int64_t>(at);
-    const std::span<const std::uint8_t*> source(sources.data(), n);
+    const std::span<const std::uint8_t*> chunk_rows(row_pointers.data(), n);
     const std::span<RowInfo> info =
         infos.empty() ? std::span<RowInfo>(own_infos).first(n) : infos.subspan(at, n);
-    Look(*core_, *state_, position, source, info);
+    ResolveRows(*core_, *state_, position, chunk_rows, info);
     const std::span<std::uint8_t> to = out.subspan(at * out_row, n * out_row);
-    WriteRows(shape, source, spec, to);
-    while (LookAgain(*core_, *state_, position, source, info))
-      WriteRows(shape, source, spec, to);
+    WriteRows(shape, chunk_rows, spec, to);
+    while (RevalidateRows(*core_, *state_, position, chunk_rows, info))
+      WriteRows(shape, chunk_rows, spec, to);
     if (core_->flight != nullptr) {
       std::vector<std::uint64_t> digests(n);
       for (std::size_t i = 0; i < n; ++i) {
-        if (source[i] != nullptr) digests[i] = RowDigest({source[i], core_->row_bytes});
+        if (chunk_rows[i] != nullptr) digests[i] = RowDigest({chunk_rows[i], core_->row_bytes});
       }
       core_->flight->OnRead(state_->read_id, position, info, digests);
     }
@@ -213,17 +213,17 @@ absl::Status Snapshot::ReadInfos(std::int64_t begin, std::int64_t end,
     return absl::FailedPreconditionError(absl::StrCat(
         "Snapshot::ReadInfos: a step up to ", state_->upto, " is still in flight; Wait() first"));
   }
-  std::vector<const std::uint8_t*> sources(static_cast<std::size_t>(end - begin));
-  Look(*core_, *state_, begin, sources, infos);
+  std::vector<const std::uint8_t*> row_pointers(static_cast<std::size_t>(end - begin));
+  ResolveRows(*core_, *state_, begin, row_pointers, infos);
   return absl::OkStatus();
 }
 
-std::optional<PagePlace> Snapshot::Place(std::int64_t row) const {
-  const auto part =
+std::optional<PageRef> Snapshot::PageOf(std::int64_t row) const {
+  const auto index =
       static_cast<std::size_t>(row / core_->page_tokens - state_->first / core_->page_tokens);
-  const SnapshotPart& at = state_->parts[part];
+  const SnapshotPage& at = state_->pages[index];
   if (at.page == kNoPage || at.copied) return std::nullopt;
-  return PagePlace{core_->id, at.page};
+  return PageRef{core_->id, at.page};
 }
 
 RowSplit SplitRows(std::int64_t first, std::int64_t last, std::int64_t prompt_tokens) {

@@ -18,8 +18,8 @@ namespace waymark {
 struct StoreCore;      // internal: pages and stamps, shared by store and snapshots
 struct SnapshotState;  // internal: the pinned pages of one snapshot
 
-// A page of one of this process's stores; see Snapshot::Place.
-struct PagePlace {
+// A page of one of this process's stores; see Snapshot::PageOf.
+struct PageRef {
   std::uint64_t store = 0;  // number of the store in this process
   std::uint32_t page = 0;   // number of the page in the store
 };
@@ -71,7 +71,7 @@ class Snapshot {
   // process runs, rows of one page that are valid from the same steps have the same ids. nullopt if
   // the row has no page, or if the page has rows copied from another one, for which this does not
   // hold. REQUIRES: first() <= row < last().
-  [[nodiscard]] std::optional<PagePlace> Place(std::int64_t row) const;
+  [[nodiscard]] std::optional<PageRef> PageOf(std::int64_t row) const;
 
   // Returns the pages to the store, through a queue and without a lock. The snapshot is then empty.
   void Release();

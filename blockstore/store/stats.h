@@ -62,7 +62,7 @@ struct Stats {
   std::uint64_t pages_in_use = 0;  // bound, indexed, or pinned by a snapshot or a step
   std::uint64_t pages_in_use_peak = 0;
   std::uint64_t evictions = 0;
-  std::uint64_t own_pages = 0;           // pages taken for copy-on-write
+  std::uint64_t copies_on_write = 0;     // pages taken for copy-on-write
   std::uint64_t no_page = 0;             // claims and copies for which there was no free page
   std::uint64_t bytes = 0;               // of memory reserved for pages, stamps and tables
   std::uint64_t bytes_touched_peak = 0;  // bytes, less the pages beyond pages_in_use_peak

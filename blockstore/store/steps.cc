@@ -47,14 +47,14 @@ StepCode RoutingStore::Impl::ValidateEvent(const Event& event, std::uint64_t ind
   if (event.block >= options_.num_blocks) return broken(StepRule::kBlockOutOfRange, event.block);
   if (event.key_size > BlockKey::kMaxBytes) return broken(StepRule::kKeyTooLong, event.key_size);
   if (event.type == EventType::kCopy || event.type == EventType::kMove) {
-    if (event.source >= options_.num_blocks) {
-      return broken(StepRule::kSourceOutOfRange, event.source);
+    if (event.src >= options_.num_blocks) {
+      return broken(StepRule::kSrcOutOfRange, event.src);
     }
-    if (event.type == EventType::kCopy && event.source == event.block && event.block >= 0) {
+    if (event.type == EventType::kCopy && event.src == event.block && event.block >= 0) {
       return broken(StepRule::kSelfCopy, event.block);
     }
   }
-  const auto block_tokens = static_cast<std::int32_t>(parts_ * page_tokens_);
+  const auto block_tokens = static_cast<std::int32_t>(pages_per_block_ * page_tokens_);
   if (event.type == EventType::kCopy && event.rows != Event::kAllRows &&
       (event.rows < 0 || event.rows > block_tokens)) {
     return broken(StepRule::kRowsOutOfRange, event.rows);
@@ -70,10 +70,10 @@ StepCode RoutingStore::Impl::ValidateEvent(const Event& event, std::uint64_t ind
 
 // A simultaneous move must not name a source or a destination twice.
 StepCode RoutingStore::Impl::ValidateMoves(std::span<const Event> events) {
-  for (const bool sources : {true, false}) {
+  for (const bool from_side : {true, false}) {
     move_blocks_.clear();
     for (const Event& event : events) {
-      const std::int32_t block = sources ? event.source : event.block;
+      const std::int32_t block = from_side ? event.src : event.block;
       if (block >= 0) move_blocks_.push_back(block);
     }
     std::sort(move_blocks_.begin(), move_blocks_.end());
@@ -140,7 +140,7 @@ StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
     last_ = batch.step;
     ++stats_.steps_begun;
     stats_.events += batch.num_events;
-    if (!thread_.joinable()) TakeBackSnapshots(2);
+    if (!thread_.joinable()) ReclaimSnapshots(2);
     const std::uint64_t copies_before = copies_queued_;
 
     StepRecord* record = nullptr;
@@ -158,7 +158,7 @@ StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
       record->version = batch.version;
       // A device step has no claims yet; the record still has those of an earlier step.
       record->num_rows = batch.device_slots ? 0 : static_cast<std::uint32_t>(batch.num_slots);
-      record->source = nullptr;
+      record->rows = nullptr;
       record->device = batch.device_slots;
       if (record->device) record->pages.Clear(batch.num_slots + record->copies.capacity());
       device_steps_ += batch.device_slots ? 1 : 0;
@@ -170,35 +170,35 @@ StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
 
     // In the order given, except for seals of this very step, which come after the claims.
     std::span<const Event> events = batch.event_span();
-    bool own_seals = false;
+    bool step_seals = false;
     for (std::size_t at = 0; at < events.size();) {
       const Event& event = events[at];
-      if (at + kEventsAhead < events.size()) FetchFor(events[at + kEventsAhead]);
+      if (at + kEventsAhead < events.size()) PrefetchFor(events[at + kEventsAhead]);
       if (event.type == EventType::kSeal && event.step == batch.step) {
-        own_seals = true;
+        step_seals = true;
         const EntryIndex e = FirstEntry(event.block);
         if (e != kNoEntry) {
-          Touch(e).sealing = true;
+          EnsureEntry(e).sealing = true;
           __builtin_prefetch(&table_.cold(e), 1);
           const PageIndex page = table_.hot(e).page;
           if (page != kNoPage) __builtin_prefetch(&pool_.cold(page), 1);
         }
         ++at;
       } else {
-        if (own_seals && event.type == EventType::kMove) SealWhatMoves(events, at);
+        if (step_seals && event.type == EventType::kMove) SealBeforeMove(events, at);
         Apply(events, at, batch.step);
       }
     }
-    competing_.clear();
+    contending_.clear();
     if (batch.device_slots) {
       ClaimDeviceRows(record, batch.slot_span(), step, batch.version);
     } else {
       ClaimRows(record, batch.slot_span(), step, batch.version);
     }
-    if (own_seals) ApplyOwnSeals(events, batch.step);
-    for (const PageIndex page : competing_) {
+    if (step_seals) ApplyStepSeals(events, batch.step);
+    for (const PageIndex page : contending_) {
       const PageHot& hot = pool_.hot(page);
-      if (hot.has_wants && !hot.indexed) Compete(page, step);
+      if (hot.has_seal_key && !hot.indexed) ContendForKey(page, step);
     }
     if (record == nullptr) ++stats_.steps_dropped;
     queued_copies = copies_queued_ != copies_before;
@@ -207,21 +207,21 @@ StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
   return answer;
 }
 
-void RoutingStore::Impl::FetchFor(const Event& event) const {
+void RoutingStore::Impl::PrefetchFor(const Event& event) const {
   if (event.block >= 0 && event.block < options_.num_blocks) {
-    table_.Prefetch(static_cast<EntryIndex>(event.block) * parts_);
+    table_.Prefetch(static_cast<EntryIndex>(event.block) * pages_per_block_);
   }
 }
 
-void RoutingStore::Impl::SealWhatMoves(std::span<const Event> events, std::size_t move) {
+void RoutingStore::Impl::SealBeforeMove(std::span<const Event> events, std::size_t move) {
   for (std::size_t pair = move; pair < events.size(); ++pair) {
     if (events[pair].type != EventType::kMove) return;
-    const EntryIndex e = FirstEntry(events[pair].source);
+    const EntryIndex e = FirstEntry(events[pair].src);
     if (e != kNoEntry && table_.hot(e).sealing) {
       table_.hot(e).sealing = false;
       std::size_t seal = move;
       while (seal > 0 &&
-             (events[seal].type != EventType::kSeal || events[seal].block != events[pair].source)) {
+             (events[seal].type != EventType::kSeal || events[seal].block != events[pair].src)) {
         --seal;
       }
       if (events[seal].type == EventType::kSeal) ApplySeal(events[seal]);
@@ -230,10 +230,10 @@ void RoutingStore::Impl::SealWhatMoves(std::span<const Event> events, std::size_
   }
 }
 
-void RoutingStore::Impl::ApplyOwnSeals(std::span<const Event> events, std::uint64_t step) {
+void RoutingStore::Impl::ApplyStepSeals(std::span<const Event> events, std::uint64_t step) {
   // Backwards: the last seal of a life is applied. A block that was bound again (copied into,
   // moved, reset) after its seal has a new life, whose rows are of other tokens.
-  own_seals_.clear();
+  step_seals_.clear();
   for (std::size_t at = events.size(); at-- > 0;) {
     const Event& event = events[at];
     if (event.type != EventType::kSeal || event.step != step) {
@@ -244,11 +244,11 @@ void RoutingStore::Impl::ApplyOwnSeals(std::span<const Event> events, std::uint6
       ++stats_.events_on_null_blocks;
     } else if (table_.hot(e).sealing) {
       table_.hot(e).sealing = false;
-      own_seals_.push_back(static_cast<std::uint32_t>(at));
+      step_seals_.push_back(static_cast<std::uint32_t>(at));
     }
   }
-  for (std::size_t i = own_seals_.size(); i-- > 0;)
-    ApplySeal(events[own_seals_[i]]);
+  for (std::size_t i = step_seals_.size(); i-- > 0;)
+    ApplySeal(events[step_seals_[i]]);
 }
 
 void RoutingStore::Impl::ClaimRows(StepRecord* record, std::span<const std::int64_t> slots,
@@ -298,9 +298,9 @@ void RoutingStore::Impl::ClaimRows(StepRecord* record, std::span<const std::int6
   }
 }
 
-void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t source_row, std::int64_t slot,
+void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t step_row, std::int64_t slot,
                                   EntryIndex e, RelStep step, std::uint64_t version) {
-  if (record != nullptr) record->claims[source_row] = Claim{};
+  if (record != nullptr) record->claims[step_row] = Claim{};
   if (slot == kPaddingSlot) {
     ++stats_.rows_padding;
     return;
@@ -311,7 +311,7 @@ void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t source_row, 
     ++stats_.rows_padding;
     return;
   }
-  Entry& entry = Touch(e);
+  Entry& entry = EnsureEntry(e);
   if (!asked) ++stats_.rows_not_asked;
   PageIndex page = entry.page;
   if (page != kNoPage) {
@@ -324,12 +324,12 @@ void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t source_row, 
       ++stats_.rows_ignored;
       if (!again && asked && record != nullptr && options_.audit &&
           record->ignored.size() < record->ignored.capacity()) {
-        record->ignored.push_back({source_row, page, e, static_cast<std::uint16_t>(row)});
+        record->ignored.push_back({step_row, page, e, static_cast<std::uint16_t>(row)});
         PinPage(page);
       }
       return;
     }
-    if (Visible(pool_.hot(page), row)) page = OwnPage(e);
+    if (SeenByOthers(pool_.hot(page), row)) page = CopyOnWrite(e);
   } else if (asked) {
     page = NewPage(e);
   } else {
@@ -346,28 +346,28 @@ void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t source_row, 
     cell.Store(Stamp::Absent(Reason::kCapacity));
   } else {
     ++stats_.rows_claimed;
-    Claim& claim = record->claims[source_row];
+    Claim& claim = record->claims[step_row];
     claim.page = page;
     claim.row = static_cast<std::uint16_t>(row);
-    claim.pinned = source_row == 0 || record->claims[source_row - 1].page != page;
+    claim.pinned = step_row == 0 || record->claims[step_row - 1].page != page;
     if (claim.pinned) PinPage(page);
     cell.Store(Stamp::Pending(step));
   }
-  CompeteAfterClaim(page, version);
+  UpdateIndexAfterClaim(page, version);
 }
 
 // The page is in the index for the rows that it had when it was sealed. A row of another version,
 // or a newer seal, removes it; it may then contend for its new key.
-void RoutingStore::Impl::CompeteAfterClaim(PageIndex page, std::uint64_t version) {
+void RoutingStore::Impl::UpdateIndexAfterClaim(PageIndex page, std::uint64_t version) {
   const PageHot& hot = pool_.hot(page);
   if (hot.indexed) {
     const PageCold& cold = pool_.cold(page);
-    if (!hot.has_wants || cold.indexed_as != cold.wants || cold.wants_version != version) {
+    if (!hot.has_seal_key || cold.index_key != cold.seal_key || cold.seal_version != version) {
       Unindex(page);
     }
   }
-  if (hot.has_wants && !hot.indexed && (competing_.empty() || competing_.back() != page)) {
-    competing_.push_back(page);
+  if (hot.has_seal_key && !hot.indexed && (contending_.empty() || contending_.back() != page)) {
+    contending_.push_back(page);
   }
 }
 
@@ -377,8 +377,8 @@ bool RoutingStore::Impl::Protected(const PageHot& hot, Stamp stamp, RelStep step
   return base_->VersionOf(stamp.step()) == version;
 }
 
-bool RoutingStore::Impl::Visible(const PageHot& hot, std::uint32_t row) {
-  return row < hot.mark || hot.bindings > 1;
+bool RoutingStore::Impl::SeenByOthers(const PageHot& hot, std::uint32_t row) {
+  return row < hot.high_water || hot.bindings > 1;
 }
 
 // ---- end
@@ -397,7 +397,7 @@ StepRecord* RoutingStore::Impl::FindRecordByRelative(RelStep step) {
   return nullptr;
 }
 
-StepCode RoutingStore::Impl::Submit(std::uint64_t step, RowSource* source) {
+StepCode RoutingStore::Impl::Submit(std::uint64_t step, StepRows* rows) {
   bool in_flight = false;
   {
     const MutexLock lock(mutex_);
@@ -405,7 +405,7 @@ StepCode RoutingStore::Impl::Submit(std::uint64_t step, RowSource* source) {
     in_flight = record != nullptr && record->state == StepRecord::State::kBegun;
     if (in_flight) {
       record->state = StepRecord::State::kSubmitted;
-      record->source = source;
+      record->rows = rows;
       record->submitted_at =
           static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
       submitted_.push_back(record);
@@ -416,7 +416,7 @@ StepCode RoutingStore::Impl::Submit(std::uint64_t step, RowSource* source) {
     Wake();
     return {};
   }
-  if (source != nullptr) source->Done();
+  if (rows != nullptr) rows->Done();
   return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
 }
 
@@ -440,7 +440,7 @@ StepCode RoutingStore::Impl::End(std::uint64_t step, StepEnd how) {
                               ++stats_.rows_missing[static_cast<std::size_t>(reason)];
                             };
     if (record->device) {
-      if (drop) ForgetRange(*record);  // Cancel: a device step has not changed any stamp
+      if (drop) InvalidateRange(*record);  // Cancel: a device step has not changed any stamp
     } else {
       for (std::uint32_t i = 0; i < record->num_rows; ++i) {
         revoke(record->claims[i].page, record->claims[i].row);
@@ -479,7 +479,7 @@ void RoutingStore::Impl::Retire(StepRecord& record) {
   device_steps_ -= record.device ? 1 : 0;
   record.device = false;
   record.state = StepRecord::State::kFree;
-  record.source = nullptr;
+  record.rows = nullptr;
   free_records_.push_back(&record);
   // Steps begin in order, so the first one left is the oldest.
   core_->oldest_in_flight.store(active_.empty() ? StoreCore::kNoStep : active_.front()->step,
@@ -521,7 +521,7 @@ void RoutingStore::Impl::Rebase(std::uint64_t step) {
     Entry& entry = table_.hot(e);
     if (!entry.exists) continue;
     if (entry.page != kNoPage) Detach(e, Reason::kCapacity);
-    entry.since = translate(entry.since);
+    entry.life_start = translate(entry.life_start);
     entry.sealed = translate(entry.sealed);
   }
   base_ = std::move(fresh);

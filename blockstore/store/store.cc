@@ -24,7 +24,7 @@ std::uint64_t DrawSeed() {
   return (std::uint64_t{device()} << 32) | device() | 1;
 }
 
-std::uint32_t PartsOf(const StoreOptions& options) {
+std::uint32_t PagesPerBlock(const StoreOptions& options) {
   return static_cast<std::uint32_t>(options.block_tokens / options.shape.page_tokens);
 }
 
@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Create(const StoreOp
                options.block_tokens);
   }
   if (options.num_blocks < 1) return Bad("num_blocks", "must be at least 1", options.num_blocks);
-  const std::int64_t entries = std::int64_t{options.num_blocks} * PartsOf(options);
+  const std::int64_t entries = std::int64_t{options.num_blocks} * PagesPerBlock(options);
   if (entries >= std::int64_t{kNoEntry}) {
     return Bad("num_blocks", "times pages a block must be below 2^32 - 1", entries);
   }
@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Create(const StoreOp
 RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<StoreCore> shared)
     : options_(store_options),
       core_(std::move(shared)),
-      parts_(PartsOf(store_options)),
+      pages_per_block_(PagesPerBlock(store_options)),
       page_tokens_(static_cast<std::uint32_t>(store_options.shape.page_tokens)),
       page_shift_(std::has_single_bit(page_tokens_) ? std::countr_zero(page_tokens_) : -1),
       page_magic_(~std::uint64_t{0} / page_tokens_ + 1),
@@ -99,7 +99,7 @@ RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<Stor
       base_(std::make_shared<StepBase>()),
       spare_base_(std::make_shared<StepBase>()),
       pool_(store_options.num_pages),
-      table_(static_cast<std::size_t>(store_options.num_blocks) * PartsOf(store_options)),
+      table_(static_cast<std::size_t>(store_options.num_blocks) * PagesPerBlock(store_options)),
       index_(pool_) {
   const std::size_t rows = options_.max_step_rows;
   const std::size_t sides = std::max<std::size_t>(256, rows / 4);
@@ -108,7 +108,7 @@ RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<Stor
     record->claims.resize(rows);
     if (options_.device_slots) {
       record->range.resize(rows);
-      record->source_row.resize(rows);
+      record->step_row.resize(rows);
     }
     record->copies.reserve(sides);
     if (options_.device_slots) record->pages.Reserve(rows + record->copies.capacity());
@@ -121,9 +121,9 @@ RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<Stor
   page_copies_.reserve(4096);
   running_copies_.reserve(4096);
   second_seals_.reserve(256);
-  competing_.reserve(rows);
+  contending_.reserve(rows);
   device_range_.reserve(options_.device_slots ? rows : 0);
-  own_seals_.reserve(rows);
+  step_seals_.reserve(rows);
   moved_.reserve(1024);
   move_blocks_.reserve(1024);
   free_states_.reserve(1024);
@@ -133,8 +133,8 @@ RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<Stor
   row_scratch_.resize(core_->row_bytes);
   for (const BlockId block : options_.null_blocks) {
     if (block.value() < 0) continue;
-    for (std::uint32_t part = 0; part < parts_; ++part) {
-      table_.hot(static_cast<EntryIndex>(block.value()) * parts_ + part).null = true;
+    for (std::uint32_t ordinal = 0; ordinal < pages_per_block_; ++ordinal) {
+      table_.hot(static_cast<EntryIndex>(block.value()) * pages_per_block_ + ordinal).null = true;
     }
   }
 }
@@ -171,8 +171,8 @@ absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapshot(std::span<const 
   const std::int64_t page_tokens = page_tokens_;
   const std::int64_t begin = first / page_tokens;
   const std::int64_t end = first == last ? begin : (last + page_tokens - 1) / page_tokens;
-  const std::int64_t parts = parts_;
-  for (std::int64_t i = begin / parts; i * parts < end; ++i) {
+  const std::int64_t pages_per_block = pages_per_block_;
+  for (std::int64_t i = begin / pages_per_block; i * pages_per_block < end; ++i) {
     const std::int32_t block = blocks[static_cast<std::size_t>(i)].value();
     if (block >= options_.num_blocks) {
       return absl::InvalidArgumentError(absl::StrCat("TakeSnapshot: blocks[", i,
@@ -196,23 +196,24 @@ absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapshot(std::span<const 
   state->copies = copies_queued_;
   state->read_id = ++snapshots_;
   ++snapshots_live_;
-  state->parts.resize(static_cast<std::size_t>(end - begin));
+  state->pages.resize(static_cast<std::size_t>(end - begin));
   // Entries and page records are not in the cache. Groups of pages go through three passes, which
   // prefetch for one another: find the entries, copy them, pin their pages.
   constexpr std::size_t kGroup = 16;
-  const std::span<SnapshotPart> out(state->parts);
+  const std::span<SnapshotPage> out(state->pages);
   EntryIndex found[2][kGroup];
-  const BlockId* block = blocks.data() + begin / parts;
-  auto ordinal = static_cast<std::uint32_t>(begin % parts);
+  const BlockId* block = blocks.data() + begin / pages_per_block;
+  auto ordinal = static_cast<std::uint32_t>(begin % pages_per_block);
   for (std::size_t at = 0; at < out.size() + 2 * kGroup; at += kGroup) {
     EntryIndex* const finding = found[at / kGroup % 2];
     const std::size_t found_end = std::min(at + kGroup, out.size());
     for (std::size_t i = at; i < found_end; ++i) {
       const std::int32_t id = block->value();
-      const EntryIndex e = id < 0 ? kNoEntry : static_cast<EntryIndex>(id) * parts_ + ordinal;
+      const EntryIndex e =
+          id < 0 ? kNoEntry : static_cast<EntryIndex>(id) * pages_per_block_ + ordinal;
       finding[i - at] = e;
       if (e != kNoEntry) table_.Prefetch(e);
-      if (++ordinal == parts_) {
+      if (++ordinal == pages_per_block_) {
         ordinal = 0;
         ++block;
       }
@@ -222,7 +223,7 @@ absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapshot(std::span<const 
     const EntryIndex* const entries = found[copying / kGroup % 2];
     const std::size_t copied_end = std::min(at, out.size());
     for (std::size_t i = copying; i < copied_end; ++i) {
-      out[i] = SnapshotPart{};
+      out[i] = SnapshotPage{};
       if (entries[i - copying] == kNoEntry) continue;
       const Entry& entry = table_.hot(entries[i - copying]);
       if (!entry.exists) continue;
@@ -238,7 +239,7 @@ absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapshot(std::span<const 
       out[i].copied = hot.copied;
       // The snapshot may see only a part of its last page.
       const std::int64_t seen = i + 1 < out.size() ? page_tokens : last - (end - 1) * page_tokens;
-      hot.mark = std::max(hot.mark, static_cast<std::uint16_t>(seen));
+      hot.high_water = std::max(hot.high_water, static_cast<std::uint16_t>(seen));
     }
   }
   if (core_->flight != nullptr) core_->flight->OnSnapshot(state->read_id, blocks, first, last);
@@ -252,12 +253,12 @@ std::int64_t RoutingStore::Impl::CoveredPrefix(std::span<const BlockId> blocks, 
     if (block.value() >= options_.num_blocks) return covered;
     const EntryIndex first = FirstEntry(block.value());
     if (first == kNoEntry) return covered;
-    for (EntryIndex e = first; e < first + parts_; ++e) {
+    for (EntryIndex e = first; e < first + pages_per_block_; ++e) {
       const Entry& entry = table_.hot(e);
       if (!entry.exists || entry.page == kNoPage) return covered;
       for (std::uint32_t row = 0; row < page_tokens_; ++row) {
         if (covered == rows || (!core_->stamp(entry.page, row).Load().live() &&
-                                !DeviceClaims(entry.page, row, kMaxRelStep))) {
+                                !ClaimedByDeviceStep(entry.page, row, kMaxRelStep))) {
           return covered;
         }
         ++covered;
@@ -325,8 +326,8 @@ RoutingStore::~RoutingStore() = default;
 StepCode RoutingStore::BeginStep(const StepBatch& batch) {
   return impl_->BeginStep(batch);
 }
-StepCode RoutingStore::Submit(StepId step, RowSource* source) {
-  return impl_->Submit(step.value(), source);
+StepCode RoutingStore::Submit(StepId step, StepRows* rows) {
+  return impl_->Submit(step.value(), rows);
 }
 StepCode RoutingStore::Drop(StepId step) {
   return impl_->End(step.value(), StepEnd::kDrop);

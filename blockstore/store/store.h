@@ -15,7 +15,7 @@
 // The step path is BeginStep, Submit, Drop and Cancel. After warm-up they do not allocate; they
 // never wait for a device, copy rows or throw; they take one lock for a short time.
 //
-// Example, where `ids` is a RowSource with the ids of two rows:
+// Example, where `ids` is a StepRows with the ids of two rows:
 //
 //   RoutingShape shape = {.num_layers = 58, .top_k = 8, .num_experts = 256, .page_tokens = 16};
 //   auto store = RoutingStore::Create({.shape = shape, .num_blocks = 4096});
@@ -58,9 +58,9 @@
 #include "blockstore/shape.h"
 #include "blockstore/step_code.h"
 #include "blockstore/store/flight_sink.h"
-#include "blockstore/store/row_source.h"
 #include "blockstore/store/snapshot.h"
 #include "blockstore/store/stats.h"
+#include "blockstore/store/step_rows.h"
 
 namespace waymark {
 
@@ -126,9 +126,9 @@ class RoutingStore {
   // StepCode::dropped() is true. O(events + rows).
   [[nodiscard]] StepCode BeginStep(const StepBatch& batch);
   // Hands over the ids of a step, in any order of steps; the step ends when they have landed. The
-  // caller keeps `source` until its Done() is called; null: a step without rows. If the step is not
-  // in flight (NotFound), source->Done() is called before this returns.
-  [[nodiscard]] StepCode Submit(StepId step, RowSource* source);
+  // caller keeps `rows` until its Done() is called; null: a step without rows. If the step is not
+  // in flight (NotFound), rows->Done() is called before this returns.
+  [[nodiscard]] StepCode Submit(StepId step, StepRows* rows);
   // Ends a step whose forward ran but whose ids are lost: its rows are missing (capacity). NotFound
   // if the step is not in flight.
   [[nodiscard]] StepCode Drop(StepId step);

@@ -26,7 +26,7 @@
 namespace waymark {
 
 // One page of a snapshot's range.
-struct SnapshotPart {
+struct SnapshotPage {
   PageIndex page = kNoPage;
   Reason reason = Reason::kNeverWritten;  // of the rows, if there is no page
   bool by_key = false;
@@ -39,7 +39,7 @@ struct SnapshotState {
   std::shared_ptr<const StepBase> base;
   std::int64_t first = 0;  // rows [first, last) of the sequence
   std::int64_t last = 0;
-  std::vector<SnapshotPart> parts;  // parts[0] begins at row first / page_tokens * page_tokens
+  std::vector<SnapshotPage> pages;  // parts[0] begins at row first / page_tokens * page_tokens
   std::uint64_t upto = 0;           // readable if every step <= upto has ended
   std::uint64_t copies = 0;         // and this many page copies have been done
   std::uint64_t read_id = 0;        // number of the snapshot in a flight, from 1
@@ -111,7 +111,7 @@ struct StoreCore {
   }
 
   // Queue of released snapshots. `states` owns them; the engine's thread extends it.
-  moodycamel::ConcurrentQueue<SnapshotState*> given_back;
+  moodycamel::ConcurrentQueue<SnapshotState*> released;
   std::vector<std::unique_ptr<SnapshotState>> states;
 
   FlightSink* flight = nullptr;  // StoreOptions::flight

@@ -28,8 +28,8 @@
 
 namespace waymark {
 
-inline constexpr std::size_t kLandingChunk = 64;  // rows per call of RowSource::Land
-inline constexpr std::uint32_t kNoSourceRow = ~0u;
+inline constexpr std::size_t kLandingChunk = 64;  // rows per call of StepRows::Land
+inline constexpr std::uint32_t kNoStepRow = ~0u;
 
 // The destination of one row of a step.
 struct Claim {
@@ -45,7 +45,7 @@ struct Claim {
 // A row of a step that has a second destination, because its page was copied while the row was
 // pending; or whose write was ignored, for the audit to compare.
 struct SideRow {
-  std::uint32_t source_row = 0;
+  std::uint32_t step_row = 0;
   PageIndex page = kNoPage;
   EntryIndex entry = kNoEntry;
   std::uint16_t row = 0;
@@ -66,7 +66,7 @@ struct StepRecord {
   std::uint64_t version = 0;       // version of the weights
   RelStep relative = 0;            // `step` relative to the base, as its stamps hold it
   std::uint32_t num_rows = 0;      // with padding
-  RowSource* source = nullptr;     // the caller's, until Done(); null: no rows
+  StepRows* rows = nullptr;        // the caller's, until Done(); null: no rows
   std::uint64_t submitted_at = 0;  // time of Submit, in nanoseconds
   std::vector<Claim> claims;       // [num_rows]; constant after BeginStep, except for `revoked`
   std::vector<SideRow> copies;     // second destinations, appended while in flight
@@ -77,7 +77,7 @@ struct StepRecord {
   bool device = false;
   std::vector<std::int64_t> range;  // [num_rows], the slots
   std::vector<std::uint32_t>
-      source_row;    // [num_rows]; landing thread: the row that was written there, or none
+      step_row;      // [num_rows]; landing thread: the row that was written there, or none
   PageClaims pages;  // its claims by page
 };
 
@@ -95,7 +95,7 @@ class RoutingStore::Impl {
 
   // ---- step path (steps.cc): validation, then everything else under the lock. Engine's thread.
   StepCode BeginStep(const StepBatch& batch) ABSL_LOCKS_EXCLUDED(mutex_);
-  StepCode Submit(std::uint64_t step, RowSource* source) ABSL_LOCKS_EXCLUDED(mutex_);
+  StepCode Submit(std::uint64_t step, StepRows* rows) ABSL_LOCKS_EXCLUDED(mutex_);
   StepCode End(std::uint64_t step, StepEnd how) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- reading (store.cc); threads as in blockstore/store/store.h
@@ -126,25 +126,25 @@ class RoutingStore::Impl {
   StepCode ValidateEvent(const Event& event, std::uint64_t index, std::uint64_t step);
   StepCode ValidateMoves(std::span<const Event> events);
   // Applies the current step's seals that precede a move of their block, before the move.
-  void SealWhatMoves(std::span<const Event> events, std::size_t move)
+  void SealBeforeMove(std::span<const Event> events, std::size_t move)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Applies the current step's seals, after its claims, to blocks that were not bound again.
-  void ApplyOwnSeals(std::span<const Event> events, std::uint64_t step)
+  void ApplyStepSeals(std::span<const Event> events, std::uint64_t step)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Prefetches the entry of an event.
-  void FetchFor(const Event& event) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PrefetchFor(const Event& event) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ClaimRows(StepRecord* record, std::span<const std::int64_t> slots, RelStep step,
                  std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `e`: the entry of `slot`; kNoEntry: padding.
-  void ClaimRow(StepRecord* record, std::uint32_t source_row, std::int64_t slot, EntryIndex e,
+  void ClaimRow(StepRecord* record, std::uint32_t step_row, std::int64_t slot, EntryIndex e,
                 RelStep step, std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Updates the page's place in the key index after a claim by a step of `version`.
-  void CompeteAfterClaim(PageIndex page, std::uint64_t version)
+  void UpdateIndexAfterClaim(PageIndex page, std::uint64_t version)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Rule 3: whether the row is protected from a write by `step` of `version`.
   bool Protected(const PageHot& hot, Stamp stamp, RelStep step, std::uint64_t version) const;
   // Rule 4: whether a snapshot or another block sees this row of the page.
-  static bool Visible(const PageHot& hot, std::uint32_t row);
+  static bool SeenByOthers(const PageHot& hot, std::uint32_t row);
   // The record of a step in flight; null if there is none.
   StepRecord* FindRecord(std::uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   StepRecord* FindRecordByRelative(RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -159,13 +159,13 @@ class RoutingStore::Impl {
 
   // ---- pages.cc
   // The entry. If it did not exist, it now does, with one user and a life that starts at last_.
-  Entry& Touch(EntryIndex e) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Entry& EnsureEntry(EntryIndex e) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes a free page, evicting one if necessary; kNoPage if none can be evicted.
   PageIndex TakePage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives the entry its first page of this life; kNoPage, with reason capacity, if there is none.
   PageIndex NewPage(EntryIndex e) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Copy-on-write: gives the entry a page of its own, with all rows and the seal of the old one.
-  PageIndex OwnPage(EntryIndex e) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  PageIndex CopyOnWrite(EntryIndex e) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Copies rows [0, rows): stamps at once; bytes are queued for the landing
   // thread. `by_key`: the rows of `from` came by key.
   void CopyRows(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key)
@@ -183,17 +183,17 @@ class RoutingStore::Impl {
   void Unindex(PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ClearIndex() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Frees the page if it is not held; else lists it for eviction if it may be evicted.
-  void Review(PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void UpdateEvictability(PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PinPage(PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void UnpinPage(PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Evicts the least recently used page; false if none may be evicted.
   bool EvictOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Puts the page, sealed or claimed by `step`, into the key index if it wins its key.
-  void Compete(PageIndex page, RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ContendForKey(PageIndex page, RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Rows of the page that are valid or pending, or that a device step may still write.
   std::uint32_t LiveRows(PageIndex page) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes back at most `states` released snapshots; true if there was one.
-  bool TakeBackSnapshots(std::size_t states) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool ReclaimSnapshots(std::size_t states) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // ---- apply_events.cc: one function per event type, with the effect that events.h states
   // Applies events[at] and all events that are simultaneous with it; moves `at` past them.
@@ -216,7 +216,7 @@ class RoutingStore::Impl {
     return static_cast<EntryIndex>((static_cast<unsigned __int128>(slot) * page_magic_) >> 64);
   }
 
-  // ---- device_steps.cc: steps whose slots only the device knows. LandDeviceSource and
+  // ---- device_steps.cc: steps whose slots only the device knows. LandDeviceRows and
   // ResolveDeviceRow: landing thread; the others: engine's thread.
   // Claims every row that a device step may write.
   void ClaimDeviceRows(StepRecord* record, std::span<const std::int64_t> slots, RelStep step,
@@ -226,20 +226,21 @@ class RoutingStore::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes the row missing because a dropped device step may have rewritten it, unless rule 3 keeps
   // it.
-  void ForgetRow(PageIndex page, std::uint32_t row, bool sealed, RelStep step,
-                 std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void InvalidateRow(PageIndex page, std::uint32_t row, bool sealed, RelStep step,
+                     std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The same for all rows that a dropped device step may have written.
-  void ForgetRange(const StepRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether a device step <= upto may still write this row; steps of version *but_of do not count.
-  bool DeviceClaims(PageIndex page, std::uint32_t row, RelStep upto,
-                    const std::uint64_t* but_of = nullptr) const
+  void InvalidateRange(const StepRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether a device step <= upto may still write this row; steps of version *except_version do not
+  // count.
+  bool ClaimedByDeviceStep(PageIndex page, std::uint32_t row, RelStep upto,
+                           const std::uint64_t* except_version = nullptr) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Revokes these claims.
   void RevokeDeviceClaims(PageIndex page, std::uint32_t row, RelStep upto)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Rule 3 for a device step. The seal is read when the step begins (`sealed`) and the stamp when
   // it lands, so that the same rows are kept whenever it lands.
-  bool Protected(bool sealed, Stamp stamp, std::uint64_t version) const {
+  bool KeptByDeviceStep(bool sealed, Stamp stamp, std::uint64_t version) const {
     return sealed && stamp.live() && base_->VersionOf(stamp.step()) == version;
   }
   // Whether the page was sealed by a step before `step`.
@@ -253,11 +254,11 @@ class RoutingStore::Impl {
   bool DeviceMayWrite(PageIndex page, std::uint32_t row) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether a device step may still write any row of the page.
-  static bool Claims(const StepRecord& record, PageIndex page);
-  void LandDeviceSource(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Makes the destination of a row of the source pending. Returns its claim; kNoSourceRow: not
+  static bool HasDeviceClaims(const StepRecord& record, PageIndex page);
+  void LandDeviceRows(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Makes the destination of a row of the source pending. Returns its claim; kNoStepRow: not
   // stored.
-  std::uint32_t ResolveDeviceRow(StepRecord& record, std::uint32_t source_row)
+  std::uint32_t ResolveDeviceRow(StepRecord& record, std::uint32_t step_row)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // ---- landing.cc: landing thread, except for Wake
@@ -266,7 +267,7 @@ class RoutingStore::Impl {
   void Wake();
   // Lands one step: page copies, its rows, the audit, its end.
   void LandStep(StepRecord& record);
-  void LandSource(StepRecord& record);
+  void LandRows(StepRecord& record);
   void LandSides(StepRecord& record, std::span<const SideRow> sides);
   // Publishes the row with this verdict if it is still pending for `step`.
   void Publish(PageIndex page, std::uint32_t row, RelStep step, Reason verdict);
@@ -276,8 +277,8 @@ class RoutingStore::Impl {
   void AuditIgnored(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
   void AuditSecondSeals() ABSL_LOCKS_EXCLUDED(mutex_);
   // Makes the valid rows of a page missing (audit); returns their number.
-  std::uint32_t Void(PageIndex page);
-  void Report(const AuditFinding& finding, double agreement_sum, std::uint64_t disagreements)
+  std::uint32_t VoidPage(PageIndex page);
+  void RecordFinding(const AuditFinding& finding, double agreement_sum, std::uint64_t disagreements)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Passes all rows of a step to the flight sink, before any of them is stored.
   void RecordFlight(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -286,7 +287,7 @@ class RoutingStore::Impl {
 
   const StoreOptions options_;
   const std::shared_ptr<StoreCore> core_;
-  const std::uint32_t parts_;  // pages per block
+  const std::uint32_t pages_per_block_;  // pages per block
   const std::uint32_t page_tokens_;
   const int page_shift_;            // log2 of page_tokens_; -1: not a power of two
   const std::uint64_t page_magic_;  // 2^64 / page_tokens_, rounded up
@@ -307,11 +308,11 @@ class RoutingStore::Impl {
   std::vector<PageCopy> page_copies_ ABSL_GUARDED_BY(mutex_);   // queued for the landing thread
   std::vector<PageCopy> second_seals_ ABSL_GUARDED_BY(mutex_);  // pairs of pages to compare
   std::uint64_t copies_queued_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<std::uint32_t> own_seals_ ABSL_GUARDED_BY(mutex_);  // scratch of ApplyOwnSeals
-  std::uint32_t device_steps_ ABSL_GUARDED_BY(mutex_) = 0;        // of active_
+  std::vector<std::uint32_t> step_seals_ ABSL_GUARDED_BY(mutex_);  // scratch of ApplyStepSeals
+  std::uint32_t device_steps_ ABSL_GUARDED_BY(mutex_) = 0;         // of active_
   // Scratch of BeginStep: slots that a device step may write, and whether none asked for it.
   std::vector<std::pair<std::int64_t, bool>> device_range_ ABSL_GUARDED_BY(mutex_);
-  std::vector<PageIndex> competing_ ABSL_GUARDED_BY(mutex_);  // claimed, sealed, not in the index
+  std::vector<PageIndex> contending_ ABSL_GUARDED_BY(mutex_);  // claimed, sealed, not in the index
   std::vector<std::pair<Entry, EntryCold>> moved_ ABSL_GUARDED_BY(mutex_);
   std::vector<SnapshotState*> free_states_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t snapshots_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -210,8 +210,8 @@ void ChunkCodec::EncodeRaw(std::span<const RowInfo> infos, std::span<const std::
          : SortGroups<std::uint16_t>(layers.data(), groups, top_k, network_);
 }
 
-bool ChunkCodec::CrcsFit(std::span<const std::uint8_t> chunk, std::size_t layer_bytes,
-                         std::int32_t layer_begin, std::int32_t layer_end) const {
+bool ChunkCodec::CrcsMatch(std::span<const std::uint8_t> chunk, std::size_t layer_bytes,
+                           std::int32_t layer_begin, std::int32_t layer_end) const {
   const auto crc_layers = static_cast<std::size_t>(shape_.crc_layers());
   const std::size_t first = static_cast<std::size_t>(layer_begin) / crc_layers;
   const std::size_t last = (static_cast<std::size_t>(layer_end) - 1) / crc_layers;
@@ -267,7 +267,7 @@ ChunkState ChunkCodec::Decode(std::span<const RowInfo> infos, std::span<const st
                               const RowsAndLayers& part, std::span<std::uint8_t> ids,
                               std::span<std::uint8_t> invalid) const {
   const std::size_t layer_bytes = LayerBytes(static_cast<std::int64_t>(infos.size()));
-  if (!CrcsFit(chunk, layer_bytes, part.layer_begin, part.layer_end)) return ChunkState::kDamaged;
+  if (!CrcsMatch(chunk, layer_bytes, part.layer_begin, part.layer_end)) return ChunkState::kDamaged;
   const std::uint8_t* layers =
       chunk.data() + kCrcBytes * static_cast<std::size_t>(shape_.num_crcs());
   const bool good = set_code_.has_value() ? DecodeSets(infos, layers, part, ids, invalid)
@@ -283,7 +283,7 @@ ChunkState ChunkCodec::Decode(std::span<const RowInfo> infos, std::span<const st
 
 std::optional<std::span<const std::uint8_t>> ChunkCodec::Layers(
     std::int64_t rows, std::span<const std::uint8_t> chunk) const {
-  if (!CrcsFit(chunk, LayerBytes(rows), 0, shape_.rows.num_layers)) return std::nullopt;
+  if (!CrcsMatch(chunk, LayerBytes(rows), 0, shape_.rows.num_layers)) return std::nullopt;
   return chunk.subspan(kCrcBytes * static_cast<std::size_t>(shape_.num_crcs()));
 }
 

@@ -101,8 +101,8 @@ class ChunkCodec {
                                 const RowsAndLayers& part, std::span<std::uint8_t> ids,
                                 std::span<std::uint8_t> invalid) const;
   // Whether the crcs of layers [layer_begin, layer_end) match.
-  [[nodiscard]] bool CrcsFit(std::span<const std::uint8_t> chunk, std::size_t layer_bytes,
-                             std::int32_t layer_begin, std::int32_t layer_end) const;
+  [[nodiscard]] bool CrcsMatch(std::span<const std::uint8_t> chunk, std::size_t layer_bytes,
+                               std::int32_t layer_begin, std::int32_t layer_end) const;
 
   WireShape shape_;
   std::uint64_t shape_digest_;

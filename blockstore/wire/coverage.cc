@@ -89,10 +89,10 @@ void AppendProvenance(std::span<const Provenance> rows, std::vector<std::uint8_t
   }
 }
 
-absl::StatusOr<KnownRows> KnownRows::Parse(std::span<const std::uint8_t> coverage,
-                                           std::optional<std::span<const std::uint8_t>> steps,
-                                           std::int64_t rows, std::size_t max_bytes) {
-  KnownRows known;
+absl::StatusOr<RowRuns> RowRuns::Parse(std::span<const std::uint8_t> coverage,
+                                       std::optional<std::span<const std::uint8_t>> steps,
+                                       std::int64_t rows, std::size_t max_bytes) {
+  RowRuns known;
   ByteReader reader(coverage);
   std::int64_t end = 0;
   std::int64_t valid_end = 0;
@@ -144,7 +144,7 @@ absl::StatusOr<KnownRows> KnownRows::Parse(std::span<const std::uint8_t> coverag
   return known;
 }
 
-void KnownRows::Infos(std::int64_t begin, std::span<RowInfo> infos) const {
+void RowRuns::Infos(std::int64_t begin, std::span<RowInfo> infos) const {
   if (infos.empty()) return;
   auto run = std::upper_bound(runs_.begin(), runs_.end(), begin,
                               [](std::int64_t row, const Run& r) { return row < r.end; });
@@ -168,7 +168,7 @@ void KnownRows::Infos(std::int64_t begin, std::span<RowInfo> infos) const {
   }
 }
 
-std::vector<CoverageRun> KnownRows::Coverage(std::int64_t first) const {
+std::vector<CoverageRun> RowRuns::Coverage(std::int64_t first) const {
   std::vector<CoverageRun> coverage;
   std::int64_t begin = 0;
   for (const Run& run : runs_) {

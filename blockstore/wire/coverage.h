@@ -32,7 +32,7 @@ void AppendProvenance(std::span<const Provenance> rows, std::vector<std::uint8_t
 // the number of runs in the bytes, never from the number of rows that they claim.
 //
 // A value that owns its memory; const access from any thread. Default constructed: no rows.
-class KnownRows {
+class RowRuns {
  public:
   // Parses the coverage of `rows` rows, 0 ... 2^31 - 1, and the steps of the valid ones. With
   // `steps` nullopt the steps are unknown, and every step reads as 0. The bytes may go afterwards.
@@ -40,7 +40,7 @@ class KnownRows {
   // Any bytes are safe. InvalidArgument naming the section and what is wrong, unless every row has
   // exactly one run and every valid row exactly one step. ResourceExhausted if the runs take more
   // than `max_bytes` bytes of memory.
-  [[nodiscard]] static absl::StatusOr<KnownRows> Parse(
+  [[nodiscard]] static absl::StatusOr<RowRuns> Parse(
       std::span<const std::uint8_t> coverage, std::optional<std::span<const std::uint8_t>> steps,
       std::int64_t rows, std::size_t max_bytes);
 

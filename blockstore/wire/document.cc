@@ -121,13 +121,13 @@ absl::StatusOr<Document> Document::Open(std::span<const std::uint8_t> bytes,
   if (!shape.ok()) return shape.status();
   absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create(*shape);
   if (!codec.ok()) return codec.status();
-  const ChunkPlaces places(*codec, first, rows);
-  if (header.document_bytes != header.header_bytes + places.bytes()) {
-    return Bad(absl::StrCat("document bytes must be ", header.header_bytes + places.bytes(),
+  const ChunkLayout layout(*codec, first, rows);
+  if (header.document_bytes != header.header_bytes + layout.bytes()) {
+    return Bad(absl::StrCat("document bytes must be ", header.header_bytes + layout.bytes(),
                             " by its shape and rows; they are ", header.document_bytes));
   }
-  absl::StatusOr<KnownRows> known =
-      KnownRows::Parse(*sections->coverage, sections->steps, rows, limits.max_bytes);
+  absl::StatusOr<RowRuns> known =
+      RowRuns::Parse(*sections->coverage, sections->steps, rows, limits.max_bytes);
   if (!known.ok()) return known.status();
 
   Document document(*std::move(codec), *std::move(known));
@@ -200,16 +200,16 @@ void Document::ReadStored(const RowsAndLayers& part, std::span<std::uint8_t> ids
   const std::int64_t end = part.row_end - first_;
   if (begin == end) return;
   known_.Infos(begin, infos);
-  const ChunkPlaces places(codec_, first_, size());
+  const ChunkLayout layout(codec_, first_, size());
   const std::span<const std::uint8_t> chunks = bytes_.subspan(header_bytes_);
   const std::size_t row_bytes = static_cast<std::size_t>(part.layer_end - part.layer_begin) *
                                 static_cast<std::size_t>(shape().rows.top_k) *
                                 shape().rows.id_bytes();
   std::vector<RowInfo> edge;  // infos of all rows of a chunk that is read only in part
   std::array<std::uint8_t, 4096> invalid;
-  for (std::int64_t c = places.ChunkOf(begin), row = begin; row < end; ++c) {
-    const std::int64_t chunk_begin = places.RowBegin(c);
-    const std::int64_t chunk_rows = places.Rows(c);
+  for (std::int64_t c = layout.ChunkOf(begin), row = begin; row < end; ++c) {
+    const std::int64_t chunk_begin = layout.RowBegin(c);
+    const std::int64_t chunk_rows = layout.Rows(c);
     const std::int64_t until = std::min(end, chunk_begin + chunk_rows);
     const auto rows = static_cast<std::size_t>(until - row);
     const auto at = static_cast<std::size_t>(row - begin);
@@ -223,7 +223,7 @@ void Document::ReadStored(const RowsAndLayers& part, std::span<std::uint8_t> ids
         MakeMissing(info, Reason::kNotCaptured);
       std::fill(to.begin(), to.end(), std::uint8_t{0});
     };
-    if (places.ByteBegin(c) + bytes > chunks.size()) {
+    if (layout.ByteBegin(c) + bytes > chunks.size()) {
       lose(damage.absent_chunks);
     } else {
       std::span<const RowInfo> all = wanted;
@@ -234,7 +234,7 @@ void Document::ReadStored(const RowsAndLayers& part, std::span<std::uint8_t> ids
       }
       const RowsAndLayers in_chunk{row - chunk_begin, until - chunk_begin, part.layer_begin,
                                    part.layer_end};
-      switch (codec_.Decode(all, chunks.subspan(places.ByteBegin(c), bytes), in_chunk, to,
+      switch (codec_.Decode(all, chunks.subspan(layout.ByteBegin(c), bytes), in_chunk, to,
                             std::span(invalid).first(rows))) {
         case ChunkState::kGood:
           break;
@@ -259,11 +259,11 @@ absl::StatusOr<ChunkView> Document::Chunk(std::int64_t row) const {
     return absl::OutOfRangeError(
         absl::StrCat("row: must be in [", first(), ", ", last(), "); it is ", row));
   }
-  const ChunkPlaces places(codec_, first_, size());
-  const std::int64_t c = places.ChunkOf(row - first_);
+  const ChunkLayout layout(codec_, first_, size());
+  const std::int64_t c = layout.ChunkOf(row - first_);
   ChunkView view;
-  view.first = first_ + places.RowBegin(c);
-  view.rows = places.Rows(c);
+  view.first = first_ + layout.RowBegin(c);
+  view.rows = layout.Rows(c);
   view.layer_bytes = codec_.LayerBytes(view.rows);
   const auto lost = [&view](const char* how) {
     return absl::DataLossError(absl::StrCat("document: the chunk of rows [", view.first, ", ",
@@ -271,8 +271,8 @@ absl::StatusOr<ChunkView> Document::Chunk(std::int64_t row) const {
   };
   const std::span<const std::uint8_t> chunks = bytes_.subspan(header_bytes_);
   const std::size_t bytes = codec_.ChunkBytes(view.rows);
-  if (places.ByteBegin(c) + bytes > chunks.size()) return lost("is cut off");
-  const auto layers = codec_.Layers(view.rows, chunks.subspan(places.ByteBegin(c), bytes));
+  if (layout.ByteBegin(c) + bytes > chunks.size()) return lost("is cut off");
+  const auto layers = codec_.Layers(view.rows, chunks.subspan(layout.ByteBegin(c), bytes));
   if (!layers.has_value()) return lost("is damaged");
   view.layers = *layers;
   return view;

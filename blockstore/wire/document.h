@@ -121,8 +121,7 @@ class Document {
   }
 
  private:
-  Document(ChunkCodec codec, KnownRows known)
-      : codec_(std::move(codec)), known_(std::move(known)) {}
+  Document(ChunkCodec codec, RowRuns known) : codec_(std::move(codec)), known_(std::move(known)) {}
   // Whether `part` lies in All() and keeps to max_rows.
   [[nodiscard]] absl::Status CheckPart(const RowsAndLayers& part) const;
   // Whether `rows` rows of `row_bytes` bytes each keep to max_bytes.
@@ -134,7 +133,7 @@ class Document {
   std::span<const std::uint8_t> bytes_;  // what Open was given, up to the document's end
   ReadLimits limits_;
   ChunkCodec codec_;
-  KnownRows known_;
+  RowRuns known_;
   std::uint64_t document_bytes_ = 0;
   std::uint64_t header_bytes_ = 0;
   std::int64_t first_ = 0;

@@ -54,10 +54,10 @@ constexpr std::size_t RoundUp(std::size_t value, std::size_t to) {
 // The rows and the byte offset of each chunk of a document. Both count from the first row and the
 // first chunk of the document. A chunk has the rows of one page; the first and the last page may be
 // incomplete.
-class ChunkPlaces {
+class ChunkLayout {
  public:
   // REQUIRES: 0 <= first, 0 <= rows, first + rows <= kMostRows.
-  ChunkPlaces(const ChunkCodec& codec, std::int64_t first, std::int64_t rows)
+  ChunkLayout(const ChunkCodec& codec, std::int64_t first, std::int64_t rows)
       : rows_(rows), page_tokens_(codec.shape().rows.page_tokens) {
     const std::int64_t offset = first % page_tokens_;
     front_ = std::min(rows, page_tokens_ - offset);

@@ -48,8 +48,8 @@ absl::StatusOr<DocumentWriter> DocumentWriter::Create(const Rows& rows,
   absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create({rows.shape, options.code.For(rows)});
   if (!codec.ok()) return codec.status();
   DocumentWriter writer(rows, *std::move(codec));
-  const ChunkPlaces places(writer.codec_, rows.first, rows.size());
-  writer.chunk_bytes_ = places.bytes();
+  const ChunkLayout layout(writer.codec_, rows.first, rows.size());
+  writer.chunk_bytes_ = layout.bytes();
 
   std::vector<std::uint8_t>& header = writer.header_;
   header.resize(sizeof(DocumentHeader));
@@ -84,7 +84,7 @@ absl::StatusOr<DocumentWriter> DocumentWriter::Create(const Rows& rows,
   fixed.major = kMajorVersion;
   fixed.minor = kMinorVersion;
   fixed.header_bytes = static_cast<std::uint32_t>(header.size());
-  fixed.document_bytes = header.size() + places.bytes();
+  fixed.document_bytes = header.size() + layout.bytes();
   fixed.first = static_cast<std::uint64_t>(rows.first);
   fixed.rows = static_cast<std::uint64_t>(rows.size());
   fixed.trajectory = options.trajectory;
@@ -96,18 +96,18 @@ absl::StatusOr<DocumentWriter> DocumentWriter::Create(const Rows& rows,
 
 absl::Status DocumentWriter::WriteChunks(std::int64_t begin, std::int64_t end,
                                          std::span<std::uint8_t> out) const {
-  const ChunkPlaces places(codec_, rows_->first, rows_->size());
+  const ChunkLayout layout(codec_, rows_->first, rows_->size());
   const std::size_t row_bytes = rows_->shape.row_bytes();
   for (std::int64_t c = begin; c < end; ++c) {
-    const auto row = static_cast<std::size_t>(places.RowBegin(c));
-    const auto rows = static_cast<std::size_t>(places.Rows(c));
-    const std::size_t bytes = codec_.ChunkBytes(places.Rows(c));
+    const auto row = static_cast<std::size_t>(layout.RowBegin(c));
+    const auto rows = static_cast<std::size_t>(layout.Rows(c));
+    const std::size_t bytes = codec_.ChunkBytes(layout.Rows(c));
     if (absl::Status status = codec_.Encode(
             std::span(rows_->infos).subspan(row, rows),
             std::span(rows_->ids).subspan(row * row_bytes, rows * row_bytes), out.first(bytes));
         !status.ok()) {
       return absl::Status(status.code(),
-                          absl::StrCat("rows from ", rows_->first + places.RowBegin(c),
+                          absl::StrCat("rows from ", rows_->first + layout.RowBegin(c),
                                        " on: ", std::string(status.message())));
     }
     out = out.subspan(bytes);
@@ -121,8 +121,8 @@ absl::Status DocumentWriter::WriteTo(std::span<std::uint8_t> out) const {
         absl::StrCat("out must hold the document's ", bytes(), " bytes; it holds ", out.size()));
   }
   std::memcpy(out.data(), header_.data(), header_.size());
-  const ChunkPlaces places(codec_, rows_->first, rows_->size());
-  return WriteChunks(0, places.chunks(), out.subspan(header_.size()));
+  const ChunkLayout layout(codec_, rows_->first, rows_->size());
+  return WriteChunks(0, layout.chunks(), out.subspan(header_.size()));
 }
 
 absl::Status DocumentWriter::WriteFile(const std::string& path) const {
@@ -138,14 +138,14 @@ absl::Status DocumentWriter::WriteFile(const std::string& path) const {
   if (std::fwrite(header_.data(), 1, header_.size(), file.get()) != header_.size()) {
     return fail(FileError(partial, "cannot write"));
   }
-  const ChunkPlaces places(codec_, rows_->first, rows_->size());
+  const ChunkLayout layout(codec_, rows_->first, rows_->size());
   const auto page_bytes = codec_.ChunkBytes(rows_->shape.page_tokens);
   const auto batch = static_cast<std::int64_t>(std::max<std::size_t>(1, kFileBatch / page_bytes));
   std::vector<std::uint8_t> buffer;
-  for (std::int64_t c = 0; c < places.chunks(); c += batch) {
-    const std::int64_t end = std::min(places.chunks(), c + batch);
-    const std::uint64_t until = end == places.chunks() ? places.bytes() : places.ByteBegin(end);
-    buffer.resize(until - places.ByteBegin(c));
+  for (std::int64_t c = 0; c < layout.chunks(); c += batch) {
+    const std::int64_t end = std::min(layout.chunks(), c + batch);
+    const std::uint64_t until = end == layout.chunks() ? layout.bytes() : layout.ByteBegin(end);
+    buffer.resize(until - layout.ByteBegin(c));
     if (absl::Status status = WriteChunks(c, end, buffer); !status.ok()) return fail(status);
     if (std::fwrite(buffer.data(), 1, buffer.size(), file.get()) != buffer.size()) {
       return fail(FileError(partial, "cannot write"));

@@ -76,7 +76,7 @@ class Fetcher::Impl {
   }
 
  private:
-  struct OneFetch;
+  struct FetchCall;
 
   // The codec of a shape. The last one is cached.
   absl::StatusOr<std::shared_ptr<const ChunkCodec>> CodecOf(const WireShape& shape) {
@@ -109,7 +109,7 @@ class Fetcher::Impl {
 };
 
 // One call of Fetch: its arguments and its working memory.
-struct Fetcher::Impl::OneFetch {
+struct Fetcher::Impl::FetchCall {
   Impl& fetcher;
   const Handle& handle;
   const RowsAndLayers& part;
@@ -130,7 +130,7 @@ struct Fetcher::Impl::OneFetch {
     const Node* node;
   };
 
-  void Note(const absl::Status& status) {
+  void NoteStatus(const absl::Status& status) {
     if (!status.ok() && report.source.ok()) report.source = status;
   }
   // Whether another call of the source can succeed.
@@ -139,7 +139,7 @@ struct Fetcher::Impl::OneFetch {
   }
 
   // Gets objects whose digest is ContentDigest of their bytes: nodes and tail segments.
-  std::vector<Object> GetNamed(std::span<const Digest128> digests) {
+  std::vector<Object> GetByContent(std::span<const Digest128> digests) {
     std::vector<Object> objects(digests.size());
     std::vector<std::size_t> wanted;
     std::vector<Digest128> asked;
@@ -153,7 +153,7 @@ struct Fetcher::Impl::OneFetch {
       }
     }
     std::vector<Object> got(asked.size());
-    if (!asked.empty() && reachable()) Note(fetcher.source_->Get(asked, deadline, got));
+    if (!asked.empty() && reachable()) NoteStatus(fetcher.source_->Get(asked, deadline, got));
     for (std::size_t i = 0; i < got.size(); ++i) {
       if (!Arrived(got[i])) continue;
       if (ContentDigest(got[i].bytes) != asked[i]) {
@@ -181,7 +181,7 @@ struct Fetcher::Impl::OneFetch {
     std::vector<Node> nodes;
     Digest128 digest = handle.head;
     for (std::int64_t n = (pages - 1) / kNodeChunks; n >= begin / kNodeChunks; --n) {
-      const Object object = GetNamed({&digest, 1})[0];
+      const Object object = GetByContent({&digest, 1})[0];
       if (!object.present()) break;
       absl::StatusOr<Node> node =
           ParseNode(object.bytes, codec.shape_digest(), static_cast<std::int32_t>(page_tokens));
@@ -223,7 +223,7 @@ struct Fetcher::Impl::OneFetch {
       any |= info.valid();
     return any;
   }
-  void Lose(const Page& page) {
+  void MarkLost(const Page& page) {
     const std::int64_t first = page.number * page_tokens;
     const Wanted wanted = WantedOf(first, first + page_tokens);
     for (RowInfo& info : wanted.infos) {
@@ -298,7 +298,7 @@ struct Fetcher::Impl::OneFetch {
     if (whole.present()) return whole.bytes.size() == chunk_bytes && Decode(page, whole.bytes);
     if (!ranges()) return false;
     const Object layers = fetcher.Use({page.chunk, layers_begin(), layers_end()});
-    return layers.present() && Decode(page, Spread(layers.bytes));
+    return layers.present() && Decode(page, FillChunk(layers.bytes));
   }
 
   void FetchChunks(std::span<const std::vector<const Page*>> same) {
@@ -306,7 +306,7 @@ struct Fetcher::Impl::OneFetch {
     for (const auto& pages_of : same)
       digests.push_back(pages_of[0]->chunk);
     std::vector<Object> got(digests.size());
-    if (reachable()) Note(fetcher.source_->Get(digests, deadline, got));
+    if (reachable()) NoteStatus(fetcher.source_->Get(digests, deadline, got));
     for (std::size_t i = 0; i < got.size(); ++i) {
       bool good = Arrived(got[i]);
       if (good && (got[i].bytes.size() != chunk_bytes ||
@@ -316,7 +316,7 @@ struct Fetcher::Impl::OneFetch {
       }
       if (good) fetcher.Keep({digests[i]}, got[i]);
       for (const Page* page : same[i]) {
-        if (!good || !Decode(*page, got[i].bytes)) Lose(*page);
+        if (!good || !Decode(*page, got[i].bytes)) MarkLost(*page);
       }
     }
   }
@@ -332,7 +332,7 @@ struct Fetcher::Impl::OneFetch {
     return static_cast<std::size_t>(layers_end() - layers_begin()) * codec.LayerBytes(page_tokens);
   }
   // A chunk in which only those two ranges have been filled in.
-  std::span<const std::uint8_t> Spread(std::span<const std::uint8_t> kept) {
+  std::span<const std::uint8_t> FillChunk(std::span<const std::uint8_t> kept) {
     spread.resize(chunk_bytes);
     std::memcpy(spread.data(), kept.data(), crc_bytes());
     std::memcpy(spread.data() + range_begin(), kept.data() + crc_bytes(), range_bytes());
@@ -349,7 +349,7 @@ struct Fetcher::Impl::OneFetch {
     if (reachable()) {
       const absl::Status status = fetcher.source_->GetRanges(asked, deadline, got);
       if (absl::IsUnimplemented(status)) return FetchChunks(same);
-      Note(status);
+      NoteStatus(status);
     }
     for (std::size_t i = 0; i < same.size(); ++i) {
       const Object& crcs = got[2 * i];
@@ -361,11 +361,11 @@ struct Fetcher::Impl::OneFetch {
       if (good) {
         kept.insert(kept.end(), crcs.bytes.begin(), crcs.bytes.end());
         kept.insert(kept.end(), layers.bytes.begin(), layers.bytes.end());
-        good = Decode(*same[i][0], Spread(kept));
+        good = Decode(*same[i][0], FillChunk(kept));
         if (!good) ++report.counts.damaged;
       }
       for (const Page* page : same[i]) {
-        if (!good || !Decode(*page, Spread(kept))) Lose(*page);
+        if (!good || !Decode(*page, FillChunk(kept))) MarkLost(*page);
       }
       if (good) {
         fetcher.Keep({same[i][0]->chunk, layers_begin(), layers_end()},
@@ -379,7 +379,7 @@ struct Fetcher::Impl::OneFetch {
     if (part.row_end <= at || handle.tail.empty()) return;
     const std::size_t layer_bytes =
         handle.shape.rows.row_bytes() / static_cast<std::size_t>(handle.shape.rows.num_layers);
-    for (const Object& object : GetNamed(handle.tail)) {
+    for (const Object& object : GetByContent(handle.tail)) {
       if (!object.present()) continue;
       const absl::StatusOr<Rows> segment = ParseTailSegment(codec, object.bytes);
       if (!segment.ok() || segment->first < at || segment->last() > handle.rows) {
@@ -447,7 +447,7 @@ absl::StatusOr<Rows> Fetcher::Impl::Fetch(const Handle& handle, const RowsAndLay
   }
   rows.infos.assign(size, kLost);
   ResizeForWriting(rows.infos.size() * rows.shape.row_bytes(), rows.ids);
-  OneFetch{*this, handle, part, **codec, deadline, report, rows}.Run();
+  FetchCall{*this, handle, part, **codec, deadline, report, rows}.Run();
   const MutexLock lock(mutex_);
   Add(report.counts, counts_);
   return rows;

@@ -41,8 +41,8 @@ absl::StatusOr<std::unique_ptr<FileSource>> FileSource::Open(const std::string& 
   const absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create(document.shape());
   if (!codec.ok()) return codec.status();
   const std::int64_t page_tokens = document.shape().rows.page_tokens;
-  const ChunkPlaces places(*codec, document.first(), document.size());
-  const std::uint64_t chunks_begin = document.bytes() - places.bytes();
+  const ChunkLayout layout(*codec, document.first(), document.size());
+  const std::uint64_t chunks_begin = document.bytes() - layout.bytes();
   for (const std::span<const std::uint8_t> node_bytes : document.nodes()) {
     const absl::StatusOr<Node> node =
         ParseNode(node_bytes, codec->shape_digest(), static_cast<std::int32_t>(page_tokens),
@@ -56,8 +56,8 @@ absl::StatusOr<std::unique_ptr<FileSource>> FileSource::Open(const std::string& 
     for (std::size_t i = 0; i < node->chunks.size(); ++i) {
       const std::int64_t row = (node->first_page + static_cast<std::int64_t>(i)) * page_tokens;
       if (row < document.first() || row + page_tokens > document.last()) continue;
-      const std::int64_t c = places.ChunkOf(row - document.first());
-      const std::uint64_t begin = chunks_begin + places.ByteBegin(c);
+      const std::int64_t c = layout.ChunkOf(row - document.first());
+      const std::uint64_t begin = chunks_begin + layout.ByteBegin(c);
       const std::size_t size = codec->ChunkBytes(page_tokens);
       if (begin + size > bytes.size()) continue;  // the file was cut off
       state->objects.emplace(node->chunks[i], Object{state->mapping, bytes.subspan(begin, size)});
@@ -87,13 +87,13 @@ absl::Status FileSource::Get(std::span<const Digest128> digests, Deadline,
 }
 
 absl::Status FileSource::GetRanges(std::span<const ObjectRange> ranges, Deadline,
-                                   std::span<Object> parts) {
+                                   std::span<Object> objects) {
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const Object object = state_->Find(ranges[i].digest);
-    parts[i] = {};
+    objects[i] = {};
     if (ranges[i].end > object.bytes.size()) continue;
-    parts[i] = {object.owner,
-                object.bytes.subspan(ranges[i].begin, ranges[i].end - ranges[i].begin)};
+    objects[i] = {object.owner,
+                  object.bytes.subspan(ranges[i].begin, ranges[i].end - ranges[i].begin)};
   }
   return absl::OkStatus();
 }

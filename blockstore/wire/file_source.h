@@ -36,7 +36,7 @@ class FileSource final : public PageSource {
   [[nodiscard]] absl::Status Get(std::span<const Digest128> digests, Deadline deadline,
                                  std::span<Object> objects) override;
   [[nodiscard]] absl::Status GetRanges(std::span<const ObjectRange> ranges, Deadline deadline,
-                                       std::span<Object> parts) override;
+                                       std::span<Object> objects) override;
   // Always Unimplemented: a FileSource is read-only.
   [[nodiscard]] absl::Status Put(std::span<const NamedObject> objects, Deadline deadline) override;
   // Exact: the file cannot lose an object.

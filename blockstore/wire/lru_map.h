@@ -29,32 +29,32 @@ class LruMap {
   // The value of `key`, or null if there is none. Counts as a use. The pointer stays valid until
   // the entry is removed.
   Value* Use(const Key& key) {
-    const auto found = places_.find(key);
-    if (found == places_.end()) return nullptr;
+    const auto found = by_key_.find(key);
+    if (found == by_key_.end()) return nullptr;
     entries_.splice(entries_.end(), entries_, found->second);
     return &found->second->second;
   }
   // Adds an entry as the most recently used. REQUIRES: no entry has this key.
   Value& Insert(const Key& key, Value value) {
     entries_.emplace_back(key, std::move(value));
-    places_.emplace(key, std::prev(entries_.end()));
+    by_key_.emplace(key, std::prev(entries_.end()));
     return entries_.back().second;
   }
   // The least recently used entry; PopOldest removes it. REQUIRES: size() > 0.
   const std::pair<Key, Value>& oldest() const { return entries_.front(); }
   void PopOldest() {
-    places_.erase(entries_.front().first);
+    by_key_.erase(entries_.front().first);
     entries_.pop_front();
   }
   void Clear() {
-    places_.clear();
+    by_key_.clear();
     entries_.clear();
   }
   [[nodiscard]] std::size_t size() const { return entries_.size(); }
 
  private:
   std::list<std::pair<Key, Value>> entries_;  // least recently used first
-  absl::flat_hash_map<Key, typename std::list<std::pair<Key, Value>>::iterator, Hash> places_;
+  absl::flat_hash_map<Key, typename std::list<std::pair<Key, Value>>::iterator, Hash> by_key_;
 };
 
 }  // namespace waymark::wire

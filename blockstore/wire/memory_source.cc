@@ -18,14 +18,14 @@ absl::Status MemorySource::Get(std::span<const Digest128> digests, Deadline,
 }
 
 absl::Status MemorySource::GetRanges(std::span<const ObjectRange> ranges, Deadline,
-                                     std::span<Object> parts) {
+                                     std::span<Object> objects) {
   const MutexLock lock(mutex_);
   for (std::size_t i = 0; i < ranges.size(); ++i) {
-    parts[i] = {};
+    objects[i] = {};
     const Object object = objects_->Use({ranges[i].digest});
     if (ranges[i].end > object.bytes.size()) continue;
-    parts[i] = {object.owner,
-                object.bytes.subspan(ranges[i].begin, ranges[i].end - ranges[i].begin)};
+    objects[i] = {object.owner,
+                  object.bytes.subspan(ranges[i].begin, ranges[i].end - ranges[i].begin)};
   }
   return absl::OkStatus();
 }

@@ -29,7 +29,7 @@ class MemorySource final : public PageSource {
   [[nodiscard]] absl::Status Get(std::span<const Digest128> digests, Deadline deadline,
                                  std::span<Object> objects) override;
   [[nodiscard]] absl::Status GetRanges(std::span<const ObjectRange> ranges, Deadline deadline,
-                                       std::span<Object> parts) override;
+                                       std::span<Object> objects) override;
   [[nodiscard]] absl::Status Put(std::span<const NamedObject> objects, Deadline deadline) override;
   // Exact at the time of the call.
   [[nodiscard]] absl::Status Holds(std::span<const Digest128> digests, Deadline deadline,

@@ -30,8 +30,8 @@ absl::Status Bad(const std::string& what) {
 }
 
 // The rules that EncodeNode and ParseNode share.
-absl::Status CheckPlace(std::uint64_t chunks, std::uint64_t first_page, const Digest128& before,
-                        std::int32_t page_tokens) {
+absl::Status CheckPosition(std::uint64_t chunks, std::uint64_t first_page, const Digest128& before,
+                           std::int32_t page_tokens) {
   if (chunks < 1 || chunks > kNodeChunks) {
     return Bad(absl::StrCat("chunks must be 1 to ", kNodeChunks, "; they are ", chunks));
   }
@@ -55,7 +55,7 @@ absl::StatusOr<std::vector<std::uint8_t>> EncodeNode(
     std::span<const Digest128> chunks, std::int32_t page_tokens, std::span<const RowInfo> infos) {
   // A negative page becomes a number beyond the bound.
   if (absl::Status status =
-          CheckPlace(chunks.size(), static_cast<std::uint64_t>(first_page), before, page_tokens);
+          CheckPosition(chunks.size(), static_cast<std::uint64_t>(first_page), before, page_tokens);
       !status.ok()) {
     return status;
   }
@@ -98,7 +98,7 @@ absl::StatusOr<Node> ParseNode(std::span<const std::uint8_t> bytes, std::uint64_
         absl::StrCat("node: major version must be ", kMajorVersion, "; it is ", header.major));
   }
   if (absl::Status status =
-          CheckPlace(header.chunks, header.first_page, header.before, page_tokens);
+          CheckPosition(header.chunks, header.first_page, header.before, page_tokens);
       !status.ok()) {
     return status;
   }
@@ -110,9 +110,9 @@ absl::StatusOr<Node> ParseNode(std::span<const std::uint8_t> bytes, std::uint64_
   const std::uint8_t* coverage = reader.Take(header.coverage_bytes);
   const std::uint8_t* steps = reader.Take(header.steps_bytes);
   if (!reader.done()) return Bad("its size must match the counts of its header");
-  absl::StatusOr<KnownRows> known =
-      KnownRows::Parse({coverage, header.coverage_bytes}, std::span(steps, header.steps_bytes),
-                       std::int64_t{header.chunks} * page_tokens, max_bytes);
+  absl::StatusOr<RowRuns> known =
+      RowRuns::Parse({coverage, header.coverage_bytes}, std::span(steps, header.steps_bytes),
+                     std::int64_t{header.chunks} * page_tokens, max_bytes);
   if (!known.ok()) return known.status();
   if (known->has_provenance()) return Bad("the provenance in its coverage must be 0");
   Node node;

@@ -25,7 +25,7 @@ struct Node {
   std::int64_t first_page = 0;    // the page of chunks[0]: a multiple of kNodeChunks
   Digest128 before;               // the digest of the node before; zeros if first_page is 0
   std::vector<Digest128> chunks;  // 1 ... kNodeChunks, one per page
-  KnownRows known;                // the infos of their rows, B per page; provenance is kHere
+  RowRuns known;                  // the infos of their rows, B per page; provenance is kHere
 };
 
 // Encodes the node of pages [first_page, first_page + chunks.size()), whose rows have `infos`;

@@ -73,7 +73,7 @@ class PageSource {
   // Sets parts[i] to the bytes of ranges[i]; a range that exceeds its object is absent.
   // REQUIRES: parts.size() == ranges.size(), and no range is empty.
   [[nodiscard]] virtual absl::Status GetRanges(std::span<const ObjectRange> ranges,
-                                               Deadline deadline, std::span<Object> parts) = 0;
+                                               Deadline deadline, std::span<Object> objects) = 0;
   // Stores objects under their digests, which it may trust, for as long as it can. It copies or
   // shares their bytes, so the caller may destroy `objects` afterwards.
   [[nodiscard]] virtual absl::Status Put(std::span<const NamedObject> objects,

@@ -36,8 +36,8 @@ struct Input {
   [[nodiscard]] const RoutingShape& shape() const {
     return pinned() ? *snapshot.shape() : rows.shape;
   }
-  [[nodiscard]] std::optional<PagePlace> Place(std::int64_t row) const {
-    return pinned() ? snapshot.Place(row) : std::nullopt;
+  [[nodiscard]] std::optional<PageRef> PageOf(std::int64_t row) const {
+    return pinned() ? snapshot.PageOf(row) : std::nullopt;
   }
   // Reads rows [begin, end): their infos, and their ids as the store keeps them.
   [[nodiscard]] absl::Status Read(std::int64_t begin, std::int64_t end, std::span<RowInfo> infos,
@@ -280,8 +280,8 @@ class Publisher::Impl {
 
   // The name of a page's ids: which page of which store, and the steps of its valid rows. This is
   // unique, because step numbers increase as long as a store lives and a step writes a row once.
-  Digest128 NameOf(const PagePlace& place, std::span<const RowInfo> infos) {
-    name_.assign({place.store, place.page});
+  Digest128 NameOf(const PageRef& page_ref, std::span<const RowInfo> infos) {
+    name_.assign({page_ref.store, page_ref.page});
     for (const RowInfo& info : infos)
       name_.push_back(info.step);  // 0: missing
     return ContentDigest(
@@ -304,7 +304,7 @@ class Publisher::Impl {
     ++counted_.pages_encoded;
     if (!page.named || options_.max_pages == 0) return absl::OkStatus();
     // Named by the infos that were read with the ids: the audit may have voided rows in between.
-    page.name = NameOf(*input.Place(begin), infos);
+    page.name = NameOf(*input.PageOf(begin), infos);
     if (Digest128* known = pages_.Use(page.name)) {
       *known = page.digest;
       return absl::OkStatus();
@@ -370,14 +370,14 @@ class Publisher::Impl {
       Page& page = pages[i];
       page.number = begin + static_cast<std::int64_t>(i);
       const std::int64_t row = page.number * page_tokens_;
-      const auto place =
-          row >= input.first() ? input.Place(row) : std::optional<PagePlace>(std::nullopt);
-      if (place.has_value()) {
+      const auto page_ref =
+          row >= input.first() ? input.PageOf(row) : std::optional<PageRef>(std::nullopt);
+      if (page_ref.has_value()) {
         const std::span<RowInfo> known = infos_of(page.number);
         absl::Status status = input.ReadInfos(row, row + page_tokens_, known);
         if (!status.ok()) return status;
         page.named = true;
-        page.name = NameOf(*place, known);
+        page.name = NameOf(*page_ref, known);
         if (const Digest128* digest = pages_.Use(page.name)) {
           page.digest = *digest;
           page.digested = true;

@@ -96,7 +96,7 @@ std::uint64_t ValidRows(const RowInfo* infos, std::size_t rows) {
 // Calls body(std::integral_constant<std::uint32_t, n>), where n is `words` for the numbers that
 // common models have, so that loops over words are unrolled, and 0 for other numbers.
 template <class Body>
-void WithWords(std::uint32_t words, Body&& body) {
+void WithConstantWords(std::uint32_t words, Body&& body) {
   switch (words) {
     case 2:
       return body(std::integral_constant<std::uint32_t, 2>());
@@ -119,7 +119,7 @@ void LoadCells(const SetCodePlan& plan, const std::uint8_t* ids, std::size_t row
                std::size_t rows, std::uint32_t* id_words) {
   const std::size_t cell_bytes = std::size_t{plan.top_k} * plan.id_bytes;
   const auto whole = static_cast<std::uint32_t>(cell_bytes / 4);
-  WithWords(whole, [&](auto known) {
+  WithConstantWords(whole, [&](auto known) {
     const std::uint32_t words = known() != 0 ? known() : whole;
     const std::uint8_t* cell = ids;
     for (std::size_t row = 0; row < rows; ++row, cell += row_bytes) {
@@ -140,7 +140,7 @@ void StoreCells(const SetCodePlan& plan, const std::uint32_t* id_words, std::siz
                 std::size_t rows, std::uint8_t* ids) {
   const std::size_t cell_bytes = std::size_t{plan.top_k} * plan.id_bytes;
   const auto whole = static_cast<std::uint32_t>(cell_bytes / 4);
-  WithWords(whole, [&](auto known) {
+  WithConstantWords(whole, [&](auto known) {
     const std::uint32_t words = known() != 0 ? known() : whole;
     std::uint8_t* cell = ids;
     for (std::size_t row = 0; row < rows; ++row, cell += row_bytes) {
@@ -182,7 +182,7 @@ void PackCodes(const SetCodePlan& plan, const std::uint32_t* code_words, std::si
     pending = fill >= 64 ? rest : pending;
     fill %= 64;
   };
-  WithWords(plan.code_words, [&](auto known) {
+  WithConstantWords(plan.code_words, [&](auto known) {
     const std::uint32_t words = known() != 0 ? known() : plan.code_words;
     const std::uint32_t last_bits = plan.bits - 32 * (words - 1);
     for (std::size_t row = 0; row < rows; ++row) {
@@ -233,7 +233,7 @@ void UnpackCodes(const SetCodePlan& plan, const std::uint8_t* layer, const std::
     }
     return;
   }
-  WithWords(plan.code_words, [&](auto known) {
+  WithConstantWords(plan.code_words, [&](auto known) {
     const std::uint32_t words = known() != 0 ? known() : plan.code_words;
     const std::uint32_t last_bits = plan.bits - 32 * (words - 1);
     const auto last_mask = static_cast<std::uint32_t>((std::uint64_t{1} << last_bits) - 1);

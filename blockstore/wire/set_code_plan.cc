@@ -40,7 +40,7 @@ std::uint32_t Points(const SetCodeParams& params) {
 std::uint32_t Bits(const SetCodeParams& params) {
   const auto low = static_cast<std::uint32_t>(params.top_k * params.low_bits);
   const std::uint32_t points = Points(params);
-  if (params.high_parts == HighParts::kUnary) return low + points;
+  if (params.high_parts == HighBits::kUnary) return low + points;
   const std::uint64_t sets = Choose(points, static_cast<std::uint64_t>(params.top_k));
   return sets == kTooMany ? 0 : low + static_cast<std::uint32_t>(std::bit_width(sets - 1));
 }
@@ -48,7 +48,7 @@ std::uint32_t Bits(const SetCodeParams& params) {
 // Fills the tables of the vector implementations, if they can do these parameters.
 void MakeVectorTables(SetCodePlan& plan) {
   const std::uint32_t heights = plan.points - plan.top_k + 1;
-  if (plan.params.high_parts == HighParts::kUnary) {
+  if (plan.params.high_parts == HighBits::kUnary) {
     plan.vectors = plan.points <= 64;
     return;
   }
@@ -85,10 +85,10 @@ std::shared_ptr<const internal::SetCodePlan> internal::MakeSetCodePlan(
   plan->ids_in_word = 4 / plan->id_bytes;
   plan->id_words = (plan->top_k + plan->ids_in_word - 1) / plan->ids_in_word;
   plan->points = Points(params);
-  plan->high_at = plan->top_k * plan->low_bits;
+  plan->high_bits_begin = plan->top_k * plan->low_bits;
   plan->bits = Bits(params);
   plan->code_words = (plan->bits + 31) / 32;
-  if (params.high_parts == HighParts::kRanked) {
+  if (params.high_parts == HighBits::kRanked) {
     plan->sets = Choose(plan->points, plan->top_k);
     plan->binomials.resize(std::size_t{plan->top_k} * plan->points);
     // Row by row of Pascal's triangle. A number that does not fit into 64 bits is above every rank.
@@ -106,7 +106,7 @@ std::shared_ptr<const internal::SetCodePlan> internal::MakeSetCodePlan(
 }
 
 SetCodeParams SetCodeParams::Default(std::int32_t num_experts, std::int32_t top_k) {
-  SetCodeParams params{num_experts, top_k, 0, HighParts::kRanked};
+  SetCodeParams params{num_experts, top_k, 0, HighBits::kRanked};
   if (num_experts < 1 || num_experts > 65535 || top_k < 1 || top_k > 64 || top_k > num_experts) {
     return params;
   }
@@ -116,7 +116,7 @@ SetCodeParams SetCodeParams::Default(std::int32_t num_experts, std::int32_t top_
       ++params.low_bits;
     return params;
   }
-  params.high_parts = HighParts::kUnary;
+  params.high_parts = HighBits::kUnary;
   SetCodeParams best = params;
   for (params.low_bits = 1; params.low_bits <= 16; ++params.low_bits) {
     if (Bits(params) <= Bits(best)) best = params;
@@ -137,11 +137,11 @@ absl::Status SetCodeParams::Validate() const {
     return out_of_bounds("top_k", 1, std::min(64, num_experts), top_k);
   }
   if (low_bits < 0 || low_bits > 16) return out_of_bounds("low_bits", 0, 16, low_bits);
-  if (high_parts != HighParts::kRanked && high_parts != HighParts::kUnary) {
+  if (high_parts != HighBits::kRanked && high_parts != HighBits::kUnary) {
     return out_of_bounds("high_parts", 0, 1, static_cast<std::int32_t>(high_parts));
   }
   const std::uint32_t bits = Bits(*this);
-  if (bits == 0 && high_parts == HighParts::kRanked &&
+  if (bits == 0 && high_parts == HighBits::kRanked &&
       Choose(Points(*this), static_cast<std::uint64_t>(top_k)) == kTooMany) {
     return absl::InvalidArgumentError(
         absl::StrCat("set code: a rank must have at most 64 bits; E ", num_experts, ", K ", top_k,

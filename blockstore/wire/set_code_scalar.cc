@@ -46,13 +46,13 @@ std::uint64_t EncodeScalar(const SetCodePlan& plan, const std::uint32_t* id_word
     for (std::uint32_t k = 0; k < plan.top_k; ++k) {
       put(ids[k] & low_mask, k * plan.low_bits);
       const std::uint32_t point = (ids[k] >> plan.low_bits) + (plan.low_bits != 0 ? k : 0);
-      if (plan.params.high_parts == HighParts::kUnary) {
-        put(1, plan.high_at + point);
+      if (plan.params.high_parts == HighBits::kUnary) {
+        put(1, plan.high_bits_begin + point);
       } else {
         rank += plan.binomials[std::size_t{k} * plan.points + point];
       }
     }
-    put(rank, plan.high_at);
+    put(rank, plan.high_bits_begin);
   }
   return bad;
 }
@@ -71,17 +71,18 @@ std::uint64_t DecodeScalar(const SetCodePlan& plan, const std::uint32_t* code_wo
     };
     std::array<std::uint32_t, kMaxTopK> points{};
     bool good = true;
-    if (plan.params.high_parts == HighParts::kUnary) {
+    if (plan.params.high_parts == HighBits::kUnary) {
       std::uint32_t found = 0;
       for (std::uint32_t point = 0; point < plan.points; point += 32) {
-        std::uint32_t bits = get(plan.high_at + point);
+        std::uint32_t bits = get(plan.high_bits_begin + point);
         for (; bits != 0 && found < plan.top_k; bits &= bits - 1)
           points[found++] = point + static_cast<std::uint32_t>(std::countr_zero(bits));
         good &= bits == 0;
       }
       good &= found == plan.top_k;
     } else {
-      std::uint64_t rank = get(plan.high_at) | std::uint64_t{get(plan.high_at + 32)} << 32;
+      std::uint64_t rank = get(plan.high_bits_begin) | std::uint64_t{get(plan.high_bits_begin + 32)}
+                                                           << 32;
       good = rank < plan.sets;
       for (std::uint32_t k = plan.top_k; k-- > 0 && good;) {
         const std::uint64_t* const first = &plan.binomials[std::size_t{k} * plan.points];

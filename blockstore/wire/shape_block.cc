@@ -44,7 +44,7 @@ absl::Status WireShape::Validate() const {
   }
   switch (code.codec) {
     case Codec::kRaw:
-      if (code.low_bits != 0 || code.high_parts != HighParts::kRanked) {
+      if (code.low_bits != 0 || code.high_parts != HighBits::kRanked) {
         return absl::InvalidArgumentError(absl::StrCat(
             "code.low_bits and code.high_parts must be 0 under the raw codec; they are ",
             code.low_bits, " and ", static_cast<int>(code.high_parts)));
@@ -99,7 +99,7 @@ absl::StatusOr<WireShape> DecodeShapeBlock(std::span<const std::uint8_t> bytes) 
   const auto flags = reader.Get<std::uint16_t>();
   const auto codec = reader.Get<std::uint16_t>();
   shape.code.low_bits = reader.Get<std::uint8_t>();
-  shape.code.high_parts = reader.Get<HighParts>();
+  shape.code.high_parts = reader.Get<HighBits>();
   shape.code.crc_layers = reader.Get<std::int32_t>();
   if (id_space != kLogicalIds) return Unknown("id space", id_space);
   if ((flags & ~kOrdered) != 0) return Unknown("a flag of", flags);

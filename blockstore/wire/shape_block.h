@@ -31,7 +31,7 @@ struct ChunkCode {
   // The parameters of the set code; SetCodeParams::Default returns good ones. Under kRaw they must
   // be 0 and kRanked.
   std::int32_t low_bits = 0;
-  HighParts high_parts = HighParts::kRanked;
+  HighBits high_parts = HighBits::kRanked;
   // How many layers each crc of a chunk covers, 1 ... L. 0 stands for ceil(L / 4), which is what is
   // written. Fewer layers per crc let readers fetch fewer bytes if they read few layers.
   std::int32_t crc_layers = 0;

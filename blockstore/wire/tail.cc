@@ -30,7 +30,7 @@ absl::Status Bad(const std::string& what) {
 }
 
 // The rules that EncodeTailSegment and ParseTailSegment share.
-absl::Status CheckPlace(std::uint64_t first, std::uint64_t rows, std::int32_t page_tokens) {
+absl::Status CheckPosition(std::uint64_t first, std::uint64_t rows, std::int32_t page_tokens) {
   const auto page = static_cast<std::uint64_t>(page_tokens);
   if (rows < 1 || rows > page || first > static_cast<std::uint64_t>(kMostRows) - rows ||
       first % page + rows > page) {
@@ -47,8 +47,8 @@ absl::StatusOr<std::vector<std::uint8_t>> EncodeTailSegment(const ChunkCodec& co
                                                             std::span<const RowInfo> infos,
                                                             std::span<const std::uint8_t> ids) {
   // A negative row becomes a number beyond the bound.
-  if (absl::Status status = CheckPlace(static_cast<std::uint64_t>(first), infos.size(),
-                                       codec.shape().rows.page_tokens);
+  if (absl::Status status = CheckPosition(static_cast<std::uint64_t>(first), infos.size(),
+                                          codec.shape().rows.page_tokens);
       !status.ok()) {
     return status;
   }
@@ -89,7 +89,7 @@ absl::StatusOr<Rows> ParseTailSegment(const ChunkCodec& codec, std::span<const s
                                                  kMajorVersion, "; it is ", header.major));
   }
   const RoutingShape& shape = codec.shape().rows;
-  if (absl::Status status = CheckPlace(header.first, header.rows, shape.page_tokens);
+  if (absl::Status status = CheckPosition(header.first, header.rows, shape.page_tokens);
       !status.ok()) {
     return status;
   }
@@ -107,9 +107,9 @@ absl::StatusOr<Rows> ParseTailSegment(const ChunkCodec& codec, std::span<const s
     return absl::ResourceExhaustedError(absl::StrCat(
         "tail segment: its ", header.rows, " rows take more than max_bytes, ", max_bytes));
   }
-  const absl::StatusOr<KnownRows> known =
-      KnownRows::Parse({coverage, header.coverage_bytes}, std::span(steps, header.steps_bytes),
-                       header.rows, max_bytes - own_bytes);
+  const absl::StatusOr<RowRuns> known =
+      RowRuns::Parse({coverage, header.coverage_bytes}, std::span(steps, header.steps_bytes),
+                     header.rows, max_bytes - own_bytes);
   if (!known.ok()) return known.status();
   if (known->has_provenance()) return Bad("the provenance in its coverage must be 0");
   Rows rows;

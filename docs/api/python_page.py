@@ -32,7 +32,7 @@ SECTIONS = {
                                            "PageSource", "Publisher", "Ticket", "PublisherStats",
                                            "Fetcher", "FetchReport"],
     "Slots": ["slots_of", "NOT_ASKED", "PADDING_SLOT"],
-    "Enums": ["Reason", "Provenance", "LayerSource", "RoutingMethod", "Fault", "EventType"],
+    "Enums": ["Reason", "Provenance", "LayerCapture", "RoutingMethod", "Fault", "EventType"],
     "The installation": ["__version__", "build_info", "demo", "tool_path", "library_path",
                          "include_dir", "cmake_dir"],
     "Errors": [],

@@ -14,8 +14,8 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "plugin/abi/handles.h"
 #include "plugin/abi/layout.h"
+#include "plugin/abi/types.h"
 #include "plugin/waymark.h"
 
 namespace waymark::abi {
@@ -78,14 +78,14 @@ struct ChainFault {
 // argument, rule and value. Off the step path only: a failure allocates.
 //
 //   Arguments check;
-//   check.Handle(store, "store").Struct(given, args, "args").Flags(args.flags, 0, "args.flags");
+//   check.Object(store, "store").Struct(given, args, "args").Flags(args.flags, 0, "args.flags");
 //   if (!check.ok()) return check.status();
 class Arguments {
  public:
   template <class H>
-  Arguments& Handle(const H* handle, const char* name) {
-    if (ok() && !IsA(handle)) {
-      Fail(name, handle == nullptr ? "must not be null" : "must be a handle of this type");
+  Arguments& Object(const H* object, const char* name) {
+    if (ok() && !IsA(object)) {
+      Fail(name, object == nullptr ? "must not be null" : "must be an object of this type");
     }
     return *this;
   }

@@ -72,10 +72,10 @@ wm_status BatchParse(const std::uint8_t* bytes, std::size_t size, std::size_t* u
     std::span<const std::uint8_t> rest(bytes, size);
     absl::StatusOr<OwnedStepBatch> batch = ParseBatch(rest);
     if (!batch.ok()) return batch.status();
-    auto handle = std::make_unique<wm_batch>();
-    handle->batch = *std::move(batch);
+    auto object = std::make_unique<wm_batch>();
+    object->batch = *std::move(batch);
     if (used != nullptr) *used = size - rest.size();
-    *out = handle.release();
+    *out = object.release();
     return absl::OkStatus();
   });
 }
@@ -83,7 +83,7 @@ wm_status BatchParse(const std::uint8_t* bytes, std::size_t size, std::size_t* u
 wm_status BatchView(const wm_batch* batch, wm_step_batch* view) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(batch, "batch").OutStruct(view, "view");
+    check.Object(batch, "batch").OutStruct(view, "view");
     if (!check.ok()) return check.status();
     const OwnedStepBatch& of = batch->batch;
     wm_step_batch lent = {};

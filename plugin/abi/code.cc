@@ -10,7 +10,7 @@ static_assert(static_cast<int>(StepRule::kStepNotIncreasing) == WM_RULE_STEP_NOT
               static_cast<int>(StepRule::kTooManyRows) == WM_RULE_TOO_MANY_ROWS &&
               static_cast<int>(StepRule::kUnknownEvent) == WM_RULE_UNKNOWN_EVENT &&
               static_cast<int>(StepRule::kBlockOutOfRange) == WM_RULE_BLOCK_OUT_OF_RANGE &&
-              static_cast<int>(StepRule::kSourceOutOfRange) == WM_RULE_SOURCE_OUT_OF_RANGE &&
+              static_cast<int>(StepRule::kSrcOutOfRange) == WM_RULE_SRC_OUT_OF_RANGE &&
               static_cast<int>(StepRule::kKeyTooLong) == WM_RULE_KEY_TOO_LONG &&
               static_cast<int>(StepRule::kRowsOutOfRange) == WM_RULE_ROWS_OUT_OF_RANGE &&
               static_cast<int>(StepRule::kSelfCopy) == WM_RULE_SELF_COPY &&

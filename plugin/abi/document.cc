@@ -14,20 +14,20 @@ namespace {
 
 static_assert(static_cast<int>(wire::Codec::kRaw) == WM_CODEC_RAW &&
               static_cast<int>(wire::Codec::kSetCode) == WM_CODEC_SET &&
-              static_cast<int>(HighParts::kRanked) == WM_HIGH_PARTS_RANKED &&
-              static_cast<int>(HighParts::kUnary) == WM_HIGH_PARTS_UNARY);
+              static_cast<int>(HighBits::kRanked) == WM_HIGH_PARTS_RANKED &&
+              static_cast<int>(HighBits::kUnary) == WM_HIGH_PARTS_UNARY);
 
 // What a document of some rows is written with; `write` is given its writer.
 template <class F>
-absl::Status WithWriter(const wm_rows* handle, const wm_document_options* given, F&& write) {
+absl::Status WithWriter(const wm_rows* object, const wm_document_options* given, F&& write) {
   wm_document_options args = {};
   Arguments check;
-  check.Handle(handle, "rows");
+  check.Object(object, "rows");
   if (given != nullptr) check.Struct(given, args, "options");
   check.Flags(args.flags, WM_DOCUMENT_WITHOUT_STEPS | WM_DOCUMENT_WITH_NODES, "options.flags");
   check.Chain(args.ext, "options.ext");
   if (!check.ok()) return check.status();
-  const Rows& rows = handle->rows;
+  const Rows& rows = object->rows;
   const absl::StatusOr<wire::ChunkCode> code = TakeChunkCode(args.code, rows.shape);
   if (!code.ok()) return code.status();
   wire::DocumentOptions options;
@@ -49,7 +49,7 @@ wm_status RowsDocument(const wm_rows* rows, const wm_document_options* options, 
                        wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(rows, "rows").Pointer(out, "out");
+    check.Object(rows, "rows").Pointer(out, "out");
     if (!check.ok()) return check.status();
     return WithWriter(rows, options, [out](const wire::DocumentWriter& writer) {
       std::vector<std::uint8_t> bytes;
@@ -66,7 +66,7 @@ wm_status RowsDocumentInto(const wm_rows* rows, const wm_document_options* optio
                            wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(rows, "rows").Pointer(size, "size");
+    check.Object(rows, "rows").Pointer(size, "size");
     check.That(out != nullptr || capacity == 0, "out", "must not be null with a capacity");
     if (!check.ok()) return check.status();
     return WithWriter(rows, options, [=](const wire::DocumentWriter& writer) {
@@ -87,7 +87,7 @@ wm_status RowsWriteDocument(const wm_rows* rows, const wm_document_options* opti
                             const char* path, wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(rows, "rows").Pointer(path, "path");
+    check.Object(rows, "rows").Pointer(path, "path");
     if (!check.ok()) return check.status();
     return WithWriter(rows, options, [path](const wire::DocumentWriter& writer) {
       return writer.WriteFile(path);
@@ -98,7 +98,7 @@ wm_status RowsWriteDocument(const wm_rows* rows, const wm_document_options* opti
 wm_status BytesView(const wm_bytes* bytes, const std::uint8_t** data, std::size_t* size) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(bytes, "bytes").Pointer(data, "data").Pointer(size, "size");
+    check.Object(bytes, "bytes").Pointer(data, "data").Pointer(size, "size");
     if (!check.ok()) return check.status();
     *data = bytes->bytes.data();
     *size = bytes->bytes.size();
@@ -139,12 +139,12 @@ wm_status DocumentOpenFile(const char* path, const wm_read_limits* limits, wm_do
   });
 }
 
-wm_status DocumentInfo(const wm_document* handle, wm_document_info* out) noexcept {
+wm_status DocumentInfo(const wm_document* object, wm_document_info* out) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(handle, "document").OutStruct(out, "out");
+    check.Object(object, "document").OutStruct(out, "out");
     if (!check.ok()) return check.status();
-    const wire::Document& document = handle->document;
+    const wire::Document& document = object->document;
     wm_document_info info = {};
     info.flags = (document.has_steps() ? WM_DOCUMENT_HAS_STEPS : 0) |
                  (document.truncated() ? WM_DOCUMENT_TRUNCATED : 0);
@@ -163,7 +163,7 @@ wm_status DocumentInfo(const wm_document* handle, wm_document_info* out) noexcep
 wm_status DocumentShape(const wm_document* document, wm_shape* out) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(document, "document").OutStruct(out, "out");
+    check.Object(document, "document").OutStruct(out, "out");
     if (check.ok()) CopyOut(document->shape.View(), out);
     return check.status();
   });
@@ -172,7 +172,7 @@ wm_status DocumentShape(const wm_document* document, wm_shape* out) noexcept {
 wm_status DocumentCode(const wm_document* document, wm_chunk_code* out) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(document, "document").OutStruct(out, "out");
+    check.Object(document, "document").OutStruct(out, "out");
     if (!check.ok()) return check.status();
     const wire::WireShape& shape = document->document.shape();
     wm_chunk_code code = {};
@@ -191,7 +191,7 @@ wm_status DocumentCoverage(const wm_document* document, wm_coverage_run* runs, s
                            std::size_t* count, wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(document, "document").Array(runs, capacity, "runs").Pointer(count, "count");
+    check.Object(document, "document").Array(runs, capacity, "runs").Pointer(count, "count");
     if (check.ok()) GiveRuns(document->document.Coverage(), runs, capacity, count);
     return check.status();
   });
@@ -206,17 +206,17 @@ void GiveDamage(const wire::ReadDamage& from, wm_read_damage* to) {
   CopyOut(damage, to);
 }
 
-wm_status DocumentRead(const wm_document* handle, const wm_read_args* given,
+wm_status DocumentRead(const wm_document* object, const wm_read_args* given,
                        std::int32_t layer_begin, std::int32_t layer_end, wm_read_damage* damage,
                        wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(handle, "document");
+    check.Object(object, "document");
     if (damage != nullptr) check.OutStruct(damage, "damage");
     if (!check.ok()) return check.status();
     wm_read_args args = {};
     if (absl::Status status = TakeReadArgs(given, args); !status.ok()) return status;
-    const wire::Document& document = handle->document;
+    const wire::Document& document = object->document;
     wire::ReadDamage found;
     const absl::Status status = document.Read(
         {args.begin, args.end, layer_begin, layer_end != 0 ? layer_end : document.All().layer_end},
@@ -226,17 +226,17 @@ wm_status DocumentRead(const wm_document* handle, const wm_read_args* given,
   });
 }
 
-wm_status DocumentRows(const wm_document* handle, const wm_part* given, wm_rows** out,
+wm_status DocumentRows(const wm_document* object, const wm_part* given, wm_rows** out,
                        wm_read_damage* damage, wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(handle, "document").Pointer(out, "out");
+    check.Object(object, "document").Pointer(out, "out");
     if (damage != nullptr) check.OutStruct(damage, "damage");
     if (!check.ok()) return check.status();
-    const absl::StatusOr<RowsAndLayers> part = TakePart(given, handle->document.All());
+    const absl::StatusOr<RowsAndLayers> part = TakePart(given, object->document.All());
     if (!part.ok()) return part.status();
     wire::ReadDamage found;
-    absl::StatusOr<Rows> rows = handle->document.ReadRows(*part, &found);
+    absl::StatusOr<Rows> rows = object->document.ReadRows(*part, &found);
     if (!rows.ok()) return rows.status();
     *out = new wm_rows(*std::move(rows));
     GiveDamage(found, damage);
@@ -244,13 +244,13 @@ wm_status DocumentRows(const wm_document* handle, const wm_part* given, wm_rows*
   });
 }
 
-wm_status DocumentChunk(const wm_document* handle, std::int64_t row, wm_chunk_view* out,
+wm_status DocumentChunk(const wm_document* object, std::int64_t row, wm_chunk_view* out,
                         wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(handle, "document").OutStruct(out, "out");
+    check.Object(object, "document").OutStruct(out, "out");
     if (!check.ok()) return check.status();
-    const wire::Document& document = handle->document;
+    const wire::Document& document = object->document;
     if (document.shape().code.codec != wire::Codec::kRaw) {
       return absl::FailedPreconditionError(
           "document: its codec must be raw to lend chunks; it is another");
@@ -290,7 +290,7 @@ absl::StatusOr<wire::ChunkCode> TakeChunkCode(const wm_chunk_code* given,
     code.codec = static_cast<wire::Codec>(args.codec);
     code.ordered = args.codec == WM_CODEC_RAW && (args.flags & WM_CHUNK_SORTED) == 0;
     code.low_bits = args.low_bits;
-    code.high_parts = static_cast<HighParts>(args.high_parts);
+    code.high_parts = static_cast<HighBits>(args.high_parts);
   }
   code.crc_layers = args.crc_layers;
   if (absl::Status status = wire::WireShape{shape, code}.Validate(); !status.ok()) return status;

@@ -46,7 +46,7 @@ wm_status FetcherCreate(const wm_fetcher_options* given, wm_fetcher** out,
     check.Struct(given, args, "options");
     check.Flags(args.flags, WM_FETCHER_WHOLE_CHUNKS, "options.flags");
     check.Chain(args.ext, "options.ext");
-    check.Handle(args.source, "options.source");
+    check.Object(args.source, "options.source");
     check.Pointer(out, "out");
     if (!check.ok()) return check.status();
     wire::FetcherOptions options;
@@ -75,7 +75,7 @@ wm_status FetcherFetch(wm_fetcher* fetcher, const std::uint8_t* data, std::size_
                        wm_fetch_report* report, wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(fetcher, "fetcher").Pointer(out, "out");
+    check.Object(fetcher, "fetcher").Pointer(out, "out");
     if (report != nullptr) check.OutStruct(report, "report");
     if (!check.ok()) return check.status();
     const absl::StatusOr<wire::Handle> handle = TakeHandle(data, size);
@@ -98,7 +98,7 @@ wm_status FetcherFetch(wm_fetcher* fetcher, const std::uint8_t* data, std::size_
 wm_status FetcherCounts(const wm_fetcher* fetcher, wm_fetch_report* out) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(fetcher, "fetcher").OutStruct(out, "out");
+    check.Object(fetcher, "fetcher").OutStruct(out, "out");
     if (check.ok()) GiveCounts(fetcher->fetcher.GetCounts(), WM_OK, out);
     return check.status();
   });

@@ -135,7 +135,7 @@ wm_status RowsToFormat(const wm_rows* rows, const wm_format_options* given, wm_b
                        wm_bytes** notes, wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(rows, "rows").Pointer(out, "out");
+    check.Object(rows, "rows").Pointer(out, "out");
     if (!check.ok()) return check.status();
     const absl::StatusOr<formats::WriteRowsOptions> options = TakeWriting(given);
     if (!options.ok()) return options.status();

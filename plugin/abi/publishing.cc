@@ -19,7 +19,7 @@ wm_status PublisherCreate(const wm_publisher_options* given, wm_publisher** out,
     Arguments check;
     check.Struct(given, args, "options").Flags(args.flags, 0, "options.flags");
     check.Chain(args.ext, "options.ext");
-    check.Handle(args.source, "options.source");
+    check.Object(args.source, "options.source");
     check.InRange(args.landing_timeout_ns, 0, INT64_MAX, "options.landing_timeout_ns");
     check.InRange(args.source_timeout_ns, 0, INT64_MAX, "options.source_timeout_ns");
     check.Array(args.cpus, args.num_cpus, "options.cpus");
@@ -55,7 +55,7 @@ wm_status PublishSnapshot(wm_publisher* publisher, const char* sequence, wm_snap
                           wm_ticket** out, wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(publisher, "publisher").Handle(snapshot, "snapshot").Pointer(out, "out");
+    check.Object(publisher, "publisher").Object(snapshot, "snapshot").Pointer(out, "out");
     check.That(IsA(snapshot) && snapshot->snapshot.shape() != nullptr, "snapshot",
                "must have its rows; they were published");
     if (!check.ok()) return check.status();
@@ -83,7 +83,7 @@ wm_status PublishRows(wm_publisher* publisher, const char* sequence, const wm_ro
                       wm_ticket** out, wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(publisher, "publisher").Handle(rows, "rows").Pointer(out, "out");
+    check.Object(publisher, "publisher").Object(rows, "rows").Pointer(out, "out");
     if (!check.ok()) return check.status();
     auto ticket = std::make_unique<wm_ticket>();
     ticket->result = publisher->publisher->Publish(OrEmpty(sequence), rows->rows).share();
@@ -95,7 +95,7 @@ wm_status PublishRows(wm_publisher* publisher, const char* sequence, const wm_ro
 wm_status PublisherStatsOf(const wm_publisher* publisher, wm_publisher_stats* out) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(publisher, "publisher").OutStruct(out, "out");
+    check.Object(publisher, "publisher").OutStruct(out, "out");
     if (!check.ok()) return check.status();
     const wire::PublisherStats from = publisher->publisher->GetStats();
     wm_publisher_stats stats = {};
@@ -134,7 +134,7 @@ wm_status TicketWait(const wm_ticket* ticket, std::int64_t timeout_ns, wm_bytes*
                      wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(ticket, "ticket").Pointer(out, "out");
+    check.Object(ticket, "ticket").Pointer(out, "out");
     if (!check.ok()) return check.status();
     const absl::Status waited = WaitFor(timeout_ns, [ticket](std::int64_t piece) -> absl::Status {
       if (ticket->result.wait_for(std::chrono::nanoseconds(piece)) == std::future_status::ready) {
@@ -152,7 +152,7 @@ wm_status RowsHandle(const wm_rows* rows, const wm_chunk_code* given, const char
                      wm_bytes** out, wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(rows, "rows").Pointer(out, "out");
+    check.Object(rows, "rows").Pointer(out, "out");
     if (!check.ok()) return check.status();
     const absl::StatusOr<wire::ChunkCode> code = TakeChunkCode(given, rows->rows.shape);
     if (!code.ok()) return code.status();

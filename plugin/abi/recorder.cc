@@ -27,13 +27,13 @@ wm_status RecorderCreate(const wm_store_options* options, const wm_recorder_opti
     if (args.ring_bytes != 0) of_recorder.ring_bytes = args.ring_bytes;
     if ((args.flags & WM_RECORDER_IDS) != 0) of_recorder.rows = FlightRows::kIds;
     if (args.num_cpus != 0) of_recorder.cpus.assign(args.cpus, args.cpus + args.num_cpus);
-    auto handle = std::make_unique<wm_recorder>();
-    handle->info = FlightInfo::Of(store);
+    auto object = std::make_unique<wm_recorder>();
+    object->info = FlightInfo::Of(store);
     absl::StatusOr<std::unique_ptr<FlightRecorder>> made =
         FlightRecorder::Create(store, of_recorder);
     if (!made.ok()) return made.status();
-    handle->recorder = *std::move(made);
-    *out = handle.release();
+    object->recorder = *std::move(made);
+    *out = object.release();
     return absl::OkStatus();
   });
 }
@@ -41,7 +41,7 @@ wm_status RecorderCreate(const wm_store_options* options, const wm_recorder_opti
 wm_status RecorderDump(wm_recorder* recorder, const char* path, wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(recorder, "recorder").Pointer(path, "path");
+    check.Object(recorder, "recorder").Pointer(path, "path");
     if (!check.ok()) return check.status();
     const std::lock_guard<std::mutex> lock(recorder->dumping);
     return recorder->recorder->Dump(path);
@@ -51,7 +51,7 @@ wm_status RecorderDump(wm_recorder* recorder, const char* path, wm_message* why)
 wm_status RecorderStatus(const wm_recorder* recorder, wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(recorder, "recorder");
+    check.Object(recorder, "recorder");
     if (!check.ok()) return check.status();
     const std::string stopped = recorder->recorder->stopped();
     return stopped.empty() ? absl::OkStatus() : absl::DataLossError(stopped);

@@ -47,8 +47,8 @@ kernels::Tensor ToTensor(const wm_tensor& from) {
     tensor.shape[i] = from.shape[i];
     tensor.stride[i] = from.strides[i];
   }
-  tensor.device = from.device_type == WM_DEVICE_HOST ? kernels::Device::Host()
-                                                     : kernels::Device::Cuda(from.device);
+  tensor.device = from.device_type == WM_DEVICE_HOST ? kernels::MemoryDevice::Host()
+                                                     : kernels::MemoryDevice::Cuda(from.device);
   return tensor;
 }
 
@@ -96,7 +96,7 @@ wm_status Route(const wm_routing* given, void* stream, wm_code* code) noexcept {
     Routing routing;
     if (const wm_code bad = TakeRouting(given, 0, routing); bad.code != WM_OK) return bad;
     kernels::RoutingCode answer;
-    if (routing.tensors.logits.device == kernels::Device::Host()) {
+    if (routing.tensors.logits.device == kernels::MemoryDevice::Host()) {
       answer = kernels::RouteOnHost(routing.config, routing.tensors);
     } else {
 #ifdef WAYMARK_HAS_CUDA

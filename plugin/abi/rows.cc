@@ -109,7 +109,7 @@ wm_status RowsCreate(const wm_shape* shape, const wm_rows_view* view, wm_rows** 
 wm_status RowsShape(const wm_rows* rows, wm_shape* out) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(rows, "rows").OutStruct(out, "out");
+    check.Object(rows, "rows").OutStruct(out, "out");
     if (check.ok()) CopyOut(rows->shape.View(), out);
     return check.status();
   });
@@ -118,7 +118,7 @@ wm_status RowsShape(const wm_rows* rows, wm_shape* out) noexcept {
 wm_status RowsView(const wm_rows* rows, wm_rows_view* out) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(rows, "rows").OutStruct(out, "out");
+    check.Object(rows, "rows").OutStruct(out, "out");
     if (!check.ok()) return check.status();
     wm_rows_view view = {};
     view.flags = rows->rows.ordered ? 0 : WM_ROWS_SORTED;
@@ -131,14 +131,14 @@ wm_status RowsView(const wm_rows* rows, wm_rows_view* out) noexcept {
   });
 }
 
-wm_status RowsWrite(const wm_rows* handle, const wm_read_args* given, wm_message* why) noexcept {
+wm_status RowsWrite(const wm_rows* object, const wm_read_args* given, wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(handle, "rows");
+    check.Object(object, "rows");
     if (!check.ok()) return check.status();
     wm_read_args args = {};
     if (absl::Status status = TakeReadArgs(given, args); !status.ok()) return status;
-    const Rows& rows = handle->rows;
+    const Rows& rows = object->rows;
     if (args.begin < rows.first || args.begin > args.end || args.end > rows.last()) {
       return absl::OutOfRangeError("args: rows [" + std::to_string(args.begin) + ", " +
                                    std::to_string(args.end) + ") must lie in [" +
@@ -157,13 +157,13 @@ wm_status RowsWrite(const wm_rows* handle, const wm_read_args* given, wm_message
       return status;
     }
     const auto from = static_cast<std::size_t>(args.begin - rows.first);
-    std::vector<const std::uint8_t*> sources(count);
+    std::vector<const std::uint8_t*> row_pointers(count);
     for (std::size_t i = 0; i < count; ++i) {
-      sources[i] = rows.infos[from + i].valid()
-                       ? rows.ids.data() + (from + i) * rows.shape.row_bytes()
-                       : nullptr;
+      row_pointers[i] = rows.infos[from + i].valid()
+                            ? rows.ids.data() + (from + i) * rows.shape.row_bytes()
+                            : nullptr;
     }
-    WriteRows(rows.shape, sources, SpecOf(args), OutOf(args));
+    WriteRows(rows.shape, row_pointers, SpecOf(args), OutOf(args));
     if (args.num_infos != 0) {
       std::copy_n(rows.infos.begin() + static_cast<std::ptrdiff_t>(from), count,
                   InfosOf(args).begin());
@@ -176,7 +176,7 @@ wm_status RowsCoverage(const wm_rows* rows, wm_coverage_run* runs, std::size_t c
                        std::size_t* count, wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(rows, "rows").Array(runs, capacity, "runs").Pointer(count, "count");
+    check.Object(rows, "rows").Array(runs, capacity, "runs").Pointer(count, "count");
     if (check.ok()) GiveRuns(rows->rows.Coverage(), runs, capacity, count);
     return check.status();
   });
@@ -185,7 +185,7 @@ wm_status RowsCoverage(const wm_rows* rows, wm_coverage_run* runs, std::size_t c
 wm_status RowsJoin(const wm_rows* a, const wm_rows* b, wm_rows** out, wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(a, "a").Handle(b, "b").Pointer(out, "out");
+    check.Object(a, "a").Object(b, "b").Pointer(out, "out");
     return check.ok() ? Give(Join(a->rows, b->rows), out) : check.status();
   });
 }
@@ -199,7 +199,7 @@ wm_status RowsJoinLayers(const wm_rows* const* stages, std::size_t num_stages, w
     check.That(num_stages <= kMostStages, "num_stages", "must be at most 1024");
     std::vector<const Rows*> rows;
     for (std::size_t i = 0; check.ok() && i < num_stages; ++i) {
-      check.Handle(stages[i], "stages[i]");
+      check.Object(stages[i], "stages[i]");
       if (check.ok()) rows.push_back(&stages[i]->rows);
     }
     return check.ok() ? Give(JoinLayers(rows), out) : check.status();
@@ -211,7 +211,7 @@ wm_status RowsGatherLayers(const wm_rows* stage, const wm_collective* given, wm_
   return Guard(why, [&]() -> absl::Status {
     wm_collective args = {};
     Arguments check;
-    if (stage != nullptr) check.Handle(stage, "stage");
+    if (stage != nullptr) check.Object(stage, "stage");
     check.Struct(given, args, "collective").Pointer(out, "out");
     check.InRange(args.ranks, 1, 4096, "collective.ranks");
     check.InRange(args.rank, 0, std::int64_t{args.ranks} - 1, "collective.rank");

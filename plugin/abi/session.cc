@@ -14,9 +14,9 @@
 namespace waymark::abi {
 namespace {
 
-static_assert(static_cast<int>(LayerSource::kKernelWritesView) == WM_SOURCE_KERNEL_WRITES_VIEW &&
-              static_cast<int>(LayerSource::kHandsOver) == WM_SOURCE_HANDS_OVER &&
-              static_cast<int>(LayerSource::kRoutingKernel) == WM_SOURCE_ROUTING_KERNEL &&
+static_assert(static_cast<int>(LayerCapture::kKernelWritesView) == WM_CAPTURE_KERNEL_WRITES_VIEW &&
+              static_cast<int>(LayerCapture::kHandsOver) == WM_CAPTURE_HANDS_OVER &&
+              static_cast<int>(LayerCapture::kRoutingKernel) == WM_CAPTURE_ROUTING_KERNEL &&
               static_cast<int>(LayerFault::kSilent) == WM_FAULT_SILENT &&
               static_cast<int>(LayerFault::kAllZero) == WM_FAULT_ALL_ZERO &&
               static_cast<int>(LayerFault::kOutOfRange) == WM_FAULT_OUT_OF_RANGE &&
@@ -47,7 +47,7 @@ wm_status SessionCreate(const wm_session_options* given, wm_session** out,
     Arguments check;
     check.Struct(given, args, "options");
     check.Flags(args.flags, WM_SESSION_ONE_VIEW, "options.flags");
-    check.Chain(args.ext, "options.ext", &log).Handle(args.store, "options.store");
+    check.Chain(args.ext, "options.ext", &log).Object(args.store, "options.store");
     check.InRange(args.transport, WM_TRANSPORT_HOST, WM_TRANSPORT_CUDA, "options.transport");
     check.Zero(static_cast<std::uint32_t>(args.reserved), "options.reserved");
     check.Pointer(out, "out");
@@ -58,14 +58,14 @@ wm_status SessionCreate(const wm_session_options* given, wm_session** out,
     options.store = args.store->store.get();
     options.max_rows = args.max_rows;
     if (args.num_buffers != 0) options.num_buffers = args.num_buffers;
-    options.num_ids_sources = args.num_ids_sources;
+    options.num_ids_steps = args.num_ids_steps;
     options.transport = *std::move(transport);
     options.log = LogOf(*args.store, log);
-    auto handle = std::make_unique<wm_session>(args.store);
+    auto object = std::make_unique<wm_session>(args.store);
     absl::StatusOr<std::unique_ptr<CaptureSession>> session = CaptureSession::Create(options);
     if (!session.ok()) return session.status();
-    handle->session = *std::move(session);
-    *out = handle.release();
+    object->session = *std::move(session);
+    *out = object.release();
     return absl::OkStatus();
   });
 }
@@ -75,15 +75,15 @@ wm_status SessionBindLayer(wm_session* session, const wm_layer_binding* given,
   return Guard(why, [&]() -> absl::Status {
     wm_layer_binding args = {};
     Arguments check;
-    check.Handle(session, "session").Struct(given, args, "binding");
+    check.Object(session, "session").Struct(given, args, "binding");
     check.Pointer(args.module, "binding.module");
-    check.InRange(args.source, WM_SOURCE_KERNEL_WRITES_VIEW, WM_SOURCE_ROUTING_KERNEL,
-                  "binding.source");
+    check.InRange(args.capture, WM_CAPTURE_KERNEL_WRITES_VIEW, WM_CAPTURE_ROUTING_KERNEL,
+                  "binding.capture");
     check.Zero(static_cast<std::uint32_t>(args.reserved), "binding.reserved");
     if (!check.ok()) return check.status();
     const std::lock_guard<std::mutex> lock(session->bindings);
     return session->session->BindLayer(args.layer, args.module,
-                                       static_cast<LayerSource>(args.source));
+                                       static_cast<LayerCapture>(args.capture));
   });
 }
 
@@ -241,7 +241,7 @@ wm_status SessionSelfTest(wm_session* session, std::int32_t rows, wm_forward for
                           wm_message* text) noexcept {
   return Guard(text, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(session, "session").Array(findings, capacity, "findings");
+    check.Object(session, "session").Array(findings, capacity, "findings");
     check.That(forward.function != nullptr, "forward.function", "must not be null");
     check.Pointer(count, "count");
     if (!check.ok()) return check.status();
@@ -270,7 +270,7 @@ wm_status SessionSelfTest(wm_session* session, std::int32_t rows, wm_forward for
 wm_status SessionStatus(const wm_session* session, wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(session, "session");
+    check.Object(session, "session");
     return check.ok() ? session->session->status() : check.status();
   });
 }
@@ -283,7 +283,7 @@ CaptureStats StatsOf(const wm_session& session) {
 wm_status SessionStats(const wm_session* session, wm_session_stats* out) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(session, "session").OutStruct(out, "out");
+    check.Object(session, "session").OutStruct(out, "out");
     if (!check.ok()) return check.status();
     const CaptureStats stats = StatsOf(*session);
     wm_session_stats to = {};
@@ -303,7 +303,7 @@ wm_status SessionLayerStats(const wm_session* session, std::int32_t layer,
                             wm_layer_stats* out) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(session, "session").OutStruct(out, "out");
+    check.Object(session, "session").OutStruct(out, "out");
     if (check.ok()) {
       check.InRange(layer, 0, session->session->shape().num_layers - 1, "layer");
     }
@@ -316,7 +316,7 @@ wm_status SessionLayerStats(const wm_session* session, std::int32_t layer,
     if (!of.binding.module.empty()) {
       to.module = session->session->bindings()[static_cast<std::size_t>(layer)].module.c_str();
     }
-    to.source = static_cast<std::int32_t>(of.binding.source);
+    to.capture = static_cast<std::int32_t>(of.binding.capture);
     to.rows_silent = of.rows_silent;
     to.rows_invalid = of.rows_invalid;
     CopyOut(to, out);
@@ -327,7 +327,7 @@ wm_status SessionLayerStats(const wm_session* session, std::int32_t layer,
 wm_status SessionReport(const wm_session* session, wm_message* text) noexcept {
   return Guard(text, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(session, "session");
+    check.Object(session, "session");
     if (check.ok()) WriteText(StatsOf(*session).ToString(), text);
     return check.status();
   });
@@ -338,7 +338,7 @@ wm_status SessionSilentBatchSizes(const wm_session* session, std::int32_t layer,
                                   std::size_t* count) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(session, "session").Array(batch_sizes, capacity, "batch_sizes");
+    check.Object(session, "session").Array(batch_sizes, capacity, "batch_sizes");
     check.Pointer(count, "count");
     if (check.ok()) {
       check.InRange(layer, 0, session->session->shape().num_layers - 1, "layer");

@@ -11,7 +11,7 @@ wm_status SnapshotRange(const wm_snapshot* snapshot, std::int64_t* first,
                         std::int64_t* last) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(snapshot, "snapshot").Pointer(first, "first").Pointer(last, "last");
+    check.Object(snapshot, "snapshot").Pointer(first, "first").Pointer(last, "last");
     if (!check.ok()) return check.status();
     *first = snapshot->snapshot.first();
     *last = snapshot->snapshot.last();
@@ -22,7 +22,7 @@ wm_status SnapshotRange(const wm_snapshot* snapshot, std::int64_t* first,
 wm_status SnapshotShape(const wm_snapshot* snapshot, wm_shape* out) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(snapshot, "snapshot").OutStruct(out, "out");
+    check.Object(snapshot, "snapshot").OutStruct(out, "out");
     if (check.ok()) CopyOut(snapshot->shape->View(), out);
     return check.status();
   });
@@ -40,7 +40,7 @@ wm_status SnapshotWait(const wm_snapshot* snapshot, std::int64_t timeout_ns,
                        wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(snapshot, "snapshot");
+    check.Object(snapshot, "snapshot");
     if (!check.ok()) return check.status();
     return WaitFor(timeout_ns, [snapshot](std::int64_t piece) {
       return snapshot->snapshot.Wait(std::chrono::nanoseconds(piece));
@@ -52,7 +52,7 @@ wm_status SnapshotRead(const wm_snapshot* snapshot, const wm_read_args* given,
                        wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(snapshot, "snapshot");
+    check.Object(snapshot, "snapshot");
     if (!check.ok()) return check.status();
     wm_read_args args = {};
     if (absl::Status status = TakeReadArgs(given, args); !status.ok()) return status;
@@ -64,7 +64,7 @@ wm_status SnapshotCoverage(const wm_snapshot* snapshot, wm_coverage_run* runs, s
                            std::size_t* count, wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(snapshot, "snapshot").Array(runs, capacity, "runs").Pointer(count, "count");
+    check.Object(snapshot, "snapshot").Array(runs, capacity, "runs").Pointer(count, "count");
     if (!check.ok()) return check.status();
     const absl::StatusOr<std::vector<CoverageRun>> found = snapshot->snapshot.Coverage();
     if (!found.ok()) return found.status();
@@ -76,7 +76,7 @@ wm_status SnapshotCoverage(const wm_snapshot* snapshot, wm_coverage_run* runs, s
 wm_status SnapshotRows(const wm_snapshot* snapshot, wm_rows** out, wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(snapshot, "snapshot").Pointer(out, "out");
+    check.Object(snapshot, "snapshot").Pointer(out, "out");
     if (!check.ok()) return check.status();
     absl::StatusOr<Rows> rows = snapshot->snapshot.ReadRows();
     if (!rows.ok()) return rows.status();

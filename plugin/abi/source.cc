@@ -62,7 +62,7 @@ wm_status ReplyObject(wm_reply* reply, std::size_t index, const std::uint8_t* da
                       std::uint64_t size) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(reply, "reply").That(data != nullptr || size == 0, "data", "must not be null");
+    check.Object(reply, "reply").That(data != nullptr || size == 0, "data", "must not be null");
     return check.ok() ? reply->Set(index, {data, size}) : check.status();
   });
 }
@@ -99,14 +99,16 @@ wm_status SourceRedisCreate(const wm_redis_options* given, wm_source** out,
            options.connect_timeout);
     number(args.command_timeout_ms, INT32_MAX, "options.command_timeout_ms",
            options.command_timeout);
-    number(args.first_back_off_ms, INT32_MAX, "options.first_back_off_ms", options.first_back_off);
-    number(args.greatest_back_off_ms, INT32_MAX, "options.greatest_back_off_ms",
-           options.greatest_back_off);
-    check.InRange(args.believe_ms, -1, INT32_MAX, "options.believe_ms");
-    if (args.believe_ms != 0) {
-      options.believe = std::chrono::milliseconds(std::max(args.believe_ms, 0));
+    number(args.initial_back_off_ms, INT32_MAX, "options.initial_back_off_ms",
+           options.initial_back_off);
+    number(args.max_back_off_ms, INT32_MAX, "options.max_back_off_ms", options.max_back_off);
+    check.InRange(args.presence_cache_ms, -1, INT32_MAX, "options.presence_cache_ms");
+    if (args.presence_cache_ms != 0) {
+      options.presence_cache = std::chrono::milliseconds(std::max(args.presence_cache_ms, 0));
     }
-    if (args.max_believed != 0) options.max_believed = args.max_believed;
+    if (args.presence_cache_entries != 0) {
+      options.presence_cache_entries = args.presence_cache_entries;
+    }
     check.Pointer(out, "out");
     if (!check.ok()) return check.status();
     absl::StatusOr<std::unique_ptr<RedisSource>> source = RedisSource::Create(options);

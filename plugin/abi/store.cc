@@ -26,9 +26,9 @@ wm_status StoreCreate(const wm_store_options* given, wm_store** out, wm_message*
     }
     Arguments check;
     check.Pointer(out, "out");
-    if (args.recorder != nullptr) check.Handle(args.recorder, "options.recorder");
+    if (args.recorder != nullptr) check.Object(args.recorder, "options.recorder");
     if (!check.ok()) return check.status();
-    auto handle = std::make_unique<wm_store>(args.recorder);
+    auto object = std::make_unique<wm_store>(args.recorder);
     if (wm_recorder* const recorder = args.recorder; recorder != nullptr) {
       check.That(FlightInfo::Of(options) == recorder->info, "options.recorder",
                  "must be made for the same options");
@@ -37,17 +37,17 @@ wm_status StoreCreate(const wm_store_options* given, wm_store** out, wm_message*
       if (!check.ok()) return check.status();
       options.flight = recorder->recorder->sink();
     }
-    options.log = LogOf(*handle, log);
+    options.log = LogOf(*object, log);
     absl::StatusOr<std::unique_ptr<RoutingStore>> store = RoutingStore::Create(options);
     if (!store.ok()) {
       if (args.recorder != nullptr) args.recorder->has_store = false;
       return store.status();
     }
-    handle->store = *std::move(store);
-    const StoreOptions& made = handle->store->options();
-    handle->shape =
+    object->store = *std::move(store);
+    const StoreOptions& made = object->store->options();
+    object->shape =
         std::make_shared<const LentShape>(made.shape, made.block_tokens, made.num_blocks);
-    *out = handle.release();
+    *out = object.release();
     return absl::OkStatus();
   });
 }
@@ -55,7 +55,7 @@ wm_status StoreCreate(const wm_store_options* given, wm_store** out, wm_message*
 wm_status StoreShape(const wm_store* store, wm_shape* out) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(store, "store").OutStruct(out, "out");
+    check.Object(store, "store").OutStruct(out, "out");
     if (check.ok()) CopyOut(store->shape->View(), out);
     return check.status();
   });
@@ -66,7 +66,7 @@ wm_status StoreSnapshot(wm_store* store, const wm_snapshot_args* given, wm_snaps
   return Guard(why, [&]() -> absl::Status {
     wm_snapshot_args args = {};
     Arguments check;
-    check.Handle(store, "store").Struct(given, args, "args").Flags(args.flags, 0, "args.flags");
+    check.Object(store, "store").Struct(given, args, "args").Flags(args.flags, 0, "args.flags");
     check.Chain(args.ext, "args.ext").Array(args.blocks, args.num_blocks, "args.blocks");
     check.Pointer(out, "out");
     if (!check.ok()) return check.status();
@@ -83,7 +83,7 @@ wm_status StoreCoveredPrefix(const wm_store* store, const std::int32_t* blocks,
                              std::int64_t* covered) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(store, "store").Array(blocks, num_blocks, "blocks");
+    check.Object(store, "store").Array(blocks, num_blocks, "blocks");
     check.InRange(rows, 0, INT64_MAX, "rows").Pointer(covered, "covered");
     if (check.ok()) *covered = store->store->CoveredPrefix(BlocksOf(blocks, num_blocks), rows);
     return check.status();
@@ -93,7 +93,7 @@ wm_status StoreCoveredPrefix(const wm_store* store, const std::int32_t* blocks,
 wm_status StoreWaitIdle(wm_store* store, std::int64_t timeout_ns, wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(store, "store");
+    check.Object(store, "store");
     if (!check.ok()) return check.status();
     const auto wait = [store](std::int64_t piece) {
       return store->store->WaitIdle(std::chrono::nanoseconds(piece));
@@ -123,7 +123,7 @@ wm_status StoreLand(wm_store* store, std::uint64_t step) noexcept {
 wm_status StoreLastStep(const wm_store* store, std::uint64_t* step) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(store, "store").Pointer(step, "step");
+    check.Object(store, "store").Pointer(step, "step");
     if (check.ok()) *step = store->store->last_step().value();
     return check.status();
   });
@@ -132,7 +132,7 @@ wm_status StoreLastStep(const wm_store* store, std::uint64_t* step) noexcept {
 wm_status StoreStats(const wm_store* store, wm_store_stats* out) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(store, "store").OutStruct(out, "out");
+    check.Object(store, "store").OutStruct(out, "out");
     if (!check.ok()) return check.status();
     const Stats stats = store->store->GetStats();
     wm_store_stats to = {};
@@ -160,7 +160,7 @@ wm_status StoreStats(const wm_store* store, wm_store_stats* out) noexcept {
     to.pages_in_use = stats.pages_in_use;
     to.pages_in_use_peak = stats.pages_in_use_peak;
     to.evictions = stats.evictions;
-    to.own_pages = stats.own_pages;
+    to.copies_on_write = stats.copies_on_write;
     to.no_page = stats.no_page;
     to.bytes = stats.bytes;
     to.bytes_touched_peak = stats.bytes_touched_peak;
@@ -182,7 +182,7 @@ wm_status StoreStats(const wm_store* store, wm_store_stats* out) noexcept {
 wm_status StoreReport(const wm_store* store, wm_message* text) noexcept {
   return Guard(text, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(store, "store");
+    check.Object(store, "store");
     if (check.ok()) WriteText(store->store->GetStats().ToString(), text);
     return check.status();
   });
@@ -192,7 +192,7 @@ wm_status StoreExpertCounts(const wm_store* store, std::size_t index, std::uint6
                             std::uint64_t* counts, std::size_t capacity) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(store, "store").Pointer(version, "version");
+    check.Object(store, "store").Pointer(version, "version");
     check.That(counts != nullptr || capacity == 0, "counts", "must not be null with a capacity");
     if (!check.ok()) return check.status();
     const Stats stats = store->store->GetStats();
@@ -211,7 +211,7 @@ wm_status StoreExpertCounts(const wm_store* store, std::size_t index, std::uint6
 wm_status StoreNextFinding(wm_store* store, wm_finding* out, wm_message* text) noexcept {
   return Guard(text, [&]() -> absl::Status {
     Arguments check;
-    check.Handle(store, "store").OutStruct(out, "out");
+    check.Object(store, "store").OutStruct(out, "out");
     if (!check.ok()) return check.status();
     const std::lock_guard<std::mutex> lock(store->findings_mutex);
     if (store->findings.empty()) {

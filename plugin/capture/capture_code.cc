@@ -30,7 +30,7 @@ absl::Status CaptureCode::ToStatus() const {
     case CaptureRule::kWrongLayers:
       return status("ids.layers: must be " + held_against + "; it is " + given);
     case CaptureRule::kRingFull:
-      return status("no source is free; in flight are " + given);
+      return status("no entry is free; steps of SubmitIds in flight: " + given);
     case CaptureRule::kTransport:
       return status("the transport has failed; CaptureSession::status() says how");
     case CaptureRule::kLayerNotRouted:

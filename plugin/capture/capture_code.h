@@ -19,7 +19,7 @@ enum class CaptureRule : std::uint8_t {
   kNone = 0,
   kStepNotInFlight,     // value: the step, which was never begun here or has ended
   kLayerOutOfRange,     // value: the layer; limit: L
-  kLayerNotHandedOver,  // value: the layer, which is not bound as LayerSource::kHandsOver
+  kLayerNotHandedOver,  // value: the layer, which is not bound as LayerCapture::kHandsOver
   kNullData,            // value: the rows of the tensor, whose data is null
   kIdType,              // value: the IdType; HandOver takes int16, int32 and int64
   kTooManyRows,         // value: rows of the tensor; limit: the most that it may have
@@ -27,7 +27,7 @@ enum class CaptureRule : std::uint8_t {
   kWrongLayers,         // value: layers of the tensor; limit: L
   kRingFull,            // value: steps of SubmitIds in flight
   kTransport,           // the transport has failed: CaptureSession::status() returns why
-  kLayerNotRouted,      // value: the layer, which is not bound as LayerSource::kRoutingKernel
+  kLayerNotRouted,      // value: the layer, which is not bound as LayerCapture::kRoutingKernel
   kRouting,             // `routing` names the argument of the routing call, its rule and the value
 };
 

@@ -137,16 +137,16 @@ class CaptureSession::Impl {
   }
 };
 
-std::string_view LayerSourceName(LayerSource source) {
-  switch (source) {
-    case LayerSource::kKernelWritesView:
+std::string_view LayerCaptureName(LayerCapture capture) {
+  switch (capture) {
+    case LayerCapture::kKernelWritesView:
       return "kernel writes the view";
-    case LayerSource::kHandsOver:
+    case LayerCapture::kHandsOver:
       return "hands over";
-    case LayerSource::kRoutingKernel:
+    case LayerCapture::kRoutingKernel:
       return "routing kernel";
   }
-  return "unknown source";
+  return "unknown capture";
 }
 
 absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
@@ -165,7 +165,7 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
     return status;
   }
   if (absl::Status status =
-          CheckRange("CaptureOptions.num_ids_sources", options.num_ids_sources, 0, kMostBuffers);
+          CheckRange("CaptureOptions.num_ids_steps", options.num_ids_steps, 0, kMostBuffers);
       !status.ok()) {
     return status;
   }
@@ -190,11 +190,11 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
                         : HostTransport::Create(transport_options);
   if (!transport.ok()) return transport.status();
   impl->transport = *std::move(transport);
-  const std::int32_t num_sources = options.num_ids_sources != 0
-                                       ? options.num_ids_sources
-                                       : static_cast<std::int32_t>(of_store.max_steps_in_flight);
+  const std::int32_t num_steps = options.num_ids_steps != 0
+                                     ? options.num_ids_steps
+                                     : static_cast<std::int32_t>(of_store.max_steps_in_flight);
   impl->ids_ring =
-      std::make_shared<IdsRing>(impl->shape, impl->max_ids_rows, num_sources, impl->counters);
+      std::make_shared<IdsRing>(impl->shape, impl->max_ids_rows, num_steps, impl->counters);
   impl->open.resize(static_cast<std::size_t>(options.num_buffers));
   impl->bindings.resize(static_cast<std::size_t>(impl->shape.num_layers));
   for (std::int32_t layer = 0; layer < impl->shape.num_layers; ++layer) {
@@ -204,7 +204,7 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
 
   std::unique_ptr<CaptureSession> session(new CaptureSession(std::move(impl)));
   for (const LayerBinding& binding : options.layers) {
-    if (absl::Status status = session->BindLayer(binding.layer, binding.module, binding.source);
+    if (absl::Status status = session->BindLayer(binding.layer, binding.module, binding.capture);
         !status.ok()) {
       return status;
     }
@@ -223,7 +223,8 @@ CaptureSession::~CaptureSession() {
   }
 }
 
-absl::Status CaptureSession::BindLayer(std::int32_t layer, std::string module, LayerSource source) {
+absl::Status CaptureSession::BindLayer(std::int32_t layer, std::string module,
+                                       LayerCapture capture) {
   if (absl::Status status =
           CheckRange("layer", layer, 0, std::int64_t{impl_->shape.num_layers} - 1);
       !status.ok()) {
@@ -246,7 +247,7 @@ absl::Status CaptureSession::BindLayer(std::int32_t layer, std::string module, L
     }
   }
   impl_->counters->SetName(layer, LayerName(layer, impl_->shape.layer_id(layer), module));
-  impl_->bindings[static_cast<std::size_t>(layer)] = {layer, std::move(module), source};
+  impl_->bindings[static_cast<std::size_t>(layer)] = {layer, std::move(module), capture};
   return absl::OkStatus();
 }
 
@@ -265,13 +266,13 @@ StepCode CaptureSession::BeginStep(const StepBatch& batch, std::int32_t written_
   }
   const StepCode code = impl_->store->BeginStep(batch);
   if (code.ok() || code.dropped()) impl_->begun.Add();
-  if (code.dropped()) impl_->transport->RunsWithoutBuffer();
+  if (code.dropped()) impl_->transport->OnStepWithoutBuffer();
   if (!code.ok()) return code;
 
   const BufferId buffer = impl_->transport->healthy() ? impl_->transport->Acquire() : kNoBuffer;
   if (buffer == kNoBuffer) {
     impl_->overflows.Add();
-    impl_->transport->RunsWithoutBuffer();
+    impl_->transport->OnStepWithoutBuffer();
     (void)impl_->store->Drop(StepId(batch.step));
     return {kResourceExhausted, StepRule::kRingFull, 0, impl_->transport->in_use()};
   }
@@ -311,7 +312,7 @@ CaptureCode CaptureSession::HandOver(const CaptureView& view, std::int32_t layer
     return {kInvalidArgument, CaptureRule::kLayerOutOfRange, layer, impl_->shape.num_layers};
   }
   const LayerBinding& binding = impl_->bindings[static_cast<std::size_t>(layer)];
-  if (binding.module.empty() || binding.source != LayerSource::kHandsOver) {
+  if (binding.module.empty() || binding.capture != LayerCapture::kHandsOver) {
     return {kFailedPrecondition, CaptureRule::kLayerNotHandedOver, layer, 0};
   }
   if (ids.type != IdType::kInt16 && ids.type != IdType::kInt32 && ids.type != IdType::kInt64) {
@@ -343,7 +344,7 @@ CaptureCode CaptureSession::Route(const CaptureView& view, std::int32_t layer,
     return {kInvalidArgument, CaptureRule::kLayerOutOfRange, layer, impl_->shape.num_layers};
   }
   const LayerBinding& binding = impl_->bindings[static_cast<std::size_t>(layer)];
-  if (binding.module.empty() || binding.source != LayerSource::kRoutingKernel) {
+  if (binding.module.empty() || binding.capture != LayerCapture::kRoutingKernel) {
     return {kFailedPrecondition, CaptureRule::kLayerNotRouted, layer, 0};
   }
   if (!impl_->MayWrite(view)) {
@@ -435,10 +436,10 @@ CaptureCode CaptureSession::SubmitIds(StepId step, const StepIds& ids, DoneCallb
     code = {kInvalidArgument, CaptureRule::kWrongLayers, ids.layers, impl_->shape.num_layers};
   }
   if (code.ok() && !step.valid()) code = {kNotFound, CaptureRule::kStepNotInFlight, 0, 0};
-  RowSource* source = nullptr;
+  StepRows* rows = nullptr;
   if (code.ok()) {
-    source = impl_->ids_ring->Take(ids, done);
-    if (source == nullptr) {
+    rows = impl_->ids_ring->Take(ids, done);
+    if (rows == nullptr) {
       code = {kResourceExhausted, CaptureRule::kRingFull, impl_->ids_ring->size(), 0};
     }
   }
@@ -447,8 +448,8 @@ CaptureCode CaptureSession::SubmitIds(StepId step, const StepIds& ids, DoneCallb
     return code;
   }
   impl_->ReleaseBuffer(step);
-  // From here on the source calls `done`, also when the store refuses it.
-  if (const StepCode refused = impl_->store->Submit(step, source); !refused.ok()) {
+  // From here on the rows call `done`, also when the store refuses them.
+  if (const StepCode refused = impl_->store->Submit(step, rows); !refused.ok()) {
     return {refused.code, CaptureRule::kStepNotInFlight, static_cast<std::int64_t>(step.value()),
             0};
   }

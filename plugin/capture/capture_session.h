@@ -11,7 +11,7 @@
 //   auto session = CaptureSession::Create({.store = store, .max_rows = 512, .num_buffers = 4});
 //   if (!session.ok()) return session.status();
 //   absl::Status bound = (*session)->BindLayer(0, "model.layers.1.mlp.gate",
-//                                              LayerSource::kKernelWritesView);
+//                                              LayerCapture::kKernelWritesView);
 //   if (!bound.ok()) return bound;
 //
 //   StepCode code = (*session)->BeginStep(batch, padded_rows);       // when it is scheduled
@@ -43,26 +43,26 @@
 #include "blockstore/step_code.h"
 #include "blockstore/store/store.h"
 #include "plugin/capture/capture_code.h"
-#include "plugin/capture/ids_row_source.h"
 #include "plugin/capture/ids_tensor.h"
+#include "plugin/capture/tensor_rows.h"
 #include "plugin/capture/transport.h"
 
 namespace waymark {
 
 // How the ids of a layer get into the view.
-enum class LayerSource : std::uint8_t {
+enum class LayerCapture : std::uint8_t {
   kKernelWritesView,  // a kernel of the engine writes view.layer(l)
   kHandsOver,         // the engine passes its topk_ids to HandOver, which copies them
   kRoutingKernel,  // Waymark's routing kernel (Route) selects the experts and writes view.layer(l)
 };
 // The name for reports: "kernel writes the view", "hands over", "routing kernel". Static storage.
-[[nodiscard]] std::string_view LayerSourceName(LayerSource source);
+[[nodiscard]] std::string_view LayerCaptureName(LayerCapture capture);
 
 // Binds a captured layer to the module of the model that routes it. A value.
 struct LayerBinding {
   std::int32_t layer = -1;  // index among the captured layers, in [0, L)
   std::string module;       // the module's name in the model, which reports use for the layer
-  LayerSource source = LayerSource::kKernelWritesView;
+  LayerCapture capture = LayerCapture::kKernelWritesView;
 };
 
 struct CaptureOptions {
@@ -76,7 +76,7 @@ struct CaptureOptions {
   // none free is dropped. 1 ... 4096.
   std::int32_t num_buffers = 4;
   // How many steps of SubmitIds can be in flight, 0 ... 4096. 0: the store's max_steps_in_flight.
-  std::int32_t num_ids_sources = 0;
+  std::int32_t num_ids_steps = 0;
   // Layers for Create to bind, each as by BindLayer.
   std::vector<LayerBinding> layers = {};
   // Makes the transport. Null: HostTransport.
@@ -144,7 +144,8 @@ class CaptureSession {
   // name in reports and does not accept HandOver. InvalidArgument for a layer out of range or an
   // empty name; AlreadyExists if the layer or the module is bound; FailedPrecondition after the
   // first BeginStep.
-  [[nodiscard]] absl::Status BindLayer(std::int32_t layer, std::string module, LayerSource source);
+  [[nodiscard]] absl::Status BindLayer(std::int32_t layer, std::string module,
+                                       LayerCapture capture);
 
   // ---- the step path ----
 
@@ -171,7 +172,7 @@ class CaptureSession {
   [[nodiscard]] CaptureView scratch_view();
 
   // Copies the first K columns of `ids` into rows [0, ids.rows) of `layer` of the view, in stream
-  // order on a device. For layers bound as LayerSource::kHandsOver. `view` is view(step) or
+  // order on a device. For layers bound as LayerCapture::kHandsOver. `view` is view(step) or
   // scratch_view(); the second form is HandOver(view(step), ...). For a device, `ids.data` is
   // device memory, which is read in stream order. On failure nothing is copied.
   [[nodiscard]] CaptureCode HandOver(const CaptureView& view, std::int32_t layer,
@@ -179,7 +180,7 @@ class CaptureSession {
   [[nodiscard]] CaptureCode HandOver(StepId step, std::int32_t layer, const IdsTensor& ids);
 
   // Routes the tokens of a layer and records the ids in rows [0, N) of its view, for layers bound
-  // as LayerSource::kRoutingKernel: on the calling thread for host memory, in one launch on the
+  // as LayerCapture::kRoutingKernel: on the calling thread for host memory, in one launch on the
   // stream of SetStream for a device (safe inside a graph capture). `tensors` are those of
   // kernels/routing.h without replay_out, which is the view. N = logits.shape[0] is at most
   // max_rows; E and config.top_k are the store's. The engine uses the ids that it gets, so what is

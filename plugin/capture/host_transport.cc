@@ -38,7 +38,7 @@ std::size_t BufferBytes(const TransportOptions& options) {
 
 // Free: nobody's, all -1. Taken: the engine's thread's from Acquire to Seal or Release, the landing
 // thread's from there to Done.
-class HostTransport::Buffer : public RowSource {
+class HostTransport::Buffer : public StepRows {
  public:
   Buffer(const TransportOptions& options, Memory memory)
       : shape_(ToRowShape(options.shape)),
@@ -170,8 +170,8 @@ kernels::RoutingCode HostTransport::Route(BufferId, const kernels::RoutingConfig
   return kernels::RouteOnHost(config, tensors);
 }
 
-RowSource* HostTransport::Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
-                               const std::int64_t* slots) {
+StepRows* HostTransport::Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
+                              const std::int64_t* slots) {
   Buffer& of = BufferOf(buffer);
   of.Seal(shared_from_this(), rows, written_rows, slots);
   return &of;

@@ -40,8 +40,8 @@ class HostTransport : public Transport, public std::enable_shared_from_this<Host
   [[nodiscard]] kernels::RoutingCode Route(BufferId buffer, const kernels::RoutingConfig& config,
                                            const kernels::RoutingTensors& tensors) override;
   // The result reads the buffer itself: nothing is copied here.
-  [[nodiscard]] RowSource* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
-                                const std::int64_t* slots = nullptr) override;
+  [[nodiscard]] StepRows* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
+                               const std::int64_t* slots = nullptr) override;
   void Release(BufferId buffer, std::int32_t written_rows) override;
   [[nodiscard]] absl::Status ReadBack(BufferId buffer, std::int32_t rows,
                                       std::int16_t* out) override;
@@ -50,7 +50,7 @@ class HostTransport : public Transport, public std::enable_shared_from_this<Host
   [[nodiscard]] bool healthy() const override { return true; }
 
  private:
-  class Buffer;  // the memory of one buffer, its state, and the RowSource that reads it
+  class Buffer;  // the memory of one buffer, its state, and the StepRows that reads it
   explicit HostTransport(const TransportOptions& options);
   [[nodiscard]] Buffer& BufferOf(BufferId buffer);
 

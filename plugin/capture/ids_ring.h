@@ -1,4 +1,4 @@
-// IdsRing: the IdsRowSources of a session, one per step of SubmitIds in flight. Included by this
+// IdsRing: the TensorRows of a session, one per step of SubmitIds in flight. Included by this
 // folder only.
 //
 // The rows of a step must live until the store calls Done, which may be after the session was
@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "blockstore/store/row_source.h"
-#include "plugin/capture/ids_row_source.h"
+#include "blockstore/store/step_rows.h"
+#include "plugin/capture/tensor_rows.h"
 
 namespace waymark {
 
@@ -23,65 +23,65 @@ namespace waymark {
 // engine's, frees it. The ring lives until the last entry is free. Made by std::make_shared.
 class IdsRing : public std::enable_shared_from_this<IdsRing> {
  public:
-  // `max_rows`: the most rows of one StepIds. `num_sources`: the most steps in flight at once, 1 or
+  // `max_rows`: the most rows of one StepIds. `num_steps`: the most steps in flight at once, 1 or
   // more. `counters` may be null; all entries share them.
-  IdsRing(const RoutingShape& shape, std::int32_t max_rows, std::int32_t num_sources,
+  IdsRing(const RoutingShape& shape, std::int32_t max_rows, std::int32_t num_steps,
           const std::shared_ptr<LayerCounters>& counters) {
-    for (std::int32_t i = 0; i < num_sources; ++i) {
-      slots_.push_back(std::make_unique<Slot>(shape, max_rows, counters));
+    for (std::int32_t i = 0; i < num_steps; ++i) {
+      entries_.push_back(std::make_unique<Entry>(shape, max_rows, counters));
     }
   }
 
   // Returns an entry set to `ids`, or null if none is free; then `done` is never called. Tries the
   // entry that was taken longest ago first. Engine's thread. The ring owns the result: pass it to
-  // RoutingStore::Submit, which calls its Done in any case. REQUIRES: `ids` as IdsRowSource::Set;
+  // RoutingStore::Submit, which calls its Done in any case. REQUIRES: `ids` as TensorRows::Set;
   // its memory stays the caller's and unchanged until `done` is called.
-  [[nodiscard]] RowSource* Take(const StepIds& ids, DoneCallback done) {
-    for (std::size_t i = 0; i < slots_.size(); ++i) {
-      Slot& slot = *slots_[next_];
-      next_ = next_ + 1 == slots_.size() ? 0 : next_ + 1;
-      if (slot.TryTake(shared_from_this(), ids, done)) return &slot;
+  [[nodiscard]] StepRows* Take(const StepIds& ids, DoneCallback done) {
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      Entry& entry = *entries_[next_];
+      next_ = next_ + 1 == entries_.size() ? 0 : next_ + 1;
+      if (entry.TryTake(shared_from_this(), ids, done)) return &entry;
     }
     return nullptr;
   }
-  [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(slots_.size()); }
+  [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(entries_.size()); }
 
  private:
-  // One IdsRowSource and whether it is in use. `taken_` passes it between the two threads: the
+  // One TensorRows and whether it is in use. `taken_` passes it between the two threads: the
   // engine's thread reads false (acquire) and then sees everything that the landing thread did
   // before it stored false (release).
-  class Slot : public RowSource {
+  class Entry : public StepRows {
    public:
-    Slot(const RoutingShape& shape, std::int32_t max_rows,
-         const std::shared_ptr<LayerCounters>& counters)
-        : source_(shape, max_rows, counters) {}
+    Entry(const RoutingShape& shape, std::int32_t max_rows,
+          const std::shared_ptr<LayerCounters>& counters)
+        : rows_(shape, max_rows, counters) {}
 
     // False if it is in use.
     bool TryTake(std::shared_ptr<IdsRing> owner, const StepIds& ids, DoneCallback done) {
       if (taken_.load(std::memory_order_acquire)) return false;
       taken_.store(true, std::memory_order_relaxed);  // only the engine's thread takes
       owner_ = std::move(owner);
-      source_.Set(ids, done);
+      rows_.Set(ids, done);
       return true;
     }
     void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
               std::span<Reason> verdicts) override {
-      source_.Land(first, destinations, verdicts);
+      rows_.Land(first, destinations, verdicts);
     }
     void Done() override {
       // If the session is gone, this is the last reference to the ring, which owns *this.
       const std::shared_ptr<IdsRing> owner = std::move(owner_);
-      source_.Done();
+      rows_.Done();
       taken_.store(false, std::memory_order_release);
     }
 
    private:
     std::atomic<bool> taken_{false};
     std::shared_ptr<IdsRing> owner_;  // while taken
-    IdsRowSource source_;
+    TensorRows rows_;
   };
 
-  std::vector<std::unique_ptr<Slot>> slots_;
+  std::vector<std::unique_ptr<Entry>> entries_;
   std::size_t next_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// RowLander: lands rows for every RowSource of this folder: packs them, checks their ids, and
+// RowLander: lands rows for every StepRows of this folder: packs them, checks their ids, and
 // counts each faulty row once. Included by this folder only.
 #ifndef WAYMARK_PLUGIN_CAPTURE_ROW_LANDER_H_
 #define WAYMARK_PLUGIN_CAPTURE_ROW_LANDER_H_
@@ -16,7 +16,7 @@
 
 namespace waymark {
 
-// One per RowSource; used by one thread at a time. The store may ask for a row several times (for
+// One per StepRows; used by one thread at a time. The store may ask for a row several times (for
 // two pages, or to compare it); the row's faults are counted the first time.
 class RowLander {
  public:
@@ -24,7 +24,7 @@ class RowLander {
   RowLander(const RoutingShape& shape, std::int32_t max_rows,
             std::shared_ptr<LayerCounters> counters);
 
-  // RowSource::Land for a step whose rows i < `rows` are the rows of `ids`; the verdict of its
+  // StepRows::Land for a step whose rows i < `rows` are the rows of `ids`; the verdict of its
   // other rows is kNotCaptured. `batch_rows`: the rows of the forward, padding included: the batch
   // size at which silent layers are recorded. Does not allocate.
   void Land(const kernels::IdsView& ids, std::int32_t rows, std::int32_t batch_rows,

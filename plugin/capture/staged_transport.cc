@@ -13,14 +13,14 @@
 namespace waymark {
 namespace {
 
-constexpr std::size_t kAlign = 16;  // of what a slot holds: the widest access of a device
+constexpr std::size_t kAlign = 16;  // of what a staging buffer holds: the widest access of a device
 constexpr std::ptrdiff_t kAlignIds = kAlign / sizeof(std::int16_t);
 // A forward takes milliseconds, its copy microseconds: look often at first, then now and then.
 constexpr int kEagerLooks = 64;
 constexpr auto kLookEvery = std::chrono::microseconds(20);
 // A device that fails writes no word: the driver is asked this often, too.
 constexpr auto kAskEvery = std::chrono::milliseconds(50);
-// Of the word behind the rows of a slot in pinned memory.
+// Of the word behind the rows of a staging buffer in pinned memory.
 constexpr std::uint32_t kOnItsWay = 1;
 constexpr std::uint32_t kArrived = 0;
 constexpr std::size_t kLineBytes = 64;
@@ -34,16 +34,16 @@ std::ptrdiff_t LayerStride(const TransportOptions& options) {
   return (ids + kAlignIds - 1) / kAlignIds * kAlignIds;
 }
 
-// A slot holds, on the device and in pinned memory alike: faults by layer, slots by row (of a step
-// with device_slots), verdicts by row, rows; without gaps for the rows that there are, so that one
-// copy brings all.
-struct SlotLayout {
+// A staging buffer holds, on the device and in pinned memory alike: faults by layer, slots by row
+// (of a step with device_slots), verdicts by row, rows; without gaps for the rows that there are,
+// so that one copy brings all.
+struct StagingLayout {
   std::size_t slots = 0;
   std::size_t verdicts = 0;
   std::size_t rows = 0;
   std::size_t end = 0;
 
-  SlotLayout(const RoutingShape& shape, std::int32_t num_rows, bool has_slots)
+  StagingLayout(const RoutingShape& shape, std::int32_t num_rows, bool has_slots)
       : slots(CountBytes(shape)),
         verdicts(slots + (has_slots
                               ? AlignUp(static_cast<std::size_t>(num_rows) * sizeof(std::int64_t))
@@ -53,7 +53,7 @@ struct SlotLayout {
 
   // Where the word lies in pinned memory that has room for `max_rows` rows: on a line of its own.
   static std::size_t Word(const RoutingShape& shape, std::int32_t max_rows) {
-    const std::size_t end = SlotLayout(shape, max_rows, true).end;
+    const std::size_t end = StagingLayout(shape, max_rows, true).end;
     return (end + kLineBytes - 1) / kLineBytes * kLineBytes;
   }
 
@@ -67,20 +67,21 @@ struct SlotLayout {
 
 // Free: nobody's. Taken: the engine's thread's from Acquire to Seal or Release, the landing
 // thread's from there to Done.
-class StagedTransport::Slot : public RowSource {
+class StagedTransport::StagingBuffer : public StepRows {
  public:
-  Slot(StagedTransport& transport, std::int32_t at, std::uint8_t* device, std::uint8_t* pinned)
+  StagingBuffer(StagedTransport& transport, std::int32_t at, std::uint8_t* device,
+                std::uint8_t* pinned)
       : index(at),
         transport_(transport),
         device_(device),
         pinned_(pinned),
         word_(*reinterpret_cast<std::uint32_t*>(
-            pinned + SlotLayout::Word(transport.options_.shape, transport.options_.max_rows))) {}
+            pinned + StagingLayout::Word(transport.options_.shape, transport.options_.max_rows))) {}
 
   bool TryTake() {
     if (taken_.load(std::memory_order_acquire)) return false;
     taken_.store(true, std::memory_order_relaxed);  // only the engine's thread takes
-    spoiled = false;
+    overwritten = false;
     overtaken.store(false, std::memory_order_relaxed);
     return true;
   }
@@ -93,7 +94,7 @@ class StagedTransport::Slot : public RowSource {
     StagedTransport& t = transport_;
     const RoutingShape& shape = t.options_.shape;
     owner_ = t.shared_from_this();
-    rows_ = spoiled ? 0 : rows;
+    rows_ = overwritten ? 0 : rows;
     written_rows_ = written_rows;
     has_slots_ = slots != nullptr;
     fetched_ = enqueued_ = false;
@@ -101,13 +102,13 @@ class StagedTransport::Slot : public RowSource {
     // A step that was sealed and never landed has left its faults, perhaps on another stream.
     if (counts_left_) {
       const DeviceError error = t.device_.StreamWait(t.stream_, packed);
-      if (error == kTryLater || !t.Check(error, "wait for a slot") ||
-          !t.Check(t.device_.Zero(device_, SlotLayout::CountBytes(shape), t.stream_),
-                   "clear a slot")) {
+      if (error == kTryLater || !t.Check(error, "wait for a staging buffer") ||
+          !t.Check(t.device_.Zero(device_, StagingLayout::CountBytes(shape), t.stream_),
+                   "clear a staging buffer")) {
         return;
       }
     }
-    const SlotLayout layout(shape, rows_, has_slots_);
+    const StagingLayout layout(shape, rows_, has_slots_);
     PackLaunch launch;
     launch.shape = ToRowShape(shape);
     launch.view = view;
@@ -129,11 +130,11 @@ class StagedTransport::Slot : public RowSource {
             std::span<Reason> verdicts) override {
     Fetch();
     const std::size_t row_bytes = transport_.options_.shape.row_bytes();
-    const SlotLayout layout(transport_.options_.shape, rows_, has_slots_);
+    const StagingLayout layout(transport_.options_.shape, rows_, has_slots_);
     for (std::size_t i = 0; i < destinations.size(); ++i) {
       if (destinations[i] == nullptr) continue;
       const std::size_t row = first + i;
-      if (!there_ || row >= static_cast<std::size_t>(rows_)) {
+      if (!fetch_ok_ || row >= static_cast<std::size_t>(rows_)) {
         verdicts[i] = Reason::kNotCaptured;
         continue;
       }
@@ -145,8 +146,8 @@ class StagedTransport::Slot : public RowSource {
 
   std::span<const std::int64_t> Slots() override {
     Fetch();
-    if (!there_ || !has_slots_) return {};
-    const SlotLayout layout(transport_.options_.shape, rows_, has_slots_);
+    if (!fetch_ok_ || !has_slots_) return {};
+    const StagingLayout layout(transport_.options_.shape, rows_, has_slots_);
     return {reinterpret_cast<const std::int64_t*>(pinned_ + layout.slots),
             static_cast<std::size_t>(rows_)};
   }
@@ -160,16 +161,16 @@ class StagedTransport::Slot : public RowSource {
   const std::int32_t index;
   DeviceEvent packed = nullptr;  // recorded after the pack
   DeviceEvent copied = nullptr;  // recorded after the copy to the host
-  bool spoiled = false;          // another forward has written into the view
+  bool overwritten = false;      // another forward has written into the view
   // The same after Seal: a forward that is not ordered behind the pack may have. Of either thread.
   std::atomic<bool> overtaken{false};
 
  private:
-  // Brings the slot to the host, unless that was done or tried.
+  // Brings the staging buffer to the host, unless that was done or tried.
   void Fetch() {
     if (std::exchange(fetched_, true)) return;
-    there_ = TryFetch() && !overtaken.load(std::memory_order_acquire);
-    if (!there_) transport_.TellFailure();
+    fetch_ok_ = TryFetch() && !overtaken.load(std::memory_order_acquire);
+    if (!fetch_ok_) transport_.LogFailure();
   }
   // False: the device has failed.
   bool TryFetch() {
@@ -179,11 +180,11 @@ class StagedTransport::Slot : public RowSource {
     std::atomic_ref<std::uint32_t>(word_).store(kOnItsWay, std::memory_order_relaxed);
     // In this order on the copy stream: the rows, the event, the word.
     if (!t.Check(t.device_.StreamWait(t.copy_stream_, packed), "wait for a pack") ||
-        !t.Check(t.device_.CopyToHost(pinned_, device_, SlotLayout(shape, rows_, has_slots_).end,
+        !t.Check(t.device_.CopyToHost(pinned_, device_, StagingLayout(shape, rows_, has_slots_).end,
                                       t.copy_stream_),
                  "copy a step to the host") ||
-        !t.Check(t.device_.Zero(device_, SlotLayout::CountBytes(shape), t.copy_stream_),
-                 "clear a slot") ||
+        !t.Check(t.device_.Zero(device_, StagingLayout::CountBytes(shape), t.copy_stream_),
+                 "clear a staging buffer") ||
         !t.Check(t.device_.Record(copied, t.copy_stream_), "record the end of a copy") ||
         !t.Check(t.device_.CopyToHost(&word_, t.arrived_, sizeof(word_), t.copy_stream_),
                  "copy the word behind a step") ||
@@ -242,8 +243,8 @@ class StagedTransport::Slot : public RowSource {
   bool has_slots_ = false;    // of a step with device_slots
   bool enqueued_ = false;     // the pack and its event are
   bool fetched_ = false;      // Fetch has been tried,
-  bool there_ = false;        // and brought the slot
-  bool counts_left_ = false;  // the slot's faults are not cleared
+  bool fetch_ok_ = false;     // and brought the staging buffer
+  bool counts_left_ = false;  // the staging buffer's faults are not cleared
 };
 
 TransportFactory StagedTransport::Factory(StagedOptions staged) {
@@ -289,23 +290,23 @@ absl::Status StagedTransport::Allocate() {
   arrived_ = *arrived;
   static_assert(kArrived == 0);
   (void)Check(device_.Zero(arrived_, sizeof(std::uint32_t), copy_stream_), "make a word");
-  const std::size_t slot_bytes = SlotLayout(options_.shape, options_.max_rows, true).end;
+  const std::size_t staging_bytes = StagingLayout(options_.shape, options_.max_rows, true).end;
   for (std::int32_t i = 0; i < options_.num_buffers; ++i) {
-    absl::StatusOr<void*> memory = allocate(memory_, device_.AllocateMemory(slot_bytes));
+    absl::StatusOr<void*> memory = allocate(memory_, device_.AllocateMemory(staging_bytes));
     if (!memory.ok()) return memory.status();
     absl::StatusOr<void*> pinned = allocate(
-        pinned_, device_.AllocatePinned(SlotLayout::Word(options_.shape, options_.max_rows) +
+        pinned_, device_.AllocatePinned(StagingLayout::Word(options_.shape, options_.max_rows) +
                                         sizeof(std::uint32_t)));
     if (!pinned.ok()) return pinned.status();
-    slots_.push_back(std::make_unique<Slot>(*this, i, static_cast<std::uint8_t*>(*memory),
-                                            static_cast<std::uint8_t*>(*pinned)));
-    for (DeviceEvent* event : {&slots_.back()->packed, &slots_.back()->copied}) {
+    staging_.push_back(std::make_unique<StagingBuffer>(
+        *this, i, static_cast<std::uint8_t*>(*memory), static_cast<std::uint8_t*>(*pinned)));
+    for (DeviceEvent* event : {&staging_.back()->packed, &staging_.back()->copied}) {
       absl::StatusOr<DeviceEvent> made = device_.CreateEvent();
       if (!made.ok()) return made.status();
       *event = *made;
     }
-    (void)Check(device_.Zero(*memory, SlotLayout::CountBytes(options_.shape), copy_stream_),
-                "clear a slot");
+    (void)Check(device_.Zero(*memory, StagingLayout::CountBytes(options_.shape), copy_stream_),
+                "clear a staging buffer");
   }
   stream_ = copy_stream_;
   for (ViewMemory& view : views_)
@@ -318,12 +319,12 @@ absl::Status StagedTransport::Allocate() {
 }
 
 StagedTransport::~StagedTransport() {
-  TellFailure();
+  LogFailure();
   device_.Synchronize();
   for (const ViewMemory& view : views_)
     device_.DestroyEvent(view.own);
-  for (const auto& slot : slots_) {
-    for (DeviceEvent event : {slot->packed, slot->copied}) {
+  for (const auto& staging : staging_) {
+    for (DeviceEvent event : {staging->packed, staging->copied}) {
       if (event != nullptr) device_.DestroyEvent(event);
     }
   }
@@ -348,12 +349,12 @@ void StagedTransport::Fail(const std::string& why) {
   healthy_.store(false, std::memory_order_release);
 }
 
-void StagedTransport::TellFailure() const {
+void StagedTransport::LogFailure() const {
   if (healthy()) return;
   std::string text;
   {
     const std::lock_guard<std::mutex> lock(error_mutex_);
-    if (std::exchange(told_, true)) return;
+    if (std::exchange(failure_logged_, true)) return;
     text = error_;
   }
   options_.log(LogLevel::kError, text);
@@ -361,7 +362,7 @@ void StagedTransport::TellFailure() const {
 
 absl::Status StagedTransport::status() const {
   if (healthy()) return absl::OkStatus();
-  TellFailure();
+  LogFailure();
   const std::lock_guard<std::mutex> lock(error_mutex_);
   return absl::InternalError(error_);
 }
@@ -397,43 +398,43 @@ void StagedTransport::Poison(ViewMemory& view, std::int32_t rows) {
   view.last = nullptr;
 }
 
-void StagedTransport::Spoil(ViewMemory& view) {
-  if (view.open != nullptr) view.open->spoiled = true;
+void StagedTransport::MarkOverwritten(ViewMemory& view) {
+  if (view.open != nullptr) view.open->overwritten = true;
 }
 
 BufferId StagedTransport::Acquire() {
   if (staged_.one_view && views_[0].open != nullptr) return kNoBuffer;
-  const auto count = static_cast<std::int32_t>(slots_.size());
+  const auto count = static_cast<std::int32_t>(staging_.size());
   for (std::int32_t i = 0; i < count; ++i) {
-    Slot& slot = *slots_[static_cast<std::size_t>(next_)];
+    StagingBuffer& staging = *staging_[static_cast<std::size_t>(next_)];
     next_ = next_ + 1 == count ? 0 : next_ + 1;
-    if (!slot.TryTake()) continue;
-    ViewMemory& view = ViewOf(slot.index);
+    if (!staging.TryTake()) continue;
+    ViewMemory& view = ViewOf(staging.index);
     if (!Order(view)) {
       // The step is dropped, and its forward may run before what the view was last used for.
       if (view.last != nullptr) view.last->overtaken.store(true, std::memory_order_release);
-      slot.GiveBack();
+      staging.GiveBack();
       return kNoBuffer;
     }
     if (std::exchange(overwritten_, false)) Poison(view, options_.max_rows);
-    view.open = &slot;
-    return slot.index;
+    view.open = &staging;
+    return staging.index;
   }
   return kNoBuffer;
 }
 
-void StagedTransport::RunsWithoutBuffer() {
+void StagedTransport::OnStepWithoutBuffer() {
   if (!staged_.one_view) {
     // The scratch view: whoever looks at it makes it -1 first, and nothing of it lands.
     return;
   }
   overwritten_ = true;
-  Spoil(views_[0]);
+  MarkOverwritten(views_[0]);
 }
 
 std::int32_t StagedTransport::in_use() const {
-  return static_cast<std::int32_t>(
-      std::count_if(slots_.begin(), slots_.end(), [](const auto& slot) { return slot->taken(); }));
+  return static_cast<std::int32_t>(std::count_if(
+      staging_.begin(), staging_.end(), [](const auto& staging) { return staging->taken(); }));
 }
 
 CaptureView StagedTransport::View(BufferId buffer) {
@@ -449,7 +450,7 @@ CaptureView StagedTransport::View(BufferId buffer) {
 
 void StagedTransport::HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) {
   ViewMemory& view = ViewOf(buffer);
-  if (buffer == kScratchBuffer) Spoil(view);
+  if (buffer == kScratchBuffer) MarkOverwritten(view);
   (void)Order(view);
   if (!healthy() || ids.rows == 0) return;
   (void)Check(
@@ -461,30 +462,30 @@ void StagedTransport::HandOver(BufferId buffer, std::int32_t layer, const IdsTen
 kernels::RoutingCode StagedTransport::Route(BufferId buffer, const kernels::RoutingConfig& config,
                                             const kernels::RoutingTensors& tensors) {
   ViewMemory& view = ViewOf(buffer);
-  if (buffer == kScratchBuffer) Spoil(view);
+  if (buffer == kScratchBuffer) MarkOverwritten(view);
   (void)Order(view);
   return device_.Route(config, tensors, stream_);
 }
 
-RowSource* StagedTransport::Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
-                                 const std::int64_t* slots) {
-  Slot& slot = *slots_[static_cast<std::size_t>(buffer)];
+StepRows* StagedTransport::Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
+                                const std::int64_t* slots) {
+  StagingBuffer& staging = *staging_[static_cast<std::size_t>(buffer)];
   ViewMemory& view = ViewOf(buffer);
   (void)Order(view);
-  slot.Seal(view.data, rows, written_rows, slots);
-  view.used = slot.packed;
-  view.last = &slot;
+  staging.Seal(view.data, rows, written_rows, slots);
+  view.used = staging.packed;
+  view.last = &staging;
   view.open = nullptr;
-  return &slot;
+  return &staging;
 }
 
 void StagedTransport::Release(BufferId buffer, std::int32_t written_rows) {
   ViewMemory& view = ViewOf(buffer);
-  if (buffer == kScratchBuffer) Spoil(view);
+  if (buffer == kScratchBuffer) MarkOverwritten(view);
   Poison(view, written_rows);
   if (buffer == kScratchBuffer) return;
   view.open = nullptr;
-  slots_[static_cast<std::size_t>(buffer)]->GiveBack();
+  staging_[static_cast<std::size_t>(buffer)]->GiveBack();
 }
 
 absl::Status StagedTransport::ReadBack(BufferId buffer, std::int32_t rows, std::int16_t* out) {

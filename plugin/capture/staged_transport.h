@@ -1,14 +1,14 @@
 // StagedTransport: capture buffers on a device, landed through a ring in pinned host memory.
 //
-//   view (device)  --pack-->  slot (device)  --copy-->  slot (pinned)  --scatter-->  pages
-//   engine's stream           engine's stream           own stream                   landing thread
+//   view (device)  --pack-->  staging (device)  --copy-->  staging (pinned)  --scatter-->  pages
+//   engine's stream           engine's stream              own stream                landing thread
 //
-// A step has a slot of the ring from its begin until it has landed, and a view from its begin until
-// it is submitted. Submit enqueues, on the engine's stream, one launch (pack the rows and, of a
-// step with device_slots, their slots; check the rows; make the view -1 again) and one event; the
-// landing thread enqueues the copy on the transport's own stream, an event and a copy of one word
-// behind it, watches the word in pinned memory, and scatters. Nothing else touches the device, the
-// engine's thread never waits for it, and nothing is allocated after Create.
+// A step has a staging buffer of the ring from its begin until it has landed, and a view from its
+// begin until it is submitted. Submit enqueues, on the engine's stream, one launch (pack the rows
+// and, of a step with device_slots, their slots; check the rows; make the view -1 again) and one
+// event; the landing thread enqueues the copy on the transport's own stream, an event and a copy of
+// one word behind it, watches the word in pinned memory, and scatters. Nothing else touches the
+// device, the engine's thread never waits for it, and nothing is allocated after Create.
 //
 // A device that fails ends every step on its way as missing (not captured), and makes status() say
 // why for good.
@@ -57,14 +57,14 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   [[nodiscard]] std::string_view name() const override { return "staged"; }
   void SetStream(DeviceStream stream) override { stream_ = stream; }
   [[nodiscard]] BufferId Acquire() override;
-  void RunsWithoutBuffer() override;
+  void OnStepWithoutBuffer() override;
   [[nodiscard]] std::int32_t in_use() const override;
   [[nodiscard]] CaptureView View(BufferId buffer) override;
   void HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) override;
   [[nodiscard]] kernels::RoutingCode Route(BufferId buffer, const kernels::RoutingConfig& config,
                                            const kernels::RoutingTensors& tensors) override;
-  [[nodiscard]] RowSource* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
-                                const std::int64_t* slots = nullptr) override;
+  [[nodiscard]] StepRows* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
+                               const std::int64_t* slots = nullptr) override;
   void Release(BufferId buffer, std::int32_t written_rows) override;
   [[nodiscard]] absl::Status ReadBack(BufferId buffer, std::int32_t rows,
                                       std::int16_t* out) override;
@@ -72,15 +72,15 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   [[nodiscard]] bool healthy() const override { return healthy_.load(std::memory_order_acquire); }
 
  private:
-  class Slot;  // one of the ring: its memory, its state, and the RowSource that lands it
+  class StagingBuffer;  // one of the ring: its memory, its state, and the StepRows that lands it
   // A view's memory, and what it was last used for.
   struct ViewMemory {
     std::int16_t* data = nullptr;
-    Slot* open = nullptr;           // the step that has it
+    StagingBuffer* open = nullptr;  // the step that has it
     DeviceStream stream = nullptr;  // that it was last used on
     DeviceEvent used = nullptr;     // recorded there after that use; null: it has none yet
-    Slot* last = nullptr;           // whose pack that use was; null: another use
-    DeviceEvent own = nullptr;      // what uses that have no slot record
+    StagingBuffer* last = nullptr;  // whose pack that use was; null: another use
+    DeviceEvent own = nullptr;      // what uses that have no staging buffer record
   };
 
   StagedTransport(const TransportOptions& options, const StagedOptions& staged);
@@ -91,12 +91,12 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   [[nodiscard]] bool Order(ViewMemory& view);
   void Poison(ViewMemory& view, std::int32_t rows);
   // What the step that has the view, if any, captures is not its own any more.
-  void Spoil(ViewMemory& view);
+  void MarkOverwritten(ViewMemory& view);
   // True when `error` is none; else the transport has failed for good.
   bool Check(DeviceError error, const char* what);
   void Fail(const std::string& why);
   // Tells the log, once, why the transport has failed. Never within a call of the step path.
-  void TellFailure() const;
+  void LogFailure() const;
 
   const TransportOptions options_;
   const StagedOptions staged_;
@@ -106,13 +106,13 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   std::vector<void*> memory_, pinned_;  // to free
   void* arrived_ = nullptr;             // of the device: the word that is copied behind a step
   std::vector<ViewMemory> views_;  // the last one is the scratch view, unless it is the only one
-  std::vector<std::unique_ptr<Slot>> slots_;
+  std::vector<std::unique_ptr<StagingBuffer>> staging_;
   std::int32_t next_ = 0;     // where Acquire looks first
   bool overwritten_ = false;  // a forward without a buffer has written, or will, into the one view
   std::atomic<bool> healthy_{true};
   mutable std::mutex error_mutex_;
-  std::string error_;          // guarded by error_mutex_
-  mutable bool told_ = false;  // as well: the log has heard of it
+  std::string error_;                    // guarded by error_mutex_
+  mutable bool failure_logged_ = false;  // as well: the log has it
 };
 
 }  // namespace waymark

@@ -20,7 +20,7 @@
 #include "absl/status/statusor.h"
 #include "blockstore/log.h"
 #include "blockstore/shape.h"
-#include "blockstore/store/row_source.h"
+#include "blockstore/store/step_rows.h"
 #include "kernels/routing.h"
 #include "plugin/capture/ids_tensor.h"
 #include "plugin/capture/layer_counters.h"
@@ -63,11 +63,11 @@ struct TransportOptions {
   LogCallback log = {};
 };
 
-// All calls come from the engine's thread; the landing thread calls the RowSource that Seal()
+// All calls come from the engine's thread; the landing thread calls the StepRows that Seal()
 // returns. No call but ReadBack and status() allocates or blocks, and none throws.
 //
-// The store may hold a RowSource of a transport after the session is gone, so an implementation
-// keeps itself alive until the last RowSource::Done().
+// The store may hold a StepRows of a transport after the session is gone, so an implementation
+// keeps itself alive until the last StepRows::Done().
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -85,7 +85,7 @@ class Transport {
   [[nodiscard]] virtual BufferId Acquire() = 0;
   // Called for a step that was begun and has no buffer. Its forward runs all the same and writes
   // into the scratch view; the transport makes sure that no later step lands those ids.
-  virtual void RunsWithoutBuffer() {}
+  virtual void OnStepWithoutBuffer() {}
   // The number of buffers that are not free.
   [[nodiscard]] virtual std::int32_t in_use() const = 0;
   // The view of `buffer`, which may be the scratch buffer.
@@ -102,15 +102,15 @@ class Transport {
                                                    const kernels::RoutingConfig& config,
                                                    const kernels::RoutingTensors& tensors) = 0;
 
-  // Submits an acquired buffer, whose forward has been issued: the RowSource returned reads its
+  // Submits an acquired buffer, whose forward has been issued: the StepRows returned reads its
   // rows [0, rows). Rows [0, written_rows) are set to -1 before the buffer is free again. The
   // transport owns the result; the caller passes it to RoutingStore::Submit at once. `slots`: null,
   // or for a step with device_slots the KV slot of each row, [rows] in the transport's memory, read
-  // in stream order after the forward; RowSource::Slots returns them.
+  // in stream order after the forward; StepRows::Slots returns them.
   // REQUIRES: 0 <= rows <= written_rows <= max_rows.
-  [[nodiscard]] virtual RowSource* Seal(BufferId buffer, std::int32_t rows,
-                                        std::int32_t written_rows,
-                                        const std::int64_t* slots = nullptr) = 0;
+  [[nodiscard]] virtual StepRows* Seal(BufferId buffer, std::int32_t rows,
+                                       std::int32_t written_rows,
+                                       const std::int64_t* slots = nullptr) = 0;
   // Ends the use of an acquired buffer without landing its rows: rows [0, written_rows) are set to
   // -1, and the buffer is free. For the scratch buffer, sets its rows to -1.
   virtual void Release(BufferId buffer, std::int32_t written_rows) = 0;

@@ -149,13 +149,12 @@ std::int64_t SentinelId(Sentinel sentinel, std::int64_t k) {
   return 0;
 }
 
-absl::StatusOr<Interpretation> ToRows(const RoutingArray& array, const Conventions& conventions,
-                                      const Model& model, std::int64_t first,
-                                      const Limits& limits) {
+absl::StatusOr<RowsAndNotes> ToRows(const RoutingArray& array, const Conventions& conventions,
+                                    const Model& model, std::int64_t first, const Limits& limits) {
   const absl::StatusOr<Columns> columns = MoeColumns(array.layers, conventions.layers, model);
   if (!columns.ok()) return columns.status();
   if (model.num_experts == 0) return Bad("num_experts is required: no array contains it");
-  Interpretation result;
+  RowsAndNotes result;
   Rows& rows = result.rows;
   rows.shape.num_layers = static_cast<std::int32_t>(columns->columns.size());
   rows.shape.top_k = array.top_k;
@@ -286,8 +285,8 @@ absl::StatusOr<Interpretation> ToRows(const RoutingArray& array, const Conventio
   return result;
 }
 
-absl::StatusOr<Flattened> FromRows(const Rows& rows, const Conventions& conventions,
-                                   const Model& model, Dtype dtype, const Limits& limits) {
+absl::StatusOr<ArrayAndNotes> FromRows(const Rows& rows, const Conventions& conventions,
+                                       const Model& model, Dtype dtype, const Limits& limits) {
   if (absl::Status status = CheckRows("rows", rows); !status.ok()) return status;
   const RoutingShape& shape = rows.shape;
   std::int32_t columns = shape.num_layers;
@@ -325,7 +324,7 @@ absl::StatusOr<Flattened> FromRows(const Rows& rows, const Conventions& conventi
                            "sentinel")
             : std::string("the last token's row must be filled: choose a sentinel"));
   }
-  Flattened result;
+  ArrayAndNotes result;
   const std::int64_t count = rows.size() + (placeholder ? 1 : 0);
   const std::int64_t axes[3] = {count, columns, shape.top_k};
   if (absl::Status status = MakeArray("rows", axes, dtype, limits, result.array); !status.ok()) {

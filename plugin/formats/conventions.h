@@ -52,7 +52,7 @@ struct Model {
 
 // The result of ToRows. `notes` are sentences for people on rows of the array that were left out or
 // are missing; empty if there are none.
-struct Interpretation {
+struct RowsAndNotes {
   Rows rows;
   std::vector<std::string> notes;
 };
@@ -67,13 +67,13 @@ struct Interpretation {
 // sentinel could be a route (zeros if K = 1, 255 if K = 1 and E > 255, arange always); an id is not
 // in [0, E) and not the sentinel; a column repeats an id in every row, as no MoE layer does.
 // ResourceExhausted if the rows exceed the limits.
-[[nodiscard]] absl::StatusOr<Interpretation> ToRows(const RoutingArray& array,
-                                                    const Conventions& conventions,
-                                                    const Model& model, std::int64_t first,
-                                                    const Limits& limits = {});
+[[nodiscard]] absl::StatusOr<RowsAndNotes> ToRows(const RoutingArray& array,
+                                                  const Conventions& conventions,
+                                                  const Model& model, std::int64_t first,
+                                                  const Limits& limits = {});
 
 // The result of FromRows. `notes` are sentences for people on what the array does not preserve.
-struct Flattened {
+struct ArrayAndNotes {
   RoutingArray array;  // `first` is set
   std::vector<std::string> notes;
 };
@@ -83,9 +83,10 @@ struct Flattened {
 // every id and the sentinel, or all layers get a column and model.num_layers is unknown or not
 // above the last layer of the rows. FailedPrecondition if a row must be filled and the sentinel is
 // kNone. ResourceExhausted if the array exceeds the limits.
-[[nodiscard]] absl::StatusOr<Flattened> FromRows(const Rows& rows, const Conventions& conventions,
-                                                 const Model& model, Dtype dtype,
-                                                 const Limits& limits = {});
+[[nodiscard]] absl::StatusOr<ArrayAndNotes> FromRows(const Rows& rows,
+                                                     const Conventions& conventions,
+                                                     const Model& model, Dtype dtype,
+                                                     const Limits& limits = {});
 
 // The smallest E that `array` allows: one more than its greatest id, at least top_k and at most
 // 65535. The sentinel of `conventions`, and columns of layers without experts, are ignored.

@@ -38,7 +38,7 @@ absl::Status SetNamed(std::string_view argument, std::string_view text,
 }
 
 // Refuses the options that apply to arrays alone.
-absl::Status CheckOfArray(const ReadRowsOptions& options) {
+absl::Status RefuseArrayOptions(const ReadRowsOptions& options) {
   const std::pair<const char*, bool> given[] = {{"field", !options.field.empty()},
                                                 {"row_count", options.row_count.has_value()},
                                                 {"layers", options.layers.has_value()},
@@ -54,7 +54,7 @@ absl::Status CheckOfArray(const ReadRowsOptions& options) {
 }
 
 // Refuses options on the model and the first row that contradict the document.
-absl::Status CheckFacts(const ReadRowsOptions& options, const Rows& rows) {
+absl::Status CheckAgainstDocument(const ReadRowsOptions& options, const Rows& rows) {
   const RoutingShape& shape = rows.shape;
   const auto differs = [](const char* name, std::int64_t document, std::int64_t said) {
     return Bad(absl::StrCat(name, " must be the document's, ", document, "; it is ", said));
@@ -90,8 +90,8 @@ absl::Status CheckFacts(const ReadRowsOptions& options, const Rows& rows) {
 
 absl::StatusOr<ReadRowsResult> ReadDocument(std::span<const std::uint8_t> bytes,
                                             const ReadRowsOptions& options) {
-  if (!options.of_several) {
-    if (absl::Status status = CheckOfArray(options); !status.ok()) return status;
+  if (!options.skip_array_options_for_documents) {
+    if (absl::Status status = RefuseArrayOptions(options); !status.ok()) return status;
   }
   wire::ReadLimits limits;
   limits.max_bytes = options.limits.max_bytes;
@@ -100,7 +100,7 @@ absl::StatusOr<ReadRowsResult> ReadDocument(std::span<const std::uint8_t> bytes,
   wire::ReadDamage damage;
   absl::StatusOr<Rows> rows = document->ReadRows(document->All(), &damage);
   if (!rows.ok()) return rows.status();
-  if (absl::Status status = CheckFacts(options, *rows); !status.ok()) return status;
+  if (absl::Status status = CheckAgainstDocument(options, *rows); !status.ok()) return status;
   ReadRowsResult result;
   result.rows = *std::move(rows);
   if (!result.rows.ordered) {
@@ -236,7 +236,7 @@ absl::StatusOr<ReadRowsResult> ReadRows(std::span<const std::uint8_t> bytes,
     return Bad(absl::StrCat("first must be that of the bytes, ", *array.first, "; it is ",
                             *options.first));
   }
-  absl::StatusOr<Interpretation> rows = ToRows(
+  absl::StatusOr<RowsAndNotes> rows = ToRows(
       array, conventions, model, options.first.value_or(array.first.value_or(0)), options.limits);
   if (!rows.ok()) return rows.status();
   result.rows = std::move(rows->rows);
@@ -258,7 +258,7 @@ absl::StatusOr<WriteRowsResult> WriteRows(const Rows& rows, const WriteRowsOptio
   if (!dtype.ok()) return dtype.status();
   Model model;
   model.num_layers = options.num_layers;
-  absl::StatusOr<Flattened> flat = FromRows(rows, conventions, model, *dtype, options.limits);
+  absl::StatusOr<ArrayAndNotes> flat = FromRows(rows, conventions, model, *dtype, options.limits);
   if (!flat.ok()) return flat.status();
   absl::StatusOr<std::string> bytes = WriteArray(options.format, flat->array);
   if (!bytes.ok()) return bytes.status();

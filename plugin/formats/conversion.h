@@ -66,7 +66,7 @@ struct ReadRowsOptions {
   bool assume_experts = false;
   // The options are for several files, some of which may be documents: for a document, the options
   // that apply to arrays alone are ignored instead of refused.
-  bool of_several = false;
+  bool skip_array_options_for_documents = false;
 };
 
 struct ReadRowsResult {

@@ -65,49 +65,49 @@ bool StartsWith(std::string_view text, std::string_view start) {
 }
 
 // The value of the array in a JSON text, and the object that contains it, if any.
-struct Place {
+struct Location {
   const JsonValue* value = nullptr;
   const JsonValue* around = nullptr;
   std::string_view key;  // its key; empty if it is the whole text
 };
 
-absl::StatusOr<Place> Locate(const JsonValue& root, const std::string& field) {
-  Place place;
+absl::StatusOr<Location> Locate(const JsonValue& root, const std::string& field) {
+  Location location;
   if (!field.empty()) {
-    absl::StatusOr<const JsonValue*> value = AtPointer(root, field, &place.around);
+    absl::StatusOr<const JsonValue*> value = AtPointer(root, field, &location.around);
     if (!value.ok()) return value.status();
-    place.value = *value;
-    place.key = std::string_view(field).substr(field.rfind('/') + 1);
-    return place;
+    location.value = *value;
+    location.key = std::string_view(field).substr(field.rfind('/') + 1);
+    return location;
   }
-  place.value = &root;
-  if (root.As<JsonValue::Object>() == nullptr || root.Find("data") != nullptr) return place;
+  location.value = &root;
+  if (root.As<JsonValue::Object>() == nullptr || root.Find("data") != nullptr) return location;
   int found = 0;
   for (const JsonValue* object : {&root, root.Find("meta_info")}) {
     if (object == nullptr) continue;
     for (const std::string_view key : {"routed_experts", "moe_topk_indices", "routing_indices"}) {
       const JsonValue* value = object->Find(key);
       if (value == nullptr) continue;
-      place = {value, object, key};
+      location = {value, object, key};
       ++found;
     }
   }
-  if (found == 1) return place;
+  if (found == 1) return location;
   return absl::NotFoundError(
       absl::StrCat("the object must have exactly one of routed_experts, moe_topk_indices and "
                    "routing_indices; it has ",
                    found, ": name the field"));
 }
 
-absl::StatusOr<Format> FormatOf(const Place& place) {
-  const JsonValue& value = *place.value;
+absl::StatusOr<Format> FormatOf(const Location& location) {
+  const JsonValue& value = *location.value;
   if (const auto* text = value.As<std::string>(); text != nullptr) {
     if (StartsWith(*text, kEnvelopeStart)) return Format::kNemoRl;
     if (StartsWith(*text, kNpyTextStart)) return Format::kVllm;
     return Format::kSglang;
   }
   if (value.As<JsonGrid>() != nullptr) {
-    return place.key == "routed_experts" ? Format::kVllmLists : Format::kMegatron;
+    return location.key == "routed_experts" ? Format::kVllmLists : Format::kMegatron;
   }
   if (value.As<JsonValue::Object>() != nullptr) {
     return value.Find("start") != nullptr ? Format::kPrimeRl : Format::kSkyRl;
@@ -122,15 +122,16 @@ absl::StatusOr<Format> FormatOf(const Place& place) {
 }
 
 // The whole number under `key` in the object that contains the array; nullopt if there is none.
-absl::StatusOr<std::optional<std::int64_t>> NumberBeside(const Place& place, std::string_view key) {
-  const JsonValue* value = place.around == nullptr ? nullptr : place.around->Find(key);
+absl::StatusOr<std::optional<std::int64_t>> NumberBeside(const Location& location,
+                                                         std::string_view key) {
+  const JsonValue* value = location.around == nullptr ? nullptr : location.around->Find(key);
   if (value == nullptr) return std::nullopt;
   if (const auto* number = value->As<std::int64_t>(); number != nullptr) return *number;
   return Bad(absl::StrCat(std::string(key), " must be a whole number; it is ",
                           std::string(value->KindName())));
 }
 
-absl::StatusOr<RoutingArray> ReadSglang(const std::string& text, const Place& place,
+absl::StatusOr<RoutingArray> ReadSglang(const std::string& text, const Location& location,
                                         const ReadOptions& options) {
   const std::pair<const char*, std::int32_t> required[] = {
       {"layers", options.layers}, {"top_k", options.top_k}, {"num_experts", options.num_experts}};
@@ -141,7 +142,7 @@ absl::StatusOr<RoutingArray> ReadSglang(const std::string& text, const Place& pl
   }
   std::optional<Dtype> dtype = options.dtype;
   const JsonValue* beside =
-      place.around == nullptr ? nullptr : place.around->Find("routed_experts_dtype");
+      location.around == nullptr ? nullptr : location.around->Find("routed_experts_dtype");
   if (beside != nullptr) {
     const auto* name = beside->As<std::string>();
     const std::optional<Dtype> said = name == nullptr ? std::nullopt : DtypeNamed(*name);
@@ -158,9 +159,9 @@ absl::StatusOr<RoutingArray> ReadSglang(const std::string& text, const Place& pl
   return ReadRawText(text, *dtype, options.layers, options.top_k, options.limits);
 }
 
-absl::StatusOr<RoutingArray> ReadPlace(Format format, const Place& place,
-                                       const ReadOptions& options) {
-  const JsonValue& value = *place.value;
+absl::StatusOr<RoutingArray> ReadAt(Format format, const Location& location,
+                                    const ReadOptions& options) {
+  const JsonValue& value = *location.value;
   const auto* text = value.As<std::string>();
   const auto a_string = [&] {
     return Bad(absl::StrCat(std::string(InfoOf(format).name), ": must be a string; it is ",
@@ -172,7 +173,7 @@ absl::StatusOr<RoutingArray> ReadPlace(Format format, const Place& place,
     case Format::kVllm:
       return text == nullptr ? a_string() : ReadNpyText(*text, options.limits);
     case Format::kSglang:
-      return text == nullptr ? a_string() : ReadSglang(*text, place, options);
+      return text == nullptr ? a_string() : ReadSglang(*text, location, options);
     case Format::kNemoRl:
       return text == nullptr ? a_string() : ReadEnvelope(*text, options.limits);
     case Format::kVllmLists:
@@ -189,7 +190,7 @@ absl::StatusOr<RoutingArray> ReadPlace(Format format, const Place& place,
 }
 
 // Refuses options that contradict the array. Nested lists have no dtype.
-absl::Status CheckSaid(const ReadOptions& options, const ReadResult& result) {
+absl::Status CheckAgainstArray(const ReadOptions& options, const ReadResult& result) {
   const RoutingArray& array = result.array;
   if (options.top_k != 0 && options.top_k != array.top_k) {
     return Bad(absl::StrCat("top_k must be the array's, ", array.top_k, "; it is ", options.top_k));
@@ -204,9 +205,9 @@ absl::Status CheckSaid(const ReadOptions& options, const ReadResult& result) {
 }
 
 // Sets array.first from a field beside the array. Engines have two names for it.
-absl::Status ReadStart(const Place& place, RoutingArray& array) {
+absl::Status ReadStart(const Location& location, RoutingArray& array) {
   for (const std::string_view key : {"routed_experts_start_len", "routed_experts_prompt_start"}) {
-    const absl::StatusOr<std::optional<std::int64_t>> start = NumberBeside(place, key);
+    const absl::StatusOr<std::optional<std::int64_t>> start = NumberBeside(location, key);
     if (!start.ok()) return start.status();
     if (!start->has_value()) continue;
     if (array.first.has_value() && *array.first != **start) {
@@ -237,7 +238,7 @@ absl::StatusOr<ReadResult> ReadArray(std::span<const std::uint8_t> bytes,
     absl::StatusOr<RoutingArray> array = ReadNpy(bytes, options.limits);
     if (!array.ok()) return array.status();
     result.array = *std::move(array);
-    if (absl::Status status = CheckSaid(options, result); !status.ok()) return status;
+    if (absl::Status status = CheckAgainstArray(options, result); !status.ok()) return status;
     return result;
   }
   const std::span<const std::uint8_t> text = Trimmed(bytes);
@@ -261,20 +262,20 @@ absl::StatusOr<ReadResult> ReadArray(std::span<const std::uint8_t> bytes,
     }
     root.value = std::string(text.begin(), text.end());
   }
-  const absl::StatusOr<Place> place = Locate(root, options.field);
-  if (!place.ok()) return place.status();
+  const absl::StatusOr<Location> location = Locate(root, options.field);
+  if (!location.ok()) return location.status();
   if (options.format.has_value()) {
     result.format = *options.format;
   } else {
-    const absl::StatusOr<Format> format = FormatOf(*place);
+    const absl::StatusOr<Format> format = FormatOf(*location);
     if (!format.ok()) return format.status();
     result.format = *format;
   }
-  absl::StatusOr<RoutingArray> array = ReadPlace(result.format, *place, options);
+  absl::StatusOr<RoutingArray> array = ReadAt(result.format, *location, options);
   if (!array.ok()) return array.status();
   result.array = *std::move(array);
-  if (absl::Status status = CheckSaid(options, result); !status.ok()) return status;
-  if (absl::Status status = ReadStart(*place, result.array); !status.ok()) return status;
+  if (absl::Status status = CheckAgainstArray(options, result); !status.ok()) return status;
+  if (absl::Status status = ReadStart(*location, result.array); !status.ok()) return status;
   return result;
 }
 

@@ -67,7 +67,7 @@ class Builder final : public Sax {
   }
   bool number_float(number_float_t value, const string_t&) override { return Add(value); }
   bool string(string_t& value) override {
-    PutBack(value);
+    RestoreCutString(value);
     if (!Charge(value.size())) return false;
     return Add(std::move(value));
   }
@@ -79,7 +79,7 @@ class Builder final : public Sax {
     return true;
   }
   bool key(string_t& value) override {
-    PutBack(value);
+    RestoreCutString(value);
     if (!Charge(value.size())) return false;
     Frame& frame = frames_[depth_];
     for (const auto& [key, member] : frame.members) {
@@ -107,8 +107,8 @@ class Builder final : public Sax {
   }
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception&) override {
-    return Fail(absl::InvalidArgumentError(absl::StrCat("JSON: byte ", strings_.PlaceOf(position),
-                                                        ": not JSON, or the text is incomplete")));
+    return Fail(absl::InvalidArgumentError(absl::StrCat(
+        "JSON: byte ", strings_.PositionOf(position), ": not JSON, or the text is incomplete")));
   }
 
  private:
@@ -128,7 +128,7 @@ class Builder final : public Sax {
   }
 
   // Replaces `value`, the string that the parser has reached, by the one that was cut out there.
-  void PutBack(std::string& value) {
+  void RestoreCutString(std::string& value) {
     const std::string_view taken = strings_.Taken(index_++);
     if (!taken.empty()) value = taken;
   }
@@ -188,7 +188,7 @@ class Builder final : public Sax {
   }
 
   // Turns a grid into a list of its elements, because the next element does not fit a grid.
-  bool Demote(Frame& frame) {
+  bool GridToList(Frame& frame) {
     if (!Charge(static_cast<std::size_t>(frame.count) * kNodeBytes)) return false;
     const std::size_t width =
         frame.count == 0 ? 0 : frame.numbers.size() / static_cast<std::size_t>(frame.count);
@@ -211,17 +211,17 @@ class Builder final : public Sax {
   template <class T>
   bool Add(T value) {
     if (!Charge(kNodeBytes)) return false;
-    JsonValue* place = &root_;
+    JsonValue* target = &root_;
     Frame& frame = frames_[depth_];
     if (depth_ > 0 && frame.is_object) {
       auto& [key, member] = frame.members.emplace_back();
       key = std::move(frame.key);
-      place = &member;
+      target = &member;
     } else if (depth_ > 0) {
-      if (frame.is_grid && !Demote(frame)) return false;
-      place = &frame.items.emplace_back();
+      if (frame.is_grid && !GridToList(frame)) return false;
+      target = &frame.items.emplace_back();
     }
-    place->value.template emplace<T>(std::move(value));
+    target->value.template emplace<T>(std::move(value));
     return true;
   }
 

@@ -6,7 +6,7 @@
 namespace waymark::formats {
 namespace {
 
-bool StandsForItself(std::string_view characters) {
+bool NeedsNoDecoding(std::string_view characters) {
   std::uint8_t odd = 0;  // without branches, so that the loop vectorises
   for (const char c : characters) {
     const auto byte = static_cast<std::uint8_t>(c);
@@ -39,7 +39,7 @@ LongStrings::LongStrings(std::string_view text) : whole_(text) {
     const std::size_t end = EndOf(text, begin);
     if (end == std::string_view::npos) break;
     const std::string_view characters = text.substr(begin, end - begin);
-    if (characters.size() >= kLong && StandsForItself(characters)) {
+    if (characters.size() >= kLong && NeedsNoDecoding(characters)) {
       text_.append(text, kept, begin - kept);
       kept = end;
       taken_.push_back({index, text_.size(), characters});
@@ -56,13 +56,13 @@ std::string_view LongStrings::Taken(std::size_t index) const {
   return found != taken_.end() && found->index == index ? found->characters : std::string_view();
 }
 
-std::size_t LongStrings::PlaceOf(std::size_t at) const {
-  std::size_t place = at;
+std::size_t LongStrings::PositionOf(std::size_t at) const {
+  std::size_t position = at;
   for (const String& string : taken_) {
-    if (string.place > at) break;
-    place += string.characters.size();
+    if (string.position > at) break;
+    position += string.characters.size();
   }
-  return place;
+  return position;
 }
 
 }  // namespace waymark::formats

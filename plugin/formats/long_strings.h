@@ -27,13 +27,13 @@ class LongStrings {
   // else an empty view. Points into the text that the constructor was given.
   [[nodiscard]] std::string_view Taken(std::size_t index) const;
   // The offset in the whole text of the character at offset `at` of text().
-  [[nodiscard]] std::size_t PlaceOf(std::size_t at) const;
+  [[nodiscard]] std::size_t PositionOf(std::size_t at) const;
 
  private:
   // A string that was cut out.
   struct String {
     std::size_t index;            // its number among all strings of the text
-    std::size_t place;            // the offset in text_ at which it was cut out
+    std::size_t position;         // the offset in text_ at which it was cut out
     std::string_view characters;  // in whole_
   };
   std::string_view whole_;

@@ -219,7 +219,7 @@ nb::object Lend(const T* data, std::initializer_list<std::size_t> shape, nb::han
                   nb::rv_policy::reference);
 }
 
-// ---- the store's handle ----
+// ---- the store, shared by what is made of it ----
 
 // Ids that a step reads. The landing thread pushes it on the stack `done` when it has read them; a
 // later call that has the GIL releases the array.
@@ -230,13 +230,13 @@ struct LentIds {
 };
 
 // A wm_store and what it calls back into. Shared by the Python objects that need it.
-class StoreHandle {
+class SharedStore {
  public:
-  StoreHandle() = default;
+  SharedStore() = default;
   // The store's last release waits for the landing thread.
-  ~StoreHandle();
-  StoreHandle(const StoreHandle&) = delete;
-  StoreHandle& operator=(const StoreHandle&) = delete;
+  ~SharedStore();
+  SharedStore(const SharedStore&) = delete;
+  SharedStore& operator=(const SharedStore&) = delete;
 
   // Releases the arrays on `done`. Needs the GIL; may run any Python.
   void GiveBack() {
@@ -267,10 +267,10 @@ class StoreHandle {
 // thread may call again from a callback.
 class EngineCall {
  public:
-  explicit EngineCall(StoreHandle& store);
+  explicit EngineCall(SharedStore& store);
   // For destructors: waits for the other thread instead. !held() when the interpreter is on its
   // way down and the other thread will never be back.
-  EngineCall(StoreHandle& store, std::nothrow_t);
+  EngineCall(SharedStore& store, std::nothrow_t);
   ~EngineCall() {
     if (outer_) store_.engine.store(0, std::memory_order_release);
   }
@@ -281,16 +281,16 @@ class EngineCall {
  private:
   [[nodiscard]] bool Take();
 
-  StoreHandle& store_;
+  SharedStore& store_;
   bool outer_ = false;
   bool held_ = true;
 };
 
 // The Python class of a store.
 struct Store {
-  std::shared_ptr<StoreHandle> handle;  // null: closed
+  std::shared_ptr<SharedStore> shared;  // null: closed
   // FailedPrecondition when it is closed. Releases the arrays that the landing thread has read.
-  StoreHandle& open() const;
+  SharedStore& open() const;
 };
 
 // The Python class of rows that were read.

@@ -150,31 +150,28 @@ void Seal(Events& events, nb::handle block_ids, nb::handle key_list, std::uint64
   }
 }
 
-void Copy(Events& events, nb::handle source_ids, nb::handle destination_ids,
-          nb::handle row_counts) {
-  const Integers<std::int32_t> sources(source_ids, "sources");
-  const Integers<std::int32_t> destinations(destination_ids, "destinations");
+void Copy(Events& events, nb::handle src_ids, nb::handle dst_ids, nb::handle row_counts) {
+  const Integers<std::int32_t> src(src_ids, "src");
+  const Integers<std::int32_t> dst(dst_ids, "dst");
   const Integers<std::int32_t> rows(row_counts, "rows");
-  SameLength("sources", sources.size(), destinations.size());
-  SameLength("rows", rows.size(), destinations.size());
-  wm_event* const out = events.Add(destinations.size());
-  for (std::size_t i = 0; i < destinations.size(); ++i) {
-    out[i] = wm_copy(sources[sources.size() == 1 ? 0 : i], destinations[i],
-                     rows[rows.size() == 1 ? 0 : i]);
+  SameLength("src", src.size(), dst.size());
+  SameLength("rows", rows.size(), dst.size());
+  wm_event* const out = events.Add(dst.size());
+  for (std::size_t i = 0; i < dst.size(); ++i) {
+    out[i] = wm_copy(src[src.size() == 1 ? 0 : i], dst[i], rows[rows.size() == 1 ? 0 : i]);
   }
 }
 
-void Move(Events& events, nb::handle source_ids, nb::handle destination_ids) {
-  const Integers<std::int32_t> sources(source_ids, "sources");
-  const Integers<std::int32_t> destinations(destination_ids, "destinations");
-  if (sources.size() != destinations.size()) {
-    Raise(WM_INVALID_ARGUMENT, "sources: as many as destinations, got " +
-                                   std::to_string(sources.size()) + " and " +
-                                   std::to_string(destinations.size()));
+void Move(Events& events, nb::handle src_ids, nb::handle dst_ids) {
+  const Integers<std::int32_t> src(src_ids, "src");
+  const Integers<std::int32_t> dst(dst_ids, "dst");
+  if (src.size() != dst.size()) {
+    Raise(WM_INVALID_ARGUMENT, "src: as many as dst, got " + std::to_string(src.size()) + " and " +
+                                   std::to_string(dst.size()));
   }
-  wm_event* const out = events.Add(sources.size());
-  for (std::size_t i = 0; i < sources.size(); ++i) {
-    out[i] = wm_move(sources[i], destinations[i], i + 1 < sources.size());
+  wm_event* const out = events.Add(src.size());
+  for (std::size_t i = 0; i < src.size(); ++i) {
+    out[i] = wm_move(src[i], dst[i], i + 1 < src.size());
   }
 }
 
@@ -304,11 +301,11 @@ void BindEvents(nb::module_& module) {
       .def("seal", &Seal, "blocks"_a, "keys"_a.none(), "step"_a,
            "The blocks are full, or will be after `step`, and are found by their keys (as in "
            "bind).")
-      .def("copy", &Copy, "sources"_a, "destinations"_a, "rows"_a = WM_ALL_ROWS,
-           "Each destination gets rows [0, rows) of its source; rows: one count, or one per "
+      .def("copy", &Copy, "src"_a, "dst"_a, "rows"_a = WM_ALL_ROWS,
+           "Each block of dst gets rows [0, rows) of its block of src; rows: one count, or one per "
            "block; -1: all.")
-      .def("move", &Move, "sources"_a, "destinations"_a,
-           "Each destination takes over what its source is, all pairs at once: a swap is "
+      .def("move", &Move, "src"_a, "dst"_a,
+           "Each block of dst takes over what its block of src is, all pairs at once: a swap is "
            "move([a, b], [b, a]).")
       .def("truncate", &Truncate, "blocks"_a, "row"_a, "step"_a,
            "Rows >= row of each block that steps <= step wrote are invalid; row: one, or one "

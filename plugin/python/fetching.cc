@@ -35,7 +35,7 @@ struct RedisSource : Source {};
 // texts: host, unix_socket, user, password, key_prefix, and the CA's file, the certificate's, the
 // key's and the server's name of TLS. numbers: as wm_redis_options has them, from `port` on.
 void MakeRedisSource(RedisSource* self, const nb::tuple& texts, bool tls, const nb::tuple& numbers,
-                     std::uint64_t max_believed) {
+                     std::uint64_t presence_cache_entries) {
   std::vector<std::string> kept;
   for (const nb::handle text : texts)
     kept.push_back(nb::cast<std::string>(text));
@@ -58,12 +58,12 @@ void MakeRedisSource(RedisSource* self, const nb::tuple& texts, bool tls, const 
                                       &options.time_to_live_s,
                                       &options.connect_timeout_ms,
                                       &options.command_timeout_ms,
-                                      &options.first_back_off_ms,
-                                      &options.greatest_back_off_ms,
-                                      &options.believe_ms};
+                                      &options.initial_back_off_ms,
+                                      &options.max_back_off_ms,
+                                      &options.presence_cache_ms};
   for (std::size_t i = 0; i < std::size(to_numbers); ++i)
     *to_numbers[i] = nb::cast<std::int32_t>(numbers[i]);
-  options.max_believed = max_believed;
+  options.presence_cache_entries = presence_cache_entries;
   wm_source* source = nullptr;
   Message why;
   Check(Api().wire->source_redis_create(&options, &source, why.get()), why);
@@ -335,10 +335,11 @@ void BindFetching(nb::module_& module) {
                      "tuple[int, int, bytes, int, int, int, int, str]"));
   nb::class_<Source>(module, "Source").def("__init__", &MakeSource, "of"_a);
   nb::class_<RedisSource, Source>(module, "RedisSource")
-      .def("__init__", &MakeRedisSource, "texts"_a, "tls"_a, "numbers"_a, "max_believed"_a,
+      .def("__init__", &MakeRedisSource, "texts"_a, "tls"_a, "numbers"_a,
+           "presence_cache_entries"_a,
            nb::sig("def __init__(self, texts: tuple[str, str, str, str, str, str, str, str, str], "
                    "tls: bool, numbers: tuple[int, int, int, int, int, int, int, int], "
-                   "max_believed: int) -> None"));
+                   "presence_cache_entries: int) -> None"));
   nb::class_<Ticket>(module, "Ticket")
       .def(
           "ready",

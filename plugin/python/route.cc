@@ -133,7 +133,7 @@ void Route(nb::handle logits, nb::handle topk_ids, nb::handle topk_weights, nb::
       PyErr_SetString(PyExc_TypeError, "view must be a View of a session");
       throw nb::python_error();
     }
-    SessionHandle& session = *of->session;
+    SharedSession& session = *of->session;
     const EngineCall call(*session.store);
     const GilReleased released(is_long);
     status = Api().session_route(session.session, &of->view, layer, &routing, &code);

@@ -10,16 +10,16 @@ namespace {
 using nb::literals::operator""_a;
 
 struct Session {
-  std::shared_ptr<SessionHandle> handle;  // null: closed
-  [[nodiscard]] SessionHandle& open() const {
-    if (handle == nullptr) Raise(WM_FAILED_PRECONDITION, "the session is closed");
-    handle->store->GiveBack();
-    return *handle;
+  std::shared_ptr<SharedSession> shared;  // null: closed
+  [[nodiscard]] SharedSession& open() const {
+    if (shared == nullptr) Raise(WM_FAILED_PRECONDITION, "the session is closed");
+    shared->store->GiveBack();
+    return *shared;
   }
 };
 
 // `array` must lie where the session's transport can read it.
-void CheckMemory(const SessionHandle& session, const Array& array, const char* name) {
+void CheckMemory(const SharedSession& session, const Array& array, const char* name) {
   if (array.data == nullptr) return;
   if (session.transport == WM_TRANSPORT_HOST && !array.on_host) {
     Raise(WM_INVALID_ARGUMENT,
@@ -68,52 +68,51 @@ std::int32_t Count(std::int64_t size, const char* name) {
 }
 
 void Make(Session* self, const Store& of, std::int32_t max_rows, std::int32_t num_buffers,
-          std::int32_t num_ids_sources, std::int32_t transport, std::int32_t device,
-          bool one_view) {
+          std::int32_t num_ids_steps, std::int32_t transport, std::int32_t device, bool one_view) {
   of.open();
-  auto handle = std::make_shared<SessionHandle>();
-  handle->store = of.handle;
-  handle->transport = transport;
-  handle->device = device;
+  auto shared = std::make_shared<SharedSession>();
+  shared->store = of.shared;
+  shared->transport = transport;
+  shared->device = device;
   wm_ext_log log = {};
   log.head.struct_size = sizeof(log);
   log.head.type = WM_EXT_LOG;
-  log.function = &StoreHandle::Log;
-  log.context = handle->store.get();
+  log.function = &SharedStore::Log;
+  log.context = shared->store.get();
   wm_session_options options = {};
   options.struct_size = sizeof(options);
   options.flags = one_view ? WM_SESSION_ONE_VIEW : 0;
   options.ext = &log.head;
-  options.store = handle->store->store;
+  options.store = shared->store->store;
   options.max_rows = max_rows;
   options.num_buffers = num_buffers;
-  options.num_ids_sources = num_ids_sources;
+  options.num_ids_steps = num_ids_steps;
   options.transport = transport;
   options.device_ordinal = device;
   Message why;
   wm_status status;
   {
     const GilReleased released;
-    status = Api().session_create(&options, &handle->session, why.get());
+    status = Api().session_create(&options, &shared->session, why.get());
   }
   Check(status, why);
-  new (self) Session{std::move(handle)};
+  new (self) Session{std::move(shared)};
 }
 
-void BindLayer(const Session& self, std::int32_t layer, const char* module, std::int32_t source) {
-  SessionHandle& session = self.open();
+void BindLayer(const Session& self, std::int32_t layer, const char* module, std::int32_t capture) {
+  SharedSession& session = self.open();
   wm_layer_binding binding = {};
   binding.struct_size = sizeof(binding);
   binding.layer = layer;
   binding.module = module;
-  binding.source = source;
+  binding.capture = capture;
   const EngineCall call(*session.store);
   Message why;
   Check(Api().session_bind_layer(session.session, &binding, why.get()), why);
 }
 
 void SetStream(const Session& self, nb::handle stream) {
-  SessionHandle& session = self.open();
+  SharedSession& session = self.open();
   void* const handle = StreamOf(stream);
   const EngineCall call(*session.store);
   const wm_status status = Api().session_set_stream(session.session, handle);
@@ -129,7 +128,7 @@ bool Begun(wm_status status, const wm_code& code) {
 
 bool BeginStep(const Session& self, std::uint64_t step, std::uint64_t version, nb::handle events,
                nb::handle slots, std::int32_t written_rows, bool device_slots) {
-  SessionHandle& session = self.open();
+  SharedSession& session = self.open();
   const BatchArgs args(step, version, events, slots, device_slots);
   const EngineCall call(*session.store);
   wm_code code = {};
@@ -140,7 +139,7 @@ bool BeginStep(const Session& self, std::uint64_t step, std::uint64_t version, n
 
 bool BeginIdsStep(const Session& self, std::uint64_t step, std::uint64_t version, nb::handle events,
                   nb::handle slots) {
-  SessionHandle& session = self.open();
+  SharedSession& session = self.open();
   const BatchArgs args(step, version, events, slots, false);
   const EngineCall call(*session.store);
   wm_code code = {};
@@ -149,9 +148,9 @@ bool BeginIdsStep(const Session& self, std::uint64_t step, std::uint64_t version
 }
 
 std::unique_ptr<View> ViewOf(const Session& self, std::uint64_t step) {
-  SessionHandle& session = self.open();
+  SharedSession& session = self.open();
   auto view = std::make_unique<View>();
-  view->session = self.handle;
+  view->session = self.shared;
   const EngineCall call(*session.store);
   const wm_status status = Api().session_view(session.session, step, &view->view);
   if (status != WM_OK) Raise(status, "view");
@@ -160,7 +159,7 @@ std::unique_ptr<View> ViewOf(const Session& self, std::uint64_t step) {
 
 void HandOver(const Session& self, nb::handle view_or_step, std::int32_t layer,
               nb::handle ids_array) {
-  SessionHandle& session = self.open();
+  SharedSession& session = self.open();
   const Array array = ArrayOf(ids_array, "ids");
   if (array.dims != 2) {
     Raise(WM_INVALID_ARGUMENT,
@@ -203,7 +202,7 @@ void HandOver(const Session& self, nb::handle view_or_step, std::int32_t layer,
 }
 
 void Submit(const Session& self, std::uint64_t step, std::int32_t written_rows) {
-  SessionHandle& session = self.open();
+  SharedSession& session = self.open();
   const EngineCall call(*session.store);
   wm_code code = {};
   const wm_status status = Api().session_submit(session.session, step, written_rows, &code);
@@ -212,7 +211,7 @@ void Submit(const Session& self, std::uint64_t step, std::int32_t written_rows) 
 
 void SubmitDeviceSlots(const Session& self, std::uint64_t step, nb::handle slots, nb::handle rows,
                        std::int32_t written_rows) {
-  SessionHandle& session = self.open();
+  SharedSession& session = self.open();
   const Array array = ArrayOf(slots, "slots");
   if (array.dims != 1 || array.kind != 'i' || array.item_bytes != 8 || !array.contiguous()) {
     Raise(WM_INVALID_ARGUMENT, "slots: int64 [rows], contiguous");
@@ -243,7 +242,7 @@ void Done(void* context) {
 }
 
 void SubmitIds(const Session& self, std::uint64_t step, nb::handle ids_array, bool layers_first) {
-  SessionHandle& session = self.open();
+  SharedSession& session = self.open();
   auto lent = std::make_unique<LentIds>();
   lent->done = &session.store->done;
   lent->array = ArrayOf(ids_array, "ids");
@@ -278,7 +277,7 @@ void SubmitIds(const Session& self, std::uint64_t step, nb::handle ids_array, bo
 
 template <wm_status (*wm_api_v1::*end)(wm_session*, std::uint64_t, wm_code*)>
 void End(const Session& self, std::uint64_t step) {
-  SessionHandle& session = self.open();
+  SharedSession& session = self.open();
   const EngineCall call(*session.store);
   wm_code code = {};
   const wm_status status = (Api().*end)(session.session, step, &code);
@@ -286,7 +285,7 @@ void End(const Session& self, std::uint64_t step) {
 }
 
 void Discard(const Session& self, std::int32_t written_rows) {
-  SessionHandle& session = self.open();
+  SharedSession& session = self.open();
   const EngineCall call(*session.store);
   const wm_status status = Api().session_discard(session.session, written_rows);
   if (status != WM_OK) {
@@ -297,7 +296,7 @@ void Discard(const Session& self, std::int32_t written_rows) {
 // A Python forward, called on the thread that tests.
 struct Forward {
   nb::object function;
-  std::shared_ptr<SessionHandle> session;
+  std::shared_ptr<SharedSession> session;
   nb::object raised;
 };
 
@@ -316,8 +315,8 @@ wm_status RunForward(void* context, const wm_view* view, std::int32_t rows) {
 
 // ([(layer, layer_id, fault, rows, first_row)], text).
 nb::tuple SelfTest(const Session& self, std::int32_t rows, nb::object function) {
-  SessionHandle& session = self.open();
-  Forward forward{std::move(function), self.handle, {}};
+  SharedSession& session = self.open();
+  Forward forward{std::move(function), self.shared, {}};
   const auto max_findings = static_cast<std::size_t>(session.store->shape.num_layers) * 4;
   std::vector<wm_layer_finding> findings(max_findings);
   std::size_t count = 0;
@@ -345,7 +344,7 @@ nb::tuple SelfTest(const Session& self, std::int32_t rows, nb::object function) 
 }
 
 void CheckStatus(const Session& self) {
-  SessionHandle& session = self.open();
+  SharedSession& session = self.open();
   Message why;
   Check(Api().session_status(session.session, why.get()), why);
 }
@@ -366,22 +365,22 @@ nb::dict Stats(const Session& self) {
   return out;
 }
 
-// (layer_id, module, source, rows_silent, rows_invalid).
+// (layer_id, module, capture, rows_silent, rows_invalid).
 nb::tuple LayerStats(const Session& self, std::int32_t layer) {
   wm_layer_stats stats = {};
   stats.struct_size = sizeof(stats);
-  SessionHandle& session = self.open();
+  SharedSession& session = self.open();
   const wm_status status = Api().session_layer_stats(session.session, layer, &stats);
   if (status != WM_OK) {
     Raise(status, "layer: in [0, " + std::to_string(session.store->shape.num_layers) + "), got " +
                       std::to_string(layer));
   }
-  return nb::make_tuple(stats.layer_id, stats.module, stats.source, stats.rows_silent,
+  return nb::make_tuple(stats.layer_id, stats.module, stats.capture, stats.rows_silent,
                         stats.rows_invalid);
 }
 
 nb::list SilentBatchSizes(const Session& self, std::int32_t layer) {
-  SessionHandle& session = self.open();
+  SharedSession& session = self.open();
   std::vector<std::int32_t> sizes(256);
   std::size_t count = 0;
   for (;;) {
@@ -404,9 +403,9 @@ nb::list SilentBatchSizes(const Session& self, std::int32_t layer) {
 
 void BindSession(nb::module_& module) {
   nb::class_<Session>(module, "CaptureSession")
-      .def("__init__", &Make, "store"_a, "max_rows"_a, "num_buffers"_a, "num_ids_sources"_a,
+      .def("__init__", &Make, "store"_a, "max_rows"_a, "num_buffers"_a, "num_ids_steps"_a,
            "transport"_a, "device"_a, "one_view"_a)
-      .def("_bind_layer", &BindLayer, "layer"_a, "module"_a, "source"_a)
+      .def("_bind_layer", &BindLayer, "layer"_a, "module"_a, "capture"_a)
       .def("set_stream", &SetStream, "stream"_a.none(),
            "The CUDA stream of the forwards from here on: an int (cudaStream_t), an object with "
            "cuda_stream or __cuda_stream__(), or None (the default stream). Engine's thread.")
@@ -460,7 +459,7 @@ void BindSession(nb::module_& module) {
       .def(
           "report",
           [](const Session& self) {
-            SessionHandle& session = self.open();
+            SharedSession& session = self.open();
             return Text(
                 [&](wm_message* text) { return Api().session_report(session.session, text); });
           },
@@ -472,11 +471,11 @@ void BindSession(nb::module_& module) {
            "thread.")
       .def(
           "close",
-          [](Session& self) { const std::shared_ptr<SessionHandle> last = std::move(self.handle); },
+          [](Session& self) { const std::shared_ptr<SharedSession> last = std::move(self.shared); },
           "Drops the steps that have a buffer here and have not ended; submitted steps land. "
           "Remaining views keep the session. Engine's thread.")
       .def_prop_ro(
-          "closed", [](const Session& self) { return self.handle == nullptr; },
+          "closed", [](const Session& self) { return self.shared == nullptr; },
           "Whether close() was called.")
       .def("_stats", &Stats, nb::sig("def _stats(self) -> dict[str, int]"))
       .def("_layer_stats", &LayerStats, "layer"_a,

@@ -7,26 +7,26 @@
 namespace waymark_python {
 
 // A wm_session. Views keep it.
-struct SessionHandle {
-  std::shared_ptr<StoreHandle> store;
+struct SharedSession {
+  std::shared_ptr<SharedStore> store;
   wm_session* session = nullptr;
   int transport = WM_TRANSPORT_HOST;
   int device = 0;
 
-  SessionHandle() = default;
-  ~SessionHandle() {
+  SharedSession() = default;
+  ~SharedSession() {
     if (session == nullptr) return;
     const EngineCall call(*store, std::nothrow);
     if (!call.held()) return;  // the interpreter goes down under another thread's call
     const GilReleased released(Alive());
     Api().session_release(session);
   }
-  SessionHandle(const SessionHandle&) = delete;
-  SessionHandle& operator=(const SessionHandle&) = delete;
+  SharedSession(const SharedSession&) = delete;
+  SharedSession& operator=(const SharedSession&) = delete;
 };
 
 struct View {
-  std::shared_ptr<SessionHandle> session;
+  std::shared_ptr<SharedSession> session;
   wm_view view = {};
 };
 

@@ -9,7 +9,7 @@ using nb::literals::operator""_a;
 
 void Take(Snapshot* self, const Store& of, nb::handle block_ids, std::int64_t first,
           std::int64_t last) {
-  StoreHandle& store = of.open();
+  SharedStore& store = of.open();
   const Integers<std::int32_t> blocks(block_ids, "blocks");
   wm_snapshot_args args = {};
   args.struct_size = sizeof(args);

@@ -34,13 +34,13 @@ void Make(Store* self, std::int32_t num_layers, std::int32_t top_k, std::int32_t
   const Integers<std::int32_t> nulls(null_blocks, "null_blocks");
   const Integers<std::int32_t> cpus(landing_cpus, "landing_cpus");
   const Integers<std::int32_t> recorder_cpus(record_cpus, "recorder.cpus");
-  auto handle = std::make_shared<StoreHandle>();
+  auto shared = std::make_shared<SharedStore>();
 
   wm_ext_log log = {};
   log.head.struct_size = sizeof(log);
   log.head.type = WM_EXT_LOG;
-  log.function = &StoreHandle::Log;
-  log.context = handle.get();
+  log.function = &SharedStore::Log;
+  log.context = shared.get();
 
   wm_store_options options = {};
   options.struct_size = sizeof(options);
@@ -77,20 +77,20 @@ void Make(Store* self, std::int32_t num_layers, std::int32_t top_k, std::int32_t
       recorder.ring_bytes = ring_bytes;
       recorder.cpus = recorder_cpus.data();
       recorder.num_cpus = recorder_cpus.size();
-      status = Api().recorder_create(&options, &recorder, &handle->recorder, why.get());
-      options.recorder = handle->recorder;
+      status = Api().recorder_create(&options, &recorder, &shared->recorder, why.get());
+      options.recorder = shared->recorder;
     }
-    if (status == WM_OK) status = Api().store_create(&options, &handle->store, why.get());
+    if (status == WM_OK) status = Api().store_create(&options, &shared->store, why.get());
   }
   Check(status, why);
-  handle->shape.struct_size = sizeof(handle->shape);
-  const wm_status shaped = Api().store_shape(handle->store, &handle->shape);
+  shared->shape.struct_size = sizeof(shared->shape);
+  const wm_status shaped = Api().store_shape(shared->store, &shared->shape);
   if (shaped != WM_OK) Raise(shaped, "store_shape");
-  new (self) Store{std::move(handle)};
+  new (self) Store{std::move(shared)};
 }
 
 std::int64_t CoveredPrefix(const Store& self, nb::handle block_ids, std::int64_t rows) {
-  StoreHandle& store = self.open();
+  SharedStore& store = self.open();
   const Integers<std::int32_t> blocks(block_ids, "blocks");
   const EngineCall call(store);
   std::int64_t covered = 0;
@@ -103,7 +103,7 @@ std::int64_t CoveredPrefix(const Store& self, nb::handle block_ids, std::int64_t
 }
 
 void WaitIdle(const Store& self, nb::handle timeout) {
-  StoreHandle& store = self.open();
+  SharedStore& store = self.open();
   const std::int64_t ns = Nanoseconds(timeout);
   Message why;
   wm_status status;
@@ -119,7 +119,7 @@ void WaitIdle(const Store& self, nb::handle timeout) {
 }
 
 bool LandOne(const Store& self) {
-  StoreHandle& store = self.open();
+  SharedStore& store = self.open();
   const EngineCall call(store);
   wm_status status;
   {
@@ -132,7 +132,7 @@ bool LandOne(const Store& self) {
 }
 
 void Land(const Store& self, std::uint64_t step) {
-  StoreHandle& store = self.open();
+  SharedStore& store = self.open();
   const EngineCall call(store);
   wm_status status;
   {
@@ -146,7 +146,7 @@ void Land(const Store& self, std::uint64_t step) {
 }
 
 std::uint64_t LastStep(const Store& self) {
-  StoreHandle& store = self.open();
+  SharedStore& store = self.open();
   const EngineCall call(store);
   std::uint64_t step = 0;
   const wm_status status = Api().store_last_step(store.store, &step);
@@ -183,7 +183,7 @@ nb::dict Stats(const Store& self) {
   WAYMARK_STAT(pages_in_use)
   WAYMARK_STAT(pages_in_use_peak)
   WAYMARK_STAT(evictions)
-  WAYMARK_STAT(own_pages)
+  WAYMARK_STAT(copies_on_write)
   WAYMARK_STAT(no_page)
   WAYMARK_STAT(bytes)
   WAYMARK_STAT(bytes_touched_peak)
@@ -230,7 +230,7 @@ nb::object NextFinding(const Store& self) {
 
 // [(level, text)], oldest first, and how many older ones were lost.
 nb::tuple TakeLog(const Store& self) {
-  StoreHandle& store = self.open();
+  SharedStore& store = self.open();
   std::deque<std::pair<std::int32_t, std::string>> lines;
   std::uint64_t lost = 0;
   {
@@ -249,13 +249,13 @@ nb::tuple TakeLog(const Store& self) {
 }
 
 void Close(Store& self) {
-  if (self.handle == nullptr) return;
+  if (self.shared == nullptr) return;
   self.open();
-  const std::shared_ptr<StoreHandle> last = std::move(self.handle);
+  const std::shared_ptr<SharedStore> last = std::move(self.shared);
 }
 
 void DumpFlight(const Store& self, const char* path) {
-  StoreHandle& store = self.open();
+  SharedStore& store = self.open();
   Message why;
   wm_status status;
   {
@@ -272,7 +272,7 @@ void CheckRecorder(const Store& self) {
 
 }  // namespace
 
-StoreHandle::~StoreHandle() {
+SharedStore::~SharedStore() {
   {
     const GilReleased released(Alive());
     Api().store_release(store);
@@ -281,7 +281,7 @@ StoreHandle::~StoreHandle() {
   GiveBack();
 }
 
-void StoreHandle::GiveBackAll() {
+void SharedStore::GiveBackAll() {
   LentIds* ids = done.exchange(nullptr, std::memory_order_acquire);
   while (ids != nullptr) {
     LentIds* const next = ids->next;
@@ -290,8 +290,8 @@ void StoreHandle::GiveBackAll() {
   }
 }
 
-void StoreHandle::Log(void* context, std::int32_t level, const char* text, std::size_t size) {
-  auto& self = *static_cast<StoreHandle*>(context);
+void SharedStore::Log(void* context, std::int32_t level, const char* text, std::size_t size) {
+  auto& self = *static_cast<SharedStore*>(context);
   try {
     const std::lock_guard lock(self.log_mutex);
     if (self.log.size() == kLogLines) {
@@ -303,10 +303,10 @@ void StoreHandle::Log(void* context, std::int32_t level, const char* text, std::
   }
 }
 
-StoreHandle& Store::open() const {
-  if (handle == nullptr) Raise(WM_FAILED_PRECONDITION, "the store is closed");
-  handle->GiveBack();
-  return *handle;
+SharedStore& Store::open() const {
+  if (shared == nullptr) Raise(WM_FAILED_PRECONDITION, "the store is closed");
+  shared->GiveBack();
+  return *shared;
 }
 
 bool EngineCall::Take() {
@@ -317,7 +317,7 @@ bool EngineCall::Take() {
   return outer_;
 }
 
-EngineCall::EngineCall(StoreHandle& store) : store_(store) {
+EngineCall::EngineCall(SharedStore& store) : store_(store) {
   if (!Take()) {
     Raise(WM_FAILED_PRECONDITION,
           "one thread at a time may call the methods of the engine's thread, and another "
@@ -325,7 +325,7 @@ EngineCall::EngineCall(StoreHandle& store) : store_(store) {
   }
 }
 
-EngineCall::EngineCall(StoreHandle& store, std::nothrow_t) : store_(store) {
+EngineCall::EngineCall(SharedStore& store, std::nothrow_t) : store_(store) {
   while (!(held_ = Take())) {
     if (!Alive()) return;
     const GilReleased released;
@@ -365,7 +365,7 @@ void BindStore(nb::module_& module) {
            "submitted, or has landed. Engine's thread.")
       .def_prop_ro("last_step", &LastStep, "The last step begun; 0: none. Engine's thread.")
       .def_prop_ro(
-          "closed", [](const Store& self) { return self.handle == nullptr; },
+          "closed", [](const Store& self) { return self.shared == nullptr; },
           "Whether close() was called.")
       .def("close", &Close,
            "Releases the store. Submitted steps land first; snapshots stay readable; a session "
@@ -373,7 +373,7 @@ void BindStore(nb::module_& module) {
       .def(
           "report",
           [](const Store& self) {
-            StoreHandle& store = self.open();
+            SharedStore& store = self.open();
             return Text([&](wm_message* text) { return Api().store_report(store.store, text); });
           },
           "The main counters, one per line. Any thread.")

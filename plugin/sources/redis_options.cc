@@ -36,13 +36,15 @@ absl::Status CheckRedisOptions(const RedisOptions& options) {
   if (options.command_timeout.count() < 1) {
     return Bad("command_timeout", "1 ms or more", options.command_timeout.count());
   }
-  if (options.first_back_off.count() < 1) {
-    return Bad("first_back_off", "1 ms or more", options.first_back_off.count());
+  if (options.initial_back_off.count() < 1) {
+    return Bad("initial_back_off", "1 ms or more", options.initial_back_off.count());
   }
-  if (options.greatest_back_off < options.first_back_off) {
-    return Bad("greatest_back_off", "first_back_off or more", options.greatest_back_off.count());
+  if (options.max_back_off < options.initial_back_off) {
+    return Bad("max_back_off", "initial_back_off or more", options.max_back_off.count());
   }
-  if (options.believe.count() < 0) return Bad("believe", "0 ms or more", options.believe.count());
+  if (options.presence_cache.count() < 0) {
+    return Bad("presence_cache", "0 ms or more", options.presence_cache.count());
+  }
   if (options.tls.key_file.empty() != options.tls.certificate_file.empty()) {
     return absl::InvalidArgumentError(
         "options.tls.key_file and options.tls.certificate_file must be given together");

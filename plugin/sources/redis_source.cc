@@ -97,8 +97,8 @@ class RedisSource::Impl {
  public:
   explicit Impl(const RedisOptions& options) : options_(options) {
     if (options_.time_to_live.count() > 0) {
-      options_.believe =
-          std::min<std::chrono::milliseconds>(options_.believe, options_.time_to_live / 2);
+      options_.presence_cache =
+          std::min<std::chrono::milliseconds>(options_.presence_cache, options_.time_to_live / 2);
     }
   }
 #ifdef WAYMARK_REDIS_TLS
@@ -122,7 +122,7 @@ class RedisSource::Impl {
   // Sends the commands and calls answer(i, reply) for each reply, in order. Replies that arrived
   // before an error have been passed on.
   template <typename Answer>
-  absl::Status Ask(std::span<const Words> commands, Deadline deadline, const Answer& answer) {
+  absl::Status Call(std::span<const Words> commands, Deadline deadline, const Answer& answer) {
     if (commands.empty()) return absl::OkStatus();
     deadline = std::min(deadline, Clock::now() + options_.command_timeout);
     std::unique_lock<std::mutex> turn(turn_mutex_);
@@ -132,7 +132,7 @@ class RedisSource::Impl {
     }
     busy_ = true;
     turn.unlock();
-    absl::Status status = Converse(commands, deadline, answer);
+    absl::Status status = CallOnConnection(commands, deadline, answer);
     turn.lock();
     busy_ = false;
     turn.unlock();
@@ -140,20 +140,20 @@ class RedisSource::Impl {
     return status;
   }
 
-  void Believe(const Digest128& digest) {
+  void RememberPresent(const Digest128& digest) {
     const MutexLock lock(mutex_);
-    const Clock::time_point until = Clock::now() + options_.believe;
-    if (Clock::time_point* known = believed_.Use(digest)) {
+    const Clock::time_point until = Clock::now() + options_.presence_cache;
+    if (Clock::time_point* known = present_.Use(digest)) {
       *known = until;
       return;
     }
-    if (options_.max_believed == 0) return;
-    if (believed_.size() >= options_.max_believed) believed_.PopOldest();
-    believed_.Insert(digest, until);
+    if (options_.presence_cache_entries == 0) return;
+    if (present_.size() >= options_.presence_cache_entries) present_.PopOldest();
+    present_.Insert(digest, until);
   }
-  bool Believes(const Digest128& digest) {
+  bool KnownPresent(const Digest128& digest) {
     const MutexLock lock(mutex_);
-    const Clock::time_point* known = believed_.Use(digest);
+    const Clock::time_point* known = present_.Use(digest);
     return known != nullptr && Clock::now() < *known;
   }
 
@@ -182,13 +182,13 @@ class RedisSource::Impl {
   // Closes the connection after a failure, and starts the back-off. Returns `status`.
   absl::Status Lose(absl::Status status) {
     context_.reset();
-    back_off_ = back_off_.count() == 0 ? options_.first_back_off
-                                       : std::min(2 * back_off_, options_.greatest_back_off);
+    back_off_ = back_off_.count() == 0 ? options_.initial_back_off
+                                       : std::min(2 * back_off_, options_.max_back_off);
     not_before_ = Clock::now() + back_off_;
     failure_ = std::string(status.message().data(), status.message().size());
     const MutexLock lock(mutex_);
     ++stats_.failures;
-    believed_.Clear();  // the server may have restarted without its data
+    present_.Clear();  // the server may have restarted without its data
     return status;
   }
   absl::Status Lost(const char* doing, Deadline deadline) {
@@ -251,7 +251,8 @@ class RedisSource::Impl {
   }
 
   template <typename Answer>
-  absl::Status Converse(std::span<const Words> commands, Deadline deadline, const Answer& answer) {
+  absl::Status CallOnConnection(std::span<const Words> commands, Deadline deadline,
+                                const Answer& answer) {
     const NoSigpipe no_sigpipe;
     if (absl::Status status = Connect(deadline); !status.ok()) return status;
     return Exchange(commands, deadline, answer);
@@ -349,14 +350,14 @@ class RedisSource::Impl {
 #endif
 
   mutable Mutex mutex_;
-  wire::LruMap<Digest128, Clock::time_point, wire::DigestHash> believed_ ABSL_GUARDED_BY(mutex_);
+  wire::LruMap<Digest128, Clock::time_point, wire::DigestHash> present_ ABSL_GUARDED_BY(mutex_);
   Stats stats_ ABSL_GUARDED_BY(mutex_);
 };
 
 namespace {
 
 // Remembers the first error reply of a call.
-class Refusals {
+class ErrorReplies {
  public:
   // Whether the reply is an error.
   bool Is(const redisReply& reply) {
@@ -416,15 +417,15 @@ absl::Status RedisSource::Get(std::span<const Digest128> digests, wire::Deadline
   std::vector<Words> commands;
   for (const std::string& key : keys)
     commands.push_back({"GET", key});
-  Refusals refusals;
-  return refusals.Or(impl_->Ask(commands, deadline, [&](std::size_t i, Reply reply) {
+  ErrorReplies refusals;
+  return refusals.Or(impl_->Call(commands, deadline, [&](std::size_t i, Reply reply) {
     if (!refusals.Is(*reply)) objects[i] = BytesOf(std::move(reply));
   }));
 }
 
 absl::Status RedisSource::GetRanges(std::span<const wire::ObjectRange> ranges,
-                                    wire::Deadline deadline, std::span<Object> parts) {
-  std::fill(parts.begin(), parts.end(), Object{});
+                                    wire::Deadline deadline, std::span<Object> objects) {
+  std::fill(objects.begin(), objects.end(), Object{});
   std::vector<std::array<std::string, 3>> words;
   for (const wire::ObjectRange& range : ranges) {
     words.push_back(
@@ -433,11 +434,11 @@ absl::Status RedisSource::GetRanges(std::span<const wire::ObjectRange> ranges,
   std::vector<Words> commands;
   for (const auto& [key, begin, last] : words)
     commands.push_back({"GETRANGE", key, begin, last});
-  Refusals refusals;
-  return refusals.Or(impl_->Ask(commands, deadline, [&](std::size_t i, Reply reply) {
+  ErrorReplies refusals;
+  return refusals.Or(impl_->Call(commands, deadline, [&](std::size_t i, Reply reply) {
     if (refusals.Is(*reply)) return;
     // The reply for an absent key is an empty string.
-    if (reply->len == ranges[i].end - ranges[i].begin) parts[i] = BytesOf(std::move(reply));
+    if (reply->len == ranges[i].end - ranges[i].begin) objects[i] = BytesOf(std::move(reply));
   }));
 }
 
@@ -453,9 +454,9 @@ absl::Status RedisSource::Put(std::span<const wire::NamedObject> objects, wire::
       commands.back().insert(commands.back().end(), {"EX", seconds});
     }
   }
-  Refusals refusals;
-  return refusals.Or(impl_->Ask(commands, deadline, [&](std::size_t i, Reply reply) {
-    if (!refusals.Is(*reply)) impl_->Believe(objects[i].digest);
+  ErrorReplies refusals;
+  return refusals.Or(impl_->Call(commands, deadline, [&](std::size_t i, Reply reply) {
+    if (!refusals.Is(*reply)) impl_->RememberPresent(objects[i].digest);
   }));
 }
 
@@ -466,7 +467,7 @@ absl::Status RedisSource::Holds(std::span<const Digest128> digests, wire::Deadli
   std::vector<std::size_t> asked;
   std::vector<std::string> keys;
   for (std::size_t i = 0; i < digests.size(); ++i) {
-    held[i] = impl_->Believes(digests[i]) ? 1 : 0;
+    held[i] = impl_->KnownPresent(digests[i]) ? 1 : 0;
     if (held[i] != 0) continue;
     asked.push_back(i);
     keys.push_back(impl_->Key(digests[i]));
@@ -480,11 +481,11 @@ absl::Status RedisSource::Holds(std::span<const Digest128> digests, wire::Deadli
       commands.push_back({"TOUCH", key});
     }
   }
-  Refusals refusals;
-  return refusals.Or(impl_->Ask(commands, deadline, [&](std::size_t i, Reply reply) {
+  ErrorReplies refusals;
+  return refusals.Or(impl_->Call(commands, deadline, [&](std::size_t i, Reply reply) {
     if (refusals.Is(*reply) || reply->type != REDIS_REPLY_INTEGER || reply->integer != 1) return;
     held[asked[i]] = 1;
-    impl_->Believe(digests[asked[i]]);
+    impl_->RememberPresent(digests[asked[i]]);
   }));
 }
 

@@ -53,14 +53,14 @@ struct RedisOptions {
   std::chrono::milliseconds command_timeout{5000};
   // After a failure, calls return Unavailable at once for this long. Doubles with each failure in a
   // row, up to the greatest.
-  std::chrono::milliseconds first_back_off{50};
-  std::chrono::milliseconds greatest_back_off{5000};
+  std::chrono::milliseconds initial_back_off{50};
+  std::chrono::milliseconds max_back_off{5000};
   // How long Holds takes an object that this process has put, or has found by Holds, to be in the
   // server without asking it: that is how old its result can be. At most half of time_to_live. A
   // lost connection ends it.
-  std::chrono::milliseconds believe{60000};
+  std::chrono::milliseconds presence_cache{60000};
   // The most digests that are remembered for that.
-  std::size_t max_believed = std::size_t{1} << 18;
+  std::size_t presence_cache_entries = std::size_t{1} << 18;
 };
 
 // Has one connection, made when it is first needed and again after it was lost. Threads take turns
@@ -82,7 +82,7 @@ class RedisSource final : public wire::PageSource {
                                  std::span<wire::Object> objects) override;
   [[nodiscard]] absl::Status GetRanges(std::span<const wire::ObjectRange> ranges,
                                        wire::Deadline deadline,
-                                       std::span<wire::Object> parts) override;
+                                       std::span<wire::Object> objects) override;
   [[nodiscard]] absl::Status Put(std::span<const wire::NamedObject> objects,
                                  wire::Deadline deadline) override;
   [[nodiscard]] absl::Status Holds(std::span<const Digest128> digests, wire::Deadline deadline,

@@ -119,13 +119,13 @@ CaptureCode ToCapture(wm_status status, const wm_code& code) {
 
 absl::Status AbiSnapshot::Wait(std::chrono::nanoseconds timeout) const {
   Why why;
-  return why.Status(Api().snapshot_wait(handle_, timeout.count(), why.get()));
+  return why.Status(Api().snapshot_wait(object_, timeout.count(), why.get()));
 }
 
 absl::StatusOr<Rows> AbiSnapshot::ReadRows() const {
   Why why;
   wm_rows* handle = nullptr;
-  if (const wm_status code = Api().snapshot_rows(handle_, &handle, why.get()); code != WM_OK) {
+  if (const wm_status code = Api().snapshot_rows(object_, &handle, why.get()); code != WM_OK) {
     return why.Status(code);
   }
   wm_shape shape = {sizeof(shape)};
@@ -199,7 +199,7 @@ absl::StatusOr<AbiSnapshot> AbiStore::TakeSnapshot(std::span<const BlockId> bloc
   args.last = last;
   Why why;
   wm_snapshot* handle = nullptr;
-  if (const wm_status code = Api().store_snapshot(handle_, &args, &handle, why.get());
+  if (const wm_status code = Api().store_snapshot(object_, &args, &handle, why.get());
       code != WM_OK) {
     return why.Status(code);
   }
@@ -208,13 +208,13 @@ absl::StatusOr<AbiSnapshot> AbiStore::TakeSnapshot(std::span<const BlockId> bloc
 
 absl::Status AbiStore::WaitIdle(std::chrono::nanoseconds timeout) {
   Why why;
-  return why.Status(Api().store_wait_idle(handle_, timeout.count(), why.get()));
+  return why.Status(Api().store_wait_idle(object_, timeout.count(), why.get()));
 }
 
 Stats AbiStore::GetStats() const {
   wm_store_stats of = {sizeof(of)};
   Stats stats;
-  if (Api().store_stats(handle_, &of) != WM_OK) return stats;
+  if (Api().store_stats(object_, &of) != WM_OK) return stats;
   stats.steps_begun = of.steps_begun;
   stats.steps_landed = of.steps_landed;
   stats.steps_dropped = of.steps_dropped;
@@ -233,7 +233,7 @@ absl::StatusOr<std::unique_ptr<AbiSession>> AbiSession::Create(AbiStore& store,
   options.store = store.handle();
   options.max_rows = of.max_rows;
   options.num_buffers = of.num_buffers;
-  options.num_ids_sources = of.num_ids_sources;
+  options.num_ids_steps = of.num_ids_steps;
   Why why;
   auto log = std::make_unique<const LogCallback>(of.log);
   const wm_ext_log link = ToC(*log);
@@ -258,7 +258,7 @@ absl::StatusOr<std::unique_ptr<AbiSession>> AbiSession::Create(AbiStore& store,
     binding.struct_size = sizeof(binding);
     binding.layer = layer.layer;
     binding.module = layer.module.c_str();
-    binding.source = static_cast<std::int32_t>(layer.source);
+    binding.capture = static_cast<std::int32_t>(layer.capture);
     if (const wm_status code = Api().session_bind_layer(handle, &binding, why.get());
         code != WM_OK) {
       return why.Status(code);
@@ -270,13 +270,13 @@ absl::StatusOr<std::unique_ptr<AbiSession>> AbiSession::Create(AbiStore& store,
 StepCode AbiSession::BeginStep(const StepBatch& batch, std::int32_t written_rows) {
   const wm_step_batch of = ToC(batch);
   wm_code code = {};
-  const wm_status status = Api().session_begin_step(handle_, &of, written_rows, &code);
+  const wm_status status = Api().session_begin_step(object_, &of, written_rows, &code);
   return ToStep(status, code);
 }
 
 CaptureView AbiSession::view(StepId step) {
   wm_view view = {};
-  (void)Api().session_view(handle_, step.value(), &view);
+  (void)Api().session_view(object_, step.value(), &view);
   return ToView(view);
 }
 
@@ -292,7 +292,7 @@ CaptureCode AbiSession::HandOver(const CaptureView& view, std::int32_t layer,
   tensor.row_stride = ids.row_stride;
   tensor.k_stride = ids.k_stride;
   wm_code code = {};
-  const wm_status status = Api().session_hand_over(handle_, &of, layer, &tensor, &code);
+  const wm_status status = Api().session_hand_over(object_, &of, layer, &tensor, &code);
   return ToCapture(status, code);
 }
 
@@ -309,7 +309,7 @@ CaptureCode AbiSession::Route(const CaptureView& view, std::int32_t layer,
       to.shape[i] = from.shape[i];
       to.strides[i] = from.stride[i];
     }
-    to.device_type = from.device == kernels::Device::Host() ? WM_DEVICE_HOST : WM_DEVICE_CUDA;
+    to.device_type = from.device == kernels::MemoryDevice::Host() ? WM_DEVICE_HOST : WM_DEVICE_CUDA;
     to.device = from.device.ordinal;
     return to;
   };
@@ -329,39 +329,39 @@ CaptureCode AbiSession::Route(const CaptureView& view, std::int32_t layer,
   routing.routed = tensor(tensors.routed);
   routing.replay_out = tensor(tensors.replay_out);
   wm_code code = {};
-  const wm_status status = Api().session_route(handle_, &of, layer, &routing, &code);
+  const wm_status status = Api().session_route(object_, &of, layer, &routing, &code);
   return ToCapture(status, code);
 }
 
 StepCode AbiSession::Submit(StepId step, std::int32_t written_rows) {
   wm_code code = {};
-  const wm_status status = Api().session_submit(handle_, step.value(), written_rows, &code);
+  const wm_status status = Api().session_submit(object_, step.value(), written_rows, &code);
   return ToStep(status, code);
 }
 StepCode AbiSession::SubmitDeviceSlots(StepId step, const std::int64_t* slots, std::int32_t rows,
                                        std::int32_t written_rows) {
   wm_code code = {};
   const wm_status status =
-      Api().session_submit_device_slots(handle_, step.value(), slots, rows, written_rows, &code);
+      Api().session_submit_device_slots(object_, step.value(), slots, rows, written_rows, &code);
   return ToStep(status, code);
 }
 StepCode AbiSession::Drop(StepId step) {
   wm_code code = {};
-  const wm_status status = Api().session_drop(handle_, step.value(), &code);
+  const wm_status status = Api().session_drop(object_, step.value(), &code);
   return ToStep(status, code);
 }
 StepCode AbiSession::Cancel(StepId step) {
   wm_code code = {};
-  const wm_status status = Api().session_cancel(handle_, step.value(), &code);
+  const wm_status status = Api().session_cancel(object_, step.value(), &code);
   return ToStep(status, code);
 }
 void AbiSession::Discard(std::int32_t written_rows) {
-  (void)Api().session_discard(handle_, written_rows);
+  (void)Api().session_discard(object_, written_rows);
 }
 StepCode AbiSession::BeginIdsStep(const StepBatch& batch) {
   const wm_step_batch of = ToC(batch);
   wm_code code = {};
-  const wm_status status = Api().session_begin_ids_step(handle_, &of, &code);
+  const wm_status status = Api().session_begin_ids_step(object_, &of, &code);
   return ToStep(status, code);
 }
 
@@ -377,7 +377,7 @@ CaptureCode AbiSession::SubmitIds(StepId step, const StepIds& ids, DoneCallback 
   tensor.layers = ids.layers;
   tensor.layer_stride = ids.layer_stride;
   wm_code code = {};
-  const wm_status status = Api().session_submit_ids(handle_, step.value(), &tensor,
+  const wm_status status = Api().session_submit_ids(object_, step.value(), &tensor,
                                                     {done.function, done.context}, &code);
   return ToCapture(status, code);
 }
@@ -385,7 +385,7 @@ CaptureCode AbiSession::SubmitIds(StepId step, const StepIds& ids, DoneCallback 
 CaptureStats AbiSession::GetStats() const {
   wm_session_stats of = {sizeof(of)};
   CaptureStats stats;
-  if (Api().session_stats(handle_, &of) != WM_OK) return stats;
+  if (Api().session_stats(object_, &of) != WM_OK) return stats;
   stats.steps_begun = of.steps_begun;
   stats.steps_submitted = of.steps_submitted;
   stats.steps_dropped = of.steps_dropped;
@@ -395,8 +395,8 @@ CaptureStats AbiSession::GetStats() const {
   stats.rows_handed_over = of.rows_handed_over;
   for (std::int32_t layer = 0; layer < shape_.num_layers; ++layer) {
     wm_layer_stats one = {sizeof(one)};
-    if (Api().session_layer_stats(handle_, layer, &one) != WM_OK) return {};
-    stats.layers.push_back({{layer, one.module, static_cast<LayerSource>(one.source)},
+    if (Api().session_layer_stats(object_, layer, &one) != WM_OK) return {};
+    stats.layers.push_back({{layer, one.module, static_cast<LayerCapture>(one.capture)},
                             one.layer_id,
                             one.rows_silent,
                             one.rows_invalid});
@@ -409,9 +409,9 @@ std::vector<SilentLayer> AbiSession::SilentLayers() const {
   for (const LayerStats& layer : GetStats().layers) {
     if (layer.rows_silent == 0) continue;
     std::size_t count = 0;
-    (void)Api().session_silent_batch_sizes(handle_, layer.binding.layer, nullptr, 0, &count);
+    (void)Api().session_silent_batch_sizes(object_, layer.binding.layer, nullptr, 0, &count);
     std::vector<std::int32_t> sizes(count);
-    (void)Api().session_silent_batch_sizes(handle_, layer.binding.layer, sizes.data(), count,
+    (void)Api().session_silent_batch_sizes(object_, layer.binding.layer, sizes.data(), count,
                                            &count);
     silent.push_back({layer.binding.layer, layer.layer_id, layer.binding.module, layer.rows_silent,
                       std::move(sizes)});

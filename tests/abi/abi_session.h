@@ -18,7 +18,7 @@
 #include "blockstore/rows.h"
 #include "blockstore/store/stats.h"
 #include "blockstore/store/store.h"
-#include "plugin/abi/handles.h"
+#include "plugin/abi/types.h"
 #include "plugin/capture/capture_session.h"
 #include "plugin/capture/self_test.h"
 #include "plugin/waymark.h"
@@ -46,40 +46,40 @@ class Why {
 // A snapshot handle; what it reads comes through a wm_rows.
 class AbiSnapshot {
  public:
-  explicit AbiSnapshot(wm_snapshot* handle) : handle_(handle) {}
-  ~AbiSnapshot() { Api().snapshot_release(handle_); }
-  AbiSnapshot(AbiSnapshot&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  explicit AbiSnapshot(wm_snapshot* handle) : object_(handle) {}
+  ~AbiSnapshot() { Api().snapshot_release(object_); }
+  AbiSnapshot(AbiSnapshot&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
   AbiSnapshot& operator=(AbiSnapshot&&) = delete;
 
   [[nodiscard]] absl::Status Wait(std::chrono::nanoseconds timeout) const;
   [[nodiscard]] absl::StatusOr<Rows> ReadRows() const;
 
  private:
-  wm_snapshot* handle_;
+  wm_snapshot* object_;
 };
 
 class AbiStore {
  public:
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<AbiStore>> Create(
       const StoreOptions& options);
-  ~AbiStore() { Api().store_release(handle_); }
+  ~AbiStore() { Api().store_release(object_); }
   AbiStore(const AbiStore&) = delete;
   AbiStore& operator=(const AbiStore&) = delete;
 
-  [[nodiscard]] wm_store* handle() { return handle_; }
+  [[nodiscard]] wm_store* handle() { return object_; }
   [[nodiscard]] absl::StatusOr<AbiSnapshot> TakeSnapshot(std::span<const BlockId> blocks,
                                                          std::int64_t first, std::int64_t last);
-  bool LandOne() { return Api().store_land_one(handle_) == WM_OK; }
+  bool LandOne() { return Api().store_land_one(object_) == WM_OK; }
   [[nodiscard]] absl::Status WaitIdle(std::chrono::nanoseconds timeout);
   [[nodiscard]] Stats GetStats() const;
   // Behind the session's back.
-  [[nodiscard]] StepCode Drop(StepId step) { return handle_->store->Drop(step); }
+  [[nodiscard]] StepCode Drop(StepId step) { return object_->store->Drop(step); }
   // What a log's link points to lives as long as the store.
   void Keep(std::unique_ptr<const LogCallback> log) { logs_.push_back(std::move(log)); }
 
  private:
-  explicit AbiStore(wm_store* handle) : handle_(handle) {}
-  wm_store* const handle_;
+  explicit AbiStore(wm_store* handle) : object_(handle) {}
+  wm_store* const object_;
   std::vector<std::unique_ptr<const LogCallback>> logs_;
 };
 
@@ -87,11 +87,11 @@ class AbiSession {
  public:
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<AbiSession>> Create(
       AbiStore& store, const CaptureOptions& options);
-  ~AbiSession() { Api().session_release(handle_); }
+  ~AbiSession() { Api().session_release(object_); }
   AbiSession(const AbiSession&) = delete;
   AbiSession& operator=(const AbiSession&) = delete;
 
-  [[nodiscard]] wm_session* handle() { return handle_; }
+  [[nodiscard]] wm_session* handle() { return object_; }
   [[nodiscard]] StepCode BeginStep(const StepBatch& batch, std::int32_t written_rows = 0);
   [[nodiscard]] CaptureView view(StepId step);
   [[nodiscard]] CaptureView scratch_view() { return view(StepId()); }
@@ -117,12 +117,12 @@ class AbiSession {
   [[nodiscard]] const RoutingShape& shape() const { return shape_; }
   [[nodiscard]] std::int32_t max_rows() const { return max_rows_; }
   // Which the table does not have.
-  [[nodiscard]] Transport& transport() { return handle_->session->transport(); }
+  [[nodiscard]] Transport& transport() { return object_->session->transport(); }
 
  private:
   AbiSession(wm_session* handle, RoutingShape shape, std::int32_t max_rows)
-      : handle_(handle), shape_(std::move(shape)), max_rows_(max_rows) {}
-  wm_session* const handle_;
+      : object_(handle), shape_(std::move(shape)), max_rows_(max_rows) {}
+  wm_session* const object_;
   const RoutingShape shape_;
   const std::int32_t max_rows_;
 };

@@ -1,5 +1,5 @@
-// Callers of other ages. This program is compiled with waymark.h as it was in version 1.0, frozen, and
-// runs with the current library: with structs of that size, cut behind their required fields as an
+// Callers of other ages. This program is compiled with waymark.h as it was in version 1.0, frozen,
+// and runs with the current library: with structs of that size, cut behind their required fields as an
 // older caller's, and with garbage behind them as a newer caller's. frozen_wire_test.cc is the same
 // for waymark_wire.h.
 #include <gtest/gtest.h>
@@ -99,7 +99,7 @@ TEST_P(Caller, RunsAsEver) {
     wm_layer_binding binding = {};
     binding.layer = layer;
     binding.module = module.c_str();
-    binding.source = WM_SOURCE_HANDS_OVER;
+    binding.capture = WM_CAPTURE_HANDS_OVER;
     ASSERT_EQ(Api().session_bind_layer(session, Of(binding).get(), &why), WM_OK) << text;
   }
 

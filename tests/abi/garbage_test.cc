@@ -47,7 +47,7 @@ class Garbage : public ::testing::Test {
     ASSERT_EQ(Api().session_create(&session_options_, &session_, nullptr), WM_OK);
     binding_.struct_size = sizeof(binding_);
     binding_.module = "gate";
-    binding_.source = WM_SOURCE_HANDS_OVER;
+    binding_.capture = WM_CAPTURE_HANDS_OVER;
     batch_args_.struct_size = sizeof(batch_args_);
     batch_args_.step = 1;
     batch_args_.events = &event_;
@@ -100,7 +100,7 @@ class Garbage : public ::testing::Test {
     Api().recorder_release(recorder_);
   }
 
-  // A handle of every other type in the place of one.
+  // An object of every other type instead.
   template <class H>
   std::vector<H*> NotA(const H* right) const {
     std::vector<H*> handles = {nullptr};
@@ -113,7 +113,7 @@ class Garbage : public ::testing::Test {
   }
   // `call` of every handle that is none.
   template <class H, class F>
-  void RefusesHandles(const char* name, const H* right, F&& call) {
+  void RefusesWrongObjects(const char* name, const H* right, F&& call) {
     SCOPED_TRACE(name);
     for (H* handle : NotA(right))
       EXPECT_EQ(call(handle), WM_INVALID_ARGUMENT) << "handle " << static_cast<void*>(handle);
@@ -194,58 +194,62 @@ TEST_F(Garbage, Handles) {
       [](void*, const wm_view*, std::int32_t) -> wm_status { return WM_OK; }, nullptr};
   const wm_done done = {nullptr, nullptr};
 
-  RefusesHandles("batch_view", batch_, [&](auto* h) { return api.batch_view(h, &lent); });
-  RefusesHandles("recorder_dump", recorder_,
-                 [&](auto* h) { return api.recorder_dump(h, "/dev/null", &why_); });
-  RefusesHandles("recorder_status", recorder_,
-                 [&](auto* h) { return api.recorder_status(h, &why_); });
-  RefusesHandles("store_shape", store_, [&](auto* h) { return api.store_shape(h, &shape); });
-  RefusesHandles("store_snapshot", store_,
-                 [&](auto* h) { return api.store_snapshot(h, &snapshot_args_, &snapshot, &why_); });
-  RefusesHandles("store_covered_prefix", store_,
-                 [&](auto* h) { return api.store_covered_prefix(h, blocks_, 2, 8, &position); });
-  RefusesHandles("store_wait_idle", store_,
-                 [&](auto* h) { return api.store_wait_idle(h, 0, &why_); });
-  RefusesHandles("store_land_one", store_, [&](auto* h) { return api.store_land_one(h); });
-  RefusesHandles("store_land", store_, [&](auto* h) { return api.store_land(h, 1); });
-  RefusesHandles("store_last_step", store_,
-                 [&](auto* h) { return api.store_last_step(h, &number); });
-  RefusesHandles("store_stats", store_, [&](auto* h) { return api.store_stats(h, &stats); });
-  RefusesHandles("store_report", store_, [&](auto* h) { return api.store_report(h, &why_); });
-  RefusesHandles("store_expert_counts", store_,
-                 [&](auto* h) { return api.store_expert_counts(h, 0, &number, counts, 64); });
-  RefusesHandles("store_next_finding", store_,
-                 [&](auto* h) { return api.store_next_finding(h, &finding, &why_); });
-  RefusesHandles("snapshot_range", snapshot_,
-                 [&](auto* h) { return api.snapshot_range(h, &position, &position); });
-  RefusesHandles("snapshot_shape", snapshot_,
-                 [&](auto* h) { return api.snapshot_shape(h, &shape); });
-  RefusesHandles("snapshot_ready", snapshot_, [&](auto* h) { return api.snapshot_ready(h); });
-  RefusesHandles("snapshot_wait", snapshot_,
-                 [&](auto* h) { return api.snapshot_wait(h, 0, &why_); });
-  RefusesHandles("snapshot_read", snapshot_,
-                 [&](auto* h) { return api.snapshot_read(h, &read_, &why_); });
-  RefusesHandles("snapshot_coverage", snapshot_,
-                 [&](auto* h) { return api.snapshot_coverage(h, nullptr, 0, &count, &why_); });
-  RefusesHandles("snapshot_rows", snapshot_,
-                 [&](auto* h) { return api.snapshot_rows(h, &rows, &why_); });
-  RefusesHandles("rows_shape", rows_, [&](auto* h) { return api.rows_shape(h, &shape); });
-  RefusesHandles("rows_view", rows_, [&](auto* h) { return api.rows_view(h, &of_rows); });
-  RefusesHandles("rows_write", rows_, [&](auto* h) { return api.rows_write(h, &read_, &why_); });
-  RefusesHandles("rows_coverage", rows_,
-                 [&](auto* h) { return api.rows_coverage(h, nullptr, 0, &count, &why_); });
-  RefusesHandles("rows_join, a", rows_,
-                 [&](auto* h) { return api.rows_join(h, rows_, &rows, &why_); });
-  RefusesHandles("rows_join, b", rows_,
-                 [&](auto* h) { return api.rows_join(rows_, h, &rows, &why_); });
-  RefusesHandles("rows_join_layers", rows_, [&](auto* h) {
+  RefusesWrongObjects("batch_view", batch_, [&](auto* h) { return api.batch_view(h, &lent); });
+  RefusesWrongObjects("recorder_dump", recorder_,
+                      [&](auto* h) { return api.recorder_dump(h, "/dev/null", &why_); });
+  RefusesWrongObjects("recorder_status", recorder_,
+                      [&](auto* h) { return api.recorder_status(h, &why_); });
+  RefusesWrongObjects("store_shape", store_, [&](auto* h) { return api.store_shape(h, &shape); });
+  RefusesWrongObjects("store_snapshot", store_, [&](auto* h) {
+    return api.store_snapshot(h, &snapshot_args_, &snapshot, &why_);
+  });
+  RefusesWrongObjects("store_covered_prefix", store_, [&](auto* h) {
+    return api.store_covered_prefix(h, blocks_, 2, 8, &position);
+  });
+  RefusesWrongObjects("store_wait_idle", store_,
+                      [&](auto* h) { return api.store_wait_idle(h, 0, &why_); });
+  RefusesWrongObjects("store_land_one", store_, [&](auto* h) { return api.store_land_one(h); });
+  RefusesWrongObjects("store_land", store_, [&](auto* h) { return api.store_land(h, 1); });
+  RefusesWrongObjects("store_last_step", store_,
+                      [&](auto* h) { return api.store_last_step(h, &number); });
+  RefusesWrongObjects("store_stats", store_, [&](auto* h) { return api.store_stats(h, &stats); });
+  RefusesWrongObjects("store_report", store_, [&](auto* h) { return api.store_report(h, &why_); });
+  RefusesWrongObjects("store_expert_counts", store_,
+                      [&](auto* h) { return api.store_expert_counts(h, 0, &number, counts, 64); });
+  RefusesWrongObjects("store_next_finding", store_,
+                      [&](auto* h) { return api.store_next_finding(h, &finding, &why_); });
+  RefusesWrongObjects("snapshot_range", snapshot_,
+                      [&](auto* h) { return api.snapshot_range(h, &position, &position); });
+  RefusesWrongObjects("snapshot_shape", snapshot_,
+                      [&](auto* h) { return api.snapshot_shape(h, &shape); });
+  RefusesWrongObjects("snapshot_ready", snapshot_, [&](auto* h) { return api.snapshot_ready(h); });
+  RefusesWrongObjects("snapshot_wait", snapshot_,
+                      [&](auto* h) { return api.snapshot_wait(h, 0, &why_); });
+  RefusesWrongObjects("snapshot_read", snapshot_,
+                      [&](auto* h) { return api.snapshot_read(h, &read_, &why_); });
+  RefusesWrongObjects("snapshot_coverage", snapshot_,
+                      [&](auto* h) { return api.snapshot_coverage(h, nullptr, 0, &count, &why_); });
+  RefusesWrongObjects("snapshot_rows", snapshot_,
+                      [&](auto* h) { return api.snapshot_rows(h, &rows, &why_); });
+  RefusesWrongObjects("rows_shape", rows_, [&](auto* h) { return api.rows_shape(h, &shape); });
+  RefusesWrongObjects("rows_view", rows_, [&](auto* h) { return api.rows_view(h, &of_rows); });
+  RefusesWrongObjects("rows_write", rows_,
+                      [&](auto* h) { return api.rows_write(h, &read_, &why_); });
+  RefusesWrongObjects("rows_coverage", rows_,
+                      [&](auto* h) { return api.rows_coverage(h, nullptr, 0, &count, &why_); });
+  RefusesWrongObjects("rows_join, a", rows_,
+                      [&](auto* h) { return api.rows_join(h, rows_, &rows, &why_); });
+  RefusesWrongObjects("rows_join, b", rows_,
+                      [&](auto* h) { return api.rows_join(rows_, h, &rows, &why_); });
+  RefusesWrongObjects("rows_join_layers", rows_, [&](auto* h) {
     const wm_rows* const stages[] = {rows_, h};
     return api.rows_join_layers(stages, 2, &rows, &why_);
   });
   // A null stage is a rank without rows: an invalid argument too, when it has been told.
-  RefusesHandles("rows_gather_layers", rows_,
-                 [&](auto* h) { return api.rows_gather_layers(h, &collective_, &rows, &why_); });
-  RefusesHandles("session_create", store_, [&](auto* h) {
+  RefusesWrongObjects("rows_gather_layers", rows_, [&](auto* h) {
+    return api.rows_gather_layers(h, &collective_, &rows, &why_);
+  });
+  RefusesWrongObjects("session_create", store_, [&](auto* h) {
     wm_session* session = Untouched<wm_session>();
     wm_session_options options = session_options_;
     options.store = h;
@@ -261,27 +265,32 @@ TEST_F(Garbage, Handles) {
     EXPECT_EQ(api.store_create(&options, &store, &why_), WM_INVALID_ARGUMENT);
     EXPECT_EQ(store, Untouched<wm_store>());
   }
-  RefusesHandles("session_bind_layer", session_,
-                 [&](auto* h) { return api.session_bind_layer(h, &binding_, &why_); });
-  RefusesHandles("session_set_stream", session_,
-                 [&](auto* h) { return api.session_set_stream(h, nullptr); });
-  RefusesHandles("session_view", session_, [&](auto* h) { return api.session_view(h, 1, &view); });
-  RefusesHandles("session_discard", session_, [&](auto* h) { return api.session_discard(h, 1); });
-  RefusesHandles("session_self_test", session_, [&](auto* h) {
+  RefusesWrongObjects("session_bind_layer", session_,
+                      [&](auto* h) { return api.session_bind_layer(h, &binding_, &why_); });
+  RefusesWrongObjects("session_set_stream", session_,
+                      [&](auto* h) { return api.session_set_stream(h, nullptr); });
+  RefusesWrongObjects("session_view", session_,
+                      [&](auto* h) { return api.session_view(h, 1, &view); });
+  RefusesWrongObjects("session_discard", session_,
+                      [&](auto* h) { return api.session_discard(h, 1); });
+  RefusesWrongObjects("session_self_test", session_, [&](auto* h) {
     return api.session_self_test(h, 1, forward, nullptr, 0, &count, &why_);
   });
-  RefusesHandles("session_status", session_, [&](auto* h) { return api.session_status(h, &why_); });
-  RefusesHandles("session_stats", session_,
-                 [&](auto* h) { return api.session_stats(h, &of_session); });
-  RefusesHandles("session_layer_stats", session_,
-                 [&](auto* h) { return api.session_layer_stats(h, 0, &of_layer); });
-  RefusesHandles("session_report", session_, [&](auto* h) { return api.session_report(h, &why_); });
-  RefusesHandles("session_silent_batch_sizes", session_,
-                 [&](auto* h) { return api.session_silent_batch_sizes(h, 0, nullptr, 0, &count); });
+  RefusesWrongObjects("session_status", session_,
+                      [&](auto* h) { return api.session_status(h, &why_); });
+  RefusesWrongObjects("session_stats", session_,
+                      [&](auto* h) { return api.session_stats(h, &of_session); });
+  RefusesWrongObjects("session_layer_stats", session_,
+                      [&](auto* h) { return api.session_layer_stats(h, 0, &of_layer); });
+  RefusesWrongObjects("session_report", session_,
+                      [&](auto* h) { return api.session_report(h, &why_); });
+  RefusesWrongObjects("session_silent_batch_sizes", session_, [&](auto* h) {
+    return api.session_silent_batch_sizes(h, 0, nullptr, 0, &count);
+  });
 
   // Of the step path the code says which argument it was, and the status is the same without one.
   const auto step = [&](const char* name, auto&& call) {
-    RefusesHandles(name, session_, [&](wm_session* h) {
+    RefusesWrongObjects(name, session_, [&](wm_session* h) {
       wm_code code = {};
       EXPECT_EQ(call(h, nullptr), WM_INVALID_ARGUMENT);
       const wm_status status = call(h, &code);
@@ -523,7 +532,7 @@ TEST_F(Garbage, FieldsOfStructs) {
                            {"max_rows", [](Session& o) { o.max_rows = 0; }},
                            {"max_rows", [](Session& o) { o.max_rows = kHigh; }},
                            {"num_buffers", [](Session& o) { o.num_buffers = -1; }},
-                           {"num_ids_sources", [](Session& o) { o.num_ids_sources = kLow; }},
+                           {"num_ids_steps", [](Session& o) { o.num_ids_steps = kLow; }},
                            {"transport", [](Session& o) { o.transport = 2; }},
                            {"transport", [](Session& o) { o.transport = -1; }},
                            {"reserved", [](Session& o) { o.reserved = 1; }}});
@@ -536,8 +545,8 @@ TEST_F(Garbage, FieldsOfStructs) {
        {"layer", [](Binding& o) { o.layer = kLow; }},
        {"module", [](Binding& o) { o.module = nullptr; }},
        {"module", [](Binding& o) { o.module = ""; }},
-       {"source", [](Binding& o) { o.source = 3; }},
-       {"source", [](Binding& o) { o.source = 256; }},  // 0, cut to a byte
+       {"capture", [](Binding& o) { o.capture = 3; }},
+       {"capture", [](Binding& o) { o.capture = 256; }},  // 0, cut to a byte
        {"reserved", [](Binding& o) { o.reserved = -1; }}});
 
   using Snapshot = wm_snapshot_args;
@@ -835,7 +844,7 @@ TEST_F(Garbage, Routing) {
   wm_ext required = {sizeof(required), 77 | WM_EXT_REQUIRED, nullptr};
 
   wm_layer_binding binding = binding_;
-  binding.source = WM_SOURCE_ROUTING_KERNEL;
+  binding.capture = WM_CAPTURE_ROUTING_KERNEL;
   ASSERT_EQ(api.session_bind_layer(session_, &binding, nullptr), WM_OK);
   ASSERT_EQ(api.session_begin_step(session_, &batch_args_, 0, nullptr), WM_OK);
   ASSERT_EQ(api.session_view(session_, 1, &view_), WM_OK);
@@ -871,8 +880,8 @@ TEST_F(Garbage, Routing) {
   EXPECT_EQ(api.route(nullptr, nullptr, nullptr), WM_INVALID_ARGUMENT);
   EXPECT_EQ(api.session_route(session_, &view_, 0, nullptr, nullptr), WM_INVALID_ARGUMENT);
   EXPECT_EQ(api.session_route(session_, nullptr, 0, &good, nullptr), WM_INVALID_ARGUMENT);
-  RefusesHandles("session_route", session_,
-                 [&](auto* h) { return api.session_route(h, &view_, 0, &good, nullptr); });
+  RefusesWrongObjects("session_route", session_,
+                      [&](auto* h) { return api.session_route(h, &view_, 0, &good, nullptr); });
   Routing with_ext = good;
   with_ext.ext = &required;
   EXPECT_EQ(api.route(&with_ext, nullptr, nullptr), WM_UNIMPLEMENTED);

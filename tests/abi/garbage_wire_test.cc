@@ -76,9 +76,9 @@ class GarbageWire : public ::testing::Test {
     api.rows_release(rows_);
   }
 
-  // Null, and a handle of every other type, in the place of one.
+  // Null, and an object of every other type.
   template <class H, class F>
-  void RefusesHandles(const char* name, const H* right, F&& call) {
+  void RefusesWrongObjects(const char* name, const H* right, F&& call) {
     SCOPED_TRACE(name);
     void* const all[] = {rows_, bytes_, document_, source_, publisher_, ticket_, fetcher_};
     EXPECT_EQ(call(static_cast<H*>(nullptr)), WM_INVALID_ARGUMENT);
@@ -90,7 +90,7 @@ class GarbageWire : public ::testing::Test {
   }
   template <class H>
   void Survives(const H* right, void (*retain)(H*), void (*release)(H*)) {
-    RefusesHandles("retain, release", right, [&](H* handle) {
+    RefusesWrongObjects("retain, release", right, [&](H* handle) {
       retain(handle);
       release(handle);
       return wm_status{WM_INVALID_ARGUMENT};
@@ -147,38 +147,41 @@ TEST_F(GarbageWire, Handles) {
   wm_chunk_view chunk = {sizeof(chunk)};
   wm_publisher_stats stats = {sizeof(stats)};
   wm_fetch_report report = {sizeof(report)};
-  RefusesHandles("rows_document", rows_,
-                 [&](auto* h) { return api.wire->rows_document(h, nullptr, &bytes, &why_); });
-  RefusesHandles("rows_document_into", rows_, [&](auto* h) {
+  RefusesWrongObjects("rows_document", rows_,
+                      [&](auto* h) { return api.wire->rows_document(h, nullptr, &bytes, &why_); });
+  RefusesWrongObjects("rows_document_into", rows_, [&](auto* h) {
     return api.wire->rows_document_into(h, nullptr, nullptr, 0, &size, &why_);
   });
-  RefusesHandles("rows_write_document", rows_, [&](auto* h) {
+  RefusesWrongObjects("rows_write_document", rows_, [&](auto* h) {
     return api.wire->rows_write_document(h, nullptr, "/nowhere/a", &why_);
   });
-  RefusesHandles("rows_handle", rows_, [&](auto* h) {
+  RefusesWrongObjects("rows_handle", rows_, [&](auto* h) {
     return api.wire->rows_handle(h, nullptr, nullptr, &bytes, &why_);
   });
   const wm_format_options npy = {sizeof(npy), 0, nullptr, "npy"};
-  RefusesHandles("rows_to_format", rows_,
-                 [&](auto* h) { return api.wire->rows_to_format(h, &npy, &bytes, &bytes, &why_); });
-  RefusesHandles("bytes_view", bytes_,
-                 [&](auto* h) { return api.wire->bytes_view(h, &data, &size); });
-  RefusesHandles("document_info", document_,
-                 [&](auto* h) { return api.wire->document_info(h, &info); });
-  RefusesHandles("document_shape", document_,
-                 [&](auto* h) { return api.wire->document_shape(h, &shape); });
-  RefusesHandles("document_code", document_,
-                 [&](auto* h) { return api.wire->document_code(h, &code); });
-  RefusesHandles("document_coverage", document_,
-                 [&](auto* h) { return api.wire->document_coverage(h, nullptr, 0, &size, &why_); });
-  RefusesHandles("document_read", document_,
-                 [&](auto* h) { return api.wire->document_read(h, &read_, 0, 0, nullptr, &why_); });
-  RefusesHandles("document_rows", document_, [&](auto* h) {
+  RefusesWrongObjects("rows_to_format", rows_, [&](auto* h) {
+    return api.wire->rows_to_format(h, &npy, &bytes, &bytes, &why_);
+  });
+  RefusesWrongObjects("bytes_view", bytes_,
+                      [&](auto* h) { return api.wire->bytes_view(h, &data, &size); });
+  RefusesWrongObjects("document_info", document_,
+                      [&](auto* h) { return api.wire->document_info(h, &info); });
+  RefusesWrongObjects("document_shape", document_,
+                      [&](auto* h) { return api.wire->document_shape(h, &shape); });
+  RefusesWrongObjects("document_code", document_,
+                      [&](auto* h) { return api.wire->document_code(h, &code); });
+  RefusesWrongObjects("document_coverage", document_, [&](auto* h) {
+    return api.wire->document_coverage(h, nullptr, 0, &size, &why_);
+  });
+  RefusesWrongObjects("document_read", document_, [&](auto* h) {
+    return api.wire->document_read(h, &read_, 0, 0, nullptr, &why_);
+  });
+  RefusesWrongObjects("document_rows", document_, [&](auto* h) {
     return api.wire->document_rows(h, nullptr, &rows, nullptr, &why_);
   });
-  RefusesHandles("document_chunk", document_,
-                 [&](auto* h) { return api.wire->document_chunk(h, 0, &chunk, &why_); });
-  RefusesHandles("publisher_create", source_, [&](auto* h) {
+  RefusesWrongObjects("document_chunk", document_,
+                      [&](auto* h) { return api.wire->document_chunk(h, 0, &chunk, &why_); });
+  RefusesWrongObjects("publisher_create", source_, [&](auto* h) {
     wm_publisher_options options = of_publisher_;
     options.source = h;
     wm_publisher* publisher = Untouched<wm_publisher>();
@@ -186,7 +189,7 @@ TEST_F(GarbageWire, Handles) {
     EXPECT_EQ(publisher, Untouched<wm_publisher>());
     return status;
   });
-  RefusesHandles("fetcher_create", source_, [&](auto* h) {
+  RefusesWrongObjects("fetcher_create", source_, [&](auto* h) {
     wm_fetcher_options options = of_fetcher_;
     options.source = h;
     wm_fetcher* fetcher = Untouched<wm_fetcher>();
@@ -194,26 +197,26 @@ TEST_F(GarbageWire, Handles) {
     EXPECT_EQ(fetcher, Untouched<wm_fetcher>());
     return status;
   });
-  RefusesHandles("publisher_publish_rows", publisher_, [&](auto* h) {
+  RefusesWrongObjects("publisher_publish_rows", publisher_, [&](auto* h) {
     return api.wire->publisher_publish_rows(h, "a", rows_, &ticket, &why_);
   });
-  RefusesHandles("publisher_publish_rows, rows", rows_, [&](auto* h) {
+  RefusesWrongObjects("publisher_publish_rows, rows", rows_, [&](auto* h) {
     return api.wire->publisher_publish_rows(publisher_, "a", h, &ticket, &why_);
   });
-  RefusesHandles("publisher_publish_snapshot", static_cast<const wm_snapshot*>(nullptr),
-                 [&](wm_snapshot* h) {
-                   return api.wire->publisher_publish_snapshot(publisher_, "a", h, &ticket, &why_);
-                 });
-  RefusesHandles("publisher_stats", publisher_,
-                 [&](auto* h) { return api.wire->publisher_stats(h, &stats); });
-  RefusesHandles("ticket_ready", ticket_, [&](auto* h) { return api.wire->ticket_ready(h); });
-  RefusesHandles("ticket_wait", ticket_,
-                 [&](auto* h) { return api.wire->ticket_wait(h, 0, &bytes, &why_); });
-  RefusesHandles("fetcher_fetch", fetcher_, [&](auto* h) {
+  RefusesWrongObjects(
+      "publisher_publish_snapshot", static_cast<const wm_snapshot*>(nullptr), [&](wm_snapshot* h) {
+        return api.wire->publisher_publish_snapshot(publisher_, "a", h, &ticket, &why_);
+      });
+  RefusesWrongObjects("publisher_stats", publisher_,
+                      [&](auto* h) { return api.wire->publisher_stats(h, &stats); });
+  RefusesWrongObjects("ticket_ready", ticket_, [&](auto* h) { return api.wire->ticket_ready(h); });
+  RefusesWrongObjects("ticket_wait", ticket_,
+                      [&](auto* h) { return api.wire->ticket_wait(h, 0, &bytes, &why_); });
+  RefusesWrongObjects("fetcher_fetch", fetcher_, [&](auto* h) {
     return api.wire->fetcher_fetch(h, named_, named_size_, nullptr, 0, &rows, &report, &why_);
   });
-  RefusesHandles("fetcher_counts", fetcher_,
-                 [&](auto* h) { return api.wire->fetcher_counts(h, &report); });
+  RefusesWrongObjects("fetcher_counts", fetcher_,
+                      [&](auto* h) { return api.wire->fetcher_counts(h, &report); });
   Survives(bytes_, api.wire->bytes_retain, api.wire->bytes_release);
   Survives(document_, api.wire->document_retain, api.wire->document_release);
   Survives(source_, api.wire->source_retain, api.wire->source_release);
@@ -599,10 +602,10 @@ TEST_F(GarbageWire, FieldsOfStructs) {
        {"time_to_live_s", [](Redis& o) { o.time_to_live_s = -1; }},
        {"connect_timeout_ms", [](Redis& o) { o.connect_timeout_ms = kLow; }},
        {"command_timeout_ms", [](Redis& o) { o.command_timeout_ms = -1; }},
-       {"first_back_off_ms", [](Redis& o) { o.first_back_off_ms = -1; }},
-       {"greatest_back_off", [](Redis& o) { o.greatest_back_off_ms = 49; }},
-       {"greatest_back_off_ms", [](Redis& o) { o.greatest_back_off_ms = -1; }},
-       {"believe_ms", [](Redis& o) { o.believe_ms = -2; }},
+       {"initial_back_off_ms", [](Redis& o) { o.initial_back_off_ms = -1; }},
+       {"max_back_off", [](Redis& o) { o.max_back_off_ms = 49; }},
+       {"max_back_off_ms", [](Redis& o) { o.max_back_off_ms = -1; }},
+       {"presence_cache_ms", [](Redis& o) { o.presence_cache_ms = -2; }},
        {"password", [](Redis& o) { o.user = "sesame", o.password = nullptr; }},
        {"tls", [](Redis& o) { o.tls_ca_file = "a"; }},
        {"tls", [](Redis& o) { o.tls_server_name = "a"; }},
@@ -611,9 +614,9 @@ TEST_F(GarbageWire, FieldsOfStructs) {
   Redis greatest = of_redis;
   greatest.port = 65535;
   greatest.database = greatest.time_to_live_s = greatest.connect_timeout_ms = kHigh;
-  greatest.command_timeout_ms = greatest.first_back_off_ms = greatest.greatest_back_off_ms = kHigh;
-  greatest.believe_ms = kHigh;
-  greatest.max_believed = ~std::uint64_t{0};
+  greatest.command_timeout_ms = greatest.initial_back_off_ms = greatest.max_back_off_ms = kHigh;
+  greatest.presence_cache_ms = kHigh;
+  greatest.presence_cache_entries = ~std::uint64_t{0};
   if (api.wire->source_redis_create(&greatest, &source, &why_) == WM_OK) {
     wm_fetcher_options of_fetcher = of_fetcher_;
     of_fetcher.source = source;

@@ -1,6 +1,7 @@
 /* Every function of both tables, from plain C: an engine of three steps, read back row by row.
  *
- * Calls go through WM(name) and WIRE(name), which count them; at the end every function was called. */
+ * Calls go through WM(name) and WIRE(name), which count them; in the end every function was
+ * called. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -653,7 +654,7 @@ static void walk_routing(void) {
   memset(&binding, 0, sizeof(binding));
   binding.struct_size = sizeof(binding);
   binding.module = "model.layers.3.gate";
-  binding.source = WM_SOURCE_ROUTING_KERNEL;
+  binding.capture = WM_CAPTURE_ROUTING_KERNEL;
   CHECK_OK(wm->session_bind_layer(session, &binding, &why));
   batch = batch_of(1, &event, 1, slots, ROWS);
   CHECK_OK(wm->session_begin_step(session, &batch, 0, &code));
@@ -778,12 +779,12 @@ int main(void) {
   memset(&binding, 0, sizeof(binding));
   binding.struct_size = sizeof(binding);
   binding.module = "model.layers.3.gate";
-  binding.source = WM_SOURCE_HANDS_OVER;
+  binding.capture = WM_CAPTURE_HANDS_OVER;
   CHECK_OK(WM(session_bind_layer)(session, &binding, &why));
   CHECK(wm->session_bind_layer(session, &binding, &why) == WM_ALREADY_EXISTS);
   binding.layer = 1;
   binding.module = "model.layers.5.gate";
-  binding.source = WM_SOURCE_KERNEL_WRITES_VIEW;
+  binding.capture = WM_CAPTURE_KERNEL_WRITES_VIEW;
   CHECK_OK(wm->session_bind_layer(session, &binding, &why));
   CHECK_OK(WM(session_set_stream)(session, NULL));
 

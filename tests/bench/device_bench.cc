@@ -15,7 +15,7 @@ constexpr std::size_t kInFlight = 2;
 constexpr std::size_t kRequestBlocks = 8;  // of each request; the oldest is bound again
 
 // Rows of nothing in particular: what is timed is the store.
-class DraftSource final : public RowSource {
+class DraftRows final : public StepRows {
  public:
   std::span<const std::int64_t> Slots() override { return slots; }
   void Land(std::uint32_t, std::span<std::uint8_t* const> destinations,
@@ -34,7 +34,7 @@ class DraftSource final : public RowSource {
 class DraftSteps {
  public:
   DraftSteps(std::size_t requests, bool device)
-      : device_(device), lengths_(requests), sources_(kInFlight + 1), rejected_(kInFlight) {
+      : device_(device), lengths_(requests), step_rows_(kInFlight + 1), rejected_(kInFlight) {
     StoreOptions options;
     options.shape = Shape(kPage);
     options.num_blocks = static_cast<std::int32_t>(requests * kRequestBlocks);
@@ -57,8 +57,8 @@ class DraftSteps {
     ++step_;
     events_.clear();
     range_.clear();
-    DraftSource& source = sources_[step_ % sources_.size()];
-    source.slots.clear();
+    DraftRows& step_rows = step_rows_[step_ % step_rows_.size()];
+    step_rows.slots.clear();
     // The place of what this step will reject has the rejections of the older step in flight.
     std::vector<std::pair<BlockId, std::int32_t>>& rejected = rejected_[step_ % rejected_.size()];
     for (const auto& [block, row] : rejected)
@@ -77,7 +77,7 @@ class DraftSteps {
         range_.push_back(Slot(r, p));
       }
       for (std::int64_t p = length; p <= length + kDrafts; ++p)
-        source.slots.push_back(Slot(r, p));
+        step_rows.slots.push_back(Slot(r, p));
       random_ = random_ * 6364136223846793005u + 1442695040888963407u;
       const auto accepted = static_cast<std::int64_t>((random_ >> 33) % (kDrafts + 1));
       length += 1 + accepted;
@@ -85,13 +85,13 @@ class DraftSteps {
         rejected.emplace_back(Block(r, length), static_cast<std::int32_t>(length % kPage));
       }
     }
-    const std::vector<std::int64_t>& slots = device_ ? range_ : source.slots;
+    const std::vector<std::int64_t>& slots = device_ ? range_ : step_rows.slots;
     StepBatch batch{step_, 1, events_.data(), events_.size(), slots.data(), slots.size()};
     batch.device_slots = device_;
     bool good = true;
     const double begun = Time([&] {
       good &= store_->BeginStep(batch).ok();
-      good &= store_->Submit(StepId(step_), &source).ok();
+      good &= store_->Submit(StepId(step_), &step_rows).ok();
     });
     const double landed =
         step_ > kInFlight ? Time([&] { good &= store_->Land(StepId(step_ - kInFlight)); }) : 0;
@@ -112,7 +112,7 @@ class DraftSteps {
   std::vector<std::int64_t> lengths_;  // tokens of each request
   std::vector<std::int64_t> bound_ =
       std::vector<std::int64_t>(lengths_.size());  // ... with a block
-  std::vector<DraftSource> sources_;
+  std::vector<DraftRows> step_rows_;
   std::vector<std::vector<std::pair<BlockId, std::int32_t>>> rejected_;  // block and first row
   std::vector<Event> events_;
   std::vector<std::int64_t> range_;

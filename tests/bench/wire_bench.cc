@@ -102,7 +102,7 @@ const bool kRegistered = [] {
   const auto add = [](const SetCodeParams& params, const internal::SetCodeBackend& backend) {
     const std::string name = "SetCode/E" + std::to_string(params.num_experts) + "_K" +
                              std::to_string(params.top_k) + "_l" + std::to_string(params.low_bits) +
-                             (params.high_parts == HighParts::kUnary ? "_unary/" : "_ranked/") +
+                             (params.high_parts == HighBits::kUnary ? "_unary/" : "_ranked/") +
                              backend.name;
     benchmark::RegisterBenchmark(name.c_str(), SetCodeBothWays, params, &backend)
         ->UseManualTime()
@@ -115,11 +115,10 @@ const bool kRegistered = [] {
     for (const internal::SetCodeBackend& backend : backends)
       add(SetCodeParams::Default(experts, top_k), backend);
   }
-  const SetCodeParams others[] = {
-      {256, 8, 0, HighParts::kRanked},  {256, 8, 3, HighParts::kRanked},
-      {256, 8, 4, HighParts::kUnary},   {384, 8, 5, HighParts::kRanked},
-      {512, 10, 5, HighParts::kRanked}, {512, 10, 5, HighParts::kUnary},
-      {512, 22, 4, HighParts::kRanked}, {512, 22, 5, HighParts::kUnary}};
+  const SetCodeParams others[] = {{256, 8, 0, HighBits::kRanked},  {256, 8, 3, HighBits::kRanked},
+                                  {256, 8, 4, HighBits::kUnary},   {384, 8, 5, HighBits::kRanked},
+                                  {512, 10, 5, HighBits::kRanked}, {512, 10, 5, HighBits::kUnary},
+                                  {512, 22, 4, HighBits::kRanked}, {512, 22, 5, HighBits::kUnary}};
   for (const SetCodeParams& params : others) {
     for (const internal::SetCodeBackend& backend : backends.subspan(2))
       add(params, backend);

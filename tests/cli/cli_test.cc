@@ -209,7 +209,7 @@ TEST_F(Cli, CheckOfAGoodFlight) {
 TEST_F(Cli, CheckReportsTheFractionOfRemovalsToAPerson) {
   const Outcome outcome = Run({"check", SmallFlight(), "--removals", "20"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, AllOf(HasSubstr("Single-Bind removals"), HasSubstr("of those indicted"),
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("Single-Bind removals"), HasSubstr("of those found"),
                                  HasSubstr("%")));
 }
 
@@ -249,7 +249,7 @@ TEST_F(Cli, CheckOfADamagedFlightExitsWithTwoAndSaysWhere) {
 // ---- a flight of an engine that forgets a Bind
 
 // Rows of one token each, far from each other.
-class TokenRows final : public RowSource {
+class TokenRows final : public StepRows {
  public:
   TokenRows(const RoutingShape& shape, std::vector<std::uint32_t> tokens)
       : shape_(shape), tokens_(std::move(tokens)) {}
@@ -291,12 +291,12 @@ TEST_F(Cli, CheckIndictsAMissingBindAndNamesBlockStepAndEvent) {
     ASSERT_TRUE(store.ok()) << store.status();
     const auto step = [&](std::uint64_t number, std::vector<Event> events,
                           std::vector<std::int64_t> slots, std::vector<std::uint32_t> tokens) {
-      TokenRows source(options.shape, std::move(tokens));
+      TokenRows step_rows(options.shape, std::move(tokens));
       ASSERT_TRUE(
           (*store)
               ->BeginStep({number, 1, events.data(), events.size(), slots.data(), slots.size()})
               .ok());
-      ASSERT_TRUE((*store)->Submit(StepId(number), &source).ok());
+      ASSERT_TRUE((*store)->Submit(StepId(number), &step_rows).ok());
       ASSERT_TRUE((*store)->Land(StepId(number)));
     };
     step(70,
@@ -312,17 +312,17 @@ TEST_F(Cli, CheckIndictsAMissingBindAndNamesBlockStepAndEvent) {
 
   Outcome outcome = Run({"check", path});
   EXPECT_EQ(outcome.code, 1) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("indicted: block 5, step 72: Bind(block 5) is missing"));
+  EXPECT_THAT(outcome.out, HasSubstr("missed event: block 5, step 72: Bind(block 5) is missing"));
   outcome = Run({"check", path, "--json"});
   EXPECT_EQ(outcome.code, 1);
   const Json json = Json::parse(outcome.out, nullptr, false);
   ASSERT_TRUE(json.is_object()) << outcome.out;
   EXPECT_EQ(json["right"], false);
-  ASSERT_EQ(json["indictments"].size(), 1u);
-  EXPECT_EQ(json["indictments"][0]["block"], 5);
-  EXPECT_EQ(json["indictments"][0]["step"], 72);
-  EXPECT_EQ(json["indictments"][0]["after_step"], 70);
-  EXPECT_EQ(json["indictments"][0]["event"], "Bind(block 5)");
+  ASSERT_EQ(json["missed_events"].size(), 1u);
+  EXPECT_EQ(json["missed_events"][0]["block"], 5);
+  EXPECT_EQ(json["missed_events"][0]["step"], 72);
+  EXPECT_EQ(json["missed_events"][0]["after_step"], 70);
+  EXPECT_EQ(json["missed_events"][0]["event"], "Bind(block 5)");
 }
 
 TEST_F(Cli, DemoProvesEveryRow) {

@@ -63,10 +63,10 @@ CheckCounts Check(const std::vector<Position>& positions, bool gap = false) {
     oracle.Row(job.prefix[i + 1], position.info.version, position.info.step,
                &rows.ids[i * oracle.row_bytes()]);
   }
-  auto part = std::make_shared<Part>();
-  part->limit = kRows;
-  part->rows.push_back(std::move(rows));
-  job.parts.push_back(std::move(part));
+  auto read = std::make_shared<Read>();
+  read->limit = kRows;
+  read->rows.push_back(std::move(rows));
+  job.reads.push_back(std::move(read));
   Checker checker(&oracle, &excuses, kRows, kRows, false, [] { return false; });
   checker.Check(job);
   EXPECT_EQ(checker.counts().wrong, 0);

@@ -20,9 +20,9 @@ namespace waymark::conformance {
 inline constexpr std::int64_t kDirectBlock = 4;  // tokens of a block, and rows of a page
 
 // Rows of one step, each by its tag; a negative tag: missing, not captured.
-class TagSource final : public RowSource {
+class TagRows final : public StepRows {
  public:
-  explicit TagSource(std::vector<int> tags, std::vector<std::int64_t> slots = {})
+  explicit TagRows(std::vector<int> tags, std::vector<std::int64_t> slots = {})
       : tags_(std::move(tags)), slots_(std::move(slots)) {}
   std::span<const std::int64_t> Slots() override { return slots_; }
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
@@ -88,8 +88,8 @@ class Direct {
   }
   // Ends a begun step with these rows; Land or LandAll brings them in.
   StepCode Submit(std::uint64_t step, std::vector<int> tags) {
-    sources_.push_back(std::make_unique<TagSource>(std::move(tags)));
-    return store_->Submit(StepId(step), sources_.back().get());
+    step_rows_.push_back(std::make_unique<TagRows>(std::move(tags)));
+    return store_->Submit(StepId(step), step_rows_.back().get());
   }
   // A step that may write `range`, and one that wrote these slots of it.
   StepCode BeginDevice(std::uint64_t step, const std::vector<Event>& events,
@@ -100,8 +100,8 @@ class Direct {
   }
   StepCode SubmitDevice(std::uint64_t step, std::vector<std::int64_t> slots,
                         std::vector<int> tags) {
-    sources_.push_back(std::make_unique<TagSource>(std::move(tags), std::move(slots)));
-    return store_->Submit(StepId(step), sources_.back().get());
+    step_rows_.push_back(std::make_unique<TagRows>(std::move(tags), std::move(slots)));
+    return store_->Submit(StepId(step), step_rows_.back().get());
   }
   bool Land(std::uint64_t step) { return store_->Land(StepId(step)); }
   void LandAll() {
@@ -155,7 +155,7 @@ class Direct {
   }
 
  private:
-  std::vector<std::unique_ptr<TagSource>> sources_;  // outlive the store
+  std::vector<std::unique_ptr<TagRows>> step_rows_;  // outlive the store
   std::unique_ptr<RoutingStore> store_;
 };
 

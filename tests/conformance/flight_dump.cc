@@ -57,7 +57,7 @@ void FlightDump::OnBegin(const StepBatch& batch, bool dropped) {
   const char* comma = "";
   for (const Event& event : batch.event_span()) {
     std::fprintf(file_, R"(%s["%s",%d,%d,%d,%d,%llu,")", comma, Kind(event.type), event.more,
-                 event.block, event.source, event.rows, Number(event.step));
+                 event.block, event.src, event.rows, Number(event.step));
     for (std::size_t i = 0; i < event.key_size; ++i)
       std::fprintf(file_, "%02x", event.key[i]);
     std::fprintf(file_, "\"]");

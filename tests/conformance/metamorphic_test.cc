@@ -75,7 +75,7 @@ TEST(Metamorphic, LateCompletionSealsGiveTheSameValidRows) {
 }
 
 // What device steps wrote is known when they land; which page a key leads to is known before: pages
-// that could have a row compete as if they had it. Where a landing decided, two pipeline stages
+// that could have a row contend as if they had it. Where a landing decided, two pipeline stages
 // could find different passes of a prefix, whose rows cannot be joined.
 TEST(Metamorphic, DevicePagesUnderAKeyGiveTheSameValidRows) {
   const std::string device = "device=1 stages=2 page_tokens=2 tier=.7 preempt=.1 ";
@@ -233,8 +233,8 @@ TEST(Metamorphic, TeardownWithPendingSteps) {
   for (const Landing landing : {Landing::kCaller, Landing::kThread}) {
     StoreOptions options = Direct::Options();
     options.landing = landing;
-    TagSource first({10});
-    TagSource second({20});
+    TagRows first({10});
+    TagRows second({20});
     Snapshot snapshot;
     {
       auto store = RoutingStore::Create(options);
@@ -257,13 +257,13 @@ TEST(Metamorphic, TeardownWithPendingSteps) {
       ASSERT_TRUE((*store)->Submit(StepId(2), &second).ok());
       ASSERT_TRUE(begin(3, {}, S(0, 2)).ok());
     }
-    EXPECT_TRUE(second.done) << "a submitted source was not given back";
+    EXPECT_TRUE(second.done) << "submitted rows were not given back";
     EXPECT_THAT(Direct::TagsOf(Direct::Read(snapshot)), ElementsAre(10));
   }
 }
 
 // Two capture sessions (say, of two models that take turns on one KV pool) feed one store: their
-// steps are numbered together, their sources are their own.
+// steps are numbered together, their rows are their own.
 TEST(Metamorphic, TwoSessionsOnOneStore) {
   Direct direct;
   for (std::uint64_t step = 1; step <= 8; ++step) {

@@ -29,7 +29,7 @@ TEST(RandomSchedules, NothingWrongNothingUnexplained) {
 }
 
 // Schedules in which two pipeline stages found different passes under a key, because the pages of
-// device steps competed for it when they had landed (the first two); and in which a page that
+// device steps contended for it when they had landed (the first two); and in which a page that
 // device steps of two weights might write had its key on one stage, or on none.
 TEST(RandomSchedules, StagesOfDeviceStepsFindTheSamePass) {
   for (const std::uint64_t seed :

@@ -149,7 +149,7 @@ Outcome RunSchedule(const Schedule& schedule) {
   (*engine)->Run(schedule.steps);
   (*engine)->Finish();
   outcome.checks = (*engine)->checks();
-  outcome.scarce = (*engine)->Scarce();
+  outcome.scarce = (*engine)->PagesShort();
   for (std::int32_t stage = 0; stage < schedule.options.stages; ++stage) {
     outcome.voided_rows += (*engine)->StoreStats(stage).audit_voided_rows;
   }

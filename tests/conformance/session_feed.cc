@@ -26,8 +26,8 @@ StepCode SessionFeed::Begin(const StepBatch& batch) {
   return code;
 }
 
-StepCode SessionFeed::Submit(StepId step, sim::StepSource* source) {
-  const std::vector<std::int64_t> slots(source->Slots().begin(), source->Slots().end());
+StepCode SessionFeed::Submit(StepId step, sim::OracleRows* step_rows) {
+  const std::vector<std::int64_t> slots(step_rows->Slots().begin(), step_rows->Slots().end());
   std::size_t rows = slots.size();
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     if (rows_[i].first != step.value()) continue;
@@ -37,13 +37,13 @@ StepCode SessionFeed::Submit(StepId step, sim::StepSource* source) {
   }
   const CaptureView view = session_->view(step);
   EXPECT_EQ(view.step, step.value());
-  device_->Write(view, IdsOf(source, rows), rows);
-  source->Done();
+  device_->Write(view, IdsOf(step_rows, rows), rows);
+  step_rows->Done();
   if (!device_slots_) return session_->Submit(step);
   return session_->SubmitDeviceSlots(step, device_->Slots(slots), static_cast<std::int32_t>(rows));
 }
 
-std::vector<std::int16_t> SessionFeed::IdsOf(sim::StepSource* source, std::size_t rows) const {
+std::vector<std::int16_t> SessionFeed::IdsOf(sim::OracleRows* step_rows, std::size_t rows) const {
   const RoutingShape& shape = store_.options().shape;
   const auto layers = static_cast<std::size_t>(shape.num_layers);
   const auto top_k = static_cast<std::size_t>(shape.top_k);
@@ -52,7 +52,7 @@ std::vector<std::int16_t> SessionFeed::IdsOf(sim::StepSource* source, std::size_
   for (std::size_t row = 0; row < rows; ++row)
     destinations.push_back(bytes.data() + row * shape.row_bytes());
   std::vector<Reason> verdicts(rows);
-  source->Land(0, destinations, verdicts);
+  step_rows->Land(0, destinations, verdicts);
 
   std::vector<std::int16_t> ids(layers * rows * top_k);
   for (std::size_t i = 0; i < ids.size(); ++i) {

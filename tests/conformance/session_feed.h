@@ -34,14 +34,14 @@ class SessionFeed final : public sim::StepFeed {
   SessionFeed(RoutingStore& store, std::unique_ptr<ForwardDevice> device, std::int32_t num_buffers);
 
   StepCode Begin(const StepBatch& batch) override;
-  StepCode Submit(StepId step, sim::StepSource* source) override;
+  StepCode Submit(StepId step, sim::OracleRows* step_rows) override;
   StepCode Drop(StepId step) override { return session_->Drop(step); }
   StepCode Cancel(StepId step) override { return session_->Cancel(step); }
 
  private:
-  // [L, rows, K] of what the source has. A layer, chosen by the row, fails where one is to be
+  // [L, rows, K] of what the rows have. A layer, chosen by the row, fails where one is to be
   // missing: it writes nothing, or an id that is no expert.
-  std::vector<std::int16_t> IdsOf(sim::StepSource* source, std::size_t rows) const;
+  std::vector<std::int16_t> IdsOf(sim::OracleRows* step_rows, std::size_t rows) const;
 
   RoutingStore& store_;
   const std::unique_ptr<ForwardDevice> device_;

@@ -11,7 +11,7 @@
 #include "kernels/routing.h"
 #include "tests/contract/allocation_counter.h"
 #include "tests/contract/transport_fixture.h"
-#include "tests/support/told.h"
+#include "tests/support/log_lines.h"
 
 namespace waymark {
 
@@ -21,9 +21,9 @@ class AllocationContract : public TransportFixture<Traits> {};
 TYPED_TEST_SUITE_P(AllocationContract);
 
 TYPED_TEST_P(AllocationContract, StepPathAllocatesNothing) {
-  Told told;
+  LogLines logged;
   typename TestFixture::Engine engine(
-      {.num_buffers = 2, .source = LayerSource::kHandsOver, .log = told.callback()});
+      {.num_buffers = 2, .capture = LayerCapture::kHandsOver, .log = logged.callback()});
   auto& session = *engine.session;
   const typename TypeParam::Array array(
       TestFixture::template TensorBytes<std::int32_t>(engine, 1, 0, 16, TestFixture::kTopK, 0));
@@ -74,13 +74,13 @@ TYPED_TEST_P(AllocationContract, StepPathAllocatesNothing) {
     measured([&] { engine.Settle(); });
   }
   EXPECT_EQ(allocations, 0u);
-  EXPECT_TRUE(told.lines().empty()) << told.lines()[0].text;
+  EXPECT_TRUE(logged.lines().empty()) << logged.lines()[0].text;
 }
 
 TYPED_TEST_P(AllocationContract, RoutingALayerAllocatesNothing) {
   constexpr std::int32_t kRows = 16, kExperts = 64;
-  typename TestFixture::Engine engine({.source = LayerSource::kRoutingKernel});
-  kernels::Device where = kernels::Device::Host();
+  typename TestFixture::Engine engine({.capture = LayerCapture::kRoutingKernel});
+  kernels::MemoryDevice where = kernels::MemoryDevice::Host();
   if constexpr (requires { TypeParam::TensorDevice(); }) where = TypeParam::TensorDevice();
   const auto bytes = [](std::int32_t columns) {
     return std::vector<std::uint8_t>(static_cast<std::size_t>(4 * kRows * columns));

@@ -24,7 +24,7 @@ struct EngineOptions {
   std::int32_t max_rows = 64;
   std::int32_t num_buffers = 4;
   std::int32_t num_experts = 64;
-  LayerSource source = LayerSource::kKernelWritesView;
+  LayerCapture capture = LayerCapture::kKernelWritesView;
   std::int32_t num_blocks = 4096;
   std::uint32_t max_steps_in_flight = 16;
   LogCallback log = {};  // of the store and of its sessions
@@ -93,7 +93,7 @@ class ContractEngine {
     of_session.transport = Traits::Factory();
     of_session.log = options_.log;
     for (std::int32_t layer = 0; layer < kLayers; ++layer) {
-      of_session.layers.push_back({layer, ModuleName(layer), options_.source});
+      of_session.layers.push_back({layer, ModuleName(layer), options_.capture});
     }
     auto made = Types::MakeSession(*store, of_session);
     EXPECT_TRUE(made.ok()) << made.status();
@@ -178,7 +178,7 @@ class ContractEngine {
   }
 
   // Waits until every step has ended and every buffer is free: a step counts as ended a moment
-  // before its source is done.
+  // before its rows are done.
   void SettleAndAwaitBuffers() {
     Settle();
     EXPECT_TRUE(store->WaitIdle(std::chrono::seconds(20)).ok());

@@ -38,7 +38,7 @@ class HandOverContract : public TransportFixture<Traits> {
 TYPED_TEST_SUITE_P(HandOverContract);
 
 TYPED_TEST_P(HandOverContract, HandOverTakesTheFirstColumnsOfEveryTypeAndStride) {
-  typename TestFixture::Engine engine({.source = LayerSource::kHandsOver});
+  typename TestFixture::Engine engine({.capture = LayerCapture::kHandsOver});
   std::uint64_t step = 0;
   for (const std::int32_t columns : {TestFixture::kTopK, TestFixture::kTopK + 2}) {
     for (const std::int32_t gap : {0, 3}) {
@@ -80,7 +80,7 @@ TYPED_TEST_P(HandOverContract, HandOverTakesTheFirstColumnsOfEveryTypeAndStride)
 }
 
 TYPED_TEST_P(HandOverContract, HandOverOfIdsThatDoNotFitIsInvalidNotSomeOtherExpert) {
-  typename TestFixture::Engine engine({.source = LayerSource::kHandsOver});
+  typename TestFixture::Engine engine({.capture = LayerCapture::kHandsOver});
   ASSERT_TRUE(engine.Begin(1, 1).ok());
   const CaptureView view = engine.session->view(StepId(1));
   this->template HandOverAll<std::int32_t>(engine, view, 1, 1, IdType::kInt32, TestFixture::kTopK,
@@ -104,7 +104,7 @@ TYPED_TEST_P(HandOverContract, HandOverRefusesWhatIsWrongWithACode) {
   EXPECT_EQ(writes.session->HandOver(StepId(1), 0, good).rule, CaptureRule::kLayerNotHandedOver);
   ASSERT_TRUE(writes.session->Drop(StepId(1)).ok());
 
-  typename TestFixture::Engine engine({.source = LayerSource::kHandsOver});
+  typename TestFixture::Engine engine({.capture = LayerCapture::kHandsOver});
   ASSERT_TRUE(engine.Begin(1, 2).ok());
   const auto rule = [&](std::int32_t layer, const IdsTensor& ids) {
     const CaptureCode code = engine.session->HandOver(StepId(1), layer, ids);
@@ -132,7 +132,7 @@ TYPED_TEST_P(HandOverContract, HandOverRefusesWhatIsWrongWithACode) {
   EXPECT_EQ(rule(0, bad), CaptureRule::kNone);
 
   // A view that outlived its step must not write into the step that has the buffer now.
-  typename TestFixture::Engine one({.num_buffers = 1, .source = LayerSource::kHandsOver});
+  typename TestFixture::Engine one({.num_buffers = 1, .capture = LayerCapture::kHandsOver});
   ASSERT_TRUE(one.Begin(1, 2).ok());
   const CaptureView old = one.session->view(StepId(1));
   ASSERT_TRUE(one.session->Cancel(StepId(1)).ok());
@@ -146,7 +146,7 @@ TYPED_TEST_P(HandOverContract, HandOverRefusesWhatIsWrongWithACode) {
 // Stale ids (capture_contract.h) once more: what wrote beyond the step's declared rows is the
 // hand-over.
 TYPED_TEST_P(HandOverContract, HandedOverPaddingIsGoneToo) {
-  typename TestFixture::Engine engine({.num_buffers = 1, .source = LayerSource::kHandsOver});
+  typename TestFixture::Engine engine({.num_buffers = 1, .capture = LayerCapture::kHandsOver});
   ASSERT_TRUE(engine.Begin(1, 10).ok());
   this->template HandOverAll<std::int32_t>(engine, engine.session->view(StepId(1)), 1, 40,
                                            IdType::kInt32, TestFixture::kTopK, 0);

@@ -16,7 +16,7 @@
 namespace waymark {
 
 // The traits of a transport whose tensors are not in host memory have
-// `static kernels::Device TensorDevice()`.
+// `static kernels::MemoryDevice TensorDevice()`.
 template <class Traits>
 class RouteContract : public TransportFixture<Traits> {
  protected:
@@ -34,11 +34,11 @@ class RouteContract : public TransportFixture<Traits> {
     arrays_.emplace_back(std::move(bytes));
     return const_cast<void*>(arrays_.back().data());
   }
-  static kernels::Device Where() {
+  static kernels::MemoryDevice Where() {
     if constexpr (requires { Traits::TensorDevice(); }) {
       return Traits::TensorDevice();
     } else {
-      return kernels::Device::Host();
+      return kernels::MemoryDevice::Host();
     }
   }
 
@@ -75,7 +75,7 @@ class RouteContract : public TransportFixture<Traits> {
 TYPED_TEST_SUITE_P(RouteContract);
 
 TYPED_TEST_P(RouteContract, RoutedLayersLandAsTheyWereRouted) {
-  typename TestFixture::Engine engine({.source = LayerSource::kRoutingKernel});
+  typename TestFixture::Engine engine({.capture = LayerCapture::kRoutingKernel});
   for (std::uint64_t step = 1; step <= 6; ++step) {
     const auto rows = static_cast<std::int32_t>(step * 9);
     // Two rows are padding of the forward, which routes like the rest and does not land.
@@ -97,7 +97,7 @@ TYPED_TEST_P(RouteContract, RoutedLayersLandAsTheyWereRouted) {
 }
 
 TYPED_TEST_P(RouteContract, ReplayedIdsAreRecordedToo) {
-  typename TestFixture::Engine engine({.source = LayerSource::kRoutingKernel});
+  typename TestFixture::Engine engine({.capture = LayerCapture::kRoutingKernel});
   constexpr std::int32_t kRows = 11;
   ASSERT_TRUE(engine.Begin(1, kRows).ok());
   const CaptureView view = engine.session->view(StepId(1));
@@ -115,7 +115,7 @@ TYPED_TEST_P(RouteContract, ReplayedIdsAreRecordedToo) {
             static_cast<float>(10 - k);
       }
     }
-    const kernels::Device where = TestFixture::Where();
+    const kernels::MemoryDevice where = TestFixture::Where();
     tensors.logits.data = this->Keep(logits);
     tensors.replay_in = kernels::Tensor::Matrix(this->Keep(replayed), kernels::DType::kInt16, kRows,
                                                 TestFixture::kTopK, where);
@@ -129,7 +129,7 @@ TYPED_TEST_P(RouteContract, ReplayedIdsAreRecordedToo) {
 }
 
 TYPED_TEST_P(RouteContract, ALayerThatIsNotRoutedIsMissing) {
-  typename TestFixture::Engine engine({.source = LayerSource::kRoutingKernel});
+  typename TestFixture::Engine engine({.capture = LayerCapture::kRoutingKernel});
   ASSERT_TRUE(engine.Begin(1, 8).ok());
   const CaptureView view = engine.session->view(StepId(1));
   for (std::int32_t layer = 0; layer + 1 < TestFixture::kLayers; ++layer) {
@@ -152,7 +152,7 @@ TYPED_TEST_P(RouteContract, RouteRefusesWhatIsWrongAndRecordsNothing) {
             CaptureRule::kLayerNotRouted);
   ASSERT_TRUE(writes.session->Drop(StepId(1)).ok());
 
-  typename TestFixture::Engine engine({.source = LayerSource::kRoutingKernel});
+  typename TestFixture::Engine engine({.capture = LayerCapture::kRoutingKernel});
   ASSERT_TRUE(engine.Begin(1, 2).ok());
   const CaptureView view = engine.session->view(StepId(1));
   EXPECT_EQ(engine.session->Route(view, -1, config, good).rule, CaptureRule::kLayerOutOfRange);
@@ -191,7 +191,7 @@ TYPED_TEST_P(RouteContract, RouteRefusesWhatIsWrongAndRecordsNothing) {
           RoutingRule::kRows);
   // Logits that say that they lie elsewhere.
   spoiled = good;
-  spoiled.logits.device = kernels::Device::Cuda(77);
+  spoiled.logits.device = kernels::MemoryDevice::Cuda(77);
   refused(config, spoiled, RoutingArgument::kLogits, RoutingRule::kNotOnDevice);
 
   ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
@@ -201,7 +201,7 @@ TYPED_TEST_P(RouteContract, RouteRefusesWhatIsWrongAndRecordsNothing) {
 }
 
 TYPED_TEST_P(RouteContract, AForwardThatIsNoStepRoutesIntoTheScratchView) {
-  typename TestFixture::Engine engine({.source = LayerSource::kRoutingKernel});
+  typename TestFixture::Engine engine({.capture = LayerCapture::kRoutingKernel});
   for (std::int32_t layer = 0; layer < TestFixture::kLayers; ++layer) {
     ASSERT_TRUE(engine.session
                     ->Route(engine.session->scratch_view(), layer, TestFixture::Config(),

@@ -17,7 +17,7 @@ namespace waymark {
 namespace {
 
 // Rows of a store with uint8 ids, each of which holds `first_id + row` everywhere.
-class SameIds final : public RowSource {
+class SameIds final : public StepRows {
  public:
   SameIds(std::size_t row_bytes, int first_id) : row_bytes_(row_bytes), first_id_(first_id) {}
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,

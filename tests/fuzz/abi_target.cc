@@ -81,7 +81,7 @@ class World {
     wm_layer_binding binding = {};
     binding.struct_size = sizeof(binding);
     binding.module = "a gate";
-    binding.source = WM_SOURCE_HANDS_OVER;
+    binding.capture = WM_CAPTURE_HANDS_OVER;
     Plain(Api().session_bind_layer(session_, &binding, nullptr));
     shape_.struct_size = sizeof(shape_);
     Plain(Api().store_shape(store_, &shape_));
@@ -210,7 +210,7 @@ class World {
       event.key_size = bytes_.Once(16) ? bytes_.Byte() : static_cast<std::uint8_t>(bytes_.Below(3));
       event.more = static_cast<std::uint8_t>(bytes_.Below(2));
       event.block = BlockOf();
-      event.source = BlockOf();
+      event.src = BlockOf();
       event.rows = bytes_.Once(8) ? bytes_.Small() : static_cast<std::int32_t>(bytes_.Below(6)) - 1;
       event.step = bytes_.Once(8) ? static_cast<std::uint64_t>(bytes_.Number()) : step_;
       event.key[0] = event.key_size > 0 ? bytes_.Byte() % 4 : 0;
@@ -365,7 +365,7 @@ class World {
         options.store = store_;
         options.max_rows = bytes_.Once(16) ? bytes_.Negative() : 1 + bytes_.Below(kMaxRows);
         options.num_buffers = static_cast<std::int32_t>(bytes_.Below(4)) - bytes_.Once(32);
-        options.num_ids_sources = static_cast<std::int32_t>(bytes_.Below(4));
+        options.num_ids_steps = static_cast<std::int32_t>(bytes_.Below(4));
         options.transport = bytes_.Once(16) ? bytes_.Small() : WM_TRANSPORT_HOST;
         if (options.transport == WM_TRANSPORT_CUDA) options.device_ordinal = -1;
         wm_session* session = nullptr;
@@ -381,9 +381,9 @@ class World {
         binding.struct_size = bytes_.Size(sizeof(binding));
         binding.layer = bytes_.Small();
         binding.module = OrNull("a gate");
-        binding.source = bytes_.Once(8)   ? bytes_.Small()
-                         : bytes_.Once(4) ? WM_SOURCE_ROUTING_KERNEL
-                                          : WM_SOURCE_HANDS_OVER;
+        binding.capture = bytes_.Once(8)   ? bytes_.Small()
+                          : bytes_.Once(4) ? WM_CAPTURE_ROUTING_KERNEL
+                                           : WM_CAPTURE_HANDS_OVER;
         Right(api.session_bind_layer(session_, &binding, Why()));
         break;
       }
@@ -870,11 +870,11 @@ class World {
     }
     for (std::int32_t* number :
          {&options.port, &options.database, &options.time_to_live_s, &options.connect_timeout_ms,
-          &options.command_timeout_ms, &options.first_back_off_ms, &options.greatest_back_off_ms,
-          &options.believe_ms}) {
+          &options.command_timeout_ms, &options.initial_back_off_ms, &options.max_back_off_ms,
+          &options.presence_cache_ms}) {
       *number = bytes_.Once(4) ? bytes_.Small() : 0;
     }
-    options.max_believed = static_cast<std::uint64_t>(bytes_.Number());
+    options.presence_cache_entries = static_cast<std::uint64_t>(bytes_.Number());
     wm_source* source = nullptr;
     const wm_status status = Api().wire->source_redis_create(bytes_.Once(16) ? nullptr : &options,
                                                              OrNull(&source), Why());

@@ -89,13 +89,13 @@ void RunOne(std::span<const std::uint8_t> input) {
 
   CheckOptions check;
   check.max_bytes = kMaxBytes;
-  const absl::StatusOr<FlightVerdict> verdict = CheckFlight(*reader, check);
+  const absl::StatusOr<FlightReport> verdict = CheckFlight(*reader, check);
   if (verdict.ok()) {
     Require(once.second && verdict->records == once.first, "what is judged was read to its end");
     for (const ReadDifference& difference : verdict->differences)
       Require(!difference.ToString().empty(), "a difference can be told");
-    for (const Indictment& indictment : verdict->indictments)
-      Require(!indictment.ToString().empty(), "an indictment can be told");
+    for (const MissedEvent& missed_event : verdict->missed_events)
+      Require(!missed_event.ToString().empty(), "an missed_event can be told");
     Require(
         verdict->rows_right + verdict->rows_excused + verdict->rows_differing <= verdict->rows_read,
         "a row is judged once");

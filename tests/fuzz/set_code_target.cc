@@ -16,8 +16,7 @@ void RunOne(std::span<const std::uint8_t> input) {
   const auto word = [&](std::size_t at) {
     return static_cast<std::int32_t>(input[at] | input[at + 1] << 8);
   };
-  const SetCodeParams params{word(0), input[2], input[3] % 20,
-                             static_cast<HighParts>(input[4] % 3)};
+  const SetCodeParams params{word(0), input[2], input[3] % 20, static_cast<HighBits>(input[4] % 3)};
   const bool valid = params.Validate().ok();
   Require(SetCode::Create(params).ok() == valid, "only what Validate takes is made");
   if (!valid) return;

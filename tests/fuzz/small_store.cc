@@ -8,14 +8,14 @@
 #include "blockstore/flight/format.h"
 #include "blockstore/flight/writer.h"
 #include "blockstore/store/checkpoint.h"
-#include "blockstore/store/row_source.h"
+#include "blockstore/store/step_rows.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace waymark::fuzz {
 namespace {
 
 // Rows that differ from step to step; each third one is not captured.
-class SomeRows final : public RowSource {
+class SomeRows final : public StepRows {
  public:
   SomeRows(const RoutingShape& shape, std::uint64_t step) : shape_(shape), step_(step) {}
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,

@@ -97,7 +97,7 @@ class Step {
  public:
   explicit Step(std::uint64_t seed) : random_(seed) {
     for (std::int32_t layer = 0; layer < kShape.num_layers; ++layer) {
-      sources_.push_back(
+      inputs_.push_back(
           std::make_unique<DeviceArray<std::int32_t>>(std::vector<std::int32_t>(kMaxRows * 9)));
     }
     view_.Fill(0xff);
@@ -107,8 +107,7 @@ class Step {
   void Capture(const CudaStream& stream, std::int32_t rows, std::int32_t silent = -1) {
     for (std::int32_t layer = 0; layer < kShape.num_layers; ++layer) {
       if (layer == silent) continue;
-      const IdsView ids{sources_[static_cast<std::size_t>(layer)]->data(), IdKind::kInt32, 36, 0,
-                        4};
+      const IdsView ids{inputs_[static_cast<std::size_t>(layer)]->data(), IdKind::kInt32, 36, 0, 4};
       EXPECT_EQ(CaptureIdsOnCuda(ids, rows, kShape.top_k, view_.data() + layer * kLayerStride,
                                  stream.get()),
                 0);
@@ -131,9 +130,9 @@ class Step {
   // New ids for the next replay; old results gone.
   void Renew() {
     ids_.clear();
-    for (auto& source : sources_) {
+    for (auto& input : inputs_) {
       ids_.push_back(RandomTopkIds(random_));
-      source->Set(ids_.back());
+      input->Set(ids_.back());
     }
     slots_of_rows_.clear();
     for (std::int32_t row = 0; row < kMaxRows; ++row)
@@ -188,7 +187,7 @@ class Step {
 
   std::mt19937_64 random_;
   std::vector<std::vector<std::int32_t>> ids_;
-  std::vector<std::unique_ptr<DeviceArray<std::int32_t>>> sources_;
+  std::vector<std::unique_ptr<DeviceArray<std::int32_t>>> inputs_;
   DeviceArray<std::int16_t> view_{static_cast<std::size_t>(kLayerStride) * 58};
   DeviceArray<std::uint8_t> packed_{kMaxRows * 464};
   std::vector<std::int64_t> slots_of_rows_;

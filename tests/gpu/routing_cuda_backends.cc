@@ -21,8 +21,8 @@ class DeviceCopy {
  public:
   DeviceCopy(const Tensor& host, bool written) : host_(host), written_(written) {
     tensor_ = host;
-    if (!host.given() || !(host.device == Device::Host())) return;
-    tensor_.device = Device::Cuda(0);
+    if (!host.given() || !(host.device == MemoryDevice::Host())) return;
+    tensor_.device = MemoryDevice::Cuda(0);
     bytes_ = static_cast<std::size_t>(Elements(host)) * DTypeBytes(host.dtype);
     // The alignment that the caller's pointer has, up to 16.
     before_ = kGuard + reinterpret_cast<std::uintptr_t>(host.data) % 16;
@@ -78,7 +78,7 @@ class DeviceCopy {
 class CudaRoutingBackend final : public RoutingBackend {
  public:
   [[nodiscard]] std::string name() const override { return "cuda"; }
-  [[nodiscard]] Device device() const override { return Device::Cuda(0); }
+  [[nodiscard]] MemoryDevice device() const override { return MemoryDevice::Cuda(0); }
 
   RoutingCode Route(const RoutingConfig& config, const RoutingTensors& tensors) override {
     DeviceCopy logits(tensors.logits, false), bias(tensors.bias, false);

@@ -58,7 +58,7 @@ struct Buffers {
   // Outputs say that they have `capacity` rows.
   [[nodiscard]] RoutingTensors Tensors(std::int64_t rows, std::int64_t capacity) const {
     RoutingTensors t;
-    const Device device = Device::Cuda(0);
+    const MemoryDevice device = MemoryDevice::Cuda(0);
     t.logits = Tensor::Matrix(logits.data(), DType::kFloat32, rows, kExperts, device);
     t.topk_ids = Tensor::Matrix(ids.data(), DType::kInt32, capacity, top_k, device);
     t.topk_weights = Tensor::Matrix(weights.data(), DType::kFloat32, capacity, top_k, device);
@@ -153,7 +153,7 @@ TEST_F(RoutingCuda, OutputsAreTheSameWithAndWithoutRecording) {
     routed.Fill(kUntouched);
     tensors = again.Tensors(kRows, kRows);
     tensors.replay_in = recording.Tensors(kRows, kRows).replay_out;
-    tensors.routed = Tensor::Vector(routed.data(), DType::kUint8, kRows, Device::Cuda(0));
+    tensors.routed = Tensor::Vector(routed.data(), DType::kUint8, kRows, MemoryDevice::Cuda(0));
     EXPECT_TRUE(RouteOnCuda(config, tensors, stream.get()).ok());
     EXPECT_EQ(recording.ids.Get(), again.ids.Get());
     EXPECT_EQ(recording.weights.Get(), again.weights.Get());
@@ -206,11 +206,12 @@ TEST_F(RoutingCuda, MemoryThatLiesElsewhereIsNamedAndNothingIsLaunched) {
   for (const Slot& slot : Slots()) {
     SCOPED_TRACE(slot.name);
     RoutingTensors tensors = buffers.Tensors(kRows, kRows);
-    tensors.bias = Tensor::Vector(bias.data(), DType::kFloat32, kExperts, Device::Cuda(0));
-    tensors.replay_in = Tensor::Matrix(replay.data(), DType::kInt16, kRows, kTopK, Device::Cuda(0));
-    tensors.routed = Tensor::Vector(routed.data(), DType::kUint8, kRows, Device::Cuda(0));
+    tensors.bias = Tensor::Vector(bias.data(), DType::kFloat32, kExperts, MemoryDevice::Cuda(0));
+    tensors.replay_in =
+        Tensor::Matrix(replay.data(), DType::kInt16, kRows, kTopK, MemoryDevice::Cuda(0));
+    tensors.routed = Tensor::Vector(routed.data(), DType::kUint8, kRows, MemoryDevice::Cuda(0));
     Tensor& tensor = slot.tensor(tensors);
-    const auto call = [&](void* data, Device says) {
+    const auto call = [&](void* data, MemoryDevice says) {
       tensor.data = data;
       tensor.device = says;
       CudaGraph graph;
@@ -219,20 +220,20 @@ TEST_F(RoutingCuda, MemoryThatLiesElsewhereIsNamedAndNothingIsLaunched) {
       EXPECT_EQ(graph.End(stream), code.ok() ? 1u : 0u);
       return code;
     };
-    const auto expect_refused = [&](const RoutingCode& code, std::int64_t place) {
+    const auto expect_refused = [&](const RoutingCode& code, std::int64_t ordinal) {
       EXPECT_EQ(code.argument, slot.argument) << code.ToString();
       EXPECT_EQ(code.rule, RoutingRule::kNotOnDevice) << code.ToString();
-      EXPECT_EQ(code.value, place);
+      EXPECT_EQ(code.value, ordinal);
       EXPECT_EQ(code.bound, 0);
     };
     void* const right = tensor.data;
-    EXPECT_TRUE(call(right, Device::Cuda(0)).ok());
-    EXPECT_TRUE(call(managed, Device::Cuda(0)).ok());
-    expect_refused(call(right, Device::Host()), -1);             // says so
-    expect_refused(call(right, Device::Cuda(1)), 1);             // says so
-    expect_refused(call(pageable.data(), Device::Cuda(0)), -1);  // is so
-    expect_refused(call(pinned, Device::Cuda(0)), -1);
-    if (elsewhere != nullptr) expect_refused(call(elsewhere, Device::Cuda(0)), 1);
+    EXPECT_TRUE(call(right, MemoryDevice::Cuda(0)).ok());
+    EXPECT_TRUE(call(managed, MemoryDevice::Cuda(0)).ok());
+    expect_refused(call(right, MemoryDevice::Host()), -1);             // says so
+    expect_refused(call(right, MemoryDevice::Cuda(1)), 1);             // says so
+    expect_refused(call(pageable.data(), MemoryDevice::Cuda(0)), -1);  // is so
+    expect_refused(call(pinned, MemoryDevice::Cuda(0)), -1);
+    if (elsewhere != nullptr) expect_refused(call(elsewhere, MemoryDevice::Cuda(0)), 1);
   }
   ExpectCuda(cudaFreeHost(pinned), "cudaFreeHost");
   ExpectCuda(cudaFree(managed), "cudaFree");
@@ -244,12 +245,13 @@ TEST_F(RoutingCuda, NoRowsLaunchNothing) {
   const Buffers buffers(4, kTopK);
   const RoutingConfig config = Config(RoutingMethod::kRenormalize);
   RoutingTensors none;
-  none.logits = Tensor::Matrix(nullptr, DType::kFloat32, 0, kExperts, Device::Cuda(0));
+  none.logits = Tensor::Matrix(nullptr, DType::kFloat32, 0, kExperts, MemoryDevice::Cuda(0));
   for (const RoutingTensors& tensors : {buffers.Tensors(0, 4), none}) {
     CudaGraph graph;
     graph.Begin(stream);
     EXPECT_EQ(RouteOnCuda(config, tensors, stream.get()).ToString(), "ok");
-    const Tensor keys = Tensor::Matrix(nullptr, DType::kFloat32, 0, kExperts, Device::Cuda(0));
+    const Tensor keys =
+        Tensor::Matrix(nullptr, DType::kFloat32, 0, kExperts, MemoryDevice::Cuda(0));
     RoutingTensors logits_only;
     logits_only.logits = tensors.logits;
     EXPECT_EQ(RoutingKeysOnCuda(config, logits_only, keys, stream.get()).ToString(), "ok");
@@ -344,7 +346,7 @@ TEST_F(RoutingCuda, RowsBeyondFourGigaElements) {
   }
   RoutingConfig config = Config(RoutingMethod::kTopK);
   config.top_k = 2;
-  const Device device = Device::Cuda(0);
+  const MemoryDevice device = MemoryDevice::Cuda(0);
   RoutingTensors t;
   t.logits = Tensor::Matrix(logits.data(), DType::kBfloat16, kRows, kWide, device);
   t.topk_ids = Tensor::Matrix(ids.data(), DType::kInt32, kRows, 2, device);

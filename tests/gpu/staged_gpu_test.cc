@@ -32,7 +32,7 @@ const std::shared_ptr<CudaDevice>& TheDevice() {
 struct CudaTraits {
   static std::string WhyNot() { return kernels::NoCuda(); }
   static TransportFactory Factory() { return StagedTransport::Factory({TheDevice()}); }
-  static kernels::Device TensorDevice() { return kernels::Device::Cuda(0); }
+  static kernels::MemoryDevice TensorDevice() { return kernels::MemoryDevice::Cuda(0); }
   // Copies of pageable memory are staged before the call returns, in stream order.
   static void Write(const CaptureView& view, std::int32_t layer, std::int32_t first_row,
                     const std::int16_t* ids, std::int32_t rows) {
@@ -88,7 +88,7 @@ TEST_F(StagedOnCuda, AGraphIsCapturedOnceAndReplayedAtEverySize) {
   constexpr std::int32_t kRows = 512;
   constexpr std::int32_t kLayers = GraphEngine::kLayers;
   constexpr std::int32_t kTopK = GraphEngine::kTopK;
-  GraphEngine engine({.max_rows = kRows, .source = LayerSource::kHandsOver});
+  GraphEngine engine({.max_rows = kRows, .capture = LayerCapture::kHandsOver});
   CaptureSession& session = *engine.session;
   constexpr std::size_t kLayerIds = std::size_t{kRows} * kTopK;
   void* memory = nullptr;

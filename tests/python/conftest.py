@@ -43,7 +43,7 @@ class Rig:
     def __init__(self, **options: Any) -> None:
         session = {
             name: options.pop(name)
-            for name in ("max_rows", "num_buffers", "num_ids_sources", "layers")
+            for name in ("max_rows", "num_buffers", "num_ids_steps", "layers")
             if name in options
         }
         self.num_layers = options.setdefault("num_layers", 3)

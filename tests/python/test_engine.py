@@ -52,14 +52,14 @@ class Oracle:
     def bind(self, block: int) -> None:
         self.step[block] = 0
 
-    def copy(self, source: int, destination: int, rows: int) -> None:
-        self.step[destination] = 0
-        self.step[destination, :rows] = self.step[source, :rows]
-        self.row[destination] = self.row[source]
+    def copy(self, src: int, dst: int, rows: int) -> None:
+        self.step[dst] = 0
+        self.step[dst, :rows] = self.step[src, :rows]
+        self.row[dst] = self.row[src]
 
-    def move(self, sources: list[int], destinations: list[int]) -> None:
-        step, row = self.step[sources], self.row[sources]
-        self.step[destinations], self.row[destinations] = step, row
+    def move(self, src: list[int], dst: list[int]) -> None:
+        step, row = self.step[src], self.row[src]
+        self.step[dst], self.row[dst] = step, row
 
     def truncate(self, block: int, row: int, step: int) -> None:
         tail = self.step[block, row:]
@@ -135,9 +135,9 @@ class Engine:
             block = self.take()
             if block is None:
                 return
-            source = parent.blocks[full]
-            self.events.copy(source, block, parent.rows % BLOCK)
-            self.oracle.copy(source, block, parent.rows % BLOCK)
+            src = parent.blocks[full]
+            self.events.copy(src, block, parent.rows % BLOCK)
+            self.oracle.copy(src, block, parent.rows % BLOCK)
             child.blocks.append(block)
         if child.blocks[:full]:
             self.events.retain(child.blocks[:full])
@@ -169,10 +169,10 @@ class Engine:
         if len(mine) < 2 or not self.free:
             return
         spare = self.free.pop()
-        destinations = [*mine[1:], spare]
-        self.events.move(mine, np.array(destinations))
-        self.oracle.move(mine, destinations)
-        where = dict(zip(mine, destinations))
+        dst = [*mine[1:], spare]
+        self.events.move(mine, np.array(dst))
+        self.oracle.move(mine, dst)
+        where = dict(zip(mine, dst))
         request.blocks = [where.get(b, b) for b in request.blocks]
         self.users[spare], self.users[mine[0]] = 1, 0
         self.free.append(mine[0])

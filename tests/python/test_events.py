@@ -107,7 +107,7 @@ def test_copy_move_truncate_reset() -> None:
     events.reset()
     a = events.array
     assert [int(t) for t in a["type"]] == [5, 5, 5, 5, 6, 6, 7, 7, 7, 7, 8]
-    assert list(a["source"][:6]) == [1, 2, 1, 1, 7, 8]
+    assert list(a["src"][:6]) == [1, 2, 1, 1, 7, 8]
     assert list(a["block"][:6]) == [3, 4, 5, 6, 8, 7]
     assert list(a["rows"][:4]) == [5, 6, waymark.ALL_ROWS, waymark.ALL_ROWS]
     assert list(a["more"]) == [0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]
@@ -146,9 +146,9 @@ WRONG: list[tuple[Any, tuple[type[Exception], ...], str]] = [
     (lambda e: e.bind([1], np.zeros((1, 4), np.int32)), (ValueError,), "keys"),
     (lambda e: e.seal([1], None, 1), (ValueError,), "a seal needs a key"),
     (lambda e: e.seal([1], [b"k"], -1), (TypeError,), "seal"),
-    (lambda e: e.copy([1, 2], [3, 4, 5]), (ValueError,), "sources"),
+    (lambda e: e.copy([1, 2], [3, 4, 5]), (ValueError,), "src"),
     (lambda e: e.copy([1, 2], [3, 4], [1, 2, 3]), (ValueError,), "rows"),
-    (lambda e: e.move([1], [2, 3]), (ValueError,), "as many as destinations, got 1 and 2"),
+    (lambda e: e.move([1], [2, 3]), (ValueError,), "as many as dst, got 1 and 2"),
     (lambda e: e.truncate([1, 2], [1, 2, 3], 4), (ValueError,), "row"),
 ]
 

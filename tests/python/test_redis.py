@@ -73,7 +73,7 @@ class Server:
         Path(self.unix_socket).unlink(missing_ok=True)
 
     def source(self, **options: Any) -> waymark.RedisSource:
-        options = {"first_back_off": 0.001, "greatest_back_off": 0.02, **options}
+        options = {"initial_back_off": 0.001, "max_back_off": 0.02, **options}
         return waymark.RedisSource("127.0.0.1", self.port, **options)
 
 
@@ -133,7 +133,7 @@ def test_published_here_and_fetched_there(server: Server, seed: int) -> None:
 @needs_server
 def test_a_server_that_is_killed_costs_rows_and_nothing_else(server: Server, seed: int) -> None:
     rows = rows_of(seed)
-    publisher = waymark.Publisher(server.source(believe=0), rows.shape)
+    publisher = waymark.Publisher(server.source(presence_cache=0), rows.shape)
     handle = publisher.publish(rows).wait(30)
     fetcher = waymark.Fetcher(server.source(), batch_bytes=1)
     middle = len(rows) // 2
@@ -186,7 +186,7 @@ def test_the_password_is_passed_through_and_not_told() -> None:
         right = server.source(password="sesame", user="default")
         handle = waymark.Publisher(right, rows.shape).publish(rows).wait(30)
         for word, said in ((None, "NOAUTH"), ("open-word", "WRONGPASS")):
-            source = server.source(password=word, first_back_off=1, greatest_back_off=1)
+            source = server.source(password=word, initial_back_off=1, max_back_off=1)
             publisher = waymark.Publisher(source, rows.shape)
             assert publisher.publish(rows).wait(30) == handle
             assert publisher.stats().puts_failed > 0
@@ -271,10 +271,10 @@ def test_arguments_are_checked() -> None:
         ("connect_timeout", {"connect_timeout": 0}),
         ("command_timeout", {"command_timeout": float("inf")}),
         ("command_timeout", {"command_timeout": 1 << 22}),
-        ("first_back_off", {"first_back_off": 0.0}),
-        ("greatest_back_off", {"first_back_off": 1, "greatest_back_off": 0.5}),
-        ("believe", {"believe": -0.1}),
-        ("max_believed", {"max_believed": 0}),
+        ("initial_back_off", {"initial_back_off": 0.0}),
+        ("max_back_off", {"initial_back_off": 1, "max_back_off": 0.5}),
+        ("presence_cache", {"presence_cache": -0.1}),
+        ("presence_cache_entries", {"presence_cache_entries": 0}),
         ("tls", {"tls_ca_file": Path("ca.pem")}),
         ("key_file", {"tls": True, "tls_key_file": "key.pem"}),
     ]

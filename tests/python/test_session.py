@@ -1,4 +1,4 @@
-"""Capture sessions: steps and their ends, sources of ids, self-test."""
+"""Capture sessions: steps and their ends, how ids are captured, self-test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import waymark
 from conftest import Rig
-from waymark import LayerSource, Reason
+from waymark import LayerCapture, Reason
 
 
 def read(rig: Rig, blocks: Any, last: int) -> tuple[Any, Any]:
@@ -141,7 +141,7 @@ def test_ends(rig: Rig) -> None:
 
 def test_layers_are_bound_by_module(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(
-        layers=[(0, "model.0", "kernel_writes_view"), (1, "model.1", LayerSource.HANDS_OVER)],
+        layers=[(0, "model.0", "kernel_writes_view"), (1, "model.1", LayerCapture.HANDS_OVER)],
         layer_ids=[2, 4, 6],
     )
     rig.session.bind_layer(2, "model.2", 1)  # type: ignore[arg-type]
@@ -149,7 +149,7 @@ def test_layers_are_bound_by_module(make_rig: Callable[..., Rig]) -> None:
         rig.session.bind_layer(2, "model.3")
     with pytest.raises(waymark.InvalidArgumentError):
         rig.session.bind_layer(3, "model.3")
-    with pytest.raises(waymark.InvalidArgumentError, match="source: one of"):
+    with pytest.raises(waymark.InvalidArgumentError, match="capture: one of"):
         rig.session.bind_layer(2, "model.3", "magic")  # type: ignore[arg-type]
     ids = rig.ids(2)
     step = rig.begin([0, 1], rig.bind([0]), written_rows=4)
@@ -162,7 +162,7 @@ def test_layers_are_bound_by_module(make_rig: Callable[..., Rig]) -> None:
     got, infos = read(rig, [0], 2)
     assert list(infos["reason"]) == [Reason.NOT_CAPTURED] * 2
     layer = rig.session.layer_stats(2)
-    assert layer == (6, "model.2", LayerSource.HANDS_OVER, 2, 0)
+    assert layer == (6, "model.2", LayerCapture.HANDS_OVER, 2, 0)
     assert rig.session.silent_batch_sizes(2) == [4]
     assert rig.session.silent_batch_sizes(0) == []
     assert "model.2" in rig.session.report()

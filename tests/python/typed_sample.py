@@ -37,7 +37,7 @@ def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
     session = waymark.CaptureSession(
         store,
         512,
-        layers=[(0, "model.layers.1.mlp", "hands_over"), (1, "m", waymark.LayerSource.HANDS_OVER)],
+        layers=[(0, "model.layers.1.mlp", "hands_over"), (1, "m", waymark.LayerCapture.HANDS_OVER)],
     )
     events = waymark.Events()
     events.bind(blocks, [b"key"])

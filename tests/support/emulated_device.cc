@@ -259,7 +259,8 @@ kernels::RoutingCode EmulatedDevice::Route(const kernels::RoutingConfig& config,
                                            const kernels::RoutingTensors& tensors,
                                            DeviceStream stream) {
   // Its memory is the host's, so that is where the tensors lie.
-  const kernels::RoutingCode code = kernels::CheckRouting(config, tensors, kernels::Device::Host());
+  const kernels::RoutingCode code =
+      kernels::CheckRouting(config, tensors, kernels::MemoryDevice::Host());
   if (!code.ok()) return code;
   const DeviceError error =
       Add(Call::kRoute, stream, [=] { (void)kernels::RouteOnHost(config, tensors); });

@@ -5,7 +5,8 @@ namespace waymark::kernels {
 RoutingCode RouteEmulated(const RoutingConfig& config, const RoutingTensors& tensors,
                           std::uint64_t seed, std::string& fault) {
   fault.clear();
-  if (RoutingCode code = CheckRouting(config, tensors, Device::Host()); !code.ok()) return code;
+  if (RoutingCode code = CheckRouting(config, tensors, MemoryDevice::Host()); !code.ok())
+    return code;
   const routing::RouteArgs args = routing::MakeRouteArgs(config, tensors);
   EmulatedWarp warp(seed);
   switch (tensors.logits.dtype) {
@@ -24,7 +25,8 @@ RoutingCode RouteEmulated(const RoutingConfig& config, const RoutingTensors& ten
 
 RoutingCode RoutingKeysEmulated(const RoutingConfig& config, const RoutingTensors& tensors,
                                 const Tensor& keys) {
-  if (RoutingCode code = CheckRoutingKeys(config, tensors, keys, Device::Host()); !code.ok()) {
+  if (RoutingCode code = CheckRoutingKeys(config, tensors, keys, MemoryDevice::Host());
+      !code.ok()) {
     return code;
   }
   routing::VisitKeys(config.method, tensors.logits.dtype, [&]<class Score, DType kLogits>() {

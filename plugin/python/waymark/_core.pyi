@@ -48,14 +48,14 @@ class Events:
         The blocks are full, or will be after `step`, and are found by their keys (as in bind).
         """
 
-    def copy(self, sources: object, destinations: object, rows: object = -1) -> None:
+    def copy(self, src: object, dst: object, rows: object = -1) -> None:
         """
-        Each destination gets rows [0, rows) of its source; rows: one count, or one per block; -1: all.
+        Each block of dst gets rows [0, rows) of its block of src; rows: one count, or one per block; -1: all.
         """
 
-    def move(self, sources: object, destinations: object) -> None:
+    def move(self, src: object, dst: object) -> None:
         """
-        Each destination takes over what its source is, all pairs at once: a swap is move([a, b], [b, a]).
+        Each block of dst takes over what its block of src is, all pairs at once: a swap is move([a, b], [b, a]).
         """
 
     def truncate(self, blocks: object, row: object, step: int) -> None:
@@ -287,7 +287,7 @@ class Source:
     def __init__(self, of: object) -> None: ...
 
 class RedisSource(Source):
-    def __init__(self, texts: tuple[str, str, str, str, str, str, str, str, str], tls: bool, numbers: tuple[int, int, int, int, int, int, int, int], max_believed: int) -> None: ...
+    def __init__(self, texts: tuple[str, str, str, str, str, str, str, str, str], tls: bool, numbers: tuple[int, int, int, int, int, int, int, int], presence_cache_entries: int) -> None: ...
 
 class Ticket:
     def ready(self) -> bool:
@@ -364,9 +364,9 @@ class View:
     def __array__(self, *args: Any, **kwargs: Any) -> numpy.typing.NDArray[numpy.int16]: ...
 
 class CaptureSession:
-    def __init__(self, store: Store, max_rows: int, num_buffers: int, num_ids_sources: int, transport: int, device: int, one_view: bool) -> None: ...
+    def __init__(self, store: Store, max_rows: int, num_buffers: int, num_ids_steps: int, transport: int, device: int, one_view: bool) -> None: ...
 
-    def _bind_layer(self, layer: int, module: str, source: int) -> None: ...
+    def _bind_layer(self, layer: int, module: str, capture: int) -> None: ...
 
     def set_stream(self, stream: object | None) -> None:
         """

@@ -12,17 +12,17 @@ from ._core import View
 from ._errors import InvalidArgumentError
 from ._route import Routing, route
 from ._store import Store
-from ._types import LAYOUTS, Fault, LayerSource, number_of
+from ._types import LAYOUTS, Fault, LayerCapture, number_of
 
 _TRANSPORTS = {"host": 0, "cuda": 1}
 
-Source = Union[LayerSource, Literal["kernel_writes_view", "hands_over", "routing_kernel"]]
+Capture = Union[LayerCapture, Literal["kernel_writes_view", "hands_over", "routing_kernel"]]
 
 
-def _source(source: Source) -> int:
-    if isinstance(source, str):
-        return number_of("source", source, {s.name.lower(): s.value for s in LayerSource})
-    return int(LayerSource(source))
+def _capture(capture: Capture) -> int:
+    if isinstance(capture, str):
+        return number_of("capture", capture, {s.name.lower(): s.value for s in LayerCapture})
+    return int(LayerCapture(capture))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class LayerStats(NamedTuple):
     """The model's number of the layer."""
     module: str
     """Empty if the layer is not bound."""
-    source: LayerSource
+    capture: LayerCapture
     rows_silent: int
     """Landed rows in which the layer had an id of -1."""
     rows_invalid: int
@@ -111,37 +111,37 @@ class CaptureSession(_core.CaptureSession):
         max_rows: int,
         *,
         num_buffers: int = 4,
-        num_ids_sources: int = 0,
+        num_ids_steps: int = 0,
         transport: Literal["host", "cuda"] = "host",
         device: int = 0,
         one_view: bool = False,
-        layers: Iterable[tuple[int, str, Source]] = (),
+        layers: Iterable[tuple[int, str, Capture]] = (),
     ) -> None:
         """Commits the buffers.
 
         store: with E <= 32768. max_rows: of the longest forward, padding included (N), 1 ... 2^20.
         num_buffers: capture buffers, one per step begun and not yet landed; a step beyond that is
-        dropped. num_ids_sources: steps of submit_ids in flight; 0: the store's max_steps_in_flight.
+        dropped. num_ids_steps: steps of submit_ids in flight; 0: the store's max_steps_in_flight.
         transport, device: where the views are: host memory, or the CUDA device of that number.
         one_view: one view at one address for every step, as a CUDA graph needs it. layers: (layer,
-        module, source) each, as bind_layer takes them.
+        module, capture) each, as bind_layer takes them.
 
         UnimplementedError in a build without CUDA; UnavailableError if the device does not exist.
         """
         if num_buffers < 1:
             raise InvalidArgumentError(f"num_buffers: at least 1, got {num_buffers}")
         number = number_of("transport", transport, _TRANSPORTS)
-        super().__init__(store, max_rows, num_buffers, num_ids_sources, number, device, one_view)
-        for layer, module, source in layers:
-            self.bind_layer(layer, module, source)
+        super().__init__(store, max_rows, num_buffers, num_ids_steps, number, device, one_view)
+        for layer, module, capture in layers:
+            self.bind_layer(layer, module, capture)
 
     def bind_layer(
-        self, layer: int, module: str, source: Source = LayerSource.KERNEL_WRITES_VIEW
+        self, layer: int, module: str, capture: Capture = LayerCapture.KERNEL_WRITES_VIEW
     ) -> None:
         """Names the module of the model that routes captured layer ``layer``, and how its ids get
         into the view. Before the first step. AlreadyExistsError, FailedPreconditionError,
         InvalidArgumentError."""
-        self._bind_layer(layer, module, _source(source))
+        self._bind_layer(layer, module, _capture(capture))
 
     def route(self, view: View | int, layer: int, logits: object, **options: Any) -> Routing:
         """Routes the tokens of a layer and records the ids in its view: waymark.route, which names
@@ -175,8 +175,8 @@ class CaptureSession(_core.CaptureSession):
 
     def layer_stats(self, layer: int) -> LayerStats:
         """The counters of a captured layer, in [0, L). Any thread."""
-        layer_id, module, source, silent, invalid = self._layer_stats(layer)
-        return LayerStats(layer_id, module, LayerSource(source), silent, invalid)
+        layer_id, module, capture, silent, invalid = self._layer_stats(layer)
+        return LayerStats(layer_id, module, LayerCapture(capture), silent, invalid)
 
     def __enter__(self) -> CaptureSession:
         return self

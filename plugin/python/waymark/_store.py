@@ -49,7 +49,7 @@ class StoreStats:
     pages_in_use: int
     pages_in_use_peak: int
     evictions: int
-    own_pages: int
+    copies_on_write: int
     no_page: int
     bytes: int
     bytes_touched_peak: int

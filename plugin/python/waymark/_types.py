@@ -46,7 +46,7 @@ class Provenance(IntEnum):
         return _core.provenance_name(int(self))
 
 
-class LayerSource(IntEnum):
+class LayerCapture(IntEnum):
     """How the ids of a layer get into the view."""
 
     KERNEL_WRITES_VIEW = 0
@@ -107,7 +107,7 @@ EVENT_DTYPE: np.dtype[np.void] = np.dtype(
         ("key_size", "u1"),
         ("more", "u1"),
         ("block", "<i4"),
-        ("source", "<i4"),
+        ("src", "<i4"),
         ("rows", "<i4"),
         ("step", "<u8"),
         ("key", "u1", (32,)),

@@ -1,6 +1,6 @@
 /* Waymark's C ABI for rows outside the engine: documents, the formats of engines and trainers, page
  * sources, publishing and fetching. An engine that only captures needs waymark.h alone; the rules
- * for structs, arguments, statuses and handles are at its top. C99 and C++.
+ * for structs, arguments, statuses and objects are at its top. C99 and C++.
  *
  * Example, `rows` as a document in bytes, and what such bytes hold:
  *
@@ -31,7 +31,7 @@
 extern "C" {
 #endif
 
-/* ---- handles of the wire ------------------------------------------------------------------ */
+/* ---- objects of the wire ------------------------------------------------------------------ */
 
 typedef struct wm_bytes wm_bytes;         /* bytes that the library made; immutable */
 typedef struct wm_document wm_document;   /* rows in a file or in bytes, read in place; immutable */
@@ -230,15 +230,15 @@ typedef struct wm_redis_options {
   const char* tls_server_name;      /* for SNI; null: none */
   int32_t port;                     /* 0 = 6379 */
   int32_t database;
-  int32_t time_to_live_s;       /* objects expire this long after they were last put, or found by */
-                                /* a publisher; 0: never */
-  int32_t connect_timeout_ms;   /* in addition to each call's own timeout; 0 = 1000 */
-  int32_t command_timeout_ms;   /* of one exchange; 0 = 5000 */
-  int32_t first_back_off_ms;    /* no connection is tried for this long after a failure; 0 = 50 */
-  int32_t greatest_back_off_ms; /* doubled after each further failure, up to this; 0 = 5000 */
-  int32_t believe_ms;           /* how long an object that was put or found is assumed present, */
-                                /* without asking the server; 0 = 60000; -1: always ask */
-  uint64_t max_believed;        /* number of objects assumed to be present; 0 = 2^18 */
+  int32_t time_to_live_s;      /* objects expire this long after they were last put, or found by */
+                               /* a publisher; 0: never */
+  int32_t connect_timeout_ms;  /* in addition to each call's own timeout; 0 = 1000 */
+  int32_t command_timeout_ms;  /* of one exchange; 0 = 5000 */
+  int32_t initial_back_off_ms; /* no connection is tried for this long after a failure; 0 = 50 */
+  int32_t max_back_off_ms;     /* doubled after each further failure, up to this; 0 = 5000 */
+  int32_t presence_cache_ms;   /* how long an object that was put or found is assumed present, */
+                               /* without asking the server; 0 = 60000; -1: always ask */
+  uint64_t presence_cache_entries; /* number of objects assumed to be present; 0 = 2^18 */
 } wm_redis_options;
 
 /* Use TLS, which the tls_* fields need. A trusted authority must have signed the server's
@@ -262,6 +262,8 @@ typedef struct wm_publisher_options {
   uint64_t max_sequences;     /* sequences that can be continued; 0 = 1024 */
   int64_t landing_timeout_ns; /* for a snapshot to become ready; 0 = 10 s */
   int64_t source_timeout_ns;  /* for the source, per publication; 0 = 10 s */
+  const int32_t* cpus;        /* [num_cpus]: CPUs that its thread may run on; 0: any */
+  size_t num_cpus;
 } wm_publisher_options;
 
 typedef struct wm_publisher_stats {
@@ -334,7 +336,7 @@ typedef struct wm_wire_api_v1 {
                                    const char* path, wm_message* why);
   void (*bytes_retain)(wm_bytes* bytes);
   void (*bytes_release)(wm_bytes* bytes);
-  /* The bytes; valid as long as the handle. */
+  /* The bytes; valid as long as the object. */
   wm_status (*bytes_view)(const wm_bytes* bytes, const uint8_t** data, size_t* size);
 
   /* Reads the header of a document; chunks are read on demand. The caller keeps `data` unchanged

@@ -30,8 +30,8 @@
 namespace waymark::bench {
 namespace {
 
-using kernels::Device;
 using kernels::DType;
+using kernels::MemoryDevice;
 using kernels::RoutingConfig;
 using kernels::RoutingMethod;
 using kernels::RoutingTensors;
@@ -153,7 +153,7 @@ class Ring {
 
   void Route(int call, Ids what, cudaStream_t stream) const {
     const auto at = static_cast<std::size_t>(call);
-    const Device device = Device::Cuda(0);
+    const MemoryDevice device = MemoryDevice::Cuda(0);
     RoutingConfig config;
     config.method = cell_.method;
     config.top_k = cell_.top_k;

@@ -29,8 +29,8 @@
 namespace waymark::bench {
 namespace {
 
-using kernels::Device;
 using kernels::DType;
+using kernels::MemoryDevice;
 using kernels::Tensor;
 
 constexpr std::int32_t kLayers = 58;
@@ -45,7 +45,7 @@ struct Setup {
   std::unique_ptr<RoutingStore> store;
   std::unique_ptr<CaptureSession> session;
 
-  Setup(std::int32_t rows, LayerSource source) {
+  Setup(std::int32_t rows, LayerCapture capture) {
     StoreOptions of_store;
     of_store.shape.num_layers = kLayers;
     of_store.shape.top_k = kTopK;
@@ -58,7 +58,7 @@ struct Setup {
     options.max_rows = rows;
     options.transport = StagedTransport::Factory({CudaDevice::Create(0).value(), true});
     for (std::int32_t layer = 0; layer < kLayers; ++layer) {
-      options.layers.push_back({layer, "layer" + std::to_string(layer), source});
+      options.layers.push_back({layer, "layer" + std::to_string(layer), capture});
     }
     session = CaptureSession::Create(options).value();
   }
@@ -67,7 +67,7 @@ struct Setup {
 void Session(benchmark::State& state) {
   if (SkipsWithoutDevice(state)) return;
   const auto rows = static_cast<std::int32_t>(state.range(0));
-  Setup setup(rows, LayerSource::kKernelWritesView);
+  Setup setup(rows, LayerCapture::kKernelWritesView);
   std::vector<std::int64_t> slots;
   for (std::int64_t row = 0; row < rows; ++row)
     slots.push_back(row * kBlockTokens);
@@ -97,7 +97,7 @@ void Graph(benchmark::State& state, How how) {
   const auto rows = static_cast<std::int32_t>(state.range(0));
   const auto ids = static_cast<std::size_t>(rows) * kTopK;
   Setup setup(rows,
-              how == How::kWritesView ? LayerSource::kRoutingKernel : LayerSource::kHandsOver);
+              how == How::kWritesView ? LayerCapture::kRoutingKernel : LayerCapture::kHandsOver);
   cudaStream_t stream = nullptr;
   Demand(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "create stream");
   setup.session->SetStream(stream);
@@ -110,7 +110,7 @@ void Graph(benchmark::State& state, How how) {
   const auto record = [&](bool captures) {
     for (std::int32_t layer = 0; layer < kLayers; ++layer) {
       const auto at = static_cast<std::size_t>(layer);
-      const Device device = Device::Cuda(0);
+      const MemoryDevice device = MemoryDevice::Cuda(0);
       kernels::RoutingConfig config;
       config.method = kernels::RoutingMethod::kDeepSeekV3;
       config.top_k = kTopK;

@@ -34,7 +34,7 @@ std::string ProbeDeviceStepsLandInOrder();
 std::string ProbeDeviceDropSparesProtectedRows();
 std::string ProbeDeviceRowStaysByKey();
 std::string ProbeTruncateRevokesDeviceClaims();
-std::string ProbePossibleRowsCompete();
+std::string ProbePossibleRowsContend();
 std::string ProbeWeightsOfPossibleRowsStay();
 std::string ProbePinnedPagesStay();
 

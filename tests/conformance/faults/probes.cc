@@ -188,7 +188,7 @@ std::string ProbeTruncateRevokesDeviceClaims() {
 
 // Two pipeline stages see the same steps begin, and land them when they please: a key has to lead
 // both to the same pass, or their rows cannot be joined.
-std::string ProbePossibleRowsCompete() {
+std::string ProbePossibleRowsContend() {
   const BlockKey key = BlockKey::FromInteger(5);
   for (const bool at_once : {true, false}) {
     for (const bool reset : {false, true}) {

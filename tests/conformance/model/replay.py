@@ -23,10 +23,10 @@ class Flight:
     def events(self, batch):
         """As tuples; events on null blocks are ignored, pairs of one move are joined."""
         out, pairs = [], []
-        for kind, more, block, source, rows, step, key in batch:
+        for kind, more, block, src, rows, step, key in batch:
             block_is_null = block < 0 or block in self.null
             if kind == 'move':
-                pairs.append((source, block))
+                pairs.append((src, block))
                 if not more:
                     out.append(('move', pairs))
                     pairs = []
@@ -41,7 +41,7 @@ class Flight:
             elif kind == 'seal':
                 out.append(('seal', block, key or None, step))
             elif kind == 'copy':
-                out.append(('copy', source, block, ALL if rows < 0 else rows))
+                out.append(('copy', src, block, ALL if rows < 0 else rows))
             elif kind == 'truncate':
                 out.append(('truncate', block, rows, step))
         return out

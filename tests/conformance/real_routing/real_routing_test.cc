@@ -48,7 +48,7 @@ struct Build {
 };
 
 // Rows of a build, in the order of a step's slots.
-class BuildRows final : public RowSource {
+class BuildRows final : public StepRows {
  public:
   BuildRows(const Build& build, std::vector<std::int64_t> tokens)
       : build_(build), tokens_(std::move(tokens)) {}
@@ -124,11 +124,11 @@ class Driver {
     for (Event& event : events) {
       if (event.type == EventType::kSeal) event.step = step_;
     }
-    BuildRows source(build, std::move(tokens));
+    BuildRows step_rows(build, std::move(tokens));
     const StepCode code =
         store_->BeginStep({step_, 1, events.data(), events.size(), slots.data(), slots.size()});
     ASSERT_TRUE(code.ok()) << code.ToStatus();
-    ASSERT_TRUE(store_->Submit(StepId(step_), &source).ok());
+    ASSERT_TRUE(store_->Submit(StepId(step_), &step_rows).ok());
     ASSERT_TRUE(store_->Land(StepId(step_)));
   }
   static std::int64_t Slot(const std::vector<int>& blocks, std::int64_t token) {
@@ -399,15 +399,15 @@ TEST_F(RealRouting, FlightsOfDigestsTellTheTwoPopulationsApart) {
       ASSERT_TRUE(writer->Close().ok());
       absl::StatusOr<FlightReader> reader = FlightReader::FromBytes(writer->bytes());
       ASSERT_TRUE(reader.ok()) << reader.status();
-      const absl::StatusOr<FlightVerdict> verdict = CheckFlight(*reader);
+      const absl::StatusOr<FlightReport> verdict = CheckFlight(*reader);
       ASSERT_TRUE(verdict.ok()) << verdict.status();
-      EXPECT_EQ(verdict->indicted(), missed_bind);
+      EXPECT_EQ(verdict->has_missed_event(), missed_bind);
       EXPECT_EQ(verdict->rows_read, 80u);
       EXPECT_EQ(verdict->audited_rows, missed_bind ? 176u : 160u);
       if (!missed_bind) continue;
-      ASSERT_EQ(verdict->indictments.size(), 1u);
-      EXPECT_EQ(verdict->indictments[0].block, 9);
-      EXPECT_EQ(verdict->indictments[0].step, 4u);
+      ASSERT_EQ(verdict->missed_events.size(), 1u);
+      EXPECT_EQ(verdict->missed_events[0].block, 9);
+      EXPECT_EQ(verdict->missed_events[0].step, 4u);
     }
   }
 }

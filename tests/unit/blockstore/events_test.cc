@@ -69,7 +69,7 @@ TEST(Events, FactoriesFillTheFieldsTheyName) {
   EXPECT_EQ(seal.step, 11u);
   EXPECT_EQ(seal.GetKey(), LongKey());
   const Event copy = Event::Copy(BlockId(6), BlockId(7), 5);
-  EXPECT_EQ(copy.source, 6);
+  EXPECT_EQ(copy.src, 6);
   EXPECT_EQ(copy.block, 7);
   EXPECT_EQ(copy.rows, 5);
   EXPECT_TRUE(Event::Bind(BlockId(1)).GetKey().empty());

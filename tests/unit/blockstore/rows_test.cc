@@ -20,8 +20,8 @@ RoutingShape Shape(std::int32_t layers = 2) {
   return {.num_layers = layers, .top_k = 2, .num_experts = 64, .page_tokens = 4};
 }
 
-// Rows whose ids tell position and source.
-Rows Make(std::int64_t first, const std::vector<RowInfo>& infos, std::uint8_t source,
+// Rows whose ids tell position and tag.
+Rows Make(std::int64_t first, const std::vector<RowInfo>& infos, std::uint8_t tag,
           const RoutingShape& shape = Shape()) {
   Rows rows;
   rows.shape = shape;
@@ -32,7 +32,7 @@ Rows Make(std::int64_t first, const std::vector<RowInfo>& infos, std::uint8_t so
     if (!infos[i].valid()) continue;
     for (std::size_t j = 0; j < shape.row_bytes(); ++j) {
       rows.ids[i * shape.row_bytes() + j] =
-          static_cast<std::uint8_t>(source * 16 + (static_cast<std::size_t>(first) + i + j) % 16);
+          static_cast<std::uint8_t>(tag * 16 + (static_cast<std::size_t>(first) + i + j) % 16);
     }
   }
   return rows;
@@ -124,7 +124,7 @@ TEST(Join, RefusesRowsThatDoNotHoldWhatTheySay) {
   EXPECT_FALSE(Join(far, a).ok());
 }
 
-Rows RandomRows(std::mt19937_64& random, std::uint8_t source) {
+Rows RandomRows(std::mt19937_64& random, std::uint8_t tag) {
   std::vector<RowInfo> infos(random() % 8);
   for (RowInfo& info : infos) {
     const auto reason = static_cast<Reason>(random() % kNumReasons);
@@ -132,7 +132,7 @@ Rows RandomRows(std::mt19937_64& random, std::uint8_t source) {
     info = random() % 2 ? Valid(1 + random() % 4, provenance)
                         : Missing(reason == Reason::kNone ? Reason::kNeverWritten : reason);
   }
-  return Make(static_cast<std::int64_t>(random() % 12), infos, source);
+  return Make(static_cast<std::int64_t>(random() % 12), infos, tag);
 }
 
 TEST(Join, IsAssociativeAndIdempotent) {

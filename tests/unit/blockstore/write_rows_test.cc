@@ -19,14 +19,14 @@ using ::testing::HasSubstr;
 constexpr IdType kIdTypes[] = {IdType::kUint8, IdType::kUint16, IdType::kInt16, IdType::kInt32,
                                IdType::kInt64};
 
-std::uint64_t Expected(const RoutingShape& shape, const std::uint8_t* source, Fill fill,
+std::uint64_t Expected(const RoutingShape& shape, const std::uint8_t* stored, Fill fill,
                        std::size_t layer, std::size_t k) {
-  if (source == nullptr) {
+  if (stored == nullptr) {
     return fill == Fill::kMinusOne ? ~std::uint64_t{0} : fill == Fill::kZeros ? 0 : k;
   }
   const std::size_t at = layer * static_cast<std::size_t>(shape.top_k) + k;
-  if (shape.id_bytes() == 1) return source[at];
-  return static_cast<std::uint64_t>(source[2 * at] | source[2 * at + 1] << 8);
+  if (shape.id_bytes() == 1) return stored[at];
+  return static_cast<std::uint64_t>(stored[2 * at] | stored[2 * at + 1] << 8);
 }
 
 class WriteRowsTest : public ::testing::TestWithParam<std::tuple<int, int>> {};
@@ -47,11 +47,11 @@ TEST_P(WriteRowsTest, EveryLayoutTypeAndFillIsThePlainLoop) {
         memory[i + 1] = static_cast<std::uint8_t>(
             shape.id_bytes() == 2 ? id >> 8 : random() % static_cast<unsigned>(num_experts));
       }
-      std::vector<const std::uint8_t*> sources(rows);
+      std::vector<const std::uint8_t*> row_pointers(rows);
       std::size_t row = 0;
-      for (auto& source : sources) {
+      for (auto& stored : row_pointers) {
         if (random() % 8 == 0) row = random() % (2 * rows);
-        source = random() % 6 == 0 ? nullptr : memory.data() + 1 + row * shape.row_bytes();
+        stored = random() % 6 == 0 ? nullptr : memory.data() + 1 + row * shape.row_bytes();
         row = (row + 1) % (2 * rows);
       }
       for (const Layout layout : {Layout::kTokensLayersK, Layout::kLayersTokensK}) {
@@ -62,7 +62,7 @@ TEST_P(WriteRowsTest, EveryLayoutTypeAndFillIsThePlainLoop) {
             std::vector<std::uint8_t> out(rows * shape.row_ids() * bytes + 2, 0xa5);
             const std::size_t size = out.size() - 2;
             if (!CheckReadSpec(shape, static_cast<std::int64_t>(rows), spec, size).ok()) continue;
-            WriteRows(shape, sources, spec, std::span(out).subspan(1, size));
+            WriteRows(shape, row_pointers, spec, std::span(out).subspan(1, size));
             ASSERT_EQ(out.front(), 0xa5);
             ASSERT_EQ(out.back(), 0xa5);
             for (std::size_t t = 0; t < rows; ++t) {
@@ -73,7 +73,7 @@ TEST_P(WriteRowsTest, EveryLayoutTypeAndFillIsThePlainLoop) {
                                                         : l * rows + t) *
                           static_cast<std::size_t>(top_k) +
                       k;
-                  const std::uint64_t wanted = Expected(shape, sources[t], fill, l, k);
+                  const std::uint64_t wanted = Expected(shape, row_pointers[t], fill, l, k);
                   ASSERT_EQ(std::memcmp(out.data() + 1 + at * bytes, &wanted, bytes), 0)
                       << "row " << t << " layer " << l << " k " << k << " of " << rows << " rows, "
                       << layers << " layers; layout " << static_cast<int>(layout) << " type "

@@ -42,9 +42,9 @@ TYPED_TEST(CaptureIdsTest, CopiesTheFirstColumnsOfContiguousRows) {
     ids[i] = static_cast<TypeParam>(i - 1);
   GuardedBuffer out(sizeof(std::int16_t) * kRows * kTopK);
   auto* view = reinterpret_cast<std::int16_t*>(out.data());
-  const IdsView source{ids, KindOf<TypeParam>::kKind, sizeof(TypeParam) * kColumns, 0,
-                       sizeof(TypeParam)};
-  CaptureIds(source, kRows, kTopK, view);
+  const IdsView input{ids, KindOf<TypeParam>::kKind, sizeof(TypeParam) * kColumns, 0,
+                      sizeof(TypeParam)};
+  CaptureIds(input, kRows, kTopK, view);
   for (std::int32_t row = 0; row < kRows; ++row) {
     for (std::int32_t k = 0; k < kTopK; ++k) {
       EXPECT_EQ(view[row * kTopK + k], row * kColumns + k - 1);
@@ -65,8 +65,8 @@ TYPED_TEST(CaptureIdsTest, FollowsAnyStrides) {
   }
   std::vector<std::int16_t> view(kRows * kTopK + 1, 99);
   const auto bytes = static_cast<std::ptrdiff_t>(sizeof(TypeParam));
-  const IdsView source{ids.data() + kRows - 1, KindOf<TypeParam>::kKind, -bytes, 0, bytes * kRows};
-  CaptureIds(source, kRows, kTopK, view.data());
+  const IdsView input{ids.data() + kRows - 1, KindOf<TypeParam>::kKind, -bytes, 0, bytes * kRows};
+  CaptureIds(input, kRows, kTopK, view.data());
   for (std::int32_t row = 0; row < kRows; ++row) {
     for (std::int32_t k = 0; k < kTopK; ++k) {
       EXPECT_EQ(view[static_cast<std::size_t>(row * kTopK + k)], 10 * row + k);

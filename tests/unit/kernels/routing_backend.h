@@ -24,11 +24,11 @@ class RoutingBackend {
   [[nodiscard]] virtual std::string name() const = 0;
   // Where tensors must lie once this backend has them. Host tensors are given to it; one marked as
   // lying elsewhere goes on to the implementation as it is, unread, to be refused.
-  [[nodiscard]] virtual Device device() const { return Device::Host(); }
+  [[nodiscard]] virtual MemoryDevice device() const { return MemoryDevice::Host(); }
   // Runs a sample of the large grids only.
   [[nodiscard]] virtual bool slow() const { return false; }
   // Copies tensors to where they are used: spared what is sparse and huge.
-  [[nodiscard]] virtual bool copies() const { return !(device() == Device::Host()); }
+  [[nodiscard]] virtual bool copies() const { return !(device() == MemoryDevice::Host()); }
 
   // RouteOnHost and RoutingKeysOnHost. Returns when the outputs are there.
   //

@@ -172,7 +172,7 @@ struct Memory {
       : bytes(DTypeBytes(type)),
         stride(columns + gap),
         buffer(rows == 0 ? 0 : static_cast<std::size_t>((rows - 1) * stride + columns) * bytes),
-        tensor(Tensor::Matrix(buffer.data(), type, rows, columns, Device::Host(), stride)) {
+        tensor(Tensor::Matrix(buffer.data(), type, rows, columns, MemoryDevice::Host(), stride)) {
     std::fill_n(buffer.data(), buffer.size(), std::uint8_t{0xa5});
   }
   void Set(std::int64_t row, std::int64_t column, std::uint32_t bits) {

@@ -172,7 +172,7 @@ void Check(const Case& c) {
     RoutingTensors t;
     const auto matrix = [&](const Memory& memory, DType type, std::int64_t columns,
                             std::int64_t row_stride) {
-      return Tensor::Matrix(memory.data, type, kRows, columns, Device::Host(), row_stride);
+      return Tensor::Matrix(memory.data, type, kRows, columns, MemoryDevice::Host(), row_stride);
     };
     t.logits = matrix(logits, c.logits, c.experts, stride);
     if (c.bias) t.bias = Tensor::Vector(bias.data, DType::kFloat32, c.experts);

@@ -202,14 +202,14 @@ double UlpsOff(const Bounded& exact, float measured) {
   return std::max(0.0, std::fabs(value - exact.value) - exact.slack) / Ulp(exact.value);
 }
 
-std::string Judge(const Problem& problem, std::span<const float> keys, const Answer& answer) {
-  if (!answer.code.ok()) return answer.code.ToString();
+std::string Judge(const Problem& problem, std::span<const float> keys, const RouteResult& result) {
+  if (!result.code.ok()) return result.code.ToString();
   const auto k = static_cast<std::size_t>(problem.config.top_k);
   const auto experts = static_cast<std::size_t>(problem.experts);
   const auto rows = static_cast<std::size_t>(problem.rows);
-  if (answer.ids.size() != rows * k || answer.weights.size() != rows * k) return "sizes differ";
-  if (answer.recorded.size() != (problem.record ? rows * k : 0)) return "sizes differ";
-  if (answer.routed.size() != (problem.replay.empty() ? 0 : rows)) return "sizes differ";
+  if (result.ids.size() != rows * k || result.weights.size() != rows * k) return "sizes differ";
+  if (result.recorded.size() != (problem.record ? rows * k : 0)) return "sizes differ";
+  if (result.routed.size() != (problem.replay.empty() ? 0 : rows)) return "sizes differ";
   std::ostringstream wrong;
   std::vector<float> logits(experts);
   for (std::size_t row = 0; row < rows; ++row) {
@@ -229,8 +229,8 @@ std::string Judge(const Problem& problem, std::span<const float> keys, const Ans
           std::span<const std::int16_t>(problem.replay).subspan(row * k, k);
       const bool replayed = OracleReplayable(given, problem.experts);
       if (replayed) ids.assign(given.begin(), given.end());
-      if (answer.routed[row] != (replayed ? 0 : 1)) {
-        wrong << "row " << row << ": routed is " << int{answer.routed[row]};
+      if (result.routed[row] != (replayed ? 0 : 1)) {
+        wrong << "row " << row << ": routed is " << int{result.routed[row]};
         return wrong.str();
       }
     }
@@ -238,15 +238,15 @@ std::string Judge(const Problem& problem, std::span<const float> keys, const Ans
     for (std::size_t i = 0; i < k; ++i) {
       const std::size_t at = row * k + i;
       wrong << "row " << row << ", column " << i << ": ";
-      if (answer.ids[at] != ids[i]) {
-        wrong << "id " << answer.ids[at] << " for " << ids[i];
+      if (result.ids[at] != ids[i]) {
+        wrong << "id " << result.ids[at] << " for " << ids[i];
         return wrong.str();
       }
-      if (problem.record && answer.recorded[at] != ids[i]) {
-        wrong << "recorded " << answer.recorded[at] << " for " << ids[i];
+      if (problem.record && result.recorded[at] != ids[i]) {
+        wrong << "recorded " << result.recorded[at] << " for " << ids[i];
         return wrong.str();
       }
-      const auto weight = static_cast<double>(answer.Weight(at));
+      const auto weight = static_cast<double>(result.Weight(at));
       double tolerance = weights[i].tolerance;
       double value = weights[i].value;
       if (problem.weight_type == DType::kBfloat16) {

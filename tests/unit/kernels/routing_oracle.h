@@ -57,7 +57,7 @@ bool OracleReplayable(std::span<const std::int16_t> ids, std::int32_t experts);
 double UlpsOff(const Bounded& exact, float measured);
 
 // "" or what is wrong with it.
-std::string Judge(const Problem& problem, std::span<const float> keys, const Answer& answer);
+std::string Judge(const Problem& problem, std::span<const float> keys, const RouteResult& result);
 
 }  // namespace waymark::kernels
 

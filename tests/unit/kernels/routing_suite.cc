@@ -37,7 +37,7 @@ class TensorMemory {
   }
 
   [[nodiscard]] Tensor Matrix() const {
-    return Tensor::Matrix(buffer_->data(), type_, rows_, columns_, Device::Host(), stride_);
+    return Tensor::Matrix(buffer_->data(), type_, rows_, columns_, MemoryDevice::Host(), stride_);
   }
   [[nodiscard]] Tensor Vector() const { return Tensor::Vector(buffer_->data(), type_, rows_); }
   template <class T>
@@ -238,7 +238,7 @@ std::string Problem::ToString() const {
   return text.str();
 }
 
-Answer RunOn(RoutingBackend& backend, const Problem& problem, const Layout& layout) {
+RouteResult RunOn(RoutingBackend& backend, const Problem& problem, const Layout& layout) {
   SCOPED_TRACE(backend.name() + ": " + problem.ToString());
   const std::int64_t k = problem.config.top_k;
   const std::int64_t out_rows = problem.rows + layout.spare_rows;
@@ -268,28 +268,28 @@ Answer RunOn(RoutingBackend& backend, const Problem& problem, const Layout& layo
     tensors.routed = routed->Vector();
   }
 
-  Answer answer;
-  answer.code = backend.Route(problem.config, tensors);
-  answer.weight_type = problem.weight_type;
+  RouteResult result;
+  result.code = backend.Route(problem.config, tensors);
+  result.weight_type = problem.weight_type;
   logits->ExpectFrozen("logits");
   if (bias != nullptr) bias->ExpectFrozen("bias");
   if (replay_in != nullptr) replay_in->ExpectFrozen("replay_in");
-  const std::int64_t written = answer.code.ok() ? problem.rows : 0;
+  const std::int64_t written = result.code.ok() ? problem.rows : 0;
   ids.ExpectSentinels(written, "topk_ids");
   weights.ExpectSentinels(written, "topk_weights");
   if (replay_out != nullptr) replay_out->ExpectSentinels(written, "replay_out");
   if (routed != nullptr) routed->ExpectSentinels(written, "routed");
   for (std::int64_t row = 0; row < written; ++row) {
     for (std::int64_t i = 0; i < k; ++i) {
-      answer.ids.push_back(ids.Row<std::int32_t>(row)[i]);
-      answer.weights.push_back(problem.weight_type == DType::kFloat32
+      result.ids.push_back(ids.Row<std::int32_t>(row)[i]);
+      result.weights.push_back(problem.weight_type == DType::kFloat32
                                    ? weights.Row<std::uint32_t>(row)[i]
                                    : weights.Row<std::uint16_t>(row)[i]);
-      if (replay_out != nullptr) answer.recorded.push_back(replay_out->Row<std::int16_t>(row)[i]);
+      if (replay_out != nullptr) result.recorded.push_back(replay_out->Row<std::int16_t>(row)[i]);
     }
-    if (routed != nullptr) answer.routed.push_back(*routed->Row<std::uint8_t>(row));
+    if (routed != nullptr) result.routed.push_back(*routed->Row<std::uint8_t>(row));
   }
-  return answer;
+  return result;
 }
 
 RoutingBackend& ReferenceBackend() {
@@ -318,7 +318,7 @@ std::vector<float> RunKeys(RoutingBackend& backend, const Problem& problem, cons
   return keys;
 }
 
-void ExpectSame(const Answer& wanted, const Answer& got, const Problem& problem) {
+void ExpectSame(const RouteResult& wanted, const RouteResult& got, const Problem& problem) {
   ASSERT_TRUE(wanted.code.ok()) << wanted.code.ToString();
   ASSERT_TRUE(got.code.ok()) << got.code.ToString();
   const auto k = static_cast<std::size_t>(problem.config.top_k);
@@ -333,7 +333,7 @@ void ExpectSame(const Answer& wanted, const Answer& got, const Problem& problem)
   ASSERT_EQ(got.routed, wanted.routed);
 }
 
-void ExpectEverywhere(const Answer& wanted, const Problem& problem, const Layout& layout,
+void ExpectEverywhere(const RouteResult& wanted, const Problem& problem, const Layout& layout,
                       Slow slow) {
   for (const auto& backend : RoutingBackends()) {
     if (slow == Slow::kSpared && backend->slow()) continue;
@@ -343,11 +343,11 @@ void ExpectEverywhere(const Answer& wanted, const Problem& problem, const Layout
   }
 }
 
-Answer ExpectRight(const Problem& problem, Slow slow) {
-  const Answer answer = RunReference(problem);
-  EXPECT_EQ(Judge(problem, RunKeys(ReferenceBackend(), problem), answer), "") << problem.ToString();
-  ExpectEverywhere(answer, problem, {}, slow);
-  return answer;
+RouteResult ExpectRight(const Problem& problem, Slow slow) {
+  const RouteResult result = RunReference(problem);
+  EXPECT_EQ(Judge(problem, RunKeys(ReferenceBackend(), problem), result), "") << problem.ToString();
+  ExpectEverywhere(result, problem, {}, slow);
+  return result;
 }
 
 }  // namespace waymark::kernels

@@ -92,7 +92,7 @@ struct Layout {
   bool at_start = false;        // at the start of a page; else each tensor ends where memory ends
 };
 
-struct Answer {
+struct RouteResult {
   RoutingCode code;
   DType weight_type = DType::kFloat32;
   std::vector<std::int32_t> ids;       // [rows, top_k]
@@ -105,10 +105,10 @@ struct Answer {
 
 // Runs it. Fails the test if an input was changed, or anything but the outputs' N rows of K; a
 // crash if anything outside the tensors was touched.
-Answer RunOn(RoutingBackend& backend, const Problem& problem, const Layout& layout = {});
+RouteResult RunOn(RoutingBackend& backend, const Problem& problem, const Layout& layout = {});
 // The portable host form, with which the others are compared.
 RoutingBackend& ReferenceBackend();
-inline Answer RunReference(const Problem& problem) {
+inline RouteResult RunReference(const Problem& problem) {
   return RunOn(ReferenceBackend(), problem);
 }
 // The keys of all rows, [rows, experts].
@@ -116,14 +116,14 @@ std::vector<float> RunKeys(RoutingBackend& backend, const Problem& problem,
                            const Layout& layout = {});
 
 // Bit for bit: ids, order, weights, what was recorded, which rows were routed.
-void ExpectSame(const Answer& wanted, const Answer& got, const Problem& problem);
+void ExpectSame(const RouteResult& wanted, const RouteResult& got, const Problem& problem);
 // Every backend gives `wanted`; slow ones only where they are asked to.
 enum class Slow : bool { kSpared, kToo };
-void ExpectEverywhere(const Answer& wanted, const Problem& problem, const Layout& layout = {},
+void ExpectEverywhere(const RouteResult& wanted, const Problem& problem, const Layout& layout = {},
                       Slow slow = Slow::kToo);
 // The whole of it: runs the reference, holds it against the oracle (routing_oracle.h), and every
 // backend against the reference. Returns the answer.
-Answer ExpectRight(const Problem& problem, Slow slow = Slow::kToo);
+RouteResult ExpectRight(const Problem& problem, Slow slow = Slow::kToo);
 
 }  // namespace waymark::kernels
 

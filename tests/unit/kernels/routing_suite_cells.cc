@@ -93,12 +93,12 @@ TEST_P(RoutingCells, EveryVariantIsRight) {
       constexpr std::size_t kStride = PlainOr(1, 4);
       for (std::size_t s = sampled % kStride; s < sizes.size(); s += kStride) {
         const Problem cell = MakeCell(method, sizes[s], variant, random);
-        const Answer answer = RunReference(cell);
-        ASSERT_EQ(Judge(cell, RunKeys(ReferenceBackend(), cell), answer), "") << cell.ToString();
+        const RouteResult result = RunReference(cell);
+        ASSERT_EQ(Judge(cell, RunKeys(ReferenceBackend(), cell), result), "") << cell.ToString();
         for (const auto& backend : RoutingBackends()) {
           if (backend->slow() && s != sampled) continue;
           SCOPED_TRACE(backend->name() + ": " + cell.ToString());
-          ASSERT_NO_FATAL_FAILURE(ExpectSame(answer, RunOn(*backend, cell), cell));
+          ASSERT_NO_FATAL_FAILURE(ExpectSame(result, RunOn(*backend, cell), cell));
           ++cells;
         }
       }

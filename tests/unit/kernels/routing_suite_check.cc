@@ -29,7 +29,7 @@ using Member = Tensor RoutingTensors::*;
 // says that the tensors are.
 class Call {
  public:
-  explicit Call(Device device = Device::Host()) {
+  explicit Call(MemoryDevice device = MemoryDevice::Host()) {
     config.method = RoutingMethod::kDeepSeekV3;
     config.top_k = kTopK;
     tensors.logits = Tensor::Matrix(Memory(), DType::kFloat32, kRows, kExperts, device);
@@ -112,7 +112,7 @@ TEST_F(RoutingCheck, TheRightCallIsTaken) {
 TEST_F(RoutingCheck, EveryTensorMustBeOnTheDevice) {
   for (const Wanted& tensor : AllTensors()) {
     Call call;
-    (call.tensors.*tensor.member).device = Device::Cuda(7);
+    (call.tensors.*tensor.member).device = MemoryDevice::Cuda(7);
     call.ExpectRefused(tensor.argument, RoutingRule::kNotOnDevice, 7, -1, tensor.name);
     const RoutingCode code = RouteOnHost(call.config, call.tensors);
     EXPECT_EQ(code.bound, -1);
@@ -121,21 +121,21 @@ TEST_F(RoutingCheck, EveryTensorMustBeOnTheDevice) {
 }
 // The check itself, for a device that this machine need not have.
 TEST_F(RoutingCheck, OfACallOnADevice) {
-  EXPECT_TRUE(
-      CheckRouting(Call(Device::Cuda(1)).config, Call(Device::Cuda(1)).tensors, Device::Cuda(1))
-          .ok());
+  EXPECT_TRUE(CheckRouting(Call(MemoryDevice::Cuda(1)).config, Call(MemoryDevice::Cuda(1)).tensors,
+                           MemoryDevice::Cuda(1))
+                  .ok());
   for (const Wanted& tensor : AllTensors()) {
-    for (const Device wrong : {Device::Host(), Device::Cuda(0)}) {
-      Call call(Device::Cuda(1));
+    for (const MemoryDevice wrong : {MemoryDevice::Host(), MemoryDevice::Cuda(0)}) {
+      Call call(MemoryDevice::Cuda(1));
       (call.tensors.*tensor.member).device = wrong;
-      const RoutingCode code = CheckRouting(call.config, call.tensors, Device::Cuda(1));
+      const RoutingCode code = CheckRouting(call.config, call.tensors, MemoryDevice::Cuda(1));
       EXPECT_EQ(code.argument, tensor.argument);
       EXPECT_EQ(code.rule, RoutingRule::kNotOnDevice);
-      EXPECT_EQ(code.value, wrong.kind == Device::Kind::kHost ? -1 : 0);
+      EXPECT_EQ(code.value, wrong.kind == MemoryDevice::Kind::kHost ? -1 : 0);
       EXPECT_EQ(code.bound, 1);
       EXPECT_EQ(code.ToString(),
                 tensor.name + " must be on CUDA device 1, it is on " +
-                    (wrong.kind == Device::Kind::kHost ? "the host" : "CUDA device 0"));
+                    (wrong.kind == MemoryDevice::Kind::kHost ? "the host" : "CUDA device 0"));
     }
   }
 }
@@ -181,7 +181,7 @@ TEST_F(RoutingCheck, ThereAreOneTo1024Experts) {
   for (const std::int64_t wrong : {std::int64_t{-1}, std::int64_t{0}, std::int64_t{1025}}) {
     Call call;
     call.tensors.logits = Tensor::Matrix(call.tensors.logits.data, DType::kFloat32, kRows, wrong,
-                                         Device::Host(), 1100);
+                                         MemoryDevice::Host(), 1100);
     call.ExpectRefused(RoutingArgument::kLogits, RoutingRule::kColumns, wrong, 1024,
                        "logits must have 1 to 1024 columns, got " + std::to_string(wrong));
   }
@@ -212,7 +212,7 @@ TEST_F(RoutingCheck, ATypeThatDoesNotExistIsRefused) {
   for (const int type : {7, 31, 32, 33, 64, 255}) {
     Call call;
     call.tensors.logits.dtype = static_cast<DType>(type);
-    const RoutingCode code = CheckRouting(call.config, call.tensors, Device::Host());
+    const RoutingCode code = CheckRouting(call.config, call.tensors, MemoryDevice::Host());
     EXPECT_EQ(code.rule, RoutingRule::kDType) << type;
     EXPECT_EQ(code.ToString(), "logits has a type that it must not have: unknown type");
   }
@@ -252,7 +252,7 @@ TEST_F(RoutingCheck, StridesAreNotNegative) {
       if (axis == 1 && tensor.columns == 0) continue;
       Call call;
       (call.tensors.*tensor.member).stride[axis] *= -1;
-      const RoutingCode code = CheckRouting(call.config, call.tensors, Device::Host());
+      const RoutingCode code = CheckRouting(call.config, call.tensors, MemoryDevice::Host());
       EXPECT_EQ(code.argument, tensor.argument);
       EXPECT_EQ(code.rule, axis == 0 && tensor.columns != 0 ? RoutingRule::kRowStride
                                                             : RoutingRule::kNotContiguous);
@@ -292,12 +292,12 @@ TEST_F(RoutingCheck, EveryTensorHasRowsEnough) {
 TEST_F(RoutingCheck, RowsAreNotNegativeAndFitAnInt32) {
   Call call;
   call.tensors.logits.shape[0] = -1;
-  RoutingCode code = CheckRouting(call.config, call.tensors, Device::Host());
+  RoutingCode code = CheckRouting(call.config, call.tensors, MemoryDevice::Host());
   EXPECT_EQ(code.argument, RoutingArgument::kLogits);
   EXPECT_EQ(code.rule, RoutingRule::kRows);
   EXPECT_EQ(code.ToString(), "logits must have 0 rows or more, got -1");
   call.tensors.logits.shape[0] = std::int64_t{1} << 31;
-  code = CheckRouting(call.config, call.tensors, Device::Host());
+  code = CheckRouting(call.config, call.tensors, MemoryDevice::Host());
   EXPECT_EQ(code.argument, RoutingArgument::kLogits);
   EXPECT_EQ(code.rule, RoutingRule::kTooLarge);
   EXPECT_EQ(code.ToString(), "logits must have at most 2147483647 rows, got 2147483648");
@@ -475,7 +475,7 @@ TEST_F(RoutingCheck, KeysAreChecked) {
   refused([](Call&, Tensor& keys) { keys.stride[1] = 2; }, "keys must have adjacent elements");
   refused([](Call&, Tensor& keys) { keys.stride[0] = 63; },
           "keys must have a row stride of at least 64, got 63");
-  refused([](Call&, Tensor& keys) { keys.device = Device::Cuda(7); }, "keys must be on ");
+  refused([](Call&, Tensor& keys) { keys.device = MemoryDevice::Cuda(7); }, "keys must be on ");
   refused([](Call& call, Tensor&) { call.config.method = static_cast<RoutingMethod>(10); },
           "method must be in [0, 9], got 10");
   refused([](Call& call, Tensor&) { call.tensors.logits.dtype = DType::kInt32; },

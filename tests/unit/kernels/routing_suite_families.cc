@@ -23,17 +23,17 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 class RoutingFamilies : public RoutingSuite, public testing::WithParamInterface<Family> {};
 
 // Whatever the row: distinct ids in [0, E), no NaN among the weights.
-void ExpectSane(const Problem& problem, const Answer& answer) {
+void ExpectSane(const Problem& problem, const RouteResult& result) {
   const auto k = static_cast<std::size_t>(problem.config.top_k);
   for (std::size_t row = 0; row < static_cast<std::size_t>(problem.rows); ++row) {
-    const auto begin = answer.ids.begin() + static_cast<std::ptrdiff_t>(row * k);
+    const auto begin = result.ids.begin() + static_cast<std::ptrdiff_t>(row * k);
     const std::set<std::int32_t> distinct(begin, begin + static_cast<std::ptrdiff_t>(k));
     ASSERT_EQ(distinct.size(), k) << problem.ToString();
     ASSERT_GE(*distinct.begin(), 0) << problem.ToString();
     ASSERT_LT(*distinct.rbegin(), problem.experts) << problem.ToString();
   }
-  for (std::size_t i = 0; i < answer.weights.size(); ++i)
-    ASSERT_FALSE(std::isnan(answer.Weight(i))) << problem.ToString();
+  for (std::size_t i = 0; i < result.weights.size(); ++i)
+    ASSERT_FALSE(std::isnan(result.Weight(i))) << problem.ToString();
 }
 
 TEST_P(RoutingFamilies, EveryMethod) {
@@ -129,9 +129,9 @@ TEST_F(RoutingOrder, SubnormalLogitsAreToldApart) {
   problem.rows = 1;
   problem.experts = 4;
   problem.logits = {0x1p-149f, 0x1p-148f, -0x1p-149f, 0.0f};
-  const Answer answer = ExpectRight(problem);
-  EXPECT_EQ(answer.ids, (std::vector<std::int32_t>{1, 0, 3, 2}));
-  EXPECT_EQ(answer.Weight(0), 0x1p-148f);
+  const RouteResult result = ExpectRight(problem);
+  EXPECT_EQ(result.ids, (std::vector<std::int32_t>{1, 0, 3, 2}));
+  EXPECT_EQ(result.Weight(0), 0x1p-148f);
 }
 // A bias of NaN or -inf takes its expert out, for as long as others are left.
 TEST_F(RoutingOrder, ABrokenBiasComesLast) {
@@ -253,7 +253,7 @@ TEST_F(RoutingGroups, AllGroupsKeptIsTheSameAsNone) {
   for (const std::int32_t experts : {32, 256, 384}) {
     Problem problem = MakeProblem(RoutingMethod::kDeepSeekV3, experts, 8,
                                   {std::begin(kFamilies), std::end(kFamilies)}, random);
-    const Answer plain = RunReference(problem);
+    const RouteResult plain = RunReference(problem);
     problem.config.num_groups = problem.config.topk_groups = 8;
     ExpectEverywhere(plain, problem);
   }

@@ -52,9 +52,9 @@ TEST_F(RoutingHazard, A_NoVariantForgetsToRecord) {
           problem.logit_type = logits;
           problem.weight_type = weights;
           for (const auto& backend : RoutingBackends()) {
-            const Answer answer = RunOn(*backend, problem);
-            ASSERT_EQ(std::vector<std::int16_t>(answer.ids.begin(), answer.ids.end()),
-                      answer.recorded)
+            const RouteResult result = RunOn(*backend, problem);
+            ASSERT_EQ(std::vector<std::int16_t>(result.ids.begin(), result.ids.end()),
+                      result.recorded)
                 << backend->name() << ": " << problem.ToString();
           }
         }
@@ -80,15 +80,15 @@ TEST_F(RoutingHazard, B_EveryNumberOfTokensIsRecorded) {
 TEST_F(RoutingHazard, C_TheOrderIsCompared) {
   const Problem problem = TieFree(RoutingMethod::kRenormalize, 1, 64, 8, 2);
   const std::vector<float> keys = RunKeys(ReferenceBackend(), problem);
-  Answer answer = RunReference(problem);
-  EXPECT_EQ(Judge(problem, keys, answer), "");
-  std::swap(answer.ids[3], answer.ids[4]);
-  std::swap(answer.weights[3], answer.weights[4]);
-  std::swap(answer.recorded[3], answer.recorded[4]);
-  EXPECT_NE(Judge(problem, keys, answer), "");
-  answer = RunReference(problem);
-  std::swap(answer.recorded[0], answer.recorded[7]);
-  EXPECT_NE(Judge(problem, keys, answer), "");
+  RouteResult result = RunReference(problem);
+  EXPECT_EQ(Judge(problem, keys, result), "");
+  std::swap(result.ids[3], result.ids[4]);
+  std::swap(result.weights[3], result.weights[4]);
+  std::swap(result.recorded[3], result.recorded[4]);
+  EXPECT_NE(Judge(problem, keys, result), "");
+  result = RunReference(problem);
+  std::swap(result.recorded[0], result.recorded[7]);
+  EXPECT_NE(Judge(problem, keys, result), "");
 }
 
 // Five launchers did not look at the type of the record: int32 memory was filled with int16.
@@ -138,8 +138,8 @@ TEST_F(RoutingHazard, G_ReplayedRowsAreRecordedToo) {
     Problem problem = TieFree(method.id, 9, 256, std::min(8, method.max_k), 7);
     for (std::int64_t row = 0; row < problem.rows; ++row)
       AppendReplayRow(row % 3 == 0, 256, problem.config.top_k, random, problem.replay);
-    const Answer answer = ExpectRight(problem);
-    EXPECT_EQ(std::vector<std::int16_t>(answer.ids.begin(), answer.ids.end()), answer.recorded);
+    const RouteResult result = ExpectRight(problem);
+    EXPECT_EQ(std::vector<std::int16_t>(result.ids.begin(), result.ids.end()), result.recorded);
   }
 }
 
@@ -175,7 +175,7 @@ TEST_F(RoutingHazard, I_StridedViewsAreRespected) {
 TEST_F(RoutingHazard, J_TheRecordHasAStrideOfItsOwn) {
   constexpr std::int64_t kRows = 4, kTopK = 8, kShared = 2;
   const Problem problem = TieFree(RoutingMethod::kDeepSeekV3, kRows, 64, kTopK, 10);
-  const Answer wanted = RunReference(problem);
+  const RouteResult wanted = RunReference(problem);
   for (const auto& backend : RoutingBackends()) {
     SCOPED_TRACE(backend->name());
     std::vector<std::int32_t> ids(kRows * (kTopK + kShared), -7);
@@ -183,10 +183,10 @@ TEST_F(RoutingHazard, J_TheRecordHasAStrideOfItsOwn) {
     std::vector<std::int16_t> record(kRows * kTopK, -7);
     RoutingTensors tensors;
     tensors.logits = Tensor::Matrix(problem.logits.data(), DType::kFloat32, kRows, 64);
-    tensors.topk_ids =
-        Tensor::Matrix(ids.data(), DType::kInt32, kRows, kTopK, Device::Host(), kTopK + kShared);
+    tensors.topk_ids = Tensor::Matrix(ids.data(), DType::kInt32, kRows, kTopK, MemoryDevice::Host(),
+                                      kTopK + kShared);
     tensors.topk_weights = Tensor::Matrix(weights.data(), DType::kFloat32, kRows, kTopK,
-                                          Device::Host(), kTopK + kShared);
+                                          MemoryDevice::Host(), kTopK + kShared);
     tensors.replay_out = Tensor::Matrix(record.data(), DType::kInt16, kRows, kTopK);
     ASSERT_TRUE(backend->Route(problem.config, tensors).ok());
     EXPECT_EQ(record, wanted.recorded);
@@ -208,7 +208,7 @@ TEST_F(RoutingHazard, J_TheRecordHasAStrideOfItsOwn) {
 TEST_F(RoutingHazard, K_OffsetsBeyond32Bits) {
   constexpr std::int64_t kFar = (std::int64_t{1} << 31) + 64;  // elements
   const Problem problem = TieFree(RoutingMethod::kRenormalize, 2, 64, 8, 11);
-  const Answer wanted = RunReference(problem);
+  const RouteResult wanted = RunReference(problem);
   struct Sparse {
     explicit Sparse(std::size_t size)
         : bytes(size),
@@ -235,7 +235,7 @@ TEST_F(RoutingHazard, K_OffsetsBeyond32Bits) {
   std::copy_n(wanted.recorded.data() + 8, 8, static_cast<std::int16_t*>(replay.memory) + kFar);
   RoutingTensors tensors;
   const auto far = [](const Sparse& sparse, DType type, std::int64_t columns) {
-    return Tensor::Matrix(sparse.memory, type, 2, columns, Device::Host(), kFar);
+    return Tensor::Matrix(sparse.memory, type, 2, columns, MemoryDevice::Host(), kFar);
   };
   tensors.logits = far(logits, DType::kFloat32, 64);
   tensors.topk_ids = far(ids, DType::kInt32, 8);
@@ -274,10 +274,10 @@ TEST_F(RoutingHazard, L_PaddingIsNeverSelected) {
         const Problem problem =
             MakeProblem(method.id, experts, k,
                         {Family::kAllMinus, Family::kAllNaN, Family::kFewFinite}, random);
-        const Answer answer = ExpectRight(problem);
-        for (std::size_t begin = 0; begin < answer.ids.size();
+        const RouteResult result = ExpectRight(problem);
+        for (std::size_t begin = 0; begin < result.ids.size();
              begin += static_cast<std::size_t>(k)) {
-          const auto row = answer.ids.begin() + static_cast<std::ptrdiff_t>(begin);
+          const auto row = result.ids.begin() + static_cast<std::ptrdiff_t>(begin);
           const std::set<std::int32_t> ids(row, row + k);
           ASSERT_EQ(ids.size(), static_cast<std::size_t>(k)) << problem.ToString();
           ASSERT_LT(*ids.rbegin(), experts) << problem.ToString();
@@ -307,7 +307,7 @@ TEST_F(RoutingHazard, M_ManyGroups) {
 // A group of one has no second key; counted as -inf it made every group worth -inf.
 TEST_F(RoutingHazard, N_GroupsOfOne) {
   Problem problem = TieFree(RoutingMethod::kDeepSeekV3, 8, 32, 8, 14);
-  const Answer plain = RunReference(problem);
+  const RouteResult plain = RunReference(problem);
   problem.config.num_groups = 32;
   problem.config.topk_groups = 8;
   ExpectEverywhere(plain, problem);
@@ -343,11 +343,11 @@ TEST_F(RoutingHazard, Q_IdsOver255AreWhole) {
                                     {Family::kHighBest, Family::kTieFree}, random);
       for (float& x : problem.logits)
         x *= 0.125f;  // up to 4: sigmoids that are told apart
-      const Answer answer = ExpectRight(problem);
-      EXPECT_EQ(answer.ids[0], experts - 1);
-      EXPECT_EQ(answer.recorded[0], experts - 1);
-      problem.replay = answer.recorded;
-      EXPECT_EQ(ExpectRight(problem).ids, answer.ids);
+      const RouteResult result = ExpectRight(problem);
+      EXPECT_EQ(result.ids[0], experts - 1);
+      EXPECT_EQ(result.recorded[0], experts - 1);
+      problem.replay = result.recorded;
+      EXPECT_EQ(ExpectRight(problem).ids, result.ids);
     }
   }
 }
@@ -365,9 +365,9 @@ TEST_F(RoutingHazard, R_NoWeightIsNaN) {
         for (const bool normalize : {true, false}) {
           if (!normalize && method.id != RoutingMethod::kSigmoidRenorm) continue;
           problem.config.normalize = normalize;
-          const Answer answer = ExpectRight(problem);
-          for (std::size_t i = 0; i < answer.weights.size(); ++i)
-            EXPECT_FALSE(std::isnan(answer.Weight(i))) << problem.ToString() << x << other;
+          const RouteResult result = ExpectRight(problem);
+          for (std::size_t i = 0; i < result.weights.size(); ++i)
+            EXPECT_FALSE(std::isnan(result.Weight(i))) << problem.ToString() << x << other;
         }
       }
     }
@@ -381,12 +381,12 @@ TEST_F(RoutingHazard, S_TypesAreReadAsWhatTheyAre) {
   for (const MethodInfo& method : AllMethods()) {
     Problem problem = MakeProblem(method.id, 160, std::min(8, method.max_k),
                                   {Family::kNegative, Family::kTieFree}, random);
-    const Answer wide = RunReference(problem);  // the numbers are exact in every type
+    const RouteResult wide = RunReference(problem);  // the numbers are exact in every type
     for (const DType type : kLogitTypes) {
       problem.logit_type = type;
-      const Answer answer = ExpectRight(problem);
-      EXPECT_EQ(answer.ids, wide.ids);
-      EXPECT_EQ(answer.weights, wide.weights);
+      const RouteResult result = ExpectRight(problem);
+      EXPECT_EQ(result.ids, wide.ids);
+      EXPECT_EQ(result.weights, wide.weights);
     }
   }
   std::vector<float> memory(1024);
@@ -413,15 +413,15 @@ TEST_F(RoutingHazard, T_TheBiasIsNotRounded) {
         x *= 0x1p-6f;  // sigmoids that differ by about as much as the bias does
       problem.logit_type = type;
       problem.bias = MakeBias(BiasFamily::kOffset, 256, random);
-      const Answer answer = ExpectRight(problem);
+      const RouteResult result = ExpectRight(problem);
       // The example is one: with the bias rounded, most rows would be others.
       std::int64_t others = 0;
       Problem rounded = problem;
       for (float& b : rounded.bias)
         b = Rounded(DType::kBfloat16, b);
-      const Answer wrong = RunReference(rounded);
+      const RouteResult wrong = RunReference(rounded);
       for (std::int64_t row = 0; row < problem.rows; ++row) {
-        others += !std::equal(answer.ids.begin() + row * 8, answer.ids.begin() + (row + 1) * 8,
+        others += !std::equal(result.ids.begin() + row * 8, result.ids.begin() + (row + 1) * 8,
                               wrong.ids.begin() + row * 8);
       }
       EXPECT_GT(others, problem.rows / 2);
@@ -441,13 +441,13 @@ TEST_F(RoutingHazard, U_PaddingRowsAreHarmless) {
     for (std::int32_t e = 0; e < 128; ++e)  // and a row of bits that were something else
       problem.logits.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(random())));
     ++problem.rows;
-    const Answer answer = ExpectRight(problem);
-    const Answer without = RunReference(problem.Rows({5, 6, 7, 8, 9, 10, 11, 12}));
+    const RouteResult result = ExpectRight(problem);
+    const RouteResult without = RunReference(problem.Rows({5, 6, 7, 8, 9, 10, 11, 12}));
     const auto before = 5 * static_cast<std::ptrdiff_t>(problem.config.top_k);
-    EXPECT_TRUE(std::equal(without.ids.begin(), without.ids.end(), answer.ids.begin() + before));
+    EXPECT_TRUE(std::equal(without.ids.begin(), without.ids.end(), result.ids.begin() + before));
     EXPECT_TRUE(std::equal(without.weights.begin(), without.weights.end(),
-                           answer.weights.begin() + before));
-    for (const std::int32_t id : answer.ids) {
+                           result.weights.begin() + before));
+    for (const std::int32_t id : result.ids) {
       EXPECT_GE(id, 0);
       EXPECT_LT(id, 128);
     }
@@ -459,7 +459,7 @@ TEST_F(RoutingHazard, U_PaddingRowsAreHarmless) {
 TEST_F(RoutingHazard, V_PartsOfALargerBuffer) {
   constexpr std::int64_t kRanks = 3, kRows = 5, kTopK = 8;
   const Problem problem = TieFree(RoutingMethod::kMiniMax2, kRanks * kRows, 64, kTopK, 22);
-  const Answer wanted = RunReference(problem);
+  const RouteResult wanted = RunReference(problem);
   for (const auto& backend : RoutingBackends()) {
     SCOPED_TRACE(backend->name());
     std::vector<std::int32_t> ids(kRanks * kRows * kTopK, -7);

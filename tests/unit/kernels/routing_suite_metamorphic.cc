@@ -30,19 +30,19 @@ class RoutingMetamorphic : public RoutingSuite, public testing::WithParamInterfa
   }
 
   // Of a whole answer, the rows `which` in that order.
-  static Answer RowsOf(const Answer& answer, const std::vector<std::int64_t>& which,
-                       std::int32_t top_k) {
-    Answer some;
-    some.weight_type = answer.weight_type;
+  static RouteResult RowsOf(const RouteResult& result, const std::vector<std::int64_t>& which,
+                            std::int32_t top_k) {
+    RouteResult some;
+    some.weight_type = result.weight_type;
     for (const std::int64_t row : which) {
       for (std::int64_t i = row * top_k; i < (row + 1) * top_k; ++i) {
         const auto at = static_cast<std::size_t>(i);
-        some.ids.push_back(answer.ids[at]);
-        some.weights.push_back(answer.weights[at]);
-        if (!answer.recorded.empty()) some.recorded.push_back(answer.recorded[at]);
+        some.ids.push_back(result.ids[at]);
+        some.weights.push_back(result.weights[at]);
+        if (!result.recorded.empty()) some.recorded.push_back(result.recorded[at]);
       }
-      if (!answer.routed.empty()) {
-        some.routed.push_back(answer.routed[static_cast<std::size_t>(row)]);
+      if (!result.routed.empty()) {
+        some.routed.push_back(result.routed[static_cast<std::size_t>(row)]);
       }
     }
     return some;
@@ -62,7 +62,7 @@ TEST_P(RoutingMetamorphic, RowsInAnotherOrderGiveRowsInThatOrder) {
     std::iota(order.begin(), order.end(), 0);
     for (std::size_t i = order.size(); i > 1; --i)
       std::swap(order[i - 1], order[random() % i]);
-    const Answer wanted = RowsOf(RunReference(problem), order, problem.config.top_k);
+    const RouteResult wanted = RowsOf(RunReference(problem), order, problem.config.top_k);
     ExpectEverywhere(wanted, problem.Rows(order));
   }
 }
@@ -72,7 +72,7 @@ TEST_P(RoutingMetamorphic, ARowDoesNotDependOnTheNumberOfRows) {
   std::mt19937_64 random = RoutingRandom(501);
   for (const std::int32_t experts : {8, 128, 300, 1024}) {
     const Problem problem = Make(experts, random);
-    const Answer all = RunReference(problem);
+    const RouteResult all = RunReference(problem);
     for (std::int64_t row = 0; row < problem.rows; ++row) {
       ExpectEverywhere(RowsOf(all, {row}, problem.config.top_k), problem.Rows({row}));
     }
@@ -91,7 +91,7 @@ TEST_P(RoutingMetamorphic, TheTypeThatHoldsALogitDoesNotMatter) {
     for (const DType narrow : {DType::kBfloat16, DType::kFloat16}) {
       Problem problem = Make(experts, random);
       problem.logit_type = narrow;
-      const Answer wanted = RunReference(problem);
+      const RouteResult wanted = RunReference(problem);
       ExpectEverywhere(wanted, problem);
       for (float& x : problem.logits)
         x = Rounded(narrow, x);
@@ -118,7 +118,7 @@ TEST_P(RoutingMetamorphic, ExpertsOfMinusInfinityChangeNothing) {
         }
       }
       problem = problem.Rows(rows);
-      const Answer wanted = RunReference(problem);
+      const RouteResult wanted = RunReference(problem);
       Problem larger = problem;
       larger.experts = experts + more;
       larger.logits.clear();
@@ -140,10 +140,10 @@ TEST_P(RoutingMetamorphic, TheScaleScales) {
   std::mt19937_64 random = RoutingRandom(504);
   Problem problem = Make(256, random);
   problem.config.scale = 1.25f;
-  const Answer once = RunReference(problem);
+  const RouteResult once = RunReference(problem);
   for (const float factor : {2.0f, -1.0f, 0.5f}) {
     problem.config.scale = 1.25f * factor;
-    const Answer scaled = ExpectRight(problem);
+    const RouteResult scaled = ExpectRight(problem);
     ASSERT_EQ(scaled.ids, once.ids);
     for (std::size_t i = 0; i < once.weights.size(); ++i)
       ASSERT_EQ(scaled.Weight(i), once.Weight(i) * factor);
@@ -159,7 +159,7 @@ TEST_P(RoutingMetamorphic, ASoftmaxDoesNotKnowAnOffset) {
   for (const std::int32_t experts : {8, 100, 1024}) {
     Problem problem =
         MakeProblem(GetParam().id, experts, 8, {Family::kTieFree, Family::kQuantised}, random);
-    const Answer wanted = RunReference(problem);
+    const RouteResult wanted = RunReference(problem);
     for (float& x : problem.logits)
       x += 512.0f;
     ExpectEverywhere(wanted, problem);
@@ -172,7 +172,7 @@ TEST_P(RoutingMetamorphic, FewerExpertsAreTheFirstOfMore) {
   for (const std::int32_t experts : {32, 160, 1024}) {
     Problem problem = Make(experts, random);
     problem.config.num_groups = problem.config.topk_groups = 1;
-    std::vector<Answer> answers;
+    std::vector<RouteResult> answers;
     for (std::int32_t k = 1; k <= GetParam().max_k; ++k) {
       problem.config.top_k = k;
       answers.push_back(RunReference(problem));

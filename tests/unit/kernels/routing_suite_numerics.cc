@@ -139,11 +139,11 @@ double WorstWeight(RoutingMethod method, float scale, std::mt19937_64& random) {
       problem.config.scale = scale;
       for (std::int64_t row = 0; row < problem.rows; ++row)
         AppendReplayRow(row % 2 == 0, experts, k, random, problem.replay);
-      const Answer answer = ExpectRight(problem, scale == 1.0f ? Slow::kToo : Slow::kSpared);
+      const RouteResult result = ExpectRight(problem, scale == 1.0f ? Slow::kToo : Slow::kSpared);
       for (std::int64_t row = 0; row < problem.rows; ++row) {
         const auto begin = static_cast<std::size_t>(row * k);
         const std::span<const std::int32_t> ids =
-            std::span<const std::int32_t>(answer.ids).subspan(begin, static_cast<std::size_t>(k));
+            std::span<const std::int32_t>(result.ids).subspan(begin, static_cast<std::size_t>(k));
         const std::vector<Bounded> exact =
             OracleWeights(problem.config,
                           std::span<const float>(problem.logits)
@@ -151,7 +151,7 @@ double WorstWeight(RoutingMethod method, float scale, std::mt19937_64& random) {
                                        static_cast<std::size_t>(experts)),
                           ids);
         for (std::size_t i = 0; i < exact.size(); ++i)
-          worst = std::max(worst, UlpsOff(exact[i], answer.Weight(begin + i)));
+          worst = std::max(worst, UlpsOff(exact[i], result.Weight(begin + i)));
       }
     }
   }
@@ -196,9 +196,9 @@ TEST_F(RoutingNumerics, Bfloat16WeightsAreRoundedFloat32Weights) {
   for (const MethodInfo& method : AllMethods()) {
     const std::vector<Family> families(std::begin(kFamilies), std::end(kFamilies));
     Problem problem = MakeProblem(method.id, 300, std::min(22, method.max_k), families, random);
-    const Answer wide = RunReference(problem);
+    const RouteResult wide = RunReference(problem);
     problem.weight_type = DType::kBfloat16;
-    const Answer narrow = ExpectRight(problem);
+    const RouteResult narrow = ExpectRight(problem);
     ASSERT_EQ(narrow.ids, wide.ids) << method.name;
     for (std::size_t i = 0; i < wide.weights.size(); ++i) {
       ASSERT_EQ(narrow.weights[i], Encode(DType::kBfloat16, wide.Weight(i)))
@@ -219,15 +219,15 @@ TEST_F(RoutingNumerics, Bfloat16RoundingIsToNearestEven) {
       problem.logits.push_back(std::bit_cast<float>(high << 16 | low));
   }
   problem.rows = static_cast<std::int64_t>(problem.logits.size());
-  const Answer answer = ExpectRight(problem);
-  for (std::size_t i = 0; i < answer.weights.size(); ++i) {
+  const RouteResult result = ExpectRight(problem);
+  for (std::size_t i = 0; i < result.weights.size(); ++i) {
     const auto x = static_cast<double>(problem.logits[i]);
-    const auto w = static_cast<double>(answer.Weight(i));
+    const auto w = static_cast<double>(result.Weight(i));
     if (std::isinf(w)) {
       EXPECT_GE(std::fabs(x), 0x1.ffp127) << x;
       continue;
     }
-    const std::uint32_t bits = answer.weights[i];
+    const std::uint32_t bits = result.weights[i];
     const double off = std::fabs(w - x);
     for (const std::uint32_t neighbour : {bits - 1, bits + 1}) {
       const auto other = static_cast<double>(Decode(DType::kBfloat16, neighbour & 0xffff));

@@ -51,8 +51,8 @@ TEST_F(RoutingOutputs, TheSameWithAndWithoutRecording) {
       Problem problem =
           MakeProblem(method.id, experts, std::min(8, method.max_k), Mixed(15), random);
       if (method.takes_bias) problem.bias = MakeBias(BiasFamily::kOffset, experts, random);
-      const Answer recorded = RunReference(problem);
-      Answer silent = recorded;
+      const RouteResult recorded = RunReference(problem);
+      RouteResult silent = recorded;
       silent.recorded.clear();
       problem.record = false;
       ExpectEverywhere(silent, problem);
@@ -74,11 +74,11 @@ TEST_F(RoutingOutputs, HoweverTensorsLie) {
         const std::int64_t replayed = random() % 2 == 0 ? problem.rows : 0;
         for (std::int64_t row = 0; row < replayed; ++row)
           AppendReplayRow(row % 2 == 0, experts, k, random, problem.replay);
-        const Answer answer = RunReference(problem);
+        const RouteResult result = RunReference(problem);
         for (const std::int64_t gap : {0, 1, 3, 8}) {
           for (const std::int64_t spare : {0, 3}) {
             const Slow slow = random() % PlainOr(1, 6) == 0 ? Slow::kToo : Slow::kSpared;
-            ExpectEverywhere(answer, problem, Layout{gap, spare, random() % 2 == 0}, slow);
+            ExpectEverywhere(result, problem, Layout{gap, spare, random() % 2 == 0}, slow);
           }
         }
         if (HasFailure()) return;
@@ -124,14 +124,14 @@ TEST_F(RoutingOutputs, MoreRowsThan65535) {
     for (std::int64_t row = 0; row < 65536 + 77; ++row)
       rows.push_back(row % 1000);
     const Problem many = problem.Rows(rows);
-    const Answer few = RunReference(problem);
-    const Answer answer = RunReference(many);
+    const RouteResult few = RunReference(problem);
+    const RouteResult result = RunReference(many);
     const auto k = static_cast<std::size_t>(problem.config.top_k);
-    for (std::size_t i = 0; i < answer.ids.size(); ++i) {
-      ASSERT_EQ(answer.ids[i], few.ids[i % (1000 * k)]);
-      ASSERT_EQ(answer.weights[i], few.weights[i % (1000 * k)]);
+    for (std::size_t i = 0; i < result.ids.size(); ++i) {
+      ASSERT_EQ(result.ids[i], few.ids[i % (1000 * k)]);
+      ASSERT_EQ(result.weights[i], few.weights[i % (1000 * k)]);
     }
-    ExpectEverywhere(answer, many, {},
+    ExpectEverywhere(result, many, {},
                      method.id == RoutingMethod::kTopK ? Slow::kToo : Slow::kSpared);
   }
 }

@@ -40,10 +40,10 @@ TEST_P(RoutingReplay, OfWhatWasRecordedGivesTheSameIdsAndWeights) {
       Problem problem = Make(GetParam(), experts, k, random);
       problem.weight_type = kWeightTypes[random() % 2];
       problem.logit_type = kLogitTypes[random() % 3];
-      Answer answer = RunReference(problem);
-      problem.replay = answer.recorded;
-      answer.routed.assign(static_cast<std::size_t>(problem.rows), 0);
-      ExpectEverywhere(answer, problem);
+      RouteResult result = RunReference(problem);
+      problem.replay = result.recorded;
+      result.routed.assign(static_cast<std::size_t>(problem.rows), 0);
+      ExpectEverywhere(result, problem);
       if (HasFailure()) return;
     }
   }
@@ -58,9 +58,9 @@ TEST_P(RoutingReplay, KeepsTheGivenIdsInTheGivenOrder) {
       for (std::int64_t row = 0; row < problem.rows; ++row) {
         AppendReplayRow(false, experts, problem.config.top_k, random, problem.replay);
       }
-      const Answer answer = ExpectRight(problem);
-      ASSERT_EQ(answer.recorded, problem.replay) << problem.ToString();
-      ASSERT_EQ(std::count(answer.routed.begin(), answer.routed.end(), 0), problem.rows);
+      const RouteResult result = ExpectRight(problem);
+      ASSERT_EQ(result.recorded, problem.replay) << problem.ToString();
+      ASSERT_EQ(std::count(result.routed.begin(), result.routed.end(), 0), problem.rows);
       if (HasFailure()) return;
     }
   }
@@ -89,9 +89,9 @@ TEST_P(RoutingReplay, WeightsAreThoseOfRoutingToTheSameExperts) {
         alone.logits[at] = replayed.logits[at];
       }
     }
-    const Answer wanted = RunReference(alone);
+    const RouteResult wanted = RunReference(alone);
     replayed.replay = wanted.recorded;
-    const Answer got = ExpectRight(replayed);
+    const RouteResult got = ExpectRight(replayed);
     ASSERT_EQ(got.ids, wanted.ids);
     ASSERT_EQ(got.weights, wanted.weights) << replayed.ToString();
     ASSERT_EQ(got.ids.size(), 3 * k);
@@ -106,7 +106,7 @@ TEST_P(RoutingReplay, MissingRowsAreRouted) {
     for (const std::int32_t k : {1, 8, 32}) {
       Problem routed = Make(GetParam(), experts, k, random);
       const std::int32_t top_k = routed.config.top_k;
-      const Answer native = RunReference(routed);
+      const RouteResult native = RunReference(routed);
       std::vector<std::int16_t> whole;
       AppendReplayRow(false, experts, top_k, random, whole);
       const auto e = static_cast<std::int16_t>(experts);
@@ -120,15 +120,15 @@ TEST_P(RoutingReplay, MissingRowsAreRouted) {
           problem.replay.insert(problem.replay.end(), broken.begin(), broken.end());
           problem.replay.insert(problem.replay.end(), whole.begin(), whole.end());
         }
-        const Answer answer = ExpectRight(problem);
-        for (std::size_t row = 0; row < answer.routed.size(); ++row) {
-          ASSERT_EQ(answer.routed[row], row % 2 == 0 ? 1 : 0) << problem.ToString();
+        const RouteResult result = ExpectRight(problem);
+        for (std::size_t row = 0; row < result.routed.size(); ++row) {
+          ASSERT_EQ(result.routed[row], row % 2 == 0 ? 1 : 0) << problem.ToString();
           if (row % 2 != 0) continue;
           for (std::size_t i = 0; i < static_cast<std::size_t>(top_k); ++i) {
             const std::size_t last = native.ids.size() - static_cast<std::size_t>(top_k) + i;
             const std::size_t at = row * static_cast<std::size_t>(top_k) + i;
-            ASSERT_EQ(answer.ids[at], native.ids[last]);
-            ASSERT_EQ(answer.weights[at], native.weights[last]);
+            ASSERT_EQ(result.ids[at], native.ids[last]);
+            ASSERT_EQ(result.weights[at], native.weights[last]);
           }
         }
       }
@@ -155,8 +155,8 @@ TEST_P(RoutingReplay, AnIdThatComesTwiceIsMissing) {
       MakeProblem(GetParam().id, 300, k,
                   std::vector<Family>(static_cast<std::size_t>(rows), Family::kTieFree), random);
   problem.replay = replay;
-  const Answer answer = ExpectRight(problem);
-  EXPECT_EQ(std::count(answer.routed.begin(), answer.routed.end(), 1), rows);
+  const RouteResult result = ExpectRight(problem);
+  EXPECT_EQ(std::count(result.routed.begin(), result.routed.end(), 1), rows);
 }
 
 // The logits at hand count, not those that the ids were recorded with.
@@ -167,11 +167,11 @@ TEST_F(RoutingSuite, ReplayUsesLiveLogits) {
   problem.experts = 4;
   problem.logits = {0, 10, 10, 0};
   problem.replay = {3, 0};
-  const Answer answer = ExpectRight(problem);
-  EXPECT_EQ(answer.ids, (std::vector<std::int32_t>{3, 0}));
-  EXPECT_EQ(answer.Weight(0), 0.5f);
-  EXPECT_EQ(answer.Weight(1), 0.5f);
-  EXPECT_EQ(answer.recorded, (std::vector<std::int16_t>{3, 0}));
+  const RouteResult result = ExpectRight(problem);
+  EXPECT_EQ(result.ids, (std::vector<std::int32_t>{3, 0}));
+  EXPECT_EQ(result.Weight(0), 0.5f);
+  EXPECT_EQ(result.Weight(1), 0.5f);
+  EXPECT_EQ(result.recorded, (std::vector<std::int16_t>{3, 0}));
 }
 
 // An expert that routing would never choose: of weight 0, not NaN, not left out.
@@ -184,9 +184,9 @@ TEST_F(RoutingSuite, ReplayKeepsExpertsOfMinusInfinity) {
     problem.logits = {1, 2, 3, -kInf, 1, 2, 3, std::numeric_limits<float>::quiet_NaN()};
     problem.replay = {3, 1, 3, 1};
     if (problem.config.top_k == 1) problem.replay = {3, 3};
-    const Answer answer = ExpectRight(problem);
-    EXPECT_EQ(answer.recorded, problem.replay);
-    EXPECT_EQ(answer.Weight(0), method.id == RoutingMethod::kTopK ? -kInf : 0.0f) << method.name;
+    const RouteResult result = ExpectRight(problem);
+    EXPECT_EQ(result.recorded, problem.replay);
+    EXPECT_EQ(result.Weight(0), method.id == RoutingMethod::kTopK ? -kInf : 0.0f) << method.name;
   }
 }
 

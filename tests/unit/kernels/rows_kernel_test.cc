@@ -1,4 +1,4 @@
-// The source of the kernels of pack_cuda.h, run on the host by emulated blocks; and what they
+// The input of the kernels of pack_cuda.h, run on the host by emulated blocks; and what they
 // reckon with.
 #include <gtest/gtest.h>
 
@@ -21,10 +21,10 @@ class EmulatedRowsBackend final : public RowsBackend {
                  std::mt19937_64& random) override {
     if (!device::CheckCapture(ids, rows, top_k, view)) return 1;
     const device::CapturePlan plan = device::PlanCapture(ids, rows, top_k, view);
-    device::VisitCapture(plan, [&]<class Source, bool kVectors>() {
+    device::VisitCapture(plan, [&]<class Input, bool kVectors>() {
       RunBlocks(plan.blocks, device::kThreads, 0, random,
                 [&](const EmulatedBlock& block, std::uint8_t* /*shared*/) {
-                  device::CaptureTile<Source, kVectors>(block, plan);
+                  device::CaptureTile<Input, kVectors>(block, plan);
                 });
     });
     return 0;
@@ -37,10 +37,10 @@ class EmulatedRowsBackend final : public RowsBackend {
     if (!device::CheckPack(pack)) return 1;
     // A large device makes small tiles of everything; one without SMs none.
     const device::PackPlan plan = device::PlanPack(pack, random() % 2 == 0 ? 0 : 1 << 20);
-    device::VisitPack(plan, [&]<class Source, class Packed, int kTopK>() {
+    device::VisitPack(plan, [&]<class Input, class Packed, int kTopK>() {
       RunBlocks(plan.blocks, device::kThreads, plan.shared_bytes, random,
                 [&](const EmulatedBlock& block, std::uint8_t* shared) {
-                  device::PackTile<Source, Packed, kTopK>(block, plan, shared);
+                  device::PackTile<Input, Packed, kTopK>(block, plan, shared);
                 });
     });
     return 0;

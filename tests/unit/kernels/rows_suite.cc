@@ -60,7 +60,7 @@ void StoreId(std::uint8_t* address, IdKind kind, std::int64_t id) {
 }
 
 // The places of a strided array [rows][layers][k], and how many bytes it takes.
-struct Places {
+struct ArrayLayout {
   std::ptrdiff_t row_stride = 0;
   std::ptrdiff_t layer_stride = 0;
   std::ptrdiff_t k_stride = 0;
@@ -74,11 +74,11 @@ struct Places {
 
 // Axes in any order, gaps after each, rows and layers forwards or backwards. `unit`: what strides
 // are multiples of.
-Places RandomPlaces(std::int64_t rows, std::int64_t layers, std::int64_t top_k, std::ptrdiff_t id,
-                    std::ptrdiff_t unit, std::mt19937_64& random) {
-  Places places;
+ArrayLayout RandomLayout(std::int64_t rows, std::int64_t layers, std::int64_t top_k,
+                         std::ptrdiff_t id, std::ptrdiff_t unit, std::mt19937_64& random) {
+  ArrayLayout layout;
   std::array<std::pair<std::int64_t, std::ptrdiff_t*>, 3> axes = {
-      {{rows, &places.row_stride}, {layers, &places.layer_stride}, {top_k, &places.k_stride}}};
+      {{rows, &layout.row_stride}, {layers, &layout.layer_stride}, {top_k, &layout.k_stride}}};
   // The last axis is the fastest one; mostly that is k.
   switch (random() % 8) {
     case 0:
@@ -100,12 +100,12 @@ Places RandomPlaces(std::int64_t rows, std::int64_t layers, std::int64_t top_k, 
   }
   for (auto& [count, stride] : axes) {
     if (random() % 8 == 0 && count > 0) {
-      places.first += *stride * (count - 1);
+      layout.first += *stride * (count - 1);
       *stride = -*stride;
     }
   }
-  places.bytes = step;
-  return places;
+  layout.bytes = step;
+  return layout;
 }
 
 // Distinct ids of a layer, the ends of the range often.
@@ -166,7 +166,7 @@ struct PackCase {
   bool slots = false;
   bool tight = false;
   bool odd = false;  // ids at any address
-  std::optional<Places> places;
+  std::optional<ArrayLayout> layout;
 
   [[nodiscard]] std::string Text() const {
     std::ostringstream text;
@@ -182,9 +182,9 @@ void ExpectPacked(RowsBackend& backend, const PackCase& c, std::mt19937_64& rand
   SCOPED_TRACE(c.Text());
   const auto id_bytes = static_cast<std::ptrdiff_t>(IdKindBytes(c.kind));
   const std::ptrdiff_t unit = c.odd ? 1 : id_bytes;
-  const Places places = c.places.value_or(
-      RandomPlaces(c.view_rows, c.shape.num_layers, c.shape.top_k, id_bytes, unit, random));
-  const Memory view(static_cast<std::size_t>(places.bytes), static_cast<std::size_t>(unit), c.tight,
+  const ArrayLayout layout = c.layout.value_or(
+      RandomLayout(c.view_rows, c.shape.num_layers, c.shape.top_k, id_bytes, unit, random));
+  const Memory view(static_cast<std::size_t>(layout.bytes), static_cast<std::size_t>(unit), c.tight,
                     random);
   std::vector<std::int64_t> layer_ids;
   const std::int64_t end =
@@ -213,7 +213,7 @@ void ExpectPacked(RowsBackend& backend, const PackCase& c, std::mt19937_64& rand
         std::fill(layer_ids.begin(), layer_ids.end(), -1);
       }
       for (std::int32_t k = 0; k < c.shape.top_k; ++k) {
-        StoreId(view.data() + places.At(row, layer, k), c.kind,
+        StoreId(view.data() + layout.At(row, layer, k), c.kind,
                 layer_ids[static_cast<std::size_t>(k)]);
       }
     }
@@ -240,8 +240,8 @@ void ExpectPacked(RowsBackend& backend, const PackCase& c, std::mt19937_64& rand
   Bytes silent_after = silent.All();
   Bytes invalid_after = invalid.All();
   {
-    const IdsView ids{view.data() + places.first, c.kind, places.row_stride, places.layer_stride,
-                      places.k_stride};
+    const IdsView ids{view.data() + layout.first, c.kind, layout.row_stride, layout.layer_stride,
+                      layout.k_stride};
     std::vector<std::uint8_t*> destinations;
     for (std::size_t row = 0; row < rows; ++row) {
       destinations.push_back(packed_after.data() + Memory::kBefore + row * c.shape.row_bytes());
@@ -269,7 +269,7 @@ void ExpectPacked(RowsBackend& backend, const PackCase& c, std::mt19937_64& rand
     for (std::int64_t row = 0; row < c.written_rows; ++row) {
       for (std::int32_t layer = 0; layer < c.shape.num_layers; ++layer) {
         for (std::int32_t k = 0; k < c.shape.top_k; ++k) {
-          StoreId(view_after.data() + Memory::kBefore + places.At(row, layer, k), c.kind, -1);
+          StoreId(view_after.data() + Memory::kBefore + layout.At(row, layer, k), c.kind, -1);
         }
       }
     }
@@ -277,8 +277,8 @@ void ExpectPacked(RowsBackend& backend, const PackCase& c, std::mt19937_64& rand
 
   CudaPack pack;
   pack.shape = c.shape;
-  pack.ids = {view.BringTo(backend) + places.first, c.kind, places.row_stride, places.layer_stride,
-              places.k_stride};
+  pack.ids = {view.BringTo(backend) + layout.first, c.kind, layout.row_stride, layout.layer_stride,
+              layout.k_stride};
   pack.first_row = c.first_row;
   pack.rows = c.rows;
   pack.written_rows = c.written_rows;
@@ -416,7 +416,7 @@ TEST_F(RowsSuite, PacksEveryWidth) {
           const IdsView view = layer_major
                                    ? IdsView::LayerMajor(nullptr, kind, c.view_rows, c.shape)
                                    : IdsView::TokenMajor(nullptr, kind, c.shape);
-          c.places = {view.row_stride, view.layer_stride, view.k_stride, 0,
+          c.layout = {view.row_stride, view.layer_stride, view.k_stride, 0,
                       c.view_rows * c.shape.num_layers * top_k *
                           static_cast<std::ptrdiff_t>(IdKindBytes(kind))};
           ExpectPacked(*backend_, c, random_);
@@ -439,12 +439,12 @@ TEST_F(RowsSuite, PacksTheViewsOfModels) {
       c.written_rows = 256;
       c.faults = 0.01;
       c.tight = tight;
-      Places places;
-      places.k_stride = 2;
-      places.row_stride = 2 * shape.top_k;
-      places.layer_stride = places.row_stride * c.view_rows + 64;
-      places.bytes = places.layer_stride * shape.num_layers;
-      c.places = places;
+      ArrayLayout layout;
+      layout.k_stride = 2;
+      layout.row_stride = 2 * shape.top_k;
+      layout.layer_stride = layout.row_stride * c.view_rows + 64;
+      layout.bytes = layout.layer_stride * shape.num_layers;
+      c.layout = layout;
       ExpectPacked(*backend_, c, random_);
       if (HasFatalFailure() || HasNonfatalFailure()) return;
     }
@@ -590,33 +590,33 @@ TEST_F(RowsSuite, CapturesAsTheHostDoes) {
     const bool odd = Random(6) == 0;
     const bool tight = Random(2) == 0;
     const std::int32_t columns = top_k + static_cast<std::int32_t>(Random(2) * Random(5));
-    Places places = RandomPlaces(rows, 1, columns, id, odd ? 1 : id, random_);
+    ArrayLayout layout = RandomLayout(rows, 1, columns, id, odd ? 1 : id, random_);
     if (Random(2) == 0) {
-      places = {id * columns, 0, id, 0, id * columns * rows};
+      layout = {id * columns, 0, id, 0, id * columns * rows};
     }
-    const Memory source(static_cast<std::size_t>(places.bytes),
-                        odd ? 1 : static_cast<std::size_t>(id), tight, random_);
+    const Memory input(static_cast<std::size_t>(layout.bytes),
+                       odd ? 1 : static_cast<std::size_t>(id), tight, random_);
     for (std::int64_t row = 0; row < rows; ++row) {
       for (std::int32_t k = 0; k < columns; ++k) {
         const auto value = Random(4) == 0 ? FaultyId(kind, 32768, random_)
                                           : static_cast<std::int64_t>(Random(32768));
-        StoreId(source.data() + places.At(row, 0, k), kind, value);
+        StoreId(input.data() + layout.At(row, 0, k), kind, value);
       }
     }
     const Memory view(static_cast<std::size_t>(rows) * static_cast<std::size_t>(top_k) * 2, 2,
                       tight, random_);
     Bytes after = view.All();
-    const Bytes source_after = source.All();
-    IdsView ids{source.data() + places.first, kind, places.row_stride, 0, places.k_stride};
+    const Bytes input_after = input.All();
+    IdsView ids{input.data() + layout.first, kind, layout.row_stride, 0, layout.k_stride};
     CaptureIds(ids, rows, top_k, reinterpret_cast<std::int16_t*>(after.data() + Memory::kBefore));
-    ids.data = source.BringTo(*backend_) + places.first;
+    ids.data = input.BringTo(*backend_) + layout.first;
     auto* const there = reinterpret_cast<std::int16_t*>(view.BringTo(*backend_));
     ASSERT_EQ(backend_->CaptureIds(ids, rows, top_k, there, random_), 0);
     backend_->TakeBack();
-    ASSERT_TRUE(view.All() == after && source.All() == source_after)
+    ASSERT_TRUE(view.All() == after && input.All() == input_after)
         << "round " << round << ": kind " << static_cast<int>(kind) << ", rows " << rows << ", K "
-        << top_k << " of " << columns << ", strides " << places.row_stride << " "
-        << places.k_stride;
+        << top_k << " of " << columns << ", strides " << layout.row_stride << " "
+        << layout.k_stride;
   }
 }
 
@@ -663,22 +663,22 @@ TEST_F(RowsSuite, GathersAsTheHostDoes) {
 
     const Memory out(rows * shape.row_ids() * IdKindBytes(gather.kind), IdKindBytes(gather.kind),
                      tight, random_);
-    std::vector<const std::uint8_t*> sources;
+    std::vector<const std::uint8_t*> inputs;
     for (std::int64_t i = 0; i < gather.rows; ++i) {
       const std::int64_t position = gather.first_row + i;
       const std::int32_t page = page_list[position / gather.page_rows];
       const bool missing = page < 0 || (!all_valid && valid.data()[i] == 0);
-      sources.push_back(missing ? nullptr
-                                : pages.data() + page * gather.page_stride +
-                                      static_cast<std::size_t>(position % gather.page_rows) *
-                                          shape.row_bytes());
+      inputs.push_back(missing ? nullptr
+                               : pages.data() + page * gather.page_stride +
+                                     static_cast<std::size_t>(position % gather.page_rows) *
+                                         shape.row_bytes());
     }
     Bytes after = out.All();
     void* const to = after.data() + Memory::kBefore;
     const IdsView view = gather.order == RowsOrder::kLayersTokensK
                              ? IdsView::LayerMajor(to, gather.kind, gather.rows, shape)
                              : IdsView::TokenMajor(to, gather.kind, shape);
-    UnpackRows(shape, sources, {to, gather.kind, view.row_stride, view.layer_stride, view.k_stride},
+    UnpackRows(shape, inputs, {to, gather.kind, view.row_stride, view.layer_stride, view.k_stride},
                gather.fill);
 
     gather.pages = pages.BringTo(*backend_);

@@ -47,7 +47,7 @@ TEST(UnpackRows, WritesEveryTypeAndLayoutAndFillsMissingRows) {
     const RowShape shape{3, 2, num_experts};
     constexpr std::int32_t kRows = 4;
     std::vector<std::vector<std::uint8_t>> packed;
-    std::vector<const std::uint8_t*> sources;
+    std::vector<const std::uint8_t*> inputs;
     for (std::int32_t row = 0; row < kRows; ++row) {
       packed.emplace_back(shape.row_bytes());
       for (std::size_t i = 0; i < shape.row_ids(); ++i) {
@@ -56,8 +56,8 @@ TEST(UnpackRows, WritesEveryTypeAndLayoutAndFillsMissingRows) {
       }
     }
     for (const auto& row : packed)
-      sources.push_back(row.data());
-    sources[2] = nullptr;
+      inputs.push_back(row.data());
+    inputs[2] = nullptr;
     for (int kind_number = 0; kind_number < 5; ++kind_number) {
       const auto kind = static_cast<IdKind>(kind_number);
       for (const bool layer_major : {false, true}) {
@@ -68,7 +68,7 @@ TEST(UnpackRows, WritesEveryTypeAndLayoutAndFillsMissingRows) {
           GuardedBuffer memory(kRows * shape.row_ids() * IdKindBytes(kind));
           const IdsView view = layer_major ? IdsView::LayerMajor(memory.data(), kind, kRows, shape)
                                            : IdsView::TokenMajor(memory.data(), kind, shape);
-          UnpackRows(shape, sources,
+          UnpackRows(shape, inputs,
                      {memory.data(), kind, view.row_stride, view.layer_stride, view.k_stride},
                      fill);
           for (std::int32_t row = 0; row < kRows; ++row) {

@@ -1,5 +1,5 @@
 // CheckFlight and SingleBindRemovals: right flights are right, wrong reads are named, and an engine
-// that forgot a Bind is indicted with block, step and event.
+// that forgot a Bind is found with block, step and event.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -15,11 +15,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-FlightVerdict Check(const std::string& bytes) {
+FlightReport Check(const std::string& bytes) {
   FlightReader reader = Reader(bytes);
-  absl::StatusOr<FlightVerdict> verdict = CheckFlight(reader);
+  absl::StatusOr<FlightReport> verdict = CheckFlight(reader);
   EXPECT_TRUE(verdict.ok()) << verdict.status();
-  return verdict.ok() ? *verdict : FlightVerdict{};
+  return verdict.ok() ? *verdict : FlightReport{};
 }
 
 constexpr const char* kScenarios[] = {
@@ -41,11 +41,11 @@ TEST(FlightCheck, FlightsOfBothEnginesAreRight) {
       for (const FlightRows rows : {FlightRows::kDigests, FlightRows::kIds}) {
         SCOPED_TRACE(std::string(features) + (megatron ? " megatron" : " vllm"));
         const SimFlight flight = FlySim(SimOptions(megatron, features, 7), 150, rows);
-        const FlightVerdict verdict = Check(flight.bytes);
+        const FlightReport verdict = Check(flight.bytes);
         EXPECT_TRUE(verdict.clean());
         EXPECT_EQ(verdict.rows_differing, 0u);
         EXPECT_EQ(verdict.rows_right, verdict.rows_read);
-        EXPECT_EQ(verdict.rows_not_judged, 0u);
+        EXPECT_EQ(verdict.rows_not_checked, 0u);
         EXPECT_GT(verdict.rows_read, 300u);
         EXPECT_FALSE(verdict.truncated);
         for (const ReadDifference& difference : verdict.differences) {
@@ -64,7 +64,7 @@ TEST(FlightCheck, FlightsThatEvictAllTheTimeAreRight) {
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
     const SimFlight flight =
         FlySim(SimOptions(seed % 2 == 0, "max_pages=14 stream=.3 behind=2", seed), 150);
-    const FlightVerdict verdict = Check(flight.bytes);
+    const FlightReport verdict = Check(flight.bytes);
     EXPECT_TRUE(verdict.clean()) << "seed " << seed;
     read += verdict.rows_read;
     excused += verdict.rows_excused;
@@ -89,9 +89,9 @@ TEST(FlightCheck, AChangedReadIsNamed) {
     }
   });
   ASSERT_NE(read_id, 0u);
-  FlightVerdict verdict = Check(bad);
+  FlightReport verdict = Check(bad);
   EXPECT_FALSE(verdict.clean());
-  EXPECT_FALSE(verdict.indicted());
+  EXPECT_FALSE(verdict.has_missed_event());
   EXPECT_EQ(verdict.rows_differing, 1u);
   EXPECT_EQ(verdict.reads_differing, 1u);
   ASSERT_EQ(verdict.differences.size(), 1u);
@@ -149,7 +149,7 @@ std::string ReuseFlight(bool audit, bool forget_bind) {
   options.flight = writer->sink();
 
   // Row r of token t: ids that another token shares few of.
-  class Tokens final : public RowSource {
+  class Tokens final : public StepRows {
    public:
     Tokens(const RoutingShape& shape, std::vector<std::uint32_t> tokens)
         : shape_(shape), tokens_(std::move(tokens)) {}
@@ -180,12 +180,12 @@ std::string ReuseFlight(bool audit, bool forget_bind) {
     EXPECT_TRUE(store.ok()) << store.status();
     const auto step = [&](std::uint64_t number, std::vector<Event> events,
                           std::vector<std::int64_t> slots, std::vector<std::uint32_t> tokens) {
-      Tokens source(options.shape, std::move(tokens));
+      Tokens step_rows(options.shape, std::move(tokens));
       EXPECT_TRUE(
           (*store)
               ->BeginStep({number, 1, events.data(), events.size(), slots.data(), slots.size()})
               .ok());
-      EXPECT_TRUE((*store)->Submit(StepId(number), &source).ok());
+      EXPECT_TRUE((*store)->Submit(StepId(number), &step_rows).ok());
       EXPECT_TRUE((*store)->Land(StepId(number)));
     };
     const auto read = [&](std::int64_t rows) {
@@ -215,10 +215,10 @@ TEST(FlightCheck, AnEngineThatForgotABindIsIndictedByItsOwnWrites) {
   EXPECT_TRUE(Check(ReuseFlight(/*audit=*/true, /*forget_bind=*/false)).clean());
 
   // The store had its audit off, so that what it gave out was wrong, and that is what was recorded.
-  const FlightVerdict verdict = Check(ReuseFlight(/*audit=*/false, /*forget_bind=*/true));
-  EXPECT_TRUE(verdict.indicted());
-  ASSERT_EQ(verdict.indictments.size(), 1u);
-  const Indictment& found = verdict.indictments[0];
+  const FlightReport verdict = Check(ReuseFlight(/*audit=*/false, /*forget_bind=*/true));
+  EXPECT_TRUE(verdict.has_missed_event());
+  ASSERT_EQ(verdict.missed_events.size(), 1u);
+  const MissedEvent& found = verdict.missed_events[0];
   EXPECT_EQ(found.block, 3);
   EXPECT_EQ(found.step, 13u);
   EXPECT_EQ(found.after, 10u);
@@ -240,12 +240,12 @@ TEST(FlightCheck, IndictmentNeedsNoReads) {
         read.infos.clear();
         read.digests.clear();
       });
-  const FlightVerdict verdict = Check(bad);
+  const FlightReport verdict = Check(bad);
   EXPECT_EQ(verdict.rows_read, 0u);
   EXPECT_TRUE(verdict.reads_right());
-  ASSERT_EQ(verdict.indictments.size(), 1u);
-  EXPECT_EQ(verdict.indictments[0].block, 3);
-  EXPECT_EQ(verdict.indictments[0].step, 13u);
+  ASSERT_EQ(verdict.missed_events.size(), 1u);
+  EXPECT_EQ(verdict.missed_events[0].block, 3);
+  EXPECT_EQ(verdict.missed_events[0].step, 13u);
 }
 
 // A recording of a simulator from which one Bind of a sealed and rewritten block is taken.
@@ -276,9 +276,9 @@ TEST(FlightCheck, ARemovedBindOfASealedAndRewrittenBlockIsIndicted) {
     }
   }
   ASSERT_GE(block, 0);
-  const FlightVerdict verdict = Check(WithoutBind(flight.bytes, step, block));
-  ASSERT_TRUE(verdict.indicted());
-  const Indictment& found = verdict.indictments[0];
+  const FlightReport verdict = Check(WithoutBind(flight.bytes, step, block));
+  ASSERT_TRUE(verdict.has_missed_event());
+  const MissedEvent& found = verdict.missed_events[0];
   EXPECT_EQ(found.block, block);
   EXPECT_LT(found.after, step);
   EXPECT_GE(found.step, step);
@@ -296,7 +296,7 @@ TEST(FlightCheck, SingleBindRemovalsReportTheFractionIndicted) {
       EXPECT_EQ(report->tried, report->binds);
       all.tried += report->tried;
       all.harmful += report->harmful;
-      all.indicted += report->indicted;
+      all.found += report->found;
       all.block_named += report->block_named;
       all.step_named += report->step_named;
       all.rows_wrong += report->rows_wrong;
@@ -304,9 +304,9 @@ TEST(FlightCheck, SingleBindRemovalsReportTheFractionIndicted) {
     }
   }
   std::printf(
-      "removals: tried %d, harmful %d, indicted %d (%.1f %%), block named %d, step named %d; "
+      "removals: tried %d, harmful %d, found %d (%.1f %%), block named %d, step named %d; "
       "rows wrong %d without the audit, %d with it\n",
-      static_cast<int>(all.tried), static_cast<int>(all.harmful), static_cast<int>(all.indicted),
+      static_cast<int>(all.tried), static_cast<int>(all.harmful), static_cast<int>(all.found),
       100 * all.fraction(), static_cast<int>(all.block_named), static_cast<int>(all.step_named),
       static_cast<int>(all.rows_wrong), static_cast<int>(all.rows_still_wrong));
   EXPECT_GT(all.harmful, PlainOr(150u, 50u));

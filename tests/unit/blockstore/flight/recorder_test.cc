@@ -21,11 +21,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-FlightVerdict Check(const std::string& bytes) {
+FlightReport Check(const std::string& bytes) {
   FlightReader reader = Reader(bytes);
-  absl::StatusOr<FlightVerdict> verdict = CheckFlight(reader);
+  absl::StatusOr<FlightReport> verdict = CheckFlight(reader);
   EXPECT_TRUE(verdict.ok()) << verdict.status();
-  return verdict.ok() ? *verdict : FlightVerdict{};
+  return verdict.ok() ? *verdict : FlightReport{};
 }
 
 // Absorbs by hand after every step, and dumps now and then.
@@ -45,14 +45,14 @@ void FlyAndDump(bool megatron, const std::string& features, FlightRows rows, std
   std::uint64_t judged = 0;
   for (int step = 1; step <= 400; ++step) {
     (*engine)->Step();
-    ASSERT_TRUE((*recorder)->Absorb().ok());
+    ASSERT_TRUE((*recorder)->ReplayOldest().ok());
     if (step % 20 != 0) continue;
     std::string dump;
     const absl::Status status = (*recorder)->DumpTo(dump);
     // A step that stays in flight for three quarters of the ring has no place in a checkpoint.
     if (status.code() == absl::StatusCode::kUnavailable) continue;
     ASSERT_TRUE(status.ok()) << status;
-    const FlightVerdict verdict = Check(dump);
+    const FlightReport verdict = Check(dump);
     EXPECT_TRUE(verdict.clean()) << "dump at step " << step;
     EXPECT_FALSE(verdict.truncated);
     EXPECT_FALSE(verdict.incomplete);
@@ -90,7 +90,7 @@ TEST(FlightRecorder, StepsInFlightAtTheCheckpointAreEndedFromWhatLiesAhead) {
 }
 
 // A checkpoint carries what the events before it did: a Bind that was forgotten after it is still
-// indicted by rows from before it.
+// found by rows from before it.
 TEST(FlightRecorder, ABindForgottenAfterTheCheckpointIsIndicted) {
   sim::EngineOptions options = SimOptions(false, "", 9);
   RecorderOptions ring;
@@ -104,12 +104,12 @@ TEST(FlightRecorder, ABindForgottenAfterTheCheckpointIsIndicted) {
   ASSERT_TRUE(engine.ok());
   for (int step = 0; step < 300; ++step) {
     (*engine)->Step();
-    ASSERT_TRUE((*recorder)->Absorb().ok());
+    ASSERT_TRUE((*recorder)->ReplayOldest().ok());
   }
   std::string dump;
   ASSERT_TRUE((*recorder)->DumpTo(dump).ok());
   FlightReader reader = Reader(dump);
-  const absl::StatusOr<FlightVerdict> verdict = CheckFlight(reader);
+  const absl::StatusOr<FlightReport> verdict = CheckFlight(reader);
   ASSERT_TRUE(verdict.ok()) << verdict.status();
   EXPECT_TRUE(verdict->from_checkpoint);
   const absl::StatusOr<RemovalReport> report = SingleBindRemovals(reader);
@@ -144,7 +144,7 @@ TEST(FlightRecorder, TheSinkAllocatesNothing) {
     (*recorder)->sink()->OnReleased(step);
     if (step % 10 != 0) continue;
     EXPECT_EQ(AllocationsCounted(), 0);
-    ASSERT_TRUE((*recorder)->Absorb().ok());
+    ASSERT_TRUE((*recorder)->ReplayOldest().ok());
     CountAllocations();
   }
   EXPECT_EQ(AllocationsCounted(), 0);
@@ -168,9 +168,9 @@ TEST(FlightRecorder, DumpsWhileTheEngineRuns) {
       const absl::Status status = (*recorder)->DumpTo(dump);
       if (status.ok()) {
         FlightReader reader = Reader(dump);
-        const absl::StatusOr<FlightVerdict> verdict = CheckFlight(reader);
+        const absl::StatusOr<FlightReport> verdict = CheckFlight(reader);
         EXPECT_TRUE(verdict.ok()) << verdict.status();
-        EXPECT_TRUE(verdict.ok() && !verdict->indicted());
+        EXPECT_TRUE(verdict.ok() && !verdict->has_missed_event());
         ++dumps;
       } else {
         EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
@@ -209,7 +209,7 @@ TEST(FlightRecorder, StopsWithAWordWhenARecordDoesNotFit) {
   (*recorder)->sink()->OnEnd(2, StepEnd::kSubmit);
   std::string dump;
   ASSERT_TRUE((*recorder)->DumpTo(dump).ok());
-  const FlightVerdict verdict = Check(dump);
+  const FlightReport verdict = Check(dump);
   EXPECT_TRUE(verdict.incomplete);
   EXPECT_EQ(verdict.last_step, 1u);
 }
@@ -257,7 +257,7 @@ TEST(FlightRecorder, CheckpointsOfAnyBytesAreSafe) {
     ASSERT_TRUE(engine.ok());
     for (int step = 0; step < 150; ++step) {
       (*engine)->Step();
-      ASSERT_TRUE((*recorder)->Absorb().ok());
+      ASSERT_TRUE((*recorder)->ReplayOldest().ok());
     }
     (*engine)->Finish();
   }

@@ -333,10 +333,10 @@ class RandomRun {
   void Copy() {
     const auto a = static_cast<std::int32_t>(random_() % static_cast<unsigned>(num_blocks_));
     const auto b = static_cast<std::int32_t>(random_() % static_cast<unsigned>(num_blocks_));
-    const Model::Block& source = model_.blocks[Model::Index(a)];
+    const Model::Block& src = model_.blocks[Model::Index(a)];
     Model::Block& block = model_.blocks[Model::Index(b)];
     const bool ok = pool_->Copy(BlockId(a), BlockId(b), 3).ok();
-    ASSERT_EQ(ok, a != b && (source.references > 0 || source.in_index) && block.references == 1 &&
+    ASSERT_EQ(ok, a != b && (src.references > 0 || src.in_index) && block.references == 1 &&
                       block.sealed == 0);
     if (!ok) return;
     events_.push_back(Event::Copy(BlockId(a), BlockId(b), 3));

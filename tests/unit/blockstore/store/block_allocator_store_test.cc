@@ -21,9 +21,9 @@ BlockKey Key(std::uint64_t number) {
 }
 
 // Row i of a step: ids first + i and first + i + 1.
-class CountingSource final : public RowSource {
+class CountingRows final : public StepRows {
  public:
-  explicit CountingSource(int first) : first_(first) {}
+  explicit CountingRows(int first) : first_(first) {}
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override {
     for (std::size_t i = 0; i < destinations.size(); ++i) {
@@ -49,8 +49,8 @@ class BlockAllocatorStoreTest : public ::testing::Test {
     options.landing = Landing::kCaller;
     pool_ = *BlockAllocator::Create(options);
   }
-  // A step that computes all rows of `blocks`; not landed when `source` is null.
-  void Step(std::uint64_t step, const std::vector<BlockId>& blocks, CountingSource* source) {
+  // A step that computes all rows of `blocks`; not landed when `step_rows` is null.
+  void Step(std::uint64_t step, const std::vector<BlockId>& blocks, CountingRows* step_rows) {
     std::vector<std::int64_t> slots;
     for (const BlockId block : blocks) {
       for (std::int64_t i = 0; i < kTokens; ++i) {
@@ -66,8 +66,8 @@ class BlockAllocatorStoreTest : public ::testing::Test {
     const StepCode code = pool_->store().BeginStep(batch);
     ASSERT_TRUE(code.ok()) << code.ToStatus();
     pool_->ClearEvents();
-    if (source == nullptr) return;
-    ASSERT_TRUE(pool_->store().Submit(StepId(step), source).ok());
+    if (step_rows == nullptr) return;
+    ASSERT_TRUE(pool_->store().Submit(StepId(step), step_rows).ok());
     ASSERT_TRUE(pool_->store().LandOne());
   }
   std::vector<BlockId> Request(std::uint64_t step) {
@@ -88,11 +88,11 @@ class BlockAllocatorStoreTest : public ::testing::Test {
 };
 
 TEST_F(BlockAllocatorStoreTest, AHitHasTheRowsOfTheRequestThatComputedIt) {
-  CountingSource source(10);
+  CountingRows step_rows(10);
   const std::vector<BlockId> blocks = Request(1);
-  Step(1, blocks, &source);
+  Step(1, blocks, &step_rows);
   EXPECT_TRUE(pool_->Release(blocks).ok());
-  CountingSource other(100);
+  CountingRows other(100);
   std::vector<BlockId> neighbour(1);
   ASSERT_TRUE(pool_->Allocate(neighbour));
   Step(2, neighbour, &other);
@@ -111,14 +111,14 @@ TEST_F(BlockAllocatorStoreTest, AHitHasTheRowsOfTheRequestThatComputedIt) {
 }
 
 TEST_F(BlockAllocatorStoreTest, EvictedMemoryDoesNotShowItsOldRows) {
-  CountingSource source(10);
+  CountingRows step_rows(10);
   const std::vector<BlockId> blocks = Request(1);
-  Step(1, blocks, &source);
+  Step(1, blocks, &step_rows);
   EXPECT_TRUE(pool_->Release(blocks).ok());
   std::vector<BlockId> all(4);
   ASSERT_TRUE(pool_->Allocate(all));
   EXPECT_EQ(pool_->evictions(), 2u);
-  Step(2, {}, &source);
+  Step(2, {}, &step_rows);
   EXPECT_EQ(pool_->store().CoveredPrefix(all, 4 * kTokens), 0);
   const auto rows = pool_->store().TakeSnapshot(all, 0, 4 * kTokens)->ReadRows();
   ASSERT_TRUE(rows.ok());
@@ -138,17 +138,17 @@ TEST_F(BlockAllocatorStoreTest, HitsAreClippedToRowsThatTheStoreHas) {
   EXPECT_TRUE(pool_->store().Drop(StepId(1)).ok());
   EXPECT_THAT(Match(BlockAllocator::Clip::kToCovered), IsEmpty());
   EXPECT_EQ(Match(BlockAllocator::Clip::kNo), blocks);
-  CountingSource source(10);
-  Step(2, {blocks[0]}, &source);
+  CountingRows step_rows(10);
+  Step(2, {blocks[0]}, &step_rows);
   EXPECT_THAT(Match(BlockAllocator::Clip::kToCovered), ElementsAre(blocks[0]));
 }
 
 // A block id that is bound again in the coming step still has its old rows in the store.
 TEST_F(BlockAllocatorStoreTest, RowsOfABlocksFormerLifeDoNotCount) {
-  CountingSource source(10);
+  CountingRows step_rows(10);
   std::vector<BlockId> blocks(2);
   ASSERT_TRUE(pool_->Allocate(blocks));
-  Step(1, blocks, &source);
+  Step(1, blocks, &step_rows);
   EXPECT_TRUE(pool_->Release(blocks).ok());
   const std::vector<BlockId> again = Request(2);
   EXPECT_THAT(again, ::testing::UnorderedElementsAreArray(blocks));

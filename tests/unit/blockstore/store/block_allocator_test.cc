@@ -123,7 +123,7 @@ TEST_F(BlockAllocatorTest, NullBlocksAreNeverHandedOutAndLegalInEveryList) {
   EXPECT_TRUE(pool_->Copy(blocks[0], BlockId(3)).ok());
   EXPECT_THAT(Events(), IsEmpty());
   EXPECT_THAT(Match({1}), IsEmpty());
-  // A null source is content too: nothing.
+  // A null `src` is content too: nothing.
   EXPECT_TRUE(pool_->Copy(BlockId(0), blocks[1]).ok());
   EXPECT_THAT(Events(), ElementsAre("Copy(block 0 -> 2, all rows)"));
 }
@@ -411,7 +411,7 @@ TEST_F(BlockAllocatorTest, CopiesAreChecked) {
   EXPECT_EQ(pool_->Copy(blocks[0], blocks[0]).code(), kInvalid);
   EXPECT_EQ(pool_->Copy(blocks[0], blocks[1], 5).code(), kInvalid);
   EXPECT_EQ(pool_->Copy(blocks[0], blocks[1], -2).code(), kInvalid);
-  EXPECT_EQ(pool_->Copy(BlockId(7), blocks[1]).code(), kFailed) << "a free source";
+  EXPECT_EQ(pool_->Copy(BlockId(7), blocks[1]).code(), kFailed) << "a free src";
   EXPECT_EQ(pool_->Copy(blocks[0], BlockId(7)).code(), kFailed) << "a free destination";
   EXPECT_EQ(pool_->Copy(blocks[0], blocks[2]).code(), kFailed) << "a sealed destination";
   EXPECT_TRUE(pool_->Retain(std::span(blocks).subspan(1, 1)).ok());

@@ -33,7 +33,7 @@ TEST(KeyIndex, MarksThePagesThatItHolds) {
   KeyIndex index(pool);
   index.Insert(DigestAt(5, 6), 2);
   EXPECT_TRUE(pool.hot(2).indexed);
-  EXPECT_EQ(pool.cold(2).indexed_as, DigestAt(5, 6));
+  EXPECT_EQ(pool.cold(2).index_key, DigestAt(5, 6));
   EXPECT_FALSE(pool.hot(1).indexed);
   EXPECT_EQ(index.Find(DigestAt(5, 6)), 2u);
   EXPECT_EQ(index.Find(DigestAt(5, 7)), kNoPage);

@@ -25,11 +25,11 @@ TEST(PageClaims, FindsWhatWasPutThereAndNothingElse) {
     while (expected.size() < pages) {
       const auto page = static_cast<PageIndex>(random() % range);
       const auto claim = static_cast<std::uint32_t>(random() % 4096);
-      PageClaims::Place& place = claims.Of(page);
-      ASSERT_EQ(place.page, page);
-      ASSERT_EQ(place.claim, expected.contains(page) ? expected[page] : PageClaims::kNone);
-      ASSERT_EQ(place.side, PageClaims::kNone);
-      place.claim = claim;
+      PageClaims::List& list = claims.FindOrAdd(page);
+      ASSERT_EQ(list.page, page);
+      ASSERT_EQ(list.claim, expected.contains(page) ? expected[page] : PageClaims::kNone);
+      ASSERT_EQ(list.side, PageClaims::kNone);
+      list.claim = claim;
       expected[page] = claim;
       if (random() % 8 == 0) break;
     }

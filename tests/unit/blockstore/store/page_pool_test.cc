@@ -16,12 +16,12 @@ TEST(PagePool, TakesEachPageOnceAndTheLastFreedFirst) {
   EXPECT_EQ(pool.size(), 3u);
   EXPECT_EQ(pool.Take(), 0u);
   EXPECT_EQ(pool.Take(), 1u);
-  EXPECT_EQ(pool.high_water(), 2u);
+  EXPECT_EQ(pool.pages_touched(), 2u);
   EXPECT_EQ(pool.Take(), 2u);
   EXPECT_EQ(pool.Take(), kNoPage);
 
-  pool.Give(2);
-  pool.Give(0);
+  pool.Free(2);
+  pool.Free(0);
   EXPECT_TRUE(pool.hot(0).free);
   EXPECT_EQ(pool.in_use(), 1u);
   EXPECT_EQ(pool.Take(), 0u);
@@ -29,14 +29,14 @@ TEST(PagePool, TakesEachPageOnceAndTheLastFreedFirst) {
   EXPECT_EQ(pool.Take(), kNoPage);
   EXPECT_EQ(pool.in_use(), 3u);
   EXPECT_EQ(pool.in_use_peak(), 3u);
-  EXPECT_EQ(pool.high_water(), 3u);
+  EXPECT_EQ(pool.pages_touched(), 3u);
 }
 
 TEST(PagePool, PrefersFreedPagesToPagesThatWereNeverTaken) {
   PagePool pool(10);
   for (int i = 0; i < 100; ++i)
-    pool.Give(pool.Take());
-  EXPECT_EQ(pool.high_water(), 1u);
+    pool.Free(pool.Take());
+  EXPECT_EQ(pool.pages_touched(), 1u);
   EXPECT_EQ(pool.in_use_peak(), 1u);
 }
 
@@ -46,7 +46,7 @@ TEST(PagePool, ClearsTheRecordOfAPageThatIsTakenAgain) {
   pool.hot(page).sealed = 7;
   pool.hot(page).mark = 3;
   pool.hot(page).copied = true;
-  pool.Give(page);
+  pool.Free(page);
   ASSERT_EQ(pool.Take(), page);
   EXPECT_EQ(pool.hot(page).sealed, 0u);
   EXPECT_EQ(pool.hot(page).mark, 0u);

@@ -1,6 +1,6 @@
 // The rules of the store, one small case each.
 
-#include "tests/support/told.h"
+#include "tests/support/log_lines.h"
 #include "tests/unit/blockstore/store/store_driver.h"
 
 namespace waymark {
@@ -145,19 +145,19 @@ TEST(Seal, OutlivesAnEvictedPage) {
 
 // ---- rule 4: visible rows
 
-TEST(Visible, AppendUnderASnapshotGetsAnOwnPage) {
+TEST(SeenByOthers, AppendUnderASnapshotCopiesThePage) {
   StoreDriver d;
   d.Step(1, {Bind(3)}, d.Slots({3}, 0, 3), {10, 11, 12});
   const Snapshot seen = d.Take({3}, 0, 2);
-  d.Step(2, {}, d.Slots({3}, 3, 4), {20});  // above the mark: in place
-  EXPECT_EQ(d.store().GetStats().own_pages, 0u);
+  d.Step(2, {}, d.Slots({3}, 3, 4), {20});  // above the high-water mark: in place
+  EXPECT_EQ(d.store().GetStats().copies_on_write, 0u);
   d.Step(3, {}, d.Slots({3}, 1, 2), {30});
-  EXPECT_EQ(d.store().GetStats().own_pages, 1u);
+  EXPECT_EQ(d.store().GetStats().copies_on_write, 1u);
   EXPECT_EQ(d.Show(seen), "10@1 11@1");
   EXPECT_EQ(d.Read({3}, 0, 4), "10@1 30@3 12@1 20@2");
 }
 
-TEST(Visible, ForkSharesThePageUntilOneWrites) {
+TEST(SeenByOthers, ForkSharesThePageUntilOneWrites) {
   StoreDriver d;
   d.Step(1, {Bind(3)}, d.Slots({3}, 0, 2), {10, 11});
   d.Step(2, {Bind(4), Copy(3, 4)}, d.Slots({4}, 2, 3), {20});
@@ -165,7 +165,7 @@ TEST(Visible, ForkSharesThePageUntilOneWrites) {
   EXPECT_EQ(d.Read({4}, 0, 3), "10@1 11@1 20@2");
 }
 
-TEST(Visible, APendingRowLandsInBothPages) {
+TEST(SeenByOthers, APendingRowLandsInBothPages) {
   StoreDriver d;
   d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 2));
   d.Begin(2, {Bind(4), Copy(3, 4)}, d.Slots({4}, 2, 3));
@@ -180,7 +180,7 @@ TEST(Visible, APendingRowLandsInBothPages) {
 
 // A page that was copied in the middle of a step took claims that the step's record still had of an
 // earlier step for its own: row 3 got the bytes of the fourth row of the batch.
-TEST(Visible, AnOwnPageTakesOnlyTheClaimsThatTheStepHasMade) {
+TEST(SeenByOthers, ACopiedPageTakesOnlyTheClaimsThatTheStepHasMade) {
   StoreDriver d;
   d.Step(1, {Bind(3), Bind(4)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
   const Snapshot seen = d.Take({3}, 0, 2);
@@ -190,7 +190,7 @@ TEST(Visible, AnOwnPageTakesOnlyTheClaimsThatTheStepHasMade) {
   EXPECT_EQ(d.Read({3}, 0, 4), "10@1 21@2 12@1 23@2");
 }
 
-TEST(Visible, ASnapshotWaitsForTheCopiesItDependsOn) {
+TEST(SeenByOthers, ASnapshotWaitsForTheCopiesItDependsOn) {
   StoreDriver d;
   d.Step(1, {Bind(3)}, d.Slots({3}, 0, 2), {10, 11});
   d.Begin(2, {Bind(4), Copy(3, 4, 1)}, {});
@@ -202,7 +202,7 @@ TEST(Visible, ASnapshotWaitsForTheCopiesItDependsOn) {
   EXPECT_EQ(d.Show(copied), "10@1 n");
 }
 
-TEST(Visible, CopiedBytesComeBeforeALaterStepOfTheSource) {
+TEST(SeenByOthers, CopiedBytesComeBeforeALaterStepOfTheOrigin) {
   StoreDriver d;
   d.Step(1, {Bind(3)}, d.Slots({3}, 0, 2), {10, 11});
   d.Begin(2, {Bind(4), Copy(3, 4, 2)}, {});
@@ -213,7 +213,7 @@ TEST(Visible, CopiedBytesComeBeforeALaterStepOfTheSource) {
   EXPECT_EQ(d.Read({4}, 0, 2), "10@1 11@1");
 }
 
-TEST(Visible, WithoutAPageTheBlockLosesItsRows) {
+TEST(SeenByOthers, WithoutAPageTheBlockLosesItsRows) {
   StoreOptions options = StoreDriver::Options();
   options.num_pages = 1;
   StoreDriver d(options);
@@ -504,21 +504,21 @@ TEST(Audit, SecondSealsAreCompared) {
 }
 
 TEST(Audit, EachFindingThatVoidedIsTold) {
-  Told told;
+  LogLines logged;
   StoreOptions options = StoreDriver::Options();
   options.audit = true;
-  options.log = told.callback();
+  options.log = logged.callback();
   StoreDriver d(options);
-  told.meanwhile = [&] { (void)d.store().GetStats(); };  // no lock is held
+  logged.meanwhile = [&] { (void)d.store().GetStats(); };  // no lock is held
   d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
   d.Step(2, {}, d.Slots({3}, 2, 4), {12, 13});  // agrees: counted only
-  EXPECT_EQ(told.lines().size(), 0u);
+  EXPECT_EQ(logged.lines().size(), 0u);
   d.Step(3, {}, d.Slots({3}, 0, 2), {20, 21});
   d.Step(4, {Bind(5), Seal(5, 78, 4)}, d.Slots({5}, 0, 4), {30, 31, 32, 33});
-  EXPECT_EQ(told.lines().size(), 1u);
+  EXPECT_EQ(logged.lines().size(), 1u);
   d.Step(5, {Bind(6), Seal(6, 78, 5)}, d.Slots({6}, 0, 4), {40, 41, 42, 43});
   const std::vector<AuditFinding> findings = d.store().TakeFindings();
-  const std::vector<Told::Line> lines = told.lines();
+  const std::vector<LogLines::Line> lines = logged.lines();
   ASSERT_EQ(findings.size(), 2u);
   ASSERT_EQ(lines.size(), 2u);
   for (std::size_t i = 0; i < 2; ++i) {
@@ -529,18 +529,18 @@ TEST(Audit, EachFindingThatVoidedIsTold) {
 }
 
 TEST(Audit, FindingsAreToldOnTheLandingThread) {
-  Told told;
+  LogLines logged;
   StoreOptions options = StoreDriver::Options();
   options.audit = true;
   options.landing = Landing::kThread;
-  options.log = told.callback();
+  options.log = logged.callback();
   StoreDriver d(options);
   d.Begin(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4));
   d.Submit(1, {10, 11, 12, 13});
   d.Begin(2, {}, d.Slots({3}, 0, 2));
   d.Submit(2, {20, 21});
   ASSERT_TRUE(d.store().WaitIdle(std::chrono::seconds(20)).ok());
-  const std::vector<Told::Line> lines = told.lines();
+  const std::vector<LogLines::Line> lines = logged.lines();
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_NE(lines[0].thread, std::this_thread::get_id());
 }
@@ -574,7 +574,7 @@ TEST(BadInput, NothingOfAnInvalidBatchIsDone) {
   refused(6, {}, {32 * 4}, StepRule::kSlotOutOfRange, 128);
   refused(6, {}, {NotAsked(32 * 4)}, StepRule::kSlotOutOfRange, -130);
   refused(6, {Bind(32)}, {}, StepRule::kBlockOutOfRange, 32);
-  refused(6, {Copy(99, 1)}, {}, StepRule::kSourceOutOfRange, 99);
+  refused(6, {Copy(99, 1)}, {}, StepRule::kSrcOutOfRange, 99);
   refused(6, {Copy(2, 2)}, {}, StepRule::kSelfCopy, 2);
   refused(6, {Copy(1, 2, 5)}, {}, StepRule::kRowsOutOfRange, 5);
   refused(6, {Truncate(1, -1, 1)}, {}, StepRule::kRowsOutOfRange, -1);
@@ -591,7 +591,7 @@ TEST(BadInput, EndsOfStepsThatAreNotInFlight) {
   NumberedRows rows(d.shape(), {});
   EXPECT_EQ(d.store().Submit(StepId(3), &rows).rule, StepRule::kStepNotInFlight);
   EXPECT_EQ(rows.done, 1);
-  // Step 0 is no step: it used to be taken for one that had been submitted, and kept its source.
+  // Step 0 is no step: it used to be taken for one that had been submitted, and kept its rows.
   EXPECT_EQ(d.store().Submit(StepId(0), &rows).rule, StepRule::kStepNotInFlight);
   EXPECT_EQ(rows.done, 2);
   EXPECT_FALSE(d.store().Drop(StepId(3)).ok());

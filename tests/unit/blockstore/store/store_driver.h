@@ -20,7 +20,7 @@ namespace waymark {
 
 // Rows given by number: row number n is ids derived from n; a negative number is a row whose layer
 // was silent (not captured).
-class NumberedRows final : public RowSource {
+class NumberedRows final : public StepRows {
  public:
   NumberedRows(const RoutingShape& shape, std::vector<int> numbers)
       : shape_(shape), numbers_(std::move(numbers)) {}
@@ -78,7 +78,7 @@ class StoreDriver {
 
   explicit StoreDriver(const StoreOptions& options = Options())
       : store_(RoutingStore::Create(options).value()) {}
-  // The store lands what is left from its sources, so it goes first.
+  // The store lands the rows that are left, so it goes first.
   ~StoreDriver() { store_.reset(); }
 
   RoutingStore& store() { return *store_; }
@@ -108,8 +108,8 @@ class StoreDriver {
   }
   // Submits without landing.
   void Submit(std::uint64_t step, std::vector<int> numbers) {
-    sources_.push_back(std::make_unique<NumberedRows>(shape(), std::move(numbers)));
-    const StepCode code = store_->Submit(StepId(step), sources_.back().get());
+    step_rows_.push_back(std::make_unique<NumberedRows>(shape(), std::move(numbers)));
+    const StepCode code = store_->Submit(StepId(step), step_rows_.back().get());
     ASSERT_TRUE(code.ok()) << code.ToStatus();
   }
   void Land(std::uint64_t step, std::vector<int> numbers) {
@@ -165,7 +165,7 @@ class StoreDriver {
     return "?";
   }
 
-  std::vector<std::unique_ptr<NumberedRows>> sources_;
+  std::vector<std::unique_ptr<NumberedRows>> step_rows_;
   std::unique_ptr<RoutingStore> store_;
 };
 
@@ -187,11 +187,11 @@ inline Event Release(int block) {
 inline Event Seal(int block, std::uint64_t key, std::uint64_t step) {
   return Event::Seal(BlockId(block), Key(key), StepId(step));
 }
-inline Event Copy(int source, int block, int rows = Event::kAllRows) {
-  return Event::Copy(BlockId(source), BlockId(block), rows);
+inline Event Copy(int src, int block, int rows = Event::kAllRows) {
+  return Event::Copy(BlockId(src), BlockId(block), rows);
 }
-inline Event Move(int source, int block, bool more = false) {
-  return Event::Move(BlockId(source), BlockId(block), more);
+inline Event Move(int src, int block, bool more = false) {
+  return Event::Move(BlockId(src), BlockId(block), more);
 }
 inline Event Truncate(int block, int row, std::uint64_t step) {
   return Event::Truncate(BlockId(block), row, StepId(step));

@@ -31,9 +31,9 @@ int NumberOf(std::uint64_t step, std::int64_t offset) {
 }
 
 // Rows of a step, given by slots; deletes itself when the step is done.
-class StepRows final : public RowSource {
+class SelfDeletingRows final : public StepRows {
  public:
-  StepRows(const RoutingShape& shape, std::uint64_t step, std::vector<std::int64_t> slots)
+  SelfDeletingRows(const RoutingShape& shape, std::uint64_t step, std::vector<std::int64_t> slots)
       : shape_(shape), step_(step), slots_(std::move(slots)) {}
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override {
@@ -180,7 +180,8 @@ void Stress(std::uint32_t pages, bool audit) {
         ASSERT_TRUE(store->Cancel(StepId(number)).ok());
       } else {
         ASSERT_TRUE(
-            store->Submit(StepId(number), new StepRows(shape, number, std::move(rows))).ok());
+            store->Submit(StepId(number), new SelfDeletingRows(shape, number, std::move(rows)))
+                .ok());
       }
     }
     if (rng() % 16 == 0) {

@@ -87,7 +87,7 @@ TEST(ShapeBlock, BadBlocksAreRefused) {
   Bytes sets = EncodeShapeBlock(Small());
   sets[18] = 0;
   sets[20] = 1;
-  EXPECT_EQ(DecodeShapeBlock(sets)->set_code(), (SetCodeParams{8, 2, 0, HighParts::kRanked}));
+  EXPECT_EQ(DecodeShapeBlock(sets)->set_code(), (SetCodeParams{8, 2, 0, HighBits::kRanked}));
   sets[23] = 2;
   EXPECT_THAT(Message(DecodeShapeBlock(sets).status()),
               HasSubstr("high_parts must be in [0, 1]; it is 2"));

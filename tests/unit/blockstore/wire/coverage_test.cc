@@ -85,7 +85,7 @@ TEST(Coverage, RandomInfosThereAndBack) {
     Bytes steps;
     AppendSteps(infos, steps);
     const auto known =
-        KnownRows::Parse(coverage, steps, static_cast<std::int64_t>(infos.size()), kPlenty);
+        RowRuns::Parse(coverage, steps, static_cast<std::int64_t>(infos.size()), kPlenty);
     ASSERT_TRUE(known.ok()) << known.status();
     ASSERT_EQ(known->rows(), static_cast<std::int64_t>(infos.size()));
     EXPECT_EQ(known->Coverage(11), CoverageOf(infos, 11));
@@ -99,7 +99,7 @@ TEST(Coverage, RandomInfosThereAndBack) {
           << i;
     }
     const auto no_steps =
-        KnownRows::Parse(coverage, std::nullopt, static_cast<std::int64_t>(infos.size()), kPlenty);
+        RowRuns::Parse(coverage, std::nullopt, static_cast<std::int64_t>(infos.size()), kPlenty);
     ASSERT_TRUE(no_steps.ok());
     std::vector<RowInfo> back(infos.size());
     no_steps->Infos(0, back);
@@ -113,7 +113,7 @@ TEST(Coverage, RandomInfosThereAndBack) {
 
 TEST(Coverage, BadRunsAreRefused) {
   const auto refused = [](const Bytes& coverage, const Bytes& steps, std::int64_t rows) {
-    const auto known = KnownRows::Parse(coverage, steps, rows, kPlenty);
+    const auto known = RowRuns::Parse(coverage, steps, rows, kPlenty);
     return known.ok() ? std::string() : std::string(known.status().message());
   };
   EXPECT_THAT(refused({2, 0, 0, 1, 2, 1, 0}, {2, 2, 0}, 4), "") << "the twin of those below";
@@ -139,7 +139,7 @@ TEST(Coverage, ManyRowsInFewBytesTakeLittleMemory) {
   Bytes coverage;
   PutVarint(coverage, (std::uint64_t{1} << 31) - 1);
   coverage.insert(coverage.end(), {2, 0});
-  const auto known = KnownRows::Parse(coverage, std::nullopt, (std::int64_t{1} << 31) - 1, 64);
+  const auto known = RowRuns::Parse(coverage, std::nullopt, (std::int64_t{1} << 31) - 1, 64);
   ASSERT_TRUE(known.ok()) << known.status();
   std::vector<RowInfo> infos(1);
   known->Infos((std::int64_t{1} << 31) - 2, infos);
@@ -150,8 +150,8 @@ TEST(Coverage, RunsBeyondTheLimitAreRefused) {
   Bytes coverage;
   for (int i = 0; i < 100; ++i)
     coverage.insert(coverage.end(), {1, static_cast<std::uint8_t>(1 + i % 2), 0});
-  EXPECT_TRUE(KnownRows::Parse(coverage, std::nullopt, 100, 100 * 32).ok());
-  EXPECT_EQ(KnownRows::Parse(coverage, std::nullopt, 100, 99 * 32).status().code(),
+  EXPECT_TRUE(RowRuns::Parse(coverage, std::nullopt, 100, 100 * 32).ok());
+  EXPECT_EQ(RowRuns::Parse(coverage, std::nullopt, 100, 99 * 32).status().code(),
             absl::StatusCode::kResourceExhausted);
 }
 

@@ -25,21 +25,21 @@ Rows Sample() {
                               2, wire_samples::RandomInfos(random, 13));
 }
 
-struct Place {
+struct ChunkRange {
   std::size_t begin, end;
   std::int64_t row_begin, row_end;  // of the sample
 };
 
 // Header, then chunks. By the format's own arithmetic, not the reader's.
-std::vector<Place> ChunksOfSample(std::size_t header_bytes) {
-  std::vector<Place> places;
+std::vector<ChunkRange> ChunksOfSample(std::size_t header_bytes) {
+  std::vector<ChunkRange> ranges;
   std::size_t at = header_bytes;
   for (const auto& [begin, end] : {std::pair{0, 2}, {2, 6}, {6, 10}, {10, 13}}) {
     const std::size_t bytes = 3 * 4 + 5 * static_cast<std::size_t>(end - begin) * 2;
-    places.push_back({at, at + bytes, begin, end});
+    ranges.push_back({at, at + bytes, begin, end});
     at += bytes;
   }
-  return places;
+  return ranges;
 }
 
 std::size_t HeaderBytes(const Bytes& bytes) {
@@ -71,7 +71,7 @@ TEST(Damage, EveryBitOfEveryByte) {
   const Rows right = Sample();
   const Bytes bytes = *WriteDocument(right);
   const std::size_t header_bytes = HeaderBytes(bytes);
-  const std::vector<Place> chunks = ChunksOfSample(header_bytes);
+  const std::vector<ChunkRange> chunks = ChunksOfSample(header_bytes);
   ASSERT_EQ(chunks.back().end, bytes.size());
   Rows reused;  // what was read before must not shine through
   std::vector<std::uint8_t> out(right.ids.size());
@@ -88,7 +88,7 @@ TEST(Damage, EveryBitOfEveryByte) {
       }
       ASSERT_TRUE(document.ok()) << document.status();
       const auto hit = std::find_if(chunks.begin(), chunks.end(),
-                                    [at](const Place& chunk) { return at < chunk.end; });
+                                    [at](const ChunkRange& chunk) { return at < chunk.end; });
       ReadDamage damage;
       ASSERT_TRUE(Document::Open(bytes)->ReadRows(document->All(), reused).ok());
       ASSERT_TRUE(document->ReadRows(document->All(), reused, &damage).ok());
@@ -136,7 +136,7 @@ TEST(Damage, TruncatedAtEveryByte) {
     ASSERT_TRUE(rows.ok());
     std::int64_t there = 0;
     std::int64_t absent = 0;
-    for (const Place& chunk : ChunksOfSample(header_bytes)) {
+    for (const ChunkRange& chunk : ChunksOfSample(header_bytes)) {
       if (chunk.end <= size) {
         there = chunk.row_end;
       } else {

@@ -216,9 +216,9 @@ TEST(Document, ToAFileAndBack) {
 }
 
 TEST(Document, OfASnapshot) {
-  class Source final : public RowSource {
+  class SampleRows final : public StepRows {
    public:
-    explicit Source(const RoutingShape& shape) : shape_(shape) {}
+    explicit SampleRows(const RoutingShape& shape) : shape_(shape) {}
     void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
               std::span<Reason> verdicts) override {
       for (std::size_t i = 0; i < destinations.size(); ++i) {
@@ -240,11 +240,11 @@ TEST(Document, OfASnapshot) {
   options.landing = Landing::kCaller;
   const auto store = RoutingStore::Create(options);
   ASSERT_TRUE(store.ok()) << store.status();
-  Source source(options.shape);
+  SampleRows step_rows(options.shape);
   const std::vector<Event> events = {Event::Bind(BlockId(1)), Event::Bind(BlockId(2))};
   const std::vector<std::int64_t> slots = {4, 5, 6, 7, 8};
   ASSERT_TRUE((*store)->BeginStep({9, 3, events.data(), 2, slots.data(), 5}).ok());
-  ASSERT_TRUE((*store)->Submit(StepId(9), &source).ok());
+  ASSERT_TRUE((*store)->Submit(StepId(9), &step_rows).ok());
   ASSERT_TRUE((*store)->LandOne());
   const std::vector<BlockId> blocks = {BlockId(1), BlockId(2)};
   const auto snapshot = (*store)->TakeSnapshot(blocks, 1, 7);

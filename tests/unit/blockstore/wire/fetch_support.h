@@ -41,10 +41,10 @@ class ChangingSource final : public PageSource {
     return status;
   }
   absl::Status GetRanges(std::span<const ObjectRange> ranges, Deadline deadline,
-                         std::span<Object> parts) override {
-    const absl::Status status = source_->GetRanges(ranges, deadline, parts);
-    for (std::size_t i = 0; i < parts.size(); ++i)
-      Apply(ranges[i].digest, parts[i]);
+                         std::span<Object> objects) override {
+    const absl::Status status = source_->GetRanges(ranges, deadline, objects);
+    for (std::size_t i = 0; i < objects.size(); ++i)
+      Apply(ranges[i].digest, objects[i]);
     return status;
   }
   absl::Status Put(std::span<const NamedObject> objects, Deadline deadline) override {

@@ -33,7 +33,7 @@ constexpr RowInfo kValid{1, 1, Reason::kNone, Provenance::kHere};
 std::string Name(const SetCodeParams& params) {
   return "E " + std::to_string(params.num_experts) + ", K " + std::to_string(params.top_k) +
          ", l " + std::to_string(params.low_bits) +
-         (params.high_parts == HighParts::kUnary ? ", unary" : ", ranked");
+         (params.high_parts == HighBits::kUnary ? ", unary" : ", ranked");
 }
 
 std::size_t IdBytes(const SetCodeParams& params) {
@@ -185,7 +185,7 @@ std::vector<SetCodeParams> Grid() {
     for (const std::int32_t top_k : {1, 2, 3, 4, 6, 7, 8, 9, 10, 16, 22, 33, 64}) {
       for (std::int32_t low_bits = 0; low_bits <= 16; ++low_bits) {
         if (low_bits > 6 && low_bits < 15 && experts < 1000) continue;
-        for (const HighParts high_parts : {HighParts::kRanked, HighParts::kUnary}) {
+        for (const HighBits high_parts : {HighBits::kRanked, HighBits::kUnary}) {
           const SetCodeParams params{experts, top_k, low_bits, high_parts};
           if (params.Validate().ok()) grid.push_back(params);
         }
@@ -243,7 +243,7 @@ Vectors ReadVectors() {
     int unary = 0;
     if (!(stream >> kind) || kind[0] == '#') continue;
     stream >> params.num_experts >> params.top_k >> params.low_bits >> unary >> bytes;
-    params.high_parts = unary != 0 ? HighParts::kUnary : HighParts::kRanked;
+    params.high_parts = unary != 0 ? HighBits::kUnary : HighBits::kRanked;
     if (kind == "layer") {
       Vectors::Layer layer{params, FromHex(bytes), {}};
       while (stream >> ids)
@@ -301,13 +301,13 @@ TEST(SetCodeTest, EverySetHasOneCodeAndEveryOtherCodeIsCorrupt) {
   for (std::int32_t experts = 1; experts <= 12; ++experts) {
     for (std::int32_t top_k = 1; top_k <= std::min(experts, 6); ++top_k) {
       for (const std::int32_t low_bits : {0, 1, 2, 3}) {
-        small.push_back({experts, top_k, low_bits, HighParts::kRanked});
-        small.push_back({experts, top_k, low_bits, HighParts::kUnary});
+        small.push_back({experts, top_k, low_bits, HighBits::kRanked});
+        small.push_back({experts, top_k, low_bits, HighBits::kUnary});
       }
     }
   }
-  small.push_back({64, 2, 1, HighParts::kRanked});
-  small.push_back({300, 2, 4, HighParts::kRanked});
+  small.push_back({64, 2, 1, HighBits::kRanked});
+  small.push_back({300, 2, 4, HighBits::kRanked});
   std::size_t tried = 0;
   for (const SetCodeParams& params : small) {
     SCOPED_TRACE(Name(params));
@@ -614,21 +614,19 @@ TEST(SetCodeTest, ParametersOutOfBoundsAreRefusedByName) {
     EXPECT_FALSE(SetCode::Create(params).ok());
     return std::string(params.Validate().message());
   };
-  EXPECT_THAT(message({0, 1, 0, HighParts::kRanked}),
+  EXPECT_THAT(message({0, 1, 0, HighBits::kRanked}),
               HasSubstr("num_experts must be in [1, 65535]; it is 0"));
-  EXPECT_THAT(message({65536, 1, 0, HighParts::kRanked}), HasSubstr("num_experts must be in"));
-  EXPECT_THAT(message({8, 0, 0, HighParts::kRanked}),
-              HasSubstr("top_k must be in [1, 8]; it is 0"));
-  EXPECT_THAT(message({8, 9, 0, HighParts::kRanked}),
-              HasSubstr("top_k must be in [1, 8]; it is 9"));
-  EXPECT_THAT(message({128, 65, 0, HighParts::kRanked}), HasSubstr("top_k must be in [1, 64]"));
-  EXPECT_THAT(message({8, 2, -1, HighParts::kRanked}), HasSubstr("low_bits must be in [0, 16]"));
-  EXPECT_THAT(message({8, 2, 17, HighParts::kRanked}), HasSubstr("low_bits must be in [0, 16]"));
-  EXPECT_THAT(message({8, 2, 1, static_cast<HighParts>(2)}),
+  EXPECT_THAT(message({65536, 1, 0, HighBits::kRanked}), HasSubstr("num_experts must be in"));
+  EXPECT_THAT(message({8, 0, 0, HighBits::kRanked}), HasSubstr("top_k must be in [1, 8]; it is 0"));
+  EXPECT_THAT(message({8, 9, 0, HighBits::kRanked}), HasSubstr("top_k must be in [1, 8]; it is 9"));
+  EXPECT_THAT(message({128, 65, 0, HighBits::kRanked}), HasSubstr("top_k must be in [1, 64]"));
+  EXPECT_THAT(message({8, 2, -1, HighBits::kRanked}), HasSubstr("low_bits must be in [0, 16]"));
+  EXPECT_THAT(message({8, 2, 17, HighBits::kRanked}), HasSubstr("low_bits must be in [0, 16]"));
+  EXPECT_THAT(message({8, 2, 1, static_cast<HighBits>(2)}),
               HasSubstr("high_parts must be in [0, 1]; it is 2"));
-  EXPECT_THAT(message({512, 10, 0, HighParts::kRanked}),
+  EXPECT_THAT(message({512, 10, 0, HighBits::kRanked}),
               HasSubstr("a rank must have at most 64 bits; E 512, K 10, l 0 need more"));
-  EXPECT_THAT(message({65535, 2, 0, HighParts::kUnary}),
+  EXPECT_THAT(message({65535, 2, 0, HighBits::kUnary}),
               HasSubstr("a code must have at most 1024 bits; E 65535, K 2, l 0 make 65535"));
 }
 
@@ -638,11 +636,11 @@ TEST(SetCodeTest, DefaultsOfTheModels) {
     SetCodeParams params;
     std::int32_t bits;
   };
-  const Row rows[] = {{{128, 8, 3, HighParts::kRanked}, 43},
-                      {{256, 8, 4, HighParts::kRanked}, 51},
-                      {{384, 8, 4, HighParts::kRanked}, 55},
-                      {{512, 10, 4, HighParts::kRanked}, 71},
-                      {{512, 22, 4, HighParts::kUnary}, 141}};
+  const Row rows[] = {{{128, 8, 3, HighBits::kRanked}, 43},
+                      {{256, 8, 4, HighBits::kRanked}, 51},
+                      {{384, 8, 4, HighBits::kRanked}, 55},
+                      {{512, 10, 4, HighBits::kRanked}, 71},
+                      {{512, 22, 4, HighBits::kUnary}, 141}};
   for (const Row& row : rows) {
     const auto made = SetCodeParams::Default(row.params.num_experts, row.params.top_k);
     EXPECT_EQ(made, row.params) << Name(made);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "plugin/capture/host_transport.h"
-#include "tests/support/told.h"
+#include "tests/support/log_lines.h"
 
 namespace waymark {
 namespace {
@@ -61,14 +61,14 @@ TEST(CaptureSessionCreate, NamesTheFieldTheRuleAndTheValue) {
   bad.num_buffers = 4097;
   refused(bad, "num_buffers", "4097");
   bad = good;
-  bad.num_ids_sources = -1;
-  refused(bad, "num_ids_sources", "-1");
+  bad.num_ids_steps = -1;
+  refused(bad, "num_ids_steps", "-1");
   const std::unique_ptr<RoutingStore> wide = MakeStore(32769);
   bad = good;
   bad.store = wide.get();
   refused(bad, "num_experts", "32769");
   bad = good;
-  bad.layers = {{3, "gate", LayerSource::kHandsOver}};
+  bad.layers = {{3, "gate", LayerCapture::kHandsOver}};
   refused(bad, "layer", "3");
   EXPECT_TRUE(CaptureSession::Create(good).ok());
 }
@@ -77,8 +77,8 @@ TEST(CaptureSessionCreate, PassesOnWhatTheTransportSays) {
   const std::unique_ptr<RoutingStore> store = MakeStore();
   CaptureOptions options{.store = store.get(), .max_rows = 8, .num_buffers = 3};
   TransportOptions seen;
-  Told told;
-  options.log = told.callback();
+  LogLines logged;
+  options.log = logged.callback();
   options.transport = [&](const TransportOptions& given) {
     seen = given;
     return absl::StatusOr<std::shared_ptr<Transport>>(absl::UnavailableError("no device"));
@@ -89,7 +89,7 @@ TEST(CaptureSessionCreate, PassesOnWhatTheTransportSays) {
   EXPECT_EQ(seen.max_rows, 8);
   EXPECT_EQ(seen.num_buffers, 3);
   EXPECT_NE(seen.counters, nullptr);
-  EXPECT_EQ(seen.log.context, &told);
+  EXPECT_EQ(seen.log.context, &logged);
 }
 
 TEST(CaptureSessionBindLayer, BindsEachLayerAndModuleOnceBeforeTheFirstStep) {
@@ -97,34 +97,35 @@ TEST(CaptureSessionBindLayer, BindsEachLayerAndModuleOnceBeforeTheFirstStep) {
   auto made = CaptureSession::Create({.store = store.get(), .max_rows = 8});
   ASSERT_TRUE(made.ok());
   CaptureSession& session = **made;
-  EXPECT_EQ(session.BindLayer(-1, "a", LayerSource::kHandsOver).code(),
+  EXPECT_EQ(session.BindLayer(-1, "a", LayerCapture::kHandsOver).code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(session.BindLayer(3, "a", LayerSource::kHandsOver).code(),
+  EXPECT_EQ(session.BindLayer(3, "a", LayerCapture::kHandsOver).code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(session.BindLayer(0, "", LayerSource::kHandsOver).code(),
+  EXPECT_EQ(session.BindLayer(0, "", LayerCapture::kHandsOver).code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(session.BindLayer(1, "m.1", LayerSource::kHandsOver).ok());
-  const absl::Status layer_again = session.BindLayer(1, "m.2", LayerSource::kHandsOver);
+  EXPECT_TRUE(session.BindLayer(1, "m.1", LayerCapture::kHandsOver).ok());
+  const absl::Status layer_again = session.BindLayer(1, "m.2", LayerCapture::kHandsOver);
   EXPECT_EQ(layer_again.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(Message(layer_again), AllOf(HasSubstr("1"), HasSubstr("m.1")));
-  const absl::Status module_again = session.BindLayer(2, "m.1", LayerSource::kKernelWritesView);
+  const absl::Status module_again = session.BindLayer(2, "m.1", LayerCapture::kKernelWritesView);
   EXPECT_EQ(module_again.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(Message(module_again), HasSubstr("m.1"));
   EXPECT_EQ(session.bindings()[1].module, "m.1");
-  EXPECT_EQ(session.bindings()[1].source, LayerSource::kHandsOver);
+  EXPECT_EQ(session.bindings()[1].capture, LayerCapture::kHandsOver);
   EXPECT_EQ(session.bindings()[2].module, "");
 
   ASSERT_TRUE(session.BeginStep({.step = 1}).ok());
-  EXPECT_EQ(session.BindLayer(2, "m.2", LayerSource::kHandsOver).code(),
+  EXPECT_EQ(session.BindLayer(2, "m.2", LayerCapture::kHandsOver).code(),
             absl::StatusCode::kFailedPrecondition);
   ASSERT_TRUE(session.Submit(StepId(1)).ok());
 }
 
 TEST(CaptureSessionStats, NameLayersByModuleAndModelNumber) {
   const std::unique_ptr<RoutingStore> store = MakeStore();
-  auto made = CaptureSession::Create({.store = store.get(),
-                                      .max_rows = 8,
-                                      .layers = {{0, "m.1.gate", LayerSource::kKernelWritesView}}});
+  auto made =
+      CaptureSession::Create({.store = store.get(),
+                              .max_rows = 8,
+                              .layers = {{0, "m.1.gate", LayerCapture::kKernelWritesView}}});
   ASSERT_TRUE(made.ok());
   CaptureSession& session = **made;
   const Event bind = Event::Bind(BlockId(2));
@@ -161,15 +162,15 @@ TEST(CaptureSessionStats, NameLayersByModuleAndModelNumber) {
 }
 
 TEST(CaptureSessionLog, TellsTheFirstSilenceOfEachLayer) {
-  Told told;
+  LogLines logged;
   const std::unique_ptr<RoutingStore> store = MakeStore();
   auto made = CaptureSession::Create({.store = store.get(),
                                       .max_rows = 8,
-                                      .layers = {{0, "m.1.gate", LayerSource::kKernelWritesView}},
-                                      .log = told.callback()});
+                                      .layers = {{0, "m.1.gate", LayerCapture::kKernelWritesView}},
+                                      .log = logged.callback()});
   ASSERT_TRUE(made.ok());
   CaptureSession& session = **made;
-  told.meanwhile = [&] { (void)store->GetStats(); };  // no lock is held
+  logged.meanwhile = [&] { (void)store->GetStats(); };  // no lock is held
   // Three rows in block 2, of a forward of `batch_rows`.
   const auto step = [&](std::uint64_t number, std::int32_t batch_rows,
                         const std::vector<std::int32_t>& written) {
@@ -188,14 +189,14 @@ TEST(CaptureSessionLog, TellsTheFirstSilenceOfEachLayer) {
     ASSERT_TRUE(store->LandOne());
   };
   step(1, 4, {0, 1, 2});
-  EXPECT_EQ(told.lines().size(), 0u);
+  EXPECT_EQ(logged.lines().size(), 0u);
   step(2, 6, {1, 2});
   step(3, 8, {1});
   step(4, 7, {});
   step(5, 7, {});
-  const std::vector<Told::Line> lines = told.lines();
+  const std::vector<LogLines::Line> lines = logged.lines();
   ASSERT_EQ(lines.size(), 3u);
-  for (const Told::Line& line : lines)
+  for (const LogLines::Line& line : lines)
     EXPECT_EQ(line.level, LogLevel::kWarning);
   EXPECT_EQ(lines[0].text,
             "layer 0 (m.1.gate): silent for the first time, at batch size 6; its rows are missing "
@@ -209,18 +210,19 @@ TEST(CaptureSessionLog, TellsTheFirstSilenceOfEachLayer) {
 // A step that was submitted lands after its session has gone, and its layers are named all the
 // same.
 TEST(CaptureSessionLog, TellsOfStepsThatOutliveTheSession) {
-  Told told;
+  LogLines logged;
   const std::unique_ptr<RoutingStore> store = MakeStore();
-  auto made = CaptureSession::Create({.store = store.get(), .max_rows = 8, .log = told.callback()});
+  auto made =
+      CaptureSession::Create({.store = store.get(), .max_rows = 8, .log = logged.callback()});
   ASSERT_TRUE(made.ok());
   const std::int64_t slot = 8;
   ASSERT_TRUE((*made)->BeginStep({.step = 1, .slots = &slot, .num_slots = 1}).ok());
   ASSERT_TRUE((*made)->Submit(StepId(1)).ok());
   made->reset();
-  EXPECT_EQ(told.lines().size(), 0u);
+  EXPECT_EQ(logged.lines().size(), 0u);
   ASSERT_TRUE(store->LandOne());
-  ASSERT_EQ(told.lines().size(), 3u);
-  EXPECT_THAT(told.lines()[1].text, HasSubstr("layer 1 (unbound, model layer 5)"));
+  ASSERT_EQ(logged.lines().size(), 3u);
+  EXPECT_THAT(logged.lines()[1].text, HasSubstr("layer 1 (unbound, model layer 5)"));
 }
 
 TEST(CaptureSession, WithoutFaultsTheStatsAreOneLine) {
@@ -234,9 +236,9 @@ TEST(CaptureSession, WithoutFaultsTheStatsAreOneLine) {
   EXPECT_EQ((*session)->transport().name(), "host");
 }
 
-TEST(CaptureSession, SubmitIdsWithoutAFreeSourceCanBeTriedAgain) {
+TEST(CaptureSession, SubmitIdsWithoutAFreeEntryCanBeTriedAgain) {
   const std::unique_ptr<RoutingStore> store = MakeStore();
-  auto made = CaptureSession::Create({.store = store.get(), .max_rows = 8, .num_ids_sources = 1});
+  auto made = CaptureSession::Create({.store = store.get(), .max_rows = 8, .num_ids_steps = 1});
   ASSERT_TRUE(made.ok());
   CaptureSession& session = **made;
   const StepIds none = StepIds::TokenMajor(nullptr, IdType::kInt16, 0, session.shape());
@@ -281,8 +283,8 @@ class BrokenTransport : public HostTransport {
                                const kernels::RoutingTensors& tensors) override {
       return inner_->Route(buffer, config, tensors);
     }
-    RowSource* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
-                    const std::int64_t* slots) override {
+    StepRows* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
+                   const std::int64_t* slots) override {
       return inner_->Seal(buffer, rows, written_rows, slots);
     }
     void Release(BufferId buffer, std::int32_t written_rows) override {
@@ -309,10 +311,10 @@ TEST(CaptureSession, StepsOfAFailedTransportAreDropped) {
   EXPECT_EQ(store->GetStats().steps_dropped, 1u);
 }
 
-TEST(LayerSourceName, NamesAll) {
-  EXPECT_EQ(LayerSourceName(LayerSource::kKernelWritesView), "kernel writes the view");
-  EXPECT_EQ(LayerSourceName(LayerSource::kHandsOver), "hands over");
-  EXPECT_EQ(LayerSourceName(LayerSource::kRoutingKernel), "routing kernel");
+TEST(LayerCaptureName, NamesAll) {
+  EXPECT_EQ(LayerCaptureName(LayerCapture::kKernelWritesView), "kernel writes the view");
+  EXPECT_EQ(LayerCaptureName(LayerCapture::kHandsOver), "hands over");
+  EXPECT_EQ(LayerCaptureName(LayerCapture::kRoutingKernel), "routing kernel");
 }
 
 }  // namespace

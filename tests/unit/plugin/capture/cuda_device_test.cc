@@ -257,7 +257,7 @@ TEST_F(CudaDeviceTest, TheStepPathIsOneLaunchAndOneEvent) {
 TEST_F(CudaDeviceTest, OnlyMakingAndEndingATransportAllocateAndWait) {
   Forget();
   {
-    Engine engine({.landing = Landing::kCaller, .source = LayerSource::kHandsOver});
+    Engine engine({.landing = Landing::kCaller, .capture = LayerCapture::kHandsOver});
     const std::map<std::string, int> made = CallsOfThisThread();
     EXPECT_GT(made.at("cudaMalloc"), 0);
     EXPECT_GT(made.at("cudaHostAlloc"), 0);
@@ -303,8 +303,8 @@ TEST_F(CudaDeviceTest, TheCallersDeviceStaysTheCurrentOne) {
 // lies, CUDA is asked once per pointer.
 TEST_F(CudaDeviceTest, ARoutedLayerIsOneLaunchAndItsPointersAreAskedForOnce) {
   memory_type = cudaMemoryTypeDevice;
-  Engine engine({.source = LayerSource::kRoutingKernel});
-  const kernels::Device cuda = kernels::Device::Cuda(0);
+  Engine engine({.capture = LayerCapture::kRoutingKernel});
+  const kernels::MemoryDevice cuda = kernels::MemoryDevice::Cuda(0);
   std::vector<float> logits(8 * 64), weights(8 * Engine::kTopK);
   std::vector<std::int32_t> ids(8 * Engine::kTopK);
   kernels::RoutingConfig config;

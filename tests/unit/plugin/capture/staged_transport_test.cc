@@ -16,7 +16,7 @@
 
 #include "tests/contract/contract_engine.h"
 #include "tests/support/emulated_device.h"
-#include "tests/support/told.h"
+#include "tests/support/log_lines.h"
 #include "tests/unit/blockstore/test_seed.h"
 
 namespace waymark {
@@ -51,14 +51,14 @@ class StagedTransportTest : public testing::Test {
     Traits::stream = nullptr;
   }
   void TearDown() override {
-    EXPECT_EQ(Device().outstanding(), 0) << "of the device's memory, streams and events";
+    EXPECT_EQ(Emulated().outstanding(), 0) << "of the device's memory, streams and events";
     Traits::device.reset();
   }
-  static EmulatedDevice& Device() { return *Traits::device; }
+  static EmulatedDevice& Emulated() { return *Traits::device; }
 
   // The calls of this thread since `before`.
   static EmulatedDevice::Counts Since(const EmulatedDevice::Counts& before) {
-    EmulatedDevice::Counts since = Device().Calls();
+    EmulatedDevice::Counts since = Emulated().Calls();
     for (std::size_t i = 0; i < since.size(); ++i)
       since[i] -= before[i];
     return since;
@@ -80,7 +80,7 @@ TEST_F(StagedTransportTest, NeedsADevice) {
 TEST_F(StagedTransportTest, AStepIsOneLaunchAndOneEventOnTheEnginesThread) {
   Engine engine({.landing = Landing::kThread});
   for (std::uint64_t step = 1; step <= 50; ++step) {
-    const EmulatedDevice::Counts before = Device().Calls();
+    const EmulatedDevice::Counts before = Emulated().Calls();
     ASSERT_TRUE(engine.Begin(step, 20, 24).ok());
     engine.Forward(step, 24);
     ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
@@ -89,7 +89,7 @@ TEST_F(StagedTransportTest, AStepIsOneLaunchAndOneEventOnTheEnginesThread) {
   }
   engine.ExpectRows(50, 20);
   // Dropped steps and steps that did not run: the view is cleared.
-  const EmulatedDevice::Counts before = Device().Calls();
+  const EmulatedDevice::Counts before = Emulated().Calls();
   ASSERT_TRUE(engine.Begin(51, 20).ok());
   ASSERT_TRUE(engine.session->Drop(StepId(51)).ok());
   EXPECT_EQ(Since(before), Only({Call::kPoison, Call::kRecord}));
@@ -102,7 +102,7 @@ TEST_F(StagedTransportTest, AStepWithDeviceSlotsIsOneLaunchAndOneEventToo) {
   const auto memory = std::make_shared<std::vector<std::int64_t>>(kMost);
   const auto write = [&memory](std::vector<std::int64_t> slots) {
     slots.resize(kMost, 0);  // not the step's: slot 0 is nobody's or another step's
-    Device().Enqueue(nullptr, [memory, slots = std::move(slots)] {
+    Emulated().Enqueue(nullptr, [memory, slots = std::move(slots)] {
       std::copy(slots.begin(), slots.end(), memory->begin());
     });
   };
@@ -114,7 +114,7 @@ TEST_F(StagedTransportTest, AStepWithDeviceSlotsIsOneLaunchAndOneEventToo) {
     slots.resize(static_cast<std::size_t>(rows));
     write(std::move(slots));
     engine.Forward(step, kMost);
-    const EmulatedDevice::Counts before = Device().Calls();
+    const EmulatedDevice::Counts before = Emulated().Calls();
     ASSERT_TRUE(engine.session->SubmitDeviceSlots(StepId(step), memory->data(), rows, kMost).ok());
     EXPECT_EQ(Since(before), Only({Call::kPack, Call::kRecord})) << "step " << step;
     write({});
@@ -133,15 +133,15 @@ TEST_F(StagedTransportTest, AStepWithDeviceSlotsIsOneLaunchAndOneEventToo) {
 }
 
 TEST_F(StagedTransportTest, AHandedOverLayerIsOneMoreLaunch) {
-  Engine engine({.landing = Landing::kThread, .source = LayerSource::kHandsOver});
+  Engine engine({.landing = Landing::kThread, .capture = LayerCapture::kHandsOver});
   const std::vector<std::int32_t> ids(8 * Engine::kTopK);
   ASSERT_TRUE(engine.Begin(1, 8).ok());
-  const EmulatedDevice::Counts before = Device().Calls();
+  const EmulatedDevice::Counts before = Emulated().Calls();
   const IdsTensor tensor = IdsTensor::Contiguous(ids.data(), IdType::kInt32, 8, Engine::kTopK);
   ASSERT_TRUE(engine.session->HandOver(StepId(1), 2, tensor).ok());
   EXPECT_EQ(Since(before), Only({Call::kCaptureIds}));
   ASSERT_TRUE(engine.session->Drop(StepId(1)).ok());
-  Device().Synchronize();
+  Emulated().Synchronize();
 }
 
 // Nobody has said how many rows the forward of a device step writes before it ends.
@@ -165,8 +165,8 @@ TEST_F(StagedTransportTest, ARankThatDoesNotStoreEnqueuesTheSameInItsGraph) {
   Traits::one_view = true;
   EmulatedDevice::Counts storing;
   {
-    Engine engine({.source = LayerSource::kHandsOver});
-    const EmulatedDevice::Counts before = Device().Calls();
+    Engine engine({.capture = LayerCapture::kHandsOver});
+    const EmulatedDevice::Counts before = Emulated().Calls();
     for (std::int32_t layer = 0; layer < Engine::kLayers; ++layer) {
       ASSERT_TRUE(engine.session->HandOver(engine.session->scratch_view(), layer, tensor).ok());
     }
@@ -181,12 +181,12 @@ TEST_F(StagedTransportTest, ARankThatDoesNotStoreEnqueuesTheSameInItsGraph) {
   options.max_rows = 64;
   options.num_buffers = 1;
   const auto alone = StagedTransport::Create(options, {Traits::device, true}).value();
-  const EmulatedDevice::Counts before = Device().Calls();
+  const EmulatedDevice::Counts before = Emulated().Calls();
   for (std::int32_t layer = 0; layer < Engine::kLayers; ++layer)
     alone->HandOver(kScratchBuffer, layer, tensor);
   EXPECT_EQ(Since(before), storing);
   EXPECT_EQ(EmulatedDevice::Of(storing, Call::kCaptureIds), Engine::kLayers);
-  Device().Synchronize();
+  Emulated().Synchronize();
 }
 
 // A step that lands watches a word in memory and asks the driver once, when the word is there: the
@@ -200,7 +200,7 @@ TEST_F(StagedTransportTest, LandingWatchesAWordAndAsksTheDriverOnce) {
     ASSERT_TRUE(engine.Begin(step, 20).ok());
     engine.Forward(step, 20);
     ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
-    const EmulatedDevice::Counts before = Device().Calls();
+    const EmulatedDevice::Counts before = Emulated().Calls();
     engine.Settle();
     const EmulatedDevice::Counts since = Since(before);
     for (std::size_t i = 0; i < since.size(); ++i)
@@ -216,14 +216,14 @@ TEST_F(StagedTransportTest, LandingWatchesAWordAndAsksTheDriverOnce) {
 
 TEST_F(StagedTransportTest, AWordThatNeverArrivesCostsTimeAndNoRow) {
   Engine engine({.num_buffers = 2});
-  Device().LoseWords(true);
+  Emulated().LoseWords(true);
   for (std::uint64_t step = 1; step <= 3; ++step) {
     ASSERT_TRUE(engine.Begin(step, 9).ok());
     engine.Forward(step, 9);
     ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
     engine.ExpectRows(step, 9);
   }
-  Device().LoseWords(false);
+  Emulated().LoseWords(false);
   ASSERT_TRUE(engine.Begin(4, 9).ok());
   engine.Forward(4, 9);
   ASSERT_TRUE(engine.session->Submit(StepId(4)).ok());
@@ -238,22 +238,22 @@ TEST_F(StagedTransportTest, ADefaultStreamThatTakesNothingNowIsNoFailure) {
   Traits::one_view = true;
   for (const bool is_over : {true, false}) {
     Engine engine;
-    const DeviceStream stream = *Device().CreateStream();
+    const DeviceStream stream = *Emulated().CreateStream();
     Traits::stream = stream;
     engine.session->SetStream(stream);
     ASSERT_TRUE(engine.Begin(1, 9).ok());
     engine.Forward(1, 9);
-    if (!is_over) Device().Halt();
+    if (!is_over) Emulated().Halt();
     ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
-    if (is_over) Device().Synchronize();
+    if (is_over) Emulated().Synchronize();
     Traits::stream = nullptr;
     engine.session->SetStream(nullptr);
-    Device().HoldDefaultStream(true);
+    Emulated().HoldDefaultStream(true);
     EXPECT_EQ(engine.Begin(2, 9).ok(), is_over);
     EXPECT_TRUE(engine.session->status().ok()) << engine.session->status();
-    Device().HoldDefaultStream(false);
+    Emulated().HoldDefaultStream(false);
     engine.Forward(engine.session->scratch_view(), 2, 9);
-    Device().Go();
+    Emulated().Go();
     if (is_over) {
       ASSERT_TRUE(engine.session->Submit(StepId(2)).ok());
       engine.ExpectRows(1, 9);
@@ -267,20 +267,20 @@ TEST_F(StagedTransportTest, ADefaultStreamThatTakesNothingNowIsNoFailure) {
     ASSERT_TRUE(engine.session->Submit(StepId(3)).ok());
     engine.ExpectRows(3, 9);
     engine.session.reset();
-    Device().DestroyStream(stream);
+    Emulated().DestroyStream(stream);
   }
 }
 
 TEST_F(StagedTransportTest, NothingWaitsForADeviceThatDoesNotMove) {
   Engine engine({.landing = Landing::kThread, .num_buffers = 2});
-  Device().Halt();
+  Emulated().Halt();
   for (std::uint64_t step = 1; step <= 2; ++step) {
     ASSERT_TRUE(engine.Begin(step, 9).ok());
     engine.Forward(step, 9);
     ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
   }
   EXPECT_TRUE(engine.Begin(3, 9).dropped());  // the ring is full
-  Device().Go();
+  Emulated().Go();
   engine.ExpectRows(1, 9);
   engine.ExpectRows(2, 9);
   engine.ExpectMissing(3, 9, Reason::kCapacity);
@@ -296,12 +296,12 @@ TEST_F(StagedTransportTest, ADeviceThatFailsEndsEveryStepAndSaysWhy) {
       ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
       engine.ExpectRows(1, 9);
 
-      Device().Halt();  // step 2 is on its way, step 3 open, when it happens
+      Emulated().Halt();  // step 2 is on its way, step 3 open, when it happens
       ASSERT_TRUE(engine.Begin(2, 9).ok());
       engine.Forward(2, 9);
       ASSERT_TRUE(engine.session->Submit(StepId(2)).ok());
       ASSERT_TRUE(engine.Begin(3, 9).ok());
-      Device().Fail();
+      Emulated().Fail();
       ASSERT_TRUE(engine.session->Submit(StepId(3)).ok());
       engine.ExpectMissing(2, 9, Reason::kNotCaptured);
       engine.ExpectMissing(3, 9, Reason::kNotCaptured);
@@ -315,35 +315,35 @@ TEST_F(StagedTransportTest, ADeviceThatFailsEndsEveryStepAndSaysWhy) {
           << status;
       engine.SettleAndAwaitBuffers();
     }
-    EXPECT_EQ(Device().outstanding(), 0);
+    EXPECT_EQ(Emulated().outstanding(), 0);
   }
 }
 
 TEST_F(StagedTransportTest, AFailureIsToldOnceByWhoeverLands) {
   for (const Landing landing : {Landing::kCaller, Landing::kThread}) {
-    Told told;
+    LogLines logged;
     Traits::device = std::make_shared<EmulatedDevice>(TestSeed());
-    Engine engine({.landing = landing, .log = told.callback()});
-    told.meanwhile = [&] {  // no lock is held
+    Engine engine({.landing = landing, .log = logged.callback()});
+    logged.meanwhile = [&] {  // no lock is held
       if (engine.session != nullptr) (void)engine.session->status();
     };
     ASSERT_TRUE(engine.Begin(1, 9).ok());
     ASSERT_TRUE(engine.Begin(2, 9).ok());
-    Device().Fail();
+    Emulated().Fail();
     ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());  // finds it
     ASSERT_TRUE(engine.session->Submit(StepId(2)).ok());
     if (landing == Landing::kCaller) {
-      EXPECT_EQ(told.lines().size(), 0u);
+      EXPECT_EQ(logged.lines().size(), 0u);
     }
     engine.SettleAndAwaitBuffers();
     EXPECT_TRUE(engine.Begin(3, 9).dropped());
-    const std::vector<Told::Line> lines = told.lines();
+    const std::vector<LogLines::Line> lines = logged.lines();
     ASSERT_EQ(lines.size(), 1u);
     EXPECT_EQ(lines[0].level, LogLevel::kError);
     EXPECT_EQ(lines[0].text, std::string(engine.session->status().message()));
     EXPECT_EQ(lines[0].thread == std::this_thread::get_id(), landing == Landing::kCaller);
     engine.session.reset();
-    EXPECT_EQ(told.lines().size(), 1u);
+    EXPECT_EQ(logged.lines().size(), 1u);
   }
 }
 
@@ -351,41 +351,41 @@ TEST_F(StagedTransportTest, AFailureIsToldOnceByWhoeverLands) {
 // goes.
 TEST_F(StagedTransportTest, AFailureIsToldWhenNothingLands) {
   for (const bool asks : {true, false}) {
-    Told told;
+    LogLines logged;
     Traits::device = std::make_shared<EmulatedDevice>(TestSeed());
-    Engine engine({.log = told.callback()});
+    Engine engine({.log = logged.callback()});
     ASSERT_TRUE(engine.Begin(1, 9).ok());
-    Device().Fail();
+    Emulated().Fail();
     ASSERT_TRUE(engine.session->Drop(StepId(1)).ok());  // finds it
     EXPECT_TRUE(engine.Begin(2, 9).dropped());
-    EXPECT_EQ(told.lines().size(), 0u);
+    EXPECT_EQ(logged.lines().size(), 0u);
     if (asks) {
       EXPECT_FALSE(engine.session->status().ok());
-      EXPECT_EQ(told.lines().size(), 1u);
+      EXPECT_EQ(logged.lines().size(), 1u);
     }
     engine.session.reset();
-    ASSERT_EQ(told.lines().size(), 1u);
-    EXPECT_NE(told.lines()[0].text.find("could not clear a view: "), std::string::npos)
-        << told.lines()[0].text;
+    ASSERT_EQ(logged.lines().size(), 1u);
+    EXPECT_NE(logged.lines()[0].text.find("could not clear a view: "), std::string::npos)
+        << logged.lines()[0].text;
   }
 }
 
 TEST_F(StagedTransportTest, NothingIsToldOfATransportThatIsWell) {
-  Told told;
-  Engine engine({.log = told.callback()});
+  LogLines logged;
+  Engine engine({.log = logged.callback()});
   ASSERT_TRUE(engine.Begin(1, 9).ok());
   engine.Forward(1, 9);
   ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
   engine.ExpectRows(1, 9);
   EXPECT_TRUE(engine.session->status().ok());
   engine.session.reset();
-  EXPECT_TRUE(told.lines().empty()) << told.lines()[0].text;
+  EXPECT_TRUE(logged.lines().empty()) << logged.lines()[0].text;
 }
 
 TEST_F(StagedTransportTest, TeardownWithStepsOnTheirWay) {
   for (const bool moves : {true, false}) {
     Engine engine({.landing = Landing::kThread});
-    if (!moves) Device().Halt();
+    if (!moves) Emulated().Halt();
     for (std::uint64_t step = 1; step <= 3; ++step) {
       ASSERT_TRUE(engine.Begin(step, 12).ok());
       engine.Forward(step, 12);
@@ -394,7 +394,7 @@ TEST_F(StagedTransportTest, TeardownWithStepsOnTheirWay) {
       }
     }
     engine.session.reset();  // step 3 is dropped, the others land
-    Device().Go();
+    Emulated().Go();
     engine.ExpectRows(1, 12);
     engine.ExpectRows(2, 12);
     engine.ExpectMissing(3, 12, Reason::kCapacity);
@@ -500,7 +500,7 @@ TEST_F(StagedTransportTest, StreamsTakeTurnsWithOneView) {
     {
       std::vector<DeviceStream> streams;
       for (int i = 0; i < 3; ++i)
-        streams.push_back(*Device().CreateStream());
+        streams.push_back(*Emulated().CreateStream());
       Engine engine({.landing = Landing::kThread, .num_buffers = 3});
       std::uint64_t step = 0;
       for (int round = 0; round < 100; ++round) {
@@ -521,9 +521,9 @@ TEST_F(StagedTransportTest, StreamsTakeTurnsWithOneView) {
       engine.SettleAndAwaitBuffers();
       engine.session.reset();
       for (const DeviceStream stream : streams)
-        Device().DestroyStream(stream);
+        Emulated().DestroyStream(stream);
     }
-    EXPECT_EQ(Device().outstanding(), 0);
+    EXPECT_EQ(Emulated().outstanding(), 0);
   }
 }
 

@@ -110,8 +110,8 @@ class Server {
   [[nodiscard]] RedisOptions Options() const {
     RedisOptions options;
     options.unix_socket = socket();
-    options.first_back_off = 1ms;
-    options.greatest_back_off = 20ms;
+    options.initial_back_off = 1ms;
+    options.max_back_off = 20ms;
     return options;
   }
 
@@ -168,13 +168,13 @@ TEST_F(Redis, ManyObjectsThereAndBack) {
   }
   const std::vector<wire::ObjectRange> ranges = {
       {digests[100], 5, 25}, {digests[100], 300, 302}, {digests[2500], 0, 5}, {digests[1], 0, 4}};
-  std::vector<Object> parts(ranges.size());
-  ASSERT_TRUE(source->GetRanges(ranges, wire::Soon(), parts).ok());
-  ASSERT_EQ(parts[0].bytes.size(), 20u);
-  EXPECT_EQ(std::memcmp(parts[0].bytes.data(), objects[100].object.bytes.data() + 5, 20), 0);
-  EXPECT_FALSE(parts[1].present());  // beyond the end
-  EXPECT_FALSE(parts[2].present());
-  EXPECT_TRUE(parts[3].present());
+  std::vector<Object> ranged(ranges.size());
+  ASSERT_TRUE(source->GetRanges(ranges, wire::Soon(), ranged).ok());
+  ASSERT_EQ(ranged[0].bytes.size(), 20u);
+  EXPECT_EQ(std::memcmp(ranged[0].bytes.data(), objects[100].object.bytes.data() + 5, 20), 0);
+  EXPECT_FALSE(ranged[1].present());  // beyond the end
+  EXPECT_FALSE(ranged[2].present());
+  EXPECT_TRUE(ranged[3].present());
   EXPECT_EQ(source->GetStats().connects, 1u);
   // Another prefix, other keys.
   RedisOptions elsewhere = server.Options();
@@ -188,7 +188,7 @@ TEST_F(Redis, ObjectsExpireUnlessTheyAreAskedFor) {
   const Server server;
   RedisOptions options = server.Options();
   options.time_to_live = 4s;
-  options.believe = 0ms;
+  options.presence_cache = 0ms;
   const auto source = RedisSource::Create(options).value();
   const wire::NamedObject objects[] = {Named(1, 10), Named(2, 10)};
   ASSERT_TRUE(source->Put(objects, wire::Soon()).ok());
@@ -269,7 +269,7 @@ TEST_F(Redis, AServerThatWasLostIsFoundAgainAndBelievedNoMore) {
 TEST_F(Redis, NobodyThereIsUnavailableAtOnce) {
   RedisOptions options;
   options.unix_socket = "/tmp/waymark_redis_nobody";
-  options.first_back_off = options.greatest_back_off = 10s;
+  options.initial_back_off = options.max_back_off = 10s;
   const auto source = RedisSource::Create(options).value();
   const Digest128 digest = Named(1, 1).digest;
   Object got;
@@ -447,8 +447,8 @@ TEST(RedisOptions, BadOnesAreRefusedByName) {
   EXPECT_THAT(refused([](auto& o) { o.time_to_live = -1s; }), HasSubstr("options.time_to_live"));
   EXPECT_THAT(refused([](auto& o) { o.connect_timeout = 0ms; }), HasSubstr("connect_timeout"));
   EXPECT_THAT(refused([](auto& o) { o.command_timeout = 0ms; }), HasSubstr("command_timeout"));
-  EXPECT_THAT(refused([](auto& o) { o.first_back_off = 0ms; }), HasSubstr("first_back_off"));
-  EXPECT_THAT(refused([](auto& o) { o.greatest_back_off = 1ms; }), HasSubstr("greatest_back_off"));
+  EXPECT_THAT(refused([](auto& o) { o.initial_back_off = 0ms; }), HasSubstr("initial_back_off"));
+  EXPECT_THAT(refused([](auto& o) { o.max_back_off = 1ms; }), HasSubstr("max_back_off"));
   EXPECT_THAT(refused([](auto& o) { o.tls.key_file = "k"; }), HasSubstr("options.tls.key_file"));
   EXPECT_THAT(refused([](auto& o) { o.tls.ca_file = "c"; }), HasSubstr("options.tls.use"));
 }
@@ -473,7 +473,7 @@ reference::MoeModelConfig ModelConfig() {
 }
 
 // What the engine's process tells the reader's of a finished sample, by a file.
-void Tell(const std::string& path, const Handle& handle, const std::vector<std::int32_t>& tokens) {
+void Send(const std::string& path, const Handle& handle, const std::vector<std::int32_t>& tokens) {
   const std::vector<std::uint8_t> bytes = wire::EncodeHandle(handle).value();
   std::ofstream file(path + ".part", std::ios::binary);
   const std::uint64_t sizes[] = {bytes.size(), tokens.size()};
@@ -485,26 +485,26 @@ void Tell(const std::string& path, const Handle& handle, const std::vector<std::
   file.close();
   std::filesystem::rename(path + ".part", path);
 }
-struct Told {
+struct Message {
   Handle handle;
   std::vector<std::int32_t> tokens;
 };
-Told Hear(const std::string& path) {
+Message Receive(const std::string& path) {
   for (int i = 0; i < 12000 && access(path.c_str(), F_OK) != 0; ++i)
     std::this_thread::sleep_for(10ms);
   std::ifstream file(path, std::ios::binary);
   std::uint64_t sizes[2] = {0, 0};
   file.read(reinterpret_cast<char*>(sizes), sizeof(sizes));
   std::vector<std::uint8_t> bytes(sizes[0]);
-  Told told;
-  told.tokens.resize(sizes[1]);
+  Message received;
+  received.tokens.resize(sizes[1]);
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  file.read(reinterpret_cast<char*>(told.tokens.data()),
-            static_cast<std::streamsize>(told.tokens.size() * 4));
+  file.read(reinterpret_cast<char*>(received.tokens.data()),
+            static_cast<std::streamsize>(received.tokens.size() * 4));
   auto handle = wire::ParseHandle(bytes);
   EXPECT_TRUE(handle.ok()) << handle.status();
-  if (handle.ok()) told.handle = *std::move(handle);
-  return told;
+  if (handle.ok()) received.handle = *std::move(handle);
+  return received;
 }
 std::string Name(int turn, int sample) {
   return "turn" + std::to_string(turn) + "_sample" + std::to_string(sample);
@@ -532,7 +532,7 @@ int RunEngine(const std::string& socket, const std::string& folder, std::uint64_
       const auto handle =
           publisher->Publish("sample" + std::to_string(sample), std::move(request.rows)).get();
       if (!handle.ok()) return false;
-      Tell(folder + "/" + Name(turn, sample), *handle, request.tokens);
+      Send(folder + "/" + Name(turn, sample), *handle, request.tokens);
     }
     return true;
   };
@@ -573,16 +573,16 @@ TEST_F(Redis, AGroupAndItsTurnsCrossBetweenTwoProcessesOnce) {
   const auto source = RedisSource::Create(server.Options()).value();
   wire::Fetcher fetcher(source.get());
   std::vector<Rows> last(kSamples);
-  std::vector<Told> told(kSamples);
+  std::vector<Message> received(kSamples);
   std::uint64_t unique = 0;
   std::size_t row_bytes = 0;
   for (int turn = 0; turn < kTurns; ++turn) {
     for (int sample = 0; sample < kSamples; ++sample) {
       const auto s = static_cast<std::size_t>(sample);
       const std::size_t rows_before = last[s].infos.size();
-      told[s] = Hear(folder / Name(turn, sample));
-      ASSERT_GT(told[s].handle.rows, 0);
-      const auto rows = fetcher.Fetch(told[s].handle, wire::Soon());
+      received[s] = Receive(folder / Name(turn, sample));
+      ASSERT_GT(received[s].handle.rows, 0);
+      const auto rows = fetcher.Fetch(received[s].handle, wire::Soon());
       ASSERT_TRUE(rows.ok()) << rows.status();
       for (const RowInfo& info : rows->infos)
         ASSERT_TRUE(info.valid());
@@ -609,9 +609,9 @@ TEST_F(Redis, AGroupAndItsTurnsCrossBetweenTwoProcessesOnce) {
   // The truth: each sequence computed again, alone, by this process.
   const auto model = reference::MoeModel::Create(ModelConfig()).value();
   for (std::size_t s = 0; s < kSamples; ++s) {
-    const auto routes = reference::RecomputeRoutes(model, told[s].tokens);
+    const auto routes = reference::RecomputeRoutes(model, received[s].tokens);
     ASSERT_TRUE(routes.ok());
-    ASSERT_EQ(last[s].infos.size() + 1, told[s].tokens.size());
+    ASSERT_EQ(last[s].infos.size() + 1, received[s].tokens.size());
     for (std::size_t i = 0; i < last[s].ids.size(); ++i)
       ASSERT_EQ(last[s].ids[i], (*routes)[i]) << "sample " << s << " row " << i / row_bytes;
   }
@@ -624,7 +624,7 @@ TEST_F(Redis, AGroupAndItsTurnsCrossBetweenTwoProcessesOnce) {
   wire::Fetcher later(&killing, {.batch_bytes = 40 * 1600});
   wire::FetchReport report;
   const auto begin = std::chrono::steady_clock::now();
-  const auto rows = later.Fetch(told[0].handle, wire::After(3s), &report);
+  const auto rows = later.Fetch(received[0].handle, wire::After(3s), &report);
   ASSERT_TRUE(rows.ok());
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s);
   const std::int64_t lost = wire::ExpectRightOrLost(*rows, last[0], Reason::kCapacity);
@@ -632,7 +632,7 @@ TEST_F(Redis, AGroupAndItsTurnsCrossBetweenTwoProcessesOnce) {
   EXPECT_LT(lost, rows->size());
   EXPECT_EQ(report.source.code(), absl::StatusCode::kUnavailable) << report.source;
   // What was fetched before needs no server.
-  const auto again = fetcher.Fetch(told[0].handle, wire::After(3s), &report);
+  const auto again = fetcher.Fetch(received[0].handle, wire::After(3s), &report);
   ASSERT_TRUE(again.ok());
   wire::ExpectSame(*again, last[0]);
 }

@@ -1,6 +1,6 @@
-// RowSource: the rows of a submitted step. Implemented by what captures the ids.
-#ifndef WAYMARK_BLOCKSTORE_STORE_ROW_SOURCE_H_
-#define WAYMARK_BLOCKSTORE_STORE_ROW_SOURCE_H_
+// StepRows: the rows of a submitted step. Implemented by what captures the ids.
+#ifndef WAYMARK_BLOCKSTORE_STORE_STEP_ROWS_H_
+#define WAYMARK_BLOCKSTORE_STORE_STEP_ROWS_H_
 
 #include <cstdint>
 #include <span>
@@ -12,9 +12,9 @@ namespace waymark {
 // The ids of one step, readable until Done(). RoutingStore::Submit takes a pointer; the caller
 // keeps ownership. All calls come from the landing thread (under Landing::kCaller: from LandOne or
 // Land), one at a time, except as stated at Done. No call may throw or call the store.
-class RowSource {
+class StepRows {
  public:
-  virtual ~RowSource() = default;
+  virtual ~StepRows() = default;
 
   // Copies row first + i of the step to destinations[i], as `[num_layers][top_k]` ids of the
   // store's type (RoutingShape::id_bytes), and sets verdicts[i] to kNone; or to the reason for
@@ -37,4 +37,4 @@ class RowSource {
 
 }  // namespace waymark
 
-#endif  // WAYMARK_BLOCKSTORE_STORE_ROW_SOURCE_H_
+#endif  // WAYMARK_BLOCKSTORE_STORE_STEP_ROWS_H_

@@ -1,10 +1,10 @@
-// The handles of the C ABI: what each owns, and what it keeps alive.
+// The objects behind the C ABI: what each owns, and what it keeps alive.
 // Included by plugin/abi/ only.
 //
 //   session -> store -> recorder <- snapshot
 //   publisher -> source <- fetcher
-#ifndef WAYMARK_PLUGIN_ABI_HANDLES_H_
-#define WAYMARK_PLUGIN_ABI_HANDLES_H_
+#ifndef WAYMARK_PLUGIN_ABI_TYPES_H_
+#define WAYMARK_PLUGIN_ABI_TYPES_H_
 
 #include <atomic>
 #include <cstdint>
@@ -36,28 +36,29 @@
 
 namespace waymark::abi {
 
-// What every handle begins with: a tag of its type as long as it lives, and its reference count.
+// What every object of the ABI begins with: a tag of its type as long as it lives, and its
+// reference count.
 template <std::uint64_t kTypeTag>
-struct Handle {
+struct RefCounted {
   static constexpr std::uint64_t kTag = kTypeTag;
   std::atomic<std::uint64_t> tag{kTypeTag};
   std::atomic<std::uint64_t> references{1};
 };
 
 template <class H>
-[[nodiscard]] bool IsA(const H* handle) {
-  return handle != nullptr && handle->tag.load(std::memory_order_relaxed) == H::kTag;
+[[nodiscard]] bool IsA(const H* object) {
+  return object != nullptr && object->tag.load(std::memory_order_relaxed) == H::kTag;
 }
 template <class H>
-void Retain(H* handle) noexcept {
-  if (IsA(handle)) handle->references.fetch_add(1, std::memory_order_relaxed);
+void Retain(H* object) noexcept {
+  if (IsA(object)) object->references.fetch_add(1, std::memory_order_relaxed);
 }
 template <class H>
-void Release(H* handle) noexcept {
-  if (!IsA(handle)) return;
-  if (handle->references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  handle->tag.store(0, std::memory_order_relaxed);
-  delete handle;
+void Release(H* object) noexcept {
+  if (!IsA(object)) return;
+  if (object->references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  object->tag.store(0, std::memory_order_relaxed);
+  delete object;
 }
 
 // One reference, released by the destructor.
@@ -65,14 +66,14 @@ template <class H>
 class Reference {
  public:
   Reference() = default;
-  explicit Reference(H* handle) : handle_(handle) { Retain(handle); }
-  ~Reference() { Release(handle_); }
-  Reference(const Reference& other) : Reference(other.handle_) {}
+  explicit Reference(H* object) : object_(object) { Retain(object); }
+  ~Reference() { Release(object_); }
+  Reference(const Reference& other) : Reference(other.object_) {}
   Reference& operator=(const Reference&) = delete;
-  [[nodiscard]] H* get() const { return handle_; }
+  [[nodiscard]] H* get() const { return object_; }
 
  private:
-  H* handle_ = nullptr;
+  H* object_ = nullptr;
 };
 
 // A shape with what wm_shape lends: all layer ids, also where the shape itself has none.
@@ -90,18 +91,18 @@ class LentShape {
 
 }  // namespace waymark::abi
 
-struct wm_batch : waymark::abi::Handle<0x776d206261746368> {  // "wm batch"
+struct wm_batch : waymark::abi::RefCounted<0x776d206261746368> {  // "wm batch"
   waymark::OwnedStepBatch batch;
 };
 
-struct wm_recorder : waymark::abi::Handle<0x776d207265636f72> {  // "wm recor"
-  waymark::FlightInfo info;                                      // of the store that it is for
-  std::atomic<bool> has_store{false};                            // one store, once
-  std::mutex dumping;                                            // one at a time
+struct wm_recorder : waymark::abi::RefCounted<0x776d207265636f72> {  // "wm recor"
+  waymark::FlightInfo info;                                          // of the store that it is for
+  std::atomic<bool> has_store{false};                                // one store, once
+  std::mutex dumping;                                                // one at a time
   std::unique_ptr<waymark::FlightRecorder> recorder;
 };
 
-struct wm_store : waymark::abi::Handle<0x776d2073746f7265> {  // "wm store"
+struct wm_store : waymark::abi::RefCounted<0x776d2073746f7265> {  // "wm store"
   explicit wm_store(wm_recorder* of) : recorder(of) {}
 
   const waymark::abi::Reference<wm_recorder> recorder;  // outlives `store`
@@ -113,7 +114,7 @@ struct wm_store : waymark::abi::Handle<0x776d2073746f7265> {  // "wm store"
   std::unique_ptr<waymark::RoutingStore> store;
 };
 
-struct wm_snapshot : waymark::abi::Handle<0x776d20736e617073> {  // "wm snaps"
+struct wm_snapshot : waymark::abi::RefCounted<0x776d20736e617073> {  // "wm snaps"
   wm_snapshot(const wm_store& store, waymark::Snapshot of)
       : recorder(store.recorder), shape(store.shape), snapshot(std::move(of)) {}
 
@@ -122,14 +123,14 @@ struct wm_snapshot : waymark::abi::Handle<0x776d20736e617073> {  // "wm snaps"
   waymark::Snapshot snapshot;  // empty when it was published
 };
 
-struct wm_rows : waymark::abi::Handle<0x776d20726f777320> {  // "wm rows "
+struct wm_rows : waymark::abi::RefCounted<0x776d20726f777320> {  // "wm rows "
   explicit wm_rows(waymark::Rows of) : rows(std::move(of)), shape(rows.shape) {}
 
   const waymark::Rows rows;
   const waymark::abi::LentShape shape;
 };
 
-struct wm_session : waymark::abi::Handle<0x776d207365737369> {  // "wm sessi"
+struct wm_session : waymark::abi::RefCounted<0x776d207365737369> {  // "wm sessi"
   explicit wm_session(wm_store* of) : store(of) {}
 
   const waymark::abi::Reference<wm_store> store;  // outlives `session`
@@ -137,13 +138,13 @@ struct wm_session : waymark::abi::Handle<0x776d207365737369> {  // "wm sessi"
   std::unique_ptr<waymark::CaptureSession> session;
 };
 
-struct wm_bytes : waymark::abi::Handle<0x776d206279746573> {  // "wm bytes"
+struct wm_bytes : waymark::abi::RefCounted<0x776d206279746573> {  // "wm bytes"
   explicit wm_bytes(std::vector<std::uint8_t> of) : bytes(std::move(of)) {}
 
   const std::vector<std::uint8_t> bytes;
 };
 
-struct wm_document : waymark::abi::Handle<0x776d20646f63756d> {  // "wm docum"
+struct wm_document : waymark::abi::RefCounted<0x776d20646f63756d> {  // "wm docum"
   wm_document(waymark::wire::Document of, std::shared_ptr<const waymark::wire::MappedFile> mapped)
       : file(std::move(mapped)), document(std::move(of)), shape(document.shape().rows) {}
 
@@ -152,20 +153,20 @@ struct wm_document : waymark::abi::Handle<0x776d20646f63756d> {  // "wm docum"
   const waymark::abi::LentShape shape;
 };
 
-struct wm_source : waymark::abi::Handle<0x776d20736f757263> {  // "wm sourc"
+struct wm_source : waymark::abi::RefCounted<0x776d20736f757263> {  // "wm sourc"
   wm_source() = default;
   explicit wm_source(std::unique_ptr<waymark::wire::PageSource> of) : source(std::move(of)) {}
 
   std::unique_ptr<waymark::wire::PageSource> source;
 };
 
-struct wm_ticket : waymark::abi::Handle<0x776d207469636b65> {  // "wm ticke"
+struct wm_ticket : waymark::abi::RefCounted<0x776d207469636b65> {  // "wm ticke"
   using Result = std::shared_future<absl::StatusOr<waymark::wire::Handle>>;
 
   Result result;
 };
 
-struct wm_publisher : waymark::abi::Handle<0x776d207075626c69> {  // "wm publi"
+struct wm_publisher : waymark::abi::RefCounted<0x776d207075626c69> {  // "wm publi"
   explicit wm_publisher(wm_source* of) : source(of) {}
 
   const waymark::abi::Reference<wm_source> source;  // outlives `publisher`
@@ -179,7 +180,7 @@ struct wm_publisher : waymark::abi::Handle<0x776d207075626c69> {  // "wm publi"
   std::unique_ptr<waymark::wire::Publisher> publisher;
 };
 
-struct wm_fetcher : waymark::abi::Handle<0x776d206665746368> {  // "wm fetch"
+struct wm_fetcher : waymark::abi::RefCounted<0x776d206665746368> {  // "wm fetch"
   wm_fetcher(wm_source* of, const waymark::wire::FetcherOptions& options)
       : source(of), fetcher(of->source.get(), options) {}
 
@@ -187,4 +188,4 @@ struct wm_fetcher : waymark::abi::Handle<0x776d206665746368> {  // "wm fetch"
   waymark::wire::Fetcher fetcher;
 };
 
-#endif  // WAYMARK_PLUGIN_ABI_HANDLES_H_
+#endif  // WAYMARK_PLUGIN_ABI_TYPES_H_

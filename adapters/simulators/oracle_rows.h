@@ -1,6 +1,6 @@
-// StepSource: the rows of one simulated step, which the oracle computes when they land.
-#ifndef WAYMARK_ADAPTERS_SIMULATORS_STEP_SOURCE_H_
-#define WAYMARK_ADAPTERS_SIMULATORS_STEP_SOURCE_H_
+// OracleRows: the rows of one simulated step, which the oracle computes when they land.
+#ifndef WAYMARK_ADAPTERS_SIMULATORS_ORACLE_ROWS_H_
+#define WAYMARK_ADAPTERS_SIMULATORS_ORACLE_ROWS_H_
 
 #include <cstdint>
 #include <memory>
@@ -10,34 +10,34 @@
 #include "adapters/simulators/hash.h"
 #include "adapters/simulators/oracle.h"
 #include "blockstore/mutex.h"
-#include "blockstore/store/row_source.h"
+#include "blockstore/store/step_rows.h"
 
 namespace waymark::sim {
 
-class StepSource;
+class OracleRows;
 
-// Owns every StepSource and reuses them between steps. Any thread. Must outlive the stores to which
+// Owns every OracleRows and reuses them between steps. Any thread. Must outlive the stores to which
 // they are submitted.
-class StepSourcePool {
+class OracleRowsPool {
  public:
-  StepSourcePool();
-  ~StepSourcePool();
+  OracleRowsPool();
+  ~OracleRowsPool();
   // Returns an empty one. Fill it, then submit it (Done returns it) or call Return.
-  [[nodiscard]] StepSource* Take();
-  void Return(StepSource* source);
+  [[nodiscard]] OracleRows* Take();
+  void Return(OracleRows* rows);
   // The number of those that were taken and not returned.
   [[nodiscard]] std::int64_t out() const;
 
  private:
   mutable Mutex mutex_;
-  std::vector<std::unique_ptr<StepSource>> all_ ABSL_GUARDED_BY(mutex_);
-  std::vector<StepSource*> free_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<OracleRows>> all_ ABSL_GUARDED_BY(mutex_);
+  std::vector<OracleRows*> free_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Filled on the engine's thread, read on the landing thread, and returned to its pool by Done.
-class StepSource final : public RowSource {
+class OracleRows final : public StepRows {
  public:
-  explicit StepSource(StepSourcePool* pool) : pool_(pool) {}
+  explicit OracleRows(OracleRowsPool* pool) : pool_(pool) {}
 
   // Sets the rows of a step of one stage. `prefixes`: one per row. `silent` (-1: none) is the row
   // that a layer did not write; its verdict is `verdict`.
@@ -54,7 +54,7 @@ class StepSource final : public RowSource {
   void Done() override { pool_->Return(this); }
 
  private:
-  StepSourcePool* pool_;
+  OracleRowsPool* pool_;
   const RouteOracle* oracle_ = nullptr;
   std::int32_t stage_ = 0;
   std::uint64_t step_ = 0;
@@ -67,4 +67,4 @@ class StepSource final : public RowSource {
 
 }  // namespace waymark::sim
 
-#endif  // WAYMARK_ADAPTERS_SIMULATORS_STEP_SOURCE_H_
+#endif  // WAYMARK_ADAPTERS_SIMULATORS_ORACLE_ROWS_H_

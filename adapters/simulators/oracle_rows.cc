@@ -1,32 +1,32 @@
-#include "adapters/simulators/step_source.h"
+#include "adapters/simulators/oracle_rows.h"
 
 namespace waymark::sim {
 
-StepSourcePool::StepSourcePool() = default;
-StepSourcePool::~StepSourcePool() = default;
+OracleRowsPool::OracleRowsPool() = default;
+OracleRowsPool::~OracleRowsPool() = default;
 
-StepSource* StepSourcePool::Take() {
+OracleRows* OracleRowsPool::Take() {
   MutexLock lock(mutex_);
   if (free_.empty()) {
-    all_.push_back(std::make_unique<StepSource>(this));
+    all_.push_back(std::make_unique<OracleRows>(this));
     free_.push_back(all_.back().get());
   }
-  StepSource* source = free_.back();
+  OracleRows* rows = free_.back();
   free_.pop_back();
-  return source;
+  return rows;
 }
 
-void StepSourcePool::Return(StepSource* source) {
+void OracleRowsPool::Return(OracleRows* rows) {
   MutexLock lock(mutex_);
-  free_.push_back(source);
+  free_.push_back(rows);
 }
 
-std::int64_t StepSourcePool::out() const {
+std::int64_t OracleRowsPool::out() const {
   MutexLock lock(mutex_);
   return static_cast<std::int64_t>(all_.size() - free_.size());
 }
 
-void StepSource::Fill(const RouteOracle* oracle, std::int32_t stage, std::uint64_t step,
+void OracleRows::Fill(const RouteOracle* oracle, std::int32_t stage, std::uint64_t step,
                       std::uint64_t version, std::span<const PrefixHash> prefixes,
                       std::int64_t silent, Reason verdict) {
   oracle_ = oracle;
@@ -39,7 +39,7 @@ void StepSource::Fill(const RouteOracle* oracle, std::int32_t stage, std::uint64
   verdict_ = verdict;
 }
 
-void StepSource::Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
+void OracleRows::Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
                       std::span<Reason> verdicts) {
   for (std::size_t i = 0; i < destinations.size(); ++i) {
     if (destinations[i] == nullptr) continue;

@@ -1,14 +1,14 @@
-// IdsRowSource: the rows of a step, read from a tensor that the engine owns. The only copy is the
+// TensorRows: the rows of a step, read from a tensor that the engine owns. The only copy is the
 // one into the page.
-#ifndef WAYMARK_PLUGIN_CAPTURE_IDS_ROW_SOURCE_H_
-#define WAYMARK_PLUGIN_CAPTURE_IDS_ROW_SOURCE_H_
+#ifndef WAYMARK_PLUGIN_CAPTURE_TENSOR_ROWS_H_
+#define WAYMARK_PLUGIN_CAPTURE_TENSOR_ROWS_H_
 
 #include <cstdint>
 #include <memory>
 #include <span>
 
 #include "blockstore/shape.h"
-#include "blockstore/store/row_source.h"
+#include "blockstore/store/step_rows.h"
 #include "plugin/capture/ids_tensor.h"
 #include "plugin/capture/layer_counters.h"
 
@@ -30,21 +30,21 @@ struct DoneCallback {
 // Packs rows from one StepIds, with the same checks as rows from a capture buffer. Reusable: Set,
 // submit, Done, Set, ... Set is called on the engine's thread, before the rows are submitted; the
 // other calls come from the landing thread.
-class IdsRowSource : public RowSource {
+class TensorRows : public StepRows {
  public:
   // Allocates for steps of up to `max_rows` rows. `counters` may be null: faults are not counted.
-  IdsRowSource(const RoutingShape& shape, std::int32_t max_rows,
-               std::shared_ptr<LayerCounters> counters);
-  ~IdsRowSource() override;
-  IdsRowSource(const IdsRowSource&) = delete;
-  IdsRowSource& operator=(const IdsRowSource&) = delete;
+  TensorRows(const RoutingShape& shape, std::int32_t max_rows,
+             std::shared_ptr<LayerCounters> counters);
+  ~TensorRows() override;
+  TensorRows(const TensorRows&) = delete;
+  TensorRows& operator=(const TensorRows&) = delete;
 
   // Sets the tensor of the next step. It stays the caller's and must not change until `done` is
   // called, which happens once. Does not allocate.
   // REQUIRES: ids.layers == L, ids.columns >= K, 0 <= ids.rows <= max_rows.
   void Set(const StepIds& ids, DoneCallback done);
 
-  // As RowSource::Land: packs row first + i of the tensor into destinations[i], unless that is
+  // As StepRows::Land: packs row first + i of the tensor into destinations[i], unless that is
   // null. The verdict of rows at or beyond ids.rows is kNotCaptured.
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override;
@@ -59,4 +59,4 @@ class IdsRowSource : public RowSource {
 
 }  // namespace waymark
 
-#endif  // WAYMARK_PLUGIN_CAPTURE_IDS_ROW_SOURCE_H_
+#endif  // WAYMARK_PLUGIN_CAPTURE_TENSOR_ROWS_H_

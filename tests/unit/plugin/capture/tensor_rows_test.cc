@@ -1,4 +1,4 @@
-// The row sources and counters by themselves, as the store's landing thread uses them.
+// TensorRows, capture buffers and counters by themselves, as the store's landing thread uses them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 #include "plugin/capture/capture_code.h"
 #include "plugin/capture/host_transport.h"
 #include "plugin/capture/ids_ring.h"
-#include "plugin/capture/ids_row_source.h"
 #include "plugin/capture/layer_counters.h"
+#include "plugin/capture/tensor_rows.h"
 
 namespace waymark {
 namespace {
@@ -49,46 +49,46 @@ TEST(LayerCounters, CountByLayerAndRememberBatchSizes) {
 }
 
 // A store lands a row twice: into two pages, or once more to compare it.
-TEST(IdsRowSource, CountsARowOnceHoweverOftenItIsLanded) {
+TEST(TensorRows, CountsARowOnceHoweverOftenItIsLanded) {
   const RoutingShape shape = Shape(2, 2, 8);
   auto counters = std::make_shared<LayerCounters>(2, 16);
-  IdsRowSource source(shape, 16, counters);
+  TensorRows step_rows(shape, 16, counters);
   const std::int16_t ids[] = {0, 1, -1, -1, 2, 2, 3, 4};
   for (int step = 1; step <= 2; ++step) {
-    source.Set(StepIds::TokenMajor(ids, IdType::kInt16, 2, shape), {});
+    step_rows.Set(StepIds::TokenMajor(ids, IdType::kInt16, 2, shape), {});
     std::vector<std::uint8_t> bytes(8);
     const std::vector<std::uint8_t*> rows = {bytes.data(), bytes.data() + 4};
     std::vector<Reason> verdicts(2);
-    source.Land(0, rows, verdicts);
+    step_rows.Land(0, rows, verdicts);
     EXPECT_THAT(verdicts, ElementsAre(Reason::kNotCaptured, Reason::kInvalidId));
     const std::vector<std::uint8_t*> one = {bytes.data()};
-    source.Land(1, one, verdicts);
+    step_rows.Land(1, one, verdicts);
     EXPECT_THAT(verdicts, ElementsAre(Reason::kInvalidId, Reason::kInvalidId));
-    source.Land(0, one, verdicts);
-    source.Done();
+    step_rows.Land(0, one, verdicts);
+    step_rows.Done();
     EXPECT_EQ(counters->silent_rows(1), static_cast<std::uint64_t>(step));
     EXPECT_EQ(counters->invalid_rows(0), static_cast<std::uint64_t>(step));
     EXPECT_THAT(counters->SilentBatchSizes(1), ElementsAre(2));
   }
 }
 
-TEST(IdsRowSource, LandsRowsFromAnyFirstAndSaysWhichItHasNot) {
+TEST(TensorRows, LandsRowsFromAnyFirstAndSaysWhichItHasNot) {
   const RoutingShape shape = Shape(1, 1, 1000);
-  IdsRowSource source(shape, 400, nullptr);
+  TensorRows step_rows(shape, 400, nullptr);
   std::vector<std::int32_t> ids(300);
   for (std::size_t i = 0; i < ids.size(); ++i)
     ids[i] = static_cast<std::int32_t>(i);
   ids[170] = -1;
   int done = 0;
-  source.Set(StepIds::TokenMajor(ids.data(), IdType::kInt32, 300, shape),
-             {[](void* context) { ++*static_cast<int*>(context); }, &done});
+  step_rows.Set(StepIds::TokenMajor(ids.data(), IdType::kInt32, 300, shape),
+                {[](void* context) { ++*static_cast<int*>(context); }, &done});
   std::vector<std::uint8_t> bytes(2 * 290, 0xee);
   std::vector<std::uint8_t*> rows;
   for (std::size_t i = 0; i < 290; ++i) {
     rows.push_back(i % 10 == 3 ? nullptr : bytes.data() + 2 * i);
   }
   std::vector<Reason> verdicts(290, Reason::kAudit);
-  source.Land(20, rows, verdicts);
+  step_rows.Land(20, rows, verdicts);
   for (std::size_t i = 0; i < 290; ++i) {
     const Reason expected = i % 10 == 3 ? Reason::kAudit
                             : i == 150  ? Reason::kNotCaptured
@@ -102,18 +102,18 @@ TEST(IdsRowSource, LandsRowsFromAnyFirstAndSaysWhichItHasNot) {
     }
   }
   // Beyond every row there is.
-  source.Land(5000, std::span<std::uint8_t* const>(rows).first(1), verdicts);
+  step_rows.Land(5000, std::span<std::uint8_t* const>(rows).first(1), verdicts);
   EXPECT_EQ(verdicts[0], Reason::kNotCaptured);
   EXPECT_EQ(done, 0);
-  source.Done();
+  step_rows.Done();
   EXPECT_EQ(done, 1);
 }
 
-TEST(IdsRing, LivesUntilItsLastSourceIsDone) {
+TEST(IdsRing, LivesUntilItsLastStepIsDone) {
   auto ring = std::make_shared<IdsRing>(Shape(1, 1, 4), 4, 2, nullptr);
   const std::weak_ptr<IdsRing> watch = ring;
-  RowSource* first = ring->Take({}, {});
-  RowSource* second = ring->Take({}, {});
+  StepRows* first = ring->Take({}, {});
+  StepRows* second = ring->Take({}, {});
   ASSERT_NE(first, nullptr);
   ASSERT_NE(second, nullptr);
   EXPECT_NE(first, second);
@@ -141,19 +141,19 @@ TEST(HostTransport, LayersAreLinesApartAndBufferIsPoisonedAndFreeWhenDone) {
     for (std::int32_t i = 0; i < 10 * 8; ++i)
       view.layer(layer)[i] = static_cast<std::int16_t>(i % 8);
   }
-  RowSource* source = transport.Seal(buffer, 6, 10);
+  StepRows* step_rows = transport.Seal(buffer, 6, 10);
   std::vector<std::uint8_t> bytes(8 * shape.row_bytes());
   std::vector<std::uint8_t*> rows;
   for (std::size_t i = 0; i < 8; ++i)
     rows.push_back(bytes.data() + i * shape.row_bytes());
   std::vector<Reason> verdicts(8);
-  source->Land(0, rows, verdicts);
+  step_rows->Land(0, rows, verdicts);
   EXPECT_EQ(std::count(verdicts.begin(), verdicts.end(), Reason::kNone), 6);
   EXPECT_EQ(verdicts[6], Reason::kNotCaptured);
   EXPECT_EQ(bytes[shape.row_bytes() + 9], 1);
   EXPECT_EQ(transport.in_use(), 1);
   EXPECT_EQ(view.layer(2)[79], 7);
-  source->Done();
+  step_rows->Done();
   EXPECT_EQ(transport.in_use(), 0);
   for (std::int32_t layer = 0; layer < 4; ++layer) {
     EXPECT_TRUE(std::all_of(view.layer(layer), view.layer(layer) + 256 * 8,
@@ -161,20 +161,20 @@ TEST(HostTransport, LayersAreLinesApartAndBufferIsPoisonedAndFreeWhenDone) {
   }
 }
 
-// The source keeps what it lands from alive, and no longer than that.
-TEST(HostTransport, LivesUntilItsLastSourceIsDone) {
+// StepRows keep what they land from alive, and no longer than that.
+TEST(HostTransport, LivesUntilItsLastStepIsDone) {
   auto made = HostTransport::Create({Shape(1, 1, 4), 4, 1, nullptr});
   ASSERT_TRUE(made.ok());
   const std::weak_ptr<Transport> watch = *made;
-  RowSource* source = (*made)->Seal((*made)->Acquire(), 1, 1);
+  StepRows* step_rows = (*made)->Seal((*made)->Acquire(), 1, 1);
   *made = nullptr;
   EXPECT_FALSE(watch.expired());
   std::uint8_t byte = 0;
   std::uint8_t* const row = &byte;
   Reason verdict = Reason::kNone;
-  source->Land(0, {&row, 1}, {&verdict, 1});
+  step_rows->Land(0, {&row, 1}, {&verdict, 1});
   EXPECT_EQ(verdict, Reason::kNotCaptured);
-  source->Done();
+  step_rows->Done();
   EXPECT_TRUE(watch.expired());
 }
 
