@@ -24,7 +24,7 @@ TEST(KeyIndex, IsEmptyAtFirst) {
   EXPECT_EQ(index.size(), 0u);
   EXPECT_EQ(index.Find(DigestAt(0, 0)), kNoPage);
   EXPECT_EQ(index.Find(DigestAt(0xffffffffu, 1)), kNoPage);
-  for (const PageIndex page : index.slots())
+  for (const PageIndex page : index.buckets())
     EXPECT_EQ(page, kNoPage);
 }
 
@@ -85,7 +85,7 @@ TEST(KeyIndex, FindsWhatIsInItAndNothingElse) {
       for (const auto& [held, digest] : expected)
         ASSERT_EQ(index.Find(digest), held);
     }
-    std::vector<PageIndex> listed(index.slots().begin(), index.slots().end());
+    std::vector<PageIndex> listed(index.buckets().begin(), index.buckets().end());
     std::erase(listed, kNoPage);
     std::sort(listed.begin(), listed.end());
     std::vector<PageIndex> held;
