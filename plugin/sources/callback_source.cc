@@ -94,7 +94,8 @@ absl::Status CallbackSource::GetRanges(std::span<const ObjectRange> ranges, Dead
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const Object& whole = wholes[whole_of[i]];
     if (!whole.present() || ranges[i].end > whole.bytes.size()) continue;
-    objects[i] = {whole.owner, whole.bytes.subspan(ranges[i].begin, ranges[i].end - ranges[i].begin)};
+    objects[i] = {whole.owner,
+                  whole.bytes.subspan(ranges[i].begin, ranges[i].end - ranges[i].begin)};
   }
   return status;
 }

@@ -87,8 +87,11 @@ std::vector<Bounded> Softmax(const std::vector<double>& over, const std::vector<
 
 }  // namespace
 
-// Of the sigmoid: 2.781 over every float32. Of the others: 4.28, 3.53, 4.24 and 4.96 over 40 seeds.
-const UlpBounds kUlpBounds = {2.8, 5.5, 4.5, 5.5, 6.0};
+// Of the sigmoid: 2.781 over every float32. Of the others: 4.28, 3.53, 4.24 and 4.96 over 40 seeds of
+// RoutingNumerics. Softmax over the selected has met 4.76 with replayed ids, whose weights are small
+// (WAYMARK_SEED=2020532813). The worst case by analysis is 10: the exponential is within 1 ulp, twice;
+// five roundings of the sum of 32 and one of the quotient; and an ulp is up to 2^-23 of a value.
+const UlpBounds kUlpBounds = {2.8, 5.5, 5.5, 5.5, 6.0};
 
 double Ulp(double value) {
   if (std::isinf(value) || value == 0) return 0x1p-149;
