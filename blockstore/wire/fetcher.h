@@ -37,7 +37,7 @@ struct FetcherOptions {
   std::size_t max_bytes = std::size_t{1} << 32;
 };
 
-// What fetching cost. Chunks, nodes and tail segments are objects; so are ranges of chunks.
+// Counts of what was fetched. Chunks, nodes and tail segments are objects; so are ranges of chunks.
 struct FetchCounts {
   std::uint64_t fetched = 0;        // objects that the page source returned
   std::uint64_t fetched_bytes = 0;  // their bytes
