@@ -1,5 +1,8 @@
 // The shape of rows, and strided views of expert ids. Raw pointers, no ownership.
 //
+// They describe the input and output of the pack, capture and unpack functions, on the host and on
+// a device alike. Nothing here allocates or throws.
+//
 // A row is the routing of one token: [num_layers][top_k] expert ids. A packed row has them in that
 // order without gaps, with one byte per id when there are at most 256 experts, else two
 // (little-endian).

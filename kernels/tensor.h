@@ -1,9 +1,12 @@
 // Tensor: a pointer with its type, shape, strides and device. Plain data, no ownership.
 //
 // A framework's tensor, a DLPack tensor or a raw pointer is described as a Tensor before a kernel
-// is called. Kernels compute with raw pointers; the Check function of each kernel looks at the
+// is called. Kernels compute with raw pointers; the Check function of each kernel checks the
 // Tensors first, so that a wrong argument is an error with a name and never a write to wrong
-// memory.
+// memory. It can check what a Tensor contains, not whether `data` has that many elements: the
+// caller guarantees this.
+//
+// Nothing here allocates or throws; any thread may make and copy Tensors.
 #ifndef WAYMARK_KERNELS_TENSOR_H_
 #define WAYMARK_KERNELS_TENSOR_H_
 
@@ -64,6 +67,9 @@ struct MemoryDevice {
 
 // Element (i, j) lies at data + (i * stride[0] + j * stride[1]) elements; in a tensor of rank 1,
 // element i lies at data + i * stride[0]. A Tensor with null data is an argument that is not given.
+// A kernel may allow fewer layouts: routing needs adjacent elements in a row, and rows that do not
+// overlap (RoutingRule::kNotContiguous, kRowStride).
+//
 // The caller keeps the memory valid during the call, and on a device until the launch has run.
 struct Tensor {
   void* data = nullptr;             // address of element (0, 0); memory of the caller

@@ -2,11 +2,11 @@
 //
 // It does what engines with a paged KV cache do: continuous batching, chunked prefill, prefix
 // caching over full blocks (prompt and generation), preemption by recomputation when blocks run
-// short, several samples a prompt, and graph padding. Its KV blocks come from a BlockAllocator,
+// short, several samples per prompt, and graph padding. Its KV blocks come from a BlockAllocator,
 // whose store holds the routes; its routers are Waymark's routing kernels, called through a
-// CaptureSession, so that what a forward uses is what is recorded. The model is
-// batch-invariant, so recomputing a finished sequence from scratch (RecomputeRoutes) tells whether
-// each stored row is right.
+// CaptureSession, so that what a forward uses is what is recorded. The model is batch-invariant, so
+// recomputing a finished sequence from scratch (RecomputeRoutes) shows whether each stored row is
+// right.
 //
 // Threads: one, the caller's, beside the store's landing thread.
 #ifndef WAYMARK_ADAPTERS_REFERENCE_ENGINE_H_

@@ -92,7 +92,7 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   void Poison(ViewMemory& view, std::int32_t rows);
   // Another forward writes into the view: the rows of the step that has it, if any, are missing.
   void MarkOverwritten(ViewMemory& view);
-  // True if `error` is 0; otherwise calls Fail with `what`, the failed action, and the error's text.
+  // True if `error` is 0; otherwise calls Fail with `what` (the failed action) and the error text.
   bool Check(DeviceError error, const char* what);
   void Fail(const std::string& why);
   // Logs once why the transport has failed. Not called on the step path.

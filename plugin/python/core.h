@@ -1,5 +1,5 @@
 // waymark._core: the C ABI (plugin/waymark.h, plugin/waymark_wire.h) as Python classes, one per
-// handle. This header has what the files of the module share.
+// type of object. This header has what the files of the module share.
 //
 // The package waymark (plugin/python/waymark/) derives its public classes from these and adds what
 // is plain Python: numpy dtypes, enums, exceptions. The module uses the C ABI only, none of

@@ -1,4 +1,4 @@
-// waymark.route: the routing kernels, on arrays of whoever owns them.
+// waymark.route: the routing kernels, on arrays of any library (numpy, DLPack).
 #include <string>
 
 #include "plugin/python/core.h"
