@@ -22,7 +22,7 @@
 // Threads: all calls come from the engine's thread, the one that calls the store, except GetStats
 // and SilentLayers, which any thread may call. The layers of a forward may be written by any
 // threads, at disjoint addresses, between BeginStep and Submit. No call from SetStream to SubmitIds
-// allocates, blocks or throws; none but HandOver copies rows.
+// allocates, blocks or throws; only HandOver copies rows.
 //
 // Ownership: the store is not owned and must outlive the session. The session may be destroyed
 // while steps are in flight: those that are not submitted are dropped, submitted ones still land.

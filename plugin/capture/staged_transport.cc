@@ -34,7 +34,7 @@ std::ptrdiff_t LayerStride(const TransportOptions& options) {
   return (ids + kAlignIds - 1) / kAlignIds * kAlignIds;
 }
 
-// A staging buffer holds, on the device and in pinned memory alike: faults by layer, slots by row
+// A staging buffer holds, both on the device and in pinned memory: faults by layer, slots by row
 // (of a step with device_slots), verdicts by row, rows; without gaps for the rows that there are,
 // so that one copy brings all.
 struct StagingLayout {
@@ -57,7 +57,7 @@ struct StagingLayout {
     return (end + kLineBytes - 1) / kLineBytes * kLineBytes;
   }
 
-  // Two counts a layer: silent, then invalid.
+  // Two counts per layer: silent, then invalid.
   static std::size_t CountBytes(const RoutingShape& shape) {
     return AlignUp(2 * static_cast<std::size_t>(shape.num_layers) * sizeof(std::uint32_t));
   }

@@ -122,7 +122,7 @@ class GilTaken {
  private:
   PyGILState_STATE state_ = PyGILState_UNLOCKED;
 };
-// Whether the interpreter is up, and not on its way down.
+// Whether the interpreter runs and is not being finalized.
 inline bool Alive() {
   return Py_IsInitialized() != 0;
 }
