@@ -58,7 +58,7 @@ struct Event {
   std::uint8_t key_size = 0;  // bytes of `key` in use; 0 = no key
   std::uint8_t more = 0;      // Move: 1 = the next event is part of the same simultaneous move
   std::int32_t block = -1;    // the block; of Copy and Move: the destination
-  std::int32_t src = -1;      // Copy, Move: the block copied from block
+  std::int32_t src = -1;      // Copy, Move: the block copied or moved from
   std::int32_t rows = 0;      // Copy: number of rows, or kAllRows; Truncate: the first row removed
   std::uint64_t step = 0;  // Seal: the step that fills the block; Truncate: the last step affected
   std::array<std::uint8_t, BlockKey::kMaxBytes> key{};
@@ -94,7 +94,7 @@ inline constexpr std::int64_t kPaddingSlot = -1;
 }
 
 // Appends to `slots` the slots of rows [first, last) of a sequence whose KV is in `blocks`, of
-// block_tokens tokens each. Rows behind the last block are left out. With `asked` false each slot
+// block_tokens tokens each. Rows beyond the last block are left out. With `asked` false each slot
 // is passed through NotAsked. Used for StepBatch::device_slots: the range that a request may write
 // while the host does not know yet how many drafts were accepted. REQUIRES: 0 <= first,
 // block_tokens >= 1.
@@ -110,9 +110,9 @@ struct StepBatch {
   const std::int64_t* slots = nullptr;  // slot of each row of the forward, in batch order
   std::size_t num_slots = 0;
   // Only the device knows which rows the forward writes (async scheduling with speculative
-  // decoding). `slots` are then all slots that it may write, in any order, and the step's source
-  // returns the slots that it wrote (StepRows::Slots). If any request that may write a slot asked
-  // for routing, the slot counts as asked for. Needs StoreOptions::device_slots.
+  // decoding). `slots` are then all slots that it may write, in any order, and StepRows::Slots
+  // returns the slots that it wrote. If any request that may write a slot asked for routing, the
+  // slot counts as asked for. Needs StoreOptions::device_slots.
   bool device_slots = false;
 
   [[nodiscard]] std::span<const Event> event_span() const { return {events, num_events}; }

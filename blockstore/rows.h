@@ -78,11 +78,11 @@ struct Rows {
 // if every stage has it from the same step. If a stage misses it, it is missing for the reason of
 // the first such stage; if the steps differ, it is missing (not captured). Call it before Join.
 // InvalidArgument unless all stages have the same range, K and E, and layer ids increase from stage
-// to stage. The layers of a stage without layer ids are numbered on from the stage
+// to stage. The layers of a stage without layer ids get the numbers that follow those of the stage
 // before.
 [[nodiscard]] absl::StatusOr<Rows> JoinLayers(std::span<const Rows* const> stages);
 
-// Writes rows to `out` in the layout, type and fill of `spec`. sources[i] points to the
+// Writes rows to `out` in the layout, type and fill of `spec`. row_pointers[i] points to the
 // shape.row_bytes() bytes of row i; null: the row is missing. Every conversion of type and layout
 // is done here. REQUIRES: `out` has the size that CheckReadSpec accepts.
 void WriteRows(const RoutingShape& shape, std::span<const std::uint8_t* const> row_pointers,

@@ -9,15 +9,15 @@
 
 namespace waymark {
 
-// The rule that a call on the step path broke. The comments say what StepCode::index and
-// StepCode::value hold.
+// The rule that a call on the step path broke. Each comment gives the meaning of StepCode::index
+// and StepCode::value.
 enum class StepRule : std::uint8_t {
   kNone = 0,
   kStepNotIncreasing,  // value: the step; 2^64 - 1 is not a step
   kTooManyRows,        // value: the number of rows
   kUnknownEvent,       // index: the event; value: its type
   kBlockOutOfRange,    // index: the event; value: the block
-  kSrcOutOfRange,      // index: the event; value: the block copied from
+  kSrcOutOfRange,      // index: the event; value: its `src`
   kKeyTooLong,         // index: the event; value: key_size
   kRowsOutOfRange,     // index: the event; value: rows
   kSelfCopy,           // index: the event; value: the block
@@ -36,7 +36,7 @@ enum class StepRule : std::uint8_t {
 struct StepCode {
   std::int32_t code = 0;
   StepRule rule = StepRule::kNone;
-  std::uint64_t index = 0;  // which event or row, if the rule says so
+  std::uint64_t index = 0;  // the event or row, if the rule names one
   std::int64_t value = 0;   // the offending value
 
   [[nodiscard]] bool ok() const { return code == 0; }

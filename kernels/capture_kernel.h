@@ -1,8 +1,8 @@
 // Capture, over a Block: what the kernel runs on a device, and tests run on the host. Internal to
 // kernels.
 //
-// Ids without gaps: a thread makes one vector of the view, 8 ids. Others: 32 rows a block, an id a
-// thread, neighbours with neighbours; 256 rows are 8 blocks, so that all of it is on its way at
+// Ids without gaps: a thread makes one vector of the view, 8 ids. Others: 32 rows per block, an id
+// per thread, neighbours with neighbours; 256 rows are 8 blocks, so that all of it is on its way at
 // once: the call is one of many small ones in a graph, and takes what a load and a store take.
 #ifndef WAYMARK_KERNELS_CAPTURE_KERNEL_H_
 #define WAYMARK_KERNELS_CAPTURE_KERNEL_H_

@@ -8,10 +8,10 @@
 
 namespace waymark::kernels {
 
-// CUDA is asked once per device; 1 where it does not answer. Any thread.
+// Queries CUDA once per device; 1 if the query fails. Any thread.
 inline int CurrentMultiprocessors() {
   constexpr int kDevices = 64;
-  static std::atomic<int> known[kDevices];  // 0: not asked yet
+  static std::atomic<int> known[kDevices];  // 0: not queried yet
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess || device < 0 || device >= kDevices) device = 0;
   int count = known[device].load(std::memory_order_relaxed);

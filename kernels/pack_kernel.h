@@ -19,7 +19,7 @@
 //
 // Bytes of a row at L = 58, K = 8, E = 256: 928 read, 464 + 1 written, 928 made -1; 2321 in all,
 // and 2321 in a copy of half as many. In each layer of a row 8 compares are for the range and 28
-// for distinctness; with the rest some 70 instructions a thread, for 40 bytes of traffic. An SM
+// for distinctness; with the rest some 70 instructions per thread, for 40 bytes of traffic. An SM
 // that issues four warps' instructions a cycle at 1.7 GHz needs 70 * 32 / 128 / 1.7 = 10 ns for 32
 // of them; memory of 4.8 TB/s gives it 36 bytes a nanosecond, and 32 * 40 bytes take 35 ns.
 #ifndef WAYMARK_KERNELS_PACK_KERNEL_H_

@@ -14,7 +14,7 @@
 
 namespace waymark::kernels {
 
-// Verdict of a row.
+// Whether the ids of a row are right; if not, the fault of its first layer with a fault.
 enum class RowVerdict : std::uint8_t {
   kOk = 0,
   // The first layer with a fault has an id of -1: it was not written, or not completely.
@@ -37,7 +37,7 @@ struct LayerFaults {
 // destination of a row with a fault has unspecified bytes. "-1" is all bits set in the signed types
 // and in uint16; uint8 has no such id. Returns the number of rows with a fault.
 //   first_layers: null, or [rows], out: the first layer with a fault, of rows that have one.
-//   faults: where faults are counted by layer.
+//   faults: arrays to which the faults of each layer are added.
 // REQUIRES: as many verdicts as destinations; input and destinations do not overlap; `isa` is one
 // of SupportedIsas().
 std::size_t PackRows(const RowShape& shape, const IdsView& ids,
@@ -48,7 +48,7 @@ std::size_t PackRows(const RowShape& shape, const IdsView& ids,
                      std::span<std::uint8_t* const> destinations, std::span<RowVerdict> verdicts,
                      std::int32_t* first_layers = nullptr, LayerFaults faults = {});
 
-// The verdict of one layer of one row. PackRows returns the first that is not kOk.
+// The verdict of one layer of one row. The verdict of a row is the first of them that is not kOk.
 [[nodiscard]] RowVerdict CheckLayer(const RowShape& shape, const IdsView& ids, std::ptrdiff_t row,
                                     std::int32_t layer);
 

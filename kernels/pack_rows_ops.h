@@ -29,7 +29,7 @@ struct PackPlan {
 // Rows of one tile: their inputs' first bytes (layer 0, k 0) and where they are staged, packed.
 struct Tile {
   static constexpr std::size_t kMaxRows = 16;
-  // Bytes beyond a staged row that `narrow` may write over, when `slack` says so.
+  // Bytes beyond a staged row that `narrow` may write over, if `slack` is true.
   static constexpr std::size_t kSlack = 8;
   std::size_t rows = 0;
   std::array<const std::uint8_t*, kMaxRows> input{};
@@ -39,7 +39,7 @@ struct Tile {
 };
 
 struct PackOps {
-  // Copies one packed row and says whether it is right: every layer distinct and, where
+  // Copies one packed row and returns whether it is right: every layer distinct and, where
   // plan.copy_checks_range, in range.
   bool (*copy_check)(const PackPlan& plan, const std::uint8_t* input, std::uint8_t* destination);
   // Narrows every row of `tile` into its staged bytes, and sets in_range. Ids out of range leave

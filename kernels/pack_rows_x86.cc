@@ -176,7 +176,7 @@ WAYMARK_AVX2_INLINE __m128i LoadShorts(const std::uint8_t* input) {
   }
 }
 
-// Shorts to bytes. Stores 8 bytes a layer, in order: what is too much is overwritten by the next
+// Shorts to bytes. Stores 8 bytes per layer, in order: excess bytes are overwritten by the next
 // layer, or goes into the slack.
 template <int kTopK>
 WAYMARK_AVX2 void NarrowShortsAvx2(const PackPlan& plan, const IdsView& ids, Tile& tile) {
@@ -313,7 +313,7 @@ bool CopyCheckAvx512(const PackPlan& plan, const std::uint8_t* input, std::uint8
                : CopyCheckShortsAvx512(plan, input, destination);
 }
 
-// 8 shorts a layer. Four neighbouring rows of a layer-major array are one cache line.
+// 8 shorts per layer. Four neighbouring rows of a layer-major array are one cache line.
 WAYMARK_AVX512 void NarrowShorts8Avx512(const PackPlan& plan, const IdsView& ids, Tile& tile) {
   const __m512i limit = _mm512_set1_epi16(static_cast<std::int16_t>(plan.limit));
   const std::int32_t layers = plan.shape.num_layers;
@@ -358,7 +358,7 @@ WAYMARK_AVX512 void NarrowShorts8Avx512(const PackPlan& plan, const IdsView& ids
   }
 }
 
-// K < 8 shorts a layer, as NarrowShortsAvx2.
+// K < 8 shorts per layer, as NarrowShortsAvx2.
 WAYMARK_AVX512 void NarrowFewShortsAvx512(const PackPlan& plan, const IdsView& ids, Tile& tile) {
   const __m128i limit = _mm_set1_epi16(static_cast<std::int16_t>(plan.limit));
   const std::int32_t top_k = plan.shape.top_k;

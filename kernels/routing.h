@@ -7,8 +7,8 @@
 //
 // Every implementation (host, portable or SIMD; CUDA, every variant) returns the same ids in the
 // same order and the same weights, bit for bit: routing_math.h has the one definition of every
-// function, routing_policy.h the one order of every sum. docs/kernels.md has the formulas and their
-// sources.
+// function, routing_policy.h the one order of every sum. docs/kernels.md has the formulas, with
+// references.
 //
 // Order and ties: by selection key, greatest first; of equal keys the lowest id first, of equal
 // groups the lowest group. NaN counts as -inf, -0 equals +0. A row in which fewer than top_k keys
@@ -29,8 +29,9 @@ inline constexpr std::int32_t kMaxExperts = 1024;  // E, at most
 inline constexpr std::int32_t kMaxTopK = 32;       // K, at most
 inline constexpr std::int32_t kMaxGroups = 32;     // groups of experts, at most
 
-// What a router makes of its logits. x: a logit, s = sigmoid(x), b: the bias of its expert. The
-// numbers are Waymark's own and do not change; other projects use other numbers for these methods.
+// How a router selects experts and weights them. x: a logit, s = sigmoid(x), b: the expert's bias.
+// The numbers are Waymark's own and do not change; other projects use other numbers for these
+// methods.
 enum class RoutingMethod : std::uint8_t {
   kDefault = 0,           // select by x; weight: softmax over all experts
   kRenormalize = 1,       // select by x; weight: softmax over the selected
@@ -69,7 +70,7 @@ struct RoutingTensors {
   Tensor bias;          // optional, of DeepSeekV3 and MiniMax2: [E] float32, never rounded
   Tensor topk_ids;      // out: [>= N, K] int32
   Tensor topk_weights;  // out: [>= N, K] float32 or bfloat16
-  // out, optional: [>= N, K] int16, the ids again. Costs one store per row.
+  // out, optional: [>= N, K] int16, the ids again. Takes one write to memory per row.
   Tensor replay_out;
   // Optional: [>= N, K] int16, recorded ids. A row of K distinct ids in [0, E) is used as it is, in
   // its order; any other row is missing, and is routed from its logits.
@@ -96,7 +97,7 @@ enum class RoutingArgument : std::uint8_t {
   kKeys,
   kStream,
 };
-// The rule that it breaks. RoutingCode::value and bound have the numbers that are given here.
+// The rule that it breaks. Each comment gives the meaning of RoutingCode::value and bound.
 enum class RoutingRule : std::uint8_t {
   kNone = 0,
   kUnknown,         // value: no such method
@@ -117,7 +118,7 @@ enum class RoutingRule : std::uint8_t {
   kNotFinite,       // the number is NaN or infinite
   kCuda,            // value: cudaError_t of the launch
   kOtherShape,      // value: experts of the logits, or top_k; bound: those of the capture session
-                    // that records (plugin/capture_session.h)
+                    // that records (plugin/capture/capture_session.h)
 };
 
 // The result of every routing call. Plain data. If it is not ok, nothing was launched and nothing

@@ -28,7 +28,7 @@ namespace {
 inline constexpr std::int32_t kLanes = 8;
 using F = __m256;
 using I = __m256i;
-using Mask = __m256i;  // all ones or all zeros a lane
+using Mask = __m256i;  // all ones or all zeros in each lane
 
 // Of every set of lanes: which these are, ascending.
 constexpr auto kLanesOfBits = [] {

@@ -37,7 +37,7 @@ float AddPairwise(float (&terms)[32]) {
   return terms[0];
 }
 
-// One token at a time; the arrays are of the row at hand.
+// One token at a time; the arrays are those of the current row.
 template <class M>
 class HostRouter {
  public:

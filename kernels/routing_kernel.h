@@ -109,8 +109,8 @@ struct Candidate {
 };
 
 // A float16 has 13 bits less of mantissa than a float32, a bfloat16 has 16: the low bits of their
-// keys say nothing, and have room for the expert. Such keys are unique, ties are in their order,
-// and one reduction finds the best of a warp instead of two.
+// keys carry no information, and have room for the expert. Such keys are unique, ties are in their
+// order, and one reduction finds the best of a warp instead of two.
 inline constexpr std::uint32_t kExpertBits = 0x1fff;
 static_assert(kMaxExperts - 1 <= kExpertBits);
 WAYMARK_DEVICE std::uint32_t WithExpert(std::uint32_t key, std::int32_t expert) {

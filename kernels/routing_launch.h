@@ -6,8 +6,8 @@
 
 namespace waymark::kernels::routing {
 
-// A kernel of this type of logits, as cudaLaunchKernel takes it: void(RouteArgs), one warp a row in
-// blocks of at most kMaxBlockWarps. Each type is compiled in a source of its own, so that they are
+// A kernel of this type of logits, as cudaLaunchKernel takes it: void(RouteArgs), one warp per row
+// in blocks of at most kMaxBlockWarps. Each type is compiled in a file of its own, so that they are
 // compiled side by side. REQUIRES: a checked call.
 template <DType kLogits>
 const void* FindRouteKernel(const RoutingConfig& config, std::int64_t num_experts);

@@ -141,8 +141,8 @@ using Methods = MethodList<
 
 // ---- tiers
 
-// A warp holds a row of logits in registers, 4 adjacent ones a lane and quad: lane l of quad q has
-// experts 128 q + 4 l ... + 3. Variants differ in the number of quads, and hold E <= 128 quads.
+// A warp holds a row of logits in registers, 4 adjacent ones per lane and quad: lane l of quad q
+// has experts 128 q + 4 l ... + 3. Variants differ in the number of quads, and hold E <= 128 quads.
 inline constexpr std::int32_t kQuadExperts = 128;
 template <std::int32_t... kQuads>
 struct TierList {

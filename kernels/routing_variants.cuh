@@ -1,5 +1,5 @@
-// The CUDA variants of one type of logits; each source that includes this instantiates one.
-// Internal to kernels.
+// The CUDA variants of one type of logits; each file that includes this instantiates one. Internal
+// to kernels.
 #ifndef WAYMARK_KERNELS_ROUTING_VARIANTS_CUH_
 #define WAYMARK_KERNELS_ROUTING_VARIANTS_CUH_
 

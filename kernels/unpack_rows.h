@@ -29,7 +29,7 @@ struct MutableIdsView {
 };
 
 // Writes the packed row inputs[i] to row i of `out`; a null input is a missing row, which gets
-// `fill`. REQUIRES: elements of `out` overlap neither each other nor a input; ids fit out.kind.
+// `fill`. REQUIRES: elements of `out` overlap neither each other nor an input; ids fit out.kind.
 void UnpackRows(const RowShape& shape, std::span<const std::uint8_t* const> inputs,
                 const MutableIdsView& out, MissingFill fill);
 

@@ -2,7 +2,7 @@
  *
  * waymark_wire.h adds documents, formats, page sources, publishing and fetching. The terms (row,
  * block, slot, page, step, snapshot, key, version, reason) are defined in docs/architecture.md;
- * docs/abi.md says how the ABI grows; docs/integrating.md explains a complete engine.
+ * docs/abi.md describes how the ABI grows; docs/integrating.md describes a complete engine.
  *
  * Example, a step loop with one sequence of 16 tokens in KV block 5, one token per step:
  *
@@ -68,8 +68,9 @@
  * otherwise.
  *
  * Objects. Every call that returns an object through `out` returns one reference; *_retain adds
- * one, *_release removes one. An object keeps what it depends on: a session keeps its store; a store
- * and its snapshots keep their recorder. Retain and release: any thread, unless marked otherwise.
+ * one, *_release removes one. An object keeps the objects that it depends on: a session its store;
+ * a store and its snapshots their recorder. Retain and release: any thread, unless marked
+ * otherwise.
  *
  * Threads. "Engine's thread": a store and its sessions are called by one thread at a time. "Step
  * path": in addition the call allocates nothing after warm-up, never waits, and copies no rows.
@@ -141,10 +142,10 @@ typedef struct wm_code {
 enum wm_rule {
   WM_RULE_NONE = 0,
   WM_RULE_STEP_NOT_INCREASING = 1,    /* value: the step; 2^64 - 1 is not a step */
-  WM_RULE_TOO_MANY_ROWS = 2,          /* value: the rows; of a tensor, limit: rows of the view */
+  WM_RULE_TOO_MANY_ROWS = 2,          /* value: the rows; limit, of a tensor: rows of the view */
   WM_RULE_UNKNOWN_EVENT = 3,          /* index: the event; value: its type */
   WM_RULE_BLOCK_OUT_OF_RANGE = 4,     /* index: the event; value: the block */
-  WM_RULE_SRC_OUT_OF_RANGE = 5,       /* index: the event; value: the block copied from */
+  WM_RULE_SRC_OUT_OF_RANGE = 5,       /* index: the event; value: its `src` */
   WM_RULE_KEY_TOO_LONG = 6,           /* index: the event; value: key_size */
   WM_RULE_ROWS_OUT_OF_RANGE = 7,      /* index: the event; value: rows */
   WM_RULE_SELF_COPY = 8,              /* index: the event; value: the block */
@@ -185,12 +186,12 @@ typedef struct wm_ext {
 
 enum { WM_LOG_INFO = 0, WM_LOG_WARNING = 1, WM_LOG_ERROR = 2 };
 
-/* Receives warnings and errors for the operator: pages that the audit invalidated, a layer that
- * wrote no ids (once per layer), a transport that failed. `text` has `size` bytes and a terminating
- * 0 and is valid during the call. Called on the landing thread, or on the caller's thread within a
- * call off the step path; calls may be concurrent. The function must return soon, must not throw,
- * and must not call the library. A null function is the same as no extension. `context` must live
- * as long as the store, also for a session: its steps may land after it is released. */
+/* Receives warnings and errors for the operator: pages that the audit voided, a layer that wrote no
+ * ids (once per layer), a transport that failed. `text` has `size` bytes and a terminating 0 and is
+ * valid during the call. Called on the landing thread, or on the caller's thread within a call off
+ * the step path; calls may be concurrent. The function must return soon, must not throw, and must
+ * not call the library. A null function is the same as no extension. `context` must live as long as
+ * the store, also for a session: its steps may land after it is released. */
 typedef struct wm_ext_log {
   wm_ext head;
   void (*function)(void* context, int32_t level, const char* text, size_t size);
@@ -308,7 +309,7 @@ typedef struct wm_event {
   uint8_t key_size; /* bytes of `key` in use; 0: no key */
   uint8_t more;     /* MOVE: 1 = the next event belongs to the same simultaneous move */
   int32_t block;    /* COPY, MOVE: the destination */
-  int32_t src;      /* COPY, MOVE: the source block */
+  int32_t src;      /* COPY, MOVE: the block copied or moved from */
   int32_t rows;     /* COPY: rows, or WM_ALL_ROWS; TRUNCATE: the first row to invalidate */
   uint64_t step;    /* SEAL: the step that fills the block; TRUNCATE: the last step it applies to */
   uint8_t key[WM_KEY_BYTES]; /* the engine's prefix-chain hash of the block; 0 beyond key_size */
@@ -329,7 +330,7 @@ static inline wm_event wm_make_event(int type, int32_t block, int32_t src, int32
   if (key != NULL && key_size <= WM_KEY_BYTES) memcpy(event.key, key, key_size);
   return event;
 }
-/* A null `key`: the rows of the block come from this engine's own forwards, or from elsewhere. */
+/* A null `key`: no page is attached; the block has no rows until a step writes them. */
 static inline wm_event wm_bind(int32_t block, const void* key, size_t key_size) {
   return wm_make_event(WM_EVENT_BIND, block, -1, 0, 0, key, key_size);
 }
@@ -389,7 +390,7 @@ typedef struct wm_view {
   int32_t num_layers;
   int32_t max_rows;
   int32_t top_k;
-  int32_t buffer; /* for the library; pass a view back unchanged */
+  int32_t buffer; /* for the library's use; pass a view back unchanged */
   uint64_t step;  /* its step; 0: no step, nothing that is written there lands */
   uint64_t reserved;
 } wm_view;
@@ -422,7 +423,7 @@ typedef struct wm_done {
 /* ---- routing ------------------------------------------------------------------------------ */
 
 /* How a router selects experts from its logits x and weights them, with s = sigmoid(x). The
- * formulas and their sources are in docs/kernels.md. */
+ * formulas, with references, are in docs/kernels.md. */
 enum {
   WM_ROUTING_DEFAULT = 0,           /* selects by x; weight: softmax over all experts */
   WM_ROUTING_RENORMALIZE = 1,       /* selects by x; weight: softmax over the selected experts */
@@ -501,11 +502,11 @@ typedef struct wm_snapshot_args {
 enum {
   WM_REASON_NONE = 0,      /* the row is valid */
   WM_REASON_NEVER_WRITTEN, /* no step wrote it since the block was bound */
-  WM_REASON_NOT_CAPTURED,  /* a layer's source wrote no ids, or the row did not ask for routing */
+  WM_REASON_NOT_CAPTURED,  /* a layer wrote no ids, or the row did not ask for routing */
   WM_REASON_EXTERNAL_KV,   /* the KV came from elsewhere, and no page here has its rows */
   WM_REASON_CAPACITY,      /* the step was dropped, the page was evicted, or no page was free */
   WM_REASON_INVALID_ID,    /* an id was out of range, or repeated within a layer */
-  WM_REASON_AUDIT,         /* invalidated: later writes contradicted it */
+  WM_REASON_AUDIT,         /* voided: later writes contradicted the row */
   WM_NUM_REASONS
 };
 
@@ -583,7 +584,7 @@ typedef struct wm_collective {
 /* ---- self-test and counters --------------------------------------------------------------- */
 
 /* The forward of a self-test: writes rows [0, rows) of `view`. Must not throw. A status other than
- * WM_OK ends the test with that status; a number that is no status, with WM_UNKNOWN. */
+ * WM_OK ends the test with that status, or with WM_UNKNOWN if the number is not a wm_status. */
 typedef struct wm_forward {
   wm_status (*function)(void* context, const wm_view* view, int32_t rows);
   void* context;
@@ -643,7 +644,7 @@ typedef struct wm_finding {
   uint64_t kept_step;   /* the step that wrote the rows that were kept */
   uint64_t sealed_step; /* the step that the page was sealed with */
   uint32_t rows;        /* compared */
-  uint32_t voided;      /* 1: agreement was under the threshold; the page's rows are invalid */
+  uint32_t voided;      /* 1: agreement was below the threshold; the page's rows are missing */
   double agreement;     /* mean share of common ids, in [0, 1] */
 } wm_finding;
 
@@ -686,22 +687,22 @@ typedef struct wm_api_v1 {
    * still land. Engine's thread. */
   void (*session_retain)(wm_session* session);
   void (*session_release)(wm_session* session);
-  /* Before the first step. ALREADY_EXISTS, FAILED_PRECONDITION, INVALID_ARGUMENT. Engine's thread.
-   */
+  /* Binds a layer to its module, before the first step. ALREADY_EXISTS, FAILED_PRECONDITION,
+   * INVALID_ARGUMENT. Engine's thread. */
   wm_status (*session_bind_layer)(wm_session* session, const wm_layer_binding* binding,
                                   wm_message* why);
 
   /* ---- the step path: engine's thread ---- */
 
-  /* The CUDA stream (cudaStream_t) of the forwards from here on; null: the default stream. */
+  /* Sets the CUDA stream (cudaStream_t) of all later forwards; null: the default stream. */
   wm_status (*session_set_stream)(wm_session* session, void* stream);
   /* Begins a step and takes a buffer for its forward. `written_rows`: rows that the forward writes,
-   * graph padding included; at least the number of slots is assumed. RESOURCE_EXHAUSTED: the step
-   * was dropped and has ended; its forward runs as usual. */
+   * graph padding included; the larger of it and num_slots counts. RESOURCE_EXHAUSTED: the step was
+   * dropped and has ended; its forward runs as usual. */
   wm_status (*session_begin_step)(wm_session* session, const wm_step_batch* batch,
                                   int32_t written_rows, wm_code* code);
-  /* The view of `step`. For a step without a buffer, or step 0, the scratch view, to which a
-   * forward may always write max_rows rows. */
+  /* Sets *view to the view of `step`; for a step without a buffer, and for step 0, to the scratch
+   * view. A forward may always write max_rows rows to it. */
   wm_status (*session_view)(wm_session* session, uint64_t step, wm_view* view);
   /* Copies the first K columns of `ids` into rows [0, ids->rows) of a layer that is bound as
    * WM_CAPTURE_HANDS_OVER; on a device in stream order, and allowed during graph capture. */
@@ -720,27 +721,27 @@ typedef struct wm_api_v1 {
    * Step path, engine's thread. */
   wm_status (*session_route)(wm_session* session, const wm_view* view, int32_t layer,
                              const wm_routing* routing, wm_code* code);
-  /* The forward of `step` has written its view (host), or has been launched (device). */
+  /* Submits `step`, whose forward has written the view (host) or has been launched (device). */
   wm_status (*session_submit)(wm_session* session, uint64_t step, int32_t written_rows,
                               wm_code* code);
   /* Submits a step with WM_BATCH_DEVICE_SLOTS: row i has slot slots[i]. `slots`: [rows] in the
    * transport's memory, read in stream order with the forward. */
   wm_status (*session_submit_device_slots)(wm_session* session, uint64_t step, const int64_t* slots,
                                            int32_t rows, int32_t written_rows, wm_code* code);
-  /* The ids of `step` are lost: its rows are missing (capacity). */
+  /* Ends `step`, whose ids are lost: its rows are missing (capacity). */
   wm_status (*session_drop)(wm_session* session, uint64_t step, wm_code* code);
-  /* The forward of `step` did not run: its claims are revoked. */
+  /* Ends `step`, whose forward did not run: its rows are never written. */
   wm_status (*session_cancel)(wm_session* session, uint64_t step, wm_code* code);
-  /* A forward outside any step has written rows [0, written_rows) of the scratch view; a number
-   * above max_rows means all rows. */
+  /* Sets rows [0, written_rows) of the scratch view to -1, after a forward that belongs to no step.
+   * A number above max_rows means all rows. */
   wm_status (*session_discard)(wm_session* session, int32_t written_rows);
   /* Begins a step whose ids come as one tensor in host memory: no buffer, no copy before landing.
    */
   wm_status (*session_begin_ids_step)(wm_session* session, const wm_step_batch* batch,
                                       wm_code* code);
   /* Submits the ids of `step`. The caller keeps them unchanged until `done` is called, exactly
-   * once. On failure `done` is called before the return and the step is still open; so too with
-   * RESOURCE_EXHAUSTED, when num_ids_steps are in flight. */
+   * once. On failure `done` is called before the return, and the step is still in flight.
+   * RESOURCE_EXHAUSTED if num_ids_steps steps have been submitted and have not landed. */
   wm_status (*session_submit_ids)(wm_session* session, uint64_t step, const wm_ids* ids,
                                   wm_done done, wm_code* code);
 
@@ -753,14 +754,14 @@ typedef struct wm_api_v1 {
   /* A snapshot may be used by any thread, one at a time, and may outlive its store. */
   void (*snapshot_retain)(wm_snapshot* snapshot);
   void (*snapshot_release)(wm_snapshot* snapshot);
-  /* The range [first, last) that it was taken of. Any thread, as all that follow. */
+  /* The range [first, last) of the snapshot. Any thread, as all functions of this section below. */
   wm_status (*snapshot_range)(const wm_snapshot* snapshot, int64_t* first, int64_t* last);
   wm_status (*snapshot_shape)(const wm_snapshot* snapshot, wm_shape* out);
   /* OK once every step begun before the snapshot has ended, and it can be read; else UNAVAILABLE.
    * Never waits. */
   wm_status (*snapshot_ready)(const wm_snapshot* snapshot);
-  /* Waits until it is ready. DEADLINE_EXCEEDED after `timeout_ns`; a negative timeout never
-   * expires. With WM_LANDING_CALLER another thread must land. */
+  /* Waits until the snapshot is ready. DEADLINE_EXCEEDED after `timeout_ns`; a negative timeout
+   * never expires. With WM_LANDING_CALLER another thread must land. */
   wm_status (*snapshot_wait)(const wm_snapshot* snapshot, int64_t timeout_ns, wm_message* why);
   /* Writes ids and infos. FAILED_PRECONDITION before it is ready; OUT_OF_RANGE outside the range;
    * INVALID_ARGUMENT for sizes and types that do not match. A row whose info is valid is complete.

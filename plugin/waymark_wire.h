@@ -2,7 +2,7 @@
  * sources, publishing and fetching. An engine that only captures needs waymark.h alone; the rules
  * for structs, arguments, statuses and objects are at its top. C99 and C++.
  *
- * Example, `rows` as a document in bytes, and what such bytes hold:
+ * Example, which writes `rows` as a document in bytes and reads the rows of these bytes:
  *
  *   const wm_wire_api_v1* wire = wm_get_api_v1()->wire;
  *   char text[256];
@@ -45,7 +45,7 @@ typedef struct wm_fetcher wm_fetcher;     /* reads rows from a source; caches ob
 enum { WM_CODEC_RAW = 0, WM_CODEC_SET = 1 }; /* ids as stored; sets in fewer bits, without order */
 enum { WM_HIGH_PARTS_RANKED = 0, WM_HIGH_PARTS_UNARY = 1 };
 
-/* How ids are written. All 0: raw, in the router's order. */
+/* How ids are written; docs/format.md defines the fields. All 0: raw, in the router's order. */
 typedef struct wm_chunk_code {
   uint32_t struct_size; /* required */
   uint32_t flags;       /* WM_CHUNK_* */
@@ -68,7 +68,7 @@ typedef struct wm_document_options {
 #define WM_DOCUMENT_WITHOUT_STEPS 1u /* rows_join_layers cannot join rows that are read from it */
 #define WM_DOCUMENT_WITH_NODES 2u    /* source_file_open can open it; rows begin at row 0 */
 
-/* Limits on what bytes from outside may cost a reader; beyond them: RESOURCE_EXHAUSTED. */
+/* Limits on a read of bytes that are not trusted; beyond them: RESOURCE_EXHAUSTED. */
 typedef struct wm_read_limits {
   uint32_t struct_size; /* required */
   uint32_t reserved;    /* must be zero */
@@ -76,7 +76,7 @@ typedef struct wm_read_limits {
   uint64_t max_bytes;   /* allocated by one call; 0 = 2^32 */
 } wm_read_limits;
 
-/* The digest that names an object: XXH3-128 of its bytes, as docs/format.md has it. */
+/* The digest that names an object: XXH3-128 of its bytes, as docs/format.md defines it. */
 typedef struct wm_digest {
   uint8_t bytes[16];
 } wm_digest;
@@ -202,11 +202,11 @@ typedef struct wm_source_callbacks {
    * Null: the library calls `get` and cuts the objects. */
   wm_status (*get_ranges)(void* context, const wm_object_range* ranges, size_t count,
                           int64_t timeout_ns, wm_reply* reply, wm_message* why);
-  /* Stores objects, as long as it can. Null: read only; publishers count puts_failed. */
+  /* Stores objects for as long as it can. Null: read only; publishers count puts_failed. */
   wm_status (*put)(void* context, const wm_object* objects, size_t count, int64_t timeout_ns,
                    wm_message* why);
   /* Sets held[i] to 1 if it has the object digests[i]; every held[i] is 0 before. Objects that it
-   * has are not put again. Null: has none, so that every object is put. */
+   * has are not put again. Null: every object is put. */
   wm_status (*holds)(void* context, const wm_digest* digests, size_t count, int64_t timeout_ns,
                      uint8_t* held, wm_message* why);
   /* Called once, when the last reference is released, on the thread that released it. May be null.
@@ -256,8 +256,8 @@ typedef struct wm_publisher_options {
   const wm_shape* shape;      /* of all rows, as for rows_create; required */
   const wm_chunk_code* code;  /* null: raw */
   const char* store_name;     /* the store's name in handles: UTF-8, below 2^16 bytes; null: "" */
-  uint64_t max_waiting;       /* queued publications, with the pages that they pin; 0 = 256; one */
-                              /* more is dropped */
+  uint64_t max_waiting;       /* queued publications, which pin their pages; one more is */
+                              /* dropped; 0 = 256 */
   uint64_t max_pages;         /* pages whose digest is cached; 0 = 2^17 */
   uint64_t max_sequences;     /* sequences that can be continued; 0 = 1024 */
   int64_t landing_timeout_ns; /* for a snapshot to become ready; 0 = 10 s */
@@ -271,7 +271,7 @@ typedef struct wm_publisher_stats {
   uint32_t reserved;
   uint64_t published, dropped, failed; /* handles made; queue full; queued, but no handle made */
   uint64_t pages, pages_encoded;       /* complete pages; of them encoded, the others were cached */
-  uint64_t objects_held, objects_put;  /* objects that the source had; that it was given */
+  uint64_t objects_held, objects_put;  /* objects already there; objects put */
   uint64_t bytes_put;
   uint64_t puts_failed; /* failed calls of the source: readers will miss rows */
 } wm_publisher_stats;
@@ -303,12 +303,12 @@ typedef struct wm_fetcher_options {
  * returns one object under the name of another; crcs reveal damage only. */
 #define WM_FETCHER_WHOLE_CHUNKS 1u
 
-/* The work of fetching. Objects include ranges of them. */
+/* Counts of what was fetched. A range of an object counts as an object. */
 typedef struct wm_fetch_report {
   uint32_t struct_size;   /* required */
   int32_t source_status;  /* the first status of the source that is not WM_OK */
   uint64_t fetched;       /* objects that the source returned */
-  uint64_t fetched_bytes; /* of them */
+  uint64_t fetched_bytes; /* their bytes */
   uint64_t hits;          /* objects from the cache */
   uint64_t absent;        /* objects that the source did not return */
   uint64_t damaged;       /* objects that do not match their digest: treated as absent */
@@ -385,9 +385,9 @@ typedef struct wm_wire_api_v1 {
   wm_status (*rows_from_format)(const uint8_t* data, size_t size, const wm_format_options* options,
                                 wm_rows** out, wm_bytes** notes, wm_message* why);
   /* `rows` in the format that `options` name; documents are written by rows_document. `notes`: what
-   * of the rows the bytes do not contain. FAILED_PRECONDITION if rows are missing and there is no
-   * sentinel; INVALID_ARGUMENT for a format that can only be read, or ids that the dtype cannot
-   * hold. */
+   * the rows have and the bytes do not contain. FAILED_PRECONDITION if rows are missing and there
+   * is no sentinel; INVALID_ARGUMENT for a format that can only be read, or ids that the dtype
+   * cannot hold. */
   wm_status (*rows_to_format)(const wm_rows* rows, const wm_format_options* options, wm_bytes** out,
                               wm_bytes** notes, wm_message* why);
 
@@ -399,7 +399,7 @@ typedef struct wm_wire_api_v1 {
    * else errors as document_open_file. */
   wm_status (*source_file_open)(const char* path, const wm_read_limits* limits, wm_source** out,
                                 wm_message* why);
-  /* Objects wherever `callbacks` keep them. On failure `destroy` is not called. */
+  /* Objects that the caller's `callbacks` store. On failure `destroy` is not called. */
   wm_status (*source_callbacks_create)(const wm_source_callbacks* callbacks, wm_source** out,
                                        wm_message* why);
   /* Passes object `index` of a request to the library, which copies its `size` bytes; a second call
@@ -436,7 +436,7 @@ typedef struct wm_wire_api_v1 {
 
   void (*ticket_retain)(wm_ticket* ticket);
   void (*ticket_release)(wm_ticket* ticket);
-  /* OK if it has its result, a handle or an error; else UNAVAILABLE. Never waits. */
+  /* OK if the ticket has its result, a handle or an error; else UNAVAILABLE. Never waits. */
   wm_status (*ticket_ready)(const wm_ticket* ticket);
   /* Waits for the handle; each call returns one reference. The objects have been put by then. A
    * source that failed is no error here; readers miss rows. DEADLINE_EXCEEDED after `timeout_ns`; a
@@ -447,9 +447,9 @@ typedef struct wm_wire_api_v1 {
   wm_status (*ticket_wait)(const wm_ticket* ticket, int64_t timeout_ns, wm_bytes** out,
                            wm_message* why);
 
-  /* The handle that publishing `rows`, which begin at row 0, would make; puts nothing. A document
-   * of them WM_DOCUMENT_WITH_NODES and of the same `code` is a source of it. `code` and `store` may
-   * be null. */
+  /* The handle that publishing `rows`, which begin at row 0, would make; puts nothing. If the same
+   * rows are written as a document WM_DOCUMENT_WITH_NODES with the same `code`, source_file_open
+   * makes a source with the objects of the handle. `code` and `store` may be null. */
   wm_status (*rows_handle)(const wm_rows* rows, const wm_chunk_code* code, const char* store,
                            wm_bytes** out, wm_message* why);
   /* The contents of a handle; `store` receives the name of its store. INVALID_ARGUMENT, DATA_LOSS,

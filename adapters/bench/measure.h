@@ -1,10 +1,10 @@
 // How time is measured: single calls, their quantiles, and caches made cold before a call.
 //
-// Each call is timed on its own and quantiles are reported, because the mean of a machine that
-// others use says nothing. Calls of microseconds are judged by their median. Calls of a millisecond
-// and more are seldom left undisturbed on such a machine: they are judged by their lower decile, or
-// timed by the thread's processor time, or both. A baseline is timed in turns with what it is
-// compared with, in one run.
+// Each call is timed on its own and quantiles are reported, because the mean on a machine that
+// others use has no meaning. Calls of microseconds are judged by their median. Calls of a
+// millisecond and more are seldom left undisturbed on such a machine: they are judged by their
+// lower decile, or timed by the thread's processor time, or both. A baseline is timed in turns with
+// what it is compared with, in one run.
 #ifndef WAYMARK_ADAPTERS_BENCH_MEASURE_H_
 #define WAYMARK_ADAPTERS_BENCH_MEASURE_H_
 

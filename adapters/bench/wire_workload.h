@@ -74,8 +74,8 @@ struct Moved {
   std::uint64_t pages_encoded = 0;
 };
 
-// Publishes each request whole and fetches it by handle through a source in memory: all of its rows,
-// or the new ones only. Throws when a row does not come.
+// Publishes each request whole and fetches it by handle through a page source in memory: all of its
+// rows, or the new ones only. Throws if a row is missing.
 [[nodiscard]] Moved MoveByHandle(SequenceStore& store, std::span<const RowRequest> requests,
                                  const wire::ChunkCode& code, bool new_rows_only);
 

@@ -2,7 +2,8 @@
 // landing, snapshots and reads of a long sequence. `waymark bench` and the programs in tests/bench/
 // time these, so that both measure the same.
 //
-// One thread uses all of it: the engine's thread, which lands too (Landing::kCaller) unless said.
+// One thread uses all of it: the engine's thread, which also lands (Landing::kCaller), except where
+// stated.
 #ifndef WAYMARK_ADAPTERS_BENCH_WORKLOAD_H_
 #define WAYMARK_ADAPTERS_BENCH_WORKLOAD_H_
 
@@ -26,7 +27,7 @@ inline constexpr std::int32_t kExperts = 256;
 inline constexpr std::int32_t kDecodeRows = 256;
 inline constexpr std::int32_t kPrefillRows = 8192;
 inline constexpr std::int64_t kLongRows = 32768;
-// Rows of a store unless said: with a page for each block, 486 MB.
+// Rows of a store, except where stated: with a page for each block, 486 MB.
 inline constexpr std::int64_t kStoreRows = std::int64_t{1} << 20;
 
 [[nodiscard]] RoutingShape Shape(std::int32_t page_tokens);

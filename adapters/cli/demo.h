@@ -1,5 +1,5 @@
-// The demo: rollouts on the embedded engine, and the proof that every row is right. `waymark demo` and
-// the program waymark_demo run it.
+// The demo: rollouts on the embedded engine, and the proof that every row is right. `waymark demo`
+// and the program waymark_demo run it.
 #ifndef WAYMARK_ADAPTERS_CLI_DEMO_H_
 #define WAYMARK_ADAPTERS_CLI_DEMO_H_
 
@@ -27,7 +27,7 @@ struct DemoOptions {
 struct DemoResult {
   uint64_t requests = 0;
   uint64_t tokens = 0;
-  uint64_t rows = 0;         // tokens - 1 a request
+  uint64_t rows = 0;         // tokens - 1 per request
   uint64_t rows_reused = 0;  // of them: found in the cache when the request came
   uint64_t rows_wrong = 0;
   uint64_t rows_unexplained = 0;

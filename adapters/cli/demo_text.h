@@ -1,5 +1,5 @@
 // What the demo's conversations are about: an opening that all share, a question for each group of
-// samples, and what is said in later turns. Plain ASCII, written for this tool.
+// samples, and the user's texts in later turns. Plain ASCII, written for this tool.
 #ifndef WAYMARK_ADAPTERS_CLI_DEMO_TEXT_H_
 #define WAYMARK_ADAPTERS_CLI_DEMO_TEXT_H_
 
@@ -34,7 +34,7 @@ inline constexpr std::array<std::string_view, 8> kDemoQuestions = {
     "honest man and he could not swim. Where did he walk, and at what time of the year?",
 };
 
-// Said after each answer, in this order, then from the start again.
+// The user's text after each completion, in this order, then from the start again.
 inline constexpr std::array<std::string_view, 4> kDemoFollowUps = {
     "\n\nI have written that down. Now tell it again for a child who has never seen the sea.\n",
     "\n\nSomebody at the inn says the opposite. What would you have to see to change your mind?\n",

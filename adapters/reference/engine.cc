@@ -422,7 +422,7 @@ absl::Status Engine::Finish(Sequence& sequence, std::span<const BlockId> blocks)
     collector_.AddWithoutRows(std::move(request));
     return absl::OkStatus();
   }
-  // Before the blocks are released: whoever gets them next must not show through.
+  // Before the blocks are released, so that the snapshot has no rows of their next request.
   absl::StatusOr<Snapshot> snapshot =
       pool_->store().TakeSnapshot(blocks, 0, static_cast<int64_t>(request.tokens.size()) - 1);
   if (!snapshot.ok()) return snapshot.status();

@@ -2,11 +2,11 @@
 //
 // It does what engines with a paged KV cache do: continuous batching, chunked prefill, prefix
 // caching over full blocks (prompt and generation), preemption by recomputation when blocks run
-// short, several samples a prompt, and graph padding. Its KV blocks come from a BlockAllocator,
+// short, several samples per prompt, and graph padding. Its KV blocks come from a BlockAllocator,
 // whose store holds the routes; its routers are Waymark's routing kernels, called through a
-// CaptureSession, so that what a forward uses is what is recorded. The model is
-// batch-invariant, so recomputing a finished sequence from scratch (RecomputeRoutes) tells whether
-// each stored row is right.
+// CaptureSession, so that what a forward uses is what is recorded. The model is batch-invariant, so
+// recomputing a finished sequence from scratch (RecomputeRoutes) shows whether each stored row is
+// right.
 //
 // Threads: one, the caller's, beside the store's landing thread.
 #ifndef WAYMARK_ADAPTERS_REFERENCE_ENGINE_H_
@@ -56,12 +56,12 @@ struct EngineOptions {
   bool recompute_in_place = false;
   ShareBy share_by = ShareBy::kPrefixHit;
   // Capture.
-  int num_buffers = 8;             // steps whose routes may be on their way, 1 .. 16
+  int num_buffers = 8;             // steps whose routes may be in flight, 1 .. 16
   std::vector<int> silent_layers;  // captured layers whose router does not report; for self-tests
   Landing landing = Landing::kThread;
   int landing_lag = 0;  // Landing::kCaller: submitted steps that are left unlanded, < num_buffers
   FlightSink* flight = nullptr;  // records the store; the caller's, outlives the engine
-  // Disturbances for tests, as probabilities a step; drawn from `seed`.
+  // Disturbances for tests, as probabilities per step; drawn from `seed`.
   double preempt_rate = 0;  // a running sequence loses its blocks
   double drop_rate = 0;     // a step's routes do not come
   double cancel_rate = 0;   // a step is called off after it was begun, and run again
@@ -99,7 +99,8 @@ class Engine {
   [[nodiscard]] absl::StatusOr<uint64_t> Add(const Request& request);
 
   // Schedules and runs one step. False, and nothing done, when no request is queued or running.
-  // Errors are internal ones (a refused event, a read that failed): the engine is then of no use.
+  // Errors are internal ones (a refused event, a read that failed): the engine cannot be used any
+  // more.
   [[nodiscard]] absl::StatusOr<bool> Step();
   // Steps until everything queued is finished and read.
   [[nodiscard]] absl::Status RunAll();

@@ -1,4 +1,4 @@
-// What the embedded engine is asked, and what it answers. Plain values.
+// The requests of the embedded engine and their results. Plain values.
 #ifndef WAYMARK_ADAPTERS_REFERENCE_REQUEST_H_
 #define WAYMARK_ADAPTERS_REFERENCE_REQUEST_H_
 

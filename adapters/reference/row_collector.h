@@ -1,8 +1,8 @@
 // RowCollector: the readers' side of the embedded engine. It holds the snapshots of preempted and
 // finished requests until they can be read, joins those of one request in the order in which they
-// were taken, and gives the finished requests out with their rows.
+// were taken, and returns the finished requests with their rows.
 //
-// Snapshots pin pages, so they are read and given back as soon as they are ready, not when their
+// Snapshots pin pages, so they are read and released as soon as they are ready, not when their
 // request is done. Not thread-safe: the engine's thread.
 #ifndef WAYMARK_ADAPTERS_REFERENCE_ROW_COLLECTOR_H_
 #define WAYMARK_ADAPTERS_REFERENCE_ROW_COLLECTOR_H_
@@ -21,11 +21,11 @@ namespace waymark::reference {
 
 class RowCollector {
  public:
-  // Rows of request `id` that it will lose: a preemption, a change of weights.
+  // A snapshot of rows of request `id` that the store will lose: a preemption, a change of weights.
   void AddPart(uint64_t id, Snapshot snapshot);
-  // The last snapshot of `request`, whose `rows` are filled in before it is given out.
+  // The last snapshot of `request`, whose `rows` are set before Take returns it.
   void AddLast(FinishedRequest request, Snapshot snapshot);
-  // A request whose rows nobody wants: given out as it is.
+  // A request that did not ask for its rows: Take returns it as it is.
   void AddWithoutRows(FinishedRequest request);
 
   // Reads what is ready. Errors: those of Snapshot::ReadRows and Join.

@@ -27,12 +27,12 @@ struct SamplingOptions {
 };
 
 // The next token after position `position` (0-based, of the row whose logits are given). Random
-// numbers come from (seed, position) alone, so that neither the batch nor a preemption changes what
-// a request says. logits: [kVocabulary], finite.
+// numbers come from (seed, position) alone, so that neither the batch nor a preemption changes the
+// tokens of a request. logits: [kVocabulary], finite.
 int32_t SampleToken(std::span<const float> logits, const SamplingOptions& options,
                     int64_t position);
 
-// A 64-bit mixing function (a bijection with good avalanche): the source of all randomness here.
+// A 64-bit mixing function (a bijection with good avalanche), from which all randomness here comes.
 uint64_t Mix64(uint64_t value);
 
 }  // namespace waymark::reference

@@ -60,7 +60,7 @@ class OracleRows final : public StepRows {
   std::uint64_t step_ = 0;
   std::uint64_t version_ = 0;
   std::vector<PrefixHash> prefixes_;
-  std::vector<std::int64_t> slots_;  // empty but for a device step
+  std::vector<std::int64_t> slots_;  // empty except for a device step
   std::int64_t silent_ = -1;
   Reason verdict_ = Reason::kNotCaptured;
 };

@@ -13,7 +13,7 @@ class StepFeed {
  public:
   virtual ~StepFeed() = default;
   [[nodiscard]] virtual StepCode Begin(const StepBatch& batch) = 0;
-  // `rows` has the rows of the step's forward. Its Done() is called exactly once, sooner or
+  // `rows` has the rows of the step's forward. rows->Done() is called exactly once, in this call or
   // later.
   [[nodiscard]] virtual StepCode Submit(StepId step, OracleRows* rows) = 0;
   [[nodiscard]] virtual StepCode Drop(StepId step) = 0;

@@ -1,8 +1,8 @@
 // CheckFlight: replays a recorded flight through a fresh store and reports whether the engine's
 // events were complete.
 //
-// It makes two independent checks. The *reads*: is each row that was read what the recorded events
-// say it must be? The *audit*: do later writes contradict rows that were kept, so that the engine
+// It makes two independent checks. The *reads*: does each row that was read follow from the
+// recorded events? The *audit*: do later writes contradict rows that were kept, so that the engine
 // must have missed an event? The audit does not use the recorded reads, because an engine that
 // misses an event also records wrong reads.
 #ifndef WAYMARK_BLOCKSTORE_FLIGHT_CHECK_H_
@@ -120,7 +120,7 @@ struct RemovedBind {
   std::int32_t block = -1;       // its block
   bool with_key = false;         // whether it had a key
   std::uint64_t rows_wrong = 0;  // wrong rows that a store without audit returns
-  bool found = false;            // the audit has a finding that it has not with the Bind
+  bool found = false;            // the audit has a finding that it does not have with the Bind
   bool block_named = false;      // such a finding names the block,
   bool step_named = false;       // and the Bind's step lies between the two steps that it names
 };

@@ -71,7 +71,7 @@ static_assert(sizeof(Heading) == 16);
 // A row in 16 bytes: its XXH3-64, then eight sketch bytes. Sketch byte j is the low byte of the
 // minimum of a hash over the ids of layer j * L / 8 (MinHash). If two rows have a share s of their
 // ids in common, about s / (2 - s) of their sketch bytes are equal (the Jaccard similarity of the
-// id sets). So the audit can tell a mild disagreement from another token without the ids.
+// id sets). So the audit can distinguish a mild disagreement from another token without the ids.
 inline constexpr std::size_t kDigestRowBytes = 16;
 inline constexpr std::size_t kSketchBytes = 8;
 // Writes the kDigestRowBytes bytes of `row`, which has shape.row_bytes() bytes, to `out`.

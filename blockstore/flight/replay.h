@@ -33,8 +33,8 @@ struct ReplayedRead {
   std::span<const std::uint8_t> rows;                        // in the replaying store's shape
 };
 
-// Not thread safe. Steps land, and snapshots are taken, read and released, at the records of the
-// flight that say so.
+// Not thread safe. Steps land, and snapshots are taken, read and released, at the records of these
+// events in the flight.
 class FlightReplay {
  public:
   // May be empty. Called from within Apply; must not call the replay.

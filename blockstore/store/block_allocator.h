@@ -72,7 +72,7 @@ class BlockAllocator {
   enum class Clip : std::uint8_t {
     kNo,         // yes: every block with KV hits
     kToCovered,  // no: a block hits if all its rows are valid or pending (CoveredPrefix). Events
-                 // that the store has not got yet are not taken into account
+                 // that BeginStep has not applied yet have no effect on it
   };
 
   // A pool of options.num_blocks blocks, without the null blocks, and a new store. Errors as
@@ -85,7 +85,7 @@ class BlockAllocator {
   BlockAllocator(const BlockAllocator&) = delete;
   BlockAllocator& operator=(const BlockAllocator&) = delete;
 
-  // The store that gets the events. Lives as long as the pool.
+  // The store that gets the events. Lives as long as the allocator.
   [[nodiscard]] RoutingStore& store() { return *store_; }
   [[nodiscard]] const RoutingStore& store() const { return *store_; }
   // Tokens per block.
@@ -122,8 +122,8 @@ class BlockAllocator {
   [[nodiscard]] absl::Status Seal(BlockId block, const BlockKey& key, const BlockKey& parent,
                                   StepId step);
   // Reports that the engine copies the KV of rows [0, rows) of `src` (Event::kAllRows: all) to
-  // `dst`. `src` must be used or cached; `dst` must have one user and no seal.
-  // If `src` is a null block, the rows become never written. Emits Copy.
+  // `dst`. `src` must be used or cached; `dst` must have one user and no seal. If `src` is a null
+  // block, the rows become never written. Emits Copy.
   [[nodiscard]] absl::Status Copy(BlockId src, BlockId dst, std::int32_t rows = Event::kAllRows);
   // Removes rows >= `row` of `block` that steps <= `step` wrote (rejected drafts, a rewind). If
   // such a step sealed the block, the seal is removed: its key no longer hits (unless another block
@@ -156,7 +156,7 @@ class BlockAllocator {
   [[nodiscard]] std::uint64_t evictions() const { return evictions_; }
 
  private:
-  struct Block;  // one block: references, place in the index, life
+  struct Block;  // one block: references, entry of the index, life
 
   [[nodiscard]] bool IsNull(BlockId block) const;  // REQUIRES: in range
   [[nodiscard]] absl::Status CheckRange(const char* argument, BlockId block) const;

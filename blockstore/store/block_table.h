@@ -28,7 +28,7 @@ struct Entry {
   bool exists : 1 = false;                // an event or claim named it since the last Reset
   bool by_key : 1 = false;                // its page was attached by key
   bool null : 1 = false;                  // part of a null block; never changes
-  bool has_seal_key : 1 = false;          // its seal has a key: EntryCold is set
+  bool has_seal_key : 1 = false;          // its seal has a key: EntryCold::seal_key is set
   bool sealing : 1 = false;               // sealed by the current batch, whose claims come first
   std::int32_t refs = 1;                  // users of the block
   RelStep life_start = 0;                 // the step in which its life began

@@ -27,7 +27,7 @@ class FlightSink {
   virtual void OnBegin(const StepBatch& batch, bool dropped) = 0;
   // Submit, Drop or Cancel ended a step.
   virtual void OnEnd(std::uint64_t step, StepEnd end) = 0;
-  // A submitted step lands. These are all rows of its source, also those that will not be stored:
+  // A submitted step lands. These are all rows of its StepRows, also those that will not be stored:
   // row i has the ids at ids[i * row_bytes], or is missing for the reason verdicts[i]. `slots`: the
   // slot of each row, for a step with device_slots; otherwise empty.
   virtual void OnLanded(std::uint64_t step, std::span<const std::uint8_t> ids,

@@ -19,7 +19,7 @@ constexpr auto kDoze = std::chrono::milliseconds(100);
 constexpr std::size_t kMaxFindings = 256;
 constexpr std::size_t kFaultStep = std::size_t{1} << 20;
 constexpr std::size_t kFaultAhead = std::size_t{32} << 20;
-constexpr std::size_t kReclaim = 4;  // snapshots taken back per hold of the lock
+constexpr std::size_t kReclaim = 4;  // snapshots reclaimed per hold of the lock
 
 std::uint64_t Now() {
   return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
@@ -209,8 +209,8 @@ void RoutingStore::Impl::LandSides(StepRecord& record, std::span<const SideRow> 
   }
 }
 
-// Compare-and-exchange, because the engine's thread may claim, truncate or mark the row at any
-// time.
+// Compare-and-exchange, because the engine's thread may claim, truncate or invalidate the row at
+// any time.
 void RoutingStore::Impl::Publish(PageIndex page, std::uint32_t row, RelStep step, Reason verdict) {
   StampCell& cell = core_->stamp(page, row);
   for (;;) {

@@ -36,12 +36,12 @@ struct PageHot {
   std::uint32_t pins = 0;                 // claims and copies in flight that pin it
   PageIndex lru_prev = kNoPage;
   PageIndex lru_next = kNoPage;              // also links the free list
-  std::uint16_t high_water = 0;              // high-water mark: first row that no snapshot sees
+  std::uint16_t high_water = 0;              // the first row that no snapshot sees
   std::uint16_t bindings = 0;                // table entries bound to it
   std::uint16_t referenced = 0;              // of them: entries whose block has users
   std::uint8_t device_weights = kNoWeights;  // of the device steps that claimed its rows
   bool indexed : 1 = false;                  // it is in the key index
-  bool has_seal_key : 1 = false;             // its seal has a key: PageCold::wants is set
+  bool has_seal_key : 1 = false;             // its seal has a key: PageCold::seal_key is set
   bool in_lru : 1 = false;                   // in a list of pages that may be evicted
   bool lru_bound : 1 = false;                // which list: true = pages with bindings
   bool free : 1 = false;                     // on the free list: only lru_next is used

@@ -112,7 +112,7 @@ bool RoutingStore::Impl::ReclaimSnapshots(std::size_t states) {
       if (hot.referenced == 0) UpdateEvictability(pinned.page);
     }
     if (core_->flight != nullptr) core_->flight->OnReleased(state->read_id);
-    // `parts` is not cleared: the next snapshot overwrites it, and saves the zero-fill of a resize.
+    // `pages` is not cleared: the next snapshot overwrites it, and saves the zero-fill of a resize.
     state->base.reset();
     --snapshots_live_;
     free_states_.push_back(state);

@@ -45,7 +45,7 @@ class Snapshot {
   [[nodiscard]] const RoutingShape* shape() const;
 
   // Whether the rows can be read: every step begun before the snapshot was taken has ended, and the
-  // page copies that it depends on are done.
+  // page copies on which it depends are done.
   [[nodiscard]] bool Ready() const;
   // Waits until Ready(). DeadlineExceeded after `timeout`. Must not be called on the landing
   // thread.
@@ -53,7 +53,7 @@ class Snapshot {
 
   // Writes rows [begin, end) to `out` in the layout, type and fill of `spec`, and one info per row
   // to `infos`, which may be empty. `out`: (end - begin) * L * K ids of spec.id_type. A row with a
-  // valid info is complete, also if the audit voids rows meanwhile. FailedPrecondition before
+  // valid info is complete, even if the audit voids rows meanwhile. FailedPrecondition before
   // Ready(). OutOfRange unless first() <= begin <= end <= last(). InvalidArgument, naming the
   // argument and the value, if a size or the id type does not fit. On an error nothing is written.
   // O(end - begin).

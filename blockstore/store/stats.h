@@ -37,9 +37,9 @@ struct Stats {
   // Steps.
   std::uint64_t steps_begun = 0;
   std::uint64_t steps_landed = 0;
-  std::uint64_t steps_dropped = 0;  // by Drop, and at BeginStep for want of room
+  std::uint64_t steps_dropped = 0;  // by Drop, and by BeginStep if there was no room
   std::uint64_t steps_cancelled = 0;
-  std::uint64_t steps_refused_ring = 0;  // of those dropped: max_steps_in_flight were in flight
+  std::uint64_t steps_refused_ring = 0;  // of these: max_steps_in_flight were in flight
   std::uint64_t rebases = 0;             // stamps wrapped: the block table and index were emptied
   // Rows, counted once per page that they go to.
   std::uint64_t rows_claimed = 0;
@@ -47,10 +47,9 @@ struct Stats {
   std::array<std::uint64_t, kNumReasons> rows_missing{};  // became missing, by reason
   std::uint64_t rows_ignored = 0;  // writes to protected rows, and second rows of a slot
   std::uint64_t rows_not_asked = 0;
-  std::uint64_t rows_padding = 0;  // slots of -1 and of null blocks
-  std::uint64_t rows_outside = 0;  // of steps with device_slots: not in the batch's slots
-  std::uint64_t rows_without_claim =
-      0;  // not stored: truncated or claimed again before they landed
+  std::uint64_t rows_padding = 0;        // slots of -1 and of null blocks
+  std::uint64_t rows_outside = 0;        // of steps with device_slots: not in the batch's slots
+  std::uint64_t rows_without_claim = 0;  // not stored: truncated or claimed again meanwhile
   // Events.
   std::uint64_t events = 0;
   std::uint64_t events_on_null_blocks = 0;

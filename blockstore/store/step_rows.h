@@ -1,4 +1,4 @@
-// StepRows: the rows of a submitted step. Implemented by what captures the ids.
+// StepRows: the rows of a submitted step, an interface. Each way of capturing ids implements it.
 #ifndef WAYMARK_BLOCKSTORE_STORE_STEP_ROWS_H_
 #define WAYMARK_BLOCKSTORE_STORE_STEP_ROWS_H_
 
@@ -17,21 +17,21 @@ class StepRows {
   virtual ~StepRows() = default;
 
   // Copies row first + i of the step to destinations[i], as `[num_layers][top_k]` ids of the
-  // store's type (RoutingShape::id_bytes), and sets verdicts[i] to kNone; or to the reason for
-  // which the row is missing, and the bytes at destinations[i] are then unspecified. A row with a
+  // store's type (RoutingShape::id_bytes), and sets verdicts[i] to kNone. If the row is missing,
+  // sets verdicts[i] to the reason; the bytes at destinations[i] are then unspecified. A row with a
   // null destination is skipped. May be called several times for the same row.
   virtual void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
                     std::span<Reason> verdicts) = 0;
 
   // Called once, before Land, for a step begun with StepBatch::device_slots. Returns the slot of
-  // each row of the source, kPaddingSlot for a row without KV; the memory must stay valid until
-  // Done(). Row i of Land is row i of this. A row whose slot is not in the batch is dropped and
-  // counted. If several rows have the same slot, the first is used. Whether routing was asked for
-  // is taken from the batch.
+  // each row, kPaddingSlot for a row without KV; the memory must stay valid until Done(). Element i
+  // is the slot of row i of Land. A row whose slot is not in the batch is dropped and counted. If
+  // several rows have the same slot, the first is used. Whether routing was asked for is taken from
+  // the batch.
   virtual std::span<const std::int64_t> Slots() { return {}; }
 
-  // The last call for this step, which has landed. The source may be reused or destroyed in it. If
-  // Submit refuses the step, it calls this on the engine's thread before it returns.
+  // The last call for this step, which has landed; it may reuse or destroy this object. If Submit
+  // refuses the step, Submit calls Done() on the engine's thread before it returns.
   virtual void Done() = 0;
 };
 

@@ -68,7 +68,7 @@ StepCode RoutingStore::Impl::ValidateEvent(const Event& event, std::uint64_t ind
   return {};
 }
 
-// A simultaneous move must not name a source or a destination twice.
+// A simultaneous move must not name a block twice as `src`, or twice as `block`.
 StepCode RoutingStore::Impl::ValidateMoves(std::span<const Event> events) {
   for (const bool from_side : {true, false}) {
     move_blocks_.clear();

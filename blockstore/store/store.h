@@ -7,7 +7,7 @@
 // step numbers and never the time of a call, so steps may be submitted and may land in any order.
 // docs/architecture.md explains the rules.
 //
-// Threads: the *engine's thread* (one at a time) calls BeginStep, Submit, Drop, Cancel,
+// Threads: the *engine's thread* (one thread at a time) calls BeginStep, Submit, Drop, Cancel,
 // TakeSnapshot, CoveredPrefix and last_step. The *landing thread*, owned by the store, copies rows
 // into pages; under Landing::kCaller the caller does, through LandOne or Land. Any thread may use a
 // Snapshot and call GetStats, TakeFindings and (under Landing::kThread) WaitIdle.
@@ -15,7 +15,7 @@
 // The step path is BeginStep, Submit, Drop and Cancel. After warm-up they do not allocate; they
 // never wait for a device, copy rows or throw; they take one lock for a short time.
 //
-// Example, where `ids` is a StepRows with the ids of two rows:
+// Example, where `ids` is a StepRows object with the ids of two rows:
 //
 //   RoutingShape shape = {.num_layers = 58, .top_k = 8, .num_experts = 256, .page_tokens = 16};
 //   auto store = RoutingStore::Create({.shape = shape, .num_blocks = 4096});
@@ -112,8 +112,8 @@ class RoutingStore {
   // cannot be reserved. Any thread.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<RoutingStore>> Create(
       const StoreOptions& options);
-  // Lands the submitted steps, whose sources must still exist, and drops the other steps in flight.
-  // Snapshots stay readable.
+  // Lands the submitted steps, whose StepRows must still exist, and drops the other steps in
+  // flight. Snapshots stay readable.
   ~RoutingStore();
   RoutingStore(const RoutingStore&) = delete;
   RoutingStore& operator=(const RoutingStore&) = delete;
@@ -156,9 +156,9 @@ class RoutingStore {
   bool LandOne();
   // Landing::kCaller only: lands this step. False if it is not submitted.
   bool Land(StepId step);
-  // Waits until every step begun so far has ended. Done() of the last source may be called shortly
-  // after this returns. Under Landing::kCaller it does not wait: it lands what is submitted.
-  // DeadlineExceeded if a step has not ended, after `timeout`.
+  // Waits until every step begun so far has ended. StepRows::Done() of the last step may be called
+  // shortly after this returns. Under Landing::kCaller it does not wait: it lands what is
+  // submitted. DeadlineExceeded if a step has not ended after `timeout`.
   [[nodiscard]] absl::Status WaitIdle(std::chrono::nanoseconds timeout);
 
   // ---- state ----

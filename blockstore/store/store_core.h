@@ -39,7 +39,7 @@ struct SnapshotState {
   std::shared_ptr<const StepBase> base;
   std::int64_t first = 0;  // rows [first, last) of the sequence
   std::int64_t last = 0;
-  std::vector<SnapshotPage> pages;  // parts[0] begins at row first / page_tokens * page_tokens
+  std::vector<SnapshotPage> pages;  // pages[0] begins at row first / page_tokens * page_tokens
   std::uint64_t upto = 0;           // readable if every step <= upto has ended
   std::uint64_t copies = 0;         // and this many page copies have been done
   std::uint64_t read_id = 0;        // number of the snapshot in a flight, from 1

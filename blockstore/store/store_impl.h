@@ -138,7 +138,8 @@ class RoutingStore::Impl {
   // `e`: the entry of `slot`; kNoEntry: padding.
   void ClaimRow(StepRecord* record, std::uint32_t step_row, std::int64_t slot, EntryIndex e,
                 RelStep step, std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Updates the page's place in the key index after a claim by a step of `version`.
+  // After a claim by a step of `version`: removes the page from the key index if its rows no longer
+  // match its index key, and adds it to contending_ if it may then get its seal's key.
   void UpdateIndexAfterClaim(PageIndex page, std::uint64_t version)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Rule 3: whether the row is protected from a write by `step` of `version`.
@@ -256,7 +257,7 @@ class RoutingStore::Impl {
   // Whether a device step may still write any row of the page.
   static bool HasDeviceClaims(const StepRecord& record, PageIndex page);
   void LandDeviceRows(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Makes the destination of a row of the source pending. Returns its claim; kNoStepRow: not
+  // Sets the page row for row `step_row` of the step to pending. Returns its claim; kNoStepRow: not
   // stored.
   std::uint32_t ResolveDeviceRow(StepRecord& record, std::uint32_t step_row)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -287,7 +288,7 @@ class RoutingStore::Impl {
 
   const StoreOptions options_;
   const std::shared_ptr<StoreCore> core_;
-  const std::uint32_t pages_per_block_;  // pages per block
+  const std::uint32_t pages_per_block_;  // block_tokens / page_tokens
   const std::uint32_t page_tokens_;
   const int page_shift_;            // log2 of page_tokens_; -1: not a power of two
   const std::uint64_t page_magic_;  // 2^64 / page_tokens_, rounded up
@@ -326,7 +327,7 @@ class RoutingStore::Impl {
     std::uint64_t landed = 0, late = 0;
     std::uint64_t missing[kNumReasons] = {};
   } tally_;
-  std::span<const std::int64_t> slots_;  // of a device step's source
+  std::span<const std::int64_t> slots_;  // StepRows::Slots of a device step
   std::uint32_t next_in_range_ = 0;      // in the step's range: after the last row found
   std::vector<std::uint8_t*> destinations_;
   std::vector<Reason> verdicts_;

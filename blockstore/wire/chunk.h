@@ -1,8 +1,8 @@
 // ChunkCodec: encodes and decodes a chunk, the ids of the rows of one page.
 //
 // A chunk is one crc for every few layers (WireShape::num_crcs of them, uint32), then the ids
-// layer-major, [L][rows]. It does not say which rows are missing: that is the coverage, which is
-// stored beside it (coverage.h). docs/format.md defines the bytes.
+// layer-major, [L][rows]. It does not contain which rows are missing: that is the coverage, which
+// is stored beside it (coverage.h). docs/format.md defines the bytes.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_CHUNK_H_
 #define WAYMARK_BLOCKSTORE_WIRE_CHUNK_H_
 
@@ -29,8 +29,8 @@ enum class ChunkState : std::uint8_t {
   kInvalidId,  // the crcs match, but some rows have impossible ids: those rows are marked
 };
 
-// Encodes and decodes the chunks of one shape. A chunk holds 1 ... B rows, and does not say how
-// many: every call takes that number, as an argument or as the number of infos.
+// Encodes and decodes the chunks of one shape. A chunk holds 1 ... B rows, but not their number:
+// every call takes that number, as an argument or as the number of infos.
 //
 // Immutable: const access from any thread.
 class ChunkCodec {

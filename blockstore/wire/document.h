@@ -94,7 +94,7 @@ class Document {
   [[nodiscard]] RowsAndLayers All() const { return {first(), last(), 0, shape().rows.num_layers}; }
   // Reads the rows and layers of `part` into a value of its own, whose shape has only those layers.
   // Touches only the chunks of those rows, and in them the crcs and the layers that the crcs over
-  // `part` cover. Rows of damaged or absent chunks are missing, as ReadDamage says.
+  // `part` cover. Rows of damaged or absent chunks are missing (see ReadDamage).
   //
   // `damage`, if not null, is set on success. OutOfRange unless `part` lies in All() and has at
   // least one layer; ResourceExhausted beyond the limits given to Open.

@@ -2,7 +2,7 @@
 //
 // What digests protect against: every object is named by the XXH3-128 digest of its content, and
 // the fetcher compares that digest (for a range of a chunk: the chunk's crc32c) before it uses
-// bytes. That finds damage, truncation, and, but for ranges, an object stored under another's
+// bytes. That finds damage, truncation, and, except for ranges, an object stored under another's
 // name. It is no protection against a malicious writer: neither hash is keyed or cryptographic, so
 // a process that can write to a shared store can make bytes that match. Restrict access to it.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_FETCHER_H_
@@ -37,7 +37,7 @@ struct FetcherOptions {
   std::size_t max_bytes = std::size_t{1} << 32;
 };
 
-// What fetching cost. Chunks, nodes and tail segments are objects; so are ranges of chunks.
+// Counts of what was fetched. Chunks, nodes and tail segments are objects; so are ranges of chunks.
 struct FetchCounts {
   std::uint64_t fetched = 0;        // objects that the page source returned
   std::uint64_t fetched_bytes = 0;  // their bytes

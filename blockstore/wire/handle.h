@@ -21,7 +21,7 @@ namespace waymark::wire {
 struct Handle {
   WireShape shape;
   // The name of the page source: UTF-8, fewer than 2^16 bytes. A label that the two processes agree
-  // on; nothing here resolves it.
+  // on; the library does not resolve it.
   std::string store;
   std::int64_t rows = 0;        // 0 ... 2^31 - 1
   Digest128 head;               // the digest of the last node; zeros if no page is complete
@@ -32,7 +32,7 @@ struct Handle {
 };
 
 // Encodes a handle: some hundred bytes, 16 per tail segment and a few per run of provenance.
-// InvalidArgument naming the field, the rule and the value, unless all of the above holds. Any
+// InvalidArgument naming the field, the rule and the value, unless every field is in its range. Any
 // thread.
 [[nodiscard]] absl::StatusOr<std::vector<std::uint8_t>> EncodeHandle(const Handle& handle);
 // Parses a handle; any bytes are safe, any thread. InvalidArgument naming what is wrong; DataLoss

@@ -70,8 +70,8 @@ class PageSource {
   // REQUIRES: objects.size() == digests.size().
   [[nodiscard]] virtual absl::Status Get(std::span<const Digest128> digests, Deadline deadline,
                                          std::span<Object> objects) = 0;
-  // Sets parts[i] to the bytes of ranges[i]; a range that exceeds its object is absent.
-  // REQUIRES: parts.size() == ranges.size(), and no range is empty.
+  // Sets objects[i] to the bytes of ranges[i]; a range that exceeds its object is absent.
+  // REQUIRES: objects.size() == ranges.size(), and no range is empty.
   [[nodiscard]] virtual absl::Status GetRanges(std::span<const ObjectRange> ranges,
                                                Deadline deadline, std::span<Object> objects) = 0;
   // Stores objects under their digests, which it may trust, for as long as it can. It copies or

@@ -1,5 +1,5 @@
-// Publisher: turns the rows of sequences into objects in a page source, and a handle per sequence.
-// It does so on a thread of its own.
+// Publisher: writes the rows of sequences as objects to a page source and makes a handle for each
+// sequence, on a thread of its own.
 //
 // Sequences that share pages share objects: a page is encoded and hashed once, however many
 // sequences contain it, and put into the page source once, as long as the source still has it.
@@ -74,8 +74,8 @@ class Publisher {
 
   using Result = std::future<absl::StatusOr<Handle>>;
 
-  // Queues rows of a sequence for publication, and returns the future handle of all rows of the
-  // sequence up to theirs, [0, last()). Takes ownership of the rows, or of the snapshot, which it
+  // Queues rows of a sequence for publication. The result is the handle of rows [0, last()) of the
+  // sequence, the earlier rows included. Takes ownership of the rows, or of the snapshot, which it
   // releases before the result is ready. Does not block on the page source, the rows or the
   // publisher's thread.
   //

@@ -20,7 +20,8 @@ struct SetCodeBackend;
 struct SetCodePlan;
 }  // namespace internal
 
-// How a code stores the high parts of its ids. The numbers are part of the formats.
+// How a code stores the bits of its ids above the low_bits, their high parts. The numbers are part
+// of the formats.
 enum class HighBits : std::uint8_t {
   kRanked = 0,  // the rank of their multiset among all such multisets: the fewest bits
   kUnary = 1,   // a bitmap (Elias-Fano): a few bits more, and no tables

@@ -13,8 +13,8 @@
 
 namespace waymark {
 
-// The rule that a call broke. The comments say what CaptureCode::value and limit are; limit is 0
-// where none is named.
+// The rule that a call broke. Each comment gives the meaning of CaptureCode::value and limit; limit
+// is 0 where none is named.
 enum class CaptureRule : std::uint8_t {
   kNone = 0,
   kStepNotInFlight,     // value: the step, which was never begun here or has ended

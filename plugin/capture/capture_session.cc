@@ -368,8 +368,8 @@ CaptureCode CaptureSession::Route(const CaptureView& view, std::int32_t layer,
   }
   const CaptureView of = impl_->transport->View(view.buffer);
   kernels::RoutingTensors recorded = tensors;
-  // The view lies where the transport routes; logits that lie elsewhere are refused before it is
-  // looked at.
+  // The view is on the transport's device; logits on another device are refused before the view is
+  // used.
   recorded.replay_out = kernels::Tensor::Matrix(of.layer(layer), kernels::DType::kInt16,
                                                 of.max_rows, of.top_k, logits.device);
   const kernels::RoutingCode code = impl_->transport->Route(view.buffer, config, recorded);

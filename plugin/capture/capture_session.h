@@ -6,7 +6,7 @@
 // packs them into pages, and sets the buffer to -1 again. If a layer was not written, every row of
 // the step is missing (not captured), and the layer is counted and logged under its name.
 //
-// Example, where `batch` is the step at hand, of a model with one MoE layer:
+// Example, where `batch` is the scheduled step of a model with one MoE layer:
 //
 //   auto session = CaptureSession::Create({.store = store, .max_rows = 512, .num_buffers = 4});
 //   if (!session.ok()) return session.status();
@@ -22,7 +22,7 @@
 // Threads: all calls come from the engine's thread, the one that calls the store, except GetStats
 // and SilentLayers, which any thread may call. The layers of a forward may be written by any
 // threads, at disjoint addresses, between BeginStep and Submit. No call from SetStream to SubmitIds
-// allocates, blocks or throws; none but HandOver copies rows.
+// allocates, blocks or throws; only HandOver copies rows.
 //
 // Ownership: the store is not owned and must outlive the session. The session may be destroyed
 // while steps are in flight: those that are not submitted are dropped, submitted ones still land.
@@ -81,7 +81,7 @@ struct CaptureOptions {
   std::vector<LayerBinding> layers = {};
   // Makes the transport. Null: HostTransport.
   TransportFactory transport = {};
-  // Called by the thread that lands when a layer is silent for the first time, and once if the
+  // Called on the landing thread when a layer is silent for the first time, and once if the
   // transport fails (TransportOptions::log). Null: nothing is logged.
   LogCallback log = {};
 };
@@ -200,7 +200,7 @@ class CaptureSession {
   // counts. NotFound (kStepNotInFlight) if the step has no buffer here; nothing has happened.
   [[nodiscard]] StepCode Submit(StepId step, std::int32_t written_rows = 0);
   // Ends a step that was begun with StepBatch::device_slots. Row i of the view belongs to KV slot
-  // slots[i]; kPaddingSlot for a row of no block. `slots` is [rows] int64 in the memory of the
+  // slots[i]; kPaddingSlot for a row without KV. `slots` is [rows] int64 in the memory of the
   // transport (device memory for a device), and is read in stream order after the forward, so work
   // that is enqueued later may overwrite it. `rows`: 0 ... max_rows. InvalidArgument (kDeviceSlots)
   // if the step was begun without device_slots, or `slots` is null (with rows > 0) or not aligned
@@ -209,7 +209,7 @@ class CaptureSession {
                                            std::int32_t rows, std::int32_t written_rows = 0);
   // Ends `step` without ids: its rows are missing (capacity). Also ends steps of BeginIdsStep.
   [[nodiscard]] StepCode Drop(StepId step);
-  // Ends `step`, whose forward did not run: its claims are revoked. Also ends steps of
+  // Ends `step`, whose forward did not run: its rows are never written. Also ends steps of
   // BeginIdsStep.
   [[nodiscard]] StepCode Cancel(StepId step);
   // Sets rows [0, written_rows) of the scratch view to -1, after a forward that was not a step.

@@ -206,7 +206,7 @@ DeviceError CudaDevice::StreamWait(DeviceStream stream, DeviceEvent event) {
   if (const cudaError_t error = cudaStreamIsCapturing(ToStream(stream), &capture);
       error != cudaSuccess) {
     if (error != cudaErrorStreamCaptureImplicit) return error;
-    (void)cudaGetLastError();  // an answer about the other stream, which goes on being captured
+    (void)cudaGetLastError();  // the error concerns the other stream, whose capture continues
     return kTryLater;
   }
   if (capture != cudaStreamCaptureStatusNone) return cudaSuccess;

@@ -19,7 +19,7 @@ namespace waymark {
 class CudaDevice : public Device {
  public:
   // The device of this number. Unavailable when there is no driver or no such device, or it is
-  // older than sm_80; names the number and what CUDA said.
+  // older than sm_80; names the number and CUDA's error.
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<CudaDevice>> Create(std::int32_t ordinal);
 
   [[nodiscard]] std::string_view name() const override { return name_; }

@@ -36,8 +36,8 @@ std::size_t BufferBytes(const TransportOptions& options) {
 
 }  // namespace
 
-// Free: nobody's, all -1. Taken: the engine's thread's from Acquire to Seal or Release, the landing
-// thread's from there to Done.
+// A free buffer has no owner, and its ids are -1. A taken one belongs to the engine's thread from
+// Acquire to Seal or Release, and to the landing thread from Seal to Done.
 class HostTransport::Buffer : public StepRows {
  public:
   Buffer(const TransportOptions& options, Memory memory)

@@ -16,8 +16,8 @@ namespace waymark {
 
 // Has num_buffers arrays [L, N_max, K] of int16, and a scratch array. The landing thread packs rows
 // from a submitted buffer directly into pages, sets the written rows to -1, and frees the buffer.
-// One atomic word per buffer says which thread owns it. Memory: num_buffers + 1 arrays, which are
-// committed when the transport is made.
+// One atomic word per buffer records which thread owns it. Memory: num_buffers + 1 arrays, which
+// are committed when the transport is made.
 class HostTransport : public Transport, public std::enable_shared_from_this<HostTransport> {
  public:
   // ResourceExhausted naming the bytes if they cannot be allocated.

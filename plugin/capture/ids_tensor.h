@@ -15,7 +15,7 @@ namespace waymark {
 // data + row * row_stride + column * k_stride. Strides are in bytes and may be negative or zero.
 // Columns from K on (shared experts) are never read.
 struct IdsTensor {
-  const void* data = nullptr;  // may be null if rows is 0; host or device memory, as the transport
+  const void* data = nullptr;  // in the transport's memory; may be null if rows is 0
   IdType type = IdType::kInt32;
   std::int32_t rows = 0;          // rows of the forward, padding included
   std::int32_t columns = 0;       // K or more

@@ -1,4 +1,4 @@
-// RowLander: lands rows for every StepRows of this folder: packs them, checks their ids, and
+// RowLander: lands the rows of every StepRows of this folder: packs them, checks their ids, and
 // counts each faulty row once. Included by this folder only.
 #ifndef WAYMARK_PLUGIN_CAPTURE_ROW_LANDER_H_
 #define WAYMARK_PLUGIN_CAPTURE_ROW_LANDER_H_
@@ -30,7 +30,7 @@ class RowLander {
   void Land(const kernels::IdsView& ids, std::int32_t rows, std::int32_t batch_rows,
             std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts);
-  // The step has ended: forgets which rows were counted.
+  // The step has ended: clears which rows were counted.
   void Reset();
 
  private:

@@ -22,8 +22,8 @@ constexpr std::uint64_t kMagic = 0x656761'74732d6d77;  // "wm-stage"; another on
 constexpr std::uint32_t kVersion = 2;
 constexpr std::uint64_t kInfoBytes = 8 + 8 + 1 + 1;  // step, version, reason, provenance
 
-// What a rank has, and whether it can go on; sent again, with the code of the moment, as its
-// answer.
+// What a rank has, and whether it can go on. Sent again, with the code of that time, in the second
+// exchange.
 struct Header {
   std::uint64_t magic = kMagic;
   std::uint32_t version = kVersion;
@@ -162,7 +162,7 @@ Rows FromPayload(const Header& header, const std::uint8_t* at) {
 
 // ---- headers
 
-// That each came whole, from the rank in whose place it stands, and none has a problem.
+// OK if every header is undamaged and from the rank at its index, and no rank has a problem.
 absl::Status CheckSent(std::span<const Header> headers) {
   for (std::size_t r = 0; r < headers.size(); ++r) {
     const Header& header = headers[r];
@@ -307,7 +307,7 @@ absl::StatusOr<Rows> Gather(const Rows& stage, const Collective& collective) {
     });
   }
 
-  // Whoever cannot go on says so before the others wait for its payload.
+  // A rank that cannot go on reports it before the others wait for its payload.
   mine.code = static_cast<std::int32_t>(status.code());
   mine.check = CheckOf(mine);
   if (absl::Status failed = AllGather(collective, "answers", &mine, answers.data(), sizeof(Header));

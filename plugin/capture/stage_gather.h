@@ -1,10 +1,11 @@
 // GatherLayers: pipeline stages exchange the rows of their layers, so that every rank gets the rows
 // of all layers.
 //
-// Every rank takes part in the first two of three exchanges, whatever happens on it: headers (the
-// range and shape that it has), answers (yes if it can go on and has the memory for the rest), and,
-// only if every answer was yes, payloads. So a rank with a problem does not make the others wait.
-// Each rank sends rows x (row bytes + 18) bytes, padded to the largest payload of any rank.
+// There are three exchanges: headers (the range and shape that each rank has), readiness (whether
+// each rank can go on and has allocated the memory for the rest), and payloads. Every rank takes
+// part in the first two, also if it has a problem; the third takes place only if every rank is
+// ready. So a rank with a problem does not make the others wait. Each rank sends rows x (row bytes
+// + 18) bytes, padded to the largest payload of any rank.
 #ifndef WAYMARK_PLUGIN_CAPTURE_STAGE_GATHER_H_
 #define WAYMARK_PLUGIN_CAPTURE_STAGE_GATHER_H_
 

@@ -18,7 +18,7 @@ constexpr std::ptrdiff_t kAlignIds = kAlign / sizeof(std::int16_t);
 // A forward takes milliseconds, its copy microseconds: look often at first, then now and then.
 constexpr int kEagerLooks = 64;
 constexpr auto kLookEvery = std::chrono::microseconds(20);
-// A device that fails writes no word: the driver is asked this often, too.
+// A device that fails writes no word, so the driver is also queried, at this interval.
 constexpr auto kAskEvery = std::chrono::milliseconds(50);
 // Of the word behind the rows of a staging buffer in pinned memory.
 constexpr std::uint32_t kOnItsWay = 1;
@@ -34,7 +34,7 @@ std::ptrdiff_t LayerStride(const TransportOptions& options) {
   return (ids + kAlignIds - 1) / kAlignIds * kAlignIds;
 }
 
-// A staging buffer holds, on the device and in pinned memory alike: faults by layer, slots by row
+// A staging buffer holds, both on the device and in pinned memory: faults by layer, slots by row
 // (of a step with device_slots), verdicts by row, rows; without gaps for the rows that there are,
 // so that one copy brings all.
 struct StagingLayout {
@@ -57,7 +57,7 @@ struct StagingLayout {
     return (end + kLineBytes - 1) / kLineBytes * kLineBytes;
   }
 
-  // Two counts a layer: silent, then invalid.
+  // Two counts per layer: silent, then invalid.
   static std::size_t CountBytes(const RoutingShape& shape) {
     return AlignUp(2 * static_cast<std::size_t>(shape.num_layers) * sizeof(std::uint32_t));
   }
@@ -65,8 +65,8 @@ struct StagingLayout {
 
 }  // namespace
 
-// Free: nobody's. Taken: the engine's thread's from Acquire to Seal or Release, the landing
-// thread's from there to Done.
+// A free staging buffer has no owner. A taken one belongs to the engine's thread from Acquire to
+// Seal or Release, and to the landing thread from Seal to Done.
 class StagedTransport::StagingBuffer : public StepRows {
  public:
   StagingBuffer(StagedTransport& transport, std::int32_t at, std::uint8_t* device,
@@ -162,11 +162,11 @@ class StagedTransport::StagingBuffer : public StepRows {
   DeviceEvent packed = nullptr;  // recorded after the pack
   DeviceEvent copied = nullptr;  // recorded after the copy to the host
   bool overwritten = false;      // another forward has written into the view
-  // The same after Seal: a forward that is not ordered behind the pack may have. Of either thread.
+  // Another forward, not ordered after the pack, may have written into it. Both threads access it.
   std::atomic<bool> overtaken{false};
 
  private:
-  // Brings the staging buffer to the host, unless that was done or tried.
+  // Copies the staging buffer to the host, unless that was done or tried.
   void Fetch() {
     if (std::exchange(fetched_, true)) return;
     fetch_ok_ = TryFetch() && !overtaken.load(std::memory_order_acquire);
@@ -196,11 +196,11 @@ class StagedTransport::StagingBuffer : public StepRows {
     return true;
   }
 
-  // Waits for the copy by looking at the word, which costs a load from memory; a question to the
-  // driver costs a microsecond and a lock that the engine's launches need. The word says when to
-  // ask, and the event, which comes before it on the stream, that the rows are there: CUDA promises
-  // the host that by an event, not by the order in which two copies appear in memory. So a step
-  // takes one question, and one more every kAskEvery. False: the device has failed.
+  // Waits for the copy by polling the word, which takes a load from memory; a query of the driver
+  // takes a microsecond and a lock that the engine's launches need. Once the word has arrived, the
+  // event, which comes before it on the stream, is queried: CUDA guarantees by an event that the
+  // host sees the rows, but not by the order in which two copies appear in memory. So a step takes
+  // one query, and one more every kAskEvery. False: the device has failed.
   bool AwaitCopy() {
     StagedTransport& t = transport_;
     auto asked = std::chrono::steady_clock::now();
@@ -243,7 +243,7 @@ class StagedTransport::StagingBuffer : public StepRows {
   bool has_slots_ = false;    // of a step with device_slots
   bool enqueued_ = false;     // the pack and its event are
   bool fetched_ = false;      // Fetch has been tried,
-  bool fetch_ok_ = false;     // and brought the staging buffer
+  bool fetch_ok_ = false;     // and the copy has succeeded
   bool counts_left_ = false;  // the staging buffer's faults are not cleared
 };
 
@@ -425,7 +425,7 @@ BufferId StagedTransport::Acquire() {
 
 void StagedTransport::OnStepWithoutBuffer() {
   if (!staged_.one_view) {
-    // The scratch view: whoever looks at it makes it -1 first, and nothing of it lands.
+    // It writes to the scratch view, which is set to -1 before it is read and never lands.
     return;
   }
   overwritten_ = true;

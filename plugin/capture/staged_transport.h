@@ -5,13 +5,13 @@
 //
 // A step has a staging buffer of the ring from its begin until it has landed, and a view from its
 // begin until it is submitted. Submit enqueues, on the engine's stream, one launch (pack the rows
-// and, of a step with device_slots, their slots; check the rows; make the view -1 again) and one
+// and, of a step with device_slots, their slots; check the rows; set the view to -1 again) and one
 // event; the landing thread enqueues the copy on the transport's own stream, an event and a copy of
 // one word behind it, watches the word in pinned memory, and scatters. Nothing else touches the
 // device, the engine's thread never waits for it, and nothing is allocated after Create.
 //
-// A device that fails ends every step on its way as missing (not captured), and makes status() say
-// why for good.
+// If the device fails, the rows of every step in flight become missing (not captured), and status()
+// returns the reason from then on.
 #ifndef WAYMARK_PLUGIN_CAPTURE_STAGED_TRANSPORT_H_
 #define WAYMARK_PLUGIN_CAPTURE_STAGED_TRANSPORT_H_
 
@@ -32,13 +32,13 @@ namespace waymark {
 
 struct StagedOptions {
   std::shared_ptr<Device> device;  // required
-  // True: one view at one address for every step and for the scratch view too, which is what a
-  // CUDA graph needs that writes where it was captured. A step is then begun after the forward of
-  // the one before has been enqueued. Of two steps that are open at once the second is dropped, and
-  // the first, whose rows the second's forward overwrites, is not captured.
-  // A rank that does not store makes the transport alone, and hands over to its scratch view: its
-  // graph has the same launches.
-  // False: as many views as buffers, and a scratch view beside them.
+  // True: every step and the scratch view share one view at one address, because a CUDA graph
+  // writes to the addresses with which it was captured. The forward of a step must then have been
+  // enqueued before the next step is begun. Of two steps that have a view at the same time the
+  // second is dropped, and the rows of the first, which the second's forward overwrites, are
+  // missing (not captured). A rank that stores no rows creates the transport without a session and
+  // hands its ids over to the scratch buffer, so that its graph has the same launches.
+  // False: one view per buffer, and a scratch view.
   bool one_view = false;
 };
 
@@ -46,8 +46,8 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
  public:
   // For CaptureOptions::transport.
   [[nodiscard]] static TransportFactory Factory(StagedOptions staged);
-  // InvalidArgument without a device; ResourceExhausted naming the bytes. Enqueues the first poison
-  // of the views and waits for it.
+  // InvalidArgument without a device; ResourceExhausted naming the bytes. Sets the views to -1 and
+  // waits until the device has done so.
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<Transport>> Create(
       const TransportOptions& options, const StagedOptions& staged);
   ~StagedTransport() override;
@@ -76,35 +76,35 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   // A view's memory, and what it was last used for.
   struct ViewMemory {
     std::int16_t* data = nullptr;
-    StagingBuffer* open = nullptr;  // the step that has it
-    DeviceStream stream = nullptr;  // that it was last used on
-    DeviceEvent used = nullptr;     // recorded there after that use; null: it has none yet
-    StagingBuffer* last = nullptr;  // whose pack that use was; null: another use
-    DeviceEvent own = nullptr;      // what uses that have no staging buffer record
+    StagingBuffer* open = nullptr;  // of the step that has the view; null: none
+    DeviceStream stream = nullptr;  // the stream of its last use
+    DeviceEvent used = nullptr;     // recorded on it after that use; null: never used
+    StagingBuffer* last = nullptr;  // its pack was that use; null: it was another use
+    DeviceEvent own = nullptr;      // recorded after a use without a staging buffer
   };
 
   StagedTransport(const TransportOptions& options, const StagedOptions& staged);
   absl::Status Allocate();
   [[nodiscard]] ViewMemory& ViewOf(BufferId buffer);
-  // The view may be used on the current stream from here on. False: its last use is not over, and
-  // the stream can take nothing now (kTryLater). Work that is then enqueued all the same fails.
+  // Orders later work on the current stream after the last use of `view`. False: that use is not
+  // over, and nothing can be enqueued on the stream now (kTryLater): an attempt would fail.
   [[nodiscard]] bool Order(ViewMemory& view);
   void Poison(ViewMemory& view, std::int32_t rows);
-  // What the step that has the view, if any, captures is not its own any more.
+  // Another forward writes into the view: the rows of the step that has it, if any, are missing.
   void MarkOverwritten(ViewMemory& view);
-  // True when `error` is none; else the transport has failed for good.
+  // True if `error` is 0; otherwise calls Fail with `what` (the failed action) and the error text.
   bool Check(DeviceError error, const char* what);
   void Fail(const std::string& why);
-  // Tells the log, once, why the transport has failed. Never within a call of the step path.
+  // Logs once why the transport has failed. Not called on the step path.
   void LogFailure() const;
 
   const TransportOptions options_;
   const StagedOptions staged_;
   Device& device_;
   DeviceStream stream_ = nullptr;       // the engine's
-  DeviceStream copy_stream_ = nullptr;  // our own
-  std::vector<void*> memory_, pinned_;  // to free
-  void* arrived_ = nullptr;             // of the device: the word that is copied behind a step
+  DeviceStream copy_stream_ = nullptr;  // the transport's
+  std::vector<void*> memory_, pinned_;  // freed by the destructor
+  void* arrived_ = nullptr;             // device memory: the word that is copied after a step
   std::vector<ViewMemory> views_;  // the last one is the scratch view, unless it is the only one
   std::vector<std::unique_ptr<StagingBuffer>> staging_;
   std::int32_t next_ = 0;     // where Acquire looks first
@@ -112,7 +112,7 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   std::atomic<bool> healthy_{true};
   mutable std::mutex error_mutex_;
   std::string error_;                    // guarded by error_mutex_
-  mutable bool failure_logged_ = false;  // as well: the log has it
+  mutable bool failure_logged_ = false;  // guarded by error_mutex_
 };
 
 }  // namespace waymark

@@ -28,7 +28,7 @@ void TensorRows::Land(std::uint32_t first, std::span<std::uint8_t* const> destin
 
 void TensorRows::Done() {
   lander_->Reset();
-  // The rows may be set again from inside the callback's thread as soon as it has been told.
+  // Copied first: as soon as the callback runs, another thread may call Set.
   const DoneCallback done = done_;
   ids_ = {};
   done_ = {};

@@ -19,7 +19,7 @@ class RowLander;  // internal
 // Called when the tensor of a step is no longer read: on the landing thread, or on the engine's
 // thread if the step was refused. Must not throw, and must not call the store or the session.
 struct DoneCallback {
-  void (*function)(void* context) = nullptr;  // null: no call
+  void (*function)(void* context) = nullptr;  // null: nothing is called
   void* context = nullptr;                    // passed to `function`
 
   void operator()() const {
@@ -48,7 +48,7 @@ class TensorRows : public StepRows {
   // null. The verdict of rows at or beyond ids.rows is kNotCaptured.
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override;
-  // Forgets the tensor, then calls `done`, from which on the engine may free or reuse it.
+  // Drops the tensor, then calls `done`; from then on the engine may free or reuse the tensor.
   void Done() override;
 
  private:

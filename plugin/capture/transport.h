@@ -102,11 +102,11 @@ class Transport {
                                                    const kernels::RoutingConfig& config,
                                                    const kernels::RoutingTensors& tensors) = 0;
 
-  // Submits an acquired buffer, whose forward has been issued: the StepRows returned reads its
-  // rows [0, rows). Rows [0, written_rows) are set to -1 before the buffer is free again. The
-  // transport owns the result; the caller passes it to RoutingStore::Submit at once. `slots`: null,
-  // or for a step with device_slots the KV slot of each row, [rows] in the transport's memory, read
-  // in stream order after the forward; StepRows::Slots returns them.
+  // Submits an acquired buffer, whose forward has been issued: the returned StepRows reads its rows
+  // [0, rows). Rows [0, written_rows) are set to -1 before the buffer is free again. The transport
+  // owns the result; the caller passes it to RoutingStore::Submit at once. `slots`: null, or for a
+  // step with device_slots the KV slot of each row, [rows] in the transport's memory, read in
+  // stream order after the forward; StepRows::Slots returns them.
   // REQUIRES: 0 <= rows <= written_rows <= max_rows.
   [[nodiscard]] virtual StepRows* Seal(BufferId buffer, std::int32_t rows,
                                        std::int32_t written_rows,

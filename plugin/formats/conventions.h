@@ -1,5 +1,5 @@
-// Conventions: what the rows, columns and ids of an array mean, which its bytes do not say. ToRows
-// turns an array into rows by them, FromRows turns rows into an array. Any thread.
+// Conventions: what the rows, columns and ids of an array mean, which its bytes do not contain.
+// ToRows turns an array into rows by them, FromRows turns rows into an array. Any thread.
 #ifndef WAYMARK_PLUGIN_FORMATS_CONVENTIONS_H_
 #define WAYMARK_PLUGIN_FORMATS_CONVENTIONS_H_
 

@@ -44,7 +44,7 @@ struct FormatInfo {
 // What the bytes of some formats do not contain. nullopt, 0 and empty mean: not given.
 struct ReadOptions {
   // Default: recognised by the bytes. Nested lists are then kVllmLists under the key
-  // routed_experts, else kMegatron; those of kLmdeploy cannot be told from kVllmLists.
+  // routed_experts, else kMegatron; those of kLmdeploy cannot be distinguished from kVllmLists.
   std::optional<Format> format;
   // A JSON pointer to the array. Empty: the array is the whole text, or the member routed_experts,
   // moe_topk_indices or routing_indices of the text's object or of its meta_info.

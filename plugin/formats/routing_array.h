@@ -1,5 +1,5 @@
-// RoutingArray: the array of integers in the bytes of a format. Conventions (conventions.h) say
-// what its rows, columns and ids mean.
+// RoutingArray: the array of integers in the bytes of a format. Conventions (conventions.h) give
+// the meaning of its rows, columns and ids.
 #ifndef WAYMARK_PLUGIN_FORMATS_ROUTING_ARRAY_H_
 #define WAYMARK_PLUGIN_FORMATS_ROUTING_ARRAY_H_
 

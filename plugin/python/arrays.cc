@@ -8,7 +8,7 @@
 namespace waymark_python {
 namespace {
 
-// Of what an attribute is: nanobind's own conversions of an accessor take none but a str, a tuple.
+// Conversions of an attribute's value: nanobind converts an accessor only to str and tuple.
 std::string StringOf(const nb::object& object) {
   return nb::cast<std::string>(nb::str(object));
 }

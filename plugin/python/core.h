@@ -1,5 +1,5 @@
 // waymark._core: the C ABI (plugin/waymark.h, plugin/waymark_wire.h) as Python classes, one per
-// handle. This header has what the files of the module share.
+// type of object. This header has what the files of the module share.
 //
 // The package waymark (plugin/python/waymark/) derives its public classes from these and adds what
 // is plain Python: numpy dtypes, enums, exceptions. The module uses the C ABI only, none of
@@ -122,7 +122,7 @@ class GilTaken {
  private:
   PyGILState_STATE state_ = PyGILState_UNLOCKED;
 };
-// Whether the interpreter is up, and not on its way down.
+// Whether the interpreter runs and is not being finalized.
 inline bool Alive() {
   return Py_IsInitialized() != 0;
 }

@@ -1,4 +1,4 @@
-// waymark.route: the routing kernels, on arrays of whoever owns them.
+// waymark.route: the routing kernels, on arrays of any library (numpy, DLPack).
 #include <string>
 
 #include "plugin/python/core.h"
@@ -28,8 +28,8 @@ std::int32_t DTypeOf(const Array& array, const char* name) {
   throw nb::python_error();
 }
 
-// An argument: None, or an array, which it keeps for the call. What it may be is the library's to
-// judge, but for what a wm_tensor cannot express.
+// An argument: None, or an array, which it keeps for the call. The library checks its contents,
+// except for what a wm_tensor cannot express.
 class Argument {
  public:
   Argument(nb::handle object, const char* name, bool is_written = false) {

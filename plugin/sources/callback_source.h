@@ -29,7 +29,7 @@ struct wm_reply {
   // a range has another length.
   [[nodiscard]] absl::Status Set(std::size_t index, std::span<const std::uint8_t> bytes);
 
-  std::atomic<std::uint64_t> tag{kTag};  // as those of handles (plugin/abi/types.h)
+  std::atomic<std::uint64_t> tag{kTag};  // as abi::RefCounted has (plugin/abi/types.h)
   const std::span<waymark::wire::Object> objects;
   const std::span<const waymark::wire::ObjectRange> ranges;
 };

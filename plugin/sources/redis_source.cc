@@ -119,7 +119,7 @@ class RedisSource::Impl {
   }
 #endif
 
-  // Sends the commands and calls answer(i, reply) for each reply, in order. Replies that arrived
+  // Sends the commands and calls `answer` with i and reply i, in order of i. Replies that arrived
   // before an error have been passed on.
   template <typename Answer>
   absl::Status Call(std::span<const Words> commands, Deadline deadline, const Answer& answer) {
