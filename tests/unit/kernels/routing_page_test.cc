@@ -74,7 +74,7 @@ TEST(KernelsPage, HasTheVariants) {
   table << "| methods | key | weight | groups |\n|---|---|---|---|\n";
   for (const auto& [pair, names] : variants)
     table << "| " << names << " | " << pair << " |\n";
-  table << "\n| tier | E up to | logits a lane |\n|---:|---:|---:|\n";
+  table << "\n| tier | E up to | logits per lane |\n|---:|---:|---:|\n";
   std::size_t tiers = 0;
   for (const std::int32_t quads : Tiers::kAll) {
     table << "| " << quads << " | " << quads * routing::kQuadExperts << " | " << 4 * quads
