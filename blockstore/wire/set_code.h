@@ -20,7 +20,7 @@ struct SetCodeBackend;
 struct SetCodePlan;
 }  // namespace internal
 
-// How a code stores the bits of its ids above the low_bits, their high parts. The numbers are part
+// How a code stores the bits of its ids above the low_bits, their high bits. The numbers are part
 // of the formats.
 enum class HighBits : std::uint8_t {
   kRanked = 0,  // the rank of their multiset among all such multisets: the fewest bits
@@ -32,7 +32,7 @@ struct SetCodeParams {
   std::int32_t num_experts = 0;  // E, 1 ... 65535. Ids lie in [0, E).
   std::int32_t top_k = 0;        // K, 1 ... 64, at most E. A set has K distinct ids.
   std::int32_t low_bits = 0;     // l, 0 ... 16. The low bits of every id that are stored unchanged.
-  HighBits high_parts = HighBits::kRanked;  // how the other bits of the ids are stored
+  HighBits high_bits = HighBits::kRanked;  // how the other bits of the ids are stored
 
   // The parameters that docs/format-set-code.md recommends for E and K. If E or K is out of bounds,
   // the parameters fail Validate.

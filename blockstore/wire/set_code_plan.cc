@@ -29,7 +29,7 @@ std::uint64_t Choose(std::uint64_t n, std::uint64_t k) {
   return static_cast<std::uint64_t>(result);
 }
 
-// Y of docs/format-set-code.md: the high parts are a set of K points in [0, Y).
+// Y of docs/format-set-code.md: the high bits are a set of K points in [0, Y).
 std::uint32_t Points(const SetCodeParams& params) {
   const auto experts = static_cast<std::uint32_t>(params.num_experts);
   if (params.low_bits == 0) return experts;
@@ -40,7 +40,7 @@ std::uint32_t Points(const SetCodeParams& params) {
 std::uint32_t Bits(const SetCodeParams& params) {
   const auto low = static_cast<std::uint32_t>(params.top_k * params.low_bits);
   const std::uint32_t points = Points(params);
-  if (params.high_parts == HighBits::kUnary) return low + points;
+  if (params.high_bits == HighBits::kUnary) return low + points;
   const std::uint64_t sets = Choose(points, static_cast<std::uint64_t>(params.top_k));
   return sets == kTooMany ? 0 : low + static_cast<std::uint32_t>(std::bit_width(sets - 1));
 }
@@ -48,7 +48,7 @@ std::uint32_t Bits(const SetCodeParams& params) {
 // Fills the tables of the vector implementations, if they can do these parameters.
 void MakeVectorTables(SetCodePlan& plan) {
   const std::uint32_t heights = plan.points - plan.top_k + 1;
-  if (plan.params.high_parts == HighBits::kUnary) {
+  if (plan.params.high_bits == HighBits::kUnary) {
     plan.vectors = plan.points <= 64;
     return;
   }
@@ -88,7 +88,7 @@ std::shared_ptr<const internal::SetCodePlan> internal::MakeSetCodePlan(
   plan->high_bits_begin = plan->top_k * plan->low_bits;
   plan->bits = Bits(params);
   plan->code_words = (plan->bits + 31) / 32;
-  if (params.high_parts == HighBits::kRanked) {
+  if (params.high_bits == HighBits::kRanked) {
     plan->sets = Choose(plan->points, plan->top_k);
     plan->binomials.resize(std::size_t{plan->top_k} * plan->points);
     // Row by row of Pascal's triangle. A number that does not fit into 64 bits is above every rank.
@@ -116,7 +116,7 @@ SetCodeParams SetCodeParams::Default(std::int32_t num_experts, std::int32_t top_
       ++params.low_bits;
     return params;
   }
-  params.high_parts = HighBits::kUnary;
+  params.high_bits = HighBits::kUnary;
   SetCodeParams best = params;
   for (params.low_bits = 1; params.low_bits <= 16; ++params.low_bits) {
     if (Bits(params) <= Bits(best)) best = params;
@@ -137,15 +137,15 @@ absl::Status SetCodeParams::Validate() const {
     return out_of_bounds("top_k", 1, std::min(64, num_experts), top_k);
   }
   if (low_bits < 0 || low_bits > 16) return out_of_bounds("low_bits", 0, 16, low_bits);
-  if (high_parts != HighBits::kRanked && high_parts != HighBits::kUnary) {
-    return out_of_bounds("high_parts", 0, 1, static_cast<std::int32_t>(high_parts));
+  if (high_bits != HighBits::kRanked && high_bits != HighBits::kUnary) {
+    return out_of_bounds("high_bits", 0, 1, static_cast<std::int32_t>(high_bits));
   }
   const std::uint32_t bits = Bits(*this);
-  if (bits == 0 && high_parts == HighBits::kRanked &&
+  if (bits == 0 && high_bits == HighBits::kRanked &&
       Choose(Points(*this), static_cast<std::uint64_t>(top_k)) == kTooMany) {
     return absl::InvalidArgumentError(
         absl::StrCat("set code: a rank must have at most 64 bits; E ", num_experts, ", K ", top_k,
-                     ", l ", low_bits, " need more: take a greater low_bits, or unary high parts"));
+                     ", l ", low_bits, " need more: take a greater low_bits, or unary high bits"));
   }
   if (bits > internal::kMaxCodeBits) {
     return absl::InvalidArgumentError(

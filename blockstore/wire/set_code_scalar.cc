@@ -46,7 +46,7 @@ std::uint64_t EncodeScalar(const SetCodePlan& plan, const std::uint32_t* id_word
     for (std::uint32_t k = 0; k < plan.top_k; ++k) {
       put(ids[k] & low_mask, k * plan.low_bits);
       const std::uint32_t point = (ids[k] >> plan.low_bits) + (plan.low_bits != 0 ? k : 0);
-      if (plan.params.high_parts == HighBits::kUnary) {
+      if (plan.params.high_bits == HighBits::kUnary) {
         put(1, plan.high_bits_begin + point);
       } else {
         rank += plan.binomials[std::size_t{k} * plan.points + point];
@@ -71,7 +71,7 @@ std::uint64_t DecodeScalar(const SetCodePlan& plan, const std::uint32_t* code_wo
     };
     std::array<std::uint32_t, kMaxTopK> points{};
     bool good = true;
-    if (plan.params.high_parts == HighBits::kUnary) {
+    if (plan.params.high_bits == HighBits::kUnary) {
       std::uint32_t found = 0;
       for (std::uint32_t point = 0; point < plan.points; point += 32) {
         std::uint32_t bits = get(plan.high_bits_begin + point);

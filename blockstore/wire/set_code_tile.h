@@ -64,11 +64,11 @@ struct SetCodePlan {
   std::uint32_t id_bytes = 0;         // 1 if E <= 256, else 2
   std::uint32_t ids_in_word = 0;      // 4 or 2
   std::uint32_t id_words = 0;         // words that the K ids of a cell take
-  std::uint32_t points = 0;           // Y: the high parts are a set of K points in [0, Y)
-  std::uint32_t high_bits_begin = 0;  // the bit where the high parts begin: K * l
+  std::uint32_t points = 0;           // Y: the high bits are a set of K points in [0, Y)
+  std::uint32_t high_bits_begin = 0;  // the bit where the high bits begin: K * l
   std::uint32_t bits = 0;             // bits of a code
   std::uint32_t code_words = 0;       // words that a code takes
-  // Ranked high parts only: binomials[k * points + y] = C(y, k + 1), and sets = C(Y, K).
+  // Ranked high bits only: binomials[k * points + y] = C(y, k + 1), and sets = C(Y, K).
   std::uint64_t sets = 0;
   std::vector<std::uint64_t> binomials;
 

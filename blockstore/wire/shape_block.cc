@@ -32,7 +32,7 @@ ChunkCode ChunkCode::SetCodeFor(const RoutingShape& shape) {
   code.codec = Codec::kSetCode;
   code.ordered = false;
   code.low_bits = params.low_bits;
-  code.high_parts = params.high_parts;
+  code.high_bits = params.high_bits;
   return code;
 }
 
@@ -44,10 +44,10 @@ absl::Status WireShape::Validate() const {
   }
   switch (code.codec) {
     case Codec::kRaw:
-      if (code.low_bits != 0 || code.high_parts != HighBits::kRanked) {
+      if (code.low_bits != 0 || code.high_bits != HighBits::kRanked) {
         return absl::InvalidArgumentError(absl::StrCat(
-            "code.low_bits and code.high_parts must be 0 under the raw codec; they are ",
-            code.low_bits, " and ", static_cast<int>(code.high_parts)));
+            "code.low_bits and code.high_bits must be 0 under the raw codec; they are ",
+            code.low_bits, " and ", static_cast<int>(code.high_bits)));
       }
       return absl::OkStatus();
     case Codec::kSetCode:
@@ -73,7 +73,7 @@ std::vector<std::uint8_t> EncodeShapeBlock(const WireShape& shape) {
   writer.Put(static_cast<std::uint16_t>(shape.code.ordered ? kOrdered : 0));
   writer.Put(shape.code.codec);
   writer.Put(static_cast<std::uint8_t>(shape.code.low_bits));
-  writer.Put(shape.code.high_parts);
+  writer.Put(shape.code.high_bits);
   writer.Put(shape.crc_layers());
   for (std::int32_t layer = 0; layer < shape.rows.num_layers; ++layer)
     writer.Put(shape.rows.layer_id(layer));
@@ -99,7 +99,7 @@ absl::StatusOr<WireShape> DecodeShapeBlock(std::span<const std::uint8_t> bytes) 
   const auto flags = reader.Get<std::uint16_t>();
   const auto codec = reader.Get<std::uint16_t>();
   shape.code.low_bits = reader.Get<std::uint8_t>();
-  shape.code.high_parts = reader.Get<HighBits>();
+  shape.code.high_bits = reader.Get<HighBits>();
   shape.code.crc_layers = reader.Get<std::int32_t>();
   if (id_space != kLogicalIds) return Unknown("id space", id_space);
   if ((flags & ~kOrdered) != 0) return Unknown("a flag of", flags);

@@ -31,7 +31,7 @@ struct ChunkCode {
   // The parameters of the set code; SetCodeParams::Default returns good ones. Under kRaw they must
   // be 0 and kRanked.
   std::int32_t low_bits = 0;
-  HighBits high_parts = HighBits::kRanked;
+  HighBits high_bits = HighBits::kRanked;
   // How many layers each crc of a chunk covers, 1 ... L. 0 stands for ceil(L / 4), which is what is
   // written. Fewer layers per crc let readers fetch fewer bytes if they read few layers.
   std::int32_t crc_layers = 0;
@@ -64,7 +64,7 @@ struct WireShape {
   }
   // The parameters of the set code. REQUIRES: the codec is kSetCode.
   [[nodiscard]] SetCodeParams set_code() const {
-    return {rows.num_experts, rows.top_k, code.low_bits, code.high_parts};
+    return {rows.num_experts, rows.top_k, code.low_bits, code.high_bits};
   }
   // InvalidArgument naming the field, the rule and the value, unless rows.Validate() is OK and
   // `code` follows the rules above; Unimplemented naming an unknown codec.

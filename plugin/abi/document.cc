@@ -14,8 +14,8 @@ namespace {
 
 static_assert(static_cast<int>(wire::Codec::kRaw) == WM_CODEC_RAW &&
               static_cast<int>(wire::Codec::kSetCode) == WM_CODEC_SET &&
-              static_cast<int>(HighBits::kRanked) == WM_HIGH_PARTS_RANKED &&
-              static_cast<int>(HighBits::kUnary) == WM_HIGH_PARTS_UNARY);
+              static_cast<int>(HighBits::kRanked) == WM_HIGH_BITS_RANKED &&
+              static_cast<int>(HighBits::kUnary) == WM_HIGH_BITS_UNARY);
 
 // What a document of some rows is written with; `write` is given its writer.
 template <class F>
@@ -180,7 +180,7 @@ wm_status DocumentCode(const wm_document* document, wm_chunk_code* out) noexcept
     code.flags = set ? WM_CHUNK_PARAMETERS : shape.code.ordered ? 0 : WM_CHUNK_SORTED;
     code.codec = static_cast<std::int32_t>(shape.code.codec);
     code.low_bits = shape.code.low_bits;
-    code.high_parts = static_cast<std::int32_t>(shape.code.high_parts);
+    code.high_bits = static_cast<std::int32_t>(shape.code.high_bits);
     code.crc_layers = shape.crc_layers();
     CopyOut(code, out);
     return absl::OkStatus();
@@ -280,9 +280,9 @@ absl::StatusOr<wire::ChunkCode> TakeChunkCode(const wm_chunk_code* given,
   check.InRange(args.codec, WM_CODEC_RAW, WM_CODEC_SET, "code.codec");
   if ((args.flags & WM_CHUNK_PARAMETERS) == 0) {
     check.InRange(args.low_bits, 0, 0, "code.low_bits")
-        .InRange(args.high_parts, 0, 0, "code.high_parts");
+        .InRange(args.high_bits, 0, 0, "code.high_bits");
   }
-  check.InRange(args.high_parts, WM_HIGH_PARTS_RANKED, WM_HIGH_PARTS_UNARY, "code.high_parts");
+  check.InRange(args.high_bits, WM_HIGH_BITS_RANKED, WM_HIGH_BITS_UNARY, "code.high_bits");
   if (!check.ok()) return check.status();
   if (args.codec == WM_CODEC_SET && (args.flags & WM_CHUNK_PARAMETERS) == 0) {
     code = wire::ChunkCode::SetCodeFor(shape);
@@ -290,7 +290,7 @@ absl::StatusOr<wire::ChunkCode> TakeChunkCode(const wm_chunk_code* given,
     code.codec = static_cast<wire::Codec>(args.codec);
     code.ordered = args.codec == WM_CODEC_RAW && (args.flags & WM_CHUNK_SORTED) == 0;
     code.low_bits = args.low_bits;
-    code.high_parts = static_cast<HighBits>(args.high_parts);
+    code.high_bits = static_cast<HighBits>(args.high_bits);
   }
   code.crc_layers = args.crc_layers;
   if (absl::Status status = wire::WireShape{shape, code}.Validate(); !status.ok()) return status;

@@ -60,7 +60,7 @@ nb::tuple CodeOf(const Document& self) {
   code.struct_size = sizeof(code);
   const wm_status status = Api().wire->document_code(self.document, &code);
   if (status != WM_OK) Raise(status, "document_code");
-  return nb::make_tuple(code.codec, code.flags, code.low_bits, code.high_parts, code.crc_layers);
+  return nb::make_tuple(code.codec, code.flags, code.low_bits, code.high_bits, code.crc_layers);
 }
 
 nb::tuple DamageTuple(const wm_read_damage& damage) {

@@ -87,7 +87,7 @@ inline nb::list RunList(const std::vector<wm_coverage_run>& runs) {
   return out;
 }
 
-// How ids are written, of (codec, flags, low_bits, high_parts, crc_layers).
+// How ids are written, of (codec, flags, low_bits, high_bits, crc_layers).
 #define WAYMARK_CODE "tuple[int, int, int, int, int]"
 struct Code {
   explicit Code(const nb::tuple& given) {
@@ -95,7 +95,7 @@ struct Code {
     code.codec = nb::cast<std::int32_t>(given[0]);
     code.flags = nb::cast<std::uint32_t>(given[1]);
     code.low_bits = nb::cast<std::int32_t>(given[2]);
-    code.high_parts = nb::cast<std::int32_t>(given[3]);
+    code.high_bits = nb::cast<std::int32_t>(given[3]);
     code.crc_layers = nb::cast<std::int32_t>(given[4]);
   }
   wm_chunk_code code = {};

@@ -102,7 +102,7 @@ const bool kRegistered = [] {
   const auto add = [](const SetCodeParams& params, const internal::SetCodeBackend& backend) {
     const std::string name = "SetCode/E" + std::to_string(params.num_experts) + "_K" +
                              std::to_string(params.top_k) + "_l" + std::to_string(params.low_bits) +
-                             (params.high_parts == HighBits::kUnary ? "_unary/" : "_ranked/") +
+                             (params.high_bits == HighBits::kUnary ? "_unary/" : "_ranked/") +
                              backend.name;
     benchmark::RegisterBenchmark(name.c_str(), SetCodeBothWays, params, &backend)
         ->UseManualTime()

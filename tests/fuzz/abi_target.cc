@@ -623,7 +623,7 @@ class World {
     code_of_.codec = static_cast<std::int32_t>(bytes_.Below(2));
     if (bytes_.Once(8)) {
       code_of_.low_bits = bytes_.Small();
-      code_of_.high_parts = bytes_.Small();
+      code_of_.high_bits = bytes_.Small();
       code_of_.crc_layers = bytes_.Small();
     }
     return &code_of_;

@@ -89,7 +89,7 @@ GoldenDocuments() {
   options.code.low_bits = 4;
   add("sets_ranked.wmk", RowsOf(GoldenShape(6, 8, 256, 4), 2, infos), options);
   options.code.low_bits = 5;
-  options.code.high_parts = HighBits::kUnary;
+  options.code.high_bits = HighBits::kUnary;
   add("sets_unary.wmk", RowsOf(GoldenShape(4, 10, 512, 4), 2, infos), options);
   return all;
 }

@@ -122,7 +122,7 @@ inline wire::ChunkCode RandomCode(std::mt19937_64& random, const RoutingShape& s
     code = wire::ChunkCode::SetCodeFor(shape);
     wire::ChunkCode other = code;
     other.low_bits = static_cast<std::int32_t>(random() % 10);
-    other.high_parts = static_cast<HighBits>(random() % 2);
+    other.high_bits = static_cast<HighBits>(random() % 2);
     if (wire::WireShape{shape, other}.Validate().ok()) code = other;
   }
   code.crc_layers =

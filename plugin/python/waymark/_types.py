@@ -265,7 +265,7 @@ Code = tuple[int, int, int, int, int]
 
 
 def code_of(codec: str, ordered: bool | None) -> Code:
-    """(codec, flags, low_bits, high_parts, crc_layers), or InvalidArgumentError."""
+    """(codec, flags, low_bits, high_bits, crc_layers), or InvalidArgumentError."""
     number = number_of("codec", codec, CODECS)
     if number == CODECS["set"] and ordered:
         raise InvalidArgumentError("ordered: not with codec='set', which keeps no order")

@@ -43,7 +43,7 @@ typedef struct wm_fetcher wm_fetcher;     /* reads rows from a source; caches ob
 /* ---- documents ---------------------------------------------------------------------------- */
 
 enum { WM_CODEC_RAW = 0, WM_CODEC_SET = 1 }; /* ids as stored; sets in fewer bits, without order */
-enum { WM_HIGH_PARTS_RANKED = 0, WM_HIGH_PARTS_UNARY = 1 };
+enum { WM_HIGH_BITS_RANKED = 0, WM_HIGH_BITS_UNARY = 1 };
 
 /* How ids are written; docs/format.md defines the fields. All 0: raw, in the router's order. */
 typedef struct wm_chunk_code {
@@ -51,12 +51,12 @@ typedef struct wm_chunk_code {
   uint32_t flags;       /* WM_CHUNK_* */
   int32_t codec;        /* WM_CODEC_* */
   int32_t low_bits;     /* 0 without WM_CHUNK_PARAMETERS */
-  int32_t high_parts;   /* WM_HIGH_PARTS_*; 0 without WM_CHUNK_PARAMETERS */
+  int32_t high_bits;    /* WM_HIGH_BITS_*; 0 without WM_CHUNK_PARAMETERS */
   int32_t crc_layers;   /* layers per crc: 1 ... L; 0 = a quarter of the layers, rounded up */
 } wm_chunk_code;
 
 #define WM_CHUNK_SORTED 1u     /* ids ascend within a row and layer; not needed for sets */
-#define WM_CHUNK_PARAMETERS 2u /* sets: use low_bits and high_parts, not the recommended values */
+#define WM_CHUNK_PARAMETERS 2u /* sets: use low_bits and high_bits, not the recommended values */
 
 typedef struct wm_document_options {
   uint32_t struct_size; /* required */

@@ -90,7 +90,7 @@ TEST(ShapeBlock, BadBlocksAreRefused) {
   EXPECT_EQ(DecodeShapeBlock(sets)->set_code(), (SetCodeParams{8, 2, 0, HighBits::kRanked}));
   sets[23] = 2;
   EXPECT_THAT(Message(DecodeShapeBlock(sets).status()),
-              HasSubstr("high_parts must be in [0, 1]; it is 2"));
+              HasSubstr("high_bits must be in [0, 1]; it is 2"));
   sets[23] = 0;
   sets[22] = 17;
   EXPECT_THAT(Message(DecodeShapeBlock(sets).status()),

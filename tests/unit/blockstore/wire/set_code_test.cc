@@ -33,7 +33,7 @@ constexpr RowInfo kValid{1, 1, Reason::kNone, Provenance::kHere};
 std::string Name(const SetCodeParams& params) {
   return "E " + std::to_string(params.num_experts) + ", K " + std::to_string(params.top_k) +
          ", l " + std::to_string(params.low_bits) +
-         (params.high_parts == HighBits::kUnary ? ", unary" : ", ranked");
+         (params.high_bits == HighBits::kUnary ? ", unary" : ", ranked");
 }
 
 std::size_t IdBytes(const SetCodeParams& params) {
@@ -185,8 +185,8 @@ std::vector<SetCodeParams> Grid() {
     for (const std::int32_t top_k : {1, 2, 3, 4, 6, 7, 8, 9, 10, 16, 22, 33, 64}) {
       for (std::int32_t low_bits = 0; low_bits <= 16; ++low_bits) {
         if (low_bits > 6 && low_bits < 15 && experts < 1000) continue;
-        for (const HighBits high_parts : {HighBits::kRanked, HighBits::kUnary}) {
-          const SetCodeParams params{experts, top_k, low_bits, high_parts};
+        for (const HighBits high_bits : {HighBits::kRanked, HighBits::kUnary}) {
+          const SetCodeParams params{experts, top_k, low_bits, high_bits};
           if (params.Validate().ok()) grid.push_back(params);
         }
       }
@@ -243,7 +243,7 @@ Vectors ReadVectors() {
     int unary = 0;
     if (!(stream >> kind) || kind[0] == '#') continue;
     stream >> params.num_experts >> params.top_k >> params.low_bits >> unary >> bytes;
-    params.high_parts = unary != 0 ? HighBits::kUnary : HighBits::kRanked;
+    params.high_bits = unary != 0 ? HighBits::kUnary : HighBits::kRanked;
     if (kind == "layer") {
       Vectors::Layer layer{params, FromHex(bytes), {}};
       while (stream >> ids)
@@ -623,7 +623,7 @@ TEST(SetCodeTest, ParametersOutOfBoundsAreRefusedByName) {
   EXPECT_THAT(message({8, 2, -1, HighBits::kRanked}), HasSubstr("low_bits must be in [0, 16]"));
   EXPECT_THAT(message({8, 2, 17, HighBits::kRanked}), HasSubstr("low_bits must be in [0, 16]"));
   EXPECT_THAT(message({8, 2, 1, static_cast<HighBits>(2)}),
-              HasSubstr("high_parts must be in [0, 1]; it is 2"));
+              HasSubstr("high_bits must be in [0, 1]; it is 2"));
   EXPECT_THAT(message({512, 10, 0, HighBits::kRanked}),
               HasSubstr("a rank must have at most 64 bits; E 512, K 10, l 0 need more"));
   EXPECT_THAT(message({65535, 2, 0, HighBits::kUnary}),
