@@ -115,7 +115,8 @@ FilledStore::FilledStore(std::int64_t rows, std::int32_t page_tokens, Landing la
   store_ = *std::move(store);
 
   const std::vector<std::uint8_t> ids = TokenMajorBytes(kPrefillRows, 1);
-  PackedRows source(kernels::IdsView::TokenMajor(ids.data(), kernels::IdKind::kUint8, kRowShape));
+  PackedRows step_rows(
+      kernels::IdsView::TokenMajor(ids.data(), kernels::IdKind::kUint8, kRowShape));
   std::vector<std::int64_t> slots;
   std::vector<Event> events;
   for (std::int64_t row = 0; row < rows; row += kPrefillRows) {
@@ -126,7 +127,7 @@ FilledStore::FilledStore(std::int64_t rows, std::int32_t page_tokens, Landing la
       if (slot % page_tokens != 0) continue;
       events.push_back(Event::Bind(BlockId(static_cast<std::int32_t>(slot / page_tokens))));
     }
-    Run({NextStep(), 1, events.data(), events.size(), slots.data(), slots.size()}, &source);
+    Run({NextStep(), 1, events.data(), events.size(), slots.data(), slots.size()}, &step_rows);
     Settle();
   }
   // Pages were taken in the order of the blocks; sequences shall have theirs anywhere.
@@ -138,13 +139,13 @@ FilledStore::FilledStore(std::int64_t rows, std::int32_t page_tokens, Landing la
     shuffled_.emplace_back(block);
 }
 
-double FilledStore::Run(const StepBatch& batch, PackedRows* source) {
-  if (source != nullptr) source->Submitted();
+double FilledStore::Run(const StepBatch& batch, PackedRows* rows) {
+  if (rows != nullptr) rows->Submitted();
   StepCode begun;
   StepCode submitted;
   const double nanoseconds = Time([&] {
     begun = store_->BeginStep(batch);
-    submitted = store_->Submit(StepId(batch.step), source);
+    submitted = store_->Submit(StepId(batch.step), rows);
   });
   Demand(begun.ok() && submitted.ok(), "a step was refused");
   return nanoseconds;
@@ -235,18 +236,18 @@ StepBatch PrefillSteps::Next() {
 
 // ---- landing
 
-LandingTurns::LandingTurns(FilledStore& store, PackedRows& source,
+LandingTurns::LandingTurns(FilledStore& store, PackedRows& rows,
                            std::span<const std::uint8_t> bytes, std::size_t period, Clock clock)
-    : store_(store), source_(source), bytes_(bytes), clock_(clock), landed_(period) {}
+    : store_(store), rows_(rows), bytes_(bytes), clock_(clock), landed_(period) {}
 
 LandingTurns::Nanoseconds LandingTurns::Turn(const StepBatch& batch) {
   Nanoseconds times;
   const std::size_t period = landed_.size();
-  store_.Run(batch, &source_);
+  store_.Run(batch, &rows_);
   times.landing = Time([&] { store_.Settle(); }, clock_);
   std::vector<Run>& runs = landed_[turns_ % period];
   runs.clear();
-  for (std::uint8_t* const row : source_.landed().first(batch.num_slots)) {
+  for (std::uint8_t* const row : rows_.landed().first(batch.num_slots)) {
     if (runs.empty() || runs.back().to + runs.back().bytes != row) runs.push_back({row, 0});
     runs.back().bytes += kRowBytes;
   }

@@ -81,7 +81,7 @@ class FilledStore {
   [[nodiscard]] std::span<const BlockId> shuffled() const { return shuffled_; }
   [[nodiscard]] std::uint64_t NextStep() { return ++step_; }
   // Begins and submits a step; throws when the store refuses it. Returns nanoseconds.
-  double Run(const StepBatch& batch, PackedRows* source);
+  double Run(const StepBatch& batch, PackedRows* rows);
   // Lands what was submitted: by LandOne, or by waiting for the store's own thread.
   void Settle();
 
@@ -144,8 +144,8 @@ class PrefillSteps {
 // where rows were landed half a period earlier, so that both meet the same caches.
 class LandingTurns {
  public:
-  // Rows of `source` are those of `bytes`, whose copy is the baseline; both outlive this.
-  LandingTurns(FilledStore& store, PackedRows& source, std::span<const std::uint8_t> bytes,
+  // The ids of `rows` are those of `bytes`, whose copy is the baseline; both outlive this.
+  LandingTurns(FilledStore& store, PackedRows& rows, std::span<const std::uint8_t> bytes,
                std::size_t period, Clock clock);
   struct Nanoseconds {
     double landing = 0;
@@ -156,7 +156,7 @@ class LandingTurns {
 
  private:
   FilledStore& store_;
-  PackedRows& source_;
+  PackedRows& rows_;
   const std::span<const std::uint8_t> bytes_;
   const Clock clock_;
   struct Run {

@@ -173,26 +173,26 @@ TYPED_TEST_P(RouteContract, RouteRefusesWhatIsWrongAndRecordsNothing) {
   bad = config;
   bad.scale = 2.0f;
   refused(bad, good, RoutingArgument::kScale, RoutingRule::kUnexpected);
-  kernels::RoutingTensors spoiled = good;
-  spoiled.logits.shape[1] = TestFixture::kExperts - 1;
-  refused(config, spoiled, RoutingArgument::kLogits, RoutingRule::kOtherShape);
-  spoiled = good;
-  spoiled.topk_ids.dtype = kernels::DType::kInt64;
-  refused(config, spoiled, RoutingArgument::kTopKIds, RoutingRule::kDType);
-  spoiled = good;
-  spoiled.topk_weights.shape[0] = 1;
-  refused(config, spoiled, RoutingArgument::kTopKWeights, RoutingRule::kRows);
-  spoiled = good;
-  spoiled.replay_out = good.topk_ids;
-  refused(config, spoiled, RoutingArgument::kReplayOut, RoutingRule::kUnexpected);
+  kernels::RoutingTensors wrong = good;
+  wrong.logits.shape[1] = TestFixture::kExperts - 1;
+  refused(config, wrong, RoutingArgument::kLogits, RoutingRule::kOtherShape);
+  wrong = good;
+  wrong.topk_ids.dtype = kernels::DType::kInt64;
+  refused(config, wrong, RoutingArgument::kTopKIds, RoutingRule::kDType);
+  wrong = good;
+  wrong.topk_weights.shape[0] = 1;
+  refused(config, wrong, RoutingArgument::kTopKWeights, RoutingRule::kRows);
+  wrong = good;
+  wrong.replay_out = good.topk_ids;
+  refused(config, wrong, RoutingArgument::kReplayOut, RoutingRule::kUnexpected);
   // More rows than the view has.
   const std::int32_t rows = engine.session->max_rows() + 1;
   refused(config, this->Tensors(engine, 1, 0, rows), RoutingArgument::kReplayOut,
           RoutingRule::kRows);
   // Logits that say that they lie elsewhere.
-  spoiled = good;
-  spoiled.logits.device = kernels::MemoryDevice::Cuda(77);
-  refused(config, spoiled, RoutingArgument::kLogits, RoutingRule::kNotOnDevice);
+  wrong = good;
+  wrong.logits.device = kernels::MemoryDevice::Cuda(77);
+  refused(config, wrong, RoutingArgument::kLogits, RoutingRule::kNotOnDevice);
 
   ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
   engine.ExpectMissing(1, 2, Reason::kNotCaptured);
