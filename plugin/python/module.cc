@@ -43,5 +43,4 @@ NB_MODULE(_core, module) {
   py::BindView(module);
   py::BindSession(module);
   py::BindRouting(module);
-  py::BindRouting(module);
 }

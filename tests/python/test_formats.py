@@ -117,7 +117,7 @@ def test_random_rows_come_back(name: str, seed: int) -> None:
         data = rows.to_format(name, sentinel="-1", dtype=np.int32, notes=notes, **said)
         assert isinstance(data, bytes)
         assert any("missing" in note for note in notes) == bool((~rows.valid).any())
-        assert any("place" in note for note in notes) == (rows.first != 0 and not keeps_first)
+        assert any("first row" in note for note in notes) == (rows.first != 0 and not keeps_first)
         assert any("steps" in note for note in notes) == bool(rows.valid.any())
         if name == "sglang":
             said["top_k"] = rows.shape.top_k
