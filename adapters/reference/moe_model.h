@@ -46,7 +46,8 @@ struct MoeModelConfig {
 
 // Routes the rows of a forward in one MoE layer (0 ... L - 1): a call of kernels/routing.h with the
 // model's router logits, padding rows included, whose topk_ids and topk_weights the forward then
-// uses. The engine that supplies it decides whether the ids are recorded; an error ends the forward.
+// uses. The engine that supplies it decides whether the ids are recorded; an error ends the
+// forward.
 using RouteLayer = std::function<absl::Status(int layer, const kernels::RoutingConfig& config,
                                               const kernels::RoutingTensors& tensors)>;
 // Routes, and records nothing.
