@@ -24,6 +24,7 @@ struct UlpBounds {
   double softmax_selected;  // likewise
   double sigmoid_renorm;
   double scaled_sigmoid;
+  double softmax_replayed;  // as softmax_selected, of recorded ids: by analysis, not measured
 };
 extern const UlpBounds kUlpBounds;
 
@@ -48,7 +49,7 @@ std::vector<std::int32_t> OracleSelection(const RoutingConfig& config, std::span
 
 // The weights of `ids`, in their order, for one row of logits.
 std::vector<Bounded> OracleWeights(const RoutingConfig& config, std::span<const float> logits,
-                                   std::span<const std::int32_t> ids);
+                                   std::span<const std::int32_t> ids, bool replayed = false);
 
 // Whether a row of replay_in is to be used as it is.
 bool OracleReplayable(std::span<const std::int16_t> ids, std::int32_t experts);

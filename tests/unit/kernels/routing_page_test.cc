@@ -102,6 +102,7 @@ TEST(KernelsPage, HasTheBounds) {
         << "| `sigmoid(x)` | " << kUlpBounds.sigmoid << " |\n"
         << "| softmax over all | " << kUlpBounds.softmax_all << " |\n"
         << "| softmax over the selected | " << kUlpBounds.softmax_selected << " |\n"
+        << "| the same, of replayed ids | " << kUlpBounds.softmax_replayed << " |\n"
         << "| SigmoidRenorm | " << kUlpBounds.sigmoid_renorm << " |\n"
         << "| DeepSeekV3, MiniMax2 | " << kUlpBounds.scaled_sigmoid << " |\n";
   Compare("bounds", table.str());
