@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "blockstore/digest.h"
 #include "blockstore/huge_allocator.h"
 #include "blockstore/row_info.h"
 #include "blockstore/store/page_pool.h"
+#include "blockstore/store/seal.h"
 #include "blockstore/store/stamp.h"
 
 namespace waymark {
@@ -28,24 +28,16 @@ struct Entry {
   bool exists : 1 = false;                // an event or claim named it since the last Reset
   bool by_key : 1 = false;                // its page was attached by key
   bool null : 1 = false;                  // part of a null block; never changes
-  bool has_seal_key : 1 = false;          // its seal has a key: EntryCold::seal_key is set
   bool sealing : 1 = false;               // sealed by the current batch, whose claims come first
   std::int32_t refs = 1;                  // users of the block
   RelStep life_start = 0;                 // the step in which its life began
-  RelStep sealed = 0;                     // step of its seal; kept when its page is evicted
+  SealHot seal;                           // kept when its page is evicted
   EntryIndex next_binding = kNoEntry;     // the next entry bound to the same page
 };
 static_assert(sizeof(Entry) == 24);
 
-// The rest of an entry, used by seals and moves only.
-struct EntryCold {
-  Digest128 seal_key{};            // the digest of the seal's key
-  std::uint64_t seal_version = 0;  // version of the seal
-};
-static_assert(sizeof(EntryCold) == 24);
-
-// Owns the entries. pages.cc maintains the pages that they name and the list of entries of a page;
-// nothing is checked here. Any thread that holds the lock.
+// Owns the entries. class Pages maintains the pages that they name and the list of entries of a
+// page; nothing is checked here. Any thread that holds the lock.
 class BlockTable {
  public:
   // `entries`: number of blocks times pages per block, < kNoEntry. 48 bytes each.
@@ -54,15 +46,22 @@ class BlockTable {
   // All of these: REQUIRES e < size().
   [[nodiscard]] Entry& hot(EntryIndex e) { return hot_[e]; }
   [[nodiscard]] const Entry& hot(EntryIndex e) const { return hot_[e]; }
-  [[nodiscard]] EntryCold& cold(EntryIndex e) { return cold_[e]; }
-  [[nodiscard]] const EntryCold& cold(EntryIndex e) const { return cold_[e]; }
+  // The part of its seal that claims do not read.
+  [[nodiscard]] SealCold& cold(EntryIndex e) { return cold_[e]; }
+  [[nodiscard]] const SealCold& cold(EntryIndex e) const { return cold_[e]; }
+  // The whole seal of an entry.
+  [[nodiscard]] Seal seal(EntryIndex e) const { return {hot_[e].seal, cold_[e]}; }
+  void SetSeal(EntryIndex e, const Seal& seal) {
+    hot_[e].seal = seal.hot;
+    cold_[e] = seal.cold;
+  }
   // Prefetches the first fields of an entry.
   void Prefetch(EntryIndex e) const { __builtin_prefetch(&hot_[e]); }
   [[nodiscard]] EntryIndex size() const { return static_cast<EntryIndex>(hot_.size()); }
 
  private:
   std::vector<Entry, HugeAllocator<Entry>> hot_;
-  std::vector<EntryCold, HugeAllocator<EntryCold>> cold_;
+  std::vector<SealCold, HugeAllocator<SealCold>> cold_;
 };
 
 }  // namespace waymark

@@ -36,66 +36,67 @@ absl::Status Broken(const char* what) {
 }  // namespace
 
 void StoreCheckpoint::RunCopies(RoutingStore& store) {
-  store.impl().RunCopies();
+  store.impl().lander().RunCopies();
 }
 
 absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
   RoutingStore::Impl& impl = store.impl();
-  impl.RunCopies();
+  impl.lander_.RunCopies();
   const MutexLock lock(impl.mutex_);
-  if (!impl.active_.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat("flight checkpoint: ", impl.active_.size(),
-                                                      " steps are in flight, the first is step ",
-                                                      impl.active_.front()->step));
+  if (!impl.steps_.in_flight().empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "flight checkpoint: ", impl.steps_.in_flight().size(),
+        " steps are in flight, the first is step ", impl.steps_.in_flight().front()->step));
   }
-  while (impl.ReclaimSnapshots(64)) {
+  Pages& pages = impl.pages_;
+  const StoreCore& core = pages.core();
+  while (pages.ReclaimSnapshots(64)) {
   }
-  const StoreCore& core = *impl.core_;
   ByteWriter writer(out);
   writer.Put(kCheckpointMagic);
-  writer.Put(impl.page_tokens_);
+  writer.Put(core.page_tokens);
   writer.Put(impl.last_);
-  writer.Put(impl.base_->base);
-  const std::uint32_t runs = impl.base_->num_runs.load(std::memory_order_relaxed);
+  writer.Put(pages.base().base);
+  const std::uint32_t runs = pages.base().num_runs.load(std::memory_order_relaxed);
   writer.Put(runs);
   for (std::uint32_t i = 0; i < runs; ++i) {
-    writer.Put(impl.base_->runs[i].first);
-    writer.Put(impl.base_->runs[i].version);
+    writer.Put(pages.base().runs[i].first);
+    writer.Put(pages.base().runs[i].version);
   }
 
   // Pages in order of eviction, then those that cannot be evicted.
-  std::vector<PageIndex> pages;
-  std::vector<std::uint32_t> number_of(impl.pool_.size(), kNoPage);
+  std::vector<PageIndex> saved;
+  std::vector<std::uint32_t> number_of(pages.pool().size(), kNoPage);
   const auto add = [&](PageIndex page) {
-    const PageHot& hot = impl.pool_.hot(page);
+    const PageHot& hot = pages.pool().hot(page);
     if (hot.free || (hot.bindings == 0 && !hot.indexed) || number_of[page] != kNoPage) return;
-    number_of[page] = static_cast<std::uint32_t>(pages.size());
-    pages.push_back(page);
+    number_of[page] = static_cast<std::uint32_t>(saved.size());
+    saved.push_back(page);
   };
   for (const bool bound : {false, true}) {
-    for (PageIndex page = impl.pool_.LruHead(bound); page != kNoPage;
-         page = impl.pool_.hot(page).lru_next) {
+    for (PageIndex page = pages.pool().LruHead(bound); page != kNoPage;
+         page = pages.pool().hot(page).lru_next) {
       add(page);
     }
   }
-  for (PageIndex page = 0; page < impl.pool_.pages_touched(); ++page)
+  for (PageIndex page = 0; page < pages.pool().pages_touched(); ++page)
     add(page);
 
-  writer.Put(static_cast<std::uint32_t>(pages.size()));
-  for (const PageIndex page : pages) {
-    const PageHot& hot = impl.pool_.hot(page);
-    const PageCold& cold = impl.pool_.cold(page);
-    writer.Put(hot.sealed);
+  writer.Put(static_cast<std::uint32_t>(saved.size()));
+  for (const PageIndex page : saved) {
+    const PageHot& hot = pages.pool().hot(page);
+    const PageCold& cold = pages.pool().cold(page);
+    writer.Put(RelStep{hot.seal.step});
     writer.Put(static_cast<std::uint8_t>((hot.indexed ? kIndexed : 0) |
-                                         (hot.has_seal_key ? kHasSealKey : 0) |
+                                         (hot.seal.has_key ? kHasSealKey : 0) |
                                          (hot.device_weights != kNoWeights ? kDeviceWeights : 0)));
     if (hot.device_weights != kNoWeights) writer.Put(hot.device_weights);
     if (hot.indexed) PutDigest(writer, cold.index_key);
-    if (hot.has_seal_key) {
-      PutDigest(writer, cold.seal_key);
-      writer.Put(cold.seal_version);
+    if (hot.seal.has_key) {
+      PutDigest(writer, cold.seal.key);
+      writer.Put(cold.seal.version);
     }
-    for (std::uint32_t row = 0; row < impl.page_tokens_; ++row) {
+    for (std::uint32_t row = 0; row < core.page_tokens; ++row) {
       const Stamp stamp = core.stamp(page, row).Load();
       writer.Put(stamp.bits());
       if (stamp.valid()) writer.PutBytes(core.row(page, row), core.row_bytes);
@@ -103,23 +104,23 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
   }
 
   std::uint32_t entries = 0;
-  for (EntryIndex e = 0; e < impl.table_.size(); ++e)
-    entries += impl.table_.hot(e).exists ? 1 : 0;
+  for (EntryIndex e = 0; e < pages.table().size(); ++e)
+    entries += pages.table().hot(e).exists ? 1 : 0;
   writer.Put(entries);
-  for (EntryIndex e = 0; e < impl.table_.size(); ++e) {
-    const Entry& entry = impl.table_.hot(e);
+  for (EntryIndex e = 0; e < pages.table().size(); ++e) {
+    const Entry& entry = pages.table().hot(e);
     if (!entry.exists) continue;
     writer.Put(e);
     writer.Put(entry.page == kNoPage ? kNoPage : number_of[entry.page]);
     writer.Put(entry.refs);
     writer.Put(entry.life_start);
-    writer.Put(entry.sealed);
+    writer.Put(RelStep{entry.seal.step});
     writer.Put(static_cast<std::uint8_t>(entry.reason));
     writer.Put(static_cast<std::uint8_t>((entry.by_key ? kByKey : 0) |
-                                         (entry.has_seal_key ? kHasSealKey : 0)));
-    if (entry.has_seal_key) {
-      PutDigest(writer, impl.table_.cold(e).seal_key);
-      writer.Put(impl.table_.cold(e).seal_version);
+                                         (entry.seal.has_key ? kHasSealKey : 0)));
+    if (entry.seal.has_key) {
+      PutDigest(writer, pages.table().cold(e).key);
+      writer.Put(pages.table().cold(e).version);
     }
   }
   return absl::OkStatus();
@@ -128,77 +129,77 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
 // Loads one section after another. The store's lock is held throughout.
 class StoreCheckpoint::Loader {
  public:
-  Loader(std::span<const std::uint8_t> bytes, RoutingStore::Impl& impl)
-      : reader_(bytes), impl_(impl) {}
+  Loader(std::span<const std::uint8_t> bytes, Pages& pages, std::uint64_t& last)
+      : reader_(bytes), pages_(pages), last_(last) {}
 
-  absl::Status Load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl_.mutex_) {
-    if (impl_.last_ != 0 || impl_.pool_.pages_touched() != 0) {
+  absl::Status Load() {
+    if (last_ != 0 || pages_.pool().pages_touched() != 0) {
       return Broken("the store is not fresh");
     }
     if (absl::Status status = LoadBase(); !status.ok()) return status;
     const auto count = reader_.Get<std::uint32_t>();
-    if (count > impl_.pool_.size()) return Broken("more pages than the store has");
+    if (count > pages_.pool().size()) return Broken("more pages than the store has");
     for (std::uint32_t i = 0; i < count; ++i) {
       if (absl::Status status = LoadPage(); !status.ok()) return status;
     }
     const auto entries = reader_.Get<std::uint32_t>();
-    if (entries > impl_.table_.size()) return Broken("more blocks than the store has");
+    if (entries > pages_.table().size()) return Broken("more blocks than the store has");
     for (std::uint32_t i = 0; i < entries; ++i) {
       if (absl::Status status = LoadEntry(); !status.ok()) return status;
     }
     if (!reader_.done()) return Broken("its length is wrong");
     // They were pinned until now, so that they are listed in the saved order.
-    for (const PageIndex page : pages_)
-      impl_.UnpinPage(page);
+    for (const PageIndex page : loaded_)
+      pages_.UnpinPage(page);
     return absl::OkStatus();
   }
 
  private:
-  absl::Status LoadBase() ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl_.mutex_) {
+  absl::Status LoadBase() {
     if (reader_.Get<std::uint32_t>() != kCheckpointMagic) return Broken("unknown magic");
-    if (reader_.Get<std::uint32_t>() != impl_.page_tokens_) return Broken("other pages");
-    impl_.last_ = reader_.Get<std::uint64_t>();
-    if (impl_.last_ == StoreCore::kNoStep) return Broken("its last step is none");
-    impl_.base_->base = reader_.Get<std::uint64_t>();
+    if (reader_.Get<std::uint32_t>() != pages_.core().page_tokens) return Broken("other pages");
+    last_ = reader_.Get<std::uint64_t>();
+    if (last_ == StoreCore::kNoStep) return Broken("its last step is none");
+    pages_.base().base = reader_.Get<std::uint64_t>();
     const auto runs = reader_.Get<std::uint32_t>();
     if (runs > StepBase::kMaxRuns) return Broken("too many versions");
     for (std::uint32_t i = 0; i < runs; ++i) {
       const auto first = reader_.Get<RelStep>();
       const auto version = reader_.Get<std::uint64_t>();
-      if (first > kMaxRelStep || (i > 0 && first <= impl_.base_->runs[i - 1].first)) {
+      if (first > kMaxRelStep || (i > 0 && first <= pages_.base().runs[i - 1].first)) {
         return Broken("versions out of order");
       }
-      impl_.base_->runs[i] = {first, version};
+      pages_.base().runs[i] = {first, version};
     }
-    impl_.base_->num_runs.store(runs, std::memory_order_release);
+    pages_.base().num_runs.store(runs, std::memory_order_release);
     return reader_.ok() ? absl::OkStatus() : Broken("it ends too soon");
   }
 
-  absl::Status LoadPage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl_.mutex_) {
-    const PageIndex page = impl_.pool_.Take();
+  absl::Status LoadPage() {
+    const PageIndex page = pages_.pool().Take();
     if (page == kNoPage) return Broken("more pages than the store has");
-    pages_.push_back(page);
-    impl_.PinPage(page);
-    PageHot& hot = impl_.pool_.hot(page);
-    PageCold& cold = impl_.pool_.cold(page);
-    hot.sealed = reader_.Get<RelStep>();
+    loaded_.push_back(page);
+    pages_.PinPage(page);
+    PageHot& hot = pages_.pool().hot(page);
+    PageCold& cold = pages_.pool().cold(page);
+    const auto sealed = reader_.Get<RelStep>();
     const auto flags = reader_.Get<std::uint8_t>();
-    if (hot.sealed > kMaxRelStep || (flags & ~(kIndexed | kHasSealKey | kDeviceWeights)) != 0) {
+    if (sealed > kMaxRelStep || (flags & ~(kIndexed | kHasSealKey | kDeviceWeights)) != 0) {
       return Broken("a page's seal");
     }
     if ((flags & kDeviceWeights) != 0) hot.device_weights = reader_.Get<std::uint8_t>();
     if ((flags & kIndexed) != 0) {
       const Digest128 index_key = GetDigest(reader_);
-      if (impl_.index_.Find(index_key) != kNoPage) return Broken("two pages under one index key");
-      impl_.index_.Insert(index_key, page);
+      if (pages_.index().Find(index_key) != kNoPage) return Broken("two pages under one index key");
+      pages_.index().Insert(index_key, page);
     }
-    hot.has_seal_key = (flags & kHasSealKey) != 0;
-    if (hot.has_seal_key) {
-      cold.seal_key = GetDigest(reader_);
-      cold.seal_version = reader_.Get<std::uint64_t>();
+    hot.seal = {sealed, (flags & kHasSealKey) != 0};
+    if (hot.seal.has_key) {
+      cold.seal.key = GetDigest(reader_);
+      cold.seal.version = reader_.Get<std::uint64_t>();
     }
-    const StoreCore& core = *impl_.core_;
-    for (std::uint32_t row = 0; row < impl_.page_tokens_; ++row) {
+    const StoreCore& core = pages_.core();
+    for (std::uint32_t row = 0; row < core.page_tokens; ++row) {
       const Stamp stamp(reader_.Get<std::uint32_t>());
       // A checkpoint has no pending rows.
       if (stamp.pending() ||
@@ -216,7 +217,7 @@ class StoreCheckpoint::Loader {
     return reader_.ok() ? absl::OkStatus() : Broken("it ends too soon");
   }
 
-  absl::Status LoadEntry() ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl_.mutex_) {
+  absl::Status LoadEntry() {
     const auto e = reader_.Get<EntryIndex>();
     const auto page = reader_.Get<std::uint32_t>();
     const auto refs = reader_.Get<std::int32_t>();
@@ -225,42 +226,42 @@ class StoreCheckpoint::Loader {
     const auto reason = reader_.Get<std::uint8_t>();
     const auto flags = reader_.Get<std::uint8_t>();
     if (!reader_.ok()) return Broken("it ends too soon");
-    if (e >= impl_.table_.size() || impl_.table_.hot(e).null || impl_.table_.hot(e).exists) {
+    if (e >= pages_.table().size() || pages_.table().hot(e).null || pages_.table().hot(e).exists) {
       return Broken("a block that is not the store's, or comes twice");
     }
-    if (page != kNoPage && page >= pages_.size()) return Broken("a block's page");
+    if (page != kNoPage && page >= loaded_.size()) return Broken("a block's page");
     if (refs < 0 || life_start > kMaxRelStep || sealed > kMaxRelStep || reason == 0 ||
         reason >= kNumReasons || (flags & ~(kByKey | kHasSealKey)) != 0) {
       return Broken("a block's state");
     }
-    Entry& entry = impl_.table_.hot(e);
+    Entry& entry = pages_.table().hot(e);
     entry.exists = true;
     entry.refs = refs;
     entry.life_start = life_start;
-    entry.sealed = sealed;
     entry.reason = static_cast<Reason>(reason);
-    entry.has_seal_key = (flags & kHasSealKey) != 0;
-    if (entry.has_seal_key) {
-      impl_.table_.cold(e).seal_key = GetDigest(reader_);
-      impl_.table_.cold(e).seal_version = reader_.Get<std::uint64_t>();
+    entry.seal = {sealed, (flags & kHasSealKey) != 0};
+    if (entry.seal.has_key) {
+      pages_.table().cold(e).key = GetDigest(reader_);
+      pages_.table().cold(e).version = reader_.Get<std::uint64_t>();
     }
     if (page != kNoPage) {
-      if (impl_.pool_.hot(pages_[page]).bindings == 0xffff) return Broken("a page's blocks");
-      impl_.Attach(e, pages_[page]);
+      if (pages_.pool().hot(loaded_[page]).bindings == 0xffff) return Broken("a page's blocks");
+      pages_.Attach(e, loaded_[page]);
       entry.by_key = (flags & kByKey) != 0;
     }
     return absl::OkStatus();
   }
 
   ByteReader reader_;
-  RoutingStore::Impl& impl_;
-  std::vector<PageIndex> pages_;
+  Pages& pages_;
+  std::uint64_t& last_;  // the last step that was begun
+  std::vector<PageIndex> loaded_;
 };
 
 absl::Status StoreCheckpoint::Load(std::span<const std::uint8_t> bytes, RoutingStore& store) {
   RoutingStore::Impl& impl = store.impl();
   const MutexLock lock(impl.mutex_);
-  return Loader(bytes, impl).Load();
+  return Loader(bytes, impl.pages_, impl.last_).Load();
 }
 
 }  // namespace waymark

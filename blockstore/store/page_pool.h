@@ -12,7 +12,7 @@
 
 #include "blockstore/digest.h"
 #include "blockstore/huge_allocator.h"
-#include "blockstore/store/stamp.h"
+#include "blockstore/store/seal.h"
 
 namespace waymark {
 
@@ -30,7 +30,7 @@ inline std::uint8_t DeviceWeights(std::uint64_t version) {
 // The record of a page: 32 bytes that claims read, and 40 that seals read. With a table entry (48)
 // and the page's share of the key index (7) it makes 127 bytes per page.
 struct PageHot {
-  RelStep sealed = 0;                     // the step of its seal; 0 = not sealed
+  SealHot seal;
   std::uint32_t first_binding = kNoPage;  // head of the list of table entries bound to it
   std::uint32_t snapshots = 0;            // live snapshots that pin it
   std::uint32_t pins = 0;                 // claims and copies in flight that pin it
@@ -41,7 +41,6 @@ struct PageHot {
   std::uint16_t referenced = 0;              // of them: entries whose block has users
   std::uint8_t device_weights = kNoWeights;  // of the device steps that claimed its rows
   bool indexed : 1 = false;                  // it is in the key index
-  bool has_seal_key : 1 = false;             // its seal has a key: PageCold::seal_key is set
   bool in_lru : 1 = false;                   // in a list of pages that may be evicted
   bool lru_bound : 1 = false;                // which list: true = pages with bindings
   bool free : 1 = false;                     // on the free list: only lru_next is used
@@ -51,9 +50,8 @@ static_assert(sizeof(PageHot) == 32);
 
 // The rest of a page's record, used by seals and the key index only.
 struct PageCold {
-  Digest128 seal_key{};            // the digest of its seal's key
-  Digest128 index_key{};           // the digest under which it is in the key index
-  std::uint64_t seal_version = 0;  // version of the seal
+  SealCold seal;
+  Digest128 index_key{};  // the digest under which it is in the key index
 };
 static_assert(sizeof(PageCold) == 40);
 
@@ -67,6 +65,12 @@ class PagePool {
   [[nodiscard]] const PageHot& hot(PageIndex page) const { return hot_[page]; }
   [[nodiscard]] PageCold& cold(PageIndex page) { return cold_[page]; }
   [[nodiscard]] const PageCold& cold(PageIndex page) const { return cold_[page]; }
+  // The whole seal of a page.
+  [[nodiscard]] Seal seal(PageIndex page) const { return {hot_[page].seal, cold_[page].seal}; }
+  void SetSeal(PageIndex page, const Seal& seal) {
+    hot_[page].seal = seal.hot;
+    cold_[page].seal = seal.cold;
+  }
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(hot_.size()); }
 
   // Takes a free page, with a cleared record; kNoPage if none is free.

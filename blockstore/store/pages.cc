@@ -1,30 +1,85 @@
-// Pages of table entries: allocation, release, copy-on-write, eviction and the key index.
+#include "blockstore/store/pages.h"
 
 #include <algorithm>
 
-#include "blockstore/store/store_impl.h"
-
 namespace waymark {
 
-Entry& RoutingStore::Impl::EnsureEntry(EntryIndex e) {
+Pages::Pages(const StoreOptions& options, StoreCore& core, Stats& stats)
+    : core_(core),
+      stats_(stats),
+      page_tokens_(core.page_tokens),
+      pages_per_block_(static_cast<std::uint32_t>(options.block_tokens) / page_tokens_),
+      page_shift_(std::has_single_bit(page_tokens_) ? std::countr_zero(page_tokens_) : -1),
+      page_magic_(~std::uint64_t{0} / page_tokens_ + 1),
+      key_seed_(options.key_seed),
+      audit_(options.audit),
+      base_(std::make_shared<StepBase>()),
+      pool_(options.num_pages),
+      table_(static_cast<std::size_t>(options.num_blocks) * pages_per_block_),
+      index_(pool_) {
+  contending_.reserve(options.max_step_rows);
+  copies_.reserve(kMaxCopies);
+  second_seals_.reserve(256);
+  free_states_.reserve(1024);
+  for (const BlockId block : options.null_blocks) {
+    if (block.value() < 0) continue;
+    for (std::uint32_t ordinal = 0; ordinal < pages_per_block_; ++ordinal) {
+      table_.hot(static_cast<EntryIndex>(block.value()) * pages_per_block_ + ordinal).null = true;
+    }
+  }
+}
+
+// ---- entries
+
+Entry& Pages::EnsureEntry(EntryIndex e, RelStep step) {
   Entry& entry = table_.hot(e);
   if (!entry.exists) {
     entry.exists = true;
     entry.refs = 1;
-    entry.life_start = base_->Relative(last_);
+    entry.life_start = step;
   }
   return entry;
 }
 
-EntryIndex RoutingStore::Impl::FirstEntry(std::int32_t block) const {
+EntryIndex Pages::FirstEntry(std::int32_t block) const {
   if (block < 0) return kNoEntry;
   const EntryIndex e = static_cast<EntryIndex>(block) * pages_per_block_;
   return table_.hot(e).null ? kNoEntry : e;
 }
 
+// ---- the base of stamps
+
+void Pages::Rebase(std::shared_ptr<StepBase> fresh, std::uint64_t step) {
+  ++stats_.rebases;
+  fresh->base = StepBase::Under(step);
+  const auto translate = [&](RelStep relative) {
+    return relative == 0 ? 0 : fresh->Relative(base_->base + relative);
+  };
+  // Late events may name steps of the window: keeps their versions in the new base.
+  const std::uint32_t runs = base_->num_runs.load(std::memory_order_relaxed);
+  for (std::uint32_t i = runs > StepBase::kWindow ? runs - StepBase::kWindow : 0; i < runs; ++i) {
+    if (i + 1 < runs && translate(base_->runs[i + 1].first) <= kBeforeBase) continue;
+    fresh->Append(translate(base_->runs[i].first), base_->runs[i].version);
+  }
+  for (const SecondSeal& pair : second_seals_) {
+    UnpinPage(pair.first);
+    UnpinPage(pair.second);
+  }
+  second_seals_.clear();
+  ClearIndex();
+  for (EntryIndex e = 0; e < table_.size(); ++e) {
+    Entry& entry = table_.hot(e);
+    if (!entry.exists) continue;
+    if (entry.page != kNoPage) Detach(e, Reason::kCapacity);
+    entry.life_start = translate(entry.life_start);
+    entry.seal.step = translate(entry.seal.step);
+  }
+  base_ = std::move(fresh);
+}
+
 // ---- what holds a page
 
-void RoutingStore::Impl::UpdateEvictability(PageIndex page) {
+void Pages::UpdateEvictability(PageIndex page) {
   PageHot& hot = pool_.hot(page);
   if (hot.free) return;
   const bool bound_or_indexed = hot.bindings > 0 || hot.indexed;
@@ -42,16 +97,9 @@ void RoutingStore::Impl::UpdateEvictability(PageIndex page) {
   }
 }
 
-void RoutingStore::Impl::PinPage(PageIndex page) {
-  ++pool_.hot(page).pins;
-}
+// ---- the page of an entry
 
-void RoutingStore::Impl::UnpinPage(PageIndex page) {
-  PageHot& hot = pool_.hot(page);
-  if (--hot.pins == 0 && hot.referenced == 0) UpdateEvictability(page);
-}
-
-void RoutingStore::Impl::Attach(EntryIndex e, PageIndex page) {
+void Pages::Attach(EntryIndex e, PageIndex page) {
   Entry& entry = table_.hot(e);
   PageHot& hot = pool_.hot(page);
   entry.page = page;
@@ -62,7 +110,7 @@ void RoutingStore::Impl::Attach(EntryIndex e, PageIndex page) {
   UpdateEvictability(page);
 }
 
-void RoutingStore::Impl::Unlink(EntryIndex e) {
+void Pages::Unlink(EntryIndex e) {
   Entry& entry = table_.hot(e);
   PageHot& hot = pool_.hot(entry.page);
   EntryIndex* at = &hot.first_binding;
@@ -75,7 +123,7 @@ void RoutingStore::Impl::Unlink(EntryIndex e) {
   entry.next_binding = kNoEntry;
 }
 
-void RoutingStore::Impl::Detach(EntryIndex e, Reason reason) {
+void Pages::Detach(EntryIndex e, Reason reason) {
   Entry& entry = table_.hot(e);
   const PageIndex page = entry.page;
   if (page != kNoPage) {
@@ -86,43 +134,9 @@ void RoutingStore::Impl::Detach(EntryIndex e, Reason reason) {
   entry.by_key = false;
 }
 
-void RoutingStore::Impl::Unindex(PageIndex page) {
-  index_.Erase(page);
-  UpdateEvictability(page);
-}
-
-void RoutingStore::Impl::ClearIndex() {
-  for (std::size_t bucket = 0; bucket < index_.buckets().size(); ++bucket) {
-    // Erase may move a later page into this bucket.
-    while (index_.buckets()[bucket] != kNoPage)
-      Unindex(index_.buckets()[bucket]);
-  }
-}
-
-bool RoutingStore::Impl::ReclaimSnapshots(std::size_t states) {
-  SnapshotState* state = nullptr;
-  bool any = false;
-  for (; states > 0 && core_->released.try_dequeue(state); --states) {
-    any = true;
-    for (const SnapshotPage& pinned : state->pages) {
-      if (pinned.page == kNoPage) continue;
-      PageHot& hot = pool_.hot(pinned.page);
-      if (--hot.snapshots > 0) continue;
-      hot.high_water = 0;
-      if (hot.referenced == 0) UpdateEvictability(pinned.page);
-    }
-    if (core_->flight != nullptr) core_->flight->OnReleased(state->read_id);
-    // `pages` is not cleared: the next snapshot overwrites it, and saves the zero-fill of a resize.
-    state->base.reset();
-    --snapshots_live_;
-    free_states_.push_back(state);
-  }
-  return any;
-}
-
 // ---- allocation and eviction
 
-bool RoutingStore::Impl::EvictOne() {
+bool Pages::EvictOne() {
   for (PageIndex page = pool_.LruHead(); page != kNoPage; page = pool_.LruHead()) {
     PageHot& hot = pool_.hot(page);
     if (hot.snapshots > 0 || hot.pins > 0) {
@@ -139,7 +153,7 @@ bool RoutingStore::Impl::EvictOne() {
       if (later != kNoPage) {
         __builtin_prefetch(&pool_.hot(later), 1);
         __builtin_prefetch(&pool_.cold(later), 1);
-        __builtin_prefetch(&core_->stamp(later, 0), 1);
+        __builtin_prefetch(&core_.stamp(later, 0), 1);
       }
     }
     if (hot.indexed) index_.Erase(page);
@@ -151,7 +165,7 @@ bool RoutingStore::Impl::EvictOne() {
   return false;
 }
 
-PageIndex RoutingStore::Impl::TakePage() {
+PageIndex Pages::TakePage() {
   PageIndex page = pool_.Take();
   while (page == kNoPage && ReclaimSnapshots(1))
     page = pool_.Take();
@@ -159,7 +173,7 @@ PageIndex RoutingStore::Impl::TakePage() {
   return page;
 }
 
-PageIndex RoutingStore::Impl::NewPage(EntryIndex e) {
+PageIndex Pages::NewPage(EntryIndex e) {
   const PageIndex page = TakePage();
   Entry& entry = table_.hot(e);
   if (page == kNoPage) {
@@ -168,33 +182,24 @@ PageIndex RoutingStore::Impl::NewPage(EntryIndex e) {
   }
   const Stamp absent = Stamp::Absent(entry.reason);
   for (std::uint32_t row = 0; row < page_tokens_; ++row)
-    core_->stamp(page, row).Store(absent);
+    core_.stamp(page, row).Store(absent);
   entry.by_key = false;
-  PageHot& hot = pool_.hot(page);
-  hot.sealed = entry.sealed;
-  hot.has_seal_key = entry.has_seal_key;
-  pool_.cold(page).seal_key = table_.cold(e).seal_key;
-  pool_.cold(page).seal_version = table_.cold(e).seal_version;
+  pool_.SetSeal(page, table_.seal(e));
   Attach(e, page);
   return page;
 }
 
-PageIndex RoutingStore::Impl::CopyOnWrite(EntryIndex e) {
+PageIndex Pages::CopyOnWrite(EntryIndex e) {
   Entry& entry = table_.hot(e);
   const PageIndex old = entry.page;
   const bool by_key = entry.by_key;
   ++stats_.copies_on_write;
   PinPage(old);
   Detach(e, Reason::kCapacity);
-  const bool room = page_copies_.size() < page_copies_.capacity();
-  const PageIndex page = room ? TakePage() : kNoPage;
+  const PageIndex page = CanCopy() ? TakePage() : kNoPage;
   if (page != kNoPage) {
     entry.reason = Reason::kNeverWritten;
-    PageHot& hot = pool_.hot(page);
-    hot.sealed = pool_.hot(old).sealed;
-    hot.has_seal_key = pool_.hot(old).has_seal_key;
-    pool_.cold(page).seal_key = pool_.cold(old).seal_key;
-    pool_.cold(page).seal_version = pool_.cold(old).seal_version;
+    pool_.SetSeal(page, pool_.seal(old));
     Attach(e, page);
     CopyRows(old, page, page_tokens_, by_key);
   }
@@ -202,74 +207,79 @@ PageIndex RoutingStore::Impl::CopyOnWrite(EntryIndex e) {
   return page;
 }
 
-// A row that is pending in `from` becomes pending in both pages, and its step lands in both.
-void RoutingStore::Impl::CopyRows(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key) {
+bool Pages::SeenByOthers(const PageHot& hot, std::uint32_t row) {
+  return row < hot.high_water || hot.bindings > 1;
+}
+
+bool Pages::Kept(bool sealed, Stamp stamp, std::uint64_t version) const {
+  if (!sealed || !stamp.live()) return false;
+  return base_->VersionOf(stamp.step()) == version;
+}
+
+// ---- page copies
+
+void Pages::CopyRows(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key) {
   bool any_valid = false;
-  RelStep extended = 0;
   pool_.hot(to).copied = true;
   for (std::uint32_t row = 0; row < rows; ++row) {
-    Stamp stamp = core_->stamp(from, row).Load();
+    Stamp stamp = core_.stamp(from, row).Load();
     if (by_key) stamp = stamp.WithHow(Provenance::kByKey);
-    core_->stamp(to, row).Store(stamp);
+    core_.stamp(to, row).Store(stamp);
     any_valid |= stamp.valid();
   }
-  for (std::uint32_t row = 0; row < rows; ++row) {
-    const Stamp stamp = core_->stamp(to, row).Load();
-    // Once per step: rows of one step are usually adjacent.
-    if (stamp.pending() && stamp.step() != extended) {
-      extended = stamp.step();
-      bool seen = false;
-      for (std::uint32_t earlier = 0; earlier < row && !seen; ++earlier) {
-        const Stamp other = core_->stamp(to, earlier).Load();
-        seen = other.pending() && other.step() == extended;
-      }
-      if (!seen) ExtendPending(from, to, extended);
-    }
-  }
   pool_.hot(to).device_weights = pool_.hot(from).device_weights;
-  if (device_steps_ > 0) {
-    ExtendDeviceClaims(from, to, rows, by_key);
-  }
+  in_flight_->Extend(from, to, rows, by_key);
   if (any_valid) {
-    page_copies_.push_back({from, to, rows});
+    copies_.push_back({from, to, rows});
     ++copies_queued_;
     PinPage(from);
     PinPage(to);
   }
 }
 
-void RoutingStore::Impl::ExtendPending(PageIndex from, PageIndex to, RelStep step) {
-  StepRecord* record = FindRecordByRelative(step);
-  if (record == nullptr || record->device) return;
-  const auto extend = [&](std::uint32_t step_row, std::uint16_t row)
-                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-                            StampCell& cell = core_->stamp(to, row);
-                            const Stamp stamp = cell.Load();
-                            if (!stamp.pending_for(step)) return;
-                            if (record->copies.size() == record->copies.capacity()) {
-                              cell.Store(stamp.Missing(Reason::kCapacity));
-                              ++stats_.no_page;
-                              return;
-                            }
-                            record->copies.push_back({step_row, to, kNoEntry, row});
-                            PinPage(to);
-                          };
-  for (std::uint32_t i = 0; i < record->num_rows; ++i) {
-    if (record->claims[i].page == from) extend(i, record->claims[i].row);
-  }
-  const std::size_t copies = record->copies.size();
-  for (std::size_t i = 0; i < copies; ++i) {
-    const SideRow side = record->copies[i];
-    if (side.page == from) extend(side.step_row, side.row);
+bool Pages::TakeCopies(std::vector<PageCopy>& copies) {
+  if (copies_.empty()) return false;
+  copies_.swap(copies);
+  return true;
+}
+
+void Pages::CopiesDone(std::span<const PageCopy> copies) {
+  for (const PageCopy& copy : copies) {
+    UnpinPage(copy.from);
+    UnpinPage(copy.to);
   }
 }
 
 // ---- the key index
 
-std::uint32_t RoutingStore::Impl::LiveRows(PageIndex page) const {
+PageIndex Pages::FindKey(std::uint64_t version, std::uint32_t ordinal, const BlockKey& key) const {
+  return index_.Find(IndexKey(key_seed_, version, ordinal, key));
+}
+
+Seal Pages::MakeSeal(RelStep step, std::uint64_t version, std::uint32_t ordinal,
+                     const BlockKey& key) const {
+  if (key.size == 0) return {{step, false}, {}};
+  return {{step, true}, {IndexKey(key_seed_, version, ordinal, key), version}};
+}
+
+void Pages::Unindex(PageIndex page) {
+  index_.Erase(page);
+  UpdateEvictability(page);
+}
+
+void Pages::ClearIndex() {
+  for (std::size_t bucket = 0; bucket < index_.buckets().size(); ++bucket) {
+    // Erase may move a later page into this bucket.
+    while (index_.buckets()[bucket] != kNoPage)
+      Unindex(index_.buckets()[bucket]);
+  }
+}
+
+std::uint32_t Pages::LiveRows(PageIndex page) const {
   std::uint32_t live = 0;
   for (std::uint32_t row = 0; row < page_tokens_; ++row) {
-    const bool is_live = core_->stamp(page, row).Load().live() || DeviceMayWrite(page, row);
+    const bool is_live = core_.stamp(page, row).Load().live() ||
+                         (pool_.hot(page).pins > 0 && in_flight_->MayWrite(page, row));
     live += is_live ? 1 : 0;
   }
   return live;
@@ -279,31 +289,27 @@ std::uint32_t RoutingStore::Impl::LiveRows(PageIndex page) const {
 // first of them, if several have as many. Rows that a device step may still write count too, and
 // landing changes nothing here: all pipeline stages have claimed the same rows at this point, but
 // have not landed the same ones.
-void RoutingStore::Impl::ContendForKey(PageIndex page, RelStep step) {
+void Pages::ContendForKey(PageIndex page, RelStep step) {
   PageHot& hot = pool_.hot(page);
   PageCold& cold = pool_.cold(page);
-  const PageIndex old = hot.has_seal_key ? index_.Find(cold.seal_key) : kNoPage;
+  const PageIndex old = hot.seal.has_key ? index_.Find(cold.seal.key) : kNoPage;
   if (old == page) return;
   const std::uint64_t version = base_->VersionOf(step);
   for (std::uint32_t row = 0; row < page_tokens_; ++row) {
-    const Stamp stamp = core_->stamp(page, row).Load();
+    const Stamp stamp = core_.stamp(page, row).Load();
     if (stamp.live() && base_->VersionOf(stamp.step()) != version) return;
   }
-  if (device_steps_ > 0 && hot.pins > 0) {
-    for (const StepRecord* record : active_) {
-      if (record->device && record->version != version && HasDeviceClaims(*record, page)) return;
-    }
-  }
+  if (hot.pins > 0 && in_flight_->OtherVersionMayWrite(page, version)) return;
   // A device step of another version may have landed here and not yet on another stage.
   const bool of_others =
       hot.device_weights != kNoWeights && hot.device_weights != DeviceWeights(version);
   if (of_others) return;
-  if (!hot.has_seal_key) return;
-  if (cold.seal_version != version) return;
+  if (!hot.seal.has_key) return;
+  if (cold.seal.version != version) return;
   if (old != kNoPage) {
     ++stats_.second_seals;
-    if (options_.audit && second_seals_.size() < second_seals_.capacity()) {
-      second_seals_.push_back({old, page, page_tokens_});
+    if (audit_ && second_seals_.size() < second_seals_.capacity()) {
+      second_seals_.push_back({old, page});
       PinPage(old);
       PinPage(page);
     }
@@ -311,7 +317,119 @@ void RoutingStore::Impl::ContendForKey(PageIndex page, RelStep step) {
     Unindex(old);
   }
   if (hot.indexed) Unindex(page);
-  index_.Insert(cold.seal_key, page);
+  index_.Insert(cold.seal.key, page);
+}
+
+void Pages::Claimed(PageIndex page, std::uint64_t version) {
+  const PageHot& hot = pool_.hot(page);
+  if (hot.indexed) {
+    const PageCold& cold = pool_.cold(page);
+    if (!hot.seal.has_key || cold.index_key != cold.seal.key || cold.seal.version != version) {
+      Unindex(page);
+    }
+  }
+  if (hot.seal.has_key && !hot.indexed && (contending_.empty() || contending_.back() != page)) {
+    contending_.push_back(page);
+  }
+}
+
+void Pages::ContendClaimed(RelStep step) {
+  for (const PageIndex page : contending_) {
+    const PageHot& hot = pool_.hot(page);
+    if (hot.seal.has_key && !hot.indexed) ContendForKey(page, step);
+  }
+  contending_.clear();
+}
+
+// ---- snapshots
+
+SnapshotState* Pages::PinSnapshot(std::span<const BlockId> blocks, std::int64_t first,
+                                  std::int64_t last) {
+  const std::int64_t page_tokens = page_tokens_;
+  const std::int64_t pages_per_block = pages_per_block_;
+  const std::int64_t begin = first / page_tokens;
+  const std::int64_t end = first == last ? begin : (last + page_tokens - 1) / page_tokens;
+  SnapshotState* state = nullptr;
+  if (free_states_.empty()) {
+    core_.states.push_back(std::make_unique<SnapshotState>());
+    state = core_.states.back().get();
+  } else {
+    state = free_states_.back();
+    free_states_.pop_back();
+  }
+  state->base = base_;
+  state->first = first;
+  state->last = last;
+  state->read_id = ++snapshots_;
+  ++snapshots_live_;
+  state->pages.resize(static_cast<std::size_t>(end - begin));
+  // Entries and page records are not in the cache. Groups of pages go through three passes, which
+  // prefetch for one another: find the entries, copy them, pin their pages.
+  constexpr std::size_t kGroup = 16;
+  const std::span<SnapshotPage> out(state->pages);
+  EntryIndex found[2][kGroup];
+  const BlockId* block = blocks.data() + begin / pages_per_block;
+  auto ordinal = static_cast<std::uint32_t>(begin % pages_per_block);
+  for (std::size_t at = 0; at < out.size() + 2 * kGroup; at += kGroup) {
+    EntryIndex* const finding = found[at / kGroup % 2];
+    const std::size_t found_end = std::min(at + kGroup, out.size());
+    for (std::size_t i = at; i < found_end; ++i) {
+      const std::int32_t id = block->value();
+      const EntryIndex e =
+          id < 0 ? kNoEntry : static_cast<EntryIndex>(id) * pages_per_block_ + ordinal;
+      finding[i - at] = e;
+      if (e != kNoEntry) table_.Prefetch(e);
+      if (++ordinal == pages_per_block_) {
+        ordinal = 0;
+        ++block;
+      }
+    }
+    if (at < kGroup) continue;
+    const std::size_t copying = at - kGroup;
+    const EntryIndex* const entries = found[copying / kGroup % 2];
+    const std::size_t copied_end = std::min(at, out.size());
+    for (std::size_t i = copying; i < copied_end; ++i) {
+      out[i] = SnapshotPage{};
+      if (entries[i - copying] == kNoEntry) continue;
+      const Entry& entry = table_.hot(entries[i - copying]);
+      if (!entry.exists) continue;
+      out[i] = {entry.page, entry.reason, entry.by_key};
+      if (entry.page != kNoPage) __builtin_prefetch(&pool_.hot(entry.page), 1);
+    }
+    if (at < 2 * kGroup) continue;
+    const std::size_t marked_end = std::min(copying, out.size());
+    for (std::size_t i = at - 2 * kGroup; i < marked_end; ++i) {
+      if (out[i].page == kNoPage) continue;
+      PageHot& hot = pool_.hot(out[i].page);
+      ++hot.snapshots;
+      out[i].copied = hot.copied;
+      // The snapshot may see only a part of its last page.
+      const std::int64_t seen = i + 1 < out.size() ? page_tokens : last - (end - 1) * page_tokens;
+      hot.high_water = std::max(hot.high_water, static_cast<std::uint16_t>(seen));
+    }
+  }
+  return state;
+}
+
+bool Pages::ReclaimSnapshots(std::size_t states) {
+  SnapshotState* state = nullptr;
+  bool any = false;
+  for (; states > 0 && core_.released.try_dequeue(state); --states) {
+    any = true;
+    for (const SnapshotPage& pinned : state->pages) {
+      if (pinned.page == kNoPage) continue;
+      PageHot& hot = pool_.hot(pinned.page);
+      if (--hot.snapshots > 0) continue;
+      hot.high_water = 0;
+      if (hot.referenced == 0) UpdateEvictability(pinned.page);
+    }
+    if (core_.flight != nullptr) core_.flight->OnReleased(state->read_id);
+    // `pages` is not cleared: the next snapshot overwrites it, and saves the zero-fill of a resize.
+    state->base.reset();
+    --snapshots_live_;
+    free_states_.push_back(state);
+  }
+  return any;
 }
 
 }  // namespace waymark

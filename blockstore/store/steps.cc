@@ -1,19 +1,12 @@
-// Steps: validation, claims, ends, and the base that stamps are relative to.
+#include "blockstore/store/steps.h"
 
 #include <algorithm>
 #include <chrono>
 
-#include "blockstore/store/store_impl.h"
-
 namespace waymark {
 namespace {
 
-constexpr std::int32_t kInvalid = static_cast<std::int32_t>(absl::StatusCode::kInvalidArgument);
-constexpr std::int32_t kNotFound = static_cast<std::int32_t>(absl::StatusCode::kNotFound);
-constexpr std::int32_t kExhausted = static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted);
-
-constexpr std::size_t kEventsAhead = 8;
-constexpr std::size_t kGroup = 16;      // rows per pass of ClaimRows
+constexpr std::size_t kGroup = 16;      // rows per pass of ClaimHostRows
 constexpr std::size_t kPageAhead = 12;  // rows ahead of the one being unpinned
 
 // The slot of a row, whether or not routing was asked for. REQUIRES: not padding.
@@ -23,236 +16,76 @@ std::uint64_t KnownSlot(std::int64_t slot) {
 
 }  // namespace
 
-// ---- validation of the whole batch, before anything is changed
-
-StepCode RoutingStore::Impl::ValidateEvent(const Event& event, std::uint64_t index,
-                                           std::uint64_t step) {
-  const auto broken = [&](StepRule rule, std::int64_t value) {
-    return StepCode{kInvalid, rule, index, value};
-  };
-  switch (event.type) {
-    case EventType::kReset:
-      return {};
-    case EventType::kBind:
-    case EventType::kRetain:
-    case EventType::kRelease:
-    case EventType::kSeal:
-    case EventType::kCopy:
-    case EventType::kMove:
-    case EventType::kTruncate:
-      break;
-    default:
-      return broken(StepRule::kUnknownEvent, static_cast<std::int64_t>(event.type));
-  }
-  if (event.block >= options_.num_blocks) return broken(StepRule::kBlockOutOfRange, event.block);
-  if (event.key_size > BlockKey::kMaxBytes) return broken(StepRule::kKeyTooLong, event.key_size);
-  if (event.type == EventType::kCopy || event.type == EventType::kMove) {
-    if (event.src >= options_.num_blocks) {
-      return broken(StepRule::kSrcOutOfRange, event.src);
+Steps::Steps(const StoreOptions& options, Pages& pages, Stats& stats)
+    : pages_(pages),
+      table_(pages.table()),
+      pool_(pages.pool()),
+      stats_(stats),
+      audit_(options.audit),
+      device_(options, pages, stats),
+      spare_base_(std::make_shared<StepBase>()) {
+  pages.SetRowsInFlight(this);
+  const std::size_t rows = options.max_step_rows;
+  const std::size_t sides = std::max<std::size_t>(256, rows / 4);
+  for (std::uint32_t i = 0; i < options.max_steps_in_flight; ++i) {
+    auto record = std::make_unique<StepRecord>();
+    record->claims.resize(rows);
+    if (options.device_slots) {
+      record->range.resize(rows);
+      record->step_row.resize(rows);
     }
-    if (event.type == EventType::kCopy && event.src == event.block && event.block >= 0) {
-      return broken(StepRule::kSelfCopy, event.block);
-    }
+    record->copies.reserve(sides);
+    if (options.device_slots) record->pages.Reserve(rows + record->copies.capacity());
+    record->ignored.reserve(sides);
+    free_records_.push_back(record.get());
+    records_.push_back(std::move(record));
   }
-  const auto block_tokens = static_cast<std::int32_t>(pages_per_block_ * page_tokens_);
-  if (event.type == EventType::kCopy && event.rows != Event::kAllRows &&
-      (event.rows < 0 || event.rows > block_tokens)) {
-    return broken(StepRule::kRowsOutOfRange, event.rows);
-  }
-  if (event.type == EventType::kTruncate && (event.rows < 0 || event.rows > block_tokens)) {
-    return broken(StepRule::kRowsOutOfRange, event.rows);
-  }
-  if (event.type == EventType::kSeal && (event.step == 0 || event.step > step)) {
-    return broken(StepRule::kSealStep, static_cast<std::int64_t>(event.step));
-  }
-  return {};
-}
-
-// A simultaneous move must not name a block twice as `src`, or twice as `block`.
-StepCode RoutingStore::Impl::ValidateMoves(std::span<const Event> events) {
-  for (const bool from_side : {true, false}) {
-    move_blocks_.clear();
-    for (const Event& event : events) {
-      const std::int32_t block = from_side ? event.src : event.block;
-      if (block >= 0) move_blocks_.push_back(block);
-    }
-    std::sort(move_blocks_.begin(), move_blocks_.end());
-    const auto twice = std::adjacent_find(move_blocks_.begin(), move_blocks_.end());
-    if (twice != move_blocks_.end()) return {kInvalid, StepRule::kDuplicateMove, 0, *twice};
-  }
-  return {};
-}
-
-StepCode RoutingStore::Impl::Validate(const StepBatch& batch) {
-  if (batch.step <= last_ || batch.step == StoreCore::kNoStep) {
-    return {kInvalid, StepRule::kStepNotIncreasing, 0, static_cast<std::int64_t>(batch.step)};
-  }
-  if (batch.num_slots > options_.max_step_rows) {
-    return {kInvalid, StepRule::kTooManyRows, 0, static_cast<std::int64_t>(batch.num_slots)};
-  }
-  if (batch.device_slots && !options_.device_slots) {
-    return {kInvalid, StepRule::kDeviceSlots, 0, static_cast<std::int64_t>(batch.num_slots)};
-  }
-  const std::span<const Event> events = batch.event_span();
-  for (std::size_t i = 0; i < events.size(); ++i) {
-    const StepCode code = ValidateEvent(events[i], i, batch.step);
-    if (!code.ok()) return code;
-    if (events[i].type == EventType::kMove && events[i].more != 0) {
-      std::size_t end = i;
-      while (end < events.size() && events[end].type == EventType::kMove && events[end].more != 0) {
-        ++end;
-      }
-      if (end < events.size() && events[end].type == EventType::kMove) ++end;
-      for (std::size_t j = i; j < end; ++j) {
-        const StepCode pair = ValidateEvent(events[j], j, batch.step);
-        if (!pair.ok()) return pair;
-      }
-      StepCode group = ValidateMoves(events.subspan(i, end - i));
-      group.index = i;
-      if (!group.ok()) return group;
-      i = end - 1;
-    }
-  }
-  std::uint64_t outside = 0;
-  for (const std::int64_t slot : batch.slot_span()) {
-    outside |= static_cast<std::uint64_t>(slot >= num_slots_) |
-               static_cast<std::uint64_t>(slot < -1 - num_slots_);
-  }
-  if (outside != 0) {
-    const auto bad = std::find_if(
-        batch.slots, batch.slots + batch.num_slots,
-        [&](std::int64_t slot) { return slot >= num_slots_ || slot < -1 - num_slots_; });
-    return {kInvalid, StepRule::kSlotOutOfRange, static_cast<std::uint64_t>(bad - batch.slots),
-            *bad};
-  }
-  return {};
+  in_flight_.reserve(records_.size());
+  submitted_.reserve(records_.size());
 }
 
 // ---- begin
 
-StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
-  const StepCode code = Validate(batch);
-  if (!code.ok()) return code;
-  bool queued_copies = false;
-  StepCode answer;
-  {
-    const MutexLock lock(mutex_);
-    last_ = batch.step;
-    ++stats_.steps_begun;
-    stats_.events += batch.num_events;
-    if (!thread_.joinable()) ReclaimSnapshots(2);
-    const std::uint64_t copies_before = copies_queued_;
-
-    StepRecord* record = nullptr;
-    if (!MakeRoomFor(batch.step, batch.version)) {
-      answer = {kExhausted, StepRule::kStampsWrap, 0, static_cast<std::int64_t>(active_.size())};
-    } else if (free_records_.empty()) {
-      answer = {kExhausted, StepRule::kRingFull, 0, static_cast<std::int64_t>(active_.size())};
-      ++stats_.steps_refused_ring;
-    } else {
-      record = free_records_.back();
-      free_records_.pop_back();
-      active_.push_back(record);
-      record->state = StepRecord::State::kBegun;
-      record->step = batch.step;
-      record->version = batch.version;
-      // A device step has no claims yet; the record still has those of an earlier step.
-      record->num_rows = batch.device_slots ? 0 : static_cast<std::uint32_t>(batch.num_slots);
-      record->rows = nullptr;
-      record->device = batch.device_slots;
-      if (record->device) record->pages.Clear(batch.num_slots + record->copies.capacity());
-      device_steps_ += batch.device_slots ? 1 : 0;
-      if (active_.size() == 1) core_->oldest_in_flight.store(batch.step, std::memory_order_seq_cst);
-    }
-    const RelStep step = base_->Relative(batch.step);
-    if (record != nullptr) record->relative = step;
-    if (core_->flight != nullptr) core_->flight->OnBegin(batch, record == nullptr);
-
-    // In the order given, except for seals of this very step, which come after the claims.
-    std::span<const Event> events = batch.event_span();
-    bool step_seals = false;
-    for (std::size_t at = 0; at < events.size();) {
-      const Event& event = events[at];
-      if (at + kEventsAhead < events.size()) PrefetchFor(events[at + kEventsAhead]);
-      if (event.type == EventType::kSeal && event.step == batch.step) {
-        step_seals = true;
-        const EntryIndex e = FirstEntry(event.block);
-        if (e != kNoEntry) {
-          EnsureEntry(e).sealing = true;
-          __builtin_prefetch(&table_.cold(e), 1);
-          const PageIndex page = table_.hot(e).page;
-          if (page != kNoPage) __builtin_prefetch(&pool_.cold(page), 1);
-        }
-        ++at;
-      } else {
-        if (step_seals && event.type == EventType::kMove) SealBeforeMove(events, at);
-        Apply(events, at, batch.step);
-      }
-    }
-    contending_.clear();
-    if (batch.device_slots) {
-      ClaimDeviceRows(record, batch.slot_span(), step, batch.version);
-    } else {
-      ClaimRows(record, batch.slot_span(), step, batch.version);
-    }
-    if (step_seals) ApplyStepSeals(events, batch.step);
-    for (const PageIndex page : contending_) {
-      const PageHot& hot = pool_.hot(page);
-      if (hot.has_seal_key && !hot.indexed) ContendForKey(page, step);
-    }
-    if (record == nullptr) ++stats_.steps_dropped;
-    queued_copies = copies_queued_ != copies_before;
-  }
-  if (queued_copies) Wake();
-  return answer;
+bool Steps::MakeRoomFor(std::uint64_t step, std::uint64_t version) {
+  const RelStep relative = pages_.base().Relative(step);
+  if (relative < kMaxRelStep && pages_.base().Append(relative, version)) return true;
+  if (!in_flight_.empty() || spare_base_ == nullptr) return false;
+  pages_.Rebase(std::move(spare_base_), step);
+  spare_base_ = nullptr;
+  return pages_.base().Append(pages_.base().Relative(step), version);
 }
 
-void RoutingStore::Impl::PrefetchFor(const Event& event) const {
-  if (event.block >= 0 && event.block < options_.num_blocks) {
-    table_.Prefetch(static_cast<EntryIndex>(event.block) * pages_per_block_);
+StepRecord* Steps::Begin(const StepBatch& batch) {
+  if (free_records_.empty()) return nullptr;
+  StepRecord* const record = free_records_.back();
+  free_records_.pop_back();
+  in_flight_.push_back(record);
+  record->state = StepRecord::State::kBegun;
+  record->step = batch.step;
+  record->version = batch.version;
+  record->relative = pages_.base().Relative(batch.step);
+  // A device step has no claims yet; the record still has those of an earlier step.
+  record->num_rows = batch.device_slots ? 0 : static_cast<std::uint32_t>(batch.num_slots);
+  record->rows = nullptr;
+  record->device = batch.device_slots;
+  if (record->device) device_.Begin(*record, batch.num_slots);
+  if (in_flight_.size() == 1) {
+    pages_.core().oldest_in_flight.store(batch.step, std::memory_order_seq_cst);
+  }
+  return record;
+}
+
+void Steps::ClaimRows(StepRecord* record, const StepBatch& batch) {
+  const RelStep step = pages_.base().Relative(batch.step);
+  if (batch.device_slots) {
+    device_.ClaimRows(record, batch.slot_span(), step, batch.version);
+  } else {
+    ClaimHostRows(record, batch.slot_span(), step, batch.version);
   }
 }
 
-void RoutingStore::Impl::SealBeforeMove(std::span<const Event> events, std::size_t move) {
-  for (std::size_t pair = move; pair < events.size(); ++pair) {
-    if (events[pair].type != EventType::kMove) return;
-    const EntryIndex e = FirstEntry(events[pair].src);
-    if (e != kNoEntry && table_.hot(e).sealing) {
-      table_.hot(e).sealing = false;
-      std::size_t seal = move;
-      while (seal > 0 &&
-             (events[seal].type != EventType::kSeal || events[seal].block != events[pair].src)) {
-        --seal;
-      }
-      if (events[seal].type == EventType::kSeal) ApplySeal(events[seal]);
-    }
-    if (events[pair].more == 0) return;
-  }
-}
-
-void RoutingStore::Impl::ApplyStepSeals(std::span<const Event> events, std::uint64_t step) {
-  // Backwards: the last seal of a life is applied. A block that was bound again (copied into,
-  // moved, reset) after its seal has a new life, whose rows are of other tokens.
-  step_seals_.clear();
-  for (std::size_t at = events.size(); at-- > 0;) {
-    const Event& event = events[at];
-    if (event.type != EventType::kSeal || event.step != step) {
-      continue;
-    }
-    const EntryIndex e = FirstEntry(event.block);
-    if (e == kNoEntry) {
-      ++stats_.events_on_null_blocks;
-    } else if (table_.hot(e).sealing) {
-      table_.hot(e).sealing = false;
-      step_seals_.push_back(static_cast<std::uint32_t>(at));
-    }
-  }
-  for (std::size_t i = step_seals_.size(); i-- > 0;)
-    ApplySeal(events[step_seals_[i]]);
-}
-
-void RoutingStore::Impl::ClaimRows(StepRecord* record, std::span<const std::int64_t> slots,
-                                   RelStep step, std::uint64_t version) {
+void Steps::ClaimHostRows(StepRecord* record, std::span<const std::int64_t> slots, RelStep step,
+                          std::uint64_t version) {
   // Table entries, page records and stamps are not in the cache. Each group of rows goes through
   // three passes, which prefetch for one another: find the entries, find their pages, claim. A pass
   // works on the group after that of the next pass.
@@ -267,7 +100,7 @@ void RoutingStore::Impl::ClaimRows(StepRecord* record, std::span<const std::int6
         finding[i - at] = kNoEntry;
         continue;
       }
-      const EntryIndex e = EntryOf(KnownSlot(slot));
+      const EntryIndex e = pages_.EntryOf(KnownSlot(slot));
       finding[i - at] = e;
       table_.Prefetch(e);
     }
@@ -284,9 +117,8 @@ void RoutingStore::Impl::ClaimRows(StepRecord* record, std::span<const std::int6
       const PageIndex page = table_.hot(e).page;
       if (page == kNoPage) continue;
       __builtin_prefetch(&pool_.hot(page), 1);
-      const auto row =
-          static_cast<std::uint32_t>(KnownSlot(slots[i]) - std::uint64_t{e} * page_tokens_);
-      __builtin_prefetch(&core_->stamp(page, row), 1);
+      const std::uint32_t row = pages_.RowOf(KnownSlot(slots[i]), e);
+      __builtin_prefetch(&pages_.stamp(page, row), 1);
     }
     if (at < 2 * kGroup) continue;
     const EntryIndex* const claiming = found[(at / kGroup + 1) % 3];
@@ -298,40 +130,39 @@ void RoutingStore::Impl::ClaimRows(StepRecord* record, std::span<const std::int6
   }
 }
 
-void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t step_row, std::int64_t slot,
-                                  EntryIndex e, RelStep step, std::uint64_t version) {
+void Steps::ClaimRow(StepRecord* record, std::uint32_t step_row, std::int64_t slot, EntryIndex e,
+                     RelStep step, std::uint64_t version) {
   if (record != nullptr) record->claims[step_row] = Claim{};
   if (slot == kPaddingSlot) {
     ++stats_.rows_padding;
     return;
   }
   const bool asked = slot >= 0;
-  const auto row = static_cast<std::uint32_t>(KnownSlot(slot) - std::uint64_t{e} * page_tokens_);
+  const std::uint32_t row = pages_.RowOf(KnownSlot(slot), e);
   if (table_.hot(e).null) {
     ++stats_.rows_padding;
     return;
   }
-  Entry& entry = EnsureEntry(e);
+  Entry& entry = pages_.EnsureEntry(e, step);
   if (!asked) ++stats_.rows_not_asked;
   PageIndex page = entry.page;
   if (page != kNoPage) {
-    StampCell& cell = core_->stamp(page, row);
+    StampCell& cell = pages_.stamp(page, row);
     const Stamp stamp = cell.Load();
     const bool again = record != nullptr && stamp.pending_for(step);
-    if (again ||
-        (pool_.hot(page).sealed != 0 && Protected(pool_.hot(page), stamp, step, version))) {
+    if (again || pages_.Kept(pool_.hot(page).seal.ProtectsFrom(step), stamp, version)) {
       cell.MarkHow(Provenance::kKept);
       ++stats_.rows_ignored;
-      if (!again && asked && record != nullptr && options_.audit &&
+      if (!again && asked && record != nullptr && audit_ &&
           record->ignored.size() < record->ignored.capacity()) {
         record->ignored.push_back({step_row, page, e, static_cast<std::uint16_t>(row)});
-        PinPage(page);
+        pages_.PinPage(page);
       }
       return;
     }
-    if (SeenByOthers(pool_.hot(page), row)) page = CopyOnWrite(e);
+    if (Pages::SeenByOthers(pool_.hot(page), row)) page = pages_.CopyOnWrite(e);
   } else if (asked) {
-    page = NewPage(e);
+    page = pages_.NewPage(e);
   } else {
     return;  // there is no row, and none will be stored
   }
@@ -339,7 +170,7 @@ void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t step_row, st
     ++stats_.no_page;
     return;
   }
-  StampCell& cell = core_->stamp(page, row);
+  StampCell& cell = pages_.stamp(page, row);
   if (!asked) {
     cell.Store(Stamp::Absent(Reason::kNotCaptured));
   } else if (record == nullptr) {
@@ -350,181 +181,137 @@ void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t step_row, st
     claim.page = page;
     claim.row = static_cast<std::uint16_t>(row);
     claim.pinned = step_row == 0 || record->claims[step_row - 1].page != page;
-    if (claim.pinned) PinPage(page);
+    if (claim.pinned) pages_.PinPage(page);
     cell.Store(Stamp::Pending(step));
   }
-  UpdateIndexAfterClaim(page, version);
+  pages_.Claimed(page, version);
 }
 
-// The page is in the index for the rows that it had when it was sealed. A row of another version,
-// or a newer seal, removes it; it may then contend for its new key.
-void RoutingStore::Impl::UpdateIndexAfterClaim(PageIndex page, std::uint64_t version) {
-  const PageHot& hot = pool_.hot(page);
-  if (hot.indexed) {
-    const PageCold& cold = pool_.cold(page);
-    if (!hot.has_seal_key || cold.index_key != cold.seal_key || cold.seal_version != version) {
-      Unindex(page);
+// ---- copies of pages with pending rows
+
+void Steps::Extend(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key) {
+  RelStep extended = 0;
+  for (std::uint32_t row = 0; row < rows; ++row) {
+    const Stamp stamp = pages_.stamp(to, row).Load();
+    // Once per step: rows of one step are usually adjacent.
+    if (stamp.pending() && stamp.step() != extended) {
+      extended = stamp.step();
+      bool seen = false;
+      for (std::uint32_t earlier = 0; earlier < row && !seen; ++earlier) {
+        const Stamp other = pages_.stamp(to, earlier).Load();
+        seen = other.pending() && other.step() == extended;
+      }
+      if (!seen) ExtendPending(from, to, extended);
     }
   }
-  if (hot.has_seal_key && !hot.indexed && (contending_.empty() || contending_.back() != page)) {
-    contending_.push_back(page);
+  if (device_.any()) device_.Extend(from, to, rows, by_key);
+}
+
+void Steps::ExtendPending(PageIndex from, PageIndex to, RelStep step) {
+  const auto found =
+      std::find_if(in_flight_.begin(), in_flight_.end(),
+                   [step](const StepRecord* record) { return record->relative == step; });
+  if (found == in_flight_.end() || (*found)->device) return;
+  StepRecord* const record = *found;
+  const auto extend = [&](std::uint32_t step_row, std::uint16_t row) {
+    StampCell& cell = pages_.stamp(to, row);
+    const Stamp stamp = cell.Load();
+    if (!stamp.pending_for(step)) return;
+    if (record->copies.size() == record->copies.capacity()) {
+      cell.Store(stamp.Missing(Reason::kCapacity));
+      ++stats_.no_page;
+      return;
+    }
+    record->copies.push_back({step_row, to, kNoEntry, row});
+    pages_.PinPage(to);
+  };
+  for (std::uint32_t i = 0; i < record->num_rows; ++i) {
+    if (record->claims[i].page == from) extend(i, record->claims[i].row);
   }
-}
-
-bool RoutingStore::Impl::Protected(const PageHot& hot, Stamp stamp, RelStep step,
-                                   std::uint64_t version) const {
-  if (hot.sealed == 0 || hot.sealed >= step || !stamp.live()) return false;
-  return base_->VersionOf(stamp.step()) == version;
-}
-
-bool RoutingStore::Impl::SeenByOthers(const PageHot& hot, std::uint32_t row) {
-  return row < hot.high_water || hot.bindings > 1;
+  const std::size_t copies = record->copies.size();
+  for (std::size_t i = 0; i < copies; ++i) {
+    const SideRow side = record->copies[i];
+    if (side.page == from) extend(side.step_row, side.row);
+  }
 }
 
 // ---- end
 
-StepRecord* RoutingStore::Impl::FindRecord(std::uint64_t step) {
-  for (StepRecord* record : active_) {
+StepRecord* Steps::Find(std::uint64_t step) const {
+  for (StepRecord* record : in_flight_) {
     if (record->step == step) return record;
   }
   return nullptr;
 }
 
-StepRecord* RoutingStore::Impl::FindRecordByRelative(RelStep step) {
-  for (StepRecord* record : active_) {
-    if (record->relative == step) return record;
-  }
-  return nullptr;
+void Steps::Submit(StepRecord& record, StepRows* rows) {
+  record.state = StepRecord::State::kSubmitted;
+  record.rows = rows;
+  record.submitted_at =
+      static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+  submitted_.push_back(&record);
 }
 
-StepCode RoutingStore::Impl::Submit(std::uint64_t step, StepRows* rows) {
-  bool in_flight = false;
-  {
-    const MutexLock lock(mutex_);
-    StepRecord* record = FindRecord(step);
-    in_flight = record != nullptr && record->state == StepRecord::State::kBegun;
-    if (in_flight) {
-      record->state = StepRecord::State::kSubmitted;
-      record->rows = rows;
-      record->submitted_at =
-          static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-      submitted_.push_back(record);
-      if (core_->flight != nullptr) core_->flight->OnEnd(step, StepEnd::kSubmit);
-    }
-  }
-  if (in_flight) {
-    Wake();
-    return {};
-  }
-  if (rows != nullptr) rows->Done();
-  return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
+StepRecord* Steps::TakeSubmitted(std::uint64_t only_step) {
+  // Device steps land in step order, because the rows that each wrote are only known then.
+  const auto at = std::find_if(submitted_.begin(), submitted_.end(), [&](const StepRecord* record) {
+    return (only_step == 0 || record->step == only_step) &&
+           (!record->device || record == in_flight_.front());
+  });
+  if (at == submitted_.end()) return nullptr;
+  StepRecord* const record = *at;
+  submitted_.erase(at);
+  return record;
 }
 
-StepCode RoutingStore::Impl::End(std::uint64_t step, StepEnd how) {
-  bool waiting = false;
-  {
-    const MutexLock lock(mutex_);
-    StepRecord* record = FindRecord(step);
-    if (record == nullptr || record->state != StepRecord::State::kBegun) {
-      return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
-    }
-    const bool drop = how == StepEnd::kDrop;
-    const Reason reason = drop ? Reason::kCapacity : Reason::kNeverWritten;
-    const auto revoke = [&](PageIndex page, std::uint32_t row)
-                            ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-                              if (page == kNoPage) return;
-                              StampCell& cell = core_->stamp(page, row);
-                              const Stamp stamp = cell.Load();
-                              if (!stamp.pending_for(record->relative)) return;
-                              cell.Store(stamp.Missing(reason));
-                              ++stats_.rows_missing[static_cast<std::size_t>(reason)];
-                            };
-    if (record->device) {
-      if (drop) InvalidateRange(*record);  // Cancel: a device step has not changed any stamp
-    } else {
-      for (std::uint32_t i = 0; i < record->num_rows; ++i) {
-        revoke(record->claims[i].page, record->claims[i].row);
-      }
-      for (const SideRow& side : record->copies)
-        revoke(side.page, side.row);
-    }
-    ++(drop ? stats_.steps_dropped : stats_.steps_cancelled);
-    if (core_->flight != nullptr) core_->flight->OnEnd(step, how);
-    Unpin(*record);
-    Retire(*record);
-    waiting = device_steps_ > 0;  // the next device step may land now
+void Steps::Revoke(const StepRecord& record, StepEnd how) {
+  const bool drop = how == StepEnd::kDrop;
+  const Reason reason = drop ? Reason::kCapacity : Reason::kNeverWritten;
+  if (record.device) {
+    if (drop) device_.Invalidate(record);  // Cancel: a device step has not changed any stamp
+    return;
   }
-  if (waiting) Wake();
-  core_->NotifyProgress();
-  return {};
-}
-
-void RoutingStore::Impl::Unpin(StepRecord& record) {
-  for (std::uint32_t i = 0; i < record.num_rows; ++i) {
-    if (i + kPageAhead < record.num_rows && record.claims[i + kPageAhead].pinned) {
-      __builtin_prefetch(&pool_.hot(record.claims[i + kPageAhead].page), 1);
-    }
-    if (record.claims[i].pinned) UnpinPage(record.claims[i].page);
-  }
+  const auto revoke = [&](PageIndex page, std::uint32_t row) {
+    if (page == kNoPage) return;
+    StampCell& cell = pages_.stamp(page, row);
+    const Stamp stamp = cell.Load();
+    if (!stamp.pending_for(record.relative)) return;
+    cell.Store(stamp.Missing(reason));
+    ++stats_.rows_missing[static_cast<std::size_t>(reason)];
+  };
+  for (std::uint32_t i = 0; i < record.num_rows; ++i)
+    revoke(record.claims[i].page, record.claims[i].row);
   for (const SideRow& side : record.copies)
-    UnpinPage(side.page);
-  for (const SideRow& side : record.ignored)
-    UnpinPage(side.page);
-  record.copies.clear();
-  record.ignored.clear();
+    revoke(side.page, side.row);
 }
 
-void RoutingStore::Impl::Retire(StepRecord& record) {
-  active_.erase(std::find(active_.begin(), active_.end(), &record));
-  device_steps_ -= record.device ? 1 : 0;
+void Steps::Retire(StepRecord& record) {
+  Unpin(record);
+  in_flight_.erase(std::find(in_flight_.begin(), in_flight_.end(), &record));
+  if (record.device) device_.End(record);
   record.device = false;
   record.state = StepRecord::State::kFree;
   record.rows = nullptr;
   free_records_.push_back(&record);
   // Steps begin in order, so the first one left is the oldest.
-  core_->oldest_in_flight.store(active_.empty() ? StoreCore::kNoStep : active_.front()->step,
-                                std::memory_order_seq_cst);
+  pages_.core().oldest_in_flight.store(
+      in_flight_.empty() ? StoreCore::kNoStep : in_flight_.front()->step,
+      std::memory_order_seq_cst);
 }
 
-// ---- the base of stamps
-
-bool RoutingStore::Impl::MakeRoomFor(std::uint64_t step, std::uint64_t version) {
-  const RelStep relative = base_->Relative(step);
-  if (relative < kMaxRelStep && base_->Append(relative, version)) return true;
-  if (!active_.empty() || spare_base_ == nullptr) return false;
-  Rebase(step);
-  return base_->Append(base_->Relative(step), version);
-}
-
-void RoutingStore::Impl::Rebase(std::uint64_t step) {
-  ++stats_.rebases;
-  const std::shared_ptr<StepBase> old = base_;
-  std::shared_ptr<StepBase> fresh = std::move(spare_base_);
-  spare_base_ = nullptr;
-  fresh->base = StepBase::Under(step);
-  const auto translate = [&](RelStep relative) {
-    return relative == 0 ? 0 : fresh->Relative(old->base + relative);
-  };
-  // Late events may name steps of the window: keeps their versions in the new base.
-  const std::uint32_t runs = old->num_runs.load(std::memory_order_relaxed);
-  for (std::uint32_t i = runs > StepBase::kWindow ? runs - StepBase::kWindow : 0; i < runs; ++i) {
-    if (i + 1 < runs && translate(old->runs[i + 1].first) <= kBeforeBase) continue;
-    fresh->Append(translate(old->runs[i].first), old->runs[i].version);
+void Steps::Unpin(StepRecord& record) {
+  for (std::uint32_t i = 0; i < record.num_rows; ++i) {
+    if (i + kPageAhead < record.num_rows && record.claims[i + kPageAhead].pinned) {
+      __builtin_prefetch(&pool_.hot(record.claims[i + kPageAhead].page), 1);
+    }
+    if (record.claims[i].pinned) pages_.UnpinPage(record.claims[i].page);
   }
-  for (const PageCopy& pair : second_seals_) {
-    UnpinPage(pair.from);
-    UnpinPage(pair.to);
-  }
-  second_seals_.clear();
-  ClearIndex();
-  for (EntryIndex e = 0; e < table_.size(); ++e) {
-    Entry& entry = table_.hot(e);
-    if (!entry.exists) continue;
-    if (entry.page != kNoPage) Detach(e, Reason::kCapacity);
-    entry.life_start = translate(entry.life_start);
-    entry.sealed = translate(entry.sealed);
-  }
-  base_ = std::move(fresh);
+  for (const SideRow& side : record.copies)
+    pages_.UnpinPage(side.page);
+  for (const SideRow& side : record.ignored)
+    pages_.UnpinPage(side.page);
+  record.copies.clear();
+  record.ignored.clear();
 }
 
 }  // namespace waymark

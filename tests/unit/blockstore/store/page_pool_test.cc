@@ -43,12 +43,12 @@ TEST(PagePool, PrefersFreedPagesToPagesThatWereNeverTaken) {
 TEST(PagePool, ClearsTheRecordOfAPageThatIsTakenAgain) {
   PagePool pool(1);
   const PageIndex page = pool.Take();
-  pool.hot(page).sealed = 7;
+  pool.hot(page).seal.step = 7;
   pool.hot(page).high_water = 3;
   pool.hot(page).copied = true;
   pool.Free(page);
   ASSERT_EQ(pool.Take(), page);
-  EXPECT_EQ(pool.hot(page).sealed, 0u);
+  EXPECT_EQ(pool.hot(page).seal.step, 0u);
   EXPECT_EQ(pool.hot(page).high_water, 0u);
   EXPECT_FALSE(pool.hot(page).copied);
   EXPECT_FALSE(pool.hot(page).free);

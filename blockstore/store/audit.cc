@@ -1,0 +1,153 @@
+#include "blockstore/store/audit.h"
+
+#include "blockstore/store/agreement.h"
+
+namespace waymark {
+namespace {
+
+constexpr std::size_t kMaxFindings = 256;
+
+}  // namespace
+
+Audit::Audit(const StoreOptions& options, const StoreCore& core, Mutex& mutex, Pages& pages,
+             Steps& steps, Stats& stats)
+    : options_(options),
+      core_(core),
+      pages_per_block_(static_cast<std::uint32_t>(options.block_tokens) / core.page_tokens),
+      mutex_(mutex),
+      pages_(pages),
+      steps_(steps),
+      stats_(stats),
+      row_(core.row_bytes) {}
+
+void Audit::CompareIgnored(StepRecord& record) {
+  const std::vector<SideRow>& ignored = record.ignored;
+  for (std::size_t begin = 0, end = 0; begin < ignored.size(); begin = end) {
+    const PageIndex page = ignored[begin].page;
+    Sums sums;
+    RelStep kept = 0;
+    for (end = begin; end < ignored.size() && ignored[end].page == page; ++end) {
+      const Stamp stamp = core_.stamp(page, ignored[end].row).Load();
+      // Claimed again meanwhile, for another version or token: there is no row to compare with.
+      if (!stamp.valid() || stamp.step() >= record.relative) continue;
+      std::uint8_t* const row = row_.data();
+      Reason verdict = Reason::kNone;
+      record.rows->Land(ignored[end].step_row, {&row, 1}, {&verdict, 1});
+      if (verdict != Reason::kNone) continue;
+      sums.Add(Agreement(core_.shape, core_.row(page, ignored[end].row), row));
+      kept = stamp.step();
+    }
+    if (sums.rows == 0) continue;
+    AuditFinding finding;
+    finding.step = record.step;
+    finding.block = static_cast<std::int32_t>(ignored[begin].entry / pages_per_block_);
+    Judge(sums, finding);
+    const std::uint32_t voided = finding.voided ? VoidPage(page) : 0;
+    {
+      const MutexLock lock(mutex_);
+      finding.kept_step = pages_.base().base + kept;
+      finding.sealed_step = pages_.base().base + pages_.pool().hot(page).seal.step;
+      stats_.audit_voided_rows += voided;
+      stats_.rows_missing[static_cast<std::size_t>(Reason::kAudit)] += voided;
+    }
+    Record(finding, sums);
+  }
+}
+
+std::optional<Audit::Pair> Audit::TakePair() {
+  const MutexLock lock(mutex_);
+  std::vector<SecondSeal>& pairs = pages_.second_seals();
+  if (pairs.empty()) return std::nullopt;
+  const SecondSeal pair = pairs.back();
+  // A device step may still write rows of which the page has older ones.
+  const DeviceSteps& device_steps = steps_.device();
+  if (device_steps.MayWrite(pair.first) || device_steps.MayWrite(pair.second)) return std::nullopt;
+  pairs.pop_back();
+  return Pair{pair, pages_.shared_base()};
+}
+
+// The two pages have the same tokens and version, so rows that both have must agree. If they do
+// not, neither page can be trusted.
+void Audit::ComparePair(const Pair& pair) {
+  const auto [first, second] = pair.pages;
+  const StepBase& base = *pair.base;
+  Sums sums;
+  RelStep kept = 0;
+  RelStep wrote = 0;
+  for (std::uint32_t row = 0; row < core_.page_tokens; ++row) {
+    const Stamp a = core_.stamp(first, row).Load();
+    const Stamp b = core_.stamp(second, row).Load();
+    if (!a.valid() || !b.valid()) continue;
+    // One of them may have been written again by another version.
+    if (base.VersionOf(a.step()) != base.VersionOf(b.step())) continue;
+    sums.Add(Agreement(core_.shape, core_.row(first, row), core_.row(second, row)));
+    kept = a.step();
+    wrote = b.step();
+  }
+  AuditFinding finding;
+  if (sums.rows > 0) Judge(sums, finding);
+  const std::uint32_t voided = finding.voided ? VoidPage(first) + VoidPage(second) : 0;
+  {
+    const MutexLock lock(mutex_);
+    const PageHot& hot = pages_.pool().hot(second);
+    if (hot.bindings > 0) {
+      finding.block = static_cast<std::int32_t>(hot.first_binding / pages_per_block_);
+    }
+    finding.step = base.base + wrote;
+    finding.kept_step = base.base + kept;
+    finding.sealed_step = base.base + pages_.pool().hot(first).seal.step;
+    stats_.audit_voided_rows += voided;
+    stats_.rows_missing[static_cast<std::size_t>(Reason::kAudit)] += voided;
+    pages_.UnpinPage(first);
+    pages_.UnpinPage(second);
+  }
+  if (sums.rows > 0) Record(finding, sums);
+}
+
+std::vector<AuditFinding> Audit::TakeFindings() {
+  const MutexLock lock(mutex_);
+  std::vector<AuditFinding> findings(findings_.begin(), findings_.end());
+  findings_.clear();
+  return findings;
+}
+
+void Audit::Sums::Add(double row_agreement) {
+  ++rows;
+  agreement += row_agreement;
+  disagreements += row_agreement < 1.0 ? 1 : 0;
+}
+
+void Audit::Judge(const Sums& sums, AuditFinding& finding) const {
+  finding.rows = sums.rows;
+  finding.agreement = sums.agreement / sums.rows;
+  finding.voided = finding.agreement < options_.audit_threshold;
+}
+
+std::uint32_t Audit::VoidPage(PageIndex page) {
+  std::uint32_t voided = 0;
+  for (std::uint32_t row = 0; row < core_.page_tokens; ++row) {
+    StampCell& cell = core_.stamp(page, row);
+    for (Stamp stamp = cell.Load(); stamp.valid(); stamp = cell.Load()) {
+      if (!cell.Exchange(stamp, stamp.Missing(Reason::kAudit))) continue;
+      ++voided;
+      break;
+    }
+  }
+  return voided;
+}
+
+void Audit::Record(const AuditFinding& finding, const Sums& sums) {
+  {
+    const MutexLock lock(mutex_);
+    stats_.audited_rows += sums.rows;
+    stats_.audit_agreement_sum += sums.agreement;
+    stats_.audit_disagreements += sums.disagreements;
+    if (!finding.voided) return;
+    ++stats_.audit_voided_pages;
+    if (findings_.size() == kMaxFindings) findings_.pop_front();
+    findings_.push_back(finding);
+  }
+  if (options_.log) options_.log(LogLevel::kWarning, finding.ToString());
+}
+
+}  // namespace waymark

@@ -1,0 +1,70 @@
+// Audit: compares rows that should be equal and voids pages that cannot be trusted; "Audit" in
+// docs/architecture.md. Internal to blockstore.
+//
+// Landing thread, but for TakeFindings. It locks the store's mutex itself, never while it compares.
+#ifndef WAYMARK_BLOCKSTORE_STORE_AUDIT_H_
+#define WAYMARK_BLOCKSTORE_STORE_AUDIT_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "blockstore/mutex.h"
+#include "blockstore/store/pages.h"
+#include "blockstore/store/stats.h"
+#include "blockstore/store/steps.h"
+
+namespace waymark {
+
+class Audit {
+ public:
+  // The references must outlive the object. `mutex` guards the others.
+  Audit(const StoreOptions& options, const StoreCore& core, Mutex& mutex, Pages& pages,
+        Steps& steps, Stats& stats);
+
+  // Compares every write of the step that rule 3 ignored with the row that was kept, page by page.
+  // REQUIRES: the step's `rows` are not null, and no page copy is queued.
+  void CompareIgnored(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Two pages that were sealed with one key, and the base of their stamps.
+  struct Pair {
+    SecondSeal pages;
+    std::shared_ptr<const StepBase> base;
+  };
+  // Takes a pair that is to be compared; nullopt if there is none now.
+  std::optional<Pair> TakePair() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Compares their rows, and unpins the pages. REQUIRES: no page copy of before TakePair is queued.
+  void ComparePair(const Pair& pair) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The last findings that voided rows, each returned once. Any thread.
+  std::vector<AuditFinding> TakeFindings() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  // The sums of some compared rows.
+  struct Sums {
+    std::uint32_t rows = 0;
+    double agreement = 0;
+    std::uint64_t disagreements = 0;
+    void Add(double row_agreement);
+  };
+  // Sets rows, agreement and voided of the finding.
+  void Judge(const Sums& sums, AuditFinding& finding) const;
+  // Makes the valid rows of a page missing (audit); returns their number.
+  std::uint32_t VoidPage(PageIndex page);
+  // Counts the finding, keeps it if rows were voided, and logs it.
+  void Record(const AuditFinding& finding, const Sums& sums) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const StoreOptions& options_;
+  const StoreCore& core_;
+  const std::uint32_t pages_per_block_;
+  Mutex& mutex_;
+  Pages& pages_ ABSL_GUARDED_BY(mutex_);
+  Steps& steps_ ABSL_GUARDED_BY(mutex_);
+  Stats& stats_ ABSL_GUARDED_BY(mutex_);
+  std::deque<AuditFinding> findings_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::uint8_t> row_;  // scratch of CompareIgnored
+};
+
+}  // namespace waymark
+
+#endif  // WAYMARK_BLOCKSTORE_STORE_AUDIT_H_

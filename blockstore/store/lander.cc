@@ -1,0 +1,294 @@
+#include "blockstore/store/lander.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "blockstore/thread.h"
+
+namespace waymark {
+namespace {
+
+constexpr int kSpins = 2000;                           // checks for work before napping
+constexpr auto kNap = std::chrono::microseconds(500);  // naps add at most this to the lag
+constexpr std::uint32_t kNaps = 200;                   // naps without work before sleeping
+constexpr auto kDoze = std::chrono::milliseconds(100);
+constexpr std::size_t kFaultStep = std::size_t{1} << 20;
+constexpr std::size_t kFaultAhead = std::size_t{32} << 20;
+constexpr std::size_t kReclaim = 4;  // snapshots reclaimed per hold of the lock
+
+std::uint64_t Now() {
+  return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+}
+
+inline void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+Lander::Lander(const StoreOptions& options, StoreCore& core, Mutex& mutex, Pages& pages,
+               Steps& steps, Stats& stats)
+    : options_(options),
+      core_(core),
+      mutex_(mutex),
+      pages_(pages),
+      steps_(steps),
+      stats_(stats),
+      audit_(options, core, mutex, pages, steps, stats),
+      destinations_(kLandingChunk),
+      verdicts_(kLandingChunk) {
+  running_copies_.reserve(Pages::kMaxCopies);
+  sides_.reserve(std::max<std::size_t>(256, options.max_step_rows / 4));
+}
+
+// ---- the thread
+
+void Lander::Start() {
+  thread_ = StartThread("wm-landing", options_.landing_cpus, [this] { Loop(); });
+}
+
+void Lander::Stop() {
+  if (!has_thread()) return;
+  stop_.store(true, std::memory_order_seq_cst);
+  Wake();
+  thread_.join();
+}
+
+void Lander::Wake() {
+  work_.fetch_add(1, std::memory_order_seq_cst);
+  if (!sleeping_.load(std::memory_order_seq_cst)) return;
+  const std::lock_guard<std::mutex> lock(wake_mutex_);
+  wake_cv_.notify_one();
+}
+
+// To wake a sleeping thread costs the engine's thread 10 us or more, and a forward takes
+// milliseconds. So the landing thread naps for a while before it sleeps: a nap ends by itself.
+void Lander::SleepUntilWork(std::uint32_t seen) {
+  const auto idle = [&] { return work_.load(std::memory_order_seq_cst) == seen; };
+  for (int spin = 0; spin < kSpins && !dozing_; ++spin) {
+    if (!idle()) return;
+    Pause();
+  }
+  for (std::uint32_t nap = 0; nap < kNaps && !dozing_; ++nap) {
+    std::this_thread::sleep_for(kNap);
+    if (!idle()) return;
+  }
+  std::unique_lock<std::mutex> lock(wake_mutex_);
+  sleeping_.store(true, std::memory_order_seq_cst);
+  // Wakes up now and then for snapshots that are released while the engine is idle.
+  dozing_ = !wake_cv_.wait_for(lock, kDoze, [&] { return !idle(); });
+  sleeping_.store(false, std::memory_order_seq_cst);
+}
+
+void Lander::Loop() {
+  while (!stop_.load(std::memory_order_seq_cst)) {
+    const std::uint32_t seen = work_.load(std::memory_order_seq_cst);
+    bool worked = false;
+    while (LandNext())
+      worked = true;
+    worked |= RunCopies();
+    Housekeeping();
+    const std::size_t used = pages_touched_ * core_.shape.page_bytes();
+    if (core_.memory.Prefault(used + kFaultAhead, kFaultStep)) worked = true;
+    if (!worked) SleepUntilWork(seen);
+  }
+}
+
+void Lander::Housekeeping() {
+  for (bool more = true; more;) {
+    const MutexLock lock(mutex_);
+    more = pages_.ReclaimSnapshots(kReclaim);
+  }
+  while (const std::optional<Audit::Pair> pair = audit_.TakePair()) {
+    RunCopies();  // one of the two may be a copy whose bytes are still queued
+    audit_.ComparePair(*pair);
+  }
+  bool want_base = false;
+  {
+    const MutexLock lock(mutex_);
+    want_base = steps_.NeedsSpareBase();
+    pages_touched_ = pages_.pool().pages_touched();
+  }
+  if (!want_base) return;
+  auto base = std::make_shared<StepBase>();
+  const MutexLock lock(mutex_);
+  steps_.SetSpareBase(std::move(base));
+}
+
+// ---- one step
+
+bool Lander::LandNext(std::uint64_t only_step) {
+  StepRecord* record = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    record = steps_.TakeSubmitted(only_step);
+  }
+  if (record == nullptr) return false;
+  LandStep(*record);
+  if (!has_thread()) Housekeeping();
+  return true;
+}
+
+void Lander::LandStep(StepRecord& record) {
+  RunCopies();
+  StepRows* const rows = record.rows;
+  record.tally = {};
+  if (rows != nullptr) {
+    if (record.device) DeviceSteps::StartLanding(record);
+    if (core_.flight != nullptr) RecordFlight(record);
+    LandRows(record);
+    if (record.device) RunCopies();  // the audit may read a page that was copied meanwhile
+    audit_.CompareIgnored(record);
+  }
+  // The engine may have copied pages with pending rows meanwhile. These rows land in the copies
+  // too, after the copied bytes. The check that none is left and the end of the step are under one
+  // lock.
+  for (std::size_t landed = 0;;) {
+    {
+      const MutexLock lock(mutex_);
+      if (landed == record.copies.size()) {
+        ++stats_.steps_landed;
+        stats_.rows_landed += record.tally.landed;
+        stats_.rows_without_claim += record.tally.late;
+        for (int i = 0; i < kNumReasons; ++i)
+          stats_.rows_missing[i] += record.tally.missing[i];
+        if (record.submitted_at != 0) stats_.landing_lag.Add(Now() - record.submitted_at);
+        steps_.Retire(record);
+        break;
+      }
+      sides_.assign(record.copies.begin() + static_cast<std::ptrdiff_t>(landed),
+                    record.copies.end());
+    }
+    landed += sides_.size();
+    RunCopies();
+    LandSides(record, sides_);
+  }
+  core_.NotifyProgress();
+  if (rows != nullptr) rows->Done();
+}
+
+void Lander::LandRows(StepRecord& record) {
+  const std::size_t rows = record.device ? record.slots.size() : record.num_rows;
+  std::array<const Claim*, kLandingChunk> found;
+  for (std::size_t first = 0; first < rows; first += kLandingChunk) {
+    const std::size_t n = std::min(kLandingChunk, rows - first);
+    const std::span<const Claim*> claims(found.data(), n);
+    const std::span<std::uint8_t*> destinations(destinations_.data(), n);
+    const std::span<Reason> verdicts(verdicts_.data(), n);
+    FindClaims(record, first, claims);
+    bool wanted = false;
+    for (std::size_t i = 0; i < n; ++i) {
+      const Claim* const claim = claims[i];
+      destinations[i] = claim == nullptr ? nullptr : core_.row(claim->page, claim->row);
+      wanted |= claim != nullptr;
+    }
+    if (!wanted) continue;
+    record.rows->Land(static_cast<std::uint32_t>(first), destinations, verdicts);
+    for (std::size_t i = 0; i < n; ++i) {
+      if (destinations[i] == nullptr) continue;
+      Publish(record, claims[i]->page, claims[i]->row, verdicts[i]);
+      if (verdicts[i] != Reason::kNone) destinations[i] = nullptr;
+    }
+    if (options_.count_experts) experts_.Add(core_.shape, record.version, destinations);
+  }
+}
+
+void Lander::FindClaims(StepRecord& record, std::size_t first, std::span<const Claim*> claims) {
+  if (record.device) {
+    const MutexLock lock(mutex_);
+    steps_.device().Resolve(record, first, claims);
+    return;
+  }
+  for (std::size_t i = 0; i < claims.size(); ++i) {
+    const Claim& claim = record.claims[first + i];
+    claims[i] = nullptr;
+    if (claim.page == kNoPage) continue;
+    if (!core_.stamp(claim.page, claim.row).Load().pending_for(record.relative)) {
+      ++record.tally.late;
+      continue;
+    }
+    claims[i] = &claim;
+  }
+}
+
+void Lander::LandSides(StepRecord& record, std::span<const SideRow> sides) {
+  if (record.rows == nullptr) return;
+  for (const SideRow& side : sides) {
+    if (!core_.stamp(side.page, side.row).Load().pending_for(record.relative)) {
+      ++record.tally.late;
+      continue;
+    }
+    std::uint8_t* const destination = core_.row(side.page, side.row);
+    Reason verdict = Reason::kNone;
+    const std::uint32_t row = record.device ? record.step_row[side.step_row] : side.step_row;
+    record.rows->Land(row, {&destination, 1}, {&verdict, 1});
+    Publish(record, side.page, side.row, verdict);
+  }
+}
+
+// Compare-and-exchange, because the engine's thread may claim, truncate or invalidate the row at
+// any time.
+void Lander::Publish(StepRecord& record, PageIndex page, std::uint32_t row, Reason verdict) {
+  StampCell& cell = core_.stamp(page, row);
+  for (;;) {
+    const Stamp stamp = cell.Load();
+    if (!stamp.pending_for(record.relative)) {
+      ++record.tally.late;
+      return;
+    }
+    const Stamp landed = verdict == Reason::kNone ? stamp.Landed() : stamp.Missing(verdict);
+    if (!cell.Exchange(stamp, landed)) continue;
+    if (verdict == Reason::kNone) {
+      ++record.tally.landed;
+    } else {
+      ++record.tally.missing[static_cast<std::size_t>(verdict)];
+    }
+    return;
+  }
+}
+
+// ---- page copies
+
+bool Lander::RunCopies() {
+  {
+    const MutexLock lock(mutex_);
+    if (!pages_.TakeCopies(running_copies_)) return false;
+  }
+  for (const PageCopy& copy : running_copies_)
+    std::memcpy(core_.row(copy.to, 0), core_.row(copy.from, 0), copy.rows * core_.row_bytes);
+  {
+    const MutexLock lock(mutex_);
+    pages_.CopiesDone(running_copies_);
+  }
+  core_.copies_done.fetch_add(running_copies_.size(), std::memory_order_seq_cst);
+  running_copies_.clear();
+  core_.NotifyProgress();
+  return true;
+}
+
+// ---- optional: flight recording
+
+void Lander::RecordFlight(StepRecord& record) {
+  const std::size_t rows = record.device ? record.slots.size() : record.num_rows;
+  flight_ids_.assign(rows * core_.row_bytes, 0);
+  flight_verdicts_.assign(rows, Reason::kNone);
+  for (std::size_t first = 0; first < rows; first += kLandingChunk) {
+    const std::size_t n = std::min(kLandingChunk, rows - first);
+    for (std::size_t i = 0; i < n; ++i) {
+      destinations_[i] = flight_ids_.data() + (first + i) * core_.row_bytes;
+    }
+    record.rows->Land(static_cast<std::uint32_t>(first), {destinations_.data(), n},
+                      std::span<Reason>(flight_verdicts_).subspan(first, n));
+  }
+  const MutexLock lock(mutex_);
+  core_.flight->OnLanded(record.step, flight_ids_, flight_verdicts_,
+                         record.device ? record.slots : std::span<const std::int64_t>());
+}
+
+}  // namespace waymark

@@ -1,0 +1,100 @@
+// Lander: lands submitted steps, the only one to write pages. It runs queued page copies, copies
+// rows and publishes their stamps, runs the audit, takes back released snapshots and commits memory
+// ahead; rule 6 of docs/architecture.md on the side of the landing thread. Internal to blockstore.
+//
+// The *landing thread* is the one of Start, or under Landing::kCaller the caller's. It locks the
+// store's mutex to take a step and to end it, never while it copies.
+#ifndef WAYMARK_BLOCKSTORE_STORE_LANDER_H_
+#define WAYMARK_BLOCKSTORE_STORE_LANDER_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "blockstore/mutex.h"
+#include "blockstore/store/audit.h"
+#include "blockstore/store/expert_counter.h"
+#include "blockstore/store/pages.h"
+#include "blockstore/store/stats.h"
+#include "blockstore/store/steps.h"
+
+namespace waymark {
+
+inline constexpr std::size_t kLandingChunk = 64;  // rows per call of StepRows::Land
+
+class Lander {
+ public:
+  // The references must outlive the object. `mutex` guards pages, steps and stats.
+  Lander(const StoreOptions& options, StoreCore& core, Mutex& mutex, Pages& pages, Steps& steps,
+         Stats& stats);
+  ~Lander() { Stop(); }
+
+  // ---- the thread. Engine's thread.
+  void Start();
+  // Stops the thread, if there is one. Steps that it has not landed stay submitted.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+  [[nodiscard]] bool has_thread() const { return thread_.joinable(); }
+  // Wakes the thread; a system call only if it sleeps.
+  void Wake();
+
+  // ---- work. Landing thread.
+  // Lands the next submitted step, or `only_step`. False if there is none.
+  bool LandNext(std::uint64_t only_step = 0) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Does the queued page copies; false if there are none.
+  bool RunCopies() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // ---- what it found. Any thread.
+  [[nodiscard]] Audit& audit() { return audit_; }
+  [[nodiscard]] ExpertCounter& experts() { return experts_; }
+
+ private:
+  void Loop();
+  void SleepUntilWork(std::uint32_t seen);
+  // Released snapshots, pairs of pages to compare, and the spare base.
+  void Housekeeping() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Lands one step: page copies, its rows, the audit, its end.
+  void LandStep(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
+  void LandRows(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
+  void LandSides(StepRecord& record, std::span<const SideRow> sides);
+  // Finds the claims of rows [first, first + claims.size()) of the step; null: it is not stored.
+  void FindClaims(StepRecord& record, std::size_t first, std::span<const Claim*> claims)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Publishes the row with this verdict if it is still pending for the step.
+  void Publish(StepRecord& record, PageIndex page, std::uint32_t row, Reason verdict);
+  // Passes all rows of a step to the flight sink, before any of them is stored.
+  void RecordFlight(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const StoreOptions& options_;
+  StoreCore& core_;
+  Mutex& mutex_;
+  Pages& pages_ ABSL_GUARDED_BY(mutex_);
+  Steps& steps_ ABSL_GUARDED_BY(mutex_);
+  Stats& stats_ ABSL_GUARDED_BY(mutex_);
+  Audit audit_;
+  ExpertCounter experts_;
+
+  // Landing thread.
+  std::vector<std::uint8_t*> destinations_;  // [kLandingChunk]
+  std::vector<Reason> verdicts_;             // [kLandingChunk]
+  std::vector<PageCopy> running_copies_;
+  std::vector<SideRow> sides_;  // scratch of LandStep
+  std::vector<std::uint8_t> flight_ids_;
+  std::vector<Reason> flight_verdicts_;
+  std::size_t pages_touched_ = 0;  // as of the last Housekeeping
+  bool dozing_ = false;            // the last wait timed out
+
+  std::thread thread_;
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> sleeping_{false};
+  std::atomic<std::uint32_t> work_{0};  // incremented by every Wake
+  std::mutex wake_mutex_;
+  std::condition_variable wake_cv_;
+};
+
+}  // namespace waymark
+
+#endif  // WAYMARK_BLOCKSTORE_STORE_LANDER_H_

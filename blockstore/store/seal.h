@@ -1,0 +1,51 @@
+// Seal: the step with which a block was reported as full, and the digest of its key. A block has
+// one, and so has the page that it is bound to. Internal to blockstore.
+//
+// Records keep a seal in two parts, because a claim reads the first one only.
+#ifndef WAYMARK_BLOCKSTORE_STORE_SEAL_H_
+#define WAYMARK_BLOCKSTORE_STORE_SEAL_H_
+
+#include <cstdint>
+
+#include "blockstore/digest.h"
+#include "blockstore/store/stamp.h"
+
+namespace waymark {
+
+// The part that claims read. Default: not sealed.
+struct SealHot {
+  RelStep step : 31 = 0;     // the step of the seal; 0 = not sealed
+  bool has_key : 1 = false;  // SealCold is set
+
+  // Rule 3: whether the seal protects rows from a write by `writer`. It does so from the step after
+  // its own.
+  [[nodiscard]] bool ProtectsFrom(RelStep writer) const { return step != 0 && step < writer; }
+  // Whether the block was sealed by `upto` or earlier.
+  [[nodiscard]] bool SetBy(RelStep upto) const { return step != 0 && step <= upto; }
+};
+static_assert(sizeof(SealHot) == 4);
+
+// The part that seals and the key index read. Not read without SealHot::has_key.
+struct SealCold {
+  Digest128 key{};            // the digest of (version, key, ordinal)
+  std::uint64_t version = 0;  // of the weights with which the rows were computed
+};
+static_assert(sizeof(SealCold) == 24);
+
+// A whole seal. BlockTable::seal and PagePool::seal return one; SetSeal assigns it.
+struct Seal {
+  SealHot hot;
+  SealCold cold;
+
+  // This seal, reported for what already has the seal `earlier`: the first step stays, because rows
+  // are protected since then; the key is the new one.
+  [[nodiscard]] Seal After(SealHot earlier) const {
+    Seal seal = *this;
+    if (earlier.step != 0) seal.hot.step = earlier.step;
+    return seal;
+  }
+};
+
+}  // namespace waymark
+
+#endif  // WAYMARK_BLOCKSTORE_STORE_SEAL_H_

@@ -1,0 +1,82 @@
+// StepRecord: a step in flight, with the destinations of its rows. Internal to blockstore.
+#ifndef WAYMARK_BLOCKSTORE_STORE_STEP_RECORD_H_
+#define WAYMARK_BLOCKSTORE_STORE_STEP_RECORD_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "blockstore/row_info.h"
+#include "blockstore/store/block_table.h"
+#include "blockstore/store/page_claims.h"
+#include "blockstore/store/stamp.h"
+#include "blockstore/store/step_rows.h"
+
+namespace waymark {
+
+inline constexpr std::uint32_t kNoStepRow = ~0u;
+
+// The destination of one row of a step.
+struct Claim {
+  PageIndex page = kNoPage;
+  std::uint16_t row = 0;
+  bool pinned = false;  // this claim pins its page (one pin per run of rows on a page)
+  // Used by device steps only:
+  bool revoked = false;  // truncated before the step landed
+  bool asked = true;     // a request asked for the row
+  bool sealed = false;   // its page was sealed before the step: live rows of its version are kept
+};
+
+// A row of a step that has a second destination, because its page was copied while the row was
+// pending; or whose write was ignored, for the audit to compare.
+struct SideRow {
+  std::uint32_t step_row = 0;
+  PageIndex page = kNoPage;
+  EntryIndex entry = kNoEntry;
+  std::uint16_t row = 0;
+  bool revoked = false;                    // as in Claim
+  bool sealed = false;                     // as in Claim
+  bool asked = true;                       // as in Claim
+  bool by_key = false;                     // its page was attached by key
+  std::uint32_t next = PageClaims::kNone;  // device steps: the next one on this page
+};
+
+// What became of the rows of a step that is landing.
+struct LandingTally {
+  std::uint64_t landed = 0;
+  std::uint64_t late = 0;  // no longer claimed by the step
+  std::uint64_t missing[kNumReasons] = {};
+};
+
+// Records are created with the store and reused. From Submit on, the landing thread reads the
+// record without the lock; of its vectors only `copies` may still grow, under the lock.
+struct StepRecord {
+  enum class State : std::uint8_t { kFree, kBegun, kSubmitted };
+  State state = State::kFree;
+  std::uint64_t step = 0;
+  std::uint64_t version = 0;       // version of the weights
+  RelStep relative = 0;            // `step` relative to the base, as its stamps hold it
+  std::uint32_t num_rows = 0;      // with padding
+  StepRows* rows = nullptr;        // the caller's, until Done(); null: no rows
+  std::uint64_t submitted_at = 0;  // time of Submit, in nanoseconds
+  std::vector<Claim> claims;       // [num_rows]; constant after BeginStep, except for `revoked`
+  std::vector<SideRow> copies;     // second destinations, appended while in flight
+  std::vector<SideRow> ignored;    // for the audit; each pins its page
+  LandingTally tally;              // landing thread
+
+  // A step with device_slots. It claims all slots that it may write, in ascending order, and does
+  // not change their stamps before it lands. The rows that it wrote then become pending, and land
+  // like those of any step.
+  bool device = false;
+  std::vector<std::int64_t> range;  // [num_rows], the slots
+  PageClaims pages;                 // its claims by page
+  // Landing thread: the slots that it wrote (StepRows::Slots); for each claim, the row that was
+  // written there, or kNoStepRow; the index in `range` after the last slot found.
+  std::span<const std::int64_t> slots;
+  std::vector<std::uint32_t> step_row;  // [num_rows]
+  std::uint32_t next_in_range = 0;
+};
+
+}  // namespace waymark
+
+#endif  // WAYMARK_BLOCKSTORE_STORE_STEP_RECORD_H_
