@@ -49,6 +49,7 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
         " steps are in flight, the first is step ", impl.steps_.in_flight().front()->step));
   }
   Pages& pages = impl.pages_;
+  const PagePool& pool = pages.pool();
   const StoreCore& core = pages.core();
   while (pages.ReclaimSnapshots(64)) {
   }
@@ -66,26 +67,25 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
 
   // Pages in order of eviction, then those that cannot be evicted.
   std::vector<PageIndex> saved;
-  std::vector<std::uint32_t> number_of(pages.pool().size(), kNoPage);
+  std::vector<std::uint32_t> number_of(pool.size(), kNoPage);
   const auto add = [&](PageIndex page) {
-    const PageHot& hot = pages.pool().hot(page);
+    const PageHot& hot = pool.hot(page);
     if (hot.free || (hot.bindings == 0 && !hot.indexed) || number_of[page] != kNoPage) return;
     number_of[page] = static_cast<std::uint32_t>(saved.size());
     saved.push_back(page);
   };
   for (const bool bound : {false, true}) {
-    for (PageIndex page = pages.pool().LruHead(bound); page != kNoPage;
-         page = pages.pool().hot(page).lru_next) {
+    for (PageIndex page = pool.LruHead(bound); page != kNoPage; page = pool.hot(page).lru_next) {
       add(page);
     }
   }
-  for (PageIndex page = 0; page < pages.pool().pages_touched(); ++page)
+  for (PageIndex page = 0; page < pool.pages_touched(); ++page)
     add(page);
 
   writer.Put(static_cast<std::uint32_t>(saved.size()));
   for (const PageIndex page : saved) {
-    const PageHot& hot = pages.pool().hot(page);
-    const PageCold& cold = pages.pool().cold(page);
+    const PageHot& hot = pool.hot(page);
+    const PageCold& cold = pool.cold(page);
     writer.Put(RelStep{hot.seal.step});
     writer.Put(static_cast<std::uint8_t>((hot.indexed ? kIndexed : 0) |
                                          (hot.seal.has_key ? kHasSealKey : 0) |

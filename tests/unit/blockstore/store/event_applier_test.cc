@@ -1,0 +1,134 @@
+#include "blockstore/store/event_applier.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/blockstore/store/store_parts.h"
+
+namespace waymark {
+namespace {
+
+Event SealOf(std::int32_t block, std::uint8_t key, std::uint64_t step) {
+  return Event::Seal(BlockId(block), Key(key), StepId(step));
+}
+
+TEST(EventApplier, OwnSealsComeAfterTheClaims) {
+  StoreParts store;
+  const StepRecord* const record = store.Begin(10, {SealOf(0, 7, 10)}, {0, 1});
+  EXPECT_TRUE(store.StampOf(0, 1).pending_for(record->relative));
+  EXPECT_EQ(store.pages.pool().hot(store.PageOf(0)).seal.step, record->relative);
+  EXPECT_EQ(store.pages.FindKey(1, 0, Key(7)), store.PageOf(0));
+}
+
+TEST(EventApplier, ABlockThatIsBoundAgainLosesItsOwnSeal) {
+  StoreParts store;
+  store.Begin(10, {SealOf(0, 7, 10), Event::Bind(BlockId(0))}, {0});
+  EXPECT_EQ(store.pages.pool().hot(store.PageOf(0)).seal.step, 0u);
+}
+
+TEST(EventApplier, OfSeveralOwnSealsTheLastIsApplied) {
+  StoreParts store;
+  store.Begin(10, {SealOf(0, 7, 10), SealOf(0, 8, 10)}, {0});
+  EXPECT_EQ(store.pages.FindKey(1, 0, Key(7)), kNoPage);
+  EXPECT_EQ(store.pages.FindKey(1, 0, Key(8)), store.PageOf(0));
+}
+
+TEST(EventApplier, BindWithAKeyAttachesThePageAndWithoutOneDetachesIt) {
+  StoreParts store;
+  store.Land(store.Begin(10, {SealOf(0, 7, 10)}, {0, 1, 2, 3}));
+  store.Begin(11, {Event::Bind(BlockId(3), Key(7)), Event::Bind(BlockId(4), Key(8))}, {});
+  EXPECT_EQ(store.PageOf(3), store.PageOf(0));
+  EXPECT_TRUE(store.pages.table().hot(3).by_key);
+  EXPECT_EQ(store.PageOf(4), kNoPage);
+  EXPECT_EQ(store.ReasonOf(4), Reason::kExternalKv);
+  EXPECT_EQ(store.stats.hits_by_key, 1u);
+  store.Begin(12, {Event::Bind(BlockId(3))}, {});
+  EXPECT_EQ(store.PageOf(3), kNoPage);
+  EXPECT_EQ(store.ReasonOf(3), Reason::kNeverWritten);
+}
+
+TEST(EventApplier, RetainAndReleaseCountUsers) {
+  StoreParts store;
+  store.Land(store.Begin(10, {}, {0}));
+  const PageHot& hot = store.pages.pool().hot(store.PageOf(0));
+  const Event release = Event::Release(BlockId(0));
+  EXPECT_FALSE(hot.in_lru);
+  store.Begin(11, {release, release}, {});
+  EXPECT_TRUE(hot.in_lru);
+  EXPECT_EQ(store.stats.releases_below_zero, 1u);
+  store.Begin(12, {Event::Retain(BlockId(0))}, {});
+  EXPECT_FALSE(hot.in_lru);
+}
+
+TEST(EventApplier, MovesOfAGroupHappenAtOnce) {
+  StoreParts store;
+  store.Land(store.Begin(10, {}, {0, 4}));
+  const PageIndex first = store.PageOf(0);
+  const PageIndex second = store.PageOf(1);
+  store.Begin(
+      11, {Event::Move(BlockId(0), BlockId(1), /*more=*/true), Event::Move(BlockId(1), BlockId(0))},
+      {});
+  EXPECT_EQ(store.PageOf(0), second);
+  EXPECT_EQ(store.PageOf(1), first);
+}
+
+TEST(EventApplier, AMovedBlockTakesItsSealAlong) {
+  StoreParts store;
+  store.Land(store.Begin(10, {SealOf(0, 7, 10)}, {0}));
+  const Seal seal = store.pages.table().seal(0);
+  store.Begin(11, {Event::Move(BlockId(0), BlockId(5))}, {});
+  EXPECT_EQ(store.pages.table().hot(5).seal.step, seal.hot.step);
+  EXPECT_EQ(store.pages.table().cold(5).key, seal.cold.key);
+  EXPECT_FALSE(store.pages.table().hot(0).exists);
+}
+
+TEST(EventApplier, ACopyOfAllRowsSharesThePage) {
+  StoreParts store;
+  store.Land(store.Begin(10, {}, {0, 1}));
+  store.Begin(11, {Event::Copy(BlockId(0), BlockId(3)), Event::Copy(BlockId(0), BlockId(4), 1)},
+              {});
+  EXPECT_EQ(store.PageOf(3), store.PageOf(0));
+  ASSERT_NE(store.PageOf(4), store.PageOf(0));
+  EXPECT_TRUE(store.StampOf(4, 0).valid());
+  EXPECT_FALSE(store.StampOf(4, 1).live());
+}
+
+TEST(EventApplier, TruncateIsLimitedByItsStepAndByTheLifeOfTheBlock) {
+  StoreParts store;
+  store.Land(store.Begin(10, {Event::Bind(BlockId(0))}, {0, 1}));
+  store.Land(store.Begin(11, {}, {2}));
+  store.Begin(12, {Event::Truncate(BlockId(0), 1, StepId(10))}, {});
+  EXPECT_TRUE(store.StampOf(0, 0).valid()) << "before the row";
+  EXPECT_FALSE(store.StampOf(0, 1).live());
+  EXPECT_TRUE(store.StampOf(0, 2).valid()) << "of a later step";
+  store.Begin(13, {Event::Truncate(BlockId(0), 0, StepId(9))}, {});
+  EXPECT_TRUE(store.StampOf(0, 0).valid()) << "about an earlier life";
+}
+
+TEST(EventApplier, ATruncationOfASealedPageRemovesTheSeal) {
+  StoreParts store;
+  store.Land(store.Begin(10, {SealOf(0, 7, 10)}, {0, 1}));
+  const PageIndex sealed = store.PageOf(0);
+  store.Begin(11, {Event::Truncate(BlockId(0), 1, StepId(10))}, {});
+  EXPECT_NE(store.PageOf(0), sealed) << "the key still finds the old page";
+  EXPECT_EQ(store.pages.FindKey(1, 0, Key(7)), sealed);
+  EXPECT_EQ(store.pages.table().hot(0).seal.step, 0u);
+  EXPECT_EQ(store.pages.pool().hot(store.PageOf(0)).seal.step, 0u);
+}
+
+TEST(EventApplier, ResetForgetsEverything) {
+  StoreParts store;
+  store.Land(store.Begin(10, {SealOf(0, 7, 10)}, {0}));
+  store.Begin(11, {Event::Reset()}, {});
+  EXPECT_EQ(store.PageOf(0), kNoPage);
+  EXPECT_EQ(store.pages.FindKey(1, 0, Key(7)), kNoPage);
+  EXPECT_EQ(store.pages.pool().in_use(), 0u);
+}
+
+TEST(EventApplier, EventsOnNullBlocksAreCounted) {
+  StoreParts store;
+  store.Begin(10, {Event::Bind(BlockId(-1)), SealOf(-1, 7, 10), SealOf(-1, 7, 9)}, {});
+  EXPECT_EQ(store.stats.events_on_null_blocks, 3u);
+}
+
+}  // namespace
+}  // namespace waymark

@@ -1,0 +1,230 @@
+#include "blockstore/store/pages.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tests/unit/blockstore/store/store_parts.h"
+
+namespace waymark {
+namespace {
+
+// Pages alone, with answers given by the test in place of the steps in flight.
+class PagesTest : public testing::Test, public RowsInFlight {
+ protected:
+  explicit PagesTest(std::uint32_t num_pages = 4)
+      : options_(SmallOptions(num_pages)),
+        core_(options_.shape,
+              PageMemory::Map(std::size_t{num_pages} * options_.shape.page_bytes()).value(),
+              num_pages),
+        pages_(options_, core_, stats_) {
+    pages_.SetRowsInFlight(this);
+    EXPECT_TRUE(pages_.base().Append(kStep, kVersion));
+  }
+
+  void Extend(PageIndex from, PageIndex to, std::uint32_t, bool) override {
+    extended_.emplace_back(from, to);
+  }
+  bool MayWrite(PageIndex page, std::uint32_t) const override { return page == may_write_; }
+  bool OtherVersionMayWrite(PageIndex page, std::uint64_t) const override {
+    return page == other_version_;
+  }
+
+  // Gives the block a page with its first `rows` rows valid; kNoPage if there is none.
+  PageIndex Fill(EntryIndex e, std::uint32_t rows, RelStep step = kStep) {
+    pages_.EnsureEntry(e, step);
+    const PageIndex page = pages_.NewPage(e);
+    for (std::uint32_t row = 0; row < rows && page != kNoPage; ++row)
+      core_.stamp(page, row).Store(Stamp::Pending(step).Landed());
+    return page;
+  }
+  // The same, sealed with a key.
+  PageIndex FillSealed(EntryIndex e, std::uint32_t rows, std::uint8_t key = 7) {
+    const PageIndex page = Fill(e, rows);
+    pages_.pool().SetSeal(page, pages_.MakeSeal(kStep, kVersion, 0, Key(key)));
+    pages_.ContendForKey(page, kStep);
+    return page;
+  }
+  // Takes the only user from the block.
+  void Release(EntryIndex e) {
+    pages_.table().hot(e).refs = 0;
+    --pages_.pool().hot(pages_.table().hot(e).page).referenced;
+    pages_.UpdateEvictability(pages_.table().hot(e).page);
+  }
+  PageIndex Found(std::uint8_t key = 7) { return pages_.FindKey(kVersion, 0, Key(key)); }
+
+  static constexpr RelStep kStep = 300;
+  static constexpr std::uint64_t kVersion = 5;
+  const StoreOptions options_;
+  StoreCore core_;
+  Stats stats_;
+  Pages pages_;
+  std::vector<std::pair<PageIndex, PageIndex>> extended_;
+  PageIndex may_write_ = kNoPage;
+  PageIndex other_version_ = kNoPage;
+};
+
+TEST_F(PagesTest, ANewPageHasTheReasonAndTheSealOfItsBlock) {
+  Entry& entry = pages_.EnsureEntry(2, kStep);
+  entry.reason = Reason::kExternalKv;
+  pages_.table().SetSeal(2, pages_.MakeSeal(kStep, kVersion, 0, Key(7)));
+  const PageIndex page = pages_.NewPage(2);
+  ASSERT_NE(page, kNoPage);
+  EXPECT_EQ(core_.stamp(page, 3).Load(), Stamp::Absent(Reason::kExternalKv));
+  EXPECT_EQ(pages_.pool().hot(page).seal.step, kStep);
+  EXPECT_EQ(pages_.pool().cold(page).seal.key, pages_.table().cold(2).key);
+  EXPECT_EQ(pages_.pool().cold(page).seal.version, kVersion);
+}
+
+TEST_F(PagesTest, APageIsFreeWhenNothingHoldsIt) {
+  const PageIndex page = Fill(0, 1);
+  pages_.PinPage(page);
+  pages_.Detach(0, Reason::kNeverWritten);
+  EXPECT_FALSE(pages_.pool().hot(page).free);
+  pages_.UnpinPage(page);
+  EXPECT_TRUE(pages_.pool().hot(page).free);
+}
+
+TEST_F(PagesTest, EvictsThePageThatWasReleasedFirstUnlessItIsPinned) {
+  for (EntryIndex e = 0; e < 4; ++e)
+    Fill(e, 1);
+  EXPECT_EQ(Fill(4, 1), kNoPage) << "every block has a user";
+  Release(2);
+  Release(1);
+  Release(0);
+  pages_.PinPage(pages_.table().hot(2).page);
+  EXPECT_NE(Fill(4, 1), kNoPage);
+  EXPECT_NE(pages_.table().hot(2).page, kNoPage) << "pinned";
+  EXPECT_EQ(pages_.table().hot(1).page, kNoPage);
+  EXPECT_EQ(pages_.table().hot(1).reason, Reason::kCapacity);
+  EXPECT_NE(pages_.table().hot(0).page, kNoPage) << "released last";
+  EXPECT_EQ(stats_.evictions, 1u);
+}
+
+TEST_F(PagesTest, CopyOnWriteCopiesStampsAndSealAndQueuesTheBytes) {
+  const PageIndex old = FillSealed(0, 3);
+  pages_.EnsureEntry(1, kStep);
+  pages_.Attach(1, old);
+  ASSERT_TRUE(Pages::SeenByOthers(pages_.pool().hot(old), 0));
+  const PageIndex copy = pages_.CopyOnWrite(1);
+  ASSERT_NE(copy, kNoPage);
+  EXPECT_EQ(pages_.table().hot(0).page, old);
+  EXPECT_EQ(pages_.table().hot(1).page, copy);
+  EXPECT_FALSE(Pages::SeenByOthers(pages_.pool().hot(old), 0));
+  for (std::uint32_t row = 0; row < 4; ++row)
+    EXPECT_EQ(core_.stamp(copy, row).Load(), core_.stamp(old, row).Load());
+  EXPECT_EQ(pages_.pool().hot(copy).seal.step, kStep);
+  EXPECT_EQ(pages_.pool().cold(copy).seal.key, pages_.pool().cold(old).seal.key);
+  EXPECT_EQ(extended_, (std::vector<std::pair<PageIndex, PageIndex>>{{old, copy}}));
+
+  std::vector<PageCopy> copies;
+  ASSERT_TRUE(pages_.TakeCopies(copies));
+  ASSERT_EQ(copies.size(), 1u);
+  EXPECT_EQ(copies[0].to, copy);
+  EXPECT_EQ(pages_.pool().hot(copy).pins, 1u);
+  pages_.CopiesDone(copies);
+  EXPECT_EQ(pages_.pool().hot(copy).pins, 0u);
+  std::vector<PageCopy> none;
+  EXPECT_FALSE(pages_.TakeCopies(none));
+}
+
+TEST_F(PagesTest, ASnapshotHoldsItsPageAndSeesRowsBelowTheHighWaterMark) {
+  const PageIndex page = Fill(0, 4);
+  const BlockId blocks[] = {BlockId(0)};
+  SnapshotState* const state = pages_.PinSnapshot(blocks, 0, 2);
+  EXPECT_TRUE(Pages::SeenByOthers(pages_.pool().hot(page), 1));
+  EXPECT_FALSE(Pages::SeenByOthers(pages_.pool().hot(page), 2));
+  pages_.Detach(0, Reason::kNeverWritten);
+  EXPECT_FALSE(pages_.pool().hot(page).free);
+  core_.released.enqueue(state);
+  EXPECT_EQ(pages_.snapshots_live(), 1u);
+  EXPECT_TRUE(pages_.ReclaimSnapshots(8));
+  EXPECT_TRUE(pages_.pool().hot(page).free);
+  EXPECT_EQ(pages_.snapshots_live(), 0u);
+}
+
+TEST_F(PagesTest, AKeyFindsThePageWithMostRows) {
+  const PageIndex two = FillSealed(0, 2);
+  EXPECT_EQ(Found(), two);
+  FillSealed(1, 2);
+  EXPECT_EQ(Found(), two) << "the first of equals";
+  const PageIndex three = FillSealed(2, 3);
+  EXPECT_EQ(Found(), three);
+  EXPECT_EQ(stats_.second_seals, 2u);
+  EXPECT_EQ(pages_.second_seals().size(), 2u);
+  EXPECT_EQ(Found(8), kNoPage);
+}
+
+TEST_F(PagesTest, RowsThatADeviceStepMayWriteCountForTheKey) {
+  const PageIndex three = FillSealed(0, 3);
+  const PageIndex one = Fill(1, 1);
+  pages_.pool().SetSeal(one, pages_.MakeSeal(kStep, kVersion, 0, Key(7)));
+  pages_.PinPage(one);
+  may_write_ = one;
+  EXPECT_EQ(pages_.LiveRows(one), 4u);
+  pages_.ContendForKey(one, kStep);
+  EXPECT_EQ(Found(), one);
+  EXPECT_FALSE(pages_.pool().hot(three).indexed);
+}
+
+TEST_F(PagesTest, APageOfTwoVersionsHasNoKey) {
+  const PageIndex page = Fill(0, 2, kStep);
+  EXPECT_TRUE(pages_.base().Append(kStep + 1, kVersion + 1));
+  pages_.pool().SetSeal(page, pages_.MakeSeal(kStep + 1, kVersion + 1, 0, Key(7)));
+  pages_.ContendForKey(page, kStep + 1);
+  EXPECT_FALSE(pages_.pool().hot(page).indexed) << "its rows are of the version before";
+
+  const PageIndex claimed = Fill(1, 2, kStep + 1);
+  pages_.pool().SetSeal(claimed, pages_.MakeSeal(kStep + 1, kVersion + 1, 0, Key(8)));
+  pages_.PinPage(claimed);
+  other_version_ = claimed;
+  pages_.ContendForKey(claimed, kStep + 1);
+  EXPECT_FALSE(pages_.pool().hot(claimed).indexed) << "a step of another version may write it";
+  other_version_ = kNoPage;
+  pages_.ContendForKey(claimed, kStep + 1);
+  EXPECT_TRUE(pages_.pool().hot(claimed).indexed);
+}
+
+TEST_F(PagesTest, AClaimOfAnotherVersionTakesThePageOutOfTheIndex) {
+  const PageIndex page = FillSealed(0, 2);
+  pages_.Claimed(page, kVersion);
+  EXPECT_EQ(Found(), page);
+  pages_.Claimed(page, kVersion + 1);
+  EXPECT_EQ(Found(), kNoPage);
+  pages_.ContendClaimed(kStep);
+  EXPECT_EQ(Found(), page) << "its rows are still of the seal's version";
+}
+
+TEST_F(PagesTest, RebaseEmptiesTableAndIndexAndTranslatesSteps) {
+  const PageIndex page = FillSealed(0, 2);
+  pages_.table().SetSeal(0, pages_.pool().seal(page));
+  const std::uint64_t sealed = pages_.base().base + kStep;
+  auto fresh = std::make_shared<StepBase>();
+  pages_.Rebase(fresh, sealed + 10);
+  EXPECT_EQ(&pages_.base(), fresh.get());
+  EXPECT_EQ(Found(), kNoPage);
+  EXPECT_TRUE(pages_.pool().hot(page).free);
+  EXPECT_EQ(pages_.table().hot(0).reason, Reason::kCapacity);
+  EXPECT_EQ(pages_.base().base + pages_.table().hot(0).seal.step, sealed);
+  EXPECT_EQ(pages_.base().VersionOf(pages_.table().hot(0).seal.step), kVersion);
+}
+
+TEST(Seal, ALaterSealKeepsTheFirstStepAndRenewsTheKey) {
+  const Seal later = {{9, true}, {Digest128{{1, 2, 3, 4}}, 6}};
+  const Seal seal = later.After({7, false});
+  EXPECT_EQ(seal.hot.step, 7u);
+  EXPECT_TRUE(seal.hot.has_key);
+  EXPECT_EQ(seal.cold.key, later.cold.key);
+  EXPECT_EQ(later.After({}).hot.step, 9u);
+}
+
+TEST(Seal, ProtectsFromTheStepAfterItsOwn) {
+  EXPECT_FALSE((SealHot{7, false}.ProtectsFrom(7)));
+  EXPECT_TRUE((SealHot{7, false}.ProtectsFrom(8)));
+  EXPECT_FALSE(SealHot().ProtectsFrom(8));
+}
+
+}  // namespace
+}  // namespace waymark
