@@ -62,7 +62,7 @@ namespace waymark {
 
 class ModelChecker {
  public:
-  static constexpr int kMaxThreads = 3;
+  static constexpr int kMaxThreads = 4;
   static constexpr int kMaxLocations = 16;  // atomics and semaphores of one body
 
   struct Options {
@@ -99,7 +99,7 @@ class ModelChecker {
     return Explore(body, Options());
   }
 
-  // Runs the threads to their ends; numbers are 0, 1, 2 in the order given. What the body did before
+  // Runs the threads to their ends; numbers are 0, 1, ... in the order given. What the body did before
   // happens before them; they happen before what it does next. Not inside a thread.
   template <class... Body>
   void Run(Body&&... bodies) {
