@@ -1,0 +1,411 @@
+#include "blockstore/store/store_log.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <initializer_list>
+#include <utility>
+
+namespace waymark {
+namespace {
+
+constexpr std::int32_t kInvalid = static_cast<std::int32_t>(absl::StatusCode::kInvalidArgument);
+constexpr std::int32_t kNotFound = static_cast<std::int32_t>(absl::StatusCode::kNotFound);
+constexpr std::int32_t kExhausted = static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted);
+constexpr std::int32_t kPrecondition =
+    static_cast<std::int32_t>(absl::StatusCode::kFailedPrecondition);
+
+constexpr StepCode kBusy{kPrecondition, StepRule::kBusy, 0, 0};
+
+constexpr std::size_t kMoveScratch = 1024;
+
+std::uint64_t Now() {
+  return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+}
+
+constexpr std::size_t RoundUp(std::size_t bytes) {
+  return (bytes + 7) / 8 * 8;
+}
+
+// Writes a record of a fixed size to `out` and returns its end.
+template <class Record>
+std::uint8_t* Write(Record record, RecordKind kind, std::uint8_t* out) {
+  static_assert(sizeof(Record) % 8 == 0);
+  record.header.bytes = sizeof(Record);
+  record.header.kind = kind;
+  std::memcpy(out, &record, sizeof(Record));
+  return out + sizeof(Record);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StoreLog>> StoreLog::Create(const LogLimits& limits) {
+  auto ring = PageMemory::Map(limits.ring_bytes);
+  if (!ring.ok()) return ring.status();
+  auto overflow = PageMemory::Map(limits.overflow_bytes);
+  if (!overflow.ok()) return overflow.status();
+  return std::unique_ptr<StoreLog>(
+      new StoreLog(limits, *std::move(ring), *std::move(overflow)));
+}
+
+StoreLog::StoreLog(const LogLimits& limits, PageMemory ring, PageMemory overflow)
+    : limits_(limits),
+      ring_memory_(std::move(ring)),
+      overflow_memory_(std::move(overflow)),
+      ring_({ring_memory_.data(), ring_memory_.size()}),
+      overflow_({overflow_memory_.data(), overflow_memory_.size()}) {
+  open_.reserve(limits.max_steps_in_flight);
+  move_blocks_.reserve(kMoveScratch);
+}
+
+// ---- validation of what needs no state
+
+StepCode StoreLog::ValidateEvent(const Event& event, std::uint64_t index, std::uint64_t own) const {
+  const auto broken = [&](StepRule rule, std::int64_t value) {
+    return StepCode{kInvalid, rule, index, value};
+  };
+  const std::int32_t num_blocks = limits_.slots.num_blocks;
+  const std::int32_t block_tokens = limits_.slots.block_tokens;
+  switch (event.type) {
+    case EventType::kReset:
+      return {};
+    case EventType::kBind:
+    case EventType::kRetain:
+    case EventType::kRelease:
+    case EventType::kSeal:
+    case EventType::kCopy:
+    case EventType::kMove:
+    case EventType::kTruncate:
+      break;
+    default:
+      return broken(StepRule::kUnknownEvent, static_cast<std::int64_t>(event.type));
+  }
+  if (event.block >= num_blocks) return broken(StepRule::kBlockOutOfRange, event.block);
+  if (event.key_size > BlockKey::kMaxBytes) return broken(StepRule::kKeyTooLong, event.key_size);
+  switch (event.type) {
+    case EventType::kCopy:
+      if (event.src >= num_blocks) return broken(StepRule::kSrcOutOfRange, event.src);
+      if (event.src == event.block && event.block >= 0) {
+        return broken(StepRule::kSelfCopy, event.block);
+      }
+      if (event.rows != Event::kAllRows && (event.rows < 0 || event.rows > block_tokens)) {
+        return broken(StepRule::kRowsOutOfRange, event.rows);
+      }
+      break;
+    case EventType::kMove:
+      if (event.src >= num_blocks) return broken(StepRule::kSrcOutOfRange, event.src);
+      break;
+    case EventType::kTruncate:
+      if (event.rows < 0 || event.rows > block_tokens) {
+        return broken(StepRule::kRowsOutOfRange, event.rows);
+      }
+      break;
+    case EventType::kSeal:
+      if (event.step > last_ && event.step != own) {
+        return broken(StepRule::kSealStep, static_cast<std::int64_t>(event.step));
+      }
+      break;
+    default:
+      break;
+  }
+  return {};
+}
+
+// A simultaneous move must not name a block twice as `src`, or twice as `block`.
+StepCode StoreLog::ValidateMoves(std::span<const Event> events) {
+  for (const bool from_side : {true, false}) {
+    move_blocks_.clear();
+    for (const Event& event : events) {
+      const std::int32_t block = from_side ? event.src : event.block;
+      if (block >= 0) move_blocks_.push_back(block);
+    }
+    std::sort(move_blocks_.begin(), move_blocks_.end());
+    const auto twice = std::adjacent_find(move_blocks_.begin(), move_blocks_.end());
+    if (twice != move_blocks_.end()) return {kInvalid, StepRule::kDuplicateMove, 0, *twice};
+  }
+  return {};
+}
+
+StepCode StoreLog::ValidateEvents(std::span<const Event> events, std::uint64_t own) {
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    const StepCode code = ValidateEvent(events[i], i, own);
+    if (!code.ok()) return code;
+  }
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    if (events[i].type != EventType::kMove || events[i].more == 0) continue;
+    std::size_t end = i;
+    while (end < events.size() && events[end].type == EventType::kMove && events[end].more != 0) {
+      ++end;
+    }
+    if (end < events.size() && events[end].type == EventType::kMove) ++end;
+    StepCode group = ValidateMoves(events.subspan(i, end - i));
+    group.index = i;
+    if (!group.ok()) return group;
+    i = end - 1;
+  }
+  return {};
+}
+
+// ---- room
+
+std::uint8_t* StoreLog::Room(std::size_t bytes) {
+  if (overflowing_ && overflow_.Drained()) overflowing_ = false;
+  std::uint8_t* at = nullptr;
+  if (!overflowing_) {
+    target_ = &ring_;
+    at = ring_.Reserve(bytes);
+    if (at == nullptr && room_ != nullptr) {
+      room_->TryMakeRoom(bytes);
+      at = ring_.Reserve(bytes);
+    }
+    if (at != nullptr) return at;
+    // Records of the ring stand before all of the overflow, so this lasts until all are applied.
+    overflowing_ = true;
+  }
+  target_ = &overflow_;
+  at = overflow_.Reserve(bytes);
+  return at;
+}
+
+void StoreLog::Append(std::initializer_list<std::size_t> records) {
+  for (const std::size_t bytes : records)
+    if (bytes != 0) target_->Commit(bytes);
+  target_->Publish();
+}
+
+StepCode StoreLog::Full() {
+  loss_ = true;
+  ++lost_count_;
+  return {kExhausted, StepRule::kLogFull, 0, static_cast<std::int64_t>(lost_count_)};
+}
+
+bool StoreLog::SettleLoss() {
+  if (!loss_) return true;
+  const std::size_t bytes = sizeof(PoisonRecord) + open_.size() * sizeof(std::uint64_t);
+  std::uint8_t* const at = Room(bytes);
+  if (at == nullptr) return false;
+  PoisonRecord record;
+  record.header = {static_cast<std::uint32_t>(bytes), RecordKind::kPoison, 0};
+  record.last = last_;
+  record.schedule = schedule_;
+  record.version = version_;
+  record.num_open = open_.size();
+  std::memcpy(at, &record, sizeof(record));
+  std::memcpy(at + sizeof(record), open_.data(), open_.size() * sizeof(std::uint64_t));
+  Append({bytes});
+  loss_ = false;
+  return true;
+}
+
+// ---- the engine's thread
+
+std::uint8_t* StoreLog::WriteEvents(std::span<const Event> events, std::uint64_t own,
+                                    std::uint8_t* out) {
+  const std::size_t bytes = sizeof(EventsRecord) + events.size_bytes();
+  EventsRecord record;
+  record.header = {static_cast<std::uint32_t>(bytes), RecordKind::kEvents, 0};
+  record.count = events.size();
+  std::memcpy(out, &record, sizeof(record));
+  auto* const to = reinterpret_cast<Event*>(out + sizeof(record));
+  std::memcpy(to, events.data(), events.size_bytes());
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    // Only the step that is begun next is above last_.
+    if (to[i].type == EventType::kSeal && to[i].step == own) to[i].step = 0;
+  }
+  return out + bytes;
+}
+
+StepCode StoreLog::Schedule(std::uint64_t step, std::uint64_t version) {
+  const Turn turn(busy_);
+  if (!turn.taken()) return kBusy;
+  if (step <= last_ || step < schedule_ || step >= kStepLimit) {
+    return {kInvalid, StepRule::kStepNotIncreasing, 0, static_cast<std::int64_t>(step)};
+  }
+  schedule_ = step;
+  version_ = version;
+  if (!SettleLoss()) return Full();
+  std::uint8_t* const at = Room(sizeof(ScheduleRecord));
+  if (at == nullptr) return Full();
+  Write(ScheduleRecord{{}, step, version}, RecordKind::kSchedule, at);
+  Append({sizeof(ScheduleRecord)});
+  return {};
+}
+
+StepCode StoreLog::Report(std::span<const Event> events) {
+  const Turn turn(busy_);
+  if (!turn.taken()) return kBusy;
+  const StepCode code = ValidateEvents(events, schedule_);
+  if (!code.ok() || events.empty()) return code;
+  if (!SettleLoss()) return Full();
+  const std::size_t bytes = sizeof(EventsRecord) + events.size_bytes();
+  std::uint8_t* const at = Room(bytes);
+  if (at == nullptr) return Full();
+  WriteEvents(events, schedule_, at);
+  Append({bytes});
+  return {};
+}
+
+std::size_t StoreLog::in_flight() {
+  std::uint64_t count = accepted_ - ended_ - landed_seen_;
+  if (count < limits_.max_steps_in_flight) return count;
+  landed_seen_ = landed_.load(std::memory_order_acquire);
+  return accepted_ - ended_ - landed_seen_;
+}
+
+StepCode StoreLog::Begin(const StepBatch& batch) {
+  const Turn turn(busy_);
+  if (!turn.taken()) return kBusy;
+  if (batch.step <= last_ || batch.step >= kStepLimit) {
+    return {kInvalid, StepRule::kStepNotIncreasing, 0, static_cast<std::int64_t>(batch.step)};
+  }
+  if (batch.step < schedule_) {
+    return {kPrecondition, StepRule::kScheduleAhead, 0, static_cast<std::int64_t>(schedule_)};
+  }
+  const std::size_t rows = std::min<std::size_t>(NumRows(batch), limits_.slots.max_step_rows);
+  if (batch.device_slots && !limits_.device_slots) {
+    return {kInvalid, StepRule::kDeviceSlots, 0, static_cast<std::int64_t>(rows)};
+  }
+  const std::span<const Event> events = batch.event_span();
+  const StepCode code = ValidateEvents(events, batch.step);
+  if (!code.ok()) return code;
+
+  // One room for all of it, so that the slots are validated while they are written.
+  const std::size_t schedule_bytes = events.empty() ? 0 : sizeof(ScheduleRecord);
+  const std::size_t event_bytes = events.empty() ? 0 : sizeof(EventsRecord) + events.size_bytes();
+  const std::size_t bytes = schedule_bytes + event_bytes + sizeof(BeginRecord) +
+                            RoundUp(MaxEncodedBytes(rows, limits_.slots));
+  const bool settled = SettleLoss();
+  std::uint8_t* const room = settled ? Room(bytes) : nullptr;
+  if (room == nullptr) {
+    last_ = batch.step;
+    version_ = batch.version;
+    if (batch.step >= schedule_) schedule_ = 0;
+    return Full();
+  }
+  std::uint8_t* at = room;
+  if (!events.empty()) {
+    at = Write(ScheduleRecord{{}, batch.step, batch.version}, RecordKind::kSchedule, at);
+    at = WriteEvents(events, batch.step, at);
+  }
+  std::size_t slot_bytes = 0;
+  const StepCode slots = EncodeSlots(batch, limits_.slots, at + sizeof(BeginRecord), &slot_bytes);
+  if (!slots.ok()) return slots;
+
+  StepCode answer;
+  BeginRecord record;
+  const std::size_t in_flight_now = in_flight();
+  if (in_flight_now >= limits_.max_steps_in_flight) {
+    record.header.flags = kBeginDropped | kBeginFull;
+    answer = {kExhausted, StepRule::kRingFull, 0, static_cast<std::int64_t>(in_flight_now)};
+  } else if (batch.drop) {
+    record.header.flags = kBeginDropped;
+    answer = {kExhausted, StepRule::kRingFull, 0, static_cast<std::int64_t>(in_flight_now)};
+  } else {
+    open_.push_back(batch.step);
+    ++accepted_;
+  }
+  if (batch.device_slots) record.header.flags |= kBeginDeviceSlots;
+  record.header.kind = RecordKind::kBegin;
+  record.header.bytes = static_cast<std::uint32_t>(sizeof(BeginRecord) + RoundUp(slot_bytes));
+  record.step = batch.step;
+  record.version = batch.version;
+  record.reported_at = Now();
+  record.slot_bytes = slot_bytes;
+  std::memcpy(at, &record, sizeof(record));
+  Append({schedule_bytes, event_bytes, record.header.bytes});
+  last_ = batch.step;
+  version_ = batch.version;
+  schedule_ = 0;
+  return answer;
+}
+
+StepCode StoreLog::Submit(std::uint64_t step, StepRows* rows) {
+  const Turn turn(busy_);
+  if (!turn.taken()) return kBusy;
+  const auto open = std::find(open_.begin(), open_.end(), step);
+  if (open == open_.end()) {
+    return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
+  }
+  *open = open_.back();
+  open_.pop_back();
+  std::uint8_t* const at = SettleLoss() ? Room(sizeof(SubmitRecord)) : nullptr;
+  if (at == nullptr) {
+    ++ended_;  // by the poison record
+    return Full();
+  }
+  Write(SubmitRecord{{}, step, rows, Now()}, RecordKind::kSubmit, at);
+  Append({sizeof(SubmitRecord)});
+  return {};
+}
+
+StepCode StoreLog::End(std::uint64_t step, StepEnd how) {
+  const Turn turn(busy_);
+  if (!turn.taken()) return kBusy;
+  const auto open = std::find(open_.begin(), open_.end(), step);
+  if (open == open_.end()) {
+    return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
+  }
+  *open = open_.back();
+  open_.pop_back();
+  ++ended_;
+  std::uint8_t* const at = SettleLoss() ? Room(sizeof(EndRecord)) : nullptr;
+  if (at == nullptr) return Full();
+  Write(EndRecord{{}, step}, how == StepEnd::kDrop ? RecordKind::kDrop : RecordKind::kCancel, at);
+  Append({sizeof(EndRecord)});
+  return {};
+}
+
+StepCode StoreLog::TakeSnapshot(SnapshotState* state, std::span<const BlockId> blocks,
+                                std::uint32_t skipped) {
+  const Turn turn(busy_);
+  if (!turn.taken()) return kBusy;
+  if (!SettleLoss()) return Full();
+  static_assert(sizeof(BlockId) == sizeof(std::int32_t));
+  const std::size_t bytes = sizeof(SnapshotRecord) + RoundUp(blocks.size_bytes());
+  std::uint8_t* const at = Room(bytes);
+  if (at == nullptr) return Full();
+  SnapshotRecord record;
+  record.header = {static_cast<std::uint32_t>(bytes), RecordKind::kSnapshot, 0};
+  record.state = state;
+  record.num_blocks = static_cast<std::uint32_t>(blocks.size());
+  record.skipped = skipped;
+  std::memcpy(at, &record, sizeof(record));
+  std::memcpy(at + sizeof(record), blocks.data(), blocks.size_bytes());
+  Append({bytes});
+  return {};
+}
+
+// ---- the thread that holds the store's lock
+
+StoreLog::Mark StoreLog::LoadEnd() const {
+  // The overflow first: its records stand behind those of the ring that were published before.
+  Mark end;
+  end.overflow = overflow_.LoadTail();
+  end.ring = ring_.LoadTail();
+  return end;
+}
+
+const RecordHeader* StoreLog::Front(const Mark& end) {
+  front_ = &ring_;
+  const std::uint8_t* record = ring_.Front(end.ring);
+  if (record == nullptr) {
+    front_ = &overflow_;
+    record = overflow_.Front(end.overflow);
+  }
+  return reinterpret_cast<const RecordHeader*>(record);
+}
+
+void StoreLog::Pop() {
+  front_->Pop();
+}
+
+void StoreLog::Retire() {
+  ring_.Retire();
+  overflow_.Retire();
+}
+
+bool StoreLog::HasRecords() const {
+  return !overflow_.Empty() || !ring_.Empty();
+}
+
+}  // namespace waymark

@@ -1,0 +1,171 @@
+// StoreLog: the ordered log between the engine's thread and the state of a store. Internal to
+// blockstore.
+//
+// The engine's thread validates what needs no state, appends a record, and publishes it: no lock,
+// no system call, no allocation. The thread that holds the store's lock applies the records in
+// their order. Records lie in a ring. If the ring is full, they go to an overflow ring, whose
+// memory is reserved and not touched before; if that is full too, records are lost, and a *poison*
+// record follows them as soon as there is room. docs/architecture.md, "The log", has the rules.
+#ifndef WAYMARK_BLOCKSTORE_STORE_STORE_LOG_H_
+#define WAYMARK_BLOCKSTORE_STORE_STORE_LOG_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "blockstore/events.h"
+#include "blockstore/ids.h"
+#include "blockstore/step_code.h"
+#include "blockstore/store/flight_sink.h"
+#include "blockstore/store/log_records.h"
+#include "blockstore/store/log_ring.h"
+#include "blockstore/store/page_memory.h"
+#include "blockstore/store/slot_code.h"
+
+namespace waymark {
+
+// What the calls of the engine's thread are validated against. Constant.
+struct LogLimits {
+  SlotLimits slots;                       // StoreOptions
+  std::uint32_t max_steps_in_flight = 0;  // StoreOptions
+  bool device_slots = false;              // StoreOptions
+  std::size_t ring_bytes = 0;             // touched when the log is made
+  std::size_t overflow_bytes = 0;         // reserved when the log is made
+};
+
+class StoreLog {
+ public:
+  // Applies records on the engine's thread when the ring is full.
+  class RoomMaker {
+   public:
+    virtual ~RoomMaker() = default;
+    // Applies the oldest records until `bytes` are free, unless another thread holds the store's
+    // lock. Does not wait.
+    virtual void TryMakeRoom(std::size_t bytes) = 0;
+  };
+
+  // The largest step number + 1. Above it, the distance of two steps would not fit 63 bits.
+  static constexpr std::uint64_t kStepLimit = std::uint64_t{1} << 62;
+
+  // ResourceExhausted if the memory cannot be mapped. `room` is not owned and may be null.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<StoreLog>> Create(const LogLimits& limits);
+  StoreLog(const StoreLog&) = delete;
+  StoreLog& operator=(const StoreLog&) = delete;
+  // Before the first record. Not owned; null: a full ring goes to the overflow at once.
+  void SetRoomMaker(RoomMaker* room) { room_ = room; }
+
+  // ---- the engine's thread; a second thread in one of these gets FailedPrecondition (kBusy).
+  // On an error nothing has been appended; after kLogFull the poison record will say so.
+
+  // RoutingStore has the meaning of the calls of the same name.
+  [[nodiscard]] StepCode Schedule(std::uint64_t step, std::uint64_t version);
+  [[nodiscard]] StepCode Report(std::span<const Event> events);
+  [[nodiscard]] StepCode Begin(const StepBatch& batch);
+  [[nodiscard]] StepCode Submit(std::uint64_t step, StepRows* rows);
+  [[nodiscard]] StepCode End(std::uint64_t step, StepEnd how);
+  // Appends a snapshot of blocks[skipped, skipped + count) into `state`. REQUIRES: block ids below
+  // num_blocks.
+  [[nodiscard]] StepCode TakeSnapshot(SnapshotState* state, std::span<const BlockId> blocks,
+                                      std::uint32_t skipped);
+  // Appends the poison record if records were lost and there is room by now. Returns whether none
+  // is owed.
+  bool SettleLoss();
+  // The last step begun, as the engine's thread has reported it; 0 before the first.
+  [[nodiscard]] std::uint64_t last_step() const { return last_; }
+  // Calls that were refused because the log was full.
+  [[nodiscard]] std::uint64_t lost() const { return lost_count_; }
+
+  // ---- the thread that holds the store's lock
+
+  // Where the log ended when it was asked.
+  struct Mark {
+    LogRing::Tail overflow, ring;
+  };
+  [[nodiscard]] Mark LoadEnd() const;
+  // The oldest record before `end`; null if all of them have been applied. Valid until Pop.
+  [[nodiscard]] const RecordHeader* Front(const Mark& end);
+  // Removes the record of Front.
+  void Pop();
+  // Gives the room of all removed records back.
+  void Retire();
+  // A submitted step has ended.
+  void CountLanded() {
+    landed_.store(landed_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+
+  // ---- any thread
+
+  // Whether records are waiting.
+  [[nodiscard]] bool HasRecords() const;
+
+ private:
+  // Held by a call of the engine's thread.
+  class Turn {
+   public:
+    explicit Turn(std::atomic<bool>& busy)
+        : busy_(busy), taken_(!busy.exchange(true, std::memory_order_acquire)) {}
+    ~Turn() {
+      if (taken_) busy_.store(false, std::memory_order_release);
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    [[nodiscard]] bool taken() const { return taken_; }
+
+   private:
+    std::atomic<bool>& busy_;
+    const bool taken_;
+  };
+
+  StoreLog(const LogLimits& limits, PageMemory ring, PageMemory overflow);
+
+  // `own`: the step whose Seals may carry its number before it is begun; 0: none.
+  [[nodiscard]] StepCode ValidateEvent(const Event& event, std::uint64_t index,
+                                       std::uint64_t own) const;
+  [[nodiscard]] StepCode ValidateMoves(std::span<const Event> events);
+  [[nodiscard]] StepCode ValidateEvents(std::span<const Event> events, std::uint64_t own);
+  // Room for records of at most `bytes`; null: they are lost, and a poison record is owed.
+  std::uint8_t* Room(std::size_t bytes);
+  // Publishes the records, of these sizes, that were written into the last Room(); sizes of 0 are
+  // ignored.
+  void Append(std::initializer_list<std::size_t> records);
+  // Writes the record of `events` to `out` and returns its end.
+  std::uint8_t* WriteEvents(std::span<const Event> events, std::uint64_t own, std::uint8_t* out);
+  [[nodiscard]] StepCode Full();
+  [[nodiscard]] std::size_t in_flight();
+
+  const LogLimits limits_;
+  PageMemory ring_memory_;
+  PageMemory overflow_memory_;
+  LogRing ring_;
+  LogRing overflow_;
+  RoomMaker* room_ = nullptr;
+
+  // The engine's thread.
+  std::atomic<bool> busy_{false};
+  LogRing* target_ = nullptr;      // of the last Room()
+  bool overflowing_ = false;       // records go to the overflow until all of them are applied
+  bool loss_ = false;              // records were lost, and no poison record stands behind them
+  std::uint64_t lost_count_ = 0;
+  std::uint64_t last_ = 0;         // the last step begun
+  std::uint64_t schedule_ = 0;     // the open schedule; 0: none
+  std::uint64_t version_ = 0;      // of the latest schedule or begin
+  // The step book: steps begun and not ended. `open_` lists those that the engine has not ended;
+  // the others have been submitted and have not landed.
+  std::vector<std::uint64_t> open_;
+  std::uint64_t accepted_ = 0;     // steps begun and not dropped at their begin
+  std::uint64_t ended_ = 0;        // of them: ended by a call that is not a Submit
+  std::uint64_t landed_seen_ = 0;  // landed_ when it was last read
+  std::vector<std::int32_t> move_blocks_;  // scratch of ValidateMoves
+
+  alignas(128) std::atomic<std::uint64_t> landed_{0};  // submitted steps that have ended
+  LogRing* front_ = nullptr;  // the ring of Front(); guarded by the store's lock
+};
+
+}  // namespace waymark
+
+#endif  // WAYMARK_BLOCKSTORE_STORE_STORE_LOG_H_
