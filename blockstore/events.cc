@@ -103,7 +103,7 @@ class SlotWriter {
 std::int64_t SlotOf(std::int64_t block, std::int64_t offset, std::int64_t block_tokens,
                     bool asked) {
   if (block < 0) return kPaddingSlot;
-  if (block > INT32_MAX || offset < 0 || offset >= block_tokens) return kNoSlot;
+  if (offset < 0 || offset >= block_tokens || block >= kNoSlot / block_tokens) return kNoSlot;
   const std::int64_t slot = block * block_tokens + offset;
   return asked ? slot : NotAsked(slot);
 }

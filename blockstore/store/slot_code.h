@@ -58,6 +58,9 @@ struct SlotRun {
   std::uint32_t rows = 0;  // >= 1
 };
 
+// How slots are encoded; see above.
+enum class SlotForm : std::uint32_t { kRuns = 1, kOneByOne, kWideRuns, kWideOneByOne };
+
 // Encoded slots, as a view of their bytes, which must outlive it. Reads runs in the order of the
 // rows; slots that were encoded one by one are runs of one row. A value; const access: any thread.
 class EncodedSlots {
@@ -68,18 +71,17 @@ class EncodedSlots {
   [[nodiscard]] std::size_t num_rows() const { return num_rows_; }
   // The number of runs, which are num_rows() if the slots are encoded one by one.
   [[nodiscard]] std::size_t num_runs() const { return num_runs_; }
+  [[nodiscard]] SlotForm form() const { return form_; }
   // REQUIRES: i < num_runs().
   [[nodiscard]] SlotRun run(std::size_t i) const;
   // Writes the slot of each row: num_rows() numbers.
   void Decode(std::int64_t* slots) const;
 
  private:
-  enum class Form : std::uint32_t;
-
   const std::uint8_t* entries_;
   std::size_t num_rows_;
   std::size_t num_runs_;
-  Form form_;
+  SlotForm form_;
 };
 
 }  // namespace waymark
