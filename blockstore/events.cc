@@ -71,10 +71,69 @@ absl::Status CheckEvent(const Event& event, std::size_t index) {
   return absl::OkStatus();
 }
 
-std::uint64_t ReadU64(const std::uint8_t* at) {
-  std::uint64_t value;
-  std::memcpy(&value, at, sizeof(value));
+// Element i of an array of T, which may be unaligned.
+template <class T>
+T At(const void* array, std::size_t i) {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(array) + i * sizeof(T), sizeof(T));
   return value;
+}
+
+std::uint64_t ReadU64(const std::uint8_t* at) {
+  return At<std::uint64_t>(at, 0);
+}
+
+// Writes to an array that may be unaligned.
+class SlotWriter {
+ public:
+  explicit SlotWriter(void* slots) : at_(static_cast<char*>(slots)) {}
+  void Put(std::int64_t slot) {
+    std::memcpy(at_, &slot, sizeof(slot));
+    at_ += sizeof(slot);
+  }
+  void Repeat(std::int64_t slot, std::size_t times) {
+    for (; times > 0; --times)
+      Put(slot);
+  }
+
+ private:
+  char* at_;
+};
+
+std::int64_t SlotOf(std::int64_t block, std::int64_t offset, std::int64_t block_tokens,
+                    bool asked) {
+  if (block < 0) return kPaddingSlot;
+  if (offset < 0 || offset >= block_tokens || block >= kNoSlot / block_tokens) return kNoSlot;
+  const std::int64_t slot = block * block_tokens + offset;
+  return asked ? slot : NotAsked(slot);
+}
+
+template <class Index>
+void ExpandPairs(const PairRows& rows, SlotWriter slots) {
+  for (std::size_t i = 0; i < rows.num_rows; ++i) {
+    slots.Put(SlotOf(At<Index>(rows.block_idx, i), At<Index>(rows.local_position, i),
+                     rows.block_tokens, rows.asked == nullptr || rows.asked[i] != 0));
+  }
+}
+
+void ExpandTable(const TableRows& rows, SlotWriter slots) {
+  for (std::size_t r = 0; r < rows.num_requests; ++r) {
+    const std::int64_t first = At<std::int32_t>(rows.num_computed_tokens, r);
+    const std::int64_t end = first + At<std::int32_t>(rows.num_scheduled_tokens, r);
+    const bool asked = rows.asked == nullptr || rows.asked[r] != 0;
+    for (std::int64_t position = first; position < end; ++position) {
+      const std::int64_t entry =
+          position < 0 || rows.block_tokens <= 0 ? -1 : position / rows.block_tokens;
+      if (entry < 0 || static_cast<std::uint64_t>(entry) >= rows.table_stride) {
+        slots.Put(kNoSlot);
+        continue;
+      }
+      const auto at = r * rows.table_stride + static_cast<std::size_t>(entry);
+      slots.Put(SlotOf(At<std::int32_t>(rows.block_table, at), position % rows.block_tokens,
+                       rows.block_tokens, asked));
+    }
+  }
+  slots.Repeat(kPaddingSlot, rows.num_padding);
 }
 
 }  // namespace
@@ -208,12 +267,41 @@ void AppendSlots(std::span<const BlockId> blocks, std::int32_t block_tokens, std
   }
 }
 
+std::size_t NumRows(const StepBatch& batch) {
+  if (batch.pairs != nullptr) return batch.pairs->num_rows;
+  if (batch.table == nullptr) return batch.num_slots;
+  std::size_t rows = batch.table->num_padding;
+  for (std::size_t r = 0; r < batch.table->num_requests; ++r) {
+    rows += static_cast<std::size_t>(
+        std::max(At<std::int32_t>(batch.table->num_scheduled_tokens, r), 0));
+  }
+  return rows;
+}
+
+void ExpandSlots(const StepBatch& batch, void* slots) {
+  const SlotWriter writer(slots);
+  if (batch.pairs != nullptr) {
+    switch (batch.pairs->index_bytes) {
+      case sizeof(std::int32_t):
+        return ExpandPairs<std::int32_t>(*batch.pairs, writer);
+      case sizeof(std::int64_t):
+        return ExpandPairs<std::int64_t>(*batch.pairs, writer);
+      default:
+        return SlotWriter(slots).Repeat(kNoSlot, batch.pairs->num_rows);
+    }
+  }
+  if (batch.table != nullptr) return ExpandTable(*batch.table, writer);
+  if (batch.num_slots > 0) {
+    std::memcpy(slots, batch.slots, batch.num_slots * sizeof(std::int64_t));
+  }
+}
+
 const char* BatchMagic(const StepBatch& batch) {
   return batch.device_slots ? kDeviceMagic : kMagic;
 }
 
 std::size_t SerializedSize(const StepBatch& batch) {
-  return kHeaderBytes + batch.num_events * sizeof(Event) + batch.num_slots * sizeof(std::int64_t);
+  return kHeaderBytes + batch.num_events * sizeof(Event) + NumRows(batch) * sizeof(std::int64_t);
 }
 
 void SerializeBatch(const StepBatch& batch, std::string& out) {
@@ -224,7 +312,7 @@ void SerializeBatch(const StepBatch& batch, std::string& out) {
   at += kMagicBytes;
   for (const std::uint64_t field :
        {batch.step, batch.version, static_cast<std::uint64_t>(batch.num_events),
-        static_cast<std::uint64_t>(batch.num_slots)}) {
+        static_cast<std::uint64_t>(NumRows(batch))}) {
     std::memcpy(at, &field, sizeof(field));
     at += sizeof(field);
   }
@@ -233,9 +321,7 @@ void SerializeBatch(const StepBatch& batch, std::string& out) {
     std::memcpy(at, &canonical, sizeof(canonical));
     at += sizeof(canonical);
   }
-  if (batch.num_slots > 0) {
-    std::memcpy(at, batch.slots, batch.num_slots * sizeof(std::int64_t));
-  }
+  ExpandSlots(batch, at);
 }
 
 absl::StatusOr<OwnedStepBatch> ParseBatch(std::span<const std::uint8_t>& bytes) {

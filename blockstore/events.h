@@ -101,7 +101,41 @@ inline constexpr std::int64_t kPaddingSlot = -1;
 void AppendSlots(std::span<const BlockId> blocks, std::int32_t block_tokens, std::int64_t first,
                  std::int64_t last, bool asked, std::vector<std::int64_t>& slots);
 
-// The argument of RoutingStore::BeginStep, which reads both arrays during the call only.
+// The rows of a forward as pairs of a block and an offset in it, one pair per row: for engines that
+// keep these two arrays instead of slots. Both arrays may be unaligned.
+struct PairRows {
+  const void* block_idx = nullptr;       // [num_rows]: the block; negative = padding
+  const void* local_position = nullptr;  // [num_rows]: offset in the block, [0, block_tokens);
+                                         // not read where the block is negative
+  const std::uint8_t* asked = nullptr;   // [num_rows]: 0 = the row's request did not ask for
+                                         // routing; null = all asked
+  std::size_t num_rows = 0;
+  std::int32_t index_bytes = 4;   // of each entry of both arrays: 4 (int32) or 8 (int64)
+  std::int32_t block_tokens = 0;  // tokens per block of block_idx: the store's, or a divisor of it
+                                  // (kernel blocks); required
+};
+
+// The rows of a forward as the batch's block table with positions. Row order: request by request,
+// and in a request by position, ascending; then the padding. The cheapest form, since nothing is
+// computed per row. All arrays may be unaligned.
+struct TableRows {
+  // [num_requests][table_stride]: entry p / block_tokens of its request is the block of position p.
+  // A negative entry is a null block: its rows are padding. Entries that no row needs are not read.
+  const std::int32_t* block_table = nullptr;
+  std::size_t table_stride = 0;  // entries per request
+  std::size_t num_requests = 0;
+  const std::int32_t* num_computed_tokens = nullptr;   // [num_requests]: position of the first row
+  const std::int32_t* num_scheduled_tokens = nullptr;  // [num_requests]: number of rows; where it
+                                                       // is 0 the request is ignored
+  const std::uint8_t* asked = nullptr;  // [num_requests]: 0 = the request did not ask for routing;
+                                        // null = all asked
+  std::size_t num_padding = 0;          // padding rows behind those of the last request
+  std::int32_t block_tokens = 0;  // tokens per block of block_table: the store's, or a divisor
+                                  // of it (kernel blocks); required
+};
+
+// The argument of RoutingStore::BeginStep, which reads all arrays during the call only. The rows of
+// the forward are given in one form: `slots`, `pairs` or `table`.
 struct StepBatch {
   std::uint64_t step = 0;         // greater than every step begun before, below 2^64 - 1
   std::uint64_t version = 0;      // version of the forward's weights
@@ -110,14 +144,27 @@ struct StepBatch {
   const std::int64_t* slots = nullptr;  // slot of each row of the forward, in batch order
   std::size_t num_slots = 0;
   // Only the device knows which rows the forward writes (async scheduling with speculative
-  // decoding). `slots` are then all slots that it may write, in any order, and StepRows::Slots
+  // decoding). The rows are then all slots that it may write, in any order, and StepRows::Slots
   // returns the slots that it wrote. If any request that may write a slot asked for routing, the
   // slot counts as asked for. Needs StoreOptions::device_slots.
   bool device_slots = false;
+  const PairRows* pairs = nullptr;   // the rows, if not null; num_slots is then 0
+  const TableRows* table = nullptr;  // the rows, if not null; num_slots is then 0
 
   [[nodiscard]] std::span<const Event> event_span() const { return {events, num_events}; }
   [[nodiscard]] std::span<const std::int64_t> slot_span() const { return {slots, num_slots}; }
 };
+
+// The number of rows of `batch`, in whichever form they are given, with padding. A request with
+// negative num_scheduled_tokens counts as none. Any input; reads num_scheduled_tokens.
+[[nodiscard]] std::size_t NumRows(const StepBatch& batch);
+// Writes the slots of the rows of `batch`, in whichever form they are given, to `slots`:
+// NumRows(batch) int64, which may be unaligned. Nothing is validated (EncodeSlots does that), but
+// nothing is read outside the arrays: a row whose block, offset or position makes no slot gets
+// kNoSlot.
+void ExpandSlots(const StepBatch& batch, void* slots);
+// A slot that no store accepts.
+inline constexpr std::int64_t kNoSlot = INT64_MAX;
 
 // A StepBatch that owns its arrays, read from a recording or from bytes.
 struct OwnedStepBatch {
@@ -140,7 +187,7 @@ struct OwnedStepBatch {
 [[nodiscard]] std::size_t SerializedSize(const StepBatch& batch);
 // Appends `batch` to `out`, little-endian: magic "WMB1" ("WMB2" with device_slots); step, version,
 // number of events, number of slots (uint64 each); the events, field by field in the order of
-// declaration (56 bytes each); the slots (int64).
+// declaration (56 bytes each); the slots (int64). Pairs and tables are written as slots.
 void SerializeBatch(const StepBatch& batch, std::string& out);
 // Reads one batch from the front of `bytes` and moves `bytes` past it. Safe on any input:
 // InvalidArgument, with `bytes` unchanged, for anything that SerializeBatch does not write.

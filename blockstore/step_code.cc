@@ -63,6 +63,29 @@ std::string Message(const StepCode& code) {
           "step dropped: the stamps wrap, and no step may be in flight when they "
           "do; steps in flight: ",
           unsigned_value);
+    case StepRule::kRowForms:
+      return absl::StrCat(
+          "batch: its rows must be in one form of slots, pairs and table; they are in ",
+          code.value);
+    case StepRule::kIndexBytes:
+      return absl::StrCat("batch.pairs.index_bytes must be 4 or 8; it is ", code.value);
+    case StepRule::kBlockTokens:
+      return absl::StrCat(
+          "batch: block_tokens of pairs and table must be the store's or a divisor of it; it is ",
+          code.value);
+    case StepRule::kRowBlock:
+      return absl::StrCat("batch: the block of row ", code.index,
+                          " must be negative (padding) or less than num_blocks; it is ",
+                          code.value);
+    case StepRule::kRowOffset:
+      return absl::StrCat("batch.pairs.local_position[", code.index,
+                          "] must be in [0, block_tokens); it is ", code.value);
+    case StepRule::kScheduledTokens:
+      return absl::StrCat("batch.table.num_scheduled_tokens[", code.index,
+                          "] must be at least 0; it is ", code.value);
+    case StepRule::kPosition:
+      return absl::StrCat("batch.table: the positions of request ", code.index,
+                          " must be in [0, table_stride * block_tokens); one is ", code.value);
   }
   return absl::StrCat("rule ", static_cast<int>(code.rule), " broken at index ", code.index,
                       "; the value is ", code.value);

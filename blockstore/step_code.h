@@ -28,6 +28,13 @@ enum class StepRule : std::uint8_t {
   kStepNotInFlight,  // value: the step, which was never begun or has ended
   kRingFull,         // value: steps in flight
   kStampsWrap,       // value: steps in flight, which must end before stamps start again
+  kRowForms,         // value: in how many forms the rows are given (slots, pairs, table)
+  kIndexBytes,       // value: PairRows::index_bytes
+  kBlockTokens,      // value: block_tokens of the pairs or table
+  kRowBlock,         // index: the row; value: its block
+  kRowOffset,        // index: the row; value: its offset in the block
+  kScheduledTokens,  // index: the request; value: its num_scheduled_tokens
+  kPosition,         // index: the request; value: its first position if negative, else its last
 };
 
 // `code` is an absl::StatusCode. kOk (0): the call succeeded. kResourceExhausted (8), from

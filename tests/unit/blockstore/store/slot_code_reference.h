@@ -1,0 +1,291 @@
+// What the tests of SlotCode compare with: the rows of a batch, one by one and the simple way, and
+// one check that all implementations do the same with a batch.
+#ifndef WAYMARK_TESTS_UNIT_BLOCKSTORE_STORE_SLOT_CODE_REFERENCE_H_
+#define WAYMARK_TESTS_UNIT_BLOCKSTORE_STORE_SLOT_CODE_REFERENCE_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "blockstore/events.h"
+#include "blockstore/step_code.h"
+#include "blockstore/store/slot_code.h"
+#include "blockstore/store/slot_code_ops.h"
+
+namespace waymark {
+
+// An array that begins at an odd address.
+template <class T>
+class Unaligned {
+ public:
+  Unaligned() = default;
+  explicit Unaligned(const std::vector<T>& values) : bytes_(values.size() * sizeof(T) + 1) {
+    if (!values.empty()) std::memcpy(bytes_.data() + 1, values.data(), values.size() * sizeof(T));
+  }
+  [[nodiscard]] const T* data() const { return reinterpret_cast<const T*>(bytes_.data() + 1); }
+
+ private:
+  std::vector<std::uint8_t> bytes_ = std::vector<std::uint8_t>(1);
+};
+
+// The rows of a batch, in one form; the other forms are absent.
+struct Rows {
+  enum class Form : std::uint8_t { kSlots, kPairs, kTable };
+
+  Form form = Form::kSlots;
+  std::vector<std::int64_t> slots;
+  // Pairs.
+  std::vector<std::int64_t> block_idx;
+  std::vector<std::int64_t> local_position;
+  std::int32_t index_bytes = 8;
+  // Table.
+  std::vector<std::int32_t> block_table;
+  std::size_t stride = 0;
+  std::vector<std::int32_t> num_computed_tokens;
+  std::vector<std::int32_t> num_scheduled_tokens;
+  std::size_t num_padding = 0;
+  // Pairs (per row) and table (per request); empty = all asked.
+  std::vector<std::uint8_t> asked;
+  std::int32_t block_tokens = 0;
+};
+
+// A StepBatch of rows, all of whose arrays are unaligned.
+class RowsBatch {
+ public:
+  explicit RowsBatch(const Rows& rows)
+      : slots_(rows.slots),
+        narrow_idx_(Narrow(rows.block_idx)),
+        narrow_position_(Narrow(rows.local_position)),
+        block_idx_(rows.block_idx),
+        local_position_(rows.local_position),
+        block_table_(rows.block_table),
+        computed_(rows.num_computed_tokens),
+        scheduled_(rows.num_scheduled_tokens),
+        asked_(rows.asked) {
+    const std::uint8_t* const asked = rows.asked.empty() ? nullptr : asked_.data();
+    const bool narrow = rows.index_bytes == 4;
+    pairs_ = {.block_idx = narrow ? static_cast<const void*>(narrow_idx_.data())
+                                  : static_cast<const void*>(block_idx_.data()),
+              .local_position = narrow ? static_cast<const void*>(narrow_position_.data())
+                                       : static_cast<const void*>(local_position_.data()),
+              .asked = asked,
+              .num_rows = rows.block_idx.size(),
+              .index_bytes = rows.index_bytes,
+              .block_tokens = rows.block_tokens};
+    table_ = {.block_table = block_table_.data(),
+              .table_stride = rows.stride,
+              .num_requests = rows.num_computed_tokens.size(),
+              .num_computed_tokens = computed_.data(),
+              .num_scheduled_tokens = scheduled_.data(),
+              .asked = asked,
+              .num_padding = rows.num_padding,
+              .block_tokens = rows.block_tokens};
+    batch_.step = 1;
+    if (rows.form == Rows::Form::kSlots) {
+      batch_.slots = slots_.data();
+      batch_.num_slots = rows.slots.size();
+    }
+    if (rows.form == Rows::Form::kPairs) batch_.pairs = &pairs_;
+    if (rows.form == Rows::Form::kTable) batch_.table = &table_;
+  }
+  RowsBatch(const RowsBatch&) = delete;
+  RowsBatch& operator=(const RowsBatch&) = delete;
+
+  [[nodiscard]] const StepBatch& batch() const { return batch_; }
+
+ private:
+  static std::vector<std::int32_t> Narrow(const std::vector<std::int64_t>& values) {
+    std::vector<std::int32_t> narrow;
+    for (const std::int64_t value : values)
+      narrow.push_back(static_cast<std::int32_t>(value));
+    return narrow;
+  }
+
+  Unaligned<std::int64_t> slots_;
+  Unaligned<std::int32_t> narrow_idx_;
+  Unaligned<std::int32_t> narrow_position_;
+  Unaligned<std::int64_t> block_idx_;
+  Unaligned<std::int64_t> local_position_;
+  Unaligned<std::int32_t> block_table_;
+  Unaligned<std::int32_t> computed_;
+  Unaligned<std::int32_t> scheduled_;
+  Unaligned<std::uint8_t> asked_;
+  PairRows pairs_;
+  TableRows table_;
+  StepBatch batch_;
+};
+
+// What EncodeSlots must do with rows: the slots that it encodes, or the rule that is broken.
+struct Expected {
+  StepCode code;
+  std::vector<std::int64_t> slots;
+};
+
+inline Expected Refused(StepRule rule, std::size_t index, std::int64_t value) {
+  return {{static_cast<std::int32_t>(absl::StatusCode::kInvalidArgument), rule, index, value}, {}};
+}
+
+inline Expected Reference(const Rows& rows, const SlotLimits& limits) {
+  const std::int64_t all = std::int64_t{limits.num_blocks} * limits.block_tokens;
+  Expected expected;
+  if (rows.form == Rows::Form::kSlots) {
+    if (rows.slots.size() > limits.max_step_rows) {
+      return Refused(StepRule::kTooManyRows, 0, static_cast<std::int64_t>(rows.slots.size()));
+    }
+    for (std::size_t i = 0; i < rows.slots.size(); ++i) {
+      const std::int64_t slot = rows.slots[i] < -1 ? -2 - rows.slots[i] : rows.slots[i];
+      if (slot >= all) return Refused(StepRule::kSlotOutOfRange, i, rows.slots[i]);
+    }
+    expected.slots = rows.slots;
+    return expected;
+  }
+
+  if (rows.form == Rows::Form::kPairs && rows.index_bytes != 4 && rows.index_bytes != 8) {
+    return Refused(StepRule::kIndexBytes, 0, rows.index_bytes);
+  }
+  if (rows.block_tokens <= 0 || limits.block_tokens % rows.block_tokens != 0) {
+    return Refused(StepRule::kBlockTokens, 0, rows.block_tokens);
+  }
+  // The row at `offset` of `block`; the rule that it breaks is expected.code.
+  const auto add = [&](std::int64_t block, std::int64_t offset, bool asked) {
+    const std::size_t row = expected.slots.size();
+    const std::int64_t slot = block * rows.block_tokens + offset;
+    expected.slots.push_back(block < 0 ? -1 : asked ? slot : -2 - slot);
+    if (block < 0 || !expected.code.ok()) return;
+    if (block >= all / rows.block_tokens) {
+      expected.code = Refused(StepRule::kRowBlock, row, block).code;
+    } else if (offset < 0 || offset >= rows.block_tokens) {
+      expected.code = Refused(StepRule::kRowOffset, row, offset).code;
+    }
+  };
+  if (rows.form == Rows::Form::kPairs) {
+    if (rows.block_idx.size() > limits.max_step_rows) {
+      return Refused(StepRule::kTooManyRows, 0, static_cast<std::int64_t>(rows.block_idx.size()));
+    }
+    for (std::size_t i = 0; i < rows.block_idx.size(); ++i)
+      add(rows.block_idx[i], rows.local_position[i], rows.asked.empty() || rows.asked[i] != 0);
+    return expected;
+  }
+
+  std::int64_t total = static_cast<std::int64_t>(rows.num_padding);
+  for (std::size_t r = 0; r < rows.num_computed_tokens.size(); ++r) {
+    const std::int64_t first = rows.num_computed_tokens[r];
+    const std::int64_t count = rows.num_scheduled_tokens[r];
+    if (count < 0) return Refused(StepRule::kScheduledTokens, r, count);
+    if (count == 0) continue;
+    if (first < 0) return Refused(StepRule::kPosition, r, first);
+    const std::int64_t last = first + count - 1;
+    if (last >= static_cast<std::int64_t>(rows.stride) * rows.block_tokens || last >= INT32_MAX) {
+      return Refused(StepRule::kPosition, r, last);
+    }
+    total += count;
+  }
+  if (total > limits.max_step_rows) return Refused(StepRule::kTooManyRows, 0, total);
+  for (std::size_t r = 0; r < rows.num_computed_tokens.size(); ++r) {
+    for (std::int32_t i = 0; i < rows.num_scheduled_tokens[r]; ++i) {
+      const std::int32_t position = rows.num_computed_tokens[r] + i;
+      const auto entry = static_cast<std::size_t>(position / rows.block_tokens);
+      add(rows.block_table[r * rows.stride + entry], position % rows.block_tokens,
+          rows.asked.empty() || rows.asked[r] != 0);
+    }
+  }
+  expected.slots.resize(expected.slots.size() + rows.num_padding, -1);
+  return expected;
+}
+
+// The number of runs of `slots`, as slot_code.h defines them.
+inline std::size_t NumRuns(const std::vector<std::int64_t>& slots) {
+  std::size_t runs = 0;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const bool follows = i > 0 && (slots[i - 1] == -1  ? slots[i] == -1
+                                   : slots[i - 1] >= 0 ? slots[i] == slots[i - 1] + 1
+                                                       : slots[i] == slots[i - 1] - 1);
+    runs += follows ? 0 : 1;
+  }
+  return runs;
+}
+
+// Checks what was encoded: it decodes to `slots`, and is as small as it can be.
+inline void CheckEncoded(std::span<const std::uint8_t> bytes,
+                         const std::vector<std::int64_t>& slots, bool wide) {
+  const std::size_t width = wide ? 8 : 4;
+  const std::size_t runs = NumRuns(slots);
+  ASSERT_EQ(bytes.size(), 8 + std::min(2 * runs, slots.size()) * width);
+  const EncodedSlots encoded(bytes);
+  ASSERT_EQ(encoded.num_rows(), slots.size());
+  ASSERT_EQ(encoded.num_runs(), 2 * runs < slots.size() ? runs : slots.size());
+  std::vector<std::int64_t> decoded(slots.size());
+  encoded.Decode(decoded.data());
+  ASSERT_EQ(decoded, slots);
+  std::size_t row = 0;
+  for (std::size_t i = 0; i < encoded.num_runs(); ++i) {
+    const SlotRun run = encoded.run(i);
+    ASSERT_LE(run.rows, slots.size() - row);
+    ASSERT_GE(run.rows, 1u);
+    for (std::uint32_t k = 0; k < run.rows; ++k, ++row) {
+      const std::int64_t slot = run.first >= 0    ? run.first + k
+                                : run.first == -1 ? -1
+                                                  : run.first - k;
+      ASSERT_EQ(slot, slots[row]) << "run " << i;
+    }
+  }
+  ASSERT_EQ(row, slots.size());
+}
+
+// Encodes the rows with each implementation, and checks the result against Reference. Nothing may
+// be written outside MaxEncodedBytes, which begin at an odd address.
+inline void CheckRows(const Rows& rows, const SlotLimits& limits) {
+  constexpr std::size_t kGuard = 65;
+  constexpr std::uint8_t kUntouched = 0xa5;
+  constexpr std::size_t kNoBytes = 12345678;
+  const RowsBatch given(rows);
+  const Expected expected = Reference(rows, limits);
+  const std::size_t num_rows = NumRows(given.batch());
+  if (expected.code.ok()) {
+    ASSERT_EQ(num_rows, expected.slots.size());
+    Unaligned<std::int64_t> expanded{std::vector<std::int64_t>(num_rows)};
+    ExpandSlots(given.batch(), const_cast<std::int64_t*>(expanded.data()));
+    if (num_rows > 0) {
+      ASSERT_EQ(std::memcmp(expanded.data(), expected.slots.data(), num_rows * 8), 0);
+    }
+  }
+  const std::size_t most =
+      MaxEncodedBytes(std::min<std::size_t>(num_rows, limits.max_step_rows), limits);
+
+  // The last one is EncodeSlots itself.
+  const auto all = internal::SupportedSlotOps();
+  std::vector<std::uint8_t> first;
+  for (std::size_t i = limits.wide() ? all.size() : 0; i <= all.size(); ++i) {
+    SCOPED_TRACE(i < all.size() ? all[i]->name : "EncodeSlots");
+    std::vector<std::uint8_t> out(kGuard + most + kGuard, kUntouched);
+    std::size_t bytes = kNoBytes;
+    const StepCode code =
+        i < all.size()
+            ? internal::EncodeSlotsWith(*all[i], given.batch(), limits, out.data() + kGuard, &bytes)
+            : EncodeSlots(given.batch(), limits, out.data() + kGuard, &bytes);
+    ASSERT_EQ(code.rule, expected.code.rule) << code.ToStatus() << expected.code.ToStatus();
+    ASSERT_EQ(code.code, expected.code.code);
+    ASSERT_EQ(code.index, expected.code.index);
+    ASSERT_EQ(code.value, expected.code.value);
+    const auto untouched = [](std::uint8_t byte) { return byte == kUntouched; };
+    ASSERT_TRUE(std::all_of(out.begin(), out.begin() + kGuard, untouched));
+    ASSERT_TRUE(std::all_of(out.end() - kGuard, out.end(), untouched)) << "written behind the end";
+    if (!code.ok()) {
+      ASSERT_EQ(bytes, kNoBytes);
+      continue;
+    }
+    ASSERT_LE(bytes, most);
+    const std::span<const std::uint8_t> encoded(out.data() + kGuard, bytes);
+    ASSERT_NO_FATAL_FAILURE(CheckEncoded(encoded, expected.slots, limits.wide()));
+    if (first.empty()) first.assign(encoded.begin(), encoded.end());
+    ASSERT_TRUE(std::equal(encoded.begin(), encoded.end(), first.begin(), first.end()));
+  }
+}
+
+}  // namespace waymark
+
+#endif  // WAYMARK_TESTS_UNIT_BLOCKSTORE_STORE_SLOT_CODE_REFERENCE_H_
