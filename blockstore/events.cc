@@ -202,6 +202,15 @@ BlockKey Event::GetKey() const {
   return BlockKey::FromBytes({key.data(), std::min<std::size_t>(key_size, key.size())});
 }
 
+std::size_t GroupSize(std::span<const Event> events) {
+  std::size_t at = 1;
+  if (events[0].type != EventType::kMove) return at;
+  while (events[at - 1].more != 0 && at < events.size() && events[at].type == EventType::kMove) {
+    ++at;
+  }
+  return at;
+}
+
 std::string_view EventName(EventType type) {
   switch (type) {
     case EventType::kBind:

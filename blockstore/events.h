@@ -60,13 +60,15 @@ struct Event {
   std::int32_t block = -1;    // the block; of Copy and Move: the destination
   std::int32_t src = -1;      // Copy, Move: the block copied or moved from
   std::int32_t rows = 0;      // Copy: number of rows, or kAllRows; Truncate: the first row removed
-  std::uint64_t step = 0;  // Seal: the step that fills the block; Truncate: the last step affected
+  std::uint64_t step = 0;  // Seal: the step that fills the block, 0 = the one that is begun next;
+                           // Truncate: the last step affected
   std::array<std::uint8_t, BlockKey::kMaxBytes> key{};
 
   [[nodiscard]] static Event Bind(BlockId block, const BlockKey& key = {});
   [[nodiscard]] static Event Retain(BlockId block);
   [[nodiscard]] static Event Release(BlockId block);
-  [[nodiscard]] static Event Seal(BlockId block, const BlockKey& key, StepId step);
+  // Without a step: the seal of the step that is begun next.
+  [[nodiscard]] static Event Seal(BlockId block, const BlockKey& key, StepId step = StepId());
   [[nodiscard]] static Event Copy(BlockId src, BlockId dst, std::int32_t rows = kAllRows);
   // `more` joins this Move with the next one: all Moves of a group happen at once.
   [[nodiscard]] static Event Move(BlockId src, BlockId dst, bool more = false);
@@ -80,6 +82,9 @@ struct Event {
 };
 static_assert(sizeof(Event) == 56 && std::is_trivially_copyable_v<Event>);
 
+// The number of events at the front of `events` that take effect at once: a group of Moves, or one.
+// REQUIRES: not empty.
+[[nodiscard]] std::size_t GroupSize(std::span<const Event> events);
 // "Bind", "Seal", ...; "unknown event" for any other number. Static storage.
 [[nodiscard]] std::string_view EventName(EventType type);
 // One line of text, e.g. "Seal(block 7, key 0a1b..., step 12)".
@@ -137,7 +142,7 @@ struct TableRows {
 // The argument of RoutingStore::BeginStep, which reads all arrays during the call only. The rows of
 // the forward are given in one form: `slots`, `pairs` or `table`.
 struct StepBatch {
-  std::uint64_t step = 0;         // greater than every step begun before, below 2^64 - 1
+  std::uint64_t step = 0;         // greater than every step begun before, below 2^62
   std::uint64_t version = 0;      // version of the forward's weights
   const Event* events = nullptr;  // applied in this order, before the rows are claimed
   std::size_t num_events = 0;
@@ -148,6 +153,8 @@ struct StepBatch {
   // returns the slots that it wrote. If any request that may write a slot asked for routing, the
   // slot counts as asked for. Needs StoreOptions::device_slots.
   bool device_slots = false;
+  // The caller has no buffer for the step's ids: the step is dropped as it begins.
+  bool drop = false;
   const PairRows* pairs = nullptr;   // the rows, if not null; num_slots is then 0
   const TableRows* table = nullptr;  // the rows, if not null; num_slots is then 0
 

@@ -18,7 +18,7 @@ std::string Message(const StepCode& code) {
       break;
     case StepRule::kStepNotIncreasing:
       return absl::StrCat(
-          "batch.step must be greater than every step begun before, and below 2^64 - 1; it is ",
+          "batch.step must be greater than every step begun before, and below 2^62; it is ",
           unsigned_value);
     case StepRule::kTooManyRows:
       return absl::StrCat("batch.num_slots must be at most max_step_rows; it is ", unsigned_value);
@@ -58,11 +58,16 @@ std::string Message(const StepCode& code) {
           "step dropped: steps in flight must be fewer than max_steps_in_flight; "
           "there are ",
           unsigned_value);
-    case StepRule::kStampsWrap:
+    case StepRule::kScheduleAhead:
+      return absl::StrCat("batch.step must not be earlier than the open schedule, which is of step ",
+                          unsigned_value);
+    case StepRule::kLogFull:
       return absl::StrCat(
-          "step dropped: the stamps wrap, and no step may be in flight when they "
-          "do; steps in flight: ",
+          "the log is full, because its records are not applied: the store will lose its rows "
+          "(capacity); calls refused so far: ",
           unsigned_value);
+    case StepRule::kBusy:
+      return "one thread at a time may call the store as the engine's thread; another one does";
     case StepRule::kRowForms:
       return absl::StrCat(
           "batch: its rows must be in one form of slots, pairs and table; they are in ",

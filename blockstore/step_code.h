@@ -13,7 +13,7 @@ namespace waymark {
 // and StepCode::value.
 enum class StepRule : std::uint8_t {
   kNone = 0,
-  kStepNotIncreasing,  // value: the step; 2^64 - 1 is not a step
+  kStepNotIncreasing,  // value: the step; steps are below 2^62
   kTooManyRows,        // value: the number of rows
   kUnknownEvent,       // index: the event; value: its type
   kBlockOutOfRange,    // index: the event; value: the block
@@ -22,12 +22,14 @@ enum class StepRule : std::uint8_t {
   kRowsOutOfRange,     // index: the event; value: rows
   kSelfCopy,           // index: the event; value: the block
   kDuplicateMove,      // index: the event; value: the block that is twice in one simultaneous move
-  kSealStep,         // index: the event; value: the seal's step, which is 0 or later than this step
+  kSealStep,         // index: the event; value: the seal's step, which is later than this step
   kSlotOutOfRange,   // index: the row; value: the slot
   kDeviceSlots,      // value: the rows; device slots given but not allowed, or missing
   kStepNotInFlight,  // value: the step, which was never begun or has ended
   kRingFull,         // value: steps in flight
-  kStampsWrap,       // value: steps in flight, which must end before stamps start again
+  kScheduleAhead,    // value: the step of the open schedule, which is later than this step
+  kLogFull,          // value: calls refused so far, because the log was full
+  kBusy,             // another thread is in a call of the engine's thread
   kRowForms,         // value: in how many forms the rows are given (slots, pairs, table)
   kIndexBytes,       // value: PairRows::index_bytes
   kBlockTokens,      // value: block_tokens of the pairs or table

@@ -90,7 +90,7 @@ std::vector<AuditFinding> Engine::TakeFindings(std::int32_t stage) {
 bool Engine::PagesShort() const {
   for (const auto& store : stores_) {
     const Stats stats = store->GetStats();
-    if (stats.evictions + stats.no_page + stats.rebases > 0) return true;
+    if (stats.evictions + stats.no_page + stats.rebases + stats.steps_while_wrapping > 0) return true;
   }
   return false;
 }

@@ -41,6 +41,7 @@ void StoreCheckpoint::RunCopies(RoutingStore& store) {
 
 absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
   RoutingStore::Impl& impl = store.impl();
+  impl.DrainAll();
   impl.lander_.RunCopies();
   const MutexLock lock(impl.mutex_);
   if (!impl.steps_.in_flight().empty()) {
@@ -56,7 +57,7 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
   ByteWriter writer(out);
   writer.Put(kCheckpointMagic);
   writer.Put(core.page_tokens);
-  writer.Put(impl.last_);
+  writer.Put(impl.applier_.last_step());
   writer.Put(pages.base().base);
   const std::uint32_t runs = pages.base().num_runs.load(std::memory_order_relaxed);
   writer.Put(runs);
@@ -159,7 +160,7 @@ class StoreCheckpoint::Loader {
     if (reader_.Get<std::uint32_t>() != kCheckpointMagic) return Broken("unknown magic");
     if (reader_.Get<std::uint32_t>() != pages_.core().page_tokens) return Broken("other pages");
     last_ = reader_.Get<std::uint64_t>();
-    if (last_ == StoreCore::kNoStep) return Broken("its last step is none");
+    if (last_ >= StoreLog::kStepLimit) return Broken("its last step is not below 2^62");
     pages_.base().base = reader_.Get<std::uint64_t>();
     const auto runs = reader_.Get<std::uint32_t>();
     if (runs > StepBase::kMaxRuns) return Broken("too many versions");
@@ -261,7 +262,11 @@ class StoreCheckpoint::Loader {
 absl::Status StoreCheckpoint::Load(std::span<const std::uint8_t> bytes, RoutingStore& store) {
   RoutingStore::Impl& impl = store.impl();
   const MutexLock lock(impl.mutex_);
-  return Loader(bytes, impl.pages_, impl.last_).Load();
+  std::uint64_t last = impl.applier_.last_step();
+  const absl::Status status = Loader(bytes, impl.pages_, last).Load();
+  impl.applier_.SetLastStep(last);
+  impl.log_->SetLastStep(last);
+  return status;
 }
 
 }  // namespace waymark

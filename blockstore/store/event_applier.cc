@@ -6,16 +6,7 @@ namespace waymark {
 namespace {
 
 constexpr std::size_t kEventsAhead = 8;
-
-// The number of events at the front of `events` that are simultaneous: a group of moves, or one.
-std::size_t GroupSize(std::span<const Event> events) {
-  std::size_t at = 1;
-  if (events[0].type != EventType::kMove) return at;
-  while (events[at - 1].more != 0 && at < events.size() && events[at].type == EventType::kMove) {
-    ++at;
-  }
-  return at;
-}
+constexpr std::int32_t kForgotten = -1;  // as the block of an own seal
 
 }  // namespace
 
@@ -27,30 +18,36 @@ EventApplier::EventApplier(const StoreOptions& options, Pages& pages, DeviceStep
       device_steps_(device_steps),
       stats_(stats),
       num_blocks_(options.num_blocks) {
-  step_seals_.reserve(options.max_step_rows);
+  own_seals_.reserve(options.max_step_rows);
+  keyed_binds_.reserve(options.max_step_rows);
   moved_.reserve(1024);
 }
 
 // ---- the order
 
-void EventApplier::Apply(std::span<const Event> events, std::uint64_t step) {
-  const RelStep now = pages_.base().Relative(step);
-  own_seals_ = false;
-  for (std::size_t at = 0; at < events.size();) {
-    const Event& event = events[at];
-    if (at + kEventsAhead < events.size()) Prefetch(events[at + kEventsAhead]);
-    if (event.type == EventType::kSeal && event.step == step) {
-      NoteOwnSeal(event, now);
-      ++at;
-      continue;
+// Blocks that were bound by key for the step to come got pages of other weights than it will have.
+void EventApplier::SetVersion(std::uint64_t version) {
+  if (version == version_) return;
+  version_ = version;
+  for (const KeyedBind& bind : keyed_binds_) {
+    const Entry& entry = table_.hot(bind.entry);
+    if (entry.by_key && entry.life_start == bind.life_start) {
+      pages_.Detach(bind.entry, Reason::kExternalKv);
     }
+  }
+  keyed_binds_.clear();
+}
+
+void EventApplier::Apply(std::span<const Event> events, std::uint64_t last) {
+  const RelStep now = pages_.base().Relative(last + 1);
+  stats_.events += events.size();
+  for (std::size_t at = 0; at < events.size();) {
+    if (at + kEventsAhead < events.size()) Prefetch(events[at + kEventsAhead]);
     const std::size_t group = GroupSize(events.subspan(at));
-    if (event.type == EventType::kMove) {
-      const std::span<const Event> pairs = events.subspan(at, group);
-      if (own_seals_) SealBeforeMove(events.first(at), pairs, now);
-      ApplyMove(pairs, now);
+    if (events[at].type == EventType::kMove) {
+      ApplyMove(events.subspan(at, group), now);
     } else {
-      ApplyOne(event, now);
+      ApplyOne(events[at], now);
     }
     at += group;
   }
@@ -69,7 +66,7 @@ void EventApplier::ApplyOne(const Event& event, RelStep now) {
     case EventType::kRelease:
       return ApplyRelease(event, now);
     case EventType::kSeal:
-      return ApplySeal(event, now);
+      return event.step == 0 ? PendSeal(event, now) : ApplySeal(event, now);
     case EventType::kCopy:
       return ApplyCopy(event, now);
     case EventType::kTruncate:
@@ -87,49 +84,77 @@ void EventApplier::Prefetch(const Event& event) const {
   }
 }
 
-// ---- the seals of the step that is about to begin
+// ---- own seals
 
-void EventApplier::NoteOwnSeal(const Event& seal, RelStep now) {
-  own_seals_ = true;
+void EventApplier::PendSeal(const Event& seal, RelStep now) {
   const EntryIndex e = pages_.FirstEntry(seal.block);
-  if (e == kNoEntry) return;
   Entry& entry = pages_.EnsureEntry(e, now);
   entry.sealing = true;
   __builtin_prefetch(&table_.cold(e), 1);
   if (entry.page != kNoPage) __builtin_prefetch(&pool_.cold(entry.page), 1);
+  if (own_seals_.size() > table_.size()) ForgetSupersededSeals();
+  own_seals_.push_back(seal);
 }
 
-void EventApplier::SealBeforeMove(std::span<const Event> before, std::span<const Event> pairs,
-                                  RelStep now) {
+std::optional<std::size_t> EventApplier::FindOwnSeal(std::int32_t block) const {
+  const EntryIndex e = pages_.FirstEntry(block);
+  if (e == kNoEntry || !table_.hot(e).sealing) return std::nullopt;
+  for (std::size_t i = own_seals_.size(); i-- > 0;) {
+    if (own_seals_[i].block == block) return i;
+  }
+  return std::nullopt;
+}
+
+// The list is longer than the table: seals were reported again, or their blocks have new lives.
+void EventApplier::ForgetSupersededSeals() {
+  for (std::size_t i = own_seals_.size(); i-- > 0;) {
+    const EntryIndex e = pages_.FirstEntry(own_seals_[i].block);
+    const bool counts = e != kNoEntry && table_.hot(e).sealing;
+    if (counts) table_.hot(e).sealing = false;
+    if (!counts) own_seals_[i].block = kForgotten;
+  }
+  std::erase_if(own_seals_, [](const Event& seal) { return seal.block == kForgotten; });
+  for (const Event& seal : own_seals_)
+    table_.hot(pages_.FirstEntry(seal.block)).sealing = true;
+}
+
+// The seal of a block moves with it, and that of the block it moves onto ends with its life.
+void EventApplier::MoveOwnSeals(std::span<const Event> pairs) {
+  if (own_seals_.empty()) return;
+  seals_found_.clear();
+  for (const Event& pair : pairs)
+    seals_found_.push_back(FindOwnSeal(pair.src));
   for (const Event& pair : pairs) {
-    const EntryIndex e = pages_.FirstEntry(pair.src);
-    if (e == kNoEntry || !table_.hot(e).sealing) continue;
-    table_.hot(e).sealing = false;
-    const auto seal = std::find_if(before.rbegin(), before.rend(), [&](const Event& event) {
-      return event.type == EventType::kSeal && event.block == pair.src;
-    });
-    if (seal != before.rend()) ApplySeal(*seal, now);
+    if (const auto ended = FindOwnSeal(pair.block)) own_seals_[*ended].block = kForgotten;
+  }
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    if (seals_found_[i].has_value()) own_seals_[*seals_found_[i]].block = pairs[i].block;
   }
 }
 
-void EventApplier::ApplyOwnSeals(std::span<const Event> events, std::uint64_t step) {
-  if (!own_seals_) return;
+void EventApplier::ApplyOwnSeals(std::uint64_t step) {
+  keyed_binds_.clear();
+  if (own_seals_.empty()) return;
   // Backwards, so that of several seals of a block the last one is applied.
-  step_seals_.clear();
-  for (std::size_t at = events.size(); at-- > 0;) {
-    const Event& event = events[at];
-    if (event.type != EventType::kSeal || event.step != step) continue;
-    const EntryIndex e = pages_.FirstEntry(event.block);
-    if (e == kNoEntry) {
-      ++stats_.events_on_null_blocks;
-    } else if (table_.hot(e).sealing) {
-      table_.hot(e).sealing = false;
-      step_seals_.push_back(static_cast<std::uint32_t>(at));
-    }
+  for (std::size_t i = own_seals_.size(); i-- > 0;) {
+    const EntryIndex e = pages_.FirstEntry(own_seals_[i].block);
+    const bool counts = e != kNoEntry && table_.hot(e).sealing;
+    if (counts) table_.hot(e).sealing = false;
+    if (!counts) own_seals_[i].block = kForgotten;
   }
   const RelStep now = pages_.base().Relative(step);
-  for (std::size_t i = step_seals_.size(); i-- > 0;)
-    ApplySeal(events[step_seals_[i]], now);
+  for (Event& seal : own_seals_) {
+    if (seal.block == kForgotten) continue;
+    seal.step = step;
+    ApplySeal(seal, now);
+  }
+  own_seals_.clear();
+}
+
+void EventApplier::Forget(std::uint64_t version) {
+  version_ = version;
+  own_seals_.clear();
+  keyed_binds_.clear();
 }
 
 // ---- one function per event
@@ -147,11 +172,11 @@ void EventApplier::ApplyBind(const Event& event, RelStep now) {
     entry.seal = {};
     entry.sealing = false;
     if (!keyed) continue;
-    const std::uint64_t version = pages_.base().VersionOf(now);
-    const PageIndex page = pages_.FindKey(version, ordinal, event.GetKey());
+    const PageIndex page = pages_.FindKey(version_, ordinal, event.GetKey());
     if (page == kNoPage || pool_.hot(page).bindings == 0xffff) continue;
     pages_.Attach(e, page);
     entry.by_key = true;
+    keyed_binds_.push_back({e, now});
     ++stats_.hits_by_key;
   }
 }
@@ -214,8 +239,10 @@ void EventApplier::ApplyCopy(const Event& event, RelStep now) {
     PageIndex page = kNoPage;
     Reason reason = Reason::kNeverWritten;
     bool by_key = false;
+    bool bound_now = false;  // by key, for the step to come
     if (src != kNoEntry) {
       const Entry& from = pages_.EnsureEntry(src + ordinal, now);
+      bound_now = from.by_key && from.life_start == now;
       page = from.page;
       reason = from.reason;
       by_key = from.by_key;
@@ -230,6 +257,7 @@ void EventApplier::ApplyCopy(const Event& event, RelStep now) {
       if (page != kNoPage && pool_.hot(page).bindings < 0xffff) {
         pages_.Attach(d, page);
         to.by_key = by_key;
+        if (bound_now) keyed_binds_.push_back({d, now});
       } else if (page != kNoPage) {
         to.reason = Reason::kCapacity;
       }
@@ -251,6 +279,7 @@ void EventApplier::ApplyCopy(const Event& event, RelStep now) {
 
 // All pairs happen at once: all sources are emptied before any destination is set.
 void EventApplier::ApplyMove(std::span<const Event> pairs, RelStep now) {
+  MoveOwnSeals(pairs);
   moved_.clear();
   for (const Event& pair : pairs) {
     const EntryIndex src = pages_.FirstEntry(pair.src);
@@ -286,6 +315,7 @@ void EventApplier::ApplyMove(std::span<const Event> pairs, RelStep now) {
           entry.next_binding = kNoEntry;
           entry.life_start = now;
           table_.cold(e) = seal;
+          if (moved.by_key && moved.life_start == now) keyed_binds_.push_back({e, now});
           if (moved.page != kNoPage) pages_.Attach(e, moved.page);
         }
       }
@@ -337,6 +367,7 @@ void EventApplier::ApplyTruncate(const Event& event) {
 }
 
 void EventApplier::ApplyReset() {
+  own_seals_.clear();
   pages_.ClearIndex();
   for (EntryIndex e = 0; e < table_.size(); ++e) {
     if (!table_.hot(e).exists) continue;

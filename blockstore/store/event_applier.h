@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -23,16 +24,21 @@ class EventApplier {
   // `options`: as RoutingStore::Create completed them. The references must outlive the object.
   EventApplier(const StoreOptions& options, Pages& pages, DeviceSteps& device_steps, Stats& stats);
 
-  // Applies the events of a batch in the order given, except for its own seals: those that name
-  // `step`, the step of the batch.
-  void Apply(std::span<const Event> events, std::uint64_t step);
-  // After the claims of `step`: applies its own seals, per block the last one. Not to a block that
-  // began a new life after the seal: its rows are of other tokens.
-  void ApplyOwnSeals(std::span<const Event> events, std::uint64_t step);
+  // The weights of the step that is begun next. Keyed Binds look their keys up under them. If they
+  // change, blocks that were bound by key since the last step began lose the pages they got.
+  void SetVersion(std::uint64_t version);
+  // Applies events in the order given. `last`: the last step begun. Lives of blocks start at the
+  // step after it, since the step to come is not known, and no late event names a step above it.
+  void Apply(std::span<const Event> events, std::uint64_t last);
+  // After the claims of `step`: applies the *own seals*, those reported for the step that is begun
+  // next (with step 0), per block the last one. An own seal belongs to the life in which it was
+  // reported: it moves with its block, and ends when another life begins.
+  void ApplyOwnSeals(std::uint64_t step);
+  // Forgets own seals and keyed Binds, because events were lost.
+  void Forget(std::uint64_t version);
 
  private:
-  // One event, or one group of simultaneous moves. `now`: the step of the batch, where a life of a
-  // block begins.
+  // `now`: where a life of a block begins.
   void ApplyOne(const Event& event, RelStep now);
   void ApplyBind(const Event& event, RelStep now);
   void ApplyRetain(const Event& event, RelStep now);
@@ -42,10 +48,11 @@ class EventApplier {
   void ApplyMove(std::span<const Event> pairs, RelStep now);
   void ApplyTruncate(const Event& event);
   void ApplyReset();
-  // Notes that the block has a seal of the step that is about to begin.
-  void NoteOwnSeal(const Event& seal, RelStep now);
-  // Applies the noted seals of the sources of a group of moves, reported before it.
-  void SealBeforeMove(std::span<const Event> before, std::span<const Event> pairs, RelStep now);
+  void PendSeal(const Event& seal, RelStep now);
+  // The position of the own seal of the block's present life.
+  [[nodiscard]] std::optional<std::size_t> FindOwnSeal(std::int32_t block) const;
+  void MoveOwnSeals(std::span<const Event> pairs);
+  void ForgetSupersededSeals();
   // Prefetches the entry of an event.
   void Prefetch(const Event& event) const;
 
@@ -55,8 +62,14 @@ class EventApplier {
   DeviceSteps& device_steps_;
   Stats& stats_;
   const std::int32_t num_blocks_;
-  bool own_seals_ = false;                 // the batch has some
-  std::vector<std::uint32_t> step_seals_;  // scratch of ApplyOwnSeals: positions of events
+  std::uint64_t version_ = 0;
+  std::vector<Event> own_seals_;  // in the order reported; those that count have Entry::sealing
+  struct KeyedBind {
+    EntryIndex entry;
+    RelStep life_start;
+  };
+  std::vector<KeyedBind> keyed_binds_;  // entries that got a page by key since the last begin
+  std::vector<std::optional<std::size_t>> seals_found_;  // scratch of MoveOwnSeals
   struct MovedEntry {
     Entry entry;
     SealCold seal;

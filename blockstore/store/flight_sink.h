@@ -22,6 +22,17 @@ class FlightSink {
  public:
   virtual ~FlightSink() = default;
 
+  // A schedule was opened: Binds with a key look it up under `version` from now on.
+  virtual void OnSchedule(std::uint64_t step, std::uint64_t version) {
+    (void)step, (void)version;
+  }
+  // Events took effect. A Seal of the step that is begun next has step 0.
+  virtual void OnEvents(std::span<const Event> events) { (void)events; }
+  // Calls were lost. `open`: the steps in flight that the engine has not ended.
+  virtual void OnPoison(std::span<const std::uint64_t> open, std::uint64_t last,
+                        std::uint64_t version) {
+    (void)open, (void)last, (void)version;
+  }
   // A step was begun. `dropped`: the store dropped it at once, because there was no room for
   // another step in flight or because stamps wrap. `batch` is valid during the call.
   virtual void OnBegin(const StepBatch& batch, bool dropped) = 0;

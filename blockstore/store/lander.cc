@@ -15,6 +15,7 @@ namespace {
 constexpr int kSpins = 2000;                           // checks for work before napping
 constexpr auto kNap = std::chrono::microseconds(500);  // naps add at most this to the lag
 constexpr std::uint32_t kNaps = 200;                   // naps without work before sleeping
+constexpr auto kPoll = std::chrono::microseconds(20);  // between looks at a device
 constexpr auto kDoze = std::chrono::milliseconds(100);
 constexpr std::size_t kFaultStep = std::size_t{1} << 20;
 constexpr std::size_t kFaultAhead = std::size_t{32} << 20;
@@ -33,17 +34,20 @@ inline void Pause() {
 }  // namespace
 
 Lander::Lander(const StoreOptions& options, StoreCore& core, Mutex& mutex, Pages& pages,
-               Steps& steps, Stats& stats)
+               Steps& steps, Stats& stats, StoreLog* log, LogApplier* applier)
     : options_(options),
       core_(core),
       mutex_(mutex),
       pages_(pages),
       steps_(steps),
       stats_(stats),
+      log_(log),
+      applier_(applier),
       audit_(options, core, mutex, pages, steps, stats),
       destinations_(kLandingChunk),
       verdicts_(kLandingChunk) {
   running_copies_.reserve(Pages::kMaxCopies);
+  candidates_.reserve(options.max_steps_in_flight);
   sides_.reserve(std::max<std::size_t>(256, options.max_step_rows / 4));
 }
 
@@ -62,41 +66,90 @@ void Lander::Stop() {
 
 void Lander::Wake() {
   work_.fetch_add(1, std::memory_order_seq_cst);
-  if (!sleeping_.load(std::memory_order_seq_cst)) return;
+  WakeForRecords();
+}
+
+void Lander::WakeForRecords() {
+  if (!wake_flag_.ShouldWake()) return;
   const std::lock_guard<std::mutex> lock(wake_mutex_);
   wake_cv_.notify_one();
+}
+
+bool Lander::Idle(std::uint32_t seen) const {
+  return work_.load(std::memory_order_seq_cst) == seen && (log_ == nullptr || !log_->HasRecords());
 }
 
 // To wake a sleeping thread costs the engine's thread 10 us or more, and a forward takes
 // milliseconds. So the landing thread naps for a while before it sleeps: a nap ends by itself.
 void Lander::SleepUntilWork(std::uint32_t seen) {
-  const auto idle = [&] { return work_.load(std::memory_order_seq_cst) == seen; };
   for (int spin = 0; spin < kSpins && !dozing_; ++spin) {
-    if (!idle()) return;
+    if (!Idle(seen)) return;
     Pause();
+  }
+  if (polling_) {
+    std::this_thread::sleep_for(kPoll);
+    return;
   }
   for (std::uint32_t nap = 0; nap < kNaps && !dozing_; ++nap) {
     std::this_thread::sleep_for(kNap);
-    if (!idle()) return;
+    if (!Idle(seen)) return;
   }
   std::unique_lock<std::mutex> lock(wake_mutex_);
-  sleeping_.store(true, std::memory_order_seq_cst);
+  wake_flag_.Announce();
   // Wakes up now and then for snapshots that are released while the engine is idle.
-  dozing_ = !wake_cv_.wait_for(lock, kDoze, [&] { return !idle(); });
-  sleeping_.store(false, std::memory_order_seq_cst);
+  dozing_ = !wake_cv_.wait_for(lock, kDoze, [&] { return !Idle(seen); });
+  wake_flag_.Withdraw();
 }
 
 void Lander::Loop() {
   while (!stop_.load(std::memory_order_seq_cst)) {
     const std::uint32_t seen = work_.load(std::memory_order_seq_cst);
-    bool worked = false;
+    bool worked = log_ != nullptr && log_->HasRecords() && Drain() > 0;
     while (LandNext())
       worked = true;
     worked |= RunCopies();
     Housekeeping();
     const std::size_t used = pages_touched_ * core_.shape.page_bytes();
     if (core_.memory.Prefault(used + kFaultAhead, kFaultStep)) worked = true;
-    if (!worked) SleepUntilWork(seen);
+    if (worked) {
+      dozing_ = false;
+    } else {
+      SleepUntilWork(seen);
+    }
+  }
+}
+
+// ---- the log
+
+std::size_t Lander::Drain(std::size_t records) {
+  if (applier_ == nullptr) return 0;
+  std::size_t applied = 0;
+  {
+    const MutexLock lock(mutex_);
+    applied = applier_->Apply(records);
+  }
+  if (applied == 0) return 0;
+  core_.NotifyProgress();  // a snapshot may have been applied
+  // What another thread has applied may be work for the landing thread, and is no record any more.
+  if (has_thread() && std::this_thread::get_id() != thread_.get_id()) Wake();
+  return applied;
+}
+
+void Lander::ServeLog() {
+  if (options_.landing == Landing::kThread && log_ != nullptr && log_->HasRecords()) Drain();
+}
+
+// Without the lock, as Done() may free what it belongs to.
+void Lander::ReturnRefused() {
+  while (applier_ != nullptr) {
+    StepRows* rows = nullptr;
+    {
+      const MutexLock lock(mutex_);
+      if (applier_->refused().empty()) return;
+      rows = applier_->refused().back();
+      applier_->refused().pop_back();
+    }
+    rows->Done();
   }
 }
 
@@ -123,11 +176,29 @@ void Lander::Housekeeping() {
 
 // ---- one step
 
-bool Lander::LandNext(std::uint64_t only_step) {
-  StepRecord* record = nullptr;
+StepRecord* Lander::NextReady(std::uint64_t only_step) {
   {
     const MutexLock lock(mutex_);
-    record = steps_.TakeSubmitted(only_step);
+    steps_.ListSubmitted(only_step, candidates_);
+  }
+  // Poll may ask a device, so it is called without the lock. Only this thread takes steps.
+  const auto ready = std::find_if(
+      candidates_.begin(), candidates_.end(),
+      [](const StepRecord* record) { return record->rows == nullptr || record->rows->Poll(); });
+  polling_ = ready == candidates_.end() && !candidates_.empty();
+  if (ready == candidates_.end()) return nullptr;
+  const MutexLock lock(mutex_);
+  steps_.TakeSubmitted(**ready);
+  return *ready;
+}
+
+bool Lander::LandNext(std::uint64_t only_step) {
+  ReturnRefused();
+  StepRecord* record = NextReady(only_step);
+  // Without a thread of its own, the store waits for the ids here.
+  while (record == nullptr && polling_ && !has_thread()) {
+    std::this_thread::sleep_for(kPoll);
+    record = NextReady(only_step);
   }
   if (record == nullptr) return false;
   LandStep(*record);
@@ -139,7 +210,7 @@ void Lander::LandStep(StepRecord& record) {
   RunCopies();
   StepRows* const rows = record.rows;
   record.tally = {};
-  if (rows != nullptr) {
+  if (rows != nullptr && !record.without_claims) {
     if (record.device) DeviceSteps::StartLanding(record);
     if (core_.flight != nullptr) RecordFlight(record);
     LandRows(record);
@@ -153,7 +224,7 @@ void Lander::LandStep(StepRecord& record) {
     {
       const MutexLock lock(mutex_);
       if (landed == record.copies.size()) {
-        ++stats_.steps_landed;
+        stats_.steps_landed += record.without_claims ? 0 : 1;
         stats_.rows_landed += record.tally.landed;
         stats_.rows_without_claim += record.tally.late;
         for (int i = 0; i < kNumReasons; ++i)
@@ -196,6 +267,7 @@ void Lander::LandRows(StepRecord& record) {
       if (verdicts[i] != Reason::kNone) destinations[i] = nullptr;
     }
     if (options_.count_experts) experts_.Add(core_.shape, record.version, destinations);
+    ServeLog();
   }
 }
 

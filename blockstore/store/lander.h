@@ -18,9 +18,12 @@
 #include "blockstore/mutex.h"
 #include "blockstore/store/audit.h"
 #include "blockstore/store/expert_counter.h"
+#include "blockstore/store/log_applier.h"
 #include "blockstore/store/pages.h"
 #include "blockstore/store/stats.h"
 #include "blockstore/store/steps.h"
+#include "blockstore/store/store_log.h"
+#include "blockstore/store/wake_flag.h"
 
 namespace waymark {
 
@@ -28,9 +31,10 @@ inline constexpr std::size_t kLandingChunk = 64;  // rows per call of StepRows::
 
 class Lander {
  public:
-  // The references must outlive the object. `mutex` guards pages, steps and stats.
+  // The references must outlive the object. `mutex` guards pages, steps, stats and `applier`, which
+  // applies `log`. Both may be null, in tests: there is then no log.
   Lander(const StoreOptions& options, StoreCore& core, Mutex& mutex, Pages& pages, Steps& steps,
-         Stats& stats);
+         Stats& stats, StoreLog* log = nullptr, LogApplier* applier = nullptr);
   ~Lander() { Stop(); }
 
   // ---- the thread. Engine's thread.
@@ -38,8 +42,14 @@ class Lander {
   // Stops the thread, if there is one. Steps that it has not landed stay submitted.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
   [[nodiscard]] bool has_thread() const { return thread_.joinable(); }
-  // Wakes the thread; a system call only if it sleeps.
+  // Wakes the thread; a system call only if it sleeps. Any thread.
   void Wake();
+  // The same, for the engine's thread after it has published records.
+  void WakeForRecords();
+
+  // Applies the records of the log that were published before the call, at most `records`. Returns
+  // their number. Any thread.
+  std::size_t Drain(std::size_t records = LogApplier::kAll) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- work. Landing thread.
   // Lands the next submitted step, or `only_step`. False if there is none.
@@ -54,6 +64,13 @@ class Lander {
  private:
   void Loop();
   void SleepUntilWork(std::uint32_t seen);
+  [[nodiscard]] bool Idle(std::uint32_t seen) const;
+  // Applies what was published meanwhile, between two pieces of a landing.
+  void ServeLog() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The next submitted step, or `only_step`, whose ids can be read; null if there is none.
+  StepRecord* NextReady(std::uint64_t only_step) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Calls Done() of rows whose step is not in flight.
+  void ReturnRefused() ABSL_LOCKS_EXCLUDED(mutex_);
   // Released snapshots, pairs of pages to compare, and the spare base.
   void Housekeeping() ABSL_LOCKS_EXCLUDED(mutex_);
   // Lands one step: page copies, its rows, the audit, its end.
@@ -74,6 +91,8 @@ class Lander {
   Pages& pages_ ABSL_GUARDED_BY(mutex_);
   Steps& steps_ ABSL_GUARDED_BY(mutex_);
   Stats& stats_ ABSL_GUARDED_BY(mutex_);
+  StoreLog* const log_;
+  LogApplier* const applier_ ABSL_PT_GUARDED_BY(mutex_);
   Audit audit_;
   ExpertCounter experts_;
 
@@ -85,11 +104,13 @@ class Lander {
   std::vector<std::uint8_t> flight_ids_;
   std::vector<Reason> flight_verdicts_;
   std::size_t pages_touched_ = 0;  // as of the last Housekeeping
-  bool dozing_ = false;            // the last wait timed out
+  std::vector<StepRecord*> candidates_;  // scratch of NextReady
+  bool dozing_ = false;   // the last wait timed out
+  bool polling_ = false;  // the ids of a submitted step are on their way
 
   std::thread thread_;
   std::atomic<bool> stop_{false};
-  std::atomic<bool> sleeping_{false};
+  WakeFlag wake_flag_;
   std::atomic<std::uint32_t> work_{0};  // incremented by every Wake
   std::mutex wake_mutex_;
   std::condition_variable wake_cv_;

@@ -24,7 +24,7 @@ enum class RecordKind : std::uint16_t {
   kSubmit,        // SubmitRecord
   kDrop,          // EndRecord
   kCancel,        // EndRecord
-  kSnapshot,      // SnapshotRecord, then `num_blocks` block ids (int32)
+  kSnapshot,      // SnapshotRecord, then `num_blocks` BlockIds
   kPoison,        // PoisonRecord, then `num_open` step numbers (uint64)
 };
 
@@ -94,8 +94,8 @@ struct SnapshotRecord {
   SnapshotState* state = nullptr;
   std::uint32_t num_blocks = 0;
   std::uint32_t skipped = 0;
-  [[nodiscard]] std::span<const std::int32_t> blocks() const {
-    return {reinterpret_cast<const std::int32_t*>(this + 1), num_blocks};
+  [[nodiscard]] std::span<const BlockId> blocks() const {
+    return {reinterpret_cast<const BlockId*>(this + 1), num_blocks};
   }
 };
 

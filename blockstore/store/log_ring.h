@@ -85,8 +85,9 @@ class BasicLogRing {
   }
 
   // Appends the reserved record with its final size, rounded up to a multiple of 8, and stores the
-  // size in its first 4 bytes. The consumer does not see it before Publish. REQUIRES: Reserve
-  // returned room for `bytes` since the last Commit.
+  // size in its first 4 bytes. The consumer does not see it before Publish. One reservation can hold
+  // several records, which lie behind one another and are committed in their order. REQUIRES: the
+  // last Reserve returned room for it, and for those committed since.
   void Commit(std::size_t bytes) {
     if (skip_ != 0) {
       Atomics::Write32(memory_ + place_, 0);
@@ -111,6 +112,14 @@ class BasicLogRing {
   // Whether everything published was consumed and retired. Reads the consumer's line.
   [[nodiscard]] bool Drained() const {
     return Offset(published_) == 0 || head_.load(std::memory_order_acquire) == published_;
+  }
+
+  // --- Any thread ---
+
+  // Whether everything that is published now was consumed and retired.
+  [[nodiscard]] bool Empty() const {
+    const std::uint64_t tail = tail_.load(std::memory_order_acquire);
+    return Offset(tail) == 0 || head_.load(std::memory_order_acquire) == tail;
   }
 
   // --- Consumer ---

@@ -1,6 +1,7 @@
 #include "blockstore/store/pages.h"
 
 #include <algorithm>
+#include <new>
 
 namespace waymark {
 
@@ -20,7 +21,6 @@ Pages::Pages(const StoreOptions& options, StoreCore& core, Stats& stats)
   contending_.reserve(options.max_step_rows);
   copies_.reserve(kMaxCopies);
   second_seals_.reserve(256);
-  free_states_.reserve(1024);
   for (const BlockId block : options.null_blocks) {
     if (block.value() < 0) continue;
     for (std::uint32_t ordinal = 0; ordinal < pages_per_block_; ++ordinal) {
@@ -343,33 +343,30 @@ void Pages::ContendClaimed(RelStep step) {
 
 // ---- snapshots
 
-SnapshotState* Pages::PinSnapshot(std::span<const BlockId> blocks, std::int64_t first,
-                                  std::int64_t last) {
-  const std::int64_t page_tokens = page_tokens_;
-  const std::int64_t pages_per_block = pages_per_block_;
-  const std::int64_t begin = first / page_tokens;
-  const std::int64_t end = first == last ? begin : (last + page_tokens - 1) / page_tokens;
-  SnapshotState* state = nullptr;
-  if (free_states_.empty()) {
-    core_.states.push_back(std::make_unique<SnapshotState>());
-    state = core_.states.back().get();
-  } else {
-    state = free_states_.back();
-    free_states_.pop_back();
-  }
-  state->base = base_;
-  state->first = first;
-  state->last = last;
-  state->read_id = ++snapshots_;
+void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks) {
+  state.base = base_;
+  state.read_id = ++snapshots_;
   ++snapshots_live_;
-  state->pages.resize(static_cast<std::size_t>(end - begin));
+  state.pages.clear();
+  if (state.ticket.released()) return;
+  const std::int64_t page_tokens = page_tokens_;
+  const std::int64_t begin = state.first / page_tokens;
+  const std::int64_t last = state.last;
+  const std::int64_t end = state.first == last ? begin : (last + page_tokens - 1) / page_tokens;
+  try {
+    state.pages.resize(static_cast<std::size_t>(end - begin));
+  } catch (const std::bad_alloc&) {
+    state.lost = true;
+    ++stats_.snapshots_lost;
+    return;
+  }
   // Entries and page records are not in the cache. Groups of pages go through three passes, which
   // prefetch for one another: find the entries, copy them, pin their pages.
   constexpr std::size_t kGroup = 16;
-  const std::span<SnapshotPage> out(state->pages);
+  const std::span<SnapshotPage> out(state.pages);
   EntryIndex found[2][kGroup];
-  const BlockId* block = blocks.data() + begin / pages_per_block;
-  auto ordinal = static_cast<std::uint32_t>(begin % pages_per_block);
+  const BlockId* block = blocks.data();
+  auto ordinal = static_cast<std::uint32_t>(begin % pages_per_block_);
   for (std::size_t at = 0; at < out.size() + 2 * kGroup; at += kGroup) {
     EntryIndex* const finding = found[at / kGroup % 2];
     const std::size_t found_end = std::min(at + kGroup, out.size());
@@ -408,7 +405,6 @@ SnapshotState* Pages::PinSnapshot(std::span<const BlockId> blocks, std::int64_t 
       hot.high_water = std::max(hot.high_water, static_cast<std::uint16_t>(seen));
     }
   }
-  return state;
 }
 
 bool Pages::ReclaimSnapshots(std::size_t states) {
@@ -416,20 +412,44 @@ bool Pages::ReclaimSnapshots(std::size_t states) {
   bool any = false;
   for (; states > 0 && core_.released.try_dequeue(state); --states) {
     any = true;
-    for (const SnapshotPage& pinned : state->pages) {
-      if (pinned.page == kNoPage) continue;
-      PageHot& hot = pool_.hot(pinned.page);
-      if (--hot.snapshots > 0) continue;
-      hot.high_water = 0;
-      if (hot.referenced == 0) UpdateEvictability(pinned.page);
-    }
-    if (core_.flight != nullptr) core_.flight->OnReleased(state->read_id);
-    // `pages` is not cleared: the next snapshot overwrites it, and saves the zero-fill of a resize.
-    state->base.reset();
-    --snapshots_live_;
-    free_states_.push_back(state);
+    ReclaimSnapshot(*state);
   }
   return any;
+}
+
+void Pages::ReclaimSnapshot(SnapshotState& state) {
+  for (const SnapshotPage& pinned : state.pages) {
+    if (pinned.page == kNoPage) continue;
+    PageHot& hot = pool_.hot(pinned.page);
+    if (--hot.snapshots > 0) continue;
+    hot.high_water = 0;
+    if (hot.referenced == 0) UpdateEvictability(pinned.page);
+  }
+  if (core_.flight != nullptr) core_.flight->OnReleased(state.read_id);
+  state.base.reset();
+  --snapshots_live_;
+  core_.FreeTicket(&state);
+}
+
+// ---- lost records
+
+void Pages::ForgetBlocks(std::uint64_t last) {
+  for (const SecondSeal& pair : second_seals_) {
+    UnpinPage(pair.first);
+    UnpinPage(pair.second);
+  }
+  second_seals_.clear();
+  ClearIndex();
+  const RelStep now = base_->Relative(last + 1);
+  for (EntryIndex e = 0; e < table_.size(); ++e) {
+    Entry& entry = table_.hot(e);
+    if (entry.null) continue;
+    Detach(e, Reason::kCapacity);
+    entry.exists = true;  // also a block that was never named: what was lost may have named it
+    entry.life_start = now;
+    entry.seal = {};
+    entry.sealing = false;
+  }
 }
 
 }  // namespace waymark

@@ -162,12 +162,16 @@ class Pages {
   [[nodiscard]] std::vector<SecondSeal>& second_seals() { return second_seals_; }
 
   // ---- snapshots
-  // Pins the pages of rows [first, last) of `blocks`, whose ids have been checked. `upto` and
-  // `copies` of the result are for the caller to set. The core owns it.
-  SnapshotState* PinSnapshot(std::span<const BlockId> blocks, std::int64_t first,
-                             std::int64_t last);
+  // Pins the pages of the ticket's range, unless it was released meanwhile. `blocks`: those with
+  // rows of the range. `upto` and `copies` are for the caller to set.
+  void PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks);
+  // Takes back a snapshot that was released and applied.
+  void ReclaimSnapshot(SnapshotState& state);
   // Takes back at most `states` released snapshots; true if there was one.
   bool ReclaimSnapshots(std::size_t states);
+  // Records were lost, `last` being the last step begun: no row of the table is known to belong to
+  // its block. Empties the table and the index (capacity); counts of users stay.
+  void ForgetBlocks(std::uint64_t last);
   [[nodiscard]] std::uint64_t snapshots_taken() const { return snapshots_; }
   [[nodiscard]] std::uint64_t snapshots_live() const { return snapshots_live_; }
 
@@ -196,7 +200,6 @@ class Pages {
   std::vector<PageCopy> copies_;       // queued for the landing thread
   std::uint64_t copies_queued_ = 0;
   std::vector<SecondSeal> second_seals_;  // its capacity is the limit
-  std::vector<SnapshotState*> free_states_;
   std::uint64_t snapshots_ = 0;
   std::uint64_t snapshots_live_ = 0;
 };

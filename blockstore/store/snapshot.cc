@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,11 @@ void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t
   const std::int64_t origin = state.first / page_tokens * page_tokens;
   std::uint64_t version = 0;
   RelStep version_of = 0;
+  if (state.lost) {
+    std::fill(row_pointers.begin(), row_pointers.end(), nullptr);
+    std::fill(infos.begin(), infos.end(), RowInfo{.reason = Reason::kCapacity});
+    return;
+  }
   for (std::size_t i = 0; i < infos.size();) {
     const std::int64_t at = begin + static_cast<std::int64_t>(i) - origin;
     const SnapshotPage& pinned = state.pages[static_cast<std::size_t>(at / page_tokens)];
@@ -59,6 +65,7 @@ bool RevalidateRows(const StoreCore& core, const SnapshotState& state, std::int6
   const std::int64_t page_tokens = core.page_tokens;
   const std::int64_t origin = state.first / page_tokens * page_tokens;
   bool voided = false;
+  if (state.lost) return false;
   for (std::size_t i = 0; i < infos.size();) {
     const std::int64_t at = begin + static_cast<std::int64_t>(i) - origin;
     const SnapshotPage& pinned = state.pages[static_cast<std::size_t>(at / page_tokens)];
@@ -74,6 +81,12 @@ bool RevalidateRows(const StoreCore& core, const SnapshotState& state, std::int6
     }
   }
   return voided;
+}
+
+// What a snapshot still waits for.
+std::string Pending(const SnapshotState& state) {
+  if (!state.ticket.applied()) return "the store has not applied it yet";
+  return absl::StrCat("a step up to ", state.upto, " is still in flight");
 }
 
 absl::Status Empty() {
@@ -99,7 +112,9 @@ Snapshot& Snapshot::operator=(Snapshot&& other) noexcept {
 }
 
 void Snapshot::Release() {
-  if (state_ != nullptr) core_->released.enqueue(std::exchange(state_, nullptr));
+  SnapshotState* const state = std::exchange(state_, nullptr);
+  // A ticket that has not been applied yet is taken back by the thread that applies it.
+  if (state != nullptr && state->ticket.Release()) core_->released.enqueue(state);
   core_.reset();
 }
 
@@ -115,16 +130,15 @@ const RoutingShape* Snapshot::shape() const {
 }
 
 bool Snapshot::Ready() const {
-  return state_ == nullptr || core_->Reached(state_->upto, state_->copies);
+  return state_ == nullptr || core_->Ready(*state_);
 }
 
 absl::Status Snapshot::Wait(std::chrono::nanoseconds timeout) const {
-  if (state_ == nullptr || core_->WaitReached(state_->upto, state_->copies, timeout)) {
+  if (state_ == nullptr || core_->WaitUntil([&] { return core_->Ready(*state_); }, timeout)) {
     return absl::OkStatus();
   }
-  return absl::DeadlineExceededError(absl::StrCat("Snapshot::Wait: steps up to ", state_->upto,
-                                                  " had not all ended after ", timeout.count(),
-                                                  " ns"));
+  return absl::DeadlineExceededError(
+      absl::StrCat("Snapshot::Wait: ", Pending(*state_), " after ", timeout.count(), " ns"));
 }
 
 absl::Status Snapshot::Read(std::int64_t begin, std::int64_t end, const ReadSpec& spec,
@@ -143,8 +157,8 @@ absl::Status Snapshot::Read(std::int64_t begin, std::int64_t end, const ReadSpec
     return status;
   }
   if (!Ready()) {
-    return absl::FailedPreconditionError(absl::StrCat("Snapshot::Read: a step up to ", state_->upto,
-                                                      " is still in flight; Wait() first"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("Snapshot::Read: ", Pending(*state_), "; Wait() first"));
   }
   const auto rows = static_cast<std::size_t>(end - begin);
   // [T, L, K] is written in chunks, while the stamps are in the cache. [L, T, K] is written at
@@ -210,8 +224,8 @@ absl::Status Snapshot::ReadInfos(std::int64_t begin, std::int64_t end,
                                                    end - begin, " long, got ", infos.size()));
   }
   if (!Ready()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "Snapshot::ReadInfos: a step up to ", state_->upto, " is still in flight; Wait() first"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("Snapshot::ReadInfos: ", Pending(*state_), "; Wait() first"));
   }
   std::vector<const std::uint8_t*> row_pointers(static_cast<std::size_t>(end - begin));
   ResolveRows(*core_, *state_, begin, row_pointers, infos);
@@ -219,6 +233,7 @@ absl::Status Snapshot::ReadInfos(std::int64_t begin, std::int64_t end,
 }
 
 std::optional<PageRef> Snapshot::PageOf(std::int64_t row) const {
+  if (!state_->ticket.applied() || state_->lost) return std::nullopt;
   const auto index =
       static_cast<std::size_t>(row / core_->page_tokens - state_->first / core_->page_tokens);
   const SnapshotPage& at = state_->pages[index];

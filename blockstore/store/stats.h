@@ -40,6 +40,7 @@ struct Stats {
   std::uint64_t steps_dropped = 0;  // by Drop, and by BeginStep if there was no room
   std::uint64_t steps_cancelled = 0;
   std::uint64_t steps_refused_ring = 0;  // of these: max_steps_in_flight were in flight
+  std::uint64_t steps_while_wrapping = 0;  // of these: stamps were about to wrap
   std::uint64_t rebases = 0;             // stamps wrapped: the block table and index were emptied
   // Rows, counted once per page that they go to.
   std::uint64_t rows_claimed = 0;
@@ -50,7 +51,9 @@ struct Stats {
   std::uint64_t rows_padding = 0;        // slots of -1 and of null blocks
   std::uint64_t rows_outside = 0;        // of steps with device_slots: not in the batch's slots
   std::uint64_t rows_without_claim = 0;  // not stored: truncated or claimed again meanwhile
-  // Events.
+  // The log and its events.
+  std::uint64_t log_records = 0;  // applied
+  std::uint64_t log_losses = 0;   // times that records were lost because the log was full
   std::uint64_t events = 0;
   std::uint64_t events_on_null_blocks = 0;
   std::uint64_t releases_below_zero = 0;
@@ -74,6 +77,9 @@ struct Stats {
   // Snapshots.
   std::uint64_t snapshots_taken = 0;
   std::uint64_t snapshots_live = 0;
+  std::uint64_t snapshots_lost = 0;  // without memory: their rows are missing (capacity)
+  // From a call of BeginStep until its record was applied.
+  LatencyHistogram log_lag;
   // From Submit to the end of landing.
   LatencyHistogram landing_lag;
   // One entry per version, in the order of first use; empty unless StoreOptions::count_experts.

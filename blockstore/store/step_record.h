@@ -57,6 +57,7 @@ struct StepRecord {
   std::uint64_t version = 0;       // version of the weights
   RelStep relative = 0;            // `step` relative to the base, as its stamps hold it
   std::uint32_t num_rows = 0;      // with padding
+  bool without_claims = false;     // begun while stamps wrapped: it only waits for its end
   StepRows* rows = nullptr;        // the caller's, until Done(); null: no rows
   std::uint64_t submitted_at = 0;  // time of Submit, in nanoseconds
   std::vector<Claim> claims;       // [num_rows]; constant after BeginStep, except for `revoked`

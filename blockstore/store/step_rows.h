@@ -16,6 +16,10 @@ class StepRows {
  public:
   virtual ~StepRows() = default;
 
+  // Whether Land and Slots can be called now. Does not block; may start a copy that a later call
+  // finds done. Once true, true until Done(). The landing thread lands other steps meanwhile.
+  [[nodiscard]] virtual bool Poll() { return true; }
+
   // Copies row first + i of the step to destinations[i], as `[num_layers][top_k]` ids of the
   // store's type (RoutingShape::id_bytes), and sets verdicts[i] to kNone. If the row is missing,
   // sets verdicts[i] to the reason; the bytes at destinations[i] are then unspecified. A row with a

@@ -1,7 +1,6 @@
 #include "blockstore/store/steps.h"
 
 #include <algorithm>
-#include <chrono>
 
 namespace waymark {
 namespace {
@@ -41,6 +40,7 @@ Steps::Steps(const StoreOptions& options, Pages& pages, Stats& stats)
     records_.push_back(std::move(record));
   }
   in_flight_.reserve(records_.size());
+  without_claims_.reserve(records_.size());
   submitted_.reserve(records_.size());
 }
 
@@ -55,14 +55,30 @@ bool Steps::MakeRoomFor(std::uint64_t step, std::uint64_t version) {
   return pages_.base().Append(pages_.base().Relative(step), version);
 }
 
-StepRecord* Steps::Begin(const StepBatch& batch) {
+StepRecord* Steps::NewRecord(const StepBatch& batch) {
   if (free_records_.empty()) return nullptr;
   StepRecord* const record = free_records_.back();
   free_records_.pop_back();
-  in_flight_.push_back(record);
   record->state = StepRecord::State::kBegun;
   record->step = batch.step;
   record->version = batch.version;
+  return record;
+}
+
+StepRecord* Steps::BeginWithoutClaims(const StepBatch& batch) {
+  StepRecord* const record = NewRecord(batch);
+  if (record == nullptr) return nullptr;
+  without_claims_.push_back(record);
+  record->without_claims = true;
+  record->num_rows = 0;
+  record->rows = nullptr;
+  return record;
+}
+
+StepRecord* Steps::Begin(const StepBatch& batch) {
+  StepRecord* const record = NewRecord(batch);
+  if (record == nullptr) return nullptr;
+  in_flight_.push_back(record);
   record->relative = pages_.base().Relative(batch.step);
   // A device step has no claims yet; the record still has those of an earlier step.
   record->num_rows = batch.device_slots ? 0 : static_cast<std::uint32_t>(batch.num_slots);
@@ -241,27 +257,31 @@ StepRecord* Steps::Find(std::uint64_t step) const {
   for (StepRecord* record : in_flight_) {
     if (record->step == step) return record;
   }
+  for (StepRecord* record : without_claims_) {
+    if (record->step == step) return record;
+  }
   return nullptr;
 }
 
-void Steps::Submit(StepRecord& record, StepRows* rows) {
+void Steps::Submit(StepRecord& record, StepRows* rows, std::uint64_t submitted_at) {
   record.state = StepRecord::State::kSubmitted;
   record.rows = rows;
-  record.submitted_at =
-      static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+  record.submitted_at = submitted_at;
   submitted_.push_back(&record);
 }
 
-StepRecord* Steps::TakeSubmitted(std::uint64_t only_step) {
-  // Device steps land in step order, because the rows that each wrote are only known then.
-  const auto at = std::find_if(submitted_.begin(), submitted_.end(), [&](const StepRecord* record) {
-    return (only_step == 0 || record->step == only_step) &&
-           (!record->device || record == in_flight_.front());
-  });
-  if (at == submitted_.end()) return nullptr;
-  StepRecord* const record = *at;
-  submitted_.erase(at);
-  return record;
+void Steps::ListSubmitted(std::uint64_t only_step, std::vector<StepRecord*>& candidates) const {
+  candidates.clear();
+  for (StepRecord* const record : submitted_) {
+    if (only_step != 0 && record->step != only_step) continue;
+    // Device steps land in step order, because the rows that each wrote are only known then.
+    if (record->device && record != in_flight_.front()) continue;
+    candidates.push_back(record);
+  }
+}
+
+void Steps::TakeSubmitted(StepRecord& record) {
+  submitted_.erase(std::find(submitted_.begin(), submitted_.end(), &record));
 }
 
 void Steps::Revoke(const StepRecord& record, StepEnd how) {
@@ -274,10 +294,12 @@ void Steps::Revoke(const StepRecord& record, StepEnd how) {
   const auto revoke = [&](PageIndex page, std::uint32_t row) {
     if (page == kNoPage) return;
     StampCell& cell = pages_.stamp(page, row);
-    const Stamp stamp = cell.Load();
-    if (!stamp.pending_for(record.relative)) return;
-    cell.Store(stamp.Missing(reason));
-    ++stats_.rows_missing[static_cast<std::size_t>(reason)];
+    // The landing thread may be publishing rows of a submitted step at the same time.
+    for (Stamp stamp = cell.Load(); stamp.pending_for(record.relative); stamp = cell.Load()) {
+      if (!cell.Exchange(stamp, stamp.Missing(reason))) continue;
+      ++stats_.rows_missing[static_cast<std::size_t>(reason)];
+      return;
+    }
   };
   for (std::uint32_t i = 0; i < record.num_rows; ++i)
     revoke(record.claims[i].page, record.claims[i].row);
@@ -285,11 +307,37 @@ void Steps::Revoke(const StepRecord& record, StepEnd how) {
     revoke(side.page, side.row);
 }
 
+void Steps::VoidAll(std::span<const std::uint64_t> open) {
+  const auto lost = [&](const StepRecord& record) {
+    return record.state == StepRecord::State::kBegun &&
+           std::find(open.begin(), open.end(), record.step) == open.end();
+  };
+  for (std::size_t i = in_flight_.size(); i-- > 0;) {
+    StepRecord& record = *in_flight_[i];
+    Revoke(record, StepEnd::kDrop);
+    if (record.device) {
+      for (std::uint32_t claim = 0; claim < record.num_rows; ++claim)
+        record.claims[claim].revoked = true;
+      for (SideRow& side : record.copies)
+        side.revoked = true;
+    }
+    if (!lost(record)) continue;
+    ++stats_.steps_dropped;
+    Retire(record);
+  }
+  for (std::size_t i = without_claims_.size(); i-- > 0;) {
+    if (lost(*without_claims_[i])) Retire(*without_claims_[i]);
+  }
+}
+
 void Steps::Retire(StepRecord& record) {
   Unpin(record);
-  in_flight_.erase(std::find(in_flight_.begin(), in_flight_.end(), &record));
+  std::vector<StepRecord*>& list = record.without_claims ? without_claims_ : in_flight_;
+  list.erase(std::find(list.begin(), list.end(), &record));
   if (record.device) device_.End(record);
+  if (record.state == StepRecord::State::kSubmitted) pages_.core().CountEnded();
   record.device = false;
+  record.without_claims = false;
   record.state = StepRecord::State::kFree;
   record.rows = nullptr;
   free_records_.push_back(&record);

@@ -33,6 +33,8 @@ class Steps final : public RowsInFlight {
   bool MakeRoomFor(std::uint64_t step, std::uint64_t version);
   // Adds a step to those in flight; null if there are max_steps_in_flight. REQUIRES: MakeRoomFor.
   StepRecord* Begin(const StepBatch& batch);
+  // Adds a step that stamps cannot hold, because MakeRoomFor failed. It only waits for its end.
+  StepRecord* BeginWithoutClaims(const StepBatch& batch);
   // Claims the rows of the batch, in order. `record` is null if the step is dropped at its begin:
   // its rows become missing (capacity).
   void ClaimRows(StepRecord* record, const StepBatch& batch);
@@ -41,17 +43,22 @@ class Steps final : public RowsInFlight {
   // The record of a step in flight; null if there is none.
   [[nodiscard]] StepRecord* Find(std::uint64_t step) const;
   // From now on the landing thread may land the step. `rows`: null, or the caller's until Done().
-  // REQUIRES: its state is kBegun.
-  void Submit(StepRecord& record, StepRows* rows);
-  // Takes the next step that can land from those submitted, or only_step if it is not 0; null if
-  // there is none. Landing thread.
-  StepRecord* TakeSubmitted(std::uint64_t only_step);
+  // `submitted_at`: nanoseconds of the steady clock. REQUIRES: its state is kBegun.
+  void Submit(StepRecord& record, StepRows* rows, std::uint64_t submitted_at);
+  // Lists the submitted steps that may land now, in submit order; of them only_step, if it is not
+  // 0. Landing thread.
+  void ListSubmitted(std::uint64_t only_step, std::vector<StepRecord*>& candidates) const;
+  // Takes a listed step, to land it. Landing thread.
+  void TakeSubmitted(StepRecord& record);
   // Makes the rows that the step still holds missing, because it was dropped or cancelled.
   void Revoke(const StepRecord& record, StepEnd how);
+  // Records were lost: no row that a step in flight has claimed will land (capacity). Ends those
+  // that were not submitted and are not in `open`, since their end was lost.
+  void VoidAll(std::span<const std::uint64_t> open);
   // Ends the step: returns its pins, and its record.
   void Retire(StepRecord& record);
 
-  // Steps that were begun and have not ended, in begin order.
+  // Steps that were begun and have not ended, in begin order; without those of BeginWithoutClaims.
   [[nodiscard]] std::span<StepRecord* const> in_flight() const { return in_flight_; }
   [[nodiscard]] DeviceSteps& device() { return device_; }
   // The base for MakeRoomFor is made ahead, because that allocates.
@@ -75,6 +82,7 @@ class Steps final : public RowsInFlight {
                 RelStep step, std::uint64_t version);
   // Makes rows that `step` will land in `from` land in `to` too, where they are pending for it.
   void ExtendPending(PageIndex from, PageIndex to, RelStep step);
+  StepRecord* NewRecord(const StepBatch& batch);
   void Unpin(StepRecord& record);
 
   Pages& pages_;
@@ -86,6 +94,7 @@ class Steps final : public RowsInFlight {
   std::vector<std::unique_ptr<StepRecord>> records_;  // all
   std::vector<StepRecord*> free_records_;
   std::vector<StepRecord*> in_flight_;
+  std::vector<StepRecord*> without_claims_;
   std::vector<StepRecord*> submitted_;  // of in_flight_, in submit order
   std::shared_ptr<StepBase> spare_base_;
 };

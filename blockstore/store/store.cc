@@ -1,5 +1,6 @@
 #include "blockstore/store/store.h"
 
+#include <algorithm>
 #include <new>
 #include <random>
 #include <string>
@@ -12,6 +13,10 @@
 namespace waymark {
 namespace {
 
+constexpr std::size_t kLogBytes = std::size_t{8} << 20;
+constexpr std::size_t kCallerLogBytes = std::size_t{64} << 10;  // each call applies its records
+constexpr std::size_t kStepOverhead = 4096;                     // events, among others
+
 absl::Status Bad(std::string_view field, std::string_view rule, std::int64_t value) {
   return absl::InvalidArgumentError(
       absl::StrCat("StoreOptions.", std::string(field), ": ", std::string(rule), ", got ", value));
@@ -20,6 +25,21 @@ absl::Status Bad(std::string_view field, std::string_view rule, std::int64_t val
 std::uint64_t DrawSeed() {
   std::random_device device;
   return (std::uint64_t{device()} << 32) | device() | 1;
+}
+
+LogLimits LogLimitsOf(const StoreOptions& options) {
+  LogLimits limits;
+  limits.slots = {options.num_blocks, options.block_tokens, options.max_step_rows};
+  limits.max_steps_in_flight = options.max_steps_in_flight;
+  limits.device_slots = options.device_slots;
+  const bool lags = options.landing == Landing::kThread;
+  const std::size_t wanted = options.log_bytes != 0 ? options.log_bytes
+                             : lags                 ? kLogBytes
+                                                    : kCallerLogBytes;
+  const std::size_t step = MaxEncodedBytes(options.max_step_rows, limits.slots) + kStepOverhead;
+  limits.ring_bytes = (std::max(wanted, 4 * step) + 63) / 64 * 64;
+  limits.overflow_bytes = 8 * limits.ring_bytes;
+  return limits;
 }
 
 std::uint32_t PagesPerBlock(const StoreOptions& options) {
@@ -75,7 +95,9 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Create(const StoreOp
     if (!memory.ok()) return memory.status();
     auto core = std::make_shared<StoreCore>(options.shape, *std::move(memory), options.num_pages);
     core->flight = options.flight;
-    auto impl = std::make_unique<Impl>(options, std::move(core));
+    auto log = StoreLog::Create(LogLimitsOf(options), core->submitted_ended);
+    if (!log.ok()) return log.status();
+    auto impl = std::make_unique<Impl>(options, std::move(core), *std::move(log));
     if (options.landing == Landing::kThread) impl->lander().Start();
     return std::unique_ptr<RoutingStore>(new RoutingStore(std::move(impl)));
   } catch (const std::bad_alloc&) {
@@ -90,6 +112,12 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Create(const StoreOp
 RoutingStore::RoutingStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 RoutingStore::~RoutingStore() = default;
 
+StepCode RoutingStore::Schedule(StepId step, std::uint64_t version) {
+  return impl_->Schedule(step.value(), version);
+}
+StepCode RoutingStore::Report(std::span<const Event> events) {
+  return impl_->Report(events);
+}
 StepCode RoutingStore::BeginStep(const StepBatch& batch) {
   return impl_->BeginStep(batch);
 }
@@ -115,11 +143,14 @@ std::int64_t RoutingStore::CoveredPrefix(std::span<const BlockId> blocks, std::i
 }
 
 bool RoutingStore::LandOne() {
-  return options().landing == Landing::kCaller && impl_->lander().LandNext();
+  return options().landing != Landing::kThread && impl_->lander().LandNext();
 }
 bool RoutingStore::Land(StepId step) {
-  return options().landing == Landing::kCaller && step.valid() &&
+  return options().landing != Landing::kThread && step.valid() &&
          impl_->lander().LandNext(step.value());
+}
+std::size_t RoutingStore::Apply(std::size_t records) {
+  return options().landing == Landing::kManual ? impl_->lander().Drain(records) : 0;
 }
 absl::Status RoutingStore::WaitIdle(std::chrono::nanoseconds timeout) {
   return impl_->WaitIdle(timeout);
@@ -129,6 +160,7 @@ Stats RoutingStore::GetStats() const {
   return impl_->GetStats();
 }
 std::vector<AuditFinding> RoutingStore::TakeFindings() {
+  impl_->lander().Drain();
   return impl_->lander().audit().TakeFindings();
 }
 const StoreOptions& RoutingStore::options() const {

@@ -68,6 +68,7 @@ namespace waymark {
 enum class Landing : std::uint8_t {
   kThread,  // on a thread that the store owns
   kCaller,  // in LandOne() and Land(), for single-threaded engines and deterministic tests
+  kManual,  // the same, and records of the log wait for Apply(): for tests of a log that lags
 };
 
 struct StoreOptions {
@@ -91,6 +92,10 @@ struct StoreOptions {
   Landing landing = Landing::kThread;
   // CPUs that the landing thread ("wm-landing") may run on; empty = it is not pinned.
   std::vector<std::int32_t> landing_cpus;
+  // Bytes of the log between the engine's thread and the thread that applies it, touched when the
+  // store is made; eight times as many are reserved for the case that they are full. 0: 8 MiB, and
+  // room for four steps of max_step_rows at least.
+  std::size_t log_bytes = 0;
   // Compare ignored writes with the rows that were kept, and void a page (make its rows missing,
   // reason audit) if the mean agreement is below the threshold.
   bool audit = true;
@@ -120,6 +125,15 @@ class RoutingStore {
 
   // ---- the step path: the engine's thread ----
 
+  // Opens the schedule of `step` under weights `version`: events and snapshots belong to it until
+  // the step is begun. Optional; it is for engines that report events before their step begins and
+  // whose weights change, or that schedule ahead: BeginStep of an earlier step is then refused
+  // (FailedPrecondition, kScheduleAhead). InvalidArgument unless `step` is greater than every step
+  // begun, and not smaller than the open schedule.
+  [[nodiscard]] StepCode Schedule(StepId step, std::uint64_t version);
+  // Appends events, in their order. They take effect before every record that is appended later. A
+  // group of simultaneous Moves is in one call. An invalid event changes nothing. O(events).
+  [[nodiscard]] StepCode Report(std::span<const Event> events);
   // Begins a step: applies the batch's events in their order, claims its rows, then applies the
   // seals of this very step. Call it when the step is scheduled. An invalid batch changes nothing.
   // If there is no room for another step in flight, the step is dropped at once and
@@ -151,6 +165,9 @@ class RoutingStore {
                                            std::int64_t rows) const;
 
   // ---- landing ----
+
+  // Landing::kManual only: applies the oldest `records` records of the log; returns their number.
+  std::size_t Apply(std::size_t records);
 
   // Landing::kCaller only: lands the step that was submitted first. False if there is none.
   bool LandOne();

@@ -21,6 +21,7 @@
 #include "blockstore/store/page_memory.h"
 #include "blockstore/store/page_pool.h"
 #include "blockstore/store/stamp.h"
+#include "blockstore/store/ticket_state.h"
 #include "concurrentqueue.h"
 
 namespace waymark {
@@ -33,16 +34,20 @@ struct SnapshotPage {
   bool copied = false;  // rows of the page came from another page
 };
 
-// The pinned pages of one snapshot. The engine's thread writes it before it returns the snapshot;
-// it is then constant until the snapshot is released and the store reuses it.
+// The ticket of one snapshot. The engine's thread takes it and sets the range; the thread that
+// applies the snapshot's record sets the rest; it is then constant until the snapshot is released
+// and the store reuses it.
 struct SnapshotState {
-  std::shared_ptr<const StepBase> base;
-  std::int64_t first = 0;  // rows [first, last) of the sequence
+  TicketState ticket;
+  SnapshotState* next_free = nullptr;  // of StoreCore::free_tickets
+  std::int64_t first = 0;              // rows [first, last) of the sequence
   std::int64_t last = 0;
+  std::shared_ptr<const StepBase> base;
   std::vector<SnapshotPage> pages;  // pages[0] begins at row first / page_tokens * page_tokens
   std::uint64_t upto = 0;           // readable if every step <= upto has ended
   std::uint64_t copies = 0;         // and this many page copies have been done
   std::uint64_t read_id = 0;        // number of the snapshot in a flight, from 1
+  bool lost = false;                // there was no memory for `pages`: its rows are missing
 };
 
 // Owned by the store and every live snapshot.
@@ -84,10 +89,22 @@ struct StoreCore {
   // or the thread that makes it sees the waiting one.
   std::atomic<std::uint64_t> oldest_in_flight{kNoStep};
   std::atomic<std::uint64_t> copies_done{0};
+  // Whether the snapshot's record was applied, and everything that it waits for has ended. Any
+  // thread.
+  [[nodiscard]] bool Ready(const SnapshotState& state) const {
+    return state.ticket.applied() && Reached(state.upto, state.copies);
+  }
   // Whether every step <= upto has ended and this many copies are done. Any thread.
   [[nodiscard]] bool Reached(std::uint64_t upto, std::uint64_t copies) const {
     return oldest_in_flight.load(std::memory_order_seq_cst) > upto &&
            copies_done.load(std::memory_order_seq_cst) >= copies;
+  }
+
+  // Submitted steps that have ended. The engine's thread reads it when it counts steps in flight.
+  std::atomic<std::uint64_t> submitted_ended{0};
+  void CountEnded() {
+    submitted_ended.store(submitted_ended.load(std::memory_order_relaxed) + 1,
+                          std::memory_order_release);
   }
 
   // Number of waiting readers; they are woken only if there are any.
@@ -100,19 +117,32 @@ struct StoreCore {
     const std::lock_guard<std::mutex> lock(wait_mutex);
     wait_cv.notify_all();
   }
-  // Waits until Reached; false after `timeout`. Reader threads.
-  bool WaitReached(std::uint64_t upto, std::uint64_t copies, std::chrono::nanoseconds timeout) {
-    if (Reached(upto, copies)) return true;
+  // Waits until `done()`, which depends on the progress above; false after `timeout`. Reader
+  // threads.
+  template <class Done>
+  bool WaitUntil(const Done& done, std::chrono::nanoseconds timeout) {
+    if (done()) return true;
     waiters.fetch_add(1, std::memory_order_seq_cst);
     std::unique_lock<std::mutex> lock(wait_mutex);
-    const bool reached = wait_cv.wait_for(lock, timeout, [&] { return Reached(upto, copies); });
+    const bool reached = wait_cv.wait_for(lock, timeout, done);
     waiters.fetch_sub(1, std::memory_order_relaxed);
     return reached;
   }
 
-  // Queue of released snapshots. `states` owns them; the engine's thread extends it.
+  // Snapshots that were released after they had been applied. `tickets` owns all of them; the
+  // engine's thread extends it.
   moodycamel::ConcurrentQueue<SnapshotState*> released;
-  std::vector<std::unique_ptr<SnapshotState>> states;
+  std::vector<std::unique_ptr<SnapshotState>> tickets;
+  // A stack of tickets that can be taken again. The thread that holds the store's lock pushes; the
+  // engine's thread takes all of them at once, so that no ticket is popped while another thread
+  // looks at it.
+  std::atomic<SnapshotState*> free_tickets{nullptr};
+  void FreeTicket(SnapshotState* state) {
+    state->next_free = free_tickets.load(std::memory_order_relaxed);
+    while (!free_tickets.compare_exchange_weak(state->next_free, state, std::memory_order_release,
+                                               std::memory_order_relaxed)) {
+    }
+  }
 
   FlightSink* flight = nullptr;  // StoreOptions::flight
 };

@@ -1,119 +1,123 @@
 #include "blockstore/store/store_impl.h"
 
 #include <algorithm>
+#include <new>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace waymark {
 namespace {
 
-constexpr std::int32_t kNotFound = static_cast<std::int32_t>(absl::StatusCode::kNotFound);
-constexpr std::int32_t kExhausted = static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted);
+// The index of the first block id that is not below `limit`; blocks.size() if there is none.
+std::size_t FirstNotBelow(std::span<const BlockId> blocks, std::int32_t limit) {
+  bool any = false;
+  for (const BlockId block : blocks)
+    any |= block.value() >= limit;
+  if (!any) return blocks.size();
+  const auto at = std::find_if(blocks.begin(), blocks.end(),
+                               [&](BlockId block) { return block.value() >= limit; });
+  return static_cast<std::size_t>(at - blocks.begin());
+}
 
 }  // namespace
 
-RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<StoreCore> shared)
+RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<StoreCore> shared,
+                         std::unique_ptr<StoreLog> log)
     : options_(store_options),
       core_(std::move(shared)),
-      check_(options_),
+      log_(std::move(log)),
       pages_(options_, *core_, stats_),
       steps_(options_, pages_, stats_),
       events_(options_, pages_, steps_.device(), stats_),
-      lander_(options_, *core_, mutex_, pages_, steps_, stats_) {}
+      applier_(options_, *core_, *log_, pages_, steps_, events_, stats_),
+      lander_(options_, *core_, mutex_, pages_, steps_, stats_, log_.get(), &applier_) {
+  log_->SetRoomMaker(this);
+}
 
 RoutingStore::Impl::~Impl() {
   lander_.Stop();
+  DrainAll();
   for (;;) {
     // A submitted device step can land once the open steps before it have been dropped.
     while (lander_.LandNext()) {
     }
     lander_.RunCopies();
-    std::uint64_t step = 0;
-    {
-      const MutexLock lock(mutex_);
-      if (steps_.in_flight().empty()) break;
-      step = steps_.in_flight().front()->step;
-    }
-    (void)End(step, StepEnd::kDrop);
+    const MutexLock lock(mutex_);
+    if (steps_.in_flight().empty()) break;
+    applier_.Drop(*steps_.in_flight().front());
+  }
+  core_->NotifyProgress();
+}
+
+// ---- what appends a record
+
+void RoutingStore::Impl::Published(bool wake) {
+  if (options_.landing == Landing::kCaller) {
+    lander_.Drain();
+  } else if (options_.landing == Landing::kThread && wake) {
+    lander_.WakeForRecords();
   }
 }
 
-// ---- step path
+void RoutingStore::Impl::DrainAll() {
+  lander_.Drain();
+  // There is room now.
+  if (log_->SettleLoss()) lander_.Drain();
+}
+
+// The landing thread may hold the mutex for as long as it applies a long log, and the engine's
+// thread does not wait for it.
+void RoutingStore::Impl::TryMakeRoom(std::size_t bytes) {
+  if (!mutex_.try_lock()) return;
+  applier_.Apply(LogApplier::kAll, 2 * bytes);
+  mutex_.unlock();
+  lander_.Wake();
+}
+
+StepCode RoutingStore::Impl::Schedule(std::uint64_t step, std::uint64_t version) {
+  const StepCode code = log_->Schedule(step, version);
+  Published(/*wake=*/false);
+  return code;
+}
+
+StepCode RoutingStore::Impl::Report(std::span<const Event> events) {
+  const StepCode code = log_->Report(events);
+  Published(/*wake=*/false);
+  return code;
+}
 
 StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
-  const StepCode code = check_.Batch(batch, last_);
-  if (!code.ok()) return code;
-  bool queued_copies = false;
-  StepCode answer;
-  {
-    const MutexLock lock(mutex_);
-    last_ = batch.step;
-    ++stats_.steps_begun;
-    stats_.events += batch.num_events;
-    if (!lander_.has_thread()) pages_.ReclaimSnapshots(2);
-    const std::uint64_t copies_before = pages_.copies_queued();
-
-    StepRecord* record = nullptr;
-    const auto in_flight = static_cast<std::int64_t>(steps_.in_flight().size());
-    if (!steps_.MakeRoomFor(batch.step, batch.version)) {
-      answer = {kExhausted, StepRule::kStampsWrap, 0, in_flight};
-    } else if (record = steps_.Begin(batch); record == nullptr) {
-      answer = {kExhausted, StepRule::kRingFull, 0, in_flight};
-      ++stats_.steps_refused_ring;
-    }
-    if (record == nullptr) ++stats_.steps_dropped;
-    if (core_->flight != nullptr) core_->flight->OnBegin(batch, record == nullptr);
-
-    // Rule 1: events, claims, and the seals that name this step.
-    events_.Apply(batch.event_span(), batch.step);
-    steps_.ClaimRows(record, batch);
-    events_.ApplyOwnSeals(batch.event_span(), batch.step);
-    pages_.ContendClaimed(pages_.base().Relative(batch.step));
-    queued_copies = pages_.copies_queued() != copies_before;
-  }
-  if (queued_copies) lander_.Wake();
-  return answer;
+  const StepCode code = log_->Begin(batch);
+  Published(/*wake=*/false);
+  return code;
 }
 
 StepCode RoutingStore::Impl::Submit(std::uint64_t step, StepRows* rows) {
-  bool in_flight = false;
-  {
-    const MutexLock lock(mutex_);
-    StepRecord* const record = steps_.Find(step);
-    in_flight = record != nullptr && record->state == StepRecord::State::kBegun;
-    if (in_flight) {
-      steps_.Submit(*record, rows);
-      if (core_->flight != nullptr) core_->flight->OnEnd(step, StepEnd::kSubmit);
-    }
-  }
-  if (in_flight) {
-    lander_.Wake();
-    return {};
-  }
-  if (rows != nullptr) rows->Done();
-  return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
+  const StepCode code = log_->Submit(step, rows);
+  if (!code.ok() && rows != nullptr) rows->Done();
+  Published(/*wake=*/true);
+  return code;
 }
 
 StepCode RoutingStore::Impl::End(std::uint64_t step, StepEnd how) {
-  bool waiting = false;
-  {
-    const MutexLock lock(mutex_);
-    StepRecord* const record = steps_.Find(step);
-    if (record == nullptr || record->state != StepRecord::State::kBegun) {
-      return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
-    }
-    steps_.Revoke(*record, how);
-    ++(how == StepEnd::kDrop ? stats_.steps_dropped : stats_.steps_cancelled);
-    if (core_->flight != nullptr) core_->flight->OnEnd(step, how);
-    steps_.Retire(*record);
-    waiting = steps_.device().any();  // the next device step may land now
-  }
-  if (waiting) lander_.Wake();
-  core_->NotifyProgress();
-  return {};
+  const StepCode code = log_->End(step, how);
+  Published(/*wake=*/true);
+  return code;
 }
 
-// ---- reading
+SnapshotState* RoutingStore::Impl::TakeTicket() {
+  if (tickets_ == nullptr) {
+    tickets_ = core_->free_tickets.exchange(nullptr, std::memory_order_acquire);
+  }
+  if (tickets_ != nullptr) return std::exchange(tickets_, tickets_->next_free);
+  try {
+    core_->tickets.push_back(std::make_unique<SnapshotState>());
+    return core_->tickets.back().get();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 
 absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapshot(std::span<const BlockId> blocks,
                                                                 std::int64_t first,
@@ -125,27 +129,37 @@ absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapshot(std::span<const 
         "TakeSnapshot: rows [", first, ", ", last, ") must satisfy 0 <= first <= last <= ", limit,
         " (", blocks.size(), " blocks of ", block_tokens, " tokens)"));
   }
-  const std::int64_t page_tokens = core_->page_tokens;
-  const std::int64_t begin = first / page_tokens;
-  const std::int64_t end = first == last ? begin : (last + page_tokens - 1) / page_tokens;
-  const std::int64_t pages_per_block = block_tokens / page_tokens;
-  for (std::int64_t i = begin / pages_per_block; i * pages_per_block < end; ++i) {
-    const std::int32_t block = blocks[static_cast<std::size_t>(i)].value();
-    if (block >= options_.num_blocks) {
-      return absl::InvalidArgumentError(absl::StrCat("TakeSnapshot: blocks[", i,
-                                                     "] must be below num_blocks (",
-                                                     options_.num_blocks, "), got ", block));
-    }
+  const std::int64_t begin = first / block_tokens;
+  const std::int64_t end = first == last ? begin : (last + block_tokens - 1) / block_tokens;
+  const std::span<const BlockId> needed =
+      blocks.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+  if (const std::size_t bad = FirstNotBelow(needed, options_.num_blocks); bad < needed.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("TakeSnapshot: blocks[", begin + static_cast<std::int64_t>(bad),
+                     "] must be below num_blocks (", options_.num_blocks, "), got ",
+                     needed[bad].value()));
   }
-  const MutexLock lock(mutex_);
-  SnapshotState* const state = pages_.PinSnapshot(blocks, first, last);
-  state->upto = last_;
-  state->copies = pages_.copies_queued();
-  if (core_->flight != nullptr) core_->flight->OnSnapshot(state->read_id, blocks, first, last);
+  SnapshotState* const state = TakeTicket();
+  if (state == nullptr) {
+    return absl::ResourceExhaustedError("TakeSnapshot: no memory for one more snapshot");
+  }
+  state->first = first;
+  state->last = last;
+  state->lost = false;
+  state->ticket.Take();
+  const StepCode code = log_->TakeSnapshot(state, needed, static_cast<std::uint32_t>(begin));
+  if (!code.ok()) {
+    state->next_free = std::exchange(tickets_, state);
+    return code.ToStatus();
+  }
+  Published(/*wake=*/true);
   return state;
 }
 
+// ---- what applies the log first
+
 std::int64_t RoutingStore::Impl::CoveredPrefix(std::span<const BlockId> blocks, std::int64_t rows) {
+  DrainAll();
   const MutexLock lock(mutex_);
   std::int64_t covered = 0;
   for (const BlockId block : blocks) {
@@ -170,6 +184,7 @@ std::int64_t RoutingStore::Impl::CoveredPrefix(std::span<const BlockId> blocks, 
 absl::Status RoutingStore::Impl::WaitIdle(std::chrono::nanoseconds timeout) {
   std::uint64_t upto = 0;
   std::uint64_t copies = 0;
+  lander_.Drain();
   if (!lander_.has_thread()) {
     while (lander_.LandNext()) {
     }
@@ -177,11 +192,11 @@ absl::Status RoutingStore::Impl::WaitIdle(std::chrono::nanoseconds timeout) {
   }
   {
     const MutexLock lock(mutex_);
-    upto = last_;
+    upto = applier_.last_step();
     copies = pages_.copies_queued();
   }
-  if (lander_.has_thread() ? core_->WaitReached(upto, copies, timeout)
-                           : core_->Reached(upto, copies)) {
+  const auto reached = [&] { return core_->Reached(upto, copies); };
+  if (lander_.has_thread() ? core_->WaitUntil(reached, timeout) : reached()) {
     return absl::OkStatus();
   }
   return absl::DeadlineExceededError(absl::StrCat(
@@ -191,6 +206,7 @@ absl::Status RoutingStore::Impl::WaitIdle(std::chrono::nanoseconds timeout) {
 Stats RoutingStore::Impl::GetStats() {
   Stats stats;
   std::uint64_t entries = 0;
+  lander_.Drain();
   {
     const MutexLock lock(mutex_);
     stats = stats_;

@@ -1,6 +1,7 @@
 // RoutingStore::Impl: joins the classes of the store under one mutex. Internal to blockstore.
 //
-//   BatchCheck     batch_check.h     what a step batch may contain
+//   StoreLog       store_log.h       what the engine's thread appends: checks, records, room
+//   LogApplier     log_applier.h     the effect of each record
 //   EventApplier   event_applier.h   the effect of each event
 //   Steps          steps.h           steps in flight, and the rows that they claim
 //   DeviceSteps    device_steps.h    steps whose slots only the device knows
@@ -19,30 +20,34 @@
 #include <vector>
 
 #include "blockstore/mutex.h"
-#include "blockstore/store/batch_check.h"
 #include "blockstore/store/event_applier.h"
 #include "blockstore/store/lander.h"
+#include "blockstore/store/log_applier.h"
 #include "blockstore/store/pages.h"
 #include "blockstore/store/steps.h"
 #include "blockstore/store/store.h"
 #include "blockstore/store/store_core.h"
+#include "blockstore/store/store_log.h"
 
 namespace waymark {
 
 // Functions as those of RoutingStore, with their threads.
-class RoutingStore::Impl {
+class RoutingStore::Impl final : private StoreLog::RoomMaker {
  public:
-  Impl(const StoreOptions& store_options, std::shared_ptr<StoreCore> shared);
-  ~Impl();
+  Impl(const StoreOptions& store_options, std::shared_ptr<StoreCore> shared,
+       std::unique_ptr<StoreLog> log);
+  ~Impl() override;
 
-  // ---- step path: checks, then everything else under the lock
+  // ---- what appends a record. Engine's thread.
+  StepCode Schedule(std::uint64_t step, std::uint64_t version) ABSL_LOCKS_EXCLUDED(mutex_);
+  StepCode Report(std::span<const Event> events) ABSL_LOCKS_EXCLUDED(mutex_);
   StepCode BeginStep(const StepBatch& batch) ABSL_LOCKS_EXCLUDED(mutex_);
   StepCode Submit(std::uint64_t step, StepRows* rows) ABSL_LOCKS_EXCLUDED(mutex_);
   StepCode End(std::uint64_t step, StepEnd how) ABSL_LOCKS_EXCLUDED(mutex_);
-
-  // ---- reading
   absl::StatusOr<SnapshotState*> TakeSnapshot(std::span<const BlockId> blocks, std::int64_t first,
                                               std::int64_t last) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // ---- what applies the log first
   std::int64_t CoveredPrefix(std::span<const BlockId> blocks, std::int64_t rows)
       ABSL_LOCKS_EXCLUDED(mutex_);
   Stats GetStats() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -50,22 +55,31 @@ class RoutingStore::Impl {
 
   [[nodiscard]] const StoreOptions& options() const { return options_; }
   [[nodiscard]] const std::shared_ptr<StoreCore>& core() const { return core_; }
-  [[nodiscard]] std::uint64_t last_step() const { return last_; }
+  [[nodiscard]] std::uint64_t last_step() const { return log_->last_step(); }
   [[nodiscard]] Lander& lander() { return lander_; }
 
  private:
   friend class StoreCheckpoint;
 
+  void TryMakeRoom(std::size_t bytes) override;
+  // After each call that may have appended a record. `wake`: a landing thread that sleeps is woken.
+  void Published(bool wake) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Applies the whole log, the record that stands for lost ones included. Engine's thread.
+  void DrainAll() ABSL_LOCKS_EXCLUDED(mutex_);
+  // A free ticket; null: no memory. Engine's thread.
+  SnapshotState* TakeTicket();
+
   const StoreOptions options_;
   const std::shared_ptr<StoreCore> core_;
-  BatchCheck check_;        // engine's thread
-  std::uint64_t last_ = 0;  // the last step that was begun; engine's thread
+  const std::unique_ptr<StoreLog> log_;
+  SnapshotState* tickets_ = nullptr;  // free ones; engine's thread
 
   Mutex mutex_;
   Stats stats_ ABSL_GUARDED_BY(mutex_);
   Pages pages_ ABSL_GUARDED_BY(mutex_);
   Steps steps_ ABSL_GUARDED_BY(mutex_);
   EventApplier events_ ABSL_GUARDED_BY(mutex_);
+  LogApplier applier_ ABSL_GUARDED_BY(mutex_);
   Lander lander_;  // locks mutex_ itself
 };
 

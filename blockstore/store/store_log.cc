@@ -17,8 +17,6 @@ constexpr std::int32_t kPrecondition =
 
 constexpr StepCode kBusy{kPrecondition, StepRule::kBusy, 0, 0};
 
-constexpr std::size_t kMoveScratch = 1024;
-
 std::uint64_t Now() {
   return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 }
@@ -39,111 +37,27 @@ std::uint8_t* Write(Record record, RecordKind kind, std::uint8_t* out) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<StoreLog>> StoreLog::Create(const LogLimits& limits) {
+absl::StatusOr<std::unique_ptr<StoreLog>> StoreLog::Create(
+    const LogLimits& limits, const std::atomic<std::uint64_t>& submitted_ended) {
   auto ring = PageMemory::Map(limits.ring_bytes);
   if (!ring.ok()) return ring.status();
   auto overflow = PageMemory::Map(limits.overflow_bytes);
   if (!overflow.ok()) return overflow.status();
   return std::unique_ptr<StoreLog>(
-      new StoreLog(limits, *std::move(ring), *std::move(overflow)));
+      new StoreLog(limits, submitted_ended, *std::move(ring), *std::move(overflow)));
 }
 
-StoreLog::StoreLog(const LogLimits& limits, PageMemory ring, PageMemory overflow)
+StoreLog::StoreLog(const LogLimits& limits, const std::atomic<std::uint64_t>& submitted_ended,
+                   PageMemory ring, PageMemory overflow)
     : limits_(limits),
       ring_memory_(std::move(ring)),
       overflow_memory_(std::move(overflow)),
       ring_({ring_memory_.data(), ring_memory_.size()}),
-      overflow_({overflow_memory_.data(), overflow_memory_.size()}) {
+      overflow_({overflow_memory_.data(), overflow_memory_.size()}),
+      submitted_ended_(submitted_ended),
+      check_(limits.slots.num_blocks, limits.slots.block_tokens) {
+  (void)ring_memory_.Prefault(ring_memory_.size(), ring_memory_.size());
   open_.reserve(limits.max_steps_in_flight);
-  move_blocks_.reserve(kMoveScratch);
-}
-
-// ---- validation of what needs no state
-
-StepCode StoreLog::ValidateEvent(const Event& event, std::uint64_t index, std::uint64_t own) const {
-  const auto broken = [&](StepRule rule, std::int64_t value) {
-    return StepCode{kInvalid, rule, index, value};
-  };
-  const std::int32_t num_blocks = limits_.slots.num_blocks;
-  const std::int32_t block_tokens = limits_.slots.block_tokens;
-  switch (event.type) {
-    case EventType::kReset:
-      return {};
-    case EventType::kBind:
-    case EventType::kRetain:
-    case EventType::kRelease:
-    case EventType::kSeal:
-    case EventType::kCopy:
-    case EventType::kMove:
-    case EventType::kTruncate:
-      break;
-    default:
-      return broken(StepRule::kUnknownEvent, static_cast<std::int64_t>(event.type));
-  }
-  if (event.block >= num_blocks) return broken(StepRule::kBlockOutOfRange, event.block);
-  if (event.key_size > BlockKey::kMaxBytes) return broken(StepRule::kKeyTooLong, event.key_size);
-  switch (event.type) {
-    case EventType::kCopy:
-      if (event.src >= num_blocks) return broken(StepRule::kSrcOutOfRange, event.src);
-      if (event.src == event.block && event.block >= 0) {
-        return broken(StepRule::kSelfCopy, event.block);
-      }
-      if (event.rows != Event::kAllRows && (event.rows < 0 || event.rows > block_tokens)) {
-        return broken(StepRule::kRowsOutOfRange, event.rows);
-      }
-      break;
-    case EventType::kMove:
-      if (event.src >= num_blocks) return broken(StepRule::kSrcOutOfRange, event.src);
-      break;
-    case EventType::kTruncate:
-      if (event.rows < 0 || event.rows > block_tokens) {
-        return broken(StepRule::kRowsOutOfRange, event.rows);
-      }
-      break;
-    case EventType::kSeal:
-      if (event.step > last_ && event.step != own) {
-        return broken(StepRule::kSealStep, static_cast<std::int64_t>(event.step));
-      }
-      break;
-    default:
-      break;
-  }
-  return {};
-}
-
-// A simultaneous move must not name a block twice as `src`, or twice as `block`.
-StepCode StoreLog::ValidateMoves(std::span<const Event> events) {
-  for (const bool from_side : {true, false}) {
-    move_blocks_.clear();
-    for (const Event& event : events) {
-      const std::int32_t block = from_side ? event.src : event.block;
-      if (block >= 0) move_blocks_.push_back(block);
-    }
-    std::sort(move_blocks_.begin(), move_blocks_.end());
-    const auto twice = std::adjacent_find(move_blocks_.begin(), move_blocks_.end());
-    if (twice != move_blocks_.end()) return {kInvalid, StepRule::kDuplicateMove, 0, *twice};
-  }
-  return {};
-}
-
-StepCode StoreLog::ValidateEvents(std::span<const Event> events, std::uint64_t own) {
-  for (std::size_t i = 0; i < events.size(); ++i) {
-    const StepCode code = ValidateEvent(events[i], i, own);
-    if (!code.ok()) return code;
-  }
-  for (std::size_t i = 0; i < events.size(); ++i) {
-    if (events[i].type != EventType::kMove || events[i].more == 0) continue;
-    std::size_t end = i;
-    while (end < events.size() && events[end].type == EventType::kMove && events[end].more != 0) {
-      ++end;
-    }
-    if (end < events.size() && events[end].type == EventType::kMove) ++end;
-    StepCode group = ValidateMoves(events.subspan(i, end - i));
-    group.index = i;
-    if (!group.ok()) return group;
-    i = end - 1;
-  }
-  return {};
 }
 
 // ---- room
@@ -234,7 +148,7 @@ StepCode StoreLog::Schedule(std::uint64_t step, std::uint64_t version) {
 StepCode StoreLog::Report(std::span<const Event> events) {
   const Turn turn(busy_);
   if (!turn.taken()) return kBusy;
-  const StepCode code = ValidateEvents(events, schedule_);
+  const StepCode code = check_.Events(events, last_, schedule_);
   if (!code.ok() || events.empty()) return code;
   if (!SettleLoss()) return Full();
   const std::size_t bytes = sizeof(EventsRecord) + events.size_bytes();
@@ -248,7 +162,7 @@ StepCode StoreLog::Report(std::span<const Event> events) {
 std::size_t StoreLog::in_flight() {
   std::uint64_t count = accepted_ - ended_ - landed_seen_;
   if (count < limits_.max_steps_in_flight) return count;
-  landed_seen_ = landed_.load(std::memory_order_acquire);
+  landed_seen_ = submitted_ended_.load(std::memory_order_acquire);
   return accepted_ - ended_ - landed_seen_;
 }
 
@@ -266,7 +180,7 @@ StepCode StoreLog::Begin(const StepBatch& batch) {
     return {kInvalid, StepRule::kDeviceSlots, 0, static_cast<std::int64_t>(rows)};
   }
   const std::span<const Event> events = batch.event_span();
-  const StepCode code = ValidateEvents(events, batch.step);
+  const StepCode code = check_.Events(events, last_, batch.step);
   if (!code.ok()) return code;
 
   // One room for all of it, so that the slots are validated while they are written.

@@ -21,6 +21,7 @@
 #include "blockstore/events.h"
 #include "blockstore/ids.h"
 #include "blockstore/step_code.h"
+#include "blockstore/store/event_check.h"
 #include "blockstore/store/flight_sink.h"
 #include "blockstore/store/log_records.h"
 #include "blockstore/store/log_ring.h"
@@ -52,8 +53,10 @@ class StoreLog {
   // The largest step number + 1. Above it, the distance of two steps would not fit 63 bits.
   static constexpr std::uint64_t kStepLimit = std::uint64_t{1} << 62;
 
-  // ResourceExhausted if the memory cannot be mapped. `room` is not owned and may be null.
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<StoreLog>> Create(const LogLimits& limits);
+  // ResourceExhausted if the memory cannot be mapped.
+  // `submitted_ended`: see StoreCore; must outlive the log.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<StoreLog>> Create(
+      const LogLimits& limits, const std::atomic<std::uint64_t>& submitted_ended);
   StoreLog(const StoreLog&) = delete;
   StoreLog& operator=(const StoreLog&) = delete;
   // Before the first record. Not owned; null: a full ring goes to the overflow at once.
@@ -77,6 +80,7 @@ class StoreLog {
   bool SettleLoss();
   // The last step begun, as the engine's thread has reported it; 0 before the first.
   [[nodiscard]] std::uint64_t last_step() const { return last_; }
+  void SetLastStep(std::uint64_t step) { last_ = step; }  // of a checkpoint
   // Calls that were refused because the log was full.
   [[nodiscard]] std::uint64_t lost() const { return lost_count_; }
 
@@ -93,10 +97,6 @@ class StoreLog {
   void Pop();
   // Gives the room of all removed records back.
   void Retire();
-  // A submitted step has ended.
-  void CountLanded() {
-    landed_.store(landed_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-  }
 
   // ---- any thread
 
@@ -121,13 +121,9 @@ class StoreLog {
     const bool taken_;
   };
 
-  StoreLog(const LogLimits& limits, PageMemory ring, PageMemory overflow);
+  StoreLog(const LogLimits& limits, const std::atomic<std::uint64_t>& submitted_ended,
+           PageMemory ring, PageMemory overflow);
 
-  // `own`: the step whose Seals may carry its number before it is begun; 0: none.
-  [[nodiscard]] StepCode ValidateEvent(const Event& event, std::uint64_t index,
-                                       std::uint64_t own) const;
-  [[nodiscard]] StepCode ValidateMoves(std::span<const Event> events);
-  [[nodiscard]] StepCode ValidateEvents(std::span<const Event> events, std::uint64_t own);
   // Room for records of at most `bytes`; null: they are lost, and a poison record is owed.
   std::uint8_t* Room(std::size_t bytes);
   // Publishes the records, of these sizes, that were written into the last Room(); sizes of 0 are
@@ -159,10 +155,10 @@ class StoreLog {
   std::vector<std::uint64_t> open_;
   std::uint64_t accepted_ = 0;     // steps begun and not dropped at their begin
   std::uint64_t ended_ = 0;        // of them: ended by a call that is not a Submit
-  std::uint64_t landed_seen_ = 0;  // landed_ when it was last read
-  std::vector<std::int32_t> move_blocks_;  // scratch of ValidateMoves
+  std::uint64_t landed_seen_ = 0;  // submitted_ended when it was last read
+  const std::atomic<std::uint64_t>& submitted_ended_;
+  EventCheck check_;
 
-  alignas(128) std::atomic<std::uint64_t> landed_{0};  // submitted steps that have ended
   LogRing* front_ = nullptr;  // the ring of Front(); guarded by the store's lock
 };
 

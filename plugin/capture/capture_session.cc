@@ -256,27 +256,34 @@ void CaptureSession::SetStream(void* stream) {
 }
 
 StepCode CaptureSession::BeginStep(const StepBatch& batch, std::int32_t written_rows) {
-  const auto most = static_cast<std::size_t>(impl_->max_rows);
-  if (batch.num_slots > most && !batch.device_slots) {
-    return {kInvalidArgument, StepRule::kTooManyRows, 0,
-            static_cast<std::int64_t>(batch.num_slots)};
+  const std::size_t num_rows = NumRows(batch);
+  if (num_rows > static_cast<std::size_t>(impl_->max_rows) && !batch.device_slots) {
+    return {kInvalidArgument, StepRule::kTooManyRows, 0, static_cast<std::int64_t>(num_rows)};
   }
   if (written_rows < 0 || written_rows > impl_->max_rows) {
     return {kInvalidArgument, StepRule::kTooManyRows, 0, written_rows};
   }
-  const StepCode code = impl_->store->BeginStep(batch);
-  if (code.ok() || code.dropped()) impl_->begun.Add();
-  if (code.dropped()) impl_->transport->OnStepWithoutBuffer();
-  if (!code.ok()) return code;
-
-  const BufferId buffer = impl_->transport->healthy() ? impl_->transport->Acquire() : kNoBuffer;
+  // The buffer first, so that a step without one is dropped by the record that begins it.
+  Transport& transport = *impl_->transport;
+  const BufferId buffer = transport.healthy() ? transport.Acquire() : kNoBuffer;
+  StepCode code;
   if (buffer == kNoBuffer) {
-    impl_->overflows.Add();
-    impl_->transport->OnStepWithoutBuffer();
-    (void)impl_->store->Drop(StepId(batch.step));
-    return {kResourceExhausted, StepRule::kRingFull, 0, impl_->transport->in_use()};
+    StepBatch dropped = batch;
+    dropped.drop = true;
+    code = impl_->store->BeginStep(dropped);
+  } else {
+    code = impl_->store->BeginStep(batch);
   }
-  const auto rows = batch.device_slots ? 0 : static_cast<std::int32_t>(batch.num_slots);
+  if (code.ok() || code.dropped()) impl_->begun.Add();
+  if (!code.ok()) {
+    if (buffer != kNoBuffer) transport.Release(buffer, 0);
+    if (!code.dropped()) return code;
+    transport.OnStepWithoutBuffer();
+    if (buffer != kNoBuffer) return code;
+    impl_->overflows.Add();
+    return {kResourceExhausted, StepRule::kRingFull, 0, transport.in_use()};
+  }
+  const auto rows = batch.device_slots ? 0 : static_cast<std::int32_t>(num_rows);
   impl_->open[static_cast<std::size_t>(buffer)] = {batch.step, rows, std::max(rows, written_rows),
                                                    batch.device_slots,
                                                    batch.device_slots && written_rows == 0};

@@ -15,8 +15,6 @@ namespace {
 
 constexpr std::size_t kAlign = 16;  // of what a staging buffer holds: the widest access of a device
 constexpr std::ptrdiff_t kAlignIds = kAlign / sizeof(std::int16_t);
-// A forward takes milliseconds, its copy microseconds: look often at first, then now and then.
-constexpr int kEagerLooks = 64;
 constexpr auto kLookEvery = std::chrono::microseconds(20);
 // A device that fails writes no word, so the driver is also queried, at this interval.
 constexpr auto kAskEvery = std::chrono::milliseconds(50);
@@ -97,7 +95,8 @@ class StagedTransport::StagingBuffer : public StepRows {
     rows_ = overwritten ? 0 : rows;
     written_rows_ = written_rows;
     has_slots_ = slots != nullptr;
-    fetched_ = enqueued_ = false;
+    fetch_ = Fetched::kNo;
+    enqueued_ = false;
     if (!t.healthy()) return;
     // A step that was sealed and never landed has left its faults, perhaps on another stream.
     if (counts_left_) {
@@ -124,6 +123,35 @@ class StagedTransport::StagingBuffer : public StepRows {
     counts_left_ = true;
     enqueued_ = t.Check(t.device_.Pack(launch, t.stream_), "pack the rows of a step") &&
                 t.Check(t.device_.Record(packed, t.stream_), "record the end of a pack");
+  }
+
+  // Looks at the word, which takes a load from memory; a query of the driver takes a microsecond and
+  // a lock that the engine's launches need. Once the word has arrived, the event, which comes
+  // before it on the stream, is queried: CUDA guarantees by an event that the host sees the rows,
+  // but not by the order in which two copies appear in memory. So a step takes one query, and one
+  // more every kAskEvery.
+  bool Poll() override {
+    StagedTransport& t = transport_;
+    if (fetch_ == Fetched::kNo) {
+      asked_ = std::chrono::steady_clock::now();
+      fetch_ = Fetched::kOnItsWay;
+      if (!EnqueueCopy()) EndFetch(false);
+    }
+    if (fetch_ == Fetched::kDone) return true;
+    const bool arrived = t.device_.Load(&word_) == kArrived;
+    const auto now = std::chrono::steady_clock::now();
+    auto state = Device::State::kPending;
+    if (arrived || now - asked_ >= kAskEvery) {
+      asked_ = now;
+      state = t.device_.Query(copied);
+    }
+    if (state == Device::State::kFailed || !t.healthy()) {
+      t.Fail("the device has failed while a step was on its way");
+      EndFetch(false);
+    } else if (state == Device::State::kDone) {
+      EndFetch(true);
+    }
+    return fetch_ == Fetched::kDone;
   }
 
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
@@ -166,59 +194,39 @@ class StagedTransport::StagingBuffer : public StepRows {
   std::atomic<bool> overtaken{false};
 
  private:
-  // Copies the staging buffer to the host, unless that was done or tried.
+  // Waits until Poll(). The store polls first, so only other callers wait here.
   void Fetch() {
-    if (std::exchange(fetched_, true)) return;
-    fetch_ok_ = TryFetch() && !overtaken.load(std::memory_order_acquire);
+    while (!Poll())
+      std::this_thread::sleep_for(kLookEvery);
+  }
+
+  void EndFetch(bool copied_to_host) {
+    fetch_ = Fetched::kDone;
+    fetch_ok_ = copied_to_host && !overtaken.load(std::memory_order_acquire);
+    if (copied_to_host) {
+      counts_left_ = false;
+      Count();
+    }
     if (!fetch_ok_) transport_.LogFailure();
   }
-  // False: the device has failed.
-  bool TryFetch() {
+
+  // Enqueues the copy of the staging buffer to the host. False: the device has failed.
+  bool EnqueueCopy() {
     StagedTransport& t = transport_;
     const RoutingShape& shape = t.options_.shape;
     if (!enqueued_ || !t.healthy()) return false;
     std::atomic_ref<std::uint32_t>(word_).store(kOnItsWay, std::memory_order_relaxed);
     // In this order on the copy stream: the rows, the event, the word.
-    if (!t.Check(t.device_.StreamWait(t.copy_stream_, packed), "wait for a pack") ||
-        !t.Check(t.device_.CopyToHost(pinned_, device_, StagingLayout(shape, rows_, has_slots_).end,
-                                      t.copy_stream_),
-                 "copy a step to the host") ||
-        !t.Check(t.device_.Zero(device_, StagingLayout::CountBytes(shape), t.copy_stream_),
-                 "clear a staging buffer") ||
-        !t.Check(t.device_.Record(copied, t.copy_stream_), "record the end of a copy") ||
-        !t.Check(t.device_.CopyToHost(&word_, t.arrived_, sizeof(word_), t.copy_stream_),
-                 "copy the word behind a step") ||
-        !AwaitCopy()) {
-      return false;
-    }
-    counts_left_ = false;
-    Count();
-    return true;
-  }
-
-  // Waits for the copy by polling the word, which takes a load from memory; a query of the driver
-  // takes a microsecond and a lock that the engine's launches need. Once the word has arrived, the
-  // event, which comes before it on the stream, is queried: CUDA guarantees by an event that the
-  // host sees the rows, but not by the order in which two copies appear in memory. So a step takes
-  // one query, and one more every kAskEvery. False: the device has failed.
-  bool AwaitCopy() {
-    StagedTransport& t = transport_;
-    auto asked = std::chrono::steady_clock::now();
-    for (int looks = 0;; ++looks) {
-      const bool arrived = t.device_.Load(&word_) == kArrived;
-      const auto now = std::chrono::steady_clock::now();
-      auto state = Device::State::kPending;
-      if (arrived || now - asked >= kAskEvery) {
-        asked = now;
-        state = t.device_.Query(copied);
-      }
-      if (state == Device::State::kDone) return true;
-      if (state == Device::State::kFailed || !t.healthy()) {
-        t.Fail("the device has failed while a step was on its way");
-        return false;
-      }
-      if (looks >= kEagerLooks) std::this_thread::sleep_for(kLookEvery);
-    }
+    return t.Check(t.device_.StreamWait(t.copy_stream_, packed), "wait for a pack") &&
+           t.Check(
+               t.device_.CopyToHost(pinned_, device_, StagingLayout(shape, rows_, has_slots_).end,
+                                    t.copy_stream_),
+               "copy a step to the host") &&
+           t.Check(t.device_.Zero(device_, StagingLayout::CountBytes(shape), t.copy_stream_),
+                   "clear a staging buffer") &&
+           t.Check(t.device_.Record(copied, t.copy_stream_), "record the end of a copy") &&
+           t.Check(t.device_.CopyToHost(&word_, t.arrived_, sizeof(word_), t.copy_stream_),
+                   "copy the word behind a step");
   }
 
   void Count() {
@@ -242,8 +250,9 @@ class StagedTransport::StagingBuffer : public StepRows {
   std::int32_t written_rows_ = 0;
   bool has_slots_ = false;    // of a step with device_slots
   bool enqueued_ = false;     // the pack and its event are
-  bool fetched_ = false;      // Fetch has been tried,
-  bool fetch_ok_ = false;     // and the copy has succeeded
+  enum class Fetched : std::uint8_t { kNo, kOnItsWay, kDone } fetch_ = Fetched::kNo;
+  bool fetch_ok_ = false;  // once kDone: the copy has succeeded
+  std::chrono::steady_clock::time_point asked_;  // the driver, last
   bool counts_left_ = false;  // the staging buffer's faults are not cleared
 };
 

@@ -34,7 +34,7 @@ struct LanderTest : testing::Test {
   // Begins a step as StoreParts does, submits it and lands it.
   void Run(std::uint64_t step, std::initializer_list<Event> events,
            std::initializer_list<std::int64_t> slots, ConstantRows& rows) {
-    store.steps.Submit(*store.Begin(step, events, slots), &rows);
+    store.steps.Submit(*store.Begin(step, events, slots), &rows, 1);
     EXPECT_TRUE(lander.LandNext());
   }
   std::uint8_t IdOf(std::int32_t block, std::uint32_t row) {
@@ -50,7 +50,7 @@ TEST_F(LanderTest, LandsTheRowsThatTheStepStillHolds) {
   ConstantRows rows(3);
   StepRecord* const record = store.Begin(10, {}, {0, 1});
   store.pages.stamp(store.PageOf(0), 1).Store(Stamp::Absent(Reason::kNeverWritten));
-  store.steps.Submit(*record, &rows);
+  store.steps.Submit(*record, &rows, 1);
   EXPECT_FALSE(lander.LandNext(11)) << "another step";
   EXPECT_TRUE(lander.LandNext());
   EXPECT_FALSE(lander.LandNext());
@@ -83,7 +83,7 @@ TEST_F(LanderTest, CopiesBytesBeforeTheRowsOfTheNextStep) {
 
 TEST_F(LanderTest, ARowLandsInTheCopyThatWasMadeMeanwhile) {
   ConstantRows rows(3);
-  store.steps.Submit(*store.Begin(10, {}, {0}), &rows);
+  store.steps.Submit(*store.Begin(10, {}, {0}), &rows, 1);
   store.Begin(11, {Event::Copy(BlockId(0), BlockId(3), 1)}, {});
   EXPECT_TRUE(lander.LandNext());
   EXPECT_TRUE(store.StampOf(3, 0).valid());

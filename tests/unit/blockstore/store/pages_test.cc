@@ -133,7 +133,9 @@ TEST_F(PagesTest, CopyOnWriteCopiesStampsAndSealAndQueuesTheBytes) {
 TEST_F(PagesTest, ASnapshotHoldsItsPageAndSeesRowsBelowTheHighWaterMark) {
   const PageIndex page = Fill(0, 4);
   const BlockId blocks[] = {BlockId(0)};
-  SnapshotState* const state = pages_.PinSnapshot(blocks, 0, 2);
+  SnapshotState* const state = core_.tickets.emplace_back(std::make_unique<SnapshotState>()).get();
+  state->last = 2;
+  pages_.PinSnapshot(*state, blocks);
   EXPECT_TRUE(Pages::SeenByOthers(pages_.pool().hot(page), 1));
   EXPECT_FALSE(Pages::SeenByOthers(pages_.pool().hot(page), 2));
   pages_.Detach(0, Reason::kNeverWritten);
@@ -143,6 +145,19 @@ TEST_F(PagesTest, ASnapshotHoldsItsPageAndSeesRowsBelowTheHighWaterMark) {
   EXPECT_TRUE(pages_.ReclaimSnapshots(8));
   EXPECT_TRUE(pages_.pool().hot(page).free);
   EXPECT_EQ(pages_.snapshots_live(), 0u);
+  EXPECT_EQ(core_.free_tickets.load(), state);
+}
+
+TEST_F(PagesTest, ATicketThatWasReleasedPinsNothing) {
+  const PageIndex page = Fill(0, 4);
+  const BlockId blocks[] = {BlockId(0)};
+  SnapshotState state;
+  state.last = 4;
+  state.ticket.Take();
+  EXPECT_FALSE(state.ticket.Release()) << "not applied yet";
+  pages_.PinSnapshot(state, blocks);
+  EXPECT_TRUE(state.ticket.Apply()) << "the second one recycles";
+  EXPECT_EQ(pages_.pool().hot(page).snapshots, 0u);
 }
 
 TEST_F(PagesTest, AKeyFindsThePageWithMostRows) {

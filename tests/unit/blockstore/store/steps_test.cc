@@ -88,13 +88,19 @@ TEST(Steps, SubmittedStepsLandInAnyOrderButDeviceSteps) {
   StoreParts store;
   StepRecord* const host = store.Begin(10, {}, {});
   StepRecord* const device = store.Begin(11, {}, {}, /*device=*/true);
-  store.steps.Submit(*device, nullptr);
-  EXPECT_EQ(store.steps.TakeSubmitted(0), nullptr) << "step 10 is before it";
-  store.steps.Submit(*host, nullptr);
-  EXPECT_EQ(store.steps.TakeSubmitted(11), nullptr);
-  EXPECT_EQ(store.steps.TakeSubmitted(0), host);
+  std::vector<StepRecord*> listed;
+  const auto list = [&](std::uint64_t only_step) {
+    store.steps.ListSubmitted(only_step, listed);
+    return listed;
+  };
+  store.steps.Submit(*device, nullptr, 1);
+  EXPECT_TRUE(list(0).empty()) << "step 10 is before it";
+  store.steps.Submit(*host, nullptr, 1);
+  EXPECT_TRUE(list(11).empty());
+  EXPECT_EQ(list(0), std::vector<StepRecord*>{host});
+  store.steps.TakeSubmitted(*host);
   store.steps.Retire(*host);
-  EXPECT_EQ(store.steps.TakeSubmitted(0), device);
+  EXPECT_EQ(list(0), std::vector<StepRecord*>{device});
 }
 
 TEST(Steps, StampsThatWrapNeedANewBaseAndNothingInFlight) {
@@ -171,7 +177,7 @@ TEST(DeviceSteps, RowsThatWereWrittenBecomePending) {
   StoreParts store;
   StepRecord* const record = store.Begin(10, {}, {0, 1, 2}, /*device=*/true);
   WrittenSlots rows({1, kPaddingSlot, 1, 7, 2});
-  store.steps.Submit(*record, &rows);
+  store.steps.Submit(*record, &rows, 1);
   DeviceSteps::StartLanding(*record);
   std::array<const Claim*, 5> claims;
   store.steps.device().Resolve(*record, 0, claims);

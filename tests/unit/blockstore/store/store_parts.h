@@ -54,10 +54,16 @@ struct StoreParts {
     batch.events = given_events.begin(), batch.num_events = given_events.size();
     batch.slots = slots.begin(), batch.num_slots = slots.size();
     batch.device_slots = device;
+    std::vector<Event> own(given_events);
+    for (Event& event : own) {
+      if (event.type == EventType::kSeal && event.step == step) event.step = 0;
+    }
+    events.SetVersion(version);
+    events.Apply(own, last);
+    last = step;
     StepRecord* const record = steps.MakeRoomFor(step, version) ? steps.Begin(batch) : nullptr;
-    events.Apply(batch.event_span(), step);
     steps.ClaimRows(record, batch);
-    events.ApplyOwnSeals(batch.event_span(), step);
+    events.ApplyOwnSeals(step);
     pages.ContendClaimed(pages.base().Relative(step));
     return record;
   }
@@ -87,6 +93,7 @@ struct StoreParts {
   Pages pages;
   Steps steps;
   EventApplier events;
+  std::uint64_t last = 0;  // the last step begun
 };
 
 }  // namespace waymark

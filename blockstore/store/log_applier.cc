@@ -1,0 +1,175 @@
+#include "blockstore/store/log_applier.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "blockstore/store/slot_code.h"
+
+namespace waymark {
+namespace {
+
+constexpr std::size_t kRecordsPerRetire = 16;
+
+std::uint64_t Now() {
+  return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+}
+
+// `record` as the struct of its kind.
+template <class Record>
+const Record& As(const RecordHeader& record) {
+  return reinterpret_cast<const Record&>(record);
+}
+
+}  // namespace
+
+LogApplier::LogApplier(const StoreOptions& options, StoreCore& core, StoreLog& log, Pages& pages,
+                       Steps& steps, EventApplier& events, Stats& stats)
+    : core_(core),
+      log_(log),
+      pages_(pages),
+      steps_(steps),
+      events_(events),
+      stats_(stats),
+      caller_lands_(options.landing != Landing::kThread),
+      slots_(options.max_step_rows) {
+  refused_.reserve(options.max_steps_in_flight);
+}
+
+std::size_t LogApplier::Apply(std::size_t records, std::size_t bytes) {
+  const StoreLog::Mark end = log_.LoadEnd();
+  std::size_t applied = 0;
+  for (std::size_t freed = 0; applied < records && freed < bytes; ++applied) {
+    const RecordHeader* const record = log_.Front(end);
+    if (record == nullptr) break;
+    freed += record->bytes;
+    ApplyOne(*record);
+    log_.Pop();
+    // The engine's thread may be short of room.
+    if (applied % kRecordsPerRetire == kRecordsPerRetire - 1) log_.Retire();
+  }
+  log_.Retire();
+  stats_.log_records += applied;
+  return applied;
+}
+
+void LogApplier::ApplyOne(const RecordHeader& record) {
+  switch (record.kind) {
+    case RecordKind::kSchedule: {
+      const auto& schedule = As<ScheduleRecord>(record);
+      if (core_.flight != nullptr) core_.flight->OnSchedule(schedule.step, schedule.version);
+      events_.SetVersion(schedule.version);
+      return;
+    }
+    case RecordKind::kEvents: {
+      const std::span<const Event> events = As<EventsRecord>(record).events();
+      if (core_.flight != nullptr) core_.flight->OnEvents(events);
+      events_.Apply(events, last_);
+      return;
+    }
+    case RecordKind::kBegin:
+      return ApplyBegin(As<BeginRecord>(record));
+    case RecordKind::kSubmit:
+      return ApplySubmit(As<SubmitRecord>(record));
+    case RecordKind::kDrop:
+      return ApplyEnd(As<EndRecord>(record).step, StepEnd::kDrop);
+    case RecordKind::kCancel:
+      return ApplyEnd(As<EndRecord>(record).step, StepEnd::kCancel);
+    case RecordKind::kSnapshot:
+      return ApplySnapshot(As<SnapshotRecord>(record));
+    case RecordKind::kPoison:
+      return ApplyPoison(As<PoisonRecord>(record));
+  }
+}
+
+// ---- steps
+
+void LogApplier::ApplyBegin(const BeginRecord& begin) {
+  stats_.log_lag.Add(Now() - begin.reported_at);
+  const EncodedSlots coded(begin.slots());
+  coded.Decode(slots_.data());
+  const StepBatch batch{
+      .step = begin.step,
+      .version = begin.version,
+      .slots = slots_.data(),
+      .num_slots = coded.num_rows(),
+      .device_slots = (begin.header.flags & kBeginDeviceSlots) != 0,
+  };
+  events_.SetVersion(begin.version);
+  last_ = begin.step;
+  ++stats_.steps_begun;
+  stats_.steps_refused_ring += (begin.header.flags & kBeginFull) != 0 ? 1 : 0;
+  if (caller_lands_) pages_.ReclaimSnapshots(2);
+
+  StepRecord* record = nullptr;
+  const bool dropped = (begin.header.flags & kBeginDropped) != 0;
+  if (!steps_.MakeRoomFor(begin.step, begin.version)) {
+    ++stats_.steps_while_wrapping;
+    // The engine's thread could not know, and will end the step.
+    if (!dropped) (void)steps_.BeginWithoutClaims(batch);
+  } else if (!dropped) {
+    record = steps_.Begin(batch);
+  }
+  if (record == nullptr) ++stats_.steps_dropped;
+  if (core_.flight != nullptr) core_.flight->OnBegin(batch, record == nullptr);
+
+  steps_.ClaimRows(record, batch);
+  events_.ApplyOwnSeals(begin.step);
+  pages_.ContendClaimed(pages_.base().Relative(begin.step));
+}
+
+void LogApplier::ApplySubmit(const SubmitRecord& submit) {
+  StepRecord* const record = steps_.Find(submit.step);
+  if (record == nullptr || record->state != StepRecord::State::kBegun) {
+    if (submit.rows != nullptr) refused_.push_back(submit.rows);
+    return;
+  }
+  steps_.Submit(*record, submit.rows, submit.reported_at);
+  if (core_.flight != nullptr && !record->without_claims) {
+    core_.flight->OnEnd(submit.step, StepEnd::kSubmit);
+  }
+}
+
+void LogApplier::ApplyEnd(std::uint64_t step, StepEnd how) {
+  StepRecord* const record = steps_.Find(step);
+  if (record != nullptr && record->state == StepRecord::State::kBegun) End(*record, how);
+}
+
+void LogApplier::End(StepRecord& record, StepEnd how) {
+  if (!record.without_claims) {
+    steps_.Revoke(record, how);
+    ++(how == StepEnd::kDrop ? stats_.steps_dropped : stats_.steps_cancelled);
+    if (core_.flight != nullptr) core_.flight->OnEnd(record.step, how);
+  }
+  steps_.Retire(record);
+}
+
+// ---- snapshots
+
+void LogApplier::ApplySnapshot(const SnapshotRecord& snapshot) {
+  SnapshotState& state = *snapshot.state;
+  pages_.PinSnapshot(state, snapshot.blocks());
+  state.upto = last_;
+  state.copies = pages_.copies_queued();
+  if (core_.flight != nullptr) {
+    // Blocks before the range are not in the record, and no row of them is read.
+    blocks_.assign(snapshot.skipped, BlockId::Invalid());
+    blocks_.insert(blocks_.end(), snapshot.blocks().begin(), snapshot.blocks().end());
+    core_.flight->OnSnapshot(state.read_id, blocks_, state.first, state.last);
+  }
+  if (state.ticket.Apply()) pages_.ReclaimSnapshot(state);
+}
+
+// ---- lost records
+
+// What was lost may have bound, freed or rewritten any block, so no row of the table is known to
+// belong to its block any more. Live snapshots saw what was appended before them.
+void LogApplier::ApplyPoison(const PoisonRecord& poison) {
+  ++stats_.log_losses;
+  if (core_.flight != nullptr) core_.flight->OnPoison(poison.open(), poison.last, poison.version);
+  steps_.VoidAll(poison.open());
+  last_ = poison.last;
+  events_.Forget(poison.version);
+  pages_.ForgetBlocks(poison.last);
+}
+
+}  // namespace waymark

@@ -1,0 +1,69 @@
+// LogApplier: the effect of each record of the log on the pages and the steps, in the order of the
+// log; rule 1 of docs/architecture.md. Internal to blockstore.
+//
+// Guarded by the store's mutex: the thread that holds it applies the log. That is the landing
+// thread as a rule, and a query's thread in its own call.
+#ifndef WAYMARK_BLOCKSTORE_STORE_LOG_APPLIER_H_
+#define WAYMARK_BLOCKSTORE_STORE_LOG_APPLIER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "blockstore/store/event_applier.h"
+#include "blockstore/store/pages.h"
+#include "blockstore/store/stats.h"
+#include "blockstore/store/steps.h"
+#include "blockstore/store/store_core.h"
+#include "blockstore/store/store_log.h"
+
+namespace waymark {
+
+class LogApplier {
+ public:
+  static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
+
+  // `options`: as RoutingStore::Create completed them. The references must outlive the object.
+  LogApplier(const StoreOptions& options, StoreCore& core, StoreLog& log, Pages& pages,
+             Steps& steps, EventApplier& events, Stats& stats);
+
+  // Applies the oldest records that were published before the call: at most `records`, and no more
+  // once `bytes` of the log have room again. Returns their number.
+  std::size_t Apply(std::size_t records = kAll, std::size_t bytes = kAll);
+  // Drops a step in flight that the engine has not ended, when the store ends.
+  void Drop(StepRecord& record) { End(record, StepEnd::kDrop); }
+
+  // The last step begun, as far as the log has been applied.
+  [[nodiscard]] std::uint64_t last_step() const { return last_; }
+  void SetLastStep(std::uint64_t step) { last_ = step; }  // of a checkpoint
+  // Rows that were submitted for a step that is not in flight, because records were lost: their
+  // Done() is to be called, without the mutex.
+  [[nodiscard]] std::vector<StepRows*>& refused() { return refused_; }
+
+ private:
+  void ApplyOne(const RecordHeader& record);
+  void ApplyBegin(const BeginRecord& begin);
+  void ApplySubmit(const SubmitRecord& submit);
+  void ApplyEnd(std::uint64_t step, StepEnd how);
+  void End(StepRecord& record, StepEnd how);
+  void ApplySnapshot(const SnapshotRecord& snapshot);
+  void ApplyPoison(const PoisonRecord& poison);
+
+  StoreCore& core_;
+  StoreLog& log_;
+  Pages& pages_;
+  Steps& steps_;
+  EventApplier& events_;
+  Stats& stats_;
+  const bool caller_lands_;
+  std::uint64_t last_ = 0;
+  std::vector<StepRows*> refused_;
+  std::vector<std::int64_t> slots_;   // scratch of ApplyBegin
+  std::vector<BlockId> blocks_;       // scratch of ApplySnapshot
+};
+
+}  // namespace waymark
+
+#endif  // WAYMARK_BLOCKSTORE_STORE_LOG_APPLIER_H_
