@@ -254,6 +254,33 @@ TEST(ModelChecker, FindsDataRaces) {
               HasSubstr("never written"));
 }
 
+TEST(ModelChecker, FencesOrderPlainMemoryThroughAStoreThatIsRead) {
+  alignas(8) std::array<std::uint8_t, 8> bytes{};
+  const auto with = [&](bool fence0, bool fence1, bool looks) {
+    return ModelChecker::Explore([&](ModelChecker& model) {
+             Atomic flag(0);
+             ModelAtomics<>::Write32(bytes.data(), 0);
+             model.Run(
+                 [&] {
+                   ModelAtomics<>::Write32(bytes.data(), 7);
+                   if (fence0) Fence();
+                   flag.store(1, kRelaxed);
+                 },
+                 [&] {
+                   const bool saw = flag.load(kRelaxed) == 1;
+                   if (fence1) Fence();
+                   if (saw || !looks)
+                     model.Require(ModelAtomics<>::Read32(bytes.data()) == 7, "stale");
+                 });
+           })
+        .failure;
+  };
+  EXPECT_EQ(with(true, true, true), "");
+  EXPECT_THAT(with(false, true, true), HasSubstr("data race"));
+  EXPECT_THAT(with(true, false, true), HasSubstr("data race"));
+  EXPECT_THAT(with(true, true, false), HasSubstr("data race"));
+}
+
 TEST(ModelChecker, SemaphoresBlockAndOrder) {
   alignas(8) std::array<std::uint8_t, 8> bytes{};
   const auto with = [&](int posts) {
