@@ -279,6 +279,24 @@ TEST(ModelChecker, FencesOrderPlainMemoryThroughAStoreThatIsRead) {
   EXPECT_THAT(with(false, true, true), HasSubstr("data race"));
   EXPECT_THAT(with(true, false, true), HasSubstr("data race"));
   EXPECT_THAT(with(true, true, false), HasSubstr("data race"));
+
+  // The store is read behind the fence, so the fences are not enough, although their order is known:
+  // thread 0 stores only if its fence was first.
+  const auto result = ModelChecker::Explore([&](ModelChecker& model) {
+    Atomic x(0), flag(0);
+    model.Run(
+        [&] {
+          ModelAtomics<>::Write32(bytes.data(), 7);
+          Fence();
+          if (x.load(kRelaxed) == 0) flag.store(1, kRelaxed);
+        },
+        [&] {
+          x.store(1, kRelaxed);
+          Fence();
+          if (flag.load(kRelaxed) == 1) static_cast<void>(ModelAtomics<>::Read32(bytes.data()));
+        });
+  });
+  EXPECT_THAT(result.failure, HasSubstr("data race"));
 }
 
 TEST(ModelChecker, SemaphoresBlockAndOrder) {
