@@ -39,9 +39,9 @@ class BasicTicketState {
     return (state_.load(std::memory_order_acquire) & kApplied) != 0;
   }
   // Whether the ticket was released: the applying thread need not write its pages then, but still
-  // calls Apply.
+  // calls Apply, which orders what the ticket's reader did before.
   [[nodiscard]] bool released() const {
-    return (state_.load(std::memory_order_acquire) & kReleased) != 0;
+    return (state_.load(std::memory_order_relaxed) & kReleased) != 0;
   }
 
  private:

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -89,8 +90,8 @@ Seen ExploreAll(const Script& script) {
 }
 
 TEST(LogRingInterleavings, AppendsAgainstDrains) {
-  const Seen seen =
-      ExploreAll({.capacity = 128, .batches = {{16}, {8, 24}, {16}}, .drains = {kAll, kAll, kAll}});
+  const Seen seen = ExploreAll(
+      {.capacity = 128, .batches = {{16}, {8, 24}, {16}, {8}}, .drains = {kAll, kAll, kAll, kAll}});
   EXPECT_EQ(seen.refused, 0);
   EXPECT_EQ(seen.began_anew, 0);
 }
@@ -104,7 +105,7 @@ TEST(LogRingInterleavings, RoomForTwoRecords) {
 
 // 48 of 64 bytes are used and given back: the next record of 24 bytes is behind a skip.
 const Script kTornWrap = {
-    .before = {24, 24}, .batches = {{24}, {24}, {24}}, .drains = {kAll, kAll, kAll}};
+    .before = {24, 24}, .batches = {{24}, {24}, {24}, {24}}, .drains = {kAll, kAll, kAll, kAll}};
 TEST(LogRingInterleavings, SkipsTheEndOfTheMemory) {
   const Seen seen = ExploreAll(kTornWrap);
   EXPECT_GT(seen.began_anew, 0);
@@ -112,7 +113,8 @@ TEST(LogRingInterleavings, SkipsTheEndOfTheMemory) {
 }
 
 TEST(LogRingInterleavings, SkipsInTheMiddleOfABatch) {
-  const Seen seen = ExploreAll({.before = {40}, .batches = {{16, 24}, {16}}, .drains = {1, 1, 1}});
+  const Seen seen =
+      ExploreAll({.before = {40}, .batches = {{16, 24}, {16}, {24, 8}}, .drains = {1, 1, 1, 1}});
   EXPECT_GT(seen.began_anew, 0);
 }
 
@@ -164,10 +166,34 @@ TEST(LogRingInterleavings, TheConsumerChangesUnderALock) {
   EXPECT_TRUE(result.exhaustive);
 }
 
+// The producer reads what the consumer made of a record, once the log is drained.
+template <class Atomics = ModelAtomics<>>
+ModelChecker::Result ReadWhenDrained() {
+  return ModelChecker::Explore([](ModelChecker& model) {
+    ModelLog<Atomics> log(model, 64, 0);
+    alignas(8) std::array<std::uint8_t, 8> result{};
+    model.Run(
+        [&] {
+          log.Append(8);
+          log.Publish();
+          if (log.Drained()) model.Require(Atomics::Read32(result.data()) == 7, "the result");
+        },
+        [&] {
+          if (log.Front(log.LoadTail()) == nullptr) return;
+          Atomics::Write32(result.data(), 7);
+          log.Drain();
+        });
+  });
+}
+
+TEST(LogRingInterleavings, WhatTheConsumerDidIsSeenWhenTheLogIsDrained) {
+  const auto result = ReadWhenDrained();
+  EXPECT_EQ(result.failure, "");
+  EXPECT_TRUE(result.exhaustive);
+}
+
 // --- The checker finds ---
 
-constexpr int kProducer = 0;
-constexpr int kConsumer = 1;
 template <Weakening kBug, int kThread>
 std::string Failure(const Script& script) {
   return Explore<ModelAtomics<kBug, kThread>>(script).result.failure;
@@ -193,6 +219,11 @@ TEST(LogRingInterleavings, FindsARelaxedLookAtTheHead) {
   for (const Script& script : {kTwoRecordsOfRoom, kTornWrap, kRestarts})
     EXPECT_THAT((Failure<Weakening::kRelaxedLoads, kProducer>(script)),
                 HasSubstr("with a read of thread 1"));
+}
+
+TEST(LogRingInterleavings, FindsARelaxedDrained) {
+  EXPECT_THAT((ReadWhenDrained<ModelAtomics<Weakening::kRelaxedLoads, kProducer>>().failure),
+              HasSubstr("data race"));
 }
 
 TEST(LogRingInterleavings, FindsARestartWithoutALookAtTheHead) {

@@ -13,6 +13,10 @@
 
 namespace waymark {
 
+// The threads of a Run that use a log.
+inline constexpr int kProducer = 0;
+inline constexpr int kConsumer = 1;
+
 template <class Atomics>
 struct ModelLog : BasicLogRing<Atomics> {
   using Ring = BasicLogRing<Atomics>;

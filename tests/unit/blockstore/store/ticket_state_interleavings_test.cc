@@ -19,30 +19,30 @@ using testing::HasSubstr;
 // A bug of the threads that use the ticket.
 enum class Misuse { kNone, kAppliedBeforeItIsWritten, kReadAfterRelease, kReleasedTwice };
 
-// A ticket with one word for its pages, and how often it was recycled.
+// A ticket with one word for its range and one for its pages, and how often it was recycled.
 template <class Atomics>
 class Ticket {
  public:
   explicit Ticket(ModelChecker& checker, Misuse bug) : model_(checker), misuse_(bug) {}
 
   void Take(std::uint32_t snapshot) {
-    snapshot_ = snapshot;
+    Atomics::Write32(range(), snapshot);
     state_.Take();
   }
   // The applying thread: the pages are written only if a reader can still come.
   void Apply() {
     bool recycle = misuse_ == Misuse::kAppliedBeforeItIsWritten && state_.Apply();
-    if (!state_.released()) Atomics::Write32(pages_.data(), snapshot_);
+    if (!state_.released()) Atomics::Write32(pages(), Atomics::Read32(range()));
     if (misuse_ != Misuse::kAppliedBeforeItIsWritten) recycle = state_.Apply();
     if (recycle) Recycle();
   }
-  // The reader: reads the pages if it is their time, and has done with the ticket.
+  // The reader: reads the range, and the pages if they are written, and releases the ticket.
   void ReadAndRelease() {
+    const std::uint32_t snapshot = Atomics::Read32(range());
     const bool applied = state_.applied();
     if (applied) ++ready;
     if (misuse_ == Misuse::kReadAfterRelease) Release();
-    if (applied)
-      model_.Require(Atomics::Read32(pages_.data()) == snapshot_, "the pages of this snapshot");
+    if (applied) model_.Require(Atomics::Read32(pages()) == snapshot, "the pages of this snapshot");
     if (misuse_ != Misuse::kReadAfterRelease) Release();
     if (misuse_ == Misuse::kReleasedTwice) Release();
   }
@@ -54,17 +54,19 @@ class Ticket {
   void Release() {
     if (state_.Release()) Recycle();
   }
-  // The next user writes the pages.
+  // The next user writes both words.
   void Recycle() {
     ++recycled;
-    Atomics::Write32(pages_.data(), 0);
+    Atomics::Write32(range(), 0);
+    Atomics::Write32(pages(), 0);
   }
+  std::uint8_t* range() { return words_.data(); }
+  std::uint8_t* pages() { return words_.data() + 4; }
 
   ModelChecker& model_;
   const Misuse misuse_;
   BasicTicketState<Atomics> state_;
-  std::uint32_t snapshot_ = 0;
-  alignas(8) std::array<std::uint8_t, 8> pages_{};
+  alignas(8) std::array<std::uint8_t, 8> words_{};
 };
 
 template <class Atomics = ModelAtomics<>>

@@ -87,9 +87,6 @@ TEST(WakeFlagInterleavings, OneOfTwoProducersWakes) {
 
 // --- The checker finds ---
 
-constexpr int kProducer = 0;
-constexpr int kConsumer = 1;
-
 TEST(WakeFlagInterleavings, FindsThatTheProducerHasNoFence) {
   EXPECT_THAT((SleepAndWake<ModelAtomics<Weakening::kNoFences, kProducer>>(1).failure),
               HasSubstr("no thread can go on"));
