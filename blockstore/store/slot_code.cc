@@ -129,6 +129,25 @@ void StoreCodes(T code, std::size_t rows, std::uint8_t* codes) {
 
 // ---- encoders
 
+// Inlined always: g++ 12 takes a function that only prefetches for one without effect.
+[[gnu::always_inline]] inline void Prefetch(const std::uint8_t* bytes, std::size_t size) {
+  for (std::size_t at = 0; at < size; at += 64)
+    __builtin_prefetch(bytes + at);
+}
+
+// Prefetches the entry for the first row of each request: each may be in a page of its own. Any
+// position is safe, as an address that is prefetched may be wrong.
+[[gnu::always_inline]] inline void PrefetchTable(const SlotPlan& plan, const TableRows& table) {
+  const double inverse = 1.0 / plan.tokens;
+  const auto begin = reinterpret_cast<std::uintptr_t>(table.block_table);
+  for (std::size_t r = 0; r < table.num_requests; ++r) {
+    const auto entry =
+        static_cast<std::int64_t>(LoadAt<std::int32_t>(table.num_computed_tokens, r) * inverse);
+    const std::uintptr_t at = r * table.table_stride + static_cast<std::uintptr_t>(entry);
+    __builtin_prefetch(reinterpret_cast<const void*>(begin + at * sizeof(std::int32_t)));
+  }
+}
+
 // Encodes the rows of one batch, and validates what needs a look at each row.
 template <class T>
 class Encoder {
@@ -140,16 +159,26 @@ class Encoder {
   static constexpr std::size_t kOutOfRange = 0;
   std::size_t Slots(const std::int64_t* slots) {
     const auto* const bytes = reinterpret_cast<const std::uint8_t*>(slots);
-    return Rows([&](std::size_t first, std::size_t rows, std::uint8_t* codes) {
+    const auto fetch = [&](std::size_t first, std::size_t rows) {
+      Prefetch(bytes + first * sizeof(std::int64_t), rows * sizeof(std::int64_t));
+    };
+    return Rows(fetch, [&](std::size_t first, std::size_t rows, std::uint8_t* codes) {
       return ops_.from_slots(plan_, bytes + first * sizeof(std::int64_t), rows, codes);
     });
   }
   std::size_t Pairs(const PairRows& pairs) {
-    return Rows([&](std::size_t first, std::size_t rows, std::uint8_t* codes) {
+    const auto width = static_cast<std::size_t>(pairs.index_bytes);
+    const auto fetch = [&](std::size_t first, std::size_t rows) {
+      Prefetch(static_cast<const std::uint8_t*>(pairs.block_idx) + first * width, rows * width);
+      Prefetch(static_cast<const std::uint8_t*>(pairs.local_position) + first * width,
+               rows * width);
+    };
+    return Rows(fetch, [&](std::size_t first, std::size_t rows, std::uint8_t* codes) {
       return ops_.from_pairs(plan_, pairs, first, rows, codes);
     });
   }
   std::size_t Table(const TableRows& table, const TableSums& sums) {
+    if (!sums.one_each) PrefetchTable(plan_, table);
     const bool runs_first = !sums.one_each && rows_ > 2 * table.num_requests;
     if (runs_first) {
       const std::size_t bytes = TableAsRuns(table);
@@ -166,14 +195,23 @@ class Encoder {
   static constexpr std::size_t kTooManyRuns = ~std::size_t{0};
   static constexpr std::size_t kTileRows = SlotOps<T>::kTileRows;
   static constexpr std::size_t kLookRows = 32;
+  static constexpr std::size_t kAheadRows = 2 * kTileRows;
   using Starts = std::array<std::uint64_t, kTileRows / 64>;
 
   // The most runs that are smaller than the codes one by one.
   [[nodiscard]] std::size_t MostRuns() const { return rows_ == 0 ? 0 : (rows_ - 1) / 2; }
 
   // Rows whose codes fill(first row, rows, codes) writes; it returns false if one is out of range.
-  template <class Fill>
-  std::size_t Rows(const Fill& fill) {
+  // fetch(first row, rows) prefetches what it reads.
+  template <class Fetch, class Fill>
+  std::size_t Rows(const Fetch& fetch, const Fill& fill_fetched) {
+    // The input is often cold, and a new page of it stops the processor's own prefetching.
+    fetch(0, std::min(rows_, kAheadRows));
+    const auto fill = [&](std::size_t first, std::size_t rows, std::uint8_t* codes) {
+      const std::size_t ahead = std::min(first + kAheadRows, rows_);
+      fetch(ahead, std::min(rows, rows_ - ahead));
+      return fill_fetched(first, rows, codes);
+    };
     // The rows in the middle decide what is tried first.
     const std::size_t look = std::min(rows_, kLookRows);
     alignas(64) std::uint8_t codes[kLookRows * sizeof(T)];

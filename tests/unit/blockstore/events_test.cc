@@ -114,6 +114,80 @@ TEST(Batches, ComeBackAsTheyWere) {
   EXPECT_TRUE(rest.empty());
 }
 
+// The same six rows as slots, as pairs and as a table.
+struct SixRows {
+  std::int32_t block_idx[6] = {7, 7, -3, 2, 2, -1};
+  std::int32_t local_position[6] = {2, 3, 0, 0, 1, 0};
+  std::int64_t wide_block_idx[6] = {7, 7, -3, 2, 2, -1};
+  std::int64_t wide_local_position[6] = {2, 3, 0, 0, 1, 0};
+  std::uint8_t row_asked[6] = {1, 1, 1, 0, 0, 1};
+  std::int32_t block_table[6] = {9, 7, -3, 2, 9, 9};
+  std::int32_t computed[2] = {6, 0};
+  std::int32_t scheduled[2] = {3, 2};
+  std::uint8_t request_asked[2] = {1, 0};
+  std::vector<std::int64_t> slots = {30, 31, kPaddingSlot, NotAsked(8), NotAsked(9), kPaddingSlot};
+
+  PairRows pairs = {block_idx, local_position, row_asked, 6, 4, 4};
+  PairRows wide_pairs = {wide_block_idx, wide_local_position, row_asked, 6, 8, 4};
+  TableRows table = {block_table, 3, 2, computed, scheduled, request_asked, 1, 4};
+};
+
+std::vector<std::int64_t> Expanded(const StepBatch& batch) {
+  std::vector<std::int64_t> slots(NumRows(batch), 12345);
+  ExpandSlots(batch, slots.data());
+  return slots;
+}
+
+TEST(Batches, AllFormsOfRowsAreWrittenAsSlots) {
+  const SixRows rows;
+  OwnedStepBatch as_slots = OneOfEach();
+  as_slots.slots = rows.slots;
+  StepBatch batch = as_slots.view();
+  EXPECT_EQ(Expanded(batch), rows.slots);
+  batch.slots = nullptr;
+  batch.num_slots = 0;
+  for (const PairRows* const pairs :
+       {&rows.pairs, &rows.wide_pairs, static_cast<const PairRows*>(nullptr)}) {
+    batch.pairs = pairs;
+    batch.table = pairs == nullptr ? &rows.table : nullptr;
+    EXPECT_EQ(Expanded(batch), rows.slots);
+    EXPECT_EQ(SerializedSize(batch), SerializedSize(as_slots.view()));
+    std::string text;
+    SerializeBatch(batch, text);
+    EXPECT_EQ(text, Serialized(as_slots));
+  }
+}
+
+TEST(Batches, RowsWithoutASlotGetOneThatNoStoreAccepts) {
+  SixRows rows;
+  rows.local_position[0] = 4;
+  rows.local_position[1] = -1;
+  rows.local_position[2] = -1;  // of padding: not looked at
+  rows.block_idx[3] = INT32_MAX;
+  std::vector<std::int64_t> slots = rows.slots;
+  slots[0] = slots[1] = kNoSlot;
+  slots[3] = NotAsked(std::int64_t{INT32_MAX} * 4);
+  EXPECT_EQ(Expanded({.pairs = &rows.pairs}), slots);
+  rows.wide_block_idx[4] = INT64_MAX / 4;
+  EXPECT_EQ(Expanded({.pairs = &rows.wide_pairs})[4], kNoSlot);
+  rows.wide_block_idx[4] = INT64_MAX / 4 - 1;
+  EXPECT_EQ(Expanded({.pairs = &rows.wide_pairs})[4], NotAsked((INT64_MAX / 4 - 1) * 4 + 1));
+  rows.pairs.index_bytes = 2;
+  EXPECT_EQ(Expanded({.pairs = &rows.pairs}), std::vector<std::int64_t>(6, kNoSlot));
+
+  rows.computed[0] = 11;  // two positions behind the table
+  EXPECT_EQ(Expanded({.table = &rows.table}),
+            (std::vector<std::int64_t>{kPaddingSlot, kNoSlot, kNoSlot, NotAsked(8), NotAsked(9),
+                                       kPaddingSlot}));
+  rows.computed[0] = -2;
+  rows.scheduled[1] = -5;  // counts as none
+  EXPECT_EQ(Expanded({.table = &rows.table}),
+            (std::vector<std::int64_t>{kNoSlot, kNoSlot, 36, kPaddingSlot}));
+  rows.table.block_tokens = 0;
+  EXPECT_EQ(Expanded({.table = &rows.table}),
+            (std::vector<std::int64_t>{kNoSlot, kNoSlot, kNoSlot, kPaddingSlot}));
+}
+
 TEST(Batches, FollowEachOther) {
   const OwnedStepBatch batch = OneOfEach();
   OwnedStepBatch empty;

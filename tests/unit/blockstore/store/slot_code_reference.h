@@ -153,13 +153,15 @@ inline Expected Reference(const Rows& rows, const SlotLimits& limits) {
   // The row at `offset` of `block`; the rule that it breaks is expected.code.
   const auto add = [&](std::int64_t block, std::int64_t offset, bool asked) {
     const std::size_t row = expected.slots.size();
-    const std::int64_t slot = block * rows.block_tokens + offset;
-    expected.slots.push_back(block < 0 ? -1 : asked ? slot : -2 - slot);
+    expected.slots.push_back(-1);
     if (block < 0 || !expected.code.ok()) return;
     if (block >= all / rows.block_tokens) {
       expected.code = Refused(StepRule::kRowBlock, row, block).code;
     } else if (offset < 0 || offset >= rows.block_tokens) {
       expected.code = Refused(StepRule::kRowOffset, row, offset).code;
+    } else {
+      const std::int64_t slot = block * rows.block_tokens + offset;
+      expected.slots.back() = asked ? slot : -2 - slot;
     }
   };
   if (rows.form == Rows::Form::kPairs) {

@@ -89,6 +89,11 @@ TEST(SlotCode, EveryRuleNamesIndexAndValue) {
     ExpectRule(table, StepRule::kBlockTokens, 0, tokens);
   }
 
+  Rows thirds = Pairs({0}, {0});
+  thirds.block_tokens = 3;
+  ExpectRule(thirds, StepRule::kBlockTokens, 0, 3,
+             {.num_blocks = 2, .block_tokens = 4, .max_step_rows = 16});
+
   ExpectRule(Table({0, 1}, 1, {0, 0}, {1, -3}), StepRule::kScheduledTokens, 1, -3);
   ExpectRule(Table({0, 1}, 1, {0, -4}, {1, 1}), StepRule::kPosition, 1, -4);
   ExpectRule(Table({0, 1}, 1, {0, 1}, {1, 2}), StepRule::kPosition, 1, 2);
@@ -205,6 +210,23 @@ TEST(SlotCode, EveryPlaceOfALongBatch) {
         slots[at] = slot;
         ASSERT_NO_FATAL_FAILURE(CheckRows(Slots(slots), limits)) << "row " << at;
       }
+    }
+  }
+}
+
+// Rows in the middle that are unlike the others: each way of encoding is tried first, is given up,
+// and meets every number of runs about half of the rows.
+TEST(SlotCode, TheMiddleIsUnlikeTheRest) {
+  const SlotLimits limits = {.num_blocks = 4000, .block_tokens = 2, .max_step_rows = 601};
+  for (std::size_t like = 0; like <= 300; ++like) {
+    for (const bool run_in_middle : {false, true}) {
+      std::vector<std::int64_t> slots;
+      for (std::size_t i = 0; i < 601; ++i) {
+        const bool middle = i >= 300 - like && i < 300 + like;
+        const auto slot = static_cast<std::int64_t>(i);
+        slots.push_back(middle == run_in_middle ? slot : 2 * slot + 2000);
+      }
+      ASSERT_NO_FATAL_FAILURE(CheckRows(Slots(slots), limits)) << like;
     }
   }
 }
