@@ -102,6 +102,25 @@ std::vector<std::string> Corpus() {
   require(writer.Snapshot(72, blocks, 0, 9));
   require(writer.Forget(72));
   keep();
+  // One past the limits of the target.
+  ScheduleLimits wide = kLimits;
+  wide.num_blocks += 1;
+  wide.block_tokens += 1;
+  writer = ScheduleWriter::Create(wide, 8).value();
+  const Event outside[] = {Event::Retain(BlockId(16)), Event::Move(BlockId(16), BlockId(1)),
+                           Event::Truncate(BlockId(1), 9, StepId(1))};
+  for (const Event& event : outside) {
+    require(writer.Begin(StepId(4), 2));
+    require(writer.Report({&event, 1}));
+    keep();
+  }
+  const BlockId last(16);
+  require(writer.Begin(StepId(4), 2));
+  require(writer.Snapshot(73, {&last, 1}, 0, 8));
+  keep();
+  require(writer.Begin(StepId(4), 2));
+  require(writer.Snapshot(74, blocks, 0, 25));
+  keep();
   return corpus;
 }
 

@@ -590,6 +590,29 @@ TEST(ParseScheduleMessage, CountsThatDoNotFitTheBytesAreRefusedAtOnce) {
                 "schedule message: items[0] must be complete; it is cut off");
 }
 
+TEST(ParseScheduleMessage, MemoryIsBoundedByTheBytes) {
+  ScheduleLimits limits = kLimits;
+  limits.max_bytes = 1 << 16;
+  ScheduleWriter forgets = NewWriter(limits);
+  ASSERT_TRUE(forgets.Begin(StepId(), 0).ok());
+  const Event reset = Event::Reset();
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_TRUE(forgets.Forget(1).ok());
+    ASSERT_TRUE(forgets.Report({&reset, 1}).ok());
+  }
+  const std::span<const std::uint8_t> bytes = forgets.Finish();
+  for (const Bytes& message : {Sample(), Bytes(bytes.begin(), bytes.end()),
+                               WithEvents(std::vector<Event>(1000, reset), limits),
+                               WithSnapshot(kBlocks, 0, 3), WithEvents({})}) {
+    const auto parsed = ParseScheduleMessage(message, limits);
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_LE(parsed->items.capacity() * sizeof(ScheduleItem) +
+                  parsed->events.capacity() * sizeof(Event) +
+                  parsed->blocks.capacity() * sizeof(BlockId),
+              16 * message.size());
+  }
+}
+
 TEST(ParseScheduleMessage, TheHeadOfAnItemIsChecked) {
   const Bytes bind = WithEvents({Event::Bind(BlockId(1), BlockKey::FromInteger(1))});
   const Bytes retain = WithEvents({Event::Retain(BlockId(1))});
