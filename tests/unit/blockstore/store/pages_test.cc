@@ -210,6 +210,9 @@ TEST_F(PagesTest, AClaimOfAnotherVersionTakesThePageOutOfTheIndex) {
   EXPECT_EQ(Found(), kNoPage);
   pages_.ContendClaimed(kStep);
   EXPECT_EQ(Found(), page) << "its rows are still of the seal's version";
+  pages_.ClearIndex();
+  pages_.ContendClaimed(kStep);
+  EXPECT_EQ(Found(), kNoPage) << "nothing was claimed since";
 }
 
 TEST_F(PagesTest, RebaseEmptiesTableAndIndexAndTranslatesSteps) {
