@@ -40,6 +40,17 @@ void Checker::Fail(std::string what) {
 
 void Checker::FinishRead(Read& read) {
   if (!read.rows.empty()) return;
+  if (read.lost) {
+    read.stages.clear();
+    Rows missing;
+    missing.shape = oracle_->WholeShape(page_tokens_);
+    missing.infos.resize(static_cast<std::size_t>(read.limit));
+    for (RowInfo& info : missing.infos)
+      info.reason = Reason::kCapacity;
+    missing.ids.resize(missing.infos.size() * oracle_->row_bytes());
+    read.rows.push_back(std::move(missing));
+    return;
+  }
   std::vector<Rows> stages;
   for (Snapshot& snapshot : read.stages) {
     absl::StatusOr<Rows> rows = snapshot.ReadRows();
@@ -69,7 +80,8 @@ void Checker::Check(ReadJob& job) {
   counts_.requests += job.finished;
   const std::size_t row_bytes = oracle_->row_bytes();
   // The common case, one snapshot, is read in chunks into a buffer.
-  if (job.reads.size() == 1 && job.reads[0]->stages.size() == 1 && oracle_->stages() == 1) {
+  if (job.reads.size() == 1 && job.reads[0]->stages.size() == 1 && oracle_->stages() == 1 &&
+      !job.reads[0]->lost) {
     Read& read = *job.reads[0];
     const Snapshot& snapshot = read.stages[0];
     const std::int64_t last = std::min({snapshot.last(), read.limit, job.rows});

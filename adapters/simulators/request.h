@@ -18,6 +18,7 @@ namespace waymark::sim {
 struct Read {
   std::vector<Snapshot> stages;
   std::vector<Rows> rows;  // one element, with all layers, once read; else empty
+  bool lost = false;       // a snapshot found no room in the log: all rows are missing
   std::int64_t limit = 0;  // rows at positions >= limit were discarded by a rewind
 };
 // The reads of a request, to be joined. Shared, because a rewind must limit reads that a waiting

@@ -32,7 +32,7 @@ RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<Stor
       events_(options_, pages_, steps_.device(), stats_),
       applier_(options_, *core_, *log_, pages_, steps_, events_, stats_),
       lander_(options_, *core_, mutex_, pages_, steps_, stats_, log_.get(), &applier_) {
-  log_->SetRoomMaker(this);
+  if (options_.landing != Landing::kManual) log_->SetRoomMaker(this);
 }
 
 RoutingStore::Impl::~Impl() {
