@@ -23,9 +23,7 @@ class FlightSink {
   virtual ~FlightSink() = default;
 
   // A schedule was opened: Binds with a key look it up under `version` from now on.
-  virtual void OnSchedule(std::uint64_t step, std::uint64_t version) {
-    (void)step, (void)version;
-  }
+  virtual void OnSchedule(std::uint64_t step, std::uint64_t version) { (void)step, (void)version; }
   // Events took effect. A Seal of the step that is begun next has step 0.
   virtual void OnEvents(std::span<const Event> events) { (void)events; }
   // Calls were lost. `open`: the steps in flight that the engine has not ended.

@@ -60,8 +60,8 @@ class LogApplier {
   const bool caller_lands_;
   std::uint64_t last_ = 0;
   std::vector<StepRows*> refused_;
-  std::vector<std::int64_t> slots_;   // scratch of ApplyBegin
-  std::vector<BlockId> blocks_;       // scratch of ApplySnapshot
+  std::vector<std::int64_t> slots_;  // scratch of ApplyBegin
+  std::vector<BlockId> blocks_;      // scratch of ApplySnapshot
 };
 
 }  // namespace waymark

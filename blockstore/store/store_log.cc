@@ -93,6 +93,14 @@ StepCode StoreLog::Full() {
   return {kExhausted, StepRule::kLogFull, 0, static_cast<std::int64_t>(lost_count_)};
 }
 
+StepCode StoreLog::LoseRecords() {
+  const Turn turn(busy_);
+  if (!turn.taken()) return kBusy;
+  loss_ = true;
+  (void)SettleLoss();  // now, if there is room: what is appended next is not lost
+  return {};
+}
+
 bool StoreLog::SettleLoss() {
   if (!loss_) return true;
   const std::size_t bytes = sizeof(PoisonRecord) + open_.size() * sizeof(std::uint64_t);
