@@ -39,7 +39,7 @@ std::string Message(const StepCode& code) {
     case StepRule::kSealStep:
       return absl::StrCat(
           "batch.events[", code.index,
-          "].step of a Seal must be at least 1 and not later than batch.step; it is ",
+          "].step of a Seal must be 0 or not later than the step of the batch or schedule; it is ",
           unsigned_value);
     case StepRule::kSlotOutOfRange:
       return absl::StrCat("batch.slots[", code.index,
@@ -63,6 +63,9 @@ std::string Message(const StepCode& code) {
           "step dropped: the stamps wrap, and no step may be in flight when they "
           "do; steps in flight: ",
           unsigned_value);
+    case StepRule::kScheduleAhead:
+      return absl::StrCat("step must not be less than that of the open schedule, which is ",
+                          unsigned_value);
   }
   return absl::StrCat("rule ", static_cast<int>(code.rule), " broken at index ", code.index,
                       "; the value is ", code.value);

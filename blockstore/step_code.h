@@ -22,12 +22,13 @@ enum class StepRule : std::uint8_t {
   kRowsOutOfRange,     // index: the event; value: rows
   kSelfCopy,           // index: the event; value: the block
   kDuplicateMove,      // index: the event; value: the block that is twice in one simultaneous move
-  kSealStep,         // index: the event; value: the seal's step, which is 0 or later than this step
-  kSlotOutOfRange,   // index: the row; value: the slot
-  kDeviceSlots,      // value: the rows; device slots given but not allowed, or missing
-  kStepNotInFlight,  // value: the step, which was never begun or has ended
-  kRingFull,         // value: steps in flight
-  kStampsWrap,       // value: steps in flight, which must end before stamps start again
+  kSealStep,           // index: the event; value: the seal's step, which is later than this step
+  kSlotOutOfRange,     // index: the row; value: the slot
+  kDeviceSlots,        // value: the rows; device slots given but not allowed, or missing
+  kStepNotInFlight,    // value: the step, which was never begun or has ended
+  kRingFull,           // value: steps in flight
+  kStampsWrap,         // value: steps in flight, which must end before stamps start again
+  kScheduleAhead,      // value: the step of the open schedule, which is after this step
 };
 
 // `code` is an absl::StatusCode. kOk (0): the call succeeded. kResourceExhausted (8), from

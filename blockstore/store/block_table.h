@@ -29,7 +29,8 @@ struct Entry {
   bool by_key : 1 = false;                // its page was attached by key
   bool null : 1 = false;                  // part of a null block; never changes
   bool has_seal_key : 1 = false;          // its seal has a key: EntryCold::seal_key is set
-  bool sealing : 1 = false;               // sealed by the current batch, whose claims come first
+  bool sealing : 1 = false;               // has an own seal, which waits for the next step's claims
+  bool found_by_key : 1 = false;          // bound since the last begin, to a page found by its key
   std::int32_t refs = 1;                  // users of the block
   RelStep life_start = 0;                 // the step in which its life began
   RelStep sealed = 0;                     // step of its seal; kept when its page is evicted

@@ -65,7 +65,7 @@ void RoutingStore::Impl::ClaimDeviceRow(StepRecord* record, std::uint32_t index,
     ++stats_.rows_padding;
     return;
   }
-  PageIndex page = EnsureEntry(e).page;
+  PageIndex page = EnsureEntry(e, step).page;
   if (not_asked) ++stats_.rows_not_asked;
   if (page == kNoPage) {
     if (not_asked) return;  // there is no row, and none will be stored

@@ -6,12 +6,12 @@
 
 namespace waymark {
 
-Entry& RoutingStore::Impl::EnsureEntry(EntryIndex e) {
+Entry& RoutingStore::Impl::EnsureEntry(EntryIndex e, RelStep step) {
   Entry& entry = table_.hot(e);
   if (!entry.exists) {
     entry.exists = true;
     entry.refs = 1;
-    entry.life_start = base_->Relative(last_);
+    entry.life_start = step;
   }
   return entry;
 }

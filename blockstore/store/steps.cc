@@ -11,8 +11,9 @@ namespace {
 constexpr std::int32_t kInvalid = static_cast<std::int32_t>(absl::StatusCode::kInvalidArgument);
 constexpr std::int32_t kNotFound = static_cast<std::int32_t>(absl::StatusCode::kNotFound);
 constexpr std::int32_t kExhausted = static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted);
+constexpr std::int32_t kFailedPrecondition =
+    static_cast<std::int32_t>(absl::StatusCode::kFailedPrecondition);
 
-constexpr std::size_t kEventsAhead = 8;
 constexpr std::size_t kGroup = 16;      // rows per pass of ClaimRows
 constexpr std::size_t kPageAhead = 12;  // rows ahead of the one being unpinned
 
@@ -62,7 +63,7 @@ StepCode RoutingStore::Impl::ValidateEvent(const Event& event, std::uint64_t ind
   if (event.type == EventType::kTruncate && (event.rows < 0 || event.rows > block_tokens)) {
     return broken(StepRule::kRowsOutOfRange, event.rows);
   }
-  if (event.type == EventType::kSeal && (event.step == 0 || event.step > step)) {
+  if (event.type == EventType::kSeal && event.step > step) {
     return broken(StepRule::kSealStep, static_cast<std::int64_t>(event.step));
   }
   return {};
@@ -83,19 +84,9 @@ StepCode RoutingStore::Impl::ValidateMoves(std::span<const Event> events) {
   return {};
 }
 
-StepCode RoutingStore::Impl::Validate(const StepBatch& batch) {
-  if (batch.step <= last_ || batch.step == StoreCore::kNoStep) {
-    return {kInvalid, StepRule::kStepNotIncreasing, 0, static_cast<std::int64_t>(batch.step)};
-  }
-  if (batch.num_slots > options_.max_step_rows) {
-    return {kInvalid, StepRule::kTooManyRows, 0, static_cast<std::int64_t>(batch.num_slots)};
-  }
-  if (batch.device_slots && !options_.device_slots) {
-    return {kInvalid, StepRule::kDeviceSlots, 0, static_cast<std::int64_t>(batch.num_slots)};
-  }
-  const std::span<const Event> events = batch.event_span();
+StepCode RoutingStore::Impl::ValidateEvents(std::span<const Event> events, std::uint64_t step) {
   for (std::size_t i = 0; i < events.size(); ++i) {
-    const StepCode code = ValidateEvent(events[i], i, batch.step);
+    const StepCode code = ValidateEvent(events[i], i, step);
     if (!code.ok()) return code;
     if (events[i].type == EventType::kMove && events[i].more != 0) {
       std::size_t end = i;
@@ -104,7 +95,7 @@ StepCode RoutingStore::Impl::Validate(const StepBatch& batch) {
       }
       if (end < events.size() && events[end].type == EventType::kMove) ++end;
       for (std::size_t j = i; j < end; ++j) {
-        const StepCode pair = ValidateEvent(events[j], j, batch.step);
+        const StepCode pair = ValidateEvent(events[j], j, step);
         if (!pair.ok()) return pair;
       }
       StepCode group = ValidateMoves(events.subspan(i, end - i));
@@ -113,6 +104,28 @@ StepCode RoutingStore::Impl::Validate(const StepBatch& batch) {
       i = end - 1;
     }
   }
+  return {};
+}
+
+StepCode RoutingStore::Impl::ValidateStep(std::uint64_t step) {
+  if (step <= last_ || step == StoreCore::kNoStep) {
+    return {kInvalid, StepRule::kStepNotIncreasing, 0, static_cast<std::int64_t>(step)};
+  }
+  if (step < schedule_) {
+    return {kFailedPrecondition, StepRule::kScheduleAhead, 0, static_cast<std::int64_t>(schedule_)};
+  }
+  return {};
+}
+
+StepCode RoutingStore::Impl::Validate(const StepBatch& batch) {
+  if (const StepCode code = ValidateStep(batch.step); !code.ok()) return code;
+  if (batch.num_slots > options_.max_step_rows) {
+    return {kInvalid, StepRule::kTooManyRows, 0, static_cast<std::int64_t>(batch.num_slots)};
+  }
+  if (batch.device_slots && !options_.device_slots) {
+    return {kInvalid, StepRule::kDeviceSlots, 0, static_cast<std::int64_t>(batch.num_slots)};
+  }
+  if (const StepCode code = ValidateEvents(batch.event_span(), batch.step); !code.ok()) return code;
   std::uint64_t outside = 0;
   for (const std::int64_t slot : batch.slot_span()) {
     outside |= static_cast<std::uint64_t>(slot >= num_slots_) |
@@ -130,22 +143,51 @@ StepCode RoutingStore::Impl::Validate(const StepBatch& batch) {
 
 // ---- begin
 
-StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
+StepCode RoutingStore::Impl::Schedule(std::uint64_t step, std::uint64_t version) {
+  if (const StepCode code = ValidateStep(step); !code.ok()) return code;
+  const MutexLock lock(mutex_);
+  OpenSchedule(step, version);
+  return {};
+}
+
+StepCode RoutingStore::Impl::Report(std::span<const Event> events) {
+  const StepCode code = ValidateEvents(events, std::max(schedule_, last_));
+  if (!code.ok()) return code;
+  bool queued_copies = false;
+  {
+    const MutexLock lock(mutex_);
+    const std::uint64_t copies_before = copies_queued_;
+    ApplyEvents(events);
+    queued_copies = copies_queued_ != copies_before;
+  }
+  if (queued_copies) Wake();
+  return {};
+}
+
+StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch, bool drop) {
   const StepCode code = Validate(batch);
   if (!code.ok()) return code;
   bool queued_copies = false;
   StepCode answer;
   {
     const MutexLock lock(mutex_);
-    last_ = batch.step;
-    ++stats_.steps_begun;
-    stats_.events += batch.num_events;
     if (!thread_.joinable()) ReclaimSnapshots(2);
     const std::uint64_t copies_before = copies_queued_;
+    if (batch.num_events > 0) {
+      OpenSchedule(batch.step, batch.version);
+      ApplyEvents(batch.event_span());
+    }
+    LosePagesOfOtherVersions(batch.version);
+    last_ = batch.step;
+    schedule_ = 0;
+    version_ = batch.version;
+    ++stats_.steps_begun;
 
     StepRecord* record = nullptr;
     if (!MakeRoomFor(batch.step, batch.version)) {
       answer = {kExhausted, StepRule::kStampsWrap, 0, static_cast<std::int64_t>(active_.size())};
+    } else if (drop) {
+      // The step is not in flight.
     } else if (free_records_.empty()) {
       answer = {kExhausted, StepRule::kRingFull, 0, static_cast<std::int64_t>(active_.size())};
       ++stats_.steps_refused_ring;
@@ -168,34 +210,13 @@ StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
     if (record != nullptr) record->relative = step;
     if (core_->flight != nullptr) core_->flight->OnBegin(batch, record == nullptr);
 
-    // In the order given, except for seals of this very step, which come after the claims.
-    std::span<const Event> events = batch.event_span();
-    bool step_seals = false;
-    for (std::size_t at = 0; at < events.size();) {
-      const Event& event = events[at];
-      if (at + kEventsAhead < events.size()) PrefetchFor(events[at + kEventsAhead]);
-      if (event.type == EventType::kSeal && event.step == batch.step) {
-        step_seals = true;
-        const EntryIndex e = FirstEntry(event.block);
-        if (e != kNoEntry) {
-          EnsureEntry(e).sealing = true;
-          __builtin_prefetch(&table_.cold(e), 1);
-          const PageIndex page = table_.hot(e).page;
-          if (page != kNoPage) __builtin_prefetch(&pool_.cold(page), 1);
-        }
-        ++at;
-      } else {
-        if (step_seals && event.type == EventType::kMove) SealBeforeMove(events, at);
-        Apply(events, at, batch.step);
-      }
-    }
     contending_.clear();
     if (batch.device_slots) {
       ClaimDeviceRows(record, batch.slot_span(), step, batch.version);
     } else {
       ClaimRows(record, batch.slot_span(), step, batch.version);
     }
-    if (step_seals) ApplyStepSeals(events, batch.step);
+    ApplyOwnSeals(batch.step);
     for (const PageIndex page : contending_) {
       const PageHot& hot = pool_.hot(page);
       if (hot.has_seal_key && !hot.indexed) ContendForKey(page, step);
@@ -205,50 +226,6 @@ StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
   }
   if (queued_copies) Wake();
   return answer;
-}
-
-void RoutingStore::Impl::PrefetchFor(const Event& event) const {
-  if (event.block >= 0 && event.block < options_.num_blocks) {
-    table_.Prefetch(static_cast<EntryIndex>(event.block) * pages_per_block_);
-  }
-}
-
-void RoutingStore::Impl::SealBeforeMove(std::span<const Event> events, std::size_t move) {
-  for (std::size_t pair = move; pair < events.size(); ++pair) {
-    if (events[pair].type != EventType::kMove) return;
-    const EntryIndex e = FirstEntry(events[pair].src);
-    if (e != kNoEntry && table_.hot(e).sealing) {
-      table_.hot(e).sealing = false;
-      std::size_t seal = move;
-      while (seal > 0 &&
-             (events[seal].type != EventType::kSeal || events[seal].block != events[pair].src)) {
-        --seal;
-      }
-      if (events[seal].type == EventType::kSeal) ApplySeal(events[seal]);
-    }
-    if (events[pair].more == 0) return;
-  }
-}
-
-void RoutingStore::Impl::ApplyStepSeals(std::span<const Event> events, std::uint64_t step) {
-  // Backwards: the last seal of a life is applied. A block that was bound again (copied into,
-  // moved, reset) after its seal has a new life, whose rows are of other tokens.
-  step_seals_.clear();
-  for (std::size_t at = events.size(); at-- > 0;) {
-    const Event& event = events[at];
-    if (event.type != EventType::kSeal || event.step != step) {
-      continue;
-    }
-    const EntryIndex e = FirstEntry(event.block);
-    if (e == kNoEntry) {
-      ++stats_.events_on_null_blocks;
-    } else if (table_.hot(e).sealing) {
-      table_.hot(e).sealing = false;
-      step_seals_.push_back(static_cast<std::uint32_t>(at));
-    }
-  }
-  for (std::size_t i = step_seals_.size(); i-- > 0;)
-    ApplySeal(events[step_seals_[i]]);
 }
 
 void RoutingStore::Impl::ClaimRows(StepRecord* record, std::span<const std::int64_t> slots,
@@ -311,15 +288,14 @@ void RoutingStore::Impl::ClaimRow(StepRecord* record, std::uint32_t step_row, st
     ++stats_.rows_padding;
     return;
   }
-  Entry& entry = EnsureEntry(e);
+  Entry& entry = EnsureEntry(e, step);
   if (!asked) ++stats_.rows_not_asked;
   PageIndex page = entry.page;
   if (page != kNoPage) {
     StampCell& cell = core_->stamp(page, row);
     const Stamp stamp = cell.Load();
     const bool again = record != nullptr && stamp.pending_for(step);
-    if (again ||
-        (pool_.hot(page).sealed != 0 && Protected(pool_.hot(page), stamp, step, version))) {
+    if (again || Protected(pool_.hot(page), stamp, version)) {
       cell.MarkHow(Provenance::kKept);
       ++stats_.rows_ignored;
       if (!again && asked && record != nullptr && options_.audit &&
@@ -371,9 +347,9 @@ void RoutingStore::Impl::UpdateIndexAfterClaim(PageIndex page, std::uint64_t ver
   }
 }
 
-bool RoutingStore::Impl::Protected(const PageHot& hot, Stamp stamp, RelStep step,
-                                   std::uint64_t version) const {
-  if (hot.sealed == 0 || hot.sealed >= step || !stamp.live()) return false;
+// A seal protects from the step after its own, because own seals come after the claims.
+bool RoutingStore::Impl::Protected(const PageHot& hot, Stamp stamp, std::uint64_t version) const {
+  if (hot.sealed == 0 || !stamp.live()) return false;
   return base_->VersionOf(stamp.step()) == version;
 }
 

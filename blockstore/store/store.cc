@@ -123,7 +123,8 @@ RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<Stor
   second_seals_.reserve(256);
   contending_.reserve(rows);
   device_range_.reserve(options_.device_slots ? rows : 0);
-  step_seals_.reserve(rows);
+  own_seals_.reserve(rows);
+  found_by_key_.reserve(rows);
   moved_.reserve(1024);
   move_blocks_.reserve(1024);
   free_states_.reserve(1024);
@@ -323,6 +324,12 @@ std::vector<AuditFinding> RoutingStore::Impl::TakeFindings() {
 RoutingStore::RoutingStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 RoutingStore::~RoutingStore() = default;
 
+StepCode RoutingStore::Schedule(StepId step, std::uint64_t version) {
+  return impl_->Schedule(step.value(), version);
+}
+StepCode RoutingStore::Report(std::span<const Event> events) {
+  return impl_->Report(events);
+}
 StepCode RoutingStore::BeginStep(const StepBatch& batch) {
   return impl_->BeginStep(batch);
 }

@@ -7,12 +7,12 @@
 // step numbers and never the time of a call, so steps may be submitted and may land in any order.
 // docs/architecture.md explains the rules.
 //
-// Threads: the *engine's thread* (one thread at a time) calls BeginStep, Submit, Drop, Cancel,
-// TakeSnapshot, CoveredPrefix and last_step. The *landing thread*, owned by the store, copies rows
+// Threads: the *engine's thread* (one thread at a time) calls Schedule, Report, BeginStep, Submit,
+// Drop, Cancel, TakeSnapshot, CoveredPrefix and last_step. The *landing thread*, owned by the store, copies rows
 // into pages; under Landing::kCaller the caller does, through LandOne or Land. Any thread may use a
 // Snapshot and call GetStats, TakeFindings and (under Landing::kThread) WaitIdle.
 //
-// The step path is BeginStep, Submit, Drop and Cancel. After warm-up they do not allocate; they
+// The step path is Schedule, Report, BeginStep, Submit, Drop and Cancel. After warm-up they do not allocate; they
 // never wait for a device, copy rows or throw; they take one lock for a short time.
 //
 // Example, where `ids` is a StepRows object with the ids of two rows:
@@ -120,10 +120,21 @@ class RoutingStore {
 
   // ---- the step path: the engine's thread ----
 
-  // Begins a step: applies the batch's events in their order, claims its rows, then applies the
-  // seals of this very step. Call it when the step is scheduled. An invalid batch changes nothing.
-  // If there is no room for another step in flight, the step is dropped at once and
-  // StepCode::dropped() is true. O(events + rows).
+  // Opens the schedule of `step`, whose weights have `version`: until the next begin, a keyed Bind
+  // looks its key up under that version, and a Seal that names `step` is its own seal (below).
+  // Optional. InvalidArgument if the step has been begun; FailedPrecondition if the schedule of a
+  // later step is open. Neither changes anything.
+  [[nodiscard]] StepCode Schedule(StepId step, std::uint64_t version);
+  // Applies events in their order. A seal of step 0, or of the step of the open schedule, is an own
+  // seal: it is applied after the claims of the step that is begun next, with its number and
+  // version, unless the life of its block ends before. An invalid event changes nothing. A group of
+  // simultaneous Moves must be in one call. O(events).
+  [[nodiscard]] StepCode Report(std::span<const Event> events);
+  // Begins a step: if the batch has events, opens the step's schedule and reports them; claims its
+  // rows; then applies the own seals. Call it when the step is scheduled. An invalid batch changes
+  // nothing. FailedPrecondition if the schedule of a later step is open. If there is no room for
+  // another step in flight, the step is dropped at once and StepCode::dropped() is true.
+  // O(events + rows).
   [[nodiscard]] StepCode BeginStep(const StepBatch& batch);
   // Hands over the ids of a step, in any order of steps; the step ends when they have landed. The
   // caller keeps `rows` until its Done() is called; null: a step without rows. If the step is not

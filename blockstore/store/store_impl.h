@@ -81,6 +81,12 @@ struct StepRecord {
   PageClaims pages;  // its claims by page
 };
 
+// A block that was bound since the last begin to a page found by its key.
+struct FoundByKey {
+  std::int32_t block = -1;
+  std::uint64_t version = 0;  // the version under which the key was looked up
+};
+
 // A copy of row bytes from one page to another.
 struct PageCopy {
   PageIndex from = kNoPage;
@@ -94,7 +100,10 @@ class RoutingStore::Impl {
   ~Impl();
 
   // ---- step path (steps.cc): validation, then everything else under the lock. Engine's thread.
-  StepCode BeginStep(const StepBatch& batch) ABSL_LOCKS_EXCLUDED(mutex_);
+  StepCode Schedule(std::uint64_t step, std::uint64_t version) ABSL_LOCKS_EXCLUDED(mutex_);
+  StepCode Report(std::span<const Event> events) ABSL_LOCKS_EXCLUDED(mutex_);
+  // `drop`: the step is dropped at once, whether or not there is room for it.
+  StepCode BeginStep(const StepBatch& batch, bool drop = false) ABSL_LOCKS_EXCLUDED(mutex_);
   StepCode Submit(std::uint64_t step, StepRows* rows) ABSL_LOCKS_EXCLUDED(mutex_);
   StepCode End(std::uint64_t step, StepEnd how) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -121,18 +130,13 @@ class RoutingStore::Impl {
   friend class StoreCheckpoint;
 
   // ---- steps.cc
-  // The first error of a batch, or ok. Changes nothing. Engine's thread.
+  // The first error of a batch or of its events, or ok. Changes nothing. Engine's thread. `step`:
+  // the last step that a Seal may name.
   StepCode Validate(const StepBatch& batch);
+  StepCode ValidateEvents(std::span<const Event> events, std::uint64_t step);
+  StepCode ValidateStep(std::uint64_t step);
   StepCode ValidateEvent(const Event& event, std::uint64_t index, std::uint64_t step);
   StepCode ValidateMoves(std::span<const Event> events);
-  // Applies the current step's seals that precede a move of their block, before the move.
-  void SealBeforeMove(std::span<const Event> events, std::size_t move)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Applies the current step's seals, after its claims, to blocks that were not bound again.
-  void ApplyStepSeals(std::span<const Event> events, std::uint64_t step)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Prefetches the entry of an event.
-  void PrefetchFor(const Event& event) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ClaimRows(StepRecord* record, std::span<const std::int64_t> slots, RelStep step,
                  std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `e`: the entry of `slot`; kNoEntry: padding.
@@ -142,8 +146,8 @@ class RoutingStore::Impl {
   // match its index key, and adds it to contending_ if it may then get its seal's key.
   void UpdateIndexAfterClaim(PageIndex page, std::uint64_t version)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Rule 3: whether the row is protected from a write by `step` of `version`.
-  bool Protected(const PageHot& hot, Stamp stamp, RelStep step, std::uint64_t version) const;
+  // Rule 3: whether the row is protected from a write by a step of `version`.
+  bool Protected(const PageHot& hot, Stamp stamp, std::uint64_t version) const;
   // Rule 4: whether a snapshot or another block sees this row of the page.
   static bool SeenByOthers(const PageHot& hot, std::uint32_t row);
   // The record of a step in flight; null if there is none.
@@ -159,8 +163,8 @@ class RoutingStore::Impl {
   void Rebase(std::uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // ---- pages.cc
-  // The entry. If it did not exist, it now does, with one user and a life that starts at last_.
-  Entry& EnsureEntry(EntryIndex e) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The entry. If it did not exist, it now does, with one user and a life that starts at `step`.
+  Entry& EnsureEntry(EntryIndex e, RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes a free page, evicting one if necessary; kNoPage if none can be evicted.
   PageIndex TakePage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives the entry its first page of this life; kNoPage, with reason capacity, if there is none.
@@ -197,13 +201,30 @@ class RoutingStore::Impl {
   bool ReclaimSnapshots(std::size_t states) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // ---- apply_events.cc: one function per event type, with the effect that events.h states
-  // Applies events[at] and all events that are simultaneous with it; moves `at` past them.
-  void Apply(std::span<const Event> events, std::size_t& at, std::uint64_t step)
+  // Opens the schedule of a step.
+  void OpenSchedule(std::uint64_t step, std::uint64_t version)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Applies events in their order; own seals wait. The lives that they begin start at last_ + 1.
+  void ApplyEvents(std::span<const Event> events) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Applies events[at] and all events that are simultaneous with it; moves `at` past them.
+  void Apply(std::span<const Event> events, std::size_t& at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether a seal waits for the claims of the step that is begun next.
+  bool IsOwnSeal(const Event& event) const {
+    return event.type == EventType::kSeal && (event.step == 0 || event.step == schedule_);
+  }
+  void KeepOwnSeal(const Event& event, RelStep now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Applies the own seals of blocks whose life has not ended since, as seals of `step`.
+  void ApplyOwnSeals(std::uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What was noted about a block goes with a move: own seals, and pages found by key.
+  void MoveNotes(std::span<const Event> pairs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A step of `version` begins: blocks lose a page that their Bind found under another version.
+  void LosePagesOfOtherVersions(std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Prefetches the entry of an event.
+  void PrefetchFor(const Event& event) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ApplyBind(const Event& event, RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ApplyRetain(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ApplyRelease(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ApplySeal(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ApplyRetain(const Event& event, RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ApplyRelease(const Event& event, RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ApplySeal(const Event& event, RelStep now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ApplyCopy(const Event& event, RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ApplyMove(std::span<const Event> pairs, RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ApplyTruncate(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -294,7 +315,8 @@ class RoutingStore::Impl {
   const std::uint64_t page_magic_;  // 2^64 / page_tokens_, rounded up
   const std::int64_t num_slots_;
   const std::uint64_t key_seed_;
-  std::uint64_t last_ = 0;  // engine's thread
+  std::uint64_t last_ = 0;      // engine's thread, as is the next
+  std::uint64_t schedule_ = 0;  // the step of the open schedule; 0: none
 
   mutable Mutex mutex_;
   std::shared_ptr<StepBase> base_;  // replaced under the lock; see StepBase for its content
@@ -309,8 +331,13 @@ class RoutingStore::Impl {
   std::vector<PageCopy> page_copies_ ABSL_GUARDED_BY(mutex_);   // queued for the landing thread
   std::vector<PageCopy> second_seals_ ABSL_GUARDED_BY(mutex_);  // pairs of pages to compare
   std::uint64_t copies_queued_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<std::uint32_t> step_seals_ ABSL_GUARDED_BY(mutex_);  // scratch of ApplyStepSeals
-  std::uint32_t device_steps_ ABSL_GUARDED_BY(mutex_) = 0;         // of active_
+  std::uint64_t version_ ABSL_GUARDED_BY(mutex_) = 0;  // of the latest schedule or begin
+  // Own seals since the last begin, in the order reported. Of those of a block the last one counts,
+  // and only if its entries are `sealing`.
+  std::vector<Event> own_seals_ ABSL_GUARDED_BY(mutex_);
+  // The same for pages that were found by key, and entries that are `found_by_key`.
+  std::vector<FoundByKey> found_by_key_ ABSL_GUARDED_BY(mutex_);
+  std::uint32_t device_steps_ ABSL_GUARDED_BY(mutex_) = 0;  // of active_
   // Scratch of BeginStep: slots that a device step may write, and whether none asked for it.
   std::vector<std::pair<std::int64_t, bool>> device_range_ ABSL_GUARDED_BY(mutex_);
   std::vector<PageIndex> contending_ ABSL_GUARDED_BY(mutex_);  // claimed, sealed, not in the index
