@@ -16,10 +16,12 @@ constexpr std::size_t kEventsAhead = 8;
 void RoutingStore::Impl::OpenSchedule(std::uint64_t step, std::uint64_t version) {
   schedule_ = step;
   version_ = version;
+  if (core_->flight != nullptr) core_->flight->OnSchedule(step, version);
 }
 
 void RoutingStore::Impl::ApplyEvents(std::span<const Event> events) {
   stats_.events += events.size();
+  if (core_->flight != nullptr) core_->flight->OnEvents(events);
   for (std::size_t at = 0; at < events.size();) {
     if (at + kEventsAhead < events.size()) PrefetchFor(events[at + kEventsAhead]);
     Apply(events, at);

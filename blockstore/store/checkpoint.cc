@@ -10,12 +10,14 @@
 namespace waymark {
 namespace {
 
-constexpr std::uint32_t kCheckpointMagic = 0x314b4357;  // "WCK1"
+constexpr std::uint32_t kCheckpointMagic = 0x324b4357;  // "WCK2"
 
 constexpr std::uint8_t kIndexed = 1;
 constexpr std::uint8_t kHasSealKey = 2;
 constexpr std::uint8_t kByKey = 4;
 constexpr std::uint8_t kDeviceWeights = 4;  // of a page
+constexpr std::uint8_t kSealing = 8;        // of a block
+constexpr std::uint8_t kFoundByKey = 16;    // of a block
 
 void PutDigest(ByteWriter& writer, const Digest128& digest) {
   for (const std::uint32_t word : digest.w)
@@ -37,6 +39,22 @@ absl::Status Broken(const char* what) {
 
 void StoreCheckpoint::RunCopies(RoutingStore& store) {
   store.impl().RunCopies();
+}
+
+void StoreCheckpoint::ReclaimSnapshots(RoutingStore& store) {
+  RoutingStore::Impl& impl = store.impl();
+  const MutexLock lock(impl.mutex_);
+  while (impl.ReclaimSnapshots(64)) {
+  }
+}
+
+StepCode StoreCheckpoint::BeginStep(RoutingStore& store, const StepBatch& batch, bool drop) {
+  return store.impl().BeginStep(batch, drop);
+}
+
+void StoreCheckpoint::Poison(RoutingStore& store, std::span<const std::uint64_t> open_steps,
+                             std::uint64_t last_step, std::uint64_t version) {
+  store.impl().Poison(open_steps, last_step, version);
 }
 
 absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
@@ -61,6 +79,18 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
   for (std::uint32_t i = 0; i < runs; ++i) {
     writer.Put(impl.base_->runs[i].first);
     writer.Put(impl.base_->runs[i].version);
+  }
+
+  // The open schedule, and what waits for the next begin.
+  writer.Put(impl.schedule_);
+  writer.Put(impl.version_);
+  writer.Put(static_cast<std::uint32_t>(impl.own_seals_.size()));
+  for (const Event& seal : impl.own_seals_)
+    writer.Put(seal);
+  writer.Put(static_cast<std::uint32_t>(impl.found_by_key_.size()));
+  for (const FoundByKey& found : impl.found_by_key_) {
+    writer.Put(found.block);
+    writer.Put(found.version);
   }
 
   // Pages in order of eviction, then those that cannot be evicted.
@@ -115,8 +145,9 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
     writer.Put(entry.life_start);
     writer.Put(entry.sealed);
     writer.Put(static_cast<std::uint8_t>(entry.reason));
-    writer.Put(static_cast<std::uint8_t>((entry.by_key ? kByKey : 0) |
-                                         (entry.has_seal_key ? kHasSealKey : 0)));
+    writer.Put(static_cast<std::uint8_t>(
+        (entry.by_key ? kByKey : 0) | (entry.has_seal_key ? kHasSealKey : 0) |
+        (entry.sealing ? kSealing : 0) | (entry.found_by_key ? kFoundByKey : 0)));
     if (entry.has_seal_key) {
       PutDigest(writer, impl.table_.cold(e).seal_key);
       writer.Put(impl.table_.cold(e).seal_version);
@@ -136,6 +167,7 @@ class StoreCheckpoint::Loader {
       return Broken("the store is not fresh");
     }
     if (absl::Status status = LoadBase(); !status.ok()) return status;
+    if (absl::Status status = LoadSchedule(); !status.ok()) return status;
     const auto count = reader_.Get<std::uint32_t>();
     if (count > impl_.pool_.size()) return Broken("more pages than the store has");
     for (std::uint32_t i = 0; i < count; ++i) {
@@ -171,6 +203,36 @@ class StoreCheckpoint::Loader {
       impl_.base_->runs[i] = {first, version};
     }
     impl_.base_->num_runs.store(runs, std::memory_order_release);
+    return reader_.ok() ? absl::OkStatus() : Broken("it ends too soon");
+  }
+
+  absl::Status LoadSchedule() ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl_.mutex_) {
+    impl_.schedule_ = reader_.Get<std::uint64_t>();
+    impl_.version_ = reader_.Get<std::uint64_t>();
+    if (impl_.schedule_ != 0 &&
+        (impl_.schedule_ <= impl_.last_ || impl_.schedule_ == StoreCore::kNoStep)) {
+      return Broken("its schedule is not open");
+    }
+    const auto seals = reader_.Get<std::uint32_t>();
+    if (seals > reader_.left() / sizeof(Event)) return Broken("it ends too soon");
+    for (std::uint32_t i = 0; i < seals; ++i) {
+      const auto seal = reader_.Get<Event>();
+      if (seal.type != EventType::kSeal || seal.block >= impl_.options_.num_blocks ||
+          seal.key_size > BlockKey::kMaxBytes || seal.step != 0) {
+        return Broken("an own seal");
+      }
+      impl_.own_seals_.push_back(seal);
+    }
+    const auto found = reader_.Get<std::uint32_t>();
+    if (found > reader_.left() / (sizeof(std::int32_t) + sizeof(std::uint64_t))) {
+      return Broken("it ends too soon");
+    }
+    for (std::uint32_t i = 0; i < found; ++i) {
+      const auto block = reader_.Get<std::int32_t>();
+      const auto version = reader_.Get<std::uint64_t>();
+      if (block >= impl_.options_.num_blocks) return Broken("a block found by key");
+      impl_.found_by_key_.push_back({block, version});
+    }
     return reader_.ok() ? absl::OkStatus() : Broken("it ends too soon");
   }
 
@@ -230,7 +292,7 @@ class StoreCheckpoint::Loader {
     }
     if (page != kNoPage && page >= pages_.size()) return Broken("a block's page");
     if (refs < 0 || life_start > kMaxRelStep || sealed > kMaxRelStep || reason == 0 ||
-        reason >= kNumReasons || (flags & ~(kByKey | kHasSealKey)) != 0) {
+        reason >= kNumReasons || (flags & ~(kByKey | kHasSealKey | kSealing | kFoundByKey)) != 0) {
       return Broken("a block's state");
     }
     Entry& entry = impl_.table_.hot(e);
@@ -239,6 +301,8 @@ class StoreCheckpoint::Loader {
     entry.life_start = life_start;
     entry.sealed = sealed;
     entry.reason = static_cast<Reason>(reason);
+    entry.sealing = (flags & kSealing) != 0;
+    entry.found_by_key = (flags & kFoundByKey) != 0;
     entry.has_seal_key = (flags & kHasSealKey) != 0;
     if (entry.has_seal_key) {
       impl_.table_.cold(e).seal_key = GetDigest(reader_);

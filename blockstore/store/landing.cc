@@ -128,7 +128,6 @@ void RoutingStore::Impl::LandStep(StepRecord& record) {
   tally_ = {};
   if (rows != nullptr) {
     if (record.device) slots_ = rows->Slots();
-    if (core_->flight != nullptr) RecordFlight(record);
     if (record.device) {
       LandDeviceRows(record);
       RunCopies();  // the audit may read a page that was copied meanwhile
@@ -136,6 +135,7 @@ void RoutingStore::Impl::LandStep(StepRecord& record) {
       LandRows(record);
     }
     AuditIgnored(record);
+    if (core_->flight != nullptr) RecordRows(record);
   }
   // The engine may have copied pages with pending rows meanwhile. These rows land in the copies
   // too, after the copied bytes. The check that none is left and the end of the step are under one
@@ -149,6 +149,7 @@ void RoutingStore::Impl::LandStep(StepRecord& record) {
         stats_.rows_without_claim += tally_.late;
         for (int i = 0; i < kNumReasons; ++i)
           stats_.rows_missing[i] += tally_.missing[i];
+        if (core_->flight != nullptr) core_->flight->OnLanded(record.step);
         if (record.submitted_at != 0) stats_.landing_lag.Add(Now() - record.submitted_at);
         Unpin(record);
         Retire(record);
@@ -389,7 +390,7 @@ void RoutingStore::Impl::AuditSecondSeals() {
 
 // ---- optional: flight recording, counts of experts
 
-void RoutingStore::Impl::RecordFlight(StepRecord& record) {
+void RoutingStore::Impl::RecordRows(StepRecord& record) {
   const std::size_t rows = record.device ? slots_.size() : record.num_rows;
   flight_ids_.assign(rows * core_->row_bytes, 0);
   flight_verdicts_.assign(rows, Reason::kNone);
@@ -401,9 +402,8 @@ void RoutingStore::Impl::RecordFlight(StepRecord& record) {
     record.rows->Land(static_cast<std::uint32_t>(first), {destinations_.data(), n},
                       std::span<Reason>(flight_verdicts_).subspan(first, n));
   }
-  const MutexLock lock(mutex_);
-  core_->flight->OnLanded(record.step, flight_ids_, flight_verdicts_,
-                          record.device ? slots_ : std::span<const std::int64_t>());
+  core_->flight->OnRows(record.step, flight_ids_, flight_verdicts_,
+                        record.device ? slots_ : std::span<const std::int64_t>());
 }
 
 void RoutingStore::Impl::CountExperts(const StepRecord& record,

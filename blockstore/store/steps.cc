@@ -208,7 +208,11 @@ StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch, bool drop) {
     }
     const RelStep step = base_->Relative(batch.step);
     if (record != nullptr) record->relative = step;
-    if (core_->flight != nullptr) core_->flight->OnBegin(batch, record == nullptr);
+    if (core_->flight != nullptr) {
+      StepBatch begin = batch;
+      begin.num_events = 0;
+      core_->flight->OnBegin(begin, record == nullptr);
+    }
 
     contending_.clear();
     if (batch.device_slots) {
@@ -405,25 +409,7 @@ StepCode RoutingStore::Impl::End(std::uint64_t step, StepEnd how) {
       return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
     }
     const bool drop = how == StepEnd::kDrop;
-    const Reason reason = drop ? Reason::kCapacity : Reason::kNeverWritten;
-    const auto revoke = [&](PageIndex page, std::uint32_t row)
-                            ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-                              if (page == kNoPage) return;
-                              StampCell& cell = core_->stamp(page, row);
-                              const Stamp stamp = cell.Load();
-                              if (!stamp.pending_for(record->relative)) return;
-                              cell.Store(stamp.Missing(reason));
-                              ++stats_.rows_missing[static_cast<std::size_t>(reason)];
-                            };
-    if (record->device) {
-      if (drop) InvalidateRange(*record);  // Cancel: a device step has not changed any stamp
-    } else {
-      for (std::uint32_t i = 0; i < record->num_rows; ++i) {
-        revoke(record->claims[i].page, record->claims[i].row);
-      }
-      for (const SideRow& side : record->copies)
-        revoke(side.page, side.row);
-    }
+    RevokeClaims(*record, drop ? Reason::kCapacity : Reason::kNeverWritten);
     ++(drop ? stats_.steps_dropped : stats_.steps_cancelled);
     if (core_->flight != nullptr) core_->flight->OnEnd(step, how);
     Unpin(*record);
@@ -433,6 +419,32 @@ StepCode RoutingStore::Impl::End(std::uint64_t step, StepEnd how) {
   if (waiting) Wake();
   core_->NotifyProgress();
   return {};
+}
+
+void RoutingStore::Impl::RevokeClaims(StepRecord& record, Reason reason) {
+  const auto revoke = [&](PageIndex page, std::uint32_t row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (page == kNoPage) return;
+    StampCell& cell = core_->stamp(page, row);
+    // The landing thread may be publishing this row at the same time.
+    Stamp stamp = cell.Load();
+    while (stamp.pending_for(record.relative)) {
+      if (cell.Exchange(stamp, stamp.Missing(reason))) {
+        ++stats_.rows_missing[static_cast<std::size_t>(reason)];
+        return;
+      }
+      stamp = cell.Load();
+    }
+  };
+  if (record.device) {
+    // Cancel: a device step has not changed any stamp.
+    if (reason == Reason::kCapacity) InvalidateRange(record);
+    return;
+  }
+  for (std::uint32_t i = 0; i < record.num_rows; ++i) {
+    revoke(record.claims[i].page, record.claims[i].row);
+  }
+  for (const SideRow& side : record.copies)
+    revoke(side.page, side.row);
 }
 
 void RoutingStore::Impl::Unpin(StepRecord& record) {
@@ -462,6 +474,52 @@ void RoutingStore::Impl::Retire(StepRecord& record) {
                                 std::memory_order_seq_cst);
 }
 
+// ---- lost records
+
+void RoutingStore::Impl::Poison(std::span<const std::uint64_t> open_steps, std::uint64_t last_step,
+                                std::uint64_t version) {
+  {
+    const MutexLock lock(mutex_);
+    if (core_->flight != nullptr) core_->flight->OnPoison(open_steps, last_step, version);
+    for (std::size_t i = 0; i < active_.size();) {
+      StepRecord& record = *active_[i];
+      RevokeClaims(record, Reason::kCapacity);
+      const bool open =
+          record.state == StepRecord::State::kSubmitted ||
+          std::find(open_steps.begin(), open_steps.end(), record.step) != open_steps.end();
+      if (open) {
+        ++i;
+        continue;
+      }
+      ++stats_.steps_dropped;
+      Unpin(record);
+      Retire(record);
+    }
+    last_ = last_step;
+    version_ = version;
+    schedule_ = 0;
+    if (base_->Relative(last_) < kMaxRelStep) base_->Append(base_->Relative(last_), version);
+    own_seals_.clear();
+    found_by_key_.clear();
+    ForgetSecondSeals();
+    ClearIndex();
+    // Any block may have had another life meanwhile, also one that the store does not know.
+    for (EntryIndex e = 0; e < table_.size(); ++e) {
+      Entry& entry = table_.hot(e);
+      if (entry.null) continue;
+      const std::int32_t users = EnsureEntry(e, 0).refs;
+      Detach(e, Reason::kCapacity);
+      entry = Entry{};
+      entry.exists = true;
+      entry.reason = Reason::kCapacity;
+      entry.refs = users;
+      entry.life_start = base_->Relative(last_ + 1);
+    }
+  }
+  Wake();  // the next device step may land now
+  core_->NotifyProgress();
+}
+
 // ---- the base of stamps
 
 bool RoutingStore::Impl::MakeRoomFor(std::uint64_t step, std::uint64_t version) {
@@ -470,6 +528,14 @@ bool RoutingStore::Impl::MakeRoomFor(std::uint64_t step, std::uint64_t version) 
   if (!active_.empty() || spare_base_ == nullptr) return false;
   Rebase(step);
   return base_->Append(base_->Relative(step), version);
+}
+
+void RoutingStore::Impl::ForgetSecondSeals() {
+  for (const PageCopy& pair : second_seals_) {
+    UnpinPage(pair.from);
+    UnpinPage(pair.to);
+  }
+  second_seals_.clear();
 }
 
 void RoutingStore::Impl::Rebase(std::uint64_t step) {
@@ -487,11 +553,7 @@ void RoutingStore::Impl::Rebase(std::uint64_t step) {
     if (i + 1 < runs && translate(old->runs[i + 1].first) <= kBeforeBase) continue;
     fresh->Append(translate(old->runs[i].first), old->runs[i].version);
   }
-  for (const PageCopy& pair : second_seals_) {
-    UnpinPage(pair.from);
-    UnpinPage(pair.to);
-  }
-  second_seals_.clear();
+  ForgetSecondSeals();
   ClearIndex();
   for (EntryIndex e = 0; e < table_.size(); ++e) {
     Entry& entry = table_.hot(e);

@@ -105,6 +105,10 @@ class RoutingStore::Impl {
   // `drop`: the step is dropped at once, whether or not there is room for it.
   StepCode BeginStep(const StepBatch& batch, bool drop = false) ABSL_LOCKS_EXCLUDED(mutex_);
   StepCode Submit(std::uint64_t step, StepRows* rows) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Records were lost, behind which this is applied: see FlightSink::OnPoison. Live snapshots and
+  // the users of blocks stay as they are.
+  void Poison(std::span<const std::uint64_t> open_steps, std::uint64_t last_step,
+              std::uint64_t version) ABSL_LOCKS_EXCLUDED(mutex_);
   StepCode End(std::uint64_t step, StepEnd how) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- reading (store.cc); threads as in blockstore/store/store.h
@@ -153,12 +157,17 @@ class RoutingStore::Impl {
   // The record of a step in flight; null if there is none.
   StepRecord* FindRecord(std::uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   StepRecord* FindRecordByRelative(RelStep step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The rows that the step has claimed and not landed are missing for `reason`; a device step may
+  // have rewritten its range, unless it is cancelled (never written).
+  void RevokeClaims(StepRecord& record, Reason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Unpin and Retire end a step: they return its pins, and its record.
   void Unpin(StepRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Retire(StepRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Starts a new base if stamps are about to wrap. False if steps in flight prevent it; the step
   // must then be dropped.
   bool MakeRoomFor(std::uint64_t step, std::uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Second seals that the audit has not compared yet.
+  void ForgetSecondSeals() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Starts a base whose first step is `step`; empties the table and the index (capacity).
   void Rebase(std::uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -302,8 +311,8 @@ class RoutingStore::Impl {
   std::uint32_t VoidPage(PageIndex page);
   void RecordFinding(const AuditFinding& finding, double agreement_sum, std::uint64_t disagreements)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Passes all rows of a step to the flight sink, before any of them is stored.
-  void RecordFlight(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Passes all rows of a step that has landed to the flight sink, which hashes them.
+  void RecordRows(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
   void CountExperts(const StepRecord& record, std::span<std::uint8_t* const> rows);
   void SleepUntilWork(std::uint32_t seen);
 

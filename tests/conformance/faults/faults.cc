@@ -64,6 +64,9 @@ constexpr Fault kFaults[] = {
     {"possible_rows_do_not_contend", nullptr, "", ProbePossibleRowsContend},
     {"landing_forgets_other_weights", nullptr, "", ProbeWeightsOfPossibleRowsStay},
     {"truncate_spares_device_claims", nullptr, "", ProbeTruncateRevokesDeviceClaims},
+    // Lost records.
+    {"poison_keeps_the_table", nullptr, "", ProbePoisonEmptiesTheTable},
+    {"poison_spares_claims", nullptr, "", ProbePoisonRevokesClaims},
     // Reading.
     {"join_layers_takes_any_step", "megatron", "stages=2 layers=8 drop=.1 full_hit=.7", nullptr},
 };

@@ -1,4 +1,5 @@
 // Courses of events for rules whose breach the simulators excuse, or seldom meet.
+#include "blockstore/store/checkpoint.h"
 #include "tests/conformance/direct.h"
 #include "tests/conformance/faults/faults.h"
 
@@ -138,6 +139,36 @@ std::string ProbePageOfAnotherVersionIsLost() {
     if (row.info.reason != Reason::kExternalKv) return "a page of the old weights stayed";
   }
   return direct.Tags({0}, 4) == std::vector<int>{10, 11, 12, 13} ? "" : "the page itself was lost";
+}
+
+std::string ProbePoisonEmptiesTheTable() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Retain(BlockId(0))}, Slots({0}),
+              {10, 11, 12, 13});
+  const Snapshot before = direct.Take({0}, 4);
+  // Who owns block 0 now is not known.
+  StoreCheckpoint::Poison(direct.store(), {}, 3, 1);
+  for (const Seen& row : direct.Read({0}, 4)) {
+    if (row.info.reason != Reason::kCapacity)
+      return "a row was returned that may be of another life";
+  }
+  if (direct.TagsOf(Direct::Read(before)) != std::vector<int>{10, 11, 12, 13})
+    return "a live snapshot has changed";
+  return direct.store().last_step() == StepId(3) ? "" : "the last step is another one";
+}
+
+std::string ProbePoisonRevokesClaims() {
+  Direct direct;
+  (void)direct.Begin(1, {Event::Bind(BlockId(0))}, Slots({0}));
+  (void)direct.Begin(2, {Event::Bind(BlockId(1))}, Slots({1}));
+  const Snapshot before = direct.Take({0}, 4);
+  StoreCheckpoint::Poison(direct.store(), std::vector<std::uint64_t>{1}, 2, 1);
+  if (direct.Submit(2, {20, 21, 22, 23}).ok()) return "a lost step is still in flight";
+  if (!direct.Submit(1, {10, 11, 12, 13}).ok()) return "an open step has ended";
+  direct.LandAll();
+  return direct.TagsOf(Direct::Read(before)) == std::vector<int>{-1, -1, -1, -1}
+             ? ""
+             : "a claim from before the loss landed";
 }
 
 std::string ProbeFirstOfASlotWins() {
