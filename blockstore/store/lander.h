@@ -82,8 +82,8 @@ class Lander {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Publishes the row with this verdict if it is still pending for the step.
   void Publish(StepRecord& record, PageIndex page, std::uint32_t row, Reason verdict);
-  // Passes all rows of a step to the flight sink, before any of them is stored.
-  void RecordFlight(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Passes all rows of a step to the flight sink.
+  void RecordRows(StepRecord& record);
 
   const StoreOptions& options_;
   StoreCore& core_;

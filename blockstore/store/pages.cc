@@ -430,6 +430,7 @@ void Pages::ForgetBlocks(std::uint64_t last) {
     entry.life_start = now;
     entry.seal = {};
     entry.sealing = false;
+    entry.found_by_key = false;
   }
 }
 

@@ -82,7 +82,10 @@ class StoreLog {
   bool SettleLoss();
   // The last step begun, as the engine's thread has reported it; 0 before the first.
   [[nodiscard]] std::uint64_t last_step() const { return last_; }
-  void SetLastStep(std::uint64_t step) { last_ = step; }  // of a checkpoint
+  // To those of a checkpoint, or of a loss that a flight recorded.
+  void SetSteps(std::uint64_t last, std::uint64_t schedule, std::uint64_t version);
+  // The other steps that the engine has not ended have ended, as a recorded loss says.
+  void KeepSteps(std::span<const std::uint64_t> open);
   // Calls that were refused because the log was full.
   [[nodiscard]] std::uint64_t lost() const { return lost_count_; }
 
