@@ -217,13 +217,13 @@ void Engine::BeginAndEnd(bool failed) {
     if (f.device) step_rows->FillSlots(slots_);
     endings_.push_back({Ending::Kind::kSubmit, at, now_, step_rows});
   }
+  events_.clear();
 }
 
 void Engine::Unschedule() {
   // The forward did not run, so no request may hit the blocks that it would have filled.
   for (const SealPlan& seal : seals_)
     pool_.ForgetHash(seal.block);
-  events_.clear();
   for (const Work& work : plan_) {
     Request& r = *work.request;
     if (work.fresh) {
