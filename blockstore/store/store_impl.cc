@@ -241,8 +241,11 @@ std::int64_t RoutingStore::Impl::CoveredPrefix(std::span<const BlockId> blocks, 
 absl::Status RoutingStore::Impl::WaitIdle(std::chrono::nanoseconds timeout) {
   std::uint64_t upto = 0;
   std::uint64_t copies = 0;
-  lander_.Drain();
-  if (!lander_.has_thread()) {
+  if (lander_.has_thread()) {
+    lander_.Drain();
+  } else {
+    // The caller is the engine's thread, and lost records may have been the ends of steps.
+    DrainAll();
     while (lander_.LandNext()) {
     }
     lander_.RunCopies();

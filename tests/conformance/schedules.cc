@@ -151,7 +151,8 @@ std::string Outcome::Describe(const Schedule& schedule) const {
   std::string text = "seed " + std::to_string(schedule.options.seed) + ", " +
                      std::to_string(schedule.steps) + " steps, " + schedule.features + "\n  " +
                      CountsText(checks) + ", voided rows " + std::to_string(voided_rows) +
-                     (scarce ? ", pages were scarce" : "") + (error.empty() ? "" : "\n  " + error);
+                     (scarce ? ", pages were scarce" : "") + ", log losses " +
+                     std::to_string(log_losses) + (error.empty() ? "" : "\n  " + error);
   for (const std::string& finding : checks.findings)
     text += "\n  " + finding;
   return text;
@@ -169,19 +170,22 @@ Outcome RunSchedule(const Schedule& schedule) {
   outcome.checks = (*engine)->checks();
   outcome.scarce = (*engine)->PagesShort();
   for (std::int32_t stage = 0; stage < schedule.options.stages; ++stage) {
-    outcome.voided_rows += (*engine)->StoreStats(stage).audit_voided_rows;
+    const Stats stats = (*engine)->StoreStats(stage);
+    outcome.voided_rows += stats.audit_voided_rows;
+    outcome.log_losses += stats.log_losses;
   }
   return outcome;
 }
 
 void Totals::Add(const Outcome& outcome) {
   ++schedules;
+  with_log_losses += outcome.log_losses > 0 ? 1 : 0;
   Sum(outcome.checks, checks);
 }
 
 std::string Totals::ToString() const {
   return std::to_string(schedules) + " schedules, " + std::to_string(failed) +
-         " failed: " + CountsText(checks);
+         " failed, " + std::to_string(with_log_losses) + " lost records: " + CountsText(checks);
 }
 
 std::uint64_t FromEnvironment(const char* name, std::uint64_t otherwise) {
