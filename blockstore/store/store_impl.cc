@@ -130,8 +130,8 @@ absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapshot(std::span<const 
         "TakeSnapshot: rows [", first, ", ", last, ") must satisfy 0 <= first <= last <= ", limit,
         " (", blocks.size(), " blocks of ", block_tokens, " tokens)"));
   }
-  const std::int64_t begin = first / block_tokens;
-  const std::int64_t end = first == last ? begin : (last + block_tokens - 1) / block_tokens;
+  const std::int64_t end = (last + block_tokens - 1) / block_tokens;
+  const std::int64_t begin = first == last ? end : first / block_tokens;
   const std::span<const BlockId> needed =
       blocks.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
   if (const std::size_t bad = FirstNotBelow(needed, options_.num_blocks); bad < needed.size()) {
