@@ -26,9 +26,7 @@ Checker::Checker(const RouteOracle* oracle, const ExcuseBook* excuses, std::int3
 
 bool Checker::Ready(const ReadJob& job) {
   for (const auto& read : job.reads) {
-    for (const Snapshot& snapshot : read->stages) {
-      if (!snapshot.Ready()) return false;
-    }
+    if (!read->Ready()) return false;
   }
   return true;
 }
@@ -231,7 +229,9 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     // Rows of evicted pages are missing (capacity). With several cells the first reason stays: one
     // cell is excused, the pages of the others may be evicted. The page under a key may have been
     // evicted and replaced by one with fewer rows.
-    explained = info.reason == Reason::kCapacity || by_key || (excused && cells_.size() > 1) ||
+    explained = info.reason == Reason::kCapacity || by_key ||
+                (info.reason == Reason::kNeverWritten && device_rows_lost_) ||
+                (info.reason == Reason::kAudit && messages_lost_) || (excused && cells_.size() > 1) ||
                 (info.reason == Reason::kNotCaptured && oracle_->stages() > 1);
   }
   if (cells_.size() == 1) {

@@ -16,6 +16,8 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +31,7 @@
 #include "adapters/simulators/oracle.h"
 #include "adapters/simulators/oracle_rows.h"
 #include "adapters/simulators/request.h"
+#include "blockstore/store/schedule_message.h"
 #include "blockstore/store/stats.h"
 #include "blockstore/store/store.h"
 
@@ -169,6 +172,7 @@ class Engine {
   std::int32_t Alloc(const BlockKey* key = nullptr);
   // Forgets a block's hash; a registered block may first be saved to a tier. `push`: and frees it.
   void Evict(std::int32_t block, bool push);
+  [[nodiscard]] static std::vector<BlockId> IdsOf(const Request& r);
   // Saves a block to the tier without block ids, or moves it to a host block (false: none is free).
   void StoreInTier(std::int32_t block);
   bool SwapOut(std::int32_t block);
@@ -245,6 +249,8 @@ class Engine {
   StepId OwnStep();
   // Counts the result of a call; a failed one, other than `expected`, is a failure.
   void Expect(const StepCode& code, const char* call);
+  // Some records did not reach a store.
+  void RecordsLost();
   // Landing::kManual: applies some records, after a call to the store of `stage`.
   void ApplySome(std::size_t stage);
   // Landing::kThread: waits until the landing thread is at most a few steps behind.
@@ -256,9 +262,24 @@ class Engine {
   // Reads the snapshots of preempted requests that are readable, so that their pages are released.
   void FinishWaitingReads();
 
+  // engine_wire.cc: Timing::wire.
+  [[nodiscard]] bool Wire() const { return options_.timing.wire; }
+  // Opens a message of the schedule of this step, or after its begin of the next one.
+  void OpenMessage();
+  // Writes the events announced so far into the message.
+  void WriteEvents();
+  // Writes a snapshot of `blocks` into the message, to be taken for `read`, or to be forgotten.
+  void WriteSnapshot(std::span<const BlockId> blocks, std::int64_t rows,
+                     const std::shared_ptr<Read>& read);
+  // Closes the message, if one is open.
+  void CloseMessage();
+  // The worker: passes the messages to the stores and takes their snapshots.
+  void Deliver();
+  void DeliverOne(std::span<const std::uint8_t> bytes, bool lost);
+
   const EngineOptions options_;
   const std::int64_t bs_;
-  Rng rng_, timing_;
+  Rng rng_, timing_, wire_;
   std::unique_ptr<Arrivals> arrivals_;
   bool more_arrivals_ = true;
   RouteOracle oracle_;
@@ -300,6 +321,25 @@ class Engine {
   std::vector<Work> plan_;
   std::vector<SealPlan> seals_;
   std::int64_t budget_ = 0;
+
+  // Timing::wire. A tag whose read is null is to be forgotten.
+  struct Tagged {
+    std::uint64_t tag;
+    std::shared_ptr<Read> read;
+  };
+  struct Message {
+    std::vector<std::uint8_t> bytes;
+    std::vector<Tagged> reads;
+    std::vector<std::uint64_t> forgotten;
+  };
+  std::optional<ScheduleWriter> writer_;
+  bool message_open_ = false;
+  std::uint32_t message_step_ = 0;
+  std::uint32_t message_version_ = 0;
+  std::uint64_t last_tag_ = 0;
+  std::vector<std::uint64_t> to_forget_;
+  Message message_;              // the open one
+  std::vector<Message> messages_;  // closed ones
   std::vector<std::int64_t> slots_;
   // A slot that a device step may write, and the prefix at the start of its block.
   struct PossibleRow {

@@ -334,13 +334,22 @@ void Engine::CopyPart(Request& r) {
   }
 }
 
-std::shared_ptr<Read> Engine::TakeRead(const Request& r, std::int64_t rows) {
-  auto read = std::make_shared<Read>();
-  read->limit = std::min(rows, static_cast<std::int64_t>(r.blocks.size()) * bs_);
+std::vector<BlockId> Engine::IdsOf(const Request& r) {
   std::vector<BlockId> ids;
   ids.reserve(r.blocks.size());
   for (const std::int32_t block : r.blocks)
     ids.emplace_back(block);
+  return ids;
+}
+
+std::shared_ptr<Read> Engine::TakeRead(const Request& r, std::int64_t rows) {
+  auto read = std::make_shared<Read>();
+  read->limit = std::min(rows, static_cast<std::int64_t>(r.blocks.size()) * bs_);
+  const std::vector<BlockId> ids = IdsOf(r);
+  if (Wire()) {
+    WriteSnapshot(ids, read->limit, read);
+    return read;
+  }
   ReportEvents();
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     const auto start = std::chrono::steady_clock::now();
@@ -349,7 +358,7 @@ std::shared_ptr<Read> Engine::TakeRead(const Request& r, std::int64_t rows) {
     counts_.snapshot.Add(static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count()));
     ApplySome(stage);
     if (options_.log_bytes > 0 && absl::IsResourceExhausted(snapshot.status())) {
-      records_lost_ = true;
+      RecordsLost();
       read->lost = true;
       continue;
     }

@@ -74,20 +74,27 @@ void Engine::End(const Ending& ending) {
 void Engine::Expect(const StepCode& code, const char* call) {
   if (code.ok()) return;
   if (code.rule == StepRule::kLogFull && options_.log_bytes > 0) {
-    records_lost_ = true;
+    RecordsLost();
   } else {
     checker_->Fail(std::string(call) + ": " + std::string(code.ToStatus().message()));
   }
 }
 
+void Engine::RecordsLost() {
+  records_lost_ = true;
+  if (options_.features.device) checker_->AllowNeverWritten();
+}
+
 void Engine::Announce(const Event& event) {
   events_.push_back(event);
-  if (options_.timing.report == 0 || event.more != 0 || events_.size() < report_at_) return;
+  if ((options_.timing.report == 0 && !Wire()) || event.more != 0 || events_.size() < report_at_) return;
   ReportEvents();
-  report_at_ = static_cast<std::size_t>(timing_.Between(1, options_.timing.report + 1));
+  report_at_ =
+      static_cast<std::size_t>(timing_.Between(1, std::max(options_.timing.report, 1) + 1));
 }
 
 void Engine::ReportEvents() {
+  if (Wire()) return WriteEvents();
   if (options_.timing.report == 0 || events_.empty()) return;
   OpenSchedule();
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
@@ -114,7 +121,7 @@ void Engine::OpenSchedule() {
 }
 
 StepId Engine::OwnStep() {
-  return options_.timing.report > 0 && timing_.Chance(.5) ? StepId() : StepId(now_);
+  return (options_.timing.report > 0 || Wire()) && timing_.Chance(.5) ? StepId() : StepId(now_);
 }
 
 void Engine::ApplySome(std::size_t stage) {
@@ -195,9 +202,7 @@ void Engine::FinishWaitingReads() {
   for (const std::weak_ptr<Read>& waiting : unfinished_reads_) {
     const std::shared_ptr<Read> read = waiting.lock();
     if (read == nullptr) continue;
-    const bool ready = std::all_of(read->stages.begin(), read->stages.end(),
-                                   [](const Snapshot& snapshot) { return snapshot.Ready(); });
-    if (ready) {
+    if (read->Ready()) {
       checker_->FinishRead(*read);
     } else {
       later.push_back(waiting);
@@ -210,6 +215,8 @@ void Engine::Finish() {
   for (const Ending& ending : endings_)
     End(ending);
   endings_.clear();
+  CloseMessage();
+  Deliver();
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     if (options_.timing.landing == Landing::kCaller) {
       for (const std::uint32_t step : submitted_[stage]) {

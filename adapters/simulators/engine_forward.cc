@@ -169,7 +169,9 @@ void Engine::BeginAndEnd(bool failed) {
     const bool is_silent = !rows_.empty() && rng_.Chance(f.silent);
     silent.push_back(is_silent ? rng_.Below(static_cast<std::int64_t>(rows_.size())) : -1);
   }
-  if (timing_.Chance(options_.timing.report > 0 ? .7 : 0)) ReportEvents();
+  if (Wire() || timing_.Chance(options_.timing.report > 0 ? .7 : 0)) ReportEvents();
+  CloseMessage();
+  Deliver();
   StepBatch batch{now_, version_, events_.data(), events_.size(), slots_.data(), slots_.size()};
   if (f.device) {
     possible_slots_.clear();

@@ -175,7 +175,23 @@ bool SetOption(EngineOptions& options, std::string_view name, double value) {
       return true;
     }
   }
-  if (name == "shuffle") {
+  const struct {
+    const char* name;
+    double* field;
+  } chances[] = {
+      {"lost", &options.timing.lost},
+      {"doubled", &options.timing.doubled},
+      {"restart", &options.timing.restart},
+  };
+  for (const auto& chance : chances) {
+    if (name == chance.name) {
+      *chance.field = value;
+      return true;
+    }
+  }
+  if (name == "wire") {
+    options.timing.wire = value != 0;
+  } else if (name == "shuffle") {
     options.timing.shuffle = value != 0;
   } else if (name == "land_at_once") {
     options.timing.land_at_once = value != 0;

@@ -81,6 +81,11 @@ struct Timing {
   // > 0: events are reported when they happen, at most this many in a call, and not with their
   // step. Snapshots and queries are then in the middle of the events.
   std::int32_t report = 0;
+  // The scheduler writes its events and snapshots into messages (ScheduleWriter), which a worker
+  // passes to the stores when it begins the step. Probabilities, for each message: it is lost (or
+  // cut off), comes twice, or is the first one of another sender.
+  bool wire = false;
+  double lost = 0, doubled = 0, restart = 0;
   std::uint64_t seed = 0;  // of the numbers drawn for the timing
 };
 
@@ -114,6 +119,8 @@ struct EngineOptions {
   // Makes the StepFeed through which the engine calls a store; null: DirectFeed. The store outlives
   // it.
   std::function<std::unique_ptr<StepFeed>(RoutingStore&)> feed;
+  // Timing::wire: carries a message to the worker, and returns what arrives; null: its bytes do.
+  std::function<std::vector<std::uint8_t>(std::span<const std::uint8_t>)> channel;
   std::vector<FlightSink*> flights;  // one per stage; empty = none. Not owned.
   bool collect_digests = false;  // keep a digest of the valid rows of each request that finishes
 };

@@ -85,6 +85,19 @@ void DrawTiming(Rng& rng, EngineOptions& options, std::string& text) {
   if (timing.report == 0 && rng.Chance(.4)) {
     timing.report = static_cast<std::int32_t>(rng.Between(1, 6));
   }
+  // A scheduler in another process cannot ask what is covered.
+  if (!options.features.clip && rng.Chance(.25)) {
+    timing.wire = true;
+    text += ", wire";
+    if (rng.Chance(.3)) {
+      const double chance = rng.Chance(.5) ? .02 : .2;
+      timing.lost = rng.Chance(.5) ? chance : 0;
+      timing.doubled = rng.Chance(.5) ? chance : 0;
+      timing.restart = rng.Chance(.5) ? chance : 0;
+      text += ": lost " + std::to_string(timing.lost) + ", doubled " +
+              std::to_string(timing.doubled) + ", restart " + std::to_string(timing.restart);
+    }
+  }
   if (timing.report > 0) text += ", report " + std::to_string(timing.report);
   if (timing.landing == Landing::kCaller && rng.Chance(.5)) DrawLag(rng, options, text);
   text += "]";
@@ -143,8 +156,10 @@ Schedule DrawSchedule(std::uint64_t seed) {
 }
 
 bool Outcome::clean(const Schedule& schedule) const {
-  return error.empty() && checks.wrong == 0 && checks.unexplained == 0 && voided_rows == 0 &&
-         (schedule.options.max_pages > 0 || schedule.options.log_bytes > 0 || !scarce);
+  return error.empty() && checks.wrong == 0 && checks.unexplained == 0 &&
+         (voided_rows == 0 || schedule.options.timing.lost > 0) &&
+         (schedule.options.max_pages > 0 || schedule.options.log_bytes > 0 ||
+          schedule.options.timing.lost > 0 || schedule.options.timing.restart > 0 || !scarce);
 }
 
 std::string Outcome::Describe(const Schedule& schedule) const {
