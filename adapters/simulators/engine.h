@@ -279,7 +279,9 @@ class Engine {
 
   const EngineOptions options_;
   const std::int64_t bs_;
-  Rng rng_, timing_, wire_;
+  Rng rng_;     // what is scheduled
+  Rng timing_;  // when and how the scheduler reports it
+  Rng worker_;  // what the worker does: ends, landings, applied records, lost messages
   std::unique_ptr<Arrivals> arrivals_;
   bool more_arrivals_ = true;
   RouteOracle oracle_;
