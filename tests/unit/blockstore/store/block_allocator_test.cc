@@ -144,6 +144,7 @@ TEST_F(BlockAllocatorTest, EventsTellTheStoreEverythingInOrder) {
   EXPECT_TRUE(pool_->Release(blocks).ok());
   EXPECT_EQ(Match({10, 11, 12}), blocks);
   EXPECT_TRUE(pool_->Retain(std::span(blocks).first(1)).ok());
+  EXPECT_EQ(reported_.reports(), 6u) << "one per call";
   EXPECT_THAT(
       Events(),
       ElementsAre("Bind(block 0)", "Bind(block 1)", "Seal(block 0, key 0a00000000000000, step 0)",
