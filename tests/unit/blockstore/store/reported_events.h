@@ -23,16 +23,19 @@ class ReportedEvents final : public FlightSink {
     return std::exchange(events_, {});
   }
 
+  void OnSchedule(std::uint64_t, std::uint64_t) override {}
   void OnEvents(std::span<const Event> events) override {
     events_.insert(events_.end(), events.begin(), events.end());
     ++reports_;
   }
   void OnBegin(const StepBatch&, bool) override {}
   void OnEnd(std::uint64_t, StepEnd) override {}
-  void OnLanded(std::uint64_t, std::span<const std::uint8_t>, std::span<const Reason>,
-                std::span<const std::int64_t>) override {}
+  void OnRows(std::uint64_t, std::span<const std::uint8_t>, std::span<const Reason>,
+              std::span<const std::int64_t>) override {}
+  void OnLanded(std::uint64_t) override {}
   void OnSnapshot(std::uint64_t, std::span<const BlockId>, std::int64_t, std::int64_t) override {}
   void OnReleased(std::uint64_t) override {}
+  void OnPoison(std::span<const std::uint64_t>, std::uint64_t, std::uint64_t) override {}
   void OnRead(std::uint64_t, std::int64_t, std::span<const RowInfo>,
               std::span<const std::uint64_t>) override {}
 
