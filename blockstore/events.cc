@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
@@ -305,6 +306,27 @@ void ExpandSlots(const StepBatch& batch, void* slots) {
   }
 }
 
+void SerializeEvents(std::span<const Event> events, std::uint8_t* out) {
+  for (const Event& event : events) {
+    const Event canonical = Canonical(event);
+    std::memcpy(out, &canonical, sizeof(canonical));
+    out += sizeof(canonical);
+  }
+}
+
+absl::StatusOr<std::vector<Event>> ParseEvents(std::span<const std::uint8_t> bytes) {
+  if (bytes.size() % sizeof(Event) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("events: must be a multiple of ", sizeof(Event),
+                                                   " bytes; there are ", bytes.size()));
+  }
+  std::vector<Event> events(bytes.size() / sizeof(Event));
+  if (!events.empty()) std::memcpy(events.data(), bytes.data(), bytes.size());
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    if (absl::Status status = CheckEvent(events[i], i); !status.ok()) return status;
+  }
+  return events;
+}
+
 const char* BatchMagic(const StepBatch& batch) {
   return batch.device_slots ? kDeviceMagic : kMagic;
 }
@@ -325,11 +347,8 @@ void SerializeBatch(const StepBatch& batch, std::string& out) {
     std::memcpy(at, &field, sizeof(field));
     at += sizeof(field);
   }
-  for (const Event& event : batch.event_span()) {
-    const Event canonical = Canonical(event);
-    std::memcpy(at, &canonical, sizeof(canonical));
-    at += sizeof(canonical);
-  }
+  SerializeEvents(batch.event_span(), reinterpret_cast<std::uint8_t*>(at));
+  at += batch.num_events * sizeof(Event);
   ExpandSlots(batch, at);
 }
 
@@ -366,12 +385,10 @@ absl::StatusOr<OwnedStepBatch> ParseBatch(std::span<const std::uint8_t>& bytes) 
                                                    room - events_bytes,
                                                    " bytes behind the events; it is ", num_slots));
   }
-  batch.events.resize(static_cast<std::size_t>(num_events));
-  if (num_events > 0) std::memcpy(batch.events.data(), at, events_bytes);
+  absl::StatusOr<std::vector<Event>> events = ParseEvents({at, events_bytes});
+  if (!events.ok()) return events.status();
+  batch.events = *std::move(events);
   at += events_bytes;
-  for (std::size_t i = 0; i < batch.events.size(); ++i) {
-    if (absl::Status status = CheckEvent(batch.events[i], i); !status.ok()) return status;
-  }
   batch.slots.resize(static_cast<std::size_t>(num_slots));
   const std::size_t slots_bytes = batch.slots.size() * sizeof(std::int64_t);
   if (num_slots > 0) std::memcpy(batch.slots.data(), at, slots_bytes);

@@ -42,7 +42,8 @@ enum class EventType : std::uint16_t {
   kBind = 1,  // `block` starts a new life; with a key: attaches the page indexed under it
   kRetain,    // `block` has one more user
   kRelease,   // one user fewer; at 0 its pages may be evicted; below 0: ignored, counted
-  kSeal,      // `step` fills `block`, whose key is `key`: its rows are protected
+  kSeal,      // `step` fills `block`, whose key is `key`: its rows are protected; step 0: the step
+              // that is begun next
   kCopy,      // `block` gets rows [0, rows) of `src`; kAllRows: shares its pages
   kMove,      // `block` takes over pages, seal and users of `src`; Moves joined by `more`
               // happen at once
@@ -187,6 +188,13 @@ struct OwnedStepBatch {
   }
   friend bool operator==(const OwnedStepBatch&, const OwnedStepBatch&) = default;
 };
+
+// Writes sizeof(Event) bytes per event to `out`: its fields in the order of declaration,
+// little-endian; flags and key bytes that it does not use are 0.
+void SerializeEvents(std::span<const Event> events, std::uint8_t* out);
+// Reads what SerializeEvents wrote, to the end of `bytes`. Safe on any input: InvalidArgument for
+// anything that SerializeEvents does not write.
+[[nodiscard]] absl::StatusOr<std::vector<Event>> ParseEvents(std::span<const std::uint8_t> bytes);
 
 // The first four bytes of the serialised `batch`, "WMB1" or "WMB2". Static storage.
 [[nodiscard]] const char* BatchMagic(const StepBatch& batch);

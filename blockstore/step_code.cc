@@ -59,8 +59,9 @@ std::string Message(const StepCode& code) {
           "there are ",
           unsigned_value);
     case StepRule::kScheduleAhead:
-      return absl::StrCat("batch.step must not be earlier than the open schedule, which is of step ",
-                          unsigned_value);
+      return absl::StrCat(
+          "batch.step must not be earlier than the open schedule, which is of step ",
+          unsigned_value);
     case StepRule::kLogFull:
       return absl::StrCat(
           "the log is full, because its records are not applied: the store will lose its rows "

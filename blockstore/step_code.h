@@ -22,21 +22,21 @@ enum class StepRule : std::uint8_t {
   kRowsOutOfRange,     // index: the event; value: rows
   kSelfCopy,           // index: the event; value: the block
   kDuplicateMove,      // index: the event; value: the block that is twice in one simultaneous move
-  kSealStep,         // index: the event; value: the seal's step, which is later than this step
-  kSlotOutOfRange,   // index: the row; value: the slot
-  kDeviceSlots,      // value: the rows; device slots given but not allowed, or missing
-  kStepNotInFlight,  // value: the step, which was never begun or has ended
-  kRingFull,         // value: steps in flight
-  kScheduleAhead,    // value: the step of the open schedule, which is later than this step
-  kLogFull,          // value: calls refused so far, because the log was full
-  kBusy,             // another thread is in a call of the engine's thread
-  kRowForms,         // value: in how many forms the rows are given (slots, pairs, table)
-  kIndexBytes,       // value: PairRows::index_bytes
-  kBlockTokens,      // value: block_tokens of the pairs or table
-  kRowBlock,         // index: the row; value: its block
-  kRowOffset,        // index: the row; value: its offset in the block
-  kScheduledTokens,  // index: the request; value: its num_scheduled_tokens
-  kPosition,         // index: the request; value: its first position if negative, else its last
+  kSealStep,           // index: the event; value: the seal's step, which is later than this step
+  kSlotOutOfRange,     // index: the row; value: the slot
+  kDeviceSlots,        // value: the rows; device slots given but not allowed, or missing
+  kStepNotInFlight,    // value: the step, which was never begun or has ended
+  kRingFull,           // value: steps in flight
+  kScheduleAhead,      // value: the step of the open schedule, which is later than this step
+  kLogFull,            // value: calls refused so far, because the log was full
+  kBusy,               // another thread is in a call of the engine's thread
+  kRowForms,           // value: in how many forms the rows are given (slots, pairs, table)
+  kIndexBytes,         // value: PairRows::index_bytes
+  kBlockTokens,        // value: block_tokens of the pairs or table
+  kRowBlock,           // index: the row; value: its block
+  kRowOffset,          // index: the row; value: its offset in the block
+  kScheduledTokens,    // index: the request; value: its num_scheduled_tokens
+  kPosition,           // index: the request; value: its first position if negative, else its last
 };
 
 // `code` is an absl::StatusCode. kOk (0): the call succeeded. kResourceExhausted (8), from

@@ -117,10 +117,14 @@ absl::StatusOr<FlightReport> CheckFlight(FlightReader& reader, const CheckOption
     if (!more.ok()) return more.status();
     if (!*more) break;
     if (record.kind == FlightRecordKind::kBegin) {
-      if (verdict.steps++ == 0) verdict.first_step = record.batch.step;
-      verdict.last_step = record.batch.step;
-      verdict.events += record.batch.events.size();
-      lives.Observe(record.batch);
+      if (verdict.steps++ == 0) verdict.first_step = record.step;
+      verdict.last_step = record.step;
+      lives.Begin(record.step);
+    } else if (record.kind == FlightRecordKind::kEvents) {
+      verdict.events += record.events.size();
+      lives.Report(record.events);
+    } else if (record.kind == FlightRecordKind::kPoison) {
+      lives = BlockLives();
     } else if (record.kind == FlightRecordKind::kClose) {
       verdict.incomplete = !record.complete;
     }

@@ -116,7 +116,7 @@ struct RemovalOptions {
 
 // A Bind whose removal makes a row wrong, and whether the audit found that.
 struct RemovedBind {
-  std::uint64_t step = 0;        // the step of the Bind
+  std::uint64_t step = 0;        // the step that was begun after the Bind
   std::int32_t block = -1;       // its block
   bool with_key = false;         // whether it had a key
   std::uint64_t rows_wrong = 0;  // wrong rows that a store without audit returns

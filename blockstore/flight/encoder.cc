@@ -9,6 +9,7 @@ namespace {
 // small.
 constexpr std::size_t kChunkBytes = 64 * 1024;
 constexpr std::size_t kRunBytes = 24;
+constexpr std::size_t kLandedBytes = 16;  // before the rows: step, first row, number of rows
 
 // A run of rows of a read: equal except for the step, which increases by `stride` per row.
 struct Run {
@@ -33,35 +34,77 @@ Run RunAt(std::span<const RowInfo> infos) {
   return run;
 }
 
+// Writes a whole record to `at`; fill(RawWriter&) writes the payload.
+template <class Fill>
+void WriteRecord(Kind kind, std::uint16_t flags, std::size_t payload_bytes, Fill fill,
+                 std::uint8_t* at) {
+  RawWriter writer(at + sizeof(Heading));
+  fill(writer);
+  const Heading heading = MakeHeading(kind, flags, {at + sizeof(Heading), payload_bytes});
+  std::memcpy(at, &heading, sizeof heading);
+}
+
 }  // namespace
 
 FlightEncoder::FlightEncoder(const FlightInfo& info, RecordOutput* output)
-    : info_(info), output_(output) {}
+    : info_(info), output_(output) {
+  const std::size_t row = RecordedRowBytes(info_) + sizeof(std::int64_t) + 1;
+  const std::size_t bytes = info_.max_step_rows * row;
+  landed_.reserve(bytes + (bytes / kChunkBytes + 2) * (sizeof(Heading) + kLandedBytes));
+}
 
 template <class Fill>
 void FlightEncoder::Append(Kind kind, std::uint16_t flags, std::size_t payload_bytes, Fill fill) {
   std::uint8_t* at = output_->Reserve(sizeof(Heading) + payload_bytes);
   if (at == nullptr) return;
-  RawWriter writer(at + sizeof(Heading));
-  fill(writer);
-  const Heading heading = MakeHeading(kind, flags, {at + sizeof(Heading), payload_bytes});
-  std::memcpy(at, &heading, sizeof heading);
+  WriteRecord(kind, flags, payload_bytes, fill, at);
   output_->Commit();
   ++records_;
 }
 
+void FlightEncoder::Append(std::span<const std::uint8_t> record) {
+  std::uint8_t* at = output_->Reserve(record.size());
+  if (at == nullptr) return;
+  std::memcpy(at, record.data(), record.size());
+  output_->Commit();
+  ++records_;
+}
+
+void FlightEncoder::OnSchedule(std::uint64_t step, std::uint64_t version) {
+  const MutexLock lock(mutex_);
+  Append(Kind::kSchedule, 0, sizeof step + sizeof version, [&](RawWriter& writer) {
+    writer.Put(step);
+    writer.Put(version);
+  });
+}
+
+void FlightEncoder::OnEvents(std::span<const Event> events) {
+  const MutexLock lock(mutex_);
+  Append(Kind::kEvents, 0, events.size_bytes(),
+         [&](RawWriter& writer) { SerializeEvents(events, writer.Skip(events.size_bytes())); });
+}
+
+void FlightEncoder::OnPoison(std::span<const std::uint64_t> open_steps, std::uint64_t last_step,
+                             std::uint64_t version) {
+  const MutexLock lock(mutex_);
+  Append(Kind::kPoison, 0, 20 + open_steps.size_bytes(), [&](RawWriter& writer) {
+    writer.Put(last_step);
+    writer.Put(version);
+    writer.Put(static_cast<std::uint32_t>(open_steps.size()));
+    writer.PutBytes(open_steps.data(), open_steps.size_bytes());
+  });
+}
+
 void FlightEncoder::OnBegin(const StepBatch& batch, bool dropped) {
   // The same bytes that SerializeBatch appends, without allocating a string.
-  static_assert(sizeof(Event) == 56);
   const std::size_t bytes = SerializedSize(batch);
   const MutexLock lock(mutex_);
   Append(Kind::kBegin, dropped ? kFlagDropped : 0, bytes, [&](RawWriter& writer) {
     writer.PutBytes(BatchMagic(batch), 4);
     writer.Put(batch.step);
     writer.Put(batch.version);
-    writer.Put(static_cast<std::uint64_t>(batch.num_events));
+    writer.Put(std::uint64_t{0});  // events
     writer.Put(static_cast<std::uint64_t>(batch.num_slots));
-    writer.PutBytes(batch.events, batch.num_events * sizeof(Event));
     writer.PutBytes(batch.slots, batch.num_slots * sizeof(std::int64_t));
   });
 }
@@ -74,15 +117,13 @@ void FlightEncoder::OnEnd(std::uint64_t step, StepEnd end) {
   });
 }
 
-void FlightEncoder::OnLanded(std::uint64_t step, std::span<const std::uint8_t> ids,
-                             std::span<const Reason> verdicts,
-                             std::span<const std::int64_t> slots) {
+void FlightEncoder::OnRows(std::uint64_t step, std::span<const std::uint8_t> ids,
+                           std::span<const Reason> verdicts, std::span<const std::int64_t> slots) {
   const std::size_t width = RecordedRowBytes(info_);
   const std::size_t row_bytes = info_.shape.row_bytes();
   const std::size_t chunk = std::max<std::size_t>(1, kChunkBytes / width);
-  const MutexLock lock(mutex_);
-  std::size_t first = 0;
-  do {  // a step without rows is one empty record
+  landed_.clear();
+  for (std::size_t first = 0; first < verdicts.size(); first += chunk) {
     const std::size_t count = std::min(chunk, verdicts.size() - first);
     const std::span<const Reason> record_rows = verdicts.subspan(first, count);
     const bool all_there = std::all_of(record_rows.begin(), record_rows.end(),
@@ -91,8 +132,8 @@ void FlightEncoder::OnLanded(std::uint64_t step, std::span<const std::uint8_t> i
     if (first + count < verdicts.size()) flags |= kFlagMore;
     if (!slots.empty()) flags |= kFlagSlots;
     const std::size_t slot_bytes = slots.empty() ? 0 : count * sizeof(std::int64_t);
-    const std::size_t bytes = 16 + slot_bytes + (all_there ? 0 : count) + count * width;
-    Append(Kind::kLanded, flags, bytes, [&](RawWriter& writer) {
+    const std::size_t bytes = kLandedBytes + slot_bytes + (all_there ? 0 : count) + count * width;
+    const auto fill = [&](RawWriter& writer) {
       writer.Put(step);
       writer.Put(static_cast<std::uint32_t>(first));
       writer.Put(static_cast<std::uint32_t>(count));
@@ -112,9 +153,28 @@ void FlightEncoder::OnLanded(std::uint64_t step, std::span<const std::uint8_t> i
           DigestRow(info_.shape, row, out);
         }
       }
+    };
+    const std::size_t at = landed_.size();
+    landed_.resize(at + sizeof(Heading) + bytes);
+    WriteRecord(Kind::kLanded, flags, bytes, fill, landed_.data() + at);
+  }
+}
+
+void FlightEncoder::OnLanded(std::uint64_t step) {
+  const MutexLock lock(mutex_);
+  if (landed_.empty()) {
+    Append(Kind::kLanded, 0, kLandedBytes, [&](RawWriter& writer) {
+      writer.Put(step);
+      writer.Put(std::uint64_t{0});  // first row, number of rows
     });
-    first += count;
-  } while (first < verdicts.size());
+  }
+  for (std::span<const std::uint8_t> rest = landed_; !rest.empty();) {
+    Heading heading;
+    std::memcpy(&heading, rest.data(), sizeof heading);
+    Append(rest.first(sizeof heading + heading.size));
+    rest = rest.subspan(sizeof heading + heading.size);
+  }
+  landed_.clear();
 }
 
 void FlightEncoder::OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks,

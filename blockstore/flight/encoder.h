@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "blockstore/flight/format.h"
 #include "blockstore/flight/info.h"
@@ -27,22 +28,27 @@ class RecordOutput {
 };
 
 // Any thread may call it: each call takes the encoder's lock, so records are whole and in the order
-// of the calls. Does not allocate. Landed rows and reads longer than about 64 KiB become several
-// records.
+// of the calls. Only OnRows does not: it hashes the rows into memory of its own, from which OnLanded
+// copies finished records. Does not allocate, but for steps of more rows than info.max_step_rows.
+// Landed rows and reads longer than about 64 KiB become several records.
 class FlightEncoder final : public FlightSink {
  public:
   // `info` describes the recorded store; info.rows is how much of each landed row is kept. `output`
   // is not owned and must outlive the encoder. Does not write the head of the flight.
   FlightEncoder(const FlightInfo& info, RecordOutput* output);
 
+  void OnSchedule(std::uint64_t step, std::uint64_t version) override;
+  void OnEvents(std::span<const Event> events) override;
   void OnBegin(const StepBatch& batch, bool dropped) override;
   void OnEnd(std::uint64_t step, StepEnd end) override;
-  void OnLanded(std::uint64_t step, std::span<const std::uint8_t> ids,
-                std::span<const Reason> verdicts,
-                std::span<const std::int64_t> slots = {}) override;
+  void OnRows(std::uint64_t step, std::span<const std::uint8_t> ids,
+              std::span<const Reason> verdicts, std::span<const std::int64_t> slots = {}) override;
+  void OnLanded(std::uint64_t step) override;
   void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks, std::int64_t first,
                   std::int64_t last) override;
   void OnReleased(std::uint64_t read_id) override;
+  void OnPoison(std::span<const std::uint64_t> open_steps, std::uint64_t last_step,
+                std::uint64_t version) override;
   void OnRead(std::uint64_t read_id, std::int64_t begin, std::span<const RowInfo> infos,
               std::span<const std::uint64_t> digests) override;
   // Writes the closing record, which has the number of records so far. `complete`: none was lost.
@@ -58,7 +64,11 @@ class FlightEncoder final : public FlightSink {
   void Append(Kind kind, std::uint16_t flags, std::size_t payload_bytes, Fill fill)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // Appends a finished record, heading included.
+  void Append(std::span<const std::uint8_t> record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const FlightInfo info_;
+  std::vector<std::uint8_t> landed_;  // finished records of the step that lands; landing thread
   mutable Mutex mutex_;
   RecordOutput* const output_ ABSL_PT_GUARDED_BY(mutex_);
   std::uint64_t records_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -20,7 +20,7 @@
 namespace waymark::flight {
 
 inline constexpr char kMagic[8] = {'W', 'M', 'F', 'L', 'I', 'G', 'H', 'T'};
-inline constexpr std::uint16_t kFormatVersion = 1;
+inline constexpr std::uint16_t kFormatVersion = 2;
 // The most bytes of a payload; readers refuse a longer one.
 inline constexpr std::size_t kMaxPayload = std::size_t{1} << 30;
 
@@ -35,11 +35,14 @@ enum class Kind : std::uint16_t {
   kReleased,
   kRead,
   kClose,  // the last record of a flight that was closed
+  kSchedule,
+  kEvents,
+  kPoison,
 };
 
 // Flags of a heading. All other bits are 0, except that the flags of the kInfo record are the
 // format version.
-inline constexpr std::uint16_t kFlagDropped = 1;   // kBegin: the store dropped the step at once
+inline constexpr std::uint16_t kFlagDropped = 1;   // kBegin: the step is not in flight
 inline constexpr std::uint16_t kFlagMore = 1;      // kLanded: more rows of the step follow
 inline constexpr std::uint16_t kFlagSlots = 4;     // kLanded: has the KV slot of each row
 inline constexpr std::uint16_t kFlagVerdicts = 2;  // kLanded: has the verdict of each row; without

@@ -9,8 +9,8 @@ void BlockLives::StartLife(std::int32_t block) {
   seals = {0, seals[0]};
 }
 
-void BlockLives::Observe(const OwnedStepBatch& batch) {
-  for (const Event& event : batch.events) {
+void BlockLives::Report(std::span<const Event> events) {
+  for (const Event& event : events) {
     switch (event.type) {
       case EventType::kBind:
       case EventType::kCopy:
@@ -25,13 +25,26 @@ void BlockLives::Observe(const OwnedStepBatch& batch) {
         seals_.clear();
         break;
       case EventType::kSeal:
-        seals_[event.block][0] = batch.step;
+        seals_[event.block][0] = next_;
+        sealed_.push_back(event.block);
         break;
       case EventType::kRetain:
       case EventType::kRelease:
         break;
     }
   }
+}
+
+void BlockLives::Begin(std::uint64_t step) {
+  for (const std::int32_t block : sealed_) {
+    const auto found = seals_.find(block);
+    if (found == seals_.end()) continue;
+    for (std::uint64_t& sealed : found->second) {
+      if (sealed == next_) sealed = step;
+    }
+  }
+  sealed_.clear();
+  next_ = step + 1;
 }
 
 StepWindow BlockLives::FindWindow(const AuditFinding& finding, std::uint64_t landed) const {

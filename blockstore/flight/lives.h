@@ -5,6 +5,8 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "blockstore/events.h"
@@ -21,8 +23,10 @@ struct StepWindow {
 // Not thread safe.
 class BlockLives {
  public:
-  // Takes in the events of a step. Call it for every step of the flight, in order.
-  void Observe(const OwnedStepBatch& batch);
+  // Takes in events, which belong to the step that is begun next. Call both for every record of
+  // the flight, in order.
+  void Report(std::span<const Event> events);
+  void Begin(std::uint64_t step);
   // The steps between which the event was missed that explains `finding`, a finding of the landing
   // of step `landed`. If a write contradicts the rows that were kept, those are the steps of the
   // two writes. If two pages with one key contradict each other, that is found only when the second
@@ -39,6 +43,8 @@ class BlockLives {
   void StartLife(std::int32_t block);
 
   absl::flat_hash_map<std::int32_t, Seals> seals_;
+  std::uint64_t next_ = 1;            // the step that is begun next, as far as is known
+  std::vector<std::int32_t> sealed_;  // the blocks that were sealed since the last begin
 };
 
 }  // namespace waymark::flight

@@ -20,8 +20,35 @@ absl::Status DecodeBegin(std::span<const std::uint8_t> payload, FlightRecord& re
   absl::StatusOr<OwnedStepBatch> batch = ParseBatch(rest);
   if (!batch.ok()) return batch.status();
   if (!rest.empty()) return Broken("bytes after a step batch");
+  if (!batch->events.empty()) return Broken("a begin has events");
   record.batch = *std::move(batch);
   record.step = record.batch.step;
+  return absl::OkStatus();
+}
+
+absl::Status DecodeSchedule(std::span<const std::uint8_t> payload, FlightRecord& record) {
+  ByteReader reader(payload);
+  record.step = reader.Get<std::uint64_t>();
+  record.version = reader.Get<std::uint64_t>();
+  return reader.done() ? absl::OkStatus() : Broken("the length of a schedule is wrong");
+}
+
+absl::Status DecodeEvents(std::span<const std::uint8_t> payload, FlightRecord& record) {
+  absl::StatusOr<std::vector<Event>> events = ParseEvents(payload);
+  if (!events.ok()) return events.status();
+  record.events = *std::move(events);
+  return absl::OkStatus();
+}
+
+absl::Status DecodePoison(std::span<const std::uint8_t> payload, FlightRecord& record) {
+  ByteReader reader(payload);
+  record.step = reader.Get<std::uint64_t>();
+  record.version = reader.Get<std::uint64_t>();
+  const std::size_t count = reader.Get<std::uint32_t>();
+  const std::uint8_t* steps = reader.Take(count, sizeof(std::uint64_t));
+  if (!reader.done()) return Broken("the length of a poison is wrong");
+  record.open_steps.resize(count);
+  if (count > 0) std::memcpy(record.open_steps.data(), steps, count * sizeof(std::uint64_t));
   return absl::OkStatus();
 }
 
@@ -160,6 +187,15 @@ absl::Status DecodeRecord(const Heading& heading, std::span<const std::uint8_t> 
       record.complete = reader.Get<std::uint8_t>() != 0;
       return reader.done() ? absl::OkStatus() : Broken("the length of a close is wrong");
     }
+    case Kind::kSchedule:
+      record.kind = FlightRecordKind::kSchedule;
+      return DecodeSchedule(payload, record);
+    case Kind::kEvents:
+      record.kind = FlightRecordKind::kEvents;
+      return DecodeEvents(payload, record);
+    case Kind::kPoison:
+      record.kind = FlightRecordKind::kPoison;
+      return DecodePoison(payload, record);
     case Kind::kInfo:
       break;
   }

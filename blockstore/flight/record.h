@@ -19,13 +19,16 @@ namespace waymark {
 // The kind of a record, and the members of FlightRecord that it sets.
 enum class FlightRecordKind : std::uint8_t {
   kCheckpoint = 1,  // the state of the store at the start of the flight: `bytes`
-  kBegin,           // a step began: `batch`, `step`, `dropped`
+  kBegin,           // a step began: `batch` (without events), `step`, `dropped`
   kEnd,             // it ended: `step`, `end`
   kLanded,          // rows [begin, begin + verdicts.size()) of `step`: `bytes`, `slots`, `more`
   kSnapshot,        // a snapshot of `blocks`, rows [first, last), was taken: `read_id`
   kReleased,        // its pages came back: `read_id`
   kRead,            // rows [begin, begin + infos.size()) of it were read: `read_id`, `digests`
   kClose,           // the last record: `records`, `complete`
+  kSchedule,        // the schedule of `step` was opened, for weights of `version`
+  kEvents,          // `events` took effect
+  kPoison,          // records were lost: `open_steps`, `step` (the last one begun), `version`
 };
 
 // Plain data. Members that the kind does not name are unspecified. Reuse one object for many
@@ -34,8 +37,11 @@ struct FlightRecord {
   FlightRecordKind kind = FlightRecordKind::kClose;
   std::uint64_t offset = 0;  // byte offset of the record's heading in the file
 
-  OwnedStepBatch batch;            // the step's number, version, events and slots
-  bool dropped = false;            // the store dropped the step when it began
+  OwnedStepBatch batch;                   // the step's number, version and slots
+  std::vector<Event> events;              // in the order of their effect
+  std::uint64_t version = 0;              // of the weights
+  std::vector<std::uint64_t> open_steps;  // the steps that were begun and had not ended
+  bool dropped = false;            // the step claimed its rows (capacity) and is not in flight
   std::uint64_t step = 0;          // number of the step
   StepEnd end = StepEnd::kSubmit;  // submit, drop or cancel
   bool more = false;               // the next kLanded record of the step continues its rows

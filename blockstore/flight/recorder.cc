@@ -199,6 +199,7 @@ absl::Status FlightRecorder::State::EndStepsInFlight(std::span<const std::uint8_
     return std::find(left.begin(), left.end(), step) != left.end();
   };
   absl::Status status = ForEachRecord(ahead, info, record, [&](const FlightRecord& r) {
+    if (r.kind == FlightRecordKind::kPoison) replay->EndLost(r.open_steps);
     if (r.kind != FlightRecordKind::kEnd && r.kind != FlightRecordKind::kLanded) {
       return absl::OkStatus();
     }

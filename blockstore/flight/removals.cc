@@ -24,6 +24,7 @@ struct LoadedFlight {
   struct BindAt {
     std::size_t record = 0;
     std::size_t event = 0;
+    std::uint64_t step = 0;  // the step that is begun next
   };
   FlightInfo info;
   std::vector<FlightRecord> records;
@@ -45,6 +46,8 @@ struct Outcome {
 absl::StatusOr<LoadedFlight> LoadFlight(FlightReader& reader) {
   if (absl::Status status = reader.Rewind(); !status.ok()) return status;
   LoadedFlight flight;
+  std::size_t before = 0;  // Binds before the last begin
+  std::uint64_t last = 0;
   flight.info = reader.info();
   for (;;) {
     FlightRecord record;
@@ -52,13 +55,17 @@ absl::StatusOr<LoadedFlight> LoadFlight(FlightReader& reader) {
     if (!more.ok()) return more.status();
     if (!*more) break;
     if (record.kind == FlightRecordKind::kBegin) {
-      for (std::size_t i = 0; i < record.batch.events.size(); ++i) {
-        const Event& event = record.batch.events[i];
+      for (; before < flight.binds.size(); ++before)
+        flight.binds[before].step = record.step;
+      last = record.step;
+    } else if (record.kind == FlightRecordKind::kEvents) {
+      for (std::size_t i = 0; i < record.events.size(); ++i) {
+        const Event& event = record.events[i];
         const bool null = event.block < 0 ||
                           std::find(flight.info.null_blocks.begin(), flight.info.null_blocks.end(),
                                     BlockId(event.block)) != flight.info.null_blocks.end();
         if (event.type == EventType::kBind && !null) {
-          flight.binds.push_back({flight.records.size(), i});
+          flight.binds.push_back({flight.records.size(), i, last + 1});
         }
       }
     }
@@ -82,7 +89,9 @@ absl::Status Replay(const LoadedFlight& flight, std::uint64_t max_bytes, bool au
   };
   BlockLives lives;
   for (const FlightRecord& record : flight.records) {
-    if (audit && record.kind == FlightRecordKind::kBegin) lives.Observe(record.batch);
+    if (record.kind == FlightRecordKind::kBegin) lives.Begin(record.step);
+    if (record.kind == FlightRecordKind::kEvents) lives.Report(record.events);
+    if (record.kind == FlightRecordKind::kPoison) lives = BlockLives();
     if (absl::Status status = (*replay)->Apply(record, on_read); !status.ok()) return status;
     if (!audit || record.kind != FlightRecordKind::kLanded) continue;
     for (const AuditFinding& finding : (*replay)->store().TakeFindings()) {
@@ -150,14 +159,14 @@ absl::StatusOr<RemovalReport> SingleBindRemovals(FlightReader& reader,
   const std::uint64_t total = std::min<std::uint64_t>(report.binds, options.max_removals);
   Outcome without;
   const auto try_one = [&](const LoadedFlight::BindAt& at) {
-    OwnedStepBatch& batch = flight.records[at.record].batch;
+    std::vector<Event>& events = flight.records[at.record].events;
     const auto index = static_cast<std::ptrdiff_t>(at.event);
-    const Event event = batch.events[at.event];
+    const Event event = events[at.event];
     RemovedBind bind;
-    bind.step = batch.step;
+    bind.step = at.step;
     bind.block = event.block;
     bind.with_key = event.key_size > 0;
-    batch.events.erase(batch.events.begin() + index);
+    events.erase(events.begin() + index);
     absl::Status status = Replay(flight, options.max_bytes, false, without);
     if (status.ok()) bind.rows_wrong = RowsWrong(store, whole, without);
     if (status.ok() && bind.rows_wrong > 0) {
@@ -165,7 +174,7 @@ absl::StatusOr<RemovalReport> SingleBindRemovals(FlightReader& reader,
       NoteFindings(whole_audited, without, bind);
       report.rows_still_wrong += RowsWrong(store, whole, without);
     }
-    batch.events.insert(batch.events.begin() + index, event);
+    events.insert(events.begin() + index, event);
     ++report.tried;
     if (bind.rows_wrong == 0) return status;
     ++report.harmful;

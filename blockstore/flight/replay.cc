@@ -86,8 +86,13 @@ absl::Status FlightReplay::Apply(const FlightRecord& record, const OnRead& on_re
       }
       last_begun_ = store_->last_step().value();
       return absl::OkStatus();
+    case FlightRecordKind::kSchedule:
+    case FlightRecordKind::kEvents:
+      return Schedule(record);
     case FlightRecordKind::kBegin:
       return Begin(record);
+    case FlightRecordKind::kPoison:
+      return Poison(record, on_read);
     case FlightRecordKind::kEnd:
       return End(record, on_read);
     case FlightRecordKind::kLanded:
@@ -104,6 +109,7 @@ absl::Status FlightReplay::Apply(const FlightRecord& record, const OnRead& on_re
         view->second.released = true;
       } else {
         views_.erase(view);
+        StoreCheckpoint::ReclaimSnapshots(*store_);
       }
       return absl::OkStatus();
     }
@@ -119,19 +125,28 @@ absl::Status FlightReplay::Apply(const FlightRecord& record, const OnRead& on_re
   return absl::InvalidArgumentError("flight: a record of unknown kind");
 }
 
+absl::Status FlightReplay::Schedule(const FlightRecord& record) {
+  const StepCode code = record.kind == FlightRecordKind::kEvents
+                            ? store_->Report(record.events)
+                            : store_->Schedule(StepId(record.step), record.version);
+  if (code.ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("flight: a schedule or its events contradict the records before it: ",
+                   std::string(code.ToStatus().message())));
+}
+
 absl::Status FlightReplay::Begin(const FlightRecord& record) {
-  const StepCode code = store_->BeginStep(record.batch.view());
+  StepBatch batch = record.batch.view();
+  batch.drop = record.dropped;
+  const StepCode code = store_->BeginStep(batch);
   if (!code.ok() && !code.dropped()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "flight: step ", record.batch.step,
         " contradicts the records before it: ", std::string(code.ToStatus().message())));
   }
   last_begun_ = record.batch.step;
-  if (code.dropped() != record.dropped) ++steps_diverged_;
-  if (record.dropped) {
-    if (code.ok()) (void)store_->Drop(StepId(record.batch.step));
-    return absl::OkStatus();
-  }
+  if (record.dropped) return absl::OkStatus();
+  if (code.dropped()) ++steps_diverged_;
   std::unique_ptr<Step> step;
   if (spare_steps_.empty()) {
     step = std::make_unique<Step>();
@@ -153,6 +168,27 @@ absl::Status FlightReplay::Begin(const FlightRecord& record) {
   return absl::OkStatus();
 }
 
+absl::Status FlightReplay::Poison(const FlightRecord& record, const OnRead& on_read) {
+  if (record.step < last_begun_ || record.step == ~std::uint64_t{0}) {
+    return absl::InvalidArgumentError(absl::StrCat("flight: records were lost up to step ",
+                                                   record.step, ", but step ", last_begun_,
+                                                   " was begun before"));
+  }
+  StoreCheckpoint::Poison(*store_, record.open_steps, record.step, record.version);
+  last_begun_ = record.step;
+  EndLost(record.open_steps);
+  return RetryReads(on_read);
+}
+
+void FlightReplay::EndLost(std::span<const std::uint64_t> open_steps) {
+  for (const std::uint64_t step : InFlight()) {
+    const bool open = std::find(open_steps.begin(), open_steps.end(), step) != open_steps.end();
+    if (open || steps_[step]->submitted) continue;
+    (void)store_->Drop(StepId(step));
+    Retire(step);
+  }
+}
+
 absl::Status FlightReplay::End(const FlightRecord& record, const OnRead& on_read) {
   const auto found = steps_.find(record.step);
   if (found == steps_.end()) {
@@ -172,8 +208,7 @@ absl::Status FlightReplay::End(const FlightRecord& record, const OnRead& on_read
   if (record.end == StepEnd::kSubmit) {
     step.submitted = true;
     (void)store_->Submit(StepId(record.step), &step);
-    if (step.num_rows > 0) return absl::OkStatus();
-    (void)store_->Land(StepId(record.step));  // a step without rows has no kLanded record
+    return absl::OkStatus();  // its kLanded record follows
   } else if (record.end == StepEnd::kDrop) {
     (void)store_->Drop(StepId(record.step));
   } else {
@@ -186,7 +221,7 @@ absl::Status FlightReplay::End(const FlightRecord& record, const OnRead& on_read
 absl::Status FlightReplay::Landed(const FlightRecord& record, const OnRead& on_read) {
   const auto found = steps_.find(record.step);
   if (found == steps_.end()) {
-    if (allow_unknown_ends_ || record.verdicts.empty()) return absl::OkStatus();
+    if (allow_unknown_ends_) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat("flight: step ", record.step, " lands, but is not in flight"));
   }
@@ -204,7 +239,9 @@ absl::Status FlightReplay::Landed(const FlightRecord& record, const OnRead& on_r
   if (step.device) step.slots.insert(step.slots.end(), record.slots.begin(), record.slots.end());
   step.landed += count;
   if (record.more) return absl::OkStatus();
-  if (step.device ? step.slots.size() != step.landed : step.landed != step.num_rows) {
+  // Without any row: its StepRows was null.
+  if (step.landed > 0 &&
+      (step.device ? step.slots.size() != step.landed : step.landed != step.num_rows)) {
     return absl::InvalidArgumentError(absl::StrCat("flight: step ", record.step, " lands ",
                                                    step.landed, " of ", step.num_rows, " rows"));
   }

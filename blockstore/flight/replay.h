@@ -58,6 +58,9 @@ class FlightReplay {
   // it, and their ends follow in the flight.
   void AllowUnknownEnds() { allow_unknown_ends_ = true; }
 
+  // Drops the steps in flight that are neither submitted nor open: records of them were lost.
+  void EndLost(std::span<const std::uint64_t> open_steps);
+
   // The steps that were begun and have not ended, ascending.
   [[nodiscard]] std::vector<std::uint64_t> InFlight() const;
   // Sets `out` to the state of the store as the payload of a checkpoint. FailedPrecondition while a
@@ -74,7 +77,7 @@ class FlightReplay {
   [[nodiscard]] std::uint64_t rows_not_replayed() const { return rows_not_replayed_; }
   // Rows of reads whose snapshot is not readable yet.
   [[nodiscard]] std::uint64_t rows_waiting() const;
-  // Steps that one of the two stores dropped at their begin and the other did not.
+  // Steps that the recorded store did not drop at their begin, and the replaying store did.
   [[nodiscard]] std::uint64_t steps_diverged() const { return steps_diverged_; }
 
  private:
@@ -87,7 +90,9 @@ class FlightReplay {
   };
 
   FlightReplay(const FlightInfo& info, std::unique_ptr<RoutingStore> store);
+  absl::Status Schedule(const FlightRecord& record);
   absl::Status Begin(const FlightRecord& record);
+  absl::Status Poison(const FlightRecord& record, const OnRead& on_read);
   absl::Status End(const FlightRecord& record, const OnRead& on_read);
   absl::Status Landed(const FlightRecord& record, const OnRead& on_read);
   absl::Status TakeSnapshot(const FlightRecord& record);

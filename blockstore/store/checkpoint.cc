@@ -10,12 +10,14 @@
 namespace waymark {
 namespace {
 
-constexpr std::uint32_t kCheckpointMagic = 0x314b4357;  // "WCK1"
+constexpr std::uint32_t kCheckpointMagic = 0x324b4357;  // "WCK2"
 
 constexpr std::uint8_t kIndexed = 1;
 constexpr std::uint8_t kHasSealKey = 2;
 constexpr std::uint8_t kByKey = 4;
 constexpr std::uint8_t kDeviceWeights = 4;  // of a page
+constexpr std::uint8_t kSealing = 8;        // of a block
+constexpr std::uint8_t kFoundByKey = 16;    // of a block
 
 void PutDigest(ByteWriter& writer, const Digest128& digest) {
   for (const std::uint32_t word : digest.w)
@@ -37,6 +39,23 @@ absl::Status Broken(const char* what) {
 
 void StoreCheckpoint::RunCopies(RoutingStore& store) {
   store.impl().lander().RunCopies();
+}
+
+void StoreCheckpoint::ReclaimSnapshots(RoutingStore& store) {
+  RoutingStore::Impl& impl = store.impl();
+  const MutexLock lock(impl.mutex_);
+  while (impl.pages_.ReclaimSnapshots(64)) {
+  }
+}
+
+void StoreCheckpoint::Poison(RoutingStore& store, std::span<const std::uint64_t> open_steps,
+                             std::uint64_t last_step, std::uint64_t version) {
+  RoutingStore::Impl& impl = store.impl();
+  impl.DrainAll();
+  impl.log_->KeepSteps(open_steps);
+  impl.log_->SetSteps(last_step, 0, version);
+  const MutexLock lock(impl.mutex_);
+  impl.applier_.Poison(open_steps, last_step, version);
 }
 
 absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
@@ -64,6 +83,18 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
   for (std::uint32_t i = 0; i < runs; ++i) {
     writer.Put(pages.base().runs[i].first);
     writer.Put(pages.base().runs[i].version);
+  }
+
+  // The open schedule, and what waits for the next begin.
+  writer.Put(impl.applier_.schedule());
+  writer.Put(impl.events_.version());
+  writer.Put(static_cast<std::uint32_t>(impl.events_.own_seals().size()));
+  for (const Event& seal : impl.events_.own_seals())
+    writer.Put(seal);
+  writer.Put(static_cast<std::uint32_t>(impl.events_.keyed_binds().size()));
+  for (const EventApplier::KeyedBind& bind : impl.events_.keyed_binds()) {
+    writer.Put(bind.entry);
+    writer.Put(bind.version);
   }
 
   // Pages in order of eviction, then those that cannot be evicted.
@@ -117,8 +148,9 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
     writer.Put(entry.life_start);
     writer.Put(RelStep{entry.seal.step});
     writer.Put(static_cast<std::uint8_t>(entry.reason));
-    writer.Put(static_cast<std::uint8_t>((entry.by_key ? kByKey : 0) |
-                                         (entry.seal.has_key ? kHasSealKey : 0)));
+    writer.Put(static_cast<std::uint8_t>(
+        (entry.by_key ? kByKey : 0) | (entry.seal.has_key ? kHasSealKey : 0) |
+        (entry.sealing ? kSealing : 0) | (entry.found_by_key ? kFoundByKey : 0)));
     if (entry.seal.has_key) {
       PutDigest(writer, pages.table().cold(e).key);
       writer.Put(pages.table().cold(e).version);
@@ -130,14 +162,16 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
 // Loads one section after another. The store's lock is held throughout.
 class StoreCheckpoint::Loader {
  public:
-  Loader(std::span<const std::uint8_t> bytes, Pages& pages, std::uint64_t& last)
-      : reader_(bytes), pages_(pages), last_(last) {}
+  Loader(std::span<const std::uint8_t> bytes, const StoreOptions& options, Pages& pages,
+         EventApplier& events, LogApplier& applier)
+      : reader_(bytes), options_(options), pages_(pages), events_(events), applier_(applier) {}
 
   absl::Status Load() {
-    if (last_ != 0 || pages_.pool().pages_touched() != 0) {
+    if (applier_.last_step() != 0 || pages_.pool().pages_touched() != 0) {
       return Broken("the store is not fresh");
     }
     if (absl::Status status = LoadBase(); !status.ok()) return status;
+    if (absl::Status status = LoadSchedule(); !status.ok()) return status;
     const auto count = reader_.Get<std::uint32_t>();
     if (count > pages_.pool().size()) return Broken("more pages than the store has");
     for (std::uint32_t i = 0; i < count; ++i) {
@@ -173,6 +207,36 @@ class StoreCheckpoint::Loader {
       pages_.base().runs[i] = {first, version};
     }
     pages_.base().num_runs.store(runs, std::memory_order_release);
+    return reader_.ok() ? absl::OkStatus() : Broken("it ends too soon");
+  }
+
+  absl::Status LoadSchedule() {
+    const auto schedule = reader_.Get<std::uint64_t>();
+    events_.SetVersion(reader_.Get<std::uint64_t>());
+    if (schedule != 0 && (schedule <= last_ || schedule >= StoreLog::kStepLimit)) {
+      return Broken("its schedule is not open");
+    }
+    applier_.SetSteps(last_, schedule);
+    const auto seals = reader_.Get<std::uint32_t>();
+    if (seals > reader_.left() / sizeof(Event)) return Broken("it ends too soon");
+    for (std::uint32_t i = 0; i < seals; ++i) {
+      const auto seal = reader_.Get<Event>();
+      if (seal.type != EventType::kSeal || seal.block >= options_.num_blocks ||
+          seal.key_size > BlockKey::kMaxBytes || seal.step != 0) {
+        return Broken("an own seal");
+      }
+      events_.own_seals().push_back(seal);
+    }
+    const auto binds = reader_.Get<std::uint32_t>();
+    if (binds > reader_.left() / (sizeof(EntryIndex) + sizeof(std::uint64_t))) {
+      return Broken("it ends too soon");
+    }
+    for (std::uint32_t i = 0; i < binds; ++i) {
+      const auto entry = reader_.Get<EntryIndex>();
+      const auto version = reader_.Get<std::uint64_t>();
+      if (entry >= pages_.table().size()) return Broken("a block that was bound by key");
+      events_.keyed_binds().push_back({entry, version});
+    }
     return reader_.ok() ? absl::OkStatus() : Broken("it ends too soon");
   }
 
@@ -232,7 +296,7 @@ class StoreCheckpoint::Loader {
     }
     if (page != kNoPage && page >= loaded_.size()) return Broken("a block's page");
     if (refs < 0 || life_start > kMaxRelStep || sealed > kMaxRelStep || reason == 0 ||
-        reason >= kNumReasons || (flags & ~(kByKey | kHasSealKey)) != 0) {
+        reason >= kNumReasons || (flags & ~(kByKey | kHasSealKey | kSealing | kFoundByKey)) != 0) {
       return Broken("a block's state");
     }
     Entry& entry = pages_.table().hot(e);
@@ -240,6 +304,8 @@ class StoreCheckpoint::Loader {
     entry.refs = refs;
     entry.life_start = life_start;
     entry.reason = static_cast<Reason>(reason);
+    entry.sealing = (flags & kSealing) != 0;
+    entry.found_by_key = (flags & kFoundByKey) != 0;
     entry.seal = {sealed, (flags & kHasSealKey) != 0};
     if (entry.seal.has_key) {
       pages_.table().cold(e).key = GetDigest(reader_);
@@ -254,18 +320,20 @@ class StoreCheckpoint::Loader {
   }
 
   ByteReader reader_;
+  const StoreOptions& options_;
   Pages& pages_;
-  std::uint64_t& last_;  // the last step that was begun
+  EventApplier& events_;
+  LogApplier& applier_;
+  std::uint64_t last_ = 0;  // the last step that was begun
   std::vector<PageIndex> loaded_;
 };
 
 absl::Status StoreCheckpoint::Load(std::span<const std::uint8_t> bytes, RoutingStore& store) {
   RoutingStore::Impl& impl = store.impl();
   const MutexLock lock(impl.mutex_);
-  std::uint64_t last = impl.applier_.last_step();
-  const absl::Status status = Loader(bytes, impl.pages_, last).Load();
-  impl.applier_.SetLastStep(last);
-  impl.log_->SetLastStep(last);
+  const absl::Status status =
+      Loader(bytes, impl.options_, impl.pages_, impl.events_, impl.applier_).Load();
+  impl.log_->SetSteps(impl.applier_.last_step(), impl.applier_.schedule(), impl.events_.version());
   return status;
 }
 

@@ -1,4 +1,5 @@
-// StoreCheckpoint: the whole state of a store as bytes. Internal to blockstore, for flights.
+// StoreCheckpoint: the whole state of a store as bytes, and what else only a replay of a flight asks
+// of a store. Internal to blockstore.
 #ifndef WAYMARK_BLOCKSTORE_STORE_CHECKPOINT_H_
 #define WAYMARK_BLOCKSTORE_STORE_CHECKPOINT_H_
 
@@ -14,14 +15,19 @@ namespace waymark {
 // For stores with Landing::kCaller, on the engine's thread.
 class StoreCheckpoint {
  public:
-  // Appends table, seals, key index, stamps, rows and the order of eviction to `out`. Snapshots,
-  // and pages that only they pin, are left out. FailedPrecondition while a step is in flight.
+  // Appends the open schedule, own seals, table, seals, key index, stamps, rows and the order of
+  // eviction to `out`. Snapshots, and pages that only they pin, are left out. FailedPrecondition while a step is in flight.
   [[nodiscard]] static absl::Status Save(RoutingStore& store, std::string& out);
   // Restores the saved state into a new store, created with the same shape, blocks, pages and key
   // seed. Safe on any bytes: InvalidArgument naming what does not fit; the store is then unusable.
   [[nodiscard]] static absl::Status Load(std::span<const std::uint8_t> bytes, RoutingStore& store);
   // Does the queued page copies, on which a snapshot may depend, without landing a step.
   static void RunCopies(RoutingStore& store);
+  // Takes back the pages of all released snapshots.
+  static void ReclaimSnapshots(RoutingStore& store);
+  // What FlightSink::OnPoison reports.
+  static void Poison(RoutingStore& store, std::span<const std::uint64_t> open_steps,
+                     std::uint64_t last_step, std::uint64_t version);
 
  private:
   class Loader;

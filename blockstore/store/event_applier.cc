@@ -25,19 +25,6 @@ EventApplier::EventApplier(const StoreOptions& options, Pages& pages, DeviceStep
 
 // ---- the order
 
-// Blocks that were bound by key for the step to come got pages of other weights than it will have.
-void EventApplier::SetVersion(std::uint64_t version) {
-  if (version == version_) return;
-  version_ = version;
-  for (const KeyedBind& bind : keyed_binds_) {
-    const Entry& entry = table_.hot(bind.entry);
-    if (entry.by_key && entry.life_start == bind.life_start) {
-      pages_.Detach(bind.entry, Reason::kExternalKv);
-    }
-  }
-  keyed_binds_.clear();
-}
-
 void EventApplier::Apply(std::span<const Event> events, std::uint64_t last) {
   const RelStep now = pages_.base().Relative(last + 1);
   stats_.events += events.size();
@@ -82,6 +69,29 @@ void EventApplier::Prefetch(const Event& event) const {
   if (event.block >= 0 && event.block < num_blocks_) {
     table_.Prefetch(static_cast<EntryIndex>(event.block) * pages_.pages_per_block());
   }
+}
+
+// ---- pages found by key, which the version of the next step decides
+
+std::uint64_t EventApplier::KeyedVersion(EntryIndex e) const {
+  const auto found = std::find_if(keyed_binds_.rbegin(), keyed_binds_.rend(),
+                                  [e](const KeyedBind& bind) { return bind.entry == e; });
+  return found == keyed_binds_.rend() ? version_ : found->version;
+}
+
+void EventApplier::Begin(std::uint64_t version) {
+  version_ = version;
+  // Backwards, since a block may have been bound several times.
+  for (std::size_t i = keyed_binds_.size(); i-- > 0;) {
+    const KeyedBind& bind = keyed_binds_[i];
+    Entry& entry = table_.hot(bind.entry);
+    if (!entry.found_by_key) continue;
+    entry.found_by_key = false;
+    if (entry.page != kNoPage && bind.version != version) {
+      pages_.Detach(bind.entry, Reason::kExternalKv);
+    }
+  }
+  keyed_binds_.clear();
 }
 
 // ---- own seals
@@ -133,7 +143,6 @@ void EventApplier::MoveOwnSeals(std::span<const Event> pairs) {
 }
 
 void EventApplier::ApplyOwnSeals(std::uint64_t step) {
-  keyed_binds_.clear();
   if (own_seals_.empty()) return;
   // Backwards, so that of several seals of a block the last one is applied.
   for (std::size_t i = own_seals_.size(); i-- > 0;) {
@@ -171,12 +180,14 @@ void EventApplier::ApplyBind(const Event& event, RelStep now) {
     entry.life_start = now;
     entry.seal = {};
     entry.sealing = false;
+    entry.found_by_key = false;
     if (!keyed) continue;
     const PageIndex page = pages_.FindKey(version_, ordinal, event.GetKey());
     if (page == kNoPage || pool_.hot(page).bindings == 0xffff) continue;
     pages_.Attach(e, page);
     entry.by_key = true;
-    keyed_binds_.push_back({e, now});
+    entry.found_by_key = true;
+    keyed_binds_.push_back({e, version_});
     ++stats_.hits_by_key;
   }
 }
@@ -239,10 +250,10 @@ void EventApplier::ApplyCopy(const Event& event, RelStep now) {
     PageIndex page = kNoPage;
     Reason reason = Reason::kNeverWritten;
     bool by_key = false;
-    bool bound_now = false;  // by key, for the step to come
+    bool found_by_key = false;
     if (src != kNoEntry) {
       const Entry& from = pages_.EnsureEntry(src + ordinal, now);
-      bound_now = from.by_key && from.life_start == now;
+      found_by_key = from.found_by_key && rows > 0;
       page = from.page;
       reason = from.reason;
       by_key = from.by_key;
@@ -252,12 +263,13 @@ void EventApplier::ApplyCopy(const Event& event, RelStep now) {
     to.life_start = now;
     to.seal = {};
     to.sealing = false;
+    to.found_by_key = found_by_key;
+    if (found_by_key) keyed_binds_.push_back({d, KeyedVersion(src + ordinal)});
     if (all) {
       to.reason = reason;
       if (page != kNoPage && pool_.hot(page).bindings < 0xffff) {
         pages_.Attach(d, page);
         to.by_key = by_key;
-        if (bound_now) keyed_binds_.push_back({d, now});
       } else if (page != kNoPage) {
         to.reason = Reason::kCapacity;
       }
@@ -291,7 +303,7 @@ void EventApplier::ApplyMove(std::span<const Event> pairs, RelStep now) {
       const EntryIndex e = src + ordinal;
       Entry& entry = table_.hot(e);
       if (!entry.exists) continue;
-      moved_.back() = {entry, table_.cold(e)};
+      moved_.back() = {entry, table_.cold(e), entry.found_by_key ? KeyedVersion(e) : 0};
       if (entry.page != kNoPage) {
         pages_.PinPage(entry.page);
         pages_.Unlink(e);
@@ -303,7 +315,7 @@ void EventApplier::ApplyMove(std::span<const Event> pairs, RelStep now) {
   for (const Event& pair : pairs) {
     const EntryIndex dst = pages_.FirstEntry(pair.block);
     for (std::uint32_t ordinal = 0; ordinal < pages_.pages_per_block(); ++ordinal, ++at) {
-      const auto& [moved, seal] = moved_[at];
+      const auto& [moved, seal, keyed_version] = moved_[at];
       if (dst != kNoEntry) {
         const EntryIndex e = dst + ordinal;
         pages_.Detach(e, Reason::kNeverWritten);
@@ -315,7 +327,7 @@ void EventApplier::ApplyMove(std::span<const Event> pairs, RelStep now) {
           entry.next_binding = kNoEntry;
           entry.life_start = now;
           table_.cold(e) = seal;
-          if (moved.by_key && moved.life_start == now) keyed_binds_.push_back({e, now});
+          if (moved.found_by_key) keyed_binds_.push_back({e, keyed_version});
           if (moved.page != kNoPage) pages_.Attach(e, moved.page);
         }
       }
@@ -368,6 +380,7 @@ void EventApplier::ApplyTruncate(const Event& event) {
 
 void EventApplier::ApplyReset() {
   own_seals_.clear();
+  keyed_binds_.clear();
   pages_.ClearIndex();
   for (EntryIndex e = 0; e < table_.size(); ++e) {
     if (!table_.hot(e).exists) continue;

@@ -24,9 +24,11 @@ class EventApplier {
   // `options`: as RoutingStore::Create completed them. The references must outlive the object.
   EventApplier(const StoreOptions& options, Pages& pages, DeviceSteps& device_steps, Stats& stats);
 
-  // The weights of the step that is begun next. Keyed Binds look their keys up under them. If they
-  // change, blocks that were bound by key since the last step began lose the pages they got.
-  void SetVersion(std::uint64_t version);
+  // The version under which keyed Binds look their keys up, as far as it is known.
+  void SetVersion(std::uint64_t version) { version_ = version; }
+  // A step of `version` begins. Blocks that found a page by key since the last begin, under another
+  // version, lose it (external KV).
+  void Begin(std::uint64_t version);
   // Applies events in the order given. `last`: the last step begun. Lives of blocks start at the
   // step after it, since the step to come is not known, and no late event names a step above it.
   void Apply(std::span<const Event> events, std::uint64_t last);
@@ -34,6 +36,15 @@ class EventApplier {
   // next (with step 0), per block the last one. An own seal belongs to the life in which it was
   // reported: it moves with its block, and ends when another life begins.
   void ApplyOwnSeals(std::uint64_t step);
+  // What waits for the next begin: own seals, in the order reported, of which those whose block has
+  // Entry::sealing count; and entries with Entry::found_by_key, of which the last of an entry counts.
+  struct KeyedBind {
+    EntryIndex entry;
+    std::uint64_t version;
+  };
+  [[nodiscard]] std::vector<Event>& own_seals() { return own_seals_; }
+  [[nodiscard]] std::vector<KeyedBind>& keyed_binds() { return keyed_binds_; }
+  [[nodiscard]] std::uint64_t version() const { return version_; }
   // Forgets own seals and keyed Binds, because events were lost.
   void Forget(std::uint64_t version);
 
@@ -53,6 +64,8 @@ class EventApplier {
   [[nodiscard]] std::optional<std::size_t> FindOwnSeal(std::int32_t block) const;
   void MoveOwnSeals(std::span<const Event> pairs);
   void ForgetSupersededSeals();
+  // The version under which an entry with found_by_key got its page.
+  [[nodiscard]] std::uint64_t KeyedVersion(EntryIndex e) const;
   // Prefetches the entry of an event.
   void Prefetch(const Event& event) const;
 
@@ -63,16 +76,13 @@ class EventApplier {
   Stats& stats_;
   const std::int32_t num_blocks_;
   std::uint64_t version_ = 0;
-  std::vector<Event> own_seals_;  // in the order reported; those that count have Entry::sealing
-  struct KeyedBind {
-    EntryIndex entry;
-    RelStep life_start;
-  };
-  std::vector<KeyedBind> keyed_binds_;  // entries that got a page by key since the last begin
+  std::vector<Event> own_seals_;
+  std::vector<KeyedBind> keyed_binds_;
   std::vector<std::optional<std::size_t>> seals_found_;  // scratch of MoveOwnSeals
   struct MovedEntry {
     Entry entry;
     SealCold seal;
+    std::uint64_t keyed_version;
   };
   std::vector<MovedEntry> moved_;  // scratch of Move
 };

@@ -14,41 +14,45 @@ namespace waymark {
 // How a begun step ended.
 enum class StepEnd : std::uint8_t { kSubmit = 1, kDrop = 2, kCancel = 3 };
 
-// Called by the RoutingStore whose StoreOptions::flight it is. OnBegin, OnEnd, OnLanded, OnSnapshot
-// and OnReleased are called with the store's lock held, in the order in which the calls took
-// effect. They must be short, must not allocate after warm-up, and must not call the store. OnRead
-// is called on reader threads, several at a time, once per read.
+// Called by the RoutingStore whose StoreOptions::flight it is, where a record takes effect: all
+// functions but OnRows and OnRead are called with the store's lock held, in the order in which what
+// they report took effect. They must be short, must not allocate after warm-up, and must not call
+// the store. OnRows is called by the thread that lands, without the lock. OnRead is called on reader
+// threads, several at a time, once per read.
 class FlightSink {
  public:
   virtual ~FlightSink() = default;
 
-  // A schedule was opened: Binds with a key look it up under `version` from now on.
-  virtual void OnSchedule(std::uint64_t step, std::uint64_t version) {
-    (void)step, (void)version;
-  }
-  // Events took effect. A Seal of the step that is begun next has step 0.
-  virtual void OnEvents(std::span<const Event> events) { (void)events; }
-  // Calls were lost. `open`: the steps in flight that the engine has not ended.
-  virtual void OnPoison(std::span<const std::uint64_t> open, std::uint64_t last,
-                        std::uint64_t version) {
-    (void)open, (void)last, (void)version;
-  }
-  // A step was begun. `dropped`: the store dropped it at once, because there was no room for
-  // another step in flight or because stamps wrap. `batch` is valid during the call.
+  // The schedule of `step` was opened, whose weights have `version`.
+  virtual void OnSchedule(std::uint64_t step, std::uint64_t version) = 0;
+  // These events took effect; a group of simultaneous Moves is in one call. Valid during the call.
+  virtual void OnEvents(std::span<const Event> events) = 0;
+  // A step was begun. `batch` has no events, and is valid during the call. `dropped`: it is not in
+  // flight, because there was no room for it, because stamps wrap, or because its caller had no
+  // buffer.
   virtual void OnBegin(const StepBatch& batch, bool dropped) = 0;
   // Submit, Drop or Cancel ended a step.
   virtual void OnEnd(std::uint64_t step, StepEnd end) = 0;
-  // A submitted step lands. These are all rows of its StepRows, also those that will not be stored:
-  // row i has the ids at ids[i * row_bytes], or is missing for the reason verdicts[i]. `slots`: the
-  // slot of each row, for a step with device_slots; otherwise empty.
-  virtual void OnLanded(std::uint64_t step, std::span<const std::uint8_t> ids,
-                        std::span<const Reason> verdicts,
-                        std::span<const std::int64_t> slots = {}) = 0;
+  // All rows of a submitted step, also those that were not stored: row i has the ids at
+  // ids[i * row_bytes], or is missing for the reason verdicts[i]. `slots`: the slot of each row, for
+  // a step with device_slots; otherwise empty. The place for hashing: the rows have been published,
+  // the step has not ended, and no lock is held. One step at a time; valid until its OnLanded.
+  virtual void OnRows(std::uint64_t step, std::span<const std::uint8_t> ids,
+                      std::span<const Reason> verdicts,
+                      std::span<const std::int64_t> slots = {}) = 0;
+  // A submitted step has landed, and ends now: nothing that depends on its rows was read before. It
+  // has the rows of the OnRows before this call; without one (its StepRows was null) it has none.
+  virtual void OnLanded(std::uint64_t step) = 0;
   // A snapshot was taken. `read_id` numbers the snapshots of this store from 1.
   virtual void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks,
                           std::int64_t first, std::int64_t last) = 0;
   // The pages of snapshot `read_id` were returned; they may be evicted and reused from now on.
   virtual void OnReleased(std::uint64_t read_id) = 0;
+  // Records were lost. The table and the index are empty; claims are revoked; of the steps in
+  // flight, those that are neither in `open_steps` nor submitted have ended. `last_step` is the last
+  // step begun, lost ones included; `version` is the current version.
+  virtual void OnPoison(std::span<const std::uint64_t> open_steps, std::uint64_t last_step,
+                        std::uint64_t version) = 0;
   // Rows [begin, begin + infos.size()) of snapshot `read_id` were read. digests[i] is the RowDigest
   // of row begin + i, 0 if it is missing.
   virtual void OnRead(std::uint64_t read_id, std::int64_t begin, std::span<const RowInfo> infos,

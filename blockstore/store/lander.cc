@@ -212,10 +212,10 @@ void Lander::LandStep(StepRecord& record) {
   record.tally = {};
   if (rows != nullptr && !record.without_claims) {
     if (record.device) DeviceSteps::StartLanding(record);
-    if (core_.flight != nullptr) RecordFlight(record);
     LandRows(record);
     if (record.device) RunCopies();  // the audit may read a page that was copied meanwhile
     audit_.CompareIgnored(record);
+    if (core_.flight != nullptr) RecordRows(record);
   }
   // The engine may have copied pages with pending rows meanwhile. These rows land in the copies
   // too, after the copied bytes. The check that none is left and the end of the step are under one
@@ -229,6 +229,7 @@ void Lander::LandStep(StepRecord& record) {
         stats_.rows_without_claim += record.tally.late;
         for (int i = 0; i < kNumReasons; ++i)
           stats_.rows_missing[i] += record.tally.missing[i];
+        if (core_.flight != nullptr && !record.without_claims) core_.flight->OnLanded(record.step);
         if (record.submitted_at != 0) stats_.landing_lag.Add(Now() - record.submitted_at);
         steps_.Retire(record);
         break;
@@ -346,7 +347,7 @@ bool Lander::RunCopies() {
 
 // ---- optional: flight recording
 
-void Lander::RecordFlight(StepRecord& record) {
+void Lander::RecordRows(StepRecord& record) {
   const std::size_t rows = record.device ? record.slots.size() : record.num_rows;
   flight_ids_.assign(rows * core_.row_bytes, 0);
   flight_verdicts_.assign(rows, Reason::kNone);
@@ -358,9 +359,8 @@ void Lander::RecordFlight(StepRecord& record) {
     record.rows->Land(static_cast<std::uint32_t>(first), {destinations_.data(), n},
                       std::span<Reason>(flight_verdicts_).subspan(first, n));
   }
-  const MutexLock lock(mutex_);
-  core_.flight->OnLanded(record.step, flight_ids_, flight_verdicts_,
-                         record.device ? record.slots : std::span<const std::int64_t>());
+  core_.flight->OnRows(record.step, flight_ids_, flight_verdicts_,
+                       record.device ? record.slots : std::span<const std::int64_t>());
 }
 
 }  // namespace waymark

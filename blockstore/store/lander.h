@@ -82,8 +82,8 @@ class Lander {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Publishes the row with this verdict if it is still pending for the step.
   void Publish(StepRecord& record, PageIndex page, std::uint32_t row, Reason verdict);
-  // Passes all rows of a step to the flight sink, before any of them is stored.
-  void RecordFlight(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Passes all rows of a step to the flight sink.
+  void RecordRows(StepRecord& record);
 
   const StoreOptions& options_;
   StoreCore& core_;
@@ -103,10 +103,10 @@ class Lander {
   std::vector<SideRow> sides_;  // scratch of LandStep
   std::vector<std::uint8_t> flight_ids_;
   std::vector<Reason> flight_verdicts_;
-  std::size_t pages_touched_ = 0;  // as of the last Housekeeping
+  std::size_t pages_touched_ = 0;        // as of the last Housekeeping
   std::vector<StepRecord*> candidates_;  // scratch of NextReady
-  bool dozing_ = false;   // the last wait timed out
-  bool polling_ = false;  // the ids of a submitted step are on their way
+  bool dozing_ = false;                  // the last wait timed out
+  bool polling_ = false;                 // the ids of a submitted step are on their way
 
   std::thread thread_;
   std::atomic<bool> stop_{false};

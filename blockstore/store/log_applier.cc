@@ -57,6 +57,7 @@ void LogApplier::ApplyOne(const RecordHeader& record) {
     case RecordKind::kSchedule: {
       const auto& schedule = As<ScheduleRecord>(record);
       if (core_.flight != nullptr) core_.flight->OnSchedule(schedule.step, schedule.version);
+      schedule_ = schedule.step;
       events_.SetVersion(schedule.version);
       return;
     }
@@ -77,7 +78,8 @@ void LogApplier::ApplyOne(const RecordHeader& record) {
     case RecordKind::kSnapshot:
       return ApplySnapshot(As<SnapshotRecord>(record));
     case RecordKind::kPoison:
-      return ApplyPoison(As<PoisonRecord>(record));
+      return Poison(As<PoisonRecord>(record).open(), As<PoisonRecord>(record).last,
+                    As<PoisonRecord>(record).version);
   }
 }
 
@@ -94,8 +96,9 @@ void LogApplier::ApplyBegin(const BeginRecord& begin) {
       .num_slots = coded.num_rows(),
       .device_slots = (begin.header.flags & kBeginDeviceSlots) != 0,
   };
-  events_.SetVersion(begin.version);
+  events_.Begin(begin.version);
   last_ = begin.step;
+  schedule_ = 0;
   ++stats_.steps_begun;
   stats_.steps_refused_ring += (begin.header.flags & kBeginFull) != 0 ? 1 : 0;
   if (caller_lands_) pages_.ReclaimSnapshots(2);
@@ -163,13 +166,15 @@ void LogApplier::ApplySnapshot(const SnapshotRecord& snapshot) {
 
 // What was lost may have bound, freed or rewritten any block, so no row of the table is known to
 // belong to its block any more. Live snapshots saw what was appended before them.
-void LogApplier::ApplyPoison(const PoisonRecord& poison) {
+void LogApplier::Poison(std::span<const std::uint64_t> open, std::uint64_t last,
+                        std::uint64_t version) {
   ++stats_.log_losses;
-  if (core_.flight != nullptr) core_.flight->OnPoison(poison.open(), poison.last, poison.version);
-  steps_.VoidAll(poison.open());
-  last_ = poison.last;
-  events_.Forget(poison.version);
-  pages_.ForgetBlocks(poison.last);
+  if (core_.flight != nullptr) core_.flight->OnPoison(open, last, version);
+  steps_.VoidAll(open);
+  last_ = last;
+  schedule_ = 0;
+  events_.Forget(version);
+  pages_.ForgetBlocks(last);
 }
 
 }  // namespace waymark

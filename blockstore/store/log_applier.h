@@ -35,9 +35,17 @@ class LogApplier {
   // Drops a step in flight that the engine has not ended, when the store ends.
   void Drop(StepRecord& record) { End(record, StepEnd::kDrop); }
 
-  // The last step begun, as far as the log has been applied.
+  // Records were lost: see PoisonRecord.
+  void Poison(std::span<const std::uint64_t> open, std::uint64_t last, std::uint64_t version);
+
+  // The last step begun, and the open schedule (0: none), as far as the log has been applied.
   [[nodiscard]] std::uint64_t last_step() const { return last_; }
-  void SetLastStep(std::uint64_t step) { last_ = step; }  // of a checkpoint
+  [[nodiscard]] std::uint64_t schedule() const { return schedule_; }
+  // To those of a checkpoint.
+  void SetSteps(std::uint64_t last, std::uint64_t schedule) {
+    last_ = last;
+    schedule_ = schedule;
+  }
   // Rows that were submitted for a step that is not in flight, because records were lost: their
   // Done() is to be called, without the mutex.
   [[nodiscard]] std::vector<StepRows*>& refused() { return refused_; }
@@ -49,7 +57,6 @@ class LogApplier {
   void ApplyEnd(std::uint64_t step, StepEnd how);
   void End(StepRecord& record, StepEnd how);
   void ApplySnapshot(const SnapshotRecord& snapshot);
-  void ApplyPoison(const PoisonRecord& poison);
 
   StoreCore& core_;
   StoreLog& log_;
@@ -59,9 +66,10 @@ class LogApplier {
   Stats& stats_;
   const bool caller_lands_;
   std::uint64_t last_ = 0;
+  std::uint64_t schedule_ = 0;
   std::vector<StepRows*> refused_;
-  std::vector<std::int64_t> slots_;   // scratch of ApplyBegin
-  std::vector<BlockId> blocks_;       // scratch of ApplySnapshot
+  std::vector<std::int64_t> slots_;  // scratch of ApplyBegin
+  std::vector<BlockId> blocks_;      // scratch of ApplySnapshot
 };
 
 }  // namespace waymark

@@ -104,7 +104,6 @@ struct PoisonRecord {
   static constexpr RecordKind kKind = RecordKind::kPoison;
   RecordHeader header;
   std::uint64_t last = 0;      // the last step reported as begun
-  std::uint64_t schedule = 0;  // the open schedule, 0: none
   std::uint64_t version = 0;   // the current version
   std::uint64_t num_open = 0;  // steps that the engine has begun and not ended
   [[nodiscard]] std::span<const std::uint64_t> open() const {

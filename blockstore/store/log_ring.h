@@ -93,6 +93,7 @@ class BasicLogRing {
       Atomics::Write32(memory_ + place_, 0);
       end_ += skip_;
       place_ = 0;
+      skip_ = 0;  // for the next record of the same reservation
     }
     bytes = RoundUp(bytes);
     Atomics::Write32(memory_ + place_, static_cast<std::uint32_t>(bytes));

@@ -31,16 +31,6 @@ Pages::Pages(const StoreOptions& options, StoreCore& core, Stats& stats)
 
 // ---- entries
 
-Entry& Pages::EnsureEntry(EntryIndex e, RelStep step) {
-  Entry& entry = table_.hot(e);
-  if (!entry.exists) {
-    entry.exists = true;
-    entry.refs = 1;
-    entry.life_start = step;
-  }
-  return entry;
-}
-
 EntryIndex Pages::FirstEntry(std::int32_t block) const {
   if (block < 0) return kNoEntry;
   const EntryIndex e = static_cast<EntryIndex>(block) * pages_per_block_;
@@ -207,15 +197,6 @@ PageIndex Pages::CopyOnWrite(EntryIndex e) {
   return page;
 }
 
-bool Pages::SeenByOthers(const PageHot& hot, std::uint32_t row) {
-  return row < hot.high_water || hot.bindings > 1;
-}
-
-bool Pages::Kept(bool sealed, Stamp stamp, std::uint64_t version) const {
-  if (!sealed || !stamp.live()) return false;
-  return base_->VersionOf(stamp.step()) == version;
-}
-
 // ---- page copies
 
 void Pages::CopyRows(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key) {
@@ -320,7 +301,7 @@ void Pages::ContendForKey(PageIndex page, RelStep step) {
   index_.Insert(cold.seal.key, page);
 }
 
-void Pages::Claimed(PageIndex page, std::uint64_t version) {
+void Pages::UpdateIndex(PageIndex page, std::uint64_t version) {
   const PageHot& hot = pool_.hot(page);
   if (hot.indexed) {
     const PageCold& cold = pool_.cold(page);
@@ -449,6 +430,7 @@ void Pages::ForgetBlocks(std::uint64_t last) {
     entry.life_start = now;
     entry.seal = {};
     entry.sealing = false;
+    entry.found_by_key = false;
   }
 }
 

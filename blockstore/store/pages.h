@@ -87,7 +87,15 @@ class Pages {
     return static_cast<std::uint32_t>(slot - std::uint64_t{e} * page_tokens_);
   }
   // The entry. If it did not exist, it now does, with one user and a life that starts at `step`.
-  Entry& EnsureEntry(EntryIndex e, RelStep step);
+  Entry& EnsureEntry(EntryIndex e, RelStep step) {
+    Entry& entry = table_.hot(e);
+    if (!entry.exists) {
+      entry.exists = true;
+      entry.refs = 1;
+      entry.life_start = step;
+    }
+    return entry;
+  }
 
   // ---- the base of stamps
   [[nodiscard]] const StepBase& base() const { return *base_; }
@@ -105,10 +113,15 @@ class Pages {
   // with reason capacity, if there is none.
   PageIndex CopyOnWrite(EntryIndex e);
   // Rule 4: whether a snapshot or another block sees this row of the page.
-  [[nodiscard]] static bool SeenByOthers(const PageHot& hot, std::uint32_t row);
+  [[nodiscard]] static bool SeenByOthers(const PageHot& hot, std::uint32_t row) {
+    return row < hot.high_water || hot.bindings > 1;
+  }
   // Rule 3: whether a step of `version` leaves this row as it is. `sealed`: the page's seal
   // protects it from the step.
-  [[nodiscard]] bool Kept(bool sealed, Stamp stamp, std::uint64_t version) const;
+  [[nodiscard]] bool Kept(bool sealed, Stamp stamp, std::uint64_t version) const {
+    if (!sealed || !stamp.live()) return false;
+    return base_->VersionOf(stamp.step()) == version;
+  }
   // Binds the entry to the page. REQUIRES: it has none.
   void Attach(EntryIndex e, PageIndex page);
   // Removes the entry from its page's list, and does nothing else to the page.
@@ -151,7 +164,10 @@ class Pages {
   void ContendForKey(PageIndex page, RelStep step);
   // After each claim of a row by a step of `version`: removes the page from the index if its rows
   // no longer match its index key, and notes that it may then get its seal's key.
-  void Claimed(PageIndex page, std::uint64_t version);
+  void Claimed(PageIndex page, std::uint64_t version) {
+    const PageHot& hot = pool_.hot(page);
+    if (hot.indexed || hot.seal.has_key) UpdateIndex(page, version);
+  }
   // The noted pages contend, after the seals of `step`. None is then noted.
   void ContendClaimed(RelStep step);
   // Removes all pages from the index.
@@ -180,6 +196,8 @@ class Pages {
   PageIndex TakePage();
   // Evicts the least recently used page; false if none may be evicted.
   bool EvictOne();
+  // Claimed, for a page that is in the index or may get there.
+  void UpdateIndex(PageIndex page, std::uint64_t version);
   // Removes one page from the key index.
   void Unindex(PageIndex page);
 

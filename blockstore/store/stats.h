@@ -39,9 +39,9 @@ struct Stats {
   std::uint64_t steps_landed = 0;
   std::uint64_t steps_dropped = 0;  // by Drop, and by BeginStep if there was no room
   std::uint64_t steps_cancelled = 0;
-  std::uint64_t steps_refused_ring = 0;  // of these: max_steps_in_flight were in flight
+  std::uint64_t steps_refused_ring = 0;    // of these: max_steps_in_flight were in flight
   std::uint64_t steps_while_wrapping = 0;  // of these: stamps were about to wrap
-  std::uint64_t rebases = 0;             // stamps wrapped: the block table and index were emptied
+  std::uint64_t rebases = 0;               // stamps wrapped: the block table and index were emptied
   // Rows, counted once per page that they go to.
   std::uint64_t rows_claimed = 0;
   std::uint64_t rows_landed = 0;                          // became valid
@@ -77,7 +77,8 @@ struct Stats {
   // Snapshots.
   std::uint64_t snapshots_taken = 0;
   std::uint64_t snapshots_live = 0;
-  std::uint64_t snapshots_lost = 0;  // without memory: their rows are missing (capacity)
+  std::uint64_t snapshots_lost = 0;      // without memory: their rows are missing (capacity)
+  std::uint64_t snapshots_given_up = 0;  // of messages: too many waited to be taken
   // From a call of BeginStep until its record was applied.
   LatencyHistogram log_lag;
   // From Submit to the end of landing.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -75,6 +76,9 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Create(const StoreOp
   if (options.max_step_rows < 1 || options.max_step_rows > (1u << 24)) {
     return Bad("max_step_rows", "must be in [1, 2^24]", options.max_step_rows);
   }
+  if (options.max_tagged_snapshots < 1 || options.max_tagged_snapshots > (1u << 20)) {
+    return Bad("max_tagged_snapshots", "must be in [1, 2^20]", options.max_tagged_snapshots);
+  }
   if (!(options.audit_threshold >= 0 && options.audit_threshold <= 1)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "StoreOptions.audit_threshold: must be in [0, 1], got ", options.audit_threshold));
@@ -140,6 +144,18 @@ absl::StatusOr<Snapshot> RoutingStore::TakeSnapshot(std::span<const BlockId> blo
 
 std::int64_t RoutingStore::CoveredPrefix(std::span<const BlockId> blocks, std::int64_t rows) const {
   return impl_->CoveredPrefix(blocks, rows);
+}
+
+absl::Status RoutingStore::ReportMessage(std::span<const std::uint8_t> message) {
+  return impl_->ReportMessage(message);
+}
+absl::StatusOr<Snapshot> RoutingStore::TakeTagged(std::uint64_t tag) {
+  std::optional<Snapshot> snapshot = impl_->tagged().Take(tag);
+  if (snapshot.has_value()) return *std::move(snapshot);
+  return absl::NotFoundError(absl::StrCat("TakeTagged: no snapshot waits under tag ", tag));
+}
+void RoutingStore::ForgetTag(std::uint64_t tag) {
+  (void)impl_->tagged().Take(tag);
 }
 
 bool RoutingStore::LandOne() {

@@ -96,6 +96,9 @@ struct StoreOptions {
   // store is made; eight times as many are reserved for the case that they are full. 0: 8 MiB, and
   // room for four steps of max_step_rows at least.
   std::size_t log_bytes = 0;
+  // Snapshots of ReportMessage that wait for TakeTagged: for a further one the oldest is given up.
+  // 1 ... 2^20.
+  std::uint32_t max_tagged_snapshots = 4096;
   // Compare ignored writes with the rows that were kept, and void a page (make its rows missing,
   // reason audit) if the mean agreement is below the threshold.
   bool audit = true;
@@ -163,6 +166,22 @@ class RoutingStore {
   // and at a block id out of range. O(result).
   [[nodiscard]] std::int64_t CoveredPrefix(std::span<const BlockId> blocks,
                                            std::int64_t rows) const;
+
+  // ---- a scheduler in another process ----
+
+  // Appends a message of a ScheduleWriter in the scheduler's process: its schedule, its events and
+  // its snapshots, in their order. Call it when the worker is about to begin that schedule, not
+  // when the message arrives. Engine's thread. A message that was applied before is ignored. If a
+  // message is missing or refused, or comes from another sender, events are unknown: all blocks
+  // lose their rows (capacity) before it is applied. InvalidArgument and ResourceExhausted as
+  // ParseScheduleMessage: nothing of it is applied. AlreadyExists if it has a snapshot with a tag
+  // that is in use: that snapshot is not taken, all else is applied.
+  [[nodiscard]] absl::Status ReportMessage(std::span<const std::uint8_t> message);
+  // Takes the snapshot that a message requested under `tag`, once. NotFound if there is none: it
+  // was never requested, forgotten, taken before, or given up (max_tagged_snapshots). Any thread.
+  [[nodiscard]] absl::StatusOr<Snapshot> TakeTagged(std::uint64_t tag);
+  // Releases that snapshot, if there is one. Any thread.
+  void ForgetTag(std::uint64_t tag);
 
   // ---- landing ----
 

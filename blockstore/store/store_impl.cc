@@ -27,6 +27,7 @@ RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<Stor
     : options_(store_options),
       core_(std::move(shared)),
       log_(std::move(log)),
+      tagged_(options_.max_tagged_snapshots),
       pages_(options_, *core_, stats_),
       steps_(options_, pages_, stats_),
       events_(options_, pages_, steps_.device(), stats_),
@@ -134,10 +135,9 @@ absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapshot(std::span<const 
   const std::span<const BlockId> needed =
       blocks.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
   if (const std::size_t bad = FirstNotBelow(needed, options_.num_blocks); bad < needed.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("TakeSnapshot: blocks[", begin + static_cast<std::int64_t>(bad),
-                     "] must be below num_blocks (", options_.num_blocks, "), got ",
-                     needed[bad].value()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "TakeSnapshot: blocks[", begin + static_cast<std::int64_t>(bad),
+        "] must be below num_blocks (", options_.num_blocks, "), got ", needed[bad].value()));
   }
   SnapshotState* const state = TakeTicket();
   if (state == nullptr) {
@@ -154,6 +154,63 @@ absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapshot(std::span<const 
   }
   Published(/*wake=*/true);
   return state;
+}
+
+// ---- messages of a scheduler in another process
+
+absl::Status RoutingStore::Impl::ReportMessage(std::span<const std::uint8_t> message) {
+  const ScheduleLimits limits{options_.num_blocks, options_.block_tokens};
+  absl::StatusOr<ScheduleMessage> parsed =
+      ParseScheduleMessage(message, limits, std::exchange(message_, {}));
+  absl::Status status = parsed.status();
+  bool lost = !parsed.ok();
+  if (parsed.ok()) {
+    message_ = *std::move(parsed);
+    const MessageVerdict verdict = message_order_.Next(message_.epoch, message_.sequence);
+    if (verdict == MessageVerdict::kIgnore) return absl::OkStatus();
+    lost = verdict != MessageVerdict::kApply;
+  }
+  if (lost) {
+    const StepCode code = log_->LoseRecords();
+    if (status.ok()) status = code.ToStatus();
+  }
+  if (parsed.ok()) status.Update(AppendMessage());
+  Published(/*wake=*/false);
+  return status;
+}
+
+absl::Status RoutingStore::Impl::AppendMessage() {
+  absl::Status status;
+  // The sender's checks are the log's, but for what only the receiver knows: the last step begun.
+  const auto append = [&](const StepCode& code) {
+    if (code.ok()) return;
+    status.Update(code.ToStatus());
+    (void)log_->LoseRecords();
+  };
+  if (message_.step.valid()) append(log_->Schedule(message_.step.value(), message_.version));
+  for (const ScheduleItem& item : message_.items) {
+    switch (item.kind) {
+      case ScheduleItem::Kind::kEvents:
+        append(log_->Report(message_.EventsOf(item)));
+        break;
+      case ScheduleItem::Kind::kSnapshot: {
+        if (tagged_.Has(item.tag)) {
+          status.Update(absl::AlreadyExistsError(
+              absl::StrCat("message: a snapshot with tag ", item.tag, " waits already")));
+          break;
+        }
+        absl::StatusOr<SnapshotState*> state =
+            TakeSnapshot(message_.BlocksOf(item), item.first, item.last);
+        status.Update(state.status());
+        if (state.ok()) tagged_.Add(item.tag, Snapshot(core_, *state));
+        break;
+      }
+      case ScheduleItem::Kind::kForget:
+        (void)tagged_.Take(item.tag);
+        break;
+    }
+  }
+  return status;
 }
 
 // ---- what applies the log first
@@ -223,6 +280,7 @@ Stats RoutingStore::Impl::GetStats() {
       entries * (sizeof(Entry) + sizeof(SealCold));
   stats.bytes_touched_peak =
       stats.bytes - (stats.pages - stats.pages_in_use_peak) * core_->shape.page_bytes();
+  stats.snapshots_given_up = tagged_.given_up();
   stats.experts = lander_.experts().Get();
   return stats;
 }

@@ -23,11 +23,14 @@
 #include "blockstore/store/event_applier.h"
 #include "blockstore/store/lander.h"
 #include "blockstore/store/log_applier.h"
+#include "blockstore/store/message_order.h"
 #include "blockstore/store/pages.h"
+#include "blockstore/store/schedule_message.h"
 #include "blockstore/store/steps.h"
 #include "blockstore/store/store.h"
 #include "blockstore/store/store_core.h"
 #include "blockstore/store/store_log.h"
+#include "blockstore/store/tagged_snapshots.h"
 
 namespace waymark {
 
@@ -46,6 +49,9 @@ class RoutingStore::Impl final : private StoreLog::RoomMaker {
   StepCode End(std::uint64_t step, StepEnd how) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<SnapshotState*> TakeSnapshot(std::span<const BlockId> blocks, std::int64_t first,
                                               std::int64_t last) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  absl::Status ReportMessage(std::span<const std::uint8_t> message) ABSL_LOCKS_EXCLUDED(mutex_);
+  [[nodiscard]] TaggedSnapshots& tagged() { return tagged_; }
 
   // ---- what applies the log first
   std::int64_t CoveredPrefix(std::span<const BlockId> blocks, std::int64_t rows)
@@ -66,6 +72,8 @@ class RoutingStore::Impl final : private StoreLog::RoomMaker {
   void Published(bool wake) ABSL_LOCKS_EXCLUDED(mutex_);
   // Applies the whole log, the record that stands for lost ones included. Engine's thread.
   void DrainAll() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Appends all items of message_. The first error; what follows is appended all the same.
+  absl::Status AppendMessage();
   // A free ticket; null: no memory. Engine's thread.
   SnapshotState* TakeTicket();
 
@@ -73,6 +81,9 @@ class RoutingStore::Impl final : private StoreLog::RoomMaker {
   const std::shared_ptr<StoreCore> core_;
   const std::unique_ptr<StoreLog> log_;
   SnapshotState* tickets_ = nullptr;  // free ones; engine's thread
+  MessageOrder message_order_;        // engine's thread
+  ScheduleMessage message_;           // the last one, for its memory; engine's thread
+  TaggedSnapshots tagged_;
 
   Mutex mutex_;
   Stats stats_ ABSL_GUARDED_BY(mutex_);

@@ -93,6 +93,26 @@ StepCode StoreLog::Full() {
   return {kExhausted, StepRule::kLogFull, 0, static_cast<std::int64_t>(lost_count_)};
 }
 
+void StoreLog::SetSteps(std::uint64_t last, std::uint64_t schedule, std::uint64_t version) {
+  last_ = last;
+  schedule_ = schedule;
+  version_ = version;
+}
+
+void StoreLog::KeepSteps(std::span<const std::uint64_t> open) {
+  ended_ += std::erase_if(open_, [open](std::uint64_t step) {
+    return std::find(open.begin(), open.end(), step) == open.end();
+  });
+}
+
+StepCode StoreLog::LoseRecords() {
+  const Turn turn(busy_);
+  if (!turn.taken()) return kBusy;
+  loss_ = true;
+  (void)SettleLoss();  // now, if there is room: what is appended next is not lost
+  return {};
+}
+
 bool StoreLog::SettleLoss() {
   if (!loss_) return true;
   const std::size_t bytes = sizeof(PoisonRecord) + open_.size() * sizeof(std::uint64_t);
@@ -101,7 +121,6 @@ bool StoreLog::SettleLoss() {
   PoisonRecord record;
   record.header = {static_cast<std::uint32_t>(bytes), RecordKind::kPoison, 0};
   record.last = last_;
-  record.schedule = schedule_;
   record.version = version_;
   record.num_open = open_.size();
   std::memcpy(at, &record, sizeof(record));

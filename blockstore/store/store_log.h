@@ -75,12 +75,17 @@ class StoreLog {
   // num_blocks.
   [[nodiscard]] StepCode TakeSnapshot(SnapshotState* state, std::span<const BlockId> blocks,
                                       std::uint32_t skipped);
+  // The caller knows of events that it cannot report: as if their records had been lost.
+  [[nodiscard]] StepCode LoseRecords();
   // Appends the poison record if records were lost and there is room by now. Returns whether none
   // is owed.
   bool SettleLoss();
   // The last step begun, as the engine's thread has reported it; 0 before the first.
   [[nodiscard]] std::uint64_t last_step() const { return last_; }
-  void SetLastStep(std::uint64_t step) { last_ = step; }  // of a checkpoint
+  // To those of a checkpoint, or of a loss that a flight recorded.
+  void SetSteps(std::uint64_t last, std::uint64_t schedule, std::uint64_t version);
+  // The other steps that the engine has not ended have ended, as a recorded loss says.
+  void KeepSteps(std::span<const std::uint64_t> open);
   // Calls that were refused because the log was full.
   [[nodiscard]] std::uint64_t lost() const { return lost_count_; }
 
@@ -143,13 +148,13 @@ class StoreLog {
 
   // The engine's thread.
   std::atomic<bool> busy_{false};
-  LogRing* target_ = nullptr;      // of the last Room()
-  bool overflowing_ = false;       // records go to the overflow until all of them are applied
-  bool loss_ = false;              // records were lost, and no poison record stands behind them
+  LogRing* target_ = nullptr;  // of the last Room()
+  bool overflowing_ = false;   // records go to the overflow until all of them are applied
+  bool loss_ = false;          // records were lost, and no poison record stands behind them
   std::uint64_t lost_count_ = 0;
-  std::uint64_t last_ = 0;         // the last step begun
-  std::uint64_t schedule_ = 0;     // the open schedule; 0: none
-  std::uint64_t version_ = 0;      // of the latest schedule or begin
+  std::uint64_t last_ = 0;      // the last step begun
+  std::uint64_t schedule_ = 0;  // the open schedule; 0: none
+  std::uint64_t version_ = 0;   // of the latest schedule or begin
   // The step book: steps begun and not ended. `open_` lists those that the engine has not ended;
   // the others have been submitted and have not landed.
   std::vector<std::uint64_t> open_;

@@ -248,12 +248,12 @@ class StagedTransport::StagingBuffer : public StepRows {
   std::shared_ptr<StagedTransport> owner_;  // from Seal to Done
   std::int32_t rows_ = 0;
   std::int32_t written_rows_ = 0;
-  bool has_slots_ = false;    // of a step with device_slots
-  bool enqueued_ = false;     // the pack and its event are
+  bool has_slots_ = false;  // of a step with device_slots
+  bool enqueued_ = false;   // the pack and its event are
   enum class Fetched : std::uint8_t { kNo, kOnItsWay, kDone } fetch_ = Fetched::kNo;
-  bool fetch_ok_ = false;  // once kDone: the copy has succeeded
+  bool fetch_ok_ = false;                        // once kDone: the copy has succeeded
   std::chrono::steady_clock::time_point asked_;  // the driver, last
-  bool counts_left_ = false;  // the staging buffer's faults are not cleared
+  bool counts_left_ = false;                     // the staging buffer's faults are not cleared
 };
 
 TransportFactory StagedTransport::Factory(StagedOptions staged) {

@@ -81,6 +81,7 @@ class Direct {
     return block * kDirectBlock + offset;
   }
 
+  StepCode Report(const std::vector<Event>& events) { return store_->Report(events); }
   StepCode Begin(std::uint64_t step, const std::vector<Event>& events,
                  const std::vector<std::int64_t>& slots, std::uint64_t version = 1) {
     return store_->BeginStep(

@@ -34,6 +34,14 @@ long long Number(std::int64_t value) {
   return value;
 }
 
+// A list of blocks, as the last value of a line.
+void PutBlocks(std::FILE* file, std::span<const BlockId> blocks) {
+  std::fprintf(file, "[");
+  for (std::size_t i = 0; i < blocks.size(); ++i)
+    std::fprintf(file, "%s%d", i == 0 ? "" : ",", blocks[i].value());
+  std::fprintf(file, "]}\n");
+}
+
 }  // namespace
 
 void FlightDump::Header(const std::string& name, const StoreOptions& options) {
@@ -42,20 +50,33 @@ void FlightDump::Header(const std::string& name, const StoreOptions& options) {
     if (c == '"' || c == '\\') quoted += '\\';
     quoted += c;
   }
-  std::fprintf(file_, R"({"is":"flight","name":"%s","block_tokens":%d,"page_tokens":%d,"null":[)",
-               quoted.c_str(), options.block_tokens, options.shape.page_tokens);
+  std::fprintf(
+      file_,
+      R"({"is":"flight","name":"%s","block_tokens":%d,"page_tokens":%d,"num_blocks":%d,"null":[)",
+      quoted.c_str(), options.block_tokens, options.shape.page_tokens, options.num_blocks);
   for (std::size_t i = 0; i < options.null_blocks.size(); ++i) {
     std::fprintf(file_, "%s%d", i == 0 ? "" : ",", options.null_blocks[i].value());
   }
   std::fprintf(file_, "]}\n");
 }
 
-void FlightDump::OnBegin(const StepBatch& batch, bool dropped) {
-  std::fprintf(
-      file_, R"({"is":"begin","step":%llu,"version":%llu,"dropped":%d,"device":%d,"events":[)",
-      Number(batch.step), Number(batch.version), dropped ? 1 : 0, batch.device_slots ? 1 : 0);
+void FlightDump::Covered(std::span<const BlockId> blocks, std::int64_t rows, std::int64_t covered) {
+  std::fprintf(file_, R"({"is":"covered","rows":%lld,"covered":%lld,"blocks":)", Number(rows),
+               Number(covered));
+  PutBlocks(file_, blocks);
+}
+
+void FlightDump::OnSchedule(std::uint64_t step, std::uint64_t version) {
+  std::fprintf(file_,
+               R"({"is":"schedule","step":%llu,"version":%llu})"
+               "\n",
+               Number(step), Number(version));
+}
+
+void FlightDump::OnEvents(std::span<const Event> events) {
+  std::fprintf(file_, R"({"is":"events","events":[)");
   const char* comma = "";
-  for (const Event& event : batch.event_span()) {
+  for (const Event& event : events) {
     std::fprintf(file_, R"(%s["%s",%d,%d,%d,%d,%llu,")", comma, Kind(event.type), event.more,
                  event.block, event.src, event.rows, Number(event.step));
     for (std::size_t i = 0; i < event.key_size; ++i)
@@ -63,8 +84,23 @@ void FlightDump::OnBegin(const StepBatch& batch, bool dropped) {
     std::fprintf(file_, "\"]");
     comma = ",";
   }
-  std::fprintf(file_, R"(],"slots":[)");
-  comma = "";
+  std::fprintf(file_, "]}\n");
+}
+
+void FlightDump::OnPoison(std::span<const std::uint64_t> open_steps, std::uint64_t last_step,
+                          std::uint64_t version) {
+  std::fprintf(file_, R"({"is":"poison","last":%llu,"version":%llu,"open":[)", Number(last_step),
+               Number(version));
+  for (std::size_t i = 0; i < open_steps.size(); ++i)
+    std::fprintf(file_, "%s%llu", i == 0 ? "" : ",", Number(open_steps[i]));
+  std::fprintf(file_, "]}\n");
+}
+
+void FlightDump::OnBegin(const StepBatch& batch, bool dropped) {
+  std::fprintf(
+      file_, R"({"is":"begin","step":%llu,"version":%llu,"dropped":%d,"device":%d,"slots":[)",
+      Number(batch.step), Number(batch.version), dropped ? 1 : 0, batch.device_slots ? 1 : 0);
+  const char* comma = "";
   for (const std::int64_t slot : batch.slot_span()) {
     std::fprintf(file_, "%s%lld", comma, Number(slot));
     comma = ",";
@@ -73,39 +109,41 @@ void FlightDump::OnBegin(const StepBatch& batch, bool dropped) {
 }
 
 void FlightDump::OnEnd(std::uint64_t step, StepEnd end) {
-  if (end == StepEnd::kSubmit) return;  // it lands, and that is what counts
+  const char* how = end == StepEnd::kSubmit ? "submit" : end == StepEnd::kDrop ? "drop" : "cancel";
   std::fprintf(file_,
                R"({"is":"end","step":%llu,"how":"%s"})"
                "\n",
-               Number(step), end == StepEnd::kDrop ? "drop" : "cancel");
+               Number(step), how);
 }
 
-void FlightDump::OnLanded(std::uint64_t step, std::span<const std::uint8_t> ids,
-                          std::span<const Reason> verdicts, std::span<const std::int64_t> slots) {
-  std::fprintf(file_, R"({"is":"landed","step":%llu,"rows":[)", Number(step));
+void FlightDump::OnRows(std::uint64_t /*step*/, std::span<const std::uint8_t> ids,
+                        std::span<const Reason> verdicts, std::span<const std::int64_t> slots) {
+  landed_ = R"("rows":[)";
   for (std::size_t i = 0; i < verdicts.size(); ++i) {
-    if (i > 0) std::fputc(',', file_);
-    if (verdicts[i] == Reason::kNone) {
-      std::fprintf(file_, "%llu", Number(RowDigest(ids.subspan(i * row_bytes_, row_bytes_))));
-    } else {
-      std::fprintf(file_, "-%d", static_cast<int>(verdicts[i]));
-    }
+    if (i > 0) landed_ += ',';
+    landed_ += verdicts[i] == Reason::kNone
+                   ? std::to_string(RowDigest(ids.subspan(i * row_bytes_, row_bytes_)))
+                   : "-" + std::to_string(static_cast<int>(verdicts[i]));
   }
-  std::fprintf(file_, R"(],"slots":[)");
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    std::fprintf(file_, "%s%lld", i == 0 ? "" : ",", Number(slots[i]));
-  }
-  std::fprintf(file_, "]}\n");
+  landed_ += R"(],"slots":[)";
+  for (std::size_t i = 0; i < slots.size(); ++i)
+    landed_ += (i == 0 ? "" : ",") + std::to_string(slots[i]);
+  landed_ += "]";
+}
+
+void FlightDump::OnLanded(std::uint64_t step) {
+  std::fprintf(file_,
+               R"({"is":"landed","step":%llu,%s})"
+               "\n",
+               Number(step), landed_.empty() ? R"("rows":[],"slots":[])" : landed_.c_str());
+  landed_.clear();
 }
 
 void FlightDump::OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks,
                             std::int64_t first, std::int64_t last) {
-  std::fprintf(file_, R"({"is":"snapshot","id":%llu,"first":%lld,"last":%lld,"blocks":[)",
+  std::fprintf(file_, R"({"is":"snapshot","id":%llu,"first":%lld,"last":%lld,"blocks":)",
                Number(read_id), Number(first), Number(last));
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    std::fprintf(file_, "%s%d", i == 0 ? "" : ",", blocks[i].value());
-  }
-  std::fprintf(file_, "]}\n");
+  PutBlocks(file_, blocks);
 }
 
 void FlightDump::OnReleased(std::uint64_t read_id) {

@@ -18,10 +18,18 @@ class FlightDump final : public FlightSink {
   // The first line of a flight. Before the store is made.
   void Header(const std::string& name, const StoreOptions& options);
 
+  // What CoveredPrefix returned: no call of a sink.
+  void Covered(std::span<const BlockId> blocks, std::int64_t rows, std::int64_t covered);
+
+  void OnSchedule(std::uint64_t step, std::uint64_t version) override;
+  void OnEvents(std::span<const Event> events) override;
+  void OnPoison(std::span<const std::uint64_t> open_steps, std::uint64_t last_step,
+                std::uint64_t version) override;
   void OnBegin(const StepBatch& batch, bool dropped) override;
   void OnEnd(std::uint64_t step, StepEnd end) override;
-  void OnLanded(std::uint64_t step, std::span<const std::uint8_t> ids,
-                std::span<const Reason> verdicts, std::span<const std::int64_t> slots) override;
+  void OnRows(std::uint64_t step, std::span<const std::uint8_t> ids,
+              std::span<const Reason> verdicts, std::span<const std::int64_t> slots) override;
+  void OnLanded(std::uint64_t step) override;
   void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks, std::int64_t first,
                   std::int64_t last) override;
   void OnReleased(std::uint64_t read_id) override;
@@ -31,6 +39,7 @@ class FlightDump final : public FlightSink {
  private:
   std::FILE* file_;
   std::size_t row_bytes_;
+  std::string landed_;  // rows and slots of the step that lands
 };
 
 }  // namespace waymark::conformance

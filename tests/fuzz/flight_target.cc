@@ -53,20 +53,28 @@ std::string ContradictoryFlight(std::uint64_t begun_rows, std::size_t landed_row
   const auto writer = FlightWriter::InMemory(info);
   FlightSink& sink = *writer->sink();
   const std::vector<Event> events = {Event::Bind(BlockId(1)), Event::Bind(BlockId(2))};
+  const std::vector<Event> seals = {Event::Seal(BlockId(1), BlockKey::FromInteger(3), StepId(0)),
+                                    Event::Move(BlockId(1), BlockId(2))};
   const std::vector<std::int64_t> slots = {4, 5, 6, 7, 8, 9, 10, 11};
   const std::vector<BlockId> blocks = {BlockId(1), BlockId(2)};
   const std::vector<std::uint8_t> ids(landed_rows * info.shape.row_bytes(), 1);
   const std::vector<Reason> verdicts(landed_rows, Reason::kNone);
   const std::vector<RowInfo> infos(12);
   const std::vector<std::uint64_t> digests(12, 7);
-  for (const std::uint64_t step : {1, 2}) {
-    sink.OnBegin({step, 1, events.data(), events.size(), slots.data(), begun_rows}, false);
+  for (const std::uint64_t step : {1, 3}) {
+    sink.OnSchedule(step, 1);
+    sink.OnEvents(events);
+    sink.OnBegin({step, 1, nullptr, 0, slots.data(), begun_rows}, false);
     sink.OnEnd(step, StepEnd::kSubmit);
-    sink.OnLanded(step, ids, verdicts);
+    sink.OnRows(step, ids, verdicts);
+    sink.OnLanded(step);
     sink.OnSnapshot(step, blocks, 0, 8);
     sink.OnRead(step, begun_rows == landed_rows ? 2 : 0, infos, digests);
     sink.OnReleased(step);
     sink.OnReleased(step);
+    sink.OnEvents(seals);
+    const std::vector<std::uint64_t> open_steps = {step, step + 1};
+    if (begun_rows != landed_rows) sink.OnPoison(open_steps, step + 1, 2);
     sink.OnEnd(step, StepEnd::kCancel);
   }
   Require(writer->Close().ok(), "a flight in memory can be closed");

@@ -107,6 +107,12 @@ void RunSteps(RoutingStore& store) {
           {Event::Release(block(6)), Event::Release(block(1)), Event::Bind(block(2), key(8)),
            Event::Seal(block(6), key(9), now)},
           {8, 9, 12});
+  // A schedule that has not begun: an own seal, and a block found under its version.
+  const std::vector<Event> events = {Event::Seal(block(3), key(4), StepId(0)),
+                                     Event::Bind(block(4), key(7)),
+                                     Event::Move(block(3), block(5))};
+  (void)store.Schedule(StepId(store.last_step().value() + 1), 1);
+  (void)store.Report(events);
 }
 
 void ReadAll(RoutingStore& store) {

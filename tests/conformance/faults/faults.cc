@@ -16,6 +16,7 @@ constexpr Fault kFaults[] = {
     {"truncate_without_step", "vllm", "draft=.6 late=1", nullptr},
     {"move_one_by_one", "vllm", "swap=.9", nullptr},
     {"events_by_type", "vllm", "swap=.9 partial=.8 fork=.2", nullptr},
+    {"life_starts_with_the_last_step", nullptr, "", ProbeLifeStartsWithTheNextStep},
     // Claims.
     {"last_of_a_slot_wins", nullptr, "", ProbeFirstOfASlotWins},
     {"landing_ignores_its_claim", "vllm", "draft=.6 drop=.05 behind=4 shuffle=1", nullptr},
@@ -24,9 +25,9 @@ constexpr Fault kFaults[] = {
     {"cancel_does_not_revoke", "vllm", "draft=.6 cancel=.1", nullptr},
     // Protected rows.
     {"no_protected_rows", "megatron", "full_hit=.7", nullptr},
-    {"seal_protects_from_its_own_step", nullptr, "", ProbeSealProtectsFromTheNextStep},
-    {"seals_before_the_claims", nullptr, "", ProbeSealsComeAfterTheClaims},
-    {"seal_reaches_the_next_life", nullptr, "", ProbeSealStaysWithItsLife},
+    {"own_seal_is_applied_when_reported", nullptr, "", ProbeSealsComeAfterTheClaims},
+    {"own_seal_reaches_the_next_life", nullptr, "", ProbeSealStaysWithItsLife},
+    {"own_seal_stays_behind_a_move", nullptr, "", ProbeOwnSealMovesWithItsBlock},
     {"late_seal_after_the_claims", "megatron", "full_hit=.7 completion_seal=1 draft=.4", nullptr},
     {"another_version_is_ignored", "megatron", "full_hit=.7 bump=.1", nullptr},
     {"rewind_stays_in_the_sealed_page", "vllm", "rewind=.3 draft=.6 tier=.9", nullptr},
@@ -42,6 +43,8 @@ constexpr Fault kFaults[] = {
     {"seal_rebinds", "vllm", "preempt=.2 draft=.3", nullptr},
     {"first_writer_keeps_the_key", nullptr, "", ProbeBetterPageIsIndexed},
     {"rows_do_not_contend", "megatron", WAYMARK_FULL WAYMARK_HARM "tier=.9", nullptr},
+    {"keyed_bind_under_the_last_version", nullptr, "", ProbeKeyedBindKnowsItsVersion},
+    {"page_of_another_version_stays", nullptr, "", ProbePageOfAnotherVersionIsLost},
     {"by_key_is_not_marked", "vllm", WAYMARK_FULL "tier=1 preempt=.1", nullptr},
     {"index_without_version", "vllm", "tier=.9 bump=.05 preempt=.2", nullptr},
     {"index_without_ordinal", "vllm", "tier=.9 page_tokens=2", nullptr},
@@ -61,6 +64,9 @@ constexpr Fault kFaults[] = {
     {"possible_rows_do_not_contend", nullptr, "", ProbePossibleRowsContend},
     {"landing_forgets_other_weights", nullptr, "", ProbeWeightsOfPossibleRowsStay},
     {"truncate_spares_device_claims", nullptr, "", ProbeTruncateRevokesDeviceClaims},
+    // Lost records.
+    {"poison_keeps_the_table", nullptr, "", ProbePoisonEmptiesTheTable},
+    {"poison_spares_claims", nullptr, "", ProbePoisonRevokesClaims},
     // Reading.
     {"join_layers_takes_any_step", "megatron", "stages=2 layers=8 drop=.1 full_hit=.7", nullptr},
 };

@@ -24,8 +24,11 @@ struct Fault {
 std::string ProbeReferencedPagesStay();
 std::string ProbeAbsentRowsKeepTheirReason();
 std::string ProbeSealsComeAfterTheClaims();
-std::string ProbeSealProtectsFromTheNextStep();
 std::string ProbeSealStaysWithItsLife();
+std::string ProbeOwnSealMovesWithItsBlock();
+std::string ProbeLifeStartsWithTheNextStep();
+std::string ProbeKeyedBindKnowsItsVersion();
+std::string ProbePageOfAnotherVersionIsLost();
 std::string ProbeFirstOfASlotWins();
 std::string ProbeBetterPageIsIndexed();
 std::string ProbeOverwrittenPageLeavesTheIndex();
@@ -37,6 +40,8 @@ std::string ProbeTruncateRevokesDeviceClaims();
 std::string ProbePossibleRowsContend();
 std::string ProbeWeightsOfPossibleRowsStay();
 std::string ProbePinnedPagesStay();
+std::string ProbePoisonEmptiesTheTable();
+std::string ProbePoisonRevokesClaims();
 
 }  // namespace waymark::conformance
 

@@ -1,4 +1,5 @@
 // Courses of events for rules whose breach the simulators excuse, or seldom meet.
+#include "blockstore/store/checkpoint.h"
 #include "tests/conformance/direct.h"
 #include "tests/conformance/faults/faults.h"
 
@@ -57,21 +58,15 @@ std::string ProbeSealsComeAfterTheClaims() {
               Slots({0, 1}), {10, 11, 12, 13, 20, 21, 22, 23});
   direct.Step(2, {Event::Bind(BlockId(2), key)}, {}, {});
   const std::vector<int> rows = direct.Tags({2}, 4);
-  return rows == std::vector<int>{20, 21, 22, 23} ? ""
-                                                  : "the block that was sealed second came by key";
-}
-
-std::string ProbeSealProtectsFromTheNextStep() {
-  Direct direct;
-  const BlockKey key = BlockKey::FromInteger(5);
-  // A rejected draft is run again in the very step that seals its block (which moves meanwhile).
-  direct.Step(1, {Event::Bind(BlockId(0))}, {Direct::Slot(0, 0)}, {10});
-  direct.Step(2, {Event::Seal(BlockId(0), key, StepId(2)), Event::Move(BlockId(0), BlockId(1))},
-              {Direct::Slot(1, 0)}, {20});
-  if (direct.Tags({1}, 1) != std::vector<int>{20})
+  if (rows != std::vector<int>{20, 21, 22, 23})
+    return "the block that was sealed second came by key";
+  // A rejected draft is run again in the very step that seals its block.
+  direct.Step(3, {Event::Bind(BlockId(3))}, {Direct::Slot(3, 0)}, {30});
+  direct.Step(4, {Event::Seal(BlockId(3), key, StepId(4))}, {Direct::Slot(3, 0)}, {40});
+  if (direct.Tags({3}, 1) != std::vector<int>{40})
     return "a claim of the seal's own step was ignored";
-  direct.Step(3, {}, {Direct::Slot(1, 0)}, {30});
-  return direct.Tags({1}, 1) == std::vector<int>{20} ? ""
+  direct.Step(5, {}, {Direct::Slot(3, 0)}, {50});
+  return direct.Tags({3}, 1) == std::vector<int>{40} ? ""
                                                      : "a claim after the seal was not ignored";
 }
 
@@ -86,6 +81,94 @@ std::string ProbeSealStaysWithItsLife() {
   direct.Step(2, {Event::Bind(BlockId(1), key)}, {}, {});
   return direct.Tags({1}, 1) == std::vector<int>{-1} ? ""
                                                      : "rows of the new life came by the old key";
+}
+
+std::string ProbeOwnSealMovesWithItsBlock() {
+  Direct direct;
+  // Sealed for the step to come, and swapped before it begins.
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Bind(BlockId(1))}, Slots({0, 1}),
+              {10, 11, 12, 13, 20, 21, 22, 23});
+  (void)direct.Report({Event::Seal(BlockId(0), BlockKey::FromInteger(5), StepId(0)),
+                       Event::Move(BlockId(0), BlockId(1), true),
+                       Event::Move(BlockId(1), BlockId(0))});
+  direct.Step(2, {}, {}, {});
+  direct.Step(3, {Event::Bind(BlockId(2), BlockKey::FromInteger(5))}, {}, {});
+  return direct.Tags({2}, 4) == std::vector<int>{10, 11, 12, 13}
+             ? ""
+             : "the seal was applied to the block that moved in";
+}
+
+std::string ProbeLifeStartsWithTheNextStep() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Bind(BlockId(1))}, Slots({0}), {10, 11, 12, 13});
+  // Between two steps the block gets another owner; then the rejection of drafts in step 1 is
+  // reported, which wrote the rows that the new owner shares.
+  (void)direct.Report(
+      {Event::Copy(BlockId(0), BlockId(1)), Event::Truncate(BlockId(1), 0, StepId(1))});
+  return direct.Tags({1}, 4) == std::vector<int>{10, 11, 12, 13}
+             ? ""
+             : "a truncation of the life before cleared rows";
+}
+
+std::string ProbeKeyedBindKnowsItsVersion() {
+  Direct direct;
+  const BlockKey key = BlockKey::FromInteger(5);
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), key, StepId(1))}, Slots({0}),
+              {10, 11, 12, 13});
+  // The first events under new weights.
+  (void)direct.store().Schedule(StepId(2), 2);
+  (void)direct.Report({Event::Bind(BlockId(1), key)});
+  return direct.Tags({1}, 4) == std::vector<int>{-1, -1, -1, -1}
+             ? ""
+             : "a page of the old weights came by key";
+}
+
+std::string ProbePageOfAnotherVersionIsLost() {
+  Direct direct;
+  const BlockKey key = BlockKey::FromInteger(5);
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), key, StepId(1))}, Slots({0}),
+              {10, 11, 12, 13});
+  // Bound, moved and copied before anybody says that the weights are new ones.
+  (void)direct.Report({Event::Bind(BlockId(1), key), Event::Move(BlockId(1), BlockId(2)),
+                       Event::Copy(BlockId(2), BlockId(3)),
+                       Event::Copy(BlockId(2), BlockId(4), 2)});
+  (void)direct.store().WaitIdle(std::chrono::seconds(0));  // copies the bytes
+  if (direct.Tags({2}, 4) != std::vector<int>{10, 11, 12, 13}) return "no page came by key";
+  direct.Step(2, {}, {}, {}, 2);
+  for (const Seen& row : direct.Read({2, 3, 4}, 12)) {
+    if (row.info.reason != Reason::kExternalKv) return "a page of the old weights stayed";
+  }
+  return direct.Tags({0}, 4) == std::vector<int>{10, 11, 12, 13} ? "" : "the page itself was lost";
+}
+
+std::string ProbePoisonEmptiesTheTable() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Retain(BlockId(0))}, Slots({0}),
+              {10, 11, 12, 13});
+  const Snapshot before = direct.Take({0}, 4);
+  // Who owns block 0 now is not known.
+  StoreCheckpoint::Poison(direct.store(), {}, 3, 1);
+  for (const Seen& row : direct.Read({0}, 4)) {
+    if (row.info.reason != Reason::kCapacity)
+      return "a row was returned that may be of another life";
+  }
+  if (direct.TagsOf(Direct::Read(before)) != std::vector<int>{10, 11, 12, 13})
+    return "a live snapshot has changed";
+  return direct.store().last_step() == StepId(3) ? "" : "the last step is another one";
+}
+
+std::string ProbePoisonRevokesClaims() {
+  Direct direct;
+  (void)direct.Begin(1, {Event::Bind(BlockId(0))}, Slots({0}));
+  (void)direct.Begin(2, {Event::Bind(BlockId(1))}, Slots({1}));
+  const Snapshot before = direct.Take({0}, 4);
+  StoreCheckpoint::Poison(direct.store(), std::vector<std::uint64_t>{1}, 2, 1);
+  if (direct.Submit(2, {20, 21, 22, 23}).ok()) return "a lost step is still in flight";
+  if (!direct.Submit(1, {10, 11, 12, 13}).ok()) return "an open step has ended";
+  direct.LandAll();
+  return direct.TagsOf(Direct::Read(before)) == std::vector<int>{-1, -1, -1, -1}
+             ? ""
+             : "a claim from before the loss landed";
 }
 
 std::string ProbeFirstOfASlotWins() {

@@ -126,11 +126,11 @@ TEST(FlightCheck, AChangedReadIsNamed) {
 std::string WithoutBind(const std::string& bytes, std::uint64_t step, std::int32_t block) {
   return Rewrite(
       bytes,
-      [&](OwnedStepBatch& batch) {
-        if (batch.step != step) return;
-        for (std::size_t i = 0; i < batch.events.size(); ++i) {
-          if (batch.events[i].type != EventType::kBind || batch.events[i].block != block) continue;
-          batch.events.erase(batch.events.begin() + static_cast<std::ptrdiff_t>(i));
+      [&](std::uint64_t scheduled, std::vector<Event>& events) {
+        if (scheduled != step) return;
+        for (std::size_t i = 0; i < events.size(); ++i) {
+          if (events[i].type != EventType::kBind || events[i].block != block) continue;
+          events.erase(events.begin() + static_cast<std::ptrdiff_t>(i));
           return;
         }
       },
@@ -233,8 +233,8 @@ TEST(FlightCheck, IndictmentNeedsNoReads) {
   const std::string flight = ReuseFlight(true, false);
   const std::string bad = Rewrite(
       flight,
-      [&](OwnedStepBatch& batch) {
-        if (batch.step == 13) batch.events.erase(batch.events.begin());
+      [&](std::uint64_t scheduled, std::vector<Event>& events) {
+        if (scheduled == 13) events.erase(events.begin());
       },
       [](FlightRecord& read) {
         read.infos.clear();
@@ -260,13 +260,15 @@ TEST(FlightCheck, ARemovedBindOfASealedAndRewrittenBlockIsIndicted) {
   std::vector<Life> lives(64);
   std::int32_t block = -1;
   std::uint64_t step = 0;
+  std::uint64_t scheduled = 0;
   FlightReader reader = Reader(flight.bytes);
   for (const FlightRecord& record : ReadAll(reader)) {
-    if (record.kind != FlightRecordKind::kBegin || block >= 0) continue;
-    for (const Event& event : record.batch.events) {
+    if (record.kind == FlightRecordKind::kSchedule) scheduled = record.step;
+    if (record.kind != FlightRecordKind::kEvents || block >= 0) continue;
+    for (const Event& event : record.events) {
       if (event.block < 0 || event.block >= 64) continue;
       Life& life = lives[static_cast<std::size_t>(event.block)];
-      if (event.type == EventType::kBind) life.bound = record.batch.step;
+      if (event.type == EventType::kBind) life.bound = scheduled;
       if (event.type != EventType::kSeal) continue;
       if (!life.key.empty() && !(life.key == event.GetKey()) && block < 0) {
         block = event.block;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,20 +69,40 @@ inline std::vector<FlightRecord> ReadAll(FlightReader& reader) {
   }
 }
 
-// The flight again, each begin and each read changed by the two functions (either may be null).
-// Flights of ids only: the rows of a digest cannot be given to a sink.
-inline std::string Rewrite(const std::string& bytes,
-                           const std::function<void(OwnedStepBatch&)>& change_batch,
-                           const std::function<void(FlightRecord&)>& change_read) {
+// Passes a step that has landed to a sink.
+inline void PutLanded(FlightSink& sink, std::uint64_t step, std::span<const std::uint8_t> ids,
+                      std::span<const Reason> verdicts, std::span<const std::int64_t> slots = {}) {
+  sink.OnRows(step, ids, verdicts, slots);
+  sink.OnLanded(step);
+}
+
+// The flight again, the events of each step (its number, what was reported since the step before)
+// and each read changed by the two functions (either may be null). Flights of ids only: the rows of
+// a digest cannot be given to a sink.
+inline std::string Rewrite(
+    const std::string& bytes,
+    const std::function<void(std::uint64_t, std::vector<Event>&)>& change_events,
+    const std::function<void(FlightRecord&)>& change_read) {
   FlightReader reader = Reader(bytes);
   EXPECT_EQ(reader.info().rows, FlightRows::kIds);
   auto writer = FlightWriter::InMemory(reader.info());
   std::vector<std::uint8_t> ids;
   std::vector<Reason> verdicts;
+  std::uint64_t scheduled = 0;
   for (FlightRecord& record : ReadAll(reader)) {
     switch (record.kind) {
+      case FlightRecordKind::kSchedule:
+        scheduled = record.step;
+        writer->sink()->OnSchedule(record.step, record.version);
+        break;
+      case FlightRecordKind::kEvents:
+        if (change_events) change_events(scheduled, record.events);
+        writer->sink()->OnEvents(record.events);
+        break;
+      case FlightRecordKind::kPoison:
+        writer->sink()->OnPoison(record.open_steps, record.step, record.version);
+        break;
       case FlightRecordKind::kBegin:
-        if (change_batch) change_batch(record.batch);
         writer->sink()->OnBegin(record.batch.view(), record.dropped);
         break;
       case FlightRecordKind::kEnd:
@@ -91,7 +112,7 @@ inline std::string Rewrite(const std::string& bytes,
         ids.insert(ids.end(), record.bytes.begin(), record.bytes.end());
         verdicts.insert(verdicts.end(), record.verdicts.begin(), record.verdicts.end());
         if (record.more) break;
-        writer->sink()->OnLanded(record.step, ids, verdicts);
+        PutLanded(*writer->sink(), record.step, ids, verdicts);
         ids.clear();
         verdicts.clear();
         break;

@@ -39,12 +39,16 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
   for (const FlightRows rows : {FlightRows::kIds, FlightRows::kDigests}) {
     const FlightInfo info = SmallInfo(rows);
     const auto writer = FlightWriter::InMemory(info);
+    writer->sink()->OnSchedule(41, 6);
+    const std::vector<std::uint8_t> key_bytes = {9, 8, 7};
+    std::vector<Event> events = {Event::Bind(BlockId(3), BlockKey::FromBytes(key_bytes)),
+                                 Event::Truncate(BlockId(2), 5, StepId(40)), Event::Reset()};
+    std::vector<Event> given = events;
+    given[0].key[5] = 99;  // beyond its size: has no meaning
+    writer->sink()->OnEvents(given);
     OwnedStepBatch batch;
     batch.step = 41;
     batch.version = 6;
-    const std::vector<std::uint8_t> key_bytes = {9, 8, 7};
-    batch.events = {Event::Bind(BlockId(3), BlockKey::FromBytes(key_bytes)),
-                    Event::Truncate(BlockId(2), 5, StepId(40)), Event::Reset()};
     batch.slots = {24, -1, NotAsked(25)};
     writer->sink()->OnBegin(batch.view(), true);
     writer->sink()->OnEnd(41, StepEnd::kCancel);
@@ -53,7 +57,8 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
     for (std::size_t i = 0; i < ids.size(); ++i)
       ids[i] = static_cast<std::uint8_t>(i);
     const std::vector<Reason> verdicts = {Reason::kNone, Reason::kInvalidId};
-    writer->sink()->OnLanded(41, ids, verdicts);
+    PutLanded(*writer->sink(), 41, ids, verdicts);
+    writer->sink()->OnLanded(42);  // without rows
     const std::vector<BlockId> blocks = {BlockId(3), BlockId(-1)};
     writer->sink()->OnSnapshot(1, blocks, 2, 9);
     std::vector<RowInfo> infos(7);
@@ -67,33 +72,47 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
     const std::vector<std::uint64_t> digests = {1, 2, 3, 4, 0, 6, 7};
     writer->sink()->OnRead(1, 2, infos, digests);
     writer->sink()->OnReleased(1);
+    const std::vector<std::uint64_t> open_steps = {40, 43};
+    writer->sink()->OnPoison(open_steps, 44, 7);
     ASSERT_TRUE(writer->Close().ok());
 
     FlightReader reader = Reader(writer->bytes());
     EXPECT_EQ(reader.info(), info);
     const std::vector<FlightRecord> records = ReadAll(reader);
     EXPECT_FALSE(reader.truncated());
-    ASSERT_EQ(records.size(), 7u);
-    EXPECT_EQ(records[0].kind, FlightRecordKind::kBegin);
-    EXPECT_EQ(records[0].batch, batch);
-    EXPECT_TRUE(records[0].dropped);
-    EXPECT_EQ(records[1].step, 41u);
-    EXPECT_EQ(records[1].end, StepEnd::kCancel);
-    EXPECT_EQ(records[2].verdicts, verdicts);
-    EXPECT_EQ(records[2].bytes.size(), 2 * flight::RecordedRowBytes(info));
+    ASSERT_EQ(records.size(), 11u);
+    EXPECT_EQ(records[0].kind, FlightRecordKind::kSchedule);
+    EXPECT_EQ(records[0].step, 41u);
+    EXPECT_EQ(records[0].version, 6u);
+    EXPECT_EQ(records[1].kind, FlightRecordKind::kEvents);
+    EXPECT_EQ(records[1].events, events);
+    EXPECT_EQ(records[2].kind, FlightRecordKind::kBegin);
+    EXPECT_EQ(records[2].batch, batch);
+    EXPECT_TRUE(records[2].dropped);
+    EXPECT_EQ(records[3].step, 41u);
+    EXPECT_EQ(records[3].end, StepEnd::kCancel);
+    EXPECT_EQ(records[4].verdicts, verdicts);
+    EXPECT_EQ(records[4].bytes.size(), 2 * flight::RecordedRowBytes(info));
     if (rows == FlightRows::kIds) {
       EXPECT_TRUE(std::equal(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(width),
-                             records[2].bytes.begin()));
+                             records[4].bytes.begin()));
     }
-    EXPECT_EQ(records[3].blocks, blocks);
-    EXPECT_EQ(records[3].first, 2);
-    EXPECT_EQ(records[3].last, 9);
-    EXPECT_EQ(records[4].begin, 2);
-    EXPECT_EQ(records[4].infos, infos);
-    EXPECT_EQ(records[4].digests, digests);
-    EXPECT_EQ(records[5].read_id, 1u);
-    EXPECT_EQ(records[6].records, 6u);
-    EXPECT_TRUE(records[6].complete);
+    EXPECT_EQ(records[5].kind, FlightRecordKind::kLanded);
+    EXPECT_EQ(records[5].step, 42u);
+    EXPECT_TRUE(records[5].verdicts.empty());
+    EXPECT_EQ(records[6].blocks, blocks);
+    EXPECT_EQ(records[6].first, 2);
+    EXPECT_EQ(records[6].last, 9);
+    EXPECT_EQ(records[7].begin, 2);
+    EXPECT_EQ(records[7].infos, infos);
+    EXPECT_EQ(records[7].digests, digests);
+    EXPECT_EQ(records[8].read_id, 1u);
+    EXPECT_EQ(records[9].kind, FlightRecordKind::kPoison);
+    EXPECT_EQ(records[9].step, 44u);
+    EXPECT_EQ(records[9].version, 7u);
+    EXPECT_EQ(records[9].open_steps, open_steps);
+    EXPECT_EQ(records[10].records, 10u);
+    EXPECT_TRUE(records[10].complete);
   }
 }
 
@@ -103,7 +122,6 @@ TEST(FlightFormat, BatchesAreThoseOfSerializeBatch) {
   const auto writer = FlightWriter::InMemory(info);
   OwnedStepBatch batch;
   batch.step = 1;
-  batch.events = {Event::Copy(BlockId(1), BlockId(2), 3)};
   batch.slots = {8, 9};
   writer->sink()->OnBegin(batch.view(), false);
   ASSERT_TRUE(writer->Close().ok());
@@ -124,7 +142,7 @@ TEST(FlightFormat, LongStepsAndReadsAreCutIntoRecordsAndComeBackWhole) {
   for (std::size_t i = 0; i < ids.size(); ++i)
     ids[i] = static_cast<std::uint8_t>(i % 16);
   const std::vector<Reason> verdicts(10000, Reason::kNone);
-  writer->sink()->OnLanded(3, ids, verdicts);
+  PutLanded(*writer->sink(), 3, ids, verdicts);
   std::vector<RowInfo> infos(10000);
   std::vector<std::uint64_t> digests(10000);
   for (std::size_t i = 0; i < infos.size(); ++i) {
@@ -324,6 +342,19 @@ TEST(FlightFormat, MadeUpHeadsAreRefusedOrServed) {
       (void)CheckFlight(*reader, {.max_bytes = 1 << 24, .progress = {}});
     }
   }
+}
+
+TEST(FlightFormat, AnotherVersionIsNamed) {
+  std::string flight = SmallFlight();
+  flight::Heading heading;
+  std::memcpy(&heading, flight.data() + sizeof flight::kMagic, sizeof heading);
+  const auto* payload =
+      reinterpret_cast<const std::uint8_t*>(flight.data()) + sizeof flight::kMagic + sizeof heading;
+  heading = flight::MakeHeading(flight::Kind::kInfo, 1, {payload, heading.size});
+  std::memcpy(flight.data() + sizeof flight::kMagic, &heading, sizeof heading);
+  const absl::Status status = FlightReader::FromBytes(flight).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("format version 1; this version reads 2"));
 }
 
 TEST(FlightFormat, OtherFilesAreNamedAsSuch) {

@@ -135,10 +135,11 @@ TEST(FlightRecorder, TheSinkAllocatesNothing) {
   const std::vector<std::uint64_t> digests(3);
   CountAllocations();
   for (std::uint64_t step = 1; step <= 2000; ++step) {
-    (*recorder)->sink()->OnBegin(
-        {step, 1, events.data(), events.size(), slots.data(), slots.size()}, false);
+    (*recorder)->sink()->OnSchedule(step, 1);
+    (*recorder)->sink()->OnEvents(events);
+    (*recorder)->sink()->OnBegin({step, 1, nullptr, 0, slots.data(), slots.size()}, false);
     (*recorder)->sink()->OnEnd(step, StepEnd::kSubmit);
-    (*recorder)->sink()->OnLanded(step, ids, verdicts);
+    PutLanded(*(*recorder)->sink(), step, ids, verdicts);
     (*recorder)->sink()->OnSnapshot(step, blocks, 0, 3);
     (*recorder)->sink()->OnRead(step, 0, infos, digests);
     (*recorder)->sink()->OnReleased(step);
@@ -149,6 +150,76 @@ TEST(FlightRecorder, TheSinkAllocatesNothing) {
   }
   EXPECT_EQ(AllocationsCounted(), 0);
   EXPECT_EQ((*recorder)->stopped(), "");
+}
+
+// Hashes rows where nobody waits for them: the sink is given the rows when they are in their pages,
+// without the store's lock, and before the step ends.
+TEST(FlightSink, RowsComeBeforeTheEndOfTheirStepAndWithoutTheLock) {
+  class Rows final : public StepRows {
+   public:
+    void Land(std::uint32_t /*first*/, std::span<std::uint8_t* const> destinations,
+              std::span<Reason> verdicts) override {
+      for (std::size_t i = 0; i < destinations.size(); ++i)
+        verdicts[i] = Reason::kNone;
+      ++calls;
+    }
+    void Done() override { done = true; }
+    int calls = 0;
+    bool done = false;
+  } rows;
+  class Sink final : public FlightSink {
+   public:
+    void OnSchedule(std::uint64_t /*step*/, std::uint64_t /*version*/) override {}
+    void OnEvents(std::span<const Event> /*events*/) override {}
+    void OnBegin(const StepBatch& batch, bool /*dropped*/) override {
+      EXPECT_EQ(batch.num_events, 0u);
+    }
+    void OnEnd(std::uint64_t /*step*/, StepEnd /*end*/) override {}
+    void OnRows(std::uint64_t step, std::span<const std::uint8_t> /*ids*/,
+                std::span<const Reason> verdicts,
+                std::span<const std::int64_t> /*slots*/) override {
+      EXPECT_EQ(verdicts.size(), 1u);
+      EXPECT_EQ(rows->calls, 2) << "into the page, and for the sink";
+      EXPECT_EQ(store->GetStats().steps_landed, 0u);  // takes the lock
+      EXPECT_FALSE(snapshot.Ready());
+      given = step;
+    }
+    void OnLanded(std::uint64_t step) override {
+      EXPECT_EQ(given, step);
+      EXPECT_FALSE(snapshot.Ready());
+      landed = step;
+    }
+    void OnSnapshot(std::uint64_t /*read_id*/, std::span<const BlockId> /*blocks*/,
+                    std::int64_t /*first*/, std::int64_t /*last*/) override {}
+    void OnReleased(std::uint64_t /*read_id*/) override {}
+    void OnPoison(std::span<const std::uint64_t> /*open_steps*/, std::uint64_t /*last_step*/,
+                  std::uint64_t /*version*/) override {}
+    void OnRead(std::uint64_t /*read_id*/, std::int64_t /*begin*/,
+                std::span<const RowInfo> /*infos*/,
+                std::span<const std::uint64_t> /*digests*/) override {}
+    Rows* rows = nullptr;
+    RoutingStore* store = nullptr;
+    Snapshot snapshot;
+    std::uint64_t given = 0;
+    std::uint64_t landed = 0;
+  } sink;
+  StoreOptions options = sim::StoreOptionsOf(SimOptions(false, "", 1), 0);
+  options.landing = Landing::kCaller;
+  options.flight = &sink;
+  auto store = RoutingStore::Create(options);
+  ASSERT_TRUE(store.ok()) << store.status();
+  sink.rows = &rows;
+  sink.store = store->get();
+  const std::vector<Event> events = {Event::Bind(BlockId(3))};
+  const std::vector<std::int64_t> slots = {3 * (*store)->options().block_tokens};
+  ASSERT_TRUE((*store)->BeginStep({1, 1, events.data(), 1, slots.data(), 1}).ok());
+  const std::vector<BlockId> blocks = {BlockId(3)};
+  sink.snapshot = *(*store)->TakeSnapshot(blocks, 0, 1);
+  ASSERT_TRUE((*store)->Submit(StepId(1), &rows).ok());
+  ASSERT_TRUE((*store)->Land(StepId(1)));
+  EXPECT_EQ(sink.landed, 1u);
+  EXPECT_TRUE(sink.snapshot.Ready() && rows.done);
+  sink.snapshot = Snapshot();
 }
 
 // The thread absorbs while the sink records, readers read and somebody dumps.
@@ -202,9 +273,10 @@ TEST(FlightRecorder, StopsWithAWordWhenARecordDoesNotFit) {
   auto recorder = FlightRecorder::Create(sim::StoreOptionsOf(sizes, 0), ring);
   ASSERT_TRUE(recorder.ok()) << recorder.status();
   const std::vector<Event> many(200, Event::Bind(BlockId(1)));
-  (*recorder)->sink()->OnBegin({1, 1, many.data(), 1, nullptr, 0}, false);
+  (*recorder)->sink()->OnBegin({1, 1, nullptr, 0, nullptr, 0}, false);
   (*recorder)->sink()->OnEnd(1, StepEnd::kSubmit);
-  (*recorder)->sink()->OnBegin({2, 1, many.data(), many.size(), nullptr, 0}, false);
+  (*recorder)->sink()->OnLanded(1);
+  (*recorder)->sink()->OnEvents(many);
   EXPECT_THAT((*recorder)->stopped(), HasSubstr("did not fit a segment of 4096 bytes"));
   (*recorder)->sink()->OnEnd(2, StepEnd::kSubmit);
   std::string dump;
@@ -224,6 +296,7 @@ TEST(FlightRecorder, StopsWithAWordWhenNobodyAbsorbs) {
   for (std::uint64_t step = 1; step <= 2000; ++step) {
     (*recorder)->sink()->OnBegin({step, 1, nullptr, 0, nullptr, 0}, false);
     (*recorder)->sink()->OnEnd(step, StepEnd::kSubmit);
+    (*recorder)->sink()->OnLanded(step);
   }
   EXPECT_THAT((*recorder)->stopped(), HasSubstr("full"));
   std::string dump;

@@ -13,10 +13,11 @@ Event SealOf(std::int32_t block, std::uint8_t key, std::uint64_t step) {
 
 TEST(EventApplier, OwnSealsComeAfterTheClaims) {
   StoreParts store;
-  const StepRecord* const record = store.Begin(10, {SealOf(0, 7, 10)}, {0, 1});
+  const StepRecord* const record = store.Begin(10, {SealOf(0, 7, 10), SealOf(2, 8, 10)}, {0, 1, 8});
   EXPECT_TRUE(store.StampOf(0, 1).pending_for(record->relative));
   EXPECT_EQ(store.pages.pool().hot(store.PageOf(0)).seal.step, record->relative);
   EXPECT_EQ(store.pages.FindKey(1, 0, Key(7)), store.PageOf(0));
+  EXPECT_EQ(store.pages.FindKey(1, 0, Key(8)), store.PageOf(2));
 }
 
 TEST(EventApplier, ABlockThatIsBoundAgainLosesItsOwnSeal) {
@@ -96,12 +97,15 @@ TEST(EventApplier, TruncateIsLimitedByItsStepAndByTheLifeOfTheBlock) {
   StoreParts store;
   store.Land(store.Begin(10, {Event::Bind(BlockId(0))}, {0, 1}));
   store.Land(store.Begin(11, {}, {2}));
-  store.Begin(12, {Event::Truncate(BlockId(0), 1, StepId(10))}, {});
+  store.Land(store.Begin(12, {Event::Truncate(BlockId(0), 1, StepId(10))}, {}));
   EXPECT_TRUE(store.StampOf(0, 0).valid()) << "before the row";
   EXPECT_FALSE(store.StampOf(0, 1).live());
   EXPECT_TRUE(store.StampOf(0, 2).valid()) << "of a later step";
-  store.Begin(13, {Event::Truncate(BlockId(0), 0, StepId(9))}, {});
-  EXPECT_TRUE(store.StampOf(0, 0).valid()) << "about an earlier life";
+
+  store.Land(store.Begin(13, {SealOf(1, 7, 13)}, {4}));
+  store.Begin(14, {Event::Bind(BlockId(3), Key(7)), Event::Truncate(BlockId(3), 0, StepId(13))},
+              {});
+  EXPECT_TRUE(store.StampOf(3, 0).valid()) << "about an earlier life of the block";
 }
 
 TEST(EventApplier, ATruncationOfASealedPageRemovesTheSeal) {

@@ -118,6 +118,30 @@ TEST(LogRing, AReservationCanBeReplacedAndShrunk) {
   EXPECT_TRUE(Is(ring.Front(ring.LoadTail()), 56, 3));
 }
 
+TEST(LogRing, OneReservationHoldsSeveralRecordsAlsoBehindASkip) {
+  Memory memory(128);
+  LogRing ring(memory.bytes());
+  ASSERT_TRUE(Append(ring, 72, 1));
+  ring.Publish();
+  ASSERT_TRUE(Is(ring.Front(ring.LoadTail()), 72, 1));
+  ring.Pop();
+  ring.Retire();
+  ASSERT_TRUE(Append(ring, 16, 2));  // 40 bytes are left before the end
+  ring.Publish();
+  std::uint8_t* const both = ring.Reserve(48);
+  ASSERT_EQ(both, memory.bytes().data()) << "behind a skip";
+  for (std::size_t i = 4; i < 24; ++i)
+    both[i] = both[24 + i] = static_cast<std::uint8_t>(3 + i);
+  ring.Commit(24);
+  ring.Commit(24);
+  ring.Publish();
+  for (const std::size_t bytes : {std::size_t{16}, std::size_t{24}, std::size_t{24}}) {
+    ASSERT_TRUE(Is(ring.Front(ring.LoadTail()), bytes, bytes == 16 ? 2 : 3));
+    ring.Pop();
+  }
+  EXPECT_EQ(ring.Front(ring.LoadTail()), nullptr);
+}
+
 TEST(LogRing, StartsAgainAtItsBeginningWhenItIsDrained) {
   Memory memory(65536);
   LogRing ring(memory.bytes(), 128);

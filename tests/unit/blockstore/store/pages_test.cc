@@ -138,9 +138,14 @@ TEST_F(PagesTest, ASnapshotHoldsItsPageAndSeesRowsBelowTheHighWaterMark) {
   pages_.PinSnapshot(*state, blocks);
   EXPECT_TRUE(Pages::SeenByOthers(pages_.pool().hot(page), 1));
   EXPECT_FALSE(Pages::SeenByOthers(pages_.pool().hot(page), 2));
+  core_.released.enqueue(state);
+  EXPECT_TRUE(pages_.ReclaimSnapshots(8));
+  EXPECT_FALSE(Pages::SeenByOthers(pages_.pool().hot(page), 1));
+
+  SnapshotState* const second = pages_.PinSnapshot(blocks, 0, 2);
   pages_.Detach(0, Reason::kNeverWritten);
   EXPECT_FALSE(pages_.pool().hot(page).free);
-  core_.released.enqueue(state);
+  core_.released.enqueue(second);
   EXPECT_EQ(pages_.snapshots_live(), 1u);
   EXPECT_TRUE(pages_.ReclaimSnapshots(8));
   EXPECT_TRUE(pages_.pool().hot(page).free);

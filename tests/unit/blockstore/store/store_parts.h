@@ -61,6 +61,7 @@ struct StoreParts {
     events.SetVersion(version);
     events.Apply(own, last);
     last = step;
+    events.Begin(version);
     StepRecord* const record = steps.MakeRoomFor(step, version) ? steps.Begin(batch) : nullptr;
     steps.ClaimRows(record, batch);
     events.ApplyOwnSeals(step);

@@ -1,0 +1,86 @@
+// Flights of random records: a replay reads what was read, from the first record and from a
+// checkpoint between any two of them.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "blockstore/flight/check.h"
+#include "blockstore/flight/recorder.h"
+#include "blockstore/flight/writer.h"
+#include "tests/conformance/random_records.h"
+#include "tests/conformance/schedules.h"
+#include "tests/support/sanitizers.h"
+
+namespace waymark::conformance {
+namespace {
+
+FlightReport CheckBytes(const std::string& bytes) {
+  absl::StatusOr<FlightReader> reader = FlightReader::FromBytes(bytes);
+  EXPECT_TRUE(reader.ok()) << reader.status();
+  if (!reader.ok()) return {};
+  const absl::StatusOr<FlightReport> report = CheckFlight(*reader);
+  EXPECT_TRUE(report.ok()) << report.status();
+  if (!report.ok()) return {};
+  for (const ReadDifference& difference : report->differences)
+    ADD_FAILURE() << difference.ToString();
+  EXPECT_FALSE(report->truncated || report->incomplete);
+  return *report;
+}
+
+TEST(RecordsFlight, AReplayReadsTheSame) {
+  const std::uint64_t first = FromEnvironment("WAYMARK_SEED", 1);
+  const std::uint64_t count = FromEnvironment("WAYMARK_DIFFERENTIAL", PlainOr(300, 60));
+  std::uint64_t right = 0;
+  for (std::uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const FlightRows rows = seed % 2 == 0 ? FlightRows::kIds : FlightRows::kDigests;
+    const auto writer = FlightWriter::InMemory(FlightInfo::Of(RecordsOptions(seed), rows));
+    RecordsHooks hooks;
+    hooks.equal_rows = true;
+    hooks.sink = writer->sink();
+    (void)RunRecords(seed, Reporting::kMixed, hooks);
+    ASSERT_TRUE(writer->Close().ok());
+    const FlightReport report = CheckBytes(writer->bytes());
+    EXPECT_EQ(report.rows_right, report.rows_read);
+    EXPECT_EQ(report.rows_not_checked, 0u);
+    right += report.rows_right;
+  }
+  EXPECT_GT(right, 10 * count);
+}
+
+// The ring is small, so that checkpoints fall between events and their begin, and under open
+// schedules.
+TEST(RecordsFlight, ADumpFromACheckpointReadsTheSame) {
+  const std::uint64_t first = FromEnvironment("WAYMARK_SEED", 1);
+  const std::uint64_t count = FromEnvironment("WAYMARK_DIFFERENTIAL", PlainOr(200, 40));
+  std::uint64_t checkpoints = 0;
+  std::uint64_t right = 0;
+  for (std::uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RecorderOptions ring;
+    ring.ring_bytes = std::size_t{32} << 10;
+    ring.background = false;
+    auto recorder = FlightRecorder::Create(RecordsOptions(seed), ring);
+    ASSERT_TRUE(recorder.ok()) << recorder.status();
+    RecordsHooks hooks;
+    hooks.equal_rows = true;
+    hooks.sink = (*recorder)->sink();
+    hooks.between_schedules = [&] {
+      ASSERT_TRUE((*recorder)->ReplayOldest().ok());
+      std::string dump;
+      const absl::Status status = (*recorder)->DumpTo(dump);
+      if (status.code() == absl::StatusCode::kUnavailable) return;
+      ASSERT_TRUE(status.ok()) << status;
+      const FlightReport report = CheckBytes(dump);
+      checkpoints += report.from_checkpoint ? 1 : 0;
+      right += report.rows_right;
+    };
+    (void)RunRecords(seed, Reporting::kMixed, hooks);
+    EXPECT_EQ((*recorder)->stopped(), "");
+  }
+  EXPECT_GT(checkpoints, count);
+  EXPECT_GT(right, 10 * count);
+}
+
+}  // namespace
+}  // namespace waymark::conformance
