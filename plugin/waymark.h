@@ -246,6 +246,9 @@ typedef struct wm_store_options {
   size_t num_landing_cpus;      /* 0: any */
   uint64_t log_bytes; /* of the log that the engine's thread appends to; eight times as many are */
                       /* reserved for a log that is full; 0: 8 MiB, and at least four full steps */
+  uint32_t max_tagged_snapshots; /* of store_take_tagged, at once; for one more the oldest is */
+                                 /* given up; 0 = 4096; 1 ... 2^20 */
+  uint32_t reserved;             /* must be zero */
 } wm_store_options;
 
 #define WM_STORE_DEVICE_SLOTS 1u  /* batches may have WM_BATCH_DEVICE_SLOTS */
@@ -685,7 +688,7 @@ typedef struct wm_store_stats {
   double audit_agreement_sum; /* mean agreement = sum / audited_rows */
   uint64_t snapshots_taken, snapshots_live;
   uint64_t landing_lag_count, landing_lag_p50_ns, landing_lag_p99_ns; /* submit to landed */
-  uint64_t log_records, log_losses, steps_while_wrapping, snapshots_lost;
+  uint64_t log_records, log_losses, steps_while_wrapping, snapshots_lost, snapshots_given_up;
   uint64_t log_lag_count, log_lag_p50_ns, log_lag_p99_ns; /* begin_step to applied */
 } wm_store_stats;
 
@@ -980,6 +983,18 @@ typedef struct wm_api_v1 {
    * must be sent, in this order. */
   wm_status (*schedule_writer_finish)(wm_schedule_writer* writer, const uint8_t** bytes,
                                       size_t* size, wm_message* why);
+
+  /* In the worker's process: reports a message, when its schedule is about to be begun. A message
+   * that was reported before is ignored. If one is missing or refused, all blocks lose their rows
+   * (capacity). INVALID_ARGUMENT and RESOURCE_EXHAUSTED: the message is refused. ALREADY_EXISTS: a
+   * tag is in use; its snapshot is not taken, all else is reported. Engine's thread. */
+  wm_status (*store_report_message)(wm_store* store, const uint8_t* bytes, size_t size,
+                                    wm_message* why);
+  /* Takes the snapshot that a message requested under `tag`, once. NOT_FOUND if there is none: it
+   * was forgotten, taken before, or given up (max_tagged_snapshots). Any thread. */
+  wm_status (*store_take_tagged)(wm_store* store, uint64_t tag, wm_snapshot** out, wm_message* why);
+  /* Releases that snapshot, if there is one. Any thread. */
+  wm_status (*store_forget_tag)(wm_store* store, uint64_t tag);
 
   /* ---- the flight recorder: any thread ---- */
 

@@ -91,6 +91,37 @@ wm_status StoreSnapshot(wm_store* store, const wm_snapshot_args* given, wm_snaps
   });
 }
 
+wm_status StoreReportMessage(wm_store* store, const std::uint8_t* bytes, std::size_t size,
+                             wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Object(store, "store").Array(bytes, size, "bytes");
+    return check.ok() ? store->store->ReportMessage({bytes, size}) : check.status();
+  });
+}
+
+wm_status StoreTakeTagged(wm_store* store, std::uint64_t tag, wm_snapshot** out,
+                          wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Object(store, "store").Pointer(out, "out");
+    if (!check.ok()) return check.status();
+    absl::StatusOr<Snapshot> snapshot = store->store->TakeTagged(tag);
+    if (!snapshot.ok()) return snapshot.status();
+    *out = new wm_snapshot(*store, *std::move(snapshot));
+    return absl::OkStatus();
+  });
+}
+
+wm_status StoreForgetTag(wm_store* store, std::uint64_t tag) noexcept {
+  return Guard(nullptr, [&]() -> absl::Status {
+    Arguments check;
+    check.Object(store, "store");
+    if (check.ok()) store->store->ForgetTag(tag);
+    return check.status();
+  });
+}
+
 wm_status StoreCoveredPrefix(const wm_store* store, const std::int32_t* blocks,
                              std::size_t num_blocks, std::int64_t rows,
                              std::int64_t* covered) noexcept {
@@ -193,6 +224,7 @@ wm_status StoreStats(const wm_store* store, wm_store_stats* out) noexcept {
     to.log_losses = stats.log_losses;
     to.steps_while_wrapping = stats.steps_while_wrapping;
     to.snapshots_lost = stats.snapshots_lost;
+    to.snapshots_given_up = stats.snapshots_given_up;
     to.log_lag_count = stats.log_lag.count();
     to.log_lag_p50_ns = stats.log_lag.Quantile(0.5);
     to.log_lag_p99_ns = stats.log_lag.Quantile(0.99);
@@ -299,7 +331,7 @@ absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& a
   check.Struct(given, args, "options");
   check.Flags(args.flags, WM_STORE_DEVICE_SLOTS | WM_STORE_NO_AUDIT | WM_STORE_COUNT_EXPERTS,
               "options.flags");
-  check.Chain(args.ext, "options.ext", &log);
+  check.Zero(args.reserved, "options.reserved").Chain(args.ext, "options.ext", &log);
   check.Array(args.layer_ids, args.num_layer_ids, "options.layer_ids");
   check.Array(args.null_blocks, args.num_null_blocks, "options.null_blocks");
   check.Array(args.landing_cpus, args.num_landing_cpus, "options.landing_cpus");
@@ -327,6 +359,7 @@ absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& a
     to.landing_cpus.assign(args.landing_cpus, args.landing_cpus + args.num_landing_cpus);
   }
   to.log_bytes = args.log_bytes;
+  if (args.max_tagged_snapshots != 0) to.max_tagged_snapshots = args.max_tagged_snapshots;
   to.audit = (args.flags & WM_STORE_NO_AUDIT) == 0;
   if (args.audit_threshold != 0) to.audit_threshold = args.audit_threshold;
   to.count_experts = (args.flags & WM_STORE_COUNT_EXPERTS) != 0;
@@ -342,6 +375,9 @@ void FillStore(wm_api_v1& api) {
   api.store_schedule = &StoreSchedule;
   api.store_report = &StoreReport;
   api.store_snapshot = &StoreSnapshot;
+  api.store_report_message = &StoreReportMessage;
+  api.store_take_tagged = &StoreTakeTagged;
+  api.store_forget_tag = &StoreForgetTag;
   api.store_covered_prefix = &StoreCoveredPrefix;
   api.store_wait_idle = &StoreWaitIdle;
   api.store_land_one = &StoreLandOne;

@@ -257,6 +257,14 @@ TEST_F(Garbage, Handles) {
   RefusesWrongObjects("rows_gather_layers", rows_, [&](auto* h) {
     return api.rows_gather_layers(h, &collective_, &rows, &why_);
   });
+  RefusesWrongObjects("store_report_message", store_,
+                      [&](auto* h) { return api.store_report_message(h, bytes_, 9, &why_); });
+  RefusesWrongObjects("store_take_tagged", store_,
+                      [&](auto* h) { return api.store_take_tagged(h, 1, &snapshot, &why_); });
+  RefusesWrongObjects("store_forget_tag", store_,
+                      [&](auto* h) { return api.store_forget_tag(h, 1); });
+  EXPECT_EQ(api.store_report_message(store_, nullptr, 9, &why_), WM_INVALID_ARGUMENT);
+  EXPECT_EQ(api.store_take_tagged(store_, 1, nullptr, &why_), WM_INVALID_ARGUMENT);
   const std::uint8_t* message = nullptr;
   RefusesWrongObjects("schedule_writer_begin", writer_,
                       [&](auto* h) { return api.schedule_writer_begin(h, 1, 1, &why_); });

@@ -764,9 +764,29 @@ static void walk_schedule_writer(void) {
   CHECK_OK(WM(schedule_writer_snapshot)(writer, 5, &args, &why));
   args.last = 2 * PAGE + 1;
   CHECK(wm->schedule_writer_snapshot(writer, 6, &args, &why) == WM_INVALID_ARGUMENT);
-  CHECK_OK(WM(schedule_writer_forget)(writer, 5, &why));
+  args.last = PAGE;
+  CHECK_OK(wm->schedule_writer_snapshot(writer, 6, &args, &why));
+  CHECK_OK(WM(schedule_writer_forget)(writer, 6, &why));
   CHECK_OK(WM(schedule_writer_finish)(writer, &bytes, &size, &why));
   CHECK(bytes != NULL && size > sizeof(wm_event));
+  {
+    wm_store_options of_store = store_options();
+    wm_store* store = NULL;
+    wm_snapshot* snapshot = NULL;
+    wm_store_stats stats = {sizeof(stats)};
+    CHECK_OK(wm->store_create(&of_store, &store, &why));
+    CHECK_OK(WM(store_report_message)(store, bytes, size, &why));
+    CHECK_OK(wm->store_report_message(store, bytes, size, &why)); /* ignored */
+    CHECK(wm->store_report_message(store, bytes, 5, &why) == WM_INVALID_ARGUMENT);
+    CHECK(WM(store_take_tagged)(store, 6, &snapshot, &why) == WM_NOT_FOUND);
+    CHECK_OK(wm->store_take_tagged(store, 5, &snapshot, &why));
+    CHECK(wm->store_take_tagged(store, 5, &snapshot, &why) == WM_NOT_FOUND);
+    CHECK_OK(WM(store_forget_tag)(store, 5));
+    CHECK_OK(wm->store_stats(store, &stats));
+    CHECK(stats.snapshots_live == 1 && stats.snapshots_given_up == 0);
+    wm->snapshot_release(snapshot);
+    wm->store_release(store);
+  }
   CHECK(wm->schedule_writer_finish(writer, &bytes, &size, &why) == WM_FAILED_PRECONDITION);
   wm->schedule_writer_release(writer);
 }
