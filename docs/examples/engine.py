@@ -21,7 +21,6 @@ def route(prefix):
 store = waymark.Store(
     num_layers=L, top_k=K, num_experts=E, num_blocks=BLOCKS, page_tokens=BLOCK)
 session = waymark.CaptureSession(store, max_rows=CHUNK)
-events = waymark.Events()  # of blocks since the last step; passed with the next step
 users, key_of, used = [0] * BLOCKS, [None] * BLOCKS, [0] * BLOCKS  # the block pool
 step = rows = hits = wrong = 0
 for request in range(200):
@@ -36,7 +35,7 @@ for request in range(200):
             break
         blocks.append(key_of.index(key))
         users[blocks[-1]] += 1
-    events.retain(blocks)
+    store.retain(blocks)
     done = len(blocks) * BLOCK
     hits += done
 
@@ -46,14 +45,13 @@ for request in range(200):
         while len(blocks) * BLOCK < end:  # allocate the least recently used free block
             blocks.append(min((b for b in range(BLOCKS) if not users[b]), key=used.__getitem__))
             users[blocks[-1]], key_of[blocks[-1]] = 1, None
-            events.bind(blocks[-1])
+            store.bind(blocks[-1])
         for i in range(done // BLOCK, end // BLOCK):
             key_of[blocks[i]] = keys[i]
-            events.seal(blocks[i], keys[i], step)
+            store.seal(blocks[i], keys[i])  # this step fills it
         for block in blocks:
             used[block] = step
-        begun = session.begin_step(step, 1, events, waymark.slots_of(blocks, BLOCK, done, end))
-        events.clear()
+        begun = session.begin_step(step, 1, waymark.slots_of(blocks, BLOCK, done, end))
         view = session.view(step).array  # [L, CHUNK, K], all -1; the forward writes it
         view[:, :end - done] = route(prefix[done:end]).transpose(1, 0, 2)
         if begun:  # else it was dropped: no buffer was free; the forward has run as usual
@@ -62,7 +60,7 @@ for request in range(200):
         done = end
 
     with store.snapshot(blocks, 0, done) as snapshot:  # before the blocks are released
-        events.release(blocks)
+        store.release(blocks)
         for block in blocks:
             users[block] -= 1
         snapshot.wait(10)  # from here on any thread may do this

@@ -67,6 +67,7 @@ wm_api_v1 MakeTable() {
   api.build_info = &BuildInfo;
   FillNames(api);
   FillBatches(api);
+  FillScheduleWriter(api);
   FillRecorder(api);
   FillStore(api);
   FillSnapshots(api);

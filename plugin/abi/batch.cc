@@ -18,28 +18,48 @@ static_assert(static_cast<int>(EventType::kBind) == WM_EVENT_BIND &&
 static_assert(kPaddingSlot == WM_PADDING_SLOT && NotAsked(5) == WM_NOT_ASKED(5));
 static_assert(BlockKey::kMaxBytes == WM_KEY_BYTES && Event::kAllRows == WM_ALL_ROWS);
 
-absl::Status TakeBatchOrSay(const wm_step_batch* given, StepBatch& to) {
-  const wm_code code = TakeBatch(given, 0, to);
+absl::Status TakeBatchOrSay(const wm_step_batch* given, BatchRows& rows, StepBatch& to) {
+  const wm_code code = TakeBatch(given, 0, rows, to);
   if (code.code == WM_OK) return absl::OkStatus();
   wm_step_batch args = {};
+  wm_pair_rows pairs = {};
+  wm_table_rows table = {};
   Arguments check;
   check.Struct(given, args, "batch").Flags(args.flags, WM_BATCH_DEVICE_SLOTS, "batch.flags");
   check.Chain(args.ext, "batch.ext").Array(args.events, args.num_events, "batch.events");
   check.Array(args.slots, args.num_slots, "batch.slots");
+  if (args.pairs != nullptr) {
+    check.Struct(args.pairs, pairs, "batch.pairs");
+    check.Array(pairs.block_idx, pairs.num_rows, "batch.pairs.block_idx");
+    check.Array(pairs.local_position, pairs.num_rows, "batch.pairs.local_position");
+    check.Zero(static_cast<std::uint32_t>(pairs.reserved), "batch.pairs.reserved");
+  }
+  if (args.table != nullptr) {
+    check.Struct(args.table, table, "batch.table");
+    check.Array(table.block_table, table.num_requests, "batch.table.block_table");
+    check.Array(table.num_computed_tokens, table.num_requests, "batch.table.num_computed_tokens");
+    check.Array(table.num_scheduled_tokens, table.num_requests, "batch.table.num_scheduled_tokens");
+    check.That(table.table_stride <= kMostElements, "batch.table.table_stride",
+               "must be at most 2147483647");
+    check.That(table.num_padding <= kMostElements, "batch.table.num_padding",
+               "must be at most 2147483647");
+  }
   return check.status();
 }
 
 std::uint64_t BatchSize(const wm_step_batch* given) noexcept {
+  BatchRows rows;
   StepBatch batch;
-  if (TakeBatch(given, 0, batch).code != WM_OK) return 0;
+  if (TakeBatch(given, 0, rows, batch).code != WM_OK) return 0;
   return SerializedSize(batch);
 }
 
 wm_status BatchSerialize(const wm_step_batch* given, std::uint8_t* out, std::size_t capacity,
                          std::size_t* size, wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
+    BatchRows rows;
     StepBatch batch;
-    if (absl::Status status = TakeBatchOrSay(given, batch); !status.ok()) return status;
+    if (absl::Status status = TakeBatchOrSay(given, rows, batch); !status.ok()) return status;
     Arguments check;
     check.Pointer(size, "size")
         .That(out != nullptr || capacity == 0, "out", "must not be null with a capacity");
@@ -101,7 +121,16 @@ wm_status BatchView(const wm_batch* batch, wm_step_batch* view) noexcept {
 
 }  // namespace
 
-wm_code TakeBatch(const wm_step_batch* given, std::uint64_t index, StepBatch& to) {
+wm_code TakeEvents(const wm_event* events, std::size_t num_events, std::uint64_t index,
+                   std::span<const Event>& to) {
+  if (num_events > kMostElements || (events == nullptr && num_events > 0)) {
+    return BadArgument(index, static_cast<std::int64_t>(num_events));
+  }
+  to = {reinterpret_cast<const Event*>(events), num_events};
+  return {};
+}
+
+wm_code TakeBatch(const wm_step_batch* given, std::uint64_t index, BatchRows& rows, StepBatch& to) {
   wm_step_batch args = {};
   if (!CopyIn(given, args)) return BadArgument(index, args.struct_size);
   if ((args.flags & ~WM_BATCH_DEVICE_SLOTS) != 0) return BadArgument(index, args.flags);
@@ -110,19 +139,51 @@ wm_code TakeBatch(const wm_step_batch* given, std::uint64_t index, StepBatch& to
     code.code = fault.code;
     return code;
   }
-  if (args.num_events > kMostElements || (args.events == nullptr && args.num_events > 0)) {
-    return BadArgument(index, static_cast<std::int64_t>(args.num_events));
+  std::span<const Event> events;
+  if (const wm_code bad = TakeEvents(args.events, args.num_events, index, events);
+      bad.code != WM_OK) {
+    return bad;
   }
   if (args.num_slots > kMostElements || (args.slots == nullptr && args.num_slots > 0)) {
     return BadArgument(index, static_cast<std::int64_t>(args.num_slots));
   }
   to.step = args.step;
   to.version = args.version;
-  to.events = reinterpret_cast<const Event*>(args.events);
-  to.num_events = args.num_events;
+  to.events = events.data();
+  to.num_events = events.size();
   to.slots = args.slots;
   to.num_slots = args.num_slots;
   to.device_slots = (args.flags & WM_BATCH_DEVICE_SLOTS) != 0;
+  if (args.pairs != nullptr) {
+    wm_pair_rows pairs = {};
+    if (!CopyIn(args.pairs, pairs)) return BadArgument(index, pairs.struct_size);
+    if (pairs.num_rows > kMostElements || pairs.reserved != 0 ||
+        (pairs.num_rows > 0 && (pairs.block_idx == nullptr || pairs.local_position == nullptr))) {
+      return BadArgument(index, static_cast<std::int64_t>(pairs.num_rows));
+    }
+    rows.pairs = {pairs.block_idx, pairs.local_position, pairs.asked,
+                  pairs.num_rows,  pairs.index_bytes,    pairs.block_tokens};
+    to.pairs = &rows.pairs;
+  }
+  if (args.table != nullptr) {
+    wm_table_rows table = {};
+    if (!CopyIn(args.table, table)) return BadArgument(index, table.struct_size);
+    const bool any = table.num_requests > 0;
+    if (std::max({table.num_requests, table.table_stride, table.num_padding}) > kMostElements ||
+        (any && (table.block_table == nullptr || table.num_computed_tokens == nullptr ||
+                 table.num_scheduled_tokens == nullptr))) {
+      return BadArgument(index, static_cast<std::int64_t>(table.num_requests));
+    }
+    rows.table.block_table = table.block_table;
+    rows.table.table_stride = table.table_stride;
+    rows.table.num_requests = table.num_requests;
+    rows.table.num_computed_tokens = table.num_computed_tokens;
+    rows.table.num_scheduled_tokens = table.num_scheduled_tokens;
+    rows.table.asked = table.asked;
+    rows.table.num_padding = table.num_padding;
+    rows.table.block_tokens = table.block_tokens;
+    to.table = &rows.table;
+  }
   return {};
 }
 

@@ -20,7 +20,16 @@ static_assert(static_cast<int>(StepRule::kStepNotIncreasing) == WM_RULE_STEP_NOT
               static_cast<int>(StepRule::kDeviceSlots) == WM_RULE_DEVICE_SLOTS &&
               static_cast<int>(StepRule::kStepNotInFlight) == WM_RULE_STEP_NOT_IN_FLIGHT &&
               static_cast<int>(StepRule::kRingFull) == WM_RULE_RING_FULL &&
-              static_cast<int>(StepRule::kStampsWrap) == WM_RULE_STAMPS_WRAP);
+              static_cast<int>(StepRule::kScheduleAhead) == WM_RULE_SCHEDULE_AHEAD &&
+              static_cast<int>(StepRule::kLogFull) == WM_RULE_LOG_FULL &&
+              static_cast<int>(StepRule::kBusy) == WM_RULE_BUSY &&
+              static_cast<int>(StepRule::kRowForms) == WM_RULE_ROW_FORMS &&
+              static_cast<int>(StepRule::kIndexBytes) == WM_RULE_INDEX_BYTES &&
+              static_cast<int>(StepRule::kBlockTokens) == WM_RULE_BLOCK_TOKENS &&
+              static_cast<int>(StepRule::kRowBlock) == WM_RULE_ROW_BLOCK &&
+              static_cast<int>(StepRule::kRowOffset) == WM_RULE_ROW_OFFSET &&
+              static_cast<int>(StepRule::kScheduledTokens) == WM_RULE_SCHEDULED_TOKENS &&
+              static_cast<int>(StepRule::kPosition) == WM_RULE_POSITION);
 static_assert(static_cast<int>(Reason::kNone) == WM_REASON_NONE &&
               static_cast<int>(Reason::kNeverWritten) == WM_REASON_NEVER_WRITTEN &&
               static_cast<int>(Reason::kNotCaptured) == WM_REASON_NOT_CAPTURED &&
@@ -108,7 +117,7 @@ std::string Describe(const wm_code& code) {
     default:
       break;
   }
-  if (code.rule > WM_RULE_NONE && code.rule <= WM_RULE_STAMPS_WRAP) {
+  if (code.rule > WM_RULE_NONE && code.rule <= WM_RULE_POSITION) {
     const absl::Status status =
         StepCode{code.code, static_cast<StepRule>(code.rule), code.index, code.value}.ToStatus();
     return std::string(status.message());

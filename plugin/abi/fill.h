@@ -27,6 +27,7 @@
 namespace waymark::abi {
 
 void FillBatches(wm_api_v1& api);           // batch.cc
+void FillScheduleWriter(wm_api_v1& api);    // schedule_writer.cc
 void FillRecorder(wm_api_v1& api);          // recorder.cc
 void FillStore(wm_api_v1& api);             // store.cc
 void FillSnapshots(wm_api_v1& api);         // snapshot.cc
@@ -49,8 +50,18 @@ void FillNames(wm_api_v1& api);
 
 // ---- batch.cc
 
-// `given` as a batch that borrows its arrays. Argument `index` of the call. Allocates nothing.
-[[nodiscard]] wm_code TakeBatch(const wm_step_batch* given, std::uint64_t index, StepBatch& to);
+// What a StepBatch points to.
+struct BatchRows {
+  PairRows pairs;
+  TableRows table;
+};
+// `given` as a batch that borrows its arrays, and `rows`. Argument `index` of the call. Allocates
+// nothing.
+[[nodiscard]] wm_code TakeBatch(const wm_step_batch* given, std::uint64_t index, BatchRows& rows,
+                                StepBatch& to);
+// The same for an array of events.
+[[nodiscard]] wm_code TakeEvents(const wm_event* events, std::size_t num_events,
+                                 std::uint64_t index, std::span<const Event>& to);
 
 // ---- store.cc
 
@@ -61,6 +72,12 @@ void FillNames(wm_api_v1& api);
 // Passes log lines to `log`, if it has a function. The copy of `log` that this needs lives as long
 // as the store, because steps may land after their session is released.
 [[nodiscard]] LogCallback LogOf(wm_store& store, const wm_ext_log& log);
+
+// ---- snapshot.cc
+
+// The copy of `given`, checked but for the range and the ids of the blocks.
+[[nodiscard]] absl::Status TakeSnapshotArgs(const wm_snapshot_args* given, wm_snapshot_args& args);
+[[nodiscard]] std::span<const BlockId> BlocksOf(const wm_snapshot_args& args);
 
 // ---- rows.cc
 

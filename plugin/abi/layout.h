@@ -34,9 +34,12 @@ inline constexpr std::uint32_t kLeastBytes = 8;
   inline constexpr std::uint32_t kLeastBytes<type> = offsetof(type, field) + sizeof(type::field)
 WM_LAST_REQUIRED(wm_ext, next);
 WM_LAST_REQUIRED(wm_ext_log, context);
+WM_LAST_REQUIRED(wm_pair_rows, block_tokens);
+WM_LAST_REQUIRED(wm_table_rows, num_scheduled_tokens);
 WM_LAST_REQUIRED(wm_step_batch, num_slots);
 WM_LAST_REQUIRED(wm_store_options, num_blocks);
 WM_LAST_REQUIRED(wm_snapshot_args, last);
+WM_LAST_REQUIRED(wm_schedule_options, block_tokens);
 WM_LAST_REQUIRED(wm_read_args, out_bytes);
 WM_LAST_REQUIRED(wm_rows_view, infos);
 WM_LAST_REQUIRED(wm_collective, all_gather);

@@ -113,8 +113,9 @@ wm_status SessionBeginStep(wm_session* session, const wm_step_batch* given,
                            std::int32_t written_rows, wm_code* code) noexcept {
   return GuardStep(code, [&]() -> wm_code {
     if (!IsA(session)) return BadArgument(0);
+    BatchRows rows;
     StepBatch batch;
-    if (const wm_code bad = TakeBatch(given, 1, batch); bad.code != WM_OK) return bad;
+    if (const wm_code bad = TakeBatch(given, 1, rows, batch); bad.code != WM_OK) return bad;
     return ToCode(session->session->BeginStep(batch, written_rows));
   });
 }
@@ -209,8 +210,9 @@ wm_status SessionBeginIdsStep(wm_session* session, const wm_step_batch* given,
                               wm_code* code) noexcept {
   return GuardStep(code, [&]() -> wm_code {
     if (!IsA(session)) return BadArgument(0);
+    BatchRows rows;
     StepBatch batch;
-    if (const wm_code bad = TakeBatch(given, 1, batch); bad.code != WM_OK) return bad;
+    if (const wm_code bad = TakeBatch(given, 1, rows, batch); bad.code != WM_OK) return bad;
     return ToCode(session->session->BeginIdsStep(batch));
   });
 }
@@ -324,7 +326,7 @@ wm_status SessionLayerStats(const wm_session* session, std::int32_t layer,
   });
 }
 
-wm_status SessionReport(const wm_session* session, wm_message* text) noexcept {
+wm_status SessionStatsText(const wm_session* session, wm_message* text) noexcept {
   return Guard(text, [&]() -> absl::Status {
     Arguments check;
     check.Object(session, "session");
@@ -379,7 +381,7 @@ void FillSession(wm_api_v1& api) {
   api.session_status = &SessionStatus;
   api.session_stats = &SessionStats;
   api.session_layer_stats = &SessionLayerStats;
-  api.session_report = &SessionReport;
+  api.session_stats_text = &SessionStatsText;
   api.session_silent_batch_sizes = &SessionSilentBatchSizes;
 }
 

@@ -87,6 +87,17 @@ wm_status SnapshotRows(const wm_snapshot* snapshot, wm_rows** out, wm_message* w
 
 }  // namespace
 
+absl::Status TakeSnapshotArgs(const wm_snapshot_args* given, wm_snapshot_args& args) {
+  Arguments check;
+  check.Struct(given, args, "args").Flags(args.flags, 0, "args.flags");
+  check.Chain(args.ext, "args.ext").Array(args.blocks, args.num_blocks, "args.blocks");
+  return check.status();
+}
+
+std::span<const BlockId> BlocksOf(const wm_snapshot_args& args) {
+  return {reinterpret_cast<const BlockId*>(args.blocks), args.num_blocks};
+}
+
 void FillSnapshots(wm_api_v1& api) {
   api.snapshot_retain = &Retain<wm_snapshot>;
   api.snapshot_release = &Release<wm_snapshot>;

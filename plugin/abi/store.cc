@@ -12,10 +12,6 @@ static_assert(static_cast<int>(LogLevel::kInfo) == WM_LOG_INFO &&
               static_cast<int>(LogLevel::kWarning) == WM_LOG_WARNING &&
               static_cast<int>(LogLevel::kError) == WM_LOG_ERROR);
 
-std::span<const BlockId> BlocksOf(const std::int32_t* blocks, std::size_t num_blocks) {
-  return {reinterpret_cast<const BlockId*>(blocks), num_blocks};
-}
-
 wm_status StoreCreate(const wm_store_options* given, wm_store** out, wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     wm_store_options args = {};
@@ -61,20 +57,68 @@ wm_status StoreShape(const wm_store* store, wm_shape* out) noexcept {
   });
 }
 
+wm_status StoreSchedule(wm_store* store, std::uint64_t step, std::uint64_t version,
+                        wm_code* code) noexcept {
+  return GuardStep(code, [&]() -> wm_code {
+    if (!IsA(store)) return BadArgument(0);
+    return ToCode(store->store->Schedule(StepId(step), version));
+  });
+}
+
+wm_status StoreReport(wm_store* store, const wm_event* events, std::size_t num_events,
+                      wm_code* code) noexcept {
+  return GuardStep(code, [&]() -> wm_code {
+    if (!IsA(store)) return BadArgument(0);
+    std::span<const Event> taken;
+    if (const wm_code bad = TakeEvents(events, num_events, 1, taken); bad.code != WM_OK) return bad;
+    return ToCode(store->store->Report(taken));
+  });
+}
+
 wm_status StoreSnapshot(wm_store* store, const wm_snapshot_args* given, wm_snapshot** out,
                         wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
-    wm_snapshot_args args = {};
     Arguments check;
-    check.Object(store, "store").Struct(given, args, "args").Flags(args.flags, 0, "args.flags");
-    check.Chain(args.ext, "args.ext").Array(args.blocks, args.num_blocks, "args.blocks");
-    check.Pointer(out, "out");
+    check.Object(store, "store").Pointer(out, "out");
     if (!check.ok()) return check.status();
+    wm_snapshot_args args = {};
+    if (absl::Status status = TakeSnapshotArgs(given, args); !status.ok()) return status;
     absl::StatusOr<Snapshot> snapshot =
-        store->store->TakeSnapshot(BlocksOf(args.blocks, args.num_blocks), args.first, args.last);
+        store->store->TakeSnapshot(BlocksOf(args), args.first, args.last);
     if (!snapshot.ok()) return snapshot.status();
     *out = new wm_snapshot(*store, *std::move(snapshot));
     return absl::OkStatus();
+  });
+}
+
+wm_status StoreReportMessage(wm_store* store, const std::uint8_t* bytes, std::size_t size,
+                             wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Object(store, "store").Array(bytes, size, "bytes");
+    return check.ok() ? store->store->ReportMessage({bytes, size}) : check.status();
+  });
+}
+
+wm_status StoreTakeTagged(wm_store* store, std::uint64_t tag, wm_snapshot** out,
+                          wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Object(store, "store").Pointer(out, "out");
+    if (!check.ok()) return check.status();
+    absl::StatusOr<Snapshot> snapshot = store->store->TakeTagged(tag);
+    if (!snapshot.ok()) return snapshot.status();
+    *out = new wm_snapshot(*store, *std::move(snapshot));
+    return absl::OkStatus();
+  });
+}
+
+wm_status StoreForgetTag(wm_store* store, std::uint64_t tag) noexcept {
+  return Guard(nullptr, [&]() -> absl::Status {
+    Arguments check;
+    check.Object(store, "store");
+    if (check.ok()) store->store->ForgetTag(tag);
+    return check.status();
   });
 }
 
@@ -85,8 +129,10 @@ wm_status StoreCoveredPrefix(const wm_store* store, const std::int32_t* blocks,
     Arguments check;
     check.Object(store, "store").Array(blocks, num_blocks, "blocks");
     check.InRange(rows, 0, INT64_MAX, "rows").Pointer(covered, "covered");
-    if (check.ok()) *covered = store->store->CoveredPrefix(BlocksOf(blocks, num_blocks), rows);
-    return check.status();
+    if (!check.ok()) return check.status();
+    *covered =
+        store->store->CoveredPrefix({reinterpret_cast<const BlockId*>(blocks), num_blocks}, rows);
+    return absl::OkStatus();
   });
 }
 
@@ -174,12 +220,20 @@ wm_status StoreStats(const wm_store* store, wm_store_stats* out) noexcept {
     to.landing_lag_count = stats.landing_lag.count();
     to.landing_lag_p50_ns = stats.landing_lag.Quantile(0.5);
     to.landing_lag_p99_ns = stats.landing_lag.Quantile(0.99);
+    to.log_records = stats.log_records;
+    to.log_losses = stats.log_losses;
+    to.steps_while_wrapping = stats.steps_while_wrapping;
+    to.snapshots_lost = stats.snapshots_lost;
+    to.snapshots_given_up = stats.snapshots_given_up;
+    to.log_lag_count = stats.log_lag.count();
+    to.log_lag_p50_ns = stats.log_lag.Quantile(0.5);
+    to.log_lag_p99_ns = stats.log_lag.Quantile(0.99);
     CopyOut(to, out);
     return absl::OkStatus();
   });
 }
 
-wm_status StoreReport(const wm_store* store, wm_message* text) noexcept {
+wm_status StoreStatsText(const wm_store* store, wm_message* text) noexcept {
   return Guard(text, [&]() -> absl::Status {
     Arguments check;
     check.Object(store, "store");
@@ -277,7 +331,7 @@ absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& a
   check.Struct(given, args, "options");
   check.Flags(args.flags, WM_STORE_DEVICE_SLOTS | WM_STORE_NO_AUDIT | WM_STORE_COUNT_EXPERTS,
               "options.flags");
-  check.Chain(args.ext, "options.ext", &log);
+  check.Zero(args.reserved, "options.reserved").Chain(args.ext, "options.ext", &log);
   check.Array(args.layer_ids, args.num_layer_ids, "options.layer_ids");
   check.Array(args.null_blocks, args.num_null_blocks, "options.null_blocks");
   check.Array(args.landing_cpus, args.num_landing_cpus, "options.landing_cpus");
@@ -304,6 +358,8 @@ absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& a
   if (args.num_landing_cpus != 0) {
     to.landing_cpus.assign(args.landing_cpus, args.landing_cpus + args.num_landing_cpus);
   }
+  to.log_bytes = args.log_bytes;
+  if (args.max_tagged_snapshots != 0) to.max_tagged_snapshots = args.max_tagged_snapshots;
   to.audit = (args.flags & WM_STORE_NO_AUDIT) == 0;
   if (args.audit_threshold != 0) to.audit_threshold = args.audit_threshold;
   to.count_experts = (args.flags & WM_STORE_COUNT_EXPERTS) != 0;
@@ -316,14 +372,19 @@ void FillStore(wm_api_v1& api) {
   api.store_retain = &Retain<wm_store>;
   api.store_release = &Release<wm_store>;
   api.store_shape = &StoreShape;
+  api.store_schedule = &StoreSchedule;
+  api.store_report = &StoreReport;
   api.store_snapshot = &StoreSnapshot;
+  api.store_report_message = &StoreReportMessage;
+  api.store_take_tagged = &StoreTakeTagged;
+  api.store_forget_tag = &StoreForgetTag;
   api.store_covered_prefix = &StoreCoveredPrefix;
   api.store_wait_idle = &StoreWaitIdle;
   api.store_land_one = &StoreLandOne;
   api.store_land = &StoreLand;
   api.store_last_step = &StoreLastStep;
   api.store_stats = &StoreStats;
-  api.store_report = &StoreReport;
+  api.store_stats_text = &StoreStatsText;
   api.store_expert_counts = &StoreExpertCounts;
   api.store_next_finding = &StoreNextFinding;
 }

@@ -21,6 +21,7 @@
 #include "blockstore/flight/recorder.h"
 #include "blockstore/rows.h"
 #include "blockstore/shape.h"
+#include "blockstore/store/schedule_message.h"
 #include "blockstore/store/snapshot.h"
 #include "blockstore/store/stats.h"
 #include "blockstore/store/store.h"
@@ -93,6 +94,12 @@ class LentShape {
 
 struct wm_batch : waymark::abi::RefCounted<0x776d206261746368> {  // "wm batch"
   waymark::OwnedStepBatch batch;
+};
+
+struct wm_schedule_writer : waymark::abi::RefCounted<0x776d207363686564> {  // "wm sched"
+  explicit wm_schedule_writer(waymark::ScheduleWriter of) : writer(std::move(of)) {}
+
+  waymark::ScheduleWriter writer;
 };
 
 struct wm_recorder : waymark::abi::RefCounted<0x776d207265636f72> {  // "wm recor"

@@ -217,6 +217,34 @@ std::int64_t Load(const std::uint8_t* at, char kind, int bytes, const char* name
 
 }  // namespace
 
+nb::handle NumpyType(const char* name) {
+  return nb::object(nb::module_::import_("numpy").attr("dtype")(name)).release();
+}
+
+const NumpyTypes& NumpyTypes::Get() {
+  static const NumpyTypes types;
+  return types;
+}
+
+bool NumpyMemory::Take(nb::handle object, nb::handle dtype, int dims) {
+  static PyObject* const name = PyUnicode_InternFromString("dtype");
+  if (!IsNumpy(object)) return false;
+  const nb::object own = nb::steal(PyObject_GetAttr(object.ptr(), name));
+  if (!own.is_valid()) throw nb::python_error();
+  if (own.ptr() != dtype.ptr()) return false;
+  // Without strides a buffer is in C order, or refused.
+  if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_ND) != 0) {
+    PyErr_Clear();
+    view_ = {};
+    return false;
+  }
+  const auto align = static_cast<std::uintptr_t>(view_.itemsize < 8 ? view_.itemsize : 8);
+  if (view_.ndim == dims && reinterpret_cast<std::uintptr_t>(view_.buf) % align == 0) return true;
+  PyBuffer_Release(&view_);
+  view_ = {};
+  return false;
+}
+
 std::int64_t Nanoseconds(nb::handle timeout) {
   if (timeout.is_none()) return -1;
   double seconds = 0;
@@ -298,6 +326,12 @@ Array ArrayOf(nb::handle object, const char* name) {
 
 template <typename T>
 Integers<T>::Integers(nb::handle object, const char* name) {
+  const NumpyTypes& types = NumpyTypes::Get();
+  if (memory_.Take(object, sizeof(T) == 4 ? types.int32 : types.int64, 1)) {
+    data_ = static_cast<const T*>(memory_.data());
+    size_ = memory_.shape(0);
+    return;
+  }
   PyObject* const o = object.ptr();
   const bool numpy = IsNumpy(object);
   if (PyBytes_Check(o) || PyUnicode_Check(o)) TypeError(name, "must be integers", object);

@@ -69,6 +69,12 @@ inline void Check(wm_status status, const Message& why) {
 inline void Check(const wm_code& code, wm_status status) {
   if (status != WM_OK) RaiseCode(code);
 }
+// The same for a call that appends to the store's log. A full log is no error: the store loses its
+// rows (capacity), and the engine continues.
+inline void CheckAppended(const wm_code& code, wm_status status) {
+  if (status == WM_RESOURCE_EXHAUSTED && code.rule == WM_RULE_LOG_FULL) return;
+  Check(code, status);
+}
 // A text of any length: calls `write` with a wm_message, twice if the text is long.
 template <typename Write>
 nb::str Text(Write write) {
@@ -173,6 +179,35 @@ struct Array {
 // TypeError naming `name` when `object` is none of those.
 Array ArrayOf(nb::handle object, const char* name);
 
+// The memory of a numpy array of exactly one type in C order: the cheapest way to it.
+class NumpyMemory {
+ public:
+  NumpyMemory() = default;
+  ~NumpyMemory() {
+    if (view_.obj != nullptr) PyBuffer_Release(&view_);
+  }
+  NumpyMemory(const NumpyMemory&) = delete;
+  NumpyMemory& operator=(const NumpyMemory&) = delete;
+  // Takes the memory of `object` and returns true, if it has `dtype`, `dims` dimensions, C order and
+  // aligned items. May be called until it has returned true.
+  [[nodiscard]] bool Take(nb::handle object, nb::handle dtype, int dims);
+  [[nodiscard]] const void* data() const { return view_.buf; }
+  [[nodiscard]] std::size_t shape(int i) const { return static_cast<std::size_t>(view_.shape[i]); }
+
+ private:
+  Py_buffer view_ = {};
+};
+// numpy's dtype of that name; never released.
+nb::handle NumpyType(const char* name);
+// The numpy dtypes of arguments that are taken without a copy.
+struct NumpyTypes {
+  nb::handle int32 = NumpyType("int32");
+  nb::handle int64 = NumpyType("int64");
+  nb::handle uint8 = NumpyType("uint8");
+  nb::handle boolean = NumpyType("bool");
+  static const NumpyTypes& Get();
+};
+
 // Integers as a C array of T: a contiguous numpy array of T as it is, everything else (lists,
 // tuples, other integer types, one integer) converted. OutOfRange for what does not fit.
 template <typename T>
@@ -186,6 +221,7 @@ class Integers {
  private:
   const T* data_ = nullptr;
   std::size_t size_ = 0;
+  NumpyMemory memory_;
   Array array_;
   std::vector<T> converted_;
 };
@@ -289,6 +325,8 @@ class EngineCall {
 // The Python class of a store.
 struct Store {
   std::shared_ptr<SharedStore> shared;  // null: closed
+  // Appends events to the store's log. Engine's thread.
+  void Report(const wm_event* events, std::size_t num_events) const;
   // FailedPrecondition when it is closed. Releases the arrays that the landing thread has read.
   SharedStore& open() const;
 };

@@ -1,15 +1,11 @@
-// Events of blocks, collected for a step; and batches as bytes.
+// Events of blocks, as the arguments of a call give them.
 #include "plugin/python/events.h"
 
-#include <algorithm>
 #include <cstring>
-
-#include "plugin/python/module.h"
+#include <optional>
 
 namespace waymark_python {
 namespace {
-
-using nb::literals::operator""_a;
 
 // Keys of `count` blocks, in any form that Python programs have hashes in.
 class Keys {
@@ -121,232 +117,108 @@ void SameLength(const char* name, std::size_t size, std::size_t blocks) {
                                  " blocks");
 }
 
-void Bind(Events& events, nb::handle block_ids, nb::handle key_list) {
+EventList Simple(nb::handle block_ids, wm_event (*make)(std::int32_t)) {
+  const Integers<std::int32_t> blocks(block_ids, "blocks");
+  EventList events(blocks.size());
+  for (std::size_t i = 0; i < blocks.size(); ++i)
+    events[i] = make(blocks[i]);
+  return events;
+}
+
+}  // namespace
+
+EventList BindEvents(nb::handle block_ids, nb::handle key_list) {
   const Integers<std::int32_t> blocks(block_ids, "blocks");
   const Keys keys(key_list, blocks.size());
-  wm_event* const out = events.Add(blocks.size());
+  EventList events(blocks.size());
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    out[i] = wm_bind(blocks[i], nullptr, 0);
-    keys.Set(i, out[i]);
+    events[i] = wm_bind(blocks[i], nullptr, 0);
+    keys.Set(i, events[i]);
   }
+  return events;
 }
 
-template <wm_event (*make)(std::int32_t)>
-void Simple(Events& events, nb::handle block_ids) {
-  const Integers<std::int32_t> blocks(block_ids, "blocks");
-  wm_event* const out = events.Add(blocks.size());
-  for (std::size_t i = 0; i < blocks.size(); ++i)
-    out[i] = make(blocks[i]);
+EventList RetainEvents(nb::handle blocks) {
+  return Simple(blocks, &wm_retain);
+}
+EventList ReleaseEvents(nb::handle blocks) {
+  return Simple(blocks, &wm_release);
 }
 
-void Seal(Events& events, nb::handle block_ids, nb::handle key_list, std::uint64_t step) {
+EventList SealEvents(nb::handle block_ids, nb::handle key_list, nb::handle step_number) {
   const Integers<std::int32_t> blocks(block_ids, "blocks");
   const Keys keys(key_list, blocks.size());
   if (keys.none()) Raise(WM_INVALID_ARGUMENT, "keys: a seal needs a key, got None");
-  wm_event* const out = events.Add(blocks.size());
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    out[i] = wm_seal(blocks[i], nullptr, 0, step);
-    keys.Set(i, out[i]);
+  std::uint64_t step = 0;
+  if (!step_number.is_none() && (!nb::try_cast(step_number, step) || step == 0)) {
+    Raise(WM_INVALID_ARGUMENT,
+          "step: an integer above 0, or None; got " + nb::cast<std::string>(nb::repr(step_number)));
   }
+  EventList events(blocks.size());
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    events[i] = wm_seal(blocks[i], nullptr, 0, step);
+    keys.Set(i, events[i]);
+  }
+  return events;
 }
 
-void Copy(Events& events, nb::handle src_ids, nb::handle dst_ids, nb::handle row_counts) {
+EventList CopyEvents(nb::handle src_ids, nb::handle dst_ids, nb::handle row_counts) {
   const Integers<std::int32_t> src(src_ids, "src");
   const Integers<std::int32_t> dst(dst_ids, "dst");
   const Integers<std::int32_t> rows(row_counts, "rows");
   SameLength("src", src.size(), dst.size());
   SameLength("rows", rows.size(), dst.size());
-  wm_event* const out = events.Add(dst.size());
+  EventList events(dst.size());
   for (std::size_t i = 0; i < dst.size(); ++i) {
-    out[i] = wm_copy(src[src.size() == 1 ? 0 : i], dst[i], rows[rows.size() == 1 ? 0 : i]);
+    events[i] = wm_copy(src[src.size() == 1 ? 0 : i], dst[i], rows[rows.size() == 1 ? 0 : i]);
   }
+  return events;
 }
 
-void Move(Events& events, nb::handle src_ids, nb::handle dst_ids) {
+EventList MoveEvents(nb::handle src_ids, nb::handle dst_ids) {
   const Integers<std::int32_t> src(src_ids, "src");
   const Integers<std::int32_t> dst(dst_ids, "dst");
   if (src.size() != dst.size()) {
     Raise(WM_INVALID_ARGUMENT, "src: as many as dst, got " + std::to_string(src.size()) + " and " +
                                    std::to_string(dst.size()));
   }
-  wm_event* const out = events.Add(src.size());
+  EventList events(src.size());
   for (std::size_t i = 0; i < src.size(); ++i) {
-    out[i] = wm_move(src[i], dst[i], i + 1 < src.size());
+    events[i] = wm_move(src[i], dst[i], i + 1 < src.size());
   }
+  return events;
 }
 
-void Truncate(Events& events, nb::handle block_ids, nb::handle row_numbers, std::uint64_t step) {
+EventList TruncateEvents(nb::handle block_ids, nb::handle row_numbers, std::uint64_t step) {
   const Integers<std::int32_t> blocks(block_ids, "blocks");
   const Integers<std::int32_t> rows(row_numbers, "row");
   SameLength("row", rows.size(), blocks.size());
-  wm_event* const out = events.Add(blocks.size());
+  EventList events(blocks.size());
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    out[i] = wm_truncate(blocks[i], rows[rows.size() == 1 ? 0 : i], step);
+    events[i] = wm_truncate(blocks[i], rows[rows.size() == 1 ? 0 : i], step);
   }
+  return events;
 }
 
-// uint8 [len, 56] over the events' memory, writable; the array keeps it.
-nb::object BytesOf(const Events& events) {
-  auto* const memory = new std::shared_ptr<wm_event[]>(events.memory);
-  const nb::capsule owner(
-      memory, [](void* p) noexcept { delete static_cast<std::shared_ptr<wm_event[]>*>(p); });
-  auto* const data = reinterpret_cast<std::uint8_t*>(events.memory.get());
-  return nb::cast(
-      nb::ndarray<nb::numpy, std::uint8_t>(data, {events.size, sizeof(wm_event)}, owner),
-      nb::rv_policy::reference);
+EventList ResetEvents() {
+  return {wm_reset()};
 }
 
-nb::bytes SerializeBatch(std::uint64_t step, std::uint64_t version, nb::handle events,
-                         nb::handle slots, bool device_slots) {
-  const BatchArgs args(step, version, events, slots, device_slots);
-  std::string bytes(Api().batch_size(&args.batch), '\0');
-  std::size_t size = 0;
-  Message why;
-  wm_status status;
-  {
-    const GilReleased released(bytes.size() >= kReleaseBytes);
-    status = Api().batch_serialize(&args.batch, reinterpret_cast<std::uint8_t*>(bytes.data()),
-                                   bytes.size(), &size, why.get());
-  }
-  Check(status, why);
-  return nb::bytes(bytes.data(), size);
-}
-
-// A batch that was parsed; its arrays keep it.
-struct ParsedBatch {
-  wm_batch* batch = nullptr;
-  wm_step_batch view = {};
-  std::size_t used = 0;
-  ParsedBatch() = default;
-  ~ParsedBatch() { Api().batch_release(batch); }
-  ParsedBatch(const ParsedBatch&) = delete;
-  ParsedBatch& operator=(const ParsedBatch&) = delete;
-};
-
-std::unique_ptr<ParsedBatch> ParseBatch(nb::handle buffer) {
-  const Bytes bytes = ReadableBytes(buffer, "buffer");
-  auto parsed = std::make_unique<ParsedBatch>();
-  Message why;
-  wm_status status;
-  {
-    const GilReleased released(bytes.size >= kReleaseBytes);
-    status = Api().batch_parse(bytes.data, bytes.size, &parsed->used, &parsed->batch, why.get());
-  }
-  Check(status, why);
-  parsed->view.struct_size = sizeof(parsed->view);
-  const wm_status viewed = Api().batch_view(parsed->batch, &parsed->view);
-  if (viewed != WM_OK) Raise(viewed, "batch_view");
-  return parsed;
-}
-
-}  // namespace
-
-wm_event* Events::Add(std::size_t count) {
-  if (size + count > capacity) {
-    const std::size_t wanted = std::max({size + count, 2 * capacity, std::size_t{16}});
-    std::shared_ptr<wm_event[]> larger(new wm_event[wanted]());
-    std::copy_n(memory.get(), size, larger.get());
-    memory = std::move(larger);
-    capacity = wanted;
-  }
-  wm_event* const first = memory.get() + size;
-  size += count;
-  return first;
-}
-
-BatchArgs::BatchArgs(std::uint64_t step, std::uint64_t version, nb::handle event_list,
-                     nb::handle slot_list, bool device_slots)
-    : slots(slot_list, "slots") {
-  batch.struct_size = sizeof(batch);
-  batch.flags = device_slots ? WM_BATCH_DEVICE_SLOTS : 0;
-  batch.step = step;
-  batch.version = version;
-  batch.slots = slots.data();
-  batch.num_slots = slots.size();
-  if (event_list.is_none()) return;
-  if (const Events* own = nullptr; nb::try_cast(event_list, own, false) && own != nullptr) {
-    batch.events = own->memory.get();
-    batch.num_events = own->size;
+GivenEvents::GivenEvents(nb::handle events) {
+  static PyObject* const event_dtype =
+      nb::object(nb::module_::import_("waymark._types").attr("event_dtype")).release().ptr();
+  if (memory_.Take(events, event_dtype, 1)) {
+    data_ = static_cast<const wm_event*>(memory_.data());
+    size_ = memory_.shape(0);
     return;
   }
-  keep = nb::module_::import_("waymark._types").attr("event_bytes")(event_list);
-  events = ReadableBytes(keep, "events");
-  batch.events = reinterpret_cast<const wm_event*>(events.data);
-  batch.num_events = events.size / sizeof(wm_event);
-}
-
-void BindEvents(nb::module_& module) {
-  nb::class_<Events>(
-      module, "Events",
-      "Builds the events of an engine's blocks for a step, in order.\n\n"
-      "Every method takes one block or many: an int, a list, or an integer array of one "
-      "dimension (int32 without a copy). Reuse a builder: clear() keeps its memory. One "
-      "thread at a time.")
-      .def(
-          "__init__",
-          [](Events* self, std::size_t capacity) {
-            new (self) Events;
-            self->Add(capacity);
-            self->size = 0;
-          },
-          "capacity"_a = 256, "Reserves memory for `capacity` events; it grows beyond them.")
-      .def("bind", &Bind, "blocks"_a, "keys"_a = nb::none(),
-           "`blocks` are allocated: new lives. With keys: attach the pages of those keys.\n\n"
-           "keys: None; one key or a list of keys, each bytes (1 ... 32) or an int (8 bytes, "
-           "little-endian), None for a block without a key; uint8 [blocks, key bytes]; or "
-           "uint64 or int64 [blocks].")
-      .def("retain", &Simple<wm_retain>, "blocks"_a, "Each block has one user more.")
-      .def("release", &Simple<wm_release>, "blocks"_a,
-           "Each block has one user less. Below zero: ignored and counted.")
-      .def("seal", &Seal, "blocks"_a, "keys"_a.none(), "step"_a,
-           "The blocks are full, or will be after `step`, and are found by their keys (as in "
-           "bind).")
-      .def("copy", &Copy, "src"_a, "dst"_a, "rows"_a = WM_ALL_ROWS,
-           "Each block of dst gets rows [0, rows) of its block of src; rows: one count, or one per "
-           "block; -1: all.")
-      .def("move", &Move, "src"_a, "dst"_a,
-           "Each block of dst takes over what its block of src is, all pairs at once: a swap is "
-           "move([a, b], [b, a]).")
-      .def("truncate", &Truncate, "blocks"_a, "row"_a, "step"_a,
-           "Rows >= row of each block that steps <= step wrote are invalid; row: one, or one "
-           "per block.")
-      .def(
-          "reset", [](Events& self) { *self.Add(1) = wm_reset(); },
-          "The block table and the key index are emptied.")
-      .def(
-          "clear", [](Events& self) { self.size = 0; }, "Empties the builder, keeps its memory.")
-      .def("__len__", [](const Events& self) { return self.size; })
-      .def_prop_ro("_bytes", &BytesOf, nb::sig("def _bytes(self) -> " WAYMARK_ARRAY("uint8")),
-                   "uint8 [len, 56], over the builder's own memory.");
-
-  nb::class_<ParsedBatch>(module, "ParsedBatch", "A parsed batch.")
-      .def_prop_ro("step", [](const ParsedBatch& self) { return self.view.step; })
-      .def_prop_ro("version", [](const ParsedBatch& self) { return self.view.version; })
-      .def_prop_ro(
-          "device_slots",
-          [](const ParsedBatch& self) { return (self.view.flags & WM_BATCH_DEVICE_SLOTS) != 0; })
-      .def_prop_ro("used", [](const ParsedBatch& self) { return self.used; })
-      .def_prop_ro(
-          "events",
-          [](nb::handle_t<ParsedBatch> self) {
-            const auto& batch = nb::cast<const ParsedBatch&>(self);
-            return Lend(reinterpret_cast<const std::uint8_t*>(batch.view.events),
-                        {batch.view.num_events, sizeof(wm_event)}, self);
-          },
-          nb::sig("def events(self) -> " WAYMARK_ARRAY("uint8")))
-      .def_prop_ro(
-          "slots",
-          [](nb::handle_t<ParsedBatch> self) {
-            const auto& batch = nb::cast<const ParsedBatch&>(self);
-            return Lend(batch.view.slots, {batch.view.num_slots}, self);
-          },
-          nb::sig("def slots(self) -> " WAYMARK_ARRAY("int64")));
-
-  module.def("serialize_batch", &SerializeBatch, "step"_a, "version"_a, "events"_a = nb::none(),
-             "slots"_a = nb::tuple(), "device_slots"_a = false,
-             "A step's batch as bytes, for the process of the store.\n\n"
-             "InvalidArgumentError for an invalid batch. Any thread.");
-  module.def("parse_batch", &ParseBatch, "buffer"_a);
+  // Bytes, and arrays that are not in order.
+  keep_ = nb::module_::import_("waymark._types").attr("event_bytes")(events);
+  const Bytes bytes = ReadableBytes(keep_, "events");
+  copied_.resize(bytes.size / sizeof(wm_event));
+  std::memcpy(copied_.data(), bytes.data, copied_.size() * sizeof(wm_event));
+  data_ = copied_.data();
+  size_ = copied_.size();
 }
 
 }  // namespace waymark_python

@@ -1,4 +1,4 @@
-// Events: an array of wm_event that grows, and that numpy can read. BatchArgs: a step's batch.
+// The methods that report events, which Store and ScheduleWriter both have.
 #ifndef WAYMARK_PLUGIN_PYTHON_EVENTS_H_
 #define WAYMARK_PLUGIN_PYTHON_EVENTS_H_
 
@@ -6,27 +6,100 @@
 
 namespace waymark_python {
 
-class Events {
+// The events of a call. `blocks` and the like: one, or an array or list of them.
+using EventList = std::vector<wm_event>;
+[[nodiscard]] EventList BindEvents(nb::handle blocks, nb::handle keys);
+[[nodiscard]] EventList RetainEvents(nb::handle blocks);
+[[nodiscard]] EventList ReleaseEvents(nb::handle blocks);
+[[nodiscard]] EventList SealEvents(nb::handle blocks, nb::handle keys, nb::handle step);
+[[nodiscard]] EventList CopyEvents(nb::handle src, nb::handle dst, nb::handle rows);
+[[nodiscard]] EventList MoveEvents(nb::handle src, nb::handle dst);
+[[nodiscard]] EventList TruncateEvents(nb::handle blocks, nb::handle row, std::uint64_t step);
+[[nodiscard]] EventList ResetEvents();
+// The caller's events: an array of event_dtype, or bytes of 56 per event.
+class GivenEvents {
  public:
-  // Room for `count` more, to be filled by the caller. An array that looks at the memory from
-  // before a growth keeps that memory.
-  wm_event* Add(std::size_t count);
+  explicit GivenEvents(nb::handle events);
+  [[nodiscard]] const wm_event* data() const { return data_; }
+  [[nodiscard]] std::size_t size() const { return size_; }
 
-  std::shared_ptr<wm_event[]> memory;
-  std::size_t size = 0;
-  std::size_t capacity = 0;
+ private:
+  const wm_event* data_ = nullptr;
+  std::size_t size_ = 0;
+  NumpyMemory memory_;
+  nb::object keep_;
+  EventList copied_;
 };
 
-// A wm_step_batch of a call's arguments, which it keeps.
-struct BatchArgs {
-  // `events`: None, an Events, or a numpy array of EVENT_DTYPE.
-  BatchArgs(std::uint64_t step, std::uint64_t version, nb::handle events, nb::handle slots,
-            bool device_slots);
-  wm_step_batch batch = {};
-  Integers<std::int64_t> slots;
-  Bytes events;
-  nb::object keep;
-};
+// Defines the methods of a class that has void Report(const wm_event*, std::size_t) const.
+template <typename T>
+void Send(const T& to, const EventList& events) {
+  to.Report(events.data(), events.size());
+}
+template <typename T>
+void DefineEvents(nb::class_<T>& of) {
+  using nb::literals::operator""_a;
+  const auto none = nb::none();
+  of.def(
+        "bind",
+        [](const T& self, nb::handle blocks, nb::handle keys) {
+          Send(self, BindEvents(blocks, keys));
+        },
+        "blocks"_a, "keys"_a = none,
+        "`blocks` are allocated: new lives. With keys: attaches the pages of those keys.\n\n"
+        "keys: None; one key or a list of keys, each bytes (1 ... 32) or an int (8 bytes, "
+        "little-endian), None for a block without a key; uint8 [blocks, key bytes]; or "
+        "uint64 or int64 [blocks].")
+      .def(
+          "retain", [](const T& self, nb::handle blocks) { Send(self, RetainEvents(blocks)); },
+          "blocks"_a, "Each block has one user more.")
+      .def(
+          "release", [](const T& self, nb::handle blocks) { Send(self, ReleaseEvents(blocks)); },
+          "blocks"_a, "Each block has one user less. Below zero: ignored and counted.")
+      .def(
+          "seal",
+          [](const T& self, nb::handle blocks, nb::handle keys, nb::handle step) {
+            Send(self, SealEvents(blocks, keys, step));
+          },
+          "blocks"_a, "keys"_a.none(), "step"_a = none,
+          nb::sig("def seal(self, blocks: object, keys: object, step: int | None = None) -> None"),
+          "`step` fills the blocks, which are then found by their keys (as in bind); None: the "
+          "step that is begun next.")
+      .def(
+          "copy",
+          [](const T& self, nb::handle src, nb::handle dst, nb::handle rows) {
+            Send(self, CopyEvents(src, dst, rows));
+          },
+          "src"_a, "dst"_a, "rows"_a = WM_ALL_ROWS,
+          "Each block of dst gets rows [0, rows) of its block of src; rows: one count, or one per "
+          "block; -1: all.")
+      .def(
+          "move",
+          [](const T& self, nb::handle src, nb::handle dst) { Send(self, MoveEvents(src, dst)); },
+          "src"_a, "dst"_a,
+          "Each block of dst takes over what its block of src is, all pairs at once: a swap is "
+          "move([a, b], [b, a]).")
+      .def(
+          "truncate",
+          [](const T& self, nb::handle blocks, nb::handle row, std::uint64_t step) {
+            Send(self, TruncateEvents(blocks, row, step));
+          },
+          "blocks"_a, "row"_a, "step"_a,
+          "Rows >= row of each block that steps <= step wrote are removed; row: one, or one per "
+          "block.")
+      .def(
+          "reset", [](const T& self) { Send(self, ResetEvents()); },
+          "The block table and the key index are emptied.")
+      .def(
+          "report",
+          [](const T& self, nb::handle given) {
+            const GivenEvents events(given);
+            self.Report(events.data(), events.size());
+          },
+          "events"_a,
+          "Reports events in order: an array of event_dtype, or bytes of 56 per event. An invalid "
+          "event: InvalidArgumentError, and none is reported.");
+}
 
 }  // namespace waymark_python
 

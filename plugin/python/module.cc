@@ -32,8 +32,9 @@ NB_MODULE(_core, module) {
       "provenance_name",
       [](std::int32_t provenance) { return py::Api().provenance_name(provenance); },
       "provenance"_a);
-  py::BindEvents(module);
+  py::BindBatches(module);
   py::BindStore(module);
+  py::BindScheduleWriter(module);
   py::BindRows(module);
   py::BindSnapshot(module);
   py::BindDocument(module);

@@ -6,7 +6,7 @@
 
 namespace waymark_python {
 
-void BindEvents(nanobind::module_& module);
+void BindBatches(nanobind::module_& module);
 void BindStore(nanobind::module_& module);
 void BindRows(nanobind::module_& module);
 void BindSnapshot(nanobind::module_& module);
@@ -14,6 +14,7 @@ void BindDocument(nanobind::module_& module);
 void BindFetching(nanobind::module_& module);
 void BindFormats(nanobind::module_& module);
 void BindCallbackSource(nanobind::module_& module);
+void BindScheduleWriter(nanobind::module_& module);
 void BindView(nanobind::module_& module);
 void BindSession(nanobind::module_& module);
 void BindRouting(nanobind::module_& module);

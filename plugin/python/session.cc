@@ -1,7 +1,7 @@
 // Session: captures an engine's forwards into a store.
 #include "plugin/python/session.h"
 
-#include "plugin/python/events.h"
+#include "plugin/python/batch.h"
 #include "plugin/python/module.h"
 
 namespace waymark_python {
@@ -126,10 +126,15 @@ bool Begun(wm_status status, const wm_code& code) {
   return true;
 }
 
-bool BeginStep(const Session& self, std::uint64_t step, std::uint64_t version, nb::handle events,
-               nb::handle slots, std::int32_t written_rows, bool device_slots) {
+bool BeginStep(const Session& self, std::uint64_t step, std::uint64_t version, nb::handle slots,
+               nb::handle events, nb::handle pairs, nb::handle table, nb::handle asked,
+               nb::handle num_padding, nb::handle block_tokens, std::int32_t written_rows,
+               bool device_slots) {
   SharedSession& session = self.open();
-  const BatchArgs args(step, version, events, slots, device_slots);
+  const BatchArgs args(
+      step, version,
+      {slots, pairs, table, asked, num_padding, block_tokens, session.store->shape.block_tokens},
+      events, device_slots);
   const EngineCall call(*session.store);
   wm_code code = {};
   const wm_status status =
@@ -137,10 +142,14 @@ bool BeginStep(const Session& self, std::uint64_t step, std::uint64_t version, n
   return Begun(status, code);
 }
 
-bool BeginIdsStep(const Session& self, std::uint64_t step, std::uint64_t version, nb::handle events,
-                  nb::handle slots) {
+bool BeginIdsStep(const Session& self, std::uint64_t step, std::uint64_t version, nb::handle slots,
+                  nb::handle events, nb::handle pairs, nb::handle table, nb::handle asked,
+                  nb::handle num_padding, nb::handle block_tokens) {
   SharedSession& session = self.open();
-  const BatchArgs args(step, version, events, slots, false);
+  const BatchArgs args(
+      step, version,
+      {slots, pairs, table, asked, num_padding, block_tokens, session.store->shape.block_tokens},
+      events, false);
   const EngineCall call(*session.store);
   wm_code code = {};
   const wm_status status = Api().session_begin_ids_step(session.session, &args.batch, &code);
@@ -206,7 +215,7 @@ void Submit(const Session& self, std::uint64_t step, std::int32_t written_rows) 
   const EngineCall call(*session.store);
   wm_code code = {};
   const wm_status status = Api().session_submit(session.session, step, written_rows, &code);
-  Check(code, status);
+  CheckAppended(code, status);
 }
 
 void SubmitDeviceSlots(const Session& self, std::uint64_t step, nb::handle slots, nb::handle rows,
@@ -229,7 +238,7 @@ void SubmitDeviceSlots(const Session& self, std::uint64_t step, nb::handle slots
   const wm_status status = Api().session_submit_device_slots(
       session.session, step, static_cast<const std::int64_t*>(array.data), Count(count, "rows"),
       written_rows, &code);
-  Check(code, status);
+  CheckAppended(code, status);
 }
 
 // wm_done's function; on the landing thread, without the GIL.
@@ -272,7 +281,7 @@ void SubmitIds(const Session& self, std::uint64_t step, nb::handle ids_array, bo
     status = Api().session_submit_ids(session.session, step, &ids, {&Done, lent.release()}, &code);
   }
   if (status != WM_OK) session.store->GiveBack();
-  Check(code, status);
+  CheckAppended(code, status);
 }
 
 template <wm_status (*wm_api_v1::*end)(wm_session*, std::uint64_t, wm_code*)>
@@ -281,7 +290,7 @@ void End(const Session& self, std::uint64_t step) {
   const EngineCall call(*session.store);
   wm_code code = {};
   const wm_status status = (Api().*end)(session.session, step, &code);
-  Check(code, status);
+  CheckAppended(code, status);
 }
 
 void Discard(const Session& self, std::int32_t written_rows) {
@@ -409,20 +418,44 @@ void BindSession(nb::module_& module) {
       .def("set_stream", &SetStream, "stream"_a.none(),
            "The CUDA stream of the forwards from here on: an int (cudaStream_t), an object with "
            "cuda_stream or __cuda_stream__(), or None (the default stream). Engine's thread.")
-      .def("begin_step", &BeginStep, "step"_a, "version"_a, "events"_a = nb::none(),
-           "slots"_a = nb::tuple(), "written_rows"_a = 0, "device_slots"_a = false,
-           "Begins a step and takes a buffer for its forward. Engine's thread; keeps the "
-           "GIL.\n\n"
-           "step: above every earlier step. version: of the weights. events: Events, or a numpy "
-           "array of EVENT_DTYPE. slots: int64 [rows] (numpy without a copy), one per row of "
-           "the forward: block * block_tokens + offset, -1 (padding), or NOT_ASKED(slot). "
-           "written_rows: rows that the forward writes, graph padding included; 0: the number "
-           "of slots. device_slots: slots lists all slots that the step may write, in any "
-           "order.\n\n"
-           "False: the step was dropped (capacity) and has ended; its forward runs as usual. "
-           "InvalidArgumentError: nothing was done.")
-      .def("begin_ids_step", &BeginIdsStep, "step"_a, "version"_a, "events"_a = nb::none(),
-           "slots"_a = nb::tuple(),
+      .def(
+          "begin_step", &BeginStep, "step"_a, "version"_a, "slots"_a = nb::none(), nb::kw_only(),
+          "events"_a = nb::none(), "pairs"_a = nb::none(), "table"_a = nb::none(),
+          "asked"_a = nb::none(), "num_padding"_a = 0, "block_tokens"_a = nb::none(),
+          "written_rows"_a = 0, "device_slots"_a = false,
+          nb::sig("def begin_step(self, step: int, version: int, slots: object | None = None, *, "
+                  "events: object | None = None, "
+                  "pairs: tuple[object, object] | None = None, "
+                  "table: tuple[object, object, object] | None = None, "
+                  "asked: object | None = None, num_padding: int = 0, "
+                  "block_tokens: int | None = None, written_rows: int = 0, "
+                  "device_slots: bool = False) -> bool"),
+          "Begins a step and takes a buffer for its forward. Engine's thread; keeps the "
+          "GIL.\n\n"
+          "step: above every earlier step. version: of the weights. events: an array of "
+          "event_dtype, or bytes of 56 per event; reported before the step begins.\n\n"
+          "The rows of the forward, in its order, are given in one form, numpy arrays of the named "
+          "types without a copy. slots: int64 [rows]: block * block_tokens + offset, -1 (padding), "
+          "or NOT_ASKED(slot). pairs: (block_idx, local_position), both int32 or int64 [rows]; a "
+          "negative block is padding. table: (block_table, num_computed_tokens, "
+          "num_scheduled_tokens), int32 [requests, blocks] and [requests]: the rows of request i "
+          "are the positions from num_computed_tokens[i] on, num_scheduled_tokens[i] of them; then "
+          "come num_padding rows of padding. asked: bool or uint8, one per row (pairs) or request "
+          "(table): 0: it did not ask for routing. block_tokens: of the blocks of pairs and table; "
+          "None: the store's, else a divisor of it (kernel blocks).\n\n"
+          "written_rows: rows that the forward writes, graph padding included; 0: the number "
+          "of rows. device_slots: the rows are all that the step may write, in any order.\n\n"
+          "False: the step was dropped (capacity) and has ended; its forward runs as usual. "
+          "InvalidArgumentError: nothing was done.")
+      .def("begin_ids_step", &BeginIdsStep, "step"_a, "version"_a, "slots"_a = nb::none(),
+           nb::kw_only(), "events"_a = nb::none(), "pairs"_a = nb::none(), "table"_a = nb::none(),
+           "asked"_a = nb::none(), "num_padding"_a = 0, "block_tokens"_a = nb::none(),
+           nb::sig("def begin_ids_step(self, step: int, version: int, "
+                   "slots: object | None = None, *, events: object | None = None, "
+                   "pairs: tuple[object, object] | None = None, "
+                   "table: tuple[object, object, object] | None = None, "
+                   "asked: object | None = None, num_padding: int = 0, "
+                   "block_tokens: int | None = None) -> bool"),
            "Like begin_step, for ids of all layers in one array (submit_ids); takes no buffer.")
       .def("view", &ViewOf, "step"_a,
            "The view of the forward of `step`; the scratch view for a step without a buffer. "
@@ -457,11 +490,11 @@ void BindSession(nb::module_& module) {
            "Raises the reason if the transport has failed permanently; every step is then "
            "dropped when it begins. Any thread.")
       .def(
-          "report",
+          "stats_text",
           [](const Session& self) {
             SharedSession& session = self.open();
             return Text(
-                [&](wm_message* text) { return Api().session_report(session.session, text); });
+                [&](wm_message* text) { return Api().session_stats_text(session.session, text); });
           },
           "The counters, and one line per layer with a silent or invalid row, as text. Any "
           "thread.")

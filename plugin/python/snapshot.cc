@@ -7,6 +7,14 @@ namespace {
 
 using nb::literals::operator""_a;
 
+void Make(Snapshot* self, wm_snapshot* taken) {
+  new (self) Snapshot;
+  self->snapshot = taken;
+  Api().snapshot_range(taken, &self->first, &self->last);
+  self->shape.struct_size = sizeof(self->shape);
+  Api().snapshot_shape(taken, &self->shape);
+}
+
 void Take(Snapshot* self, const Store& of, nb::handle block_ids, std::int64_t first,
           std::int64_t last) {
   SharedStore& store = of.open();
@@ -23,12 +31,14 @@ void Take(Snapshot* self, const Store& of, nb::handle block_ids, std::int64_t fi
     const EngineCall call(store);
     Check(Api().store_snapshot(store.store, &args, &taken, why.get()), why);
   }
-  new (self) Snapshot;
-  self->snapshot = taken;
-  self->first = first;
-  self->last = last;
-  self->shape.struct_size = sizeof(self->shape);
-  Api().snapshot_shape(taken, &self->shape);
+  Make(self, taken);
+}
+
+void TakeTagged(Snapshot* self, const Store& of, std::uint64_t tag) {
+  wm_snapshot* taken = nullptr;
+  Message why;
+  Check(Api().store_take_tagged(of.open().store, tag, &taken, why.get()), why);
+  Make(self, taken);
 }
 
 bool Ready(Snapshot& self) {
@@ -116,6 +126,7 @@ void Release(Snapshot& self) {
 void BindSnapshot(nb::module_& module) {
   nb::class_<Snapshot>(module, "Snapshot")
       .def("__init__", &Take, "store"_a, "blocks"_a, "first"_a, "last"_a)
+      .def("__init__", &TakeTagged, "store"_a, "tag"_a)
       .def_prop_ro(
           "first", [](const Snapshot& self) { return self.first; },
           "The first row, counted from the first of the sequence.")

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "plugin/python/core.h"
+#include "plugin/python/events.h"
 #include "plugin/python/module.h"
 
 namespace waymark_python {
@@ -29,7 +30,8 @@ void Make(Store* self, std::int32_t num_layers, std::int32_t top_k, std::int32_t
           nb::handle max_steps_in_flight, nb::handle max_step_rows, bool device_slots,
           bool landing_caller, bool audit, double audit_threshold, bool count_experts,
           std::uint64_t key_seed, nb::handle landing_cpus, bool record, std::uint64_t ring_bytes,
-          bool record_ids, nb::handle record_cpus) {
+          bool record_ids, nb::handle record_cpus, std::uint64_t log_bytes,
+          nb::handle max_tagged_snapshots) {
   const Integers<std::int32_t> layers(layer_ids, "layer_ids");
   const Integers<std::int32_t> nulls(null_blocks, "null_blocks");
   const Integers<std::int32_t> cpus(landing_cpus, "landing_cpus");
@@ -65,6 +67,9 @@ void Make(Store* self, std::int32_t num_layers, std::int32_t top_k, std::int32_t
   options.key_seed = key_seed;
   options.landing_cpus = cpus.data();
   options.num_landing_cpus = cpus.size();
+  options.log_bytes = log_bytes;
+  options.max_tagged_snapshots =
+      Positive<std::uint32_t>(max_tagged_snapshots, "max_tagged_snapshots");
 
   Message why;
   wm_status status = WM_OK;
@@ -87,6 +92,27 @@ void Make(Store* self, std::int32_t num_layers, std::int32_t top_k, std::int32_t
   const wm_status shaped = Api().store_shape(shared->store, &shared->shape);
   if (shaped != WM_OK) Raise(shaped, "store_shape");
   new (self) Store{std::move(shared)};
+}
+
+void Schedule(const Store& self, std::uint64_t step, std::uint64_t version) {
+  SharedStore& store = self.open();
+  const EngineCall call(store);
+  wm_code code = {};
+  const wm_status status = Api().store_schedule(store.store, step, version, &code);
+  CheckAppended(code, status);
+}
+
+void ReportMessage(const Store& self, nb::handle message) {
+  SharedStore& store = self.open();
+  const Bytes bytes = ReadableBytes(message, "message");
+  const EngineCall call(store);
+  Message why;
+  Check(Api().store_report_message(store.store, bytes.data, bytes.size, why.get()), why);
+}
+
+void ForgetTag(const Store& self, std::uint64_t tag) {
+  const wm_status status = Api().store_forget_tag(self.open().store, tag);
+  if (status != WM_OK) Raise(status, "forget_tag");
 }
 
 std::int64_t CoveredPrefix(const Store& self, nb::handle block_ids, std::int64_t rows) {
@@ -197,6 +223,14 @@ nb::dict Stats(const Store& self) {
   WAYMARK_STAT(landing_lag_count)
   WAYMARK_STAT(landing_lag_p50_ns)
   WAYMARK_STAT(landing_lag_p99_ns)
+  WAYMARK_STAT(log_records)
+  WAYMARK_STAT(log_losses)
+  WAYMARK_STAT(steps_while_wrapping)
+  WAYMARK_STAT(snapshots_lost)
+  WAYMARK_STAT(snapshots_given_up)
+  WAYMARK_STAT(log_lag_count)
+  WAYMARK_STAT(log_lag_p50_ns)
+  WAYMARK_STAT(log_lag_p99_ns)
 #undef WAYMARK_STAT
   nb::list missing;
   for (int reason = 0; reason < WM_NUM_REASONS; ++reason)
@@ -303,6 +337,14 @@ void SharedStore::Log(void* context, std::int32_t level, const char* text, std::
   }
 }
 
+void Store::Report(const wm_event* events, std::size_t num_events) const {
+  SharedStore& store = open();
+  const EngineCall call(store);
+  wm_code code = {};
+  const wm_status status = Api().store_report(store.store, events, num_events, &code);
+  CheckAppended(code, status);
+}
+
 SharedStore& Store::open() const {
   if (shared == nullptr) Raise(WM_FAILED_PRECONDITION, "the store is closed");
   shared->GiveBack();
@@ -342,12 +384,32 @@ nb::tuple ShapeTuple(const wm_shape& shape) {
 }
 
 void BindStore(nb::module_& module) {
-  nb::class_<Store>(module, "Store")
+  nb::class_<Store> type(module, "Store");
+  DefineEvents(type);
+  type
       .def("__init__", &Make, "num_layers"_a, "top_k"_a, "num_experts"_a, "num_blocks"_a,
            "page_tokens"_a, "block_tokens"_a, "layer_ids"_a, "null_blocks"_a, "num_pages"_a,
            "max_steps_in_flight"_a, "max_step_rows"_a, "device_slots"_a, "landing_caller"_a,
            "audit"_a, "audit_threshold"_a, "count_experts"_a, "key_seed"_a, "landing_cpus"_a,
-           "record"_a, "ring_bytes"_a, "record_ids"_a, "record_cpus"_a)
+           "record"_a, "ring_bytes"_a, "record_ids"_a, "record_cpus"_a, "log_bytes"_a,
+           "max_tagged_snapshots"_a)
+      .def("schedule", &Schedule, "step"_a, "version"_a,
+           "Opens the schedule of `step` under weights `version`: events and snapshots belong to "
+           "it until the step is begun. Optional, for engines that report events before the step "
+           "begins and whose weights change, or that schedule ahead: begin_step of an earlier step "
+           "is then refused (FailedPreconditionError). Engine's thread.")
+      .def(
+          "report_message", &ReportMessage, "message"_a,
+          "Reports a message of a ScheduleWriter in the scheduler's process, when its schedule is "
+          "about to be begun.\n\n"
+          "A message that was reported before is ignored. If one is missing or refused, all blocks "
+          "lose their rows (capacity). InvalidArgumentError and ResourceExhaustedError: the "
+          "message "
+          "is refused. AlreadyExistsError: a tag is in use; its snapshot is not taken, all else is "
+          "reported. Engine's thread.")
+      .def("forget_tag", &ForgetTag, "tag"_a,
+           "Releases the snapshot that a message requested under `tag`, if there is one. Any "
+           "thread.")
       .def("covered_prefix", &CoveredPrefix, "blocks"_a, "rows"_a,
            "The number of leading rows of [0, rows) of the sequence in `blocks` that are valid "
            "or pending: the prefix hit with routing that a scheduler may use. Rows beyond the "
@@ -371,10 +433,11 @@ void BindStore(nb::module_& module) {
            "Releases the store. Submitted steps land first; snapshots stay readable; a session "
            "keeps its store. Engine's thread; no other thread may be in a call of the store.")
       .def(
-          "report",
+          "stats_text",
           [](const Store& self) {
             SharedStore& store = self.open();
-            return Text([&](wm_message* text) { return Api().store_report(store.store, text); });
+            return Text(
+                [&](wm_message* text) { return Api().store_stats_text(store.store, text); });
           },
           "The main counters, one per line. Any thread.")
       .def_prop_ro(

@@ -86,12 +86,17 @@ class Garbage : public ::testing::Test {
     collective_.all_gather = [](void*, const void*, void*, std::size_t) -> wm_status {
       return WM_OK;
     };
+    wm_schedule_options of_writer = {sizeof(of_writer)};
+    of_writer.num_blocks = 8;
+    of_writer.block_tokens = 4;
+    ASSERT_EQ(Api().schedule_writer_create(&of_writer, &writer_, nullptr), WM_OK);
     std::size_t size = 0;
     ASSERT_EQ(Api().batch_serialize(&batch_args_, bytes_, sizeof(bytes_), &size, nullptr), WM_OK);
     ASSERT_EQ(Api().batch_parse(bytes_, size, nullptr, &batch_, nullptr), WM_OK);
     num_bytes_ = size;
   }
   void TearDown() override {
+    Api().schedule_writer_release(writer_);
     Api().batch_release(batch_);
     Api().rows_release(rows_);
     Api().snapshot_release(snapshot_);
@@ -106,7 +111,8 @@ class Garbage : public ::testing::Test {
     std::vector<H*> handles = {nullptr};
     for (void* other :
          {static_cast<void*>(store_), static_cast<void*>(session_), static_cast<void*>(snapshot_),
-          static_cast<void*>(rows_), static_cast<void*>(recorder_), static_cast<void*>(batch_)}) {
+          static_cast<void*>(rows_), static_cast<void*>(recorder_), static_cast<void*>(batch_),
+          static_cast<void*>(writer_)}) {
       if (other != static_cast<const void*>(right)) handles.push_back(static_cast<H*>(other));
     }
     return handles;
@@ -173,6 +179,7 @@ class Garbage : public ::testing::Test {
   wm_snapshot* snapshot_ = nullptr;
   wm_rows* rows_ = nullptr;
   wm_batch* batch_ = nullptr;
+  wm_schedule_writer* writer_ = nullptr;
 };
 
 TEST_F(Garbage, Handles) {
@@ -213,7 +220,8 @@ TEST_F(Garbage, Handles) {
   RefusesWrongObjects("store_last_step", store_,
                       [&](auto* h) { return api.store_last_step(h, &number); });
   RefusesWrongObjects("store_stats", store_, [&](auto* h) { return api.store_stats(h, &stats); });
-  RefusesWrongObjects("store_report", store_, [&](auto* h) { return api.store_report(h, &why_); });
+  RefusesWrongObjects("store_stats_text", store_,
+                      [&](auto* h) { return api.store_stats_text(h, &why_); });
   RefusesWrongObjects("store_expert_counts", store_,
                       [&](auto* h) { return api.store_expert_counts(h, 0, &number, counts, 64); });
   RefusesWrongObjects("store_next_finding", store_,
@@ -249,6 +257,31 @@ TEST_F(Garbage, Handles) {
   RefusesWrongObjects("rows_gather_layers", rows_, [&](auto* h) {
     return api.rows_gather_layers(h, &collective_, &rows, &why_);
   });
+  RefusesWrongObjects("store_report_message", store_,
+                      [&](auto* h) { return api.store_report_message(h, bytes_, 9, &why_); });
+  RefusesWrongObjects("store_take_tagged", store_,
+                      [&](auto* h) { return api.store_take_tagged(h, 1, &snapshot, &why_); });
+  RefusesWrongObjects("store_forget_tag", store_,
+                      [&](auto* h) { return api.store_forget_tag(h, 1); });
+  EXPECT_EQ(api.store_report_message(store_, nullptr, 9, &why_), WM_INVALID_ARGUMENT);
+  EXPECT_EQ(api.store_take_tagged(store_, 1, nullptr, &why_), WM_INVALID_ARGUMENT);
+  const std::uint8_t* message = nullptr;
+  RefusesWrongObjects("schedule_writer_begin", writer_,
+                      [&](auto* h) { return api.schedule_writer_begin(h, 1, 1, &why_); });
+  RefusesWrongObjects("schedule_writer_report", writer_,
+                      [&](auto* h) { return api.schedule_writer_report(h, &event_, 1, &why_); });
+  RefusesWrongObjects("schedule_writer_snapshot", writer_, [&](auto* h) {
+    return api.schedule_writer_snapshot(h, 1, &snapshot_args_, &why_);
+  });
+  RefusesWrongObjects("schedule_writer_forget", writer_,
+                      [&](auto* h) { return api.schedule_writer_forget(h, 1, &why_); });
+  RefusesWrongObjects("schedule_writer_finish", writer_, [&](auto* h) {
+    return api.schedule_writer_finish(h, &message, &count, &why_);
+  });
+  for (wm_schedule_writer* handle : NotA(writer_)) {
+    api.schedule_writer_retain(handle);
+    api.schedule_writer_release(handle);
+  }
   RefusesWrongObjects("session_create", store_, [&](auto* h) {
     wm_session* session = Untouched<wm_session>();
     wm_session_options options = session_options_;
@@ -282,15 +315,15 @@ TEST_F(Garbage, Handles) {
                       [&](auto* h) { return api.session_stats(h, &of_session); });
   RefusesWrongObjects("session_layer_stats", session_,
                       [&](auto* h) { return api.session_layer_stats(h, 0, &of_layer); });
-  RefusesWrongObjects("session_report", session_,
-                      [&](auto* h) { return api.session_report(h, &why_); });
+  RefusesWrongObjects("session_stats_text", session_,
+                      [&](auto* h) { return api.session_stats_text(h, &why_); });
   RefusesWrongObjects("session_silent_batch_sizes", session_, [&](auto* h) {
     return api.session_silent_batch_sizes(h, 0, nullptr, 0, &count);
   });
 
   // Of the step path the code says which argument it was, and the status is the same without one.
-  const auto step = [&](const char* name, auto&& call) {
-    RefusesWrongObjects(name, session_, [&](wm_session* h) {
+  const auto step_of = [&](const char* name, auto* right, auto&& call) {
+    RefusesWrongObjects(name, right, [&](decltype(right) h) {
       wm_code code = {};
       EXPECT_EQ(call(h, nullptr), WM_INVALID_ARGUMENT);
       const wm_status status = call(h, &code);
@@ -300,6 +333,11 @@ TEST_F(Garbage, Handles) {
       return status;
     });
   };
+  step_of("store_schedule", store_,
+          [&](auto* h, wm_code* code) { return api.store_schedule(h, 1, 1, code); });
+  step_of("store_report", store_,
+          [&](auto* h, wm_code* code) { return api.store_report(h, &event_, 1, code); });
+  const auto step = [&](const char* name, auto&& call) { step_of(name, session_, call); };
   step("session_begin_step",
        [&](auto* h, wm_code* code) { return api.session_begin_step(h, &batch_args_, 0, code); });
   step("session_hand_over",
@@ -432,9 +470,9 @@ TEST_F(Garbage, Pointers) {
   EXPECT_EQ(small[5], '6');
   EXPECT_EQ(cut.size, std::strlen("snapshot: must not be null"));
   wm_message only_size = {nullptr, 0, 0};
-  EXPECT_EQ(api.store_report(store_, &only_size), WM_OK);
+  EXPECT_EQ(api.store_stats_text(store_, &only_size), WM_OK);
   EXPECT_GT(only_size.size, 100u);
-  EXPECT_EQ(api.store_report(store_, nullptr), WM_OK);
+  EXPECT_EQ(api.store_stats_text(store_, nullptr), WM_OK);
 }
 
 TEST_F(Garbage, FieldsOfStructs) {
@@ -700,13 +738,35 @@ TEST_F(Garbage, TheStepPath) {
   for (int i = 0; i < 17; ++i)
     links[i] = {sizeof(wm_ext), 77, i < 16 ? &links[i + 1] : nullptr};
   using Batch = wm_step_batch;
+  wm_pair_rows of_pairs = {sizeof(of_pairs), 4, blocks_, blocks_, 2, 4}, pairs = {};
+  wm_table_rows of_table = {sizeof(of_table), 4, blocks_, 2, 1, blocks_, blocks_}, table = {};
   const std::vector<std::pair<const char*, std::function<void(Batch&)>>> spoils = {
       {"flags", [](Batch& o) { o.flags = 2; }},
       {"ext", [&](Batch& o) { o.ext = links; }},
       {"events", [](Batch& o) { o.events = nullptr; }},
       {"events", [](Batch& o) { o.num_events = kAbsurd; }},
       {"slots", [](Batch& o) { o.slots = nullptr; }},
-      {"slots", [](Batch& o) { o.num_slots = ~std::size_t{0}; }}};
+      {"slots", [](Batch& o) { o.num_slots = ~std::size_t{0}; }},
+      {"pairs", [&](Batch& o) { pairs.struct_size = 8, o.pairs = &pairs; }},
+      {"block_idx",
+       [&](Batch& o) { pairs = of_pairs, pairs.block_idx = nullptr, o.pairs = &pairs; }},
+      {"local_position",
+       [&](Batch& o) { pairs = of_pairs, pairs.local_position = nullptr, o.pairs = &pairs; }},
+      {"pairs", [&](Batch& o) { pairs = of_pairs, pairs.num_rows = kAbsurd, o.pairs = &pairs; }},
+      {"reserved", [&](Batch& o) { pairs = of_pairs, pairs.reserved = 1, o.pairs = &pairs; }},
+      {"table", [&](Batch& o) { table.struct_size = 8, o.table = &table; }},
+      {"block_table",
+       [&](Batch& o) { table = of_table, table.block_table = nullptr, o.table = &table; }},
+      {"num_computed_tokens",
+       [&](Batch& o) { table = of_table, table.num_computed_tokens = nullptr, o.table = &table; }},
+      {"num_scheduled_tokens",
+       [&](Batch& o) { table = of_table, table.num_scheduled_tokens = nullptr, o.table = &table; }},
+      {"table",
+       [&](Batch& o) { table = of_table, table.num_requests = kAbsurd, o.table = &table; }},
+      {"table_stride",
+       [&](Batch& o) { table = of_table, table.table_stride = kAbsurd, o.table = &table; }},
+      {"num_padding",
+       [&](Batch& o) { table = of_table, table.num_padding = kAbsurd, o.table = &table; }}};
   const auto rule_is_argument = [](wm_status status, const wm_code& code) {
     EXPECT_EQ(code.rule, WM_RULE_ARGUMENT);
     EXPECT_EQ(code.index, 1u);

@@ -702,6 +702,95 @@ static void check_called(const unsigned char* was, size_t first, size_t last, co
   }
 }
 
+/* The four rows of `batch`, in block 2, in the other two forms: they are written as the same bytes.
+ */
+static void walk_row_forms(wm_step_batch batch, const uint8_t* want, size_t want_size) {
+  const int64_t block_idx[] = {2, 2, 2, 2}, local_position[] = {0, 1, 2, 3};
+  const int32_t block_table[] = {1, 2}, computed[] = {PAGE}, scheduled[] = {ROWS};
+  wm_pair_rows pairs;
+  wm_table_rows table;
+  uint8_t bytes[512];
+  size_t size = 0;
+  memset(&pairs, 0, sizeof(pairs));
+  pairs.struct_size = sizeof(pairs);
+  pairs.index_bytes = 8;
+  pairs.block_idx = block_idx;
+  pairs.local_position = local_position;
+  pairs.num_rows = ROWS;
+  pairs.block_tokens = PAGE;
+  memset(&table, 0, sizeof(table));
+  table.struct_size = sizeof(table);
+  table.block_tokens = PAGE;
+  table.block_table = block_table;
+  table.table_stride = 2;
+  table.num_requests = 1;
+  table.num_computed_tokens = computed;
+  table.num_scheduled_tokens = scheduled;
+  batch.slots = NULL;
+  batch.num_slots = 0;
+  batch.pairs = &pairs;
+  CHECK_OK(wm->batch_serialize(&batch, bytes, sizeof(bytes), &size, &why));
+  CHECK(size == want_size && memcmp(bytes, want, size) == 0);
+  batch.pairs = NULL;
+  batch.table = &table;
+  CHECK_OK(wm->batch_serialize(&batch, bytes, sizeof(bytes), &size, &why));
+  CHECK(size == want_size && memcmp(bytes, want, size) == 0);
+}
+
+/* The messages of a scheduler in another process. */
+static void walk_schedule_writer(void) {
+  wm_schedule_options options;
+  wm_schedule_writer* writer = NULL;
+  wm_snapshot_args args;
+  const int32_t blocks[] = {1, 2};
+  const uint8_t* bytes = NULL;
+  size_t size = 0;
+  wm_event event = wm_seal(1, "key of block 1", 14, 0);
+  memset(&options, 0, sizeof(options));
+  options.struct_size = sizeof(options);
+  options.num_blocks = BLOCKS;
+  options.block_tokens = PAGE;
+  CHECK_OK(WM(schedule_writer_create)(&options, &writer, &why));
+  WM(schedule_writer_retain)(writer);
+  WM(schedule_writer_release)(writer);
+  CHECK_OK(WM(schedule_writer_begin)(writer, 1, 7, &why));
+  CHECK(wm->schedule_writer_begin(writer, 1, 7, &why) == WM_FAILED_PRECONDITION);
+  CHECK_OK(WM(schedule_writer_report)(writer, &event, 1, &why));
+  memset(&args, 0, sizeof(args));
+  args.struct_size = sizeof(args);
+  args.blocks = blocks;
+  args.num_blocks = 2;
+  args.last = 2 * PAGE;
+  CHECK_OK(WM(schedule_writer_snapshot)(writer, 5, &args, &why));
+  args.last = 2 * PAGE + 1;
+  CHECK(wm->schedule_writer_snapshot(writer, 6, &args, &why) == WM_INVALID_ARGUMENT);
+  args.last = PAGE;
+  CHECK_OK(wm->schedule_writer_snapshot(writer, 6, &args, &why));
+  CHECK_OK(WM(schedule_writer_forget)(writer, 6, &why));
+  CHECK_OK(WM(schedule_writer_finish)(writer, &bytes, &size, &why));
+  CHECK(bytes != NULL && size > sizeof(wm_event));
+  {
+    wm_store_options of_store = store_options();
+    wm_store* store = NULL;
+    wm_snapshot* snapshot = NULL;
+    wm_store_stats stats = {sizeof(stats)};
+    CHECK_OK(wm->store_create(&of_store, &store, &why));
+    CHECK_OK(WM(store_report_message)(store, bytes, size, &why));
+    CHECK_OK(wm->store_report_message(store, bytes, size, &why)); /* ignored */
+    CHECK(wm->store_report_message(store, bytes, 5, &why) == WM_INVALID_ARGUMENT);
+    CHECK(WM(store_take_tagged)(store, 6, &snapshot, &why) == WM_NOT_FOUND);
+    CHECK_OK(wm->store_take_tagged(store, 5, &snapshot, &why));
+    CHECK(wm->store_take_tagged(store, 5, &snapshot, &why) == WM_NOT_FOUND);
+    CHECK_OK(WM(store_forget_tag)(store, 5));
+    CHECK_OK(wm->store_stats(store, &stats));
+    CHECK(stats.snapshots_taken == 2 && stats.snapshots_given_up == 0);
+    wm->snapshot_release(snapshot);
+    wm->store_release(store);
+  }
+  CHECK(wm->schedule_writer_finish(writer, &bytes, &size, &why) == WM_FAILED_PRECONDITION);
+  wm->schedule_writer_release(writer);
+}
+
 int main(void) {
   wm_store_options options = store_options();
   wm_recorder_options of_recorder = {sizeof(of_recorder), 0, NULL, 1 << 20};
@@ -807,7 +896,9 @@ int main(void) {
   for (i = 0; i < 3 * ROWS; ++i)
     slots[i] = PAGE + i; /* blocks 1, 2, 3 */
   events[0] = wm_bind(1, NULL, 0);
-  batch = batch_of(1, events, 1, slots, ROWS);
+  CHECK_OK(WM(store_schedule)(store, 1, 7, &code));
+  CHECK_OK(WM(store_report)(store, events, 1, &code));
+  batch = batch_of(1, NULL, 0, slots, ROWS);
   CHECK_OK(WM(session_begin_step)(session, &batch, 6, &code));
   CHECK(code.code == WM_OK && code.rule == WM_RULE_NONE);
   {
@@ -860,6 +951,7 @@ int main(void) {
     CHECK(size == wm->batch_size(&batch));
     CHECK_OK(wm->batch_serialize(&batch, bytes, sizeof(bytes), &size, &why));
     CHECK(size == wm->batch_size(&batch) && memcmp(bytes, "WMB1", 4) == 0);
+    walk_row_forms(batch, bytes, size);
     CHECK_OK(WM(batch_parse)(bytes, sizeof(bytes), &used, &parsed, &why));
     CHECK(used == size);
     WM(batch_retain)(parsed);
@@ -1051,7 +1143,9 @@ int main(void) {
       CHECK(stats.steps_begun == 5 && stats.steps_landed == 3 && stats.steps_dropped == 1);
       CHECK(stats.steps_cancelled == 1 && stats.rows_landed == 2 * ROWS + 2);
       CHECK(stats.snapshots_live == 1 && stats.landing_lag_count == 3);
-      CHECK_OK(WM(store_report)(store, &why));
+      CHECK(stats.log_records > 10 && stats.log_losses == 0 && stats.log_lag_count == 5);
+      CHECK(stats.log_lag_p50_ns <= stats.log_lag_p99_ns && stats.steps_while_wrapping == 0);
+      CHECK_OK(WM(store_stats_text)(store, &why));
       CHECK(strstr(text, "rows landed") != NULL && why.size >= strlen(text));
       CHECK_OK(WM(store_expert_counts)(store, 0, &version, counts, LAYERS * EXPERTS));
       CHECK(version == 7);
@@ -1066,7 +1160,7 @@ int main(void) {
       CHECK(of_steps.rows_handed_over == ROWS);
       CHECK_OK(WM(session_layer_stats)(session, 1, &of_layer));
       CHECK(strcmp(of_layer.module, "model.layers.5.gate") == 0 && of_layer.layer_id == 5);
-      CHECK_OK(WM(session_report)(session, &why));
+      CHECK_OK(WM(session_stats_text)(session, &why));
       CHECK(strncmp(text, "steps 5", 7) == 0);
       CHECK_OK(WM(session_silent_batch_sizes)(session, 0, sizes, 4, &count));
       CHECK(count == 0);
@@ -1126,6 +1220,7 @@ int main(void) {
   }
 
   walk_routing();
+  walk_schedule_writer();
 
   check_called(called, offsetof(wm_api_v1, store_create) / sizeof(void*), sizeof(called), "");
   check_called(called_wire, 1, sizeof(called_wire), " of the wire");

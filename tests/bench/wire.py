@@ -57,7 +57,7 @@ def make_ids(rows, layers, top_k, experts, seed):
 
 
 def make_rows(ids, experts):
-    infos = np.zeros(len(ids), waymark.ROW_INFO_DTYPE)
+    infos = np.zeros(len(ids), waymark.row_info_dtype)
     infos["step"] = np.arange(1, len(ids) + 1)
     infos["version"] = 1
     _, layers, top_k = ids.shape

@@ -550,14 +550,14 @@ class World {
         wm_store_stats stats = {};
         stats.struct_size = bytes_.Size(sizeof(stats));
         Plain(api.store_stats(store_, &stats));
-        Right(api.store_report(store_, Why()));
+        Right(api.store_stats_text(store_, Why()));
         wm_session_stats of_session = {};
         of_session.struct_size = bytes_.Size(sizeof(of_session));
         Plain(api.session_stats(session_, &of_session));
         wm_layer_stats of_layer = {};
         of_layer.struct_size = bytes_.Size(sizeof(of_layer));
         Plain(api.session_layer_stats(session_, bytes_.Small(), &of_layer));
-        Right(api.session_report(session_, Why()));
+        Right(api.session_stats_text(session_, Why()));
         wm_finding finding = {};
         finding.struct_size = bytes_.Size(sizeof(finding));
         Right(api.store_next_finding(store_, &finding, Why()));

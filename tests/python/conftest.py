@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 import time
 from collections.abc import Callable
 from typing import Any
@@ -37,6 +38,51 @@ def distinct_ids(
     return order[:, :, :top_k].astype(np.int16)
 
 
+class Events:
+    """The events that event methods report: those of a ScheduleWriter, read from its messages
+    (docs/schedule-message.md), as an array."""
+
+    def __init__(self) -> None:
+        self._writer = waymark.ScheduleWriter(1 << 20, 4096)
+        self._writer.begin(1 << 40, 1)
+        self._array = np.zeros(0, waymark.event_dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    @property
+    def array(self) -> npt.NDArray[np.void]:
+        message = self._writer.finish()
+        self._writer.begin(1 << 40, 1)
+        assert message[:4] == b"WMS1" and len(message) == struct.unpack_from("<I", message, 4)[0]
+        added = np.zeros(struct.unpack_from("<I", message, 40)[0], waymark.event_dtype)
+        at = 56
+        for event in added:
+            kind, detail = message[at], message[at + 1]
+            event["type"], event["src"] = kind, -1
+            at += 4
+            fields = {1: "i", 2: "i", 3: "i", 4: "iQ", 5: "iii", 6: "ii", 7: "iiQ", 8: ""}[kind]
+            names = {4: ["block", "step"], 5: ["block", "src", "rows"], 6: ["block", "src"],
+                     7: ["block", "rows", "step"]}  # fmt: skip
+            for name, value in zip(
+                names.get(kind, ["block"]), struct.unpack_from("<" + fields, message, at)
+            ):
+                event[name] = value
+            at += struct.calcsize("<" + fields)
+            if kind in (1, 4):
+                event["key_size"] = detail
+                event["key"][:detail] = np.frombuffer(message, np.uint8, detail, at)
+                at += detail
+            if kind == 6:
+                event["more"] = detail
+        assert at == len(message) - 8
+        self._array = np.concatenate([self._array, added])
+        return self._array
+
+
 class Rig:
     """A small store and a session, and whole steps on them."""
 
@@ -60,18 +106,19 @@ class Rig:
     def ids(self, rows: int) -> Ids:
         return distinct_ids(self.rng, self.num_layers, rows, self.top_k, self.num_experts)
 
-    def begin(self, slots: Any, events: Any = None, version: int = 1, **more: Any) -> int:
+    def begin(self, slots: Any, bind: Any = None, version: int = 1, **more: Any) -> int:
+        """Binds the blocks `bind`, then begins a step."""
+        if bind is not None:
+            self.store.bind(bind)
         self.step += 1
-        assert self.session.begin_step(self.step, version, events, slots, **more)
+        assert self.session.begin_step(self.step, version, slots, **more)
         return self.step
 
-    def write(
-        self, slots: Any, events: Any = None, version: int = 1, ids: Ids | None = None
-    ) -> Ids:
+    def write(self, slots: Any, bind: Any = None, version: int = 1, ids: Ids | None = None) -> Ids:
         """A step from its begin to its end; the ids that it wrote."""
         rows = len(slots)
         ids = self.ids(rows) if ids is None else ids
-        step = self.begin(slots, events, version)
+        step = self.begin(slots, bind, version)
         self.session.view(step).array[:, :rows] = ids
         self.session.submit(step)
         return ids
@@ -83,11 +130,6 @@ class Rig:
             self.write([])
             self.store.wait_idle(10)
         return self.store.stats().snapshots_live
-
-    def bind(self, blocks: Any, keys: Any = None) -> waymark.Events:
-        events = waymark.Events()
-        events.bind(blocks, keys)
-        return events
 
 
 @pytest.fixture

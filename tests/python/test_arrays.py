@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import waymark
-from conftest import Rig
+from conftest import Events, Rig
 
 
 class Legacy:
@@ -98,7 +98,7 @@ FORMS: dict[str, Callable[[npt.NDArray[Any]], Any]] = {
 def test_ids_of_every_framework(make_rig: Callable[..., Rig], form: str) -> None:
     rig = make_rig(layers=[(i, f"m.{i}", "hands_over") for i in range(3)])
     ids = rig.ids(4)
-    step = rig.begin(range(4), rig.bind([0]))
+    step = rig.begin(range(4), [0])
     for layer in range(3):
         rig.session.hand_over(step, layer, FORMS[form](ids[layer].astype(np.int32)))
     rig.session.submit(step)
@@ -107,7 +107,8 @@ def test_ids_of_every_framework(make_rig: Callable[..., Rig], form: str) -> None
     assert (snapshot.read(layout="LTK") == ids).all()
 
     rig.step += 1
-    rig.session.begin_ids_step(rig.step, 1, rig.bind([1]), range(4, 8))
+    rig.store.bind([1])
+    rig.session.begin_ids_step(rig.step, 1, range(4, 8))
     rig.session.submit_ids(rig.step, FORMS[form](ids), layout="LTK")
     gc.collect()
     snapshot = rig.store.snapshot([1], 0, 4)
@@ -120,7 +121,8 @@ def test_what_was_lent_is_given_back(rig: Rig, form: str) -> None:
     ids = np.ascontiguousarray(rig.ids(4).transpose(1, 0, 2))
     alive = weakref.ref(ids)
     rig.step += 1
-    rig.session.begin_ids_step(rig.step, 1, rig.bind([0]), range(4))
+    rig.store.bind([0])
+    rig.session.begin_ids_step(rig.step, 1, range(4))
     given = FORMS[form](ids)
     rig.session.submit_ids(rig.step, given)
     del given, ids
@@ -137,14 +139,14 @@ def test_slots_and_blocks_of_every_framework(rig: Rig) -> None:
                  array.array("q", [0, 1, 2])):  # fmt: skip
         rig.session.cancel(rig.begin(form))
     assert rig.store.stats().rows_claimed == 15
-    events = waymark.Events()
+    events = Events()
     events.bind(Tensor(np.arange(3, dtype=np.int32)))
     assert list(events.array["block"]) == [0, 1, 2]
 
 
 def test_device_memory_is_refused_by_a_host_transport(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(layers=[(0, "m.0", "hands_over")], device_slots=True)
-    step = rig.begin([0, 1], rig.bind([0]))
+    step = rig.begin([0, 1], [0])
     two = np.zeros((2, 2), np.int32)
     for ids in (OnDevice((2, 2)), Tensor(two, "cuda", 0), Tensor(two, "cuda")):
         with pytest.raises(waymark.InvalidArgumentError, match="host memory"):
@@ -155,7 +157,7 @@ def test_device_memory_is_refused_by_a_host_transport(make_rig: Callable[..., Ri
     with pytest.raises(waymark.InvalidArgumentError, match="device meta"):
         rig.session.hand_over(step, 0, Tensor(two, "meta"))
     with pytest.raises(waymark.InvalidArgumentError, match="device memory"):
-        rig.session.begin_step(7, 1, None, Tensor(np.arange(2), "cuda", 0))
+        rig.session.begin_step(7, 1, Tensor(np.arange(2), "cuda", 0))
     rig.session.cancel(step)
     step = rig.begin([0, 1], device_slots=True)
     with pytest.raises(waymark.InvalidArgumentError, match="host memory"):
@@ -166,7 +168,7 @@ def test_device_memory_is_refused_by_a_host_transport(make_rig: Callable[..., Ri
 
 def test_odd_producers_raise_what_they_raise(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(layers=[(0, "m.0", "hands_over")])
-    step = rig.begin([0], rig.bind([0]))
+    step = rig.begin([0], [0])
 
     class Broken:
         def __dlpack_device__(self) -> tuple[int, int]:
@@ -195,7 +197,7 @@ def test_torch_both_ways(make_rig: Callable[..., Rig]) -> None:
     torch = pytest.importorskip("torch")
     rig = make_rig(layers=[(i, f"m.{i}", "hands_over") for i in range(3)])
     ids = rig.ids(4)
-    step = rig.begin(torch.arange(4), rig.bind(torch.tensor([0], dtype=torch.int32)))
+    step = rig.begin(torch.arange(4), torch.tensor([0], dtype=torch.int32))
     for layer in range(2):
         rig.session.hand_over(step, layer, torch.from_numpy(ids[layer].astype(np.int64)))
     view = torch.from_dlpack(rig.session.view(step))

@@ -24,7 +24,7 @@ def random_rows(rng: np.random.Generator, count: int, *, experts: int = 0) -> Ro
     ids = np.sort(np.argsort(rng.random((count, layers, experts)), axis=2)[:, :, :k], axis=2)
     rng.permuted(ids, axis=2, out=ids)
     shape = waymark.Shape(layers, k, experts, page, 0, 0, tuple(range(3, 3 + layers)))
-    infos = np.zeros(count, waymark.ROW_INFO_DTYPE)
+    infos = np.zeros(count, waymark.row_info_dtype)
     infos["step"] = np.sort(rng.integers(1, 50, count))
     infos["version"] = 1 + np.arange(count) // 20
     infos["provenance"] = rng.integers(0, 4, count)
@@ -204,7 +204,7 @@ def test_damage_costs_rows_and_is_told(seed: int) -> None:
 
 
 def test_snapshots_and_documents_are_pickled(rig: Rig, tmp_path: Path) -> None:
-    rig.write(waymark.slots_of([1, 2], 4, 0, 8), rig.bind([1, 2]), version=6)
+    rig.write(waymark.slots_of([1, 2], 4, 0, 8), [1, 2], version=6)
     snapshot = rig.store.snapshot([1, 2], 0, 8)
     snapshot.wait(10)
     rows = snapshot.rows()
@@ -247,7 +247,7 @@ def test_stages_are_joined_from_their_documents(make_rig: Callable[..., Rig]) ->
     for stage in range(2):
         rig = make_rig(num_layers=2, layer_ids=[2 * stage, 2 * stage + 1])
         rig.write(
-            waymark.slots_of([1, 2], 4, 0, 8), rig.bind([1, 2]), ids=ids[2 * stage : 2 * stage + 2]
+            waymark.slots_of([1, 2], 4, 0, 8), [1, 2], ids=ids[2 * stage : 2 * stage + 2]
         )
         snapshot = rig.store.snapshot([1, 2], 0, 8)
         snapshot.wait(10)

@@ -105,7 +105,6 @@ class Engine:
         self.users = np.zeros(NUM_BLOCKS, int)
         self.requests: list[Request] = []
         self.flights: list[Flight] = []
-        self.events = waymark.Events()
         self.step = 0
         self.rows_read = 0
         self.snapshots: list[tuple[waymark.Snapshot, Any, Any]] = []
@@ -117,12 +116,17 @@ class Engine:
             return None
         block = self.free.pop(int(self.rng.integers(len(self.free))))
         self.users[block] = 1
-        self.events.bind(block)
         self.oracle.bind(block)
         return block
 
+    def take_and_bind(self) -> int | None:
+        block = self.take()
+        if block is not None:
+            self.store.bind(block)
+        return block
+
     def give(self, blocks: list[int]) -> None:
-        self.events.release(np.array(blocks, np.int32))
+        self.store.release(np.array(blocks, np.int32))
         for block in blocks:
             self.users[block] -= 1
             if self.users[block] == 0:
@@ -132,15 +136,15 @@ class Engine:
         full = parent.rows // BLOCK
         child = Request(parent.blocks[:full], parent.rows)
         if parent.rows % BLOCK:
-            block = self.take()
+            block = self.take_and_bind()
             if block is None:
                 return
             src = parent.blocks[full]
-            self.events.copy(src, block, parent.rows % BLOCK)
+            self.store.copy(src, block, parent.rows % BLOCK)
             self.oracle.copy(src, block, parent.rows % BLOCK)
             child.blocks.append(block)
         if child.blocks[:full]:
-            self.events.retain(child.blocks[:full])
+            self.store.retain(child.blocks[:full])
             self.users[child.blocks[:full]] += 1
         self.requests.append(child)
 
@@ -155,7 +159,7 @@ class Engine:
                 return
         for index in range(rows // BLOCK, len(request.blocks)):
             row = max(rows - index * BLOCK, 0)
-            self.events.truncate(request.blocks[index], row, self.step)
+            self.store.truncate(request.blocks[index], row, self.step)
             self.oracle.truncate(request.blocks[index], row, self.step)
         keep = -(-rows // BLOCK)
         if request.blocks[keep:]:
@@ -170,7 +174,7 @@ class Engine:
             return
         spare = self.free.pop()
         dst = [*mine[1:], spare]
-        self.events.move(mine, np.array(dst))
+        self.store.move(mine, np.array(dst))
         self.oracle.move(mine, dst)
         where = dict(zip(mine, dst))
         request.blocks = [where.get(b, b) for b in request.blocks]
@@ -184,11 +188,16 @@ class Engine:
         rng = self.rng
         rows = int(rng.integers(1, 20))
         # A copied block of a shared prefix is the request's own, so its rows may be written.
+        at_once = bool(rng.random() < 0.5)  # new blocks are bound by the call that begins the step
+        new: list[int] = []
         while len(request.blocks) * BLOCK < request.rows + rows:
-            block = self.take()
+            block = self.take() if at_once else self.take_and_bind()
             if block is None:
+                self.store.bind(new)
                 return
             request.blocks.append(block)
+            if at_once:
+                new.append(block)
         self.step += 1
         first, step = request.rows, self.step
         slots = waymark.slots_of(request.blocks, BLOCK, first, first + rows)
@@ -205,31 +214,43 @@ class Engine:
         sent = np.where(not_asked, waymark.NOT_ASKED(slots), slots)
         reasons[not_asked] = Reason.NOT_CAPTURED
         by_ids = bool(rng.random() < 0.4)
-        begun = self.begin(step, sent, by_ids)
+        events = np.zeros(len(new), waymark.event_dtype)
+        events["type"], events["block"] = waymark.EventType.BIND, new
+        begun = self.begin(step, sent, events, by_ids)
         assert begun
         self.oracle.step.reshape(-1)[slots] = step
         self.oracle.row.reshape(-1)[slots] = np.arange(rows)
         self.flights.append(Flight(step, ids, reasons, not_asked, by_ids, request, first))
         request.rows += rows
 
-    def begin(self, step: int, slots: npt.NDArray[np.int64], by_ids: bool) -> bool:
-        events: Any = self.events
-        form = self.rng.integers(4)
-        given: Any = slots
+    def begin(
+        self, step: int, slots: npt.NDArray[np.int64], new: npt.NDArray[np.void], by_ids: bool
+    ) -> bool:
+        begin = self.session.begin_ids_step if by_ids else self.session.begin_step
+        events: Any = new if self.rng.random() < 0.5 else new.tobytes()
+        form = self.rng.integers(5)
+        if form == 0:
+            return begin(step, 1, slots, events=events)
         if form == 1:
-            events = self.events.array.copy()
-        elif form == 2:
-            data = waymark.serialize_batch(step, 1, self.events, slots)
+            return begin(step, 1, slots.tolist(), events=events)
+        if form == 2:
+            data = waymark.serialize_batch(step, 1, slots, events=events)
             batch = waymark.parse_batch(data)
             assert (batch.step, batch.used) == (step, len(data))
-            events, given = batch.events, batch.slots
-        elif form == 3:
-            given = slots.tolist()
-        begun = (self.session.begin_ids_step if by_ids else self.session.begin_step)(
-            step, 1, events, given
+            return begin(step, 1, batch.slots, events=batch.events)
+        asked = slots >= 0
+        where = np.where(asked, slots, waymark.NOT_ASKED(slots))
+        dtype = self.rng.choice([np.int32, np.int64])  # type: ignore[arg-type]
+        if form == 3:
+            pairs = ((where // BLOCK).astype(dtype), (where % BLOCK).astype(dtype))
+            return begin(step, 1, pairs=pairs, asked=asked, events=events)
+        # Every row is a request of its own, in blocks of half the size.
+        half = (where // (BLOCK // 2)).astype(dtype)[:, None]
+        ones = np.ones(len(where), dtype)
+        table = (half, (where % (BLOCK // 2)).astype(dtype), ones)
+        return begin(
+            step, 1, table=table, asked=asked.view(np.uint8), block_tokens=BLOCK // 2, events=events
         )
-        self.events.clear()
-        return begun
 
     def end(self) -> None:
         """Of the steps on their way, some end, in any order."""
@@ -271,8 +292,6 @@ class Engine:
     # ---- reading ----
 
     def look(self, request: Request) -> None:
-        if self.flights and self.events:  # a snapshot sees what steps were told, not what comes
-            return
         first = int(self.rng.integers(request.rows + 1))
         last = int(self.rng.integers(first, request.rows + 1))
         cells = self.oracle.cells(request.blocks, first, last)
@@ -340,7 +359,6 @@ class Engine:
             elif action < 0.85 and self.flights:
                 self.end()
             elif action < 0.92:
-                self.flush()
                 self.look(request)
             elif action < 0.95 and not any(f.owner is request for f in self.flights):
                 self.requests.remove(request)
@@ -349,18 +367,10 @@ class Engine:
             if len(self.snapshots) > 6 or len(self.flights) > 12:
                 self.settle()
                 self.compare()
-        self.flush()
         self.settle()
         for request in self.requests:
             self.look(request)
         self.compare()
-
-    def flush(self) -> None:
-        """A step without rows, for the events that came since the last one."""
-        if self.events:
-            self.step += 1
-            self.begin(self.step, np.zeros(0, np.int64), False)
-            self.session.submit(self.step)
 
 
 def test_random_engines(seed: int, request: pytest.FixtureRequest) -> None:

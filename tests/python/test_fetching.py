@@ -63,7 +63,7 @@ def test_turns_publish_what_is_new(rig: Rig) -> None:
     source = waymark.MemorySource()
     publisher = waymark.Publisher(source, rig.store.shape)
     blocks = list(range(1, 9))
-    rig.write(waymark.slots_of(blocks, 4, 0, 20), rig.bind(blocks))
+    rig.write(waymark.slots_of(blocks, 4, 0, 20), blocks)
     cursor = waymark.Cursor(rig.store)
     snapshot = cursor.snapshot(blocks, 20)
     ticket = publisher.publish(snapshot, "request")
@@ -94,7 +94,7 @@ def test_a_ticket_waits(make_rig: Callable[..., Rig]) -> None:
     source = waymark.MemorySource()
     publisher = waymark.Publisher(source, rig.store.shape, landing_timeout=None)
     hasty = waymark.Publisher(source, rig.store.shape, landing_timeout=0)
-    rig.begin(waymark.slots_of([1], 4, 0, 4), rig.bind([1]))
+    rig.begin(waymark.slots_of([1], 4, 0, 4), [1])
     late = hasty.publish(rig.store.snapshot([1], 0, 4))
     ticket = publisher.publish(rig.store.snapshot([1], 0, 4))
     with pytest.raises(waymark.DeadlineExceededError, match="are not published after"):

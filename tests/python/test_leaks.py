@@ -27,20 +27,25 @@ def test_a_hundred_thousand_steps(request: pytest.FixtureRequest) -> None:
     cycles = int(request.config.getoption("--cycles"))
     rig = Rig(landing="caller")
     slots = np.arange(4, dtype=np.int64)
-    events = rig.bind([0])
-    array = events.array
+    events = np.zeros(1, waymark.event_dtype)
+    events["type"] = waymark.EventType.BIND
+    table = [np.zeros((1, 1), np.int32), np.zeros(1, np.int32), np.full(1, 4, np.int32)]
     out = np.empty((4, 3, 2), np.int16)
     ids = np.ascontiguousarray(rig.ids(4).transpose(1, 0, 2))
     blocks = [0]
-    shared: list[Any] = [slots, events, array, out, ids, blocks, rig.store, rig.session]
+    shared: list[Any] = [slots, events, *table, out, ids, blocks, rig.store, rig.session]
 
     def cycle(step: int) -> None:
         if step % 4:
-            rig.session.begin_step(step, 1, events if step % 2 else array, slots)
+            if step % 2:
+                rig.session.begin_step(step, 1, slots, events=events)
+            else:
+                rig.store.bind(blocks)
+                rig.session.begin_step(step, 1, table=tuple(table))  # type: ignore[arg-type]
             rig.session.view(step).array[:, :4] = 1
             rig.session.submit(step)
         else:
-            rig.session.begin_ids_step(step, 1, events, slots)
+            rig.session.begin_ids_step(step, 1, slots, events=events.tobytes())
             rig.session.submit_ids(step, ids)
         snapshot = rig.store.snapshot(blocks, 0, 4)
         rig.store.land(step)
@@ -73,7 +78,8 @@ def test_a_hundred_thousand_steps(request: pytest.FixtureRequest) -> None:
 def test_stores_and_sessions_come_and_go() -> None:
     def life() -> None:
         rig = Rig(recorder=waymark.RecorderOptions(ring_bytes=1 << 16))
-        rig.write([0], rig.bind([0], [b"key"]))
+        rig.store.bind([0], [b"key"])
+        rig.write([0])
         snapshot = rig.store.snapshot([0], 0, 1)
         keep = [rig.session.view(1).array, snapshot, rig.store.recorder]
         rig.begin([1])

@@ -46,8 +46,8 @@ sys.modules['torch'] = None   # importing it fails
 import numpy as np, waymark
 store = waymark.Store(num_layers=2, top_k=2, num_experts=8, num_blocks=8)
 session = waymark.CaptureSession(store, 16)
-events = waymark.Events(); events.bind([0])
-assert session.begin_step(1, 1, events, [0, 1])
+store.bind([0])
+assert session.begin_step(1, 1, [0, 1])
 session.view(1).array[:, :2] = [[[0, 1], [2, 3]]] * 2
 session.submit(1)
 snapshot = store.snapshot([0], 0, 2)
@@ -62,9 +62,9 @@ def test_the_interpreter_may_end_with_everything_open() -> None:
 import threading, time, numpy as np, waymark
 store = waymark.Store(num_layers=2, top_k=2, num_experts=8, num_blocks=64)
 session = waymark.CaptureSession(store, 16)
-events = waymark.Events(); events.bind(range(8))
+store.bind(range(8))
 for step in range(1, 4):
-    session.begin_step(step, 1, events if step == 1 else None, [step])
+    session.begin_step(step, 1, [step])
 session.submit(1)
 snapshot = store.snapshot([0], 0, 2)
 view = session.view(2).array
@@ -92,7 +92,7 @@ def test_a_daemon_thread_that_waits_does_not_end_the_process() -> None:
 import threading, time, waymark
 store = waymark.Store(num_layers=2, top_k=2, num_experts=8, num_blocks=64)
 session = waymark.CaptureSession(store, 16)
-session.begin_step(1, 1, None, [])
+session.begin_step(1, 1, [])
 snapshot = store.snapshot([0], 0, 2)
 threading.Thread(target=snapshot.wait, daemon=True).start()
 time.sleep(0.05)

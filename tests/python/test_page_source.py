@@ -279,7 +279,7 @@ class Source:
         {put}
 sys.unraisablehook = lambda args: print("unraisable", args.exc_type.__name__, flush=True)
 shape = waymark.Shape(2, 2, 8, 16, 0, 0, (0, 1))
-infos = np.zeros(64, waymark.ROW_INFO_DTYPE)
+infos = np.zeros(64, waymark.row_info_dtype)
 def rows(first):
     ids = np.tile(np.array([first, first + 1], np.uint8), (64, 2, 1))
     return waymark.Rows(shape, 0, ids, infos)
@@ -341,7 +341,7 @@ def interrupt():
 threading.Thread(target=interrupt).start()
 import numpy as np
 shape = waymark.Shape(1, 1, 8, 4, 0, 0, (0,))
-rows = waymark.Rows(shape, 0, np.zeros((9, 1, 1), np.uint8), np.zeros(9, waymark.ROW_INFO_DTYPE))
+rows = waymark.Rows(shape, 0, np.zeros((9, 1, 1), np.uint8), np.zeros(9, waymark.row_info_dtype))
 try:
     waymark.Fetcher(Source()).fetch(rows.handle())
 except KeyboardInterrupt:

@@ -59,7 +59,7 @@ def many_rows() -> Rows:
     rng = np.random.default_rng(3)
     ids = distinct_ids(rng, LAYERS, COUNT, TOP_K, 64).transpose(1, 0, 2)
     shape = waymark.Shape(LAYERS, TOP_K, 64, 16, 0, 0, tuple(range(LAYERS)))
-    infos = np.zeros(COUNT, waymark.ROW_INFO_DTYPE)
+    infos = np.zeros(COUNT, waymark.row_info_dtype)
     infos["step"] = np.arange(1, COUNT + 1)
     infos["version"] = 1
     return Rows(shape, 0, np.ascontiguousarray(ids, shape.id_dtype), infos)
@@ -128,7 +128,7 @@ def test_rows_handles_and_snapshots_cross_workers(make_rig: Any) -> None:
     rig = make_rig(num_layers=LAYERS, top_k=TOP_K, num_experts=64, page_tokens=16, num_blocks=512,
                    max_rows=4096)  # fmt: skip
     slots = waymark.slots_of(range(256), 16, 0, COUNT)
-    rig.write(slots, rig.bind(list(range(256))))
+    rig.write(slots, list(range(256)))
     with rig.store.snapshot(list(range(256)), 0, COUNT) as snapshot:
         snapshot.wait(30)
         want = snapshot.rows()

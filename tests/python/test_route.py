@@ -227,7 +227,7 @@ def test_what_a_view_records_is_what_lands(make_rig: Callable[..., Rig]) -> None
     rig = make_rig(layers=layers)
     rng = np.random.default_rng(11)
     rows = 8
-    step = rig.begin(list(range(rows)), rig.bind([0, 1]))
+    step = rig.begin(list(range(rows)), [0, 1])
     view = rig.session.view(step)
     routed = []
     for layer in range(3):
@@ -288,7 +288,7 @@ def test_what_is_wrong_is_named(make_rig: Callable[..., Rig]) -> None:
     refused(r"topk_ids must be on the host", topk_ids=Tensor(np.zeros((4, 2), np.int32), "int32", "cuda"))
 
     rig = make_rig(layers=[(0, "model.0", "routing_kernel"), (1, "model.1", "hands_over")])
-    step = rig.begin([0, 1], rig.bind([0]))
+    step = rig.begin([0, 1], [0])
     view = rig.session.view(step)
     refused(r"view, layer: both or neither", view=view)
     refused(r"view, layer: both or neither", layer=0)

@@ -20,7 +20,7 @@ def written(rig: Rig, missing: bool = True) -> tuple[waymark.Snapshot, Any]:
     slots = waymark.slots_of([1, 2], 4, 0, 8)
     if missing:
         slots[3] = waymark.NOT_ASKED(int(slots[3]))
-    ids = rig.write(slots, rig.bind([1, 2]), version=6)
+    ids = rig.write(slots, [1, 2], version=6)
     snapshot = rig.store.snapshot([1, 2], 0, 8)
     snapshot.wait(10)
     return snapshot, ids
@@ -59,7 +59,7 @@ def test_read(
 def test_infos_and_coverage(rig: Rig) -> None:
     snapshot, ids = written(rig)
     got, infos = snapshot.read_with_info(1, 5)
-    assert infos.dtype == waymark.ROW_INFO_DTYPE
+    assert infos.dtype == waymark.row_info_dtype
     assert list(infos["reason"]) == [0, 0, Reason.NOT_CAPTURED, 0]
     assert list(infos["version"]) == [6, 6, 0, 6] and list(infos["step"]) == [1, 1, 0, 1]
     runs = [
@@ -76,7 +76,7 @@ def test_long_coverage(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(num_blocks=64, max_rows=256)
     slots = waymark.slots_of(range(64), 4, 0, 256)
     slots[::2] = waymark.NOT_ASKED(slots[::2])
-    rig.write(slots, rig.bind(range(64)))
+    rig.write(slots, range(64))
     snapshot = rig.store.snapshot(range(64), 0, 256)
     snapshot.wait(10)
     assert len(snapshot.coverage()) == 256
@@ -119,7 +119,7 @@ def test_wrong_snapshots(rig: Rig) -> None:
 def test_a_snapshot_lives_as_long_as_it_is_held(rig: Rig) -> None:
     snapshot, ids = written(rig, missing=False)
     assert (snapshot.first, snapshot.last, len(snapshot)) == (0, 8, 8)
-    rig.write(waymark.slots_of([1, 2], 4, 0, 8), rig.bind([1, 2]))
+    rig.write(waymark.slots_of([1, 2], 4, 0, 8), [1, 2])
     rig.store.wait_idle(10)
     with snapshot:
         assert (snapshot.read(layout="LTK") == ids).all()
@@ -135,7 +135,7 @@ def test_a_snapshot_lives_as_long_as_it_is_held(rig: Rig) -> None:
 
 def test_waiting_for_a_snapshot(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(landing="caller")
-    rig.write([0], rig.bind([0]))
+    rig.write([0], [0])
     snapshot = rig.store.snapshot([0], 0, 1)
     for timeout in (0, 0.01, 0.25):
         with pytest.raises(waymark.DeadlineExceededError):
@@ -160,7 +160,7 @@ def test_waiting_can_be_interrupted(make_rig: Callable[..., Rig]) -> None:
     import signal
 
     rig = make_rig(landing="caller")
-    rig.write([0], rig.bind([0]))
+    rig.write([0], [0])
     snapshot = rig.store.snapshot([0], 0, 1)
 
     def alarm(*_: Any) -> None:
@@ -212,7 +212,7 @@ def test_rows_from_arrays(rig: Rig) -> None:
         ((shape, 0, ids[:7], infos), "got uint8 [7, 3, 2]"),
         ((shape, 0, np.asfortranarray(ids), infos), "ids: uint8"),
         ((shape._replace(top_k=3), 0, ids, infos), "ids: uint8 [8, 3, 3]"),
-        ((shape, 0, ids, np.zeros(8, np.uint8)), "infos: ROW_INFO_DTYPE"),
+        ((shape, 0, ids, np.zeros(8, np.uint8)), "infos: row_info_dtype"),
         ((shape, 0, ids[::2], infos[::2]), "ids"),
     ]
     for arguments, text in wrong:
@@ -231,7 +231,7 @@ def test_join(rig: Rig) -> None:
     a_snapshot, ids = written(rig)
     a = a_snapshot.rows()
     slots = waymark.slots_of([5, 6], 4, 0, 8)
-    other = rig.write(slots, rig.bind([5, 6]), version=7)
+    other = rig.write(slots, [5, 6], version=7)
     b_snapshot = rig.store.snapshot([5, 6], 2, 8)
     b_snapshot.wait(10)
     joined = a.join(b_snapshot.rows())
@@ -372,7 +372,7 @@ def test_pickles_carry_the_arrays_out_of_band(rig: Rig) -> None:
 def test_a_cursor_goes_on_where_it_stopped(rig: Rig) -> None:
     cursor = waymark.Cursor(rig.store)
     parts = []
-    rig.session.cancel(rig.begin([], rig.bind([3, 4])))
+    rig.session.cancel(rig.begin([], [3, 4]))
     for first, last in ((0, 3), (3, 3), (3, 7)):
         parts.append(rig.write(waymark.slots_of([3, 4], 4, first, last)))
         assert cursor.next == first

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
-from conftest import Rig
+from conftest import Events, Rig
 from waymark import LayerCapture, Reason
 
 
@@ -21,7 +21,7 @@ def read(rig: Rig, blocks: Any, last: int) -> tuple[Any, Any]:
 
 
 def test_a_view_is_the_buffer(rig: Rig) -> None:
-    step = rig.begin([0, 1], rig.bind([0]))
+    step = rig.begin([0, 1], [0])
     view = rig.session.view(step)
     array = view.array
     assert array.dtype == np.int16 and array.shape == (3, 64, 2) == view.shape
@@ -44,7 +44,7 @@ def test_a_view_is_the_buffer(rig: Rig) -> None:
 def test_a_views_array_keeps_the_session() -> None:
     rig = Rig()
     session = weakref.ref(rig.session)
-    array = rig.session.view(rig.begin([0], rig.bind([0]))).array
+    array = rig.session.view(rig.begin([0], [0])).array
     del rig
     gc.collect()
     assert session() is None
@@ -62,7 +62,7 @@ def test_slots_in_every_form(rig: Rig) -> None:
         np.array([0, 9, 1, 9])[::2],
     ]
     for form in forms:
-        rig.write(form, rig.bind([0]))
+        rig.write(form, [0])
     got, _ = read(rig, [0], 2)
     assert (got >= 0).all()
     with pytest.raises(TypeError, match="slots must hold integers"):
@@ -74,30 +74,36 @@ def test_slots_in_every_form(rig: Rig) -> None:
 
 
 def test_events_in_every_form(rig: Rig) -> None:
-    events = rig.bind([0])
-    for form in (events, events.array, events.array[::1], None,
-                 waymark.parse_batch(waymark.serialize_batch(1, 1, events)).events):  # fmt: skip
-        rig.session.cancel(rig.begin([0], form))
-    assert rig.store.stats().events == 4
-    for wrong in (np.zeros(3), [1, 2], "bind", np.zeros((1, 1), waymark.EVENT_DTYPE)):
+    events = Events()
+    events.bind([0])
+    for form in (events.array, np.repeat(events.array, 2)[::2], None, events.array.tobytes(),
+                 memoryview(events.array.tobytes()), bytearray(events.array.tobytes()),
+                 waymark.parse_batch(waymark.serialize_batch(1, 1, events=events.array)).events):  # fmt: skip
+        rig.session.cancel(rig.begin([0], events=form))
+        if form is not None:
+            rig.store.report(form)
+    assert rig.store.stats().events == 12
+    for wrong in (np.zeros(3), [1, 2], "bind", np.zeros((1, 1), waymark.event_dtype)):
         with pytest.raises(TypeError, match="events must be"):
-            rig.session.begin_step(99, 1, wrong)
+            rig.session.begin_step(99, 1, events=wrong)
+    with pytest.raises(waymark.InvalidArgumentError, match="56 bytes per event, got 57"):
+        rig.session.begin_step(99, 1, events=b"x" * 57)
 
 
 def test_errors_of_the_step_path_say_what_and_where(rig: Rig) -> None:
-    rig.begin([0], rig.bind([0]))
+    rig.begin([0], [0])
     with pytest.raises(waymark.InvalidArgumentError) as step:
         rig.session.begin_step(1, 1)
     assert (step.value.rule, step.value.value) == (1, 1)
     with pytest.raises(waymark.WaymarkError) as slot:
-        rig.session.begin_step(2, 1, None, [0, 32 * 4])
+        rig.session.begin_step(2, 1, [0, 32 * 4])
     assert (slot.value.rule, slot.value.index, slot.value.value) == (11, 1, 128)
     with pytest.raises(waymark.WaymarkError) as block:
-        rig.session.begin_step(2, 1, rig.bind([0, 32]))
+        rig.store.bind([0, 32])
     assert (block.value.rule, block.value.index, block.value.value) == (4, 1, 32)
     assert "32" in str(block.value)
     with pytest.raises(waymark.InvalidArgumentError) as rows:
-        rig.session.begin_step(2, 1, None, np.full(65, -1))
+        rig.session.begin_step(2, 1, np.full(65, -1))
     assert (rows.value.rule, rows.value.value) == (2, 65)
     with pytest.raises(waymark.NotFoundError) as flight:
         rig.session.submit(7)
@@ -112,8 +118,8 @@ def test_errors_of_the_step_path_say_what_and_where(rig: Rig) -> None:
 
 def test_a_step_without_a_buffer_is_dropped(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(num_buffers=1, landing="caller")
-    rig.begin([0], rig.bind([0]))
-    assert rig.session.begin_step(2, 1, None, [1]) is False
+    rig.begin([0], [0])
+    assert rig.session.begin_step(2, 1, [1]) is False
     rig.step = 2
     assert rig.session.view(2).step == 0
     rig.session.view(2).array[:] = 3  # the scratch view is always safe to write
@@ -126,7 +132,7 @@ def test_a_step_without_a_buffer_is_dropped(make_rig: Callable[..., Rig]) -> Non
 
 
 def test_ends(rig: Rig) -> None:
-    rig.session.drop(rig.begin([0], rig.bind([0])))
+    rig.session.drop(rig.begin([0], [0]))
     rig.session.cancel(rig.begin([1]))
     rig.write([waymark.NOT_ASKED(2), 3, -1])
     _, infos = read(rig, [0], 4)
@@ -152,7 +158,7 @@ def test_layers_are_bound_by_module(make_rig: Callable[..., Rig]) -> None:
     with pytest.raises(waymark.InvalidArgumentError, match="capture: one of"):
         rig.session.bind_layer(2, "model.3", "magic")  # type: ignore[arg-type]
     ids = rig.ids(2)
-    step = rig.begin([0, 1], rig.bind([0]), written_rows=4)
+    step = rig.begin([0, 1], [0], written_rows=4)
     view = rig.session.view(step)
     view.layer(0)[:2] = ids[0]
     rig.session.hand_over(view, 1, ids[1])
@@ -165,7 +171,7 @@ def test_layers_are_bound_by_module(make_rig: Callable[..., Rig]) -> None:
     assert layer == (6, "model.2", LayerCapture.HANDS_OVER, 2, 0)
     assert rig.session.silent_batch_sizes(2) == [4]
     assert rig.session.silent_batch_sizes(0) == []
-    assert "model.2" in rig.session.report()
+    assert "model.2" in rig.session.stats_text()
     assert any("model.2" in line.text for line in rig.store.take_log())
     for call in (rig.session.layer_stats, rig.session.silent_batch_sizes):
         with pytest.raises(waymark.WaymarkError, match=r"layer: in \[0, 3\), got 3"):
@@ -177,7 +183,7 @@ def test_layers_are_bound_by_module(make_rig: Callable[..., Rig]) -> None:
 def test_hand_over(make_rig: Callable[..., Rig], dtype: Any, by_step: bool) -> None:
     rig = make_rig(layers=[(i, f"m.{i}", "hands_over") for i in range(3)])
     ids = rig.ids(4)
-    step = rig.begin(range(4), rig.bind([0]))
+    step = rig.begin(range(4), [0])
     where: Any = step if by_step else rig.session.view(step)
     wide = np.full((8, 5), -7, dtype)  # shared experts behind the first K columns
     wide[::2, :2] = ids[0]
@@ -192,7 +198,7 @@ def test_hand_over(make_rig: Callable[..., Rig], dtype: Any, by_step: bool) -> N
 
 def test_what_cannot_be_handed_over(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(layers=[(0, "m.0", "hands_over"), (1, "m.1", "kernel_writes_view")])
-    step = rig.begin([0, 1], rig.bind([0]))
+    step = rig.begin([0, 1], [0])
     ids = np.zeros((2, 2), np.int32)
     cases: list[tuple[Any, int, Any, type[Exception], str]] = [
         (step, 0, np.zeros((2, 2), np.float32), TypeError, "ids must be"),
@@ -219,7 +225,8 @@ def test_what_cannot_be_handed_over(make_rig: Callable[..., Rig]) -> None:
 def test_submit_ids(rig: Rig, dtype: Any, layout: Any) -> None:
     ids = rig.ids(4)
     rig.step += 1
-    assert rig.session.begin_ids_step(rig.step, 1, rig.bind([0]), range(4))
+    rig.store.bind([0])
+    assert rig.session.begin_ids_step(rig.step, 1, range(4))
     array = np.zeros((3, 6, 4), dtype)
     array[:, :4, :2] = ids
     given = array[:, :4] if layout == "LTK" else array[:, :4].transpose(1, 0, 2)
@@ -236,7 +243,8 @@ def test_submitted_ids_are_kept_until_they_landed_and_no_longer(
     for _ in range(3):
         ids = np.ascontiguousarray(rig.ids(4).transpose(1, 0, 2))
         rig.step += 1
-        rig.session.begin_ids_step(rig.step, 1, rig.bind([0]), range(4))
+        rig.store.bind([0])
+        rig.session.begin_ids_step(rig.step, 1, range(4))
         rig.session.submit_ids(rig.step, ids)
         alive.append(weakref.ref(ids))
         del ids
@@ -266,7 +274,7 @@ def test_ids_that_are_refused_are_given_back(rig: Rig) -> None:
 def test_device_slots(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(device_slots=True)
     ids = rig.ids(4)
-    step = rig.begin(range(4), rig.bind([0]), device_slots=True)
+    step = rig.begin(range(4), [0], device_slots=True)
     rig.session.view(step).array[:, :4] = ids
     slots = np.array([2, 0, -1, -1], np.int64)
     with pytest.raises(waymark.InvalidArgumentError, match="slots: int64"):

@@ -65,7 +65,7 @@ def test_shape() -> None:
 
 
 def test_counters(rig: Rig) -> None:
-    rig.write([0, 1, -1], rig.bind([0]))
+    rig.write([0, 1, -1], [0])
     rig.session.drop(rig.begin([2]))
     rig.session.cancel(rig.begin([3]))
     rig.store.wait_idle(10)
@@ -75,12 +75,12 @@ def test_counters(rig: Rig) -> None:
     assert stats.missing[waymark.Reason.CAPACITY] == 1
     assert stats.as_dict()["steps_begun"] == 3
     assert stats.audit_agreement == 1.0
-    assert "3" in rig.store.report()
+    assert "3" in rig.store.stats_text()
     assert rig.store.last_step == 3
 
 
 def test_covered_prefix(rig: Rig) -> None:
-    rig.write(waymark.slots_of([2, 5], 4, 0, 6), rig.bind([2, 5]))
+    rig.write(waymark.slots_of([2, 5], 4, 0, 6), [2, 5])
     for blocks in ([2, 5], np.array([2, 5]), np.array([2, 5], np.int32)):
         assert rig.store.covered_prefix(blocks, 8) == 6
     assert rig.store.covered_prefix([2, 5], 3) == 3
@@ -94,7 +94,7 @@ def test_expert_counts(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(count_experts=True)
     want: dict[int, Any] = {}
     for version, block in ((1, 0), (1, 1), (4, 2)):
-        ids = rig.write(waymark.slots_of([block], 4, 0, 4), rig.bind([block]), version)
+        ids = rig.write(waymark.slots_of([block], 4, 0, 4), [block], version)
         counts = want.setdefault(version, np.zeros((3, 16), np.uint64))
         for layer in range(3):
             counts[layer] += np.bincount(ids[layer].ravel(), minlength=16).astype(np.uint64)
@@ -108,12 +108,9 @@ def test_expert_counts(make_rig: Callable[..., Rig]) -> None:
 
 def test_a_missed_bind_is_found_and_logged(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(num_experts=128, top_k=4)
-    events = rig.bind([3])
     slots = waymark.slots_of([3], 4, 0, 4)
-    rig.write(slots, events)
-    seal = waymark.Events()
-    seal.seal(3, b"key", 1)
-    rig.session.cancel(rig.begin([], seal))
+    rig.write(slots, [3])
+    rig.store.seal(3, b"key", 1)
     rig.write(slots)  # other rows into a sealed block that was never bound again
     rig.store.wait_idle(10)
     (finding,) = rig.store.take_findings()
@@ -129,7 +126,7 @@ def test_a_missed_bind_is_found_and_logged(make_rig: Callable[..., Rig]) -> None
 def test_the_caller_lands(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(landing="caller")
     assert rig.store.land_one() is False
-    rig.write([0], rig.bind([0]))
+    rig.write([0], [0])
     rig.write([1])
     snapshot = rig.store.snapshot([0], 0, 2)
     assert not snapshot.ready()
@@ -148,7 +145,7 @@ def test_the_caller_lands(make_rig: Callable[..., Rig]) -> None:
 
 
 def test_waiting_takes_a_timeout(rig: Rig) -> None:
-    rig.begin([0], rig.bind([0]))
+    rig.begin([0], [0])
     with pytest.raises(waymark.DeadlineExceededError, match="steps have not ended after 0.02 s"):
         rig.store.wait_idle(0.02)
     with pytest.raises(TimeoutError):
@@ -163,7 +160,7 @@ def test_waiting_takes_a_timeout(rig: Rig) -> None:
 
 
 def test_two_threads_are_not_the_engines_thread(rig: Rig) -> None:
-    rig.begin([0], rig.bind([0]))
+    rig.begin([0], [0])
     started = threading.Event()
 
     def wait() -> None:
@@ -187,7 +184,7 @@ def test_two_threads_are_not_the_engines_thread(rig: Rig) -> None:
 
 
 def test_closing(rig: Rig) -> None:
-    ids = rig.write([0, 1], rig.bind([0]))
+    ids = rig.write([0, 1], [0])
     snapshot = rig.store.snapshot([0], 0, 2)
     rig.session.close()
     assert rig.session.closed
@@ -212,7 +209,8 @@ def test_a_session_keeps_its_store(rig: Rig) -> None:
     del rig.store
     gc.collect()
     assert store() is None
-    assert session.begin_step(1, 1, rig.bind([0]), [0])
+    rig.store.bind([0])
+    assert session.begin_step(1, 1, [0])
     session.view(1).array[:, :1] = ids
     session.submit(1)
     session.close()
@@ -222,7 +220,7 @@ def test_a_session_keeps_its_store(rig: Rig) -> None:
 
 def test_recorder(tmp_path: Path) -> None:
     rig = Rig(recorder=waymark.RecorderOptions(ring_bytes=1 << 20, ids=True))
-    rig.write([0, 1], rig.bind([0]))
+    rig.write([0, 1], [0])
     rig.store.wait_idle(10)
     recorder = rig.store.recorder
     assert recorder is not None

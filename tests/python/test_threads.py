@@ -47,8 +47,8 @@ def test_readers_beside_steps(seed: int) -> None:
         slots = waymark.slots_of(blocks, 4, 0, rows)
         ids = rig.ids(rows)
         rig.step += 1
-        events = rig.bind(blocks)
-        if not rig.session.begin_step(rig.step, 1, events, slots):
+        rig.store.bind(blocks)
+        if not rig.session.begin_step(rig.step, 1, slots):
             continue
         rig.session.view(rig.step).array[:, :rows] = ids
         snapshot = rig.store.snapshot(blocks, 0, rows)
@@ -64,7 +64,7 @@ def test_readers_beside_steps(seed: int) -> None:
 
 def test_waiting_lets_other_threads_run(rig: Rig) -> None:
     """A wait holds the GIL for none of its time."""
-    rig.begin([0], rig.bind([0]))
+    rig.begin([0], [0])
     snapshot = rig.store.snapshot([0], 0, 1)
     before = sys.getswitchinterval()
     sys.setswitchinterval(100.0)  # nobody is made to give the GIL up
@@ -81,7 +81,7 @@ def test_waiting_lets_other_threads_run(rig: Rig) -> None:
 
 def test_one_snapshot_in_many_threads(rig: Rig) -> None:
     rows = 8
-    ids = rig.write(waymark.slots_of([1, 2], 4, 0, rows), rig.bind([1, 2]))
+    ids = rig.write(waymark.slots_of([1, 2], 4, 0, rows), [1, 2])
     snapshot = rig.store.snapshot([1, 2], 0, rows)
     wrong: list[object] = []
     start = threading.Barrier(4)
@@ -108,7 +108,7 @@ def test_one_snapshot_in_many_threads(rig: Rig) -> None:
 @pytest.mark.parametrize("blocks", [1, 4096])
 def test_releasing_while_another_thread_reads(blocks: int) -> None:
     rig = Rig(num_blocks=blocks)
-    rig.write([0], rig.bind(range(blocks)))
+    rig.write([0], range(blocks))
     for _ in range(100):
         snapshot = rig.store.snapshot(range(blocks), 0, 4 * blocks)
         outcome: list[object] = []
@@ -135,7 +135,7 @@ def test_releasing_while_another_thread_reads(blocks: int) -> None:
 def test_objects_may_die_in_any_thread_and_order(wait: bool) -> None:
     for turn in range(60):
         rig = Rig()
-        rig.write([0], rig.bind([0]))
+        rig.write([0], [0])
         snapshot = rig.store.snapshot([0], 0, 1)
         rig.begin([1])
         keep: list[Any] = [rig.store, rig.session, snapshot, rig.session.view(2),

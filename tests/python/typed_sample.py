@@ -39,13 +39,20 @@ def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
         512,
         layers=[(0, "model.layers.1.mlp", "hands_over"), (1, "m", waymark.LayerCapture.HANDS_OVER)],
     )
-    events = waymark.Events()
-    events.bind(blocks, [b"key"])
-    events.seal([1, 2], np.zeros(2, np.uint64), step=1)
+    store.schedule(1, 1)
+    store.bind(blocks, [b"key"])
+    store.seal([1, 2], np.zeros(2, np.uint64))
+    store.seal([1, 2], np.zeros(2, np.uint64), step=1)
     slots = waymark.slots_of(blocks, 16, 0, tokens)
     assert_type(slots, npt.NDArray[np.int64])
     assert_type(waymark.NOT_ASKED(3), int)
-    assert_type(session.begin_step(1, 1, events, slots), bool)
+    assert_type(session.begin_step(1, 1, slots), bool)
+    events = np.zeros(3, waymark.event_dtype)
+    ones = np.ones(1, np.int32)
+    assert_type(session.begin_step(2, 1, pairs=(ones, ones), events=events), bool)
+    assert_type(
+        session.begin_ids_step(3, 1, table=(ones[:, None], ones, ones), num_padding=2), bool
+    )
     view = session.view(1)
     assert_type(view, waymark.View)
     assert_type(view.array, npt.NDArray[np.int16])
@@ -56,8 +63,15 @@ def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
     routed = session.route(1, 2, logits, top_k=8, method=waymark.RoutingMethod.DEEPSEEK_V3)
     assert_type(routed, waymark.Routing)
     session.submit(1)
-    batch = waymark.parse_batch(waymark.serialize_batch(1, 1, events, slots))
+    batch = waymark.parse_batch(waymark.serialize_batch(1, 1, slots, events=events))
     assert_type(batch.slots, npt.NDArray[np.int64])
+    writer = waymark.ScheduleWriter(4096)
+    writer.begin(4, version=1)
+    writer.bind(blocks)
+    writer.snapshot(7, blocks, 0, tokens)
+    assert_type(writer.finish(), bytes)
+    store.report_message(writer.finish())
+    assert_type(store.take_tagged(7), waymark.Snapshot)
 
     def forward(view: waymark.View, rows: int) -> None:
         view.array[:, :rows] = 0

@@ -4,11 +4,10 @@
 
     store = waymark.Store(num_layers=58, top_k=8, num_experts=256, num_blocks=4096)
     session = waymark.CaptureSession(store, max_rows=512)
-    events = waymark.Events()
 
-    events.bind(blocks)                                  # KV blocks are allocated
+    store.bind(blocks)                                   # KV blocks are allocated
     slots = waymark.slots_of(blocks, 16, 0, tokens)      # the slot of each row of this step
-    session.begin_step(1, version=1, events=events, slots=slots)
+    session.begin_step(1, version=1, slots=slots)
     forward(session.view(1).array)                       # int16 [L, max_rows, K]
     session.submit(1)
 
@@ -20,7 +19,8 @@ The terms (row, block, slot, page, step, snapshot, key, version, reason) are def
 docs/architecture.md. Needs only numpy; importing it starts nothing.
 """
 
-from ._core import View, version as _version
+from ._batch import Batch, parse_batch, serialize_batch
+from ._core import ScheduleWriter, View, version as _version
 from ._documents import Chunk, Document, ReadDamage, from_bytes, open
 from ._errors import (
     AbortedError,
@@ -40,7 +40,6 @@ from ._errors import (
     UnknownError,
     WaymarkError,
 )
-from ._events import Batch, Events, parse_batch, serialize_batch
 from ._fetching import (
     Fetcher,
     FetchReport,
@@ -68,10 +67,8 @@ from ._snapshot import Snapshot
 from ._store import Cursor, Finding, LogLine, Recorder, RecorderOptions, Store, StoreStats
 from ._types import (
     ALL_ROWS,
-    EVENT_DTYPE,
     NOT_ASKED,
     PADDING_SLOT,
-    ROW_INFO_DTYPE,
     CoverageRun,
     EventType,
     Fault,
@@ -82,6 +79,8 @@ from ._types import (
     RoutingMethod,
     RowSplit,
     Shape,
+    event_dtype,
+    row_info_dtype,
     slots_of,
     split_rows,
 )
@@ -90,10 +89,8 @@ __version__: str = _version()
 
 __all__ = [
     "ALL_ROWS",
-    "EVENT_DTYPE",
     "NOT_ASKED",
     "PADDING_SLOT",
-    "ROW_INFO_DTYPE",
     "AbortedError",
     "AlreadyExistsError",
     "Batch",
@@ -107,7 +104,6 @@ __all__ = [
     "DeadlineExceededError",
     "Document",
     "EventType",
-    "Events",
     "FailedPreconditionError",
     "Fault",
     "FetchReport",
@@ -140,6 +136,7 @@ __all__ = [
     "RoutingMethod",
     "RowSplit",
     "Rows",
+    "ScheduleWriter",
     "SelfTestReport",
     "SessionStats",
     "Shape",
@@ -156,6 +153,7 @@ __all__ = [
     "build_info",
     "cmake_dir",
     "demo",
+    "event_dtype",
     "from_bytes",
     "include_dir",
     "library_path",
@@ -163,6 +161,7 @@ __all__ = [
     "parse_batch",
     "read",
     "route",
+    "row_info_dtype",
     "serialize_batch",
     "slots_of",
     "split_rows",

@@ -2,7 +2,7 @@
 Waymark's C ABI as classes. Use the package waymark, which derives from them.
 """
 
-from typing import Any
+from typing import Any, overload
 
 import numpy
 import numpy.typing
@@ -19,61 +19,6 @@ def status_name(status: int) -> str: ...
 def reason_name(reason: int) -> str: ...
 
 def provenance_name(provenance: int) -> str: ...
-
-class Events:
-    """
-    Builds the events of an engine's blocks for a step, in order.
-
-    Every method takes one block or many: an int, a list, or an integer array of one dimension (int32 without a copy). Reuse a builder: clear() keeps its memory. One thread at a time.
-    """
-
-    def __init__(self, capacity: int = 256) -> None:
-        """Reserves memory for `capacity` events; it grows beyond them."""
-
-    def bind(self, blocks: object, keys: object | None = None) -> None:
-        """
-        `blocks` are allocated: new lives. With keys: attach the pages of those keys.
-
-        keys: None; one key or a list of keys, each bytes (1 ... 32) or an int (8 bytes, little-endian), None for a block without a key; uint8 [blocks, key bytes]; or uint64 or int64 [blocks].
-        """
-
-    def retain(self, blocks: object) -> None:
-        """Each block has one user more."""
-
-    def release(self, blocks: object) -> None:
-        """Each block has one user less. Below zero: ignored and counted."""
-
-    def seal(self, blocks: object, keys: object | None, step: int) -> None:
-        """
-        The blocks are full, or will be after `step`, and are found by their keys (as in bind).
-        """
-
-    def copy(self, src: object, dst: object, rows: object = -1) -> None:
-        """
-        Each block of dst gets rows [0, rows) of its block of src; rows: one count, or one per block; -1: all.
-        """
-
-    def move(self, src: object, dst: object) -> None:
-        """
-        Each block of dst takes over what its block of src is, all pairs at once: a swap is move([a, b], [b, a]).
-        """
-
-    def truncate(self, blocks: object, row: object, step: int) -> None:
-        """
-        Rows >= row of each block that steps <= step wrote are invalid; row: one, or one per block.
-        """
-
-    def reset(self) -> None:
-        """The block table and the key index are emptied."""
-
-    def clear(self) -> None:
-        """Empties the builder, keeps its memory."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def _bytes(self) -> numpy.typing.NDArray[numpy.uint8]:
-        """uint8 [len, 56], over the builder's own memory."""
 
 class ParsedBatch:
     """A parsed batch."""
@@ -96,9 +41,9 @@ class ParsedBatch:
     @property
     def slots(self) -> numpy.typing.NDArray[numpy.int64]: ...
 
-def serialize_batch(step: int, version: int, events: object | None = None, slots: object = (), device_slots: bool = False) -> bytes:
+def serialize_batch(step: int, version: int, slots: object = (), *, events: object | None = None, device_slots: bool = False) -> bytes:
     """
-    A step's batch as bytes, for the process of the store.
+    A step's batch as bytes, to record it or to send it.
 
     InvalidArgumentError for an invalid batch. Any thread.
     """
@@ -106,7 +51,65 @@ def serialize_batch(step: int, version: int, events: object | None = None, slots
 def parse_batch(buffer: object) -> ParsedBatch: ...
 
 class Store:
-    def __init__(self, num_layers: int, top_k: int, num_experts: int, num_blocks: int, page_tokens: int, block_tokens: int, layer_ids: object, null_blocks: object, num_pages: object, max_steps_in_flight: object, max_step_rows: object, device_slots: bool, landing_caller: bool, audit: bool, audit_threshold: float, count_experts: bool, key_seed: int, landing_cpus: object, record: bool, ring_bytes: int, record_ids: bool, record_cpus: object) -> None: ...
+    def __init__(self, num_layers: int, top_k: int, num_experts: int, num_blocks: int, page_tokens: int, block_tokens: int, layer_ids: object, null_blocks: object, num_pages: object, max_steps_in_flight: object, max_step_rows: object, device_slots: bool, landing_caller: bool, audit: bool, audit_threshold: float, count_experts: bool, key_seed: int, landing_cpus: object, record: bool, ring_bytes: int, record_ids: bool, record_cpus: object, log_bytes: int, max_tagged_snapshots: object) -> None: ...
+
+    def bind(self, blocks: object, keys: object | None = None) -> None:
+        """
+        `blocks` are allocated: new lives. With keys: attaches the pages of those keys.
+
+        keys: None; one key or a list of keys, each bytes (1 ... 32) or an int (8 bytes, little-endian), None for a block without a key; uint8 [blocks, key bytes]; or uint64 or int64 [blocks].
+        """
+
+    def retain(self, blocks: object) -> None:
+        """Each block has one user more."""
+
+    def release(self, blocks: object) -> None:
+        """Each block has one user less. Below zero: ignored and counted."""
+
+    def seal(self, blocks: object, keys: object, step: int | None = None) -> None:
+        """
+        `step` fills the blocks, which are then found by their keys (as in bind); None: the step that is begun next.
+        """
+
+    def copy(self, src: object, dst: object, rows: object = -1) -> None:
+        """
+        Each block of dst gets rows [0, rows) of its block of src; rows: one count, or one per block; -1: all.
+        """
+
+    def move(self, src: object, dst: object) -> None:
+        """
+        Each block of dst takes over what its block of src is, all pairs at once: a swap is move([a, b], [b, a]).
+        """
+
+    def truncate(self, blocks: object, row: object, step: int) -> None:
+        """
+        Rows >= row of each block that steps <= step wrote are removed; row: one, or one per block.
+        """
+
+    def reset(self) -> None:
+        """The block table and the key index are emptied."""
+
+    def report(self, events: object) -> None:
+        """
+        Reports events in order: an array of event_dtype, or bytes of 56 per event. An invalid event: InvalidArgumentError, and none is reported.
+        """
+
+    def schedule(self, step: int, version: int) -> None:
+        """
+        Opens the schedule of `step` under weights `version`: events and snapshots belong to it until the step is begun. Optional, for engines that report events before the step begins and whose weights change, or that schedule ahead: begin_step of an earlier step is then refused (FailedPreconditionError). Engine's thread.
+        """
+
+    def report_message(self, message: object) -> None:
+        """
+        Reports a message of a ScheduleWriter in the scheduler's process, when its schedule is about to be begun.
+
+        A message that was reported before is ignored. If one is missing or refused, all blocks lose their rows (capacity). InvalidArgumentError and ResourceExhaustedError: the message is refused. AlreadyExistsError: a tag is in use; its snapshot is not taken, all else is reported. Engine's thread.
+        """
+
+    def forget_tag(self, tag: int) -> None:
+        """
+        Releases the snapshot that a message requested under `tag`, if there is one. Any thread.
+        """
 
     def covered_prefix(self, blocks: object, rows: int) -> int:
         """
@@ -141,7 +144,7 @@ class Store:
         Releases the store. Submitted steps land first; snapshots stay readable; a session keeps its store. Engine's thread; no other thread may be in a call of the store.
         """
 
-    def report(self) -> str:
+    def stats_text(self) -> str:
         """The main counters, one per line. Any thread."""
 
     @property
@@ -161,6 +164,77 @@ class Store:
     def _dump(self, path: str) -> None: ...
 
     def _check_recorder(self) -> None: ...
+
+class ScheduleWriter:
+    """
+    Writes what a scheduler in another process than the store reports, as one message per schedule.
+
+    The scheduler sends finish() to the worker with the schedule, and the worker calls Store.report_message before it begins the step. Every message must be sent, in order. One thread at a time. FailedPreconditionError if no message is open (begin: if one is open); ResourceExhaustedError if the message would exceed max_bytes or max_snapshots: finish it, and begin another of the same step.
+    """
+
+    def __init__(self, num_blocks: int, block_tokens: int = 16, *, max_bytes: int = 0, max_snapshots: int = 0) -> None:
+        """
+        num_blocks, block_tokens: those of the worker's store. max_bytes: of a message; 0: 16 MiB. max_snapshots: in a message; 0: 4096.
+        """
+
+    def begin(self, step: int, version: int) -> None:
+        """
+        Opens a message of the schedule of `step`, which is not below that of any message before. step 0: a message without a step, for an engine that goes idle; version is then 0.
+        """
+
+    def bind(self, blocks: object, keys: object | None = None) -> None:
+        """
+        `blocks` are allocated: new lives. With keys: attaches the pages of those keys.
+
+        keys: None; one key or a list of keys, each bytes (1 ... 32) or an int (8 bytes, little-endian), None for a block without a key; uint8 [blocks, key bytes]; or uint64 or int64 [blocks].
+        """
+
+    def retain(self, blocks: object) -> None:
+        """Each block has one user more."""
+
+    def release(self, blocks: object) -> None:
+        """Each block has one user less. Below zero: ignored and counted."""
+
+    def seal(self, blocks: object, keys: object, step: int | None = None) -> None:
+        """
+        `step` fills the blocks, which are then found by their keys (as in bind); None: the step that is begun next.
+        """
+
+    def copy(self, src: object, dst: object, rows: object = -1) -> None:
+        """
+        Each block of dst gets rows [0, rows) of its block of src; rows: one count, or one per block; -1: all.
+        """
+
+    def move(self, src: object, dst: object) -> None:
+        """
+        Each block of dst takes over what its block of src is, all pairs at once: a swap is move([a, b], [b, a]).
+        """
+
+    def truncate(self, blocks: object, row: object, step: int) -> None:
+        """
+        Rows >= row of each block that steps <= step wrote are removed; row: one, or one per block.
+        """
+
+    def reset(self) -> None:
+        """The block table and the key index are emptied."""
+
+    def report(self, events: object) -> None:
+        """
+        Reports events in order: an array of event_dtype, or bytes of 56 per event. An invalid event: InvalidArgumentError, and none is reported.
+        """
+
+    def snapshot(self, tag: int, blocks: object, first: int, last: int) -> None:
+        """
+        Requests what Store.snapshot would take here; the worker fetches it with Store.take_tagged(tag). No other snapshot may have this tag until it was fetched or forgotten.
+        """
+
+    def forget(self, tag: int) -> None:
+        """
+        The snapshot `tag` will not be fetched (an abort): the worker's store releases it.
+        """
+
+    def finish(self) -> bytes:
+        """Closes the message; its bytes."""
 
 class Rows:
     def __init__(self, num_layers: int, top_k: int, num_experts: int, page_tokens: int, layer_ids: object, first: int, ids: object, infos: object, ordered: bool) -> None: ...
@@ -198,7 +272,11 @@ class Rows:
     def gather_layers(self, all_gather: object, rank: int, ranks: int) -> Rows: ...
 
 class Snapshot:
+    @overload
     def __init__(self, store: Store, blocks: object, first: int, last: int) -> None: ...
+
+    @overload
+    def __init__(self, store: Store, tag: int) -> None: ...
 
     @property
     def first(self) -> int:
@@ -373,16 +451,20 @@ class CaptureSession:
         The CUDA stream of the forwards from here on: an int (cudaStream_t), an object with cuda_stream or __cuda_stream__(), or None (the default stream). Engine's thread.
         """
 
-    def begin_step(self, step: int, version: int, events: object | None = None, slots: object = (), written_rows: int = 0, device_slots: bool = False) -> bool:
+    def begin_step(self, step: int, version: int, slots: object | None = None, *, events: object | None = None, pairs: tuple[object, object] | None = None, table: tuple[object, object, object] | None = None, asked: object | None = None, num_padding: int = 0, block_tokens: int | None = None, written_rows: int = 0, device_slots: bool = False) -> bool:
         """
         Begins a step and takes a buffer for its forward. Engine's thread; keeps the GIL.
 
-        step: above every earlier step. version: of the weights. events: Events, or a numpy array of EVENT_DTYPE. slots: int64 [rows] (numpy without a copy), one per row of the forward: block * block_tokens + offset, -1 (padding), or NOT_ASKED(slot). written_rows: rows that the forward writes, graph padding included; 0: the number of slots. device_slots: slots lists all slots that the step may write, in any order.
+        step: above every earlier step. version: of the weights. events: an array of event_dtype, or bytes of 56 per event; reported before the step begins.
+
+        The rows of the forward, in its order, are given in one form, numpy arrays of the named types without a copy. slots: int64 [rows]: block * block_tokens + offset, -1 (padding), or NOT_ASKED(slot). pairs: (block_idx, local_position), both int32 or int64 [rows]; a negative block is padding. table: (block_table, num_computed_tokens, num_scheduled_tokens), int32 [requests, blocks] and [requests]: the rows of request i are the positions from num_computed_tokens[i] on, num_scheduled_tokens[i] of them; then come num_padding rows of padding. asked: bool or uint8, one per row (pairs) or request (table): 0: it did not ask for routing. block_tokens: of the blocks of pairs and table; None: the store's, else a divisor of it (kernel blocks).
+
+        written_rows: rows that the forward writes, graph padding included; 0: the number of rows. device_slots: the rows are all that the step may write, in any order.
 
         False: the step was dropped (capacity) and has ended; its forward runs as usual. InvalidArgumentError: nothing was done.
         """
 
-    def begin_ids_step(self, step: int, version: int, events: object | None = None, slots: object = ()) -> bool:
+    def begin_ids_step(self, step: int, version: int, slots: object | None = None, *, events: object | None = None, pairs: tuple[object, object] | None = None, table: tuple[object, object, object] | None = None, asked: object | None = None, num_padding: int = 0, block_tokens: int | None = None) -> bool:
         """
         Like begin_step, for ids of all layers in one array (submit_ids); takes no buffer.
         """
@@ -438,7 +520,7 @@ class CaptureSession:
         Raises the reason if the transport has failed permanently; every step is then dropped when it begins. Any thread.
         """
 
-    def report(self) -> str:
+    def stats_text(self) -> str:
         """
         The counters, and one line per layer with a silent or invalid row, as text. Any thread.
         """

@@ -16,7 +16,7 @@ from ._rows import Codec, Fill, Layout, Read, Rows, _out_shape, _output, _runs
 from ._types import (
     FILLS,
     LAYOUTS,
-    ROW_INFO_DTYPE,
+    row_info_dtype,
     CoverageRun,
     Shape,
     id_type_of,
@@ -136,9 +136,9 @@ class Document(_core.Document):
         fill: Fill = "minus_one",
         out: npt.NDArray[Any] | None = None,
     ) -> Read:
-        """(ids, infos): as read(), and ROW_INFO_DTYPE [T]."""
+        """(ids, infos): as read(), and row_info_dtype [T]."""
         first, last = self._range(begin, end)
-        infos = np.empty(max(last - first, 0), ROW_INFO_DTYPE)
+        infos = np.empty(max(last - first, 0), row_info_dtype)
         return self._read_ids(begin, end, layers, layout, dtype, fill, out, infos), infos
 
     def _read_ids(

@@ -16,7 +16,7 @@ from ._handle import Handle
 from ._types import (
     FILLS,
     LAYOUTS,
-    ROW_INFO_DTYPE,
+    row_info_dtype,
     Code,
     CoverageRun,
     Provenance,
@@ -105,7 +105,7 @@ class Rows:
         infos: npt.NDArray[np.void],
         ordered: bool = True,
     ) -> None:
-        """ids: uint8 (up to 256 experts) or uint16 [T, L, K]; infos: ROW_INFO_DTYPE [T]; both C
+        """ids: uint8 (up to 256 experts) or uint16 [T, L, K]; infos: row_info_dtype [T]; both C
         order. They must not change as long as these rows exist. InvalidArgumentError if they do not
         match."""
         wanted = (len(infos), shape.num_layers, shape.top_k)
@@ -114,8 +114,8 @@ class Rows:
                 f"ids: {shape.id_dtype} {list(wanted)} in C order, got {ids.dtype} "
                 f"{list(ids.shape)}"
             )
-        if infos.dtype != ROW_INFO_DTYPE or infos.ndim != 1 or not infos.flags.c_contiguous:
-            raise InvalidArgumentError("infos: ROW_INFO_DTYPE [T] in C order")
+        if infos.dtype != row_info_dtype or infos.ndim != 1 or not infos.flags.c_contiguous:
+            raise InvalidArgumentError("infos: row_info_dtype [T] in C order")
         self.shape = shape._replace(block_tokens=0, num_blocks=0)
         self.first = first
         self.ordered = ordered
@@ -127,7 +127,7 @@ class Rows:
 
     @classmethod
     def _of(cls, native: _core.Rows) -> Rows:
-        infos = native.infos.reshape(-1).view(ROW_INFO_DTYPE)
+        infos = native.infos.reshape(-1).view(row_info_dtype)
         rows = cls(Shape(*native.shape), native.first, native.ids, infos, native.ordered)
         rows._native_rows = native
         return rows
@@ -170,7 +170,7 @@ class Rows:
 
     @property
     def infos(self) -> npt.NDArray[np.void]:
-        """ROW_INFO_DTYPE [T], read-only, no copy."""
+        """row_info_dtype [T], read-only, no copy."""
         return self._infos
 
     @property
@@ -330,6 +330,6 @@ def _rows_of(
 ) -> Rows:
     """Rows over buffers of pickle; copies nothing."""
     of = Shape(*shape)
-    info_array = np.frombuffer(infos, np.uint8).view(ROW_INFO_DTYPE)
+    info_array = np.frombuffer(infos, np.uint8).view(row_info_dtype)
     id_array = np.frombuffer(ids, of.id_dtype)
     return Rows(of, first, id_array.reshape(len(info_array), of.num_layers, of.top_k), info_array, ordered)

@@ -97,9 +97,9 @@ class CaptureSession(_core.CaptureSession):
     ::
 
         session = CaptureSession(store, max_rows=512)
-        if session.begin_step(step, version, events, slots):  # at schedule time
-            forward(session.view(step).array)                 # writes [layer, row, k]
-            session.submit(step)                              # or drop(step), or cancel(step)
+        if session.begin_step(step, version, slots):  # at schedule time
+            forward(session.view(step).array)         # writes [layer, row, k]
+            session.submit(step)                      # or drop(step), or cancel(step)
 
     Methods that are not marked "any thread" are called by the engine's thread, which is that of the
     store. The session keeps its store.

@@ -13,7 +13,7 @@ from . import _core
 from ._documents import from_bytes
 from ._handle import Handle
 from ._rows import Codec, Fill, Layout, Read, Rows, _out_shape, _output, _runs
-from ._types import FILLS, LAYOUTS, ROW_INFO_DTYPE, CoverageRun, id_type_of, number_of
+from ._types import FILLS, LAYOUTS, row_info_dtype, CoverageRun, id_type_of, number_of
 
 
 class Snapshot(_core.Snapshot):
@@ -63,9 +63,9 @@ class Snapshot(_core.Snapshot):
         fill: Fill = "minus_one",
         out: npt.NDArray[Any] | None = None,
     ) -> Read:
-        """(ids, infos): as read(), and ROW_INFO_DTYPE [T] of the same moment."""
+        """(ids, infos): as read(), and row_info_dtype [T] of the same moment."""
         rows = (self.last if end is None else end) - (self.first if begin is None else begin)
-        infos = np.empty(max(rows, 0), ROW_INFO_DTYPE)
+        infos = np.empty(max(rows, 0), row_info_dtype)
         ids = self._read_ids(begin, end, layout, dtype, fill, out, infos)
         return ids, infos
 

@@ -63,6 +63,17 @@ class StoreStats:
     landing_lag_count: int
     landing_lag_p50_ns: int
     landing_lag_p99_ns: int
+    log_records: int
+    log_losses: int
+    """Times that records were lost because the log was full."""
+    steps_while_wrapping: int
+    snapshots_lost: int
+    snapshots_given_up: int
+    """Snapshots of messages: too many waited to be taken."""
+    log_lag_count: int
+    log_lag_p50_ns: int
+    """From a call of begin_step until its record was applied."""
+    log_lag_p99_ns: int
 
     @property
     def audit_agreement(self) -> float:
@@ -144,6 +155,14 @@ class Recorder:
 class Store(_core.Store):
     """The rows of every KV block of an engine; one per rank that stores.
 
+    What the engine's thread reports is appended to a log and takes effect in that order: the events
+    (bind ... reset, report), schedules, steps of a session, and snapshots. A snapshot reads what was
+    reported before it, and nothing later. Every event method takes one block or many: an int, a
+    list, or an integer array of one dimension (int32 without a copy). An invalid event raises
+    InvalidArgumentError, and nothing of the call is reported. If the log is full, because the
+    store's thread gets no CPU, calls succeed and the store loses its rows (capacity), counted in
+    ``log_losses``.
+
     Threads: methods marked "engine's thread" are called by one thread at a time, for the store and
     all its sessions (FailedPreconditionError if two threads are in one at once); other methods by
     any thread.
@@ -171,6 +190,8 @@ class Store(_core.Store):
         key_seed: int = 0,
         landing_cpus: Sequence[int] = (),
         recorder: RecorderOptions | None = None,
+        log_bytes: int = 0,
+        max_tagged_snapshots: int = 0,
     ) -> None:
         """Commits the memory of the rows' stamps, and starts the landing thread.
 
@@ -185,7 +206,10 @@ class Store(_core.Store):
         audit, audit_threshold: compare ignored writes with the rows that are kept, and invalidate
         rows that agree less than the threshold. count_experts: count for expert_counts(). key_seed:
         of the key index's hash; 0: random. landing_cpus: CPUs that the landing thread may run on;
-        empty: any. recorder: record a flight.
+        empty: any. recorder: record a flight. log_bytes: of the log that the engine's thread
+        appends to; 0: 8 MiB, and at least four steps of max_step_rows. max_tagged_snapshots:
+        snapshots of messages that wait for take_tagged(); for one more the oldest is given up; 0:
+        4096.
 
         InvalidArgumentError names argument, rule and value; ResourceExhaustedError if memory cannot
         be allocated.
@@ -223,6 +247,8 @@ class Store(_core.Store):
             recorder.ring_bytes if recorder is not None else 0,
             recorder.ids if recorder is not None else False,
             recorder.cpus if recorder is not None else (),
+            log_bytes,
+            max_tagged_snapshots,
         )
         self._log_lost = 0
 
@@ -241,6 +267,11 @@ class Store(_core.Store):
         block_tokens. Copies nothing and never waits. OutOfRangeError and InvalidArgumentError name
         the range or the block. Engine's thread."""
         return Snapshot(self, blocks, first, last)
+
+    def take_tagged(self, tag: int) -> Snapshot:
+        """Takes the snapshot that a message requested under ``tag``, once. NotFoundError if there
+        is none: it was forgotten, taken before, or given up (max_tagged_snapshots). Any thread."""
+        return Snapshot(self, tag)
 
     def stats(self) -> StoreStats:
         """The counters. Any thread."""

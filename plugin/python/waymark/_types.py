@@ -13,7 +13,7 @@ from . import _core
 from ._errors import InvalidArgumentError
 
 ALL_ROWS = -1
-"""Events.copy: copy every row."""
+"""Store.copy: copy every row."""
 
 PADDING_SLOT = -1
 """The slot of a row that writes no KV."""
@@ -89,7 +89,7 @@ class Fault(IntEnum):
 
 
 class EventType(IntEnum):
-    """The field ``type`` of EVENT_DTYPE."""
+    """The field ``type`` of event_dtype."""
 
     BIND = 1
     RETAIN = 2
@@ -101,7 +101,7 @@ class EventType(IntEnum):
     RESET = 8
 
 
-EVENT_DTYPE: np.dtype[np.void] = np.dtype(
+event_dtype: np.dtype[np.void] = np.dtype(
     [
         ("type", "<u2"),
         ("key_size", "u1"),
@@ -115,7 +115,7 @@ EVENT_DTYPE: np.dtype[np.void] = np.dtype(
 )
 """An event, 56 bytes: wm_event of waymark.h."""
 
-ROW_INFO_DTYPE: np.dtype[np.void] = np.dtype(
+row_info_dtype: np.dtype[np.void] = np.dtype(
     {
         "names": ["step", "version", "reason", "provenance"],
         "formats": ["<u8", "<u8", "u1", "u1"],
@@ -285,11 +285,18 @@ def layers_of(layers: tuple[int, int] | None, num_layers: int) -> tuple[int, int
 
 
 def event_bytes(events: object) -> npt.NDArray[np.uint8]:
-    """The bytes of a structured array of events. Called by the extension."""
+    """The bytes of events that are given as bytes, or as an array that is not in order. Called by
+    the extension."""
+    if isinstance(events, (bytes, bytearray, memoryview)):
+        if len(events) % event_dtype.itemsize:
+            raise InvalidArgumentError(
+                f"events: {event_dtype.itemsize} bytes per event, got {len(events)} bytes"
+            )
+        return np.frombuffer(events, np.uint8)
     array = np.asarray(events)
-    if array.dtype != EVENT_DTYPE or array.ndim != 1:
+    if array.dtype != event_dtype or array.ndim != 1:
         raise TypeError(
-            "events must be an Events or an array of EVENT_DTYPE with one dimension, got "
+            "events must be an array of event_dtype with one dimension, or bytes, got "
             f"{type(events).__name__} of dtype {array.dtype}"
         )
     return np.ascontiguousarray(array).view(np.uint8)

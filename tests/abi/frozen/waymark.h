@@ -21,10 +21,10 @@
  *     if (wm->session_create(&capture, &session, NULL) != WM_OK) return 1;
  *
  *     const wm_event bind = wm_bind(BLOCK, NULL, 0);  // the block is allocated, with no key
+ *     if (wm->store_report(store, &bind, 1, NULL) != WM_OK) return 1;
  *     for (uint64_t step = 1; step <= TOKENS; ++step) {
  *       const int64_t slot = BLOCK * 16 + (int64_t)(step - 1);  // block * block_tokens + offset
  *       const wm_step_batch batch = {.struct_size = sizeof batch, .step = step, .version = 1,
- *                                    .events = &bind, .num_events = step == 1,
  *                                    .slots = &slot, .num_slots = 1};
  *       const wm_status begun = wm->session_begin_step(session, &batch, 0, NULL);
  *       wm_view view;  // int16 [L, max_rows, K]
@@ -141,7 +141,7 @@ typedef struct wm_code {
 
 enum wm_rule {
   WM_RULE_NONE = 0,
-  WM_RULE_STEP_NOT_INCREASING = 1,    /* value: the step; 2^64 - 1 is not a step */
+  WM_RULE_STEP_NOT_INCREASING = 1,    /* value: the step; steps are below 2^62 */
   WM_RULE_TOO_MANY_ROWS = 2,          /* value: the rows; limit, of a tensor: rows of the view */
   WM_RULE_UNKNOWN_EVENT = 3,          /* index: the event; value: its type */
   WM_RULE_BLOCK_OUT_OF_RANGE = 4,     /* index: the event; value: the block */
@@ -150,12 +150,21 @@ enum wm_rule {
   WM_RULE_ROWS_OUT_OF_RANGE = 7,      /* index: the event; value: rows */
   WM_RULE_SELF_COPY = 8,              /* index: the event; value: the block */
   WM_RULE_DUPLICATE_MOVE = 9,         /* index: the event; value: a block that is in two pairs */
-  WM_RULE_SEAL_STEP = 10,             /* index: the event; value: its step: 0, or after this step */
+  WM_RULE_SEAL_STEP = 10,             /* index: the event; value: its step, after this step */
   WM_RULE_SLOT_OUT_OF_RANGE = 11,     /* index: the row; value: the slot */
   WM_RULE_DEVICE_SLOTS = 12,          /* device slots where not allowed, or none where required */
   WM_RULE_STEP_NOT_IN_FLIGHT = 13,    /* value: the step: not begun by this session, or ended */
   WM_RULE_RING_FULL = 14,             /* value: steps in flight */
-  WM_RULE_STAMPS_WRAP = 15,           /* value: steps to land before step numbers are rebased */
+  WM_RULE_SCHEDULE_AHEAD = 15,        /* value: the step of the open schedule, after this step */
+  WM_RULE_LOG_FULL = 16,              /* value: calls refused so far; see store_report */
+  WM_RULE_BUSY = 17,                  /* another thread is in a call of the engine's thread */
+  WM_RULE_ROW_FORMS = 18,             /* value: in how many forms the rows are given */
+  WM_RULE_INDEX_BYTES = 19,           /* value: index_bytes of the pairs */
+  WM_RULE_BLOCK_TOKENS = 20,          /* value: block_tokens of the pairs or of the table */
+  WM_RULE_ROW_BLOCK = 21,             /* index: the row; value: its block */
+  WM_RULE_ROW_OFFSET = 22,            /* index: the row; value: its offset in the block */
+  WM_RULE_SCHEDULED_TOKENS = 23,      /* index: the request; value: its num_scheduled_tokens */
+  WM_RULE_POSITION = 24,              /* index: the request; value: a position out of range */
   WM_RULE_LAYER_OUT_OF_RANGE = 32,    /* value: the layer; limit: layers captured */
   WM_RULE_LAYER_NOT_HANDED_OVER = 33, /* value: a layer that is captured otherwise */
   WM_RULE_NULL_DATA = 34,             /* value: rows of a tensor without data */
@@ -206,6 +215,7 @@ typedef struct wm_snapshot wm_snapshot; /* a pinned, immutable view of rows of o
 typedef struct wm_rows wm_rows;         /* rows that were read, with their own memory; immutable */
 typedef struct wm_batch wm_batch;       /* a parsed step batch, with its own memory; immutable */
 typedef struct wm_recorder wm_recorder; /* the flight recorder of one store */
+typedef struct wm_schedule_writer wm_schedule_writer; /* schedule messages of one scheduler */
 
 /* ---- the store ---------------------------------------------------------------------------- */
 
@@ -234,6 +244,11 @@ typedef struct wm_store_options {
   wm_recorder* recorder;        /* created for the same options, for this store only; null: none */
   const int32_t* landing_cpus;  /* [num_landing_cpus]: CPUs that the landing thread may run on; */
   size_t num_landing_cpus;      /* 0: any */
+  uint64_t log_bytes; /* of the log that the engine's thread appends to; eight times as many are */
+                      /* reserved for a log that is full; 0: 8 MiB, and at least four full steps */
+  uint32_t max_tagged_snapshots; /* of store_take_tagged, at once; for one more the oldest is */
+                                 /* given up; 0 = 4096; 1 ... 2^20 */
+  uint32_t reserved;             /* must be zero */
 } wm_store_options;
 
 #define WM_STORE_DEVICE_SLOTS 1u  /* batches may have WM_BATCH_DEVICE_SLOTS */
@@ -292,7 +307,7 @@ enum {
   WM_EVENT_BIND = 1, /* `block` is allocated: new life; with a key: attach the page of that key */
   WM_EVENT_RETAIN,   /* `block` has one user more */
   WM_EVENT_RELEASE,  /* `block` has one user less; below zero: ignored and counted */
-  WM_EVENT_SEAL,     /* `block` is full, or will be after `step`, and is found by its key */
+  WM_EVENT_SEAL,     /* `step` fills `block`, which is then found by its key */
   WM_EVENT_COPY,     /* `block` gets rows [0, rows) of `src` */
   WM_EVENT_MOVE,     /* `block` takes over the contents and state of another block */
   WM_EVENT_TRUNCATE, /* rows >= `rows` of `block` that steps <= `step` wrote are invalid */
@@ -311,12 +326,13 @@ typedef struct wm_event {
   int32_t block;    /* COPY, MOVE: the destination */
   int32_t src;      /* COPY, MOVE: the block copied or moved from */
   int32_t rows;     /* COPY: rows, or WM_ALL_ROWS; TRUNCATE: the first row to invalidate */
-  uint64_t step;    /* SEAL: the step that fills the block; TRUNCATE: the last step it applies to */
+  uint64_t step;    /* SEAL: the step that fills the block, 0: the one that is begun next; */
+                    /* TRUNCATE: the last step that it applies to */
   uint8_t key[WM_KEY_BYTES]; /* the engine's prefix-chain hash of the block; 0 beyond key_size */
 } wm_event;
 
-/* Constructors of events. `key`: [key_size], 1 ... 32 bytes; a longer key is refused when the step
- * begins, with WM_RULE_KEY_TOO_LONG. */
+/* Constructors of events. `key`: [key_size], 1 ... 32 bytes; an event with a longer key is refused
+ * with WM_RULE_KEY_TOO_LONG. */
 static inline wm_event wm_make_event(int type, int32_t block, int32_t src, int32_t rows,
                                      uint64_t step, const void* key, size_t key_size) {
   wm_event event;
@@ -340,6 +356,7 @@ static inline wm_event wm_retain(int32_t block) {
 static inline wm_event wm_release(int32_t block) {
   return wm_make_event(WM_EVENT_RELEASE, block, -1, 0, 0, NULL, 0);
 }
+/* `step` 0: the step that is begun next. */
 static inline wm_event wm_seal(int32_t block, const void* key, size_t key_size, uint64_t step) {
   return wm_make_event(WM_EVENT_SEAL, block, -1, 0, step, key, key_size);
 }
@@ -363,17 +380,54 @@ static inline wm_event wm_reset(void) {
 #define WM_PADDING_SLOT ((int64_t)-1)             /* writes no KV: no row */
 #define WM_NOT_ASKED(slot) ((int64_t)-2 - (slot)) /* writes KV, but did not ask for routing */
 
-/* A step as it is scheduled. The arrays belong to the caller. */
+/* The rows of a forward as pairs of a block and an offset in it, for engines that keep these two
+ * arrays instead of slots. Both arrays may be unaligned. */
+typedef struct wm_pair_rows {
+  uint32_t struct_size;
+  int32_t index_bytes;        /* of each entry of both arrays: 4 (int32) or 8 (int64); required */
+  const void* block_idx;      /* [num_rows]: the block; negative: padding; required */
+  const void* local_position; /* [num_rows]: offset in the block; not read for padding; required */
+  size_t num_rows;            /* required */
+  int32_t block_tokens;       /* tokens per block of block_idx: the store's, or a divisor of it */
+                              /* (kernel blocks); required */
+  int32_t reserved;           /* must be zero */
+  const uint8_t* asked;       /* [num_rows]: 0: the row's request did not ask for routing; null: */
+                              /* all asked */
+} wm_pair_rows;
+
+/* The rows of a forward as the batch's block table with positions. Rows are in this order: request
+ * by request, and in a request by position, ascending; then the padding. The cheapest form. All
+ * arrays may be unaligned. */
+typedef struct wm_table_rows {
+  uint32_t struct_size;
+  int32_t block_tokens;               /* tokens per block of block_table: the store's, or a */
+                                      /* divisor of it (kernel blocks); required */
+  const int32_t* block_table;         /* [num_requests][table_stride]: entry p / block_tokens is */
+                                      /* the block of position p; negative: its rows are padding; */
+                                      /* entries that no row needs are not read; required */
+  size_t table_stride;                /* entries per request; required */
+  size_t num_requests;                /* required */
+  const int32_t* num_computed_tokens; /* [num_requests]: position of the first row; required */
+  const int32_t* num_scheduled_tokens; /* [num_requests]: number of rows; required */
+  const uint8_t*
+      asked;          /* [num_requests]: 0: the request did not ask for routing; null: all asked */
+  size_t num_padding; /* padding rows behind those of the last request */
+} wm_table_rows;
+
+/* A step as it is scheduled. The arrays belong to the caller. The rows of the forward are in one
+ * form: `slots`, `pairs` or `table`. */
 typedef struct wm_step_batch {
   uint32_t struct_size;
   uint32_t flags; /* WM_BATCH_* */
   const wm_ext* ext;
-  uint64_t step;          /* above every earlier step, below 2^64 - 1; required */
-  uint64_t version;       /* of the weights of the forward; required */
-  const wm_event* events; /* [num_events]: applied in order, before rows are claimed; required */
-  size_t num_events;      /* required */
-  const int64_t* slots;   /* [num_slots]: one per row of the forward, in its order; required */
-  size_t num_slots;       /* required */
+  uint64_t step;             /* above every earlier step, below 2^62; required */
+  uint64_t version;          /* of the weights of the forward; required */
+  const wm_event* events;    /* [num_events]: applied in order, before rows are claimed; required */
+  size_t num_events;         /* required */
+  const int64_t* slots;      /* [num_slots]: one per row of the forward, in its order; required */
+  size_t num_slots;          /* required */
+  const wm_pair_rows* pairs; /* the rows, if not null; num_slots is then 0 */
+  const wm_table_rows* table; /* the rows, if not null; num_slots is then 0 */
 } wm_step_batch;
 
 /* Only the device knows which rows the forward writes: `slots` lists all slots that it may write,
@@ -634,6 +688,8 @@ typedef struct wm_store_stats {
   double audit_agreement_sum; /* mean agreement = sum / audited_rows */
   uint64_t snapshots_taken, snapshots_live;
   uint64_t landing_lag_count, landing_lag_p50_ns, landing_lag_p99_ns; /* submit to landed */
+  uint64_t log_records, log_losses, steps_while_wrapping, snapshots_lost, snapshots_given_up;
+  uint64_t log_lag_count, log_lag_p50_ns, log_lag_p99_ns; /* begin_step to applied */
 } wm_store_stats;
 
 /* A finding of the audit: later writes of `block` contradicted the rows that were kept. */
@@ -647,6 +703,19 @@ typedef struct wm_finding {
   uint32_t voided;      /* 1: agreement was below the threshold; the page's rows are missing */
   double agreement;     /* mean share of common ids, in [0, 1] */
 } wm_finding;
+
+/* ---- schedule messages -------------------------------------------------------------------- */
+
+/* The sizes of the worker's store, and the limits of a message. */
+typedef struct wm_schedule_options {
+  uint32_t struct_size;
+  uint32_t flags; /* must be zero */
+  const wm_ext* ext;
+  int32_t num_blocks;     /* of wm_store_options; required */
+  int32_t block_tokens;   /* tokens of a KV block; required */
+  uint32_t max_bytes;     /* of a message; 0: 16 MiB; 64 ... 2^30 */
+  uint32_t max_snapshots; /* in a message; 0: 4096 */
+} wm_schedule_options;
 
 /* ---- the flight recorder ------------------------------------------------------------------ */
 
@@ -694,11 +763,29 @@ typedef struct wm_api_v1 {
 
   /* ---- the step path: engine's thread ---- */
 
+  /* What the engine's thread reports is appended to a log and takes effect in that order; a
+   * snapshot reads what was reported before it, and nothing later.
+   *
+   * FAILED_PRECONDITION with WM_RULE_BUSY: another thread is in a call of the engine's thread;
+   * nothing was done. RESOURCE_EXHAUSTED with WM_RULE_LOG_FULL: the log was full, because the
+   * store's thread got no CPU; what the call reported is lost, and the store loses its rows
+   * (capacity) but returns no wrong one. The engine continues as if the call had succeeded; a step
+   * that was to be submitted, dropped or cancelled has ended. */
+
+  /* Opens the schedule of `step` under weights `version`: events and snapshots belong to it until
+   * the step is begun. Optional, for engines that report events before the step begins and whose
+   * weights change, or that schedule ahead: begin_step of an earlier step is then refused
+   * (WM_RULE_SCHEDULE_AHEAD). `step` is above every step begun, and not below the open schedule. */
+  wm_status (*store_schedule)(wm_store* store, uint64_t step, uint64_t version, wm_code* code);
+  /* Reports events, in order. An invalid event: nothing was done. A group of Moves is in one call.
+   */
+  wm_status (*store_report)(wm_store* store, const wm_event* events, size_t num_events,
+                            wm_code* code);
   /* Sets the CUDA stream (cudaStream_t) of all later forwards; null: the default stream. */
   wm_status (*session_set_stream)(wm_session* session, void* stream);
   /* Begins a step and takes a buffer for its forward. `written_rows`: rows that the forward writes,
-   * graph padding included; the larger of it and num_slots counts. RESOURCE_EXHAUSTED: the step was
-   * dropped and has ended; its forward runs as usual. */
+   * graph padding included; the larger of it and the rows of the batch counts. RESOURCE_EXHAUSTED:
+   * the step was dropped and has ended; its forward runs as usual. */
   wm_status (*session_begin_step)(wm_session* session, const wm_step_batch* batch,
                                   int32_t written_rows, wm_code* code);
   /* Sets *view to the view of `step`; for a step without a buffer, and for step 0, to the scratch
@@ -821,7 +908,7 @@ typedef struct wm_api_v1 {
   wm_status (*store_last_step)(const wm_store* store, uint64_t* step);
   /* All counters; the main ones as text, one per line. Any thread. */
   wm_status (*store_stats)(const wm_store* store, wm_store_stats* out);
-  wm_status (*store_report)(const wm_store* store, wm_message* text);
+  wm_status (*store_stats_text)(const wm_store* store, wm_message* text);
   /* Expert counts of the index-th version counted, oldest first: counts[layer * E + expert].
    * NOT_FOUND beyond the last version; OUT_OF_RANGE if `capacity` is below L * E. Any thread. */
   wm_status (*store_expert_counts)(const wm_store* store, size_t index, uint64_t* version,
@@ -844,7 +931,7 @@ typedef struct wm_api_v1 {
   /* Counters of the session, of one layer, and both as text. Any thread. */
   wm_status (*session_stats)(const wm_session* session, wm_session_stats* out);
   wm_status (*session_layer_stats)(const wm_session* session, int32_t layer, wm_layer_stats* out);
-  wm_status (*session_report)(const wm_session* session, wm_message* text);
+  wm_status (*session_stats_text)(const wm_session* session, wm_message* text);
   /* Rows, padding included, of the forwards in which `layer` was silent: writes the first
    * `capacity` sizes, ascending, to `batch_sizes` and their number to *count. Any thread. */
   wm_status (*session_silent_batch_sizes)(const wm_session* session, int32_t layer,
@@ -866,6 +953,48 @@ typedef struct wm_api_v1 {
   void (*batch_release)(wm_batch* batch);
   /* The batch; its arrays are valid as long as the object. */
   wm_status (*batch_view)(const wm_batch* batch, wm_step_batch* view);
+
+  /* ---- schedule messages, for an engine whose scheduler is another process ---- */
+
+  /* A writer of the messages of one scheduler, which needs no store: what would be reported to a
+   * store goes into a message (docs/schedule-message.md), one per schedule, and the bytes go to
+   * the worker with the schedule. One thread at a time. A refused call changes nothing.
+   *
+   * FAILED_PRECONDITION if no message is open (begin: if one is open); RESOURCE_EXHAUSTED if the
+   * message would exceed the limits: finish and send it, and begin another of the same step. */
+  wm_status (*schedule_writer_create)(const wm_schedule_options* options, wm_schedule_writer** out,
+                                      wm_message* why);
+  void (*schedule_writer_retain)(wm_schedule_writer* writer);
+  void (*schedule_writer_release)(wm_schedule_writer* writer);
+  /* Opens a message of the schedule of `step`, which is not below that of any message before.
+   * `step` 0: without a step, for an engine that goes idle; `version` is then 0. */
+  wm_status (*schedule_writer_begin)(wm_schedule_writer* writer, uint64_t step, uint64_t version,
+                                     wm_message* why);
+  /* As store_report. */
+  wm_status (*schedule_writer_report)(wm_schedule_writer* writer, const wm_event* events,
+                                      size_t num_events, wm_message* why);
+  /* As store_snapshot; the worker fetches it by `tag`, any number that no other snapshot has until
+   * it was fetched or forgotten. */
+  wm_status (*schedule_writer_snapshot)(wm_schedule_writer* writer, uint64_t tag,
+                                        const wm_snapshot_args* args, wm_message* why);
+  /* The snapshot `tag` will not be fetched (an abort): the worker's store releases it. */
+  wm_status (*schedule_writer_forget)(wm_schedule_writer* writer, uint64_t tag, wm_message* why);
+  /* Closes the message. Its bytes are valid until the next begin or the last release. Every message
+   * must be sent, in this order. */
+  wm_status (*schedule_writer_finish)(wm_schedule_writer* writer, const uint8_t** bytes,
+                                      size_t* size, wm_message* why);
+
+  /* In the worker's process: reports a message, when its schedule is about to be begun. A message
+   * that was reported before is ignored. If one is missing or refused, all blocks lose their rows
+   * (capacity). INVALID_ARGUMENT and RESOURCE_EXHAUSTED: the message is refused. ALREADY_EXISTS: a
+   * tag is in use; its snapshot is not taken, all else is reported. Engine's thread. */
+  wm_status (*store_report_message)(wm_store* store, const uint8_t* bytes, size_t size,
+                                    wm_message* why);
+  /* Takes the snapshot that a message requested under `tag`, once. NOT_FOUND if there is none: it
+   * was forgotten, taken before, or given up (max_tagged_snapshots). Any thread. */
+  wm_status (*store_take_tagged)(wm_store* store, uint64_t tag, wm_snapshot** out, wm_message* why);
+  /* Releases that snapshot, if there is one. Any thread. */
+  wm_status (*store_forget_tag)(wm_store* store, uint64_t tag);
 
   /* ---- the flight recorder: any thread ---- */
 

@@ -1,0 +1,247 @@
+// Batches of steps, and batches as bytes.
+#include "plugin/python/batch.h"
+
+#include <cstring>
+
+#include "plugin/python/module.h"
+
+namespace waymark_python {
+namespace {
+
+using nb::literals::operator""_a;
+
+std::int32_t BlockTokens(const RowArgs& rows) {
+  std::int32_t tokens = rows.store_block_tokens;
+  if (!rows.block_tokens.is_none() && !nb::try_cast(rows.block_tokens, tokens)) {
+    Raise(WM_INVALID_ARGUMENT, "block_tokens: an integer, or None; got " +
+                                   nb::cast<std::string>(nb::repr(rows.block_tokens)));
+  }
+  return tokens;
+}
+
+// Item `i` of a tuple or list of `size`.
+nb::object Item(nb::handle items, Py_ssize_t i, Py_ssize_t size, const char* rule) {
+  if ((!PyTuple_Check(items.ptr()) && !PyList_Check(items.ptr())) ||
+      PySequence_Size(items.ptr()) != size) {
+    PyErr_SetString(PyExc_TypeError, rule);
+    throw nb::python_error();
+  }
+  return nb::steal(PySequence_GetItem(items.ptr(), i));
+}
+
+// A block table of another type or order, as int32 in C order.
+void CopyTable(nb::handle blocks, std::vector<std::int32_t>& to, wm_table_rows& table) {
+  const Array array = ArrayOf(blocks, "block_table");
+  if (array.dims != 2 || array.kind != 'i' || !array.on_host ||
+      (array.item_bytes != 4 && array.item_bytes != 8)) {
+    Raise(WM_INVALID_ARGUMENT, "block_table: int32 [requests, blocks], in host memory");
+  }
+  table.num_requests = static_cast<std::size_t>(array.shape[0]);
+  table.table_stride = static_cast<std::size_t>(array.shape[1]);
+  to.reserve(table.num_requests * table.table_stride);
+  for (std::int64_t i = 0; i < array.shape[0]; ++i) {
+    for (std::int64_t j = 0; j < array.shape[1]; ++j) {
+      const auto* at = static_cast<const std::uint8_t*>(array.data) + i * array.strides[0] +
+                       j * array.strides[1];
+      std::int64_t block = 0;
+      if (array.item_bytes == 8) {
+        std::memcpy(&block, at, 8);
+      } else {
+        std::int32_t narrow = 0;
+        std::memcpy(&narrow, at, 4);
+        block = narrow;
+      }
+      if (block < INT32_MIN || block > INT32_MAX) {
+        Raise(WM_OUT_OF_RANGE, "block_table: does not fit int32, got " + std::to_string(block));
+      }
+      to.push_back(static_cast<std::int32_t>(block));
+    }
+  }
+  table.block_table = to.data();
+}
+
+nb::bytes SerializeBatch(std::uint64_t step, std::uint64_t version, nb::handle slots,
+                         nb::handle events, bool device_slots) {
+  const BatchArgs args(step, version, {slots}, events, device_slots);
+  std::string bytes(Api().batch_size(&args.batch), '\0');
+  std::size_t size = 0;
+  Message why;
+  wm_status status;
+  {
+    const GilReleased released(bytes.size() >= kReleaseBytes);
+    status = Api().batch_serialize(&args.batch, reinterpret_cast<std::uint8_t*>(bytes.data()),
+                                   bytes.size(), &size, why.get());
+  }
+  Check(status, why);
+  return nb::bytes(bytes.data(), size);
+}
+
+// A batch that was parsed; its arrays keep it.
+struct ParsedBatch {
+  wm_batch* batch = nullptr;
+  wm_step_batch view = {};
+  std::size_t used = 0;
+  ParsedBatch() = default;
+  ~ParsedBatch() { Api().batch_release(batch); }
+  ParsedBatch(const ParsedBatch&) = delete;
+  ParsedBatch& operator=(const ParsedBatch&) = delete;
+};
+
+std::unique_ptr<ParsedBatch> ParseBatch(nb::handle buffer) {
+  const Bytes bytes = ReadableBytes(buffer, "buffer");
+  auto parsed = std::make_unique<ParsedBatch>();
+  Message why;
+  wm_status status;
+  {
+    const GilReleased released(bytes.size >= kReleaseBytes);
+    status = Api().batch_parse(bytes.data, bytes.size, &parsed->used, &parsed->batch, why.get());
+  }
+  Check(status, why);
+  parsed->view.struct_size = sizeof(parsed->view);
+  const wm_status viewed = Api().batch_view(parsed->batch, &parsed->view);
+  if (viewed != WM_OK) Raise(viewed, "batch_view");
+  return parsed;
+}
+
+}  // namespace
+
+BatchArgs::BatchArgs(std::uint64_t step, std::uint64_t version, const RowArgs& rows,
+                     nb::handle events, bool device_slots) {
+  batch.struct_size = sizeof(batch);
+  batch.flags = device_slots ? WM_BATCH_DEVICE_SLOTS : 0;
+  batch.step = step;
+  batch.version = version;
+  if (rows.pairs.is_valid() && !rows.pairs.is_none()) TakePairs(rows);
+  if (rows.table.is_valid() && !rows.table.is_none()) TakeTable(rows);
+  if (!rows.slots.is_none()) {
+    slots_.emplace(rows.slots, "slots");
+    batch.slots = slots_->data();
+    batch.num_slots = slots_->size();
+  }
+  const bool plain = batch.pairs == nullptr && batch.table == nullptr;
+  if (plain && rows.asked.is_valid() && !rows.asked.is_none()) {
+    Raise(WM_INVALID_ARGUMENT,
+          "asked: with pairs or table; a slot that is not asked for is "
+          "NOT_ASKED(slot)");
+  }
+  if (!events.is_none()) {
+    events_.emplace(events);
+    batch.events = events_->data();
+    batch.num_events = events_->size();
+  }
+}
+
+const std::uint8_t* BatchArgs::TakeAsked(nb::handle asked, std::size_t count, const char* of) {
+  if (asked.is_none()) return nullptr;
+  const NumpyTypes& types = NumpyTypes::Get();
+  if (!asked_.Take(asked, types.boolean, 1) && !asked_.Take(asked, types.uint8, 1)) {
+    PyErr_SetString(PyExc_TypeError,
+                    "asked must be a numpy array of bool or uint8 with one "
+                    "dimension, contiguous");
+    throw nb::python_error();
+  }
+  if (asked_.shape(0) != count) {
+    Raise(WM_INVALID_ARGUMENT, std::string("asked: one per ") + of + ", got " +
+                                   std::to_string(asked_.shape(0)) + " of " +
+                                   std::to_string(count));
+  }
+  return static_cast<const std::uint8_t*>(asked_.data());
+}
+
+void BatchArgs::TakePairs(const RowArgs& rows) {
+  const char* const rule = "pairs must be (block_idx, local_position)";
+  const nb::object blocks = Item(rows.pairs, 0, 2, rule);
+  const nb::object positions = Item(rows.pairs, 1, 2, rule);
+  const NumpyTypes& types = NumpyTypes::Get();
+  std::size_t num_positions = 0;
+  if (memory_[0].Take(blocks, types.int32, 1) && memory_[1].Take(positions, types.int32, 1)) {
+    pairs_.index_bytes = 4;
+    pairs_.block_idx = memory_[0].data();
+    pairs_.local_position = memory_[1].data();
+    pairs_.num_rows = memory_[0].shape(0);
+    num_positions = memory_[1].shape(0);
+  } else {
+    block_idx_.emplace(blocks, "block_idx");
+    local_position_.emplace(positions, "local_position");
+    pairs_.index_bytes = 8;
+    pairs_.block_idx = block_idx_->data();
+    pairs_.local_position = local_position_->data();
+    pairs_.num_rows = block_idx_->size();
+    num_positions = local_position_->size();
+  }
+  if (num_positions != pairs_.num_rows) {
+    Raise(WM_INVALID_ARGUMENT, "local_position: as many as block_idx, got " +
+                                   std::to_string(num_positions) + " of " +
+                                   std::to_string(pairs_.num_rows));
+  }
+  pairs_.struct_size = sizeof(pairs_);
+  pairs_.block_tokens = BlockTokens(rows);
+  pairs_.asked = TakeAsked(rows.asked, pairs_.num_rows, "row");
+  batch.pairs = &pairs_;
+}
+
+void BatchArgs::TakeTable(const RowArgs& rows) {
+  const char* const rule = "table must be (block_table, num_computed_tokens, num_scheduled_tokens)";
+  const nb::object blocks = Item(rows.table, 0, 3, rule);
+  if (memory_[0].Take(blocks, NumpyTypes::Get().int32, 2)) {
+    table_.block_table = static_cast<const std::int32_t*>(memory_[0].data());
+    table_.num_requests = memory_[0].shape(0);
+    table_.table_stride = memory_[0].shape(1);
+  } else {
+    CopyTable(blocks, block_table_, table_);
+  }
+  computed_.emplace(Item(rows.table, 1, 3, rule), "num_computed_tokens");
+  scheduled_.emplace(Item(rows.table, 2, 3, rule), "num_scheduled_tokens");
+  for (const auto* counts : {&computed_, &scheduled_}) {
+    if ((*counts)->size() == table_.num_requests) continue;
+    Raise(WM_INVALID_ARGUMENT,
+          std::string(counts == &computed_ ? "num_computed_tokens" : "num_scheduled_tokens") +
+              ": one per row of block_table, got " + std::to_string((*counts)->size()) + " of " +
+              std::to_string(table_.num_requests));
+  }
+  table_.struct_size = sizeof(table_);
+  table_.block_tokens = BlockTokens(rows);
+  table_.num_computed_tokens = computed_->data();
+  table_.num_scheduled_tokens = scheduled_->data();
+  table_.asked = TakeAsked(rows.asked, table_.num_requests, "request");
+  std::uint32_t padding = 0;
+  if (!nb::try_cast(rows.padding, padding)) {
+    Raise(WM_INVALID_ARGUMENT, "num_padding: an integer in [0, 2^31), got " +
+                                   nb::cast<std::string>(nb::repr(rows.padding)));
+  }
+  table_.num_padding = padding;
+  batch.table = &table_;
+}
+
+void BindBatches(nb::module_& module) {
+  nb::class_<ParsedBatch>(module, "ParsedBatch", "A parsed batch.")
+      .def_prop_ro("step", [](const ParsedBatch& self) { return self.view.step; })
+      .def_prop_ro("version", [](const ParsedBatch& self) { return self.view.version; })
+      .def_prop_ro(
+          "device_slots",
+          [](const ParsedBatch& self) { return (self.view.flags & WM_BATCH_DEVICE_SLOTS) != 0; })
+      .def_prop_ro("used", [](const ParsedBatch& self) { return self.used; })
+      .def_prop_ro(
+          "events",
+          [](nb::handle_t<ParsedBatch> self) {
+            const auto& batch = nb::cast<const ParsedBatch&>(self);
+            return Lend(reinterpret_cast<const std::uint8_t*>(batch.view.events),
+                        {batch.view.num_events, sizeof(wm_event)}, self);
+          },
+          nb::sig("def events(self) -> " WAYMARK_ARRAY("uint8")))
+      .def_prop_ro(
+          "slots",
+          [](nb::handle_t<ParsedBatch> self) {
+            const auto& batch = nb::cast<const ParsedBatch&>(self);
+            return Lend(batch.view.slots, {batch.view.num_slots}, self);
+          },
+          nb::sig("def slots(self) -> " WAYMARK_ARRAY("int64")));
+
+  module.def("serialize_batch", &SerializeBatch, "step"_a, "version"_a, "slots"_a = nb::tuple(),
+             nb::kw_only(), "events"_a = nb::none(), "device_slots"_a = false,
+             "A step's batch as bytes, to record it or to send it.\n\n"
+             "InvalidArgumentError for an invalid batch. Any thread.");
+  module.def("parse_batch", &ParseBatch, "buffer"_a);
+}
+
+}  // namespace waymark_python

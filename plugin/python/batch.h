@@ -1,0 +1,49 @@
+// A step's batch, as the arguments of a call give it.
+#ifndef WAYMARK_PLUGIN_PYTHON_BATCH_H_
+#define WAYMARK_PLUGIN_PYTHON_BATCH_H_
+
+#include <optional>
+
+#include "plugin/python/core.h"
+#include "plugin/python/events.h"
+
+namespace waymark_python {
+
+// The rows of a forward: one of the first three is not None.
+struct RowArgs {
+  nb::handle slots;         // int64 [rows]
+  nb::handle pairs;         // (block_idx, local_position)
+  nb::handle table;         // (block_table, num_computed_tokens, num_scheduled_tokens)
+  nb::handle asked;         // of pairs and table: None, bool or uint8
+  nb::handle padding;       // of table: rows behind the last request's
+  nb::handle block_tokens;  // of pairs and table; None: `store_block_tokens`
+  std::int32_t store_block_tokens = 0;
+};
+
+// A wm_step_batch of a call's arguments, which it keeps.
+class BatchArgs {
+ public:
+  // `events`: None, or what GivenEvents takes.
+  BatchArgs(std::uint64_t step, std::uint64_t version, const RowArgs& rows, nb::handle events,
+            bool device_slots);
+  wm_step_batch batch = {};
+
+ private:
+  void TakePairs(const RowArgs& rows);
+  void TakeTable(const RowArgs& rows);
+  // The flags of `count` rows or requests.
+  const std::uint8_t* TakeAsked(nb::handle asked, std::size_t count, const char* of);
+
+  std::optional<GivenEvents> events_;
+  std::optional<Integers<std::int64_t>> slots_, block_idx_, local_position_;
+  std::optional<Integers<std::int32_t>> computed_, scheduled_;
+  NumpyMemory memory_[2];
+  NumpyMemory asked_;
+  std::vector<std::int32_t> block_table_;
+  wm_pair_rows pairs_ = {};
+  wm_table_rows table_ = {};
+};
+
+}  // namespace waymark_python
+
+#endif  // WAYMARK_PLUGIN_PYTHON_BATCH_H_
