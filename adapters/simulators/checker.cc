@@ -231,7 +231,8 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     // evicted and replaced by one with fewer rows.
     explained = info.reason == Reason::kCapacity || by_key ||
                 (info.reason == Reason::kNeverWritten && device_rows_lost_) ||
-                (info.reason == Reason::kAudit && messages_lost_) || (excused && cells_.size() > 1) ||
+                (info.reason == Reason::kAudit && messages_lost_) ||
+                (excused && cells_.size() > 1) ||
                 (info.reason == Reason::kNotCaptured && oracle_->stages() > 1);
   }
   if (cells_.size() == 1) {

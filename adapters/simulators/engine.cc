@@ -94,7 +94,8 @@ bool Engine::PagesShort() const {
   if (records_lost_) return true;
   for (const auto& store : stores_) {
     const Stats stats = store->GetStats();
-    if (stats.evictions + stats.no_page + stats.rebases + stats.steps_while_wrapping > 0) return true;
+    if (stats.evictions + stats.no_page + stats.rebases + stats.steps_while_wrapping > 0)
+      return true;
   }
   return false;
 }

@@ -87,7 +87,8 @@ void Engine::RecordsLost() {
 
 void Engine::Announce(const Event& event) {
   events_.push_back(event);
-  if ((options_.timing.report == 0 && !Wire()) || event.more != 0 || events_.size() < report_at_) return;
+  if ((options_.timing.report == 0 && !Wire()) || event.more != 0 || events_.size() < report_at_)
+    return;
   ReportEvents();
   report_at_ =
       static_cast<std::size_t>(timing_.Between(1, std::max(options_.timing.report, 1) + 1));

@@ -15,8 +15,8 @@ void Engine::OpenMessage() {
   }
   if (!writer_.has_value() || timing_.Chance(options_.timing.restart)) {
     const StoreOptions& store = stores_[0]->options();
-    absl::StatusOr<ScheduleWriter> writer =
-        ScheduleWriter::Create({.num_blocks = store.num_blocks, .block_tokens = store.block_tokens});
+    absl::StatusOr<ScheduleWriter> writer = ScheduleWriter::Create(
+        {.num_blocks = store.num_blocks, .block_tokens = store.block_tokens});
     if (!writer.ok()) return checker_->Fail(std::string(writer.status().message()));
     if (writer_.has_value()) RecordsLost();
     writer_.emplace(*std::move(writer));
