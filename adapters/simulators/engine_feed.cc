@@ -82,7 +82,7 @@ void Engine::Expect(const StepCode& code, const char* call) {
 
 void Engine::RecordsLost() {
   records_lost_ = true;
-  if (options_.features.device) checker_->AllowNeverWritten();
+  if (options_.features.device) checker_->AllowEarlierReasons();
 }
 
 void Engine::Announce(const Event& event) {

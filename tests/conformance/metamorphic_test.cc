@@ -63,7 +63,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "thread=1", "thread=1 behind=3 shuffle=1", "land_at_once=1 completion_seal=1",
                     "behind=3 shuffle=1 completion_seal=1", "land_at_once=1 truncate_delay=3",
                     "behind=3 shuffle=1 truncate_delay=3", "manual=1 lag=3 land_at_once=1",
-                    "manual=1 lag=30 behind=3 shuffle=1", "manual=1 lag=400 behind=3",
+                    "manual=1 lag=30 behind=3 shuffle=1", "manual=1 lag=1000 behind=3 ring=1024",
                     "report=1 land_at_once=1", "report=5 behind=3 shuffle=1",
                     "report=3 thread=1 behind=3", "wire=1 land_at_once=1",
                     "wire=1 report=4 behind=3 shuffle=1 doubled=.3",

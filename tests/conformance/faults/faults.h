@@ -40,6 +40,8 @@ std::string ProbeTruncateRevokesDeviceClaims();
 std::string ProbePossibleRowsContend();
 std::string ProbeWeightsOfPossibleRowsStay();
 std::string ProbePinnedPagesStay();
+std::string ProbeCoveredPrefixAppliesTheLog();
+std::string ProbeBeginOfAnEarlierScheduleIsRefused();
 std::string ProbePoisonEmptiesTheTable();
 std::string ProbePoisonRevokesClaims();
 
