@@ -64,7 +64,14 @@ constexpr Fault kFaults[] = {
     {"possible_rows_do_not_contend", nullptr, "", ProbePossibleRowsContend},
     {"landing_forgets_other_weights", nullptr, "", ProbeWeightsOfPossibleRowsStay},
     {"truncate_spares_device_claims", nullptr, "", ProbeTruncateRevokesDeviceClaims},
-    // Lost records.
+    // The log, and lost records.
+    {"overflow_overtakes_the_ring", nullptr, "", ProbeOverflowStandsBehindTheRing},
+    {"second_loss_is_not_poisoned", nullptr, "", ProbeEveryLossIsPoisoned},
+    {"snapshot_is_applied_one_record_late", nullptr, "", ProbeSnapshotHasItsPlace},
+    {"ticket_is_recycled_when_applied", nullptr, "", ProbeTicketIsRecycledOnce},
+    {"doubled_message_is_applied", nullptr, "", ProbeMessageIsAppliedOnce},
+    {"covered_prefix_does_not_drain", nullptr, "", ProbeCoveredPrefixIsOfNow},
+    {"begin_behind_a_later_schedule", nullptr, "", ProbeBeginIsNotBehindALaterSchedule},
     {"poison_keeps_the_table", nullptr, "", ProbePoisonEmptiesTheTable},
     {"poison_spares_claims", nullptr, "", ProbePoisonRevokesClaims},
     // Reading.

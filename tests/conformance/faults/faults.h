@@ -20,7 +20,14 @@ struct Fault {
 
 [[nodiscard]] std::span<const Fault> Faults();
 
-// Probes; see probes.cc.
+// Probes; see probes.cc and, for those of the log, log_probes.cc.
+std::string ProbeOverflowStandsBehindTheRing();
+std::string ProbeEveryLossIsPoisoned();
+std::string ProbeSnapshotHasItsPlace();
+std::string ProbeTicketIsRecycledOnce();
+std::string ProbeMessageIsAppliedOnce();
+std::string ProbeCoveredPrefixIsOfNow();
+std::string ProbeBeginIsNotBehindALaterSchedule();
 std::string ProbeReferencedPagesStay();
 std::string ProbeAbsentRowsKeepTheirReason();
 std::string ProbeSealsComeAfterTheClaims();
