@@ -48,11 +48,11 @@ void DrawMixture(Rng& rng, EngineOptions& options, std::string& text) {
 
 // A log that is applied late; with a small one, so late that records are lost.
 void DrawLag(Rng& rng, EngineOptions& options, std::string& text) {
-  constexpr std::int32_t kLags[] = {3, 30, 300, 100000};
+  constexpr std::int32_t kLags[] = {3, 30, 60, 300, 100000};
   options.timing.landing = Landing::kManual;
   options.timing.lag = kLags[rng.Below(std::size(kLags))];
   text += ", lag " + std::to_string(options.timing.lag);
-  if (options.timing.lag < 300 || !rng.Chance(.3)) return;
+  if (options.timing.lag < 60 || !rng.Chance(.4)) return;
   options.log_bytes = 1;  // as few as the store allows
   text += ", small log";
 }
