@@ -229,9 +229,7 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     // Rows of evicted pages are missing (capacity). With several cells the first reason stays: one
     // cell is excused, the pages of the others may be evicted. The page under a key may have been
     // evicted and replaced by one with fewer rows.
-    explained = info.reason == Reason::kCapacity || by_key ||
-                (device_rows_lost_ &&
-                 (info.reason == Reason::kNeverWritten || info.reason == Reason::kExternalKv)) ||
+    explained = info.reason == Reason::kCapacity || by_key || device_rows_lost_ ||
                 (info.reason == Reason::kAudit && messages_lost_) ||
                 (excused && cells_.size() > 1) ||
                 (info.reason == Reason::kNotCaptured && oracle_->stages() > 1);
