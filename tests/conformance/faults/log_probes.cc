@@ -13,7 +13,6 @@ StoreOptions LaggingOptions() {
   StoreOptions options = Direct::Options();
   options.landing = Landing::kManual;
   options.log_bytes = 1;
-  options.max_step_rows = 8;
   return options;
 }
 
@@ -42,7 +41,7 @@ std::string ProbeOverflowStandsBehindTheRing() {
   Direct direct(LaggingOptions());
   (void)direct.Begin(1, {Event::Bind(BlockId(0))}, {0, 1});
   (void)direct.Submit(1, {10, 11});
-  if (Retain(direct, 16) != 16) return "there is no overflow";  // the ring holds fewer
+  if (Retain(direct, 40) != 40) return "there is no overflow";  // the ring holds fewer
   (void)Report(direct, {Event::Bind(BlockId(0))});
   if (TagsOf(direct, direct.Take({0}, 2)) != std::vector<int>{-1, -1}) {
     return "a bind was applied before the step that was begun before it";
