@@ -270,18 +270,15 @@ absl::Status Engine::BeginStep(bool& begun) {
   if (absl::Status status = AwaitBuffer(); !status.ok()) return status;
   // The batch names the real rows; the padding is known by the number of rows that are written.
   const auto written = static_cast<int32_t>(batch_.tokens.size());
-  std::span<const Event> events = pool_->pending_events();
   begin_nanoseconds_ = 0;
   for (;;) {
     const StepBatch batch = {
-        step_, version_, events.data(), events.size(), batch_.slots.data(), batch_.rows};
+        .step = step_, .version = version_, .slots = batch_.slots.data(), .num_slots = batch_.rows};
     const Clock::time_point start = Clock::now();
     const StepCode code = session_->BeginStep(batch, written);
     begin_nanoseconds_ += NanosecondsSince(start);
     if (!code.ok() && !code.dropped()) return code.ToStatus();
     begun = code.ok();
-    pool_->ClearEvents();
-    events = {};
     if (!begun || !Chance(options_.cancel_rate)) break;
     if (const StepCode cancelled = session_->Cancel(StepId(step_)); !cancelled.ok()) {
       return cancelled.ToStatus();
@@ -289,8 +286,6 @@ absl::Status Engine::BeginStep(bool& begun) {
     ++stats_.cancelled_steps;
     ++step_;  // the same rows again, under a number of their own
   }
-  for (const SequencePtr& sequence : running_)
-    sequence->fork_src = BlockId();
   return absl::OkStatus();
 }
 
@@ -400,7 +395,6 @@ absl::Status Engine::Fork(Sequence& parent, std::span<const float> logits) {
       if (absl::Status status = pool_->Copy(src, copy, partial); !status.ok()) return status;
       kv_.CopyBlock(src.value(), copy.value());
       child->blocks.push_back(copy);
-      child->fork_src = src;
     }
     stats_.prefix_hit_tokens += static_cast<uint64_t>(parent.computed);
     stats_.forked_tokens += static_cast<uint64_t>(parent.computed);

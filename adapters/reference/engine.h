@@ -78,7 +78,8 @@ struct EngineStats {
   uint64_t preemptions = 0;
   uint64_t dropped_steps = 0;    // by drop_rate
   uint64_t cancelled_steps = 0;  // by cancel_rate
-  // What capture costs the engine's thread: BeginStep and Submit of each step, in nanoseconds.
+  // What capture costs the engine's thread: BeginStep and Submit of each step, in nanoseconds. The
+  // events that the pool reports while it schedules are not included.
   LatencyHistogram capture_time;
   uint64_t capture_nanoseconds = 0;  // all of it
 };
@@ -140,9 +141,6 @@ class Engine {
     std::vector<BlockId> blocks;
     std::vector<BlockKey> keys;  // of the full blocks of `tokens`
     size_t sealed = 0;           // leading blocks that have been sealed
-    // From a fork until a step is begun the store has not heard of the copy in the last block; what
-    // it knows of those rows lies here.
-    BlockId fork_src;
     int64_t prefix_hit_tokens = 0;
     int preemptions = 0;
   };
@@ -165,7 +163,8 @@ class Engine {
 
   [[nodiscard]] bool Chance(double probability);
 
-  // Scheduling, before the step is begun.
+  // Scheduling, before the step is begun. The pool reports what is decided to the store at once, so
+  // a snapshot can be taken at any point of it.
   absl::Status Schedule();
   absl::Status PlanRunning(int& budget, bool& preempted);
   absl::Status Admit(int& budget);

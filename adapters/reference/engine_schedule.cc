@@ -12,6 +12,8 @@
 namespace waymark::reference {
 
 absl::Status Engine::Schedule() {
+  const StepCode code = pool_->store().Schedule(StepId(step_), version_);
+  if (!code.ok()) return code.ToStatus();
   int budget = options_.max_batched_tokens;
   if (!running_.empty() && Chance(options_.preempt_rate)) {
     const size_t victim = Mix64(options_.seed + step_) % running_.size();
@@ -108,8 +110,7 @@ absl::Status Engine::SealFullBlocks(Sequence& sequence) {
   for (; sequence.sealed < full; ++sequence.sealed) {
     const size_t i = sequence.sealed;
     const BlockKey parent = i > 0 ? sequence.keys[i - 1] : BlockKey{};
-    if (absl::Status status =
-            pool_->Seal(sequence.blocks[i], sequence.keys[i], parent, StepId(step_));
+    if (absl::Status status = pool_->Seal(sequence.blocks[i], sequence.keys[i], parent);
         !status.ok()) {
       return status;
     }
@@ -121,13 +122,8 @@ absl::Status Engine::Preempt(size_t index) {
   SequencePtr sequence = std::move(running_[index]);
   running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
   if (sequence->wants_routing && sequence->computed > 0) {
-    // The store knows nothing yet of what was decided since the last step was begun, so this sees
-    // the sequence as that step left it.
-    std::vector<BlockId> blocks = sequence->blocks;
-    if (sequence->fork_src.valid()) {
-      blocks[static_cast<size_t>(sequence->computed / options_.block_tokens)] = sequence->fork_src;
-    }
-    absl::StatusOr<Snapshot> snapshot = pool_->store().TakeSnapshot(blocks, 0, sequence->computed);
+    absl::StatusOr<Snapshot> snapshot =
+        pool_->store().TakeSnapshot(sequence->blocks, 0, sequence->computed);
     if (!snapshot.ok()) return snapshot.status();
     collector_.AddPart(sequence->id, *std::move(snapshot));
   }
@@ -135,7 +131,6 @@ absl::Status Engine::Preempt(size_t index) {
   sequence->computed = 0;
   sequence->planned = 0;
   sequence->sealed = 0;
-  sequence->fork_src = BlockId();
   ++sequence->preemptions;
   ++stats_.preemptions;
   waiting_.push_front(std::move(sequence));

@@ -26,9 +26,7 @@ Checker::Checker(const RouteOracle* oracle, const ExcuseBook* excuses, std::int3
 
 bool Checker::Ready(const ReadJob& job) {
   for (const auto& read : job.reads) {
-    for (const Snapshot& snapshot : read->stages) {
-      if (!snapshot.Ready()) return false;
-    }
+    if (!read->Ready()) return false;
   }
   return true;
 }
@@ -40,6 +38,17 @@ void Checker::Fail(std::string what) {
 
 void Checker::FinishRead(Read& read) {
   if (!read.rows.empty()) return;
+  if (read.lost) {
+    read.stages.clear();
+    Rows missing;
+    missing.shape = oracle_->WholeShape(page_tokens_);
+    missing.infos.resize(static_cast<std::size_t>(read.limit));
+    for (RowInfo& info : missing.infos)
+      info.reason = Reason::kCapacity;
+    missing.ids.resize(missing.infos.size() * oracle_->row_bytes());
+    read.rows.push_back(std::move(missing));
+    return;
+  }
   std::vector<Rows> stages;
   for (Snapshot& snapshot : read.stages) {
     absl::StatusOr<Rows> rows = snapshot.ReadRows();
@@ -69,7 +78,8 @@ void Checker::Check(ReadJob& job) {
   counts_.requests += job.finished;
   const std::size_t row_bytes = oracle_->row_bytes();
   // The common case, one snapshot, is read in chunks into a buffer.
-  if (job.reads.size() == 1 && job.reads[0]->stages.size() == 1 && oracle_->stages() == 1) {
+  if (job.reads.size() == 1 && job.reads[0]->stages.size() == 1 && oracle_->stages() == 1 &&
+      !job.reads[0]->lost) {
     Read& read = *job.reads[0];
     const Snapshot& snapshot = read.stages[0];
     const std::int64_t last = std::min({snapshot.last(), read.limit, job.rows});
@@ -219,7 +229,9 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     // Rows of evicted pages are missing (capacity). With several cells the first reason stays: one
     // cell is excused, the pages of the others may be evicted. The page under a key may have been
     // evicted and replaced by one with fewer rows.
-    explained = info.reason == Reason::kCapacity || by_key || (excused && cells_.size() > 1) ||
+    explained = info.reason == Reason::kCapacity || by_key ||
+                (info.reason == Reason::kNeverWritten && device_rows_lost_) ||
+                (info.reason == Reason::kAudit && messages_lost_) || (excused && cells_.size() > 1) ||
                 (info.reason == Reason::kNotCaptured && oracle_->stages() > 1);
   }
   if (cells_.size() == 1) {

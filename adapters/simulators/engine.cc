@@ -29,6 +29,7 @@ StoreOptions StoreOptionsOf(const EngineOptions& options, std::int32_t stage) {
   store.max_step_rows =
       static_cast<std::uint32_t>(big ? options.max_batched_tokens + 8 : 16 * options.max_running);
   store.landing = options.timing.landing;
+  store.log_bytes = static_cast<std::size_t>(options.log_bytes);
   store.device_slots = options.features.device;
   store.audit = options.audit;
   store.key_seed = options.seed + 1;
@@ -55,13 +56,15 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Arrivals> arrivals)
       bs_(options.block_tokens),
       rng_(options.seed),
       timing_(Mix(options.seed, options.timing.seed + 77)),
+      wire_(Mix(options.seed, options.timing.seed + 78)),
       arrivals_(std::move(arrivals)),
       oracle_(options.layers, options.top_k, options.experts, options.stages),
       pool_(options.blocks, options.megatron),
       kv_(static_cast<std::size_t>(options.blocks + 1 + options.host_blocks) *
           static_cast<std::size_t>(options.block_tokens)),
       possible_in_(static_cast<std::size_t>(options.blocks + 1 + options.host_blocks)),
-      submitted_(static_cast<std::size_t>(options.stages)) {
+      submitted_(static_cast<std::size_t>(options.stages)),
+      calls_without_apply_(static_cast<std::size_t>(options.stages)) {
   if (arrivals_ == nullptr) {
     arrivals_ = std::make_unique<RandomArrivals>(options.seed, options.features.full_hit,
                                                  options.features.mute, options.block_tokens);
@@ -88,6 +91,7 @@ std::vector<AuditFinding> Engine::TakeFindings(std::int32_t stage) {
 }
 
 bool Engine::PagesShort() const {
+  if (records_lost_) return true;
   for (const auto& store : stores_) {
     const Stats stats = store->GetStats();
     if (stats.evictions + stats.no_page + stats.rebases + stats.steps_while_wrapping > 0) return true;
@@ -116,8 +120,10 @@ void Engine::Step() {
   Disturb();
   StartStreams();
   ScheduleRunning();
+  if (options_.features.fork > 0 && rng_.Chance(options_.features.mid)) Forks();
   ScheduleWaiting();
   if (options_.features.fork > 0) Forks();
+  LeaveSome(/*all=*/true);
   RunForward();
   Feed();
 }
@@ -156,19 +162,18 @@ void Engine::Disturb() {
   const std::vector<RequestPtr> running = running_;
   for (const RequestPtr& r : running) {
     if (r->done != 0 && r->done + Lag() < now_) {
-      FinishRequest(r);
+      Leave(r, Leaving::How::kFinish);
     } else if (rng_.Chance(f.abort)) {
-      ReleaseBlocks(*r);
-      StopRunning(r);
+      Leave(r, Leaving::How::kAbort);
     } else if (rng_.Chance(f.preempt) && running_.size() > 1) {
-      Preempt(r);
+      Leave(r, Leaving::How::kPreempt);
     }
   }
   if (rng_.Chance(f.preempt_one) && running_.size() > 1) {
     const auto size = static_cast<std::int64_t>(running_.size());
     // A copy, because the element of `running_` is erased while the request is being preempted.
     const RequestPtr victim = running_[static_cast<std::size_t>(rng_.Below(size))];
-    Preempt(victim);
+    if (!IsLeaving(victim)) Leave(victim, Leaving::How::kPreempt);
   }
   if (rng_.Chance(f.bump)) {
     version_ = rng_.Chance(f.rollback)
@@ -181,7 +186,7 @@ void Engine::Disturb() {
   if (rng_.Chance(f.reset)) {
     const std::vector<RequestPtr> all = running_;
     for (const RequestPtr& r : all)
-      Preempt(r);
+      if (!LeaveEarly(r)) Preempt(r);
     for (std::int32_t block = 0; block < pool_.size(); ++block) {
       if (pool_.at(block).hashed && options_.megatron && !pool_.at(block).free) {
         pool_.PushFree(block);
@@ -199,6 +204,57 @@ void Engine::Disturb() {
         cell.excuse = Excuse::kReset;
     }
   }
+}
+
+void Engine::Leave(const RequestPtr& r, Leaving::How how) {
+  if (rng_.Chance(options_.features.mid)) {
+    leaving_.push_back({how, r});
+  } else {
+    LeaveNow({how, r});
+  }
+}
+
+void Engine::LeaveNow(const Leaving& leaving) {
+  switch (leaving.how) {
+    case Leaving::How::kFinish:
+      return FinishRequest(leaving.request);
+    case Leaving::How::kAbort:
+      // Its snapshot was written before the engine knew that nobody reads it.
+      if (Wire() && !leaving.request->unseen && wire_.Chance(.5)) {
+        WriteSnapshot(IdsOf(*leaving.request), leaving.request->computed, nullptr);
+      }
+      ReleaseBlocks(*leaving.request);
+      return StopRunning(leaving.request);
+    case Leaving::How::kPreempt:
+      return Preempt(leaving.request);
+  }
+}
+
+void Engine::LeaveSome(bool all) {
+  for (std::size_t i = 0; i < leaving_.size();) {
+    if (!all && !rng_.Chance(.3)) {
+      ++i;
+      continue;
+    }
+    const Leaving leaving = std::move(leaving_[i]);
+    leaving_.erase(leaving_.begin() + static_cast<std::ptrdiff_t>(i));
+    LeaveNow(leaving);
+  }
+}
+
+bool Engine::LeaveEarly(const RequestPtr& r) {
+  const auto at = std::find_if(leaving_.begin(), leaving_.end(),
+                               [&](const Leaving& x) { return x.request == r; });
+  if (at == leaving_.end()) return false;
+  const Leaving leaving = std::move(*at);
+  leaving_.erase(at);
+  LeaveNow(leaving);
+  return true;
+}
+
+bool Engine::IsLeaving(const RequestPtr& r) const {
+  return std::any_of(leaving_.begin(), leaving_.end(),
+                     [&](const Leaving& x) { return x.request == r; });
 }
 
 void Engine::StartStreams() {
@@ -227,7 +283,8 @@ void Engine::ScheduleRunning() {
   const Features& f = options_.features;
   const std::vector<RequestPtr> running = running_;
   for (const RequestPtr& r : running) {
-    if (!r->running || (Big() && budget_ == 0)) continue;
+    LeaveSome(/*all=*/false);
+    if (!r->running || IsLeaving(r) || (Big() && budget_ == 0)) continue;
     Work work;
     work.request = r;
     const std::int64_t left = r->known - r->computed;
@@ -255,6 +312,7 @@ void Engine::ScheduleRunning() {
     bool planned = true;
     while (!Grow(*r, r->computed + work.tokens)) {
       const RequestPtr victim = running_.back();
+      if (LeaveEarly(victim)) continue;
       Preempt(victim);
       plan_.erase(std::remove_if(plan_.begin(), plan_.end(),
                                  [&](const Work& x) {
@@ -307,6 +365,7 @@ void Engine::ScheduleWaiting() {
   std::vector<std::int32_t> hits;
   while (waiting_.size() > blocked &&
          static_cast<std::int32_t>(running_.size()) < options_.max_running) {
+    LeaveSome(/*all=*/false);
     if (Big() ? budget_ == 0
               : pool_.free_count() + (options_.megatron ? pool_.cached_count() : 0) <
                     options_.reserve_blocks) {
@@ -379,8 +438,11 @@ void Engine::Rewind(Request& r) {
 }
 
 void Engine::Forks() {
-  const std::vector<RequestPtr> running = running_;
-  for (const RequestPtr& r : running) {
+  // In the middle of a schedule a child may be forked again, or leave.
+  const bool middle = options_.features.mid > 0;
+  const std::size_t parents = running_.size();
+  for (std::size_t at = 0; at < (middle ? running_.size() : parents); ++at) {
+    const RequestPtr r = running_[at];
     if (running_.size() >= 6 || !rng_.Chance(options_.features.fork) || r->computed == 0 ||
         r->mute || r->done != 0 || pool_.free_count() == 0 || r->computed % bs_ == 0) {
       continue;
@@ -431,7 +493,11 @@ void Engine::Forks() {
     child->mute = r->mute;
     child->confirmed = r->confirmed;
     child->running = true;
-    running_.push_back(std::move(child));
+    running_.push_back(child);
+    if (middle && rng_.Chance(.2)) {
+      leaving_.push_back(
+          {rng_.Chance(.5) ? Leaving::How::kAbort : Leaving::How::kPreempt, std::move(child)});
+    }
   }
 }
 

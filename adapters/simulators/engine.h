@@ -16,6 +16,8 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +31,7 @@
 #include "adapters/simulators/oracle.h"
 #include "adapters/simulators/oracle_rows.h"
 #include "adapters/simulators/request.h"
+#include "blockstore/store/schedule_message.h"
 #include "blockstore/store/stats.h"
 #include "blockstore/store/store.h"
 
@@ -73,7 +76,8 @@ class Engine {
   [[nodiscard]] Stats StoreStats(std::int32_t stage) const;
   // The findings of that store's audit since the last call.
   [[nodiscard]] std::vector<AuditFinding> TakeFindings(std::int32_t stage);
-  // Whether any store has lost rows because pages were short or its stamps wrapped.
+  // Whether any store has lost rows because pages were short, its stamps wrapped or its log was
+  // full.
   [[nodiscard]] bool PagesShort() const;
   [[nodiscard]] const EngineOptions& options() const { return options_; }
 
@@ -117,6 +121,11 @@ class Engine {
     std::uint32_t due;
     ReadJob job;
   };
+  // A running request that leaves in the middle of the schedule.
+  struct Leaving {
+    enum class How { kFinish, kAbort, kPreempt } how;
+    RequestPtr request;
+  };
   // A block in the tier without block ids.
   struct TierEntry {
     std::vector<KvCell> cells;
@@ -129,6 +138,14 @@ class Engine {
   void AnnounceResults();
   // Finishes requests that are done, and draws aborts, preemptions, new weights and cache resets.
   void Disturb();
+  // Lets a request finish, be aborted or be preempted: now, or later in this schedule.
+  void Leave(const RequestPtr& r, Leaving::How how);
+  void LeaveNow(const Leaving& leaving);
+  // The same for requests that are to leave later in this schedule: some of them, or all.
+  void LeaveSome(bool all);
+  // Whether `r` was to leave later in this schedule; it has then left.
+  bool LeaveEarly(const RequestPtr& r);
+  [[nodiscard]] bool IsLeaving(const RequestPtr& r) const;
   // Draws reads of running requests, and takes their snapshots.
   void StartStreams();
   // Plans the step's tokens of running requests. A request that gets no block preempts the last
@@ -155,6 +172,7 @@ class Engine {
   std::int32_t Alloc(const BlockKey* key = nullptr);
   // Forgets a block's hash; a registered block may first be saved to a tier. `push`: and frees it.
   void Evict(std::int32_t block, bool push);
+  [[nodiscard]] static std::vector<BlockId> IdsOf(const Request& r);
   // Saves a block to the tier without block ids, or moves it to a host block (false: none is free).
   void StoreInTier(std::int32_t block);
   bool SwapOut(std::int32_t block);
@@ -168,7 +186,7 @@ class Engine {
   // announces the seal as an event of this step, else with the seals of the step.
   void Register(Request& r, std::int64_t index, std::uint32_t ready, bool now);
   // Sets `hits` to the cached blocks of a request's prefix; false if it must wait for one of them.
-  bool FindHits(const Request& r, std::vector<std::int32_t>& hits) const;
+  bool FindHits(const Request& r, std::vector<std::int32_t>& hits);
   // Whether the pool has room for the rest of the request's known tokens.
   [[nodiscard]] bool Fits(const Request& r, const std::vector<std::int32_t>& hits) const;
   void TakeHits(Request& r, const std::vector<std::int32_t>& hits);
@@ -194,8 +212,6 @@ class Engine {
   }
   // Whether every row of a block has KV.
   [[nodiscard]] bool Complete(std::int32_t block);
-  // Adds an event to the batch of this step.
-  void Announce(const Event& event) { events_.push_back(event); }
 
   // engine_forward.cc: the forward pass, the only code that writes KV.
   void RunForward();
@@ -223,18 +239,47 @@ class Engine {
   // engine_feed.cc: ends, landings and reads, in an order that the timing's seed draws.
   void Feed();
   void End(const Ending& ending);
+  // Adds an event to the batch of this step, or reports it (Timing::report).
+  void Announce(const Event& event);
+  // Timing::report: reports the events announced so far.
+  void ReportEvents();
+  // Opens the schedule of this step, where its events need it or by the draw.
+  void OpenSchedule();
+  // The step of a seal of this step: its number, or 0.
+  StepId OwnStep();
+  // Counts the result of a call; a failed one, other than `expected`, is a failure.
+  void Expect(const StepCode& code, const char* call);
+  // Some records did not reach a store.
+  void RecordsLost();
+  // Landing::kManual: applies some records, after a call to the store of `stage`.
+  void ApplySome(std::size_t stage);
   // Landing::kThread: waits until the landing thread is at most a few steps behind.
   void WaitForLanding();
-  // Landing::kCaller: lands some of the submitted steps.
+  // Without a landing thread: lands some of the submitted steps.
   void LandSome();
   // Checks the reads whose snapshots are readable. `all`: also streams that are not due.
   void CheckReads(bool all);
   // Reads the snapshots of preempted requests that are readable, so that their pages are released.
   void FinishWaitingReads();
 
+  // engine_wire.cc: Timing::wire.
+  [[nodiscard]] bool Wire() const { return options_.timing.wire; }
+  // Opens a message of the schedule of this step, or after its begin of the next one.
+  void OpenMessage();
+  // Writes the events announced so far into the message.
+  void WriteEvents();
+  // Writes a snapshot of `blocks` into the message, to be taken for `read`, or to be forgotten.
+  void WriteSnapshot(std::span<const BlockId> blocks, std::int64_t rows,
+                     const std::shared_ptr<Read>& read);
+  // Closes the message, if one is open.
+  void CloseMessage();
+  // The worker: passes the messages to the stores and takes their snapshots.
+  void Deliver();
+  void DeliverOne(std::span<const std::uint8_t> bytes, bool lost);
+
   const EngineOptions options_;
   const std::int64_t bs_;
-  Rng rng_, timing_;
+  Rng rng_, timing_, wire_;
   std::unique_ptr<Arrivals> arrivals_;
   bool more_arrivals_ = true;
   RouteOracle oracle_;
@@ -258,11 +303,15 @@ class Engine {
   std::vector<std::int32_t> free_hosts_;
 
   std::uint32_t now_ = 0;
+  std::uint32_t begun_ = 0;            // the last step begun
+  std::uint32_t opened_ = 0;           // the last schedule opened
+  std::uint32_t reported_version_ = 0;  // the version that the stores know
   std::uint32_t version_ = 1;
   std::uint32_t newest_version_ = 1;
   std::uint32_t last_request_ = 0;
   std::vector<RequestPtr> running_;
   std::deque<RequestPtr> waiting_;
+  std::vector<Leaving> leaving_;
   std::vector<TruncatePlan> truncations_;
   std::vector<SealPlan> late_seals_;
   std::vector<Event> next_events_;
@@ -272,6 +321,25 @@ class Engine {
   std::vector<Work> plan_;
   std::vector<SealPlan> seals_;
   std::int64_t budget_ = 0;
+
+  // Timing::wire. A tag whose read is null is to be forgotten.
+  struct Tagged {
+    std::uint64_t tag;
+    std::shared_ptr<Read> read;
+  };
+  struct Message {
+    std::vector<std::uint8_t> bytes;
+    std::vector<Tagged> reads;
+    std::vector<std::uint64_t> forgotten;
+  };
+  std::optional<ScheduleWriter> writer_;
+  bool message_open_ = false;
+  std::uint32_t message_step_ = 0;
+  std::uint32_t message_version_ = 0;
+  std::uint64_t last_tag_ = 0;
+  std::vector<std::uint64_t> to_forget_;
+  Message message_;              // the open one
+  std::vector<Message> messages_;  // closed ones
   std::vector<std::int64_t> slots_;
   // A slot that a device step may write, and the prefix at the start of its block.
   struct PossibleRow {
@@ -286,6 +354,9 @@ class Engine {
   std::uint64_t step_nanoseconds_ = 0;  // time spent in store calls of this step
   std::vector<Ending> endings_;
   std::vector<std::vector<std::uint32_t>> submitted_;  // steps to land, one list per stage
+  std::vector<std::int64_t> calls_without_apply_;      // that are left, per stage
+  bool records_lost_ = false;                          // a log was full
+  std::size_t report_at_ = 1;                          // events until the next report
   std::vector<ReadJob> reads_;
   std::vector<StreamRead> streams_;
   std::vector<std::weak_ptr<Read>> unfinished_reads_;

@@ -134,13 +134,13 @@ void Engine::Register(Request& r, std::int64_t index, std::uint32_t ready, bool 
   b.ready = ready;
   b.sealed_in = version_;
   if (now) {
-    Announce(Event::Seal(BlockId(block), key.ToKey(), StepId(now_)));
+    Announce(Event::Seal(BlockId(block), key.ToKey(), OwnStep()));
   } else {
     seals_.push_back({block, key, now_, 0});
   }
 }
 
-bool Engine::FindHits(const Request& r, std::vector<std::int32_t>& hits) const {
+bool Engine::FindHits(const Request& r, std::vector<std::int32_t>& hits) {
   hits.clear();
   const bool all = options_.megatron && (r.known % bs_ > 1 || options_.features.full_hit > 0);
   const std::int64_t top = (all ? r.known : r.known - 1) / bs_;
@@ -155,6 +155,7 @@ bool Engine::FindHits(const Request& r, std::vector<std::int32_t>& hits) const {
     std::vector<BlockId> ids;
     for (const std::int32_t block : hits)
       ids.emplace_back(block);
+    ReportEvents();
     auto covered = static_cast<std::int64_t>(hits.size());
     for (const auto& store : stores_) {
       covered = std::min(
@@ -283,13 +284,7 @@ std::int32_t Engine::ReceiveFromOutside(Request& r) {
 
 std::shared_ptr<Read> Engine::RemoteRead(const Request& r, std::int64_t base) const {
   Rows rows;
-  rows.shape = RouteOracle(options_.layers, options_.top_k, options_.experts)
-                   .StageShape(0, options_.page_tokens);
-  if (options_.stages > 1) {
-    for (std::int32_t layer = 0; layer < options_.layers; ++layer) {
-      rows.shape.layer_ids.push_back(layer);
-    }
-  }
+  rows.shape = oracle_.WholeShape(options_.page_tokens);
   rows.infos.resize(static_cast<std::size_t>(base + bs_));
   rows.ids.resize(rows.infos.size() * oracle_.row_bytes());
   for (std::int64_t position = base; position < base + bs_; ++position) {
@@ -339,18 +334,34 @@ void Engine::CopyPart(Request& r) {
   }
 }
 
-std::shared_ptr<Read> Engine::TakeRead(const Request& r, std::int64_t rows) {
-  auto read = std::make_shared<Read>();
-  read->limit = std::min(rows, static_cast<std::int64_t>(r.blocks.size()) * bs_);
+std::vector<BlockId> Engine::IdsOf(const Request& r) {
   std::vector<BlockId> ids;
   ids.reserve(r.blocks.size());
   for (const std::int32_t block : r.blocks)
     ids.emplace_back(block);
-  for (const auto& store : stores_) {
+  return ids;
+}
+
+std::shared_ptr<Read> Engine::TakeRead(const Request& r, std::int64_t rows) {
+  auto read = std::make_shared<Read>();
+  read->limit = std::min(rows, static_cast<std::int64_t>(r.blocks.size()) * bs_);
+  const std::vector<BlockId> ids = IdsOf(r);
+  if (Wire()) {
+    WriteSnapshot(ids, read->limit, read);
+    return read;
+  }
+  ReportEvents();
+  for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     const auto start = std::chrono::steady_clock::now();
-    absl::StatusOr<Snapshot> snapshot = store->TakeSnapshot(ids, 0, read->limit);
+    absl::StatusOr<Snapshot> snapshot = stores_[stage]->TakeSnapshot(ids, 0, read->limit);
     const auto took = std::chrono::steady_clock::now() - start;
     counts_.snapshot.Add(static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count()));
+    ApplySome(stage);
+    if (options_.log_bytes > 0 && absl::IsResourceExhausted(snapshot.status())) {
+      RecordsLost();
+      read->lost = true;
+      continue;
+    }
     if (!snapshot.ok()) {
       checker_->Fail("TakeSnapshot: " + std::string(snapshot.status().message()));
       read->stages.emplace_back();

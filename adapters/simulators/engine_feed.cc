@@ -39,10 +39,10 @@ void Engine::Feed() {
   endings_.swap(keep);
   counts_.step.Add(step_nanoseconds_);
   step_nanoseconds_ = 0;
-  if (timing.landing == Landing::kCaller) {
-    LandSome();
-  } else {
+  if (timing.landing == Landing::kThread) {
     WaitForLanding();
+  } else {
+    LandSome();
   }
   if (!unfinished_reads_.empty()) FinishWaitingReads();
   CheckReads(false);
@@ -57,7 +57,7 @@ void Engine::End(const Ending& ending) {
       code = feed.Submit(StepId(ending.step), ending.step_rows);
       const auto took = std::chrono::steady_clock::now() - start;
       step_nanoseconds_ += static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count());
-      submitted_[static_cast<std::size_t>(ending.stage)].push_back(ending.step);
+      if (code.ok()) submitted_[static_cast<std::size_t>(ending.stage)].push_back(ending.step);
       break;
     }
     case Ending::Kind::kDrop:
@@ -67,7 +67,73 @@ void Engine::End(const Ending& ending) {
       code = feed.Cancel(StepId(ending.step));
       break;
   }
-  if (!code.ok()) checker_->Fail("end of a step: " + std::string(code.ToStatus().message()));
+  Expect(code, "end of a step");
+  ApplySome(static_cast<std::size_t>(ending.stage));
+}
+
+void Engine::Expect(const StepCode& code, const char* call) {
+  if (code.ok()) return;
+  if (code.rule == StepRule::kLogFull && options_.log_bytes > 0) {
+    RecordsLost();
+  } else {
+    checker_->Fail(std::string(call) + ": " + std::string(code.ToStatus().message()));
+  }
+}
+
+void Engine::RecordsLost() {
+  records_lost_ = true;
+  if (options_.features.device) checker_->AllowNeverWritten();
+}
+
+void Engine::Announce(const Event& event) {
+  events_.push_back(event);
+  if ((options_.timing.report == 0 && !Wire()) || event.more != 0 || events_.size() < report_at_) return;
+  ReportEvents();
+  report_at_ =
+      static_cast<std::size_t>(timing_.Between(1, std::max(options_.timing.report, 1) + 1));
+}
+
+void Engine::ReportEvents() {
+  if (Wire()) return WriteEvents();
+  if (options_.timing.report == 0 || events_.empty()) return;
+  OpenSchedule();
+  for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
+    Expect(stores_[stage]->Report(events_), "Report");
+    ApplySome(stage);
+  }
+  events_.clear();
+}
+
+void Engine::OpenSchedule() {
+  if (begun_ == now_) return;  // events between two schedules
+  const bool other_version = reported_version_ != version_;
+  const bool need = std::any_of(events_.begin(), events_.end(), [&](const Event& event) {
+    return event.type == EventType::kSeal ? event.step == now_ && opened_ != now_
+                                          : event.key_size != 0 && other_version;
+  });
+  if (!need && !timing_.Chance(opened_ != now_ ? .3 : .05)) return;
+  for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
+    Expect(stores_[stage]->Schedule(StepId(now_), version_), "Schedule");
+    ApplySome(stage);
+  }
+  opened_ = now_;
+  reported_version_ = version_;
+}
+
+StepId Engine::OwnStep() {
+  return (options_.timing.report > 0 || Wire()) && timing_.Chance(.5) ? StepId() : StepId(now_);
+}
+
+void Engine::ApplySome(std::size_t stage) {
+  if (options_.timing.landing != Landing::kManual) return;
+  std::int64_t& left = calls_without_apply_[stage];
+  if (left > 0) {
+    --left;
+    return;
+  }
+  const std::int64_t most = timing_.Chance(.3) ? 1000000 : 1 + timing_.Below(4);
+  (void)stores_[stage]->Apply(static_cast<std::size_t>(most));
+  if (timing_.Chance(.5)) left = timing_.Below(options_.timing.lag + 1);
 }
 
 void Engine::WaitForLanding() {
@@ -88,6 +154,7 @@ void Engine::LandSome() {
       if (options_.timing.shuffle && !options_.features.device) Shuffle(ready, timing_);
       if (timing_.Chance(.9)) count = std::min(count, static_cast<std::size_t>(timing_.Below(3)));
     }
+    std::vector<std::uint32_t> waiting;  // the records of their submits
     for (std::size_t i = 0; i < count; ++i) {
       const auto start = std::chrono::steady_clock::now();
       if (!stores_[stage]->Land(StepId(ready[i]))) {
@@ -95,12 +162,17 @@ void Engine::LandSome() {
           count = i;
           break;
         }
+        if (options_.timing.landing == Landing::kManual) {
+          waiting.push_back(ready[i]);
+          continue;
+        }
         checker_->Fail("step " + std::to_string(ready[i]) + " did not land");
       }
       const auto took = std::chrono::steady_clock::now() - start;
       counts_.land.Add(static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count()));
     }
     ready.erase(ready.begin(), ready.begin() + static_cast<std::ptrdiff_t>(count));
+    ready.insert(ready.end(), waiting.begin(), waiting.end());
   }
 }
 
@@ -130,9 +202,7 @@ void Engine::FinishWaitingReads() {
   for (const std::weak_ptr<Read>& waiting : unfinished_reads_) {
     const std::shared_ptr<Read> read = waiting.lock();
     if (read == nullptr) continue;
-    const bool ready = std::all_of(read->stages.begin(), read->stages.end(),
-                                   [](const Snapshot& snapshot) { return snapshot.Ready(); });
-    if (ready) {
+    if (read->Ready()) {
       checker_->FinishRead(*read);
     } else {
       later.push_back(waiting);
@@ -145,6 +215,8 @@ void Engine::Finish() {
   for (const Ending& ending : endings_)
     End(ending);
   endings_.clear();
+  CloseMessage();
+  Deliver();
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     if (options_.timing.landing == Landing::kCaller) {
       for (const std::uint32_t step : submitted_[stage]) {
@@ -168,6 +240,9 @@ void Engine::Finish() {
   }
   if (step_rows_.out() != 0) {
     checker_->Fail(std::to_string(step_rows_.out()) + " steps' rows were not given back");
+  }
+  if (step_rows_.returned_twice() != 0) {
+    checker_->Fail(std::to_string(step_rows_.returned_twice()) + " steps' rows came back twice");
   }
 }
 

@@ -27,7 +27,7 @@ void Engine::RunForward() {
           now_ + 1 + static_cast<std::uint32_t>(timing_.Below(options_.timing.seal_delay + 1));
       if (!failed) late_seals_.push_back(seal);
     } else {
-      Announce(Event::Seal(BlockId(seal.block), seal.key.ToKey(), StepId(now_)));
+      Announce(Event::Seal(BlockId(seal.block), seal.key.ToKey(), OwnStep()));
     }
   }
   BeginAndEnd(failed);
@@ -169,6 +169,9 @@ void Engine::BeginAndEnd(bool failed) {
     const bool is_silent = !rows_.empty() && rng_.Chance(f.silent);
     silent.push_back(is_silent ? rng_.Below(static_cast<std::int64_t>(rows_.size())) : -1);
   }
+  if (Wire() || timing_.Chance(options_.timing.report > 0 ? .7 : 0)) ReportEvents();
+  CloseMessage();
+  Deliver();
   StepBatch batch{now_, version_, events_.data(), events_.size(), slots_.data(), slots_.size()};
   if (f.device) {
     possible_slots_.clear();
@@ -178,15 +181,16 @@ void Engine::BeginAndEnd(bool failed) {
     batch.num_slots = possible_slots_.size();
     batch.device_slots = true;
   }
+  begun_ = now_;
+  reported_version_ = version_;
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     const auto start = std::chrono::steady_clock::now();
     const StepCode begun = feeds_[stage]->Begin(batch);
     const auto took = std::chrono::steady_clock::now() - start;
     step_nanoseconds_ += static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count());
-    if (!begun.ok() && !begun.dropped()) {
-      checker_->Fail("BeginStep: " + std::string(begun.ToStatus().message()));
-      continue;
-    }
+    ApplySome(stage);
+    if (!begun.dropped() || begun.rule == StepRule::kLogFull) Expect(begun, "BeginStep");
+    if (!begun.ok() && !begun.dropped()) continue;
     const auto at = static_cast<std::int32_t>(stage);
     if (failed && !begun.dropped()) {
       const Ending ending{Ending::Kind::kCancel, at, now_, nullptr};
@@ -215,13 +219,13 @@ void Engine::BeginAndEnd(bool failed) {
     if (f.device) step_rows->FillSlots(slots_);
     endings_.push_back({Ending::Kind::kSubmit, at, now_, step_rows});
   }
+  events_.clear();
 }
 
 void Engine::Unschedule() {
   // The forward did not run, so no request may hit the blocks that it would have filled.
   for (const SealPlan& seal : seals_)
     pool_.ForgetHash(seal.block);
-  events_.clear();
   for (const Work& work : plan_) {
     Request& r = *work.request;
     if (work.fresh) {

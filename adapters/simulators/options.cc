@@ -35,6 +35,7 @@ constexpr Probability kProbabilities[] = {
     {"lost_bind", &Features::lost_bind},
     {"preempt_one", &Features::preempt_one},
     {"drop_all", &Features::drop_all},
+    {"mid", &Features::mid},
 };
 
 struct Switch {
@@ -99,6 +100,8 @@ constexpr Scenario kScenarios[] = {
     {"all, few pages", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "max_pages=16"},
     {"all, stages", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "stages=2"},
     {"all, completion", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "completion_seal=1 page_tokens=2"},
+    {"in the middle", "mid=.6 preempt=.1 abort=.05 fork=.1 draft=.4 report=2"},
+    {"all, in the middle", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "mid=.5 report=3"},
 };
 
 void Append(std::string& out, const char* name, double value) {
@@ -150,6 +153,9 @@ bool SetOption(EngineOptions& options, std::string_view name, double value) {
       {"behind", &options.timing.behind},
       {"truncate_delay", &options.timing.truncate_delay},
       {"seal_delay", &options.timing.seal_delay},
+      {"lag", &options.timing.lag},
+      {"report", &options.timing.report},
+      {"log_bytes", &options.log_bytes},
       {"block_tokens", &options.block_tokens},
       {"page_tokens", &options.page_tokens},
       {"blocks", &options.blocks},
@@ -169,12 +175,30 @@ bool SetOption(EngineOptions& options, std::string_view name, double value) {
       return true;
     }
   }
-  if (name == "shuffle") {
+  const struct {
+    const char* name;
+    double* field;
+  } chances[] = {
+      {"lost", &options.timing.lost},
+      {"doubled", &options.timing.doubled},
+      {"restart", &options.timing.restart},
+  };
+  for (const auto& chance : chances) {
+    if (name == chance.name) {
+      *chance.field = value;
+      return true;
+    }
+  }
+  if (name == "wire") {
+    options.timing.wire = value != 0;
+  } else if (name == "shuffle") {
     options.timing.shuffle = value != 0;
   } else if (name == "land_at_once") {
     options.timing.land_at_once = value != 0;
   } else if (name == "thread") {
     options.timing.landing = value != 0 ? Landing::kThread : Landing::kCaller;
+  } else if (name == "manual") {
+    options.timing.landing = value != 0 ? Landing::kManual : Landing::kCaller;
   } else if (name == "audit") {
     options.audit = value != 0;
   } else if (name == "ring") {

@@ -45,6 +45,8 @@ struct Features {
   double lost_bind = 0;    // the engine misses announcing a Bind
   double preempt_one = 0;  // a step preempts one running request (for big engines)
   double drop_all = 0;     // as `drop`, on every stage of the step
+  double mid = 0;          // a request finishes, is aborted, preempted or forked in the middle of
+                           // the schedule: other requests have got blocks, and still others will
   // Switches.
   bool late = false;             // results are seen a step late (async scheduling)
   bool device = false;           // late, and only the device knows which rows a step writes
@@ -73,6 +75,17 @@ struct Timing {
   std::int32_t truncate_delay = 0;  // rejections are announced up to this many steps later
   std::int32_t seal_delay = 0;      // so are completion seals
   Landing landing = Landing::kCaller;
+  // kManual: after a call to a store, nothing is applied for up to this many calls; then one record
+  // to all of them. Drawn per store.
+  std::int32_t lag = 0;
+  // > 0: events are reported when they happen, at most this many in a call, and not with their
+  // step. Snapshots and queries are then in the middle of the events.
+  std::int32_t report = 0;
+  // The scheduler writes its events and snapshots into messages (ScheduleWriter), which a worker
+  // passes to the stores when it begins the step. Probabilities, for each message: it is lost (or
+  // cut off), comes twice, or is the first one of another sender.
+  bool wire = false;
+  double lost = 0, doubled = 0, restart = 0;
   std::uint64_t seed = 0;  // of the numbers drawn for the timing
 };
 
@@ -101,10 +114,13 @@ struct EngineOptions {
   std::int32_t spec_tokens = 0;  // > 0: this many drafts in every decode step; `draft` is ignored
 
   std::uint32_t max_steps_in_flight = 256;
+  std::int32_t log_bytes = 0;  // StoreOptions::log_bytes; with a lag, a small log loses records
   bool audit = false;
   // Makes the StepFeed through which the engine calls a store; null: DirectFeed. The store outlives
   // it.
   std::function<std::unique_ptr<StepFeed>(RoutingStore&)> feed;
+  // Timing::wire: carries a message to the worker, and returns what arrives; null: its bytes do.
+  std::function<std::vector<std::uint8_t>(std::span<const std::uint8_t>)> channel;
   std::vector<FlightSink*> flights;  // one per stage; empty = none. Not owned.
   bool collect_digests = false;  // keep a digest of the valid rows of each request that finishes
 };

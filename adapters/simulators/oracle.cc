@@ -33,6 +33,16 @@ RoutingShape RouteOracle::StageShape(std::int32_t stage, std::int32_t page_token
   return shape;
 }
 
+RoutingShape RouteOracle::WholeShape(std::int32_t page_tokens) const {
+  RoutingShape shape = StageShape(0, page_tokens);
+  shape.num_layers = first_layer_.back();
+  for (auto layer = static_cast<std::int32_t>(shape.layer_ids.size());
+       stages() > 1 && layer < shape.num_layers; ++layer) {
+    shape.layer_ids.push_back(layer);
+  }
+  return shape;
+}
+
 std::size_t RouteOracle::row_bytes() const {
   return static_cast<std::size_t>(first_layer_.back()) * static_cast<std::size_t>(top_k_) *
          (num_experts_ <= 256 ? 1 : 2);

@@ -30,6 +30,8 @@ class RouteOracle {
   }
   // The shape of the rows of one stage, with the model's layer numbers.
   [[nodiscard]] RoutingShape StageShape(std::int32_t stage, std::int32_t page_tokens) const;
+  // The shape of rows with all layers, as JoinLayers returns it.
+  [[nodiscard]] RoutingShape WholeShape(std::int32_t page_tokens) const;
   // Bytes of a row with all layers.
   [[nodiscard]] std::size_t row_bytes() const;
 

@@ -13,12 +13,23 @@ OracleRows* OracleRowsPool::Take() {
   }
   OracleRows* rows = free_.back();
   free_.pop_back();
+  rows->taken_ = true;
   return rows;
 }
 
 void OracleRowsPool::Return(OracleRows* rows) {
   MutexLock lock(mutex_);
+  if (!rows->taken_) {
+    ++returned_twice_;
+    return;
+  }
+  rows->taken_ = false;
   free_.push_back(rows);
+}
+
+std::int64_t OracleRowsPool::returned_twice() const {
+  MutexLock lock(mutex_);
+  return returned_twice_;
 }
 
 std::int64_t OracleRowsPool::out() const {

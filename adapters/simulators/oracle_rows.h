@@ -27,11 +27,14 @@ class OracleRowsPool {
   void Return(OracleRows* rows);
   // The number of those that were taken and not returned.
   [[nodiscard]] std::int64_t out() const;
+  // The number of returns of rows that had been returned already.
+  [[nodiscard]] std::int64_t returned_twice() const;
 
  private:
   mutable Mutex mutex_;
   std::vector<std::unique_ptr<OracleRows>> all_ ABSL_GUARDED_BY(mutex_);
   std::vector<OracleRows*> free_ ABSL_GUARDED_BY(mutex_);
+  std::int64_t returned_twice_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 // Filled on the engine's thread, read on the landing thread, and returned to its pool by Done.
@@ -54,7 +57,9 @@ class OracleRows final : public StepRows {
   void Done() override { pool_->Return(this); }
 
  private:
+  friend class OracleRowsPool;
   OracleRowsPool* pool_;
+  bool taken_ = false;  // guarded by the pool's mutex
   const RouteOracle* oracle_ = nullptr;
   std::int32_t stage_ = 0;
   std::uint64_t step_ = 0;

@@ -2,6 +2,7 @@
 #ifndef WAYMARK_ADAPTERS_SIMULATORS_REQUEST_H_
 #define WAYMARK_ADAPTERS_SIMULATORS_REQUEST_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -18,7 +19,15 @@ namespace waymark::sim {
 struct Read {
   std::vector<Snapshot> stages;
   std::vector<Rows> rows;  // one element, with all layers, once read; else empty
+  bool waits = false;      // the snapshots were requested by a message, and not taken yet
+  bool lost = false;       // a snapshot found no room in the log, or its message was lost: all rows
+                           // are missing
   std::int64_t limit = 0;  // rows at positions >= limit were discarded by a rewind
+
+  [[nodiscard]] bool Ready() const {
+    return !waits && std::all_of(stages.begin(), stages.end(),
+                                 [](const Snapshot& snapshot) { return snapshot.Ready(); });
+  }
 };
 // The reads of a request, to be joined. Shared, because a rewind must limit reads that a waiting
 // ReadJob has, too.

@@ -26,8 +26,8 @@ struct BlockAllocator::Block {
   std::int32_t next_same = kNone;
   std::int32_t previous_same = kNone;
   std::uint64_t last_use = 0;
-  std::uint64_t life_step = 0;    // the last step begun before its life
-  std::uint64_t life_batch = 0;   // batch_ when its life began
+  std::uint64_t life_start = 0;  // 1 + the last step begun before its life, as in the store
+  // The step that filled it; 1 + the last step begun, for a seal of the step that is begun next.
   std::uint64_t sealed_step = 0;  // 0: not sealed
   BlockKey key;                   // of its seal
 };
@@ -81,6 +81,7 @@ bool BlockAllocator::Allocate(std::span<BlockId> out) {
     StartLife(block);
     events_.push_back(Event::Bind(given));
   }
+  Report();
   return true;
 }
 
@@ -100,17 +101,13 @@ std::size_t BlockAllocator::MatchPrefix(std::span<const BlockKey> keys, std::spa
     AddReference(hit.value());
     events_.push_back(Event::Retain(hit));
   }
+  Report();
   return hits;
 }
 
 std::size_t BlockAllocator::CoveredBlocks(std::span<const BlockId> blocks) const {
-  // The store has not got the Bind of such a block: its rows there are those of an earlier life.
-  const auto first_new = std::find_if(blocks.begin(), blocks.end(), [this](BlockId block) {
-    return At(block.value()).life_batch == batch_;
-  });
-  const auto known = static_cast<std::size_t>(first_new - blocks.begin());
-  const std::int64_t rows = static_cast<std::int64_t>(known) * block_tokens_;
-  return static_cast<std::size_t>(store_->CoveredPrefix(blocks.first(known), rows) / block_tokens_);
+  const std::int64_t rows = static_cast<std::int64_t>(blocks.size()) * block_tokens_;
+  return static_cast<std::size_t>(store_->CoveredPrefix(blocks, rows) / block_tokens_);
 }
 
 absl::Status BlockAllocator::Retain(std::span<const BlockId> blocks) {
@@ -123,6 +120,7 @@ absl::Status BlockAllocator::Retain(std::span<const BlockId> blocks) {
     AddReference(id.value());
     events_.push_back(Event::Retain(id));
   }
+  Report();
   return absl::OkStatus();
 }
 
@@ -148,6 +146,7 @@ absl::Status BlockAllocator::Release(std::span<const BlockId> blocks) {
   for (const BlockId id : blocks) {
     if (!IsNull(id)) events_.push_back(Event::Release(id));
   }
+  Report();
   for (std::size_t i = blocks.size(); i-- > 0;) {  // the end of a sequence is evicted first
     if (IsNull(blocks[i])) continue;
     const Block& block = At(blocks[i].value());
@@ -169,7 +168,12 @@ absl::Status BlockAllocator::Seal(BlockId id, const BlockKey& key, const BlockKe
     return absl::InvalidArgumentError(
         absl::StrCat("parent.size must be at most 32; it is ", static_cast<int>(parent.size)));
   }
-  if (!step.valid()) return absl::InvalidArgumentError("step must be at least 1; it is 0");
+  const std::uint64_t last = store_->last_step().value();
+  if (step.value() > last) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step must be at most the last step begun (", last,
+                     "), or have no number for the step that is begun next; it is ", step.value()));
+  }
   if (IsNull(id)) return absl::OkStatus();
   Block& block = At(id.value());
   if (block.state != State::kUsed) return NotInUse("block", id);
@@ -182,8 +186,9 @@ absl::Status BlockAllocator::Seal(BlockId id, const BlockKey& key, const BlockKe
     if (block.entry != kNone || key.empty()) return absl::OkStatus();
   }
   events_.push_back(Event::Seal(id, key, step));
+  Report();
   block.key = key;
-  block.sealed_step = step.value();
+  block.sealed_step = step.valid() ? step.value() : last + 1;
   if (key.empty()) return absl::OkStatus();
 
   std::int32_t entry = index_->Find(key);
@@ -230,6 +235,7 @@ absl::Status BlockAllocator::Copy(BlockId src, BlockId dst, std::int32_t rows) {
   }
   StartLife(block);
   events_.push_back(Event::Copy(src, dst, rows));
+  Report();
   return absl::OkStatus();
 }
 
@@ -242,13 +248,15 @@ absl::Status BlockAllocator::Truncate(BlockId id, std::int32_t row, StepId step)
   if (!step.valid()) return absl::InvalidArgumentError("step must be at least 1; it is 0");
   if (IsNull(id) || row == block_tokens_) return absl::OkStatus();
   Block& block = At(id.value());
-  const bool present_life = block.state != State::kFree && block.life_step < step.value();
+  const bool present_life = block.state != State::kFree && block.life_start <= step.value();
   if (present_life && block.references > 1) {
     return absl::FailedPreconditionError(absl::StrCat("block must have at most one user; block ",
                                                       id.value(), " has ", block.references));
   }
   events_.push_back(Event::Truncate(id, row, step));
-  if (present_life && block.sealed_step != 0 && block.sealed_step <= step.value()) {
+  Report();
+  const std::uint64_t upto = std::min(step.value(), store_->last_step().value());
+  if (present_life && block.sealed_step != 0 && block.sealed_step <= upto) {
     block.sealed_step = 0;
     if (block.entry != kNone) Unregister(id.value());
   }
@@ -262,11 +270,7 @@ void BlockAllocator::Reset() {
   }
   index_->Clear();
   if (used_count_ == 0) events_.push_back(Event::Reset());
-}
-
-void BlockAllocator::ClearEvents() {
-  events_.clear();
-  ++batch_;
+  Report();
 }
 
 // ---- state ----
@@ -311,9 +315,15 @@ const BlockAllocator::Block& BlockAllocator::At(std::int32_t block) const {
 }
 
 void BlockAllocator::StartLife(Block& block) {
-  block.life_step = store_->last_step().value();
-  block.life_batch = batch_;
+  block.life_start = store_->last_step().value() + 1;
   block.sealed_step = 0;
+}
+
+void BlockAllocator::Report() {
+  // The events are valid, so the store refuses them only if its log is full, and it then removes
+  // its rows: the blocks and their KV are as the caller knows them.
+  (void)store_->Report(events_);
+  events_.clear();
 }
 
 void BlockAllocator::AddReference(std::int32_t id) {

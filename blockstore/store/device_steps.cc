@@ -96,13 +96,13 @@ void DeviceSteps::ClaimRow(StepRecord* record, std::uint32_t index, RelStep step
   weights = weights == kNoWeights || weights == DeviceWeights(version) ? DeviceWeights(version)
                                                                        : kSeveralWeights;
   if (record == nullptr) {
-    InvalidateRow(page, row, pool_.hot(page).seal.ProtectsFrom(step), step, version);
+    InvalidateRow(page, row, pool_.hot(page).seal.set(), step, version);
   } else {
     Claim& claim = record->claims[index];
     claim.page = page;
     claim.row = static_cast<std::uint16_t>(row);
     claim.asked = !not_asked;
-    claim.sealed = pool_.hot(page).seal.ProtectsFrom(step);
+    claim.sealed = pool_.hot(page).seal.set();
     claim.pinned = index == 0 || record->claims[index - 1].page != page;
     if (claim.pinned) {
       pages_.PinPage(page);

@@ -171,6 +171,9 @@ void LogApplier::Poison(std::span<const std::uint64_t> open, std::uint64_t last,
   ++stats_.log_losses;
   if (core_.flight != nullptr) core_.flight->OnPoison(open, last, version);
   steps_.VoidAll(open);
+  // A late event may name the last step, although its begin was lost.
+  const RelStep relative = pages_.base().Relative(last);
+  if (last > last_ && relative < kMaxRelStep) (void)pages_.base().Append(relative, version);
   last_ = last;
   schedule_ = 0;
   events_.Forget(version);

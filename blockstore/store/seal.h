@@ -17,9 +17,9 @@ struct SealHot {
   RelStep step : 31 = 0;     // the step of the seal; 0 = not sealed
   bool has_key : 1 = false;  // SealCold is set
 
-  // Rule 3: whether the seal protects rows from a write by `writer`. It does so from the step after
-  // its own.
-  [[nodiscard]] bool ProtectsFrom(RelStep writer) const { return step != 0 && step < writer; }
+  // Rule 3: whether the seal protects rows. A step's own seals are set after its claims, so every
+  // claim that meets a seal is of a later step.
+  [[nodiscard]] bool set() const { return step != 0; }
   // Whether the block was sealed by `upto` or earlier.
   [[nodiscard]] bool SetBy(RelStep upto) const { return step != 0 && step <= upto; }
 };

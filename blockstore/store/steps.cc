@@ -166,7 +166,7 @@ void Steps::ClaimRow(StepRecord* record, std::uint32_t step_row, std::int64_t sl
     StampCell& cell = pages_.stamp(page, row);
     const Stamp stamp = cell.Load();
     const bool again = record != nullptr && stamp.pending_for(step);
-    if (again || pages_.Kept(pool_.hot(page).seal.ProtectsFrom(step), stamp, version)) {
+    if (again || pages_.Kept(pool_.hot(page).seal.set(), stamp, version)) {
       cell.MarkHow(Provenance::kKept);
       ++stats_.rows_ignored;
       if (!again && asked && record != nullptr && audit_ &&

@@ -37,7 +37,9 @@ LogLimits LogLimitsOf(const StoreOptions& options) {
   const std::size_t wanted = options.log_bytes != 0 ? options.log_bytes
                              : lags                 ? kLogBytes
                                                     : kCallerLogBytes;
-  const std::size_t step = MaxEncodedBytes(options.max_step_rows, limits.slots) + kStepOverhead;
+  // Tests of a log that is full want it small.
+  const std::size_t overhead = options.landing == Landing::kManual ? 0 : kStepOverhead;
+  const std::size_t step = MaxEncodedBytes(options.max_step_rows, limits.slots) + overhead;
   limits.ring_bytes = (std::max(wanted, 4 * step) + 63) / 64 * 64;
   limits.overflow_bytes = 8 * limits.ring_bytes;
   return limits;

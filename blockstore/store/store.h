@@ -68,7 +68,8 @@ namespace waymark {
 enum class Landing : std::uint8_t {
   kThread,  // on a thread that the store owns
   kCaller,  // in LandOne() and Land(), for single-threaded engines and deterministic tests
-  kManual,  // the same, and records of the log wait for Apply(): for tests of a log that lags
+  kManual,  // the same, and records of the log wait for Apply(), also if the log is full: for tests
+            // of a log that lags
 };
 
 struct StoreOptions {

@@ -33,7 +33,7 @@ RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<Stor
       events_(options_, pages_, steps_.device(), stats_),
       applier_(options_, *core_, *log_, pages_, steps_, events_, stats_),
       lander_(options_, *core_, mutex_, pages_, steps_, stats_, log_.get(), &applier_) {
-  log_->SetRoomMaker(this);
+  if (options_.landing != Landing::kManual) log_->SetRoomMaker(this);
 }
 
 RoutingStore::Impl::~Impl() {
@@ -130,8 +130,8 @@ absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapshot(std::span<const 
         "TakeSnapshot: rows [", first, ", ", last, ") must satisfy 0 <= first <= last <= ", limit,
         " (", blocks.size(), " blocks of ", block_tokens, " tokens)"));
   }
-  const std::int64_t begin = first / block_tokens;
-  const std::int64_t end = first == last ? begin : (last + block_tokens - 1) / block_tokens;
+  const std::int64_t end = (last + block_tokens - 1) / block_tokens;
+  const std::int64_t begin = first == last ? end : first / block_tokens;
   const std::span<const BlockId> needed =
       blocks.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
   if (const std::size_t bad = FirstNotBelow(needed, options_.num_blocks); bad < needed.size()) {
@@ -241,8 +241,11 @@ std::int64_t RoutingStore::Impl::CoveredPrefix(std::span<const BlockId> blocks, 
 absl::Status RoutingStore::Impl::WaitIdle(std::chrono::nanoseconds timeout) {
   std::uint64_t upto = 0;
   std::uint64_t copies = 0;
-  lander_.Drain();
-  if (!lander_.has_thread()) {
+  if (lander_.has_thread()) {
+    lander_.Drain();
+  } else {
+    // The caller is the engine's thread, and lost records may have been the ends of steps.
+    DrainAll();
     while (lander_.LandNext()) {
     }
     lander_.RunCopies();

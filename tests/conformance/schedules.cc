@@ -27,6 +27,7 @@ void DrawMixture(Rng& rng, EngineOptions& options, std::string& text) {
       {"no_truncate", .1, 1}, {"rollback", .2, .8},      {"late", 0, 0},
       {"device", 0, 0},       {"completion_seal", 0, 0}, {"blind_truncate", 0, 0},
       {"guard", 0, 0},        {"ref_zero", 0, 0},        {"clip", 0, 0},
+      {"mid", .1, .9},
   };
   for (const Range& range : kRanges) {
     if (!rng.Chance(.3)) continue;
@@ -43,6 +44,17 @@ void DrawMixture(Rng& rng, EngineOptions& options, std::string& text) {
   text = options.features.ToString() + " stages=" + std::to_string(options.stages) +
          " page_tokens=" + std::to_string(options.page_tokens) +
          " max_pages=" + std::to_string(options.max_pages);
+}
+
+// A log that is applied late; with a small one, so late that records are lost.
+void DrawLag(Rng& rng, EngineOptions& options, std::string& text) {
+  constexpr std::int32_t kLags[] = {3, 30, 300, 100000};
+  options.timing.landing = Landing::kManual;
+  options.timing.lag = kLags[rng.Below(std::size(kLags))];
+  text += ", lag " + std::to_string(options.timing.lag);
+  if (options.timing.lag < 300 || !rng.Chance(.3)) return;
+  options.log_bytes = 1;  // as few as the store allows
+  text += ", small log";
 }
 
 void DrawTiming(Rng& rng, EngineOptions& options, std::string& text) {
@@ -69,7 +81,26 @@ void DrawTiming(Rng& rng, EngineOptions& options, std::string& text) {
   if (rng.Chance(.3)) timing.truncate_delay = static_cast<std::int32_t>(rng.Below(4));
   text += ", behind " + std::to_string(timing.behind) + ", shuffle " +
           std::to_string(timing.shuffle) + ", ring " + std::to_string(options.max_steps_in_flight) +
-          ", truncate delay " + std::to_string(timing.truncate_delay) + "]";
+          ", truncate delay " + std::to_string(timing.truncate_delay);
+  if (timing.report == 0 && rng.Chance(.4)) {
+    timing.report = static_cast<std::int32_t>(rng.Between(1, 6));
+  }
+  // A scheduler in another process cannot ask what is covered.
+  if (!options.features.clip && rng.Chance(.25)) {
+    timing.wire = true;
+    text += ", wire";
+    if (rng.Chance(.3)) {
+      const double chance = rng.Chance(.5) ? .02 : .2;
+      timing.lost = rng.Chance(.5) ? chance : 0;
+      timing.doubled = rng.Chance(.5) ? chance : 0;
+      timing.restart = rng.Chance(.5) ? chance : 0;
+      text += ": lost " + std::to_string(timing.lost) + ", doubled " +
+              std::to_string(timing.doubled) + ", restart " + std::to_string(timing.restart);
+    }
+  }
+  if (timing.report > 0) text += ", report " + std::to_string(timing.report);
+  if (timing.landing == Landing::kCaller && rng.Chance(.5)) DrawLag(rng, options, text);
+  text += "]";
 }
 
 void Sum(const sim::CheckCounts& from, sim::CheckCounts& to) {
@@ -125,15 +156,18 @@ Schedule DrawSchedule(std::uint64_t seed) {
 }
 
 bool Outcome::clean(const Schedule& schedule) const {
-  return error.empty() && checks.wrong == 0 && checks.unexplained == 0 && voided_rows == 0 &&
-         (schedule.options.max_pages > 0 || !scarce);
+  return error.empty() && checks.wrong == 0 && checks.unexplained == 0 &&
+         (voided_rows == 0 || schedule.options.timing.lost > 0) &&
+         (schedule.options.max_pages > 0 || schedule.options.log_bytes > 0 ||
+          schedule.options.timing.lost > 0 || schedule.options.timing.restart > 0 || !scarce);
 }
 
 std::string Outcome::Describe(const Schedule& schedule) const {
   std::string text = "seed " + std::to_string(schedule.options.seed) + ", " +
                      std::to_string(schedule.steps) + " steps, " + schedule.features + "\n  " +
                      CountsText(checks) + ", voided rows " + std::to_string(voided_rows) +
-                     (scarce ? ", pages were scarce" : "") + (error.empty() ? "" : "\n  " + error);
+                     (scarce ? ", pages were scarce" : "") + ", log losses " +
+                     std::to_string(log_losses) + (error.empty() ? "" : "\n  " + error);
   for (const std::string& finding : checks.findings)
     text += "\n  " + finding;
   return text;
@@ -151,19 +185,22 @@ Outcome RunSchedule(const Schedule& schedule) {
   outcome.checks = (*engine)->checks();
   outcome.scarce = (*engine)->PagesShort();
   for (std::int32_t stage = 0; stage < schedule.options.stages; ++stage) {
-    outcome.voided_rows += (*engine)->StoreStats(stage).audit_voided_rows;
+    const Stats stats = (*engine)->StoreStats(stage);
+    outcome.voided_rows += stats.audit_voided_rows;
+    outcome.log_losses += stats.log_losses;
   }
   return outcome;
 }
 
 void Totals::Add(const Outcome& outcome) {
   ++schedules;
+  with_log_losses += outcome.log_losses > 0 ? 1 : 0;
   Sum(outcome.checks, checks);
 }
 
 std::string Totals::ToString() const {
   return std::to_string(schedules) + " schedules, " + std::to_string(failed) +
-         " failed: " + CountsText(checks);
+         " failed, " + std::to_string(with_log_losses) + " lost records: " + CountsText(checks);
 }
 
 std::uint64_t FromEnvironment(const char* name, std::uint64_t otherwise) {

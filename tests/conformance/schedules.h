@@ -27,7 +27,8 @@ struct Schedule {
 struct Outcome {
   sim::CheckCounts checks;
   std::uint64_t voided_rows = 0;  // by the audit
-  bool scarce = false;            // some store lost rows for want of pages
+  bool scarce = false;            // some store lost rows for want of pages, or because its log was full
+  std::uint64_t log_losses = 0;   // times that records were lost because a log was full
   std::string error;              // the engine could not be made
 
   // Nothing wrong, nothing unexplained, nothing voided, and pages enough where they were given.
@@ -41,6 +42,7 @@ struct Outcome {
 struct Totals {
   std::int64_t schedules = 0;
   std::int64_t failed = 0;
+  std::int64_t with_log_losses = 0;  // schedules
   sim::CheckCounts checks;
 
   void Add(const Outcome& outcome);

@@ -72,7 +72,6 @@ TEST(Example, OfTheBlockAllocator) {
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(hits, 0u);
   EXPECT_EQ((*pool)->used_blocks(), 2);
-  EXPECT_TRUE((*pool)->pending_events().empty());
 
   keys.push_back(BlockKey::FromInteger(3));
   status = AllocatorExample(pool->get(), keys, {.step = 2}, hits);

@@ -366,6 +366,41 @@ TEST(Engine, AForkCopiesThePartialBlock) {
   EXPECT_EQ(verdict.wrong + verdict.all_missing(), 0) << verdict.first_wrong;
 }
 
+// The rows of the prompt are those of step 1, which the fork shared or copied, though the child lost
+// its blocks before another step was begun.
+TEST(Engine, AForkThatIsPreemptedAtOnceKeepsTheRowsThatItCopied) {
+  const MoeModel model = TinyModel();
+  int preempted = 0;
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    EngineOptions options = SmallOptions();
+    options.share_by = ShareBy::kFork;
+    options.prefix_caching = false;
+    options.landing_lag = 3;  // the rows are pending when they are copied
+    options.preempt_rate = 1;
+    options.seed = seed;
+    const std::unique_ptr<Engine> engine = MakeEngine(model, options);
+    Request request;
+    request.prompt.assign(37, 'f');
+    request.max_new_tokens = 5;
+    request.samples = 4;
+    const absl::StatusOr<uint64_t> parent = engine->Add(request);
+    ASSERT_TRUE(parent.ok());
+    ASSERT_TRUE(engine->RunAll().ok());
+    const std::vector<FinishedRequest> requests = engine->TakeFinished();
+    ASSERT_EQ(requests.size(), 4u);
+    const Verdict verdict = Compare({&model}, requests);
+    EXPECT_EQ(verdict.wrong + verdict.all_missing(), 0) << verdict.first_wrong;
+    for (const FinishedRequest& finished : requests) {
+      preempted += finished.id != *parent && finished.preemptions > 0 ? 1 : 0;
+      for (size_t row = 0; row < 37; ++row) {
+        EXPECT_EQ(finished.rows.infos[row].step, 1u)
+            << "seed " << seed << ", request " << finished.id << ", row " << row;
+      }
+    }
+  }
+  EXPECT_GT(preempted, 6);
+}
+
 TEST(Engine, ADroppedStepIsMissingForItsReason) {
   const MoeModel model = TinyModel();
   EngineOptions options = SmallOptions();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "blockstore/store/block_allocator.h"
+#include "tests/unit/blockstore/store/reported_events.h"
 #include "tests/unit/blockstore/test_seed.h"
 
 namespace waymark {
@@ -99,6 +100,7 @@ class RandomRun {
     options.num_blocks = num_blocks;
     options.block_tokens = 4;
     options.landing = Landing::kCaller;
+    options.flight = &reported_;
     pool_ = *BlockAllocator::Create(options);
     num_blocks_ = num_blocks;
   }
@@ -181,14 +183,18 @@ class RandomRun {
           << "block " << block.value() << " was handed out, but is used or cached";
       taken = {};
       taken.references = 1;
-      taken.life = last_step_;
+      taken.life = last_step_ + 1;
       events_.push_back(Event::Bind(block));
       blocks.push_back(block.value());
     }
     return blocks;
   }
 
-  void Seal(std::int32_t b, std::uint64_t key, std::uint64_t parent, std::uint64_t step) {
+  // Sometimes of a step that was begun, else of the one that is begun next.
+  void Seal(std::int32_t b, std::uint64_t key, std::uint64_t parent) {
+    const bool late = last_step_ > 0 && random_() % 4 == 0;
+    const std::uint64_t step = late ? 1 + random_() % last_step_ : 0;
+    ASSERT_FALSE(pool_->Seal(BlockId(b), Key(key), Key(parent), StepId(last_step_ + 1)).ok());
     Model::Block& block = model_.blocks[Model::Index(b)];
     const bool ok = pool_->Seal(BlockId(b), Key(key), Key(parent), StepId(step)).ok();
     const bool other = block.sealed != 0 && block.key != key;
@@ -196,7 +202,7 @@ class RandomRun {
     if (!ok || (block.sealed != 0 && (block.in_index || key == 0))) return;
     events_.push_back(Event::Seal(BlockId(b), Key(key), StepId(step)));
     block.key = key;
-    block.sealed = step;
+    block.sealed = late ? step : last_step_ + 1;
     if (key == 0) return;
     if (model_.index.count(key) == 0) {
       if (parent != 0 && model_.index.count(parent) == 0) return;
@@ -230,7 +236,7 @@ class RandomRun {
       const std::size_t at = hits + i;
       blocks.push_back(fresh[i]);
       if (random_() % 8 == 0) break;  // not full
-      Seal(fresh[i], path[at], at > 0 ? path[at - 1] : 0, last_step_ + 1);
+      Seal(fresh[i], path[at], at > 0 ? path[at - 1] : 0);
     }
     for (std::size_t i = blocks.size(); i < hits + fresh.size(); ++i) {
       blocks.push_back(fresh[i - hits]);
@@ -297,7 +303,7 @@ class RandomRun {
       if (!fresh.empty()) requests_.push_back(fresh);
     } else if (!path.empty()) {
       const std::uint64_t parent = path.size() > 1 ? path[path.size() - 2] : 0;
-      Seal(open[random_() % open.size()], path.back(), parent, last_step_ + 1);
+      Seal(open[random_() % open.size()], path.back(), parent);
     }
   }
   void Misuse() {
@@ -306,26 +312,26 @@ class RandomRun {
     const std::vector<BlockId> often(static_cast<std::size_t>(block.references) + 1, BlockId(b));
     ASSERT_FALSE(pool_->Release(often).ok());
     if (block.references == 0) {
-      Seal(b, 1 + random_() % 100, 0, last_step_ + 1);
+      Seal(b, 1 + random_() % 100, 0);
       if (!block.in_index) {
         ASSERT_FALSE(pool_->Retain(std::span(often)).ok());
         ASSERT_FALSE(pool_->Copy(BlockId(b), BlockId((b + 1) % num_blocks_)).ok());
       }
     } else if (block.sealed != 0) {
-      Seal(b, block.key + 1, 0, last_step_ + 1);
+      Seal(b, block.key + 1, 0);
     }
   }
   void Truncate() {
     const auto b = static_cast<std::int32_t>(random_() % static_cast<unsigned>(num_blocks_));
     Model::Block& block = model_.blocks[Model::Index(b)];
     const auto row = static_cast<std::int32_t>(random_() % 5);
-    const std::uint64_t step = 1 + random_() % (last_step_ + 1);
-    const bool present = (block.references > 0 || block.in_index) && block.life < step;
+    const std::uint64_t step = 1 + random_() % (last_step_ + 2);
+    const bool present = (block.references > 0 || block.in_index) && block.life <= step;
     const bool ok = pool_->Truncate(BlockId(b), row, StepId(step)).ok();
     ASSERT_EQ(ok, row == 4 || !present || block.references <= 1);
     if (!ok || row == 4) return;
     events_.push_back(Event::Truncate(BlockId(b), row, StepId(step)));
-    if (present && block.sealed != 0 && block.sealed <= step) {
+    if (present && block.sealed != 0 && block.sealed <= std::min(step, last_step_)) {
       block.sealed = 0;
       if (block.in_index) model_.Leave(b);
     }
@@ -340,7 +346,7 @@ class RandomRun {
                       block.sealed == 0);
     if (!ok) return;
     events_.push_back(Event::Copy(BlockId(a), BlockId(b), 3));
-    block.life = last_step_;
+    block.life = last_step_ + 1;
   }
   void Reset() {
     pool_->Reset();
@@ -352,19 +358,13 @@ class RandomRun {
   }
   // The store takes every event, and finds no release too many.
   void Step() {
-    ++last_step_;
-    StepBatch batch;
-    batch.step = last_step_;
-    batch.events = pool_->pending_events().data();
-    batch.num_events = pool_->pending_events().size();
-    const StepCode code = pool_->store().BeginStep(batch);
+    last_step_ += 1 + random_() % 2;
+    const StepCode code = pool_->store().BeginStep({.step = last_step_});
     ASSERT_TRUE(code.ok()) << code.ToStatus();
     ASSERT_TRUE(pool_->store().Submit(StepId(last_step_), nullptr).ok());
     while (pool_->store().LandOne()) {
     }
     ASSERT_EQ(pool_->store().GetStats().releases_below_zero, 0u);
-    pool_->ClearEvents();
-    events_.clear();
   }
 
   void Compare() {
@@ -383,19 +383,21 @@ class RandomRun {
         ASSERT_FALSE(pool_->Find(Key(key)).valid()) << key;
       }
     }
-    const auto pending = pool_->pending_events();
-    ASSERT_TRUE(std::equal(pending.begin(), pending.end(), events_.begin(), events_.end()))
-        << "of " << pending.size() << " events, " << events_.size() << " expected, the last is "
-        << (pending.empty() ? "none" : DescribeEvent(pending.back()));
+    const std::vector<Event> reported = reported_.Take();
+    ASSERT_TRUE(std::equal(reported.begin(), reported.end(), events_.begin(), events_.end()))
+        << "of " << reported.size() << " events, " << events_.size() << " expected, the last is "
+        << (reported.empty() ? "none" : DescribeEvent(reported.back()));
+    events_.clear();
   }
 
   std::mt19937_64 random_;
   Model model_;
+  ReportedEvents reported_;  // outlives the store
   std::unique_ptr<BlockAllocator> pool_;
   std::int32_t num_blocks_ = 0;
   std::uint64_t last_step_ = 0;
   std::vector<std::vector<std::int32_t>> requests_;
-  std::vector<Event> events_;
+  std::vector<Event> events_;  // expected of the operation that is running
 };
 
 TEST(BlockAllocatorRandom, AgreesWithTheModel) {

@@ -57,25 +57,25 @@ class BlockAllocatorStoreTest : public ::testing::Test {
         slots.push_back(std::int64_t{block.value()} * kTokens + i);
       }
     }
-    StepBatch batch;
-    batch.step = step;
-    batch.events = pool_->pending_events().data();
-    batch.num_events = pool_->pending_events().size();
-    batch.slots = slots.data();
-    batch.num_slots = slots.size();
-    const StepCode code = pool_->store().BeginStep(batch);
+    const StepCode code =
+        pool_->store().BeginStep({.step = step, .slots = slots.data(), .num_slots = slots.size()});
     ASSERT_TRUE(code.ok()) << code.ToStatus();
-    pool_->ClearEvents();
     if (step_rows == nullptr) return;
     ASSERT_TRUE(pool_->store().Submit(StepId(step), step_rows).ok());
     ASSERT_TRUE(pool_->store().LandOne());
   }
-  std::vector<BlockId> Request(std::uint64_t step) {
+  // Two blocks with keys 1 and 2, which the step that is begun next fills.
+  std::vector<BlockId> Request() {
     std::vector<BlockId> blocks(2);
     EXPECT_TRUE(pool_->Allocate(blocks));
-    EXPECT_TRUE(pool_->Seal(blocks[0], Key(1), {}, StepId(step)).ok());
-    EXPECT_TRUE(pool_->Seal(blocks[1], Key(2), Key(1), StepId(step)).ok());
+    EXPECT_TRUE(pool_->Seal(blocks[0], Key(1), {}).ok());
+    EXPECT_TRUE(pool_->Seal(blocks[1], Key(2), Key(1)).ok());
     return blocks;
+  }
+  Rows Read(const std::vector<BlockId>& blocks, std::int64_t last) {
+    auto rows = pool_->store().TakeSnapshot(blocks, 0, last)->ReadRows();
+    EXPECT_TRUE(rows.ok()) << rows.status();
+    return *std::move(rows);
   }
   std::vector<BlockId> Match(BlockAllocator::Clip clip) {
     const BlockKey keys[] = {Key(1), Key(2), Key(3)};
@@ -89,7 +89,7 @@ class BlockAllocatorStoreTest : public ::testing::Test {
 
 TEST_F(BlockAllocatorStoreTest, AHitHasTheRowsOfTheRequestThatComputedIt) {
   CountingRows step_rows(10);
-  const std::vector<BlockId> blocks = Request(1);
+  const std::vector<BlockId> blocks = Request();
   Step(1, blocks, &step_rows);
   EXPECT_TRUE(pool_->Release(blocks).ok());
   CountingRows other(100);
@@ -99,36 +99,29 @@ TEST_F(BlockAllocatorStoreTest, AHitHasTheRowsOfTheRequestThatComputedIt) {
 
   const std::vector<BlockId> hit = Match(BlockAllocator::Clip::kToCovered);
   ASSERT_EQ(hit, blocks);
-  Step(3, {}, &other);
-  const auto snapshot = pool_->store().TakeSnapshot(hit, 0, 2 * kTokens);
-  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
-  const auto rows = snapshot->ReadRows();
-  ASSERT_TRUE(rows.ok()) << rows.status();
-  for (std::int64_t i = 0; i < rows->size(); ++i) {
-    EXPECT_TRUE(rows->infos[static_cast<std::size_t>(i)].valid());
-    EXPECT_EQ(rows->row(i)[0], 10 + i);
+  const Rows rows = Read(hit, 2 * kTokens);
+  for (std::int64_t i = 0; i < rows.size(); ++i) {
+    EXPECT_TRUE(rows.infos[static_cast<std::size_t>(i)].valid());
+    EXPECT_EQ(rows.row(i)[0], 10 + i);
   }
 }
 
 TEST_F(BlockAllocatorStoreTest, EvictedMemoryDoesNotShowItsOldRows) {
   CountingRows step_rows(10);
-  const std::vector<BlockId> blocks = Request(1);
+  const std::vector<BlockId> blocks = Request();
   Step(1, blocks, &step_rows);
   EXPECT_TRUE(pool_->Release(blocks).ok());
   std::vector<BlockId> all(4);
   ASSERT_TRUE(pool_->Allocate(all));
   EXPECT_EQ(pool_->evictions(), 2u);
-  Step(2, {}, &step_rows);
   EXPECT_EQ(pool_->store().CoveredPrefix(all, 4 * kTokens), 0);
-  const auto rows = pool_->store().TakeSnapshot(all, 0, 4 * kTokens)->ReadRows();
-  ASSERT_TRUE(rows.ok());
-  for (const RowInfo& info : rows->infos)
+  for (const RowInfo& info : Read(all, 4 * kTokens).infos)
     EXPECT_EQ(info.reason, Reason::kNeverWritten);
 }
 
 TEST_F(BlockAllocatorStoreTest, HitsAreClippedToRowsThatTheStoreHas) {
-  const std::vector<BlockId> blocks = Request(1);
-  // Bound in this very step: the store has not heard of it.
+  const std::vector<BlockId> blocks = Request();
+  // Scheduled, not begun: no step has claimed the rows.
   EXPECT_THAT(Match(BlockAllocator::Clip::kToCovered), IsEmpty());
   Step(1, blocks, nullptr);
   EXPECT_EQ(Match(BlockAllocator::Clip::kToCovered), blocks) << "pending rows count";
@@ -143,17 +136,101 @@ TEST_F(BlockAllocatorStoreTest, HitsAreClippedToRowsThatTheStoreHas) {
   EXPECT_THAT(Match(BlockAllocator::Clip::kToCovered), ElementsAre(blocks[0]));
 }
 
-// A block id that is bound again in the coming step still has its old rows in the store.
+// Right after a block was freed, allocated again and sealed: it hits, but has no rows yet.
 TEST_F(BlockAllocatorStoreTest, RowsOfABlocksFormerLifeDoNotCount) {
   CountingRows step_rows(10);
   std::vector<BlockId> blocks(2);
   ASSERT_TRUE(pool_->Allocate(blocks));
   Step(1, blocks, &step_rows);
   EXPECT_TRUE(pool_->Release(blocks).ok());
-  const std::vector<BlockId> again = Request(2);
+  const std::vector<BlockId> again = Request();
   EXPECT_THAT(again, ::testing::UnorderedElementsAreArray(blocks));
   EXPECT_THAT(Match(BlockAllocator::Clip::kToCovered), IsEmpty());
   EXPECT_EQ(Match(BlockAllocator::Clip::kNo), again);
+  Step(2, {again[0]}, nullptr);
+  EXPECT_THAT(Match(BlockAllocator::Clip::kToCovered), ElementsAre(again[0]));
+}
+
+// A copy takes effect when it is reported, so its rows count before the next step is begun.
+TEST_F(BlockAllocatorStoreTest, RowsOfACopyCountAtOnce) {
+  CountingRows step_rows(10);
+  const std::vector<BlockId> blocks = Request();
+  Step(1, blocks, &step_rows);
+  std::vector<BlockId> copy(1);
+  ASSERT_TRUE(pool_->Allocate(copy));
+  ASSERT_TRUE(pool_->Copy(blocks[1], copy[0]).ok());
+  ASSERT_TRUE(pool_->Seal(copy[0], Key(3), Key(2)).ok());
+  EXPECT_THAT(Match(BlockAllocator::Clip::kToCovered), ElementsAre(blocks[0], blocks[1], copy[0]));
+}
+
+TEST_F(BlockAllocatorStoreTest, ASnapshotInTheMiddleOfSchedulingHasNoRowsOfTheLastOwner) {
+  CountingRows step_rows(10);
+  std::vector<BlockId> blocks(2);
+  ASSERT_TRUE(pool_->Allocate(blocks));
+  Step(1, blocks, &step_rows);
+  const auto finished = pool_->store().TakeSnapshot(blocks, 0, 2 * kTokens);
+  ASSERT_TRUE(finished.ok()) << finished.status();
+  EXPECT_TRUE(pool_->Release(blocks).ok());
+  std::vector<BlockId> again(2);
+  ASSERT_TRUE(pool_->Allocate(again));
+  ASSERT_THAT(again, ::testing::UnorderedElementsAreArray(blocks));
+  for (const RowInfo& info : Read(again, 2 * kTokens).infos)
+    EXPECT_EQ(info.reason, Reason::kNeverWritten);
+  // The snapshot of the last owner was taken before.
+  const auto rows = finished->ReadRows();
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  for (std::int64_t i = 0; i < rows->size(); ++i)
+    EXPECT_EQ(rows->row(i)[0], 10 + i);
+}
+
+// A child that is preempted before a step was begun since its fork.
+TEST_F(BlockAllocatorStoreTest, ASnapshotOfAForkBeforeTheNextStep) {
+  std::vector<BlockId> parent(2);
+  ASSERT_TRUE(pool_->Allocate(parent));
+  Step(1, parent, nullptr);  // in flight
+  std::vector<BlockId> child(2);
+  child[0] = parent[0];
+  ASSERT_TRUE(pool_->Retain({&child[0], 1}).ok());
+  ASSERT_TRUE(pool_->Allocate({&child[1], 1}));
+  ASSERT_TRUE(pool_->Copy(parent[1], child[1], 3).ok());
+  const auto snapshot = pool_->store().TakeSnapshot(child, 0, 2 * kTokens);
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  EXPECT_TRUE(pool_->Release(child).ok());
+  EXPECT_TRUE(pool_->Release(parent).ok());
+  EXPECT_FALSE(snapshot->Ready());
+  CountingRows step_rows(10);
+  ASSERT_TRUE(pool_->store().Submit(StepId(1), &step_rows).ok());
+  ASSERT_TRUE(pool_->store().LandOne());
+  const auto rows = snapshot->ReadRows();
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  for (std::int64_t i = 0; i < kTokens + 3; ++i) {
+    ASSERT_TRUE(rows->infos[static_cast<std::size_t>(i)].valid()) << i;
+    EXPECT_EQ(rows->row(i)[0], 10 + i);
+  }
+  EXPECT_EQ(rows->infos[kTokens + 3].reason, Reason::kNeverWritten) << "not copied";
+}
+
+// More events than the log holds: they are lost, the call takes effect, and no row is wrong.
+TEST_F(BlockAllocatorStoreTest, LostEventsLoseRowsAndNothingElse) {
+  StoreOptions options = pool_->store().options();
+  options.max_step_rows = 2 * kTokens;
+  options.log_bytes = 64;
+  pool_ = *BlockAllocator::Create(options);
+  CountingRows step_rows(10);
+  const std::vector<BlockId> blocks = Request();
+  Step(1, blocks, &step_rows);
+  ASSERT_EQ(pool_->store().CoveredPrefix(blocks, 2 * kTokens), 2 * kTokens);
+  const std::vector<BlockId> often(5000, blocks[0]);
+  EXPECT_TRUE(pool_->Retain(often).ok());
+  EXPECT_EQ(pool_->references(blocks[0]), 5001);
+  EXPECT_THAT(Match(BlockAllocator::Clip::kToCovered), IsEmpty());
+  EXPECT_EQ(Match(BlockAllocator::Clip::kNo), blocks);
+  for (const RowInfo& info : Read(blocks, 2 * kTokens).infos)
+    EXPECT_EQ(info.reason, Reason::kCapacity);
+  EXPECT_EQ(pool_->store().GetStats().log_losses, 1u);
+  // Rows that are computed again are stored again.
+  Step(2, blocks, &step_rows);
+  EXPECT_EQ(Match(BlockAllocator::Clip::kToCovered), blocks);
 }
 
 }  // namespace

@@ -142,10 +142,10 @@ TEST_F(PagesTest, ASnapshotHoldsItsPageAndSeesRowsBelowTheHighWaterMark) {
   EXPECT_TRUE(pages_.ReclaimSnapshots(8));
   EXPECT_FALSE(Pages::SeenByOthers(pages_.pool().hot(page), 1));
 
-  SnapshotState* const second = pages_.PinSnapshot(blocks, 0, 2);
+  pages_.PinSnapshot(*state, blocks);
   pages_.Detach(0, Reason::kNeverWritten);
   EXPECT_FALSE(pages_.pool().hot(page).free);
-  core_.released.enqueue(second);
+  core_.released.enqueue(state);
   EXPECT_EQ(pages_.snapshots_live(), 1u);
   EXPECT_TRUE(pages_.ReclaimSnapshots(8));
   EXPECT_TRUE(pages_.pool().hot(page).free);
@@ -241,12 +241,6 @@ TEST(Seal, ALaterSealKeepsTheFirstStepAndRenewsTheKey) {
   EXPECT_TRUE(seal.hot.has_key);
   EXPECT_EQ(seal.cold.key, later.cold.key);
   EXPECT_EQ(later.After({}).hot.step, 9u);
-}
-
-TEST(Seal, ProtectsFromTheStepAfterItsOwn) {
-  EXPECT_FALSE((SealHot{7, false}.ProtectsFrom(7)));
-  EXPECT_TRUE((SealHot{7, false}.ProtectsFrom(8)));
-  EXPECT_FALSE(SealHot().ProtectsFrom(8));
 }
 
 }  // namespace

@@ -1,0 +1,124 @@
+// A simulated engine whose scheduler and worker are two processes: what the scheduler reports goes
+// into messages, and the worker passes them to the stores.
+#include <utility>
+
+#include "adapters/simulators/engine.h"
+
+namespace waymark::sim {
+
+void Engine::OpenMessage() {
+  if (message_open_) {
+    // Keyed Binds are looked up under the message's version, and seals name its step.
+    const bool fits = begun_ == now_ || (message_step_ == now_ && message_version_ == version_);
+    if (fits) return;
+    CloseMessage();
+  }
+  if (!writer_.has_value() || wire_.Chance(options_.timing.restart)) {
+    const StoreOptions& store = stores_[0]->options();
+    absl::StatusOr<ScheduleWriter> writer =
+        ScheduleWriter::Create({.num_blocks = store.num_blocks, .block_tokens = store.block_tokens});
+    if (!writer.ok()) return checker_->Fail(std::string(writer.status().message()));
+    if (writer_.has_value()) RecordsLost();
+    writer_.emplace(*std::move(writer));
+  }
+  // After the begin of a step the next one may be unknown.
+  const bool idle = begun_ == now_ && wire_.Chance(.5);
+  message_step_ = idle ? 0 : begun_ + 1;
+  message_version_ = idle ? 0 : version_;
+  const absl::Status status = writer_->Begin(StepId(message_step_), message_version_);
+  if (!status.ok()) return checker_->Fail("Begin: " + std::string(status.message()));
+  message_open_ = true;
+  message_ = {};
+  for (const std::uint64_t tag : to_forget_) {
+    const absl::Status forget = writer_->Forget(tag);
+    if (!forget.ok()) checker_->Fail("Forget: " + std::string(forget.message()));
+  }
+  message_.forgotten = std::exchange(to_forget_, {});
+}
+
+void Engine::WriteEvents() {
+  if (events_.empty()) return;
+  OpenMessage();
+  const absl::Status status = writer_->Report(events_);
+  if (!status.ok()) checker_->Fail("Report: " + std::string(status.message()));
+  events_.clear();
+}
+
+void Engine::WriteSnapshot(std::span<const BlockId> blocks, std::int64_t rows,
+                           const std::shared_ptr<Read>& read) {
+  WriteEvents();
+  OpenMessage();
+  const std::uint64_t tag = ++last_tag_;
+  const absl::Status status = writer_->Snapshot(tag, blocks, 0, rows);
+  if (!status.ok()) checker_->Fail("Snapshot: " + std::string(status.message()));
+  if (read != nullptr) read->waits = true;
+  message_.reads.push_back({tag, read});
+}
+
+void Engine::CloseMessage() {
+  if (!message_open_) return;
+  message_open_ = false;
+  const std::span<const std::uint8_t> bytes = writer_->Finish();
+  if (options_.channel) {
+    message_.bytes = options_.channel(bytes);
+  } else {
+    message_.bytes.assign(bytes.begin(), bytes.end());
+  }
+  for (const Tagged& tagged : message_.reads)
+    if (tagged.read == nullptr) to_forget_.push_back(tagged.tag);
+  messages_.push_back(std::move(message_));
+}
+
+void Engine::Deliver() {
+  const Timing& timing = options_.timing;
+  for (const Message& message : std::exchange(messages_, {})) {
+    const bool lost = wire_.Chance(timing.lost) || message.bytes.empty();
+    const bool cut = wire_.Chance(timing.lost > 0 ? .5 : 0) && !message.bytes.empty();
+    const bool twice = wire_.Chance(timing.doubled);
+    std::span<const std::uint8_t> bytes = message.bytes;
+    if (lost) {
+      RecordsLost();
+      checker_->AllowAudit();
+      bytes = bytes.first(cut ? bytes.size() - 1 : 0);
+    }
+    if (!bytes.empty()) DeliverOne(bytes, lost);
+    if (twice && !lost) DeliverOne(bytes, lost);
+    for (const Tagged& tagged : message.reads) {
+      if (tagged.read == nullptr) continue;
+      tagged.read->waits = false;
+      for (const auto& store : stores_) {
+        absl::StatusOr<Snapshot> snapshot = store->TakeTagged(tagged.tag);
+        if (snapshot.ok()) {
+          tagged.read->stages.push_back(*std::move(snapshot));
+        } else if (absl::IsNotFound(snapshot.status()) && (lost || options_.log_bytes > 0)) {
+          tagged.read->lost = true;
+        } else {
+          checker_->Fail("TakeTagged: " + std::string(snapshot.status().message()));
+          tagged.read->lost = true;
+        }
+      }
+    }
+    for (const std::uint64_t tag : message.forgotten) {
+      for (const auto& store : stores_) {
+        if (lost) store->ForgetTag(tag);
+        if (store->TakeTagged(tag).ok()) checker_->Fail("TakeTagged: the tag was forgotten");
+      }
+    }
+  }
+}
+
+void Engine::DeliverOne(std::span<const std::uint8_t> bytes, bool lost) {
+  for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
+    const absl::Status status = stores_[stage]->ReportMessage(bytes);
+    ApplySome(stage);
+    if (status.ok() != lost) continue;
+    if (absl::IsResourceExhausted(status) && options_.log_bytes > 0) {
+      RecordsLost();
+    } else {
+      checker_->Fail("ReportMessage: " + (lost ? "a message that was cut off was accepted"
+                                               : std::string(status.message())));
+    }
+  }
+}
+
+}  // namespace waymark::sim

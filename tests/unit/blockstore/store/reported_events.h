@@ -1,0 +1,49 @@
+// ReportedEvents: a FlightSink that keeps the events that were reported to its store.
+#ifndef WAYMARK_TESTS_UNIT_BLOCKSTORE_STORE_REPORTED_EVENTS_H_
+#define WAYMARK_TESTS_UNIT_BLOCKSTORE_STORE_REPORTED_EVENTS_H_
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "blockstore/store/flight_sink.h"
+
+namespace waymark {
+
+// Must outlive its store and the store's snapshots. Under Landing::kCaller events are here when the
+// call that reported them returns.
+class ReportedEvents final : public FlightSink {
+ public:
+  [[nodiscard]] const std::vector<Event>& events() const { return events_; }
+  // In how many calls of Report they came.
+  [[nodiscard]] std::size_t reports() const { return reports_; }
+  // The events since the last Take.
+  [[nodiscard]] std::vector<Event> Take() {
+    reports_ = 0;
+    return std::exchange(events_, {});
+  }
+
+  void OnSchedule(std::uint64_t, std::uint64_t) override {}
+  void OnEvents(std::span<const Event> events) override {
+    events_.insert(events_.end(), events.begin(), events.end());
+    ++reports_;
+  }
+  void OnBegin(const StepBatch&, bool) override {}
+  void OnEnd(std::uint64_t, StepEnd) override {}
+  void OnRows(std::uint64_t, std::span<const std::uint8_t>, std::span<const Reason>,
+              std::span<const std::int64_t>) override {}
+  void OnLanded(std::uint64_t) override {}
+  void OnSnapshot(std::uint64_t, std::span<const BlockId>, std::int64_t, std::int64_t) override {}
+  void OnReleased(std::uint64_t) override {}
+  void OnPoison(std::span<const std::uint64_t>, std::uint64_t, std::uint64_t) override {}
+  void OnRead(std::uint64_t, std::int64_t, std::span<const RowInfo>,
+              std::span<const std::uint64_t>) override {}
+
+ private:
+  std::vector<Event> events_;
+  std::size_t reports_ = 0;
+};
+
+}  // namespace waymark
+
+#endif  // WAYMARK_TESTS_UNIT_BLOCKSTORE_STORE_REPORTED_EVENTS_H_

@@ -1,0 +1,324 @@
+// The log through RoutingStore: what is seen before the records are applied, and what a full log
+// does.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "blockstore/store/schedule_message.h"
+#include "tests/unit/blockstore/store/store_driver.h"
+
+namespace waymark {
+namespace {
+
+// A store whose records wait for Apply.
+StoreOptions Manual() {
+  StoreOptions options = StoreDriver::Options();
+  options.landing = Landing::kManual;
+  return options;
+}
+
+constexpr std::size_t kAll = ~std::size_t{0};
+
+TEST(StoreLog, ASnapshotSeesWhatWasReportedBeforeItAndNothingAfter) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Bind(4)}, d.Slots({3, 4}, 0, 8), {10, 11, 12, 13, 14, 15, 16, 17});
+  const Event bind[] = {Bind(3)};
+  const Snapshot before = d.Take({3}, 0, 4);
+  ASSERT_TRUE(d.store().Report(bind).ok());
+  EXPECT_EQ(d.Show(before), "10@1 11@1 12@1 13@1");
+  EXPECT_EQ(d.Read({3}, 0, 4), "n n n n") << "the rows of its last owner";
+  const BlockId blocks[] = {BlockId(3)};
+  EXPECT_EQ(d.store().CoveredPrefix(blocks, 4), 0);
+  // A fork into the block, in the middle of scheduling.
+  const Event copy[] = {Copy(4, 3, 2)};
+  ASSERT_TRUE(d.store().Report(copy).ok());
+  EXPECT_TRUE(d.store().WaitIdle(std::chrono::seconds(0)).ok());
+  EXPECT_EQ(d.Read({3}, 0, 4), "14@1 15@1 n n");
+  EXPECT_EQ(d.store().CoveredPrefix(blocks, 4), 2);
+}
+
+TEST(StoreLog, AnUnappliedSnapshotIsNotReadyAndQueriesApplyTheLog) {
+  StoreDriver d(Manual());
+  d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 2));
+  d.Submit(1, {10, 11});
+  const Snapshot snapshot = d.Take({3}, 0, 2);
+  EXPECT_FALSE(snapshot.Ready());
+  EXPECT_EQ(snapshot.PageOf(0), std::nullopt);
+  EXPECT_EQ(d.Show(snapshot),
+            "Snapshot::Read: the store has not applied it yet; Wait() first");
+  EXPECT_FALSE(d.store().LandOne()) << "the submit waits too";
+  EXPECT_EQ(d.store().Apply(1), 1u);  // the schedule of the batch
+  EXPECT_EQ(d.store().Apply(2), 2u);  // its events, its begin
+  EXPECT_FALSE(snapshot.Ready());
+  EXPECT_EQ(d.store().GetStats().log_records, 5u) << "a query applies the rest";
+  EXPECT_FALSE(snapshot.Ready()) << "step 1 has not landed";
+  EXPECT_TRUE(d.store().LandOne());
+  EXPECT_EQ(d.Show(snapshot), "10@1 11@1");
+}
+
+TEST(StoreLog, ASnapshotThatIsReleasedBeforeItIsAppliedPinsNothing) {
+  StoreDriver d(Manual());
+  d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 1));
+  d.Take({3}, 0, 1).Release();
+  d.Take({3}, 0, 1).Release();
+  EXPECT_EQ(d.store().GetStats().snapshots_taken, 2u);
+  EXPECT_EQ(d.store().GetStats().snapshots_live, 0u);
+}
+
+TEST(StoreLog, AStepBeforeTheOpenScheduleIsRefused) {
+  StoreDriver d;
+  EXPECT_TRUE(d.store().Schedule(StepId(5), 1).ok());
+  EXPECT_EQ(d.TryBegin(4, {}, {}).rule, StepRule::kScheduleAhead);
+  EXPECT_EQ(d.store().Schedule(StepId(4), 1).rule, StepRule::kStepNotIncreasing);
+  EXPECT_TRUE(d.store().Schedule(StepId(5), 1).ok()) << "again";
+  EXPECT_TRUE(d.TryBegin(5, {}, {}).ok());
+  EXPECT_EQ(d.store().Schedule(StepId(5), 1).rule, StepRule::kStepNotIncreasing);
+  EXPECT_TRUE(d.store().Schedule(StepId(7), 1).ok());
+  EXPECT_TRUE(d.TryBegin(8, {}, {}).ok()) << "a schedule without a forward";
+  EXPECT_EQ(d.TryBegin(std::uint64_t{1} << 62, {}, {}).rule, StepRule::kStepNotIncreasing);
+}
+
+TEST(StoreLog, ASealWithoutAStepIsThatOfTheNextStep) {
+  StoreDriver d;
+  const Event seal[] = {Bind(3), Event::Seal(BlockId(3), Key(7))};
+  ASSERT_TRUE(d.store().Report(seal).ok());
+  d.Step(9, {}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+  d.Step(10, {Bind(4, 7)}, {}, {});
+  EXPECT_EQ(d.Read({4}, 0, 4), "#10@9 #11@9 #12@9 #13@9");
+  d.Step(11, {}, d.Slots({3}, 0, 1), {20});
+  EXPECT_EQ(d.Read({3}, 0, 1), "~10@9") << "protected";
+}
+
+TEST(StoreLog, APageThatWasFoundUnderOtherWeightsIsLostAtTheBegin) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Seal(3, 7, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13}, 1);
+  const Event bind[] = {Bind(4, 7)};
+  ASSERT_TRUE(d.store().Report(bind).ok());
+  d.Begin(2, {}, {}, /*version=*/2);
+  ASSERT_TRUE(d.store().Cancel(StepId(2)).ok());
+  EXPECT_EQ(d.Read({4}, 0, 4), "x x x x");
+  // With its schedule opened, it is not found in the first place.
+  ASSERT_TRUE(d.store().Schedule(StepId(3), 2).ok());
+  ASSERT_TRUE(d.store().Report(bind).ok());
+  EXPECT_EQ(d.store().GetStats().hits_by_key, 1u);
+}
+
+TEST(StoreLog, ADroppedStepClaimsItsRows) {
+  StoreDriver d;
+  d.Step(1, {Bind(3)}, d.Slots({3}, 0, 2), {10, 11});
+  const std::vector<std::int64_t> slots = d.Slots({3}, 1, 2);
+  StepBatch batch{.step = 2, .version = 1, .slots = slots.data(), .num_slots = slots.size()};
+  batch.drop = true;
+  EXPECT_TRUE(d.store().BeginStep(batch).dropped());
+  EXPECT_EQ(d.store().Submit(StepId(2), nullptr).rule, StepRule::kStepNotInFlight);
+  EXPECT_EQ(d.Read({3}, 0, 2), "10@1 c");
+}
+
+// The step book does not wait for the log: an ended step makes room at once.
+TEST(StoreLog, StepsInFlightAreCountedWhenTheyAreReported) {
+  StoreOptions options = Manual();
+  options.max_steps_in_flight = 2;
+  StoreDriver d(options);
+  d.Begin(1, {}, {});
+  d.Begin(2, {}, {});
+  EXPECT_EQ(d.TryBegin(3, {}, {}).rule, StepRule::kRingFull);
+  ASSERT_TRUE(d.store().Drop(StepId(1)).ok());
+  d.Begin(4, {}, {});
+  d.Submit(2, {});
+  EXPECT_EQ(d.TryBegin(5, {}, {}).rule, StepRule::kRingFull) << "step 2 has not landed";
+  EXPECT_EQ(d.store().Apply(kAll), 7u);
+  EXPECT_TRUE(d.store().LandOne());
+  d.Begin(6, {}, {});
+  const Stats stats = d.store().GetStats();
+  EXPECT_EQ(stats.steps_refused_ring, 2u);
+  EXPECT_EQ(stats.steps_dropped, 3u);
+}
+
+TEST(StoreLog, ASecondThreadInACallIsRefused) {
+  StoreDriver d;
+  // Submit calls Done() of rows that it refuses after its own turn, so a call from there is fine.
+  struct Reentering final : StepRows {
+    explicit Reentering(RoutingStore& given) : store(given) {}
+    void Land(std::uint32_t, std::span<std::uint8_t* const>, std::span<Reason>) override {}
+    void Done() override { code = store.Drop(StepId(9)); }
+    RoutingStore& store;
+    StepCode code;
+  } rows(d.store());
+  EXPECT_EQ(d.store().Submit(StepId(8), &rows).rule, StepRule::kStepNotInFlight);
+  EXPECT_EQ(rows.code.rule, StepRule::kStepNotInFlight);
+
+  std::atomic<bool> stop = false;
+  std::atomic<int> busy = 0;
+  std::thread other([&] {
+    while (!stop.load())
+      busy += d.store().Drop(StepId(1000)).rule == StepRule::kBusy ? 1 : 0;
+  });
+  const std::vector<Event> events(4000, Retain(3));
+  for (int i = 0; i < 1000000 && busy.load() == 0; ++i)
+    (void)d.store().Report(events);
+  stop = true;
+  other.join();
+  EXPECT_GT(busy.load(), 0);
+}
+
+// ---- a full log
+
+struct FullLog : testing::Test {
+  static StoreOptions Options() {
+    StoreOptions options = Manual();
+    options.log_bytes = 1;  // the least: room for four of the largest steps
+    options.max_step_rows = 8;
+    return options;
+  }
+  // Takes empty snapshots, the smallest records but for the ends of steps, until one is refused.
+  // Returns how many were not.
+  int Fill() {
+    for (int taken = 0;; ++taken) {
+      const absl::StatusOr<Snapshot> snapshot = d.store().TakeSnapshot({}, 0, 0);
+      if (snapshot.ok()) continue;
+      EXPECT_EQ(snapshot.status().code(), absl::StatusCode::kResourceExhausted);
+      return taken;
+    }
+  }
+  // Submits and lands a step, and reads, of a store whose records wait.
+  void Land(std::uint64_t step, std::vector<int> numbers) {
+    d.Submit(step, std::move(numbers));
+    (void)d.store().Apply(kAll);
+    EXPECT_TRUE(d.store().Land(StepId(step)));
+  }
+  std::string Read(const std::vector<int>& blocks, std::int64_t first, std::int64_t last) {
+    const Snapshot snapshot = d.Take(blocks, first, last);
+    (void)d.store().Apply(kAll);
+    return d.Show(snapshot);
+  }
+  StoreDriver d{Options()};
+};
+
+TEST_F(FullLog, RecordsKeepTheirOrderThroughTheOverflow) {
+  d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 2));
+  const std::vector<Event> events(8, Retain(9));
+  for (int i = 0; i < 50; ++i)
+    ASSERT_TRUE(d.store().Report(events).ok());  // more than the ring holds
+  const Event rebind[] = {Bind(3)};
+  ASSERT_TRUE(d.store().Report(rebind).ok());
+  d.Submit(1, {10, 11});
+  const Snapshot rebound = d.Take({3}, 0, 2);
+  while (d.store().Apply(1) == 1) {
+  }
+  EXPECT_TRUE(d.store().LandOne());
+  EXPECT_EQ(d.Show(rebound), "n n");
+  EXPECT_EQ(d.store().GetStats().log_losses, 0u);
+}
+
+TEST_F(FullLog, LostRecordsEmptyTheStoreAndNothingWaitsForEver) {
+  ASSERT_TRUE(d.store().Apply(kAll) == 0);
+  d.Begin(1, {Bind(3), Retain(3)}, d.Slots({3}, 0, 2));
+  d.Submit(1, {10, 11});
+  (void)d.store().Apply(kAll);
+  EXPECT_TRUE(d.store().LandOne());
+  const Snapshot live = d.Take({3}, 0, 2);
+  d.Begin(2, {}, d.Slots({3}, 2, 3));  // its end is lost
+  d.Begin(3, {}, d.Slots({3}, 3, 4));  // stays open
+  EXPECT_GT(Fill(), 1000);
+  NumberedRows rows(d.shape(), {20});
+  EXPECT_EQ(d.store().Submit(StepId(2), &rows).rule, StepRule::kLogFull);
+  EXPECT_EQ(rows.done, 1) << "before Submit returns";
+  EXPECT_EQ(d.TryBegin(4, {}, d.Slots({3}, 0, 1)).rule, StepRule::kLogFull);
+  const BlockId blocks[] = {BlockId(3)};
+  EXPECT_EQ(d.store().TakeSnapshot(blocks, 0, 2).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(d.store().Submit(StepId(4), nullptr).rule, StepRule::kStepNotInFlight);
+
+  EXPECT_EQ(d.store().CoveredPrefix(blocks, 2), 0);  // applies all, and the loss behind it
+  EXPECT_EQ(d.store().GetStats().log_losses, 1u);
+  Land(3, {30});
+  EXPECT_EQ(d.Show(live), "10@1 11@1") << "taken before the loss";
+  EXPECT_EQ(Read({3, 30}, 0, 8), "c c c c c c c c") << "also a block that was never named";
+  EXPECT_TRUE(d.store().WaitIdle(std::chrono::seconds(0)).ok());
+  // Life goes on: steps after the lost one, and blocks with new lives.
+  EXPECT_EQ(d.TryBegin(4, {}, {}).rule, StepRule::kStepNotIncreasing);
+  d.Begin(5, {Bind(3)}, d.Slots({3}, 0, 1));
+  Land(5, {40});
+  EXPECT_EQ(Read({3}, 0, 2), "40@5 n");
+}
+
+// ---- messages
+
+struct Messages : testing::Test {
+  std::vector<std::uint8_t> Message(std::uint64_t step, const std::vector<Event>& events,
+                                    std::uint64_t tag = 0) {
+    EXPECT_TRUE(writer.Begin(StepId(step), step == 0 ? 0 : 1).ok());
+    EXPECT_TRUE(writer.Report(events).ok());
+    const BlockId blocks[] = {BlockId(3)};
+    if (tag != 0) {
+      EXPECT_TRUE(writer.Snapshot(tag, blocks, 0, 2).ok());
+    }
+    const std::span<const std::uint8_t> bytes = writer.Finish();
+    return {bytes.begin(), bytes.end()};
+  }
+
+  StoreDriver d;
+  ScheduleWriter writer = ScheduleWriter::Create({.num_blocks = 32, .block_tokens = 4}).value();
+};
+
+TEST_F(Messages, ASnapshotOfTheSchedulerSeesWhatItReportedBefore) {
+  ASSERT_TRUE(d.store().ReportMessage(Message(1, {Bind(3)})).ok());
+  d.Step(1, {}, d.Slots({3}, 0, 2), {10, 11});
+  const std::vector<std::uint8_t> idle = Message(0, {Release(3)}, 77);
+  ASSERT_TRUE(d.store().ReportMessage(idle).ok());
+  ASSERT_TRUE(d.store().ReportMessage(Message(2, {Bind(3)})).ok());
+  d.Step(2, {}, d.Slots({3}, 0, 1), {20});
+  ASSERT_TRUE(d.store().ReportMessage(idle).ok()) << "doubled: ignored";
+  absl::StatusOr<Snapshot> snapshot = d.store().TakeTagged(77);
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  EXPECT_EQ(d.Show(*snapshot), "10@1 11@1");
+  EXPECT_EQ(d.store().TakeTagged(77).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(d.Read({3}, 0, 2), "20@2 n");
+  EXPECT_EQ(d.store().GetStats().log_losses, 0u);
+}
+
+TEST_F(Messages, AGapARefusedMessageAndAnotherSenderEmptyTheStore) {
+  ASSERT_TRUE(d.store().ReportMessage(Message(1, {Bind(3)})).ok());
+  d.Step(1, {}, d.Slots({3}, 0, 2), {10, 11});
+  (void)Message(0, {Bind(3)});  // lost
+  ASSERT_TRUE(d.store().ReportMessage(Message(2, {Bind(4)})).ok());
+  EXPECT_EQ(d.store().GetStats().log_losses, 1u);
+  d.Step(2, {}, d.Slots({4}, 0, 1), {20});
+  EXPECT_EQ(d.Read({3, 4}, 0, 5), "c c c c 20@2") << "block 4 was bound after the gap";
+
+  std::vector<std::uint8_t> broken = Message(0, {Bind(3)});
+  broken.back() ^= 1;
+  EXPECT_EQ(d.store().ReportMessage(broken).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(d.store().GetStats().log_losses, 2u);
+  EXPECT_EQ(d.Read({4}, 0, 1), "c");
+
+  writer = ScheduleWriter::Create({.num_blocks = 32, .block_tokens = 4}).value();
+  ASSERT_TRUE(d.store().ReportMessage(Message(0, {Bind(5)})).ok());
+  EXPECT_EQ(d.store().GetStats().log_losses, 3u);
+  // A message whose schedule the store has left behind cannot be applied.
+  EXPECT_FALSE(d.store().ReportMessage(Message(1, {Bind(5)})).ok());
+  EXPECT_EQ(d.store().GetStats().log_losses, 4u);
+}
+
+TEST_F(Messages, TagsAreBoundedAndForgotten) {
+  StoreOptions options = StoreDriver::Options();
+  options.max_tagged_snapshots = 2;
+  StoreDriver few(options);
+  for (const std::uint64_t tag : {1, 2, 3})
+    ASSERT_TRUE(few.store().ReportMessage(Message(0, {Bind(3)}, tag)).ok());
+  EXPECT_EQ(few.store().TakeTagged(1).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(few.store().GetStats().snapshots_given_up, 1u);
+  EXPECT_EQ(few.store().ReportMessage(Message(0, {Bind(3)}, 2)).code(),
+            absl::StatusCode::kAlreadyExists);
+  few.store().ForgetTag(2);
+  EXPECT_EQ(few.store().TakeTagged(2).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(few.store().TakeTagged(3).ok());
+  ASSERT_TRUE(few.store().ReportMessage(Message(0, {Bind(3)}, 2)).ok()) << "the tag is free again";
+  EXPECT_TRUE(few.store().TakeTagged(2).ok());
+}
+
+}  // namespace
+}  // namespace waymark
