@@ -212,7 +212,17 @@ GivenEvents::GivenEvents(nb::handle events) {
     size_ = memory_.shape(0);
     return;
   }
-  // Bytes, and arrays that are not in order.
+  if (PyBytes_Check(events.ptr())) {
+    const char* const data = PyBytes_AsString(events.ptr());
+    const auto bytes = static_cast<std::size_t>(PyBytes_Size(events.ptr()));
+    if (bytes % sizeof(wm_event) == 0 &&
+        reinterpret_cast<std::uintptr_t>(data) % alignof(wm_event) == 0) {
+      data_ = reinterpret_cast<const wm_event*>(data);
+      size_ = bytes / sizeof(wm_event);
+      return;
+    }
+  }
+  // Other bytes, and arrays that are not in order.
   keep_ = nb::module_::import_("waymark._types").attr("event_bytes")(events);
   const Bytes bytes = ReadableBytes(keep_, "events");
   copied_.resize(bytes.size / sizeof(wm_event));

@@ -304,21 +304,20 @@ class Waymark(Peer):
             num_layers=LAYERS, top_k=TOP_K, num_experts=EXPERTS, num_blocks=num_blocks, page_tokens=page
         )
         self.session = waymark.CaptureSession(self.memory, max_rows=PREFILL)
-        self.events, self.step = waymark.Events(), 0
+        self.step = 0
 
     def rebound(self, blocks):
         if blocks:
-            self.events.bind(blocks)
+            self.memory.bind(blocks)
 
     def prepare(self, step):
         return np.ascontiguousarray(step.token_major.transpose(1, 0, 2).astype(np.int16))
 
     def store(self, step, ids):
         self.step += 1
-        if not self.session.begin_ids_step(self.step, 1, self.events, step.slots):
+        if not self.session.begin_ids_step(self.step, 1, step.slots):
             sys.exit("peers.py: Waymark dropped a step")
         self.session.submit_ids(self.step, ids, layout="LTK")
-        self.events.clear()
 
     def take(self, request, length, blocks):
         snapshot = self.memory.snapshot(blocks, 0, length)
@@ -428,13 +427,15 @@ def run_peer(make, page, steps):
 
 def waymark_calls():
     """[(what, microseconds)] of calls that peers have no like of."""
-    store = waymark.Store(LAYERS, TOP_K, EXPERTS, 4 * LONG // PAGE, page_tokens=PAGE)
+    store = waymark.Store(
+        num_layers=LAYERS, top_k=TOP_K, num_experts=EXPERTS, num_blocks=4 * LONG // PAGE,
+        page_tokens=PAGE)
     session = waymark.CaptureSession(store, max_rows=256)
     blocks = np.random.default_rng(5).permutation(4 * LONG // PAGE)[:LONG // PAGE].astype(np.int32)
     first = blocks[:256].astype(np.int64) * PAGE
 
-    def step(number, slots):
-        if session.begin_step(number, 1, None, slots):
+    def step(number, slots, **more):
+        if session.begin_step(number, 1, slots, **more):
             session.submit(number)
             return
         nonlocal dropped  # the machine is busy: landing did not get a core for four steps
@@ -457,6 +458,19 @@ def waymark_calls():
             pause()
         store.wait_idle(10)
         answer.append(("begin_step + submit, 256 rows; %s" % what, steps))
+    events = np.zeros(32, waymark.event_dtype)
+    events["type"], events["block"] = waymark.EventType.RETAIN, blocks[:32]
+    table = (np.repeat(blocks[:256, None], LONG // PAGE, axis=1), np.full(256, PAGE - 1, np.int32),
+             np.ones(256, np.int32))
+    for what, rows in (("slots", {"slots": first}), ("a table", {"slots": None, "table": table})):
+        begins = []
+        for _ in range(500):
+            number += 1
+            begins.append(timed(lambda: session.begin_step(number, 1, events=events, **rows)))
+            session.submit(number)
+            store.wait_idle(10)
+        answer.append(("begin_step, 32 events, 256 rows as %s" % what, begins))
+    answer.append(("an empty native call", [timed(waymark._core.version) for _ in range(500)]))
     for what, slots in (("no rows", first[:0]), ("1 row", first[:1])):  # what the calls cost
         steps = []
         for _ in range(500):

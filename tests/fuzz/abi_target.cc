@@ -107,6 +107,7 @@ class World {
     for (wm_rows* rows : rows_)
       Api().rows_release(rows);
     Api().batch_release(batch_);
+    Api().schedule_writer_release(writer_);
     Api().session_release(session_);
     if (!store_first) Api().store_release(store_);
     Api().recorder_release(recorder_);
@@ -223,7 +224,41 @@ class World {
     batch.num_events = bytes_.Once(64) ? ~std::size_t{0} : events;
     batch.slots = OrNull(slots_);
     batch.num_slots = bytes_.Once(64) ? std::size_t{1} << 60 : slots;
+    if (bytes_.Once(8)) GiveRows(batch);
     return batch;
+  }
+  // The rows of `batch` as pairs or as a table. Sizes are those of the arrays, or absurd.
+  void GiveRows(wm_step_batch& batch) {
+    if (!bytes_.Once(8)) batch.num_slots = 0;
+    for (std::size_t i = 0; i < std::size(indices_); ++i) {
+      indices_[i] =
+          bytes_.Once(16) ? bytes_.Small() : static_cast<std::int32_t>(bytes_.Below(9)) - 1;
+      asked_rows_[i] = static_cast<std::uint8_t>(bytes_.Below(2));
+    }
+    const auto tokens = [&] { return bytes_.Once(8) ? bytes_.Small() : 1 << bytes_.Below(3); };
+    if (bytes_.Once(2)) {
+      pairs_ = {};
+      pairs_.struct_size = bytes_.Size(sizeof(pairs_));
+      pairs_.index_bytes = bytes_.Once(16) ? bytes_.Small() : bytes_.Once(4) ? 8 : 4;
+      pairs_.block_idx = OrNull(indices_);
+      pairs_.local_position = OrNull(indices_ + 8);
+      pairs_.num_rows = bytes_.Once(64) ? std::size_t{1} << 60 : bytes_.Below(5);
+      pairs_.block_tokens = tokens();
+      pairs_.asked = OrNull(asked_rows_);
+      batch.pairs = &pairs_;
+    } else {
+      table_ = {};
+      table_.struct_size = bytes_.Size(sizeof(table_));
+      table_.block_tokens = tokens();
+      table_.block_table = OrNull(indices_);
+      table_.table_stride = bytes_.Once(64) ? std::size_t{1} << 60 : bytes_.Below(4);
+      table_.num_requests = bytes_.Once(64) ? std::size_t{1} << 60 : bytes_.Below(4);
+      table_.num_computed_tokens = OrNull(indices_ + 9);
+      table_.num_scheduled_tokens = OrNull(indices_ + 12);
+      table_.asked = OrNull(asked_rows_);
+      table_.num_padding = bytes_.Once(64) ? std::size_t{1} << 60 : bytes_.Below(4);
+      batch.table = &table_;
+    }
   }
 
   wm_ids IdsOf() {
@@ -590,9 +625,71 @@ class World {
       case 35:
         UseDocuments();
         break;
+      case 36:
+      case 37:
+        UseLog();
+        break;
       default:
         UseSources();
         break;
+    }
+  }
+
+  // Schedules, events and messages.
+  void UseLog() {
+    const wm_api_v1& api = Api();
+    const wm_step_batch batch = BatchOf();
+    switch (bytes_.Below(5)) {
+      case 0:
+        Step(api.store_schedule(store_, StepOf(), bytes_.Below(3), Code()));
+        break;
+      case 1:
+        Step(api.store_report(store_, batch.events, batch.num_events, Code()));
+        break;
+      case 2: {
+        wm_schedule_options options = {};
+        options.struct_size = bytes_.Size(sizeof(options));
+        options.ext = Ext();
+        options.num_blocks = bytes_.Once(8) ? bytes_.Small() : 8;
+        options.block_tokens = bytes_.Once(8) ? bytes_.Small() : 4;
+        options.max_bytes = bytes_.Once(4) ? 64 + bytes_.Byte() : 0;
+        options.max_snapshots = bytes_.Below(3);
+        wm_schedule_writer* writer = nullptr;
+        Right(api.schedule_writer_create(OrNull(&options), OrNull(&writer), Why()));
+        if (writer == nullptr) break;
+        api.schedule_writer_release(writer_);
+        writer_ = writer;
+        break;
+      }
+      case 3: {
+        const std::uint8_t* message = nullptr;
+        std::size_t size = 0;
+        wm_snapshot_args args = {sizeof(args)};
+        args.blocks = blocks_;
+        args.num_blocks = bytes_.Below(9);
+        args.last = bytes_.Below(33);
+        Right(api.schedule_writer_begin(writer_, StepOf(), bytes_.Below(3), Why()));
+        Right(api.schedule_writer_report(writer_, batch.events, batch.num_events, Why()));
+        Right(api.schedule_writer_snapshot(writer_, bytes_.Below(4), OrNull(&args), Why()));
+        Right(api.schedule_writer_forget(writer_, bytes_.Below(4), Why()));
+        const wm_status status = api.schedule_writer_finish(writer_, &message, &size, Why());
+        Right(status);
+        if (status != WM_OK) break;
+        std::vector<std::uint8_t> bytes(message, message + size);
+        if (bytes_.Once(8)) bytes[bytes_.Byte() % size] ^= 1;
+        Right(api.store_report_message(store_, OrNull(bytes.data()), size, Why()));
+        break;
+      }
+      default: {
+        wm_snapshot* snapshot = nullptr;
+        const wm_status status =
+            api.store_take_tagged(store_, bytes_.Below(4), OrNull(&snapshot), Why());
+        Right(status);
+        Require((snapshot != nullptr) == (status == WM_OK), "a snapshot comes with OK");
+        if (snapshot != nullptr) snapshots_.push_back(snapshot);
+        Plain(api.store_forget_tag(store_, bytes_.Below(4)));
+        break;
+      }
     }
   }
 
@@ -1137,6 +1234,10 @@ class World {
   std::int32_t blocks_[8] = {};
   wm_event events_[6] = {};
   std::int64_t slots_[12] = {};
+  std::int32_t indices_[16] = {};  // of pairs_ and table_
+  std::uint8_t asked_rows_[16] = {};
+  wm_pair_rows pairs_ = {};
+  wm_table_rows table_ = {};
   std::int64_t device_slots_[kItems] = {};
   std::size_t device_at_ = 0;
   wm_coverage_run runs_[kItems] = {};
@@ -1152,6 +1253,7 @@ class World {
   wm_store* store_ = nullptr;
   wm_session* session_ = nullptr;
   wm_batch* batch_ = nullptr;
+  wm_schedule_writer* writer_ = nullptr;
   std::vector<wm_snapshot*> snapshots_;
   std::vector<wm_rows*> rows_;
   // A document, and the bytes that it lies in.

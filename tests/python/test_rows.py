@@ -112,8 +112,10 @@ def test_wrong_snapshots(rig: Rig) -> None:
     with pytest.raises(TypeError):
         rig.store.snapshot("0", 0, 1)
     assert len(rig.store.snapshot([], 0, 0)) == 0
-    assert rig.store.snapshot([], 0, 0).read().shape == (0, 3, 2)
-    assert rig.store.snapshot([], 0, 0).rows().ids.shape == (0, 3, 2)
+    with rig.store.snapshot([], 0, 0) as snapshot:
+        snapshot.wait(10)
+        assert snapshot.read().shape == (0, 3, 2)
+        assert snapshot.rows().ids.shape == (0, 3, 2)
 
 
 def test_a_snapshot_lives_as_long_as_it_is_held(rig: Rig) -> None:

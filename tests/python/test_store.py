@@ -192,7 +192,7 @@ def test_closing(rig: Rig) -> None:
         pass
     assert rig.store.closed
     rig.store.close()
-    for call in (rig.store.stats, rig.store.report, lambda: rig.store.shape, rig.session.stats,
+    for call in (rig.store.stats, rig.store.stats_text, rig.store.reset, lambda: rig.store.shape, rig.session.stats,
                  lambda: rig.session.begin_step(9, 1), lambda: rig.store.snapshot([0], 0, 1),
                  lambda: waymark.CaptureSession(rig.store, 4)):  # fmt: skip
         with pytest.raises(waymark.FailedPreconditionError, match="is closed"):
@@ -206,10 +206,10 @@ def test_a_session_keeps_its_store(rig: Rig) -> None:
     store = weakref.ref(rig.store)
     snapshot = rig.store.snapshot([0], 0, 1)
     session = rig.session
+    rig.store.bind([0])
     del rig.store
     gc.collect()
     assert store() is None
-    rig.store.bind([0])
     assert session.begin_step(1, 1, [0])
     session.view(1).array[:, :1] = ids
     session.submit(1)

@@ -21,13 +21,8 @@ struct Fault {
 [[nodiscard]] std::span<const Fault> Faults();
 
 // Probes; see probes.cc and, for those of the log, log_probes.cc.
-std::string ProbeOverflowStandsBehindTheRing();
 std::string ProbeEveryLossIsPoisoned();
-std::string ProbeSnapshotHasItsPlace();
 std::string ProbeTicketIsRecycledOnce();
-std::string ProbeMessageIsAppliedOnce();
-std::string ProbeCoveredPrefixIsOfNow();
-std::string ProbeBeginIsNotBehindALaterSchedule();
 std::string ProbeReferencedPagesStay();
 std::string ProbeAbsentRowsKeepTheirReason();
 std::string ProbeSealsComeAfterTheClaims();
@@ -47,6 +42,8 @@ std::string ProbeTruncateRevokesDeviceClaims();
 std::string ProbePossibleRowsContend();
 std::string ProbeWeightsOfPossibleRowsStay();
 std::string ProbePinnedPagesStay();
+std::string ProbeCoveredPrefixAppliesTheLog();
+std::string ProbeBeginOfAnEarlierScheduleIsRefused();
 std::string ProbePoisonEmptiesTheTable();
 std::string ProbePoisonRevokesClaims();
 

@@ -1,5 +1,4 @@
 // Courses of records for the rules of the log, which the simulators' stores seldom stretch.
-#include "blockstore/store/schedule_message.h"
 #include "tests/conformance/direct.h"
 #include "tests/conformance/faults/faults.h"
 
@@ -13,6 +12,7 @@ StoreOptions LaggingOptions() {
   StoreOptions options = Direct::Options();
   options.landing = Landing::kManual;
   options.log_bytes = 1;
+  options.max_step_rows = 8;
   return options;
 }
 
@@ -37,18 +37,6 @@ std::vector<int> TagsOf(Direct& direct, const Snapshot& snapshot) {
 
 }  // namespace
 
-std::string ProbeOverflowStandsBehindTheRing() {
-  Direct direct(LaggingOptions());
-  (void)direct.Begin(1, {Event::Bind(BlockId(0))}, {0, 1});
-  (void)direct.Submit(1, {10, 11});
-  if (Retain(direct, 40) != 40) return "there is no overflow";  // the ring holds fewer
-  (void)Report(direct, {Event::Bind(BlockId(0))});
-  if (TagsOf(direct, direct.Take({0}, 2)) != std::vector<int>{-1, -1}) {
-    return "a bind was applied before the step that was begun before it";
-  }
-  return "";
-}
-
 std::string ProbeEveryLossIsPoisoned() {
   Direct direct(LaggingOptions());
   (void)direct.Begin(1, {Event::Bind(BlockId(0)), Event::Bind(BlockId(1))}, {0, 4});
@@ -71,19 +59,6 @@ std::string ProbeEveryLossIsPoisoned() {
   return "";
 }
 
-std::string ProbeSnapshotHasItsPlace() {
-  Direct direct(LaggingOptions());
-  (void)direct.Begin(1, {Event::Bind(BlockId(0))}, {0});
-  (void)direct.Submit(1, {10});
-  const Snapshot before = direct.Take({0}, 1);
-  (void)Report(direct, {Event::Bind(BlockId(0))});
-  const Snapshot after = direct.Take({0}, 1);
-  (void)Report(direct, {Event::Retain(BlockId(9))});
-  if (TagsOf(direct, before) != std::vector<int>{10}) return "it saw what was reported after it";
-  if (TagsOf(direct, after) != std::vector<int>{-1}) return "it did not see what was before it";
-  return "";
-}
-
 std::string ProbeTicketIsRecycledOnce() {
   Direct direct;
   direct.Step(1, {Event::Bind(BlockId(0)), Event::Bind(BlockId(1))}, {0, 4}, {10, 20});
@@ -93,41 +68,6 @@ std::string ProbeTicketIsRecycledOnce() {
     return "a snapshot reads the rows of a later one";
   }
   return "";
-}
-
-std::string ProbeMessageIsAppliedOnce() {
-  Direct direct;
-  ScheduleWriter writer = ScheduleWriter::Create({.num_blocks = 16, .block_tokens = 4}).value();
-  if (!writer.Begin(StepId(1), 1).ok() ||
-      !writer.Report({{Event::Bind(BlockId(0)), Event::Bind(BlockId(1))}}).ok()) {
-    return "the writer refuses a schedule";
-  }
-  const std::span<const std::uint8_t> message = writer.Finish();
-  if (!direct.store().ReportMessage(message).ok()) return "the store refuses a message";
-  (void)direct.Begin(1, {}, {0});
-  (void)direct.Submit(1, {10});
-  (void)direct.store().ReportMessage(message);
-  direct.LandAll();
-  return direct.Tags({0}, 1) == std::vector<int>{10} ? "" : "a doubled message was applied";
-}
-
-std::string ProbeCoveredPrefixIsOfNow() {
-  Direct direct(LaggingOptions());
-  (void)direct.Begin(1, {Event::Bind(BlockId(0))}, {0});
-  (void)direct.Submit(1, {10});
-  (void)direct.store().Apply(kAll);
-  (void)Report(direct, {Event::Bind(BlockId(0))});
-  const BlockId blocks[] = {BlockId(0)};
-  return direct.store().CoveredPrefix(blocks, 1) == 0
-             ? ""
-             : "the rows of the last owner of a block count as covered";
-}
-
-std::string ProbeBeginIsNotBehindALaterSchedule() {
-  Direct direct;
-  (void)direct.store().Schedule(StepId(2), 1);
-  (void)Report(direct, {Event::Bind(BlockId(0))});
-  return direct.Begin(1, {}, {0}).ok() ? "a step claimed a block of the schedule after it" : "";
 }
 
 }  // namespace waymark::conformance

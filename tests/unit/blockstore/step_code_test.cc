@@ -41,7 +41,9 @@ TEST(StepCode, EveryRuleHasItsOwnMessage) {
   const int last = static_cast<int>(StepRule::kPosition);
   for (int rule = 1; rule <= last; ++rule) {
     const std::string message = Message(Invalid(static_cast<StepRule>(rule), 5, 77));
-    if (static_cast<StepRule>(rule) != StepRule::kBusy) EXPECT_THAT(message, HasSubstr("77"));
+    if (static_cast<StepRule>(rule) != StepRule::kBusy) {
+      EXPECT_THAT(message, HasSubstr("77"));
+    }
     EXPECT_THAT(message, Not(HasSubstr("rule "))) << "rule " << rule << " has no message";
     messages.insert(message);
   }

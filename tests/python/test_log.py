@@ -1,0 +1,316 @@
+"""What is reported takes effect in its order: events, schedules, steps and snapshots."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import waymark
+from conftest import Events, Rig
+from waymark import Reason
+
+
+def reasons_and_ids(rig: Rig, blocks: list[int], rows: int) -> list[Any]:
+    """Of each row the ids of layer 0, or the reason why it is missing."""
+    with rig.store.snapshot(blocks, 0, rows) as snapshot:
+        rig.store.wait_idle(10)
+        snapshot.wait(10)
+        read = snapshot.rows()
+        return [
+            read.ids[i, 0].tolist() if valid else Reason(int(read.reasons[i]))
+            for i, valid in enumerate(read.valid)
+        ]
+
+
+class TestSnapshotBetweenReportAndBegin:
+    """Pins a bug: events were kept in a builder until their step began, so that a snapshot that was
+    taken in between returned the rows of a block's last owner as valid. Request A had blocks 0 and
+    1 and has finished; request B has three rows in block 2."""
+
+    @pytest.fixture(params=["thread", "caller"])
+    def rig(self, request: pytest.FixtureRequest) -> Rig:
+        rig = Rig(landing=request.param, num_blocks=8)
+        rig.write(range(8), [0, 1], ids=np.full((3, 8, 2), [1, 2], np.int16))
+        rig.store.release([0, 1])
+        rig.write([8, 9, 10], [2], ids=np.full((3, 3, 2), [7, 8], np.int16))
+        rig.store.wait_idle(10)
+        return rig
+
+    def test_bind(self, rig: Rig) -> None:
+        assert reasons_and_ids(rig, [1], 4) == [[1, 2]] * 4
+        rig.store.bind(1)
+        assert reasons_and_ids(rig, [1], 4) == [Reason.NEVER_WRITTEN] * 4
+
+    def test_bind_with_a_key_that_no_page_has(self, rig: Rig) -> None:
+        rig.store.bind(1, b"unknown")
+        assert reasons_and_ids(rig, [1], 4) == [Reason.EXTERNAL_KV] * 4
+
+    def test_fork(self, rig: Rig) -> None:
+        rig.store.bind(0)
+        rig.store.copy(2, 0, 3)  # B is forked; the fork is aborted before its step begins
+        want = [[7, 8]] * 3 + [Reason.NEVER_WRITTEN]
+        assert reasons_and_ids(rig, [0], 4) == want
+        rig.write([])
+        assert reasons_and_ids(rig, [0], 4) == want
+
+    def test_swap_in(self, rig: Rig) -> None:
+        rig.store.move([2], [1])  # the rows of B come to where those of A were
+        assert reasons_and_ids(rig, [1], 4) == [[7, 8]] * 3 + [Reason.NEVER_WRITTEN]
+        assert reasons_and_ids(rig, [2], 4) == [Reason.NEVER_WRITTEN] * 4
+
+    def test_truncate(self, rig: Rig) -> None:
+        rig.store.truncate(2, 1, rig.step)
+        assert reasons_and_ids(rig, [2], 4) == [[7, 8]] + [Reason.NEVER_WRITTEN] * 3
+
+    def test_reset(self, rig: Rig) -> None:
+        rig.store.reset()
+        assert reasons_and_ids(rig, [2], 4) == [Reason.NEVER_WRITTEN] * 4
+
+    def test_covered_prefix(self, rig: Rig) -> None:
+        assert rig.store.covered_prefix([1], 4) == 4
+        rig.store.bind(1)
+        assert rig.store.covered_prefix([1], 4) == 0
+
+    def test_a_snapshot_does_not_see_what_is_reported_after_it(self, rig: Rig) -> None:
+        with rig.store.snapshot([2], 0, 3) as snapshot:
+            rig.store.bind(2)
+            rig.write([8], ids=np.full((3, 1, 2), [5, 6], np.int16))
+            rig.store.wait_idle(10)
+            snapshot.wait(10)
+            assert snapshot.read()[:, 0].tolist() == [[7, 8]] * 3
+
+
+def forms(slots: np.ndarray[Any, Any], dtype: Any) -> list[dict[str, Any]]:
+    """The rows of `slots` (block_tokens 4, one request per slot, the last two padding) in every
+    form."""
+    blocks, offsets = slots[:-2] // 4, slots[:-2] % 4
+    ones = np.ones(len(blocks), dtype)
+    padded = np.concatenate([blocks, [-1, -7]])
+    wide = np.stack([blocks, np.full(len(blocks), 31)], axis=1).astype(dtype)
+    table = (wide, offsets.astype(dtype), ones)
+    half = ((slots[:-2] // 2).astype(dtype)[:, None], (slots[:-2] % 2).astype(dtype), ones)
+    return [
+        {"slots": slots.astype(dtype)},
+        {"slots": slots.tolist()},
+        {"pairs": (padded.astype(dtype), np.concatenate([offsets, [0, 9]]).astype(dtype))},
+        {"pairs": [padded.tolist(), [*offsets.tolist(), 0, 0]]},
+        {"pairs": (padded.astype(np.int32), np.concatenate([offsets, [0, 0]]).astype(np.int64))},
+        {"table": table, "num_padding": 2},
+        {"table": (np.asfortranarray(wide), table[1].tolist(), ones.tolist()), "num_padding": 2},
+        {"table": (np.repeat(wide, 2, axis=1)[:, ::2], *table[1:]), "num_padding": 2},
+        {"table": half, "num_padding": 2, "block_tokens": 2},
+    ]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("how", range(9))
+def test_rows_in_every_form(rig: Rig, how: int, dtype: Any) -> None:
+    slots = np.array([5, 4, 21, 18, 127, -1, -1])
+    rows = forms(slots, dtype)[how]
+    rig.store.bind([1, 4, 5, 31])
+    ids = rig.ids(len(slots))
+    assert rig.session.begin_step(1, 1, **rows)
+    rig.session.view(1).array[:, : len(slots)] = ids
+    rig.session.submit(1)
+    rig.store.wait_idle(10)
+    stats = rig.store.stats()
+    assert (stats.rows_landed, stats.rows_padding) == (5, 2)
+    for i, slot in enumerate(slots[:5]):
+        block, row = divmod(int(slot), 4)
+        assert reasons_and_ids(rig, [block], 4)[row] == ids[0, i].tolist()
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8])
+def test_rows_that_did_not_ask(rig: Rig, dtype: Any) -> None:
+    rig.store.bind([1, 2])
+    asked = np.array([1, 0], dtype)
+    pairs = (np.array([1, 1], np.int32), np.array([0, 1], np.int32))
+    rig.session.cancel(rig.begin(None, pairs=pairs, asked=asked))
+    table = (np.array([[1], [2]], np.int32), np.zeros(2, np.int32), np.array([2, 3], np.int32))
+    rig.session.cancel(rig.begin(None, table=table, asked=asked))
+    rig.store.wait_idle(10)
+    stats = rig.store.stats()
+    assert (stats.rows_claimed, stats.rows_not_asked) == (3, 4)
+
+
+WRONG_ROWS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"pairs": ([1], [1]), "slots": [4]}, waymark.InvalidArgumentError, "in one form"),
+    ({"pairs": ([1], [1]), "table": ([[1]], [0], [1])}, TypeError, "block_table"),
+    ({"pairs": ([1],)}, TypeError, "pairs must be (block_idx, local_position)"),
+    ({"pairs": 5}, TypeError, "pairs must be (block_idx, local_position)"),
+    ({"pairs": ([1, 2], [1])}, waymark.InvalidArgumentError, "got 1 of 2"),
+    ({"pairs": ([1.5], [1])}, TypeError, "block_idx"),
+    ({"pairs": ([32], [1])}, waymark.InvalidArgumentError, "32"),
+    ({"pairs": ([1], [4])}, waymark.InvalidArgumentError, "local_position[0]"),
+    ({"pairs": ([1], [0]), "block_tokens": 3}, waymark.InvalidArgumentError, "divisor"),
+    ({"pairs": ([1], [0]), "block_tokens": "4"}, waymark.InvalidArgumentError, "block_tokens"),
+    ({"pairs": ([1], [0]), "asked": [1]}, TypeError, "asked must be a numpy array"),
+    ({"pairs": ([1], [0]), "asked": np.ones(2, bool)}, waymark.InvalidArgumentError, "got 2 of 1"),
+    ({"slots": [1], "asked": np.ones(1, bool)}, waymark.InvalidArgumentError, "NOT_ASKED"),
+    ({"table": ([[1]], [0])}, TypeError, "table must be"),
+    ({"table": (np.ones(3, np.int32), [0], [1])}, waymark.InvalidArgumentError, "block_table"),
+    ({"table": (np.ones((1, 1), np.float32), [0], [1])}, waymark.InvalidArgumentError, "int32"),
+    ({"table": (np.full((1, 1), 2**40), [0], [1])}, waymark.OutOfRangeError, "1099511627776"),
+    ({"table": (np.ones((2, 1), np.int32), [0], [1])}, waymark.InvalidArgumentError, "got 1 of 2"),
+    ({"table": (np.ones((1, 1), np.int32), [0], [1, 1])}, waymark.InvalidArgumentError, "2 of 1"),
+    ({"table": (np.ones((1, 1), np.int32), [0], [-1])}, waymark.InvalidArgumentError, "at least 0"),
+    ({"table": (np.ones((1, 1), np.int32), [1], [4])}, waymark.InvalidArgumentError, "positions"),
+    ({"table": (np.ones((1, 1), np.int32), [0], [1]), "num_padding": -1},
+     waymark.InvalidArgumentError, "num_padding"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rows, kind, text", WRONG_ROWS)
+def test_wrong_rows_begin_nothing(
+    rig: Rig, rows: dict[str, Any], kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        rig.session.begin_step(1, 1, **rows)
+    assert text in str(caught.value), str(caught.value)
+    assert rig.store.last_step == 0
+
+
+def test_the_events_of_the_store_are_those_of_a_writer(make_rig: Callable[..., Rig]) -> None:
+    """One event too many in block 32 is refused, so each method has reported what it should."""
+    rig = make_rig(landing="caller")
+    calls: list[tuple[str, tuple[Any, ...]]] = [
+        ("bind", ([1, 2], [b"a", None])), ("retain", (1,)), ("release", ([1],)),
+        ("copy", (1, 3, 2)), ("move", ([1, 2], [2, 1])), ("truncate", ([1, 2], 1, 1)),
+        ("seal", (3, b"k")), ("seal", (2, b"k", 1)), ("reset", ()),
+    ]  # fmt: skip
+    rig.write([4])
+    events = Events()
+    for name, args in calls:
+        before = len(events)
+        getattr(rig.store, name)(*args)
+        getattr(events, name)(*args)
+        rig.store.report(events.array[before:])
+    assert rig.store.stats().events == 2 * len(events)
+    with pytest.raises(waymark.InvalidArgumentError) as error:
+        rig.store.bind([1, 32])
+    assert (error.value.rule, error.value.index, error.value.value) == (4, 1, 32)
+    assert rig.store.stats().events == 2 * len(events)
+
+
+def test_a_seal_without_a_step_is_of_the_step_that_is_begun_next(rig: Rig) -> None:
+    rig.store.bind(1)
+    rig.store.seal(1, b"key")
+    ids = rig.write(range(4, 8))
+    rig.write(range(4, 8), ids=ids)
+    rig.store.wait_idle(10)
+    assert rig.store.stats().rows_ignored == 4
+    rig.store.bind(2, b"key")
+    assert reasons_and_ids(rig, [2], 4) == ids[0].tolist()
+
+
+def test_a_key_is_looked_up_under_the_version_of_the_schedule(rig: Rig) -> None:
+    rig.store.bind(1)
+    rig.store.seal(1, b"key")
+    ids = rig.write(range(4, 8), version=1)
+    rig.store.schedule(2, 2)
+    rig.store.bind(2, b"key")
+    assert reasons_and_ids(rig, [2], 4) == [Reason.EXTERNAL_KV] * 4
+    rig.store.schedule(3, 1)
+    rig.store.bind(3, b"key")
+    assert reasons_and_ids(rig, [3], 4) == ids[0].tolist()
+    with pytest.raises(waymark.FailedPreconditionError) as error:
+        rig.session.begin_step(2, 1)
+    assert (error.value.rule, error.value.value) == (15, 3)
+    with pytest.raises(waymark.InvalidArgumentError):
+        rig.store.schedule(2, 1)
+    assert rig.session.begin_step(3, 1)
+
+
+def test_a_second_thread_is_refused(rig: Rig) -> None:
+    """While the first one is in a self-test."""
+    entered, done = threading.Event(), threading.Event()
+
+    def forward(view: waymark.View, rows: int) -> None:
+        entered.set()
+        assert done.wait(20)
+
+    first = threading.Thread(target=lambda: rig.session.self_test(1, forward))
+    first.start()
+    assert entered.wait(20)
+    calls: list[Callable[[], Any]] = [
+        lambda: rig.store.bind(1), lambda: rig.store.schedule(5, 1), lambda: rig.store.reset(),
+        lambda: rig.store.report(b""), lambda: rig.store.report_message(b""),
+        lambda: rig.session.begin_step(5, 1), lambda: rig.store.snapshot([0], 0, 1),
+        lambda: rig.store.covered_prefix([0], 1),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(waymark.FailedPreconditionError, match="one thread at a time"):
+            call()
+    done.set()
+    first.join(20)
+    assert not first.is_alive()
+    rig.store.bind(1)
+
+
+def test_a_scheduler_in_another_process(rig: Rig) -> None:
+    writer = waymark.ScheduleWriter(32, 4)
+    writer.begin(1, 1)
+    writer.bind([1, 2])
+    writer.seal(1, b"key")
+    rig.store.report_message(writer.finish())
+    ids = rig.write(range(4, 12))
+    writer.begin(2, 1)
+    writer.snapshot(7, [1, 2], 0, 8)
+    writer.snapshot(8, [1], 0, 4)
+    writer.forget(8)
+    writer.release([1, 2])
+    writer.bind([2, 5], [None, b"key"])
+    message = writer.finish()
+    for _ in range(2):  # the second time it is ignored
+        rig.store.report_message(message)
+    with rig.store.take_tagged(7) as snapshot:
+        snapshot.wait(10)
+        assert (snapshot.first, snapshot.last) == (0, 8)
+        assert (snapshot.read(layout="LTK") == ids).all()
+    for tag in (7, 8, 9):
+        with pytest.raises(waymark.NotFoundError, match=str(tag)):
+            rig.store.take_tagged(tag)
+    assert reasons_and_ids(rig, [5, 2], 8) == ids[0, :4].tolist() + [Reason.NEVER_WRITTEN] * 4
+    # A message that is missing: events are unknown, so all rows are gone.
+    writer.begin(3, 1)
+    writer.finish()
+    writer.begin(3, 1)
+    writer.snapshot(9, [5], 0, 4)
+    rig.store.report_message(writer.finish())
+    rig.store.forget_tag(9)
+    rig.store.forget_tag(9)
+    assert reasons_and_ids(rig, [5], 4) == [Reason.CAPACITY] * 4
+
+
+def test_rules_of_schedule_writers() -> None:
+    with pytest.raises(waymark.InvalidArgumentError, match="num_blocks"):
+        waymark.ScheduleWriter(0)
+    writer = waymark.ScheduleWriter(8, 4, max_bytes=4096, max_snapshots=1)
+    for call in (writer.finish, writer.reset, lambda: writer.bind(1), lambda: writer.forget(1)):
+        with pytest.raises(waymark.FailedPreconditionError):
+            call()
+    writer.begin(5, 1)
+    with pytest.raises(waymark.FailedPreconditionError):
+        writer.begin(5, 1)
+    for wrong in (lambda: writer.bind(8), lambda: writer.seal(1, b"k", 6),
+                  lambda: writer.copy(1, 2, 5), lambda: writer.snapshot(1, [8], 0, 1),
+                  lambda: writer.snapshot(1, [1], 0, 5)):  # fmt: skip
+        with pytest.raises(waymark.InvalidArgumentError):
+            wrong()
+    writer.snapshot(1, [1], 0, 4)
+    with pytest.raises(waymark.ResourceExhaustedError):
+        writer.snapshot(2, [1], 0, 4)
+    with pytest.raises(waymark.ResourceExhaustedError):
+        writer.bind([1] * 4096)
+    data = writer.finish()
+    rig = Rig(num_blocks=8)
+    for cut in range(0, len(data), 7):
+        with pytest.raises(waymark.InvalidArgumentError):
+            rig.store.report_message(data[:cut])
+    with pytest.raises(waymark.InvalidArgumentError):
+        writer.begin(4, 1)
+    with pytest.raises(TypeError, match="message"):
+        rig.store.report_message(object())
