@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -151,8 +152,13 @@ double FilledStore::Run(const StepBatch& batch, PackedRows* rows) {
   return nanoseconds;
 }
 
+void FilledStore::ApplyLog() {
+  (void)store_->Apply(std::numeric_limits<std::size_t>::max());
+}
+
 void FilledStore::Settle() {
-  if (store_->options().landing == Landing::kCaller) {
+  ApplyLog();
+  if (store_->options().landing != Landing::kThread) {
     Demand(store_->LandOne(), "there was nothing to land");
   } else {
     Demand(store_->WaitIdle(std::chrono::seconds(10)).ok(), "a step did not land");
@@ -244,6 +250,7 @@ LandingTurns::Nanoseconds LandingTurns::Turn(const StepBatch& batch) {
   Nanoseconds times;
   const std::size_t period = landed_.size();
   store_.Run(batch, &rows_);
+  store_.ApplyLog();
   times.landing = Time([&] { store_.Settle(); }, clock_);
   std::vector<Run>& runs = landed_[turns_ % period];
   runs.clear();
@@ -297,6 +304,7 @@ ReadTurns::ReadTurns(FilledStore& store, const ReadSpec& spec, bool infos, Clock
       snapshot_([&] {
         auto snapshot = store.store().TakeSnapshot(LongSequence(store, 0), 0, kLongRows);
         Demand(snapshot.ok(), "no snapshot");
+        store.ApplyLog();
         return *std::move(snapshot);
       }()),
       out_(static_cast<std::size_t>(kLongRows) * kRowBytes * IdBytes(spec.id_type)),

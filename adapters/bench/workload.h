@@ -2,7 +2,7 @@
 // landing, snapshots and reads of a long sequence. `waymark bench` and the programs in tests/bench/
 // time these, so that both measure the same.
 //
-// One thread uses all of it: the engine's thread, which also lands (Landing::kCaller), except where
+// One thread uses all of it: the engine's thread, which also lands, except where
 // stated.
 #ifndef WAYMARK_ADAPTERS_BENCH_WORKLOAD_H_
 #define WAYMARK_ADAPTERS_BENCH_WORKLOAD_H_
@@ -82,7 +82,9 @@ class FilledStore {
   [[nodiscard]] std::uint64_t NextStep() { return ++step_; }
   // Begins and submits a step; throws when the store refuses it. Returns nanoseconds.
   double Run(const StepBatch& batch, PackedRows* rows);
-  // Lands what was submitted: by LandOne, or by waiting for the store's own thread.
+  // Applies what Run appended to the log of a store with Landing::kManual.
+  void ApplyLog();
+  // The same, and lands what was submitted: by LandOne, or by waiting for the store's own thread.
   void Settle();
 
  private:

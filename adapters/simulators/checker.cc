@@ -230,8 +230,10 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     // cell is excused, the pages of the others may be evicted. The page under a key may have been
     // evicted and replaced by one with fewer rows.
     explained = info.reason == Reason::kCapacity || by_key ||
-                (info.reason == Reason::kNeverWritten && device_rows_lost_) ||
-                (info.reason == Reason::kAudit && messages_lost_) || (excused && cells_.size() > 1) ||
+                (device_rows_lost_ &&
+                 (info.reason == Reason::kNeverWritten || info.reason == Reason::kExternalKv)) ||
+                (info.reason == Reason::kAudit && messages_lost_) ||
+                (excused && cells_.size() > 1) ||
                 (info.reason == Reason::kNotCaptured && oracle_->stages() > 1);
   }
   if (cells_.size() == 1) {

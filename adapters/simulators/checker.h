@@ -79,8 +79,8 @@ class Checker {
   void Fail(std::string what);
 
   // Records of device steps were lost. Which rows they would have written is not known, so those
-  // stay never written.
-  void AllowNeverWritten() { device_rows_lost_ = true; }
+  // stay missing for the reason that they had before.
+  void AllowEarlierReasons() { device_rows_lost_ = true; }
   // Messages are lost, and steps begin without their Binds before the store learns of it: the audit
   // finds the rows of two owners in one page, and voids them.
   void AllowAudit() { messages_lost_ = true; }

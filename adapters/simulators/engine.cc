@@ -56,7 +56,7 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Arrivals> arrivals)
       bs_(options.block_tokens),
       rng_(options.seed),
       timing_(Mix(options.seed, options.timing.seed + 77)),
-      wire_(Mix(options.seed, options.timing.seed + 78)),
+      worker_(Mix(options.seed, options.timing.seed + 78)),
       arrivals_(std::move(arrivals)),
       oracle_(options.layers, options.top_k, options.experts, options.stages),
       pool_(options.blocks, options.megatron),
@@ -94,7 +94,8 @@ bool Engine::PagesShort() const {
   if (records_lost_) return true;
   for (const auto& store : stores_) {
     const Stats stats = store->GetStats();
-    if (stats.evictions + stats.no_page + stats.rebases + stats.steps_while_wrapping > 0) return true;
+    if (stats.evictions + stats.no_page + stats.rebases + stats.steps_while_wrapping > 0)
+      return true;
   }
   return false;
 }
@@ -220,7 +221,7 @@ void Engine::LeaveNow(const Leaving& leaving) {
       return FinishRequest(leaving.request);
     case Leaving::How::kAbort:
       // Its snapshot was written before the engine knew that nobody reads it.
-      if (Wire() && !leaving.request->unseen && wire_.Chance(.5)) {
+      if (Wire() && !leaving.request->unseen && timing_.Chance(.5)) {
         WriteSnapshot(IdsOf(*leaving.request), leaving.request->computed, nullptr);
       }
       ReleaseBlocks(*leaving.request);

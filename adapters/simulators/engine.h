@@ -279,7 +279,9 @@ class Engine {
 
   const EngineOptions options_;
   const std::int64_t bs_;
-  Rng rng_, timing_, wire_;
+  Rng rng_;     // what is scheduled
+  Rng timing_;  // when and how the scheduler reports it
+  Rng worker_;  // what the worker does: ends, landings, applied records, lost messages
   std::unique_ptr<Arrivals> arrivals_;
   bool more_arrivals_ = true;
   RouteOracle oracle_;
@@ -303,8 +305,8 @@ class Engine {
   std::vector<std::int32_t> free_hosts_;
 
   std::uint32_t now_ = 0;
-  std::uint32_t begun_ = 0;            // the last step begun
-  std::uint32_t opened_ = 0;           // the last schedule opened
+  std::uint32_t begun_ = 0;             // the last step begun
+  std::uint32_t opened_ = 0;            // the last schedule opened
   std::uint32_t reported_version_ = 0;  // the version that the stores know
   std::uint32_t version_ = 1;
   std::uint32_t newest_version_ = 1;
@@ -338,7 +340,7 @@ class Engine {
   std::uint32_t message_version_ = 0;
   std::uint64_t last_tag_ = 0;
   std::vector<std::uint64_t> to_forget_;
-  Message message_;              // the open one
+  Message message_;                // the open one
   std::vector<Message> messages_;  // closed ones
   std::vector<std::int64_t> slots_;
   // A slot that a device step may write, and the prefix at the start of its block.

@@ -24,9 +24,9 @@ void Engine::Feed() {
   const Timing& timing = options_.timing;
   // Device steps end and land in step order.
   const bool shuffle = timing.shuffle && !options_.features.device;
-  if (shuffle) Shuffle(endings_, timing_);
+  if (shuffle) Shuffle(endings_, worker_);
   const auto hold =
-      static_cast<std::size_t>(timing.behind > 0 ? timing_.Below(timing.behind + 1) : 0) *
+      static_cast<std::size_t>(timing.behind > 0 ? worker_.Below(timing.behind + 1) : 0) *
       stores_.size();
   std::vector<Ending> keep;
   for (std::size_t i = 0; i < endings_.size(); ++i) {
@@ -82,12 +82,13 @@ void Engine::Expect(const StepCode& code, const char* call) {
 
 void Engine::RecordsLost() {
   records_lost_ = true;
-  if (options_.features.device) checker_->AllowNeverWritten();
+  if (options_.features.device) checker_->AllowEarlierReasons();
 }
 
 void Engine::Announce(const Event& event) {
   events_.push_back(event);
-  if ((options_.timing.report == 0 && !Wire()) || event.more != 0 || events_.size() < report_at_) return;
+  if ((options_.timing.report == 0 && !Wire()) || event.more != 0 || events_.size() < report_at_)
+    return;
   ReportEvents();
   report_at_ =
       static_cast<std::size_t>(timing_.Between(1, std::max(options_.timing.report, 1) + 1));
@@ -131,9 +132,9 @@ void Engine::ApplySome(std::size_t stage) {
     --left;
     return;
   }
-  const std::int64_t most = timing_.Chance(.3) ? 1000000 : 1 + timing_.Below(4);
+  const std::int64_t most = worker_.Chance(.3) ? 1000000 : 1 + worker_.Below(4);
   (void)stores_[stage]->Apply(static_cast<std::size_t>(most));
-  if (timing_.Chance(.5)) left = timing_.Below(options_.timing.lag + 1);
+  if (worker_.Chance(.5)) left = worker_.Below(options_.timing.lag + 1);
 }
 
 void Engine::WaitForLanding() {
@@ -151,8 +152,8 @@ void Engine::LandSome() {
     std::vector<std::uint32_t>& ready = submitted_[stage];
     std::size_t count = ready.size();
     if (!options_.timing.land_at_once) {
-      if (options_.timing.shuffle && !options_.features.device) Shuffle(ready, timing_);
-      if (timing_.Chance(.9)) count = std::min(count, static_cast<std::size_t>(timing_.Below(3)));
+      if (options_.timing.shuffle && !options_.features.device) Shuffle(ready, worker_);
+      if (worker_.Chance(.9)) count = std::min(count, static_cast<std::size_t>(worker_.Below(3)));
     }
     std::vector<std::uint32_t> waiting;  // the records of their submits
     for (std::size_t i = 0; i < count; ++i) {

@@ -13,16 +13,16 @@ void Engine::OpenMessage() {
     if (fits) return;
     CloseMessage();
   }
-  if (!writer_.has_value() || wire_.Chance(options_.timing.restart)) {
+  if (!writer_.has_value() || timing_.Chance(options_.timing.restart)) {
     const StoreOptions& store = stores_[0]->options();
-    absl::StatusOr<ScheduleWriter> writer =
-        ScheduleWriter::Create({.num_blocks = store.num_blocks, .block_tokens = store.block_tokens});
+    absl::StatusOr<ScheduleWriter> writer = ScheduleWriter::Create(
+        {.num_blocks = store.num_blocks, .block_tokens = store.block_tokens});
     if (!writer.ok()) return checker_->Fail(std::string(writer.status().message()));
     if (writer_.has_value()) RecordsLost();
     writer_.emplace(*std::move(writer));
   }
   // After the begin of a step the next one may be unknown.
-  const bool idle = begun_ == now_ && wire_.Chance(.5);
+  const bool idle = begun_ == now_ && timing_.Chance(.5);
   message_step_ = idle ? 0 : begun_ + 1;
   message_version_ = idle ? 0 : version_;
   const absl::Status status = writer_->Begin(StepId(message_step_), message_version_);
@@ -72,9 +72,9 @@ void Engine::CloseMessage() {
 void Engine::Deliver() {
   const Timing& timing = options_.timing;
   for (const Message& message : std::exchange(messages_, {})) {
-    const bool lost = wire_.Chance(timing.lost) || message.bytes.empty();
-    const bool cut = wire_.Chance(timing.lost > 0 ? .5 : 0) && !message.bytes.empty();
-    const bool twice = wire_.Chance(timing.doubled);
+    const bool lost = worker_.Chance(timing.lost) || message.bytes.empty();
+    const bool cut = worker_.Chance(timing.lost > 0 ? .5 : 0) && !message.bytes.empty();
+    const bool twice = worker_.Chance(timing.doubled);
     std::span<const std::uint8_t> bytes = message.bytes;
     if (lost) {
       RecordsLost();

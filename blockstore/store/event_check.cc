@@ -7,7 +7,7 @@
 namespace waymark {
 namespace {
 
-constexpr std::int32_t kInvalid = static_cast<std::int32_t>(absl::StatusCode::kInvalidArgument);
+constexpr std::int32_t kInvalidEvent = static_cast<std::int32_t>(absl::StatusCode::kInvalidArgument);
 
 }  // namespace
 
@@ -35,7 +35,7 @@ StepCode EventCheck::Events(std::span<const Event> events, std::uint64_t last, s
 StepCode EventCheck::OneEvent(const Event& event, std::uint64_t index, std::uint64_t last,
                               std::uint64_t own) const {
   const auto broken = [&](StepRule rule, std::int64_t value) {
-    return StepCode{kInvalid, rule, index, value};
+    return StepCode{kInvalidEvent, rule, index, value};
   };
   switch (event.type) {
     case EventType::kReset:
@@ -84,7 +84,7 @@ StepCode EventCheck::Moves(std::span<const Event> events) {
     }
     std::sort(move_blocks_.begin(), move_blocks_.end());
     const auto twice = std::adjacent_find(move_blocks_.begin(), move_blocks_.end());
-    if (twice != move_blocks_.end()) return {kInvalid, StepRule::kDuplicateMove, 0, *twice};
+    if (twice != move_blocks_.end()) return {kInvalidEvent, StepRule::kDuplicateMove, 0, *twice};
   }
   return {};
 }

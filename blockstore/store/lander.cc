@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "blockstore/store/clock.h"
 #include "blockstore/thread.h"
 
 namespace waymark {
@@ -20,10 +21,6 @@ constexpr auto kDoze = std::chrono::milliseconds(100);
 constexpr std::size_t kFaultStep = std::size_t{1} << 20;
 constexpr std::size_t kFaultAhead = std::size_t{32} << 20;
 constexpr std::size_t kReclaim = 4;  // snapshots reclaimed per hold of the lock
-
-std::uint64_t Now() {
-  return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-}
 
 inline void Pause() {
 #if defined(__x86_64__)
@@ -230,7 +227,7 @@ void Lander::LandStep(StepRecord& record) {
         for (int i = 0; i < kNumReasons; ++i)
           stats_.rows_missing[i] += record.tally.missing[i];
         if (core_.flight != nullptr && !record.without_claims) core_.flight->OnLanded(record.step);
-        if (record.submitted_at != 0) stats_.landing_lag.Add(Now() - record.submitted_at);
+        if (record.submitted_at != 0) stats_.landing_lag.Add(SteadyNow() - record.submitted_at);
         steps_.Retire(record);
         break;
       }

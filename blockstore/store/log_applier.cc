@@ -1,18 +1,14 @@
 #include "blockstore/store/log_applier.h"
 
 #include <algorithm>
-#include <chrono>
 
+#include "blockstore/store/clock.h"
 #include "blockstore/store/slot_code.h"
 
 namespace waymark {
 namespace {
 
 constexpr std::size_t kRecordsPerRetire = 16;
-
-std::uint64_t Now() {
-  return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-}
 
 // `record` as the struct of its kind.
 template <class Record>
@@ -86,7 +82,7 @@ void LogApplier::ApplyOne(const RecordHeader& record) {
 // ---- steps
 
 void LogApplier::ApplyBegin(const BeginRecord& begin) {
-  stats_.log_lag.Add(Now() - begin.reported_at);
+  stats_.log_lag.Add(SteadyNow() - begin.reported_at);
   const EncodedSlots coded(begin.slots());
   coded.Decode(slots_.data());
   const StepBatch batch{

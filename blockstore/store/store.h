@@ -2,18 +2,21 @@
 // until the block is bound again or its page is evicted.
 //
 // There is one store per rank that stores rows. The engine reports what happens to its KV blocks
-// and to which slots the rows of each step go (BeginStep), hands over the expert ids when they
-// exist (Submit), and takes a Snapshot of a request's blocks when it is finished. Rules compare
-// step numbers and never the time of a call, so steps may be submitted and may land in any order.
-// docs/architecture.md explains the rules.
+// (Report, or the events of a batch) and to which slots the rows of each step go (BeginStep), hands
+// over the expert ids when they exist (Submit), and takes a Snapshot of a request's blocks when it
+// is finished. These calls append records to a log and take effect in their order, on the landing
+// thread as a rule. Rules compare step numbers and never the time of a call, so steps may be
+// submitted and may land in any order. docs/architecture.md explains the log and the rules.
 //
-// Threads: the *engine's thread* (one thread at a time) calls BeginStep, Submit, Drop, Cancel,
-// TakeSnapshot, CoveredPrefix and last_step. The *landing thread*, owned by the store, copies rows
-// into pages; under Landing::kCaller the caller does, through LandOne or Land. Any thread may use a
-// Snapshot and call GetStats, TakeFindings and (under Landing::kThread) WaitIdle.
+// Threads: the *engine's thread* (one thread at a time; a second one gets FailedPrecondition) calls
+// Schedule, Report, BeginStep, Submit, Drop, Cancel, TakeSnapshot, ReportMessage, CoveredPrefix and
+// last_step. The *landing thread*, owned by the store, applies the records and copies rows into
+// pages; under Landing::kCaller the caller does. Any thread may use a Snapshot and call GetStats,
+// TakeFindings, TakeTagged, ForgetTag and (under Landing::kThread) WaitIdle.
 //
-// The step path is BeginStep, Submit, Drop and Cancel. After warm-up they do not allocate; they
-// never wait for a device, copy rows or throw; they take one lock for a short time.
+// The step path is Schedule, Report, BeginStep, Submit, Drop, Cancel and TakeSnapshot. After warm-up
+// they do not allocate; they take no lock, never wait, copy no rows and do not throw. If the log is
+// full they return ResourceExhausted (kLogFull), and the store loses its rows (capacity).
 //
 // Example, where `ids` is a StepRows object with the ids of two rows:
 //
@@ -138,10 +141,10 @@ class RoutingStore {
   // Appends events, in their order. They take effect before every record that is appended later. A
   // group of simultaneous Moves is in one call. An invalid event changes nothing. O(events).
   [[nodiscard]] StepCode Report(std::span<const Event> events);
-  // Begins a step: applies the batch's events in their order, claims its rows, then applies the
-  // seals of this very step. Call it when the step is scheduled. An invalid batch changes nothing.
-  // If there is no room for another step in flight, the step is dropped at once and
-  // StepCode::dropped() is true. O(events + rows).
+  // Begins a step: its events take effect in their order, then its rows are claimed, then its own
+  // seals are applied: those reported for this step or for the one that is begun next. Call it when
+  // the step is scheduled. An invalid batch changes nothing. If max_steps_in_flight steps are in
+  // flight, the step is dropped at once and StepCode::dropped() is true. O(events + rows).
   [[nodiscard]] StepCode BeginStep(const StepBatch& batch);
   // Hands over the ids of a step, in any order of steps; the step ends when they have landed. The
   // caller keeps `rows` until its Done() is called; null: a step without rows. If the step is not

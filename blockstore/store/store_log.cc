@@ -1,10 +1,11 @@
 #include "blockstore/store/store_log.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <initializer_list>
 #include <utility>
+
+#include "blockstore/store/clock.h"
 
 namespace waymark {
 namespace {
@@ -16,10 +17,6 @@ constexpr std::int32_t kPrecondition =
     static_cast<std::int32_t>(absl::StatusCode::kFailedPrecondition);
 
 constexpr StepCode kBusy{kPrecondition, StepRule::kBusy, 0, 0};
-
-std::uint64_t Now() {
-  return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-}
 
 constexpr std::size_t RoundUp(std::size_t bytes) {
   return (bytes + 7) / 8 * 8;
@@ -242,7 +239,7 @@ StepCode StoreLog::Begin(const StepBatch& batch) {
   record.header.bytes = static_cast<std::uint32_t>(sizeof(BeginRecord) + RoundUp(slot_bytes));
   record.step = batch.step;
   record.version = batch.version;
-  record.reported_at = Now();
+  record.reported_at = SteadyNow();
   record.slot_bytes = slot_bytes;
   std::memcpy(at, &record, sizeof(record));
   Append({schedule_bytes, event_bytes, record.header.bytes});
@@ -266,7 +263,7 @@ StepCode StoreLog::Submit(std::uint64_t step, StepRows* rows) {
     ++ended_;  // by the poison record
     return Full();
   }
-  Write(SubmitRecord{{}, step, rows, Now()}, RecordKind::kSubmit, at);
+  Write(SubmitRecord{{}, step, rows, SteadyNow()}, RecordKind::kSubmit, at);
   Append({sizeof(SubmitRecord)});
   return {};
 }

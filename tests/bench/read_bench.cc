@@ -10,7 +10,7 @@ namespace {
 // `other_blocks`: another sequence every time, so that the tables come from the last-level cache.
 void TakeSnapshot(benchmark::State& state, std::int32_t page_tokens, bool other_blocks,
                   Caches caches) {
-  SnapshotTurns turns(SharedStore(page_tokens, Landing::kCaller), other_blocks);
+  SnapshotTurns turns(SharedStore(page_tokens, Landing::kManual), other_blocks);
   Times times(static_cast<std::size_t>(state.max_iterations));
   for (auto _ : state) {
     const double nanoseconds = turns.Turn(SharedWalk(), caches);

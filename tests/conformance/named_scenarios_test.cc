@@ -413,6 +413,54 @@ TEST(Named, CapacityExhaustion) {
   EXPECT_GE(direct.store().GetStats().no_page, 1u);
 }
 
+// The log is full, so the end of step 1 is lost, and the engine calls nothing more.
+TEST(Named, LostEndOfTheLastStep) {
+  StoreOptions options = Direct::Options();
+  options.landing = Landing::kManual;
+  options.log_bytes = 1;
+  Direct direct(options);
+  ASSERT_TRUE(direct.Begin(1, {Event::Bind(B(0))}, {S(0, 0)}).ok());
+  const Snapshot snapshot = direct.Take({0}, 1);
+  const std::vector<Event> events(16, Event::Retain(B(1)));
+  StepCode code;
+  while (code.ok())
+    code = direct.store().Report(events);
+  EXPECT_EQ(code.rule, StepRule::kLogFull);
+  while (direct.store().Report({&events[0], 1}).ok()) {
+  }
+  EXPECT_EQ(direct.Submit(1, {10}).rule, StepRule::kLogFull);
+  EXPECT_FALSE(snapshot.Ready());
+  ASSERT_TRUE(direct.store().WaitIdle(std::chrono::seconds(0)).ok());
+  ASSERT_TRUE(snapshot.Ready());
+  EXPECT_EQ(Direct::Read(snapshot)[0].info.reason, Reason::kCapacity);
+}
+
+// A request is preempted in the middle of a schedule, and another one gets its block at once.
+TEST(Named, SnapshotInTheMiddleOfASchedule) {
+  for (const Landing landing : {Landing::kCaller, Landing::kManual}) {
+    StoreOptions options = Direct::Options();
+    options.landing = landing;
+    Direct direct(options);
+    ASSERT_TRUE(direct.Begin(1, {Event::Bind(B(0))}, {S(0, 0), S(0, 1)}).ok());
+    ASSERT_TRUE(direct.Submit(1, {10, 11}).ok());
+    ASSERT_TRUE(direct.store().Schedule(StepId(2), 1).ok());
+    const Event freed[] = {Event::Release(B(0)), Event::Bind(B(1))};
+    ASSERT_TRUE(direct.store().Report(freed).ok());
+    const Snapshot before = direct.Take({0}, 2);
+    const Event bound[] = {Event::Bind(B(0)), Event::Copy(B(0), B(1), 1)};
+    ASSERT_TRUE(direct.store().Report(bound).ok());
+    const Snapshot after = direct.Take({0}, 2);
+    ASSERT_TRUE(direct.Begin(2, {}, {S(0, 0), S(1, 1)}).ok());
+    ASSERT_TRUE(direct.Submit(2, {20, 21}).ok());
+    const Snapshot last = direct.Take({1, 0}, 5);
+    direct.store().Apply(1000);
+    direct.LandAll();
+    EXPECT_THAT(Direct::TagsOf(Direct::Read(before)), ElementsAre(10, 11));
+    EXPECT_THAT(Direct::TagsOf(Direct::Read(after)), ElementsAre(-1, -1));
+    EXPECT_THAT(Direct::TagsOf(Direct::Read(last)), ElementsAre(-1, 21, -1, -1, 20));
+  }
+}
+
 TEST(Named, RingOverflow) {
   StoreOptions options = Direct::Options();
   options.max_steps_in_flight = 2;

@@ -199,8 +199,8 @@ void Totals::Add(const Outcome& outcome) {
 }
 
 std::string Totals::ToString() const {
-  return std::to_string(schedules) + " schedules, " + std::to_string(failed) +
-         " failed, " + std::to_string(with_log_losses) + " lost records: " + CountsText(checks);
+  return std::to_string(schedules) + " schedules, " + std::to_string(failed) + " failed, " +
+         std::to_string(with_log_losses) + " lost records: " + CountsText(checks);
 }
 
 std::uint64_t FromEnvironment(const char* name, std::uint64_t otherwise) {

@@ -27,9 +27,9 @@ struct Schedule {
 struct Outcome {
   sim::CheckCounts checks;
   std::uint64_t voided_rows = 0;  // by the audit
-  bool scarce = false;            // some store lost rows for want of pages, or because its log was full
-  std::uint64_t log_losses = 0;   // times that records were lost because a log was full
-  std::string error;              // the engine could not be made
+  bool scarce = false;  // some store lost rows for want of pages, or because its log was full
+  std::uint64_t log_losses = 0;  // times that records were lost because a log was full
+  std::string error;             // the engine could not be made
 
   // Nothing wrong, nothing unexplained, nothing voided, and pages enough where they were given.
   [[nodiscard]] bool clean(const Schedule& schedule) const;

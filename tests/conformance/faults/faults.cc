@@ -64,7 +64,19 @@ constexpr Fault kFaults[] = {
     {"possible_rows_do_not_contend", nullptr, "", ProbePossibleRowsContend},
     {"landing_forgets_other_weights", nullptr, "", ProbeWeightsOfPossibleRowsStay},
     {"truncate_spares_device_claims", nullptr, "", ProbeTruncateRevokesDeviceClaims},
-    // Lost records.
+    // The log and its messages.
+    {"snapshot_is_applied_late", "megatron", "manual=1 lag=30 report=6 mid=.6 preempt=.2 fork=.1",
+     nullptr},
+    {"overflow_overtakes_the_ring", "vllm", "manual=1 lag=300 log_bytes=1 report=2 preempt=.1",
+     nullptr},
+    {"covered_prefix_is_stale", nullptr, "", ProbeCoveredPrefixAppliesTheLog},
+    {"begin_behind_a_later_schedule", nullptr, "", ProbeBeginOfAnEarlierScheduleIsRefused},
+    {"lost_end_stays_in_flight", "vllm", "manual=1 lag=100000 log_bytes=1", nullptr},
+    {"doubled_message_is_applied", "vllm", "wire=1 doubled=.3 abort=.05", nullptr},
+    {"gap_is_no_poison", "vllm", "wire=1 lost=.05 abort=.05 preempt=.05", nullptr},
+    // Lost records, and tickets.
+    {"second_loss_is_not_poisoned", nullptr, "", ProbeEveryLossIsPoisoned},
+    {"ticket_is_recycled_when_applied", nullptr, "", ProbeTicketIsRecycledOnce},
     {"poison_keeps_the_table", nullptr, "", ProbePoisonEmptiesTheTable},
     {"poison_spares_claims", nullptr, "", ProbePoisonRevokesClaims},
     // Reading.

@@ -20,7 +20,9 @@ struct Fault {
 
 [[nodiscard]] std::span<const Fault> Faults();
 
-// Probes; see probes.cc.
+// Probes; see probes.cc and, for those of the log, log_probes.cc.
+std::string ProbeEveryLossIsPoisoned();
+std::string ProbeTicketIsRecycledOnce();
 std::string ProbeReferencedPagesStay();
 std::string ProbeAbsentRowsKeepTheirReason();
 std::string ProbeSealsComeAfterTheClaims();
@@ -40,6 +42,8 @@ std::string ProbeTruncateRevokesDeviceClaims();
 std::string ProbePossibleRowsContend();
 std::string ProbeWeightsOfPossibleRowsStay();
 std::string ProbePinnedPagesStay();
+std::string ProbeCoveredPrefixAppliesTheLog();
+std::string ProbeBeginOfAnEarlierScheduleIsRefused();
 std::string ProbePoisonEmptiesTheTable();
 std::string ProbePoisonRevokesClaims();
 

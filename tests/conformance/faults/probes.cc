@@ -141,6 +141,27 @@ std::string ProbePageOfAnotherVersionIsLost() {
   return direct.Tags({0}, 4) == std::vector<int>{10, 11, 12, 13} ? "" : "the page itself was lost";
 }
 
+std::string ProbeCoveredPrefixAppliesTheLog() {
+  StoreOptions options = Direct::Options();
+  options.landing = Landing::kManual;
+  Direct direct(options);
+  if (!direct.Begin(1, {Event::Bind(BlockId(0))}, Slots({0})).ok()) return "step 1 was refused";
+  const BlockId blocks[] = {BlockId(0)};
+  const std::int64_t covered = direct.store().CoveredPrefix(blocks, kDirectBlock);
+  if (covered != kDirectBlock) return "covered: " + std::to_string(covered);
+  return "";
+}
+
+std::string ProbeBeginOfAnEarlierScheduleIsRefused() {
+  Direct direct;
+  const Event event = Event::Bind(BlockId(0));
+  if (!direct.store().Schedule(StepId(2), 1).ok()) return "the schedule was refused";
+  if (!direct.store().Report({&event, 1}).ok()) return "the event was refused";
+  const StepCode code = direct.Begin(1, {}, {Direct::Slot(0, 0)});
+  if (code.rule != StepRule::kScheduleAhead) return "step 1 began behind the events of step 2";
+  return "";
+}
+
 std::string ProbePoisonEmptiesTheTable() {
   Direct direct;
   direct.Step(1, {Event::Bind(BlockId(0)), Event::Retain(BlockId(0))}, Slots({0}),

@@ -15,6 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "blockstore/flight/check.h"
+#include "blockstore/flight/reader.h"
+#include "blockstore/flight/writer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/sanitizers.h"
@@ -437,6 +440,46 @@ TEST(Engine, ClippedHitsComputeAgainWhatHasNoRoutes) {
     // No row of these blocks was asked for, so they have no page that could say "not captured".
     EXPECT_EQ(verdict.missing[static_cast<size_t>(Reason::kNeverWritten)], clip ? 0 : 32);
     EXPECT_EQ(verdict.all_missing(), clip ? 0 : 32);
+  }
+}
+
+// Events, schedules and snapshots between steps are recorded where they took effect: a replay of the
+// flight reads the same rows.
+TEST(Engine, ItsFlightReplaysToTheSameRows) {
+  const MoeModel model = TinyModel();
+  const MoeModel second = TinyModel(2);
+  for (const Landing landing : {Landing::kCaller, Landing::kThread}) {
+    EngineOptions options = SmallOptions();
+    options.num_blocks = 48;
+    options.share_by = ShareBy::kFork;
+    options.landing = landing;
+    options.landing_lag = landing == Landing::kCaller ? 3 : 0;
+    options.preempt_rate = 0.2;
+    options.cancel_rate = 0.1;
+    options.drop_rate = 0.05;
+    const StoreOptions store = MakeEngine(model, options)->pool().store().options();
+    const std::unique_ptr<FlightWriter> writer = FlightWriter::InMemory(FlightInfo::Of(store));
+    options.flight = writer->sink();
+    std::unique_ptr<Engine> engine = MakeEngine(model, options);
+    Workload workload(11, 6, 4, 2);
+    workload.on_step = [&](Engine& e) {
+      if (e.version() == 1 && e.stats().steps == 20) {
+        EXPECT_TRUE(e.UpdateWeights(&second).ok());
+      }
+    };
+    workload.Run(*engine);
+    engine.reset();
+    ASSERT_TRUE(writer->Close().ok());
+    absl::StatusOr<FlightReader> reader = FlightReader::FromBytes(writer->bytes());
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    const absl::StatusOr<FlightReport> report = CheckFlight(*reader);
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_TRUE(report->clean()) << (report->differences.empty()
+                                         ? "a missed event"
+                                         : report->differences[0].ToString());
+    EXPECT_GT(report->events, 100u);
+    EXPECT_GT(report->rows_right, 1000u);
+    EXPECT_EQ(report->rows_not_checked, 0u);
   }
 }
 

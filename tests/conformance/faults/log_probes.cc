@@ -1,0 +1,73 @@
+// Courses of records for the rules of the log, which the simulators' stores seldom stretch.
+#include "tests/conformance/direct.h"
+#include "tests/conformance/faults/faults.h"
+
+namespace waymark::conformance {
+namespace {
+
+constexpr std::size_t kAll = ~std::size_t{0};
+
+// A store whose records wait for Apply, with the least room for them.
+StoreOptions LaggingOptions() {
+  StoreOptions options = Direct::Options();
+  options.landing = Landing::kManual;
+  options.log_bytes = 1;
+  options.max_step_rows = 8;
+  return options;
+}
+
+bool Report(Direct& direct, const std::vector<Event>& events) {
+  return direct.store().Report(events).ok();
+}
+
+// Reports what changes nothing, `times` times or until it is refused.
+int Retain(Direct& direct, int times) {
+  const std::vector<Event> events(4, Event::Retain(BlockId(9)));
+  int reported = 0;
+  while (reported < times && Report(direct, events))
+    ++reported;
+  return reported;
+}
+
+std::vector<int> TagsOf(Direct& direct, const Snapshot& snapshot) {
+  (void)direct.store().Apply(kAll);
+  direct.LandAll();
+  return Direct::TagsOf(Direct::Read(snapshot));
+}
+
+}  // namespace
+
+std::string ProbeEveryLossIsPoisoned() {
+  Direct direct(LaggingOptions());
+  (void)direct.Begin(1, {Event::Bind(BlockId(0)), Event::Bind(BlockId(1))}, {0, 4});
+  (void)direct.Submit(1, {10, 20});
+  for (int loss = 1; loss <= 2; ++loss) {
+    (void)Retain(direct, 1 << 20);
+    (void)Report(direct, std::vector<Event>(8, Event::Bind(BlockId(0))));  // lost
+    (void)direct.store().Apply(kAll);
+    direct.LandAll();
+    const std::uint64_t step = static_cast<std::uint64_t>(loss) + 1;
+    (void)direct.Begin(step, {Event::Bind(BlockId(1))}, {4});
+    (void)direct.Submit(step, {30});
+    if (TagsOf(direct, direct.Take({0}, 1)) != std::vector<int>{-1}) {
+      return "a row whose block may have been bound again was returned";
+    }
+    // The block has a row again, for the next loss.
+    (void)Report(direct, {Event::Bind(BlockId(0)), Event::Copy(BlockId(1), BlockId(0))});
+    if (TagsOf(direct, direct.Take({0}, 1)) != std::vector<int>{30}) return "a row is missing";
+  }
+  return "";
+}
+
+std::string ProbeTicketIsRecycledOnce() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Bind(BlockId(1))}, {0, 4}, {10, 20});
+  const Snapshot first = direct.Take({0}, 1);
+  const Snapshot second = direct.Take({1}, 1);
+  if (Direct::TagsOf(Direct::Read(first)) != std::vector<int>{10}) {
+    return "a snapshot reads the rows of a later one";
+  }
+  return "";
+}
+
+}  // namespace waymark::conformance
