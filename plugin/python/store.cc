@@ -386,8 +386,7 @@ nb::tuple ShapeTuple(const wm_shape& shape) {
 void BindStore(nb::module_& module) {
   nb::class_<Store> type(module, "Store");
   DefineEvents(type);
-  type
-      .def("__init__", &Make, "num_layers"_a, "top_k"_a, "num_experts"_a, "num_blocks"_a,
+  type.def("__init__", &Make, "num_layers"_a, "top_k"_a, "num_experts"_a, "num_blocks"_a,
            "page_tokens"_a, "block_tokens"_a, "layer_ids"_a, "null_blocks"_a, "num_pages"_a,
            "max_steps_in_flight"_a, "max_step_rows"_a, "device_slots"_a, "landing_caller"_a,
            "audit"_a, "audit_threshold"_a, "count_experts"_a, "key_seed"_a, "landing_cpus"_a,

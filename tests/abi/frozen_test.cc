@@ -374,21 +374,30 @@ TEST_F(Sizes, StructsThatAreTooShortAreRefused) {
   wm_step_batch with_rows = {};
   with_rows.struct_size = sizeof(with_rows);
   with_rows.step = 1;
-  ExpectRefuses<wm_pair_rows>("session_begin_step, pairs", [&](const wm_pair_rows* of) {
-    if (of == nullptr) return WM_INVALID_ARGUMENT + 0;
-    with_rows.pairs = of;
-    const wm_status status = Api().session_begin_step(session_, &with_rows, 0, nullptr);
+  const auto begin_with_rows = [&] {
+    wm_code code = {};
+    const wm_status status = Api().session_begin_step(session_, &with_rows, 0, &code);
+    EXPECT_EQ(code.rule, WM_RULE_ARGUMENT);
     with_rows.pairs = nullptr;
+    with_rows.table = nullptr;
     return status;
+  };
+  ExpectRefuses<wm_pair_rows>("session_begin_step, pairs", [&](const wm_pair_rows* of) {
+    with_rows.pairs = of;
+    return of != nullptr ? begin_with_rows() : WM_INVALID_ARGUMENT;
   });
   ExpectRefuses<wm_table_rows>("session_begin_step, table", [&](const wm_table_rows* of) {
-    if (of == nullptr) return WM_INVALID_ARGUMENT + 0;
     with_rows.table = of;
-    return Api().session_begin_step(session_, &with_rows, 0, nullptr);
+    return of != nullptr ? begin_with_rows() : WM_INVALID_ARGUMENT;
   });
   wm_schedule_writer* writer = nullptr;
   ExpectRefuses<wm_schedule_options>("schedule_writer_create", [&](const wm_schedule_options* of) {
-    return Api().schedule_writer_create(of, &writer, nullptr);
+    char text[64] = {};
+    wm_message why = {text, sizeof(text), 0};
+    const wm_status status = Api().schedule_writer_create(of, &writer, &why);
+    EXPECT_TRUE(of == nullptr || std::string(text).find("struct_size") != std::string::npos)
+        << text;
+    return status;
   });
   EXPECT_EQ(writer, nullptr);
   ExpectRefuses<wm_step_batch>("session_begin_ids_step", [&](const wm_step_batch* of) {

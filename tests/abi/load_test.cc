@@ -91,6 +91,7 @@ int main(int argc, char** argv) {
   read.id_type = WM_ID_INT64;
   read.out = ids.data();
   read.out_bytes = ids.size() * sizeof(ids[0]);
+  Check(wm->snapshot_wait(snapshot, -1, nullptr) == WM_OK, "it can be read");
   Check(wm->snapshot_read(snapshot, &read, nullptr) == WM_OK, "it is read");
   for (std::size_t i = 0; i < ids.size(); ++i)
     Check(ids[i] == static_cast<std::int64_t>(i / 8 + i % 8), absl::StrCat("id ", i));
