@@ -76,7 +76,7 @@ constexpr Fault kFaults[] = {
     {"gap_is_no_poison", "vllm", "wire=1 lost=.05 abort=.05 preempt=.05", nullptr},
     // Lost records, and tickets.
     {"second_loss_is_not_poisoned", nullptr, "", ProbeEveryLossIsPoisoned},
-    {"ticket_is_recycled_when_applied", nullptr, "", ProbeTicketIsRecycledOnce},
+    {"ticket_is_recycled_twice", nullptr, "", ProbeTicketIsRecycledOnce},
     {"poison_keeps_the_table", nullptr, "", ProbePoisonEmptiesTheTable},
     {"poison_spares_claims", nullptr, "", ProbePoisonRevokesClaims},
     // Reading.
