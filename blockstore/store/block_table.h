@@ -28,12 +28,12 @@ struct Entry {
   bool exists : 1 = false;                // an event or claim named it since the last Reset
   bool by_key : 1 = false;                // its page was attached by key
   bool null : 1 = false;                  // part of a null block; never changes
-  bool sealing : 1 = false;           // it has an own seal, which waits for its step's claims
-  bool found_by_key : 1 = false;      // it found its page by key since the last begin
-  std::int32_t refs = 1;               // users of the block
-  RelStep life_start = 0;              // the step in which its life began
-  SealHot seal;                        // kept when its page is evicted
-  EntryIndex next_binding = kNoEntry;  // the next entry bound to the same page
+  bool sealing : 1 = false;               // it has an own seal, which waits for its step's claims
+  bool found_by_key : 1 = false;          // it found its page by key since the last begin
+  std::int32_t refs = 1;                  // users of the block
+  RelStep life_start = 0;                 // the step in which its life began
+  SealHot seal;                           // kept when its page is evicted
+  EntryIndex next_binding = kNoEntry;     // the next entry bound to the same page
 };
 static_assert(sizeof(Entry) == 24);
 

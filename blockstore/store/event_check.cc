@@ -7,7 +7,8 @@
 namespace waymark {
 namespace {
 
-constexpr std::int32_t kInvalidEvent = static_cast<std::int32_t>(absl::StatusCode::kInvalidArgument);
+constexpr std::int32_t kInvalidEvent =
+    static_cast<std::int32_t>(absl::StatusCode::kInvalidArgument);
 
 }  // namespace
 
@@ -68,7 +69,7 @@ StepCode EventCheck::OneEvent(const Event& event, std::uint64_t index, std::uint
   if (event.type == EventType::kTruncate && (event.rows < 0 || event.rows > block_tokens_)) {
     return broken(StepRule::kRowsOutOfRange, event.rows);
   }
-  if (event.type == EventType::kSeal && event.step > last && event.step != own) {
+  if (event.type == EventType::kSeal && event.step > std::max(last, own)) {
     return broken(StepRule::kSealStep, static_cast<std::int64_t>(event.step));
   }
   return {};

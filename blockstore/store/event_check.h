@@ -17,8 +17,8 @@ class EventCheck {
   // As in StoreOptions.
   EventCheck(std::int32_t num_blocks, std::int32_t block_tokens);
 
-  // The first rule that the events break, or ok. `last`: the last step that was begun, which no seal
-  // may be later than; but `own`, the step that is begun next, if it is known (else 0).
+  // The first rule that the events break, or ok. No seal may be later than `last`, the last step that
+  // was begun, and `own`, the step that is begun next, if it is known (else 0).
   StepCode Events(std::span<const Event> events, std::uint64_t last, std::uint64_t own);
 
  private:

@@ -18,11 +18,8 @@
 //   if (!status.ok()) return status;
 //   Send(writer->Finish());
 //
-// In the worker's process:
-//
-//   auto message = ParseScheduleMessage(bytes, limits, std::move(memory_of_the_last_one));
-//   if (!message.ok()) ...   // the store must be poisoned: events were lost
-//   switch (order.Next(message->epoch, message->sequence)) ...
+// In the worker's process RoutingStore::ReportMessage parses the message, decides by its number
+// whether it is the next one (MessageOrder), and appends what it contains.
 #ifndef WAYMARK_BLOCKSTORE_STORE_SCHEDULE_MESSAGE_H_
 #define WAYMARK_BLOCKSTORE_STORE_SCHEDULE_MESSAGE_H_
 

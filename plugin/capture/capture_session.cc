@@ -279,8 +279,8 @@ StepCode CaptureSession::BeginStep(const StepBatch& batch, std::int32_t written_
     if (buffer != kNoBuffer) transport.Release(buffer, 0);
     if (!code.dropped()) return code;
     transport.OnStepWithoutBuffer();
-    if (buffer != kNoBuffer) return code;
-    impl_->overflows.Add();
+    if (buffer == kNoBuffer) impl_->overflows.Add();
+    if (buffer != kNoBuffer || code.rule == StepRule::kLogFull) return code;
     return {kResourceExhausted, StepRule::kRingFull, 0, transport.in_use()};
   }
   const auto rows = batch.device_slots ? 0 : static_cast<std::int32_t>(num_rows);

@@ -40,7 +40,7 @@ TEST(EventCheck, NamesTheFirstMoveOfAGroupWithABlockTwice) {
   EXPECT_TRUE(EventCheck(8, 4).Events(apart, 9, 10).ok());
 }
 
-TEST(EventCheck, ASealIsNotLaterThanTheLastStepButForTheOneToCome) {
+TEST(EventCheck, ASealIsNotLaterThanTheLastStepAndTheOneToCome) {
   const auto rule = [](std::uint64_t step, std::uint64_t own) {
     const Event seal[] = {Event::Seal(BlockId(1), {}, StepId(step))};
     return EventCheck(8, 4).Events(seal, /*last=*/9, own).rule;
@@ -49,7 +49,8 @@ TEST(EventCheck, ASealIsNotLaterThanTheLastStepButForTheOneToCome) {
   EXPECT_EQ(rule(0, 0), StepRule::kNone) << "the step that is begun next";
   EXPECT_EQ(rule(10, 0), StepRule::kSealStep);
   EXPECT_EQ(rule(12, 12), StepRule::kNone);
-  EXPECT_EQ(rule(11, 12), StepRule::kSealStep);
+  EXPECT_EQ(rule(11, 12), StepRule::kNone) << "of a schedule without a forward";
+  EXPECT_EQ(rule(13, 12), StepRule::kSealStep);
 }
 
 }  // namespace

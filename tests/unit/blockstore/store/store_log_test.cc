@@ -47,8 +47,7 @@ TEST(StoreLog, AnUnappliedSnapshotIsNotReadyAndQueriesApplyTheLog) {
   const Snapshot snapshot = d.Take({3}, 0, 2);
   EXPECT_FALSE(snapshot.Ready());
   EXPECT_EQ(snapshot.PageOf(0), std::nullopt);
-  EXPECT_EQ(d.Show(snapshot),
-            "Snapshot::Read: the store has not applied it yet; Wait() first");
+  EXPECT_EQ(d.Show(snapshot), "Snapshot::Read: the store has not applied it yet; Wait() first");
   EXPECT_FALSE(d.store().LandOne()) << "the submit waits too";
   EXPECT_EQ(d.store().Apply(1), 1u);  // the schedule of the batch
   EXPECT_EQ(d.store().Apply(2), 2u);  // its events, its begin
@@ -169,7 +168,7 @@ TEST(StoreLog, ASecondThreadInACallIsRefused) {
 struct FullLog : testing::Test {
   static StoreOptions Options() {
     StoreOptions options = Manual();
-    options.log_bytes = 1;  // the least: room for four of the largest steps
+    options.log_bytes = 16384;
     options.max_step_rows = 8;
     return options;
   }
