@@ -16,6 +16,7 @@ namespace {
 constexpr int kSpins = 2000;                           // checks for work before napping
 constexpr auto kNap = std::chrono::microseconds(500);  // naps add at most this to the lag
 constexpr std::uint32_t kNaps = 200;                   // naps without work before sleeping
+constexpr int kEagerLooks = 64;                        // before the first kPoll
 constexpr auto kPoll = std::chrono::microseconds(20);  // between looks at a device
 constexpr auto kDoze = std::chrono::milliseconds(100);
 constexpr std::size_t kFaultStep = std::size_t{1} << 20;
@@ -79,13 +80,14 @@ bool Lander::Idle(std::uint32_t seen) const {
 // To wake a sleeping thread costs the engine's thread 10 us or more, and a forward takes
 // milliseconds. So the landing thread naps for a while before it sleeps: a nap ends by itself.
 void Lander::SleepUntilWork(std::uint32_t seen) {
+  if (polling_) {
+    // A copy takes microseconds: looks at once at first, then now and then.
+    if (++looks_ > kEagerLooks) std::this_thread::sleep_for(kPoll);
+    return;
+  }
   for (int spin = 0; spin < kSpins && !dozing_; ++spin) {
     if (!Idle(seen)) return;
     Pause();
-  }
-  if (polling_) {
-    std::this_thread::sleep_for(kPoll);
-    return;
   }
   for (std::uint32_t nap = 0; nap < kNaps && !dozing_; ++nap) {
     std::this_thread::sleep_for(kNap);
@@ -184,6 +186,7 @@ StepRecord* Lander::NextReady(std::uint64_t only_step) {
       [](const StepRecord* record) { return record->rows == nullptr || record->rows->Poll(); });
   polling_ = ready == candidates_.end() && !candidates_.empty();
   if (ready == candidates_.end()) return nullptr;
+  looks_ = 0;
   const MutexLock lock(mutex_);
   steps_.TakeSubmitted(**ready);
   return *ready;

@@ -106,7 +106,8 @@ class Lander {
   std::size_t pages_touched_ = 0;        // as of the last Housekeeping
   std::vector<StepRecord*> candidates_;  // scratch of NextReady
   bool dozing_ = false;                  // the last wait timed out
-  bool polling_ = false;                 // the ids of a submitted step are on their way
+  int looks_ = 0;         // at steps whose ids had not arrived, since a step was ready
+  bool polling_ = false;  // the ids of a submitted step are on their way
 
   std::thread thread_;
   std::atomic<bool> stop_{false};

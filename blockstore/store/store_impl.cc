@@ -73,6 +73,7 @@ void RoutingStore::Impl::TryMakeRoom(std::size_t bytes) {
   if (!mutex_.try_lock()) return;
   applier_.Apply(LogApplier::kAll, 2 * bytes);
   mutex_.unlock();
+  core_->NotifyProgress();  // a snapshot may have been applied
   lander_.Wake();
 }
 

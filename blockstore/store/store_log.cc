@@ -300,7 +300,7 @@ StepCode StoreLog::TakeSnapshot(SnapshotState* state, std::span<const BlockId> b
   record.num_blocks = static_cast<std::uint32_t>(blocks.size());
   record.skipped = skipped;
   std::memcpy(at, &record, sizeof(record));
-  std::memcpy(at + sizeof(record), blocks.data(), blocks.size_bytes());
+  if (!blocks.empty()) std::memcpy(at + sizeof(record), blocks.data(), blocks.size_bytes());
   Append({bytes});
   return {};
 }
