@@ -22,7 +22,7 @@ std::unique_ptr<CaptureSession> MakeSession(RoutingStore& store) {
 
 // Engine's thread, and landing against a row-wise memcpy of packed rows to as many other rows.
 void SessionStep(benchmark::State& state) {
-  FilledStore& filled = SharedStore(16, Landing::kCaller);
+  FilledStore& filled = SharedStore(16, Landing::kManual);
   const std::unique_ptr<CaptureSession> session = MakeSession(filled.store());
   const std::vector<std::uint8_t> bytes = TokenMajorBytes(kDecodeRows, 6);
   const std::vector<std::int16_t> shorts = LayerMajorShorts(bytes, kDecodeRows);
@@ -56,6 +56,7 @@ void SessionStep(benchmark::State& state) {
     }
     on_thread += Time([&] { code = session->Submit(step); });
     Demand(code.ok(), "a step was refused");
+    filled.ApplyLog();
     const double landed = Time([&] { filled.Settle(); });
     const double copied = Time([&] {
       for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -81,7 +82,7 @@ void SessionStep(benchmark::State& state) {
 // A step whose rows nobody wrote, as when every hook was skipped: landing only finds that out and
 // counts it, which must not hold up the steps behind it.
 void SessionStepSilent(benchmark::State& state) {
-  FilledStore& filled = SharedStore(16, Landing::kCaller);
+  FilledStore& filled = SharedStore(16, Landing::kManual);
   const std::unique_ptr<CaptureSession> session = MakeSession(filled.store());
   std::vector<std::int64_t> slots(kDecodeRows);
   Times landing(static_cast<std::size_t>(state.max_iterations));
@@ -92,6 +93,7 @@ void SessionStepSilent(benchmark::State& state) {
     StepCode code = session->BeginStep({step.value(), 1, nullptr, 0, slots.data(), kDecodeRows});
     if (code.ok()) code = session->Submit(step);
     Demand(code.ok(), "a step was refused");
+    filled.ApplyLog();
     const double landed = Time([&] { filled.Settle(); });
     landing.Add(landed);
     state.SetIterationTime(landed / 1e9);
