@@ -130,13 +130,15 @@ TEST(LogRing, OneReservationHoldsSeveralRecordsAlsoBehindASkip) {
   ring.Publish();
   std::uint8_t* const both = ring.Reserve(48);
   ASSERT_EQ(both, memory.bytes().data()) << "behind a skip";
-  for (std::size_t i = 4; i < 24; ++i)
-    both[i] = both[24 + i] = static_cast<std::uint8_t>(3 + i);
+  for (std::size_t i = 4; i < 24; ++i) {
+    both[i] = static_cast<std::uint8_t>(3 + i);
+    both[24 + i] = static_cast<std::uint8_t>(4 + i);
+  }
   ring.Commit(24);
   ring.Commit(24);
   ring.Publish();
-  for (const std::size_t bytes : {std::size_t{16}, std::size_t{24}, std::size_t{24}}) {
-    ASSERT_TRUE(Is(ring.Front(ring.LoadTail()), bytes, bytes == 16 ? 2 : 3));
+  for (const std::uint64_t first : {2, 3, 4}) {
+    ASSERT_TRUE(Is(ring.Front(ring.LoadTail()), first == 2 ? 16 : 24, first)) << first;
     ring.Pop();
   }
   EXPECT_EQ(ring.Front(ring.LoadTail()), nullptr);
