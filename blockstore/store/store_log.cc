@@ -249,15 +249,20 @@ StepCode StoreLog::Begin(const StepBatch& batch) {
   return answer;
 }
 
+bool StoreLog::Close(std::uint64_t step) {
+  const auto open = std::find(open_.begin(), open_.end(), step);
+  if (open == open_.end()) return false;
+  *open = open_.back();
+  open_.pop_back();
+  return true;
+}
+
 StepCode StoreLog::Submit(std::uint64_t step, StepRows* rows) {
   const Turn turn(busy_);
   if (!turn.taken()) return kBusy;
-  const auto open = std::find(open_.begin(), open_.end(), step);
-  if (open == open_.end()) {
+  if (!Close(step)) {
     return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
   }
-  *open = open_.back();
-  open_.pop_back();
   std::uint8_t* const at = SettleLoss() ? Room(sizeof(SubmitRecord)) : nullptr;
   if (at == nullptr) {
     ++ended_;  // by the poison record
@@ -271,12 +276,9 @@ StepCode StoreLog::Submit(std::uint64_t step, StepRows* rows) {
 StepCode StoreLog::End(std::uint64_t step, StepEnd how) {
   const Turn turn(busy_);
   if (!turn.taken()) return kBusy;
-  const auto open = std::find(open_.begin(), open_.end(), step);
-  if (open == open_.end()) {
+  if (!Close(step)) {
     return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
   }
-  *open = open_.back();
-  open_.pop_back();
   ++ended_;
   std::uint8_t* const at = SettleLoss() ? Room(sizeof(EndRecord)) : nullptr;
   if (at == nullptr) return Full();

@@ -136,6 +136,9 @@ class StoreLog {
   void Append(std::initializer_list<std::size_t> records);
   // Writes the record of `events` to `out` and returns its end.
   std::uint8_t* WriteEvents(std::span<const Event> events, std::uint64_t own, std::uint8_t* out);
+  // Removes a step from open_. False if it is not there.
+  [[nodiscard]] bool Close(std::uint64_t step);
+  // Notes that records are lost, and returns the code of the call.
   [[nodiscard]] StepCode Full();
   [[nodiscard]] std::size_t in_flight();
 

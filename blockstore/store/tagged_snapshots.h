@@ -56,7 +56,7 @@ class TaggedSnapshots {
   }
 
  private:
-  // A tag can be used again once its snapshot was taken: the number tells the uses apart.
+  // A tag can be used again once its snapshot was taken: the number distinguishes its uses.
   struct Request {
     std::uint64_t tag;
     std::uint64_t number;
