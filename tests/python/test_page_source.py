@@ -327,6 +327,7 @@ calls = []
 def test_ctrl_c_ends_a_fetch() -> None:
     program = """
 import os, signal, threading, waymark
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background begin without
 entered, leave = threading.Event(), threading.Event()
 class Source:
     def get(self, digests, timeout):
