@@ -173,7 +173,7 @@ void LogApplier::Poison(std::span<const std::uint64_t> open, std::uint64_t last,
   last_ = last;
   schedule_ = 0;
   events_.Forget(version);
-  pages_.ForgetBlocks(last);
+  pages_.ForgetBlocks();
 }
 
 }  // namespace waymark

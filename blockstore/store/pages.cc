@@ -414,20 +414,21 @@ void Pages::ReclaimSnapshot(SnapshotState& state) {
 
 // ---- lost records
 
-void Pages::ForgetBlocks(std::uint64_t last) {
+void Pages::ForgetBlocks() {
   for (const SecondSeal& pair : second_seals_) {
     UnpinPage(pair.first);
     UnpinPage(pair.second);
   }
   second_seals_.clear();
   ClearIndex();
-  const RelStep now = base_->Relative(last + 1);
   for (EntryIndex e = 0; e < table_.size(); ++e) {
     Entry& entry = table_.hot(e);
     if (entry.null) continue;
     Detach(e, Reason::kCapacity);
     entry.exists = true;  // also a block that was never named: what was lost may have named it
-    entry.life_start = now;
+    // When the present life began is not known. A late seal is accepted, so a late truncation that
+    // takes it back must be too; there is no row that it could remove by mistake.
+    entry.life_start = 0;
     entry.seal = {};
     entry.sealing = false;
     entry.found_by_key = false;

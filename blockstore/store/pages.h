@@ -185,9 +185,9 @@ class Pages {
   void ReclaimSnapshot(SnapshotState& state);
   // Takes back at most `states` released snapshots; true if there was one.
   bool ReclaimSnapshots(std::size_t states);
-  // Records were lost, `last` being the last step begun: no row of the table is known to belong to
-  // its block. Empties the table and the index (capacity); counts of users stay.
-  void ForgetBlocks(std::uint64_t last);
+  // Records were lost: no row of the table is known to belong to its block. Empties the table and
+  // the index (capacity); counts of users stay.
+  void ForgetBlocks();
   [[nodiscard]] std::uint64_t snapshots_taken() const { return snapshots_; }
   [[nodiscard]] std::uint64_t snapshots_live() const { return snapshots_live_; }
 

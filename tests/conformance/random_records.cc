@@ -167,6 +167,16 @@ class Records {
     if (Chance(.5)) told.push_back(last_);
     StoreCheckpoint::Poison(direct_.store(), told, last_, version_);
     open_ = left;
+    // Late reports of what had happened before the loss.
+    std::vector<Event> events;
+    for (std::int32_t block = 0; block < kBlocks && last_ > 0; ++block) {
+      if (Chance(.5)) events.push_back(Event::Seal(BlockId(block), Key(), StepId(last_)));
+      if (Chance(.5)) {
+        const auto row = static_cast<std::int32_t>(Below(9));
+        events.push_back(Event::Truncate(BlockId(block), row, StepId(last_)));
+      }
+    }
+    Check(direct_.store().Report(events));
   }
 
   void EndAndLand() {

@@ -78,6 +78,7 @@ constexpr Fault kFaults[] = {
     {"second_loss_is_not_poisoned", nullptr, "", ProbeEveryLossIsPoisoned},
     {"ticket_is_recycled_twice", nullptr, "", ProbeTicketIsRecycledOnce},
     {"poison_keeps_the_table", nullptr, "", ProbePoisonEmptiesTheTable},
+    {"poison_starts_lives", nullptr, "", ProbeASealAfterPoisonCanBeTakenBack},
     {"poison_spares_claims", nullptr, "", ProbePoisonRevokesClaims},
     // Reading.
     {"join_layers_takes_any_step", "megatron", "stages=2 layers=8 drop=.1 full_hit=.7", nullptr},

@@ -59,6 +59,22 @@ std::string ProbeEveryLossIsPoisoned() {
   return "";
 }
 
+// Once wrong: the seal of a step before the loss was accepted, and the truncation that took it back
+// was taken for one of an earlier life. The block stayed sealed with a step that had not filled it,
+// and its rows of step 3 were protected from step 4, which wrote over them.
+std::string ProbeASealAfterPoisonCanBeTakenBack() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0))}, {0, 1}, {10, 11});
+  direct.Step(2, {}, {2, 3}, {12, 13});
+  if (direct.store().ReportMessage({}).ok()) return "a message without bytes was accepted";
+  const std::vector<Event> rewind = {Event::Seal(BlockId(0), BlockKey::FromInteger(7), StepId(2)),
+                                     Event::Truncate(BlockId(0), 0, StepId(2))};
+  direct.Step(3, rewind, {0, 1}, {30, 31});
+  direct.Step(4, {}, {1, 2}, {41, 42});
+  const std::vector<int> rows = TagsOf(direct, direct.Take({0}, 3));
+  return rows == std::vector<int>{30, 41, 42} ? "" : "a row of step 3 was kept at step 4";
+}
+
 std::string ProbeTicketIsRecycledOnce() {
   Direct direct(LaggingOptions());
   (void)direct.Begin(1, {Event::Bind(BlockId(0)), Event::Bind(BlockId(1))}, {0, 4});

@@ -215,6 +215,18 @@ def after_poison_the_log_goes_on(off):
     assert steps_of(store, 1) == [7] * 4
 
 
+@about('no life is known after poison')
+def a_late_seal_after_poison_is_taken_back_by_a_late_truncation(off):
+    store, _, _ = poisoned(off)
+    store.land_one(2)
+    store.drop(4)
+    store.event(('seal', 1, 'late', 6))
+    store.event(('truncate', 1, 0, 6))   # a rewind, after the step that filled the block
+    step(store, 7, whole(1))
+    step(store, 8, whole(1))
+    assert steps_of(store, 1) == [8] * 4
+
+
 # ---- a batch is its records one by one
 
 class Random:
