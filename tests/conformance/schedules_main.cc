@@ -1,18 +1,23 @@
 // waymark_schedules: as many random schedules as one likes, or one scenario of one's own.
 //
 //   waymark_schedules --seed 1 --count 1000000
+//   waymark_schedules --seed 17 --count 1 --dump flight.json   # then model/replay.py flight.json
 //   waymark_schedules --seed 1 --count 400 --engine megatron --steps 400 draft=.5 drop=.02 late=1
 //
 // Prints every schedule that fails and, at the end, the sums. Exits 1 if any failed.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "adapters/simulators/engine.h"
+#include "tests/conformance/flight_dump.h"
 #include "tests/conformance/schedules.h"
 
 int main(int argc, char** argv) {
   using waymark::conformance::DrawSchedule;
+  using waymark::conformance::FlightDump;
   using waymark::conformance::Outcome;
   using waymark::conformance::RunSchedule;
   using waymark::conformance::Schedule;
@@ -22,12 +27,14 @@ int main(int argc, char** argv) {
   std::uint64_t count = 1000;
   std::int64_t steps = 200;
   std::string engine;
+  std::string dump;
   std::vector<std::string> features;
   app.add_option("--seed", seed, "first seed");
   app.add_option("--count", count, "schedules");
   app.add_option("--steps", steps, "steps of each");
   app.add_option("--engine", engine, "only this engine")
       ->check(CLI::IsMember({"vllm", "megatron"}));
+  app.add_option("--dump", dump, "write the flight of the first schedule's first stage here");
   app.add_option("features", features, "name=value: these instead of drawn ones");
   CLI11_PARSE(app, argc, argv);
 
@@ -52,7 +59,16 @@ int main(int argc, char** argv) {
       schedule.features += " (engine " + engine + ")";
     }
     schedule.steps = steps;
+    std::FILE* const file = i > 0 || dump.empty() ? nullptr : std::fopen(dump.c_str(), "w");
+    std::optional<FlightDump> flight;
+    if (file != nullptr) {
+      const waymark::StoreOptions store = waymark::sim::StoreOptionsOf(schedule.options, 0);
+      flight.emplace(file, store.shape.row_bytes()).Header(schedule.features, store);
+      schedule.options.flights.assign(static_cast<std::size_t>(schedule.options.stages), nullptr);
+      schedule.options.flights[0] = &*flight;
+    }
     const Outcome outcome = RunSchedule(schedule);
+    if (file != nullptr) std::fclose(file);
     totals.Add(outcome);
     if (!outcome.clean(schedule)) {
       ++totals.failed;

@@ -86,7 +86,8 @@ def server() -> Iterator[Server]:
 
 
 def rows_of(seed: int, count: int = 200) -> Rows:
-    return from_zero(random_rows(np.random.default_rng(seed), count))
+    # Of few experts all pages may be equal, which is one object: nothing would be left to lose.
+    return from_zero(random_rows(np.random.default_rng(seed), count, experts=256))
 
 
 PUBLISHES = """
