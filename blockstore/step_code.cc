@@ -7,9 +7,9 @@
 namespace waymark {
 namespace {
 
-std::string Message(const StepCode& code) {
-  const auto event = [&code](const char* field, const char* rule) {
-    return absl::StrCat("batch.events[", code.index, "].", field, " must be ", rule, "; it is ",
+std::string Message(const StepCode& code, const char* events) {
+  const auto event = [&](const char* field, const char* rule) {
+    return absl::StrCat(events, "[", code.index, "].", field, " must be ", rule, "; it is ",
                         code.value);
   };
   const auto unsigned_value = static_cast<std::uint64_t>(code.value);
@@ -35,11 +35,15 @@ std::string Message(const StepCode& code) {
     case StepRule::kSelfCopy:
       return event("src", "another block than the destination");
     case StepRule::kDuplicateMove:
-      return event("block", "named once as src and once as destination of its move");
+      return absl::StrCat(events, "[", code.index,
+                          "]: no block may be twice the source, or twice the destination, of the "
+                          "Moves of a group; block ",
+                          code.value, " is");
     case StepRule::kSealStep:
       return absl::StrCat(
-          "batch.events[", code.index,
-          "].step of a Seal must be at least 1 and not later than batch.step; it is ",
+          events, "[", code.index,
+          "].step of a Seal must be 0 (the step that is begun next), or not be later "
+          "than that step; it is ",
           unsigned_value);
     case StepRule::kSlotOutOfRange:
       return absl::StrCat("batch.slots[", code.index,
@@ -92,6 +96,8 @@ std::string Message(const StepCode& code) {
     case StepRule::kPosition:
       return absl::StrCat("batch.table: the positions of request ", code.index,
                           " must be in [0, table_stride * block_tokens); one is ", code.value);
+    case StepRule::kUnfinishedMove:
+      return event("more", "0 in the last Move of a group, which is reported as a whole");
   }
   return absl::StrCat("rule ", static_cast<int>(code.rule), " broken at index ", code.index,
                       "; the value is ", code.value);
@@ -99,9 +105,9 @@ std::string Message(const StepCode& code) {
 
 }  // namespace
 
-absl::Status StepCode::ToStatus() const {
+absl::Status StepCode::ToStatus(const char* events) const {
   if (ok()) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(code), Message(*this));
+  return absl::Status(static_cast<absl::StatusCode>(code), Message(*this, events));
 }
 
 }  // namespace waymark

@@ -37,6 +37,7 @@ enum class StepRule : std::uint8_t {
   kRowOffset,          // index: the row; value: its offset in the block
   kScheduledTokens,    // index: the request; value: its num_scheduled_tokens
   kPosition,           // index: the request; value: its first position if negative, else its last
+  kUnfinishedMove,     // index: the event; value: `more`; the next event is not a Move
 };
 
 // `code` is an absl::StatusCode. kOk (0): the call succeeded. kResourceExhausted (8), from
@@ -53,8 +54,9 @@ struct StepCode {
   [[nodiscard]] bool dropped() const {
     return code == static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted);
   }
-  // As a status, whose message names the argument, the rule and the value. Allocates.
-  [[nodiscard]] absl::Status ToStatus() const;
+  // As a status, whose message names the argument, the rule and the value. `events`: what it calls
+  // the array that an event is in. Allocates.
+  [[nodiscard]] absl::Status ToStatus(const char* events = "batch.events") const;
 };
 
 }  // namespace waymark

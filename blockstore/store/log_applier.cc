@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "blockstore/store/clock.h"
+#include "blockstore/store/event_code.h"
 #include "blockstore/store/slot_code.h"
 
 namespace waymark {
@@ -29,6 +30,7 @@ LogApplier::LogApplier(const StoreOptions& options, StoreCore& core, StoreLog& l
       caller_lands_(options.landing != Landing::kThread),
       slots_(options.max_step_rows) {
   refused_.reserve(options.max_steps_in_flight);
+  piece_.reserve(EventReader::kPiece);
 }
 
 std::size_t LogApplier::Apply(std::size_t records, std::size_t bytes) {
@@ -57,12 +59,8 @@ void LogApplier::ApplyOne(const RecordHeader& record) {
       events_.SetVersion(schedule.version);
       return;
     }
-    case RecordKind::kEvents: {
-      const std::span<const Event> events = As<EventsRecord>(record).events();
-      if (core_.flight != nullptr) core_.flight->OnEvents(events);
-      events_.Apply(events, last_);
-      return;
-    }
+    case RecordKind::kEvents:
+      return ApplyEvents(As<EventsRecord>(record));
     case RecordKind::kBegin:
       return ApplyBegin(As<BeginRecord>(record));
     case RecordKind::kSubmit:
@@ -76,6 +74,14 @@ void LogApplier::ApplyOne(const RecordHeader& record) {
     case RecordKind::kPoison:
       return Poison(As<PoisonRecord>(record).open(), As<PoisonRecord>(record).last,
                     As<PoisonRecord>(record).version);
+  }
+}
+
+void LogApplier::ApplyEvents(const EventsRecord& record) {
+  EventReader reader(record.events());
+  while (reader.Next(piece_)) {
+    if (core_.flight != nullptr) core_.flight->OnEvents(piece_);
+    events_.Apply(piece_, last_);
   }
 }
 

@@ -52,6 +52,7 @@ class LogApplier {
 
  private:
   void ApplyOne(const RecordHeader& record);
+  void ApplyEvents(const EventsRecord& record);
   void ApplyBegin(const BeginRecord& begin);
   void ApplySubmit(const SubmitRecord& submit);
   void ApplyEnd(std::uint64_t step, StepEnd how);
@@ -68,6 +69,7 @@ class LogApplier {
   std::uint64_t last_ = 0;
   std::uint64_t schedule_ = 0;
   std::vector<StepRows*> refused_;
+  std::vector<Event> piece_;         // scratch of ApplyEvents
   std::vector<std::int64_t> slots_;  // scratch of ApplyBegin
   std::vector<BlockId> blocks_;      // scratch of ApplySnapshot
 };

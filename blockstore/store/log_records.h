@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <span>
 
-#include "blockstore/events.h"
+#include "blockstore/ids.h"
 #include "blockstore/store/step_rows.h"
 
 namespace waymark {
@@ -19,7 +19,7 @@ struct SnapshotState;
 
 enum class RecordKind : std::uint16_t {
   kSchedule = 1,  // ScheduleRecord
-  kEvents,        // EventsRecord, then `count` Events
+  kEvents,        // EventsRecord, then the events
   kBegin,         // BeginRecord, then the rows' slots
   kSubmit,        // SubmitRecord
   kDrop,          // EndRecord
@@ -52,9 +52,9 @@ struct ScheduleRecord {
 struct EventsRecord {
   static constexpr RecordKind kKind = RecordKind::kEvents;
   RecordHeader header;
-  std::uint64_t count = 0;
-  [[nodiscard]] std::span<const Event> events() const {
-    return {reinterpret_cast<const Event*>(this + 1), static_cast<std::size_t>(count)};
+  std::uint64_t event_bytes = 0;  // of the events behind this struct, as EncodeEvents wrote them
+  [[nodiscard]] std::span<const std::uint8_t> events() const {
+    return {reinterpret_cast<const std::uint8_t*>(this + 1), static_cast<std::size_t>(event_bytes)};
   }
 };
 

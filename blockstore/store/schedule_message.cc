@@ -4,12 +4,13 @@
 #include <cstring>
 #include <limits>
 #include <random>
-#include <type_traits>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "blockstore/byte_io.h"
+#include "blockstore/store/event_code.h"
 #include "xxhash.h"
 
 namespace waymark {
@@ -32,21 +33,14 @@ struct Header {
 };
 static_assert(sizeof(Header) == 56);
 
-// The first 4 bytes of an item.
-struct ItemHead {
-  std::uint8_t kind;    // an EventType, kSnapshotItem or kForgetItem
-  std::uint8_t detail;  // Bind, Seal: key_size; Move: more
-  std::uint16_t zero;
-};
-static_assert(sizeof(ItemHead) == 4);
-
+// The first 4 bytes of an item: those of an event, or with one of these kinds and detail 0.
+using ItemHead = EventHead;
 constexpr std::uint8_t kSnapshotItem = 9;
 constexpr std::uint8_t kForgetItem = 10;
 
 constexpr std::size_t kCheckBytes = sizeof(std::uint64_t);
 constexpr std::size_t kEmptyBytes = sizeof(Header) + kCheckBytes;
 constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 30;
-constexpr std::size_t kMinEventBytes = sizeof(ItemHead);
 constexpr std::size_t kSnapshotBytes = sizeof(ItemHead) + 4 + 3 * 8;  // and 4 per block
 constexpr std::size_t kForgetBytes = sizeof(ItemHead) + 8;
 constexpr std::uint64_t kNoStep = std::numeric_limits<std::uint64_t>::max();
@@ -55,40 +49,11 @@ std::uint64_t CheckOf(std::span<const std::uint8_t> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
-bool HasKey(EventType type) {
-  return type == EventType::kBind || type == EventType::kSeal;
-}
-
-// Calls `field` with the fields of `event` that follow its head, in the order of the format. The
-// key comes after them.
-template <class EventT, class Field>
-void ForEachField(EventT& event, const Field& field) {
-  if (event.type == EventType::kReset) return;
-  field(event.block);
-  if (event.type == EventType::kCopy || event.type == EventType::kMove) field(event.src);
-  if (event.type == EventType::kCopy || event.type == EventType::kTruncate) field(event.rows);
-  if (event.type == EventType::kSeal || event.type == EventType::kTruncate) field(event.step);
-}
-
-std::size_t EventBytes(const Event& event) {
-  std::size_t bytes = sizeof(ItemHead) + (HasKey(event.type) ? event.key_size : 0);
-  ForEachField(event, [&bytes](const auto& field) { bytes += sizeof(field); });
-  return bytes;
-}
-
-void PutEvent(const Event& event, RawWriter& writer) {
-  const std::uint8_t key_size = HasKey(event.type) ? event.key_size : 0;
-  const bool more = event.type == EventType::kMove && event.more != 0;
-  writer.Put(ItemHead{static_cast<std::uint8_t>(event.type), more ? std::uint8_t{1} : key_size, 0});
-  ForEachField(event, [&writer](const auto& field) { writer.Put(field); });
-  writer.PutBytes(event.key.data(), key_size);
-}
-
 // ---- the rules, which the writer and the parser share
 
 // Where a number was found: "events[3]", "schedule message: items[3]".
 struct Place {
-  absl::string_view list;
+  const char* list;
   std::size_t index;
 
   template <class Value>
@@ -106,89 +71,31 @@ absl::Status CheckBlock(std::int32_t block, absl::string_view field, const Sched
       field, absl::StrCat("negative (null) or less than num_blocks, ", limits.num_blocks), block);
 }
 
-absl::Status CheckEvent(const Event& event, StepId step, const ScheduleLimits& limits,
-                        const Place& place) {
-  if (event.type < EventType::kBind || event.type > EventType::kReset) {
-    return place.Broken(".type", "the number of an event, in [1, 8]", static_cast<int>(event.type));
-  }
-  if (event.type == EventType::kReset) return absl::OkStatus();
-  if (absl::Status status = CheckBlock(event.block, ".block", limits, place); !status.ok()) {
-    return status;
-  }
-  if (event.key_size > BlockKey::kMaxBytes) {
-    return place.Broken(".key_size", "at most 32", int{event.key_size});
-  }
-  const bool copy = event.type == EventType::kCopy;
-  if (copy || event.type == EventType::kMove) {
-    if (absl::Status status = CheckBlock(event.src, ".src", limits, place); !status.ok()) {
-      return status;
-    }
-  }
-  if (copy && event.src == event.block && event.block >= 0) {
-    return place.Broken(".src", "another block than the destination", event.src);
-  }
-  if ((copy && event.rows != Event::kAllRows) || event.type == EventType::kTruncate) {
-    if (event.rows < 0 || event.rows > limits.block_tokens) {
-      return place.Broken(".rows",
-                          absl::StrCat("in [0, block_tokens], which is ", limits.block_tokens,
-                                       copy ? ", or kAllRows" : ""),
-                          event.rows);
-    }
-  }
-  const std::uint64_t last = step.valid() ? step.value() : kNoStep - 1;
-  if (event.type == EventType::kSeal && event.step > last) {
-    return place.Broken(
-        ".step", absl::StrCat("0 (the step begun next) or not later than ", last, " for a Seal"),
-        event.step);
-  }
-  return absl::OkStatus();
+// In a message without a step a Seal may name any step.
+EventLimits LimitsOf(const ScheduleLimits& limits, StepId step) {
+  return {limits.num_blocks, limits.block_tokens, step.valid() ? step.value() : kNoStep - 1};
 }
 
-// A block may be only once the source, and only once the destination, of the Moves of a group. Uses
-// the end of `scratch` and leaves it as it was.
-absl::Status CheckMoves(std::span<const Event> group, const Place& place,
-                        std::vector<BlockId>& scratch) {
-  const auto old_size = static_cast<std::ptrdiff_t>(scratch.size());
-  for (const bool sources : {true, false}) {
-    for (const Event& event : group) {
-      const std::int32_t block = sources ? event.src : event.block;
-      if (block >= 0) scratch.emplace_back(block);
-    }
-    std::sort(scratch.begin() + old_size, scratch.end());
-    const auto twice = std::adjacent_find(scratch.begin() + old_size, scratch.end());
-    const BlockId block = twice == scratch.end() ? BlockId() : *twice;
-    scratch.resize(static_cast<std::size_t>(old_size));
-    if (block.valid()) {
-      return place.Broken(sources ? ".src" : ".block", "named once in its group of Moves",
-                          block.value());
-    }
+// The error of events that broke a rule, with the limit of that rule. Event 0 is at `first`.
+absl::Status EventError(StepCode code, const EventLimits& limits, const Place& first) {
+  code.index += first.index;
+  const absl::Status status = code.ToStatus(first.list);
+  std::string limit;
+  switch (code.rule) {
+    case StepRule::kBlockOutOfRange:
+    case StepRule::kSrcOutOfRange:
+      limit = absl::StrCat("; num_blocks is ", limits.num_blocks);
+      break;
+    case StepRule::kRowsOutOfRange:
+      limit = absl::StrCat("; block_tokens is ", limits.block_tokens);
+      break;
+    case StepRule::kSealStep:
+      limit = absl::StrCat("; the latest step is ", limits.last_seal);
+      break;
+    default:
+      break;
   }
-  return absl::OkStatus();
-}
-
-// Checks consecutive events, the first of which is at `first`.
-absl::Status CheckEvents(std::span<const Event> events, StepId step, const ScheduleLimits& limits,
-                         const Place& first, std::vector<BlockId>& scratch) {
-  std::size_t group = 0;  // where the group of Moves begins that event i is part of
-  for (std::size_t i = 0; i < events.size(); ++i) {
-    const Event& event = events[i];
-    const Place place{first.list, first.index + i};
-    if (absl::Status status = CheckEvent(event, step, limits, place); !status.ok()) return status;
-    if (event.type == EventType::kMove && event.more != 0) {
-      if (i + 1 < events.size() && events[i + 1].type == EventType::kMove) continue;
-      return place.Broken(".more", "0 in the last Move of a group, which is reported as a whole",
-                          int{event.more});
-    }
-    if (i > group) {
-      if (absl::Status status = CheckMoves(events.subspan(group, i + 1 - group),
-                                           {first.list, first.index + group}, scratch);
-          !status.ok()) {
-        return status;
-      }
-    }
-    group = i + 1;
-  }
-  return absl::OkStatus();
+  return absl::Status(status.code(), absl::StrCat(status.message(), limit));
 }
 
 absl::Status CheckSnapshot(std::span<const BlockId> blocks, std::int64_t first, std::int64_t last,
@@ -318,7 +225,7 @@ class ItemParser {
     if (!reader_.ok()) return CutOff();
     if (head.zero != 0) return Here().Broken(".zero", "0", head.zero);
     const auto type = static_cast<EventType>(head.kind);
-    const std::uint8_t most = HasKey(type) ? BlockKey::kMaxBytes : type == EventType::kMove ? 1 : 0;
+    const std::uint8_t most = MaxDetail(head.kind);
     if (head.detail > most) {
       return Here().Broken(".detail",
                            absl::StrCat("at most ", most, " in an item of kind ", head.kind),
@@ -326,7 +233,7 @@ class ItemParser {
     }
     absl::Status status;
     if (type >= EventType::kBind && type <= EventType::kReset) {
-      ParseEvent(type, head.detail);
+      ParseEvent(head);
     } else if (head.kind == kSnapshotItem || head.kind == kForgetItem) {
       status = EndEvents();
       if (status.ok()) status = head.kind == kSnapshotItem ? ParseSnapshot() : ParseForget();
@@ -337,18 +244,11 @@ class ItemParser {
     return status.ok() ? CheckCounts(false) : status;
   }
 
-  void ParseEvent(EventType type, std::uint8_t detail) {
-    Event event;
-    event.type = type;
-    (type == EventType::kMove ? event.more : event.key_size) = detail;
-    ForEachField(event, [this](auto& field) {
-      field = reader_.Get<std::remove_reference_t<decltype(field)>>();
-    });
-    if (const std::uint8_t* key = reader_.Take(event.key_size)) {
-      std::memcpy(event.key.data(), key, event.key_size);
-    }
+  void ParseEvent(ItemHead head) {
+    const std::uint8_t* const rest = reader_.Take(EventBytes(head) - sizeof(head));
+    if (rest == nullptr) return;
     if (first_event_ == message_.events.size()) first_event_item_ = index_;
-    message_.events.push_back(event);
+    ReadEvent(rest - sizeof(head), message_.events.emplace_back());
   }
 
   // Ends a run of consecutive events, if there is one.
@@ -358,8 +258,11 @@ class ItemParser {
     if (begin == end) return absl::OkStatus();
     first_event_ = end;
     message_.items.push_back({.begin = begin, .end = end});
-    return CheckEvents(message_.EventsOf(message_.items.back()), message_.step, limits_,
-                       {Here().list, first_event_item_}, message_.blocks);
+    const EventLimits limits = LimitsOf(limits_, message_.step);
+    const StepCode code =
+        CheckEvents(message_.EventsOf(message_.items.back()), limits, message_.blocks);
+    if (code.ok()) return absl::OkStatus();
+    return EventError(code, limits, {Here().list, first_event_item_});
   }
 
   absl::Status ParseSnapshot() {
@@ -484,26 +387,23 @@ absl::Status ScheduleWriter::Begin(StepId step, std::uint64_t version) {
   return absl::OkStatus();
 }
 
-absl::Status ScheduleWriter::Reserve(std::size_t bytes) {
+absl::Status ScheduleWriter::Reserve(std::size_t least, std::size_t most) {
   if (!open_) return absl::FailedPreconditionError("a message must be begun first: call Begin");
-  const std::size_t needed = size_ + bytes + kCheckBytes;
-  if (needed > limits_.max_bytes) return TooManyBytes(limits_, needed);
-  if (needed > bytes_.size()) bytes_.resize(std::max(needed, 2 * bytes_.size()));
+  const std::size_t other = size_ + kCheckBytes;
+  if (other + least > limits_.max_bytes) return TooManyBytes(limits_, other + least);
+  if (other + most > bytes_.size()) bytes_.resize(std::max(other + most, 2 * bytes_.size()));
   return absl::OkStatus();
 }
 
 absl::Status ScheduleWriter::Report(std::span<const Event> events) {
-  if (absl::Status status = CheckEvents(events, step_, limits_, {"events", 0}, move_blocks_);
-      !status.ok()) {
-    return status;
-  }
+  absl::Status status = Reserve(events.size() * kMinEventBytes, events.size() * kMaxEventBytes);
+  if (!status.ok()) return status;
+  const EventLimits limits = LimitsOf(limits_, step_);
   std::size_t bytes = 0;
-  for (const Event& event : events)
-    bytes += EventBytes(event);
-  if (absl::Status status = Reserve(bytes); !status.ok()) return status;
-  RawWriter writer(bytes_.data() + size_);
-  for (const Event& event : events)
-    PutEvent(event, writer);
+  const StepCode code =
+      EncodeEvents(events, limits, 0, move_blocks_, bytes_.data() + size_, &bytes);
+  if (!code.ok()) return EventError(code, limits, {"events", 0});
+  if (status = Reserve(bytes, bytes); !status.ok()) return status;
   size_ += bytes;
   num_events_ += static_cast<std::uint32_t>(events.size());
   return absl::OkStatus();
@@ -515,7 +415,7 @@ absl::Status ScheduleWriter::Snapshot(std::uint64_t tag, std::span<const BlockId
     return status;
   }
   const std::size_t bytes = kSnapshotBytes + blocks.size() * sizeof(BlockId);
-  if (absl::Status status = Reserve(bytes); !status.ok()) return status;
+  if (absl::Status status = Reserve(bytes, bytes); !status.ok()) return status;
   if (num_snapshots_ == limits_.max_snapshots) {
     return TooManySnapshots(limits_, std::uint64_t{num_snapshots_} + 1);
   }
@@ -533,7 +433,7 @@ absl::Status ScheduleWriter::Snapshot(std::uint64_t tag, std::span<const BlockId
 }
 
 absl::Status ScheduleWriter::Forget(std::uint64_t tag) {
-  if (absl::Status status = Reserve(kForgetBytes); !status.ok()) return status;
+  if (absl::Status status = Reserve(kForgetBytes, kForgetBytes); !status.ok()) return status;
   RawWriter writer(bytes_.data() + size_);
   writer.Put(ItemHead{kForgetItem, 0, 0});
   writer.Put(tag);

@@ -135,8 +135,9 @@ class ScheduleWriter {
  private:
   ScheduleWriter(const ScheduleLimits& limits, std::uint64_t epoch, std::uint64_t first_sequence)
       : limits_(limits), epoch_(epoch), sequence_(first_sequence) {}
-  // Makes room for `bytes` more behind the message's items, or returns the errors of every call.
-  [[nodiscard]] absl::Status Reserve(std::size_t bytes);
+  // Makes room for `most` bytes behind the message's items, or returns the errors of every call:
+  // ResourceExhausted if `least` bytes do not fit the message.
+  [[nodiscard]] absl::Status Reserve(std::size_t least, std::size_t most);
 
   ScheduleLimits limits_;
   std::uint64_t epoch_;
@@ -151,7 +152,7 @@ class ScheduleWriter {
   std::uint32_t num_forgets_ = 0;
   std::uint32_t num_blocks_ = 0;
   std::vector<std::uint8_t> bytes_;
-  std::vector<BlockId> move_blocks_;  // to find a block that is twice in a group of Moves
+  std::vector<BlockId> move_blocks_;  // scratch of Report
 };
 
 // Parses a message and checks all of it: a message that parses can be applied whole. Any bytes are

@@ -22,6 +22,11 @@ constexpr std::size_t RoundUp(std::size_t bytes) {
   return (bytes + 7) / 8 * 8;
 }
 
+// The most bytes of the record of `events`; none is written if there are none.
+std::size_t MaxEventsRecord(std::span<const Event> events) {
+  return events.empty() ? 0 : sizeof(EventsRecord) + RoundUp(events.size() * kMaxEventBytes);
+}
+
 // Writes a record of a fixed size to `out` and returns its end.
 template <class Record>
 std::uint8_t* Write(Record record, RecordKind kind, std::uint8_t* out) {
@@ -51,10 +56,10 @@ StoreLog::StoreLog(const LogLimits& limits, const std::atomic<std::uint64_t>& su
       overflow_memory_(std::move(overflow)),
       ring_({ring_memory_.data(), ring_memory_.size()}),
       overflow_({overflow_memory_.data(), overflow_memory_.size()}),
-      submitted_ended_(submitted_ended),
-      check_(limits.slots.num_blocks, limits.slots.block_tokens) {
+      submitted_ended_(submitted_ended) {
   (void)ring_memory_.Prefault(ring_memory_.size(), ring_memory_.size());
   open_.reserve(limits.max_steps_in_flight);
+  move_blocks_.reserve(1024);
 }
 
 // ---- room
@@ -129,20 +134,20 @@ bool StoreLog::SettleLoss() {
 
 // ---- the engine's thread
 
-std::uint8_t* StoreLog::WriteEvents(std::span<const Event> events, std::uint64_t own,
-                                    std::uint8_t* out) {
-  const std::size_t bytes = sizeof(EventsRecord) + events.size_bytes();
+StepCode StoreLog::WriteEvents(std::span<const Event> events, std::uint64_t own, std::uint8_t* out,
+                               std::size_t* bytes) {
+  const EventLimits limits = {limits_.slots.num_blocks, limits_.slots.block_tokens,
+                              std::max(last_, own)};
   EventsRecord record;
-  record.header = {static_cast<std::uint32_t>(bytes), RecordKind::kEvents, 0};
-  record.count = events.size();
+  std::size_t event_bytes = 0;
+  const StepCode code =
+      EncodeEvents(events, limits, own, move_blocks_, out + sizeof(record), &event_bytes);
+  if (!code.ok()) return code;
+  *bytes = sizeof(record) + RoundUp(event_bytes);
+  record.header = {static_cast<std::uint32_t>(*bytes), RecordKind::kEvents, 0};
+  record.event_bytes = event_bytes;
   std::memcpy(out, &record, sizeof(record));
-  auto* const to = reinterpret_cast<Event*>(out + sizeof(record));
-  std::memcpy(to, events.data(), events.size_bytes());
-  for (std::size_t i = 0; i < events.size(); ++i) {
-    // Only the step that is begun next is above last_.
-    if (to[i].type == EventType::kSeal && to[i].step == own) to[i].step = 0;
-  }
-  return out + bytes;
+  return {};
 }
 
 StepCode StoreLog::Schedule(std::uint64_t step, std::uint64_t version) {
@@ -164,15 +169,14 @@ StepCode StoreLog::Schedule(std::uint64_t step, std::uint64_t version) {
 StepCode StoreLog::Report(std::span<const Event> events) {
   const Turn turn(busy_);
   if (!turn.taken()) return kBusy;
-  const StepCode code = check_.Events(events, last_, schedule_);
-  if (!code.ok() || events.empty()) return code;
+  if (events.empty()) return {};
   if (!SettleLoss()) return Full();
-  const std::size_t bytes = sizeof(EventsRecord) + events.size_bytes();
-  std::uint8_t* const at = Room(bytes);
+  std::uint8_t* const at = Room(MaxEventsRecord(events));
   if (at == nullptr) return Full();
-  WriteEvents(events, schedule_, at);
-  Append({bytes});
-  return {};
+  std::size_t bytes = 0;
+  const StepCode code = WriteEvents(events, schedule_, at, &bytes);
+  if (code.ok()) Append({bytes});
+  return code;
 }
 
 std::size_t StoreLog::in_flight() {
@@ -195,14 +199,11 @@ StepCode StoreLog::Begin(const StepBatch& batch) {
   if (batch.device_slots && !limits_.device_slots) {
     return {kInvalid, StepRule::kDeviceSlots, 0, static_cast<std::int64_t>(rows)};
   }
-  const std::span<const Event> events = batch.event_span();
-  const StepCode code = check_.Events(events, last_, batch.step);
-  if (!code.ok()) return code;
 
-  // One room for all of it, so that the slots are validated while they are written.
+  // One room for all of it, so that events and slots are validated while they are written.
+  const std::span<const Event> events = batch.event_span();
   const std::size_t schedule_bytes = events.empty() ? 0 : sizeof(ScheduleRecord);
-  const std::size_t event_bytes = events.empty() ? 0 : sizeof(EventsRecord) + events.size_bytes();
-  const std::size_t bytes = schedule_bytes + event_bytes + sizeof(BeginRecord) +
+  const std::size_t bytes = schedule_bytes + MaxEventsRecord(events) + sizeof(BeginRecord) +
                             RoundUp(MaxEncodedBytes(rows, limits_.slots));
   const bool settled = SettleLoss();
   std::uint8_t* const room = settled ? Room(bytes) : nullptr;
@@ -213,9 +214,12 @@ StepCode StoreLog::Begin(const StepBatch& batch) {
     return Full();
   }
   std::uint8_t* at = room;
+  std::size_t event_bytes = 0;
   if (!events.empty()) {
     at = Write(ScheduleRecord{{}, batch.step, batch.version}, RecordKind::kSchedule, at);
-    at = WriteEvents(events, batch.step, at);
+    const StepCode code = WriteEvents(events, batch.step, at, &event_bytes);
+    if (!code.ok()) return code;
+    at += event_bytes;
   }
   std::size_t slot_bytes = 0;
   const StepCode slots = EncodeSlots(batch, limits_.slots, at + sizeof(BeginRecord), &slot_bytes);

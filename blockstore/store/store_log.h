@@ -21,7 +21,7 @@
 #include "blockstore/events.h"
 #include "blockstore/ids.h"
 #include "blockstore/step_code.h"
-#include "blockstore/store/event_check.h"
+#include "blockstore/store/event_code.h"
 #include "blockstore/store/flight_sink.h"
 #include "blockstore/store/log_records.h"
 #include "blockstore/store/log_ring.h"
@@ -134,8 +134,10 @@ class StoreLog {
   // Publishes the records, of these sizes, that were written into the last Room(); sizes of 0 are
   // ignored.
   void Append(std::initializer_list<std::size_t> records);
-  // Writes the record of `events` to `out` and returns its end.
-  std::uint8_t* WriteEvents(std::span<const Event> events, std::uint64_t own, std::uint8_t* out);
+  // Validates `events` and writes their record to `out`, with MaxEventsRecord(events) bytes of room.
+  // `own`: the step that is begun next, if it is known, else 0. `*bytes`: of the record.
+  [[nodiscard]] StepCode WriteEvents(std::span<const Event> events, std::uint64_t own,
+                                     std::uint8_t* out, std::size_t* bytes);
   // Removes a step from open_. False if it is not there.
   [[nodiscard]] bool Close(std::uint64_t step);
   // Notes that records are lost, and returns the code of the call.
@@ -165,7 +167,7 @@ class StoreLog {
   std::uint64_t ended_ = 0;        // of them: ended by a call that is not a Submit
   std::uint64_t landed_seen_ = 0;  // submitted_ended when it was last read
   const std::atomic<std::uint64_t>& submitted_ended_;
-  EventCheck check_;
+  std::vector<BlockId> move_blocks_;  // scratch of WriteEvents
 
   LogRing* front_ = nullptr;  // the ring of Front(); guarded by the store's lock
 };

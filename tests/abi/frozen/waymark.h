@@ -165,6 +165,7 @@ enum wm_rule {
   WM_RULE_ROW_OFFSET = 22,            /* index: the row; value: its offset in the block */
   WM_RULE_SCHEDULED_TOKENS = 23,      /* index: the request; value: its num_scheduled_tokens */
   WM_RULE_POSITION = 24,              /* index: the request; value: a position out of range */
+  WM_RULE_UNFINISHED_MOVE = 25,       /* index: the event; value: `more`; the next is not a Move */
   WM_RULE_LAYER_OUT_OF_RANGE = 32,    /* value: the layer; limit: layers captured */
   WM_RULE_LAYER_NOT_HANDED_OVER = 33, /* value: a layer that is captured otherwise */
   WM_RULE_NULL_DATA = 34,             /* value: rows of a tensor without data */

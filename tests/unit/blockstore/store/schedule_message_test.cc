@@ -334,33 +334,37 @@ std::vector<Refusal> Refusals() {
       {{with([](Event& e) { e.type = static_cast<EventType>(9); })},
        "[0].type must be the number of an event, in [1, 8]; it is 9"},
       {{good, good, Event::Release(BlockId(8))},
-       "[2].block must be negative (null) or less than num_blocks, 8; it is 8"},
+       "[2].block must be negative (null) or less than num_blocks; it is 8; num_blocks is 8"},
       {{with([](Event& e) { e.key_size = 33; })}, "[0].key_size must be at most 32; it is 33"},
       {{Event::Copy(BlockId(9), BlockId(1))},
-       "[0].src must be negative (null) or less than num_blocks, 8; it is 9"},
+       "[0].src must be negative (null) or less than num_blocks; it is 9; num_blocks is 8"},
       {{Event::Move(BlockId(10), BlockId(1))},
-       "[0].src must be negative (null) or less than num_blocks, 8; it is 10"},
+       "[0].src must be negative (null) or less than num_blocks; it is 10; num_blocks is 8"},
       {{Event::Copy(BlockId(3), BlockId(3), 1)},
        "[0].src must be another block than the destination; it is 3"},
       {{Event::Copy(BlockId(3), BlockId(4), 5)},
-       "[0].rows must be in [0, block_tokens], which is 4, or kAllRows; it is 5"},
+       "[0].rows must be in [0, block_tokens] (Copy: or kAllRows); it is 5; block_tokens is 4"},
       {{Event::Copy(BlockId(3), BlockId(4), -2)},
-       "[0].rows must be in [0, block_tokens], which is 4, or kAllRows; it is -2"},
+       "[0].rows must be in [0, block_tokens] (Copy: or kAllRows); it is -2; block_tokens is 4"},
       {{Event::Truncate(BlockId(3), 5, StepId(1))},
-       "[0].rows must be in [0, block_tokens], which is 4; it is 5"},
+       "[0].rows must be in [0, block_tokens] (Copy: or kAllRows); it is 5; block_tokens is 4"},
       {{Event::Truncate(BlockId(3), -1, StepId(1))},
-       "[0].rows must be in [0, block_tokens], which is 4; it is -1"},
+       "[0].rows must be in [0, block_tokens] (Copy: or kAllRows); it is -1; block_tokens is 4"},
       {{Event::Seal(BlockId(3), LongKey(), StepId(13))},
-       "[0].step must be 0 (the step begun next) or not later than 12 for a Seal; it is 13"},
+       "[0].step of a Seal must be 0 (the step that is begun next), or not be later than that "
+       "step; "
+       "it is 13; the latest step is 12"},
       {{good, Event::Move(BlockId(1), BlockId(2), true)},
        "[1].more must be 0 in the last Move of a group, which is reported as a whole; it is 1"},
       {{Event::Move(BlockId(1), BlockId(2), true), good},
        "[0].more must be 0 in the last Move of a group, which is reported as a whole; it is 1"},
       {{good, Event::Move(BlockId(1), BlockId(2), true), Event::Move(BlockId(3), BlockId(2))},
-       "[1].block must be named once in its group of Moves; it is 2"},
+       "[1]: no block may be twice the source, or twice the destination, of the Moves of a group; "
+       "block 2 is"},
       {{Event::Move(BlockId(1), BlockId(2), true), Event::Move(BlockId(4), BlockId(5), true),
         Event::Move(BlockId(1), BlockId(3))},
-       "[0].src must be named once in its group of Moves; it is 1"},
+       "[0]: no block may be twice the source, or twice the destination, of the Moves of a group; "
+       "block 1 is"},
   };
 }
 
@@ -676,18 +680,24 @@ TEST(ParseScheduleMessage, EventsThatBreakARuleAreRefused) {
                 "4");
   ExpectRefused(
       Changed(WithEvents({Event::Copy(BlockId(3), BlockId(4))}), kItem + 12, -2),
-      "schedule message: items[0].rows must be in [0, block_tokens], which is 4, or kAllRows; it "
-      "is -2");
+      "schedule message: items[0].rows must be in [0, block_tokens] (Copy: or kAllRows); it is -2; "
+      "block_tokens is 4");
   ExpectRefused(
       Changed(WithEvents({Event::Truncate(BlockId(3), 1, StepId(1))}), kItem + 8, -1),
-      "schedule message: items[0].rows must be in [0, block_tokens], which is 4; it is -1");
-  ExpectRefused(Changed(WithEvents({Event::Seal(BlockId(3), LongKey(), StepId(1))}), kItem + 8,
-                        std::uint64_t{13}),
-                "schedule message: items[0].step must be 0 (the step begun next) or not later than "
-                "12 for a Seal; it is 13");
+      "schedule message: items[0].rows must be in [0, block_tokens] (Copy: or kAllRows); it is -1; "
+      "block_tokens is 4");
+  ExpectRefused(
+      Changed(WithEvents({Event::Seal(BlockId(3), LongKey(), StepId(1))}), kItem + 8,
+              std::uint64_t{13}),
+      "schedule message: items[0].step of a Seal must be 0 (the step that is begun next), "
+      "or not be later than that step; it is 13; the latest step is 12");
   const Event move = Event::Move(BlockId(1), BlockId(2));
   const std::string not_whole =
       ".more must be 0 in the last Move of a group, which is reported as a whole; it is 1";
+  const std::string twice =
+      ": no block may be twice the source, or twice the destination, of the Moves of a group; "
+      "block "
+      "1 is";
   ExpectRefused(Changed(WithEvents({move}), kItem + 1, std::uint8_t{1}),
                 "schedule message: items[0]" + not_whole);
   ExpectRefused(Changed(WithEvents({move, Event::Reset()}), kItem + 1, std::uint8_t{1}),
@@ -695,9 +705,9 @@ TEST(ParseScheduleMessage, EventsThatBreakARuleAreRefused) {
   ExpectRefused(Changed(WithEvents({Event::Reset(), Event::Move(BlockId(1), BlockId(2)),
                                     Event::Move(BlockId(1), BlockId(3))}),
                         kItem + 5, std::uint8_t{1}),
-                "schedule message: items[1].src must be named once in its group of Moves; it is 1");
+                "schedule message: items[1]" + twice);
   ExpectRefused(Changed(WithEvents({move, move}), kItem + 1, std::uint8_t{1}),
-                "schedule message: items[0].src must be named once in its group of Moves; it is 1");
+                "schedule message: items[0]" + twice);
 }
 
 // A snapshot between two Moves ends their group: the items keep their numbers.
