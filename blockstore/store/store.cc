@@ -41,7 +41,7 @@ LogLimits LogLimitsOf(const StoreOptions& options) {
   const std::size_t overhead = options.landing == Landing::kManual ? 0 : kStepOverhead;
   const std::size_t step = MaxEncodedBytes(options.max_step_rows, limits.slots) + overhead;
   limits.ring_bytes = (std::max(wanted, 4 * step) + 63) / 64 * 64;
-  limits.overflow_bytes = 8 * limits.ring_bytes;
+  limits.overflow_bytes = 8 * limits.ring_bytes + (limits.KeptBytes() + 63) / 64 * 64;
   return limits;
 }
 

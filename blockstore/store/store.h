@@ -16,7 +16,8 @@
 //
 // The step path is Schedule, Report, BeginStep, Submit, Drop, Cancel and TakeSnapshot. After warm-up
 // they do not allocate; they take no lock, never wait, copy no rows and do not throw. If the log is
-// full they return ResourceExhausted (kLogFull), and the store loses its rows (capacity).
+// full they return ResourceExhausted (kLogFull), and the store loses its rows (capacity); there is
+// always room for Submit, Drop and Cancel.
 //
 // Example, where `ids` is a StepRows object with the ids of two rows:
 //

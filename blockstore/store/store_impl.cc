@@ -245,7 +245,6 @@ absl::Status RoutingStore::Impl::WaitIdle(std::chrono::nanoseconds timeout) {
   if (lander_.has_thread()) {
     lander_.Drain();
   } else {
-    // The caller is the engine's thread, and lost records may have been the ends of steps.
     DrainAll();
     while (lander_.LandNext()) {
     }

@@ -64,7 +64,7 @@ StoreLog::StoreLog(const LogLimits& limits, const std::atomic<std::uint64_t>& su
 
 // ---- room
 
-std::uint8_t* StoreLog::Room(std::size_t bytes) {
+std::uint8_t* StoreLog::Room(std::size_t bytes, std::size_t kept) {
   if (overflowing_ && overflow_.Drained()) overflowing_ = false;
   std::uint8_t* at = nullptr;
   if (!overflowing_) {
@@ -79,8 +79,14 @@ std::uint8_t* StoreLog::Room(std::size_t bytes) {
     overflowing_ = true;
   }
   target_ = &overflow_;
-  at = overflow_.Reserve(bytes);
-  return at;
+  return overflow_.Reserve(bytes + kept);
+}
+
+std::uint8_t* StoreLog::RoomForEnd() {
+  static_assert(sizeof(EndRecord) <= sizeof(SubmitRecord));
+  // A poison record that is still owed is written behind the end: no row is read before it.
+  (void)SettleLoss();
+  return Room(sizeof(SubmitRecord), 0);
 }
 
 void StoreLog::Append(std::initializer_list<std::size_t> records) {
@@ -267,12 +273,7 @@ StepCode StoreLog::Submit(std::uint64_t step, StepRows* rows) {
   if (!Close(step)) {
     return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
   }
-  std::uint8_t* const at = SettleLoss() ? Room(sizeof(SubmitRecord)) : nullptr;
-  if (at == nullptr) {
-    ++ended_;  // by the poison record
-    return Full();
-  }
-  Write(SubmitRecord{{}, step, rows, SteadyNow()}, RecordKind::kSubmit, at);
+  Write(SubmitRecord{{}, step, rows, SteadyNow()}, RecordKind::kSubmit, RoomForEnd());
   Append({sizeof(SubmitRecord)});
   return {};
 }
@@ -284,9 +285,8 @@ StepCode StoreLog::End(std::uint64_t step, StepEnd how) {
     return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
   }
   ++ended_;
-  std::uint8_t* const at = SettleLoss() ? Room(sizeof(EndRecord)) : nullptr;
-  if (at == nullptr) return Full();
-  Write(EndRecord{{}, step}, how == StepEnd::kDrop ? RecordKind::kDrop : RecordKind::kCancel, at);
+  Write(EndRecord{{}, step}, how == StepEnd::kDrop ? RecordKind::kDrop : RecordKind::kCancel,
+        RoomForEnd());
   Append({sizeof(EndRecord)});
   return {};
 }

@@ -5,7 +5,8 @@
 // no system call, no allocation. The thread that holds the store's lock applies the records in
 // their order. Records lie in a ring. If the ring is full, they go to an overflow ring, whose
 // memory is reserved and not touched before; if that is full too, records are lost, and a *poison*
-// record follows them as soon as there is room. docs/architecture.md, "The log", has the rules.
+// record follows them as soon as there is room. The end of a step is never lost: the overflow keeps
+// room for the ends of all open steps. docs/architecture.md, "The log", has the rules.
 #ifndef WAYMARK_BLOCKSTORE_STORE_STORE_LOG_H_
 #define WAYMARK_BLOCKSTORE_STORE_STORE_LOG_H_
 
@@ -36,7 +37,10 @@ struct LogLimits {
   std::uint32_t max_steps_in_flight = 0;  // StoreOptions
   bool device_slots = false;              // StoreOptions
   std::size_t ring_bytes = 0;             // touched when the log is made
-  std::size_t overflow_bytes = 0;         // reserved when the log is made
+  std::size_t overflow_bytes = 0;         // reserved when the log is made; more than KeptBytes()
+
+  // Bytes of the overflow that only the ends of steps may use.
+  [[nodiscard]] std::size_t KeptBytes() const { return max_steps_in_flight * sizeof(SubmitRecord); }
 };
 
 class StoreLog {
@@ -129,8 +133,13 @@ class StoreLog {
   StoreLog(const LogLimits& limits, const std::atomic<std::uint64_t>& submitted_ended,
            PageMemory ring, PageMemory overflow);
 
-  // Room for records of at most `bytes`; null: they are lost, and a poison record is owed.
-  std::uint8_t* Room(std::size_t bytes);
+  // Room for records of at most `bytes`, with `kept` bytes behind it that stay free; null: they are
+  // lost, and a poison record is owed.
+  std::uint8_t* Room(std::size_t bytes, std::size_t kept);
+  std::uint8_t* Room(std::size_t bytes) { return Room(bytes, limits_.KeptBytes()); }
+  // Room for the end of a step that was open, which there always is: each record that is not an end
+  // leaves room behind it for the ends of all steps, in one piece.
+  std::uint8_t* RoomForEnd();
   // Publishes the records, of these sizes, that were written into the last Room(); sizes of 0 are
   // ignored.
   void Append(std::initializer_list<std::size_t> records);
