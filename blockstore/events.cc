@@ -1,5 +1,7 @@
 #include "blockstore/events.h"
 
+#include "blockstore/step_path.h"
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -277,7 +279,7 @@ void AppendSlots(std::span<const BlockId> blocks, std::int32_t block_tokens, std
   }
 }
 
-std::size_t NumRows(const StepBatch& batch) {
+WAYMARK_STEP_PATH std::size_t NumRows(const StepBatch& batch) {
   if (batch.pairs != nullptr) return batch.pairs->num_rows;
   if (batch.table == nullptr) return batch.num_slots;
   std::size_t rows = batch.table->num_padding;

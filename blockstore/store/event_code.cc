@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "blockstore/byte_io.h"
+#include "blockstore/step_path.h"
 
 namespace waymark {
 namespace {
@@ -199,9 +200,9 @@ StepCode CheckEvents(std::span<const Event> events, const EventLimits& limits,
   return ForEachValid(events, limits, scratch, ignore, ignore);
 }
 
-StepCode EncodeEvents(std::span<const Event> events, const EventLimits& limits,
-                      std::uint64_t own_step, std::vector<BlockId>& scratch, std::uint8_t* out,
-                      std::size_t* bytes) {
+WAYMARK_STEP_PATH StepCode EncodeEvents(std::span<const Event> events, const EventLimits& limits,
+                                        std::uint64_t own_step, std::vector<BlockId>& scratch,
+                                        std::uint8_t* out, std::size_t* bytes) {
   std::uint8_t* at = out;
   const StepCode code = ForEachValid(
       events, limits, scratch,

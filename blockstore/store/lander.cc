@@ -230,7 +230,9 @@ void Lander::LandStep(StepRecord& record) {
         for (int i = 0; i < kNumReasons; ++i)
           stats_.rows_missing[i] += record.tally.missing[i];
         if (core_.flight != nullptr && !record.without_claims) core_.flight->OnLanded(record.step);
-        if (record.submitted_at != 0) stats_.landing_lag.Add(SteadyNow() - record.submitted_at);
+        if (record.submitted_at != 0) {
+          stats_.landing_lag.Add(ticks_.NanosecondsSince(record.submitted_at));
+        }
         steps_.Retire(record);
         break;
       }

@@ -17,6 +17,7 @@
 
 #include "blockstore/mutex.h"
 #include "blockstore/store/audit.h"
+#include "blockstore/store/clock.h"
 #include "blockstore/store/expert_counter.h"
 #include "blockstore/store/log_applier.h"
 #include "blockstore/store/pages.h"
@@ -86,6 +87,7 @@ class Lander {
   void RecordRows(StepRecord& record);
 
   const StoreOptions& options_;
+  const TickRate ticks_;
   StoreCore& core_;
   Mutex& mutex_;
   Pages& pages_ ABSL_GUARDED_BY(mutex_);

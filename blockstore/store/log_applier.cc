@@ -88,7 +88,7 @@ void LogApplier::ApplyEvents(const EventsRecord& record) {
 // ---- steps
 
 void LogApplier::ApplyBegin(const BeginRecord& begin) {
-  stats_.log_lag.Add(SteadyNow() - begin.reported_at);
+  stats_.log_lag.Add(ticks_.NanosecondsSince(begin.reported_at));
   const EncodedSlots coded(begin.slots());
   coded.Decode(slots_.data());
   const StepBatch batch{

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "blockstore/store/clock.h"
 #include "blockstore/store/event_applier.h"
 #include "blockstore/store/pages.h"
 #include "blockstore/store/stats.h"
@@ -66,6 +67,7 @@ class LogApplier {
   EventApplier& events_;
   Stats& stats_;
   const bool caller_lands_;
+  const TickRate ticks_;
   std::uint64_t last_ = 0;
   std::uint64_t schedule_ = 0;
   std::vector<StepRows*> refused_;

@@ -64,7 +64,7 @@ struct BeginRecord {
   RecordHeader header;
   std::uint64_t step = 0;
   std::uint64_t version = 0;
-  std::uint64_t reported_at = 0;  // nanoseconds of the steady clock
+  std::uint64_t reported_at = 0;  // TicksNow()
   std::uint64_t slot_bytes = 0;   // of the slots behind this struct, as EncodeSlots wrote them
   [[nodiscard]] std::span<const std::uint8_t> slots() const {
     return {reinterpret_cast<const std::uint8_t*>(this + 1), static_cast<std::size_t>(slot_bytes)};
@@ -77,7 +77,7 @@ struct SubmitRecord {
   RecordHeader header;
   std::uint64_t step = 0;
   StepRows* rows = nullptr;
-  std::uint64_t reported_at = 0;
+  std::uint64_t reported_at = 0;  // TicksNow()
 };
 
 // A step ends without its ids: kDrop or kCancel.

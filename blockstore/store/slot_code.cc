@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "absl/status/status.h"
+#include "blockstore/step_path.h"
 #include "blockstore/store/slot_code_ops.h"
 
 namespace waymark {
@@ -337,8 +338,8 @@ class Encoder {
 
 // Validates what is cheap, then encodes.
 template <class T>
-StepCode Encode(const SlotOps<T>& ops, const StepBatch& batch, const SlotLimits& limits,
-                std::uint8_t* out, std::size_t* bytes) {
+WAYMARK_STEP_PATH StepCode Encode(const SlotOps<T>& ops, const StepBatch& batch,
+                                  const SlotLimits& limits, std::uint8_t* out, std::size_t* bytes) {
   const int forms =
       int{batch.num_slots > 0} + int{batch.pairs != nullptr} + int{batch.table != nullptr};
   if (forms > 1) return Invalid(StepRule::kRowForms, 0, forms);
@@ -409,13 +410,13 @@ StepCode EncodeSlotsWith(const SlotOps<std::int32_t>& ops, const StepBatch& batc
 
 }  // namespace internal
 
-std::size_t MaxEncodedBytes(std::size_t rows, const SlotLimits& limits) {
+WAYMARK_STEP_PATH std::size_t MaxEncodedBytes(std::size_t rows, const SlotLimits& limits) {
   return internal::kHeaderBytes +
          rows * (limits.wide() ? sizeof(std::int64_t) : sizeof(std::int32_t));
 }
 
-StepCode EncodeSlots(const StepBatch& batch, const SlotLimits& limits, std::uint8_t* out,
-                     std::size_t* bytes) {
+WAYMARK_STEP_PATH StepCode EncodeSlots(const StepBatch& batch, const SlotLimits& limits,
+                                       std::uint8_t* out, std::size_t* bytes) {
   if (limits.wide()) return internal::Encode(internal::kSlotOpsWide, batch, limits, out, bytes);
   return internal::Encode(*internal::SupportedSlotOps().back(), batch, limits, out, bytes);
 }

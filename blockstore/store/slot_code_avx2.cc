@@ -7,6 +7,7 @@
 
 #include <bit>
 
+#include "blockstore/step_path.h"
 #include "blockstore/store/slot_code_ops.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -15,7 +16,7 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
-#define WAYMARK_AVX2 __attribute__((target("avx2,popcnt")))
+#define WAYMARK_AVX2 WAYMARK_STEP_PATH __attribute__((target("avx2,popcnt")))
 #define WAYMARK_AVX2_INLINE __attribute__((target("avx2,popcnt"), always_inline)) inline
 
 namespace waymark::internal {

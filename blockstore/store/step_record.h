@@ -59,7 +59,7 @@ struct StepRecord {
   std::uint32_t num_rows = 0;      // with padding
   bool without_claims = false;     // begun while stamps wrapped: it only waits for its end
   StepRows* rows = nullptr;        // the caller's, until Done(); null: no rows
-  std::uint64_t submitted_at = 0;  // time of Submit, in nanoseconds
+  std::uint64_t submitted_at = 0;  // TicksNow() at Submit; 0: it has no rows
   std::vector<Claim> claims;       // [num_rows]; constant after BeginStep, except for `revoked`
   std::vector<SideRow> copies;     // second destinations, appended while in flight
   std::vector<SideRow> ignored;    // for the audit; each pins its page

@@ -43,7 +43,7 @@ class Steps final : public RowsInFlight {
   // The record of a step in flight; null if there is none.
   [[nodiscard]] StepRecord* Find(std::uint64_t step) const;
   // From now on the landing thread may land the step. `rows`: null, or the caller's until Done().
-  // `submitted_at`: nanoseconds of the steady clock. REQUIRES: its state is kBegun.
+  // `submitted_at`: TicksNow() at Submit. REQUIRES: its state is kBegun.
   void Submit(StepRecord& record, StepRows* rows, std::uint64_t submitted_at);
   // Lists the submitted steps that may land now, in submit order; of them only_step, if it is not
   // 0. Landing thread.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "blockstore/step_path.h"
 #include "blockstore/store/store_impl.h"
 #include "blockstore/thread.h"
 
@@ -118,27 +119,27 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Create(const StoreOp
 RoutingStore::RoutingStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 RoutingStore::~RoutingStore() = default;
 
-StepCode RoutingStore::Schedule(StepId step, std::uint64_t version) {
+WAYMARK_STEP_PATH StepCode RoutingStore::Schedule(StepId step, std::uint64_t version) {
   return impl_->Schedule(step.value(), version);
 }
-StepCode RoutingStore::Report(std::span<const Event> events) {
+WAYMARK_STEP_PATH StepCode RoutingStore::Report(std::span<const Event> events) {
   return impl_->Report(events);
 }
-StepCode RoutingStore::BeginStep(const StepBatch& batch) {
+WAYMARK_STEP_PATH StepCode RoutingStore::BeginStep(const StepBatch& batch) {
   return impl_->BeginStep(batch);
 }
-StepCode RoutingStore::Submit(StepId step, StepRows* rows) {
+WAYMARK_STEP_PATH StepCode RoutingStore::Submit(StepId step, StepRows* rows) {
   return impl_->Submit(step.value(), rows);
 }
-StepCode RoutingStore::Drop(StepId step) {
+WAYMARK_STEP_PATH StepCode RoutingStore::Drop(StepId step) {
   return impl_->End(step.value(), StepEnd::kDrop);
 }
-StepCode RoutingStore::Cancel(StepId step) {
+WAYMARK_STEP_PATH StepCode RoutingStore::Cancel(StepId step) {
   return impl_->End(step.value(), StepEnd::kCancel);
 }
 
-absl::StatusOr<Snapshot> RoutingStore::TakeSnapshot(std::span<const BlockId> blocks,
-                                                    std::int64_t first, std::int64_t last) {
+WAYMARK_STEP_PATH absl::StatusOr<Snapshot> RoutingStore::TakeSnapshot(
+    std::span<const BlockId> blocks, std::int64_t first, std::int64_t last) {
   absl::StatusOr<SnapshotState*> state = impl_->TakeSnapshot(blocks, first, last);
   if (!state.ok()) return state.status();
   return Snapshot(impl_->core(), *state);

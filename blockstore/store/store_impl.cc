@@ -1,4 +1,5 @@
 #include "blockstore/store/store_impl.h"
+#include "blockstore/step_path.h"
 
 #include <algorithm>
 #include <new>
@@ -10,7 +11,7 @@ namespace waymark {
 namespace {
 
 // The index of the first block id that is not below `limit`; blocks.size() if there is none.
-std::size_t FirstNotBelow(std::span<const BlockId> blocks, std::int32_t limit) {
+WAYMARK_STEP_PATH std::size_t FirstNotBelow(std::span<const BlockId> blocks, std::int32_t limit) {
   bool any = false;
   for (const BlockId block : blocks)
     any |= block.value() >= limit;
@@ -53,7 +54,7 @@ RoutingStore::Impl::~Impl() {
 
 // ---- what appends a record
 
-void RoutingStore::Impl::Published(bool wake) {
+WAYMARK_STEP_PATH void RoutingStore::Impl::Published(bool wake) {
   if (options_.landing == Landing::kCaller) {
     lander_.Drain();
   } else if (options_.landing == Landing::kThread && wake) {
@@ -77,38 +78,38 @@ void RoutingStore::Impl::TryMakeRoom(std::size_t bytes) {
   lander_.Wake();
 }
 
-StepCode RoutingStore::Impl::Schedule(std::uint64_t step, std::uint64_t version) {
+WAYMARK_STEP_PATH StepCode RoutingStore::Impl::Schedule(std::uint64_t step, std::uint64_t version) {
   const StepCode code = log_->Schedule(step, version);
   Published(/*wake=*/false);
   return code;
 }
 
-StepCode RoutingStore::Impl::Report(std::span<const Event> events) {
+WAYMARK_STEP_PATH StepCode RoutingStore::Impl::Report(std::span<const Event> events) {
   const StepCode code = log_->Report(events);
   Published(/*wake=*/false);
   return code;
 }
 
-StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
+WAYMARK_STEP_PATH StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
   const StepCode code = log_->Begin(batch);
   Published(/*wake=*/false);
   return code;
 }
 
-StepCode RoutingStore::Impl::Submit(std::uint64_t step, StepRows* rows) {
+WAYMARK_STEP_PATH StepCode RoutingStore::Impl::Submit(std::uint64_t step, StepRows* rows) {
   const StepCode code = log_->Submit(step, rows);
   if (!code.ok() && rows != nullptr) rows->Done();
   Published(/*wake=*/true);
   return code;
 }
 
-StepCode RoutingStore::Impl::End(std::uint64_t step, StepEnd how) {
+WAYMARK_STEP_PATH StepCode RoutingStore::Impl::End(std::uint64_t step, StepEnd how) {
   const StepCode code = log_->End(step, how);
   Published(/*wake=*/true);
   return code;
 }
 
-SnapshotState* RoutingStore::Impl::TakeTicket() {
+WAYMARK_STEP_PATH SnapshotState* RoutingStore::Impl::TakeTicket() {
   if (tickets_ == nullptr) {
     tickets_ = core_->free_tickets.exchange(nullptr, std::memory_order_acquire);
   }
@@ -121,9 +122,8 @@ SnapshotState* RoutingStore::Impl::TakeTicket() {
   }
 }
 
-absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapshot(std::span<const BlockId> blocks,
-                                                                std::int64_t first,
-                                                                std::int64_t last) {
+WAYMARK_STEP_PATH absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapshot(
+    std::span<const BlockId> blocks, std::int64_t first, std::int64_t last) {
   const std::int64_t block_tokens = options_.block_tokens;
   const std::int64_t limit = static_cast<std::int64_t>(blocks.size()) * block_tokens;
   if (first < 0 || first > last || last > limit) {

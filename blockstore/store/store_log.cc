@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <utility>
 
+#include "blockstore/step_path.h"
 #include "blockstore/store/clock.h"
 
 namespace waymark {
@@ -64,7 +65,7 @@ StoreLog::StoreLog(const LogLimits& limits, const std::atomic<std::uint64_t>& su
 
 // ---- room
 
-std::uint8_t* StoreLog::Room(std::size_t bytes, std::size_t kept) {
+WAYMARK_STEP_PATH std::uint8_t* StoreLog::Room(std::size_t bytes, std::size_t kept) {
   if (overflowing_ && overflow_.Drained()) overflowing_ = false;
   std::uint8_t* at = nullptr;
   if (!overflowing_) {
@@ -82,14 +83,14 @@ std::uint8_t* StoreLog::Room(std::size_t bytes, std::size_t kept) {
   return overflow_.Reserve(bytes + kept);
 }
 
-std::uint8_t* StoreLog::RoomForEnd() {
+WAYMARK_STEP_PATH std::uint8_t* StoreLog::RoomForEnd() {
   static_assert(sizeof(EndRecord) <= sizeof(SubmitRecord));
   // A poison record that is still owed is written behind the end: no row is read before it.
   (void)SettleLoss();
   return Room(sizeof(SubmitRecord), 0);
 }
 
-void StoreLog::Append(std::initializer_list<std::size_t> records) {
+WAYMARK_STEP_PATH void StoreLog::Append(std::initializer_list<std::size_t> records) {
   for (const std::size_t bytes : records)
     if (bytes != 0) target_->Commit(bytes);
   target_->Publish();
@@ -121,7 +122,7 @@ StepCode StoreLog::LoseRecords() {
   return {};
 }
 
-bool StoreLog::SettleLoss() {
+WAYMARK_STEP_PATH bool StoreLog::SettleLoss() {
   if (!loss_) return true;
   const std::size_t bytes = sizeof(PoisonRecord) + open_.size() * sizeof(std::uint64_t);
   std::uint8_t* const at = Room(bytes);
@@ -156,7 +157,7 @@ StepCode StoreLog::WriteEvents(std::span<const Event> events, std::uint64_t own,
   return {};
 }
 
-StepCode StoreLog::Schedule(std::uint64_t step, std::uint64_t version) {
+WAYMARK_STEP_PATH StepCode StoreLog::Schedule(std::uint64_t step, std::uint64_t version) {
   const Turn turn(busy_);
   if (!turn.taken()) return kBusy;
   if (step <= last_ || step < schedule_ || step >= kStepLimit) {
@@ -172,7 +173,7 @@ StepCode StoreLog::Schedule(std::uint64_t step, std::uint64_t version) {
   return {};
 }
 
-StepCode StoreLog::Report(std::span<const Event> events) {
+WAYMARK_STEP_PATH StepCode StoreLog::Report(std::span<const Event> events) {
   const Turn turn(busy_);
   if (!turn.taken()) return kBusy;
   if (events.empty()) return {};
@@ -192,7 +193,7 @@ std::size_t StoreLog::in_flight() {
   return accepted_ - ended_ - landed_seen_;
 }
 
-StepCode StoreLog::Begin(const StepBatch& batch) {
+WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
   const Turn turn(busy_);
   if (!turn.taken()) return kBusy;
   if (batch.step <= last_ || batch.step >= kStepLimit) {
@@ -249,7 +250,7 @@ StepCode StoreLog::Begin(const StepBatch& batch) {
   record.header.bytes = static_cast<std::uint32_t>(sizeof(BeginRecord) + RoundUp(slot_bytes));
   record.step = batch.step;
   record.version = batch.version;
-  record.reported_at = SteadyNow();
+  record.reported_at = TicksNow();
   record.slot_bytes = slot_bytes;
   std::memcpy(at, &record, sizeof(record));
   Append({schedule_bytes, event_bytes, record.header.bytes});
@@ -259,7 +260,7 @@ StepCode StoreLog::Begin(const StepBatch& batch) {
   return answer;
 }
 
-bool StoreLog::Close(std::uint64_t step) {
+WAYMARK_STEP_PATH bool StoreLog::Close(std::uint64_t step) {
   const auto open = std::find(open_.begin(), open_.end(), step);
   if (open == open_.end()) return false;
   *open = open_.back();
@@ -267,18 +268,18 @@ bool StoreLog::Close(std::uint64_t step) {
   return true;
 }
 
-StepCode StoreLog::Submit(std::uint64_t step, StepRows* rows) {
+WAYMARK_STEP_PATH StepCode StoreLog::Submit(std::uint64_t step, StepRows* rows) {
   const Turn turn(busy_);
   if (!turn.taken()) return kBusy;
   if (!Close(step)) {
     return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
   }
-  Write(SubmitRecord{{}, step, rows, SteadyNow()}, RecordKind::kSubmit, RoomForEnd());
+  Write(SubmitRecord{{}, step, rows, TicksNow()}, RecordKind::kSubmit, RoomForEnd());
   Append({sizeof(SubmitRecord)});
   return {};
 }
 
-StepCode StoreLog::End(std::uint64_t step, StepEnd how) {
+WAYMARK_STEP_PATH StepCode StoreLog::End(std::uint64_t step, StepEnd how) {
   const Turn turn(busy_);
   if (!turn.taken()) return kBusy;
   if (!Close(step)) {
@@ -291,8 +292,9 @@ StepCode StoreLog::End(std::uint64_t step, StepEnd how) {
   return {};
 }
 
-StepCode StoreLog::TakeSnapshot(SnapshotState* state, std::span<const BlockId> blocks,
-                                std::uint32_t skipped) {
+WAYMARK_STEP_PATH StepCode StoreLog::TakeSnapshot(SnapshotState* state,
+                                                  std::span<const BlockId> blocks,
+                                                  std::uint32_t skipped) {
   const Turn turn(busy_);
   if (!turn.taken()) return kBusy;
   if (!SettleLoss()) return Full();

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "blockstore/step_path.h"
 #include "plugin/capture/host_transport.h"
 #include "plugin/capture/ids_ring.h"
 
@@ -255,7 +256,8 @@ void CaptureSession::SetStream(void* stream) {
   impl_->transport->SetStream(stream);
 }
 
-StepCode CaptureSession::BeginStep(const StepBatch& batch, std::int32_t written_rows) {
+WAYMARK_STEP_PATH StepCode CaptureSession::BeginStep(const StepBatch& batch,
+                                                     std::int32_t written_rows) {
   const std::size_t num_rows = NumRows(batch);
   if (num_rows > static_cast<std::size_t>(impl_->max_rows) && !batch.device_slots) {
     return {kInvalidArgument, StepRule::kTooManyRows, 0, static_cast<std::int64_t>(num_rows)};
@@ -391,7 +393,7 @@ CaptureCode CaptureSession::Route(StepId step, std::int32_t layer,
   return Route(view(step), layer, config, tensors);
 }
 
-StepCode CaptureSession::Submit(StepId step, std::int32_t written_rows) {
+WAYMARK_STEP_PATH StepCode CaptureSession::Submit(StepId step, std::int32_t written_rows) {
   const BufferId buffer = impl_->Find(step);
   if (buffer == kNoBuffer) {
     return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step.value())};

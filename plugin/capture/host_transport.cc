@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "blockstore/step_path.h"
 #include "kernels/capture_ids.h"
 #include "plugin/capture/ids_kind.h"
 #include "plugin/capture/row_lander.h"
@@ -126,7 +127,7 @@ HostTransport::HostTransport(const TransportOptions& options) : options_(options
 
 HostTransport::~HostTransport() = default;
 
-BufferId HostTransport::Acquire() {
+WAYMARK_STEP_PATH BufferId HostTransport::Acquire() {
   const auto count = static_cast<std::int32_t>(buffers_.size());
   for (std::int32_t i = 0; i < count; ++i) {
     const std::int32_t buffer = next_;
@@ -170,14 +171,15 @@ kernels::RoutingCode HostTransport::Route(BufferId, const kernels::RoutingConfig
   return kernels::RouteOnHost(config, tensors);
 }
 
-StepRows* HostTransport::Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
-                              const std::int64_t* slots) {
+WAYMARK_STEP_PATH StepRows* HostTransport::Seal(BufferId buffer, std::int32_t rows,
+                                                std::int32_t written_rows,
+                                                const std::int64_t* slots) {
   Buffer& of = BufferOf(buffer);
   of.Seal(shared_from_this(), rows, written_rows, slots);
   return &of;
 }
 
-void HostTransport::Release(BufferId buffer, std::int32_t written_rows) {
+WAYMARK_STEP_PATH void HostTransport::Release(BufferId buffer, std::int32_t written_rows) {
   Buffer& of = BufferOf(buffer);
   of.Poison(written_rows);
   if (buffer != kScratchBuffer) of.GiveBack();
