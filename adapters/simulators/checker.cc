@@ -266,12 +266,14 @@ bool Checker::MayBeOtherPage(const ReadJob& job, std::int64_t position, const Se
     const bool lost = excuses_->HasKey(version, prefix) || excuses_->HasRival(version, prefix);
     const bool of_attached = page_[i].provenance == Provenance::kByKey;
     if (of_attached && !page_[i].valid() && !lost) --attached;
+    // The cell of the page that `cell` was in. The request may have attended to others before.
     job.seen.All(at, page_cells_);
-    const bool of_attended =
-        cell.excuse != Excuse::kByKey ||
-        std::any_of(page_cells_.begin(), page_cells_.end(),
-                    [](const SeenCell& other) { return other.excuse == Excuse::kByKey; });
-    if (of_attended && excuses_->OfPass(job.seen.First(at).pass, prefix) == Excuse::kNone) {
+    const auto attended_cell =
+        std::find_if(page_cells_.begin(), page_cells_.end(), [&](const SeenCell& other) {
+          return cell.excuse != Excuse::kByKey || other.excuse == Excuse::kByKey;
+        });
+    if (attended_cell != page_cells_.end() &&
+        excuses_->OfPass(attended_cell->pass, prefix) == Excuse::kNone) {
       ++attended;
     }
   }
