@@ -11,7 +11,7 @@
 namespace waymark::conformance {
 
 // Writes to `file` (borrowed). For stores with Landing::kCaller: all calls come from one thread.
-class FlightDump final : public FlightSink {
+class FlightDump : public FlightSink {
  public:
   FlightDump(std::FILE* file, std::size_t row_bytes) : file_(file), row_bytes_(row_bytes) {}
 
