@@ -199,7 +199,7 @@ struct FullLog : testing::Test {
 TEST_F(FullLog, RecordsKeepTheirOrderThroughTheOverflow) {
   d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 2));
   const std::vector<Event> events(8, Retain(9));
-  for (int i = 0; i < 50; ++i)
+  for (int i = 0; i < 400; ++i)
     ASSERT_TRUE(d.store().Report(events).ok());  // more than the ring holds
   const Event rebind[] = {Bind(3)};
   ASSERT_TRUE(d.store().Report(rebind).ok());
@@ -242,6 +242,21 @@ TEST_F(FullLog, LostRecordsEmptyTheStoreAndNothingWaitsForEver) {
   d.Begin(5, {Bind(3)}, d.Slots({3}, 0, 1));
   Land(5, {40});
   EXPECT_EQ(Read({3}, 0, 2), "40@5 n");
+}
+
+// Events are checked also where there is no room for them, and a refused call loses nothing.
+TEST_F(FullLog, AnInvalidEventIsNamedAndNothingIsLost) {
+  d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 1));
+  Land(1, {10});
+  std::vector<Event> events(1 << 12, Retain(9));  // more than the log holds
+  events.push_back(Bind(32));
+  EXPECT_EQ(d.store().Report(events).rule, StepRule::kBlockOutOfRange);
+  EXPECT_EQ(d.TryBegin(2, events, {}).rule, StepRule::kBlockOutOfRange);
+  EXPECT_EQ(Read({3}, 0, 1), "10@1");
+  EXPECT_EQ(d.store().GetStats().log_losses, 0u);
+  events.pop_back();
+  EXPECT_EQ(d.store().Report(events).rule, StepRule::kLogFull);
+  EXPECT_EQ(Read({3}, 0, 1), "c");
 }
 
 // ---- messages
