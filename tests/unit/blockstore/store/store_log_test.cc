@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "blockstore/store/schedule_message.h"
+#include "tests/unit/blockstore/store/reported_events.h"
 #include "tests/unit/blockstore/store/store_driver.h"
 
 namespace waymark {
@@ -38,6 +39,22 @@ TEST(StoreLog, ASnapshotSeesWhatWasReportedBeforeItAndNothingAfter) {
   EXPECT_TRUE(d.store().WaitIdle(std::chrono::seconds(0)).ok());
   EXPECT_EQ(d.Read({3}, 0, 4), "14@1 15@1 n n");
   EXPECT_EQ(d.store().CoveredPrefix(blocks, 4), 2);
+}
+
+// They are read from their record in pieces.
+TEST(StoreLog, AllEventsOfALongCallAreAppliedAndRecorded) {
+  ReportedEvents reported;
+  StoreOptions options = StoreDriver::Options();
+  options.flight = &reported;
+  StoreDriver d(options);
+  d.Step(1, {Bind(3)}, d.Slots({3}, 0, 1), {10});
+  std::vector<Event> events(1000, Retain(9));
+  events.push_back(Bind(3));
+  (void)reported.Take();
+  ASSERT_TRUE(d.store().Report(events).ok());
+  EXPECT_EQ(reported.Take(), events);
+  EXPECT_EQ(d.Read({3}, 0, 1), "n");
+  EXPECT_EQ(d.store().GetStats().events, 1002u);
 }
 
 TEST(StoreLog, AnUnappliedSnapshotIsNotReadyAndQueriesApplyTheLog) {
