@@ -11,6 +11,9 @@
 namespace waymark {
 namespace {
 
+// Bit i: whether the events of kind i have a key: Bind and Seal.
+constexpr std::uint64_t kKindsWithKey = 0b1'0010;
+
 constexpr bool HasKey(EventType type) {
   return type == EventType::kBind || type == EventType::kSeal;
 }
@@ -142,9 +145,10 @@ StepCode CheckFront(std::span<const Event> events, const EventLimits& limits,
 
 // Calls common(event) for each Bind, Retain, Release and Seal, which are nearly all events, and
 // rare(event) for each other event, up to the first that breaks a rule. Among the common ones there
-// is no branch, since nobody can predict their order.
+// is no branch, since their order cannot be predicted. `limits` is a copy, which stays in registers:
+// what `common` writes could change anything that a reference refers to.
 template <class Common, class Rare>
-StepCode ForEachValid(std::span<const Event> events, const EventLimits& limits,
+StepCode ForEachValid(std::span<const Event> events, const EventLimits limits,
                       std::vector<BlockId>& scratch, const Common& common, const Rare& rare) {
   for (std::size_t i = 0; i < events.size();) {
     const Event& event = events[i];
@@ -171,14 +175,15 @@ StepCode ForEachValid(std::span<const Event> events, const EventLimits& limits,
 
 // Each returns the end of the event; bytes behind it, up to kMaxEventBytes, are overwritten.
 std::uint8_t* PutCommon(const Event& event, std::uint64_t own_step, std::uint8_t* out) {
-  const bool seal = event.type == EventType::kSeal;
-  const std::uint8_t key_size = HasKey(event.type) ? event.key_size : 0;
-  const std::uint64_t step = event.step == own_step ? 0 : event.step;
+  const auto kind = static_cast<std::uint64_t>(event.type);
+  const std::uint64_t has_key = (kKindsWithKey >> kind) & 1;
+  const std::uint64_t key_size = has_key * event.key_size;
+  const std::uint64_t head = kind | (key_size << 8);
+  const std::uint64_t is_seal = kind >> 2;  // of the kinds 1 ... 4
   RawWriter writer(out);
-  writer.Put(EventHead{static_cast<std::uint8_t>(event.type), key_size, 0});
-  writer.Put(event.block);
-  writer.Put(step);
-  std::uint8_t* const key = out + (seal ? 16 : 8);
+  writer.Put(head | (std::uint64_t{static_cast<std::uint32_t>(event.block)} << 32));
+  writer.Put(event.step == own_step ? std::uint64_t{0} : event.step);
+  std::uint8_t* const key = out + 8 + 8 * is_seal;
   std::memcpy(key, event.key.data(), BlockKey::kMaxBytes);
   return key + key_size;
 }

@@ -145,6 +145,8 @@ StepCode StoreLog::WriteEvents(std::span<const Event> events, std::uint64_t own,
                                std::size_t* bytes) {
   const EventLimits limits = {limits_.slots.num_blocks, limits_.slots.block_tokens,
                               std::max(last_, own)};
+  if (out == nullptr) return CheckEvents(events, limits, move_blocks_);
+  if (events.empty()) return {};
   EventsRecord record;
   std::size_t event_bytes = 0;
   const StepCode code =
@@ -177,13 +179,13 @@ WAYMARK_STEP_PATH StepCode StoreLog::Report(std::span<const Event> events) {
   const Turn turn(busy_);
   if (!turn.taken()) return kBusy;
   if (events.empty()) return {};
-  if (!SettleLoss()) return Full();
-  std::uint8_t* const at = Room(MaxEventsRecord(events));
-  if (at == nullptr) return Full();
+  std::uint8_t* const at = SettleLoss() ? Room(MaxEventsRecord(events)) : nullptr;
   std::size_t bytes = 0;
   const StepCode code = WriteEvents(events, schedule_, at, &bytes);
-  if (code.ok()) Append({bytes});
-  return code;
+  if (!code.ok()) return code;
+  if (at == nullptr) return Full();
+  Append({bytes});
+  return {};
 }
 
 std::size_t StoreLog::in_flight() {
@@ -214,20 +216,20 @@ WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
                             RoundUp(MaxEncodedBytes(rows, limits_.slots));
   const bool settled = SettleLoss();
   std::uint8_t* const room = settled ? Room(bytes) : nullptr;
+  std::uint8_t* at = room;
+  if (room != nullptr && !events.empty()) {
+    at = Write(ScheduleRecord{{}, batch.step, batch.version}, RecordKind::kSchedule, at);
+  }
+  std::size_t event_bytes = 0;
+  const StepCode code = WriteEvents(events, batch.step, at, &event_bytes);
+  if (!code.ok()) return code;
   if (room == nullptr) {
     last_ = batch.step;
     version_ = batch.version;
     if (batch.step >= schedule_) schedule_ = 0;
     return Full();
   }
-  std::uint8_t* at = room;
-  std::size_t event_bytes = 0;
-  if (!events.empty()) {
-    at = Write(ScheduleRecord{{}, batch.step, batch.version}, RecordKind::kSchedule, at);
-    const StepCode code = WriteEvents(events, batch.step, at, &event_bytes);
-    if (!code.ok()) return code;
-    at += event_bytes;
-  }
+  at += event_bytes;
   std::size_t slot_bytes = 0;
   const StepCode slots = EncodeSlots(batch, limits_.slots, at + sizeof(BeginRecord), &slot_bytes);
   if (!slots.ok()) return slots;

@@ -143,8 +143,9 @@ class StoreLog {
   // Publishes the records, of these sizes, that were written into the last Room(); sizes of 0 are
   // ignored.
   void Append(std::initializer_list<std::size_t> records);
-  // Validates `events` and writes their record to `out`, with MaxEventsRecord(events) bytes of room.
-  // `own`: the step that is begun next, if it is known, else 0. `*bytes`: of the record.
+  // Validates `events` and writes their record to `out`, which has room for it, or is null: then they
+  // are only validated. `own`: the step that is begun next, if it is known, else 0. `*bytes` is the
+  // size of the record, and is unchanged where none was written.
   [[nodiscard]] StepCode WriteEvents(std::span<const Event> events, std::uint64_t own,
                                      std::uint8_t* out, std::size_t* bytes);
   // Removes a step from open_. False if it is not there.

@@ -256,6 +256,15 @@ TEST(EncodeEvents, EveryFieldComesBackAtItsLimits) {
   }
 }
 
+TEST(EventCode, TheDetailIsTheSizeOfAKeyOrJoinsAMove) {
+  for (int kind = 0; kind < 256; ++kind) {
+    const auto type = static_cast<EventType>(kind);
+    const bool has_key = type == EventType::kBind || type == EventType::kSeal;
+    const int expected = has_key ? 32 : type == EventType::kMove ? 1 : 0;
+    EXPECT_EQ(MaxDetail(static_cast<std::uint8_t>(kind)), expected) << kind;
+  }
+}
+
 TEST(EventReader, AGroupOfMovesIsInOnePiece) {
   std::vector<Event> events(EventReader::kPiece - 1, Event::Retain(BlockId(1)));
   for (int i = 0; i < 300; ++i)

@@ -583,6 +583,7 @@ TEST(BadInput, NothingOfAnInvalidBatchIsDone) {
   refused(6, {Truncate(1, -1, 1)}, {}, StepRule::kRowsOutOfRange, -1);
   refused(6, {Seal(1, 1, 7)}, {}, StepRule::kSealStep, 7);
   refused(6, {Move(1, 2, true), Move(3, 2)}, {}, StepRule::kDuplicateMove, 2);
+  refused(6, {Move(1, 2, true)}, {}, StepRule::kUnfinishedMove, 1);
   refused(6, {}, std::vector<std::int64_t>(9000, kPaddingSlot), StepRule::kTooManyRows, 9000);
   Event unknown;
   unknown.type = static_cast<EventType>(77);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "blockstore/store/schedule_message.h"
+#include "tests/unit/blockstore/store/reported_events.h"
 #include "tests/unit/blockstore/store/store_driver.h"
 
 namespace waymark {
@@ -38,6 +39,22 @@ TEST(StoreLog, ASnapshotSeesWhatWasReportedBeforeItAndNothingAfter) {
   EXPECT_TRUE(d.store().WaitIdle(std::chrono::seconds(0)).ok());
   EXPECT_EQ(d.Read({3}, 0, 4), "14@1 15@1 n n");
   EXPECT_EQ(d.store().CoveredPrefix(blocks, 4), 2);
+}
+
+// They are read from their record in pieces.
+TEST(StoreLog, AllEventsOfALongCallAreAppliedAndRecorded) {
+  ReportedEvents reported;
+  StoreOptions options = StoreDriver::Options();
+  options.flight = &reported;
+  StoreDriver d(options);
+  d.Step(1, {Bind(3)}, d.Slots({3}, 0, 1), {10});
+  std::vector<Event> events(1000, Retain(9));
+  events.push_back(Bind(3));
+  (void)reported.Take();
+  ASSERT_TRUE(d.store().Report(events).ok());
+  EXPECT_EQ(reported.Take(), events);
+  EXPECT_EQ(d.Read({3}, 0, 1), "n");
+  EXPECT_EQ(d.store().GetStats().events, 1002u);
 }
 
 TEST(StoreLog, AnUnappliedSnapshotIsNotReadyAndQueriesApplyTheLog) {
@@ -199,7 +216,7 @@ struct FullLog : testing::Test {
 TEST_F(FullLog, RecordsKeepTheirOrderThroughTheOverflow) {
   d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 2));
   const std::vector<Event> events(8, Retain(9));
-  for (int i = 0; i < 50; ++i)
+  for (int i = 0; i < 400; ++i)
     ASSERT_TRUE(d.store().Report(events).ok());  // more than the ring holds
   const Event rebind[] = {Bind(3)};
   ASSERT_TRUE(d.store().Report(rebind).ok());
@@ -271,6 +288,21 @@ TEST_F(FullLog, EndsFindRoomAndNothingElseTakesIt) {
       ASSERT_TRUE(d.store().TakeSnapshot({}, 0, 0).ok());
     (void)d.store().Apply(kAll);
   }
+}
+
+// Events are checked also where there is no room for them, and a refused call loses nothing.
+TEST_F(FullLog, AnInvalidEventIsNamedAndNothingIsLost) {
+  d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 1));
+  Land(1, {10});
+  std::vector<Event> events(1 << 12, Retain(9));  // more than the log holds
+  events.push_back(Bind(32));
+  EXPECT_EQ(d.store().Report(events).rule, StepRule::kBlockOutOfRange);
+  EXPECT_EQ(d.TryBegin(2, events, {}).rule, StepRule::kBlockOutOfRange);
+  EXPECT_EQ(Read({3}, 0, 1), "10@1");
+  EXPECT_EQ(d.store().GetStats().log_losses, 0u);
+  events.pop_back();
+  EXPECT_EQ(d.store().Report(events).rule, StepRule::kLogFull);
+  EXPECT_EQ(Read({3}, 0, 1), "c");
 }
 
 // ---- messages
