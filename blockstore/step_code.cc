@@ -64,8 +64,8 @@ std::string Message(const StepCode& code) {
           unsigned_value);
     case StepRule::kLogFull:
       return absl::StrCat(
-          "the log is full, because its records are not applied: the store will lose its rows "
-          "(capacity); calls refused so far: ",
+          "the log is full, because its records are not applied, or there was no memory to check "
+          "the events: the store will lose its rows (capacity); calls refused so far: ",
           unsigned_value);
     case StepRule::kBusy:
       return "one thread at a time may call the store as the engine's thread; another one does";
@@ -92,6 +92,8 @@ std::string Message(const StepCode& code) {
     case StepRule::kPosition:
       return absl::StrCat("batch.table: the positions of request ", code.index,
                           " must be in [0, table_stride * block_tokens); one is ", code.value);
+    case StepRule::kForked:
+      return "a store must be used in the process that created it; this is a forked child";
   }
   return absl::StrCat("rule ", static_cast<int>(code.rule), " broken at index ", code.index,
                       "; the value is ", code.value);

@@ -37,6 +37,7 @@ enum class StepRule : std::uint8_t {
   kRowOffset,          // index: the row; value: its offset in the block
   kScheduledTokens,    // index: the request; value: its num_scheduled_tokens
   kPosition,           // index: the request; value: its first position if negative, else its last
+  kForked,             // the store belongs to the parent of this process
 };
 
 // `code` is an absl::StatusCode. kOk (0): the call succeeded. kResourceExhausted (8), from

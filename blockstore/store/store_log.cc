@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <initializer_list>
+#include <new>
 #include <utility>
 
 #include "blockstore/store/clock.h"
@@ -17,6 +18,7 @@ constexpr std::int32_t kPrecondition =
     static_cast<std::int32_t>(absl::StatusCode::kFailedPrecondition);
 
 constexpr StepCode kBusy{kPrecondition, StepRule::kBusy, 0, 0};
+constexpr StepCode kForked{kPrecondition, StepRule::kForked, 0, 0};
 
 constexpr std::size_t RoundUp(std::size_t bytes) {
   return (bytes + 7) / 8 * 8;
@@ -34,14 +36,18 @@ std::uint8_t* Write(Record record, RecordKind kind, std::uint8_t* out) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<StoreLog>> StoreLog::Create(
-    const LogLimits& limits, const std::atomic<std::uint64_t>& submitted_ended) {
+absl::StatusOr<StoreLog::Pointer> StoreLog::Create(
+    const LogLimits& limits, const std::atomic<std::uint64_t>& submitted_ended, ForkGuard& guard) {
   auto ring = PageMemory::Map(limits.ring_bytes);
   if (!ring.ok()) return ring.status();
   auto overflow = PageMemory::Map(limits.overflow_bytes);
   if (!overflow.ok()) return overflow.status();
-  return std::unique_ptr<StoreLog>(
-      new StoreLog(limits, submitted_ended, *std::move(ring), *std::move(overflow)));
+  static_assert(alignof(StoreLog) <= ForkGuard::kAlignment);
+  auto memory = ForkGuard::Create(sizeof(StoreLog));
+  if (!memory.ok()) return memory.status();
+  guard = *std::move(memory);
+  return Pointer(new (guard.memory())
+                     StoreLog(limits, submitted_ended, *std::move(ring), *std::move(overflow)));
 }
 
 StoreLog::StoreLog(const LogLimits& limits, const std::atomic<std::uint64_t>& submitted_ended,
@@ -109,8 +115,8 @@ void StoreLog::KeepSteps(std::span<const std::uint64_t> open) {
 }
 
 StepCode StoreLog::LoseRecords() {
-  const Turn turn(busy_);
-  if (!turn.taken()) return kBusy;
+  const Turn turn(free_);
+  if (!turn.taken()) return Refused();
   loss_ = true;
   (void)SettleLoss();  // now, if there is room: what is appended next is not lost
   return {};
@@ -135,6 +141,18 @@ bool StoreLog::SettleLoss() {
 
 // ---- the engine's thread
 
+StepCode StoreLog::Refused() const {
+  return alive_ ? kBusy : kForked;
+}
+
+StepCode StoreLog::Check(std::span<const Event> events, std::uint64_t own) {
+  try {
+    return check_.Events(events, last_, own);
+  } catch (const std::bad_alloc&) {
+    return Full();
+  }
+}
+
 std::uint8_t* StoreLog::WriteEvents(std::span<const Event> events, std::uint64_t own,
                                     std::uint8_t* out) {
   const std::size_t bytes = sizeof(EventsRecord) + events.size_bytes();
@@ -152,8 +170,8 @@ std::uint8_t* StoreLog::WriteEvents(std::span<const Event> events, std::uint64_t
 }
 
 StepCode StoreLog::Schedule(std::uint64_t step, std::uint64_t version) {
-  const Turn turn(busy_);
-  if (!turn.taken()) return kBusy;
+  const Turn turn(free_);
+  if (!turn.taken()) return Refused();
   if (step <= last_ || step < schedule_ || step >= kStepLimit) {
     return {kInvalid, StepRule::kStepNotIncreasing, 0, static_cast<std::int64_t>(step)};
   }
@@ -168,9 +186,9 @@ StepCode StoreLog::Schedule(std::uint64_t step, std::uint64_t version) {
 }
 
 StepCode StoreLog::Report(std::span<const Event> events) {
-  const Turn turn(busy_);
-  if (!turn.taken()) return kBusy;
-  const StepCode code = check_.Events(events, last_, schedule_);
+  const Turn turn(free_);
+  if (!turn.taken()) return Refused();
+  const StepCode code = Check(events, schedule_);
   if (!code.ok() || events.empty()) return code;
   if (!SettleLoss()) return Full();
   const std::size_t bytes = sizeof(EventsRecord) + events.size_bytes();
@@ -189,8 +207,8 @@ std::size_t StoreLog::in_flight() {
 }
 
 StepCode StoreLog::Begin(const StepBatch& batch) {
-  const Turn turn(busy_);
-  if (!turn.taken()) return kBusy;
+  const Turn turn(free_);
+  if (!turn.taken()) return Refused();
   if (batch.step <= last_ || batch.step >= kStepLimit) {
     return {kInvalid, StepRule::kStepNotIncreasing, 0, static_cast<std::int64_t>(batch.step)};
   }
@@ -202,7 +220,7 @@ StepCode StoreLog::Begin(const StepBatch& batch) {
     return {kInvalid, StepRule::kDeviceSlots, 0, static_cast<std::int64_t>(rows)};
   }
   const std::span<const Event> events = batch.event_span();
-  const StepCode code = check_.Events(events, last_, batch.step);
+  const StepCode code = Check(events, batch.step);
   if (!code.ok()) return code;
 
   // One room for all of it, so that the slots are validated while they are written.
@@ -264,8 +282,8 @@ bool StoreLog::Close(std::uint64_t step) {
 }
 
 StepCode StoreLog::Submit(std::uint64_t step, StepRows* rows) {
-  const Turn turn(busy_);
-  if (!turn.taken()) return kBusy;
+  const Turn turn(free_);
+  if (!turn.taken()) return Refused();
   if (!Close(step)) {
     return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
   }
@@ -275,8 +293,8 @@ StepCode StoreLog::Submit(std::uint64_t step, StepRows* rows) {
 }
 
 StepCode StoreLog::End(std::uint64_t step, StepEnd how) {
-  const Turn turn(busy_);
-  if (!turn.taken()) return kBusy;
+  const Turn turn(free_);
+  if (!turn.taken()) return Refused();
   if (!Close(step)) {
     return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
   }
@@ -289,8 +307,8 @@ StepCode StoreLog::End(std::uint64_t step, StepEnd how) {
 
 StepCode StoreLog::TakeSnapshot(SnapshotState* state, std::span<const BlockId> blocks,
                                 std::uint32_t skipped) {
-  const Turn turn(busy_);
-  if (!turn.taken()) return kBusy;
+  const Turn turn(free_);
+  if (!turn.taken()) return Refused();
   if (!SettleLoss()) return Full();
   static_assert(sizeof(BlockId) == sizeof(std::int32_t));
   const std::size_t bytes = sizeof(SnapshotRecord) + RoundUp(blocks.size_bytes());
