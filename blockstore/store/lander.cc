@@ -263,9 +263,8 @@ bool Lander::LandNext(std::uint64_t only_step) noexcept {
 
 void Lander::LandStep(StepRecord& record) {
   RunCopies();
-  StepRows* const rows = record.rows;
   record.tally = {};
-  if (rows != nullptr && !record.without_claims) {
+  if (record.rows != nullptr && !record.without_claims) {
     if (record.device) DeviceSteps::StartLanding(record);
     if (record.device && record.threw) {
       // Which rows its forward wrote is not known.

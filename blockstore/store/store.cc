@@ -210,6 +210,9 @@ Stats RoutingStore::GetStats() const {
 absl::Status RoutingStore::status() const {
   return Guarded([&] { return impl_->forked() ? Forked() : impl_->core()->failure.status(); });
 }
+bool RoutingStore::forked() const {
+  return impl_->forked();
+}
 std::vector<AuditFinding> RoutingStore::TakeFindings() {
   if (impl_->forked()) return {};
   impl_->lander().Drain();

@@ -218,6 +218,8 @@ class RoutingStore {
   // CoveredPrefix is 0. The calls of the step path work as before, so that the engine runs on.
   // FailedPrecondition in a forked child. Any thread.
   [[nodiscard]] absl::Status status() const;
+  // Whether this process is a forked child of the store's.
+  [[nodiscard]] bool forked() const;
   [[nodiscard]] Stats GetStats() const;
   // The findings of the audit since the last call, oldest first; at most the newest 256.
   [[nodiscard]] std::vector<AuditFinding> TakeFindings();

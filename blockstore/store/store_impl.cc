@@ -222,8 +222,8 @@ absl::Status RoutingStore::Impl::AppendItems() {
 std::int64_t RoutingStore::Impl::CoveredPrefix(std::span<const BlockId> blocks, std::int64_t rows) {
   DrainAll();
   const MutexLock lock(mutex_);
-  if (core_->failure.failed()) return 0;
   std::int64_t covered = 0;
+  if (core_->failure.failed()) return covered;
   for (const BlockId block : blocks) {
     if (block.value() >= options_.num_blocks) return covered;
     const EntryIndex first = pages_.FirstEntry(block.value());
