@@ -1,7 +1,8 @@
 // LogCallback: receives warnings and errors of a store or a session, for the operator.
 //
 // Logged, once each: pages that the audit voided (warning), the first time that a layer is silent
-// (warning), and a transport that failed (error). Everything else is in the counters.
+// (warning), a transport that failed, a store that failed, and the first step whose StepRows threw an
+// exception (errors). Everything else is in the counters.
 #ifndef WAYMARK_BLOCKSTORE_LOG_H_
 #define WAYMARK_BLOCKSTORE_LOG_H_
 

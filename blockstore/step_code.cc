@@ -68,8 +68,8 @@ std::string Message(const StepCode& code, const char* events) {
           unsigned_value);
     case StepRule::kLogFull:
       return absl::StrCat(
-          "the log is full, because its records are not applied: the store will lose its rows "
-          "(capacity); calls refused so far: ",
+          "the log is full, because its records are not applied, or there was no memory to check "
+          "the events: the store will lose its rows (capacity); calls refused so far: ",
           unsigned_value);
     case StepRule::kBusy:
       return "one thread at a time may call the store as the engine's thread; another one does";
@@ -98,6 +98,8 @@ std::string Message(const StepCode& code, const char* events) {
                           " must be in [0, table_stride * block_tokens); one is ", code.value);
     case StepRule::kUnfinishedMove:
       return event("more", "0 in the last Move of a group, which is reported as a whole");
+    case StepRule::kForked:
+      return "a store must be used in the process that created it; this is a forked child";
   }
   return absl::StrCat("rule ", static_cast<int>(code.rule), " broken at index ", code.index,
                       "; the value is ", code.value);

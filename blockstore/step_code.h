@@ -38,6 +38,7 @@ enum class StepRule : std::uint8_t {
   kScheduledTokens,    // index: the request; value: its num_scheduled_tokens
   kPosition,           // index: the request; value: its first position if negative, else its last
   kUnfinishedMove,     // index: the event; value: `more`; the next event is not a Move
+  kForked,             // the store belongs to the parent of this process
 };
 
 // `code` is an absl::StatusCode. kOk (0): the call succeeded. kResourceExhausted (8), from

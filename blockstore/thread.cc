@@ -19,6 +19,15 @@ bool Pin(pthread_t thread, std::span<const std::int32_t> cpus) {
   return pthread_setaffinity_np(thread, sizeof set, &set) == 0;
 }
 
+// The CPUs of the thread that loads the library; none if there are too many for a cpu_set_t.
+cpu_set_t CpusAtLoad() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) CPU_ZERO(&set);
+  return set;
+}
+const cpu_set_t kProcessCpus = CpusAtLoad();
+
 }  // namespace
 
 absl::Status CheckCpus(std::string_view argument, std::span<const std::int32_t> cpus) {
@@ -43,7 +52,11 @@ std::thread StartThread(const char* name, std::span<const std::int32_t> cpus,
   std::thread thread(std::move(run));
   // Errors are ignored: the thread works without a name or CPUs.
   (void)pthread_setname_np(thread.native_handle(), name);
-  if (!cpus.empty()) (void)Pin(thread.native_handle(), cpus);
+  if (!cpus.empty()) {
+    (void)Pin(thread.native_handle(), cpus);
+  } else if (CPU_COUNT(&kProcessCpus) > 0) {
+    (void)pthread_setaffinity_np(thread.native_handle(), sizeof kProcessCpus, &kProcessCpus);
+  }
   return thread;
 }
 

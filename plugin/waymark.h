@@ -75,6 +75,10 @@
  * Threads. "Engine's thread": a store and its sessions are called by one thread at a time. "Step
  * path": in addition the call allocates nothing after warm-up, never waits, and copies no rows.
  * "Any thread": no restriction.
+ *
+ * Processes. A store, its sessions and its snapshots belong to the process that created them. In a
+ * forked child their functions return FAILED_PRECONDITION (WM_RULE_FORKED) at once, and releasing
+ * them does not wait; snapshots that were ready can be read.
  */
 #ifndef WAYMARK_PLUGIN_WAYMARK_H_
 #define WAYMARK_PLUGIN_WAYMARK_H_
@@ -166,6 +170,7 @@ enum wm_rule {
   WM_RULE_SCHEDULED_TOKENS = 23,      /* index: the request; value: its num_scheduled_tokens */
   WM_RULE_POSITION = 24,              /* index: the request; value: a position out of range */
   WM_RULE_UNFINISHED_MOVE = 25,       /* index: the event; value: `more`; the next is not a Move */
+  WM_RULE_FORKED = 26,                /* the store belongs to the parent of this process */
   WM_RULE_LAYER_OUT_OF_RANGE = 32,    /* value: the layer; limit: layers captured */
   WM_RULE_LAYER_NOT_HANDED_OVER = 33, /* value: a layer that is captured otherwise */
   WM_RULE_NULL_DATA = 34,             /* value: rows of a tensor without data */
@@ -244,7 +249,7 @@ typedef struct wm_store_options {
   uint64_t key_seed;            /* of the key index's hash; 0 = random */
   wm_recorder* recorder;        /* created for the same options, for this store only; null: none */
   const int32_t* landing_cpus;  /* [num_landing_cpus]: CPUs that the landing thread may run on; */
-  size_t num_landing_cpus;      /* 0: any */
+  size_t num_landing_cpus;      /* 0: all that the process could use when it loaded the library */
   uint64_t log_bytes; /* of the log that the engine's thread appends to; eight times as many are */
                       /* reserved for a log that is full; 0: 8 MiB, and at least four full steps */
   uint32_t max_tagged_snapshots; /* of store_take_tagged, at once; for one more the oldest is */
@@ -691,6 +696,7 @@ typedef struct wm_store_stats {
   uint64_t landing_lag_count, landing_lag_p50_ns, landing_lag_p99_ns; /* submit to landed */
   uint64_t log_records, log_losses, steps_while_wrapping, snapshots_lost, snapshots_given_up;
   uint64_t log_lag_count, log_lag_p50_ns, log_lag_p99_ns; /* begin_step to applied */
+  uint64_t exceptions;
 } wm_store_stats;
 
 /* A finding of the audit: later writes of `block` contradicted the rows that were kept. */
@@ -1027,6 +1033,15 @@ typedef struct wm_api_v1 {
   const char* (*provenance_name)(int32_t provenance);
   /* Writes `code` as text: argument, rule, value. */
   wm_status (*describe_code)(const wm_code* code, wm_message* text);
+
+  /* ---- failures ---- */
+
+  /* OK, or why the store has failed: an exception in its own work. RESOURCE_EXHAUSTED: there was no
+   * memory; else INTERNAL. It then returns no row of its blocks any more: rows that have not landed,
+   * and those of later snapshots, are missing (capacity), and store_wait_idle returns this status.
+   * The functions of the step path work as before, so that the engine runs on.
+   * FAILED_PRECONDITION in a forked child. Any thread. */
+  wm_status (*store_status)(const wm_store* store, wm_message* why);
 } wm_api_v1;
 
 /* The table: static, the same for every caller, never null. The only exported symbol. Any thread.

@@ -29,7 +29,7 @@ struct RecorderOptions {
   FlightRows rows = FlightRows::kDigests;
   // Whether a thread replays old segments. If not, the caller calls ReplayOldest() often enough.
   bool background = true;
-  // CPUs that the thread ("wm-flight") may run on; empty = it is not pinned.
+  // CPUs that the thread ("wm-flight") may run on; empty: as StoreOptions::landing_cpus.
   std::vector<std::int32_t> cpus = {};
 };
 

@@ -32,7 +32,7 @@ void Audit::CompareIgnored(StepRecord& record) {
       if (!stamp.valid() || stamp.step() >= record.relative) continue;
       std::uint8_t* const row = row_.data();
       Reason verdict = Reason::kNone;
-      record.rows->Land(ignored[end].step_row, {&row, 1}, {&verdict, 1});
+      record.Land(ignored[end].step_row, {&row, 1}, {&verdict, 1});
       if (verdict != Reason::kNone) continue;
       sums.Add(Agreement(core_.shape, core_.row(page, ignored[end].row), row));
       kept = stamp.step();

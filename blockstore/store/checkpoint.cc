@@ -63,6 +63,7 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
   impl.DrainAll();
   impl.lander_.RunCopies();
   const MutexLock lock(impl.mutex_);
+  if (impl.core_->failure.failed()) return impl.core_->failure.status();
   if (!impl.steps_.in_flight().empty()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "flight checkpoint: ", impl.steps_.in_flight().size(),

@@ -113,7 +113,7 @@ void DeviceSteps::ClaimRow(StepRecord* record, std::uint32_t index, RelStep step
 }
 
 void DeviceSteps::InvalidateRow(PageIndex page, std::uint32_t row, bool sealed, RelStep step,
-                                std::uint64_t version) {
+                                std::uint64_t version, Reason reason) {
   StampCell& cell = pages_.stamp(page, row);
   Stamp stamp = cell.Load();
   // A row that an earlier device step of another version may still write is not protected.
@@ -123,8 +123,8 @@ void DeviceSteps::InvalidateRow(PageIndex page, std::uint32_t row, bool sealed, 
     return;
   }
   while (stamp.live() && stamp.step() <= step) {
-    if (cell.Exchange(stamp, stamp.Missing(Reason::kCapacity))) {
-      ++stats_.rows_missing[static_cast<std::size_t>(Reason::kCapacity)];
+    if (cell.Exchange(stamp, stamp.Missing(reason))) {
+      ++stats_.rows_missing[static_cast<std::size_t>(reason)];
       break;
     }
     stamp = cell.Load();
@@ -132,16 +132,16 @@ void DeviceSteps::InvalidateRow(PageIndex page, std::uint32_t row, bool sealed, 
   Revoke(page, row, step);
 }
 
-void DeviceSteps::Invalidate(const StepRecord& record) {
+void DeviceSteps::Invalidate(const StepRecord& record, Reason reason) {
   for (std::uint32_t i = 0; i < record.num_rows; ++i) {
     const Claim& claim = record.claims[i];
     if (claim.page == kNoPage || claim.revoked) continue;
-    InvalidateRow(claim.page, claim.row, claim.sealed, record.relative, record.version);
+    InvalidateRow(claim.page, claim.row, claim.sealed, record.relative, record.version, reason);
   }
   for (std::size_t i = 0; i < record.copies.size(); ++i) {
     const SideRow side = record.copies[i];
     if (side.revoked) continue;
-    InvalidateRow(side.page, side.row, side.sealed, record.relative, record.version);
+    InvalidateRow(side.page, side.row, side.sealed, record.relative, record.version, reason);
   }
 }
 
@@ -221,7 +221,7 @@ bool DeviceSteps::OtherVersionMayWrite(PageIndex page, std::uint64_t version) co
 // ---- landing
 
 void DeviceSteps::StartLanding(StepRecord& record) {
-  record.slots = record.rows->Slots();
+  record.slots = record.Slots();
   record.next_in_range = 0;
   std::fill_n(record.step_row.begin(), record.num_rows, kNoStepRow);
 }

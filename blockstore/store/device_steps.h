@@ -27,9 +27,9 @@ class DeviceSteps {
   // Claims every row that the step may write. `record` is null if the step is dropped at its begin.
   void ClaimRows(StepRecord* record, std::span<const std::int64_t> slots, RelStep step,
                  std::uint64_t version);
-  // Makes all rows missing (capacity) that a dropped step may have written, unless rule 3 keeps
-  // them.
-  void Invalidate(const StepRecord& record);
+  // Makes all rows missing that the step may have written, because its ids or its slots are lost,
+  // unless rule 3 keeps them.
+  void Invalidate(const StepRecord& record, Reason reason = Reason::kCapacity);
   // Removes a step from those in flight.
   void End(StepRecord& record);
 
@@ -61,9 +61,9 @@ class DeviceSteps {
  private:
   // Claims one row of range_.
   void ClaimRow(StepRecord* record, std::uint32_t index, RelStep step, std::uint64_t version);
-  // Makes the row missing because a dropped step may have rewritten it, unless rule 3 keeps it.
+  // The same for one row.
   void InvalidateRow(PageIndex page, std::uint32_t row, bool sealed, RelStep step,
-                     std::uint64_t version);
+                     std::uint64_t version, Reason reason = Reason::kCapacity);
   // The claim of row `step_row`, whose page row is now pending; null: not stored.
   const Claim* ResolveRow(StepRecord& record, std::uint32_t step_row);
 

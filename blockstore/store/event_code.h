@@ -1,8 +1,9 @@
 // EventCode: the rules for events that need no state, and the bytes of an event in the log and in
 // a schedule message. Internal to blockstore.
 //
-// Functions without state: any thread, nothing throws. An event has 4 to 48 bytes, little-endian,
-// without padding: its head, then those fields that its kind has, then the bytes of its key.
+// Functions without state: any thread. Nothing throws but bad_alloc, where `scratch` must grow. An
+// event has 4 to 48 bytes, little-endian, without padding: its head, then those fields that its kind
+// has, then the bytes of its key.
 //
 //   kind     head                    fields (int32; step: uint64)
 //   Bind     bytes of the key        block

@@ -6,7 +6,10 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "blockstore/store/clock.h"
 #include "blockstore/thread.h"
 
@@ -100,14 +103,14 @@ void Lander::SleepUntilWork(std::uint32_t seen) {
   wake_flag_.Withdraw();
 }
 
-void Lander::Loop() {
+void Lander::Loop() noexcept {
   while (!stop_.load(std::memory_order_seq_cst)) {
     const std::uint32_t seen = work_.load(std::memory_order_seq_cst);
     bool worked = log_ != nullptr && log_->HasRecords() && Drain() > 0;
     while (LandNext())
       worked = true;
     worked |= RunCopies();
-    Housekeeping();
+    TryHousekeeping();
     const std::size_t used = pages_touched_ * core_.shape.page_bytes();
     if (core_.memory.Prefault(used + kFaultAhead, kFaultStep)) worked = true;
     if (worked) {
@@ -131,7 +134,34 @@ std::size_t Lander::Drain(std::size_t records) {
   core_.NotifyProgress();  // a snapshot may have been applied
   // What another thread has applied may be work for the landing thread, and is no record any more.
   if (has_thread() && std::this_thread::get_id() != thread_.get_id()) Wake();
+  if (!has_thread() && core_.failure.failed()) Settle();
   return applied;
+}
+
+// ---- failures
+
+void Lander::Settle() noexcept {
+  RunCopies();  // the snapshots that were applied before see them
+  {
+    const MutexLock lock(mutex_);
+    if (applier_ != nullptr) applier_->GiveUpSubmitted();
+    SnapshotState* state = nullptr;
+    while (core_.released.try_dequeue(state))
+      core_.FreeTicket(state);
+  }
+  core_.oldest_in_flight.store(StoreCore::kNoStep, std::memory_order_seq_cst);
+  core_.NotifyProgress();
+  if (!std::exchange(logged_failure_, true)) {
+    LogError([&] { return std::string(core_.failure.text()); });
+  }
+}
+
+template <class Text>
+void Lander::LogError(const Text& text) const noexcept {
+  try {
+    if (options_.log) options_.log(LogLevel::kError, text());
+  } catch (...) {  // no memory for the line
+  }
 }
 
 void Lander::ServeLog() {
@@ -144,11 +174,19 @@ void Lander::ReturnRefused() {
     StepRows* rows = nullptr;
     {
       const MutexLock lock(mutex_);
-      if (applier_->refused().empty()) return;
-      rows = applier_->refused().back();
-      applier_->refused().pop_back();
+      rows = applier_->TakeRefused();
     }
-    rows->Done();
+    if (rows == nullptr) return;
+    core_.CallDone(rows);
+  }
+}
+
+void Lander::TryHousekeeping() noexcept {
+  if (core_.failure.failed()) return;
+  try {
+    Housekeeping();
+  } catch (...) {
+    core_.failure.Catch("comparing pages, or making a new base");
   }
 }
 
@@ -181,9 +219,8 @@ StepRecord* Lander::NextReady(std::uint64_t only_step) {
     steps_.ListSubmitted(only_step, candidates_);
   }
   // Poll may ask a device, so it is called without the lock. Only this thread takes steps.
-  const auto ready = std::find_if(
-      candidates_.begin(), candidates_.end(),
-      [](const StepRecord* record) { return record->rows == nullptr || record->rows->Poll(); });
+  const auto ready = std::find_if(candidates_.begin(), candidates_.end(),
+                                  [](StepRecord* record) { return record->Poll(); });
   polling_ = ready == candidates_.end() && !candidates_.empty();
   if (ready == candidates_.end()) return nullptr;
   looks_ = 0;
@@ -192,8 +229,10 @@ StepRecord* Lander::NextReady(std::uint64_t only_step) {
   return *ready;
 }
 
-bool Lander::LandNext(std::uint64_t only_step) {
+bool Lander::LandNext(std::uint64_t only_step) noexcept {
+  if (core_.failure.failed()) Settle();
   ReturnRefused();
+  if (core_.failure.failed()) return false;
   StepRecord* record = NextReady(only_step);
   // Without a thread of its own, the store waits for the ids here.
   while (record == nullptr && polling_ && !has_thread()) {
@@ -201,17 +240,37 @@ bool Lander::LandNext(std::uint64_t only_step) {
     record = NextReady(only_step);
   }
   if (record == nullptr) return false;
-  LandStep(*record);
-  if (!has_thread()) Housekeeping();
+  StepRows* const rows = record->rows;
+  const std::uint64_t step = record->step;
+  try {
+    LandStep(*record);
+  } catch (...) {
+    core_.failure.Catch("landing a step");
+    const MutexLock lock(mutex_);
+    core_.CountEnded();
+  }
+  core_.CallDone(rows);
+  if (core_.exceptions.load(std::memory_order_relaxed) > 0 &&
+      !std::exchange(logged_exception_, true)) {
+    LogError([step] {
+      return absl::StrCat("a call of the StepRows of step ", step,
+                          " threw an exception: rows that had not landed are not captured");
+    });
+  }
+  if (!has_thread()) TryHousekeeping();
   return true;
 }
 
 void Lander::LandStep(StepRecord& record) {
   RunCopies();
-  StepRows* const rows = record.rows;
   record.tally = {};
-  if (rows != nullptr && !record.without_claims) {
+  if (record.rows != nullptr && !record.without_claims) {
     if (record.device) DeviceSteps::StartLanding(record);
+    if (record.device && record.threw) {
+      // Which rows its forward wrote is not known.
+      const MutexLock lock(mutex_);
+      steps_.device().Invalidate(record, Reason::kNotCaptured);
+    }
     LandRows(record);
     if (record.device) RunCopies();  // the audit may read a page that was copied meanwhile
     audit_.CompareIgnored(record);
@@ -223,7 +282,12 @@ void Lander::LandStep(StepRecord& record) {
   for (std::size_t landed = 0;;) {
     {
       const MutexLock lock(mutex_);
+      if (core_.failure.failed()) {
+        core_.CountEnded();
+        break;
+      }
       if (landed == record.copies.size()) {
+        if (record.threw) core_.exceptions.fetch_add(1, std::memory_order_relaxed);
         stats_.steps_landed += record.without_claims ? 0 : 1;
         stats_.rows_landed += record.tally.landed;
         stats_.rows_without_claim += record.tally.late;
@@ -244,7 +308,6 @@ void Lander::LandStep(StepRecord& record) {
     LandSides(record, sides_);
   }
   core_.NotifyProgress();
-  if (rows != nullptr) rows->Done();
 }
 
 void Lander::LandRows(StepRecord& record) {
@@ -263,7 +326,7 @@ void Lander::LandRows(StepRecord& record) {
       wanted |= claim != nullptr;
     }
     if (!wanted) continue;
-    record.rows->Land(static_cast<std::uint32_t>(first), destinations, verdicts);
+    record.Land(static_cast<std::uint32_t>(first), destinations, verdicts);
     for (std::size_t i = 0; i < n; ++i) {
       if (destinations[i] == nullptr) continue;
       Publish(record, claims[i]->page, claims[i]->row, verdicts[i]);
@@ -302,7 +365,7 @@ void Lander::LandSides(StepRecord& record, std::span<const SideRow> sides) {
     std::uint8_t* const destination = core_.row(side.page, side.row);
     Reason verdict = Reason::kNone;
     const std::uint32_t row = record.device ? record.step_row[side.step_row] : side.step_row;
-    record.rows->Land(row, {&destination, 1}, {&verdict, 1});
+    record.Land(row, {&destination, 1}, {&verdict, 1});
     Publish(record, side.page, side.row, verdict);
   }
 }
@@ -358,8 +421,8 @@ void Lander::RecordRows(StepRecord& record) {
     for (std::size_t i = 0; i < n; ++i) {
       destinations_[i] = flight_ids_.data() + (first + i) * core_.row_bytes;
     }
-    record.rows->Land(static_cast<std::uint32_t>(first), {destinations_.data(), n},
-                      std::span<Reason>(flight_verdicts_).subspan(first, n));
+    record.Land(static_cast<std::uint32_t>(first), {destinations_.data(), n},
+                std::span<Reason>(flight_verdicts_).subspan(first, n));
   }
   core_.flight->OnRows(record.step, flight_ids_, flight_verdicts_,
                        record.device ? record.slots : std::span<const std::int64_t>());

@@ -53,8 +53,10 @@ class Lander {
   std::size_t Drain(std::size_t records = LogApplier::kAll) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- work. Landing thread.
-  // Lands the next submitted step, or `only_step`. False if there is none.
-  bool LandNext(std::uint64_t only_step = 0) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Lands the next submitted step, or `only_step`. False if there is none, or the store has failed.
+  // An exception of the step's StepRows makes its rows missing (not captured); any other one makes
+  // the store fail.
+  bool LandNext(std::uint64_t only_step = 0) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
   // Does the queued page copies; false if there are none.
   bool RunCopies() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -63,7 +65,13 @@ class Lander {
   [[nodiscard]] ExpertCounter& experts() { return experts_; }
 
  private:
-  void Loop();
+  void Loop() noexcept;
+  // The store has failed: makes sure that nothing waits for what it will not do any more. May be
+  // called again.
+  void Settle() noexcept ABSL_LOCKS_EXCLUDED(mutex_);
+  // Logs the line that `text` returns. Ignores exceptions.
+  template <class Text>
+  void LogError(const Text& text) const noexcept;
   void SleepUntilWork(std::uint32_t seen);
   [[nodiscard]] bool Idle(std::uint32_t seen) const;
   // Applies what was published meanwhile, between two pieces of a landing.
@@ -74,7 +82,8 @@ class Lander {
   void ReturnRefused() ABSL_LOCKS_EXCLUDED(mutex_);
   // Released snapshots, pairs of pages to compare, and the spare base.
   void Housekeeping() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Lands one step: page copies, its rows, the audit, its end.
+  void TryHousekeeping() noexcept ABSL_LOCKS_EXCLUDED(mutex_);
+  // Lands one step, but for Done(): page copies, its rows, the audit, its end.
   void LandStep(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
   void LandRows(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
   void LandSides(StepRecord& record, std::span<const SideRow> sides);
@@ -110,6 +119,8 @@ class Lander {
   bool dozing_ = false;                  // the last wait timed out
   int looks_ = 0;         // at steps whose ids had not arrived, since a step was ready
   bool polling_ = false;  // the ids of a submitted step are on their way
+  bool logged_exception_ = false;
+  bool logged_failure_ = false;
 
   std::thread thread_;
   std::atomic<bool> stop_{false};

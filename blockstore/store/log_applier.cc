@@ -33,14 +33,14 @@ LogApplier::LogApplier(const StoreOptions& options, StoreCore& core, StoreLog& l
   piece_.reserve(EventReader::kPiece);
 }
 
-std::size_t LogApplier::Apply(std::size_t records, std::size_t bytes) {
+std::size_t LogApplier::Apply(std::size_t records, std::size_t bytes) noexcept {
   const StoreLog::Mark end = log_.LoadEnd();
   std::size_t applied = 0;
   for (std::size_t freed = 0; applied < records && freed < bytes; ++applied) {
     const RecordHeader* const record = log_.Front(end);
     if (record == nullptr) break;
     freed += record->bytes;
-    ApplyOne(*record);
+    if (!TryApply(*record)) Discard(*record);
     log_.Pop();
     // The engine's thread may be short of room.
     if (applied % kRecordsPerRetire == kRecordsPerRetire - 1) log_.Retire();
@@ -49,6 +49,61 @@ std::size_t LogApplier::Apply(std::size_t records, std::size_t bytes) {
   stats_.log_records += applied;
   return applied;
 }
+
+bool LogApplier::TryApply(const RecordHeader& record) noexcept {
+  if (core_.failure.failed()) return false;
+  try {
+    ApplyOne(record);
+    return true;
+  } catch (...) {
+    core_.failure.Catch("applying the log");
+    return false;
+  }
+}
+
+// ---- a store that has failed
+
+void LogApplier::Discard(const RecordHeader& record) noexcept {
+  if (record.kind == RecordKind::kSubmit) {
+    Refuse(As<SubmitRecord>(record).rows);
+  } else if (record.kind == RecordKind::kSnapshot) {
+    SnapshotState& state = *As<SnapshotRecord>(record).state;
+    state.lost = true;
+    state.upto = 0;
+    state.copies = 0;
+    if (state.ticket.Apply()) core_.FreeTicket(&state);
+  }
+}
+
+void LogApplier::GiveUpSubmitted() noexcept {
+  while (const StepRecord* const record = steps_.TakeAnySubmitted())
+    Refuse(record->rows);
+}
+
+void LogApplier::Drop(StepRecord& record) noexcept {
+  try {
+    End(record, StepEnd::kDrop);
+  } catch (...) {
+    core_.failure.Catch("dropping a step");
+  }
+}
+
+// ---- rows that will not land
+
+void LogApplier::Refuse(StepRows* rows) {
+  if (rows == nullptr) return core_.CountEnded();
+  refused_.push_back(rows);
+}
+
+StepRows* LogApplier::TakeRefused() {
+  if (refused_.empty()) return nullptr;
+  StepRows* const rows = refused_.back();
+  refused_.pop_back();
+  core_.CountEnded();
+  return rows;
+}
+
+// ---- records
 
 void LogApplier::ApplyOne(const RecordHeader& record) {
   switch (record.kind) {
@@ -125,13 +180,13 @@ void LogApplier::ApplyBegin(const BeginRecord& begin) {
 void LogApplier::ApplySubmit(const SubmitRecord& submit) {
   StepRecord* const record = steps_.Find(submit.step);
   if (record == nullptr || record->state != StepRecord::State::kBegun) {
-    if (submit.rows != nullptr) refused_.push_back(submit.rows);
-    return;
+    return Refuse(submit.rows);
   }
-  steps_.Submit(*record, submit.rows, submit.reported_at);
+  // First what may throw: a step that is submitted is not refused, too.
   if (core_.flight != nullptr && !record->without_claims) {
     core_.flight->OnEnd(submit.step, StepEnd::kSubmit);
   }
+  steps_.Submit(*record, submit.rows, submit.reported_at);
 }
 
 void LogApplier::ApplyEnd(std::uint64_t step, StepEnd how) {

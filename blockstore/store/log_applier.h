@@ -31,10 +31,13 @@ class LogApplier {
              Steps& steps, EventApplier& events, Stats& stats);
 
   // Applies the oldest records that were published before the call: at most `records`, and no more
-  // once `bytes` of the log have room again. Returns their number.
-  std::size_t Apply(std::size_t records = kAll, std::size_t bytes = kAll);
+  // once `bytes` of the log have room again. Returns their number. An exception makes the store
+  // fail (StoreCore::failure); the records of a store that has failed are discarded.
+  std::size_t Apply(std::size_t records = kAll, std::size_t bytes = kAll) noexcept;
   // Drops a step in flight that the engine has not ended, when the store ends.
-  void Drop(StepRecord& record) { End(record, StepEnd::kDrop); }
+  void Drop(StepRecord& record) noexcept;
+  // The store has failed: no submitted step will land.
+  void GiveUpSubmitted() noexcept;
 
   // Records were lost: see PoisonRecord.
   void Poison(std::span<const std::uint64_t> open, std::uint64_t last, std::uint64_t version);
@@ -47,13 +50,18 @@ class LogApplier {
     last_ = last;
     schedule_ = schedule;
   }
-  // Rows that were submitted for a step that is not in flight, because records were lost: their
-  // Done() is to be called, without the mutex.
-  [[nodiscard]] std::vector<StepRows*>& refused() { return refused_; }
+  // Takes rows that were submitted and will not land: their Done() is to be called, without the
+  // mutex. Null if there are none.
+  [[nodiscard]] StepRows* TakeRefused();
 
  private:
+  // False if the store has failed, before or by this record.
+  bool TryApply(const RecordHeader& record) noexcept;
   void ApplyOne(const RecordHeader& record);
   void ApplyEvents(const EventsRecord& record);
+  // What remains to be done for a record that is not applied, so that nothing waits for it.
+  void Discard(const RecordHeader& record) noexcept;
+  void Refuse(StepRows* rows);
   void ApplyBegin(const BeginRecord& begin);
   void ApplySubmit(const SubmitRecord& submit);
   void ApplyEnd(std::uint64_t step, StepEnd how);
@@ -70,6 +78,8 @@ class LogApplier {
   const TickRate ticks_;
   std::uint64_t last_ = 0;
   std::uint64_t schedule_ = 0;
+  // Counted as in flight by the step book until they are taken, so its capacity,
+  // max_steps_in_flight, is enough.
   std::vector<StepRows*> refused_;
   std::vector<Event> piece_;         // scratch of ApplyEvents
   std::vector<std::int64_t> slots_;  // scratch of ApplyBegin

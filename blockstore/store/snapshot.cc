@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,8 @@ void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t
                  std::span<const std::uint8_t*> row_pointers, std::span<RowInfo> infos) {
   const std::int64_t page_tokens = core.page_tokens;
   const std::int64_t origin = state.first / page_tokens * page_tokens;
+  // No step lands rows of a snapshot that is ready, except that of a store that has failed.
+  const Reason unlanded = core.failure.failed() ? Reason::kCapacity : Reason::kNeverWritten;
   std::uint64_t version = 0;
   RelStep version_of = 0;
   if (state.lost) {
@@ -43,7 +46,7 @@ void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t
       const Stamp stamp = core.stamp(pinned.page, row).Load();
       info.provenance = pinned.by_key ? Provenance::kByKey : stamp.how();
       if (!stamp.valid()) {
-        info.reason = stamp.pending() ? Reason::kNeverWritten : stamp.reason();
+        info.reason = stamp.pending() ? unlanded : stamp.reason();
         continue;
       }
       if (stamp.step() != version_of) {
@@ -84,7 +87,8 @@ bool RevalidateRows(const StoreCore& core, const SnapshotState& state, std::int6
 }
 
 // What a snapshot still waits for.
-std::string Pending(const SnapshotState& state) {
+std::string Pending(const StoreCore& core, const SnapshotState& state) {
+  if (core.guard.forked()) return "it was not ready when this process was forked";
   if (!state.ticket.applied()) return "the store has not applied it yet";
   return absl::StrCat("a step up to ", state.upto, " is still in flight");
 }
@@ -114,7 +118,9 @@ Snapshot& Snapshot::operator=(Snapshot&& other) noexcept {
 void Snapshot::Release() {
   SnapshotState* const state = std::exchange(state_, nullptr);
   // A ticket that has not been applied yet is taken back by the thread that applies it.
-  if (state != nullptr && state->ticket.Release()) core_->released.enqueue(state);
+  if (state != nullptr && !core_->guard.forked() && state->ticket.Release()) {
+    core_->released.enqueue(state);
+  }
   core_.reset();
 }
 
@@ -133,16 +139,22 @@ bool Snapshot::Ready() const {
   return state_ == nullptr || core_->Ready(*state_);
 }
 
-absl::Status Snapshot::Wait(std::chrono::nanoseconds timeout) const {
+absl::Status Snapshot::Wait(std::chrono::nanoseconds timeout) const try {
+  if (state_ != nullptr && core_->guard.forked() && !Ready()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("Snapshot::Wait: ", Pending(*core_, *state_)));
+  }
   if (state_ == nullptr || core_->WaitUntil([&] { return core_->Ready(*state_); }, timeout)) {
     return absl::OkStatus();
   }
-  return absl::DeadlineExceededError(
-      absl::StrCat("Snapshot::Wait: ", Pending(*state_), " after ", timeout.count(), " ns"));
+  return absl::DeadlineExceededError(absl::StrCat("Snapshot::Wait: ", Pending(*core_, *state_),
+                                                  " after ", timeout.count(), " ns"));
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("");  // a text would need memory
 }
 
 absl::Status Snapshot::Read(std::int64_t begin, std::int64_t end, const ReadSpec& spec,
-                            std::span<std::uint8_t> out, std::span<RowInfo> infos) const {
+                            std::span<std::uint8_t> out, std::span<RowInfo> infos) const try {
   if (state_ == nullptr) return Empty();
   if (begin < first() || begin > end || end > last()) {
     return absl::OutOfRangeError(absl::StrCat("Snapshot::Read: rows [", begin, ", ", end,
@@ -158,7 +170,7 @@ absl::Status Snapshot::Read(std::int64_t begin, std::int64_t end, const ReadSpec
   }
   if (!Ready()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("Snapshot::Read: ", Pending(*state_), "; Wait() first"));
+        absl::StrCat("Snapshot::Read: ", Pending(*core_, *state_), "; Wait() first"));
   }
   const auto rows = static_cast<std::size_t>(end - begin);
   // [T, L, K] is written in chunks, while the stamps are in the cache. [L, T, K] is written at
@@ -187,9 +199,11 @@ absl::Status Snapshot::Read(std::int64_t begin, std::int64_t end, const ReadSpec
     }
   }
   return absl::OkStatus();
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("");  // a text would need memory
 }
 
-absl::StatusOr<Rows> Snapshot::ReadRows() const {
+absl::StatusOr<Rows> Snapshot::ReadRows() const try {
   if (state_ == nullptr) return Empty();
   Rows rows;
   rows.shape = core_->shape;
@@ -203,17 +217,21 @@ absl::StatusOr<Rows> Snapshot::ReadRows() const {
     return status;
   }
   return rows;
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("");  // a text would need memory
 }
 
-absl::StatusOr<std::vector<CoverageRun>> Snapshot::Coverage() const {
+absl::StatusOr<std::vector<CoverageRun>> Snapshot::Coverage() const try {
   if (state_ == nullptr) return std::vector<CoverageRun>();
   std::vector<RowInfo> infos(static_cast<std::size_t>(size()));
   if (absl::Status status = ReadInfos(first(), last(), infos); !status.ok()) return status;
   return CoverageOf(infos, first());
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("");  // a text would need memory
 }
 
 absl::Status Snapshot::ReadInfos(std::int64_t begin, std::int64_t end,
-                                 std::span<RowInfo> infos) const {
+                                 std::span<RowInfo> infos) const try {
   if (state_ == nullptr) return Empty();
   if (begin < first() || begin > end || end > last()) {
     return absl::OutOfRangeError(absl::StrCat("Snapshot::ReadInfos: rows [", begin, ", ", end,
@@ -225,11 +243,13 @@ absl::Status Snapshot::ReadInfos(std::int64_t begin, std::int64_t end,
   }
   if (!Ready()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("Snapshot::ReadInfos: ", Pending(*state_), "; Wait() first"));
+        absl::StrCat("Snapshot::ReadInfos: ", Pending(*core_, *state_), "; Wait() first"));
   }
   std::vector<const std::uint8_t*> row_pointers(static_cast<std::size_t>(end - begin));
   ResolveRows(*core_, *state_, begin, row_pointers, infos);
   return absl::OkStatus();
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("");  // a text would need memory
 }
 
 std::optional<PageRef> Snapshot::PageOf(std::int64_t row) const {

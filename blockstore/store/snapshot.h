@@ -47,15 +47,16 @@ class Snapshot {
   // Whether the rows can be read: every step begun before the snapshot was taken has ended, and the
   // page copies on which it depends are done.
   [[nodiscard]] bool Ready() const;
-  // Waits until Ready(). DeadlineExceeded after `timeout`. Must not be called on the landing
-  // thread.
+  // Waits until Ready(). DeadlineExceeded after `timeout`. FailedPrecondition in a forked child,
+  // where it does not become ready any more. Must not be called on the landing thread.
   [[nodiscard]] absl::Status Wait(std::chrono::nanoseconds timeout) const;
 
   // Writes rows [begin, end) to `out` in the layout, type and fill of `spec`, and one info per row
   // to `infos`, which may be empty. `out`: (end - begin) * L * K ids of spec.id_type. A row with a
   // valid info is complete, even if the audit voids rows meanwhile. FailedPrecondition before
   // Ready(). OutOfRange unless first() <= begin <= end <= last(). InvalidArgument, naming the
-  // argument and the value, if a size or the id type does not fit. On an error nothing is written.
+  // argument and the value, if a size or the id type does not fit. ResourceExhausted without
+  // memory. On another error nothing is written.
   // O(end - begin).
   [[nodiscard]] absl::Status Read(std::int64_t begin, std::int64_t end, const ReadSpec& spec,
                                   std::span<std::uint8_t> out, std::span<RowInfo> infos = {}) const;

@@ -56,10 +56,12 @@ std::uint64_t LatencyHistogram::Quantile(double q) const {
 
 std::string Stats::ToString() const {
   std::string out;
+  if (!failure.empty()) absl::StrAppend(&out, failure, "\n");
   Line(out, "steps begun", steps_begun);
   Line(out, "steps landed", steps_landed);
   Line(out, "steps dropped", steps_dropped);
   Line(out, "steps cancelled", steps_cancelled);
+  if (exceptions > 0) Line(out, "exceptions", exceptions);
   Line(out, "rows claimed", rows_claimed);
   Line(out, "rows landed", rows_landed);
   for (int i = 1; i < kNumReasons; ++i) {

@@ -42,6 +42,7 @@ struct Stats {
   std::uint64_t steps_refused_ring = 0;    // of these: max_steps_in_flight were in flight
   std::uint64_t steps_while_wrapping = 0;  // of these: stamps were about to wrap
   std::uint64_t rebases = 0;               // stamps wrapped: the block table and index were emptied
+  std::uint64_t exceptions = 0;  // steps of which a call of StepRows threw, and throws of Done()
   // Rows, counted once per page that they go to.
   std::uint64_t rows_claimed = 0;
   std::uint64_t rows_landed = 0;                          // became valid
@@ -83,6 +84,8 @@ struct Stats {
   LatencyHistogram log_lag;
   // From Submit to the end of landing.
   LatencyHistogram landing_lag;
+  // Why the store has failed (RoutingStore::status); empty: it has not.
+  std::string failure;
   // One entry per version, in the order of first use; empty unless StoreOptions::count_experts.
   std::vector<ExpertCounts> experts;
 

@@ -2,8 +2,10 @@
 #ifndef WAYMARK_BLOCKSTORE_STORE_STEP_RECORD_H_
 #define WAYMARK_BLOCKSTORE_STORE_STEP_RECORD_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "blockstore/row_info.h"
@@ -59,6 +61,7 @@ struct StepRecord {
   std::uint32_t num_rows = 0;      // with padding
   bool without_claims = false;     // begun while stamps wrapped: it only waits for its end
   StepRows* rows = nullptr;        // the caller's, until Done(); null: no rows
+  bool threw = false;              // a call of `rows` threw; there is no further one but Done()
   std::uint64_t submitted_at = 0;  // TicksNow() at Submit; 0: it has no rows
   std::vector<Claim> claims;       // [num_rows]; constant after BeginStep, except for `revoked`
   std::vector<SideRow> copies;     // second destinations, appended while in flight
@@ -76,6 +79,38 @@ struct StepRecord {
   std::span<const std::int64_t> slots;
   std::vector<std::uint32_t> step_row;  // [num_rows]
   std::uint32_t next_in_range = 0;
+
+  // The calls of `rows` by the landing thread. If one throws, the rows that have not landed are not
+  // captured, and the step can land at once.
+  [[nodiscard]] bool Poll() {
+    if (rows == nullptr || threw) return true;
+    return Guarded([this] { return rows->Poll(); }, true);
+  }
+  [[nodiscard]] std::span<const std::int64_t> Slots() {
+    if (threw) return {};
+    return Guarded([this] { return rows->Slots(); }, {});
+  }
+  void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
+            std::span<Reason> verdicts) {
+    const auto land = [&] {
+      rows->Land(first, destinations, verdicts);
+      return true;
+    };
+    if (threw || !Guarded(land, false)) {
+      std::fill(verdicts.begin(), verdicts.end(), Reason::kNotCaptured);
+    }
+  }
+
+ private:
+  template <class Call, class Result = std::invoke_result_t<Call>>
+  Result Guarded(const Call& call, Result otherwise) {
+    try {
+      return call();
+    } catch (...) {
+      threw = true;
+      return otherwise;
+    }
+  }
 };
 
 }  // namespace waymark

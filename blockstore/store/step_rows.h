@@ -11,7 +11,8 @@ namespace waymark {
 
 // The ids of one step, readable until Done(). RoutingStore::Submit takes a pointer; the caller
 // keeps ownership. All calls come from the landing thread (under Landing::kCaller: from LandOne or
-// Land), one at a time, except as stated at Done. No call may throw or call the store.
+// Land), one at a time, except as stated at Done. No call may call the store. If one throws, the
+// rows of the step that have not landed are missing (not captured), and only Done is called after it.
 class StepRows {
  public:
   virtual ~StepRows() = default;
@@ -34,8 +35,9 @@ class StepRows {
   // the batch.
   virtual std::span<const std::int64_t> Slots() { return {}; }
 
-  // The last call for this step, which has landed; it may reuse or destroy this object. If Submit
-  // refuses the step, Submit calls Done() on the engine's thread before it returns.
+  // The last call for this step, which has ended; it may reuse or destroy this object. If Submit
+  // refuses the step, Submit calls Done() on the engine's thread before it returns. An exception is
+  // ignored, and counted (Stats::exceptions).
   virtual void Done() = 0;
 };
 

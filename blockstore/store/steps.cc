@@ -266,6 +266,7 @@ StepRecord* Steps::Find(std::uint64_t step) const {
 void Steps::Submit(StepRecord& record, StepRows* rows, std::uint64_t submitted_at) {
   record.state = StepRecord::State::kSubmitted;
   record.rows = rows;
+  record.threw = false;
   record.submitted_at = submitted_at;
   submitted_.push_back(&record);
 }
@@ -278,6 +279,13 @@ void Steps::ListSubmitted(std::uint64_t only_step, std::vector<StepRecord*>& can
     if (record->device && record != in_flight_.front()) continue;
     candidates.push_back(record);
   }
+}
+
+StepRecord* Steps::TakeAnySubmitted() {
+  if (submitted_.empty()) return nullptr;
+  StepRecord* const record = submitted_.back();
+  submitted_.pop_back();
+  return record;
 }
 
 void Steps::TakeSubmitted(StepRecord& record) {

@@ -50,6 +50,8 @@ class Steps final : public RowsInFlight {
   void ListSubmitted(std::uint64_t only_step, std::vector<StepRecord*>& candidates) const;
   // Takes a listed step, to land it. Landing thread.
   void TakeSubmitted(StepRecord& record);
+  // Takes one that will not land, because the store has failed; null if there is none.
+  StepRecord* TakeAnySubmitted();
   // Makes the rows that the step still holds missing, because it was dropped or cancelled.
   void Revoke(const StepRecord& record, StepEnd how);
   // Records were lost: no row that a step in flight has claimed will land (capacity). Ends those

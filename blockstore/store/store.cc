@@ -1,6 +1,7 @@
 #include "blockstore/store/store.h"
 
 #include <algorithm>
+#include <exception>
 #include <new>
 #include <optional>
 #include <random>
@@ -46,6 +47,22 @@ LogLimits LogLimitsOf(const StoreOptions& options) {
   return limits;
 }
 
+// What `call` returns; ResourceExhausted if it throws.
+template <class Call>
+auto Guarded(const Call& call) noexcept -> decltype(call()) {
+  try {
+    return call();
+  } catch (const std::exception&) {
+    return absl::ResourceExhaustedError("");  // a text would need memory
+  }
+}
+
+absl::Status Forked() {
+  constexpr StepCode kForked{static_cast<std::int32_t>(absl::StatusCode::kFailedPrecondition),
+                             StepRule::kForked, 0, 0};
+  return kForked.ToStatus();
+}
+
 std::uint32_t PagesPerBlock(const StoreOptions& options) {
   return static_cast<std::uint32_t>(options.block_tokens / options.shape.page_tokens);
 }
@@ -55,6 +72,10 @@ std::uint32_t PagesPerBlock(const StoreOptions& options) {
 // ---- creation
 
 absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Create(const StoreOptions& given) {
+  return Guarded([&] { return Make(given); });
+}
+
+absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOptions& given) {
   StoreOptions options = given;
   if (absl::Status status = options.shape.Validate(); !status.ok()) return status;
   const std::int32_t page_tokens = options.shape.page_tokens;
@@ -102,7 +123,7 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Create(const StoreOp
     if (!memory.ok()) return memory.status();
     auto core = std::make_shared<StoreCore>(options.shape, *std::move(memory), options.num_pages);
     core->flight = options.flight;
-    auto log = StoreLog::Create(LogLimitsOf(options), core->submitted_ended);
+    auto log = StoreLog::Create(LogLimitsOf(options), core->submitted_ended, core->guard);
     if (!log.ok()) return log.status();
     auto impl = std::make_unique<Impl>(options, std::move(core), *std::move(log));
     if (options.landing == Landing::kThread) impl->lander().Start();
@@ -117,7 +138,10 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Create(const StoreOp
 // ---- the public functions
 
 RoutingStore::RoutingStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-RoutingStore::~RoutingStore() = default;
+RoutingStore::~RoutingStore() {
+  // The landing thread and the holders of the locks are in the parent.
+  if (impl_->forked()) (void)impl_.release();
+}
 
 WAYMARK_STEP_PATH StepCode RoutingStore::Schedule(StepId step, std::uint64_t version) {
   return impl_->Schedule(step.value(), version);
@@ -140,47 +164,64 @@ WAYMARK_STEP_PATH StepCode RoutingStore::Cancel(StepId step) {
 
 WAYMARK_STEP_PATH absl::StatusOr<Snapshot> RoutingStore::TakeSnapshot(
     std::span<const BlockId> blocks, std::int64_t first, std::int64_t last) {
-  absl::StatusOr<SnapshotState*> state = impl_->TakeSnapshot(blocks, first, last);
-  if (!state.ok()) return state.status();
-  return Snapshot(impl_->core(), *state);
+  return Guarded([&]() -> absl::StatusOr<Snapshot> {
+    absl::StatusOr<SnapshotState*> state = impl_->TakeSnapshot(blocks, first, last);
+    if (!state.ok()) return state.status();
+    return Snapshot(impl_->core(), *state);
+  });
 }
 
 std::int64_t RoutingStore::CoveredPrefix(std::span<const BlockId> blocks, std::int64_t rows) const {
-  return impl_->CoveredPrefix(blocks, rows);
+  return impl_->forked() ? 0 : impl_->CoveredPrefix(blocks, rows);
 }
 
 absl::Status RoutingStore::ReportMessage(std::span<const std::uint8_t> message) {
-  return impl_->ReportMessage(message);
+  return Guarded([&] { return impl_->forked() ? Forked() : impl_->ReportMessage(message); });
 }
 absl::StatusOr<Snapshot> RoutingStore::TakeTagged(std::uint64_t tag) {
-  std::optional<Snapshot> snapshot = impl_->tagged().Take(tag);
-  if (snapshot.has_value()) return *std::move(snapshot);
-  return absl::NotFoundError(absl::StrCat("TakeTagged: no snapshot waits under tag ", tag));
+  return Guarded([&]() -> absl::StatusOr<Snapshot> {
+    if (impl_->forked()) return Forked();
+    std::optional<Snapshot> snapshot = impl_->tagged().Take(tag);
+    if (snapshot.has_value()) return *std::move(snapshot);
+    return absl::NotFoundError(absl::StrCat("TakeTagged: no snapshot waits under tag ", tag));
+  });
 }
 void RoutingStore::ForgetTag(std::uint64_t tag) {
-  (void)impl_->tagged().Take(tag);
+  if (!impl_->forked()) (void)impl_->tagged().Take(tag);
 }
 
 bool RoutingStore::LandOne() {
-  return options().landing != Landing::kThread && impl_->lander().LandNext();
+  return options().landing != Landing::kThread && !impl_->forked() && impl_->lander().LandNext();
 }
 bool RoutingStore::Land(StepId step) {
-  return options().landing != Landing::kThread && step.valid() &&
+  return options().landing != Landing::kThread && step.valid() && !impl_->forked() &&
          impl_->lander().LandNext(step.value());
 }
 std::size_t RoutingStore::Apply(std::size_t records) {
-  return options().landing == Landing::kManual ? impl_->lander().Drain(records) : 0;
+  if (options().landing != Landing::kManual || impl_->forked()) return 0;
+  return impl_->lander().Drain(records);
 }
 absl::Status RoutingStore::WaitIdle(std::chrono::nanoseconds timeout) {
-  return impl_->WaitIdle(timeout);
+  return Guarded([&] { return impl_->forked() ? Forked() : impl_->WaitIdle(timeout); });
 }
 
 Stats RoutingStore::GetStats() const {
-  return impl_->GetStats();
+  return impl_->forked() ? Stats() : impl_->GetStats();
+}
+absl::Status RoutingStore::status() const {
+  return Guarded([&] { return impl_->forked() ? Forked() : impl_->core()->failure.status(); });
+}
+bool RoutingStore::forked() const {
+  return impl_->forked();
 }
 std::vector<AuditFinding> RoutingStore::TakeFindings() {
+  if (impl_->forked()) return {};
   impl_->lander().Drain();
-  return impl_->lander().audit().TakeFindings();
+  try {
+    return impl_->lander().audit().TakeFindings();
+  } catch (const std::bad_alloc&) {
+    return {};  // they are kept
+  }
 }
 const StoreOptions& RoutingStore::options() const {
   return impl_->options();

@@ -14,6 +14,13 @@
 // pages; under Landing::kCaller the caller does. Any thread may use a Snapshot and call GetStats,
 // TakeFindings, TakeTagged, ForgetTag and (under Landing::kThread) WaitIdle.
 //
+// Nothing throws. If a call of StepRows throws, the rows of its step that have not landed are missing
+// (not captured). If the store's own work does, see status().
+//
+// A store and its snapshots belong to the process that created them. In a forked child the calls of
+// a store return FailedPrecondition (StepRule::kForked; nothing, zeros or false where there is no
+// code), its destructor does nothing, and snapshots that were Ready can be read.
+//
 // The step path is Schedule, Report, BeginStep, Submit, Drop, Cancel and TakeSnapshot. After warm-up
 // they do not allocate; they take no lock, never wait, copy no rows and do not throw. If the log is
 // full they return ResourceExhausted (kLogFull), and the store loses its rows (capacity); there is
@@ -95,7 +102,8 @@ struct StoreOptions {
   // per row of max_step_rows and step of max_steps_in_flight.
   bool device_slots = false;
   Landing landing = Landing::kThread;
-  // CPUs that the landing thread ("wm-landing") may run on; empty = it is not pinned.
+  // CPUs that the landing thread ("wm-landing") may run on; empty = all that the process could use
+  // when the library was loaded, whatever the calling thread is pinned to.
   std::vector<std::int32_t> landing_cpus;
   // Bytes of the log between the engine's thread and the thread that applies it, touched when the
   // store is made; eight times as many are reserved for the case that they are full. 0: 8 MiB, and
@@ -204,6 +212,14 @@ class RoutingStore {
 
   // ---- state ----
 
+  // OK, or why the store has failed: an exception in its own work, which is no memory as a rule
+  // (ResourceExhausted, Internal). It then returns no row of its table any more: rows that have not
+  // landed, and those of later snapshots, are missing (capacity), StepRows get their Done(), and
+  // CoveredPrefix is 0. The calls of the step path work as before, so that the engine runs on.
+  // FailedPrecondition in a forked child. Any thread.
+  [[nodiscard]] absl::Status status() const;
+  // Whether this process is a forked child of the store's.
+  [[nodiscard]] bool forked() const;
   [[nodiscard]] Stats GetStats() const;
   // The findings of the audit since the last call, oldest first; at most the newest 256.
   [[nodiscard]] std::vector<AuditFinding> TakeFindings();
@@ -216,6 +232,7 @@ class RoutingStore {
   [[nodiscard]] Impl& impl() { return *impl_; }
 
  private:
+  static absl::StatusOr<std::unique_ptr<RoutingStore>> Make(const StoreOptions& options);
   explicit RoutingStore(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -15,12 +15,15 @@
 #include <utility>
 #include <vector>
 
+#include "blockstore/fork_guard.h"
 #include "blockstore/huge_allocator.h"
 #include "blockstore/shape.h"
 #include "blockstore/store/flight_sink.h"
 #include "blockstore/store/page_memory.h"
 #include "blockstore/store/page_pool.h"
 #include "blockstore/store/stamp.h"
+#include "blockstore/store/step_rows.h"
+#include "blockstore/store/store_failure.h"
 #include "blockstore/store/ticket_state.h"
 #include "concurrentqueue.h"
 
@@ -145,6 +148,20 @@ struct StoreCore {
   }
 
   FlightSink* flight = nullptr;  // StoreOptions::flight
+
+  // Whether this is a forked child: the store's threads, and who held its locks, are in the parent.
+  ForkGuard guard;
+  StoreFailure failure;
+  std::atomic<std::uint64_t> exceptions{0};  // Stats::exceptions
+  // Calls Done(), whose exception is counted.
+  void CallDone(StepRows* rows) noexcept {
+    if (rows == nullptr) return;
+    try {
+      rows->Done();
+    } catch (...) {
+      exceptions.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
 };
 
 }  // namespace waymark

@@ -24,7 +24,7 @@ WAYMARK_STEP_PATH std::size_t FirstNotBelow(std::span<const BlockId> blocks, std
 }  // namespace
 
 RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<StoreCore> shared,
-                         std::unique_ptr<StoreLog> log)
+                         StoreLog::Pointer log)
     : options_(store_options),
       core_(std::move(shared)),
       log_(std::move(log)),
@@ -46,7 +46,7 @@ RoutingStore::Impl::~Impl() {
     }
     lander_.RunCopies();
     const MutexLock lock(mutex_);
-    if (steps_.in_flight().empty()) break;
+    if (core_->failure.failed() || steps_.in_flight().empty()) break;
     applier_.Drop(*steps_.in_flight().front());
   }
   core_->NotifyProgress();
@@ -54,12 +54,14 @@ RoutingStore::Impl::~Impl() {
 
 // ---- what appends a record
 
-WAYMARK_STEP_PATH void RoutingStore::Impl::Published(bool wake) {
+WAYMARK_STEP_PATH StepCode RoutingStore::Impl::Published(const StepCode& code, bool wake) {
+  if (code.rule == StepRule::kForked) return code;
   if (options_.landing == Landing::kCaller) {
     lander_.Drain();
   } else if (options_.landing == Landing::kThread && wake) {
     lander_.WakeForRecords();
   }
+  return code;
 }
 
 void RoutingStore::Impl::DrainAll() {
@@ -79,34 +81,25 @@ void RoutingStore::Impl::TryMakeRoom(std::size_t bytes) {
 }
 
 WAYMARK_STEP_PATH StepCode RoutingStore::Impl::Schedule(std::uint64_t step, std::uint64_t version) {
-  const StepCode code = log_->Schedule(step, version);
-  Published(/*wake=*/false);
-  return code;
+  return Published(log_->Schedule(step, version), /*wake=*/false);
 }
 
 WAYMARK_STEP_PATH StepCode RoutingStore::Impl::Report(std::span<const Event> events) {
-  const StepCode code = log_->Report(events);
-  Published(/*wake=*/false);
-  return code;
+  return Published(log_->Report(events), /*wake=*/false);
 }
 
 WAYMARK_STEP_PATH StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
-  const StepCode code = log_->Begin(batch);
-  Published(/*wake=*/false);
-  return code;
+  return Published(log_->Begin(batch), /*wake=*/false);
 }
 
 WAYMARK_STEP_PATH StepCode RoutingStore::Impl::Submit(std::uint64_t step, StepRows* rows) {
   const StepCode code = log_->Submit(step, rows);
-  if (!code.ok() && rows != nullptr) rows->Done();
-  Published(/*wake=*/true);
-  return code;
+  if (!code.ok()) core_->CallDone(rows);
+  return Published(code, /*wake=*/true);
 }
 
 WAYMARK_STEP_PATH StepCode RoutingStore::Impl::End(std::uint64_t step, StepEnd how) {
-  const StepCode code = log_->End(step, how);
-  Published(/*wake=*/true);
-  return code;
+  return Published(log_->End(step, how), /*wake=*/true);
 }
 
 WAYMARK_STEP_PATH SnapshotState* RoutingStore::Impl::TakeTicket() {
@@ -153,34 +146,44 @@ WAYMARK_STEP_PATH absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapsho
     state->next_free = std::exchange(tickets_, state);
     return code.ToStatus();
   }
-  Published(/*wake=*/true);
+  (void)Published(code, /*wake=*/true);
   return state;
 }
 
 // ---- messages of a scheduler in another process
 
 absl::Status RoutingStore::Impl::ReportMessage(std::span<const std::uint8_t> message) {
-  const ScheduleLimits limits{options_.num_blocks, options_.block_tokens};
-  absl::StatusOr<ScheduleMessage> parsed =
-      ParseScheduleMessage(message, limits, std::exchange(message_, {}));
-  absl::Status status = parsed.status();
-  bool lost = !parsed.ok();
-  if (parsed.ok()) {
-    message_ = *std::move(parsed);
-    const MessageVerdict verdict = message_order_.Next(message_.epoch, message_.sequence);
-    if (verdict == MessageVerdict::kIgnore) return absl::OkStatus();
-    lost = verdict != MessageVerdict::kApply;
+  bool lost = false;
+  absl::Status status;
+  try {
+    status = AppendMessage(message, lost);
+  } catch (const std::bad_alloc&) {
+    status = absl::ResourceExhaustedError("");
+    lost = true;
   }
-  if (lost) {
-    const StepCode code = log_->LoseRecords();
-    if (status.ok()) status = code.ToStatus();
-  }
-  if (parsed.ok()) status.Update(AppendMessage());
-  Published(/*wake=*/false);
+  const StepCode code = lost ? log_->LoseRecords() : StepCode{};
+  (void)Published(code, /*wake=*/false);
+  if (status.ok()) status = code.ToStatus();
   return status;
 }
 
-absl::Status RoutingStore::Impl::AppendMessage() {
+absl::Status RoutingStore::Impl::AppendMessage(std::span<const std::uint8_t> message, bool& lost) {
+  const ScheduleLimits limits{options_.num_blocks, options_.block_tokens};
+  absl::StatusOr<ScheduleMessage> parsed =
+      ParseScheduleMessage(message, limits, std::exchange(message_, {}));
+  lost = !parsed.ok();
+  if (lost) return parsed.status();
+  message_ = *std::move(parsed);
+  const MessageVerdict verdict = message_order_.Next(message_.epoch, message_.sequence);
+  if (verdict == MessageVerdict::kIgnore) return absl::OkStatus();
+  absl::Status status;
+  // Before the message, which is applied all the same.
+  if (verdict != MessageVerdict::kApply) status = log_->LoseRecords().ToStatus();
+  status.Update(AppendItems());
+  return status;
+}
+
+absl::Status RoutingStore::Impl::AppendItems() {
   absl::Status status;
   // The sender's checks are the log's, but for what only the receiver knows: the last step begun.
   const auto append = [&](const StepCode& code) {
@@ -220,6 +223,7 @@ std::int64_t RoutingStore::Impl::CoveredPrefix(std::span<const BlockId> blocks, 
   DrainAll();
   const MutexLock lock(mutex_);
   std::int64_t covered = 0;
+  if (core_->failure.failed()) return covered;
   for (const BlockId block : blocks) {
     if (block.value() >= options_.num_blocks) return covered;
     const EntryIndex first = pages_.FirstEntry(block.value());
@@ -256,14 +260,14 @@ absl::Status RoutingStore::Impl::WaitIdle(std::chrono::nanoseconds timeout) {
     copies = pages_.copies_queued();
   }
   const auto reached = [&] { return core_->Reached(upto, copies); };
-  if (lander_.has_thread() ? core_->WaitUntil(reached, timeout) : reached()) {
-    return absl::OkStatus();
-  }
+  const bool idle = lander_.has_thread() ? core_->WaitUntil(reached, timeout) : reached();
+  if (core_->failure.failed()) return core_->failure.status();
+  if (idle) return absl::OkStatus();
   return absl::DeadlineExceededError(absl::StrCat(
       "WaitIdle: steps up to ", upto, " had not all ended after ", timeout.count(), " ns"));
 }
 
-Stats RoutingStore::Impl::GetStats() {
+Stats RoutingStore::Impl::GetStats() noexcept {
   Stats stats;
   std::uint64_t entries = 0;
   lander_.Drain();
@@ -284,7 +288,12 @@ Stats RoutingStore::Impl::GetStats() {
   stats.bytes_touched_peak =
       stats.bytes - (stats.pages - stats.pages_in_use_peak) * core_->shape.page_bytes();
   stats.snapshots_given_up = tagged_.given_up();
-  stats.experts = lander_.experts().Get();
+  stats.exceptions = core_->exceptions.load(std::memory_order_relaxed);
+  try {
+    stats.failure = core_->failure.text();
+    stats.experts = lander_.experts().Get();
+  } catch (const std::bad_alloc&) {  // then without them
+  }
   return stats;
 }
 

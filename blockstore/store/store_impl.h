@@ -37,8 +37,7 @@ namespace waymark {
 // Functions as those of RoutingStore, with their threads.
 class RoutingStore::Impl final : private StoreLog::RoomMaker {
  public:
-  Impl(const StoreOptions& store_options, std::shared_ptr<StoreCore> shared,
-       std::unique_ptr<StoreLog> log);
+  Impl(const StoreOptions& store_options, std::shared_ptr<StoreCore> shared, StoreLog::Pointer log);
   ~Impl() override;
 
   // ---- what appends a record. Engine's thread.
@@ -56,9 +55,11 @@ class RoutingStore::Impl final : private StoreLog::RoomMaker {
   // ---- what applies the log first
   std::int64_t CoveredPrefix(std::span<const BlockId> blocks, std::int64_t rows)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  Stats GetStats() ABSL_LOCKS_EXCLUDED(mutex_);
+  Stats GetStats() noexcept ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status WaitIdle(std::chrono::nanoseconds timeout) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Whether this process is a forked child of the store's.
+  [[nodiscard]] bool forked() const { return core_->guard.forked(); }
   [[nodiscard]] const StoreOptions& options() const { return options_; }
   [[nodiscard]] const std::shared_ptr<StoreCore>& core() const { return core_; }
   [[nodiscard]] std::uint64_t last_step() const { return log_->last_step(); }
@@ -68,18 +69,21 @@ class RoutingStore::Impl final : private StoreLog::RoomMaker {
   friend class StoreCheckpoint;
 
   void TryMakeRoom(std::size_t bytes) override;
-  // After each call that may have appended a record. `wake`: a landing thread that sleeps is woken.
-  void Published(bool wake) ABSL_LOCKS_EXCLUDED(mutex_);
+  // After each call that may have appended a record, with its code, which it returns. `wake`: a
+  // landing thread that sleeps is woken.
+  StepCode Published(const StepCode& code, bool wake) ABSL_LOCKS_EXCLUDED(mutex_);
   // Applies the whole log, the record that stands for lost ones included. Engine's thread.
   void DrainAll() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Appends the message. `lost`: events that the store cannot know of were reported before it.
+  absl::Status AppendMessage(std::span<const std::uint8_t> message, bool& lost);
   // Appends all items of message_. The first error; what follows is appended all the same.
-  absl::Status AppendMessage();
+  absl::Status AppendItems();
   // A free ticket; null: no memory. Engine's thread.
   SnapshotState* TakeTicket();
 
   const StoreOptions options_;
   const std::shared_ptr<StoreCore> core_;
-  const std::unique_ptr<StoreLog> log_;
+  const StoreLog::Pointer log_;
   SnapshotState* tickets_ = nullptr;  // free ones; engine's thread
   MessageOrder message_order_;        // engine's thread
   ScheduleMessage message_;           // the last one, for its memory; engine's thread

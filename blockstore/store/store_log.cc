@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <initializer_list>
+#include <new>
 #include <utility>
 
 #include "blockstore/step_path.h"
@@ -18,6 +19,7 @@ constexpr std::int32_t kPrecondition =
     static_cast<std::int32_t>(absl::StatusCode::kFailedPrecondition);
 
 constexpr StepCode kBusy{kPrecondition, StepRule::kBusy, 0, 0};
+constexpr StepCode kForked{kPrecondition, StepRule::kForked, 0, 0};
 
 constexpr std::size_t RoundUp(std::size_t bytes) {
   return (bytes + 7) / 8 * 8;
@@ -40,14 +42,18 @@ std::uint8_t* Write(Record record, RecordKind kind, std::uint8_t* out) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<StoreLog>> StoreLog::Create(
-    const LogLimits& limits, const std::atomic<std::uint64_t>& submitted_ended) {
+absl::StatusOr<StoreLog::Pointer> StoreLog::Create(
+    const LogLimits& limits, const std::atomic<std::uint64_t>& submitted_ended, ForkGuard& guard) {
   auto ring = PageMemory::Map(limits.ring_bytes);
   if (!ring.ok()) return ring.status();
   auto overflow = PageMemory::Map(limits.overflow_bytes);
   if (!overflow.ok()) return overflow.status();
-  return std::unique_ptr<StoreLog>(
-      new StoreLog(limits, submitted_ended, *std::move(ring), *std::move(overflow)));
+  static_assert(alignof(StoreLog) <= ForkGuard::kAlignment);
+  auto memory = ForkGuard::Create(sizeof(StoreLog));
+  if (!memory.ok()) return memory.status();
+  guard = *std::move(memory);
+  return Pointer(new (guard.memory())
+                     StoreLog(limits, submitted_ended, *std::move(ring), *std::move(overflow)));
 }
 
 StoreLog::StoreLog(const LogLimits& limits, const std::atomic<std::uint64_t>& submitted_ended,
@@ -115,8 +121,8 @@ void StoreLog::KeepSteps(std::span<const std::uint64_t> open) {
 }
 
 StepCode StoreLog::LoseRecords() {
-  const Turn turn(busy_);
-  if (!turn.taken()) return kBusy;
+  const Turn turn(free_);
+  if (!turn.taken()) return Refused();
   loss_ = true;
   (void)SettleLoss();  // now, if there is room: what is appended next is not lost
   return {};
@@ -141,8 +147,12 @@ WAYMARK_STEP_PATH bool StoreLog::SettleLoss() {
 
 // ---- the engine's thread
 
+StepCode StoreLog::Refused() const {
+  return alive_ ? kBusy : kForked;
+}
+
 StepCode StoreLog::WriteEvents(std::span<const Event> events, std::uint64_t own, std::uint8_t* out,
-                               std::size_t* bytes) {
+                               std::size_t* bytes) try {
   const EventLimits limits = {limits_.slots.num_blocks, limits_.slots.block_tokens,
                               std::max(last_, own)};
   if (out == nullptr) return CheckEvents(events, limits, move_blocks_);
@@ -157,11 +167,13 @@ StepCode StoreLog::WriteEvents(std::span<const Event> events, std::uint64_t own,
   record.event_bytes = event_bytes;
   std::memcpy(out, &record, sizeof(record));
   return {};
+} catch (const std::bad_alloc&) {
+  return Full();  // of a group of Moves, which cannot be checked
 }
 
 WAYMARK_STEP_PATH StepCode StoreLog::Schedule(std::uint64_t step, std::uint64_t version) {
-  const Turn turn(busy_);
-  if (!turn.taken()) return kBusy;
+  const Turn turn(free_);
+  if (!turn.taken()) return Refused();
   if (step <= last_ || step < schedule_ || step >= kStepLimit) {
     return {kInvalid, StepRule::kStepNotIncreasing, 0, static_cast<std::int64_t>(step)};
   }
@@ -176,8 +188,8 @@ WAYMARK_STEP_PATH StepCode StoreLog::Schedule(std::uint64_t step, std::uint64_t 
 }
 
 WAYMARK_STEP_PATH StepCode StoreLog::Report(std::span<const Event> events) {
-  const Turn turn(busy_);
-  if (!turn.taken()) return kBusy;
+  const Turn turn(free_);
+  if (!turn.taken()) return Refused();
   if (events.empty()) return {};
   std::uint8_t* const at = SettleLoss() ? Room(MaxEventsRecord(events)) : nullptr;
   std::size_t bytes = 0;
@@ -196,8 +208,8 @@ std::size_t StoreLog::in_flight() {
 }
 
 WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
-  const Turn turn(busy_);
-  if (!turn.taken()) return kBusy;
+  const Turn turn(free_);
+  if (!turn.taken()) return Refused();
   if (batch.step <= last_ || batch.step >= kStepLimit) {
     return {kInvalid, StepRule::kStepNotIncreasing, 0, static_cast<std::int64_t>(batch.step)};
   }
@@ -271,8 +283,8 @@ WAYMARK_STEP_PATH bool StoreLog::Close(std::uint64_t step) {
 }
 
 WAYMARK_STEP_PATH StepCode StoreLog::Submit(std::uint64_t step, StepRows* rows) {
-  const Turn turn(busy_);
-  if (!turn.taken()) return kBusy;
+  const Turn turn(free_);
+  if (!turn.taken()) return Refused();
   if (!Close(step)) {
     return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
   }
@@ -282,8 +294,8 @@ WAYMARK_STEP_PATH StepCode StoreLog::Submit(std::uint64_t step, StepRows* rows) 
 }
 
 WAYMARK_STEP_PATH StepCode StoreLog::End(std::uint64_t step, StepEnd how) {
-  const Turn turn(busy_);
-  if (!turn.taken()) return kBusy;
+  const Turn turn(free_);
+  if (!turn.taken()) return Refused();
   if (!Close(step)) {
     return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
   }
@@ -297,8 +309,8 @@ WAYMARK_STEP_PATH StepCode StoreLog::End(std::uint64_t step, StepEnd how) {
 WAYMARK_STEP_PATH StepCode StoreLog::TakeSnapshot(SnapshotState* state,
                                                   std::span<const BlockId> blocks,
                                                   std::uint32_t skipped) {
-  const Turn turn(busy_);
-  if (!turn.taken()) return kBusy;
+  const Turn turn(free_);
+  if (!turn.taken()) return Refused();
   if (!SettleLoss()) return Full();
   static_assert(sizeof(BlockId) == sizeof(std::int32_t));
   const std::size_t bytes = sizeof(SnapshotRecord) + RoundUp(blocks.size_bytes());

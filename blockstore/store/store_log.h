@@ -18,8 +18,9 @@
 #include <span>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "blockstore/events.h"
+#include "blockstore/fork_guard.h"
 #include "blockstore/ids.h"
 #include "blockstore/step_code.h"
 #include "blockstore/store/event_code.h"
@@ -43,8 +44,15 @@ struct LogLimits {
   [[nodiscard]] std::size_t KeptBytes() const { return max_steps_in_flight * sizeof(SubmitRecord); }
 };
 
+// Lies in memory that a forked child finds zeroed: no call of the engine's thread gets its turn
+// there, and the step path pays nothing to know it.
 class StoreLog {
  public:
+  struct Destroy {
+    void operator()(StoreLog* log) const { log->~StoreLog(); }
+  };
+  using Pointer = std::unique_ptr<StoreLog, Destroy>;
+
   // Applies records on the engine's thread when the ring is full.
   class RoomMaker {
    public:
@@ -57,16 +65,17 @@ class StoreLog {
   // The largest step number + 1. Above it, the distance of two steps would not fit 63 bits.
   static constexpr std::uint64_t kStepLimit = std::uint64_t{1} << 62;
 
-  // ResourceExhausted if the memory cannot be mapped.
-  // `submitted_ended`: see StoreCore; must outlive the log.
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<StoreLog>> Create(
-      const LogLimits& limits, const std::atomic<std::uint64_t>& submitted_ended);
+  // ResourceExhausted if the memory cannot be mapped. `guard`: becomes that of the log, and must
+  // outlive it. `submitted_ended`: see StoreCore; must outlive the log.
+  [[nodiscard]] static absl::StatusOr<Pointer> Create(
+      const LogLimits& limits, const std::atomic<std::uint64_t>& submitted_ended, ForkGuard& guard);
   StoreLog(const StoreLog&) = delete;
   StoreLog& operator=(const StoreLog&) = delete;
   // Before the first record. Not owned; null: a full ring goes to the overflow at once.
   void SetRoomMaker(RoomMaker* room) { room_ = room; }
 
-  // ---- the engine's thread; a second thread in one of these gets FailedPrecondition (kBusy).
+  // ---- the engine's thread; a second thread in one of these gets FailedPrecondition (kBusy), and
+  // so does a forked child (kForked).
   // On an error nothing has been appended; after kLogFull the poison record will say so.
 
   // RoutingStore has the meaning of the calls of the same name.
@@ -116,19 +125,21 @@ class StoreLog {
   // Held by a call of the engine's thread.
   class Turn {
    public:
-    explicit Turn(std::atomic<bool>& busy)
-        : busy_(busy), taken_(!busy.exchange(true, std::memory_order_acquire)) {}
+    explicit Turn(std::atomic<bool>& free)
+        : free_(free), taken_(free.exchange(false, std::memory_order_acquire)) {}
     ~Turn() {
-      if (taken_) busy_.store(false, std::memory_order_release);
+      if (taken_) free_.store(true, std::memory_order_release);
     }
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
     [[nodiscard]] bool taken() const { return taken_; }
 
    private:
-    std::atomic<bool>& busy_;
+    std::atomic<bool>& free_;
     const bool taken_;
   };
+  // The code of a call that did not get its turn.
+  [[nodiscard]] StepCode Refused() const;
 
   StoreLog(const LogLimits& limits, const std::atomic<std::uint64_t>& submitted_ended,
            PageMemory ring, PageMemory overflow);
@@ -162,10 +173,11 @@ class StoreLog {
   RoomMaker* room_ = nullptr;
 
   // The engine's thread.
-  std::atomic<bool> busy_{false};
-  LogRing* target_ = nullptr;  // of the last Room()
-  bool overflowing_ = false;   // records go to the overflow until all of them are applied
-  bool loss_ = false;          // records were lost, and no poison record stands behind them
+  std::atomic<bool> free_{true};  // no call is in progress; false in a forked child
+  bool alive_ = true;             // false in a forked child
+  LogRing* target_ = nullptr;     // of the last Room()
+  bool overflowing_ = false;      // records go to the overflow until all of them are applied
+  bool loss_ = false;             // records were lost, and no poison record stands behind them
   std::uint64_t lost_count_ = 0;
   std::uint64_t last_ = 0;      // the last step begun
   std::uint64_t schedule_ = 0;  // the open schedule; 0: none

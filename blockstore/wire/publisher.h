@@ -40,7 +40,7 @@ struct PublisherOptions {
   // all calls of the page source may take together.
   std::chrono::nanoseconds landing_timeout = std::chrono::seconds(10);
   std::chrono::nanoseconds source_timeout = std::chrono::seconds(10);
-  // CPUs that the publisher's thread ("wm-publish") may run on; empty = it is not pinned.
+  // CPUs that the publisher's thread ("wm-publish") may run on; empty: as StoreOptions::landing_cpus.
   std::vector<std::int32_t> cpus;
 };
 

@@ -48,6 +48,11 @@ wm_status StoreCreate(const wm_store_options* given, wm_store** out, wm_message*
   });
 }
 
+// Fails in a forked child, where the functions of RoutingStore that return no status return nothing.
+absl::Status OfThisProcess(const wm_store* store) {
+  return store->store->forked() ? store->store->status() : absl::OkStatus();
+}
+
 wm_status StoreShape(const wm_store* store, wm_shape* out) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
@@ -117,8 +122,9 @@ wm_status StoreForgetTag(wm_store* store, std::uint64_t tag) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
     check.Object(store, "store");
-    if (check.ok()) store->store->ForgetTag(tag);
-    return check.status();
+    if (!check.ok()) return check.status();
+    store->store->ForgetTag(tag);
+    return OfThisProcess(store);
   });
 }
 
@@ -132,7 +138,7 @@ wm_status StoreCoveredPrefix(const wm_store* store, const std::int32_t* blocks,
     if (!check.ok()) return check.status();
     *covered =
         store->store->CoveredPrefix({reinterpret_cast<const BlockId*>(blocks), num_blocks}, rows);
-    return absl::OkStatus();
+    return OfThisProcess(store);
   });
 }
 
@@ -156,6 +162,7 @@ wm_status LandBy(wm_store* store, F&& land) noexcept {
   return GuardStep(nullptr, [&]() -> wm_code {
     if (!IsA(store)) return BadArgument(0);
     if (store->store->options().landing != Landing::kCaller) return {WM_FAILED_PRECONDITION};
+    if (store->store->forked()) return {WM_FAILED_PRECONDITION};
     return {land() ? WM_OK : WM_NOT_FOUND};
   });
 }
@@ -170,8 +177,9 @@ wm_status StoreLastStep(const wm_store* store, std::uint64_t* step) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
     Arguments check;
     check.Object(store, "store").Pointer(step, "step");
-    if (check.ok()) *step = store->store->last_step().value();
-    return check.status();
+    if (!check.ok()) return check.status();
+    *step = store->store->last_step().value();
+    return OfThisProcess(store);
   });
 }
 
@@ -228,8 +236,9 @@ wm_status StoreStats(const wm_store* store, wm_store_stats* out) noexcept {
     to.log_lag_count = stats.log_lag.count();
     to.log_lag_p50_ns = stats.log_lag.Quantile(0.5);
     to.log_lag_p99_ns = stats.log_lag.Quantile(0.99);
+    to.exceptions = stats.exceptions;
     CopyOut(to, out);
-    return absl::OkStatus();
+    return OfThisProcess(store);
   });
 }
 
@@ -237,8 +246,18 @@ wm_status StoreStatsText(const wm_store* store, wm_message* text) noexcept {
   return Guard(text, [&]() -> absl::Status {
     Arguments check;
     check.Object(store, "store");
-    if (check.ok()) WriteText(store->store->GetStats().ToString(), text);
-    return check.status();
+    if (!check.ok()) return check.status();
+    if (absl::Status status = OfThisProcess(store); !status.ok()) return status;
+    WriteText(store->store->GetStats().ToString(), text);
+    return absl::OkStatus();
+  });
+}
+
+wm_status StoreStatus(const wm_store* store, wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Object(store, "store");
+    return check.ok() ? store->store->status() : check.status();
   });
 }
 
@@ -249,6 +268,7 @@ wm_status StoreExpertCounts(const wm_store* store, std::size_t index, std::uint6
     check.Object(store, "store").Pointer(version, "version");
     check.That(counts != nullptr || capacity == 0, "counts", "must not be null with a capacity");
     if (!check.ok()) return check.status();
+    if (absl::Status status = OfThisProcess(store); !status.ok()) return status;
     const Stats stats = store->store->GetStats();
     if (index >= stats.experts.size()) return absl::NotFoundError("index: beyond the last version");
     const ExpertCounts& of = stats.experts[index];
@@ -267,6 +287,7 @@ wm_status StoreNextFinding(wm_store* store, wm_finding* out, wm_message* text) n
     Arguments check;
     check.Object(store, "store").OutStruct(out, "out");
     if (!check.ok()) return check.status();
+    if (absl::Status status = OfThisProcess(store); !status.ok()) return status;
     const std::lock_guard<std::mutex> lock(store->findings_mutex);
     if (store->findings.empty()) {
       const std::vector<AuditFinding> taken = store->store->TakeFindings();
@@ -387,6 +408,7 @@ void FillStore(wm_api_v1& api) {
   api.store_stats_text = &StoreStatsText;
   api.store_expert_counts = &StoreExpertCounts;
   api.store_next_finding = &StoreNextFinding;
+  api.store_status = &StoreStatus;
 }
 
 }  // namespace waymark::abi

@@ -231,6 +231,7 @@ nb::dict Stats(const Store& self) {
   WAYMARK_STAT(log_lag_count)
   WAYMARK_STAT(log_lag_p50_ns)
   WAYMARK_STAT(log_lag_p99_ns)
+  WAYMARK_STAT(exceptions)
 #undef WAYMARK_STAT
   nb::list missing;
   for (int reason = 0; reason < WM_NUM_REASONS; ++reason)
@@ -280,6 +281,11 @@ nb::tuple TakeLog(const Store& self) {
     out.append(nb::make_tuple(level, line));
   }
   return nb::make_tuple(out, lost);
+}
+
+void CheckStore(const Store& self) {
+  Message why;
+  Check(Api().store_status(self.open().store, why.get()), why);
 }
 
 void Close(Store& self) {
@@ -439,6 +445,13 @@ void BindStore(nb::module_& module) {
                 [&](wm_message* text) { return Api().store_stats_text(store.store, text); });
           },
           "The main counters, one per line. Any thread.")
+      .def("check", &CheckStore,
+           "Raises the reason if the store has failed, or FailedPreconditionError in a forked "
+           "child.\n\n"
+           "A store fails by an exception in its own work: ResourceExhaustedError if there was no "
+           "memory. It then returns no row of its blocks any more: rows that have not landed, and "
+           "those of later snapshots, are missing (capacity), and wait_idle() raises the reason. "
+           "All else works as before, so that the engine runs on. Any thread.")
       .def_prop_ro(
           "_shape", [](const Store& self) { return ShapeTuple(self.open().shape); },
           nb::sig("def _shape(self) -> " WAYMARK_SHAPE))

@@ -257,6 +257,7 @@ TEST_F(Garbage, Handles) {
   RefusesWrongObjects("rows_gather_layers", rows_, [&](auto* h) {
     return api.rows_gather_layers(h, &collective_, &rows, &why_);
   });
+  RefusesWrongObjects("store_status", store_, [&](auto* h) { return api.store_status(h, &why_); });
   RefusesWrongObjects("store_report_message", store_,
                       [&](auto* h) { return api.store_report_message(h, bytes_, 9, &why_); });
   RefusesWrongObjects("store_take_tagged", store_,

@@ -1,5 +1,7 @@
 // The calls of the C ABI that append to the log: their rules, and a second thread inside one.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
@@ -219,6 +221,59 @@ TEST_F(Log, RulesOfRows) {
   EXPECT_EQ(last, 0u);
   EXPECT_NE(Text({WM_RESOURCE_EXHAUSTED, WM_RULE_LOG_FULL, 0, 3, 0}).find("log is full"),
             std::string::npos);
+}
+
+// The child exits with the number of the first check that fails.
+TEST_F(Log, AForkedChildIsRefused) {
+  ASSERT_EQ(Api().session_begin_step(session_, &batch_, 0, nullptr), WM_OK);
+  const pid_t child = fork();
+  if (child == 0) {
+    int checks = 0;
+    const auto expect = [&checks](bool right) {
+      ++checks;
+      if (!right) _exit(checks);
+    };
+    const wm_event retain = wm_retain(1);
+    wm_code code = {};
+    wm_store_stats stats = {sizeof(stats)};
+    wm_finding finding = {sizeof(finding)};
+    wm_snapshot_args args = {sizeof(args)};
+    wm_snapshot* snapshot = nullptr;
+    std::uint64_t number = 0;
+    std::int64_t covered = 0;
+    char text[200] = {};
+    wm_message why = {text, sizeof(text), 0};
+    const std::int32_t block = 1;
+    const auto refused = [](wm_status status) { return status == WM_FAILED_PRECONDITION; };
+    expect(refused(Api().store_report(store_, &retain, 1, &code)) && code.rule == WM_RULE_FORKED);
+    expect(Text(code).find("forked child") != std::string::npos);
+    batch_.step = 2;
+    expect(refused(Api().session_begin_step(session_, &batch_, 0, &code)));
+    expect(code.rule == WM_RULE_FORKED);
+    expect(refused(Api().session_submit(session_, 1, 0, nullptr)));
+    expect(refused(Api().store_schedule(store_, 9, 1, nullptr)));
+    expect(refused(Api().store_snapshot(store_, &args, &snapshot, nullptr)));
+    expect(refused(Api().store_take_tagged(store_, 1, &snapshot, nullptr)));
+    expect(refused(Api().store_forget_tag(store_, 1)));
+    expect(refused(Api().store_covered_prefix(store_, &block, 1, 4, &covered)));
+    expect(refused(Api().store_wait_idle(store_, -1, nullptr)));
+    expect(refused(Api().store_land_one(store_)));
+    expect(refused(Api().store_last_step(store_, &number)));
+    expect(refused(Api().store_stats(store_, &stats)));
+    expect(refused(Api().store_stats_text(store_, &why)));
+    expect(refused(Api().store_next_finding(store_, &finding, nullptr)));
+    expect(refused(Api().store_status(store_, &why)));
+    expect(std::string(text).find("forked child") != std::string::npos);
+    Api().session_release(session_);
+    Api().store_release(store_);
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(Api().store_status(store_, nullptr), WM_OK);
+  EXPECT_EQ(Api().session_drop(session_, 1, nullptr), WM_OK);
 }
 
 // One thread validates long arrays of events, the last of which is invalid, so that nothing changes,

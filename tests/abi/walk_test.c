@@ -1145,6 +1145,8 @@ int main(void) {
       CHECK(stats.snapshots_live == 1 && stats.landing_lag_count == 3);
       CHECK(stats.log_records > 10 && stats.log_losses == 0 && stats.log_lag_count == 5);
       CHECK(stats.log_lag_p50_ns <= stats.log_lag_p99_ns && stats.steps_while_wrapping == 0);
+      CHECK(stats.exceptions == 0);
+      CHECK_OK(WM(store_status)(store, &why));
       CHECK_OK(WM(store_stats_text)(store, &why));
       CHECK(strstr(text, "rows landed") != NULL && why.size >= strlen(text));
       CHECK_OK(WM(store_expert_counts)(store, 0, &version, counts, LAYERS * EXPERTS));

@@ -687,6 +687,7 @@ class World {
         Right(status);
         Require((snapshot != nullptr) == (status == WM_OK), "a snapshot comes with OK");
         if (snapshot != nullptr) snapshots_.push_back(snapshot);
+        Right(api.store_status(store_, Why()));
         Plain(api.store_forget_tag(store_, bytes_.Below(4)));
         break;
       }

@@ -147,6 +147,13 @@ class Store:
     def stats_text(self) -> str:
         """The main counters, one per line. Any thread."""
 
+    def check(self) -> None:
+        """
+        Raises the reason if the store has failed, or FailedPreconditionError in a forked child.
+
+        A store fails by an exception in its own work: ResourceExhaustedError if there was no memory. It then returns no row of its blocks any more: rows that have not landed, and those of later snapshots, are missing (capacity), and wait_idle() raises the reason. All else works as before, so that the engine runs on. Any thread.
+        """
+
     @property
     def _shape(self) -> tuple[int, int, int, int, int, int, tuple[int, ...]]: ...
 

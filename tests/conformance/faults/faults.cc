@@ -71,7 +71,7 @@ constexpr Fault kFaults[] = {
      nullptr},
     {"covered_prefix_is_stale", nullptr, "", ProbeCoveredPrefixAppliesTheLog},
     {"begin_behind_a_later_schedule", nullptr, "", ProbeBeginOfAnEarlierScheduleIsRefused},
-    {"lost_end_stays_in_flight", "vllm", "manual=1 lag=100000 log_bytes=1 report=2", nullptr},
+    {"end_of_a_step_is_lost", nullptr, "", ProbeEndsAreNeverLost},
     {"doubled_message_is_applied", "vllm", "wire=1 doubled=.3 abort=.05", nullptr},
     {"gap_is_no_poison", "vllm", "wire=1 lost=.05 abort=.05 preempt=.05", nullptr},
     // Lost records, and tickets.

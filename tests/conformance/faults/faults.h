@@ -23,6 +23,7 @@ struct Fault {
 // Probes; see probes.cc and, for those of the log, log_probes.cc.
 std::string ProbeEveryLossIsPoisoned();
 std::string ProbeASealAfterPoisonCanBeTakenBack();
+std::string ProbeEndsAreNeverLost();
 std::string ProbeTicketIsRecycledOnce();
 std::string ProbeReferencedPagesStay();
 std::string ProbeAbsentRowsKeepTheirReason();

@@ -75,6 +75,14 @@ std::string ProbeASealAfterPoisonCanBeTakenBack() {
   return rows == std::vector<int>{30, 41, 42} ? "" : "a row of step 3 was kept at step 4";
 }
 
+std::string ProbeEndsAreNeverLost() {
+  Direct direct(LaggingOptions());
+  (void)direct.Begin(1, {Event::Bind(BlockId(0))}, {0});
+  while (direct.store().TakeSnapshot({}, 0, 0).ok()) {
+  }
+  return direct.Submit(1, {10}).ok() ? "" : "a step cannot end when the log is full";
+}
+
 std::string ProbeTicketIsRecycledOnce() {
   Direct direct(LaggingOptions());
   (void)direct.Begin(1, {Event::Bind(BlockId(0)), Event::Bind(BlockId(1))}, {0, 4});

@@ -106,6 +106,24 @@ TEST(Thread, OfTheStore) {
   ExpectRefused("StoreOptions.landing_cpus", RoutingStore::Create(options));
 }
 
+// As OpenMP and engines on the CPU pin their threads, the main one too.
+TEST(Thread, ACreatorThatIsPinnedToOneCoreDoesNotPassThatOn) {
+  const std::vector<std::int32_t> all = CpusOf(0);
+  if (all.size() < 2) GTEST_SKIP() << "this process may use one CPU only";
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(static_cast<std::size_t>(all.back()), &one);
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  ExpectThread("wm-landing", all, RoutingStore::Create(SmallStore()));
+  wire::MemorySource source(1 << 20);
+  wire::PublisherOptions options;
+  options.shape.rows = SmallStore().shape;
+  ExpectThread("wm-publish", all, wire::Publisher::Create(&source, options));
+  ASSERT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
+}
+
 TEST(Thread, OfThePublisher) {
   wire::MemorySource source(1 << 20);
   wire::PublisherOptions options;
