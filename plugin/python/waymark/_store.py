@@ -208,10 +208,10 @@ class Store(_core.Store):
         audit, audit_threshold: compare ignored writes with the rows that are kept, and invalidate
         rows that agree less than the threshold. count_experts: count for expert_counts(). key_seed:
         of the key index's hash; 0: random. landing_cpus: CPUs that the landing thread may run on;
-        empty: all that the process could use when waymark was imported. recorder: record a flight. log_bytes: of the log that the engine's thread
-        appends to; 0: 8 MiB, and at least four steps of max_step_rows. max_tagged_snapshots:
-        snapshots of messages that wait for take_tagged(); for one more the oldest is given up; 0:
-        4096.
+        empty: all that the process could use when waymark was imported. recorder: record a flight.
+        log_bytes: of the log that the engine's thread appends to; 0: 8 MiB, and at least four steps
+        of max_step_rows. max_tagged_snapshots: snapshots of messages that wait for take_tagged();
+        for one more the oldest is given up; 0: 4096.
 
         InvalidArgumentError names argument, rule and value; ResourceExhaustedError if memory cannot
         be allocated.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -136,6 +137,13 @@ TEST(Throwing, ADoneOfARefusedStepThrowsIntoNobody) {
 }
 
 // ---- no memory
+
+// Rows of which only the end is of interest, on another thread.
+struct DoneRows final : StepRows {
+  void Land(std::uint32_t, std::span<std::uint8_t* const>, std::span<Reason>) override {}
+  void Done() override { ++done; }
+  std::atomic<int> done = 0;
+};
 
 // A small scenario that uses every part of a store which allocates. It ignores errors, as an engine
 // may, and never allocates itself while an allocation may fail.
@@ -297,13 +305,13 @@ class Scenario {
     for (std::uint64_t step = 5; step < 5 + 2 * options_.max_steps_in_flight; ++step) {
       const auto begun = [&] { return store.BeginStep({.step = step, .version = 1}); };
       ASSERT_TRUE(begun().ok());
-      NumberedRows rows(options_.shape, {});
+      DoneRows rows;
       ASSERT_TRUE(store.Submit(StepId(step), &rows).ok());
-      for (int i = 0; i < 20000 && rows.done == 0; ++i) {
+      for (int i = 0; i < 20000 && rows.done.load() == 0; ++i) {
         (void)store.LandOne();
         std::this_thread::sleep_for(std::chrono::microseconds(50));
       }
-      ASSERT_EQ(rows.done, 1) << "step " << step;
+      ASSERT_EQ(rows.done.load(), 1) << "step " << step;
     }
   }
 
