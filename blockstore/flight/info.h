@@ -23,6 +23,7 @@ struct FlightInfo {
   std::int32_t num_blocks = 0;
   std::int32_t block_tokens = 0;  // not 0: a 0 in the options became shape.page_tokens
   std::uint32_t num_pages = 0;    // not 0: a 0 in the options became all pages of all blocks
+  std::uint32_t spare_pages = 0;  // nullopt in the options became num_pages
   std::uint32_t max_steps_in_flight = 0;
   std::uint32_t max_step_rows = 0;
   std::vector<BlockId> null_blocks;

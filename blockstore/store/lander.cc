@@ -108,8 +108,11 @@ void Lander::Loop() {
       worked = true;
     worked |= RunCopies();
     Housekeeping();
+    // Spare pages are touched only when they are used.
     const std::size_t used = pages_touched_ * core_.shape.page_bytes();
-    if (core_.memory.Prefault(used + kFaultAhead, kFaultStep)) worked = true;
+    const std::size_t unspared = options_.num_pages * core_.shape.page_bytes();
+    const std::size_t ahead = std::max(used, std::min(used + kFaultAhead, unspared));
+    if (core_.memory.Prefault(ahead, kFaultStep)) worked = true;
     if (worked) {
       dozing_ = false;
     } else {

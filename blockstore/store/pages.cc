@@ -15,7 +15,7 @@ Pages::Pages(const StoreOptions& options, StoreCore& core, Stats& stats)
       key_seed_(options.key_seed),
       audit_(options.audit),
       base_(std::make_shared<StepBase>()),
-      pool_(options.num_pages),
+      pool_(options.num_pages, *options.spare_pages),
       table_(static_cast<std::size_t>(options.num_blocks) * pages_per_block_),
       index_(pool_) {
   contending_.reserve(options.max_step_rows);
@@ -72,19 +72,17 @@ void Pages::Rebase(std::shared_ptr<StepBase> fresh, std::uint64_t step) {
 void Pages::UpdateEvictability(PageIndex page) {
   PageHot& hot = pool_.hot(page);
   if (hot.free) return;
-  const bool bound_or_indexed = hot.bindings > 0 || hot.indexed;
-  if (!bound_or_indexed && hot.snapshots == 0 && hot.pins == 0) {
+  const bool attached = hot.bindings > 0 || hot.indexed;
+  if (!attached && !Held(hot)) {
     if (hot.in_lru) pool_.UnlinkLru(page);
     pool_.Free(page);
     return;
   }
-  if (hot.in_lru && (hot.referenced > 0 || hot.lru_bound != (hot.bindings > 0))) {
-    pool_.UnlinkLru(page);
-  }
-  if (hot.referenced == 0 && bound_or_indexed && hot.snapshots == 0 && hot.pins == 0 &&
-      !hot.in_lru) {
-    pool_.PushLru(page);
-  }
+  pool_.SetDetached(page, !attached);
+  const bool listed = attached && hot.referenced == 0;
+  const bool other_list = hot.lru_bound != (hot.bindings > 0) || (hot.lru_aside && !Held(hot));
+  if (hot.in_lru && (!listed || other_list)) pool_.UnlinkLru(page);
+  if (!hot.in_lru && listed) pool_.PushLru(page);
 }
 
 // ---- the page of an entry
@@ -126,33 +124,42 @@ void Pages::Detach(EntryIndex e, Reason reason) {
 
 // ---- allocation and eviction
 
+// While a page is free, whether a page is held makes no difference: what is evicted depends neither
+// on readers nor on how late steps land.
 bool Pages::EvictOne() {
+  const bool any_free = pool_.AnyFree();
   for (PageIndex page = pool_.LruHead(); page != kNoPage; page = pool_.LruHead()) {
-    PageHot& hot = pool_.hot(page);
-    if (hot.snapshots > 0 || hot.pins > 0) {
-      pool_.UnlinkLru(page);  // UnpinPage, or the release of the snapshot, lists it again
-      continue;
+    if (any_free || !Held(pool_.hot(page))) {
+      Evict(page);
+      return true;
     }
-    ++stats_.evictions;
-    ++hot.pins;
-    // Evictions come in runs, and the pages are not in the cache. Prefetches the record of the page
-    // after the next one, and the index bucket of the next one, whose record is already here.
-    if (hot.lru_next != kNoPage) {
-      index_.Prefetch(pool_.cold(hot.lru_next).index_key);
-      const PageIndex later = pool_.hot(hot.lru_next).lru_next;
-      if (later != kNoPage) {
-        __builtin_prefetch(&pool_.hot(later), 1);
-        __builtin_prefetch(&pool_.cold(later), 1);
-        __builtin_prefetch(&core_.stamp(later, 0), 1);
-      }
-    }
-    if (hot.indexed) index_.Erase(page);
-    while (hot.bindings > 0)
-      Detach(hot.first_binding, Reason::kCapacity);
-    UnpinPage(page);
-    return true;
+    pool_.SetAside(page);  // UpdateEvictability lists it again when it is not held any more
   }
-  return false;
+  const PageIndex page = any_free ? pool_.AsideHead() : kNoPage;
+  if (page != kNoPage) Evict(page);
+  return page != kNoPage;
+}
+
+void Pages::Evict(PageIndex page) {
+  PageHot& hot = pool_.hot(page);
+  ++stats_.evictions;
+  ++hot.pins;
+  // Evictions come in runs, and the pages are not in the cache. Prefetches the record of the page
+  // after the next one, and the index bucket of the next one, whose record is already here.
+  if (hot.lru_next != kNoPage) {
+    index_.Prefetch(pool_.cold(hot.lru_next).index_key);
+    const PageIndex later = pool_.hot(hot.lru_next).lru_next;
+    if (later != kNoPage) {
+      __builtin_prefetch(&pool_.hot(later), 1);
+      __builtin_prefetch(&pool_.cold(later), 1);
+      __builtin_prefetch(&core_.stamp(later, 0), 1);
+    }
+  }
+  if (hot.indexed) index_.Erase(page);
+  while (hot.bindings > 0)
+    Detach(hot.first_binding, Reason::kCapacity);
+  --hot.pins;
+  UpdateEvictability(page);
 }
 
 PageIndex Pages::TakePage() {
@@ -160,6 +167,8 @@ PageIndex Pages::TakePage() {
   while (page == kNoPage && ReclaimSnapshots(1))
     page = pool_.Take();
   if (page == kNoPage && EvictOne()) page = pool_.Take();
+  // The stamps of a spare page are first touched here.
+  if (page != kNoPage) core_.stamps.Grow((std::size_t{page} + 1) * page_tokens_);
   return page;
 }
 
@@ -192,9 +201,16 @@ PageIndex Pages::CopyOnWrite(EntryIndex e) {
     pool_.SetSeal(page, pool_.seal(old));
     Attach(e, page);
     CopyRows(old, page, page_tokens_, by_key);
+  } else {
+    CountLost(old, page_tokens_);
   }
   UnpinPage(old);
   return page;
+}
+
+void Pages::CountLost(PageIndex page, std::uint32_t rows) {
+  for (std::uint32_t row = 0; row < rows; ++row)
+    stats_.rows_without_page += core_.stamp(page, row).Load().live() ? 1 : 0;
 }
 
 // ---- page copies

@@ -130,7 +130,8 @@ class Pages {
   void Detach(EntryIndex e, Reason reason);
 
   // ---- what holds a page
-  // Frees the page if it is not held; else lists it for eviction if it may be evicted.
+  // Frees the page if nothing holds it; else notes whether it is detached, and lists it for eviction
+  // if it may be evicted. Must be called after each change of what holds the page, but for PinPage.
   void UpdateEvictability(PageIndex page);
   void PinPage(PageIndex page) { ++pool_.hot(page).pins; }
   void UnpinPage(PageIndex page) {
@@ -142,6 +143,9 @@ class Pages {
   static constexpr std::size_t kMaxCopies = 4096;  // queued at a time
   // Whether another copy can be queued.
   [[nodiscard]] bool CanCopy() const { return copies_.size() < kMaxCopies; }
+  // Counts the valid and pending rows among [0, rows) of a page, which could not be copied because
+  // no page was free.
+  void CountLost(PageIndex page, std::uint32_t rows);
   // Copies rows [0, rows): stamps at once; bytes are queued for the landing thread. `by_key`: the
   // rows of `from` came by key. REQUIRES: CanCopy().
   void CopyRows(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key);
@@ -194,8 +198,13 @@ class Pages {
  private:
   // Takes a free page, evicting one if necessary; kNoPage if none can be evicted.
   PageIndex TakePage();
-  // Evicts the least recently used page; false if none may be evicted.
+  // Evicts the least recently used page; one that is held only if a page is free, since it stays
+  // taken. False if none may be evicted.
   bool EvictOne();
+  // Takes the page from its blocks (capacity) and from the key index.
+  void Evict(PageIndex page);
+  // Whether a snapshot or a step in flight holds the page.
+  [[nodiscard]] static bool Held(const PageHot& hot) { return hot.snapshots > 0 || hot.pins > 0; }
   // Claimed, for a page that is in the index or may get there.
   void UpdateIndex(PageIndex page, std::uint64_t version);
   // Removes one page from the key index.

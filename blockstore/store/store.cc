@@ -72,6 +72,13 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Create(const StoreOp
   if (options.num_pages >= kNoPage) {
     return Bad("num_pages", "must be below 2^32 - 1", options.num_pages);
   }
+  const std::uint32_t most_spare = kNoPage - 1 - options.num_pages;
+  if (!options.spare_pages) options.spare_pages = std::min(options.num_pages, most_spare);
+  if (*options.spare_pages > most_spare) {
+    return Bad("spare_pages",
+               absl::StrCat("and num_pages (", options.num_pages, ") must be below 2^32 - 1"),
+               *options.spare_pages);
+  }
   if (options.max_steps_in_flight < 1 || options.max_steps_in_flight > 4096) {
     return Bad("max_steps_in_flight", "must be in [1, 4096]", options.max_steps_in_flight);
   }
@@ -97,9 +104,11 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Create(const StoreOp
   }
   if (options.key_seed == 0) options.key_seed = DrawSeed();
   try {
-    auto memory = PageMemory::Map(std::size_t{options.num_pages} * options.shape.page_bytes());
+    const std::size_t pages = std::size_t{options.num_pages} + *options.spare_pages;
+    auto memory = PageMemory::Map(pages * options.shape.page_bytes());
     if (!memory.ok()) return memory.status();
-    auto core = std::make_shared<StoreCore>(options.shape, *std::move(memory), options.num_pages);
+    auto core = std::make_shared<StoreCore>(options.shape, *std::move(memory), options.num_pages,
+                                            *options.spare_pages);
     core->flight = options.flight;
     auto log = StoreLog::Create(LogLimitsOf(options), core->submitted_ended);
     if (!log.ok()) return log.status();
@@ -107,9 +116,9 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Create(const StoreOp
     if (options.landing == Landing::kThread) impl->lander().Start();
     return std::unique_ptr<RoutingStore>(new RoutingStore(std::move(impl)));
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(absl::StrCat("no memory for the tables of a store of ",
-                                                     options.num_pages, " pages and ",
-                                                     options.num_blocks, " blocks"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for the tables of a store of ", options.num_pages, " pages, ",
+                     *options.spare_pages, " spare pages and ", options.num_blocks, " blocks"));
   }
 }
 

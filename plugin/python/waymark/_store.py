@@ -48,6 +48,10 @@ class StoreStats:
     pages: int
     pages_in_use: int
     pages_in_use_peak: int
+    spare_pages: int
+    pages_detached: int
+    pages_detached_peak: int
+    rows_without_page: int
     evictions: int
     copies_on_write: int
     no_page: int
@@ -192,6 +196,7 @@ class Store(_core.Store):
         recorder: RecorderOptions | None = None,
         log_bytes: int = 0,
         max_tagged_snapshots: int = 0,
+        spare_pages: int | None = None,
     ) -> None:
         """Commits the memory of the rows' stamps, and starts the landing thread.
 
@@ -209,7 +214,8 @@ class Store(_core.Store):
         empty: any. recorder: record a flight. log_bytes: of the log that the engine's thread
         appends to; 0: 8 MiB, and at least four steps of max_step_rows. max_tagged_snapshots:
         snapshots of messages that wait for take_tagged(); for one more the oldest is given up; 0:
-        4096.
+        4096. spare_pages: beside num_pages, for pages that only snapshots (or steps in flight) hold
+        any more; a spare page costs address space until it is used; None: as many as num_pages.
 
         InvalidArgumentError names argument, rule and value; ResourceExhaustedError if memory cannot
         be allocated.
@@ -249,6 +255,7 @@ class Store(_core.Store):
             recorder.cpus if recorder is not None else (),
             log_bytes,
             max_tagged_snapshots,
+            spare_pages,
         )
         self._log_lost = 0
 

@@ -110,8 +110,9 @@ class Flight:
                 return
 
 
-# Rules that flights cannot notice: one of stores with few pages, one of what is joined from several reads.
-UNNOTICED = {'only unreferenced pages are evicted', 'join_layers: equal steps'}
+# Rules that flights cannot notice: those of stores with few pages, and one of what is joined from several reads.
+UNNOTICED = {'only unreferenced pages are evicted', 'detached pages do not count', 'a held page is evicted only for a free one',
+             'join_layers: equal steps'}
 
 
 def rules():

@@ -354,7 +354,7 @@ TEST(FlightFormat, AnotherVersionIsNamed) {
   std::memcpy(flight.data() + sizeof flight::kMagic, &heading, sizeof heading);
   const absl::Status status = FlightReader::FromBytes(flight).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("format version 1; this version reads 2"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("format version 1; this version reads 3"));
 }
 
 TEST(FlightFormat, OtherFilesAreNamedAsSuch) {
