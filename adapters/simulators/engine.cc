@@ -23,9 +23,13 @@ StoreOptions StoreOptionsOf(const EngineOptions& options, std::int32_t stage) {
     pages = pages_per_block *
             (store.num_blocks + held + (options.features.tier > 0 ? options.tier_keys : 0));
   }
-  if (options.max_pages != 0) pages = std::max(options.max_pages, 0);
+  if (options.max_pages > 0) pages = options.max_pages;
+  if (options.max_pages < 0) {
+    pages = pages_per_block *
+            (options.blocks + (options.features.swap > 0 ? options.host_blocks : 0));
+    store.spare_pages = 4096;
+  }
   store.num_pages = static_cast<std::uint32_t>(pages);
-  if (options.max_pages < 0) store.spare_pages = 4096;
   store.null_blocks = {BlockId(options.blocks)};
   store.max_steps_in_flight = options.max_steps_in_flight;
   store.max_step_rows =

@@ -26,7 +26,7 @@ FlightInfo FlightInfo::Of(const StoreOptions& options, FlightRows rows) {
   info.null_blocks = options.null_blocks;
   info.audit = options.audit;
   info.audit_threshold = options.audit_threshold;
-  info.key_seed = options.key_seed != 0 ? options.key_seed : 0x57414d4b464c4954u;
+  info.key_seed = options.key_seed != 0 ? options.key_seed : DrawSeed();
   info.rows = rows;
   return info;
 }

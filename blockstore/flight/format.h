@@ -38,6 +38,7 @@ enum class Kind : std::uint16_t {
   kSchedule,
   kEvents,
   kPoison,
+  kVoided,
 };
 
 // Flags of a heading. All other bits are 0, except that the flags of the kInfo record are the

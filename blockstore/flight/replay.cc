@@ -39,7 +39,7 @@ struct FlightReplay::Step final : public StepRows {
 
 absl::StatusOr<std::unique_ptr<FlightReplay>> FlightReplay::Create(const FlightInfo& info,
                                                                    std::uint64_t max_bytes,
-                                                                   bool audit) {
+                                                                   bool audit, Voids voids) {
   StoreOptions options = info.ReplayOptions();
   options.audit = audit;
   if (absl::Status status = options.shape.Validate(); !status.ok()) return status;
@@ -63,11 +63,12 @@ absl::StatusOr<std::unique_ptr<FlightReplay>> FlightReplay::Create(const FlightI
     return absl::Status(store.status().code(),
                         absl::StrCat("flight head: ", std::string(store.status().message())));
   }
-  return std::unique_ptr<FlightReplay>(new FlightReplay(info, *std::move(store)));
+  if (voids == Voids::kRecorded) StoreCheckpoint::KeepAuditedPages(**store);
+  return std::unique_ptr<FlightReplay>(new FlightReplay(info, *std::move(store), voids));
 }
 
-FlightReplay::FlightReplay(const FlightInfo& info, std::unique_ptr<RoutingStore> store)
-    : info_(info), store_(std::move(store)) {}
+FlightReplay::FlightReplay(const FlightInfo& info, std::unique_ptr<RoutingStore> store, Voids voids)
+    : info_(info), voids_(voids), store_(std::move(store)) {}
 
 // The store goes first: it calls the rows of steps until it is destroyed.
 FlightReplay::~FlightReplay() {
@@ -114,6 +115,9 @@ absl::Status FlightReplay::Apply(const FlightRecord& record, const OnRead& on_re
       }
       return absl::OkStatus();
     }
+    case FlightRecordKind::kVoided:
+      if (voids_ == Voids::kRecorded) VoidPage(record.voided);
+      return absl::OkStatus();
     case FlightRecordKind::kRead: {
       absl::StatusOr<bool> done = Read(record, on_read);
       if (!done.ok()) return done.status();
@@ -267,8 +271,19 @@ absl::Status FlightReplay::TakeSnapshot(const FlightRecord& record) {
   View& view = views_[record.read_id];
   view.snapshot = *std::move(snapshot);
   view.blocks = record.blocks;
+  view.read_id = store_->GetStats().snapshots_taken;
   view.released = false;
   return absl::OkStatus();
+}
+
+// A page of a snapshot from before the flight is of no block of it and of no key.
+void FlightReplay::VoidPage(VoidedPage page) {
+  if (page.by == VoidedPage::By::kSnapshot) {
+    const auto view = views_.find(page.read_id);
+    if (view == views_.end()) return;
+    page.read_id = view->second.read_id;
+  }
+  StoreCheckpoint::VoidPage(*store_, page);
 }
 
 absl::StatusOr<bool> FlightReplay::Read(const FlightRecord& record, const OnRead& on_read) {

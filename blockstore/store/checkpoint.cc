@@ -58,6 +58,20 @@ void StoreCheckpoint::Poison(RoutingStore& store, std::span<const std::uint64_t>
   impl.applier_.Poison(open_steps, last_step, version);
 }
 
+void StoreCheckpoint::KeepAuditedPages(RoutingStore& store) {
+  RoutingStore::Impl& impl = store.impl();
+  const MutexLock lock(impl.mutex_);
+  impl.lander_.audit().SetVoids(false);
+}
+
+void StoreCheckpoint::VoidPage(RoutingStore& store, const VoidedPage& page) {
+  RoutingStore::Impl& impl = store.impl();
+  impl.DrainAll();
+  const MutexLock lock(impl.mutex_);
+  const PageIndex named = impl.pages_.Named(page);
+  if (named != kNoPage) (void)impl.lander_.audit().VoidPage(named);
+}
+
 absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
   RoutingStore::Impl& impl = store.impl();
   impl.DrainAll();

@@ -233,6 +233,7 @@ void Lander::LandStep(StepRecord& record) {
         for (int i = 0; i < kNumReasons; ++i)
           stats_.rows_missing[i] += record.tally.missing[i];
         if (core_.flight != nullptr && !record.without_claims) core_.flight->OnLanded(record.step);
+        audit_.Conclude();
         if (record.submitted_at != 0) stats_.landing_lag.Add(SteadyNow() - record.submitted_at);
         steps_.Retire(record);
         break;
@@ -246,6 +247,7 @@ void Lander::LandStep(StepRecord& record) {
   }
   core_.NotifyProgress();
   if (rows != nullptr) rows->Done();
+  audit_.LogFindings();
 }
 
 void Lander::LandRows(StepRecord& record) {

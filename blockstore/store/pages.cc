@@ -344,6 +344,10 @@ void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks) {
   state.base = base_;
   state.read_id = ++snapshots_;
   ++snapshots_live_;
+  state.live_prev = nullptr;
+  state.live_next = live_;
+  if (live_ != nullptr) live_->live_prev = &state;
+  live_ = &state;
   state.pages.clear();
   if (state.ticket.released()) return;
   const std::int64_t page_tokens = page_tokens_;
@@ -425,7 +429,54 @@ void Pages::ReclaimSnapshot(SnapshotState& state) {
   if (core_.flight != nullptr) core_.flight->OnReleased(state.read_id);
   state.base.reset();
   --snapshots_live_;
+  (state.live_prev == nullptr ? live_ : state.live_prev->live_next) = state.live_next;
+  if (state.live_next != nullptr) state.live_next->live_prev = state.live_prev;
   core_.FreeTicket(&state);
+}
+
+std::optional<VoidedPage> Pages::NameOf(PageIndex page) const {
+  const PageHot& hot = pool_.hot(page);
+  VoidedPage name;
+  if (hot.bindings > 0) {
+    name.block = static_cast<std::int32_t>(hot.first_binding / pages_per_block_);
+    name.ordinal = hot.first_binding % pages_per_block_;
+    return name;
+  }
+  for (const SnapshotState* state = live_; state != nullptr && hot.snapshots > 0;
+       state = state->live_next) {
+    for (std::size_t i = 0; i < state->pages.size(); ++i) {
+      if (state->pages[i].page != page) continue;
+      name.by = VoidedPage::By::kSnapshot;
+      name.read_id = state->read_id;
+      name.ordinal = static_cast<std::uint32_t>(i);
+      return name;
+    }
+  }
+  if (!hot.indexed) return std::nullopt;
+  name.by = VoidedPage::By::kKey;
+  name.index_key = pool_.cold(page).index_key;
+  return name;
+}
+
+PageIndex Pages::Named(const VoidedPage& name) const {
+  switch (name.by) {
+    case VoidedPage::By::kBlock: {
+      const EntryIndex blocks = table_.size() / pages_per_block_;
+      const bool known = name.block >= 0 && static_cast<EntryIndex>(name.block) < blocks &&
+                         name.ordinal < pages_per_block_;
+      if (!known) return kNoPage;
+      return table_.hot(static_cast<EntryIndex>(name.block) * pages_per_block_ + name.ordinal).page;
+    }
+    case VoidedPage::By::kSnapshot:
+      for (const SnapshotState* state = live_; state != nullptr; state = state->live_next) {
+        if (state->read_id != name.read_id) continue;
+        return name.ordinal < state->pages.size() ? state->pages[name.ordinal].page : kNoPage;
+      }
+      return kNoPage;
+    case VoidedPage::By::kKey:
+      return index_.Find(name.index_key);
+  }
+  return kNoPage;
 }
 
 // ---- lost records

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -185,6 +186,11 @@ class Pages {
   // Pins the pages of the ticket's range, unless it was released meanwhile. `blocks`: those with
   // rows of the range. `upto` and `copies` are for the caller to set.
   void PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks);
+  // Names a page for a flight, by a block, else a snapshot, else the key index; nullopt if only steps
+  // in flight hold it. Snapshots are searched, so this is for the audit alone.
+  [[nodiscard]] std::optional<VoidedPage> NameOf(PageIndex page) const;
+  // The page of a name; kNoPage if there is none.
+  [[nodiscard]] PageIndex Named(const VoidedPage& name) const;
   // Takes back a snapshot that was released and applied.
   void ReclaimSnapshot(SnapshotState& state);
   // Takes back at most `states` released snapshots; true if there was one.
@@ -229,6 +235,7 @@ class Pages {
   std::vector<SecondSeal> second_seals_;  // its capacity is the limit
   std::uint64_t snapshots_ = 0;
   std::uint64_t snapshots_live_ = 0;
+  SnapshotState* live_ = nullptr;  // the snapshots that were applied and have not come back
 };
 
 }  // namespace waymark

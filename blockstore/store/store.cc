@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <new>
 #include <optional>
-#include <random>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "blockstore/digest.h"
 #include "blockstore/store/store_impl.h"
 #include "blockstore/thread.h"
 
@@ -21,11 +21,6 @@ constexpr std::size_t kStepOverhead = 4096;                     // events, among
 absl::Status Bad(std::string_view field, std::string_view rule, std::int64_t value) {
   return absl::InvalidArgumentError(
       absl::StrCat("StoreOptions.", std::string(field), ": ", std::string(rule), ", got ", value));
-}
-
-std::uint64_t DrawSeed() {
-  std::random_device device;
-  return (std::uint64_t{device()} << 32) | device() | 1;
 }
 
 LogLimits LogLimitsOf(const StoreOptions& options) {
@@ -101,6 +96,9 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Create(const StoreOp
   if (absl::Status status = CheckCpus("StoreOptions.landing_cpus", options.landing_cpus);
       !status.ok()) {
     return status;
+  }
+  if (options.key_seed == 0 && options.flight != nullptr) {
+    options.key_seed = options.flight->key_seed();
   }
   if (options.key_seed == 0) options.key_seed = DrawSeed();
   try {

@@ -48,6 +48,8 @@ struct SnapshotState {
   std::uint64_t copies = 0;         // and this many page copies have been done
   std::uint64_t read_id = 0;        // number of the snapshot in a flight, from 1
   bool lost = false;                // there was no memory for `pages`: its rows are missing
+  SnapshotState* live_prev = nullptr;  // of Pages::live_, from its application to its return
+  SnapshotState* live_next = nullptr;
 };
 
 // Owned by the store and every live snapshot.

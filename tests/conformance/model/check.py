@@ -9,7 +9,7 @@ as the version, the events one by one, and the begin. Prints the seed of those, 
 import random
 import sys
 
-from store import ALL, CAPACITY, EXTERNAL, NEVER, Store
+from store import ALL, AUDIT, CAPACITY, EXTERNAL, NEVER, Store
 
 SCENARIOS = []
 
@@ -216,6 +216,17 @@ def after_poison_the_log_goes_on(off):
     step(store, 7, whole(1), 3)
     assert store.table[1, 0].sealed == 0
     assert steps_of(store, 1) == [7] * 4
+
+
+@about('the audit makes rows missing')
+def the_rows_of_a_voided_page_are_missing(off):
+    store = Store(off=off)
+    step(store, 1, [(1, 0), (1, 1)], events=[('bind', 1), ('seal', 1, 'key', 1)])
+    store.begin_step(2, 1, [], [(1, 2)])
+    store.void(store.table[1, 0].page)
+    store.submit(2, ['two'])
+    store.land_one(2)                    # what lands later is not of the rows that were compared
+    assert steps_of(store, 1) == [AUDIT, AUDIT, 2, NEVER]
 
 
 def turned_over(off, turns, spare_pages):

@@ -74,13 +74,15 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
     writer->sink()->OnReleased(1);
     const std::vector<std::uint64_t> open_steps = {40, 43};
     writer->sink()->OnPoison(open_steps, 44, 7);
+    const VoidedPage voided = {VoidedPage::By::kKey, 3, 1, 5, {{6, 7, 8, 9}}};
+    writer->sink()->OnVoided(voided);
     ASSERT_TRUE(writer->Close().ok());
 
     FlightReader reader = Reader(writer->bytes());
     EXPECT_EQ(reader.info(), info);
     const std::vector<FlightRecord> records = ReadAll(reader);
     EXPECT_FALSE(reader.truncated());
-    ASSERT_EQ(records.size(), 11u);
+    ASSERT_EQ(records.size(), 12u);
     EXPECT_EQ(records[0].kind, FlightRecordKind::kSchedule);
     EXPECT_EQ(records[0].step, 41u);
     EXPECT_EQ(records[0].version, 6u);
@@ -111,8 +113,10 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
     EXPECT_EQ(records[9].step, 44u);
     EXPECT_EQ(records[9].version, 7u);
     EXPECT_EQ(records[9].open_steps, open_steps);
-    EXPECT_EQ(records[10].records, 10u);
-    EXPECT_TRUE(records[10].complete);
+    EXPECT_EQ(records[10].kind, FlightRecordKind::kVoided);
+    EXPECT_EQ(records[10].voided, voided);
+    EXPECT_EQ(records[11].records, 11u);
+    EXPECT_TRUE(records[11].complete);
   }
 }
 
