@@ -25,8 +25,8 @@ StoreOptions StoreOptionsOf(const EngineOptions& options, std::int32_t stage) {
   }
   if (options.max_pages > 0) pages = options.max_pages;
   if (options.max_pages < 0) {
-    pages = pages_per_block *
-            (options.blocks + (options.features.swap > 0 ? options.host_blocks : 0));
+    pages =
+        pages_per_block * (options.blocks + (options.features.swap > 0 ? options.host_blocks : 0));
     store.spare_pages = 4096;
   }
   store.num_pages = static_cast<std::uint32_t>(pages);

@@ -195,6 +195,11 @@ void FlightEncoder::OnReleased(std::uint64_t read_id) {
   Append(Kind::kReleased, 0, sizeof read_id, [&](RawWriter& writer) { writer.Put(read_id); });
 }
 
+void FlightEncoder::OnCopied(std::uint32_t copies) {
+  const MutexLock lock(mutex_);
+  Append(Kind::kCopied, 0, sizeof copies, [&](RawWriter& writer) { writer.Put(copies); });
+}
+
 void FlightEncoder::OnVoided(const VoidedPage& page) {
   const MutexLock lock(mutex_);
   Append(Kind::kVoided, 0, 33, [&](RawWriter& writer) {

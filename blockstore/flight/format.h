@@ -39,6 +39,7 @@ enum class Kind : std::uint16_t {
   kEvents,
   kPoison,
   kVoided,
+  kCopied,
 };
 
 // Flags of a heading. All other bits are 0, except that the flags of the kInfo record are the

@@ -207,6 +207,10 @@ absl::Status DecodeRecord(const Heading& heading, std::span<const std::uint8_t> 
     case Kind::kEvents:
       record.kind = FlightRecordKind::kEvents;
       return DecodeEvents(payload, record);
+    case Kind::kCopied:
+      record.kind = FlightRecordKind::kCopied;
+      record.copies = reader.Get<std::uint32_t>();
+      return reader.done() ? absl::OkStatus() : Broken("the length of page copies is wrong");
     case Kind::kVoided:
       record.kind = FlightRecordKind::kVoided;
       return DecodeVoided(payload, record);

@@ -115,6 +115,9 @@ absl::Status FlightReplay::Apply(const FlightRecord& record, const OnRead& on_re
       }
       return absl::OkStatus();
     }
+    case FlightRecordKind::kCopied:
+      StoreCheckpoint::RunCopies(*store_, record.copies);
+      return RetryReads(on_read);
     case FlightRecordKind::kVoided:
       if (voids_ == Voids::kRecorded) VoidPage(record.voided);
       return absl::OkStatus();

@@ -92,7 +92,7 @@ class FlightReplay {
     Snapshot snapshot;
     std::vector<BlockId> blocks;
     std::uint64_t read_id = 0;  // its number in the replaying store
-    bool released = false;  // released in the flight, but a read of it is still waiting
+    bool released = false;      // released in the flight, but a read of it is still waiting
   };
 
   FlightReplay(const FlightInfo& info, std::unique_ptr<RoutingStore> store, Voids voids);

@@ -50,8 +50,7 @@ void Audit::CompareIgnored(StepRecord& record) {
 void Audit::Conclude() {
   for (Judged& judged : judged_) {
     judged.finding.kept_step += pages_.base().base;
-    judged.finding.sealed_step =
-        pages_.base().base + pages_.pool().hot(judged.first).seal.step;
+    judged.finding.sealed_step = pages_.base().base + pages_.pool().hot(judged.first).seal.step;
     Record(judged);
   }
 }

@@ -37,8 +37,8 @@ absl::Status Broken(const char* what) {
 
 }  // namespace
 
-void StoreCheckpoint::RunCopies(RoutingStore& store) {
-  store.impl().lander().RunCopies();
+void StoreCheckpoint::RunCopies(RoutingStore& store, std::size_t most) {
+  store.impl().lander().RunCopies(most);
 }
 
 void StoreCheckpoint::ReclaimSnapshots(RoutingStore& store) {

@@ -3,6 +3,7 @@
 #ifndef WAYMARK_BLOCKSTORE_STORE_CHECKPOINT_H_
 #define WAYMARK_BLOCKSTORE_STORE_CHECKPOINT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -22,8 +23,9 @@ class StoreCheckpoint {
   // Restores the saved state into a new store, created with the same shape, blocks, pages and key
   // seed. Safe on any bytes: InvalidArgument naming what does not fit; the store is then unusable.
   [[nodiscard]] static absl::Status Load(std::span<const std::uint8_t> bytes, RoutingStore& store);
-  // Does the queued page copies, on which a snapshot may depend, without landing a step.
-  static void RunCopies(RoutingStore& store);
+  // Does the queued page copies, on which a snapshot may depend, without landing a step: the oldest
+  // ones, at most `most`.
+  static void RunCopies(RoutingStore& store, std::size_t most = ~std::size_t{0});
   // Takes back the pages of all released snapshots.
   static void ReclaimSnapshots(RoutingStore& store);
   // What FlightSink::OnPoison reports.

@@ -67,6 +67,9 @@ class FlightSink {
   // A snapshot was taken. `read_id` numbers the snapshots of this store from 1.
   virtual void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks,
                           std::int64_t first, std::int64_t last) = 0;
+  // The bytes of the oldest `copies` queued page copies were copied; their pages are held for that no
+  // longer.
+  virtual void OnCopied(std::uint32_t copies) = 0;
   // The pages of snapshot `read_id` were returned; they may be evicted and reused from now on.
   virtual void OnReleased(std::uint64_t read_id) = 0;
   // The audit made the valid rows of a page missing (audit). Not called for a page that only steps in

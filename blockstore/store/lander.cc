@@ -333,10 +333,10 @@ void Lander::Publish(StepRecord& record, PageIndex page, std::uint32_t row, Reas
 
 // ---- page copies
 
-bool Lander::RunCopies() {
+bool Lander::RunCopies(std::size_t most) {
   {
     const MutexLock lock(mutex_);
-    if (!pages_.TakeCopies(running_copies_)) return false;
+    if (!pages_.TakeCopies(running_copies_, most)) return false;
   }
   for (const PageCopy& copy : running_copies_)
     std::memcpy(core_.row(copy.to, 0), core_.row(copy.from, 0), copy.rows * core_.row_bytes);

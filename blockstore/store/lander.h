@@ -54,8 +54,8 @@ class Lander {
   // ---- work. Landing thread.
   // Lands the next submitted step, or `only_step`. False if there is none.
   bool LandNext(std::uint64_t only_step = 0) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Does the queued page copies; false if there are none.
-  bool RunCopies() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Does the oldest queued page copies, at most `most`; false if there are none.
+  bool RunCopies(std::size_t most = Pages::kMaxCopies) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- what it found. Any thread.
   [[nodiscard]] Audit& audit() { return audit_; }

@@ -59,6 +59,7 @@ void LogApplier::ApplyOne(const RecordHeader& record) {
     }
     case RecordKind::kEvents: {
       const std::span<const Event> events = As<EventsRecord>(record).events();
+      pages_.ReclaimFor(events.size() * pages_.pages_per_block());
       if (core_.flight != nullptr) core_.flight->OnEvents(events);
       events_.Apply(events, last_);
       return;
@@ -92,6 +93,7 @@ void LogApplier::ApplyBegin(const BeginRecord& begin) {
       .num_slots = coded.num_rows(),
       .device_slots = (begin.header.flags & kBeginDeviceSlots) != 0,
   };
+  pages_.ReclaimFor(batch.num_slots);
   events_.Begin(begin.version);
   last_ = begin.step;
   schedule_ = 0;

@@ -85,8 +85,8 @@ class PagePool {
   // Takes a free page, with a cleared record; kNoPage if none is free, or if pages() of the pages
   // taken are not detached.
   [[nodiscard]] PageIndex Take();
-  // Whether a page is free.
-  [[nodiscard]] bool AnyFree() const { return in_use_ < size(); }
+  // Pages that are free, spare ones included.
+  [[nodiscard]] std::uint32_t free() const { return size() - in_use_; }
   // Frees a page; it is the next one that Take returns. REQUIRES: taken, not held, and in no list
   // of pages that may be evicted.
   void Free(PageIndex page);

@@ -127,7 +127,7 @@ void Pages::Detach(EntryIndex e, Reason reason) {
 // While a page is free, whether a page is held makes no difference: what is evicted depends neither
 // on readers nor on how late steps land.
 bool Pages::EvictOne() {
-  const bool any_free = pool_.AnyFree();
+  const bool any_free = pool_.free() > 0;
   for (PageIndex page = pool_.LruHead(); page != kNoPage; page = pool_.LruHead()) {
     if (any_free || !Held(pool_.hot(page))) {
       Evict(page);
@@ -164,8 +164,6 @@ void Pages::Evict(PageIndex page) {
 
 PageIndex Pages::TakePage() {
   PageIndex page = pool_.Take();
-  while (page == kNoPage && ReclaimSnapshots(1))
-    page = pool_.Take();
   if (page == kNoPage && EvictOne()) page = pool_.Take();
   // The stamps of a spare page are first touched here.
   if (page != kNoPage) core_.stamps.Grow((std::size_t{page} + 1) * page_tokens_);
@@ -234,9 +232,13 @@ void Pages::CopyRows(PageIndex from, PageIndex to, std::uint32_t rows, bool by_k
   }
 }
 
-bool Pages::TakeCopies(std::vector<PageCopy>& copies) {
+bool Pages::TakeCopies(std::vector<PageCopy>& copies, std::size_t most) {
   if (copies_.empty()) return false;
   copies_.swap(copies);
+  if (copies.size() > most) {
+    copies_.assign(copies.begin() + static_cast<std::ptrdiff_t>(most), copies.end());
+    copies.resize(most);
+  }
   return true;
 }
 
@@ -245,6 +247,7 @@ void Pages::CopiesDone(std::span<const PageCopy> copies) {
     UnpinPage(copy.from);
     UnpinPage(copy.to);
   }
+  if (core_.flight != nullptr) core_.flight->OnCopied(static_cast<std::uint32_t>(copies.size()));
 }
 
 // ---- the key index
@@ -405,6 +408,11 @@ void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks) {
       const std::int64_t seen = i + 1 < out.size() ? page_tokens : last - (end - 1) * page_tokens;
       hot.high_water = std::max(hot.high_water, static_cast<std::uint16_t>(seen));
     }
+  }
+}
+
+void Pages::ReclaimFor(std::size_t pages) {
+  while (pool_.free() < pages && ReclaimSnapshots(1)) {
   }
 }
 

@@ -152,9 +152,9 @@ class Pages {
   void CopyRows(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key);
   // Number of copies ever queued.
   [[nodiscard]] std::uint64_t copies_queued() const { return copies_queued_; }
-  // Swaps the queued copies with `copies`; false, and nothing changed, if there are none. REQUIRES:
-  // `copies` is empty, with memory for kMaxCopies.
-  bool TakeCopies(std::vector<PageCopy>& copies);
+  // Moves the oldest queued copies, at most `most`, to `copies`; false, and nothing changed, if there
+  // are none. REQUIRES: `copies` is empty, with memory for kMaxCopies.
+  bool TakeCopies(std::vector<PageCopy>& copies, std::size_t most = kMaxCopies);
   // Unpins the pages of copies whose bytes have been copied.
   void CopiesDone(std::span<const PageCopy> copies);
 
@@ -193,6 +193,9 @@ class Pages {
   [[nodiscard]] PageIndex Named(const VoidedPage& name) const;
   // Takes back a snapshot that was released and applied.
   void ReclaimSnapshot(SnapshotState& state);
+  // Takes back released snapshots until that many pages are free, or no snapshot is left. Called
+  // before a record is applied that may need them: in a flight, snapshots come back between records.
+  void ReclaimFor(std::size_t pages);
   // Takes back at most `states` released snapshots; true if there was one.
   bool ReclaimSnapshots(std::size_t states);
   // Records were lost, `last` being the last step begun: no row of the table is known to belong to

@@ -43,11 +43,11 @@ struct SnapshotState {
   std::int64_t first = 0;              // rows [first, last) of the sequence
   std::int64_t last = 0;
   std::shared_ptr<const StepBase> base;
-  std::vector<SnapshotPage> pages;  // pages[0] begins at row first / page_tokens * page_tokens
-  std::uint64_t upto = 0;           // readable if every step <= upto has ended
-  std::uint64_t copies = 0;         // and this many page copies have been done
-  std::uint64_t read_id = 0;        // number of the snapshot in a flight, from 1
-  bool lost = false;                // there was no memory for `pages`: its rows are missing
+  std::vector<SnapshotPage> pages;     // pages[0] begins at row first / page_tokens * page_tokens
+  std::uint64_t upto = 0;              // readable if every step <= upto has ended
+  std::uint64_t copies = 0;            // and this many page copies have been done
+  std::uint64_t read_id = 0;           // number of the snapshot in a flight, from 1
+  bool lost = false;                   // there was no memory for `pages`: its rows are missing
   SnapshotState* live_prev = nullptr;  // of Pages::live_, from its application to its return
   SnapshotState* live_next = nullptr;
 };

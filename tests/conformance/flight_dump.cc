@@ -183,12 +183,11 @@ void FlightDump::OnVoided(const VoidedPage& page) {
       }
     }
   }
-  std::fprintf(
-      file_,
-      R"({"is":"voided","by":%d,"block":%d,"ordinal":%u,"id":%llu,"key":[%llu,"%s",%u]})"
-      "\n",
-      static_cast<int>(page.by), page.block, page.ordinal, Number(page.read_id),
-      Number(of_version), key.c_str(), of_ordinal);
+  std::fprintf(file_,
+               R"({"is":"voided","by":%d,"block":%d,"ordinal":%u,"id":%llu,"key":[%llu,"%s",%u]})"
+               "\n",
+               static_cast<int>(page.by), page.block, page.ordinal, Number(page.read_id),
+               Number(of_version), key.c_str(), of_ordinal);
 }
 
 void FlightDump::OnRead(std::uint64_t read_id, std::int64_t begin, std::span<const RowInfo> infos,

@@ -122,6 +122,9 @@ inline std::string Rewrite(
       case FlightRecordKind::kReleased:
         writer->sink()->OnReleased(record.read_id);
         break;
+      case FlightRecordKind::kCopied:
+        writer->sink()->OnCopied(record.copies);
+        break;
       case FlightRecordKind::kVoided:
         writer->sink()->OnVoided(record.voided);
         break;

@@ -76,13 +76,14 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
     writer->sink()->OnPoison(open_steps, 44, 7);
     const VoidedPage voided = {VoidedPage::By::kKey, 3, 1, 5, {{6, 7, 8, 9}}};
     writer->sink()->OnVoided(voided);
+    writer->sink()->OnCopied(17);
     ASSERT_TRUE(writer->Close().ok());
 
     FlightReader reader = Reader(writer->bytes());
     EXPECT_EQ(reader.info(), info);
     const std::vector<FlightRecord> records = ReadAll(reader);
     EXPECT_FALSE(reader.truncated());
-    ASSERT_EQ(records.size(), 12u);
+    ASSERT_EQ(records.size(), 13u);
     EXPECT_EQ(records[0].kind, FlightRecordKind::kSchedule);
     EXPECT_EQ(records[0].step, 41u);
     EXPECT_EQ(records[0].version, 6u);
@@ -115,8 +116,10 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
     EXPECT_EQ(records[9].open_steps, open_steps);
     EXPECT_EQ(records[10].kind, FlightRecordKind::kVoided);
     EXPECT_EQ(records[10].voided, voided);
-    EXPECT_EQ(records[11].records, 11u);
-    EXPECT_TRUE(records[11].complete);
+    EXPECT_EQ(records[11].kind, FlightRecordKind::kCopied);
+    EXPECT_EQ(records[11].copies, 17u);
+    EXPECT_EQ(records[12].records, 12u);
+    EXPECT_TRUE(records[12].complete);
   }
 }
 

@@ -82,14 +82,14 @@ TEST(PagePool, SparePagesAreForDetachedOnes) {
   EXPECT_EQ(pool.pages(), 2u);
   EXPECT_EQ(pool.Take(), 0u);
   EXPECT_EQ(pool.Take(), 1u);
-  EXPECT_TRUE(pool.AnyFree());
+  EXPECT_EQ(pool.free(), 3u);
   EXPECT_EQ(pool.Take(), kNoPage);
   for (PageIndex page = 0; page < 3; ++page) {
     pool.SetDetached(page, true);
     pool.SetDetached(page, true);
     EXPECT_EQ(pool.Take(), page + 2);
   }
-  EXPECT_FALSE(pool.AnyFree());
+  EXPECT_EQ(pool.free(), 0u);
   pool.SetDetached(3, true);
   EXPECT_EQ(pool.Take(), kNoPage);
   EXPECT_EQ(pool.detached(), 4u);
