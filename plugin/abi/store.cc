@@ -26,8 +26,10 @@ wm_status StoreCreate(const wm_store_options* given, wm_store** out, wm_message*
     if (!check.ok()) return check.status();
     auto object = std::make_unique<wm_store>(args.recorder);
     if (wm_recorder* const recorder = args.recorder; recorder != nullptr) {
-      check.That(FlightInfo::Of(options) == recorder->info, "options.recorder",
-                 "must be made for the same options");
+      FlightInfo info = FlightInfo::Of(options);
+      // Without a seed of its own, the store gets that of the recorder.
+      if (options.key_seed == 0) info.key_seed = recorder->info.key_seed;
+      check.That(info == recorder->info, "options.recorder", "must be made for the same options");
       check.That(!check.ok() || !recorder->has_store.exchange(true), "options.recorder",
                  "must be of one store; it has one");
       if (!check.ok()) return check.status();
