@@ -1,5 +1,7 @@
 #include "blockstore/digest.h"
 
+#include <random>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -24,6 +26,11 @@ Digest128 FromHash(const XXH128_hash_t& hash) {
 }
 
 }  // namespace
+
+std::uint64_t DrawSeed() {
+  std::random_device device;
+  return (std::uint64_t{device()} << 32) | device() | 1;
+}
 
 Digest128 IndexKey(std::uint64_t seed, std::uint64_t version, std::uint32_t ordinal,
                    const BlockKey& key) {

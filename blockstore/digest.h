@@ -19,6 +19,8 @@ struct Digest128 {
   friend bool operator==(const Digest128&, const Digest128&) = default;
 };
 
+// A random seed for IndexKey, not 0.
+[[nodiscard]] std::uint64_t DrawSeed();
 // The digest under which the key index finds page `ordinal` of the block with `key` and `version`:
 // XXH3-128 with `seed` of version (uint64), ordinal (uint32), key size (uint8) and the key's 32
 // bytes, all little-endian.

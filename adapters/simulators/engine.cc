@@ -23,7 +23,13 @@ StoreOptions StoreOptionsOf(const EngineOptions& options, std::int32_t stage) {
     pages = pages_per_block *
             (store.num_blocks + held + (options.features.tier > 0 ? options.tier_keys : 0));
   }
-  store.num_pages = static_cast<std::uint32_t>(options.max_pages > 0 ? options.max_pages : pages);
+  if (options.max_pages > 0) pages = options.max_pages;
+  if (options.max_pages < 0) {
+    pages =
+        pages_per_block * (options.blocks + (options.features.swap > 0 ? options.host_blocks : 0));
+    store.spare_pages = 4096;
+  }
+  store.num_pages = static_cast<std::uint32_t>(pages);
   store.null_blocks = {BlockId(options.blocks)};
   store.max_steps_in_flight = options.max_steps_in_flight;
   store.max_step_rows =
@@ -92,10 +98,12 @@ std::vector<AuditFinding> Engine::TakeFindings(std::int32_t stage) {
 
 bool Engine::PagesShort() const {
   if (records_lost_) return true;
+  // Pages that only a key has are evicted, and only the tier finds pages by key.
+  const bool enough = options_.max_pages < 0 && options_.features.tier == 0;
   for (const auto& store : stores_) {
     const Stats stats = store->GetStats();
-    if (stats.evictions + stats.no_page + stats.rebases + stats.steps_while_wrapping > 0)
-      return true;
+    const std::uint64_t no_page = enough ? 0 : stats.evictions + stats.no_page;
+    if (no_page + stats.rebases + stats.steps_while_wrapping > 0) return true;
   }
   return false;
 }

@@ -179,8 +179,11 @@ void Engine::LandSome() {
 
 void Engine::CheckReads(bool all) {
   std::vector<ReadJob> waiting;
+  const std::int64_t slow =
+      all || options_.timing.slow == 0 ? 0 : worker_.Below(std::int64_t{options_.timing.slow} + 1);
+  std::int64_t left = static_cast<std::int64_t>(reads_.size());
   for (ReadJob& job : reads_) {
-    if (Checker::Ready(job)) {
+    if (--left >= slow && Checker::Ready(job)) {
       checker_->Check(job);
     } else {
       waiting.push_back(std::move(job));

@@ -86,6 +86,9 @@ struct Timing {
   // cut off), comes twice, or is the first one of another sender.
   bool wire = false;
   double lost = 0, doubled = 0, restart = 0;
+  // > 0: readers are slow. Up to this many finished requests are not read yet, drawn each step; the
+  // requests that finished last.
+  std::int32_t slow = 0;
   std::uint64_t seed = 0;  // of the numbers drawn for the timing
 };
 
@@ -101,8 +104,11 @@ struct EngineOptions {
   std::int32_t blocks = 24;          // KV blocks; block id `blocks` is the engine's placeholder
   std::int32_t host_blocks = 64;     // blocks of the host tier; their ids follow the placeholder's
   std::int32_t tier_keys = 1 << 20;  // the most blocks in the tier without ids
-  std::int32_t max_pages = 0;        // pages of each store; 0 = enough
-  std::int32_t stages = 1;           // pipeline stages, each with its own store
+  // Pages of each store. 0: more than it needs. -1: as many as its blocks, and enough spare pages
+  // for all that snapshots and steps hold; then no page is short, unless keys outlive their blocks
+  // (Features::tier).
+  std::int32_t max_pages = 0;
+  std::int32_t stages = 1;  // pipeline stages, each with its own store
   std::int32_t layers = 4, top_k = 2, experts = 16;
 
   std::int32_t max_running = 4;

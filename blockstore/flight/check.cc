@@ -91,8 +91,10 @@ std::string MissedEvent::ToString() const {
 
 absl::StatusOr<FlightReport> CheckFlight(FlightReader& reader, const CheckOptions& options) {
   if (absl::Status status = reader.Rewind(); !status.ok()) return status;
+  const auto voids =
+      reader.info().audit ? FlightReplay::Voids::kRecorded : FlightReplay::Voids::kOwn;
   absl::StatusOr<std::unique_ptr<FlightReplay>> made =
-      FlightReplay::Create(reader.info(), options.max_bytes);
+      FlightReplay::Create(reader.info(), options.max_bytes, /*audit=*/true, voids);
   if (!made.ok()) return made.status();
   FlightReplay& replay = **made;
   FlightReport verdict;
@@ -111,6 +113,9 @@ absl::StatusOr<FlightReport> CheckFlight(FlightReader& reader, const CheckOption
     CompareRead(read, reader.info().block_tokens, pages_short(), options.max_listed, verdict);
     if (verdict.rows_differing > before) differing.insert(read.read_id);
   };
+  // The seals of pages that keep their rows although a write contradicted them: later writes to
+  // such a page contradict the same rows again.
+  absl::flat_hash_set<std::pair<std::int32_t, std::uint64_t>> contradicted;
   BlockLives lives;
   for (;;) {
     absl::StatusOr<bool> more = reader.Next(record);
@@ -137,6 +142,10 @@ absl::StatusOr<FlightReport> CheckFlight(FlightReader& reader, const CheckOption
     if (record.kind == FlightRecordKind::kLanded) {
       for (const AuditFinding& finding : replay.store().TakeFindings()) {
         if (!finding.voided || verdict.missed_events.size() >= options.max_listed) continue;
+        if (voids == FlightReplay::Voids::kRecorded && finding.block >= 0 &&
+            !contradicted.emplace(finding.block, finding.sealed_step).second) {
+          continue;
+        }
         verdict.missed_events.push_back(
             ToMissedEvent(finding, lives.FindWindow(finding, record.step)));
       }

@@ -195,6 +195,23 @@ void FlightEncoder::OnReleased(std::uint64_t read_id) {
   Append(Kind::kReleased, 0, sizeof read_id, [&](RawWriter& writer) { writer.Put(read_id); });
 }
 
+void FlightEncoder::OnCopied(std::uint32_t copies) {
+  const MutexLock lock(mutex_);
+  Append(Kind::kCopied, 0, sizeof copies, [&](RawWriter& writer) { writer.Put(copies); });
+}
+
+void FlightEncoder::OnVoided(const VoidedPage& page) {
+  const MutexLock lock(mutex_);
+  Append(Kind::kVoided, 0, 33, [&](RawWriter& writer) {
+    writer.Put(static_cast<std::uint8_t>(page.by));
+    writer.Put(page.block);
+    writer.Put(page.ordinal);
+    writer.Put(page.read_id);
+    for (const std::uint32_t word : page.index_key.w)
+      writer.Put(word);
+  });
+}
+
 void FlightEncoder::OnRead(std::uint64_t read_id, std::int64_t begin,
                            std::span<const RowInfo> infos, std::span<const std::uint64_t> digests) {
   constexpr std::size_t kRows = kChunkBytes / (kRunBytes + sizeof(std::uint64_t));

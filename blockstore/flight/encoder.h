@@ -37,6 +37,7 @@ class FlightEncoder final : public FlightSink {
   // is not owned and must outlive the encoder. Does not write the head of the flight.
   FlightEncoder(const FlightInfo& info, RecordOutput* output);
 
+  [[nodiscard]] std::uint64_t key_seed() const override { return info_.key_seed; }
   void OnSchedule(std::uint64_t step, std::uint64_t version) override;
   void OnEvents(std::span<const Event> events) override;
   void OnBegin(const StepBatch& batch, bool dropped) override;
@@ -47,6 +48,8 @@ class FlightEncoder final : public FlightSink {
   void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks, std::int64_t first,
                   std::int64_t last) override;
   void OnReleased(std::uint64_t read_id) override;
+  void OnCopied(std::uint32_t copies) override;
+  void OnVoided(const VoidedPage& page) override;
   void OnPoison(std::span<const std::uint64_t> open_steps, std::uint64_t last_step,
                 std::uint64_t version) override;
   void OnRead(std::uint64_t read_id, std::int64_t begin, std::span<const RowInfo> infos,

@@ -20,12 +20,13 @@ FlightInfo FlightInfo::Of(const StoreOptions& options, FlightRows rows) {
   info.num_pages = options.num_pages != 0
                        ? options.num_pages
                        : static_cast<std::uint32_t>(pages_per_block * options.num_blocks);
+  info.spare_pages = options.spare_pages.value_or(info.num_pages);
   info.max_steps_in_flight = options.max_steps_in_flight;
   info.max_step_rows = options.max_step_rows;
   info.null_blocks = options.null_blocks;
   info.audit = options.audit;
   info.audit_threshold = options.audit_threshold;
-  info.key_seed = options.key_seed != 0 ? options.key_seed : 0x57414d4b464c4954u;
+  info.key_seed = options.key_seed != 0 ? options.key_seed : DrawSeed();
   info.rows = rows;
   return info;
 }
@@ -36,6 +37,7 @@ StoreOptions FlightInfo::ReplayOptions() const {
   options.num_blocks = num_blocks;
   options.block_tokens = block_tokens;
   options.num_pages = num_pages;
+  options.spare_pages = spare_pages;
   options.null_blocks = null_blocks;
   options.max_steps_in_flight = max_steps_in_flight;
   options.max_step_rows = max_step_rows;
@@ -130,6 +132,7 @@ std::string EncodeInfo(const FlightInfo& info) {
   writer.Put(info.num_blocks);
   writer.Put(info.block_tokens);
   writer.Put(info.num_pages);
+  writer.Put(info.spare_pages);
   writer.Put(info.max_steps_in_flight);
   writer.Put(info.max_step_rows);
   writer.Put(static_cast<std::uint8_t>(info.rows));
@@ -156,6 +159,7 @@ absl::StatusOr<FlightInfo> DecodeInfo(std::span<const std::uint8_t> payload) {
   info.num_blocks = reader.Get<std::int32_t>();
   info.block_tokens = reader.Get<std::int32_t>();
   info.num_pages = reader.Get<std::uint32_t>();
+  info.spare_pages = reader.Get<std::uint32_t>();
   info.max_steps_in_flight = reader.Get<std::uint32_t>();
   info.max_step_rows = reader.Get<std::uint32_t>();
   const auto rows = reader.Get<std::uint8_t>();

@@ -20,7 +20,7 @@
 namespace waymark::flight {
 
 inline constexpr char kMagic[8] = {'W', 'M', 'F', 'L', 'I', 'G', 'H', 'T'};
-inline constexpr std::uint16_t kFormatVersion = 2;
+inline constexpr std::uint16_t kFormatVersion = 3;
 // The most bytes of a payload; readers refuse a longer one.
 inline constexpr std::size_t kMaxPayload = std::size_t{1} << 30;
 
@@ -38,6 +38,8 @@ enum class Kind : std::uint16_t {
   kSchedule,
   kEvents,
   kPoison,
+  kVoided,
+  kCopied,
 };
 
 // Flags of a heading. All other bits are 0, except that the flags of the kInfo record are the

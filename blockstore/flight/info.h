@@ -23,15 +23,17 @@ struct FlightInfo {
   std::int32_t num_blocks = 0;
   std::int32_t block_tokens = 0;  // not 0: a 0 in the options became shape.page_tokens
   std::uint32_t num_pages = 0;    // not 0: a 0 in the options became all pages of all blocks
+  std::uint32_t spare_pages = 0;  // nullopt in the options became num_pages
   std::uint32_t max_steps_in_flight = 0;
   std::uint32_t max_step_rows = 0;
   std::vector<BlockId> null_blocks;
   bool audit = true;
   double audit_threshold = 0.5;
-  std::uint64_t key_seed = 0;  // seed of the index keys in a checkpoint; not 0
+  std::uint64_t key_seed = 0;  // seed of the index keys in checkpoints and voided pages; not 0
   FlightRows rows = FlightRows::kDigests;
 
-  // The info of a store that is made with `options`. A key_seed of 0 becomes a fixed one.
+  // The info of a store that is made with `options`. A key_seed of 0 becomes a random one, which the
+  // store gets from its sink.
   [[nodiscard]] static FlightInfo Of(const StoreOptions& options,
                                      FlightRows rows = FlightRows::kDigests);
   // The options of a store that replays the flight: landed by its caller, audited, with the same

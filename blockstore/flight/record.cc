@@ -151,6 +151,20 @@ absl::Status DecodeRead(std::span<const std::uint8_t> payload, FlightRecord& rec
   return absl::OkStatus();
 }
 
+absl::Status DecodeVoided(std::span<const std::uint8_t> payload, FlightRecord& record) {
+  ByteReader reader(payload);
+  const auto by = reader.Get<std::uint8_t>();
+  record.voided.block = reader.Get<std::int32_t>();
+  record.voided.ordinal = reader.Get<std::uint32_t>();
+  record.voided.read_id = reader.Get<std::uint64_t>();
+  for (std::uint32_t& word : record.voided.index_key.w)
+    word = reader.Get<std::uint32_t>();
+  if (!reader.done()) return Broken("the length of a voided page is wrong");
+  if (by < 1 || by > 3) return Broken("a voided page is named by 1, 2 or 3");
+  record.voided.by = static_cast<VoidedPage::By>(by);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status DecodeRecord(const Heading& heading, std::span<const std::uint8_t> payload,
@@ -193,6 +207,13 @@ absl::Status DecodeRecord(const Heading& heading, std::span<const std::uint8_t> 
     case Kind::kEvents:
       record.kind = FlightRecordKind::kEvents;
       return DecodeEvents(payload, record);
+    case Kind::kCopied:
+      record.kind = FlightRecordKind::kCopied;
+      record.copies = reader.Get<std::uint32_t>();
+      return reader.done() ? absl::OkStatus() : Broken("the length of page copies is wrong");
+    case Kind::kVoided:
+      record.kind = FlightRecordKind::kVoided;
+      return DecodeVoided(payload, record);
     case Kind::kPoison:
       record.kind = FlightRecordKind::kPoison;
       return DecodePoison(payload, record);

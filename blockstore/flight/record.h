@@ -28,6 +28,8 @@ enum class FlightRecordKind : std::uint8_t {
   kClose,           // the last record: `records`, `complete`
   kSchedule,        // the schedule of `step` was opened, for weights of `version`
   kEvents,          // `events` took effect
+  kCopied,          // the oldest `copies` page copies were done
+  kVoided,          // the audit made the valid rows of `voided` missing
   kPoison,          // records were lost: `open_steps`, `step` (the last one begun), `version`
 };
 
@@ -47,7 +49,9 @@ struct FlightRecord {
   bool more = false;               // the next kLanded record of the step continues its rows
   std::uint64_t read_id = 0;       // number of the snapshot, counted from 1 in its store
   std::vector<BlockId> blocks;     // of the snapshot
-  std::int64_t first = 0;          // the snapshot's rows [first, last) of the sequence
+  VoidedPage voided;
+  std::uint32_t copies = 0;
+  std::int64_t first = 0;  // the snapshot's rows [first, last) of the sequence
   std::int64_t last = 0;
   std::int64_t begin = 0;              // first row: of the step (kLanded), of the sequence (kRead)
   std::vector<RowInfo> infos;          // as the read returned them

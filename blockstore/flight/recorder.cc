@@ -225,8 +225,9 @@ absl::StatusOr<std::unique_ptr<FlightRecorder>> FlightRecorder::Create(
     return status;
   }
   const FlightInfo info = FlightInfo::Of(options, recorder.rows);
-  absl::StatusOr<std::unique_ptr<flight::FlightReplay>> replay = flight::FlightReplay::Create(
-      info, std::numeric_limits<std::uint64_t>::max(), /*audit=*/info.audit);
+  absl::StatusOr<std::unique_ptr<flight::FlightReplay>> replay =
+      flight::FlightReplay::Create(info, std::numeric_limits<std::uint64_t>::max(), /*audit=*/false,
+                                   flight::FlightReplay::Voids::kRecorded);
   if (!replay.ok()) return replay.status();
   (*replay)->AllowUnknownEnds();
   auto state = std::make_unique<State>(info, recorder.ring_bytes, *std::move(replay));

@@ -77,7 +77,7 @@ absl::StatusOr<LoadedFlight> LoadFlight(FlightReader& reader) {
 absl::Status Replay(const LoadedFlight& flight, std::uint64_t max_bytes, bool audit,
                     Outcome& outcome) {
   absl::StatusOr<std::unique_ptr<FlightReplay>> replay =
-      FlightReplay::Create(flight.info, max_bytes, audit);
+      FlightReplay::Create(flight.info, max_bytes, audit, FlightReplay::Voids::kOwn);
   if (!replay.ok()) return replay.status();
   outcome.rows.clear();
   outcome.there.clear();

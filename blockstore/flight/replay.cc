@@ -39,7 +39,7 @@ struct FlightReplay::Step final : public StepRows {
 
 absl::StatusOr<std::unique_ptr<FlightReplay>> FlightReplay::Create(const FlightInfo& info,
                                                                    std::uint64_t max_bytes,
-                                                                   bool audit) {
+                                                                   bool audit, Voids voids) {
   StoreOptions options = info.ReplayOptions();
   options.audit = audit;
   if (absl::Status status = options.shape.Validate(); !status.ok()) return status;
@@ -49,7 +49,8 @@ absl::StatusOr<std::unique_ptr<FlightReplay>> FlightReplay::Create(const FlightI
   const double page =
       static_cast<double>(options.shape.page_bytes()) + 4.0 * options.shape.page_tokens + 80;
   const double wanted =
-      options.num_pages * page + options.num_blocks * pages_per_block * 48.0 +
+      (0.0 + options.num_pages + info.spare_pages) * page +
+      options.num_blocks * pages_per_block * 48.0 +
       static_cast<double>(options.max_steps_in_flight) * options.max_step_rows * 20;
   if (options.num_blocks < 1 || !(wanted <= static_cast<double>(max_bytes))) {
     return absl::ResourceExhaustedError(
@@ -62,11 +63,12 @@ absl::StatusOr<std::unique_ptr<FlightReplay>> FlightReplay::Create(const FlightI
     return absl::Status(store.status().code(),
                         absl::StrCat("flight head: ", std::string(store.status().message())));
   }
-  return std::unique_ptr<FlightReplay>(new FlightReplay(info, *std::move(store)));
+  if (voids == Voids::kRecorded) StoreCheckpoint::KeepAuditedPages(**store);
+  return std::unique_ptr<FlightReplay>(new FlightReplay(info, *std::move(store), voids));
 }
 
-FlightReplay::FlightReplay(const FlightInfo& info, std::unique_ptr<RoutingStore> store)
-    : info_(info), store_(std::move(store)) {}
+FlightReplay::FlightReplay(const FlightInfo& info, std::unique_ptr<RoutingStore> store, Voids voids)
+    : info_(info), voids_(voids), store_(std::move(store)) {}
 
 // The store goes first: it calls the rows of steps until it is destroyed.
 FlightReplay::~FlightReplay() {
@@ -113,6 +115,12 @@ absl::Status FlightReplay::Apply(const FlightRecord& record, const OnRead& on_re
       }
       return absl::OkStatus();
     }
+    case FlightRecordKind::kCopied:
+      StoreCheckpoint::RunCopies(*store_, record.copies);
+      return RetryReads(on_read);
+    case FlightRecordKind::kVoided:
+      if (voids_ == Voids::kRecorded) VoidPage(record.voided);
+      return absl::OkStatus();
     case FlightRecordKind::kRead: {
       absl::StatusOr<bool> done = Read(record, on_read);
       if (!done.ok()) return done.status();
@@ -266,8 +274,19 @@ absl::Status FlightReplay::TakeSnapshot(const FlightRecord& record) {
   View& view = views_[record.read_id];
   view.snapshot = *std::move(snapshot);
   view.blocks = record.blocks;
+  view.read_id = store_->GetStats().snapshots_taken;
   view.released = false;
   return absl::OkStatus();
+}
+
+// A page of a snapshot from before the flight is of no block of it and of no key.
+void FlightReplay::VoidPage(VoidedPage page) {
+  if (page.by == VoidedPage::By::kSnapshot) {
+    const auto view = views_.find(page.read_id);
+    if (view == views_.end()) return;
+    page.read_id = view->second.read_id;
+  }
+  StoreCheckpoint::VoidPage(*store_, page);
 }
 
 absl::StatusOr<bool> FlightReplay::Read(const FlightRecord& record, const OnRead& on_read) {

@@ -40,12 +40,17 @@ class FlightReplay {
   // May be empty. Called from within Apply; must not call the replay.
   using OnRead = std::function<void(const ReplayedRead&)>;
 
+  // Which pages lose their rows in the replay: those of the flight, or those that its own audit
+  // finds. kOwn is for a flight that was changed, or whose store had no audit.
+  enum class Voids : std::uint8_t { kRecorded, kOwn };
+
   // Makes the store of info.ReplayOptions(). `audit`: whether it audits, whatever the recorded
   // store did. ResourceExhausted if the store would take more than `max_bytes`; InvalidArgument if
   // the options are not those of any store.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<FlightReplay>> Create(const FlightInfo& info,
                                                                             std::uint64_t max_bytes,
-                                                                            bool audit = true);
+                                                                            bool audit,
+                                                                            Voids voids);
   ~FlightReplay();
 
   // Applies the next record of the flight. Calls `on_read` for each read as soon as its rows are
@@ -86,16 +91,18 @@ class FlightReplay {
   struct View {
     Snapshot snapshot;
     std::vector<BlockId> blocks;
-    bool released = false;  // released in the flight, but a read of it is still waiting
+    std::uint64_t read_id = 0;  // its number in the replaying store
+    bool released = false;      // released in the flight, but a read of it is still waiting
   };
 
-  FlightReplay(const FlightInfo& info, std::unique_ptr<RoutingStore> store);
+  FlightReplay(const FlightInfo& info, std::unique_ptr<RoutingStore> store, Voids voids);
   absl::Status Schedule(const FlightRecord& record);
   absl::Status Begin(const FlightRecord& record);
   absl::Status Poison(const FlightRecord& record, const OnRead& on_read);
   absl::Status End(const FlightRecord& record, const OnRead& on_read);
   absl::Status Landed(const FlightRecord& record, const OnRead& on_read);
   absl::Status TakeSnapshot(const FlightRecord& record);
+  void VoidPage(VoidedPage page);
   // False: the snapshot is not readable yet.
   absl::StatusOr<bool> Read(const FlightRecord& record, const OnRead& on_read);
   // Does the waiting reads whose snapshot has become readable.
@@ -104,6 +111,7 @@ class FlightReplay {
   void Retire(std::uint64_t step);
 
   const FlightInfo info_;
+  const Voids voids_;
   std::unique_ptr<RoutingStore> store_;
   absl::flat_hash_map<std::uint64_t, std::unique_ptr<Step>> steps_;
   std::vector<std::unique_ptr<Step>> spare_steps_;

@@ -40,18 +40,25 @@ void Audit::CompareIgnored(StepRecord& record) {
     if (sums.rows == 0) continue;
     AuditFinding finding;
     finding.step = record.step;
+    finding.kept_step = kept;  // relative; Conclude adds the base
     finding.block = static_cast<std::int32_t>(ignored[begin].entry / pages_per_block_);
     Judge(sums, finding);
-    const std::uint32_t voided = finding.voided ? VoidPage(page) : 0;
-    {
-      const MutexLock lock(mutex_);
-      finding.kept_step = pages_.base().base + kept;
-      finding.sealed_step = pages_.base().base + pages_.pool().hot(page).seal.step;
-      stats_.audit_voided_rows += voided;
-      stats_.rows_missing[static_cast<std::size_t>(Reason::kAudit)] += voided;
-    }
-    Record(finding, sums);
+    judged_.push_back({finding, sums, page, kNoPage});
   }
+}
+
+void Audit::Conclude() {
+  for (Judged& judged : judged_) {
+    judged.finding.kept_step += pages_.base().base;
+    judged.finding.sealed_step = pages_.base().base + pages_.pool().hot(judged.first).seal.step;
+    Record(judged);
+  }
+}
+
+void Audit::LogFindings() {
+  for (const Judged& judged : judged_)
+    Log(judged.finding);
+  judged_.clear();
 }
 
 std::optional<Audit::Pair> Audit::TakePair() {
@@ -86,7 +93,6 @@ void Audit::ComparePair(const Pair& pair) {
   }
   AuditFinding finding;
   if (sums.rows > 0) Judge(sums, finding);
-  const std::uint32_t voided = finding.voided ? VoidPage(first) + VoidPage(second) : 0;
   {
     const MutexLock lock(mutex_);
     const PageHot& hot = pages_.pool().hot(second);
@@ -96,12 +102,11 @@ void Audit::ComparePair(const Pair& pair) {
     finding.step = base.base + wrote;
     finding.kept_step = base.base + kept;
     finding.sealed_step = base.base + pages_.pool().hot(first).seal.step;
-    stats_.audit_voided_rows += voided;
-    stats_.rows_missing[static_cast<std::size_t>(Reason::kAudit)] += voided;
+    if (sums.rows > 0) Record({finding, sums, first, second});
     pages_.UnpinPage(first);
     pages_.UnpinPage(second);
   }
-  if (sums.rows > 0) Record(finding, sums);
+  Log(finding);
 }
 
 std::vector<AuditFinding> Audit::TakeFindings() {
@@ -136,18 +141,29 @@ std::uint32_t Audit::VoidPage(PageIndex page) {
   return voided;
 }
 
-void Audit::Record(const AuditFinding& finding, const Sums& sums) {
-  {
-    const MutexLock lock(mutex_);
-    stats_.audited_rows += sums.rows;
-    stats_.audit_agreement_sum += sums.agreement;
-    stats_.audit_disagreements += sums.disagreements;
-    if (!finding.voided) return;
-    ++stats_.audit_voided_pages;
-    if (findings_.size() == kMaxFindings) findings_.pop_front();
-    findings_.push_back(finding);
-  }
-  if (options_.log) options_.log(LogLevel::kWarning, finding.ToString());
+void Audit::Void(PageIndex page) {
+  if (page == kNoPage || !voids_) return;
+  const std::uint32_t voided = VoidPage(page);
+  stats_.audit_voided_rows += voided;
+  stats_.rows_missing[static_cast<std::size_t>(Reason::kAudit)] += voided;
+  if (core_.flight == nullptr) return;
+  if (const std::optional<VoidedPage> name = pages_.NameOf(page)) core_.flight->OnVoided(*name);
+}
+
+void Audit::Record(const Judged& judged) {
+  stats_.audited_rows += judged.sums.rows;
+  stats_.audit_agreement_sum += judged.sums.agreement;
+  stats_.audit_disagreements += judged.sums.disagreements;
+  if (!judged.finding.voided) return;
+  ++stats_.audit_voided_pages;
+  if (findings_.size() == kMaxFindings) findings_.pop_front();
+  findings_.push_back(judged.finding);
+  Void(judged.first);
+  Void(judged.second);
+}
+
+void Audit::Log(const AuditFinding& finding) const {
+  if (finding.voided && options_.log) options_.log(LogLevel::kWarning, finding.ToString());
 }
 
 }  // namespace waymark

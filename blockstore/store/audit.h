@@ -26,7 +26,12 @@ class Audit {
 
   // Compares every write of the step that rule 3 ignored with the row that was kept, page by page.
   // REQUIRES: the step's `rows` are not null, and no page copy is queued.
-  void CompareIgnored(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
+  void CompareIgnored(StepRecord& record);
+  // Voids the pages of which CompareIgnored found that they cannot be trusted, and counts. Called
+  // when the step ends, so that a flight has the voided rows right behind the step that landed.
+  void Conclude() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Logs what Conclude found.
+  void LogFindings() ABSL_LOCKS_EXCLUDED(mutex_);
   // Two pages that were sealed with one key, and the base of their stamps.
   struct Pair {
     SecondSeal pages;
@@ -36,6 +41,10 @@ class Audit {
   std::optional<Pair> TakePair() ABSL_LOCKS_EXCLUDED(mutex_);
   // Compares their rows, and unpins the pages. REQUIRES: no page copy of before TakePair is queued.
   void ComparePair(const Pair& pair) ABSL_LOCKS_EXCLUDED(mutex_);
+  // false: findings void no page. For a replay, whose flight has the voided pages.
+  void SetVoids(bool voids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { voids_ = voids; }
+  // Makes the valid rows of a page missing (audit); returns their number.
+  std::uint32_t VoidPage(PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The last findings that voided rows, each returned once. Any thread.
   std::vector<AuditFinding> TakeFindings() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -47,12 +56,20 @@ class Audit {
     std::uint64_t disagreements = 0;
     void Add(double row_agreement);
   };
+  // What was found of a page, or of two with one key.
+  struct Judged {
+    AuditFinding finding;
+    Sums sums;
+    PageIndex first = kNoPage;
+    PageIndex second = kNoPage;
+  };
   // Sets rows, agreement and voided of the finding.
   void Judge(const Sums& sums, AuditFinding& finding) const;
-  // Makes the valid rows of a page missing (audit); returns their number.
-  std::uint32_t VoidPage(PageIndex page);
-  // Counts the finding, keeps it if rows were voided, and logs it.
-  void Record(const AuditFinding& finding, const Sums& sums) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Counts the finding and, if its pages cannot be trusted, keeps it and voids them.
+  void Record(const Judged& judged) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Voids the page, and reports it to the flight.
+  void Void(PageIndex page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Log(const AuditFinding& finding) const;
 
   const StoreOptions& options_;
   const StoreCore& core_;
@@ -62,6 +79,8 @@ class Audit {
   Steps& steps_ ABSL_GUARDED_BY(mutex_);
   Stats& stats_ ABSL_GUARDED_BY(mutex_);
   std::deque<AuditFinding> findings_ ABSL_GUARDED_BY(mutex_);
+  bool voids_ ABSL_GUARDED_BY(mutex_) = true;
+  std::vector<Judged> judged_;     // of the step that lands
   std::vector<std::uint8_t> row_;  // scratch of CompareIgnored
 };
 

@@ -37,8 +37,8 @@ absl::Status Broken(const char* what) {
 
 }  // namespace
 
-void StoreCheckpoint::RunCopies(RoutingStore& store) {
-  store.impl().lander().RunCopies();
+void StoreCheckpoint::RunCopies(RoutingStore& store, std::size_t most) {
+  store.impl().lander().RunCopies(most);
 }
 
 void StoreCheckpoint::ReclaimSnapshots(RoutingStore& store) {
@@ -56,6 +56,20 @@ void StoreCheckpoint::Poison(RoutingStore& store, std::span<const std::uint64_t>
   impl.log_->SetSteps(last_step, 0, version);
   const MutexLock lock(impl.mutex_);
   impl.applier_.Poison(open_steps, last_step, version);
+}
+
+void StoreCheckpoint::KeepAuditedPages(RoutingStore& store) {
+  RoutingStore::Impl& impl = store.impl();
+  const MutexLock lock(impl.mutex_);
+  impl.lander_.audit().SetVoids(false);
+}
+
+void StoreCheckpoint::VoidPage(RoutingStore& store, const VoidedPage& page) {
+  RoutingStore::Impl& impl = store.impl();
+  impl.DrainAll();
+  const MutexLock lock(impl.mutex_);
+  const PageIndex named = impl.pages_.Named(page);
+  if (named != kNoPage) (void)impl.lander_.audit().VoidPage(named);
 }
 
 absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {

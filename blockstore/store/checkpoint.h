@@ -3,6 +3,7 @@
 #ifndef WAYMARK_BLOCKSTORE_STORE_CHECKPOINT_H_
 #define WAYMARK_BLOCKSTORE_STORE_CHECKPOINT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -16,18 +17,25 @@ namespace waymark {
 class StoreCheckpoint {
  public:
   // Appends the open schedule, own seals, table, seals, key index, stamps, rows and the order of
-  // eviction to `out`. Snapshots, and pages that only they pin, are left out. FailedPrecondition while a step is in flight.
+  // eviction to `out`. Snapshots and detached pages are left out.
+  // FailedPrecondition while a step is in flight.
   [[nodiscard]] static absl::Status Save(RoutingStore& store, std::string& out);
   // Restores the saved state into a new store, created with the same shape, blocks, pages and key
   // seed. Safe on any bytes: InvalidArgument naming what does not fit; the store is then unusable.
   [[nodiscard]] static absl::Status Load(std::span<const std::uint8_t> bytes, RoutingStore& store);
-  // Does the queued page copies, on which a snapshot may depend, without landing a step.
-  static void RunCopies(RoutingStore& store);
+  // Does the queued page copies, on which a snapshot may depend, without landing a step: the oldest
+  // ones, at most `most`.
+  static void RunCopies(RoutingStore& store, std::size_t most = ~std::size_t{0});
   // Takes back the pages of all released snapshots.
   static void ReclaimSnapshots(RoutingStore& store);
   // What FlightSink::OnPoison reports.
   static void Poison(RoutingStore& store, std::span<const std::uint64_t> open_steps,
                      std::uint64_t last_step, std::uint64_t version);
+
+  // From now on the audit of the store voids no page: VoidPage does.
+  static void KeepAuditedPages(RoutingStore& store);
+  // What FlightSink::OnVoided reports. Does nothing if the store has no such page.
+  static void VoidPage(RoutingStore& store, const VoidedPage& page);
 
  private:
   class Loader;

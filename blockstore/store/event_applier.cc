@@ -279,6 +279,7 @@ void EventApplier::ApplyCopy(const Event& event, RelStep now) {
       } else {
         to.reason = Reason::kCapacity;
         ++stats_.no_page;
+        pages_.CountLost(page, rows);
       }
     } else if (rows > 0 && reason != Reason::kNeverWritten && pages_.NewPage(d) != kNoPage) {
       for (std::uint32_t row = 0; row < rows; ++row) {

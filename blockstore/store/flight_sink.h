@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "blockstore/digest.h"
 #include "blockstore/events.h"
 #include "blockstore/ids.h"
 #include "blockstore/row_info.h"
@@ -14,6 +15,22 @@ namespace waymark {
 // How a begun step ended.
 enum class StepEnd : std::uint8_t { kSubmit = 1, kDrop = 2, kCancel = 3 };
 
+// A page, named at its place in the flight by one of those that have it.
+struct VoidedPage {
+  enum class By : std::uint8_t {
+    kBlock = 1,  // page `ordinal` of `block`
+    kSnapshot,   // page `ordinal` of the pages with rows of snapshot `read_id`
+    kKey,        // the page that the key index has under `index_key`
+  };
+  By by = By::kBlock;
+  std::int32_t block = -1;
+  std::uint32_t ordinal = 0;
+  std::uint64_t read_id = 0;
+  Digest128 index_key{};
+
+  friend bool operator==(const VoidedPage&, const VoidedPage&) = default;
+};
+
 // Called by the RoutingStore whose StoreOptions::flight it is, where a record takes effect: all
 // functions but OnRows and OnRead are called with the store's lock held, in the order in which what
 // they report took effect. They must be short, must not allocate after warm-up, and must not call
@@ -22,6 +39,10 @@ enum class StepEnd : std::uint8_t { kSubmit = 1, kDrop = 2, kCancel = 3 };
 class FlightSink {
  public:
   virtual ~FlightSink() = default;
+
+  // The seed of the key index's hash for a store whose options have none, so that its replay has the
+  // same index keys. 0: any. Called when the store is made.
+  [[nodiscard]] virtual std::uint64_t key_seed() const { return 0; }
 
   // The schedule of `step` was opened, whose weights have `version`.
   virtual void OnSchedule(std::uint64_t step, std::uint64_t version) = 0;
@@ -46,8 +67,14 @@ class FlightSink {
   // A snapshot was taken. `read_id` numbers the snapshots of this store from 1.
   virtual void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks,
                           std::int64_t first, std::int64_t last) = 0;
+  // The bytes of the oldest `copies` queued page copies were copied; their pages are held for that no
+  // longer.
+  virtual void OnCopied(std::uint32_t copies) = 0;
   // The pages of snapshot `read_id` were returned; they may be evicted and reused from now on.
   virtual void OnReleased(std::uint64_t read_id) = 0;
+  // The audit made the valid rows of a page missing (audit). Not called for a page that only steps in
+  // flight hold.
+  virtual void OnVoided(const VoidedPage& page) = 0;
   // Records were lost. The table and the index are empty; claims are revoked; of the steps in
   // flight, those that are neither in `open_steps` nor submitted have ended. `last_step` is the last
   // step begun, lost ones included; `version` is the current version.

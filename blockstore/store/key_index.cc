@@ -3,7 +3,7 @@
 namespace waymark {
 
 KeyIndex::KeyIndex(PagePool& pool)
-    : pool_(pool), buckets_(std::size_t{pool.size()} * 7 / 4 + 1, kNoPage) {}
+    : pool_(pool), buckets_(std::size_t{pool.pages()} * 7 / 4 + 1, kNoPage) {}
 
 std::size_t KeyIndex::Home(const Digest128& index_key) const {
   return (std::uint64_t{index_key.w[0]} * buckets_.size()) >> 32;

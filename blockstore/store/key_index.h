@@ -14,7 +14,8 @@
 namespace waymark {
 
 // A hash table of page numbers with linear probing; the digests are in the page records. Its size
-// is fixed (7 buckets for 4 pages), so it is never full and never rehashed.
+// is fixed (7 buckets for 4 pages that can be indexed at once), so it is never full and never
+// rehashed.
 class KeyIndex {
  public:
   // An empty index for the pages of `pool`, which must outlive it. Only the index sets

@@ -111,8 +111,11 @@ void Lander::Loop() noexcept {
       worked = true;
     worked |= RunCopies();
     TryHousekeeping();
+    // Spare pages are touched only when they are used.
     const std::size_t used = pages_touched_ * core_.shape.page_bytes();
-    if (core_.memory.Prefault(used + kFaultAhead, kFaultStep)) worked = true;
+    const std::size_t unspared = options_.num_pages * core_.shape.page_bytes();
+    const std::size_t ahead = std::max(used, std::min(used + kFaultAhead, unspared));
+    if (core_.memory.Prefault(ahead, kFaultStep)) worked = true;
     if (worked) {
       dozing_ = false;
     } else {
@@ -250,6 +253,11 @@ bool Lander::LandNext(std::uint64_t only_step) noexcept {
     core_.CountEnded();
   }
   core_.CallDone(rows);
+  try {
+    audit_.LogFindings();
+  } catch (...) {
+    core_.failure.Catch("logging a finding of the audit");
+  }
   if (core_.exceptions.load(std::memory_order_relaxed) > 0 &&
       !std::exchange(logged_exception_, true)) {
     LogError([step] {
@@ -294,6 +302,7 @@ void Lander::LandStep(StepRecord& record) {
         for (int i = 0; i < kNumReasons; ++i)
           stats_.rows_missing[i] += record.tally.missing[i];
         if (core_.flight != nullptr && !record.without_claims) core_.flight->OnLanded(record.step);
+        audit_.Conclude();
         if (record.submitted_at != 0) {
           stats_.landing_lag.Add(ticks_.NanosecondsSince(record.submitted_at));
         }
@@ -393,10 +402,10 @@ void Lander::Publish(StepRecord& record, PageIndex page, std::uint32_t row, Reas
 
 // ---- page copies
 
-bool Lander::RunCopies() {
+bool Lander::RunCopies(std::size_t most) {
   {
     const MutexLock lock(mutex_);
-    if (!pages_.TakeCopies(running_copies_)) return false;
+    if (!pages_.TakeCopies(running_copies_, most)) return false;
   }
   for (const PageCopy& copy : running_copies_)
     std::memcpy(core_.row(copy.to, 0), core_.row(copy.from, 0), copy.rows * core_.row_bytes);

@@ -57,8 +57,8 @@ class Lander {
   // An exception of the step's StepRows makes its rows missing (not captured); any other one makes
   // the store fail.
   bool LandNext(std::uint64_t only_step = 0) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
-  // Does the queued page copies; false if there are none.
-  bool RunCopies() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Does the oldest queued page copies, at most `most`; false if there are none.
+  bool RunCopies(std::size_t most = Pages::kMaxCopies) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- what it found. Any thread.
   [[nodiscard]] Audit& audit() { return audit_; }

@@ -135,6 +135,7 @@ void LogApplier::ApplyOne(const RecordHeader& record) {
 void LogApplier::ApplyEvents(const EventsRecord& record) {
   EventReader reader(record.events());
   while (reader.Next(piece_)) {
+    pages_.ReclaimFor(piece_.size() * pages_.pages_per_block());
     if (core_.flight != nullptr) core_.flight->OnEvents(piece_);
     events_.Apply(piece_, last_);
   }
@@ -153,6 +154,7 @@ void LogApplier::ApplyBegin(const BeginRecord& begin) {
       .num_slots = coded.num_rows(),
       .device_slots = (begin.header.flags & kBeginDeviceSlots) != 0,
   };
+  pages_.ReclaimFor(batch.num_slots);
   events_.Begin(begin.version);
   last_ = begin.step;
   schedule_ = 0;

@@ -41,10 +41,10 @@ PageMemory& PageMemory::operator=(PageMemory&& other) noexcept {
 }
 
 bool PageMemory::Prefault(std::size_t end, std::size_t step) {
-  end = std::min(end, bytes_);
+  end = std::min((end + kSmallPage - 1) / kSmallPage * kSmallPage, bytes_);
   if (faulted_ >= end) return false;
   const std::size_t begin = faulted_;
-  faulted_ = std::min((begin + step + kSmallPage - 1) / kSmallPage * kSmallPage, bytes_);
+  faulted_ = std::min((begin + step + kSmallPage - 1) / kSmallPage * kSmallPage, end);
 #ifdef MADV_POPULATE_WRITE
   if (madvise(data_ + begin, faulted_ - begin, MADV_POPULATE_WRITE) == 0) return true;
 #endif

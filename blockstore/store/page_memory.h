@@ -24,7 +24,8 @@ class PageMemory {
   [[nodiscard]] std::uint8_t* data() const { return data_; }
   [[nodiscard]] std::size_t size() const { return bytes_; }
 
-  // Commits up to `step` more bytes of [0, end), so that landing does not fault. Returns whether
+  // Commits up to `step` more bytes of [0, end), in whole pages of the system, so that landing does
+  // not fault. Returns whether
   // there were any. Landing thread only.
   bool Prefault(std::size_t end, std::size_t step);
 

@@ -1,6 +1,10 @@
 // PagePool: the record of each page, the list of free pages, and the lists of pages that may be
 // evicted. Internal to blockstore; guarded by the store's lock.
 //
+// A page that neither a block nor the key index has is *detached*: snapshots or steps in flight hold
+// it. All other pages that are taken are at most StoreOptions::num_pages; the spare pages are for
+// the detached ones.
+//
 // The bytes and stamps of a page are in StoreCore, under the same PageIndex. Lists are links in the
 // records, so that no call allocates.
 #ifndef WAYMARK_BLOCKSTORE_STORE_PAGE_POOL_H_
@@ -8,10 +12,9 @@
 
 #include <atomic>
 #include <cstdint>
-#include <vector>
 
 #include "blockstore/digest.h"
-#include "blockstore/huge_allocator.h"
+#include "blockstore/reserved_array.h"
 #include "blockstore/store/seal.h"
 
 namespace waymark {
@@ -28,7 +31,8 @@ inline std::uint8_t DeviceWeights(std::uint64_t version) {
 }
 
 // The record of a page: 32 bytes that claims read, and 40 that seals read. With a table entry (48)
-// and the page's share of the key index (7) it makes 127 bytes per page.
+// and the page's share of the key index (7) it makes 127 bytes per page. A spare page has 72 bytes,
+// which are not touched before it is used.
 struct PageHot {
   SealHot seal;
   std::uint32_t first_binding = kNoPage;  // head of the list of table entries bound to it
@@ -43,6 +47,8 @@ struct PageHot {
   bool indexed : 1 = false;                  // it is in the key index
   bool in_lru : 1 = false;                   // in a list of pages that may be evicted
   bool lru_bound : 1 = false;                // which list: true = pages with bindings
+  bool lru_aside : 1 = false;                // which list: true = pages that were set aside
+  bool detached : 1 = false;                 // neither a block nor the key index has it
   bool free : 1 = false;                     // on the free list: only lru_next is used
   bool copied : 1 = false;                   // rows were copied into it from another page
 };
@@ -57,8 +63,9 @@ static_assert(sizeof(PageCold) == 40);
 
 class PagePool {
  public:
-  // 1 <= pages < kNoPage. All pages are free.
-  explicit PagePool(std::uint32_t pages) : hot_(pages), cold_(pages) {}
+  // `pages` >= 1, and `spare` more, fewer than kNoPage together. All pages are free. The records of
+  // spare pages are not touched before they are taken.
+  explicit PagePool(std::uint32_t pages, std::uint32_t spare = 0);
 
   // All of these: REQUIRES page < size().
   [[nodiscard]] PageHot& hot(PageIndex page) { return hot_[page]; }
@@ -71,10 +78,15 @@ class PagePool {
     hot_[page].seal = seal.hot;
     cold_[page].seal = seal.cold;
   }
-  [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(hot_.size()); }
+  // All pages, spare ones included; and the most that are taken and not detached.
+  [[nodiscard]] std::uint32_t size() const { return pages_ + spare_; }
+  [[nodiscard]] std::uint32_t pages() const { return pages_; }
 
-  // Takes a free page, with a cleared record; kNoPage if none is free.
+  // Takes a free page, with a cleared record; kNoPage if none is free, or if pages() of the pages
+  // taken are not detached.
   [[nodiscard]] PageIndex Take();
+  // Pages that are free, spare ones included.
+  [[nodiscard]] std::uint32_t free() const { return size() - in_use_; }
   // Frees a page; it is the next one that Take returns. REQUIRES: taken, not held, and in no list
   // of pages that may be evicted.
   void Free(PageIndex page);
@@ -82,8 +94,9 @@ class PagePool {
   // Two lists of pages that may be evicted, least recently pushed first. A page that was pinned
   // afterwards may still be listed. Pages that only the key index holds are evicted before pages
   // with bindings: the KV of the latter can still be hit, so that a store with as many pages as
-  // blocks keeps their rows.
+  // blocks keeps their rows. Pages that cannot be evicted now are set aside, in a third list.
   void PushLru(PageIndex page);    // REQUIRES: not listed
+  void SetAside(PageIndex page);   // REQUIRES: listed
   void UnlinkLru(PageIndex page);  // REQUIRES: listed
   // The next page to evict; kNoPage if there is none.
   [[nodiscard]] PageIndex LruHead() const {
@@ -91,26 +104,46 @@ class PagePool {
   }
   // The first page of one list.
   [[nodiscard]] PageIndex LruHead(bool bound) const { return lru_[bound ? 1 : 0].head; }
+  // The page that was set aside first; kNoPage if there is none.
+  [[nodiscard]] PageIndex AsideHead() const { return lru_[kAside].head; }
+
+  // Notes whether a page is detached. REQUIRES: taken.
+  void SetDetached(PageIndex page, bool detached);
 
   // Pages that are taken; their maximum so far.
   [[nodiscard]] std::uint32_t in_use() const { return in_use_; }
   [[nodiscard]] std::uint32_t in_use_peak() const { return in_use_peak_; }
+  // Those of them that are detached; their maximum so far.
+  [[nodiscard]] std::uint32_t detached() const { return detached_; }
+  [[nodiscard]] std::uint32_t detached_peak() const { return detached_peak_; }
   // Only pages [0, this) were ever taken. The landing thread reads it to commit memory ahead.
   [[nodiscard]] std::uint32_t pages_touched() const {
     return next_fresh_.load(std::memory_order_relaxed);
   }
 
  private:
-  std::vector<PageHot, HugeAllocator<PageHot>> hot_;
-  std::vector<PageCold, HugeAllocator<PageCold>> cold_;
+  static constexpr int kAside = 2;
+  // The list in which the page is.
+  [[nodiscard]] static int ListOf(const PageHot& hot) {
+    return hot.lru_aside ? kAside : hot.lru_bound ? 1 : 0;
+  }
+  void Link(PageIndex page);    // at the end of its list
+  void Unlink(PageIndex page);  // from its list
+
+  const std::uint32_t pages_;
+  const std::uint32_t spare_;
+  ReservedArray<PageHot> hot_;
+  ReservedArray<PageCold> cold_;
   PageIndex free_head_ = kNoPage;
   struct Lru {
     PageIndex head = kNoPage;
     PageIndex tail = kNoPage;
-  } lru_[2];  // [bound]
+  } lru_[3];  // [bound], [kAside]
   std::atomic<std::uint32_t> next_fresh_{0};
   std::uint32_t in_use_ = 0;
   std::uint32_t in_use_peak_ = 0;
+  std::uint32_t detached_ = 0;
+  std::uint32_t detached_peak_ = 0;
 };
 
 }  // namespace waymark

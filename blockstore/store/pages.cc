@@ -15,7 +15,7 @@ Pages::Pages(const StoreOptions& options, StoreCore& core, Stats& stats)
       key_seed_(options.key_seed),
       audit_(options.audit),
       base_(std::make_shared<StepBase>()),
-      pool_(options.num_pages),
+      pool_(options.num_pages, *options.spare_pages),
       table_(static_cast<std::size_t>(options.num_blocks) * pages_per_block_),
       index_(pool_) {
   contending_.reserve(options.max_step_rows);
@@ -72,19 +72,17 @@ void Pages::Rebase(std::shared_ptr<StepBase> fresh, std::uint64_t step) {
 void Pages::UpdateEvictability(PageIndex page) {
   PageHot& hot = pool_.hot(page);
   if (hot.free) return;
-  const bool bound_or_indexed = hot.bindings > 0 || hot.indexed;
-  if (!bound_or_indexed && hot.snapshots == 0 && hot.pins == 0) {
+  const bool attached = hot.bindings > 0 || hot.indexed;
+  if (!attached && !Held(hot)) {
     if (hot.in_lru) pool_.UnlinkLru(page);
     pool_.Free(page);
     return;
   }
-  if (hot.in_lru && (hot.referenced > 0 || hot.lru_bound != (hot.bindings > 0))) {
-    pool_.UnlinkLru(page);
-  }
-  if (hot.referenced == 0 && bound_or_indexed && hot.snapshots == 0 && hot.pins == 0 &&
-      !hot.in_lru) {
-    pool_.PushLru(page);
-  }
+  pool_.SetDetached(page, !attached);
+  const bool listed = attached && hot.referenced == 0;
+  const bool other_list = hot.lru_bound != (hot.bindings > 0) || (hot.lru_aside && !Held(hot));
+  if (hot.in_lru && (!listed || other_list)) pool_.UnlinkLru(page);
+  if (!hot.in_lru && listed) pool_.PushLru(page);
 }
 
 // ---- the page of an entry
@@ -126,40 +124,49 @@ void Pages::Detach(EntryIndex e, Reason reason) {
 
 // ---- allocation and eviction
 
+// While a page is free, whether a page is held makes no difference: what is evicted depends neither
+// on readers nor on how late steps land.
 bool Pages::EvictOne() {
+  const bool any_free = pool_.free() > 0;
   for (PageIndex page = pool_.LruHead(); page != kNoPage; page = pool_.LruHead()) {
-    PageHot& hot = pool_.hot(page);
-    if (hot.snapshots > 0 || hot.pins > 0) {
-      pool_.UnlinkLru(page);  // UnpinPage, or the release of the snapshot, lists it again
-      continue;
+    if (any_free || !Held(pool_.hot(page))) {
+      Evict(page);
+      return true;
     }
-    ++stats_.evictions;
-    ++hot.pins;
-    // Evictions come in runs, and the pages are not in the cache. Prefetches the record of the page
-    // after the next one, and the index bucket of the next one, whose record is already here.
-    if (hot.lru_next != kNoPage) {
-      index_.Prefetch(pool_.cold(hot.lru_next).index_key);
-      const PageIndex later = pool_.hot(hot.lru_next).lru_next;
-      if (later != kNoPage) {
-        __builtin_prefetch(&pool_.hot(later), 1);
-        __builtin_prefetch(&pool_.cold(later), 1);
-        __builtin_prefetch(&core_.stamp(later, 0), 1);
-      }
-    }
-    if (hot.indexed) index_.Erase(page);
-    while (hot.bindings > 0)
-      Detach(hot.first_binding, Reason::kCapacity);
-    UnpinPage(page);
-    return true;
+    pool_.SetAside(page);  // UpdateEvictability lists it again when it is not held any more
   }
-  return false;
+  const PageIndex page = any_free ? pool_.AsideHead() : kNoPage;
+  if (page != kNoPage) Evict(page);
+  return page != kNoPage;
+}
+
+void Pages::Evict(PageIndex page) {
+  PageHot& hot = pool_.hot(page);
+  ++stats_.evictions;
+  ++hot.pins;
+  // Evictions come in runs, and the pages are not in the cache. Prefetches the record of the page
+  // after the next one, and the index bucket of the next one, whose record is already here.
+  if (hot.lru_next != kNoPage) {
+    index_.Prefetch(pool_.cold(hot.lru_next).index_key);
+    const PageIndex later = pool_.hot(hot.lru_next).lru_next;
+    if (later != kNoPage) {
+      __builtin_prefetch(&pool_.hot(later), 1);
+      __builtin_prefetch(&pool_.cold(later), 1);
+      __builtin_prefetch(&core_.stamp(later, 0), 1);
+    }
+  }
+  if (hot.indexed) index_.Erase(page);
+  while (hot.bindings > 0)
+    Detach(hot.first_binding, Reason::kCapacity);
+  --hot.pins;
+  UpdateEvictability(page);
 }
 
 PageIndex Pages::TakePage() {
   PageIndex page = pool_.Take();
-  while (page == kNoPage && ReclaimSnapshots(1))
-    page = pool_.Take();
   if (page == kNoPage && EvictOne()) page = pool_.Take();
+  // The stamps of a spare page are first touched here.
+  if (page != kNoPage) core_.stamps.Grow((std::size_t{page} + 1) * page_tokens_);
   return page;
 }
 
@@ -192,9 +199,16 @@ PageIndex Pages::CopyOnWrite(EntryIndex e) {
     pool_.SetSeal(page, pool_.seal(old));
     Attach(e, page);
     CopyRows(old, page, page_tokens_, by_key);
+  } else {
+    CountLost(old, page_tokens_);
   }
   UnpinPage(old);
   return page;
+}
+
+void Pages::CountLost(PageIndex page, std::uint32_t rows) {
+  for (std::uint32_t row = 0; row < rows; ++row)
+    stats_.rows_without_page += core_.stamp(page, row).Load().live() ? 1 : 0;
 }
 
 // ---- page copies
@@ -218,9 +232,13 @@ void Pages::CopyRows(PageIndex from, PageIndex to, std::uint32_t rows, bool by_k
   }
 }
 
-bool Pages::TakeCopies(std::vector<PageCopy>& copies) {
+bool Pages::TakeCopies(std::vector<PageCopy>& copies, std::size_t most) {
   if (copies_.empty()) return false;
   copies_.swap(copies);
+  if (copies.size() > most) {
+    copies_.assign(copies.begin() + static_cast<std::ptrdiff_t>(most), copies.end());
+    copies.resize(most);
+  }
   return true;
 }
 
@@ -229,6 +247,7 @@ void Pages::CopiesDone(std::span<const PageCopy> copies) {
     UnpinPage(copy.from);
     UnpinPage(copy.to);
   }
+  if (core_.flight != nullptr) core_.flight->OnCopied(static_cast<std::uint32_t>(copies.size()));
 }
 
 // ---- the key index
@@ -328,6 +347,10 @@ void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks) {
   state.base = base_;
   state.read_id = ++snapshots_;
   ++snapshots_live_;
+  state.live_prev = nullptr;
+  state.live_next = live_;
+  if (live_ != nullptr) live_->live_prev = &state;
+  live_ = &state;
   state.pages.clear();
   if (state.ticket.released()) return;
   const std::int64_t page_tokens = page_tokens_;
@@ -388,6 +411,11 @@ void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks) {
   }
 }
 
+void Pages::ReclaimFor(std::size_t pages) {
+  while (pool_.free() < pages && ReclaimSnapshots(1)) {
+  }
+}
+
 bool Pages::ReclaimSnapshots(std::size_t states) {
   SnapshotState* state = nullptr;
   bool any = false;
@@ -409,7 +437,54 @@ void Pages::ReclaimSnapshot(SnapshotState& state) {
   if (core_.flight != nullptr) core_.flight->OnReleased(state.read_id);
   state.base.reset();
   --snapshots_live_;
+  (state.live_prev == nullptr ? live_ : state.live_prev->live_next) = state.live_next;
+  if (state.live_next != nullptr) state.live_next->live_prev = state.live_prev;
   core_.FreeTicket(&state);
+}
+
+std::optional<VoidedPage> Pages::NameOf(PageIndex page) const {
+  const PageHot& hot = pool_.hot(page);
+  VoidedPage name;
+  if (hot.bindings > 0) {
+    name.block = static_cast<std::int32_t>(hot.first_binding / pages_per_block_);
+    name.ordinal = hot.first_binding % pages_per_block_;
+    return name;
+  }
+  for (const SnapshotState* state = live_; state != nullptr && hot.snapshots > 0;
+       state = state->live_next) {
+    for (std::size_t i = 0; i < state->pages.size(); ++i) {
+      if (state->pages[i].page != page) continue;
+      name.by = VoidedPage::By::kSnapshot;
+      name.read_id = state->read_id;
+      name.ordinal = static_cast<std::uint32_t>(i);
+      return name;
+    }
+  }
+  if (!hot.indexed) return std::nullopt;
+  name.by = VoidedPage::By::kKey;
+  name.index_key = pool_.cold(page).index_key;
+  return name;
+}
+
+PageIndex Pages::Named(const VoidedPage& name) const {
+  switch (name.by) {
+    case VoidedPage::By::kBlock: {
+      const EntryIndex blocks = table_.size() / pages_per_block_;
+      const bool known = name.block >= 0 && static_cast<EntryIndex>(name.block) < blocks &&
+                         name.ordinal < pages_per_block_;
+      if (!known) return kNoPage;
+      return table_.hot(static_cast<EntryIndex>(name.block) * pages_per_block_ + name.ordinal).page;
+    }
+    case VoidedPage::By::kSnapshot:
+      for (const SnapshotState* state = live_; state != nullptr; state = state->live_next) {
+        if (state->read_id != name.read_id) continue;
+        return name.ordinal < state->pages.size() ? state->pages[name.ordinal].page : kNoPage;
+      }
+      return kNoPage;
+    case VoidedPage::By::kKey:
+      return index_.Find(name.index_key);
+  }
+  return kNoPage;
 }
 
 // ---- lost records

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -130,7 +131,8 @@ class Pages {
   void Detach(EntryIndex e, Reason reason);
 
   // ---- what holds a page
-  // Frees the page if it is not held; else lists it for eviction if it may be evicted.
+  // Frees the page if nothing holds it; else notes whether it is detached, and lists it for eviction
+  // if it may be evicted. Must be called after each change of what holds the page, but for PinPage.
   void UpdateEvictability(PageIndex page);
   void PinPage(PageIndex page) { ++pool_.hot(page).pins; }
   void UnpinPage(PageIndex page) {
@@ -142,14 +144,17 @@ class Pages {
   static constexpr std::size_t kMaxCopies = 4096;  // queued at a time
   // Whether another copy can be queued.
   [[nodiscard]] bool CanCopy() const { return copies_.size() < kMaxCopies; }
+  // Counts the valid and pending rows among [0, rows) of a page, which could not be copied because
+  // no page was free.
+  void CountLost(PageIndex page, std::uint32_t rows);
   // Copies rows [0, rows): stamps at once; bytes are queued for the landing thread. `by_key`: the
   // rows of `from` came by key. REQUIRES: CanCopy().
   void CopyRows(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key);
   // Number of copies ever queued.
   [[nodiscard]] std::uint64_t copies_queued() const { return copies_queued_; }
-  // Swaps the queued copies with `copies`; false, and nothing changed, if there are none. REQUIRES:
-  // `copies` is empty, with memory for kMaxCopies.
-  bool TakeCopies(std::vector<PageCopy>& copies);
+  // Moves the oldest queued copies, at most `most`, to `copies`; false, and nothing changed, if there
+  // are none. REQUIRES: `copies` is empty, with memory for kMaxCopies.
+  bool TakeCopies(std::vector<PageCopy>& copies, std::size_t most = kMaxCopies);
   // Unpins the pages of copies whose bytes have been copied.
   void CopiesDone(std::span<const PageCopy> copies);
 
@@ -181,8 +186,16 @@ class Pages {
   // Pins the pages of the ticket's range, unless it was released meanwhile. `blocks`: those with
   // rows of the range. `upto` and `copies` are for the caller to set.
   void PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks);
+  // Names a page for a flight, by a block, else a snapshot, else the key index; nullopt if only steps
+  // in flight hold it. Snapshots are searched, so this is for the audit alone.
+  [[nodiscard]] std::optional<VoidedPage> NameOf(PageIndex page) const;
+  // The page of a name; kNoPage if there is none.
+  [[nodiscard]] PageIndex Named(const VoidedPage& name) const;
   // Takes back a snapshot that was released and applied.
   void ReclaimSnapshot(SnapshotState& state);
+  // Takes back released snapshots until that many pages are free, or no snapshot is left. Called
+  // before a record is applied that may need them: in a flight, snapshots come back between records.
+  void ReclaimFor(std::size_t pages);
   // Takes back at most `states` released snapshots; true if there was one.
   bool ReclaimSnapshots(std::size_t states);
   // Records were lost: no row of the table is known to belong to its block. Empties the table and
@@ -194,8 +207,13 @@ class Pages {
  private:
   // Takes a free page, evicting one if necessary; kNoPage if none can be evicted.
   PageIndex TakePage();
-  // Evicts the least recently used page; false if none may be evicted.
+  // Evicts the least recently used page; one that is held only if a page is free, since it stays
+  // taken. False if none may be evicted.
   bool EvictOne();
+  // Takes the page from its blocks (capacity) and from the key index.
+  void Evict(PageIndex page);
+  // Whether a snapshot or a step in flight holds the page.
+  [[nodiscard]] static bool Held(const PageHot& hot) { return hot.snapshots > 0 || hot.pins > 0; }
   // Claimed, for a page that is in the index or may get there.
   void UpdateIndex(PageIndex page, std::uint64_t version);
   // Removes one page from the key index.
@@ -220,6 +238,7 @@ class Pages {
   std::vector<SecondSeal> second_seals_;  // its capacity is the limit
   std::uint64_t snapshots_ = 0;
   std::uint64_t snapshots_live_ = 0;
+  SnapshotState* live_ = nullptr;  // the snapshots that were applied and have not come back
 };
 
 }  // namespace waymark

@@ -78,8 +78,12 @@ std::string Stats::ToString() const {
   Line(out, "pages", pages);
   Line(out, "pages in use", pages_in_use);
   Line(out, "pages in use, peak", pages_in_use_peak);
+  Line(out, "pages detached", pages_detached);
+  Line(out, "pages detached, peak", pages_detached_peak);
+  Line(out, "spare pages", spare_pages);
   Line(out, "evictions", evictions);
   Line(out, "no page", no_page);
+  Line(out, "rows without page", rows_without_page);
   Line(out, "bytes", bytes);
   Line(out, "releases below zero", releases_below_zero);
   Line(out, "rebases", rebases);

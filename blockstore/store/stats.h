@@ -62,13 +62,19 @@ struct Stats {
   std::uint64_t second_seals = 0;  // pages sealed with a key that another page had
   // Pages.
   std::uint64_t pages = 0;         // of the store
+  std::uint64_t spare_pages = 0;   // of the store, beside these
   std::uint64_t pages_in_use = 0;  // bound, indexed, or pinned by a snapshot or a step
   std::uint64_t pages_in_use_peak = 0;
+  // Of these: neither a block nor a key has them any more, but snapshots (or steps in flight) do.
+  std::uint64_t pages_detached = 0;
+  std::uint64_t pages_detached_peak = 0;
   std::uint64_t evictions = 0;
   std::uint64_t copies_on_write = 0;     // pages taken for copy-on-write
   std::uint64_t no_page = 0;             // claims and copies for which there was no free page
+  std::uint64_t rows_without_page = 0;   // missing (capacity), because of no_page
   std::uint64_t bytes = 0;               // of memory reserved for pages, stamps and tables
-  std::uint64_t bytes_touched_peak = 0;  // bytes, less the pages beyond pages_in_use_peak
+  std::uint64_t bytes_touched_peak = 0;  // bytes, less pages that were never used, and the stamps
+                                         // and records of those that are spare
   // Audit.
   std::uint64_t audited_rows = 0;         // ignored writes that were compared with the kept row
   std::uint64_t audit_disagreements = 0;  // of them: in some layer the sets of ids differ

@@ -184,6 +184,7 @@ void Steps::ClaimRow(StepRecord* record, std::uint32_t step_row, std::int64_t sl
   }
   if (page == kNoPage) {
     ++stats_.no_page;
+    stats_.rows_without_page += asked ? 1 : 0;
     return;
   }
   StampCell& cell = pages_.stamp(page, row);
@@ -236,6 +237,7 @@ void Steps::ExtendPending(PageIndex from, PageIndex to, RelStep step) {
     if (record->copies.size() == record->copies.capacity()) {
       cell.Store(stamp.Missing(Reason::kCapacity));
       ++stats_.no_page;
+      ++stats_.rows_without_page;
       return;
     }
     record->copies.push_back({step_row, to, kNoEntry, row});

@@ -4,11 +4,11 @@
 #include <exception>
 #include <new>
 #include <optional>
-#include <random>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "blockstore/digest.h"
 #include "blockstore/step_path.h"
 #include "blockstore/store/store_impl.h"
 #include "blockstore/thread.h"
@@ -23,11 +23,6 @@ constexpr std::size_t kStepOverhead = 4096;                     // events, among
 absl::Status Bad(std::string_view field, std::string_view rule, std::int64_t value) {
   return absl::InvalidArgumentError(
       absl::StrCat("StoreOptions.", std::string(field), ": ", std::string(rule), ", got ", value));
-}
-
-std::uint64_t DrawSeed() {
-  std::random_device device;
-  return (std::uint64_t{device()} << 32) | device() | 1;
 }
 
 LogLimits LogLimitsOf(const StoreOptions& options) {
@@ -94,6 +89,13 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOpti
   if (options.num_pages >= kNoPage) {
     return Bad("num_pages", "must be below 2^32 - 1", options.num_pages);
   }
+  const std::uint32_t most_spare = kNoPage - 1 - options.num_pages;
+  if (!options.spare_pages) options.spare_pages = std::min(options.num_pages, most_spare);
+  if (*options.spare_pages > most_spare) {
+    return Bad("spare_pages",
+               absl::StrCat("and num_pages (", options.num_pages, ") must be below 2^32 - 1"),
+               *options.spare_pages);
+  }
   if (options.max_steps_in_flight < 1 || options.max_steps_in_flight > 4096) {
     return Bad("max_steps_in_flight", "must be in [1, 4096]", options.max_steps_in_flight);
   }
@@ -117,11 +119,16 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOpti
       !status.ok()) {
     return status;
   }
+  if (options.key_seed == 0 && options.flight != nullptr) {
+    options.key_seed = options.flight->key_seed();
+  }
   if (options.key_seed == 0) options.key_seed = DrawSeed();
   try {
-    auto memory = PageMemory::Map(std::size_t{options.num_pages} * options.shape.page_bytes());
+    const std::size_t pages = std::size_t{options.num_pages} + *options.spare_pages;
+    auto memory = PageMemory::Map(pages * options.shape.page_bytes());
     if (!memory.ok()) return memory.status();
-    auto core = std::make_shared<StoreCore>(options.shape, *std::move(memory), options.num_pages);
+    auto core = std::make_shared<StoreCore>(options.shape, *std::move(memory), options.num_pages,
+                                            *options.spare_pages);
     core->flight = options.flight;
     auto log = StoreLog::Create(LogLimitsOf(options), core->submitted_ended, core->guard);
     if (!log.ok()) return log.status();
@@ -129,9 +136,9 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOpti
     if (options.landing == Landing::kThread) impl->lander().Start();
     return std::unique_ptr<RoutingStore>(new RoutingStore(std::move(impl)));
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(absl::StrCat("no memory for the tables of a store of ",
-                                                     options.num_pages, " pages and ",
-                                                     options.num_blocks, " blocks"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for the tables of a store of ", options.num_pages, " pages, ",
+                     *options.spare_pages, " spare pages and ", options.num_blocks, " blocks"));
   }
 }
 

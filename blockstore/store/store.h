@@ -58,6 +58,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -90,8 +91,14 @@ struct StoreOptions {
   std::int32_t num_blocks = 0;
   // Tokens per KV block: a multiple of shape.page_tokens. 0 = shape.page_tokens.
   std::int32_t block_tokens = 0;
-  // Pages of memory, shape.page_bytes() each. 0 = enough for all blocks.
+  // Pages that blocks and keys can have at once, shape.page_bytes() each. 0 = enough for all blocks.
   std::uint32_t num_pages = 0;
+  // Further pages, used while as many are *detached*: snapshots (or steps in flight) still hold
+  // them, but no block and no key has them any more. So a slow reader costs memory and takes no page
+  // from the requests that run. When they are used up, a row for which no page is free is missing
+  // (capacity). A spare page costs address space, and memory from its first use on (then it is used
+  // again). num_pages + spare_pages < 2^32 - 1. nullopt = as many as num_pages.
+  std::optional<std::uint32_t> spare_pages;
   // Ids that the engine uses as placeholders (a dummy block): null blocks, which have no rows.
   std::vector<BlockId> null_blocks;
   // Steps that can be in flight (begun and not ended). A further one is dropped. 1 ... 4096.

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "blockstore/fork_guard.h"
-#include "blockstore/huge_allocator.h"
+#include "blockstore/reserved_array.h"
 #include "blockstore/shape.h"
 #include "blockstore/store/flight_sink.h"
 #include "blockstore/store/page_memory.h"
@@ -46,23 +46,29 @@ struct SnapshotState {
   std::int64_t first = 0;              // rows [first, last) of the sequence
   std::int64_t last = 0;
   std::shared_ptr<const StepBase> base;
-  std::vector<SnapshotPage> pages;  // pages[0] begins at row first / page_tokens * page_tokens
-  std::uint64_t upto = 0;           // readable if every step <= upto has ended
-  std::uint64_t copies = 0;         // and this many page copies have been done
-  std::uint64_t read_id = 0;        // number of the snapshot in a flight, from 1
-  bool lost = false;                // there was no memory for `pages`: its rows are missing
+  std::vector<SnapshotPage> pages;     // pages[0] begins at row first / page_tokens * page_tokens
+  std::uint64_t upto = 0;              // readable if every step <= upto has ended
+  std::uint64_t copies = 0;            // and this many page copies have been done
+  std::uint64_t read_id = 0;           // number of the snapshot in a flight, from 1
+  bool lost = false;                   // there was no memory for `pages`: its rows are missing
+  SnapshotState* live_prev = nullptr;  // of Pages::live_, from its application to its return
+  SnapshotState* live_next = nullptr;
 };
 
 // Owned by the store and every live snapshot.
 struct StoreCore {
-  // `page_memory` has room for `pages` pages of this shape. All rows are never written.
-  StoreCore(const RoutingShape& routing_shape, PageMemory page_memory, std::uint32_t pages)
+  // `page_memory` has room for `pages` pages of this shape and `spare` more. All rows are never
+  // written. The stamps of spare pages are not touched.
+  StoreCore(const RoutingShape& routing_shape, PageMemory page_memory, std::uint32_t pages,
+            std::uint32_t spare = 0)
       : id(NextId()),
         shape(routing_shape),
         page_tokens(static_cast<std::uint32_t>(routing_shape.page_tokens)),
         row_bytes(routing_shape.row_bytes()),
         memory(std::move(page_memory)),
-        stamps(std::size_t{pages} * page_tokens) {}
+        stamps((std::size_t{pages} + spare) * page_tokens) {
+    stamps.Grow(std::size_t{pages} * page_tokens);
+  }
 
   // 1, 2, ...: different for all stores of the process.
   static std::uint64_t NextId() {
@@ -75,7 +81,7 @@ struct StoreCore {
   const std::uint32_t page_tokens;
   const std::size_t row_bytes;
   PageMemory memory;
-  mutable std::vector<StampCell, HugeAllocator<StampCell>> stamps;
+  mutable ReservedArray<StampCell> stamps;
 
   // Stamp and bytes of one row. REQUIRES (not checked): a page of the pool, row < page_tokens.
   [[nodiscard]] StampCell& stamp(PageIndex page, std::uint32_t row) const {

@@ -275,18 +275,23 @@ Stats RoutingStore::Impl::GetStats() noexcept {
     const MutexLock lock(mutex_);
     stats = stats_;
     entries = pages_.table().size();
-    stats.pages = pages_.pool().size();
+    stats.pages = pages_.pool().pages();
+    stats.spare_pages = pages_.pool().size() - pages_.pool().pages();
     stats.pages_in_use = pages_.pool().in_use();
     stats.pages_in_use_peak = pages_.pool().in_use_peak();
+    stats.pages_detached = pages_.pool().detached();
+    stats.pages_detached_peak = pages_.pool().detached_peak();
     stats.snapshots_taken = pages_.snapshots_taken();
     stats.snapshots_live = pages_.snapshots_live();
   }
-  const std::uint64_t per_page = sizeof(PageHot) + sizeof(PageCold) + 7;
-  stats.bytes =
-      stats.pages * (core_->shape.page_bytes() + 4 * std::uint64_t{core_->page_tokens} + per_page) +
-      entries * (sizeof(Entry) + sizeof(SealCold));
-  stats.bytes_touched_peak =
-      stats.bytes - (stats.pages - stats.pages_in_use_peak) * core_->shape.page_bytes();
+  const std::uint64_t page_bytes = core_->shape.page_bytes();
+  const std::uint64_t records =
+      sizeof(PageHot) + sizeof(PageCold) + sizeof(StampCell) * std::uint64_t{core_->page_tokens};
+  const std::uint64_t pages = stats.pages + stats.spare_pages;
+  stats.bytes = pages * (page_bytes + records) + stats.pages * 7 +
+                entries * (sizeof(Entry) + sizeof(SealCold));
+  stats.bytes_touched_peak = stats.bytes - (pages - stats.pages_in_use_peak) * page_bytes -
+                             (pages - std::max(stats.pages, stats.pages_in_use_peak)) * records;
   stats.snapshots_given_up = tagged_.given_up();
   stats.exceptions = core_->exceptions.load(std::memory_order_relaxed);
   try {

@@ -26,8 +26,10 @@ wm_status StoreCreate(const wm_store_options* given, wm_store** out, wm_message*
     if (!check.ok()) return check.status();
     auto object = std::make_unique<wm_store>(args.recorder);
     if (wm_recorder* const recorder = args.recorder; recorder != nullptr) {
-      check.That(FlightInfo::Of(options) == recorder->info, "options.recorder",
-                 "must be made for the same options");
+      FlightInfo info = FlightInfo::Of(options);
+      // Without a seed of its own, the store gets that of the recorder.
+      if (options.key_seed == 0) info.key_seed = recorder->info.key_seed;
+      check.That(info == recorder->info, "options.recorder", "must be made for the same options");
       check.That(!check.ok() || !recorder->has_store.exchange(true), "options.recorder",
                  "must be of one store; it has one");
       if (!check.ok()) return check.status();
@@ -213,6 +215,10 @@ wm_status StoreStats(const wm_store* store, wm_store_stats* out) noexcept {
     to.pages = stats.pages;
     to.pages_in_use = stats.pages_in_use;
     to.pages_in_use_peak = stats.pages_in_use_peak;
+    to.spare_pages = stats.spare_pages;
+    to.pages_detached = stats.pages_detached;
+    to.pages_detached_peak = stats.pages_detached_peak;
+    to.rows_without_page = stats.rows_without_page;
     to.evictions = stats.evictions;
     to.copies_on_write = stats.copies_on_write;
     to.no_page = stats.no_page;
@@ -352,7 +358,7 @@ absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& a
   check.Struct(given, args, "options");
   check.Flags(args.flags, WM_STORE_DEVICE_SLOTS | WM_STORE_NO_AUDIT | WM_STORE_COUNT_EXPERTS,
               "options.flags");
-  check.Zero(args.reserved, "options.reserved").Chain(args.ext, "options.ext", &log);
+  check.Chain(args.ext, "options.ext", &log);
   check.Array(args.layer_ids, args.num_layer_ids, "options.layer_ids");
   check.Array(args.null_blocks, args.num_null_blocks, "options.null_blocks");
   check.Array(args.landing_cpus, args.num_landing_cpus, "options.landing_cpus");
@@ -370,6 +376,9 @@ absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& a
   to.num_blocks = args.num_blocks;
   to.block_tokens = args.block_tokens;
   to.num_pages = args.num_pages;
+  if (args.spare_pages != 0) {
+    to.spare_pages = args.spare_pages == WM_NO_SPARE_PAGES ? 0 : args.spare_pages;
+  }
   for (std::size_t i = 0; i < args.num_null_blocks; ++i)
     to.null_blocks.emplace_back(args.null_blocks[i]);
   if (args.max_steps_in_flight != 0) to.max_steps_in_flight = args.max_steps_in_flight;

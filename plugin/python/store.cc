@@ -31,7 +31,7 @@ void Make(Store* self, std::int32_t num_layers, std::int32_t top_k, std::int32_t
           bool landing_caller, bool audit, double audit_threshold, bool count_experts,
           std::uint64_t key_seed, nb::handle landing_cpus, bool record, std::uint64_t ring_bytes,
           bool record_ids, nb::handle record_cpus, std::uint64_t log_bytes,
-          nb::handle max_tagged_snapshots) {
+          nb::handle max_tagged_snapshots, nb::handle spare_pages) {
   const Integers<std::int32_t> layers(layer_ids, "layer_ids");
   const Integers<std::int32_t> nulls(null_blocks, "null_blocks");
   const Integers<std::int32_t> cpus(landing_cpus, "landing_cpus");
@@ -60,6 +60,10 @@ void Make(Store* self, std::int32_t num_layers, std::int32_t top_k, std::int32_t
   options.null_blocks = nulls.data();
   options.num_null_blocks = nulls.size();
   options.num_pages = Positive<std::uint32_t>(num_pages, "num_pages");
+  if (!spare_pages.is_none()) {
+    options.spare_pages = Positive<std::uint32_t>(spare_pages, "spare_pages");
+    if (options.spare_pages == 0) options.spare_pages = WM_NO_SPARE_PAGES;
+  }
   options.max_steps_in_flight = Positive<std::uint32_t>(max_steps_in_flight, "max_steps_in_flight");
   options.max_step_rows = Positive<std::uint32_t>(max_step_rows, "max_step_rows");
   options.landing = landing_caller ? WM_LANDING_CALLER : WM_LANDING_THREAD;
@@ -208,6 +212,10 @@ nb::dict Stats(const Store& self) {
   WAYMARK_STAT(pages)
   WAYMARK_STAT(pages_in_use)
   WAYMARK_STAT(pages_in_use_peak)
+  WAYMARK_STAT(spare_pages)
+  WAYMARK_STAT(pages_detached)
+  WAYMARK_STAT(pages_detached_peak)
+  WAYMARK_STAT(rows_without_page)
   WAYMARK_STAT(evictions)
   WAYMARK_STAT(copies_on_write)
   WAYMARK_STAT(no_page)
@@ -397,7 +405,7 @@ void BindStore(nb::module_& module) {
            "max_steps_in_flight"_a, "max_step_rows"_a, "device_slots"_a, "landing_caller"_a,
            "audit"_a, "audit_threshold"_a, "count_experts"_a, "key_seed"_a, "landing_cpus"_a,
            "record"_a, "ring_bytes"_a, "record_ids"_a, "record_cpus"_a, "log_bytes"_a,
-           "max_tagged_snapshots"_a)
+           "max_tagged_snapshots"_a, "spare_pages"_a)
       .def("schedule", &Schedule, "step"_a, "version"_a,
            "Opens the schedule of `step` under weights `version`: events and snapshots belong to "
            "it until the step is begun. Optional, for engines that report events before the step "

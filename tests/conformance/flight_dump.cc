@@ -34,6 +34,16 @@ long long Number(std::int64_t value) {
   return value;
 }
 
+std::string KeyText(const Event& event) {
+  std::string text;
+  char byte[3];
+  for (std::size_t i = 0; i < event.key_size; ++i) {
+    std::snprintf(byte, sizeof byte, "%02x", event.key[i]);
+    text += byte;
+  }
+  return text;
+}
+
 // A list of blocks, as the last value of a line.
 void PutBlocks(std::FILE* file, std::span<const BlockId> blocks) {
   std::fprintf(file, "[");
@@ -45,6 +55,7 @@ void PutBlocks(std::FILE* file, std::span<const BlockId> blocks) {
 }  // namespace
 
 void FlightDump::Header(const std::string& name, const StoreOptions& options) {
+  key_seed_ = options.key_seed;
   std::string quoted;
   for (const char c : name) {
     if (c == '"' || c == '\\') quoted += '\\';
@@ -71,6 +82,7 @@ void FlightDump::OnSchedule(std::uint64_t step, std::uint64_t version) {
                R"({"is":"schedule","step":%llu,"version":%llu})"
                "\n",
                Number(step), Number(version));
+  versions_.insert(version);
 }
 
 void FlightDump::OnEvents(std::span<const Event> events) {
@@ -79,9 +91,9 @@ void FlightDump::OnEvents(std::span<const Event> events) {
   for (const Event& event : events) {
     std::fprintf(file_, R"(%s["%s",%d,%d,%d,%d,%llu,")", comma, Kind(event.type), event.more,
                  event.block, event.src, event.rows, Number(event.step));
-    for (std::size_t i = 0; i < event.key_size; ++i)
-      std::fprintf(file_, "%02x", event.key[i]);
-    std::fprintf(file_, "\"]");
+    const std::string key = KeyText(event);
+    if (!key.empty()) keys_[key] = event.GetKey();
+    std::fprintf(file_, "%s\"]", key.c_str());
     comma = ",";
   }
   std::fprintf(file_, "]}\n");
@@ -97,6 +109,7 @@ void FlightDump::OnPoison(std::span<const std::uint64_t> open_steps, std::uint64
 }
 
 void FlightDump::OnBegin(const StepBatch& batch, bool dropped) {
+  versions_.insert(batch.version);
   std::fprintf(
       file_, R"({"is":"begin","step":%llu,"version":%llu,"dropped":%d,"device":%d,"slots":[)",
       Number(batch.step), Number(batch.version), dropped ? 1 : 0, batch.device_slots ? 1 : 0);
@@ -151,6 +164,30 @@ void FlightDump::OnReleased(std::uint64_t read_id) {
                R"({"is":"released","id":%llu})"
                "\n",
                Number(read_id));
+}
+
+// The specification has keys, and not their digests.
+void FlightDump::OnVoided(const VoidedPage& page) {
+  std::string key;
+  std::uint64_t of_version = 0;
+  std::uint32_t of_ordinal = 0;
+  for (const auto& [text, bytes] : keys_) {
+    for (const std::uint64_t version : versions_) {
+      for (std::uint32_t ordinal = 0; ordinal < 8; ++ordinal) {
+        const bool same = page.by == VoidedPage::By::kKey &&
+                          IndexKey(key_seed_, version, ordinal, bytes) == page.index_key;
+        if (!same) continue;
+        key = text;
+        of_version = version;
+        of_ordinal = ordinal;
+      }
+    }
+  }
+  std::fprintf(file_,
+               R"({"is":"voided","by":%d,"block":%d,"ordinal":%u,"id":%llu,"key":[%llu,"%s",%u]})"
+               "\n",
+               static_cast<int>(page.by), page.block, page.ordinal, Number(page.read_id),
+               Number(of_version), key.c_str(), of_ordinal);
 }
 
 void FlightDump::OnRead(std::uint64_t read_id, std::int64_t begin, std::span<const RowInfo> infos,

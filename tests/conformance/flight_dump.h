@@ -3,6 +3,8 @@
 #define WAYMARK_TESTS_CONFORMANCE_FLIGHT_DUMP_H_
 
 #include <cstdio>
+#include <map>
+#include <set>
 #include <string>
 
 #include "blockstore/store/flight_sink.h"
@@ -33,6 +35,8 @@ class FlightDump : public FlightSink {
   void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks, std::int64_t first,
                   std::int64_t last) override;
   void OnReleased(std::uint64_t read_id) override;
+  void OnCopied(std::uint32_t /*copies*/) override {}  // the specification copies at once
+  void OnVoided(const VoidedPage& page) override;
   void OnRead(std::uint64_t read_id, std::int64_t begin, std::span<const RowInfo> infos,
               std::span<const std::uint64_t> digests) override;
 
@@ -40,6 +44,9 @@ class FlightDump : public FlightSink {
   std::FILE* file_;
   std::size_t row_bytes_;
   std::string landed_;  // rows and slots of the step that lands
+  std::uint64_t key_seed_ = 0;
+  std::set<std::uint64_t> versions_;      // of the flight so far
+  std::map<std::string, BlockKey> keys_;  // of its seals, by their text
 };
 
 }  // namespace waymark::conformance

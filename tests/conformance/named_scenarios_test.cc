@@ -188,6 +188,7 @@ TEST(Named, SpeculativeRejectionsAcrossBlocks) {
 TEST(Named, EvictionBetweenAdmissionAndRead) {
   StoreOptions options = Direct::Options();
   options.num_pages = 2;
+  options.spare_pages = 0;
   Direct direct(options);
   direct.Step(1, {Event::Bind(B(0))}, {S(0, 0)}, {10});
   direct.Step(2, {Event::Bind(B(1))}, {S(1, 0)}, {20});

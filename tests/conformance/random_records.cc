@@ -25,7 +25,8 @@ class Records {
         hooks_(hooks),
         device_(seed % 3 == 0),
         direct_([&] {
-          StoreOptions options = RecordsOptions(seed);
+          StoreOptions options =
+              hooks.few_pages ? FewPages(seed) : RecordsOptions(seed, hooks.audit);
           options.flight = hooks.sink;
           return options;
         }()) {}
@@ -271,13 +272,22 @@ class Records {
 
 }  // namespace
 
-StoreOptions RecordsOptions(std::uint64_t seed) {
+StoreOptions RecordsOptions(std::uint64_t seed, bool audit) {
   StoreOptions options = Direct::Options();
   options.num_blocks = kBlocks;
   options.block_tokens = static_cast<std::int32_t>(kBlockTokens);
   options.num_pages = 1024;
   options.null_blocks = {BlockId(kBlocks - 1)};
   options.max_steps_in_flight = seed % 4 == 0 ? 2 : 64;
+  options.audit = audit;
+  options.key_seed = seed + 1;
+  return options;
+}
+
+StoreOptions FewPages(std::uint64_t seed) {
+  StoreOptions options = RecordsOptions(seed, /*audit=*/true);
+  options.num_pages = 3 + static_cast<std::uint32_t>(seed % 8);
+  options.spare_pages = static_cast<std::uint32_t>(seed / 8 % 11);
   return options;
 }
 

@@ -22,8 +22,11 @@ enum class Reporting {
   kOneByOne,  // Schedule, each by itself, then a batch without events
 };
 
-// The options of the store of a seed. Its pages suffice, and it has no audit.
-[[nodiscard]] StoreOptions RecordsOptions(std::uint64_t seed);
+// The options of the store of a seed. Its pages suffice. The rows are random, so that an audit voids
+// most of what it compares.
+[[nodiscard]] StoreOptions RecordsOptions(std::uint64_t seed, bool audit = false);
+// The same with 3 to 10 pages and as many spare ones at most.
+[[nodiscard]] StoreOptions FewPages(std::uint64_t seed);
 // What looks on; each may be null.
 struct RecordsHooks {
   FlightSink* sink = nullptr;
@@ -31,6 +34,8 @@ struct RecordsHooks {
   std::function<void(std::span<const BlockId> blocks, std::int64_t rows, std::int64_t covered)>
       covered;
   std::function<void()> between_schedules;
+  bool audit = false;       // of the store
+  bool few_pages = false;   // FewPages
   bool equal_rows = false;  // all rows have the same ids: no audit finds fault with random records
 };
 

@@ -2,11 +2,18 @@
 // checkpoint between any two of them.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "blockstore/flight/check.h"
+#include "blockstore/flight/format.h"
 #include "blockstore/flight/recorder.h"
 #include "blockstore/flight/writer.h"
+#include "tests/conformance/direct.h"
 #include "tests/conformance/random_records.h"
 #include "tests/conformance/schedules.h"
 #include "tests/support/sanitizers.h"
@@ -25,6 +32,35 @@ FlightReport CheckBytes(const std::string& bytes) {
     ADD_FAILURE() << difference.ToString();
   EXPECT_FALSE(report->truncated || report->incomplete);
   return *report;
+}
+
+// The flight without its records of one kind, and without its close. `left_out` sees each of them.
+std::string Without(const std::string& bytes, FlightRecordKind kind,
+                    const std::function<void(const FlightRecord&)>& left_out) {
+  absl::StatusOr<FlightReader> reader = FlightReader::FromBytes(bytes);
+  EXPECT_TRUE(reader.ok()) << reader.status();
+  std::string out = flight::EncodeHead(reader->info());
+  std::size_t kept_from = out.size();
+  FlightRecord record;
+  for (;;) {
+    const absl::StatusOr<bool> more = reader->Next(record);
+    EXPECT_TRUE(more.ok()) << more.status();
+    if (!more.ok() || !*more) return out;
+    if (kept_from != 0) out += bytes.substr(kept_from, record.offset - kept_from);
+    if (record.kind == kind) left_out(record);
+    const bool kept = record.kind != kind && record.kind != FlightRecordKind::kClose;
+    kept_from = kept ? record.offset : 0;
+  }
+}
+
+// The rows that a replay of the flight without these records has to excuse.
+std::uint64_t RowsExcusedWithout(const std::string& bytes, FlightRecordKind kind) {
+  absl::StatusOr<FlightReader> changed =
+      FlightReader::FromBytes(Without(bytes, kind, [](const FlightRecord&) {}));
+  EXPECT_TRUE(changed.ok()) << changed.status();
+  const absl::StatusOr<FlightReport> differs = CheckFlight(*changed);
+  EXPECT_TRUE(differs.ok()) << differs.status();
+  return differs.ok() ? differs->rows_excused : 0;
 }
 
 TEST(RecordsFlight, AReplayReadsTheSame) {
@@ -46,6 +82,104 @@ TEST(RecordsFlight, AReplayReadsTheSame) {
     right += report.rows_right;
   }
   EXPECT_GT(right, 10 * count);
+}
+
+// The audit voids pages of random rows, and the replay loses them at the same places: without any of
+// these records it reads otherwise. The digests of a flight agree like the rows only on average, so
+// that its own audit would void others.
+TEST(RecordsFlight, AReplayVoidsTheSameRowsAtTheSamePlaces) {
+  const std::uint64_t first = FromEnvironment("WAYMARK_SEED", 1);
+  const std::uint64_t count = FromEnvironment("WAYMARK_DIFFERENTIAL", PlainOr(300, 60));
+  std::array<std::uint64_t, 4> named{};
+  std::uint64_t audited = 0;
+  std::uint64_t missed = 0;
+  for (std::uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const FlightRows rows = seed % 2 == 0 ? FlightRows::kIds : FlightRows::kDigests;
+    const FlightInfo info = FlightInfo::Of(RecordsOptions(seed, /*audit=*/true), rows);
+    const auto whole = FlightWriter::InMemory(info);
+    RecordsHooks hooks;
+    hooks.audit = true;
+    hooks.sink = whole->sink();
+    (void)RunRecords(seed, Reporting::kMixed, hooks);
+    ASSERT_TRUE(whole->Close().ok());
+    const FlightReport report = CheckBytes(whole->bytes());
+    EXPECT_EQ(report.rows_right, report.rows_read);
+    audited += report.rows_missing[static_cast<std::size_t>(Reason::kAudit)];
+
+    absl::StatusOr<FlightReader> changed = FlightReader::FromBytes(
+        Without(whole->bytes(), FlightRecordKind::kVoided, [&](const FlightRecord& record) {
+          ++named.at(static_cast<std::size_t>(record.voided.by));
+        }));
+    ASSERT_TRUE(changed.ok()) << changed.status();
+    const absl::StatusOr<FlightReport> differs = CheckFlight(*changed);
+    ASSERT_TRUE(differs.ok()) << differs.status();
+    missed += differs->rows_differing > 0 ? 1 : 0;
+  }
+  std::printf(
+      "voided pages: %llu by block, %llu by snapshot, %llu by key; %llu rows read as such\n",
+      static_cast<unsigned long long>(named[1]), static_cast<unsigned long long>(named[2]),
+      static_cast<unsigned long long>(named[3]), static_cast<unsigned long long>(audited));
+  EXPECT_GT(named[1], count / 10);
+  EXPECT_GT(named[2] + named[3], 0u);
+  EXPECT_GT(audited, count);
+  EXPECT_GT(missed, count / 10) << "flights without their voided pages";
+}
+
+// With few pages, snapshots decide which pages are evicted and which rows have none. The replay
+// decides the same, so that no difference has to be excused; without the returned snapshots it does
+// not.
+TEST(RecordsFlight, AReplayIsShortOfPagesForTheSameRows) {
+  const std::uint64_t first = FromEnvironment("WAYMARK_SEED", 1);
+  const std::uint64_t count = FromEnvironment("WAYMARK_DIFFERENTIAL", PlainOr(300, 60));
+  std::uint64_t short_of_pages = 0;
+  std::uint64_t without_returned = 0;
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const auto whole = FlightWriter::InMemory(FlightInfo::Of(FewPages(seed)));
+    RecordsHooks hooks;
+    hooks.few_pages = true;
+    hooks.sink = whole->sink();
+    (void)RunRecords(seed, Reporting::kMixed, hooks);
+    ASSERT_TRUE(whole->Close().ok());
+    const FlightReport report = CheckBytes(whole->bytes());
+    EXPECT_EQ(report.rows_right, report.rows_read);
+    EXPECT_EQ(report.rows_excused, 0u);
+    short_of_pages += report.rows_missing[static_cast<std::size_t>(Reason::kCapacity)];
+
+    without_returned += RowsExcusedWithout(whole->bytes(), FlightRecordKind::kReleased) > 0 ? 1 : 0;
+  }
+  std::printf("%llu rows missing (capacity), %llu flights differ without returned snapshots\n",
+              static_cast<unsigned long long>(short_of_pages),
+              static_cast<unsigned long long>(without_returned));
+  EXPECT_GT(short_of_pages, count);
+  EXPECT_GT(without_returned, count / 10);
+}
+
+// A page that was the source of a copy is free when its bytes were copied, and then another block
+// gets it.
+TEST(RecordsFlight, AReplayCopiesPagesAtTheSamePlaces) {
+  StoreOptions options = Direct::Options();
+  options.num_pages = 2;
+  options.spare_pages = 0;
+  const auto whole = FlightWriter::InMemory(FlightInfo::Of(options));
+  options.flight = whole->sink();
+  {
+    Direct direct(options);
+    const BlockId a(0), b(1), c(2);
+    direct.Step(1, {Event::Bind(a)}, {Direct::Slot(0, 0), Direct::Slot(0, 1)}, {10, 11});
+    const Event copy[] = {Event::Bind(b), Event::Copy(a, b, 1), Event::Bind(a)};
+    ASSERT_TRUE(direct.store().Report(copy).ok());
+    ASSERT_TRUE(direct.store().WaitIdle(std::chrono::seconds(0)).ok());
+    direct.Step(2, {Event::Bind(c)}, {Direct::Slot(2, 0)}, {20});
+    EXPECT_EQ(direct.Tags({2}, 1), std::vector<int>{20});
+    EXPECT_EQ(direct.Tags({1}, 1), std::vector<int>{10});
+  }
+  ASSERT_TRUE(whole->Close().ok());
+  const FlightReport report = CheckBytes(whole->bytes());
+  EXPECT_EQ(report.rows_right, report.rows_read);
+  EXPECT_EQ(report.rows_read, 2u);
+  EXPECT_GT(RowsExcusedWithout(whole->bytes(), FlightRecordKind::kCopied), 0u);
 }
 
 // The ring is small, so that checkpoints fall between events and their begin, and under open

@@ -100,6 +100,14 @@ void DrawTiming(Rng& rng, EngineOptions& options, std::string& text) {
   }
   if (timing.report > 0) text += ", report " + std::to_string(timing.report);
   if (timing.landing == Landing::kCaller && rng.Chance(.5)) DrawLag(rng, options, text);
+  if (timing.slow == 0 && rng.Chance(.2)) {
+    timing.slow = static_cast<std::int32_t>(rng.Between(1, 12));
+    if (options.max_pages == 0 && options.features.tier == 0) options.max_pages = -1;
+  }
+  if (timing.slow > 0) {
+    text += ", slow " + std::to_string(timing.slow) + " (pages " +
+            std::to_string(options.max_pages) + ")";
+  }
   text += "]";
 }
 

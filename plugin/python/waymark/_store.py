@@ -48,6 +48,10 @@ class StoreStats:
     pages: int
     pages_in_use: int
     pages_in_use_peak: int
+    spare_pages: int
+    pages_detached: int
+    pages_detached_peak: int
+    rows_without_page: int
     evictions: int
     copies_on_write: int
     no_page: int
@@ -194,6 +198,7 @@ class Store(_core.Store):
         recorder: RecorderOptions | None = None,
         log_bytes: int = 0,
         max_tagged_snapshots: int = 0,
+        spare_pages: int | None = None,
     ) -> None:
         """Commits the memory of the rows' stamps, and starts the landing thread.
 
@@ -209,9 +214,11 @@ class Store(_core.Store):
         rows that agree less than the threshold. count_experts: count for expert_counts(). key_seed:
         of the key index's hash; 0: random. landing_cpus: CPUs that the landing thread may run on;
         empty: all that the process could use when waymark was imported. recorder: record a flight.
-        log_bytes: of the log that the engine's thread appends to; 0: 8 MiB, and at least four steps
-        of max_step_rows. max_tagged_snapshots: snapshots of messages that wait for take_tagged();
-        for one more the oldest is given up; 0: 4096.
+        log_bytes: of the log that the engine's thread
+        appends to; 0: 8 MiB, and at least four steps of max_step_rows. max_tagged_snapshots:
+        snapshots of messages that wait for take_tagged(); for one more the oldest is given up; 0:
+        4096. spare_pages: beside num_pages, for pages that only snapshots (or steps in flight) hold
+        any more; a spare page costs address space until it is used; None: as many as num_pages.
 
         InvalidArgumentError names argument, rule and value; ResourceExhaustedError if memory cannot
         be allocated.
@@ -251,6 +258,7 @@ class Store(_core.Store):
             recorder.cpus if recorder is not None else (),
             log_bytes,
             max_tagged_snapshots,
+            spare_pages,
         )
         self._log_lost = 0
 

@@ -254,8 +254,12 @@ typedef struct wm_store_options {
                       /* reserved for a log that is full; 0: 8 MiB, and at least four full steps */
   uint32_t max_tagged_snapshots; /* of store_take_tagged, at once; for one more the oldest is */
                                  /* given up; 0 = 4096; 1 ... 2^20 */
-  uint32_t reserved;             /* must be zero */
+  uint32_t spare_pages; /* beside num_pages, for pages that only snapshots or steps hold; a spare */
+                        /* page costs address space until it is used; 0 = as many as num_pages; */
+                        /* WM_NO_SPARE_PAGES */
 } wm_store_options;
+
+#define WM_NO_SPARE_PAGES 0xffffffffu /* wm_store_options::spare_pages: none */
 
 #define WM_STORE_DEVICE_SLOTS 1u  /* batches may have WM_BATCH_DEVICE_SLOTS */
 #define WM_STORE_NO_AUDIT 2u      /* do not compare ignored writes with the rows that are kept */
@@ -697,6 +701,7 @@ typedef struct wm_store_stats {
   uint64_t log_records, log_losses, steps_while_wrapping, snapshots_lost, snapshots_given_up;
   uint64_t log_lag_count, log_lag_p50_ns, log_lag_p99_ns; /* begin_step to applied */
   uint64_t exceptions;
+  uint64_t spare_pages, pages_detached, pages_detached_peak, rows_without_page;
 } wm_store_stats;
 
 /* A finding of the audit: later writes of `block` contradicted the rows that were kept. */

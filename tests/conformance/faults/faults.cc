@@ -53,6 +53,8 @@ constexpr Fault kFaults[] = {
     // Memory.
     {"referenced_pages_are_evicted", nullptr, "", ProbeReferencedPagesStay},
     {"no_pins", nullptr, "", ProbePinnedPagesStay},
+    {"slow_reader_takes_pages", "vllm", "max_pages=-1 slow=8 draft=.4", nullptr},
+    {"page_of_a_snapshot_is_evicted_for_nothing", nullptr, "", ProbeHeldPageIsNotEvictedForNothing},
     {"absent_rows_lose_their_reason", nullptr, "", ProbeAbsentRowsKeepTheirReason},
     // Slots that are known on the device only.
     {"device_drop_invalidates_protected_rows", nullptr, "", ProbeDeviceDropSparesProtectedRows},

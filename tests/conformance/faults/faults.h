@@ -44,6 +44,7 @@ std::string ProbeTruncateRevokesDeviceClaims();
 std::string ProbePossibleRowsContend();
 std::string ProbeWeightsOfPossibleRowsStay();
 std::string ProbePinnedPagesStay();
+std::string ProbeHeldPageIsNotEvictedForNothing();
 std::string ProbeCoveredPrefixAppliesTheLog();
 std::string ProbeBeginOfAnEarlierScheduleIsRefused();
 std::string ProbePoisonEmptiesTheTable();

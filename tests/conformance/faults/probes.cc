@@ -367,4 +367,23 @@ std::string ProbePinnedPagesStay() {
   return "";
 }
 
+std::string ProbeHeldPageIsNotEvictedForNothing() {
+  StoreOptions options = Direct::Options();
+  options.num_pages = 2;
+  options.spare_pages = 0;
+  Direct direct(options);
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Bind(BlockId(1))}, Slots({0, 1}),
+              {10, 11, 12, 13, 20, 21, 22, 23});
+  const Snapshot held = direct.Take({0}, 4);
+  // The page of block 0 was released first, and stays taken whether it is evicted or not.
+  direct.Step(2, {Event::Release(BlockId(0)), Event::Release(BlockId(1)), Event::Bind(BlockId(2))},
+              Slots({2}), {30, 31, 32, 33});
+  if (direct.Tags({0}, 4) != std::vector<int>{10, 11, 12, 13}) {
+    return "a page was evicted that a snapshot has, and no page was free for it";
+  }
+  return direct.Tags({2}, 4) == std::vector<int>{30, 31, 32, 33}
+             ? ""
+             : "the page that no snapshot has was not evicted";
+}
+
 }  // namespace waymark::conformance

@@ -9,7 +9,7 @@ as the version, the events one by one, and the begin. Prints the seed of those, 
 import random
 import sys
 
-from store import ALL, CAPACITY, EXTERNAL, NEVER, Store
+from store import ALL, AUDIT, CAPACITY, EXTERNAL, NEVER, Store
 
 SCENARIOS = []
 
@@ -35,7 +35,10 @@ def step(store, number, rows, version=1, events=()):
 
 def steps_of(store, block, rows=4):
     """The step of each row, or the reason why it is missing."""
-    return [row.reason or row.step for row in store.snapshot([block], 0, rows).read()]
+    snapshot = store.snapshot([block], 0, rows)
+    seen = [row.reason or row.step for row in snapshot.read()]
+    snapshot.release()
+    return seen
 
 
 @about('own seals come after the claims', 'protected rows')
@@ -225,6 +228,61 @@ def a_late_seal_after_poison_is_taken_back_by_a_late_truncation(off):
     step(store, 7, whole(1))
     step(store, 8, whole(1))
     assert steps_of(store, 1) == [8] * 4
+
+
+@about('the audit makes rows missing')
+def the_rows_of_a_voided_page_are_missing(off):
+    store = Store(off=off)
+    step(store, 1, [(1, 0), (1, 1)], events=[('bind', 1), ('seal', 1, 'key', 1)])
+    store.begin_step(2, 1, [], [(1, 2)])
+    store.void(store.table[1, 0].page)
+    store.submit(2, ['two'])
+    store.land_one(2)                    # what lands later is not of the rows that were compared
+    assert steps_of(store, 1) == [AUDIT, AUDIT, 2, NEVER]
+
+
+def turned_over(off, turns, spare_pages):
+    """A store with a page for each of two blocks, which are bound again each turn; nobody reads meanwhile."""
+    store, held = Store(max_pages=2, spare_pages=spare_pages, off=off), []
+    for turn in range(1, turns + 1):
+        step(store, turn, whole(1) + whole(2), events=[('bind', 1), ('bind', 2)])
+        held.append(store.snapshot([1, 2], 0, 8))
+    return store, held, [[row.reason or row.step for row in snapshot.read()] for snapshot in held]
+
+
+@about('detached pages do not count')
+def a_slow_reader_takes_no_page_from_the_blocks(off):
+    store, held, rows = turned_over(off, 4, 6)
+    assert rows == [[turn] * 8 for turn in (1, 2, 3, 4)]
+    step(store, 5, whole(1) + whole(2), events=[('bind', 1), ('bind', 2)])
+    assert steps_of(store, 1) == steps_of(store, 2) == [CAPACITY] * 4    # all spare pages are used
+    held[2].release()
+    step(store, 6, whole(1) + whole(2), events=[('bind', 1), ('bind', 2)])
+    assert steps_of(store, 1) == steps_of(store, 2) == [6] * 4
+
+
+@about()
+def without_spare_pages_a_slow_reader_costs_rows(off):
+    _, _, rows = turned_over(off, 2, 0)
+    assert rows == [[1] * 8, [CAPACITY] * 8]
+    _, _, rows = turned_over(off, 3, 2)
+    assert rows == [[1] * 8, [2] * 8, [CAPACITY] * 8]
+
+
+@about('a held page is evicted only for a free one', 'only unreferenced pages are evicted')
+def a_page_that_a_snapshot_has_is_evicted_while_a_page_is_free(off):
+    for spare_pages, lost in ((0, 2), (1, 1)):
+        store = Store(max_pages=2, spare_pages=spare_pages, off=off)
+        step(store, 1, whole(1), events=[('bind', 1)])
+        step(store, 2, whole(2), events=[('bind', 2)])
+        held = store.snapshot([1], 0, 4)
+        store.report([('release', 1), ('release', 2)])
+        step(store, 3, whole(3), events=[('bind', 3)])
+        assert steps_of(store, 3) == [3] * 4
+        assert steps_of(store, lost) == [CAPACITY] * 4 and steps_of(store, 3 - lost) == [3 - lost] * 4
+        assert [row.step for row in held.read()] == [1] * 4
+    step(store, 4, whole(4), events=[('retain', 2), ('bind', 4)])
+    assert steps_of(store, 4) == [CAPACITY] * 4 and steps_of(store, 2) == [2] * 4
 
 
 # ---- a batch is its records one by one

@@ -88,6 +88,10 @@ class Flight:
             if line['step'] in self.store.steps:
                 self.store.steps[line['step']].rows = rows
             self.store.land_one(line['step'])
+        elif what == 'voided':
+            block, ordinal, key = line['block'], line['ordinal'], tuple(line['key'])
+            self.store.void(self.store.table[block, ordinal].page if line['by'] == 1 else
+                            self.snapshots[line['id']][0].pages[ordinal][0] if line['by'] == 2 else self.store.index[key])
         elif what == 'snapshot':
             self.snapshots[line['id']] = [self.store.snapshot(line['blocks'], line['first'], line['last']), line, None]
         elif what == 'released':
@@ -110,8 +114,9 @@ class Flight:
                 return
 
 
-# Rules that flights cannot notice: one of stores with few pages, one of what is joined from several reads.
-UNNOTICED = {'only unreferenced pages are evicted', 'join_layers: equal steps'}
+# Rules that flights cannot notice: those of stores with few pages, and one of what is joined from several reads.
+UNNOTICED = {'only unreferenced pages are evicted', 'detached pages do not count', 'a held page is evicted only for a free one',
+             'join_layers: equal steps'}
 
 
 def rules():

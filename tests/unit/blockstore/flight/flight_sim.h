@@ -122,6 +122,12 @@ inline std::string Rewrite(
       case FlightRecordKind::kReleased:
         writer->sink()->OnReleased(record.read_id);
         break;
+      case FlightRecordKind::kCopied:
+        writer->sink()->OnCopied(record.copies);
+        break;
+      case FlightRecordKind::kVoided:
+        writer->sink()->OnVoided(record.voided);
+        break;
       case FlightRecordKind::kRead:
         if (change_read) change_read(record);
         writer->sink()->OnRead(record.read_id, record.begin, record.infos, record.digests);

@@ -74,13 +74,16 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
     writer->sink()->OnReleased(1);
     const std::vector<std::uint64_t> open_steps = {40, 43};
     writer->sink()->OnPoison(open_steps, 44, 7);
+    const VoidedPage voided = {VoidedPage::By::kKey, 3, 1, 5, {{6, 7, 8, 9}}};
+    writer->sink()->OnVoided(voided);
+    writer->sink()->OnCopied(17);
     ASSERT_TRUE(writer->Close().ok());
 
     FlightReader reader = Reader(writer->bytes());
     EXPECT_EQ(reader.info(), info);
     const std::vector<FlightRecord> records = ReadAll(reader);
     EXPECT_FALSE(reader.truncated());
-    ASSERT_EQ(records.size(), 11u);
+    ASSERT_EQ(records.size(), 13u);
     EXPECT_EQ(records[0].kind, FlightRecordKind::kSchedule);
     EXPECT_EQ(records[0].step, 41u);
     EXPECT_EQ(records[0].version, 6u);
@@ -111,8 +114,12 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
     EXPECT_EQ(records[9].step, 44u);
     EXPECT_EQ(records[9].version, 7u);
     EXPECT_EQ(records[9].open_steps, open_steps);
-    EXPECT_EQ(records[10].records, 10u);
-    EXPECT_TRUE(records[10].complete);
+    EXPECT_EQ(records[10].kind, FlightRecordKind::kVoided);
+    EXPECT_EQ(records[10].voided, voided);
+    EXPECT_EQ(records[11].kind, FlightRecordKind::kCopied);
+    EXPECT_EQ(records[11].copies, 17u);
+    EXPECT_EQ(records[12].records, 12u);
+    EXPECT_TRUE(records[12].complete);
   }
 }
 
@@ -354,7 +361,7 @@ TEST(FlightFormat, AnotherVersionIsNamed) {
   std::memcpy(flight.data() + sizeof flight::kMagic, &heading, sizeof heading);
   const absl::Status status = FlightReader::FromBytes(flight).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("format version 1; this version reads 2"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("format version 1; this version reads 3"));
 }
 
 TEST(FlightFormat, OtherFilesAreNamedAsSuch) {

@@ -76,6 +76,47 @@ TEST(PagePool, EvictsPagesWithoutBindingsBeforePagesWithThem) {
   EXPECT_EQ(pool.LruHead(), kNoPage);
 }
 
+TEST(PagePool, SparePagesAreForDetachedOnes) {
+  PagePool pool(2, 3);
+  EXPECT_EQ(pool.size(), 5u);
+  EXPECT_EQ(pool.pages(), 2u);
+  EXPECT_EQ(pool.Take(), 0u);
+  EXPECT_EQ(pool.Take(), 1u);
+  EXPECT_EQ(pool.free(), 3u);
+  EXPECT_EQ(pool.Take(), kNoPage);
+  for (PageIndex page = 0; page < 3; ++page) {
+    pool.SetDetached(page, true);
+    pool.SetDetached(page, true);
+    EXPECT_EQ(pool.Take(), page + 2);
+  }
+  EXPECT_EQ(pool.free(), 0u);
+  pool.SetDetached(3, true);
+  EXPECT_EQ(pool.Take(), kNoPage);
+  EXPECT_EQ(pool.detached(), 4u);
+  pool.Free(0);
+  EXPECT_EQ(pool.detached(), 3u);
+  EXPECT_EQ(pool.detached_peak(), 4u);
+  EXPECT_EQ(pool.Take(), 0u);
+  EXPECT_FALSE(pool.hot(0).detached);
+}
+
+TEST(PagePool, PagesThatAreSetAsideAreInAListOfTheirOwn) {
+  PagePool pool(3);
+  for (PageIndex page = 0; page < 3; ++page) {
+    ASSERT_EQ(pool.Take(), page);
+    pool.PushLru(page);
+  }
+  EXPECT_EQ(pool.AsideHead(), kNoPage);
+  pool.SetAside(1);
+  pool.SetAside(0);
+  EXPECT_EQ(pool.LruHead(), 2u);
+  EXPECT_EQ(pool.AsideHead(), 1u);
+  pool.UnlinkLru(1);
+  EXPECT_EQ(pool.AsideHead(), 0u);
+  pool.PushLru(1);
+  EXPECT_EQ(pool.hot(2).lru_next, 1u);
+}
+
 TEST(PagePool, ListsAreInOrderOfPushingWhateverIsUnlinked) {
   const std::uint64_t seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "WAYMARK_SEED=" << seed);

@@ -14,11 +14,12 @@ namespace {
 // Pages alone, with answers given by the test in place of the steps in flight.
 class PagesTest : public testing::Test, public RowsInFlight {
  protected:
-  explicit PagesTest(std::uint32_t num_pages = 4)
-      : options_(SmallOptions(num_pages)),
+  explicit PagesTest(std::uint32_t num_pages = 4, std::uint32_t spare_pages = 0)
+      : options_(SmallOptions(num_pages, spare_pages)),
         core_(options_.shape,
-              PageMemory::Map(std::size_t{num_pages} * options_.shape.page_bytes()).value(),
-              num_pages),
+              PageMemory::Map((std::size_t{num_pages} + spare_pages) * options_.shape.page_bytes())
+                  .value(),
+              num_pages, spare_pages),
         pages_(options_, core_, stats_) {
     pages_.SetRowsInFlight(this);
     EXPECT_TRUE(pages_.base().Append(kStep, kVersion));
@@ -101,6 +102,76 @@ TEST_F(PagesTest, EvictsThePageThatWasReleasedFirstUnlessItIsPinned) {
   EXPECT_EQ(pages_.table().hot(1).reason, Reason::kCapacity);
   EXPECT_NE(pages_.table().hot(0).page, kNoPage) << "released last";
   EXPECT_EQ(stats_.evictions, 1u);
+}
+
+// Four pages and two spare ones.
+class SparePagesTest : public PagesTest {
+ protected:
+  SparePagesTest() : PagesTest(4, 2) {}
+
+  // A snapshot of the page of one block.
+  SnapshotState* Hold(std::int32_t block) {
+    SnapshotState* const state = core_.tickets.emplace_back(new SnapshotState).get();
+    state->last = 4;
+    const BlockId blocks[] = {BlockId(block)};
+    pages_.PinSnapshot(*state, blocks);
+    return state;
+  }
+  [[nodiscard]] bool HasPage(EntryIndex e) { return pages_.table().hot(e).page != kNoPage; }
+};
+
+TEST_F(SparePagesTest, APageThatOnlyASnapshotHoldsTakesNoneFromTheBlocks) {
+  for (EntryIndex e = 0; e < 4; ++e)
+    Fill(e, 1);
+  Hold(0);
+  EXPECT_EQ(Fill(4, 1), kNoPage) << "every block has a user";
+  pages_.Detach(0, Reason::kNeverWritten);
+  EXPECT_EQ(pages_.pool().detached(), 1u);
+  EXPECT_NE(Fill(0, 1), kNoPage);
+  EXPECT_EQ(Fill(4, 1), kNoPage);
+  Hold(1);
+  Hold(2);
+  pages_.Detach(1, Reason::kNeverWritten);
+  pages_.Detach(2, Reason::kNeverWritten);
+  EXPECT_NE(Fill(1, 1), kNoPage);
+  EXPECT_EQ(Fill(2, 1), kNoPage) << "three pages are detached, and two are spare";
+  EXPECT_EQ(pages_.pool().detached_peak(), 3u);
+}
+
+TEST_F(SparePagesTest, WhatIsEvictedDoesNotDependOnSnapshots) {
+  for (EntryIndex e = 0; e < 4; ++e)
+    Fill(e, 1);
+  Hold(1);
+  Release(1);
+  Release(0);
+  EXPECT_NE(Fill(4, 1), kNoPage);
+  EXPECT_FALSE(HasPage(1)) << "released first, although a snapshot has it";
+  EXPECT_TRUE(HasPage(0));
+  EXPECT_EQ(pages_.pool().detached(), 1u);
+}
+
+TEST_F(SparePagesTest, WithoutASparePageTheSnapshotsPagesAreEvictedLast) {
+  for (EntryIndex e = 0; e < 4; ++e)
+    Fill(e, 1);
+  std::vector<SnapshotState*> held;
+  for (const std::int32_t block : {0, 1}) {
+    held.push_back(Hold(block));
+    pages_.Detach(static_cast<EntryIndex>(block), Reason::kNeverWritten);
+    Fill(static_cast<EntryIndex>(block), 1);
+  }
+  Hold(2);
+  Release(2);
+  Release(3);
+  ASSERT_EQ(pages_.pool().free(), 0u);
+  EXPECT_NE(Fill(4, 1), kNoPage);
+  EXPECT_TRUE(HasPage(2)) << "its page would stay taken";
+  EXPECT_FALSE(HasPage(3));
+  EXPECT_EQ(Fill(5, 1), kNoPage);
+  // Another snapshot is released: now there is a spare page for that of block 2.
+  core_.released.enqueue(held[0]);
+  pages_.ReclaimFor(1);
+  EXPECT_NE(Fill(5, 1), kNoPage);
+  EXPECT_FALSE(HasPage(2));
 }
 
 TEST_F(PagesTest, CopyOnWriteCopiesStampsAndSealAndQueuesTheBytes) {

@@ -35,6 +35,8 @@ class ReportedEvents final : public FlightSink {
   void OnLanded(std::uint64_t) override {}
   void OnSnapshot(std::uint64_t, std::span<const BlockId>, std::int64_t, std::int64_t) override {}
   void OnReleased(std::uint64_t) override {}
+  void OnCopied(std::uint32_t) override {}
+  void OnVoided(const VoidedPage&) override {}
   void OnPoison(std::span<const std::uint64_t>, std::uint64_t, std::uint64_t) override {}
   void OnRead(std::uint64_t, std::int64_t, std::span<const RowInfo>,
               std::span<const std::uint64_t>) override {}

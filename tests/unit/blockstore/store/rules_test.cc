@@ -216,12 +216,14 @@ TEST(SeenByOthers, CopiedBytesComeBeforeALaterStepOfTheOrigin) {
 TEST(SeenByOthers, WithoutAPageTheBlockLosesItsRows) {
   StoreOptions options = StoreDriver::Options();
   options.num_pages = 1;
+  options.spare_pages = 0;
   StoreDriver d(options);
   d.Step(1, {Bind(3)}, d.Slots({3}, 0, 2), {10, 11});
   const Snapshot seen = d.Take({3}, 0, 2);
   d.Step(2, {}, d.Slots({3}, 0, 1), {20});
   EXPECT_EQ(d.Read({3}, 0, 2), "c c");
   EXPECT_EQ(d.Show(seen), "10@1 11@1");
+  EXPECT_EQ(d.store().GetStats().rows_without_page, 3u) << "two of the page, and the claim";
 }
 
 // ---- rule 5: truncate
@@ -412,6 +414,75 @@ TEST(Eviction, PagesThatOnlyTheIndexHoldsGoBeforeThoseOfCachedBlocks) {
   EXPECT_EQ(d.Read({1}, 0, 4), "1@1 2@1 3@1 4@1");
   d.Step(4, {Bind(4, 71), Bind(5, 72)}, {}, {});
   EXPECT_EQ(d.Read({4, 5}, 3, 5), "#4@1 x");
+}
+
+// ---- readers that are late
+
+TEST(SlowReader, CostsMemoryAndNoRowUntilTheSparePagesAreUsed) {
+  StoreOptions options = StoreDriver::Options();
+  options.num_pages = 3;
+  options.spare_pages = 6;
+  StoreDriver d(options);
+  // Each turn binds every block again. Nobody has read the turns before.
+  std::vector<Snapshot> held;
+  const auto turn = [&](std::uint64_t step) {
+    const int id = static_cast<int>(step);
+    d.Step(step, {Bind(1), Bind(2), Bind(3)}, {4, 8, 12}, {id, id, id});
+    held.push_back(d.Take({1, 2, 3}, 0, 9));
+  };
+  const auto text = [](const std::string& row) { return row + " n n n " + row + " n n n " + row; };
+  for (std::uint64_t step = 1; step <= 3; ++step)
+    turn(step);
+  EXPECT_EQ(d.Show(held[0]), text("1@1"));
+  EXPECT_EQ(d.Show(held[2]), text("3@3"));
+  Stats stats = d.store().GetStats();
+  EXPECT_EQ(stats.pages_detached, 6u);
+  EXPECT_EQ(stats.pages_in_use, 9u);
+  EXPECT_EQ(stats.no_page, 0u);
+
+  turn(4);
+  EXPECT_EQ(d.Show(held[3]), "c c c c c c c c c");
+  EXPECT_EQ(d.Show(held[0]), text("1@1"));
+  EXPECT_EQ(d.Show(held[2]), text("3@3"));
+  stats = d.store().GetStats();
+  EXPECT_EQ(stats.pages_detached, 9u);
+  EXPECT_EQ(stats.rows_without_page, 3u);
+  EXPECT_EQ(stats.evictions, 0u);
+
+  held.erase(held.begin());
+  turn(5);
+  EXPECT_EQ(d.Show(held.back()), text("5@5"));
+  held.clear();
+  turn(6);
+  stats = d.store().GetStats();
+  EXPECT_EQ(stats.rows_without_page, 3u);
+  EXPECT_EQ(stats.pages_detached, 0u);
+  EXPECT_EQ(stats.pages_detached_peak, 9u);
+  EXPECT_EQ(stats.pages, 3u);
+  EXPECT_EQ(stats.spare_pages, 6u);
+}
+
+TEST(SlowReader, AsManySparePagesAsPagesByDefault) {
+  StoreOptions options = StoreDriver::Options();
+  options.num_pages = 3;
+  StoreDriver d(options);
+  EXPECT_EQ(d.store().options().spare_pages, 3u);
+  const std::uint64_t before = d.store().GetStats().bytes_touched_peak;
+  d.Step(1, {Bind(1)}, {4}, {1});
+  const Stats stats = d.store().GetStats();
+  const std::uint64_t page = options.shape.page_bytes();
+  EXPECT_EQ(stats.bytes_touched_peak, before + page) << "records and stamps of pages are touched";
+  EXPECT_EQ(stats.bytes - stats.bytes_touched_peak, 5 * page + 3 * (72 + 4 * 4))
+      << "and those of spare pages are not";
+}
+
+TEST(SlowReader, SparePagesAreCheckedWithThePages) {
+  StoreOptions options = StoreDriver::Options();
+  options.num_pages = 3;
+  options.spare_pages = ~0u - 3;
+  const absl::Status status = RoutingStore::Create(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(std::string(status.message()).find("spare_pages"), std::string::npos) << status;
 }
 
 // ---- stamps that wrap

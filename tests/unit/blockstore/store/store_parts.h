@@ -15,12 +15,13 @@
 
 namespace waymark {
 
-inline StoreOptions SmallOptions(std::uint32_t num_pages = 8) {
+inline StoreOptions SmallOptions(std::uint32_t num_pages = 8, std::uint32_t spare_pages = 0) {
   StoreOptions options;
   options.shape = {.num_layers = 1, .top_k = 2, .num_experts = 16, .page_tokens = 4};
   options.num_blocks = 8;
   options.block_tokens = 4;
   options.num_pages = num_pages;
+  options.spare_pages = spare_pages;
   options.max_steps_in_flight = 2;
   options.max_step_rows = 16;
   options.device_slots = true;
