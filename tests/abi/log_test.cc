@@ -223,6 +223,32 @@ TEST_F(Log, RulesOfRows) {
             std::string::npos);
 }
 
+TEST_F(Log, AFullLogCostsRowsAndTheEngineGoesOn) {
+  const auto step = [&](std::uint64_t number, std::int16_t id) {
+    const wm_event bind = wm_bind(1, nullptr, 0);
+    const std::int64_t slots[] = {4, 5, 6, 7};
+    ASSERT_EQ(Api().store_report(store_, &bind, 1, nullptr), WM_OK);
+    batch_.step = number;
+    batch_.slots = slots;
+    batch_.num_slots = 4;
+    ASSERT_EQ(Api().session_begin_step(session_, &batch_, 0, nullptr), WM_OK);
+    Land(number, id);
+    EXPECT_EQ(RowsOf(1), std::vector<int>(4, id));
+  };
+  step(1, 3);
+  // More than the log and its overflow hold.
+  const std::vector<wm_event> events(250'000, wm_retain(1));
+  wm_code code = {};
+  EXPECT_EQ(Api().store_report(store_, events.data(), events.size(), &code), WM_RESOURCE_EXHAUSTED);
+  EXPECT_EQ(code.rule, WM_RULE_LOG_FULL);
+  EXPECT_EQ(code.value, 1);
+  EXPECT_EQ(RowsOf(1), std::vector<int>(4, -WM_REASON_CAPACITY));
+  wm_store_stats stats = {sizeof(stats)};
+  EXPECT_EQ(Api().store_stats(store_, &stats), WM_OK);
+  EXPECT_EQ(stats.log_losses, 1u);
+  step(2, 5);
+}
+
 // The child exits with the number of the first check that fails.
 TEST_F(Log, AForkedChildIsRefused) {
   ASSERT_EQ(Api().session_begin_step(session_, &batch_, 0, nullptr), WM_OK);
