@@ -58,7 +58,7 @@ struct StepRecord {
   std::uint64_t step = 0;
   std::uint64_t version = 0;       // version of the weights
   RelStep relative = 0;            // `step` relative to the base, as its stamps hold it
-  std::uint32_t num_rows = 0;      // with padding
+  std::uint32_t num_rows = 0;      // whose claims are there; with padding
   bool without_claims = false;     // begun while stamps wrapped: it only waits for its end
   StepRows* rows = nullptr;        // the caller's, until Done(); null: no rows
   bool threw = false;              // a call of `rows` threw; there is no further one but Done()

@@ -62,6 +62,8 @@ StepRecord* Steps::NewRecord(const StepBatch& batch) {
   record->state = StepRecord::State::kBegun;
   record->step = batch.step;
   record->version = batch.version;
+  record->num_rows = 0;
+  record->rows = nullptr;
   return record;
 }
 
@@ -70,8 +72,6 @@ StepRecord* Steps::BeginWithoutClaims(const StepBatch& batch) {
   if (record == nullptr) return nullptr;
   without_claims_.push_back(record);
   record->without_claims = true;
-  record->num_rows = 0;
-  record->rows = nullptr;
   return record;
 }
 
@@ -80,9 +80,6 @@ StepRecord* Steps::Begin(const StepBatch& batch) {
   if (record == nullptr) return nullptr;
   in_flight_.push_back(record);
   record->relative = pages_.base().Relative(batch.step);
-  // A device step has no claims yet; the record still has those of an earlier step.
-  record->num_rows = batch.device_slots ? 0 : static_cast<std::uint32_t>(batch.num_slots);
-  record->rows = nullptr;
   record->device = batch.device_slots;
   if (record->device) device_.Begin(*record, batch.num_slots);
   if (in_flight_.size() == 1) {
@@ -141,7 +138,10 @@ void Steps::ClaimHostRows(StepRecord* record, std::span<const std::int64_t> slot
     const std::size_t first = at - 2 * kGroup;
     const std::size_t claimed_end = std::min(at - kGroup, rows);
     for (std::size_t i = first; i < claimed_end; ++i) {
-      ClaimRow(record, static_cast<std::uint32_t>(i), slots[i], claiming[i - first], step, version);
+      const auto row = static_cast<std::uint32_t>(i);
+      ClaimRow(record, row, slots[i], claiming[i - first], step, version);
+      // The claims behind it are still those of an earlier step of the record.
+      if (record != nullptr) record->num_rows = row + 1;
     }
   }
 }

@@ -471,6 +471,25 @@ def waymark_calls():
             store.wait_idle(10)
         answer.append(("begin_step, 32 events, 256 rows as %s" % what, begins))
     answer.append(("an empty native call", [timed(waymark._core.version) for _ in range(500)]))
+    # As after a forward: other data has emptied the caches. What counts is the difference to the
+    # empty call, which finds them as empty.
+    walk = np.ones(96 << 17)  # 96 MB
+    empty, begins, snapshots = [], [], []
+    for _ in range(200):
+        number += 1
+        walk.sum()
+        empty.append(timed(waymark._core.version))
+        walk.sum()
+        begins.append(timed(lambda: session.begin_step(number, 1, first, events=events)))
+        session.submit(number)
+        store.wait_idle(10)
+        walk.sum()
+        taken = []
+        snapshots.append(timed(lambda: taken.append(store.snapshot(blocks, 0, LONG - 1))))
+        taken[0].release()
+    answer.append(("caches cold: an empty native call", empty))
+    answer.append(("caches cold: begin_step, 32 events, 256 rows as slots", begins))
+    answer.append(("caches cold: snapshot of %d rows" % (LONG - 1), snapshots))
     for what, slots in (("no rows", first[:0]), ("1 row", first[:1])):  # what the calls cost
         steps = []
         for _ in range(500):

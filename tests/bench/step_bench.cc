@@ -1,6 +1,8 @@
 // The engine's thread: BeginStep and Submit of decode and prefill steps, events, CoveredPrefix.
+#include <atomic>
 #include <chrono>
 #include <thread>
+#include <vector>
 
 #include "tests/bench/bench_common.h"
 
@@ -60,6 +62,46 @@ void DecodeStepApart(benchmark::State& state) {
     state.SetIterationTime(engine / 1e9);
   }
   Report(state, times);
+}
+
+// How late the landing thread is: steps 2 ms apart, beside `range(0)` threads that do nothing but
+// use a core each.
+void Lag(benchmark::State& state) {
+  FilledStore store(kPrefillRows, 16, Landing::kThread);
+  DecodeSteps steps(store, Blocks::kSame);
+  BenchRows rows(kDecodeRows);
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> others;
+  for (std::int64_t i = 0; i < state.range(0); ++i) {
+    others.emplace_back([&] {
+      while (!stop.load(std::memory_order_relaxed)) {
+      }
+    });
+  }
+  std::int64_t dropped = 0;
+  for (auto _ : state) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    const StepBatch batch = steps.Next();
+    if (store.store().BeginStep(batch).ok()) {
+      rows.layer_major.Submitted();
+      Demand(store.store().Submit(StepId(batch.step), &rows.layer_major).ok(), "no step ended");
+    } else {
+      ++dropped;
+    }
+  }
+  store.Settle();
+  stop.store(true);
+  for (std::thread& other : others)
+    other.join();
+  const Stats stats = store.store().GetStats();
+  const auto micros = [](const LatencyHistogram& lag, double part) {
+    return static_cast<double>(lag.Quantile(part)) / 1000;
+  };
+  state.counters["applied_p50_us"] = micros(stats.log_lag, 0.5);
+  state.counters["applied_p99_us"] = micros(stats.log_lag, 0.99);
+  state.counters["landed_p50_us"] = micros(stats.landing_lag, 0.5);
+  state.counters["landed_p99_us"] = micros(stats.landing_lag, 0.99);
+  state.counters["dropped"] = static_cast<double>(dropped);
 }
 
 void PrefillStep(benchmark::State& state, Landing landing) {
@@ -166,6 +208,7 @@ WAYMARK_BENCH(caller_cold_own, DecodeStep, 400, Landing::kCaller, Blocks::kOther
 WAYMARK_BENCH(thread_warm, DecodeStep, kMany, Landing::kThread, Blocks::kSame, Caches::kWarm);
 WAYMARK_BENCH(thread_others, DecodeStep, kMany, Landing::kThread, Blocks::kOthers, Caches::kWarm);
 BENCHMARK(DecodeStepApart)->UseManualTime()->Iterations(400);
+BENCHMARK(Lag)->Arg(0)->Arg(2)->Iterations(2000);
 // The store's own pages turn over from here on.
 WAYMARK_BENCH(turnover, DecodeStep, kMany, Landing::kManual, Blocks::kTurnover, Caches::kWarm);
 WAYMARK_BENCH(turnover_cold, DecodeStep, kFew, Landing::kManual, Blocks::kTurnover, Caches::kCold);
