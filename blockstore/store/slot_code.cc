@@ -167,7 +167,8 @@ class Encoder {
       return ops_.from_slots(plan_, bytes + first * sizeof(std::int64_t), rows, codes);
     });
   }
-  std::size_t Pairs(const PairRows& pairs) {
+  // Not inlined: they are no part of a step whose rows are given as slots.
+  [[gnu::noinline]] std::size_t Pairs(const PairRows& pairs) {
     const auto width = static_cast<std::size_t>(pairs.index_bytes);
     const auto fetch = [&](std::size_t first, std::size_t rows) {
       Prefetch(static_cast<const std::uint8_t*>(pairs.block_idx) + first * width, rows * width);
@@ -178,7 +179,7 @@ class Encoder {
       return ops_.from_pairs(plan_, pairs, first, rows, codes);
     });
   }
-  std::size_t Table(const TableRows& table, const TableSums& sums) {
+  [[gnu::noinline]] std::size_t Table(const TableRows& table, const TableSums& sums) {
     if (!sums.one_each) PrefetchTable(plan_, table);
     const bool runs_first = !sums.one_each && rows_ > 2 * table.num_requests;
     if (runs_first) {
