@@ -91,8 +91,6 @@ WAYMARK_STEP_PATH std::uint8_t* StoreLog::Room(std::size_t bytes, std::size_t ke
 
 WAYMARK_STEP_PATH std::uint8_t* StoreLog::RoomForEnd() {
   static_assert(sizeof(EndRecord) <= sizeof(SubmitRecord));
-  // A poison record that is still owed is written behind the end: no row is read before it.
-  (void)SettleLoss();
   return Room(sizeof(SubmitRecord), 0);
 }
 
@@ -275,6 +273,9 @@ WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
 }
 
 WAYMARK_STEP_PATH bool StoreLog::Close(std::uint64_t step) {
+  // A poison record that is owed lists the step, which is still open. Without room for it, it is
+  // written behind the end: no row is read before.
+  (void)SettleLoss();
   const auto open = std::find(open_.begin(), open_.end(), step);
   if (open == open_.end()) return false;
   *open = open_.back();

@@ -159,7 +159,7 @@ class StoreLog {
   // size of the record, and is unchanged where none was written.
   [[nodiscard]] StepCode WriteEvents(std::span<const Event> events, std::uint64_t own,
                                      std::uint8_t* out, std::size_t* bytes);
-  // Removes a step from open_. False if it is not there.
+  // Removes a step from open_, after SettleLoss. False if it is not there.
   [[nodiscard]] bool Close(std::uint64_t step);
   // Notes that records are lost, and returns the code of the call.
   [[nodiscard]] StepCode Full();
