@@ -130,7 +130,8 @@ struct StoreOptions {
   // Records every call (see FlightRecorder). The caller's; must outlive the store and its
   // snapshots. Null = no recording.
   FlightSink* flight = nullptr;
-  // Receives each audit finding that voided rows (AuditFinding::ToString), on the landing thread.
+  // Receives each audit finding that voided rows (AuditFinding::ToString), on the landing thread,
+  // shortly after the step that showed it has ended.
   LogCallback log = {};
 };
 

@@ -608,12 +608,14 @@ TEST(Audit, FindingsAreToldOnTheLandingThread) {
   options.audit = true;
   options.landing = Landing::kThread;
   options.log = logged.callback();
-  StoreDriver d(options);
-  d.Begin(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4));
-  d.Submit(1, {10, 11, 12, 13});
-  d.Begin(2, {}, d.Slots({3}, 0, 2));
-  d.Submit(2, {20, 21});
-  ASSERT_TRUE(d.store().WaitIdle(std::chrono::seconds(20)).ok());
+  {
+    StoreDriver d(options);
+    d.Begin(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4));
+    d.Submit(1, {10, 11, 12, 13});
+    d.Begin(2, {}, d.Slots({3}, 0, 2));
+    d.Submit(2, {20, 21});
+    ASSERT_TRUE(d.store().WaitIdle(std::chrono::seconds(20)).ok());
+  }  // the line is written after the step has ended
   const std::vector<LogLines::Line> lines = logged.lines();
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_NE(lines[0].thread, std::this_thread::get_id());
