@@ -320,7 +320,7 @@ def test_a_full_log_costs_rows_and_raises_nothing() -> None:
     rig = Rig(landing="caller", num_blocks=8)
     rig.write([0, 1, 2, 3], [0], ids=np.full((3, 4, 2), [1, 2], np.int16))
     assert reasons_and_ids(rig, [0], 4) == [[1, 2]] * 4
-    rig.store.retain(np.zeros(20_000, np.int32))  # more than the log and its overflow hold
+    rig.store.retain(np.zeros(100_000, np.int32))  # more than the log and its overflow hold
     assert reasons_and_ids(rig, [0], 4) == [Reason.CAPACITY] * 4
     assert rig.store.stats()["log_losses"] == 1
     rig.write([0, 1, 2, 3], [0], ids=np.full((3, 4, 2), [3, 4], np.int16))
