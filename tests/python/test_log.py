@@ -322,6 +322,6 @@ def test_a_full_log_costs_rows_and_raises_nothing() -> None:
     assert reasons_and_ids(rig, [0], 4) == [[1, 2]] * 4
     rig.store.retain(np.zeros(100_000, np.int32))  # more than the log and its overflow hold
     assert reasons_and_ids(rig, [0], 4) == [Reason.CAPACITY] * 4
-    assert rig.store.stats()["log_losses"] == 1
+    assert rig.store.stats().log_losses == 1
     rig.write([0, 1, 2, 3], [0], ids=np.full((3, 4, 2), [3, 4], np.int16))
     assert reasons_and_ids(rig, [0], 4) == [[3, 4]] * 4
