@@ -1,10 +1,9 @@
 #include "blockstore/digest.h"
 
-#include <random>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <random>
 
 #include <xxhash.h>  // XXH_INLINE_ALL: the hash is on the step path
 

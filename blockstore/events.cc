@@ -1,7 +1,5 @@
 #include "blockstore/events.h"
 
-#include "blockstore/step_path.h"
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -10,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "blockstore/step_path.h"
 
 namespace waymark {
 namespace {
