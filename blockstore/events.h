@@ -167,7 +167,7 @@ struct StepBatch {
 // negative num_scheduled_tokens counts as none. Any input; reads num_scheduled_tokens.
 [[nodiscard]] std::size_t NumRows(const StepBatch& batch);
 // Writes the slots of the rows of `batch`, in whichever form they are given, to `slots`:
-// NumRows(batch) int64, which may be unaligned. Nothing is validated (EncodeSlots does that), but
+// NumRows(batch) int64, which may be unaligned. Nothing is validated (SlotEncoder does that), but
 // nothing is read outside the arrays: a row whose block, offset or position makes no slot gets
 // kNoSlot.
 void ExpandSlots(const StepBatch& batch, void* slots);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "blockstore/huge_pages.h"
 
 namespace waymark {
 
@@ -48,12 +49,12 @@ struct ForkGuard::Handler {
 
 absl::StatusOr<ForkGuard> ForkGuard::Create(std::size_t bytes, bool kernel) {
   const std::size_t all = sizeof(Page) + bytes;
-  void* const memory =
-      mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) {
+  void* const memory = MapMemory(all);
+  if (memory == nullptr) {
     return absl::ResourceExhaustedError(
         absl::StrCat("fork guard: the system refused a mapping of ", all, " bytes"));
   }
+  AskForHugePages(memory, all);
   Page* const page = new (memory) Page;
   page->bytes = all;
 #ifdef MADV_WIPEONFORK

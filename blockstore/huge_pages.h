@@ -1,4 +1,4 @@
-// AskForHugePages, ResizeForWriting: large memory with few page faults. Internal to Waymark: the C
+// MapMemory, AskForHugePages, ResizeForWriting: large memory with few page faults. Internal to Waymark: the C
 // ABI and the Python module use it too, but no installed header does.
 #ifndef WAYMARK_BLOCKSTORE_HUGE_PAGES_H_
 #define WAYMARK_BLOCKSTORE_HUGE_PAGES_H_
@@ -25,6 +25,25 @@ inline void AskForHugePages([[maybe_unused]] void* data, [[maybe_unused]] std::s
   (void)madvise(static_cast<char*>(data) + skipped, (bytes - skipped) / kHugePage * kHugePage,
                 MADV_HUGEPAGE);
 #endif
+}
+
+// Maps at least `bytes` of zeroed memory, which is committed when it is touched: aligned to kHugePage
+// if a huge page fits into it, so that none is lost at its beginning. Null if the system refuses.
+// munmap(memory, bytes) unmaps it. Any thread.
+inline void* MapMemory(std::size_t bytes) {
+  constexpr std::size_t kSmallPage = 4096;
+  const std::size_t whole = (bytes + kSmallPage - 1) / kSmallPage * kSmallPage;
+  const std::size_t spare = whole >= kHugePage ? kHugePage : 0;
+  void* const memory = mmap(nullptr, whole + spare, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  if (spare == 0) return memory;
+  auto* const begin = static_cast<char*>(memory);
+  const std::size_t skipped =
+      (kHugePage - reinterpret_cast<std::uintptr_t>(begin) % kHugePage) % kHugePage;
+  if (skipped > 0) munmap(begin, skipped);
+  if (skipped < spare) munmap(begin + skipped + whole, spare - skipped);
+  return begin + skipped;
 }
 
 // Resizes `bytes` to `size`, for a caller that overwrites all of them: old content may be lost.

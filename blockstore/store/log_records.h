@@ -65,7 +65,7 @@ struct BeginRecord {
   std::uint64_t step = 0;
   std::uint64_t version = 0;
   std::uint64_t reported_at = 0;  // TicksNow()
-  std::uint64_t slot_bytes = 0;   // of the slots behind this struct, as EncodeSlots wrote them
+  std::uint64_t slot_bytes = 0;   // of the slots behind this struct, as SlotEncoder wrote them
   [[nodiscard]] std::span<const std::uint8_t> slots() const {
     return {reinterpret_cast<const std::uint8_t*>(this + 1), static_cast<std::size_t>(slot_bytes)};
   }

@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <span>
 
+#include "blockstore/step_path.h"
 #include "blockstore/store/std_atomics.h"
 
 namespace waymark {
@@ -73,7 +74,7 @@ class BasicLogRing {
   // room that is known is too short, or to learn whether the ring can restart: past
   // `restart_after`, at the first record after a Publish, and not again before an eighth of
   // `restart_after` was appended.
-  [[nodiscard]] std::uint8_t* Reserve(std::size_t bytes) {
+  WAYMARK_STEP_PATH [[nodiscard]] std::uint8_t* Reserve(std::size_t bytes) {
     if (bytes > capacity_ || bytes > kMaxRecord) return nullptr;
     bytes = RoundUp(bytes);
     if (end_ >= look_at_ && end_ == published_) LookAtHead();
@@ -88,7 +89,7 @@ class BasicLogRing {
   // size in its first 4 bytes. The consumer does not see it before Publish. One reservation can hold
   // several records, which lie behind one another and are committed in their order. REQUIRES: the
   // last Reserve returned room for it, and for those committed since.
-  void Commit(std::size_t bytes) {
+  WAYMARK_STEP_PATH void Commit(std::size_t bytes) {
     if (skip_ != 0) {
       Atomics::Write32(memory_ + place_, 0);
       end_ += skip_;
@@ -103,7 +104,7 @@ class BasicLogRing {
 
   // Makes all committed records visible to the consumer: one release store, none if there is no
   // such record.
-  void Publish() {
+  WAYMARK_STEP_PATH void Publish() {
     if (end_ == published_) return;
     published_ = end_;
     tail_.store(end_, std::memory_order_release);
@@ -197,7 +198,7 @@ class BasicLogRing {
   }
 
   // Learns what was consumed, and restarts if it was everything.
-  void LookAtHead() {
+  WAYMARK_STEP_PATH void LookAtHead() {
     const std::uint64_t head = head_.load(std::memory_order_acquire);
     if (head == published_ && end_ == published_ && Offset(end_) != 0) {
       Restart();

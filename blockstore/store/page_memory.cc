@@ -14,9 +14,8 @@ constexpr std::size_t kSmallPage = 4096;
 }  // namespace
 
 absl::StatusOr<PageMemory> PageMemory::Map(std::size_t bytes) {
-  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (data == MAP_FAILED) {
+  void* const data = MapMemory(bytes);
+  if (data == nullptr) {
     return absl::ResourceExhaustedError(
         absl::StrCat("page memory: the system refused a mapping of ", bytes, " bytes"));
   }

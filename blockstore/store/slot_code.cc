@@ -404,11 +404,6 @@ std::span<const SlotOps<std::int32_t>* const> SupportedSlotOps() {
 #endif
 }
 
-StepCode EncodeSlotsWith(const SlotOps<std::int32_t>& ops, const StepBatch& batch,
-                         const SlotLimits& limits, std::uint8_t* out, std::size_t* bytes) {
-  return Encode(ops, batch, limits, out, bytes);
-}
-
 }  // namespace internal
 
 WAYMARK_STEP_PATH std::size_t MaxEncodedBytes(std::size_t rows, const SlotLimits& limits) {
@@ -416,10 +411,15 @@ WAYMARK_STEP_PATH std::size_t MaxEncodedBytes(std::size_t rows, const SlotLimits
          rows * (limits.wide() ? sizeof(std::int64_t) : sizeof(std::int32_t));
 }
 
-WAYMARK_STEP_PATH StepCode EncodeSlots(const StepBatch& batch, const SlotLimits& limits,
-                                       std::uint8_t* out, std::size_t* bytes) {
-  if (limits.wide()) return internal::Encode(internal::kSlotOpsWide, batch, limits, out, bytes);
-  return internal::Encode(*internal::SupportedSlotOps().back(), batch, limits, out, bytes);
+SlotEncoder::SlotEncoder(const SlotLimits& limits)
+    : SlotEncoder(limits, *internal::SupportedSlotOps().back()) {}
+
+WAYMARK_STEP_PATH StepCode SlotEncoder::Encode(const StepBatch& batch, std::uint8_t* out,
+                                               std::size_t* bytes) const {
+  if (limits_.wide()) {
+    return internal::Encode(internal::kSlotOpsWide, batch, limits_, out, bytes);
+  }
+  return internal::Encode(ops_, batch, limits_, out, bytes);
 }
 
 EncodedSlots::EncodedSlots(std::span<const std::uint8_t> bytes)

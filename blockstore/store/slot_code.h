@@ -1,6 +1,6 @@
-// SlotCode: validates the rows of a step and encodes their slots for a record of the log.
+// SlotEncoder: validates the rows of a step and encodes their slots for a record of the log.
 //
-// Functions without state: any thread, no allocation, nothing throws. Encoded slots are read by the
+// Constant once it is made: any thread, no allocation, nothing throws. Encoded slots are read by the
 // same process only: they have the processor's byte order, and the code may change.
 //
 // A *run* is a number of consecutive rows of one kind: slots that ascend by 1; padding (each is
@@ -21,6 +21,7 @@
 
 #include "blockstore/events.h"
 #include "blockstore/step_code.h"
+#include "blockstore/store/slot_code_ops.h"
 
 namespace waymark {
 
@@ -35,21 +36,37 @@ struct SlotLimits {
   [[nodiscard]] bool wide() const { return num_slots() > INT32_MAX; }
 };
 
-// The most bytes that EncodeSlots writes for `rows` rows. For `batch` with limits.max_step_rows or
+// The most bytes that SlotEncoder writes for `rows` rows. For `batch` with limits.max_step_rows or
 // fewer rows, `rows` is NumRows(batch).
 [[nodiscard]] std::size_t MaxEncodedBytes(std::size_t rows, const SlotLimits& limits);
 
-// Validates the rows of `batch`, in whichever form they are given, and encodes them to `out`, which
-// has room for MaxEncodedBytes(min(NumRows(batch), limits.max_step_rows), limits) bytes and may be
-// unaligned. `*bytes` is the number of bytes written. Events, step and version are not looked at.
-//
-// InvalidArgument with the first of these rules that is broken, and with the first row or request
-// that breaks it; `out` is then unspecified and `*bytes` unchanged:
-//   slots:  kRowForms, kTooManyRows, kSlotOutOfRange
-//   pairs:  kRowForms, kIndexBytes, kBlockTokens, kTooManyRows, then kRowBlock or kRowOffset
-//   table:  kRowForms, kBlockTokens, then kScheduledTokens or kPosition, kTooManyRows, kRowBlock
-[[nodiscard]] StepCode EncodeSlots(const StepBatch& batch, const SlotLimits& limits,
-                                   std::uint8_t* out, std::size_t* bytes);
+// Holds the functions that it calls by value: with the caches cold, a table of them in the program's
+// data would cost a page and two cache lines more.
+class SlotEncoder {
+ public:
+  // With the fastest functions that this machine can run.
+  explicit SlotEncoder(const SlotLimits& limits);
+  // With the given ones, unless limits.wide(). For tests.
+  SlotEncoder(const SlotLimits& limits, const internal::SlotOps<std::int32_t>& ops)
+      : limits_(limits), ops_(ops) {}
+
+  // Validates the rows of `batch`, in whichever form they are given, and encodes them to `out`,
+  // which has room for MaxEncodedBytes(min(NumRows(batch), limits.max_step_rows), limits) bytes and
+  // may be unaligned. `*bytes` is the number of bytes written. Events, step and version are not
+  // looked at.
+  //
+  // InvalidArgument with the first of these rules that is broken, and with the first row or request
+  // that breaks it; `out` is then unspecified and `*bytes` unchanged:
+  //   slots:  kRowForms, kTooManyRows, kSlotOutOfRange
+  //   pairs:  kRowForms, kIndexBytes, kBlockTokens, kTooManyRows, then kRowBlock or kRowOffset
+  //   table:  kRowForms, kBlockTokens, then kScheduledTokens or kPosition, kTooManyRows, kRowBlock
+  [[nodiscard]] StepCode Encode(const StepBatch& batch, std::uint8_t* out,
+                                std::size_t* bytes) const;
+
+ private:
+  SlotLimits limits_;
+  internal::SlotOps<std::int32_t> ops_;
+};
 
 // A run of encoded slots. Row i of it has the slot first + i, kPaddingSlot if `first` is that, and
 // first - i (NotAsked) below that.
@@ -65,7 +82,7 @@ enum class SlotForm : std::uint32_t { kRuns = 1, kOneByOne, kWideRuns, kWideOneB
 // rows; slots that were encoded one by one are runs of one row. A value; const access: any thread.
 class EncodedSlots {
  public:
-  // REQUIRES: `bytes` are what one EncodeSlots wrote. They may be unaligned.
+  // REQUIRES: `bytes` are what one SlotEncoder::Encode wrote. They may be unaligned.
   explicit EncodedSlots(std::span<const std::uint8_t> bytes);
 
   [[nodiscard]] std::size_t num_rows() const { return num_rows_; }

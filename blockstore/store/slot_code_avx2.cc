@@ -62,32 +62,45 @@ WAYMARK_AVX2_INLINE Halves LoadIndices(const std::uint8_t* at) {
   }
 }
 
+// What FromSlots has found out about the slots so far.
+struct SlotRange {
+  __m256i outside;  // not 0 where a slot is not an int32
+  __m256i least;
+  __m256i greatest;
+};
+
+// Writes the codes of kLanes slots.
+WAYMARK_AVX2_INLINE void FromEight(const std::uint8_t* slots, std::uint8_t* codes,
+                                   SlotRange* range) {
+  const __m256 a = _mm256_castsi256_ps(Load(slots));
+  const __m256 b = _mm256_castsi256_ps(Load(slots + 32));
+  const __m256i low = _mm256_castps_si256(_mm256_shuffle_ps(a, b, _MM_SHUFFLE(2, 0, 2, 0)));
+  const __m256i high = _mm256_castps_si256(_mm256_shuffle_ps(a, b, _MM_SHUFFLE(3, 1, 3, 1)));
+  // Not an int32: the high half is not the sign of the low half.
+  range->outside =
+      _mm256_or_si256(range->outside, _mm256_xor_si256(high, _mm256_srai_epi32(low, 31)));
+  range->least = _mm256_min_epi32(range->least, low);
+  range->greatest = _mm256_max_epi32(range->greatest, low);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes),
+                      _mm256_permute4x64_epi64(low, _MM_SHUFFLE(3, 1, 2, 0)));
+}
+
 WAYMARK_AVX2 bool FromSlots(const SlotPlan& plan, const std::uint8_t* slots, std::size_t rows,
                             std::uint8_t* codes) {
-  __m256i outside = _mm256_setzero_si256();
-  __m256i least = _mm256_setzero_si256();
-  __m256i greatest = _mm256_setzero_si256();
-  std::size_t i = 0;
-  for (; i + kLanes <= rows; i += kLanes) {
-    const std::uint8_t* const at = slots + i * sizeof(std::int64_t);
-    const __m256 a = _mm256_castsi256_ps(Load(at));
-    const __m256 b = _mm256_castsi256_ps(Load(at + 32));
-    const __m256i low = _mm256_castps_si256(_mm256_shuffle_ps(a, b, _MM_SHUFFLE(2, 0, 2, 0)));
-    const __m256i high = _mm256_castps_si256(_mm256_shuffle_ps(a, b, _MM_SHUFFLE(3, 1, 3, 1)));
-    // Not an int32: the high half is not the sign of the low half.
-    outside = _mm256_or_si256(outside, _mm256_xor_si256(high, _mm256_srai_epi32(low, 31)));
-    least = _mm256_min_epi32(least, low);
-    greatest = _mm256_max_epi32(greatest, low);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes + i * sizeof(std::int32_t)),
-                        _mm256_permute4x64_epi64(low, _MM_SHUFFLE(3, 1, 2, 0)));
+  if (rows < kLanes) return kSlotOpsPlain.from_slots(plan, slots, rows, codes);
+  const __m256i zero = _mm256_setzero_si256();
+  SlotRange range = {zero, zero, zero};
+  for (std::size_t i = 0; i + kLanes <= rows; i += kLanes)
+    FromEight(slots + i * sizeof(std::int64_t), codes + i * sizeof(std::int32_t), &range);
+  if (rows % kLanes != 0) {  // some again: the plain functions are in pages of their own
+    const std::size_t i = rows - kLanes;
+    FromEight(slots + i * sizeof(std::int64_t), codes + i * sizeof(std::int32_t), &range);
   }
   const auto slots_end = static_cast<std::int32_t>(plan.num_slots);
   const __m256i beyond =
-      _mm256_or_si256(_mm256_cmpgt_epi32(greatest, _mm256_set1_epi32(slots_end - 1)),
-                      _mm256_cmpgt_epi32(_mm256_set1_epi32(-1 - slots_end), least));
-  return _mm256_testz_si256(outside, outside) != 0 && AllInside(beyond) &&
-         kSlotOpsPlain.from_slots(plan, slots + i * sizeof(std::int64_t), rows - i,
-                                  codes + i * sizeof(std::int32_t));
+      _mm256_or_si256(_mm256_cmpgt_epi32(range.greatest, _mm256_set1_epi32(slots_end - 1)),
+                      _mm256_cmpgt_epi32(_mm256_set1_epi32(-1 - slots_end), range.least));
+  return _mm256_testz_si256(range.outside, range.outside) != 0 && AllInside(beyond);
 }
 
 // What the rows of pairs and of a table are validated against.
@@ -228,40 +241,40 @@ WAYMARK_AVX2 bool SumRequests(const SlotPlan& plan, const TableRows& table, Tabl
   return AllInside(outside) && kSlotOpsPlain.sum_requests(plan, RequestsFrom(table, r), sums);
 }
 
+// Bit j is set where code j does not follow previous[j]. Needs no constant from memory, which would
+// be in a page of its own.
+WAYMARK_AVX2_INLINE std::uint64_t RunStarts(const __m256i& code, const __m256i& previous) {
+  // NextCode: 1 more, 0 if it is padding, 1 less if it was not asked for.
+  const __m256i minus_one = _mm256_set1_epi32(-1);
+  const __m256i below = _mm256_add_epi32(_mm256_cmpgt_epi32(_mm256_setzero_si256(), previous),
+                                         _mm256_cmpgt_epi32(minus_one, previous));
+  const __m256i next = _mm256_sub_epi32(_mm256_add_epi32(previous, below), minus_one);
+  const auto follows = static_cast<std::uint32_t>(
+      _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(code, next))));
+  return follows ^ 0xff;
+}
+
 WAYMARK_AVX2 std::size_t FindRuns(const std::uint8_t* codes, std::size_t rows, std::int32_t before,
                                   std::uint64_t* starts) {
-  const __m256i rotate = _mm256_setr_epi32(7, 0, 1, 2, 3, 4, 5, 6);
-  const __m256i one = _mm256_set1_epi32(1);
-  const __m256i minus_one = _mm256_set1_epi32(-1);
-  __m256i carried = _mm256_set1_epi32(before);  // lane 0: the code before the next vector
+  if (rows < kLanes) return kSlotOpsPlain.find_runs(codes, rows, before, starts);
+  __m256i last = _mm256_set1_epi32(before);  // lane 7: the code before the next vector
   std::size_t runs = 0;
-  std::size_t i = 0;
-  while (i + kLanes <= rows) {
+  for (std::size_t i = 0; i < rows; i += 64) {
     std::uint64_t word = 0;
-    for (unsigned bit = 0; bit < 64 && i + kLanes <= rows; bit += kLanes, i += kLanes) {
-      const __m256i code = Load(codes + i * sizeof(std::int32_t));
-      const __m256i rotated = _mm256_permutevar8x32_epi32(code, rotate);
-      const __m256i previous = _mm256_blend_epi32(rotated, carried, 1);
-      carried = rotated;
-      // NextCode: 1 more, 0 if it is padding, 1 less if it was not asked for.
-      const __m256i below = _mm256_add_epi32(_mm256_cmpgt_epi32(_mm256_setzero_si256(), previous),
-                                             _mm256_cmpgt_epi32(minus_one, previous));
-      const __m256i next = _mm256_add_epi32(_mm256_add_epi32(previous, one), below);
-      const auto follows = static_cast<std::uint32_t>(
-          _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(code, next))));
-      word |= std::uint64_t{follows ^ 0xff} << bit;
+    unsigned bit = 0;
+    for (; bit < 64 && i + bit + kLanes <= rows; bit += kLanes) {
+      const __m256i code = Load(codes + (i + bit) * sizeof(std::int32_t));
+      const __m256i middle = _mm256_permute2x128_si256(last, code, 0x21);  // last.high, code.low
+      word |= RunStarts(code, _mm256_alignr_epi8(code, middle, 3 * sizeof(std::int32_t))) << bit;
+      last = code;
+    }
+    if (bit < 64 && i + bit < rows) {  // fewer than kLanes codes are left: looks at some again
+      const std::uint8_t* const at = codes + (rows - kLanes) * sizeof(std::int32_t);
+      const std::uint64_t found = RunStarts(Load(at), Load(at - sizeof(std::int32_t)));
+      word |= found >> (kLanes - (rows - i - bit)) << bit;
     }
     runs += static_cast<std::size_t>(std::popcount(word));
     *starts++ = word;
-  }
-  if (i == rows) return runs;
-  if (i > 0) before = LoadAt<std::int32_t>(codes, i - 1);
-  std::uint64_t rest = 0;
-  runs += kSlotOpsPlain.find_runs(codes + i * sizeof(std::int32_t), rows - i, before, &rest);
-  if (i % 64 == 0) {
-    *starts = rest;
-  } else {
-    starts[-1] |= rest << i % 64;
   }
   return runs;
 }

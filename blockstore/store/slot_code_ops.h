@@ -1,4 +1,4 @@
-// The inner loops of SlotCode: one table of functions per instruction set (slot_code_plain.cc,
+// The inner loops of SlotEncoder: one table of functions per instruction set (slot_code_plain.cc,
 // slot_code_avx2.cc). Internal to blockstore.
 //
 // A *code* is a slot, NotAsked of a slot, or kPaddingSlot, as T: int32 in most stores, int64 in a
@@ -13,7 +13,6 @@
 #include <span>
 
 #include "blockstore/events.h"
-#include "blockstore/store/slot_code.h"
 
 namespace waymark::internal {
 
@@ -86,11 +85,6 @@ extern const SlotOps<std::int32_t> kSlotOpsAvx2;
 
 // Those that this machine can run, the slowest first. Static storage; any thread.
 [[nodiscard]] std::span<const SlotOps<std::int32_t>* const> SupportedSlotOps();
-
-// EncodeSlots with the given functions. For tests. REQUIRES: !limits.wide().
-[[nodiscard]] StepCode EncodeSlotsWith(const SlotOps<std::int32_t>& ops, const StepBatch& batch,
-                                       const SlotLimits& limits, std::uint8_t* out,
-                                       std::size_t* bytes);
 
 }  // namespace waymark::internal
 

@@ -144,29 +144,51 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOpti
 
 // ---- the public functions
 
-RoutingStore::RoutingStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+RoutingStore::RoutingStore(std::unique_ptr<Impl> impl)
+    : impl_(std::move(impl)), log_(&impl_->log()), landing_(impl_->options().landing) {}
 RoutingStore::~RoutingStore() {
   // The landing thread and the holders of the locks are in the parent.
   if (impl_->forked()) (void)impl_.release();
 }
 
+// A landing thread that sleeps need not know of records before the end of a step.
+WAYMARK_STEP_PATH void RoutingStore::Reported(const StepCode& code) {
+  if (landing_ == Landing::kCaller) impl_->Published(code, /*wake=*/false);
+}
+WAYMARK_STEP_PATH void RoutingStore::Ended(const StepCode& code) {
+  if (landing_ != Landing::kManual) impl_->Published(code, /*wake=*/true);
+}
+
 WAYMARK_STEP_PATH StepCode RoutingStore::Schedule(StepId step, std::uint64_t version) {
-  return impl_->Schedule(step.value(), version);
+  const StepCode code = log_->Schedule(step.value(), version);
+  Reported(code);
+  return code;
 }
 WAYMARK_STEP_PATH StepCode RoutingStore::Report(std::span<const Event> events) {
-  return impl_->Report(events);
+  const StepCode code = log_->Report(events);
+  Reported(code);
+  return code;
 }
 WAYMARK_STEP_PATH StepCode RoutingStore::BeginStep(const StepBatch& batch) {
-  return impl_->BeginStep(batch);
+  const StepCode code = log_->Begin(batch);
+  Reported(code);
+  return code;
 }
 WAYMARK_STEP_PATH StepCode RoutingStore::Submit(StepId step, StepRows* rows) {
-  return impl_->Submit(step.value(), rows);
+  const StepCode code = log_->Submit(step.value(), rows);
+  if (!code.ok()) impl_->core()->CallDone(rows);
+  Ended(code);
+  return code;
 }
 WAYMARK_STEP_PATH StepCode RoutingStore::Drop(StepId step) {
-  return impl_->End(step.value(), StepEnd::kDrop);
+  const StepCode code = log_->End(step.value(), StepEnd::kDrop);
+  Ended(code);
+  return code;
 }
 WAYMARK_STEP_PATH StepCode RoutingStore::Cancel(StepId step) {
-  return impl_->End(step.value(), StepEnd::kCancel);
+  const StepCode code = log_->End(step.value(), StepEnd::kCancel);
+  Ended(code);
+  return code;
 }
 
 WAYMARK_STEP_PATH absl::StatusOr<Snapshot> RoutingStore::TakeSnapshot(

@@ -76,6 +76,8 @@
 
 namespace waymark {
 
+class StoreLog;
+
 // On which thread submitted steps land.
 enum class Landing : std::uint8_t {
   kThread,  // on a thread that the store owns
@@ -242,7 +244,14 @@ class RoutingStore {
  private:
   static absl::StatusOr<std::unique_ptr<RoutingStore>> Make(const StoreOptions& options);
   explicit RoutingStore(std::unique_ptr<Impl> impl);
+  // What follows a call that may have appended records, and one that may have appended an end.
+  void Reported(const StepCode& code);
+  void Ended(const StepCode& code);
+
   std::unique_ptr<Impl> impl_;
+  // Of impl_, so that a step need not touch the page that it is in.
+  StoreLog* log_;
+  Landing landing_;
 };
 
 // Reads a sequence in pieces: each Next() returns a snapshot of the rows since the last one.

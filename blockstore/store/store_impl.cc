@@ -54,14 +54,13 @@ RoutingStore::Impl::~Impl() {
 
 // ---- what appends a record
 
-WAYMARK_STEP_PATH StepCode RoutingStore::Impl::Published(const StepCode& code, bool wake) {
-  if (code.rule == StepRule::kForked) return code;
+WAYMARK_STEP_PATH void RoutingStore::Impl::Published(const StepCode& code, bool wake) {
+  if (code.rule == StepRule::kForked) return;
   if (options_.landing == Landing::kCaller) {
     lander_.Drain();
   } else if (options_.landing == Landing::kThread && wake) {
     lander_.WakeForRecords();
   }
-  return code;
 }
 
 void RoutingStore::Impl::DrainAll() {
@@ -78,28 +77,6 @@ void RoutingStore::Impl::TryMakeRoom(std::size_t bytes) {
   mutex_.unlock();
   core_->NotifyProgress();  // a snapshot may have been applied
   lander_.Wake();
-}
-
-WAYMARK_STEP_PATH StepCode RoutingStore::Impl::Schedule(std::uint64_t step, std::uint64_t version) {
-  return Published(log_->Schedule(step, version), /*wake=*/false);
-}
-
-WAYMARK_STEP_PATH StepCode RoutingStore::Impl::Report(std::span<const Event> events) {
-  return Published(log_->Report(events), /*wake=*/false);
-}
-
-WAYMARK_STEP_PATH StepCode RoutingStore::Impl::BeginStep(const StepBatch& batch) {
-  return Published(log_->Begin(batch), /*wake=*/false);
-}
-
-WAYMARK_STEP_PATH StepCode RoutingStore::Impl::Submit(std::uint64_t step, StepRows* rows) {
-  const StepCode code = log_->Submit(step, rows);
-  if (!code.ok()) core_->CallDone(rows);
-  return Published(code, /*wake=*/true);
-}
-
-WAYMARK_STEP_PATH StepCode RoutingStore::Impl::End(std::uint64_t step, StepEnd how) {
-  return Published(log_->End(step, how), /*wake=*/true);
 }
 
 WAYMARK_STEP_PATH SnapshotState* RoutingStore::Impl::TakeTicket() {
@@ -146,7 +123,7 @@ WAYMARK_STEP_PATH absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapsho
     state->next_free = std::exchange(tickets_, state);
     return code.ToStatus();
   }
-  (void)Published(code, /*wake=*/true);
+  Published(code, /*wake=*/true);
   return state;
 }
 
@@ -162,7 +139,7 @@ absl::Status RoutingStore::Impl::ReportMessage(std::span<const std::uint8_t> mes
     lost = true;
   }
   const StepCode code = lost ? log_->LoseRecords() : StepCode{};
-  (void)Published(code, /*wake=*/false);
+  Published(code, /*wake=*/false);
   if (status.ok()) status = code.ToStatus();
   return status;
 }

@@ -41,11 +41,9 @@ class RoutingStore::Impl final : private StoreLog::RoomMaker {
   ~Impl() override;
 
   // ---- what appends a record. Engine's thread.
-  StepCode Schedule(std::uint64_t step, std::uint64_t version) ABSL_LOCKS_EXCLUDED(mutex_);
-  StepCode Report(std::span<const Event> events) ABSL_LOCKS_EXCLUDED(mutex_);
-  StepCode BeginStep(const StepBatch& batch) ABSL_LOCKS_EXCLUDED(mutex_);
-  StepCode Submit(std::uint64_t step, StepRows* rows) ABSL_LOCKS_EXCLUDED(mutex_);
-  StepCode End(std::uint64_t step, StepEnd how) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What follows each call of StoreLog that may have appended a record, with its code. `wake`: a
+  // landing thread that sleeps is woken.
+  void Published(const StepCode& code, bool wake) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<SnapshotState*> TakeSnapshot(std::span<const BlockId> blocks, std::int64_t first,
                                               std::int64_t last) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -63,15 +61,13 @@ class RoutingStore::Impl final : private StoreLog::RoomMaker {
   [[nodiscard]] const StoreOptions& options() const { return options_; }
   [[nodiscard]] const std::shared_ptr<StoreCore>& core() const { return core_; }
   [[nodiscard]] std::uint64_t last_step() const { return log_->last_step(); }
+  [[nodiscard]] StoreLog& log() { return *log_; }
   [[nodiscard]] Lander& lander() { return lander_; }
 
  private:
   friend class StoreCheckpoint;
 
   void TryMakeRoom(std::size_t bytes) override;
-  // After each call that may have appended a record, with its code, which it returns. `wake`: a
-  // landing thread that sleeps is woken.
-  StepCode Published(const StepCode& code, bool wake) ABSL_LOCKS_EXCLUDED(mutex_);
   // Applies the whole log, the record that stands for lost ones included. Engine's thread.
   void DrainAll() ABSL_LOCKS_EXCLUDED(mutex_);
   // Appends the message. `lost`: events that the store cannot know of were reported before it.

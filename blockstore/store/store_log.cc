@@ -44,28 +44,32 @@ std::uint8_t* Write(Record record, RecordKind kind, std::uint8_t* out) {
 
 absl::StatusOr<StoreLog::Pointer> StoreLog::Create(
     const LogLimits& limits, const std::atomic<std::uint64_t>& submitted_ended, ForkGuard& guard) {
-  auto ring = PageMemory::Map(limits.ring_bytes);
-  if (!ring.ok()) return ring.status();
   auto overflow = PageMemory::Map(limits.overflow_bytes);
   if (!overflow.ok()) return overflow.status();
   static_assert(alignof(StoreLog) <= ForkGuard::kAlignment);
-  auto memory = ForkGuard::Create(sizeof(StoreLog));
+  const std::size_t open_at = sizeof(StoreLog);
+  const std::size_t open_bytes = limits.max_steps_in_flight * sizeof(std::uint64_t);
+  const std::size_t ring_at = open_at + (open_bytes + 63) / 64 * 64;
+  auto memory = ForkGuard::Create(ring_at + limits.ring_bytes);
   if (!memory.ok()) return memory.status();
   guard = *std::move(memory);
-  return Pointer(new (guard.memory())
-                     StoreLog(limits, submitted_ended, *std::move(ring), *std::move(overflow)));
+  auto* const begin = static_cast<std::uint8_t*>(guard.memory());
+  // Touched, so that the first steps do not fault.
+  std::memset(begin + ring_at, 0, limits.ring_bytes);
+  return Pointer(new (begin) StoreLog(limits, submitted_ended,
+                                      reinterpret_cast<std::uint64_t*>(begin + open_at),
+                                      {begin + ring_at, limits.ring_bytes}, *std::move(overflow)));
 }
 
 StoreLog::StoreLog(const LogLimits& limits, const std::atomic<std::uint64_t>& submitted_ended,
-                   PageMemory ring, PageMemory overflow)
+                   std::uint64_t* open, std::span<std::uint8_t> ring, PageMemory overflow)
     : limits_(limits),
-      ring_memory_(std::move(ring)),
+      encoder_(limits.slots),
+      open_(open),
+      submitted_ended_(submitted_ended),
+      ring_(ring),
       overflow_memory_(std::move(overflow)),
-      ring_({ring_memory_.data(), ring_memory_.size()}),
-      overflow_({overflow_memory_.data(), overflow_memory_.size()}),
-      submitted_ended_(submitted_ended) {
-  (void)ring_memory_.Prefault(ring_memory_.size(), ring_memory_.size());
-  open_.reserve(limits.max_steps_in_flight);
+      overflow_({overflow_memory_.data(), overflow_memory_.size()}) {
   move_blocks_.reserve(1024);
 }
 
@@ -113,9 +117,11 @@ void StoreLog::SetSteps(std::uint64_t last, std::uint64_t schedule, std::uint64_
 }
 
 void StoreLog::KeepSteps(std::span<const std::uint64_t> open) {
-  ended_ += std::erase_if(open_, [open](std::uint64_t step) {
+  const auto ended = std::remove_if(open_, open_ + num_open_, [open](std::uint64_t step) {
     return std::find(open.begin(), open.end(), step) == open.end();
   });
+  ended_ += static_cast<std::size_t>(open_ + num_open_ - ended);
+  num_open_ = static_cast<std::size_t>(ended - open_);
 }
 
 StepCode StoreLog::LoseRecords() {
@@ -128,16 +134,16 @@ StepCode StoreLog::LoseRecords() {
 
 WAYMARK_STEP_PATH bool StoreLog::SettleLoss() {
   if (!loss_) return true;
-  const std::size_t bytes = sizeof(PoisonRecord) + open_.size() * sizeof(std::uint64_t);
+  const std::size_t bytes = sizeof(PoisonRecord) + open().size_bytes();
   std::uint8_t* const at = Room(bytes);
   if (at == nullptr) return false;
   PoisonRecord record;
   record.header = {static_cast<std::uint32_t>(bytes), RecordKind::kPoison, 0};
   record.last = last_;
   record.version = version_;
-  record.num_open = open_.size();
+  record.num_open = num_open_;
   std::memcpy(at, &record, sizeof(record));
-  std::memcpy(at + sizeof(record), open_.data(), open_.size() * sizeof(std::uint64_t));
+  std::memcpy(at + sizeof(record), open_, open().size_bytes());
   Append({bytes});
   loss_ = false;
   return true;
@@ -149,8 +155,8 @@ StepCode StoreLog::Refused() const {
   return alive_ ? kBusy : kForked;
 }
 
-StepCode StoreLog::WriteEvents(std::span<const Event> events, std::uint64_t own, std::uint8_t* out,
-                               std::size_t* bytes) try {
+WAYMARK_STEP_PATH StepCode StoreLog::WriteEvents(std::span<const Event> events, std::uint64_t own,
+                                                 std::uint8_t* out, std::size_t* bytes) try {
   const EventLimits limits = {limits_.slots.num_blocks, limits_.slots.block_tokens,
                               std::max(last_, own)};
   if (out == nullptr) return CheckEvents(events, limits, move_blocks_);
@@ -241,7 +247,7 @@ WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
   }
   at += event_bytes;
   std::size_t slot_bytes = 0;
-  const StepCode slots = EncodeSlots(batch, limits_.slots, at + sizeof(BeginRecord), &slot_bytes);
+  const StepCode slots = encoder_.Encode(batch, at + sizeof(BeginRecord), &slot_bytes);
   if (!slots.ok()) return slots;
 
   StepCode answer;
@@ -254,7 +260,7 @@ WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
     record.header.flags = kBeginDropped;
     answer = {kExhausted, StepRule::kRingFull, 0, static_cast<std::int64_t>(in_flight_now)};
   } else {
-    open_.push_back(batch.step);
+    open_[num_open_++] = batch.step;
     ++accepted_;
   }
   if (batch.device_slots) record.header.flags |= kBeginDeviceSlots;
@@ -276,10 +282,9 @@ WAYMARK_STEP_PATH bool StoreLog::Close(std::uint64_t step) {
   // A poison record that is owed lists the step, which is still open. Without room for it, it is
   // written behind the end: no row is read before.
   (void)SettleLoss();
-  const auto open = std::find(open_.begin(), open_.end(), step);
-  if (open == open_.end()) return false;
-  *open = open_.back();
-  open_.pop_back();
+  std::uint64_t* const at = std::find(open_, open_ + num_open_, step);
+  if (at == open_ + num_open_) return false;
+  *at = open_[--num_open_];
   return true;
 }
 

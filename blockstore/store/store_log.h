@@ -45,7 +45,9 @@ struct LogLimits {
 };
 
 // Lies in memory that a forked child finds zeroed: no call of the engine's thread gets its turn
-// there, and the step path pays nothing to know it.
+// there, and the step path pays nothing to know it. The list of open steps and the ring follow in
+// the same memory, in huge pages where the system has them: with cold caches, each page that a step
+// touches costs about as much as two cache lines.
 class StoreLog {
  public:
   struct Destroy {
@@ -141,8 +143,9 @@ class StoreLog {
   // The code of a call that did not get its turn.
   [[nodiscard]] StepCode Refused() const;
 
+  // `open` has room for max_steps_in_flight steps.
   StoreLog(const LogLimits& limits, const std::atomic<std::uint64_t>& submitted_ended,
-           PageMemory ring, PageMemory overflow);
+           std::uint64_t* open, std::span<std::uint8_t> ring, PageMemory overflow);
 
   // Room for records of at most `bytes`, with `kept` bytes behind it that stay free; null: they are
   // lost, and a poison record is owed.
@@ -159,17 +162,15 @@ class StoreLog {
   // size of the record, and is unchanged where none was written.
   [[nodiscard]] StepCode WriteEvents(std::span<const Event> events, std::uint64_t own,
                                      std::uint8_t* out, std::size_t* bytes);
-  // Removes a step from open_, after SettleLoss. False if it is not there.
+  [[nodiscard]] std::span<std::uint64_t> open() { return {open_, num_open_}; }
+  // Removes a step from open(), after SettleLoss. False if it is not there.
   [[nodiscard]] bool Close(std::uint64_t step);
   // Notes that records are lost, and returns the code of the call.
   [[nodiscard]] StepCode Full();
   [[nodiscard]] std::size_t in_flight();
 
   const LogLimits limits_;
-  PageMemory ring_memory_;
-  PageMemory overflow_memory_;
-  LogRing ring_;
-  LogRing overflow_;
+  const SlotEncoder encoder_;
   RoomMaker* room_ = nullptr;
 
   // The engine's thread.
@@ -184,13 +185,17 @@ class StoreLog {
   std::uint64_t version_ = 0;   // of the latest schedule or begin
   // The step book: steps begun and not ended. `open_` lists those that the engine has not ended;
   // the others have been submitted and have not landed.
-  std::vector<std::uint64_t> open_;
+  std::uint64_t* const open_;
+  std::size_t num_open_ = 0;
   std::uint64_t accepted_ = 0;     // steps begun and not dropped at their begin
   std::uint64_t ended_ = 0;        // of them: ended by a call that is not a Submit
   std::uint64_t landed_seen_ = 0;  // submitted_ended when it was last read
   const std::atomic<std::uint64_t>& submitted_ended_;
   std::vector<BlockId> move_blocks_;  // scratch of WriteEvents
 
+  LogRing ring_;
+  PageMemory overflow_memory_;
+  LogRing overflow_;
   LogRing* front_ = nullptr;  // the ring of Front(); guarded by the store's lock
 };
 

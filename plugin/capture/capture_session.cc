@@ -177,6 +177,8 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
   }
 
   auto impl = std::make_unique<Impl>();
+  // Next to the object, as a step touches both.
+  impl->open.resize(static_cast<std::size_t>(options.num_buffers));
   impl->store = options.store;
   impl->shape = of_store.shape;
   impl->max_rows = options.max_rows;
@@ -196,7 +198,6 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
                                      : static_cast<std::int32_t>(of_store.max_steps_in_flight);
   impl->ids_ring =
       std::make_shared<IdsRing>(impl->shape, impl->max_ids_rows, num_steps, impl->counters);
-  impl->open.resize(static_cast<std::size_t>(options.num_buffers));
   impl->bindings.resize(static_cast<std::size_t>(impl->shape.num_layers));
   for (std::int32_t layer = 0; layer < impl->shape.num_layers; ++layer) {
     impl->bindings[static_cast<std::size_t>(layer)].layer = layer;

@@ -104,7 +104,10 @@ class HostTransport::Buffer : public StepRows {
 };
 
 absl::StatusOr<std::shared_ptr<Transport>> HostTransport::Create(const TransportOptions& options) {
-  std::shared_ptr<HostTransport> transport(new HostTransport(options));
+  // Allocated in one piece, and what a step touches one after the other: with cold caches, pages
+  // cost the step path most.
+  const auto transport = std::make_shared<HostTransport>(options);
+  transport->buffers_.reserve(static_cast<std::size_t>(options.num_buffers));
   for (std::int32_t i = 0; i <= options.num_buffers; ++i) {
     Memory memory(static_cast<std::int16_t*>(std::aligned_alloc(64, BufferBytes(options))));
     if (memory == nullptr) {

@@ -24,6 +24,8 @@ class HostTransport : public Transport, public std::enable_shared_from_this<Host
   // REQUIRES: valid options, E <= 32768.
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<Transport>> Create(
       const TransportOptions& options);
+  // Without buffers: use Create.
+  explicit HostTransport(const TransportOptions& options);
   ~HostTransport() override;
   HostTransport(const HostTransport&) = delete;
   HostTransport& operator=(const HostTransport&) = delete;
@@ -51,13 +53,12 @@ class HostTransport : public Transport, public std::enable_shared_from_this<Host
 
  private:
   class Buffer;  // the memory of one buffer, its state, and the StepRows that reads it
-  explicit HostTransport(const TransportOptions& options);
   [[nodiscard]] Buffer& BufferOf(BufferId buffer);
 
-  const TransportOptions options_;
+  std::int32_t next_ = 0;  // the buffer that Acquire tries first
   std::vector<std::unique_ptr<Buffer>> buffers_;
   std::unique_ptr<Buffer> scratch_;
-  std::int32_t next_ = 0;  // the buffer that Acquire tries first
+  const TransportOptions options_;
 };
 
 }  // namespace waymark

@@ -102,6 +102,33 @@ void SessionStepSilent(benchmark::State& state) {
   state.counters["landing_us"] = landing.Micros(0.5);
 }
 
+// What a step costs the engine's thread, the view not written, with caches that something else has
+// used since the last step.
+void SessionStepAfter(benchmark::State& state, Caches caches) {
+  FilledStore& filled = SharedStore(16, Landing::kManual);
+  const std::unique_ptr<CaptureSession> session = MakeSession(filled.store());
+  DecodeSteps steps(filled, Blocks::kOthers);
+  CacheWalk& walk = SharedWalk();
+  Times engine(static_cast<std::size_t>(state.max_iterations));
+  for (auto _ : state) {
+    walk.Make(caches);
+    const StepBatch batch = steps.Next();
+    StepCode code;
+    const double taken = Time([&] {
+      code = session->BeginStep(batch);
+      if (code.ok()) code = session->Submit(StepId(batch.step));
+    });
+    Demand(code.ok(), "a step was refused");
+    filled.ApplyLog();
+    filled.Settle();
+    engine.Add(taken);
+    state.SetIterationTime(taken / 1e9);
+  }
+  Report(state, engine);
+}
+
+BENCHMARK_CAPTURE(SessionStepAfter, cold_own, Caches::kColdOwn)->UseManualTime()->Iterations(400);
+BENCHMARK_CAPTURE(SessionStepAfter, cold, Caches::kCold)->UseManualTime()->Iterations(40);
 BENCHMARK(SessionStepSilent)->UseManualTime()->Iterations(1000);
 BENCHMARK(SessionStep)->UseManualTime()->Iterations(4000);
 

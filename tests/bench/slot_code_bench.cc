@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "blockstore/store/slot_code_ops.h"
+#include "blockstore/store/slot_code.h"
 #include "tests/bench/bench_common.h"
 
 namespace waymark::bench {
@@ -86,6 +86,7 @@ void EncodeRows(benchmark::State& state, std::size_t requests, std::int32_t rows
                 bool cold, const internal::SlotOps<std::int32_t>* ops) {
   const Input input(requests, rows);
   const StepBatch batch = Batch(input, form);
+  const SlotEncoder encoder(kLimits, *ops);
   const std::size_t slot_bytes = input.slots.size() * sizeof(std::int64_t);
   std::vector<std::uint8_t> copy(slot_bytes);
   std::vector<std::uint8_t> out(MaxEncodedBytes(input.slots.size(), kLimits));
@@ -104,7 +105,7 @@ void EncodeRows(benchmark::State& state, std::size_t requests, std::int32_t rows
   Times copying(static_cast<std::size_t>(state.max_iterations));
   for (auto _ : state) {
     const double encode = timed([&] {
-      ok &= internal::EncodeSlotsWith(*ops, batch, kLimits, out.data(), &bytes).ok();
+      ok &= encoder.Encode(batch, out.data(), &bytes).ok();
       KeepAlive(out.data());
     });
     encoding.Add(encode);
@@ -114,7 +115,7 @@ void EncodeRows(benchmark::State& state, std::size_t requests, std::int32_t rows
     }));
     state.SetIterationTime(encode / 1e9);
   }
-  Demand(ok, "EncodeSlots failed");
+  Demand(ok, "encoding failed");
   Report(state, encoding);
   state.counters["copy_p50_us"] = copying.Micros(0.5);
   state.counters["ratio"] = encoding.Micros(0.5) / copying.Micros(0.5);

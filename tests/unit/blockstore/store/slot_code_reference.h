@@ -119,7 +119,7 @@ class RowsBatch {
   StepBatch batch_;
 };
 
-// What EncodeSlots must do with rows: the slots that it encodes, or the rule that is broken.
+// What SlotEncoder must do with rows: the slots that it encodes, or the rule that is broken.
 struct Expected {
   StepCode code;
   std::vector<std::int64_t> slots;
@@ -258,17 +258,17 @@ inline void CheckRows(const Rows& rows, const SlotLimits& limits) {
   const std::size_t most =
       MaxEncodedBytes(std::min<std::size_t>(num_rows, limits.max_step_rows), limits);
 
-  // The last one is EncodeSlots itself.
+  // The last one is the encoder that chooses for itself.
   const auto all = internal::SupportedSlotOps();
   std::vector<std::uint8_t> first;
   for (std::size_t i = limits.wide() ? all.size() : 0; i <= all.size(); ++i) {
-    SCOPED_TRACE(i < all.size() ? all[i]->name : "EncodeSlots");
+    SCOPED_TRACE(i < all.size() ? all[i]->name : "chosen");
     std::vector<std::uint8_t> out(kGuard + most + kGuard, kUntouched);
     std::size_t bytes = kNoBytes;
     const StepCode code =
         i < all.size()
-            ? internal::EncodeSlotsWith(*all[i], given.batch(), limits, out.data() + kGuard, &bytes)
-            : EncodeSlots(given.batch(), limits, out.data() + kGuard, &bytes);
+            ? SlotEncoder(limits, *all[i]).Encode(given.batch(), out.data() + kGuard, &bytes)
+            : SlotEncoder(limits).Encode(given.batch(), out.data() + kGuard, &bytes);
     ASSERT_EQ(code.rule, expected.code.rule) << code.ToStatus() << expected.code.ToStatus();
     ASSERT_EQ(code.code, expected.code.code);
     ASSERT_EQ(code.index, expected.code.index);

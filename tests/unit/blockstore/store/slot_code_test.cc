@@ -110,7 +110,7 @@ TEST(SlotCode, RowsAreInOneForm) {
   std::uint8_t out[64];
   std::size_t bytes = 0;
   const auto value = [&](const StepBatch& batch) {
-    const StepCode code = EncodeSlots(batch, kSmall, out, &bytes);
+    const StepCode code = SlotEncoder(kSmall).Encode(batch, out, &bytes);
     EXPECT_EQ(code.rule, StepRule::kRowForms);
     return code.value;
   };
@@ -120,7 +120,7 @@ TEST(SlotCode, RowsAreInOneForm) {
   EXPECT_EQ(value({.slots = &slot, .num_slots = 1, .pairs = &pairs, .table = &table}), 3);
   for (const StepBatch& batch :
        {StepBatch{}, StepBatch{.pairs = &pairs}, StepBatch{.table = &table}}) {
-    ASSERT_TRUE(EncodeSlots(batch, kSmall, out, &bytes).ok());
+    ASSERT_TRUE(SlotEncoder(kSmall).Encode(batch, out, &bytes).ok());
     CheckEncoded({out, bytes}, {}, false);
   }
 }
@@ -335,7 +335,7 @@ TEST(SlotCode, VeryWideTable) {
   for (const auto* const ops : internal::SupportedSlotOps()) {
     std::uint8_t out[64];
     std::size_t bytes = 0;
-    ASSERT_TRUE(internal::EncodeSlotsWith(*ops, {.table = &table}, limits, out, &bytes).ok());
+    ASSERT_TRUE(SlotEncoder(limits, *ops).Encode({.table = &table}, out, &bytes).ok());
     CheckEncoded({out, bytes}, slots, false);
   }
   ASSERT_EQ(munmap(memory, kBytes), 0);
