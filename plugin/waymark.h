@@ -76,9 +76,10 @@
  * path": in addition the call allocates nothing after warm-up, never waits, and copies no rows.
  * "Any thread": no restriction.
  *
- * Processes. A store, its sessions and its snapshots belong to the process that created them. In a
- * forked child their functions return FAILED_PRECONDITION (WM_RULE_FORKED) at once, and releasing
- * them does not wait; snapshots that were ready can be read.
+ * Processes. A store, its sessions and its snapshots, a recorder, a publisher, its tickets and a
+ * fetcher belong to the process that created them. In a forked child their functions return
+ * FAILED_PRECONDITION (WM_RULE_FORKED) at once, and releasing them does not wait; snapshots that
+ * were ready can be read.
  */
 #ifndef WAYMARK_PLUGIN_WAYMARK_H_
 #define WAYMARK_PLUGIN_WAYMARK_H_
@@ -197,16 +198,17 @@ typedef struct wm_ext {
 } wm_ext;
 
 #define WM_EXT_REQUIRED 0x80000000u
-#define WM_EXT_LOG 1u /* wm_ext_log, on wm_store_options and wm_session_options */
+#define WM_EXT_LOG 1u /* wm_ext_log, on the options of stores, sessions and publishers */
 
 enum { WM_LOG_INFO = 0, WM_LOG_WARNING = 1, WM_LOG_ERROR = 2 };
 
 /* Receives warnings and errors for the operator: pages that the audit voided, a layer that wrote no
- * ids (once per layer), a transport that failed. `text` has `size` bytes and a terminating 0 and is
- * valid during the call. Called on the landing thread, or on the caller's thread within a call off
+ * ids (once per layer), a transport that failed, a source that failed. `text` has `size` bytes and a terminating 0 and is
+ * valid during the call. Called on the landing or publisher's thread, or on the caller's thread within a call off
  * the step path; calls may be concurrent. The function must return soon, must not throw, and must
  * not call the library. A null function is the same as no extension. `context` must live as long as
- * the store, also for a session: its steps may land after it is released. */
+ * the store, also for a session: its steps may land after it is released; as long as the publisher
+ * for a publisher. */
 typedef struct wm_ext_log {
   wm_ext head;
   void (*function)(void* context, int32_t level, const char* text, size_t size);

@@ -54,8 +54,11 @@ Lander::Lander(const StoreOptions& options, StoreCore& core, Mutex& mutex, Pages
 
 // ---- the thread
 
-void Lander::Start() {
-  thread_ = StartThread("wm-landing", options_.landing_cpus, [this] { Loop(); });
+absl::Status Lander::Start() {
+  absl::StatusOr<std::thread> thread =
+      StartThread("wm-landing", options_.landing_cpus, [this] { Loop(); });
+  if (thread.ok()) thread_ = *std::move(thread);
+  return thread.status();
 }
 
 void Lander::Stop() {

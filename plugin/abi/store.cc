@@ -341,15 +341,20 @@ wm_shape LentShape::View() const {
   return shape;
 }
 
-LogCallback LogOf(wm_store& store, const wm_ext_log& log) {
+LogCallback LogTo(wm_ext_log& log) {
   if (log.function == nullptr) return {};
-  const std::lock_guard<std::mutex> lock(store.logs_mutex);
-  store.logs.push_back(log);
   return {[](void* context, LogLevel level, const char* text, std::size_t size) {
             const auto& to = *static_cast<const wm_ext_log*>(context);
             to.function(to.context, static_cast<std::int32_t>(level), text, size);
           },
-          &store.logs.back()};
+          &log};
+}
+
+LogCallback LogOf(wm_store& store, const wm_ext_log& log) {
+  if (log.function == nullptr) return {};
+  const std::lock_guard<std::mutex> lock(store.logs_mutex);
+  store.logs.push_back(log);
+  return LogTo(store.logs.back());
 }
 
 absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& args,
