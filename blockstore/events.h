@@ -143,7 +143,8 @@ struct TableRows {
 // The argument of RoutingStore::BeginStep, which reads all arrays during the call only. The rows of
 // the forward are given in one form: `slots`, `pairs` or `table`.
 struct StepBatch {
-  std::uint64_t step = 0;         // greater than every step begun before, below 2^62
+  std::uint64_t step = 0;         // greater than every step begun before, by at
+                                  // most 2^27; the first one: below 2^62
   std::uint64_t version = 0;      // version of the forward's weights
   const Event* events = nullptr;  // applied in this order, before the rows are claimed
   std::size_t num_events = 0;

@@ -172,6 +172,8 @@ enum wm_rule {
   WM_RULE_POSITION = 24,              /* index: the request; value: a position out of range */
   WM_RULE_UNFINISHED_MOVE = 25,       /* index: the event; value: `more`; the next is not a Move */
   WM_RULE_FORKED = 26,                /* the store belongs to the parent of this process */
+  WM_RULE_STEP_JUMP = 27,             /* value: the step; index: the last one begun, which it is */
+                                      /* more than 2^27 above */
   WM_RULE_LAYER_OUT_OF_RANGE = 32,    /* value: the layer; limit: layers captured */
   WM_RULE_LAYER_NOT_HANDED_OVER = 33, /* value: a layer that is captured otherwise */
   WM_RULE_NULL_DATA = 34,             /* value: rows of a tensor without data */
@@ -432,7 +434,8 @@ typedef struct wm_step_batch {
   uint32_t struct_size;
   uint32_t flags; /* WM_BATCH_* */
   const wm_ext* ext;
-  uint64_t step;             /* above every earlier step, below 2^62; required */
+  uint64_t step;             /* above every earlier step, by at most 2^27; the first one: below */
+                             /* 2^62; required */
   uint64_t version;          /* of the weights of the forward; required */
   const wm_event* events;    /* [num_events]: applied in order, before rows are claimed; required */
   size_t num_events;         /* required */

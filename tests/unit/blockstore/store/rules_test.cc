@@ -497,11 +497,16 @@ TEST(Base, AVersionRunTableThatIsFullStartsANewBase) {
   EXPECT_EQ(d.Read({3}, 0, 1), "7@5000");
 }
 
-TEST(Base, AJumpOfStepNumbersEmptiesTheTable) {
+// Two of the longest jumps use up the numbers of stamps.
+constexpr std::uint64_t kJump = std::uint64_t{1} << 27;
+
+TEST(Base, JumpsOfStepNumbersEmptyTheTable) {
   StoreDriver d;
   d.Step(1, {Bind(3), Bind(4)}, d.Slots({3}, 0, 2), {10, 11});
   const Snapshot seen = d.Take({3}, 0, 2);
-  const std::uint64_t far = std::uint64_t{1} << 40;
+  d.Step(1 + kJump, {}, {}, {});
+  EXPECT_EQ(d.Read({3}, 0, 2), "10@1 11@1");
+  const std::uint64_t far = 1 + 2 * kJump;
   d.Step(far, {}, d.Slots({4}, 0, 1), {20});
   EXPECT_EQ(d.Read({3}, 0, 2), "c c");
   EXPECT_EQ(d.Read({4}, 0, 1), absl::StrCat("20@", far));
@@ -511,7 +516,8 @@ TEST(Base, AJumpOfStepNumbersEmptiesTheTable) {
 TEST(Base, WhileSomethingIsInFlightStepsAreDroppedNotWaitedFor) {
   StoreDriver d;
   d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 1));
-  const std::uint64_t far = std::uint64_t{1} << 40;
+  d.Step(1 + kJump, {}, {}, {});
+  const std::uint64_t far = 1 + 2 * kJump;
   // The call cannot know it. The step stays in flight until it ends, as every other step.
   d.Begin(far, {Bind(4)}, d.Slots({4}, 0, 1));
   EXPECT_EQ(d.store().GetStats().steps_dropped, 1u);
@@ -521,7 +527,7 @@ TEST(Base, WhileSomethingIsInFlightStepsAreDroppedNotWaitedFor) {
   EXPECT_EQ(d.Read({3}, 0, 2), absl::StrCat("c 20@", far + 1));
   d.Land(far, {30});
   EXPECT_EQ(d.Read({4}, 0, 1), "c");
-  EXPECT_EQ(d.store().GetStats().steps_landed, 2u);
+  EXPECT_EQ(d.store().GetStats().steps_landed, 3u);
 }
 
 // ---- audit
