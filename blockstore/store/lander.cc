@@ -45,6 +45,7 @@ Lander::Lander(const StoreOptions& options, StoreCore& core, Mutex& mutex, Pages
       log_(log),
       applier_(applier),
       audit_(options, core, mutex, pages, steps, stats),
+      experts_(options.expert_versions),
       destinations_(kLandingChunk),
       verdicts_(kLandingChunk) {
   running_copies_.reserve(Pages::kMaxCopies);

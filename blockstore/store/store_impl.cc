@@ -296,7 +296,6 @@ Stats RoutingStore::Impl::GetStats() noexcept {
   stats.exceptions = core_->exceptions.load(std::memory_order_relaxed);
   try {
     stats.failure = core_->failure.text();
-    stats.experts = lander_.experts().Get();
   } catch (const std::bad_alloc&) {  // then without them
   }
   return stats;

@@ -261,13 +261,17 @@ typedef struct wm_store_options {
   uint32_t spare_pages; /* beside num_pages, for pages that only snapshots or steps hold; a spare */
                         /* page costs address space until it is used; 0 = as many as num_pages; */
                         /* WM_NO_SPARE_PAGES */
+  uint32_t expert_versions; /* WM_STORE_COUNT_EXPERTS: versions whose counts are kept; 0 = 8; */
+                            /* 1 ... 4096 */
+  uint32_t reserved;        /* must be zero */
 } wm_store_options;
 
 #define WM_NO_SPARE_PAGES 0xffffffffu /* wm_store_options::spare_pages: none */
 
 #define WM_STORE_DEVICE_SLOTS 1u  /* batches may have WM_BATCH_DEVICE_SLOTS */
 #define WM_STORE_NO_AUDIT 2u      /* do not compare ignored writes with the rows that are kept */
-#define WM_STORE_COUNT_EXPERTS 4u /* count the experts of landed rows, per version */
+#define WM_STORE_COUNT_EXPERTS 4u /* count the experts of landed rows, per version, for the */
+                                  /* versions whose rows began to land last: expert_versions */
 
 /* The shape of the rows of a store or of a wm_rows. */
 typedef struct wm_shape {
@@ -926,8 +930,9 @@ typedef struct wm_api_v1 {
   /* All counters; the main ones as text, one per line. Any thread. */
   wm_status (*store_stats)(const wm_store* store, wm_store_stats* out);
   wm_status (*store_stats_text)(const wm_store* store, wm_message* text);
-  /* Expert counts of the index-th version counted, oldest first: counts[layer * E + expert].
-   * NOT_FOUND beyond the last version; OUT_OF_RANGE if `capacity` is below L * E. Any thread. */
+  /* Expert counts of the index-th version that is kept, oldest first: counts[layer * E + expert].
+   * NOT_FOUND beyond the last version; OUT_OF_RANGE if `capacity` is below L * E. The index of a
+   * version changes when an older one is dropped: see store_expert_counts_of. Any thread. */
   wm_status (*store_expert_counts)(const wm_store* store, size_t index, uint64_t* version,
                                    uint64_t* counts, size_t capacity);
   /* The oldest finding of the audit that no call has returned yet, and its text; NOT_FOUND if there
@@ -1052,6 +1057,12 @@ typedef struct wm_api_v1 {
    * The functions of the step path work as before, so that the engine runs on.
    * FAILED_PRECONDITION in a forked child. Any thread. */
   wm_status (*store_status)(const wm_store* store, wm_message* why);
+
+  /* ---- statistics ---- */
+
+  /* Expert counts of one version, as store_expert_counts. NOT_FOUND if they are not kept. */
+  wm_status (*store_expert_counts_of)(const wm_store* store, uint64_t version, uint64_t* counts,
+                                      size_t capacity);
 } wm_api_v1;
 
 /* The table: static, the same for every caller, never null. The only exported symbol. Any thread.
