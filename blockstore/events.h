@@ -44,7 +44,7 @@ enum class EventType : std::uint16_t {
   kRelease,   // one user fewer; at 0 its pages may be evicted; below 0: ignored, counted
   kSeal,      // `step` fills `block`, whose key is `key`: its rows are protected; step 0: the step
               // that is begun next
-  kCopy,      // `block` gets rows [0, rows) of `src`; kAllRows: shares its pages
+  kCopy,      // `block` gets rows [0, rows) of `src`; kAllRows: shares its pages; at least one user
   kMove,      // `block` takes over pages, seal and users of `src`; Moves joined by `more`
               // happen at once
   kTruncate,  // removes rows >= `rows` of `block` that steps <= `step` wrote

@@ -416,6 +416,43 @@ TEST(Eviction, PagesThatOnlyTheIndexHoldsGoBeforeThoseOfCachedBlocks) {
   EXPECT_EQ(d.Read({4, 5}, 3, 5), "#4@1 x");
 }
 
+// A life that begins with a copy has a user, as one that begins with a bind: the child of a fork is
+// not evicted while it runs, and its release is no release too many.
+TEST(Eviction, ACopyOntoABlockWithoutUsersGivesItOne) {
+  for (const int rows : {Event::kAllRows, 2}) {
+    for (const bool bound : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(rows, bound ? " rows, bound first" : " rows, a copy alone"));
+      StoreOptions options = StoreDriver::Options();
+      options.num_pages = 3;
+      options.spare_pages = 0;
+      StoreDriver d(options);
+      d.Step(1, {Bind(0), Bind(1)}, d.Slots({0}, 0, 2), {10, 11});
+      d.Step(2, {Release(1)}, {}, {});
+      std::vector<Event> fork;
+      if (bound) fork.push_back(Bind(1));
+      fork.push_back(Copy(0, 1, rows));
+      d.Step(3, fork, d.Slots({1}, 2, 3), {30});
+      d.Step(4, {Bind(2), Bind(3)}, d.Slots({2, 3}, 0, 8), {1, 2, 3, 4, 5, 6, 7, 8});
+      EXPECT_EQ(d.Read({1}, 0, 3), "10@1 11@1 30@3") << "it is in use";
+      d.Step(5, {Release(1)}, {}, {});
+      EXPECT_EQ(d.store().GetStats().releases_below_zero, 0u);
+      d.Step(6, {Bind(4)}, d.Slots({4}, 0, 1), {40});
+      EXPECT_EQ(d.Read({1}, 0, 1), "c") << "nobody uses it";
+      EXPECT_EQ(d.Read({0}, 0, 1), "10@1");
+    }
+  }
+}
+
+// A copy onto a block that is in use keeps its users.
+TEST(Eviction, ACopyKeepsTheUsersOfItsDestination) {
+  StoreDriver d;
+  d.Step(1, {Bind(0), Bind(1), Retain(1), Copy(0, 1)}, d.Slots({0}, 0, 2), {10, 11});
+  d.Step(2, {Release(1), Release(1)}, {}, {});
+  EXPECT_EQ(d.store().GetStats().releases_below_zero, 0u);
+  d.Step(3, {Release(1)}, {}, {});
+  EXPECT_EQ(d.store().GetStats().releases_below_zero, 1u);
+}
+
 // ---- readers that are late
 
 TEST(SlowReader, CostsMemoryAndNoRowUntilTheSparePagesAreUsed) {
