@@ -44,7 +44,7 @@ enum class EventType : std::uint16_t {
   kRelease,   // one user fewer; at 0 its pages may be evicted; below 0: ignored, counted
   kSeal,      // `step` fills `block`, whose key is `key`: its rows are protected; step 0: the step
               // that is begun next
-  kCopy,      // `block` gets rows [0, rows) of `src`; kAllRows: shares its pages
+  kCopy,      // `block` gets rows [0, rows) of `src`; kAllRows: shares its pages; at least one user
   kMove,      // `block` takes over pages, seal and users of `src`; Moves joined by `more`
               // happen at once
   kTruncate,  // removes rows >= `rows` of `block` that steps <= `step` wrote
@@ -143,7 +143,8 @@ struct TableRows {
 // The argument of RoutingStore::BeginStep, which reads all arrays during the call only. The rows of
 // the forward are given in one form: `slots`, `pairs` or `table`.
 struct StepBatch {
-  std::uint64_t step = 0;         // greater than every step begun before, below 2^62
+  std::uint64_t step = 0;         // greater than every step begun before, by at
+                                  // most 2^27; the first one: below 2^62
   std::uint64_t version = 0;      // version of the forward's weights
   const Event* events = nullptr;  // applied in this order, before the rows are claimed
   std::size_t num_events = 0;

@@ -2,7 +2,9 @@
 //
 // Logged, once each: pages that the audit voided (warning), the first time that a layer is silent
 // (warning), a transport that failed, a store that failed, and the first step whose StepRows threw an
-// exception (errors). Everything else is in the counters.
+// exception (errors); by a publisher, the first failure of its page source (warning) and the first
+// publication that an exception ended (error); by a flight recorder, why recording has stopped
+// (error). Everything else is in the counters.
 #ifndef WAYMARK_BLOCKSTORE_LOG_H_
 #define WAYMARK_BLOCKSTORE_LOG_H_
 

@@ -100,6 +100,9 @@ std::string Message(const StepCode& code, const char* events) {
       return event("more", "0 in the last Move of a group, which is reported as a whole");
     case StepRule::kForked:
       return "a store must be used in the process that created it; this is a forked child";
+    case StepRule::kStepJump:
+      return absl::StrCat("batch.step must be at most 134217728 (2^27) above the last step begun, ",
+                          code.index, "; it is ", unsigned_value);
   }
   return absl::StrCat("rule ", static_cast<int>(code.rule), " broken at index ", code.index,
                       "; the value is ", code.value);

@@ -39,6 +39,7 @@ enum class StepRule : std::uint8_t {
   kPosition,           // index: the request; value: its first position if negative, else its last
   kUnfinishedMove,     // index: the event; value: `more`; the next event is not a Move
   kForked,             // the store belongs to the parent of this process
+  kStepJump,  // value: the step; index: the last step begun, which it is more than 2^27 above
 };
 
 // `code` is an absl::StatusCode. kOk (0): the call succeeded. kResourceExhausted (8), from

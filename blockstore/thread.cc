@@ -3,9 +3,11 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "blockstore/exception_status.h"
 
 namespace waymark {
 namespace {
@@ -17,6 +19,18 @@ bool Pin(pthread_t thread, std::span<const std::int32_t> cpus) {
   for (const std::int32_t cpu : cpus)
     CPU_SET(static_cast<std::size_t>(cpu), &set);
   return pthread_setaffinity_np(thread, sizeof set, &set) == 0;
+}
+
+// A thread that runs `run`.
+absl::StatusOr<std::thread> Start(std::function<void()> run) noexcept {
+  return Guarded("a new thread", [&]() -> absl::StatusOr<std::thread> {
+    try {
+      return std::thread(std::move(run));
+    } catch (const std::system_error& error) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the system refused a new thread: ", error.what()));
+    }
+  });
 }
 
 // The CPUs of the thread that loads the library; none if there are too many for a cpu_set_t.
@@ -35,27 +49,31 @@ absl::Status CheckCpus(std::string_view argument, std::span<const std::int32_t> 
   // The kernel ignores CPUs that it does not allow if it allows one of the others, so each is tried
   // alone; on another thread, so that the caller's CPUs do not change.
   const std::int32_t* bad = nullptr;
-  std::thread([&] {
+  absl::StatusOr<std::thread> trial = Start([&] {
     for (const std::int32_t& cpu : cpus) {
       if (cpu >= 0 && cpu < CPU_SETSIZE && Pin(pthread_self(), {&cpu, 1})) continue;
       bad = &cpu;
       return;
     }
-  }).join();
+  });
+  if (!trial.ok()) return trial.status();
+  trial->join();
   if (bad == nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       std::string(argument), ": must be CPUs that this process may run on, got ", *bad));
 }
 
-std::thread StartThread(const char* name, std::span<const std::int32_t> cpus,
-                        std::function<void()> run) {
-  std::thread thread(std::move(run));
+absl::StatusOr<std::thread> StartThread(const char* name, std::span<const std::int32_t> cpus,
+                                        std::function<void()> run) noexcept {
+  absl::StatusOr<std::thread> thread = Start(std::move(run));
+  if (!thread.ok()) return thread;
+  const pthread_t native = thread->native_handle();
   // Errors are ignored: the thread works without a name or CPUs.
-  (void)pthread_setname_np(thread.native_handle(), name);
+  (void)pthread_setname_np(native, name);
   if (!cpus.empty()) {
-    (void)Pin(thread.native_handle(), cpus);
+    (void)Pin(native, cpus);
   } else if (CPU_COUNT(&kProcessCpus) > 0) {
-    (void)pthread_setaffinity_np(thread.native_handle(), sizeof kProcessCpus, &kProcessCpus);
+    (void)pthread_setaffinity_np(native, sizeof kProcessCpus, &kProcessCpus);
   }
   return thread;
 }

@@ -9,11 +9,13 @@
 #include <thread>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace waymark {
 
 // InvalidArgument naming `argument`, the rule and the value, unless this process may run on each of
-// `cpus` (numbered as the kernel does, from 0). Any thread; starts one for a moment.
+// `cpus` (numbered as the kernel does, from 0). Any thread; starts one for a moment, and fails as
+// StartThread if it cannot.
 [[nodiscard]] absl::Status CheckCpus(std::string_view argument, std::span<const std::int32_t> cpus);
 
 // Starts a thread that runs `run`. `name`, of at most 15 bytes, is what debuggers, top -H and
@@ -21,10 +23,12 @@ namespace waymark {
 // on all CPUs that the process could use when this library was loaded: those of taskset, numactl and
 // the cpuset. What its creator was pinned to since does not apply, because OpenMP and engines on the
 // CPU pin each of their threads to one core, which such a thread then keeps busy. Name and CPUs are
-// set when this returns. Throws
-// std::system_error if the system refuses a new thread. REQUIRES: CheckCpus(cpus) is ok.
-[[nodiscard]] std::thread StartThread(const char* name, std::span<const std::int32_t> cpus,
-                                      std::function<void()> run);
+// set when this returns.
+// ResourceExhausted, naming the system's message, if it refuses a new thread, and if there is no
+// memory. REQUIRES: CheckCpus(cpus) is ok.
+[[nodiscard]] absl::StatusOr<std::thread> StartThread(const char* name,
+                                                      std::span<const std::int32_t> cpus,
+                                                      std::function<void()> run) noexcept;
 
 }  // namespace waymark
 

@@ -76,9 +76,10 @@
  * path": in addition the call allocates nothing after warm-up, never waits, and copies no rows.
  * "Any thread": no restriction.
  *
- * Processes. A store, its sessions and its snapshots belong to the process that created them. In a
- * forked child their functions return FAILED_PRECONDITION (WM_RULE_FORKED) at once, and releasing
- * them does not wait; snapshots that were ready can be read.
+ * Processes. A store, its sessions and its snapshots, a recorder, a publisher, its tickets and a
+ * fetcher belong to the process that created them. In a forked child their functions return
+ * FAILED_PRECONDITION (WM_RULE_FORKED) at once, and releasing them does not wait; snapshots that
+ * were ready can be read.
  */
 #ifndef WAYMARK_PLUGIN_WAYMARK_H_
 #define WAYMARK_PLUGIN_WAYMARK_H_
@@ -171,6 +172,8 @@ enum wm_rule {
   WM_RULE_POSITION = 24,              /* index: the request; value: a position out of range */
   WM_RULE_UNFINISHED_MOVE = 25,       /* index: the event; value: `more`; the next is not a Move */
   WM_RULE_FORKED = 26,                /* the store belongs to the parent of this process */
+  WM_RULE_STEP_JUMP = 27,             /* value: the step; index: the last one begun, which it is */
+                                      /* more than 2^27 above */
   WM_RULE_LAYER_OUT_OF_RANGE = 32,    /* value: the layer; limit: layers captured */
   WM_RULE_LAYER_NOT_HANDED_OVER = 33, /* value: a layer that is captured otherwise */
   WM_RULE_NULL_DATA = 34,             /* value: rows of a tensor without data */
@@ -197,16 +200,17 @@ typedef struct wm_ext {
 } wm_ext;
 
 #define WM_EXT_REQUIRED 0x80000000u
-#define WM_EXT_LOG 1u /* wm_ext_log, on wm_store_options and wm_session_options */
+#define WM_EXT_LOG 1u /* wm_ext_log, on the options of stores, sessions and publishers */
 
 enum { WM_LOG_INFO = 0, WM_LOG_WARNING = 1, WM_LOG_ERROR = 2 };
 
 /* Receives warnings and errors for the operator: pages that the audit voided, a layer that wrote no
- * ids (once per layer), a transport that failed. `text` has `size` bytes and a terminating 0 and is
- * valid during the call. Called on the landing thread, or on the caller's thread within a call off
+ * ids (once per layer), a transport that failed, a source that failed. `text` has `size` bytes and a terminating 0 and is
+ * valid during the call. Called on the landing or publisher's thread, or on the caller's thread within a call off
  * the step path; calls may be concurrent. The function must return soon, must not throw, and must
  * not call the library. A null function is the same as no extension. `context` must live as long as
- * the store, also for a session: its steps may land after it is released. */
+ * the store, also for a session: its steps may land after it is released; as long as the publisher
+ * for a publisher. */
 typedef struct wm_ext_log {
   wm_ext head;
   void (*function)(void* context, int32_t level, const char* text, size_t size);
@@ -257,13 +261,17 @@ typedef struct wm_store_options {
   uint32_t spare_pages; /* beside num_pages, for pages that only snapshots or steps hold; a spare */
                         /* page costs address space until it is used; 0 = as many as num_pages; */
                         /* WM_NO_SPARE_PAGES */
+  uint32_t expert_versions; /* WM_STORE_COUNT_EXPERTS: versions whose counts are kept; 0 = 8; */
+                            /* 1 ... 4096 */
+  uint32_t reserved;        /* must be zero */
 } wm_store_options;
 
 #define WM_NO_SPARE_PAGES 0xffffffffu /* wm_store_options::spare_pages: none */
 
 #define WM_STORE_DEVICE_SLOTS 1u  /* batches may have WM_BATCH_DEVICE_SLOTS */
 #define WM_STORE_NO_AUDIT 2u      /* do not compare ignored writes with the rows that are kept */
-#define WM_STORE_COUNT_EXPERTS 4u /* count the experts of landed rows, per version */
+#define WM_STORE_COUNT_EXPERTS 4u /* count the experts of landed rows, per version, for the */
+                                  /* versions whose rows began to land last: expert_versions */
 
 /* The shape of the rows of a store or of a wm_rows. */
 typedef struct wm_shape {
@@ -430,7 +438,8 @@ typedef struct wm_step_batch {
   uint32_t struct_size;
   uint32_t flags; /* WM_BATCH_* */
   const wm_ext* ext;
-  uint64_t step;             /* above every earlier step, below 2^62; required */
+  uint64_t step;             /* above every earlier step, by at most 2^27; the first one: below */
+                             /* 2^62; required */
   uint64_t version;          /* of the weights of the forward; required */
   const wm_event* events;    /* [num_events]: applied in order, before rows are claimed; required */
   size_t num_events;         /* required */
@@ -921,8 +930,9 @@ typedef struct wm_api_v1 {
   /* All counters; the main ones as text, one per line. Any thread. */
   wm_status (*store_stats)(const wm_store* store, wm_store_stats* out);
   wm_status (*store_stats_text)(const wm_store* store, wm_message* text);
-  /* Expert counts of the index-th version counted, oldest first: counts[layer * E + expert].
-   * NOT_FOUND beyond the last version; OUT_OF_RANGE if `capacity` is below L * E. Any thread. */
+  /* Expert counts of the index-th version that is kept, oldest first: counts[layer * E + expert].
+   * NOT_FOUND beyond the last version; OUT_OF_RANGE if `capacity` is below L * E. The index of a
+   * version changes when an older one is dropped: see store_expert_counts_of. Any thread. */
   wm_status (*store_expert_counts)(const wm_store* store, size_t index, uint64_t* version,
                                    uint64_t* counts, size_t capacity);
   /* The oldest finding of the audit that no call has returned yet, and its text; NOT_FOUND if there
@@ -1047,6 +1057,12 @@ typedef struct wm_api_v1 {
    * The functions of the step path work as before, so that the engine runs on.
    * FAILED_PRECONDITION in a forked child. Any thread. */
   wm_status (*store_status)(const wm_store* store, wm_message* why);
+
+  /* ---- statistics ---- */
+
+  /* Expert counts of one version, as store_expert_counts. NOT_FOUND if they are not kept. */
+  wm_status (*store_expert_counts_of)(const wm_store* store, uint64_t version, uint64_t* counts,
+                                      size_t capacity);
 } wm_api_v1;
 
 /* The table: static, the same for every caller, never null. The only exported symbol. Any thread.

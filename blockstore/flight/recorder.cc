@@ -15,10 +15,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "blockstore/exception_status.h"
 #include "blockstore/flight/encoder.h"
 #include "blockstore/flight/format.h"
 #include "blockstore/flight/record.h"
 #include "blockstore/flight/replay.h"
+#include "blockstore/fork_guard.h"
 #include "blockstore/thread.h"
 
 namespace waymark {
@@ -130,12 +132,22 @@ void AppendRecord(flight::Kind kind, const std::string& payload, std::string& ou
   out += payload;
 }
 
+absl::Status Forked() {
+  return absl::FailedPreconditionError(
+      "a flight recorder must be used in the process that created it; this is a forked child");
+}
+
 }  // namespace
 
 struct FlightRecorder::State {
   State(const FlightInfo& flight_info, std::size_t ring_bytes,
-        std::unique_ptr<flight::FlightReplay> own)
-      : info(flight_info), ring(ring_bytes), encoder(info, &ring), replay(std::move(own)) {}
+        std::unique_ptr<flight::FlightReplay> own, LogCallback log_lines, ForkGuard fork_guard)
+      : info(flight_info),
+        ring(ring_bytes),
+        encoder(info, &ring),
+        log(log_lines),
+        guard(std::move(fork_guard)),
+        replay(std::move(own)) {}
   ~State() {
     if (!thread.joinable()) return;
     stopping.store(true, std::memory_order_release);
@@ -143,39 +155,80 @@ struct FlightRecorder::State {
     thread.join();
   }
 
+  // Applies records of the ring to the replay: `apply` does. The failure of an exception is kept.
+  template <class Apply>
+  absl::Status Replay(const Apply& apply) noexcept;
+  absl::Status Fail(absl::Status status);
   absl::Status ReplayOldestLocked();
+  absl::Status ReplayOldSegments();
+  absl::Status CheckStore();
   absl::Status EndStepsInFlight(std::span<const std::uint8_t> ahead);
-  void Run();
+  void Run() noexcept;
+  std::string WhyStopped();
+  void LogStop() noexcept;
 
   const FlightInfo info;
   RingOutput ring;
   flight::FlightEncoder encoder;
+  const LogCallback log;
+  const ForkGuard guard;
   std::mutex replay_mutex;  // guards what is below; never taken by the sink
   std::unique_ptr<flight::FlightReplay> replay;
   FlightRecord record;
-  absl::Status failure;
+  absl::Status failure;  // why the replay cannot go on
+  std::atomic<bool> failed{false};
+  std::atomic<bool> logged{false};
   std::atomic<bool> stopping{false};
   std::thread thread;
 };
 
-// Applies all segments but the newest kKept ones, and the one being written, to the replay.
+// A record may have been applied in part, so the replay does not go on.
+template <class Apply>
+absl::Status FlightRecorder::State::Replay(const Apply& apply) noexcept {
+  try {
+    return apply();
+  } catch (...) {
+    return Fail(ExceptionStatus("flight recorder: replaying records"));
+  }
+}
+
+absl::Status FlightRecorder::State::Fail(absl::Status status) {
+  failure = std::move(status);
+  failed.store(true, std::memory_order_release);
+  return failure;
+}
+
 absl::Status FlightRecorder::State::ReplayOldestLocked() {
   if (!failure.ok()) return failure;
+  return Replay([this] { return ReplayOldSegments(); });
+}
+
+// Applies all segments but the newest kKept ones, and the one being written, to the replay.
+absl::Status FlightRecorder::State::ReplayOldSegments() {
   while (ring.head() - ring.base() > kKept) {
-    failure = ForEachRecord(ring.Content(ring.base()), info, record,
-                            [&](const FlightRecord& r) { return replay->Apply(r, nullptr); });
-    if (!failure.ok()) {
-      failure =
-          absl::DataLossError(absl::StrCat("flight recorder: its store cannot replay the records: ",
-                                           std::string(failure.message())));
-      return failure;
+    absl::Status status =
+        ForEachRecord(ring.Content(ring.base()), info, record,
+                      [&](const FlightRecord& r) { return replay->Apply(r, nullptr); });
+    if (status.ok()) status = CheckStore();
+    if (!status.ok()) {
+      return Fail(absl::Status(
+          absl::IsResourceExhausted(status) ? status.code() : absl::StatusCode::kDataLoss,
+          absl::StrCat("flight recorder: its store cannot replay the records: ",
+                       std::string(status.message()))));
     }
     ring.Free();
   }
   return absl::OkStatus();
 }
 
-void FlightRecorder::State::Run() {
+// The recorder's store goes on without memory, as the engine's does; its checkpoint would be wrong.
+absl::Status FlightRecorder::State::CheckStore() {
+  if (absl::Status status = replay->store().status(); !status.ok()) return status;
+  if (replay->store().GetStats().snapshots_lost == 0) return absl::OkStatus();
+  return absl::ResourceExhaustedError("no memory for a snapshot");
+}
+
+void FlightRecorder::State::Run() noexcept {
   std::mutex idle;
   std::unique_lock<std::mutex> lock(idle);
   while (!stopping.load(std::memory_order_acquire)) {
@@ -185,9 +238,37 @@ void FlightRecorder::State::Run() {
       return stopping.load(std::memory_order_acquire) ||
              ring.replay_due.exchange(false, std::memory_order_acquire);
     });
-    const std::lock_guard<std::mutex> replaying(replay_mutex);
-    (void)ReplayOldestLocked();
+    {
+      const std::lock_guard<std::mutex> replaying(replay_mutex);
+      (void)ReplayOldestLocked();
+    }
+    if (failed.load(std::memory_order_relaxed) || ring.stop() != RingOutput::Stop::kNo) LogStop();
   }
+}
+
+void FlightRecorder::State::LogStop() noexcept {
+  if (!log || logged.exchange(true)) return;
+  try {
+    log(LogLevel::kError, absl::StrCat("flight recorder: recording has stopped: ", WhyStopped()));
+  } catch (...) {  // no memory for the line
+  }
+}
+
+std::string FlightRecorder::State::WhyStopped() {
+  if (failed.load(std::memory_order_acquire)) {
+    const std::lock_guard<std::mutex> replaying(replay_mutex);
+    return failure.message().empty() ? "no memory" : std::string(failure.message());
+  }
+  switch (ring.stop()) {
+    case RingOutput::Stop::kNo:
+      break;
+    case RingOutput::Stop::kTooLong:
+      return absl::StrCat("a record did not fit a segment of ", ring.segment_bytes(),
+                          " bytes; ring_bytes must be larger");
+    case RingOutput::Stop::kOverrun:
+      return "the ring was full before its oldest segment was absorbed; ring_bytes must be larger";
+  }
+  return "";
 }
 
 // A checkpoint can have no step in flight. The ends of the steps that are in flight are still in
@@ -198,23 +279,30 @@ absl::Status FlightRecorder::State::EndStepsInFlight(std::span<const std::uint8_
   const auto in_flight = [&](std::uint64_t step) {
     return std::find(left.begin(), left.end(), step) != left.end();
   };
-  absl::Status status = ForEachRecord(ahead, info, record, [&](const FlightRecord& r) {
-    if (r.kind == FlightRecordKind::kPoison) replay->EndLost(r.open_steps);
-    if (r.kind != FlightRecordKind::kEnd && r.kind != FlightRecordKind::kLanded) {
-      return absl::OkStatus();
-    }
-    if (!in_flight(r.step)) return absl::OkStatus();
-    return replay->Apply(r, nullptr);
+  absl::Status status = Replay([&] {
+    return ForEachRecord(ahead, info, record, [&](const FlightRecord& r) {
+      if (r.kind == FlightRecordKind::kPoison) replay->EndLost(r.open_steps);
+      if (r.kind != FlightRecordKind::kEnd && r.kind != FlightRecordKind::kLanded) {
+        return absl::OkStatus();
+      }
+      if (!in_flight(r.step)) return absl::OkStatus();
+      return replay->Apply(r, nullptr);
+    });
   });
   if (!status.ok()) return status;
   left = replay->InFlight();
-  if (left.empty()) return absl::OkStatus();
+  if (left.empty()) return CheckStore();
   return absl::UnavailableError(
       absl::StrCat("flight recorder: step ", left.front(),
                    " began before the oldest record of the ring, and has not ended"));
 }
 
 absl::StatusOr<std::unique_ptr<FlightRecorder>> FlightRecorder::Create(
+    const StoreOptions& options, const RecorderOptions& recorder) {
+  return Guarded("FlightRecorder::Create", [&] { return Make(options, recorder); });
+}
+
+absl::StatusOr<std::unique_ptr<FlightRecorder>> FlightRecorder::Make(
     const StoreOptions& options, const RecorderOptions& recorder) {
   if (recorder.ring_bytes < kMinRing) {
     return absl::InvalidArgumentError(absl::StrCat("RecorderOptions.ring_bytes: must be at least ",
@@ -230,26 +318,45 @@ absl::StatusOr<std::unique_ptr<FlightRecorder>> FlightRecorder::Create(
                                    flight::FlightReplay::Voids::kRecorded);
   if (!replay.ok()) return replay.status();
   (*replay)->AllowUnknownEnds();
-  auto state = std::make_unique<State>(info, recorder.ring_bytes, *std::move(replay));
+  absl::StatusOr<ForkGuard> guard = ForkGuard::Create(0);
+  if (!guard.ok()) return guard.status();
+  auto state = std::make_unique<State>(info, recorder.ring_bytes, *std::move(replay), recorder.log,
+                                       *std::move(guard));
+  std::unique_ptr<FlightRecorder> made(new FlightRecorder(std::move(state)));
   if (recorder.background) {
-    state->thread = StartThread("wm-flight", recorder.cpus, [s = state.get()] { s->Run(); });
+    State* const s = made->state_.get();
+    absl::StatusOr<std::thread> thread = StartThread("wm-flight", recorder.cpus, [s] { s->Run(); });
+    if (!thread.ok()) return thread.status();
+    s->thread = *std::move(thread);
   }
-  return std::unique_ptr<FlightRecorder>(new FlightRecorder(std::move(state)));
+  return made;
 }
 
 FlightRecorder::FlightRecorder(std::unique_ptr<State> state) : state_(std::move(state)) {}
-FlightRecorder::~FlightRecorder() = default;
+FlightRecorder::~FlightRecorder() {
+  // The thread and the holders of the locks are in the parent.
+  if (state_->guard.forked()) (void)state_.release();
+}
 
 FlightSink* FlightRecorder::sink() {
   return &state_->encoder;
 }
 
 absl::Status FlightRecorder::ReplayOldest() {
+  if (state_->guard.forked()) return Forked();
   const std::lock_guard<std::mutex> lock(state_->replay_mutex);
   return state_->ReplayOldestLocked();
 }
 
 absl::Status FlightRecorder::DumpTo(std::string& out) {
+  if (state_->guard.forked()) return Forked();
+  const std::size_t before = out.size();
+  absl::Status status = Guarded("flight recorder: a dump", [&] { return DumpRing(out); });
+  if (!status.ok()) out.resize(before);
+  return status;
+}
+
+absl::Status FlightRecorder::DumpRing(std::string& out) {
   State& s = *state_;
   const std::lock_guard<std::mutex> replaying(s.replay_mutex);
   if (!s.failure.ok()) return s.failure;
@@ -308,16 +415,8 @@ absl::Status FlightRecorder::Dump(const std::string& path) {
 }
 
 std::string FlightRecorder::stopped() const {
-  switch (state_->ring.stop()) {
-    case RingOutput::Stop::kNo:
-      return "";
-    case RingOutput::Stop::kTooLong:
-      return absl::StrCat("a record did not fit a segment of ", state_->ring.segment_bytes(),
-                          " bytes; ring_bytes must be larger");
-    case RingOutput::Stop::kOverrun:
-      return "the ring was full before its oldest segment was absorbed; ring_bytes must be larger";
-  }
-  return "";
+  if (state_->guard.forked()) return std::string(Forked().message());
+  return state_->WhyStopped();
 }
 
 }  // namespace waymark

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "blockstore/flight/info.h"
+#include "blockstore/log.h"
 #include "blockstore/store/flight_sink.h"
 
 namespace waymark {
@@ -31,16 +32,21 @@ struct RecorderOptions {
   bool background = true;
   // CPUs that the thread ("wm-flight") may run on; empty: as StoreOptions::landing_cpus.
   std::vector<std::int32_t> cpus = {};
+  // Receives once, on the thread, why recording has stopped (error).
+  LogCallback log = {};
 };
 
-// Any thread may call it.
+// Any thread may call it. Nothing throws: an exception, as a rule because of no memory, ends the
+// recording, and the engine's store goes on.
 class FlightRecorder {
  public:
   // Makes the recorder of a store that will be made with `options`. Allocates the ring and the
   // recorder's own store, which has 16 bytes per row with kDigests. InvalidArgument for a ring that
-  // is too small and for CPUs that may not be used; errors of RoutingStore::Create.
+  // is too small and for CPUs that may not be used; ResourceExhausted if there is no memory, or no
+  // thread; errors of RoutingStore::Create.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<FlightRecorder>> Create(
       const StoreOptions& options, const RecorderOptions& recorder = {});
+  // In a forked child it does nothing.
   ~FlightRecorder();
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
@@ -53,20 +59,24 @@ class FlightRecorder {
   // thread; concurrent dumps run one after the other. Unavailable while a step that began before
   // the oldest segment has not ended: try again later; Unknown naming the path and the system's
   // message if the file cannot be written; DataLoss if the recorder's own store could not replay
-  // the records; OutOfRange if the checkpoint exceeds 1 GiB.
+  // the records, ResourceExhausted if it had no memory for that, or there is none for the dump;
+  // OutOfRange if the checkpoint exceeds 1 GiB; FailedPrecondition in a forked child.
   [[nodiscard]] absl::Status Dump(const std::string& path);
-  // Appends the same flight to `out`.
+  // Appends the same flight to `out`; nothing on an error.
   [[nodiscard]] absl::Status DumpTo(std::string& out);
 
   // Replays the oldest segments to make room in the ring. Only needed without `background`.
-  // DataLoss as Dump.
+  // Errors as Dump.
   [[nodiscard]] absl::Status ReplayOldest();
-  // Why recording has stopped, for people; empty while it goes on. After a stop, a dump contains
-  // what was recorded before it.
+  // Why recording has stopped, for people; empty while it goes on. After a stop for want of room, a
+  // dump contains what was recorded before it. In a forked child: that this is one.
   [[nodiscard]] std::string stopped() const;
 
  private:
   struct State;
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<FlightRecorder>> Make(
+      const StoreOptions& options, const RecorderOptions& recorder);
+  [[nodiscard]] absl::Status DumpRing(std::string& out);
   explicit FlightRecorder(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

@@ -50,7 +50,7 @@ absl::StatusOr<std::unique_ptr<FlightReplay>> FlightReplay::Create(const FlightI
       static_cast<double>(options.shape.page_bytes()) + 4.0 * options.shape.page_tokens + 80;
   const double wanted =
       (0.0 + options.num_pages + info.spare_pages) * page +
-      options.num_blocks * pages_per_block * 48.0 +
+      options.num_blocks * pages_per_block * 52.0 +
       static_cast<double>(options.max_steps_in_flight) * options.max_step_rows * 20;
   if (options.num_blocks < 1 || !(wanted <= static_cast<double>(max_bytes))) {
     return absl::ResourceExhaustedError(

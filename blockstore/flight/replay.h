@@ -9,9 +9,9 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "blockstore/flight/info.h"
@@ -113,9 +113,9 @@ class FlightReplay {
   const FlightInfo info_;
   const Voids voids_;
   std::unique_ptr<RoutingStore> store_;
-  absl::flat_hash_map<std::uint64_t, std::unique_ptr<Step>> steps_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Step>> steps_;
   std::vector<std::unique_ptr<Step>> spare_steps_;
-  absl::flat_hash_map<std::uint64_t, View> views_;
+  std::unordered_map<std::uint64_t, View> views_;
   std::vector<FlightRecord> waiting_;  // reads whose snapshot is not readable
   std::vector<RowInfo> infos_;
   std::vector<std::uint8_t> bytes_;

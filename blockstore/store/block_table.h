@@ -41,8 +41,11 @@ static_assert(sizeof(Entry) == 24);
 // page; nothing is checked here. Any thread that holds the lock.
 class BlockTable {
  public:
-  // `entries`: number of blocks times pages per block, < kNoEntry. 48 bytes each.
-  explicit BlockTable(std::size_t entries) : hot_(entries), cold_(entries) {}
+  // Bytes of memory per entry.
+  static constexpr std::size_t kEntryBytes = sizeof(Entry) + sizeof(SealCold) + sizeof(EntryIndex);
+
+  // `entries`: number of blocks times pages per block, < kNoEntry.
+  explicit BlockTable(std::size_t entries) : hot_(entries), cold_(entries), previous_(entries) {}
 
   // All of these: REQUIRES e < size().
   [[nodiscard]] Entry& hot(EntryIndex e) { return hot_[e]; }
@@ -50,6 +53,9 @@ class BlockTable {
   // The part of its seal that claims do not read.
   [[nodiscard]] SealCold& cold(EntryIndex e) { return cold_[e]; }
   [[nodiscard]] const SealCold& cold(EntryIndex e) const { return cold_[e]; }
+  // The entry before it among those bound to its page. Only set if it is not the first of them, so
+  // that it is not read while a page has one block.
+  [[nodiscard]] EntryIndex& previous_binding(EntryIndex e) { return previous_[e]; }
   // The whole seal of an entry.
   [[nodiscard]] Seal seal(EntryIndex e) const { return {hot_[e].seal, cold_[e]}; }
   void SetSeal(EntryIndex e, const Seal& seal) {
@@ -63,6 +69,7 @@ class BlockTable {
  private:
   std::vector<Entry, HugeAllocator<Entry>> hot_;
   std::vector<SealCold, HugeAllocator<SealCold>> cold_;
+  std::vector<EntryIndex, HugeAllocator<EntryIndex>> previous_;
 };
 
 }  // namespace waymark

@@ -260,6 +260,7 @@ void EventApplier::ApplyCopy(const Event& event, RelStep now) {
     }
     if (page != kNoPage) pages_.PinPage(page);
     pages_.Detach(d, Reason::kNeverWritten);
+    if (to.refs == 0) to.refs = 1;
     to.life_start = now;
     to.seal = {};
     to.sealing = false;

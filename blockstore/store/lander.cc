@@ -45,6 +45,7 @@ Lander::Lander(const StoreOptions& options, StoreCore& core, Mutex& mutex, Pages
       log_(log),
       applier_(applier),
       audit_(options, core, mutex, pages, steps, stats),
+      experts_(options.expert_versions),
       destinations_(kLandingChunk),
       verdicts_(kLandingChunk) {
   running_copies_.reserve(Pages::kMaxCopies);
@@ -54,8 +55,11 @@ Lander::Lander(const StoreOptions& options, StoreCore& core, Mutex& mutex, Pages
 
 // ---- the thread
 
-void Lander::Start() {
-  thread_ = StartThread("wm-landing", options_.landing_cpus, [this] { Loop(); });
+absl::Status Lander::Start() {
+  absl::StatusOr<std::thread> thread =
+      StartThread("wm-landing", options_.landing_cpus, [this] { Loop(); });
+  if (thread.ok()) thread_ = *std::move(thread);
+  return thread.status();
 }
 
 void Lander::Stop() {

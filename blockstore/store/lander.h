@@ -39,7 +39,8 @@ class Lander {
   ~Lander() { Stop(); }
 
   // ---- the thread. Engine's thread.
-  void Start();
+  // ResourceExhausted if the thread cannot be started.
+  [[nodiscard]] absl::Status Start();
   // Stops the thread, if there is one. Steps that it has not landed stay submitted.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
   [[nodiscard]] bool has_thread() const { return thread_.joinable(); }

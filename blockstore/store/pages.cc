@@ -91,6 +91,7 @@ void Pages::Attach(EntryIndex e, PageIndex page) {
   Entry& entry = table_.hot(e);
   PageHot& hot = pool_.hot(page);
   entry.page = page;
+  if (hot.first_binding != kNoEntry) table_.previous_binding(hot.first_binding) = e;
   entry.next_binding = hot.first_binding;
   hot.first_binding = e;
   ++hot.bindings;
@@ -101,10 +102,14 @@ void Pages::Attach(EntryIndex e, PageIndex page) {
 void Pages::Unlink(EntryIndex e) {
   Entry& entry = table_.hot(e);
   PageHot& hot = pool_.hot(entry.page);
-  EntryIndex* at = &hot.first_binding;
-  while (*at != e)
-    at = &table_.hot(*at).next_binding;
-  *at = entry.next_binding;
+  const EntryIndex next = entry.next_binding;
+  if (hot.first_binding == e) {
+    hot.first_binding = next;
+  } else {
+    const EntryIndex previous = table_.previous_binding(e);
+    table_.hot(previous).next_binding = next;
+    if (next != kNoEntry) table_.previous_binding(next) = previous;
+  }
   --hot.bindings;
   if (entry.refs > 0) --hot.referenced;
   entry.page = kNoPage;

@@ -190,7 +190,8 @@ absl::Status Snapshot::Read(std::int64_t begin, std::int64_t end, const ReadSpec
     WriteRows(shape, chunk_rows, spec, to);
     while (RevalidateRows(*core_, *state_, position, chunk_rows, info))
       WriteRows(shape, chunk_rows, spec, to);
-    if (core_->flight != nullptr) {
+    // In a forked child a thread of the parent may hold the recorder's lock for ever.
+    if (core_->flight != nullptr && !core_->guard.forked()) {
       std::vector<std::uint64_t> digests(n);
       for (std::size_t i = 0; i < n; ++i) {
         if (chunk_rows[i] != nullptr) digests[i] = RowDigest({chunk_rows[i], core_->row_bytes});

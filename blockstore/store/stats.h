@@ -92,8 +92,6 @@ struct Stats {
   LatencyHistogram landing_lag;
   // Why the store has failed (RoutingStore::status); empty: it has not.
   std::string failure;
-  // One entry per version, in the order of first use; empty unless StoreOptions::count_experts.
-  std::vector<ExpertCounts> experts;
 
   // The main counters as text, one per line. Allocates.
   [[nodiscard]] std::string ToString() const;

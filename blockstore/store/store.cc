@@ -1,7 +1,6 @@
 #include "blockstore/store/store.h"
 
 #include <algorithm>
-#include <exception>
 #include <new>
 #include <optional>
 #include <string>
@@ -9,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/digest.h"
+#include "blockstore/exception_status.h"
 #include "blockstore/step_path.h"
 #include "blockstore/store/store_impl.h"
 #include "blockstore/thread.h"
@@ -42,16 +42,6 @@ LogLimits LogLimitsOf(const StoreOptions& options) {
   return limits;
 }
 
-// What `call` returns; ResourceExhausted if it throws.
-template <class Call>
-auto Guarded(const Call& call) noexcept -> decltype(call()) {
-  try {
-    return call();
-  } catch (const std::exception&) {
-    return absl::ResourceExhaustedError("");  // a text would need memory
-  }
-}
-
 absl::Status Forked() {
   constexpr StepCode kForked{static_cast<std::int32_t>(absl::StatusCode::kFailedPrecondition),
                              StepRule::kForked, 0, 0};
@@ -67,7 +57,7 @@ std::uint32_t PagesPerBlock(const StoreOptions& options) {
 // ---- creation
 
 absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Create(const StoreOptions& given) {
-  return Guarded([&] { return Make(given); });
+  return Guarded("RoutingStore::Create", [&] { return Make(given); });
 }
 
 absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOptions& given) {
@@ -105,6 +95,9 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOpti
   if (options.max_tagged_snapshots < 1 || options.max_tagged_snapshots > (1u << 20)) {
     return Bad("max_tagged_snapshots", "must be in [1, 2^20]", options.max_tagged_snapshots);
   }
+  if (options.expert_versions < 1 || options.expert_versions > 4096) {
+    return Bad("expert_versions", "must be in [1, 4096]", options.expert_versions);
+  }
   if (!(options.audit_threshold >= 0 && options.audit_threshold <= 1)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "StoreOptions.audit_threshold: must be in [0, 1], got ", options.audit_threshold));
@@ -133,7 +126,9 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOpti
     auto log = StoreLog::Create(LogLimitsOf(options), core->submitted_ended, core->guard);
     if (!log.ok()) return log.status();
     auto impl = std::make_unique<Impl>(options, std::move(core), *std::move(log));
-    if (options.landing == Landing::kThread) impl->lander().Start();
+    if (options.landing == Landing::kThread) {
+      if (absl::Status status = impl->lander().Start(); !status.ok()) return status;
+    }
     return std::unique_ptr<RoutingStore>(new RoutingStore(std::move(impl)));
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(
@@ -193,7 +188,7 @@ WAYMARK_STEP_PATH StepCode RoutingStore::Cancel(StepId step) {
 
 WAYMARK_STEP_PATH absl::StatusOr<Snapshot> RoutingStore::TakeSnapshot(
     std::span<const BlockId> blocks, std::int64_t first, std::int64_t last) {
-  return Guarded([&]() -> absl::StatusOr<Snapshot> {
+  return Guarded("TakeSnapshot", [&]() -> absl::StatusOr<Snapshot> {
     absl::StatusOr<SnapshotState*> state = impl_->TakeSnapshot(blocks, first, last);
     if (!state.ok()) return state.status();
     return Snapshot(impl_->core(), *state);
@@ -205,10 +200,11 @@ std::int64_t RoutingStore::CoveredPrefix(std::span<const BlockId> blocks, std::i
 }
 
 absl::Status RoutingStore::ReportMessage(std::span<const std::uint8_t> message) {
-  return Guarded([&] { return impl_->forked() ? Forked() : impl_->ReportMessage(message); });
+  return Guarded("ReportMessage",
+                 [&] { return impl_->forked() ? Forked() : impl_->ReportMessage(message); });
 }
 absl::StatusOr<Snapshot> RoutingStore::TakeTagged(std::uint64_t tag) {
-  return Guarded([&]() -> absl::StatusOr<Snapshot> {
+  return Guarded("TakeTagged", [&]() -> absl::StatusOr<Snapshot> {
     if (impl_->forked()) return Forked();
     std::optional<Snapshot> snapshot = impl_->tagged().Take(tag);
     if (snapshot.has_value()) return *std::move(snapshot);
@@ -231,17 +227,32 @@ std::size_t RoutingStore::Apply(std::size_t records) {
   return impl_->lander().Drain(records);
 }
 absl::Status RoutingStore::WaitIdle(std::chrono::nanoseconds timeout) {
-  return Guarded([&] { return impl_->forked() ? Forked() : impl_->WaitIdle(timeout); });
+  return Guarded("WaitIdle", [&] { return impl_->forked() ? Forked() : impl_->WaitIdle(timeout); });
 }
 
 Stats RoutingStore::GetStats() const {
   return impl_->forked() ? Stats() : impl_->GetStats();
 }
 absl::Status RoutingStore::status() const {
-  return Guarded([&] { return impl_->forked() ? Forked() : impl_->core()->failure.status(); });
+  return Guarded("status",
+                 [&] { return impl_->forked() ? Forked() : impl_->core()->failure.status(); });
 }
 bool RoutingStore::forked() const {
   return impl_->forked();
+}
+std::vector<std::uint64_t> RoutingStore::ExpertVersions() const {
+  if (impl_->forked()) return {};
+  try {
+    return impl_->lander().experts().Versions();
+  } catch (const std::bad_alloc&) {
+    return {};
+  }
+}
+absl::StatusOr<ExpertCounts> RoutingStore::ExpertCountsOf(std::uint64_t version) const {
+  return Guarded("ExpertCountsOf", [&]() -> absl::StatusOr<ExpertCounts> {
+    if (impl_->forked()) return Forked();
+    return impl_->lander().experts().Of(version);
+  });
 }
 std::vector<AuditFinding> RoutingStore::TakeFindings() {
   if (impl_->forked()) return {};

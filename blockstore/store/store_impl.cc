@@ -265,15 +265,14 @@ Stats RoutingStore::Impl::GetStats() noexcept {
   const std::uint64_t records =
       sizeof(PageHot) + sizeof(PageCold) + sizeof(StampCell) * std::uint64_t{core_->page_tokens};
   const std::uint64_t pages = stats.pages + stats.spare_pages;
-  stats.bytes = pages * (page_bytes + records) + stats.pages * 7 +
-                entries * (sizeof(Entry) + sizeof(SealCold));
+  stats.bytes =
+      pages * (page_bytes + records) + stats.pages * 7 + entries * BlockTable::kEntryBytes;
   stats.bytes_touched_peak = stats.bytes - (pages - stats.pages_in_use_peak) * page_bytes -
                              (pages - std::max(stats.pages, stats.pages_in_use_peak)) * records;
   stats.snapshots_given_up = tagged_.given_up();
   stats.exceptions = core_->exceptions.load(std::memory_order_relaxed);
   try {
     stats.failure = core_->failure.text();
-    stats.experts = lander_.experts().Get();
   } catch (const std::bad_alloc&) {  // then without them
   }
   return stats;

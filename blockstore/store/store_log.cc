@@ -175,12 +175,22 @@ WAYMARK_STEP_PATH StepCode StoreLog::WriteEvents(std::span<const Event> events, 
   return Full();  // of a group of Moves, which cannot be checked
 }
 
+StepCode StoreLog::CheckStep(std::uint64_t step) const {
+  const auto value = static_cast<std::int64_t>(step);
+  if (step <= last_ || step >= kStepLimit) {
+    return {kInvalid, StepRule::kStepNotIncreasing, 0, value};
+  }
+  if (last_ == 0 || step - last_ <= kMaxStepJump) return {};
+  return {kInvalid, StepRule::kStepJump, last_, value};
+}
+
 WAYMARK_STEP_PATH StepCode StoreLog::Schedule(std::uint64_t step, std::uint64_t version) {
   const Turn turn(free_);
   if (!turn.taken()) return Refused();
-  if (step <= last_ || step < schedule_ || step >= kStepLimit) {
+  if (step < schedule_) {
     return {kInvalid, StepRule::kStepNotIncreasing, 0, static_cast<std::int64_t>(step)};
   }
+  if (const StepCode code = CheckStep(step); !code.ok()) return code;
   schedule_ = step;
   version_ = version;
   if (!SettleLoss()) return Full();
@@ -214,8 +224,8 @@ std::size_t StoreLog::in_flight() {
 WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
   const Turn turn(free_);
   if (!turn.taken()) return Refused();
-  if (batch.step <= last_ || batch.step >= kStepLimit) {
-    return {kInvalid, StepRule::kStepNotIncreasing, 0, static_cast<std::int64_t>(batch.step)};
+  if (batch.step - last_ - 1 >= kMaxStepJump || batch.step >= kStepLimit) {
+    if (const StepCode code = CheckStep(batch.step); !code.ok()) return code;
   }
   if (batch.step < schedule_) {
     return {kPrecondition, StepRule::kScheduleAhead, 0, static_cast<std::int64_t>(schedule_)};

@@ -66,6 +66,9 @@ class StoreLog {
 
   // The largest step number + 1. Above it, the distance of two steps would not fit 63 bits.
   static constexpr std::uint64_t kStepLimit = std::uint64_t{1} << 62;
+  // The most that a step, but the first one, may be above the last step begun. The numbers of stamps
+  // are used up after a few longer jumps, and each time the table is emptied: a clock is no counter.
+  static constexpr std::uint64_t kMaxStepJump = std::uint64_t{1} << 27;
 
   // ResourceExhausted if the memory cannot be mapped. `guard`: becomes that of the log, and must
   // outlive it. `submitted_ended`: see StoreCore; must outlive the log.
@@ -163,6 +166,8 @@ class StoreLog {
   [[nodiscard]] StepCode WriteEvents(std::span<const Event> events, std::uint64_t own,
                                      std::uint8_t* out, std::size_t* bytes);
   [[nodiscard]] std::span<std::uint64_t> open() { return {open_, num_open_}; }
+  // The code of a step that is not in (last_, last_ + kMaxStepJump], or not below kStepLimit.
+  [[nodiscard]] StepCode CheckStep(std::uint64_t step) const;
   // Removes a step from open(), after SettleLoss. False if it is not there.
   [[nodiscard]] bool Close(std::uint64_t step);
   // Notes that records are lost, and returns the code of the call.

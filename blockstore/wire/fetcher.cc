@@ -5,15 +5,18 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "blockstore/exception_status.h"
+#include "blockstore/fork_guard.h"
 #include "blockstore/huge_pages.h"
 #include "blockstore/mutex.h"
 #include "blockstore/wire/chunk.h"
 #include "blockstore/wire/document.h"
+#include "blockstore/wire/guarded_source.h"
 #include "blockstore/wire/node.h"
 #include "blockstore/wire/object_cache.h"
 #include "blockstore/wire/tail.h"
@@ -65,15 +68,23 @@ absl::Status CheckPart(const Handle& handle, const RowsAndLayers& part, std::int
 class Fetcher::Impl {
  public:
   Impl(PageSource* source, const FetcherOptions& options)
-      : source_(source), options_(options), cache_(options.cache_bytes) {}
+      : source_(source), options_(options), cache_(options.cache_bytes) {
+    // Without the guard, which needs a page of memory, only forked children are not recognised.
+    if (absl::StatusOr<ForkGuard> guard = ForkGuard::Create(0); guard.ok()) {
+      guard_ = *std::move(guard);
+    }
+  }
 
   absl::StatusOr<Rows> Fetch(const Handle& handle, const RowsAndLayers& part, Deadline deadline,
                              FetchReport& report);
 
   FetchCounts GetCounts() const {
+    if (forked()) return {};
     const MutexLock lock(mutex_);
     return counts_;
   }
+  // Whether this process is a forked child of the fetcher's. Its locks may be held for ever.
+  [[nodiscard]] bool forked() const { return guard_.forked(); }
 
  private:
   struct FetchCall;
@@ -100,8 +111,9 @@ class Fetcher::Impl {
     cache_.Keep(key, object);
   }
 
-  PageSource* const source_;
+  GuardedSource source_;
   const FetcherOptions options_;
+  ForkGuard guard_;
   mutable Mutex mutex_;
   ObjectCache cache_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const ChunkCodec> codec_ ABSL_GUARDED_BY(mutex_);
@@ -153,7 +165,7 @@ struct Fetcher::Impl::FetchCall {
       }
     }
     std::vector<Object> got(asked.size());
-    if (!asked.empty() && reachable()) NoteStatus(fetcher.source_->Get(asked, deadline, got));
+    if (!asked.empty() && reachable()) NoteStatus(fetcher.source_.Get(asked, deadline, got));
     for (std::size_t i = 0; i < got.size(); ++i) {
       if (!Arrived(got[i])) continue;
       if (ContentDigest(got[i].bytes) != asked[i]) {
@@ -267,7 +279,7 @@ struct Fetcher::Impl::FetchCall {
   }
 
   void ReadPages(std::span<const Page> wanted) {
-    absl::flat_hash_map<Digest128, std::size_t, DigestHash> asked_at;
+    std::unordered_map<Digest128, std::size_t, DigestHash> asked_at;
     std::vector<std::vector<const Page*>> same;  // pages of each digest that is asked for
     const std::size_t batch = std::max<std::size_t>(1, fetcher.options_.batch_bytes / chunk_bytes);
     const auto flush = [&] {
@@ -306,7 +318,7 @@ struct Fetcher::Impl::FetchCall {
     for (const auto& pages_of : same)
       digests.push_back(pages_of[0]->chunk);
     std::vector<Object> got(digests.size());
-    if (reachable()) NoteStatus(fetcher.source_->Get(digests, deadline, got));
+    if (reachable()) NoteStatus(fetcher.source_.Get(digests, deadline, got));
     for (std::size_t i = 0; i < got.size(); ++i) {
       bool good = Arrived(got[i]);
       if (good && (got[i].bytes.size() != chunk_bytes ||
@@ -347,7 +359,7 @@ struct Fetcher::Impl::FetchCall {
     }
     std::vector<Object> got(asked.size());
     if (reachable()) {
-      const absl::Status status = fetcher.source_->GetRanges(asked, deadline, got);
+      const absl::Status status = fetcher.source_.GetRanges(asked, deadline, got);
       if (absl::IsUnimplemented(status)) return FetchChunks(same);
       NoteStatus(status);
     }
@@ -460,7 +472,13 @@ Fetcher::~Fetcher() = default;
 absl::StatusOr<Rows> Fetcher::Fetch(const Handle& handle, const RowsAndLayers& part,
                                     Deadline deadline, FetchReport* report) {
   FetchReport made;
-  absl::StatusOr<Rows> rows = impl_->Fetch(handle, part, deadline, made);
+  absl::StatusOr<Rows> rows = Guarded("Fetch", [&]() -> absl::StatusOr<Rows> {
+    if (impl_->forked()) {
+      return absl::FailedPreconditionError(
+          "a fetcher must be used in the process that created it; this is a forked child");
+    }
+    return impl_->Fetch(handle, part, deadline, made);
+  });
   if (report != nullptr) *report = std::move(made);
   return rows;
 }

@@ -58,6 +58,7 @@ struct FetchReport {
 class Fetcher {
  public:
   // `source` is not owned and must outlive the fetcher. The options are copied. Fetches nothing.
+  // Throws std::bad_alloc.
   explicit Fetcher(PageSource* source, const FetcherOptions& options = {});
   // REQUIRES: no call is in progress.
   ~Fetcher();
@@ -75,14 +76,15 @@ class Fetcher {
   //
   // OutOfRange unless `part` lies in the handle's rows and layers and has at least one layer;
   // InvalidArgument naming what is wrong with the handle; ResourceExhausted beyond max_rows or
-  // max_bytes.
+  // max_bytes, and if there is no memory; FailedPrecondition in a forked child. Does not throw; an
+  // exception of the page source is its failure (Internal, in `report`).
   [[nodiscard]] absl::StatusOr<Rows> Fetch(const Handle& handle, const RowsAndLayers& part,
                                            Deadline deadline, FetchReport* report = nullptr);
   // The same for all rows and layers of the handle.
   [[nodiscard]] absl::StatusOr<Rows> Fetch(const Handle& handle, Deadline deadline,
                                            FetchReport* report = nullptr);
 
-  // The counts of all calls that returned rows, added up.
+  // The counts of all calls that returned rows, added up. Zeros in a forked child.
   [[nodiscard]] FetchCounts GetCounts() const;
 
  private:

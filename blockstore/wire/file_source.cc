@@ -1,8 +1,8 @@
 #include "blockstore/wire/file_source.h"
 
+#include <unordered_map>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "blockstore/wire/document_format.h"
 #include "blockstore/wire/lru_map.h"
@@ -14,7 +14,7 @@ namespace waymark::wire {
 struct FileSource::State {
   std::shared_ptr<const MappedFile> mapping;
   Document document;
-  absl::flat_hash_map<Digest128, Object, DigestHash> objects;
+  std::unordered_map<Digest128, Object, DigestHash> objects;
 
   [[nodiscard]] Object Find(const Digest128& digest) const {
     const auto found = objects.find(digest);

@@ -3,11 +3,10 @@
 #define WAYMARK_BLOCKSTORE_WIRE_LRU_MAP_H_
 
 #include <cstddef>
-#include <iterator>
 #include <list>
+#include <unordered_map>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/hash/hash.h"
 #include "blockstore/digest.h"
 
@@ -22,7 +21,8 @@ struct DigestHash {
 };
 
 // Not thread safe. Has no bound of its own: the caller compares size() with its bound and calls
-// PopOldest.
+// PopOldest. Hash maps of the standard library stay as they are if an allocation fails; those of
+// Abseil do not.
 template <typename Key, typename Value, typename Hash>
 class LruMap {
  public:
@@ -34,10 +34,13 @@ class LruMap {
     entries_.splice(entries_.end(), entries_, found->second);
     return &found->second->second;
   }
-  // Adds an entry as the most recently used. REQUIRES: no entry has this key.
+  // Adds an entry as the most recently used; adds none if it throws. REQUIRES: no entry has this
+  // key.
   Value& Insert(const Key& key, Value value) {
-    entries_.emplace_back(key, std::move(value));
-    by_key_.emplace(key, std::prev(entries_.end()));
+    std::list<std::pair<Key, Value>> added;
+    added.emplace_back(key, std::move(value));
+    by_key_.emplace(key, added.begin());
+    entries_.splice(entries_.end(), added);
     return entries_.back().second;
   }
   // The least recently used entry; PopOldest removes it. REQUIRES: size() > 0.
@@ -54,7 +57,7 @@ class LruMap {
 
  private:
   std::list<std::pair<Key, Value>> entries_;  // least recently used first
-  absl::flat_hash_map<Key, typename std::list<std::pair<Key, Value>>::iterator, Hash> by_key_;
+  std::unordered_map<Key, typename std::list<std::pair<Key, Value>>::iterator, Hash> by_key_;
 };
 
 }  // namespace waymark::wire

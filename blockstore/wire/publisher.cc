@@ -6,14 +6,17 @@
 #include <optional>
 #include <span>
 #include <thread>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "blockstore/exception_status.h"
+#include "blockstore/fork_guard.h"
 #include "blockstore/mutex.h"
 #include "blockstore/thread.h"
 #include "blockstore/wire/chunk.h"
+#include "blockstore/wire/guarded_source.h"
 #include "blockstore/wire/lru_map.h"
 #include "blockstore/wire/node.h"
 #include "blockstore/wire/tail.h"
@@ -82,15 +85,21 @@ struct StringHash {
 
 class Publisher::Impl {
  public:
-  Impl(PageSource* source, const PublisherOptions& options, ChunkCodec codec)
+  Impl(PageSource* source, const PublisherOptions& options, ChunkCodec codec, ForkGuard guard)
       : source_(source),
         options_(options),
         codec_(std::move(codec)),
         page_tokens_(options.shape.rows.page_tokens),
-        row_bytes_(options.shape.rows.row_bytes()) {
-    thread_ = StartThread("wm-publish", options_.cpus, [this] { Loop(); });
+        row_bytes_(options.shape.rows.row_bytes()),
+        guard_(std::move(guard)) {}
+  absl::Status Start() {
+    absl::StatusOr<std::thread> thread =
+        StartThread("wm-publish", options_.cpus, [this] { Loop(); });
+    if (thread.ok()) thread_ = *std::move(thread);
+    return thread.status();
   }
   ~Impl() {
+    if (!thread_.joinable()) return;
     {
       const MutexLock lock(mutex_);
       stop_ = true;
@@ -104,29 +113,21 @@ class Publisher::Impl {
   Result Enqueue(std::string sequence, Input input) {
     Job job{std::move(sequence), std::move(input), {}};
     Result result = job.result.get_future();
-    bool taken = false;
-    {
-      const MutexLock lock(mutex_);
-      taken = waiting_.size() < options_.max_waiting;
-      if (taken) {
-        waiting_.push_back(std::move(job));
-      } else {
-        ++stats_.dropped;
-      }
-    }
-    if (taken) {
+    const absl::Status queued = Guarded("Publish", [&] { return Queue(job); });
+    if (queued.ok()) {
       wake_.notify_one();
     } else {
-      job.result.set_value(absl::ResourceExhaustedError(absl::StrCat(
-          "Publish: at most max_waiting = ", options_.max_waiting, " calls may wait")));
+      job.result.set_value(queued);
     }
     return result;
   }
 
   PublisherStats GetStats() const {
+    if (forked()) return {};
     const MutexLock lock(mutex_);
     return stats_;
   }
+  [[nodiscard]] bool forked() const { return guard_.forked(); }
 
  private:
   // A page whose node is being made.
@@ -139,19 +140,40 @@ class Publisher::Impl {
     std::vector<std::uint8_t> chunk;  // empty: not encoded in this call
   };
 
-  void Loop() {
-    for (;;) {
-      Job job;
-      {
-        const MutexLock lock(mutex_);
-        while (!stop_ && waiting_.empty())
-          wake_.wait(mutex_);
-        if (stop_) return;
-        job = std::move(waiting_.front());
-        waiting_.pop_front();
-      }
+  // Moves the job to the end of the queue. On an error it is the caller's.
+  absl::Status Queue(Job& job) {
+    if (forked()) {
+      return absl::FailedPreconditionError(
+          "a publisher must be used in the process that created it; this is a forked child");
+    }
+    const MutexLock lock(mutex_);
+    if (waiting_.size() < options_.max_waiting) {
+      waiting_.push_back(std::move(job));
+      return absl::OkStatus();
+    }
+    ++stats_.dropped;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("Publish: at most max_waiting = ", options_.max_waiting, " calls may wait"));
+  }
+
+  // Waits for the next job; none when the publisher is destroyed.
+  std::optional<Job> NextJob() {
+    const MutexLock lock(mutex_);
+    while (!stop_ && waiting_.empty())
+      wake_.wait(mutex_);
+    if (stop_) return std::nullopt;
+    std::optional<Job> job(std::move(waiting_.front()));
+    waiting_.pop_front();
+    return job;
+  }
+
+  void Loop() noexcept {
+    while (std::optional<Job> next = NextJob()) {
+      Job& job = *next;
       counted_ = {};
-      absl::StatusOr<Handle> handle = Publish(job);
+      const std::uint64_t source_exceptions = source_.exceptions();
+      absl::StatusOr<Handle> handle = PublishOrForget(job);
+      counted_.exceptions += source_.exceptions() - source_exceptions;
       job.input = {};  // releases the pages before the result is ready
       ++(handle.ok() ? counted_.published : counted_.failed);
       {
@@ -164,9 +186,35 @@ class Publisher::Impl {
         stats_.objects_put += counted_.objects_put;
         stats_.bytes_put += counted_.bytes_put;
         stats_.puts_failed += counted_.puts_failed;
+        stats_.exceptions += counted_.exceptions;
       }
       job.result.set_value(std::move(handle));
     }
+  }
+
+  absl::StatusOr<Handle> PublishOrForget(const Job& job) noexcept {
+    try {
+      return Publish(job);
+    } catch (...) {
+      ++counted_.exceptions;
+      const absl::Status status = ExceptionStatus("publishing rows");
+      Forget(job.sequence);
+      LogOnce(logged_exception_, LogLevel::kError, "a publication has failed", status);
+      return status;
+    }
+  }
+  // Logs the first failure of a kind.
+  void LogOnce(bool& logged, LogLevel level, const char* what,
+               const absl::Status& status) noexcept {
+    if (!options_.log || std::exchange(logged, true)) return;
+    try {
+      options_.log(level, absl::StrCat(what, ": ", std::string(status.message())));
+    } catch (...) {  // no memory for the line
+    }
+  }
+  void SourceFailed(const absl::Status& status) {
+    ++counted_.puts_failed;
+    LogOnce(logged_source_, LogLevel::kWarning, "readers may miss rows that are published", status);
   }
 
   absl::StatusOr<Handle> Publish(const Job& job) {
@@ -318,8 +366,8 @@ class Publisher::Impl {
   std::vector<std::uint8_t> Held(std::span<const Digest128> digests) {
     std::vector<std::uint8_t> held(digests.size());
     if (digests.empty()) return held;
-    if (!source_->Holds(digests, deadline_, held).ok()) {
-      ++counted_.puts_failed;
+    if (absl::Status status = source_.Holds(digests, deadline_, held); !status.ok()) {
+      SourceFailed(status);
       std::fill(held.begin(), held.end(), std::uint8_t{0});
     }
     counted_.objects_held +=
@@ -329,8 +377,8 @@ class Publisher::Impl {
 
   void Put(std::span<const NamedObject> objects) {
     if (objects.empty()) return;
-    if (!source_->Put(objects, deadline_).ok()) {
-      ++counted_.puts_failed;
+    if (absl::Status status = source_.Put(objects, deadline_); !status.ok()) {
+      SourceFailed(status);
       return;
     }
     counted_.objects_put += objects.size();
@@ -395,7 +443,7 @@ class Publisher::Impl {
       digests.push_back(page.digest);
     const std::vector<std::uint8_t> held = Held(digests);
     std::vector<NamedObject> objects;
-    absl::flat_hash_set<Digest128, DigestHash> putting;
+    std::unordered_set<Digest128, DigestHash> putting;
     for (std::size_t i = 0; i < pages.size(); ++i) {
       if (held[i] != 0 || putting.contains(pages[i].digest)) continue;
       if (pages[i].chunk.empty()) {
@@ -468,11 +516,12 @@ class Publisher::Impl {
     return absl::OkStatus();
   }
 
-  PageSource* const source_;
+  GuardedSource source_;
   const PublisherOptions options_;
   const ChunkCodec codec_;
   const std::int64_t page_tokens_;
   const std::size_t row_bytes_;
+  const ForkGuard guard_;
 
   // Used by the publisher's thread alone.
   LruMap<Digest128, Digest128, DigestHash> pages_;  // NameOf a page -> digest of its chunk
@@ -481,6 +530,8 @@ class Publisher::Impl {
   Deadline deadline_;
   std::vector<std::uint64_t> name_;
   std::vector<std::uint8_t> ids_;
+  bool logged_source_ = false;
+  bool logged_exception_ = false;
 
   mutable Mutex mutex_;
   std::condition_variable_any wake_;
@@ -491,10 +542,18 @@ class Publisher::Impl {
 };
 
 Publisher::Publisher(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Publisher::~Publisher() = default;
+Publisher::~Publisher() {
+  // The thread and the holders of the locks are in the parent.
+  if (impl_->forked()) (void)impl_.release();
+}
 
 absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Create(PageSource* source,
                                                              const PublisherOptions& options) {
+  return Guarded("Publisher::Create", [&] { return Make(source, options); });
+}
+
+absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Make(PageSource* source,
+                                                           const PublisherOptions& options) {
   if (source == nullptr) return absl::InvalidArgumentError("source must not be null");
   if (options.max_waiting == 0) {
     return absl::InvalidArgumentError("options.max_waiting must be at least 1; it is 0");
@@ -506,8 +565,12 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Create(PageSource* source,
   if (absl::Status status = CheckCpus("options.cpus", options.cpus); !status.ok()) return status;
   absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create(options.shape);
   if (!codec.ok()) return codec.status();
-  return std::unique_ptr<Publisher>(
-      new Publisher(std::make_unique<Impl>(source, options, *std::move(codec))));
+  absl::StatusOr<ForkGuard> guard = ForkGuard::Create(0);
+  if (!guard.ok()) return guard.status();
+  std::unique_ptr<Publisher> publisher(
+      new Publisher(std::make_unique<Impl>(source, options, *std::move(codec), *std::move(guard))));
+  if (absl::Status status = publisher->impl_->Start(); !status.ok()) return status;
+  return publisher;
 }
 
 Publisher::Result Publisher::Publish(std::string sequence, Snapshot snapshot) {
@@ -519,6 +582,9 @@ Publisher::Result Publisher::Publish(std::string sequence, Rows rows) {
 
 PublisherStats Publisher::GetStats() const {
   return impl_->GetStats();
+}
+bool Publisher::forked() const {
+  return impl_->forked();
 }
 
 }  // namespace waymark::wire

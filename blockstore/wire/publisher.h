@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "blockstore/log.h"
 #include "blockstore/rows.h"
 #include "blockstore/store/snapshot.h"
 #include "blockstore/wire/handle.h"
@@ -42,6 +43,9 @@ struct PublisherOptions {
   std::chrono::nanoseconds source_timeout = std::chrono::seconds(10);
   // CPUs that the publisher's thread ("wm-publish") may run on; empty: as StoreOptions::landing_cpus.
   std::vector<std::int32_t> cpus;
+  // Receives, on the publisher's thread and once each: the first failure of the page source
+  // (warning), and the first publication that an exception ended (error).
+  LogCallback log = {};
 };
 
 // Counters since the publisher was made.
@@ -56,18 +60,20 @@ struct PublisherStats {
   std::uint64_t bytes_put = 0;      // their bytes
   std::uint64_t puts_failed = 0;    // failed calls of Put and Holds. After a failed Put readers may
                                     // miss rows
+  std::uint64_t exceptions = 0;     // caught: those of the page source (its call failed), and those
+                                    // that ended a publication, as a rule because of no memory
 };
 
 // Owns one thread. All calls may come from any thread.
 class Publisher {
  public:
   // `source` is not owned and must outlive the publisher. Starts the thread. InvalidArgument naming
-  // the option, the rule and the value; errors as WireShape::Validate. Throws std::bad_alloc, and
-  // std::system_error if the thread cannot be started.
+  // the option, the rule and the value; errors as WireShape::Validate; ResourceExhausted if there is
+  // no memory, or no thread. Does not throw.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Publisher>> Create(
       PageSource* source, const PublisherOptions& options);
   // Waits for the publication in progress, at most the two timeouts. The results of waiting calls
-  // become Cancelled.
+  // become Cancelled. In a forked child it does nothing.
   ~Publisher();
   Publisher(const Publisher&) = delete;
   Publisher& operator=(const Publisher&) = delete;
@@ -89,16 +95,26 @@ class Publisher {
   // was not readable within landing_timeout; InvalidArgument for rows of another shape, ids that
   // the code cannot encode, or rows out of the router's order under an ordered code;
   // FailedPrecondition if the rows do not begin where the sequence ends, or the sequence is no
-  // longer remembered: publish it from row 0; Cancelled if the publisher was destroyed first. After
-  // an error the sequence is forgotten, except after ResourceExhausted.
+  // longer remembered: publish it from row 0; Cancelled if the publisher was destroyed first;
+  // ResourceExhausted or Internal if an exception ended the publication (PublisherStats::exceptions),
+  // after which the thread goes on. After an error the sequence is forgotten, except after a
+  // ResourceExhausted at once. Throws std::bad_alloc, and publishes nothing, if there is no memory
+  // for the result itself.
+  //
+  // In a forked child: FailedPrecondition at once. Results that were not ready before the fork never
+  // become ready there.
   [[nodiscard]] Result Publish(std::string sequence, Snapshot snapshot);
   [[nodiscard]] Result Publish(std::string sequence, Rows rows);
 
-  // The counters, without those of the publication in progress.
+  // The counters, without those of the publication in progress. Zeros in a forked child.
   [[nodiscard]] PublisherStats GetStats() const;
+  // Whether this process is a forked child of the publisher's.
+  [[nodiscard]] bool forked() const;
 
  private:
   class Impl;
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Publisher>> Make(
+      PageSource* source, const PublisherOptions& options);
   explicit Publisher(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -72,6 +72,8 @@ struct BatchRows {
 // Passes log lines to `log`, if it has a function. The copy of `log` that this needs lives as long
 // as the store, because steps may land after their session is released.
 [[nodiscard]] LogCallback LogOf(wm_store& store, const wm_ext_log& log);
+// Calls the function of `log`, which must outlive the callback.
+[[nodiscard]] LogCallback LogTo(wm_ext_log& log);
 
 // ---- snapshot.cc
 

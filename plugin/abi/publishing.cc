@@ -1,4 +1,6 @@
 // Publishers, their tickets, and the handles of rows in the C ABI.
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -12,13 +14,22 @@
 namespace waymark::abi {
 namespace {
 
+absl::Status Forked(const char* what) {
+  return absl::FailedPreconditionError(
+      std::string(what) + " must be used in the process that created it; this is a forked child");
+}
+absl::Status OfThisProcess(const wm_publisher* publisher) {
+  return publisher->publisher->forked() ? Forked("a publisher") : absl::OkStatus();
+}
+
 wm_status PublisherCreate(const wm_publisher_options* given, wm_publisher** out,
                           wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     wm_publisher_options args = {};
     Arguments check;
     check.Struct(given, args, "options").Flags(args.flags, 0, "options.flags");
-    check.Chain(args.ext, "options.ext");
+    wm_ext_log log = {};
+    check.Chain(args.ext, "options.ext", &log);
     check.Object(args.source, "options.source");
     check.InRange(args.landing_timeout_ns, 0, INT64_MAX, "options.landing_timeout_ns");
     check.InRange(args.source_timeout_ns, 0, INT64_MAX, "options.source_timeout_ns");
@@ -42,6 +53,8 @@ wm_status PublisherCreate(const wm_publisher_options* given, wm_publisher** out,
     timeout(args.source_timeout_ns, options.source_timeout);
     if (args.num_cpus != 0) options.cpus.assign(args.cpus, args.cpus + args.num_cpus);
     auto publisher = std::make_unique<wm_publisher>(args.source);
+    publisher->log = log;
+    options.log = LogTo(publisher->log);
     absl::StatusOr<std::unique_ptr<wire::Publisher>> made =
         wire::Publisher::Create(args.source->source.get(), options);
     if (!made.ok()) return made.status();
@@ -59,6 +72,7 @@ wm_status PublishSnapshot(wm_publisher* publisher, const char* sequence, wm_snap
     check.That(IsA(snapshot) && snapshot->snapshot.shape() != nullptr, "snapshot",
                "must have its rows; they were published");
     if (!check.ok()) return check.status();
+    if (absl::Status status = OfThisProcess(publisher); !status.ok()) return status;
     const std::lock_guard lock(publisher->pinned_mutex);
     publisher->pinned.remove_if([](const wm_publisher::Pinned& pinned) {
       return pinned.until.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
@@ -85,6 +99,7 @@ wm_status PublishRows(wm_publisher* publisher, const char* sequence, const wm_ro
     Arguments check;
     check.Object(publisher, "publisher").Object(rows, "rows").Pointer(out, "out");
     if (!check.ok()) return check.status();
+    if (absl::Status status = OfThisProcess(publisher); !status.ok()) return status;
     auto ticket = std::make_unique<wm_ticket>();
     ticket->result = publisher->publisher->Publish(OrEmpty(sequence), rows->rows).share();
     *out = ticket.release();
@@ -97,6 +112,7 @@ wm_status PublisherStatsOf(const wm_publisher* publisher, wm_publisher_stats* ou
     Arguments check;
     check.Object(publisher, "publisher").OutStruct(out, "out");
     if (!check.ok()) return check.status();
+    if (absl::Status status = OfThisProcess(publisher); !status.ok()) return status;
     const wire::PublisherStats from = publisher->publisher->GetStats();
     wm_publisher_stats stats = {};
     stats.published = from.published;
@@ -108,6 +124,7 @@ wm_status PublisherStatsOf(const wm_publisher* publisher, wm_publisher_stats* ou
     stats.objects_put = from.objects_put;
     stats.bytes_put = from.bytes_put;
     stats.puts_failed = from.puts_failed;
+    stats.exceptions = from.exceptions;
     CopyOut(stats, out);
     return absl::OkStatus();
   });
@@ -117,6 +134,7 @@ wm_status PublisherStatsOf(const wm_publisher* publisher, wm_publisher_stats* ou
 wm_status TicketReady(const wm_ticket* ticket) noexcept {
   return GuardStep(nullptr, [&]() -> wm_code {
     if (!IsA(ticket)) return BadArgument(0);
+    if (ticket->process != getpid()) return {WM_FAILED_PRECONDITION, WM_RULE_FORKED};
     const bool ready =
         ticket->result.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
     return {ready ? WM_OK : WM_UNAVAILABLE};
@@ -136,6 +154,7 @@ wm_status TicketWait(const wm_ticket* ticket, std::int64_t timeout_ns, wm_bytes*
     Arguments check;
     check.Object(ticket, "ticket").Pointer(out, "out");
     if (!check.ok()) return check.status();
+    if (ticket->process != getpid()) return Forked("a ticket");
     const absl::Status waited = WaitFor(timeout_ns, [ticket](std::int64_t piece) -> absl::Status {
       if (ticket->result.wait_for(std::chrono::nanoseconds(piece)) == std::future_status::ready) {
         return absl::OkStatus();

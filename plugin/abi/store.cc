@@ -267,6 +267,17 @@ wm_status StoreStatus(const wm_store* store, wm_message* why) noexcept {
   });
 }
 
+absl::Status GiveExpertCounts(const wm_store* store, std::uint64_t version, std::uint64_t* counts,
+                              std::size_t capacity) {
+  const absl::StatusOr<ExpertCounts> of = store->store->ExpertCountsOf(version);
+  if (!of.ok()) return of.status();
+  if (capacity < of->counts.size()) {
+    return absl::OutOfRangeError("capacity: must be at least " + std::to_string(of->counts.size()));
+  }
+  std::copy(of->counts.begin(), of->counts.end(), counts);
+  return absl::OkStatus();
+}
+
 wm_status StoreExpertCounts(const wm_store* store, std::size_t index, std::uint64_t* version,
                             std::uint64_t* counts, std::size_t capacity) noexcept {
   return Guard(nullptr, [&]() -> absl::Status {
@@ -275,16 +286,21 @@ wm_status StoreExpertCounts(const wm_store* store, std::size_t index, std::uint6
     check.That(counts != nullptr || capacity == 0, "counts", "must not be null with a capacity");
     if (!check.ok()) return check.status();
     if (absl::Status status = OfThisProcess(store); !status.ok()) return status;
-    const Stats stats = store->store->GetStats();
-    if (index >= stats.experts.size()) return absl::NotFoundError("index: beyond the last version");
-    const ExpertCounts& of = stats.experts[index];
-    if (capacity < of.counts.size()) {
-      return absl::OutOfRangeError("capacity: must be at least " +
-                                   std::to_string(of.counts.size()));
-    }
-    *version = of.version;
-    std::copy(of.counts.begin(), of.counts.end(), counts);
-    return absl::OkStatus();
+    const std::vector<std::uint64_t> versions = store->store->ExpertVersions();
+    if (index >= versions.size()) return absl::NotFoundError("index: beyond the last version");
+    absl::Status status = GiveExpertCounts(store, versions[index], counts, capacity);
+    if (status.ok()) *version = versions[index];
+    return status;
+  });
+}
+
+wm_status StoreExpertCountsOf(const wm_store* store, std::uint64_t version, std::uint64_t* counts,
+                              std::size_t capacity) noexcept {
+  return Guard(nullptr, [&]() -> absl::Status {
+    Arguments check;
+    check.Object(store, "store");
+    check.That(counts != nullptr || capacity == 0, "counts", "must not be null with a capacity");
+    return check.ok() ? GiveExpertCounts(store, version, counts, capacity) : check.status();
   });
 }
 
@@ -341,15 +357,20 @@ wm_shape LentShape::View() const {
   return shape;
 }
 
-LogCallback LogOf(wm_store& store, const wm_ext_log& log) {
+LogCallback LogTo(wm_ext_log& log) {
   if (log.function == nullptr) return {};
-  const std::lock_guard<std::mutex> lock(store.logs_mutex);
-  store.logs.push_back(log);
   return {[](void* context, LogLevel level, const char* text, std::size_t size) {
             const auto& to = *static_cast<const wm_ext_log*>(context);
             to.function(to.context, static_cast<std::int32_t>(level), text, size);
           },
-          &store.logs.back()};
+          &log};
+}
+
+LogCallback LogOf(wm_store& store, const wm_ext_log& log) {
+  if (log.function == nullptr) return {};
+  const std::lock_guard<std::mutex> lock(store.logs_mutex);
+  store.logs.push_back(log);
+  return LogTo(store.logs.back());
 }
 
 absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& args,
@@ -358,7 +379,7 @@ absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& a
   check.Struct(given, args, "options");
   check.Flags(args.flags, WM_STORE_DEVICE_SLOTS | WM_STORE_NO_AUDIT | WM_STORE_COUNT_EXPERTS,
               "options.flags");
-  check.Chain(args.ext, "options.ext", &log);
+  check.Zero(args.reserved, "options.reserved").Chain(args.ext, "options.ext", &log);
   check.Array(args.layer_ids, args.num_layer_ids, "options.layer_ids");
   check.Array(args.null_blocks, args.num_null_blocks, "options.null_blocks");
   check.Array(args.landing_cpus, args.num_landing_cpus, "options.landing_cpus");
@@ -393,6 +414,7 @@ absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& a
   to.audit = (args.flags & WM_STORE_NO_AUDIT) == 0;
   if (args.audit_threshold != 0) to.audit_threshold = args.audit_threshold;
   to.count_experts = (args.flags & WM_STORE_COUNT_EXPERTS) != 0;
+  if (args.expert_versions != 0) to.expert_versions = args.expert_versions;
   to.key_seed = args.key_seed;
   return absl::OkStatus();
 }
@@ -416,6 +438,7 @@ void FillStore(wm_api_v1& api) {
   api.store_stats = &StoreStats;
   api.store_stats_text = &StoreStatsText;
   api.store_expert_counts = &StoreExpertCounts;
+  api.store_expert_counts_of = &StoreExpertCountsOf;
   api.store_next_finding = &StoreNextFinding;
   api.store_status = &StoreStatus;
 }

@@ -6,6 +6,8 @@
 #ifndef WAYMARK_PLUGIN_ABI_TYPES_H_
 #define WAYMARK_PLUGIN_ABI_TYPES_H_
 
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -170,6 +172,7 @@ struct wm_source : waymark::abi::RefCounted<0x776d20736f757263> {  // "wm sourc"
 struct wm_ticket : waymark::abi::RefCounted<0x776d207469636b65> {  // "wm ticke"
   using Result = std::shared_future<absl::StatusOr<waymark::wire::Handle>>;
 
+  const pid_t process = getpid();  // in a forked child the result may never become ready
   Result result;
 };
 
@@ -182,6 +185,7 @@ struct wm_publisher : waymark::abi::RefCounted<0x776d207075626c69> {  // "wm pub
     wm_ticket::Result until;
     waymark::abi::Reference<wm_recorder> recorder;
   };
+  wm_ext_log log = {};  // outlives `publisher`
   std::mutex pinned_mutex;
   std::list<Pinned> pinned;  // outlives `publisher`
   std::unique_ptr<waymark::wire::Publisher> publisher;

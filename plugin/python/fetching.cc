@@ -196,7 +196,7 @@ nb::tuple Stats(const Publisher& self) {
   if (status != WM_OK) Raise(status, "publisher_stats");
   return nb::make_tuple(stats.published, stats.dropped, stats.failed, stats.pages,
                         stats.pages_encoded, stats.objects_held, stats.objects_put, stats.bytes_put,
-                        stats.puts_failed);
+                        stats.puts_failed, stats.exceptions);
 }
 
 struct Fetcher {
@@ -358,7 +358,7 @@ void BindFetching(nb::module_& module) {
       .def("_publish_rows", &PublishRows, "sequence"_a, "rows"_a)
       .def("_publish_snapshot", &PublishSnapshot, "sequence"_a, "snapshot"_a)
       .def("_stats", &Stats,
-           nb::sig("def _stats(self) -> tuple[int, int, int, int, int, int, int, int, int]"));
+           nb::sig("def _stats(self) -> tuple[int, int, int, int, int, int, int, int, int, int]"));
   nb::class_<Fetcher>(module, "Fetcher")
       .def("__init__", &MakeFetcher, "source"_a, "cache_bytes"_a, "batch_bytes"_a, "max_rows"_a,
            "whole_chunks"_a)

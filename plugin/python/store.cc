@@ -31,7 +31,7 @@ void Make(Store* self, std::int32_t num_layers, std::int32_t top_k, std::int32_t
           bool landing_caller, bool audit, double audit_threshold, bool count_experts,
           std::uint64_t key_seed, nb::handle landing_cpus, bool record, std::uint64_t ring_bytes,
           bool record_ids, nb::handle record_cpus, std::uint64_t log_bytes,
-          nb::handle max_tagged_snapshots, nb::handle spare_pages) {
+          nb::handle max_tagged_snapshots, nb::handle spare_pages, nb::handle expert_versions) {
   const Integers<std::int32_t> layers(layer_ids, "layer_ids");
   const Integers<std::int32_t> nulls(null_blocks, "null_blocks");
   const Integers<std::int32_t> cpus(landing_cpus, "landing_cpus");
@@ -72,6 +72,7 @@ void Make(Store* self, std::int32_t num_layers, std::int32_t top_k, std::int32_t
   options.landing_cpus = cpus.data();
   options.num_landing_cpus = cpus.size();
   options.log_bytes = log_bytes;
+  options.expert_versions = Positive<std::uint32_t>(expert_versions, "expert_versions");
   options.max_tagged_snapshots =
       Positive<std::uint32_t>(max_tagged_snapshots, "max_tagged_snapshots");
 
@@ -259,6 +260,15 @@ nb::object ExpertCounts(const Store& self, std::size_t index, nb::handle counts)
   return nb::int_(version);
 }
 
+// The counts of one version, into `counts`.
+void ExpertCountsOf(const Store& self, std::uint64_t version, nb::handle counts) {
+  const Bytes out = WritableBytes(counts, "counts");
+  const wm_status status = Api().store_expert_counts_of(
+      self.open().store, version, reinterpret_cast<std::uint64_t*>(out.data), out.size / 8);
+  if (status == WM_NOT_FOUND) Raise(status, "version: its expert counts are not kept");
+  if (status != WM_OK) Raise(status, "expert_counts_of");
+}
+
 // (block, step, kept_step, sealed_step, rows, voided, agreement, text) of the next one, or None.
 nb::object NextFinding(const Store& self) {
   wm_finding finding = {};
@@ -405,7 +415,7 @@ void BindStore(nb::module_& module) {
            "max_steps_in_flight"_a, "max_step_rows"_a, "device_slots"_a, "landing_caller"_a,
            "audit"_a, "audit_threshold"_a, "count_experts"_a, "key_seed"_a, "landing_cpus"_a,
            "record"_a, "ring_bytes"_a, "record_ids"_a, "record_cpus"_a, "log_bytes"_a,
-           "max_tagged_snapshots"_a, "spare_pages"_a.none())
+           "max_tagged_snapshots"_a, "spare_pages"_a.none(), "expert_versions"_a)
       .def("schedule", &Schedule, "step"_a, "version"_a,
            "Opens the schedule of `step` under weights `version`: events and snapshots belong to "
            "it until the step is begun. Optional, for engines that report events before the step "
@@ -466,6 +476,7 @@ void BindStore(nb::module_& module) {
       .def("_stats", &Stats, nb::sig("def _stats(self) -> dict[str, typing.Any]"))
       .def("_expert_counts", &ExpertCounts, "index"_a, "counts"_a,
            nb::sig("def _expert_counts(self, index: int, counts: object) -> int | None"))
+      .def("_expert_counts_of", &ExpertCountsOf, "version"_a, "counts"_a)
       .def("_next_finding", &NextFinding,
            nb::sig("def _next_finding(self) -> "
                    "tuple[int, int, int, int, int, bool, float, str] | None"))

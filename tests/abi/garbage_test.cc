@@ -224,6 +224,8 @@ TEST_F(Garbage, Handles) {
                       [&](auto* h) { return api.store_stats_text(h, &why_); });
   RefusesWrongObjects("store_expert_counts", store_,
                       [&](auto* h) { return api.store_expert_counts(h, 0, &number, counts, 64); });
+  RefusesWrongObjects("store_expert_counts_of", store_,
+                      [&](auto* h) { return api.store_expert_counts_of(h, 1, counts, 64); });
   RefusesWrongObjects("store_next_finding", store_,
                       [&](auto* h) { return api.store_next_finding(h, &finding, &why_); });
   RefusesWrongObjects("snapshot_range", snapshot_,
@@ -415,6 +417,7 @@ TEST_F(Garbage, Pointers) {
       {"store_last_step", api.store_last_step(store_, nullptr)},
       {"store_expert_counts, version", api.store_expert_counts(store_, 0, nullptr, nullptr, 0)},
       {"store_expert_counts, counts", api.store_expert_counts(store_, 0, &number, nullptr, 9)},
+      {"store_expert_counts_of, counts", api.store_expert_counts_of(store_, 0, nullptr, 9)},
       {"snapshot_range, first", api.snapshot_range(snapshot_, nullptr, &position)},
       {"snapshot_range, last", api.snapshot_range(snapshot_, &position, nullptr)},
       {"snapshot_coverage, runs", api.snapshot_coverage(snapshot_, nullptr, 1, &count, &why_)},

@@ -1155,6 +1155,13 @@ int main(void) {
         count += counts[i];
       CHECK(count == (2 * ROWS + 2) * LAYERS * TOP_K);
       CHECK(wm->store_expert_counts(store, 1, &version, counts, 99) == WM_NOT_FOUND);
+      memset(counts, 0, sizeof counts);
+      CHECK_OK(WM(store_expert_counts_of)(store, 7, counts, LAYERS * EXPERTS));
+      for (i = 0; i < LAYERS * EXPERTS; ++i)
+        count -= counts[i];
+      CHECK(count == 0);
+      CHECK(wm->store_expert_counts_of(store, 8, counts, LAYERS * EXPERTS) == WM_NOT_FOUND);
+      CHECK(wm->store_expert_counts_of(store, 7, counts, 3) == WM_OUT_OF_RANGE);
       CHECK(WM(store_next_finding)(store, &finding, &why) == WM_NOT_FOUND);
       CHECK_OK(WM(session_status)(session, &why));
       CHECK_OK(WM(session_stats)(session, &of_steps));

@@ -106,7 +106,18 @@ def test_expert_counts(make_rig: Callable[..., Rig]) -> None:
     assert list(got) == [1, 4]
     for version, counts in want.items():
         assert (got[version] == counts).all()
+        assert (rig.store.expert_counts_of(version) == counts).all()
+    with pytest.raises(waymark.NotFoundError, match="version"):
+        rig.store.expert_counts_of(2)
     assert Rig().store.expert_counts() == {}
+
+
+def test_expert_counts_of_the_last_versions(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(count_experts=True, expert_versions=2)
+    for version in (1, 2, 3):
+        rig.write(waymark.slots_of([version], 4, 0, 4), [version], version)
+    rig.store.wait_idle(10)
+    assert list(rig.store.expert_counts()) == [2, 3]
 
 
 def test_a_missed_bind_is_found_and_logged(make_rig: Callable[..., Rig]) -> None:

@@ -240,6 +240,9 @@ class PublisherStats:
     bytes_put: int
     puts_failed: int
     """Failed calls of the source: readers will miss rows."""
+    exceptions: int
+    """Exceptions of the source, and those that ended a publication, as a rule because of no
+    memory."""
 
     def as_dict(self) -> dict[str, int]:
         """The counters by name."""

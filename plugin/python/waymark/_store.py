@@ -199,6 +199,7 @@ class Store(_core.Store):
         log_bytes: int = 0,
         max_tagged_snapshots: int = 0,
         spare_pages: int | None = None,
+        expert_versions: int = 8,
     ) -> None:
         """Commits the memory of the rows' stamps, and starts the landing thread.
 
@@ -219,6 +220,7 @@ class Store(_core.Store):
         snapshots of messages that wait for take_tagged(); for one more the oldest is given up; 0:
         4096. spare_pages: beside num_pages, for pages that only snapshots (or steps in flight) hold
         any more; a spare page costs address space until it is used; None: as many as num_pages.
+        expert_versions: how many versions of the weights count_experts keeps, 1 ... 4096.
 
         InvalidArgumentError names argument, rule and value; ResourceExhaustedError if memory cannot
         be allocated.
@@ -259,6 +261,7 @@ class Store(_core.Store):
             log_bytes,
             max_tagged_snapshots,
             spare_pages,
+            expert_versions,
         )
         self._log_lost = 0
 
@@ -289,7 +292,8 @@ class Store(_core.Store):
 
     def expert_counts(self) -> dict[int, npt.NDArray[np.uint64]]:
         """uint64 [L, E] by version of the weights, oldest first: how often each expert was chosen
-        in landed rows. Empty without count_experts. Any thread."""
+        in landed rows, for the newest expert_versions versions. Empty without count_experts. Any
+        thread."""
         counts: dict[int, npt.NDArray[np.uint64]] = {}
         shape = self.shape
         while True:
@@ -298,6 +302,13 @@ class Store(_core.Store):
             if version is None:
                 return counts
             counts[version] = of_version
+
+    def expert_counts_of(self, version: int) -> npt.NDArray[np.uint64]:
+        """uint64 [L, E]: the counts of one version. NotFoundError if they are not kept. Any
+        thread."""
+        counts = np.zeros((self.shape.num_layers, self.shape.num_experts), np.uint64)
+        self._expert_counts_of(version, counts)
+        return counts
 
     def take_findings(self) -> list[Finding]:
         """The findings of the audit that no call has returned yet, oldest first. Any thread, one at

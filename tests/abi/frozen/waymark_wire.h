@@ -274,6 +274,7 @@ typedef struct wm_publisher_stats {
   uint64_t objects_held, objects_put;  /* objects already there; objects put */
   uint64_t bytes_put;
   uint64_t puts_failed; /* failed calls of the source: readers will miss rows */
+  uint64_t exceptions;  /* caught, of callbacks of the source and of no memory; see `failed` */
 } wm_publisher_stats;
 
 /* ---- fetching ----------------------------------------------------------------------------- */
@@ -443,7 +444,9 @@ typedef struct wm_wire_api_v1 {
    * negative timeout never expires. Results of a ticket that is ready: RESOURCE_EXHAUSTED if the
    * queue was full; DEADLINE_EXCEEDED if the snapshot was not ready in time; INVALID_ARGUMENT for
    * another shape, or ids that the codec cannot write; FAILED_PRECONDITION if the rows do not
-   * continue their sequence, or it is no longer known: publish from row 0; CANCELLED. */
+   * continue their sequence, or it is no longer known: publish from row 0; CANCELLED;
+   * RESOURCE_EXHAUSTED or INTERNAL if an exception ended the publication, as a rule no memory: the
+   * publisher goes on. */
   wm_status (*ticket_wait)(const wm_ticket* ticket, int64_t timeout_ns, wm_bytes** out,
                            wm_message* why);
 

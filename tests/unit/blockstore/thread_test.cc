@@ -75,7 +75,7 @@ StoreOptions SmallStore() {
 TEST(Thread, HasItsNameAndCpusAtOnce) {
   const std::vector<std::int32_t> cpus = {CpusOf(0).back()};
   std::atomic<bool> stop{false};
-  std::thread thread = StartThread("wm-test", cpus, [&] { stop.wait(false); });
+  std::thread thread = StartThread("wm-test", cpus, [&] { stop.wait(false); }).value();
   const std::vector<pid_t> threads = ThreadsNamed("wm-test");
   EXPECT_EQ(threads.size(), 1u);
   for (const pid_t id : threads)

@@ -121,29 +121,5 @@ TEST_F(LanderTest, TheAuditVoidsTwoPagesOfOneKeyThatDisagree) {
   EXPECT_EQ(store.pages.pool().hot(store.PageOf(0)).pins, 0u);
 }
 
-TEST(ExpertCounter, CountsIdsPerVersionAndLayer) {
-  ExpertCounter counter;
-  RoutingShape shape = {.num_layers = 2, .top_k = 1, .num_experts = 4, .page_tokens = 4};
-  const std::uint8_t a[] = {1, 3};
-  const std::uint8_t b[] = {1, 0};
-  const std::uint8_t* const rows[] = {a, nullptr, b};
-  counter.Add(shape, 6, rows);
-  counter.Add(shape, 5, std::span(rows).first(1));
-  const std::vector<ExpertCounts> counts = counter.Get();
-  ASSERT_EQ(counts.size(), 2u);
-  EXPECT_EQ(counts[0].version, 6u) << "in the order of first use";
-  EXPECT_EQ(counts[0].counts, (std::vector<std::uint64_t>{0, 2, 0, 0, 1, 0, 0, 1}));
-  EXPECT_EQ(counts[1].counts, (std::vector<std::uint64_t>{0, 1, 0, 0, 0, 0, 0, 1}));
-}
-
-TEST(ExpertCounter, ReadsIdsOfTwoBytes) {
-  ExpertCounter counter;
-  RoutingShape shape = {.num_layers = 1, .top_k = 1, .num_experts = 300, .page_tokens = 4};
-  const std::uint8_t id_258[] = {2, 1};
-  const std::uint8_t* const rows[] = {id_258};
-  counter.Add(shape, 1, rows);
-  EXPECT_EQ(counter.Get()[0].counts[258], 1u);
-}
-
 }  // namespace
 }  // namespace waymark

@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <memory>
+#include <random>
 #include <utility>
 #include <vector>
 
 #include "tests/unit/blockstore/store/store_parts.h"
+#include "tests/unit/blockstore/test_seed.h"
 
 namespace waymark {
 namespace {
@@ -303,6 +306,42 @@ TEST_F(PagesTest, RebaseEmptiesTableAndIndexAndTranslatesSteps) {
   EXPECT_EQ(pages_.table().hot(0).reason, Reason::kCapacity);
   EXPECT_EQ(pages_.base().base + pages_.table().hot(0).seal.step, sealed);
   EXPECT_EQ(pages_.base().VersionOf(pages_.table().hot(0).seal.step), kVersion);
+}
+
+// Blocks that share pages leave them in any order: the list of each page stays whole.
+TEST_F(PagesTest, BlocksLeaveASharedPageInAnyOrder) {
+  std::mt19937_64 random(TestSeed());
+  SCOPED_TRACE(TestSeed());
+  constexpr EntryIndex kEntries = 8;
+  const PageIndex pages[] = {Fill(0, 4), Fill(1, 4)};
+  pages_.PinPage(pages[0]);
+  pages_.PinPage(pages[1]);
+  std::array<std::vector<EntryIndex>, 2> bound = {std::vector<EntryIndex>{0},
+                                                  std::vector<EntryIndex>{1}};  // newest first
+  for (EntryIndex e = 2; e < kEntries; ++e)
+    pages_.EnsureEntry(e, kStep);
+  for (int i = 0; i < 20000; ++i) {
+    const auto e = static_cast<EntryIndex>(random() % kEntries);
+    const PageIndex of = pages_.table().hot(e).page;
+    if (of == kNoPage) {
+      const std::size_t to = random() % 2;
+      pages_.Attach(e, pages[to]);
+      bound[to].insert(bound[to].begin(), e);
+    } else {
+      pages_.Detach(e, Reason::kNeverWritten);
+      std::erase(bound[of == pages[0] ? 0 : 1], e);
+    }
+    for (std::size_t page = 0; page < 2; ++page) {
+      const PageHot& hot = pages_.pool().hot(pages[page]);
+      ASSERT_EQ(hot.bindings, bound[page].size());
+      EntryIndex at = hot.first_binding;
+      for (const EntryIndex expected : bound[page]) {
+        ASSERT_EQ(at, expected) << "change " << i;
+        at = pages_.table().hot(at).next_binding;
+      }
+      ASSERT_EQ(at, kNoEntry);
+    }
+  }
 }
 
 TEST(Seal, ALaterSealKeepsTheFirstStepAndRenewsTheKey) {

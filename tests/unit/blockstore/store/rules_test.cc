@@ -416,6 +416,43 @@ TEST(Eviction, PagesThatOnlyTheIndexHoldsGoBeforeThoseOfCachedBlocks) {
   EXPECT_EQ(d.Read({4, 5}, 3, 5), "#4@1 x");
 }
 
+// A life that begins with a copy has a user, as one that begins with a bind: the child of a fork is
+// not evicted while it runs, and its release is no release too many.
+TEST(Eviction, ACopyOntoABlockWithoutUsersGivesItOne) {
+  for (const int rows : {Event::kAllRows, 2}) {
+    for (const bool bound : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(rows, bound ? " rows, bound first" : " rows, a copy alone"));
+      StoreOptions options = StoreDriver::Options();
+      options.num_pages = 3;
+      options.spare_pages = 0;
+      StoreDriver d(options);
+      d.Step(1, {Bind(0), Bind(1)}, d.Slots({0}, 0, 2), {10, 11});
+      d.Step(2, {Release(1)}, {}, {});
+      std::vector<Event> fork;
+      if (bound) fork.push_back(Bind(1));
+      fork.push_back(Copy(0, 1, rows));
+      d.Step(3, fork, d.Slots({1}, 2, 3), {30});
+      d.Step(4, {Bind(2), Bind(3)}, d.Slots({2, 3}, 0, 8), {1, 2, 3, 4, 5, 6, 7, 8});
+      EXPECT_EQ(d.Read({1}, 0, 3), "10@1 11@1 30@3") << "it is in use";
+      d.Step(5, {Release(1)}, {}, {});
+      EXPECT_EQ(d.store().GetStats().releases_below_zero, 0u);
+      d.Step(6, {Bind(4)}, d.Slots({4}, 0, 1), {40});
+      EXPECT_EQ(d.Read({1}, 0, 1), "c") << "nobody uses it";
+      EXPECT_EQ(d.Read({0}, 0, 1), "10@1");
+    }
+  }
+}
+
+// A copy onto a block that is in use keeps its users.
+TEST(Eviction, ACopyKeepsTheUsersOfItsDestination) {
+  StoreDriver d;
+  d.Step(1, {Bind(0), Bind(1), Retain(1), Copy(0, 1)}, d.Slots({0}, 0, 2), {10, 11});
+  d.Step(2, {Release(1), Release(1)}, {}, {});
+  EXPECT_EQ(d.store().GetStats().releases_below_zero, 0u);
+  d.Step(3, {Release(1)}, {}, {});
+  EXPECT_EQ(d.store().GetStats().releases_below_zero, 1u);
+}
+
 // ---- readers that are late
 
 TEST(SlowReader, CostsMemoryAndNoRowUntilTheSparePagesAreUsed) {
@@ -497,11 +534,16 @@ TEST(Base, AVersionRunTableThatIsFullStartsANewBase) {
   EXPECT_EQ(d.Read({3}, 0, 1), "7@5000");
 }
 
-TEST(Base, AJumpOfStepNumbersEmptiesTheTable) {
+// Two of the longest jumps use up the numbers of stamps.
+constexpr std::uint64_t kJump = std::uint64_t{1} << 27;
+
+TEST(Base, JumpsOfStepNumbersEmptyTheTable) {
   StoreDriver d;
   d.Step(1, {Bind(3), Bind(4)}, d.Slots({3}, 0, 2), {10, 11});
   const Snapshot seen = d.Take({3}, 0, 2);
-  const std::uint64_t far = std::uint64_t{1} << 40;
+  d.Step(1 + kJump, {}, {}, {});
+  EXPECT_EQ(d.Read({3}, 0, 2), "10@1 11@1");
+  const std::uint64_t far = 1 + 2 * kJump;
   d.Step(far, {}, d.Slots({4}, 0, 1), {20});
   EXPECT_EQ(d.Read({3}, 0, 2), "c c");
   EXPECT_EQ(d.Read({4}, 0, 1), absl::StrCat("20@", far));
@@ -511,7 +553,8 @@ TEST(Base, AJumpOfStepNumbersEmptiesTheTable) {
 TEST(Base, WhileSomethingIsInFlightStepsAreDroppedNotWaitedFor) {
   StoreDriver d;
   d.Begin(1, {Bind(3)}, d.Slots({3}, 0, 1));
-  const std::uint64_t far = std::uint64_t{1} << 40;
+  d.Step(1 + kJump, {}, {}, {});
+  const std::uint64_t far = 1 + 2 * kJump;
   // The call cannot know it. The step stays in flight until it ends, as every other step.
   d.Begin(far, {Bind(4)}, d.Slots({4}, 0, 1));
   EXPECT_EQ(d.store().GetStats().steps_dropped, 1u);
@@ -521,7 +564,7 @@ TEST(Base, WhileSomethingIsInFlightStepsAreDroppedNotWaitedFor) {
   EXPECT_EQ(d.Read({3}, 0, 2), absl::StrCat("c 20@", far + 1));
   d.Land(far, {30});
   EXPECT_EQ(d.Read({4}, 0, 1), "c");
-  EXPECT_EQ(d.store().GetStats().steps_landed, 2u);
+  EXPECT_EQ(d.store().GetStats().steps_landed, 3u);
 }
 
 // ---- audit

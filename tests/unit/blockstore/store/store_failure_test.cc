@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "blockstore/store/schedule_message.h"
+#include "tests/support/failing_new.h"
 #include "tests/support/log_lines.h"
-#include "tests/unit/blockstore/store/failing_new.h"
 #include "tests/unit/blockstore/store/store_driver.h"
 
 namespace waymark {

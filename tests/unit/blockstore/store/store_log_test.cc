@@ -97,6 +97,38 @@ TEST(StoreLog, AStepBeforeTheOpenScheduleIsRefused) {
   EXPECT_EQ(d.TryBegin(std::uint64_t{1} << 62, {}, {}).rule, StepRule::kStepNotIncreasing);
 }
 
+// A step number from a clock would empty the table every few seconds.
+TEST(StoreLog, AJumpOfStepNumbersIsRefusedAndChangesNothing) {
+  constexpr std::uint64_t kJump = std::uint64_t{1} << 27;
+  for (const std::uint64_t first : {std::uint64_t{1}, (std::uint64_t{1} << 62) - kJump - 2}) {
+    StoreDriver d;
+    d.Step(first, {Bind(3)}, d.Slots({3}, 0, 2), {10, 11});
+    const StepCode code = d.TryBegin(first + kJump + 1, {Bind(3)}, d.Slots({3}, 1, 2));
+    EXPECT_EQ(code.rule, StepRule::kStepJump);
+    EXPECT_EQ(code.ToStatus().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(
+        code.ToStatus().message(),
+        absl::StrCat("batch.step must be at most 134217728 (2^27) above the last step begun, ",
+                     first, "; it is ", first + kJump + 1));
+    EXPECT_EQ(d.store().Schedule(StepId(first + kJump + 1), 1).rule, StepRule::kStepJump);
+    EXPECT_EQ(d.store().last_step(), StepId(first));
+    EXPECT_EQ(d.Read({3}, 0, 2), absl::StrCat("10@", first, " 11@", first));
+    d.Step(first + kJump, {}, d.Slots({3}, 1, 2), {12});
+    EXPECT_EQ(d.Read({3}, 0, 2), absl::StrCat("10@", first, " 12@", first + kJump));
+  }
+}
+
+TEST(StoreLog, StepsFrom2To62OnAreRefused) {
+  for (const std::uint64_t step : {std::uint64_t{1} << 62, (std::uint64_t{1} << 63) - 5,
+                                   std::uint64_t{1} << 63, ~std::uint64_t{0}}) {
+    StoreDriver d;
+    EXPECT_EQ(d.TryBegin(step, {}, {}).rule, StepRule::kStepNotIncreasing) << step;
+    EXPECT_EQ(d.store().Schedule(StepId(step), 1).rule, StepRule::kStepNotIncreasing) << step;
+    d.Step((std::uint64_t{1} << 62) - 1, {Bind(3)}, d.Slots({3}, 0, 1), {10});
+    EXPECT_EQ(d.TryBegin(step, {}, {}).rule, StepRule::kStepNotIncreasing) << step;
+  }
+}
+
 TEST(StoreLog, ASealWithoutAStepIsThatOfTheNextStep) {
   StoreDriver d;
   const Event seal[] = {Bind(3), Event::Seal(BlockId(3), Key(7))};

@@ -1,7 +1,7 @@
 // Makes an allocation of the test program fail: operator new of the whole program, linked with
 // failing_new.cc.
-#ifndef WAYMARK_TESTS_UNIT_BLOCKSTORE_STORE_FAILING_NEW_H_
-#define WAYMARK_TESTS_UNIT_BLOCKSTORE_STORE_FAILING_NEW_H_
+#ifndef WAYMARK_TESTS_SUPPORT_FAILING_NEW_H_
+#define WAYMARK_TESTS_SUPPORT_FAILING_NEW_H_
 
 #include <cstdint>
 
@@ -15,4 +15,4 @@ void FailAllocation(std::uint64_t n, bool and_all_after = false);
 
 }  // namespace waymark
 
-#endif  // WAYMARK_TESTS_UNIT_BLOCKSTORE_STORE_FAILING_NEW_H_
+#endif  // WAYMARK_TESTS_SUPPORT_FAILING_NEW_H_
