@@ -189,13 +189,16 @@ class Shape:
                 for i in range(0, self.L, self.crc_layers)]
         return struct.pack("<%dI" % len(crcs), *crcs) + b"".join(layers)
 
+    def place(self, chunk):
+        return h(chunk[:4 * -(-self.L // self.crc_layers)])
+
     def pages(self, first, n):  # [begin, end) of each chunk's rows
         cuts = [p for p in range(first + 1, first + n) if p % self.B == 0]
         return list(zip([first] + cuts, cuts + [first + n])) if n else []
 
 
 def read_document(data):
-    magic, major, _, header, crc, _, size, first, n, trajectory = struct.unpack_from(
+    magic, major, minor, header, crc, _, size, first, n, trajectory = struct.unpack_from(
         "<8sHHIIIQQQ16s", data)
     assert magic == b"\x89WMK\r\n\x1a\n" and major == 1 and header % 64 == 0 and size == len(data)
     assert crc32c(data[:16] + bytes(4) + data[20:header]) == crc
@@ -210,24 +213,31 @@ def read_document(data):
     known = read_coverage(sections[2], n)
     if 3 in sections:
         read_steps(sections[3], known)
-    rows, at = [], header
-    for begin, end in shape.pages(first, n):
+    rows, at, places = [], header, sections.get(5)
+    for c, (begin, end) in enumerate(shape.pages(first, n)):
         length = shape.chunk_bytes(end - begin)
+        if xxhash and places is not None:
+            assert places[8 * c:8 * c + 8] == shape.place(data[at:at + length])
         rows += shape.read_chunk(data[at:at + length], known[begin - first:end - first])
         at += length
-    assert at == size
-    return shape, first, trajectory, known, rows, 3 in sections
+    assert at == size and (minor >= 1) == (places is not None)
+    assert places is None or len(places) == 8 * len(shape.pages(first, n))
+    return shape, first, trajectory, known, rows, 3 in sections, minor, places
 
 
-def write_document(shape, first, trajectory, known, rows, steps):
+def write_document(shape, first, trajectory, known, rows, steps, minor, places):
+    chunks = [shape.write_chunk(rows[begin - first:end - first])
+              for begin, end in shape.pages(first, len(rows))]
+    if xxhash and minor >= 1:
+        places = b"".join(map(shape.place, chunks))
     sections = [(1, shape.block), (2, write_coverage(known))]
     sections += [(3, write_steps(known))] if steps else []
+    sections += [(5, places)] if minor >= 1 else []
     behind = b"".join(struct.pack("<HHI", kind, 0, len(payload)) + payload + bytes(-len(payload) % 8)
                       for kind, payload in sections)
     behind += bytes(-len(behind) % 64)
-    chunks = b"".join(shape.write_chunk(rows[begin - first:end - first])
-                      for begin, end in shape.pages(first, len(rows)))
-    header = lambda crc: struct.pack("<8sHHIIIQQQ16s", b"\x89WMK\r\n\x1a\n", 1, 0, 64 + len(behind),
+    chunks = b"".join(chunks)
+    header = lambda crc: struct.pack("<8sHHIIIQQQ16s", b"\x89WMK\r\n\x1a\n", 1, minor, 64 + len(behind),
                                      crc, 0, 64 + len(behind) + len(chunks), first, len(rows),
                                      trajectory) + behind
     return header(crc32c(header(0))) + chunks
@@ -282,8 +292,8 @@ def check_objects(handle, node, tail):
 def main():
     assert crc32c(b"123456789") == 0xE3069283
     folder = pathlib.Path(sys.argv[1])
-    files = sorted(folder.glob("*.wmk"))
-    assert len(files) >= 10, files
+    files = sorted(folder.glob("*.wmk")) + sorted((folder / "1.0").glob("*.wmk"))
+    assert len(files) >= 15, files
     for path in files:
         data = path.read_bytes()
         document = read_document(data)
