@@ -14,14 +14,17 @@ namespace {
 using nb::literals::operator""_a;
 
 // `of`: the path of a file (str), or the most bytes of memory.
-void MakeSource(Source* self, nb::handle of) {
+void MakeSource(Source* self, nb::handle of, bool memory_map) {
   wm_source* source = nullptr;
   Message why;
   wm_status status;
   if (PyUnicode_Check(of.ptr())) {
     const auto path = nb::cast<std::string>(of);
+    wm_read_limits limits = {};
+    limits.struct_size = sizeof(limits);
+    limits.flags = memory_map ? WM_READ_MAP : 0;
     const GilReleased released;
-    status = Api().wire->source_file_open(path.c_str(), nullptr, &source, why.get());
+    status = Api().wire->source_file_open(path.c_str(), &limits, &source, why.get());
   } else {
     status = Api().wire->source_memory_create(nb::cast<std::uint64_t>(of), &source, why.get());
   }
@@ -333,7 +336,7 @@ void BindFetching(nb::module_& module) {
   module.def("handle_info", &HandleInfo, "handle"_a,
              nb::sig("def handle_info(handle: object) -> "
                      "tuple[int, int, bytes, int, int, int, int, str]"));
-  nb::class_<Source>(module, "Source").def("__init__", &MakeSource, "of"_a);
+  nb::class_<Source>(module, "Source").def("__init__", &MakeSource, "of"_a, "memory_map"_a);
   nb::class_<RedisSource, Source>(module, "RedisSource")
       .def("__init__", &MakeRedisSource, "texts"_a, "tls"_a, "numbers"_a,
            "presence_cache_entries"_a,

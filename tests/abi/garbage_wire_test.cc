@@ -374,7 +374,7 @@ TEST_F(GarbageWire, FieldsOfStructs) {
     return api.wire->document_open(data_, size_, of, &document, &why_);
   };
   RefusesAndSays<Limits>("document_open", limits, open,
-                         {{"reserved", [](Limits& o) { o.reserved = 1; }}});
+                         {{"limits.flags", [](Limits& o) { o.flags = 2; }}});
   RefusesAndSays<Limits>("document_open", limits, open,
                          {{"max_bytes", [](Limits& o) { o.max_bytes = 1; }}},
                          WM_RESOURCE_EXHAUSTED);

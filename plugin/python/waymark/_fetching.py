@@ -25,18 +25,17 @@ class MemorySource(_core.Source):
         """max_bytes: of all objects, plus about 128 bytes for each."""
         if max_bytes < 1:
             raise InvalidArgumentError(f"max_bytes: at least 1, got {max_bytes}")
-        super().__init__(max_bytes)
+        super().__init__(max_bytes, False)
 
 
 class FileSource(_core.Source):
-    """Objects of a document with nodes (``rows.save(path, nodes=True)``), in place; read only. Any
-    thread."""
+    """Objects of a document with nodes (``rows.save(path, nodes=True)``); read only. Any thread."""
 
     __slots__ = ()
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """FailedPreconditionError if the document has no nodes; NotFoundError; errors as open()."""
-        super().__init__(os.fspath(path))
+    def __init__(self, path: str | os.PathLike[str], *, memory_map: bool = False) -> None:
+        """memory_map and errors: as open(); FailedPreconditionError if the document has no nodes."""
+        super().__init__(os.fspath(path), memory_map)
 
 
 def _count_of(name: str, seconds: float, per_second: int, *, zero: bool = False) -> int:

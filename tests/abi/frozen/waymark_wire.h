@@ -71,10 +71,14 @@ typedef struct wm_document_options {
 /* Limits on a read of bytes that are not trusted; beyond them: RESOURCE_EXHAUSTED. */
 typedef struct wm_read_limits {
   uint32_t struct_size; /* required */
-  uint32_t reserved;    /* must be zero */
+  uint32_t flags;       /* WM_READ_MAP */
   uint64_t max_rows;    /* of one read; 0 = 2^24 */
-  uint64_t max_bytes;   /* allocated by one call; 0 = 2^32 */
+  uint64_t max_bytes;   /* allocated by one call, a file that is read included; 0 = 2^32 */
 } wm_read_limits;
+
+/* Map a file instead of reading it into memory when it is opened. If another process truncates the
+ * file, this process then receives SIGBUS. No effect on bytes in memory. */
+#define WM_READ_MAP 1u
 
 /* The digest that names an object: XXH3-128 of its bytes, as docs/format.md defines it. */
 typedef struct wm_digest {
@@ -83,7 +87,7 @@ typedef struct wm_digest {
 
 typedef struct wm_document_info {
   uint32_t struct_size; /* required */
-  uint32_t flags;       /* WM_DOCUMENT_HAS_STEPS, WM_DOCUMENT_TRUNCATED */
+  uint32_t flags;       /* WM_DOCUMENT_HAS_*, WM_DOCUMENT_TRUNCATED */
   int64_t first;        /* rows [first, first + count) of one sequence */
   int64_t count;
   uint64_t bytes;        /* of the whole document */
@@ -94,6 +98,9 @@ typedef struct wm_document_info {
 
 #define WM_DOCUMENT_HAS_STEPS 1u /* else every step is 0 */
 #define WM_DOCUMENT_TRUNCATED 2u /* bytes are missing at its end */
+/* A chunk in the place of another is found, and reads as damaged. Documents of minor version 0 do
+ * not have places: rows can be wrong if whole chunks of them were lost, repeated or swapped. */
+#define WM_DOCUMENT_HAS_PLACES 4u
 
 /* Rows [begin, end) and layers [layer_begin, layer_end). */
 typedef struct wm_part {
@@ -109,7 +116,7 @@ typedef struct wm_part {
 typedef struct wm_read_damage {
   uint32_t struct_size; /* required */
   uint32_t reserved;
-  uint64_t damaged_chunks; /* a crc does not match: their rows are missing (not captured) */
+  uint64_t damaged_chunks; /* a crc or the place is wrong: their rows are missing (not captured) */
   uint64_t absent_chunks;  /* beyond the end of the bytes: missing (not captured) */
   uint64_t invalid_rows;   /* an id is not below E: missing (invalid id) */
 } wm_read_damage;
@@ -345,8 +352,9 @@ typedef struct wm_wire_api_v1 {
    * an unknown codec; DATA_LOSS if the header is damaged or incomplete. */
   wm_status (*document_open)(const uint8_t* data, size_t size, const wm_read_limits* limits,
                              wm_document** out, wm_message* why);
-  /* The same for a file, which is mapped: NOT_FOUND, UNAVAILABLE. If another process truncates the
-   * file, this process receives SIGBUS. */
+  /* The same for a file, which is read into memory or, with WM_READ_MAP, mapped: NOT_FOUND,
+   * UNAVAILABLE; INVALID_ARGUMENT also if it is no regular file (a folder, a FIFO, a device);
+   * RESOURCE_EXHAUSTED if it is read and has more than max_bytes. */
   wm_status (*document_open_file)(const char* path, const wm_read_limits* limits, wm_document** out,
                                   wm_message* why);
   void (*document_retain)(wm_document* document);
@@ -395,8 +403,8 @@ typedef struct wm_wire_api_v1 {
 
   /* Objects in this process's memory, at most `max_bytes`; the least recently used are evicted. */
   wm_status (*source_memory_create)(uint64_t max_bytes, wm_source** out, wm_message* why);
-  /* Objects in a document with nodes, in place; read only. FAILED_PRECONDITION if it has no nodes;
-   * else errors as document_open_file. */
+  /* Objects in a document with nodes, read only; its file is read or mapped as by
+   * document_open_file. FAILED_PRECONDITION if it has no nodes; else errors as that function. */
   wm_status (*source_file_open)(const char* path, const wm_read_limits* limits, wm_source** out,
                                 wm_message* why);
   /* Objects that the caller's `callbacks` store. On failure `destroy` is not called. */
