@@ -1,12 +1,14 @@
 #include "blockstore/wire/file_source.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "blockstore/wire/document_format.h"
 #include "blockstore/wire/lru_map.h"
 #include "blockstore/wire/node.h"
+#include "blockstore/wire/node_list.h"
 #include "blockstore/wire/tail.h"
 
 namespace waymark::wire {
@@ -52,6 +54,7 @@ absl::StatusOr<std::unique_ptr<FileSource>> FileSource::Open(const std::string& 
   const std::int64_t page_tokens = document.shape().rows.page_tokens;
   const ChunkLayout layout(state->codec, document.first(), document.size());
   const std::uint64_t chunks_begin = document.bytes() - layout.bytes();
+  std::vector<Digest128> nodes;
   for (const std::span<const std::uint8_t> node_bytes : document.nodes()) {
     const absl::StatusOr<Node> node =
         ParseNode(node_bytes, state->codec.shape_digest(), static_cast<std::int32_t>(page_tokens),
@@ -61,7 +64,8 @@ absl::StatusOr<std::unique_ptr<FileSource>> FileSource::Open(const std::string& 
       return absl::ResourceExhaustedError(absl::StrCat(
           "path: '", path, "' has objects that take more than max_bytes, ", limits.max_bytes));
     }
-    state->objects.emplace(ContentDigest(node_bytes), Object{state->file, node_bytes});
+    nodes.push_back(ContentDigest(node_bytes));
+    state->objects.emplace(nodes.back(), Object{state->file, node_bytes});
     for (std::size_t i = 0; i < node->chunks.size(); ++i) {
       const std::int64_t row = (node->first_page + static_cast<std::int64_t>(i)) * page_tokens;
       if (row < document.first() || row + page_tokens > document.last()) continue;
@@ -72,6 +76,8 @@ absl::StatusOr<std::unique_ptr<FileSource>> FileSource::Open(const std::string& 
       state->objects.emplace(node->chunks[i], Object{state->file, bytes.subspan(begin, size)});
     }
   }
+  if (nodes.size() >= kListedNodes)
+    state->objects.emplace(NodeListName(nodes.back()), Object::Of(EncodeNodeList(nodes)));
   const std::int64_t tail = document.last() / page_tokens * page_tokens;
   if (tail < document.last() && tail >= document.first() && document.has_steps()) {
     ReadDamage damage;

@@ -47,7 +47,7 @@ class FileSource final : public PageSource {
 
   // The document of the file. Valid as long as the FileSource.
   [[nodiscard]] const Document& document() const;
-  // The number of objects: nodes, chunks and the tail segment.
+  // The number of objects: nodes, their list, chunks and the tail segment.
   [[nodiscard]] std::size_t size() const;
 
  private:

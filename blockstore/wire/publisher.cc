@@ -16,6 +16,7 @@
 #include "blockstore/wire/chunk.h"
 #include "blockstore/wire/lru_map.h"
 #include "blockstore/wire/node.h"
+#include "blockstore/wire/node_list.h"
 #include "blockstore/wire/tail.h"
 
 namespace waymark::wire {
@@ -69,6 +70,7 @@ struct Job {
 // What is remembered of a sequence, so that later rows can extend it.
 struct Sequence {
   Handle handle;
+  std::vector<Digest128> nodes;    // their digests, first to last
   std::vector<std::uint8_t> node;  // the bytes of its last node
   Rows tail;                       // rows after the last complete page
   std::vector<std::size_t> cuts;   // number of rows of each tail segment
@@ -228,6 +230,7 @@ class Publisher::Impl {
     Handle& handle = next.handle;
     if (goes_on) {
       handle = before->handle;
+      next.nodes = before->nodes;
       next.node = before->node;
     }
     handle.shape = options_.shape;
@@ -247,6 +250,7 @@ class Publisher::Impl {
       page = end;
     }
     counted_.pages += Count(static_cast<std::size_t>(pages - known_pages));
+    if (pages > known_pages) PutNodeList(next);
     return BuildTail(before, input, next);
   }
 
@@ -338,6 +342,13 @@ class Publisher::Impl {
       counted_.bytes_put += named.object.bytes.size();
   }
 
+  void PutNodeList(const Sequence& sequence) {
+    const Digest128 name = NodeListName(sequence.handle.head);
+    if (sequence.nodes.size() < kListedNodes || Held({&name, 1})[0] != 0) return;
+    const NamedObject list{name, Object::Of(EncodeNodeList(sequence.nodes))};
+    Put({&list, 1});
+  }
+
   // Adds pages [begin, end), all of one node, to the last node of the sequence, or begins a new
   // one.
   absl::Status BuildNode(const Sequence* before, const Input& input, std::int64_t begin,
@@ -414,6 +425,8 @@ class Publisher::Impl {
     if (!node.ok()) return node.status();
     next.node = *std::move(node);
     next.handle.head = ContentDigest(next.node);
+    next.nodes.resize(static_cast<std::size_t>(first_page / kNodeChunks));
+    next.nodes.push_back(next.handle.head);
     if (Held({&next.handle.head, 1})[0] == 0) {
       objects.push_back({next.handle.head, Object::Of(next.node)});
     }

@@ -213,7 +213,8 @@ struct Fetcher {
 };
 
 void MakeFetcher(Fetcher* self, const Source& source, std::uint64_t cache_bytes,
-                 std::uint64_t batch_bytes, std::uint64_t max_rows, bool whole_chunks) {
+                 std::uint64_t batch_bytes, std::uint64_t max_rows, std::uint64_t max_bytes,
+                 bool whole_chunks) {
   wm_fetcher_options options = {};
   options.struct_size = sizeof(options);
   options.flags = whole_chunks ? WM_FETCHER_WHOLE_CHUNKS : 0;
@@ -221,6 +222,7 @@ void MakeFetcher(Fetcher* self, const Source& source, std::uint64_t cache_bytes,
   options.cache_bytes = cache_bytes;
   options.batch_bytes = batch_bytes;
   options.max_rows = max_rows;
+  options.max_bytes = max_bytes;
   wm_fetcher* fetcher = nullptr;
   Message why;
   Check(Api().wire->fetcher_create(&options, &fetcher, why.get()), why);
@@ -364,7 +366,7 @@ void BindFetching(nb::module_& module) {
            nb::sig("def _stats(self) -> tuple[int, int, int, int, int, int, int, int, int]"));
   nb::class_<Fetcher>(module, "Fetcher")
       .def("__init__", &MakeFetcher, "source"_a, "cache_bytes"_a, "batch_bytes"_a, "max_rows"_a,
-           "whole_chunks"_a)
+           "max_bytes"_a, "whole_chunks"_a)
       .def("_fetch", &Fetch, "handle"_a, "begin"_a, "end"_a, "layer_begin"_a, "layer_end"_a,
            "timeout"_a.none(),
            nb::sig("def _fetch(self, handle: object, begin: int, end: int, layer_begin: int, "

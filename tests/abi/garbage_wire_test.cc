@@ -557,6 +557,17 @@ TEST_F(GarbageWire, FieldsOfStructs) {
       },
       {{"flags", [](Fetcher& o) { o.flags = 2; }}, {"ext", [&](Fetcher& o) { o.ext = links; }}});
 
+  Fetcher small = of_fetcher_;
+  small.max_bytes = 1;
+  wm_fetcher* bounded = nullptr;
+  ASSERT_EQ(api.wire->fetcher_create(&small, &bounded, &why_), WM_OK);
+  EXPECT_EQ(
+      api.wire->fetcher_fetch(bounded, named_, named_size_, nullptr, 0, &rows, nullptr, &why_),
+      WM_RESOURCE_EXHAUSTED);
+  EXPECT_NE(std::string(text_).find("at most max_bytes = 1 bytes; it has"), std::string::npos)
+      << text_;
+  api.wire->fetcher_release(bounded);
+
   using Callbacks = wm_source_callbacks;
   Callbacks callbacks = {sizeof(callbacks)};
   int destroyed = 0;

@@ -86,7 +86,7 @@ class RedisSource(_core.RedisSource):
         TLS, with certificate files (PEM) and a server name; default: the system's certificates. The
         name in the server's certificate is not checked: trust an authority of your own. Times are
         seconds. time_to_live: objects expire this long after they were last put, or found by a
-        publisher; 0: never. connect_timeout, command_timeout: in addition to the timeout of each
+        publisher; 0: never. connect_timeout, command_timeout (of each reply): in addition to the timeout of each
         call. initial_back_off: no connection is tried for this long after a failure, doubled after
         each further one, up to max_back_off. presence_cache: how long an object that was put or found
         is assumed to be present before the server is asked again. presence_cache_entries: the number of such
@@ -326,21 +326,28 @@ class Fetcher(_core.Fetcher):
         source: Source,
         *,
         cache_bytes: int = 1 << 28,
-        batch_bytes: int = 1 << 22,
+        batch_bytes: int = 1 << 28,
         max_rows: int = 1 << 24,
+        max_bytes: int = 1 << 28,
         whole_chunks: bool = False,
     ) -> None:
         """cache_bytes: of cached objects, the least recently used evicted first. batch_bytes:
-        requested from the source at a time. max_rows: of one call. whole_chunks: fetch whole chunks
-        even if only some layers are wanted, and check their digests, not only their crcs."""
+        requested from the source at a time; if it is at least max_bytes, no fetch makes more than
+        four calls of the source. max_rows, max_bytes: of the rows that one call returns, because a
+        handle of 4 KiB can name 2^31 rows; ResourceExhaustedError beyond them. whole_chunks: fetch
+        whole chunks even if only some layers are wanted, and check their digests, not only their
+        crcs."""
         for name, value in (
             ("cache_bytes", cache_bytes),
             ("batch_bytes", batch_bytes),
             ("max_rows", max_rows),
+            ("max_bytes", max_bytes),
         ):
             if value < 1:
                 raise InvalidArgumentError(f"{name}: at least 1, got {value}")
-        super().__init__(_native_source(source), cache_bytes, batch_bytes, max_rows, whole_chunks)
+        super().__init__(
+            _native_source(source), cache_bytes, batch_bytes, max_rows, max_bytes, whole_chunks
+        )
 
     def fetch(
         self,

@@ -240,7 +240,7 @@ typedef struct wm_redis_options {
   int32_t time_to_live_s;      /* objects expire this long after they were last put, or found by */
                                /* a publisher; 0: never */
   int32_t connect_timeout_ms;  /* in addition to each call's own timeout; 0 = 1000 */
-  int32_t command_timeout_ms;  /* of one exchange; 0 = 5000 */
+  int32_t command_timeout_ms;  /* of the connection's turn, and of each reply; 0 = 5000 */
   int32_t initial_back_off_ms; /* no connection is tried for this long after a failure; 0 = 50 */
   int32_t max_back_off_ms;     /* doubled after each further failure, up to this; 0 = 5000 */
   int32_t presence_cache_ms;   /* how long an object that was put or found is assumed present, */
@@ -302,8 +302,10 @@ typedef struct wm_fetcher_options {
   const wm_ext* ext;
   wm_source* source;    /* retained; required */
   uint64_t cache_bytes; /* of cached objects, the least recently used evicted first; 0 = 2^28 */
-  uint64_t batch_bytes; /* requested from the source at a time; 0 = 2^22 */
+  uint64_t batch_bytes; /* requested from the source at a time; 0 = 2^28 */
   uint64_t max_rows;    /* of one call; 0 = 2^24 */
+  uint64_t max_bytes;   /* of the rows that one call returns; 0 = 2^28. A handle of 4 KiB can name */
+                        /* 2^31 rows */
 } wm_fetcher_options;
 
 /* Fetch whole chunks even if only some layers are wanted: their digests then reveal a source that
@@ -473,8 +475,9 @@ typedef struct wm_wire_api_v1 {
   /* The rows of `part` (null: all) of a handle, in a shape of its layers. Waits for the source
    * until `timeout_ns` (a negative timeout never expires) and then returns what has arrived: other
    * rows are missing (capacity). `report` may be null; on OK `why` receives the text of the
-   * source's status. OUT_OF_RANGE outside the handle; RESOURCE_EXHAUSTED beyond max_rows or 2^32
-   * bytes; errors as handle_info. */
+   * source's status. OUT_OF_RANGE outside the handle; RESOURCE_EXHAUSTED beyond max_rows or
+   * max_bytes; errors as handle_info. Calls the source at most four times, whatever the length, if
+   * batch_bytes is not below max_bytes. */
   wm_status (*fetcher_fetch)(wm_fetcher* fetcher, const uint8_t* handle, size_t size,
                              const wm_part* part, int64_t timeout_ns, wm_rows** out,
                              wm_fetch_report* report, wm_message* why);

@@ -98,6 +98,12 @@ TEST(Golden, ObjectsAreReadSo) {
   ASSERT_TRUE(node.ok()) << node.status();
   EXPECT_EQ(node->chunks.size(), 2u);
   EXPECT_EQ(node->known.valid_rows(), 7);
+  const auto list = ParseNodeList(FileOf("node_list.bin"), 4);
+  ASSERT_TRUE(list.ok()) << list.status();
+  EXPECT_EQ((*list)[1], (Digest128{{5, 6, 7, 8}}));
+  EXPECT_EQ(list->back(), handle->head);
+  EXPECT_EQ(NodeListName(handle->head),
+            (Digest128{{0xbf938cbf, 0xe418739f, 0x58be6a09, 0x936d640c}}));  // by reference.py
   const Bytes tail_bytes = FileOf("tail.bin");
   ASSERT_EQ(handle->tail.size(), 1u);
   EXPECT_EQ(handle->tail[0], ContentDigest(tail_bytes));

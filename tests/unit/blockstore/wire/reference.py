@@ -250,7 +250,7 @@ def check_ids(shape, first, rows):  # the ids that the golden files are made of
             assert ids == (meant if shape.ordered else sorted(meant)), (position, layer, ids)
 
 
-def check_objects(handle, node, tail):
+def check_objects(handle, node, tail, node_list):
     magic, major, segments, size, crc, n, head, runs, block, name = struct.unpack_from(
         "<4sHHIIQ16sIHH", handle)
     assert magic == b"WMKH" and major == 1 and size == len(handle) and segments == 1
@@ -264,6 +264,10 @@ def check_objects(handle, node, tail):
         count, at = get_varint(handle, at)
         provenance, at = provenance + [handle[at]] * count, at + 1
     assert provenance == [0, 2] + [0] * 7 and n == 9
+
+    magic, major, _, nodes = struct.unpack_from("<4sHHQ", node_list)
+    assert magic == b"WMKL" and major == 1 and nodes == 4 and len(node_list) == 16 + 16 * nodes
+    assert node_list[32:48] == struct.pack("<4I", 5, 6, 7, 8) and node_list[64:] == head
 
     magic, major, chunks, shape_digest, page, before, coverage, steps = struct.unpack_from(
         "<4sHHQQ16sII", node)
@@ -282,6 +286,7 @@ def check_objects(handle, node, tail):
     if xxhash:
         assert struct.pack("<Q", shape_digest) == h(shape.block) == tail[8:16]
         assert head == H(node) and digest == H(tail)
+        print("name of the node list:", H(b"WMKL" + head).hex())
         meant = [[[(p * 7 + i * 13 - k) % 256 for k in range(2)] for i in range(3)] for p in range(8)]
         meant[3] = None
         for c in range(2):
@@ -300,8 +305,8 @@ def main():
         check_ids(document[0], document[1], document[4])
         assert write_document(*document) == data, path
         print(path.name, len(data), "bytes,", len(document[4]), "rows")
-    check_objects(*((folder / name).read_bytes() for name in ("handle.bin", "node.bin", "tail.bin")))
-    print("handle, node, tail; digests", "checked" if xxhash else "not checked: no module xxhash")
+    check_objects(*((folder / name).read_bytes() for name in ("handle.bin", "node.bin", "tail.bin", "node_list.bin")))
+    print("handle, node, tail, node list; digests", "checked" if xxhash else "not checked: no module xxhash")
 
 
 main()
