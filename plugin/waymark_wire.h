@@ -434,8 +434,10 @@ typedef struct wm_wire_api_v1 {
   void (*publisher_retain)(wm_publisher* publisher);
   void (*publisher_release)(wm_publisher* publisher);
   /* Publishes rows of a sequence; the ticket receives the handle of rows [0, last). Rows that begin
-   * at row 0 are the whole sequence; others continue the rows of the same `sequence`. A sequence
-   * named "" or null cannot be continued. Never waits for the source, the rows or the publisher's
+   * at row 0 are the whole sequence; others continue the rows of the same `sequence`. A name belongs
+   * to one request as long as it is remembered (max_sequences): whole sequences with fewer rows, or
+   * rows of other steps, are refused, and from then on rows that continue it too. A sequence named
+   * "" or null cannot be continued. Never waits for the source, the rows or the publisher's
    * thread. On OK the snapshot's rows belong to the publisher; the caller can only release it. */
   wm_status (*publisher_publish_snapshot)(wm_publisher* publisher, const char* sequence,
                                           wm_snapshot* snapshot, wm_ticket** out, wm_message* why);
@@ -453,7 +455,8 @@ typedef struct wm_wire_api_v1 {
    * negative timeout never expires. Results of a ticket that is ready: RESOURCE_EXHAUSTED if the
    * queue was full; DEADLINE_EXCEEDED if the snapshot was not ready in time; INVALID_ARGUMENT for
    * another shape, or ids that the codec cannot write; FAILED_PRECONDITION if the rows do not
-   * continue their sequence, or it is no longer known: publish from row 0; CANCELLED. */
+   * continue their sequence, it is no longer known (publish from row 0), or its name is that of
+   * another request; CANCELLED. */
   wm_status (*ticket_wait)(const wm_ticket* ticket, int64_t timeout_ns, wm_bytes** out,
                            wm_message* why);
 

@@ -74,6 +74,7 @@ struct Sequence {
   std::vector<std::uint8_t> node;  // the bytes of its last node
   Rows tail;                       // rows after the last complete page
   std::vector<std::size_t> cuts;   // number of rows of each tail segment
+  bool disputed = false;           // rows of another request were published under its name
 };
 
 struct StringHash {
@@ -200,7 +201,12 @@ class Publisher::Impl {
           absl::StrCat("Publish: rows must begin at 0 or where their sequence ends; they begin at ",
                        input.first(), ", and '", job.sequence, "' ", has));
     }
+    if (known != nullptr) {
+      status = CheckSameRequest(job.sequence, input, *known);
+      if (!status.ok()) return status;  // and it stays as it is
+    }
     Sequence next;
+    next.disputed = known != nullptr && known->disputed;
     deadline_ = After(options_.source_timeout);
     status = Build(known, input, next);
     if (!status.ok()) {
@@ -215,6 +221,53 @@ class Publisher::Impl {
       sequences_.Insert(job.sequence, std::move(next));
     }
     return handle;
+  }
+
+  // Whether `input` can be of the request whose rows are `known`. It is not if it begins at row 0 and
+  // has fewer rows, or rows of other steps: of these, the last ones are compared, because requests
+  // share their first ones. After that it is not known whose rows continue the sequence.
+  absl::Status CheckSameRequest(const std::string& name, const Input& input, Sequence& known) {
+    const auto refused = [&name](const std::string& why) {
+      return absl::FailedPreconditionError(absl::StrCat("Publish: a name belongs to one request; ",
+                                                        why, "; take another name than '", name,
+                                                        "' for another request"));
+    };
+    if (input.first() != 0) {
+      if (!known.disputed) return absl::OkStatus();
+      return refused(
+          "two have published under it, so that rows cannot continue it: publish all "
+          "rows, from row 0, if they are those of the first");
+    }
+    if (input.last() < known.handle.rows) {
+      known.disputed = true;
+      return refused(absl::StrCat("'", name, "' has ", known.handle.rows, " rows, and ",
+                                  input.last(), " are published"));
+    }
+    std::int64_t first = known.tail.first;
+    std::vector<RowInfo> before;
+    if (!known.node.empty()) {
+      const absl::StatusOr<Node> node =
+          ParseNode(known.node, codec_.shape_digest(), static_cast<std::int32_t>(page_tokens_));
+      if (!node.ok()) return node.status();
+      first = node->first_page * page_tokens_;
+      before.resize(static_cast<std::size_t>(node->known.rows()));
+      node->known.Infos(0, before);
+    }
+    before.insert(before.end(), known.tail.infos.begin(), known.tail.infos.end());
+    std::vector<RowInfo> now(before.size());
+    absl::Status status =
+        input.ReadInfos(first, first + static_cast<std::int64_t>(now.size()), now);
+    if (!status.ok()) return status;
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      if (!before[i].valid() || !now[i].valid()) continue;
+      if (before[i].step == now[i].step && before[i].version == now[i].version) continue;
+      known.disputed = true;
+      return refused(absl::StrCat("row ", first + static_cast<std::int64_t>(i), " of '", name,
+                                  "' is of step ", before[i].step, " and version ",
+                                  before[i].version, ", and the one that is published of step ",
+                                  now[i].step, " and version ", now[i].version));
+    }
+    return absl::OkStatus();
   }
 
   void Forget(const std::string& name) {

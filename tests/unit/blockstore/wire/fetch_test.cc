@@ -194,6 +194,51 @@ TEST(Fetch, RowsThatDoNotGoOnAreRefused) {
   EXPECT_EQ(publisher->GetStats().published, 2u);
 }
 
+// Two requests under one name: whichever comes second is refused, and nothing of the first is lost.
+TEST(Fetch, ANameBelongsToOneRequest) {
+  MemorySource source(kPlenty);
+  const RoutingShape shape{.num_layers = 2, .top_k = 2, .num_experts = 256, .page_tokens = 4};
+  const auto publisher = Publisher::Create(&source, {.shape = {shape, {}}}).value();
+  const auto part = [&](std::int64_t begin, std::int64_t end, std::uint64_t step) {
+    Rows rows = LongRows(shape, end);
+    rows.first = begin;
+    rows.infos.assign(static_cast<std::size_t>(end - begin), {step, 1, Reason::kNone, {}});
+    rows.ids.resize(rows.infos.size() * shape.row_bytes());
+    return rows;
+  };
+  const auto refused = [&](Rows rows) {
+    const auto handle = PublishRows(*publisher, "a", std::move(rows));
+    EXPECT_EQ(handle.status().code(), absl::StatusCode::kFailedPrecondition);
+    return std::string(handle.status().message());
+  };
+  ASSERT_TRUE(PublishRows(*publisher, "a", part(0, 300, 1)).ok());
+  ASSERT_TRUE(PublishRows(*publisher, "a", part(300, 301, 2)).ok());
+  // Of another step in a page, in the tail; fewer rows.
+  Rows other = part(0, 310, 1);
+  other.infos[299].step = 9;
+  EXPECT_THAT(refused(other),
+              HasSubstr("row 299 of 'a' is of step 1 and version 1, and the one that "
+                        "is published of step 9 and version 1"));
+  other = part(0, 310, 1);
+  EXPECT_THAT(refused(other), HasSubstr("row 300 of 'a' is of step 2"));
+  EXPECT_THAT(refused(part(0, 300, 1)), HasSubstr("'a' has 301 rows, and 300 are published"));
+  // From now on it is not known whose the next rows are, where their numbers fit.
+  EXPECT_THAT(refused(part(301, 302, 3)), HasSubstr("publish all rows, from row 0"));
+  // The first request has lost nothing: all of its rows are taken, missing ones not compared.
+  Rows own = part(0, 320, 1);
+  own.infos[298] = {0, 0, Reason::kCapacity, {}};
+  std::fill_n(own.ids.begin() + 298 * static_cast<std::ptrdiff_t>(shape.row_bytes()),
+              shape.row_bytes(), std::uint8_t{0});
+  own.infos[300].step = 2;
+  const auto handle = PublishRows(*publisher, "a", own);
+  ASSERT_TRUE(handle.ok()) << handle.status();
+  Fetcher fetcher(&source);
+  ExpectSame(*fetcher.Fetch(*handle, Soon()), own);
+  EXPECT_THAT(refused(part(320, 321, 3)), HasSubstr("publish all rows, from row 0"));
+  // Under another name, of course.
+  EXPECT_TRUE(PublishRows(*publisher, "b", part(0, 310, 9)).ok());
+}
+
 TEST(Fetch, GroupsAndTurnsCrossOnce) {
   MemorySource source(kPlenty);
   const auto publisher =
