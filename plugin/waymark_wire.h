@@ -71,10 +71,14 @@ typedef struct wm_document_options {
 /* Limits on a read of bytes that are not trusted; beyond them: RESOURCE_EXHAUSTED. */
 typedef struct wm_read_limits {
   uint32_t struct_size; /* required */
-  uint32_t reserved;    /* must be zero */
+  uint32_t flags;       /* WM_READ_MAP */
   uint64_t max_rows;    /* of one read; 0 = 2^24 */
-  uint64_t max_bytes;   /* allocated by one call; 0 = 2^32 */
+  uint64_t max_bytes;   /* allocated by one call, a file that is read included; 0 = 2^32 */
 } wm_read_limits;
+
+/* Map a file instead of reading it into memory when it is opened. If another process truncates the
+ * file, this process then receives SIGBUS. No effect on bytes in memory. */
+#define WM_READ_MAP 1u
 
 /* The digest that names an object: XXH3-128 of its bytes, as docs/format.md defines it. */
 typedef struct wm_digest {
@@ -83,7 +87,7 @@ typedef struct wm_digest {
 
 typedef struct wm_document_info {
   uint32_t struct_size; /* required */
-  uint32_t flags;       /* WM_DOCUMENT_HAS_STEPS, WM_DOCUMENT_TRUNCATED */
+  uint32_t flags;       /* WM_DOCUMENT_HAS_*, WM_DOCUMENT_TRUNCATED */
   int64_t first;        /* rows [first, first + count) of one sequence */
   int64_t count;
   uint64_t bytes;        /* of the whole document */
@@ -94,6 +98,9 @@ typedef struct wm_document_info {
 
 #define WM_DOCUMENT_HAS_STEPS 1u /* else every step is 0 */
 #define WM_DOCUMENT_TRUNCATED 2u /* bytes are missing at its end */
+/* A chunk in the place of another is found, and reads as damaged. Documents of minor version 0 do
+ * not have places: rows can be wrong if whole chunks of them were lost, repeated or swapped. */
+#define WM_DOCUMENT_HAS_PLACES 4u
 
 /* Rows [begin, end) and layers [layer_begin, layer_end). */
 typedef struct wm_part {
@@ -109,7 +116,7 @@ typedef struct wm_part {
 typedef struct wm_read_damage {
   uint32_t struct_size; /* required */
   uint32_t reserved;
-  uint64_t damaged_chunks; /* a crc does not match: their rows are missing (not captured) */
+  uint64_t damaged_chunks; /* a crc or the place is wrong: their rows are missing (not captured) */
   uint64_t absent_chunks;  /* beyond the end of the bytes: missing (not captured) */
   uint64_t invalid_rows;   /* an id is not below E: missing (invalid id) */
 } wm_read_damage;
@@ -233,7 +240,7 @@ typedef struct wm_redis_options {
   int32_t time_to_live_s;      /* objects expire this long after they were last put, or found by */
                                /* a publisher; 0: never */
   int32_t connect_timeout_ms;  /* in addition to each call's own timeout; 0 = 1000 */
-  int32_t command_timeout_ms;  /* of one exchange; 0 = 5000 */
+  int32_t command_timeout_ms;  /* of the connection's turn, and of each reply; 0 = 5000 */
   int32_t initial_back_off_ms; /* no connection is tried for this long after a failure; 0 = 50 */
   int32_t max_back_off_ms;     /* doubled after each further failure, up to this; 0 = 5000 */
   int32_t presence_cache_ms;   /* how long an object that was put or found is assumed present, */
@@ -296,8 +303,10 @@ typedef struct wm_fetcher_options {
   const wm_ext* ext;
   wm_source* source;    /* retained; required */
   uint64_t cache_bytes; /* of cached objects, the least recently used evicted first; 0 = 2^28 */
-  uint64_t batch_bytes; /* requested from the source at a time; 0 = 2^22 */
+  uint64_t batch_bytes; /* requested from the source at a time; 0 = 2^28 */
   uint64_t max_rows;    /* of one call; 0 = 2^24 */
+  uint64_t max_bytes; /* of the rows that one call returns; 0 = 2^28. A handle of 4 KiB can name */
+                      /* 2^31 rows */
 } wm_fetcher_options;
 
 /* Fetch whole chunks even if only some layers are wanted: their digests then reveal a source that
@@ -346,8 +355,9 @@ typedef struct wm_wire_api_v1 {
    * an unknown codec; DATA_LOSS if the header is damaged or incomplete. */
   wm_status (*document_open)(const uint8_t* data, size_t size, const wm_read_limits* limits,
                              wm_document** out, wm_message* why);
-  /* The same for a file, which is mapped: NOT_FOUND, UNAVAILABLE. If another process truncates the
-   * file, this process receives SIGBUS. */
+  /* The same for a file, which is read into memory or, with WM_READ_MAP, mapped: NOT_FOUND,
+   * UNAVAILABLE; INVALID_ARGUMENT also if it is no regular file (a folder, a FIFO, a device);
+   * RESOURCE_EXHAUSTED if it is read and has more than max_bytes. */
   wm_status (*document_open_file)(const char* path, const wm_read_limits* limits, wm_document** out,
                                   wm_message* why);
   void (*document_retain)(wm_document* document);
@@ -396,8 +406,8 @@ typedef struct wm_wire_api_v1 {
 
   /* Objects in this process's memory, at most `max_bytes`; the least recently used are evicted. */
   wm_status (*source_memory_create)(uint64_t max_bytes, wm_source** out, wm_message* why);
-  /* Objects in a document with nodes, in place; read only. FAILED_PRECONDITION if it has no nodes;
-   * else errors as document_open_file. */
+  /* Objects in a document with nodes, read only; its file is read or mapped as by
+   * document_open_file. FAILED_PRECONDITION if it has no nodes; else errors as that function. */
   wm_status (*source_file_open)(const char* path, const wm_read_limits* limits, wm_source** out,
                                 wm_message* why);
   /* Objects that the caller's `callbacks` store. On failure `destroy` is not called. */
@@ -425,8 +435,10 @@ typedef struct wm_wire_api_v1 {
   void (*publisher_retain)(wm_publisher* publisher);
   void (*publisher_release)(wm_publisher* publisher);
   /* Publishes rows of a sequence; the ticket receives the handle of rows [0, last). Rows that begin
-   * at row 0 are the whole sequence; others continue the rows of the same `sequence`. A sequence
-   * named "" or null cannot be continued. Never waits for the source, the rows or the publisher's
+   * at row 0 are the whole sequence; others continue the rows of the same `sequence`. A name belongs
+   * to one request as long as it is remembered (max_sequences): whole sequences with fewer rows, or
+   * rows of other steps, are refused, and from then on rows that continue it too. A sequence named
+   * "" or null cannot be continued. Never waits for the source, the rows or the publisher's
    * thread. On OK the snapshot's rows belong to the publisher; the caller can only release it. */
   wm_status (*publisher_publish_snapshot)(wm_publisher* publisher, const char* sequence,
                                           wm_snapshot* snapshot, wm_ticket** out, wm_message* why);
@@ -444,9 +456,9 @@ typedef struct wm_wire_api_v1 {
    * negative timeout never expires. Results of a ticket that is ready: RESOURCE_EXHAUSTED if the
    * queue was full; DEADLINE_EXCEEDED if the snapshot was not ready in time; INVALID_ARGUMENT for
    * another shape, or ids that the codec cannot write; FAILED_PRECONDITION if the rows do not
-   * continue their sequence, or it is no longer known: publish from row 0; CANCELLED;
-   * RESOURCE_EXHAUSTED or INTERNAL if an exception ended the publication, as a rule no memory: the
-   * publisher goes on. */
+   * continue their sequence, it is no longer known (publish from row 0), or its name is that of
+   * another request; CANCELLED; RESOURCE_EXHAUSTED or INTERNAL if an exception ended the
+   * publication, as a rule no memory: the publisher goes on. */
   wm_status (*ticket_wait)(const wm_ticket* ticket, int64_t timeout_ns, wm_bytes** out,
                            wm_message* why);
 
@@ -468,8 +480,9 @@ typedef struct wm_wire_api_v1 {
   /* The rows of `part` (null: all) of a handle, in a shape of its layers. Waits for the source
    * until `timeout_ns` (a negative timeout never expires) and then returns what has arrived: other
    * rows are missing (capacity). `report` may be null; on OK `why` receives the text of the
-   * source's status. OUT_OF_RANGE outside the handle; RESOURCE_EXHAUSTED beyond max_rows or 2^32
-   * bytes; errors as handle_info. */
+   * source's status. OUT_OF_RANGE outside the handle; RESOURCE_EXHAUSTED beyond max_rows or
+   * max_bytes; errors as handle_info. Calls the source at most four times, whatever the length, if
+   * batch_bytes is not below max_bytes. */
   wm_status (*fetcher_fetch)(wm_fetcher* fetcher, const uint8_t* handle, size_t size,
                              const wm_part* part, int64_t timeout_ns, wm_rows** out,
                              wm_fetch_report* report, wm_message* why);

@@ -151,7 +151,7 @@ Moved MoveByHandle(SequenceStore& store, std::span<const RowRequest> requests,
     Snapshot snapshot = store.Take(request.blocks, 0, request.last);
     absl::StatusOr<std::vector<std::uint8_t>> handle;
     moved.sending += Time([&] {
-      const auto published = (*publisher)->Publish("s", std::move(snapshot)).get();
+      const auto published = (*publisher)->Publish("", std::move(snapshot)).get();
       Demand(published.ok(), "not published");
       handle = wire::EncodeHandle(*published);
     });

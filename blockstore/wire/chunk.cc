@@ -10,6 +10,7 @@
 #include "blockstore/rows.h"
 #include "blockstore/wire/crc32c.h"
 #include "blockstore/wire/set_code_tile.h"
+#include "xxhash.h"
 
 namespace waymark::wire {
 namespace {
@@ -285,6 +286,10 @@ std::optional<std::span<const std::uint8_t>> ChunkCodec::Layers(
     std::int64_t rows, std::span<const std::uint8_t> chunk) const {
   if (!CrcsMatch(chunk, LayerBytes(rows), 0, shape_.rows.num_layers)) return std::nullopt;
   return chunk.subspan(kCrcBytes * static_cast<std::size_t>(shape_.num_crcs()));
+}
+
+std::uint64_t ChunkCodec::PlaceDigest(std::span<const std::uint8_t> chunk) const {
+  return XXH3_64bits(chunk.data(), kCrcBytes * static_cast<std::size_t>(shape_.num_crcs()));
 }
 
 Digest128 ChunkCodec::Digest(std::int64_t rows, std::span<const std::uint8_t> chunk) const {

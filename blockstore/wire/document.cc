@@ -24,7 +24,7 @@ absl::Status Bad(const std::string& what) {
 }
 
 struct Sections {
-  Payload shape, coverage, steps, nodes;
+  Payload shape, coverage, steps, nodes, places;
 };
 
 absl::StatusOr<Sections> FindSections(std::span<const std::uint8_t> bytes) {
@@ -52,6 +52,9 @@ absl::StatusOr<Sections> FindSections(std::span<const std::uint8_t> bytes) {
         break;
       case Section::kNodes:
         section = &found.nodes;
+        break;
+      case Section::kPlaces:
+        section = &found.places;
         break;
       default:
         if ((header.flags & kMustUnderstand) != 0) {
@@ -126,6 +129,11 @@ absl::StatusOr<Document> Document::Open(std::span<const std::uint8_t> bytes,
     return Bad(absl::StrCat("document bytes must be ", header.header_bytes + layout.bytes(),
                             " by its shape and rows; they are ", header.document_bytes));
   }
+  const std::size_t places_bytes = kPlaceBytes * static_cast<std::size_t>(layout.chunks());
+  if (sections->places.has_value() && sections->places->size() != places_bytes) {
+    return Bad(absl::StrCat("section 5 (places) must have ", places_bytes, " bytes for its ",
+                            layout.chunks(), " chunks; it has ", sections->places->size()));
+  }
   absl::StatusOr<RowRuns> known =
       RowRuns::Parse(*sections->coverage, sections->steps, rows, limits.max_bytes);
   if (!known.ok()) return known.status();
@@ -139,6 +147,7 @@ absl::StatusOr<Document> Document::Open(std::span<const std::uint8_t> bytes,
   document.minor_ = header.minor;
   document.has_steps_ = sections->steps.has_value();
   document.trajectory_ = header.trajectory;
+  document.places_ = sections->places;
   if (sections->nodes.has_value()) {
     ByteReader reader(*sections->nodes);
     while (reader.left() > 0) {
@@ -193,6 +202,13 @@ absl::Status Document::CheckMemory(std::size_t rows, std::size_t row_bytes) cons
                                                    limits_.max_bytes));
 }
 
+bool Document::InPlace(std::int64_t c, std::span<const std::uint8_t> chunk) const {
+  if (!places_.has_value()) return true;
+  std::uint64_t place;
+  std::memcpy(&place, places_->data() + kPlaceBytes * static_cast<std::size_t>(c), sizeof(place));
+  return place == codec_.PlaceDigest(chunk);
+}
+
 // Writes all of `ids` and `infos`.
 void Document::ReadStored(const RowsAndLayers& part, std::span<std::uint8_t> ids,
                           std::span<RowInfo> infos, ReadDamage& damage) const {
@@ -225,6 +241,8 @@ void Document::ReadStored(const RowsAndLayers& part, std::span<std::uint8_t> ids
     };
     if (layout.ByteBegin(c) + bytes > chunks.size()) {
       lose(damage.absent_chunks);
+    } else if (const auto chunk = chunks.subspan(layout.ByteBegin(c), bytes); !InPlace(c, chunk)) {
+      lose(damage.damaged_chunks);
     } else {
       std::span<const RowInfo> all = wanted;
       if (wanted.size() < static_cast<std::size_t>(chunk_rows)) {
@@ -234,8 +252,7 @@ void Document::ReadStored(const RowsAndLayers& part, std::span<std::uint8_t> ids
       }
       const RowsAndLayers in_chunk{row - chunk_begin, until - chunk_begin, part.layer_begin,
                                    part.layer_end};
-      switch (codec_.Decode(all, chunks.subspan(layout.ByteBegin(c), bytes), in_chunk, to,
-                            std::span(invalid).first(rows))) {
+      switch (codec_.Decode(all, chunk, in_chunk, to, std::span(invalid).first(rows))) {
         case ChunkState::kGood:
           break;
         case ChunkState::kDamaged:
@@ -272,8 +289,10 @@ absl::StatusOr<ChunkView> Document::Chunk(std::int64_t row) const {
   const std::span<const std::uint8_t> chunks = bytes_.subspan(header_bytes_);
   const std::size_t bytes = codec_.ChunkBytes(view.rows);
   if (layout.ByteBegin(c) + bytes > chunks.size()) return lost("is cut off");
-  const auto layers = codec_.Layers(view.rows, chunks.subspan(layout.ByteBegin(c), bytes));
+  const std::span<const std::uint8_t> chunk = chunks.subspan(layout.ByteBegin(c), bytes);
+  const auto layers = codec_.Layers(view.rows, chunk);
   if (!layers.has_value()) return lost("is damaged");
+  if (!InPlace(c, chunk)) return lost("is in another's place");
   view.layers = *layers;
   return view;
 }

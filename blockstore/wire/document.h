@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -30,7 +31,7 @@ struct ReadLimits {
 // Rows that the coverage calls valid and that a read returned as missing, by cause. All zero if the
 // document is undamaged.
 struct ReadDamage {
-  std::int64_t damaged_chunks = 0;  // a crc does not match: rows missing (not captured)
+  std::int64_t damaged_chunks = 0;  // a crc or the place is wrong: rows missing (not captured)
   std::int64_t absent_chunks = 0;   // beyond the end of the bytes: rows missing (not captured)
   std::int64_t invalid_rows = 0;    // an id is out of range: row missing (invalid id)
 
@@ -80,6 +81,10 @@ class Document {
   [[nodiscard]] bool truncated() const { return bytes_.size() < document_bytes_; }
   // Whether the document has the steps of its rows. Without them every step reads as 0.
   [[nodiscard]] bool has_steps() const { return has_steps_; }
+  // Whether a chunk in the place of another is found, and reads as damaged. Documents of minor
+  // version 0 do not have the places of their chunks: if whole chunks of such a document were lost,
+  // repeated or swapped, rows can be wrong and valid.
+  [[nodiscard]] bool has_places() const { return places_.has_value(); }
   // The digest of the last node of the trajectory that begins with these rows; zeros if the
   // document does not name it.
   [[nodiscard]] const Digest128& trajectory() const { return trajectory_; }
@@ -93,8 +98,8 @@ class Document {
   // by their position in the sequence.
   [[nodiscard]] RowsAndLayers All() const { return {first(), last(), 0, shape().rows.num_layers}; }
   // Reads the rows and layers of `part` into a value of its own, whose shape has only those layers.
-  // Touches only the chunks of those rows, and in them the crcs and the layers that the crcs over
-  // `part` cover. Rows of damaged or absent chunks are missing (see ReadDamage).
+  // Touches only their places, and of the chunks of those rows the crcs and the layers that the crcs
+  // over `part` cover. Rows of damaged or absent chunks are missing (see ReadDamage).
   //
   // `damage`, if not null, is set on success. OutOfRange unless `part` lies in All() and has at
   // least one layer; ResourceExhausted beyond the limits given to Open.
@@ -126,6 +131,8 @@ class Document {
   [[nodiscard]] absl::Status CheckPart(const RowsAndLayers& part) const;
   // Whether `rows` rows of `row_bytes` bytes each keep to max_bytes.
   [[nodiscard]] absl::Status CheckMemory(std::size_t rows, std::size_t row_bytes) const;
+  // Whether `chunk` is chunk `c` by its place; true without places.
+  [[nodiscard]] bool InPlace(std::int64_t c, std::span<const std::uint8_t> chunk) const;
   // Writes the ids of `part`, as the store keeps them, and the infos of its rows.
   void ReadStored(const RowsAndLayers& part, std::span<std::uint8_t> ids, std::span<RowInfo> infos,
                   ReadDamage& damage) const;
@@ -141,6 +148,7 @@ class Document {
   bool has_steps_ = false;
   Digest128 trajectory_;
   std::vector<std::span<const std::uint8_t>> nodes_;
+  std::optional<std::span<const std::uint8_t>> places_;  // kPlaceBytes per chunk
 };
 
 }  // namespace waymark::wire

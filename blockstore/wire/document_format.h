@@ -15,7 +15,7 @@ namespace waymark::wire {
 
 inline constexpr std::uint8_t kDocumentMagic[8] = {0x89, 'W', 'M', 'K', '\r', '\n', 0x1a, '\n'};
 inline constexpr std::uint16_t kMajorVersion = 1;
-inline constexpr std::uint16_t kMinorVersion = 0;
+inline constexpr std::uint16_t kMinorVersion = 1;
 // The bound on row positions in every wire format: positions lie in [0, kMostRows).
 inline constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
 inline constexpr std::size_t kHeaderAlignment = 64;
@@ -35,7 +35,7 @@ struct DocumentHeader {
 };
 static_assert(sizeof(DocumentHeader) == 64 && offsetof(DocumentHeader, crc) == 16);
 
-enum class Section : std::uint16_t { kEnd = 0, kShape, kCoverage, kSteps, kNodes };
+enum class Section : std::uint16_t { kEnd = 0, kShape, kCoverage, kSteps, kNodes, kPlaces };
 // A flag of a section: a reader that does not know the section must refuse the document.
 inline constexpr std::uint16_t kMustUnderstand = 1;
 
@@ -46,6 +46,9 @@ struct SectionHeader {
   std::uint32_t bytes;  // bytes of the payload, without the padding to a multiple of 8
 };
 static_assert(sizeof(SectionHeader) == 8);
+
+// Bytes of ChunkCodec::PlaceDigest, of which section kPlaces has one per chunk.
+inline constexpr std::size_t kPlaceBytes = 8;
 
 constexpr std::size_t RoundUp(std::size_t value, std::size_t to) {
   return (value + to - 1) / to * to;

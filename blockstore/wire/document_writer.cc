@@ -27,6 +27,11 @@ void AppendSection(Section type, std::span<const std::uint8_t> payload,
   writer.PutBytes(payload.data(), payload.size());
 }
 
+void PutCrc(std::span<std::uint8_t> header) {
+  const std::uint32_t crc = Crc32c(header);
+  std::memcpy(header.data() + offsetof(DocumentHeader, crc), &crc, sizeof(crc));
+}
+
 absl::Status FileError(const std::string& path, const char* doing) {
   return absl::UnavailableError(absl::StrCat(doing, " ", path, ": ", std::strerror(errno)));
 }
@@ -73,6 +78,9 @@ absl::StatusOr<DocumentWriter> DocumentWriter::Create(const Rows& rows,
     }
     AppendSection(Section::kNodes, payload, header);
   }
+  payload.assign(kPlaceBytes * static_cast<std::size_t>(layout.chunks()), 0);
+  writer.places_begin_ = header.size() + sizeof(SectionHeader);
+  AppendSection(Section::kPlaces, payload, header);
   header.resize(RoundUp(header.size(), kHeaderAlignment));
   if (header.size() > std::numeric_limits<std::uint32_t>::max()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -89,13 +97,12 @@ absl::StatusOr<DocumentWriter> DocumentWriter::Create(const Rows& rows,
   fixed.rows = static_cast<std::uint64_t>(rows.size());
   fixed.trajectory = options.trajectory;
   std::memcpy(header.data(), &fixed, sizeof(fixed));
-  fixed.crc = Crc32c(header);
-  std::memcpy(header.data(), &fixed, sizeof(fixed));
   return writer;
 }
 
 absl::Status DocumentWriter::WriteChunks(std::int64_t begin, std::int64_t end,
-                                         std::span<std::uint8_t> out) const {
+                                         std::span<std::uint8_t> out,
+                                         std::span<std::uint8_t> header) const {
   const ChunkLayout layout(codec_, rows_->first, rows_->size());
   const std::size_t row_bytes = rows_->shape.row_bytes();
   for (std::int64_t c = begin; c < end; ++c) {
@@ -110,6 +117,9 @@ absl::Status DocumentWriter::WriteChunks(std::int64_t begin, std::int64_t end,
                           absl::StrCat("rows from ", rows_->first + layout.RowBegin(c),
                                        " on: ", std::string(status.message())));
     }
+    const std::uint64_t place = codec_.PlaceDigest(out.first(bytes));
+    std::memcpy(header.data() + places_begin_ + kPlaceBytes * static_cast<std::size_t>(c), &place,
+                kPlaceBytes);
     out = out.subspan(bytes);
   }
   return absl::OkStatus();
@@ -120,9 +130,12 @@ absl::Status DocumentWriter::WriteTo(std::span<std::uint8_t> out) const {
     return absl::InvalidArgumentError(
         absl::StrCat("out must hold the document's ", bytes(), " bytes; it holds ", out.size()));
   }
-  std::memcpy(out.data(), header_.data(), header_.size());
+  const std::span<std::uint8_t> header = out.first(header_.size());
+  std::memcpy(header.data(), header_.data(), header_.size());
   const ChunkLayout layout(codec_, rows_->first, rows_->size());
-  return WriteChunks(0, layout.chunks(), out.subspan(header_.size()));
+  absl::Status status = WriteChunks(0, layout.chunks(), out.subspan(header_.size()), header);
+  if (status.ok()) PutCrc(header);
+  return status;
 }
 
 absl::Status DocumentWriter::WriteFile(const std::string& path) const {
@@ -135,9 +148,11 @@ absl::Status DocumentWriter::WriteFile(const std::string& path) const {
     std::remove(partial.c_str());
     return status;
   };
-  if (std::fwrite(header_.data(), 1, header_.size(), file.get()) != header_.size()) {
+  // The header comes last, because it has the digests of the chunks.
+  if (std::fseek(file.get(), static_cast<long>(header_.size()), SEEK_SET) != 0) {
     return fail(FileError(partial, "cannot write"));
   }
+  std::vector<std::uint8_t> header = header_;
   const ChunkLayout layout(codec_, rows_->first, rows_->size());
   const auto page_bytes = codec_.ChunkBytes(rows_->shape.page_tokens);
   const auto batch = static_cast<std::int64_t>(std::max<std::size_t>(1, kFileBatch / page_bytes));
@@ -146,10 +161,16 @@ absl::Status DocumentWriter::WriteFile(const std::string& path) const {
     const std::int64_t end = std::min(layout.chunks(), c + batch);
     const std::uint64_t until = end == layout.chunks() ? layout.bytes() : layout.ByteBegin(end);
     buffer.resize(until - layout.ByteBegin(c));
-    if (absl::Status status = WriteChunks(c, end, buffer); !status.ok()) return fail(status);
+    if (absl::Status status = WriteChunks(c, end, buffer, header); !status.ok())
+      return fail(status);
     if (std::fwrite(buffer.data(), 1, buffer.size(), file.get()) != buffer.size()) {
       return fail(FileError(partial, "cannot write"));
     }
+  }
+  PutCrc(header);
+  if (std::fseek(file.get(), 0, SEEK_SET) != 0 ||
+      std::fwrite(header.data(), 1, header.size(), file.get()) != header.size()) {
+    return fail(FileError(partial, "cannot write"));
   }
   if (std::fclose(file.release()) != 0) return fail(FileError(partial, "cannot write"));
   if (std::rename(partial.c_str(), path.c_str()) != 0) return fail(FileError(path, "cannot make"));

@@ -55,13 +55,16 @@ class DocumentWriter {
 
  private:
   DocumentWriter(const Rows& rows, ChunkCodec codec) : rows_(&rows), codec_(std::move(codec)) {}
-  // Writes chunks [begin, end), which are exactly the bytes of `out` or of its front.
+  // Writes chunks [begin, end), which are exactly the bytes of `out` or of its front, and their
+  // digests into the places of `header`.
   [[nodiscard]] absl::Status WriteChunks(std::int64_t begin, std::int64_t end,
-                                         std::span<std::uint8_t> out) const;
+                                         std::span<std::uint8_t> out,
+                                         std::span<std::uint8_t> header) const;
 
   const Rows* rows_;  // the caller's
   ChunkCodec codec_;
-  std::vector<std::uint8_t> header_;  // everything before the first chunk
+  std::vector<std::uint8_t> header_;  // everything before the first chunk; places and crc are 0
+  std::size_t places_begin_ = 0;      // of the payload of the places in header_
   std::size_t chunk_bytes_ = 0;       // of all chunks together
 };
 

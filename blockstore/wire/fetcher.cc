@@ -18,6 +18,7 @@
 #include "blockstore/wire/document.h"
 #include "blockstore/wire/guarded_source.h"
 #include "blockstore/wire/node.h"
+#include "blockstore/wire/node_list.h"
 #include "blockstore/wire/object_cache.h"
 #include "blockstore/wire/tail.h"
 
@@ -134,6 +135,8 @@ struct Fetcher::Impl::FetchCall {
   const std::int64_t pages = handle.rows / page_tokens;  // complete ones
   const std::size_t chunk_bytes = codec.ChunkBytes(page_tokens);
   const std::size_t row_bytes = rows.shape.row_bytes();
+  // Nodes and tail segments that were fetched in this call, whether or not they are cached.
+  std::unordered_map<Digest128, Object, DigestHash> fetched = {};
 
   // A complete page that has rows of `part`.
   struct Page {
@@ -150,32 +153,35 @@ struct Fetcher::Impl::FetchCall {
     return report.source.ok() || report.source.code() == absl::StatusCode::kUnimplemented;
   }
 
-  // Gets objects whose digest is ContentDigest of their bytes: nodes and tail segments.
-  std::vector<Object> GetByContent(std::span<const Digest128> digests) {
-    std::vector<Object> objects(digests.size());
-    std::vector<std::size_t> wanted;
+  // Fetches, in one call of the source, those of the objects that are not cached. Their digests are
+  // ContentDigest of their bytes: they are nodes and tail segments. Returns the object `extra` with
+  // them, unchecked, if it is not null.
+  Object FetchByContent(std::span<const Digest128> digests, const Digest128* extra = nullptr) {
     std::vector<Digest128> asked;
-    for (std::size_t i = 0; i < digests.size(); ++i) {
-      objects[i] = fetcher.Use({digests[i]});
-      if (objects[i].present()) {
+    for (const Digest128& digest : digests) {
+      const auto [at, is_new] = fetched.try_emplace(digest, fetcher.Use({digest}));
+      if (!is_new) continue;
+      if (at->second.present()) {
         ++report.counts.hits;
       } else {
-        wanted.push_back(i);
-        asked.push_back(digests[i]);
+        asked.push_back(digest);
       }
     }
+    const std::size_t wanted = asked.size();
+    if (extra != nullptr) asked.push_back(*extra);
+    if (asked.empty()) return {};
     std::vector<Object> got(asked.size());
-    if (!asked.empty() && reachable()) NoteStatus(fetcher.source_.Get(asked, deadline, got));
-    for (std::size_t i = 0; i < got.size(); ++i) {
+    if (reachable()) NoteStatus(fetcher.source_.Get(asked, deadline, got));
+    for (std::size_t i = 0; i < wanted; ++i) {
       if (!Arrived(got[i])) continue;
       if (ContentDigest(got[i].bytes) != asked[i]) {
         ++report.counts.damaged;
         continue;
       }
       fetcher.Keep({asked[i]}, got[i]);
-      objects[wanted[i]] = got[i];
+      fetched[asked[i]] = got[i];
     }
-    return objects;
+    return extra != nullptr ? got.back() : Object{};
   }
   bool Arrived(const Object& object) {
     if (!object.present()) {
@@ -187,13 +193,38 @@ struct Fetcher::Impl::FetchCall {
     return true;
   }
 
+  // Fetches node `n`, whose digest is `digest`, and the node list with it. With the list, those of
+  // nodes [first, n) too. A list that is absent or damaged costs time and no rows.
+  void FetchWithList(std::int64_t first, std::int64_t n, const Digest128& digest) {
+    const Digest128 name = NodeListName(handle.head);
+    const Object list = FetchByContent({&digest, 1}, &name);
+    if (!list.present()) return;
+    report.counts.fetched_bytes += list.bytes.size();
+    const auto nodes = static_cast<std::size_t>((pages + kNodeChunks - 1) / kNodeChunks);
+    const absl::StatusOr<std::vector<Digest128>> listed = ParseNodeList(list.bytes, nodes);
+    if (!listed.ok()) return;
+    FetchByContent(std::span(*listed).subspan(static_cast<std::size_t>(first),
+                                              static_cast<std::size_t>(n - first)));
+  }
+
   // The nodes of pages [begin, pages), the last one first. Stops at a node that is absent or
   // damaged.
   std::vector<Node> GetNodes(std::int64_t begin) {
     std::vector<Node> nodes;
     Digest128 digest = handle.head;
-    for (std::int64_t n = (pages - 1) / kNodeChunks; n >= begin / kNodeChunks; --n) {
-      const Object object = GetByContent({&digest, 1})[0];
+    bool asked_for_list = false;
+    const std::int64_t first = begin / kNodeChunks;
+    for (std::int64_t n = (pages - 1) / kNodeChunks; n >= first; --n) {
+      if (!fetched.contains(digest)) {
+        // Walking back takes a call for each node.
+        if (!asked_for_list && n - first >= 2 && !fetcher.Use({digest}).present()) {
+          asked_for_list = true;
+          FetchWithList(first, n, digest);
+        } else {
+          FetchByContent({&digest, 1});
+        }
+      }
+      const Object object = fetched[digest];
       if (!object.present()) break;
       absl::StatusOr<Node> node =
           ParseNode(object.bytes, codec.shape_digest(), static_cast<std::int32_t>(page_tokens));
@@ -281,7 +312,8 @@ struct Fetcher::Impl::FetchCall {
   void ReadPages(std::span<const Page> wanted) {
     std::unordered_map<Digest128, std::size_t, DigestHash> asked_at;
     std::vector<std::vector<const Page*>> same;  // pages of each digest that is asked for
-    const std::size_t batch = std::max<std::size_t>(1, fetcher.options_.batch_bytes / chunk_bytes);
+    const std::size_t page_bytes = ranges() ? crc_bytes() + range_bytes() : chunk_bytes;
+    const std::size_t batch = std::max<std::size_t>(1, fetcher.options_.batch_bytes / page_bytes);
     const auto flush = [&] {
       if (ranges()) {
         FetchRanges(same);
@@ -391,7 +423,8 @@ struct Fetcher::Impl::FetchCall {
     if (part.row_end <= at || handle.tail.empty()) return;
     const std::size_t layer_bytes =
         handle.shape.rows.row_bytes() / static_cast<std::size_t>(handle.shape.rows.num_layers);
-    for (const Object& object : GetByContent(handle.tail)) {
+    for (const Digest128& digest : handle.tail) {
+      const Object object = fetched[digest];
       if (!object.present()) continue;
       const absl::StatusOr<Rows> segment = ParseTailSegment(codec, object.bytes);
       if (!segment.ok() || segment->first < at || segment->last() > handle.rows) {
@@ -417,8 +450,17 @@ struct Fetcher::Impl::FetchCall {
     if (part.row_begin == part.row_end) return;
     const std::int64_t page_begin = part.row_begin / page_tokens;
     const std::int64_t page_end = std::min(pages, (part.row_end + page_tokens - 1) / page_tokens);
+    std::vector<Digest128> first;
+    if (page_begin < page_end) first.push_back(handle.head);
+    if (part.row_end > pages * page_tokens)
+      first.insert(first.end(), handle.tail.begin(), handle.tail.end());
+    FetchByContent(first);
+    const std::vector<Node> nodes =
+        page_begin < page_end ? GetNodes(page_begin) : std::vector<Node>();
+    // Only now, so that a handle alone makes no call that waits for a source hold memory.
+    rows.infos.assign(static_cast<std::size_t>(part.row_end - part.row_begin), kLost);
+    ResizeForWriting(rows.infos.size() * row_bytes, rows.ids);
     if (page_begin < page_end) {
-      const std::vector<Node> nodes = GetNodes(page_begin);
       std::vector<Page> wanted;
       for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
         for (std::size_t i = 0; i < node->chunks.size(); ++i) {
@@ -453,12 +495,10 @@ absl::StatusOr<Rows> Fetcher::Impl::Fetch(const Handle& handle, const RowsAndLay
   const auto size = static_cast<std::size_t>(part.row_end - part.row_begin);
   const std::size_t row_bytes = rows.shape.row_bytes() + sizeof(RowInfo);
   if (size > options_.max_bytes / row_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("part: ", size, " rows of ", row_bytes,
-                                                     " bytes are more than max_bytes, ",
-                                                     options_.max_bytes));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("part: its rows must take at most max_bytes = ", options_.max_bytes,
+                     " bytes; it has ", size, " rows of ", row_bytes, " bytes"));
   }
-  rows.infos.assign(size, kLost);
-  ResizeForWriting(rows.infos.size() * rows.shape.row_bytes(), rows.ids);
   FetchCall{*this, handle, part, **codec, deadline, report, rows}.Run();
   const MutexLock lock(mutex_);
   Add(report.counts, counts_);

@@ -25,8 +25,9 @@ struct FetcherOptions {
   // Bytes of the cache, about 128 per object for its entry included. The least recently used
   // objects are evicted. 0 caches nothing.
   std::size_t cache_bytes = std::size_t{1} << 28;
-  // Bytes of chunks that one call of the page source asks for, at least one chunk.
-  std::size_t batch_bytes = std::size_t{1} << 22;
+  // Bytes of chunks that one call of the page source asks for, at least one chunk. If it is not
+  // smaller than max_bytes, no fetch makes more than four calls, whatever its length.
+  std::size_t batch_bytes = std::size_t{1} << 28;
   // False: if only some layers of a page are read, only those bytes of its chunk are fetched, as a
   // range, which its crcs check. Crcs find damage, but not a chunk that was stored under another
   // chunk's digest. True: chunks are always fetched whole, and their digests are checked.
@@ -34,12 +35,12 @@ struct FetcherOptions {
   // Bounds on one call: the rows that it may ask for, and the bytes of the rows that it returns. A
   // handle of 4 KiB can name 2^31 rows.
   std::int64_t max_rows = std::int64_t{1} << 24;
-  std::size_t max_bytes = std::size_t{1} << 32;
+  std::size_t max_bytes = std::size_t{1} << 28;
 };
 
 // Counts of what was fetched. Chunks, nodes and tail segments are objects; so are ranges of chunks.
 struct FetchCounts {
-  std::uint64_t fetched = 0;        // objects that the page source returned
+  std::uint64_t fetched = 0;        // objects that the page source returned; node lists are none
   std::uint64_t fetched_bytes = 0;  // their bytes
   std::uint64_t hits = 0;           // objects found in the cache
   std::uint64_t absent = 0;         // objects that the page source did not return
@@ -67,7 +68,10 @@ class Fetcher {
 
   // The rows and layers of `part`, in a shape that has only those layers. Rows are numbered by
   // their position in the sequence. Blocks on the page source until `deadline` at the latest, then
-  // returns what has arrived: call it off the engine's step path.
+  // returns what has arrived: call it off the engine's step path. Calls the source up to four times:
+  // for the last node and the tail; for the node before and the node list; for the other nodes; for
+  // chunks. Without a list, once per node; beyond batch_bytes, once per batch. Memory for rows is
+  // allocated when the nodes are there.
   //
   // Rows whose objects could not be fetched (lost, evicted, damaged, or not in time) are missing
   // (capacity); if a node is one of them, so are all rows of complete pages up to the last row of

@@ -2,23 +2,31 @@
 
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/wire/document_format.h"
 #include "blockstore/wire/lru_map.h"
-#include "blockstore/wire/mapped_file.h"
 #include "blockstore/wire/node.h"
+#include "blockstore/wire/node_list.h"
 #include "blockstore/wire/tail.h"
 
 namespace waymark::wire {
 struct FileSource::State {
-  std::shared_ptr<const MappedFile> mapping;
+  std::shared_ptr<const FileBytes> file;
   Document document;
+  ChunkCodec codec;
   std::unordered_map<Digest128, Object, DigestHash> objects;
 
   [[nodiscard]] Object Find(const Digest128& digest) const {
     const auto found = objects.find(digest);
     return found == objects.end() ? Object{} : found->second;
+  }
+  // Whether the object is what its digest names: a chunk, or a node or tail segment.
+  [[nodiscard]] bool IsNamed(const Object& object, const Digest128& digest) const {
+    const std::int64_t page_tokens = document.shape().rows.page_tokens;
+    return codec.Digest(page_tokens, object.bytes) == digest ||
+           ContentDigest(object.bytes) == digest;
   }
 };
 
@@ -26,43 +34,50 @@ FileSource::FileSource(std::unique_ptr<State> state) : state_(std::move(state)) 
 FileSource::~FileSource() = default;
 
 absl::StatusOr<std::unique_ptr<FileSource>> FileSource::Open(const std::string& path,
-                                                             const ReadLimits& limits) {
-  absl::StatusOr<std::shared_ptr<const MappedFile>> mapping = MappedFile::Open(path);
-  if (!mapping.ok()) return mapping.status();
-  const std::span<const std::uint8_t> bytes = (*mapping)->bytes();
+                                                             const ReadLimits& limits,
+                                                             FileAccess access) {
+  absl::StatusOr<std::shared_ptr<const FileBytes>> file =
+      FileBytes::Open(path, access, limits.max_bytes);
+  if (!file.ok()) return file.status();
+  const std::span<const std::uint8_t> bytes = (*file)->bytes();
   absl::StatusOr<Document> opened = Document::Open(bytes, limits);
   if (!opened.ok()) return opened.status();
   if (opened->nodes().empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("path: '", path, "' must be a document with nodes; it has none"));
   }
-  auto state = std::make_unique<State>(State{*std::move(mapping), *std::move(opened), {}});
-  const Document& document = state->document;
-  const absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create(document.shape());
+  absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create(opened->shape());
   if (!codec.ok()) return codec.status();
+  auto state =
+      std::make_unique<State>(State{*std::move(file), *std::move(opened), *std::move(codec), {}});
+  const Document& document = state->document;
   const std::int64_t page_tokens = document.shape().rows.page_tokens;
-  const ChunkLayout layout(*codec, document.first(), document.size());
+  const ChunkLayout layout(state->codec, document.first(), document.size());
   const std::uint64_t chunks_begin = document.bytes() - layout.bytes();
+  std::vector<Digest128> nodes;
   for (const std::span<const std::uint8_t> node_bytes : document.nodes()) {
     const absl::StatusOr<Node> node =
-        ParseNode(node_bytes, codec->shape_digest(), static_cast<std::int32_t>(page_tokens),
+        ParseNode(node_bytes, state->codec.shape_digest(), static_cast<std::int32_t>(page_tokens),
                   limits.max_bytes);
     if (!node.ok()) return node.status();
     if (state->objects.size() > limits.max_bytes / sizeof(Object)) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "path: '", path, "' has objects that take more than max_bytes, ", limits.max_bytes));
     }
-    state->objects.emplace(ContentDigest(node_bytes), Object{state->mapping, node_bytes});
+    nodes.push_back(ContentDigest(node_bytes));
+    state->objects.emplace(nodes.back(), Object{state->file, node_bytes});
     for (std::size_t i = 0; i < node->chunks.size(); ++i) {
       const std::int64_t row = (node->first_page + static_cast<std::int64_t>(i)) * page_tokens;
       if (row < document.first() || row + page_tokens > document.last()) continue;
       const std::int64_t c = layout.ChunkOf(row - document.first());
       const std::uint64_t begin = chunks_begin + layout.ByteBegin(c);
-      const std::size_t size = codec->ChunkBytes(page_tokens);
+      const std::size_t size = state->codec.ChunkBytes(page_tokens);
       if (begin + size > bytes.size()) continue;  // the file was cut off
-      state->objects.emplace(node->chunks[i], Object{state->mapping, bytes.subspan(begin, size)});
+      state->objects.emplace(node->chunks[i], Object{state->file, bytes.subspan(begin, size)});
     }
   }
+  if (nodes.size() >= kListedNodes)
+    state->objects.emplace(NodeListName(nodes.back()), Object::Of(EncodeNodeList(nodes)));
   const std::int64_t tail = document.last() / page_tokens * page_tokens;
   if (tail < document.last() && tail >= document.first() && document.has_steps()) {
     ReadDamage damage;
@@ -70,7 +85,7 @@ absl::StatusOr<std::unique_ptr<FileSource>> FileSource::Open(const std::string& 
         document.ReadRows({tail, document.last(), 0, document.shape().rows.num_layers}, &damage);
     if (!rows.ok()) return rows.status();
     absl::StatusOr<std::vector<std::uint8_t>> segment =
-        EncodeTailSegment(*codec, tail, rows->infos, rows->ids);
+        EncodeTailSegment(state->codec, tail, rows->infos, rows->ids);
     if (segment.ok() && !damage.any()) {
       const Digest128 digest = ContentDigest(*segment);
       state->objects.emplace(digest, Object::Of(*std::move(segment)));
@@ -91,7 +106,7 @@ absl::Status FileSource::GetRanges(std::span<const ObjectRange> ranges, Deadline
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const Object object = state_->Find(ranges[i].digest);
     objects[i] = {};
-    if (ranges[i].end > object.bytes.size()) continue;
+    if (ranges[i].end > object.bytes.size() || !state_->IsNamed(object, ranges[i].digest)) continue;
     objects[i] = {object.owner,
                   object.bytes.subspan(ranges[i].begin, ranges[i].end - ranges[i].begin)};
   }

@@ -12,25 +12,27 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "blockstore/wire/document.h"
+#include "blockstore/wire/file_bytes.h"
 #include "blockstore/wire/page_source.h"
 
 namespace waymark::wire {
 
-// Open maps the file and indexes the nodes of its nodes section and the chunks of the complete
+// Open reads the file into memory, or maps it, and indexes the nodes of its nodes section and the chunks of the complete
 // pages that they name. The rows after the last complete page make one tail segment, which equals
 // the segment of a Publisher that was given all rows at once; if rows were published piece by
 // piece, their tail segments are not in the file. A page of which the document has only some rows
 // is absent.
 //
-// Objects refer to the mapping and keep it alive. If another process truncates the file, reading
-// the mapping raises SIGBUS in this one. No call blocks on anything but the file; deadlines are
-// ignored.
+// Objects refer to the file's bytes and keep them alive. GetRanges compares digests itself, because
+// fetchers of ranges cannot: a chunk in the place of another is absent. No call blocks on anything
+// but a mapped file; deadlines are ignored.
 class FileSource final : public PageSource {
  public:
-  // Errors as MappedFile::Open, Document::Open and ParseNode; FailedPrecondition if the document
+  // Errors as FileBytes::Open, Document::Open and ParseNode; FailedPrecondition if the document
   // has no nodes; ResourceExhausted beyond `limits`.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<FileSource>> Open(
-      const std::string& path, const ReadLimits& limits = {});
+      const std::string& path, const ReadLimits& limits = {},
+      FileAccess access = FileAccess::kRead);
   ~FileSource() override;
 
   [[nodiscard]] absl::Status Get(std::span<const Digest128> digests, Deadline deadline,
@@ -45,7 +47,7 @@ class FileSource final : public PageSource {
 
   // The document of the file. Valid as long as the FileSource.
   [[nodiscard]] const Document& document() const;
-  // The number of objects: nodes, chunks and the tail segment.
+  // The number of objects: nodes, their list, chunks and the tail segment.
   [[nodiscard]] std::size_t size() const;
 
  private:

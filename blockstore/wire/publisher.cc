@@ -19,6 +19,7 @@
 #include "blockstore/wire/guarded_source.h"
 #include "blockstore/wire/lru_map.h"
 #include "blockstore/wire/node.h"
+#include "blockstore/wire/node_list.h"
 #include "blockstore/wire/tail.h"
 
 namespace waymark::wire {
@@ -72,9 +73,11 @@ struct Job {
 // What is remembered of a sequence, so that later rows can extend it.
 struct Sequence {
   Handle handle;
+  std::vector<Digest128> nodes;    // their digests, first to last
   std::vector<std::uint8_t> node;  // the bytes of its last node
   Rows tail;                       // rows after the last complete page
   std::vector<std::size_t> cuts;   // number of rows of each tail segment
+  bool disputed = false;           // rows of another request were published under its name
 };
 
 struct StringHash {
@@ -246,7 +249,12 @@ class Publisher::Impl {
           absl::StrCat("Publish: rows must begin at 0 or where their sequence ends; they begin at ",
                        input.first(), ", and '", job.sequence, "' ", has));
     }
+    if (known != nullptr) {
+      status = CheckSameRequest(job.sequence, input, *known);
+      if (!status.ok()) return status;  // and it stays as it is
+    }
     Sequence next;
+    next.disputed = known != nullptr && known->disputed;
     deadline_ = After(options_.source_timeout);
     status = Build(known, input, next);
     if (!status.ok()) {
@@ -263,6 +271,53 @@ class Publisher::Impl {
     return handle;
   }
 
+  // Whether `input` can be of the request whose rows are `known`. It is not if it begins at row 0 and
+  // has fewer rows, or rows of other steps: of these, the last ones are compared, because requests
+  // share their first ones. After that it is not known whose rows continue the sequence.
+  absl::Status CheckSameRequest(const std::string& name, const Input& input, Sequence& known) {
+    const auto refused = [&name](const std::string& why) {
+      return absl::FailedPreconditionError(absl::StrCat("Publish: a name belongs to one request; ",
+                                                        why, "; take another name than '", name,
+                                                        "' for another request"));
+    };
+    if (input.first() != 0) {
+      if (!known.disputed) return absl::OkStatus();
+      return refused(
+          "two have published under it, so that rows cannot continue it: publish all "
+          "rows, from row 0, if they are those of the first");
+    }
+    if (input.last() < known.handle.rows) {
+      known.disputed = true;
+      return refused(absl::StrCat("'", name, "' has ", known.handle.rows, " rows, and ",
+                                  input.last(), " are published"));
+    }
+    std::int64_t first = known.tail.first;
+    std::vector<RowInfo> before;
+    if (!known.node.empty()) {
+      const absl::StatusOr<Node> node =
+          ParseNode(known.node, codec_.shape_digest(), static_cast<std::int32_t>(page_tokens_));
+      if (!node.ok()) return node.status();
+      first = node->first_page * page_tokens_;
+      before.resize(static_cast<std::size_t>(node->known.rows()));
+      node->known.Infos(0, before);
+    }
+    before.insert(before.end(), known.tail.infos.begin(), known.tail.infos.end());
+    std::vector<RowInfo> now(before.size());
+    absl::Status status =
+        input.ReadInfos(first, first + static_cast<std::int64_t>(now.size()), now);
+    if (!status.ok()) return status;
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      if (!before[i].valid() || !now[i].valid()) continue;
+      if (before[i].step == now[i].step && before[i].version == now[i].version) continue;
+      known.disputed = true;
+      return refused(absl::StrCat("row ", first + static_cast<std::int64_t>(i), " of '", name,
+                                  "' is of step ", before[i].step, " and version ",
+                                  before[i].version, ", and the one that is published of step ",
+                                  now[i].step, " and version ", now[i].version));
+    }
+    return absl::OkStatus();
+  }
+
   void Forget(const std::string& name) {
     // An empty sequence has 0 rows: only rows that begin at row 0 can extend it.
     if (Sequence* known = sequences_.Use(name)) *known = Sequence{};
@@ -276,6 +331,7 @@ class Publisher::Impl {
     Handle& handle = next.handle;
     if (goes_on) {
       handle = before->handle;
+      next.nodes = before->nodes;
       next.node = before->node;
     }
     handle.shape = options_.shape;
@@ -295,6 +351,7 @@ class Publisher::Impl {
       page = end;
     }
     counted_.pages += Count(static_cast<std::size_t>(pages - known_pages));
+    if (pages > known_pages) PutNodeList(next);
     return BuildTail(before, input, next);
   }
 
@@ -386,6 +443,13 @@ class Publisher::Impl {
       counted_.bytes_put += named.object.bytes.size();
   }
 
+  void PutNodeList(const Sequence& sequence) {
+    const Digest128 name = NodeListName(sequence.handle.head);
+    if (sequence.nodes.size() < kListedNodes || Held({&name, 1})[0] != 0) return;
+    const NamedObject list{name, Object::Of(EncodeNodeList(sequence.nodes))};
+    Put({&list, 1});
+  }
+
   // Adds pages [begin, end), all of one node, to the last node of the sequence, or begins a new
   // one.
   absl::Status BuildNode(const Sequence* before, const Input& input, std::int64_t begin,
@@ -462,6 +526,8 @@ class Publisher::Impl {
     if (!node.ok()) return node.status();
     next.node = *std::move(node);
     next.handle.head = ContentDigest(next.node);
+    next.nodes.resize(static_cast<std::size_t>(first_page / kNodeChunks));
+    next.nodes.push_back(next.handle.head);
     if (Held({&next.handle.head, 1})[0] == 0) {
       objects.push_back({next.handle.head, Object::Of(next.node)});
     }

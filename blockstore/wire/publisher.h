@@ -85,9 +85,11 @@ class Publisher {
   // releases before the result is ready. Does not block on the page source, the rows or the
   // publisher's thread.
   //
-  // `sequence` is a name that the caller chooses. Rows that begin at row 0 replace whatever the
-  // publisher remembers under that name; other rows must begin where the rows last published under
-  // it ended (a Cursor does so). Nothing is remembered under the name "".
+  // `sequence` is a name that the caller chooses. It belongs to one request as long as the publisher
+  // remembers it. Rows that begin at row 0 replace those that it remembers; they must be as many or
+  // more, and of the same steps and versions where both are valid. Other rows must begin where the
+  // rows last published under the name ended (a Cursor does so). Nothing is remembered under the
+  // name "".
   //
   // The result is ready when the objects have been put. A failure of the page source is no error:
   // the handle is right, and readers miss rows (PublisherStats::puts_failed). Errors:
@@ -95,11 +97,13 @@ class Publisher {
   // was not readable within landing_timeout; InvalidArgument for rows of another shape, ids that
   // the code cannot encode, or rows out of the router's order under an ordered code;
   // FailedPrecondition if the rows do not begin where the sequence ends, or the sequence is no
-  // longer remembered: publish it from row 0; Cancelled if the publisher was destroyed first;
+  // longer remembered: publish it from row 0; FailedPrecondition if rows from row 0 are of another
+  // request than those that have the name, and from then on for rows that do not begin at row 0,
+  // because it is not known whose they are; Cancelled if the publisher was destroyed first;
   // ResourceExhausted or Internal if an exception ended the publication (PublisherStats::exceptions),
   // after which the thread goes on. After an error the sequence is forgotten, except after a
-  // ResourceExhausted at once. Throws std::bad_alloc, and publishes nothing, if there is no memory
-  // for the result itself.
+  // ResourceExhausted at once and for a name of another request. Throws std::bad_alloc, and
+  // publishes nothing, if there is no memory for the result itself.
   //
   // In a forked child: FailedPrecondition at once. Results that were not ready before the fork never
   // become ready there.

@@ -106,11 +106,9 @@ wm_status BytesView(const wm_bytes* bytes, const std::uint8_t** data, std::size_
   });
 }
 
-absl::Status OpenDocument(std::span<const std::uint8_t> bytes, const wm_read_limits* given,
-                          std::shared_ptr<const wire::MappedFile> file, wm_document** out) {
-  const absl::StatusOr<wire::ReadLimits> limits = TakeLimits(given);
-  if (!limits.ok()) return limits.status();
-  absl::StatusOr<wire::Document> document = wire::Document::Open(bytes, *limits);
+absl::Status OpenDocument(std::span<const std::uint8_t> bytes, const wire::ReadLimits& limits,
+                          std::shared_ptr<const wire::FileBytes> file, wm_document** out) {
+  absl::StatusOr<wire::Document> document = wire::Document::Open(bytes, limits);
   if (!document.ok()) return document.status();
   *out = new wm_document(*std::move(document), std::move(file));
   return absl::OkStatus();
@@ -122,7 +120,10 @@ wm_status DocumentOpen(const std::uint8_t* data, std::size_t size, const wm_read
     Arguments check;
     check.That(data != nullptr || size == 0, "data", "must not be null with a size");
     check.Pointer(out, "out");
-    return check.ok() ? OpenDocument({data, size}, limits, nullptr, out) : check.status();
+    if (!check.ok()) return check.status();
+    const absl::StatusOr<Reading> reading = TakeLimits(limits);
+    if (!reading.ok()) return reading.status();
+    return OpenDocument({data, size}, reading->limits, nullptr, out);
   });
 }
 
@@ -132,10 +133,13 @@ wm_status DocumentOpenFile(const char* path, const wm_read_limits* limits, wm_do
     Arguments check;
     check.Pointer(path, "path").Pointer(out, "out");
     if (!check.ok()) return check.status();
-    absl::StatusOr<std::shared_ptr<const wire::MappedFile>> file = wire::MappedFile::Open(path);
+    const absl::StatusOr<Reading> reading = TakeLimits(limits);
+    if (!reading.ok()) return reading.status();
+    absl::StatusOr<std::shared_ptr<const wire::FileBytes>> file =
+        wire::FileBytes::Open(path, reading->access, reading->limits.max_bytes);
     if (!file.ok()) return file.status();
     const std::span<const std::uint8_t> bytes = (*file)->bytes();
-    return OpenDocument(bytes, limits, *std::move(file), out);
+    return OpenDocument(bytes, reading->limits, *std::move(file), out);
   });
 }
 
@@ -147,7 +151,8 @@ wm_status DocumentInfo(const wm_document* object, wm_document_info* out) noexcep
     const wire::Document& document = object->document;
     wm_document_info info = {};
     info.flags = (document.has_steps() ? WM_DOCUMENT_HAS_STEPS : 0) |
-                 (document.truncated() ? WM_DOCUMENT_TRUNCATED : 0);
+                 (document.truncated() ? WM_DOCUMENT_TRUNCATED : 0) |
+                 (document.has_places() ? WM_DOCUMENT_HAS_PLACES : 0);
     info.first = document.first();
     info.count = document.size();
     info.bytes = document.bytes();
@@ -297,16 +302,17 @@ absl::StatusOr<wire::ChunkCode> TakeChunkCode(const wm_chunk_code* given,
   return code;
 }
 
-absl::StatusOr<wire::ReadLimits> TakeLimits(const wm_read_limits* given) {
-  wire::ReadLimits limits;
-  if (given == nullptr) return limits;
+absl::StatusOr<Reading> TakeLimits(const wm_read_limits* given) {
+  Reading reading;
+  if (given == nullptr) return reading;
   wm_read_limits args = {};
   Arguments check;
-  check.Struct(given, args, "limits").Zero(args.reserved, "limits.reserved");
+  check.Struct(given, args, "limits").Flags(args.flags, WM_READ_MAP, "limits.flags");
   if (!check.ok()) return check.status();
-  if (args.max_rows != 0) limits.max_rows = ToCount(args.max_rows);
-  if (args.max_bytes != 0) limits.max_bytes = args.max_bytes;
-  return limits;
+  if (args.max_rows != 0) reading.limits.max_rows = ToCount(args.max_rows);
+  if (args.max_bytes != 0) reading.limits.max_bytes = args.max_bytes;
+  if ((args.flags & WM_READ_MAP) != 0) reading.access = wire::FileAccess::kMap;
+  return reading;
 }
 
 absl::StatusOr<RowsAndLayers> TakePart(const wm_part* given, const RowsAndLayers& all) {

@@ -53,6 +53,7 @@ wm_status FetcherCreate(const wm_fetcher_options* given, wm_fetcher** out,
     if (args.cache_bytes != 0) options.cache_bytes = args.cache_bytes;
     if (args.batch_bytes != 0) options.batch_bytes = args.batch_bytes;
     if (args.max_rows != 0) options.max_rows = ToCount(args.max_rows);
+    if (args.max_bytes != 0) options.max_bytes = args.max_bytes;
     options.whole_chunks = (args.flags & WM_FETCHER_WHOLE_CHUNKS) != 0;
     *out = new wm_fetcher(args.source, options);
     return absl::OkStatus();

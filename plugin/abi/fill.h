@@ -101,7 +101,12 @@ void GiveRuns(const std::vector<CoverageRun>& from, wm_coverage_run* runs, std::
 [[nodiscard]] absl::StatusOr<wire::ChunkCode> TakeChunkCode(const wm_chunk_code* given,
                                                             const RoutingShape& shape);
 // Null is the default.
-[[nodiscard]] absl::StatusOr<wire::ReadLimits> TakeLimits(const wm_read_limits* given);
+// How a document is read, from memory or a file.
+struct Reading {
+  wire::ReadLimits limits;
+  wire::FileAccess access = wire::FileAccess::kRead;
+};
+[[nodiscard]] absl::StatusOr<Reading> TakeLimits(const wm_read_limits* given);
 // Null is `all`.
 [[nodiscard]] absl::StatusOr<RowsAndLayers> TakePart(const wm_part* given,
                                                      const RowsAndLayers& all);

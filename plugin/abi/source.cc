@@ -31,10 +31,10 @@ wm_status SourceFileOpen(const char* path, const wm_read_limits* given, wm_sourc
     Arguments check;
     check.Pointer(path, "path").Pointer(out, "out");
     if (!check.ok()) return check.status();
-    const absl::StatusOr<wire::ReadLimits> limits = TakeLimits(given);
-    if (!limits.ok()) return limits.status();
+    const absl::StatusOr<Reading> reading = TakeLimits(given);
+    if (!reading.ok()) return reading.status();
     absl::StatusOr<std::unique_ptr<wire::FileSource>> source =
-        wire::FileSource::Open(path, *limits);
+        wire::FileSource::Open(path, reading->limits, reading->access);
     if (!source.ok()) return source.status();
     *out = new wm_source(*std::move(source));
     return absl::OkStatus();

@@ -29,8 +29,8 @@
 #include "blockstore/store/store.h"
 #include "blockstore/wire/document.h"
 #include "blockstore/wire/fetcher.h"
+#include "blockstore/wire/file_bytes.h"
 #include "blockstore/wire/handle.h"
-#include "blockstore/wire/mapped_file.h"
 #include "blockstore/wire/page_source.h"
 #include "blockstore/wire/publisher.h"
 #include "plugin/capture/capture_session.h"
@@ -154,10 +154,10 @@ struct wm_bytes : waymark::abi::RefCounted<0x776d206279746573> {  // "wm bytes"
 };
 
 struct wm_document : waymark::abi::RefCounted<0x776d20646f63756d> {  // "wm docum"
-  wm_document(waymark::wire::Document of, std::shared_ptr<const waymark::wire::MappedFile> mapped)
-      : file(std::move(mapped)), document(std::move(of)), shape(document.shape().rows) {}
+  wm_document(waymark::wire::Document of, std::shared_ptr<const waymark::wire::FileBytes> opened)
+      : file(std::move(opened)), document(std::move(of)), shape(document.shape().rows) {}
 
-  const std::shared_ptr<const waymark::wire::MappedFile> file;  // null: the caller's bytes
+  const std::shared_ptr<const waymark::wire::FileBytes> file;  // null: the caller's bytes
   const waymark::wire::Document document;
   const waymark::abi::LentShape shape;
 };

@@ -106,11 +106,17 @@ absl::StatusOr<ReadRowsResult> ReadDocument(std::span<const std::uint8_t> bytes,
   if (!result.rows.ordered) {
     result.notes.emplace_back("the ids of a layer are ascending: the router's order is not kept");
   }
+  if (!document->has_places()) {
+    result.notes.emplace_back(
+        "the document is of version 1.0, without places: chunks that were lost, repeated or "
+        "swapped "
+        "are not found");
+  }
   if (document->truncated()) result.notes.emplace_back("the document is cut off");
   if (damage.any()) {
-    result.notes.push_back(absl::StrCat(damage.damaged_chunks, " chunks are damaged, ",
-                                        damage.absent_chunks, " are cut off, and ",
-                                        damage.invalid_rows, " rows have invalid ids"));
+    result.notes.push_back(absl::StrCat(
+        damage.damaged_chunks, " chunks are damaged or in a wrong place, ", damage.absent_chunks,
+        " are cut off, and ", damage.invalid_rows, " rows have invalid ids"));
   }
   return result;
 }

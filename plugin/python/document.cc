@@ -21,9 +21,11 @@ struct Document {
 };
 
 // `source`: the path of a file (str), or a buffer.
-void Open(Document* self, nb::handle source, std::uint64_t max_rows, std::uint64_t max_bytes) {
+void Open(Document* self, nb::handle source, std::uint64_t max_rows, std::uint64_t max_bytes,
+          bool memory_map) {
   wm_read_limits limits = {};
   limits.struct_size = sizeof(limits);
+  limits.flags = memory_map ? WM_READ_MAP : 0;
   limits.max_rows = max_rows;
   limits.max_bytes = max_bytes;
   wm_document* document = nullptr;
@@ -136,7 +138,7 @@ nb::tuple Chunk(nb::handle_t<Document> self, std::int64_t row) {
 
 void BindDocument(nb::module_& module) {
   nb::class_<Document>(module, "Document")
-      .def("__init__", &Open, "source"_a, "max_rows"_a, "max_bytes"_a)
+      .def("__init__", &Open, "source"_a, "max_rows"_a, "max_bytes"_a, "memory_map"_a)
       .def_prop_ro(
           "first", [](const Document& self) { return self.info.first; },
           "The first row, counted from the first of the sequence.")
@@ -151,6 +153,13 @@ void BindDocument(nb::module_& module) {
           "has_steps",
           [](const Document& self) { return (self.info.flags & WM_DOCUMENT_HAS_STEPS) != 0; },
           "Whether it has steps; else every step is 0.")
+      .def_prop_ro(
+          "has_places",
+          [](const Document& self) { return (self.info.flags & WM_DOCUMENT_HAS_PLACES) != 0; },
+          "Whether a chunk in the place of another is found, and reads as damaged. False for "
+          "documents "
+          "of version 1.0: rows can be wrong if whole chunks of them were lost, repeated or "
+          "swapped.")
       .def_prop_ro(
           "truncated",
           [](const Document& self) { return (self.info.flags & WM_DOCUMENT_TRUNCATED) != 0; },

@@ -14,14 +14,17 @@ namespace {
 using nb::literals::operator""_a;
 
 // `of`: the path of a file (str), or the most bytes of memory.
-void MakeSource(Source* self, nb::handle of) {
+void MakeSource(Source* self, nb::handle of, bool memory_map) {
   wm_source* source = nullptr;
   Message why;
   wm_status status;
   if (PyUnicode_Check(of.ptr())) {
     const auto path = nb::cast<std::string>(of);
+    wm_read_limits limits = {};
+    limits.struct_size = sizeof(limits);
+    limits.flags = memory_map ? WM_READ_MAP : 0;
     const GilReleased released;
-    status = Api().wire->source_file_open(path.c_str(), nullptr, &source, why.get());
+    status = Api().wire->source_file_open(path.c_str(), &limits, &source, why.get());
   } else {
     status = Api().wire->source_memory_create(nb::cast<std::uint64_t>(of), &source, why.get());
   }
@@ -210,7 +213,8 @@ struct Fetcher {
 };
 
 void MakeFetcher(Fetcher* self, const Source& source, std::uint64_t cache_bytes,
-                 std::uint64_t batch_bytes, std::uint64_t max_rows, bool whole_chunks) {
+                 std::uint64_t batch_bytes, std::uint64_t max_rows, std::uint64_t max_bytes,
+                 bool whole_chunks) {
   wm_fetcher_options options = {};
   options.struct_size = sizeof(options);
   options.flags = whole_chunks ? WM_FETCHER_WHOLE_CHUNKS : 0;
@@ -218,6 +222,7 @@ void MakeFetcher(Fetcher* self, const Source& source, std::uint64_t cache_bytes,
   options.cache_bytes = cache_bytes;
   options.batch_bytes = batch_bytes;
   options.max_rows = max_rows;
+  options.max_bytes = max_bytes;
   wm_fetcher* fetcher = nullptr;
   Message why;
   Check(Api().wire->fetcher_create(&options, &fetcher, why.get()), why);
@@ -333,7 +338,7 @@ void BindFetching(nb::module_& module) {
   module.def("handle_info", &HandleInfo, "handle"_a,
              nb::sig("def handle_info(handle: object) -> "
                      "tuple[int, int, bytes, int, int, int, int, str]"));
-  nb::class_<Source>(module, "Source").def("__init__", &MakeSource, "of"_a);
+  nb::class_<Source>(module, "Source").def("__init__", &MakeSource, "of"_a, "memory_map"_a);
   nb::class_<RedisSource, Source>(module, "RedisSource")
       .def("__init__", &MakeRedisSource, "texts"_a, "tls"_a, "numbers"_a,
            "presence_cache_entries"_a,
@@ -361,7 +366,7 @@ void BindFetching(nb::module_& module) {
            nb::sig("def _stats(self) -> tuple[int, int, int, int, int, int, int, int, int, int]"));
   nb::class_<Fetcher>(module, "Fetcher")
       .def("__init__", &MakeFetcher, "source"_a, "cache_bytes"_a, "batch_bytes"_a, "max_rows"_a,
-           "whole_chunks"_a)
+           "max_bytes"_a, "whole_chunks"_a)
       .def("_fetch", &Fetch, "handle"_a, "begin"_a, "end"_a, "layer_begin"_a, "layer_end"_a,
            "timeout"_a.none(),
            nb::sig("def _fetch(self, handle: object, begin: int, end: int, layer_begin: int, "

@@ -124,9 +124,8 @@ class RedisSource::Impl {
   template <typename Answer>
   absl::Status Call(std::span<const Words> commands, Deadline deadline, const Answer& answer) {
     if (commands.empty()) return absl::OkStatus();
-    deadline = std::min(deadline, Clock::now() + options_.command_timeout);
     std::unique_lock<std::mutex> turn(turn_mutex_);
-    if (!turn_free_.wait_until(turn, deadline, [&] { return !busy_; })) {
+    if (!turn_free_.wait_until(turn, Limit(deadline), [&] { return !busy_; })) {
       return absl::DeadlineExceededError(
           "redis: other calls had the connection until the deadline");
     }
@@ -258,6 +257,11 @@ class RedisSource::Impl {
     return Exchange(commands, deadline, answer);
   }
 
+  // When to stop waiting for the next reply: a call may have any number of them.
+  [[nodiscard]] Deadline Limit(Deadline deadline) const {
+    return std::min(deadline, Clock::now() + options_.command_timeout);
+  }
+
   // Writes all commands, then reads all replies. The server buffers replies and goes on reading, so
   // neither side blocks the other.
   template <typename Answer>
@@ -279,19 +283,22 @@ class RedisSource::Impl {
         return Lost("writing", deadline);
       }
       if (buffered < kWriteBytes) continue;
-      if (!Write(deadline)) return Lost("writing", deadline);
+      const Deadline limit = Limit(deadline);
+      if (!Write(limit)) return Lost("writing", limit);
       buffered = 0;
     }
-    if (!Write(deadline)) return Lost("writing", deadline);
+    const Deadline written = Limit(deadline);
+    if (!Write(written)) return Lost("writing", written);
     for (std::size_t i = 0; i < commands.size(); ++i) {
+      const Deadline limit = Limit(deadline);
       void* read = nullptr;
       while (read == nullptr) {
         if (redisGetReplyFromReader(context_.get(), &read) != REDIS_OK) {
-          return Lost("reading", deadline);
+          return Lost("reading", limit);
         }
         if (read != nullptr) break;
-        if (!Await(POLLIN, deadline) || redisBufferRead(context_.get()) != REDIS_OK) {
-          return Lost("reading", deadline);
+        if (!Await(POLLIN, limit) || redisBufferRead(context_.get()) != REDIS_OK) {
+          return Lost("reading", limit);
         }
       }
       answer(i, Reply(static_cast<redisReply*>(read)));

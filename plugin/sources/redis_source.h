@@ -47,8 +47,8 @@ struct RedisOptions {
   // How long after its last Put or Holds an object expires; 0: never. Which keys the server evicts
   // when its memory is full is configured there (maxmemory-policy allkeys-lru suits).
   std::chrono::seconds time_to_live{0};
-  // Bounds besides the deadline of each call: on connecting, and on all commands of a call
-  // together.
+  // Bounds besides the deadline of each call: on connecting; and on the wait for the connection,
+  // on writing a MiB of commands, and on each reply.
   std::chrono::milliseconds connect_timeout{1000};
   std::chrono::milliseconds command_timeout{5000};
   // After a failure, calls return Unavailable at once for this long. Doubles with each failure in a

@@ -374,7 +374,7 @@ TEST_F(GarbageWire, FieldsOfStructs) {
     return api.wire->document_open(data_, size_, of, &document, &why_);
   };
   RefusesAndSays<Limits>("document_open", limits, open,
-                         {{"reserved", [](Limits& o) { o.reserved = 1; }}});
+                         {{"limits.flags", [](Limits& o) { o.flags = 2; }}});
   RefusesAndSays<Limits>("document_open", limits, open,
                          {{"max_bytes", [](Limits& o) { o.max_bytes = 1; }}},
                          WM_RESOURCE_EXHAUSTED);
@@ -556,6 +556,17 @@ TEST_F(GarbageWire, FieldsOfStructs) {
         return api.wire->fetcher_create(of, &fetcher, &why_);
       },
       {{"flags", [](Fetcher& o) { o.flags = 2; }}, {"ext", [&](Fetcher& o) { o.ext = links; }}});
+
+  Fetcher small = of_fetcher_;
+  small.max_bytes = 1;
+  wm_fetcher* bounded = nullptr;
+  ASSERT_EQ(api.wire->fetcher_create(&small, &bounded, &why_), WM_OK);
+  EXPECT_EQ(
+      api.wire->fetcher_fetch(bounded, named_, named_size_, nullptr, 0, &rows, nullptr, &why_),
+      WM_RESOURCE_EXHAUSTED);
+  EXPECT_NE(std::string(text_).find("at most max_bytes = 1 bytes; it has"), std::string::npos)
+      << text_;
+  api.wire->fetcher_release(bounded);
 
   using Callbacks = wm_source_callbacks;
   Callbacks callbacks = {sizeof(callbacks)};

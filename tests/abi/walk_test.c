@@ -417,7 +417,7 @@ static void walk_wire(const wm_rows* rows, wm_snapshot* snapshot) {
   wm->wire->document_release(document);
   CHECK_OK(WIRE(document_info)(document, &info));
   CHECK(info.first == 0 && info.count == 3 * ROWS && info.bytes == size);
-  CHECK(info.flags == WM_DOCUMENT_HAS_STEPS && info.num_nodes == 1);
+  CHECK(info.flags == (WM_DOCUMENT_HAS_STEPS | WM_DOCUMENT_HAS_PLACES) && info.num_nodes == 1);
   CHECK_OK(WIRE(document_code)(document, &code));
   CHECK(code.codec == WM_CODEC_RAW && code.flags == 0 && code.crc_layers == 1);
   memset(&shape, 0, sizeof(shape));

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import weakref
 from collections.abc import Callable
@@ -201,6 +202,51 @@ def test_damage_costs_rows_and_is_told(seed: int) -> None:
     data[20] ^= 1
     with pytest.raises(waymark.DataLossError):
         waymark.from_bytes(data)
+
+
+def test_chunks_in_wrong_places_are_missing(seed: int) -> None:
+    rows = random_rows(np.random.default_rng(seed), 60, experts=300)
+    rows = Rows(rows.shape._replace(page_tokens=10), 0, rows.ids, rows.infos)
+    data = rows.to_bytes()
+    document = waymark.from_bytes(data)
+    assert document.has_places and document.check() == (0, 0, 0)
+    size = len(data) - int.from_bytes(data[12:16], "little")
+    assert size % 6 == 0
+    chunks = [data[-size + i * size // 6 :][: size // 6] for i in range(6)]
+    chunks[1], chunks[4] = chunks[4], chunks[1]
+    swapped = waymark.from_bytes(data[:-size] + b"".join(chunks))
+    assert swapped.check() == (2, 0, 0)
+    got = swapped.rows()
+    lost = np.arange(60) // 10 % 3 == 1
+    assert not got.valid[lost].any() and (got.infos[~lost] == rows.infos[~lost]).all()
+    # A document of version 1.0 has no places, and its reader is told so.
+    old = Path(__file__).parents[1] / "data" / "wire" / "1.0" / "raw_uint16.wmk"
+    assert not waymark.open(old).has_places
+    with pytest.warns(waymark.FormatWarning, match="version 1.0, without places"):
+        waymark.read(old.read_bytes())
+
+
+def test_files_are_read_unless_mapping_is_asked_for(tmp_path: Path, seed: int) -> None:
+    rows = random_rows(np.random.default_rng(seed), 50)
+    rows = Rows(rows.shape, 0, rows.ids, rows.infos)
+    path = tmp_path / "rows.wmk"
+    rows.save(path, nodes=True)
+    document = waymark.open(path)
+    source = waymark.FileSource(path)
+    mapped = waymark.open(path, memory_map=True)
+    expect_same(pickle.loads(pickle.dumps(mapped)).rows(), rows)
+    expect_same(waymark.Fetcher(waymark.FileSource(path, memory_map=True)).fetch(rows.handle()), rows)
+    os.truncate(path, 0)  # by its owner: a mapping of it would end this process now
+    expect_same(document.rows(), rows)
+    expect_same(waymark.Fetcher(source).fetch(rows.handle()), rows)
+    os.mkfifo(tmp_path / "fifo")
+    for other, kind in ((tmp_path / "fifo", "a FIFO"), (tmp_path, "a folder"), ("/dev/zero", "a device")):
+        for use in (waymark.open, waymark.FileSource):
+            with pytest.raises(waymark.InvalidArgumentError, match=f"a regular file; it is {kind}"):
+                use(other)
+    rows.save(path)
+    with pytest.raises(waymark.ResourceExhaustedError, match="max_bytes = 100 bytes"):
+        waymark.Document(path, max_bytes=100)
 
 
 def test_snapshots_and_documents_are_pickled(rig: Rig, tmp_path: Path) -> None:

@@ -59,6 +59,29 @@ def test_rows_by_handle(tmp_path: Path, seed: int, codec: Any) -> None:
         assert stats.as_dict()["failed"] == 0
 
 
+def test_memory_of_a_fetch_is_bounded(seed: int) -> None:
+    rows = from_zero(random_rows(np.random.default_rng(seed), 50))
+    source = waymark.MemorySource()
+    handle = waymark.Publisher(source, rows.shape).publish(rows).wait(10)
+    with pytest.raises(waymark.ResourceExhaustedError, match="max_bytes = 99 bytes; it has 50 rows"):
+        waymark.Fetcher(source, max_bytes=99).fetch(handle)
+    with pytest.raises(waymark.InvalidArgumentError, match="max_bytes: at least 1, got 0"):
+        waymark.Fetcher(source, max_bytes=0)
+
+
+def test_a_name_belongs_to_one_request(seed: int) -> None:
+    rows = from_zero(random_rows(np.random.default_rng(seed), 50))
+    publisher = waymark.Publisher(waymark.MemorySource(), rows.shape)
+    publisher.publish(rows, "request").wait(10)
+    infos = np.zeros(50, waymark.row_info_dtype)
+    for name in rows.infos.dtype.names or ():
+        infos[name] = rows.infos[name]
+    infos["step"][infos["reason"] == 0] += 1
+    with pytest.raises(waymark.FailedPreconditionError, match="a name belongs to one request"):
+        publisher.publish(Rows(rows.shape, 0, rows.ids, infos), "request").wait(10)
+    publisher.publish(rows, "request").wait(10)
+
+
 def test_turns_publish_what_is_new(rig: Rig) -> None:
     source = waymark.MemorySource()
     publisher = waymark.Publisher(source, rig.store.shape)

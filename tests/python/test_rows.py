@@ -209,6 +209,10 @@ def test_rows_from_arrays(rig: Rig) -> None:
     assert again.ids.ctypes.data == ids.ctypes.data and (again.first, again.last) == (5, 13)
     assert (again.astype() == rows.astype()).all()
     shape = rows.shape
+    few = shape._replace(num_experts=int(ids.max()))
+    missing = infos.copy()
+    missing[ids.max(axis=(1, 2)) == ids.max()] = (0, 0, waymark.Reason.CAPACITY, 0)
+    assert not Rows(few, 0, ids, missing).valid.all()  # the ids of missing rows are not looked at
     wrong: list[tuple[Any, str]] = [
         ((shape, 0, ids.astype(np.int16), infos), "ids: uint8 [8, 3, 2] in C order, got int16"),
         ((shape, 0, ids[:7], infos), "got uint8 [7, 3, 2]"),
@@ -216,6 +220,9 @@ def test_rows_from_arrays(rig: Rig) -> None:
         ((shape._replace(top_k=3), 0, ids, infos), "ids: uint8 [8, 3, 3]"),
         ((shape, 0, ids, np.zeros(8, np.uint8)), "infos: row_info_dtype"),
         ((shape, 0, ids[::2], infos[::2]), "ids"),
+        ((shape, -1, ids, infos), "first: 0 to 2147483639 for 8 rows, got -1"),
+        ((shape, (1 << 31) - 8, ids, infos), "first: 0 to 2147483639 for 8 rows, got 2147483640"),
+        ((few, 0, ids, infos), f"ids: below num_experts ({few.num_experts}) in a valid row, got"),
     ]
     for arguments, text in wrong:
         with pytest.raises(waymark.InvalidArgumentError) as caught:
@@ -225,8 +232,6 @@ def test_rows_from_arrays(rig: Rig) -> None:
         Rows(shape._replace(layer_ids=(2, 1, 0)), 0, ids, infos).coverage()
     with pytest.raises(waymark.InvalidArgumentError):
         Rows(shape._replace(layer_ids=(1,)), 0, ids, infos).coverage()
-    with pytest.raises(waymark.InvalidArgumentError):
-        Rows(shape, -1, ids, infos).coverage()
 
 
 def test_join(rig: Rig) -> None:

@@ -11,6 +11,7 @@
 #include "blockstore/wire/document_writer.h"
 #include "blockstore/wire/handle.h"
 #include "blockstore/wire/node.h"
+#include "blockstore/wire/node_list.h"
 #include "blockstore/wire/tail.h"
 #include "tests/support/wire_samples.h"
 
@@ -129,6 +130,10 @@ inline std::vector<Golden> GoldenObjects() {
   for (const RowInfo& info : infos)
     handle.provenance.push_back(info.provenance);
   all.push_back({"handle.bin", *wire::EncodeHandle(handle)});
+  // The list of a longer trajectory that would end with that node.
+  all.push_back(
+      {"node_list.bin", wire::EncodeNodeList(std::vector<Digest128>{
+                            {{1, 2, 3, 4}}, {{5, 6, 7, 8}}, {{9, 0, 0, 0}}, handle.head})});
   return all;
 }
 

@@ -324,7 +324,7 @@ class Snapshot:
     def _rows(self) -> Rows: ...
 
 class Document:
-    def __init__(self, source: object, max_rows: int, max_bytes: int) -> None: ...
+    def __init__(self, source: object, max_rows: int, max_bytes: int, memory_map: bool) -> None: ...
 
     @property
     def first(self) -> int:
@@ -343,6 +343,12 @@ class Document:
     @property
     def has_steps(self) -> bool:
         """Whether it has steps; else every step is 0."""
+
+    @property
+    def has_places(self) -> bool:
+        """
+        Whether a chunk in the place of another is found, and reads as damaged. False for documents of version 1.0: rows can be wrong if whole chunks of them were lost, repeated or swapped.
+        """
 
     @property
     def truncated(self) -> bool:
@@ -371,7 +377,7 @@ class Document:
 def handle_info(handle: object) -> tuple[int, int, bytes, int, int, int, int, str]: ...
 
 class Source:
-    def __init__(self, of: object) -> None: ...
+    def __init__(self, of: object, memory_map: bool) -> None: ...
 
 class RedisSource(Source):
     def __init__(self, texts: tuple[str, str, str, str, str, str, str, str, str], tls: bool, numbers: tuple[int, int, int, int, int, int, int, int], presence_cache_entries: int) -> None: ...
@@ -392,7 +398,7 @@ class Publisher:
     def _stats(self) -> tuple[int, int, int, int, int, int, int, int, int, int]: ...
 
 class Fetcher:
-    def __init__(self, source: Source, cache_bytes: int, batch_bytes: int, max_rows: int, whole_chunks: bool) -> None: ...
+    def __init__(self, source: Source, cache_bytes: int, batch_bytes: int, max_rows: int, max_bytes: int, whole_chunks: bool) -> None: ...
 
     def _fetch(self, handle: object, begin: int, end: int, layer_begin: int, layer_end: int, timeout: float | None) -> tuple[Rows, tuple[int, int, int, int, int, int, str]]: ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ class ReadDamage(NamedTuple):
     """Damage that a read found in rows that coverage() reports as valid. All 0: no damage."""
 
     damaged_chunks: int
-    """Chunks whose crc does not match: their rows are missing (not captured)."""
+    """Chunks with a wrong crc or in a wrong place: their rows are missing (not captured)."""
     absent_chunks: int
     """Chunks beyond the end of the bytes: missing (not captured)."""
     invalid_rows: int
@@ -50,13 +51,15 @@ class Document(_core.Document):
     """Rows [first, last) of one sequence, in a document. Immutable; any thread.
 
     ``waymark.open(path)`` and ``waymark.from_bytes(buffer)`` make one and read only its header; a
-    read touches only its rows and layers. Damaged rows are missing, never wrong. A pickled document
-    contains its bytes (out of band with protocol 5) or, if it is from a file, its path.
+    read touches only its rows and layers. Damaged rows are missing, never wrong (has_places: chunks
+    in wrong places included). A pickled document contains its bytes (out of band with protocol 5)
+    or, if it is from a file, its path.
     """
 
-    __slots__ = ("_source",)
+    __slots__ = ("_memory_map", "_source")
 
     _source: Any
+    _memory_map: bool
 
     def __init__(
         self,
@@ -64,10 +67,11 @@ class Document(_core.Document):
         *,
         max_rows: int = 1 << 24,
         max_bytes: int = 1 << 32,
+        memory_map: bool = False,
     ) -> None:
         """source: a path (str, os.PathLike), or a buffer, which is kept and must not change.
-        max_rows: of one read. max_bytes: allocated by one call. ResourceExhaustedError beyond
-        them."""
+        max_rows: of one read. max_bytes: allocated by one call, a file that is read into memory
+        included. ResourceExhaustedError beyond them. memory_map: as open()."""
         if max_rows < 1 or max_bytes < 1:
             raise InvalidArgumentError(
                 f"max_rows, max_bytes: at least 1, got {max_rows}, {max_bytes}"
@@ -77,8 +81,9 @@ class Document(_core.Document):
         kept: Any = source
         if isinstance(source, (pickle.PickleBuffer, memoryview)):
             kept = np.frombuffer(kept, np.uint8)
-        super().__init__(kept, max_rows, max_bytes)
+        super().__init__(kept, max_rows, max_bytes, memory_map)
         self._source = kept
+        self._memory_map = memory_map
 
     @property
     def shape(self) -> Shape:
@@ -182,7 +187,7 @@ class Document(_core.Document):
             row += chunk.ids.shape[1]
 
     def check(self) -> ReadDamage:
-        """Reads everything and returns the damage."""
+        """Reads everything and returns the damage. Chunks in wrong places are found if has_places."""
         _, damage = self._rows(self.first, self.last, 0, self._shape[0])
         return ReadDamage(*damage)
 
@@ -195,7 +200,8 @@ class Document(_core.Document):
     def __reduce_ex__(self, protocol: Any, /) -> tuple[Any, ...]:
         source = self._source
         if isinstance(source, str):
-            return Document, (source,)
+            mapped = functools.partial(Document, memory_map=True)
+            return mapped if self._memory_map else Document, (source,)
         if int(protocol) >= 5:
             return Document, (pickle.PickleBuffer(source),)
         return Document, (bytes(memoryview(source)),)
@@ -204,10 +210,15 @@ class Document(_core.Document):
         return f"Document(first={self.first}, last={self.last}, codec={self.codec!r})"
 
 
-def open(path: str | os.PathLike[str]) -> Document:
-    """The document in a file, which is mapped. NotFoundError, UnavailableError;
-    InvalidArgumentError if it is no document; DataLossError for a damaged header."""
-    return Document(os.fspath(path))
+def open(path: str | os.PathLike[str], *, memory_map: bool = False) -> Document:
+    """The document in a file, which is read into memory. memory_map: it is mapped instead, so that
+    only the bytes that are used are read; if another process then truncates the file, this process
+    receives SIGBUS.
+
+    NotFoundError, UnavailableError; InvalidArgumentError if it is no document, or no regular file (a
+    folder, a FIFO, a device); DataLossError for a damaged header; ResourceExhaustedError if it is
+    read and has more than max_bytes (see Document)."""
+    return Document(os.fspath(path), memory_map=memory_map)
 
 
 def from_bytes(buffer: object) -> Document:

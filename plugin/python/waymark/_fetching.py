@@ -25,18 +25,17 @@ class MemorySource(_core.Source):
         """max_bytes: of all objects, plus about 128 bytes for each."""
         if max_bytes < 1:
             raise InvalidArgumentError(f"max_bytes: at least 1, got {max_bytes}")
-        super().__init__(max_bytes)
+        super().__init__(max_bytes, False)
 
 
 class FileSource(_core.Source):
-    """Objects of a document with nodes (``rows.save(path, nodes=True)``), in place; read only. Any
-    thread."""
+    """Objects of a document with nodes (``rows.save(path, nodes=True)``); read only. Any thread."""
 
     __slots__ = ()
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """FailedPreconditionError if the document has no nodes; NotFoundError; errors as open()."""
-        super().__init__(os.fspath(path))
+    def __init__(self, path: str | os.PathLike[str], *, memory_map: bool = False) -> None:
+        """memory_map and errors: as open(); FailedPreconditionError if the document has no nodes."""
+        super().__init__(os.fspath(path), memory_map)
 
 
 def _count_of(name: str, seconds: float, per_second: int, *, zero: bool = False) -> int:
@@ -87,7 +86,7 @@ class RedisSource(_core.RedisSource):
         TLS, with certificate files (PEM) and a server name; default: the system's certificates. The
         name in the server's certificate is not checked: trust an authority of your own. Times are
         seconds. time_to_live: objects expire this long after they were last put, or found by a
-        publisher; 0: never. connect_timeout, command_timeout: in addition to the timeout of each
+        publisher; 0: never. connect_timeout, command_timeout (of each reply): in addition to the timeout of each
         call. initial_back_off: no connection is tried for this long after a failure, doubled after
         each further one, up to max_back_off. presence_cache: how long an object that was put or found
         is assumed to be present before the server is asked again. presence_cache_entries: the number of such
@@ -290,9 +289,11 @@ class Publisher(_core.Publisher):
 
     def publish(self, rows: Rows | Snapshot, sequence: str = "") -> Ticket:
         """Publishes rows of a sequence; the handle names rows [0, last). Rows that begin at row 0
-        are the whole sequence; others (a Cursor's) continue the rows of the same ``sequence``. A
-        sequence named "" cannot be continued. Releases the snapshot. Never waits for the source or
-        the rows."""
+        are the whole sequence; others (a Cursor's) continue the rows of the same ``sequence``. A name
+        belongs to one request as long as it is remembered (max_sequences): whole sequences with
+        fewer rows, or rows of other steps, are refused (FailedPreconditionError by Ticket.wait()),
+        and from then on rows that continue it too. A sequence named "" cannot be continued.
+        Releases the snapshot. Never waits for the source or the rows."""
         if isinstance(rows, Snapshot):
             return Ticket(self._publish_snapshot(sequence, rows), self)
         return Ticket(self._publish_rows(sequence, rows._native()), self)
@@ -330,21 +331,28 @@ class Fetcher(_core.Fetcher):
         source: Source,
         *,
         cache_bytes: int = 1 << 28,
-        batch_bytes: int = 1 << 22,
+        batch_bytes: int = 1 << 28,
         max_rows: int = 1 << 24,
+        max_bytes: int = 1 << 28,
         whole_chunks: bool = False,
     ) -> None:
         """cache_bytes: of cached objects, the least recently used evicted first. batch_bytes:
-        requested from the source at a time. max_rows: of one call. whole_chunks: fetch whole chunks
-        even if only some layers are wanted, and check their digests, not only their crcs."""
+        requested from the source at a time; if it is at least max_bytes, no fetch makes more than
+        four calls of the source. max_rows, max_bytes: of the rows that one call returns, because a
+        handle of 4 KiB can name 2^31 rows; ResourceExhaustedError beyond them. whole_chunks: fetch
+        whole chunks even if only some layers are wanted, and check their digests, not only their
+        crcs."""
         for name, value in (
             ("cache_bytes", cache_bytes),
             ("batch_bytes", batch_bytes),
             ("max_rows", max_rows),
+            ("max_bytes", max_bytes),
         ):
             if value < 1:
                 raise InvalidArgumentError(f"{name}: at least 1, got {value}")
-        super().__init__(_native_source(source), cache_bytes, batch_bytes, max_rows, whole_chunks)
+        super().__init__(
+            _native_source(source), cache_bytes, batch_bytes, max_rows, max_bytes, whole_chunks
+        )
 
     def fetch(
         self,

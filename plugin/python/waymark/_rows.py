@@ -37,6 +37,8 @@ Fill = Literal["minus_one", "zeros", "arange"]
 Codec = Literal["raw", "set"]
 Read = tuple[npt.NDArray[Any], npt.NDArray[np.void]]
 
+_MOST_ROWS = (1 << 31) - 1  # positions are below
+
 
 def _out_shape(layout: int, rows: int, num_layers: int, top_k: int) -> tuple[int, int, int]:
     return (rows, num_layers, top_k) if layout == 0 else (num_layers, rows, top_k)
@@ -107,7 +109,8 @@ class Rows:
     ) -> None:
         """ids: uint8 (up to 256 experts) or uint16 [T, L, K]; infos: row_info_dtype [T]; both C
         order. They must not change as long as these rows exist. InvalidArgumentError if they do not
-        match."""
+        match, ``first`` is not in [0, 2^31), or a valid row has an id that is not below
+        ``shape.num_experts``."""
         wanted = (len(infos), shape.num_layers, shape.top_k)
         if ids.dtype != shape.id_dtype or ids.shape != wanted or not ids.flags.c_contiguous:
             raise InvalidArgumentError(
@@ -116,6 +119,28 @@ class Rows:
             )
         if infos.dtype != row_info_dtype or infos.ndim != 1 or not infos.flags.c_contiguous:
             raise InvalidArgumentError("infos: row_info_dtype [T] in C order")
+        if not 0 <= first <= _MOST_ROWS - len(infos):
+            raise InvalidArgumentError(
+                f"first: 0 to {_MOST_ROWS - len(infos)} for {len(infos)} rows, got {first}"
+            )
+        if ids.size and int(ids.max()) >= shape.num_experts:
+            largest = ids.max(axis=(1, 2))
+            bad = np.flatnonzero((infos["reason"] == 0) & (largest >= shape.num_experts))
+            if len(bad):
+                raise InvalidArgumentError(
+                    f"ids: below num_experts ({shape.num_experts}) in a valid row, got "
+                    f"{largest[bad[0]]} in row {bad[0]}"
+                )
+        self._set(shape, first, ids, infos, ordered)
+
+    def _set(
+        self,
+        shape: Shape,
+        first: int,
+        ids: npt.NDArray[Any],
+        infos: npt.NDArray[np.void],
+        ordered: bool,
+    ) -> None:
         self.shape = shape._replace(block_tokens=0, num_blocks=0)
         self.first = first
         self.ordered = ordered
@@ -128,7 +153,8 @@ class Rows:
     @classmethod
     def _of(cls, native: _core.Rows) -> Rows:
         infos = native.infos.reshape(-1).view(row_info_dtype)
-        rows = cls(Shape(*native.shape), native.first, native.ids, infos, native.ordered)
+        rows = cls.__new__(cls)  # the library has checked them
+        rows._set(Shape(*native.shape), native.first, native.ids, infos, native.ordered)
         rows._native_rows = native
         return rows
 

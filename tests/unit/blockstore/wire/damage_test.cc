@@ -98,7 +98,8 @@ TEST(Damage, EveryBitOfEveryByte) {
       ASSERT_EQ(out, reused.ids);
       EXPECT_LE(damage.damaged_chunks, 1);
       EXPECT_EQ(damage.absent_chunks + damage.invalid_rows, 0);
-      // Layer by layer: lost are the layers under the crc that was hit.
+      // Layer by layer: lost are the layers under the crc that was hit; if the crc itself was, all,
+      // because the place of the chunk is found by its crcs.
       const std::size_t in_chunk = at - hit->begin;
       const std::size_t layer_bytes = static_cast<std::size_t>(hit->row_end - hit->row_begin) * 2;
       const std::size_t crc = in_chunk < 12 ? in_chunk / 4 : (in_chunk - 12) / layer_bytes / 2;
@@ -107,7 +108,7 @@ TEST(Damage, EveryBitOfEveryByte) {
         const auto one = document->ReadRows(part);
         const Bytes whole = *WriteDocument(right);
         const auto one_right = Document::Open(whole)->ReadRows(part);
-        const bool lost = static_cast<std::size_t>(layer) / 2 == crc;
+        const bool lost = in_chunk < 12 || static_cast<std::size_t>(layer) / 2 == crc;
         ASSERT_NO_FATAL_FAILURE(
             ExpectLost(*one, *one_right, hit->row_begin, lost ? hit->row_end : hit->row_begin));
       }
@@ -173,6 +174,51 @@ TEST(Damage, IdsBeyondE) {
   EXPECT_EQ(damage.damaged_chunks + damage.absent_chunks, 0);
 }
 
+// Whole chunks: each lost, doubled or swapped with each other one, or that of another document.
+TEST(Damage, ChunksInThePlaceOfOthers) {
+  const Rows right = Sample();
+  const Rows other = wire_samples::RowsOf(right.shape, 403, right.infos);  // other ids
+  const Bytes bytes = *WriteDocument(right);
+  const Bytes other_bytes = *WriteDocument(other);
+  const std::vector<ChunkRange> chunks = ChunksOfSample(HeaderBytes(bytes));
+  ASSERT_EQ(HeaderBytes(bytes), HeaderBytes(other_bytes));
+  ASSERT_TRUE(Document::Open(bytes)->has_places());
+  // Chunk `c` of `from` in the place of chunk `d` of `to`.
+  const auto put = [&](const Bytes& from, std::size_t c, Bytes& to, std::size_t d) {
+    std::copy(from.begin() + static_cast<std::ptrdiff_t>(chunks[c].begin),
+              from.begin() + static_cast<std::ptrdiff_t>(chunks[c].end),
+              to.begin() + static_cast<std::ptrdiff_t>(chunks[d].begin));
+  };
+  // Rows of [lost_begin, lost_end) are missing, and nothing else has changed.
+  const auto expect_lost = [&](const Bytes& damaged, std::int64_t lost_begin,
+                               std::int64_t lost_end) {
+    const auto document = Document::Open(damaged);
+    ASSERT_TRUE(document.ok()) << document.status();
+    ReadDamage damage;
+    const auto rows = document->ReadRows(document->All(), &damage);
+    ASSERT_TRUE(rows.ok());
+    ExpectLost(*rows, right, lost_begin, lost_end);
+    EXPECT_TRUE(damage.any());
+    EXPECT_EQ(document->Chunk(2 + lost_begin).status().code(), absl::StatusCode::kDataLoss);
+  };
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    SCOPED_TRACE(c);
+    Bytes lost(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(chunks[c].begin));
+    lost.insert(lost.end(), bytes.begin() + static_cast<std::ptrdiff_t>(chunks[c].end),
+                bytes.end());
+    expect_lost(lost, chunks[c].row_begin, right.size());
+    Bytes foreign = bytes;
+    put(other_bytes, c, foreign, c);
+    expect_lost(foreign, chunks[c].row_begin, chunks[c].row_end);
+  }
+  // Chunks 1 and 2 are complete pages.
+  Bytes doubled = bytes;
+  put(bytes, 1, doubled, 2);
+  expect_lost(doubled, chunks[2].row_begin, chunks[2].row_end);
+  put(bytes, 2, doubled, 1);
+  expect_lost(doubled, chunks[1].row_begin, chunks[2].row_end);
+}
+
 // Pages of a file that were never written read as zeros.
 TEST(Damage, ChunksOfZeros) {
   const Rows right = Sample();
@@ -223,9 +269,10 @@ TEST(Shards, TouchTheirBytesOnly) {
     const auto n = static_cast<std::size_t>(chunk->second - chunk->first);
     at -= 16 + 64 * n * 8;
     if (chunk->first >= 700 || chunk->second <= 300) continue;
-    need(at + 4, 4);
+    need(at, 16);  // all crcs: the place of the chunk is found by them
     need(at + 16 + 16 * n * 8, 16 * n * 8);
   }
+  need(0, at);  // the header: the places
   const Rows before = *document->ReadRows(part);
   std::size_t closed = 0;
   for (std::size_t p = 0; p < needed.size(); ++p) {

@@ -461,10 +461,14 @@ TEST(DocumentRules, RowsThatAreOnlyClaimedCostNoMemory) {
   std::memcpy(&header_bytes, bytes.data() + 12, 4);
   const std::uint64_t whole =
       header_bytes + claimed / 4 * codec->ChunkBytes(4) + codec->ChunkBytes(claimed % 4);
-  bytes = With(bytes, 24, whole);
+  // Places are as many as chunks, so that only a document without them can claim more.
+  EXPECT_THAT(Message(Opened(With(bytes, 24, whole))),
+              HasSubstr("section 5 (places) must have 4294967296 bytes for its 536870912 chunks"));
+  bytes = With(With(bytes, kBehindShape + 16, std::uint16_t{0}), 24, whole);
   const auto document = Document::Open(bytes);
   ASSERT_TRUE(document.ok()) << document.status();
   EXPECT_TRUE(document->truncated());
+  EXPECT_FALSE(document->has_places());
   EXPECT_EQ(document->ReadRows(document->All()).status().code(),
             absl::StatusCode::kResourceExhausted);
   ReadDamage damage;

@@ -66,6 +66,35 @@ class ChangingSource final : public PageSource {
   const Change change_;
 };
 
+// Counts the calls that a fetcher makes of another source: each is a round trip.
+class CountingSource final : public PageSource {
+ public:
+  explicit CountingSource(PageSource* source) : source_(source) {}
+
+  absl::Status Get(std::span<const Digest128> digests, Deadline deadline,
+                   std::span<Object> objects) override {
+    ++calls;
+    return source_->Get(digests, deadline, objects);
+  }
+  absl::Status GetRanges(std::span<const ObjectRange> ranges, Deadline deadline,
+                         std::span<Object> objects) override {
+    ++calls;
+    return source_->GetRanges(ranges, deadline, objects);
+  }
+  absl::Status Put(std::span<const NamedObject> objects, Deadline deadline) override {
+    return source_->Put(objects, deadline);
+  }
+  absl::Status Holds(std::span<const Digest128> digests, Deadline deadline,
+                     std::span<std::uint8_t> held) override {
+    return source_->Holds(digests, deadline, held);
+  }
+
+  int calls = 0;
+
+ private:
+  PageSource* const source_;
+};
+
 // The part as a document of the rows gives it: the same code, without handles.
 inline Rows ByDocument(const Rows& rows, const ChunkCode& code, const RowsAndLayers& part) {
   const auto bytes = WriteDocument(rows, {.code = code});

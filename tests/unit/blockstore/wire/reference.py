@@ -189,13 +189,16 @@ class Shape:
                 for i in range(0, self.L, self.crc_layers)]
         return struct.pack("<%dI" % len(crcs), *crcs) + b"".join(layers)
 
+    def place(self, chunk):
+        return h(chunk[:4 * -(-self.L // self.crc_layers)])
+
     def pages(self, first, n):  # [begin, end) of each chunk's rows
         cuts = [p for p in range(first + 1, first + n) if p % self.B == 0]
         return list(zip([first] + cuts, cuts + [first + n])) if n else []
 
 
 def read_document(data):
-    magic, major, _, header, crc, _, size, first, n, trajectory = struct.unpack_from(
+    magic, major, minor, header, crc, _, size, first, n, trajectory = struct.unpack_from(
         "<8sHHIIIQQQ16s", data)
     assert magic == b"\x89WMK\r\n\x1a\n" and major == 1 and header % 64 == 0 and size == len(data)
     assert crc32c(data[:16] + bytes(4) + data[20:header]) == crc
@@ -210,24 +213,31 @@ def read_document(data):
     known = read_coverage(sections[2], n)
     if 3 in sections:
         read_steps(sections[3], known)
-    rows, at = [], header
-    for begin, end in shape.pages(first, n):
+    rows, at, places = [], header, sections.get(5)
+    for c, (begin, end) in enumerate(shape.pages(first, n)):
         length = shape.chunk_bytes(end - begin)
+        if xxhash and places is not None:
+            assert places[8 * c:8 * c + 8] == shape.place(data[at:at + length])
         rows += shape.read_chunk(data[at:at + length], known[begin - first:end - first])
         at += length
-    assert at == size
-    return shape, first, trajectory, known, rows, 3 in sections
+    assert at == size and (minor >= 1) == (places is not None)
+    assert places is None or len(places) == 8 * len(shape.pages(first, n))
+    return shape, first, trajectory, known, rows, 3 in sections, minor, places
 
 
-def write_document(shape, first, trajectory, known, rows, steps):
+def write_document(shape, first, trajectory, known, rows, steps, minor, places):
+    chunks = [shape.write_chunk(rows[begin - first:end - first])
+              for begin, end in shape.pages(first, len(rows))]
+    if xxhash and minor >= 1:
+        places = b"".join(map(shape.place, chunks))
     sections = [(1, shape.block), (2, write_coverage(known))]
     sections += [(3, write_steps(known))] if steps else []
+    sections += [(5, places)] if minor >= 1 else []
     behind = b"".join(struct.pack("<HHI", kind, 0, len(payload)) + payload + bytes(-len(payload) % 8)
                       for kind, payload in sections)
     behind += bytes(-len(behind) % 64)
-    chunks = b"".join(shape.write_chunk(rows[begin - first:end - first])
-                      for begin, end in shape.pages(first, len(rows)))
-    header = lambda crc: struct.pack("<8sHHIIIQQQ16s", b"\x89WMK\r\n\x1a\n", 1, 0, 64 + len(behind),
+    chunks = b"".join(chunks)
+    header = lambda crc: struct.pack("<8sHHIIIQQQ16s", b"\x89WMK\r\n\x1a\n", 1, minor, 64 + len(behind),
                                      crc, 0, 64 + len(behind) + len(chunks), first, len(rows),
                                      trajectory) + behind
     return header(crc32c(header(0))) + chunks
@@ -240,7 +250,7 @@ def check_ids(shape, first, rows):  # the ids that the golden files are made of
             assert ids == (meant if shape.ordered else sorted(meant)), (position, layer, ids)
 
 
-def check_objects(handle, node, tail):
+def check_objects(handle, node, tail, node_list):
     magic, major, segments, size, crc, n, head, runs, block, name = struct.unpack_from(
         "<4sHHIIQ16sIHH", handle)
     assert magic == b"WMKH" and major == 1 and size == len(handle) and segments == 1
@@ -254,6 +264,10 @@ def check_objects(handle, node, tail):
         count, at = get_varint(handle, at)
         provenance, at = provenance + [handle[at]] * count, at + 1
     assert provenance == [0, 2] + [0] * 7 and n == 9
+
+    magic, major, _, nodes = struct.unpack_from("<4sHHQ", node_list)
+    assert magic == b"WMKL" and major == 1 and nodes == 4 and len(node_list) == 16 + 16 * nodes
+    assert node_list[32:48] == struct.pack("<4I", 5, 6, 7, 8) and node_list[64:] == head
 
     magic, major, chunks, shape_digest, page, before, coverage, steps = struct.unpack_from(
         "<4sHHQQ16sII", node)
@@ -272,6 +286,7 @@ def check_objects(handle, node, tail):
     if xxhash:
         assert struct.pack("<Q", shape_digest) == h(shape.block) == tail[8:16]
         assert head == H(node) and digest == H(tail)
+        print("name of the node list:", H(b"WMKL" + head).hex())
         meant = [[[(p * 7 + i * 13 - k) % 256 for k in range(2)] for i in range(3)] for p in range(8)]
         meant[3] = None
         for c in range(2):
@@ -282,16 +297,16 @@ def check_objects(handle, node, tail):
 def main():
     assert crc32c(b"123456789") == 0xE3069283
     folder = pathlib.Path(sys.argv[1])
-    files = sorted(folder.glob("*.wmk"))
-    assert len(files) >= 10, files
+    files = sorted(folder.glob("*.wmk")) + sorted((folder / "1.0").glob("*.wmk"))
+    assert len(files) >= 15, files
     for path in files:
         data = path.read_bytes()
         document = read_document(data)
         check_ids(document[0], document[1], document[4])
         assert write_document(*document) == data, path
         print(path.name, len(data), "bytes,", len(document[4]), "rows")
-    check_objects(*((folder / name).read_bytes() for name in ("handle.bin", "node.bin", "tail.bin")))
-    print("handle, node, tail; digests", "checked" if xxhash else "not checked: no module xxhash")
+    check_objects(*((folder / name).read_bytes() for name in ("handle.bin", "node.bin", "tail.bin", "node_list.bin")))
+    print("handle, node, tail, node list; digests", "checked" if xxhash else "not checked: no module xxhash")
 
 
 main()
