@@ -220,10 +220,12 @@ bool DeviceSteps::OtherVersionMayWrite(PageIndex page, std::uint64_t version) co
 
 // ---- landing
 
-void DeviceSteps::StartLanding(StepRecord& record) {
-  record.slots = record.Slots();
+bool DeviceSteps::StartLanding(StepRecord& record) {
+  const auto slots = record.Slots();
+  record.slots = slots.value_or(std::span<const std::int64_t>());
   record.next_in_range = 0;
   std::fill_n(record.step_row.begin(), record.num_rows, kNoStepRow);
+  return slots.has_value();
 }
 
 void DeviceSteps::Resolve(StepRecord& record, std::size_t first, std::span<const Claim*> claims) {

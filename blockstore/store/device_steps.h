@@ -52,8 +52,9 @@ class DeviceSteps {
   [[nodiscard]] bool OtherVersionMayWrite(PageIndex page, std::uint64_t version) const;
 
   // ---- landing. Landing thread.
-  // Reads the slots that the step wrote. Without the mutex.
-  static void StartLanding(StepRecord& record);
+  // Reads the slots that the step wrote. False if they are lost: Invalidate makes its rows missing.
+  // Without the mutex.
+  [[nodiscard]] static bool StartLanding(StepRecord& record);
   // Rows [first, first + claims.size()) of the step: sets the page rows that they go to to pending.
   // claims[i]: the claim of the row; null: not stored.
   void Resolve(StepRecord& record, std::size_t first, std::span<const Claim*> claims);

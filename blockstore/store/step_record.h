@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -74,8 +75,9 @@ struct StepRecord {
   bool device = false;
   std::vector<std::int64_t> range;  // [num_rows], the slots
   PageClaims pages;                 // its claims by page
-  // Landing thread: the slots that it wrote (StepRows::Slots); for each claim, the row that was
-  // written there, or kNoStepRow; the index in `range` after the last slot found.
+  // Landing thread: the slots that it wrote (StepRows::Slots), empty if they are lost; for each
+  // claim, the row that was written there, or kNoStepRow; the index in `range` after the last slot
+  // found.
   std::span<const std::int64_t> slots;
   std::vector<std::uint32_t> step_row;  // [num_rows]
   std::uint32_t next_in_range = 0;
@@ -86,9 +88,9 @@ struct StepRecord {
     if (rows == nullptr || threw) return true;
     return Guarded([this] { return rows->Poll(); }, true);
   }
-  [[nodiscard]] std::span<const std::int64_t> Slots() {
-    if (threw) return {};
-    return Guarded([this] { return rows->Slots(); }, {});
+  [[nodiscard]] std::optional<std::span<const std::int64_t>> Slots() {
+    if (rows == nullptr || threw) return std::nullopt;
+    return Guarded([this] { return rows->Slots(); }, std::nullopt);
   }
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) {
@@ -103,7 +105,7 @@ struct StepRecord {
 
  private:
   template <class Call, class Result = std::invoke_result_t<Call>>
-  Result Guarded(const Call& call, Result otherwise) {
+  Result Guarded(const Call& call, std::type_identity_t<Result> otherwise) {
     try {
       return call();
     } catch (...) {

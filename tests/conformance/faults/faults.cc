@@ -58,6 +58,7 @@ constexpr Fault kFaults[] = {
     {"absent_rows_lose_their_reason", nullptr, "", ProbeAbsentRowsKeepTheirReason},
     // Slots that are known on the device only.
     {"device_drop_invalidates_protected_rows", nullptr, "", ProbeDeviceDropSparesProtectedRows},
+    {"lost_slots_land_as_no_rows", "vllm", "device=1 draft=.6 lost_slots=.1", nullptr},
     {"device_row_lands_over_a_later_one", nullptr, "", ProbeDeviceRowIsOlderThanWhatIsThere},
     {"device_steps_land_in_any_order", nullptr, "", ProbeDeviceStepsLandInOrder},
     {"device_row_forgets_that_it_came_by_key", nullptr, "", ProbeDeviceRowStaysByKey},
