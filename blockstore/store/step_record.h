@@ -24,10 +24,12 @@ struct Claim {
   PageIndex page = kNoPage;
   std::uint16_t row = 0;
   bool pinned = false;  // this claim pins its page (one pin per run of rows on a page)
+  Reason if_cancelled = Reason::kNeverWritten;  // why the row is missing if the step is cancelled
   // Used by device steps only:
   bool revoked = false;  // truncated before the step landed
   bool asked = true;     // a request asked for the row
   bool sealed = false;   // its page was sealed before the step: live rows of its version are kept
+  bool kept = false;  // a later step that was dropped may have written the row: it is marked kept
 };
 
 // A row of a step that has a second destination, because its page was copied while the row was
@@ -40,6 +42,7 @@ struct SideRow {
   bool revoked = false;                    // as in Claim
   bool sealed = false;                     // as in Claim
   bool asked = true;                       // as in Claim
+  bool kept = false;                       // as in Claim
   bool by_key = false;                     // its page was attached by key
   std::uint32_t next = PageClaims::kNone;  // device steps: the next one on this page
 };
