@@ -29,8 +29,9 @@ enum class Excuse : std::uint8_t {
   kDrop,      // the step was dropped
   kCancel,    // a forward that was cancelled had claimed the row
   kSilent,    // a layer did not write the row
+  kLost,      // the slots of the step were lost
 };
-inline constexpr int kNumExcuses = 9;
+inline constexpr int kNumExcuses = 10;
 
 // With the token prefix, identifies the forward pass of one token. Request 0: another engine's.
 struct Pass {

@@ -145,28 +145,29 @@ void Engine::ExcuseSeal(const SealPlan& seal) {
   }
 }
 
-void Engine::ExcuseDrop() {
+void Engine::ExcuseStep(Excuse why) {
   for (const RowPlan& row : rows_) {
-    if (row.pass.step != 0) excuses_.Add(row.pass, row.prefix, row.block_start, Excuse::kDrop);
+    if (row.pass.step != 0) excuses_.Add(row.pass, row.prefix, row.block_start, why);
   }
-  // It is not known which rows of its range a dropped device step wrote.
+  // It is not known which rows of its range a device step wrote.
   for (const PossibleRow& row : possible_) {
     const std::int64_t slot = row.slot >= 0 ? row.slot : NotAsked(row.slot);
     const KvCell& cell = kv_[static_cast<std::size_t>(slot)];
-    if (cell.present) excuses_.Add(cell.pass, cell.prefix, row.block_start, Excuse::kDrop);
+    if (cell.present) excuses_.Add(cell.pass, cell.prefix, row.block_start, why);
   }
 }
 
 void Engine::BeginAndEnd(bool failed) {
   const Features& f = options_.features;
   const bool drop_all = rng_.Chance(f.drop_all);
-  std::vector<bool> drops;
+  std::vector<bool> drops, lost;
   std::vector<std::int64_t> silent;
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     drops.push_back(rng_.Chance(f.drop) || drop_all);
   }
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     const bool is_silent = !rows_.empty() && rng_.Chance(f.silent);
+    lost.push_back(f.device && rng_.Chance(f.lost_slots));
     silent.push_back(is_silent ? rng_.Below(static_cast<std::int64_t>(rows_.size())) : -1);
   }
   if (Wire() || timing_.Chance(options_.timing.report > 0 ? .7 : 0)) ReportEvents();
@@ -203,7 +204,7 @@ void Engine::BeginAndEnd(bool failed) {
     }
     if (drops[stage] || begun.dropped()) {
       ++counts_.steps_dropped;
-      ExcuseDrop();
+      ExcuseStep(Excuse::kDrop);
       if (!begun.dropped()) endings_.push_back({Ending::Kind::kDrop, at, now_, nullptr});
       continue;
     }
@@ -217,6 +218,10 @@ void Engine::BeginAndEnd(bool failed) {
     step_rows->Fill(&oracle_, at, now_, version_, row_prefixes_, silent[stage],
                     now_ % 2 == 0 ? Reason::kNotCaptured : Reason::kInvalidId);
     if (f.device) step_rows->FillSlots(slots_);
+    if (lost[stage]) {
+      ExcuseStep(Excuse::kLost);
+      step_rows->LoseSlots();
+    }
     endings_.push_back({Ending::Kind::kSubmit, at, now_, step_rows});
   }
   events_.clear();

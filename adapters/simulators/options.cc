@@ -35,6 +35,7 @@ constexpr Probability kProbabilities[] = {
     {"lost_bind", &Features::lost_bind},
     {"preempt_one", &Features::preempt_one},
     {"drop_all", &Features::drop_all},
+    {"lost_slots", &Features::lost_slots},
     {"mid", &Features::mid},
 };
 
@@ -69,6 +70,7 @@ constexpr Scenario kScenarios[] = {
     {"drafts", "draft=.6"},
     {"late results", "draft=.6 late=1"},
     {"device slots", "draft=.6 device=1"},
+    {"lost device slots", "draft=.6 device=1 lost_slots=.05"},
     {"begun far ahead", "draft=.5 behind=4 shuffle=1"},
     {"preempt, resume", "preempt=.1 draft=.4"},
     {"drop", "drop=.05 draft=.5"},
@@ -97,7 +99,7 @@ constexpr Scenario kScenarios[] = {
     {"all harmless", kFull},
     {"all", WAYMARK_SIM_FULL WAYMARK_SIM_HARM},
     {"all, late", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "late=1 rewind=0"},
-    {"all, device", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "device=1 rewind=0"},
+    {"all, device", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "device=1 rewind=0 lost_slots=.02"},
     {"all, few pages", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "max_pages=16"},
     {"all, slow readers", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "max_pages=-1 slow=12 tier=0"},
     {"all, stages", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "stages=2"},

@@ -45,6 +45,7 @@ struct Features {
   double lost_bind = 0;    // the engine misses announcing a Bind
   double preempt_one = 0;  // a step preempts one running request (for big engines)
   double drop_all = 0;     // as `drop`, on every stage of the step
+  double lost_slots = 0;   // the slots of a device step are lost on one stage
   double mid = 0;          // a request finishes, is aborted, preempted or forked in the middle of
                            // the schedule: other requests have got blocks, and still others will
   // Switches.

@@ -118,26 +118,28 @@ void FlightEncoder::OnEnd(std::uint64_t step, StepEnd end) {
 }
 
 void FlightEncoder::OnRows(std::uint64_t step, std::span<const std::uint8_t> ids,
-                           std::span<const Reason> verdicts, std::span<const std::int64_t> slots) {
+                           std::span<const Reason> verdicts,
+                           std::optional<std::span<const std::int64_t>> slots) {
   const std::size_t width = RecordedRowBytes(info_);
   const std::size_t row_bytes = info_.shape.row_bytes();
   const std::size_t chunk = std::max<std::size_t>(1, kChunkBytes / width);
   landed_.clear();
-  for (std::size_t first = 0; first < verdicts.size(); first += chunk) {
+  std::size_t first = 0;
+  do {  // once for a step that wrote no row, to record that its slots are known
     const std::size_t count = std::min(chunk, verdicts.size() - first);
     const std::span<const Reason> record_rows = verdicts.subspan(first, count);
     const bool all_there = std::all_of(record_rows.begin(), record_rows.end(),
                                        [](Reason r) { return r == Reason::kNone; });
     std::uint16_t flags = all_there ? 0 : kFlagVerdicts;
     if (first + count < verdicts.size()) flags |= kFlagMore;
-    if (!slots.empty()) flags |= kFlagSlots;
-    const std::size_t slot_bytes = slots.empty() ? 0 : count * sizeof(std::int64_t);
+    if (slots.has_value()) flags |= kFlagSlots;
+    const std::size_t slot_bytes = slots.has_value() ? count * sizeof(std::int64_t) : 0;
     const std::size_t bytes = kLandedBytes + slot_bytes + (all_there ? 0 : count) + count * width;
     const auto fill = [&](RawWriter& writer) {
       writer.Put(step);
       writer.Put(static_cast<std::uint32_t>(first));
       writer.Put(static_cast<std::uint32_t>(count));
-      if (!slots.empty()) writer.PutBytes(slots.data() + first, slot_bytes);
+      if (slot_bytes > 0) writer.PutBytes(slots->data() + first, slot_bytes);
       if (!all_there) {
         for (const Reason reason : record_rows)
           writer.Put(static_cast<std::uint8_t>(reason));
@@ -157,7 +159,8 @@ void FlightEncoder::OnRows(std::uint64_t step, std::span<const std::uint8_t> ids
     const std::size_t at = landed_.size();
     landed_.resize(at + sizeof(Heading) + bytes);
     WriteRecord(Kind::kLanded, flags, bytes, fill, landed_.data() + at);
-  }
+    first += count;
+  } while (first < verdicts.size());
 }
 
 void FlightEncoder::OnLanded(std::uint64_t step) {

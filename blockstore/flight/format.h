@@ -46,9 +46,10 @@ enum class Kind : std::uint16_t {
 // format version.
 inline constexpr std::uint16_t kFlagDropped = 1;   // kBegin: the step is not in flight
 inline constexpr std::uint16_t kFlagMore = 1;      // kLanded: more rows of the step follow
-inline constexpr std::uint16_t kFlagSlots = 4;     // kLanded: has the KV slot of each row
 inline constexpr std::uint16_t kFlagVerdicts = 2;  // kLanded: has the verdict of each row; without
                                                    // it all rows are valid
+inline constexpr std::uint16_t kFlagSlots = 4;     // kLanded: has the KV slot of each row; without
+                                                   // it those of a device_slots step are lost
 
 // Precedes each payload.
 struct Heading {

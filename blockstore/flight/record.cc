@@ -78,7 +78,8 @@ absl::Status DecodeLanded(std::span<const std::uint8_t> payload, std::uint16_t f
   if (record.begin + static_cast<std::int64_t>(count) > info.max_step_rows) {
     return Broken("more landed rows than a step may have");
   }
-  record.slots.resize(slots == nullptr ? 0 : count);
+  record.has_slots = (flags & kFlagSlots) != 0;
+  record.slots.resize(record.has_slots ? count : 0);
   if (!record.slots.empty()) {
     std::memcpy(record.slots.data(), slots, count * sizeof(std::int64_t));
   }

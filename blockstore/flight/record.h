@@ -58,6 +58,7 @@ struct FlightRecord {
   std::vector<std::uint64_t> digests;  // XXH3-64 of each row of `infos`; 0 if the row is missing
   std::vector<Reason> verdicts;        // one per landed row: kNone, or why it is missing
   std::vector<std::int64_t> slots;     // KV slot per landed row of a device_slots step, else empty
+  bool has_slots = false;              // kLanded: of a device_slots step whose slots are known
   // kLanded: the rows, kDigestRowBytes or shape.row_bytes() each (FlightInfo::rows). kCheckpoint:
   // its payload.
   std::vector<std::uint8_t> bytes;

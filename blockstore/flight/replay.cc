@@ -22,7 +22,10 @@ struct FlightReplay::Step final : public StepRows {
       std::memcpy(destinations[i], rows.data() + row * width, width);
     }
   }
-  std::span<const std::int64_t> Slots() override { return slots; }
+  std::optional<std::span<const std::int64_t>> Slots() override {
+    if (slots_lost) return std::nullopt;
+    return slots;
+  }
   void Done() override {}
 
   bool device = false;  // begun with device_slots: its slots are known when it lands
@@ -35,6 +38,7 @@ struct FlightReplay::Step final : public StepRows {
   std::vector<std::uint8_t> rows;
   std::vector<Reason> verdicts;
   std::vector<std::int64_t> slots;
+  bool slots_lost = false;
 };
 
 absl::StatusOr<std::unique_ptr<FlightReplay>> FlightReplay::Create(const FlightInfo& info,
@@ -166,6 +170,7 @@ absl::Status FlightReplay::Begin(const FlightRecord& record) {
   step->width = store_->options().shape.row_bytes();
   step->device = record.batch.device_slots;
   step->slots.clear();
+  step->slots_lost = false;
   step->num_rows = step->device ? store_->options().max_step_rows : record.batch.slots.size();
   step->submitted = false;
   step->dropped = code.dropped();
@@ -245,6 +250,7 @@ absl::Status FlightReplay::Landed(const FlightRecord& record, const OnRead& on_r
   std::copy(record.bytes.begin(), record.bytes.end(),
             step.rows.begin() + static_cast<std::ptrdiff_t>(first * step.width));
   if (step.device) step.slots.insert(step.slots.end(), record.slots.begin(), record.slots.end());
+  step.slots_lost = !record.has_slots;
   step.landed += count;
   if (record.more) return absl::OkStatus();
   // Without any row: its StepRows was null.

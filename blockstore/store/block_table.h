@@ -23,17 +23,25 @@ inline constexpr EntryIndex kNoEntry = 0xffffffffu;
 // The part of one block that one page holds. Claims and snapshots read the first fields: an entry
 // of 24 bytes can be on two cache lines, but its first 8 bytes never are.
 struct Entry {
+  static constexpr std::uint16_t kAllRows = 0xffff;
+
   PageIndex page = kNoPage;
-  Reason reason = Reason::kNeverWritten;  // of the missing rows, while it has no page
+  Reason reason = Reason::kNeverWritten;  // of rows [0, reason_rows), while it has no page
   bool exists : 1 = false;                // an event or claim named it since the last Reset
   bool by_key : 1 = false;                // its page was attached by key
   bool null : 1 = false;                  // part of a null block; never changes
   bool sealing : 1 = false;               // it has an own seal, which waits for its step's claims
   bool found_by_key : 1 = false;          // it found its page by key since the last begin
+  std::uint16_t reason_rows = kAllRows;   // the rows behind them are never written
   std::int32_t refs = 1;                  // users of the block
   RelStep life_start = 0;                 // the step in which its life began
   SealHot seal;                           // kept when its page is evicted
   EntryIndex next_binding = kNoEntry;     // the next entry bound to the same page
+
+  void SetReason(Reason of, std::uint16_t rows = kAllRows) {
+    reason = of;
+    reason_rows = rows;
+  }
 };
 static_assert(sizeof(Entry) == 24);
 

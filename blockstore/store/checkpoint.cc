@@ -10,7 +10,7 @@
 namespace waymark {
 namespace {
 
-constexpr std::uint32_t kCheckpointMagic = 0x324b4357;  // "WCK2"
+constexpr std::uint32_t kCheckpointMagic = 0x334b4357;  // "WCK3"
 
 constexpr std::uint8_t kIndexed = 1;
 constexpr std::uint8_t kHasSealKey = 2;
@@ -163,6 +163,7 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
     writer.Put(entry.life_start);
     writer.Put(RelStep{entry.seal.step});
     writer.Put(static_cast<std::uint8_t>(entry.reason));
+    writer.Put(entry.reason_rows);
     writer.Put(static_cast<std::uint8_t>(
         (entry.by_key ? kByKey : 0) | (entry.seal.has_key ? kHasSealKey : 0) |
         (entry.sealing ? kSealing : 0) | (entry.found_by_key ? kFoundByKey : 0)));
@@ -304,6 +305,7 @@ class StoreCheckpoint::Loader {
     const auto life_start = reader_.Get<RelStep>();
     const auto sealed = reader_.Get<RelStep>();
     const auto reason = reader_.Get<std::uint8_t>();
+    const auto reason_rows = reader_.Get<std::uint16_t>();
     const auto flags = reader_.Get<std::uint8_t>();
     if (!reader_.ok()) return Broken("it ends too soon");
     if (e >= pages_.table().size() || pages_.table().hot(e).null || pages_.table().hot(e).exists) {
@@ -318,7 +320,7 @@ class StoreCheckpoint::Loader {
     entry.exists = true;
     entry.refs = refs;
     entry.life_start = life_start;
-    entry.reason = static_cast<Reason>(reason);
+    entry.SetReason(static_cast<Reason>(reason), reason_rows);
     entry.sealing = (flags & kSealing) != 0;
     entry.found_by_key = (flags & kFoundByKey) != 0;
     entry.seal = {sealed, (flags & kHasSealKey) != 0};

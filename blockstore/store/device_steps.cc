@@ -83,7 +83,7 @@ void DeviceSteps::ClaimRow(StepRecord* record, std::uint32_t index, RelStep step
   PageIndex page = pages_.EnsureEntry(e, step).page;
   if (not_asked) ++stats_.rows_not_asked;
   if (page == kNoPage) {
-    if (not_asked) return;  // there is no row, and none will be stored
+    if (not_asked) return pages_.NotStored(e, row, Reason::kNotCaptured);
     page = pages_.NewPage(e);
   } else if (Pages::SeenByOthers(pool_.hot(page), row)) {
     page = pages_.CopyOnWrite(e);
@@ -96,7 +96,8 @@ void DeviceSteps::ClaimRow(StepRecord* record, std::uint32_t index, RelStep step
   weights = weights == kNoWeights || weights == DeviceWeights(version) ? DeviceWeights(version)
                                                                        : kSeveralWeights;
   if (record == nullptr) {
-    InvalidateRow(page, row, pool_.hot(page).seal.set(), step, version);
+    InvalidateRow(page, row, pool_.hot(page).seal.set(), step, version,
+                  not_asked ? Reason::kNotCaptured : Reason::kCapacity);
   } else {
     Claim& claim = record->claims[index];
     claim.page = page;
@@ -122,26 +123,28 @@ void DeviceSteps::InvalidateRow(PageIndex page, std::uint32_t row, bool sealed, 
     cell.MarkHow(Provenance::kKept);
     return;
   }
-  while (stamp.live() && stamp.step() <= step) {
+  while (!stamp.live() || stamp.step() <= step) {
     if (cell.Exchange(stamp, stamp.Missing(reason))) {
       ++stats_.rows_missing[static_cast<std::size_t>(reason)];
       break;
     }
     stamp = cell.Load();
   }
-  Revoke(page, row, step);
+  Revoke(page, row, step, sealed ? &version : nullptr);
 }
 
 void DeviceSteps::Invalidate(const StepRecord& record, Reason reason) {
   for (std::uint32_t i = 0; i < record.num_rows; ++i) {
     const Claim& claim = record.claims[i];
     if (claim.page == kNoPage || claim.revoked) continue;
-    InvalidateRow(claim.page, claim.row, claim.sealed, record.relative, record.version, reason);
+    InvalidateRow(claim.page, claim.row, claim.sealed, record.relative, record.version,
+                  claim.asked ? reason : Reason::kNotCaptured);
   }
   for (std::size_t i = 0; i < record.copies.size(); ++i) {
     const SideRow side = record.copies[i];
     if (side.revoked) continue;
-    InvalidateRow(side.page, side.row, side.sealed, record.relative, record.version, reason);
+    InvalidateRow(side.page, side.row, side.sealed, record.relative, record.version,
+                  side.asked ? reason : Reason::kNotCaptured);
   }
 }
 
@@ -159,12 +162,14 @@ bool DeviceSteps::Claimed(PageIndex page, std::uint32_t row, RelStep upto,
   return false;
 }
 
-void DeviceSteps::Revoke(PageIndex page, std::uint32_t row, RelStep upto) {
+void DeviceSteps::Revoke(PageIndex page, std::uint32_t row, RelStep upto,
+                         const std::uint64_t* kept_version) {
   if (in_flight_.empty() || pool_.hot(page).pins == 0) return;
   for (StepRecord* record : in_flight_) {
     if (record->relative > upto) continue;
-    AnyClaim(*record, page, [row](auto& claim) {
-      claim.revoked |= claim.row == row;
+    const bool keep = kept_version != nullptr && record->version == *kept_version;
+    AnyClaim(*record, page, [row, keep](auto& claim) {
+      if (claim.row == row) (keep ? claim.kept : claim.revoked) = true;
       return false;
     });
   }
@@ -192,7 +197,8 @@ void DeviceSteps::Extend(PageIndex from, PageIndex to, std::uint32_t rows, bool 
     for (std::uint32_t i = list->claim; i < record->num_rows && record->claims[i].page == from;
          ++i) {
       const Claim& claim = record->claims[i];
-      extend({i, claim.page, kNoEntry, claim.row, claim.revoked, claim.sealed, claim.asked, false});
+      extend({i, claim.page, kNoEntry, claim.row, claim.revoked, claim.sealed, claim.asked,
+              claim.kept, false});
     }
     for (std::uint32_t i = list->side; i != PageClaims::kNone; i = record->copies[i].next)
       extend(record->copies[i]);
@@ -220,10 +226,12 @@ bool DeviceSteps::OtherVersionMayWrite(PageIndex page, std::uint64_t version) co
 
 // ---- landing
 
-void DeviceSteps::StartLanding(StepRecord& record) {
-  record.slots = record.Slots();
+bool DeviceSteps::StartLanding(StepRecord& record) {
+  const auto slots = record.Slots();
+  record.slots = slots.value_or(std::span<const std::int64_t>());
   record.next_in_range = 0;
   std::fill_n(record.step_row.begin(), record.num_rows, kNoStepRow);
+  return slots.has_value();
 }
 
 void DeviceSteps::Resolve(StepRecord& record, std::size_t first, std::span<const Claim*> claims) {
@@ -262,14 +270,16 @@ const Claim* DeviceSteps::ResolveRow(StepRecord& record, std::uint32_t step_row)
   }
   record.step_row[index] = step_row;
   const EntryIndex e = pages_.EntryOf(static_cast<std::uint64_t>(known));
-  const auto claim = [&](PageIndex page, std::uint16_t row, bool sealed, bool by_key) {
+  const auto claim = [&](const auto& claimed, bool by_key) {
+    const PageIndex page = claimed.page;
+    const std::uint16_t row = claimed.row;
     StampCell& cell = pages_.stamp(page, row);
     const Stamp stamp = cell.Load();
     if (stamp.live() && stamp.step() > record.relative) {
       ++record.tally.late;
       return false;
     }
-    if (pages_.Kept(sealed, stamp, record.version)) {
+    if (pages_.Kept(claimed.sealed, stamp, record.version)) {
       cell.MarkHow(Provenance::kKept);
       ++stats_.rows_ignored;
       if (audit_ && record.ignored.size() < record.ignored.capacity()) {
@@ -285,15 +295,15 @@ const Claim* DeviceSteps::ResolveRow(StepRecord& record, std::uint32_t step_row)
     ++stats_.rows_claimed;
     const Stamp pending = Stamp::Pending(record.relative);
     cell.Store(by_key ? pending.WithHow(Provenance::kByKey) : pending);
+    if (claimed.kept) cell.MarkHow(Provenance::kKept);
     return true;
   };
   for (const SideRow& side : record.copies) {
     if (side.step_row == index && !side.revoked) {
-      claim(side.page, side.row, side.sealed, side.by_key);
+      claim(side, side.by_key);
     }
   }
-  const bool there =
-      own.page != kNoPage && !own.revoked && claim(own.page, own.row, own.sealed, false);
+  const bool there = own.page != kNoPage && !own.revoked && claim(own, false);
   return there ? &own : nullptr;
 }
 

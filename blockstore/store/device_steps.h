@@ -28,7 +28,8 @@ class DeviceSteps {
   void ClaimRows(StepRecord* record, std::span<const std::int64_t> slots, RelStep step,
                  std::uint64_t version);
   // Makes all rows missing that the step may have written, because its ids or its slots are lost,
-  // unless rule 3 keeps them.
+  // unless rule 3 keeps them. Those that nobody asked for become missing (not captured). What
+  // earlier steps have yet to land there goes too, unless rule 3 keeps it.
   void Invalidate(const StepRecord& record, Reason reason = Reason::kCapacity);
   // Removes a step from those in flight.
   void End(StepRecord& record);
@@ -40,8 +41,10 @@ class DeviceSteps {
   // count.
   [[nodiscard]] bool Claimed(PageIndex page, std::uint32_t row, RelStep upto,
                              const std::uint64_t* except_version = nullptr) const;
-  // Revokes these claims.
-  void Revoke(PageIndex page, std::uint32_t row, RelStep upto);
+  // Revokes these claims. Those of steps of version *kept_version stay, and their rows will be
+  // marked kept.
+  void Revoke(PageIndex page, std::uint32_t row, RelStep upto,
+              const std::uint64_t* kept_version = nullptr);
   // Extends the claims on rows [0, rows) of `from` to `to`.
   void Extend(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key);
   // Whether a device step may still write this row of the page and a request asked for it.
@@ -52,8 +55,9 @@ class DeviceSteps {
   [[nodiscard]] bool OtherVersionMayWrite(PageIndex page, std::uint64_t version) const;
 
   // ---- landing. Landing thread.
-  // Reads the slots that the step wrote. Without the mutex.
-  static void StartLanding(StepRecord& record);
+  // Reads the slots that the step wrote. False if they are lost: Invalidate makes its rows missing.
+  // Without the mutex.
+  [[nodiscard]] static bool StartLanding(StepRecord& record);
   // Rows [first, first + claims.size()) of the step: sets the page rows that they go to to pending.
   // claims[i]: the claim of the row; null: not stored.
   void Resolve(StepRecord& record, std::size_t first, std::span<const Claim*> claims);

@@ -59,7 +59,7 @@ void EventApplier::ApplyOne(const Event& event, RelStep now) {
     case EventType::kTruncate:
       return ApplyTruncate(event);
     case EventType::kReset:
-      return ApplyReset();
+      return ApplyReset(now);
     case EventType::kMove:
       return;
   }
@@ -249,6 +249,7 @@ void EventApplier::ApplyCopy(const Event& event, RelStep now) {
     // A null or unknown source has no rows.
     PageIndex page = kNoPage;
     Reason reason = Reason::kNeverWritten;
+    std::uint16_t reason_rows = Entry::kAllRows;
     bool by_key = false;
     bool found_by_key = false;
     if (src != kNoEntry) {
@@ -256,6 +257,7 @@ void EventApplier::ApplyCopy(const Event& event, RelStep now) {
       found_by_key = from.found_by_key && rows > 0;
       page = from.page;
       reason = from.reason;
+      reason_rows = from.reason_rows;
       by_key = from.by_key;
     }
     if (page != kNoPage) pages_.PinPage(page);
@@ -267,25 +269,23 @@ void EventApplier::ApplyCopy(const Event& event, RelStep now) {
     to.found_by_key = found_by_key;
     if (found_by_key) keyed_binds_.push_back({d, KeyedVersion(src + ordinal)});
     if (all) {
-      to.reason = reason;
+      to.SetReason(reason, reason_rows);
       if (page != kNoPage && pool_.hot(page).bindings < 0xffff) {
         pages_.Attach(d, page);
         to.by_key = by_key;
       } else if (page != kNoPage) {
-        to.reason = Reason::kCapacity;
+        to.SetReason(Reason::kCapacity);
       }
     } else if (rows > 0 && page != kNoPage) {
       if (pages_.CanCopy() && pages_.NewPage(d) != kNoPage) {
         pages_.CopyRows(page, to.page, rows, by_key);
       } else {
-        to.reason = Reason::kCapacity;
+        to.SetReason(Reason::kCapacity);
         ++stats_.no_page;
         pages_.CountLost(page, rows);
       }
-    } else if (rows > 0 && reason != Reason::kNeverWritten && pages_.NewPage(d) != kNoPage) {
-      for (std::uint32_t row = 0; row < rows; ++row) {
-        pages_.stamp(to.page, row).Store(Stamp::Absent(reason));
-      }
+    } else if (rows > 0) {
+      to.SetReason(reason, std::min(reason_rows, static_cast<std::uint16_t>(rows)));
     }
     if (page != kNoPage) pages_.UnpinPage(page);
   }
@@ -380,14 +380,19 @@ void EventApplier::ApplyTruncate(const Event& event) {
   }
 }
 
-void EventApplier::ApplyReset() {
+void EventApplier::ApplyReset(RelStep now) {
   own_seals_.clear();
   keyed_binds_.clear();
   pages_.ClearIndex();
   for (EntryIndex e = 0; e < table_.size(); ++e) {
-    if (!table_.hot(e).exists) continue;
-    pages_.Detach(e, Reason::kNeverWritten);
-    table_.hot(e) = Entry{};
+    Entry& entry = table_.hot(e);
+    if (!entry.exists) continue;
+    if (entry.page != kNoPage) pages_.Detach(e, Reason::kCapacity);
+    Entry unknown;
+    unknown.exists = true;  // for the reason of the rows that it had
+    unknown.life_start = now;
+    unknown.SetReason(entry.reason, entry.reason_rows);
+    entry = unknown;
   }
 }
 

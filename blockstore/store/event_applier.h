@@ -58,7 +58,7 @@ class EventApplier {
   void ApplyCopy(const Event& event, RelStep now);
   void ApplyMove(std::span<const Event> pairs, RelStep now);
   void ApplyTruncate(const Event& event);
-  void ApplyReset();
+  void ApplyReset(RelStep now);
   void PendSeal(const Event& seal, RelStep now);
   // The position of the own seal of the block's present life.
   [[nodiscard]] std::optional<std::size_t> FindOwnSeal(std::int32_t block) const;

@@ -3,6 +3,7 @@
 #define WAYMARK_BLOCKSTORE_STORE_FLIGHT_SINK_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "blockstore/digest.h"
@@ -56,13 +57,14 @@ class FlightSink {
   virtual void OnEnd(std::uint64_t step, StepEnd end) = 0;
   // All rows of a submitted step, also those that were not stored: row i has the ids at
   // ids[i * row_bytes], or is missing for the reason verdicts[i]. `slots`: the slot of each row, for
-  // a step with device_slots; otherwise empty. The place for hashing: the rows have been published,
+  // a step with device_slots; otherwise nullopt. Not called for a step with device_slots whose slots
+  // are lost. The place for hashing: the rows have been published,
   // the step has not ended, and no lock is held. One step at a time; valid until its OnLanded.
   virtual void OnRows(std::uint64_t step, std::span<const std::uint8_t> ids,
                       std::span<const Reason> verdicts,
-                      std::span<const std::int64_t> slots = {}) = 0;
+                      std::optional<std::span<const std::int64_t>> slots = {}) = 0;
   // A submitted step has landed, and ends now: nothing that depends on its rows was read before. It
-  // has the rows of the OnRows before this call; without one (its StepRows was null) it has none.
+  // has the rows of the OnRows before this call; without one (its StepRows was null, or its slots are lost) it has none.
   virtual void OnLanded(std::uint64_t step) = 0;
   // A snapshot was taken. `read_id` numbers the snapshots of this store from 1.
   virtual void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks,

@@ -276,13 +276,11 @@ bool Lander::LandNext(std::uint64_t only_step) noexcept {
 void Lander::LandStep(StepRecord& record) {
   RunCopies();
   record.tally = {};
-  if (record.rows != nullptr && !record.without_claims) {
-    if (record.device) DeviceSteps::StartLanding(record);
-    if (record.device && record.threw) {
-      // Which rows its forward wrote is not known.
-      const MutexLock lock(mutex_);
-      steps_.device().Invalidate(record, Reason::kNotCaptured);
-    }
+  if (record.device && !DeviceSteps::StartLanding(record)) {
+    // Which rows its forward wrote is not known.
+    const MutexLock lock(mutex_);
+    steps_.device().Invalidate(record, Reason::kNotCaptured);
+  } else if (record.rows != nullptr && !record.without_claims) {
     LandRows(record);
     if (record.device) RunCopies();  // the audit may read a page that was copied meanwhile
     audit_.CompareIgnored(record);
@@ -437,8 +435,9 @@ void Lander::RecordRows(StepRecord& record) {
     record.Land(static_cast<std::uint32_t>(first), {destinations_.data(), n},
                 std::span<Reason>(flight_verdicts_).subspan(first, n));
   }
-  core_.flight->OnRows(record.step, flight_ids_, flight_verdicts_,
-                       record.device ? record.slots : std::span<const std::int64_t>());
+  std::optional<std::span<const std::int64_t>> slots;
+  if (record.device) slots = record.slots;
+  core_.flight->OnRows(record.step, flight_ids_, flight_verdicts_, slots);
 }
 
 }  // namespace waymark

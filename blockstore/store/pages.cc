@@ -123,7 +123,7 @@ void Pages::Detach(EntryIndex e, Reason reason) {
     Unlink(e);
     UpdateEvictability(page);
   }
-  entry.reason = reason;
+  entry.SetReason(reason);
   entry.by_key = false;
 }
 
@@ -179,16 +179,26 @@ PageIndex Pages::NewPage(EntryIndex e) {
   const PageIndex page = TakePage();
   Entry& entry = table_.hot(e);
   if (page == kNoPage) {
-    entry.reason = Reason::kCapacity;
+    entry.SetReason(Reason::kCapacity);
     return kNoPage;
   }
   const Stamp absent = Stamp::Absent(entry.reason);
   for (std::uint32_t row = 0; row < page_tokens_; ++row)
-    core_.stamp(page, row).Store(absent);
+    core_.stamp(page, row).Store(row < entry.reason_rows ? absent : Stamp());
   entry.by_key = false;
   pool_.SetSeal(page, table_.seal(e));
   Attach(e, page);
   return page;
+}
+
+void Pages::NotStored(EntryIndex e, std::uint32_t row, Reason reason) {
+  Entry& entry = table_.hot(e);
+  const auto rows = static_cast<std::uint16_t>(row + 1);
+  if (entry.reason == Reason::kNeverWritten) {
+    entry.SetReason(reason, rows);
+  } else if (entry.reason == reason) {
+    entry.reason_rows = std::max(entry.reason_rows, rows);
+  }
 }
 
 PageIndex Pages::CopyOnWrite(EntryIndex e) {
@@ -200,7 +210,7 @@ PageIndex Pages::CopyOnWrite(EntryIndex e) {
   Detach(e, Reason::kCapacity);
   const PageIndex page = CanCopy() ? TakePage() : kNoPage;
   if (page != kNoPage) {
-    entry.reason = Reason::kNeverWritten;
+    entry.SetReason(Reason::kNeverWritten);
     pool_.SetSeal(page, pool_.seal(old));
     Attach(e, page);
     CopyRows(old, page, page_tokens_, by_key);
@@ -399,7 +409,7 @@ void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks) {
       if (entries[i - copying] == kNoEntry) continue;
       const Entry& entry = table_.hot(entries[i - copying]);
       if (!entry.exists) continue;
-      out[i] = {entry.page, entry.reason, entry.by_key};
+      out[i] = {entry.page, entry.reason, entry.by_key, false, entry.reason_rows};
       if (entry.page != kNoPage) __builtin_prefetch(&pool_.hot(entry.page), 1);
     }
     if (at < 2 * kGroup) continue;

@@ -40,7 +40,7 @@ void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t
       info = RowInfo{};
       row_pointers[i] = nullptr;
       if (pinned.page == kNoPage) {
-        info.reason = pinned.reason;
+        info.reason = row < pinned.reason_rows ? pinned.reason : Reason::kNeverWritten;
         continue;
       }
       const Stamp stamp = core.stamp(pinned.page, row).Load();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -23,10 +24,12 @@ struct Claim {
   PageIndex page = kNoPage;
   std::uint16_t row = 0;
   bool pinned = false;  // this claim pins its page (one pin per run of rows on a page)
+  Reason if_cancelled = Reason::kNeverWritten;  // why the row is missing if the step is cancelled
   // Used by device steps only:
   bool revoked = false;  // truncated before the step landed
   bool asked = true;     // a request asked for the row
   bool sealed = false;   // its page was sealed before the step: live rows of its version are kept
+  bool kept = false;  // a later step that was dropped may have written the row: it is marked kept
 };
 
 // A row of a step that has a second destination, because its page was copied while the row was
@@ -39,6 +42,7 @@ struct SideRow {
   bool revoked = false;                    // as in Claim
   bool sealed = false;                     // as in Claim
   bool asked = true;                       // as in Claim
+  bool kept = false;                       // as in Claim
   bool by_key = false;                     // its page was attached by key
   std::uint32_t next = PageClaims::kNone;  // device steps: the next one on this page
 };
@@ -74,8 +78,9 @@ struct StepRecord {
   bool device = false;
   std::vector<std::int64_t> range;  // [num_rows], the slots
   PageClaims pages;                 // its claims by page
-  // Landing thread: the slots that it wrote (StepRows::Slots); for each claim, the row that was
-  // written there, or kNoStepRow; the index in `range` after the last slot found.
+  // Landing thread: the slots that it wrote (StepRows::Slots), empty if they are lost; for each
+  // claim, the row that was written there, or kNoStepRow; the index in `range` after the last slot
+  // found.
   std::span<const std::int64_t> slots;
   std::vector<std::uint32_t> step_row;  // [num_rows]
   std::uint32_t next_in_range = 0;
@@ -86,9 +91,9 @@ struct StepRecord {
     if (rows == nullptr || threw) return true;
     return Guarded([this] { return rows->Poll(); }, true);
   }
-  [[nodiscard]] std::span<const std::int64_t> Slots() {
-    if (threw) return {};
-    return Guarded([this] { return rows->Slots(); }, {});
+  [[nodiscard]] std::optional<std::span<const std::int64_t>> Slots() {
+    if (rows == nullptr || threw) return std::nullopt;
+    return Guarded([this] { return rows->Slots(); }, std::nullopt);
   }
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) {
@@ -103,7 +108,7 @@ struct StepRecord {
 
  private:
   template <class Call, class Result = std::invoke_result_t<Call>>
-  Result Guarded(const Call& call, Result otherwise) {
+  Result Guarded(const Call& call, std::type_identity_t<Result> otherwise) {
     try {
       return call();
     } catch (...) {

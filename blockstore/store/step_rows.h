@@ -3,6 +3,7 @@
 #define WAYMARK_BLOCKSTORE_STORE_STEP_ROWS_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "blockstore/row_info.h"
@@ -32,8 +33,9 @@ class StepRows {
   // each row, kPaddingSlot for a row without KV; the memory must stay valid until Done(). Element i
   // is the slot of row i of Land. A row whose slot is not in the batch is dropped and counted. If
   // several rows have the same slot, the first is used. Whether routing was asked for is taken from
-  // the batch.
-  virtual std::span<const std::int64_t> Slots() { return {}; }
+  // the batch. Empty: the step wrote no row. nullopt: the slots are lost. Any row of the batch may
+  // then have been written, and all of them become missing (not captured), but for protected ones.
+  virtual std::optional<std::span<const std::int64_t>> Slots() { return std::nullopt; }
 
   // The last call for this step, which has ended; it may reuse or destroy this object. If Submit
   // refuses the step, Submit calls Done() on the engine's thread before it returns. An exception is

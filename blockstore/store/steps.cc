@@ -180,7 +180,7 @@ void Steps::ClaimRow(StepRecord* record, std::uint32_t step_row, std::int64_t sl
   } else if (asked) {
     page = pages_.NewPage(e);
   } else {
-    return;  // there is no row, and none will be stored
+    return pages_.NotStored(e, row, Reason::kNotCaptured);
   }
   if (page == kNoPage) {
     ++stats_.no_page;
@@ -197,6 +197,10 @@ void Steps::ClaimRow(StepRecord* record, std::uint32_t step_row, std::int64_t sl
     Claim& claim = record->claims[step_row];
     claim.page = page;
     claim.row = static_cast<std::uint16_t>(row);
+    // What a cancelled step leaves: that the KV of an older row is still there, and the row is not;
+    // or why there was none.
+    const Stamp before = cell.Load();
+    claim.if_cancelled = before.live() ? Reason::kCapacity : before.reason();
     claim.pinned = step_row == 0 || record->claims[step_row - 1].page != page;
     if (claim.pinned) pages_.PinPage(page);
     cell.Store(Stamp::Pending(step));
@@ -296,13 +300,13 @@ void Steps::TakeSubmitted(StepRecord& record) {
 
 void Steps::Revoke(const StepRecord& record, StepEnd how) {
   const bool drop = how == StepEnd::kDrop;
-  const Reason reason = drop ? Reason::kCapacity : Reason::kNeverWritten;
   if (record.device) {
     if (drop) device_.Invalidate(record);  // Cancel: a device step has not changed any stamp
     return;
   }
-  const auto revoke = [&](PageIndex page, std::uint32_t row) {
+  const auto revoke = [&](PageIndex page, std::uint32_t row, const Claim& claim) {
     if (page == kNoPage) return;
+    const Reason reason = drop ? Reason::kCapacity : claim.if_cancelled;
     StampCell& cell = pages_.stamp(page, row);
     // The landing thread may be publishing rows of a submitted step at the same time.
     for (Stamp stamp = cell.Load(); stamp.pending_for(record.relative); stamp = cell.Load()) {
@@ -312,9 +316,9 @@ void Steps::Revoke(const StepRecord& record, StepEnd how) {
     }
   };
   for (std::uint32_t i = 0; i < record.num_rows; ++i)
-    revoke(record.claims[i].page, record.claims[i].row);
+    revoke(record.claims[i].page, record.claims[i].row, record.claims[i]);
   for (const SideRow& side : record.copies)
-    revoke(side.page, side.row);
+    revoke(side.page, side.row, record.claims[side.step_row]);
 }
 
 void Steps::VoidAll(std::span<const std::uint64_t> open) {

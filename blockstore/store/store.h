@@ -174,8 +174,9 @@ class RoutingStore {
   // Ends a step whose forward ran but whose ids are lost: its rows are missing (capacity). NotFound
   // if the step is not in flight.
   [[nodiscard]] StepCode Drop(StepId step);
-  // Ends a step whose forward did not run: its rows are never written. Call it before a step that
-  // computes the same rows again is begun. NotFound if the step is not in flight.
+  // Ends a step whose forward did not run. Its rows are missing, for the reason that they had before;
+  // rows that it had claimed over older ones, for capacity. Call it before a step that computes the
+  // same rows again is begun. NotFound if the step is not in flight.
   [[nodiscard]] StepCode Cancel(StepId step);
 
   // ---- reading: the engine's thread ----

@@ -18,6 +18,7 @@
 #include "blockstore/fork_guard.h"
 #include "blockstore/reserved_array.h"
 #include "blockstore/shape.h"
+#include "blockstore/store/block_table.h"
 #include "blockstore/store/flight_sink.h"
 #include "blockstore/store/page_memory.h"
 #include "blockstore/store/page_pool.h"
@@ -32,10 +33,12 @@ namespace waymark {
 // One page of a snapshot's range.
 struct SnapshotPage {
   PageIndex page = kNoPage;
-  Reason reason = Reason::kNeverWritten;  // of the rows, if there is no page
-  bool by_key = false;
-  bool copied = false;  // rows of the page came from another page
+  Reason reason = Reason::kNeverWritten;  // of rows [0, reason_rows), if there is no page
+  bool by_key : 1 = false;
+  bool copied : 1 = false;                      // rows of the page came from another page
+  std::uint16_t reason_rows = Entry::kAllRows;  // the rows behind them are never written
 };
+static_assert(sizeof(SnapshotPage) == 8);
 
 // The ticket of one snapshot. The engine's thread takes it and sets the range; the thread that
 // applies the snapshot's record sets the rest; it is then constant until the snapshot is released

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -81,7 +82,7 @@ class HostTransport::Buffer : public StepRows {
     lander_.Land(view, rows_, written_rows_, first, destinations, verdicts);
   }
 
-  std::span<const std::int64_t> Slots() override { return slots_; }
+  std::optional<std::span<const std::int64_t>> Slots() override { return slots_; }
 
   void Done() override {
     // The session may be gone: then this was the last that kept the transport, and *this, alive.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <thread>
 #include <utility>
@@ -172,12 +173,12 @@ class StagedTransport::StagingBuffer : public StepRows {
     }
   }
 
-  std::span<const std::int64_t> Slots() override {
+  std::optional<std::span<const std::int64_t>> Slots() override {
     Fetch();
-    if (!fetch_ok_ || !has_slots_) return {};
+    if (!fetch_ok_ || overwritten) return std::nullopt;
     const StagingLayout layout(transport_.options_.shape, rows_, has_slots_);
-    return {reinterpret_cast<const std::int64_t*>(pinned_ + layout.slots),
-            static_cast<std::size_t>(rows_)};
+    return std::span(reinterpret_cast<const std::int64_t*>(pinned_ + layout.slots),
+                     static_cast<std::size_t>(rows_));
   }
 
   void Done() override {

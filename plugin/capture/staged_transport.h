@@ -10,8 +10,8 @@
 // one word behind it, watches the word in pinned memory, and scatters. Nothing else touches the
 // device, the engine's thread never waits for it, and nothing is allocated after Create.
 //
-// If the device fails, the rows of every step in flight become missing (not captured), and status()
-// returns the reason from then on.
+// If the device fails, the rows of every step in flight become missing (not captured), of a step
+// with device_slots all that it may have written, and status() returns the reason from then on.
 #ifndef WAYMARK_PLUGIN_CAPTURE_STAGED_TRANSPORT_H_
 #define WAYMARK_PLUGIN_CAPTURE_STAGED_TRANSPORT_H_
 

@@ -17,7 +17,7 @@ constexpr std::size_t kRequestBlocks = 8;  // of each request; the oldest is bou
 // Rows of nothing in particular: what is timed is the store.
 class DraftRows final : public StepRows {
  public:
-  std::span<const std::int64_t> Slots() override { return slots; }
+  std::optional<std::span<const std::int64_t>> Slots() override { return slots; }
   void Land(std::uint32_t, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override {
     for (std::size_t i = 0; i < destinations.size(); ++i) {

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -24,7 +25,11 @@ class TagRows final : public StepRows {
  public:
   explicit TagRows(std::vector<int> tags, std::vector<std::int64_t> slots = {})
       : tags_(std::move(tags)), slots_(std::move(slots)) {}
-  std::span<const std::int64_t> Slots() override { return slots_; }
+  std::optional<std::span<const std::int64_t>> Slots() override {
+    if (slots_lost_) return std::nullopt;
+    return slots_;
+  }
+  void LoseSlots() { slots_lost_ = true; }
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override {
     for (std::size_t i = 0; i < destinations.size(); ++i) {
@@ -42,6 +47,7 @@ class TagRows final : public StepRows {
  private:
   std::vector<int> tags_;
   std::vector<std::int64_t> slots_;  // of a device step
+  bool slots_lost_ = false;
 };
 
 // What was read of one position: the tag (-1: missing), and what the store says about it.
@@ -102,6 +108,12 @@ class Direct {
   StepCode SubmitDevice(std::uint64_t step, std::vector<std::int64_t> slots,
                         std::vector<int> tags) {
     step_rows_.push_back(std::make_unique<TagRows>(std::move(tags), std::move(slots)));
+    return store_->Submit(StepId(step), step_rows_.back().get());
+  }
+  // Ends a device step that has lost its slots.
+  StepCode SubmitWithoutSlots(std::uint64_t step) {
+    step_rows_.push_back(std::make_unique<TagRows>(std::vector<int>()));
+    step_rows_.back()->LoseSlots();
     return store_->Submit(StepId(step), step_rows_.back().get());
   }
   bool Land(std::uint64_t step) { return store_->Land(StepId(step)); }

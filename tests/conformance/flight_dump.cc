@@ -130,7 +130,8 @@ void FlightDump::OnEnd(std::uint64_t step, StepEnd end) {
 }
 
 void FlightDump::OnRows(std::uint64_t /*step*/, std::span<const std::uint8_t> ids,
-                        std::span<const Reason> verdicts, std::span<const std::int64_t> slots) {
+                        std::span<const Reason> verdicts,
+                        std::optional<std::span<const std::int64_t>> slots) {
   landed_ = R"("rows":[)";
   for (std::size_t i = 0; i < verdicts.size(); ++i) {
     if (i > 0) landed_ += ',';
@@ -138,9 +139,11 @@ void FlightDump::OnRows(std::uint64_t /*step*/, std::span<const std::uint8_t> id
                    ? std::to_string(RowDigest(ids.subspan(i * row_bytes_, row_bytes_)))
                    : "-" + std::to_string(static_cast<int>(verdicts[i]));
   }
-  landed_ += R"(],"slots":[)";
-  for (std::size_t i = 0; i < slots.size(); ++i)
-    landed_ += (i == 0 ? "" : ",") + std::to_string(slots[i]);
+  landed_ += "]";
+  if (!slots.has_value()) return;
+  landed_ += R"(,"slots":[)";
+  for (std::size_t i = 0; i < slots->size(); ++i)
+    landed_ += (i == 0 ? "" : ",") + std::to_string((*slots)[i]);
   landed_ += "]";
 }
 
@@ -148,7 +151,7 @@ void FlightDump::OnLanded(std::uint64_t step) {
   std::fprintf(file_,
                R"({"is":"landed","step":%llu,%s})"
                "\n",
-               Number(step), landed_.empty() ? R"("rows":[],"slots":[])" : landed_.c_str());
+               Number(step), landed_.empty() ? R"("rows":[])" : landed_.c_str());
   landed_.clear();
 }
 

@@ -30,7 +30,8 @@ class FlightDump : public FlightSink {
   void OnBegin(const StepBatch& batch, bool dropped) override;
   void OnEnd(std::uint64_t step, StepEnd end) override;
   void OnRows(std::uint64_t step, std::span<const std::uint8_t> ids,
-              std::span<const Reason> verdicts, std::span<const std::int64_t> slots) override;
+              std::span<const Reason> verdicts,
+              std::optional<std::span<const std::int64_t>> slots) override;
   void OnLanded(std::uint64_t step) override;
   void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks, std::int64_t first,
                   std::int64_t last) override;

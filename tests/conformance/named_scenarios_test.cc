@@ -237,7 +237,7 @@ TEST(Named, CacheReset) {
   const Snapshot before = direct.Take({0}, 4);
   direct.Step(2, {Event::Reset(), Event::Bind(B(1), Key(1))}, {}, {});
   EXPECT_THAT(Direct::TagsOf(Direct::Read(before)), ElementsAre(10, 11, 12, 13));
-  EXPECT_EQ(direct.Read({0}, 1)[0].info.reason, Reason::kNeverWritten);
+  EXPECT_EQ(direct.Read({0}, 1)[0].info.reason, Reason::kCapacity);
   EXPECT_EQ(direct.Read({1}, 1)[0].info.reason, Reason::kExternalKv);
 }
 

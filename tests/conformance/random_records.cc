@@ -203,6 +203,10 @@ class Records {
             wrote.push_back(slot >= 0 ? slot : NotAsked(slot));
         }
         if (Chance(.1)) wrote.push_back(static_cast<std::int64_t>(Below(kBlocks * kBlockTokens)));
+        if (Chance(.1)) {
+          Check(direct_.SubmitWithoutSlots(step));
+          continue;
+        }
         const std::vector<int> tags = Tags(wrote.size(), step);
         Check(direct_.SubmitDevice(step, std::move(wrote), tags));
       }

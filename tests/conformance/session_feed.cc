@@ -27,7 +27,7 @@ StepCode SessionFeed::Begin(const StepBatch& batch) {
 }
 
 StepCode SessionFeed::Submit(StepId step, sim::OracleRows* step_rows) {
-  const std::vector<std::int64_t> slots(step_rows->Slots().begin(), step_rows->Slots().end());
+  const std::vector<std::int64_t> slots(step_rows->slots().begin(), step_rows->slots().end());
   std::size_t rows = slots.size();
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     if (rows_[i].first != step.value()) continue;

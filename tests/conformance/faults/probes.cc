@@ -263,6 +263,50 @@ std::string ProbeDeviceDropSparesProtectedRows() {
   return direct.Tags({0}, 4) == std::vector<int>{10, 11, 12, 13} ? "" : "a protected row is gone";
 }
 
+std::string ProbeDeviceDropSparesClaims() {
+  Direct direct;
+  (void)direct.BeginDevice(
+      1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), BlockKey(), StepId(1))}, Slots({0}));
+  (void)direct.SubmitDevice(1, Slots({0}), {10, 11, 12, 13});
+  (void)direct.BeginDevice(2, {}, Slots({0}));
+  (void)direct.store().Drop(StepId(2));
+  direct.LandAll();
+  return direct.Tags({0}, 4) == std::vector<int>{10, 11, 12, 13} ? "" : "a protected row is gone";
+}
+
+std::string ReasonOf(Direct& direct, Reason reason) {
+  const Reason found = direct.Read({0}, 1)[0].info.reason;
+  return found == reason ? "" : "the reason is " + std::string(ReasonName(found));
+}
+
+std::string ProbeDeviceDropIsCapacity() {
+  Direct direct;
+  (void)direct.BeginDevice(1, {Event::Bind(BlockId(0))}, Slots({0}));
+  (void)direct.store().Drop(StepId(1));
+  return ReasonOf(direct, Reason::kCapacity);
+}
+
+std::string ProbeNotAskedIsNotCaptured() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0))}, {NotAsked(Direct::Slot(0, 0))}, {10});
+  return ReasonOf(direct, Reason::kNotCaptured);
+}
+
+std::string ProbeResetIsCapacity() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), {10, 11, 12, 13});
+  direct.Step(2, {Event::Reset()}, {}, {});
+  return ReasonOf(direct, Reason::kCapacity);
+}
+
+std::string ProbeCancelledClaimIsCapacity() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0))}, Slots({0}), {10, 11, 12, 13});
+  (void)direct.Begin(2, {}, Slots({0}), 2);
+  (void)direct.store().Cancel(StepId(2));
+  return ReasonOf(direct, Reason::kCapacity);
+}
+
 std::string ProbeDeviceRowStaysByKey() {
   Direct direct;
   const BlockKey key = BlockKey::FromInteger(5);

@@ -9,7 +9,7 @@ as the version, the events one by one, and the begin. Prints the seed of those, 
 import random
 import sys
 
-from store import ALL, AUDIT, CAPACITY, EXTERNAL, NEVER, Store
+from store import ALL, AUDIT, CAPACITY, EXTERNAL, NEVER, NOT_CAPTURED, Store
 
 SCENARIOS = []
 
@@ -166,7 +166,49 @@ def a_begin_that_is_dropped_claims(off):
     assert steps_of(store, 1) == [1, 1, 'not captured', CAPACITY]
     store.begin(3, 1, [(1, 0), (2, 1)], device=True, dropped=True)
     assert steps_of(store, 1)[0] == 1    # protected
-    assert steps_of(store, 2, 2) == [CAPACITY, NEVER]
+    assert steps_of(store, 2, 2) == [CAPACITY, CAPACITY]
+
+
+@about('lost slots are not a run without rows')
+def lost_slots_forget_the_range(off):
+    store = Store(off=off)
+    step(store, 1, whole(1) + whole(2), events=[('bind', 1), ('bind', 2), ('seal', 2, 'key', 1)])
+    store.begin(2, 1, [(1, 1), (1, 2), (2, 0)], device=True)
+    store.submit(2, [])
+    store.lose_slots(2)
+    assert steps_of(store, 1) == [1, NOT_CAPTURED, NOT_CAPTURED, 1] and steps_of(store, 2) == [1] * 4
+
+
+@about('a device drop spares protected rows')
+def a_dropped_device_step_spares_what_an_earlier_one_has_yet_to_land_in_a_sealed_page(off):
+    for at_begin in (False, True):
+        store = Store(off=off)
+        store.begin_step(1, 1, [('bind', 1), ('bind', 2), ('seal', 1, 'key', 1)], [(1, 0), (1, 1), (2, 0)], device=True)
+        store.submit(1, [((1, 0), 'a'), ((2, 0), 'b')])
+        store.begin(2, 1, [(1, 0), (1, 1), (2, 0), (2, 1, False)], device=True, dropped=at_begin)
+        if not at_begin:
+            store.drop(2)
+        store.land_one(1)
+        assert steps_of(store, 1) == [1, CAPACITY, NEVER, NEVER]
+        assert steps_of(store, 2) == [CAPACITY, NOT_CAPTURED, NEVER, NEVER]
+
+
+@about('a cancelled claim leaves the reason before it')
+def a_cancelled_claim_leaves_the_reason_before_it(off):
+    store = Store(off=off)
+    step(store, 1, [(1, 0)], events=[('bind', 1)])
+    store.begin_step(2, 2, [('bind', 2, 'elsewhere')], [(1, 0), (1, 1), (2, 0)])
+    store.cancel(2)
+    assert steps_of(store, 1, 2) == [CAPACITY, NEVER] and steps_of(store, 2, 2) == [EXTERNAL, EXTERNAL]
+
+
+@about()
+def a_reset_says_capacity_and_rows_that_were_not_asked_for_not_captured(off):
+    store = Store(off=off)
+    step(store, 1, [(1, 0), (2, 0, False), (2, 1, False)], events=[('bind', 1), ('bind', 2)])
+    assert steps_of(store, 2) == [NOT_CAPTURED] * 2 + [NEVER] * 2
+    store.report([('copy', 2, 3, 1), ('reset',)])
+    assert [steps_of(store, b) for b in (1, 2, 3)] == [[CAPACITY] * 4, [NOT_CAPTURED] * 2 + [NEVER] * 2, [NOT_CAPTURED] + [NEVER] * 3]
 
 
 def poisoned(off):

@@ -82,12 +82,16 @@ class Flight:
                 getattr(self.store, line['how'])(line['step'])
         elif what == 'landed':
             rows = [Missing(REASONS[-v]) if v < 0 else v for v in line['rows']]
-            if line['slots']:
+            if 'slots' in line:
                 slots = [self.slot(s) for s in line['slots']]
                 rows = [(s[:2], v) for s, v in zip(slots, rows) if s]
-            if line['step'] in self.store.steps:
-                self.store.steps[line['step']].rows = rows
-            self.store.land_one(line['step'])
+            step = self.store.steps.get(line['step'])
+            if step and step.device and 'slots' not in line:
+                self.store.lose_slots(line['step'])
+            else:
+                if step:
+                    step.rows = rows
+                self.store.land_one(line['step'])
         elif what == 'voided':
             block, ordinal, key = line['block'], line['ordinal'], tuple(line['key'])
             self.store.void(self.store.table[block, ordinal].page if line['by'] == 1 else

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -71,7 +72,8 @@ inline std::vector<FlightRecord> ReadAll(FlightReader& reader) {
 
 // Passes a step that has landed to a sink.
 inline void PutLanded(FlightSink& sink, std::uint64_t step, std::span<const std::uint8_t> ids,
-                      std::span<const Reason> verdicts, std::span<const std::int64_t> slots = {}) {
+                      std::span<const Reason> verdicts,
+                      std::optional<std::span<const std::int64_t>> slots = {}) {
   sink.OnRows(step, ids, verdicts, slots);
   sink.OnLanded(step);
 }

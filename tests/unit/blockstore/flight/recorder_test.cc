@@ -177,7 +177,7 @@ TEST(FlightSink, RowsComeBeforeTheEndOfTheirStepAndWithoutTheLock) {
     void OnEnd(std::uint64_t /*step*/, StepEnd /*end*/) override {}
     void OnRows(std::uint64_t step, std::span<const std::uint8_t> /*ids*/,
                 std::span<const Reason> verdicts,
-                std::span<const std::int64_t> /*slots*/) override {
+                std::optional<std::span<const std::int64_t>> /*slots*/) override {
       EXPECT_EQ(verdicts.size(), 1u);
       EXPECT_EQ(rows->calls, 2) << "into the page, and for the sink";
       EXPECT_EQ(store->GetStats().steps_landed, 0u);  // takes the lock

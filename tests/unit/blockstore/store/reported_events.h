@@ -31,7 +31,7 @@ class ReportedEvents final : public FlightSink {
   void OnBegin(const StepBatch&, bool) override {}
   void OnEnd(std::uint64_t, StepEnd) override {}
   void OnRows(std::uint64_t, std::span<const std::uint8_t>, std::span<const Reason>,
-              std::span<const std::int64_t>) override {}
+              std::optional<std::span<const std::int64_t>>) override {}
   void OnLanded(std::uint64_t) override {}
   void OnSnapshot(std::uint64_t, std::span<const BlockId>, std::int64_t, std::int64_t) override {}
   void OnReleased(std::uint64_t) override {}

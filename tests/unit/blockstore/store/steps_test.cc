@@ -169,7 +169,7 @@ struct WrittenSlots final : StepRows {
   explicit WrittenSlots(std::vector<std::int64_t> given) : slots(std::move(given)) {}
   void Land(std::uint32_t, std::span<std::uint8_t* const>, std::span<Reason>) override {}
   void Done() override {}
-  std::span<const std::int64_t> Slots() override { return slots; }
+  std::optional<std::span<const std::int64_t>> Slots() override { return slots; }
   std::vector<std::int64_t> slots;
 };
 
@@ -178,7 +178,7 @@ TEST(DeviceSteps, RowsThatWereWrittenBecomePending) {
   StepRecord* const record = store.Begin(10, {}, {0, 1, 2}, /*device=*/true);
   WrittenSlots rows({1, kPaddingSlot, 1, 7, 2});
   store.steps.Submit(*record, &rows, 1);
-  DeviceSteps::StartLanding(*record);
+  EXPECT_TRUE(DeviceSteps::StartLanding(*record));
   std::array<const Claim*, 5> claims;
   store.steps.device().Resolve(*record, 0, claims);
   EXPECT_FALSE(store.StampOf(0, 0).live()) << "not written";

@@ -34,7 +34,9 @@ class ThrowingRows final : public StepRows {
       : rows_(shape, std::move(numbers)), slots_(std::move(slots)), at_(at) {}
 
   bool Poll() override { return Call(Throws::kPoll), true; }
-  std::span<const std::int64_t> Slots() override { return Call(Throws::kSlots), slots_; }
+  std::optional<std::span<const std::int64_t>> Slots() override {
+    return Call(Throws::kSlots), slots_;
+  }
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override {
     Call(++lands_ == 1 ? Throws::kFirstLand : Throws::kSecondLand);

@@ -1,0 +1,138 @@
+// Why a row is missing: the reason is that of the last write of its KV, or of what removed the row.
+// Each case is a few steps of one block, told by StoreDriver::Read.
+#include <gtest/gtest.h>
+
+#include "blockstore/events.h"
+#include "tests/unit/blockstore/store/store_driver.h"
+
+namespace waymark {
+namespace {
+
+StoreOptions DeviceOptions() {
+  StoreOptions options = StoreDriver::Options();
+  options.device_slots = true;
+  return options;
+}
+
+std::vector<std::int64_t> NotAskedFor(std::vector<std::int64_t> slots) {
+  for (std::int64_t& slot : slots)
+    slot = NotAsked(slot);
+  return slots;
+}
+
+TEST(MissingReason, OfRowsThatNobodyAskedForIsNotCaptured) {
+  for (const bool device : {false, true}) {
+    StoreDriver d(DeviceOptions());
+    if (device) {
+      d.BeginDevice(1, {Bind(3), Bind(4)}, NotAskedFor(d.Slots({3, 4}, 0, 6)));
+      d.SubmitDevice(1, d.Slots({3, 4}, 0, 6), {10, 11, 12, 13, 14, 15});
+      ASSERT_TRUE(d.store().Land(StepId(1)));
+    } else {
+      d.Step(1, {Bind(3), Bind(4)}, NotAskedFor(d.Slots({3, 4}, 0, 6)), {10, 11, 12, 13, 14, 15});
+    }
+    EXPECT_EQ(d.Read({3, 4}, 0, 8), "N N N N N N n n") << "blocks without a page";
+    d.Step(2, {Copy(4, 5), Copy(4, 6, 1)}, d.Slots({4}, 2, 3), {20});
+    EXPECT_EQ(d.Read({3, 4}, 0, 8), "N N N N N N 20@2 n") << "with the page of another row";
+    EXPECT_EQ(d.Read({5, 6}, 0, 8), "N N n n N n n n") << "copies";
+    d.Step(3, {Move(5, 7), Bind(4)}, {}, {});
+    EXPECT_EQ(d.Read({7, 4}, 0, 8), "N N n n n n n n") << "moved, and a new life";
+  }
+}
+
+TEST(MissingReason, OfADroppedDeviceStepIsCapacity) {
+  for (const bool at_begin : {true, false}) {
+    StoreDriver d(DeviceOptions());
+    std::vector<std::int64_t> range = d.Slots({3, 4}, 1, 6);
+    range.push_back(NotAsked(d.Slots({4}, 2, 3)[0]));
+    d.BeginDevice(1, {Bind(3), Bind(4)}, range, 1, at_begin);
+    if (!at_begin) {
+      ASSERT_TRUE(d.store().Drop(StepId(1)).ok());
+    }
+    EXPECT_EQ(d.Read({3, 4}, 0, 8), "n c c c c c N n");
+  }
+}
+
+// Its forward may have written over them, landed or not.
+TEST(MissingReason, OfEarlierRowsUnderADroppedDeviceStepIsCapacity) {
+  for (const bool at_begin : {true, false}) {
+    for (const bool landed_first : {true, false}) {
+      StoreDriver d(DeviceOptions());
+      d.BeginDevice(1, {Bind(3)}, d.Slots({3}, 0, 4));
+      d.SubmitDevice(1, d.Slots({3}, 0, 3), {10, 11, 12});
+      if (landed_first) {
+        ASSERT_TRUE(d.store().Land(StepId(1)));
+      }
+      d.BeginDevice(2, {}, d.Slots({3}, 2, 4), 1, at_begin);
+      if (!at_begin) {
+        ASSERT_TRUE(d.store().Drop(StepId(2)).ok());
+      }
+      if (!landed_first) {
+        ASSERT_TRUE(d.store().Land(StepId(1)));
+      }
+      EXPECT_EQ(d.Read({3}, 0, 4), "10@1 11@1 c c") << at_begin << landed_first;
+    }
+  }
+}
+
+// Rule 3: the block is sealed, so what step 2 wrote is ignored anyway, and whether step 1 landed
+// before it was dropped makes no difference.
+TEST(MissingReason, ProtectedRowsInFlightStayUnderADroppedDeviceStep) {
+  for (const bool at_begin : {true, false}) {
+    for (const bool landed_first : {true, false}) {
+      StoreDriver d(DeviceOptions());
+      d.BeginDevice(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4));
+      d.SubmitDevice(1, d.Slots({3}, 0, 3), {10, 11, 12});
+      if (landed_first) {
+        ASSERT_TRUE(d.store().Land(StepId(1)));
+      }
+      d.BeginDevice(2, {}, d.Slots({3}, 1, 4), 1, at_begin);
+      if (!at_begin) {
+        ASSERT_TRUE(d.store().Drop(StepId(2)).ok());
+      }
+      if (!landed_first) {
+        ASSERT_TRUE(d.store().Land(StepId(1)));
+      }
+      EXPECT_EQ(d.Read({3}, 0, 4), "10@1 ~11@1 ~12@1 c");
+    }
+  }
+}
+
+// Under other weights nothing is protected.
+TEST(MissingReason, RowsInFlightOfOtherWeightsGoUnderADroppedDeviceStep) {
+  for (const bool at_begin : {true, false}) {
+    StoreDriver d(DeviceOptions());
+    d.BeginDevice(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4));
+    d.BeginDevice(2, {}, d.Slots({3}, 1, 4), 2, at_begin);
+    if (!at_begin) {
+      ASSERT_TRUE(d.store().Drop(StepId(2)).ok());
+    }
+    d.SubmitDevice(1, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+    ASSERT_TRUE(d.store().Land(StepId(1)));
+    EXPECT_EQ(d.Read({3}, 0, 4), "10@1 c c c");
+  }
+}
+
+TEST(MissingReason, OfRowsLostByAResetIsCapacity) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Bind(4)}, d.Slots({3, 4}, 0, 6), {10, 11, 12, 13, 14, 15});
+  d.Step(2, {Bind(5, 99), Bind(6)}, NotAskedFor(d.Slots({6}, 0, 2)), {20, 21});
+  d.Step(3, {Event::Reset()}, d.Slots({4}, 2, 3), {30});
+  EXPECT_EQ(d.Read({3, 4}, 0, 7), "c c c c c c 30@3");
+  EXPECT_EQ(d.Read({5, 6}, 0, 8), "x x x x N N n n") << "what was missing keeps its reason";
+  EXPECT_EQ(d.Read({7}, 0, 2), "n n");
+  d.Step(4, {Bind(3)}, {}, {});
+  EXPECT_EQ(d.Read({3}, 0, 4), "n n n n");
+}
+
+TEST(MissingReason, OfACancelledRewriteIsThatOfTheRowsBefore) {
+  StoreDriver d;
+  d.Step(1, {Bind(3)}, d.Slots({3}, 0, 2), {10, -1});
+  d.Begin(2, {Bind(4, 99)}, d.Slots({3, 4}, 0, 5), 2);
+  d.Step(3, {Copy(3, 5, 3)}, {}, {}, 2);
+  ASSERT_TRUE(d.store().Cancel(StepId(2)).ok());
+  EXPECT_EQ(d.Read({3, 4}, 0, 8), "c N n n x x x x");
+  EXPECT_EQ(d.Read({5}, 0, 4), "c N n n") << "a copy of the rows on their way";
+}
+
+}  // namespace
+}  // namespace waymark
