@@ -305,8 +305,7 @@ typedef struct wm_fetcher_options {
   uint64_t cache_bytes; /* of cached objects, the least recently used evicted first; 0 = 2^28 */
   uint64_t batch_bytes; /* requested from the source at a time; 0 = 2^28 */
   uint64_t max_rows;    /* of one call; 0 = 2^24 */
-  uint64_t max_bytes; /* of the rows that one call returns; 0 = 2^28. A handle of 4 KiB can name */
-                      /* 2^31 rows */
+  uint64_t max_bytes;   /* of the rows that one call returns; 0 = 2^28 */
 } wm_fetcher_options;
 
 /* Fetch whole chunks even if only some layers are wanted: their digests then reveal a source that

@@ -288,8 +288,9 @@ std::optional<std::span<const std::uint8_t>> ChunkCodec::Layers(
   return chunk.subspan(kCrcBytes * static_cast<std::size_t>(shape_.num_crcs()));
 }
 
-std::uint64_t ChunkCodec::PlaceDigest(std::span<const std::uint8_t> chunk) const {
-  return XXH3_64bits(chunk.data(), kCrcBytes * static_cast<std::size_t>(shape_.num_crcs()));
+std::uint32_t ChunkCodec::PlaceDigest(std::span<const std::uint8_t> chunk) const {
+  return static_cast<std::uint32_t>(
+      XXH3_64bits(chunk.data(), kCrcBytes * static_cast<std::size_t>(shape_.num_crcs())));
 }
 
 Digest128 ChunkCodec::Digest(std::int64_t rows, std::span<const std::uint8_t> chunk) const {

@@ -204,7 +204,7 @@ absl::Status Document::CheckMemory(std::size_t rows, std::size_t row_bytes) cons
 
 bool Document::InPlace(std::int64_t c, std::span<const std::uint8_t> chunk) const {
   if (!places_.has_value()) return true;
-  std::uint64_t place;
+  std::uint32_t place;
   std::memcpy(&place, places_->data() + kPlaceBytes * static_cast<std::size_t>(c), sizeof(place));
   return place == codec_.PlaceDigest(chunk);
 }

@@ -48,7 +48,7 @@ struct SectionHeader {
 static_assert(sizeof(SectionHeader) == 8);
 
 // Bytes of ChunkCodec::PlaceDigest, of which section kPlaces has one per chunk.
-inline constexpr std::size_t kPlaceBytes = 8;
+inline constexpr std::size_t kPlaceBytes = 4;
 
 constexpr std::size_t RoundUp(std::size_t value, std::size_t to) {
   return (value + to - 1) / to * to;

@@ -117,7 +117,7 @@ absl::Status DocumentWriter::WriteChunks(std::int64_t begin, std::int64_t end,
                           absl::StrCat("rows from ", rows_->first + layout.RowBegin(c),
                                        " on: ", std::string(status.message())));
     }
-    const std::uint64_t place = codec_.PlaceDigest(out.first(bytes));
+    const std::uint32_t place = codec_.PlaceDigest(out.first(bytes));
     std::memcpy(header.data() + places_begin_ + kPlaceBytes * static_cast<std::size_t>(c), &place,
                 kPlaceBytes);
     out = out.subspan(bytes);

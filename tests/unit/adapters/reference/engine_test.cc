@@ -437,8 +437,8 @@ TEST(Engine, ClippedHitsComputeAgainWhatHasNoRoutes) {
     const Verdict verdict = Compare({&model}, requests);
     EXPECT_EQ(verdict.wrong, 0) << verdict.first_wrong;
     EXPECT_EQ(requests[0].prefix_hit_tokens, clip ? 0 : 32);
-    // No row of these blocks was asked for, so they have no page that could say "not captured".
-    EXPECT_EQ(verdict.missing[static_cast<size_t>(Reason::kNeverWritten)], clip ? 0 : 32);
+    // No row of these blocks was asked for, so they have no page.
+    EXPECT_EQ(verdict.missing[static_cast<size_t>(Reason::kNotCaptured)], clip ? 0 : 32);
     EXPECT_EQ(verdict.all_missing(), clip ? 0 : 32);
   }
 }

@@ -463,7 +463,7 @@ TEST(DocumentRules, RowsThatAreOnlyClaimedCostNoMemory) {
       header_bytes + claimed / 4 * codec->ChunkBytes(4) + codec->ChunkBytes(claimed % 4);
   // Places are as many as chunks, so that only a document without them can claim more.
   EXPECT_THAT(Message(Opened(With(bytes, 24, whole))),
-              HasSubstr("section 5 (places) must have 4294967296 bytes for its 536870912 chunks"));
+              HasSubstr("section 5 (places) must have 2147483648 bytes for its 536870912 chunks"));
   bytes = With(With(bytes, kBehindShape + 16, std::uint16_t{0}), 24, whole);
   const auto document = Document::Open(bytes);
   ASSERT_TRUE(document.ok()) << document.status();

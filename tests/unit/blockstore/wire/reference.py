@@ -190,7 +190,7 @@ class Shape:
         return struct.pack("<%dI" % len(crcs), *crcs) + b"".join(layers)
 
     def place(self, chunk):
-        return h(chunk[:4 * -(-self.L // self.crc_layers)])
+        return h(chunk[:4 * -(-self.L // self.crc_layers)])[:4]
 
     def pages(self, first, n):  # [begin, end) of each chunk's rows
         cuts = [p for p in range(first + 1, first + n) if p % self.B == 0]
@@ -217,11 +217,11 @@ def read_document(data):
     for c, (begin, end) in enumerate(shape.pages(first, n)):
         length = shape.chunk_bytes(end - begin)
         if xxhash and places is not None:
-            assert places[8 * c:8 * c + 8] == shape.place(data[at:at + length])
+            assert places[4 * c:4 * c + 4] == shape.place(data[at:at + length])
         rows += shape.read_chunk(data[at:at + length], known[begin - first:end - first])
         at += length
     assert at == size and (minor >= 1) == (places is not None)
-    assert places is None or len(places) == 8 * len(shape.pages(first, n))
+    assert places is None or len(places) == 4 * len(shape.pages(first, n))
     return shape, first, trajectory, known, rows, 3 in sections, minor, places
 
 
