@@ -434,11 +434,11 @@ typedef struct wm_wire_api_v1 {
   void (*publisher_retain)(wm_publisher* publisher);
   void (*publisher_release)(wm_publisher* publisher);
   /* Publishes rows of a sequence; the ticket receives the handle of rows [0, last). Rows that begin
-   * at row 0 are the whole sequence; others continue the rows of the same `sequence`. A name belongs
-   * to one request as long as it is remembered (max_sequences): whole sequences with fewer rows, or
-   * rows of other steps, are refused, and from then on rows that continue it too. A sequence named
-   * "" or null cannot be continued. Never waits for the source, the rows or the publisher's
-   * thread. On OK the snapshot's rows belong to the publisher; the caller can only release it. */
+   * at row 0 are the whole sequence; others continue the rows of the same `sequence`. A name that
+   * two requests had while it was remembered (max_sequences), because a whole sequence had fewer rows
+   * than the one before, or rows of other steps, cannot be continued any more: whose rows they are is
+   * not known. A sequence named "" or null cannot be continued. Never waits for the source, the rows
+   * or the publisher's thread. On OK the snapshot's rows belong to the publisher; the caller can only release it. */
   wm_status (*publisher_publish_snapshot)(wm_publisher* publisher, const char* sequence,
                                           wm_snapshot* snapshot, wm_ticket** out, wm_message* why);
   /* The same for rows, which are copied. */
@@ -455,8 +455,8 @@ typedef struct wm_wire_api_v1 {
    * negative timeout never expires. Results of a ticket that is ready: RESOURCE_EXHAUSTED if the
    * queue was full; DEADLINE_EXCEEDED if the snapshot was not ready in time; INVALID_ARGUMENT for
    * another shape, or ids that the codec cannot write; FAILED_PRECONDITION if the rows do not
-   * continue their sequence, it is no longer known (publish from row 0), or its name is that of
-   * another request; CANCELLED; RESOURCE_EXHAUSTED or INTERNAL if an exception ended the
+   * continue their sequence, it is no longer known, or its name was that of two requests: publish
+   * from row 0; CANCELLED; RESOURCE_EXHAUSTED or INTERNAL if an exception ended the
    * publication, as a rule no memory: the publisher goes on. */
   wm_status (*ticket_wait)(const wm_ticket* ticket, int64_t timeout_ns, wm_bytes** out,
                            wm_message* why);

@@ -20,6 +20,7 @@
 #include "blockstore/wire/lru_map.h"
 #include "blockstore/wire/node.h"
 #include "blockstore/wire/node_list.h"
+#include "blockstore/wire/published_sequence.h"
 #include "blockstore/wire/tail.h"
 
 namespace waymark::wire {
@@ -29,55 +30,10 @@ std::uint64_t Count(std::size_t n) {
   return static_cast<std::uint64_t>(n);
 }
 
-// The rows to publish: a snapshot, or rows that were read already.
-struct Input {
-  Snapshot snapshot;
-  Rows rows;  // used if the snapshot is empty
-
-  [[nodiscard]] bool pinned() const { return snapshot.shape() != nullptr; }
-  [[nodiscard]] std::int64_t first() const { return pinned() ? snapshot.first() : rows.first; }
-  [[nodiscard]] std::int64_t last() const { return pinned() ? snapshot.last() : rows.last(); }
-  [[nodiscard]] const RoutingShape& shape() const {
-    return pinned() ? *snapshot.shape() : rows.shape;
-  }
-  [[nodiscard]] std::optional<PageRef> PageOf(std::int64_t row) const {
-    return pinned() ? snapshot.PageOf(row) : std::nullopt;
-  }
-  // Reads rows [begin, end): their infos, and their ids as the store keeps them.
-  [[nodiscard]] absl::Status Read(std::int64_t begin, std::int64_t end, std::span<RowInfo> infos,
-                                  std::span<std::uint8_t> ids) const {
-    if (pinned()) {
-      const IdType type = shape().id_bytes() == 1 ? IdType::kUint8 : IdType::kUint16;
-      return snapshot.Read(begin, end, {Layout::kTokensLayersK, type, Fill::kZeros}, ids, infos);
-    }
-    const auto at = static_cast<std::size_t>(begin - rows.first);
-    std::copy_n(rows.infos.begin() + static_cast<std::ptrdiff_t>(at), infos.size(), infos.begin());
-    std::copy_n(rows.ids.begin() + static_cast<std::ptrdiff_t>(at * rows.shape.row_bytes()),
-                ids.size(), ids.begin());
-    return absl::OkStatus();
-  }
-  [[nodiscard]] absl::Status ReadInfos(std::int64_t begin, std::int64_t end,
-                                       std::span<RowInfo> infos) const {
-    if (pinned()) return snapshot.ReadInfos(begin, end, infos);
-    std::copy_n(rows.infos.begin() + (begin - rows.first), infos.size(), infos.begin());
-    return absl::OkStatus();
-  }
-};
-
 struct Job {
   std::string sequence;
-  Input input;
+  PublishInput input;
   std::promise<absl::StatusOr<Handle>> result;
-};
-
-// What is remembered of a sequence, so that later rows can extend it.
-struct Sequence {
-  Handle handle;
-  std::vector<Digest128> nodes;    // their digests, first to last
-  std::vector<std::uint8_t> node;  // the bytes of its last node
-  Rows tail;                       // rows after the last complete page
-  std::vector<std::size_t> cuts;   // number of rows of each tail segment
-  bool disputed = false;           // rows of another request were published under its name
 };
 
 struct StringHash {
@@ -113,7 +69,7 @@ class Publisher::Impl {
       job.result.set_value(absl::CancelledError("Publish: the publisher was destroyed"));
   }
 
-  Result Enqueue(std::string sequence, Input input) {
+  Result Enqueue(std::string sequence, PublishInput input) {
     Job job{std::move(sequence), std::move(input), {}};
     Result result = job.result.get_future();
     const absl::Status queued = Guarded("Publish", [&] { return Queue(job); });
@@ -221,7 +177,7 @@ class Publisher::Impl {
   }
 
   absl::StatusOr<Handle> Publish(const Job& job) {
-    const Input& input = job.input;
+    const PublishInput& input = job.input;
     if (input.shape() != options_.shape.rows) {
       Forget(job.sequence);
       return absl::InvalidArgumentError(
@@ -239,7 +195,7 @@ class Publisher::Impl {
       Forget(job.sequence);
       return status;
     }
-    Sequence* known = job.sequence.empty() ? nullptr : sequences_.Use(job.sequence);
+    PublishedSequence* known = job.sequence.empty() ? nullptr : sequences_.Use(job.sequence);
     if (input.first() != 0 && (known == nullptr || known->handle.rows != input.first())) {
       const std::string has = known == nullptr
                                   ? "is not known"
@@ -249,12 +205,25 @@ class Publisher::Impl {
           absl::StrCat("Publish: rows must begin at 0 or where their sequence ends; they begin at ",
                        input.first(), ", and '", job.sequence, "' ", has));
     }
-    if (known != nullptr) {
-      status = CheckSameRequest(job.sequence, input, *known);
-      if (!status.ok()) return status;  // and it stays as it is
+    if (input.first() != 0 && known->disputed) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "Publish: a name belongs to one request; two have published under '", job.sequence,
+          "', and whose rows continue it is not known: publish all rows, from row 0, or take "
+          "another name"));
     }
-    Sequence next;
-    next.disputed = known != nullptr && known->disputed;
+    PublishedSequence next;
+    if (known != nullptr) {
+      next.disputed = known->disputed;
+      if (input.first() == 0 && !next.disputed) {
+        const absl::StatusOr<bool> other =
+            IsOtherRequest(input, *known, codec_.shape_digest(), page_tokens_);
+        if (!other.ok()) {
+          Forget(job.sequence);
+          return other.status();
+        }
+        next.disputed = *other;
+      }
+    }
     deadline_ = After(options_.source_timeout);
     status = Build(known, input, next);
     if (!status.ok()) {
@@ -271,60 +240,14 @@ class Publisher::Impl {
     return handle;
   }
 
-  // Whether `input` can be of the request whose rows are `known`. It is not if it begins at row 0 and
-  // has fewer rows, or rows of other steps: of these, the last ones are compared, because requests
-  // share their first ones. After that it is not known whose rows continue the sequence.
-  absl::Status CheckSameRequest(const std::string& name, const Input& input, Sequence& known) {
-    const auto refused = [&name](const std::string& why) {
-      return absl::FailedPreconditionError(absl::StrCat("Publish: a name belongs to one request; ",
-                                                        why, "; take another name than '", name,
-                                                        "' for another request"));
-    };
-    if (input.first() != 0) {
-      if (!known.disputed) return absl::OkStatus();
-      return refused(
-          "two have published under it, so that rows cannot continue it: publish all "
-          "rows, from row 0, if they are those of the first");
-    }
-    if (input.last() < known.handle.rows) {
-      known.disputed = true;
-      return refused(absl::StrCat("'", name, "' has ", known.handle.rows, " rows, and ",
-                                  input.last(), " are published"));
-    }
-    std::int64_t first = known.tail.first;
-    std::vector<RowInfo> before;
-    if (!known.node.empty()) {
-      const absl::StatusOr<Node> node =
-          ParseNode(known.node, codec_.shape_digest(), static_cast<std::int32_t>(page_tokens_));
-      if (!node.ok()) return node.status();
-      first = node->first_page * page_tokens_;
-      before.resize(static_cast<std::size_t>(node->known.rows()));
-      node->known.Infos(0, before);
-    }
-    before.insert(before.end(), known.tail.infos.begin(), known.tail.infos.end());
-    std::vector<RowInfo> now(before.size());
-    absl::Status status =
-        input.ReadInfos(first, first + static_cast<std::int64_t>(now.size()), now);
-    if (!status.ok()) return status;
-    for (std::size_t i = 0; i < now.size(); ++i) {
-      if (!before[i].valid() || !now[i].valid()) continue;
-      if (before[i].step == now[i].step && before[i].version == now[i].version) continue;
-      known.disputed = true;
-      return refused(absl::StrCat("row ", first + static_cast<std::int64_t>(i), " of '", name,
-                                  "' is of step ", before[i].step, " and version ",
-                                  before[i].version, ", and the one that is published of step ",
-                                  now[i].step, " and version ", now[i].version));
-    }
-    return absl::OkStatus();
-  }
-
   void Forget(const std::string& name) {
     // An empty sequence has 0 rows: only rows that begin at row 0 can extend it.
-    if (Sequence* known = sequences_.Use(name)) *known = Sequence{};
+    if (PublishedSequence* known = sequences_.Use(name)) *known = PublishedSequence{};
   }
 
   // Sets `next` to the sequence `before` (null: none) extended by `input`, and puts its objects.
-  absl::Status Build(const Sequence* before, const Input& input, Sequence& next) {
+  absl::Status Build(const PublishedSequence* before, const PublishInput& input,
+                     PublishedSequence& next) {
     const bool goes_on = input.first() != 0;
     const std::int64_t rows = input.last();
     const std::int64_t pages = rows / page_tokens_;
@@ -357,9 +280,9 @@ class Publisher::Impl {
 
   // Reads rows [begin, end) of the sequence. Those before the first row of `input` come from the
   // tail of `before`. Records their provenance in `handle`.
-  absl::Status ReadRange(const Sequence* before, const Input& input, std::int64_t begin,
-                         std::int64_t end, std::span<RowInfo> infos, std::span<std::uint8_t> ids,
-                         Handle& handle) const {
+  absl::Status ReadRange(const PublishedSequence* before, const PublishInput& input,
+                         std::int64_t begin, std::int64_t end, std::span<RowInfo> infos,
+                         std::span<std::uint8_t> ids, Handle& handle) const {
     const std::int64_t cut = std::clamp(input.first(), begin, end);
     const auto old_rows = static_cast<std::size_t>(cut - begin);
     if (old_rows > 0) {
@@ -394,7 +317,7 @@ class Publisher::Impl {
   }
 
   // Encodes the chunk of a page from its rows as they are now.
-  absl::Status Encode(const Sequence* before, const Input& input, Page& page,
+  absl::Status Encode(const PublishedSequence* before, const PublishInput& input, Page& page,
                       std::span<RowInfo> infos, Handle& handle) {
     const std::int64_t begin = page.number * page_tokens_;
     ids_.resize(static_cast<std::size_t>(page_tokens_) * row_bytes_);
@@ -443,7 +366,7 @@ class Publisher::Impl {
       counted_.bytes_put += named.object.bytes.size();
   }
 
-  void PutNodeList(const Sequence& sequence) {
+  void PutNodeList(const PublishedSequence& sequence) {
     const Digest128 name = NodeListName(sequence.handle.head);
     if (sequence.nodes.size() < kListedNodes || Held({&name, 1})[0] != 0) return;
     const NamedObject list{name, Object::Of(EncodeNodeList(sequence.nodes))};
@@ -452,8 +375,8 @@ class Publisher::Impl {
 
   // Adds pages [begin, end), all of one node, to the last node of the sequence, or begins a new
   // one.
-  absl::Status BuildNode(const Sequence* before, const Input& input, std::int64_t begin,
-                         std::int64_t end, Sequence& next) {
+  absl::Status BuildNode(const PublishedSequence* before, const PublishInput& input,
+                         std::int64_t begin, std::int64_t end, PublishedSequence& next) {
     const std::int64_t first_page = begin / kNodeChunks * kNodeChunks;
     const auto node_pages = static_cast<std::size_t>(end - first_page);
     const auto page_rows = static_cast<std::size_t>(page_tokens_);
@@ -537,7 +460,8 @@ class Publisher::Impl {
 
   // The rows after the last complete page. Segments that were there before keep their rows, so
   // that they are the same objects if nothing of them has changed.
-  absl::Status BuildTail(const Sequence* before, const Input& input, Sequence& next) {
+  absl::Status BuildTail(const PublishedSequence* before, const PublishInput& input,
+                         PublishedSequence& next) {
     const std::int64_t rows = next.handle.rows;
     const std::int64_t first = rows / page_tokens_ * page_tokens_;
     const auto size = static_cast<std::size_t>(rows - first);
@@ -591,7 +515,7 @@ class Publisher::Impl {
 
   // Used by the publisher's thread alone.
   LruMap<Digest128, Digest128, DigestHash> pages_;  // NameOf a page -> digest of its chunk
-  LruMap<std::string, Sequence, StringHash> sequences_;
+  LruMap<std::string, PublishedSequence, StringHash> sequences_;
   PublisherStats counted_;  // of the publication in progress
   Deadline deadline_;
   std::vector<std::uint64_t> name_;

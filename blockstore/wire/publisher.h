@@ -85,11 +85,12 @@ class Publisher {
   // releases before the result is ready. Does not block on the page source, the rows or the
   // publisher's thread.
   //
-  // `sequence` is a name that the caller chooses. It belongs to one request as long as the publisher
-  // remembers it. Rows that begin at row 0 replace those that it remembers; they must be as many or
-  // more, and of the same steps and versions where both are valid. Other rows must begin where the
-  // rows last published under the name ended (a Cursor does so). Nothing is remembered under the
-  // name "".
+  // `sequence` is a name that the caller chooses. Rows that begin at row 0 replace those that the
+  // publisher remembers under it. Other rows must begin where the rows last published under the name
+  // ended (a Cursor does so), and the name must have been that of one request since the publisher
+  // remembers it: if rows from row 0 were fewer than before, or of other steps, it is not known
+  // whose rows continue it, and only whole sequences can be published under it. Nothing is
+  // remembered under the name "".
   //
   // The result is ready when the objects have been put. A failure of the page source is no error:
   // the handle is right, and readers miss rows (PublisherStats::puts_failed). Errors:
@@ -97,12 +98,10 @@ class Publisher {
   // was not readable within landing_timeout; InvalidArgument for rows of another shape, ids that
   // the code cannot encode, or rows out of the router's order under an ordered code;
   // FailedPrecondition if the rows do not begin where the sequence ends, or the sequence is no
-  // longer remembered: publish it from row 0; FailedPrecondition if rows from row 0 are of another
-  // request than those that have the name, and from then on for rows that do not begin at row 0,
-  // because it is not known whose they are; Cancelled if the publisher was destroyed first;
+  // longer remembered, or has been that of two requests: publish it from row 0; Cancelled if the publisher was destroyed first;
   // ResourceExhausted or Internal if an exception ended the publication (PublisherStats::exceptions),
   // after which the thread goes on. After an error the sequence is forgotten, except after a
-  // ResourceExhausted at once and for a name of another request. Throws std::bad_alloc, and
+  // ResourceExhausted at once and for a name of two requests. Throws std::bad_alloc, and
   // publishes nothing, if there is no memory for the result itself.
   //
   // In a forked child: FailedPrecondition at once. Results that were not ready before the fork never

@@ -69,16 +69,20 @@ def test_memory_of_a_fetch_is_bounded(seed: int) -> None:
         waymark.Fetcher(source, max_bytes=0)
 
 
-def test_a_name_belongs_to_one_request(seed: int) -> None:
+def test_a_name_of_two_requests_cannot_be_continued(seed: int) -> None:
     rows = from_zero(random_rows(np.random.default_rng(seed), 50))
-    publisher = waymark.Publisher(waymark.MemorySource(), rows.shape)
+    source = waymark.MemorySource()
+    publisher = waymark.Publisher(source, rows.shape)
     publisher.publish(rows, "request").wait(10)
     infos = np.zeros(50, waymark.row_info_dtype)
     for name in rows.infos.dtype.names or ():
         infos[name] = rows.infos[name]
     infos["step"][infos["reason"] == 0] += 1
+    other = Rows(rows.shape, 0, rows.ids, infos)
+    handle = publisher.publish(other, "request").wait(10)
+    assert waymark.Fetcher(source).fetch(handle) == other
     with pytest.raises(waymark.FailedPreconditionError, match="a name belongs to one request"):
-        publisher.publish(Rows(rows.shape, 0, rows.ids, infos), "request").wait(10)
+        publisher.publish(Rows(rows.shape, 50, rows.ids, infos), "request").wait(10)
     publisher.publish(rows, "request").wait(10)
 
 

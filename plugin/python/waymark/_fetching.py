@@ -290,9 +290,9 @@ class Publisher(_core.Publisher):
     def publish(self, rows: Rows | Snapshot, sequence: str = "") -> Ticket:
         """Publishes rows of a sequence; the handle names rows [0, last). Rows that begin at row 0
         are the whole sequence; others (a Cursor's) continue the rows of the same ``sequence``. A name
-        belongs to one request as long as it is remembered (max_sequences): whole sequences with
-        fewer rows, or rows of other steps, are refused (FailedPreconditionError by Ticket.wait()),
-        and from then on rows that continue it too. A sequence named "" cannot be continued.
+        that two requests had while it was remembered (max_sequences), because a whole sequence had
+        fewer rows than the one before, or rows of other steps, cannot be continued any more
+        (FailedPreconditionError by Ticket.wait()). A sequence named "" cannot be continued.
         Releases the snapshot. Never waits for the source or the rows."""
         if isinstance(rows, Snapshot):
             return Ticket(self._publish_snapshot(sequence, rows), self)

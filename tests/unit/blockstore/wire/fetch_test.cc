@@ -195,10 +195,9 @@ TEST(Fetch, RowsThatDoNotGoOnAreRefused) {
 }
 
 // Two requests under one name: whichever comes second is refused, and nothing of the first is lost.
-TEST(Fetch, ANameBelongsToOneRequest) {
-  MemorySource source(kPlenty);
+// Rows of one request that continue those of another would be valid rows of the wrong request.
+TEST(Fetch, ANameOfTwoRequestsCannotBeContinued) {
   const RoutingShape shape{.num_layers = 2, .top_k = 2, .num_experts = 256, .page_tokens = 4};
-  const auto publisher = Publisher::Create(&source, {.shape = {shape, {}}}).value();
   const auto part = [&](std::int64_t begin, std::int64_t end, std::uint64_t step) {
     Rows rows = LongRows(shape, end);
     rows.first = begin;
@@ -206,37 +205,45 @@ TEST(Fetch, ANameBelongsToOneRequest) {
     rows.ids.resize(rows.infos.size() * shape.row_bytes());
     return rows;
   };
-  const auto refused = [&](Rows rows) {
-    const auto handle = PublishRows(*publisher, "a", std::move(rows));
-    EXPECT_EQ(handle.status().code(), absl::StatusCode::kFailedPrecondition);
-    return std::string(handle.status().message());
+  // What a second publication of the whole sequence may look like, after rows [0, 300) of step 1 and
+  // row 300 of step 2, and whether it is of another request.
+  struct Second {
+    const char* what;
+    Rows rows;
+    bool other;
   };
-  ASSERT_TRUE(PublishRows(*publisher, "a", part(0, 300, 1)).ok());
-  ASSERT_TRUE(PublishRows(*publisher, "a", part(300, 301, 2)).ok());
-  // Of another step in a page, in the tail; fewer rows.
-  Rows other = part(0, 310, 1);
-  other.infos[299].step = 9;
-  EXPECT_THAT(refused(other),
-              HasSubstr("row 299 of 'a' is of step 1 and version 1, and the one that "
-                        "is published of step 9 and version 1"));
-  other = part(0, 310, 1);
-  EXPECT_THAT(refused(other), HasSubstr("row 300 of 'a' is of step 2"));
-  EXPECT_THAT(refused(part(0, 300, 1)), HasSubstr("'a' has 301 rows, and 300 are published"));
-  // From now on it is not known whose the next rows are, where their numbers fit.
-  EXPECT_THAT(refused(part(301, 302, 3)), HasSubstr("publish all rows, from row 0"));
-  // The first request has lost nothing: all of its rows are taken, missing ones not compared.
-  Rows own = part(0, 320, 1);
-  own.infos[298] = {0, 0, Reason::kCapacity, {}};
-  std::fill_n(own.ids.begin() + 298 * static_cast<std::ptrdiff_t>(shape.row_bytes()),
+  std::vector<Second> seconds = {{"more rows", part(0, 310, 1), false},
+                                 {"a row of a page of another step", part(0, 310, 1), true},
+                                 {"a row of the tail of another step", part(0, 310, 1), true},
+                                 {"fewer rows", part(0, 300, 1), true},
+                                 {"a missing row", part(0, 310, 1), false}};
+  for (Second& second : seconds)
+    if (second.rows.size() > 300) second.rows.infos[300].step = 2;
+  seconds[1].rows.infos[299].step = 9;
+  seconds[2].rows.infos[300].step = 3;
+  seconds[4].rows.infos[298] = {0, 0, Reason::kCapacity, {}};
+  std::fill_n(seconds[4].rows.ids.begin() + 298 * static_cast<std::ptrdiff_t>(shape.row_bytes()),
               shape.row_bytes(), std::uint8_t{0});
-  own.infos[300].step = 2;
-  const auto handle = PublishRows(*publisher, "a", own);
-  ASSERT_TRUE(handle.ok()) << handle.status();
-  Fetcher fetcher(&source);
-  ExpectSame(*fetcher.Fetch(*handle, Soon()), own);
-  EXPECT_THAT(refused(part(320, 321, 3)), HasSubstr("publish all rows, from row 0"));
-  // Under another name, of course.
-  EXPECT_TRUE(PublishRows(*publisher, "b", part(0, 310, 9)).ok());
+  for (const Second& second : seconds) {
+    SCOPED_TRACE(second.what);
+    MemorySource source(kPlenty);
+    Fetcher fetcher(&source);
+    const auto publisher = Publisher::Create(&source, {.shape = {shape, {}}}).value();
+    ASSERT_TRUE(PublishRows(*publisher, "a", part(0, 300, 1)).ok());
+    ASSERT_TRUE(PublishRows(*publisher, "a", part(300, 301, 2)).ok());
+    const auto handle = PublishRows(*publisher, "a", second.rows);
+    ASSERT_TRUE(handle.ok()) << handle.status();
+    ExpectSame(*fetcher.Fetch(*handle, Soon()), second.rows);
+    const std::int64_t end = second.rows.last();
+    const auto next = PublishRows(*publisher, "a", part(end, end + 1, 3));
+    EXPECT_EQ(next.ok(), !second.other);
+    if (second.other) {
+      EXPECT_EQ(next.status().code(), absl::StatusCode::kFailedPrecondition);
+      EXPECT_THAT(std::string(next.status().message()), HasSubstr("two have published under 'a'"));
+    }
+    // Whole sequences always can.
+    EXPECT_TRUE(PublishRows(*publisher, "a", part(0, 320, 1)).ok());
+  }
 }
 
 TEST(Fetch, GroupsAndTurnsCrossOnce) {

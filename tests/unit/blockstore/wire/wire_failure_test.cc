@@ -122,7 +122,7 @@ TEST(FetcherFailure, ASourceThatThrowsIsASourceThatFails) {
 
 // ---- no memory
 
-// Publishes a sequence in two parts and fetches it, twice. An allocation fails meanwhile.
+// Publishes two sequences in two parts each and fetches them. An allocation fails meanwhile.
 class Scenario {
  public:
   Scenario() {
@@ -171,9 +171,9 @@ class Scenario {
       Check(rows);
     }
     // Both go on.
-    const absl::StatusOr<Handle> late = PublishRows(*publisher, "a", std::move(first_.back()));
+    const absl::StatusOr<Handle> late = PublishRows(*publisher, "c", std::move(first_.back()));
     EXPECT_TRUE(late.ok()) << late.status();
-    const absl::StatusOr<Handle> more = PublishRows(*publisher, "a", std::move(rest_.back()));
+    const absl::StatusOr<Handle> more = PublishRows(*publisher, "c", std::move(rest_.back()));
     EXPECT_TRUE(more.ok()) << more.status();
     if (more.ok()) ExpectSame(Fetcher(&source).Fetch(*more, Soon()).value(), RowsAt(0, 13));
     return seen;
@@ -190,8 +190,9 @@ class Scenario {
   }
   void Use(Publisher& publisher, Fetcher& fetcher, int round) {
     const auto at = static_cast<std::size_t>(round);
-    results_[2 * at] = publisher.Publish("a", std::move(first_[at]));
-    results_[2 * at + 1] = publisher.Publish("a", std::move(rest_[at]));
+    const char* const name = round == 0 ? "a" : "b";
+    results_[2 * at] = publisher.Publish(name, std::move(first_[at]));
+    results_[2 * at + 1] = publisher.Publish(name, std::move(rest_[at]));
     for (std::size_t i = 2 * at; i < 2 * at + 2; ++i) {
       if (results_[i]->wait_for(std::chrono::seconds(20)) != std::future_status::ready) return;
     }
