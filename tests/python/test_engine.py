@@ -39,6 +39,10 @@ class Flight:
     by_ids: bool
     owner: Request
     first: int  # row of the owner
+    before: tuple[Any, Any, Any]  # what its rows were before: Oracle.cells
+    # Of a cancelled step: the reasons that each row may have. Whether a row before had landed when
+    # the step was begun is not known.
+    cancelled: list[set[int]] = field(default_factory=list)
 
 
 class Oracle:
@@ -47,28 +51,35 @@ class Oracle:
     def __init__(self) -> None:
         self.step = np.zeros((NUM_BLOCKS, BLOCK), np.int64)  # 0: none
         self.row = np.zeros((NUM_BLOCKS, BLOCK), np.int64)
+        # Rows that a truncation took back: one that had no ids keeps its reason.
+        self.cut = np.zeros((NUM_BLOCKS, BLOCK), np.bool_)
         self.outcome: dict[int, Flight] = {}
 
     def bind(self, block: int) -> None:
         self.step[block] = 0
+        self.cut[block] = False
 
     def copy(self, src: int, dst: int, rows: int) -> None:
         self.step[dst] = 0
         self.step[dst, :rows] = self.step[src, :rows]
         self.row[dst] = self.row[src]
+        self.cut[dst] = False
+        self.cut[dst, :rows] = self.cut[src, :rows]
 
     def move(self, src: list[int], dst: list[int]) -> None:
-        step, row = self.step[src], self.row[src]
-        self.step[dst], self.row[dst] = step, row
+        step, row, cut = self.step[src], self.row[src], self.cut[src]
+        self.step[dst], self.row[dst], self.cut[dst] = step, row, cut
 
     def truncate(self, block: int, row: int, step: int) -> None:
         tail = self.step[block, row:]
+        self.cut[block, row:] |= (tail > 0) & (tail <= step)
         tail[tail <= step] = 0
 
-    def cells(self, blocks: list[int], first: int, last: int) -> tuple[Any, Any]:
+    def cells(self, blocks: list[int], first: int, last: int) -> tuple[Any, Any, Any]:
         at = np.arange(first, last)
         ids = np.asarray(blocks, np.int64)[at // BLOCK] if last > first else at
-        return self.step[ids, at % BLOCK].copy(), self.row[ids, at % BLOCK].copy()
+        where = ids, at % BLOCK
+        return self.step[where].copy(), self.row[where].copy(), self.cut[where].copy()
 
 
 class Engine:
@@ -218,9 +229,10 @@ class Engine:
         events["type"], events["block"] = waymark.EventType.BIND, new
         begun = self.begin(step, sent, events, by_ids)
         assert begun
+        before = self.oracle.cells(request.blocks, first, first + rows)
         self.oracle.step.reshape(-1)[slots] = step
         self.oracle.row.reshape(-1)[slots] = np.arange(rows)
-        self.flights.append(Flight(step, ids, reasons, not_asked, by_ids, request, first))
+        self.flights.append(Flight(step, ids, reasons, not_asked, by_ids, request, first, before))
         request.rows += rows
 
     def begin(
@@ -267,6 +279,7 @@ class Engine:
         if how < 0.2 and not later and flight.owner.rows == flight.first + rows:
             self.session.cancel(flight.step)
             flight.reasons[:] = Reason.NEVER_WRITTEN
+            flight.cancelled = self.reasons_of_cancelled(flight)
             flight.owner.rows = flight.first
             self.oracle.outcome[flight.step] = flight
             return
@@ -289,12 +302,31 @@ class Engine:
             self.session.submit(flight.step)
         self.oracle.outcome[flight.step] = flight
 
+    def reasons_of_cancelled(self, flight: Flight) -> list[set[int]]:
+        """A row that was there is lost; where there was none, its reason stays."""
+        reasons: list[set[int]] = []
+        for not_asked, step, row, cut in zip(flight.not_asked, *flight.before, strict=True):
+            if not_asked:
+                reasons.append({Reason.NOT_CAPTURED})
+            elif step == 0 and cut:
+                reasons.append({int(reason) for reason in Reason} - {0})
+            elif step == 0:
+                reasons.append({Reason.NEVER_WRITTEN})
+            else:
+                of = self.oracle.outcome.get(int(step))
+                if of is not None and of.cancelled:
+                    reasons.append(of.cancelled[row])
+                else:
+                    known = int(of.reasons[row]) if of is not None else 0
+                    reasons.append({Reason.CAPACITY, known} - {0})
+        return reasons
+
     # ---- reading ----
 
     def look(self, request: Request) -> None:
         first = int(self.rng.integers(request.rows + 1))
         last = int(self.rng.integers(first, request.rows + 1))
-        cells = self.oracle.cells(request.blocks, first, last)
+        cells = self.oracle.cells(request.blocks, first, last)[:2]
         self.snapshots.append((self.store.snapshot(request.blocks, first, last), cells, first))
 
     def settle(self) -> None:
@@ -309,11 +341,13 @@ class Engine:
             count = len(steps)
             want = np.full((count, self.num_layers, self.top_k), -1, np.int64)
             reasons = np.full(count, int(Reason.NEVER_WRITTEN))
-            not_asked = np.zeros(count, np.bool_)
+            allowed: dict[int, set[int]] = {}
             for i, (step, row) in enumerate(zip(steps, rows)):
                 if step:
                     flight = self.oracle.outcome[int(step)]
-                    reasons[i], not_asked[i] = flight.reasons[row], flight.not_asked[row]
+                    reasons[i] = flight.reasons[row]
+                    if flight.cancelled:
+                        allowed[i] = flight.cancelled[row]
                     if reasons[i] == 0:
                         want[i] = flight.ids[:, row]
             layout = str(rng.choice(["TLK", "LTK"]))
@@ -326,10 +360,10 @@ class Engine:
                 infos = of_snapshot.infos
             if layout == "LTK":
                 got = got.transpose(1, 0, 2)
-            # A row that did not ask makes no page: where there is none, it was never written.
-            told = infos["reason"].copy()
-            told[not_asked & (told == Reason.NEVER_WRITTEN)] = Reason.NOT_CAPTURED
-            reasons[not_asked & (reasons == Reason.NEVER_WRITTEN)] = Reason.NOT_CAPTURED
+            told = infos["reason"]
+            for i, may_be in allowed.items():
+                assert told[i] in may_be, (i, told, reasons, steps)
+                reasons[i] = told[i]
             assert (told == reasons).all(), (told, reasons, steps)
             assert (got == want).all()
             valid = reasons == 0

@@ -80,7 +80,7 @@ def test_a_name_of_two_requests_cannot_be_continued(seed: int) -> None:
     infos["step"][infos["reason"] == 0] += 1
     other = Rows(rows.shape, 0, rows.ids, infos)
     handle = publisher.publish(other, "request").wait(10)
-    assert waymark.Fetcher(source).fetch(handle) == other
+    assert (waymark.Fetcher(source).fetch(handle).infos["step"] == infos["step"]).all()
     with pytest.raises(waymark.FailedPreconditionError, match="a name belongs to one request"):
         publisher.publish(Rows(rows.shape, 50, rows.ids, infos), "request").wait(10)
     publisher.publish(rows, "request").wait(10)

@@ -67,7 +67,7 @@ class TestSnapshotBetweenReportAndBegin:
 
     def test_reset(self, rig: Rig) -> None:
         rig.store.reset()
-        assert reasons_and_ids(rig, [2], 4) == [Reason.NEVER_WRITTEN] * 4
+        assert reasons_and_ids(rig, [2], 4) == [Reason.CAPACITY] * 4
 
     def test_covered_prefix(self, rig: Rig) -> None:
         assert rig.store.covered_prefix([1], 4) == 4
