@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr std::size_t kPlenty = std::size_t{1} << 30;
+constexpr std::size_t kMaxBytes = std::size_t{1} << 30;
 
 class FileBytesTest : public ::testing::Test {
  protected:
@@ -31,7 +31,7 @@ class FileBytesTest : public ::testing::Test {
   ~FileBytesTest() override { std::filesystem::remove_all(folder_); }
 
   static std::string Refused(const std::string& path, absl::StatusCode code,
-                             std::size_t max_bytes = kPlenty) {
+                             std::size_t max_bytes = kMaxBytes) {
     const auto file = FileBytes::Open(path, FileAccess::kRead, max_bytes);
     EXPECT_EQ(file.status().code(), code) << file.status();
     return std::string(file.status().message());
@@ -43,20 +43,20 @@ class FileBytesTest : public ::testing::Test {
 
 TEST_F(FileBytesTest, ReadAndMapped) {
   for (const FileAccess access : {FileAccess::kRead, FileAccess::kMap}) {
-    const auto file = FileBytes::Open(path_, access, kPlenty);
+    const auto file = FileBytes::Open(path_, access, kMaxBytes);
     ASSERT_TRUE(file.ok()) << file.status();
     const auto bytes = (*file)->bytes();
     ASSERT_EQ(bytes.size(), 100'003u);
     EXPECT_EQ(std::string(bytes.end() - 4, bytes.end()), "aend");
   }
   std::filesystem::resize_file(path_, 0);
-  EXPECT_TRUE((*FileBytes::Open(path_, FileAccess::kRead, kPlenty))->bytes().empty());
-  EXPECT_TRUE((*FileBytes::Open(path_, FileAccess::kMap, kPlenty))->bytes().empty());
+  EXPECT_TRUE((*FileBytes::Open(path_, FileAccess::kRead, kMaxBytes))->bytes().empty());
+  EXPECT_TRUE((*FileBytes::Open(path_, FileAccess::kMap, kMaxBytes))->bytes().empty());
 }
 
 TEST_F(FileBytesTest, AFileThatIsTruncatedLaterKeepsItsBytes) {
-  const auto read = *FileBytes::Open(path_, FileAccess::kRead, kPlenty);
-  const auto mapped = *FileBytes::Open(path_, FileAccess::kMap, kPlenty);
+  const auto read = *FileBytes::Open(path_, FileAccess::kRead, kMaxBytes);
+  const auto mapped = *FileBytes::Open(path_, FileAccess::kMap, kMaxBytes);
   std::filesystem::resize_file(path_, 10);
   EXPECT_EQ(read->bytes().back(), 'd');
   // And this is why a file is mapped only if that is asked for.
