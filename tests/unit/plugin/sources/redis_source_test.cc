@@ -618,7 +618,7 @@ TEST_F(Redis, AGroupAndItsTurnsCrossBetweenTwoProcessesOnce) {
 
   // The server goes in the middle of a fetch: what came is right, the rest is missing, in time.
   wire::ChangingSource killing(source.get(), [&, objects = 0](const Digest128&, auto&) mutable {
-    if (++objects == 60) server.Kill();
+    if (++objects == PlainOr(60, 25)) server.Kill();
     return true;
   });
   wire::Fetcher later(&killing, {.batch_bytes = 40 * 1600});
