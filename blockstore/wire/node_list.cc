@@ -58,7 +58,7 @@ absl::StatusOr<std::vector<Digest128>> ParseNodeList(std::span<const std::uint8_
                                                    bytes.size(), " bytes"));
   }
   std::vector<Digest128> parsed(nodes);
-  std::memcpy(parsed.data(), listed, nodes * sizeof(Digest128));
+  if (nodes > 0) std::memcpy(parsed.data(), listed, nodes * sizeof(Digest128));
   return parsed;
 }
 
