@@ -1,5 +1,5 @@
-// MapMemory, AskForHugePages, ResizeForWriting: large memory with few page faults. Internal to Waymark: the C
-// ABI and the Python module use it too, but no installed header does.
+// MapMemory, AskForHugePages, ResizeForWriting: large memory with few page faults. Internal to
+// Waymark: the C ABI and the Python module use it too, but no installed header does.
 #ifndef WAYMARK_BLOCKSTORE_HUGE_PAGES_H_
 #define WAYMARK_BLOCKSTORE_HUGE_PAGES_H_
 

@@ -19,6 +19,7 @@ namespace waymark {
 // thread.
 class TaggedSnapshots {
  public:
+  // `most`: how many snapshots are kept, >= 1.
   explicit TaggedSnapshots(std::size_t most) : most_(most) {}
 
   // Whether there is a snapshot with this tag.
