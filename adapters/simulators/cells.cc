@@ -3,6 +3,15 @@
 #include <algorithm>
 
 namespace waymark::sim {
+namespace {
+
+ExcuseSet Find(const absl::flat_hash_map<std::uint64_t, ExcuseSet>& sets, std::uint64_t key) {
+  if (sets.empty()) return {};
+  const auto found = sets.find(key);
+  return found == sets.end() ? ExcuseSet() : found->second;
+}
+
+}  // namespace
 
 void SeenCells::Add(std::int64_t position, const SeenCell& cell) {
   const auto index = static_cast<std::size_t>(position);
@@ -41,15 +50,34 @@ void SeenCells::All(std::int64_t position, std::vector<SeenCell>& out) const {
   if (rest != more_.end()) out.insert(out.end(), rest->second.begin(), rest->second.end());
 }
 
-void ExcuseBook::Add(const Pass& pass, const PrefixHash& prefix, const PrefixHash& block_start,
-                     Excuse why) {
-  passes_.try_emplace(PassOf(pass, prefix), why);
-  keys_.insert(KeyOf(pass.version, prefix));
-  blocks_.insert(KeyOf(pass.version, block_start));
+ReasonSet ExcuseSet::Reasons() const {
+  ReasonSet reasons = 0;
+  const auto allow = [&](Excuse why, ReasonSet these) {
+    if ((bits_ & ExcuseSet(why).bits_) != 0) reasons |= these;
+  };
+  allow(Excuse::kExternal, SetOf(Reason::kExternalKv));
+  allow(Excuse::kNotAsked, SetOf(Reason::kNotCaptured));
+  // The index has no page for the key.
+  allow(Excuse::kOldSeal, SetOf(Reason::kExternalKv));
+  allow(Excuse::kReset, SetOf(Reason::kExternalKv));
+  allow(Excuse::kKeyless, SetOf(Reason::kExternalKv));
+  allow(Excuse::kShared, SetOf(Reason::kExternalKv));
+  allow(Excuse::kDrop, SetOf(Reason::kCapacity));
+  allow(Excuse::kCancel, SetOf(Reason::kCapacity));
+  allow(Excuse::kSilent, SetOf(Reason::kNotCaptured) | SetOf(Reason::kInvalidId));
+  allow(Excuse::kLost, SetOf(Reason::kNotCaptured));
+  return reasons;
 }
 
-void ExcuseBook::AddKey(std::uint32_t version, const PrefixHash& prefix) {
-  keys_.insert(KeyOf(version, prefix));
+void ExcuseBook::Add(const Pass& pass, const PrefixHash& prefix, const PrefixHash& block_start,
+                     Excuse why) {
+  passes_[PassOf(pass, prefix)] |= ExcuseSet(why);
+  keys_[KeyOf(pass.version, prefix)] |= ExcuseSet(why);
+  blocks_[KeyOf(pass.version, block_start)] |= ExcuseSet(why);
+}
+
+void ExcuseBook::AddKey(std::uint32_t version, const PrefixHash& prefix, Excuse why) {
+  keys_[KeyOf(version, prefix)] |= ExcuseSet(why);
 }
 
 void ExcuseBook::AddKeyless(const Pass& pass, const PrefixHash& prefix) {
@@ -73,21 +101,19 @@ void ExcuseBook::AddGap(std::uint32_t version, const PrefixHash& block_start) {
 }
 
 bool ExcuseBook::HasGap(std::uint32_t version, const PrefixHash& block_start) const {
-  return HasBlock(version, block_start) || gaps_.contains(KeyOf(version, block_start));
+  return !OfBlock(version, block_start).empty() || gaps_.contains(KeyOf(version, block_start));
 }
 
-Excuse ExcuseBook::OfPass(const Pass& pass, const PrefixHash& prefix) const {
-  if (passes_.empty()) return Excuse::kNone;
-  const auto found = passes_.find(PassOf(pass, prefix));
-  return found == passes_.end() ? Excuse::kNone : found->second;
+ExcuseSet ExcuseBook::OfPass(const Pass& pass, const PrefixHash& prefix) const {
+  return Find(passes_, PassOf(pass, prefix));
 }
 
-bool ExcuseBook::HasKey(std::uint32_t version, const PrefixHash& prefix) const {
-  return keys_.contains(KeyOf(version, prefix));
+ExcuseSet ExcuseBook::OfKey(std::uint32_t version, const PrefixHash& prefix) const {
+  return Find(keys_, KeyOf(version, prefix));
 }
 
-bool ExcuseBook::HasBlock(std::uint32_t version, const PrefixHash& block_start) const {
-  return blocks_.contains(KeyOf(version, block_start));
+ExcuseSet ExcuseBook::OfBlock(std::uint32_t version, const PrefixHash& block_start) const {
+  return Find(blocks_, KeyOf(version, block_start));
 }
 
 }  // namespace waymark::sim

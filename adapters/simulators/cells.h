@@ -15,8 +15,16 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "adapters/simulators/hash.h"
+#include "blockstore/row_info.h"
 
 namespace waymark::sim {
+
+// A set of reasons, one bit for each.
+using ReasonSet = std::uint8_t;
+[[nodiscard]] constexpr ReasonSet SetOf(Reason reason) {
+  return static_cast<ReasonSet>(1u << static_cast<int>(reason));
+}
+static_assert(kNumReasons <= 8);
 
 // Why a row may be missing, by what the engine did.
 enum class Excuse : std::uint8_t {
@@ -30,8 +38,32 @@ enum class Excuse : std::uint8_t {
   kCancel,    // a forward that was cancelled had claimed the row
   kSilent,    // a layer did not write the row
   kLost,      // the slots of the step were lost
+  kKeyless,   // the page was not indexed under its key
+  kShared,    // two blocks shared the page, which is indexed under the key of one of them
 };
-inline constexpr int kNumExcuses = 10;
+
+// A set of excuses. Empty: the row must be there.
+class ExcuseSet {
+ public:
+  constexpr ExcuseSet() = default;
+  // The set of this one; empty for kNone and kByKey, which are no excuses.
+  constexpr explicit ExcuseSet(Excuse why)
+      : bits_(why == Excuse::kNone || why == Excuse::kByKey
+                  ? 0
+                  : static_cast<std::uint16_t>(1u << static_cast<int>(why))) {}
+  constexpr ExcuseSet& operator|=(ExcuseSet other) {
+    bits_ |= other.bits_;
+    return *this;
+  }
+  [[nodiscard]] constexpr bool empty() const { return bits_ == 0; }
+  // One bit for each excuse.
+  [[nodiscard]] constexpr std::uint16_t bits() const { return bits_; }
+  // The reasons that the store may give for a row with these excuses, and no others.
+  [[nodiscard]] ReasonSet Reasons() const;
+
+ private:
+  std::uint16_t bits_ = 0;
+};
 
 // With the token prefix, identifies the forward pass of one token. Request 0: another engine's.
 struct Pass {
@@ -96,7 +128,7 @@ class ExcuseBook {
   // `block_start` is the prefix at the start of the block.
   void Add(const Pass& pass, const PrefixHash& prefix, const PrefixHash& block_start, Excuse why);
   // Rows of any pass over this prefix may be missing.
-  void AddKey(std::uint32_t version, const PrefixHash& prefix);
+  void AddKey(std::uint32_t version, const PrefixHash& prefix, Excuse why);
 
   // The page of this pass was not indexed under its key, so a copy of the KV that comes back by key
   // may be without the row.
@@ -113,11 +145,11 @@ class ExcuseBook {
   void AddGap(std::uint32_t version, const PrefixHash& block_start);
   [[nodiscard]] bool HasGap(std::uint32_t version, const PrefixHash& block_start) const;
 
-  // What Add was called with for this pass (the first time); kNone if it was not.
-  [[nodiscard]] Excuse OfPass(const Pass& pass, const PrefixHash& prefix) const;
-  // Whether any excuse was added for a pass over this prefix, or of a block that starts with it.
-  [[nodiscard]] bool HasKey(std::uint32_t version, const PrefixHash& prefix) const;
-  [[nodiscard]] bool HasBlock(std::uint32_t version, const PrefixHash& block_start) const;
+  // What Add was called with for this pass.
+  [[nodiscard]] ExcuseSet OfPass(const Pass& pass, const PrefixHash& prefix) const;
+  // What was added for any pass over this prefix, or of a block that starts with it.
+  [[nodiscard]] ExcuseSet OfKey(std::uint32_t version, const PrefixHash& prefix) const;
+  [[nodiscard]] ExcuseSet OfBlock(std::uint32_t version, const PrefixHash& block_start) const;
 
  private:
   static std::uint64_t KeyOf(std::uint32_t version, const PrefixHash& prefix) {
@@ -127,9 +159,9 @@ class ExcuseBook {
     return Mix(KeyOf(pass.version, prefix), std::uint64_t{pass.request} << 32 | pass.step);
   }
 
-  absl::flat_hash_map<std::uint64_t, Excuse> passes_;
-  absl::flat_hash_set<std::uint64_t> keys_;
-  absl::flat_hash_set<std::uint64_t> blocks_;
+  absl::flat_hash_map<std::uint64_t, ExcuseSet> passes_;
+  absl::flat_hash_map<std::uint64_t, ExcuseSet> keys_;
+  absl::flat_hash_map<std::uint64_t, ExcuseSet> blocks_;
   absl::flat_hash_set<std::uint64_t> rivals_;
   absl::flat_hash_set<std::uint64_t> gaps_;
   absl::flat_hash_set<std::uint64_t> keyless_;

@@ -190,8 +190,8 @@ void Checker::CheckValid(const ReadJob& job, std::int64_t position, const RowInf
       // Of two pages with one key the one with more rows is attached, which need not have this row.
       const bool poorer =
           cell.excuse == Excuse::kByKey && excuses_->HasGap(cell.pass.version, start);
-      if (Why(cell, prefix, start) == Excuse::kNone && !poorer &&
-          !excuses_->HasKey(cell.pass.version, prefix) && !scarce_()) {
+      if (Why(cell, prefix, start).empty() && !poorer &&
+          excuses_->OfKey(cell.pass.version, prefix).empty() && !scarce_()) {
         break;
       }
     }
@@ -209,11 +209,16 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
   bool explained = true;
   bool by_key = false;
   bool excused = false;
-  Excuse why = Excuse::kNone;
+  ReasonSet reasons = 0;
+  const bool scarce = scarce_();
   for (const SeenCell& cell : cells_) {
-    why = Why(cell, prefix, start);
+    const ExcuseSet why = Why(cell, prefix, start);
+    const ExcuseSet of_key = excuses_->OfKey(cell.pass.version, prefix);
     by_key |= cell.excuse == Excuse::kByKey;
-    excused |= why != Excuse::kNone || excuses_->HasKey(cell.pass.version, prefix);
+    excused |= !why.empty() || !of_key.empty();
+    reasons |= why.Reasons();
+    const bool unequal_stages =
+        oracle_->stages() > 1 && (scarce || !excuses_->OfBlock(cell.pass.version, start).empty());
     // The row of another pass was kept or attached, and that row was destroyed.
     const bool stands_in = info.provenance != Provenance::kHere || cells_.size() > 1;
     const bool rival = (stands_in || cell.excuse == Excuse::kByKey) &&
@@ -223,26 +228,38 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     const bool poorer = info.provenance == Provenance::kByKey &&
                         excuses_->HasGap(cell.pass.version, start) &&
                         MayBeOtherPage(job, position, cell);
-    if (why == Excuse::kNone && !rival && !poorer &&
-        !(stands_in && excuses_->HasKey(cell.pass.version, prefix))) {
-      explained = false;
+    if (stands_in) reasons |= of_key.Reasons();
+    if (rival) reasons |= SetOf(Reason::kCapacity);
+    // A page of another pass was attached, which is without the row for a reason of its own: rows
+    // of it were lost, or came with a key that had no page, or were not there yet.
+    if (info.provenance == Provenance::kByKey) {
+      reasons |= excuses_->OfBlock(cell.pass.version, start).Reasons() |
+                 SetOf(Reason::kExternalKv) | SetOf(Reason::kNeverWritten);
+      if (excuses_->HasGap(cell.pass.version, start)) reasons |= SetOf(Reason::kNotCaptured);
     }
+    // Stages without one of its rows may have gone on with different passes over the block.
+    if (unequal_stages) reasons |= SetOf(Reason::kNotCaptured);
+    if (why.empty() && !rival && !poorer && !(stands_in && !of_key.empty())) explained = false;
   }
-  if (!explained && scarce_()) {
+  if (scarce) {
+    reasons |= SetOf(Reason::kCapacity);
+    if (by_key) reasons |= SetOf(Reason::kExternalKv);  // the page of the key was evicted
     // Rows of evicted pages are missing (capacity). With several cells the first reason stays: one
     // cell is excused, the pages of the others may be evicted. The page under a key may have been
     // evicted and replaced by one with fewer rows.
-    explained = info.reason == Reason::kCapacity || by_key || device_rows_lost_ ||
-                (info.reason == Reason::kAudit && messages_lost_) ||
-                (excused && cells_.size() > 1) ||
-                (info.reason == Reason::kNotCaptured && oracle_->stages() > 1);
+    explained |= info.reason == Reason::kCapacity || by_key || device_rows_lost_ ||
+                 (info.reason == Reason::kAudit && messages_lost_) ||
+                 (excused && cells_.size() > 1) ||
+                 (info.reason == Reason::kNotCaptured && oracle_->stages() > 1);
   }
-  if (cells_.size() == 1) {
-    ++counts_.reasons[static_cast<std::size_t>(why)][static_cast<std::size_t>(info.reason)];
-  }
+  if (messages_lost_) reasons |= SetOf(Reason::kAudit);
+  if (device_rows_lost_) reasons = ~ReasonSet{0};  // the one that the row had before
   if (!explained) {
     ++counts_.unexplained;
     Report("unexplained", job, position, info);
+  } else if ((reasons & SetOf(info.reason)) == 0) {
+    ++counts_.unexplained;
+    Report("false reason", job, position, info);
   }
 }
 
@@ -263,7 +280,8 @@ bool Checker::MayBeOtherPage(const ReadJob& job, std::int64_t position, const Se
     const std::int64_t at = begin + static_cast<std::int64_t>(i);
     if (at >= job.rows || !job.seen.Has(at)) continue;
     const PrefixHash& prefix = job.prefix[static_cast<std::size_t>(at) + 1];
-    const bool lost = excuses_->HasKey(version, prefix) || excuses_->HasRival(version, prefix);
+    const bool lost =
+        !excuses_->OfKey(version, prefix).empty() || excuses_->HasRival(version, prefix);
     const bool of_attached = page_[i].provenance == Provenance::kByKey;
     if (of_attached && !page_[i].valid() && !lost) --attached;
     // The cell of the page that `cell` was in. The request may have attended to others before.
@@ -273,28 +291,26 @@ bool Checker::MayBeOtherPage(const ReadJob& job, std::int64_t position, const Se
           return cell.excuse != Excuse::kByKey || other.excuse == Excuse::kByKey;
         });
     if (attended_cell != page_cells_.end() &&
-        excuses_->OfPass(attended_cell->pass, prefix) == Excuse::kNone) {
+        excuses_->OfPass(attended_cell->pass, prefix).empty()) {
       ++attended;
     }
   }
   return attached >= attended;
 }
 
-Excuse Checker::Why(const SeenCell& cell, const PrefixHash& prefix,
-                    const PrefixHash& block_start) const {
+ExcuseSet Checker::Why(const SeenCell& cell, const PrefixHash& prefix,
+                       const PrefixHash& block_start) const {
   const bool stages = oracle_->stages() > 1;
-  const Excuse own = excuses_->OfPass(cell.pass, prefix);
-  if (own != Excuse::kNone) return own;
+  ExcuseSet why(cell.excuse);
+  why |= excuses_->OfPass(cell.pass, prefix);
   // A stage lost a row of this block, so the stages may have rows of different passes.
-  if (stages && excuses_->HasBlock(cell.pass.version, block_start)) return Excuse::kDrop;
+  if (stages) why |= excuses_->OfBlock(cell.pass.version, block_start);
   // The row of another pass with this key was attached (on some stages), and was destroyed.
-  if ((cell.excuse == Excuse::kByKey || stages) && excuses_->HasKey(cell.pass.version, prefix)) {
-    return Excuse::kByKey;
+  if (cell.excuse == Excuse::kByKey || stages) why |= excuses_->OfKey(cell.pass.version, prefix);
+  if (cell.excuse != Excuse::kNone && excuses_->IsKeyless(cell.pass, prefix)) {
+    why |= ExcuseSet(Excuse::kKeyless);
   }
-  if (cell.excuse == Excuse::kByKey && excuses_->IsKeyless(cell.pass, prefix)) {
-    return Excuse::kByKey;
-  }
-  return cell.excuse == Excuse::kByKey ? Excuse::kNone : cell.excuse;
+  return why;
 }
 
 void Checker::Report(const char* what, const ReadJob& job, std::int64_t position,
@@ -312,7 +328,7 @@ void Checker::Report(const char* what, const ReadJob& job, std::int64_t position
     text += " {request " + std::to_string(cell.pass.request) + " step " +
             std::to_string(cell.pass.step) + " version " + std::to_string(cell.pass.version) +
             " excuse " + std::to_string(static_cast<int>(cell.excuse)) + "/" +
-            std::to_string(static_cast<int>(excuses_->OfPass(cell.pass, prefix))) + "}";
+            std::to_string(excuses_->OfPass(cell.pass, prefix).bits()) + "}";
   }
   counts_.findings.push_back(std::move(text));
 }

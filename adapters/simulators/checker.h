@@ -11,7 +11,7 @@
 //                engine without routing, the cache was reset, or its page was evicted, could not be
 //                allocated or could not be indexed.
 //   unexplained  There is no row, and none of that happened to any pass that the request attended
-//                to there.
+//                to there; or something did, but the store gives a reason of something else.
 #ifndef WAYMARK_ADAPTERS_SIMULATORS_CHECKER_H_
 #define WAYMARK_ADAPTERS_SIMULATORS_CHECKER_H_
 
@@ -47,10 +47,9 @@ struct CheckCounts {
   std::int64_t rows = 0;                         // rows checked
   std::int64_t exact = 0, kept = 0, by_key = 0;  // right rows: of a pass attended to, or of another
   std::int64_t wrong = 0;
-  std::int64_t unexplained = 0;                     // those of `missing` without an explanation
+  // Those of `missing` without an explanation, or with a reason that is not that of one.
+  std::int64_t unexplained = 0;
   std::array<std::int64_t, kNumReasons> missing{};  // by the reason that the store returned
-  // Missing rows of positions with one cell, by its excuse (first) and that reason (second).
-  std::array<std::array<std::int64_t, kNumReasons>, kNumExcuses> reasons{};
   std::vector<std::string> findings;  // the first 20 wrong or unexplained rows, one line each
   // A digest of the valid rows of each finished request, in the order in which they were read, if
   // EngineOptions::collect_digests is set.
@@ -100,9 +99,9 @@ class Checker {
   // `cell` was.
   [[nodiscard]] bool MayBeOtherPage(const ReadJob& job, std::int64_t position,
                                     const SeenCell& cell);
-  // Why the row of `cell` may be missing; kNone if there is no excuse.
-  [[nodiscard]] Excuse Why(const SeenCell& cell, const PrefixHash& prefix,
-                           const PrefixHash& block_start) const;
+  // Why the row of `cell` may be missing.
+  [[nodiscard]] ExcuseSet Why(const SeenCell& cell, const PrefixHash& prefix,
+                              const PrefixHash& block_start) const;
   void Report(const char* what, const ReadJob& job, std::int64_t position, const RowInfo& info);
 
   const RouteOracle* oracle_;

@@ -497,7 +497,9 @@ void Engine::Forks() {
       if (!cell.present || (!whole && o >= rows)) continue;
       Cell(destination, o) = cell;
       // A page that two blocks share is indexed under one key, that of the block sealed last.
-      if (whole && options_.page_tokens < bs_) excuses_.AddKey(cell.pass.version, cell.prefix);
+      if (whole && options_.page_tokens < bs_) {
+        excuses_.AddKey(cell.pass.version, cell.prefix, Excuse::kShared);
+      }
     }
     child->mute = r->mute;
     child->confirmed = r->confirmed;

@@ -253,10 +253,13 @@ std::int32_t Engine::RestoreFromTier(const PrefixHash& key) {
   for (std::int64_t o = 0; o < bs_; ++o) {
     KvCell cell = cells[static_cast<std::size_t>(o)];
     if (!vouched) {
-      excuses_.AddKey(cell.pass.version, cell.prefix);
+      excuses_.AddKey(cell.pass.version, cell.prefix, Excuse::kExternal);
       cell.excuse = Excuse::kExternal;
     } else if (cell.excuse == Excuse::kNone) {
       cell.excuse = Excuse::kByKey;
+    } else {
+      // There may be no page with its row: no row of the block is stored.
+      excuses_.AddKeyless(cell.pass, cell.prefix);
     }
     Cell(block, o) = cell;
   }
@@ -271,7 +274,7 @@ std::int32_t Engine::ReceiveFromOutside(Request& r) {
   for (std::int64_t o = 0; o < bs_; ++o) {
     const PrefixHash& prefix = r.prefix[static_cast<std::size_t>(base + o + 1)];
     Cell(block, o) = {prefix, pass, Excuse::kExternal, true};
-    excuses_.AddKey(version_, prefix);
+    excuses_.AddKey(version_, prefix, Excuse::kExternal);
   }
   // The other engine's rows are joined at the end; sometimes they are lost.
   if (rng_.Chance(.7)) {

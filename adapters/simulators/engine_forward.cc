@@ -96,7 +96,7 @@ void Engine::PlanWorkRows(const Work& work, bool failed) {
       // The cancelled step had claimed a row of another version, or a missing row. The row is now
       // lost, and so is the reason why it was missing; its KV stays.
       if (cell.present && (cell.pass.version != version_ || PagesShort() ||
-                           excuses_.HasKey(cell.pass.version, cell.prefix))) {
+                           !excuses_.OfKey(cell.pass.version, cell.prefix).empty())) {
         excuses_.Add(cell.pass, cell.prefix, block_start, Excuse::kCancel);
       }
       continue;
@@ -153,7 +153,9 @@ void Engine::ExcuseStep(Excuse why) {
   for (const PossibleRow& row : possible_) {
     const std::int64_t slot = row.slot >= 0 ? row.slot : NotAsked(row.slot);
     const KvCell& cell = kv_[static_cast<std::size_t>(slot)];
-    if (cell.present) excuses_.Add(cell.pass, cell.prefix, row.block_start, why);
+    if (!cell.present) continue;
+    excuses_.Add(cell.pass, cell.prefix, row.block_start, why);
+    if (row.slot < 0) excuses_.Add(cell.pass, cell.prefix, row.block_start, Excuse::kNotAsked);
   }
 }
 

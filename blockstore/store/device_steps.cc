@@ -83,7 +83,7 @@ void DeviceSteps::ClaimRow(StepRecord* record, std::uint32_t index, RelStep step
   PageIndex page = pages_.EnsureEntry(e, step).page;
   if (not_asked) ++stats_.rows_not_asked;
   if (page == kNoPage) {
-    if (not_asked) return pages_.NotStored(e, row, Reason::kNotCaptured);
+    if (not_asked && pages_.NoteNotAsked(e, row)) return;
     page = pages_.NewPage(e);
   } else if (Pages::SeenByOthers(pool_.hot(page), row)) {
     page = pages_.CopyOnWrite(e);
@@ -134,15 +134,19 @@ void DeviceSteps::InvalidateRow(PageIndex page, std::uint32_t row, bool sealed, 
 }
 
 void DeviceSteps::Invalidate(const StepRecord& record, Reason reason) {
+  // What a later step has done to a row that is missing stays its reason.
+  const auto later = [this](const auto& claim) {
+    return claim.kept && !pages_.stamp(claim.page, claim.row).Load().live();
+  };
   for (std::uint32_t i = 0; i < record.num_rows; ++i) {
     const Claim& claim = record.claims[i];
-    if (claim.page == kNoPage || claim.revoked) continue;
+    if (claim.page == kNoPage || claim.revoked || later(claim)) continue;
     InvalidateRow(claim.page, claim.row, claim.sealed, record.relative, record.version,
                   claim.asked ? reason : Reason::kNotCaptured);
   }
   for (std::size_t i = 0; i < record.copies.size(); ++i) {
     const SideRow side = record.copies[i];
-    if (side.revoked) continue;
+    if (side.revoked || later(side)) continue;
     InvalidateRow(side.page, side.row, side.sealed, record.relative, record.version,
                   side.asked ? reason : Reason::kNotCaptured);
   }
@@ -289,7 +293,7 @@ const Claim* DeviceSteps::ResolveRow(StepRecord& record, std::uint32_t step_row)
       return false;
     }
     if (!own.asked) {
-      cell.Store(Stamp::Absent(Reason::kNotCaptured));
+      if (stamp.live() || !claimed.kept) cell.Store(Stamp::Absent(Reason::kNotCaptured));
       return false;
     }
     ++stats_.rows_claimed;

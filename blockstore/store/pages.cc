@@ -191,14 +191,17 @@ PageIndex Pages::NewPage(EntryIndex e) {
   return page;
 }
 
-void Pages::NotStored(EntryIndex e, std::uint32_t row, Reason reason) {
+bool Pages::NoteNotAsked(EntryIndex e, std::uint32_t row) {
   Entry& entry = table_.hot(e);
+  if (entry.reason == Reason::kExternalKv) return false;
   const auto rows = static_cast<std::uint16_t>(row + 1);
   if (entry.reason == Reason::kNeverWritten) {
-    entry.SetReason(reason, rows);
-  } else if (entry.reason == reason) {
+    entry.SetReason(Reason::kNotCaptured, rows);
+  } else {
+    // Capacity stays: a page is not taken from other rows for a better reason.
     entry.reason_rows = std::max(entry.reason_rows, rows);
   }
+  return true;
 }
 
 PageIndex Pages::CopyOnWrite(EntryIndex e) {

@@ -110,9 +110,9 @@ class Pages {
   // ---- the page of an entry
   // Gives the entry its first page of this life; kNoPage, with reason capacity, if there is none.
   PageIndex NewPage(EntryIndex e);
-  // A row that is not stored was written to an entry without a page: notes why rows up to it are
-  // missing, unless there is a reason already.
-  void NotStored(EntryIndex e, std::uint32_t row, Reason reason);
+  // A row that did not ask was written to an entry without a page: notes it in the entry's reason.
+  // False if that reason is external KV: only a page can hold the reasons of single rows.
+  [[nodiscard]] bool NoteNotAsked(EntryIndex e, std::uint32_t row);
   // Rule 4: gives the entry a page of its own, with all rows and the seal of the old one; kNoPage,
   // with reason capacity, if there is none.
   PageIndex CopyOnWrite(EntryIndex e);

@@ -177,10 +177,9 @@ void Steps::ClaimRow(StepRecord* record, std::uint32_t step_row, std::int64_t sl
       return;
     }
     if (Pages::SeenByOthers(pool_.hot(page), row)) page = pages_.CopyOnWrite(e);
-  } else if (asked) {
-    page = pages_.NewPage(e);
   } else {
-    return pages_.NotStored(e, row, Reason::kNotCaptured);
+    if (!asked && pages_.NoteNotAsked(e, row)) return;
+    page = pages_.NewPage(e);
   }
   if (page == kNoPage) {
     ++stats_.no_page;

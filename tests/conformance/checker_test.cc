@@ -23,7 +23,7 @@ struct Position {
 Position FromTier(bool given, bool dropped = false) {
   Position position;
   position.cell = {{51, 102, 3}, Excuse::kByKey};
-  position.info = {0, 0, Reason::kExternalKv, Provenance::kByKey};
+  position.info = {0, 0, Reason::kNotCaptured, Provenance::kByKey};
   if (given) position.info = {88, 3, Reason::kNone, Provenance::kByKey};
   position.dropped = dropped;
   return position;
@@ -95,6 +95,23 @@ TEST(Checker, AMissingRowOfAFullPageIsUnexplained) {
 TEST(Checker, OwnRowsBehindAPartialCopyAreOfNeitherPage) {
   EXPECT_EQ(Check({FromTier(false), FromTier(true), Own(), Own()}, true).unexplained, 0);
   EXPECT_EQ(Check({FromTier(false), FromTier(true), Own(false), Own(false)}, true).unexplained, 0);
+}
+
+// Every missing row here is one that may be missing; the reasons are of something else.
+TEST(Checker, AReasonOfSomethingElseIsFalse) {
+  Position not_asked = Own(false);
+  EXPECT_EQ(Check({not_asked, Own(), Own(), Own()}).unexplained, 0);
+  not_asked.info.reason = Reason::kNeverWritten;
+  EXPECT_EQ(Check({not_asked, Own(), Own(), Own()}).unexplained, 1);
+  not_asked.info.reason = Reason::kCapacity;
+  EXPECT_EQ(Check({not_asked, Own(), Own(), Own()}).unexplained, 1);
+  Position dropped = Own(false);
+  dropped.cell.excuse = Excuse::kNone;
+  dropped.dropped = true;
+  dropped.info.reason = Reason::kCapacity;
+  EXPECT_EQ(Check({dropped, Own(), Own(), Own()}).unexplained, 0);
+  dropped.info.reason = Reason::kNotCaptured;
+  EXPECT_EQ(Check({dropped, Own(), Own(), Own()}).unexplained, 1);
 }
 
 TEST(Checker, APoorerPageDoesNotStandInInAPartialCopyEither) {

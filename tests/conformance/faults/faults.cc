@@ -57,13 +57,14 @@ constexpr Fault kFaults[] = {
     {"page_of_a_snapshot_is_evicted_for_nothing", nullptr, "", ProbeHeldPageIsNotEvictedForNothing},
     {"absent_rows_lose_their_reason", nullptr, "", ProbeAbsentRowsKeepTheirReason},
     // Reasons.
-    {"not_asked_is_never_written", nullptr, "", ProbeNotAskedIsNotCaptured},
+    {"not_asked_is_never_written", "vllm", "mute=.3", nullptr},
+    {"not_asked_is_external_kv", nullptr, "", ProbeNotAskedInExternalBlock},
     {"reset_is_never_written", nullptr, "", ProbeResetIsCapacity},
     {"cancelled_claim_is_never_written", nullptr, "", ProbeCancelledClaimIsCapacity},
     // Slots that are known on the device only.
     {"device_drop_invalidates_protected_rows", nullptr, "", ProbeDeviceDropSparesProtectedRows},
     {"device_drop_withdraws_protected_claims", nullptr, "", ProbeDeviceDropSparesClaims},
-    {"device_drop_leaves_reasons", nullptr, "", ProbeDeviceDropIsCapacity},
+    {"device_drop_leaves_reasons", "vllm", "device=1 drop=.1", nullptr},
     {"lost_slots_land_as_no_rows", "vllm", "device=1 draft=.6 lost_slots=.1", nullptr},
     {"device_row_lands_over_a_later_one", nullptr, "", ProbeDeviceRowIsOlderThanWhatIsThere},
     {"device_steps_land_in_any_order", nullptr, "", ProbeDeviceStepsLandInOrder},

@@ -41,7 +41,7 @@ std::string ProbeDeviceStepsLandInOrder();
 std::string ProbeDeviceDropSparesProtectedRows();
 std::string ProbeDeviceDropSparesClaims();
 std::string ProbeDeviceDropIsCapacity();
-std::string ProbeNotAskedIsNotCaptured();
+std::string ProbeNotAskedInExternalBlock();
 std::string ProbeResetIsCapacity();
 std::string ProbeCancelledClaimIsCapacity();
 std::string ProbeDeviceRowStaysByKey();

@@ -286,9 +286,10 @@ std::string ProbeDeviceDropIsCapacity() {
   return ReasonOf(direct, Reason::kCapacity);
 }
 
-std::string ProbeNotAskedIsNotCaptured() {
+std::string ProbeNotAskedInExternalBlock() {
   Direct direct;
-  direct.Step(1, {Event::Bind(BlockId(0))}, {NotAsked(Direct::Slot(0, 0))}, {10});
+  const BlockKey unknown = BlockKey::FromInteger(9);
+  direct.Step(1, {Event::Bind(BlockId(0), unknown)}, {NotAsked(Direct::Slot(0, 0))}, {10});
   return ReasonOf(direct, Reason::kNotCaptured);
 }
 
