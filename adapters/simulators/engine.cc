@@ -102,6 +102,7 @@ bool Engine::PagesShort() const {
   const bool enough = options_.max_pages < 0 && options_.features.tier == 0;
   for (const auto& store : stores_) {
     const Stats stats = store->GetStats();
+    if (!stats.failure.empty() || stats.snapshots_lost > 0) return true;  // Features::no_memory
     const std::uint64_t no_page = enough ? 0 : stats.evictions + stats.no_page;
     if (no_page + stats.rebases + stats.steps_while_wrapping > 0) return true;
   }

@@ -250,6 +250,23 @@ class Engine {
   StepId OwnStep();
   // Counts the result of a call; a failed one, other than `expected`, is a failure.
   void Expect(const StepCode& code, const char* call);
+  // Whether records may fail to reach a store.
+  [[nodiscard]] bool MayLoseRecords() const {
+    return options_.log_bytes > 0 || options_.features.no_memory > 0;
+  }
+  // Makes a call to a store, in which an allocation may fail. Not for Landing::kThread: the thread
+  // of the simulator must not fail in its own allocations.
+  template <class Call>
+  auto Failing(Call call) {
+    const double chance = options_.features.no_memory;
+    const bool fails = chance > 0 && options_.fail_allocation && worker_.Chance(chance);
+    if (fails) options_.fail_allocation(1 + static_cast<std::uint64_t>(worker_.Below(3)));
+    auto result = call();
+    if (fails) options_.fail_allocation(0);
+    return result;
+  }
+  // Lands a step; false if it cannot land yet.
+  bool LandOne(std::size_t stage, std::uint32_t step);
   // Some records did not reach a store.
   void RecordsLost();
   // Landing::kManual: applies some records, after a call to the store of `stage`.

@@ -356,11 +356,12 @@ std::shared_ptr<Read> Engine::TakeRead(const Request& r, std::int64_t rows) {
   ReportEvents();
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     const auto start = std::chrono::steady_clock::now();
-    absl::StatusOr<Snapshot> snapshot = stores_[stage]->TakeSnapshot(ids, 0, read->limit);
+    absl::StatusOr<Snapshot> snapshot =
+        Failing([&] { return stores_[stage]->TakeSnapshot(ids, 0, read->limit); });
     const auto took = std::chrono::steady_clock::now() - start;
     counts_.snapshot.Add(static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count()));
     ApplySome(stage);
-    if (options_.log_bytes > 0 && absl::IsResourceExhausted(snapshot.status())) {
+    if (MayLoseRecords() && absl::IsResourceExhausted(snapshot.status())) {
       RecordsLost();
       read->lost = true;
       continue;

@@ -73,7 +73,7 @@ void Engine::End(const Ending& ending) {
 
 void Engine::Expect(const StepCode& code, const char* call) {
   if (code.ok()) return;
-  if (code.rule == StepRule::kLogFull && options_.log_bytes > 0) {
+  if (code.rule == StepRule::kLogFull && MayLoseRecords()) {
     RecordsLost();
   } else {
     checker_->Fail(std::string(call) + ": " + std::string(code.ToStatus().message()));
@@ -99,7 +99,7 @@ void Engine::ReportEvents() {
   if (options_.timing.report == 0 || events_.empty()) return;
   OpenSchedule();
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
-    Expect(stores_[stage]->Report(events_), "Report");
+    Expect(Failing([&] { return stores_[stage]->Report(events_); }), "Report");
     ApplySome(stage);
   }
   events_.clear();
@@ -133,8 +133,12 @@ void Engine::ApplySome(std::size_t stage) {
     return;
   }
   const std::int64_t most = worker_.Chance(.3) ? 1000000 : 1 + worker_.Below(4);
-  (void)stores_[stage]->Apply(static_cast<std::size_t>(most));
+  (void)Failing([&] { return stores_[stage]->Apply(static_cast<std::size_t>(most)); });
   if (worker_.Chance(.5)) left = worker_.Below(options_.timing.lag + 1);
+}
+
+bool Engine::LandOne(std::size_t stage, std::uint32_t step) {
+  return Failing([&] { return stores_[stage]->Land(StepId(step)); });
 }
 
 void Engine::WaitForLanding() {
@@ -158,7 +162,7 @@ void Engine::LandSome() {
     std::vector<std::uint32_t> waiting;  // the records of their submits
     for (std::size_t i = 0; i < count; ++i) {
       const auto start = std::chrono::steady_clock::now();
-      if (!stores_[stage]->Land(StepId(ready[i]))) {
+      if (!LandOne(stage, ready[i])) {
         if (options_.features.device) {  // an earlier step has not ended
           count = i;
           break;
@@ -224,14 +228,15 @@ void Engine::Finish() {
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     if (options_.timing.landing == Landing::kCaller) {
       for (const std::uint32_t step : submitted_[stage]) {
-        if (!stores_[stage]->Land(StepId(step))) {
+        if (!LandOne(stage, step)) {
           checker_->Fail("step " + std::to_string(step) + " did not land");
         }
       }
     }
     submitted_[stage].clear();
     const absl::Status idle = stores_[stage]->WaitIdle(std::chrono::seconds(60));
-    if (!idle.ok()) checker_->Fail("WaitIdle: " + std::string(idle.message()));
+    const bool failed = !stores_[stage]->status().ok() && options_.features.no_memory > 0;
+    if (!idle.ok() && !failed) checker_->Fail("WaitIdle: " + std::string(idle.message()));
   }
   CheckReads(true);
   if (!reads_.empty() || !streams_.empty()) {

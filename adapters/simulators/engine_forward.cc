@@ -188,7 +188,7 @@ void Engine::BeginAndEnd(bool failed) {
   reported_version_ = version_;
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     const auto start = std::chrono::steady_clock::now();
-    const StepCode begun = feeds_[stage]->Begin(batch);
+    const StepCode begun = Failing([&] { return feeds_[stage]->Begin(batch); });
     const auto took = std::chrono::steady_clock::now() - start;
     step_nanoseconds_ += static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count());
     ApplySome(stage);

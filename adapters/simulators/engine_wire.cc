@@ -90,7 +90,7 @@ void Engine::Deliver() {
         absl::StatusOr<Snapshot> snapshot = store->TakeTagged(tagged.tag);
         if (snapshot.ok()) {
           tagged.read->stages.push_back(*std::move(snapshot));
-        } else if (absl::IsNotFound(snapshot.status()) && (lost || options_.log_bytes > 0)) {
+        } else if (absl::IsNotFound(snapshot.status()) && (lost || MayLoseRecords())) {
           tagged.read->lost = true;
         } else {
           checker_->Fail("TakeTagged: " + std::string(snapshot.status().message()));
@@ -109,10 +109,10 @@ void Engine::Deliver() {
 
 void Engine::DeliverOne(std::span<const std::uint8_t> bytes, bool lost) {
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
-    const absl::Status status = stores_[stage]->ReportMessage(bytes);
+    const absl::Status status = Failing([&] { return stores_[stage]->ReportMessage(bytes); });
     ApplySome(stage);
     if (status.ok() != lost) continue;
-    if (absl::IsResourceExhausted(status) && options_.log_bytes > 0) {
+    if (absl::IsResourceExhausted(status) && MayLoseRecords()) {
       RecordsLost();
     } else {
       checker_->Fail("ReportMessage: " + (lost ? "a message that was cut off was accepted"

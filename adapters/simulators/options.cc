@@ -37,6 +37,7 @@ constexpr Probability kProbabilities[] = {
     {"drop_all", &Features::drop_all},
     {"lost_slots", &Features::lost_slots},
     {"mid", &Features::mid},
+    {"no_memory", &Features::no_memory},
 };
 
 struct Switch {

@@ -46,8 +46,10 @@ struct Features {
   double preempt_one = 0;  // a step preempts one running request (for big engines)
   double drop_all = 0;     // as `drop`, on every stage of the step
   double lost_slots = 0;   // the slots of a device step are lost on one stage
-  double mid = 0;          // a request finishes, is aborted, preempted or forked in the middle of
-                           // the schedule: other requests have got blocks, and still others will
+  double no_memory =
+      0;           // an allocation fails in a call to a store (EngineOptions::fail_allocation)
+  double mid = 0;  // a request finishes, is aborted, preempted or forked in the middle of
+                   // the schedule: other requests have got blocks, and still others will
   // Switches.
   bool late = false;             // results are seen a step late (async scheduling)
   bool device = false;           // late, and only the device knows which rows a step writes
@@ -128,6 +130,9 @@ struct EngineOptions {
   std::function<std::unique_ptr<StepFeed>(RoutingStore&)> feed;
   // Timing::wire: carries a message to the worker, and returns what arrives; null: its bytes do.
   std::function<std::vector<std::uint8_t>(std::span<const std::uint8_t>)> channel;
+  // Features::no_memory: makes the n-th allocation from now on fail; 0: none. The engine calls it
+  // around calls to its stores. Null: the feature does nothing.
+  std::function<void(std::uint64_t)> fail_allocation;
   std::vector<FlightSink*> flights;  // one per stage; empty = none. Not owned.
   bool collect_digests = false;  // keep a digest of the valid rows of each request that finishes
 };

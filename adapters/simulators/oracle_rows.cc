@@ -9,6 +9,7 @@ OracleRows* OracleRowsPool::Take() {
   MutexLock lock(mutex_);
   if (free_.empty()) {
     all_.push_back(std::make_unique<OracleRows>(this));
+    free_.reserve(all_.size());  // Return allocates nothing: a store calls it when it has no memory
     free_.push_back(all_.back().get());
   }
   OracleRows* rows = free_.back();

@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "tests/conformance/schedules.h"
+#include "tests/support/failing_new.h"
 
 namespace waymark::conformance {
 namespace {
@@ -16,7 +17,8 @@ TEST(RandomSchedules, NothingWrongNothingUnexplained) {
   const std::uint64_t first = FromEnvironment("WAYMARK_SEED", 1);
   Totals totals;
   for (std::uint64_t seed = first; seed < first + count && totals.failed < 5; ++seed) {
-    const Schedule schedule = DrawSchedule(seed);
+    Schedule schedule = DrawSchedule(seed);
+    schedule.options.fail_allocation = [](std::uint64_t n) { FailAllocation(n); };
     const Outcome outcome = RunSchedule(schedule);
     totals.Add(outcome);
     if (outcome.clean(schedule)) continue;

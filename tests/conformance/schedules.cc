@@ -108,6 +108,10 @@ void DrawTiming(Rng& rng, EngineOptions& options, std::string& text) {
     text += ", slow " + std::to_string(timing.slow) + " (pages " +
             std::to_string(options.max_pages) + ")";
   }
+  if (timing.landing != Landing::kThread && rng.Chance(.05)) {
+    options.features.no_memory = rng.Chance(.5) ? .001 : .02;
+    text += ", no memory " + std::to_string(options.features.no_memory);
+  }
   text += "]";
 }
 
@@ -167,7 +171,8 @@ bool Outcome::clean(const Schedule& schedule) const {
   return error.empty() && checks.wrong == 0 && checks.unexplained == 0 &&
          (voided_rows == 0 || schedule.options.timing.lost > 0) &&
          (schedule.options.max_pages > 0 || schedule.options.log_bytes > 0 ||
-          schedule.options.timing.lost > 0 || schedule.options.timing.restart > 0 || !scarce);
+          schedule.options.features.no_memory > 0 || schedule.options.timing.lost > 0 ||
+          schedule.options.timing.restart > 0 || !scarce);
 }
 
 std::string Outcome::Describe(const Schedule& schedule) const {

@@ -14,8 +14,10 @@
 #include "adapters/simulators/engine.h"
 #include "tests/conformance/flight_dump.h"
 #include "tests/conformance/schedules.h"
+#include "tests/support/failing_new.h"
 
 int main(int argc, char** argv) {
+  using waymark::FailAllocation;
   using waymark::conformance::DrawSchedule;
   using waymark::conformance::FlightDump;
   using waymark::conformance::Outcome;
@@ -59,6 +61,7 @@ int main(int argc, char** argv) {
       schedule.features += " (engine " + engine + ")";
     }
     schedule.steps = steps;
+    schedule.options.fail_allocation = [](std::uint64_t n) { FailAllocation(n); };
     std::FILE* const file = i > 0 || dump.empty() ? nullptr : std::fopen(dump.c_str(), "w");
     std::optional<FlightDump> flight;
     if (file != nullptr) {
