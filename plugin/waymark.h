@@ -115,7 +115,8 @@ enum {
   WM_NOT_FOUND = 5,
   WM_ALREADY_EXISTS = 6,
   WM_PERMISSION_DENIED = 7,
-  WM_RESOURCE_EXHAUSTED = 8, /* out of memory; from begin_step: the step was dropped */
+  WM_RESOURCE_EXHAUSTED = 8, /* out of memory; from begin_step and submit_ids: the step */
+                             /* was dropped */
   WM_FAILED_PRECONDITION = 9,
   WM_ABORTED = 10,
   WM_OUT_OF_RANGE = 11,
@@ -810,10 +811,12 @@ typedef struct wm_api_v1 {
   wm_status (*session_begin_step)(wm_session* session, const wm_step_batch* batch,
                                   int32_t written_rows, wm_code* code);
   /* Sets *view to the view of `step`; for a step without a buffer, and for step 0, to the scratch
-   * view. A forward may always write max_rows rows to it. */
+   * view. A forward may always write max_rows rows to it. For a step above the last one begun,
+   * session_hand_over and session_route refuse it. */
   wm_status (*session_view)(wm_session* session, uint64_t step, wm_view* view);
   /* Copies the first K columns of `ids` into rows [0, ids->rows) of a layer that is bound as
-   * WM_CAPTURE_HANDS_OVER; on a device in stream order, and allowed during graph capture. */
+   * WM_CAPTURE_HANDS_OVER, or not bound; on a device in stream order, and allowed during graph
+   * capture. NOT_FOUND: the step of the view has ended, or was not begun. */
   wm_status (*session_hand_over)(wm_session* session, const wm_view* view, int32_t layer,
                                  const wm_ids* ids, wm_code* code);
   /* Routes N tokens: writes their ids and weights and, if asked, the ids as int16. Runs on the
@@ -848,8 +851,9 @@ typedef struct wm_api_v1 {
   wm_status (*session_begin_ids_step)(wm_session* session, const wm_step_batch* batch,
                                       wm_code* code);
   /* Submits the ids of `step`. The caller keeps them unchanged until `done` is called, exactly
-   * once. On failure `done` is called before the return, and the step is still in flight.
-   * RESOURCE_EXHAUSTED if num_ids_steps steps have been submitted and have not landed. */
+   * once: when the step has landed, or on failure before the return. RESOURCE_EXHAUSTED:
+   * num_ids_steps steps have not landed yet, so this one was dropped (capacity) and has ended; the
+   * engine goes on. After any other failure the step is still in flight. */
   wm_status (*session_submit_ids)(wm_session* session, uint64_t step, const wm_ids* ids,
                                   wm_done done, wm_code* code);
 
@@ -1063,6 +1067,12 @@ typedef struct wm_api_v1 {
   /* Expert counts of one version, as store_expert_counts. NOT_FOUND if they are not kept. */
   wm_status (*store_expert_counts_of)(const wm_store* store, uint64_t version, uint64_t* counts,
                                       size_t capacity);
+
+  /* ---- ids of the caller ---- */
+
+  /* Sets *landed to 1 if the ids that session_submit_ids was given for `step` may be written again:
+   * their `done` has been called, or there were none; else to 0. Engine's thread. */
+  wm_status (*session_landed)(const wm_session* session, uint64_t step, int32_t* landed);
 } wm_api_v1;
 
 /* The table: static, the same for every caller, never null. The only exported symbol. Any thread.
