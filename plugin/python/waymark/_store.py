@@ -15,7 +15,7 @@ import numpy.typing as npt
 from . import _core
 from ._errors import InvalidArgumentError
 from ._snapshot import Snapshot
-from ._types import Reason, Shape, number_of
+from ._types import Reason, Shape, integer, number_of
 
 _LANDINGS = {"thread": 0, "caller": 1}
 _LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR}
@@ -227,14 +227,13 @@ class Store(_core.Store):
         """
         for name, value in (("page_tokens", page_tokens), ("max_step_rows", max_step_rows),
                             ("max_steps_in_flight", max_steps_in_flight)):
-            if value < 1:
-                raise InvalidArgumentError(f"{name}: at least 1, got {value}")
-        if block_tokens is not None and block_tokens < 1:
-            raise InvalidArgumentError(f"block_tokens: at least 1, got {block_tokens}")
+            integer(name, value, 1, 2**31 - 1)
+        if block_tokens is not None:
+            integer("block_tokens", block_tokens, 1, 2**31 - 1)
         if audit and not 0 < audit_threshold <= 1:
             raise InvalidArgumentError(f"audit_threshold: in (0, 1], got {audit_threshold}")
-        if recorder is not None and recorder.ring_bytes < 1:
-            raise InvalidArgumentError(f"ring_bytes: at least 32768, got {recorder.ring_bytes}")
+        if recorder is not None:
+            integer("ring_bytes", recorder.ring_bytes, 32768, 2**64 - 1)
         super().__init__(
             num_layers,
             top_k,
@@ -358,10 +357,8 @@ class Cursor:
 
     def __init__(self, store: Store, first: int = 0) -> None:
         """Starts at row ``first``."""
-        if first < 0:
-            raise InvalidArgumentError(f"first: at least 0, got {first}")
         self._store = store
-        self._next = first
+        self._next = integer("first", first, 0, 2**63 - 1)
 
     @property
     def next(self) -> int:
