@@ -245,6 +245,31 @@ TEST(Truncate, KnowsTheLife) {
   EXPECT_EQ(d.Read({5}, 0, 2), "10@1 11@1");
 }
 
+TEST(Truncate, MeansTheRowsThatMovedInItsSchedule) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Bind(4)}, d.Slots({3}, 0, 3), {10, 11, 12});
+  d.Step(2, {}, d.Slots({4}, 0, 1), {20});
+  // The drafts 11 and 12 of step 1 were rejected, in the block to which they have moved.
+  d.Step(3, {Move(3, 5), Truncate(5, 1, 1)}, {}, {});
+  EXPECT_EQ(d.Read({5}, 0, 3), "10@1 n n");
+  // Moved twice, over a block of an earlier life; but not what moved before the last begin.
+  d.Step(4, {Move(4, 6), Move(6, 5), Truncate(5, 0, 2)}, {}, {});
+  EXPECT_EQ(d.Read({5}, 0, 1), "n");
+  d.Step(5, {Bind(7)}, d.Slots({7}, 0, 2), {50, 51});
+  d.Step(6, {Move(7, 5)}, {}, {});
+  d.Step(7, {Truncate(5, 0, 5)}, {}, {});
+  EXPECT_EQ(d.Read({5}, 0, 2), "50@5 51@5");
+}
+
+TEST(Truncate, SparesABlockThatWasBoundInItsSchedule) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+  d.Step(2, {Bind(4, 77), Truncate(4, 0, 1)}, {}, {});
+  EXPECT_EQ(d.Read({4}, 0, 2), "#10@1 #11@1");
+  d.Step(3, {Bind(5, 77), Move(5, 6), Truncate(6, 0, 1)}, {}, {});
+  EXPECT_EQ(d.Read({6}, 0, 2), "#10@1 #11@1");
+}
+
 TEST(Truncate, RewindLeavesTheSealedPage) {
   StoreDriver d;
   d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
