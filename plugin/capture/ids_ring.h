@@ -79,6 +79,10 @@ class IdsRing : public std::enable_shared_from_this<IdsRing> {
               std::span<Reason> verdicts) override {
       rows_.Land(first, destinations, verdicts);
     }
+    bool LandLayers(std::uint32_t row, std::uint8_t* destination,
+                    std::span<std::uint8_t> written) override {
+      return rows_.LandLayers(row, destination, written);
+    }
     void Done() override {
       // If the session is gone, this is the last reference to the ring, which owns *this.
       const std::shared_ptr<IdsRing> owner = std::move(owner_);

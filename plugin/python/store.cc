@@ -260,7 +260,8 @@ void ExpertCountsOf(const Store& self, Uint64<"version"> version, nb::handle cou
   if (status != WM_OK) Raise(status, "expert_counts_of");
 }
 
-// (block, step, kept_step, sealed_step, rows, voided, agreement, text) of the next one, or None.
+// (block, step, kept_step, sealed_step, rows, voided, agreement, text, two_pages, pages, last_step)
+// of the next one, or None.
 nb::object NextFinding(const Store& self) {
   wm_finding finding = {};
   finding.struct_size = sizeof(finding);
@@ -269,7 +270,8 @@ nb::object NextFinding(const Store& self) {
   if (status == WM_NOT_FOUND) return nb::none();
   Check(status, text);
   return nb::make_tuple(finding.block, finding.step, finding.kept_step, finding.sealed_step,
-                        finding.rows, finding.voided != 0, finding.agreement, text.text());
+                        finding.rows, finding.voided != 0, finding.agreement, text.text(),
+                        finding.two_pages != 0, finding.pages, finding.last_step);
 }
 
 // [(level, text)], oldest first, and how many older ones were lost.
@@ -470,7 +472,7 @@ void BindStore(nb::module_& module) {
       .def("_expert_counts_of", &ExpertCountsOf, "version"_a, "counts"_a)
       .def("_next_finding", &NextFinding,
            nb::sig("def _next_finding(self) -> "
-                   "tuple[int, int, int, int, int, bool, float, str] | None"))
+                   "tuple[int, int, int, int, int, bool, float, str, bool, int, int] | None"))
       .def("_take_log", &TakeLog,
            nb::sig("def _take_log(self) -> tuple[list[tuple[int, str]], int]"))
       .def_prop_ro("_recording", [](const Store& self) { return self.open().recorder != nullptr; })

@@ -38,6 +38,8 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"num_pages": 4, "spare_pages": 2**32 - 5}, "spare_pages"),
     ({"audit_threshold": 0.0}, "audit_threshold"),
     ({"audit_threshold": 1.5}, "audit_threshold"),
+    ({"audit_threshold": 0.125}, "audit_threshold: must be above top_k / num_experts = 0.125"),
+    ({"num_experts": 3, "audit_threshold": 0.5}, "audit_threshold: must be above"),
     ({"landing": "later"}, "landing: one of thread, caller; got 'later'"),
     ({"recorder": waymark.RecorderOptions(ring_bytes=0)}, "ring_bytes"),
     ({"recorder": waymark.RecorderOptions(ring_bytes=100)}, "ring_bytes"),

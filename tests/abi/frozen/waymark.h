@@ -250,7 +250,7 @@ typedef struct wm_store_options {
   uint32_t max_steps_in_flight; /* 0 = 16; 1 ... 4096; a step beyond that is dropped */
   uint32_t max_step_rows;       /* 0 = 8192; rows of one step, padding included */
   int32_t landing;              /* WM_LANDING_* */
-  double audit_threshold;       /* 0 = 0.5; in (0, 1] */
+  double audit_threshold;       /* above K / E, what chance gives, up to 1; 0 = halfway between */
   uint64_t key_seed;            /* of the key index's hash; 0 = random */
   wm_recorder* recorder;        /* created for the same options, for this store only; null: none */
   const int32_t* landing_cpus;  /* [num_landing_cpus]: CPUs that the landing thread may run on; */
@@ -714,16 +714,20 @@ typedef struct wm_store_stats {
   uint64_t spare_pages, pages_detached, pages_detached_peak, rows_without_page;
 } wm_store_stats;
 
-/* A finding of the audit: later writes of `block` contradicted the rows that were kept. */
+/* A finding of the audit: later writes of `block` contradicted the rows that were kept. One finding
+ * stands for one cause; its fields, but for the last three, are of the first page. */
 typedef struct wm_finding {
   uint32_t struct_size; /* required */
-  int32_t block;        /* -1: two pages that were sealed with one key */
-  uint64_t step;        /* the step whose write disagreed */
+  int32_t block;        /* -1: two pages, and the second is of no block */
+  uint64_t step;        /* the step whose write disagreed: of two pages, the later one */
   uint64_t kept_step;   /* the step that wrote the rows that were kept */
   uint64_t sealed_step; /* the step that the page was sealed with */
   uint32_t rows;        /* compared */
   uint32_t voided;      /* 1: agreement was below the threshold; the page's rows are missing */
   double agreement;     /* mean share of common ids, in [0, 1] */
+  uint32_t two_pages;   /* 1: two pages were sealed with one key; 0: a block was written again */
+  uint32_t pages;       /* how many times it was found */
+  uint64_t last_step;   /* `step` of the last time */
 } wm_finding;
 
 /* ---- schedule messages -------------------------------------------------------------------- */
@@ -939,8 +943,8 @@ typedef struct wm_api_v1 {
    * version changes when an older one is dropped: see store_expert_counts_of. Any thread. */
   wm_status (*store_expert_counts)(const wm_store* store, size_t index, uint64_t* version,
                                    uint64_t* counts, size_t capacity);
-  /* The oldest finding of the audit that no call has returned yet, and its text; NOT_FOUND if there
-   * is none. Any thread, one at a time. */
+  /* A finding of the audit that no call has returned yet, and its text; NOT_FOUND if there is none.
+   * What was found since is one finding for each cause. Any thread, one at a time. */
   wm_status (*store_next_finding)(wm_store* store, wm_finding* out, wm_message* text);
 
   /* ---- the session, off the step path ---- */

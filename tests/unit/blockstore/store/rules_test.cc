@@ -612,6 +612,48 @@ TEST(Audit, AnIgnoredWriteThatDisagreesVoidsThePage) {
   EXPECT_EQ(d.store().GetStats().audit_voided_rows, 4u);
 }
 
+TEST(Audit, TheThresholdIsAboveWhatChanceGives) {
+  StoreOptions options = StoreDriver::Options();
+  options.shape.top_k = 4;
+  options.shape.num_experts = 6;
+  auto store = RoutingStore::Create(options);
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_DOUBLE_EQ(*(*store)->options().audit_threshold, 5.0 / 6);
+  for (const double refused : {0.5, 4.0 / 6, 1.01, -0.1, std::nan("")}) {
+    options.audit_threshold = refused;
+    EXPECT_EQ(RoutingStore::Create(options).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  for (const double taken : {0.0, 0.67, 1.0}) {
+    options.audit_threshold = taken;
+    EXPECT_TRUE(RoutingStore::Create(options).ok()) << taken;
+  }
+  options.shape.num_experts = 4;  // every token has every expert: there is nothing to find
+  EXPECT_TRUE(RoutingStore::Create(options).ok());
+}
+
+// More than are kept for each page are counted.
+TEST(Audit, ManyFindingsOfOneCauseAreOne) {
+  StoreOptions options = StoreDriver::Options();
+  options.audit = true;
+  options.num_blocks = 300;
+  StoreDriver d(options);
+  for (const bool each : {true, false}) {
+    for (int block = 0; block < 300; ++block) {
+      const std::uint64_t step = 2 * static_cast<std::uint64_t>(block) + (each ? 1 : 601);
+      d.Step(step, {Bind(block), Seal(block, 1000 + block, step)}, d.Slots({block}, 0, 1), {10});
+      d.Step(step + 1, {}, d.Slots({block}, 0, 1), {20});
+    }
+    const std::vector<AuditFinding> findings =
+        each ? d.store().TakeEachFinding() : d.store().TakeFindings();
+    ASSERT_EQ(findings.size(), each ? 256u : 1u);
+    EXPECT_EQ(findings[0].block, 0);
+    EXPECT_EQ(findings[0].pages, each ? 1u : 300u);
+    EXPECT_EQ(findings.back().pages, each ? 45u : 300u);
+    EXPECT_EQ(findings.back().last_step, each ? 600u : 1200u);
+    EXPECT_TRUE(d.store().TakeFindings().empty());
+  }
+}
+
 TEST(Audit, AnIgnoredWriteThatAgreesIsOnlyCounted) {
   StoreOptions options = StoreDriver::Options();
   options.audit = true;
