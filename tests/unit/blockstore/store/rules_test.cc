@@ -1,5 +1,7 @@
 // The rules of the store, one small case each.
 
+#include <cmath>
+
 #include "tests/support/log_lines.h"
 #include "tests/unit/blockstore/store/store_driver.h"
 
