@@ -250,3 +250,21 @@ def test_recorder(tmp_path: Path) -> None:
     del rig.store, rig.session
     recorder.dump(tmp_path / "again")
     assert Rig().store.recorder is None
+
+
+def test_rows_by_key_are_of_the_weights_of_the_kv(rig: Rig) -> None:
+    """A key vouches that the KV is of the step's version. A tier that outlives a weight change has
+    the version in its keys: its older KV then gets no rows of the new weights."""
+    for block, version in ((0, 1), (1, 2)):
+        rig.store.bind(block)
+        rig.store.seal(block, b"prompt" + bytes([version]))
+        rig.write(range(4 * block, 4 * block + 4), version=version)
+    rig.store.bind([2, 3], [b"prompt\x01", b"prompt\x02"])
+    rig.write([], version=2)
+    rig.store.bind(4, b"prompt\x02")
+    rig.write([], version=3)
+    with rig.store.snapshot([2, 3, 4], 0, 12) as snapshot:
+        snapshot.wait(10)
+        runs = [(run.begin, run.reason, run.version) for run in snapshot.coverage()]
+    external = waymark.Reason.EXTERNAL_KV
+    assert runs == [(0, external, 0), (4, waymark.Reason.NONE, 2), (8, external, 0)]
