@@ -115,7 +115,8 @@ enum {
   WM_NOT_FOUND = 5,
   WM_ALREADY_EXISTS = 6,
   WM_PERMISSION_DENIED = 7,
-  WM_RESOURCE_EXHAUSTED = 8, /* out of memory; from begin_step: the step was dropped */
+  WM_RESOURCE_EXHAUSTED = 8, /* out of memory; from begin_step and submit_ids: the step */
+                             /* was dropped */
   WM_FAILED_PRECONDITION = 9,
   WM_ABORTED = 10,
   WM_OUT_OF_RANGE = 11,
@@ -249,7 +250,7 @@ typedef struct wm_store_options {
   uint32_t max_steps_in_flight; /* 0 = 16; 1 ... 4096; a step beyond that is dropped */
   uint32_t max_step_rows;       /* 0 = 8192; rows of one step, padding included */
   int32_t landing;              /* WM_LANDING_* */
-  double audit_threshold;       /* 0 = 0.5; in (0, 1] */
+  double audit_threshold;       /* above K / E, what chance gives, up to 1; 0 = halfway between */
   uint64_t key_seed;            /* of the key index's hash; 0 = random */
   wm_recorder* recorder;        /* created for the same options, for this store only; null: none */
   const int32_t* landing_cpus;  /* [num_landing_cpus]: CPUs that the landing thread may run on; */
@@ -713,16 +714,20 @@ typedef struct wm_store_stats {
   uint64_t spare_pages, pages_detached, pages_detached_peak, rows_without_page;
 } wm_store_stats;
 
-/* A finding of the audit: later writes of `block` contradicted the rows that were kept. */
+/* A finding of the audit: later writes of `block` contradicted the rows that were kept. One finding
+ * stands for one cause; its fields, but for the last three, are of the first page. */
 typedef struct wm_finding {
   uint32_t struct_size; /* required */
-  int32_t block;        /* -1: two pages that were sealed with one key */
-  uint64_t step;        /* the step whose write disagreed */
+  int32_t block;        /* -1: two pages, and the second is of no block */
+  uint64_t step;        /* the step whose write disagreed: of two pages, the later one */
   uint64_t kept_step;   /* the step that wrote the rows that were kept */
   uint64_t sealed_step; /* the step that the page was sealed with */
   uint32_t rows;        /* compared */
   uint32_t voided;      /* 1: agreement was below the threshold; the page's rows are missing */
   double agreement;     /* mean share of common ids, in [0, 1] */
+  uint32_t two_pages;   /* 1: two pages were sealed with one key; 0: a block was written again */
+  uint32_t pages;       /* how many times it was found */
+  uint64_t last_step;   /* `step` of the last time */
 } wm_finding;
 
 /* ---- schedule messages -------------------------------------------------------------------- */
@@ -810,10 +815,12 @@ typedef struct wm_api_v1 {
   wm_status (*session_begin_step)(wm_session* session, const wm_step_batch* batch,
                                   int32_t written_rows, wm_code* code);
   /* Sets *view to the view of `step`; for a step without a buffer, and for step 0, to the scratch
-   * view. A forward may always write max_rows rows to it. */
+   * view. A forward may always write max_rows rows to it. For a step above the last one begun,
+   * session_hand_over and session_route refuse it. */
   wm_status (*session_view)(wm_session* session, uint64_t step, wm_view* view);
   /* Copies the first K columns of `ids` into rows [0, ids->rows) of a layer that is bound as
-   * WM_CAPTURE_HANDS_OVER; on a device in stream order, and allowed during graph capture. */
+   * WM_CAPTURE_HANDS_OVER, or not bound; on a device in stream order, and allowed during graph
+   * capture. NOT_FOUND: the step of the view has ended, or was not begun. */
   wm_status (*session_hand_over)(wm_session* session, const wm_view* view, int32_t layer,
                                  const wm_ids* ids, wm_code* code);
   /* Routes N tokens: writes their ids and weights and, if asked, the ids as int16. Runs on the
@@ -848,8 +855,9 @@ typedef struct wm_api_v1 {
   wm_status (*session_begin_ids_step)(wm_session* session, const wm_step_batch* batch,
                                       wm_code* code);
   /* Submits the ids of `step`. The caller keeps them unchanged until `done` is called, exactly
-   * once. On failure `done` is called before the return, and the step is still in flight.
-   * RESOURCE_EXHAUSTED if num_ids_steps steps have been submitted and have not landed. */
+   * once: when the step has landed, or on failure before the return. RESOURCE_EXHAUSTED:
+   * num_ids_steps steps have not landed yet, so this one was dropped (capacity) and has ended; the
+   * engine goes on. After any other failure the step is still in flight. */
   wm_status (*session_submit_ids)(wm_session* session, uint64_t step, const wm_ids* ids,
                                   wm_done done, wm_code* code);
 
@@ -935,8 +943,8 @@ typedef struct wm_api_v1 {
    * version changes when an older one is dropped: see store_expert_counts_of. Any thread. */
   wm_status (*store_expert_counts)(const wm_store* store, size_t index, uint64_t* version,
                                    uint64_t* counts, size_t capacity);
-  /* The oldest finding of the audit that no call has returned yet, and its text; NOT_FOUND if there
-   * is none. Any thread, one at a time. */
+  /* A finding of the audit that no call has returned yet, and its text; NOT_FOUND if there is none.
+   * What was found since is one finding for each cause. Any thread, one at a time. */
   wm_status (*store_next_finding)(wm_store* store, wm_finding* out, wm_message* text);
 
   /* ---- the session, off the step path ---- */
@@ -1063,6 +1071,12 @@ typedef struct wm_api_v1 {
   /* Expert counts of one version, as store_expert_counts. NOT_FOUND if they are not kept. */
   wm_status (*store_expert_counts_of)(const wm_store* store, uint64_t version, uint64_t* counts,
                                       size_t capacity);
+
+  /* ---- ids of the caller ---- */
+
+  /* Sets *landed to 1 if the ids that session_submit_ids was given for `step` may be written again:
+   * their `done` has been called, or there were none; else to 0. Engine's thread. */
+  wm_status (*session_landed)(const wm_session* session, uint64_t step, int32_t* landed);
 } wm_api_v1;
 
 /* The table: static, the same for every caller, never null. The only exported symbol. Any thread.

@@ -1,5 +1,7 @@
 #include "adapters/simulators/oracle_rows.h"
 
+#include <algorithm>
+
 namespace waymark::sim {
 
 OracleRowsPool::OracleRowsPool() = default;
@@ -64,6 +66,16 @@ void OracleRows::Land(std::uint32_t first, std::span<std::uint8_t* const> destin
     oracle_->StageRow(stage_, prefixes_[row], version_, step_, destinations[i]);
     verdicts[i] = Reason::kNone;
   }
+}
+
+bool OracleRows::LandLayers(std::uint32_t row, std::uint8_t* destination,
+                            std::span<std::uint8_t> written) {
+  oracle_->StageRow(stage_, prefixes_[row], version_, step_, destination);
+  const bool silent = row == silent_;
+  const bool invalid = silent && verdict_ == Reason::kInvalidId;
+  std::fill(written.begin(), written.end(), static_cast<std::uint8_t>(invalid ? 0 : 1));
+  if (silent) written[row % written.size()] = 0;
+  return std::find(written.begin(), written.end(), 1) != written.end();
 }
 
 }  // namespace waymark::sim

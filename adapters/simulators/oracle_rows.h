@@ -44,7 +44,7 @@ class OracleRows final : public StepRows {
   explicit OracleRows(OracleRowsPool* pool) : pool_(pool) {}
 
   // Sets the rows of a step of one stage. `prefixes`: one per row. `silent` (-1: none) is the row
-  // that a layer did not write; its verdict is `verdict`.
+  // that a layer (row % L) did not write; its verdict is `verdict`.
   void Fill(const RouteOracle* oracle, std::int32_t stage, std::uint64_t step,
             std::uint64_t version, std::span<const PrefixHash> prefixes, std::int64_t silent,
             Reason verdict);
@@ -61,6 +61,8 @@ class OracleRows final : public StepRows {
   }
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override;
+  bool LandLayers(std::uint32_t row, std::uint8_t* destination,
+                  std::span<std::uint8_t> written) override;
   void Done() override { pool_->Return(this); }
 
  private:

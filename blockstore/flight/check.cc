@@ -140,7 +140,7 @@ absl::StatusOr<FlightReport> CheckFlight(FlightReader& reader, const CheckOption
     }
     // Taken after each landing, since the store keeps only its newest findings.
     if (record.kind == FlightRecordKind::kLanded) {
-      for (const AuditFinding& finding : replay.store().TakeFindings()) {
+      for (const AuditFinding& finding : replay.store().TakeEachFinding()) {
         if (!finding.voided || verdict.missed_events.size() >= options.max_listed) continue;
         if (voids == FlightReplay::Voids::kRecorded && finding.block >= 0 &&
             !contradicted.emplace(finding.block, finding.sealed_step).second) {

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "blockstore/digest.h"
+#include "blockstore/store/agreement.h"
 #include "xxhash.h"
 
 namespace waymark {
@@ -25,7 +26,7 @@ FlightInfo FlightInfo::Of(const StoreOptions& options, FlightRows rows) {
   info.max_step_rows = options.max_step_rows;
   info.null_blocks = options.null_blocks;
   info.audit = options.audit;
-  info.audit_threshold = options.audit_threshold;
+  info.audit_threshold = options.audit_threshold.value_or(DefaultAuditThreshold(options.shape));
   info.key_seed = options.key_seed != 0 ? options.key_seed : DrawSeed();
   info.rows = rows;
   return info;
@@ -44,7 +45,11 @@ StoreOptions FlightInfo::ReplayOptions() const {
   options.device_slots = true;
   options.landing = Landing::kCaller;
   options.audit = true;
-  options.audit_threshold = rows == FlightRows::kIds ? audit_threshold : audit_threshold / 2;
+  const double threshold = rows == FlightRows::kIds ? audit_threshold : audit_threshold / 2;
+  // A store of an earlier version may have had one that chance reaches.
+  if (threshold == 0 || threshold > ChanceAgreement(options.shape)) {
+    options.audit_threshold = threshold;
+  }
   options.key_seed = key_seed;
   return options;
 }

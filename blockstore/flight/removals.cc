@@ -94,7 +94,7 @@ absl::Status Replay(const LoadedFlight& flight, std::uint64_t max_bytes, bool au
     if (record.kind == FlightRecordKind::kPoison) lives = BlockLives();
     if (absl::Status status = (*replay)->Apply(record, on_read); !status.ok()) return status;
     if (!audit || record.kind != FlightRecordKind::kLanded) continue;
-    for (const AuditFinding& finding : (*replay)->store().TakeFindings()) {
+    for (const AuditFinding& finding : (*replay)->store().TakeEachFinding()) {
       if (finding.voided)
         outcome.findings.push_back({finding, lives.FindWindow(finding, record.step)});
     }
@@ -106,13 +106,14 @@ absl::Status Replay(const LoadedFlight& flight, std::uint64_t max_bytes, bool au
 std::uint64_t RowsWrong(const StoreOptions& store, const Outcome& whole, const Outcome& without) {
   const std::size_t width = store.shape.row_bytes();
   const std::size_t rows = std::min(whole.there.size(), without.there.size());
+  const double threshold = store.audit_threshold.value_or(DefaultAuditThreshold(store.shape));
   std::uint64_t wrong = 0;
   for (std::size_t i = 0; i < rows; ++i) {
     if (!whole.there[i] || !without.there[i]) continue;
     const std::uint8_t* a = whole.rows.data() + i * width;
     const std::uint8_t* b = without.rows.data() + i * width;
     if (std::equal(a, a + width, b)) continue;
-    wrong += Agreement(store.shape, a, b) < store.audit_threshold ? 1 : 0;
+    wrong += Agreement(store.shape, a, b) < threshold ? 1 : 0;
   }
   return wrong;
 }

@@ -6,30 +6,58 @@
 namespace waymark {
 namespace {
 
+// Ids that the K of `a` and the K of `b` have in common.
 template <class Id>
-std::size_t Common(const RoutingShape& shape, const std::uint8_t* a, const std::uint8_t* b) {
-  const auto k = static_cast<std::size_t>(shape.top_k);
+std::size_t Common(std::size_t k, const std::uint8_t* a, const std::uint8_t* b) {
   std::size_t common = 0;
-  for (std::size_t at = 0; at < shape.row_ids(); at += k) {
-    for (std::size_t i = 0; i < k; ++i) {
-      Id x;
-      std::memcpy(&x, a + (at + i) * sizeof(Id), sizeof(Id));
-      for (std::size_t j = 0; j < k; ++j) {
-        Id y;
-        std::memcpy(&y, b + (at + j) * sizeof(Id), sizeof(Id));
-        common += x == y ? 1 : 0;
-      }
+  for (std::size_t i = 0; i < k; ++i) {
+    Id x;
+    std::memcpy(&x, a + i * sizeof(Id), sizeof(Id));
+    for (std::size_t j = 0; j < k; ++j) {
+      Id y;
+      std::memcpy(&y, b + j * sizeof(Id), sizeof(Id));
+      common += x == y ? 1 : 0;
     }
   }
   return common;
 }
 
+// `counts(layer)`: whether the layer is compared.
+template <class Counts>
+double Mean(const RoutingShape& shape, const std::uint8_t* a, const std::uint8_t* b,
+            const Counts& counts) {
+  const auto k = static_cast<std::size_t>(shape.top_k);
+  const std::size_t bytes = k * shape.id_bytes();
+  std::size_t common = 0;
+  std::size_t ids = 0;
+  for (std::size_t layer = 0; layer < static_cast<std::size_t>(shape.num_layers); ++layer) {
+    if (!counts(layer)) continue;
+    const std::uint8_t* const x = a + layer * bytes;
+    const std::uint8_t* const y = b + layer * bytes;
+    common +=
+        shape.id_bytes() == 1 ? Common<std::uint8_t>(k, x, y) : Common<std::uint16_t>(k, x, y);
+    ids += k;
+  }
+  return static_cast<double>(common) / static_cast<double>(ids);
+}
+
 }  // namespace
 
 double Agreement(const RoutingShape& shape, const std::uint8_t* a, const std::uint8_t* b) {
-  const std::size_t common = shape.id_bytes() == 1 ? Common<std::uint8_t>(shape, a, b)
-                                                   : Common<std::uint16_t>(shape, a, b);
-  return static_cast<double>(common) / static_cast<double>(shape.row_ids());
+  return Mean(shape, a, b, [](std::size_t) { return true; });
+}
+
+double Agreement(const RoutingShape& shape, const std::uint8_t* a, const std::uint8_t* b,
+                 std::span<const std::uint8_t> written) {
+  return Mean(shape, a, b, [written](std::size_t layer) { return written[layer] != 0; });
+}
+
+double ChanceAgreement(const RoutingShape& shape) {
+  return static_cast<double>(shape.top_k) / shape.num_experts;
+}
+
+double DefaultAuditThreshold(const RoutingShape& shape) {
+  return (1 + ChanceAgreement(shape)) / 2;
 }
 
 }  // namespace waymark

@@ -1,8 +1,10 @@
-// Agreement: the similarity of two rows, which the audit compares with its threshold.
+// Agreement: the similarity of two rows, and the threshold below which the audit takes them for rows
+// of two tokens.
 #ifndef WAYMARK_BLOCKSTORE_STORE_AGREEMENT_H_
 #define WAYMARK_BLOCKSTORE_STORE_AGREEMENT_H_
 
 #include <cstdint>
+#include <span>
 
 #include "blockstore/shape.h"
 
@@ -13,6 +15,16 @@ namespace waymark {
 // Any thread.
 [[nodiscard]] double Agreement(const RoutingShape& shape, const std::uint8_t* a,
                                const std::uint8_t* b);
+
+// The mean over the layers with written[layer] != 0, of which there is one at least.
+[[nodiscard]] double Agreement(const RoutingShape& shape, const std::uint8_t* a,
+                               const std::uint8_t* b, std::span<const std::uint8_t> written);
+
+// The agreement that chance gives two tokens: K / E on average, if each layer chooses K of E experts
+// evenly.
+[[nodiscard]] double ChanceAgreement(const RoutingShape& shape);
+// Halfway between that and 1.
+[[nodiscard]] double DefaultAuditThreshold(const RoutingShape& shape);
 
 }  // namespace waymark
 

@@ -1,5 +1,9 @@
 #include "blockstore/store/audit.h"
 
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
 #include "blockstore/store/agreement.h"
 
 namespace waymark {
@@ -13,12 +17,14 @@ Audit::Audit(const StoreOptions& options, const StoreCore& core, Mutex& mutex, P
              Steps& steps, Stats& stats)
     : options_(options),
       core_(core),
+      threshold_(options.audit_threshold.value_or(DefaultAuditThreshold(core.shape))),
       pages_per_block_(static_cast<std::uint32_t>(options.block_tokens) / core.page_tokens),
       mutex_(mutex),
       pages_(pages),
       steps_(steps),
       stats_(stats),
-      row_(core.row_bytes) {}
+      row_(core.row_bytes),
+      written_(static_cast<std::size_t>(core.shape.num_layers)) {}
 
 void Audit::CompareIgnored(StepRecord& record) {
   const std::vector<SideRow>& ignored = record.ignored;
@@ -30,21 +36,32 @@ void Audit::CompareIgnored(StepRecord& record) {
       const Stamp stamp = core_.stamp(page, ignored[end].row).Load();
       // Claimed again meanwhile, for another version or token: there is no row to compare with.
       if (!stamp.valid() || stamp.step() >= record.relative) continue;
-      std::uint8_t* const row = row_.data();
-      Reason verdict = Reason::kNone;
-      record.Land(ignored[end].step_row, {&row, 1}, {&verdict, 1});
-      if (verdict != Reason::kNone) continue;
-      sums.Add(Agreement(core_.shape, core_.row(page, ignored[end].row), row));
+      if (!CompareRow(record, ignored[end], sums)) continue;
       kept = stamp.step();
     }
     if (sums.rows == 0) continue;
     AuditFinding finding;
-    finding.step = record.step;
+    finding.step = finding.last_step = record.step;
     finding.kept_step = kept;  // relative; Conclude adds the base
     finding.block = static_cast<std::int32_t>(ignored[begin].entry / pages_per_block_);
     Judge(sums, finding);
     judged_.push_back({finding, sums, page, kNoPage});
   }
+}
+
+// A row that did not ask is not landed, as that would count what is wrong with it.
+bool Audit::CompareRow(StepRecord& record, const SideRow& ignored, Sums& sums) {
+  const std::uint8_t* const kept = core_.row(ignored.page, ignored.row);
+  std::uint8_t* const row = row_.data();
+  Reason verdict = Reason::kNotCaptured;
+  if (ignored.asked) record.Land(ignored.step_row, {&row, 1}, {&verdict, 1});
+  if (verdict == Reason::kNone) {
+    sums.Add(Agreement(core_.shape, kept, row));
+    return true;
+  }
+  if (!record.LandLayers(ignored.step_row, row, written_)) return false;
+  sums.Add(Agreement(core_.shape, kept, row, written_));
+  return true;
 }
 
 void Audit::Conclude() {
@@ -79,8 +96,8 @@ void Audit::ComparePair(const Pair& pair) {
   const auto [first, second] = pair.pages;
   const StepBase& base = *pair.base;
   Sums sums;
-  RelStep kept = 0;
-  RelStep wrote = 0;
+  RelStep older = 0;
+  RelStep newer = 0;
   for (std::uint32_t row = 0; row < core_.page_tokens; ++row) {
     const Stamp a = core_.stamp(first, row).Load();
     const Stamp b = core_.stamp(second, row).Load();
@@ -88,10 +105,11 @@ void Audit::ComparePair(const Pair& pair) {
     // One of them may have been written again by another version.
     if (base.VersionOf(a.step()) != base.VersionOf(b.step())) continue;
     sums.Add(Agreement(core_.shape, core_.row(first, row), core_.row(second, row)));
-    kept = a.step();
-    wrote = b.step();
+    older = std::min(a.step(), b.step());
+    newer = std::max(a.step(), b.step());
   }
   AuditFinding finding;
+  finding.two_pages = true;
   if (sums.rows > 0) Judge(sums, finding);
   {
     const MutexLock lock(mutex_);
@@ -99,8 +117,8 @@ void Audit::ComparePair(const Pair& pair) {
     if (hot.bindings > 0) {
       finding.block = static_cast<std::int32_t>(hot.first_binding / pages_per_block_);
     }
-    finding.step = base.base + wrote;
-    finding.kept_step = base.base + kept;
+    finding.step = finding.last_step = base.base + newer;
+    finding.kept_step = base.base + older;
     finding.sealed_step = base.base + pages_.pool().hot(first).seal.step;
     if (sums.rows > 0) Record({finding, sums, first, second});
     pages_.UnpinPage(first);
@@ -111,9 +129,7 @@ void Audit::ComparePair(const Pair& pair) {
 
 std::vector<AuditFinding> Audit::TakeFindings() {
   const MutexLock lock(mutex_);
-  std::vector<AuditFinding> findings(findings_.begin(), findings_.end());
-  findings_.clear();
-  return findings;
+  return std::exchange(findings_, {});
 }
 
 void Audit::Sums::Add(double row_agreement) {
@@ -125,7 +141,7 @@ void Audit::Sums::Add(double row_agreement) {
 void Audit::Judge(const Sums& sums, AuditFinding& finding) const {
   finding.rows = sums.rows;
   finding.agreement = sums.agreement / sums.rows;
-  finding.voided = finding.agreement < options_.audit_threshold;
+  finding.voided = finding.agreement < threshold_;
 }
 
 std::uint32_t Audit::VoidPage(PageIndex page) {
@@ -156,14 +172,30 @@ void Audit::Record(const Judged& judged) {
   stats_.audit_disagreements += judged.sums.disagreements;
   if (!judged.finding.voided) return;
   ++stats_.audit_voided_pages;
-  if (findings_.size() == kMaxFindings) findings_.pop_front();
-  findings_.push_back(judged.finding);
+  if (findings_.size() < kMaxFindings) {
+    findings_.push_back(judged.finding);
+  } else {
+    const auto same = std::find_if(findings_.rbegin(), findings_.rend(), [&](const auto& other) {
+      return other.two_pages == judged.finding.two_pages;
+    });
+    (same == findings_.rend() ? findings_.back() : *same).Add(judged.finding);
+  }
   Void(judged.first);
   Void(judged.second);
 }
 
-void Audit::Log(const AuditFinding& finding) const {
-  if (finding.voided && options_.log) options_.log(LogLevel::kWarning, finding.ToString());
+// A missing Bind is found in every block of a request, and in every request: the first line names it,
+// and the others count.
+void Audit::Log(const AuditFinding& finding) {
+  if (!finding.voided || !options_.log) return;
+  const std::uint64_t count = ++logged_[finding.two_pages ? 1 : 0];
+  std::uint64_t round = 1;
+  while (round < count)
+    round *= 10;
+  if (round != count) return;
+  std::string line = finding.ToString();
+  if (count > 1) absl::StrAppend(&line, "; found ", count, " times by now");
+  options_.log(LogLevel::kWarning, line);
 }
 
 }  // namespace waymark

@@ -32,6 +32,7 @@ struct Entry {
   bool null : 1 = false;                  // part of a null block; never changes
   bool sealing : 1 = false;               // it has an own seal, which waits for its step's claims
   bool found_by_key : 1 = false;          // it found its page by key since the last begin
+  bool moved : 1 = false;                 // its life began with a move of what an earlier step had
   std::uint16_t reason_rows = kAllRows;   // the rows behind them are never written
   std::int32_t refs = 1;                  // users of the block
   RelStep life_start = 0;                 // the step in which its life began

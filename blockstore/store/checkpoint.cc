@@ -18,6 +18,7 @@ constexpr std::uint8_t kByKey = 4;
 constexpr std::uint8_t kDeviceWeights = 4;  // of a page
 constexpr std::uint8_t kSealing = 8;        // of a block
 constexpr std::uint8_t kFoundByKey = 16;    // of a block
+constexpr std::uint8_t kMoved = 32;         // of a block
 
 void PutDigest(ByteWriter& writer, const Digest128& digest) {
   for (const std::uint32_t word : digest.w)
@@ -166,7 +167,8 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
     writer.Put(entry.reason_rows);
     writer.Put(static_cast<std::uint8_t>(
         (entry.by_key ? kByKey : 0) | (entry.seal.has_key ? kHasSealKey : 0) |
-        (entry.sealing ? kSealing : 0) | (entry.found_by_key ? kFoundByKey : 0)));
+        (entry.sealing ? kSealing : 0) | (entry.found_by_key ? kFoundByKey : 0) |
+        (entry.moved ? kMoved : 0)));
     if (entry.seal.has_key) {
       PutDigest(writer, pages.table().cold(e).key);
       writer.Put(pages.table().cold(e).version);
@@ -313,7 +315,8 @@ class StoreCheckpoint::Loader {
     }
     if (page != kNoPage && page >= loaded_.size()) return Broken("a block's page");
     if (refs < 0 || life_start > kMaxRelStep || sealed > kMaxRelStep || reason == 0 ||
-        reason >= kNumReasons || (flags & ~(kByKey | kHasSealKey | kSealing | kFoundByKey)) != 0) {
+        reason >= kNumReasons ||
+        (flags & ~(kByKey | kHasSealKey | kSealing | kFoundByKey | kMoved)) != 0) {
       return Broken("a block's state");
     }
     Entry& entry = pages_.table().hot(e);
@@ -323,6 +326,7 @@ class StoreCheckpoint::Loader {
     entry.SetReason(static_cast<Reason>(reason), reason_rows);
     entry.sealing = (flags & kSealing) != 0;
     entry.found_by_key = (flags & kFoundByKey) != 0;
+    entry.moved = (flags & kMoved) != 0;
     entry.seal = {sealed, (flags & kHasSealKey) != 0};
     if (entry.seal.has_key) {
       pages_.table().cold(e).key = GetDigest(reader_);

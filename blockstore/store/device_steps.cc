@@ -287,7 +287,8 @@ const Claim* DeviceSteps::ResolveRow(StepRecord& record, std::uint32_t step_row)
       cell.MarkHow(Provenance::kKept);
       ++stats_.rows_ignored;
       if (audit_ && record.ignored.size() < record.ignored.capacity()) {
-        record.ignored.push_back({step_row, page, e, row});
+        record.ignored.push_back(
+            {.step_row = step_row, .page = page, .entry = e, .row = row, .asked = own.asked});
         pages_.PinPage(page);
       }
       return false;

@@ -57,7 +57,7 @@ void EventApplier::ApplyOne(const Event& event, RelStep now) {
     case EventType::kCopy:
       return ApplyCopy(event, now);
     case EventType::kTruncate:
-      return ApplyTruncate(event);
+      return ApplyTruncate(event, now);
     case EventType::kReset:
       return ApplyReset(now);
     case EventType::kMove:
@@ -180,6 +180,7 @@ void EventApplier::ApplyBind(const Event& event, RelStep now) {
     entry.life_start = now;
     entry.seal = {};
     entry.sealing = false;
+    entry.moved = false;
     entry.found_by_key = false;
     if (!keyed) continue;
     const PageIndex page = pages_.FindKey(version_, ordinal, event.GetKey());
@@ -266,6 +267,7 @@ void EventApplier::ApplyCopy(const Event& event, RelStep now) {
     to.life_start = now;
     to.seal = {};
     to.sealing = false;
+    to.moved = false;
     to.found_by_key = found_by_key;
     if (found_by_key) keyed_binds_.push_back({d, KeyedVersion(src + ordinal)});
     if (all) {
@@ -327,6 +329,7 @@ void EventApplier::ApplyMove(std::span<const Event> pairs, RelStep now) {
           entry = moved;
           entry.page = kNoPage;
           entry.next_binding = kNoEntry;
+          entry.moved = moved.moved || moved.life_start < now;
           entry.life_start = now;
           table_.cold(e) = seal;
           if (moved.found_by_key) keyed_binds_.push_back({e, keyed_version});
@@ -338,7 +341,7 @@ void EventApplier::ApplyMove(std::span<const Event> pairs, RelStep now) {
   }
 }
 
-void EventApplier::ApplyTruncate(const Event& event) {
+void EventApplier::ApplyTruncate(const Event& event, RelStep now) {
   const EntryIndex first = pages_.FirstEntry(event.block);
   const RelStep upto = pages_.base().Relative(event.step);
   const auto hit = [&](Stamp stamp) { return stamp.live() && stamp.step() <= upto; };
@@ -346,8 +349,10 @@ void EventApplier::ApplyTruncate(const Event& event) {
     const EntryIndex e = first + ordinal;
     Entry& entry = table_.hot(e);
     if (!entry.exists) continue;
-    // A late event, about an earlier life of the block.
-    if (upto < entry.life_start) continue;
+    // A late event, about an earlier life of the block; not so in the schedule of a move, which the
+    // engine reported before.
+    const bool moved = entry.moved && entry.life_start == now;
+    if (upto < entry.life_start && !moved) continue;
     if (entry.page == kNoPage) {
       // The seal was kept when the page was evicted. A rewind removes it: the next key differs.
       if (entry.seal.SetBy(upto)) entry.seal = {};

@@ -57,7 +57,7 @@ class EventApplier {
   void ApplySeal(const Event& event, RelStep now);
   void ApplyCopy(const Event& event, RelStep now);
   void ApplyMove(std::span<const Event> pairs, RelStep now);
-  void ApplyTruncate(const Event& event);
+  void ApplyTruncate(const Event& event, RelStep now);
   void ApplyReset(RelStep now);
   void PendSeal(const Event& seal, RelStep now);
   // The position of the own seal of the block's present life.

@@ -524,6 +524,7 @@ void Pages::ForgetBlocks() {
     entry.life_start = 0;
     entry.seal = {};
     entry.sealing = false;
+    entry.moved = false;
     entry.found_by_key = false;
   }
 }

@@ -106,11 +106,12 @@ std::string Stats::ToString() const {
 
 std::string AuditFinding::ToString() const {
   std::string out;
-  if (block < 0) {
+  if (two_pages) {
     absl::StrAppendFormat(&out,
-                          "two pages sealed with one key agree in %.3f of their ids over %d rows "
-                          "(steps %d and %d)",
+                          "two pages sealed with one key agree in %.3f of their ids over %d rows: "
+                          "one was written by step %d, the other by step %d",
                           agreement, rows, kept_step, step);
+    if (block >= 0) absl::StrAppendFormat(&out, "; block %d has the second", block);
   } else {
     absl::StrAppendFormat(&out,
                           "block %d: step %d wrote rows that agree in %.3f of their ids over %d "
@@ -121,18 +122,35 @@ std::string AuditFinding::ToString() const {
     out += "; counted only";
     return out;
   }
-  if (block < 0) {
+  if (two_pages) {
     out +=
         "; voided: a Seal named the wrong key, the key leaves out something that the KV depends "
-        "on, "
-        "or a Bind was missed before one of the Seals";
+        "on, or a Bind was missed before one of the Seals";
   } else {
     absl::StrAppendFormat(&out,
                           "; voided: a Bind of block %d after step %d was missed (or a Truncate, "
                           "if the block has the same owner still)",
                           block, sealed_step);
   }
+  if (pages > 1) {
+    absl::StrAppendFormat(&out, "; so were %d more, the last after step %d", pages - 1, last_step);
+  }
   return out;
+}
+
+std::vector<AuditFinding> MergeCauses(const std::vector<AuditFinding>& findings) {
+  std::vector<AuditFinding> causes;
+  for (const AuditFinding& finding : findings) {
+    const auto same = std::find_if(
+        causes.begin(), causes.end(),
+        [&finding](const AuditFinding& cause) { return cause.two_pages == finding.two_pages; });
+    if (same == causes.end()) {
+      causes.push_back(finding);
+    } else {
+      same->Add(finding);
+    }
+  }
+  return causes;
 }
 
 }  // namespace waymark

@@ -98,19 +98,32 @@ struct Stats {
 };
 
 // The audit compared later writes to `block`, or a second page under the same key, with the rows
-// that were kept.
+// that were kept. One finding stands for one cause: further pages of which the same is found are
+// counted.
 struct AuditFinding {
-  std::int32_t block = -1;        // the block that was written again; -1: two pages, neither bound
-  std::uint64_t step = 0;         // the step whose write disagreed
+  bool two_pages = false;   // two pages were sealed with one key; else a block was written again
+  std::int32_t block = -1;  // the block; -1: two pages, and the second has none
+  std::uint64_t step = 0;   // the step whose write disagreed: of two pages, the later one
   std::uint64_t kept_step = 0;    // the step that wrote the kept rows
   std::uint64_t sealed_step = 0;  // the step with which the page was sealed
   std::uint32_t rows = 0;         // rows compared
   double agreement = 0;           // mean share of ids in common, in [0, 1]
   bool voided = false;            // agreement below the threshold: the page's rows were voided
+  std::uint32_t pages = 1;        // findings for which this one stands; the fields above are of the
+                                  // first, and
+  std::uint64_t last_step = 0;    // this one is the `step` of the last
 
+  // Counts `other`, a later finding of the same cause.
+  void Add(const AuditFinding& other) {
+    pages += other.pages;
+    last_step = other.last_step;
+  }
   // One line of text that names the event which the engine must have missed. Allocates.
   [[nodiscard]] std::string ToString() const;
 };
+// One finding for each cause: those of blocks that were written again, and those of two pages.
+// Allocates.
+[[nodiscard]] std::vector<AuditFinding> MergeCauses(const std::vector<AuditFinding>& findings);
 
 }  // namespace waymark
 

@@ -105,6 +105,10 @@ struct StepRecord {
       std::fill(verdicts.begin(), verdicts.end(), Reason::kNotCaptured);
     }
   }
+  [[nodiscard]] bool LandLayers(std::uint32_t row, std::uint8_t* destination,
+                                std::span<std::uint8_t> written) {
+    return !threw && Guarded([&] { return rows->LandLayers(row, destination, written); }, false);
+  }
 
  private:
   template <class Call, class Result = std::invoke_result_t<Call>>

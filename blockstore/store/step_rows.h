@@ -2,6 +2,7 @@
 #ifndef WAYMARK_BLOCKSTORE_STORE_STEP_ROWS_H_
 #define WAYMARK_BLOCKSTORE_STORE_STEP_ROWS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -28,6 +29,16 @@ class StepRows {
   // null destination is skipped. May be called several times for the same row.
   virtual void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
                     std::span<Reason> verdicts) = 0;
+
+  // For the audit. Copies the layers of row `row` that were written to `destination`, as Land does,
+  // and sets written[layer] to 1 for them, else to 0. Returns whether one was written. A row with an
+  // invalid id counts as not written, as its other ids may be wrong, too. `written`: [num_layers].
+  virtual bool LandLayers(std::uint32_t row, std::uint8_t* destination,
+                          std::span<std::uint8_t> written) {
+    (void)row, (void)destination;
+    std::fill(written.begin(), written.end(), std::uint8_t{0});
+    return false;
+  }
 
   // Called once, before Land, for a step begun with StepBatch::device_slots. Returns the slot of
   // each row, kPaddingSlot for a row without KV; the memory must stay valid until Done(). Element i

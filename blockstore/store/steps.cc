@@ -169,9 +169,13 @@ void Steps::ClaimRow(StepRecord* record, std::uint32_t step_row, std::int64_t sl
     if (again || pages_.Kept(pool_.hot(page).seal.set(), stamp, version)) {
       cell.MarkHow(Provenance::kKept);
       ++stats_.rows_ignored;
-      if (!again && asked && record != nullptr && audit_ &&
+      if (!again && record != nullptr && audit_ &&
           record->ignored.size() < record->ignored.capacity()) {
-        record->ignored.push_back({step_row, page, e, static_cast<std::uint16_t>(row)});
+        record->ignored.push_back({.step_row = step_row,
+                                   .page = page,
+                                   .entry = e,
+                                   .row = static_cast<std::uint16_t>(row),
+                                   .asked = asked});
         pages_.PinPage(page);
       }
       return;

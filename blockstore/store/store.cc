@@ -10,6 +10,7 @@
 #include "blockstore/digest.h"
 #include "blockstore/exception_status.h"
 #include "blockstore/step_path.h"
+#include "blockstore/store/agreement.h"
 #include "blockstore/store/store_impl.h"
 #include "blockstore/thread.h"
 
@@ -98,9 +99,13 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOpti
   if (options.expert_versions < 1 || options.expert_versions > 4096) {
     return Bad("expert_versions", "must be in [1, 4096]", options.expert_versions);
   }
-  if (!(options.audit_threshold >= 0 && options.audit_threshold <= 1)) {
+  if (!options.audit_threshold) options.audit_threshold = DefaultAuditThreshold(options.shape);
+  const double threshold = *options.audit_threshold;
+  const double chance = ChanceAgreement(options.shape);
+  if (threshold != 0 && !(threshold > chance && threshold <= 1) && !(threshold == 1)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "StoreOptions.audit_threshold: must be in [0, 1], got ", options.audit_threshold));
+        "StoreOptions.audit_threshold: must be above top_k / num_experts = ", chance,
+        ", on which different tokens agree by chance, and at most 1; got ", threshold));
   }
   for (const BlockId block : options.null_blocks) {
     if (block.value() >= options.num_blocks) {
@@ -255,13 +260,17 @@ absl::StatusOr<ExpertCounts> RoutingStore::ExpertCountsOf(std::uint64_t version)
   });
 }
 std::vector<AuditFinding> RoutingStore::TakeFindings() {
+  std::vector<AuditFinding> findings = TakeEachFinding();
+  try {
+    return MergeCauses(findings);
+  } catch (const std::bad_alloc&) {
+    return findings;
+  }
+}
+std::vector<AuditFinding> RoutingStore::TakeEachFinding() {
   if (impl_->forked()) return {};
   impl_->lander().Drain();
-  try {
-    return impl_->lander().audit().TakeFindings();
-  } catch (const std::bad_alloc&) {
-    return {};  // they are kept
-  }
+  return impl_->lander().audit().TakeFindings();
 }
 const StoreOptions& RoutingStore::options() const {
   return impl_->options();

@@ -124,7 +124,9 @@ struct StoreOptions {
   // Compare ignored writes with the rows that were kept, and void a page (make its rows missing,
   // reason audit) if the mean agreement is below the threshold.
   bool audit = true;
-  double audit_threshold = 0.5;  // in [0, 1]; to calibrate it see docs/architecture.md
+  // nullopt: halfway between K / E, on which different tokens agree by chance, and 1. Otherwise above
+  // K / E, and at most 1; 0: findings are counted only. To calibrate it see docs/architecture.md.
+  std::optional<double> audit_threshold;
   // Count the experts of landed rows per version (ExpertCountsOf), for the versions that were first
   // counted last. Takes about 1 ns per id. expert_versions: 1 ... 4096.
   bool count_experts = false;
@@ -134,8 +136,8 @@ struct StoreOptions {
   // Records every call (see FlightRecorder). The caller's; must outlive the store and its
   // snapshots. Null = no recording.
   FlightSink* flight = nullptr;
-  // Receives each audit finding that voided rows (AuditFinding::ToString), on the landing thread,
-  // shortly after the step that showed it has ended.
+  // Receives audit findings that voided rows (AuditFinding::ToString), on the landing thread, shortly
+  // after the step that showed it has ended: of each cause the 1st, the 10th, the 100th, ...
   LogCallback log = {};
 };
 
@@ -240,8 +242,11 @@ class RoutingStore {
   // The counts of one of them. NotFound for any other; FailedPrecondition in a forked child. Any
   // thread.
   [[nodiscard]] absl::StatusOr<ExpertCounts> ExpertCountsOf(std::uint64_t version) const;
-  // The findings of the audit since the last call, oldest first; at most the newest 256.
+  // What the audit has found since the last call: one finding for each cause.
   [[nodiscard]] std::vector<AuditFinding> TakeFindings();
+  // The same, one for each page, in order; the first 256 of them. What one of the two calls returns,
+  // the other does not.
+  [[nodiscard]] std::vector<AuditFinding> TakeEachFinding();
   [[nodiscard]] const StoreOptions& options() const;
   // The last step begun; 0 before the first.
   [[nodiscard]] StepId last_step() const;

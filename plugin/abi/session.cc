@@ -236,6 +236,16 @@ wm_status SessionSubmitIds(wm_session* session, std::uint64_t step, const wm_ids
   });
 }
 
+wm_status SessionLanded(const wm_session* session, std::uint64_t step,
+                        std::int32_t* landed) noexcept {
+  return GuardStep(nullptr, [&]() -> wm_code {
+    if (!IsA(session)) return BadArgument(0);
+    if (landed == nullptr) return BadArgument(2);
+    *landed = session->session->Landed(StepId(step)) ? 1 : 0;
+    return {};
+  });
+}
+
 // ---- beside it
 
 wm_status SessionSelfTest(wm_session* session, std::int32_t rows, wm_forward forward,
@@ -377,6 +387,7 @@ void FillSession(wm_api_v1& api) {
   api.session_discard = &SessionDiscard;
   api.session_begin_ids_step = &SessionBeginIdsStep;
   api.session_submit_ids = &SessionSubmitIds;
+  api.session_landed = &SessionLanded;
   api.session_self_test = &SessionSelfTest;
   api.session_status = &SessionStatus;
   api.session_stats = &SessionStats;

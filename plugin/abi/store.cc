@@ -325,6 +325,9 @@ wm_status StoreNextFinding(wm_store* store, wm_finding* out, wm_message* text) n
     to.rows = finding.rows;
     to.voided = finding.voided ? 1 : 0;
     to.agreement = finding.agreement;
+    to.two_pages = finding.two_pages ? 1 : 0;
+    to.pages = finding.pages;
+    to.last_step = finding.last_step;
     WriteText(finding.ToString(), text);
     CopyOut(to, out);
     store->findings.pop_front();

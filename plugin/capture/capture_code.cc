@@ -18,7 +18,8 @@ absl::Status CaptureCode::ToStatus() const {
     case CaptureRule::kLayerOutOfRange:
       return status("layer: must be in [0, " + held_against + "); it is " + given);
     case CaptureRule::kLayerNotHandedOver:
-      return status("layer: must be bound as \"hands over\"; layer " + given + " is not");
+      return status("layer: must not be bound otherwise than as \"hands over\"; layer " + given +
+                    " is");
     case CaptureRule::kNullData:
       return status("ids.data: must not be null with rows; ids.rows is " + given);
     case CaptureRule::kIdType:
@@ -30,7 +31,8 @@ absl::Status CaptureCode::ToStatus() const {
     case CaptureRule::kWrongLayers:
       return status("ids.layers: must be " + held_against + "; it is " + given);
     case CaptureRule::kRingFull:
-      return status("no entry is free; steps of SubmitIds in flight: " + given);
+      return status("the step was dropped: no entry is free; steps of SubmitIds in flight: " +
+                    given);
     case CaptureRule::kTransport:
       return status("the transport has failed; CaptureSession::status() says how");
     case CaptureRule::kLayerNotRouted:

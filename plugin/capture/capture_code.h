@@ -19,20 +19,20 @@ enum class CaptureRule : std::uint8_t {
   kNone = 0,
   kStepNotInFlight,     // value: the step, which was never begun here or has ended
   kLayerOutOfRange,     // value: the layer; limit: L
-  kLayerNotHandedOver,  // value: the layer, which is not bound as LayerCapture::kHandsOver
+  kLayerNotHandedOver,  // value: the layer, which is bound otherwise than as kHandsOver
   kNullData,            // value: the rows of the tensor, whose data is null
   kIdType,              // value: the IdType; HandOver takes int16, int32 and int64
   kTooManyRows,         // value: rows of the tensor; limit: the most that it may have
   kTooFewColumns,       // value: columns of the tensor; limit: K
   kWrongLayers,         // value: layers of the tensor; limit: L
-  kRingFull,            // value: steps of SubmitIds in flight
+  kRingFull,            // the step was dropped; value: steps of SubmitIds in flight
   kTransport,           // the transport has failed: CaptureSession::status() returns why
   kLayerNotRouted,      // value: the layer, which is not bound as LayerCapture::kRoutingKernel
   kRouting,             // `routing` names the argument of the routing call, its rule and the value
 };
 
-// `code` is an absl::StatusCode. 0 (kOk): the call succeeded. Any other code: nothing was copied,
-// and no step has ended.
+// `code` is an absl::StatusCode. 0 (kOk): the call succeeded. kResourceExhausted: the step was
+// dropped and has ended. Any other code: nothing was copied, and no step has ended.
 struct CaptureCode {
   std::int32_t code = 0;
   CaptureRule rule = CaptureRule::kNone;
@@ -41,6 +41,9 @@ struct CaptureCode {
   kernels::RoutingCode routing = {};  // set with kRouting
 
   [[nodiscard]] bool ok() const { return code == 0; }
+  [[nodiscard]] bool dropped() const {
+    return code == static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted);
+  }
   // This code as a status, whose message names the argument, the rule and the value. Allocates.
   [[nodiscard]] absl::Status ToStatus() const;
 };

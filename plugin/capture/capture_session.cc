@@ -74,6 +74,7 @@ class CaptureSession::Impl {
   };
   std::vector<Open> open;
   std::size_t last_found = 0;  // engines ask for the same step again and again
+  std::uint64_t last_begun = 0;
 
   Counter begun, submitted, dropped, cancelled, overflows, discards, handed_over;
 
@@ -111,10 +112,16 @@ class CaptureSession::Impl {
     return code;
   }
 
-  // Whether `view` may be written: the scratch view, or the view of a step that is open. A view
-  // that outlived its step must not write into the step that has the buffer now.
+  void Begun(std::uint64_t step) {
+    last_begun = step;
+    begun.Add();
+  }
+
+  // Whether `view` may be written: the scratch view, unless it stands for a step that was not
+  // begun, or the view of a step that is open. A view that outlived its step must not write into
+  // the step that has the buffer now.
   [[nodiscard]] bool MayWrite(const CaptureView& view) const {
-    if (view.buffer == kScratchBuffer) return true;
+    if (view.buffer == kScratchBuffer) return view.step <= last_begun;
     const auto buffer = static_cast<std::size_t>(view.buffer);
     return view.step != 0 && buffer < open.size() && open[buffer].step == view.step;
   }
@@ -277,7 +284,7 @@ WAYMARK_STEP_PATH StepCode CaptureSession::BeginStep(const StepBatch& batch,
   } else {
     code = impl_->store->BeginStep(batch);
   }
-  if (code.ok() || code.dropped()) impl_->begun.Add();
+  if (code.ok() || code.dropped()) impl_->Begun(batch.step);
   if (!code.ok()) {
     if (buffer != kNoBuffer) transport.Release(buffer, 0);
     if (!code.dropped()) return code;
@@ -300,15 +307,14 @@ StepCode CaptureSession::BeginIdsStep(const StepBatch& batch) {
             static_cast<std::int64_t>(batch.num_slots)};
   }
   const StepCode code = impl_->store->BeginStep(batch);
-  if (code.ok() || code.dropped()) impl_->begun.Add();
+  if (code.ok() || code.dropped()) impl_->Begun(batch.step);
   return code;
 }
 
 CaptureView CaptureSession::view(StepId step) {
   const BufferId buffer = impl_->Find(step);
-  if (buffer == kNoBuffer) return scratch_view();
-  CaptureView view = impl_->transport->View(buffer);
-  view.step = step.value();
+  CaptureView view = impl_->transport->View(buffer == kNoBuffer ? kScratchBuffer : buffer);
+  if (buffer != kNoBuffer || step.value() > impl_->last_begun) view.step = step.value();
   return view;
 }
 
@@ -322,7 +328,7 @@ CaptureCode CaptureSession::HandOver(const CaptureView& view, std::int32_t layer
     return {kInvalidArgument, CaptureRule::kLayerOutOfRange, layer, impl_->shape.num_layers};
   }
   const LayerBinding& binding = impl_->bindings[static_cast<std::size_t>(layer)];
-  if (binding.module.empty() || binding.capture != LayerCapture::kHandsOver) {
+  if (!binding.module.empty() && binding.capture != LayerCapture::kHandsOver) {
     return {kFailedPrecondition, CaptureRule::kLayerNotHandedOver, layer, 0};
   }
   if (ids.type != IdType::kInt16 && ids.type != IdType::kInt32 && ids.type != IdType::kInt64) {
@@ -448,9 +454,14 @@ CaptureCode CaptureSession::SubmitIds(StepId step, const StepIds& ids, DoneCallb
   if (code.ok() && !step.valid()) code = {kNotFound, CaptureRule::kStepNotInFlight, 0, 0};
   StepRows* rows = nullptr;
   if (code.ok()) {
-    rows = impl_->ids_ring->Take(ids, done);
+    rows = impl_->ids_ring->Take(step.value(), ids, done);
     if (rows == nullptr) {
-      code = {kResourceExhausted, CaptureRule::kRingFull, impl_->ids_ring->size(), 0};
+      // The engine goes on without the ids.
+      const StepCode ended = Drop(step);
+      code = ended.ok() ? CaptureCode{kResourceExhausted, CaptureRule::kRingFull,
+                                      impl_->ids_ring->size(), 0}
+                        : CaptureCode{ended.code, CaptureRule::kStepNotInFlight,
+                                      static_cast<std::int64_t>(step.value()), 0};
     }
   }
   if (!code.ok()) {
@@ -465,6 +476,10 @@ CaptureCode CaptureSession::SubmitIds(StepId step, const StepIds& ids, DoneCallb
   }
   impl_->submitted.Add();
   return {};
+}
+
+bool CaptureSession::Landed(StepId step) const {
+  return !impl_->ids_ring->Has(step.value());
 }
 
 CaptureStats CaptureSession::GetStats() const {

@@ -98,7 +98,7 @@ struct LayerStats {
 struct CaptureStats {
   std::uint64_t steps_begun = 0;      // begun in the store, ring_overflows included
   std::uint64_t steps_submitted = 0;  // by Submit, SubmitDeviceSlots and SubmitIds
-  std::uint64_t steps_dropped = 0;    // by Drop and by the destructor
+  std::uint64_t steps_dropped = 0;    // by Drop, SubmitIds and the destructor
   std::uint64_t steps_cancelled = 0;  // by Cancel
   std::uint64_t ring_overflows = 0;  // steps dropped at their begin: no buffer, or transport failed
   std::uint64_t discards = 0;        // calls of Discard
@@ -140,8 +140,8 @@ class CaptureSession {
 
   // Binds captured layer `layer` to the module of the model with this name, and sets how its ids
   // are captured. Layers that never route, and draft (MTP) layers, are not among the captured
-  // layers. A layer that is not bound is captured all the same if its view is written, but has no
-  // name in reports and does not accept HandOver. InvalidArgument for a layer out of range or an
+  // layers. A layer that is not bound is captured all the same, if its view is written or its ids
+  // are handed over, but has no name in reports. InvalidArgument for a layer out of range or an
   // empty name; AlreadyExists if the layer or the module is bound; FailedPrecondition after the
   // first BeginStep.
   [[nodiscard]] absl::Status BindLayer(std::int32_t layer, std::string module,
@@ -165,16 +165,18 @@ class CaptureSession {
   [[nodiscard]] StepCode BeginStep(const StepBatch& batch, std::int32_t written_rows = 0);
   // The view into which the forward of `step` writes, valid until the step is submitted, dropped or
   // cancelled. For a step without a buffer (dropped at its begin, ended, or unknown) it is the
-  // scratch view. Always safe to write max_rows rows into.
+  // scratch view. Always safe to write max_rows rows into. For a step above the last one begun,
+  // HandOver and Route refuse it.
   [[nodiscard]] CaptureView view(StepId step);
   // The view for forwards that are not steps: warm-up, autotuning, dummy batches. Its ids never
   // land. Call Discard after each such forward.
   [[nodiscard]] CaptureView scratch_view();
 
   // Copies the first K columns of `ids` into rows [0, ids.rows) of `layer` of the view, in stream
-  // order on a device. For layers bound as LayerCapture::kHandsOver. `view` is view(step) or
-  // scratch_view(); the second form is HandOver(view(step), ...). For a device, `ids.data` is
-  // device memory, which is read in stream order. On failure nothing is copied.
+  // order on a device. For layers bound as LayerCapture::kHandsOver, and for layers that are not
+  // bound. `view` is view(step) or scratch_view(); the second form is HandOver(view(step), ...). For
+  // a device, `ids.data` is device memory, which is read in stream order. On failure nothing is
+  // copied. NotFound (kStepNotInFlight) for a view whose step has ended, or was not begun.
   [[nodiscard]] CaptureCode HandOver(const CaptureView& view, std::int32_t layer,
                                      const IdsTensor& ids);
   [[nodiscard]] CaptureCode HandOver(StepId step, std::int32_t layer, const IdsTensor& ids);
@@ -223,9 +225,14 @@ class CaptureSession {
   // Ends `step` with the ids in `ids`: row i of the tensor is row i of the step. Rows of the step
   // beyond ids.rows are missing (not captured). A step of BeginStep may end so too, if its view was
   // not written. The tensor stays the caller's and must not change until `done` is called, which
-  // happens exactly once: on success when the step has landed, on failure before the return. On
-  // failure the step is still in flight.
+  // happens exactly once: on success when the step has landed, else before the return.
+  // CaptureCode::dropped() (kRingFull): num_ids_steps steps have not landed yet, so this one was
+  // dropped: it has ended, and its rows are missing (capacity). After any other failure the step is
+  // still in flight.
   [[nodiscard]] CaptureCode SubmitIds(StepId step, const StepIds& ids, DoneCallback done = {});
+  // Whether the tensor that SubmitIds was given for `step` may be written again: its `done` has been
+  // called, or there was none. Steps may land in another order than they were submitted.
+  [[nodiscard]] bool Landed(StepId step) const;
 
   // ---- reports and accessors ----
 

@@ -76,10 +76,12 @@ class HostTransport::Buffer : public StepRows {
 
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override {
-    constexpr auto kId = static_cast<std::ptrdiff_t>(sizeof(std::int16_t));
-    const kernels::IdsView view{memory_.get(), kernels::IdKind::kInt16, shape_.top_k * kId,
-                                layer_stride_ * kId, kId};
-    lander_.Land(view, rows_, written_rows_, first, destinations, verdicts);
+    lander_.Land(Ids(), rows_, written_rows_, first, destinations, verdicts);
+  }
+
+  bool LandLayers(std::uint32_t row, std::uint8_t* destination,
+                  std::span<std::uint8_t> written) override {
+    return lander_.LandLayers(Ids(), rows_, row, destination, written);
   }
 
   std::optional<std::span<const std::int64_t>> Slots() override { return slots_; }
@@ -93,6 +95,11 @@ class HostTransport::Buffer : public StepRows {
   }
 
  private:
+  [[nodiscard]] kernels::IdsView Ids() const {
+    constexpr auto kId = static_cast<std::ptrdiff_t>(sizeof(std::int16_t));
+    return {memory_.get(), kernels::IdKind::kInt16, shape_.top_k * kId, layer_stride_ * kId, kId};
+  }
+
   const kernels::RowShape shape_;
   const std::ptrdiff_t layer_stride_;  // in ids
   const Memory memory_;

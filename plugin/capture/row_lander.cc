@@ -15,6 +15,22 @@ constexpr std::size_t kChunk = 128;  // rows packed and judged at a time
 
 }  // namespace
 
+bool FindWrittenLayers(const RoutingShape& shape, const std::uint8_t* row,
+                       std::span<std::uint8_t> written) {
+  const auto k = static_cast<std::size_t>(shape.top_k);
+  const std::size_t bytes = k * shape.id_bytes();
+  const kernels::RowShape one_layer = {1, shape.top_k, shape.num_experts};
+  const auto kind = shape.id_bytes() == 1 ? kernels::IdKind::kUint8 : kernels::IdKind::kUint16;
+  const bool ambiguous = shape.top_k == 1 && shape.num_experts == 256;
+  for (std::size_t layer = 0; layer < written.size(); ++layer) {
+    const kernels::IdsView ids{row + layer * bytes, kind, 0, 0,
+                               static_cast<std::ptrdiff_t>(shape.id_bytes())};
+    const bool ok = kernels::CheckLayer(one_layer, ids, 0, 0) == kernels::RowVerdict::kOk;
+    written[layer] = ok && !ambiguous ? 1 : 0;
+  }
+  return std::find(written.begin(), written.end(), 1) != written.end();
+}
+
 RowLander::RowLander(const RoutingShape& shape, std::int32_t max_rows,
                      std::shared_ptr<LayerCounters> counters)
     : shape_(ToRowShape(shape)),
@@ -52,6 +68,26 @@ void RowLander::Land(const kernels::IdsView& ids, std::int32_t rows, std::int32_
   for (std::size_t i = there; i < destinations.size(); ++i) {
     if (destinations[i] != nullptr) verdicts[i] = Reason::kNotCaptured;
   }
+}
+
+bool RowLander::LandLayers(const kernels::IdsView& ids, std::int32_t rows, std::uint32_t row,
+                           std::uint8_t* destination, std::span<std::uint8_t> written) const {
+  std::fill(written.begin(), written.end(), std::uint8_t{0});
+  if (row >= static_cast<std::uint32_t>(rows)) return false;
+  const kernels::RowShape one_layer = {1, shape_.top_k, shape_.num_experts};
+  const std::size_t bytes = one_layer.row_bytes();
+  kernels::IdsView from = ids.From(static_cast<std::ptrdiff_t>(row));
+  bool any = false;
+  for (std::uint8_t& of_layer : written) {
+    kernels::RowVerdict verdict = kernels::RowVerdict::kOk;
+    (void)kernels::PackRows(one_layer, from, {&destination, 1}, {&verdict, 1});
+    if (verdict == kernels::RowVerdict::kInvalidId) return false;
+    of_layer = verdict == kernels::RowVerdict::kOk ? 1 : 0;
+    any |= of_layer != 0;
+    destination += bytes;
+    from.data = static_cast<const std::uint8_t*>(from.data) + from.layer_stride;
+  }
+  return any;
 }
 
 void RowLander::CountFaults(const kernels::IdsView& ids, std::int32_t batch_rows) {

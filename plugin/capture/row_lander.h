@@ -16,6 +16,12 @@
 
 namespace waymark {
 
+// The layers of a packed row with an id of -1 that were written: those with K different ids below
+// E, in `written`, [num_layers]. Returns whether there is one. -1 is all bits set; where that is an
+// expert, too, and could be the only id of a layer (K = 1, E = 256), there is none.
+[[nodiscard]] bool FindWrittenLayers(const RoutingShape& shape, const std::uint8_t* row,
+                                     std::span<std::uint8_t> written);
+
 // One per StepRows; used by one thread at a time. The store may ask for a row several times (for
 // two pages, or to compare it); the row's faults are counted the first time.
 class RowLander {
@@ -30,6 +36,9 @@ class RowLander {
   void Land(const kernels::IdsView& ids, std::int32_t rows, std::int32_t batch_rows,
             std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts);
+  // StepRows::LandLayers for such a step. Counts nothing.
+  [[nodiscard]] bool LandLayers(const kernels::IdsView& ids, std::int32_t rows, std::uint32_t row,
+                                std::uint8_t* destination, std::span<std::uint8_t> written) const;
   // The step has ended: clears which rows were counted.
   void Reset();
 

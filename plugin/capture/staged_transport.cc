@@ -10,6 +10,7 @@
 
 #include "kernels/pack_rows.h"
 #include "plugin/capture/ids_kind.h"
+#include "plugin/capture/row_lander.h"
 
 namespace waymark {
 namespace {
@@ -171,6 +172,23 @@ class StagedTransport::StagingBuffer : public StepRows {
       if (verdicts[i] != Reason::kNone) continue;
       std::memcpy(destinations[i], pinned_ + layout.rows + row * row_bytes, row_bytes);
     }
+  }
+
+  bool LandLayers(std::uint32_t row, std::uint8_t* destination,
+                  std::span<std::uint8_t> written) override {
+    Fetch();
+    std::fill(written.begin(), written.end(), std::uint8_t{0});
+    if (!fetch_ok_ || row >= static_cast<std::uint32_t>(rows_)) return false;
+    const RoutingShape& shape = transport_.options_.shape;
+    const StagingLayout layout(shape, rows_, has_slots_);
+    const auto verdict = static_cast<kernels::RowVerdict>(pinned_[layout.verdicts + row]);
+    std::memcpy(destination, pinned_ + layout.rows + row * shape.row_bytes(), shape.row_bytes());
+    if (verdict == kernels::RowVerdict::kNotWritten) {
+      return FindWrittenLayers(shape, destination, written);
+    }
+    const bool ok = verdict == kernels::RowVerdict::kOk;
+    std::fill(written.begin(), written.end(), static_cast<std::uint8_t>(ok ? 1 : 0));
+    return ok;
   }
 
   std::optional<std::span<const std::int64_t>> Slots() override {

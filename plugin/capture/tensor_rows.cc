@@ -21,9 +21,16 @@ void TensorRows::Set(const StepIds& ids, DoneCallback done) {
 
 void TensorRows::Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
                       std::span<Reason> verdicts) {
-  const kernels::IdsView view{ids_.data, ToKind(ids_.type), ids_.row_stride, ids_.layer_stride,
-                              ids_.k_stride};
-  lander_->Land(view, ids_.rows, ids_.rows, first, destinations, verdicts);
+  lander_->Land(View(), ids_.rows, ids_.rows, first, destinations, verdicts);
+}
+
+bool TensorRows::LandLayers(std::uint32_t row, std::uint8_t* destination,
+                            std::span<std::uint8_t> written) {
+  return lander_->LandLayers(View(), ids_.rows, row, destination, written);
+}
+
+kernels::IdsView TensorRows::View() const {
+  return {ids_.data, ToKind(ids_.type), ids_.row_stride, ids_.layer_stride, ids_.k_stride};
 }
 
 void TensorRows::Done() {

@@ -9,6 +9,7 @@
 
 #include "blockstore/shape.h"
 #include "blockstore/store/step_rows.h"
+#include "kernels/ids_view.h"
 #include "plugin/capture/ids_tensor.h"
 #include "plugin/capture/layer_counters.h"
 
@@ -48,10 +49,14 @@ class TensorRows : public StepRows {
   // null. The verdict of rows at or beyond ids.rows is kNotCaptured.
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override;
+  bool LandLayers(std::uint32_t row, std::uint8_t* destination,
+                  std::span<std::uint8_t> written) override;
   // Drops the tensor, then calls `done`; from then on the engine may free or reuse the tensor.
   void Done() override;
 
  private:
+  [[nodiscard]] kernels::IdsView View() const;
+
   const std::unique_ptr<RowLander> lander_;
   StepIds ids_;
   DoneCallback done_;

@@ -42,7 +42,9 @@ struct CaptureView {
   std::int32_t max_rows = 0;        // N_max
   std::int32_t top_k = 0;           // K
   BufferId buffer = kNoBuffer;
-  std::uint64_t step = 0;  // the step that has the buffer; 0 for the scratch buffer
+  // The step that has the buffer. For the scratch buffer 0, or the step that CaptureSession::view
+  // was asked for and that was not begun.
+  std::uint64_t step = 0;
 
   // The [max_rows, top_k] array of captured layer `index`. REQUIRES: 0 <= index < num_layers.
   [[nodiscard]] std::int16_t* layer(std::int32_t index) const {

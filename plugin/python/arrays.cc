@@ -155,13 +155,44 @@ T Fit(std::int64_t value, const char* name) {
   return static_cast<T>(value);
 }
 
+// The int of an object that has one, bools excepted; null: none.
+nb::object IndexOf(nb::handle object) {
+  nb::object index;
+  if (!PyBool_Check(object.ptr())) index = nb::steal(PyNumber_Index(object.ptr()));
+  if (!index.is_valid()) PyErr_Clear();
+  return index;
+}
+
+// "step: an integer in [0, 9], got 10".
+template <typename T>
+std::string WrongInteger(nb::handle object, const char* name, T least, T most) {
+  constexpr std::size_t kMostText = 80;
+  auto given = nb::cast<std::string>(nb::repr(object));
+  if (given.size() > kMostText) given = given.substr(0, kMostText) + "...";
+  return std::string(name) + ": an integer in [" + std::to_string(least) + ", " +
+         std::to_string(most) + "], got " + given;
+}
+
+template <typename T, typename Convert>
+T InRange(nb::handle object, const char* name, T least, T most, Convert convert) {
+  const nb::object index = IndexOf(object);
+  if (!index.is_valid()) {
+    PyErr_SetString(PyExc_TypeError, WrongInteger(object, name, least, most).c_str());
+    throw nb::python_error();
+  }
+  const auto value = static_cast<T>(convert(index.ptr()));
+  const bool fits = PyErr_Occurred() == nullptr;
+  PyErr_Clear();
+  if (!fits || value < least || value > most) {
+    Raise(WM_INVALID_ARGUMENT, WrongInteger(index, name, least, most));
+  }
+  return value;
+}
+
 template <typename T>
 T One(nb::handle item, const char* name) {
-  const nb::object index = nb::steal(PyNumber_Index(item.ptr()));
-  if (!index.is_valid()) {
-    PyErr_Clear();
-    TypeError(name, "must hold integers", item);
-  }
+  const nb::object index = IndexOf(item);
+  if (!index.is_valid()) TypeError(name, "must hold integers", item);
   int overflow = 0;
   const long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
   if (overflow != 0) {
@@ -216,6 +247,14 @@ std::int64_t Load(const std::uint8_t* at, char kind, int bytes, const char* name
 }
 
 }  // namespace
+
+std::int64_t SignedOf(nb::handle object, const char* name, std::int64_t least, std::int64_t most) {
+  return InRange(object, name, least, most, &PyLong_AsLongLong);
+}
+std::uint64_t UnsignedOf(nb::handle object, const char* name, std::uint64_t least,
+                         std::uint64_t most) {
+  return InRange(object, name, least, most, &PyLong_AsUnsignedLongLong);
+}
 
 nb::handle NumpyType(const char* name) {
   return nb::object(nb::module_::import_("numpy").attr("dtype")(name)).release();

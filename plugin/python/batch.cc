@@ -11,12 +11,8 @@ namespace {
 using nb::literals::operator""_a;
 
 std::int32_t BlockTokens(const RowArgs& rows) {
-  std::int32_t tokens = rows.store_block_tokens;
-  if (!rows.block_tokens.is_none() && !nb::try_cast(rows.block_tokens, tokens)) {
-    Raise(WM_INVALID_ARGUMENT, "block_tokens: an integer, or None; got " +
-                                   nb::cast<std::string>(nb::repr(rows.block_tokens)));
-  }
-  return tokens;
+  if (rows.block_tokens.is_none()) return rows.store_block_tokens;
+  return IntegerOf<std::int32_t>(rows.block_tokens, "block_tokens");
 }
 
 // Item `i` of a tuple or list of `size`.
@@ -60,7 +56,7 @@ void CopyTable(nb::handle blocks, std::vector<std::int32_t>& to, wm_table_rows& 
   table.block_table = to.data();
 }
 
-nb::bytes SerializeBatch(std::uint64_t step, std::uint64_t version, nb::handle slots,
+nb::bytes SerializeBatch(Uint64<"step"> step, Uint64<"version"> version, nb::handle slots,
                          nb::handle events, bool device_slots) {
   const BatchArgs args(step, version, {slots}, events, device_slots);
   std::string bytes(Api().batch_size(&args.batch), '\0');
@@ -204,12 +200,7 @@ void BatchArgs::TakeTable(const RowArgs& rows) {
   table_.num_computed_tokens = computed_->data();
   table_.num_scheduled_tokens = scheduled_->data();
   table_.asked = TakeAsked(rows.asked, table_.num_requests, "request");
-  std::uint32_t padding = 0;
-  if (!nb::try_cast(rows.padding, padding)) {
-    Raise(WM_INVALID_ARGUMENT, "num_padding: an integer in [0, 2^31), got " +
-                                   nb::cast<std::string>(nb::repr(rows.padding)));
-  }
-  table_.num_padding = padding;
+  table_.num_padding = IntegerOf<std::uint32_t>(rows.padding, "num_padding");
   batch.table = &table_;
 }
 

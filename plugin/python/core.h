@@ -30,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include "plugin/python/integer.h"
 #include "plugin/waymark_wire.h"
 
 namespace waymark_python {

@@ -10,7 +10,7 @@ namespace {
 // Keys of `count` blocks, in any form that Python programs have hashes in.
 class Keys {
  public:
-  Keys(nb::handle keys, std::size_t count) : count_(count) {
+  Keys(nb::handle keys, std::size_t count) {
     if (keys.is_none()) return;
     PyObject* const o = keys.ptr();
     if (PyBytes_Check(o) || PyLong_Check(o)) {
@@ -30,7 +30,6 @@ class Keys {
     }
   }
 
-  [[nodiscard]] bool none() const { return keys_.empty() && count_ != 0; }
   // Fills the key of `event`, the i-th.
   void Set(std::size_t i, wm_event& event) const {
     if (keys_.empty() || keys_[i].size == 0) return;
@@ -106,7 +105,6 @@ class Keys {
     }
   }
 
-  std::size_t count_;
   std::vector<Key> keys_;
 };
 
@@ -148,12 +146,8 @@ EventList ReleaseEvents(nb::handle blocks) {
 EventList SealEvents(nb::handle block_ids, nb::handle key_list, nb::handle step_number) {
   const Integers<std::int32_t> blocks(block_ids, "blocks");
   const Keys keys(key_list, blocks.size());
-  if (keys.none()) Raise(WM_INVALID_ARGUMENT, "keys: a seal needs a key, got None");
   std::uint64_t step = 0;
-  if (!step_number.is_none() && (!nb::try_cast(step_number, step) || step == 0)) {
-    Raise(WM_INVALID_ARGUMENT,
-          "step: an integer above 0, or None; got " + nb::cast<std::string>(nb::repr(step_number)));
-  }
+  if (!step_number.is_none()) step = IntegerOf<std::uint64_t>(step_number, "step", 1);
   EventList events(blocks.size());
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     events[i] = wm_seal(blocks[i], nullptr, 0, step);

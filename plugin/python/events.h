@@ -63,8 +63,8 @@ void DefineEvents(nb::class_<T>& of) {
           },
           "blocks"_a, "keys"_a.none(), "step"_a = none,
           nb::sig("def seal(self, blocks: object, keys: object, step: int | None = None) -> None"),
-          "`step` fills the blocks, which are then found by their keys (as in bind); None: the "
-          "step that is begun next.")
+          "`step` fills the blocks, whose rows are then protected, and found by their keys (as in "
+          "bind; a block without a key is not found). step None: the step that is begun next.")
       .def(
           "copy",
           [](const T& self, nb::handle src, nb::handle dst, nb::handle rows) {
@@ -81,7 +81,7 @@ void DefineEvents(nb::class_<T>& of) {
           "move([a, b], [b, a]).")
       .def(
           "truncate",
-          [](const T& self, nb::handle blocks, nb::handle row, std::uint64_t step) {
+          [](const T& self, nb::handle blocks, nb::handle row, Uint64<"step"> step) {
             Send(self, TruncateEvents(blocks, row, step));
           },
           "blocks"_a, "row"_a, "step"_a,

@@ -85,8 +85,8 @@ class Argument {
 
 void Route(nb::handle logits, nb::handle topk_ids, nb::handle topk_weights, nb::handle bias,
            nb::handle replay_in, nb::handle routed, nb::handle replay_out, std::int32_t method,
-           std::int32_t top_k, std::int32_t num_groups, std::int32_t topk_groups, float scale,
-           bool normalize, nb::handle view, std::int32_t layer, nb::handle stream) {
+           Int32<"top_k"> top_k, Int32<"num_groups"> num_groups, Int32<"topk_groups"> topk_groups,
+           float scale, bool normalize, nb::handle view, Int32<"layer"> layer, nb::handle stream) {
   Argument all[] = {{logits, "logits"},
                     {topk_ids, "topk_ids", true},
                     {topk_weights, "topk_weights", true},

@@ -9,9 +9,10 @@ namespace {
 
 using nb::literals::operator""_a;
 
-void MakeRows(Rows* self, std::int32_t num_layers, std::int32_t top_k, std::int32_t num_experts,
-              std::int32_t page_tokens, nb::handle layer_ids, std::int64_t first, nb::handle ids,
-              nb::handle infos, bool ordered) {
+void MakeRows(Rows* self, Int32<"num_layers"> num_layers, Int32<"top_k"> top_k,
+              Int32<"num_experts"> num_experts, Int32<"page_tokens"> page_tokens,
+              nb::handle layer_ids, Int64<"first"> first, nb::handle ids, nb::handle infos,
+              bool ordered) {
   const Integers<std::int32_t> layers(layer_ids, "layer_ids");
   const Bytes id_bytes = ReadableBytes(ids, "ids");
   const Bytes info_bytes = ReadableBytes(infos, "infos");
@@ -222,8 +223,8 @@ wm_status AllGather(void* context, const void* send, void* receive, std::size_t 
   }
 }
 
-std::unique_ptr<Rows> GatherLayers(const Rows& stage, nb::object all_gather, std::int32_t rank,
-                                   std::int32_t ranks) {
+std::unique_ptr<Rows> GatherLayers(const Rows& stage, nb::object all_gather, Int32<"rank"> rank,
+                                   Int32<"ranks"> ranks) {
   Collective collective{std::move(all_gather), ranks, {}};
   wm_collective c = {};
   c.struct_size = sizeof(c);

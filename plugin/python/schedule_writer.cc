@@ -19,8 +19,8 @@ struct ScheduleWriter {
   wm_schedule_writer* writer;
 };
 
-void Make(ScheduleWriter* self, std::int32_t num_blocks, std::int32_t block_tokens,
-          std::uint32_t max_bytes, std::uint32_t max_snapshots) {
+void Make(ScheduleWriter* self, Int32<"num_blocks"> num_blocks, Int32<"block_tokens"> block_tokens,
+          Uint32<"max_bytes"> max_bytes, Uint32<"max_snapshots"> max_snapshots) {
   wm_schedule_options options = {};
   options.struct_size = sizeof(options);
   options.num_blocks = num_blocks;
@@ -33,13 +33,13 @@ void Make(ScheduleWriter* self, std::int32_t num_blocks, std::int32_t block_toke
   new (self) ScheduleWriter(writer);
 }
 
-void Begin(const ScheduleWriter& self, std::uint64_t step, std::uint64_t version) {
+void Begin(const ScheduleWriter& self, Uint64<"step"> step, Uint64<"version"> version) {
   Message why;
   Check(Api().schedule_writer_begin(self.writer, step, version, why.get()), why);
 }
 
-void TakeSnapshot(const ScheduleWriter& self, std::uint64_t tag, nb::handle block_ids,
-                  std::int64_t first, std::int64_t last) {
+void TakeSnapshot(const ScheduleWriter& self, Uint64<"tag"> tag, nb::handle block_ids,
+                  Int64<"first"> first, Int64<"last"> last) {
   const Integers<std::int32_t> blocks(block_ids, "blocks");
   wm_snapshot_args args = {};
   args.struct_size = sizeof(args);
@@ -51,7 +51,7 @@ void TakeSnapshot(const ScheduleWriter& self, std::uint64_t tag, nb::handle bloc
   Check(Api().schedule_writer_snapshot(self.writer, tag, &args, why.get()), why);
 }
 
-void Forget(const ScheduleWriter& self, std::uint64_t tag) {
+void Forget(const ScheduleWriter& self, Uint64<"tag"> tag) {
   Message why;
   Check(Api().schedule_writer_forget(self.writer, tag, why.get()), why);
 }

@@ -67,8 +67,9 @@ std::int32_t Count(std::int64_t size, const char* name) {
   return static_cast<std::int32_t>(size);
 }
 
-void Make(Session* self, const Store& of, std::int32_t max_rows, std::int32_t num_buffers,
-          std::int32_t num_ids_steps, std::int32_t transport, std::int32_t device, bool one_view) {
+void Make(Session* self, const Store& of, Int32<"max_rows"> max_rows,
+          Int32<"num_buffers"> num_buffers, Int32<"num_ids_steps"> num_ids_steps,
+          std::int32_t transport, Int32<"device"> device, bool one_view) {
   of.open();
   auto shared = std::make_shared<SharedSession>();
   shared->store = of.shared;
@@ -99,7 +100,8 @@ void Make(Session* self, const Store& of, std::int32_t max_rows, std::int32_t nu
   new (self) Session{std::move(shared)};
 }
 
-void BindLayer(const Session& self, std::int32_t layer, const char* module, std::int32_t capture) {
+void BindLayer(const Session& self, Int32<"layer"> layer, const char* module,
+               Int32<"capture"> capture) {
   SharedSession& session = self.open();
   wm_layer_binding binding = {};
   binding.struct_size = sizeof(binding);
@@ -119,17 +121,17 @@ void SetStream(const Session& self, nb::handle stream) {
   if (status != WM_OK) Raise(status, "set_stream");
 }
 
-// True: the step has begun; False: it was dropped here and now.
-bool Begun(wm_status status, const wm_code& code) {
+// True: the step goes on; False: it was dropped here and now.
+bool NotDropped(wm_status status, const wm_code& code) {
   if (status == WM_RESOURCE_EXHAUSTED) return false;
   Check(code, status);
   return true;
 }
 
-bool BeginStep(const Session& self, std::uint64_t step, std::uint64_t version, nb::handle slots,
-               nb::handle events, nb::handle pairs, nb::handle table, nb::handle asked,
-               nb::handle num_padding, nb::handle block_tokens, std::int32_t written_rows,
-               bool device_slots) {
+bool BeginStep(const Session& self, Uint64<"step"> step, Uint64<"version"> version,
+               nb::handle slots, nb::handle events, nb::handle pairs, nb::handle table,
+               nb::handle asked, nb::handle num_padding, nb::handle block_tokens,
+               Int32<"written_rows"> written_rows, bool device_slots) {
   SharedSession& session = self.open();
   const BatchArgs args(
       step, version,
@@ -139,12 +141,12 @@ bool BeginStep(const Session& self, std::uint64_t step, std::uint64_t version, n
   wm_code code = {};
   const wm_status status =
       Api().session_begin_step(session.session, &args.batch, written_rows, &code);
-  return Begun(status, code);
+  return NotDropped(status, code);
 }
 
-bool BeginIdsStep(const Session& self, std::uint64_t step, std::uint64_t version, nb::handle slots,
-                  nb::handle events, nb::handle pairs, nb::handle table, nb::handle asked,
-                  nb::handle num_padding, nb::handle block_tokens) {
+bool BeginIdsStep(const Session& self, Uint64<"step"> step, Uint64<"version"> version,
+                  nb::handle slots, nb::handle events, nb::handle pairs, nb::handle table,
+                  nb::handle asked, nb::handle num_padding, nb::handle block_tokens) {
   SharedSession& session = self.open();
   const BatchArgs args(
       step, version,
@@ -153,10 +155,10 @@ bool BeginIdsStep(const Session& self, std::uint64_t step, std::uint64_t version
   const EngineCall call(*session.store);
   wm_code code = {};
   const wm_status status = Api().session_begin_ids_step(session.session, &args.batch, &code);
-  return Begun(status, code);
+  return NotDropped(status, code);
 }
 
-std::unique_ptr<View> ViewOf(const Session& self, std::uint64_t step) {
+std::unique_ptr<View> ViewOf(const Session& self, Uint64<"step"> step) {
   SharedSession& session = self.open();
   auto view = std::make_unique<View>();
   view->session = self.shared;
@@ -166,7 +168,7 @@ std::unique_ptr<View> ViewOf(const Session& self, std::uint64_t step) {
   return view;
 }
 
-void HandOver(const Session& self, nb::handle view_or_step, std::int32_t layer,
+void HandOver(const Session& self, nb::handle view_or_step, Int32<"layer"> layer,
               nb::handle ids_array) {
   SharedSession& session = self.open();
   const Array array = ArrayOf(ids_array, "ids");
@@ -191,11 +193,7 @@ void HandOver(const Session& self, nb::handle view_or_step, std::int32_t layer,
     }
     view = given->view;
   } else {
-    std::uint64_t step = 0;
-    if (!nb::try_cast(view_or_step, step, false)) {
-      PyErr_SetString(PyExc_TypeError, "view must be a View of this session, or the step");
-      throw nb::python_error();
-    }
+    const auto step = IntegerOf<std::uint64_t>(view_or_step, "view, or step");
     const wm_status viewed = Api().session_view(session.session, step, &view);
     if (viewed != WM_OK) Raise(viewed, "view");
   }
@@ -210,7 +208,7 @@ void HandOver(const Session& self, nb::handle view_or_step, std::int32_t layer,
   Check(code, status);
 }
 
-void Submit(const Session& self, std::uint64_t step, std::int32_t written_rows) {
+void Submit(const Session& self, Uint64<"step"> step, Int32<"written_rows"> written_rows) {
   SharedSession& session = self.open();
   const EngineCall call(*session.store);
   wm_code code = {};
@@ -218,8 +216,8 @@ void Submit(const Session& self, std::uint64_t step, std::int32_t written_rows) 
   CheckAppended(code, status);
 }
 
-void SubmitDeviceSlots(const Session& self, std::uint64_t step, nb::handle slots, nb::handle rows,
-                       std::int32_t written_rows) {
+void SubmitDeviceSlots(const Session& self, Uint64<"step"> step, nb::handle slots, nb::handle rows,
+                       Int32<"written_rows"> written_rows) {
   SharedSession& session = self.open();
   const Array array = ArrayOf(slots, "slots");
   if (array.dims != 1 || array.kind != 'i' || array.item_bytes != 8 || !array.contiguous()) {
@@ -227,12 +225,7 @@ void SubmitDeviceSlots(const Session& self, std::uint64_t step, nb::handle slots
   }
   CheckMemory(session, array, "slots");
   std::int64_t count = array.shape[0];
-  if (!rows.is_none()) {
-    if (!nb::try_cast(rows, count) || count < 0 || count > array.shape[0]) {
-      Raise(WM_INVALID_ARGUMENT, "rows: 0 ... len(slots) = " + std::to_string(array.shape[0]) +
-                                     ", got " + nb::cast<std::string>(nb::repr(rows)));
-    }
-  }
+  if (!rows.is_none()) count = IntegerOf<std::int64_t>(rows, "rows", 0, array.shape[0]);
   const EngineCall call(*session.store);
   wm_code code = {};
   const wm_status status = Api().session_submit_device_slots(
@@ -250,7 +243,8 @@ void Done(void* context) {
   }
 }
 
-void SubmitIds(const Session& self, std::uint64_t step, nb::handle ids_array, bool layers_first) {
+// True: the step has been submitted; False: it was dropped here and now.
+bool SubmitIds(const Session& self, Uint64<"step"> step, nb::handle ids_array, bool layers_first) {
   SharedSession& session = self.open();
   auto lent = std::make_unique<LentIds>();
   lent->done = &session.store->done;
@@ -281,11 +275,20 @@ void SubmitIds(const Session& self, std::uint64_t step, nb::handle ids_array, bo
     status = Api().session_submit_ids(session.session, step, &ids, {&Done, lent.release()}, &code);
   }
   if (status != WM_OK) session.store->GiveBack();
-  CheckAppended(code, status);
+  return NotDropped(status, code);
+}
+
+bool Landed(const Session& self, Uint64<"step"> step) {
+  SharedSession& session = self.open();
+  const EngineCall call(*session.store);
+  std::int32_t landed = 0;
+  const wm_status status = Api().session_landed(session.session, step, &landed);
+  if (status != WM_OK) Raise(status, "landed");
+  return landed != 0;
 }
 
 template <wm_status (*wm_api_v1::*end)(wm_session*, std::uint64_t, wm_code*)>
-void End(const Session& self, std::uint64_t step) {
+void End(const Session& self, Uint64<"step"> step) {
   SharedSession& session = self.open();
   const EngineCall call(*session.store);
   wm_code code = {};
@@ -293,7 +296,7 @@ void End(const Session& self, std::uint64_t step) {
   CheckAppended(code, status);
 }
 
-void Discard(const Session& self, std::int32_t written_rows) {
+void Discard(const Session& self, Int32<"written_rows"> written_rows) {
   SharedSession& session = self.open();
   const EngineCall call(*session.store);
   const wm_status status = Api().session_discard(session.session, written_rows);
@@ -323,7 +326,7 @@ wm_status RunForward(void* context, const wm_view* view, std::int32_t rows) {
 }
 
 // ([(layer, layer_id, fault, rows, first_row)], text).
-nb::tuple SelfTest(const Session& self, std::int32_t rows, nb::object function) {
+nb::tuple SelfTest(const Session& self, Int32<"rows"> rows, nb::object function) {
   SharedSession& session = self.open();
   Forward forward{std::move(function), self.shared, {}};
   const auto max_findings = static_cast<std::size_t>(session.store->shape.num_layers) * 4;
@@ -375,7 +378,7 @@ nb::dict Stats(const Session& self) {
 }
 
 // (layer_id, module, capture, rows_silent, rows_invalid).
-nb::tuple LayerStats(const Session& self, std::int32_t layer) {
+nb::tuple LayerStats(const Session& self, Int32<"layer"> layer) {
   wm_layer_stats stats = {};
   stats.struct_size = sizeof(stats);
   SharedSession& session = self.open();
@@ -388,7 +391,7 @@ nb::tuple LayerStats(const Session& self, std::int32_t layer) {
                         stats.rows_invalid);
 }
 
-nb::list SilentBatchSizes(const Session& self, std::int32_t layer) {
+nb::list SilentBatchSizes(const Session& self, Int32<"layer"> layer) {
   SharedSession& session = self.open();
   std::vector<std::int32_t> sizes(256);
   std::size_t count = 0;
@@ -461,13 +464,15 @@ void BindSession(nb::module_& module) {
            "The view of the forward of `step`; the scratch view for a step without a buffer. "
            "Engine's thread.")
       .def(
-          "scratch_view", [](const Session& self) { return ViewOf(self, 0); },
+          "scratch_view", [](const Session& self) { return ViewOf(self, {0}); },
           "The view of forwards outside any step. Nothing in it lands. Engine's thread.")
       .def("hand_over", &HandOver, "view"_a, "layer"_a, "ids"_a,
            "Copies the first K columns of `ids` into rows [0, len(ids)) of a layer.\n\n"
-           "view: a View of this session, or the step. ids: int16, int32 or int64 [rows, >= K], "
+           "view: a View of this session, or the step. layer: bound as \"hands_over\", or not "
+           "bound. ids: int16, int32 or int64 [rows, >= K], "
            "any strides, in the transport's memory; on a device in stream order, without "
-           "synchronisation, and allowed during graph capture. Engine's thread.")
+           "synchronisation, and allowed during graph capture. NotFoundError: the step of the view "
+           "has ended, or was not begun. Engine's thread.")
       .def("submit", &Submit, "step"_a, "written_rows"_a = 0,
            "The forward of `step` has written its view (host), or has been launched (device). "
            "NotFoundError: the step has no buffer here. Engine's thread; keeps the GIL.")
@@ -476,6 +481,11 @@ void BindSession(nb::module_& module) {
            "Submits a step with device_slots: row i has slot slots[i]. slots: int64 [>= rows], "
            "contiguous, in the transport's memory, read in stream order. Engine's thread.")
       .def("_submit_ids", &SubmitIds, "step"_a, "ids"_a, "layers_first"_a)
+      .def("landed", &Landed, "step"_a,
+           "Whether the array that submit_ids was given for `step` may be written again: it has "
+           "been "
+           "read, or there is none. Steps may land in another order than they were submitted. "
+           "Engine's thread.")
       .def("drop", &End<&wm_api_v1::session_drop>, "step"_a,
            "The ids of `step` are lost: its rows are missing (capacity). Engine's thread.")
       .def("cancel", &End<&wm_api_v1::session_cancel>, "step"_a,

@@ -15,8 +15,8 @@ void Make(Snapshot* self, wm_snapshot* taken) {
   Api().snapshot_shape(taken, &self->shape);
 }
 
-void Take(Snapshot* self, const Store& of, nb::handle block_ids, std::int64_t first,
-          std::int64_t last) {
+void Take(Snapshot* self, const Store& of, nb::handle block_ids, Int64<"first"> first,
+          Int64<"last"> last) {
   SharedStore& store = of.open();
   const Integers<std::int32_t> blocks(block_ids, "blocks");
   wm_snapshot_args args = {};
@@ -34,7 +34,7 @@ void Take(Snapshot* self, const Store& of, nb::handle block_ids, std::int64_t fi
   Make(self, taken);
 }
 
-void TakeTagged(Snapshot* self, const Store& of, std::uint64_t tag) {
+void TakeTagged(Snapshot* self, const Store& of, Uint64<"tag"> tag) {
   wm_snapshot* taken = nullptr;
   Message why;
   Check(Api().store_take_tagged(of.open().store, tag, &taken, why.get()), why);
@@ -68,7 +68,7 @@ void Wait(Snapshot& self, nb::handle timeout) {
   Check(status, why);
 }
 
-void Read(Snapshot& self, std::int64_t begin, std::int64_t end, std::int32_t layout,
+void Read(Snapshot& self, Int64<"begin"> begin, Int64<"end"> end, std::int32_t layout,
           std::int32_t id_type, std::int32_t fill, nb::handle out, nb::handle infos) {
   const ReadArgs read(begin, end, layout, id_type, fill, out, infos);
   Message why;

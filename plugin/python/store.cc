@@ -14,24 +14,16 @@ std::uint64_t ThisThread() {
   return PyThread_get_thread_ident();
 }
 
-template <typename T>
-T Positive(nb::handle value, const char* name) {
-  std::int64_t number = 0;
-  if (!nb::try_cast(value, number) || number < 0 || number > UINT32_MAX) {
-    Raise(WM_INVALID_ARGUMENT, std::string(name) + ": an integer in [0, 2^32), got " +
-                                   nb::cast<std::string>(nb::repr(value)));
-  }
-  return static_cast<T>(number);
-}
-
-void Make(Store* self, std::int32_t num_layers, std::int32_t top_k, std::int32_t num_experts,
-          std::int32_t num_blocks, std::int32_t page_tokens, std::int32_t block_tokens,
-          nb::handle layer_ids, nb::handle null_blocks, nb::handle num_pages,
-          nb::handle max_steps_in_flight, nb::handle max_step_rows, bool device_slots,
-          bool landing_caller, bool audit, double audit_threshold, bool count_experts,
-          std::uint64_t key_seed, nb::handle landing_cpus, bool record, std::uint64_t ring_bytes,
-          bool record_ids, nb::handle record_cpus, std::uint64_t log_bytes,
-          nb::handle max_tagged_snapshots, nb::handle spare_pages, nb::handle expert_versions) {
+void Make(Store* self, Int32<"num_layers"> num_layers, Int32<"top_k"> top_k,
+          Int32<"num_experts"> num_experts, Int32<"num_blocks"> num_blocks,
+          Int32<"page_tokens"> page_tokens, Int32<"block_tokens"> block_tokens,
+          nb::handle layer_ids, nb::handle null_blocks, Uint32<"num_pages"> num_pages,
+          Uint32<"max_steps_in_flight"> max_steps_in_flight, Uint32<"max_step_rows"> max_step_rows,
+          bool device_slots, bool landing_caller, bool audit, double audit_threshold,
+          bool count_experts, Uint64<"key_seed"> key_seed, nb::handle landing_cpus, bool record,
+          Uint64<"ring_bytes"> ring_bytes, bool record_ids, nb::handle record_cpus,
+          Uint64<"log_bytes"> log_bytes, Uint32<"max_tagged_snapshots"> max_tagged_snapshots,
+          nb::handle spare_pages, Uint32<"expert_versions"> expert_versions) {
   const Integers<std::int32_t> layers(layer_ids, "layer_ids");
   const Integers<std::int32_t> nulls(null_blocks, "null_blocks");
   const Integers<std::int32_t> cpus(landing_cpus, "landing_cpus");
@@ -59,22 +51,21 @@ void Make(Store* self, std::int32_t num_layers, std::int32_t top_k, std::int32_t
   options.num_layer_ids = layers.size();
   options.null_blocks = nulls.data();
   options.num_null_blocks = nulls.size();
-  options.num_pages = Positive<std::uint32_t>(num_pages, "num_pages");
+  options.num_pages = num_pages;
   if (!spare_pages.is_none()) {
-    options.spare_pages = Positive<std::uint32_t>(spare_pages, "spare_pages");
+    options.spare_pages = IntegerOf<std::uint32_t>(spare_pages, "spare_pages");
     if (options.spare_pages == 0) options.spare_pages = WM_NO_SPARE_PAGES;
   }
-  options.max_steps_in_flight = Positive<std::uint32_t>(max_steps_in_flight, "max_steps_in_flight");
-  options.max_step_rows = Positive<std::uint32_t>(max_step_rows, "max_step_rows");
+  options.max_steps_in_flight = max_steps_in_flight;
+  options.max_step_rows = max_step_rows;
   options.landing = landing_caller ? WM_LANDING_CALLER : WM_LANDING_THREAD;
   options.audit_threshold = audit_threshold;
   options.key_seed = key_seed;
   options.landing_cpus = cpus.data();
   options.num_landing_cpus = cpus.size();
   options.log_bytes = log_bytes;
-  options.expert_versions = Positive<std::uint32_t>(expert_versions, "expert_versions");
-  options.max_tagged_snapshots =
-      Positive<std::uint32_t>(max_tagged_snapshots, "max_tagged_snapshots");
+  options.expert_versions = expert_versions;
+  options.max_tagged_snapshots = max_tagged_snapshots;
 
   Message why;
   wm_status status = WM_OK;
@@ -99,7 +90,7 @@ void Make(Store* self, std::int32_t num_layers, std::int32_t top_k, std::int32_t
   new (self) Store{std::move(shared)};
 }
 
-void Schedule(const Store& self, std::uint64_t step, std::uint64_t version) {
+void Schedule(const Store& self, Uint64<"step"> step, Uint64<"version"> version) {
   SharedStore& store = self.open();
   const EngineCall call(store);
   wm_code code = {};
@@ -115,12 +106,12 @@ void ReportMessage(const Store& self, nb::handle message) {
   Check(Api().store_report_message(store.store, bytes.data, bytes.size, why.get()), why);
 }
 
-void ForgetTag(const Store& self, std::uint64_t tag) {
+void ForgetTag(const Store& self, Uint64<"tag"> tag) {
   const wm_status status = Api().store_forget_tag(self.open().store, tag);
   if (status != WM_OK) Raise(status, "forget_tag");
 }
 
-std::int64_t CoveredPrefix(const Store& self, nb::handle block_ids, std::int64_t rows) {
+std::int64_t CoveredPrefix(const Store& self, nb::handle block_ids, Int64<"rows"> rows) {
   SharedStore& store = self.open();
   const Integers<std::int32_t> blocks(block_ids, "blocks");
   const EngineCall call(store);
@@ -162,7 +153,7 @@ bool LandOne(const Store& self) {
   return true;
 }
 
-void Land(const Store& self, std::uint64_t step) {
+void Land(const Store& self, Uint64<"step"> step) {
   SharedStore& store = self.open();
   const EngineCall call(store);
   wm_status status;
@@ -261,7 +252,7 @@ nb::object ExpertCounts(const Store& self, std::size_t index, nb::handle counts)
 }
 
 // The counts of one version, into `counts`.
-void ExpertCountsOf(const Store& self, std::uint64_t version, nb::handle counts) {
+void ExpertCountsOf(const Store& self, Uint64<"version"> version, nb::handle counts) {
   const Bytes out = WritableBytes(counts, "counts");
   const wm_status status = Api().store_expert_counts_of(
       self.open().store, version, reinterpret_cast<std::uint64_t*>(out.data), out.size / 8);
@@ -269,7 +260,8 @@ void ExpertCountsOf(const Store& self, std::uint64_t version, nb::handle counts)
   if (status != WM_OK) Raise(status, "expert_counts_of");
 }
 
-// (block, step, kept_step, sealed_step, rows, voided, agreement, text) of the next one, or None.
+// (block, step, kept_step, sealed_step, rows, voided, agreement, text, two_pages, pages, last_step)
+// of the next one, or None.
 nb::object NextFinding(const Store& self) {
   wm_finding finding = {};
   finding.struct_size = sizeof(finding);
@@ -278,7 +270,8 @@ nb::object NextFinding(const Store& self) {
   if (status == WM_NOT_FOUND) return nb::none();
   Check(status, text);
   return nb::make_tuple(finding.block, finding.step, finding.kept_step, finding.sealed_step,
-                        finding.rows, finding.voided != 0, finding.agreement, text.text());
+                        finding.rows, finding.voided != 0, finding.agreement, text.text(),
+                        finding.two_pages != 0, finding.pages, finding.last_step);
 }
 
 // [(level, text)], oldest first, and how many older ones were lost.
@@ -479,7 +472,7 @@ void BindStore(nb::module_& module) {
       .def("_expert_counts_of", &ExpertCountsOf, "version"_a, "counts"_a)
       .def("_next_finding", &NextFinding,
            nb::sig("def _next_finding(self) -> "
-                   "tuple[int, int, int, int, int, bool, float, str] | None"))
+                   "tuple[int, int, int, int, int, bool, float, str, bool, int, int] | None"))
       .def("_take_log", &TakeLog,
            nb::sig("def _take_log(self) -> tuple[list[tuple[int, str]], int]"))
       .def_prop_ro("_recording", [](const Store& self) { return self.open().recorder != nullptr; })

@@ -39,7 +39,7 @@ nb::object ArrayOfView(nb::handle_t<View> self) {
   return Wrap<nb::numpy>(self, false, 0);
 }
 
-nb::object LayerOfView(nb::handle_t<View> self, std::int32_t layer) {
+nb::object LayerOfView(nb::handle_t<View> self, Int32<"layer"> layer) {
   if (nb::cast<const View&>(self).session->transport == WM_TRANSPORT_HOST) {
     return Wrap<nb::numpy>(self, true, layer);
   }

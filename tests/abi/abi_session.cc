@@ -382,6 +382,11 @@ CaptureCode AbiSession::SubmitIds(StepId step, const StepIds& ids, DoneCallback 
   return ToCapture(status, code);
 }
 
+bool AbiSession::Landed(StepId step) const {
+  std::int32_t landed = 0;
+  return Api().session_landed(object_, step.value(), &landed) == WM_OK && landed == 1;
+}
+
 CaptureStats AbiSession::GetStats() const {
   wm_session_stats of = {sizeof(of)};
   CaptureStats stats;

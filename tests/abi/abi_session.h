@@ -111,6 +111,7 @@ class AbiSession {
   void Discard(std::int32_t written_rows);
   [[nodiscard]] StepCode BeginIdsStep(const StepBatch& batch);
   [[nodiscard]] CaptureCode SubmitIds(StepId step, const StepIds& ids, DoneCallback done = {});
+  [[nodiscard]] bool Landed(StepId step) const;
 
   [[nodiscard]] CaptureStats GetStats() const;
   [[nodiscard]] std::vector<SilentLayer> SilentLayers() const;

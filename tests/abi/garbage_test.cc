@@ -355,6 +355,10 @@ TEST_F(Garbage, Handles) {
        [&](auto* h, wm_code* code) { return api.session_begin_ids_step(h, &batch_args_, code); });
   step("session_submit_ids",
        [&](auto* h, wm_code* code) { return api.session_submit_ids(h, 1, &ids_, done, code); });
+  std::int32_t landed = 0;
+  RefusesWrongObjects("session_landed", session_,
+                      [&](auto* h) { return api.session_landed(h, 1, &landed); });
+  EXPECT_EQ(api.session_landed(session_, 1, nullptr), WM_INVALID_ARGUMENT);
 
   for (wm_store* handle : NotA(store_)) {
     api.store_retain(handle);

@@ -987,8 +987,14 @@ int main(void) {
     ids.layers = LAYERS;
     CHECK_OK(wm->session_submit_ids(session, 2, &ids, tell, &code));
   }
-  CHECK_OK(WM(store_land)(store, 2));
-  CHECK(done == 2);
+  {
+    int32_t landed = -1;
+    CHECK_OK(WM(session_landed)(session, 2, &landed));
+    CHECK(landed == 0);
+    CHECK_OK(WM(store_land)(store, 2));
+    CHECK_OK(WM(session_landed)(session, 2, &landed));
+    CHECK(landed == 1 && done == 2);
+  }
 
   /* ---- step 3: slots that only the device knows; a drop, a cancel, a forward that was no step */
   events[0] = wm_bind(3, NULL, 0);

@@ -136,11 +136,16 @@ class ContractEngine {
   StepCode Begin(std::uint64_t step, std::int32_t rows, std::int32_t written_rows = 0) {
     return Begin(*session, step, rows, written_rows);
   }
-  // As Begin, in the blocks of `other_step`, which stay bound: the same rows run again.
-  StepCode BeginAgain(std::uint64_t step, std::uint64_t other_step, std::int32_t rows) {
+  // As Begin, in the blocks of `other_step`, which stay bound: the same rows run again. `sealed`:
+  // the blocks were sealed with `other_step`.
+  StepCode BeginAgain(std::uint64_t step, std::uint64_t other_step, std::int32_t rows,
+                      bool sealed = false) {
     blocks_[step] = blocks_.at(other_step);
     batch_ = {};
     batch_.step = step;
+    for (const BlockId block : blocks_[step]) {
+      if (sealed) batch_.events.push_back(Event::Seal(block, BlockKey(), StepId(other_step)));
+    }
     batch_.slots = SlotsOf(step, rows);
     return session->BeginStep(batch_.view());
   }

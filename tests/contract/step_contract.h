@@ -62,6 +62,29 @@ TYPED_TEST_P(StepContract, StepsWithoutRowsPass) {
   }
 }
 
+TYPED_TEST_P(StepContract, TheAuditComparesTheLayersThatWereWritten) {
+  typename TestFixture::Engine engine;
+  std::uint64_t step = 0;
+  for (const std::int32_t silent_layer : {-1, 0, 4}) {
+    ASSERT_TRUE(engine.Begin(++step, 16).ok());
+    engine.Forward(step, 16);
+    ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
+    engine.ExpectRows(step, 16);
+    ASSERT_TRUE(engine.BeginAgain(step + 1, step, 16, /*sealed=*/true).ok());
+    engine.Forward(step + 1, 16, silent_layer);
+    ASSERT_TRUE(engine.session->Submit(StepId(step + 1)).ok());
+    engine.ExpectMissing(step, 16, Reason::kAudit);
+    // Without a layer that was written there is nothing to compare.
+    ASSERT_TRUE(engine.Begin(step + 2, 8).ok());
+    engine.Forward(step + 2, 8);
+    ASSERT_TRUE(engine.session->Submit(StepId(step + 2)).ok());
+    ASSERT_TRUE(engine.BeginAgain(step + 3, step + 2, 8, /*sealed=*/true).ok());
+    ASSERT_TRUE(engine.session->Submit(StepId(step + 3)).ok());
+    engine.ExpectRows(step + 2, 8);
+    step += 3;
+  }
+}
+
 TYPED_TEST_P(StepContract, TooManyRowsAreRefused) {
   typename TestFixture::Engine engine({.max_rows = 16});
   EXPECT_EQ(engine.Begin(1, 17).rule, StepRule::kTooManyRows);
@@ -173,8 +196,8 @@ TYPED_TEST_P(StepContract, RandomStepsOverALandingThread) {
 }
 
 REGISTER_TYPED_TEST_SUITE_P(StepContract, DroppedAndCancelledStepsSaySo, StepsWithoutRowsPass,
-                            TooManyRowsAreRefused, UnknownStepsAnswerACode,
-                            RandomStepsOverALandingThread);
+                            TheAuditComparesTheLayersThatWereWritten, TooManyRowsAreRefused,
+                            UnknownStepsAnswerACode, RandomStepsOverALandingThread);
 
 }  // namespace waymark
 

@@ -92,6 +92,17 @@ def test_one_key_and_blocks_without() -> None:
     assert list(events.array["key_size"]) == [32, 0, 8, 0, 0]
 
 
+def test_seals_without_a_key_are_alike() -> None:
+    for keys in (None, [None, None]):
+        events = Events()
+        events.seal([4, 5], keys, 7)
+        assert list(events.array["type"]) == [EventType.SEAL] * 2
+        assert list(events.array["key_size"]) == [0, 0]
+        assert list(events.array["step"]) == [7, 7]
+        events.seal([], keys and [])
+        assert len(events) == 2
+
+
 def test_copy_move_truncate_reset() -> None:
     events = Events()
     events.copy([1, 2], [3, 4], [5, 6])
@@ -128,9 +139,8 @@ WRONG: list[tuple[Any, tuple[type[Exception], ...], str]] = [
     (lambda e: e.bind(1, [1.5]), (TypeError,), "keys"),
     (lambda e: e.bind([1], np.zeros((1, 40), np.uint8)), (ValueError,), "got 40"),
     (lambda e: e.bind([1], np.zeros((1, 4), np.int32)), (ValueError,), "keys"),
-    (lambda e: e.seal([1], None, 1), (ValueError,), "a seal needs a key"),
-    (lambda e: e.seal([1], [b"k"], -1), (ValueError,), "step: an integer above 0, or None"),
-    (lambda e: e.seal([1], [b"k"], 0), (ValueError,), "step: an integer above 0, or None"),
+    (lambda e: e.seal([1], [b"k"], -1), (ValueError,), "step: an integer in [1, 18446744073709551615]"),
+    (lambda e: e.seal([1], [b"k"], 0), (ValueError,), "step: an integer in [1, 18446744073709551615]"),
     (lambda e: e.copy([1, 2], [3, 4, 5]), (ValueError,), "src"),
     (lambda e: e.copy([1, 2], [3, 4], [1, 2, 3]), (ValueError,), "rows"),
     (lambda e: e.move([1], [2, 3]), (ValueError,), "as many as dst, got 1 and 2"),
@@ -214,5 +224,8 @@ def test_lists_of_plain_integers_are_refused_like_others() -> None:
     with pytest.raises(TypeError):
         events.bind([1, 2.5])
     assert len(events) == 0
-    events.bind([1, np.int64(2), True])
-    assert events.array["block"].tolist() == [1, 2, 1]
+    with pytest.raises(TypeError):
+        events.bind([1, True])
+    assert len(events) == 0
+    events.bind([1, np.int64(2)])
+    assert events.array["block"].tolist() == [1, 2]

@@ -25,9 +25,9 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"num_blocks": 0}, "num_blocks"),
     ({"landing_cpus": [-1]}, "landing_cpus: must be CPUs that this process may run on, got -1"),
     ({"recorder": waymark.RecorderOptions(cpus=[1 << 20])}, "cpus: must be CPUs that this process"),
-    ({"page_tokens": 0}, "page_tokens: at least 1, got 0"),
+    ({"page_tokens": 0}, "page_tokens: an integer in [1, 2147483647], got 0"),
     ({"page_tokens": 5000}, "page_tokens"),
-    ({"block_tokens": 0}, "block_tokens: at least 1, got 0"),
+    ({"block_tokens": 0}, "block_tokens: an integer in [1, 2147483647], got 0"),
     ({"page_tokens": 16, "block_tokens": 24}, "block_tokens"),
     ({"layer_ids": [1, 2]}, "layer_ids"),
     ({"layer_ids": [3, 2, 1]}, "layer_ids"),
@@ -38,6 +38,8 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"num_pages": 4, "spare_pages": 2**32 - 5}, "spare_pages"),
     ({"audit_threshold": 0.0}, "audit_threshold"),
     ({"audit_threshold": 1.5}, "audit_threshold"),
+    ({"audit_threshold": 0.125}, "audit_threshold: must be above top_k / num_experts = 0.125"),
+    ({"num_experts": 3, "audit_threshold": 0.5}, "audit_threshold: must be above"),
     ({"landing": "later"}, "landing: one of thread, caller; got 'later'"),
     ({"recorder": waymark.RecorderOptions(ring_bytes=0)}, "ring_bytes"),
     ({"recorder": waymark.RecorderOptions(ring_bytes=100)}, "ring_bytes"),
@@ -248,3 +250,21 @@ def test_recorder(tmp_path: Path) -> None:
     del rig.store, rig.session
     recorder.dump(tmp_path / "again")
     assert Rig().store.recorder is None
+
+
+def test_rows_by_key_are_of_the_weights_of_the_kv(rig: Rig) -> None:
+    """A key vouches that the KV is of the step's version. A tier that outlives a weight change has
+    the version in its keys: its older KV then gets no rows of the new weights."""
+    for block, version in ((0, 1), (1, 2)):
+        rig.store.bind(block)
+        rig.store.seal(block, b"prompt" + bytes([version]))
+        rig.write(range(4 * block, 4 * block + 4), version=version)
+    rig.store.bind([2, 3], [b"prompt\x01", b"prompt\x02"])
+    rig.write([], version=2)
+    rig.store.bind(4, b"prompt\x02")
+    rig.write([], version=3)
+    with rig.store.snapshot([2, 3, 4], 0, 12) as snapshot:
+        snapshot.wait(10)
+        runs = [(run.begin, run.reason, run.version) for run in snapshot.coverage()]
+    external = waymark.Reason.EXTERNAL_KV
+    assert runs == [(0, external, 0), (4, waymark.Reason.NONE, 2), (8, external, 0)]

@@ -51,7 +51,7 @@ def serialize_batch(step: int, version: int, slots: object = (), *, events: obje
 def parse_batch(buffer: object) -> ParsedBatch: ...
 
 class Store:
-    def __init__(self, num_layers: int, top_k: int, num_experts: int, num_blocks: int, page_tokens: int, block_tokens: int, layer_ids: object, null_blocks: object, num_pages: object, max_steps_in_flight: object, max_step_rows: object, device_slots: bool, landing_caller: bool, audit: bool, audit_threshold: float, count_experts: bool, key_seed: int, landing_cpus: object, record: bool, ring_bytes: int, record_ids: bool, record_cpus: object, log_bytes: int, max_tagged_snapshots: object, spare_pages: object | None, expert_versions: object) -> None: ...
+    def __init__(self, num_layers: int, top_k: int, num_experts: int, num_blocks: int, page_tokens: int, block_tokens: int, layer_ids: object, null_blocks: object, num_pages: int, max_steps_in_flight: int, max_step_rows: int, device_slots: bool, landing_caller: bool, audit: bool, audit_threshold: float, count_experts: bool, key_seed: int, landing_cpus: object, record: bool, ring_bytes: int, record_ids: bool, record_cpus: object, log_bytes: int, max_tagged_snapshots: int, spare_pages: object | None, expert_versions: int) -> None: ...
 
     def bind(self, blocks: object, keys: object | None = None) -> None:
         """
@@ -68,7 +68,7 @@ class Store:
 
     def seal(self, blocks: object, keys: object, step: int | None = None) -> None:
         """
-        `step` fills the blocks, which are then found by their keys (as in bind); None: the step that is begun next.
+        `step` fills the blocks, whose rows are then protected, and found by their keys (as in bind; a block without a key is not found). step None: the step that is begun next.
         """
 
     def copy(self, src: object, dst: object, rows: object = -1) -> None:
@@ -163,7 +163,7 @@ class Store:
 
     def _expert_counts_of(self, version: int, counts: object) -> None: ...
 
-    def _next_finding(self) -> tuple[int, int, int, int, int, bool, float, str] | None: ...
+    def _next_finding(self) -> tuple[int, int, int, int, int, bool, float, str, bool, int, int] | None: ...
 
     def _take_log(self) -> tuple[list[tuple[int, str]], int]: ...
 
@@ -206,7 +206,7 @@ class ScheduleWriter:
 
     def seal(self, blocks: object, keys: object, step: int | None = None) -> None:
         """
-        `step` fills the blocks, which are then found by their keys (as in bind); None: the step that is begun next.
+        `step` fills the blocks, whose rows are then protected, and found by their keys (as in bind; a block without a key is not found). step None: the step that is begun next.
         """
 
     def copy(self, src: object, dst: object, rows: object = -1) -> None:
@@ -498,7 +498,7 @@ class CaptureSession:
         """
         Copies the first K columns of `ids` into rows [0, len(ids)) of a layer.
 
-        view: a View of this session, or the step. ids: int16, int32 or int64 [rows, >= K], any strides, in the transport's memory; on a device in stream order, without synchronisation, and allowed during graph capture. Engine's thread.
+        view: a View of this session, or the step. layer: bound as "hands_over", or not bound. ids: int16, int32 or int64 [rows, >= K], any strides, in the transport's memory; on a device in stream order, without synchronisation, and allowed during graph capture. NotFoundError: the step of the view has ended, or was not begun. Engine's thread.
         """
 
     def submit(self, step: int, written_rows: int = 0) -> None:
@@ -511,7 +511,12 @@ class CaptureSession:
         Submits a step with device_slots: row i has slot slots[i]. slots: int64 [>= rows], contiguous, in the transport's memory, read in stream order. Engine's thread.
         """
 
-    def _submit_ids(self, step: int, ids: object, layers_first: bool) -> None: ...
+    def _submit_ids(self, step: int, ids: object, layers_first: bool) -> bool: ...
+
+    def landed(self, step: int) -> bool:
+        """
+        Whether the array that submit_ids was given for `step` may be written again: it has been read, or there is none. Steps may land in another order than they were submitted. Engine's thread.
+        """
 
     def drop(self, step: int) -> None:
         """

@@ -9,10 +9,9 @@ from typing import Any, Literal, NamedTuple, Union
 
 from . import _core
 from ._core import View
-from ._errors import InvalidArgumentError
 from ._route import Routing, route
 from ._store import Store
-from ._types import LAYOUTS, Fault, LayerCapture, number_of
+from ._types import LAYOUTS, Fault, LayerCapture, integer, number_of
 
 _TRANSPORTS = {"host": 0, "cuda": 1}
 
@@ -128,8 +127,7 @@ class CaptureSession(_core.CaptureSession):
 
         UnimplementedError in a build without CUDA; UnavailableError if the device does not exist.
         """
-        if num_buffers < 1:
-            raise InvalidArgumentError(f"num_buffers: at least 1, got {num_buffers}")
+        integer("num_buffers", num_buffers, 1, 2**31 - 1)
         number = number_of("transport", transport, _TRANSPORTS)
         super().__init__(store, max_rows, num_buffers, num_ids_steps, number, device, one_view)
         for layer, module, capture in layers:
@@ -153,13 +151,17 @@ class CaptureSession(_core.CaptureSession):
 
     def submit_ids(
         self, step: int, ids: object, *, layout: Literal["TLK", "LTK"] = "TLK"
-    ) -> None:
+    ) -> bool:
         """Submits the ids of all layers of a step in one array, without a copy.
 
         ids: uint8, uint16, int16, int32 or int64 [rows, L, >= K], or [L, rows, >= K] with
         layout="LTK"; any strides; host memory, whatever the transport. It is kept, and must not
-        change, until its rows have landed. -1 (65535 in uint16) means that no id was written."""
-        self._submit_ids(step, ids, number_of("layout", layout, LAYOUTS) == 1)
+        change, until landed(step). -1 (65535 in uint16) means that no id was written.
+
+        False: num_ids_steps steps have not landed yet, so this one was dropped (capacity) and has
+        ended; the engine goes on. An exception: the step is still open, so end it by drop(). Engine's
+        thread."""
+        return self._submit_ids(step, ids, number_of("layout", layout, LAYOUTS) == 1)
 
     def self_test(self, rows: int, forward: Callable[[View, int], Any]) -> SelfTestReport:
         """Runs ``forward(view, rows)`` on the scratch view and checks every layer. Call it at every

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from . import _core
 from ._errors import InvalidArgumentError
 from ._snapshot import Snapshot
-from ._types import Reason, Shape, number_of
+from ._types import Reason, Shape, integer, number_of
 
 _LANDINGS = {"thread": 0, "caller": 1}
 _LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR}
@@ -97,12 +97,13 @@ class StoreStats:
 
 
 class Finding(NamedTuple):
-    """A finding of the audit: later writes of ``block`` contradicted the rows that were kept."""
+    """A finding of the audit: later writes of ``block`` contradicted the rows that were kept. It
+    stands for one cause; the fields, but for ``pages`` and ``last_step``, are of the first page."""
 
     block: int
-    """-1: two pages that were sealed with one key."""
+    """-1: two pages, and the second is of no block."""
     step: int
-    """The step whose write disagreed."""
+    """The step whose write disagreed: of two pages, the later one."""
     kept_step: int
     """The step that wrote the rows that were kept."""
     sealed_step: int
@@ -115,6 +116,12 @@ class Finding(NamedTuple):
     """Mean share of common ids, in [0, 1]."""
     text: str
     """The finding as one line."""
+    two_pages: bool
+    """Two pages were sealed with one key; else a block was written again."""
+    pages: int
+    """How many times it was found."""
+    last_step: int
+    """``step`` of the last time."""
 
 
 class LogLine(NamedTuple):
@@ -191,7 +198,7 @@ class Store(_core.Store):
         device_slots: bool = False,
         landing: Literal["thread", "caller"] = "thread",
         audit: bool = True,
-        audit_threshold: float = 0.5,
+        audit_threshold: float | None = None,
         count_experts: bool = False,
         key_seed: int = 0,
         landing_cpus: Sequence[int] = (),
@@ -212,7 +219,8 @@ class Store(_core.Store):
         max_step_rows: rows of one step, padding included. device_slots: steps may have slots that
         only the device knows. landing: "caller": no landing thread; land() and land_one() land.
         audit, audit_threshold: compare ignored writes with the rows that are kept, and invalidate
-        rows that agree less than the threshold. count_experts: count for expert_counts(). key_seed:
+        rows that agree less than the threshold: above top_k / num_experts, what chance gives, and
+        at most 1; None: halfway between. count_experts: count for expert_counts(). key_seed:
         of the key index's hash; 0: random. landing_cpus: CPUs that the landing thread may run on;
         empty: all that the process could use when waymark was imported. recorder: record a flight.
         log_bytes: of the log that the engine's thread
@@ -227,14 +235,13 @@ class Store(_core.Store):
         """
         for name, value in (("page_tokens", page_tokens), ("max_step_rows", max_step_rows),
                             ("max_steps_in_flight", max_steps_in_flight)):
-            if value < 1:
-                raise InvalidArgumentError(f"{name}: at least 1, got {value}")
-        if block_tokens is not None and block_tokens < 1:
-            raise InvalidArgumentError(f"block_tokens: at least 1, got {block_tokens}")
-        if audit and not 0 < audit_threshold <= 1:
+            integer(name, value, 1, 2**31 - 1)
+        if block_tokens is not None:
+            integer("block_tokens", block_tokens, 1, 2**31 - 1)
+        if audit_threshold is not None and not 0 < audit_threshold <= 1:
             raise InvalidArgumentError(f"audit_threshold: in (0, 1], got {audit_threshold}")
-        if recorder is not None and recorder.ring_bytes < 1:
-            raise InvalidArgumentError(f"ring_bytes: at least 32768, got {recorder.ring_bytes}")
+        if recorder is not None:
+            integer("ring_bytes", recorder.ring_bytes, 32768, 2**64 - 1)
         super().__init__(
             num_layers,
             top_k,
@@ -250,7 +257,7 @@ class Store(_core.Store):
             device_slots,
             number_of("landing", landing, _LANDINGS) == 1,
             audit,
-            audit_threshold if audit else 0.0,
+            audit_threshold or 0.0,
             count_experts,
             key_seed,
             landing_cpus,
@@ -311,8 +318,8 @@ class Store(_core.Store):
         return counts
 
     def take_findings(self) -> list[Finding]:
-        """The findings of the audit that no call has returned yet, oldest first. Any thread, one at
-        a time."""
+        """The findings of the audit that no call has returned yet, one for each cause. Any thread,
+        one at a time."""
         findings = []
         while (found := self._next_finding()) is not None:
             findings.append(Finding(*found))
@@ -358,10 +365,8 @@ class Cursor:
 
     def __init__(self, store: Store, first: int = 0) -> None:
         """Starts at row ``first``."""
-        if first < 0:
-            raise InvalidArgumentError(f"first: at least 0, got {first}")
         self._store = store
-        self._next = first
+        self._next = integer("first", first, 0, 2**63 - 1)
 
     @property
     def next(self) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from enum import IntEnum
-from typing import Any, Literal, NamedTuple, TypeVar, Union
+from typing import Any, Literal, NamedTuple, SupportsIndex, TypeVar, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -213,6 +214,18 @@ FILLS = {"minus_one": 0, "zeros": 1, "arange": 2}
 ID_TYPES: dict[np.dtype[Any], int] = {
     np.dtype(t): i for i, t in enumerate((np.uint8, np.uint16, np.int16, np.int32, np.int64))
 }
+
+
+def integer(name: str, value: object, least: int, most: int) -> int:
+    """`value` as an int in [least, most]: an int, or anything with __index__, but no bool. TypeError
+    and InvalidArgumentError name argument, rule and value."""
+    text = f"{name}: an integer in [{least}, {most}], got {value!r}"
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise TypeError(text)
+    number = operator.index(value)
+    if not least <= number <= most:
+        raise InvalidArgumentError(text)
+    return number
 
 
 def number_of(name: str, value: object, names: dict[str, int]) -> int:

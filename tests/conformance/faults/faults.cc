@@ -13,6 +13,8 @@ constexpr Fault kFaults[] = {
     {"keep_the_page_at_bind", "vllm", "draft=.5 drop=.05 cancel=.03", nullptr},
     {"truncate_ignores_the_life", "vllm",
      "draft=.6 late=1 blind_truncate=1 preempt=.1 tier=.9 fork=.2 swap=.5", nullptr},
+    {"truncate_spares_what_has_moved", nullptr, "", ProbeTruncateFollowsAMove},
+    {"moved_once_is_moved_for_ever", nullptr, "", ProbeTruncateFollowsAMove},
     {"truncate_without_step", "vllm", "draft=.6 late=1", nullptr},
     {"move_one_by_one", "vllm", "swap=.9", nullptr},
     {"events_by_type", "vllm", "swap=.9 partial=.8 fork=.2", nullptr},

@@ -31,6 +31,7 @@ std::string ProbeSealsComeAfterTheClaims();
 std::string ProbeSealStaysWithItsLife();
 std::string ProbeOwnSealMovesWithItsBlock();
 std::string ProbeLifeStartsWithTheNextStep();
+std::string ProbeTruncateFollowsAMove();
 std::string ProbeKeyedBindKnowsItsVersion();
 std::string ProbePageOfAnotherVersionIsLost();
 std::string ProbeFirstOfASlotWins();

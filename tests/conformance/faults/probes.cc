@@ -110,6 +110,23 @@ std::string ProbeLifeStartsWithTheNextStep() {
              : "a truncation of the life before cleared rows";
 }
 
+std::string ProbeTruncateFollowsAMove() {
+  Direct direct;
+  const BlockKey key = BlockKey::FromInteger(5);
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Seal(BlockId(0), key, StepId(1))}, Slots({0}),
+              {10, 11, 12, 13});
+  direct.Step(2, {Event::Bind(BlockId(1))}, Slots({1}), {20, 21, 22, 23});
+  // The drafts of step 2 were rejected, in the block to which they have moved.
+  (void)direct.Report(
+      {Event::Move(BlockId(1), BlockId(2)), Event::Truncate(BlockId(2), 1, StepId(2))});
+  if (direct.Tags({2}, 4) != std::vector<int>{20, -1, -1, -1}) return "rejected drafts stay valid";
+  // The next owner has them from the prefix cache.
+  (void)direct.Report({Event::Bind(BlockId(2), key), Event::Truncate(BlockId(2), 0, StepId(1))});
+  return direct.Tags({2}, 4) == std::vector<int>{10, 11, 12, 13}
+             ? ""
+             : "a truncation of the life before cleared rows";
+}
+
 std::string ProbeKeyedBindKnowsItsVersion() {
   Direct direct;
   const BlockKey key = BlockKey::FromInteger(5);

@@ -111,6 +111,18 @@ def late_news_of_the_last_step_spares_the_next_owner(off):
     assert steps_of(store, 1) == [2, 2, 2, 2]
 
 
+@about('truncate follows a move', 'truncate knows the life')
+def a_truncation_in_the_schedule_of_a_move_means_the_rows_that_moved(off):
+    store = Store(off=off)
+    step(store, 1, whole(1), events=[('bind', 1)])
+    step(store, 2, [], events=[('move', [(1, 2)]), ('truncate', 2, 1, 1)])
+    assert steps_of(store, 2) == [1, NEVER, NEVER, NEVER]
+    step(store, 3, [], events=[('truncate', 2, 0, 1)])   # later: of the owner before the move
+    assert steps_of(store, 2)[0] == 1
+    store.report([('seal', 2, 'key', 3), ('bind', 3, 'key'), ('move', [(3, 4)]), ('truncate', 4, 0, 1)])
+    assert steps_of(store, 4)[0] == 1    # its own life began in this schedule, with a bind
+
+
 @about('a keyed bind knows the version of its schedule', 'index knows the version')
 def a_keyed_bind_looks_up_under_the_version_of_its_schedule(off):
     store = Store(off=off)

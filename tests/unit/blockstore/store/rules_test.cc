@@ -1,5 +1,7 @@
 // The rules of the store, one small case each.
 
+#include <cmath>
+
 #include "tests/support/log_lines.h"
 #include "tests/unit/blockstore/store/store_driver.h"
 
@@ -243,6 +245,31 @@ TEST(Truncate, KnowsTheLife) {
   d.Step(2, {Move(3, 5)}, {}, {});
   d.Step(3, {Truncate(5, 1, 1)}, {}, {});  // meant the life before the move
   EXPECT_EQ(d.Read({5}, 0, 2), "10@1 11@1");
+}
+
+TEST(Truncate, MeansTheRowsThatMovedInItsSchedule) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Bind(4)}, d.Slots({3}, 0, 3), {10, 11, 12});
+  d.Step(2, {}, d.Slots({4}, 0, 1), {20});
+  // The drafts 11 and 12 of step 1 were rejected, in the block to which they have moved.
+  d.Step(3, {Move(3, 5), Truncate(5, 1, 1)}, {}, {});
+  EXPECT_EQ(d.Read({5}, 0, 3), "10@1 n n");
+  // Moved twice, over a block of an earlier life; but not what moved before the last begin.
+  d.Step(4, {Move(4, 6), Move(6, 5), Truncate(5, 0, 2)}, {}, {});
+  EXPECT_EQ(d.Read({5}, 0, 1), "n");
+  d.Step(5, {Bind(7)}, d.Slots({7}, 0, 2), {50, 51});
+  d.Step(6, {Move(7, 5)}, {}, {});
+  d.Step(7, {Truncate(5, 0, 5)}, {}, {});
+  EXPECT_EQ(d.Read({5}, 0, 2), "50@5 51@5");
+}
+
+TEST(Truncate, SparesABlockThatWasBoundInItsSchedule) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+  d.Step(2, {Bind(4, 77), Truncate(4, 0, 1)}, {}, {});
+  EXPECT_EQ(d.Read({4}, 0, 2), "#10@1 #11@1");
+  d.Step(3, {Bind(5, 77), Move(5, 6), Truncate(6, 0, 1)}, {}, {});
+  EXPECT_EQ(d.Read({6}, 0, 2), "#10@1 #11@1");
 }
 
 TEST(Truncate, RewindLeavesTheSealedPage) {
@@ -585,6 +612,48 @@ TEST(Audit, AnIgnoredWriteThatDisagreesVoidsThePage) {
   EXPECT_EQ(findings[0].kept_step, 1u);
   EXPECT_EQ(findings[0].sealed_step, 1u);
   EXPECT_EQ(d.store().GetStats().audit_voided_rows, 4u);
+}
+
+TEST(Audit, TheThresholdIsAboveWhatChanceGives) {
+  StoreOptions options = StoreDriver::Options();
+  options.shape.top_k = 4;
+  options.shape.num_experts = 6;
+  auto store = RoutingStore::Create(options);
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_DOUBLE_EQ(*(*store)->options().audit_threshold, 5.0 / 6);
+  for (const double refused : {0.5, 4.0 / 6, 1.01, -0.1, std::nan("")}) {
+    options.audit_threshold = refused;
+    EXPECT_EQ(RoutingStore::Create(options).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  for (const double taken : {0.0, 0.67, 1.0}) {
+    options.audit_threshold = taken;
+    EXPECT_TRUE(RoutingStore::Create(options).ok()) << taken;
+  }
+  options.shape.num_experts = 4;  // every token has every expert: there is nothing to find
+  EXPECT_TRUE(RoutingStore::Create(options).ok());
+}
+
+// More than are kept for each page are counted.
+TEST(Audit, ManyFindingsOfOneCauseAreOne) {
+  StoreOptions options = StoreDriver::Options();
+  options.audit = true;
+  options.num_blocks = 300;
+  StoreDriver d(options);
+  for (const bool each : {true, false}) {
+    for (int block = 0; block < 300; ++block) {
+      const std::uint64_t step = 2 * static_cast<std::uint64_t>(block) + (each ? 1 : 601);
+      d.Step(step, {Bind(block), Seal(block, 1000 + block, step)}, d.Slots({block}, 0, 1), {10});
+      d.Step(step + 1, {}, d.Slots({block}, 0, 1), {20});
+    }
+    const std::vector<AuditFinding> findings =
+        each ? d.store().TakeEachFinding() : d.store().TakeFindings();
+    ASSERT_EQ(findings.size(), each ? 256u : 1u);
+    EXPECT_EQ(findings[0].block, 0);
+    EXPECT_EQ(findings[0].pages, each ? 1u : 300u);
+    EXPECT_EQ(findings.back().pages, each ? 45u : 300u);
+    EXPECT_EQ(findings.back().last_step, each ? 600u : 1200u);
+    EXPECT_TRUE(d.store().TakeFindings().empty());
+  }
 }
 
 TEST(Audit, AnIgnoredWriteThatAgreesIsOnlyCounted) {

@@ -14,6 +14,7 @@ namespace waymark {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(LatencyHistogram, EmptyAnswersZero) {
   EXPECT_EQ(LatencyHistogram().Quantile(0.5), 0u);
@@ -88,8 +89,37 @@ TEST(AuditFinding, NamesTheMissedEvent) {
   finding.voided = true;
   EXPECT_THAT(finding.ToString(), HasSubstr("a Bind of block 7 after step 13 was missed"));
   EXPECT_THAT(finding.ToString(), HasSubstr("0.125"));
-  finding.block = -1;
+  EXPECT_THAT(finding.ToString(), Not(HasSubstr("more")));
+  AuditFinding other = finding;
+  other.block = 9;
+  other.last_step = 50;
+  finding.Add(other);
+  EXPECT_THAT(finding.ToString(), HasSubstr("block 7"));
+  EXPECT_THAT(finding.ToString(), HasSubstr("so were 1 more, the last after step 50"));
+  finding.two_pages = true;
   EXPECT_THAT(finding.ToString(), HasSubstr("wrong key"));
+  EXPECT_THAT(finding.ToString(), HasSubstr("block 7 has the second"));
+  finding.block = -1;
+  EXPECT_THAT(finding.ToString(), Not(HasSubstr("block -1")));
+}
+
+TEST(AuditFinding, OneStandsForACause) {
+  std::vector<AuditFinding> findings(5);
+  for (std::size_t i = 0; i < findings.size(); ++i) {
+    findings[i].two_pages = i == 1 || i == 3;
+    findings[i].step = findings[i].last_step = i + 10;
+  }
+  findings[4].pages = 7;  // stands for others already
+  const std::vector<AuditFinding> causes = MergeCauses(findings);
+  ASSERT_EQ(causes.size(), 2u);
+  EXPECT_FALSE(causes[0].two_pages);
+  EXPECT_EQ(causes[0].pages, 9u);
+  EXPECT_EQ(causes[0].step, 10u);
+  EXPECT_EQ(causes[0].last_step, 14u);
+  EXPECT_TRUE(causes[1].two_pages);
+  EXPECT_EQ(causes[1].pages, 2u);
+  EXPECT_EQ(causes[1].last_step, 13u);
+  EXPECT_TRUE(MergeCauses({}).empty());
 }
 
 }  // namespace

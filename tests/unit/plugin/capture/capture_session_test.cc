@@ -236,7 +236,7 @@ TEST(CaptureSession, WithoutFaultsTheStatsAreOneLine) {
   EXPECT_EQ((*session)->transport().name(), "host");
 }
 
-TEST(CaptureSession, SubmitIdsWithoutAFreeEntryCanBeTriedAgain) {
+TEST(CaptureSession, SubmitIdsWithoutAFreeEntryDropsTheStep) {
   const std::unique_ptr<RoutingStore> store = MakeStore();
   auto made = CaptureSession::Create({.store = store.get(), .max_rows = 8, .num_ids_steps = 1});
   ASSERT_TRUE(made.ok());
@@ -244,19 +244,91 @@ TEST(CaptureSession, SubmitIdsWithoutAFreeEntryCanBeTriedAgain) {
   const StepIds none = StepIds::TokenMajor(nullptr, IdType::kInt16, 0, session.shape());
   int done = 0;
   const DoneCallback count{[](void* context) { ++*static_cast<int*>(context); }, &done};
-  ASSERT_TRUE(session.BeginIdsStep({.step = 1}).ok());
-  ASSERT_TRUE(session.BeginIdsStep({.step = 2}).ok());
+  for (const std::uint64_t step : {1, 2}) {
+    const std::vector<std::int64_t> slots = {static_cast<std::int64_t>(step) * 4};
+    ASSERT_TRUE(session.BeginIdsStep({.step = step, .slots = slots.data(), .num_slots = 1}).ok());
+  }
   ASSERT_TRUE(session.SubmitIds(StepId(1), none, count).ok());
   const CaptureCode full = session.SubmitIds(StepId(2), none, count);
+  EXPECT_TRUE(full.dropped());
   EXPECT_EQ(full.rule, CaptureRule::kRingFull);
-  EXPECT_EQ(full.code, static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted));
   EXPECT_EQ(full.value, 1);
-  EXPECT_EQ(done, 1);  // of the refused one
+  EXPECT_EQ(done, 1);  // of the dropped one
+  EXPECT_EQ(session.Drop(StepId(2)).rule, StepRule::kStepNotInFlight) << "it has ended";
+  EXPECT_EQ(session.SubmitIds(StepId(7), none).rule, CaptureRule::kStepNotInFlight);
+  const std::vector<BlockId> blocks = {BlockId(2)};
+  auto snapshot = store->TakeSnapshot(blocks, 0, 1);
   ASSERT_TRUE(store->LandOne());
+  EXPECT_FALSE(store->LandOne());
   EXPECT_EQ(done, 2);
-  ASSERT_TRUE(session.SubmitIds(StepId(2), none, count).ok());
-  ASSERT_TRUE(store->LandOne());
-  EXPECT_EQ(done, 3);
+  ASSERT_TRUE(snapshot.ok());
+  ASSERT_TRUE(snapshot->Ready());
+  RowInfo info;
+  ASSERT_TRUE(snapshot->ReadInfos(0, 1, {&info, 1}).ok());
+  EXPECT_EQ(info.reason, Reason::kCapacity);
+  EXPECT_EQ(session.GetStats().steps_dropped, 1u);
+  EXPECT_EQ(store->GetStats().steps_dropped, 1u);
+}
+
+TEST(CaptureSession, LandedReportsWhenTheIdsMayBeWrittenAgain) {
+  const std::unique_ptr<RoutingStore> store = MakeStore();
+  auto session = CaptureSession::Create({.store = store.get(), .max_rows = 8});
+  ASSERT_TRUE(session.ok());
+  const StepIds none = StepIds::TokenMajor(nullptr, IdType::kInt16, 0, (*session)->shape());
+  for (const std::uint64_t step : {1, 2, 3}) {
+    ASSERT_TRUE((*session)->BeginIdsStep({.step = step}).ok());
+    EXPECT_TRUE((*session)->Landed(StepId(step))) << "no ids are lent";
+  }
+  ASSERT_TRUE((*session)->SubmitIds(StepId(1), none).ok());
+  ASSERT_TRUE((*session)->SubmitIds(StepId(3), none).ok());
+  ASSERT_TRUE((*session)->Drop(StepId(2)).ok());
+  EXPECT_FALSE((*session)->Landed(StepId(1)));
+  EXPECT_TRUE((*session)->Landed(StepId(2)));
+  EXPECT_FALSE((*session)->Landed(StepId(3)));
+  ASSERT_TRUE(store->Land(StepId(3)));
+  EXPECT_FALSE((*session)->Landed(StepId(1)));
+  EXPECT_TRUE((*session)->Landed(StepId(3)));
+  ASSERT_TRUE(store->Land(StepId(1)));
+  EXPECT_TRUE((*session)->Landed(StepId(1)));
+}
+
+TEST(CaptureSession, HandOverRefusesAStepThatWasNeverBegun) {
+  const std::unique_ptr<RoutingStore> store = MakeStore();
+  auto session = CaptureSession::Create({.store = store.get(), .max_rows = 8, .num_buffers = 1});
+  ASSERT_TRUE(session.ok());
+  const std::vector<std::int32_t> ids = {1, 2};
+  const IdsTensor row = IdsTensor::Contiguous(ids.data(), IdType::kInt32, 1, 2);
+  const CaptureCode before = (*session)->HandOver(StepId(1), 0, row);
+  EXPECT_EQ(before.rule, CaptureRule::kStepNotInFlight);
+  EXPECT_EQ(before.value, 1);
+  const CaptureView early = (*session)->view(StepId(1));
+  EXPECT_EQ(early.buffer, kScratchBuffer) << "safe to write";
+  EXPECT_EQ((*session)->HandOver(early, 0, row).rule, CaptureRule::kStepNotInFlight);
+  ASSERT_TRUE((*session)->BeginStep({.step = 1}).ok());
+  EXPECT_TRUE((*session)->HandOver(StepId(1), 0, row).ok());
+  EXPECT_EQ((*session)->HandOver(StepId(2), 0, row).rule, CaptureRule::kStepNotInFlight);
+  // The forward of a dropped step runs unchanged, and so does one that is no step.
+  ASSERT_TRUE((*session)->BeginStep({.step = 2}).dropped());
+  EXPECT_TRUE((*session)->HandOver(StepId(2), 0, row).ok());
+  EXPECT_TRUE((*session)->HandOver((*session)->view(StepId(2)), 0, row).ok());
+  EXPECT_TRUE((*session)->HandOver((*session)->scratch_view(), 0, row).ok());
+}
+
+TEST(CaptureSession, ALayerThatIsNotBoundIsHandedOver) {
+  const std::unique_ptr<RoutingStore> store = MakeStore();
+  auto session = CaptureSession::Create({.store = store.get(), .max_rows = 8});
+  ASSERT_TRUE(session.ok());
+  ASSERT_TRUE((*session)->BindLayer(1, "written", LayerCapture::kKernelWritesView).ok());
+  const std::vector<std::int32_t> ids = {1, 2};
+  const IdsTensor row = IdsTensor::Contiguous(ids.data(), IdType::kInt32, 1, 2);
+  const std::vector<std::int64_t> slots = {0};
+  ASSERT_TRUE((*session)->BeginStep({.step = 1, .slots = slots.data(), .num_slots = 1}).ok());
+  EXPECT_TRUE((*session)->HandOver(StepId(1), 0, row).ok());
+  EXPECT_EQ((*session)->HandOver(StepId(1), 1, row).rule, CaptureRule::kLayerNotHandedOver);
+  EXPECT_TRUE((*session)->HandOver(StepId(1), 2, row).ok());
+  const CaptureView view = (*session)->view(StepId(1));
+  EXPECT_EQ(view.layer(0)[1], 2);
+  EXPECT_EQ(view.layer(2)[0], 1);
 }
 
 // A transport that has failed: steps are dropped at their begin, and nothing hangs.

@@ -112,14 +112,14 @@ TEST(TensorRows, LandsRowsFromAnyFirstAndSaysWhichItHasNot) {
 TEST(IdsRing, LivesUntilItsLastStepIsDone) {
   auto ring = std::make_shared<IdsRing>(Shape(1, 1, 4), 4, 2, nullptr);
   const std::weak_ptr<IdsRing> watch = ring;
-  StepRows* first = ring->Take({}, {});
-  StepRows* second = ring->Take({}, {});
+  StepRows* first = ring->Take(1, {}, {});
+  StepRows* second = ring->Take(2, {}, {});
   ASSERT_NE(first, nullptr);
   ASSERT_NE(second, nullptr);
   EXPECT_NE(first, second);
-  EXPECT_EQ(ring->Take({}, {}), nullptr);
+  EXPECT_EQ(ring->Take(3, {}, {}), nullptr);
   first->Done();
-  EXPECT_EQ(ring->Take({}, {}), first);
+  EXPECT_EQ(ring->Take(3, {}, {}), first);
   ring = nullptr;
   first->Done();
   EXPECT_FALSE(watch.expired());
