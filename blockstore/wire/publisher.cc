@@ -275,7 +275,12 @@ class Publisher::Impl {
     }
     counted_.pages += Count(static_cast<std::size_t>(pages - known_pages));
     if (pages > known_pages) PutNodeList(next);
-    return BuildTail(before, input, next);
+    if (absl::Status status = BuildTail(before, input, next); !status.ok()) return status;
+    if (codec_.key().empty()) return absl::OkStatus();
+    const absl::StatusOr<Digest128> mac = HandleMac(handle, codec_.key());
+    if (!mac.ok()) return mac.status();
+    handle.mac = *mac;
+    return absl::OkStatus();
   }
 
   // Reads rows [begin, end) of the sequence. Those before the first row of `input` come from the
@@ -448,7 +453,7 @@ class Publisher::Impl {
                    static_cast<std::int32_t>(page_tokens_), infos);
     if (!node.ok()) return node.status();
     next.node = *std::move(node);
-    next.handle.head = ContentDigest(next.node);
+    next.handle.head = codec_.key().Digest(next.node);
     next.nodes.resize(static_cast<std::size_t>(first_page / kNodeChunks));
     next.nodes.push_back(next.handle.head);
     if (Held({&next.handle.head, 1})[0] == 0) {
@@ -492,7 +497,7 @@ class Publisher::Impl {
           codec_, first + static_cast<std::int64_t>(at), std::span(tail.infos).subspan(at, cut),
           std::span(tail.ids).subspan(at * row_bytes_, cut * row_bytes_));
       if (!segment.ok()) return segment.status();
-      const Digest128 digest = ContentDigest(*segment);
+      const Digest128 digest = codec_.key().Digest(*segment);
       next.handle.tail.push_back(digest);
       objects.push_back({digest, Object::Of(*std::move(segment))});
       at += cut;
@@ -553,7 +558,7 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Make(PageSource* source,
         absl::StrCat("options.store must be below 65536 bytes; it has ", options.store.size()));
   }
   if (absl::Status status = CheckCpus("options.cpus", options.cpus); !status.ok()) return status;
-  absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create(options.shape);
+  absl::StatusOr<ChunkCodec> codec = ChunkCodec::Create(options.shape, options.key);
   if (!codec.ok()) return codec.status();
   absl::StatusOr<ForkGuard> guard = ForkGuard::Create(0);
   if (!guard.ok()) return guard.status();

@@ -19,6 +19,7 @@
 #include "blockstore/log.h"
 #include "blockstore/rows.h"
 #include "blockstore/store/snapshot.h"
+#include "blockstore/wire/digest_key.h"
 #include "blockstore/wire/handle.h"
 #include "blockstore/wire/page_source.h"
 #include "blockstore/wire/shape_block.h"
@@ -28,6 +29,9 @@ namespace waymark::wire {
 struct PublisherOptions {
   WireShape shape;    // the shape of all rows that are published, and their encoding
   std::string store;  // the name of the page source in handles: UTF-8, fewer than 2^16 bytes
+  // Names the objects and authenticates the handles: only fetchers with the same key accept them.
+  // Empty: digests without a key, which find damage and no forgery.
+  DigestKey key;
   // How many Publish calls may wait for the publisher's thread; one more is dropped. Waiting
   // snapshots pin their pages. >= 1.
   std::size_t max_waiting = 256;
