@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "blockstore/digest.h"
@@ -23,8 +24,9 @@ class DigestKey {
   // No key.
   DigestKey() = default;
   // Copies the key: kLeastBytes to kMostBytes bytes, which should be random. InvalidArgument naming
-  // the argument, the rule and the number of bytes.
-  [[nodiscard]] static absl::StatusOr<DigestKey> Create(std::span<const std::uint8_t> key);
+  // the argument (`name`), the rule and the number of bytes.
+  [[nodiscard]] static absl::StatusOr<DigestKey> Create(std::string_view name,
+                                                        std::span<const std::uint8_t> key);
 
   // Whether there is no key.
   [[nodiscard]] bool empty() const { return size_ == 0; }

@@ -22,6 +22,7 @@ namespace {
 struct Job {
   std::string sequence;
   PublishInput input;
+  bool forget = false;  // has no rows and no result
   std::promise<absl::StatusOr<Handle>> result;
 };
 
@@ -54,7 +55,7 @@ class Publisher::Impl {
   }
 
   Result Enqueue(std::string sequence, PublishInput input) {
-    Job job{std::move(sequence), std::move(input), {}};
+    Job job{std::move(sequence), std::move(input), false, {}};
     Result result = job.result.get_future();
     const absl::Status queued = Guarded("Publish", [&] { return Queue(job); });
     if (queued.ok()) {
@@ -63,6 +64,15 @@ class Publisher::Impl {
       job.result.set_value(queued);
     }
     return result;
+  }
+
+  absl::Status EnqueueForget(std::string sequence) {
+    absl::Status queued = Guarded("Forget", [&] {
+      Job job{std::move(sequence), {}, true, {}};
+      return Queue(job);
+    });
+    if (queued.ok()) wake_.notify_one();
+    return queued;
   }
 
   PublisherStats GetStats() const {
@@ -80,8 +90,9 @@ class Publisher::Impl {
           "a publisher must be used in the process that created it; this is a forked child");
     }
     const MutexLock lock(mutex_);
-    if (waiting_.size() < options_.max_waiting) {
+    if (job.forget || waiting_.size() - forgets_ < options_.max_waiting) {
       waiting_.push_back(std::move(job));
+      if (waiting_.back().forget) ++forgets_;
       return absl::OkStatus();
     }
     ++stats_.dropped;
@@ -97,12 +108,17 @@ class Publisher::Impl {
     if (stop_) return std::nullopt;
     std::optional<Job> job(std::move(waiting_.front()));
     waiting_.pop_front();
+    if (job->forget) --forgets_;
     return job;
   }
 
   void Loop() noexcept {
     while (std::optional<Job> next = NextJob()) {
       Job& job = *next;
+      if (job.forget) {
+        sequences_.Erase(job.sequence);
+        continue;
+      }
       PublisherStats& counted = builder_.counted;
       counted = {};
       const std::uint64_t source_exceptions = builder_.source_exceptions();
@@ -170,8 +186,8 @@ class Publisher::Impl {
     if (input.first() != 0 && known->disputed) {
       return absl::FailedPreconditionError(absl::StrCat(
           "Publish: a name belongs to one request; two have published under '", job.sequence,
-          "', and whose rows continue it is not known: publish all rows, from row 0, or take "
-          "another name"));
+          "', and whose rows continue it is not known: publish all rows, from row 0, take "
+          "another name, or forget a name when its request ends"));
     }
     PublishedSequence next;
     if (known != nullptr) {
@@ -217,6 +233,7 @@ class Publisher::Impl {
   mutable Mutex mutex_;
   std::condition_variable_any wake_;
   std::deque<Job> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::size_t forgets_ ABSL_GUARDED_BY(mutex_) = 0;  // jobs of waiting_ that forget
   PublisherStats stats_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
@@ -259,6 +276,10 @@ Publisher::Result Publisher::Publish(std::string sequence, Snapshot snapshot) {
 }
 Publisher::Result Publisher::Publish(std::string sequence, Rows rows) {
   return impl_->Enqueue(std::move(sequence), {{}, std::move(rows)});
+}
+
+absl::Status Publisher::Forget(std::string sequence) {
+  return impl_->EnqueueForget(std::move(sequence));
 }
 
 PublisherStats Publisher::GetStats() const {

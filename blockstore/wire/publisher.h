@@ -113,6 +113,14 @@ class Publisher {
   [[nodiscard]] Result Publish(std::string sequence, Snapshot snapshot);
   [[nodiscard]] Result Publish(std::string sequence, Rows rows);
 
+  // Forgets what is remembered of `sequence`, a request that ended: the name can be that of another
+  // request, and no memory is kept for it. It takes its turn after the Publish calls before it, which
+  // still continue the sequence; rows that are published after it must begin at row 0. Handles and
+  // objects stay as they are. Nothing happens if nothing is remembered under the name. Never refused
+  // because calls are waiting; does not block. ResourceExhausted if there is no memory;
+  // FailedPrecondition in a forked child. Does not throw.
+  [[nodiscard]] absl::Status Forget(std::string sequence);
+
   // The counters, without those of the publication in progress. Zeros in a forked child.
   [[nodiscard]] PublisherStats GetStats() const;
   // Whether this process is a forked child of the publisher's.

@@ -245,7 +245,7 @@ class Objects final : public wire::PageSource {
 // What a publisher with a key made, changed byte by byte, the handle included: nothing that was
 // changed is accepted. A change: object (1 byte), place (2), value (1).
 void RunKeyed(std::span<const std::uint8_t> changes, const Right& right, bool right_crc) {
-  const wire::DigestKey key = *wire::DigestKey::Create(Bytes(16, 7));
+  const wire::DigestKey key = *wire::DigestKey::Create("key", Bytes(16, 7));
   Objects source;
   const auto publisher = wire::Publisher::Create(
       &source, {.shape = right.trajectory.handle.shape, .store = "a store", .key = key});

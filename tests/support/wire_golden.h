@@ -137,7 +137,7 @@ inline std::vector<Golden> GoldenObjects() {
   // The same rows, published with a key: the bytes 0 ... 31.
   Bytes secret(32);
   std::iota(secret.begin(), secret.end(), std::uint8_t{0});
-  const wire::DigestKey key = wire::DigestKey::Create(secret).value();
+  const wire::DigestKey key = wire::DigestKey::Create("key", secret).value();
   const auto keyed = wire::ChunkCodec::Create({shape, {}}, key);
   for (std::size_t page = 0; page < 2; ++page)
     chunks[page] = keyed->Digest(4, contents[page]);

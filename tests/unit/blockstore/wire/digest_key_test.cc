@@ -28,7 +28,7 @@ Bytes Counting(std::size_t size) {
   return bytes;
 }
 DigestKey KeyOf(std::uint8_t byte) {
-  return DigestKey::Create(Bytes(16, byte)).value();
+  return DigestKey::Create("key", Bytes(16, byte)).value();
 }
 
 std::string Hex(std::span<const std::uint8_t> bytes) {
@@ -101,14 +101,14 @@ TEST(DigestKey, NamesByKeyOrWithout) {
   const std::span<const std::uint8_t> all(bytes);
   EXPECT_TRUE(DigestKey().empty());
   EXPECT_EQ(DigestKey().Digest(all.first(5), all.subspan(5)), ContentDigest(all));
-  const auto key = DigestKey::Create(Counting(16));
+  const auto key = DigestKey::Create("key", Counting(16));
   ASSERT_TRUE(key.ok()) << key.status();
   const Digest128 digest = key->Digest(all.first(5), all.subspan(5));
   EXPECT_EQ(Hex({reinterpret_cast<const std::uint8_t*>(&digest), sizeof(digest)}),
             "23fe48675c54ac14b82ae37ec65b48e8");  // hashlib.blake2b of Python
-  EXPECT_NE(DigestKey::Create(Counting(17))->Digest(all), key->Digest(all));
+  EXPECT_NE(DigestKey::Create("key", Counting(17))->Digest(all), key->Digest(all));
   for (const std::size_t size : {0, 15, 65}) {
-    const absl::Status refused = DigestKey::Create(Counting(size)).status();
+    const absl::Status refused = DigestKey::Create("key", Counting(size)).status();
     EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(refused.message(), "key must have 16 to 64 bytes; it has " + std::to_string(size));
   }
