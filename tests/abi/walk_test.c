@@ -1133,7 +1133,19 @@ int main(void) {
     lent.ids += ROWS * shape.row_bytes;
     lent.infos += ROWS;
     CHECK_OK(wm->rows_create(&shape, &lent, &tail, &why));
-    CHECK_OK(WM(rows_join)(tail, rows, &joined, &why));
+    {
+      const wm_rows* reads[3];
+      uint8_t reused[3 * ROWS];
+      reads[0] = tail;
+      reads[1] = rows;
+      reads[2] = tail;
+      CHECK_OK(WM(rows_join)(reads, 3, &joined, &why));
+      CHECK_OK(WM(rows_reused)(joined, 2, reused, 3 * ROWS, &why));
+      CHECK_OK(wm->rows_view(joined, &lent));
+      for (k = 0; k < 3 * ROWS; ++k)
+        CHECK(reused[k] == (lent.infos[k].reason == WM_REASON_NONE && lent.infos[k].step == 1));
+      CHECK(wm->rows_reused(joined, 2, reused, 3 * ROWS - 1, &why) == WM_OUT_OF_RANGE);
+    }
     lent.first = -1;
     CHECK_OK(wm->rows_view(joined, &lent));
     CHECK(lent.first == 0 && lent.count == 3 * ROWS);

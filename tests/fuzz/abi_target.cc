@@ -1142,9 +1142,11 @@ class World {
     wm_rows* const b = Any(rows_);
     wm_rows* made = nullptr;
     switch (bytes_.Below(5)) {
-      case 0:
-        Right(api.rows_join(a, b, &made, Why()));
+      case 0: {
+        const wm_rows* const reads[] = {a, b, a};
+        Right(api.rows_join(reads, bytes_.Below(4), &made, Why()));
         break;
+      }
       case 1: {
         const wm_rows* const stages[] = {a, b};
         Right(api.rows_join_layers(stages, bytes_.Below(3), &made, Why()));
