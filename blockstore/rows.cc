@@ -59,6 +59,30 @@ absl::StatusOr<RoutingShape> JoinShapes(std::span<const Rows* const> stages) {
   return joined;
 }
 
+// Checks the rows of an array that are to be joined: there are some, none is null, each holds what it
+// states, and K and E are those of the first.
+absl::Status CheckSameModel(const char* array, std::span<const Rows* const> all) {
+  if (all.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(array, " must not be empty"));
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::string name = absl::StrCat(array, "[", i, "]");
+    if (all[i] == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(name, " must not be null"));
+    }
+    if (absl::Status status = CheckRows(name, *all[i]); !status.ok()) return status;
+    const RoutingShape& front = all[0]->shape;
+    const RoutingShape& shape = all[i]->shape;
+    if (shape.top_k != front.top_k) {
+      return Differ(name + ".shape.top_k", front.top_k, shape.top_k);
+    }
+    if (shape.num_experts != front.num_experts) {
+      return Differ(name + ".shape.num_experts", front.num_experts, shape.num_experts);
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::size_t IdBytes(IdType type) {
@@ -112,78 +136,63 @@ absl::Status CheckRows(const std::string& name, const Rows& rows) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Rows> Join(const Rows& a, const Rows& b) {
-  if (absl::Status status = CheckRows("a", a); !status.ok()) return status;
-  if (absl::Status status = CheckRows("b", b); !status.ok()) return status;
-  if (a.shape.top_k != b.shape.top_k) {
-    return Differ("b.shape.top_k", a.shape.top_k, b.shape.top_k);
+absl::StatusOr<Rows> Join(std::span<const Rows* const> reads) {
+  if (absl::Status status = CheckSameModel("reads", reads); !status.ok()) return status;
+  const Rows& front = *reads[0];
+  for (std::size_t r = 1; r < reads.size(); ++r) {
+    const RoutingShape& shape = reads[r]->shape;
+    if (shape.num_layers != front.shape.num_layers) {
+      return Differ(absl::StrCat("reads[", r, "].shape.num_layers"), front.shape.num_layers,
+                    shape.num_layers);
+    }
+    if (!SameLayers(front.shape, shape)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("reads[", r, "].shape.layer_ids must be those of reads[0]; they differ"));
+    }
   }
-  if (a.shape.num_experts != b.shape.num_experts) {
-    return Differ("b.shape.num_experts", a.shape.num_experts, b.shape.num_experts);
-  }
-  if (a.shape.num_layers != b.shape.num_layers) {
-    return Differ("b.shape.num_layers", a.shape.num_layers, b.shape.num_layers);
-  }
-  if (!SameLayers(a.shape, b.shape)) {
-    return absl::InvalidArgumentError("b.shape.layer_ids must be those of a; they differ");
-  }
-  // The position of an empty range is ignored.
-  if (b.infos.empty()) return a;
-  if (a.infos.empty()) {
-    Rows joined = b;
-    joined.shape = a.shape;
-    return joined;
-  }
-
   Rows joined;
-  joined.shape = a.shape;
-  joined.ordered = a.ordered && b.ordered;
-  joined.first = std::min(a.first, b.first);
-  const auto size = static_cast<std::size_t>(std::max(a.last(), b.last()) - joined.first);
+  joined.shape = front.shape;
+  joined.first = front.first;
+  joined.ordered = true;
+  std::int64_t last = front.first;
+  bool any = false;  // the position of an empty range is ignored
+  for (const Rows* read : reads) {
+    if (read->infos.empty()) continue;
+    joined.first = any ? std::min(joined.first, read->first) : read->first;
+    last = any ? std::max(last, read->last()) : read->last();
+    joined.ordered &= read->ordered;
+    any = true;
+  }
+  if (!any) return front;
+  const auto size = static_cast<std::size_t>(last - joined.first);
   const std::size_t row_bytes = joined.shape.row_bytes();
   joined.infos.resize(size);
   ResizeForWriting(size * row_bytes, joined.ids);
   for (std::size_t i = 0; i < size; ++i) {
     const std::int64_t position = joined.first + static_cast<std::int64_t>(i);
-    const auto info_of = [position](const Rows& rows) {
-      return position >= rows.first && position < rows.last()
-                 ? rows.infos[static_cast<std::size_t>(position - rows.first)]
-                 : RowInfo{};
-    };
-    const RowInfo info_a = info_of(a);
-    const RowInfo info_b = info_of(b);
-    const bool take_b =
-        !info_a.valid() && (info_b.valid() || info_a.reason == Reason::kNeverWritten);
-    const Rows& taken = take_b ? b : a;
-    joined.infos[i] = take_b ? info_b : info_a;
-    if (joined.infos[i].valid()) {
-      std::memcpy(joined.ids.data() + i * row_bytes, taken.row(position - taken.first).data(),
+    RowInfo& info = joined.infos[i];
+    for (const Rows* read : reads) {
+      if (position < read->first || position >= read->last()) continue;
+      const RowInfo& found = read->infos[static_cast<std::size_t>(position - read->first)];
+      if (!found.valid() && info.reason != Reason::kNeverWritten) continue;
+      info = found;
+      if (!info.valid()) continue;
+      std::memcpy(joined.ids.data() + i * row_bytes, read->row(position - read->first).data(),
                   row_bytes);
+      break;
     }
   }
   return joined;
 }
 
 absl::StatusOr<Rows> JoinLayers(std::span<const Rows* const> stages) {
-  if (stages.empty()) {
-    return absl::InvalidArgumentError("stages must hold at least one stage; it is empty");
-  }
-  for (std::size_t s = 0; s < stages.size(); ++s) {
+  if (absl::Status status = CheckSameModel("stages", stages); !status.ok()) return status;
+  for (std::size_t s = 1; s < stages.size(); ++s) {
     const std::string name = absl::StrCat("stages[", s, "]");
-    if (stages[s] == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(name, " must not be null"));
-    }
     const Rows& stage = *stages[s];
     const Rows& front = *stages[0];
-    if (absl::Status status = CheckRows(name, stage); !status.ok()) return status;
     if (stage.first != front.first) return Differ(name + ".first", front.first, stage.first);
     if (stage.size() != front.size()) return Differ(name + ".size()", front.size(), stage.size());
-    if (stage.shape.top_k != front.shape.top_k) {
-      return Differ(name + ".shape.top_k", front.shape.top_k, stage.shape.top_k);
-    }
-    if (stage.shape.num_experts != front.shape.num_experts) {
-      return Differ(name + ".shape.num_experts", front.shape.num_experts, stage.shape.num_experts);
-    }
   }
   absl::StatusOr<RoutingShape> shape = JoinShapes(stages);
   if (!shape.ok()) return shape.status();

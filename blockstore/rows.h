@@ -67,12 +67,12 @@ struct Rows {
 // check every Rows argument in this way.
 [[nodiscard]] absl::Status CheckRows(const std::string& name, const Rows& rows);
 
-// Merges two reads of one sequence. At each position the row of `a` is taken if it is valid, else
-// that of `b` if it is valid, else the first reason that is not "never written". The result covers
-// both ranges; rows between them are never written. For preempt and resume, disaggregated prefill,
-// sliding windows and turns. InvalidArgument unless both have the same layers, K and E; page_tokens
-// may differ, and is that of `a` in the result.
-[[nodiscard]] absl::StatusOr<Rows> Join(const Rows& a, const Rows& b);
+// Merges reads of one sequence, the earliest first. At each position the first valid row is taken;
+// if there is none, the first reason that is not "never written". The result covers all ranges; rows
+// between them are never written. For preempt and resume, disaggregated prefill, sliding windows and
+// turns. InvalidArgument unless there is at least one read and all have the same layers, K and E;
+// page_tokens may differ, and is that of the first in the result.
+[[nodiscard]] absl::StatusOr<Rows> Join(std::span<const Rows* const> reads);
 
 // Merges the rows of all pipeline stages, given in order, into rows of all layers. A row is valid
 // if every stage has it from the same step. If a stage misses it, it is missing for the reason of

@@ -905,8 +905,19 @@ typedef struct wm_api_v1 {
   wm_status (*rows_write)(const wm_rows* rows, const wm_read_args* args, wm_message* why);
   wm_status (*rows_coverage)(const wm_rows* rows, wm_coverage_run* runs, size_t capacity,
                              size_t* count, wm_message* why);
-  /* Merges two reads of one sequence: at each position the first valid row wins. */
-  wm_status (*rows_join)(const wm_rows* a, const wm_rows* b, wm_rows** out, wm_message* why);
+  /* Sets reused[i] to 1 if row i is known to be reused by the request whose first step was
+   * `first_step` (of the first of its lives): another request computed the row, because its step is
+   * earlier. Else 0: the request computed it, or it is missing or has no step, or it was computed by
+   * another since (a hit after a preemption). Never 1 for a row that the request computed. The steps
+   * must be of one store: call it before rows of others are joined. OUT_OF_RANGE if `capacity` is
+   * below the number of rows. */
+  wm_status (*rows_reused)(const wm_rows* rows, uint64_t first_step, uint8_t* reused,
+                           size_t capacity, wm_message* why);
+  /* Merges reads of one sequence, the earliest first (the lives of a preempted request, for
+   * instance): at each position the first valid row wins. INVALID_ARGUMENT unless there is at least
+   * one and all have the same layers, K and E. */
+  wm_status (*rows_join)(const wm_rows* const* reads, size_t num_reads, wm_rows** out,
+                         wm_message* why);
   /* Joins pipeline stages, in order of layers, into rows of all layers; a row whose steps differ is
    * missing (not captured). At most 1024 stages, of at least one layer. Call it before rows_join.
    */

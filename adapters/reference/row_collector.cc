@@ -28,7 +28,8 @@ absl::Status RowCollector::ReadFront(Entry& entry) {
   if (entry.any) {
     // The earlier snapshot first: its rows are the ones that the request's tokens were sampled
     // with.
-    rows = Join(entry.joined, *rows);
+    const Rows* const lives[] = {&entry.joined, &*rows};
+    rows = Join(lives);
     if (!rows.ok()) return rows.status();
   }
   entry.joined = *std::move(rows);

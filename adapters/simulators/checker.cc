@@ -106,24 +106,26 @@ void Checker::Check(ReadJob& job) {
     }
     read.stages.clear();
   } else {
-    Rows merged;
+    std::vector<Rows> lives;
     for (const auto& read : job.reads) {
       FinishRead(*read);
-      Rows rows = read->rows[0];
+      Rows& rows = lives.emplace_back(read->rows[0]);
       if (rows.size() > read->limit) {
         rows.infos.resize(static_cast<std::size_t>(read->limit));
         rows.ids.resize(static_cast<std::size_t>(read->limit) * row_bytes);
       }
-      if (merged.shape.num_layers == 0) {
-        merged = std::move(rows);
-        continue;
-      }
-      absl::StatusOr<Rows> joined = Join(merged, rows);
-      if (!joined.ok()) {
+    }
+    std::vector<const Rows*> all;
+    for (const Rows& rows : lives)
+      all.push_back(&rows);
+    Rows merged;
+    if (!all.empty()) {
+      absl::StatusOr<Rows> joined = Join(all);
+      if (joined.ok()) {
+        merged = *std::move(joined);
+      } else {
         Fail("Join: " + std::string(joined.status().message()));
-        continue;
       }
-      merged = *std::move(joined);
     }
     page_ = {};
     for (std::int64_t position = 0; position < job.rows; ++position) {

@@ -131,16 +131,18 @@ void SortGroups(std::uint8_t* ids, std::size_t groups, std::size_t top_k,
 
 }  // namespace
 
-absl::StatusOr<ChunkCodec> ChunkCodec::Create(const WireShape& shape) {
+absl::StatusOr<ChunkCodec> ChunkCodec::Create(const WireShape& shape, const DigestKey& key) {
   if (absl::Status status = shape.Validate(); !status.ok()) return status;
-  if (shape.code.codec == Codec::kRaw) return ChunkCodec(shape, std::nullopt);
+  if (shape.code.codec == Codec::kRaw) return ChunkCodec(shape, key, std::nullopt);
   absl::StatusOr<SetCode> set_code = SetCode::Create(shape.set_code());
   if (!set_code.ok()) return set_code.status();
-  return ChunkCodec(shape, *std::move(set_code));
+  return ChunkCodec(shape, key, *std::move(set_code));
 }
 
-ChunkCodec::ChunkCodec(const WireShape& shape, std::optional<SetCode> set_code)
+ChunkCodec::ChunkCodec(const WireShape& shape, const DigestKey& key,
+                       std::optional<SetCode> set_code)
     : shape_(shape),
+      key_(key),
       shape_digest_(ShapeDigest(shape)),
       group_bytes_(static_cast<std::size_t>(shape.rows.top_k) * shape.rows.id_bytes()),
       set_code_(std::move(set_code)) {
@@ -294,11 +296,14 @@ std::uint32_t ChunkCodec::PlaceDigest(std::span<const std::uint8_t> chunk) const
 }
 
 Digest128 ChunkCodec::Digest(std::int64_t rows, std::span<const std::uint8_t> chunk) const {
-  std::array<std::uint8_t, 12> front;
+  // Nodes, tail segments and handles begin with their magic; the digest of a chunk with a key begins
+  // with one, too, so that no bytes are those of two kinds.
+  std::array<std::uint8_t, 16> front;
   RawWriter writer(front.data());
+  writer.Put(std::array<char, 4>{'W', 'M', 'K', 'C'});
   writer.Put(shape_digest_);
   writer.Put(static_cast<std::uint32_t>(rows));
-  return ContentDigest(front, chunk);
+  return key_.Digest(std::span(front).subspan(key_.empty() ? 4 : 0), chunk);
 }
 
 }  // namespace waymark::wire

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "blockstore/digest.h"
 #include "blockstore/row_info.h"
+#include "blockstore/wire/digest_key.h"
 #include "blockstore/wire/set_code.h"
 #include "blockstore/wire/shape_block.h"
 
@@ -35,11 +36,13 @@ enum class ChunkState : std::uint8_t {
 // Immutable: const access from any thread.
 class ChunkCodec {
  public:
-  // The codec of `shape`, which is copied. Fails as WireShape::Validate does. Throws
-  // std::bad_alloc.
-  [[nodiscard]] static absl::StatusOr<ChunkCodec> Create(const WireShape& shape);
+  // The codec of `shape`; it names chunks with `key`. Both are copied. Fails as WireShape::Validate
+  // does. Throws std::bad_alloc.
+  [[nodiscard]] static absl::StatusOr<ChunkCodec> Create(const WireShape& shape,
+                                                         const DigestKey& key = {});
 
   [[nodiscard]] const WireShape& shape() const { return shape_; }
+  [[nodiscard]] const DigestKey& key() const { return key_; }
   // ShapeDigest(shape()). The digest of every chunk covers it.
   [[nodiscard]] std::uint64_t shape_digest() const { return shape_digest_; }
   // Bytes of one layer of `rows` rows, at most 2^19. REQUIRES: 0 <= rows <= B.
@@ -87,12 +90,12 @@ class ChunkCodec {
   // The low 32 bits of XXH3-64 of the crcs of a chunk. A document has it of each chunk, in order, so that a chunk in
   // the place of another is found. REQUIRES: chunk.size() is ChunkBytes of some number of rows.
   [[nodiscard]] std::uint32_t PlaceDigest(std::span<const std::uint8_t> chunk) const;
-  // The digest that names a chunk of `rows` rows: ContentDigest (XXH3-128) of the shape digest
-  // (uint64), rows (uint32) and the chunk's bytes.
+  // The digest that names a chunk of `rows` rows: that of the shape digest (uint64), rows (uint32)
+  // and the chunk's bytes; with a key, of "WMKC" and these.
   [[nodiscard]] Digest128 Digest(std::int64_t rows, std::span<const std::uint8_t> chunk) const;
 
  private:
-  ChunkCodec(const WireShape& shape, std::optional<SetCode> set_code);
+  ChunkCodec(const WireShape& shape, const DigestKey& key, std::optional<SetCode> set_code);
   // Writes the layers of a raw chunk.
   void EncodeRaw(std::span<const RowInfo> infos, std::span<const std::uint8_t> ids,
                  std::span<std::uint8_t> layers) const;
@@ -108,6 +111,7 @@ class ChunkCodec {
                                std::int32_t layer_begin, std::int32_t layer_end) const;
 
   WireShape shape_;
+  DigestKey key_;
   std::uint64_t shape_digest_;
   std::size_t group_bytes_;          // bytes of the stored ids of one row and layer
   std::optional<SetCode> set_code_;  // nullopt: the raw codec

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <string>
@@ -35,14 +36,31 @@ void Add(const FetchCounts& counts, FetchCounts& to) {
   to.damaged += counts.damaged;
 }
 
-absl::Status CheckHandle(const Handle& handle) {
+absl::Status CheckHandle(const Handle& handle, const DigestKey& key) {
   const auto rows = static_cast<std::size_t>(std::max<std::int64_t>(handle.rows, 0));
   if (handle.rows < 0 || handle.provenance.size() != rows) {
     return absl::InvalidArgumentError(
         absl::StrCat("handle: provenance must have one entry per row, ", handle.rows, "; it has ",
                      handle.provenance.size()));
   }
-  return absl::OkStatus();
+  if (key.empty()) {
+    if (!handle.mac.has_value()) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        "handle: it is keyed, and can be fetched only with the key of its publisher; this fetcher "
+        "has none");
+  }
+  if (!handle.mac.has_value()) {
+    return absl::DataLossError(
+        "handle: it must be keyed, because the fetcher has a key; it is not");
+  }
+  const absl::StatusOr<Digest128> mac = HandleMac(handle, key);
+  if (!mac.ok()) return mac.status();
+  std::uint32_t different = 0;  // all words are compared: the time does not depend on them
+  for (std::size_t i = 0; i < std::size(mac->w); ++i)
+    different |= mac->w[i] ^ handle.mac->w[i];
+  if (different == 0) return absl::OkStatus();
+  return absl::DataLossError(
+      "handle: its keyed digest does not match: it was changed, or made with another key");
 }
 
 absl::Status CheckPart(const Handle& handle, const RowsAndLayers& part, std::int64_t max_rows) {
@@ -96,7 +114,7 @@ class Fetcher::Impl {
       const MutexLock lock(mutex_);
       if (codec_ != nullptr && codec_->shape() == shape) return codec_;
     }
-    absl::StatusOr<ChunkCodec> made = ChunkCodec::Create(shape);
+    absl::StatusOr<ChunkCodec> made = ChunkCodec::Create(shape, options_.key);
     if (!made.ok()) return made.status();
     auto codec = std::make_shared<const ChunkCodec>(*std::move(made));
     const MutexLock lock(mutex_);
@@ -154,7 +172,7 @@ struct Fetcher::Impl::FetchCall {
   }
 
   // Fetches, in one call of the source, those of the objects that are not cached. Their digests are
-  // ContentDigest of their bytes: they are nodes and tail segments. Returns the object `extra` with
+  // those of their bytes: they are nodes and tail segments. Returns the object `extra` with
   // them, unchecked, if it is not null.
   Object FetchByContent(std::span<const Digest128> digests, const Digest128* extra = nullptr) {
     std::vector<Digest128> asked;
@@ -174,7 +192,7 @@ struct Fetcher::Impl::FetchCall {
     if (reachable()) NoteStatus(fetcher.source_.Get(asked, deadline, got));
     for (std::size_t i = 0; i < wanted; ++i) {
       if (!Arrived(got[i])) continue;
-      if (ContentDigest(got[i].bytes) != asked[i]) {
+      if (fetcher.options_.key.Digest(got[i].bytes) != asked[i]) {
         ++report.counts.damaged;
         continue;
       }
@@ -305,7 +323,7 @@ struct Fetcher::Impl::FetchCall {
     return std::min(codec.shape().rows.num_layers, (part.layer_end + crc - 1) / crc * crc);
   }
   [[nodiscard]] bool ranges() const {
-    return !fetcher.options_.whole_chunks &&
+    return !fetcher.options_.whole_chunks && fetcher.options_.key.empty() &&
            layers_end() - layers_begin() < codec.shape().rows.num_layers;
   }
 
@@ -486,7 +504,7 @@ absl::StatusOr<Rows> Fetcher::Impl::Fetch(const Handle& handle, const RowsAndLay
                                           Deadline deadline, FetchReport& report) {
   const absl::StatusOr<std::shared_ptr<const ChunkCodec>> codec = CodecOf(handle.shape);
   if (!codec.ok()) return codec.status();
-  if (absl::Status status = CheckHandle(handle); !status.ok()) return status;
+  if (absl::Status status = CheckHandle(handle, options_.key); !status.ok()) return status;
   if (absl::Status status = CheckPart(handle, part, options_.max_rows); !status.ok()) return status;
   Rows rows;
   rows.shape = LayersShape(handle.shape.rows, part.layer_begin, part.layer_end);

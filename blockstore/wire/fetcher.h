@@ -1,10 +1,11 @@
 // Fetcher: rows by handle. It fetches from a page source only the objects that it has not cached.
 //
-// What digests protect against: every object is named by the XXH3-128 digest of its content, and
-// the fetcher compares that digest (for a range of a chunk: the chunk's crc32c) before it uses
-// bytes. That finds damage, truncation, and, except for ranges, an object stored under another's
-// name. It is no protection against a malicious writer: neither hash is keyed or cryptographic, so
-// a process that can write to a shared store can make bytes that match. Restrict access to it.
+// What digests protect against: every object is named by the digest of its content, and the fetcher
+// compares that digest (for a range of a chunk: the chunk's crc32c) before it uses bytes. Without a
+// key that finds damage, truncation, and, except for ranges, an object stored under another's name,
+// but no malicious writer: neither hash is cryptographic, so a process that can write to a shared
+// store can make bytes that match. With a key, which the publisher has too, such a process can
+// remove rows and can present an earlier handle again; it cannot make or change rows.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_FETCHER_H_
 #define WAYMARK_BLOCKSTORE_WIRE_FETCHER_H_
 
@@ -15,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "blockstore/rows.h"
+#include "blockstore/wire/digest_key.h"
 #include "blockstore/wire/handle.h"
 #include "blockstore/wire/page_source.h"
 #include "blockstore/wire/set_code.h"
@@ -22,6 +24,9 @@
 namespace waymark::wire {
 
 struct FetcherOptions {
+  // The key of the publishers. A fetcher with a key refuses handles and objects without it, or with
+  // another; a fetcher without refuses keyed handles.
+  DigestKey key;
   // Bytes of the cache, about 128 per object for its entry included. The least recently used
   // objects are evicted. 0 caches nothing.
   std::size_t cache_bytes = std::size_t{1} << 28;
@@ -30,7 +35,8 @@ struct FetcherOptions {
   std::size_t batch_bytes = std::size_t{1} << 28;
   // False: if only some layers of a page are read, only those bytes of its chunk are fetched, as a
   // range, which its crcs check. Crcs find damage, but not a chunk that was stored under another
-  // chunk's digest. True: chunks are always fetched whole, and their digests are checked.
+  // chunk's digest. True, or with a key: chunks are always fetched whole, and their digests are
+  // checked.
   bool whole_chunks = false;
   // Bounds on one call: the rows that it may ask for, and the bytes of the rows that it returns. A
   // handle of 4 KiB can name 2^31 rows.
@@ -79,7 +85,8 @@ class Fetcher {
   // `report`, if not null, is set to the reasons.
   //
   // OutOfRange unless `part` lies in the handle's rows and layers and has at least one layer;
-  // InvalidArgument naming what is wrong with the handle; ResourceExhausted beyond max_rows or
+  // InvalidArgument naming what is wrong with the handle; DataLoss for a handle without the
+  // fetcher's key, FailedPrecondition for a keyed one without a key; ResourceExhausted beyond max_rows or
   // max_bytes, and if there is no memory; FailedPrecondition in a forked child. Does not throw; an
   // exception of the page source is its failure (Internal, in `report`).
   [[nodiscard]] absl::StatusOr<Rows> Fetch(const Handle& handle, const RowsAndLayers& part,

@@ -14,11 +14,13 @@ namespace waymark::wire {
 namespace {
 
 constexpr char kMagic[4] = {'W', 'M', 'K', 'H'};
+constexpr std::uint8_t kKeyed = 1;  // flag: the handle ends with its mac
 
 // The first 48 bytes of a handle, little-endian. docs/format.md defines the fields.
 struct HandleHeader {
   char magic[4];
-  std::uint16_t major;
+  std::uint8_t major;
+  std::uint8_t flags;
   std::uint16_t segments;
   std::uint32_t bytes;
   std::uint32_t crc;
@@ -92,9 +94,8 @@ std::uint32_t CrcOf(HandleHeader header, std::span<const std::uint8_t> behind) {
   return ExtendCrc32c(Crc32c(front), behind);
 }
 
-}  // namespace
-
-absl::StatusOr<std::vector<std::uint8_t>> EncodeHandle(const Handle& handle) {
+// The bytes of a handle; its crc is 0.
+absl::StatusOr<std::vector<std::uint8_t>> EncodeWithoutCrc(const Handle& handle) {
   if (absl::Status status = handle.shape.Validate(); !status.ok()) return status;
   // Negative rows become numbers beyond the bound.
   if (absl::Status status = CheckFields(static_cast<std::uint64_t>(handle.rows),
@@ -118,13 +119,15 @@ absl::StatusOr<std::vector<std::uint8_t>> EncodeHandle(const Handle& handle) {
   AppendProvenance(handle.provenance, provenance);
   const std::span<const Digest128> tail = handle.tail;
   const std::size_t size = sizeof(HandleHeader) + shape.size() + handle.store.size() +
-                           tail.size_bytes() + provenance.size();
+                           tail.size_bytes() + provenance.size() +
+                           (handle.mac.has_value() ? sizeof(Digest128) : 0);
   if (size > std::numeric_limits<std::uint32_t>::max()) {
     return Bad(absl::StrCat("it must have fewer than 2^32 bytes; it has ", size));
   }
   HandleHeader header{};
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   header.major = kMajorVersion;
+  header.flags = handle.mac.has_value() ? kKeyed : 0;
   header.segments = static_cast<std::uint16_t>(tail.size());
   header.bytes = static_cast<std::uint32_t>(size);
   header.rows = static_cast<std::uint64_t>(handle.rows);
@@ -139,9 +142,27 @@ absl::StatusOr<std::vector<std::uint8_t>> EncodeHandle(const Handle& handle) {
   writer.PutBytes(handle.store.data(), handle.store.size());
   writer.PutBytes(tail.data(), tail.size_bytes());
   writer.PutBytes(provenance.data(), provenance.size());
-  header.crc = CrcOf(header, std::span(bytes).subspan(sizeof(header)));
-  RawWriter(bytes.data()).Put(header);
+  if (handle.mac.has_value()) writer.Put(*handle.mac);
   return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::uint8_t>> EncodeHandle(const Handle& handle) {
+  absl::StatusOr<std::vector<std::uint8_t>> bytes = EncodeWithoutCrc(handle);
+  if (!bytes.ok()) return bytes;
+  auto header = ByteReader(*bytes).Get<HandleHeader>();
+  header.crc = CrcOf(header, std::span(*bytes).subspan(sizeof(header)));
+  RawWriter(bytes->data()).Put(header);
+  return bytes;
+}
+
+absl::StatusOr<Digest128> HandleMac(const Handle& handle, const DigestKey& key) {
+  Handle named = handle;
+  named.mac = Digest128{};
+  const absl::StatusOr<std::vector<std::uint8_t>> bytes = EncodeWithoutCrc(named);
+  if (!bytes.ok()) return bytes.status();
+  return key.Digest(*bytes);
 }
 
 absl::StatusOr<Handle> ParseHandle(std::span<const std::uint8_t> bytes, std::int64_t max_rows) {
@@ -154,6 +175,10 @@ absl::StatusOr<Handle> ParseHandle(std::span<const std::uint8_t> bytes, std::int
     return absl::UnimplementedError(
         absl::StrCat("handle: major version must be ", kMajorVersion, "; it is ", header.major));
   }
+  if ((header.flags & ~kKeyed) != 0) {
+    return absl::UnimplementedError(
+        absl::StrCat("handle: flags must be 0 or ", kKeyed, "; they are ", header.flags));
+  }
   if (header.bytes != bytes.size()) {
     return Bad(absl::StrCat("it must have the ", header.bytes, " bytes of its header; it has ",
                             bytes.size()));
@@ -165,6 +190,8 @@ absl::StatusOr<Handle> ParseHandle(std::span<const std::uint8_t> bytes, std::int
   const std::uint8_t* store = reader.Take(header.store_bytes);
   const std::uint8_t* tail = reader.Take(header.segments, sizeof(Digest128));
   const std::uint8_t* provenance = reader.Take(header.provenance_bytes);
+  std::optional<Digest128> mac;
+  if ((header.flags & kKeyed) != 0) mac = reader.Get<Digest128>();
   if (!reader.done()) return Bad("its size must match the counts of its header");
   absl::StatusOr<WireShape> shape = DecodeShapeBlock({shape_block, header.shape_bytes});
   if (!shape.ok()) return shape.status();
@@ -191,6 +218,7 @@ absl::StatusOr<Handle> ParseHandle(std::span<const std::uint8_t> bytes, std::int
       {provenance, header.provenance_bytes}, handle.rows, static_cast<std::size_t>(max_rows));
   if (!rows.ok()) return rows.status();
   handle.provenance = *std::move(rows);
+  handle.mac = mac;
   return handle;
 }
 

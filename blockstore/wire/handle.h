@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "blockstore/digest.h"
 #include "blockstore/row_info.h"
+#include "blockstore/wire/digest_key.h"
 #include "blockstore/wire/shape_block.h"
 
 namespace waymark::wire {
@@ -27,6 +29,8 @@ struct Handle {
   Digest128 head;               // the digest of the last node; zeros if no page is complete
   std::vector<Digest128> tail;  // the tail's segments, in order: 1 to rows % B; none if that is 0
   std::vector<Provenance> provenance;  // one per row: differs between requests that share pages
+  // A keyed handle has the HandleMac of the key with which its objects are named.
+  std::optional<Digest128> mac;
 
   friend bool operator==(const Handle&, const Handle&) = default;
 };
@@ -35,9 +39,14 @@ struct Handle {
 // InvalidArgument naming the field, the rule and the value, unless every field is in its range. Any
 // thread.
 [[nodiscard]] absl::StatusOr<std::vector<std::uint8_t>> EncodeHandle(const Handle& handle);
+// The message authentication code of a handle under `key`: the digest of the handle's bytes as
+// EncodeHandle writes them, with zeros for the crc and the code. Ignores handle.mac. Errors as
+// EncodeHandle. REQUIRES: !key.empty().
+[[nodiscard]] absl::StatusOr<Digest128> HandleMac(const Handle& handle, const DigestKey& key);
 // Parses a handle; any bytes are safe, any thread. InvalidArgument naming what is wrong; DataLoss
-// if the crc does not match; Unimplemented for another major version, or as DecodeShapeBlock;
-// ResourceExhausted beyond `max_rows` rows: provenance takes one byte of memory per row.
+// if the crc does not match; Unimplemented for another major version, an unknown flag, or as
+// DecodeShapeBlock; ResourceExhausted beyond `max_rows` rows: provenance takes one byte of memory
+// per row. Does not check `mac`: a fetcher does.
 [[nodiscard]] absl::StatusOr<Handle> ParseHandle(std::span<const std::uint8_t> bytes,
                                                  std::int64_t max_rows = std::int64_t{1} << 24);
 

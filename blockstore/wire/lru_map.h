@@ -43,6 +43,13 @@ class LruMap {
     entries_.splice(entries_.end(), added);
     return entries_.back().second;
   }
+  // Removes the entry of `key`, if there is one.
+  void Erase(const Key& key) {
+    const auto found = by_key_.find(key);
+    if (found == by_key_.end()) return;
+    entries_.erase(found->second);
+    by_key_.erase(found);
+  }
   // The least recently used entry; PopOldest removes it. REQUIRES: size() > 0.
   const std::pair<Key, Value>& oldest() const { return entries_.front(); }
   void PopOldest() {

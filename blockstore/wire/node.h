@@ -37,7 +37,7 @@ struct Node {
     std::span<const Digest128> chunks, std::int32_t page_tokens, std::span<const RowInfo> infos);
 
 // Parses a node; any bytes are safe, any thread. Does not check the node's own digest: the caller
-// compares it with ContentDigest(bytes). InvalidArgument naming what is wrong, a shape digest other
+// compares it with that of `bytes`. InvalidArgument naming what is wrong, a shape digest other
 // than `shape_digest` included; Unimplemented for another major version; ResourceExhausted if the
 // runs of the infos take more than `max_bytes`. REQUIRES: 1 <= page_tokens <= 4096.
 [[nodiscard]] absl::StatusOr<Node> ParseNode(std::span<const std::uint8_t> bytes,

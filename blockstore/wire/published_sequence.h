@@ -45,7 +45,7 @@ struct PublishedSequence {
   std::vector<std::uint8_t> node;  // the bytes of its last node
   Rows tail;                       // rows after the last complete page
   std::vector<std::size_t> cuts;   // number of rows of each tail segment
-  bool disputed = false;           // two requests have published under its name
+  bool disputed = false;  // two requests have published under its name, not forgotten between
 };
 
 // Whether `input`, which begins at row 0, is of another request than the rows of `known`: it has

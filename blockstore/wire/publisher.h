@@ -19,6 +19,7 @@
 #include "blockstore/log.h"
 #include "blockstore/rows.h"
 #include "blockstore/store/snapshot.h"
+#include "blockstore/wire/digest_key.h"
 #include "blockstore/wire/handle.h"
 #include "blockstore/wire/page_source.h"
 #include "blockstore/wire/shape_block.h"
@@ -28,6 +29,9 @@ namespace waymark::wire {
 struct PublisherOptions {
   WireShape shape;    // the shape of all rows that are published, and their encoding
   std::string store;  // the name of the page source in handles: UTF-8, fewer than 2^16 bytes
+  // Names the objects and authenticates the handles: only fetchers with the same key accept them.
+  // Empty: digests without a key, which find damage and no forgery.
+  DigestKey key;
   // How many Publish calls may wait for the publisher's thread; one more is dropped. Waiting
   // snapshots pin their pages. >= 1.
   std::size_t max_waiting = 256;
@@ -108,6 +112,14 @@ class Publisher {
   // become ready there.
   [[nodiscard]] Result Publish(std::string sequence, Snapshot snapshot);
   [[nodiscard]] Result Publish(std::string sequence, Rows rows);
+
+  // Forgets what is remembered of `sequence`, a request that ended: the name can be that of another
+  // request, and no memory is kept for it. It takes its turn after the Publish calls before it, which
+  // still continue the sequence; rows that are published after it must begin at row 0. Handles and
+  // objects stay as they are. Nothing happens if nothing is remembered under the name. Never refused
+  // because calls are waiting; does not block. ResourceExhausted if there is no memory;
+  // FailedPrecondition in a forked child. Does not throw.
+  [[nodiscard]] absl::Status Forget(std::string sequence);
 
   // The counters, without those of the publication in progress. Zeros in a forked child.
   [[nodiscard]] PublisherStats GetStats() const;

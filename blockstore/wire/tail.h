@@ -24,7 +24,7 @@ namespace waymark::wire {
     std::span<const std::uint8_t> ids);
 
 // Parses a segment into rows whose provenance is kHere; any bytes are safe, any thread. Does not
-// check the segment's own digest: the caller compares it with ContentDigest(bytes). If the crcs do
+// check the segment's own digest: the caller compares it with that of `bytes`. If the crcs do
 // not match, all rows are missing (not captured); a row with an impossible id is missing (invalid
 // id). InvalidArgument naming what is wrong, a shape other than the codec's included; Unimplemented
 // for another major version; ResourceExhausted if the rows take more than `max_bytes`.

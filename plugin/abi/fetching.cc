@@ -32,6 +32,7 @@ wm_status HandleInfo(const std::uint8_t* data, std::size_t size, wm_handle_info*
     info.top_k = handle->shape.rows.top_k;
     info.num_experts = handle->shape.rows.num_experts;
     info.page_tokens = handle->shape.rows.page_tokens;
+    info.flags = handle->mac.has_value() ? WM_HANDLE_KEYED : 0;
     CopyOut(info, out);
     WriteText(handle->store, store);
     return absl::OkStatus();
@@ -47,6 +48,7 @@ wm_status FetcherCreate(const wm_fetcher_options* given, wm_fetcher** out,
     check.Flags(args.flags, WM_FETCHER_WHOLE_CHUNKS, "options.flags");
     check.Chain(args.ext, "options.ext");
     check.Object(args.source, "options.source");
+    check.Array(args.key, args.key_size, "options.key");
     check.Pointer(out, "out");
     if (!check.ok()) return check.status();
     wire::FetcherOptions options;
@@ -55,6 +57,12 @@ wm_status FetcherCreate(const wm_fetcher_options* given, wm_fetcher** out,
     if (args.max_rows != 0) options.max_rows = ToCount(args.max_rows);
     if (args.max_bytes != 0) options.max_bytes = args.max_bytes;
     options.whole_chunks = (args.flags & WM_FETCHER_WHOLE_CHUNKS) != 0;
+    if (args.key_size != 0) {
+      const absl::StatusOr<wire::DigestKey> key =
+          wire::DigestKey::Create("options.key", {args.key, args.key_size});
+      if (!key.ok()) return key.status();
+      options.key = *key;
+    }
     *out = new wm_fetcher(args.source, options);
     return absl::OkStatus();
   });

@@ -34,6 +34,7 @@ wm_status PublisherCreate(const wm_publisher_options* given, wm_publisher** out,
     check.InRange(args.landing_timeout_ns, 0, INT64_MAX, "options.landing_timeout_ns");
     check.InRange(args.source_timeout_ns, 0, INT64_MAX, "options.source_timeout_ns");
     check.Array(args.cpus, args.num_cpus, "options.cpus");
+    check.Array(args.key, args.key_size, "options.key");
     check.Pointer(out, "out");
     if (!check.ok()) return check.status();
     absl::StatusOr<RoutingShape> shape = TakeShape(args.shape);
@@ -51,6 +52,12 @@ wm_status PublisherCreate(const wm_publisher_options* given, wm_publisher** out,
     };
     timeout(args.landing_timeout_ns, options.landing_timeout);
     timeout(args.source_timeout_ns, options.source_timeout);
+    if (args.key_size != 0) {
+      const absl::StatusOr<wire::DigestKey> key =
+          wire::DigestKey::Create("options.key", {args.key, args.key_size});
+      if (!key.ok()) return key.status();
+      options.key = *key;
+    }
     if (args.num_cpus != 0) options.cpus.assign(args.cpus, args.cpus + args.num_cpus);
     auto publisher = std::make_unique<wm_publisher>(args.source);
     publisher->log = log;
@@ -104,6 +111,14 @@ wm_status PublishRows(wm_publisher* publisher, const char* sequence, const wm_ro
     ticket->result = publisher->publisher->Publish(OrEmpty(sequence), rows->rows).share();
     *out = ticket.release();
     return absl::OkStatus();
+  });
+}
+
+wm_status PublisherForget(wm_publisher* publisher, const char* sequence, wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Object(publisher, "publisher");
+    return check.ok() ? publisher->publisher->Forget(OrEmpty(sequence)) : check.status();
   });
 }
 
@@ -189,6 +204,7 @@ void FillPublishing(wm_wire_api_v1& wire) {
   wire.publisher_release = &Release<wm_publisher>;
   wire.publisher_publish_snapshot = &PublishSnapshot;
   wire.publisher_publish_rows = &PublishRows;
+  wire.publisher_forget = &PublisherForget;
   wire.publisher_stats = &PublisherStatsOf;
   wire.ticket_retain = &Retain<wm_ticket>;
   wire.ticket_release = &Release<wm_ticket>;

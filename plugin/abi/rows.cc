@@ -182,11 +182,41 @@ wm_status RowsCoverage(const wm_rows* rows, wm_coverage_run* runs, std::size_t c
   });
 }
 
-wm_status RowsJoin(const wm_rows* a, const wm_rows* b, wm_rows** out, wm_message* why) noexcept {
+wm_status RowsReused(const wm_rows* rows, std::uint64_t first_step, std::uint8_t* reused,
+                     std::size_t capacity, wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    check.Object(a, "a").Object(b, "b").Pointer(out, "out");
-    return check.ok() ? Give(Join(a->rows, b->rows), out) : check.status();
+    check.Object(rows, "rows").Array(reused, capacity, "reused");
+    if (!check.ok()) return check.status();
+    const std::vector<RowInfo>& infos = rows->rows.infos;
+    if (capacity < infos.size()) {
+      return absl::OutOfRangeError("capacity must be at least " + std::to_string(infos.size()) +
+                                   "; it is " + std::to_string(capacity));
+    }
+    for (std::size_t i = 0; i < infos.size(); ++i)
+      reused[i] = IsReused(infos[i], first_step) ? 1 : 0;
+    return absl::OkStatus();
+  });
+}
+
+// The rows of an array of objects.
+std::vector<const Rows*> RowsOf(const wm_rows* const* objects, std::size_t count, const char* name,
+                                Arguments& check) {
+  std::vector<const Rows*> rows;
+  for (std::size_t i = 0; check.ok() && i < count; ++i) {
+    check.Object(objects[i], (std::string(name) + "[" + std::to_string(i) + "]").c_str());
+    if (check.ok()) rows.push_back(&objects[i]->rows);
+  }
+  return rows;
+}
+
+wm_status RowsJoin(const wm_rows* const* reads, std::size_t num_reads, wm_rows** out,
+                   wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Array(reads, num_reads, "reads").Pointer(out, "out");
+    const std::vector<const Rows*> rows = RowsOf(reads, num_reads, "reads", check);
+    return check.ok() ? Give(Join(rows), out) : check.status();
   });
 }
 
@@ -197,11 +227,7 @@ wm_status RowsJoinLayers(const wm_rows* const* stages, std::size_t num_stages, w
     Arguments check;
     check.Array(stages, num_stages, "stages").Pointer(out, "out");
     check.That(num_stages <= kMostStages, "num_stages", "must be at most 1024");
-    std::vector<const Rows*> rows;
-    for (std::size_t i = 0; check.ok() && i < num_stages; ++i) {
-      check.Object(stages[i], "stages[i]");
-      if (check.ok()) rows.push_back(&stages[i]->rows);
-    }
+    const std::vector<const Rows*> rows = RowsOf(stages, num_stages, "stages", check);
     return check.ok() ? Give(JoinLayers(rows), out) : check.status();
   });
 }
@@ -292,6 +318,7 @@ void FillRows(wm_api_v1& api) {
   api.rows_view = &RowsView;
   api.rows_write = &RowsWrite;
   api.rows_coverage = &RowsCoverage;
+  api.rows_reused = &RowsReused;
   api.rows_join = &RowsJoin;
   api.rows_join_layers = &RowsJoinLayers;
   api.rows_gather_layers = &RowsGatherLayers;

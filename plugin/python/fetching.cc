@@ -117,7 +117,7 @@ struct Publisher {
 void MakePublisher(Publisher* self, const Source& source, const nb::tuple& given_shape,
                    const nb::tuple& given_code, const std::string& store, std::uint64_t max_waiting,
                    std::uint64_t max_pages, std::uint64_t max_sequences, nb::handle landing_timeout,
-                   nb::handle source_timeout, nb::handle given_cpus) {
+                   nb::handle source_timeout, nb::handle given_cpus, nb::handle given_key) {
   const Integers<std::int32_t> cpus(given_cpus, "cpus");
   const Integers<std::int32_t> layers(given_shape[6], "layer_ids");
   wm_shape shape = {};
@@ -151,6 +151,9 @@ void MakePublisher(Publisher* self, const Source& source, const nb::tuple& given
   options.source_timeout_ns = timeout(source_timeout);
   options.cpus = cpus.data();
   options.num_cpus = cpus.size();
+  const Bytes key = ReadableBytes(given_key, "key");
+  options.key = key.data;
+  options.key_size = key.size;
   wm_publisher* publisher = nullptr;
   Message why;
   Check(Api().wire->publisher_create(&options, &publisher, why.get()), why);
@@ -192,6 +195,11 @@ std::unique_ptr<Ticket> PublishSnapshot(const Publisher& self, const std::string
   return std::make_unique<Ticket>(ticket);
 }
 
+void Forget(const Publisher& self, const std::string& sequence) {
+  Message why;
+  Check(Api().wire->publisher_forget(self.publisher, sequence.c_str(), why.get()), why);
+}
+
 nb::tuple Stats(const Publisher& self) {
   wm_publisher_stats stats = {};
   stats.struct_size = sizeof(stats);
@@ -214,7 +222,8 @@ struct Fetcher {
 
 void MakeFetcher(Fetcher* self, const Source& source, std::uint64_t cache_bytes,
                  std::uint64_t batch_bytes, std::uint64_t max_rows, std::uint64_t max_bytes,
-                 bool whole_chunks) {
+                 bool whole_chunks, nb::handle given_key) {
+  const Bytes key = ReadableBytes(given_key, "key");
   wm_fetcher_options options = {};
   options.struct_size = sizeof(options);
   options.flags = whole_chunks ? WM_FETCHER_WHOLE_CHUNKS : 0;
@@ -223,6 +232,8 @@ void MakeFetcher(Fetcher* self, const Source& source, std::uint64_t cache_bytes,
   options.batch_bytes = batch_bytes;
   options.max_rows = max_rows;
   options.max_bytes = max_bytes;
+  options.key = key.data;
+  options.key_size = key.size;
   wm_fetcher* fetcher = nullptr;
   Message why;
   Check(Api().wire->fetcher_create(&options, &fetcher, why.get()), why);
@@ -313,7 +324,7 @@ nb::tuple Counts(const Fetcher& self) {
   return ReportTuple(report, "");
 }
 
-// (rows, num_tail, head, num_layers, top_k, num_experts, page_tokens, store).
+// (rows, num_tail, head, num_layers, top_k, num_experts, page_tokens, store, keyed).
 nb::tuple HandleInfo(nb::handle given) {
   const Bytes handle = ReadableBytes(given, "handle");
   wm_handle_info info = {};
@@ -327,7 +338,8 @@ nb::tuple HandleInfo(nb::handle given) {
   });
   return nb::make_tuple(info.rows, info.num_tail,
                         nb::bytes(info.head.bytes, sizeof(info.head.bytes)), info.num_layers,
-                        info.top_k, info.num_experts, info.page_tokens, store);
+                        info.top_k, info.num_experts, info.page_tokens, store,
+                        (info.flags & WM_HANDLE_KEYED) != 0);
 }
 
 #define WAYMARK_REPORT "tuple[int, int, int, int, int, int, str]"
@@ -337,7 +349,7 @@ nb::tuple HandleInfo(nb::handle given) {
 void BindFetching(nb::module_& module) {
   module.def("handle_info", &HandleInfo, "handle"_a,
              nb::sig("def handle_info(handle: object) -> "
-                     "tuple[int, int, bytes, int, int, int, int, str]"));
+                     "tuple[int, int, bytes, int, int, int, int, str, bool]"));
   nb::class_<Source>(module, "Source").def("__init__", &MakeSource, "of"_a, "memory_map"_a);
   nb::class_<RedisSource, Source>(module, "RedisSource")
       .def("__init__", &MakeRedisSource, "texts"_a, "tls"_a, "numbers"_a,
@@ -355,18 +367,23 @@ void BindFetching(nb::module_& module) {
       .def(
           "__init__", &MakePublisher, "source"_a, "shape"_a, "code"_a, "store"_a, "max_waiting"_a,
           "max_pages"_a, "max_sequences"_a, "landing_timeout"_a.none(), "source_timeout"_a.none(),
-          "cpus"_a,
-          nb::sig(
-              "def __init__(self, source: Source, shape: " WAYMARK_SHAPE ", code: " WAYMARK_CODE
-              ", store: str, max_waiting: int, max_pages: int, max_sequences: int, "
-              "landing_timeout: float | None, source_timeout: float | None, cpus: object) -> None"))
+          "cpus"_a, "key"_a,
+          nb::sig("def __init__(self, source: Source, shape: " WAYMARK_SHAPE ", code: " WAYMARK_CODE
+                  ", store: str, max_waiting: int, max_pages: int, max_sequences: int, "
+                  "landing_timeout: float | None, source_timeout: float | None, cpus: object, key: "
+                  "object) -> None"))
       .def("_publish_rows", &PublishRows, "sequence"_a, "rows"_a)
       .def("_publish_snapshot", &PublishSnapshot, "sequence"_a, "snapshot"_a)
+      .def("forget", &Forget, "sequence"_a,
+           "Forgets what is remembered of a sequence, a request that ended: its name can then be "
+           "that "
+           "of another request. Takes its turn after the publications in the queue; rows that are "
+           "published after it begin at row 0. Handles and objects stay as they are. Never waits.")
       .def("_stats", &Stats,
            nb::sig("def _stats(self) -> tuple[int, int, int, int, int, int, int, int, int, int]"));
   nb::class_<Fetcher>(module, "Fetcher")
       .def("__init__", &MakeFetcher, "source"_a, "cache_bytes"_a, "batch_bytes"_a, "max_rows"_a,
-           "max_bytes"_a, "whole_chunks"_a)
+           "max_bytes"_a, "whole_chunks"_a, "key"_a)
       .def("_fetch", &Fetch, "handle"_a, "begin"_a, "end"_a, "layer_begin"_a, "layer_end"_a,
            "timeout"_a.none(),
            nb::sig("def _fetch(self, handle: object, begin: int, end: int, layer_begin: int, "

@@ -100,13 +100,22 @@ void Write(const Rows& self, std::int32_t layout, std::int32_t id_type, std::int
   Check(status, why);
 }
 
-std::unique_ptr<Rows> Join(const Rows& a, const Rows& b) {
+void Reused(const Rows& self, std::uint64_t first_step, nb::handle out) {
+  const Bytes reused = WritableBytes(out, "out");
+  Message why;
+  Check(Api().rows_reused(self.rows, first_step, reused.data, reused.size, why.get()), why);
+}
+
+std::unique_ptr<Rows> Join(const nb::list& list) {
+  std::vector<const wm_rows*> reads;
+  for (nb::handle read : list)
+    reads.push_back(nb::cast<const Rows&>(read).rows);
   wm_rows* joined = nullptr;
   Message why;
   wm_status status;
   {
     const GilReleased released;
-    status = Api().rows_join(a.rows, b.rows, &joined, why.get());
+    status = Api().rows_join(reads.data(), reads.size(), &joined, why.get());
   }
   Check(status, why);
   return std::make_unique<Rows>(joined);
@@ -286,7 +295,8 @@ void BindRows(nb::module_& module) {
             return RunList(runs);
           },
           nb::sig("def coverage(self) -> " WAYMARK_RUNS))
-      .def("join", &Join, "other"_a)
+      .def("reused", &Reused, "first_step"_a, "out"_a)
+      .def_static("join", &Join, "reads"_a, nb::sig("def join(reads: list[Rows]) -> Rows"))
       .def_static("join_layers", &JoinLayers, "stages"_a,
                   nb::sig("def join_layers(stages: list[Rows]) -> Rows"))
       .def("gather_layers", &GatherLayers, "all_gather"_a, "rank"_a, "ranks"_a);

@@ -247,10 +247,12 @@ TEST_F(Garbage, Handles) {
                       [&](auto* h) { return api.rows_write(h, &read_, &why_); });
   RefusesWrongObjects("rows_coverage", rows_,
                       [&](auto* h) { return api.rows_coverage(h, nullptr, 0, &count, &why_); });
-  RefusesWrongObjects("rows_join, a", rows_,
-                      [&](auto* h) { return api.rows_join(h, rows_, &rows, &why_); });
-  RefusesWrongObjects("rows_join, b", rows_,
-                      [&](auto* h) { return api.rows_join(rows_, h, &rows, &why_); });
+  RefusesWrongObjects("rows_reused", rows_,
+                      [&](auto* h) { return api.rows_reused(h, 1, nullptr, 0, &why_); });
+  RefusesWrongObjects("rows_join", rows_, [&](auto* h) {
+    const wm_rows* const reads[] = {rows_, h};
+    return api.rows_join(reads, 2, &rows, &why_);
+  });
   RefusesWrongObjects("rows_join_layers", rows_, [&](auto* h) {
     const wm_rows* const stages[] = {rows_, h};
     return api.rows_join_layers(stages, 2, &rows, &why_);
@@ -431,7 +433,11 @@ TEST_F(Garbage, Pointers) {
       {"rows_create, shape", api.rows_create(nullptr, &view_of_rows_, &rows, &why_)},
       {"rows_coverage, runs", api.rows_coverage(rows_, nullptr, 1, &count, &why_)},
       {"rows_coverage, count", api.rows_coverage(rows_, nullptr, 0, nullptr, &why_)},
-      {"rows_join", api.rows_join(rows_, rows_, nullptr, &why_)},
+      {"rows_reused, reused", api.rows_reused(rows_, 1, nullptr, 100, &why_)},
+      {"rows_join, reads", api.rows_join(nullptr, 1, &rows, &why_)},
+      {"rows_join, none", api.rows_join(nullptr, 0, &rows, &why_)},
+      {"rows_join, too many", api.rows_join(nullptr, kAbsurd, &rows, &why_)},
+      {"rows_join, out", api.rows_join(&rows, 0, nullptr, &why_)},
       {"rows_join_layers, stages", api.rows_join_layers(nullptr, 1, &rows, &why_)},
       {"rows_join_layers, none", api.rows_join_layers(nullptr, 0, &rows, &why_)},
       {"rows_join_layers, too many", api.rows_join_layers(nullptr, kAbsurd, &rows, &why_)},

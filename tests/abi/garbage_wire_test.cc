@@ -207,6 +207,8 @@ TEST_F(GarbageWire, Handles) {
       "publisher_publish_snapshot", static_cast<const wm_snapshot*>(nullptr), [&](wm_snapshot* h) {
         return api.wire->publisher_publish_snapshot(publisher_, "a", h, &ticket, &why_);
       });
+  RefusesWrongObjects("publisher_forget", publisher_,
+                      [&](auto* h) { return api.wire->publisher_forget(h, "a", &why_); });
   RefusesWrongObjects("publisher_stats", publisher_,
                       [&](auto* h) { return api.wire->publisher_stats(h, &stats); });
   RefusesWrongObjects("ticket_ready", ticket_, [&](auto* h) { return api.wire->ticket_ready(h); });
@@ -528,6 +530,7 @@ TEST_F(GarbageWire, FieldsOfStructs) {
   api.wire->bytes_release(array);
 
   using Publisher = wm_publisher_options;
+  static constexpr std::uint8_t kKey[65] = {};
   const std::string long_name(65536, 'a');
   wm_shape bad_shape = shape_;
   bad_shape.top_k = 9;
@@ -547,15 +550,22 @@ TEST_F(GarbageWire, FieldsOfStructs) {
        {"low_bits", [&](Publisher& o) { o.code = &bad_code; }},
        {"store", [&](Publisher& o) { o.store_name = long_name.c_str(); }},
        {"landing_timeout_ns", [](Publisher& o) { o.landing_timeout_ns = -1; }},
-       {"source_timeout_ns", [](Publisher& o) { o.source_timeout_ns = INT64_MIN; }}});
+       {"source_timeout_ns", [](Publisher& o) { o.source_timeout_ns = INT64_MIN; }},
+       {"options.key", [](Publisher& o) { o.key_size = 16; }},
+       {"options.key must have 16 to 64 bytes; it has 15",
+        [](Publisher& o) { o.key = kKey, o.key_size = 15; }},
+       {"options.key must have 16 to 64 bytes; it has 65",
+        [](Publisher& o) { o.key = kKey, o.key_size = 65; }}});
   using Fetcher = wm_fetcher_options;
-  RefusesAndSays<Fetcher>(
-      "fetcher_create", of_fetcher_,
-      [&](const Fetcher* of) {
-        wm_fetcher* fetcher = nullptr;
-        return api.wire->fetcher_create(of, &fetcher, &why_);
-      },
-      {{"flags", [](Fetcher& o) { o.flags = 2; }}, {"ext", [&](Fetcher& o) { o.ext = links; }}});
+  RefusesAndSays<Fetcher>("fetcher_create", of_fetcher_,
+                          [&](const Fetcher* of) {
+                            wm_fetcher* fetcher = nullptr;
+                            return api.wire->fetcher_create(of, &fetcher, &why_);
+                          },
+                          {{"flags", [](Fetcher& o) { o.flags = 2; }},
+                           {"ext", [&](Fetcher& o) { o.ext = links; }},
+                           {"options.key must have 16 to 64 bytes; it has 15",
+                            [](Fetcher& o) { o.key = kKey, o.key_size = 15; }}});
 
   Fetcher small = of_fetcher_;
   small.max_bytes = 1;

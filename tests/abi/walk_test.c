@@ -363,6 +363,7 @@ static void walk_callbacks(const wm_rows* rows) {
 /* The wire format: `rows` as documents and by handle. `snapshot` has the same rows. */
 static void walk_wire(const wm_rows* rows, wm_snapshot* snapshot) {
   static const char path[] = "walk_test.wmk";
+  static const uint8_t key[32] = {1, 2, 3};
   wm_chunk_code code = {sizeof(code), 0, 0, 0, 0, 0};
   wm_document_options options = {sizeof(options), WM_DOCUMENT_WITH_NODES, NULL, NULL};
   wm_read_limits limits = {sizeof(limits), 0, 3 * ROWS, 0};
@@ -507,11 +508,45 @@ static void walk_wire(const wm_rows* rows, wm_snapshot* snapshot) {
   CHECK_OK(wm->wire->bytes_view(again, &named_again, &count));
   CHECK(count == named_size && memcmp(named, named_again, count) == 0);
   wm->wire->bytes_release(again);
+  /* the request of "a" has ended: another one may have its name */
+  CHECK_OK(WIRE(publisher_forget)(publisher, "a", &why));
   CHECK_OK(WIRE(publisher_stats)(publisher, &stats));
   CHECK(stats.published == 2 && stats.objects_put == 4 && stats.failed == 0);
   WIRE(publisher_retain)(publisher);
   wm->wire->publisher_release(publisher);
   WIRE(publisher_release)(publisher);
+
+  /* the same with a key, which the fetcher needs */
+  of_publisher.key = key;
+  of_publisher.key_size = sizeof(key);
+  CHECK(of_handle.flags == 0);
+  CHECK_OK(wm->wire->publisher_create(&of_publisher, &publisher, &why));
+  CHECK_OK(wm->wire->publisher_publish_rows(publisher, "a", rows, &ticket, &why));
+  CHECK_OK(wm->wire->ticket_wait(ticket, -1, &again, &why));
+  CHECK_OK(wm->wire->bytes_view(again, &named_again, &count));
+  CHECK_OK(wm->wire->handle_info(named_again, count, &of_handle, NULL, &why));
+  CHECK(of_handle.flags == WM_HANDLE_KEYED);
+  wm->wire->ticket_release(ticket);
+  wm->wire->publisher_release(publisher);
+  for (k = 0; k < 2; ++k) {
+    memset(&of_fetcher, 0, sizeof(of_fetcher));
+    of_fetcher.struct_size = sizeof(of_fetcher);
+    of_fetcher.source = memory;
+    of_fetcher.key = key;
+    of_fetcher.key_size = k == 0 ? 0 : sizeof(key);
+    CHECK_OK(wm->wire->fetcher_create(&of_fetcher, &fetcher, &why));
+    status = wm->wire->fetcher_fetch(fetcher, named_again, count, NULL, -1, &got, NULL, &why);
+    CHECK(status == (k == 0 ? WM_FAILED_PRECONDITION : WM_OK));
+    if (k == 1) {
+      CHECK_OK(wm->rows_view(got, &lent));
+      CHECK(lent.count == 3 * ROWS && lent.infos[0].reason == WM_REASON_NONE);
+      wm->rows_release(got);
+      CHECK(wm->wire->fetcher_fetch(fetcher, named, named_size, NULL, -1, &got, NULL, &why) ==
+            WM_DATA_LOSS);
+    }
+    wm->wire->fetcher_release(fetcher);
+  }
+  wm->wire->bytes_release(again);
 
   /* and where they lie in the file */
   CHECK_OK(WIRE(source_file_open)(path, NULL, &file, &why));
@@ -1104,7 +1139,19 @@ int main(void) {
     lent.ids += ROWS * shape.row_bytes;
     lent.infos += ROWS;
     CHECK_OK(wm->rows_create(&shape, &lent, &tail, &why));
-    CHECK_OK(WM(rows_join)(tail, rows, &joined, &why));
+    {
+      const wm_rows* reads[3];
+      uint8_t reused[3 * ROWS];
+      reads[0] = tail;
+      reads[1] = rows;
+      reads[2] = tail;
+      CHECK_OK(WM(rows_join)(reads, 3, &joined, &why));
+      CHECK_OK(WM(rows_reused)(joined, 2, reused, 3 * ROWS, &why));
+      CHECK_OK(wm->rows_view(joined, &lent));
+      for (k = 0; k < 3 * ROWS; ++k)
+        CHECK(reused[k] == (lent.infos[k].reason == WM_REASON_NONE && lent.infos[k].step == 1));
+      CHECK(wm->rows_reused(joined, 2, reused, 3 * ROWS - 1, &why) == WM_OUT_OF_RANGE);
+    }
     lent.first = -1;
     CHECK_OK(wm->rows_view(joined, &lent));
     CHECK(lent.first == 0 && lent.count == 3 * ROWS);

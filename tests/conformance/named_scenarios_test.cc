@@ -168,7 +168,8 @@ TEST(Named, PreemptionAndResumeWithOtherBlocks) {
   direct.Step(3, {Event::Bind(B(5))}, Whole(5), {20, 21, 22, 23});
   auto second = direct.Take({5}, 4).ReadRows();
   ASSERT_TRUE(first.ok() && second.ok());
-  auto joined = Join(*first, *second);
+  const Rows* const reads[] = {&*first, &*second};
+  auto joined = Join(reads);
   ASSERT_TRUE(joined.ok());
   std::vector<int> tags;
   for (std::int64_t i = 0; i < joined->size(); ++i)
@@ -306,7 +307,8 @@ TEST(Named, SlidingWindow) {
   auto rest = direct.Take({-1, 1, 0}, 9).ReadRows();
   ASSERT_TRUE(leaving.ok() && rest.ok());
   EXPECT_EQ(rest->infos[0].reason, Reason::kNeverWritten);
-  auto joined = Join(*leaving, *rest);
+  const Rows* const reads[] = {&*leaving, &*rest};
+  auto joined = Join(reads);
   ASSERT_TRUE(joined.ok());
   for (std::int64_t i = 0; i < 9; ++i)
     EXPECT_EQ(joined->row(i)[0], 10 + i);
@@ -398,7 +400,8 @@ TEST(Named, PrefillAndDecodePartsJoined) {
   auto sent = prefill.Take({0, 1}, 5).ReadRows();
   auto here = decode.Take({4, 5}, 6).ReadRows();
   ASSERT_TRUE(sent.ok() && here.ok());
-  auto joined = Join(*sent, *here);
+  const Rows* const reads[] = {&*sent, &*here};
+  auto joined = Join(reads);
   ASSERT_TRUE(joined.ok());
   ASSERT_EQ(joined->size(), 6);
   for (std::int64_t i = 0; i < 6; ++i)

@@ -749,6 +749,9 @@ class World {
             layer(),
             layer()};
   }
+  // 0, a size that a key has, and one that none has.
+  std::size_t KeySize() { return bytes_.Once(4) ? (bytes_.Once(4) ? sizeof(kKey) : 16) : 0; }
+  static constexpr std::uint8_t kKey[65] = {};
   // A copy of bytes that the library made, as a rule as they are.
   std::vector<std::uint8_t> SomeBytes() {
     const std::uint8_t* data = nullptr;
@@ -1013,6 +1016,8 @@ class World {
         options.landing_timeout_ns = bytes_.Once(32) ? std::int64_t{bytes_.Negative()} - 1 : 1000;
         options.source_timeout_ns =
             bytes_.Once(32) ? std::int64_t{bytes_.Negative()} - 1 : 1000000000;
+        options.key_size = KeySize();
+        options.key = kKey;
         if (options.struct_size != sizeof(options) && options.struct_size <= 65536) break;
         wm_publisher* publisher = nullptr;
         Right(api.wire->publisher_create(OrNull(&options), OrNull(&publisher), Why()));
@@ -1023,6 +1028,10 @@ class World {
       }
       case 2:
       case 3: {
+        if (bytes_.Once(8)) {
+          Right(api.wire->publisher_forget(publisher_, kNames[bytes_.Below(5)], Why()));
+          break;
+        }
         wm_ticket* ticket = nullptr;
         const char* const sequence = kNames[bytes_.Below(5)];
         Right(bytes_.Once(2) ? api.wire->publisher_publish_rows(publisher_, sequence, Any(rows_),
@@ -1069,6 +1078,8 @@ class World {
         options.cache_bytes = std::uint64_t{bytes_.Byte()} << 4;
         options.batch_bytes = bytes_.Byte();
         options.max_rows = bytes_.Below(64);
+        options.key_size = KeySize();
+        options.key = kKey;
         wm_fetcher* fetcher = nullptr;
         Right(api.wire->fetcher_create(OrNull(&options), OrNull(&fetcher), Why()));
         if (fetcher == nullptr) break;
@@ -1131,9 +1142,11 @@ class World {
     wm_rows* const b = Any(rows_);
     wm_rows* made = nullptr;
     switch (bytes_.Below(5)) {
-      case 0:
-        Right(api.rows_join(a, b, &made, Why()));
+      case 0: {
+        const wm_rows* const reads[] = {a, b, a};
+        Right(api.rows_join(reads, bytes_.Below(4), &made, Why()));
         break;
+      }
       case 1: {
         const wm_rows* const stages[] = {a, b};
         Right(api.rows_join_layers(stages, bytes_.Below(3), &made, Why()));

@@ -16,6 +16,7 @@
 #include "blockstore/wire/document_writer.h"
 #include "blockstore/wire/fetcher.h"
 #include "blockstore/wire/file_source.h"
+#include "blockstore/wire/publisher.h"
 #include "blockstore/wire/trajectory.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/support/wire_golden.h"
@@ -25,9 +26,9 @@ namespace {
 
 using Bytes = wire_samples::Bytes;
 
-constexpr std::uint8_t kSets = 1;                    // the set code, else raw
-constexpr std::uint8_t kRightCrc = 2;                // the header's, or the handle's, is made right
-enum Kind { kFile = 0, kChanges = 1, kHandle = 2 };  // input[0] / 4 % 3
+constexpr std::uint8_t kSets = 1;      // the set code, else raw
+constexpr std::uint8_t kRightCrc = 2;  // the header's, or the handle's, is made right
+enum Kind { kFile = 0, kChanges = 1, kHandle = 2, kKeyed = 3 };  // input[0] / 4 % 4
 constexpr wire::ReadLimits kLimits{1 << 14, std::size_t{1} << 22};
 
 // Rows of 2 nodes and a tail, their document with nodes, and their handle.
@@ -211,6 +212,66 @@ void RunHandle(Bytes bytes, const Right& right, bool right_crc) {
   FetchAndCompare(**source, *handle, right, /*whole_chunks=*/true);
 }
 
+// The objects that were put, which others change.
+class Objects final : public wire::PageSource {
+ public:
+  absl::Status Get(std::span<const Digest128> digests, wire::Deadline,
+                   std::span<wire::Object> objects) override {
+    for (std::size_t i = 0; i < digests.size(); ++i) {
+      objects[i] = {};
+      for (const auto& [name, bytes] : all) {
+        if (name == digests[i]) objects[i] = wire::Object::Of(Bytes(bytes));
+      }
+    }
+    return absl::OkStatus();
+  }
+  absl::Status GetRanges(std::span<const wire::ObjectRange>, wire::Deadline,
+                         std::span<wire::Object>) override {
+    Require(false, "a fetcher with a key compares the digests of whole objects");
+    return absl::OkStatus();
+  }
+  absl::Status Put(std::span<const wire::NamedObject> objects, wire::Deadline) override {
+    for (const wire::NamedObject& named : objects)
+      all.emplace_back(named.digest, Bytes(named.object.bytes.begin(), named.object.bytes.end()));
+    return absl::OkStatus();
+  }
+  absl::Status Holds(std::span<const Digest128>, wire::Deadline, std::span<std::uint8_t>) override {
+    return absl::OkStatus();
+  }
+
+  std::vector<std::pair<Digest128, Bytes>> all;
+};
+
+// What a publisher with a key made, changed byte by byte, the handle included: nothing that was
+// changed is accepted. A change: object (1 byte), place (2), value (1).
+void RunKeyed(std::span<const std::uint8_t> changes, const Right& right, bool right_crc) {
+  const wire::DigestKey key = *wire::DigestKey::Create("key", Bytes(16, 7));
+  Objects source;
+  const auto publisher = wire::Publisher::Create(
+      &source, {.shape = right.trajectory.handle.shape, .store = "a store", .key = key});
+  Require(publisher.ok(), "a publisher can be made");
+  const wire::Handle handle = (*publisher)->Publish("", right.rows).get().value();
+  Bytes bytes = wire::EncodeHandle(handle).value();
+  std::size_t changed = 0;
+  for (; changes.size() >= 4 && changed < 8; changes = changes.subspan(4), ++changed) {
+    const std::size_t object = changes[0] % (source.all.size() + 1);
+    Bytes& to = object < source.all.size() ? source.all[object].second : bytes;
+    to[static_cast<std::size_t>(changes[1] | changes[2] << 8) % to.size()] = changes[3];
+  }
+  if (right_crc) wire_samples::MakeHandleCrcRight(bytes);
+  const auto parsed = wire::ParseHandle(bytes, kLimits.max_rows);
+  if (!parsed.ok()) return;
+  wire::Fetcher fetcher(&source, {.key = key});
+  const auto rows = fetcher.Fetch(*parsed, wire::After(std::chrono::seconds(100)));
+  Require(rows.ok() == (*parsed == *wire::ParseHandle(*wire::EncodeHandle(handle))),
+          "the handle that the publisher made is accepted, and no other");
+  if (!rows.ok()) return;
+  const std::vector<bool> there = Compare(*rows, right, *parsed, 0);
+  if (changed > 0) return;
+  for (std::size_t row = 0; row < there.size(); ++row)
+    Require(there[row] == right.rows.infos[row].valid(), "what was not changed is there");
+}
+
 }  // namespace
 
 void RunOne(std::span<const std::uint8_t> input) {
@@ -218,11 +279,13 @@ void RunOne(std::span<const std::uint8_t> input) {
   const Right& right = RightOf((input[0] & kSets) != 0);
   const bool right_crc = (input[0] & kRightCrc) != 0;
   const std::span<const std::uint8_t> rest = input.subspan(1);
-  switch (input[0] / 4 % 3) {
+  switch (input[0] / 4 % 4) {
     case kFile:
       return RunFile({rest.begin(), rest.end()}, right, right_crc);
     case kChanges:
       return RunChanges(rest, right);
+    case kKeyed:
+      return RunKeyed(rest, right, right_crc);
     default:
       return RunHandle({rest.begin(), rest.end()}, right, right_crc);
   }
@@ -238,6 +301,9 @@ std::vector<std::string> Corpus() {
     add(kFile, std::string(right.file.begin(), right.file.end()));
     add(kHandle, std::string(right.handle.begin(), right.handle.end()));
     add(kChanges, "");
+    add(kKeyed, "");
+    for (const char object : {0, 40, 66, 67, 68, 69, 70})
+      add(kKeyed, {object, 50, 0, 1, 0, 0, 0, 0});
     // Two pages, each where the other should be: their crcs fit.
     Bytes swapped = right.file;
     std::swap_ranges(swapped.begin() + static_cast<std::ptrdiff_t>(right.pages[30].first),

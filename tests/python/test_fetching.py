@@ -190,3 +190,43 @@ def test_whatever_goes_first() -> None:
     fetcher = waymark.Fetcher(waymark.MemorySource())
     gc.collect()
     assert not fetcher.fetch(rows.handle()).valid.any()
+
+
+def test_a_key_of_publisher_and_fetcher(seed: int) -> None:
+    rows = from_zero(random_rows(np.random.default_rng(seed), 50))
+    key, other = bytes(range(16)), bytes(range(1, 65))
+    source = waymark.MemorySource()
+    handle = waymark.Publisher(source, rows.shape, key=key).publish(rows).wait(10)
+    plain = waymark.Publisher(source, rows.shape).publish(rows).wait(10)
+    assert handle.keyed and not plain.keyed and handle.head != plain.head
+    expect_same(waymark.Fetcher(source, key=key).fetch(pickle.loads(pickle.dumps(handle))), rows)
+    with pytest.raises(waymark.DataLossError, match="made with another key"):
+        waymark.Fetcher(source, key=other).fetch(handle)
+    with pytest.raises(waymark.DataLossError, match="it must be keyed, because the fetcher has a key"):
+        waymark.Fetcher(source, key=key).fetch(plain)
+    with pytest.raises(waymark.FailedPreconditionError, match="only with the key of its publisher"):
+        waymark.Fetcher(source).fetch(handle)
+    for bad in (b"short", bytes(65)):
+        with pytest.raises(waymark.InvalidArgumentError, match=f"16 to 64 bytes.*got {len(bad)}"):
+            waymark.Publisher(source, rows.shape, key=bad)
+        with pytest.raises(waymark.InvalidArgumentError, match=f"16 to 64 bytes.*got {len(bad)}"):
+            waymark.Fetcher(source, key=bad)
+
+
+def test_a_forgotten_name_is_that_of_the_next_request(seed: int) -> None:
+    rows = from_zero(random_rows(np.random.default_rng(seed), 50))
+    shorter = Rows(rows.shape, 0, rows.ids[:20], rows.infos[:20])
+    rest = Rows(rows.shape, 20, rows.ids[20:], rows.infos[20:])
+    source = waymark.MemorySource()
+    publisher = waymark.Publisher(source, rows.shape)
+    publisher.publish(rows, "request").wait(10)
+    publisher.publish(shorter, "request").wait(10)
+    with pytest.raises(waymark.FailedPreconditionError, match="forget a name when its request ends"):
+        publisher.publish(rest, "request").wait(10)
+    publisher.forget("request")
+    publisher.publish(shorter, "request").wait(10)
+    whole = publisher.publish(rest, "request")
+    publisher.forget("request")  # takes its turn
+    expect_same(waymark.Fetcher(source).fetch(whole.wait(10)), rows)
+    with pytest.raises(waymark.FailedPreconditionError, match="is not known"):
+        publisher.publish(rest, "request").wait(10)

@@ -6,6 +6,7 @@ import gc
 import pickle
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -251,6 +252,28 @@ def test_join(rig: Rig) -> None:
         a.join(written(Rig(num_layers=2))[0].rows())
 
 
+def test_the_lives_of_a_preempted_request(rig: Rig, tmp_path: Path) -> None:
+    """Each life computes the rows that the one before did not keep: the earliest valid row wins."""
+    lives: list[Any] = []
+    ids = []
+    for life, (blocks, rows) in enumerate((([1, 2], 5), ([3, 4], 8), ([5, 6, 7], 10))):
+        wrote = rig.write(waymark.slots_of(blocks, 4, 0, rows), blocks, version=life + 1)
+        ids.append(wrote.transpose(1, 0, 2))
+        snapshot = rig.store.snapshot(blocks, 0, rows)
+        snapshot.wait(10)
+        lives.append(snapshot)
+    lives[1] = waymark.from_bytes(lives[1].to_bytes())  # kept as a document meanwhile
+    joined = waymark.join(lives[0], lives[1], lives[2].rows())
+    assert joined.valid.all() and list(joined.infos["version"]) == [1] * 5 + [2] * 3 + [3] * 2
+    assert (joined.ids == np.concatenate([ids[0], ids[1][5:], ids[2][8:]])).all()
+    assert (lives[0].rows().join(*lives[1:]).ids == joined.ids).all()
+    with pytest.raises(waymark.InvalidArgumentError, match="reads must not be empty"):
+        waymark.join()
+    other = written(Rig(num_layers=2))[0]
+    with pytest.raises(waymark.InvalidArgumentError, match=r"reads\[2\].shape.num_layers must be"):
+        waymark.join(lives[0], lives[1], other)
+
+
 def stages() -> tuple[list[Rows], Any]:
     rows, ids = [], []
     for layer_ids in ([0, 2], [3], [7, 8, 9]):
@@ -391,3 +414,56 @@ def test_a_cursor_goes_on_where_it_stopped(rig: Rig) -> None:
     assert cursor.next == 7
     with pytest.raises(waymark.InvalidArgumentError):
         waymark.Cursor(rig.store, -1)
+
+
+def test_reused_rows(rig: Rig) -> None:
+    """What the request hit, what it computed in two lives, and what a row says that has no step."""
+    prefix, mine, resumed = [1], [2, 3], [4, 5]
+    rig.write(waymark.slots_of(prefix, 4, 0, 4), prefix)  # another request
+    first_step = rig.step + 1
+    rig.store.retain(prefix)  # a hit: 4 rows
+    blocks = prefix + mine
+    rig.write(waymark.slots_of(blocks, 4, 4, 9), mine)
+    with rig.store.snapshot(blocks, 0, 9) as snapshot:
+        snapshot.wait(10)
+        life = snapshot.rows()
+    assert life.reused(first_step).tolist() == [True] * 4 + [False] * 5
+    # Preempted, and computed again behind the same hit: its own rows are not reused.
+    rig.store.release(mine)
+    blocks = prefix + resumed
+    rig.write(waymark.slots_of(blocks, 4, 4, 10), resumed)
+    with rig.store.snapshot(blocks, 0, 12) as snapshot:
+        snapshot.wait(10)
+        whole = waymark.join(life, snapshot)
+    assert whole.valid.tolist() == [True] * 10 + [False] * 2
+    assert whole.reused(first_step).tolist() == [True] * 4 + [False] * 8
+    assert not whole.reused(0).any()
+    no_steps = waymark.from_bytes(whole.to_bytes(steps=False)).rows()
+    assert no_steps.valid.any() and not no_steps.reused(first_step).any()
+    for bad in (-1, 1 << 64):
+        with pytest.raises(waymark.InvalidArgumentError, match=f"first_step: .*got {bad}"):
+            whole.reused(bad)
+
+
+def test_names_of_weights(rig: Rig) -> None:
+    versions = waymark.WeightVersions(["step-1000"])
+    new = versions.number("step-1200")
+    assert (versions.number("step-1000"), new, versions.number("step-1200")) == (1, 2, 2)
+    assert versions.names == ("step-1000", "step-1200") and "step-1200" in repr(versions)
+    rig.write(waymark.slots_of([1], 4, 0, 2), [1], version=versions.number("step-1000"))
+    rig.write(waymark.slots_of([1], 4, 2, 3), version=new)
+    snapshot = rig.store.snapshot([1], 0, 4)
+    snapshot.wait(10)
+    crossed = pickle.loads(pickle.dumps(versions))
+    for read in (snapshot, snapshot.rows(), waymark.from_bytes(snapshot.to_bytes())):
+        runs = read.coverage(crossed)
+        assert [(r.end - r.begin, r.version_name) for r in runs] == [
+            (2, "step-1000"), (1, "step-1200"), (1, "")
+        ]  # fmt: skip
+        assert [r.version_name for r in read.coverage()] == ["", "", ""]
+    assert versions.name(0) == versions.name(3) == versions.name(-1) == ""
+    with pytest.raises(waymark.InvalidArgumentError, match="'a' twice"):
+        waymark.WeightVersions(["a", "a"])
+    for bad in ("", 7):
+        with pytest.raises(waymark.InvalidArgumentError, match="name: a str that is not empty"):
+            versions.number(bad)  # type: ignore[arg-type]

@@ -4,10 +4,12 @@
 #define WAYMARK_TESTS_SUPPORT_WIRE_GOLDEN_H_
 
 #include <cstdlib>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "blockstore/wire/digest_key.h"
 #include "blockstore/wire/document_writer.h"
 #include "blockstore/wire/handle.h"
 #include "blockstore/wire/node.h"
@@ -104,6 +106,7 @@ inline std::vector<Golden> GoldenObjects() {
   const Rows rows = RowsOf(shape, 0, infos);
   const auto codec = wire::ChunkCodec::Create({shape, {}});
   std::vector<Digest128> chunks;
+  std::vector<Bytes> contents;
   for (std::size_t page = 0; page < 2; ++page) {
     Bytes chunk(codec->ChunkBytes(4));
     if (!codec
@@ -115,6 +118,7 @@ inline std::vector<Golden> GoldenObjects() {
       std::abort();
     }
     chunks.push_back(codec->Digest(4, chunk));
+    contents.push_back(chunk);
   }
   std::vector<Golden> all;
   all.push_back({"node.bin", *wire::EncodeNode(codec->shape_digest(), 0, {}, chunks, 4,
@@ -130,6 +134,20 @@ inline std::vector<Golden> GoldenObjects() {
   for (const RowInfo& info : infos)
     handle.provenance.push_back(info.provenance);
   all.push_back({"handle.bin", *wire::EncodeHandle(handle)});
+  // The same rows, published with a key: the bytes 0 ... 31.
+  Bytes secret(32);
+  std::iota(secret.begin(), secret.end(), std::uint8_t{0});
+  const wire::DigestKey key = wire::DigestKey::Create("key", secret).value();
+  const auto keyed = wire::ChunkCodec::Create({shape, {}}, key);
+  for (std::size_t page = 0; page < 2; ++page)
+    chunks[page] = keyed->Digest(4, contents[page]);
+  all.push_back({"node_keyed.bin", *wire::EncodeNode(codec->shape_digest(), 0, {}, chunks, 4,
+                                                     std::span(rows.infos).first(8))});
+  wire::Handle keyed_handle = handle;
+  keyed_handle.head = key.Digest(all.back().bytes);
+  keyed_handle.tail = {key.Digest(all[1].bytes)};
+  keyed_handle.mac = wire::HandleMac(keyed_handle, key).value();
+  all.push_back({"handle_keyed.bin", *wire::EncodeHandle(keyed_handle)});
   // The list of a longer trajectory that would end with that node.
   all.push_back(
       {"node_list.bin", wire::EncodeNodeList(std::vector<Digest128>{

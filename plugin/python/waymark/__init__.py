@@ -55,7 +55,7 @@ from ._formats import read
 from ._handle import Handle
 from ._install import build_info, cmake_dir, demo, include_dir, library_path, tool_path
 from ._route import Routing, route
-from ._rows import Collective, Rows
+from ._rows import Collective, HasRows, Rows, join
 from ._session import (
     CaptureSession,
     LayerFinding,
@@ -84,6 +84,7 @@ from ._types import (
     slots_of,
     split_rows,
 )
+from ._versions import WeightVersions
 
 __version__: str = _version()
 
@@ -112,6 +113,7 @@ __all__ = [
     "Finding",
     "FormatWarning",
     "Handle",
+    "HasRows",
     "InternalError",
     "InvalidArgumentError",
     "LayerFinding",
@@ -149,6 +151,7 @@ __all__ = [
     "UnknownError",
     "View",
     "WaymarkError",
+    "WeightVersions",
     "__version__",
     "build_info",
     "cmake_dir",
@@ -156,6 +159,7 @@ __all__ = [
     "event_dtype",
     "from_bytes",
     "include_dir",
+    "join",
     "library_path",
     "open",
     "parse_batch",

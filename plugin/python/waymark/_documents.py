@@ -24,6 +24,7 @@ from ._types import (
     layers_of,
     number_of,
 )
+from ._versions import WeightVersions
 
 
 class ReadDamage(NamedTuple):
@@ -100,9 +101,9 @@ class Document(_core.Document):
         """Whether the K ids of a row and layer are in the router's order."""
         return self._code[0] == 0 and not self._code[1] & 1
 
-    def coverage(self) -> list[CoverageRun]:
+    def coverage(self, versions: WeightVersions | None = None) -> list[CoverageRun]:
         """The coverage as written, whether or not bytes are damaged."""
-        return _runs(self._coverage())
+        return _runs(self._coverage(), versions)
 
     def rows(
         self,

@@ -194,6 +194,11 @@ def _native_source(source: Source) -> _core.Source:
     return _core.CallbackSource(source)
 
 
+def _check_key(key: bytes) -> None:
+    if len(key) != 0 and not 16 <= len(key) <= 64:
+        raise InvalidArgumentError(f"key: 16 to 64 bytes, or none, got {len(key)}")
+
+
 class Ticket:
     """The result of one publication. Keeps its publisher. Any thread."""
 
@@ -269,12 +274,15 @@ class Publisher(_core.Publisher):
         landing_timeout: float | None = 10.0,
         source_timeout: float | None = 10.0,
         cpus: Sequence[int] = (),
+        key: bytes = b"",
     ) -> None:
         """shape: of all rows (``store.shape``, ``rows.shape``). codec, ordered: as Rows.to_bytes().
         store: the name of the store in handles. max_waiting: publications in the queue, with the
         pages that they pin. max_pages: pages whose digest is cached. max_sequences: sequences that
         can be continued. landing_timeout: seconds for a snapshot to become ready. source_timeout:
-        seconds for the source, per publication. cpus: CPUs that its thread may run on; empty: any."""
+        seconds for the source, per publication. cpus: CPUs that its thread may run on; empty: any.
+        key: 16 to 64 secret bytes: only fetchers with the same key accept its handles and objects;
+        empty: digests without a key, which find damage and no forgery."""
         for name, value in (
             ("max_waiting", max_waiting),
             ("max_pages", max_pages),
@@ -282,9 +290,10 @@ class Publisher(_core.Publisher):
         ):
             if value < 1:
                 raise InvalidArgumentError(f"{name}: at least 1, got {value}")
+        _check_key(key)
         super().__init__(
             _native_source(source), (*shape,), code_of(codec, ordered), store, max_waiting, max_pages,
-            max_sequences, landing_timeout, source_timeout, cpus,
+            max_sequences, landing_timeout, source_timeout, cpus, key,
         )  # fmt: skip
 
     def publish(self, rows: Rows | Snapshot, sequence: str = "") -> Ticket:
@@ -292,7 +301,7 @@ class Publisher(_core.Publisher):
         are the whole sequence; others (a Cursor's) continue the rows of the same ``sequence``. A name
         that two requests had while it was remembered (max_sequences), because a whole sequence had
         fewer rows than the one before, or rows of other steps, cannot be continued any more
-        (FailedPreconditionError by Ticket.wait()). A sequence named "" cannot be continued.
+        (FailedPreconditionError by Ticket.wait()): forget() a name when its request ends. A sequence named "" cannot be continued.
         Releases the snapshot. Never waits for the source or the rows."""
         if isinstance(rows, Snapshot):
             return Ticket(self._publish_snapshot(sequence, rows), self)
@@ -314,7 +323,7 @@ class FetchReport(NamedTuple):
     absent: int
     """Objects that the source did not return."""
     damaged: int
-    """Objects that do not match their digest: treated as absent."""
+    """Objects that do not match their digest, or have another key: treated as absent."""
     source_status: int
     """The first status of the source that is not 0 (OK)."""
     source_message: str
@@ -335,13 +344,16 @@ class Fetcher(_core.Fetcher):
         max_rows: int = 1 << 24,
         max_bytes: int = 1 << 28,
         whole_chunks: bool = False,
+        key: bytes = b"",
     ) -> None:
         """cache_bytes: of cached objects, the least recently used evicted first. batch_bytes:
         requested from the source at a time; if it is at least max_bytes, no fetch makes more than
         four calls of the source. max_rows, max_bytes: of the rows that one call returns, because a
         handle of 4 KiB can name 2^31 rows; ResourceExhaustedError beyond them. whole_chunks: fetch
         whole chunks even if only some layers are wanted, and check their digests, not only their
-        crcs."""
+        crcs. key: that of the publishers. With a key, chunks are always fetched whole, and handles
+        without it, or with another, are refused (DataLossError); without, keyed handles are
+        (FailedPreconditionError)."""
         for name, value in (
             ("cache_bytes", cache_bytes),
             ("batch_bytes", batch_bytes),
@@ -350,9 +362,11 @@ class Fetcher(_core.Fetcher):
         ):
             if value < 1:
                 raise InvalidArgumentError(f"{name}: at least 1, got {value}")
+        _check_key(key)
         super().__init__(
-            _native_source(source), cache_bytes, batch_bytes, max_rows, max_bytes, whole_chunks
-        )
+            _native_source(source), cache_bytes, batch_bytes, max_rows, max_bytes, whole_chunks,
+            key,
+        )  # fmt: skip
 
     def fetch(
         self,

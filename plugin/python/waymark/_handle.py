@@ -39,5 +39,10 @@ class Handle(bytes):
         """The name of the store that has the bytes."""
         return _core.handle_info(self)[7]
 
+    @property
+    def keyed(self) -> bool:
+        """Whether its publisher had a key; its fetcher needs the same."""
+        return _core.handle_info(self)[8]
+
     def __repr__(self) -> str:
         return f"Handle(rows={self.rows}, store={self.store!r}, head={self.head.hex()})"

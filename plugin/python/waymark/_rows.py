@@ -31,6 +31,7 @@ from ._types import (
     number_of,
     tell,
 )
+from ._versions import WeightVersions
 
 Layout = Literal["TLK", "LTK"]
 Fill = Literal["minus_one", "zeros", "arange"]
@@ -58,8 +59,9 @@ def _output(
     return out
 
 
-def _runs(runs: list[Any]) -> list[CoverageRun]:
-    return [CoverageRun(b, e, Reason(r), v, Provenance(p)) for b, e, r, v, p in runs]
+def _runs(runs: list[Any], versions: WeightVersions | None) -> list[CoverageRun]:
+    name = WeightVersions().name if versions is None else versions.name
+    return [CoverageRun(b, e, Reason(r), v, Provenance(p), name(v)) for b, e, r, v, p in runs]
 
 
 class Collective(Protocol):
@@ -77,6 +79,13 @@ class Collective(Protocol):
         """``data`` of every rank, in order of rank: a list, or one concatenation. Every rank calls
         it with the same number of bytes. Called on the thread that gathers, with the GIL; it may
         wait."""
+
+
+class HasRows(Protocol):
+    """What join() takes beside Rows: a Snapshot, a Document."""
+
+    def rows(self) -> Rows:
+        """All rows."""
 
 
 class Rows:
@@ -232,14 +241,26 @@ class Rows:
         self._native().write(layout_number, id_type, fill_number, array)
         return array
 
-    def coverage(self) -> list[CoverageRun]:
-        """Runs of rows with equal reason, version and provenance, over the whole range."""
-        return _runs(self._native().coverage())
+    def coverage(self, versions: WeightVersions | None = None) -> list[CoverageRun]:
+        """Runs of rows with equal reason, version and provenance, over the whole range. versions: the
+        names of the versions."""
+        return _runs(self._native().coverage(), versions)
 
-    def join(self, other: Rows) -> Rows:
-        """Merges two reads of one sequence: at each position the first valid row wins.
-        InvalidArgumentError unless both have the same layers, K and E."""
-        return Rows._of(self._native().join(other._native()))
+    def reused(self, first_step: int) -> npt.NDArray[np.bool_]:
+        """bool [T]: whether the row is known to be reused by the request whose first step was
+        ``first_step`` (of the first of its lives, if it was preempted): another request computed it,
+        because its step is earlier. Never True for a row that the request computed. False also for a
+        row that another request computed since (a hit after a preemption), and for rows without
+        steps. Steps of other engines cannot be compared: call it before join() with their rows."""
+        if not 0 <= first_step < 1 << 64:
+            raise InvalidArgumentError(f"first_step: 0 to {(1 << 64) - 1}, got {first_step}")
+        reused: npt.NDArray[np.bool_] = np.empty(len(self), np.bool_)
+        self._native().reused(first_step, reused.view(np.uint8))
+        return reused
+
+    def join(self, *others: Rows | HasRows) -> Rows:
+        """``waymark.join(self, *others)``."""
+        return join(self, *others)
 
     @staticmethod
     def join_layers(stages: Sequence[Rows]) -> Rows:
@@ -359,3 +380,15 @@ def _rows_of(
     info_array = np.frombuffer(infos, np.uint8).view(row_info_dtype)
     id_array = np.frombuffer(ids, of.id_dtype)
     return Rows(of, first, id_array.reshape(len(info_array), of.num_layers, of.top_k), info_array, ordered)
+
+
+def join(*reads: Rows | HasRows) -> Rows:
+    """Merges reads of one sequence, the earliest first: rows, snapshots that are ready, documents. At
+    each position the first valid row wins; if there is none, the first reason that is not "never
+    written". The result covers all ranges.
+
+    A request that was preempted and computed again has a read for each of its lives:
+    ``join(first_life, second_life, last_life)`` has the rows with which its tokens were sampled.
+    InvalidArgumentError unless all have the same layers, K and E."""
+    rows = [read if isinstance(read, Rows) else read.rows() for read in reads]
+    return Rows._of(_core.Rows.join([one._native() for one in rows]))

@@ -14,6 +14,7 @@ from ._documents import from_bytes
 from ._handle import Handle
 from ._rows import Codec, Fill, Layout, Read, Rows, _out_shape, _output, _runs
 from ._types import FILLS, LAYOUTS, row_info_dtype, CoverageRun, id_type_of, number_of
+from ._versions import WeightVersions
 
 
 class Snapshot(_core.Snapshot):
@@ -91,9 +92,9 @@ class Snapshot(_core.Snapshot):
         self._read(first, last, layout_number, id_type, fill_number, array, info_bytes)
         return array
 
-    def coverage(self) -> list[CoverageRun]:
+    def coverage(self, versions: WeightVersions | None = None) -> list[CoverageRun]:
         """Runs of rows with equal reason, version and provenance, over the whole range."""
-        return _runs(self._coverage())
+        return _runs(self._coverage(), versions)
 
     def rows(self) -> Rows:
         """A copy of all rows, in the store's id type."""

@@ -159,6 +159,8 @@ class CoverageRun(NamedTuple):
     reason: Reason
     version: int
     provenance: Provenance
+    version_name: str = ""
+    """The name of the version, if coverage() was given WeightVersions that have it."""
 
     @property
     def valid(self) -> bool:

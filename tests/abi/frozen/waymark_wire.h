@@ -80,7 +80,8 @@ typedef struct wm_read_limits {
  * file, this process then receives SIGBUS. No effect on bytes in memory. */
 #define WM_READ_MAP 1u
 
-/* The digest that names an object: XXH3-128 of its bytes, as docs/format.md defines it. */
+/* The digest that names an object: XXH3-128 of its bytes, or BLAKE2b with a key; docs/format.md
+ * defines both. */
 typedef struct wm_digest {
   uint8_t bytes[16];
 } wm_digest;
@@ -271,6 +272,10 @@ typedef struct wm_publisher_options {
   int64_t source_timeout_ns;  /* for the source, per publication; 0 = 10 s */
   const int32_t* cpus;        /* [num_cpus]: CPUs that its thread may run on; 0: any */
   size_t num_cpus;
+  /* [key_size], 16 to 64 bytes, copied: only fetchers with the same key accept its handles and
+   * objects. 0: digests without a key, which find damage and no forgery. */
+  const uint8_t* key;
+  size_t key_size;
 } wm_publisher_options;
 
 typedef struct wm_publisher_stats {
@@ -295,7 +300,11 @@ typedef struct wm_handle_info {
   int32_t top_k;
   int32_t num_experts;
   int32_t page_tokens;
+  uint32_t flags; /* WM_HANDLE_KEYED */
+  uint32_t reserved;
 } wm_handle_info;
+
+#define WM_HANDLE_KEYED 1u /* its publisher had a key, and its fetcher needs the same */
 
 typedef struct wm_fetcher_options {
   uint32_t struct_size;
@@ -306,10 +315,15 @@ typedef struct wm_fetcher_options {
   uint64_t batch_bytes; /* requested from the source at a time; 0 = 2^28 */
   uint64_t max_rows;    /* of one call; 0 = 2^24 */
   uint64_t max_bytes;   /* of the rows that one call returns; 0 = 2^28 */
+  /* [key_size], that of the publishers, copied: handles and objects without it, or with another, are
+   * refused (DATA_LOSS; `damaged`). 0: keyed handles are refused (FAILED_PRECONDITION). */
+  const uint8_t* key;
+  size_t key_size;
 } wm_fetcher_options;
 
 /* Fetch whole chunks even if only some layers are wanted: their digests then reveal a source that
- * returns one object under the name of another; crcs reveal damage only. */
+ * returns one object under the name of another; crcs reveal damage only. With a key, chunks are
+ * always fetched whole. */
 #define WM_FETCHER_WHOLE_CHUNKS 1u
 
 /* Counts of what was fetched. A range of an object counts as an object. */
@@ -320,7 +334,8 @@ typedef struct wm_fetch_report {
   uint64_t fetched_bytes; /* their bytes */
   uint64_t hits;          /* objects from the cache */
   uint64_t absent;        /* objects that the source did not return */
-  uint64_t damaged;       /* objects that do not match their digest: treated as absent */
+  uint64_t damaged;       /* objects that do not match their digest, or have another key: treated */
+                          /* as absent */
 } wm_fetch_report;
 
 /* ---- the table of the wire ---------------------------------------------------------------- */
@@ -444,6 +459,10 @@ typedef struct wm_wire_api_v1 {
   /* The same for rows, which are copied. */
   wm_status (*publisher_publish_rows)(wm_publisher* publisher, const char* sequence,
                                       const wm_rows* rows, wm_ticket** out, wm_message* why);
+  /* Forgets what is remembered of `sequence`, a request that ended: its name can then be that of
+   * another request. Takes its turn after the publications in the queue; rows that are published
+   * after it begin at row 0. Nothing happens to handles and objects. Never waits. */
+  wm_status (*publisher_forget)(wm_publisher* publisher, const char* sequence, wm_message* why);
   wm_status (*publisher_stats)(const wm_publisher* publisher, wm_publisher_stats* out);
 
   void (*ticket_retain)(wm_ticket* ticket);
@@ -461,7 +480,7 @@ typedef struct wm_wire_api_v1 {
   wm_status (*ticket_wait)(const wm_ticket* ticket, int64_t timeout_ns, wm_bytes** out,
                            wm_message* why);
 
-  /* The handle that publishing `rows`, which begin at row 0, would make; puts nothing. If the same
+  /* The handle that publishing `rows`, which begin at row 0, would make without a key; puts nothing. If the same
    * rows are written as a document WM_DOCUMENT_WITH_NODES with the same `code`, source_file_open
    * makes a source with the objects of the handle. `code` and `store` may be null. */
   wm_status (*rows_handle)(const wm_rows* rows, const wm_chunk_code* code, const char* store,
@@ -480,7 +499,7 @@ typedef struct wm_wire_api_v1 {
    * until `timeout_ns` (a negative timeout never expires) and then returns what has arrived: other
    * rows are missing (capacity). `report` may be null; on OK `why` receives the text of the
    * source's status. OUT_OF_RANGE outside the handle; RESOURCE_EXHAUSTED beyond max_rows or
-   * max_bytes; errors as handle_info. Calls the source at most four times, whatever the length, if
+   * max_bytes; DATA_LOSS and FAILED_PRECONDITION by the key; errors as handle_info. Calls the source at most four times, whatever the length, if
    * batch_bytes is not below max_bytes. */
   wm_status (*fetcher_fetch)(wm_fetcher* fetcher, const uint8_t* handle, size_t size,
                              const wm_part* part, int64_t timeout_ns, wm_rows** out,

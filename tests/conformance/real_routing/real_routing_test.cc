@@ -229,7 +229,9 @@ TEST_F(RealRouting, RequestsThatShareTheirPromptGetTheSameSetsBack) {
     ExpectSameSets(driver.Read(b, 0, tokens), build);
     ExpectSameSets(driver.Read(c, 0, tokens), build);
     // In two turns, put together again.
-    const absl::StatusOr<Rows> joined = Join(driver.Read(c, 0, 50), driver.Read(c, 50, tokens));
+    const Rows turns[] = {driver.Read(c, 0, 50), driver.Read(c, 50, tokens)};
+    const Rows* const reads[] = {&turns[0], &turns[1]};
+    const absl::StatusOr<Rows> joined = Join(reads);
     ASSERT_TRUE(joined.ok()) << joined.status();
     ExpectSameSets(*joined, build);
     EXPECT_EQ(joined->ids, first.ids);

@@ -38,6 +38,17 @@ TEST(RowInfo, EveryReasonAndProvenanceHasItsOwnName) {
   EXPECT_EQ(ProvenanceName(static_cast<Provenance>(99)), "unknown provenance");
 }
 
+TEST(RowInfo, IsReusedIfItsStepIsEarlierThanTheRequest) {
+  RowInfo row{6, 1, Reason::kNone, {}};
+  EXPECT_TRUE(IsReused(row, 7));
+  EXPECT_FALSE(IsReused(row, 6)) << "the request's own first step";
+  EXPECT_FALSE(IsReused(row, 5));
+  row.step = 0;
+  EXPECT_FALSE(IsReused(row, 7)) << "the step is not known";
+  row = {6, 1, Reason::kCapacity, {}};
+  EXPECT_FALSE(IsReused(row, 7)) << "there is no row";
+}
+
 TEST(Coverage, OfNothingIsNothing) {
   EXPECT_THAT(CoverageOf({}, 7), IsEmpty());
 }

@@ -50,6 +50,11 @@ bool Same(const Rows& a, const Rows& b) {
   return a.first == b.first && a.infos == b.infos && a.ids == b.ids && a.shape == b.shape;
 }
 
+absl::StatusOr<Rows> Join(const Rows& a, const Rows& b) {
+  const Rows* const reads[] = {&a, &b};
+  return Join(reads);
+}
+
 TEST(Join, TheFirstValidRowWins) {
   const Rows a = Make(0, {Valid(1), Missing(Reason::kCapacity), Valid(3)}, 1);
   const Rows b = Make(0, {Valid(9), Valid(9, Provenance::kByKey), Valid(9)}, 2);
@@ -91,14 +96,39 @@ TEST(Join, WithNothingChangesNothing) {
   EXPECT_TRUE(Same(*Join(nothing, a), a));
 }
 
+// A request that was preempted twice: each life has the rows that it computed before it ended.
+TEST(Join, TheEarliestLifeComesFirst) {
+  const Rows first = Make(0, {Valid(1), Valid(2), Missing(Reason::kCapacity)}, 1);
+  const Rows second = Make(0, {Valid(5), kNever, Missing(Reason::kAudit), Valid(6)}, 2);
+  Rows third = Make(2, {Valid(7), Valid(7), Valid(8)}, 3);
+  third.ordered = false;
+  const Rows nothing = Make(1000, {}, 4);
+  const Rows* const lives[] = {&first, &second, &nothing, &third};
+  const auto joined = Join(lives);
+  ASSERT_TRUE(joined.ok()) << joined.status();
+  EXPECT_THAT(joined->infos, ElementsAre(Valid(1), Valid(2), Valid(7), Valid(6), Valid(8)));
+  EXPECT_EQ(joined->row(2)[0], 48 + 2);
+  EXPECT_EQ(joined->row(3)[0], 32 + 3);
+  EXPECT_FALSE(joined->ordered);
+  EXPECT_TRUE(Same(*Join(std::span(lives).first(1)), first));
+  EXPECT_TRUE(Same(*Join(std::span(lives).subspan(2, 1)), nothing));
+}
+
+TEST(Join, RefusesNoReadsAndNone) {
+  const Rows a = Make(0, {Valid(1)}, 1);
+  const Rows* const reads[] = {&a, &a, nullptr};
+  EXPECT_EQ(Join(std::span(reads).first(0)).status().message(), "reads must not be empty");
+  EXPECT_EQ(Join(reads).status().message(), "reads[2] must not be null");
+}
+
 TEST(Join, RefusesRowsOfAnotherModel) {
   const Rows a = Make(0, {Valid(1)}, 1);
   RoutingShape shape = Shape();
   shape.num_experts = 65;
   EXPECT_THAT(std::string(Join(a, Make(0, {Valid(1)}, 1, shape)).status().message()),
-              HasSubstr("b.shape.num_experts must be 64; it is 65"));
+              HasSubstr("reads[1].shape.num_experts must be 64; it is 65"));
   EXPECT_THAT(std::string(Join(a, Make(0, {Valid(1)}, 1, Shape(3))).status().message()),
-              HasSubstr("b.shape.num_layers must be 2; it is 3"));
+              HasSubstr("reads[1].shape.num_layers must be 2; it is 3"));
   shape = Shape();
   shape.layer_ids = {1, 2};
   EXPECT_FALSE(Join(a, Make(0, {Valid(1)}, 1, shape)).ok());
@@ -115,7 +145,7 @@ TEST(Join, RefusesRowsThatDoNotHoldWhatTheySay) {
   Rows short_ids = a;
   short_ids.ids.pop_back();
   EXPECT_THAT(std::string(Join(a, short_ids).status().message()),
-              HasSubstr("b.ids must hold 4 bytes for its 1 infos; it holds 3"));
+              HasSubstr("reads[1].ids must hold 4 bytes for its 1 infos; it holds 3"));
   Rows far = a;
   far.first = std::int64_t{1} << 40;
   EXPECT_EQ(Join(a, far).status().code(), absl::StatusCode::kInvalidArgument)
@@ -146,6 +176,9 @@ TEST(Join, IsAssociativeAndIdempotent) {
     const Rows left = *Join(*Join(a, b), c);
     const Rows right = *Join(a, *Join(b, c));
     ASSERT_TRUE(Same(left, right)) << i;
+    const Rows* const reads[] = {&a, &b, &c};
+    const auto all = Join(reads);
+    ASSERT_TRUE(all.ok() && Same(*all, left)) << i;
     // A valid row of either side is a valid row of the join, and it is one of theirs.
     const Rows ab = *Join(a, b);
     for (std::int64_t k = 0; k < ab.size(); ++k) {

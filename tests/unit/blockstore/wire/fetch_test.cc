@@ -246,6 +246,48 @@ TEST(Fetch, ANameOfTwoRequestsCannotBeContinued) {
   }
 }
 
+// A name that was forgotten between two requests is that of the second alone.
+TEST(Fetch, AForgottenNameIsThatOfTheNextRequest) {
+  const RoutingShape shape{.num_layers = 2, .top_k = 2, .num_experts = 256, .page_tokens = 4};
+  const auto part = [&](std::int64_t begin, std::int64_t end, std::uint64_t step) {
+    Rows rows = LongRows(shape, end - begin);
+    rows.first = begin;
+    for (RowInfo& info : rows.infos)
+      info.step = step;
+    return rows;
+  };
+  MemorySource source(kPlenty);
+  Fetcher fetcher(&source);
+  for (const bool forget : {false, true}) {
+    const auto publisher =
+        Publisher::Create(&source, {.shape = {shape, {}}, .max_sequences = 2}).value();
+    EXPECT_TRUE(publisher->Forget("a").ok());  // nothing is remembered
+    const Handle first = PublishRows(*publisher, "a", part(0, 10, 1)).value();
+    // Queued before it: still continues the sequence.
+    Publisher::Result before = publisher->Publish("a", part(10, 11, 1));
+    if (forget) {
+      EXPECT_TRUE(publisher->Forget("a").ok());
+    }
+    EXPECT_TRUE(before.get().ok());
+    const auto whole = PublishRows(*publisher, "a", part(0, 6, 2));
+    ASSERT_TRUE(whole.ok()) << whole.status();
+    const auto more = PublishRows(*publisher, "a", part(6, 7, 2));
+    EXPECT_EQ(more.ok(), forget) << more.status();
+    if (!forget) {
+      EXPECT_THAT(std::string(more.status().message()), HasSubstr("forget a name"));
+    }
+    // What was published stays.
+    ExpectSame(*fetcher.Fetch(first, Soon()), part(0, 10, 1));
+    // Rows that would continue a forgotten sequence are refused, and its place is free.
+    EXPECT_TRUE(PublishRows(*publisher, "b", part(0, 6, 2)).ok());
+    EXPECT_TRUE(publisher->Forget("a").ok());
+    EXPECT_EQ(PublishRows(*publisher, "a", part(7, 8, 2)).status().code(),
+              absl::StatusCode::kFailedPrecondition);
+    EXPECT_TRUE(PublishRows(*publisher, "c", part(0, 6, 2)).ok());
+    EXPECT_TRUE(PublishRows(*publisher, "b", part(6, 7, 2)).ok());
+  }
+}
+
 TEST(Fetch, GroupsAndTurnsCrossOnce) {
   MemorySource source(kPlenty);
   const auto publisher =

@@ -261,6 +261,9 @@ TEST(Publisher, WhatIsTooMuchIsDroppedAndCounted) {
   EXPECT_EQ(more[2].get().status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(more[3].get().status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(publisher->GetStats().dropped, 2u);
+  // Names can be forgotten all the same, and take no place of the queue.
+  EXPECT_TRUE(publisher->Forget("a").ok());
+  EXPECT_TRUE(publisher->Forget("b").ok());
   source.Open();
   // A source that fails costs the reader rows; the handle is right all the same.
   EXPECT_TRUE(first.get().ok());

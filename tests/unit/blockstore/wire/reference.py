@@ -3,6 +3,7 @@ docs/format-set-code.md alone. Needs nothing but Python; with the module xxhash 
 
     python3 reference.py FOLDER    reads every golden file, checks what it holds, and writes it again
 """
+import hashlib
 import math
 import pathlib
 import struct
@@ -34,6 +35,10 @@ def H(data):
 
 def h(data):
     return struct.pack("<Q", xxhash.xxh3_64_intdigest(data))
+
+
+def K(data):  # the key of the golden files
+    return hashlib.blake2b(data, digest_size=16, key=bytes(range(32))).digest()
 
 
 def get_varint(data, at):
@@ -294,6 +299,26 @@ def check_objects(handle, node, tail, node_list):
             assert node[48 + 16 * c:64 + 16 * c] == H(named)
 
 
+def check_keyed(handle, node, tail, plain_handle, plain_node):
+    assert handle[4] == 1 and handle[5] == 1 and plain_handle[5] == 0
+    assert len(handle) == len(plain_handle) + 16 == struct.unpack_from("<I", handle, 8)[0]
+    assert crc32c(handle[:12] + bytes(4) + handle[16:]) == struct.unpack_from("<I", handle, 12)[0]
+    assert handle[-16:] == K(handle[:12] + bytes(4) + handle[16:-16] + bytes(16))
+    block, name = struct.unpack_from("<HH", handle, 44)
+    at = 48 + block + name
+    assert handle[24:40] == K(node) and handle[at:at + 16] == K(tail)
+    # All the rest is as without a key.
+    assert node[:48] + node[80:] == plain_node[:48] + plain_node[80:]
+    assert handle[16:24] + handle[40:at] + handle[at + 16:-16] \
+        == plain_handle[16:24] + plain_handle[40:at] + plain_handle[at + 16:]
+    shape = Shape(handle[48:48 + block])
+    meant = [[[(p * 7 + i * 13 - k) % 256 for k in range(2)] for i in range(3)] for p in range(8)]
+    meant[3] = None
+    for c in range(2):
+        named = b"WMKC" + node[8:16] + struct.pack("<I", 4) + shape.write_chunk(meant[4 * c:4 * c + 4])
+        assert node[48 + 16 * c:64 + 16 * c] == K(named)
+
+
 def main():
     assert crc32c(b"123456789") == 0xE3069283
     folder = pathlib.Path(sys.argv[1])
@@ -306,6 +331,7 @@ def main():
         assert write_document(*document) == data, path
         print(path.name, len(data), "bytes,", len(document[4]), "rows")
     check_objects(*((folder / name).read_bytes() for name in ("handle.bin", "node.bin", "tail.bin", "node_list.bin")))
+    check_keyed(*((folder / name).read_bytes() for name in ("handle_keyed.bin", "node_keyed.bin", "tail.bin", "handle.bin", "node.bin")))
     print("handle, node, tail, node list; digests", "checked" if xxhash else "not checked: no module xxhash")
 
 

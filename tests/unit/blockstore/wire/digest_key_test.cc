@@ -1,0 +1,342 @@
+// Keyed digests: BLAKE2b is that of its specification, every changed bit of a handle or an object is
+// refused, and a writer without the key makes nothing that a fetcher with the key accepts.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
+
+#include "blockstore/wire/blake2b.h"
+#include "blockstore/wire/digest_key.h"
+#include "blockstore/wire/node_list.h"
+#include "tests/support/wire_golden.h"
+#include "tests/support/wire_samples.h"
+#include "tests/unit/blockstore/test_seed.h"
+#include "tests/unit/blockstore/wire/fetch_support.h"
+
+namespace waymark::wire {
+namespace {
+
+using ::testing::HasSubstr;
+using Bytes = std::vector<std::uint8_t>;
+
+constexpr std::size_t kPlenty = std::size_t{1} << 30;
+
+Bytes Counting(std::size_t size) {
+  Bytes bytes(size);
+  std::iota(bytes.begin(), bytes.end(), std::uint8_t{0});
+  return bytes;
+}
+DigestKey KeyOf(std::uint8_t byte) {
+  return DigestKey::Create("key", Bytes(16, byte)).value();
+}
+
+std::string Hex(std::span<const std::uint8_t> bytes) {
+  std::string text;
+  for (const std::uint8_t byte : bytes) {
+    text += "0123456789abcdef"[byte >> 4];
+    text += "0123456789abcdef"[byte & 15];
+  }
+  return text;
+}
+
+// In pieces of `piece` bytes.
+Bytes HashOf(std::size_t out_bytes, std::span<const std::uint8_t> key,
+             std::span<const std::uint8_t> message, std::size_t piece = SIZE_MAX) {
+  Blake2b hash(out_bytes, key);
+  for (std::size_t at = 0; at < message.size(); at += std::min(piece, message.size() - at))
+    hash.Update(message.subspan(at, std::min(piece, message.size() - at)));
+  Bytes out(out_bytes);
+  hash.Finish(out);
+  return out;
+}
+
+// Appendix A of RFC 7693, and two of the authors' known answers (blake2b-kat.txt: the key is 0 ... 63,
+// the messages are none and 0 ... 254).
+TEST(Blake2b, KnownAnswers) {
+  const std::string abc = "abc";
+  EXPECT_EQ(Hex(HashOf(64, {}, Bytes(abc.begin(), abc.end()))),
+            "ba80a53f981c4d0d6a2797b69f12f6e94c212f14685ac4b74b12bb6fdbffa2d1"
+            "7d87c5392aab792dc252d5de4533cc9518d38aa8dbf1925ab92386edd4009923");
+  EXPECT_EQ(Hex(HashOf(64, Counting(64), {})),
+            "10ebb67700b1868efb4417987acf4690ae9d972fb7a590c2f02871799aaa4786"
+            "b5e996e8f0f4eb981fc214b005f42d2ff4233499391653df7aefcbc13fc51568");
+  EXPECT_EQ(Hex(HashOf(64, Counting(64), Counting(255))),
+            "142709d62e28fcccd0af97fad0f8465b971e82201dc51070faa0372aa43e9248"
+            "4be1c1e73ba10906d5d1853db6a4106e0a7bf9800d373d6dee2d46d62ef2a461");
+}
+
+// Appendix E of RFC 7693: a hash over hashes of many lengths, with keys and without.
+TEST(Blake2b, SelfTestOfTheSpecification) {
+  const auto sequence = [](std::size_t size, std::uint32_t seed) {
+    Bytes bytes;
+    std::uint32_t a = 0xDEAD4BAD * seed;
+    std::uint32_t b = 1;
+    while (bytes.size() < size) {
+      const std::uint32_t t = a + b;
+      a = b;
+      b = t;
+      bytes.push_back(static_cast<std::uint8_t>(t >> 24));
+    }
+    return bytes;
+  };
+  for (const std::size_t piece : {std::size_t{1}, std::size_t{127}, std::size_t{128}, SIZE_MAX}) {
+    Blake2b all(32, {});
+    for (const std::uint32_t out : {20u, 32u, 48u, 64u}) {
+      for (const std::uint32_t in : {0u, 3u, 128u, 129u, 255u, 1024u}) {
+        const Bytes message = sequence(in, in);
+        all.Update(HashOf(out, {}, message, piece));
+        all.Update(HashOf(out, sequence(out, out), message, piece));
+      }
+    }
+    Bytes hash(32);
+    all.Finish(hash);
+    EXPECT_EQ(Hex(hash), "c23a7800d98123bd10f506c61e29da5603d763b8bbad2e737f5e765a7bccd475");
+  }
+}
+
+TEST(DigestKey, NamesByKeyOrWithout) {
+  const std::string text = "front and bytes";
+  const Bytes bytes(text.begin(), text.end());
+  const std::span<const std::uint8_t> all(bytes);
+  EXPECT_TRUE(DigestKey().empty());
+  EXPECT_EQ(DigestKey().Digest(all.first(5), all.subspan(5)), ContentDigest(all));
+  const auto key = DigestKey::Create("key", Counting(16));
+  ASSERT_TRUE(key.ok()) << key.status();
+  const Digest128 digest = key->Digest(all.first(5), all.subspan(5));
+  EXPECT_EQ(Hex({reinterpret_cast<const std::uint8_t*>(&digest), sizeof(digest)}),
+            "23fe48675c54ac14b82ae37ec65b48e8");  // hashlib.blake2b of Python
+  EXPECT_NE(DigestKey::Create("key", Counting(17))->Digest(all), key->Digest(all));
+  for (const std::size_t size : {0, 15, 65}) {
+    const absl::Status refused = DigestKey::Create("key", Counting(size)).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(refused.message(), "key must have 16 to 64 bytes; it has " + std::to_string(size));
+  }
+}
+
+// Remembers what is put.
+class Objects final : public PageSource {
+ public:
+  absl::Status Get(std::span<const Digest128> digests, Deadline,
+                   std::span<Object> objects) override {
+    for (std::size_t i = 0; i < digests.size(); ++i) {
+      const auto found = std::find(names.begin(), names.end(), digests[i]);
+      const auto at = static_cast<std::size_t>(found - names.begin());
+      objects[i] = found == names.end() ? Object{} : Object::Of(Bytes(contents[at]));
+    }
+    return absl::OkStatus();
+  }
+  absl::Status GetRanges(std::span<const ObjectRange>, Deadline, std::span<Object>) override {
+    ADD_FAILURE() << "a range cannot be compared with a keyed digest";
+    return absl::UnimplementedError("ranges");
+  }
+  absl::Status Put(std::span<const NamedObject> objects, Deadline) override {
+    for (const NamedObject& named : objects) {
+      names.push_back(named.digest);
+      contents.emplace_back(named.object.bytes.begin(), named.object.bytes.end());
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Holds(std::span<const Digest128> digests, Deadline,
+                     std::span<std::uint8_t> held) override {
+    for (std::size_t i = 0; i < digests.size(); ++i)
+      held[i] = std::find(names.begin(), names.end(), digests[i]) != names.end() ? 1 : 0;
+    return absl::OkStatus();
+  }
+
+  std::vector<Digest128> names;
+  std::vector<Bytes> contents;
+};
+
+Rows SmallRows(std::int64_t size, std::uint64_t step = 1) {
+  const RoutingShape shape = wire_samples::GoldenShape(3, 2, 256, 4);
+  return wire_samples::RowsOf(
+      shape, 0, std::vector<RowInfo>(static_cast<std::size_t>(size), {step, 1, Reason::kNone, {}}));
+}
+std::unique_ptr<Publisher> MakePublisher(PageSource* source, const DigestKey& key,
+                                         const ChunkCode& code = {}) {
+  return Publisher::Create(source, {.shape = {wire_samples::GoldenShape(3, 2, 256, 4), code},
+                                    .store = "here",
+                                    .key = key})
+      .value();
+}
+
+TEST(KeyedHandle, RowsThereAndBack) {
+  std::mt19937_64 random(TestSeed());
+  for (int round = 0; round < 50; ++round) {
+    const RoutingShape shape = wire_samples::RandomShape(random);
+    const ChunkCode code = wire_samples::RandomCode(random, shape);
+    Rows rows = wire_samples::RandomRows(random, shape, random() % 400);
+    rows.first = 0;
+    Objects source;
+    const auto publisher =
+        Publisher::Create(&source, {.shape = {shape, code}, .key = KeyOf(1)}).value();
+    auto handle = PublishRows(*publisher, "s", rows);
+    ASSERT_TRUE(handle.ok()) << handle.status();
+    handle = ParseHandle(*EncodeHandle(*handle));  // as it is sent
+    Fetcher fetcher(&source, {.key = KeyOf(1)});
+    const RowsAndLayers part{rows.size() / 3, rows.size(), shape.num_layers / 2, shape.num_layers};
+    for (int again = 0; again < 2; ++again) {
+      FetchReport report;
+      const auto got = fetcher.Fetch(*handle, part, Soon(), &report);
+      ASSERT_TRUE(got.ok()) << got.status();
+      ExpectSame(*got, ByDocument(rows, code, part));
+      EXPECT_EQ(report.counts.damaged, 0u);
+    }
+  }
+}
+
+TEST(KeyedHandle, EveryChangedBitIsRefused) {
+  Objects source;
+  const Rows rows = SmallRows(11);
+  const auto publisher = MakePublisher(&source, KeyOf(1));
+  const auto handle = PublishRows(*publisher, "s", rows);
+  ASSERT_TRUE(handle.ok()) << handle.status();
+  ASSERT_EQ(source.names.size(), 4u);  // two chunks, a node, a tail segment
+  std::int64_t flips = 0;
+  for (Bytes& content : source.contents) {
+    for (std::size_t bit = 0; bit < 8 * content.size(); ++bit) {
+      content[bit / 8] ^= static_cast<std::uint8_t>(1 << bit % 8);
+      Fetcher fetcher(&source, {.key = KeyOf(1)});
+      FetchReport report;
+      const auto got = fetcher.Fetch(*handle, Soon(), &report);
+      ASSERT_TRUE(got.ok()) << got.status();
+      ASSERT_GE(ExpectRightOrLost(*got, rows, Reason::kCapacity), 3);
+      ASSERT_EQ(report.counts.damaged, 1u) << "bit " << bit;
+      content[bit / 8] ^= static_cast<std::uint8_t>(1 << bit % 8);
+      ++flips;
+    }
+  }
+  Bytes bytes = EncodeHandle(*handle).value();
+  Fetcher fetcher(&source, {.key = KeyOf(1)});
+  ASSERT_TRUE(fetcher.Fetch(*ParseHandle(bytes), Soon()).ok());
+  for (std::size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+    Bytes changed = bytes;
+    changed[bit / 8] ^= static_cast<std::uint8_t>(1 << bit % 8);
+    wire_samples::MakeHandleCrcRight(changed);
+    if (changed == bytes) continue;  // a bit of the crc
+    const auto parsed = ParseHandle(changed);
+    if (!parsed.ok()) continue;
+    const auto got = fetcher.Fetch(*parsed, Soon());
+    ASSERT_EQ(got.status().code(), absl::StatusCode::kDataLoss) << "bit " << bit;
+    EXPECT_THAT(got.status().message(), HasSubstr("it was changed, or made with another key"));
+    ++flips;
+  }
+  EXPECT_GT(flips, 2000);
+}
+
+// The attack on a source that others can write to: change the rows, and make everything that names
+// them anew. Without a key it succeeds.
+TEST(KeyedHandle, AWriterWithoutTheKeyMakesNothingThatIsAccepted) {
+  const Rows rows = SmallRows(11);
+  Rows forged = rows;
+  for (std::uint8_t& id : forged.ids)
+    id ^= 1;
+  const auto forge = [&](PageSource* source, const DigestKey& key) {
+    return PublishRows(*MakePublisher(source, key), "s", forged).value();
+  };
+
+  MemorySource open(kPlenty);
+  const Handle taken = forge(&open, {});
+  const auto accepted = Fetcher(&open).Fetch(taken, Soon());
+  ASSERT_TRUE(accepted.ok());
+  ExpectSame(*accepted, forged);  // what a key protects against
+
+  Objects source;
+  const Handle right = PublishRows(*MakePublisher(&source, KeyOf(1)), "s", rows).value();
+  Fetcher fetcher(&source, {.key = KeyOf(1)});
+  const auto refused = [&](const Handle& handle, const std::string& why) {
+    const absl::Status status = fetcher.Fetch(handle, Soon()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_THAT(status.message(), HasSubstr(why));
+  };
+  for (const DigestKey& key : {DigestKey(), KeyOf(2)}) {
+    Objects theirs;
+    Handle handle = forge(&theirs, key);
+    refused(handle,
+            key.empty() ? "it must be keyed, because the fetcher has a key" : "another key");
+    // With the right handle's code, and with their rows under the right handle's other fields.
+    handle.mac = right.mac;
+    refused(handle, "another key");
+    Handle mixed = right;
+    mixed.head = handle.head;
+    refused(mixed, "another key");
+    mixed = right;
+    mixed.tail = handle.tail;
+    refused(mixed, "another key");
+    // Their objects under the names of the right ones.
+    Objects replaced;
+    ASSERT_EQ(theirs.contents.size(), source.contents.size());
+    replaced.names = source.names;
+    replaced.contents = theirs.contents;
+    FetchReport report;
+    const auto got = Fetcher(&replaced, {.key = KeyOf(1)}).Fetch(right, Soon(), &report);
+    ASSERT_TRUE(got.ok()) << got.status();
+    EXPECT_EQ(ExpectRightOrLost(*got, rows, Reason::kCapacity), rows.size());
+    EXPECT_EQ(report.counts.damaged, 2u);  // the node and the tail; chunks are not asked for
+  }
+}
+
+// A chunk of the trajectory in the place of another: a fetch of some layers finds it, too.
+TEST(KeyedHandle, LayersAreFetchedAsWholeChunks) {
+  Objects source;
+  const Rows rows = SmallRows(8);
+  const Handle handle = PublishRows(*MakePublisher(&source, KeyOf(1)), "s", rows).value();
+  ASSERT_EQ(source.contents[0].size(), source.contents[1].size());
+  std::swap(source.contents[0], source.contents[1]);
+  FetchReport report;
+  const auto got = Fetcher(&source, {.key = KeyOf(1)}).Fetch(handle, {0, 8, 1, 2}, Soon(), &report);
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(report.counts.damaged, 2u);
+  for (const RowInfo& info : got->infos)
+    EXPECT_EQ(info.reason, Reason::kCapacity);
+}
+
+TEST(KeyedHandle, AFetcherWithoutAKeyReportsThatOneIsNeeded) {
+  Objects source;
+  const Handle handle = PublishRows(*MakePublisher(&source, KeyOf(1)), "s", SmallRows(5)).value();
+  const absl::Status status = Fetcher(&source).Fetch(handle, Soon()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("only with the key of its publisher"));
+}
+
+TEST(KeyedHandle, AnUnknownFlagIsRefused) {
+  Objects source;
+  const Handle handle = PublishRows(*MakePublisher(&source, KeyOf(1)), "s", SmallRows(5)).value();
+  Bytes bytes = EncodeHandle(handle).value();
+  EXPECT_EQ(bytes[5], 1);
+  EXPECT_EQ(ParseHandle(bytes)->mac, handle.mac);
+  for (int flag = 1; flag < 8; ++flag) {
+    Bytes changed = bytes;
+    changed[5] |= static_cast<std::uint8_t>(1 << flag);
+    wire_samples::MakeHandleCrcRight(changed);
+    const absl::Status status = ParseHandle(changed).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(status.message(), HasSubstr("flags must be 0 or 1"));
+  }
+}
+
+// What was published and what continues it, object by object, equals what is published at once.
+TEST(KeyedHandle, ContinuedSequencesAreKeyed) {
+  Objects source;
+  const auto publisher = MakePublisher(&source, KeyOf(1));
+  const Rows rows = SmallRows(400);
+  Rows first = rows;
+  first.infos.resize(150);
+  first.ids.resize(150 * rows.shape.row_bytes());
+  Rows rest = rows;
+  rest.first = 150;
+  rest.infos.erase(rest.infos.begin(), rest.infos.begin() + 150);
+  rest.ids.erase(rest.ids.begin(),
+                 rest.ids.begin() + static_cast<std::ptrdiff_t>(150 * rows.shape.row_bytes()));
+  const Handle earlier = PublishRows(*publisher, "s", first).value();
+  const Handle later = PublishRows(*publisher, "s", rest).value();
+  EXPECT_EQ(later, PublishRows(*publisher, "", rows).value());
+  EXPECT_NE(later.mac, earlier.mac);
+  Fetcher fetcher(&source, {.key = KeyOf(1)});
+  ExpectSame(*fetcher.Fetch(later, Soon()), rows);
+  ExpectSame(*fetcher.Fetch(earlier, Soon()), first);
+}
+
+}  // namespace
+}  // namespace waymark::wire
