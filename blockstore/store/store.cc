@@ -98,6 +98,10 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOpti
   if (options.expert_versions < 1 || options.expert_versions > 4096) {
     return Bad("expert_versions", "must be in [1, 4096]", options.expert_versions);
   }
+  for (const auto& [field, time] : {std::pair("teardown_timeout", options.teardown_timeout),
+                                    std::pair("overdue_after", options.overdue_after)}) {
+    if (time.count() < 0) return Bad(field, "must be at least 0 ns", time.count());
+  }
   if (!(options.audit_threshold >= 0 && options.audit_threshold <= 1)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "StoreOptions.audit_threshold: must be in [0, 1], got ", options.audit_threshold));
