@@ -27,37 +27,6 @@ std::uint64_t Lanes(std::size_t n) {
   return n >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << n) - 1;
 }
 
-// 64 bytes of layers of 8: every id against its layer rotated by 1 ... 4.
-WAYMARK_AVX512_INLINE __mmask64 RepeatedBytes8(__m512i ids) {
-  return _mm512_cmpeq_epi8_mask(ids, _mm512_rol_epi64(ids, 8)) |
-         _mm512_cmpeq_epi8_mask(ids, _mm512_rol_epi64(ids, 16)) |
-         _mm512_cmpeq_epi8_mask(ids, _mm512_rol_epi64(ids, 24)) |
-         _mm512_cmpeq_epi8_mask(ids, _mm512_rol_epi64(ids, 32));
-}
-
-template <bool kCheckRange>
-WAYMARK_AVX512 bool CopyCheckBytes8Avx512(const PackPlan& plan, const std::uint8_t* input,
-                                          std::uint8_t* destination) {
-  const __m512i limit = _mm512_set1_epi8(static_cast<char>(plan.shape.num_experts));
-  const std::size_t bytes = plan.row_ids;
-  __mmask64 bad = 0;
-  std::size_t at = 0;
-  for (; at + 64 <= bytes; at += 64) {
-    const __m512i ids = _mm512_loadu_si512(input + at);
-    _mm512_storeu_si512(destination + at, ids);
-    bad |= RepeatedBytes8(ids);
-    if constexpr (kCheckRange) bad |= _mm512_cmpge_epu8_mask(ids, limit);
-  }
-  if (at != bytes) {
-    const __mmask64 lanes = Lanes(bytes - at);
-    const __m512i ids = _mm512_maskz_loadu_epi8(lanes, input + at);
-    _mm512_mask_storeu_epi8(destination + at, lanes, ids);
-    bad |= RepeatedBytes8(ids) & lanes;
-    if constexpr (kCheckRange) bad |= _mm512_mask_cmpge_epu8_mask(lanes, ids, limit);
-  }
-  return bad == 0;
-}
-
 // The lanes whose id has another of its layer `apart` lanes on. Layers do not overlap, so the
 // product sets the first K - apart lanes of each.
 WAYMARK_AVX512_INLINE std::uint64_t PairsApart(const PackPlan& plan, int apart) {
@@ -107,10 +76,9 @@ WAYMARK_AVX512 bool CopyCheckShortsAvx512(const PackPlan& plan, const std::uint8
 
 bool CopyCheckAvx512(const PackPlan& plan, const std::uint8_t* input, std::uint8_t* destination) {
   const bool bytes = plan.shape.id_bytes() == 1;
-  if (bytes && plan.shape.top_k == 8) {
-    return plan.copy_checks_range ? CopyCheckBytes8Avx512<true>(plan, input, destination)
-                                  : CopyCheckBytes8Avx512<false>(plan, input, destination);
-  }
+  // In vectors of 32 bytes: rows are seldom aligned to cache lines, and a store of 64 bytes to a line
+  // that is not in the cache waits for two.
+  if (bytes && plan.shape.top_k == 8) return Avx2Ops().copy_check(plan, input, destination);
   if (plan.chunk == 0) return PortableOps().copy_check(plan, input, destination);
   return bytes ? CopyCheckBytesAvx512(plan, input, destination)
                : CopyCheckShortsAvx512(plan, input, destination);
