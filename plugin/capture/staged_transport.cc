@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <new>
 #include <optional>
 #include <span>
 #include <thread>
 #include <utility>
 
 #include "kernels/pack_rows.h"
+#include "plugin/capture/device_resources.h"
 #include "plugin/capture/ids_kind.h"
 
 namespace waymark {

@@ -32,10 +32,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "plugin/capture/device.h"
-#include "plugin/capture/device_resources.h"
 #include "plugin/capture/transport.h"
 
 namespace waymark {
+
+class DeviceResources;  // plugin/capture/device_resources.h
 
 struct StagedOptions {
   std::shared_ptr<Device> device;  // required
