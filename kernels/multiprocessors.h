@@ -8,7 +8,7 @@
 
 namespace waymark::kernels {
 
-// Queries CUDA once per device; 1 if the query fails. Any thread.
+// Queries CUDA once per device; 1 if the query fails. Any thread. REQUIRES: a KeepLastError.
 inline int CurrentMultiprocessors() {
   constexpr int kDevices = 64;
   static std::atomic<int> known[kDevices];  // 0: not queried yet
@@ -17,7 +17,6 @@ inline int CurrentMultiprocessors() {
   int count = known[device].load(std::memory_order_relaxed);
   if (count != 0) return count;
   if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());
     return 1;
   }
   known[device].store(count, std::memory_order_relaxed);

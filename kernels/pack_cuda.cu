@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/capture_kernel.h"
+#include "kernels/cuda_last_error.h"
 #include "kernels/gather_kernel.h"
 #include "kernels/multiprocessors.h"
 #include "kernels/pack_kernel.h"
@@ -46,6 +47,7 @@ int Launch(void (*kernel)(Plan), const Plan& plan, unsigned shared_bytes, CUstre
 int CaptureIdsOnCuda(const IdsView& ids, std::int64_t rows, std::int32_t top_k, std::int16_t* view,
                      CUstream_st* stream) {
   if (!device::CheckCapture(ids, rows, top_k, view)) return cudaErrorInvalidValue;
+  const KeepLastError keep;
   const device::CapturePlan plan = device::PlanCapture(ids, rows, top_k, view);
   if (plan.blocks == 0) return cudaSuccess;
   int error = cudaSuccess;
@@ -57,6 +59,7 @@ int CaptureIdsOnCuda(const IdsView& ids, std::int64_t rows, std::int32_t top_k, 
 
 int PackRowsOnCuda(const CudaPack& pack, CUstream_st* stream) {
   if (!device::CheckPack(pack)) return cudaErrorInvalidValue;
+  const KeepLastError keep;
   const device::PackPlan plan = device::PlanPack(pack, CurrentMultiprocessors());
   if (plan.blocks == 0) return cudaSuccess;
   int error = cudaSuccess;
@@ -74,6 +77,7 @@ int PoisonRowsOnCuda(std::int16_t* data, std::ptrdiff_t layer_stride, std::int32
 
 int GatherRowsOnCuda(const CudaGather& gather, CUstream_st* stream) {
   if (!device::CheckGather(gather)) return cudaErrorInvalidValue;
+  const KeepLastError keep;
   const device::GatherPlan plan = device::PlanGather(gather);
   if (plan.blocks == 0) return cudaSuccess;
   int error = cudaSuccess;

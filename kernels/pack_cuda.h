@@ -9,6 +9,7 @@
 //
 // Returns the cudaError_t of the launch: 0 (cudaSuccess); 1 (cudaErrorInvalidValue) if an argument
 // breaks a rule of this header, and then nothing was launched; else the error of the runtime.
+// Leaves the thread's last error as it was (cuda_last_error.h).
 // Offsets are computed in 64 bits.
 #ifndef WAYMARK_KERNELS_PACK_CUDA_H_
 #define WAYMARK_KERNELS_PACK_CUDA_H_

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/checked_pointers.h"
+#include "kernels/cuda_last_error.h"
 #include "kernels/multiprocessors.h"
 #include "kernels/routing_cuda.h"
 #include "kernels/routing_launch.h"
@@ -12,8 +13,6 @@ namespace waymark::kernels {
 namespace {
 
 RoutingCode CudaFailure(RoutingArgument argument, cudaError_t error) {
-  // Cleared, or the engine's next check of CUDA's last error would find this one.
-  static_cast<void>(cudaGetLastError());
   return {argument, RoutingRule::kCuda, error};
 }
 
@@ -80,6 +79,7 @@ const void* FindRouteKernel(const RoutingConfig& config, const Tensor& logits) {
 
 RoutingCode RouteOnCuda(const RoutingConfig& config, const RoutingTensors& tensors,
                         CUstream_st* stream) {
+  const KeepLastError keep;
   MemoryDevice device;
   if (RoutingCode code = CurrentDevice(device); !code.ok()) return code;
   if (RoutingCode code = CheckRouting(config, tensors, device); !code.ok()) return code;
@@ -105,6 +105,7 @@ RoutingCode RouteOnCuda(const RoutingConfig& config, const RoutingTensors& tenso
 
 RoutingCode RoutingKeysOnCuda(const RoutingConfig& config, const RoutingTensors& tensors,
                               const Tensor& keys, CUstream_st* stream) {
+  const KeepLastError keep;
   MemoryDevice device;
   if (RoutingCode code = CurrentDevice(device); !code.ok()) return code;
   if (RoutingCode code = CheckRoutingKeys(config, tensors, keys, device); !code.ok()) return code;

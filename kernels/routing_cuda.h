@@ -13,7 +13,8 @@ namespace waymark::kernels {
 // current device, for which CUDA is asked once per pointer (checked_pointers.h). Then makes one
 // launch, or none for N = 0: no allocation, no synchronisation, so the call can be captured into a
 // graph. The tensors are used when the launch runs, in stream order; the structs are not kept. Any
-// thread. Same ids, order and weights as RouteOnHost, bit for bit.
+// thread; its last error stays as it was (cuda_last_error.h). Same ids, order and weights as
+// RouteOnHost, bit for bit.
 RoutingCode RouteOnCuda(const RoutingConfig& config, const RoutingTensors& tensors,
                         CUstream_st* stream);
 

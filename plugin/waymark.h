@@ -265,6 +265,12 @@ typedef struct wm_store_options {
   uint32_t expert_versions; /* WM_STORE_COUNT_EXPERTS: versions whose counts are kept; 0 = 8; */
                             /* 1 ... 4096 */
   uint32_t reserved;        /* must be zero */
+  int64_t teardown_timeout_ns; /* how long the end of the store waits for ids that have not */
+                               /* arrived, and that of a session's transport for its device: the */
+                               /* rows are then missing (not captured), and buffers that the */
+                               /* device may still write stay allocated; 0 = 5 s; not negative */
+  int64_t overdue_after_ns; /* a step whose ids have not arrived this long after its submit is */
+                            /* logged and counted (steps_overdue); 0 = 10 s; negative: never */
 } wm_store_options;
 
 #define WM_NO_SPARE_PAGES 0xffffffffu /* wm_store_options::spare_pages: none */
@@ -712,6 +718,7 @@ typedef struct wm_store_stats {
   uint64_t log_lag_count, log_lag_p50_ns, log_lag_p99_ns; /* begin_step to applied */
   uint64_t exceptions;
   uint64_t spare_pages, pages_detached, pages_detached_peak, rows_without_page;
+  uint64_t steps_overdue;
 } wm_store_stats;
 
 /* A finding of the audit: later writes of `block` contradicted the rows that were kept. One finding

@@ -25,6 +25,7 @@ constexpr auto kDoze = std::chrono::milliseconds(100);
 constexpr std::size_t kFaultStep = std::size_t{1} << 20;
 constexpr std::size_t kFaultAhead = std::size_t{32} << 20;
 constexpr std::size_t kReclaim = 4;  // snapshots reclaimed per hold of the lock
+constexpr std::chrono::nanoseconds kLongestTeardown = std::chrono::hours(24 * 365);
 
 inline void Pause() {
 #if defined(__x86_64__)
@@ -67,6 +68,20 @@ void Lander::Stop() {
   stop_.store(true, std::memory_order_seq_cst);
   Wake();
   thread_.join();
+}
+
+void Lander::GiveUpAfter(std::chrono::nanoseconds timeout) {
+  give_up_at_ = std::chrono::steady_clock::now() + std::min(timeout, kLongestTeardown);
+}
+
+void Lander::LogGivenUp() const noexcept {
+  if (steps_given_up_ == 0) return;
+  Log(LogLevel::kError, [this] {
+    const double seconds = std::chrono::duration<double>(options_.teardown_timeout).count();
+    return absl::StrCat("the store was destroyed, and after ", seconds, " s the ids of ",
+                        steps_given_up_, " submitted steps (the first one is step ",
+                        first_given_up_, ") had not arrived: their rows are not captured");
+  });
 }
 
 void Lander::Wake() {
@@ -159,14 +174,14 @@ void Lander::Settle() noexcept {
   core_.oldest_in_flight.store(StoreCore::kNoStep, std::memory_order_seq_cst);
   core_.NotifyProgress();
   if (!std::exchange(logged_failure_, true)) {
-    LogError([&] { return std::string(core_.failure.text()); });
+    Log(LogLevel::kError, [&] { return std::string(core_.failure.text()); });
   }
 }
 
 template <class Text>
-void Lander::LogError(const Text& text) const noexcept {
+void Lander::Log(LogLevel level, const Text& text) const noexcept {
   try {
-    if (options_.log) options_.log(LogLevel::kError, text());
+    if (options_.log) options_.log(level, text());
   } catch (...) {  // no memory for the line
   }
 }
@@ -226,14 +241,37 @@ StepRecord* Lander::NextReady(std::uint64_t only_step) {
     steps_.ListSubmitted(only_step, candidates_);
   }
   // Poll may ask a device, so it is called without the lock. Only this thread takes steps.
-  const auto ready = std::find_if(candidates_.begin(), candidates_.end(),
-                                  [](StepRecord* record) { return record->Poll(); });
+  auto ready = std::find_if(candidates_.begin(), candidates_.end(),
+                            [](StepRecord* record) { return record->Poll(); });
+  std::for_each(candidates_.begin(), ready, [this](StepRecord* record) { NoteOverdue(*record); });
+  // The thread is stopped: the store ends.
+  if (ready == candidates_.end() && !candidates_.empty() && !has_thread() &&
+      std::chrono::steady_clock::now() >= give_up_at_) {
+    ready = candidates_.begin();
+    (*ready)->GiveUp();
+    if (steps_given_up_++ == 0) first_given_up_ = (*ready)->step;
+  }
   polling_ = ready == candidates_.end() && !candidates_.empty();
   if (ready == candidates_.end()) return nullptr;
   looks_ = 0;
   const MutexLock lock(mutex_);
   steps_.TakeSubmitted(**ready);
   return *ready;
+}
+
+void Lander::NoteOverdue(StepRecord& record) {
+  if (record.overdue || options_.overdue_after.count() == 0) return;
+  const std::uint64_t waited = ticks_.NanosecondsSince(record.submitted_at);
+  if (waited < static_cast<std::uint64_t>(options_.overdue_after.count())) return;
+  record.overdue = true;
+  {
+    const MutexLock lock(mutex_);
+    ++stats_.steps_overdue;
+  }
+  Log(LogLevel::kWarning, [&] {
+    return absl::StrCat("the ids of step ", record.step, " have not arrived ",
+                        static_cast<double>(waited / 1'000'000) / 1e3, " s after its Submit");
+  });
 }
 
 bool Lander::LandNext(std::uint64_t only_step) noexcept {
@@ -264,7 +302,7 @@ bool Lander::LandNext(std::uint64_t only_step) noexcept {
   }
   if (core_.exceptions.load(std::memory_order_relaxed) > 0 &&
       !std::exchange(logged_exception_, true)) {
-    LogError([step] {
+    Log(LogLevel::kError, [step] {
       return absl::StrCat("a call of the StepRows of step ", step,
                           " threw an exception: rows that had not landed are not captured");
     });

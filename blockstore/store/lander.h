@@ -8,6 +8,7 @@
 #define WAYMARK_BLOCKSTORE_STORE_LANDER_H_
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -15,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "blockstore/log.h"
 #include "blockstore/mutex.h"
 #include "blockstore/store/audit.h"
 #include "blockstore/store/clock.h"
@@ -44,6 +46,11 @@ class Lander {
   // Stops the thread, if there is one. Steps that it has not landed stay submitted.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
   [[nodiscard]] bool has_thread() const { return thread_.joinable(); }
+  // The store ends: once `timeout` has passed from now on, and the thread is stopped, LandNext lands
+  // steps whose ids have not arrived as not captured. REQUIRES: called once.
+  void GiveUpAfter(std::chrono::nanoseconds timeout);
+  // Logs which steps were, if any.
+  void LogGivenUp() const noexcept;
   // Wakes the thread; a system call only if it sleeps. Any thread.
   void Wake();
   // The same, for the engine's thread after it has published records.
@@ -72,13 +79,15 @@ class Lander {
   void Settle() noexcept ABSL_LOCKS_EXCLUDED(mutex_);
   // Logs the line that `text` returns. Ignores exceptions.
   template <class Text>
-  void LogError(const Text& text) const noexcept;
+  void Log(LogLevel level, const Text& text) const noexcept;
   void SleepUntilWork(std::uint32_t seen);
   [[nodiscard]] bool Idle(std::uint32_t seen) const;
   // Applies what was published meanwhile, between two pieces of a landing.
   void ServeLog() ABSL_LOCKS_EXCLUDED(mutex_);
   // The next submitted step, or `only_step`, whose ids can be read; null if there is none.
   StepRecord* NextReady(std::uint64_t only_step) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Counts and logs the step, whose ids have not arrived, if it is overdue (StoreOptions).
+  void NoteOverdue(StepRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls Done() of rows whose step is not in flight.
   void ReturnRefused() ABSL_LOCKS_EXCLUDED(mutex_);
   // Released snapshots, pairs of pages to compare, and the spare base.
@@ -120,6 +129,9 @@ class Lander {
   bool dozing_ = false;                  // the last wait timed out
   int looks_ = 0;         // at steps whose ids had not arrived, since a step was ready
   bool polling_ = false;  // the ids of a submitted step are on their way
+  std::chrono::steady_clock::time_point give_up_at_ = std::chrono::steady_clock::time_point::max();
+  std::uint64_t steps_given_up_ = 0;
+  std::uint64_t first_given_up_ = 0;  // its number
   bool logged_exception_ = false;
   bool logged_failure_ = false;
 

@@ -62,6 +62,7 @@ std::string Stats::ToString() const {
   Line(out, "steps dropped", steps_dropped);
   Line(out, "steps cancelled", steps_cancelled);
   if (exceptions > 0) Line(out, "exceptions", exceptions);
+  if (steps_overdue > 0) Line(out, "steps overdue", steps_overdue);
   Line(out, "rows claimed", rows_claimed);
   Line(out, "rows landed", rows_landed);
   for (int i = 1; i < kNumReasons; ++i) {

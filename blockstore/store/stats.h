@@ -42,7 +42,9 @@ struct Stats {
   std::uint64_t steps_refused_ring = 0;    // of these: max_steps_in_flight were in flight
   std::uint64_t steps_while_wrapping = 0;  // of these: stamps were about to wrap
   std::uint64_t rebases = 0;               // stamps wrapped: the block table and index were emptied
-  std::uint64_t exceptions = 0;  // steps of which a call of StepRows threw, and throws of Done()
+  std::uint64_t exceptions = 0;     // steps of which a call of StepRows threw, and throws of Done()
+  std::uint64_t steps_overdue = 0;  // whose ids had not arrived StoreOptions::overdue_after
+                                    // after Submit
   // Rows, counted once per page that they go to.
   std::uint64_t rows_claimed = 0;
   std::uint64_t rows_landed = 0;                          // became valid

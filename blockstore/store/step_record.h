@@ -66,6 +66,8 @@ struct StepRecord {
   bool without_claims = false;     // begun while stamps wrapped: it only waits for its end
   StepRows* rows = nullptr;        // the caller's, until Done(); null: no rows
   bool threw = false;              // a call of `rows` threw; there is no further one but Done()
+  bool given_up = false;           // its ids are not waited for: no further call but Done() either
+  bool overdue = false;            // Stats::steps_overdue counts it
   std::uint64_t submitted_at = 0;  // TicksNow() at Submit; 0: it has no rows
   std::vector<Claim> claims;       // [num_rows]; constant after BeginStep, except for `revoked`
   std::vector<SideRow> copies;     // second destinations, appended while in flight
@@ -85,14 +87,14 @@ struct StepRecord {
   std::vector<std::uint32_t> step_row;  // [num_rows]
   std::uint32_t next_in_range = 0;
 
-  // The calls of `rows` by the landing thread. If one throws, the rows that have not landed are not
-  // captured, and the step can land at once.
+  // The calls of `rows` by the landing thread. If one throws, or after GiveUp, the rows that have
+  // not landed are not captured, and the step can land at once.
   [[nodiscard]] bool Poll() {
-    if (rows == nullptr || threw) return true;
+    if (rows == nullptr || threw || given_up) return true;
     return Guarded([this] { return rows->Poll(); }, true);
   }
   [[nodiscard]] std::optional<std::span<const std::int64_t>> Slots() {
-    if (rows == nullptr || threw) return std::nullopt;
+    if (rows == nullptr || threw || given_up) return std::nullopt;
     return Guarded([this] { return rows->Slots(); }, std::nullopt);
   }
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
@@ -101,13 +103,22 @@ struct StepRecord {
       rows->Land(first, destinations, verdicts);
       return true;
     };
-    if (threw || !Guarded(land, false)) {
+    if (threw || given_up || !Guarded(land, false)) {
       std::fill(verdicts.begin(), verdicts.end(), Reason::kNotCaptured);
     }
   }
   [[nodiscard]] bool LandLayers(std::uint32_t row, std::uint8_t* destination,
                                 std::span<std::uint8_t> written) {
-    return !threw && Guarded([&] { return rows->LandLayers(row, destination, written); }, false);
+    return !threw && !given_up && Guarded([&] { return rows->LandLayers(row, destination, written); }, false);
+  }
+  // REQUIRES: rows != nullptr.
+  void GiveUp() {
+    given_up = true;
+    const auto give_up = [this] {
+      rows->GiveUp();
+      return true;
+    };
+    if (!threw) (void)Guarded(give_up, false);
   }
 
  private:

@@ -13,8 +13,9 @@ namespace waymark {
 
 // The ids of one step, readable until Done(). RoutingStore::Submit takes a pointer; the caller
 // keeps ownership. All calls come from the landing thread (under Landing::kCaller: from LandOne or
-// Land), one at a time, except as stated at Done. No call may call the store. If one throws, the
-// rows of the step that have not landed are missing (not captured), and only Done is called after it.
+// Land), one at a time, except as stated at GiveUp and Done. No call may call the store. If one
+// throws, the rows of the step that have not landed are missing (not captured), and only Done is
+// called after it.
 class StepRows {
  public:
   virtual ~StepRows() = default;
@@ -47,6 +48,12 @@ class StepRows {
   // the batch. Empty: the step wrote no row. nullopt: the slots are lost. Any row of the batch may
   // then have been written, and all of them become missing (not captured), but for protected ones.
   virtual std::optional<std::span<const std::int64_t>> Slots() { return std::nullopt; }
+
+  // Called once, by the destructor of the store and instead of Slots and Land, if Poll has not
+  // returned true within StoreOptions::teardown_timeout: the rows of the step are missing (not
+  // captured), and only Done is called after it. Memory that a device may still write must then
+  // stay allocated.
+  virtual void GiveUp() {}
 
   // The last call for this step, which has ended; it may reuse or destroy this object. If Submit
   // refuses the step, Submit calls Done() on the engine's thread before it returns. An exception is

@@ -276,6 +276,8 @@ void Steps::Submit(StepRecord& record, StepRows* rows, std::uint64_t submitted_a
   record.state = StepRecord::State::kSubmitted;
   record.rows = rows;
   record.threw = false;
+  record.given_up = false;
+  record.overdue = false;
   record.submitted_at = submitted_at;
   submitted_.push_back(&record);
 }

@@ -99,6 +99,10 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOpti
   if (options.expert_versions < 1 || options.expert_versions > 4096) {
     return Bad("expert_versions", "must be in [1, 4096]", options.expert_versions);
   }
+  for (const auto& [field, time] : {std::pair("teardown_timeout", options.teardown_timeout),
+                                    std::pair("overdue_after", options.overdue_after)}) {
+    if (time.count() < 0) return Bad(field, "must be at least 0 ns", time.count());
+  }
   if (!options.audit_threshold) options.audit_threshold = DefaultAuditThreshold(options.shape);
   const double threshold = *options.audit_threshold;
   const double chance = ChanceAgreement(options.shape);

@@ -56,6 +56,7 @@
 #ifndef WAYMARK_BLOCKSTORE_STORE_STORE_H_
 #define WAYMARK_BLOCKSTORE_STORE_STORE_H_
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -114,6 +115,14 @@ struct StoreOptions {
   // CPUs that the landing thread ("wm-landing") may run on; empty = all that the process could use
   // when the library was loaded, whatever the calling thread is pinned to.
   std::vector<std::int32_t> landing_cpus;
+  // How long the destructor waits for the ids of submitted steps (StepRows::Poll), e.g. for a device.
+  // The rows of steps whose ids have not arrived then are missing (not captured), and one line is
+  // logged. A capture session's transport waits as long for its device when it is destroyed. At
+  // least 0; more than a year counts as a year.
+  std::chrono::nanoseconds teardown_timeout = std::chrono::seconds(5);
+  // A step whose ids have not arrived this long after its Submit is logged once, by its number, and
+  // counted (Stats::steps_overdue). 0 = never. At least 0.
+  std::chrono::nanoseconds overdue_after = std::chrono::seconds(10);
   // Bytes of the log between the engine's thread and the thread that applies it, touched when the
   // store is made; eight times as many are reserved for the case that they are full. 0: 8 MiB, and
   // room for four steps of max_step_rows at least.
@@ -137,7 +146,8 @@ struct StoreOptions {
   // snapshots. Null = no recording.
   FlightSink* flight = nullptr;
   // Receives audit findings that voided rows (AuditFinding::ToString), on the landing thread, shortly
-  // after the step that showed it has ended: of each cause the 1st, the 10th, the 100th, ...
+  // after the step that showed it has ended: of each cause the 1st, the 10th, the 100th, ; and
+  // what log.h lists for a store.
   LogCallback log = {};
 };
 
@@ -148,7 +158,7 @@ class RoutingStore {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<RoutingStore>> Create(
       const StoreOptions& options);
   // Lands the submitted steps, whose StepRows must still exist, and drops the other steps in
-  // flight. Snapshots stay readable.
+  // flight. Waits for ids at most StoreOptions::teardown_timeout. Snapshots stay readable.
   ~RoutingStore();
   RoutingStore(const RoutingStore&) = delete;
   RoutingStore& operator=(const RoutingStore&) = delete;

@@ -38,6 +38,7 @@ RoutingStore::Impl::Impl(const StoreOptions& store_options, std::shared_ptr<Stor
 }
 
 RoutingStore::Impl::~Impl() {
+  lander_.GiveUpAfter(options_.teardown_timeout);
   lander_.Stop();
   DrainAll();
   for (;;) {
@@ -49,6 +50,7 @@ RoutingStore::Impl::~Impl() {
     if (core_->failure.failed() || steps_.in_flight().empty()) break;
     applier_.Drop(*steps_.in_flight().front());
   }
+  lander_.LogGivenUp();
   core_->NotifyProgress();
 }
 

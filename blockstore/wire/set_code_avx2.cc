@@ -100,7 +100,7 @@ WAYMARK_SIMD_INLINE V Child(const std::int32_t* tree, V node, V rank) {
                    _mm256_permutevar8x32_epi32(Load(tree + 24), node), node, 3);
   }
   // The comparison is -1 where it holds.
-  return Add(Add(Add(node, node), Set(1)), _mm256_cmpgt_epi32(value, rank));
+  return Sub(Add(node, node), _mm256_cmpgt_epi32(rank, value));
 }
 
 #include "blockstore/wire/set_code_simd.inc"

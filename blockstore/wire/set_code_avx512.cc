@@ -107,7 +107,7 @@ WAYMARK_SIMD_INLINE V Child(const std::int32_t* tree, V node, V rank) {
     value = _mm512_permutexvar_epi32(node, Load(kLevel == 4 ? tree + 16 : tree));
   }
   const V first = Add(node, node);
-  return _mm512_mask_add_epi32(first, _mm512_cmple_epi32_mask(value, rank), first, Set(1));
+  return _mm512_mask_add_epi32(first, _mm512_cmplt_epi32_mask(value, rank), first, Set(1));
 }
 
 #include "blockstore/wire/set_code_simd.inc"

@@ -66,7 +66,7 @@ void MakeVectorTables(SetCodePlan& plan) {
     }
     for (std::uint32_t level = 0; level < plan.levels; ++level) {
       for (std::uint32_t i = 0; i < 1u << level; ++i) {
-        plan.nodes[k][(1u << level) + i] = of_heights[(2 * i + 1) << (plan.levels - 1 - level)];
+        plan.nodes[k][(1u << level) + i] = of_heights[(2 * i + 1) << (plan.levels - 1 - level)] - 1;
       }
     }
   }

@@ -83,7 +83,7 @@ template <std::uint32_t kLevel>
 WAYMARK_SIMD_INLINE V Child(const std::int32_t* tree, V node, V rank) {
   const V value = kLevel == 0 ? Set(tree[1]) : At(tree, node);
   // The comparison is -1 where it holds.
-  return node + node + 1 + reinterpret_cast<V>(Less(rank, value));
+  return node + node - reinterpret_cast<V>(Less(value, rank));
 }
 
 #include "blockstore/wire/set_code_simd.inc"

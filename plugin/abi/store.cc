@@ -243,6 +243,7 @@ wm_status StoreStats(const wm_store* store, wm_store_stats* out) noexcept {
     to.log_lag_p50_ns = stats.log_lag.Quantile(0.5);
     to.log_lag_p99_ns = stats.log_lag.Quantile(0.99);
     to.exceptions = stats.exceptions;
+    to.steps_overdue = stats.steps_overdue;
     CopyOut(to, out);
     return OfThisProcess(store);
   });
@@ -387,6 +388,7 @@ absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& a
   check.Array(args.null_blocks, args.num_null_blocks, "options.null_blocks");
   check.Array(args.landing_cpus, args.num_landing_cpus, "options.landing_cpus");
   check.InRange(args.landing, WM_LANDING_THREAD, WM_LANDING_CALLER, "options.landing");
+  check.InRange(args.teardown_timeout_ns, 0, INT64_MAX, "options.teardown_timeout_ns");
   if (check.ok() && args.num_layer_ids != 0) {
     check.InRange(static_cast<std::int64_t>(args.num_layer_ids), args.num_layers, args.num_layers,
                   "options.num_layer_ids");
@@ -418,6 +420,12 @@ absl::Status TakeStoreOptions(const wm_store_options* given, wm_store_options& a
   if (args.audit_threshold != 0) to.audit_threshold = args.audit_threshold;
   to.count_experts = (args.flags & WM_STORE_COUNT_EXPERTS) != 0;
   if (args.expert_versions != 0) to.expert_versions = args.expert_versions;
+  if (args.teardown_timeout_ns != 0) {
+    to.teardown_timeout = std::chrono::nanoseconds(args.teardown_timeout_ns);
+  }
+  if (args.overdue_after_ns != 0) {
+    to.overdue_after = std::chrono::nanoseconds(std::max<std::int64_t>(args.overdue_after_ns, 0));
+  }
   to.key_seed = args.key_seed;
   return absl::OkStatus();
 }

@@ -193,8 +193,9 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
       std::max(options.max_rows, static_cast<std::int32_t>(of_store.max_step_rows));
   impl->counters =
       std::make_shared<LayerCounters>(impl->shape.num_layers, impl->max_ids_rows, options.log);
-  const TransportOptions transport_options{impl->shape, options.max_rows, options.num_buffers,
-                                           impl->counters, options.log};
+  const TransportOptions transport_options{impl->shape,         options.max_rows,
+                                           options.num_buffers, impl->counters,
+                                           options.log,         of_store.teardown_timeout};
   absl::StatusOr<std::shared_ptr<Transport>> transport =
       options.transport ? options.transport(transport_options)
                         : HostTransport::Create(transport_options);

@@ -2,31 +2,35 @@
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda_last_error.h"
 #include "kernels/pack_cuda.h"
 #include "kernels/routing_cuda.h"
 
 namespace waymark {
 namespace {
 
-// Makes a device the current one of this thread for as long as it lives; and keeps what this thread
-// asks meanwhile, about events above all, from spoiling a graph that another one is capturing.
+// Makes a device the current one of this thread for as long as it lives, and leaves the thread's last
+// error as it was; and keeps what this thread asks meanwhile, about events above all, from spoiling a
+// graph that another one is capturing.
 class Current {
  public:
   explicit Current(std::int32_t ordinal) {
-    (void)cudaThreadExchangeStreamCaptureMode(&capture_mode_);
+    exchanged_ = cudaThreadExchangeStreamCaptureMode(&capture_mode_) == cudaSuccess;
     if (cudaGetDevice(&before_) != cudaSuccess || before_ == ordinal) return;
     changed_ = cudaSetDevice(ordinal) == cudaSuccess;
   }
   ~Current() {
     if (changed_) (void)cudaSetDevice(before_);
-    (void)cudaThreadExchangeStreamCaptureMode(&capture_mode_);
+    if (exchanged_) (void)cudaThreadExchangeStreamCaptureMode(&capture_mode_);
   }
   Current(const Current&) = delete;
   Current& operator=(const Current&) = delete;
 
  private:
+  const kernels::KeepLastError keep_;  // the first member: it is destroyed after all calls
   cudaStreamCaptureMode capture_mode_ = cudaStreamCaptureModeRelaxed;  // ours, then the one before
   int before_ = 0;
+  bool exchanged_ = false;
   bool changed_ = false;
 };
 
@@ -50,9 +54,9 @@ absl::Status Failed(std::string_view device, const std::string& what, cudaError_
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<CudaDevice>> CudaDevice::Create(std::int32_t ordinal) {
+  const kernels::KeepLastError keep;
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
-    (void)cudaGetLastError();
     return absl::UnavailableError("CudaDevice: no device can be used: " + Text(error));
   }
   if (ordinal < 0 || ordinal >= count) {
@@ -81,7 +85,6 @@ absl::StatusOr<void*> CudaDevice::AllocateMemory(std::size_t bytes) {
   const Current current(ordinal_);
   void* memory = nullptr;
   if (const cudaError_t error = cudaMalloc(&memory, bytes); error != cudaSuccess) {
-    (void)cudaGetLastError();
     return Failed(name_, "allocate " + std::to_string(bytes) + " bytes", error);
   }
   return memory;
@@ -92,7 +95,6 @@ absl::StatusOr<void*> CudaDevice::AllocatePinned(std::size_t bytes) {
   void* memory = nullptr;
   if (const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
       error != cudaSuccess) {
-    (void)cudaGetLastError();
     return Failed(name_, "pin " + std::to_string(bytes) + " bytes of host memory", error);
   }
   return memory;
@@ -113,7 +115,6 @@ absl::StatusOr<DeviceStream> CudaDevice::CreateStream() {
   cudaStream_t stream = nullptr;
   if (const cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
       error != cudaSuccess) {
-    (void)cudaGetLastError();
     return Failed(name_, "make a stream", error);
   }
   return static_cast<DeviceStream>(stream);
@@ -124,7 +125,6 @@ absl::StatusOr<DeviceEvent> CudaDevice::CreateEvent() {
   cudaEvent_t event = nullptr;
   if (const cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
       error != cudaSuccess) {
-    (void)cudaGetLastError();
     return Failed(name_, "make an event", error);
   }
   return static_cast<DeviceEvent>(event);
@@ -206,8 +206,7 @@ DeviceError CudaDevice::StreamWait(DeviceStream stream, DeviceEvent event) {
   if (const cudaError_t error = cudaStreamIsCapturing(ToStream(stream), &capture);
       error != cudaSuccess) {
     if (error != cudaErrorStreamCaptureImplicit) return error;
-    (void)cudaGetLastError();  // the error concerns the other stream, whose capture continues
-    return kTryLater;
+    return kTryLater;  // the error concerns the other stream, whose capture continues
   }
   if (capture != cudaStreamCaptureStatusNone) return cudaSuccess;
   return cudaStreamWaitEvent(ToStream(stream), ToEvent(event), cudaEventWaitDefault);
@@ -223,7 +222,6 @@ Device::State CudaDevice::Query(DeviceEvent event) {
     case cudaSuccess:
       return State::kDone;
     case cudaErrorNotReady:
-      (void)cudaGetLastError();  // it stays behind as if it were an error
       return State::kPending;
     default:
       return State::kFailed;

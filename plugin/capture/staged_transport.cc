@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <new>
 #include <optional>
 #include <span>
 #include <thread>
 #include <utility>
 
 #include "kernels/pack_rows.h"
+#include "plugin/capture/device_resources.h"
 #include "plugin/capture/ids_kind.h"
 #include "plugin/capture/row_lander.h"
 
@@ -199,6 +201,9 @@ class StagedTransport::StagingBuffer : public StepRows {
                      static_cast<std::size_t>(rows_));
   }
 
+  // The device may write the memory until it is freed, which the transport sees to.
+  void GiveUp() override { transport_.waited_ = true; }
+
   void Done() override {
     // The session may be gone: then this was the last that kept the transport, and *this, alive.
     const std::shared_ptr<StagedTransport> owner = std::move(owner_);
@@ -290,14 +295,13 @@ absl::StatusOr<std::shared_ptr<Transport>> StagedTransport::Create(const Transpo
 }
 
 StagedTransport::StagedTransport(const TransportOptions& options, const StagedOptions& staged)
-    : options_(options), staged_(staged), device_(*staged_.device) {}
+    : options_(options),
+      staged_(staged),
+      device_(*staged_.device),
+      resources_(std::make_unique<DeviceResources>(staged.device)) {}
 
 absl::Status StagedTransport::Allocate() {
-  const auto allocate = [](std::vector<void*>& all, absl::StatusOr<void*> memory) {
-    if (memory.ok()) all.push_back(*memory);
-    return memory;
-  };
-  absl::StatusOr<DeviceStream> stream = device_.CreateStream();
+  absl::StatusOr<DeviceStream> stream = resources_->CreateStream();
   if (!stream.ok()) return stream.status();
   copy_stream_ = *stream;
 
@@ -306,30 +310,29 @@ absl::Status StagedTransport::Allocate() {
                                  sizeof(std::int16_t);
   const std::int32_t views = staged_.one_view ? 1 : options_.num_buffers + 1;
   for (std::int32_t i = 0; i < views; ++i) {
-    absl::StatusOr<void*> memory = allocate(memory_, device_.AllocateMemory(view_bytes));
+    absl::StatusOr<void*> memory = resources_->AllocateMemory(view_bytes);
     if (!memory.ok()) return memory.status();
-    absl::StatusOr<DeviceEvent> own = device_.CreateEvent();
+    absl::StatusOr<DeviceEvent> own = resources_->CreateEvent();
     if (!own.ok()) return own.status();
     views_.push_back(
         {static_cast<std::int16_t*>(*memory), nullptr, nullptr, nullptr, nullptr, *own});
   }
-  absl::StatusOr<void*> arrived = allocate(memory_, device_.AllocateMemory(sizeof(std::uint32_t)));
+  absl::StatusOr<void*> arrived = resources_->AllocateMemory(sizeof(std::uint32_t));
   if (!arrived.ok()) return arrived.status();
   arrived_ = *arrived;
   static_assert(kArrived == 0);
   (void)Check(device_.Zero(arrived_, sizeof(std::uint32_t), copy_stream_), "make a word");
   const std::size_t staging_bytes = StagingLayout(options_.shape, options_.max_rows, true).end;
   for (std::int32_t i = 0; i < options_.num_buffers; ++i) {
-    absl::StatusOr<void*> memory = allocate(memory_, device_.AllocateMemory(staging_bytes));
+    absl::StatusOr<void*> memory = resources_->AllocateMemory(staging_bytes);
     if (!memory.ok()) return memory.status();
-    absl::StatusOr<void*> pinned = allocate(
-        pinned_, device_.AllocatePinned(StagingLayout::Word(options_.shape, options_.max_rows) +
-                                        sizeof(std::uint32_t)));
+    absl::StatusOr<void*> pinned = resources_->AllocatePinned(
+        StagingLayout::Word(options_.shape, options_.max_rows) + sizeof(std::uint32_t));
     if (!pinned.ok()) return pinned.status();
     staging_.push_back(std::make_unique<StagingBuffer>(
         *this, i, static_cast<std::uint8_t*>(*memory), static_cast<std::uint8_t*>(*pinned)));
     for (DeviceEvent* event : {&staging_.back()->packed, &staging_.back()->copied}) {
-      absl::StatusOr<DeviceEvent> made = device_.CreateEvent();
+      absl::StatusOr<DeviceEvent> made = resources_->CreateEvent();
       if (!made.ok()) return made.status();
       *event = *made;
     }
@@ -348,19 +351,9 @@ absl::Status StagedTransport::Allocate() {
 
 StagedTransport::~StagedTransport() {
   LogFailure();
-  device_.Synchronize();
-  for (const ViewMemory& view : views_)
-    device_.DestroyEvent(view.own);
-  for (const auto& staging : staging_) {
-    for (DeviceEvent event : {staging->packed, staging->copied}) {
-      if (event != nullptr) device_.DestroyEvent(event);
-    }
-  }
-  if (copy_stream_ != nullptr) device_.DestroyStream(copy_stream_);
-  for (void* memory : memory_)
-    device_.FreeMemory(memory);
-  for (void* memory : pinned_)
-    device_.FreePinned(memory);
+  const std::size_t bytes = resources_->bytes();
+  const auto timeout = waited_ ? std::chrono::nanoseconds(0) : options_.teardown_timeout;
+  if (!DeviceResources::Free(std::move(resources_), timeout)) LogGivenUp(bytes);
 }
 
 bool StagedTransport::Check(DeviceError error, const char* what) {
@@ -386,6 +379,17 @@ void StagedTransport::LogFailure() const {
     text = error_;
   }
   options_.log(LogLevel::kError, text);
+}
+
+void StagedTransport::LogGivenUp(std::size_t bytes) const noexcept {
+  try {
+    options_.log(LogLevel::kError,
+                 "staged transport on " + std::string(device_.name()) +
+                     ": the device has not finished its work, and may write memory of the "
+                     "transport, which was destroyed: " +
+                     std::to_string(bytes) + " bytes stay allocated until it has");
+  } catch (const std::bad_alloc&) {  // no memory for the line
+  }
 }
 
 absl::Status StagedTransport::status() const {

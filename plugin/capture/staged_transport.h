@@ -12,10 +12,16 @@
 //
 // If the device fails, the rows of every step in flight become missing (not captured), of a step
 // with device_slots all that it may have written, and status() returns the reason from then on.
+//
+// If the device hangs, it may write the memory at any later time. A transport whose device has not
+// finished its work TransportOptions::teardown_timeout after its destructor was called gives its
+// memory, streams and events up (DeviceResources) and logs that once. If the store has given a step
+// up (StepRows::GiveUp), the device has had that time, and the destructor does not wait again.
 #ifndef WAYMARK_PLUGIN_CAPTURE_STAGED_TRANSPORT_H_
 #define WAYMARK_PLUGIN_CAPTURE_STAGED_TRANSPORT_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -29,6 +35,8 @@
 #include "plugin/capture/transport.h"
 
 namespace waymark {
+
+class DeviceResources;  // plugin/capture/device_resources.h
 
 struct StagedOptions {
   std::shared_ptr<Device> device;  // required
@@ -97,19 +105,22 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   void Fail(const std::string& why);
   // Logs once why the transport has failed. Not called on the step path.
   void LogFailure() const;
+  // The destructor has given resources_ up, `bytes` bytes.
+  void LogGivenUp(std::size_t bytes) const noexcept;
 
   const TransportOptions options_;
   const StagedOptions staged_;
   Device& device_;
-  DeviceStream stream_ = nullptr;       // the engine's
-  DeviceStream copy_stream_ = nullptr;  // the transport's
-  std::vector<void*> memory_, pinned_;  // freed by the destructor
-  void* arrived_ = nullptr;             // device memory: the word that is copied after a step
+  DeviceStream stream_ = nullptr;               // the engine's
+  DeviceStream copy_stream_ = nullptr;          // the transport's
+  std::unique_ptr<DeviceResources> resources_;  // the destructor frees them or gives them up
+  void* arrived_ = nullptr;        // device memory: the word that is copied after a step
   std::vector<ViewMemory> views_;  // the last one is the scratch view, unless it is the only one
   std::vector<std::unique_ptr<StagingBuffer>> staging_;
   std::int32_t next_ = 0;     // where Acquire looks first
   bool overwritten_ = false;  // a forward without a buffer has written, or will, into the one view
   std::atomic<bool> healthy_{true};
+  std::atomic<bool> waited_{false};  // teardown_timeout is over
   mutable std::mutex error_mutex_;
   std::string error_;                    // guarded by error_mutex_
   mutable bool failure_logged_ = false;  // guarded by error_mutex_

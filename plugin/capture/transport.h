@@ -10,6 +10,7 @@
 #ifndef WAYMARK_PLUGIN_CAPTURE_TRANSPORT_H_
 #define WAYMARK_PLUGIN_CAPTURE_TRANSPORT_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -61,8 +62,11 @@ struct TransportOptions {
   std::shared_ptr<LayerCounters> counters;
   // Called once if the transport fails for good, with the reason. Never on the step path: a failure
   // found there is logged by the next landing that meets it, by ReadBack or status(), and at the
-  // latest by the destructor.
+  // latest by the destructor. Also called if the destructor gives its buffers up.
   LogCallback log = {};
+  // How long the destructor waits for a device to finish its work. At least 0; more than a year
+  // counts as a year.
+  std::chrono::nanoseconds teardown_timeout = std::chrono::seconds(5);
 };
 
 // All calls come from the engine's thread; the landing thread calls the StepRows that Seal()

@@ -284,12 +284,13 @@ bool NumpyMemory::Take(nb::handle object, nb::handle dtype, int dims) {
   return false;
 }
 
-std::int64_t Nanoseconds(nb::handle timeout) {
+std::int64_t Nanoseconds(nb::handle timeout, const char* name) {
   if (timeout.is_none()) return -1;
   double seconds = 0;
-  if (!nb::try_cast(timeout, seconds)) TypeError("timeout", "must be seconds or None", timeout);
+  if (!nb::try_cast(timeout, seconds)) TypeError(name, "must be seconds or None", timeout);
   if (!(seconds >= 0)) {
-    Raise(WM_INVALID_ARGUMENT, "timeout: seconds >= 0, got " + std::to_string(seconds));
+    Raise(WM_INVALID_ARGUMENT,
+          std::string(name) + ": seconds >= 0, got " + std::to_string(seconds));
   }
   return seconds > 9e9 ? -1 : static_cast<std::int64_t>(std::ceil(seconds * 1e9));
 }

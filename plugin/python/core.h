@@ -134,8 +134,9 @@ inline bool Alive() {
   return Py_IsInitialized() != 0;
 }
 
-// Nanoseconds of a timeout in seconds; None: -1, for ever. InvalidArgument below 0 and for NaN.
-std::int64_t Nanoseconds(nb::handle timeout);
+// Nanoseconds of a timeout in seconds; None: -1, for ever. InvalidArgument, naming the argument, below
+// 0 and for NaN.
+std::int64_t Nanoseconds(nb::handle timeout, const char* name = "timeout");
 // For a wait whose timeout is over; the library's own text names one slice of it.
 [[noreturn]] void RaiseDeadline(const char* what, nb::handle timeout);
 // Calls `wait(ns)`, without the GIL and for a tenth of a second at a time, so that Ctrl-C works,

@@ -23,7 +23,8 @@ void Make(Store* self, Int32<"num_layers"> num_layers, Int32<"top_k"> top_k,
           bool count_experts, Uint64<"key_seed"> key_seed, nb::handle landing_cpus, bool record,
           Uint64<"ring_bytes"> ring_bytes, bool record_ids, nb::handle record_cpus,
           Uint64<"log_bytes"> log_bytes, Uint32<"max_tagged_snapshots"> max_tagged_snapshots,
-          nb::handle spare_pages, Uint32<"expert_versions"> expert_versions) {
+          nb::handle spare_pages, Uint32<"expert_versions"> expert_versions,
+          nb::handle teardown_timeout, nb::handle overdue_after) {
   const Integers<std::int32_t> layers(layer_ids, "layer_ids");
   const Integers<std::int32_t> nulls(null_blocks, "null_blocks");
   const Integers<std::int32_t> cpus(landing_cpus, "landing_cpus");
@@ -66,6 +67,11 @@ void Make(Store* self, Int32<"num_layers"> num_layers, Int32<"top_k"> top_k,
   options.log_bytes = log_bytes;
   options.expert_versions = expert_versions;
   options.max_tagged_snapshots = max_tagged_snapshots;
+  // 0 is the default of the library.
+  const std::int64_t teardown = Nanoseconds(teardown_timeout, "teardown_timeout");
+  options.teardown_timeout_ns = teardown < 0 ? INT64_MAX : std::max<std::int64_t>(teardown, 1);
+  const std::int64_t overdue = Nanoseconds(overdue_after, "overdue_after");
+  options.overdue_after_ns = overdue < 0 ? -1 : std::max<std::int64_t>(overdue, 1);
 
   Message why;
   wm_status status = WM_OK;
@@ -232,6 +238,7 @@ nb::dict Stats(const Store& self) {
   WAYMARK_STAT(log_lag_p50_ns)
   WAYMARK_STAT(log_lag_p99_ns)
   WAYMARK_STAT(exceptions)
+  WAYMARK_STAT(steps_overdue)
 #undef WAYMARK_STAT
   nb::list missing;
   for (int reason = 0; reason < WM_NUM_REASONS; ++reason)
@@ -408,7 +415,8 @@ void BindStore(nb::module_& module) {
            "max_steps_in_flight"_a, "max_step_rows"_a, "device_slots"_a, "landing_caller"_a,
            "audit"_a, "audit_threshold"_a, "count_experts"_a, "key_seed"_a, "landing_cpus"_a,
            "record"_a, "ring_bytes"_a, "record_ids"_a, "record_cpus"_a, "log_bytes"_a,
-           "max_tagged_snapshots"_a, "spare_pages"_a.none(), "expert_versions"_a)
+           "max_tagged_snapshots"_a, "spare_pages"_a.none(), "expert_versions"_a,
+           "teardown_timeout"_a.none(), "overdue_after"_a.none())
       .def("schedule", &Schedule, "step"_a, "version"_a,
            "Opens the schedule of `step` under weights `version`: events and snapshots belong to "
            "it until the step is begun. Optional, for engines that report events before the step "

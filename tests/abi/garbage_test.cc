@@ -544,6 +544,8 @@ TEST_F(Garbage, FieldsOfStructs) {
       {"max_step_rows", [](Store& o) { o.max_step_rows = 0xffffffff; }},
       {"landing", [](Store& o) { o.landing = 2; }},
       {"landing", [](Store& o) { o.landing = -1; }},
+      {"teardown_timeout_ns", [](Store& o) { o.teardown_timeout_ns = -1; }},
+      {"teardown_timeout_ns", [](Store& o) { o.teardown_timeout_ns = INT64_MIN; }},
       {"audit_threshold", [](Store& o) { o.audit_threshold = 1.5; }},
       {"audit_threshold", [](Store& o) { o.audit_threshold = -0.5; }},
       {"audit_threshold",

@@ -28,6 +28,7 @@ struct EngineOptions {
   std::int32_t num_blocks = 4096;
   std::uint32_t max_steps_in_flight = 16;
   LogCallback log = {};  // of the store and of its sessions
+  std::chrono::nanoseconds teardown_timeout = StoreOptions().teardown_timeout;
 };
 
 // What store and session of `Traits` are: the library's own, unless Traits say otherwise with a
@@ -76,6 +77,7 @@ class ContractEngine {
     of_store.landing = options.landing;
     of_store.device_slots = true;
     of_store.log = options.log;
+    of_store.teardown_timeout = options.teardown_timeout;
     auto made = Types::MakeStore(of_store);
     EXPECT_TRUE(made.ok()) << made.status();
     store = *std::move(made);
@@ -242,6 +244,9 @@ class ContractEngine {
   }
 
   [[nodiscard]] const OwnedStepBatch& batch() const { return batch_; }
+  [[nodiscard]] const std::vector<BlockId>& blocks(std::uint64_t step) const {
+    return blocks_.at(step);
+  }
   // Makes the batch of `step` without beginning it.
   void Prepare(std::uint64_t step, std::int32_t rows) {
     std::vector<BlockId>& blocks = blocks_[step];

@@ -36,6 +36,8 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"num_pages": -1}, "num_pages"),
     ({"spare_pages": -1}, "spare_pages"),
     ({"num_pages": 4, "spare_pages": 2**32 - 5}, "spare_pages"),
+    ({"teardown_timeout": -1.0}, "teardown_timeout: seconds >= 0, got -1.0"),
+    ({"overdue_after": -0.5}, "overdue_after: seconds >= 0, got -0.5"),
     ({"audit_threshold": 0.0}, "audit_threshold"),
     ({"audit_threshold": 1.5}, "audit_threshold"),
     ({"audit_threshold": 0.125}, "audit_threshold: must be above top_k / num_experts = 0.125"),

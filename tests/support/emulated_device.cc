@@ -67,9 +67,17 @@ void EmulatedDevice::Halt() {
   halted_ = true;
 }
 
+void EmulatedDevice::Hang() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  halted_ = true;
+  hung_ = true;
+}
+
 void EmulatedDevice::Go() {
   const std::lock_guard<std::mutex> lock(mutex_);
   halted_ = false;
+  hung_ = false;
+  going_.notify_all();
 }
 
 void EmulatedDevice::HoldDefaultStream(bool held) {
@@ -106,9 +114,11 @@ absl::StatusOr<void*> EmulatedDevice::AllocatePinned(std::size_t bytes) {
   return AllocateMemory(bytes);
 }
 
+// Waits for the device, as CUDA does.
 void EmulatedDevice::FreeMemory(void* memory) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   Count(Call::kFree);
+  going_.wait(lock, [this] { return !hung_; });
   --outstanding_;
   std::free(memory);
 }
@@ -177,8 +187,9 @@ void EmulatedDevice::RunSome() {
 }
 
 void EmulatedDevice::Synchronize() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   Count(Call::kSynchronize);
+  going_.wait(lock, [this] { return !hung_; });
   const bool halted = std::exchange(halted_, false);
   while (RunOne()) {
   }

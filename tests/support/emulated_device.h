@@ -11,6 +11,7 @@
 #define WAYMARK_TESTS_SUPPORT_EMULATED_DEVICE_H_
 
 #include <array>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -63,8 +64,11 @@ class EmulatedDevice : public Device {
   }
   // From here on every call answers an error, and nothing that is enqueued runs any more.
   void Fail();
-  // Nothing runs before Go(); Query answers kPending.
+  // Nothing runs before Go(); Query returns kPending.
   void Halt();
+  // As Halt(), and calls that wait for the device (Synchronize, FreeMemory, FreePinned) do not
+  // return before Go().
+  void Hang();
   void Go();
   // From here on the default stream takes nothing, as while another stream is captured into a
   // graph: StreamWait answers kTryLater, everything else an error. What was enqueued runs.
@@ -133,6 +137,8 @@ class EmulatedDevice : public Device {
   std::mt19937_64 random_;
   bool failed_ = false;
   bool halted_ = false;
+  bool hung_ = false;
+  std::condition_variable going_;
   bool default_stream_held_ = false;
   bool words_lost_ = false;
   Stream default_stream_;

@@ -80,6 +80,8 @@ class StoreStats:
     log_lag_p99_ns: int
     exceptions: int
     """Steps whose ids could not be read, because a call threw an exception."""
+    steps_overdue: int
+    """Steps whose ids had not arrived overdue_after seconds after their submit."""
 
     @property
     def audit_agreement(self) -> float:
@@ -207,6 +209,8 @@ class Store(_core.Store):
         max_tagged_snapshots: int = 0,
         spare_pages: int | None = None,
         expert_versions: int = 8,
+        teardown_timeout: float | None = 5.0,
+        overdue_after: float | None = 10.0,
     ) -> None:
         """Commits the memory of the rows' stamps, and starts the landing thread.
 
@@ -229,6 +233,11 @@ class Store(_core.Store):
         4096. spare_pages: beside num_pages, for pages that only snapshots (or steps in flight) hold
         any more; a spare page costs address space until it is used; None: as many as num_pages.
         expert_versions: how many versions of the weights count_experts keeps, 1 ... 4096.
+        teardown_timeout: seconds for which the end of the store waits for ids that have not arrived,
+        and that of a session's buffers for their device; then the rows are missing (not captured),
+        and buffers that the device may still write stay allocated; None: as long as it takes.
+        overdue_after: a step whose ids have not arrived these seconds after its submit is logged
+        once, by its number, and counted (steps_overdue); None: never.
 
         InvalidArgumentError names argument, rule and value; ResourceExhaustedError if memory cannot
         be allocated.
@@ -269,6 +278,8 @@ class Store(_core.Store):
             max_tagged_snapshots,
             spare_pages,
             expert_versions,
+            teardown_timeout,
+            overdue_after,
         )
         self._log_lost = 0
 

@@ -1,5 +1,5 @@
-// PackRows for x86-64 with AVX2 and with AVX-512. Compiled for the baseline processor: only the
-// functions marked so use more, and they run only where SupportedIsas() has found the instructions.
+// PackRows for x86-64 with AVX-512. Compiled for the baseline processor: only the functions marked so use
+// more, and they run only where SupportedIsas() has found the instructions.
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -15,8 +15,6 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
-#define WAYMARK_AVX2 __attribute__((target("avx2")))
-#define WAYMARK_AVX2_INLINE __attribute__((target("avx2"), always_inline)) inline
 #define WAYMARK_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl")))
 #define WAYMARK_AVX512_INLINE \
   __attribute__((target("avx512f,avx512bw,avx512vl"), always_inline)) inline
@@ -27,232 +25,6 @@ namespace {
 // The first n lanes. n <= 64.
 std::uint64_t Lanes(std::size_t n) {
   return n >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << n) - 1;
-}
-
-// ---- AVX2 ----
-
-constexpr int kMaxTopKAvx2 = 16;
-
-// What a vector of byte ids, which begins with whole layers of K, is compared with: itself further
-// on by `apart`; pairs[apart] has all bits set in the lanes whose partner is in the same layer.
-struct LayerLanes {
-  alignas(32) std::uint8_t pairs[kMaxTopKAvx2][32];
-  // For K = 2, 4, 8, 16: the lanes of every layer rotated.
-  alignas(32) std::uint8_t rotated[kMaxTopKAvx2 / 2 + 1][32];
-};
-
-constexpr LayerLanes MakeLayerLanes(int top_k) {
-  LayerLanes lanes{};
-  for (int lane = 0; lane < 32; ++lane) {
-    for (int apart = 1; apart < top_k; ++apart) {
-      const bool whole = lane < 32 / top_k * top_k;
-      lanes.pairs[apart][lane] = whole && lane % top_k + apart < top_k ? 0xff : 0;
-    }
-    for (int by = 1; by <= top_k / 2; ++by) {
-      // A shuffle stays within 16 lanes, and there within a layer.
-      lanes.rotated[by][lane] =
-          static_cast<std::uint8_t>(lane % 16 / top_k * top_k + (lane + by) % top_k);
-    }
-  }
-  return lanes;
-}
-
-template <int kTopK>
-inline constexpr LayerLanes kLayerLanes = MakeLayerLanes(kTopK);
-
-// Checks 32 bytes: K a power of two compares every id with its layer rotated by 1 ... K/2, other K
-// with the ids further on, which lie at `at`. Adds to `bad`.
-template <int kTopK>
-WAYMARK_AVX2_INLINE __m256i CheckBytesAvx2(__m256i bad, __m256i ids, const std::uint8_t* at) {
-  constexpr const LayerLanes& kLanes = kLayerLanes<kTopK>;
-  if constexpr ((kTopK & (kTopK - 1)) == 0) {
-    (void)at;
-    for (int by = 1; by <= kTopK / 2; ++by) {
-      const __m256i how = _mm256_load_si256(reinterpret_cast<const __m256i*>(kLanes.rotated[by]));
-      bad = _mm256_or_si256(bad, _mm256_cmpeq_epi8(ids, _mm256_shuffle_epi8(ids, how)));
-    }
-  } else {
-    for (int apart = 1; apart < kTopK; ++apart) {
-      const __m256i pairs =
-          _mm256_load_si256(reinterpret_cast<const __m256i*>(kLanes.pairs[apart]));
-      const __m256i other = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at + apart));
-      bad = _mm256_or_si256(bad, _mm256_and_si256(pairs, _mm256_cmpeq_epi8(ids, other)));
-    }
-  }
-  return bad;
-}
-
-template <int kTopK>
-WAYMARK_AVX2 bool CopyCheckBytesAvx2(const PackPlan& plan, const std::uint8_t* input,
-                                     std::uint8_t* destination) {
-  constexpr std::size_t kChunk = 32 / kTopK * kTopK;
-  constexpr bool kPowerOfTwo = (kTopK & (kTopK - 1)) == 0;
-  // What a chunk's comparisons read beyond their first byte.
-  constexpr std::size_t kReach = kPowerOfTwo ? 32 : 32 + kTopK - 1;
-  const __m256i limit = _mm256_set1_epi8(static_cast<char>(plan.shape.num_experts));
-  const std::size_t bytes = plan.row_ids;
-  __m256i bad = _mm256_setzero_si256();
-  std::size_t at = 0;
-  for (; at + kReach <= bytes; at += kChunk) {
-    const __m256i ids = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(input + at));
-    // The lanes beyond the chunk are the next chunk's, or the rest's.
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(destination + at), ids);
-    bad = CheckBytesAvx2<kTopK>(bad, ids, input + at);
-    if (plan.copy_checks_range) {
-      bad = _mm256_or_si256(bad, _mm256_cmpeq_epi8(_mm256_max_epu8(ids, limit), ids));
-    }
-  }
-  if constexpr (kPowerOfTwo) {
-    if (at < bytes && bytes >= 32) {
-      // Whole layers again, some of them for the second time.
-      at = bytes - 32;
-      const __m256i ids = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(input + at));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(destination + at), ids);
-      bad = CheckBytesAvx2<kTopK>(bad, ids, input + at);
-      if (plan.copy_checks_range) {
-        bad = _mm256_or_si256(bad, _mm256_cmpeq_epi8(_mm256_max_epu8(ids, limit), ids));
-      }
-      at = bytes;
-    }
-  }
-  while (at < bytes) {
-    // Filled up with layers that have nothing wrong: 0 ... K - 1 (or every row is wrong anyway).
-    alignas(32) std::uint8_t last[64 + kMaxTopKAvx2];
-    for (std::size_t lane = 0; lane < 32; ++lane)
-      last[lane] = lane % kTopK;
-    const std::size_t rest = std::min(kChunk, bytes - at);
-    std::memcpy(last, input + at, rest);
-    if (input != destination) std::memcpy(destination + at, last, rest);
-    const __m256i ids = _mm256_load_si256(reinterpret_cast<const __m256i*>(last));
-    std::memset(last + 32, 0, sizeof(last) - 32);
-    bad = CheckBytesAvx2<kTopK>(bad, ids, last);
-    if (plan.copy_checks_range) {
-      bad = _mm256_or_si256(bad, _mm256_cmpeq_epi8(_mm256_max_epu8(ids, limit), ids));
-    }
-    at += rest;
-  }
-  return _mm256_testz_si256(bad, bad) != 0;
-}
-
-using CopyCheck = bool (*)(const PackPlan&, const std::uint8_t*, std::uint8_t*);
-constexpr CopyCheck kCopyCheckBytesAvx2[kMaxTopKAvx2 + 1] = {
-    nullptr,
-    &CopyCheckBytesAvx2<1>,
-    &CopyCheckBytesAvx2<2>,
-    &CopyCheckBytesAvx2<3>,
-    &CopyCheckBytesAvx2<4>,
-    &CopyCheckBytesAvx2<5>,
-    &CopyCheckBytesAvx2<6>,
-    &CopyCheckBytesAvx2<7>,
-    &CopyCheckBytesAvx2<8>,
-    &CopyCheckBytesAvx2<9>,
-    &CopyCheckBytesAvx2<10>,
-    &CopyCheckBytesAvx2<11>,
-    &CopyCheckBytesAvx2<12>,
-    &CopyCheckBytesAvx2<13>,
-    &CopyCheckBytesAvx2<14>,
-    &CopyCheckBytesAvx2<15>,
-    &CopyCheckBytesAvx2<16>,
-};
-
-bool CopyCheckAvx2(const PackPlan& plan, const std::uint8_t* input, std::uint8_t* destination) {
-  if (plan.shape.id_bytes() == 1 && plan.shape.top_k <= kMaxTopKAvx2) {
-    return kCopyCheckBytesAvx2[plan.shape.top_k](plan, input, destination);
-  }
-  return PortableOps().copy_check(plan, input, destination);
-}
-
-// K <= 8 shorts that are neighbours, and zeros.
-template <int kTopK>
-WAYMARK_AVX2_INLINE __m128i LoadShorts(const std::uint8_t* input) {
-  if constexpr (kTopK == 8) {
-    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(input));
-  } else {
-    std::uint64_t low = 0;
-    std::uint64_t high = 0;
-    std::memcpy(&low, input, std::min(8, 2 * kTopK));
-    if constexpr (kTopK > 4) std::memcpy(&high, input + 8, 2 * kTopK - 8);
-    return _mm_set_epi64x(static_cast<long long>(high), static_cast<long long>(low));
-  }
-}
-
-// Shorts to bytes. Stores 8 bytes per layer, in order: excess bytes are overwritten by the next
-// layer, or goes into the slack.
-template <int kTopK>
-WAYMARK_AVX2 void NarrowShortsAvx2(const PackPlan& plan, const IdsView& ids, Tile& tile) {
-  const __m128i limit = _mm_set1_epi16(static_cast<std::int16_t>(plan.limit));
-  for (std::size_t row = 0; row < tile.rows; row += 4) {
-    const std::size_t rows = std::min<std::size_t>(4, tile.rows - row);
-    __m128i most[4] = {};
-    for (std::int32_t layer = 0; layer < plan.shape.num_layers; ++layer) {
-      const std::ptrdiff_t offset = layer * ids.layer_stride;
-      for (std::size_t i = 0; i < rows; ++i) {
-        const __m128i wide = LoadShorts<kTopK>(tile.input[row + i] + offset);
-        most[i] = _mm_max_epu16(most[i], wide);
-        _mm_storel_epi64(reinterpret_cast<__m128i*>(tile.staged[row + i] + layer * kTopK),
-                         _mm_packus_epi16(wide, wide));
-      }
-    }
-    for (std::size_t i = 0; i < rows; ++i) {
-      const __m128i out = _mm_cmpeq_epi16(_mm_max_epu16(most[i], limit), most[i]);
-      tile.in_range[row + i] = _mm_testz_si128(out, out) != 0;
-    }
-  }
-}
-
-using Narrow = void (*)(const PackPlan&, const IdsView&, Tile&);
-constexpr Narrow kNarrowShortsAvx2[9] = {
-    nullptr,
-    &NarrowShortsAvx2<1>,
-    &NarrowShortsAvx2<2>,
-    &NarrowShortsAvx2<3>,
-    &NarrowShortsAvx2<4>,
-    &NarrowShortsAvx2<5>,
-    &NarrowShortsAvx2<6>,
-    &NarrowShortsAvx2<7>,
-    &NarrowShortsAvx2<8>,
-};
-
-void NarrowAvx2(const PackPlan& plan, const IdsView& ids, Tile& tile) {
-  const bool shorts = ids.kind == IdKind::kInt16 || ids.kind == IdKind::kUint16;
-  if (tile.slack && shorts && ids.k_stride == 2 && plan.shape.top_k <= 8 &&
-      plan.shape.id_bytes() == 1) {
-    return kNarrowShortsAvx2[plan.shape.top_k](plan, ids, tile);
-  }
-  NarrowTileByKind(plan, ids, tile);
-}
-
-// ---- AVX-512 ----
-
-// 64 bytes of layers of 8: every id against its layer rotated by 1 ... 4.
-WAYMARK_AVX512_INLINE __mmask64 RepeatedBytes8(__m512i ids) {
-  return _mm512_cmpeq_epi8_mask(ids, _mm512_rol_epi64(ids, 8)) |
-         _mm512_cmpeq_epi8_mask(ids, _mm512_rol_epi64(ids, 16)) |
-         _mm512_cmpeq_epi8_mask(ids, _mm512_rol_epi64(ids, 24)) |
-         _mm512_cmpeq_epi8_mask(ids, _mm512_rol_epi64(ids, 32));
-}
-
-template <bool kCheckRange>
-WAYMARK_AVX512 bool CopyCheckBytes8Avx512(const PackPlan& plan, const std::uint8_t* input,
-                                          std::uint8_t* destination) {
-  const __m512i limit = _mm512_set1_epi8(static_cast<char>(plan.shape.num_experts));
-  const std::size_t bytes = plan.row_ids;
-  __mmask64 bad = 0;
-  std::size_t at = 0;
-  for (; at + 64 <= bytes; at += 64) {
-    const __m512i ids = _mm512_loadu_si512(input + at);
-    _mm512_storeu_si512(destination + at, ids);
-    bad |= RepeatedBytes8(ids);
-    if constexpr (kCheckRange) bad |= _mm512_cmpge_epu8_mask(ids, limit);
-  }
-  if (at != bytes) {
-    const __mmask64 lanes = Lanes(bytes - at);
-    const __m512i ids = _mm512_maskz_loadu_epi8(lanes, input + at);
-    _mm512_mask_storeu_epi8(destination + at, lanes, ids);
-    bad |= RepeatedBytes8(ids) & lanes;
-    if constexpr (kCheckRange) bad |= _mm512_mask_cmpge_epu8_mask(lanes, ids, limit);
-  }
-  return bad == 0;
 }
 
 // The lanes whose id has another of its layer `apart` lanes on. Layers do not overlap, so the
@@ -304,16 +76,15 @@ WAYMARK_AVX512 bool CopyCheckShortsAvx512(const PackPlan& plan, const std::uint8
 
 bool CopyCheckAvx512(const PackPlan& plan, const std::uint8_t* input, std::uint8_t* destination) {
   const bool bytes = plan.shape.id_bytes() == 1;
-  if (bytes && plan.shape.top_k == 8) {
-    return plan.copy_checks_range ? CopyCheckBytes8Avx512<true>(plan, input, destination)
-                                  : CopyCheckBytes8Avx512<false>(plan, input, destination);
-  }
+  // In vectors of 32 bytes: rows are seldom aligned to cache lines, and a store of 64 bytes to a line
+  // that is not in the cache waits for two.
+  if (bytes && plan.shape.top_k == 8) return Avx2Ops().copy_check(plan, input, destination);
   if (plan.chunk == 0) return PortableOps().copy_check(plan, input, destination);
   return bytes ? CopyCheckBytesAvx512(plan, input, destination)
                : CopyCheckShortsAvx512(plan, input, destination);
 }
 
-// 8 shorts per layer. Four neighbouring rows of a layer-major array are one cache line.
+// As NarrowShorts8Avx2 (pack_rows_avx2.cc).
 WAYMARK_AVX512 void NarrowShorts8Avx512(const PackPlan& plan, const IdsView& ids, Tile& tile) {
   const __m512i limit = _mm512_set1_epi16(static_cast<std::int16_t>(plan.limit));
   const std::int32_t layers = plan.shape.num_layers;
@@ -326,17 +97,22 @@ WAYMARK_AVX512 void NarrowShorts8Avx512(const PackPlan& plan, const IdsView& ids
       __m512i most = _mm512_setzero_si512();
       std::uint8_t* const staged[4] = {tile.staged[row], tile.staged[row + 1], tile.staged[row + 2],
                                        tile.staged[row + 3]};
-      for (std::int32_t layer = 0; layer < layers; ++layer) {
-        const __m512i wide = _mm512_loadu_si512(input + layer * ids.layer_stride);
-        most = _mm512_max_epu16(most, wide);
-        const __m256i narrow = _mm512_cvtepi16_epi8(wide);
-        const __m128i low = _mm256_castsi256_si128(narrow);
-        const __m128i high = _mm256_extracti128_si256(narrow, 1);
+      for (std::int32_t layer = 0; layer < layers; layer += 2) {
+        const std::uint8_t* const first = input + layer * ids.layer_stride;
+        const std::uint8_t* const second = layer + 1 < layers ? first + ids.layer_stride : first;
+        const __m512i first_wide = _mm512_loadu_si512(first);
+        const __m512i second_wide = _mm512_loadu_si512(second);
+        most = _mm512_max_epu16(most, _mm512_max_epu16(first_wide, second_wide));
+        // Each quarter of the vector is one row: of the first layer, then of the second.
+        const __m512i rows = _mm512_packus_epi16(first_wide, second_wide);
         const std::ptrdiff_t to = layer * 8;
-        _mm_storel_epi64(reinterpret_cast<__m128i*>(staged[0] + to), low);
-        _mm_storeh_pd(reinterpret_cast<double*>(staged[1] + to), _mm_castsi128_pd(low));
-        _mm_storel_epi64(reinterpret_cast<__m128i*>(staged[2] + to), high);
-        _mm_storeh_pd(reinterpret_cast<double*>(staged[3] + to), _mm_castsi128_pd(high));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(staged[0] + to), _mm512_castsi512_si128(rows));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(staged[1] + to),
+                         _mm512_extracti32x4_epi32(rows, 1));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(staged[2] + to),
+                         _mm512_extracti32x4_epi32(rows, 2));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(staged[3] + to),
+                         _mm512_extracti32x4_epi32(rows, 3));
       }
       const __mmask32 out = _mm512_cmpge_epu16_mask(most, limit);
       for (std::size_t i = 0; i < 4; ++i) {
@@ -455,7 +231,9 @@ void NarrowAvx512(const PackPlan& plan, const IdsView& ids, Tile& tile) {
   const bool bytes = plan.shape.id_bytes() == 1;
   switch (input_bytes) {
     case 2:
-      if (bytes && plan.shape.top_k == 8) return NarrowShorts8Avx512(plan, ids, tile);
+      if (bytes && plan.shape.top_k == 8 && tile.slack) {
+        return NarrowShorts8Avx512(plan, ids, tile);
+      }
       if (bytes && plan.shape.top_k < 8 && tile.slack) {
         return NarrowFewShortsAvx512(plan, ids, tile);
       }
@@ -471,11 +249,6 @@ void NarrowAvx512(const PackPlan& plan, const IdsView& ids, Tile& tile) {
 }
 
 }  // namespace
-
-const PackOps& Avx2Ops() {
-  static constexpr PackOps kOps{&CopyCheckAvx2, &NarrowAvx2};
-  return kOps;
-}
 
 const PackOps& Avx512Ops() {
   static constexpr PackOps kOps{&CopyCheckAvx512, &NarrowAvx512};

@@ -1,0 +1,63 @@
+// DeviceResources: the memory, streams and events that a transport has of its device, freed together.
+#ifndef WAYMARK_PLUGIN_CAPTURE_DEVICE_RESOURCES_H_
+#define WAYMARK_PLUGIN_CAPTURE_DEVICE_RESOURCES_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "plugin/capture/device.h"
+
+namespace waymark {
+
+// One thread, as long as it is not freed.
+class DeviceResources {
+ public:
+  // `device`: not null.
+  explicit DeviceResources(std::shared_ptr<Device> device) : device_(std::move(device)) {}
+  DeviceResources(const DeviceResources&) = delete;
+  DeviceResources& operator=(const DeviceResources&) = delete;
+
+  // As the functions of Device; the result belongs to this object.
+  [[nodiscard]] absl::StatusOr<void*> AllocateMemory(std::size_t bytes);
+  [[nodiscard]] absl::StatusOr<void*> AllocatePinned(std::size_t bytes);
+  [[nodiscard]] absl::StatusOr<DeviceStream> CreateStream();
+  [[nodiscard]] absl::StatusOr<DeviceEvent> CreateEvent();
+  // Of device and pinned memory.
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+
+  // Waits until the device has done all work that was enqueued, at most `timeout`, and frees
+  // everything. False if the device hangs: it may write the memory at any time, so everything is
+  // *given up*. It is freed if the device ever finishes its work, else it stays until the process
+  // ends. Starts a thread ("wm-free"), because CUDA can only wait without a limit; a device that
+  // hangs keeps that thread. If it cannot be started, everything is given up for good.
+  [[nodiscard]] static bool Free(std::unique_ptr<DeviceResources> all,
+                                 std::chrono::nanoseconds timeout) noexcept;
+  // The bytes of this process that are given up and not freed. Any thread.
+  [[nodiscard]] static std::size_t bytes_given_up();
+
+ private:
+  enum class State : std::uint8_t { kInUse, kFreed, kGivenUp };
+
+  // Waits for the device without a limit.
+  void FreeNow();
+
+  const std::shared_ptr<Device> device_;
+  std::vector<void*> memory_, pinned_;
+  std::vector<DeviceStream> streams_;
+  std::vector<DeviceEvent> events_;
+  std::size_t bytes_ = 0;
+  std::mutex mutex_;
+  std::condition_variable freed_;
+  State state_ = State::kInUse;  // guarded by mutex_
+};
+
+}  // namespace waymark
+
+#endif  // WAYMARK_PLUGIN_CAPTURE_DEVICE_RESOURCES_H_

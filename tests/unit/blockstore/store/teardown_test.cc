@@ -1,0 +1,199 @@
+// The end of a store when the ids of submitted steps do not arrive, and the line that is logged about
+// a step that is overdue.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/support/log_lines.h"
+#include "tests/unit/blockstore/store/store_driver.h"
+
+namespace waymark {
+namespace {
+
+using std::chrono::nanoseconds;
+using testing::HasSubstr;
+
+// The rows of a step whose ids arrive when `arrived` is set.
+class LateRows final : public StepRows {
+ public:
+  LateRows(std::vector<int> numbers, std::optional<std::vector<std::int64_t>> slots)
+      : rows_(StoreDriver::Shape(), std::move(numbers), std::move(slots)) {}
+
+  bool Poll() override { return arrived; }
+  void GiveUp() override { ++given_up; }
+  void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
+            std::span<Reason> verdicts) override {
+    ++reads;
+    rows_.Land(first, destinations, verdicts);
+  }
+  std::optional<std::span<const std::int64_t>> Slots() override {
+    ++reads;
+    return rows_.Slots();
+  }
+  void Done() override {
+    given_up_before_done = given_up;
+    ++done;
+  }
+
+  std::atomic<bool> arrived{false};
+  int given_up = 0;
+  int given_up_before_done = 0;
+  int reads = 0;
+  int done = 0;
+
+ private:
+  NumberedRows rows_;
+};
+
+// Step `step` writes rows 0 and 1 of `block`, which it binds.
+struct LateStep {
+  LateStep(RoutingStore& store, std::uint64_t step, std::int32_t block, bool device = false,
+           bool arrived = false)
+      : blocks{BlockId(block)},
+        slots{block * 4, block * 4 + 1},
+        rows({1, 2}, device ? std::optional(slots) : std::nullopt) {
+    rows.arrived = arrived;
+    const Event events[] = {Event::Bind(BlockId(block))};
+    StepBatch batch = {.step = step, .version = 1};
+    batch.events = events, batch.num_events = 1;
+    batch.slots = slots.data(), batch.num_slots = slots.size();
+    batch.device_slots = device;
+    EXPECT_TRUE(store.BeginStep(batch).ok());
+    EXPECT_TRUE(store.Submit(StepId(step), &rows).ok());
+  }
+  const std::vector<BlockId> blocks;
+  const std::vector<std::int64_t> slots;
+  LateRows rows;
+};
+
+std::vector<Reason> ReasonsOf(const Snapshot& snapshot) {
+  std::vector<Reason> reasons;
+  const Rows rows = snapshot.ReadRows().value();
+  for (const RowInfo& info : rows.infos)
+    reasons.push_back(info.reason);
+  return reasons;
+}
+
+StoreOptions Options(Landing landing, LogLines& logged) {
+  StoreOptions options = StoreDriver::Options();
+  options.landing = landing;
+  options.device_slots = true;
+  options.log = logged.callback();
+  return options;
+}
+
+TEST(StoreTeardown, StepsWhoseIdsDoNotArriveAreGivenUp) {
+  for (const Landing landing : {Landing::kThread, Landing::kCaller, Landing::kManual}) {
+    for (const bool device : {false, true}) {
+      for (const auto timeout : {nanoseconds(0), nanoseconds(std::chrono::milliseconds(20))}) {
+        LogLines logged;
+        StoreOptions options = Options(landing, logged);
+        options.teardown_timeout = timeout;
+        auto store = RoutingStore::Create(options).value();
+        LateStep hung(*store, 7, 3, device);
+        LateStep other(*store, 8, 4, device);
+        LateStep arrived(*store, 9, 5, /*device=*/false, /*arrived=*/true);
+        const auto of_hung = store->TakeSnapshot(hung.blocks, 0, 2).value();
+        const auto of_arrived = store->TakeSnapshot(arrived.blocks, 0, 2).value();
+        // A reader that waits is served, too.
+        absl::Status waited = absl::UnknownError("");
+        std::thread reader([&] { waited = of_hung.Wait(std::chrono::minutes(5)); });
+        store.reset();
+        reader.join();
+        EXPECT_TRUE(waited.ok()) << waited;
+        EXPECT_THAT(ReasonsOf(of_hung), testing::Each(Reason::kNotCaptured));
+        EXPECT_THAT(ReasonsOf(of_arrived), testing::Each(Reason::kNone));
+        for (const LateStep* step : {&hung, &other}) {
+          EXPECT_EQ(step->rows.given_up, 1);
+          EXPECT_EQ(step->rows.given_up_before_done, 1);
+          EXPECT_EQ(step->rows.reads, 0);
+          EXPECT_EQ(step->rows.done, 1);
+        }
+        EXPECT_EQ(arrived.rows.given_up, 0);
+        EXPECT_EQ(arrived.rows.done, 1);
+        ASSERT_EQ(logged.lines().size(), 1u);
+        EXPECT_EQ(logged.lines()[0].level, LogLevel::kError);
+        EXPECT_THAT(logged.lines()[0].text,
+                    HasSubstr("the ids of 2 submitted steps (the first one is step 7)"));
+      }
+    }
+  }
+}
+
+TEST(StoreTeardown, IdsThatArriveInTimeLand) {
+  for (const Landing landing : {Landing::kThread, Landing::kCaller}) {
+    LogLines logged;
+    StoreOptions options = Options(landing, logged);
+    options.teardown_timeout = nanoseconds::max();
+    auto store = RoutingStore::Create(options).value();
+    LateStep step(*store, 7, 3);
+    const auto snapshot = store->TakeSnapshot(step.blocks, 0, 2).value();
+    std::thread device([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      step.rows.arrived = true;
+    });
+    store.reset();
+    device.join();
+    EXPECT_THAT(ReasonsOf(snapshot), testing::Each(Reason::kNone));
+    EXPECT_EQ(step.rows.given_up, 0);
+    EXPECT_TRUE(logged.lines().empty());
+  }
+}
+
+TEST(StoreTeardown, AnOverdueStepIsLoggedOnceByItsNumberAndHoldsUpNoOther) {
+  LogLines logged;
+  StoreOptions options = Options(Landing::kThread, logged);
+  options.overdue_after = std::chrono::milliseconds(1);
+  auto store = RoutingStore::Create(options).value();
+  LateStep overdue(*store, 7, 3);
+  while (store->GetStats().steps_overdue == 0)
+    std::this_thread::yield();
+  const LateStep next(*store, 8, 4, /*device=*/false, /*arrived=*/true);
+  while (store->GetStats().steps_landed == 0)
+    std::this_thread::yield();
+  EXPECT_THAT(store->GetStats().ToString(), HasSubstr("steps overdue"));
+  overdue.rows.arrived = true;
+  ASSERT_TRUE(store->WaitIdle(std::chrono::minutes(1)).ok());
+  EXPECT_EQ(store->GetStats().steps_overdue, 1u);
+  EXPECT_EQ(store->GetStats().rows_landed, 4u);
+  store.reset();
+  ASSERT_EQ(logged.lines().size(), 1u);
+  EXPECT_EQ(logged.lines()[0].level, LogLevel::kWarning);
+  EXPECT_THAT(logged.lines()[0].text, HasSubstr("the ids of step 7 have not arrived "));
+}
+
+TEST(StoreTeardown, NoStepIsOverdueWithoutALimit) {
+  LogLines logged;
+  StoreOptions options = Options(Landing::kThread, logged);
+  options.overdue_after = nanoseconds(0);
+  auto store = RoutingStore::Create(options).value();
+  LateStep step(*store, 7, 3);
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(store->GetStats().steps_overdue, 0u);
+  step.rows.arrived = true;
+  store.reset();
+  EXPECT_TRUE(logged.lines().empty());
+}
+
+TEST(StoreTeardown, TheTimesAreNotNegative) {
+  StoreOptions options = StoreDriver::Options();
+  options.teardown_timeout = nanoseconds(-1);
+  EXPECT_EQ(RoutingStore::Create(options).status().message(),
+            "StoreOptions.teardown_timeout: must be at least 0 ns, got -1");
+  options = StoreDriver::Options();
+  options.overdue_after = nanoseconds(-7);
+  EXPECT_EQ(RoutingStore::Create(options).status().message(),
+            "StoreOptions.overdue_after: must be at least 0 ns, got -7");
+}
+
+}  // namespace
+}  // namespace waymark
