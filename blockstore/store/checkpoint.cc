@@ -58,6 +58,13 @@ void StoreCheckpoint::Poison(RoutingStore& store, std::span<const std::uint64_t>
   impl.applier_.Poison(open_steps, last_step, version);
 }
 
+void StoreCheckpoint::CopyOut(RoutingStore& store, std::uint64_t read_id, std::size_t page) {
+  RoutingStore::Impl& impl = store.impl();
+  impl.DrainAll();
+  const MutexLock lock(impl.mutex_);
+  impl.pages_.CopyOutPage(read_id, page);
+}
+
 void StoreCheckpoint::KeepAuditedPages(RoutingStore& store) {
   RoutingStore::Impl& impl = store.impl();
   const MutexLock lock(impl.mutex_);

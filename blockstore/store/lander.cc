@@ -25,6 +25,7 @@ constexpr auto kDoze = std::chrono::milliseconds(100);
 constexpr std::size_t kFaultStep = std::size_t{1} << 20;
 constexpr std::size_t kFaultAhead = std::size_t{32} << 20;
 constexpr std::size_t kReclaim = 4;  // snapshots reclaimed per hold of the lock
+constexpr std::size_t kRecordsPerPiece = 32;
 
 inline void Pause() {
 #if defined(__x86_64__)
@@ -110,7 +111,7 @@ void Lander::SleepUntilWork(std::uint32_t seen) {
 void Lander::Loop() noexcept {
   while (!stop_.load(std::memory_order_seq_cst)) {
     const std::uint32_t seen = work_.load(std::memory_order_seq_cst);
-    bool worked = log_ != nullptr && log_->HasRecords() && Drain() > 0;
+    bool worked = log_ != nullptr && log_->HasRecords() && ApplyLog() > 0;
     while (LandNext())
       worked = true;
     worked |= RunCopies();
@@ -145,6 +146,42 @@ std::size_t Lander::Drain(std::size_t records) {
   return applied;
 }
 
+std::size_t Lander::ApplyLog() {
+  for (std::size_t applied = 0;;) {
+    if (!core_.failure.failed()) CopyOut();
+    const std::size_t records = Drain(kRecordsPerPiece);
+    applied += records;
+    if (records < kRecordsPerPiece) return applied;
+  }
+}
+
+// ---- snapshots that are released late
+
+void Lander::CopyOut() {
+  for (bool more = true; more;) {
+    const MutexLock lock(mutex_);
+    more = pages_.CopyOut();
+  }
+}
+
+void Lander::WarnOfPages() {
+  std::uint32_t snapshots_only = 0;
+  {
+    const MutexLock lock(mutex_);
+    if (stats_.no_page == 0) return;
+    snapshots_only = pages_.pool().snapshots_only();
+  }
+  logged_pages_ = true;
+  Log(LogLevel::kWarning, [&] {
+    return absl::StrCat(
+        "no page was free, and rows are missing (capacity). Of ", options_.num_pages, " + ",
+        *options_.spare_pages, " spare pages, snapshots alone hold ", snapshots_only, ", and ",
+        core_.copied_bytes.load(std::memory_order_relaxed), " of ", *options_.copy_out_bytes,
+        " bytes are copied out: read and release snapshots sooner, or raise spare_pages or "
+        "copy_out_bytes; if snapshots hold few pages, raise num_pages. Logged once");
+  });
+}
+
 // ---- failures
 
 void Lander::Settle() noexcept {
@@ -159,20 +196,20 @@ void Lander::Settle() noexcept {
   core_.oldest_in_flight.store(StoreCore::kNoStep, std::memory_order_seq_cst);
   core_.NotifyProgress();
   if (!std::exchange(logged_failure_, true)) {
-    LogError([&] { return std::string(core_.failure.text()); });
+    Log(LogLevel::kError, [&] { return std::string(core_.failure.text()); });
   }
 }
 
 template <class Text>
-void Lander::LogError(const Text& text) const noexcept {
+void Lander::Log(LogLevel level, const Text& text) const noexcept {
   try {
-    if (options_.log) options_.log(LogLevel::kError, text());
+    if (options_.log) options_.log(level, text());
   } catch (...) {  // no memory for the line
   }
 }
 
 void Lander::ServeLog() {
-  if (options_.landing == Landing::kThread && log_ != nullptr && log_->HasRecords()) Drain();
+  if (options_.landing == Landing::kThread && log_ != nullptr && log_->HasRecords()) ApplyLog();
 }
 
 // Without the lock, as Done() may free what it belongs to.
@@ -202,6 +239,8 @@ void Lander::Housekeeping() {
     const MutexLock lock(mutex_);
     more = pages_.ReclaimSnapshots(kReclaim);
   }
+  CopyOut();
+  if (!logged_pages_) WarnOfPages();
   while (const std::optional<Audit::Pair> pair = audit_.TakePair()) {
     RunCopies();  // one of the two may be a copy whose bytes are still queued
     audit_.ComparePair(*pair);
@@ -264,7 +303,7 @@ bool Lander::LandNext(std::uint64_t only_step) noexcept {
   }
   if (core_.exceptions.load(std::memory_order_relaxed) > 0 &&
       !std::exchange(logged_exception_, true)) {
-    LogError([step] {
+    Log(LogLevel::kError, [step] {
       return absl::StrCat("a call of the StepRows of step ", step,
                           " threw an exception: rows that had not landed are not captured");
     });

@@ -72,9 +72,15 @@ class Lander {
   void Settle() noexcept ABSL_LOCKS_EXCLUDED(mutex_);
   // Logs the line that `text` returns. Ignores exceptions.
   template <class Text>
-  void LogError(const Text& text) const noexcept;
+  void Log(LogLevel level, const Text& text) const noexcept;
   void SleepUntilWork(std::uint32_t seen);
   [[nodiscard]] bool Idle(std::uint32_t seen) const;
+  // Copies pages out while they are short (Pages::CopyOut).
+  void CopyOut() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Applies what was published before the call, and copies pages out before they run out.
+  std::size_t ApplyLog() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Logs, once, that a row is missing because no page was free.
+  void WarnOfPages() ABSL_LOCKS_EXCLUDED(mutex_);
   // Applies what was published meanwhile, between two pieces of a landing.
   void ServeLog() ABSL_LOCKS_EXCLUDED(mutex_);
   // The next submitted step, or `only_step`, whose ids can be read; null if there is none.
@@ -122,6 +128,7 @@ class Lander {
   bool polling_ = false;  // the ids of a submitted step are on their way
   bool logged_exception_ = false;
   bool logged_failure_ = false;
+  bool logged_pages_ = false;
 
   std::thread thread_;
   std::atomic<bool> stop_{false};

@@ -17,8 +17,10 @@ std::uint64_t ThisThread() {
 template <typename T>
 T Positive(nb::handle value, const char* name) {
   std::int64_t number = 0;
-  if (!nb::try_cast(value, number) || number < 0 || number > UINT32_MAX) {
-    Raise(WM_INVALID_ARGUMENT, std::string(name) + ": an integer in [0, 2^32), got " +
+  constexpr bool kWide = sizeof(T) > sizeof(std::uint32_t);
+  if (!nb::try_cast(value, number) || number < 0 || (!kWide && number > UINT32_MAX)) {
+    Raise(WM_INVALID_ARGUMENT, std::string(name) + ": an integer in [0, 2^" +
+                                   (kWide ? "63" : "32") + "), got " +
                                    nb::cast<std::string>(nb::repr(value)));
   }
   return static_cast<T>(number);
@@ -31,7 +33,8 @@ void Make(Store* self, std::int32_t num_layers, std::int32_t top_k, std::int32_t
           bool landing_caller, bool audit, double audit_threshold, bool count_experts,
           std::uint64_t key_seed, nb::handle landing_cpus, bool record, std::uint64_t ring_bytes,
           bool record_ids, nb::handle record_cpus, std::uint64_t log_bytes,
-          nb::handle max_tagged_snapshots, nb::handle spare_pages, nb::handle expert_versions) {
+          nb::handle max_tagged_snapshots, nb::handle spare_pages, nb::handle expert_versions,
+          nb::handle copy_out_bytes) {
   const Integers<std::int32_t> layers(layer_ids, "layer_ids");
   const Integers<std::int32_t> nulls(null_blocks, "null_blocks");
   const Integers<std::int32_t> cpus(landing_cpus, "landing_cpus");
@@ -63,6 +66,10 @@ void Make(Store* self, std::int32_t num_layers, std::int32_t top_k, std::int32_t
   if (!spare_pages.is_none()) {
     options.spare_pages = Positive<std::uint32_t>(spare_pages, "spare_pages");
     if (options.spare_pages == 0) options.spare_pages = WM_NO_SPARE_PAGES;
+  }
+  if (!copy_out_bytes.is_none()) {
+    options.copy_out_bytes = Positive<std::uint64_t>(copy_out_bytes, "copy_out_bytes");
+    if (options.copy_out_bytes == 0) options.copy_out_bytes = WM_NO_COPY_OUT;
   }
   options.max_steps_in_flight = Positive<std::uint32_t>(max_steps_in_flight, "max_steps_in_flight");
   options.max_step_rows = Positive<std::uint32_t>(max_step_rows, "max_step_rows");
@@ -217,6 +224,10 @@ nb::dict Stats(const Store& self) {
   WAYMARK_STAT(pages_detached)
   WAYMARK_STAT(pages_detached_peak)
   WAYMARK_STAT(rows_without_page)
+  WAYMARK_STAT(pages_snapshots_only)
+  WAYMARK_STAT(pages_copied_out)
+  WAYMARK_STAT(copied_out_bytes)
+  WAYMARK_STAT(snapshots_copied_out)
   WAYMARK_STAT(evictions)
   WAYMARK_STAT(copies_on_write)
   WAYMARK_STAT(no_page)
@@ -415,7 +426,7 @@ void BindStore(nb::module_& module) {
            "max_steps_in_flight"_a, "max_step_rows"_a, "device_slots"_a, "landing_caller"_a,
            "audit"_a, "audit_threshold"_a, "count_experts"_a, "key_seed"_a, "landing_cpus"_a,
            "record"_a, "ring_bytes"_a, "record_ids"_a, "record_cpus"_a, "log_bytes"_a,
-           "max_tagged_snapshots"_a, "spare_pages"_a.none(), "expert_versions"_a)
+           "max_tagged_snapshots"_a, "spare_pages"_a.none(), "expert_versions"_a, "copy_out_bytes"_a.none())
       .def("schedule", &Schedule, "step"_a, "version"_a,
            "Opens the schedule of `step` under weights `version`: events and snapshots belong to "
            "it until the step is begun. Optional, for engines that report events before the step "

@@ -52,6 +52,12 @@ class StoreStats:
     pages_detached: int
     pages_detached_peak: int
     rows_without_page: int
+    pages_snapshots_only: int
+    """Of pages_detached: those that snapshots alone hold."""
+    pages_copied_out: int
+    copied_out_bytes: int
+    """Of the rows that are copied out of pages now."""
+    snapshots_copied_out: int
     evictions: int
     copies_on_write: int
     no_page: int
@@ -200,6 +206,7 @@ class Store(_core.Store):
         max_tagged_snapshots: int = 0,
         spare_pages: int | None = None,
         expert_versions: int = 8,
+        copy_out_bytes: int | None = None,
     ) -> None:
         """Commits the memory of the rows' stamps, and starts the landing thread.
 
@@ -221,6 +228,9 @@ class Store(_core.Store):
         4096. spare_pages: beside num_pages, for pages that only snapshots (or steps in flight) hold
         any more; a spare page costs address space until it is used; None: as many as num_pages.
         expert_versions: how many versions of the weights count_experts keeps, 1 ... 4096.
+        copy_out_bytes: of rows of snapshots that are copied out of pages, the oldest snapshots first,
+        when three quarters of the spare pages are in use; a copy is freed with its last snapshot; 0:
+        nothing is copied; None: as many as num_pages pages have.
 
         InvalidArgumentError names argument, rule and value; ResourceExhaustedError if memory cannot
         be allocated.
@@ -262,6 +272,7 @@ class Store(_core.Store):
             max_tagged_snapshots,
             spare_pages,
             expert_versions,
+            copy_out_bytes,
         )
         self._log_lost = 0
 
