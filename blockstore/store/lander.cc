@@ -146,12 +146,13 @@ std::size_t Lander::Drain(std::size_t records) {
   return applied;
 }
 
-std::size_t Lander::ApplyLog() {
+std::size_t Lander::ApplyLog(std::size_t records) {
   for (std::size_t applied = 0;;) {
     if (!core_.failure.failed()) CopyOut();
-    const std::size_t records = Drain(kRecordsPerPiece);
-    applied += records;
-    if (records < kRecordsPerPiece) return applied;
+    const std::size_t most = std::min(records - applied, kRecordsPerPiece);
+    const std::size_t piece = Drain(most);
+    applied += piece;
+    if (piece < most || applied == records) return applied;
   }
 }
 

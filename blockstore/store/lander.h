@@ -54,6 +54,8 @@ class Lander {
   std::size_t Drain(std::size_t records = LogApplier::kAll) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- work. Landing thread.
+  // Drain, a few records at a time, and copies pages out before the next ones may need them.
+  std::size_t ApplyLog(std::size_t records = LogApplier::kAll) ABSL_LOCKS_EXCLUDED(mutex_);
   // Lands the next submitted step, or `only_step`. False if there is none, or the store has failed.
   // An exception of the step's StepRows makes its rows missing (not captured); any other one makes
   // the store fail.
@@ -77,8 +79,6 @@ class Lander {
   [[nodiscard]] bool Idle(std::uint32_t seen) const;
   // Copies pages out while they are short (Pages::CopyOut).
   void CopyOut() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Applies what was published before the call, and copies pages out before they run out.
-  std::size_t ApplyLog() ABSL_LOCKS_EXCLUDED(mutex_);
   // Logs, once, that a row is missing because no page was free.
   void WarnOfPages() ABSL_LOCKS_EXCLUDED(mutex_);
   // Applies what was published meanwhile, between two pieces of a landing.

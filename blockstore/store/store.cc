@@ -227,7 +227,7 @@ bool RoutingStore::Land(StepId step) {
 }
 std::size_t RoutingStore::Apply(std::size_t records) {
   if (options().landing != Landing::kManual || impl_->forked()) return 0;
-  return impl_->lander().Drain(records);
+  return impl_->lander().ApplyLog(records);
 }
 absl::Status RoutingStore::WaitIdle(std::chrono::nanoseconds timeout) {
   return Guarded("WaitIdle", [&] { return impl_->forked() ? Forked() : impl_->WaitIdle(timeout); });

@@ -57,7 +57,7 @@ RoutingStore::Impl::~Impl() {
 WAYMARK_STEP_PATH void RoutingStore::Impl::Published(const StepCode& code, bool wake) {
   if (code.rule == StepRule::kForked) return;
   if (options_.landing == Landing::kCaller) {
-    lander_.Drain();
+    lander_.ApplyLog();
   } else if (options_.landing == Landing::kThread && wake) {
     lander_.WakeForRecords();
   }

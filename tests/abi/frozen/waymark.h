@@ -264,9 +264,13 @@ typedef struct wm_store_options {
   uint32_t expert_versions; /* WM_STORE_COUNT_EXPERTS: versions whose counts are kept; 0 = 8; */
                             /* 1 ... 4096 */
   uint32_t reserved;        /* must be zero */
+  uint64_t copy_out_bytes; /* of rows of snapshots that are copied out of pages, oldest snapshots */
+                           /* first, when three quarters of the spare pages are in use; 0 = as */
+                           /* many as num_pages pages have; WM_NO_COPY_OUT */
 } wm_store_options;
 
 #define WM_NO_SPARE_PAGES 0xffffffffu /* wm_store_options::spare_pages: none */
+#define WM_NO_COPY_OUT (~(uint64_t)0) /* wm_store_options::copy_out_bytes: nothing is copied */
 
 #define WM_STORE_DEVICE_SLOTS 1u  /* batches may have WM_BATCH_DEVICE_SLOTS */
 #define WM_STORE_NO_AUDIT 2u      /* do not compare ignored writes with the rows that are kept */
@@ -711,6 +715,7 @@ typedef struct wm_store_stats {
   uint64_t log_lag_count, log_lag_p50_ns, log_lag_p99_ns; /* begin_step to applied */
   uint64_t exceptions;
   uint64_t spare_pages, pages_detached, pages_detached_peak, rows_without_page;
+  uint64_t pages_snapshots_only, pages_copied_out, copied_out_bytes, snapshots_copied_out;
 } wm_store_stats;
 
 /* A finding of the audit: later writes of `block` contradicted the rows that were kept. */
