@@ -77,7 +77,7 @@ void Pages::UpdateEvictability(PageIndex page) {
   const bool attached = hot.bindings > 0 || hot.indexed;
   if (!attached && !Held(hot)) {
     if (hot.in_lru) pool_.UnlinkLru(page);
-    if (hot.snapshots_only) copies_out_.erase(page);
+    if (!copies_out_.empty()) copies_out_.erase(page);
     pool_.Free(page);
     return;
   }

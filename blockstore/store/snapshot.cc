@@ -61,8 +61,7 @@ void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t
         info.reason = row < pinned.reason_rows ? pinned.reason : Reason::kNeverWritten;
         continue;
       }
-      const Stamp stamp =
-          copy == nullptr ? core.stamp(pinned.page, row).Load() : copy->stamps[row];
+      const Stamp stamp = copy == nullptr ? core.stamp(pinned.page, row).Load() : copy->stamps[row];
       info.provenance = pinned.by_key ? Provenance::kByKey : stamp.how();
       if (!stamp.valid()) {
         info.reason = stamp.pending() ? unlanded : stamp.reason();
@@ -97,8 +96,7 @@ bool RevalidateRows(const StoreCore& core, const SnapshotState& state, std::int6
     for (auto row = static_cast<std::uint32_t>(at % page_tokens);
          row < core.page_tokens && i < infos.size(); ++row, ++i) {
       if (row_pointers[i] == nullptr) continue;
-      const Stamp stamp =
-          copy == nullptr ? core.stamp(pinned.page, row).Load() : copy->stamps[row];
+      const Stamp stamp = copy == nullptr ? core.stamp(pinned.page, row).Load() : copy->stamps[row];
       if (stamp.valid()) continue;
       row_pointers[i] = nullptr;
       infos[i].reason = stamp.pending() ? Reason::kNeverWritten : stamp.reason();

@@ -127,8 +127,8 @@ SnapshotState* Pages::FindSnapshot(std::uint64_t read_id) const {
 // ---- copying out
 
 bool Pages::CopyOut() {
-  constexpr int kPages = 2;      // copied, and
-  constexpr int kLooks = 256;    // looked at, per hold of the mutex
+  constexpr int kPages = 2;    // copied, and
+  constexpr int kLooks = 256;  // looked at, per hold of the mutex
   if (copying_ == nullptr) {
     if (!wants_copies() || core_.copied_bytes.load(std::memory_order_relaxed) >= copy_out_bytes_) {
       return false;
@@ -206,8 +206,7 @@ std::shared_ptr<const CopiedPage> Pages::MakeCopy(PageIndex page, std::uint64_t 
     stamps[row] = core_.stamp(page, row).Load();
     valid += stamps[row].valid() ? 1 : 0;
   }
-  const std::size_t bytes =
-      sizeof(CopiedPage) + rows * sizeof(Stamp) + valid * core_.row_bytes;
+  const std::size_t bytes = sizeof(CopiedPage) + rows * sizeof(Stamp) + valid * core_.row_bytes;
   if (core_.copied_bytes.load(std::memory_order_relaxed) + bytes > limit) return nullptr;
   std::vector<std::uint8_t> ids(valid * core_.row_bytes);
   std::uint8_t* to = ids.data();
@@ -256,8 +255,8 @@ PageIndex Pages::Named(const VoidedPage& name) const {
     }
     case VoidedPage::By::kSnapshot: {
       const SnapshotState* const state = FindSnapshot(name.read_id);
-      const bool there = state != nullptr && name.ordinal < state->pages.size() &&
-                         !state->returned(name.ordinal);
+      const bool there =
+          state != nullptr && name.ordinal < state->pages.size() && !state->returned(name.ordinal);
       return there ? state->pages[name.ordinal].page : kNoPage;
     }
     case VoidedPage::By::kKey:

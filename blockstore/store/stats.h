@@ -87,9 +87,9 @@ struct Stats {
   // Snapshots.
   std::uint64_t snapshots_taken = 0;
   std::uint64_t snapshots_live = 0;
-  std::uint64_t snapshots_lost = 0;      // without memory: their rows are missing (capacity)
+  std::uint64_t snapshots_lost = 0;        // without memory: their rows are missing (capacity)
   std::uint64_t snapshots_copied_out = 0;  // of which pages were copied out
-  std::uint64_t snapshots_given_up = 0;  // of messages: too many waited to be taken
+  std::uint64_t snapshots_given_up = 0;    // of messages: too many waited to be taken
   // From a call of BeginStep until its record was applied.
   LatencyHistogram log_lag;
   // From Submit to the end of landing.

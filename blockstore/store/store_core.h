@@ -50,12 +50,12 @@ struct SnapshotState {
   std::int64_t first = 0;              // rows [first, last) of the sequence
   std::int64_t last = 0;
   std::shared_ptr<const StepBase> base;
-  std::vector<SnapshotPage> pages;     // pages[0] begins at row first / page_tokens * page_tokens
-  std::uint64_t upto = 0;              // readable if every step <= upto has ended
-  std::uint64_t copies = 0;            // and this many page copies have been done
-  std::uint64_t read_id = 0;           // number of the snapshot in a flight, from 1
-  bool lost = false;                   // there was no memory for `pages`: its rows are missing
-  SnapshotState* older = nullptr;      // of the live ones, from its application to its return
+  std::vector<SnapshotPage> pages;  // pages[0] begins at row first / page_tokens * page_tokens
+  std::uint64_t upto = 0;           // readable if every step <= upto has ended
+  std::uint64_t copies = 0;         // and this many page copies have been done
+  std::uint64_t read_id = 0;        // number of the snapshot in a flight, from 1
+  bool lost = false;                // there was no memory for `pages`: its rows are missing
+  SnapshotState* older = nullptr;   // of the live ones, from its application to its return
   SnapshotState* newer = nullptr;
 
   // Pages that were copied out. A reader counts itself before it looks for copies, and a page is

@@ -426,7 +426,8 @@ void BindStore(nb::module_& module) {
            "max_steps_in_flight"_a, "max_step_rows"_a, "device_slots"_a, "landing_caller"_a,
            "audit"_a, "audit_threshold"_a, "count_experts"_a, "key_seed"_a, "landing_cpus"_a,
            "record"_a, "ring_bytes"_a, "record_ids"_a, "record_cpus"_a, "log_bytes"_a,
-           "max_tagged_snapshots"_a, "spare_pages"_a.none(), "expert_versions"_a, "copy_out_bytes"_a.none())
+           "max_tagged_snapshots"_a, "spare_pages"_a.none(), "expert_versions"_a,
+           "copy_out_bytes"_a.none())
       .def("schedule", &Schedule, "step"_a, "version"_a,
            "Opens the schedule of `step` under weights `version`: events and snapshots belong to "
            "it until the step is begun. Optional, for engines that report events before the step "

@@ -104,12 +104,17 @@ void DrawTiming(Rng& rng, EngineOptions& options, std::string& text) {
     timing.slow = static_cast<std::int32_t>(rng.Between(1, 12));
     if (options.max_pages == 0 && options.features.tier == 0) {
       options.max_pages = -1;
-      if (rng.Chance(.5)) options.spare_pages = 160;
+      if (rng.Chance(.5)) options.spare_pages = 64;
     }
   }
+  // Steps in flight hold pages, too: those of the landing thread, which has no forward to wait for,
+  // and above all those whose records are applied late.
+  if (timing.landing == Landing::kThread) options.spare_pages = std::max(options.spare_pages, 256);
+  if (timing.lag > 0) options.spare_pages = EngineOptions().spare_pages;
   if (timing.slow > 0) {
     text += ", slow " + std::to_string(timing.slow) + " (pages " +
-            std::to_string(options.max_pages) + ", spare " + std::to_string(options.spare_pages) + ")";
+            std::to_string(options.max_pages) + ", spare " + std::to_string(options.spare_pages) +
+            ")";
   }
   text += "]";
 }

@@ -30,7 +30,7 @@ struct Outcome {
   bool scarce = false;  // some store lost rows for want of pages, or because its log was full
   std::uint64_t log_losses = 0;  // times that records were lost because a log was full
   std::uint64_t pages_copied_out = 0;
-  std::string error;             // the engine could not be made
+  std::string error;  // the engine could not be made
 
   // Nothing wrong, nothing unexplained, nothing voided, and pages enough where they were given.
   [[nodiscard]] bool clean(const Schedule& schedule) const;
