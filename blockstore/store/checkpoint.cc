@@ -128,8 +128,9 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
     number_of[page] = static_cast<std::uint32_t>(saved.size());
     saved.push_back(page);
   };
-  for (const bool bound : {false, true}) {
-    for (PageIndex page = pool.LruHead(bound); page != kNoPage; page = pool.hot(page).lru_next) {
+  for (const EvictionList list :
+       {EvictionList::kUnsealed, EvictionList::kKeyOnly, EvictionList::kSealed}) {
+    for (PageIndex page = pool.LruHead(list); page != kNoPage; page = pool.hot(page).lru_next) {
       add(page);
     }
   }
@@ -206,9 +207,13 @@ class StoreCheckpoint::Loader {
       if (absl::Status status = LoadEntry(); !status.ok()) return status;
     }
     if (!reader_.done()) return Broken("its length is wrong");
-    // They were pinned until now, so that they are listed in the saved order.
-    for (const PageIndex page : loaded_)
+    for (const PageIndex page : loaded_) {
       pages_.UnpinPage(page);
+      // They were listed in the order of the blocks, and belong in the saved one.
+      if (!pages_.pool().hot(page).in_lru) continue;
+      pages_.pool().UnlinkLru(page);
+      pages_.pool().PushLru(page);
+    }
     return absl::OkStatus();
   }
 

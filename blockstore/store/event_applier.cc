@@ -229,7 +229,7 @@ void EventApplier::ApplySeal(const Event& event, RelStep now) {
     table_.SetSeal(e, seal.After(entry.seal));
     const PageIndex page = entry.page;
     if (page == kNoPage) continue;  // the first claim allocates the page
-    pool_.SetSeal(page, seal.After(pool_.hot(page).seal));
+    pages_.SetSeal(page, seal.After(pool_.hot(page).seal));
     pages_.ContendForKey(page, step);
   }
 }
@@ -374,7 +374,7 @@ void EventApplier::ApplyTruncate(const Event& event) {
         }
         device_steps_.Revoke(page, row, upto);
       }
-      if (rewound) pool_.hot(page).seal = {};
+      if (rewound) pages_.SetSeal(page, {});
     }
     if (rewound) entry.seal = {};
   }

@@ -58,14 +58,13 @@ void PagePool::SetDetached(PageIndex page, bool detached, bool snapshots_only) {
 void PagePool::PushLru(PageIndex page) {
   PageHot& hot = hot_[page];
   hot.in_lru = true;
-  hot.lru_aside = false;
-  hot.lru_bound = hot.bindings > 0;
+  hot.list = ListFor(hot);
   Link(page);
 }
 
 void PagePool::SetAside(PageIndex page) {
   Unlink(page);
-  hot_[page].lru_aside = true;
+  hot_[page].list = EvictionList::kAside;
   Link(page);
 }
 
@@ -76,7 +75,7 @@ void PagePool::UnlinkLru(PageIndex page) {
 
 void PagePool::Link(PageIndex page) {
   PageHot& hot = hot_[page];
-  Lru& lru = lru_[ListOf(hot)];
+  Lru& lru = lru_[static_cast<int>(hot.list)];
   hot.lru_prev = lru.tail;
   hot.lru_next = kNoPage;
   (lru.tail == kNoPage ? lru.head : hot_[lru.tail].lru_next) = page;
@@ -85,7 +84,7 @@ void PagePool::Link(PageIndex page) {
 
 void PagePool::Unlink(PageIndex page) {
   const PageHot& hot = hot_[page];
-  Lru& lru = lru_[ListOf(hot)];
+  Lru& lru = lru_[static_cast<int>(hot.list)];
   (hot.lru_prev == kNoPage ? lru.head : hot_[hot.lru_prev].lru_next) = hot.lru_next;
   (hot.lru_next == kNoPage ? lru.tail : hot_[hot.lru_next].lru_prev) = hot.lru_prev;
 }

@@ -83,7 +83,8 @@ void Pages::UpdateEvictability(PageIndex page) {
   }
   pool_.SetDetached(page, !attached, !attached && hot.pins == 0);
   const bool listed = attached && hot.referenced == 0;
-  const bool other_list = hot.lru_bound != (hot.bindings > 0) || (hot.lru_aside && !Held(hot));
+  const bool other_list =
+      hot.list == EvictionList::kAside ? !Held(hot) : hot.list != PagePool::ListFor(hot);
   if (hot.in_lru && (!listed || other_list)) pool_.UnlinkLru(page);
   if (!hot.in_lru && listed) pool_.PushLru(page);
 }
@@ -143,7 +144,7 @@ bool Pages::EvictOne() {
     }
     pool_.SetAside(page);  // UpdateEvictability lists it again when it is not held any more
   }
-  const PageIndex page = any_free ? pool_.AsideHead() : kNoPage;
+  const PageIndex page = any_free ? pool_.LruHead(EvictionList::kAside) : kNoPage;
   if (page != kNoPage) Evict(page);
   return page != kNoPage;
 }

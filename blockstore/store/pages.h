@@ -117,6 +117,11 @@ class Pages {
   // Rule 4: gives the entry a page of its own, with all rows and the seal of the old one; kNoPage,
   // with reason capacity, if there is none.
   PageIndex CopyOnWrite(EntryIndex e);
+  // Sets the seal of a page, or takes it away.
+  void SetSeal(PageIndex page, const Seal& seal) {
+    pool_.SetSeal(page, seal);
+    if (pool_.hot(page).in_lru) UpdateEvictability(page);
+  }
   // Rule 4: whether a snapshot or another block sees this row of the page.
   [[nodiscard]] static bool SeenByOthers(const PageHot& hot, std::uint32_t row) {
     return row < hot.high_water || hot.bindings > 1;

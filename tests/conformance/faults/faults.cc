@@ -52,6 +52,7 @@ constexpr Fault kFaults[] = {
     {"page_of_two_versions_is_indexed", "vllm", "tier=.6 bump=.05 abort=.1", nullptr},
     // Memory.
     {"referenced_pages_are_evicted", nullptr, "", ProbeReferencedPagesStay},
+    {"sealed_pages_are_evicted_first", nullptr, "", ProbeUnsealedPagesAreEvictedFirst},
     {"no_pins", nullptr, "", ProbePinnedPagesStay},
     {"slow_reader_takes_pages", "vllm", "max_pages=-1 slow=8 draft=.4", nullptr},
     {"page_of_a_snapshot_is_evicted_for_nothing", nullptr, "", ProbeHeldPageIsNotEvictedForNothing},

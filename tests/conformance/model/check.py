@@ -340,6 +340,16 @@ def a_page_that_a_snapshot_has_is_evicted_while_a_page_is_free(off):
     assert steps_of(store, 4) == [CAPACITY] * 4 and steps_of(store, 2) == [2] * 4
 
 
+@about('unsealed pages are evicted first')
+def unsealed_pages_are_evicted_before_sealed_ones(off):
+    store = Store(max_pages=3, off=off)
+    step(store, 1, whole(1), events=[('bind', 1), ('seal', 1, 'key', 1)])
+    step(store, 2, whole(2) + whole(3), events=[('bind', 2), ('bind', 3)])
+    store.report([('release', 1), ('release', 2), ('release', 3)])
+    step(store, 3, whole(4) + whole(5), events=[('bind', 4), ('bind', 5)])
+    assert steps_of(store, 1) == [1] * 4 and steps_of(store, 2) == steps_of(store, 3) == [CAPACITY] * 4
+
+
 # ---- a batch is its records one by one
 
 class Random:

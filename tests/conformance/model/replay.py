@@ -121,7 +121,7 @@ class Flight:
 
 
 # Rules that flights cannot notice: those of stores with few pages, and one of what is joined from several reads.
-UNNOTICED = {'a page that was copied out is given back', 'only unreferenced pages are evicted', 'detached pages do not count', 'a held page is evicted only for a free one',
+UNNOTICED = {'a page that was copied out is given back', 'unsealed pages are evicted first', 'only unreferenced pages are evicted', 'detached pages do not count', 'a held page is evicted only for a free one',
              'join_layers: equal steps'}
 
 
