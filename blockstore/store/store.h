@@ -113,7 +113,7 @@ struct StoreOptions {
   std::uint32_t max_steps_in_flight = 16;
   // Rows that a step can have, with padding. BeginStep refuses a larger step. 1 ... 2^24.
   std::uint32_t max_step_rows = 8192;
-  // Allows steps whose slots only the device knows (StepBatch::device_slots). Takes 12 bytes more
+  // Allows steps whose slots only the device knows (StepBatch::device_slots). Takes 16 bytes more
   // per row of max_step_rows and step of max_steps_in_flight.
   bool device_slots = false;
   Landing landing = Landing::kThread;
