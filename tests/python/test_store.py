@@ -35,6 +35,7 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"max_step_rows": 0}, "max_step_rows"),
     ({"num_pages": -1}, "num_pages"),
     ({"spare_pages": -1}, "spare_pages"),
+    ({"copy_out_bytes": -1}, "copy_out_bytes"),
     ({"num_pages": 4, "spare_pages": 2**32 - 5}, "spare_pages"),
     ({"audit_threshold": 0.0}, "audit_threshold"),
     ({"audit_threshold": 1.5}, "audit_threshold"),
