@@ -27,7 +27,8 @@ StoreOptions StoreOptionsOf(const EngineOptions& options, std::int32_t stage) {
   if (options.max_pages < 0) {
     pages =
         pages_per_block * (options.blocks + (options.features.swap > 0 ? options.host_blocks : 0));
-    store.spare_pages = 4096;
+    store.spare_pages = static_cast<std::uint32_t>(options.spare_pages);
+    store.copy_out_bytes = std::uint64_t{1} << 30;
   }
   store.num_pages = static_cast<std::uint32_t>(pages);
   store.null_blocks = {BlockId(options.blocks)};

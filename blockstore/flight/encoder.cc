@@ -203,6 +203,14 @@ void FlightEncoder::OnCopied(std::uint32_t copies) {
   Append(Kind::kCopied, 0, sizeof copies, [&](RawWriter& writer) { writer.Put(copies); });
 }
 
+void FlightEncoder::OnCopiedOut(std::uint64_t read_id, std::uint32_t page) {
+  const MutexLock lock(mutex_);
+  Append(Kind::kCopiedOut, 0, sizeof read_id + sizeof page, [&](RawWriter& writer) {
+    writer.Put(read_id);
+    writer.Put(page);
+  });
+}
+
 void FlightEncoder::OnVoided(const VoidedPage& page) {
   const MutexLock lock(mutex_);
   Append(Kind::kVoided, 0, 33, [&](RawWriter& writer) {

@@ -50,6 +50,7 @@ class FlightEncoder final : public FlightSink {
   void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks, std::int64_t first,
                   std::int64_t last) override;
   void OnReleased(std::uint64_t read_id) override;
+  void OnCopiedOut(std::uint64_t read_id, std::uint32_t page) override;
   void OnCopied(std::uint32_t copies) override;
   void OnVoided(const VoidedPage& page) override;
   void OnPoison(std::span<const std::uint64_t> open_steps, std::uint64_t last_step,

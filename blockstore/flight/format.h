@@ -40,6 +40,7 @@ enum class Kind : std::uint16_t {
   kPoison,
   kVoided,
   kCopied,
+  kCopiedOut,
 };
 
 // Flags of a heading. All other bits are 0, except that the flags of the kInfo record are the

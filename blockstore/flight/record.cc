@@ -212,6 +212,11 @@ absl::Status DecodeRecord(const Heading& heading, std::span<const std::uint8_t> 
       record.kind = FlightRecordKind::kCopied;
       record.copies = reader.Get<std::uint32_t>();
       return reader.done() ? absl::OkStatus() : Broken("the length of page copies is wrong");
+    case Kind::kCopiedOut:
+      record.kind = FlightRecordKind::kCopiedOut;
+      record.read_id = reader.Get<std::uint64_t>();
+      record.page = reader.Get<std::uint32_t>();
+      return reader.done() ? absl::OkStatus() : Broken("the length of a page copied out is wrong");
     case Kind::kVoided:
       record.kind = FlightRecordKind::kVoided;
       return DecodeVoided(payload, record);

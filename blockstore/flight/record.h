@@ -31,6 +31,7 @@ enum class FlightRecordKind : std::uint8_t {
   kCopied,          // the oldest `copies` page copies were done
   kVoided,          // the audit made the valid rows of `voided` missing
   kPoison,          // records were lost: `open_steps`, `step` (the last one begun), `version`
+  kCopiedOut,       // page `page` of snapshot `read_id` was copied out and given back
 };
 
 // Plain data. Members that the kind does not name are unspecified. Reuse one object for many
@@ -51,6 +52,7 @@ struct FlightRecord {
   std::vector<BlockId> blocks;     // of the snapshot
   VoidedPage voided;
   std::uint32_t copies = 0;
+  std::uint32_t page = 0;
   std::int64_t first = 0;  // the snapshot's rows [first, last) of the sequence
   std::int64_t last = 0;
   std::int64_t begin = 0;              // first row: of the step (kLanded), of the sequence (kRead)

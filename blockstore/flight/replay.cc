@@ -122,6 +122,13 @@ absl::Status FlightReplay::Apply(const FlightRecord& record, const OnRead& on_re
     case FlightRecordKind::kCopied:
       StoreCheckpoint::RunCopies(*store_, record.copies);
       return RetryReads(on_read);
+    case FlightRecordKind::kCopiedOut: {
+      const auto view = views_.find(record.read_id);
+      if (view != views_.end()) {
+        StoreCheckpoint::CopyOut(*store_, view->second.read_id, record.page);
+      }
+      return absl::OkStatus();
+    }
     case FlightRecordKind::kVoided:
       if (voids_ == Voids::kRecorded) VoidPage(record.voided);
       return absl::OkStatus();

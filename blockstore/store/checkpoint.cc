@@ -59,6 +59,13 @@ void StoreCheckpoint::Poison(RoutingStore& store, std::span<const std::uint64_t>
   impl.applier_.Poison(open_steps, last_step, version);
 }
 
+void StoreCheckpoint::CopyOut(RoutingStore& store, std::uint64_t read_id, std::size_t page) {
+  RoutingStore::Impl& impl = store.impl();
+  impl.DrainAll();
+  const MutexLock lock(impl.mutex_);
+  impl.pages_.CopyOutPage(read_id, page);
+}
+
 void StoreCheckpoint::KeepAuditedPages(RoutingStore& store) {
   RoutingStore::Impl& impl = store.impl();
   const MutexLock lock(impl.mutex_);
@@ -122,8 +129,9 @@ absl::Status StoreCheckpoint::Save(RoutingStore& store, std::string& out) {
     number_of[page] = static_cast<std::uint32_t>(saved.size());
     saved.push_back(page);
   };
-  for (const bool bound : {false, true}) {
-    for (PageIndex page = pool.LruHead(bound); page != kNoPage; page = pool.hot(page).lru_next) {
+  for (const EvictionList list :
+       {EvictionList::kUnsealed, EvictionList::kKeyOnly, EvictionList::kSealed}) {
+    for (PageIndex page = pool.LruHead(list); page != kNoPage; page = pool.hot(page).lru_next) {
       add(page);
     }
   }
@@ -201,9 +209,13 @@ class StoreCheckpoint::Loader {
       if (absl::Status status = LoadEntry(); !status.ok()) return status;
     }
     if (!reader_.done()) return Broken("its length is wrong");
-    // They were pinned until now, so that they are listed in the saved order.
-    for (const PageIndex page : loaded_)
+    for (const PageIndex page : loaded_) {
       pages_.UnpinPage(page);
+      // They were listed in the order of the blocks, and belong in the saved one.
+      if (!pages_.pool().hot(page).in_lru) continue;
+      pages_.pool().UnlinkLru(page);
+      pages_.pool().PushLru(page);
+    }
     return absl::OkStatus();
   }
 

@@ -32,6 +32,9 @@ class StoreCheckpoint {
   static void Poison(RoutingStore& store, std::span<const std::uint64_t> open_steps,
                      std::uint64_t last_step, std::uint64_t version);
 
+  // What FlightSink::OnCopiedOut reports. Does nothing if the store has no such page.
+  static void CopyOut(RoutingStore& store, std::uint64_t read_id, std::size_t page);
+
   // From now on the audit of the store voids no page: VoidPage does.
   static void KeepAuditedPages(RoutingStore& store);
   // What FlightSink::OnVoided reports. Does nothing if the store has no such page.

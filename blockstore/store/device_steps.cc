@@ -65,6 +65,7 @@ void DeviceSteps::ClaimRows(StepRecord* record, std::span<const std::int64_t> sl
       record->range[i] = range_[i].first;
       // A copy-on-write below may already read the claims of this record.
       record->claims[i] = {};
+      record->first_copy[i] = PageClaims::kNone;
     }
   }
   for (std::uint32_t i = 0; i < range_.size(); ++i)
@@ -191,8 +192,10 @@ void DeviceSteps::Extend(PageIndex from, PageIndex to, std::uint32_t rows, bool 
         return;
       }
       std::uint32_t& last = record->pages.FindOrAdd(to).side;
+      std::uint32_t& first = record->first_copy[side.step_row];
       side.next = last;
-      last = static_cast<std::uint32_t>(record->copies.size());
+      side.next_same = first;
+      last = first = static_cast<std::uint32_t>(record->copies.size());
       record->copies.push_back(side);
       pages_.PinPage(to);
     };
@@ -265,10 +268,10 @@ const Claim* DeviceSteps::ResolveRow(StepRecord& record, std::uint32_t step_row)
     if (own.page != kNoPage && !own.revoked) {
       pages_.stamp(own.page, own.row).MarkHow(Provenance::kKept);
     }
-    for (const SideRow& side : record.copies) {
-      if (side.step_row == index && !side.revoked) {
-        pages_.stamp(side.page, side.row).MarkHow(Provenance::kKept);
-      }
+    for (std::uint32_t i = record.first_copy[index]; i != PageClaims::kNone;
+         i = record.copies[i].next_same) {
+      const SideRow& side = record.copies[i];
+      if (!side.revoked) pages_.stamp(side.page, side.row).MarkHow(Provenance::kKept);
     }
     return nullptr;
   }
@@ -303,10 +306,10 @@ const Claim* DeviceSteps::ResolveRow(StepRecord& record, std::uint32_t step_row)
     if (claimed.kept) cell.MarkHow(Provenance::kKept);
     return true;
   };
-  for (const SideRow& side : record.copies) {
-    if (side.step_row == index && !side.revoked) {
-      claim(side, side.by_key);
-    }
+  for (std::uint32_t i = record.first_copy[index]; i != PageClaims::kNone;
+       i = record.copies[i].next_same) {
+    const SideRow& side = record.copies[i];
+    if (!side.revoked) claim(side, side.by_key);
   }
   const bool there = own.page != kNoPage && !own.revoked && claim(own, false);
   return there ? &own : nullptr;

@@ -17,9 +17,11 @@ EventApplier::EventApplier(const StoreOptions& options, Pages& pages, DeviceStep
       pool_(pages.pool()),
       device_steps_(device_steps),
       stats_(stats),
-      num_blocks_(options.num_blocks) {
-  own_seals_.reserve(options.max_step_rows);
-  keyed_binds_.reserve(options.max_step_rows);
+      num_blocks_(options.num_blocks),
+      max_own_seals_(static_cast<std::size_t>(options.num_blocks) + options.max_step_rows),
+      max_keyed_binds_(std::size_t{table_.size()} + options.max_step_rows) {
+  own_seals_.reserve(max_own_seals_);  // address space, touched when it is used
+  keyed_binds_.reserve(max_keyed_binds_);
   moved_.reserve(1024);
 }
 
@@ -73,10 +75,29 @@ void EventApplier::Prefetch(const Event& event) const {
 
 // ---- pages found by key, which the version of the next step decides
 
-std::uint64_t EventApplier::KeyedVersion(EntryIndex e) const {
-  const auto found = std::find_if(keyed_binds_.rbegin(), keyed_binds_.rend(),
-                                  [e](const KeyedBind& bind) { return bind.entry == e; });
-  return found == keyed_binds_.rend() ? version_ : found->version;
+void EventApplier::AddKeyedBind(EntryIndex e, std::uint64_t version) {
+  if (keyed_binds_.size() >= max_keyed_binds_) {
+    // Of those that found a page by key, the last one of each entry stays.
+    std::size_t kept = keyed_binds_.size();
+    for (std::size_t i = keyed_binds_.size(); i-- > 0;) {
+      Entry& entry = table_.hot(keyed_binds_[i].entry);
+      if (entry.found_by_key) keyed_binds_[--kept] = keyed_binds_[i];
+      entry.found_by_key = false;
+    }
+    keyed_binds_.erase(keyed_binds_.begin(),
+                       keyed_binds_.begin() + static_cast<std::ptrdiff_t>(kept));
+    for (const KeyedBind& bind : keyed_binds_)
+      table_.hot(bind.entry).found_by_key = true;
+    keyed_bind_of_.Clear();
+  }
+  keyed_binds_.push_back({e, version});
+  table_.hot(e).found_by_key = true;
+}
+
+std::uint64_t EventApplier::KeyedVersion(EntryIndex e) {
+  const auto found =
+      keyed_bind_of_.Find(keyed_binds_, e, [](const KeyedBind& bind) { return bind.entry; });
+  return found ? keyed_binds_[*found].version : version_;
 }
 
 void EventApplier::Begin(std::uint64_t version) {
@@ -92,6 +113,7 @@ void EventApplier::Begin(std::uint64_t version) {
     }
   }
   keyed_binds_.clear();
+  keyed_bind_of_.Clear();
 }
 
 // ---- own seals
@@ -99,33 +121,27 @@ void EventApplier::Begin(std::uint64_t version) {
 void EventApplier::PendSeal(const Event& seal, RelStep now) {
   const EntryIndex e = pages_.FirstEntry(seal.block);
   Entry& entry = pages_.EnsureEntry(e, now);
+  if (entry.sealing) ForgetOwnSeal(seal.block);
   entry.sealing = true;
   __builtin_prefetch(&table_.cold(e), 1);
   if (entry.page != kNoPage) __builtin_prefetch(&pool_.cold(entry.page), 1);
-  if (own_seals_.size() > table_.size()) ForgetSupersededSeals();
+  if (own_seals_.size() >= max_own_seals_) {
+    std::erase_if(own_seals_, [](const Event& waiting) { return waiting.block == kForgotten; });
+    own_seal_of_.Clear();
+  }
   own_seals_.push_back(seal);
 }
 
-std::optional<std::size_t> EventApplier::FindOwnSeal(std::int32_t block) const {
+std::optional<std::size_t> EventApplier::FindOwnSeal(std::int32_t block) {
   const EntryIndex e = pages_.FirstEntry(block);
   if (e == kNoEntry || !table_.hot(e).sealing) return std::nullopt;
-  for (std::size_t i = own_seals_.size(); i-- > 0;) {
-    if (own_seals_[i].block == block) return i;
-  }
-  return std::nullopt;
+  return own_seal_of_.Find(own_seals_, block, [](const Event& seal) { return seal.block; });
 }
 
-// The list is longer than the table: seals were reported again, or their blocks have new lives.
-void EventApplier::ForgetSupersededSeals() {
-  for (std::size_t i = own_seals_.size(); i-- > 0;) {
-    const EntryIndex e = pages_.FirstEntry(own_seals_[i].block);
-    const bool counts = e != kNoEntry && table_.hot(e).sealing;
-    if (counts) table_.hot(e).sealing = false;
-    if (!counts) own_seals_[i].block = kForgotten;
-  }
-  std::erase_if(own_seals_, [](const Event& seal) { return seal.block == kForgotten; });
-  for (const Event& seal : own_seals_)
-    table_.hot(pages_.FirstEntry(seal.block)).sealing = true;
+void EventApplier::ForgetOwnSeal(std::int32_t block) {
+  const std::optional<std::size_t> waiting = FindOwnSeal(block);
+  if (waiting) own_seals_[*waiting].block = kForgotten;
+  table_.hot(pages_.FirstEntry(block)).sealing = false;
 }
 
 // The seal of a block moves with it, and that of the block it moves onto ends with its life.
@@ -137,33 +153,34 @@ void EventApplier::MoveOwnSeals(std::span<const Event> pairs) {
   for (const Event& pair : pairs) {
     if (const auto ended = FindOwnSeal(pair.block)) own_seals_[*ended].block = kForgotten;
   }
+  for (const Event& pair : pairs)
+    own_seal_of_.Erase(pair.src);
   for (std::size_t i = 0; i < pairs.size(); ++i) {
-    if (seals_found_[i].has_value()) own_seals_[*seals_found_[i]].block = pairs[i].block;
+    if (!seals_found_[i].has_value()) continue;
+    own_seals_[*seals_found_[i]].block = pairs[i].block;
+    own_seal_of_.Set(pairs[i].block, *seals_found_[i]);
   }
 }
 
 void EventApplier::ApplyOwnSeals(std::uint64_t step) {
-  if (own_seals_.empty()) return;
-  // Backwards, so that of several seals of a block the last one is applied.
-  for (std::size_t i = own_seals_.size(); i-- > 0;) {
-    const EntryIndex e = pages_.FirstEntry(own_seals_[i].block);
-    const bool counts = e != kNoEntry && table_.hot(e).sealing;
-    if (counts) table_.hot(e).sealing = false;
-    if (!counts) own_seals_[i].block = kForgotten;
-  }
   const RelStep now = pages_.base().Relative(step);
   for (Event& seal : own_seals_) {
-    if (seal.block == kForgotten) continue;
+    const EntryIndex e = pages_.FirstEntry(seal.block);
+    if (e == kNoEntry) continue;  // forgotten, or moved onto a null block
+    table_.hot(e).sealing = false;
     seal.step = step;
     ApplySeal(seal, now);
   }
   own_seals_.clear();
+  own_seal_of_.Clear();
 }
 
 void EventApplier::Forget(std::uint64_t version) {
   version_ = version;
   own_seals_.clear();
+  own_seal_of_.Clear();
   keyed_binds_.clear();
+  keyed_bind_of_.Clear();
 }
 
 // ---- one function per event
@@ -171,6 +188,7 @@ void EventApplier::Forget(std::uint64_t version) {
 void EventApplier::ApplyBind(const Event& event, RelStep now) {
   const EntryIndex first = pages_.FirstEntry(event.block);
   const bool keyed = event.key_size > 0;
+  if (table_.hot(first).sealing) ForgetOwnSeal(event.block);
   for (std::uint32_t ordinal = 0; ordinal < pages_.pages_per_block(); ++ordinal) {
     const EntryIndex e = first + ordinal;
     Entry& entry = table_.hot(e);
@@ -179,7 +197,6 @@ void EventApplier::ApplyBind(const Event& event, RelStep now) {
     entry.refs = 1;
     entry.life_start = now;
     entry.seal = {};
-    entry.sealing = false;
     entry.moved = false;
     entry.found_by_key = false;
     if (!keyed) continue;
@@ -187,8 +204,7 @@ void EventApplier::ApplyBind(const Event& event, RelStep now) {
     if (page == kNoPage || pool_.hot(page).bindings == 0xffff) continue;
     pages_.Attach(e, page);
     entry.by_key = true;
-    entry.found_by_key = true;
-    keyed_binds_.push_back({e, version_});
+    AddKeyedBind(e, version_);
     ++stats_.hits_by_key;
   }
 }
@@ -230,7 +246,7 @@ void EventApplier::ApplySeal(const Event& event, RelStep now) {
     table_.SetSeal(e, seal.After(entry.seal));
     const PageIndex page = entry.page;
     if (page == kNoPage) continue;  // the first claim allocates the page
-    pool_.SetSeal(page, seal.After(pool_.hot(page).seal));
+    pages_.SetSeal(page, seal.After(pool_.hot(page).seal));
     pages_.ContendForKey(page, step);
   }
 }
@@ -239,6 +255,7 @@ void EventApplier::ApplyCopy(const Event& event, RelStep now) {
   const EntryIndex src = pages_.FirstEntry(event.src);
   const EntryIndex dst = pages_.FirstEntry(event.block);
   if (src == kNoEntry) ++stats_.events_on_null_blocks;
+  if (table_.hot(dst).sealing) ForgetOwnSeal(event.block);
   for (std::uint32_t ordinal = 0; ordinal < pages_.pages_per_block(); ++ordinal) {
     const auto before = static_cast<std::int32_t>(ordinal * pages_.page_tokens());
     const bool all = event.rows == Event::kAllRows;
@@ -266,10 +283,9 @@ void EventApplier::ApplyCopy(const Event& event, RelStep now) {
     if (to.refs == 0) to.refs = 1;
     to.life_start = now;
     to.seal = {};
-    to.sealing = false;
     to.moved = false;
-    to.found_by_key = found_by_key;
-    if (found_by_key) keyed_binds_.push_back({d, KeyedVersion(src + ordinal)});
+    to.found_by_key = false;
+    if (found_by_key) AddKeyedBind(d, KeyedVersion(src + ordinal));
     if (all) {
       to.SetReason(reason, reason_rows);
       if (page != kNoPage && pool_.hot(page).bindings < 0xffff) {
@@ -332,7 +348,8 @@ void EventApplier::ApplyMove(std::span<const Event> pairs, RelStep now) {
           entry.moved = moved.moved || moved.life_start < now;
           entry.life_start = now;
           table_.cold(e) = seal;
-          if (moved.found_by_key) keyed_binds_.push_back({e, keyed_version});
+          entry.found_by_key = false;
+          if (moved.found_by_key) AddKeyedBind(e, keyed_version);
           if (moved.page != kNoPage) pages_.Attach(e, moved.page);
         }
       }
@@ -379,7 +396,7 @@ void EventApplier::ApplyTruncate(const Event& event, RelStep now) {
         }
         device_steps_.Revoke(page, row, upto);
       }
-      if (rewound) pool_.hot(page).seal = {};
+      if (rewound) pages_.SetSeal(page, {});
     }
     if (rewound) entry.seal = {};
   }
@@ -387,7 +404,9 @@ void EventApplier::ApplyTruncate(const Event& event, RelStep now) {
 
 void EventApplier::ApplyReset(RelStep now) {
   own_seals_.clear();
+  own_seal_of_.Clear();
   keyed_binds_.clear();
+  keyed_bind_of_.Clear();
   pages_.ClearIndex();
   for (EntryIndex e = 0; e < table_.size(); ++e) {
     Entry& entry = table_.hot(e);

@@ -14,6 +14,7 @@
 
 #include "blockstore/events.h"
 #include "blockstore/store/device_steps.h"
+#include "blockstore/store/last_position.h"
 #include "blockstore/store/pages.h"
 #include "blockstore/store/stats.h"
 
@@ -36,8 +37,8 @@ class EventApplier {
   // next (with step 0), per block the last one. An own seal belongs to the life in which it was
   // reported: it moves with its block, and ends when another life begins.
   void ApplyOwnSeals(std::uint64_t step);
-  // What waits for the next begin: own seals, in the order reported, of which those whose block has
-  // Entry::sealing count; and entries with Entry::found_by_key, of which the last of an entry counts.
+  // What waits for the next begin: own seals, in the order reported, one for each block with
+  // Entry::sealing; and entries with Entry::found_by_key, of which the last of an entry counts.
   struct KeyedBind {
     EntryIndex entry;
     std::uint64_t version;
@@ -60,12 +61,15 @@ class EventApplier {
   void ApplyTruncate(const Event& event, RelStep now);
   void ApplyReset(RelStep now);
   void PendSeal(const Event& seal, RelStep now);
-  // The position of the own seal of the block's present life.
-  [[nodiscard]] std::optional<std::size_t> FindOwnSeal(std::int32_t block) const;
+  // The position of the own seal that waits for the block.
+  [[nodiscard]] std::optional<std::size_t> FindOwnSeal(std::int32_t block);
+  // The life of a block ends, or its seal is reported again: the one that waits is forgotten.
+  void ForgetOwnSeal(std::int32_t block);
   void MoveOwnSeals(std::span<const Event> pairs);
-  void ForgetSupersededSeals();
+  // An entry found a page by key under `version`.
+  void AddKeyedBind(EntryIndex e, std::uint64_t version);
   // The version under which an entry with found_by_key got its page.
-  [[nodiscard]] std::uint64_t KeyedVersion(EntryIndex e) const;
+  [[nodiscard]] std::uint64_t KeyedVersion(EntryIndex e);
   // Prefetches the entry of an event.
   void Prefetch(const Event& event) const;
 
@@ -76,8 +80,14 @@ class EventApplier {
   Stats& stats_;
   const std::int32_t num_blocks_;
   std::uint64_t version_ = 0;
+  // Both lists are compacted when they have as many items: those that count, and as many more that
+  // compacting them costs little for each.
+  const std::size_t max_own_seals_;
+  const std::size_t max_keyed_binds_;
   std::vector<Event> own_seals_;
+  LastPosition own_seal_of_;  // by block
   std::vector<KeyedBind> keyed_binds_;
+  LastPosition keyed_bind_of_;                           // by entry
   std::vector<std::optional<std::size_t>> seals_found_;  // scratch of MoveOwnSeals
   struct MovedEntry {
     Entry entry;

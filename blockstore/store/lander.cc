@@ -26,6 +26,7 @@ constexpr std::size_t kFaultStep = std::size_t{1} << 20;
 constexpr std::size_t kFaultAhead = std::size_t{32} << 20;
 constexpr std::size_t kReclaim = 4;  // snapshots reclaimed per hold of the lock
 constexpr std::chrono::nanoseconds kLongestTeardown = std::chrono::hours(24 * 365);
+constexpr std::size_t kRecordsPerPiece = 32;
 
 inline void Pause() {
 #if defined(__x86_64__)
@@ -125,7 +126,7 @@ void Lander::SleepUntilWork(std::uint32_t seen) {
 void Lander::Loop() noexcept {
   while (!stop_.load(std::memory_order_seq_cst)) {
     const std::uint32_t seen = work_.load(std::memory_order_seq_cst);
-    bool worked = log_ != nullptr && log_->HasRecords() && Drain() > 0;
+    bool worked = log_ != nullptr && log_->HasRecords() && ApplyLog() > 0;
     while (LandNext())
       worked = true;
     worked |= RunCopies();
@@ -160,6 +161,43 @@ std::size_t Lander::Drain(std::size_t records) {
   return applied;
 }
 
+std::size_t Lander::ApplyLog(std::size_t records) {
+  for (std::size_t applied = 0;;) {
+    if (!core_.failure.failed()) CopyOut();
+    const std::size_t most = std::min(records - applied, kRecordsPerPiece);
+    const std::size_t piece = Drain(most);
+    applied += piece;
+    if (piece < most || applied == records) return applied;
+  }
+}
+
+// ---- snapshots that are released late
+
+void Lander::CopyOut() {
+  for (bool more = true; more;) {
+    const MutexLock lock(mutex_);
+    more = pages_.CopyOut();
+  }
+}
+
+void Lander::WarnOfPages() {
+  std::uint32_t snapshots_only = 0;
+  {
+    const MutexLock lock(mutex_);
+    if (stats_.no_page == 0) return;
+    snapshots_only = pages_.pool().snapshots_only();
+  }
+  logged_pages_ = true;
+  Log(LogLevel::kWarning, [&] {
+    return absl::StrCat(
+        "no page was free, and rows are missing (capacity). Of ", options_.num_pages, " + ",
+        *options_.spare_pages, " spare pages, snapshots alone hold ", snapshots_only, ", and ",
+        core_.copied_bytes.load(std::memory_order_relaxed), " of ", *options_.copy_out_bytes,
+        " bytes are copied out: read and release snapshots sooner, or raise spare_pages or "
+        "copy_out_bytes; if snapshots hold few pages, raise num_pages. Logged once");
+  });
+}
+
 // ---- failures
 
 void Lander::Settle() noexcept {
@@ -187,7 +225,7 @@ void Lander::Log(LogLevel level, const Text& text) const noexcept {
 }
 
 void Lander::ServeLog() {
-  if (options_.landing == Landing::kThread && log_ != nullptr && log_->HasRecords()) Drain();
+  if (options_.landing == Landing::kThread && log_ != nullptr && log_->HasRecords()) ApplyLog();
 }
 
 // Without the lock, as Done() may free what it belongs to.
@@ -217,6 +255,8 @@ void Lander::Housekeeping() {
     const MutexLock lock(mutex_);
     more = pages_.ReclaimSnapshots(kReclaim);
   }
+  CopyOut();
+  if (!logged_pages_) WarnOfPages();
   while (const std::optional<Audit::Pair> pair = audit_.TakePair()) {
     RunCopies();  // one of the two may be a copy whose bytes are still queued
     audit_.ComparePair(*pair);

@@ -61,6 +61,8 @@ class Lander {
   std::size_t Drain(std::size_t records = LogApplier::kAll) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- work. Landing thread.
+  // Drain, a few records at a time, and copies pages out before the next ones may need them.
+  std::size_t ApplyLog(std::size_t records = LogApplier::kAll) ABSL_LOCKS_EXCLUDED(mutex_);
   // Lands the next submitted step, or `only_step`. False if there is none, or the store has failed.
   // An exception of the step's StepRows makes its rows missing (not captured); any other one makes
   // the store fail.
@@ -82,6 +84,10 @@ class Lander {
   void Log(LogLevel level, const Text& text) const noexcept;
   void SleepUntilWork(std::uint32_t seen);
   [[nodiscard]] bool Idle(std::uint32_t seen) const;
+  // Copies pages out while they are short (Pages::CopyOut).
+  void CopyOut() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Logs, once, that a row is missing because no page was free.
+  void WarnOfPages() ABSL_LOCKS_EXCLUDED(mutex_);
   // Applies what was published meanwhile, between two pieces of a landing.
   void ServeLog() ABSL_LOCKS_EXCLUDED(mutex_);
   // The next submitted step, or `only_step`, whose ids can be read; null if there is none.
@@ -134,6 +140,7 @@ class Lander {
   std::uint64_t first_given_up_ = 0;  // its number
   bool logged_exception_ = false;
   bool logged_failure_ = false;
+  bool logged_pages_ = false;
 
   std::thread thread_;
   std::atomic<bool> stop_{false};

@@ -26,8 +26,8 @@ class PageClaims {
     std::uint32_t side = kNone;
   };
 
-  // Allocates memory for Clear(pages) or less.
-  void Reserve(std::size_t pages) { lists_.resize(SizeFor(pages)); }
+  // Allocates memory for Clear(pages) or less, unless there is some.
+  void Reserve(std::size_t pages) { lists_.resize(std::max(lists_.size(), SizeFor(pages))); }
   // Removes all pages; there is then room for `pages`.
   void Clear(std::size_t pages) {
     size_ = SizeFor(pages);

@@ -32,15 +32,19 @@ PageIndex PagePool::Take() {
 }
 
 void PagePool::Free(PageIndex page) {
-  SetDetached(page, false);
+  SetDetached(page, false, false);
   hot_[page].free = true;
   hot_[page].lru_next = free_head_;  // last freed, first taken: likely to be in the cache
   free_head_ = page;
   --in_use_;
 }
 
-void PagePool::SetDetached(PageIndex page, bool detached) {
+void PagePool::SetDetached(PageIndex page, bool detached, bool snapshots_only) {
   PageHot& hot = hot_[page];
+  if (hot.snapshots_only != snapshots_only) {
+    hot.snapshots_only = snapshots_only;
+    snapshots_only ? ++snapshots_only_ : --snapshots_only_;
+  }
   if (hot.detached == detached) return;
   hot.detached = detached;
   if (detached) {
@@ -54,14 +58,13 @@ void PagePool::SetDetached(PageIndex page, bool detached) {
 void PagePool::PushLru(PageIndex page) {
   PageHot& hot = hot_[page];
   hot.in_lru = true;
-  hot.lru_aside = false;
-  hot.lru_bound = hot.bindings > 0;
+  hot.list = ListFor(hot);
   Link(page);
 }
 
 void PagePool::SetAside(PageIndex page) {
   Unlink(page);
-  hot_[page].lru_aside = true;
+  hot_[page].list = EvictionList::kAside;
   Link(page);
 }
 
@@ -72,7 +75,7 @@ void PagePool::UnlinkLru(PageIndex page) {
 
 void PagePool::Link(PageIndex page) {
   PageHot& hot = hot_[page];
-  Lru& lru = lru_[ListOf(hot)];
+  Lru& lru = lru_[static_cast<int>(hot.list)];
   hot.lru_prev = lru.tail;
   hot.lru_next = kNoPage;
   (lru.tail == kNoPage ? lru.head : hot_[lru.tail].lru_next) = page;
@@ -81,7 +84,7 @@ void PagePool::Link(PageIndex page) {
 
 void PagePool::Unlink(PageIndex page) {
   const PageHot& hot = hot_[page];
-  Lru& lru = lru_[ListOf(hot)];
+  Lru& lru = lru_[static_cast<int>(hot.list)];
   (hot.lru_prev == kNoPage ? lru.head : hot_[hot.lru_prev].lru_next) = hot.lru_next;
   (hot.lru_next == kNoPage ? lru.tail : hot_[hot.lru_next].lru_prev) = hot.lru_prev;
 }

@@ -30,6 +30,15 @@ inline std::uint8_t DeviceWeights(std::uint64_t version) {
   return static_cast<std::uint8_t>(1 + version % 254);
 }
 
+// The lists of pages that may be evicted, in their order: no request can hit a page that
+// is not sealed, and the KV of one that only its key has is gone, unless a tier has it.
+enum class EvictionList : std::uint8_t {
+  kUnsealed,  // of blocks without users
+  kKeyOnly,   // of the key index alone
+  kSealed,    // of blocks without users
+  kAside,     // cannot be evicted now
+};
+
 // The record of a page: 32 bytes that claims read, and 40 that seals read. With a table entry (48)
 // and the page's share of the key index (7) it makes 127 bytes per page. A spare page has 72 bytes,
 // which are not touched before it is used.
@@ -45,12 +54,12 @@ struct PageHot {
   std::uint16_t referenced = 0;              // of them: entries whose block has users
   std::uint8_t device_weights = kNoWeights;  // of the device steps that claimed its rows
   bool indexed : 1 = false;                  // it is in the key index
-  bool in_lru : 1 = false;                   // in a list of pages that may be evicted
-  bool lru_bound : 1 = false;                // which list: true = pages with bindings
-  bool lru_aside : 1 = false;                // which list: true = pages that were set aside
+  bool in_lru : 1 = false;                   // in a list of pages that may be evicted,
+  EvictionList list : 2 = EvictionList::kUnsealed;  // which one
   bool detached : 1 = false;                 // neither a block nor the key index has it
   bool free : 1 = false;                     // on the free list: only lru_next is used
   bool copied : 1 = false;                   // rows were copied into it from another page
+  bool snapshots_only : 1 = false;           // detached, and no step in flight holds it
 };
 static_assert(sizeof(PageHot) == 32);
 
@@ -91,24 +100,30 @@ class PagePool {
   // of pages that may be evicted.
   void Free(PageIndex page);
 
-  // Two lists of pages that may be evicted, least recently pushed first. A page that was pinned
-  // afterwards may still be listed. Pages that only the key index holds are evicted before pages
-  // with bindings: the KV of the latter can still be hit, so that a store with as many pages as
-  // blocks keeps their rows. Pages that cannot be evicted now are set aside, in a third list.
-  void PushLru(PageIndex page);    // REQUIRES: not listed
+  // Lists of pages that may be evicted, each least recently pushed first. A page that was pinned
+  // afterwards may still be listed.
+  // The list to which the page belongs, by its seal and its bindings.
+  [[nodiscard]] static EvictionList ListFor(const PageHot& hot) {
+    if (hot.bindings == 0) return EvictionList::kKeyOnly;
+    return hot.seal.set() ? EvictionList::kSealed : EvictionList::kUnsealed;
+  }
+  void PushLru(PageIndex page);    // to the list to which it belongs. REQUIRES: not listed
   void SetAside(PageIndex page);   // REQUIRES: listed
   void UnlinkLru(PageIndex page);  // REQUIRES: listed
   // The next page to evict; kNoPage if there is none.
   [[nodiscard]] PageIndex LruHead() const {
-    return lru_[0].head != kNoPage ? lru_[0].head : lru_[1].head;
+    for (const Lru& lru : {lru_[0], lru_[1], lru_[2]}) {
+      if (lru.head != kNoPage) return lru.head;
+    }
+    return kNoPage;
   }
-  // The first page of one list.
-  [[nodiscard]] PageIndex LruHead(bool bound) const { return lru_[bound ? 1 : 0].head; }
-  // The page that was set aside first; kNoPage if there is none.
-  [[nodiscard]] PageIndex AsideHead() const { return lru_[kAside].head; }
+  // The first page of one list; kNoPage if it is empty.
+  [[nodiscard]] PageIndex LruHead(EvictionList list) const {
+    return lru_[static_cast<int>(list)].head;
+  }
 
-  // Notes whether a page is detached. REQUIRES: taken.
-  void SetDetached(PageIndex page, bool detached);
+  // Notes whether a page is detached, and whether snapshots alone hold it then. REQUIRES: taken.
+  void SetDetached(PageIndex page, bool detached, bool snapshots_only);
 
   // Pages that are taken; their maximum so far.
   [[nodiscard]] std::uint32_t in_use() const { return in_use_; }
@@ -116,17 +131,14 @@ class PagePool {
   // Those of them that are detached; their maximum so far.
   [[nodiscard]] std::uint32_t detached() const { return detached_; }
   [[nodiscard]] std::uint32_t detached_peak() const { return detached_peak_; }
+  // Those of the detached ones that snapshots alone hold: nothing changes their rows any more.
+  [[nodiscard]] std::uint32_t snapshots_only() const { return snapshots_only_; }
   // Only pages [0, this) were ever taken. The landing thread reads it to commit memory ahead.
   [[nodiscard]] std::uint32_t pages_touched() const {
     return next_fresh_.load(std::memory_order_relaxed);
   }
 
  private:
-  static constexpr int kAside = 2;
-  // The list in which the page is.
-  [[nodiscard]] static int ListOf(const PageHot& hot) {
-    return hot.lru_aside ? kAside : hot.lru_bound ? 1 : 0;
-  }
   void Link(PageIndex page);    // at the end of its list
   void Unlink(PageIndex page);  // from its list
 
@@ -138,12 +150,13 @@ class PagePool {
   struct Lru {
     PageIndex head = kNoPage;
     PageIndex tail = kNoPage;
-  } lru_[3];  // [bound], [kAside]
+  } lru_[4];  // [EvictionList]
   std::atomic<std::uint32_t> next_fresh_{0};
   std::uint32_t in_use_ = 0;
   std::uint32_t in_use_peak_ = 0;
   std::uint32_t detached_ = 0;
   std::uint32_t detached_peak_ = 0;
+  std::uint32_t snapshots_only_ = 0;
 };
 
 }  // namespace waymark

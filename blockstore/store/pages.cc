@@ -1,7 +1,6 @@
 #include "blockstore/store/pages.h"
 
 #include <algorithm>
-#include <new>
 
 namespace waymark {
 
@@ -14,6 +13,9 @@ Pages::Pages(const StoreOptions& options, StoreCore& core, Stats& stats)
       page_magic_(~std::uint64_t{0} / page_tokens_ + 1),
       key_seed_(options.key_seed),
       audit_(options.audit),
+      copy_out_below_(*options.spare_pages / 4 + 1),
+      copy_out_until_(copy_out_below_ + *options.spare_pages / 16),
+      copy_out_bytes_(*options.copy_out_bytes),
       base_(std::make_shared<StepBase>()),
       pool_(options.num_pages, *options.spare_pages),
       table_(static_cast<std::size_t>(options.num_blocks) * pages_per_block_),
@@ -75,12 +77,14 @@ void Pages::UpdateEvictability(PageIndex page) {
   const bool attached = hot.bindings > 0 || hot.indexed;
   if (!attached && !Held(hot)) {
     if (hot.in_lru) pool_.UnlinkLru(page);
+    if (!copies_out_.empty()) copies_out_.erase(page);
     pool_.Free(page);
     return;
   }
-  pool_.SetDetached(page, !attached);
+  pool_.SetDetached(page, !attached, !attached && hot.pins == 0);
   const bool listed = attached && hot.referenced == 0;
-  const bool other_list = hot.lru_bound != (hot.bindings > 0) || (hot.lru_aside && !Held(hot));
+  const bool other_list =
+      hot.list == EvictionList::kAside ? !Held(hot) : hot.list != PagePool::ListFor(hot);
   if (hot.in_lru && (!listed || other_list)) pool_.UnlinkLru(page);
   if (!hot.in_lru && listed) pool_.PushLru(page);
 }
@@ -140,7 +144,7 @@ bool Pages::EvictOne() {
     }
     pool_.SetAside(page);  // UpdateEvictability lists it again when it is not held any more
   }
-  const PageIndex page = any_free ? pool_.AsideHead() : kNoPage;
+  const PageIndex page = any_free ? pool_.LruHead(EvictionList::kAside) : kNoPage;
   if (page != kNoPage) Evict(page);
   return page != kNoPage;
 }
@@ -357,152 +361,6 @@ void Pages::ContendClaimed(RelStep step) {
     if (hot.seal.has_key && !hot.indexed) ContendForKey(page, step);
   }
   contending_.clear();
-}
-
-// ---- snapshots
-
-void Pages::PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks) {
-  state.base = base_;
-  state.read_id = ++snapshots_;
-  ++snapshots_live_;
-  state.live_prev = nullptr;
-  state.live_next = live_;
-  if (live_ != nullptr) live_->live_prev = &state;
-  live_ = &state;
-  state.pages.clear();
-  if (state.ticket.released()) return;
-  const std::int64_t page_tokens = page_tokens_;
-  const std::int64_t begin = state.first / page_tokens;
-  const std::int64_t last = state.last;
-  const std::int64_t end = state.first == last ? begin : (last + page_tokens - 1) / page_tokens;
-  try {
-    state.pages.resize(static_cast<std::size_t>(end - begin));
-  } catch (const std::bad_alloc&) {
-    state.lost = true;
-    ++stats_.snapshots_lost;
-    return;
-  }
-  // Entries and page records are not in the cache. Groups of pages go through three passes, which
-  // prefetch for one another: find the entries, copy them, pin their pages.
-  constexpr std::size_t kGroup = 16;
-  const std::span<SnapshotPage> out(state.pages);
-  EntryIndex found[2][kGroup];
-  const BlockId* block = blocks.data();
-  auto ordinal = static_cast<std::uint32_t>(begin % pages_per_block_);
-  for (std::size_t at = 0; at < out.size() + 2 * kGroup; at += kGroup) {
-    EntryIndex* const finding = found[at / kGroup % 2];
-    const std::size_t found_end = std::min(at + kGroup, out.size());
-    for (std::size_t i = at; i < found_end; ++i) {
-      const std::int32_t id = block->value();
-      const EntryIndex e =
-          id < 0 ? kNoEntry : static_cast<EntryIndex>(id) * pages_per_block_ + ordinal;
-      finding[i - at] = e;
-      if (e != kNoEntry) table_.Prefetch(e);
-      if (++ordinal == pages_per_block_) {
-        ordinal = 0;
-        ++block;
-      }
-    }
-    if (at < kGroup) continue;
-    const std::size_t copying = at - kGroup;
-    const EntryIndex* const entries = found[copying / kGroup % 2];
-    const std::size_t copied_end = std::min(at, out.size());
-    for (std::size_t i = copying; i < copied_end; ++i) {
-      out[i] = SnapshotPage{};
-      if (entries[i - copying] == kNoEntry) continue;
-      const Entry& entry = table_.hot(entries[i - copying]);
-      if (!entry.exists) continue;
-      out[i] = {entry.page, entry.reason, entry.by_key, false, entry.reason_rows};
-      if (entry.page != kNoPage) __builtin_prefetch(&pool_.hot(entry.page), 1);
-    }
-    if (at < 2 * kGroup) continue;
-    const std::size_t marked_end = std::min(copying, out.size());
-    for (std::size_t i = at - 2 * kGroup; i < marked_end; ++i) {
-      if (out[i].page == kNoPage) continue;
-      PageHot& hot = pool_.hot(out[i].page);
-      ++hot.snapshots;
-      out[i].copied = hot.copied;
-      // The snapshot may see only a part of its last page.
-      const std::int64_t seen = i + 1 < out.size() ? page_tokens : last - (end - 1) * page_tokens;
-      hot.high_water = std::max(hot.high_water, static_cast<std::uint16_t>(seen));
-    }
-  }
-}
-
-void Pages::ReclaimFor(std::size_t pages) {
-  while (pool_.free() < pages && ReclaimSnapshots(1)) {
-  }
-}
-
-bool Pages::ReclaimSnapshots(std::size_t states) {
-  SnapshotState* state = nullptr;
-  bool any = false;
-  for (; states > 0 && core_.released.try_dequeue(state); --states) {
-    any = true;
-    ReclaimSnapshot(*state);
-  }
-  return any;
-}
-
-void Pages::ReclaimSnapshot(SnapshotState& state) {
-  for (const SnapshotPage& pinned : state.pages) {
-    if (pinned.page == kNoPage) continue;
-    PageHot& hot = pool_.hot(pinned.page);
-    if (--hot.snapshots > 0) continue;
-    hot.high_water = 0;
-    if (hot.referenced == 0) UpdateEvictability(pinned.page);
-  }
-  if (core_.flight != nullptr) core_.flight->OnReleased(state.read_id);
-  state.base.reset();
-  --snapshots_live_;
-  (state.live_prev == nullptr ? live_ : state.live_prev->live_next) = state.live_next;
-  if (state.live_next != nullptr) state.live_next->live_prev = state.live_prev;
-  core_.FreeTicket(&state);
-}
-
-std::optional<VoidedPage> Pages::NameOf(PageIndex page) const {
-  const PageHot& hot = pool_.hot(page);
-  VoidedPage name;
-  if (hot.bindings > 0) {
-    name.block = static_cast<std::int32_t>(hot.first_binding / pages_per_block_);
-    name.ordinal = hot.first_binding % pages_per_block_;
-    return name;
-  }
-  for (const SnapshotState* state = live_; state != nullptr && hot.snapshots > 0;
-       state = state->live_next) {
-    for (std::size_t i = 0; i < state->pages.size(); ++i) {
-      if (state->pages[i].page != page) continue;
-      name.by = VoidedPage::By::kSnapshot;
-      name.read_id = state->read_id;
-      name.ordinal = static_cast<std::uint32_t>(i);
-      return name;
-    }
-  }
-  if (!hot.indexed) return std::nullopt;
-  name.by = VoidedPage::By::kKey;
-  name.index_key = pool_.cold(page).index_key;
-  return name;
-}
-
-PageIndex Pages::Named(const VoidedPage& name) const {
-  switch (name.by) {
-    case VoidedPage::By::kBlock: {
-      const EntryIndex blocks = table_.size() / pages_per_block_;
-      const bool known = name.block >= 0 && static_cast<EntryIndex>(name.block) < blocks &&
-                         name.ordinal < pages_per_block_;
-      if (!known) return kNoPage;
-      return table_.hot(static_cast<EntryIndex>(name.block) * pages_per_block_ + name.ordinal).page;
-    }
-    case VoidedPage::By::kSnapshot:
-      for (const SnapshotState* state = live_; state != nullptr; state = state->live_next) {
-        if (state->read_id != name.read_id) continue;
-        return name.ordinal < state->pages.size() ? state->pages[name.ordinal].page : kNoPage;
-      }
-      return kNoPage;
-    case VoidedPage::By::kKey:
-      return index_.Find(name.index_key);
-  }
-  return kNoPage;
 }
 
 // ---- lost records

@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "blockstore/events.h"
@@ -116,6 +117,11 @@ class Pages {
   // Rule 4: gives the entry a page of its own, with all rows and the seal of the old one; kNoPage,
   // with reason capacity, if there is none.
   PageIndex CopyOnWrite(EntryIndex e);
+  // Sets the seal of a page, or takes it away.
+  void SetSeal(PageIndex page, const Seal& seal) {
+    pool_.SetSeal(page, seal);
+    if (pool_.hot(page).in_lru) UpdateEvictability(page);
+  }
   // Rule 4: whether a snapshot or another block sees this row of the page.
   [[nodiscard]] static bool SeenByOthers(const PageHot& hot, std::uint32_t row) {
     return row < hot.high_water || hot.bindings > 1;
@@ -204,6 +210,13 @@ class Pages {
   // Records were lost: no row of the table is known to belong to its block. Empties the table and
   // the index (capacity); counts of users stay.
   void ForgetBlocks();
+  // While pages are short, copies rows of pages that snapshots alone hold out into memory of their
+  // own, the oldest snapshots first, and gives the pages back: a page or two per call. False if there
+  // is nothing to do, or StoreOptions::copy_out_bytes are in use. Landing thread.
+  bool CopyOut();
+  // The same for one page of a live snapshot, whatever is short, if snapshots alone hold it. For a
+  // replay.
+  void CopyOutPage(std::uint64_t read_id, std::size_t page);
   [[nodiscard]] std::uint64_t snapshots_taken() const { return snapshots_; }
   [[nodiscard]] std::uint64_t snapshots_live() const { return snapshots_live_; }
 
@@ -222,6 +235,19 @@ class Pages {
   // Removes one page from the key index.
   void Unindex(PageIndex page);
 
+  void ReturnPage(PageIndex page);
+  // A live snapshot; null if there is none with this number.
+  [[nodiscard]] SnapshotState* FindSnapshot(std::uint64_t read_id) const;
+  [[nodiscard]] bool wants_copies() const {
+    return pool_.free() < copy_out_below_ && pool_.snapshots_only() > 0;
+  }
+  enum class CopyOutResult : std::uint8_t { kNone, kCopied, kNoRoom };
+  // Copies page `i` of the snapshot out, unless snapshots are not alone in holding it or all copies
+  // would have more than `limit` bytes; gives it back unless the snapshot is being read.
+  CopyOutResult CopyOutPage(SnapshotState& state, std::size_t i, std::uint64_t limit);
+  // Null if all copies would have more than `limit` bytes. Throws std::bad_alloc.
+  std::shared_ptr<const CopiedPage> MakeCopy(PageIndex page, std::uint64_t limit);
+
   StoreCore& core_;
   RowsInFlight* in_flight_ = nullptr;
   Stats& stats_;
@@ -231,6 +257,9 @@ class Pages {
   const std::uint64_t page_magic_;       // 2^64 / page_tokens_, rounded up
   const std::uint64_t key_seed_;
   const bool audit_;
+  const std::uint32_t copy_out_below_;  // with fewer free pages, pages are short
+  const std::uint32_t copy_out_until_;  // with as many, they are not short any more
+  const std::uint64_t copy_out_bytes_;
   std::shared_ptr<StepBase> base_;
   PagePool pool_;
   BlockTable table_;
@@ -241,7 +270,13 @@ class Pages {
   std::vector<SecondSeal> second_seals_;  // its capacity is the limit
   std::uint64_t snapshots_ = 0;
   std::uint64_t snapshots_live_ = 0;
-  SnapshotState* live_ = nullptr;  // the snapshots that were applied and have not come back
+  // The snapshots that were applied and have not come back, in the order of their records.
+  SnapshotState* oldest_ = nullptr;
+  SnapshotState* newest_ = nullptr;
+  // The copies of pages that further snapshots hold, until the page is free.
+  std::unordered_map<PageIndex, std::shared_ptr<const CopiedPage>> copies_out_;
+  SnapshotState* copying_ = nullptr;  // where CopyOut goes on: the snapshot (null: begins anew),
+  std::size_t copying_page_ = 0;      // and its page
 };
 
 }  // namespace waymark

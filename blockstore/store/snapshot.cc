@@ -17,7 +17,22 @@ namespace {
 
 constexpr std::size_t kChunk = 512;  // rows resolved before they are written out
 
+// A reader of a snapshot: as long as it is counted, no page that it has found is given back.
+class Reader {
+ public:
+  explicit Reader(SnapshotState& state) : state_(state) {
+    state_.readers.fetch_add(1, std::memory_order_seq_cst);
+  }
+  ~Reader() { state_.readers.fetch_sub(1, std::memory_order_seq_cst); }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+ private:
+  SnapshotState& state_;
+};
+
 // Reads the stamps of rows [begin, begin + infos.size()) and finds the address of each row.
+// REQUIRES: a Reader.
 void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
                  std::span<const std::uint8_t*> row_pointers, std::span<RowInfo> infos) {
   const std::int64_t page_tokens = core.page_tokens;
@@ -33,8 +48,11 @@ void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t
   }
   for (std::size_t i = 0; i < infos.size();) {
     const std::int64_t at = begin + static_cast<std::int64_t>(i) - origin;
-    const SnapshotPage& pinned = state.pages[static_cast<std::size_t>(at / page_tokens)];
+    const auto index = static_cast<std::size_t>(at / page_tokens);
+    const SnapshotPage& pinned = state.pages[index];
+    const CopiedPage* const copy = state.CopyOf(index);
     auto row = static_cast<std::uint32_t>(at % page_tokens);
+    const std::uint8_t* copied_row = copy == nullptr ? nullptr : copy->row(row, core.row_bytes);
     for (; row < core.page_tokens && i < infos.size(); ++row, ++i) {
       RowInfo& info = infos[i];
       info = RowInfo{};
@@ -43,7 +61,7 @@ void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t
         info.reason = row < pinned.reason_rows ? pinned.reason : Reason::kNeverWritten;
         continue;
       }
-      const Stamp stamp = core.stamp(pinned.page, row).Load();
+      const Stamp stamp = copy == nullptr ? core.stamp(pinned.page, row).Load() : copy->stamps[row];
       info.provenance = pinned.by_key ? Provenance::kByKey : stamp.how();
       if (!stamp.valid()) {
         info.reason = stamp.pending() ? unlanded : stamp.reason();
@@ -56,7 +74,8 @@ void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t
       info.reason = Reason::kNone;
       info.step = state.base->base + stamp.step();
       info.version = version;
-      row_pointers[i] = core.row(pinned.page, row);
+      row_pointers[i] = copy == nullptr ? core.row(pinned.page, row) : copied_row;
+      if (copy != nullptr) copied_row += core.row_bytes;
     }
   }
 }
@@ -71,11 +90,13 @@ bool RevalidateRows(const StoreCore& core, const SnapshotState& state, std::int6
   if (state.lost) return false;
   for (std::size_t i = 0; i < infos.size();) {
     const std::int64_t at = begin + static_cast<std::int64_t>(i) - origin;
-    const SnapshotPage& pinned = state.pages[static_cast<std::size_t>(at / page_tokens)];
+    const auto index = static_cast<std::size_t>(at / page_tokens);
+    const SnapshotPage& pinned = state.pages[index];
+    const CopiedPage* const copy = state.CopyOf(index);
     for (auto row = static_cast<std::uint32_t>(at % page_tokens);
          row < core.page_tokens && i < infos.size(); ++row, ++i) {
       if (row_pointers[i] == nullptr) continue;
-      const Stamp stamp = core.stamp(pinned.page, row).Load();
+      const Stamp stamp = copy == nullptr ? core.stamp(pinned.page, row).Load() : copy->stamps[row];
       if (stamp.valid()) continue;
       row_pointers[i] = nullptr;
       infos[i].reason = stamp.pending() ? Reason::kNeverWritten : stamp.reason();
@@ -172,6 +193,7 @@ absl::Status Snapshot::Read(std::int64_t begin, std::int64_t end, const ReadSpec
     return absl::FailedPreconditionError(
         absl::StrCat("Snapshot::Read: ", Pending(*core_, *state_), "; Wait() first"));
   }
+  const Reader reader(*state_);
   const auto rows = static_cast<std::size_t>(end - begin);
   // [T, L, K] is written in chunks, while the stamps are in the cache. [L, T, K] is written at
   // once, because each layer is contiguous over the whole range.
@@ -247,6 +269,7 @@ absl::Status Snapshot::ReadInfos(std::int64_t begin, std::int64_t end,
         absl::StrCat("Snapshot::ReadInfos: ", Pending(*core_, *state_), "; Wait() first"));
   }
   std::vector<const std::uint8_t*> row_pointers(static_cast<std::size_t>(end - begin));
+  const Reader reader(*state_);
   ResolveRows(*core_, *state_, begin, row_pointers, infos);
   return absl::OkStatus();
 } catch (const std::bad_alloc&) {

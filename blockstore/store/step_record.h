@@ -44,7 +44,8 @@ struct SideRow {
   bool asked = true;                       // as in Claim
   bool kept = false;                       // as in Claim
   bool by_key = false;                     // its page was attached by key
-  std::uint32_t next = PageClaims::kNone;  // device steps: the next one on this page
+  std::uint32_t next = PageClaims::kNone;       // in StepRecord::pages: the next one on this page
+  std::uint32_t next_same = PageClaims::kNone;  // device steps: the next one of this claim
 };
 
 // What became of the rows of a step that is landing.
@@ -63,6 +64,7 @@ struct StepRecord {
   std::uint64_t version = 0;       // version of the weights
   RelStep relative = 0;            // `step` relative to the base, as its stamps hold it
   std::uint32_t num_rows = 0;      // whose claims are there; with padding
+  std::uint32_t batch_rows = 0;    // of its batch
   bool without_claims = false;     // begun while stamps wrapped: it only waits for its end
   StepRows* rows = nullptr;        // the caller's, until Done(); null: no rows
   bool threw = false;              // a call of `rows` threw; there is no further one but Done()
@@ -72,6 +74,12 @@ struct StepRecord {
   std::vector<Claim> claims;       // [num_rows]; constant after BeginStep, except for `revoked`
   std::vector<SideRow> copies;     // second destinations, appended while in flight
   std::vector<SideRow> ignored;    // for the audit; each pins its page
+  // The claims by page. Of a device step, all of them. Of another step, those of the first
+  // `indexed` rows, which is done when a page with pending rows is copied; `next_run` links the runs
+  // of claims on one page.
+  PageClaims pages;
+  std::uint32_t indexed = 0;
+  std::vector<std::uint32_t> next_run;
   LandingTally tally;              // landing thread
 
   // A step with device_slots. It claims all slots that it may write, in ascending order, and does
@@ -79,7 +87,7 @@ struct StepRecord {
   // like those of any step.
   bool device = false;
   std::vector<std::int64_t> range;  // [num_rows], the slots
-  PageClaims pages;                 // its claims by page
+  std::vector<std::uint32_t> first_copy;  // [num_rows], of `copies`; SideRow::next_same links them
   // Landing thread: the slots that it wrote (StepRows::Slots), empty if they are lost; for each
   // claim, the row that was written there, or kNoStepRow; the index in `range` after the last slot
   // found.

@@ -32,6 +32,7 @@ Steps::Steps(const StoreOptions& options, Pages& pages, Stats& stats)
     if (options.device_slots) {
       record->range.resize(rows);
       record->step_row.resize(rows);
+      record->first_copy.resize(rows);
     }
     record->copies.reserve(sides);
     if (options.device_slots) record->pages.Reserve(rows + record->copies.capacity());
@@ -63,6 +64,8 @@ StepRecord* Steps::NewRecord(const StepBatch& batch) {
   record->step = batch.step;
   record->version = batch.version;
   record->num_rows = 0;
+  record->batch_rows = static_cast<std::uint32_t>(batch.num_slots);
+  record->indexed = 0;
   record->rows = nullptr;
   return record;
 }
@@ -237,6 +240,7 @@ void Steps::ExtendPending(PageIndex from, PageIndex to, RelStep step) {
                    [step](const StepRecord* record) { return record->relative == step; });
   if (found == in_flight_.end() || (*found)->device) return;
   StepRecord* const record = *found;
+  IndexClaims(*record);
   const auto extend = [&](std::uint32_t step_row, std::uint16_t row) {
     StampCell& cell = pages_.stamp(to, row);
     const Stamp stamp = cell.Load();
@@ -247,16 +251,40 @@ void Steps::ExtendPending(PageIndex from, PageIndex to, RelStep step) {
       ++stats_.rows_without_page;
       return;
     }
-    record->copies.push_back({step_row, to, kNoEntry, row});
+    std::uint32_t& last = record->pages.FindOrAdd(to).side;
+    record->copies.push_back({.step_row = step_row, .page = to, .row = row, .next = last});
+    last = static_cast<std::uint32_t>(record->copies.size() - 1);
     pages_.PinPage(to);
   };
-  for (std::uint32_t i = 0; i < record->num_rows; ++i) {
-    if (record->claims[i].page == from) extend(i, record->claims[i].row);
+  const PageClaims::List* const list = record->pages.Find(from);
+  if (list == nullptr) return;
+  for (std::uint32_t run = list->claim; run != PageClaims::kNone; run = record->next_run[run]) {
+    for (std::uint32_t i = run; i < record->num_rows && record->claims[i].page == from; ++i) {
+      if (i > run && record->claims[i].pinned) break;
+      extend(i, record->claims[i].row);
+    }
   }
-  const std::size_t copies = record->copies.size();
-  for (std::size_t i = 0; i < copies; ++i) {
+  for (std::uint32_t i = list->side; i != PageClaims::kNone; i = record->copies[i].next) {
     const SideRow side = record->copies[i];
-    if (side.page == from) extend(side.step_row, side.row);
+    extend(side.step_row, side.row);
+  }
+}
+
+// Once per row of the step, however many pages are copied: looking through all its rows for each
+// copy would cost rows times copies.
+void Steps::IndexClaims(StepRecord& record) {
+  if (record.indexed == 0) {
+    const std::size_t rows = record.claims.size();
+    record.next_run.resize(rows);
+    record.pages.Reserve(rows + record.copies.capacity());
+    record.pages.Clear(record.batch_rows + record.copies.capacity());
+  }
+  for (; record.indexed < record.num_rows; ++record.indexed) {
+    const Claim& claim = record.claims[record.indexed];
+    if (!claim.pinned) continue;
+    std::uint32_t& first = record.pages.FindOrAdd(claim.page).claim;
+    record.next_run[record.indexed] = first;
+    first = record.indexed;
   }
 }
 

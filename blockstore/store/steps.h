@@ -84,6 +84,8 @@ class Steps final : public RowsInFlight {
                 RelStep step, std::uint64_t version);
   // Makes rows that `step` will land in `from` land in `to` too, where they are pending for it.
   void ExtendPending(PageIndex from, PageIndex to, RelStep step);
+  // Adds the claims of the step to its `pages`, as far as they are not there.
+  static void IndexClaims(StepRecord& record);
   StepRecord* NewRecord(const StepBatch& batch);
   void Unpin(StepRecord& record);
 

@@ -87,6 +87,9 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOpti
                absl::StrCat("and num_pages (", options.num_pages, ") must be below 2^32 - 1"),
                *options.spare_pages);
   }
+  if (!options.copy_out_bytes) {
+    options.copy_out_bytes = std::uint64_t{options.num_pages} * options.shape.page_bytes();
+  }
   if (options.max_steps_in_flight < 1 || options.max_steps_in_flight > 4096) {
     return Bad("max_steps_in_flight", "must be in [1, 4096]", options.max_steps_in_flight);
   }
@@ -233,7 +236,7 @@ bool RoutingStore::Land(StepId step) {
 }
 std::size_t RoutingStore::Apply(std::size_t records) {
   if (options().landing != Landing::kManual || impl_->forked()) return 0;
-  return impl_->lander().Drain(records);
+  return impl_->lander().ApplyLog(records);
 }
 absl::Status RoutingStore::WaitIdle(std::chrono::nanoseconds timeout) {
   return Guarded("WaitIdle", [&] { return impl_->forked() ? Forked() : impl_->WaitIdle(timeout); });

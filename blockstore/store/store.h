@@ -102,13 +102,19 @@ struct StoreOptions {
   // (capacity). A spare page costs address space, and memory from its first use on (then it is used
   // again). num_pages + spare_pages < 2^32 - 1. nullopt = as many as num_pages.
   std::optional<std::uint32_t> spare_pages;
+  // Bytes of memory for rows of snapshots, copied out of pages. When three quarters of the spare pages
+  // are in use, the landing thread copies the rows of pages that snapshots alone hold, those of the
+  // oldest snapshots first, and takes the pages back. A copy has the exact size of its rows, and is
+  // freed with its last snapshot. 0 = copy nothing. nullopt = as many bytes as num_pages pages have:
+  // all snapshots together then cost at most twice the memory of the running requests' rows.
+  std::optional<std::uint64_t> copy_out_bytes;
   // Ids that the engine uses as placeholders (a dummy block): null blocks, which have no rows.
   std::vector<BlockId> null_blocks;
   // Steps that can be in flight (begun and not ended). A further one is dropped. 1 ... 4096.
   std::uint32_t max_steps_in_flight = 16;
   // Rows that a step can have, with padding. BeginStep refuses a larger step. 1 ... 2^24.
   std::uint32_t max_step_rows = 8192;
-  // Allows steps whose slots only the device knows (StepBatch::device_slots). Takes 12 bytes more
+  // Allows steps whose slots only the device knows (StepBatch::device_slots). Takes 16 bytes more
   // per row of max_step_rows and step of max_steps_in_flight.
   bool device_slots = false;
   Landing landing = Landing::kThread;
@@ -146,7 +152,7 @@ struct StoreOptions {
   // snapshots. Null = no recording.
   FlightSink* flight = nullptr;
   // Receives audit findings that voided rows (AuditFinding::ToString), on the landing thread, shortly
-  // after the step that showed it has ended: of each cause the 1st, the 10th, the 100th, ; and
+  // after the step that showed it has ended: of each cause the 1st, the 10th, the 100th, ...; and
   // what log.h lists for a store.
   LogCallback log = {};
 };

@@ -59,7 +59,7 @@ RoutingStore::Impl::~Impl() {
 WAYMARK_STEP_PATH void RoutingStore::Impl::Published(const StepCode& code, bool wake) {
   if (code.rule == StepRule::kForked) return;
   if (options_.landing == Landing::kCaller) {
-    lander_.Drain();
+    lander_.ApplyLog();
   } else if (options_.landing == Landing::kThread && wake) {
     lander_.WakeForRecords();
   }
@@ -260,6 +260,7 @@ Stats RoutingStore::Impl::GetStats() noexcept {
     stats.pages_in_use_peak = pages_.pool().in_use_peak();
     stats.pages_detached = pages_.pool().detached();
     stats.pages_detached_peak = pages_.pool().detached_peak();
+    stats.pages_snapshots_only = pages_.pool().snapshots_only();
     stats.snapshots_taken = pages_.snapshots_taken();
     stats.snapshots_live = pages_.snapshots_live();
   }
@@ -272,6 +273,7 @@ Stats RoutingStore::Impl::GetStats() noexcept {
   stats.bytes_touched_peak = stats.bytes - (pages - stats.pages_in_use_peak) * page_bytes -
                              (pages - std::max(stats.pages, stats.pages_in_use_peak)) * records;
   stats.snapshots_given_up = tagged_.given_up();
+  stats.copied_out_bytes = core_->copied_bytes.load(std::memory_order_relaxed);
   stats.exceptions = core_->exceptions.load(std::memory_order_relaxed);
   try {
     stats.failure = core_->failure.text();

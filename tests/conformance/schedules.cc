@@ -102,11 +102,19 @@ void DrawTiming(Rng& rng, EngineOptions& options, std::string& text) {
   if (timing.landing == Landing::kCaller && rng.Chance(.5)) DrawLag(rng, options, text);
   if (timing.slow == 0 && rng.Chance(.2)) {
     timing.slow = static_cast<std::int32_t>(rng.Between(1, 12));
-    if (options.max_pages == 0 && options.features.tier == 0) options.max_pages = -1;
+    if (options.max_pages == 0 && options.features.tier == 0) {
+      options.max_pages = -1;
+      if (rng.Chance(.5)) options.spare_pages = 64;
+    }
   }
+  // Steps in flight hold pages, too: those of the landing thread, which has no forward to wait for,
+  // and above all those whose records are applied late.
+  if (timing.landing == Landing::kThread) options.spare_pages = std::max(options.spare_pages, 256);
+  if (timing.lag > 0) options.spare_pages = EngineOptions().spare_pages;
   if (timing.slow > 0) {
     text += ", slow " + std::to_string(timing.slow) + " (pages " +
-            std::to_string(options.max_pages) + ")";
+            std::to_string(options.max_pages) + ", spare " + std::to_string(options.spare_pages) +
+            ")";
   }
   if (timing.landing != Landing::kThread && rng.Chance(.05)) {
     options.features.no_memory = rng.Chance(.5) ? .001 : .02;
@@ -201,6 +209,7 @@ Outcome RunSchedule(const Schedule& schedule) {
     const Stats stats = (*engine)->StoreStats(stage);
     outcome.voided_rows += stats.audit_voided_rows;
     outcome.log_losses += stats.log_losses;
+    outcome.pages_copied_out += stats.pages_copied_out;
   }
   return outcome;
 }
@@ -208,12 +217,14 @@ Outcome RunSchedule(const Schedule& schedule) {
 void Totals::Add(const Outcome& outcome) {
   ++schedules;
   with_log_losses += outcome.log_losses > 0 ? 1 : 0;
+  with_copies += outcome.pages_copied_out > 0 ? 1 : 0;
   Sum(outcome.checks, checks);
 }
 
 std::string Totals::ToString() const {
   return std::to_string(schedules) + " schedules, " + std::to_string(failed) + " failed, " +
-         std::to_string(with_log_losses) + " lost records: " + CountsText(checks);
+         std::to_string(with_log_losses) + " lost records, " + std::to_string(with_copies) +
+         " copied pages out: " + CountsText(checks);
 }
 
 std::uint64_t FromEnvironment(const char* name, std::uint64_t otherwise) {

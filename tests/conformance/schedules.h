@@ -29,7 +29,8 @@ struct Outcome {
   std::uint64_t voided_rows = 0;  // by the audit
   bool scarce = false;  // some store lost rows for want of pages, or because its log was full
   std::uint64_t log_losses = 0;  // times that records were lost because a log was full
-  std::string error;             // the engine could not be made
+  std::uint64_t pages_copied_out = 0;
+  std::string error;  // the engine could not be made
 
   // Nothing wrong, nothing unexplained, nothing voided, and pages enough where they were given.
   [[nodiscard]] bool clean(const Schedule& schedule) const;
@@ -43,6 +44,7 @@ struct Totals {
   std::int64_t schedules = 0;
   std::int64_t failed = 0;
   std::int64_t with_log_losses = 0;  // schedules
+  std::int64_t with_copies = 0;      // schedules in which pages were copied out
   sim::CheckCounts checks;
 
   void Add(const Outcome& outcome);

@@ -52,6 +52,12 @@ class StoreStats:
     pages_detached: int
     pages_detached_peak: int
     rows_without_page: int
+    pages_snapshots_only: int
+    """Of pages_detached: those that snapshots alone hold."""
+    pages_copied_out: int
+    copied_out_bytes: int
+    """Of the rows that are copied out of pages now."""
+    snapshots_copied_out: int
     evictions: int
     copies_on_write: int
     no_page: int
@@ -211,6 +217,7 @@ class Store(_core.Store):
         expert_versions: int = 8,
         teardown_timeout: float | None = 5.0,
         overdue_after: float | None = 10.0,
+        copy_out_bytes: int | None = None,
     ) -> None:
         """Commits the memory of the rows' stamps, and starts the landing thread.
 
@@ -238,6 +245,9 @@ class Store(_core.Store):
         and buffers that the device may still write stay allocated; None: as long as it takes.
         overdue_after: a step whose ids have not arrived these seconds after its submit is logged
         once, by its number, and counted (steps_overdue); None: never.
+        copy_out_bytes: of rows of snapshots that are copied out of pages, the oldest snapshots first,
+        when three quarters of the spare pages are in use; a copy is freed with its last snapshot; 0:
+        nothing is copied; None: as many as num_pages pages have.
 
         InvalidArgumentError names argument, rule and value; ResourceExhaustedError if memory cannot
         be allocated.
@@ -280,6 +290,7 @@ class Store(_core.Store):
             expert_versions,
             teardown_timeout,
             overdue_after,
+            copy_out_bytes,
         )
         self._log_lost = 0
 

@@ -271,9 +271,13 @@ typedef struct wm_store_options {
                                /* device may still write stay allocated; 0 = 5 s; not negative */
   int64_t overdue_after_ns; /* a step whose ids have not arrived this long after its submit is */
                             /* logged and counted (steps_overdue); 0 = 10 s; negative: never */
+  uint64_t copy_out_bytes; /* of rows of snapshots that are copied out of pages, oldest snapshots */
+                           /* first, when three quarters of the spare pages are in use; 0 = as */
+                           /* many as num_pages pages have; WM_NO_COPY_OUT */
 } wm_store_options;
 
 #define WM_NO_SPARE_PAGES 0xffffffffu /* wm_store_options::spare_pages: none */
+#define WM_NO_COPY_OUT (~(uint64_t)0) /* wm_store_options::copy_out_bytes: nothing is copied */
 
 #define WM_STORE_DEVICE_SLOTS 1u  /* batches may have WM_BATCH_DEVICE_SLOTS */
 #define WM_STORE_NO_AUDIT 2u      /* do not compare ignored writes with the rows that are kept */
@@ -719,6 +723,7 @@ typedef struct wm_store_stats {
   uint64_t exceptions;
   uint64_t spare_pages, pages_detached, pages_detached_peak, rows_without_page;
   uint64_t steps_overdue;
+  uint64_t pages_snapshots_only, pages_copied_out, copied_out_bytes, snapshots_copied_out;
 } wm_store_stats;
 
 /* A finding of the audit: later writes of `block` contradicted the rows that were kept. One finding

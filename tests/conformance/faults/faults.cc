@@ -54,9 +54,13 @@ constexpr Fault kFaults[] = {
     {"page_of_two_versions_is_indexed", "vllm", "tier=.6 bump=.05 abort=.1", nullptr},
     // Memory.
     {"referenced_pages_are_evicted", nullptr, "", ProbeReferencedPagesStay},
+    {"sealed_pages_are_evicted_first", nullptr, "", ProbeUnsealedPagesAreEvictedFirst},
     {"no_pins", nullptr, "", ProbePinnedPagesStay},
     {"slow_reader_takes_pages", "vllm", "max_pages=-1 slow=8 draft=.4", nullptr},
     {"page_of_a_snapshot_is_evicted_for_nothing", nullptr, "", ProbeHeldPageIsNotEvictedForNothing},
+    {"copy_forgets_a_row", "vllm", "max_pages=-1 spare=32 slow=24 preempt=.05 stream=.2", nullptr},
+    {"copied_page_is_returned_twice", "vllm", "max_pages=-1 spare=32 slow=24 preempt=.05 stream=.2",
+     nullptr},
     {"absent_rows_lose_their_reason", nullptr, "", ProbeAbsentRowsKeepTheirReason},
     // Reasons.
     {"not_asked_is_never_written", "vllm", "mute=.3", nullptr},

@@ -51,6 +51,7 @@ std::string ProbePossibleRowsContend();
 std::string ProbeWeightsOfPossibleRowsStay();
 std::string ProbePinnedPagesStay();
 std::string ProbeHeldPageIsNotEvictedForNothing();
+std::string ProbeUnsealedPagesAreEvictedFirst();
 std::string ProbeCoveredPrefixAppliesTheLog();
 std::string ProbeBeginOfAnEarlierScheduleIsRefused();
 std::string ProbePoisonEmptiesTheTable();

@@ -448,4 +448,19 @@ std::string ProbeHeldPageIsNotEvictedForNothing() {
              : "the page that no snapshot has was not evicted";
 }
 
+std::string ProbeUnsealedPagesAreEvictedFirst() {
+  StoreOptions options = Direct::Options();
+  options.num_pages = 2;
+  Direct direct(options);
+  direct.Step(1,
+              {Event::Bind(BlockId(0)), Event::Bind(BlockId(1)),
+               Event::Seal(BlockId(0), BlockKey::FromInteger(5), StepId(1))},
+              Slots({0, 1}), {10, 11, 12, 13, 20, 21, 22, 23});
+  direct.Step(2, {Event::Release(BlockId(0)), Event::Release(BlockId(1)), Event::Bind(BlockId(2))},
+              Slots({2}), {30, 31, 32, 33});
+  return direct.Tags({0}, 4) == std::vector<int>{10, 11, 12, 13}
+             ? ""
+             : "the sealed page was evicted before the unsealed one";
+}
+
 }  // namespace waymark::conformance

@@ -315,6 +315,19 @@ def a_slow_reader_takes_no_page_from_the_blocks(off):
     assert steps_of(store, 1) == steps_of(store, 2) == [6] * 4
 
 
+@about('a page that was copied out is given back')
+def a_slow_reader_whose_pages_were_copied_out_costs_no_page(off):
+    store, held, rows = turned_over(off, 3, 4)
+    for page in (0, 1):
+        held[0].copy_out(page)
+    step(store, 4, whole(1) + whole(2), events=[('bind', 1), ('bind', 2)])
+    assert steps_of(store, 1) == steps_of(store, 2) == [4] * 4
+    assert [[row.reason or row.step for row in snapshot.read()] for snapshot in held] == rows
+    for snapshot in held:
+        snapshot.release()
+    assert len(store.pages) - len(store.free) == 2
+
+
 @about()
 def without_spare_pages_a_slow_reader_costs_rows(off):
     _, _, rows = turned_over(off, 2, 0)
@@ -337,6 +350,16 @@ def a_page_that_a_snapshot_has_is_evicted_while_a_page_is_free(off):
         assert [row.step for row in held.read()] == [1] * 4
     step(store, 4, whole(4), events=[('retain', 2), ('bind', 4)])
     assert steps_of(store, 4) == [CAPACITY] * 4 and steps_of(store, 2) == [2] * 4
+
+
+@about('unsealed pages are evicted first')
+def unsealed_pages_are_evicted_before_sealed_ones(off):
+    store = Store(max_pages=3, off=off)
+    step(store, 1, whole(1), events=[('bind', 1), ('seal', 1, 'key', 1)])
+    step(store, 2, whole(2) + whole(3), events=[('bind', 2), ('bind', 3)])
+    store.report([('release', 1), ('release', 2), ('release', 3)])
+    step(store, 3, whole(4) + whole(5), events=[('bind', 4), ('bind', 5)])
+    assert steps_of(store, 1) == [1] * 4 and steps_of(store, 2) == steps_of(store, 3) == [CAPACITY] * 4
 
 
 # ---- a batch is its records one by one

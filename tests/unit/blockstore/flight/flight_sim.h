@@ -124,6 +124,9 @@ inline std::string Rewrite(
       case FlightRecordKind::kReleased:
         writer->sink()->OnReleased(record.read_id);
         break;
+      case FlightRecordKind::kCopiedOut:
+        writer->sink()->OnCopiedOut(record.read_id, record.page);
+        break;
       case FlightRecordKind::kCopied:
         writer->sink()->OnCopied(record.copies);
         break;

@@ -71,6 +71,7 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
     infos[6] = {70000000000, 5, Reason::kNone, Provenance::kKept};
     const std::vector<std::uint64_t> digests = {1, 2, 3, 4, 0, 6, 7};
     writer->sink()->OnRead(1, 2, infos, digests);
+    writer->sink()->OnCopiedOut(1, 2);
     writer->sink()->OnReleased(1);
     const std::vector<std::uint64_t> open_steps = {40, 43};
     writer->sink()->OnPoison(open_steps, 44, 7);
@@ -83,7 +84,7 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
     EXPECT_EQ(reader.info(), info);
     const std::vector<FlightRecord> records = ReadAll(reader);
     EXPECT_FALSE(reader.truncated());
-    ASSERT_EQ(records.size(), 13u);
+    ASSERT_EQ(records.size(), 14u);
     EXPECT_EQ(records[0].kind, FlightRecordKind::kSchedule);
     EXPECT_EQ(records[0].step, 41u);
     EXPECT_EQ(records[0].version, 6u);
@@ -109,17 +110,20 @@ TEST(FlightFormat, EveryRecordComesBackAsItWasWritten) {
     EXPECT_EQ(records[7].begin, 2);
     EXPECT_EQ(records[7].infos, infos);
     EXPECT_EQ(records[7].digests, digests);
+    EXPECT_EQ(records[8].kind, FlightRecordKind::kCopiedOut);
     EXPECT_EQ(records[8].read_id, 1u);
-    EXPECT_EQ(records[9].kind, FlightRecordKind::kPoison);
-    EXPECT_EQ(records[9].step, 44u);
-    EXPECT_EQ(records[9].version, 7u);
-    EXPECT_EQ(records[9].open_steps, open_steps);
-    EXPECT_EQ(records[10].kind, FlightRecordKind::kVoided);
-    EXPECT_EQ(records[10].voided, voided);
-    EXPECT_EQ(records[11].kind, FlightRecordKind::kCopied);
-    EXPECT_EQ(records[11].copies, 17u);
-    EXPECT_EQ(records[12].records, 12u);
-    EXPECT_TRUE(records[12].complete);
+    EXPECT_EQ(records[8].page, 2u);
+    EXPECT_EQ(records[9].read_id, 1u);
+    EXPECT_EQ(records[10].kind, FlightRecordKind::kPoison);
+    EXPECT_EQ(records[10].step, 44u);
+    EXPECT_EQ(records[10].version, 7u);
+    EXPECT_EQ(records[10].open_steps, open_steps);
+    EXPECT_EQ(records[11].kind, FlightRecordKind::kVoided);
+    EXPECT_EQ(records[11].voided, voided);
+    EXPECT_EQ(records[12].kind, FlightRecordKind::kCopied);
+    EXPECT_EQ(records[12].copies, 17u);
+    EXPECT_EQ(records[13].records, 13u);
+    EXPECT_TRUE(records[13].complete);
   }
 }
 

@@ -33,6 +33,59 @@ TEST(EventApplier, OfSeveralOwnSealsTheLastIsApplied) {
   EXPECT_EQ(store.pages.FindKey(1, 0, Key(8)), store.PageOf(0));
 }
 
+// The seal that waited for block 1 ended with its life. It must not come back for the rows of block
+// 0 when they move there: a later bind with its key would find them.
+TEST(EventApplier, AnOwnSealOfAnEarlierLifeDoesNotComeBackWithAMove) {
+  for (const bool again : {false, true}) {
+    StoreParts store;
+    const Event ends = again ? SealOf(1, 10, 10) : Event::Bind(BlockId(1));
+    store.Begin(10, {SealOf(0, 7, 10), SealOf(1, 9, 10), ends, Event::Move(BlockId(0), BlockId(1))},
+                {4});
+    EXPECT_EQ(store.pages.FindKey(1, 0, Key(7)), store.PageOf(1));
+    EXPECT_EQ(store.pages.FindKey(1, 0, Key(9)), kNoPage);
+    EXPECT_EQ(store.pages.FindKey(1, 0, Key(10)), kNoPage);
+  }
+}
+
+// A swap exchanges the seals that wait, and a block that moves on takes its seal along.
+TEST(EventApplier, OwnSealsMoveAsOftenAsTheirBlocks) {
+  StoreParts store;
+  store.Begin(10,
+              {SealOf(0, 7, 10), SealOf(1, 8, 10), Event::Move(BlockId(0), BlockId(1), true),
+               Event::Move(BlockId(1), BlockId(0)), Event::Move(BlockId(1), BlockId(2)),
+               Event::Move(BlockId(0), BlockId(3)), SealOf(0, 9, 10)},
+              {0, 8, 12});
+  EXPECT_EQ(store.pages.FindKey(1, 0, Key(7)), store.PageOf(2));
+  EXPECT_EQ(store.pages.FindKey(1, 0, Key(8)), store.PageOf(3));
+  EXPECT_EQ(store.pages.FindKey(1, 0, Key(9)), store.PageOf(0));
+}
+
+// No begin comes for a long time: the lists of what waits for it stay as long as the table, and
+// nothing of them is lost.
+TEST(EventApplier, WhatWaitsForABeginDoesNotGrowWithTheEvents) {
+  StoreParts store;
+  store.Land(store.Begin(10, {SealOf(0, 7, 10)}, {0, 1, 2, 3}));
+  const auto apply = [&](const Event& event) { store.events.Apply({&event, 1}, 10); };
+  const std::size_t seals = store.events.own_seals().capacity();
+  const std::size_t binds = store.events.keyed_binds().capacity();
+  for (int turn = 0; turn < 1000; ++turn) {
+    for (std::int32_t block = 1; block < 8; ++block) {
+      apply(Event::Bind(BlockId(block), Key(7)));
+      apply(Event::Seal(BlockId(block), Key(static_cast<std::uint8_t>(20 + block))));
+      apply(Event::Seal(BlockId(block), Key(static_cast<std::uint8_t>(10 + block))));
+    }
+  }
+  EXPECT_EQ(store.events.own_seals().capacity(), seals);
+  EXPECT_EQ(store.events.keyed_binds().capacity(), binds);
+  apply(Event::Copy(BlockId(7), BlockId(6)));
+  store.Begin(11, {}, {}, false, 2);  // of other weights than the pages that the keys found
+  for (std::int32_t block = 1; block < 8; ++block) {
+    EXPECT_EQ(store.PageOf(block), kNoPage);
+    EXPECT_EQ(store.ReasonOf(block), Reason::kExternalKv);
+    EXPECT_EQ(store.pages.table().hot(static_cast<EntryIndex>(block)).seal.has_key, block != 6);
+  }
+}
+
 TEST(EventApplier, BindWithAKeyAttachesThePageAndWithoutOneDetachesIt) {
   StoreParts store;
   store.Land(store.Begin(10, {SealOf(0, 7, 10)}, {0, 1, 2, 3}));

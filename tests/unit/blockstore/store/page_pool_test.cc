@@ -54,25 +54,25 @@ TEST(PagePool, ClearsTheRecordOfAPageThatIsTakenAgain) {
   EXPECT_FALSE(pool.hot(page).free);
 }
 
-TEST(PagePool, EvictsPagesWithoutBindingsBeforePagesWithThem) {
-  PagePool pool(3);
-  for (PageIndex page = 0; page < 3; ++page)
+TEST(PagePool, EvictsUnsealedPagesThenThoseOfKeysAloneThenSealedOnes) {
+  PagePool pool(5);
+  for (PageIndex page = 0; page < 5; ++page)
     ASSERT_EQ(pool.Take(), page);
-  pool.hot(0).bindings = 1;
-  pool.PushLru(0);
-  EXPECT_EQ(pool.LruHead(), 0u);
-  pool.PushLru(1);
-  pool.PushLru(2);
-  EXPECT_EQ(pool.LruHead(), 1u);
-  EXPECT_EQ(pool.LruHead(/*bound=*/true), 0u);
-  EXPECT_EQ(pool.LruHead(/*bound=*/false), 1u);
+  for (const PageIndex bound : {0u, 1u, 3u, 4u})
+    pool.hot(bound).bindings = 1;
+  for (const PageIndex sealed : {0u, 2u, 3u})
+    pool.hot(sealed).seal.step = 7;
+  for (PageIndex page = 0; page < 5; ++page)
+    pool.PushLru(page);
+  EXPECT_EQ(pool.LruHead(EvictionList::kUnsealed), 1u);
+  EXPECT_EQ(pool.LruHead(EvictionList::kKeyOnly), 2u);
+  EXPECT_EQ(pool.LruHead(EvictionList::kSealed), 0u);
   // The list of a page is that of the time when it was pushed.
-  pool.hot(1).bindings = 1;
-  pool.UnlinkLru(1);
-  EXPECT_EQ(pool.LruHead(), 2u);
-  pool.UnlinkLru(2);
-  EXPECT_EQ(pool.LruHead(), 0u);
-  pool.UnlinkLru(0);
+  pool.hot(1).seal.step = 7;
+  for (const PageIndex next : {1u, 4u, 2u, 0u, 3u}) {
+    EXPECT_EQ(pool.LruHead(), next);
+    pool.UnlinkLru(next);
+  }
   EXPECT_EQ(pool.LruHead(), kNoPage);
 }
 
@@ -85,12 +85,13 @@ TEST(PagePool, SparePagesAreForDetachedOnes) {
   EXPECT_EQ(pool.free(), 3u);
   EXPECT_EQ(pool.Take(), kNoPage);
   for (PageIndex page = 0; page < 3; ++page) {
-    pool.SetDetached(page, true);
-    pool.SetDetached(page, true);
+    pool.SetDetached(page, true, false);
+    pool.SetDetached(page, true, false);
     EXPECT_EQ(pool.Take(), page + 2);
   }
   EXPECT_EQ(pool.free(), 0u);
-  pool.SetDetached(3, true);
+  pool.SetDetached(3, true, true);
+  EXPECT_EQ(pool.snapshots_only(), 1u);
   EXPECT_EQ(pool.Take(), kNoPage);
   EXPECT_EQ(pool.detached(), 4u);
   pool.Free(0);
@@ -106,13 +107,13 @@ TEST(PagePool, PagesThatAreSetAsideAreInAListOfTheirOwn) {
     ASSERT_EQ(pool.Take(), page);
     pool.PushLru(page);
   }
-  EXPECT_EQ(pool.AsideHead(), kNoPage);
+  EXPECT_EQ(pool.LruHead(EvictionList::kAside), kNoPage);
   pool.SetAside(1);
   pool.SetAside(0);
   EXPECT_EQ(pool.LruHead(), 2u);
-  EXPECT_EQ(pool.AsideHead(), 1u);
+  EXPECT_EQ(pool.LruHead(EvictionList::kAside), 1u);
   pool.UnlinkLru(1);
-  EXPECT_EQ(pool.AsideHead(), 0u);
+  EXPECT_EQ(pool.LruHead(EvictionList::kAside), 0u);
   pool.PushLru(1);
   EXPECT_EQ(pool.hot(2).lru_next, 1u);
 }
@@ -125,24 +126,26 @@ TEST(PagePool, ListsAreInOrderOfPushingWhateverIsUnlinked) {
   PagePool pool(kPages);
   for (PageIndex page = 0; page < kPages; ++page)
     ASSERT_EQ(pool.Take(), page);
-  std::deque<PageIndex> expected[2];
+  std::deque<PageIndex> expected[3];
   for (int turn = 0; turn < 5000; ++turn) {
     const auto page = static_cast<PageIndex>(random() % kPages);
     PageHot& hot = pool.hot(page);
     if (hot.in_lru) {
-      std::deque<PageIndex>& list = expected[hot.lru_bound ? 1 : 0];
+      std::deque<PageIndex>& list = expected[static_cast<int>(hot.list)];
       std::erase(list, page);
       pool.UnlinkLru(page);
     } else {
       hot.bindings = static_cast<std::uint16_t>(random() % 2);
+      hot.seal.step = random() % 2;
       pool.PushLru(page);
-      expected[hot.bindings].push_back(page);
+      expected[hot.bindings == 0 ? 1 : hot.seal.set() ? 2 : 0].push_back(page);
     }
-    for (const bool bound : {false, true}) {
+    for (int of = 0; of < 3; ++of) {
       std::vector<PageIndex> listed;
-      for (PageIndex p = pool.LruHead(bound); p != kNoPage; p = pool.hot(p).lru_next)
+      for (PageIndex p = pool.LruHead(static_cast<EvictionList>(of)); p != kNoPage;
+           p = pool.hot(p).lru_next)
         listed.push_back(p);
-      const std::deque<PageIndex>& list = expected[bound ? 1 : 0];
+      const std::deque<PageIndex>& list = expected[of];
       ASSERT_EQ(listed, std::vector<PageIndex>(list.begin(), list.end()));
     }
   }

@@ -12,7 +12,7 @@ namespace waymark {
 
 // Must outlive its store and the store's snapshots. Under Landing::kCaller events are here when the
 // call that reported them returns.
-class ReportedEvents final : public FlightSink {
+class ReportedEvents : public FlightSink {
  public:
   [[nodiscard]] const std::vector<Event>& events() const { return events_; }
   // In how many calls of Report they came.
@@ -35,6 +35,7 @@ class ReportedEvents final : public FlightSink {
   void OnLanded(std::uint64_t) override {}
   void OnSnapshot(std::uint64_t, std::span<const BlockId>, std::int64_t, std::int64_t) override {}
   void OnReleased(std::uint64_t) override {}
+  void OnCopiedOut(std::uint64_t, std::uint32_t) override {}
   void OnCopied(std::uint32_t) override {}
   void OnVoided(const VoidedPage&) override {}
   void OnPoison(std::span<const std::uint64_t>, std::uint64_t, std::uint64_t) override {}

@@ -471,6 +471,43 @@ TEST(Eviction, ACopyOntoABlockWithoutUsersGivesItOne) {
   }
 }
 
+// No request can hit a block that is not sealed: of blocks without users, those go first, however old
+// the sealed ones are.
+TEST(Eviction, UnsealedPagesGoBeforeSealedOnes) {
+  StoreOptions options = StoreDriver::Options();
+  options.num_pages = 20;
+  StoreDriver d(options);
+  std::vector<Event> events;
+  std::vector<std::int64_t> slots;
+  std::vector<int> numbers;
+  for (int block = 0; block < 20; ++block) {
+    events.push_back(Bind(block));
+    slots.push_back(4 * block);
+    numbers.push_back(block);
+  }
+  d.Step(1, events, slots, numbers);
+  events.clear();
+  for (int block = 0; block < 4; ++block)
+    events.push_back(Seal(block, static_cast<std::uint64_t>(block + 1), 1));
+  for (int block = 0; block < 20; ++block)
+    events.push_back(Release(block));
+  events.push_back(Seal(6, 99, 1));  // late: it is free already
+  events.push_back(Seal(7, 98, 1));
+  events.push_back(Truncate(7, 0, 1));  // and this one is taken back
+  d.Step(2, events, {}, {});
+  for (int turn = 0; turn < 10; ++turn) {
+    const int block = 20 + turn;
+    d.Step(static_cast<std::uint64_t>(3 + turn), {Bind(block)}, {4 * block}, {block});
+  }
+  EXPECT_EQ(d.store().GetStats().evictions, 10u + 1u) << "and one for the copy of block 7";
+  std::string sealed;
+  for (const int block : {0, 1, 2, 3, 6})
+    sealed += d.Read({block}, 0, 1) + " ";
+  EXPECT_EQ(sealed, "0@1 1@1 2@1 3@1 6@1 ");
+  EXPECT_EQ(d.Read({4}, 0, 1), "c") << "the least recently released one";
+  EXPECT_EQ(d.Read({19}, 0, 1), "19@1");
+}
+
 // A copy onto a block that is in use keeps its users.
 TEST(Eviction, ACopyKeepsTheUsersOfItsDestination) {
   StoreDriver d;
@@ -487,6 +524,7 @@ TEST(SlowReader, CostsMemoryAndNoRowUntilTheSparePagesAreUsed) {
   StoreOptions options = StoreDriver::Options();
   options.num_pages = 3;
   options.spare_pages = 6;
+  options.copy_out_bytes = 0;
   StoreDriver d(options);
   // Each turn binds every block again. Nobody has read the turns before.
   std::vector<Snapshot> held;

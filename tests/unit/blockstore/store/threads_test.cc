@@ -99,13 +99,16 @@ void ReadAll(Shared& shared, const RoutingShape& shape) {
   }
 }
 
-void Stress(std::uint32_t pages, bool audit) {
+// `spare`: few, so that snapshots are copied out while they are read.
+void Stress(std::uint32_t pages, bool audit, std::uint32_t spare = 4 * kBlocks) {
   const std::uint64_t seed = Seed();
   std::cout << "seed " << seed << "\n";
   std::mt19937_64 rng(seed);
   StoreOptions options = StoreDriver::Options(4, kBlockTokens);
   options.num_blocks = kBlocks;
   options.num_pages = pages;
+  options.spare_pages = spare;
+  options.copy_out_bytes = 1 << 20;
   options.landing = Landing::kThread;
   options.max_steps_in_flight = 8;
   options.audit = audit;
@@ -202,6 +205,9 @@ void Stress(std::uint32_t pages, bool audit) {
     reader.join();
   EXPECT_EQ(shared.wrong, 0u);
   EXPECT_GE(shared.rows, 8000u);
+  const Stats stats = store->GetStats();
+  std::cout << stats.pages_copied_out << " pages copied out\n";
+  EXPECT_TRUE(spare >= kBlocks || stats.pages_copied_out > 0);
 }
 
 TEST(Threads, EnoughPages) {
@@ -209,6 +215,9 @@ TEST(Threads, EnoughPages) {
 }
 TEST(Threads, FewPages) {
   Stress(kBlocks, false);
+}
+TEST(Threads, SnapshotsAreCopiedOutUnderReaders) {
+  Stress(2 * kBlocks, false, kBlocks / 4);
 }
 // Rows of different steps do not agree, so the audit voids pages under the readers' hands.
 TEST(Threads, AuditVoidsUnderReaders) {
