@@ -61,6 +61,7 @@ class OracleRows final : public StepRows {
   }
   void Land(std::uint32_t first, std::span<std::uint8_t* const> destinations,
             std::span<Reason> verdicts) override;
+  // Writes every layer, also the faulty one.
   bool LandLayers(std::uint32_t row, std::uint8_t* destination,
                   std::span<std::uint8_t> written) override;
   void Done() override { pool_->Return(this); }

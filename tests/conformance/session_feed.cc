@@ -53,19 +53,23 @@ std::vector<std::int16_t> SessionFeed::IdsOf(sim::OracleRows* step_rows, std::si
     destinations.push_back(bytes.data() + row * shape.row_bytes());
   std::vector<Reason> verdicts(rows);
   step_rows->Land(0, destinations, verdicts);
+  // The other layers of a row with a fault are right.
+  std::vector<std::uint8_t> written(layers);
+  for (std::size_t row = 0; row < rows; ++row) {
+    if (verdicts[row] == Reason::kNone) continue;
+    (void)step_rows->LandLayers(static_cast<std::uint32_t>(row), destinations[row], written);
+  }
 
   std::vector<std::int16_t> ids(layers * rows * top_k);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const std::size_t layer = i / (rows * top_k);
     const std::size_t row = i / top_k % rows;
     const std::size_t k = i % top_k;
-    if (verdicts[row] == Reason::kNone) {
+    if (verdicts[row] == Reason::kNone || layer != row % layers) {
       const std::size_t at = (row * layers + layer) * top_k + k;
       std::uint16_t id = bytes[at * shape.id_bytes()];
       if (shape.id_bytes() == 2) id = static_cast<std::uint16_t>(id | bytes[at * 2 + 1] << 8);
       ids[i] = static_cast<std::int16_t>(id);
-    } else if (layer != row % layers) {
-      ids[i] = static_cast<std::int16_t>(k);
     } else {
       ids[i] =
           static_cast<std::int16_t>(verdicts[row] == Reason::kNotCaptured ? -1 : shape.num_experts);
