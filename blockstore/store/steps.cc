@@ -277,7 +277,12 @@ void Steps::IndexClaims(StepRecord& record) {
     const std::size_t rows = record.claims.size();
     record.next_run.resize(rows);
     record.pages.Reserve(rows + record.copies.capacity());
-    record.pages.Clear(record.batch_rows + record.copies.capacity());
+    // Only the pages that there may be: those of the claims, of rows to come, and of copies.
+    const auto pinned =
+        std::count_if(record.claims.begin(), record.claims.begin() + record.num_rows,
+                      [](const Claim& claim) { return claim.pinned; });
+    record.pages.Clear(static_cast<std::size_t>(pinned) + (record.batch_rows - record.num_rows) +
+                       record.copies.capacity());
   }
   for (; record.indexed < record.num_rows; ++record.indexed) {
     const Claim& claim = record.claims[record.indexed];
