@@ -195,7 +195,7 @@ std::unique_ptr<Ticket> PublishSnapshot(const Publisher& self, const std::string
   return std::make_unique<Ticket>(ticket);
 }
 
-void Forget(const Publisher& self, const std::string& sequence) {
+void ForgetSequence(const Publisher& self, const std::string& sequence) {
   Message why;
   Check(Api().wire->publisher_forget(self.publisher, sequence.c_str(), why.get()), why);
 }
@@ -374,7 +374,7 @@ void BindFetching(nb::module_& module) {
                   "object) -> None"))
       .def("_publish_rows", &PublishRows, "sequence"_a, "rows"_a)
       .def("_publish_snapshot", &PublishSnapshot, "sequence"_a, "snapshot"_a)
-      .def("forget", &Forget, "sequence"_a,
+      .def("forget", &ForgetSequence, "sequence"_a,
            "Forgets what is remembered of a sequence, a request that ended: its name can then be "
            "that "
            "of another request. Takes its turn after the publications in the queue; rows that are "

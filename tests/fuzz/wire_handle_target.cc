@@ -25,7 +25,8 @@ void RunOne(std::span<const std::uint8_t> input) {
   Require(written.ok(), "what was read can be written");
   const auto again = wire::ParseHandle(*written);
   Require(again.ok() && *again == *handle, "what was written reads the same");
-  static const wire::DigestKey kKey = *wire::DigestKey::Create("key", std::vector<std::uint8_t>(16, 7));
+  static const wire::DigestKey kKey =
+      *wire::DigestKey::Create("key", std::vector<std::uint8_t>(16, 7));
   const auto mac = wire::HandleMac(*handle, kKey);
   Require(mac.ok() && *mac == *wire::HandleMac(*again, kKey), "one code for equal handles");
   Require(handle->mac != *mac, "no input has the code of a key that it does not know");
