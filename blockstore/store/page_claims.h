@@ -1,4 +1,4 @@
-// PageClaims: maps a page to the claims that one device step has on it. Internal to blockstore;
+// PageClaims: maps a page to the claims that one step has on it. Internal to blockstore;
 // guarded by the store's lock.
 #ifndef WAYMARK_BLOCKSTORE_STORE_PAGE_CLAIMS_H_
 #define WAYMARK_BLOCKSTORE_STORE_PAGE_CLAIMS_H_
@@ -20,7 +20,8 @@ class PageClaims {
 
   struct List {
     PageIndex page = kNoPage;
-    // The first of StepRecord::claims on this page; the others follow it.
+    // The first of StepRecord::claims on this page; the others follow it. Of a step with slots of the
+    // host, the first one of the last run of them (StepRecord::next_run).
     std::uint32_t claim = kNone;
     // The last of StepRecord::copies on this page; SideRow::next links the others.
     std::uint32_t side = kNone;

@@ -48,18 +48,18 @@ struct PageHot {
   std::uint32_t snapshots = 0;            // live snapshots that pin it
   std::uint32_t pins = 0;                 // claims and copies in flight that pin it
   PageIndex lru_prev = kNoPage;
-  PageIndex lru_next = kNoPage;              // also links the free list
-  std::uint16_t high_water = 0;              // the first row that no snapshot sees
-  std::uint16_t bindings = 0;                // table entries bound to it
-  std::uint16_t referenced = 0;              // of them: entries whose block has users
-  std::uint8_t device_weights = kNoWeights;  // of the device steps that claimed its rows
-  bool indexed : 1 = false;                  // it is in the key index
-  bool in_lru : 1 = false;                   // in a list of pages that may be evicted,
+  PageIndex lru_next = kNoPage;                     // also links the free list
+  std::uint16_t high_water = 0;                     // the first row that no snapshot sees
+  std::uint16_t bindings = 0;                       // table entries bound to it
+  std::uint16_t referenced = 0;                     // of them: entries whose block has users
+  std::uint8_t device_weights = kNoWeights;         // of the device steps that claimed its rows
+  bool indexed : 1 = false;                         // it is in the key index
+  bool in_lru : 1 = false;                          // in a list of pages that may be evicted,
   EvictionList list : 2 = EvictionList::kUnsealed;  // which one
-  bool detached : 1 = false;                 // neither a block nor the key index has it
-  bool free : 1 = false;                     // on the free list: only lru_next is used
-  bool copied : 1 = false;                   // rows were copied into it from another page
-  bool snapshots_only : 1 = false;           // detached, and no step in flight holds it
+  bool detached : 1 = false;                        // neither a block nor the key index has it
+  bool free : 1 = false;                            // on the free list: only lru_next is used
+  bool copied : 1 = false;                          // rows were copied into it from another page
+  bool snapshots_only : 1 = false;                  // detached, and no step in flight holds it
 };
 static_assert(sizeof(PageHot) == 32);
 

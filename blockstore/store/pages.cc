@@ -75,13 +75,15 @@ void Pages::UpdateEvictability(PageIndex page) {
   PageHot& hot = pool_.hot(page);
   if (hot.free) return;
   const bool attached = hot.bindings > 0 || hot.indexed;
+  const bool snapshots_only = !attached && hot.pins == 0 && hot.snapshots > 0;
+  // A copy of it is for those snapshots that have the page now.
+  if (!snapshots_only && !copies_out_.empty()) copies_out_.erase(page);
   if (!attached && !Held(hot)) {
     if (hot.in_lru) pool_.UnlinkLru(page);
-    if (!copies_out_.empty()) copies_out_.erase(page);
     pool_.Free(page);
     return;
   }
-  pool_.SetDetached(page, !attached, !attached && hot.pins == 0);
+  pool_.SetDetached(page, !attached, snapshots_only);
   const bool listed = attached && hot.referenced == 0;
   const bool other_list =
       hot.list == EvictionList::kAside ? !Held(hot) : hot.list != PagePool::ListFor(hot);
@@ -340,6 +342,7 @@ void Pages::ContendForKey(PageIndex page, RelStep step) {
   }
   if (hot.indexed) Unindex(page);
   index_.Insert(cold.seal.key, page);
+  if (hot.detached) UpdateEvictability(page);
 }
 
 void Pages::UpdateIndex(PageIndex page, std::uint64_t version) {
