@@ -265,6 +265,10 @@ class Engine {
     if (fails) options_.fail_allocation(0);
     return result;
   }
+  // Whether the store has run out of memory, as Features::no_memory allows.
+  [[nodiscard]] bool StoreFailed(std::size_t stage) const {
+    return options_.features.no_memory > 0 && !stores_[stage]->status().ok();
+  }
   // Lands a step; false if it cannot land yet.
   bool LandOne(std::size_t stage, std::uint32_t step);
   // Some records did not reach a store.

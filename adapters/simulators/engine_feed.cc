@@ -138,7 +138,8 @@ void Engine::ApplySome(std::size_t stage) {
 }
 
 bool Engine::LandOne(std::size_t stage, std::uint32_t step) {
-  return Failing([&] { return stores_[stage]->Land(StepId(step)); });
+  const bool landed = Failing([&] { return stores_[stage]->Land(StepId(step)); });
+  return landed || StoreFailed(stage);  // which has ended all steps
 }
 
 void Engine::WaitForLanding() {
@@ -235,8 +236,8 @@ void Engine::Finish() {
     }
     submitted_[stage].clear();
     const absl::Status idle = stores_[stage]->WaitIdle(std::chrono::seconds(60));
-    const bool failed = !stores_[stage]->status().ok() && options_.features.no_memory > 0;
-    if (!idle.ok() && !failed) checker_->Fail("WaitIdle: " + std::string(idle.message()));
+    if (!idle.ok() && !StoreFailed(stage))
+      checker_->Fail("WaitIdle: " + std::string(idle.message()));
   }
   CheckReads(true);
   if (!reads_.empty() || !streams_.empty()) {

@@ -39,11 +39,11 @@ struct SideRow {
   PageIndex page = kNoPage;
   EntryIndex entry = kNoEntry;
   std::uint16_t row = 0;
-  bool revoked = false;                    // as in Claim
-  bool sealed = false;                     // as in Claim
-  bool asked = true;                       // as in Claim
-  bool kept = false;                       // as in Claim
-  bool by_key = false;                     // its page was attached by key
+  bool revoked = false;                         // as in Claim
+  bool sealed = false;                          // as in Claim
+  bool asked = true;                            // as in Claim
+  bool kept = false;                            // as in Claim
+  bool by_key = false;                          // its page was attached by key
   std::uint32_t next = PageClaims::kNone;       // in StepRecord::pages: the next one on this page
   std::uint32_t next_same = PageClaims::kNone;  // device steps: the next one of this claim
 };
@@ -80,13 +80,13 @@ struct StepRecord {
   PageClaims pages;
   std::uint32_t indexed = 0;
   std::vector<std::uint32_t> next_run;
-  LandingTally tally;              // landing thread
+  LandingTally tally;  // landing thread
 
   // A step with device_slots. It claims all slots that it may write, in ascending order, and does
   // not change their stamps before it lands. The rows that it wrote then become pending, and land
   // like those of any step.
   bool device = false;
-  std::vector<std::int64_t> range;  // [num_rows], the slots
+  std::vector<std::int64_t> range;        // [num_rows], the slots
   std::vector<std::uint32_t> first_copy;  // [num_rows], of `copies`; SideRow::next_same links them
   // Landing thread: the slots that it wrote (StepRows::Slots), empty if they are lost; for each
   // claim, the row that was written there, or kNoStepRow; the index in `range` after the last slot
@@ -117,7 +117,8 @@ struct StepRecord {
   }
   [[nodiscard]] bool LandLayers(std::uint32_t row, std::uint8_t* destination,
                                 std::span<std::uint8_t> written) {
-    return !threw && !given_up && Guarded([&] { return rows->LandLayers(row, destination, written); }, false);
+    return !threw && !given_up &&
+           Guarded([&] { return rows->LandLayers(row, destination, written); }, false);
   }
   // REQUIRES: rows != nullptr.
   void GiveUp() {

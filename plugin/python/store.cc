@@ -24,8 +24,7 @@ void Make(Store* self, Int32<"num_layers"> num_layers, Int32<"top_k"> top_k,
           Uint64<"ring_bytes"> ring_bytes, bool record_ids, nb::handle record_cpus,
           Uint64<"log_bytes"> log_bytes, Uint32<"max_tagged_snapshots"> max_tagged_snapshots,
           nb::handle spare_pages, Uint32<"expert_versions"> expert_versions,
-          nb::handle teardown_timeout, nb::handle overdue_after,
-          nb::handle copy_out_bytes) {
+          nb::handle teardown_timeout, nb::handle overdue_after, nb::handle copy_out_bytes) {
   const Integers<std::int32_t> layers(layer_ids, "layer_ids");
   const Integers<std::int32_t> nulls(null_blocks, "null_blocks");
   const Integers<std::int32_t> cpus(landing_cpus, "landing_cpus");

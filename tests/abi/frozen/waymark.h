@@ -262,15 +262,15 @@ typedef struct wm_store_options {
   uint32_t spare_pages; /* beside num_pages, for pages that only snapshots or steps hold; a spare */
                         /* page costs address space until it is used; 0 = as many as num_pages; */
                         /* WM_NO_SPARE_PAGES */
-  uint32_t expert_versions; /* WM_STORE_COUNT_EXPERTS: versions whose counts are kept; 0 = 8; */
-                            /* 1 ... 4096 */
-  uint32_t reserved;        /* must be zero */
+  uint32_t expert_versions;    /* WM_STORE_COUNT_EXPERTS: versions whose counts are kept; 0 = 8; */
+                               /* 1 ... 4096 */
+  uint32_t reserved;           /* must be zero */
   int64_t teardown_timeout_ns; /* how long the end of the store waits for ids that have not */
                                /* arrived, and that of a session's transport for its device: the */
                                /* rows are then missing (not captured), and buffers that the */
                                /* device may still write stay allocated; 0 = 5 s; not negative */
-  int64_t overdue_after_ns; /* a step whose ids have not arrived this long after its submit is */
-                            /* logged and counted (steps_overdue); 0 = 10 s; negative: never */
+  int64_t overdue_after_ns;    /* a step whose ids have not arrived this long after its submit is */
+                               /* logged and counted (steps_overdue); 0 = 10 s; negative: never */
   uint64_t copy_out_bytes; /* of rows of snapshots that are copied out of pages, oldest snapshots */
                            /* first, when three quarters of the spare pages are in use; 0 = as */
                            /* many as num_pages pages have; WM_NO_COPY_OUT */
