@@ -297,7 +297,8 @@ class Engine {
   void CloseMessage();
   // The worker: passes the messages to the stores and takes their snapshots.
   void Deliver();
-  void DeliverOne(std::span<const std::uint8_t> bytes, bool lost);
+  // Returns whether all stores have accepted the message.
+  bool DeliverOne(std::span<const std::uint8_t> bytes, bool lost);
 
   const EngineOptions options_;
   const std::int64_t bs_;

@@ -81,8 +81,8 @@ void Engine::Deliver() {
       checker_->AllowAudit();
       bytes = bytes.first(cut ? bytes.size() - 1 : 0);
     }
-    if (!bytes.empty()) DeliverOne(bytes, lost);
-    if (twice && !lost) DeliverOne(bytes, lost);
+    const bool refused = !bytes.empty() && !DeliverOne(bytes, lost);
+    if (twice && !lost) (void)DeliverOne(bytes, lost);
     for (const Tagged& tagged : message.reads) {
       if (tagged.read == nullptr) continue;
       tagged.read->waits = false;
@@ -100,17 +100,19 @@ void Engine::Deliver() {
     }
     for (const std::uint64_t tag : message.forgotten) {
       for (const auto& store : stores_) {
-        if (lost) store->ForgetTag(tag);
+        if (lost || refused) store->ForgetTag(tag);
         if (store->TakeTagged(tag).ok()) checker_->Fail("TakeTagged: the tag was forgotten");
       }
     }
   }
 }
 
-void Engine::DeliverOne(std::span<const std::uint8_t> bytes, bool lost) {
+bool Engine::DeliverOne(std::span<const std::uint8_t> bytes, bool lost) {
+  bool accepted = true;
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     const absl::Status status = Failing([&] { return stores_[stage]->ReportMessage(bytes); });
     ApplySome(stage);
+    accepted = accepted && status.ok();
     if (status.ok() != lost) continue;
     if (absl::IsResourceExhausted(status) && MayLoseRecords()) {
       RecordsLost();
@@ -119,6 +121,7 @@ void Engine::DeliverOne(std::span<const std::uint8_t> bytes, bool lost) {
                                                : std::string(status.message())));
     }
   }
+  return accepted;
 }
 
 }  // namespace waymark::sim
