@@ -39,6 +39,7 @@ constexpr Fault kFaults[] = {
     {"second_binding_does_not_count_as_seen", "vllm", "fork=.3 draft=.5", nullptr},
     {"copy_on_write_leaves_rows_above_the_high_water_mark", "megatron", WAYMARK_FULL, nullptr},
     {"pending_row_lands_in_one_page", "vllm", "fork=.3 partial=.5 behind=4 draft=.4", nullptr},
+    {"copy_gives_no_user", nullptr, "", ProbeACopyHasAUser},
     {"partial_copy_shares_the_page", "vllm", "partial=.8 drop=.05 tier=.3 fork=.2", nullptr},
     {"page_copies_run_after_landing", "vllm", "fork=.3 partial=.5 behind=4 draft=.4", nullptr},
     // The key index.

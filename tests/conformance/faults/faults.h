@@ -26,6 +26,7 @@ std::string ProbeASealAfterPoisonCanBeTakenBack();
 std::string ProbeEndsAreNeverLost();
 std::string ProbeTicketIsRecycledOnce();
 std::string ProbeReferencedPagesStay();
+std::string ProbeACopyHasAUser();
 std::string ProbeAbsentRowsKeepTheirReason();
 std::string ProbeSealsComeAfterTheClaims();
 std::string ProbeSealStaysWithItsLife();

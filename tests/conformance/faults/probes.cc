@@ -303,6 +303,15 @@ std::string ProbeDeviceDropIsCapacity() {
   return ReasonOf(direct, Reason::kCapacity);
 }
 
+std::string ProbeACopyHasAUser() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0)), Event::Bind(BlockId(1)), Event::Release(BlockId(1))},
+              Slots({0}), {10, 11, 12, 13});
+  direct.Step(2, {Event::Copy(BlockId(0), BlockId(1), Event::kAllRows), Event::Release(BlockId(1))},
+              {}, {});
+  return direct.store().GetStats().releases_below_zero == 0 ? "" : "the copy had no user";
+}
+
 std::string ProbeNotAskedInExternalBlock() {
   Direct direct;
   const BlockKey unknown = BlockKey::FromInteger(9);
