@@ -97,7 +97,8 @@ void Engine::PlanWorkRows(const Work& work, bool failed) {
       // lost, and so is the reason why it was missing; its KV stays.
       if (cell.present && (cell.pass.version != version_ || PagesShort() ||
                            !excuses_.OfKey(cell.pass.version, cell.prefix).empty())) {
-        excuses_.Add(cell.pass, cell.prefix, block_start, Excuse::kCancel);
+        excuses_.Add(cell.pass, cell.prefix, block_start,
+                     r.mute ? Excuse::kNotAsked : Excuse::kCancel);
       }
       continue;
     }
