@@ -107,10 +107,11 @@ void DrawTiming(Rng& rng, EngineOptions& options, std::string& text) {
       if (rng.Chance(.5)) options.spare_pages = 64;
     }
   }
-  // Steps in flight hold pages, too: those of the landing thread, which has no forward to wait for,
-  // and above all those whose records are applied late.
-  if (timing.landing == Landing::kThread) options.spare_pages = std::max(options.spare_pages, 256);
-  if (timing.lag > 0) options.spare_pages = EngineOptions().spare_pages;
+  // Steps in flight hold pages, too, and above all those whose records are applied late. A landing
+  // thread may get no core while the engine goes on: these steps have no forward to wait for.
+  if (timing.landing == Landing::kThread || timing.lag > 0) {
+    options.spare_pages = EngineOptions().spare_pages;
+  }
   if (timing.slow > 0) {
     text += ", slow " + std::to_string(timing.slow) + " (pages " +
             std::to_string(options.max_pages) + ", spare " + std::to_string(options.spare_pages) +
