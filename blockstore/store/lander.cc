@@ -124,6 +124,7 @@ void Lander::SleepUntilWork(std::uint32_t seen) {
 }
 
 void Lander::Loop() noexcept {
+  UseShortTimeSlices();
   while (!stop_.load(std::memory_order_seq_cst)) {
     const std::uint32_t seen = work_.load(std::memory_order_seq_cst);
     bool worked = log_ != nullptr && log_->HasRecords() && ApplyLog() > 0;

@@ -4,8 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -143,6 +147,24 @@ TEST(Thread, OfTheFlightRecorder) {
   ExpectThread("wm-flight", options.cpus, FlightRecorder::Create(SmallStore(), options));
   options.cpus = {-1};
   ExpectRefused("RecorderOptions.cpus", FlightRecorder::Create(SmallStore(), options));
+}
+
+TEST(Threads, ShortTimeSlicesChangeNothingElse) {
+  std::thread([] {
+    ASSERT_EQ(setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 3), 0);  // of this thread
+    const auto slice = [] {
+      std::ifstream file("/proc/thread-self/sched");  // without it, or before Linux 6.12: 0
+      for (std::string name, colon; file >> name;) {
+        if (std::uint64_t value = 0; name == "se.slice" && file >> colon >> value) return value;
+      }
+      return std::uint64_t{0};
+    };
+    const std::uint64_t before = slice();
+    UseShortTimeSlices();
+    EXPECT_EQ(slice(), std::min(before, std::uint64_t{100'000}));
+    EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER);
+    EXPECT_EQ(getpriority(PRIO_PROCESS, static_cast<id_t>(gettid())), 3);
+  }).join();
 }
 
 }  // namespace
