@@ -20,7 +20,8 @@ constexpr int kSpins = 2000;                           // checks for work before
 constexpr auto kNap = std::chrono::microseconds(500);  // naps add at most this to the lag
 constexpr std::uint32_t kNaps = 200;                   // naps without work before sleeping
 constexpr int kEagerLooks = 64;                        // before the first kPoll
-constexpr auto kPoll = std::chrono::microseconds(20);  // between looks at a device
+constexpr auto kPoll = std::chrono::microseconds(20);  // between looks at a device,
+constexpr int kManyLooks = 5000;                       // and after so many (0.1 s) a nap
 constexpr auto kDoze = std::chrono::milliseconds(100);
 constexpr std::size_t kFaultStep = std::size_t{1} << 20;
 constexpr std::size_t kFaultAhead = std::size_t{32} << 20;
@@ -105,7 +106,10 @@ bool Lander::Idle(std::uint32_t seen) const {
 void Lander::SleepUntilWork(std::uint32_t seen) {
   if (polling_) {
     // A copy takes microseconds: looks at once at first, then now and then.
-    if (++looks_ > kEagerLooks) std::this_thread::sleep_for(kPoll);
+    if (looks_ < kManyLooks) ++looks_;
+    if (looks_ > kEagerLooks) {
+      std::this_thread::sleep_for(looks_ < kManyLooks ? std::chrono::nanoseconds(kPoll) : kNap);
+    }
     return;
   }
   for (int spin = 0; spin < kSpins && !dozing_; ++spin) {
