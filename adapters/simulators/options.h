@@ -46,10 +46,9 @@ struct Features {
   double preempt_one = 0;  // a step preempts one running request (for big engines)
   double drop_all = 0;     // as `drop`, on every stage of the step
   double lost_slots = 0;   // the slots of a device step are lost on one stage
-  double no_memory =
-      0;           // an allocation fails in a call to a store (EngineOptions::fail_allocation)
-  double mid = 0;  // a request finishes, is aborted, preempted or forked in the middle of
-                   // the schedule: other requests have got blocks, and still others will
+  double no_memory = 0;    // a call to a store lacks memory (EngineOptions::fail_allocation)
+  double mid = 0;          // a request finishes, is aborted, preempted or forked in the middle of
+                           // the schedule: other requests have got blocks, and still others will
   // Switches.
   bool late = false;             // results are seen a step late (async scheduling)
   bool device = false;           // late, and only the device knows which rows a step writes

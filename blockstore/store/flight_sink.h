@@ -64,7 +64,8 @@ class FlightSink {
                       std::span<const Reason> verdicts,
                       std::optional<std::span<const std::int64_t>> slots = {}) = 0;
   // A submitted step has landed, and ends now: nothing that depends on its rows was read before. It
-  // has the rows of the OnRows before this call; without one (its StepRows was null, or its slots are lost) it has none.
+  // has the rows of the OnRows before this call; without one (its StepRows was null, or its slots
+  // are lost) it has none.
   virtual void OnLanded(std::uint64_t step) = 0;
   // A snapshot was taken. `read_id` numbers the snapshots of this store from 1.
   virtual void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks,

@@ -1,7 +1,8 @@
 // CudaDevice: the staged transport's device, by the CUDA runtime.
 //
 // Streams and events are cudaStream_t and cudaEvent_t. Leaves the calling thread's current device
-// and its last error (kernels/cuda_last_error.h) as they were. No call of the step path synchronises or allocates.
+// and its last error (kernels/cuda_last_error.h) as they were. No call of the step path
+// synchronises or allocates.
 #ifndef WAYMARK_PLUGIN_CAPTURE_CUDA_DEVICE_H_
 #define WAYMARK_PLUGIN_CAPTURE_CUDA_DEVICE_H_
 
