@@ -53,7 +53,7 @@ void SeenCells::All(std::int64_t position, std::vector<SeenCell>& out) const {
 ReasonSet ExcuseSet::Reasons() const {
   ReasonSet reasons = 0;
   const auto allow = [&](Excuse why, ReasonSet these) {
-    if ((bits_ & ExcuseSet(why).bits_) != 0) reasons |= these;
+    if (Has(why)) reasons |= these;
   };
   allow(Excuse::kExternal, SetOf(Reason::kExternalKv));
   allow(Excuse::kNotAsked, SetOf(Reason::kNotCaptured));
@@ -102,6 +102,13 @@ void ExcuseBook::AddGap(std::uint32_t version, const PrefixHash& block_start) {
 
 bool ExcuseBook::HasGap(std::uint32_t version, const PrefixHash& block_start) const {
   return !OfBlock(version, block_start).empty() || gaps_.contains(KeyOf(version, block_start));
+}
+
+void ExcuseBook::AddSealOfOlder(std::uint32_t version, std::uint32_t older,
+                                const PrefixHash& block_start) {
+  if (!HasGap(older, block_start)) return;
+  AddGap(version, block_start);
+  blocks_[KeyOf(version, block_start)] |= OfBlock(older, block_start);
 }
 
 ExcuseSet ExcuseBook::OfPass(const Pass& pass, const PrefixHash& prefix) const {

@@ -56,6 +56,7 @@ class ExcuseSet {
     return *this;
   }
   [[nodiscard]] constexpr bool empty() const { return bits_ == 0; }
+  [[nodiscard]] constexpr bool Has(Excuse why) const { return (bits_ & ExcuseSet(why).bits_) != 0; }
   // One bit for each excuse.
   [[nodiscard]] constexpr std::uint16_t bits() const { return bits_; }
   // The reasons that the store may give for a row with these excuses, and no others.
@@ -144,6 +145,10 @@ class ExcuseBook {
   // the one with more rows, so a row that only the other page has may be missing.
   void AddGap(std::uint32_t version, const PrefixHash& block_start);
   [[nodiscard]] bool HasGap(std::uint32_t version, const PrefixHash& block_start) const;
+
+  // A block with rows of `older` was sealed under `version`. Its page is in the index if every one of
+  // those rows is missing, and then gives their reasons for rows of `version`.
+  void AddSealOfOlder(std::uint32_t version, std::uint32_t older, const PrefixHash& block_start);
 
   // What Add was called with for this pass.
   [[nodiscard]] ExcuseSet OfPass(const Pass& pass, const PrefixHash& prefix) const;

@@ -100,6 +100,7 @@ class Engine {
   struct SealPlan {
     std::int32_t block;
     PrefixHash key;
+    PrefixHash start;  // the prefix at the start of the block
     std::uint32_t step, due;
   };
   // A truncation after rejected drafts, announced in step `due`.

@@ -124,10 +124,11 @@ bool Engine::Grow(Request& r, std::int64_t tokens) {
 
 void Engine::Register(Request& r, std::int64_t index, std::uint32_t ready, bool now) {
   const std::int32_t block = r.blocks[static_cast<std::size_t>(index)];
+  const PrefixHash start = r.prefix[static_cast<std::size_t>(index * bs_)];
   const PrefixHash key = r.prefix[static_cast<std::size_t>((index + 1) * bs_)];
   BlockPool::Block& b = pool_.at(block);
   if (!b.hashed) {
-    pool_.SetHash(block, key, r.prefix[static_cast<std::size_t>(index * bs_)]);
+    pool_.SetHash(block, key, start);
   } else {
     pool_.Publish(block);
   }
@@ -136,7 +137,7 @@ void Engine::Register(Request& r, std::int64_t index, std::uint32_t ready, bool 
   if (now) {
     Announce(Event::Seal(BlockId(block), key.ToKey(), OwnStep()));
   } else {
-    seals_.push_back({block, key, now_, 0});
+    seals_.push_back({block, key, start, now_, 0});
   }
 }
 

@@ -139,6 +139,12 @@ void Engine::PlanPossibleRows(const Work& work) {
 }
 
 void Engine::ExcuseSeal(const SealPlan& seal) {
+  for (std::int64_t o = 0; o < bs_; ++o) {
+    const KvCell& cell = Cell(seal.block, o);
+    if (cell.present && cell.pass.version != version_) {
+      excuses_.AddSealOfOlder(version_, cell.pass.version, seal.start);
+    }
+  }
   if (possible_in_[static_cast<std::size_t>(seal.block)] != kSeveralVersions) return;
   for (std::int64_t o = 0; o < bs_; ++o) {
     const KvCell& cell = Cell(seal.block, o);

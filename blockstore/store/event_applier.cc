@@ -378,7 +378,10 @@ void EventApplier::ApplyTruncate(const Event& event, RelStep now) {
     const auto before = static_cast<std::int32_t>(ordinal * pages_.page_tokens());
     const auto from = static_cast<std::uint32_t>(std::max(0, event.rows - before));
     PageIndex page = entry.page;
-    const bool rewound = pool_.hot(page).seal.SetBy(upto);
+    // A page that blocks share has the first step of their seals. This block may have been sealed
+    // after `upto`.
+    const bool sealed_later = entry.seal.set() && !entry.seal.SetBy(upto);
+    const bool rewound = pool_.hot(page).seal.SetBy(upto) && !sealed_later;
     bool copy_on_write = rewound;
     for (std::uint32_t row = from; row < pages_.page_tokens() && !copy_on_write; ++row) {
       copy_on_write =

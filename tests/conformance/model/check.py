@@ -123,6 +123,18 @@ def a_truncation_in_the_schedule_of_a_move_means_the_rows_that_moved(off):
     assert steps_of(store, 4)[0] == 1    # its own life began in this schedule, with a bind
 
 
+@about('a late truncation spares a later seal')
+def a_truncation_of_before_the_seal_leaves_it_on_a_shared_page(off):
+    store = Store(off=off)
+    step(store, 1, whole(1), events=[('bind', 1)])
+    step(store, 2, [], events=[('copy', 1, 3, ALL), ('seal', 1, 'one', 2)])
+    step(store, 3, [], events=[('seal', 3, 'three', 3)])
+    step(store, 4, [], events=[('truncate', 3, 3, 2)])     # the page has the first seal's step
+    assert store.table[3, 0].sealed == 3 and store.table[3, 0].page.sealed == 2
+    step(store, 5, [], events=[('truncate', 3, 4, 3)])
+    assert not store.table[3, 0].sealed and not store.table[3, 0].page.sealed
+
+
 @about('a keyed bind knows the version of its schedule', 'index knows the version')
 def a_keyed_bind_looks_up_under_the_version_of_its_schedule(off):
     store = Store(off=off)

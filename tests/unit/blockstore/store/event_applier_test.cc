@@ -172,6 +172,25 @@ TEST(EventApplier, ATruncationOfASealedPageRemovesTheSeal) {
   EXPECT_EQ(store.pages.pool().hot(store.PageOf(0)).seal.step, 0u);
 }
 
+// Two blocks shared a page, and the other one was sealed first. A late truncation took the seal of
+// this block, and its page was evicted before others, although requests could still hit it.
+TEST(EventApplier, ATruncationOfBeforeTheSealLeavesItOnASharedPage) {
+  StoreParts store;
+  store.Land(store.Begin(10, {}, {0, 1}));
+  store.Begin(11, {Event::Copy(BlockId(0), BlockId(3)), SealOf(0, 7, 11)}, {});
+  store.Begin(12, {SealOf(3, 8, 12)}, {});
+  ASSERT_EQ(store.PageOf(3), store.PageOf(0));
+  store.Begin(13, {Event::Truncate(BlockId(3), 1, StepId(9))}, {});
+  store.Begin(14, {Event::Truncate(BlockId(3), 2, StepId(11))}, {});
+  EXPECT_EQ(store.PageOf(3), store.PageOf(0));
+  EXPECT_TRUE(store.pages.table().hot(3).seal.set());
+  EXPECT_TRUE(store.pages.pool().hot(store.PageOf(3)).seal.set());
+  store.Begin(15, {Event::Truncate(BlockId(3), 2, StepId(12))}, {});
+  EXPECT_FALSE(store.pages.table().hot(3).seal.set());
+  EXPECT_NE(store.PageOf(3), store.PageOf(0));
+  EXPECT_FALSE(store.pages.pool().hot(store.PageOf(3)).seal.set());
+}
+
 TEST(EventApplier, ResetForgetsEverything) {
   StoreParts store;
   store.Land(store.Begin(10, {SealOf(0, 7, 10)}, {0}));

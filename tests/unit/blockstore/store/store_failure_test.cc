@@ -370,6 +370,42 @@ TEST_P(NoMemory, EndsNeitherTheEngineNorTheTruth) {
   EXPECT_LT(failed, made);
 }
 
+// A device step changes no stamp before it lands, so its rows said that they were never written.
+TEST(FailedStore, RowsOfADeviceStepThatNeverLandsAreMissingForCapacity) {
+  StoreOptions options = StoreDriver::Options();
+  options.landing = Landing::kManual;
+  options.device_slots = true;
+  options.num_blocks = 4096;
+  StoreDriver d(options);
+  const std::vector<std::int64_t> slots = d.Slots({3}, 0, 2);
+  const Event bind = Bind(3);
+  StepBatch batch{.step = 1, .version = 1, .events = &bind, .num_events = 1};
+  batch.slots = slots.data(), batch.num_slots = slots.size();
+  batch.device_slots = true;
+  ThrowingRows rows(d.shape(), {10, 11}, slots, Throws::kNever);
+  ASSERT_TRUE(d.store().BeginStep(batch).ok());
+  ASSERT_TRUE(d.store().Submit(StepId(1), &rows).ok());
+  const BlockId block[] = {BlockId(3)};
+  const absl::StatusOr<Snapshot> snapshot = d.store().TakeSnapshot(block, 0, 2);
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  (void)d.store().Apply(100);
+  std::vector<Event> moves;  // of more pages than are reserved
+  for (int i = 0; i < 1100; ++i)
+    moves.push_back(Event::Move(BlockId(1000 + i), BlockId(2500 + i), i + 1 < 1100));
+  ASSERT_TRUE(d.store().Report(moves).ok());
+  FailAllocation(1, true);
+  (void)d.store().Apply(10000);
+  FailAllocation(0);
+  ASSERT_FALSE(d.store().status().ok());
+  ASSERT_TRUE(snapshot->Wait(std::chrono::seconds(20)).ok());
+  std::array<RowInfo, 2> infos;
+  ASSERT_TRUE(snapshot->ReadInfos(0, 2, infos).ok());
+  for (const RowInfo& info : infos)
+    EXPECT_EQ(info.reason, Reason::kCapacity) << ReasonName(info.reason);
+  while (d.store().LandOne()) {
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(ThreadAndCaller, NoMemory,
                          testing::Values(Landing::kThread, Landing::kCaller));
 
