@@ -256,6 +256,7 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
                  (info.reason == Reason::kNotCaptured && oracle_->stages() > 1);
   }
   if (messages_lost_) reasons |= SetOf(Reason::kAudit);
+  if (first_messages_lost_) reasons |= SetOf(Reason::kNeverWritten);
   if (device_rows_lost_) reasons = ~ReasonSet{0};  // the one that the row had before
   if (!explained) {
     ++counts_.unexplained;

@@ -83,6 +83,9 @@ class Checker {
   // Messages are lost, and steps begin without their Binds before the store learns of it: the audit
   // finds the rows of two owners in one page, and voids them.
   void AllowAudit() { messages_lost_ = true; }
+  // Messages were lost before the store received any. If the sender was restarted then, the store
+  // does not know that blocks were reported before.
+  void AllowNeverWritten() { first_messages_lost_ = true; }
 
   [[nodiscard]] const CheckCounts& counts() const { return counts_; }
 
@@ -112,6 +115,7 @@ class Checker {
   const std::function<bool()> scarce_;
   bool device_rows_lost_ = false;
   bool messages_lost_ = false;
+  bool first_messages_lost_ = false;
   CheckCounts counts_;
   std::uint64_t digest_ = 0;
   std::vector<std::uint8_t> expected_, buffer_;

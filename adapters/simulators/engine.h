@@ -366,6 +366,7 @@ class Engine {
   std::vector<std::uint64_t> to_forget_;
   Message message_;                // the open one
   std::vector<Message> messages_;  // closed ones
+  bool message_arrived_ = false;   // at the store, whole or not
   std::vector<std::int64_t> slots_;
   // A slot that a device step may write, and the prefix at the start of its block.
   struct PossibleRow {

@@ -79,8 +79,11 @@ void Engine::Deliver() {
     if (lost) {
       RecordsLost();
       checker_->AllowAudit();
+      // If the sender restarts, too, before any message arrived, then nothing shows the loss.
+      if (!message_arrived_) checker_->AllowNeverWritten();
       bytes = bytes.first(cut ? bytes.size() - 1 : 0);
     }
+    message_arrived_ = message_arrived_ || !bytes.empty();
     const bool refused = !bytes.empty() && !DeliverOne(bytes, lost);
     if (twice && !lost) (void)DeliverOne(bytes, lost);
     for (const Tagged& tagged : message.reads) {
