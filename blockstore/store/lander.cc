@@ -209,6 +209,11 @@ void Lander::Settle() noexcept {
   RunCopies();  // the snapshots that were applied before see them
   {
     const MutexLock lock(mutex_);
+    for (const StepRecord* const record : steps_.in_flight()) {
+      if (!record->device) continue;
+      core_.unlanded_device_step.store(record->step, std::memory_order_release);
+      break;
+    }
     if (applier_ != nullptr) applier_->GiveUpSubmitted();
     SnapshotState* state = nullptr;
     while (core_.released.try_dequeue(state))

@@ -37,12 +37,11 @@ void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t
                  std::span<const std::uint8_t*> row_pointers, std::span<RowInfo> infos) {
   const std::int64_t page_tokens = core.page_tokens;
   const std::int64_t origin = state.first / page_tokens * page_tokens;
-  // No step lands rows of a snapshot that is ready, except that of a store that has failed. There a
-  // device step, which changes no stamp before it lands, may have written any row.
-  const bool failed = core.failure.failed();
+  // No step lands rows of a snapshot that is ready, except that of a store that has failed.
+  const Reason unlanded = core.failure.failed() ? Reason::kCapacity : Reason::kNeverWritten;
   std::uint64_t version = 0;
   RelStep version_of = 0;
-  if (state.lost) {
+  if (state.lost || core.MayBeRewritten(state)) {
     std::fill(row_pointers.begin(), row_pointers.end(), nullptr);
     std::fill(infos.begin(), infos.end(), RowInfo{.reason = Reason::kCapacity});
     return;
@@ -65,8 +64,7 @@ void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t
       const Stamp stamp = copy == nullptr ? core.stamp(pinned.page, row).Load() : copy->stamps[row];
       info.provenance = pinned.by_key ? Provenance::kByKey : stamp.how();
       if (!stamp.valid()) {
-        info.reason = stamp.pending() ? Reason::kNeverWritten : stamp.reason();
-        if (failed && info.reason == Reason::kNeverWritten) info.reason = Reason::kCapacity;
+        info.reason = stamp.pending() ? unlanded : stamp.reason();
         continue;
       }
       if (stamp.step() != version_of) {

@@ -130,6 +130,15 @@ struct StoreCore {
            copies_done.load(std::memory_order_seq_cst) >= copies;
   }
 
+  // Of a store that has failed: the first device step that never lands. It changes no stamp before it
+  // lands, so rows that its forward has written over still look as they did before. Stored before
+  // oldest_in_flight is.
+  std::atomic<std::uint64_t> unlanded_device_step{kNoStep};
+  // Whether such a step may have written any row of the snapshot. REQUIRES: Ready(state).
+  [[nodiscard]] bool MayBeRewritten(const SnapshotState& state) const {
+    return state.upto >= unlanded_device_step.load(std::memory_order_acquire);
+  }
+
   // Submitted steps that have ended. The engine's thread reads it when it counts steps in flight.
   std::atomic<std::uint64_t> submitted_ended{0};
   void CountEnded() {
