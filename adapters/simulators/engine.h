@@ -251,9 +251,11 @@ class Engine {
   StepId OwnStep();
   // Counts the result of a call; a failed one, other than `expected`, is a failure.
   void Expect(const StepCode& code, const char* call);
-  // Whether records may fail to reach a store.
+  // Whether records may fail to reach a store. A landing thread that gets no core for long lets its
+  // log become full.
   [[nodiscard]] bool MayLoseRecords() const {
-    return options_.log_bytes > 0 || options_.features.no_memory > 0;
+    return options_.log_bytes > 0 || options_.features.no_memory > 0 ||
+           options_.timing.landing == Landing::kThread;
   }
   // Makes a call to a store, in which an allocation may fail. Not for Landing::kThread: the thread
   // of the simulator must not fail in its own allocations.
