@@ -230,8 +230,11 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     const bool poorer = info.provenance == Provenance::kByKey &&
                         excuses_->HasGap(cell.pass.version, start) &&
                         MayBeOtherPage(job, position, cell);
-    // A cancelled step leaves the reason that the row had before, which may be that of another pass.
-    if (stands_in || why.Has(Excuse::kCancel)) reasons |= of_key.Reasons();
+    // A cancelled step leaves the reason that the row had before, which may be that of another pass;
+    // and another pass may have claimed a row that was not asked for.
+    if (stands_in || why.Has(Excuse::kCancel) || why.Has(Excuse::kNotAsked)) {
+      reasons |= of_key.Reasons();
+    }
     if (rival) reasons |= SetOf(Reason::kCapacity);
     // A page of another pass was attached, which is without the row for a reason of its own: rows
     // of it were lost, or came with a key that had no page, or were not there yet.
