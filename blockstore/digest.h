@@ -30,8 +30,8 @@ struct Digest128 {
 // XXH3-64 of the stored bytes of one row.
 [[nodiscard]] std::uint64_t RowDigest(std::span<const std::uint8_t> row);
 
-// XXH3-128 with seed 0 of `front` followed by `bytes`. It names chunks, nodes and tail segments that are
-// published without a key.
+// XXH3-128 with seed 0 of `front` followed by `bytes`. It names chunks, nodes and tail segments
+// that are published without a key.
 [[nodiscard]] Digest128 ContentDigest(std::span<const std::uint8_t> front,
                                       std::span<const std::uint8_t> bytes);
 [[nodiscard]] inline Digest128 ContentDigest(std::span<const std::uint8_t> bytes) {

@@ -27,9 +27,9 @@ inline void AskForHugePages([[maybe_unused]] void* data, [[maybe_unused]] std::s
 #endif
 }
 
-// Maps at least `bytes` of zeroed memory, which is committed when it is touched: aligned to kHugePage
-// if a huge page fits into it, so that none is lost at its beginning. Null if the system refuses.
-// munmap(memory, bytes) unmaps it. Any thread.
+// Maps at least `bytes` of zeroed memory, which is committed when it is touched: aligned to
+// kHugePage if a huge page fits into it, so that none is lost at its beginning. Null if the system
+// refuses. munmap(memory, bytes) unmaps it. Any thread.
 inline void* MapMemory(std::size_t bytes) {
   constexpr std::size_t kSmallPage = 4096;
   const std::size_t whole = (bytes + kSmallPage - 1) / kSmallPage * kSmallPage;

@@ -48,11 +48,12 @@ struct RowInfo {
 };
 
 // Whether a row is known to be *reused*: another request than the one whose first step was
-// `first_step` computed it. The first step is that of the first of its lives, if it was preempted: what
-// an earlier step wrote, the request cannot have written. So it is never true of a row that the request
-// computed itself. It is false of a reused row that was computed since (a hit after a preemption) or
-// that has no step (RowInfo::step 0: from a format without steps). REQUIRES: the steps of the rows and
-// `first_step` are of one engine; call it before rows of other stores are joined with them.
+// `first_step` computed it. The first step is that of the first of its lives, if it was preempted:
+// what an earlier step wrote, the request cannot have written. So it is never true of a row that
+// the request computed itself. It is false of a reused row that was computed since (a hit after a
+// preemption) or that has no step (RowInfo::step 0: from a format without steps). REQUIRES: the
+// steps of the rows and `first_step` are of one engine; call it before rows of other stores are
+// joined with them.
 [[nodiscard]] inline bool IsReused(const RowInfo& row, std::uint64_t first_step) {
   return row.valid() && row.step != 0 && row.step < first_step;
 }

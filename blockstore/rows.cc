@@ -59,8 +59,8 @@ absl::StatusOr<RoutingShape> JoinShapes(std::span<const Rows* const> stages) {
   return joined;
 }
 
-// Checks the rows of an array that are to be joined: there are some, none is null, each holds what it
-// states, and K and E are those of the first.
+// Checks the rows of an array that are to be joined: there are some, none is null, each holds what
+// it states, and K and E are those of the first.
 absl::Status CheckSameModel(const char* array, std::span<const Rows* const> all) {
   if (all.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(array, " must not be empty"));

@@ -68,10 +68,10 @@ struct Rows {
 [[nodiscard]] absl::Status CheckRows(const std::string& name, const Rows& rows);
 
 // Merges reads of one sequence, the earliest first. At each position the first valid row is taken;
-// if there is none, the first reason that is not "never written". The result covers all ranges; rows
-// between them are never written. For preempt and resume, disaggregated prefill, sliding windows and
-// turns. InvalidArgument unless there is at least one read and all have the same layers, K and E;
-// page_tokens may differ, and is that of the first in the result.
+// if there is none, the first reason that is not "never written". The result covers all ranges;
+// rows between them are never written. For preempt and resume, disaggregated prefill, sliding
+// windows and turns. InvalidArgument unless there is at least one read and all have the same
+// layers, K and E; page_tokens may differ, and is that of the first in the result.
 [[nodiscard]] absl::StatusOr<Rows> Join(std::span<const Rows* const> reads);
 
 // Merges the rows of all pipeline stages, given in order, into rows of all layers. A row is valid

@@ -6,12 +6,14 @@
 
 namespace waymark::kernels {
 
-// CUDA keeps, for each thread, the error of the last call that failed, until cudaGetLastError clears
-// it. An engine that checks it after its own launches (as PyTorch does) would take an error of ours
-// for its own. So every call that we make is within the lifetime of a KeepLastError, at whose end
+// CUDA keeps, for each thread, the error of the last call that failed, until cudaGetLastError
+// clears it. An engine that checks it after its own launches (as PyTorch does) would take an error
+// of ours for its own. So every call that we make is within the lifetime of a KeepLastError, at
+// whose end
 //   - an error that the calls have caused is cleared. One that CUDA does not clear, because the
 //     device has failed for good, stays; every call of the engine returns it, too;
-//   - if there was an error before, there is one still. It is the same one unless a call of ours has
+//   - if there was an error before, there is one still. It is the same one unless a call of ours
+//   has
 //     failed, since CUDA keeps only the last.
 // Our own calls are checked by their return values, never by the last error. May be nested. The
 // thread that made it destroys it. Takes two calls that only read and write memory of the thread.

@@ -1,5 +1,5 @@
-// PackRows for x86-64 with AVX2. Compiled for the baseline processor: only the functions marked so use
-// more, and they run only where SupportedIsas() has found the instructions.
+// PackRows for x86-64 with AVX2. Compiled for the baseline processor: only the functions marked so
+// use more, and they run only where SupportedIsas() has found the instructions.
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -250,8 +250,8 @@ WAYMARK_AVX2 void NarrowShortsAvx2(const PackPlan& plan, const IdsView& ids, Til
   }
 }
 
-// Layers of 8 shorts. Four neighbouring rows of a layer-major array are one cache line: of two layers
-// at a time, so that each row gets 16 bytes in one store.
+// Layers of 8 shorts. Four neighbouring rows of a layer-major array are one cache line: of two
+// layers at a time, so that each row gets 16 bytes in one store.
 WAYMARK_AVX2 void NarrowShorts8Avx2(const PackPlan& plan, const IdsView& ids, Tile& tile) {
   const __m256i limit = _mm256_set1_epi16(static_cast<std::int16_t>(plan.limit));
   const std::int32_t layers = plan.shape.num_layers;

@@ -1,5 +1,5 @@
-// PackRows for x86-64 with AVX-512. Compiled for the baseline processor: only the functions marked so use
-// more, and they run only where SupportedIsas() has found the instructions.
+// PackRows for x86-64 with AVX-512. Compiled for the baseline processor: only the functions marked
+// so use more, and they run only where SupportedIsas() has found the instructions.
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -76,8 +76,8 @@ WAYMARK_AVX512 bool CopyCheckShortsAvx512(const PackPlan& plan, const std::uint8
 
 bool CopyCheckAvx512(const PackPlan& plan, const std::uint8_t* input, std::uint8_t* destination) {
   const bool bytes = plan.shape.id_bytes() == 1;
-  // In vectors of 32 bytes: rows are seldom aligned to cache lines, and a store of 64 bytes to a line
-  // that is not in the cache waits for two.
+  // In vectors of 32 bytes: rows are seldom aligned to cache lines, and a store of 64 bytes to a
+  // line that is not in the cache waits for two.
   if (bytes && plan.shape.top_k == 8) return Avx2Ops().copy_check(plan, input, destination);
   if (plan.chunk == 0) return PortableOps().copy_check(plan, input, destination);
   return bytes ? CopyCheckBytesAvx512(plan, input, destination)

@@ -146,8 +146,8 @@ class ExcuseBook {
   void AddGap(std::uint32_t version, const PrefixHash& block_start);
   [[nodiscard]] bool HasGap(std::uint32_t version, const PrefixHash& block_start) const;
 
-  // A block with rows of `older` was sealed under `version`. Its page is in the index if every one of
-  // those rows is missing, and then gives their reasons for rows of `version`.
+  // A block with rows of `older` was sealed under `version`. Its page is in the index if every one
+  // of those rows is missing, and then gives their reasons for rows of `version`.
   void AddSealOfOlder(std::uint32_t version, std::uint32_t older, const PrefixHash& block_start);
 
   // What Add was called with for this pass.

@@ -230,8 +230,8 @@ void Checker::CheckMissing(const ReadJob& job, std::int64_t position, const RowI
     const bool poorer = info.provenance == Provenance::kByKey &&
                         excuses_->HasGap(cell.pass.version, start) &&
                         MayBeOtherPage(job, position, cell);
-    // A cancelled step leaves the reason that the row had before, which may be that of another pass;
-    // and another pass may have claimed a row that was not asked for.
+    // A cancelled step leaves the reason that the row had before, which may be that of another
+    // pass; and another pass may have claimed a row that was not asked for.
     if (stands_in || why.Has(Excuse::kCancel) || why.Has(Excuse::kNotAsked)) {
       reasons |= of_key.Reasons();
     }

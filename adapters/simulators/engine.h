@@ -224,8 +224,8 @@ class Engine {
   // Adds the excuse for a sealed page that is not indexed, because device steps of several weights
   // versions might have written it.
   void ExcuseSeal(const SealPlan& seal);
-  // Adds the excuses for the rows of the step that is being scheduled, which was dropped or has lost
-  // its slots.
+  // Adds the excuses for the rows of the step that is being scheduled, which was dropped or has
+  // lost its slots.
   void ExcuseStep(Excuse why);
   // Begins the step in every store, and draws how it ends in each.
   void BeginAndEnd(bool failed);

@@ -29,9 +29,9 @@ class RecordOutput {
 };
 
 // Any thread may call it: each call takes the encoder's lock, so records are whole and in the order
-// of the calls. Only OnRows does not: it hashes the rows into memory of its own, from which OnLanded
-// copies finished records. Does not allocate, but for steps of more rows than info.max_step_rows.
-// Landed rows and reads longer than about 64 KiB become several records.
+// of the calls. Only OnRows does not: it hashes the rows into memory of its own, from which
+// OnLanded copies finished records. Does not allocate, but for steps of more rows than
+// info.max_step_rows. Landed rows and reads longer than about 64 KiB become several records.
 class FlightEncoder final : public FlightSink {
  public:
   // `info` describes the recorded store; info.rows is how much of each landed row is kept. `output`

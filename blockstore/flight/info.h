@@ -32,8 +32,8 @@ struct FlightInfo {
   std::uint64_t key_seed = 0;  // seed of the index keys in checkpoints and voided pages; not 0
   FlightRows rows = FlightRows::kDigests;
 
-  // The info of a store that is made with `options`. A key_seed of 0 becomes a random one, which the
-  // store gets from its sink.
+  // The info of a store that is made with `options`. A key_seed of 0 becomes a random one, which
+  // the store gets from its sink.
   [[nodiscard]] static FlightInfo Of(const StoreOptions& options,
                                      FlightRows rows = FlightRows::kDigests);
   // The options of a store that replays the flight: landed by its caller, audited, with the same

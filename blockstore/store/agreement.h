@@ -1,5 +1,5 @@
-// Agreement: the similarity of two rows, and the threshold below which the audit takes them for rows
-// of two tokens.
+// Agreement: the similarity of two rows, and the threshold below which the audit takes them for
+// rows of two tokens.
 #ifndef WAYMARK_BLOCKSTORE_STORE_AGREEMENT_H_
 #define WAYMARK_BLOCKSTORE_STORE_AGREEMENT_H_
 
@@ -20,8 +20,8 @@ namespace waymark {
 [[nodiscard]] double Agreement(const RoutingShape& shape, const std::uint8_t* a,
                                const std::uint8_t* b, std::span<const std::uint8_t> written);
 
-// The agreement that chance gives two tokens: K / E on average, if each layer chooses K of E experts
-// evenly.
+// The agreement that chance gives two tokens: K / E on average, if each layer chooses K of E
+// experts evenly.
 [[nodiscard]] double ChanceAgreement(const RoutingShape& shape);
 // Halfway between that and 1.
 [[nodiscard]] double DefaultAuditThreshold(const RoutingShape& shape);

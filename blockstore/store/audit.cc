@@ -184,8 +184,8 @@ void Audit::Record(const Judged& judged) {
   Void(judged.second);
 }
 
-// A missing Bind is found in every block of a request, and in every request: the first line names it,
-// and the others count.
+// A missing Bind is found in every block of a request, and in every request: the first line names
+// it, and the others count.
 void Audit::Log(const AuditFinding& finding) {
   if (!finding.voided || !options_.log) return;
   const std::uint64_t count = ++logged_[finding.two_pages ? 1 : 0];

@@ -1,5 +1,5 @@
-// StoreCheckpoint: the whole state of a store as bytes, and what else only a replay of a flight asks
-// of a store. Internal to blockstore.
+// StoreCheckpoint: the whole state of a store as bytes, and what else only a replay of a flight
+// asks of a store. Internal to blockstore.
 #ifndef WAYMARK_BLOCKSTORE_STORE_CHECKPOINT_H_
 #define WAYMARK_BLOCKSTORE_STORE_CHECKPOINT_H_
 

@@ -1,4 +1,5 @@
-// Ticks: how long records wait, measured without cost on the engine's thread. Internal to blockstore.
+// Ticks: how long records wait, measured without cost on the engine's thread. Internal to
+// blockstore.
 //
 // The steady clock of the C library touches about ten pages (two libraries, their tables, the
 // kernel's page of time), which are cold after a forward: more than all else that a step does. So

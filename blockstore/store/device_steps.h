@@ -28,9 +28,9 @@ class DeviceSteps {
   void ClaimRows(StepRecord* record, std::span<const std::int64_t> slots, RelStep step,
                  std::uint64_t version);
   // Makes all rows missing that the step may have written, because its ids or its slots are lost,
-  // but for protected rows (rule 3 of docs/architecture.md). `reason` is that of rows whose routing a
-  // request asked for; of the others it is not captured. Rows there that earlier device steps have
-  // not landed yet become missing too, unless they are protected.
+  // but for protected rows (rule 3 of docs/architecture.md). `reason` is that of rows whose routing
+  // a request asked for; of the others it is not captured. Rows there that earlier device steps
+  // have not landed yet become missing too, unless they are protected.
   void Invalidate(const StepRecord& record, Reason reason = Reason::kCapacity);
   // Removes a step from those in flight.
   void End(StepRecord& record);

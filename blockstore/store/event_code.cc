@@ -145,8 +145,8 @@ StepCode CheckFront(std::span<const Event> events, const EventLimits& limits,
 
 // Calls common(event) for each Bind, Retain, Release and Seal, which are nearly all events, and
 // rare(event) for each other event, up to the first that breaks a rule. Among the common ones there
-// is no branch, since their order cannot be predicted. `limits` is a copy, which stays in registers:
-// what `common` writes could change anything that a reference refers to.
+// is no branch, since their order cannot be predicted. `limits` is a copy, which stays in
+// registers: what `common` writes could change anything that a reference refers to.
 template <class Common, class Rare>
 StepCode ForEachValid(std::span<const Event> events, const EventLimits limits,
                       std::vector<BlockId>& scratch, const Common& common, const Rare& rare) {

@@ -2,8 +2,8 @@
 // a schedule message. Internal to blockstore.
 //
 // Functions without state: any thread. Nothing throws but bad_alloc, where `scratch` must grow. An
-// event has 4 to 48 bytes, little-endian, without padding: its head, then those fields that its kind
-// has, then the bytes of its key.
+// event has 4 to 48 bytes, little-endian, without padding: its head, then those fields that its
+// kind has, then the bytes of its key.
 //
 //   kind     head                    fields (int32; step: uint64)
 //   Bind     bytes of the key        block

@@ -35,14 +35,14 @@ struct VoidedPage {
 // Called by the RoutingStore whose StoreOptions::flight it is, where a record takes effect: all
 // functions but OnRows and OnRead are called with the store's lock held, in the order in which what
 // they report took effect. They must be short, must not allocate after warm-up, and must not call
-// the store. OnRows is called by the thread that lands, without the lock. OnRead is called on reader
-// threads, several at a time, once per read.
+// the store. OnRows is called by the thread that lands, without the lock. OnRead is called on
+// reader threads, several at a time, once per read.
 class FlightSink {
  public:
   virtual ~FlightSink() = default;
 
-  // The seed of the key index's hash for a store whose options have none, so that its replay has the
-  // same index keys. 0: any. Called when the store is made.
+  // The seed of the key index's hash for a store whose options have none, so that its replay has
+  // the same index keys. 0: any. Called when the store is made.
   [[nodiscard]] virtual std::uint64_t key_seed() const { return 0; }
 
   // The schedule of `step` was opened, whose weights have `version`.
@@ -56,10 +56,10 @@ class FlightSink {
   // Submit, Drop or Cancel ended a step.
   virtual void OnEnd(std::uint64_t step, StepEnd end) = 0;
   // All rows of a submitted step, also those that were not stored: row i has the ids at
-  // ids[i * row_bytes], or is missing for the reason verdicts[i]. `slots`: the slot of each row, for
-  // a step with device_slots; otherwise nullopt. Not called for a step with device_slots whose slots
-  // are lost. The place for hashing: the rows have been published,
-  // the step has not ended, and no lock is held. One step at a time; valid until its OnLanded.
+  // ids[i * row_bytes], or is missing for the reason verdicts[i]. `slots`: the slot of each row,
+  // for a step with device_slots; otherwise nullopt. Not called for a step with device_slots whose
+  // slots are lost. The place for hashing: the rows have been published, the step has not ended,
+  // and no lock is held. One step at a time; valid until its OnLanded.
   virtual void OnRows(std::uint64_t step, std::span<const std::uint8_t> ids,
                       std::span<const Reason> verdicts,
                       std::optional<std::span<const std::int64_t>> slots = {}) = 0;
@@ -70,20 +70,20 @@ class FlightSink {
   // A snapshot was taken. `read_id` numbers the snapshots of this store from 1.
   virtual void OnSnapshot(std::uint64_t read_id, std::span<const BlockId> blocks,
                           std::int64_t first, std::int64_t last) = 0;
-  // The bytes of the oldest `copies` queued page copies were copied; their pages are held for that no
-  // longer.
+  // The bytes of the oldest `copies` queued page copies were copied; their pages are held for that
+  // no longer.
   virtual void OnCopied(std::uint32_t copies) = 0;
   // The pages of snapshot `read_id` were returned; they may be evicted and reused from now on.
   virtual void OnReleased(std::uint64_t read_id) = 0;
-  // The rows of page `page` of snapshot `read_id` (counted from the first one with rows of its range)
-  // were copied out: the snapshot does not hold the page any longer.
+  // The rows of page `page` of snapshot `read_id` (counted from the first one with rows of its
+  // range) were copied out: the snapshot does not hold the page any longer.
   virtual void OnCopiedOut(std::uint64_t read_id, std::uint32_t page) = 0;
-  // The audit made the valid rows of a page missing (audit). Not called for a page that only steps in
-  // flight hold.
+  // The audit made the valid rows of a page missing (audit). Not called for a page that only steps
+  // in flight hold.
   virtual void OnVoided(const VoidedPage& page) = 0;
   // Records were lost. The table and the index are empty; claims are revoked; of the steps in
-  // flight, those that are neither in `open_steps` nor submitted have ended. `last_step` is the last
-  // step begun, lost ones included; `version` is the current version.
+  // flight, those that are neither in `open_steps` nor submitted have ended. `last_step` is the
+  // last step begun, lost ones included; `version` is the current version.
   virtual void OnPoison(std::span<const std::uint64_t> open_steps, std::uint64_t last_step,
                         std::uint64_t version) = 0;
   // Rows [begin, begin + infos.size()) of snapshot `read_id` were read. digests[i] is the RowDigest

@@ -46,8 +46,8 @@ class Lander {
   // Stops the thread, if there is one. Steps that it has not landed stay submitted.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
   [[nodiscard]] bool has_thread() const { return thread_.joinable(); }
-  // The store ends: once `timeout` has passed from now on, and the thread is stopped, LandNext lands
-  // steps whose ids have not arrived as not captured. REQUIRES: called once.
+  // The store ends: once `timeout` has passed from now on, and the thread is stopped, LandNext
+  // lands steps whose ids have not arrived as not captured. REQUIRES: called once.
   void GiveUpAfter(std::chrono::nanoseconds timeout);
   // Logs which steps were, if any.
   void LogGivenUp() const noexcept;

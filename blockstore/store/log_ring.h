@@ -86,9 +86,9 @@ class BasicLogRing {
   }
 
   // Appends the reserved record with its final size, rounded up to a multiple of 8, and stores the
-  // size in its first 4 bytes. The consumer does not see it before Publish. One reservation can hold
-  // several records, which lie behind one another and are committed in their order. REQUIRES: the
-  // last Reserve returned room for it, and for those committed since.
+  // size in its first 4 bytes. The consumer does not see it before Publish. One reservation can
+  // hold several records, which lie behind one another and are committed in their order. REQUIRES:
+  // the last Reserve returned room for it, and for those committed since.
   WAYMARK_STEP_PATH void Commit(std::size_t bytes) {
     if (skip_ != 0) {
       Atomics::Write32(memory_ + place_, 0);

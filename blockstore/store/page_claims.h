@@ -20,8 +20,8 @@ class PageClaims {
 
   struct List {
     PageIndex page = kNoPage;
-    // The first of StepRecord::claims on this page; the others follow it. Of a step with slots of the
-    // host, the first one of the last run of them (StepRecord::next_run).
+    // The first of StepRecord::claims on this page; the others follow it. Of a step with slots of
+    // the host, the first one of the last run of them (StepRecord::next_run).
     std::uint32_t claim = kNone;
     // The last of StepRecord::copies on this page; SideRow::next links the others.
     std::uint32_t side = kNone;

@@ -140,8 +140,9 @@ class Pages {
   void Detach(EntryIndex e, Reason reason);
 
   // ---- what holds a page
-  // Frees the page if nothing holds it; else notes whether it is detached, and lists it for eviction
-  // if it may be evicted. Must be called after each change of what holds the page, but for PinPage.
+  // Frees the page if nothing holds it; else notes whether it is detached, and lists it for
+  // eviction if it may be evicted. Must be called after each change of what holds the page, but for
+  // PinPage.
   void UpdateEvictability(PageIndex page);
   void PinPage(PageIndex page) { ++pool_.hot(page).pins; }
   void UnpinPage(PageIndex page) {
@@ -161,8 +162,8 @@ class Pages {
   void CopyRows(PageIndex from, PageIndex to, std::uint32_t rows, bool by_key);
   // Number of copies ever queued.
   [[nodiscard]] std::uint64_t copies_queued() const { return copies_queued_; }
-  // Moves the oldest queued copies, at most `most`, to `copies`; false, and nothing changed, if there
-  // are none. REQUIRES: `copies` is empty, with memory for kMaxCopies.
+  // Moves the oldest queued copies, at most `most`, to `copies`; false, and nothing changed, if
+  // there are none. REQUIRES: `copies` is empty, with memory for kMaxCopies.
   bool TakeCopies(std::vector<PageCopy>& copies, std::size_t most = kMaxCopies);
   // Unpins the pages of copies whose bytes have been copied.
   void CopiesDone(std::span<const PageCopy> copies);
@@ -195,15 +196,16 @@ class Pages {
   // Pins the pages of the ticket's range, unless it was released meanwhile. `blocks`: those with
   // rows of the range. `upto` and `copies` are for the caller to set.
   void PinSnapshot(SnapshotState& state, std::span<const BlockId> blocks);
-  // Names a page for a flight, by a block, else a snapshot, else the key index; nullopt if only steps
-  // in flight hold it. Snapshots are searched, so this is for the audit alone.
+  // Names a page for a flight, by a block, else a snapshot, else the key index; nullopt if only
+  // steps in flight hold it. Snapshots are searched, so this is for the audit alone.
   [[nodiscard]] std::optional<VoidedPage> NameOf(PageIndex page) const;
   // The page of a name; kNoPage if there is none.
   [[nodiscard]] PageIndex Named(const VoidedPage& name) const;
   // Takes back a snapshot that was released and applied.
   void ReclaimSnapshot(SnapshotState& state);
   // Takes back released snapshots until that many pages are free, or no snapshot is left. Called
-  // before a record is applied that may need them: in a flight, snapshots come back between records.
+  // before a record is applied that may need them: in a flight, snapshots come back between
+  // records.
   void ReclaimFor(std::size_t pages);
   // Takes back at most `states` released snapshots; true if there was one.
   bool ReclaimSnapshots(std::size_t states);
@@ -211,8 +213,8 @@ class Pages {
   // the index (capacity); counts of users stay.
   void ForgetBlocks();
   // While pages are short, copies rows of pages that snapshots alone hold out into memory of their
-  // own, the oldest snapshots first, and gives the pages back: a page or two per call. False if there
-  // is nothing to do, or StoreOptions::copy_out_bytes are in use. Landing thread.
+  // own, the oldest snapshots first, and gives the pages back: a page or two per call. False if
+  // there is nothing to do, or StoreOptions::copy_out_bytes are in use. Landing thread.
   bool CopyOut();
   // The same for one page of a live snapshot, whatever is short, if snapshots alone hold it. For a
   // replay.

@@ -1,7 +1,7 @@
 // SlotEncoder: validates the rows of a step and encodes their slots for a record of the log.
 //
-// Constant once it is made: any thread, no allocation, nothing throws. Encoded slots are read by the
-// same process only: they have the processor's byte order, and the code may change.
+// Constant once it is made: any thread, no allocation, nothing throws. Encoded slots are read by
+// the same process only: they have the processor's byte order, and the code may change.
 //
 // A *run* is a number of consecutive rows of one kind: slots that ascend by 1; padding (each is
 // kPaddingSlot); or slots of a request that did not ask for routing (each is NotAsked of a slot,
@@ -40,8 +40,8 @@ struct SlotLimits {
 // fewer rows, `rows` is NumRows(batch).
 [[nodiscard]] std::size_t MaxEncodedBytes(std::size_t rows, const SlotLimits& limits);
 
-// Holds the functions that it calls by value: with the caches cold, a table of them in the program's
-// data would cost a page and two cache lines more.
+// Holds the functions that it calls by value: with the caches cold, a table of them in the
+// program's data would cost a page and two cache lines more.
 class SlotEncoder {
  public:
   // With the fastest functions that this machine can run.

@@ -75,8 +75,8 @@ struct StepRecord {
   std::vector<SideRow> copies;     // second destinations, appended while in flight
   std::vector<SideRow> ignored;    // for the audit; each pins its page
   // The claims by page. Of a device step, all of them. Of another step, those of the first
-  // `indexed` rows, which is done when a page with pending rows is copied; `next_run` links the runs
-  // of claims on one page.
+  // `indexed` rows, which is done when a page with pending rows is copied; `next_run` links the
+  // runs of claims on one page.
   PageClaims pages;
   std::uint32_t indexed = 0;
   std::vector<std::uint32_t> next_run;

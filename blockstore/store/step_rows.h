@@ -32,8 +32,9 @@ class StepRows {
                     std::span<Reason> verdicts) = 0;
 
   // For the audit. Copies the layers of row `row` that were written to `destination`, as Land does,
-  // and sets written[layer] to 1 for them, else to 0. Returns whether one was written. A row with an
-  // invalid id counts as not written, as its other ids may be wrong, too. `written`: [num_layers].
+  // and sets written[layer] to 1 for them, else to 0. Returns whether one was written. A row with
+  // an invalid id counts as not written, as its other ids may be wrong, too. `written`:
+  // [num_layers].
   virtual bool LandLayers(std::uint32_t row, std::uint8_t* destination,
                           std::span<std::uint8_t> written) {
     (void)row, (void)destination;

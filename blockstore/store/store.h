@@ -14,17 +14,17 @@
 // pages; under Landing::kCaller the caller does. Any thread may use a Snapshot and call GetStats,
 // TakeFindings, TakeTagged, ForgetTag and (under Landing::kThread) WaitIdle.
 //
-// Nothing throws. If a call of StepRows throws, the rows of its step that have not landed are missing
-// (not captured). If the store's own work does, see status().
+// Nothing throws. If a call of StepRows throws, the rows of its step that have not landed are
+// missing (not captured). If the store's own work does, see status().
 //
 // A store and its snapshots belong to the process that created them. In a forked child the calls of
 // a store return FailedPrecondition (StepRule::kForked; nothing, zeros or false where there is no
 // code), its destructor does nothing, and snapshots that were Ready can be read.
 //
-// The step path is Schedule, Report, BeginStep, Submit, Drop, Cancel and TakeSnapshot. After warm-up
-// they do not allocate; they take no lock, never wait, copy no rows and do not throw. If the log is
-// full they return ResourceExhausted (kLogFull), and the store loses its rows (capacity); there is
-// always room for Submit, Drop and Cancel.
+// The step path is Schedule, Report, BeginStep, Submit, Drop, Cancel and TakeSnapshot. After
+// warm-up they do not allocate; they take no lock, never wait, copy no rows and do not throw. If
+// the log is full they return ResourceExhausted (kLogFull), and the store loses its rows
+// (capacity); there is always room for Submit, Drop and Cancel.
 //
 // Example, where `ids` is a StepRows object with the ids of two rows:
 //
@@ -94,19 +94,21 @@ struct StoreOptions {
   std::int32_t num_blocks = 0;
   // Tokens per KV block: a multiple of shape.page_tokens. 0 = shape.page_tokens.
   std::int32_t block_tokens = 0;
-  // Pages that blocks and keys can have at once, shape.page_bytes() each. 0 = enough for all blocks.
+  // Pages that blocks and keys can have at once, shape.page_bytes() each. 0 = enough for all
+  // blocks.
   std::uint32_t num_pages = 0;
   // Further pages, used while as many are *detached*: snapshots (or steps in flight) still hold
-  // them, but no block and no key has them any more. So a slow reader costs memory and takes no page
-  // from the requests that run. When they are used up, a row for which no page is free is missing
-  // (capacity). A spare page costs address space, and memory from its first use on (then it is used
-  // again). num_pages + spare_pages < 2^32 - 1. nullopt = as many as num_pages.
+  // them, but no block and no key has them any more. So a slow reader costs memory and takes no
+  // page from the requests that run. When they are used up, a row for which no page is free is
+  // missing (capacity). A spare page costs address space, and memory from its first use on (then it
+  // is used again). num_pages + spare_pages < 2^32 - 1. nullopt = as many as num_pages.
   std::optional<std::uint32_t> spare_pages;
-  // Bytes of memory for rows of snapshots, copied out of pages. When three quarters of the spare pages
-  // are in use, the landing thread copies the rows of pages that snapshots alone hold, those of the
-  // oldest snapshots first, and takes the pages back. A copy has the exact size of its rows, and is
-  // freed with its last snapshot. 0 = copy nothing. nullopt = as many bytes as num_pages pages have:
-  // all snapshots together then cost at most twice the memory of the running requests' rows.
+  // Bytes of memory for rows of snapshots, copied out of pages. When three quarters of the spare
+  // pages are in use, the landing thread copies the rows of pages that snapshots alone hold, those
+  // of the oldest snapshots first, and takes the pages back. A copy has the exact size of its rows,
+  // and is freed with its last snapshot. 0 = copy nothing. nullopt = as many bytes as num_pages
+  // pages have: all snapshots together then cost at most twice the memory of the running requests'
+  // rows.
   std::optional<std::uint64_t> copy_out_bytes;
   // Ids that the engine uses as placeholders (a dummy block): null blocks, which have no rows.
   std::vector<BlockId> null_blocks;
@@ -121,10 +123,10 @@ struct StoreOptions {
   // CPUs that the landing thread ("wm-landing") may run on; empty = all that the process could use
   // when the library was loaded, whatever the calling thread is pinned to.
   std::vector<std::int32_t> landing_cpus;
-  // How long the destructor waits for the ids of submitted steps (StepRows::Poll), e.g. for a device.
-  // The rows of steps whose ids have not arrived then are missing (not captured), and one line is
-  // logged. A capture session's transport waits as long for its device when it is destroyed. At
-  // least 0; more than a year counts as a year.
+  // How long the destructor waits for the ids of submitted steps (StepRows::Poll), e.g. for a
+  // device. The rows of steps whose ids have not arrived then are missing (not captured), and one
+  // line is logged. A capture session's transport waits as long for its device when it is
+  // destroyed. At least 0; more than a year counts as a year.
   std::chrono::nanoseconds teardown_timeout = std::chrono::seconds(5);
   // A step whose ids have not arrived this long after its Submit is logged once, by its number, and
   // counted (Stats::steps_overdue). 0 = never. At least 0.
@@ -139,8 +141,9 @@ struct StoreOptions {
   // Compare ignored writes with the rows that were kept, and void a page (make its rows missing,
   // reason audit) if the mean agreement is below the threshold.
   bool audit = true;
-  // nullopt: halfway between K / E, on which different tokens agree by chance, and 1. Otherwise above
-  // K / E, and at most 1; 0: findings are counted only. To calibrate it see docs/architecture.md.
+  // nullopt: halfway between K / E, on which different tokens agree by chance, and 1. Otherwise
+  // above K / E, and at most 1; 0: findings are counted only. To calibrate it see
+  // docs/architecture.md.
   std::optional<double> audit_threshold;
   // Count the experts of landed rows per version (ExpertCountsOf), for the versions that were first
   // counted last. Takes about 1 ns per id. expert_versions: 1 ... 4096.
@@ -151,9 +154,9 @@ struct StoreOptions {
   // Records every call (see FlightRecorder). The caller's; must outlive the store and its
   // snapshots. Null = no recording.
   FlightSink* flight = nullptr;
-  // Receives audit findings that voided rows (AuditFinding::ToString), on the landing thread, shortly
-  // after the step that showed it has ended: of each cause the 1st, the 10th, the 100th, ...; and
-  // what log.h lists for a store.
+  // Receives audit findings that voided rows (AuditFinding::ToString), on the landing thread,
+  // shortly after the step that showed it has ended: of each cause the 1st, the 10th, the 100th,
+  // ...; and what log.h lists for a store.
   LogCallback log = {};
 };
 
@@ -192,9 +195,9 @@ class RoutingStore {
   // Ends a step whose forward ran but whose ids are lost: its rows are missing (capacity). NotFound
   // if the step is not in flight.
   [[nodiscard]] StepCode Drop(StepId step);
-  // Ends a step whose forward did not run. Its rows are missing, for the reason that they had before;
-  // rows that it had claimed over older ones, for capacity. Call it before a step that computes the
-  // same rows again is begun. NotFound if the step is not in flight.
+  // Ends a step whose forward did not run. Its rows are missing, for the reason that they had
+  // before; rows that it had claimed over older ones, for capacity. Call it before a step that
+  // computes the same rows again is begun. NotFound if the step is not in flight.
   [[nodiscard]] StepCode Cancel(StepId step);
 
   // ---- reading: the engine's thread ----
@@ -260,8 +263,8 @@ class RoutingStore {
   [[nodiscard]] absl::StatusOr<ExpertCounts> ExpertCountsOf(std::uint64_t version) const;
   // What the audit has found since the last call: one finding for each cause.
   [[nodiscard]] std::vector<AuditFinding> TakeFindings();
-  // The same, one for each page, in order; the first 256 of them. What one of the two calls returns,
-  // the other does not.
+  // The same, one for each page, in order; the first 256 of them. What one of the two calls
+  // returns, the other does not.
   [[nodiscard]] std::vector<AuditFinding> TakeEachFinding();
   [[nodiscard]] const StoreOptions& options() const;
   // The last step begun; 0 before the first.

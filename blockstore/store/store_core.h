@@ -130,9 +130,9 @@ struct StoreCore {
            copies_done.load(std::memory_order_seq_cst) >= copies;
   }
 
-  // Of a store that has failed: the first device step that never lands. It changes no stamp before it
-  // lands, so rows that its forward has written over still look as they did before. Stored before
-  // oldest_in_flight is.
+  // Of a store that has failed: the first device step that never lands. It changes no stamp before
+  // it lands, so rows that its forward has written over still look as they did before. Stored
+  // before oldest_in_flight is.
   std::atomic<std::uint64_t> unlanded_device_step{kNoStep};
   // Whether such a step may have written any row of the snapshot. REQUIRES: Ready(state).
   [[nodiscard]] bool MayBeRewritten(const SnapshotState& state) const {

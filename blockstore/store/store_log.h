@@ -66,8 +66,9 @@ class StoreLog {
 
   // The largest step number + 1. Above it, the distance of two steps would not fit 63 bits.
   static constexpr std::uint64_t kStepLimit = std::uint64_t{1} << 62;
-  // The most that a step, but the first one, may be above the last step begun. The numbers of stamps
-  // are used up after a few longer jumps, and each time the table is emptied: a clock is no counter.
+  // The most that a step, but the first one, may be above the last step begun. The numbers of
+  // stamps are used up after a few longer jumps, and each time the table is emptied: a clock is no
+  // counter.
   static constexpr std::uint64_t kMaxStepJump = std::uint64_t{1} << 27;
 
   // ResourceExhausted if the memory cannot be mapped. `guard`: becomes that of the log, and must
@@ -160,9 +161,9 @@ class StoreLog {
   // Publishes the records, of these sizes, that were written into the last Room(); sizes of 0 are
   // ignored.
   void Append(std::initializer_list<std::size_t> records);
-  // Validates `events` and writes their record to `out`, which has room for it, or is null: then they
-  // are only validated. `own`: the step that is begun next, if it is known, else 0. `*bytes` is the
-  // size of the record, and is unchanged where none was written.
+  // Validates `events` and writes their record to `out`, which has room for it, or is null: then
+  // they are only validated. `own`: the step that is begun next, if it is known, else 0. `*bytes`
+  // is the size of the record, and is unchanged where none was written.
   [[nodiscard]] StepCode WriteEvents(std::span<const Event> events, std::uint64_t own,
                                      std::uint8_t* out, std::size_t* bytes);
   [[nodiscard]] std::span<std::uint64_t> open() { return {open_, num_open_}; }

@@ -296,8 +296,8 @@ std::uint32_t ChunkCodec::PlaceDigest(std::span<const std::uint8_t> chunk) const
 }
 
 Digest128 ChunkCodec::Digest(std::int64_t rows, std::span<const std::uint8_t> chunk) const {
-  // Nodes, tail segments and handles begin with their magic; the digest of a chunk with a key begins
-  // with one, too, so that no bytes are those of two kinds.
+  // Nodes, tail segments and handles begin with their magic; the digest of a chunk with a key
+  // begins with one, too, so that no bytes are those of two kinds.
   std::array<std::uint8_t, 16> front;
   RawWriter writer(front.data());
   writer.Put(std::array<char, 4>{'W', 'M', 'K', 'C'});

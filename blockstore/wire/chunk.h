@@ -87,8 +87,9 @@ class ChunkCodec {
   [[nodiscard]] std::optional<std::span<const std::uint8_t>> Layers(
       std::int64_t rows, std::span<const std::uint8_t> chunk) const;
 
-  // The low 32 bits of XXH3-64 of the crcs of a chunk. A document has it of each chunk, in order, so that a chunk in
-  // the place of another is found. REQUIRES: chunk.size() is ChunkBytes of some number of rows.
+  // The low 32 bits of XXH3-64 of the crcs of a chunk. A document has it of each chunk, in order,
+  // so that a chunk in the place of another is found. REQUIRES: chunk.size() is ChunkBytes of some
+  // number of rows.
   [[nodiscard]] std::uint32_t PlaceDigest(std::span<const std::uint8_t> chunk) const;
   // The digest that names a chunk of `rows` rows: that of the shape digest (uint64), rows (uint32)
   // and the chunk's bytes; with a key, of "WMKC" and these.

@@ -98,8 +98,8 @@ class Document {
   // by their position in the sequence.
   [[nodiscard]] RowsAndLayers All() const { return {first(), last(), 0, shape().rows.num_layers}; }
   // Reads the rows and layers of `part` into a value of its own, whose shape has only those layers.
-  // Touches only their places, and of the chunks of those rows the crcs and the layers that the crcs
-  // over `part` cover. Rows of damaged or absent chunks are missing (see ReadDamage).
+  // Touches only their places, and of the chunks of those rows the crcs and the layers that the
+  // crcs over `part` cover. Rows of damaged or absent chunks are missing (see ReadDamage).
   //
   // `damage`, if not null, is set on success. OutOfRange unless `part` lies in All() and has at
   // least one layer; ResourceExhausted beyond the limits given to Open.

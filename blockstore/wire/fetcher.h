@@ -74,10 +74,10 @@ class Fetcher {
 
   // The rows and layers of `part`, in a shape that has only those layers. Rows are numbered by
   // their position in the sequence. Blocks on the page source until `deadline` at the latest, then
-  // returns what has arrived: call it off the engine's step path. Calls the source up to four times:
-  // for the last node and the tail; for the node before and the node list; for the other nodes; for
-  // chunks. Without a list, once per node; beyond batch_bytes, once per batch. Memory for rows is
-  // allocated when the nodes are there.
+  // returns what has arrived: call it off the engine's step path. Calls the source up to four
+  // times: for the last node and the tail; for the node before and the node list; for the other
+  // nodes; for chunks. Without a list, once per node; beyond batch_bytes, once per batch. Memory
+  // for rows is allocated when the nodes are there.
   //
   // Rows whose objects could not be fetched (lost, evicted, damaged, or not in time) are missing
   // (capacity); if a node is one of them, so are all rows of complete pages up to the last row of
@@ -86,9 +86,9 @@ class Fetcher {
   //
   // OutOfRange unless `part` lies in the handle's rows and layers and has at least one layer;
   // InvalidArgument naming what is wrong with the handle; DataLoss for a handle without the
-  // fetcher's key, FailedPrecondition for a keyed one without a key; ResourceExhausted beyond max_rows or
-  // max_bytes, and if there is no memory; FailedPrecondition in a forked child. Does not throw; an
-  // exception of the page source is its failure (Internal, in `report`).
+  // fetcher's key, FailedPrecondition for a keyed one without a key; ResourceExhausted beyond
+  // max_rows or max_bytes, and if there is no memory; FailedPrecondition in a forked child. Does
+  // not throw; an exception of the page source is its failure (Internal, in `report`).
   [[nodiscard]] absl::StatusOr<Rows> Fetch(const Handle& handle, const RowsAndLayers& part,
                                            Deadline deadline, FetchReport* report = nullptr);
   // The same for all rows and layers of the handle.

@@ -22,10 +22,10 @@ enum class FileAccess : std::uint8_t {
 // The memory is freed when the last shared_ptr to it is destroyed. Immutable; any thread.
 class FileBytes {
  public:
-  // InvalidArgument unless `path` is a regular file: folders, FIFOs, sockets and devices are refused
-  // without being opened. NotFound if there is no such file; Unavailable with the system's message if
-  // it cannot be opened, read or mapped; ResourceExhausted, under kRead, if it has more than
-  // `max_bytes` bytes. Throws std::bad_alloc.
+  // InvalidArgument unless `path` is a regular file: folders, FIFOs, sockets and devices are
+  // refused without being opened. NotFound if there is no such file; Unavailable with the system's
+  // message if it cannot be opened, read or mapped; ResourceExhausted, under kRead, if it has more
+  // than `max_bytes` bytes. Throws std::bad_alloc.
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<const FileBytes>> Open(
       const std::string& path, FileAccess access, std::size_t max_bytes);
   ~FileBytes();

@@ -17,11 +17,11 @@
 
 namespace waymark::wire {
 
-// Open reads the file into memory, or maps it, and indexes the nodes of its nodes section and the chunks of the complete
-// pages that they name. The rows after the last complete page make one tail segment, which equals
-// the segment of a Publisher that was given all rows at once; if rows were published piece by
-// piece, their tail segments are not in the file. A page of which the document has only some rows
-// is absent.
+// Open reads the file into memory, or maps it, and indexes the nodes of its nodes section and the
+// chunks of the complete pages that they name. The rows after the last complete page make one tail
+// segment, which equals the segment of a Publisher that was given all rows at once; if rows were
+// published piece by piece, their tail segments are not in the file. A page of which the document
+// has only some rows is absent.
 //
 // Objects refer to the file's bytes and keep them alive. GetRanges compares digests itself, because
 // fetchers of ranges cannot: a chunk in the place of another is absent. No call blocks on anything

@@ -1,5 +1,5 @@
-// NodeList: an object that lists the nodes of a trajectory, so that a reader can fetch them together
-// and not one after the other. docs/format.md defines the bytes.
+// NodeList: an object that lists the nodes of a trajectory, so that a reader can fetch them
+// together and not one after the other. docs/format.md defines the bytes.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_NODE_LIST_H_
 #define WAYMARK_BLOCKSTORE_WIRE_NODE_LIST_H_
 
@@ -18,8 +18,9 @@ namespace waymark::wire {
 inline constexpr std::size_t kListedNodes = 4;
 
 // The digest under which the list of the trajectory whose last node is `head` is stored. It is not
-// the digest of the list's bytes: a reader that has a handle must be able to compute it. So the list
-// may be anything, and a reader uses a node only if the chain from the head leads to it. Any thread.
+// the digest of the list's bytes: a reader that has a handle must be able to compute it. So the
+// list may be anything, and a reader uses a node only if the chain from the head leads to it. Any
+// thread.
 [[nodiscard]] Digest128 NodeListName(const Digest128& head);
 // Encodes the list of nodes with these digests, first to last. Any thread.
 [[nodiscard]] std::vector<std::uint8_t> EncodeNodeList(std::span<const Digest128> nodes);

@@ -45,7 +45,8 @@ struct PublisherOptions {
   // all calls of the page source may take together.
   std::chrono::nanoseconds landing_timeout = std::chrono::seconds(10);
   std::chrono::nanoseconds source_timeout = std::chrono::seconds(10);
-  // CPUs that the publisher's thread ("wm-publish") may run on; empty: as StoreOptions::landing_cpus.
+  // CPUs that the publisher's thread ("wm-publish") may run on; empty: as
+  // StoreOptions::landing_cpus.
   std::vector<std::int32_t> cpus;
   // Receives, on the publisher's thread and once each: the first failure of the page source
   // (warning), and the first publication that an exception ended (error).
@@ -72,8 +73,8 @@ struct PublisherStats {
 class Publisher {
  public:
   // `source` is not owned and must outlive the publisher. Starts the thread. InvalidArgument naming
-  // the option, the rule and the value; errors as WireShape::Validate; ResourceExhausted if there is
-  // no memory, or no thread. Does not throw.
+  // the option, the rule and the value; errors as WireShape::Validate; ResourceExhausted if there
+  // is no memory, or no thread. Does not throw.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Publisher>> Create(
       PageSource* source, const PublisherOptions& options);
   // Waits for the publication in progress, at most the two timeouts. The results of waiting calls
@@ -90,10 +91,10 @@ class Publisher {
   // publisher's thread.
   //
   // `sequence` is a name that the caller chooses. Rows that begin at row 0 replace those that the
-  // publisher remembers under it. Other rows must begin where the rows last published under the name
-  // ended (a Cursor does so), and the name must have been that of one request since the publisher
-  // remembers it: if rows from row 0 were fewer than before, or of other steps, it is not known
-  // whose rows continue it, and only whole sequences can be published under it. Nothing is
+  // publisher remembers under it. Other rows must begin where the rows last published under the
+  // name ended (a Cursor does so), and the name must have been that of one request since the
+  // publisher remembers it: if rows from row 0 were fewer than before, or of other steps, it is not
+  // known whose rows continue it, and only whole sequences can be published under it. Nothing is
   // remembered under the name "".
   //
   // The result is ready when the objects have been put. A failure of the page source is no error:
@@ -102,23 +103,23 @@ class Publisher {
   // was not readable within landing_timeout; InvalidArgument for rows of another shape, ids that
   // the code cannot encode, or rows out of the router's order under an ordered code;
   // FailedPrecondition if the rows do not begin where the sequence ends, or the sequence is no
-  // longer remembered, or has been that of two requests: publish it from row 0; Cancelled if the publisher was destroyed first;
-  // ResourceExhausted or Internal if an exception ended the publication (PublisherStats::exceptions),
-  // after which the thread goes on. After an error the sequence is forgotten, except after a
-  // ResourceExhausted at once and for a name of two requests. Throws std::bad_alloc, and
-  // publishes nothing, if there is no memory for the result itself.
+  // longer remembered, or has been that of two requests: publish it from row 0; Cancelled if the
+  // publisher was destroyed first; ResourceExhausted or Internal if an exception ended the
+  // publication (PublisherStats::exceptions), after which the thread goes on. After an error the
+  // sequence is forgotten, except after a ResourceExhausted at once and for a name of two requests.
+  // Throws std::bad_alloc, and publishes nothing, if there is no memory for the result itself.
   //
-  // In a forked child: FailedPrecondition at once. Results that were not ready before the fork never
-  // become ready there.
+  // In a forked child: FailedPrecondition at once. Results that were not ready before the fork
+  // never become ready there.
   [[nodiscard]] Result Publish(std::string sequence, Snapshot snapshot);
   [[nodiscard]] Result Publish(std::string sequence, Rows rows);
 
   // Forgets what is remembered of `sequence`, a request that ended: the name can be that of another
-  // request, and no memory is kept for it. It takes its turn after the Publish calls before it, which
-  // still continue the sequence; rows that are published after it must begin at row 0. Handles and
-  // objects stay as they are. Nothing happens if nothing is remembered under the name. Never refused
-  // because calls are waiting; does not block. ResourceExhausted if there is no memory;
-  // FailedPrecondition in a forked child. Does not throw.
+  // request, and no memory is kept for it. It takes its turn after the Publish calls before it,
+  // which still continue the sequence; rows that are published after it must begin at row 0.
+  // Handles and objects stay as they are. Nothing happens if nothing is remembered under the name.
+  // Never refused because calls are waiting; does not block. ResourceExhausted if there is no
+  // memory; FailedPrecondition in a forked child. Does not throw.
   [[nodiscard]] absl::Status Forget(std::string sequence);
 
   // The counters, without those of the publication in progress. Zeros in a forked child.

@@ -1,5 +1,5 @@
-// SequenceBuilder: encodes the rows of a publication as objects, puts those that the page source does
-// not hold, and makes the handle. Internal to wire.
+// SequenceBuilder: encodes the rows of a publication as objects, puts those that the page source
+// does not hold, and makes the handle. Internal to wire.
 #ifndef WAYMARK_BLOCKSTORE_WIRE_SEQUENCE_BUILDER_H_
 #define WAYMARK_BLOCKSTORE_WIRE_SEQUENCE_BUILDER_H_
 

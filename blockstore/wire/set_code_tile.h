@@ -78,8 +78,8 @@ struct SetCodePlan {
   std::uint32_t levels = 0;  // ranked: 4 or 5, and every height is below 2^levels; unary: 0
   // heights[k][h] = C(h + k, k + 1). Entries beyond Y - K are 2^31 - 1, which is above every rank.
   alignas(64) std::array<std::array<std::int32_t, kMaxHeights>, kMaxTopK> heights{};
-  // The same numbers, less 1, as a search tree: the root is node 1; the search for a rank goes on from
-  // node n to node 2n + 1 if the rank is greater than nodes[k][n], else to 2n.
+  // The same numbers, less 1, as a search tree: the root is node 1; the search for a rank goes on
+  // from node n to node 2n + 1 if the rank is greater than nodes[k][n], else to 2n.
   alignas(64) std::array<std::array<std::int32_t, kMaxHeights>, kMaxTopK> nodes{};
   SortingNetwork network{0};  // for K inputs
 };

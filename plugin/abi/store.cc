@@ -50,7 +50,8 @@ wm_status StoreCreate(const wm_store_options* given, wm_store** out, wm_message*
   });
 }
 
-// Fails in a forked child, where the functions of RoutingStore that return no status return nothing.
+// Fails in a forked child, where the functions of RoutingStore that return no status return
+// nothing.
 absl::Status OfThisProcess(const wm_store* store) {
   return store->store->forked() ? store->store->status() : absl::OkStatus();
 }

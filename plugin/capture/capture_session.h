@@ -174,8 +174,8 @@ class CaptureSession {
 
   // Copies the first K columns of `ids` into rows [0, ids.rows) of `layer` of the view, in stream
   // order on a device. For layers bound as LayerCapture::kHandsOver, and for layers that are not
-  // bound. `view` is view(step) or scratch_view(); the second form is HandOver(view(step), ...). For
-  // a device, `ids.data` is device memory, which is read in stream order. On failure nothing is
+  // bound. `view` is view(step) or scratch_view(); the second form is HandOver(view(step), ...).
+  // For a device, `ids.data` is device memory, which is read in stream order. On failure nothing is
   // copied. NotFound (kStepNotInFlight) for a view whose step has ended, or was not begun.
   [[nodiscard]] CaptureCode HandOver(const CaptureView& view, std::int32_t layer,
                                      const IdsTensor& ids);
@@ -230,8 +230,8 @@ class CaptureSession {
   // dropped: it has ended, and its rows are missing (capacity). After any other failure the step is
   // still in flight.
   [[nodiscard]] CaptureCode SubmitIds(StepId step, const StepIds& ids, DoneCallback done = {});
-  // Whether the tensor that SubmitIds was given for `step` may be written again: its `done` has been
-  // called, or there was none. Steps may land in another order than they were submitted.
+  // Whether the tensor that SubmitIds was given for `step` may be written again: its `done` has
+  // been called, or there was none. Steps may land in another order than they were submitted.
   [[nodiscard]] bool Landed(StepId step) const;
 
   // ---- reports and accessors ----

@@ -9,9 +9,9 @@
 namespace waymark {
 namespace {
 
-// Makes a device the current one of this thread for as long as it lives, and leaves the thread's last
-// error as it was; and keeps what this thread asks meanwhile, about events above all, from spoiling a
-// graph that another one is capturing.
+// Makes a device the current one of this thread for as long as it lives, and leaves the thread's
+// last error as it was; and keeps what this thread asks meanwhile, about events above all, from
+// spoiling a graph that another one is capturing.
 class Current {
  public:
   explicit Current(std::int32_t ordinal) {

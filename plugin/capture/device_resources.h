@@ -1,4 +1,5 @@
-// DeviceResources: the memory, streams and events that a transport has of its device, freed together.
+// DeviceResources: the memory, streams and events that a transport has of its device, freed
+// together.
 #ifndef WAYMARK_PLUGIN_CAPTURE_DEVICE_RESOURCES_H_
 #define WAYMARK_PLUGIN_CAPTURE_DEVICE_RESOURCES_H_
 

@@ -34,9 +34,9 @@ class IdsRing : public std::enable_shared_from_this<IdsRing> {
   }
 
   // Returns an entry set to the `ids` of `step`, or null if none is free; then `done` is never
-  // called. Tries the entry that was taken longest ago first. Engine's thread. The ring owns the result: pass it to
-  // RoutingStore::Submit, which calls its Done in any case. REQUIRES: `ids` as TensorRows::Set;
-  // its memory stays the caller's and unchanged until `done` is called.
+  // called. Tries the entry that was taken longest ago first. Engine's thread. The ring owns the
+  // result: pass it to RoutingStore::Submit, which calls its Done in any case. REQUIRES: `ids` as
+  // TensorRows::Set; its memory stays the caller's and unchanged until `done` is called.
   [[nodiscard]] StepRows* Take(std::uint64_t step, const StepIds& ids, DoneCallback done) {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       Entry& entry = *entries_[next_];

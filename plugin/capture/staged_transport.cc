@@ -129,8 +129,8 @@ class StagedTransport::StagingBuffer : public StepRows {
                 t.Check(t.device_.Record(packed, t.stream_), "record the end of a pack");
   }
 
-  // Looks at the word, which takes a load from memory; a query of the driver takes a microsecond and
-  // a lock that the engine's launches need. Once the word has arrived, the event, which comes
+  // Looks at the word, which takes a load from memory; a query of the driver takes a microsecond
+  // and a lock that the engine's launches need. Once the word has arrived, the event, which comes
   // before it on the stream, is queried: CUDA guarantees by an event that the host sees the rows,
   // but not by the order in which two copies appear in memory. So a step takes one query, and one
   // more every kAskEvery.

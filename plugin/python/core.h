@@ -134,8 +134,8 @@ inline bool Alive() {
   return Py_IsInitialized() != 0;
 }
 
-// Nanoseconds of a timeout in seconds; None: -1, for ever. InvalidArgument, naming the argument, below
-// 0 and for NaN.
+// Nanoseconds of a timeout in seconds; None: -1, for ever. InvalidArgument, naming the argument,
+// below 0 and for NaN.
 std::int64_t Nanoseconds(nb::handle timeout, const char* name = "timeout");
 // For a wait whose timeout is over; the library's own text names one slice of it.
 [[noreturn]] void RaiseDeadline(const char* what, nb::handle timeout);
@@ -190,8 +190,8 @@ class NumpyMemory {
   }
   NumpyMemory(const NumpyMemory&) = delete;
   NumpyMemory& operator=(const NumpyMemory&) = delete;
-  // Takes the memory of `object` and returns true, if it has `dtype`, `dims` dimensions, C order and
-  // aligned items. May be called until it has returned true.
+  // Takes the memory of `object` and returns true, if it has `dtype`, `dims` dimensions, C order
+  // and aligned items. May be called until it has returned true.
   [[nodiscard]] bool Take(nb::handle object, nb::handle dtype, int dims);
   [[nodiscard]] const void* data() const { return view_.buf; }
   [[nodiscard]] std::size_t shape(int i) const { return static_cast<std::size_t>(view_.shape[i]); }

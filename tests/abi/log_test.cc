@@ -302,8 +302,8 @@ TEST_F(Log, AForkedChildIsRefused) {
   EXPECT_EQ(Api().session_drop(session_, 1, nullptr), WM_OK);
 }
 
-// One thread validates long arrays of events, the last of which is invalid, so that nothing changes,
-// until another one was refused.
+// One thread validates long arrays of events, the last of which is invalid, so that nothing
+// changes, until another one was refused.
 TEST_F(Log, ASecondThreadInACallIsRefused) {
   std::vector<wm_event> events(1 << 18, wm_retain(1));
   events.back().type = 99;

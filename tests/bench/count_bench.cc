@@ -124,8 +124,8 @@ void CopyPending(benchmark::State& state) {
 }
 BENCHMARK(CopyPending)->UseManualTime()->Arg(1)->Arg(16)->Arg(64)->Arg(256);
 
-// Argument: forks of a block that a device step of 4,096 rows may write; the time is that of landing
-// the step, per row of it.
+// Argument: forks of a block that a device step of 4,096 rows may write; the time is that of
+// landing the step, per row of it.
 void LandForkedDeviceStep(benchmark::State& state) {
   const auto count = static_cast<std::int32_t>(state.range(0));
   constexpr std::int32_t kRows = 4096;

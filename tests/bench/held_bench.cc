@@ -71,8 +71,8 @@ class SameRows final : public StepRows {
 };
 
 // Turns in which 64 blocks are bound again, filled with 1,024 rows and held by a snapshot, with
-// everything that the store does on the caller's thread. Argument: how many snapshots are held; from
-// 4 on their pages are copied out.
+// everything that the store does on the caller's thread. Argument: how many snapshots are held;
+// from 4 on their pages are copied out.
 void HeldTurns(benchmark::State& state) {
   const auto held = static_cast<std::size_t>(state.range(0));
   StoreOptions options;

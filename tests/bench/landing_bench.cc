@@ -1,6 +1,6 @@
 // The landing thread's work, by the caller: 256 rows to their pages, against a row-wise memcpy to
-// the same pages. `near`: 256 blocks, all of it in the second-level cache. `far`: the whole store in
-// turn, so that destinations come from memory. LandingPrefill: 8192 rows, against memcpy page by
+// the same pages. `near`: 256 blocks, all of it in the second-level cache. `far`: the whole store
+// in turn, so that destinations come from memory. LandingPrefill: 8192 rows, against memcpy page by
 // page.
 #include "tests/bench/bench_common.h"
 

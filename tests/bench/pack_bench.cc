@@ -1,6 +1,6 @@
-// What of landing depends on the instruction set: PackRows of 256 rows, against a row-wise memcpy to
-// the same destinations, which are as far apart as decode rows on pages of 16 rows; all of it in the
-// second-level cache.
+// What of landing depends on the instruction set: PackRows of 256 rows, against a row-wise memcpy
+// to the same destinations, which are as far apart as decode rows on pages of 16 rows; all of it in
+// the second-level cache.
 #include <cstring>
 #include <string>
 

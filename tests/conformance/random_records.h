@@ -22,8 +22,8 @@ enum class Reporting {
   kOneByOne,  // Schedule, each by itself, then a batch without events
 };
 
-// The options of the store of a seed. Its pages suffice. The rows are random, so that an audit voids
-// most of what it compares.
+// The options of the store of a seed. Its pages suffice. The rows are random, so that an audit
+// voids most of what it compares.
 [[nodiscard]] StoreOptions RecordsOptions(std::uint64_t seed, bool audit = false);
 // The same with 3 to 10 pages and as many spare ones at most.
 [[nodiscard]] StoreOptions FewPages(std::uint64_t seed);

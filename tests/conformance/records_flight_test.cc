@@ -84,9 +84,9 @@ TEST(RecordsFlight, AReplayReadsTheSame) {
   EXPECT_GT(right, 10 * count);
 }
 
-// The audit voids pages of random rows, and the replay loses them at the same places: without any of
-// these records it reads otherwise. The digests of a flight agree like the rows only on average, so
-// that its own audit would void others.
+// The audit voids pages of random rows, and the replay loses them at the same places: without any
+// of these records it reads otherwise. The digests of a flight agree like the rows only on average,
+// so that its own audit would void others.
 TEST(RecordsFlight, AReplayVoidsTheSameRowsAtTheSamePlaces) {
   const std::uint64_t first = FromEnvironment("WAYMARK_SEED", 1);
   const std::uint64_t count = FromEnvironment("WAYMARK_DIFFERENTIAL", PlainOr(300, 60));

@@ -1,5 +1,6 @@
 // Damaged documents (blockstore/wire/document.h): a row that is read as valid is the row that was
-// written, whatever happened to the bytes, and damage costs no rows of chunks that it did not touch.
+// written, whatever happened to the bytes, and damage costs no rows of chunks that it did not
+// touch.
 //
 // The first byte of an input chooses the document, and each 7 bytes after it are a change: what (1
 // byte) and two numbers (3 bytes each).

@@ -1,5 +1,5 @@
-// Handles (blockstore/wire/handle.h): one that is read is written as it was, and the code of a keyed
-// one is that of its fields.
+// Handles (blockstore/wire/handle.h): one that is read is written as it was, and the code of a
+// keyed one is that of its fields.
 //
 // The crc would hide everything behind it: an input says in its first byte whether it is made
 // right.

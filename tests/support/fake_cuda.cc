@@ -188,7 +188,8 @@ cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, std::size_t, cudaS
   return Call("cudaLaunchKernel");
 }
 
-// What the compiler of the kernels adds to their files: they are registered when the program starts.
+// What the compiler of the kernels adds to their files: they are registered when the program
+// starts.
 void** __cudaRegisterFatBinary(void*) {
   static void* handle = nullptr;
   return &handle;

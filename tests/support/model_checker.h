@@ -17,7 +17,8 @@
 // never written, at a Require that is false, and when no thread can go on.
 //
 // What is modelled, after C++20:
-//   - atomics with loads, stores and updates (exchange, fetch_or) that are relaxed, acquire, release
+//   - atomics with loads, stores and updates (exchange, fetch_or) that are relaxed, acquire,
+//   release
 //     or acq_rel. The stores of an atomic are in one order. A load returns any of them, unless a
 //     later one happens before the load, or the thread has read or written a later one (coherence).
 //     An update reads the last one.
@@ -99,8 +100,8 @@ class ModelChecker {
     return Explore(body, Options());
   }
 
-  // Runs the threads to their ends; numbers are 0, 1, ... in the order given. What the body did before
-  // happens before them; they happen before what it does next. Not inside a thread.
+  // Runs the threads to their ends; numbers are 0, 1, ... in the order given. What the body did
+  // before happens before them; they happen before what it does next. Not inside a thread.
   template <class... Body>
   void Run(Body&&... bodies) {
     static_assert(sizeof...(bodies) <= kMaxThreads);

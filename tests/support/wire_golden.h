@@ -1,5 +1,5 @@
-// What the golden files of tests/data/wire hold. tests/unit/blockstore/wire/reference.py reads them by the
-// documentation alone.
+// What the golden files of tests/data/wire hold. tests/unit/blockstore/wire/reference.py reads them
+// by the documentation alone.
 #ifndef WAYMARK_TESTS_SUPPORT_WIRE_GOLDEN_H_
 #define WAYMARK_TESTS_SUPPORT_WIRE_GOLDEN_H_
 

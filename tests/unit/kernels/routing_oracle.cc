@@ -88,9 +88,9 @@ std::vector<Bounded> Softmax(const std::vector<double>& over, const std::vector<
 }  // namespace
 
 // Of the sigmoid: 2.781 over every float32. Of the others: 4.28, 3.53, 4.24 and 4.96 over 40 seeds.
-// Replayed ids need not be the greatest, so their weights may be small beside the sum (4.76 ulp with
-// WAYMARK_SEED=2020532813). Their bound is the worst case: twice the 1 ulp of the exponential, five
-// roundings of a sum of 32 and one of the quotient, where an ulp may be 2^-24 of the weight.
+// Replayed ids need not be the greatest, so their weights may be small beside the sum (4.76 ulp
+// with WAYMARK_SEED=2020532813). Their bound is the worst case: twice the 1 ulp of the exponential,
+// five roundings of a sum of 32 and one of the quotient, where an ulp may be 2^-24 of the weight.
 const UlpBounds kUlpBounds = {2.8, 5.5, 4.5, 5.5, 6.0, 10.0};
 
 double Ulp(double value) {

@@ -369,8 +369,8 @@ TEST(Engine, AForkCopiesThePartialBlock) {
   EXPECT_EQ(verdict.wrong + verdict.all_missing(), 0) << verdict.first_wrong;
 }
 
-// The rows of the prompt are those of step 1, which the fork shared or copied, though the child lost
-// its blocks before another step was begun.
+// The rows of the prompt are those of step 1, which the fork shared or copied, though the child
+// lost its blocks before another step was begun.
 TEST(Engine, AForkThatIsPreemptedAtOnceKeepsTheRowsThatItCopied) {
   const MoeModel model = TinyModel();
   int preempted = 0;
@@ -443,8 +443,8 @@ TEST(Engine, ClippedHitsComputeAgainWhatHasNoRoutes) {
   }
 }
 
-// Events, schedules and snapshots between steps are recorded where they took effect: a replay of the
-// flight reads the same rows.
+// Events, schedules and snapshots between steps are recorded where they took effect: a replay of
+// the flight reads the same rows.
 TEST(Engine, ItsFlightReplaysToTheSameRows) {
   const MoeModel model = TinyModel();
   const MoeModel second = TinyModel(2);

@@ -280,8 +280,8 @@ TEST(ModelChecker, FencesOrderPlainMemoryThroughAStoreThatIsRead) {
   EXPECT_THAT(with(true, false, true), HasSubstr("data race"));
   EXPECT_THAT(with(true, true, false), HasSubstr("data race"));
 
-  // The store is read behind the fence, so the fences are not enough, although their order is known:
-  // thread 0 stores only if its fence was first.
+  // The store is read behind the fence, so the fences are not enough, although their order is
+  // known: thread 0 stores only if its fence was first.
   const auto result = ModelChecker::Explore([&](ModelChecker& model) {
     Atomic x(0), flag(0);
     model.Run(

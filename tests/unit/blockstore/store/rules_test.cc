@@ -471,8 +471,8 @@ TEST(Eviction, ACopyOntoABlockWithoutUsersGivesItOne) {
   }
 }
 
-// No request can hit a block that is not sealed: of blocks without users, those go first, however old
-// the sealed ones are.
+// No request can hit a block that is not sealed: of blocks without users, those go first, however
+// old the sealed ones are.
 TEST(Eviction, UnsealedPagesGoBeforeSealedOnes) {
   StoreOptions options = StoreDriver::Options();
   options.num_pages = 20;

@@ -370,8 +370,9 @@ TEST_P(NoMemory, EndsNeitherTheEngineNorTheTruth) {
   EXPECT_LT(failed, made);
 }
 
-// A device step changes no stamp before it lands. The rows of the step before, over which its forward
-// had written, were returned as valid; and rows of its own said that they were never written.
+// A device step changes no stamp before it lands. The rows of the step before, over which its
+// forward had written, were returned as valid; and rows of its own said that they were never
+// written.
 TEST(FailedStore, RowsThatADeviceStepMayHaveWrittenAreMissingForCapacity) {
   StoreOptions options = StoreDriver::Options();
   options.landing = Landing::kManual;

@@ -1,5 +1,5 @@
-// StoreParts: the classes of a store that its mutex guards, put together as RoutingStore::Impl does,
-// for tests of one class at a time. 8 blocks of 4 tokens, one page each.
+// StoreParts: the classes of a store that its mutex guards, put together as RoutingStore::Impl
+// does, for tests of one class at a time. 8 blocks of 4 tokens, one page each.
 #ifndef WAYMARK_TESTS_UNIT_BLOCKSTORE_STORE_STORE_PARTS_H_
 #define WAYMARK_TESTS_UNIT_BLOCKSTORE_STORE_STORE_PARTS_H_
 

@@ -1,5 +1,5 @@
-// The end of a store when the ids of submitted steps do not arrive, and the line that is logged about
-// a step that is overdue.
+// The end of a store when the ids of submitted steps do not arrive, and the line that is logged
+// about a step that is overdue.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

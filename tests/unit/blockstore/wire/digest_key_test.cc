@@ -1,5 +1,5 @@
-// Keyed digests: BLAKE2b is that of its specification, every changed bit of a handle or an object is
-// refused, and a writer without the key makes nothing that a fetcher with the key accepts.
+// Keyed digests: BLAKE2b is that of its specification, every changed bit of a handle or an object
+// is refused, and a writer without the key makes nothing that a fetcher with the key accepts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -51,8 +51,8 @@ Bytes HashOf(std::size_t out_bytes, std::span<const std::uint8_t> key,
   return out;
 }
 
-// Appendix A of RFC 7693, and two of the authors' known answers (blake2b-kat.txt: the key is 0 ... 63,
-// the messages are none and 0 ... 254).
+// Appendix A of RFC 7693, and two of the authors' known answers (blake2b-kat.txt: the key is 0 ...
+// 63, the messages are none and 0 ... 254).
 TEST(Blake2b, KnownAnswers) {
   const std::string abc = "abc";
   EXPECT_EQ(Hex(HashOf(64, {}, Bytes(abc.begin(), abc.end()))),

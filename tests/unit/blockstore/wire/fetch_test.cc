@@ -205,8 +205,8 @@ TEST(Fetch, ANameOfTwoRequestsCannotBeContinued) {
     rows.ids.resize(rows.infos.size() * shape.row_bytes());
     return rows;
   };
-  // What a second publication of the whole sequence may look like, after rows [0, 300) of step 1 and
-  // row 300 of step 2, and whether it is of another request.
+  // What a second publication of the whole sequence may look like, after rows [0, 300) of step 1
+  // and row 300 of step 2, and whether it is of another request.
   struct Second {
     const char* what;
     Rows rows;
@@ -497,7 +497,8 @@ TEST(Fetch, AtMostFourRoundTripsWhateverTheLength) {
   }
 }
 
-// Nodes are found by walking back where their list is absent, and where it is not what it should be.
+// Nodes are found by walking back where their list is absent, and where it is not what it should
+// be.
 TEST(Fetch, ANodeListIsNotTrusted) {
   MemorySource good(kPlenty);
   const auto publisher = Publisher::Create(&good, {.shape = {LongShape(), {}}}).value();

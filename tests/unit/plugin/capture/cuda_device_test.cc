@@ -1,5 +1,5 @@
-// What CudaDevice asks of the CUDA runtime on the engine's thread: fake_cuda.h stands in for CUDA's.
-// What it launches are the host forms of the kernels.
+// What CudaDevice asks of the CUDA runtime on the engine's thread: fake_cuda.h stands in for
+// CUDA's. What it launches are the host forms of the kernels.
 #include "plugin/capture/cuda_device.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// The last error of CUDA is the engine's: whichever call of ours fails, it is afterwards what it was
-// before. A small session and the kernels that are called without one, over fake_cuda.h.
+// The last error of CUDA is the engine's: whichever call of ours fails, it is afterwards what it
+// was before. A small session and the kernels that are called without one, over fake_cuda.h.
 #include <gtest/gtest.h>
 
 #include <chrono>
