@@ -283,11 +283,14 @@ TEST_F(VllmSchedulerTest, ARequestThatDidNotAskHasNoSnapshot) {
 }
 
 TEST_F(VllmSchedulerTest, APreemptedRequestIsResumedWithOtherBlocks) {
+  const auto keys = Keys('a', 2);
   Admit(1, {5, 6});
+  Begin();
+  ASSERT_EQ(scheduler().Append(1, {}, 6, {0, keys}), absl::OkStatus());
+  EXPECT_THAT(End(), ElementsAre(Seal(5, Key('a', 0))));
   ASSERT_EQ(scheduler().Preempt(1, 6, 11), absl::OkStatus());
   EXPECT_EQ(*scheduler().Sealed(1), 0);
   Begin();
-  const auto keys = Keys('a', 2);
   ASSERT_EQ(scheduler().Resume(1, Blocks({5, 8}), {.local_tokens = 4}, {0, keys}),
             absl::OkStatus());
   ASSERT_EQ(scheduler().Append(1, {}, 8, {0, keys}), absl::OkStatus());
@@ -323,6 +326,15 @@ TEST_F(VllmSchedulerTest, WithAnOpenMessageTheOrderIsThatOfTheCalls) {
   ASSERT_EQ(scheduler().New(2, Blocks({6}), {}, {}), absl::OkStatus());
   EXPECT_THAT(End(), ElementsAre(Bind(6), Seal(5), "snapshot 11: [0, 8) of 5 6", Release(6),
                                  Release(5), Bind(6)));
+  Begin();
+  ASSERT_EQ(scheduler().Append(2, Blocks({7}), 4, {}), absl::OkStatus());
+  ASSERT_EQ(scheduler().Snapshot(2, 0, 4, 12), absl::OkStatus());
+  ASSERT_EQ(scheduler().Append(2, Blocks({8}), 8, {}), absl::OkStatus());
+  ASSERT_EQ(scheduler().Forget(13), absl::OkStatus());
+  ASSERT_EQ(scheduler().Append(2, Blocks({9}), 8, {}), absl::OkStatus());
+  ASSERT_EQ(scheduler().Reset(), absl::OkStatus());
+  EXPECT_THAT(End(), ElementsAre(Bind(7), Seal(6), "snapshot 12: [0, 4) of 6", Bind(8), Seal(7),
+                                 "forget 13", Bind(9), "Reset"));
 }
 
 // ---- truncations and resets
@@ -461,6 +473,8 @@ TEST_F(VllmSchedulerTest, ASnapshotThatDoesNotFitIsNotTakenButItsBlocksAreReleas
   EXPECT_EQ(scheduler().num_requests(), 1u);
   Begin();
   EXPECT_THAT(End(), ElementsAre("snapshot 11: [0, 4) of 5", Release(5), Release(6), Release(7)));
+  // The next message has room again.
+  EXPECT_EQ(scheduler().Finish(3, 0, 14), absl::OkStatus());
 }
 
 TEST_F(VllmSchedulerTest, AMessageIsWithinItsBytes) {
