@@ -44,14 +44,15 @@ namespace waymark::sim {
 
 // What the engine has done so far.
 struct EngineCounts {
-  std::int64_t steps = 0;                 // steps scheduled
-  std::int64_t steps_dropped = 0;         // steps dropped by the scenario or by the store
-  std::int64_t prefix_hit_tokens = 0;     // tokens whose KV was found in the prefix cache
-  std::int64_t computed_tokens = 0;       // rows that ran through a forward, drafts included
-  std::int64_t preemptions = 0;           // requests preempted
-  std::int64_t evictions = 0;             // registered blocks whose hash was forgotten for reuse
-  std::int64_t requests_skipped = 0;      // requests that could never fit the pool
-  LatencyHistogram step, land, snapshot;  // nanoseconds per begin + submit, landing, TakeSnapshot
+  std::int64_t steps = 0;              // steps scheduled
+  std::int64_t steps_dropped = 0;      // steps dropped by the scenario or by the store
+  std::int64_t prefix_hit_tokens = 0;  // tokens whose KV was found in the prefix cache
+  std::int64_t computed_tokens = 0;    // rows that ran through a forward, drafts included
+  std::int64_t preemptions = 0;        // requests preempted
+  std::int64_t evictions = 0;          // registered blocks whose hash was forgotten for reuse
+  std::int64_t requests_skipped = 0;   // requests that could never fit the pool
+  // Nanoseconds per begin + submit, with the messages of a step; landing; TakeSnapshot, or TakeTagged.
+  LatencyHistogram step, land, snapshot;
 };
 
 class Engine {

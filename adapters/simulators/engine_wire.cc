@@ -1,5 +1,6 @@
 // A simulated engine whose scheduler and worker are two processes: what the scheduler reports goes
 // into messages, and the worker passes them to the stores.
+#include <chrono>
 #include <utility>
 
 #include "adapters/simulators/engine.h"
@@ -93,7 +94,10 @@ void Engine::Deliver() {
       if (tagged.read == nullptr) continue;
       tagged.read->waits = false;
       for (const auto& store : stores_) {
+        const auto start = std::chrono::steady_clock::now();
         absl::StatusOr<Snapshot> snapshot = store->TakeTagged(tagged.tag);
+        const auto took = std::chrono::steady_clock::now() - start;
+        counts_.snapshot.Add(static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count()));
         if (snapshot.ok()) {
           tagged.read->stages.push_back(*std::move(snapshot));
         } else if (absl::IsNotFound(snapshot.status()) && (lost || MayLoseRecords())) {
@@ -116,7 +120,10 @@ void Engine::Deliver() {
 bool Engine::DeliverOne(std::span<const std::uint8_t> bytes, bool lost) {
   bool accepted = true;
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
+    const auto start = std::chrono::steady_clock::now();
     const absl::Status status = Failing([&] { return stores_[stage]->ReportMessage(bytes); });
+    const auto took = std::chrono::steady_clock::now() - start;
+    step_nanoseconds_ += static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count());
     ApplySome(stage);
     accepted = accepted && status.ok();
     if (status.ok() != lost) continue;

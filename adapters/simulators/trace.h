@@ -95,10 +95,10 @@ struct TraceResult {
   std::int64_t page_evictions = 0;  // pages that the store evicted
   std::int64_t steps = 0;
   std::int64_t steps_dropped = 0;
-  LatencyQuantiles step_us;           // BeginStep + Submit of one step, engine's thread
-  LatencyQuantiles land_us;           // landing of one step, the oracle's computing of ids included
-  LatencyQuantiles snapshot_us;       // TakeSnapshot of one request
-  std::int64_t store_bytes_peak = 0;  // the most pages in use at one time, times their bytes
+  LatencyQuantiles step_us;      // BeginStep + Submit of one step and its message, engine's thread
+  LatencyQuantiles land_us;      // landing of one step, the oracle's computing of ids included
+  LatencyQuantiles snapshot_us;  // TakeSnapshot, or TakeTagged, of one request
+  std::int64_t store_bytes_peak = 0;      // the most pages in use at one time, times their bytes
   std::int64_t store_bytes_reserved = 0;  // pages, stamps and tables
   double seconds = 0;
   std::vector<std::string> findings;  // the first wrong or unexplained rows, one line each
