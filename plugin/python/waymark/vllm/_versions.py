@@ -1,0 +1,150 @@
+"""All differences between the versions of vLLM that are served, and what is refused at the start."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+OLDEST = (0, 30)
+NEWEST = (0, 33)
+
+
+class Refused(ValueError):
+    """vLLM is configured in a way that cannot be captured; names what and why."""
+
+
+class KVGroup(NamedTuple):
+    """The KV cache group whose blocks carry the rows."""
+
+    index: int
+    block_tokens: int
+
+
+class MoELayer(NamedTuple):
+    """A layer whose router is captured."""
+
+    layer_id: int
+    name: str
+    router: Any
+
+
+def version() -> tuple[int, int]:
+    """vLLM's version; that of a build from source without a tag is (0, 0)."""
+    import vllm
+
+    numbers = re.match(r"(\d+)\.(\d+)", vllm.__version__)
+    return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+
+
+def _ask(owner: object, name: str, default: Any) -> Any:
+    """An attribute that not every version has; some are properties that raise."""
+    value = getattr(owner, name, default)
+    return value() if callable(value) else value
+
+
+def check(config: Any) -> None:
+    """Refused if an engine of this VllmConfig cannot be captured."""
+    parallel, model = config.parallel_config, config.model_config
+    refused = {
+        f"vLLM {'.'.join(map(str, version()))}": (
+            (0, 0) < version() < OLDEST and "older than 0.30, the oldest that is served"
+        ),
+        f"model {model.model}": (
+            (not model.is_moe and "it has no routed experts")
+            or (model.runner_type != "generate" and "it does not generate tokens")
+            or (
+                str(getattr(model.hf_config, "model_type", "")).startswith("deepseek_v4")
+                and "it computes tokens of the prefix cache again into shared blocks"
+            )
+        ),
+        f"device {config.device_config.device_type}": (
+            config.device_config.device_type != "cpu"
+            and "the plugin reads slots and expert ids in host memory"
+        ),
+        "model runner V2": (
+            config.device_config.device_type != "cpu"
+            and _ask(config, "use_v2_model_runner", False)
+            and "its slots are on the device"
+        ),
+        "pipeline_parallel_size": (
+            parallel.pipeline_parallel_size > 1
+            and "only the last stage returns its rows to the scheduler"
+        ),
+        "decode_context_parallel_size": (
+            _ask(parallel, "decode_context_parallel_size", 1) > 1
+            and "no rank has the slots of all tokens"
+        ),
+        "prefill_context_parallel_size": (
+            _ask(parallel, "prefill_context_parallel_size", 1) > 1
+            and "no rank routes all tokens"
+        ),
+        "enable_dbo": (
+            _ask(parallel, "use_ubatching", False) and "two threads run the halves of a forward"
+        ),
+        "sequence-parallel MoE": (
+            _ask(parallel, "use_sequence_parallel_moe", False) and "no rank routes all tokens"
+        ),
+    }
+    for what, why in refused.items():
+        if why:
+            raise Refused(f"waymark: {what} is refused: {why}")
+
+
+def kv_group(kv_cache_config: Any) -> KVGroup:
+    """The group of full attention (MLA included), whose blocks a request keeps to its end."""
+    from vllm.v1 import kv_cache_interface as kv
+
+    uniform = getattr(kv, "UniformTypeKVCacheSpecs", ())
+
+    def full(spec: Any) -> bool:
+        if uniform and isinstance(spec, uniform):
+            return all(map(full, spec.kv_cache_specs.values()))
+        return isinstance(spec, kv.FullAttentionSpec) and not isinstance(
+            spec, tuple(filter(None, (getattr(kv, "RSWASpec", None),)))
+        )
+
+    for index, group in enumerate(kv_cache_config.kv_cache_groups):
+        if full(group.kv_cache_spec) and not getattr(group, "host_resident", False):
+            return KVGroup(index, group.kv_cache_spec.block_size)
+    kinds = ", ".join(
+        type(group.kv_cache_spec).__name__ for group in kv_cache_config.kv_cache_groups
+    )
+    raise Refused(
+        "waymark: a model without full attention is refused: no KV cache group "
+        f"({kinds or 'none'}) keeps the blocks of a request to its end"
+    )
+
+
+def hash_block_tokens(scheduler: Any, group: KVGroup) -> int:
+    """The tokens of one hash of the prefix cache."""
+    return getattr(scheduler, "hash_block_size", None) or group.block_tokens
+
+
+def moe_layers(model: Any) -> list[MoELayer]:
+    """The layers that are captured, in their order. A draft model is not part of ``model``."""
+    from vllm.model_executor.layers.fused_moe.layer import MoERunner
+    from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
+
+    found = []
+    for name, module in model.named_modules():
+        if not isinstance(module, MoERunner):
+            continue
+        router = module.router
+        if not isinstance(router, BaseRouter) or not hasattr(router, "set_capture_fn"):
+            raise Refused(
+                f"waymark: {name} is refused: its router {type(router).__name__} has no capture"
+            )
+        if module._quant_method.is_monolithic:
+            raise Refused(
+                f"waymark: {name} is refused: the kernel of "
+                f"{type(module._quant_method).__name__} routes by itself"
+            )
+        found.append(MoELayer(module.layer_id, name, router))
+    if not found:
+        raise Refused("waymark: the model is refused: no layer has a router")
+    return sorted(found, key=lambda layer: layer.layer_id)
+
+
+def weight_version(engine_core: Any) -> str:
+    """The name of the weights."""
+    return getattr(engine_core, "_weight_version", None) or "default"

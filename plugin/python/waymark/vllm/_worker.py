@@ -1,0 +1,325 @@
+"""The half in the worker: gives every message to the store, captures the forward, and sends the rows
+of finished and preempted requests back with the next output."""
+
+from __future__ import annotations
+
+import copy
+import queue
+import threading
+import weakref
+from collections import deque
+from typing import Any
+
+from .._errors import WaymarkError
+from .._session import CaptureSession
+from .._store import Store
+from .._types import LayerCapture
+from . import _versions
+from ._exchange import Result, Schedule
+from ._hooks import logger, timed, wrap
+from ._options import Options
+
+_LANDING_SECONDS = 10.0
+
+
+class _Reader:
+    """Reads tagged snapshots on a thread and releases them at once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._tags: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._done: deque[Result] = deque()
+        self._changed = threading.Condition()
+        self._waiting = 0
+        threading.Thread(target=self._run, name="waymark-reader", daemon=True).start()
+
+    def read(self, tags: tuple[int, ...]) -> None:
+        """Reads the snapshots of a message that was reported."""
+        with self._changed:
+            self._waiting += len(tags)
+        for tag in tags:
+            self._tags.put(tag)
+
+    def give_up(self, tags: tuple[int, ...], failure: str) -> None:
+        """There is no snapshot."""
+        self._done.extend(Result(tag, None, failure) for tag in tags)
+
+    def take(self, wait: bool) -> tuple[Result, ...]:
+        """What has been read; wait: until everything has."""
+        if wait and self._waiting:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._waiting, _LANDING_SECONDS)
+        results = []
+        while self._done:
+            results.append(self._done.popleft())
+        return tuple(results)
+
+    def put_back(self, results: tuple[Result, ...]) -> None:
+        """They could not be sent: the next output has them."""
+        self._done.extendleft(reversed(results))
+
+    def _run(self) -> None:
+        while (tag := self._tags.get()) is not None:
+            result = self._read(tag)
+            with self._changed:
+                self._done.append(result)
+                self._waiting -= 1
+                self._changed.notify_all()
+            for line in self._store.take_log():
+                logger.log(line.level, "waymark: %s", line.text)
+
+    @timed("read (thread)")
+    def _read(self, tag: int) -> Result:
+        try:
+            with self._store.take_tagged(tag) as snapshot:
+                snapshot.wait(_LANDING_SECONDS)
+                return Result(tag, snapshot.rows(), "")
+        except Exception as error:
+            return Result(tag, None, f"{type(error).__name__}: {error}")
+
+    def stop(self) -> None:
+        self._tags.put(None)
+
+
+class WorkerHalf:
+    """Of one model runner. The thread of the worker."""
+
+    def __init__(self, runner: Any, kv_cache_config: Any, options: Options) -> None:
+        config = runner.vllm_config
+        group = _versions.kv_group(kv_cache_config)
+        layers = _versions.moe_layers(runner.get_model())
+        max_rows = config.scheduler_config.max_num_batched_tokens
+        arguments: dict[str, Any] = {
+            "num_layers": len(layers),
+            "top_k": layers[0].router.top_k,
+            "num_experts": config.model_config.get_num_experts(),
+            "num_blocks": kv_cache_config.num_blocks,
+            "block_tokens": group.block_tokens,
+            "page_tokens": 16 if group.block_tokens % 16 == 0 else group.block_tokens,
+            "null_blocks": [0],
+            "layer_ids": [layer.layer_id for layer in layers],
+            "max_step_rows": max_rows,
+        }
+        self.store = Store(**{**arguments, **options.store})
+        self.session = CaptureSession(self.store, max_rows=max_rows, num_buffers=8)
+        self.failure = ""
+        self.steps_without_ids = 0
+        self._reader = _Reader(self.store)
+        self._stopped = weakref.finalize(self, self._reader.stop)
+        self._runner = runner
+        self._group = group
+        self._schedule: Schedule | None = None
+        self._begun = 0  # the step whose forward runs
+        self._rows = 0
+        # Two entries are enough to notice that a layer routed twice in one forward.
+        self._ids: list[deque[Any]] = [deque(maxlen=2) for _ in layers]
+        self._routers = [layer.router for layer in layers]
+        for index, layer in enumerate(layers):
+            self.session.bind_layer(index, layer.name, LayerCapture.HANDS_OVER)
+        self.attach()
+
+    def attach(self) -> None:
+        """A router has one capture slot: who had it is called first."""
+        for ids, router in zip(self._ids, self._routers):
+            before, take = router.capture_fn, ids.append
+            if before is None or before == take:
+                router.set_capture_fn(take)
+            elif getattr(before, "waymark", None) is not ids:
+                router.set_capture_fn(_chain(before, ids))
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the capture: later snapshots have no rows, with this reason."""
+        if not self.failure:
+            self.failure = f"{type(error).__name__}: {error}"
+            logger.error("waymark: capture ends: %s", self.failure, exc_info=error)
+
+    # -- a step -------------------------------------------------------------------------------
+    @timed("message")
+    def begin_schedule(self, output: Any) -> None:
+        """Before the forward: the message of its schedule."""
+        self._schedule = schedule = getattr(output, "waymark", None)
+        if schedule is None:
+            return
+        if self.failure:
+            self._reader.give_up(schedule.tags, self.failure)
+            return
+        try:
+            self.store.report_message(schedule.message)
+        except WaymarkError as error:
+            # The store is poisoned: blocks lose their rows, and the capture goes on.
+            logger.warning("waymark: a message was refused: %s", error)
+        if schedule.tags:
+            self._reader.read(schedule.tags)
+
+    @timed("begin")
+    def begin_step(self, num_scheduled: Any) -> None:
+        """The batch is prepared."""
+        schedule = self._schedule
+        if schedule is None or not schedule.step or self.failure:
+            return
+        batch = self._runner.input_batch
+        n = batch.num_reqs
+        table = batch.block_table[self._group.index]
+        for ids in self._ids:
+            ids.clear()
+        begun = self.session.begin_step(
+            schedule.step,
+            schedule.version,
+            table=(
+                table.block_table.np[:n],
+                batch.num_computed_tokens_cpu[:n],
+                num_scheduled,
+            ),
+            block_tokens=table.block_size,
+        )
+        self._begun = schedule.step if begun else 0
+        self._rows = int(num_scheduled.sum())
+
+    @timed("ids and submit")
+    def end_step(self, failed: bool) -> None:
+        """After the forward."""
+        step, self._begun = self._begun, 0
+        if not step:
+            return
+        rows, session = self._rows, self.session
+        try:
+            if not failed and all(len(ids) == 1 and len(ids[0]) >= rows for ids in self._ids):
+                for layer, ids in enumerate(self._ids):
+                    session.hand_over(step, layer, ids[0].numpy()[:rows])
+                    ids.clear()
+                session.submit(step)
+                return
+        except Exception:
+            session.drop(step)
+            raise
+        session.drop(step)
+        if not failed:
+            self.steps_without_ids += 1
+            if self.steps_without_ids == 1:
+                counts = [[len(one) for one in ids] for ids in self._ids]
+                logger.warning(
+                    "waymark: step %d is not captured: %d rows, but routers chose for %s",
+                    step, rows, counts,
+                )
+
+    # -- rows ---------------------------------------------------------------------------------
+    def send(self, output: Any) -> Any:
+        """The output, with what has been read. Without a forward nobody waits for it, so that
+        everything is read first."""
+        schedule = self._schedule
+        if hasattr(output, "get_output"):  # its thread waits for the device
+            output.get_output = _late(output.get_output, self)
+            return output
+        results = self._reader.take(wait=schedule is not None and not schedule.step)
+        if not results or not hasattr(output, "req_ids"):
+            self._reader.put_back(results)
+            return output
+        if not output.req_ids:  # vLLM has one for all
+            output = copy.copy(output)
+        output.waymark = results
+        return output
+
+
+def _late(get_output: Any, half: WorkerHalf) -> Any:
+    def call() -> Any:
+        return half.send(get_output())
+
+    return call
+
+
+def _chain(before: Any, ids: deque[Any]) -> Any:
+    def call(topk_ids: Any) -> None:
+        before(topk_ids)
+        ids.append(topk_ids)
+
+    call.waymark = ids  # type: ignore[attr-defined]
+    return call
+
+
+def hook(runner: type) -> None:
+    """Wraps the methods of a model runner's class, before its KV cache is made."""
+
+    def initialize_kv_cache(function: Any) -> Any:
+        def call(self: Any, kv_cache_config: Any, *args: Any, **kwargs: Any) -> Any:
+            from ._options import options
+
+            result = function(self, kv_cache_config, *args, **kwargs)
+            profiling = kwargs.get("is_profiling") or (args and args[0] is True)
+            if not profiling and _stores():
+                self._waymark = WorkerHalf(self, kv_cache_config, options())
+            return result
+
+        return call
+
+    def execute_model(function: Any) -> Any:
+        def call(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+            half = getattr(self, "_waymark", None)
+            if half is None:
+                return function(self, scheduler_output, *args, **kwargs)
+            failed = True
+            try:
+                half.begin_schedule(scheduler_output)
+            except Exception as error:
+                half.fail(error)
+            try:
+                result = function(self, scheduler_output, *args, **kwargs)
+                failed = False
+            finally:
+                try:
+                    half.end_step(failed)
+                except Exception as error:
+                    half.fail(error)
+            return result if result is None else _sent(half, result)
+
+        return call
+
+    def prepare_inputs(function: Any) -> Any:
+        def call(self: Any, scheduler_output: Any, num_scheduled: Any, *args: Any) -> Any:
+            result = function(self, scheduler_output, num_scheduled, *args)
+            if half := getattr(self, "_waymark", None):
+                try:
+                    half.begin_step(num_scheduled)
+                except Exception as error:
+                    half.fail(error)
+            return result
+
+        return call
+
+    def sample_tokens(function: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = function(self, *args, **kwargs)
+            half = getattr(self, "_waymark", None)
+            return result if half is None else _sent(half, result)
+
+        return call
+
+    def init_routed_experts_capturer(function: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = function(self, *args, **kwargs)
+            if half := getattr(self, "_waymark", None):
+                half.attach()  # up to 0.30 vLLM's own capture takes the slot later
+            return result
+
+        return call
+
+    wrap(runner, "initialize_kv_cache", initialize_kv_cache)
+    wrap(runner, "execute_model", execute_model)
+    wrap(runner, "_prepare_inputs", prepare_inputs)
+    wrap(runner, "sample_tokens", sample_tokens)
+    if hasattr(runner, "init_routed_experts_capturer"):
+        wrap(runner, "init_routed_experts_capturer", init_routed_experts_capturer)
+
+
+def _sent(half: WorkerHalf, output: Any) -> Any:
+    try:
+        return half.send(output)
+    except Exception as error:
+        half.fail(error)
+        return output
+
+
+def _stores() -> bool:
+    """Whether this rank's output goes to the scheduler."""
+    from vllm.distributed import get_tp_group
+
+    return get_tp_group().rank_in_group == 0
