@@ -1,0 +1,95 @@
+"""The engine under test: one scenario in one process.
+
+  engine.py SPEC RESULT    SPEC: JSON {scenario, model, lora, capture, seed, requests, folder}; RESULT: pickle
+
+RESULT is {"records": [...], "counts": {...}, "hook_us": {...}}; see workloads.py for the records.
+"""
+import json
+import pickle
+import sys
+
+from scenarios import SCENARIOS
+
+
+def switch_async_scheduling_on():
+    """vLLM's CPU platform always switches it off; this asks again afterwards."""
+    from vllm.platforms.cpu import CpuPlatform
+    check = CpuPlatform.check_and_update_config.__func__
+
+    def wrapped(cls, vllm_config):
+        check(cls, vllm_config)
+        vllm_config.scheduler_config.async_scheduling = True
+
+    CpuPlatform.check_and_update_config = classmethod(wrapped)
+
+
+def put(value, spec):
+    """The placeholders of scenarios.py, replaced."""
+    if isinstance(value, dict):
+        return {key: put(entry, spec) for key, entry in value.items()}
+    return {"MODEL": spec["model"], "FOLDER": spec["folder"]}.get(value, value) if isinstance(value, str) else value
+
+
+def metrics(llm):
+    values = {}
+    for metric in llm.get_metrics():
+        if hasattr(metric, "value"):
+            values[metric.name] = values.get(metric.name, 0) + metric.value
+    return values
+
+
+def same_step_hits(llm, counts):
+    """Counts tokens of hits on blocks that another request fills in the same step (engine core in this process)."""
+    scheduler = getattr(getattr(llm.llm_engine.engine_core, "engine_core", None), "scheduler", None)
+    if scheduler is None:
+        return
+    schedule = scheduler.schedule
+
+    def wrapped(*args, **more):
+        output = schedule(*args, **more)
+        filled = set()
+        for new in output.scheduled_new_reqs:
+            block = scheduler.block_size
+            counts["same_step_hit_tokens"] += block * len(filled.intersection(new.block_ids[0][:new.num_computed_tokens // block]))
+            filled.update(new.block_ids[0][new.num_computed_tokens // block:])
+        return output
+
+    scheduler.schedule = wrapped
+
+
+def main():
+    with open(sys.argv[1]) as file:
+        spec = json.load(file)
+    scenario = SCENARIOS[spec["scenario"]]
+    if scenario.async_scheduling:
+        switch_async_scheduling_on()
+    import vllm
+    import workloads
+    if spec["capture"] != "waymark":
+        # Nothing of the plugin may help or disturb.
+        assert "waymark" not in sys.modules, "the plugin is loaded"
+    options = dict(model=spec["model"], skip_tokenizer_init=True, dtype="float32", enforce_eager=True, max_model_len=1024, seed=spec["seed"],
+                   enable_prefix_caching=True, block_size=32, enable_chunked_prefill=True, max_num_batched_tokens=128, max_num_seqs=16,
+                   num_gpu_blocks_override=1024, disable_log_stats=False)
+    options |= put(scenario.options, spec)
+    if scenario.async_scheduling:
+        options["async_scheduling"] = True
+    if spec["capture"] == "peer":
+        options["enable_return_routed_experts"] = True
+    llm = vllm.LLM(**options)
+    driver = workloads.Driver(llm, spec)
+    same_step_hits(llm, driver.counts)
+    getattr(workloads, scenario.workload)(driver)
+    values = metrics(llm)
+    driver.counts.update(
+        prefix_hit_tokens=int(values.get("vllm:prefix_cache_hits", 0)), external_hit_tokens=int(values.get("vllm:external_prefix_cache_hits", 0)),
+        preemptions=int(values.get("vllm:num_preemptions", 0)), drafts_accepted=int(values.get("vllm:spec_decode_num_accepted_tokens", 0)),
+        drafts_rejected=int(values.get("vllm:spec_decode_num_draft_tokens", 0) - values.get("vllm:spec_decode_num_accepted_tokens", 0)),
+        unfinished=len(driver.chunks), steps=driver.steps)
+    found = {"records": driver.records, "counts": dict(driver.counts), "hook_us": {}}
+    with open(sys.argv[2], "wb") as file:
+        pickle.dump(found, file)
+
+
+if __name__ == "__main__":
+    main()

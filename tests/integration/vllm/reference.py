@@ -1,0 +1,96 @@
+"""Recomputes sequences in an engine of their own and compares what another engine returned for them.
+
+  reference.py JOB    JOB: JSON {model, lora, result, spoil, compare}; result: the file that engine.py wrote
+
+No prefix cache, one sequence in one forward, ids and scores straight from the routers: nothing of
+Waymark is imported, and nothing is shared with the engine under test but the checkpoint. Prints one line,
+"COMPARED " and JSON: the comparison's and the engine's figures.
+"""
+import dataclasses
+import json
+import pickle
+import sys
+
+import compare
+import numpy as np
+import torch
+from vllm import LLM, SamplingParams
+from vllm.lora.request import LoRARequest
+from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
+
+
+def options(lora):
+    return dict(skip_tokenizer_init=True, dtype="float32", enforce_eager=True, max_model_len=1024, seed=0,
+                enable_prefix_caching=False, block_size=32, max_num_batched_tokens=1024, max_num_seqs=1,
+                num_gpu_blocks_override=128) | (dict(enable_lora=True, max_lora_rank=8) if lora else {})
+
+
+class Reference:
+    def __init__(self, model, lora):
+        self.llm = LLM(model=model, **options(lora))
+        self.lora = lora and LoRARequest("adapter", 1, lora)
+        runner = self.llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+        self.model_layers = runner.model_config.hf_config.num_hidden_layers
+        self.known = {}
+        self.ids, self.scores = {}, {}
+        for module in runner.get_model().modules():
+            if isinstance(getattr(module, "router", None), BaseRouter):
+                self.watch(module.layer_id, module.router)
+
+    def watch(self, layer, router):
+        compute = router._compute_routing
+
+        def watched(hidden, logits, *args, **more):
+            weights, ids = compute(hidden, logits, *args, **more)
+            scores = logits.float().clone()
+            if getattr(router, "e_score_correction_bias", None) is not None:
+                scores = scores.sigmoid() + router.e_score_correction_bias.float()
+            self.ids[layer], self.scores[layer] = ids.clone(), scores
+            return weights, ids
+
+        router._compute_routing = watched
+
+    def expected(self, tokens, lora):
+        """The rows of a sequence: of all its tokens but the last, which was never an input."""
+        key = tuple(tokens[:-1]), lora
+        if key not in self.known:
+            self.ids.clear()
+            self.scores.clear()
+            self.llm.generate([{"prompt_token_ids": list(key[0])}], SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, detokenize=False),
+                              use_tqdm=False, lora_request=self.lora if lora else None)
+            layers = sorted(self.ids)
+            expected = compare.Expected(
+                torch.stack([self.ids[layer] for layer in layers], 1).numpy().astype(np.int64)[:len(key[0])],
+                torch.stack([self.scores[layer] for layer in layers], 1).numpy()[:len(key[0])], layers, self.model_layers)
+            if len(expected.ids) != len(key[0]):
+                raise ValueError(f"{len(expected.ids)} rows recomputed for {len(key[0])} tokens: not in one forward")
+            compare.check_recompute(expected)
+            self.known[key] = expected
+        return self.known[key]
+
+
+def compared(job, records):
+    reference = Reference(job["model"], job["lora"])
+    total = compare.Result()
+    for record in records:
+        expected = reference.expected(record["tokens"], record["lora"])
+        if job["spoil"] and record["rows"] is not None:
+            record["rows"] = np.roll(record["rows"], 1, 0)
+        if record["versions"] and record["rows"] is not None:
+            total.add(compare.compare_versions(record["name"], record["rows"], expected, record["claimed_versions"]))
+        else:
+            total.add(compare.compare(record["name"], record["rows"], expected, record["first"], record["reasons"]))
+    return dataclasses.asdict(total)
+
+
+def main():
+    with open(sys.argv[1]) as file:
+        job = json.load(file)
+    with open(job["result"], "rb") as file:
+        result = pickle.load(file)
+    found = compared(job, result["records"]) if job["compare"] else {}
+    print("COMPARED " + json.dumps(found | result["counts"] | {"hook_us": result["hook_us"]}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
