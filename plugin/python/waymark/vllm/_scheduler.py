@@ -7,12 +7,12 @@ import time
 from itertools import compress
 from typing import Any
 
+from .._core import VllmScheduler
 from .._versions import WeightVersions
 from . import _results, _versions
 from ._exchange import Result, Schedule
 from ._hooks import logger, timed, wrap
 from ._options import Options
-from ._stand_in import VllmScheduler
 
 _HOLD_SECONDS = 30.0
 
@@ -120,9 +120,6 @@ class SchedulerHalf:
                     min(computed + scheduled[name], request.num_tokens),
                     request.block_hashes,
                 )
-        if len(starts) > len(new) and new:  # a hit needs the blocks of those scheduled before
-            order = {name: i for i, name in enumerate(scheduled)}
-            starts.sort(key=lambda start: order[start[0]])
         for name, blocks, computed in starts:
             self._start(requests[name], blocks, computed, scheduled[name])
         tags, self._tags = tuple(self._tags), []
