@@ -3,6 +3,7 @@ holds the last output of a request until the worker has sent its rows."""
 
 from __future__ import annotations
 
+import json
 import time
 from itertools import compress
 from typing import Any
@@ -65,18 +66,18 @@ class SchedulerHalf:
     def __init__(self, scheduler: Any, options: Options) -> None:
         kv_cache_config = scheduler.kv_cache_config
         group = _versions.kv_group(kv_cache_config)
-        self.options = options
         self.versions = WeightVersions()
         self.failure = ""
         self._group = group.index
-        self._layers = scheduler.vllm_config.model_config.get_total_num_hidden_layers()
+        model_config = scheduler.vllm_config.model_config
+        self._layers = model_config.get_total_num_hidden_layers() if options.layers == "all" else 0
         self._scheduler = scheduler
         self._writer = VllmScheduler(
             kv_cache_config.num_blocks,
             group.block_tokens,
             _versions.hash_block_tokens(scheduler, group),
         )
-        self._version = self.versions.number(_versions.FIRST_WEIGHTS)
+        self.weights(_versions.FIRST_WEIGHTS)
         self._step = 0
         self._handles = 0
         self._next_tag = 0
@@ -101,27 +102,25 @@ class SchedulerHalf:
         if output.total_num_scheduled_tokens:
             self._step = step = self._step + 1
         writer.begin(step, self._version if step else 0)
-        cached, new = output.scheduled_cached_reqs, output.scheduled_new_reqs
-        starts: list[tuple[str, list[int], int]] = [
-            (data.req_id, data.block_ids[group], data.num_computed_tokens) for data in new
-        ]
-        requests, known = self._scheduler.requests, self._requests
-        scheduled, resumed = output.num_scheduled_tokens, cached.resumed_req_ids
-        blocks_of = cached.new_block_ids
-        for i in compress(range(len(blocks_of)), blocks_of):
-            name, computed = cached.req_ids[i], cached.num_computed_tokens[i]
-            if name in resumed:
-                starts.append((name, blocks_of[i][group], computed))
-            else:
-                request = requests[name]
-                writer.append(
-                    known[name].handle,
-                    blocks_of[i][group],
-                    min(computed + scheduled[name], request.num_tokens),
-                    request.block_hashes,
-                )
-        for name, blocks, computed in starts:
+        cached, scheduled = output.scheduled_cached_reqs, output.num_scheduled_tokens
+        requests = self._scheduler.requests
+        for data in output.scheduled_new_reqs:  # runner V2: also those that are resumed
+            name = data.req_id
+            blocks, computed = data.block_ids[group], data.num_computed_tokens
             self._start(requests[name], blocks, computed, scheduled[name])
+        blocks_of = cached.new_block_ids
+        for i in compress(range(len(blocks_of)), blocks_of):  # most are None
+            name, blocks, computed = (
+                cached.req_ids[i],
+                blocks_of[i][group],
+                cached.num_computed_tokens[i],
+            )
+            request = requests[name]
+            if name in cached.resumed_req_ids:
+                self._start(request, blocks, computed, scheduled[name])
+                continue
+            full = min(computed + scheduled[name], request.num_tokens)
+            writer.append(self._requests[name].handle, blocks, full, request.block_hashes)
         tags, self._tags = tuple(self._tags), []
         output.waymark = Schedule(
             writer.finish_message(), step, self._version, tags, self._next_tag
@@ -210,6 +209,7 @@ class SchedulerHalf:
     def weights(self, name: str) -> None:
         """Steps from here on run with other weights."""
         self._version = self.versions.number(name)
+        self._names = json.dumps(self.versions.names)
 
     # -- rows ---------------------------------------------------------------------------------
     @property
@@ -262,7 +262,7 @@ class SchedulerHalf:
         lives = [(self._results.pop(life.tag), life.limit) for life in held.lives]
         try:
             _results.fill(
-                held.output, held.request, lives, held.rows, self.versions, self.options, self._layers
+                held.output, held.request, lives, held.rows, self._names, self._layers
             )
         except Exception as error:
             self.fail(error)

@@ -144,3 +144,12 @@ def moe_layers(model: Any) -> list[MoELayer]:
     if not found:
         raise Refused("waymark: the model is refused: no layer has a router")
     return sorted(found, key=lambda layer: layer.layer_id)
+
+
+def slots(runner: Any, group: KVGroup) -> Any:
+    """int64 [rows]: the slots of the batch, in its order. vLLM writes the same array before every
+    forward; on the CPU its buffers for host and device are one."""
+    table = runner.input_batch.block_table[group.index]
+    if table.slot_mapping.cpu.data_ptr() != table.slot_mapping.gpu.data_ptr():
+        raise Refused("waymark: slots in device memory are refused")
+    return table.slot_mapping.gpu.numpy()
