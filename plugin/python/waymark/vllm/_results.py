@@ -13,7 +13,7 @@ from .._rows import Rows, join
 from .._types import CoverageRun, Provenance, Reason, row_info_dtype
 from .._versions import WeightVersions
 from ._exchange import Result, coverage_text
-from ._hooks import logger, wrap
+from ._hooks import logger, module, wrap
 
 # In trace_headers, which stock vLLM passes from engine core to front end.
 _COVERAGE = "waymark"
@@ -106,13 +106,15 @@ def fill(
     beside it. versions: the names of the weights, as JSON. num_layers: those of ``routed_experts``;
     0: those with routers."""
     start = getattr(request.sampling_params, "routed_experts_prompt_start", 0)
-    first = lives[0][0]
-    if len(lives) == 1 and first and first.complete and len(first.rows) == count and not num_layers:
-        array, text = first.rows.ids, first.coverage
+    array: npt.NDArray[Any] | None = None
+    one = lives[0][0] if len(lives) == 1 and not num_layers else None
+    if one and one.complete and one.rows is not None and len(one.rows) == count:
+        array, text = one.rows.ids, one.coverage
     else:
         rows, failure = _joined(lives)
-        rows = None if rows is None else _padded(rows, count)
-        array = None if rows is None else _array(rows, num_layers)
+        if rows is not None:
+            rows = _padded(rows, count)
+            array = _array(rows, num_layers)
         text = coverage_text(rows, failure)
     output.routed_experts = array[start:] if start and array is not None else array
     headers = {_COVERAGE: text, _VERSIONS: versions}
@@ -121,10 +123,8 @@ def fill(
 
 def add_output(outputs: dict[int, Any], client: int, output: Any) -> None:
     """Adds an EngineCoreOutput to those of a client."""
-    from vllm.v1.engine import EngineCoreOutputs
-
     if client not in outputs:
-        outputs[client] = EngineCoreOutputs()
+        outputs[client] = module("vllm.v1.engine").EngineCoreOutputs()
     outputs[client].outputs.append(output)
 
 
@@ -154,10 +154,10 @@ def _give_coverage(state: Any, coverage: Coverage) -> None:
     state._new_completion_output = make_with_coverage
 
 
-def hook_front_end(processor: type, completion: type, request_output: type) -> None:
-    """Adds ``waymark`` to CompletionOutput: OutputProcessor, CompletionOutput, RequestOutput."""
-    if not hasattr(completion, "waymark"):
-        completion.waymark = None  # type: ignore[attr-defined]
+def hook_front_end(processor: type, outputs: Any) -> None:
+    """Adds ``waymark`` to CompletionOutput. processor: OutputProcessor; outputs: vllm.outputs."""
+    if not hasattr(outputs.CompletionOutput, "waymark"):
+        outputs.CompletionOutput.waymark = None
 
     def process_outputs(function: Any) -> Any:
         def call(self: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -188,4 +188,4 @@ def hook_front_end(processor: type, completion: type, request_output: type) -> N
         return call
 
     wrap(processor, "process_outputs", process_outputs)
-    wrap(request_output, "add", add)
+    wrap(outputs.RequestOutput, "add", add)

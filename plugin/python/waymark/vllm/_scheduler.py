@@ -12,7 +12,7 @@ from .._core import VllmScheduler
 from .._versions import WeightVersions
 from . import _results, _versions
 from ._exchange import Result, Schedule
-from ._hooks import logger, timed, wrap
+from ._hooks import logger, module, timed, wrap
 from ._options import Options
 
 _HOLD_SECONDS = 30.0
@@ -68,7 +68,7 @@ class SchedulerHalf:
         group = _versions.kv_group(kv_cache_config)
         self.versions = WeightVersions()
         self.failure = ""
-        self._group = group.index
+        self._group = group.number
         model_config = scheduler.vllm_config.model_config
         self._layers = model_config.get_total_num_hidden_layers() if options.layers == "all" else 0
         self._scheduler = scheduler
@@ -270,8 +270,6 @@ class SchedulerHalf:
 
 def attach(scheduler: Any, options: Options) -> None:
     """Starts the capture of a Scheduler that was just made."""
-    from vllm.v1.engine.core import EngineCore
-
     half = SchedulerHalf(scheduler, options)
     manager = scheduler.kv_cache_manager
     scheduler._waymark = manager.block_pool._waymark = half
@@ -280,8 +278,7 @@ def attach(scheduler: Any, options: Options) -> None:
         hook_manager(type(one))
     if scheduler.connector is not None:
         hook_connector(type(scheduler.connector), scheduler.connector, half)
-    if hasattr(EngineCore, "set_weight_version"):
-        hook_weights(EngineCore)
+    hook_weights(module("vllm.v1.engine.core").EngineCore)
 
 
 def _half(owner: Any) -> SchedulerHalf | None:
@@ -323,11 +320,8 @@ def hook(scheduler: type, options: Options) -> None:
         return call
 
     def free(function: Any) -> Any:
-        from vllm.v1.request import RequestStatus
-
-        without = {RequestStatus.FINISHED_ABORTED, RequestStatus.FINISHED_IGNORED}
-        if error := getattr(RequestStatus, "FINISHED_ERROR", None):
-            without.add(error)
+        status = module("vllm.v1.request").RequestStatus
+        without = {status.FINISHED_ABORTED, status.FINISHED_IGNORED, status.FINISHED_ERROR}
 
         def call(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
             if half := _half(self):
@@ -357,7 +351,7 @@ def hook(scheduler: type, options: Options) -> None:
     def has_finished_requests(function: Any) -> Any:
         def call(self: Any) -> bool:
             half = getattr(self, "_waymark", None)
-            return (half is not None and half.holds) or function(self)
+            return (half is not None and half.holds) or bool(function(self))
 
         return call
 
@@ -402,7 +396,8 @@ def hook_weights(core: type) -> None:
 
         return call
 
-    wrap(core, "set_weight_version", set_weight_version)
+    if hasattr(core, "set_weight_version"):
+        wrap(core, "set_weight_version", set_weight_version)
 
 
 def hook_manager(manager: type) -> None:

@@ -16,8 +16,9 @@ from .._store import Store
 from .._types import LayerCapture
 from . import _versions
 from ._exchange import Result, Schedule
-from ._hooks import logger, timed, wrap
+from ._hooks import logger, module, timed, wrap
 from ._options import Options
+from ._stages import Stages
 
 _LANDING_SECONDS = 10.0
 
@@ -25,8 +26,9 @@ _LANDING_SECONDS = 10.0
 class _Reader:
     """Reads tagged snapshots on a thread and releases them at once."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, stages: Stages) -> None:
         self._store = store
+        self._stages = stages
         self._tags: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._done: deque[Result] = deque()
         self._changed = threading.Condition()
@@ -39,10 +41,6 @@ class _Reader:
             self._waiting += len(tags)
         for tag in tags:
             self._tags.put(tag)
-
-    def give_up(self, tags: tuple[int, ...], failure: str) -> None:
-        """There is no snapshot."""
-        self._done.extend(Result.none(tag, failure) for tag in tags)
 
     def take(self, wait: bool) -> tuple[Result, ...]:
         """What has been read; wait: until everything has."""
@@ -70,12 +68,20 @@ class _Reader:
 
     @timed("read (thread)")
     def _read(self, tag: int) -> Result:
+        rows, failure = None, ""
         try:
             with self._store.take_tagged(tag) as snapshot:
                 snapshot.wait(_LANDING_SECONDS)
-                return Result.of(tag, snapshot.rows())
+                rows = snapshot.rows()
         except Exception as error:
-            return Result.none(tag, f"{type(error).__name__}: {error}")
+            failure = f"{type(error).__name__}: {error}"
+        try:
+            rows = self._stages.joined(tag, rows)
+        except Exception as error:
+            rows, failure = None, f"{type(error).__name__}: {error}"
+        if rows is None:
+            return Result.none(tag, failure or "another pipeline stage has no rows")
+        return Result.of(tag, rows)
 
     def stop(self) -> None:
         self._tags.put(None)
@@ -102,12 +108,11 @@ class WorkerHalf:
         }
         self.store = Store(**{**arguments, **options.store})
         self.session = CaptureSession(self.store, max_rows=max_rows, num_buffers=1)
-        import torch
-
-        self._stack = torch.stack
+        self._stack = module("torch").stack
         self.failure = ""
         self.steps_without_ids = 0
-        self._reader = _Reader(self.store)
+        self._stages = Stages(module("vllm.distributed").get_pp_group(), 2 * _LANDING_SECONDS)
+        self._reader = _Reader(self.store, self._stages)
         self._stopped = weakref.finalize(self, self._reader.stop)
         self._runner = runner
         self._group = group
@@ -148,7 +153,7 @@ class WorkerHalf:
             for ids in self._ids:
                 ids.clear()
         if self.failure:
-            self._reader.give_up(schedule.tags, self.failure)
+            self._reader.read(schedule.tags)  # no message requested them: not found
             return
         try:
             self.store.report_message(schedule.message)
@@ -204,6 +209,9 @@ class WorkerHalf:
         """The output, with what has been read. Without a forward nobody waits for it, so that
         everything is read first."""
         schedule = self._schedule
+        if not self._stages.returns:
+            self._reader.take(wait=False)
+            return output
         if hasattr(output, "get_output"):  # its thread waits for the device
             output.get_output = _late(output.get_output, self)
             return output
@@ -297,7 +305,5 @@ def _sent(half: WorkerHalf, output: Any) -> Any:
 
 
 def _stores() -> bool:
-    """Whether this rank's output goes to the scheduler."""
-    from vllm.distributed import get_tp_group
-
-    return get_tp_group().rank_in_group == 0
+    """Whether this rank stores rows: all tensor-parallel ranks route alike."""
+    return bool(module("vllm.distributed").get_tp_group().rank_in_group == 0)
