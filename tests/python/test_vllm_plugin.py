@@ -78,7 +78,8 @@ class Request:
     def __init__(self, name: str, prompt: int, asked: bool = True) -> None:
         self.request_id, self.num_tokens, self.num_computed_tokens = name, prompt, 0
         self.sampling_params = types.SimpleNamespace(
-            extra_args=None if asked else {"waymark": False}, routed_experts_prompt_start=0
+            extra_args=None if asked else {"waymark": False}, routed_experts_prompt_start=0,
+            stop=[],
         )
         self.status = "waiting"
         self.block_hashes: list[bytes] = []
@@ -441,6 +442,23 @@ def test_outputs_are_not_held_for_rows_that_never_come() -> None:
     engine.runner._waymark._reader.read = lambda tags: None
     engine.drain()
     assert engine.rows("a") is None and engine.coverage("a").failure
+
+
+def test_outputs_that_wait_when_the_capture_ends_are_released() -> None:
+    for spoil in ("failure", "outputs"):
+        engine = Engine()
+        for name in "ab":
+            engine.add(Request(name, 3))
+        engine.runner._waymark._reader.read = lambda tags: None
+        engine.step({"a": 3, "b": 3}, finish=("a",))
+        half = engine.scheduler._waymark
+        assert half.holds
+        if spoil == "failure":
+            half.fail(RuntimeError("a test"))
+        else:
+            half._results = None
+        engine.step({"b": 1})
+        assert "a" in engine.finished and engine.rows("a") is None and not half.holds
 
 
 def test_pipeline_stages_are_joined() -> None:
