@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark.vllm
-from waymark.vllm import _plugin, _results, _scheduler, _versions, _worker
+from waymark.vllm import _capture, _plugin, _results, _scheduler, _versions, _worker
 from waymark.vllm._exchange import Result
 from waymark.vllm._options import Options, options
 from waymark.vllm._stages import Stages
@@ -185,11 +185,15 @@ class Runner:
             scheduler_config=types.SimpleNamespace(max_num_batched_tokens=64),
             model_config=types.SimpleNamespace(get_num_experts=lambda: 128),
             parallel_config=types.SimpleNamespace(data_parallel_size=1),
+            compilation_config=types.SimpleNamespace(mode=0),
         )
         self.forward: Any = lambda: None
 
     def get_model(self) -> Any:
         return self
+
+    def load_model(self) -> None:
+        pass
 
     def initialize_kv_cache(self, kv_cache_config: Any) -> None:
         pass
@@ -213,6 +217,7 @@ class Engine:
         _scheduler.hook(kind, given)
         _worker.hook(worker, given)
         self.runner = worker()
+        self.runner.load_model()
         self.runner.initialize_kv_cache(config())
         self.scheduler = kind()
         self.shift = 0
@@ -266,7 +271,7 @@ class Engine:
 
 @pytest.fixture(autouse=True)
 def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    for part in (_versions, _worker, _scheduler, _results):
+    for part in (_capture, _versions, _worker, _scheduler, _results):
         monkeypatch.setattr(part, "module", modules)
     monkeypatch.setattr(
         _versions, "moe_layers",
@@ -381,8 +386,8 @@ def test_who_had_the_capture_slot_is_called_first() -> None:
     seen: list[Any] = []
     engine = Engine()
     engine.runner.routers[0].set_capture_fn(seen.append)
-    engine.runner._waymark.attach()
-    engine.runner._waymark.attach()
+    engine.runner._waymark.capture.attach()
+    engine.runner._waymark.capture.attach()
     engine.add(Request("a", 3))
     engine.step({"a": 3}, finish=("a",))
     engine.drain()

@@ -169,3 +169,15 @@ def own_rows(parallel_config: Any) -> Any:
         return ids[first : first + tokens[rank]]
 
     return own
+
+
+def compiles(config: Any) -> bool:
+    """Whether the model is compiled."""
+    mode = getattr(config.compilation_config, "mode", 0)
+    return bool(int(mode or 0))
+
+
+def mark(config: Any) -> None:
+    """Code that was compiled without a capture is not to be found in vLLM's cache of compiled code."""
+    if isinstance(config.additional_config, dict):
+        config.additional_config.setdefault("waymark", True)
