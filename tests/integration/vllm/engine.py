@@ -87,6 +87,13 @@ def main():
         drafts_rejected=int(values.get("vllm:spec_decode_num_draft_tokens", 0) - values.get("vllm:spec_decode_num_accepted_tokens", 0)),
         unfinished=len(driver.chunks), steps=driver.steps)
     found = {"records": driver.records, "counts": dict(driver.counts), "hook_us": {}}
+    if spec["capture"] == "waymark":
+        import waymark.vllm
+        reports = [report for report in llm.collective_rpc(waymark.vllm.worker_report) if report]
+        found["hook_us"] = reports[0]["hook_us"] if reports else {}
+        found["counts"] |= {"findings": sum((report["findings"] for report in reports), []),
+                            "failures": [report["failure"] for report in reports if report["failure"]],
+                            "steps_without_ids": sum(report["steps_without_ids"] for report in reports)}
     with open(sys.argv[2], "wb") as file:
         pickle.dump(found, file)
 
