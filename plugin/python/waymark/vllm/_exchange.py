@@ -18,6 +18,8 @@ class Schedule(NamedTuple):
     """Number of the weights."""
     tags: tuple[int, ...]
     """Of the snapshots that the message requests, whose rows the worker sends back."""
+    last_tag: int
+    """The last one requested so far."""
 
 
 class Result(NamedTuple):

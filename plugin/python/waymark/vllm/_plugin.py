@@ -33,27 +33,43 @@ def _watch_config(function: Any) -> Any:
 
 
 def _install() -> None:
+    from vllm.config import SchedulerConfig
     from vllm.outputs import CompletionOutput, RequestOutput
-    from vllm.v1.engine.core import EngineCore
     from vllm.v1.engine.output_processor import OutputProcessor
+    from vllm.v1.executor.abstract import Executor
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 
     from ._results import hook_front_end
 
     _options.options()  # a mistake is reported before the model is loaded
-    _hooks.wrap(EngineCore, "__init__", _start_engine_core)
+    _hooks.wrap(Executor, "__init__", _check_config)
+    _hooks.wrap(SchedulerConfig, "get_scheduler_cls", _start_scheduler)
     _hooks.wrap(WorkerWrapperBase, "initialize_from_config", _start_worker)
     hook_front_end(OutputProcessor, CompletionOutput, RequestOutput)
 
 
-def _start_engine_core(function: Any) -> Any:
+def _check_config(function: Any) -> Any:
+    """An executor is made before the model is loaded."""
+
     def call(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> Any:
-        from . import _scheduler, _versions
+        from . import _versions
 
         _versions.check(vllm_config)
-        result = function(self, vllm_config, *args, **kwargs)
-        _scheduler.attach(self, _options.options())
-        return result
+        return function(self, vllm_config, *args, **kwargs)
+
+    return call
+
+
+def _start_scheduler(function: Any) -> Any:
+    """A process of an engine core loads its plugins when its EngineCore is being made already; the
+    class of the scheduler is looked up afterwards."""
+
+    def call(self: Any) -> Any:
+        from . import _scheduler
+
+        scheduler = function(self)
+        _scheduler.hook(scheduler, _options.options())
+        return scheduler
 
     return call
 
@@ -62,7 +78,7 @@ def _start_worker(function: Any) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         from . import _worker
 
-        _worker.hook(type(self.worker.model_runner))
+        _worker.hook(type(self.worker.model_runner), _options.options())
         return function(self, *args, **kwargs)
 
     return call

@@ -62,7 +62,8 @@ def _asked(request: Any) -> bool:
 class SchedulerHalf:
     """Of one Scheduler. The thread of the engine core."""
 
-    def __init__(self, scheduler: Any, kv_cache_config: Any, weights: str, options: Options) -> None:
+    def __init__(self, scheduler: Any, options: Options) -> None:
+        kv_cache_config = scheduler.kv_cache_config
         group = _versions.kv_group(kv_cache_config)
         self.options = options
         self.versions = WeightVersions()
@@ -75,7 +76,7 @@ class SchedulerHalf:
             group.block_tokens,
             _versions.hash_block_tokens(scheduler, group),
         )
-        self._version = self.versions.number(weights)
+        self._version = self.versions.number(_versions.FIRST_WEIGHTS)
         self._step = 0
         self._handles = 0
         self._next_tag = 0
@@ -83,7 +84,7 @@ class SchedulerHalf:
         self._requests: dict[str, _Request] = {}
         self._external: dict[str, int] = {}  # tokens that a connector loads
         self._held: dict[str, _Finished] = {}
-        self._results: dict[int, Result] = {}
+        self._results: dict[int, Result | None] = {}  # by tag of a request that has not ended; None: not yet
 
     def fail(self, error: BaseException) -> None:
         """Ends the capture: later requests have no rows, with this reason."""
@@ -125,7 +126,9 @@ class SchedulerHalf:
         for name, blocks, computed in starts:
             self._start(requests[name], blocks, computed, scheduled[name])
         tags, self._tags = tuple(self._tags), []
-        output.waymark = Schedule(writer.finish_message(), step, self._version, tags)
+        output.waymark = Schedule(
+            writer.finish_message(), step, self._version, tags, self._next_tag
+        )
 
     def _start(self, request: Any, blocks: list[int], computed: int, scheduled: int) -> None:
         name, hashes = request.request_id, request.block_hashes
@@ -153,9 +156,10 @@ class SchedulerHalf:
             life.limit = min(life.limit, request.num_tokens - 1)
 
     def _tag(self) -> int:
-        self._next_tag += 1
-        self._tags.append(self._next_tag)
-        return self._next_tag
+        self._next_tag = tag = self._next_tag + 1
+        self._tags.append(tag)
+        self._results[tag] = None
+        return tag
 
     @timed("preempt")
     def preempted(self, request: Any) -> None:
@@ -184,6 +188,8 @@ class SchedulerHalf:
         tag = self._tag() if rows > 0 else None
         self._writer.finish(known.handle, rows, tag)
         if not with_rows or not known.asked:
+            for life in known.lives:
+                del self._results[life.tag]
             return
         self._limit_lives(known, request)
         if tag is not None:
@@ -215,22 +221,27 @@ class SchedulerHalf:
         return bool(self._held)
 
     @timed("outputs")
-    def outputs(self, results: tuple[Result, ...], outputs: dict[int, Any]) -> None:
-        """Takes outputs that wait for rows out of ``outputs``; adds those whose rows are there."""
+    def outputs(
+        self, schedule: Schedule | None, results: tuple[Result, ...], outputs: dict[int, Any]
+    ) -> None:
+        """Takes outputs that wait for rows out of ``outputs``, which belong to ``schedule``; adds
+        those whose rows are there."""
         for result in results:
-            self._results[result.tag] = result
+            if result.tag in self._results:
+                self._results[result.tag] = result
         if not self._held:
-            self._results.clear()  # of requests that were aborted
             return
         for of_client in outputs.values():
             if any(output.finish_reason is not None for output in of_client.outputs):
                 of_client.outputs = [one for one in of_client.outputs if not self._take(one)]
+        # A worker without a forward has sent all rows that it was asked for, or there are none.
+        answered = schedule.last_tag if schedule is not None and not schedule.step else 0
         now = time.monotonic()
         for name, held in list(self._held.items()):
-            if held.output is None:
-                continue
-            if all(life.tag in self._results for life in held.lives) or (
-                self.failure or now > held.deadline
+            if held.output is not None and (
+                all(self._results[one.tag] or one.tag <= answered for one in held.lives)
+                or self.failure
+                or now > held.deadline
             ):
                 del self._held[name]
                 self._complete(held)
@@ -251,7 +262,7 @@ class SchedulerHalf:
         return True
 
     def _complete(self, held: _Finished) -> None:
-        lives = [(self._results.pop(life.tag, None), life.limit) for life in held.lives]
+        lives = [(self._results.pop(life.tag), life.limit) for life in held.lives]
         try:
             _results.fill(
                 held.output, held.request, lives, held.rows, self.versions, self.options, self._layers
@@ -260,17 +271,20 @@ class SchedulerHalf:
             self.fail(error)
 
 
-def attach(engine_core: Any, options: Options) -> None:
-    """Starts the capture of an EngineCore that was just made."""
-    scheduler = engine_core.scheduler
-    weights = _versions.weight_version(engine_core)
-    half = SchedulerHalf(scheduler, scheduler.kv_cache_config, weights, options)
-    scheduler._waymark = scheduler.kv_cache_manager.block_pool._waymark = half
-    hook(type(engine_core), type(scheduler), type(scheduler.kv_cache_manager.block_pool))
+def attach(scheduler: Any, options: Options) -> None:
+    """Starts the capture of a Scheduler that was just made."""
+    from vllm.v1.engine.core import EngineCore
+
+    half = SchedulerHalf(scheduler, options)
+    manager = scheduler.kv_cache_manager
+    scheduler._waymark = manager.block_pool._waymark = half
+    hook_pool(type(manager.block_pool))
+    for one in manager.coordinator.single_type_managers:
+        hook_manager(type(one))
     if scheduler.connector is not None:
         hook_connector(type(scheduler.connector), scheduler.connector, half)
-    for manager in scheduler.kv_cache_manager.coordinator.single_type_managers:
-        hook_manager(type(manager))
+    if hasattr(EngineCore, "set_weight_version"):
+        hook_weights(EngineCore)
 
 
 def _half(owner: Any) -> SchedulerHalf | None:
@@ -278,8 +292,15 @@ def _half(owner: Any) -> SchedulerHalf | None:
     return None if half is None or half.failure else half
 
 
-def hook(core: type, scheduler: type, pool: type) -> None:
-    """Wraps the methods of the classes that this engine core has."""
+def hook(scheduler: type, options: Options) -> None:
+    """Wraps the methods of a scheduler's class, before one is made."""
+
+    def init(function: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> None:
+            function(self, *args, **kwargs)
+            attach(self, options)
+
+        return call
 
     def schedule(function: Any) -> Any:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -328,7 +349,7 @@ def hook(core: type, scheduler: type, pool: type) -> None:
             results = getattr(model_runner_output, "waymark", ())
             if half is not None and (results or half.holds):
                 try:
-                    half.outputs(results, outputs)
+                    half.outputs(getattr(scheduler_output, "waymark", None), results, outputs)
                 except Exception as error:
                     half.fail(error)
                     half.release(outputs)
@@ -343,6 +364,17 @@ def hook(core: type, scheduler: type, pool: type) -> None:
 
         return call
 
+    wrap(scheduler, "__init__", init)
+    wrap(scheduler, "schedule", schedule)
+    wrap(scheduler, "_preempt_request", preempt)
+    wrap(scheduler, "_free_request", free)
+    wrap(scheduler, "update_from_output", update_from_output)
+    wrap(scheduler, "has_finished_requests", has_finished_requests)
+
+
+def hook_pool(pool: type) -> None:
+    """Wraps the reset of the prefix cache."""
+
     def reset_prefix_cache(function: Any) -> Any:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             done = function(self, *args, **kwargs)
@@ -354,6 +386,12 @@ def hook(core: type, scheduler: type, pool: type) -> None:
             return done
 
         return call
+
+    wrap(pool, "reset_prefix_cache", reset_prefix_cache)
+
+
+def hook_weights(core: type) -> None:
+    """Wraps what names the weights."""
 
     def set_weight_version(function: Any) -> Any:
         def call(self: Any, name: str) -> Any:
@@ -367,14 +405,7 @@ def hook(core: type, scheduler: type, pool: type) -> None:
 
         return call
 
-    wrap(scheduler, "schedule", schedule)
-    wrap(scheduler, "_preempt_request", preempt)
-    wrap(scheduler, "_free_request", free)
-    wrap(scheduler, "update_from_output", update_from_output)
-    wrap(scheduler, "has_finished_requests", has_finished_requests)
-    wrap(pool, "reset_prefix_cache", reset_prefix_cache)
-    if hasattr(core, "set_weight_version"):
-        wrap(core, "set_weight_version", set_weight_version)
+    wrap(core, "set_weight_version", set_weight_version)
 
 
 def hook_manager(manager: type) -> None:

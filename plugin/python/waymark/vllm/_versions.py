@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 OLDEST = (0, 30)
 NEWEST = (0, 33)
+FIRST_WEIGHTS = "default"  # vLLM's own name of weights that were not named
 
 
 class Refused(ValueError):
@@ -143,8 +144,3 @@ def moe_layers(model: Any) -> list[MoELayer]:
     if not found:
         raise Refused("waymark: the model is refused: no layer has a router")
     return sorted(found, key=lambda layer: layer.layer_id)
-
-
-def weight_version(engine_core: Any) -> str:
-    """The name of the weights."""
-    return getattr(engine_core, "_weight_version", None) or "default"

@@ -236,17 +236,15 @@ def _chain(before: Any, ids: deque[Any]) -> Any:
     return call
 
 
-def hook(runner: type) -> None:
+def hook(runner: type, options: Options) -> None:
     """Wraps the methods of a model runner's class, before its KV cache is made."""
 
     def initialize_kv_cache(function: Any) -> Any:
         def call(self: Any, kv_cache_config: Any, *args: Any, **kwargs: Any) -> Any:
-            from ._options import options
-
             result = function(self, kv_cache_config, *args, **kwargs)
             profiling = kwargs.get("is_profiling") or (args and args[0] is True)
             if not profiling and _stores():
-                self._waymark = WorkerHalf(self, kv_cache_config, options())
+                self._waymark = WorkerHalf(self, kv_cache_config, options)
             return result
 
         return call
