@@ -96,6 +96,8 @@ def main():
                             "steps_without_ids": sum(report["steps_without_ids"] for report in reports)}
     with open(sys.argv[2], "wb") as file:
         pickle.dump(found, file)
+    with open(sys.argv[2] + ".json", "w") as file:  # of a run without a capture nothing else is read
+        json.dump(found["counts"], file)
 
 
 if __name__ == "__main__":

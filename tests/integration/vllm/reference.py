@@ -1,10 +1,10 @@
 """Recomputes sequences in an engine of their own and compares what another engine returned for them.
 
-  reference.py JOB    JOB: JSON {model, lora, result, spoil, compare}; result: the file that engine.py wrote
+  reference.py JOB    JOB: JSON {model, lora, spoil, results: {name: file that engine.py wrote}}
 
 No prefix cache, one sequence in one forward, ids and scores straight from the routers: nothing of
-Waymark is imported, and nothing is shared with the engine under test but the checkpoint. Prints one line,
-"COMPARED " and JSON: the comparison's and the engine's figures.
+Waymark is imported, and nothing is shared with the engine under test but the checkpoint. Prints a line for
+each result, "COMPARED " and JSON [name, figures]: the comparison's and the engine's.
 """
 import dataclasses
 import json
@@ -69,12 +69,11 @@ class Reference:
         return self.known[key]
 
 
-def compared(job, records):
-    reference = Reference(job["model"], job["lora"])
+def compared(reference, records, spoil):
     total = compare.Result()
     for record in records:
         expected = reference.expected(record["tokens"], record["lora"])
-        if job["spoil"] and record["rows"] is not None:
+        if spoil and record["rows"] is not None:
             record["rows"] = np.roll(record["rows"], 1, 0)
         if record["versions"] and record["rows"] is not None:
             total.add(compare.compare_versions(record["name"], record["rows"], expected, record["claimed_versions"]))
@@ -86,10 +85,12 @@ def compared(job, records):
 def main():
     with open(sys.argv[1]) as file:
         job = json.load(file)
-    with open(job["result"], "rb") as file:
-        result = pickle.load(file)
-    found = compared(job, result["records"]) if job["compare"] else {}
-    print("COMPARED " + json.dumps(found | result["counts"] | {"hook_us": result["hook_us"]}), flush=True)
+    reference = Reference(job["model"], job["lora"])
+    for name, path in job["results"].items():
+        with open(path, "rb") as file:
+            result = pickle.load(file)
+        found = compared(reference, result["records"], job["spoil"])
+        print("COMPARED " + json.dumps([name, found | result["counts"] | {"hook_us": result["hook_us"]}]), flush=True)
 
 
 if __name__ == "__main__":
