@@ -63,6 +63,7 @@ def main():
     scenario = SCENARIOS[spec["scenario"]]
     if scenario.async_scheduling:
         switch_async_scheduling_on()
+    import recorder
     import vllm
     import workloads
     if spec["capture"] != "waymark":
@@ -77,7 +78,7 @@ def main():
     if spec["capture"] == "peer":
         options["enable_return_routed_experts"] = True
     llm = vllm.LLM(**options)
-    driver = workloads.Driver(llm, spec)
+    driver = workloads.Driver(llm, spec, recorder.Recorder(llm) if scenario.recorded else None)
     same_step_hits(llm, driver.counts)
     getattr(workloads, scenario.workload)(driver)
     values = metrics(llm)

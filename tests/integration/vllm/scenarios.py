@@ -13,6 +13,7 @@ class Scenario:
     promises: tuple = ()         # counters that have to be above 0
     reasons: tuple = ()          # why rows may be missing; for anything else the run fails
     async_scheduling: bool = False
+    recorded: bool = False       # compare with recorder.py instead of a recompute
     versions: tuple = ("0.30.0", "0.32.0")
     unavailable: str = ""        # why the mode does not run on vLLM's CPU build; it is skipped unless asked for by name
 
@@ -52,13 +53,13 @@ def _all():
         make("async_spec", workload="repetitive", async_scheduling=True, options={"speculative_config": DRAFT}, promises=("drafts_accepted",), versions=("0.32.0",)),
         make("kv_offload", workload="evicted", options=FEW_BLOCKS | {"kv_transfer_config": {
             "kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"num_cpu_blocks": 512, "cpu_bytes_to_use": 1 << 28}}},
-             promises=("external_hit_tokens",)),
-        make("kv_files", workload="evicted", options=FEW_BLOCKS | {"kv_transfer_config": {
+             promises=("external_hit_tokens",), unavailable="vLLM's OffloadingConnector needs a GPU"),
+        make("kv_files", workload="evicted", options=FEW_BLOCKS | {"max_num_batched_tokens": 1024, "kv_transfer_config": {
             "kv_connector": "ExampleConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"shared_storage_path": "FOLDER"}}},
-             promises=("external_hit_tokens",)),
+             promises=("external_hit_tokens",), reasons=("external_kv",)),
         make("windows", model="gpt_oss", promises=HITS),
         make("windows_preempt", model="gpt_oss", options={"num_gpu_blocks_override": 40}, promises=HITS + ("preemptions",)),
-        make("mla", model="deepseek_v3"),
+        make("mla", model="deepseek_v3", recorded=True),
         make("mixtral", model="mixtral", promises=HITS),
         make("dense_layers", model="qwen3_moe_sparse", promises=HITS),
         make("compile", options={"enforce_eager": False}, promises=HITS),

@@ -16,8 +16,8 @@ VOCABULARY = range(3, 500)  # of make_model.py, without its special tokens
 class Driver:
     """One engine, its requests by name, and what was counted."""
 
-    def __init__(self, llm, spec):
-        self.llm, self.spec = llm, spec
+    def __init__(self, llm, spec, recorder=None):
+        self.llm, self.spec, self.recorder = llm, spec, recorder
         self.engine = llm.llm_engine
         self.random = np.random.default_rng(spec["seed"])
         self.requests = spec["requests"]
@@ -90,7 +90,8 @@ class Driver:
         reasons, versions = told(chunks["details"], rows)
         self.records.append({
             "name": f"{name}.{completion.index}", "tokens": prompt + chunks["tokens"], "rows": rows, "first": 0,
-            "reasons": reasons, "lora": self.loras[name], "versions": False, "claimed_versions": versions})
+            "reasons": reasons, "lora": self.loras[name], "versions": False, "claimed_versions": versions,
+            "recorded": self.recorder and self.recorder.expected(name, len(prompt) + len(chunks["tokens"]) - 1)})
 
 
 def told(details, rows):
