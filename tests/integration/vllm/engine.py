@@ -38,23 +38,31 @@ def metrics(llm):
     return values
 
 
-def same_step_hits(llm, counts):
-    """Counts tokens of hits on blocks that another request fills in the same step (engine core in this process)."""
+def watch_scheduler(llm, counts):
+    """Counts, if the engine core is in this process, tokens of hits on blocks that another request fills in the same
+    step, and schedules that were made before the output of the last one was there."""
     scheduler = getattr(getattr(llm.llm_engine.engine_core, "engine_core", None), "scheduler", None)
     if scheduler is None:
         return
-    schedule = scheduler.schedule
+    schedule, update, open_schedules = scheduler.schedule, scheduler.update_from_output, []
 
-    def wrapped(*args, **more):
+    def scheduled(*args, **more):
         output = schedule(*args, **more)
         filled = set()
         for new in output.scheduled_new_reqs:
             block = scheduler.block_size
             counts["same_step_hit_tokens"] += block * len(filled.intersection(new.block_ids[0][:new.num_computed_tokens // block]))
             filled.update(new.block_ids[0][new.num_computed_tokens // block:])
+        if output.total_num_scheduled_tokens:
+            counts["overlapped_schedules"] += len(open_schedules) > 0
+            open_schedules.append(output)
         return output
 
-    scheduler.schedule = wrapped
+    def updated(output, *args, **more):
+        open_schedules[:] = [other for other in open_schedules if other is not output]
+        return update(output, *args, **more)
+
+    scheduler.schedule, scheduler.update_from_output = scheduled, updated
 
 
 def main():
@@ -79,7 +87,7 @@ def main():
         options["enable_return_routed_experts"] = True
     llm = vllm.LLM(**options)
     driver = workloads.Driver(llm, spec, recorder.Recorder(llm) if scenario.recorded else None)
-    same_step_hits(llm, driver.counts)
+    watch_scheduler(llm, driver.counts)
     getattr(workloads, scenario.workload)(driver)
     values = metrics(llm)
     driver.counts.update(

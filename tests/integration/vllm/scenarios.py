@@ -48,8 +48,8 @@ def _all():
         make("tp2", environment=OWN_PROCESS, options={"tensor_parallel_size": 2}, promises=HITS),
         make("pp2", environment=OWN_PROCESS, options={"pipeline_parallel_size": 2}, promises=HITS),
         make("dp2_ep", workload="data_parallel", environment=OWN_PROCESS, options={"data_parallel_size": 2, "enable_expert_parallel": True}, promises=HITS),
-        make("async", async_scheduling=True, promises=HITS),
-        make("async_preempt", async_scheduling=True, options=FEW_BLOCKS, promises=HITS + ("preemptions",)),
+        make("async", async_scheduling=True, promises=HITS + ("overlapped_schedules",)),
+        make("async_preempt", async_scheduling=True, options=FEW_BLOCKS, promises=HITS + ("preemptions", "overlapped_schedules")),
         make("async_spec", workload="repetitive", async_scheduling=True, options={"speculative_config": DRAFT}, promises=("drafts_accepted",), versions=("0.32.0",)),
         make("kv_offload", workload="evicted", options=FEW_BLOCKS | {"kv_transfer_config": {
             "kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"num_cpu_blocks": 512, "cpu_bytes_to_use": 1 << 28}}},
