@@ -1102,8 +1102,8 @@ typedef struct wm_api_v1 {
   wm_status (*session_landed)(const wm_session* session, uint64_t step, int32_t* landed);
 } wm_api_v1;
 
-/* The table: static, the same for every caller, never null. The only exported symbol. Any thread.
- */
+/* The table: static, the same for every caller, never null. The library exports this symbol, and one
+ * for the table of each adapter. Any thread. */
 WM_EXPORT const wm_api_v1* wm_get_api_v1(void);
 
 #ifdef __cplusplus

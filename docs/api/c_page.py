@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/api/c.md from plugin/waymark.h and plugin/waymark_wire.h: each declaration under its
-comment.
+"""Writes docs/api/c.md from the headers of the C ABI: each declaration under its comment.
 
   docs/api/c_page.py           writes
   docs/api/c_page.py --check   exits with 1 when docs/api/c.md is not what the headers say
@@ -11,7 +10,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "api" / "c.md"
-HEADERS = ("waymark.h", "waymark_wire.h")
+HEADERS = ("plugin/waymark.h", "plugin/waymark_wire.h", "adapters/vllm/waymark_vllm.h")
 RULE = re.compile(r"^/\* -{2,} (.*?) -{2,} \*/$")
 
 
@@ -64,9 +63,10 @@ def blocks(text):
             said = None
 
 
-def header(name):
+def header(path):
     """The lines of the page that come from one header."""
-    text = (ROOT / "plugin" / name).read_text()
+    text = (ROOT / path).read_text()
+    name = pathlib.PurePath(path).name
     body = text[text.index('extern "C" {\n#endif') + len('extern "C" {\n#endif'):]
     body = body[:body.index("#ifdef __cplusplus")]
     table = re.search(r"typedef struct (wm_\w*api_v1) \{(.*?)\n\} \1;", body, re.S)
@@ -97,10 +97,10 @@ def header(name):
 
 def page():
     out = ["# The C API", "",
-           "Made from `plugin/waymark.h` and `plugin/waymark_wire.h` by `docs/api/c_page.py`; do not "
-           "edit. How it grows: [abi.md](../abi.md).", ""]
-    for name in HEADERS:
-        out += header(name)
+           "Made from " + ", ".join(f"`{path}`" for path in HEADERS[:-1]) + f" and `{HEADERS[-1]}` by "
+           "`docs/api/c_page.py`; do not edit. How it grows: [abi.md](../abi.md).", ""]
+    for path in HEADERS:
+        out += header(path)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(out)).rstrip() + "\n"
 
 

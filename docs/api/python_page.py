@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import enum
 import inspect
+import operator
 import re
 import sys
 import textwrap
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import waymark
+import waymark.vllm
 
 SECTIONS = {
     "Stores": ["Store", "StoreStats", "Finding", "LogLine", "RecorderOptions", "Recorder"],
@@ -33,6 +35,7 @@ SECTIONS = {
                                            "PageSource", "Publisher", "Ticket", "PublisherStats",
                                            "Fetcher", "FetchReport"],
     "Slots": ["slots_of", "NOT_ASKED", "PADDING_SLOT"],
+    "vLLM": ["vllm." + name for name in waymark.vllm.__all__],
     "Enums": ["Reason", "Provenance", "LayerCapture", "RoutingMethod", "Fault", "EventType"],
     "The installation": ["__version__", "build_info", "demo", "tool_path", "library_path",
                          "include_dir", "cmake_dir"],
@@ -135,7 +138,7 @@ def page() -> Iterator[str]:
     for title, names in SECTIONS.items():
         yield f"## {title}"
         for name in names:
-            thing = getattr(waymark, name)
+            thing = operator.attrgetter(name)(waymark)
             yield f"### {name}"
             if isinstance(thing, type):
                 yield paragraph(inspect.cleandoc(thing.__doc__ or ""))

@@ -1,5 +1,5 @@
 // Arguments of the C ABI: structs in and out, texts, and a guard against exceptions.
-// Included by plugin/abi/ only.
+// Included by plugin/abi/ and the tables of adapters (abi.cc) only.
 #ifndef WAYMARK_PLUGIN_ABI_ARGUMENTS_H_
 #define WAYMARK_PLUGIN_ABI_ARGUMENTS_H_
 

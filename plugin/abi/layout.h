@@ -1,7 +1,7 @@
 // How few bytes of each struct of waymark.h and waymark_wire.h a caller may give, and which structs
 // have the layout of the library's own types. That no field moves is checked against the frozen
 // headers (tests/abi/frozen_headers.py).
-// Included by plugin/abi/ only.
+// Included by plugin/abi/ and the tables of adapters (abi.cc) only.
 #ifndef WAYMARK_PLUGIN_ABI_LAYOUT_H_
 #define WAYMARK_PLUGIN_ABI_LAYOUT_H_
 

@@ -1,5 +1,5 @@
 // The objects behind the C ABI: what each owns, and what it keeps alive.
-// Included by plugin/abi/ only.
+// Included by plugin/abi/ and the tables of adapters (abi.cc) only.
 //
 //   session -> store -> recorder <- snapshot
 //   publisher -> source <- fetcher

@@ -44,4 +44,5 @@ NB_MODULE(_core, module) {
   py::BindView(module);
   py::BindSession(module);
   py::BindRouting(module);
+  py::BindVllmScheduler(module);
 }

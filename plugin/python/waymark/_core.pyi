@@ -573,3 +573,74 @@ class CaptureSession:
 
 def route(logits: object, topk_ids: object | None, topk_weights: object | None, bias: object | None, replay_in: object | None, routed: object | None, replay_out: object | None, method: int, top_k: int, num_groups: int, topk_groups: int, scale: float, normalize: bool, view: object | None, layer: int, stream: object | None) -> None:
     """One call of a router; waymark.route is what is for use."""
+
+class VllmScheduler:
+    """
+    Writes what the scheduler of an engine like vLLM did as schedule messages, from the lists of each schedule.
+
+    Once per schedule: begin, one call for each request whose blocks changed, finish_message; the bytes go to the worker with the schedule, and every message must be sent, in order. Requests that are preempted or have finished are reported before their blocks are freed, copies on write when they are decided; without an open message these are kept for the next one. A request is an integer that the caller chooses, known from new to finish. One thread at a time. A refused call changes nothing; but preempt and finish have released the blocks, without a snapshot, if they raise ResourceExhaustedError.
+    """
+
+    def __init__(self, num_blocks: int, block_tokens: int, hash_block_tokens: int = 0, *, null_block: int = 0, max_bytes: int = 0, max_snapshots: int = 0) -> None:
+        """
+        num_blocks, block_tokens: those of the worker's store. hash_block_tokens: tokens of a block hash, a divisor of block_tokens; 0: block_tokens. null_block: the block that stands for no block. max_bytes: of a message; 0: 16 MiB. max_snapshots: in a message; 0: 4096.
+        """
+
+    def begin(self, step: int, version: int) -> None:
+        """
+        Opens the message of the schedule of `step`, which is not below that of any message before. step 0: a schedule without tokens; version is then 0.
+        """
+
+    def new(self, request: int, blocks: object, local_tokens: int, external_tokens: int, hashes: object) -> None:
+        """
+        A request is scheduled for the first time, with all its blocks: the KV of its first `local_tokens` was found in the prefix cache, that of the next `external_tokens` is loaded.
+
+        hashes: those of all hash blocks of the request so far, a sequence of bytes, of which few are read; empty: the engine has no prefix cache.
+        """
+
+    def resume(self, request: int, blocks: object, local_tokens: int, external_tokens: int, hashes: object) -> None:
+        """
+        The same for a request that was preempted: `blocks` replace its former ones.
+        """
+
+    def append(self, request: int, blocks: object, full_tokens: int, hashes: object) -> None:
+        """
+        Appends blocks to those of a request, and seals every block that ends at or before `full_tokens`, the leading tokens that are computed and accepted after this step. hashes: as in new.
+        """
+
+    def finish_message(self) -> bytes:
+        """Closes the message; its bytes."""
+
+    def preempt(self, request: int, rows: int, tag: int | None) -> None:
+        """
+        A request is preempted, and its blocks are about to be freed: requests a snapshot of its rows [0, rows) under `tag` (None: no snapshot) and releases the blocks.
+        """
+
+    def finish(self, request: int, rows: int, tag: int | None) -> None:
+        """
+        The same for a request that has finished or was aborted. `rows` of a preempted request: 0.
+        """
+
+    def snapshot(self, request: int, first: int, last: int, tag: int) -> None:
+        """Requests a snapshot of rows [first, last) of a request that continues."""
+
+    def forget(self, tag: int) -> None:
+        """
+        The snapshot `tag` will not be fetched: the worker's store releases it.
+        """
+
+    def copy(self, src: int, dst: int) -> None:
+        """
+        The engine copies block `src` to `dst`, which a request of this schedule gets: a prefix hit that ends inside a block.
+        """
+
+    def truncate(self, request: int, position: int, step: int) -> None:
+        """
+        The tokens of a request from `position` on that steps <= `step` computed were rejected.
+        """
+
+    def reset(self) -> None:
+        """The prefix cache is reset, and no request has blocks."""
+
+    def sealed(self, request: int) -> int:
+        """The leading blocks of a request that are sealed, or were prefix hits."""

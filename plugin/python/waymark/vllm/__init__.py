@@ -11,9 +11,18 @@ vLLM calls register(), the entry point ``waymark`` of ``vllm.general_plugins``, 
 Importing this imports nothing of torch or vLLM.
 """
 
+from .._core import VllmScheduler
 from ._hooks import forget_times, hook_times
 from ._options import Options
 from ._plugin import register, worker_report
 from ._results import Coverage
 
-__all__ = ["Coverage", "Options", "forget_times", "hook_times", "register", "worker_report"]
+__all__ = [
+    "Coverage",
+    "Options",
+    "VllmScheduler",
+    "forget_times",
+    "hook_times",
+    "register",
+    "worker_report",
+]

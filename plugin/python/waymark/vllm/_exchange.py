@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
 from .._rows import Rows
@@ -24,9 +25,30 @@ class Schedule(NamedTuple):
 
 class Result(NamedTuple):
     """Of a snapshot, to the scheduler; a tuple of them is the attribute ``waymark`` of
-    ModelRunnerOutput."""
+    ModelRunnerOutput. The worker's reader makes it, so that the scheduler's thread needs not."""
 
     tag: int
     rows: Rows | None
+    complete: bool
+    """Whether every row is valid."""
+    coverage: str
+    """As coverage_text() writes it."""
     failure: str
     """Why there are no rows."""
+
+    @classmethod
+    def of(cls, tag: int, rows: Rows) -> Result:
+        """Rows that were read."""
+        complete = not rows.reasons.any()
+        return cls(tag, rows, complete, coverage_text(rows, ""), "")
+
+    @classmethod
+    def none(cls, tag: int, failure: str) -> Result:
+        """Rows that were not read."""
+        return cls(tag, None, False, coverage_text(None, failure), failure)
+
+
+def coverage_text(rows: Rows | None, failure: str) -> str:
+    """JSON: runs of rows, the model's numbers of the layers, why there are no rows."""
+    runs = [list(run[:5]) for run in rows.coverage()] if rows is not None else []
+    return json.dumps([runs, rows.layer_ids if rows is not None else [], failure])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
 import os
 import time
@@ -19,6 +20,11 @@ _times: defaultdict[str, list[int]] = defaultdict(list)
 _LATEST = 100_000
 
 Function = Callable[..., Any]
+
+
+def module(name: str) -> Any:
+    """A module of vLLM or torch, whose types are not ours."""
+    return importlib.import_module(name)
 
 
 def wrap(owner: type, name: str, make: Callable[[Function], Function]) -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _hooks, _options
+from . import _hooks, _options, _results
 
 
 def register() -> None:
     """Installs the hooks, once in a process: the entry point. Does next to nothing if the capture is
     switched off."""
     if not _options.enabled():
-        from vllm.config import VllmConfig
-
-        _hooks.wrap(VllmConfig, "__post_init__", _watch_config)
+        _hooks.wrap(_hooks.module("vllm.config").VllmConfig, "__post_init__", _watch_config)
         return
     _install()
 
@@ -33,19 +31,15 @@ def _watch_config(function: Any) -> Any:
 
 
 def _install() -> None:
-    from vllm.config import SchedulerConfig
-    from vllm.outputs import CompletionOutput, RequestOutput
-    from vllm.v1.engine.output_processor import OutputProcessor
-    from vllm.v1.executor.abstract import Executor
-    from vllm.v1.worker.worker_base import WorkerWrapperBase
-
-    from ._results import hook_front_end
-
     _options.options()  # a mistake is reported before the model is loaded
-    _hooks.wrap(Executor, "__init__", _check_config)
-    _hooks.wrap(SchedulerConfig, "get_scheduler_cls", _start_scheduler)
-    _hooks.wrap(WorkerWrapperBase, "initialize_from_config", _start_worker)
-    hook_front_end(OutputProcessor, CompletionOutput, RequestOutput)
+    vllm = _hooks.module
+    wrap = _hooks.wrap
+    wrap(vllm("vllm.v1.executor.abstract").Executor, "__init__", _check_config)
+    wrap(vllm("vllm.config").SchedulerConfig, "get_scheduler_cls", _start_scheduler)
+    wrap(vllm("vllm.v1.worker.worker_base").WorkerWrapperBase, "initialize_from_config", _start_worker)
+    _results.hook_front_end(
+        vllm("vllm.v1.engine.output_processor").OutputProcessor, vllm("vllm.outputs")
+    )
 
 
 def _check_config(function: Any) -> Any:

@@ -12,11 +12,12 @@ import numpy.typing as npt
 from .._rows import Rows, join
 from .._types import CoverageRun, Provenance, Reason, row_info_dtype
 from .._versions import WeightVersions
-from ._exchange import Result
-from ._hooks import logger, wrap
-from ._options import Options
+from ._exchange import Result, coverage_text
+from ._hooks import logger, module, wrap
 
-_HEADER = "waymark"  # of trace_headers, which stock vLLM passes from engine core to front end
+# In trace_headers, which stock vLLM passes from engine core to front end.
+_COVERAGE = "waymark"
+_VERSIONS = "waymark-versions"
 
 Life = tuple["Result | None", int]
 
@@ -57,7 +58,7 @@ def _clipped(rows: Rows, limit: int) -> Rows:
 def _joined(lives: Sequence[Life]) -> tuple[Rows | None, str]:
     """The rows of all lives, the first life first: its rows are those behind the tokens."""
     parts = [_clipped(one.rows, limit) for one, limit in lives if one and one.rows and limit > 0]
-    failures = [one.failure if one else "the worker sent no rows in time" for one, _ in lives]
+    failures = [one.failure if one is not None else "the worker sent no rows in time" for one, _ in lives]
     failure = next(filter(None, failures), "")
     if not parts:
         return None, failure or "nothing was computed"
@@ -98,50 +99,52 @@ def fill(
     request: Any,
     lives: Sequence[Life],
     count: int,
-    versions: WeightVersions,
-    options: Options,
+    versions: str,
     num_layers: int,
 ) -> None:
     """Fills ``routed_experts`` of an EngineCoreOutput with `count` rows, and puts their coverage
-    beside it."""
-    rows, failure = _joined(lives)
-    runs: list[CoverageRun] = []
-    layer_ids: tuple[int, ...] = ()
-    if rows is not None:
-        rows = _padded(rows, count)
-        runs, layer_ids = rows.coverage(versions), rows.layer_ids
-        start = getattr(request.sampling_params, "routed_experts_prompt_start", 0)
-        array = _array(rows, num_layers if options.layers == "all" else 0)
-        output.routed_experts = array[start:] if start else array
-    text = json.dumps([[list(run) for run in runs], layer_ids, failure])
-    output.trace_headers = {**(output.trace_headers or {}), _HEADER: text}
+    beside it. versions: the names of the weights, as JSON. num_layers: those of ``routed_experts``;
+    0: those with routers."""
+    start = getattr(request.sampling_params, "routed_experts_prompt_start", 0)
+    array: npt.NDArray[Any] | None = None
+    one = lives[0][0] if len(lives) == 1 and not num_layers else None
+    if one and one.complete and one.rows is not None and len(one.rows) == count:
+        array, text = one.rows.ids, one.coverage
+    else:
+        rows, failure = _joined(lives)
+        if rows is not None:
+            rows = _padded(rows, count)
+            array = _array(rows, num_layers)
+        text = coverage_text(rows, failure)
+    output.routed_experts = array[start:] if start and array is not None else array
+    headers = {_COVERAGE: text, _VERSIONS: versions}
+    output.trace_headers = {**output.trace_headers, **headers} if output.trace_headers else headers
 
 
 def add_output(outputs: dict[int, Any], client: int, output: Any) -> None:
     """Adds an EngineCoreOutput to those of a client."""
-    from vllm.v1.engine import EngineCoreOutputs
-
     if client not in outputs:
-        outputs[client] = EngineCoreOutputs()
+        outputs[client] = module("vllm.v1.engine").EngineCoreOutputs()
     outputs[client].outputs.append(output)
 
 
 # -- in the front end -------------------------------------------------------------------------
-def _coverage(text: str) -> Coverage:
+def _coverage(text: str, versions: str) -> Coverage:
     runs, layer_ids, failure = json.loads(text)
+    name = WeightVersions(json.loads(versions)).name
     return Coverage(
         tuple(
-            CoverageRun(begin, end, Reason(reason), version, Provenance(provenance), name)
-            for begin, end, reason, version, provenance, name in runs
+            CoverageRun(begin, end, Reason(reason), version, Provenance(provenance), name(version))
+            for begin, end, reason, version, provenance in runs
         ),
         tuple(layer_ids),
         failure,
     )
 
 
-def _give_coverage(state: Any, text: str) -> None:
+def _give_coverage(state: Any, coverage: Coverage) -> None:
     """The last CompletionOutput of a request gets its coverage."""
-    coverage, make = _coverage(text), state._new_completion_output
+    make = state._new_completion_output
 
     def make_with_coverage(*args: Any, **kwargs: Any) -> Any:
         completion = make(*args, **kwargs)
@@ -151,20 +154,21 @@ def _give_coverage(state: Any, text: str) -> None:
     state._new_completion_output = make_with_coverage
 
 
-def hook_front_end(processor: type, completion: type, request_output: type) -> None:
-    """Adds ``waymark`` to CompletionOutput: OutputProcessor, CompletionOutput, RequestOutput."""
-    if not hasattr(completion, "waymark"):
-        completion.waymark = None  # type: ignore[attr-defined]
+def hook_front_end(processor: type, outputs: Any) -> None:
+    """Adds ``waymark`` to CompletionOutput. processor: OutputProcessor; outputs: vllm.outputs."""
+    if not hasattr(outputs.CompletionOutput, "waymark"):
+        outputs.CompletionOutput.waymark = None
 
     def process_outputs(function: Any) -> Any:
         def call(self: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 for output in engine_core_outputs:
                     if output.finish_reason is not None and output.trace_headers:
-                        text = output.trace_headers.get(_HEADER)
+                        text = output.trace_headers.get(_COVERAGE)
                         state = self.request_states.get(output.request_id)
                         if text is not None and state is not None:
-                            _give_coverage(state, text)
+                            versions = output.trace_headers.get(_VERSIONS, "[]")
+                            _give_coverage(state, _coverage(text, versions))
             except Exception:
                 logger.exception("waymark: the coverage of an output is lost")
             return function(self, engine_core_outputs, *args, **kwargs)
@@ -184,4 +188,4 @@ def hook_front_end(processor: type, completion: type, request_output: type) -> N
         return call
 
     wrap(processor, "process_outputs", process_outputs)
-    wrap(request_output, "add", add)
+    wrap(outputs.RequestOutput, "add", add)

@@ -3,16 +3,17 @@ holds the last output of a request until the worker has sent its rows."""
 
 from __future__ import annotations
 
+import json
 import time
 from itertools import compress
 from typing import Any
 
+from .._core import VllmScheduler
 from .._versions import WeightVersions
 from . import _results, _versions
 from ._exchange import Result, Schedule
-from ._hooks import logger, timed, wrap
+from ._hooks import logger, module, timed, wrap
 from ._options import Options
-from ._stand_in import VllmScheduler
 
 _HOLD_SECONDS = 30.0
 
@@ -65,18 +66,18 @@ class SchedulerHalf:
     def __init__(self, scheduler: Any, options: Options) -> None:
         kv_cache_config = scheduler.kv_cache_config
         group = _versions.kv_group(kv_cache_config)
-        self.options = options
         self.versions = WeightVersions()
         self.failure = ""
-        self._group = group.index
-        self._layers = scheduler.vllm_config.model_config.get_total_num_hidden_layers()
+        self._group = group.number
+        model_config = scheduler.vllm_config.model_config
+        self._layers = model_config.get_total_num_hidden_layers() if options.layers == "all" else 0
         self._scheduler = scheduler
         self._writer = VllmScheduler(
             kv_cache_config.num_blocks,
             group.block_tokens,
             _versions.hash_block_tokens(scheduler, group),
         )
-        self._version = self.versions.number(_versions.FIRST_WEIGHTS)
+        self.weights(_versions.FIRST_WEIGHTS)
         self._step = 0
         self._handles = 0
         self._next_tag = 0
@@ -101,30 +102,25 @@ class SchedulerHalf:
         if output.total_num_scheduled_tokens:
             self._step = step = self._step + 1
         writer.begin(step, self._version if step else 0)
-        cached, new = output.scheduled_cached_reqs, output.scheduled_new_reqs
-        starts: list[tuple[str, list[int], int]] = [
-            (data.req_id, data.block_ids[group], data.num_computed_tokens) for data in new
-        ]
-        requests, known = self._scheduler.requests, self._requests
-        scheduled, resumed = output.num_scheduled_tokens, cached.resumed_req_ids
-        blocks_of = cached.new_block_ids
-        for i in compress(range(len(blocks_of)), blocks_of):
-            name, computed = cached.req_ids[i], cached.num_computed_tokens[i]
-            if name in resumed:
-                starts.append((name, blocks_of[i][group], computed))
-            else:
-                request = requests[name]
-                writer.append(
-                    known[name].handle,
-                    blocks_of[i][group],
-                    min(computed + scheduled[name], request.num_tokens),
-                    request.block_hashes,
-                )
-        if len(starts) > len(new) and new:  # a hit needs the blocks of those scheduled before
-            order = {name: i for i, name in enumerate(scheduled)}
-            starts.sort(key=lambda start: order[start[0]])
-        for name, blocks, computed in starts:
+        cached, scheduled = output.scheduled_cached_reqs, output.num_scheduled_tokens
+        requests = self._scheduler.requests
+        for data in output.scheduled_new_reqs:  # runner V2: also those that are resumed
+            name = data.req_id
+            blocks, computed = data.block_ids[group], data.num_computed_tokens
             self._start(requests[name], blocks, computed, scheduled[name])
+        blocks_of = cached.new_block_ids
+        for i in compress(range(len(blocks_of)), blocks_of):  # most are None
+            name, blocks, computed = (
+                cached.req_ids[i],
+                blocks_of[i][group],
+                cached.num_computed_tokens[i],
+            )
+            request = requests[name]
+            if name in cached.resumed_req_ids:
+                self._start(request, blocks, computed, scheduled[name])
+                continue
+            full = min(computed + scheduled[name], request.num_tokens)
+            writer.append(self._requests[name].handle, blocks, full, request.block_hashes)
         tags, self._tags = tuple(self._tags), []
         output.waymark = Schedule(
             writer.finish_message(), step, self._version, tags, self._next_tag
@@ -213,6 +209,7 @@ class SchedulerHalf:
     def weights(self, name: str) -> None:
         """Steps from here on run with other weights."""
         self._version = self.versions.number(name)
+        self._names = json.dumps(self.versions.names)
 
     # -- rows ---------------------------------------------------------------------------------
     @property
@@ -265,7 +262,7 @@ class SchedulerHalf:
         lives = [(self._results.pop(life.tag), life.limit) for life in held.lives]
         try:
             _results.fill(
-                held.output, held.request, lives, held.rows, self.versions, self.options, self._layers
+                held.output, held.request, lives, held.rows, self._names, self._layers
             )
         except Exception as error:
             self.fail(error)
@@ -273,8 +270,6 @@ class SchedulerHalf:
 
 def attach(scheduler: Any, options: Options) -> None:
     """Starts the capture of a Scheduler that was just made."""
-    from vllm.v1.engine.core import EngineCore
-
     half = SchedulerHalf(scheduler, options)
     manager = scheduler.kv_cache_manager
     scheduler._waymark = manager.block_pool._waymark = half
@@ -283,8 +278,7 @@ def attach(scheduler: Any, options: Options) -> None:
         hook_manager(type(one))
     if scheduler.connector is not None:
         hook_connector(type(scheduler.connector), scheduler.connector, half)
-    if hasattr(EngineCore, "set_weight_version"):
-        hook_weights(EngineCore)
+    hook_weights(module("vllm.v1.engine.core").EngineCore)
 
 
 def _half(owner: Any) -> SchedulerHalf | None:
@@ -326,11 +320,8 @@ def hook(scheduler: type, options: Options) -> None:
         return call
 
     def free(function: Any) -> Any:
-        from vllm.v1.request import RequestStatus
-
-        without = {RequestStatus.FINISHED_ABORTED, RequestStatus.FINISHED_IGNORED}
-        if error := getattr(RequestStatus, "FINISHED_ERROR", None):
-            without.add(error)
+        status = module("vllm.v1.request").RequestStatus
+        without = {status.FINISHED_ABORTED, status.FINISHED_IGNORED, status.FINISHED_ERROR}
 
         def call(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
             if half := _half(self):
@@ -360,7 +351,7 @@ def hook(scheduler: type, options: Options) -> None:
     def has_finished_requests(function: Any) -> Any:
         def call(self: Any) -> bool:
             half = getattr(self, "_waymark", None)
-            return (half is not None and half.holds) or function(self)
+            return (half is not None and half.holds) or bool(function(self))
 
         return call
 
@@ -405,7 +396,8 @@ def hook_weights(core: type) -> None:
 
         return call
 
-    wrap(core, "set_weight_version", set_weight_version)
+    if hasattr(core, "set_weight_version"):
+        wrap(core, "set_weight_version", set_weight_version)
 
 
 def hook_manager(manager: type) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
+from ._hooks import module
+
 OLDEST = (0, 30)
 NEWEST = (0, 33)
 FIRST_WEIGHTS = "default"  # vLLM's own name of weights that were not named
@@ -17,7 +19,7 @@ class Refused(ValueError):
 class KVGroup(NamedTuple):
     """The KV cache group whose blocks carry the rows."""
 
-    index: int
+    number: int
     block_tokens: int
 
 
@@ -31,9 +33,7 @@ class MoELayer(NamedTuple):
 
 def version() -> tuple[int, int]:
     """vLLM's version; that of a build from source without a tag is (0, 0)."""
-    import vllm
-
-    numbers = re.match(r"(\d+)\.(\d+)", vllm.__version__)
+    numbers = re.match(r"(\d+)\.(\d+)", module("vllm").__version__)
     return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
 
 
@@ -67,10 +67,6 @@ def check(config: Any) -> None:
             and _ask(config, "use_v2_model_runner", False)
             and "its slots are on the device"
         ),
-        "pipeline_parallel_size": (
-            parallel.pipeline_parallel_size > 1
-            and "only the last stage returns its rows to the scheduler"
-        ),
         "decode_context_parallel_size": (
             _ask(parallel, "decode_context_parallel_size", 1) > 1
             and "no rank has the slots of all tokens"
@@ -93,8 +89,7 @@ def check(config: Any) -> None:
 
 def kv_group(kv_cache_config: Any) -> KVGroup:
     """The group of full attention (MLA included), whose blocks a request keeps to its end."""
-    from vllm.v1 import kv_cache_interface as kv
-
+    kv = module("vllm.v1.kv_cache_interface")
     uniform = getattr(kv, "UniformTypeKVCacheSpecs", ())
 
     def full(spec: Any) -> bool:
@@ -123,24 +118,33 @@ def hash_block_tokens(scheduler: Any, group: KVGroup) -> int:
 
 def moe_layers(model: Any) -> list[MoELayer]:
     """The layers that are captured, in their order. A draft model is not part of ``model``."""
-    from vllm.model_executor.layers.fused_moe.layer import MoERunner
-    from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
-
+    fused_moe = "vllm.model_executor.layers.fused_moe"
+    runner = module(f"{fused_moe}.layer").MoERunner
+    base_router = module(f"{fused_moe}.router.base_router").BaseRouter
     found = []
-    for name, module in model.named_modules():
-        if not isinstance(module, MoERunner):
+    for name, layer in model.named_modules():
+        if not isinstance(layer, runner):
             continue
-        router = module.router
-        if not isinstance(router, BaseRouter) or not hasattr(router, "set_capture_fn"):
+        router = layer.router
+        if not isinstance(router, base_router) or not hasattr(router, "set_capture_fn"):
             raise Refused(
                 f"waymark: {name} is refused: its router {type(router).__name__} has no capture"
             )
-        if module._quant_method.is_monolithic:
+        if layer._quant_method.is_monolithic:
             raise Refused(
                 f"waymark: {name} is refused: the kernel of "
-                f"{type(module._quant_method).__name__} routes by itself"
+                f"{type(layer._quant_method).__name__} routes by itself"
             )
-        found.append(MoELayer(module.layer_id, name, router))
+        found.append(MoELayer(layer.layer_id, name, router))
     if not found:
         raise Refused("waymark: the model is refused: no layer has a router")
     return sorted(found, key=lambda layer: layer.layer_id)
+
+
+def slots(runner: Any, group: KVGroup) -> Any:
+    """int64 [rows]: the slots of the batch, in its order. vLLM writes the same array before every
+    forward; on the CPU its buffers for host and device are one."""
+    table = runner.input_batch.block_table[group.number]
+    if table.slot_mapping.cpu.data_ptr() != table.slot_mapping.gpu.data_ptr():
+        raise Refused("waymark: slots in device memory are refused")
+    return table.slot_mapping.gpu.numpy()

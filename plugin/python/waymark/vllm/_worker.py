@@ -16,8 +16,9 @@ from .._store import Store
 from .._types import LayerCapture
 from . import _versions
 from ._exchange import Result, Schedule
-from ._hooks import logger, timed, wrap
+from ._hooks import logger, module, timed, wrap
 from ._options import Options
+from ._stages import Stages
 
 _LANDING_SECONDS = 10.0
 
@@ -25,8 +26,9 @@ _LANDING_SECONDS = 10.0
 class _Reader:
     """Reads tagged snapshots on a thread and releases them at once."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, stages: Stages) -> None:
         self._store = store
+        self._stages = stages
         self._tags: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._done: deque[Result] = deque()
         self._changed = threading.Condition()
@@ -39,10 +41,6 @@ class _Reader:
             self._waiting += len(tags)
         for tag in tags:
             self._tags.put(tag)
-
-    def give_up(self, tags: tuple[int, ...], failure: str) -> None:
-        """There is no snapshot."""
-        self._done.extend(Result(tag, None, failure) for tag in tags)
 
     def take(self, wait: bool) -> tuple[Result, ...]:
         """What has been read; wait: until everything has."""
@@ -70,12 +68,20 @@ class _Reader:
 
     @timed("read (thread)")
     def _read(self, tag: int) -> Result:
+        rows, failure = None, ""
         try:
             with self._store.take_tagged(tag) as snapshot:
                 snapshot.wait(_LANDING_SECONDS)
-                return Result(tag, snapshot.rows(), "")
+                rows = snapshot.rows()
         except Exception as error:
-            return Result(tag, None, f"{type(error).__name__}: {error}")
+            failure = f"{type(error).__name__}: {error}"
+        try:
+            rows = self._stages.joined(tag, rows)
+        except Exception as error:
+            rows, failure = None, f"{type(error).__name__}: {error}"
+        if rows is None:
+            return Result.none(tag, failure or "another pipeline stage has no rows")
+        return Result.of(tag, rows)
 
     def stop(self) -> None:
         self._tags.put(None)
@@ -101,16 +107,18 @@ class WorkerHalf:
             "max_step_rows": max_rows,
         }
         self.store = Store(**{**arguments, **options.store})
-        self.session = CaptureSession(self.store, max_rows=max_rows, num_buffers=8)
+        self.session = CaptureSession(self.store, max_rows=max_rows, num_buffers=1)
+        self._stack = module("torch").stack
         self.failure = ""
         self.steps_without_ids = 0
-        self._reader = _Reader(self.store)
+        self._stages = Stages(module("vllm.distributed").get_pp_group(), 2 * _LANDING_SECONDS)
+        self._reader = _Reader(self.store, self._stages)
         self._stopped = weakref.finalize(self, self._reader.stop)
         self._runner = runner
         self._group = group
         self._schedule: Schedule | None = None
-        self._begun = 0  # the step whose forward runs
         self._rows = 0
+        self._slots: Any = None  # of the batch, an array that vLLM writes for every forward
         # Two entries are enough to notice that a layer routed twice in one forward.
         self._ids: list[deque[Any]] = [deque(maxlen=2) for _ in layers]
         self._routers = [layer.router for layer in layers]
@@ -140,8 +148,12 @@ class WorkerHalf:
         self._schedule = schedule = getattr(output, "waymark", None)
         if schedule is None:
             return
+        self._rows = output.total_num_scheduled_tokens
+        if any(self._ids):  # of a forward that was no step: profiling, warm-up
+            for ids in self._ids:
+                ids.clear()
         if self.failure:
-            self._reader.give_up(schedule.tags, self.failure)
+            self._reader.read(schedule.tags)  # no message requested them: not found
             return
         try:
             self.store.report_message(schedule.message)
@@ -151,62 +163,55 @@ class WorkerHalf:
         if schedule.tags:
             self._reader.read(schedule.tags)
 
-    @timed("begin")
-    def begin_step(self, num_scheduled: Any) -> None:
-        """The batch is prepared."""
+    @timed("begin and submit")
+    def end_step(self) -> None:
+        """After the forward, whose slots and ids are still there: the whole step."""
         schedule = self._schedule
         if schedule is None or not schedule.step or self.failure:
             return
-        batch = self._runner.input_batch
-        n = batch.num_reqs
-        table = batch.block_table[self._group.index]
-        for ids in self._ids:
-            ids.clear()
-        begun = self.session.begin_step(
-            schedule.step,
-            schedule.version,
-            table=(
-                table.block_table.np[:n],
-                batch.num_computed_tokens_cpu[:n],
-                num_scheduled,
-            ),
-            block_tokens=table.block_size,
-        )
-        self._begun = schedule.step if begun else 0
-        self._rows = int(num_scheduled.sum())
-
-    @timed("ids and submit")
-    def end_step(self, failed: bool) -> None:
-        """After the forward."""
-        step, self._begun = self._begun, 0
-        if not step:
+        step, rows = schedule.step, self._rows
+        ids = self._take_ids(rows)
+        if self._slots is None:
+            self._slots = _versions.slots(self._runner, self._group)
+        if not self.session.begin_ids_step(step, schedule.version, self._slots[:rows]):
             return
-        rows, session = self._rows, self.session
+        if ids is None:
+            self.session.drop(step)
+            return
         try:
-            if not failed and all(len(ids) == 1 and len(ids[0]) >= rows for ids in self._ids):
-                for layer, ids in enumerate(self._ids):
-                    session.hand_over(step, layer, ids[0].numpy()[:rows])
-                    ids.clear()
-                session.submit(step)
-                return
-        except Exception:
-            session.drop(step)
+            self.session.submit_ids(step, ids, layout="LTK")
+        except BaseException:
+            self.session.drop(step)
             raise
-        session.drop(step)
-        if not failed:
-            self.steps_without_ids += 1
-            if self.steps_without_ids == 1:
-                counts = [[len(one) for one in ids] for ids in self._ids]
-                logger.warning(
-                    "waymark: step %d is not captured: %d rows, but routers chose for %s",
-                    step, rows, counts,
-                )
+
+    @timed("ids")
+    def _take_ids(self, rows: int) -> Any:
+        """The ids of the forward, [L, rows, K]: one copy, which the session keeps until its thread has
+        read it. None: the routers did not choose once for every row."""
+        try:
+            tensors = [ids.pop() for ids in self._ids]
+            if not any(self._ids):
+                every = self._stack(tensors).numpy()
+                if every.shape[1] >= rows:
+                    return every[:, :rows]
+        except (IndexError, RuntimeError) as error:
+            logger.debug("waymark: %s", error)
+        self.steps_without_ids += 1
+        if self.steps_without_ids == 1:
+            logger.warning(
+                "waymark: steps are not captured: routers did not choose once for each of %d rows",
+                rows,
+            )
+        return None
 
     # -- rows ---------------------------------------------------------------------------------
     def send(self, output: Any) -> Any:
         """The output, with what has been read. Without a forward nobody waits for it, so that
         everything is read first."""
         schedule = self._schedule
+        if not self._stages.returns:
+            self._reader.take(wait=False)
+            return output
         if hasattr(output, "get_output"):  # its thread waits for the device
             output.get_output = _late(output.get_output, self)
             return output
@@ -254,32 +259,16 @@ def hook(runner: type, options: Options) -> None:
             half = getattr(self, "_waymark", None)
             if half is None:
                 return function(self, scheduler_output, *args, **kwargs)
-            failed = True
             try:
                 half.begin_schedule(scheduler_output)
             except Exception as error:
                 half.fail(error)
+            result = function(self, scheduler_output, *args, **kwargs)
             try:
-                result = function(self, scheduler_output, *args, **kwargs)
-                failed = False
-            finally:
-                try:
-                    half.end_step(failed)
-                except Exception as error:
-                    half.fail(error)
+                half.end_step()
+            except Exception as error:
+                half.fail(error)
             return result if result is None else _sent(half, result)
-
-        return call
-
-    def prepare_inputs(function: Any) -> Any:
-        def call(self: Any, scheduler_output: Any, num_scheduled: Any, *args: Any) -> Any:
-            result = function(self, scheduler_output, num_scheduled, *args)
-            if half := getattr(self, "_waymark", None):
-                try:
-                    half.begin_step(num_scheduled)
-                except Exception as error:
-                    half.fail(error)
-            return result
 
         return call
 
@@ -302,7 +291,6 @@ def hook(runner: type, options: Options) -> None:
 
     wrap(runner, "initialize_kv_cache", initialize_kv_cache)
     wrap(runner, "execute_model", execute_model)
-    wrap(runner, "_prepare_inputs", prepare_inputs)
     wrap(runner, "sample_tokens", sample_tokens)
     if hasattr(runner, "init_routed_experts_capturer"):
         wrap(runner, "init_routed_experts_capturer", init_routed_experts_capturer)
@@ -317,7 +305,5 @@ def _sent(half: WorkerHalf, output: Any) -> Any:
 
 
 def _stores() -> bool:
-    """Whether this rank's output goes to the scheduler."""
-    from vllm.distributed import get_tp_group
-
-    return get_tp_group().rank_in_group == 0
+    """Whether this rank stores rows: all tensor-parallel ranks route alike."""
+    return bool(module("vllm.distributed").get_tp_group().rank_in_group == 0)

@@ -1,0 +1,441 @@
+#include "adapters/vllm/vllm_scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "blockstore/store/event_code.h"
+
+namespace waymark {
+namespace {
+
+// Bytes of a message beside its events and blocks: more than its header, and than each item has.
+constexpr std::size_t kFrameBytes = 64;
+constexpr std::size_t kItemBytes = 40;
+
+template <class Value>
+absl::Status Broken(absl::string_view argument, absl::string_view rule, Value value) {
+  return absl::InvalidArgumentError(absl::StrCat(argument, " must be ", rule, "; it is ", value));
+}
+
+}  // namespace
+
+absl::Status VllmSchedulerOptions::Validate() const {
+  if (absl::Status status = limits.Validate(); !status.ok()) return status;
+  if (hash_block_tokens < 0 ||
+      (hash_block_tokens > 0 && limits.block_tokens % hash_block_tokens != 0)) {
+    return Broken("VllmSchedulerOptions.hash_block_tokens",
+                  absl::StrCat("0 or a divisor of block_tokens, ", limits.block_tokens),
+                  hash_block_tokens);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<VllmScheduler> VllmScheduler::Create(const VllmSchedulerOptions& options) {
+  if (absl::Status status = options.Validate(); !status.ok()) return status;
+  absl::StatusOr<ScheduleWriter> writer = ScheduleWriter::Create(options.limits);
+  if (!writer.ok()) return writer.status();
+  VllmSchedulerOptions complete = options;
+  if (complete.hash_block_tokens == 0) complete.hash_block_tokens = options.limits.block_tokens;
+  return VllmScheduler(complete, *std::move(writer));
+}
+
+// ---- checks
+
+absl::StatusOr<VllmScheduler::Request*> VllmScheduler::Find(std::uint64_t request, bool preempted) {
+  const auto found = requests_.find(request);
+  if (found == requests_.end()) return Broken("request", "one that New has reported", request);
+  if (found->second.preempted && !preempted) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("request must have blocks: it was preempted; it is ", request));
+  }
+  return &found->second;
+}
+
+absl::Status VllmScheduler::CheckOpen() const {
+  if (open_) return absl::OkStatus();
+  return absl::FailedPreconditionError("a message must be begun first: call Begin");
+}
+
+absl::Status VllmScheduler::CheckBlocks(std::span<const BlockId> blocks) const {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (blocks[i].value() < options_.limits.num_blocks) continue;
+    return Broken(absl::StrCat("blocks[", i, "]"),
+                  absl::StrCat("less than num_blocks, ", options_.limits.num_blocks),
+                  blocks[i].value());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VllmScheduler::CheckHashes(std::int64_t first, std::int64_t last,
+                                        const BlockHashes& hashes) const {
+  if (hashes.keys.empty() || first >= last) return absl::OkStatus();
+  const std::int64_t per_block = options_.limits.block_tokens / options_.hash_block_tokens;
+  const std::int64_t end = hashes.first + static_cast<std::int64_t>(hashes.keys.size());
+  if (hashes.first < 0 || hashes.first > (first + 1) * per_block - 1) {
+    return Broken("hashes.first", absl::StrCat("in [0, ", (first + 1) * per_block - 1, "]"),
+                  hashes.first);
+  }
+  if (end < last * per_block) {
+    return Broken("the end of hashes",
+                  absl::StrCat("at least ", last * per_block, ", for ", last, " blocks"), end);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VllmScheduler::CheckRoom(std::size_t events) const {
+  // A quarter of the message is left to releases, which are never refused.
+  const std::size_t all = kept_.events.size() + binds_.size() + changes_.size() + seals_.size() +
+                          copies_.size() + events;
+  const std::size_t bytes = kFrameBytes + all * kMaxEventBytes + kept_.items.size() * kItemBytes +
+                            kept_.blocks.size() * sizeof(BlockId);
+  const std::size_t most = options_.limits.max_bytes / 4 * 3;
+  if (bytes <= most) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the message must have at most ", most, " bytes (3/4 of max_bytes); it may have ", bytes));
+}
+
+absl::Status VllmScheduler::CheckSnapshotRoom(std::size_t blocks) const {
+  if (snapshots_ >= options_.limits.max_snapshots) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the message must have at most max_snapshots, ", options_.limits.max_snapshots,
+                     ", snapshots; it has ", snapshots_));
+  }
+  return CheckRoom(1 + blocks);
+}
+
+absl::Status VllmScheduler::CheckAdmission(std::span<const BlockId> blocks,
+                                           const CachedTokens& cached,
+                                           const BlockHashes& hashes) const {
+  if (absl::Status status = CheckOpen(); !status.ok()) return status;
+  if (absl::Status status = CheckBlocks(blocks); !status.ok()) return status;
+  const std::int64_t block_tokens = options_.limits.block_tokens;
+  const std::int64_t most = static_cast<std::int64_t>(blocks.size()) * block_tokens;
+  if (cached.local_tokens < 0 || cached.local_tokens > most) {
+    return Broken("local_tokens",
+                  absl::StrCat("in [0, ", most, "] (", blocks.size(), " blocks of ", block_tokens,
+                               " tokens)"),
+                  cached.local_tokens);
+  }
+  if (cached.external_tokens < 0 || cached.external_tokens > most - cached.local_tokens) {
+    return Broken(
+        "external_tokens",
+        absl::StrCat("in [0, ", most - cached.local_tokens, "] (", blocks.size(), " blocks of ",
+                     block_tokens, " tokens, ", cached.local_tokens, " local tokens)"),
+        cached.external_tokens);
+  }
+  if (cached.external_tokens > 0) {
+    const std::int64_t end = (cached.local_tokens + cached.external_tokens) / block_tokens;
+    const std::int64_t first = cached.local_tokens / block_tokens;
+    if (absl::Status status = CheckHashes(first, end, hashes); !status.ok()) return status;
+  }
+  return CheckRoom(2 * blocks.size());
+}
+
+// ---- messages
+
+absl::Status VllmScheduler::Begin(StepId step, std::uint64_t version) {
+  if (absl::Status status = writer_.Begin(step, version); !status.ok()) return status;
+  open_ = true;
+  return absl::OkStatus();
+}
+
+void VllmScheduler::PutEvents(std::span<const Event> events) {
+  if (events.empty()) return;
+  if (kept_.items.empty() || kept_.items.back().kind != ScheduleItem::Kind::kEvents) {
+    kept_.items.push_back({.begin = static_cast<std::uint32_t>(kept_.events.size())});
+  }
+  kept_.events.insert(kept_.events.end(), events.begin(), events.end());
+  kept_.items.back().end = static_cast<std::uint32_t>(kept_.events.size());
+}
+
+void VllmScheduler::Flush() {
+  for (std::vector<Event>* const events : {&binds_, &changes_, &seals_}) {
+    PutEvents(*events);
+    events->clear();
+  }
+}
+
+absl::StatusOr<std::span<const std::uint8_t>> VllmScheduler::FinishMessage() {
+  if (absl::Status open = CheckOpen(); !open.ok()) return open;
+  // Their dst was bound before they were reported.
+  for (const BlockCopy& copy : copies_)
+    changes_.push_back(Event::Copy(copy.src, copy.dst));
+  copies_.clear();
+  Flush();
+  absl::Status status;
+  for (const ScheduleItem& item : kept_.items) {
+    switch (item.kind) {
+      case ScheduleItem::Kind::kEvents:
+        status.Update(writer_.Report(kept_.EventsOf(item)));
+        break;
+      case ScheduleItem::Kind::kSnapshot:
+        status.Update(writer_.Snapshot(item.tag, kept_.BlocksOf(item), item.first, item.last));
+        break;
+      case ScheduleItem::Kind::kForget:
+        status.Update(writer_.Forget(item.tag));
+        break;
+    }
+  }
+  kept_.items.clear();
+  kept_.events.clear();
+  kept_.blocks.clear();
+  snapshots_ = 0;
+  open_ = false;
+  const std::span<const std::uint8_t> bytes = writer_.Finish();
+  if (!status.ok()) return status;
+  return bytes;
+}
+
+// ---- requests that are scheduled
+
+BlockKey VllmScheduler::KeyOf(std::int64_t index, const BlockHashes& hashes) const {
+  const std::int64_t per_block = options_.limits.block_tokens / options_.hash_block_tokens;
+  const std::int64_t at = (index + 1) * per_block - 1 - hashes.first;
+  if (at < 0 || at >= static_cast<std::int64_t>(hashes.keys.size())) return {};
+  return hashes.keys[static_cast<std::size_t>(at)];
+}
+
+void VllmScheduler::Bind(BlockId block, const BlockKey& key, std::int32_t rows) {
+  const auto copy = std::find_if(copies_.begin(), copies_.end(),
+                                 [block](const BlockCopy& c) { return c.dst == block; });
+  if (copy == copies_.end()) {
+    binds_.push_back(Event::Bind(block, key));
+    return;
+  }
+  binds_.push_back(Event::Bind(block));
+  changes_.push_back(Event::Copy(copy->src, block, rows));
+  copies_.erase(copy);
+}
+
+void VllmScheduler::SealBlocks(Request& r, std::int64_t end, const BlockHashes& hashes) {
+  for (std::int64_t i = r.sealed; i < end; ++i) {
+    const BlockId block = r.blocks[static_cast<std::size_t>(i)];
+    if (!IsNull(block)) seals_.push_back(Event::Seal(block, KeyOf(i, hashes)));
+  }
+  r.sealed = std::max(r.sealed, end);
+}
+
+void VllmScheduler::Admit(Request& r, const CachedTokens& cached, const BlockHashes& hashes) {
+  const std::int64_t block_tokens = options_.limits.block_tokens;
+  const std::int64_t local = cached.local_tokens;
+  const std::int64_t loaded = local + cached.external_tokens;
+  const std::int64_t hits = local / block_tokens;
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(r.blocks.size()); ++i) {
+    const BlockId block = r.blocks[static_cast<std::size_t>(i)];
+    if (IsNull(block)) continue;
+    if (i < hits) {
+      changes_.push_back(Event::Retain(block));
+      continue;
+    }
+    // Of a block whose load ends inside it, the rest is computed again.
+    const bool external = cached.external_tokens > 0 && i * block_tokens < loaded;
+    const std::int64_t rows = local - i * block_tokens;
+    Bind(block, external ? KeyOf(i, hashes) : BlockKey(),
+         rows > 0 ? static_cast<std::int32_t>(rows) : Event::kAllRows);
+  }
+  r.preempted = false;
+  r.sealed = hits;
+  if (cached.external_tokens > 0) SealBlocks(r, loaded / block_tokens, hashes);
+}
+
+absl::Status VllmScheduler::New(std::uint64_t request, std::span<const BlockId> blocks,
+                                const CachedTokens& cached, const BlockHashes& hashes) {
+  if (requests_.contains(request)) return Broken("request", "a new one", request);
+  if (absl::Status status = CheckAdmission(blocks, cached, hashes); !status.ok()) return status;
+  Request& r = requests_[request];
+  r.blocks.assign(blocks.begin(), blocks.end());
+  Admit(r, cached, hashes);
+  return absl::OkStatus();
+}
+
+absl::Status VllmScheduler::Resume(std::uint64_t request, std::span<const BlockId> blocks,
+                                   const CachedTokens& cached, const BlockHashes& hashes) {
+  absl::StatusOr<Request*> found = Find(request, /*preempted=*/true);
+  if (!found.ok()) return found.status();
+  Request& r = **found;
+  if (!r.preempted) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "request must have been preempted; it has ", r.blocks.size(), " blocks, and is ", request));
+  }
+  if (absl::Status status = CheckAdmission(blocks, cached, hashes); !status.ok()) return status;
+  r.blocks.assign(blocks.begin(), blocks.end());
+  Admit(r, cached, hashes);
+  return absl::OkStatus();
+}
+
+absl::Status VllmScheduler::Append(std::uint64_t request, std::span<const BlockId> blocks,
+                                   std::int64_t full_tokens, const BlockHashes& hashes) {
+  if (absl::Status status = CheckOpen(); !status.ok()) return status;
+  absl::StatusOr<Request*> found = Find(request);
+  if (!found.ok()) return found.status();
+  if (absl::Status status = CheckBlocks(blocks); !status.ok()) return status;
+  Request& r = **found;
+  const std::int64_t block_tokens = options_.limits.block_tokens;
+  const std::size_t num_blocks = r.blocks.size() + blocks.size();
+  const std::int64_t most = static_cast<std::int64_t>(num_blocks) * block_tokens;
+  if (full_tokens < 0 || full_tokens > most) {
+    return Broken(
+        "full_tokens",
+        absl::StrCat("in [0, ", most, "] (", num_blocks, " blocks of ", block_tokens, " tokens)"),
+        full_tokens);
+  }
+  const std::int64_t full = full_tokens / block_tokens;
+  if (absl::Status status = CheckHashes(r.sealed, full, hashes); !status.ok()) return status;
+  const std::int64_t seals = std::max<std::int64_t>(full - r.sealed, 0);
+  if (absl::Status status = CheckRoom(2 * blocks.size() + static_cast<std::size_t>(seals));
+      !status.ok()) {
+    return status;
+  }
+  for (const BlockId block : blocks) {
+    r.blocks.push_back(block);
+    if (!IsNull(block)) Bind(block, BlockKey(), Event::kAllRows);
+  }
+  SealBlocks(r, full, hashes);
+  return absl::OkStatus();
+}
+
+// ---- requests that leave, and everything else that may come between two messages
+
+void VllmScheduler::PutSnapshot(const Request& r, std::int64_t first, std::int64_t last,
+                                std::uint64_t tag) {
+  // The blocks in front of `first` are listed, too: rows are positions in the sequence.
+  const std::int64_t block_tokens = options_.limits.block_tokens;
+  const auto num_blocks = static_cast<std::ptrdiff_t>((last + block_tokens - 1) / block_tokens);
+  ScheduleItem item{
+      .kind = ScheduleItem::Kind::kSnapshot, .tag = tag, .first = first, .last = last};
+  item.begin = static_cast<std::uint32_t>(kept_.blocks.size());
+  kept_.blocks.insert(kept_.blocks.end(), r.blocks.begin(), r.blocks.begin() + num_blocks);
+  item.end = static_cast<std::uint32_t>(kept_.blocks.size());
+  kept_.items.push_back(item);
+  ++snapshots_;
+}
+
+absl::Status VllmScheduler::Leave(Request& r, std::int64_t rows, std::optional<std::uint64_t> tag) {
+  absl::Status status;
+  if (tag.has_value()) {
+    const std::int64_t block_tokens = options_.limits.block_tokens;
+    const std::int64_t most = static_cast<std::int64_t>(r.blocks.size()) * block_tokens;
+    if (rows < 0 || rows > most) {
+      return Broken("rows",
+                    absl::StrCat("in [0, ", most, "] (", r.blocks.size(), " blocks of ",
+                                 block_tokens, " tokens)"),
+                    rows);
+    }
+    status = CheckSnapshotRoom(r.blocks.size());
+  }
+  Flush();
+  if (tag.has_value() && status.ok()) PutSnapshot(r, 0, rows, *tag);
+  // As the engine frees them: the last block is the first to be evicted.
+  for (auto block = r.blocks.rbegin(); block != r.blocks.rend(); ++block)
+    if (!IsNull(*block)) changes_.push_back(Event::Release(*block));
+  Flush();
+  r.blocks.clear();
+  r.sealed = 0;
+  r.preempted = true;
+  return status;
+}
+
+absl::Status VllmScheduler::Preempt(std::uint64_t request, std::int64_t rows,
+                                    std::optional<std::uint64_t> tag) {
+  absl::StatusOr<Request*> found = Find(request);
+  if (!found.ok()) return found.status();
+  return Leave(**found, rows, tag);
+}
+
+absl::Status VllmScheduler::Finish(std::uint64_t request, std::int64_t rows,
+                                   std::optional<std::uint64_t> tag) {
+  absl::StatusOr<Request*> found = Find(request, /*preempted=*/true);
+  if (!found.ok()) return found.status();
+  const absl::Status status = Leave(**found, rows, tag);
+  if (status.ok() || absl::IsResourceExhausted(status)) requests_.erase(request);
+  return status;
+}
+
+absl::Status VllmScheduler::Snapshot(std::uint64_t request, std::int64_t first, std::int64_t last,
+                                     std::uint64_t tag) {
+  absl::StatusOr<Request*> found = Find(request);
+  if (!found.ok()) return found.status();
+  const Request& r = **found;
+  const std::int64_t block_tokens = options_.limits.block_tokens;
+  const std::int64_t most = static_cast<std::int64_t>(r.blocks.size()) * block_tokens;
+  if (last < 0 || last > most) {
+    return Broken("last",
+                  absl::StrCat("in [0, ", most, "] (", r.blocks.size(), " blocks of ", block_tokens,
+                               " tokens)"),
+                  last);
+  }
+  if (first < 0 || first > last) return Broken("first", absl::StrCat("in [0, ", last, "]"), first);
+  if (absl::Status status = CheckSnapshotRoom(r.blocks.size()); !status.ok()) return status;
+  Flush();
+  PutSnapshot(r, first, last, tag);
+  return absl::OkStatus();
+}
+
+absl::Status VllmScheduler::Forget(std::uint64_t tag) {
+  if (absl::Status status = CheckRoom(1); !status.ok()) return status;
+  Flush();
+  kept_.items.push_back({.kind = ScheduleItem::Kind::kForget, .tag = tag});
+  return absl::OkStatus();
+}
+
+absl::Status VllmScheduler::Copy(BlockId src, BlockId dst) {
+  const std::int32_t most = options_.limits.num_blocks;
+  if (src.value() >= most) {
+    return Broken("src", absl::StrCat("less than num_blocks, ", most), src.value());
+  }
+  if (dst.value() >= most || IsNull(dst)) {
+    return Broken("dst", absl::StrCat("a block below num_blocks, ", most, ", and not null"),
+                  dst.value());
+  }
+  if (src == dst) return Broken("dst", "another block than src", dst.value());
+  if (absl::Status status = CheckRoom(1); !status.ok()) return status;
+  copies_.push_back({src, dst});
+  return absl::OkStatus();
+}
+
+absl::Status VllmScheduler::Truncate(std::uint64_t request, std::int64_t position, StepId step) {
+  absl::StatusOr<Request*> found = Find(request);
+  if (!found.ok()) return found.status();
+  Request& r = **found;
+  const std::int64_t block_tokens = options_.limits.block_tokens;
+  const std::int64_t most = static_cast<std::int64_t>(r.blocks.size()) * block_tokens;
+  if (position < 0 || position > most) {
+    return Broken("position",
+                  absl::StrCat("in [0, ", most, "] (", r.blocks.size(), " blocks of ", block_tokens,
+                               " tokens)"),
+                  position);
+  }
+  if (!step.valid()) return Broken("step", "at least 1", step.value());
+  const std::int64_t first = position / block_tokens;
+  if (absl::Status status = CheckRoom(r.blocks.size() - static_cast<std::size_t>(first));
+      !status.ok()) {
+    return status;
+  }
+  for (std::int64_t i = first; i < static_cast<std::int64_t>(r.blocks.size()); ++i) {
+    const BlockId block = r.blocks[static_cast<std::size_t>(i)];
+    const std::int64_t row = i == first ? position % block_tokens : 0;
+    if (!IsNull(block)) {
+      changes_.push_back(Event::Truncate(block, static_cast<std::int32_t>(row), step));
+    }
+  }
+  r.sealed = std::min(r.sealed, first);
+  return absl::OkStatus();
+}
+
+absl::Status VllmScheduler::Reset() {
+  if (absl::Status status = CheckRoom(1); !status.ok()) return status;
+  Flush();
+  changes_.push_back(Event::Reset());
+  Flush();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::int64_t> VllmScheduler::Sealed(std::uint64_t request) const {
+  const auto found = requests_.find(request);
+  if (found == requests_.end()) return Broken("request", "one that New has reported", request);
+  return found->second.sealed;
+}
+
+}  // namespace waymark

@@ -1,0 +1,206 @@
+// VllmScheduler: what the scheduler of a vLLM-like engine did, written as schedule messages.
+//
+// Such an engine has a pool of KV blocks, and requests that have lists of blocks. After each
+// schedule the engine calls this class once for each request whose blocks changed, and for each
+// request that is preempted or has finished, before its blocks are freed. From these lists the
+// class derives the events of the store: no hook in the block pool is needed, and the work is
+// proportional to what changed. The messages (blockstore/store/schedule_message.h) go to the worker
+// with the schedule.
+//
+//   the engine                            the message
+//   new, resumed: blocks of prefix hits   Retain
+//                 blocks of a KV load     Bind with key, Seal
+//                 other blocks            Bind
+//   blocks that a request gets            Bind
+//   blocks that are full                  Seal
+//   a copy on write                       Bind, Copy
+//   preempted, finished                   snapshot, Release
+//   drafts rejected                       Truncate
+//   the prefix cache is reset             Reset
+//
+// The order of calls. Between two calls of Preempt, Finish, Snapshot, Forget and Reset, the others
+// may come in any order: blocks are bound before they are retained, copied or sealed. So a request
+// may hit blocks that another request fills in the same step, whichever is reported first.
+//
+// Example, a schedule in which request 1 finishes and request 2 gets its blocks:
+//
+//   absl::Status status = scheduler.Finish(1, 40, tag);      // before the blocks are freed
+//   if (status.ok()) status = scheduler.Begin(StepId(7), version);
+//   if (status.ok()) status = scheduler.New(2, blocks, {.local_tokens = 16}, hashes);
+//   if (status.ok()) status = scheduler.Append(2, {}, 33, hashes);  // this step computes 33 tokens
+//   absl::StatusOr<std::span<const std::uint8_t>> message = scheduler.FinishMessage();
+#ifndef WAYMARK_ADAPTERS_VLLM_VLLM_SCHEDULER_H_
+#define WAYMARK_ADAPTERS_VLLM_VLLM_SCHEDULER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "blockstore/events.h"
+#include "blockstore/ids.h"
+#include "blockstore/store/schedule_message.h"
+
+namespace waymark {
+
+struct VllmSchedulerOptions {
+  ScheduleLimits limits;  // those of the worker's store; num_blocks and block_tokens are required
+  std::int32_t hash_block_tokens =
+      0;  // tokens per block hash; divides block_tokens; 0: equal to it
+  BlockId null_block{
+      0};  // the block that stands for "no block"; it gets no events. Negative ids too
+
+  // InvalidArgument naming the field, the rule and the value.
+  [[nodiscard]] absl::Status Validate() const;
+};
+
+// The hashes of a request's prefix: `keys[i]` is that of its hash block `first + i`, which ends at
+// token (first + i + 1) * hash_block_tokens. No keys at all: the engine has no prefix cache; blocks
+// are then sealed without a key. A hash that is needed and not given is an error.
+struct BlockHashes {
+  std::int64_t first = 0;
+  std::span<const BlockKey> keys;
+};
+
+// The leading tokens whose KV a request has before its first forward.
+struct CachedTokens {
+  std::int64_t local_tokens = 0;  // found in the engine's own prefix cache
+  std::int64_t external_tokens =
+      0;  // loaded behind them, from another engine or an offloaded cache
+};
+
+// One thread at a time. A request is a number that the caller chooses; it is known from New to
+// Finish.
+//
+// Errors, of every call: InvalidArgument naming the argument, the rule and the value;
+// FailedPrecondition if no message is open (Begin: if one is open) or if the request was preempted;
+// ResourceExhausted if the message would exceed its limits. A refused call changes nothing, but for
+// Preempt and Finish with ResourceExhausted: they have released the blocks, without a snapshot.
+class VllmScheduler {
+ public:
+  [[nodiscard]] static absl::StatusOr<VllmScheduler> Create(const VllmSchedulerOptions& options);
+  VllmScheduler(VllmScheduler&&) = default;
+  VllmScheduler& operator=(VllmScheduler&&) = default;
+
+  // Opens the message of the schedule of `step`, whose weights have this version. StepId() opens a
+  // message without a step, for a schedule of 0 tokens; `version` is then 0.
+  [[nodiscard]] absl::Status Begin(StepId step, std::uint64_t version);
+
+  // ---- while a message is open
+
+  // A request is scheduled for the first time. `blocks` are all its blocks, with those of `cached`
+  // in front. Of `hashes`, those at the ends of the blocks of external tokens are read.
+  [[nodiscard]] absl::Status New(std::uint64_t request, std::span<const BlockId> blocks,
+                                 const CachedTokens& cached, const BlockHashes& hashes);
+  // The same for a request that was preempted: `blocks` replace its former ones.
+  [[nodiscard]] absl::Status Resume(std::uint64_t request, std::span<const BlockId> blocks,
+                                    const CachedTokens& cached, const BlockHashes& hashes);
+  // `blocks` are appended to those of a request, and every block that ends at or before
+  // `full_tokens` is sealed, unless it is already. `full_tokens` are the leading tokens that are
+  // computed and accepted after this step: drafts do not count. Of `hashes`, those at the ends of
+  // the blocks that are sealed are read: none of a block before Sealed().
+  [[nodiscard]] absl::Status Append(std::uint64_t request, std::span<const BlockId> blocks,
+                                    std::int64_t full_tokens, const BlockHashes& hashes);
+  // Writes what was reported since the last message. The bytes are valid until the next call of
+  // this object; they must be sent, in order. If this fails, the message is lost: the worker's
+  // store notices that at the next one, and its blocks lose their rows.
+  [[nodiscard]] absl::StatusOr<std::span<const std::uint8_t>> FinishMessage();
+
+  // ---- at any time: without an open message they are kept, and written first into the next one
+
+  // A request is preempted: requests a snapshot of its rows [0, rows) under `tag`, then releases
+  // its blocks. Without a tag no snapshot is taken, and `rows` is not read. Called before the
+  // engine frees the blocks.
+  [[nodiscard]] absl::Status Preempt(std::uint64_t request, std::int64_t rows,
+                                     std::optional<std::uint64_t> tag);
+  // The same for a request that has finished or was aborted, which is then no longer known. If it
+  // was preempted it has no blocks: rows is then 0.
+  [[nodiscard]] absl::Status Finish(std::uint64_t request, std::int64_t rows,
+                                    std::optional<std::uint64_t> tag);
+  // Requests a snapshot of rows [first, last) of a request that continues.
+  [[nodiscard]] absl::Status Snapshot(std::uint64_t request, std::int64_t first, std::int64_t last,
+                                      std::uint64_t tag);
+  // The snapshot `tag` is not going to be fetched.
+  [[nodiscard]] absl::Status Forget(std::uint64_t tag);
+  // The engine copies block `src` to `dst`, which a request of this schedule gets: a prefix hit
+  // that ends inside a block.
+  [[nodiscard]] absl::Status Copy(BlockId src, BlockId dst);
+  // The tokens of a request from `position` on that steps <= `step` computed were rejected. Blocks
+  // that are no longer full are sealed again later.
+  [[nodiscard]] absl::Status Truncate(std::uint64_t request, std::int64_t position, StepId step);
+  // The prefix cache is reset, and no request has blocks.
+  [[nodiscard]] absl::Status Reset();
+
+  // ---- queries
+
+  // The leading blocks of a request that are sealed, or were hits. InvalidArgument if it is not
+  // known.
+  [[nodiscard]] absl::StatusOr<std::int64_t> Sealed(std::uint64_t request) const;
+  [[nodiscard]] std::size_t num_requests() const { return requests_.size(); }
+  [[nodiscard]] const VllmSchedulerOptions& options() const { return options_; }
+
+ private:
+  struct Request {
+    std::vector<BlockId> blocks;  // in order
+    std::int64_t sealed = 0;      // leading blocks that are sealed, or were hits
+    bool preempted = false;       // it has no blocks
+  };
+  struct BlockCopy {
+    BlockId src, dst;
+  };
+  using Requests = absl::flat_hash_map<std::uint64_t, Request>;
+
+  VllmScheduler(const VllmSchedulerOptions& options, ScheduleWriter writer)
+      : options_(options), writer_(std::move(writer)) {}
+
+  // The request, or an error. `preempted`: whether it may have been preempted.
+  [[nodiscard]] absl::StatusOr<Request*> Find(std::uint64_t request, bool preempted = false);
+  [[nodiscard]] absl::Status CheckOpen() const;
+  [[nodiscard]] absl::Status CheckBlocks(std::span<const BlockId> blocks) const;
+  // Whether the hashes at the ends of blocks [first, last) are given, if any is.
+  [[nodiscard]] absl::Status CheckHashes(std::int64_t first, std::int64_t last,
+                                         const BlockHashes& hashes) const;
+  // Whether `events` more events, and the snapshot of `blocks` blocks, fit the message.
+  [[nodiscard]] absl::Status CheckRoom(std::size_t events) const;
+  [[nodiscard]] absl::Status CheckSnapshotRoom(std::size_t blocks) const;
+  [[nodiscard]] absl::Status CheckAdmission(std::span<const BlockId> blocks,
+                                            const CachedTokens& cached,
+                                            const BlockHashes& hashes) const;
+  // The hash at the end of block `index`; empty if it is not given.
+  [[nodiscard]] BlockKey KeyOf(std::int64_t index, const BlockHashes& hashes) const;
+  [[nodiscard]] bool IsNull(BlockId block) const {
+    return block.value() < 0 || block == options_.null_block;
+  }
+  // Reports all blocks of `r`, which are set.
+  void Admit(Request& r, const CachedTokens& cached, const BlockHashes& hashes);
+  // Reports a block that is allocated. `rows`: those that a copy on write onto it copies.
+  void Bind(BlockId block, const BlockKey& key, std::int32_t rows);
+  void SealBlocks(Request& r, std::int64_t end, const BlockHashes& hashes);
+  // Requests the snapshot, if there is a tag, and releases the blocks.
+  [[nodiscard]] absl::Status Leave(Request& r, std::int64_t rows, std::optional<std::uint64_t> tag);
+  void PutSnapshot(const Request& r, std::int64_t first, std::int64_t last, std::uint64_t tag);
+  void PutEvents(std::span<const Event> events);
+  // Moves the events of the calls so far behind the kept items.
+  void Flush();
+
+  VllmSchedulerOptions options_;
+  ScheduleWriter writer_;
+  bool open_ = false;
+  Requests requests_;
+  ScheduleMessage kept_;         // what the next message contains so far, in order
+  std::uint32_t snapshots_ = 0;  // in kept_
+  // Behind kept_, in this order.
+  std::vector<Event> binds_;
+  std::vector<Event> changes_;     // Retain, Copy, Truncate, Release
+  std::vector<BlockCopy> copies_;  // whose dst no request got yet
+  std::vector<Event> seals_;
+};
+
+}  // namespace waymark
+
+#endif  // WAYMARK_ADAPTERS_VLLM_VLLM_SCHEDULER_H_
