@@ -9,7 +9,11 @@ import os
 import struct
 
 EVENTS = {"bind": 1, "retain": 2, "release": 3, "seal": 4, "copy": 5, "truncate": 7, "reset": 8}
-FAULTS = (*EVENTS, "preempt_snapshot", "finish_snapshot", "message", "begin", "layer", "external")
+# The scenario that reaches each; None: no scenario does (a copy needs hits that end inside a block, a truncation drafts
+# that are rejected late).
+FAULTS = {"bind": "preempt", "retain": "preempt", "release": "preempt", "seal": "preempt", "copy": None, "truncate": None, "reset": "reset",
+          "preempt_snapshot": "preempt", "finish_snapshot": "preempt", "message": "preempt", "step": "preempt", "layer": "preempt",
+          "external": "kv_files"}
 HEADER = 56
 SNAPSHOT, FORGET = 9, 10
 
@@ -101,8 +105,8 @@ def register():
         return
     _scheduler._faulty = True
     _scheduler.VllmScheduler = faulty(_scheduler.VllmScheduler, ScheduleWriter, fault)
-    if fault == "begin":
-        _worker.WorkerHalf.begin_step = lambda self, *args: None
+    if fault == "step":
+        _worker.WorkerHalf.end_step = lambda self: None
     if fault == "external":
         _scheduler.SchedulerHalf.loads = lambda self, *args: None
     if fault == "layer":
