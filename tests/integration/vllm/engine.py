@@ -30,6 +30,11 @@ def put(value, spec):
     return {"MODEL": spec["model"], "FOLDER": spec["folder"]}.get(value, value) if isinstance(value, str) else value
 
 
+def warm_up(worker):
+    """One forward of no request, on every rank."""
+    worker.worker.model_runner.profile_run()
+
+
 def metrics(llm):
     values = {}
     for metric in llm.get_metrics():
@@ -86,6 +91,8 @@ def main():
     if spec["capture"] == "peer":
         options["enable_return_routed_experts"] = True
     llm = vllm.LLM(**options)
+    if scenario.warm_up:
+        llm.collective_rpc(warm_up)
     driver = workloads.Driver(llm, spec, recorder.Recorder(llm) if scenario.recorded else None)
     watch_scheduler(llm, driver.counts)
     getattr(workloads, scenario.workload)(driver)
