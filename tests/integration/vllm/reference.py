@@ -6,7 +6,6 @@ No prefix cache, one sequence in one forward, ids and scores straight from the r
 Waymark is imported, and nothing is shared with the engine under test but the checkpoint. Prints a line for
 each result, "COMPARED " and JSON [name, figures]: the comparison's and the engine's.
 """
-import dataclasses
 import functools
 import json
 import pickle
@@ -69,7 +68,7 @@ def compared(reference, records, spoil):
             total.add(compare.compare_versions(record["name"], record["rows"], expected, record["claimed_versions"]))
         else:
             total.add(compare.compare(record["name"], record["rows"], expected, record["first"], record["reasons"]))
-    return dataclasses.asdict(total)
+    return total.as_dict()
 
 
 def main():
