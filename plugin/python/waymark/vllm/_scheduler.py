@@ -53,13 +53,6 @@ class _Finished:
         self.deadline = time.monotonic() + _HOLD_SECONDS
 
 
-def _asked(request: Any) -> bool:
-    params = request.sampling_params
-    if params is None or request.resumable:
-        return False
-    return not params.extra_args or params.extra_args.get("waymark", True) is not False
-
-
 class SchedulerHalf:
     """Of one Scheduler. The thread of the engine core."""
 
@@ -78,6 +71,7 @@ class SchedulerHalf:
             _versions.hash_block_tokens(scheduler, group),
         )
         self.weights(_versions.FIRST_WEIGHTS)
+        self._warned = False
         self._step = 0
         self._handles = 0
         self._next_tag = 0
@@ -135,7 +129,7 @@ class SchedulerHalf:
             known = None
         if known is None:
             self._handles += 1
-            known = self._requests[name] = _Request(self._handles, _asked(request))
+            known = self._requests[name] = _Request(self._handles, self._asks(request))
             self._writer.new(known.handle, blocks, computed - external, external, hashes)
         else:
             known.preempted = False
@@ -144,6 +138,17 @@ class SchedulerHalf:
         self._writer.append(
             known.handle, [], min(computed + scheduled, request.num_tokens), hashes
         )
+
+    def _asks(self, request: Any) -> bool:
+        params = request.sampling_params
+        if params is None or request.resumable:
+            return False
+        if params.stop and not self._warned:
+            self._warned = True
+            logger.warning(
+                "waymark: a request that the front end ends at a stop string has no routed_experts"
+            )
+        return not params.extra_args or params.extra_args.get("waymark", True) is not False
 
     @staticmethod
     def _limit_lives(known: _Request, request: Any) -> None:

@@ -148,3 +148,24 @@ def slots(runner: Any, group: KVGroup) -> Any:
     if table.slot_mapping.cpu.data_ptr() != table.slot_mapping.gpu.data_ptr():
         raise Refused("waymark: slots in device memory are refused")
     return table.slot_mapping.gpu.numpy()
+
+
+def own_rows(parallel_config: Any) -> Any:
+    """A function of expert ids that returns those of this engine's tokens, where a router may choose
+    for the tokens of all data-parallel engines at once; else None."""
+    if parallel_config.data_parallel_size == 1:
+        return None
+    rank = parallel_config.data_parallel_rank
+    context = module("vllm.forward_context").get_forward_context
+
+    def own(ids: Any) -> Any:
+        metadata = context().dp_metadata
+        if metadata is None:
+            return ids
+        tokens = metadata.num_tokens_across_dp_cpu.tolist()
+        if len(ids) != sum(tokens):
+            return ids
+        first = sum(tokens[:rank])
+        return ids[first : first + tokens[rank]]
+
+    return own

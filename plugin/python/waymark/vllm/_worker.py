@@ -122,18 +122,22 @@ class WorkerHalf:
         # Two entries are enough to notice that a layer routed twice in one forward.
         self._ids: list[deque[Any]] = [deque(maxlen=2) for _ in layers]
         self._routers = [layer.router for layer in layers]
+        self._own_rows = _versions.own_rows(config.parallel_config)
         for index, layer in enumerate(layers):
             self.session.bind_layer(index, layer.name, LayerCapture.HANDS_OVER)
         self.attach()
 
     def attach(self) -> None:
-        """A router has one capture slot: who had it is called first."""
+        """A router has one capture slot: who else had it is called first."""
         for ids, router in zip(self._ids, self._routers):
-            before, take = router.capture_fn, ids.append
-            if before is None or before == take:
-                router.set_capture_fn(take)
-            elif getattr(before, "waymark", None) is not ids:
-                router.set_capture_fn(_chain(before, ids))
+            take, before = getattr(router, "_waymark", (None, None))
+            if router.capture_fn is not take:
+                before = router.capture_fn
+            take = ids.append
+            if self._own_rows is not None or before is not None:
+                take = _capture(before, self._own_rows, take)
+            router._waymark = take, before
+            router.set_capture_fn(take)
 
     def fail(self, error: BaseException) -> None:
         """Ends the capture: later snapshots have no rows, with this reason."""
@@ -232,12 +236,12 @@ def _late(get_output: Any, half: WorkerHalf) -> Any:
     return call
 
 
-def _chain(before: Any, ids: deque[Any]) -> Any:
+def _capture(before: Any, own_rows: Any, take: Any) -> Any:
     def call(topk_ids: Any) -> None:
-        before(topk_ids)
-        ids.append(topk_ids)
+        if before is not None:
+            before(topk_ids)
+        take(topk_ids if own_rows is None else own_rows(topk_ids))
 
-    call.waymark = ids  # type: ignore[attr-defined]
     return call
 
 
