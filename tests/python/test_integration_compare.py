@@ -1,4 +1,5 @@
 """The comparison of tests/integration/vllm, without an engine: what it must find wrong, and what not."""
+import json
 import pathlib
 import sys
 
@@ -93,6 +94,17 @@ def test_missing_rows_are_counted_by_reason(expected):
     assert result.rows_missing == {"capacity": 1, "unexplained": 1} and result.rows_checked == ROWS - 2
     assert compare.compare("a", None, expected).rows_missing == {"nothing was returned": ROWS}
     assert compare.compare("a", rows[:30], expected, reasons=reasons).rows_missing["the array is too short"] == 10
+
+
+def test_results_are_added_and_written_as_json(expected):
+    rows = expected.ids.copy()
+    rows[3:5] = -1
+    total = compare.Result()
+    for _ in range(2):
+        total.add(compare.compare("a", rows, expected, reasons="capacity")).add(compare.compare("b", rows[::-1], expected))
+    found = json.loads(json.dumps(total.as_dict()))
+    assert found["rows_missing"] == {"capacity": 4, "unexplained": 4}
+    assert found["rows_checked"] == 4 * (ROWS - 2) and len(found["examples"]) == compare.MAX_EXAMPLES
 
 
 def test_too_many_rows_and_another_shape_are_wrong(expected):

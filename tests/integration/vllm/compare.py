@@ -48,6 +48,9 @@ class Result:
                 setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
         return self
 
+    def as_dict(self):
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
 
 def check_recompute(expected):
     """Raises if the recompute's ids are not the best by its own scores: then it proves nothing."""

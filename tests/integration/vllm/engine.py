@@ -30,6 +30,11 @@ def put(value, spec):
     return {"MODEL": spec["model"], "FOLDER": spec["folder"]}.get(value, value) if isinstance(value, str) else value
 
 
+def warm_up(worker):
+    """One forward of no request, on every rank."""
+    worker.worker.model_runner.profile_run()
+
+
 def metrics(llm):
     values = {}
     for metric in llm.get_metrics():
@@ -38,23 +43,31 @@ def metrics(llm):
     return values
 
 
-def same_step_hits(llm, counts):
-    """Counts tokens of hits on blocks that another request fills in the same step (engine core in this process)."""
+def watch_scheduler(llm, counts):
+    """Counts, if the engine core is in this process, tokens of hits on blocks that another request fills in the same
+    step, and schedules that were made before the output of the last one was there."""
     scheduler = getattr(getattr(llm.llm_engine.engine_core, "engine_core", None), "scheduler", None)
     if scheduler is None:
         return
-    schedule = scheduler.schedule
+    schedule, update, open_schedules = scheduler.schedule, scheduler.update_from_output, []
 
-    def wrapped(*args, **more):
+    def scheduled(*args, **more):
         output = schedule(*args, **more)
         filled = set()
         for new in output.scheduled_new_reqs:
             block = scheduler.block_size
             counts["same_step_hit_tokens"] += block * len(filled.intersection(new.block_ids[0][:new.num_computed_tokens // block]))
             filled.update(new.block_ids[0][new.num_computed_tokens // block:])
+        if output.total_num_scheduled_tokens:
+            counts["overlapped_schedules"] += len(open_schedules) > 0
+            open_schedules.append(output)
         return output
 
-    scheduler.schedule = wrapped
+    def updated(output, *args, **more):
+        open_schedules[:] = [other for other in open_schedules if other is not output]
+        return update(output, *args, **more)
+
+    scheduler.schedule, scheduler.update_from_output = scheduled, updated
 
 
 def main():
@@ -63,6 +76,7 @@ def main():
     scenario = SCENARIOS[spec["scenario"]]
     if scenario.async_scheduling:
         switch_async_scheduling_on()
+    import recorder
     import vllm
     import workloads
     if spec["capture"] != "waymark":
@@ -77,8 +91,10 @@ def main():
     if spec["capture"] == "peer":
         options["enable_return_routed_experts"] = True
     llm = vllm.LLM(**options)
-    driver = workloads.Driver(llm, spec)
-    same_step_hits(llm, driver.counts)
+    if scenario.warm_up:
+        llm.collective_rpc(warm_up)
+    driver = workloads.Driver(llm, spec, recorder.Recorder(llm) if scenario.recorded else None)
+    watch_scheduler(llm, driver.counts)
     getattr(workloads, scenario.workload)(driver)
     values = metrics(llm)
     driver.counts.update(
@@ -87,8 +103,17 @@ def main():
         drafts_rejected=int(values.get("vllm:spec_decode_num_draft_tokens", 0) - values.get("vllm:spec_decode_num_accepted_tokens", 0)),
         unfinished=len(driver.chunks), steps=driver.steps)
     found = {"records": driver.records, "counts": dict(driver.counts), "hook_us": {}}
+    if spec["capture"] == "waymark":
+        import waymark.vllm
+        reports = [report for report in llm.collective_rpc(waymark.vllm.worker_report) if report]
+        found["hook_us"] = reports[0]["hook_us"] if reports else {}
+        found["counts"] |= {"findings": sum((report["findings"] for report in reports), []),
+                            "failures": [report["failure"] for report in reports if report["failure"]],
+                            "steps_without_ids": sum(report["steps_without_ids"] for report in reports)}
     with open(sys.argv[2], "wb") as file:
         pickle.dump(found, file)
+    with open(sys.argv[2] + ".json", "w") as file:  # of a run without a capture nothing else is read
+        json.dump(found["counts"], file)
 
 
 if __name__ == "__main__":

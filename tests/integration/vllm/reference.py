@@ -1,19 +1,19 @@
 """Recomputes sequences in an engine of their own and compares what another engine returned for them.
 
-  reference.py JOB    JOB: JSON {model, lora, result, spoil, compare}; result: the file that engine.py wrote
+  reference.py JOB    JOB: JSON {model, lora, spoil, results: {name: file that engine.py wrote}}
 
 No prefix cache, one sequence in one forward, ids and scores straight from the routers: nothing of
-Waymark is imported, and nothing is shared with the engine under test but the checkpoint. Prints one line,
-"COMPARED " and JSON: the comparison's and the engine's figures.
+Waymark is imported, and nothing is shared with the engine under test but the checkpoint. Prints a line for
+each result, "COMPARED " and JSON [name, figures]: the comparison's and the engine's.
 """
-import dataclasses
+import functools
 import json
 import pickle
 import sys
 
 import compare
 import numpy as np
-import torch
+import recorder
 from vllm import LLM, SamplingParams
 from vllm.lora.request import LoRARequest
 from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
@@ -35,20 +35,10 @@ class Reference:
         self.ids, self.scores = {}, {}
         for module in runner.get_model().modules():
             if isinstance(getattr(module, "router", None), BaseRouter):
-                self.watch(module.layer_id, module.router)
+                recorder.watch(module.router, functools.partial(self.take, module.layer_id))
 
-    def watch(self, layer, router):
-        compute = router._compute_routing
-
-        def watched(hidden, logits, *args, **more):
-            weights, ids = compute(hidden, logits, *args, **more)
-            scores = logits.float().clone()
-            if getattr(router, "e_score_correction_bias", None) is not None:
-                scores = scores.sigmoid() + router.e_score_correction_bias.float()
-            self.ids[layer], self.scores[layer] = ids.clone(), scores
-            return weights, ids
-
-        router._compute_routing = watched
+    def take(self, layer, ids, scores):
+        self.ids[layer], self.scores[layer] = ids, scores
 
     def expected(self, tokens, lora):
         """The rows of a sequence: of all its tokens but the last, which was never an input."""
@@ -59,9 +49,8 @@ class Reference:
             self.llm.generate([{"prompt_token_ids": list(key[0])}], SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, detokenize=False),
                               use_tqdm=False, lora_request=self.lora if lora else None)
             layers = sorted(self.ids)
-            expected = compare.Expected(
-                torch.stack([self.ids[layer] for layer in layers], 1).numpy().astype(np.int64)[:len(key[0])],
-                torch.stack([self.scores[layer] for layer in layers], 1).numpy()[:len(key[0])], layers, self.model_layers)
+            ids, scores = (np.stack([part[layer] for layer in layers], 1) for part in (self.ids, self.scores))
+            expected = compare.Expected(ids, scores, layers, self.model_layers)
             if len(expected.ids) != len(key[0]):
                 raise ValueError(f"{len(expected.ids)} rows recomputed for {len(key[0])} tokens: not in one forward")
             compare.check_recompute(expected)
@@ -69,27 +58,28 @@ class Reference:
         return self.known[key]
 
 
-def compared(job, records):
-    reference = Reference(job["model"], job["lora"])
+def compared(reference, records, spoil):
     total = compare.Result()
     for record in records:
-        expected = reference.expected(record["tokens"], record["lora"])
-        if job["spoil"] and record["rows"] is not None:
+        expected = record.get("recorded") or reference.expected(record["tokens"], record["lora"])
+        if spoil and record["rows"] is not None:
             record["rows"] = np.roll(record["rows"], 1, 0)
         if record["versions"] and record["rows"] is not None:
             total.add(compare.compare_versions(record["name"], record["rows"], expected, record["claimed_versions"]))
         else:
             total.add(compare.compare(record["name"], record["rows"], expected, record["first"], record["reasons"]))
-    return dataclasses.asdict(total)
+    return total.as_dict()
 
 
 def main():
     with open(sys.argv[1]) as file:
         job = json.load(file)
-    with open(job["result"], "rb") as file:
-        result = pickle.load(file)
-    found = compared(job, result["records"]) if job["compare"] else {}
-    print("COMPARED " + json.dumps(found | result["counts"] | {"hook_us": result["hook_us"]}), flush=True)
+    reference = Reference(job["model"], job["lora"])
+    for name, path in job["results"].items():
+        with open(path, "rb") as file:
+            result = pickle.load(file)
+        found = compared(reference, result["records"], job["spoil"])
+        print("COMPARED " + json.dumps([name, found | result["counts"] | {"hook_us": result["hook_us"]}]), flush=True)
 
 
 if __name__ == "__main__":

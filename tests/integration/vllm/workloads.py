@@ -16,8 +16,8 @@ VOCABULARY = range(3, 500)  # of make_model.py, without its special tokens
 class Driver:
     """One engine, its requests by name, and what was counted."""
 
-    def __init__(self, llm, spec):
-        self.llm, self.spec = llm, spec
+    def __init__(self, llm, spec, recorder=None):
+        self.llm, self.spec, self.recorder = llm, spec, recorder
         self.engine = llm.llm_engine
         self.random = np.random.default_rng(spec["seed"])
         self.requests = spec["requests"]
@@ -77,31 +77,39 @@ class Driver:
             chunks["rows"].append(np.array(rows))
         if (details := getattr(completion, "waymark", None)) is not None:
             chunks["details"].append(details)
-        self.counts["chunks"] += completion.finish_reason is None and rows is not None
         if completion.finish_reason is None:
+            self.counts["chunks"] += 1
             return
-        if completion.index == 0 and (prompt := output.prompt_token_ids):
-            self.prompts = {**getattr(self, "prompts", {}), name: list(prompt)}
         del self.chunks[key]
         prompt = list(output.prompt_token_ids)
         if not self.asked[name]:
             self.counts["not_asked"] += 1
-            if chunks["rows"]:
-                self.counts["returned_without_being_asked"] += 1
+            self.counts["returned_without_being_asked"] += bool(chunks["rows"])
             return
         rows = np.concatenate(chunks["rows"]) if chunks["rows"] else None
+        reasons, versions = told(chunks["details"], rows)
         self.records.append({
             "name": f"{name}.{completion.index}", "tokens": prompt + chunks["tokens"], "rows": rows, "first": 0,
-            "reasons": self.reasons(chunks["details"], rows), "lora": self.loras[name], "versions": False,
-            "claimed_versions": None})
+            "reasons": reasons, "lora": self.loras[name], "versions": False, "claimed_versions": versions,
+            "recorded": self.recorder and self.recorder.expected(name, len(prompt) + len(chunks["tokens"]) - 1)})
 
-    @staticmethod
-    def reasons(details, rows):
-        """Why rows are missing, by row, from what the plugin attached; None: it does not say."""
-        found = []
-        for part in details:
-            found += list(part.reasons_by_row()) if hasattr(part, "reasons_by_row") else []
-        return found if rows is not None and len(found) == len(rows) else None
+
+def told(details, rows):
+    """What the plugin tells of rows beside them: (why they are missing, their versions' numbers), a list each or None.
+
+    details: `outputs[i].waymark` of every chunk. Versions are named "", "weights-1", "weights-2", ...
+    """
+    if not details:
+        return None, None
+    if rows is None:
+        return next((part.failure for part in details if part.failure), None), None
+    reasons, versions = [None] * len(rows), [0] * len(rows)
+    for run in (run for part in details for run in part.runs):
+        for row in range(run.begin, min(run.end, len(rows))):
+            reasons[row] = None if run.valid else run.reason.name.lower()
+            name = run[-1] if isinstance(run[-1], str) else ""
+            versions[row] = int(name.rpartition("-")[2]) if name.startswith("weights-") else 0
+    return reasons, versions
 
 
 def prompts(driver, groups=2, head=48, tail=70):
@@ -174,9 +182,12 @@ def reset(driver):
 
 
 def roll_last_router(model):
-    """New weights whose routing is known: the last MoE layer's experts move up by one, nothing before it changes."""
+    """New weights whose routing is known: the last MoE layer's experts move up by one, nothing before it changes.
+
+    The CPU packs a gate's weight when it is loaded, so its output is rolled instead: that is the same.
+    """
     gate = [m for m in model.modules() if hasattr(m, "gate") and hasattr(m, "experts")][-1].gate
-    gate.weight.data = gate.weight.data.roll(1, 0).contiguous()
+    gate.register_forward_hook(lambda module, inputs, output: (output[0].roll(1, -1), *output[1:]))
 
 
 def weights(driver):
@@ -206,7 +217,7 @@ def streaming(driver):
 
 def evicted(driver):
     """A prompt comes again when its blocks are bound to others: only a connector still has them."""
-    first = [driver.tokens(200) for _ in range(max(driver.requests // 2, 2))]
+    first = [driver.tokens(200) for _ in range(max(driver.requests, 8))]
     for _ in range(2):
         for prompt in first:
             driver.add(prompt, 8)
