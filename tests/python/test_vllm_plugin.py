@@ -33,6 +33,23 @@ class Ids(np.ndarray):  # type: ignore[type-arg]
     def numpy(self) -> Any:
         return self
 
+    def clone(self) -> Any:
+        return self.copy()
+
+
+class Library:
+    """torch.library, as far as the plugin uses it."""
+
+    def __init__(self, *names: str) -> None:
+        pass
+
+    def define(self, schema: str) -> None:
+        assert schema.startswith("capture(Tensor(a!)")  # or torch.compile leaves it out
+
+    def impl(self, name: str, function: Any, device: str) -> None:
+        torch.ops = types.SimpleNamespace(waymark=types.SimpleNamespace(
+            capture=types.SimpleNamespace(default=function)))  # fmt: skip
+
 
 class Router:
     top_k = 1
@@ -46,11 +63,17 @@ def stack(tensors: list[Any]) -> Any:
     return np.stack(tensors).view(Ids)
 
 
+torch: Any = types.SimpleNamespace(
+    stack=stack,
+    library=types.SimpleNamespace(Library=Library, register_fake=lambda *names, lib: None),
+)
+
+
 def modules(name: str) -> Any:
     """The modules of vLLM and torch that the halves use."""
     group = types.SimpleNamespace(rank_in_group=0, world_size=1)
     return {
-        "torch": types.SimpleNamespace(stack=stack),
+        "torch": torch,
         "vllm.v1.kv_cache_interface": types.SimpleNamespace(FullAttentionSpec=Spec),
         "vllm.v1.engine.core": types.SimpleNamespace(EngineCore=Core),
         "vllm.v1.engine": types.SimpleNamespace(EngineCoreOutputs=Outputs),
@@ -178,6 +201,8 @@ class Table:
 
 
 class Runner:
+    mode = 0
+
     def __init__(self) -> None:
         self.routers = [Router() for _ in range(LAYERS)]
         self.input_batch = types.SimpleNamespace(block_table=[Table()])
@@ -185,7 +210,7 @@ class Runner:
             scheduler_config=types.SimpleNamespace(max_num_batched_tokens=64),
             model_config=types.SimpleNamespace(get_num_experts=lambda: 128),
             parallel_config=types.SimpleNamespace(data_parallel_size=1),
-            compilation_config=types.SimpleNamespace(mode=0),
+            compilation_config=types.SimpleNamespace(mode=self.mode),
         )
         self.forward: Any = lambda: None
 
@@ -211,9 +236,9 @@ class Runner:
 class Engine:
     """Scheduler and worker. The id of layer l at position p is p + 50 l, plus `shift`."""
 
-    def __init__(self, given: Options = Options()) -> None:
+    def __init__(self, given: Options = Options(), mode: int = 0) -> None:
         kind = type("SchedulerOfTest", (Scheduler,), {})
-        worker = type("RunnerOfTest", (Runner,), {})
+        worker = type("RunnerOfTest", (Runner,), {"mode": mode})
         _scheduler.hook(kind, given)
         _worker.hook(worker, given)
         self.runner = worker()
@@ -240,6 +265,8 @@ class Engine:
             for layer, router in enumerate(self.runner.routers):
                 ids = np.array([[p + 50 * layer + self.shift] for _, p in rows], np.int32)
                 router.capture_fn(ids.view(Ids))
+                if self.runner.mode:
+                    ids[:] = 99  # compiled code uses memory again
 
         self.runner.forward = forward
         result = self.runner.execute_model(output)
@@ -382,6 +409,16 @@ def test_a_router_that_chooses_twice_in_a_forward_is_noticed() -> None:
     assert not engine.coverage("a").complete
 
 
+def test_forwards_that_are_no_steps_are_forgotten() -> None:
+    engine = Engine()
+    engine.add(Request("a", 6))
+    for router in engine.runner.routers:  # profiling, a dummy batch
+        router.capture_fn(np.zeros((64, 1), np.int32).view(Ids))
+    engine.step({"a": 6}, finish=("a",))
+    engine.drain()
+    assert (engine.rows("a") == expected(0, 6)).all()
+
+
 def test_who_had_the_capture_slot_is_called_first() -> None:
     seen: list[Any] = []
     engine = Engine()
@@ -392,6 +429,29 @@ def test_who_had_the_capture_slot_is_called_first() -> None:
     engine.step({"a": 3}, finish=("a",))
     engine.drain()
     assert len(seen) == 1 and (engine.rows("a") == expected(0, 3)).all()
+
+
+def test_compiled_models() -> None:
+    engine = Engine(mode=3)
+    engine.add(Request("a", 6))
+    engine.step({"a": 6})
+    engine.step({"a": 1}, finish=("a",))
+    engine.drain()
+    assert (engine.rows("a") == expected(0, 7)).all()
+
+
+def test_data_parallel_engines_take_their_own_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = np.array([2, 3, 4])
+    metadata = types.SimpleNamespace(num_tokens_across_dp_cpu=tokens)
+    context = types.SimpleNamespace(dp_metadata=metadata)
+    forward = types.SimpleNamespace(get_forward_context=lambda: context)
+    monkeypatch.setattr(_versions, "module", lambda name: forward)
+    parallel = types.SimpleNamespace(data_parallel_size=3, data_parallel_rank=1)
+    own = _versions.own_rows(parallel)
+    assert own(np.arange(9)).tolist() == [2, 3, 4]  # of all engines
+    assert own(np.arange(3)).tolist() == [0, 1, 2]  # of this one
+    context.dp_metadata = None
+    assert own(np.arange(9)).tolist() == list(range(9))
 
 
 def test_all_layers_of_the_model() -> None:

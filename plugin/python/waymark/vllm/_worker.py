@@ -34,6 +34,7 @@ class _Reader:
         self._done: deque[Result] = deque()
         self._changed = threading.Condition()
         self._waiting = 0
+        self.failure = ""  # why the capture has ended
         threading.Thread(target=self._run, name="waymark-reader", daemon=True).start()
 
     def read(self, tags: tuple[int, ...]) -> None:
@@ -75,7 +76,7 @@ class _Reader:
                 snapshot.wait(_LANDING_SECONDS)
                 rows = snapshot.rows()
         except Exception as error:
-            failure = f"{type(error).__name__}: {error}"
+            failure = self.failure or f"{type(error).__name__}: {error}"
         try:
             rows = self._stages.joined(tag, rows)
         except Exception as error:
@@ -128,7 +129,7 @@ class WorkerHalf:
     def fail(self, error: BaseException) -> None:
         """Ends the capture: later snapshots have no rows, with this reason."""
         if not self.failure:
-            self.failure = f"{type(error).__name__}: {error}"
+            self.failure = self._reader.failure = f"{type(error).__name__}: {error}"
             logger.error("waymark: capture ends: %s", self.failure, exc_info=error)
 
     # -- a step -------------------------------------------------------------------------------
