@@ -526,6 +526,17 @@ def test_outputs_that_wait_when_the_capture_ends_are_released() -> None:
         assert "a" in engine.finished and engine.rows("a") is None and not half.holds
 
 
+def test_a_request_without_a_last_output_holds_nothing() -> None:
+    engine = Engine()
+    a = engine.add(Request("a", 3))
+    engine.step({"a": 3})
+    a.status = STOPPED
+    engine.scheduler._free_request(a)
+    engine.step({})
+    assert not engine.scheduler.has_finished_requests()
+    assert not engine.scheduler._waymark._results
+
+
 def test_pipeline_stages_are_joined() -> None:
     key: list[Any] = []
     ready = threading.Event()
