@@ -118,11 +118,9 @@ class WorkerHalf:
         self._reader = _Reader(self.store, self._stages)
         self._stopped = weakref.finalize(self, self._reader.stop)
         self.capture = capture
-        self._runner = runner
-        self._group = group
         self._schedule: Schedule | None = None
         self._rows = 0
-        self._slots: Any = None  # of the batch, an array that vLLM writes for every forward
+        self._slots = _versions.slots(runner, group)
         for index, layer in enumerate(layers):
             self.session.bind_layer(index, layer.name, LayerCapture.HANDS_OVER)
 
@@ -160,8 +158,6 @@ class WorkerHalf:
             return
         step, rows = schedule.step, self._rows
         ids = self.capture.take(rows)
-        if self._slots is None:
-            self._slots = _versions.slots(self._runner, self._group)
         if not self.session.begin_ids_step(step, schedule.version, self._slots[:rows]):
             return
         if ids is None:
