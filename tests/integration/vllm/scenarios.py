@@ -13,6 +13,7 @@ class Scenario:
     promises: tuple = ()         # counters that have to be above 0
     reasons: tuple = ()          # why rows may be missing; for anything else the run fails
     async_scheduling: bool = False
+    ranks: int = 1               # of data parallelism, a process each
     warm_up: bool = False        # one dummy forward first
     recorded: bool = False       # compare with recorder.py instead of a recompute
     versions: tuple = ("0.30.0", "0.32.0")
@@ -51,7 +52,7 @@ def _all():
         make("tp2", environment=OWN_PROCESS, options={"tensor_parallel_size": 2}, promises=HITS),
         # vLLM's CPU worker makes the tensors that one stage sends the next in a warm-up, which it leaves out if eager.
         make("pp2", environment=OWN_PROCESS, options={"pipeline_parallel_size": 2}, promises=HITS, warm_up=True),
-        make("dp2_ep", workload="data_parallel", environment=OWN_PROCESS, options={"data_parallel_size": 2, "enable_expert_parallel": True}, promises=HITS),
+        make("dp2_ep", environment=OWN_PROCESS, options={"enable_expert_parallel": True}, promises=HITS, ranks=2),
         make("async", async_scheduling=True, promises=HITS + ("overlapped_schedules",)),
         make("async_preempt", async_scheduling=True, options=FEW_BLOCKS, promises=HITS + ("preemptions", "overlapped_schedules")),
         make("async_spec", workload="repetitive", async_scheduling=True, options={"speculative_config": DRAFT}, promises=("drafts_accepted",), versions=("0.32.0",)),
