@@ -4,8 +4,12 @@
 
 RESULT is {"records": [...], "counts": {...}, "hook_us": {...}}; see workloads.py for the records.
 """
+import collections
 import json
+import os
 import pickle
+import socket
+import subprocess
 import sys
 
 from scenarios import SCENARIOS
@@ -70,10 +74,43 @@ def watch_scheduler(llm, counts):
     scheduler.schedule, scheduler.update_from_output = scheduled, updated
 
 
+def write(found, path):
+    with open(path, "wb") as file:
+        pickle.dump(found, file)
+    with open(path + ".json", "w") as file:  # of a run without a capture nothing else is read
+        json.dump(found["counts"], file)
+
+
+def run_ranks(ranks):
+    """Runs data-parallel ranks, a process each, and puts their results together."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    paths = [f"{sys.argv[2]}.{rank}" for rank in range(ranks)]
+    processes = [subprocess.Popen([sys.executable, __file__, sys.argv[1], path], env=os.environ | {
+        "VLLM_DP_RANK": str(rank), "VLLM_DP_RANK_LOCAL": str(rank), "VLLM_DP_SIZE": str(ranks), "VLLM_DP_MASTER_IP": "127.0.0.1",
+        "VLLM_DP_MASTER_PORT": str(port)}) for rank, path in enumerate(paths)]
+    if any([process.wait() for process in processes]):
+        sys.exit(1)
+    parts = [pickle.load(open(path, "rb")) for path in paths]
+    counts = collections.Counter()
+    lists = {}
+    for part in parts:
+        for key, value in part["counts"].items():
+            if isinstance(value, list):
+                lists[key] = lists.get(key, []) + value
+            else:
+                counts[key] += value
+    write({"records": sum((part["records"] for part in parts), []), "counts": dict(counts) | lists, "hook_us": parts[0]["hook_us"]}, sys.argv[2])
+
+
 def main():
     with open(sys.argv[1]) as file:
         spec = json.load(file)
     scenario = SCENARIOS[spec["scenario"]]
+    if scenario.ranks > 1 and "VLLM_DP_RANK" not in os.environ:
+        return run_ranks(scenario.ranks)
+    spec["seed"] += 1000 * int(os.environ.get("VLLM_DP_RANK", 0))  # every rank has requests of its own
     if scenario.async_scheduling:
         switch_async_scheduling_on()
     import recorder
@@ -110,10 +147,7 @@ def main():
         found["counts"] |= {"findings": sum((report["findings"] for report in reports), []),
                             "failures": [report["failure"] for report in reports if report["failure"]],
                             "steps_without_ids": sum(report["steps_without_ids"] for report in reports)}
-    with open(sys.argv[2], "wb") as file:
-        pickle.dump(found, file)
-    with open(sys.argv[2] + ".json", "w") as file:  # of a run without a capture nothing else is read
-        json.dump(found["counts"], file)
+    write(found, sys.argv[2])
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import sys
 import compare
 import numpy as np
 import recorder
+from scenarios import LORA
 from vllm import LLM, SamplingParams
 from vllm.lora.request import LoRARequest
 from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
@@ -22,7 +23,7 @@ from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
 def options(lora):
     return dict(skip_tokenizer_init=True, dtype="float32", enforce_eager=True, max_model_len=1024, seed=0,
                 enable_prefix_caching=False, block_size=32, max_num_batched_tokens=1024, max_num_seqs=1,
-                num_gpu_blocks_override=128) | (dict(enable_lora=True, max_lora_rank=8) if lora else {})
+                num_gpu_blocks_override=128) | (LORA if lora else {})
 
 
 class Reference:

@@ -13,6 +13,7 @@ class Scenario:
     promises: tuple = ()         # counters that have to be above 0
     reasons: tuple = ()          # why rows may be missing; for anything else the run fails
     async_scheduling: bool = False
+    ranks: int = 1               # of data parallelism, a process each
     warm_up: bool = False        # one dummy forward first
     recorded: bool = False       # compare with recorder.py instead of a recompute
     versions: tuple = ("0.30.0", "0.32.0")
@@ -23,6 +24,8 @@ OWN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 DRAFT = {"method": "draft_model", "num_speculative_tokens": 2, "model": "MODEL"}  # a mixture of experts, too
 FEW_BLOCKS = {"num_gpu_blocks_override": 34}  # one request of max_model_len just fits
+# Adapters of experts need Triton, which the CPU build has not.
+LORA = {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": ["qkv_proj", "q_proj", "k_proj", "v_proj", "o_proj"]}
 HITS = ("prefix_hit_tokens",)
 
 
@@ -49,7 +52,7 @@ def _all():
         make("tp2", environment=OWN_PROCESS, options={"tensor_parallel_size": 2}, promises=HITS),
         # vLLM's CPU worker makes the tensors that one stage sends the next in a warm-up, which it leaves out if eager.
         make("pp2", environment=OWN_PROCESS, options={"pipeline_parallel_size": 2}, promises=HITS, warm_up=True),
-        make("dp2_ep", workload="data_parallel", environment=OWN_PROCESS, options={"data_parallel_size": 2, "enable_expert_parallel": True}, promises=HITS),
+        make("dp2_ep", environment=OWN_PROCESS, options={"enable_expert_parallel": True}, promises=HITS, ranks=2),
         make("async", async_scheduling=True, promises=HITS + ("overlapped_schedules",)),
         make("async_preempt", async_scheduling=True, options=FEW_BLOCKS, promises=HITS + ("preemptions", "overlapped_schedules")),
         make("async_spec", workload="repetitive", async_scheduling=True, options={"speculative_config": DRAFT}, promises=("drafts_accepted",), versions=("0.32.0",)),
@@ -65,7 +68,7 @@ def _all():
         make("mixtral", model="mixtral", promises=HITS),
         make("dense_layers", model="qwen3_moe_sparse", promises=HITS),
         make("compile", options={"enforce_eager": False}, promises=HITS),
-        make("lora", workload="lora", options={"enable_lora": True, "max_lora_rank": 8}, promises=HITS + ("lora_requests",)),
+        make("lora", workload="lora", options=LORA, promises=HITS + ("lora_requests",)),
         make("sleep", workload="sleep", options={"enable_sleep_mode": True}, promises=HITS),
     ]
 

@@ -240,7 +240,3 @@ def sleep(driver):
     driver.llm.sleep(level=1)
     driver.llm.wake_up()
     converse(driver, prompts(driver), 2)
-
-
-def data_parallel(driver):
-    converse(driver, prompts(driver), 2)
