@@ -79,11 +79,11 @@ class _Reader:
             failure = self.failure or f"{type(error).__name__}: {error}"
         try:
             rows = self._stages.joined(tag, rows)
+            if rows is not None:
+                return Result.of(tag, rows)
         except Exception as error:
-            rows, failure = None, f"{type(error).__name__}: {error}"
-        if rows is None:
-            return Result.none(tag, failure or "another pipeline stage has no rows")
-        return Result.of(tag, rows)
+            failure = f"{type(error).__name__}: {error}"
+        return Result.none(tag, failure or "another pipeline stage has no rows")
 
     def stop(self) -> None:
         self._tags.put(None)
