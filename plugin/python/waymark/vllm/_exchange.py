@@ -1,0 +1,54 @@
+"""What travels between the scheduler half and the worker half, beside vLLM's own data."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from .._rows import Rows
+
+
+class Schedule(NamedTuple):
+    """Of a schedule, to the worker: the attribute ``waymark`` of SchedulerOutput."""
+
+    message: bytes
+    """Store.report_message takes it."""
+    step: int
+    """0: no forward."""
+    version: int
+    """Number of the weights."""
+    tags: tuple[int, ...]
+    """Of the snapshots that the message requests, whose rows the worker sends back."""
+    last_tag: int
+    """The last one requested so far."""
+
+
+class Result(NamedTuple):
+    """Of a snapshot, to the scheduler; a tuple of them is the attribute ``waymark`` of
+    ModelRunnerOutput. The worker's reader makes it, so that the scheduler's thread needs not."""
+
+    tag: int
+    rows: Rows | None
+    complete: bool
+    """Whether every row is valid."""
+    coverage: str
+    """As coverage_text() writes it."""
+    failure: str
+    """Why there are no rows."""
+
+    @classmethod
+    def of(cls, tag: int, rows: Rows) -> Result:
+        """Rows that were read."""
+        complete = not rows.reasons.any()
+        return cls(tag, rows, complete, coverage_text(rows, ""), "")
+
+    @classmethod
+    def none(cls, tag: int, failure: str) -> Result:
+        """Rows that were not read."""
+        return cls(tag, None, False, coverage_text(None, failure), failure)
+
+
+def coverage_text(rows: Rows | None, failure: str) -> str:
+    """JSON: runs of rows, the model's numbers of the layers, why there are no rows."""
+    runs = [list(run[:5]) for run in rows.coverage()] if rows is not None else []
+    return json.dumps([runs, rows.layer_ids if rows is not None else [], failure])

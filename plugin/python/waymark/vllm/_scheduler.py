@@ -1,0 +1,449 @@
+"""The half in the engine core's process: writes a schedule message for every SchedulerOutput, and
+holds the last output of a request until the worker has sent its rows."""
+
+from __future__ import annotations
+
+import json
+import time
+from itertools import compress
+from typing import Any
+
+from .._core import VllmScheduler
+from .._versions import WeightVersions
+from . import _results, _versions
+from ._exchange import Result, Schedule
+from ._hooks import logger, module, timed, wrap
+from ._options import Options
+
+_HOLD_SECONDS = 30.0
+
+
+class _Request:
+    """A request that has blocks, or had blocks before a preemption."""
+
+    __slots__ = ("asked", "handle", "lives", "preempted")
+
+    def __init__(self, handle: int, asked: bool) -> None:
+        self.handle = handle
+        self.asked = asked
+        self.preempted = False
+        self.lives: list[_Life] = []
+
+
+class _Life:
+    """The rows of a request up to a preemption, or to its end."""
+
+    __slots__ = ("limit", "tag")
+
+    def __init__(self, tag: int, limit: int) -> None:
+        self.tag = tag
+        self.limit = limit  # rows behind it are of tokens that were not accepted
+
+
+class _Finished:
+    """A finished request that waits for its rows."""
+
+    __slots__ = ("deadline", "lives", "output", "request", "rows")
+
+    def __init__(self, request: Any, lives: list[_Life], rows: int) -> None:
+        self.request = request
+        self.lives = lives
+        self.rows = rows
+        self.output: Any = None
+        self.deadline = time.monotonic() + _HOLD_SECONDS
+
+
+class SchedulerHalf:
+    """Of one Scheduler. The thread of the engine core."""
+
+    def __init__(self, scheduler: Any, options: Options) -> None:
+        kv_cache_config = scheduler.kv_cache_config
+        group = _versions.kv_group(kv_cache_config)
+        self.versions = WeightVersions()
+        self.failure = ""
+        self._group = group.number
+        model_config = scheduler.vllm_config.model_config
+        self._layers = model_config.get_total_num_hidden_layers() if options.layers == "all" else 0
+        self._scheduler = scheduler
+        self._writer = VllmScheduler(
+            kv_cache_config.num_blocks,
+            group.block_tokens,
+            _versions.hash_block_tokens(scheduler, group),
+        )
+        self.weights(_versions.FIRST_WEIGHTS)
+        self._warned = False
+        self._step = 0
+        self._handles = 0
+        self._next_tag = 0
+        self._tags: list[int] = []  # requested since the last message
+        self._requests: dict[str, _Request] = {}
+        self._external: dict[str, int] = {}  # tokens that a connector loads
+        self._held: dict[str, _Finished] = {}
+        self._untaken = False  # requests finished whose outputs come with this step's
+        self._results: dict[int, Result | None] = {}  # by tag of a request that has not ended; None: not yet
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the capture: later requests have no rows, with this reason."""
+        if not self.failure:
+            self.failure = f"{type(error).__name__}: {error}"
+            logger.error("waymark: capture ends: %s", self.failure, exc_info=error)
+
+    # -- what happens to requests -------------------------------------------------------------
+    @timed("schedule")
+    def scheduled(self, output: Any) -> None:
+        """Writes the message of a schedule."""
+        writer, group = self._writer, self._group
+        step = 0
+        if output.total_num_scheduled_tokens:
+            self._step = step = self._step + 1
+        writer.begin(step, self._version if step else 0)
+        cached, scheduled = output.scheduled_cached_reqs, output.num_scheduled_tokens
+        requests = self._scheduler.requests
+        for data in output.scheduled_new_reqs:  # runner V2: also those that are resumed
+            name = data.req_id
+            blocks, computed = data.block_ids[group], data.num_computed_tokens
+            self._start(requests[name], blocks, computed, scheduled[name])
+        blocks_of = cached.new_block_ids
+        for i in compress(range(len(blocks_of)), blocks_of):  # most are None
+            name, blocks, computed = (
+                cached.req_ids[i],
+                blocks_of[i][group],
+                cached.num_computed_tokens[i],
+            )
+            request = requests[name]
+            if name in cached.resumed_req_ids:
+                self._start(request, blocks, computed, scheduled[name])
+                continue
+            full = min(computed + scheduled[name], request.num_tokens)
+            writer.append(self._requests[name].handle, blocks, full, request.block_hashes)
+        tags, self._tags = tuple(self._tags), []
+        output.waymark = Schedule(
+            writer.finish_message(), step, self._version, tags, self._next_tag
+        )
+
+    def _start(self, request: Any, blocks: list[int], computed: int, scheduled: int) -> None:
+        name, hashes = request.request_id, request.block_hashes
+        external = min(self._external.pop(name, 0), computed)
+        known = self._requests.get(name)
+        if known is not None and not known.preempted:  # a session that goes on
+            self._writer.finish(known.handle, 0, None)
+            known = None
+        if known is None:
+            self._handles += 1
+            known = self._requests[name] = _Request(self._handles, self._asks(request))
+            self._writer.new(known.handle, blocks, computed - external, external, hashes)
+        else:
+            known.preempted = False
+            self._limit_lives(known, request)
+            self._writer.resume(known.handle, blocks, computed - external, external, hashes)
+        self._writer.append(
+            known.handle, [], min(computed + scheduled, request.num_tokens), hashes
+        )
+
+    def _asks(self, request: Any) -> bool:
+        params = request.sampling_params
+        if params is None or request.resumable:
+            return False
+        if params.stop and not self._warned:
+            self._warned = True
+            logger.warning(
+                "waymark: a request that the front end ends at a stop string has no routed_experts"
+            )
+        return not params.extra_args or params.extra_args.get("waymark", True) is not False
+
+    @staticmethod
+    def _limit_lives(known: _Request, request: Any) -> None:
+        """Outputs that were in flight at a preemption have arrived, or are dropped."""
+        for life in known.lives:
+            life.limit = min(life.limit, request.num_tokens - 1)
+
+    def _tag(self) -> int:
+        self._next_tag = tag = self._next_tag + 1
+        self._tags.append(tag)
+        self._results[tag] = None
+        return tag
+
+    @timed("preempt")
+    def preempted(self, request: Any) -> None:
+        """Before the blocks are freed."""
+        known = self._requests.get(request.request_id)
+        if known is None or known.preempted:
+            return
+        known.preempted = True
+        rows = request.num_computed_tokens
+        tag = self._tag() if known.asked and rows > 0 else None
+        self._writer.preempt(known.handle, rows, tag)
+        if tag is not None:
+            known.lives.append(_Life(tag, rows))
+
+    @timed("finish")
+    def finished(self, request: Any, with_rows: bool) -> None:
+        """Before the blocks are freed. An aborted request has no rows."""
+        name = request.request_id
+        self._external.pop(name, None)
+        known = self._requests.pop(name, None)
+        if known is None:
+            return
+        rows = 0
+        if with_rows and known.asked and not known.preempted:
+            rows = min(request.num_computed_tokens, request.num_tokens - 1)
+        tag = self._tag() if rows > 0 else None
+        self._writer.finish(known.handle, rows, tag)
+        if not with_rows or not known.asked:
+            for life in known.lives:
+                del self._results[life.tag]
+            return
+        self._limit_lives(known, request)
+        if tag is not None:
+            known.lives.append(_Life(tag, rows))
+        if known.lives:
+            self._held[name] = _Finished(request, known.lives, request.num_tokens - 1)
+            self._untaken = True
+
+    def copied(self, group: int, source: int, copy: int) -> None:
+        """A hit ends inside a block, which is copied on write."""
+        if group == self._group:
+            self._writer.copy(source, copy)
+
+    def reset(self) -> None:
+        """The prefix cache was reset."""
+        self._writer.reset()
+
+    def loads(self, name: str, tokens: int) -> None:
+        """A connector loads tokens of a request."""
+        self._external[name] = tokens
+
+    def weights(self, name: str) -> None:
+        """Steps from here on run with other weights."""
+        self._version = self.versions.number(name)
+        self._names = json.dumps(self.versions.names)
+
+    # -- rows ---------------------------------------------------------------------------------
+    @property
+    def holds(self) -> bool:
+        """Whether an output waits for its rows."""
+        return bool(self._held)
+
+    @timed("outputs")
+    def outputs(
+        self, schedule: Schedule | None, results: tuple[Result, ...], outputs: dict[int, Any]
+    ) -> None:
+        """Takes outputs that wait for rows out of ``outputs``, which belong to ``schedule``; adds
+        those whose rows are there."""
+        for result in results:
+            if result.tag in self._results:
+                self._results[result.tag] = result
+        if not self._held:
+            return
+        if self._untaken:
+            self._untaken = False
+            for of_client in outputs.values():
+                of_client.outputs = [
+                    one
+                    for one in of_client.outputs
+                    if one.finish_reason is None or not self._take(one)
+                ]
+        # A worker without a forward has sent all rows that it was asked for, or there are none.
+        answered = schedule.last_tag if schedule is not None and not schedule.step else 0
+        now = time.monotonic()
+        for name, held in list(self._held.items()):
+            if held.output is None:  # vLLM returns none
+                del self._held[name]
+                for life in held.lives:
+                    del self._results[life.tag]
+            elif (
+                all(self._results[one.tag] or one.tag <= answered for one in held.lives)
+                or self.failure
+                or now > held.deadline
+            ):
+                del self._held[name]
+                self._complete(held)
+                _results.add_output(outputs, held.request.client_index, held.output)
+
+    def release(self, outputs: dict[int, Any]) -> None:
+        """Adds every output that waits, without rows."""
+        held, self._held = self._held, {}
+        for one in held.values():
+            if one.output is not None:
+                _results.add_output(outputs, one.request.client_index, one.output)
+
+    def _take(self, output: Any) -> bool:
+        held = self._held.get(output.request_id)
+        if held is None or held.output is not None:
+            return False
+        held.output = output
+        return True
+
+    def _complete(self, held: _Finished) -> None:
+        lives = [(self._results.pop(life.tag), life.limit) for life in held.lives]
+        try:
+            _results.fill(
+                held.output, held.request, lives, held.rows, self._names, self._layers
+            )
+        except Exception as error:
+            self.fail(error)
+
+
+def attach(scheduler: Any, options: Options) -> None:
+    """Starts the capture of a Scheduler that was just made."""
+    half = SchedulerHalf(scheduler, options)
+    manager = scheduler.kv_cache_manager
+    scheduler._waymark = manager.block_pool._waymark = half
+    hook_pool(type(manager.block_pool))
+    for one in manager.coordinator.single_type_managers:
+        hook_manager(type(one))
+    if scheduler.connector is not None:
+        hook_connector(type(scheduler.connector), scheduler.connector, half)
+    hook_weights(module("vllm.v1.engine.core").EngineCore)
+
+
+def _half(owner: Any) -> SchedulerHalf | None:
+    half: SchedulerHalf | None = getattr(owner, "_waymark", None)
+    return None if half is None or half.failure else half
+
+
+def hook(scheduler: type, options: Options) -> None:
+    """Wraps the methods of a scheduler's class, before one is made."""
+
+    def init(function: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> None:
+            function(self, *args, **kwargs)
+            attach(self, options)
+
+        return call
+
+    def schedule(function: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            output = function(self, *args, **kwargs)
+            if half := _half(self):
+                try:
+                    half.scheduled(output)
+                except Exception as error:
+                    half.fail(error)
+            return output
+
+        return call
+
+    def preempt(function: Any) -> Any:
+        def call(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+            if half := _half(self):
+                try:
+                    half.preempted(request)
+                except Exception as error:
+                    half.fail(error)
+            return function(self, request, *args, **kwargs)
+
+        return call
+
+    def free(function: Any) -> Any:
+        status = module("vllm.v1.request").RequestStatus
+        without = {status.FINISHED_ABORTED, status.FINISHED_IGNORED, status.FINISHED_ERROR}
+
+        def call(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+            if half := _half(self):
+                try:
+                    half.finished(request, request.status not in without)
+                except Exception as error:
+                    half.fail(error)
+            return function(self, request, *args, **kwargs)
+
+        return call
+
+    def update_from_output(function: Any) -> Any:
+        def call(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
+            outputs = function(self, scheduler_output, model_runner_output)
+            half = getattr(self, "_waymark", None)
+            results = getattr(model_runner_output, "waymark", ())
+            if half is not None and (results or half.holds):
+                try:
+                    half.outputs(getattr(scheduler_output, "waymark", None), results, outputs)
+                except Exception as error:
+                    half.fail(error)
+                    half.release(outputs)
+            return outputs
+
+        return call
+
+    def has_finished_requests(function: Any) -> Any:
+        def call(self: Any) -> bool:
+            half = getattr(self, "_waymark", None)
+            return (half is not None and half.holds) or bool(function(self))
+
+        return call
+
+    wrap(scheduler, "__init__", init)
+    wrap(scheduler, "schedule", schedule)
+    wrap(scheduler, "_preempt_request", preempt)
+    wrap(scheduler, "_free_request", free)
+    wrap(scheduler, "update_from_output", update_from_output)
+    wrap(scheduler, "has_finished_requests", has_finished_requests)
+
+
+def hook_pool(pool: type) -> None:
+    """Wraps the reset of the prefix cache."""
+
+    def reset_prefix_cache(function: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            done = function(self, *args, **kwargs)
+            if done and (half := _half(self)):
+                try:
+                    half.reset()
+                except Exception as error:
+                    half.fail(error)
+            return done
+
+        return call
+
+    wrap(pool, "reset_prefix_cache", reset_prefix_cache)
+
+
+def hook_weights(core: type) -> None:
+    """Wraps what names the weights."""
+
+    def set_weight_version(function: Any) -> Any:
+        def call(self: Any, name: str) -> Any:
+            result = function(self, name)
+            if half := _half(self.scheduler):
+                try:
+                    half.weights(name)
+                except Exception as error:
+                    half.fail(error)
+            return result
+
+        return call
+
+    if hasattr(core, "set_weight_version"):
+        wrap(core, "set_weight_version", set_weight_version)
+
+
+def hook_manager(manager: type) -> None:
+    """Wraps the copy on write of a KV cache manager."""
+
+    def apply_cow(function: Any) -> Any:
+        def call(self: Any, request_id: str, index: int, source: Any, copy: Any) -> Any:
+            if half := _half(self.block_pool):
+                try:
+                    half.copied(self.kv_cache_group_id, source.block_id, copy.block_id)
+                except Exception as error:
+                    half.fail(error)
+            return function(self, request_id, index, source, copy)
+
+        return call
+
+    if hasattr(manager, "_apply_cow"):
+        wrap(manager, "_apply_cow", apply_cow)
+
+
+def hook_connector(kind: type, connector: Any, half: SchedulerHalf) -> None:
+    """Wraps what tells a connector how many tokens of a request it loads."""
+
+    def update_state_after_alloc(function: Any) -> Any:
+        def call(self: Any, request: Any, blocks: Any, tokens: int) -> Any:
+            if tokens and (half := _half(self)):
+                half.loads(request.request_id, tokens)
+            return function(self, request, blocks, tokens)
+
+        return call
+
+    connector._waymark = half
+    wrap(kind, "update_state_after_alloc", update_state_after_alloc)

@@ -1,0 +1,180 @@
+"""All differences between the versions of vLLM that are served, and what is refused at the start."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from ._hooks import module
+
+OLDEST = (0, 30)
+FIRST_WEIGHTS = "default"  # vLLM's own name of weights that were not named
+
+
+class Refused(ValueError):
+    """vLLM is configured in a way that cannot be captured; names what and why."""
+
+
+class KVGroup(NamedTuple):
+    """The KV cache group whose blocks carry the rows."""
+
+    number: int
+    block_tokens: int
+
+
+class MoELayer(NamedTuple):
+    """A layer whose router is captured."""
+
+    layer_id: int
+    name: str
+    router: Any
+
+
+def version() -> tuple[int, int]:
+    """vLLM's version; that of a build from source without a tag is (0, 0)."""
+    numbers = re.match(r"(\d+)\.(\d+)", module("vllm").__version__)
+    return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+
+
+def _ask(owner: object, name: str, default: Any) -> Any:
+    """An attribute that not every version has; some are properties that raise."""
+    value = getattr(owner, name, default)
+    return value() if callable(value) else value
+
+
+def check(config: Any) -> None:
+    """Refused if an engine of this VllmConfig cannot be captured."""
+    parallel, model = config.parallel_config, config.model_config
+    refused = {
+        f"vLLM {'.'.join(map(str, version()))}": (
+            (0, 0) < version() < OLDEST and "older than 0.30, the oldest that is served"
+        ),
+        f"model {model.model}": (
+            (not model.is_moe and "it has no routed experts")
+            or (model.runner_type != "generate" and "it does not generate tokens")
+            or (
+                str(getattr(model.hf_config, "model_type", "")).startswith("deepseek_v4")
+                and "it computes tokens of the prefix cache again into shared blocks"
+            )
+        ),
+        f"device {config.device_config.device_type}": (
+            config.device_config.device_type != "cpu"
+            and "the plugin reads slots and expert ids in host memory"
+        ),
+        "model runner V2": (
+            _ask(config, "use_v2_model_runner", False) and "its slots are on the device"
+        ),
+        "decode_context_parallel_size": (
+            _ask(parallel, "decode_context_parallel_size", 1) > 1
+            and "no rank has the slots of all tokens"
+        ),
+        "prefill_context_parallel_size": (
+            _ask(parallel, "prefill_context_parallel_size", 1) > 1
+            and "no rank routes all tokens"
+        ),
+        "enable_dbo": (
+            _ask(parallel, "use_ubatching", False) and "two threads run the halves of a forward"
+        ),
+        "sequence-parallel MoE": (
+            _ask(parallel, "use_sequence_parallel_moe", False) and "no rank routes all tokens"
+        ),
+    }
+    for what, why in refused.items():
+        if why:
+            raise Refused(f"waymark: {what} is refused: {why}")
+
+
+def kv_group(kv_cache_config: Any) -> KVGroup:
+    """The group of full attention (MLA included), whose blocks a request keeps to its end."""
+    kv = module("vllm.v1.kv_cache_interface")
+    uniform = getattr(kv, "UniformTypeKVCacheSpecs", ())
+
+    def full(spec: Any) -> bool:
+        if uniform and isinstance(spec, uniform):
+            return all(map(full, spec.kv_cache_specs.values()))
+        return isinstance(spec, kv.FullAttentionSpec) and not isinstance(
+            spec, tuple(filter(None, (getattr(kv, "RSWASpec", None),)))
+        )
+
+    for index, group in enumerate(kv_cache_config.kv_cache_groups):
+        if full(group.kv_cache_spec) and not getattr(group, "host_resident", False):
+            return KVGroup(index, group.kv_cache_spec.block_size)
+    kinds = ", ".join(
+        type(group.kv_cache_spec).__name__ for group in kv_cache_config.kv_cache_groups
+    )
+    raise Refused(
+        "waymark: a model without full attention is refused: no KV cache group "
+        f"({kinds or 'none'}) keeps the blocks of a request to its end"
+    )
+
+
+def hash_block_tokens(scheduler: Any, group: KVGroup) -> int:
+    """The tokens of one hash of the prefix cache."""
+    return getattr(scheduler, "hash_block_size", None) or group.block_tokens
+
+
+def moe_layers(model: Any) -> list[MoELayer]:
+    """The layers that are captured, in their order. A draft model is not part of ``model``."""
+    fused_moe = "vllm.model_executor.layers.fused_moe"
+    runner = module(f"{fused_moe}.layer").MoERunner
+    base_router = module(f"{fused_moe}.router.base_router").BaseRouter
+    found = []
+    for name, layer in model.named_modules():
+        if not isinstance(layer, runner):
+            continue
+        router = layer.router
+        if not isinstance(router, base_router) or not hasattr(router, "set_capture_fn"):
+            raise Refused(
+                f"waymark: {name} is refused: its router {type(router).__name__} has no capture"
+            )
+        if layer._quant_method.is_monolithic:
+            raise Refused(
+                f"waymark: {name} is refused: the kernel of "
+                f"{type(layer._quant_method).__name__} routes by itself"
+            )
+        found.append(MoELayer(layer.layer_id, name, router))
+    if not found:
+        raise Refused("waymark: the model is refused: no layer has a router")
+    return sorted(found, key=lambda layer: layer.layer_id)
+
+
+def slots(runner: Any, group: KVGroup) -> Any:
+    """int64 [rows]: the slots of the batch, in its order: the tensor that vLLM writes before every
+    forward, from when the KV cache was made."""
+    tensor = runner.input_batch.block_table[group.number].slot_mapping.gpu
+    if tensor.device.type != "cpu":
+        raise Refused("waymark: slots in device memory are refused: they are read on the host")
+    return tensor.numpy()
+
+
+def own_rows(parallel_config: Any) -> Any:
+    """A function of expert ids that returns those of this engine's tokens, where a router may choose
+    for the tokens of all data-parallel engines at once; else None."""
+    if parallel_config.data_parallel_size == 1:
+        return None
+    rank = parallel_config.data_parallel_rank
+    context = module("vllm.forward_context").get_forward_context
+
+    def own(ids: Any) -> Any:
+        metadata = context().dp_metadata
+        if metadata is None:
+            return ids
+        tokens = metadata.num_tokens_across_dp_cpu.tolist()
+        if len(ids) != sum(tokens):
+            return ids
+        first = sum(tokens[:rank])
+        return ids[first : first + tokens[rank]]
+
+    return own
+
+
+def compiles(config: Any) -> bool:
+    """Whether the model is compiled."""
+    mode = getattr(config.compilation_config, "mode", 0)
+    return bool(int(mode or 0))
+
+
+def mark(config: Any) -> None:
+    """Code that was compiled without a capture is not to be found in vLLM's cache of compiled code."""
+    if isinstance(config.additional_config, dict):
+        config.additional_config.setdefault("waymark", True)

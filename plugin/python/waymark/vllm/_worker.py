@@ -1,0 +1,284 @@
+"""The half in the worker: gives every message to the store, captures the forward, and sends the rows
+of finished and preempted requests back with the next output."""
+
+from __future__ import annotations
+
+import copy
+import queue
+import threading
+import weakref
+from collections import deque
+from typing import Any
+
+from .._errors import WaymarkError
+from .._session import CaptureSession
+from .._store import Store
+from .._types import LayerCapture
+from . import _versions
+from ._capture import Capture
+from ._exchange import Result, Schedule
+from ._hooks import logger, module, timed, wrap
+from ._options import Options
+from ._stages import Stages
+
+_LANDING_SECONDS = 10.0
+
+
+class _Reader:
+    """Reads tagged snapshots on a thread and releases them at once."""
+
+    def __init__(self, store: Store, stages: Stages) -> None:
+        self._store = store
+        self._stages = stages
+        self._tags: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._done: deque[Result] = deque()
+        self._changed = threading.Condition()
+        self._waiting = 0
+        self.failure = ""  # why the capture has ended
+        threading.Thread(target=self._run, name="waymark-reader", daemon=True).start()
+
+    def read(self, tags: tuple[int, ...]) -> None:
+        """Reads the snapshots of a message that was reported."""
+        with self._changed:
+            self._waiting += len(tags)
+        for tag in tags:
+            self._tags.put(tag)
+
+    def take(self, wait: bool) -> tuple[Result, ...]:
+        """What has been read; wait: until everything has."""
+        if wait and self._waiting:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._waiting, _LANDING_SECONDS)
+        results = []
+        while self._done:
+            results.append(self._done.popleft())
+        return tuple(results)
+
+    def put_back(self, results: tuple[Result, ...]) -> None:
+        """They could not be sent: the next output has them."""
+        self._done.extendleft(reversed(results))
+
+    def _run(self) -> None:
+        while (tag := self._tags.get()) is not None:
+            result = self._read(tag)
+            with self._changed:
+                self._done.append(result)
+                self._waiting -= 1
+                self._changed.notify_all()
+            for line in self._store.take_log():
+                logger.log(line.level, "waymark: %s", line.text)
+
+    @timed("read (thread)")
+    def _read(self, tag: int) -> Result:
+        rows, failure = None, ""
+        try:
+            with self._store.take_tagged(tag) as snapshot:
+                snapshot.wait(_LANDING_SECONDS)
+                rows = snapshot.rows()
+        except Exception as error:
+            failure = self.failure or f"{type(error).__name__}: {error}"
+        try:
+            rows = self._stages.joined(tag, rows)
+            if rows is not None:
+                return Result.of(tag, rows)
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}"
+        return Result.none(tag, failure or "another pipeline stage has no rows")
+
+    def stop(self) -> None:
+        self._tags.put(None)
+
+
+class WorkerHalf:
+    """Of one model runner. The thread of the worker."""
+
+    def __init__(
+        self, runner: Any, kv_cache_config: Any, capture: Capture, options: Options
+    ) -> None:
+        config = runner.vllm_config
+        group = _versions.kv_group(kv_cache_config)
+        layers = capture.layers
+        max_rows = config.scheduler_config.max_num_batched_tokens
+        arguments: dict[str, Any] = {
+            "num_layers": len(layers),
+            "top_k": layers[0].router.top_k,
+            "num_experts": config.model_config.get_num_experts(),
+            "num_blocks": kv_cache_config.num_blocks,
+            "block_tokens": group.block_tokens,
+            "page_tokens": 16 if group.block_tokens % 16 == 0 else group.block_tokens,
+            "null_blocks": [0],
+            "layer_ids": [layer.layer_id for layer in layers],
+            "max_step_rows": max_rows,
+        }
+        self.store = Store(**{**arguments, **options.store})
+        self.session = CaptureSession(self.store, max_rows=max_rows, num_buffers=1)
+        self.failure = ""
+        self.steps_without_ids = 0
+        self._stages = Stages(module("vllm.distributed").get_pp_group(), 2 * _LANDING_SECONDS)
+        self._reader = _Reader(self.store, self._stages)
+        self._stopped = weakref.finalize(self, self._reader.stop)
+        self.capture = capture
+        self._schedule: Schedule | None = None
+        self._rows = 0
+        self._slots = _versions.slots(runner, group)
+        for index, layer in enumerate(layers):
+            self.session.bind_layer(index, layer.name, LayerCapture.HANDS_OVER)
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the capture: later snapshots have no rows, with this reason."""
+        if not self.failure:
+            self.failure = self._reader.failure = f"{type(error).__name__}: {error}"
+            logger.error("waymark: capture ends: %s", self.failure, exc_info=error)
+
+    # -- a step -------------------------------------------------------------------------------
+    @timed("message")
+    def begin_schedule(self, output: Any) -> None:
+        """Before the forward: the message of its schedule."""
+        self._schedule = schedule = getattr(output, "waymark", None)
+        if schedule is None:
+            return
+        self._rows = output.total_num_scheduled_tokens
+        self.capture.clear()
+        if self.failure:
+            self._reader.read(schedule.tags)  # no message requested them: not found
+            return
+        try:
+            self.store.report_message(schedule.message)
+        except WaymarkError as error:
+            # The store is poisoned: blocks lose their rows, and the capture goes on.
+            logger.warning("waymark: a message was refused: %s", error)
+        if schedule.tags:
+            self._reader.read(schedule.tags)
+
+    @timed("begin and submit")
+    def end_step(self) -> None:
+        """After the forward, whose slots and ids are still there: the whole step."""
+        schedule = self._schedule
+        if schedule is None or not schedule.step or self.failure:
+            return
+        step, rows = schedule.step, self._rows
+        ids = self.capture.take(rows)
+        if not self.session.begin_ids_step(step, schedule.version, self._slots[:rows]):
+            return
+        if ids is None:
+            self.session.drop(step)
+            self.steps_without_ids += 1
+            if self.steps_without_ids == 1:
+                logger.warning(
+                    "waymark: step %d is not captured: the routers did not choose once for each of "
+                    "%d rows",
+                    step,
+                    rows,
+                )
+            return
+        try:
+            self.session.submit_ids(step, ids, layout="LTK")
+        except BaseException:
+            self.session.drop(step)
+            raise
+
+    # -- rows ---------------------------------------------------------------------------------
+    def send(self, output: Any) -> Any:
+        """The output, with what has been read. Without a forward nobody waits for it, so that
+        everything is read first."""
+        schedule = self._schedule
+        if not self._stages.returns:
+            self._reader.take(wait=False)
+            return output
+        if hasattr(output, "get_output"):  # its thread waits for the device
+            output.get_output = _late(output.get_output, self)
+            return output
+        results = self._reader.take(wait=schedule is not None and not schedule.step)
+        if not results or not hasattr(output, "req_ids"):
+            self._reader.put_back(results)
+            return output
+        if not output.req_ids:  # vLLM has one for all
+            output = copy.copy(output)
+        output.waymark = results
+        return output
+
+
+def _late(get_output: Any, half: WorkerHalf) -> Any:
+    def call() -> Any:
+        return half.send(get_output())
+
+    return call
+
+
+def hook(runner: type, options: Options) -> None:
+    """Wraps the methods of a model runner's class, before its model is loaded."""
+
+    def load_model(function: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = function(self, *args, **kwargs)
+            if _stores():
+                self._waymark_capture = Capture(self)
+            return result
+
+        return call
+
+    def initialize_kv_cache(function: Any) -> Any:
+        def call(self: Any, kv_cache_config: Any, *args: Any, **kwargs: Any) -> Any:
+            result = function(self, kv_cache_config, *args, **kwargs)
+            profiling = kwargs.get("is_profiling") or (args and args[0] is True)
+            if not profiling and hasattr(self, "_waymark_capture"):
+                capture = self._waymark_capture
+                self._waymark = WorkerHalf(self, kv_cache_config, capture, options)
+            return result
+
+        return call
+
+    def execute_model(function: Any) -> Any:
+        def call(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+            half = getattr(self, "_waymark", None)
+            if half is None:
+                return function(self, scheduler_output, *args, **kwargs)
+            try:
+                half.begin_schedule(scheduler_output)
+            except Exception as error:
+                half.fail(error)
+            result = function(self, scheduler_output, *args, **kwargs)
+            try:
+                half.end_step()
+            except Exception as error:
+                half.fail(error)
+            return result if result is None else _sent(half, result)
+
+        return call
+
+    def sample_tokens(function: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = function(self, *args, **kwargs)
+            half = getattr(self, "_waymark", None)
+            return result if half is None else _sent(half, result)
+
+        return call
+
+    def init_routed_experts_capturer(function: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = function(self, *args, **kwargs)
+            if half := getattr(self, "_waymark", None):
+                half.capture.attach()  # up to 0.30 vLLM's own capture takes the slot later
+            return result
+
+        return call
+
+    wrap(runner, "load_model", load_model)
+    wrap(runner, "initialize_kv_cache", initialize_kv_cache)
+    wrap(runner, "execute_model", execute_model)
+    wrap(runner, "sample_tokens", sample_tokens)
+    if hasattr(runner, "init_routed_experts_capturer"):
+        wrap(runner, "init_routed_experts_capturer", init_routed_experts_capturer)
+
+
+def _sent(half: WorkerHalf, output: Any) -> Any:
+    try:
+        return half.send(output)
+    except Exception as error:
+        half.fail(error)
+        return output
+
+
+def _stores() -> bool:
+    """Whether this rank stores rows: all tensor-parallel ranks route alike."""
+    return bool(module("vllm.distributed").get_tp_group().rank_in_group == 0)

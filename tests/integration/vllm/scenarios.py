@@ -1,0 +1,77 @@
+"""The scenarios: which model in which engine does what, and what has to happen for the run to count."""
+import dataclasses
+import functools
+
+
+@dataclasses.dataclass(frozen=True)
+class Scenario:
+    name: str
+    workload: str = "turns"      # function of workloads.py
+    model: str = "qwen3_moe"     # of make_model.py
+    options: dict = dataclasses.field(default_factory=dict)  # of vllm.LLM
+    environment: dict = dataclasses.field(default_factory=dict)
+    promises: tuple = ()         # counters that have to be above 0
+    reasons: tuple = ()          # why rows may be missing; for anything else the run fails
+    async_scheduling: bool = False
+    ranks: int = 1               # of data parallelism, a process each
+    warm_up: bool = False        # one dummy forward first
+    recorded: bool = False       # compare with recorder.py instead of a recompute
+    versions: tuple = ("0.30.0", "0.32.0")
+    unavailable: str = ""        # why the mode does not run on vLLM's CPU build; it is skipped unless asked for by name
+
+
+OWN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+DRAFT = {"method": "draft_model", "num_speculative_tokens": 2, "model": "MODEL"}  # a mixture of experts, too
+FEW_BLOCKS = {"num_gpu_blocks_override": 34}  # one request of max_model_len just fits
+# Adapters of experts need Triton, which the CPU build has not.
+LORA = {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": ["qkv_proj", "q_proj", "k_proj", "v_proj", "o_proj"]}
+HITS = ("prefix_hit_tokens",)
+
+
+def _all():
+    make = functools.partial(Scenario)
+    return [
+        make("groups", promises=HITS + ("same_step_hit_tokens",)),
+        make("preempt", options=FEW_BLOCKS, promises=HITS + ("preemptions",)),
+        make("spec", workload="repetitive", options={"speculative_config": NGRAM}, promises=("drafts_accepted", "drafts_rejected"), versions=("0.32.0",)),
+        make("spec_preempt", workload="repetitive", options={"speculative_config": NGRAM} | FEW_BLOCKS, promises=("drafts_accepted", "preemptions"), versions=("0.32.0",)),
+        make("spec_draft_model", workload="repetitive", options={"speculative_config": DRAFT},
+             promises=("drafts_accepted",), versions=("0.32.0",)),
+        make("chunked_prefill", workload="long_prompts", options={"max_num_batched_tokens": 64}, promises=HITS),
+        make("aborts", workload="aborts", options=FEW_BLOCKS, promises=("aborts",)),
+        make("fork", workload="fork", promises=HITS + ("forks",)),
+        make("reset", workload="reset", promises=HITS + ("resets",)),
+        make("weights", workload="weights", promises=HITS + ("weight_updates", "rows_old_version")),
+        make("not_asked", workload="not_asked", promises=HITS + ("not_asked",)),
+        make("streaming", workload="streaming", promises=HITS + ("chunks",)),
+        make("no_cache", options={"enable_prefix_caching": False}),
+        make("own_process", environment=OWN_PROCESS, promises=HITS),
+        make("own_process_preempt", environment=OWN_PROCESS, options=FEW_BLOCKS, promises=HITS + ("preemptions",)),
+        make("own_process_spec", workload="repetitive", environment=OWN_PROCESS, options={"speculative_config": NGRAM}, promises=("drafts_accepted",), versions=("0.32.0",)),
+        make("tp2", environment=OWN_PROCESS, options={"tensor_parallel_size": 2}, promises=HITS),
+        # vLLM's CPU worker makes the tensors that one stage sends the next in a warm-up, which it leaves out if eager.
+        make("pp2", environment=OWN_PROCESS, options={"pipeline_parallel_size": 2}, promises=HITS, warm_up=True),
+        make("dp2_ep", environment=OWN_PROCESS, options={"enable_expert_parallel": True}, promises=HITS, ranks=2,
+             unavailable="the experts' ranks exchange tokens by all_gatherv, which vLLM has not on the CPU"),
+        make("async", async_scheduling=True, promises=HITS + ("overlapped_schedules",)),
+        make("async_preempt", async_scheduling=True, options=FEW_BLOCKS, promises=HITS + ("preemptions", "overlapped_schedules")),
+        make("async_spec", workload="repetitive", async_scheduling=True, options={"speculative_config": DRAFT}, promises=("drafts_accepted",), versions=("0.32.0",)),
+        make("kv_offload", workload="evicted", options=FEW_BLOCKS | {"kv_transfer_config": {
+            "kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"num_cpu_blocks": 512, "cpu_bytes_to_use": 1 << 28}}},
+             promises=("external_hit_tokens",), unavailable="vLLM's OffloadingConnector needs a GPU"),
+        make("kv_files", workload="evicted", options=FEW_BLOCKS | {"max_num_batched_tokens": 1024, "kv_transfer_config": {
+            "kv_connector": "ExampleConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"shared_storage_path": "FOLDER"}}},
+             promises=("external_hit_tokens",), reasons=("external_kv",)),
+        make("windows", model="gpt_oss", promises=HITS),
+        make("windows_preempt", model="gpt_oss", options={"num_gpu_blocks_override": 40}, promises=HITS + ("preemptions",)),
+        make("mla", model="deepseek_v3", recorded=True),
+        make("mixtral", model="mixtral", promises=HITS),
+        make("dense_layers", model="qwen3_moe_sparse", promises=HITS),
+        make("compile", options={"enforce_eager": False}, promises=HITS),
+        make("lora", workload="lora", options=LORA, promises=HITS + ("lora_requests",)),
+        make("sleep", workload="sleep", options={"enable_sleep_mode": True}, promises=HITS),
+    ]
+
+
+SCENARIOS = {scenario.name: scenario for scenario in _all()}

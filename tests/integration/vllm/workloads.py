@@ -1,0 +1,242 @@
+"""What the engine under test is asked to do. Runs in its process.
+
+A workload is a function of one Driver. It adds requests, steps the engine, disturbs it, and leaves a
+record of every sequence that finished, for the recompute.
+"""
+import collections
+
+import numpy as np
+from vllm import SamplingParams
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import RequestOutputKind
+
+VOCABULARY = range(3, 500)  # of make_model.py, without its special tokens
+
+
+class Driver:
+    """One engine, its requests by name, and what was counted."""
+
+    def __init__(self, llm, spec, recorder=None):
+        self.llm, self.spec, self.recorder = llm, spec, recorder
+        self.engine = llm.llm_engine
+        self.random = np.random.default_rng(spec["seed"])
+        self.requests = spec["requests"]
+        self.counts = collections.Counter()
+        self.records, self.chunks = [], {}
+        self.steps = 0
+        self.asked, self.loras = {}, {}
+        self.finished = []
+
+    def tokens(self, count):
+        return self.random.integers(VOCABULARY.start, VOCABULARY.stop, count).tolist()
+
+    def add(self, prompt, max_tokens, asked=True, lora=False, kind=RequestOutputKind.FINAL_ONLY, **more):
+        """Adds a request and returns its name."""
+        name = f"request{len(self.asked)}"
+        extra = None if asked else {"waymark": False}
+        params = SamplingParams(**({"temperature": 1.0, "max_tokens": max_tokens, "ignore_eos": True, "detokenize": False,
+                                    "output_kind": kind, "extra_args": extra} | more))
+        self.asked[name], self.loras[name] = asked, lora
+        adapter = LoRARequest("adapter", 1, self.spec["lora"]) if lora else None
+        self.engine.add_request(name, {"prompt_token_ids": list(prompt)}, params, lora_request=adapter)
+        return name
+
+    def abort(self, names):
+        self.engine.abort_request(names, internal=False)
+        self.counts["aborts"] += len(names)
+
+    def step(self):
+        """One step of the engine; returns the requests that finished."""
+        done = []
+        for output in self.engine.step():
+            for completion in output.outputs:
+                self.take(output, completion)
+            if output.finished:
+                self.counts["requests"] += 1
+                self.counts["prefix_hit_tokens_by_output"] += output.num_cached_tokens or 0
+                done.append(output)
+        self.steps += 1
+        self.finished += done
+        return done
+
+    def run(self, each_step=lambda driver: None):
+        """Steps until nothing is left; returns what finished."""
+        start = len(self.finished)
+        while self.engine.has_unfinished_requests():
+            self.step()
+            each_step(self)
+        return self.finished[start:]
+
+    def take(self, output, completion):
+        name = output.request_id
+        key = name, completion.index
+        chunks = self.chunks.setdefault(key, {"tokens": [], "rows": [], "details": []})
+        chunks["tokens"] += list(completion.token_ids)
+        rows = getattr(completion, "routed_experts", None)
+        if rows is not None:
+            chunks["rows"].append(np.array(rows))
+        if (details := getattr(completion, "waymark", None)) is not None:
+            chunks["details"].append(details)
+        if completion.finish_reason is None:
+            self.counts["chunks"] += 1
+            return
+        del self.chunks[key]
+        prompt = list(output.prompt_token_ids)
+        if not self.asked[name]:
+            self.counts["not_asked"] += 1
+            self.counts["returned_without_being_asked"] += bool(chunks["rows"])
+            return
+        rows = np.concatenate(chunks["rows"]) if chunks["rows"] else None
+        reasons, versions = told(chunks["details"], rows)
+        self.records.append({
+            "name": f"{name}.{completion.index}", "tokens": prompt + chunks["tokens"], "rows": rows, "first": 0,
+            "reasons": reasons, "lora": self.loras[name], "versions": False, "claimed_versions": versions,
+            "recorded": self.recorder and self.recorder.expected(name, len(prompt) + len(chunks["tokens"]) - 1)})
+
+
+def told(details, rows):
+    """What the plugin tells of rows beside them: (why they are missing, their versions' numbers), a list each or None.
+
+    details: `outputs[i].waymark` of every chunk. Versions are named "", "weights-1", "weights-2", ...
+    """
+    if not details:
+        return None, None
+    if rows is None:
+        return next((part.failure for part in details if part.failure), None), None
+    reasons, versions = [None] * len(rows), [0] * len(rows)
+    for run in (run for part in details for run in part.runs):
+        for row in range(run.begin, min(run.end, len(rows))):
+            reasons[row] = None if run.valid else run.reason.name.lower()
+            name = run[-1] if isinstance(run[-1], str) else ""
+            versions[row] = int(name.rpartition("-")[2]) if name.startswith("weights-") else 0
+    return reasons, versions
+
+
+def prompts(driver, groups=2, head=48, tail=70):
+    """Groups of samples of one prompt each; all prompts begin with the same `head` tokens."""
+    system = driver.tokens(head)
+    samples = max(driver.requests // groups, 1)
+    return [system + prompt for prompt in (driver.tokens(tail) for _ in range(groups)) for _ in range(samples)]
+
+
+def converse(driver, first, turns, length=lambda i: 40 + 3 * (i % 16), each_step=lambda driver: None, **more):
+    """Turns of a conversation: every next prompt is the last turn's tokens and 20 new ones."""
+    following = first
+    for _ in range(turns):
+        order = {driver.add(prompt, length(i), **more): i for i, prompt in enumerate(following)}
+        finished = sorted((o for o in driver.run(each_step) if o.request_id in order), key=lambda o: order[o.request_id])
+        tokens = {r["name"].split(".")[0]: r["tokens"] for r in driver.records}
+        following = [tokens[o.request_id] + driver.tokens(20) for o in finished if o.request_id in tokens]
+
+
+def turns(driver):
+    converse(driver, prompts(driver), 2)
+
+
+def repetitive(driver):
+    """Greedy and repetitive, so that n-gram drafts are accepted now and then."""
+    first = [(prompt[:20] * 6)[:118] for prompt in prompts(driver, groups=max(driver.requests // 2, 1))]
+    converse(driver, first, 2, temperature=0.0)
+
+
+def long_prompts(driver):
+    converse(driver, prompts(driver, groups=4, tail=300), 2, length=lambda i: 10 + i)
+
+
+def aborts(driver):
+    """Requests are aborted while they wait, in the middle of a prompt and while they generate; others reuse their blocks."""
+    waiting = []
+
+    def each_step(driver):
+        if driver.steps % 3 == 0 and len(waiting) > 1:
+            victim = waiting.pop(int(driver.random.integers(len(waiting))))
+            if any(victim == key[0] for key in driver.chunks) or not any(o.request_id == victim for o in driver.finished):
+                driver.abort([victim])
+        if driver.steps % 2 == 0 and len(driver.asked) < 3 * driver.requests:
+            waiting.append(driver.add(head + driver.tokens(int(driver.random.integers(20, 120))), 30))
+
+    first = prompts(driver)
+    head = first[0][:48]
+    waiting += [driver.add(prompt, 40) for prompt in first]
+    driver.run(each_step)
+
+
+def fork(driver):
+    for prompt in prompts(driver, groups=max(driver.requests // 4, 1))[::4]:
+        driver.add(prompt, 50, n=4)
+        driver.counts["forks"] += 4
+    driver.run()
+    converse(driver, prompts(driver), 1)
+
+
+def reset(driver):
+    """The prefix cache is reset between the turns, and, with all requests preempted, in the middle of them."""
+    def each_step(driver):
+        if driver.steps % 25 == 0:
+            driver.counts["resets"] += bool(driver.engine.reset_prefix_cache(reset_running_requests=driver.steps % 50 == 0))
+
+    first = prompts(driver)
+    converse(driver, first, 1)
+    driver.counts["resets"] += bool(driver.engine.reset_prefix_cache())
+    converse(driver, first, 2, each_step=each_step)
+
+
+def roll_last_router(model):
+    """New weights whose routing is known: the last MoE layer's experts move up by one, nothing before it changes.
+
+    The CPU packs a gate's weight when it is loaded, so its output is rolled instead: that is the same.
+    """
+    gate = [m for m in model.modules() if hasattr(m, "gate") and hasattr(m, "experts")][-1].gate
+    gate.register_forward_hook(lambda module, inputs, output: (output[0].roll(1, -1), *output[1:]))
+
+
+def weights(driver):
+    """Weights change while requests run, with a live cache."""
+    def each_step(driver):
+        if driver.steps % 40 == 0 and driver.counts["weight_updates"] < 4:
+            driver.llm.apply_model(roll_last_router)
+            driver.counts["weight_updates"] += 1
+            driver.engine.set_weight_version(f"weights-{driver.counts['weight_updates']}")
+
+    converse(driver, prompts(driver), 2, each_step=each_step)
+    for record in driver.records:
+        record["versions"] = True
+
+
+def not_asked(driver):
+    """Every second request does not ask; the others hit its blocks all the same."""
+    for i, prompt in enumerate(prompts(driver)):
+        driver.add(prompt, 40, asked=i % 2 == 1)
+    driver.run()
+    converse(driver, prompts(driver), 1)
+
+
+def streaming(driver):
+    converse(driver, prompts(driver), 2, kind=RequestOutputKind.DELTA)
+
+
+def evicted(driver):
+    """A prompt comes again when its blocks are bound to others: only a connector still has them."""
+    first = [driver.tokens(200) for _ in range(max(driver.requests, 8))]
+    for _ in range(2):
+        for prompt in first:
+            driver.add(prompt, 8)
+            driver.run()
+
+
+def lora(driver):
+    """Half of the requests use an adapter: the same prompts have other keys and other routes."""
+    for i, prompt in enumerate(prompts(driver)):
+        driver.add(prompt, 40, lora=i % 2 == 1)
+        driver.counts["lora_requests"] += i % 2
+    driver.run()
+    for i, record in enumerate(list(driver.records)):
+        driver.add(record["tokens"] + driver.tokens(20), 20, lora=record["lora"])
+    driver.run()
+
+
+def sleep(driver):
+    converse(driver, prompts(driver), 1)
+    driver.llm.sleep(level=1)
+    driver.llm.wake_up()
+    converse(driver, prompts(driver), 2)
