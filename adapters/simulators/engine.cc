@@ -55,6 +55,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
     RoutingStore& of = *engine->stores_.back();
     engine->feeds_.push_back(options.feed ? options.feed(of) : std::make_unique<DirectFeed>(of));
   }
+  engine->MakeAdapter();
   return engine;
 }
 
@@ -149,7 +150,13 @@ void Engine::AnnounceResults() {
     const RequestPtr r = plan.request.lock();
     const bool holds = r != nullptr && r->running &&
                        std::find(r->blocks.begin(), r->blocks.end(), plan.block) != r->blocks.end();
-    if (options_.features.blind_truncate || holds) {
+    if (Adapter()) {
+      // Where the request has another life by now, it has other blocks, or shares them.
+      const auto index = static_cast<std::size_t>(plan.position / bs_);
+      if (holds && index < r->blocks.size() && r->blocks[index] == plan.block) {
+        Reported(adapter_->Truncate(r->id, plan.position, StepId(plan.step)), "Truncate");
+      }
+    } else if (options_.features.blind_truncate || holds) {
       Announce(Event::Truncate(BlockId(plan.block), plan.row, StepId(plan.step)));
     }
   }
@@ -209,7 +216,11 @@ void Engine::Disturb() {
     std::sort(free_hosts_.begin(), free_hosts_.end(), std::greater<>());
     swapped_.clear();
     swap_order_.clear();
-    Announce(Event::Reset());
+    if (Adapter()) {
+      Reported(adapter_->Reset(), "Reset");
+    } else {
+      Announce(Event::Reset());
+    }
     for (auto& [key, entry] : tier_) {
       for (KvCell& cell : entry.cells)
         cell.excuse = Excuse::kReset;
@@ -233,6 +244,11 @@ void Engine::LeaveNow(const Leaving& leaving) {
       // Its snapshot was written before the engine knew that nobody reads it.
       if (Wire() && !leaving.request->unseen && timing_.Chance(.5)) {
         WriteSnapshot(IdsOf(*leaving.request), leaving.request->computed, nullptr);
+      }
+      if (Adapter()) {
+        std::optional<std::uint64_t> tag;
+        if (!leaving.request->unseen && timing_.Chance(.5)) tag = AddTag(nullptr);
+        ReportLeave(*leaving.request, leaving.request->computed, tag, /*finished=*/true);
       }
       ReleaseBlocks(*leaving.request);
       return StopRunning(leaving.request);
@@ -432,11 +448,14 @@ void Engine::Rewind(Request& r) {
   for (std::int64_t i = low / bs_; i < static_cast<std::int64_t>(r.blocks.size()); ++i) {
     const std::int32_t block = r.blocks[static_cast<std::size_t>(i)];
     pool_.ForgetHash(block);
+    if (Adapter()) continue;
     Announce(Event::Truncate(BlockId(block),
                              static_cast<std::int32_t>(i == low / bs_ ? low % bs_ : 0),
                              StepId(now_ - 1)));
   }
+  if (Adapter()) Reported(adapter_->Truncate(r.id, low, StepId(now_ - 1)), "Truncate");
   r.sealed = std::min(r.sealed, low / bs_);
+  r.full = std::min(r.full, low);
   for (auto i = static_cast<std::size_t>(low); i < r.stream.size(); ++i) {
     r.stream[i] = static_cast<std::uint64_t>(rng_.Below(50));
   }
@@ -469,6 +488,9 @@ void Engine::Forks() {
       computing |= block.hashed && block.ready >= now_;
     }
     if (computing) continue;
+    // The adapter knows what a request has when the schedule is over: a parent that may have left by
+    // then, or a shared block that the parent was to seal, is unknown to it.
+    if (Adapter() && (r->sealed < whole_blocks || (middle && !r->reported))) continue;
     const std::int32_t destination = Alloc();
     if (destination < 0) continue;
     auto child = std::make_shared<Request>();
@@ -488,10 +510,15 @@ void Engine::Forks() {
     child->blocks.push_back(destination);
     child->computed = r->computed;
     child->sealed = std::min(r->sealed, whole_blocks);
-    const bool whole = rng_.Chance(.7);
+    const bool whole = rng_.Chance(.7) && !Adapter();
     const std::int64_t rows = r->computed % bs_;
-    Announce(Event::Copy(BlockId(tail), BlockId(destination),
-                         whole ? Event::kAllRows : static_cast<std::int32_t>(rows)));
+    if (Adapter()) {
+      ReportCopy(tail, destination);
+      child->local_tokens = child->computed;
+    } else {
+      Announce(Event::Copy(BlockId(tail), BlockId(destination),
+                           whole ? Event::kAllRows : static_cast<std::int32_t>(rows)));
+    }
     possible_in_[static_cast<std::size_t>(destination)] =
         possible_in_[static_cast<std::size_t>(tail)];
     for (std::int64_t o = 0; o < bs_; ++o) {

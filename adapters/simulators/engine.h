@@ -23,6 +23,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "adapters/simulators/block_pool.h"
 #include "adapters/simulators/cells.h"
@@ -31,6 +32,7 @@
 #include "adapters/simulators/oracle.h"
 #include "adapters/simulators/oracle_rows.h"
 #include "adapters/simulators/request.h"
+#include "adapters/vllm/vllm_scheduler.h"
 #include "blockstore/store/schedule_message.h"
 #include "blockstore/store/stats.h"
 #include "blockstore/store/store.h"
@@ -79,6 +81,8 @@ class Engine {
   // Whether any store has lost rows because pages were short, its stamps wrapped or its log was
   // full.
   [[nodiscard]] bool PagesShort() const;
+  // Whether its schedules are reported through the adapter (EngineOptions::adapter).
+  [[nodiscard]] bool through_adapter() const { return Adapter(); }
   [[nodiscard]] const EngineOptions& options() const { return options_; }
 
  private:
@@ -105,6 +109,7 @@ class Engine {
   };
   // A truncation after rejected drafts, announced in step `due`.
   struct TruncatePlan {
+    std::int64_t position;
     std::int32_t block;
     std::int32_t row;
     std::uint32_t step, due;
@@ -194,7 +199,7 @@ class Engine {
   // Continues the prefix of a request with blocks from the tiers or from another engine.
   void Restore(Request& r);
   std::int32_t SwapIn(const PrefixHash& key);
-  std::int32_t RestoreFromTier(const PrefixHash& key);
+  std::int32_t RestoreFromTier(Request& r, const PrefixHash& key);
   std::int32_t ReceiveFromOutside(Request& r);
   // Continues the prefix of a request with the leading rows of a cached block, by a partial copy.
   void CopyPart(Request& r);
@@ -202,6 +207,8 @@ class Engine {
   [[nodiscard]] std::shared_ptr<Read> RemoteRead(const Request& r, std::int64_t base) const;
   // Takes a snapshot of rows [0, rows) of a request in every store.
   [[nodiscard]] std::shared_ptr<Read> TakeRead(const Request& r, std::int64_t rows);
+  // The same before a request is preempted or has finished.
+  [[nodiscard]] std::shared_ptr<Read> TakeLastRead(Request& r, std::int64_t rows, bool finished);
   // Takes a snapshot of a request, releases its blocks, and puts it back into the queue.
   void Preempt(const RequestPtr& r);
   // Takes the last snapshot of a request, releases its blocks, and queues its check.
@@ -285,8 +292,30 @@ class Engine {
   // Reads the snapshots of preempted requests that are readable, so that their pages are released.
   void FinishWaitingReads();
 
+  // engine_adapter.cc: EngineOptions::adapter. Adds its messages to those of engine_wire.cc.
+  [[nodiscard]] bool Adapter() const { return adapter_.has_value(); }
+  [[nodiscard]] std::int32_t HashTokens() const {
+    return options_.block_tokens % 2 == 0 ? options_.block_tokens / 2 : options_.block_tokens;
+  }
+  void MakeAdapter();
+  // A refused call is a failure.
+  void Reported(const absl::Status& status, const char* call);
+  // The tag of a snapshot, to be taken for `read`, or to be forgotten.
+  std::uint64_t AddTag(const std::shared_ptr<Read>& read);
+  // Reports that `r` is preempted or has finished, with a snapshot of its rows [0, rows) if there is
+  // a tag.
+  void ReportLeave(Request& r, std::int64_t rows, std::optional<std::uint64_t> tag, bool finished);
+  // Reports a copy on write. Neither block is freed before the schedule is written.
+  void ReportCopy(std::int32_t src, std::int32_t dst);
+  // Reports a running request, if its blocks have changed.
+  void ReportRequest(Request& r);
+  // Writes the message of this step; a message without a step, between two steps.
+  void WriteSchedule();
+  void WriteIdle();
+  void SendSchedule();
+
   // engine_wire.cc: Timing::wire.
-  [[nodiscard]] bool Wire() const { return options_.timing.wire; }
+  [[nodiscard]] bool Wire() const { return options_.timing.wire && !Adapter(); }
   // Opens a message of the schedule of this step, or after its begin of the next one.
   void OpenMessage();
   // Writes the events announced so far into the message.
@@ -296,6 +325,8 @@ class Engine {
                      const std::shared_ptr<Read>& read);
   // Closes the message, if one is open.
   void CloseMessage();
+  // Adds message_, with these bytes, to those that the worker gets.
+  void SendMessage(std::span<const std::uint8_t> bytes);
   // The worker: passes the messages to the stores and takes their snapshots.
   void Deliver();
   // Returns whether all stores have accepted the message.
@@ -348,7 +379,11 @@ class Engine {
   std::vector<SealPlan> seals_;
   std::int64_t budget_ = 0;
 
-  // Timing::wire. A tag whose read is null is to be forgotten.
+  // EngineOptions::adapter.
+  std::optional<VllmScheduler> adapter_;
+  std::vector<std::int32_t> copied_;  // blocks that are not freed before the schedule is written
+
+  // Timing::wire, EngineOptions::adapter. A tag whose read is null is to be forgotten.
   struct Tagged {
     std::uint64_t tag;
     std::shared_ptr<Read> read;

@@ -86,6 +86,8 @@ void Engine::RecordsLost() {
 }
 
 void Engine::Announce(const Event& event) {
+  if (Adapter())
+    checker_->Fail("an event was not reported through the adapter: " + DescribeEvent(event));
   events_.push_back(event);
   if ((options_.timing.report == 0 && !Wire()) || event.more != 0 || events_.size() < report_at_)
     return;
@@ -224,6 +226,7 @@ void Engine::Finish() {
   for (const Ending& ending : endings_)
     End(ending);
   endings_.clear();
+  if (Adapter()) WriteIdle();
   CloseMessage();
   Deliver();
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {

@@ -10,8 +10,9 @@ namespace waymark::sim {
 
 void Engine::SealFull(Request& r, std::int64_t tokens) {
   if (options_.megatron) return;
-  std::int64_t full = std::min(r.computed + tokens, r.known) / bs_;
-  if (Lag() != 0 && r.confirmed >= 0) full = std::min(full, r.confirmed / bs_);
+  r.full = std::min(r.computed + tokens, r.known);
+  if (Lag() != 0 && r.confirmed >= 0) r.full = std::min(r.full, r.confirmed);
+  const std::int64_t full = r.full / bs_;
   for (std::int64_t i = r.sealed; i < full; ++i)
     Register(r, i, now_, false);
   r.sealed = std::max(r.sealed, full);
@@ -26,7 +27,7 @@ void Engine::RunForward() {
       seal.due =
           now_ + 1 + static_cast<std::uint32_t>(timing_.Below(options_.timing.seal_delay + 1));
       if (!failed) late_seals_.push_back(seal);
-    } else {
+    } else if (!Adapter()) {
       Announce(Event::Seal(BlockId(seal.block), seal.key.ToKey(), OwnStep()));
     }
   }
@@ -179,6 +180,7 @@ void Engine::BeginAndEnd(bool failed) {
     lost.push_back(f.device && rng_.Chance(f.lost_slots));
     silent.push_back(is_silent ? rng_.Below(static_cast<std::int64_t>(rows_.size())) : -1);
   }
+  if (Adapter()) WriteSchedule();
   if (Wire() || timing_.Chance(options_.timing.report > 0 ? .7 : 0)) ReportEvents();
   CloseMessage();
   Deliver();
@@ -243,12 +245,15 @@ void Engine::Unschedule() {
   for (const Work& work : plan_) {
     Request& r = *work.request;
     if (work.fresh) {
+      if (Adapter()) ReportLeave(r, 0, std::nullopt, /*finished=*/false);
       ReleaseBlocks(r);  // announced with the next step
       StopRunning(work.request);
       r.Fresh();
       waiting_.push_front(work.request);
     } else {
       r.sealed = std::min(r.sealed, r.computed / bs_);
+      r.full = std::min(r.full, r.computed);
+      if (Adapter()) Reported(adapter_->Truncate(r.id, r.computed, StepId(now_)), "Truncate");
     }
   }
   next_events_.swap(events_);
@@ -309,8 +314,9 @@ void Engine::Advance(const Work& work) {
     if (r.done == 0) r.known = r.computed + 1;
     if (rejected > 0 && !rng_.Chance(options_.features.no_truncate)) {
       for (std::int64_t position = r.computed; position < base + work.tokens; ++position) {
-        if (position != r.computed && position % bs_ != 0) continue;
+        if (position != r.computed && (Adapter() || position % bs_ != 0)) continue;
         TruncatePlan plan;
+        plan.position = position;
         plan.block = r.blocks[static_cast<std::size_t>(position / bs_)];
         plan.row = static_cast<std::int32_t>(position % bs_);
         plan.step = now_;

@@ -58,7 +58,10 @@ void Engine::WriteSnapshot(std::span<const BlockId> blocks, std::int64_t rows,
 void Engine::CloseMessage() {
   if (!message_open_) return;
   message_open_ = false;
-  const std::span<const std::uint8_t> bytes = writer_->Finish();
+  SendMessage(writer_->Finish());
+}
+
+void Engine::SendMessage(std::span<const std::uint8_t> bytes) {
   if (options_.channel) {
     message_.bytes = options_.channel(bytes);
   } else {
@@ -66,7 +69,7 @@ void Engine::CloseMessage() {
   }
   for (const Tagged& tagged : message_.reads)
     if (tagged.read == nullptr) to_forget_.push_back(tagged.tag);
-  messages_.push_back(std::move(message_));
+  messages_.push_back(std::exchange(message_, {}));
 }
 
 void Engine::Deliver() {

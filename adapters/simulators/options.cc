@@ -198,7 +198,9 @@ bool SetOption(EngineOptions& options, std::string_view name, double value) {
       return true;
     }
   }
-  if (name == "wire") {
+  if (name == "adapter") {
+    options.adapter = value != 0;
+  } else if (name == "wire") {
     options.timing.wire = value != 0;
   } else if (name == "shuffle") {
     options.timing.shuffle = value != 0;

@@ -101,6 +101,11 @@ struct EngineOptions {
   Features features;
   Timing timing;
 
+  // vLLM-like: the engine reports its schedules through VllmScheduler, as messages, unless a feature
+  // is on for which that has no call: swap, completion_seal, blind_truncate, clip, lost_bind, or a
+  // restart.
+  bool adapter = true;
+
   std::int32_t block_tokens = 4;
   std::int32_t page_tokens = 4;
   std::int32_t blocks = 24;          // KV blocks; block id `blocks` is the engine's placeholder

@@ -9,6 +9,8 @@ void Request::Fresh() {
   blocks.clear();
   dirty.clear();
   confirmed = -1;
+  local_tokens = full = 0;
+  loaded.clear();
   unseen = true;
   running = false;
 }

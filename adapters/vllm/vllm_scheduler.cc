@@ -137,6 +137,7 @@ absl::Status VllmScheduler::CheckAdmission(std::span<const BlockId> blocks,
 
 absl::Status VllmScheduler::Begin(StepId step, std::uint64_t version) {
   if (absl::Status status = writer_.Begin(step, version); !status.ok()) return status;
+  last_step_ = std::max(last_step_, step);
   open_ = true;
   return absl::OkStatus();
 }
@@ -151,6 +152,10 @@ void VllmScheduler::PutEvents(std::span<const Event> events) {
 }
 
 void VllmScheduler::Flush() {
+  // In the order in which the engine copies: a copy may be copied.
+  for (const BlockCopy& copy : copies_)
+    if (copy.bound) changes_.push_back(Event::Copy(copy.src, copy.dst, copy.rows));
+  std::erase_if(copies_, [](const BlockCopy& copy) { return copy.bound; });
   for (std::vector<Event>* const events : {&binds_, &changes_, &seals_}) {
     PutEvents(*events);
     events->clear();
@@ -159,11 +164,8 @@ void VllmScheduler::Flush() {
 
 absl::StatusOr<std::span<const std::uint8_t>> VllmScheduler::FinishMessage() {
   if (absl::Status open = CheckOpen(); !open.ok()) return open;
-  // Their dst was bound before they were reported.
-  for (const BlockCopy& copy : copies_)
-    changes_.push_back(Event::Copy(copy.src, copy.dst));
-  copies_.clear();
   Flush();
+  copies_.clear();
   absl::Status status;
   for (const ScheduleItem& item : kept_.items) {
     switch (item.kind) {
@@ -198,15 +200,16 @@ BlockKey VllmScheduler::KeyOf(std::int64_t index, const BlockHashes& hashes) con
 }
 
 void VllmScheduler::Bind(BlockId block, const BlockKey& key, std::int32_t rows) {
-  const auto copy = std::find_if(copies_.begin(), copies_.end(),
-                                 [block](const BlockCopy& c) { return c.dst == block; });
+  const auto copy = std::find_if(copies_.begin(), copies_.end(), [block](const BlockCopy& c) {
+    return c.dst == block && !c.bound;
+  });
   if (copy == copies_.end()) {
     binds_.push_back(Event::Bind(block, key));
     return;
   }
   binds_.push_back(Event::Bind(block));
-  changes_.push_back(Event::Copy(copy->src, block, rows));
-  copies_.erase(copy);
+  copy->rows = rows;
+  copy->bound = true;
 }
 
 void VllmScheduler::SealBlocks(Request& r, std::int64_t end, const BlockHashes& hashes) {
@@ -236,6 +239,7 @@ void VllmScheduler::Admit(Request& r, const CachedTokens& cached, const BlockHas
          rows > 0 ? static_cast<std::int32_t>(rows) : Event::kAllRows);
   }
   r.preempted = false;
+  r.admitted = last_step_;
   r.sealed = hits;
   if (cached.external_tokens > 0) SealBlocks(r, loaded / block_tokens, hashes);
 }
@@ -391,7 +395,7 @@ absl::Status VllmScheduler::Copy(BlockId src, BlockId dst) {
   }
   if (src == dst) return Broken("dst", "another block than src", dst.value());
   if (absl::Status status = CheckRoom(1); !status.ok()) return status;
-  copies_.push_back({src, dst});
+  copies_.push_back({.src = src, .dst = dst});
   return absl::OkStatus();
 }
 
@@ -408,6 +412,7 @@ absl::Status VllmScheduler::Truncate(std::uint64_t request, std::int64_t positio
                   position);
   }
   if (!step.valid()) return Broken("step", "at least 1", step.value());
+  if (step < r.admitted) return absl::OkStatus();
   const std::int64_t first = position / block_tokens;
   if (absl::Status status = CheckRoom(r.blocks.size() - static_cast<std::size_t>(first));
       !status.ok()) {

@@ -127,11 +127,12 @@ class VllmScheduler {
                                       std::uint64_t tag);
   // The snapshot `tag` is not going to be fetched.
   [[nodiscard]] absl::Status Forget(std::uint64_t tag);
-  // The engine copies block `src` to `dst`, which a request of this schedule gets: a prefix hit
-  // that ends inside a block.
+  // The engine copies block `src` to `dst`, before a request gets `dst` in this schedule: a prefix
+  // hit that ends inside a block. Ignored if no request gets it.
   [[nodiscard]] absl::Status Copy(BlockId src, BlockId dst);
   // The tokens of a request from `position` on that steps <= `step` computed were rejected. Blocks
-  // that are no longer full are sealed again later.
+  // that are no longer full are sealed again later. Ignored if the request was resumed after `step`:
+  // it has other blocks now.
   [[nodiscard]] absl::Status Truncate(std::uint64_t request, std::int64_t position, StepId step);
   // The prefix cache is reset, and no request has blocks.
   [[nodiscard]] absl::Status Reset();
@@ -149,9 +150,12 @@ class VllmScheduler {
     std::vector<BlockId> blocks;  // in order
     std::int64_t sealed = 0;      // leading blocks that are sealed, or were hits
     bool preempted = false;       // it has no blocks
+    StepId admitted;              // the first step that may have computed tokens in its blocks
   };
   struct BlockCopy {
     BlockId src, dst;
+    std::int32_t rows = Event::kAllRows;
+    bool bound = false;  // a request has got dst
   };
   using Requests = absl::flat_hash_map<std::uint64_t, Request>;
 
@@ -191,13 +195,14 @@ class VllmScheduler {
   VllmSchedulerOptions options_;
   ScheduleWriter writer_;
   bool open_ = false;
+  StepId last_step_;  // that was begun
   Requests requests_;
   ScheduleMessage kept_;         // what the next message contains so far, in order
   std::uint32_t snapshots_ = 0;  // in kept_
   // Behind kept_, in this order.
   std::vector<Event> binds_;
-  std::vector<Event> changes_;     // Retain, Copy, Truncate, Release
-  std::vector<BlockCopy> copies_;  // whose dst no request got yet
+  std::vector<Event> changes_;     // Retain, Truncate, Release, Copy
+  std::vector<BlockCopy> copies_;  // not yet in changes_
   std::vector<Event> seals_;
 };
 

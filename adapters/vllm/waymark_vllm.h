@@ -113,11 +113,12 @@ typedef struct wm_vllm_api_v1 {
                                   int64_t last, uint64_t tag, wm_message* why);
   /* The snapshot `tag` will not be fetched: the worker's store releases it. */
   wm_status (*scheduler_forget)(wm_vllm_scheduler* scheduler, uint64_t tag, wm_message* why);
-  /* The engine copies block `src` to `dst`, which a request of this schedule gets: a prefix hit
-   * that ends inside a block. */
+  /* The engine copies block `src` to `dst`, before a request gets `dst` in this schedule: a prefix
+   * hit that ends inside a block. Ignored if no request gets it. */
   wm_status (*scheduler_copy)(wm_vllm_scheduler* scheduler, int32_t src, int32_t dst,
                               wm_message* why);
-  /* The tokens of a request from `position` on that steps <= `step` computed were rejected. */
+  /* The tokens of a request from `position` on that steps <= `step` computed were rejected. Ignored
+   * if the request was resumed after `step`. */
   wm_status (*scheduler_truncate)(wm_vllm_scheduler* scheduler, uint64_t request, int64_t position,
                                   uint64_t step, wm_message* why);
   /* The prefix cache is reset, and no request has blocks. */

@@ -124,6 +124,21 @@ void DrawTiming(Rng& rng, EngineOptions& options, std::string& text) {
   text += "]";
 }
 
+// Whether a vLLM-like engine reports through the adapter. Half of those that do lack the features for
+// which the adapter has no call, so that it is used with all others.
+void DrawAdapter(EngineOptions& options, std::string& text) {
+  Rng rng(sim::Mix(options.seed, 0xada));
+  options.adapter = rng.Chance(.7);
+  if (options.megatron || !options.adapter) return;
+  text += ", adapter";
+  if (!rng.Chance(.5)) return;
+  text += " (for all)";
+  sim::Features& f = options.features;
+  f.swap = 0;
+  f.completion_seal = f.blind_truncate = f.clip = false;
+  options.timing.restart = 0;
+}
+
 void Sum(const sim::CheckCounts& from, sim::CheckCounts& to) {
   to.requests += from.requests;
   to.rows += from.rows;
@@ -173,6 +188,7 @@ Schedule DrawSchedule(std::uint64_t seed) {
   schedule.features = std::string(options.megatron ? "megatron" : "vllm") + " \"" + what + "\"" +
                       (options.audit ? " audit" : "");
   DrawTiming(rng, options, schedule.features);
+  DrawAdapter(options, schedule.features);
   return schedule;
 }
 
@@ -206,6 +222,7 @@ Outcome RunSchedule(const Schedule& schedule) {
   (*engine)->Finish();
   outcome.checks = (*engine)->checks();
   outcome.scarce = (*engine)->PagesShort();
+  outcome.adapter = (*engine)->through_adapter();
   for (std::int32_t stage = 0; stage < schedule.options.stages; ++stage) {
     const Stats stats = (*engine)->StoreStats(stage);
     outcome.voided_rows += stats.audit_voided_rows;
@@ -219,12 +236,14 @@ void Totals::Add(const Outcome& outcome) {
   ++schedules;
   with_log_losses += outcome.log_losses > 0 ? 1 : 0;
   with_copies += outcome.pages_copied_out > 0 ? 1 : 0;
+  with_adapter += outcome.adapter ? 1 : 0;
   Sum(outcome.checks, checks);
 }
 
 std::string Totals::ToString() const {
   return std::to_string(schedules) + " schedules, " + std::to_string(failed) + " failed, " +
-         std::to_string(with_log_losses) + " lost records, " + std::to_string(with_copies) +
+         std::to_string(with_adapter) + " through the adapter, " + std::to_string(with_log_losses) +
+         " lost records, " + std::to_string(with_copies) +
          " copied pages out: " + CountsText(checks);
 }
 

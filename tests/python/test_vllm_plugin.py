@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark.vllm
-from waymark.vllm import _plugin, _results, _scheduler, _versions, _worker
+from waymark.vllm import _capture, _plugin, _results, _scheduler, _versions, _worker
 from waymark.vllm._exchange import Result
 from waymark.vllm._options import Options, options
 from waymark.vllm._stages import Stages
@@ -33,6 +33,23 @@ class Ids(np.ndarray):  # type: ignore[type-arg]
     def numpy(self) -> Any:
         return self
 
+    def clone(self) -> Any:
+        return self.copy()
+
+
+class Library:
+    """torch.library, as far as the plugin uses it."""
+
+    def __init__(self, *names: str) -> None:
+        pass
+
+    def define(self, schema: str) -> None:
+        assert schema.startswith("capture(Tensor(a!)")  # or torch.compile leaves it out
+
+    def impl(self, name: str, function: Any, device: str) -> None:
+        torch.ops = types.SimpleNamespace(waymark=types.SimpleNamespace(
+            capture=types.SimpleNamespace(default=function)))  # fmt: skip
+
 
 class Router:
     top_k = 1
@@ -46,11 +63,17 @@ def stack(tensors: list[Any]) -> Any:
     return np.stack(tensors).view(Ids)
 
 
+torch: Any = types.SimpleNamespace(
+    stack=stack,
+    library=types.SimpleNamespace(Library=Library, register_fake=lambda *names, lib: None),
+)
+
+
 def modules(name: str) -> Any:
     """The modules of vLLM and torch that the halves use."""
     group = types.SimpleNamespace(rank_in_group=0, world_size=1)
     return {
-        "torch": types.SimpleNamespace(stack=stack),
+        "torch": torch,
         "vllm.v1.kv_cache_interface": types.SimpleNamespace(FullAttentionSpec=Spec),
         "vllm.v1.engine.core": types.SimpleNamespace(EngineCore=Core),
         "vllm.v1.engine": types.SimpleNamespace(EngineCoreOutputs=Outputs),
@@ -173,11 +196,15 @@ class Scheduler:
 class Table:
     def __init__(self) -> None:
         self.array = np.zeros(64, np.int64)
-        tensor = types.SimpleNamespace(numpy=lambda: self.array, data_ptr=lambda: 1)
-        self.slot_mapping = types.SimpleNamespace(cpu=tensor, gpu=tensor)
+        tensor = types.SimpleNamespace(
+            numpy=lambda: self.array, device=types.SimpleNamespace(type="cpu")
+        )
+        self.slot_mapping = types.SimpleNamespace(gpu=tensor)
 
 
 class Runner:
+    mode = 0
+
     def __init__(self) -> None:
         self.routers = [Router() for _ in range(LAYERS)]
         self.input_batch = types.SimpleNamespace(block_table=[Table()])
@@ -185,11 +212,15 @@ class Runner:
             scheduler_config=types.SimpleNamespace(max_num_batched_tokens=64),
             model_config=types.SimpleNamespace(get_num_experts=lambda: 128),
             parallel_config=types.SimpleNamespace(data_parallel_size=1),
+            compilation_config=types.SimpleNamespace(mode=self.mode),
         )
         self.forward: Any = lambda: None
 
     def get_model(self) -> Any:
         return self
+
+    def load_model(self) -> None:
+        pass
 
     def initialize_kv_cache(self, kv_cache_config: Any) -> None:
         pass
@@ -207,12 +238,13 @@ class Runner:
 class Engine:
     """Scheduler and worker. The id of layer l at position p is p + 50 l, plus `shift`."""
 
-    def __init__(self, given: Options = Options()) -> None:
+    def __init__(self, given: Options = Options(), mode: int = 0) -> None:
         kind = type("SchedulerOfTest", (Scheduler,), {})
-        worker = type("RunnerOfTest", (Runner,), {})
+        worker = type("RunnerOfTest", (Runner,), {"mode": mode})
         _scheduler.hook(kind, given)
         _worker.hook(worker, given)
         self.runner = worker()
+        self.runner.load_model()
         self.runner.initialize_kv_cache(config())
         self.scheduler = kind()
         self.shift = 0
@@ -235,6 +267,8 @@ class Engine:
             for layer, router in enumerate(self.runner.routers):
                 ids = np.array([[p + 50 * layer + self.shift] for _, p in rows], np.int32)
                 router.capture_fn(ids.view(Ids))
+                if self.runner.mode:
+                    ids[:] = 99  # compiled code uses memory again
 
         self.runner.forward = forward
         result = self.runner.execute_model(output)
@@ -266,7 +300,7 @@ class Engine:
 
 @pytest.fixture(autouse=True)
 def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    for part in (_versions, _worker, _scheduler, _results):
+    for part in (_capture, _versions, _worker, _scheduler, _results):
         monkeypatch.setattr(part, "module", modules)
     monkeypatch.setattr(
         _versions, "moe_layers",
@@ -377,16 +411,49 @@ def test_a_router_that_chooses_twice_in_a_forward_is_noticed() -> None:
     assert not engine.coverage("a").complete
 
 
+def test_forwards_that_are_no_steps_are_forgotten() -> None:
+    engine = Engine()
+    engine.add(Request("a", 6))
+    for router in engine.runner.routers:  # profiling, a dummy batch
+        router.capture_fn(np.zeros((64, 1), np.int32).view(Ids))
+    engine.step({"a": 6}, finish=("a",))
+    engine.drain()
+    assert (engine.rows("a") == expected(0, 6)).all()
+
+
 def test_who_had_the_capture_slot_is_called_first() -> None:
     seen: list[Any] = []
     engine = Engine()
     engine.runner.routers[0].set_capture_fn(seen.append)
-    engine.runner._waymark.attach()
-    engine.runner._waymark.attach()
+    engine.runner._waymark.capture.attach()
+    engine.runner._waymark.capture.attach()
     engine.add(Request("a", 3))
     engine.step({"a": 3}, finish=("a",))
     engine.drain()
     assert len(seen) == 1 and (engine.rows("a") == expected(0, 3)).all()
+
+
+def test_compiled_models() -> None:
+    engine = Engine(mode=3)
+    engine.add(Request("a", 6))
+    engine.step({"a": 6})
+    engine.step({"a": 1}, finish=("a",))
+    engine.drain()
+    assert (engine.rows("a") == expected(0, 7)).all()
+
+
+def test_data_parallel_engines_take_their_own_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = np.array([2, 3, 4])
+    metadata = types.SimpleNamespace(num_tokens_across_dp_cpu=tokens)
+    context = types.SimpleNamespace(dp_metadata=metadata)
+    forward = types.SimpleNamespace(get_forward_context=lambda: context)
+    monkeypatch.setattr(_versions, "module", lambda name: forward)
+    parallel = types.SimpleNamespace(data_parallel_size=3, data_parallel_rank=1)
+    own = _versions.own_rows(parallel)
+    assert own(np.arange(9)).tolist() == [2, 3, 4]  # of all engines
+    assert own(np.arange(3)).tolist() == [0, 1, 2]  # of this one
+    context.dp_metadata = None
+    assert own(np.arange(9)).tolist() == list(range(9))
 
 
 def test_all_layers_of_the_model() -> None:
@@ -461,6 +528,17 @@ def test_outputs_that_wait_when_the_capture_ends_are_released() -> None:
         assert "a" in engine.finished and engine.rows("a") is None and not half.holds
 
 
+def test_a_request_without_a_last_output_holds_nothing() -> None:
+    engine = Engine()
+    a = engine.add(Request("a", 3))
+    engine.step({"a": 3})
+    a.status = STOPPED
+    engine.scheduler._free_request(a)
+    engine.step({})
+    assert not engine.scheduler.has_finished_requests()
+    assert not engine.scheduler._waymark._results
+
+
 def test_pipeline_stages_are_joined() -> None:
     key: list[Any] = []
     ready = threading.Event()
@@ -507,6 +585,62 @@ def test_a_result_that_is_not_complete_says_so() -> None:
     _results.fill(output, Request("a", 3), [(none, 5)], 5, '["v"]', 0)
     assert output.routed_experts is None and output.trace_headers["traceparent"] == "x"
     assert _results._coverage(output.trace_headers["waymark"], '["v"]').failure == "why"
+
+
+def test_what_is_refused_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    vllm = types.SimpleNamespace(__version__="0.32.0+cpu")
+    monkeypatch.setattr(_versions, "module", lambda name: vllm)
+
+    def given() -> Any:
+        hf_config = types.SimpleNamespace(model_type="qwen3_moe")
+        return types.SimpleNamespace(
+            model_config=types.SimpleNamespace(
+                model="m", is_moe=True, runner_type="generate", hf_config=hf_config),
+            device_config=types.SimpleNamespace(device_type="cpu"),
+            parallel_config=types.SimpleNamespace(),
+        )  # fmt: skip
+
+    _versions.check(given())
+    for part, name, value, text in (
+        ("model_config", "is_moe", False, "model m is refused: it has no routed experts"),
+        ("model_config", "runner_type", "pooling", "model m is refused: it does not generate"),
+        ("device_config", "device_type", "cuda", "device cuda is refused"),
+        ("parallel_config", "decode_context_parallel_size", 2, "decode_context_parallel_size is"),
+        ("parallel_config", "prefill_context_parallel_size", 2, "prefill_context_parallel_size is"),
+        ("parallel_config", "use_ubatching", True, "enable_dbo is refused: two threads"),
+        ("parallel_config", "use_sequence_parallel_moe", True, "sequence-parallel MoE is refused"),
+    ):
+        refused = given()
+        setattr(getattr(refused, part), name, value)
+        with pytest.raises(_versions.Refused, match=text):
+            _versions.check(refused)
+    refused = given()
+    refused.use_v2_model_runner = True
+    with pytest.raises(_versions.Refused, match="model runner V2 is refused"):
+        _versions.check(refused)
+    refused = given()
+    refused.model_config.hf_config.model_type = "deepseek_v4"
+    with pytest.raises(_versions.Refused, match="shared blocks"):
+        _versions.check(refused)
+    vllm.__version__ = "0.29.1"
+    with pytest.raises(_versions.Refused, match="0.29 is refused: older than 0.30"):
+        _versions.check(given())
+
+
+def test_the_kv_group_is_the_one_of_full_attention() -> None:
+    window, full = types.SimpleNamespace(block_size=2), Spec()
+    groups = [types.SimpleNamespace(kv_cache_spec=one) for one in (window, full)]
+    found = _versions.kv_group(types.SimpleNamespace(kv_cache_groups=groups))
+    assert found == (1, BLOCK)
+    with pytest.raises(_versions.Refused, match="without full attention"):
+        _versions.kv_group(types.SimpleNamespace(kv_cache_groups=groups[:1]))
+
+
+def test_slots_on_a_device_are_refused_at_the_start() -> None:
+    runner = Runner()
+    runner.input_batch.block_table[0].slot_mapping.gpu.device.type = "cuda"
+    with pytest.raises(_versions.Refused, match="device memory"):
+        _worker.WorkerHalf(runner, config(), _capture.Capture(runner), Options())
 
 
 def test_options(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ def _install() -> None:
     wrap = _hooks.wrap
     wrap(vllm("vllm.v1.executor.abstract").Executor, "__init__", _check_config)
     wrap(vllm("vllm.config").SchedulerConfig, "get_scheduler_cls", _start_scheduler)
-    wrap(vllm("vllm.v1.worker.worker_base").WorkerWrapperBase, "initialize_from_config", _start_worker)
+    wrap(vllm("vllm.v1.worker.worker_base").WorkerWrapperBase, "init_device", _start_worker)
     _results.hook_front_end(
         vllm("vllm.v1.engine.output_processor").OutputProcessor, vllm("vllm.outputs")
     )
@@ -49,6 +49,7 @@ def _check_config(function: Any) -> Any:
         from . import _versions
 
         _versions.check(vllm_config)
+        _versions.mark(vllm_config)
         return function(self, vllm_config, *args, **kwargs)
 
     return call
@@ -72,8 +73,9 @@ def _start_worker(function: Any) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         from . import _worker
 
+        result = function(self, *args, **kwargs)
         _worker.hook(type(self.worker.model_runner), _options.options())
-        return function(self, *args, **kwargs)
+        return result
 
     return call
 

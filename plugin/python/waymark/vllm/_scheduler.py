@@ -79,6 +79,7 @@ class SchedulerHalf:
         self._requests: dict[str, _Request] = {}
         self._external: dict[str, int] = {}  # tokens that a connector loads
         self._held: dict[str, _Finished] = {}
+        self._untaken = False  # requests finished whose outputs come with this step's
         self._results: dict[int, Result | None] = {}  # by tag of a request that has not ended; None: not yet
 
     def fail(self, error: BaseException) -> None:
@@ -197,6 +198,7 @@ class SchedulerHalf:
             known.lives.append(_Life(tag, rows))
         if known.lives:
             self._held[name] = _Finished(request, known.lives, request.num_tokens - 1)
+            self._untaken = True
 
     def copied(self, group: int, source: int, copy: int) -> None:
         """A hit ends inside a block, which is copied on write."""
@@ -233,14 +235,23 @@ class SchedulerHalf:
                 self._results[result.tag] = result
         if not self._held:
             return
-        for of_client in outputs.values():
-            if any(output.finish_reason is not None for output in of_client.outputs):
-                of_client.outputs = [one for one in of_client.outputs if not self._take(one)]
+        if self._untaken:
+            self._untaken = False
+            for of_client in outputs.values():
+                of_client.outputs = [
+                    one
+                    for one in of_client.outputs
+                    if one.finish_reason is None or not self._take(one)
+                ]
         # A worker without a forward has sent all rows that it was asked for, or there are none.
         answered = schedule.last_tag if schedule is not None and not schedule.step else 0
         now = time.monotonic()
         for name, held in list(self._held.items()):
-            if held.output is not None and (
+            if held.output is None:  # vLLM returns none
+                del self._held[name]
+                for life in held.lives:
+                    del self._results[life.tag]
+            elif (
                 all(self._results[one.tag] or one.tag <= answered for one in held.lives)
                 or self.failure
                 or now > held.deadline
@@ -257,7 +268,7 @@ class SchedulerHalf:
                 _results.add_output(outputs, one.request.client_index, one.output)
 
     def _take(self, output: Any) -> bool:
-        held = self._held.get(output.request_id) if output.finish_reason is not None else None
+        held = self._held.get(output.request_id)
         if held is None or held.output is not None:
             return False
         held.output = output

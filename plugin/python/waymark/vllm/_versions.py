@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from ._hooks import module
 
 OLDEST = (0, 30)
-NEWEST = (0, 33)
 FIRST_WEIGHTS = "default"  # vLLM's own name of weights that were not named
 
 
@@ -63,9 +62,7 @@ def check(config: Any) -> None:
             and "the plugin reads slots and expert ids in host memory"
         ),
         "model runner V2": (
-            config.device_config.device_type != "cpu"
-            and _ask(config, "use_v2_model_runner", False)
-            and "its slots are on the device"
+            _ask(config, "use_v2_model_runner", False) and "its slots are on the device"
         ),
         "decode_context_parallel_size": (
             _ask(parallel, "decode_context_parallel_size", 1) > 1
@@ -142,12 +139,12 @@ def moe_layers(model: Any) -> list[MoELayer]:
 
 
 def slots(runner: Any, group: KVGroup) -> Any:
-    """int64 [rows]: the slots of the batch, in its order. vLLM writes the same array before every
-    forward; on the CPU its buffers for host and device are one."""
-    table = runner.input_batch.block_table[group.number]
-    if table.slot_mapping.cpu.data_ptr() != table.slot_mapping.gpu.data_ptr():
-        raise Refused("waymark: slots in device memory are refused")
-    return table.slot_mapping.gpu.numpy()
+    """int64 [rows]: the slots of the batch, in its order: the tensor that vLLM writes before every
+    forward, from when the KV cache was made."""
+    tensor = runner.input_batch.block_table[group.number].slot_mapping.gpu
+    if tensor.device.type != "cpu":
+        raise Refused("waymark: slots in device memory are refused: they are read on the host")
+    return tensor.numpy()
 
 
 def own_rows(parallel_config: Any) -> Any:
@@ -169,3 +166,15 @@ def own_rows(parallel_config: Any) -> Any:
         return ids[first : first + tokens[rank]]
 
     return own
+
+
+def compiles(config: Any) -> bool:
+    """Whether the model is compiled."""
+    mode = getattr(config.compilation_config, "mode", 0)
+    return bool(int(mode or 0))
+
+
+def mark(config: Any) -> None:
+    """Code that was compiled without a capture is not to be found in vLLM's cache of compiled code."""
+    if isinstance(config.additional_config, dict):
+        config.additional_config.setdefault("waymark", True)

@@ -15,6 +15,7 @@ from .._session import CaptureSession
 from .._store import Store
 from .._types import LayerCapture
 from . import _versions
+from ._capture import Capture
 from ._exchange import Result, Schedule
 from ._hooks import logger, module, timed, wrap
 from ._options import Options
@@ -33,6 +34,7 @@ class _Reader:
         self._done: deque[Result] = deque()
         self._changed = threading.Condition()
         self._waiting = 0
+        self.failure = ""  # why the capture has ended
         threading.Thread(target=self._run, name="waymark-reader", daemon=True).start()
 
     def read(self, tags: tuple[int, ...]) -> None:
@@ -74,14 +76,14 @@ class _Reader:
                 snapshot.wait(_LANDING_SECONDS)
                 rows = snapshot.rows()
         except Exception as error:
-            failure = f"{type(error).__name__}: {error}"
+            failure = self.failure or f"{type(error).__name__}: {error}"
         try:
             rows = self._stages.joined(tag, rows)
+            if rows is not None:
+                return Result.of(tag, rows)
         except Exception as error:
-            rows, failure = None, f"{type(error).__name__}: {error}"
-        if rows is None:
-            return Result.none(tag, failure or "another pipeline stage has no rows")
-        return Result.of(tag, rows)
+            failure = f"{type(error).__name__}: {error}"
+        return Result.none(tag, failure or "another pipeline stage has no rows")
 
     def stop(self) -> None:
         self._tags.put(None)
@@ -90,10 +92,12 @@ class _Reader:
 class WorkerHalf:
     """Of one model runner. The thread of the worker."""
 
-    def __init__(self, runner: Any, kv_cache_config: Any, options: Options) -> None:
+    def __init__(
+        self, runner: Any, kv_cache_config: Any, capture: Capture, options: Options
+    ) -> None:
         config = runner.vllm_config
         group = _versions.kv_group(kv_cache_config)
-        layers = _versions.moe_layers(runner.get_model())
+        layers = capture.layers
         max_rows = config.scheduler_config.max_num_batched_tokens
         arguments: dict[str, Any] = {
             "num_layers": len(layers),
@@ -108,41 +112,22 @@ class WorkerHalf:
         }
         self.store = Store(**{**arguments, **options.store})
         self.session = CaptureSession(self.store, max_rows=max_rows, num_buffers=1)
-        self._stack = module("torch").stack
         self.failure = ""
         self.steps_without_ids = 0
         self._stages = Stages(module("vllm.distributed").get_pp_group(), 2 * _LANDING_SECONDS)
         self._reader = _Reader(self.store, self._stages)
         self._stopped = weakref.finalize(self, self._reader.stop)
-        self._runner = runner
-        self._group = group
+        self.capture = capture
         self._schedule: Schedule | None = None
         self._rows = 0
-        self._slots: Any = None  # of the batch, an array that vLLM writes for every forward
-        # Two entries are enough to notice that a layer routed twice in one forward.
-        self._ids: list[deque[Any]] = [deque(maxlen=2) for _ in layers]
-        self._routers = [layer.router for layer in layers]
-        self._own_rows = _versions.own_rows(config.parallel_config)
+        self._slots = _versions.slots(runner, group)
         for index, layer in enumerate(layers):
             self.session.bind_layer(index, layer.name, LayerCapture.HANDS_OVER)
-        self.attach()
-
-    def attach(self) -> None:
-        """A router has one capture slot: who else had it is called first."""
-        for ids, router in zip(self._ids, self._routers):
-            take, before = getattr(router, "_waymark", (None, None))
-            if router.capture_fn is not take:
-                before = router.capture_fn
-            take = ids.append
-            if self._own_rows is not None or before is not None:
-                take = _capture(before, self._own_rows, take)
-            router._waymark = take, before
-            router.set_capture_fn(take)
 
     def fail(self, error: BaseException) -> None:
         """Ends the capture: later snapshots have no rows, with this reason."""
         if not self.failure:
-            self.failure = f"{type(error).__name__}: {error}"
+            self.failure = self._reader.failure = f"{type(error).__name__}: {error}"
             logger.error("waymark: capture ends: %s", self.failure, exc_info=error)
 
     # -- a step -------------------------------------------------------------------------------
@@ -153,9 +138,7 @@ class WorkerHalf:
         if schedule is None:
             return
         self._rows = output.total_num_scheduled_tokens
-        if any(self._ids):  # of a forward that was no step: profiling, warm-up
-            for ids in self._ids:
-                ids.clear()
+        self.capture.clear()
         if self.failure:
             self._reader.read(schedule.tags)  # no message requested them: not found
             return
@@ -174,39 +157,25 @@ class WorkerHalf:
         if schedule is None or not schedule.step or self.failure:
             return
         step, rows = schedule.step, self._rows
-        ids = self._take_ids(rows)
-        if self._slots is None:
-            self._slots = _versions.slots(self._runner, self._group)
+        ids = self.capture.take(rows)
         if not self.session.begin_ids_step(step, schedule.version, self._slots[:rows]):
             return
         if ids is None:
             self.session.drop(step)
+            self.steps_without_ids += 1
+            if self.steps_without_ids == 1:
+                logger.warning(
+                    "waymark: step %d is not captured: the routers did not choose once for each of "
+                    "%d rows",
+                    step,
+                    rows,
+                )
             return
         try:
             self.session.submit_ids(step, ids, layout="LTK")
         except BaseException:
             self.session.drop(step)
             raise
-
-    @timed("ids")
-    def _take_ids(self, rows: int) -> Any:
-        """The ids of the forward, [L, rows, K]: one copy, which the session keeps until its thread has
-        read it. None: the routers did not choose once for every row."""
-        try:
-            tensors = [ids.pop() for ids in self._ids]
-            if not any(self._ids):
-                every = self._stack(tensors).numpy()
-                if every.shape[1] >= rows:
-                    return every[:, :rows]
-        except (IndexError, RuntimeError) as error:
-            logger.debug("waymark: %s", error)
-        self.steps_without_ids += 1
-        if self.steps_without_ids == 1:
-            logger.warning(
-                "waymark: steps are not captured: routers did not choose once for each of %d rows",
-                rows,
-            )
-        return None
 
     # -- rows ---------------------------------------------------------------------------------
     def send(self, output: Any) -> Any:
@@ -236,24 +205,25 @@ def _late(get_output: Any, half: WorkerHalf) -> Any:
     return call
 
 
-def _capture(before: Any, own_rows: Any, take: Any) -> Any:
-    def call(topk_ids: Any) -> None:
-        if before is not None:
-            before(topk_ids)
-        take(topk_ids if own_rows is None else own_rows(topk_ids))
-
-    return call
-
-
 def hook(runner: type, options: Options) -> None:
-    """Wraps the methods of a model runner's class, before its KV cache is made."""
+    """Wraps the methods of a model runner's class, before its model is loaded."""
+
+    def load_model(function: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = function(self, *args, **kwargs)
+            if _stores():
+                self._waymark_capture = Capture(self)
+            return result
+
+        return call
 
     def initialize_kv_cache(function: Any) -> Any:
         def call(self: Any, kv_cache_config: Any, *args: Any, **kwargs: Any) -> Any:
             result = function(self, kv_cache_config, *args, **kwargs)
             profiling = kwargs.get("is_profiling") or (args and args[0] is True)
-            if not profiling and _stores():
-                self._waymark = WorkerHalf(self, kv_cache_config, options)
+            if not profiling and hasattr(self, "_waymark_capture"):
+                capture = self._waymark_capture
+                self._waymark = WorkerHalf(self, kv_cache_config, capture, options)
             return result
 
         return call
@@ -288,11 +258,12 @@ def hook(runner: type, options: Options) -> None:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             result = function(self, *args, **kwargs)
             if half := getattr(self, "_waymark", None):
-                half.attach()  # up to 0.30 vLLM's own capture takes the slot later
+                half.capture.attach()  # up to 0.30 vLLM's own capture takes the slot later
             return result
 
         return call
 
+    wrap(runner, "load_model", load_model)
     wrap(runner, "initialize_kv_cache", initialize_kv_cache)
     wrap(runner, "execute_model", execute_model)
     wrap(runner, "sample_tokens", sample_tokens)

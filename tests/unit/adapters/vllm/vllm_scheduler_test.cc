@@ -255,12 +255,31 @@ TEST_F(VllmSchedulerTest, AHitThatEndsInsideABlockCopiesItsRows) {
   EXPECT_THAT(End(), ElementsAre(Bind(6), Retain(5), Copy(4, 6, 3), Seal(6, Key('a', 1))));
 }
 
-TEST_F(VllmSchedulerTest, ACopyOntoABlockThatIsBoundComesBeforeItsSeal) {
+TEST_F(VllmSchedulerTest, ACopyOntoAnAppendedBlockCopiesAllRows) {
+  Admit(1, {5});
+  Begin();
+  ASSERT_EQ(scheduler().Copy(BlockId(4), BlockId(6)), absl::OkStatus());
+  ASSERT_EQ(scheduler().Append(1, Blocks({6}), 8, {}), absl::OkStatus());
+  EXPECT_THAT(End(), ElementsAre(Bind(6), Copy(4, 6), Seal(5), Seal(6)));
+}
+
+TEST_F(VllmSchedulerTest, CopiesAreInTheOrderOfTheEngine) {
+  ASSERT_EQ(scheduler().Copy(BlockId(4), BlockId(5)), absl::OkStatus());
+  ASSERT_EQ(scheduler().Copy(BlockId(5), BlockId(6)), absl::OkStatus());
+  Begin();
+  ASSERT_EQ(scheduler().New(1, Blocks({6}), {.local_tokens = 2}, {}), absl::OkStatus());
+  ASSERT_EQ(scheduler().New(2, Blocks({5}), {.local_tokens = 3}, {}), absl::OkStatus());
+  EXPECT_THAT(End(), ElementsAre(Bind(6), Bind(5), Copy(4, 5, 3), Copy(5, 6, 2)));
+}
+
+TEST_F(VllmSchedulerTest, ACopyOntoABlockThatNoRequestGetsIsIgnored) {
+  ASSERT_EQ(scheduler().Copy(BlockId(4), BlockId(5)), absl::OkStatus());
+  Begin();
+  EXPECT_THAT(End(), IsEmpty());
+  // Later the block is another one.
   Begin();
   ASSERT_EQ(scheduler().New(1, Blocks({5}), {}, {}), absl::OkStatus());
-  ASSERT_EQ(scheduler().Append(1, {}, 4, {}), absl::OkStatus());
-  ASSERT_EQ(scheduler().Copy(BlockId(4), BlockId(5)), absl::OkStatus());
-  EXPECT_THAT(End(), ElementsAre(Bind(5), Copy(4, 5), Seal(5)));
+  EXPECT_THAT(End(), ElementsAre(Bind(5)));
 }
 
 // ---- requests that leave
@@ -358,6 +377,20 @@ TEST_F(VllmSchedulerTest, ATruncatedBlockIsSealedAgain) {
   Begin();
   ASSERT_EQ(scheduler().Append(1, {}, 8, {}), absl::OkStatus());
   EXPECT_THAT(End(), ElementsAre(Truncate(6, 0, 2), Seal(6)));
+}
+
+TEST_F(VllmSchedulerTest, ATruncationOfAFormerLifeIsIgnored) {
+  Admit(1, {5, 6});
+  ASSERT_EQ(scheduler().Preempt(1, 0, std::nullopt), absl::OkStatus());
+  Begin();
+  ASSERT_EQ(scheduler().Resume(1, Blocks({5, 6}), {.local_tokens = 4}, {}), absl::OkStatus());
+  EXPECT_THAT(End(), ElementsAre(Release(6), Release(5), Bind(6), Retain(5)));
+  ASSERT_EQ(scheduler().Truncate(1, 4, StepId(1)), absl::OkStatus());
+  Begin();
+  EXPECT_THAT(End(), IsEmpty());
+  ASSERT_EQ(scheduler().Truncate(1, 4, StepId(2)), absl::OkStatus());
+  Begin();
+  EXPECT_THAT(End(), ElementsAre(Truncate(6, 0, 2)));
 }
 
 TEST_F(VllmSchedulerTest, AResetComesAfterTheReleasesBeforeIt) {

@@ -1,0 +1,110 @@
+"""The expert ids of a forward, from the capture slots of vLLM's routers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from . import _versions
+from ._hooks import module, timed
+
+Take = Callable[[Any], None]
+
+# Of a compiled model: what takes the ids of a layer, by the model's number of the layer, which is
+# part of the compiled code.
+_takes: dict[int, Take] = {}
+_library: Any = None
+
+
+class Capture:
+    """Of one model. The thread of the worker."""
+
+    def __init__(self, runner: Any) -> None:
+        """Before the model is compiled."""
+        config = runner.vllm_config
+        self.layers = _versions.moe_layers(runner.get_model())
+        # Two entries are enough to notice that a router chose twice in one forward.
+        self._ids: list[deque[Any]] = [deque(maxlen=2) for _ in self.layers]
+        self._own_rows = _versions.own_rows(config.parallel_config)
+        self._compiled = _versions.compiles(config)
+        self._stack = module("torch").stack
+        self.attach()
+
+    def attach(self) -> None:
+        """A router has one capture slot: who else had it is called first."""
+        for ids, layer in zip(self._ids, self.layers):
+            router = layer.router
+            take, before = getattr(router, "_waymark", (None, None))
+            if router.capture_fn is not take:
+                before = router.capture_fn
+            take = ids.append
+            if self._own_rows is not None:
+                take = _after(self._own_rows, take)
+            if self._compiled:
+                take = _compiled(layer.layer_id, take)
+            if before is not None:
+                take = _both(before, take)
+            router._waymark = take, before
+            router.set_capture_fn(take)
+
+    def clear(self) -> None:
+        """Forgets a forward that was no step: profiling, warm-up, a dummy batch."""
+        if any(self._ids):
+            for ids in self._ids:
+                ids.clear()
+
+    @timed("ids")
+    def take(self, rows: int) -> Any:
+        """The ids of the forward, [L, rows, K], in one copy. None: the routers did not choose once for
+        every row."""
+        try:
+            tensors = [ids.pop() for ids in self._ids]
+            if any(self._ids):
+                return None
+            every = self._stack(tensors).numpy()
+        except (IndexError, RuntimeError):
+            return None
+        return every[:, :rows] if every.shape[1] >= rows else None
+
+
+def _both(before: Take, take: Take) -> Take:
+    def call(topk_ids: Any) -> None:
+        before(topk_ids)
+        take(topk_ids)
+
+    return call
+
+
+def _after(own_rows: Callable[[Any], Any], take: Take) -> Take:
+    def call(topk_ids: Any) -> None:
+        take(own_rows(topk_ids))
+
+    return call
+
+
+def _compiled(layer_id: int, take: Take) -> Take:
+    """A call that torch.compile keeps: an operator that says that it changes the ids. Compiled code
+    uses their memory again, so that they are copied."""
+    global _library
+    torch = module("torch")
+    if _library is None:
+        _library = torch.library.Library("waymark", "FRAGMENT")
+        _library.define("capture(Tensor(a!) ids, int layer) -> ()")
+        _library.impl("capture", _take_copy, "CPU")
+        torch.library.register_fake("waymark::capture", _take_nothing, lib=_library)
+    _takes[layer_id] = take
+    capture = torch.ops.waymark.capture.default
+
+    def call(topk_ids: Any) -> None:
+        capture(topk_ids, layer_id)
+
+    return call
+
+
+def _take_copy(ids: Any, layer: int) -> None:
+    _takes[layer](ids.clone())
+
+
+def _take_nothing(ids: Any, layer: int) -> None:
+    pass
