@@ -144,6 +144,8 @@ def main():
         import waymark.vllm
         reports = [report for report in llm.collective_rpc(waymark.vllm.worker_report) if report]
         found["hook_us"] = reports[0]["hook_us"] if reports else {}
+        for counter in ("releases_below_zero", "snapshots_lost", "snapshots_given_up"):
+            found["counts"][counter] = sum(report["store"][counter] for report in reports)
         found["counts"] |= {"findings": sum((report["findings"] for report in reports), []),
                             "failures": [report["failure"] for report in reports if report["failure"]],
                             "steps_without_ids": sum(report["steps_without_ids"] for report in reports)}
