@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::size_t kLogBytes = std::size_t{8} << 20;
 constexpr std::size_t kCallerLogBytes = std::size_t{64} << 10;  // each call applies its records
+constexpr std::size_t kOverflowBytes = 8 * kLogBytes;           // a batch may be large, too
 constexpr std::size_t kStepOverhead = 4096;                     // events, among others
 
 absl::Status Bad(std::string_view field, std::string_view rule, std::int64_t value) {
@@ -39,7 +40,9 @@ LogLimits LogLimitsOf(const StoreOptions& options) {
   const std::size_t overhead = options.landing == Landing::kManual ? 0 : kStepOverhead;
   const std::size_t step = MaxEncodedBytes(options.max_step_rows, limits.slots) + overhead;
   limits.ring_bytes = (std::max(wanted, 4 * step) + 63) / 64 * 64;
-  limits.overflow_bytes = 8 * limits.ring_bytes + (limits.KeptBytes() + 63) / 64 * 64;
+  const std::size_t overflow =
+      std::max(8 * limits.ring_bytes, options.log_bytes != 0 ? std::size_t{0} : kOverflowBytes);
+  limits.overflow_bytes = overflow + (limits.KeptBytes() + 63) / 64 * 64;
   return limits;
 }
 

@@ -131,9 +131,9 @@ struct StoreOptions {
   // A step whose ids have not arrived this long after its Submit is logged once, by its number, and
   // counted (Stats::steps_overdue). 0 = never. At least 0.
   std::chrono::nanoseconds overdue_after = std::chrono::seconds(10);
-  // Bytes of the log between the engine's thread and the thread that applies it, touched when the
-  // store is made; eight times as many are reserved for the case that they are full. 0: 8 MiB, and
-  // room for four steps of max_step_rows at least.
+  // Bytes of the log between the engine's thread and the one that applies it, touched when the
+  // store is made; eight times as many are reserved: they limit a batch of events. 0: 8 MiB (64 KiB,
+  // and 64 MiB reserved, where the caller lands), and room for 4 steps of max_step_rows at least.
   std::size_t log_bytes = 0;
   // Snapshots of ReportMessage that wait for TakeTagged: for a further one the oldest is given up.
   // 1 ... 2^20.

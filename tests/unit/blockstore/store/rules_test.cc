@@ -229,6 +229,22 @@ TEST(SeenByOthers, WithoutAPageTheBlockLosesItsRows) {
   EXPECT_EQ(d.store().GetStats().rows_without_page, 3u) << "two of the page, and the claim";
 }
 
+// ---- the log
+
+// A store whose steps the caller lands has a small log, and refused every batch of more than about
+// 10,000 events: its rows were lost, although nobody was late.
+TEST(Log, TakesABatchOfManyEventsWhereTheCallerLands) {
+  StoreOptions options = StoreDriver::Options();
+  options.num_blocks = 1 << 17;
+  StoreDriver d(options);
+  std::vector<Event> events;
+  for (int block = 0; block < options.num_blocks; ++block)
+    events.push_back(Bind(block));
+  EXPECT_TRUE(d.store().Report(events).ok());
+  d.Step(1, events, d.Slots({3}, 0, 1), {10});
+  EXPECT_EQ(d.Read({3}, 0, 1), "10@1");
+}
+
 // ---- rule 5: truncate
 
 TEST(Truncate, KnowsTheStep) {
