@@ -132,8 +132,8 @@ struct StoreOptions {
   // counted (Stats::steps_overdue). 0 = never. At least 0.
   std::chrono::nanoseconds overdue_after = std::chrono::seconds(10);
   // Bytes of the log between the engine's thread and the one that applies it, touched when the
-  // store is made; eight times as many are reserved: they limit a batch of events. 0: 8 MiB (64 KiB,
-  // and 64 MiB reserved, where the caller lands), and room for 4 steps of max_step_rows at least.
+  // store is made; eight times as many are reserved: they limit a batch of events. 0: 8 MiB, but
+  // 64 KiB, and 64 MiB reserved, where the caller lands; room for four steps of max_step_rows.
   std::size_t log_bytes = 0;
   // Snapshots of ReportMessage that wait for TakeTagged: for a further one the oldest is given up.
   // 1 ... 2^20.
