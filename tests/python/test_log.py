@@ -317,7 +317,7 @@ def test_rules_of_schedule_writers() -> None:
 
 
 def test_a_full_log_costs_rows_and_raises_nothing() -> None:
-    rig = Rig(landing="caller", num_blocks=8)
+    rig = Rig(landing="caller", num_blocks=8, log_bytes=1 << 16)
     rig.write([0, 1, 2, 3], [0], ids=np.full((3, 4, 2), [1, 2], np.int16))
     assert reasons_and_ids(rig, [0], 4) == [[1, 2]] * 4
     rig.store.retain(np.zeros(100_000, np.int32))  # more than the log and its overflow hold
