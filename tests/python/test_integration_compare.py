@@ -138,6 +138,16 @@ def test_rows_of_two_versions(expected):
     assert compare.compare_versions("a", rows, expected, [0] * ROWS).rows_wrong == 25
 
 
+def test_ids_that_fit_two_versions_are_of_the_claimed_one(expected):
+    """Such a row was taken for one of the older version, and counted as wrong."""
+    step = EXPERTS // expected.ids.shape[-1]
+    expected.ids[20, -1] = np.arange(expected.ids.shape[-1]) * step  # the same set `step` versions later
+    versions = [0] * 10 + [step] * (ROWS - 10)
+    rows = of_versions(expected, versions)
+    assert compare.compare_versions("a", rows, expected, versions).rows_wrong == 0
+    assert compare.compare_versions("a", rows, expected).rows_wrong == 0
+
+
 def test_versions_that_go_back_are_wrong(expected):
     assert compare.compare_versions("a", of_versions(expected, [1] * 15 + [0] * 25), expected).rows_wrong == 1
 

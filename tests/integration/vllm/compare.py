@@ -145,15 +145,24 @@ def compare_versions(name, rows, expected, claimed=None):
         rows = rows[:, expected.layers]
     if rows.shape != expected.ids.shape:
         return compare(name, rows, expected)
+    chosen = np.sort(rows[:, -1], -1)
+    fits = np.array([(chosen == np.sort((expected.ids[:, -1] + version) % experts, -1)).all(-1) for version in range(experts)])
     versions = np.full(len(rows), -1)
-    for version in range(experts):
-        rolled = np.sort((expected.ids[:, -1] + version) % experts, -1)
-        versions[(versions < 0) & (np.sort(rows[:, -1], -1) == rolled).all(-1)] = version
+    for row in range(len(rows)):
+        possible = np.flatnonzero(fits[:, row])
+        if not len(possible):
+            continue
+        # A set of ids may fit several versions (a, a + E / 2): then it is the claimed one, or does not go back.
+        if claimed is not None and claimed[row] in possible:
+            versions[row] = claimed[row]
+        else:
+            before = versions[row - 1] if row else 0
+            later = possible[possible >= before]
+            versions[row] = later[0] if len(later) else possible[0]
     first_weights = rows.copy()
     there = (rows[:, -1] >= 0).all(-1)
     first_weights[there, -1] = (rows[there, -1] - np.maximum(versions[there], 0)[:, None]) % experts
     result = compare(name, first_weights, expected)
-    # Ids alone can fit two versions; a step back is wrong only where the claim or the order says so.
     known = versions[there]
     back = int((np.diff(known) < 0).sum())
     if back:
