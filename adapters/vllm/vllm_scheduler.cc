@@ -19,6 +19,17 @@ absl::Status Broken(absl::string_view argument, absl::string_view rule, Value va
   return absl::InvalidArgumentError(absl::StrCat(argument, " must be ", rule, "; it is ", value));
 }
 
+// Whether `tokens` of a request, or a position in it, lie in its blocks.
+absl::Status CheckInBlocks(absl::string_view argument, std::int64_t tokens, std::size_t num_blocks,
+                           std::int64_t block_tokens) {
+  const std::int64_t most = static_cast<std::int64_t>(num_blocks) * block_tokens;
+  if (tokens >= 0 && tokens <= most) return absl::OkStatus();
+  return Broken(
+      argument,
+      absl::StrCat("in [0, ", most, "] (", num_blocks, " blocks of ", block_tokens, " tokens)"),
+      tokens);
+}
+
 }  // namespace
 
 absl::Status VllmSchedulerOptions::Validate() const {
@@ -112,11 +123,10 @@ absl::Status VllmScheduler::CheckAdmission(std::span<const BlockId> blocks,
   if (absl::Status status = CheckBlocks(blocks); !status.ok()) return status;
   const std::int64_t block_tokens = options_.limits.block_tokens;
   const std::int64_t most = static_cast<std::int64_t>(blocks.size()) * block_tokens;
-  if (cached.local_tokens < 0 || cached.local_tokens > most) {
-    return Broken("local_tokens",
-                  absl::StrCat("in [0, ", most, "] (", blocks.size(), " blocks of ", block_tokens,
-                               " tokens)"),
-                  cached.local_tokens);
+  if (absl::Status status =
+          CheckInBlocks("local_tokens", cached.local_tokens, blocks.size(), block_tokens);
+      !status.ok()) {
+    return status;
   }
   if (cached.external_tokens < 0 || cached.external_tokens > most - cached.local_tokens) {
     return Broken(
@@ -278,12 +288,9 @@ absl::Status VllmScheduler::Append(std::uint64_t request, std::span<const BlockI
   Request& r = **found;
   const std::int64_t block_tokens = options_.limits.block_tokens;
   const std::size_t num_blocks = r.blocks.size() + blocks.size();
-  const std::int64_t most = static_cast<std::int64_t>(num_blocks) * block_tokens;
-  if (full_tokens < 0 || full_tokens > most) {
-    return Broken(
-        "full_tokens",
-        absl::StrCat("in [0, ", most, "] (", num_blocks, " blocks of ", block_tokens, " tokens)"),
-        full_tokens);
+  if (absl::Status status = CheckInBlocks("full_tokens", full_tokens, num_blocks, block_tokens);
+      !status.ok()) {
+    return status;
   }
   const std::int64_t full = full_tokens / block_tokens;
   if (absl::Status status = CheckHashes(r.sealed, full, hashes); !status.ok()) return status;
@@ -319,14 +326,8 @@ void VllmScheduler::PutSnapshot(const Request& r, std::int64_t first, std::int64
 absl::Status VllmScheduler::Leave(Request& r, std::int64_t rows, std::optional<std::uint64_t> tag) {
   absl::Status status;
   if (tag.has_value()) {
-    const std::int64_t block_tokens = options_.limits.block_tokens;
-    const std::int64_t most = static_cast<std::int64_t>(r.blocks.size()) * block_tokens;
-    if (rows < 0 || rows > most) {
-      return Broken("rows",
-                    absl::StrCat("in [0, ", most, "] (", r.blocks.size(), " blocks of ",
-                                 block_tokens, " tokens)"),
-                    rows);
-    }
+    status = CheckInBlocks("rows", rows, r.blocks.size(), options_.limits.block_tokens);
+    if (!status.ok()) return status;
     status = CheckSnapshotRoom(r.blocks.size());
   }
   Flush();
@@ -362,13 +363,10 @@ absl::Status VllmScheduler::Snapshot(std::uint64_t request, std::int64_t first, 
   absl::StatusOr<Request*> found = Find(request);
   if (!found.ok()) return found.status();
   const Request& r = **found;
-  const std::int64_t block_tokens = options_.limits.block_tokens;
-  const std::int64_t most = static_cast<std::int64_t>(r.blocks.size()) * block_tokens;
-  if (last < 0 || last > most) {
-    return Broken("last",
-                  absl::StrCat("in [0, ", most, "] (", r.blocks.size(), " blocks of ", block_tokens,
-                               " tokens)"),
-                  last);
+  if (absl::Status status =
+          CheckInBlocks("last", last, r.blocks.size(), options_.limits.block_tokens);
+      !status.ok()) {
+    return status;
   }
   if (first < 0 || first > last) return Broken("first", absl::StrCat("in [0, ", last, "]"), first);
   if (absl::Status status = CheckSnapshotRoom(r.blocks.size()); !status.ok()) return status;
@@ -404,12 +402,9 @@ absl::Status VllmScheduler::Truncate(std::uint64_t request, std::int64_t positio
   if (!found.ok()) return found.status();
   Request& r = **found;
   const std::int64_t block_tokens = options_.limits.block_tokens;
-  const std::int64_t most = static_cast<std::int64_t>(r.blocks.size()) * block_tokens;
-  if (position < 0 || position > most) {
-    return Broken("position",
-                  absl::StrCat("in [0, ", most, "] (", r.blocks.size(), " blocks of ", block_tokens,
-                               " tokens)"),
-                  position);
+  if (absl::Status status = CheckInBlocks("position", position, r.blocks.size(), block_tokens);
+      !status.ok()) {
+    return status;
   }
   if (!step.valid()) return Broken("step", "at least 1", step.value());
   if (step < r.admitted) return absl::OkStatus();

@@ -50,10 +50,10 @@ namespace waymark {
 
 struct VllmSchedulerOptions {
   ScheduleLimits limits;  // those of the worker's store; num_blocks and block_tokens are required
-  std::int32_t hash_block_tokens =
-      0;  // tokens per block hash; divides block_tokens; 0: equal to it
-  BlockId null_block{
-      0};  // the block that stands for "no block"; it gets no events. Negative ids too
+  // Tokens of a block hash; divides block_tokens. 0: equal to it.
+  std::int32_t hash_block_tokens = 0;
+  // The block that stands for "no block"; it gets no events, as negative ids do not.
+  BlockId null_block{0};
 
   // InvalidArgument naming the field, the rule and the value.
   [[nodiscard]] absl::Status Validate() const;
@@ -70,8 +70,8 @@ struct BlockHashes {
 // The leading tokens whose KV a request has before its first forward.
 struct CachedTokens {
   std::int64_t local_tokens = 0;  // found in the engine's own prefix cache
-  std::int64_t external_tokens =
-      0;  // loaded behind them, from another engine or an offloaded cache
+  // Loaded behind them, from another engine or an offloaded cache.
+  std::int64_t external_tokens = 0;
 };
 
 // One thread at a time. A request is a number that the caller chooses; it is known from New to

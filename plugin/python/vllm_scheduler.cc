@@ -1,7 +1,10 @@
 // The scheduler of an engine like vLLM, over the adapter's table.
 #include <waymark_vllm.h>
 
-#include <optional>
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
 
 #include "plugin/python/core.h"
 #include "plugin/python/module.h"
@@ -222,8 +225,7 @@ void BindVllmScheduler(nb::module_& module) {
   nb::class_<VllmScheduler>(
       module, "VllmScheduler",
       "Writes what the scheduler of an engine like vLLM did as schedule messages, from the lists "
-      "of "
-      "each schedule.\n\n"
+      "of each schedule.\n\n"
       "Once per schedule: begin, one call for each request whose blocks changed, finish_message; "
       "the bytes go to the worker with the schedule, and every message must be sent, in order. "
       "Requests that are preempted or have finished are reported before their blocks are freed, "
