@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "blockstore/step_path.h"
 #include "blockstore/store/event_code.h"
 
 namespace waymark {
@@ -20,7 +21,7 @@ absl::Status Broken(absl::string_view argument, absl::string_view rule, Value va
 }
 
 // Whether `tokens` of a request, or a position in it, lie in its blocks.
-absl::Status CheckInBlocks(absl::string_view argument, std::int64_t tokens, std::size_t num_blocks,
+WAYMARK_STEP_PATH absl::Status CheckInBlocks(absl::string_view argument, std::int64_t tokens, std::size_t num_blocks,
                            std::int64_t block_tokens) {
   const std::int64_t most = static_cast<std::int64_t>(num_blocks) * block_tokens;
   if (tokens >= 0 && tokens <= most) return absl::OkStatus();
@@ -54,7 +55,7 @@ absl::StatusOr<VllmScheduler> VllmScheduler::Create(const VllmSchedulerOptions& 
 
 // ---- checks
 
-absl::StatusOr<VllmScheduler::Request*> VllmScheduler::Find(std::uint64_t request, bool preempted) {
+WAYMARK_STEP_PATH absl::StatusOr<VllmScheduler::Request*> VllmScheduler::Find(std::uint64_t request, bool preempted) {
   const auto found = requests_.find(request);
   if (found == requests_.end()) return Broken("request", "one that New has reported", request);
   if (found->second.preempted && !preempted) {
@@ -64,12 +65,12 @@ absl::StatusOr<VllmScheduler::Request*> VllmScheduler::Find(std::uint64_t reques
   return &found->second;
 }
 
-absl::Status VllmScheduler::CheckOpen() const {
+WAYMARK_STEP_PATH absl::Status VllmScheduler::CheckOpen() const {
   if (open_) return absl::OkStatus();
   return absl::FailedPreconditionError("a message must be begun first: call Begin");
 }
 
-absl::Status VllmScheduler::CheckBlocks(std::span<const BlockId> blocks) const {
+WAYMARK_STEP_PATH absl::Status VllmScheduler::CheckBlocks(std::span<const BlockId> blocks) const {
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (blocks[i].value() < options_.limits.num_blocks) continue;
     return Broken(absl::StrCat("blocks[", i, "]"),
@@ -79,7 +80,7 @@ absl::Status VllmScheduler::CheckBlocks(std::span<const BlockId> blocks) const {
   return absl::OkStatus();
 }
 
-absl::Status VllmScheduler::CheckHashes(std::int64_t first, std::int64_t last,
+WAYMARK_STEP_PATH absl::Status VllmScheduler::CheckHashes(std::int64_t first, std::int64_t last,
                                         const BlockHashes& hashes) const {
   if (hashes.keys.empty() || first >= last) return absl::OkStatus();
   const std::int64_t per_block = options_.limits.block_tokens / options_.hash_block_tokens;
@@ -95,7 +96,7 @@ absl::Status VllmScheduler::CheckHashes(std::int64_t first, std::int64_t last,
   return absl::OkStatus();
 }
 
-absl::Status VllmScheduler::CheckRoom(std::size_t events) const {
+WAYMARK_STEP_PATH absl::Status VllmScheduler::CheckRoom(std::size_t events) const {
   // A quarter of the message is left to releases, which are never refused.
   const std::size_t all = kept_.events.size() + binds_.size() + changes_.size() + seals_.size() +
                           copies_.size() + events;
@@ -145,14 +146,14 @@ absl::Status VllmScheduler::CheckAdmission(std::span<const BlockId> blocks,
 
 // ---- messages
 
-absl::Status VllmScheduler::Begin(StepId step, std::uint64_t version) {
+WAYMARK_STEP_PATH absl::Status VllmScheduler::Begin(StepId step, std::uint64_t version) {
   if (absl::Status status = writer_.Begin(step, version); !status.ok()) return status;
   last_step_ = std::max(last_step_, step);
   open_ = true;
   return absl::OkStatus();
 }
 
-void VllmScheduler::PutEvents(std::span<const Event> events) {
+WAYMARK_STEP_PATH void VllmScheduler::PutEvents(std::span<const Event> events) {
   if (events.empty()) return;
   if (kept_.items.empty() || kept_.items.back().kind != ScheduleItem::Kind::kEvents) {
     kept_.items.push_back({.begin = static_cast<std::uint32_t>(kept_.events.size())});
@@ -161,7 +162,7 @@ void VllmScheduler::PutEvents(std::span<const Event> events) {
   kept_.items.back().end = static_cast<std::uint32_t>(kept_.events.size());
 }
 
-void VllmScheduler::Flush() {
+WAYMARK_STEP_PATH void VllmScheduler::Flush() {
   // In the order in which the engine copies: a copy may be copied.
   for (const BlockCopy& copy : copies_)
     if (copy.bound) changes_.push_back(Event::Copy(copy.src, copy.dst, copy.rows));
@@ -172,7 +173,7 @@ void VllmScheduler::Flush() {
   }
 }
 
-absl::StatusOr<std::span<const std::uint8_t>> VllmScheduler::FinishMessage() {
+WAYMARK_STEP_PATH absl::StatusOr<std::span<const std::uint8_t>> VllmScheduler::FinishMessage() {
   if (absl::Status open = CheckOpen(); !open.ok()) return open;
   Flush();
   copies_.clear();
@@ -202,14 +203,14 @@ absl::StatusOr<std::span<const std::uint8_t>> VllmScheduler::FinishMessage() {
 
 // ---- requests that are scheduled
 
-BlockKey VllmScheduler::KeyOf(std::int64_t index, const BlockHashes& hashes) const {
+WAYMARK_STEP_PATH BlockKey VllmScheduler::KeyOf(std::int64_t index, const BlockHashes& hashes) const {
   const std::int64_t per_block = options_.limits.block_tokens / options_.hash_block_tokens;
   const std::int64_t at = (index + 1) * per_block - 1 - hashes.first;
   if (at < 0 || at >= static_cast<std::int64_t>(hashes.keys.size())) return {};
   return hashes.keys[static_cast<std::size_t>(at)];
 }
 
-void VllmScheduler::Bind(BlockId block, const BlockKey& key, std::int32_t rows) {
+WAYMARK_STEP_PATH void VllmScheduler::Bind(BlockId block, const BlockKey& key, std::int32_t rows) {
   const auto copy = std::find_if(copies_.begin(), copies_.end(), [block](const BlockCopy& c) {
     return c.dst == block && !c.bound;
   });
@@ -222,7 +223,7 @@ void VllmScheduler::Bind(BlockId block, const BlockKey& key, std::int32_t rows) 
   copy->bound = true;
 }
 
-void VllmScheduler::SealBlocks(Request& r, std::int64_t end, const BlockHashes& hashes) {
+WAYMARK_STEP_PATH void VllmScheduler::SealBlocks(Request& r, std::int64_t end, const BlockHashes& hashes) {
   for (std::int64_t i = r.sealed; i < end; ++i) {
     const BlockId block = r.blocks[static_cast<std::size_t>(i)];
     if (!IsNull(block)) seals_.push_back(Event::Seal(block, KeyOf(i, hashes)));
@@ -279,7 +280,7 @@ absl::Status VllmScheduler::Resume(std::uint64_t request, std::span<const BlockI
   return absl::OkStatus();
 }
 
-absl::Status VllmScheduler::Append(std::uint64_t request, std::span<const BlockId> blocks,
+WAYMARK_STEP_PATH absl::Status VllmScheduler::Append(std::uint64_t request, std::span<const BlockId> blocks,
                                    std::int64_t full_tokens, const BlockHashes& hashes) {
   if (absl::Status status = CheckOpen(); !status.ok()) return status;
   absl::StatusOr<Request*> found = Find(request);
@@ -356,6 +357,15 @@ absl::Status VllmScheduler::Finish(std::uint64_t request, std::int64_t rows,
   const absl::Status status = Leave(**found, rows, tag);
   if (status.ok() || absl::IsResourceExhausted(status)) requests_.erase(request);
   return status;
+}
+
+absl::Status VllmScheduler::Extend(std::uint64_t request, std::span<const BlockId> blocks) {
+  absl::StatusOr<Request*> found = Find(request);
+  if (!found.ok()) return found.status();
+  if (absl::Status status = CheckBlocks(blocks); !status.ok()) return status;
+  Request& r = **found;
+  r.blocks.insert(r.blocks.end(), blocks.begin(), blocks.end());
+  return absl::OkStatus();
 }
 
 absl::Status VllmScheduler::Snapshot(std::uint64_t request, std::int64_t first, std::int64_t last,

@@ -1,3 +1,4 @@
+#include "blockstore/step_path.h"
 #include "blockstore/store/schedule_message.h"
 
 #include <algorithm>
@@ -45,7 +46,7 @@ constexpr std::size_t kSnapshotBytes = sizeof(ItemHead) + 4 + 3 * 8;  // and 4 p
 constexpr std::size_t kForgetBytes = sizeof(ItemHead) + 8;
 constexpr std::uint64_t kNoStep = std::numeric_limits<std::uint64_t>::max();
 
-std::uint64_t CheckOf(std::span<const std::uint8_t> bytes) {
+WAYMARK_STEP_PATH std::uint64_t CheckOf(std::span<const std::uint8_t> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
@@ -72,7 +73,7 @@ absl::Status CheckBlock(std::int32_t block, absl::string_view field, const Sched
 }
 
 // In a message without a step a Seal may name any step.
-EventLimits LimitsOf(const ScheduleLimits& limits, StepId step) {
+WAYMARK_STEP_PATH EventLimits LimitsOf(const ScheduleLimits& limits, StepId step) {
   return {limits.num_blocks, limits.block_tokens, step.valid() ? step.value() : kNoStep - 1};
 }
 
@@ -132,7 +133,7 @@ absl::Status TooManyBytes(const ScheduleLimits& limits, std::uint64_t value) {
                    "; it has ", value));
 }
 
-absl::Status CheckStep(std::uint64_t step, std::uint64_t version, absl::string_view where) {
+WAYMARK_STEP_PATH absl::Status CheckStep(std::uint64_t step, std::uint64_t version, absl::string_view where) {
   if (step == kNoStep) {
     return absl::InvalidArgumentError(
         absl::StrCat(where, "step must be below 2^64 - 1; it is ", step));
@@ -152,7 +153,7 @@ absl::Status Bad(const Part&... parts) {
 }
 
 // Checks the bytes around the items. `body` is set to the bytes of the items.
-absl::Status ParseFrame(std::span<const std::uint8_t> bytes, const ScheduleLimits& limits,
+WAYMARK_STEP_PATH absl::Status ParseFrame(std::span<const std::uint8_t> bytes, const ScheduleLimits& limits,
                         Header& header, std::span<const std::uint8_t>& body) {
   if (bytes.size() > limits.max_bytes) return TooManyBytes(limits, bytes.size());
   if (bytes.size() < kEmptyBytes) {
@@ -333,7 +334,7 @@ absl::Status ScheduleLimits::Validate() const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ScheduleMessage> ParseScheduleMessage(std::span<const std::uint8_t> bytes,
+WAYMARK_STEP_PATH absl::StatusOr<ScheduleMessage> ParseScheduleMessage(std::span<const std::uint8_t> bytes,
                                                      const ScheduleLimits& limits,
                                                      ScheduleMessage memory) {
   if (absl::Status status = limits.Validate(); !status.ok()) return status;
@@ -366,7 +367,7 @@ absl::StatusOr<ScheduleWriter> ScheduleWriter::Create(const ScheduleLimits& limi
   return ScheduleWriter(limits, epoch, std::max<std::uint64_t>(first_sequence, 1));
 }
 
-absl::Status ScheduleWriter::Begin(StepId step, std::uint64_t version) {
+WAYMARK_STEP_PATH absl::Status ScheduleWriter::Begin(StepId step, std::uint64_t version) {
   if (open_) {
     return absl::FailedPreconditionError(absl::StrCat(
         "Begin: message ", sequence_, " must be finished before another one is begun"));
@@ -387,7 +388,7 @@ absl::Status ScheduleWriter::Begin(StepId step, std::uint64_t version) {
   return absl::OkStatus();
 }
 
-absl::Status ScheduleWriter::Reserve(std::size_t least, std::size_t most) {
+WAYMARK_STEP_PATH absl::Status ScheduleWriter::Reserve(std::size_t least, std::size_t most) {
   if (!open_) return absl::FailedPreconditionError("a message must be begun first: call Begin");
   const std::size_t other = size_ + kCheckBytes;
   if (other + least > limits_.max_bytes) return TooManyBytes(limits_, other + least);
@@ -395,7 +396,7 @@ absl::Status ScheduleWriter::Reserve(std::size_t least, std::size_t most) {
   return absl::OkStatus();
 }
 
-absl::Status ScheduleWriter::Report(std::span<const Event> events) {
+WAYMARK_STEP_PATH absl::Status ScheduleWriter::Report(std::span<const Event> events) {
   absl::Status status = Reserve(events.size() * kMinEventBytes, events.size() * kMaxEventBytes);
   if (!status.ok()) return status;
   const EventLimits limits = LimitsOf(limits_, step_);
@@ -442,7 +443,7 @@ absl::Status ScheduleWriter::Forget(std::uint64_t tag) {
   return absl::OkStatus();
 }
 
-std::span<const std::uint8_t> ScheduleWriter::Finish() {
+WAYMARK_STEP_PATH std::span<const std::uint8_t> ScheduleWriter::Finish() {
   if (!open_) return {};
   open_ = false;
   Header header{};

@@ -214,7 +214,7 @@ std::int64_t RoutingStore::CoveredPrefix(std::span<const BlockId> blocks, std::i
   return impl_->forked() ? 0 : impl_->CoveredPrefix(blocks, rows);
 }
 
-absl::Status RoutingStore::ReportMessage(std::span<const std::uint8_t> message) {
+WAYMARK_STEP_PATH absl::Status RoutingStore::ReportMessage(std::span<const std::uint8_t> message) {
   return Guarded("ReportMessage",
                  [&] { return impl_->forked() ? Forked() : impl_->ReportMessage(message); });
 }

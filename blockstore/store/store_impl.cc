@@ -131,7 +131,7 @@ WAYMARK_STEP_PATH absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapsho
 
 // ---- messages of a scheduler in another process
 
-absl::Status RoutingStore::Impl::ReportMessage(std::span<const std::uint8_t> message) {
+WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::ReportMessage(std::span<const std::uint8_t> message) {
   bool lost = false;
   absl::Status status;
   try {
@@ -146,7 +146,7 @@ absl::Status RoutingStore::Impl::ReportMessage(std::span<const std::uint8_t> mes
   return status;
 }
 
-absl::Status RoutingStore::Impl::AppendMessage(std::span<const std::uint8_t> message, bool& lost) {
+WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::AppendMessage(std::span<const std::uint8_t> message, bool& lost) {
   const ScheduleLimits limits{options_.num_blocks, options_.block_tokens};
   absl::StatusOr<ScheduleMessage> parsed =
       ParseScheduleMessage(message, limits, std::exchange(message_, {}));
@@ -162,7 +162,7 @@ absl::Status RoutingStore::Impl::AppendMessage(std::span<const std::uint8_t> mes
   return status;
 }
 
-absl::Status RoutingStore::Impl::AppendItems() {
+WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::AppendItems() {
   absl::Status status;
   // The sender's checks are the log's, but for what only the receiver knows: the last step begun.
   const auto append = [&](const StepCode& code) {

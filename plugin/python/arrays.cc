@@ -73,6 +73,38 @@ void FromNdarray(Array& array, const char* name) {
   }
 }
 
+// The kind of a buffer's items by the character of its format; 0: another format.
+char KindOf(const char* format) {
+  if (format == nullptr) return 0;
+  if (*format == '@' || *format == '=' || *format == '<') ++format;
+  if (format[0] == '\0' || format[1] != '\0') return 0;
+  if (std::strchr("bhilq", *format) != nullptr) return 'i';
+  if (std::strchr("BHILQ", *format) != nullptr) return 'u';
+  return *format == '?' ? 'b' : 0;
+}
+
+// A numpy array of integers, whose memory stays where it is while the array exists. False: of other
+// items.
+bool FromBuffer(Array& array, nb::handle object, const char* name) {
+  Py_buffer view = {};
+  if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_STRIDED_RO | PyBUF_FORMAT) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  array.kind = KindOf(view.format);
+  array.data = view.buf;
+  array.item_bytes = static_cast<int>(view.itemsize);
+  const bool taken = array.kind != 0 && view.ndim <= Array::kMaxDims;
+  if (taken) {
+    SetDims(array, static_cast<std::size_t>(view.ndim), name);
+    std::copy_n(view.shape, view.ndim, array.shape);
+    std::copy_n(view.strides, view.ndim, array.strides);
+    array.owner = nb::borrow(object);
+  }
+  PyBuffer_Release(&view);
+  return taken;
+}
+
 // A tensor with an address, used without importing its framework: no synchronisation, so
 // that it works inside a graph capture.
 void FromTensor(Array& array, nb::handle object, const char* name) {
@@ -333,6 +365,7 @@ bool Array::contiguous() const {
 Array ArrayOf(nb::handle object, const char* name) {
   Array array;
   if (IsNumpy(object)) {
+    if (FromBuffer(array, object, name)) return array;
     if (nb::try_cast(object, array.lent, false)) {
       FromNdarray(array, name);
       return array;

@@ -219,6 +219,8 @@ class Integers {
   [[nodiscard]] const T* data() const { return data_; }
   [[nodiscard]] std::size_t size() const { return size_; }
   [[nodiscard]] const T& operator[](std::size_t i) const { return data_[i]; }
+  // Whether data() is the numpy array's own memory, and changes with it.
+  [[nodiscard]] bool lent() const { return memory_.data() != nullptr; }
 
  private:
   const T* data_ = nullptr;
@@ -323,6 +325,9 @@ class EngineCall {
   bool outer_ = false;
   bool held_ = true;
 };
+
+// Reports a message of a ScheduleWriter, bytes, to the store. Inside an EngineCall.
+void ReportTo(SharedStore& store, nb::handle message);
 
 // The Python class of a store.
 struct Store {

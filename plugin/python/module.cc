@@ -45,4 +45,5 @@ NB_MODULE(_core, module) {
   py::BindSession(module);
   py::BindRouting(module);
   py::BindVllmScheduler(module);
+  py::BindVllmWorker(module);
 }

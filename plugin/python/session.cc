@@ -9,15 +9,6 @@ namespace {
 
 using nb::literals::operator""_a;
 
-struct Session {
-  std::shared_ptr<SharedSession> shared;  // null: closed
-  [[nodiscard]] SharedSession& open() const {
-    if (shared == nullptr) Raise(WM_FAILED_PRECONDITION, "the session is closed");
-    shared->store->GiveBack();
-    return *shared;
-  }
-};
-
 // `array` must lie where the session's transport can read it.
 void CheckMemory(const SharedSession& session, const Array& array, const char* name) {
   if (array.data == nullptr) return;
@@ -119,13 +110,6 @@ void SetStream(const Session& self, nb::handle stream) {
   const EngineCall call(*session.store);
   const wm_status status = Api().session_set_stream(session.session, handle);
   if (status != WM_OK) Raise(status, "set_stream");
-}
-
-// True: the step goes on; False: it was dropped here and now.
-bool NotDropped(wm_status status, const wm_code& code) {
-  if (status == WM_RESOURCE_EXHAUSTED) return false;
-  Check(code, status);
-  return true;
 }
 
 bool BeginStep(const Session& self, Uint64<"step"> step, Uint64<"version"> version,
@@ -234,45 +218,16 @@ void SubmitDeviceSlots(const Session& self, Uint64<"step"> step, nb::handle slot
   CheckAppended(code, status);
 }
 
-// wm_done's function; on the landing thread, without the GIL.
-void Done(void* context) {
-  auto* const ids = static_cast<LentIds*>(context);
-  ids->next = ids->done->load(std::memory_order_relaxed);
-  while (!ids->done->compare_exchange_weak(ids->next, ids, std::memory_order_release,
-                                           std::memory_order_relaxed)) {
-  }
-}
-
 // True: the step has been submitted; False: it was dropped here and now.
 bool SubmitIds(const Session& self, Uint64<"step"> step, nb::handle ids_array, bool layers_first) {
   SharedSession& session = self.open();
-  auto lent = std::make_unique<LentIds>();
-  lent->done = &session.store->done;
-  lent->array = ArrayOf(ids_array, "ids");
-  const Array& array = lent->array;
-  if (array.dims != 3) {
-    Raise(WM_INVALID_ARGUMENT, std::string("ids: [rows, layers, columns] or, with layout=\"LTK\", "
-                                           "[layers, rows, columns]; got ") +
-                                   std::to_string(array.dims) + " dimensions");
-  }
-  if (!array.on_host) Raise(WM_INVALID_ARGUMENT, "ids: host memory, got device memory");
-  const int row_axis = layers_first ? 1 : 0;
-  const int layer_axis = layers_first ? 0 : 1;
   wm_ids ids = {};
-  ids.struct_size = sizeof(ids);
-  ids.type = IdType(array, "ids");
-  ids.data = array.data;
-  ids.rows = Count(array.shape[row_axis], "ids rows");
-  ids.layers = Count(array.shape[layer_axis], "ids layers");
-  ids.columns = Count(array.shape[2], "ids columns");
-  ids.row_stride = array.strides[row_axis];
-  ids.layer_stride = array.strides[layer_axis];
-  ids.k_stride = array.strides[2];
+  std::unique_ptr<LentIds> lent = Lend(session, ids_array, layers_first, ids);
   wm_code code = {};
   wm_status status;
   {
     const EngineCall call(*session.store);
-    status = Api().session_submit_ids(session.session, step, &ids, {&Done, lent.release()}, &code);
+    status = SubmitTo(session, step, ids, std::move(lent), code);
   }
   if (status != WM_OK) session.store->GiveBack();
   return NotDropped(status, code);
@@ -411,7 +366,54 @@ nb::list SilentBatchSizes(const Session& self, Int32<"layer"> layer) {
   return out;
 }
 
+// wm_done's function; on the landing thread, without the GIL.
+void Done(void* context) {
+  auto* const ids = static_cast<LentIds*>(context);
+  ids->next = ids->done->load(std::memory_order_relaxed);
+  while (!ids->done->compare_exchange_weak(ids->next, ids, std::memory_order_release,
+                                           std::memory_order_relaxed)) {
+  }
+}
+
 }  // namespace
+
+bool NotDropped(wm_status status, const wm_code& code) {
+  if (status == WM_RESOURCE_EXHAUSTED) return false;
+  Check(code, status);
+  return true;
+}
+
+std::unique_ptr<LentIds> Lend(SharedSession& session, nb::handle object, bool layers_first,
+                              wm_ids& ids) {
+  auto lent = std::make_unique<LentIds>();
+  lent->done = &session.store->done;
+  lent->array = ArrayOf(object, "ids");
+  const Array& array = lent->array;
+  if (array.dims != 3) {
+    Raise(WM_INVALID_ARGUMENT, std::string("ids: [rows, layers, columns] or, with layout=\"LTK\", "
+                                           "[layers, rows, columns]; got ") +
+                                   std::to_string(array.dims) + " dimensions");
+  }
+  if (!array.on_host) Raise(WM_INVALID_ARGUMENT, "ids: host memory, got device memory");
+  const int row_axis = layers_first ? 1 : 0;
+  const int layer_axis = layers_first ? 0 : 1;
+  ids = {};
+  ids.struct_size = sizeof(ids);
+  ids.type = IdType(array, "ids");
+  ids.data = array.data;
+  ids.rows = Count(array.shape[row_axis], "ids rows");
+  ids.layers = Count(array.shape[layer_axis], "ids layers");
+  ids.columns = Count(array.shape[2], "ids columns");
+  ids.row_stride = array.strides[row_axis];
+  ids.layer_stride = array.strides[layer_axis];
+  ids.k_stride = array.strides[2];
+  return lent;
+}
+
+wm_status SubmitTo(SharedSession& session, std::uint64_t step, const wm_ids& ids,
+                   std::unique_ptr<LentIds> lent, wm_code& code) {
+  return Api().session_submit_ids(session.session, step, &ids, {&Done, lent.release()}, &code);
+}
 
 void BindSession(nb::module_& module) {
   nb::class_<Session>(module, "CaptureSession")

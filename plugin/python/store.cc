@@ -110,10 +110,8 @@ void Schedule(const Store& self, Uint64<"step"> step, Uint64<"version"> version)
 
 void ReportMessage(const Store& self, nb::handle message) {
   SharedStore& store = self.open();
-  const Bytes bytes = ReadableBytes(message, "message");
   const EngineCall call(store);
-  Message why;
-  Check(Api().store_report_message(store.store, bytes.data, bytes.size, why.get()), why);
+  ReportTo(store, message);
 }
 
 void ForgetTag(const Store& self, Uint64<"tag"> tag) {
@@ -337,6 +335,12 @@ void CheckRecorder(const Store& self) {
 }
 
 }  // namespace
+
+void ReportTo(SharedStore& store, nb::handle message) {
+  const Bytes bytes = ReadableBytes(message, "message");
+  Message why;
+  Check(Api().store_report_message(store.store, bytes.data, bytes.size, why.get()), why);
+}
 
 SharedStore::~SharedStore() {
   {

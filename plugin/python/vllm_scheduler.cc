@@ -177,6 +177,16 @@ void Finish(const VllmScheduler& self, Uint64<"request"> request, Int64<"rows"> 
   Leave(Table().scheduler_finish, self, request, rows, tag);
 }
 
+void Extend(const VllmScheduler& self, Uint64<"request"> request, nb::handle block_ids) {
+  const Integers<std::int32_t> ids(block_ids, "blocks");
+  wm_vllm_blocks blocks = {};
+  blocks.struct_size = sizeof(blocks);
+  blocks.blocks = ids.data();
+  blocks.num_blocks = ids.size();
+  Message why;
+  Check(Table().scheduler_extend(self.scheduler, request, &blocks, why.get()), why);
+}
+
 void TakeSnapshot(const VllmScheduler& self, Uint64<"request"> request, Int64<"first"> first,
                   Int64<"last"> last, Uint64<"tag"> tag) {
   Message why;
@@ -264,6 +274,9 @@ void BindVllmScheduler(nb::module_& module) {
            nb::sig("def finish(self, request: int, rows: int, tag: int | None) -> None"),
            "The same for a request that has finished or was aborted. `rows` of a preempted "
            "request: 0.")
+      .def("extend", &Extend, "request"_a, "blocks"_a,
+           "Appends blocks to those of a request, and writes no event: the worker derives them from "
+           "the slots of the decodes that begin and fill these blocks (VllmWorker).")
       .def("snapshot", &TakeSnapshot, "request"_a, "first"_a, "last"_a, "tag"_a,
            "Requests a snapshot of rows [first, last) of a request that continues.")
       .def("forget", &Forget, "tag"_a,

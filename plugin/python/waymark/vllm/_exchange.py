@@ -11,8 +11,8 @@ from .._rows import Rows
 class Schedule(NamedTuple):
     """Of a schedule, to the worker: the attribute ``waymark`` of SchedulerOutput."""
 
-    message: bytes
-    """Store.report_message takes it."""
+    message: bytes | None
+    """Store.report_message takes it; None: nothing is to be reported."""
     step: int
     """0: no forward."""
     version: int

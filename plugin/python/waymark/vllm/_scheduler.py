@@ -21,10 +21,11 @@ _HOLD_SECONDS = 30.0
 class _Request:
     """A request that has blocks, or had blocks before a preemption."""
 
-    __slots__ = ("asked", "handle", "lives", "preempted")
+    __slots__ = ("asked", "blocks", "lives", "number", "preempted")
 
-    def __init__(self, handle: int, asked: bool) -> None:
-        self.handle = handle
+    def __init__(self, number: int, asked: bool) -> None:
+        self.number = number
+        self.blocks = 0  # that were reported
         self.asked = asked
         self.preempted = False
         self.lives: list[_Life] = []
@@ -62,6 +63,9 @@ class SchedulerHalf:
         self.versions = WeightVersions()
         self.failure = ""
         self._group = group.number
+        self._block_tokens = group.block_tokens
+        self._derives = _versions.derives_decodes(scheduler.vllm_config, group)
+        self._blocks_of = _versions.blocks_of_requests(scheduler, group)
         model_config = scheduler.vllm_config.model_config
         self._layers = model_config.get_total_num_hidden_layers() if options.layers == "all" else 0
         self._scheduler = scheduler
@@ -73,9 +77,10 @@ class SchedulerHalf:
         self.weights(_versions.FIRST_WEIGHTS)
         self._warned = False
         self._step = 0
-        self._handles = 0
+        self._last_number = 0
         self._next_tag = 0
         self._tags: list[int] = []  # requested since the last message
+        self._kept = False  # the writer has something for the next message
         self._requests: dict[str, _Request] = {}
         self._external: dict[str, int] = {}  # tokens that a connector loads
         self._held: dict[str, _Finished] = {}
@@ -91,53 +96,77 @@ class SchedulerHalf:
     # -- what happens to requests -------------------------------------------------------------
     @timed("schedule")
     def scheduled(self, output: Any) -> None:
-        """Writes the message of a schedule."""
-        writer, group = self._writer, self._group
-        step = 0
-        if output.total_num_scheduled_tokens:
+        """Writes the message of a schedule. A schedule of decodes alone needs none: the worker knows
+        from their slots which blocks they begin and fill."""
+        step, tokens = 0, output.total_num_scheduled_tokens
+        if tokens:
             self._step = step = self._step + 1
-        writer.begin(step, self._version if step else 0)
-        cached, scheduled = output.scheduled_cached_reqs, output.num_scheduled_tokens
-        requests = self._scheduler.requests
+        cached, message = output.scheduled_cached_reqs, None
+        if (
+            self._kept
+            or output.scheduled_new_reqs
+            or cached.resumed_req_ids
+            or not self._derives
+            or tokens != len(output.num_scheduled_tokens)
+        ):
+            self._kept = False
+            self._writer.begin(step, self._version if step else 0)
+            self._report(output, cached)
+            message = self._writer.finish_message()
+        tags: tuple[int, ...] = ()
+        if self._tags:
+            tags, self._tags = tuple(self._tags), []
+        output.waymark = Schedule(message, step, self._version, tags, self._next_tag)
+
+    def _report(self, output: Any, cached: Any) -> None:
+        """The requests of a schedule whose blocks change."""
+        group, requests = self._group, self._scheduler.requests
+        scheduled = output.num_scheduled_tokens
         for data in output.scheduled_new_reqs:  # runner V2: also those that are resumed
             name = data.req_id
             blocks, computed = data.block_ids[group], data.num_computed_tokens
             self._start(requests[name], blocks, computed, scheduled[name])
         blocks_of = cached.new_block_ids
         for i in compress(range(len(blocks_of)), blocks_of):  # most are None
-            name, blocks, computed = (
-                cached.req_ids[i],
-                blocks_of[i][group],
-                cached.num_computed_tokens[i],
-            )
-            request = requests[name]
+            name, blocks = cached.req_ids[i], blocks_of[i][group]
+            computed, tokens = cached.num_computed_tokens[i], scheduled[name]
             if name in cached.resumed_req_ids:
-                self._start(request, blocks, computed, scheduled[name])
-                continue
-            full = min(computed + scheduled[name], request.num_tokens)
-            writer.append(self._requests[name].handle, blocks, full, request.block_hashes)
-        tags, self._tags = tuple(self._tags), []
-        output.waymark = Schedule(
-            writer.finish_message(), step, self._version, tags, self._next_tag
-        )
+                self._start(requests[name], blocks, computed, tokens)
+            elif not (self._derives and tokens == 1):
+                request, known = requests[name], self._requests[name]
+                self._extend(known, name, computed)
+                known.blocks += len(blocks)
+                full = min(computed + tokens, request.num_tokens)
+                self._writer.append(known.number, blocks, full, request.block_hashes)
+
+    def _extend(self, known: _Request, name: str, computed: int) -> None:
+        """Before other blocks, or the end of a request: those in which decodes have begun."""
+        if self._derives:
+            begun = -(-computed // self._block_tokens)
+            if begun > known.blocks:
+                blocks = self._blocks_of.get(name, ())[known.blocks : begun]
+                self._writer.extend(known.number, [block.block_id for block in blocks])
+                known.blocks = begun
 
     def _start(self, request: Any, blocks: list[int], computed: int, scheduled: int) -> None:
         name, hashes = request.request_id, request.block_hashes
         external = min(self._external.pop(name, 0), computed)
         known = self._requests.get(name)
         if known is not None and not known.preempted:  # a session that goes on
-            self._writer.finish(known.handle, 0, None)
+            self._extend(known, name, computed)
+            self._writer.finish(known.number, 0, None)
             known = None
         if known is None:
-            self._handles += 1
-            known = self._requests[name] = _Request(self._handles, self._asks(request))
-            self._writer.new(known.handle, blocks, computed - external, external, hashes)
+            self._last_number = number = self._last_number + 1
+            known = self._requests[name] = _Request(number, self._asks(request))
+            self._writer.new(known.number, blocks, computed - external, external, hashes)
         else:
             known.preempted = False
             self._limit_lives(known, request)
-            self._writer.resume(known.handle, blocks, computed - external, external, hashes)
+            self._writer.resume(known.number, blocks, computed - external, external, hashes)
+        known.blocks = len(blocks)
         self._writer.append(
-            known.handle, [], min(computed + scheduled, request.num_tokens), hashes
+            known.number, [], min(computed + scheduled, request.num_tokens), hashes
         )
 
     def _asks(self, request: Any) -> bool:
@@ -172,7 +201,9 @@ class SchedulerHalf:
         known.preempted = True
         rows = request.num_computed_tokens
         tag = self._tag() if known.asked and rows > 0 else None
-        self._writer.preempt(known.handle, rows, tag)
+        self._kept = True
+        self._extend(known, request.request_id, rows)
+        self._writer.preempt(known.number, rows, tag)
         if tag is not None:
             known.lives.append(_Life(tag, rows))
 
@@ -188,7 +219,10 @@ class SchedulerHalf:
         if with_rows and known.asked and not known.preempted:
             rows = min(request.num_computed_tokens, request.num_tokens - 1)
         tag = self._tag() if rows > 0 else None
-        self._writer.finish(known.handle, rows, tag)
+        self._kept = True
+        if not known.preempted:
+            self._extend(known, name, request.num_computed_tokens)
+        self._writer.finish(known.number, rows, tag)
         if not with_rows or not known.asked:
             for life in known.lives:
                 del self._results[life.tag]
@@ -203,10 +237,12 @@ class SchedulerHalf:
     def copied(self, group: int, source: int, copy: int) -> None:
         """A hit ends inside a block, which is copied on write."""
         if group == self._group:
+            self._kept = True
             self._writer.copy(source, copy)
 
     def reset(self) -> None:
         """The prefix cache was reset."""
+        self._kept = True
         self._writer.reset()
 
     def loads(self, name: str, tokens: int) -> None:

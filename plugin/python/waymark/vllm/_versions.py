@@ -113,6 +113,23 @@ def hash_block_tokens(scheduler: Any, group: KVGroup) -> int:
     return getattr(scheduler, "hash_block_size", None) or group.block_tokens
 
 
+def derives_decodes(config: Any, group: KVGroup) -> bool:
+    """Whether the worker derives the events of blocks that decodes begin and fill from their slots.
+    Not with drafts, which may be rejected, and not where blocks are loaded by their keys."""
+    return (
+        config.speculative_config is None
+        and config.kv_transfer_config is None
+        and group.block_tokens > 1
+    )
+
+
+def blocks_of_requests(scheduler: Any, group: KVGroup) -> dict[str, Any]:
+    """The blocks of each request, in order; each has a block_id."""
+    manager = scheduler.kv_cache_manager.coordinator.single_type_managers[group.number]
+    blocks: dict[str, Any] = manager.req_to_blocks
+    return blocks
+
+
 def moe_layers(model: Any) -> list[MoELayer]:
     """The layers that are captured, in their order. A draft model is not part of ``model``."""
     fused_moe = "vllm.model_executor.layers.fused_moe"

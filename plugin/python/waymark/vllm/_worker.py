@@ -10,6 +10,7 @@ import weakref
 from collections import deque
 from typing import Any
 
+from .._core import VllmWorker
 from .._errors import WaymarkError
 from .._session import CaptureSession
 from .._store import Store
@@ -53,6 +54,11 @@ class _Reader:
         while self._done:
             results.append(self._done.popleft())
         return tuple(results)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being read."""
+        return self._waiting > 0
 
     def put_back(self, results: tuple[Result, ...]) -> None:
         """They could not be sent: the next output has them."""
@@ -119,8 +125,12 @@ class WorkerHalf:
         self._stopped = weakref.finalize(self, self._reader.stop)
         self.capture = capture
         self._schedule: Schedule | None = None
+        self._message: bytes | None = None  # to be reported with its step
         self._rows = 0
-        self._slots = _versions.slots(runner, group)
+        self.expects = False  # rows are being read, or were read and not sent
+        self._steps = VllmWorker(
+            self.session, _versions.slots(runner, group), _versions.derives_decodes(config, group)
+        )
         for index, layer in enumerate(layers):
             self.session.bind_layer(index, layer.name, LayerCapture.HANDS_OVER)
 
@@ -133,64 +143,74 @@ class WorkerHalf:
     # -- a step -------------------------------------------------------------------------------
     @timed("message")
     def begin_schedule(self, output: Any) -> None:
-        """Before the forward: the message of its schedule."""
+        """Before the forward. A message that requests snapshots is reported at once, so that they are
+        read during the forward; others with the step."""
         self._schedule = schedule = getattr(output, "waymark", None)
         if schedule is None:
             return
         self._rows = output.total_num_scheduled_tokens
-        self.capture.clear()
-        if self.failure:
-            self._reader.read(schedule.tags)  # no message requested them: not found
-            return
-        try:
-            self.store.report_message(schedule.message)
-        except WaymarkError as error:
-            # The store is poisoned: blocks lose their rows, and the capture goes on.
-            logger.warning("waymark: a message was refused: %s", error)
-        if schedule.tags:
+        self._message = schedule.message
+        if schedule.tags or not schedule.step:
+            self._report(schedule)
+
+    def _report(self, schedule: Schedule) -> None:
+        message, self._message = self._message, None
+        if message is not None and not self.failure:
+            try:
+                self.store.report_message(message)
+            except WaymarkError as error:
+                # The store is poisoned: blocks lose their rows, and the capture goes on.
+                logger.warning("waymark: a message was refused: %s", error)
+        if schedule.tags:  # after a failure no message requested them: not found
+            self.expects = True
             self._reader.read(schedule.tags)
 
-    @timed("begin and submit")
     def end_step(self) -> None:
         """After the forward, whose slots and ids are still there: the whole step."""
         schedule = self._schedule
         if schedule is None or not schedule.step or self.failure:
             return
-        step, rows = schedule.step, self._rows
-        ids = self.capture.take(rows)
-        if not self.session.begin_ids_step(step, schedule.version, self._slots[:rows]):
-            return
+        ids = self.capture.take(self._rows)
+        self._submit(schedule, ids)
         if ids is None:
-            self.session.drop(step)
             self.steps_without_ids += 1
             if self.steps_without_ids == 1:
                 logger.warning(
                     "waymark: step %d is not captured: the routers did not choose once for each of "
                     "%d rows",
-                    step,
-                    rows,
+                    schedule.step,
+                    self._rows,
                 )
-            return
+
+    @timed("begin and submit")
+    def _submit(self, schedule: Schedule, ids: Any) -> None:
         try:
-            self.session.submit_ids(step, ids, layout="LTK")
-        except BaseException:
-            self.session.drop(step)
-            raise
+            self._steps.step(schedule.step, schedule.version, self._rows, ids, self._message)
+        except WaymarkError:
+            if self._message is None:
+                raise
+            self._report(schedule)  # a message that is refused is no reason to lose the step
+            self._steps.step(schedule.step, schedule.version, self._rows, ids)
 
     # -- rows ---------------------------------------------------------------------------------
+    @timed("send")
     def send(self, output: Any) -> Any:
         """The output, with what has been read. Without a forward nobody waits for it, so that
         everything is read first."""
         schedule = self._schedule
+        if hasattr(output, "get_output") and self._stages.returns:
+            output.get_output = _late(output.get_output, self)  # its thread waits for the device
+            return output
+        self.expects = self._reader.busy
         if not self._stages.returns:
             self._reader.take(wait=False)
             return output
-        if hasattr(output, "get_output"):  # its thread waits for the device
-            output.get_output = _late(output.get_output, self)
-            return output
         results = self._reader.take(wait=schedule is not None and not schedule.step)
-        if not results or not hasattr(output, "req_ids"):
+        if not results:
+            return output
+        if not hasattr(output, "req_ids"):
             self._reader.put_back(results)
+            self.expects = True
             return output
         if not output.req_ids:  # vLLM has one for all
             output = copy.copy(output)
@@ -242,7 +262,7 @@ def hook(runner: type, options: Options) -> None:
                 half.end_step()
             except Exception as error:
                 half.fail(error)
-            return result if result is None else _sent(half, result)
+            return _sent(half, result) if half.expects and result is not None else result
 
         return call
 
@@ -250,7 +270,16 @@ def hook(runner: type, options: Options) -> None:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             result = function(self, *args, **kwargs)
             half = getattr(self, "_waymark", None)
-            return result if half is None else _sent(half, result)
+            return result if half is None or not half.expects else _sent(half, result)
+
+        return call
+
+    def dummy_run(function: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = function(self, *args, **kwargs)
+            if half := getattr(self, "_waymark", None):
+                half.capture.clear()
+            return result
 
         return call
 
@@ -267,6 +296,7 @@ def hook(runner: type, options: Options) -> None:
     wrap(runner, "initialize_kv_cache", initialize_kv_cache)
     wrap(runner, "execute_model", execute_model)
     wrap(runner, "sample_tokens", sample_tokens)
+    wrap(runner, "_dummy_run", dummy_run)
     if hasattr(runner, "init_routed_experts_capturer"):
         wrap(runner, "init_routed_experts_capturer", init_routed_experts_capturer)
 

@@ -1,0 +1,73 @@
+"""An engine of `cost`: makes it, then runs the requests once for every line of its standard input.
+
+  cost_engine.py SPEC     SPEC: JSON {model, requests, tokens}
+
+Prints "COST {...}" when the engine is there, and after every round.
+"""
+import json
+import os
+import statistics
+import sys
+import time
+
+import numpy as np
+import vllm
+
+
+def hook_times():
+    if os.environ.get("WAYMARK_VLLM") != "1":
+        return {}
+    import waymark.vllm
+    return waymark.vllm.hook_times()
+
+
+def forget_times():
+    if os.environ.get("WAYMARK_VLLM") == "1":
+        import waymark.vllm
+        waymark.vllm.forget_times()
+
+
+def fail_if_capture_ended(llm):
+    if os.environ.get("WAYMARK_VLLM") == "1":
+        import waymark.vllm
+        for report in llm.collective_rpc(waymark.vllm.worker_report):
+            assert report and not report["failure"] and not report["steps_without_ids"], report
+            assert report["store"]["rows_landed"], report
+
+
+def main():
+    spec = json.loads(sys.argv[1])
+    requests = spec["requests"]
+    llm = vllm.LLM(model=spec["model"], skip_tokenizer_init=True, dtype="float32", enforce_eager=True, max_model_len=1024, seed=1,
+                   enable_prefix_caching=True, block_size=32, enable_chunked_prefill=True, max_num_batched_tokens=2048,
+                   max_num_seqs=requests, num_gpu_blocks_override=requests * 8)
+    engine = llm.llm_engine
+    random = np.random.default_rng(1)
+    params = vllm.SamplingParams(temperature=0.0, max_tokens=spec["tokens"], ignore_eos=True, detokenize=False)
+    print("COST {}", flush=True)
+    for number, _ in enumerate(sys.stdin):
+        for i in range(requests):
+            # Lengths differ, so that each step fills some blocks.
+            prompt = random.integers(3, 500, 16 + i % 32).tolist()
+            engine.add_request(f"{number}.{i}", {"prompt_token_ids": prompt}, params)
+        tokens, decodes = 0, []
+        begin = time.perf_counter()
+        while engine.has_unfinished_requests():
+            start = time.perf_counter()
+            outputs = engine.step()
+            decodes.append(time.perf_counter() - start)
+            tokens += sum(len(output.outputs[0].token_ids) for output in outputs)
+            if len(decodes) == 10:
+                forget_times()  # those of prompts
+            if len(decodes) == spec["tokens"] - 2:
+                hooks = hook_times()  # before the first request finishes
+        seconds = time.perf_counter() - begin
+        fail_if_capture_ended(llm)
+        finish = hook_times()
+        hooks |= {name: finish[name] for name in ("finish", "read (thread)", "outputs") if name in finish}
+        print("COST " + json.dumps({"tokens_per_second": requests * spec["tokens"] / seconds, "hook_us": hooks,
+                                    "decode_ms": 1e3 * statistics.median(decodes)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
