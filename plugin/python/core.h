@@ -269,6 +269,14 @@ struct LentIds {
   Array array;
 };
 
+// Memory for the ids of steps, used again and again. Owned by the store, whose landing thread reads it
+// and then clears `lent`.
+struct IdsBuffer {
+  Array array;
+  wm_ids ids = {};
+  std::atomic<bool> lent = false;
+};
+
 // A wm_store and what it calls back into. Shared by the Python objects that need it.
 class SharedStore {
  public:
@@ -290,6 +298,7 @@ class SharedStore {
   wm_recorder* recorder = nullptr;
   wm_shape shape = {};
   std::atomic<LentIds*> done = nullptr;
+  std::vector<std::unique_ptr<IdsBuffer>> buffers;
 
   static constexpr std::size_t kLogLines = 1000;
   std::mutex log_mutex;

@@ -29,28 +29,6 @@ void CheckMemory(const SharedSession& session, const Array& array, const char* n
   }
 }
 
-std::int32_t IdType(const Array& array, const char* name) {
-  switch (array.item_bytes * (array.kind == 'u' ? -1 : array.kind == 'i' ? 1 : 0)) {
-    case -1:
-      return WM_ID_UINT8;
-    case -2:
-      return WM_ID_UINT16;
-    case 2:
-      return WM_ID_INT16;
-    case 4:
-      return WM_ID_INT32;
-    case 8:
-      return WM_ID_INT64;
-    default:
-      break;
-  }
-  const std::string text = std::string(name) + " must be uint8, uint16, int16, int32 or int64, " +
-                           "got kind '" + array.kind + "' of " + std::to_string(array.item_bytes) +
-                           " bytes";
-  PyErr_SetString(PyExc_TypeError, text.c_str());
-  throw nb::python_error();
-}
-
 std::int32_t Count(std::int64_t size, const char* name) {
   if (size > INT32_MAX) {
     Raise(WM_OUT_OF_RANGE, std::string(name) + ": below 2^31, got " + std::to_string(size));
@@ -218,16 +196,45 @@ void SubmitDeviceSlots(const Session& self, Uint64<"step"> step, nb::handle slot
   CheckAppended(code, status);
 }
 
+// wm_done's function; on the landing thread, without the GIL.
+void Done(void* context) {
+  auto* const ids = static_cast<LentIds*>(context);
+  ids->next = ids->done->load(std::memory_order_relaxed);
+  while (!ids->done->compare_exchange_weak(ids->next, ids, std::memory_order_release,
+                                           std::memory_order_relaxed)) {
+  }
+}
+
 // True: the step has been submitted; False: it was dropped here and now.
 bool SubmitIds(const Session& self, Uint64<"step"> step, nb::handle ids_array, bool layers_first) {
   SharedSession& session = self.open();
+  auto lent = std::make_unique<LentIds>();
+  lent->done = &session.store->done;
+  lent->array = ArrayOf(ids_array, "ids");
+  const Array& array = lent->array;
+  if (array.dims != 3) {
+    Raise(WM_INVALID_ARGUMENT, std::string("ids: [rows, layers, columns] or, with layout=\"LTK\", "
+                                           "[layers, rows, columns]; got ") +
+                                   std::to_string(array.dims) + " dimensions");
+  }
+  if (!array.on_host) Raise(WM_INVALID_ARGUMENT, "ids: host memory, got device memory");
+  const int row_axis = layers_first ? 1 : 0;
+  const int layer_axis = layers_first ? 0 : 1;
   wm_ids ids = {};
-  std::unique_ptr<LentIds> lent = Lend(session, ids_array, layers_first, ids);
+  ids.struct_size = sizeof(ids);
+  ids.type = IdType(array, "ids");
+  ids.data = array.data;
+  ids.rows = Count(array.shape[row_axis], "ids rows");
+  ids.layers = Count(array.shape[layer_axis], "ids layers");
+  ids.columns = Count(array.shape[2], "ids columns");
+  ids.row_stride = array.strides[row_axis];
+  ids.layer_stride = array.strides[layer_axis];
+  ids.k_stride = array.strides[2];
   wm_code code = {};
   wm_status status;
   {
     const EngineCall call(*session.store);
-    status = SubmitTo(session, step, ids, std::move(lent), code);
+    status = Api().session_submit_ids(session.session, step, &ids, {&Done, lent.release()}, &code);
   }
   if (status != WM_OK) session.store->GiveBack();
   return NotDropped(status, code);
@@ -366,53 +373,34 @@ nb::list SilentBatchSizes(const Session& self, Int32<"layer"> layer) {
   return out;
 }
 
-// wm_done's function; on the landing thread, without the GIL.
-void Done(void* context) {
-  auto* const ids = static_cast<LentIds*>(context);
-  ids->next = ids->done->load(std::memory_order_relaxed);
-  while (!ids->done->compare_exchange_weak(ids->next, ids, std::memory_order_release,
-                                           std::memory_order_relaxed)) {
-  }
-}
-
 }  // namespace
+
+std::int32_t IdType(const Array& array, const char* name) {
+  switch (array.item_bytes * (array.kind == 'u' ? -1 : array.kind == 'i' ? 1 : 0)) {
+    case -1:
+      return WM_ID_UINT8;
+    case -2:
+      return WM_ID_UINT16;
+    case 2:
+      return WM_ID_INT16;
+    case 4:
+      return WM_ID_INT32;
+    case 8:
+      return WM_ID_INT64;
+    default:
+      break;
+  }
+  const std::string text = std::string(name) + " must be uint8, uint16, int16, int32 or int64, " +
+                           "got kind '" + array.kind + "' of " + std::to_string(array.item_bytes) +
+                           " bytes";
+  PyErr_SetString(PyExc_TypeError, text.c_str());
+  throw nb::python_error();
+}
 
 bool NotDropped(wm_status status, const wm_code& code) {
   if (status == WM_RESOURCE_EXHAUSTED) return false;
   Check(code, status);
   return true;
-}
-
-std::unique_ptr<LentIds> Lend(SharedSession& session, nb::handle object, bool layers_first,
-                              wm_ids& ids) {
-  auto lent = std::make_unique<LentIds>();
-  lent->done = &session.store->done;
-  lent->array = ArrayOf(object, "ids");
-  const Array& array = lent->array;
-  if (array.dims != 3) {
-    Raise(WM_INVALID_ARGUMENT, std::string("ids: [rows, layers, columns] or, with layout=\"LTK\", "
-                                           "[layers, rows, columns]; got ") +
-                                   std::to_string(array.dims) + " dimensions");
-  }
-  if (!array.on_host) Raise(WM_INVALID_ARGUMENT, "ids: host memory, got device memory");
-  const int row_axis = layers_first ? 1 : 0;
-  const int layer_axis = layers_first ? 0 : 1;
-  ids = {};
-  ids.struct_size = sizeof(ids);
-  ids.type = IdType(array, "ids");
-  ids.data = array.data;
-  ids.rows = Count(array.shape[row_axis], "ids rows");
-  ids.layers = Count(array.shape[layer_axis], "ids layers");
-  ids.columns = Count(array.shape[2], "ids columns");
-  ids.row_stride = array.strides[row_axis];
-  ids.layer_stride = array.strides[layer_axis];
-  ids.k_stride = array.strides[2];
-  return lent;
-}
-
-wm_status SubmitTo(SharedSession& session, std::uint64_t step, const wm_ids& ids,
-                   std::unique_ptr<LentIds> lent, wm_code& code) {
-  return Api().session_submit_ids(session.session, step, &ids, {&Done, lent.release()}, &code);
 }
 
 void BindSession(nb::module_& module) {

@@ -36,15 +36,8 @@ struct Session {
   }
 };
 
-// The ids of a step that lie in `array`, [rows, layers, columns], or [layers, rows, columns] with
-// `layers_first`. The array is kept by what is returned, until submit_ids takes it over.
-std::unique_ptr<LentIds> Lend(SharedSession& session, nb::handle array, bool layers_first,
-                              wm_ids& ids);
-// submit_ids. The array is released when it has been read, or at once if the step is refused or
-// dropped. Inside an EngineCall.
-wm_status SubmitTo(SharedSession& session, std::uint64_t step, const wm_ids& ids,
-                   std::unique_ptr<LentIds> lent, wm_code& code);
-
+// The WM_ID_* of an array's items; TypeError naming `name` if they cannot be ids.
+std::int32_t IdType(const Array& array, const char* name);
 // Whether a step that was begun or submitted goes on: false if it was dropped here and now
 // (capacity); raises what else is wrong.
 bool NotDropped(wm_status status, const wm_code& code);

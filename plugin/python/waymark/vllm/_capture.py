@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from .._core import VllmWorker
 from . import _versions
-from ._hooks import module, timed
+from ._hooks import module
 
 Take = Callable[[Any], None]
 
@@ -28,7 +29,6 @@ class Capture:
         self._ids: list[deque[Any]] = [deque(maxlen=2) for _ in self.layers]
         self._own_rows = _versions.own_rows(config.parallel_config)
         self._compiled = _versions.compiles(config)
-        self._stack = module("torch").stack
         self.attach()
 
     def attach(self) -> None:
@@ -54,18 +54,47 @@ class Capture:
             for ids in self._ids:
                 ids.clear()
 
-    @timed("ids")
-    def take(self, rows: int) -> Any:
-        """The ids of the forward, [L, rows, K], in one copy. None: the routers did not choose once for
-        every row."""
+    def take(self) -> list[Any] | None:
+        """The ids of the forward, [rows, K] for each layer. None: a router did not choose, or twice."""
         try:
             tensors = [ids.pop() for ids in self._ids]
-            if any(self._ids):
-                return None
-            every = self._stack(tensors).numpy()
-        except (IndexError, RuntimeError):
+        except IndexError:
             return None
-        return every[:, :rows] if every.shape[1] >= rows else None
+        return None if any(self._ids) else tensors
+
+
+class Buffers:
+    """Memory for the ids of forwards, which the store reads in its own time: as many as there are
+    steps that have not landed. The thread of the worker."""
+
+    def __init__(self, steps: VllmWorker, max_rows: int) -> None:
+        """steps: reads the buffers. max_rows: of a forward."""
+        torch = module("torch")
+        self._empty, self._stack = torch.empty, torch.stack
+        self._steps = steps
+        self._max_rows = max_rows
+        self._memory: list[Any] = []
+        self._views: list[Any] = []  # [L, rows, K] of the last forward in each
+        self.free = -1
+        """A buffer that may be written; below 0: none."""
+
+    def put(self, tensors: list[Any]) -> int:
+        """Copies the ids of all layers into buffer ``free``, and returns the forward's rows. Raises
+        RuntimeError if the layers have different rows."""
+        rows = tensors[0].shape[0]
+        if self.free < 0 or self._views[self.free].shape[1] != rows:
+            self._lay_out(len(tensors), *tensors[0].shape, tensors[0].dtype)
+        self._stack(tensors, out=self._views[self.free])
+        return int(rows)
+
+    def _lay_out(self, layers: int, rows: int, columns: int, dtype: Any) -> None:
+        size = layers * rows * columns
+        if self.free < 0 or self._memory[self.free].shape[0] < size:
+            memory = self._empty(layers * max(rows, self._max_rows) * columns, dtype=dtype)
+            self.free = self._steps.add_buffer(memory.numpy(), columns)
+            self._memory.append(memory)
+            self._views.append(None)
+        self._views[self.free] = self._memory[self.free][:size].view(layers, rows, columns)
 
 
 def _both(before: Take, take: Take) -> Take:

@@ -16,7 +16,7 @@ from .._session import CaptureSession
 from .._store import Store
 from .._types import LayerCapture
 from . import _versions
-from ._capture import Capture
+from ._capture import Buffers, Capture
 from ._exchange import Result, Schedule
 from ._hooks import logger, module, timed, wrap
 from ._options import Options
@@ -131,6 +131,7 @@ class WorkerHalf:
         self._steps = VllmWorker(
             self.session, _versions.slots(runner, group), _versions.derives_decodes(config, group)
         )
+        self._buffers = Buffers(self._steps, max_rows)
         for index, layer in enumerate(layers):
             self.session.bind_layer(index, layer.name, LayerCapture.HANDS_OVER)
 
@@ -159,7 +160,6 @@ class WorkerHalf:
             try:
                 self.store.report_message(message)
             except WaymarkError as error:
-                # The store is poisoned: blocks lose their rows, and the capture goes on.
                 logger.warning("waymark: a message was refused: %s", error)
         if schedule.tags:  # after a failure no message requested them: not found
             self.expects = True
@@ -170,27 +170,44 @@ class WorkerHalf:
         schedule = self._schedule
         if schedule is None or not schedule.step or self.failure:
             return
-        ids = self.capture.take(self._rows)
-        self._submit(schedule, ids)
-        if ids is None:
-            self.steps_without_ids += 1
-            if self.steps_without_ids == 1:
-                logger.warning(
-                    "waymark: step %d is not captured: the routers did not choose once for each of "
-                    "%d rows",
-                    schedule.step,
-                    self._rows,
-                )
+        forward_rows = self._put_ids()
+        if forward_rows < self._rows:
+            self._lose_ids(schedule)
+        else:
+            self._submit(schedule, self._buffers.free, forward_rows)
+
+    @timed("ids")
+    def _put_ids(self) -> int:
+        """Copies the ids of the forward; returns its rows, -1 without ids."""
+        ids = self.capture.take()
+        try:
+            return -1 if ids is None else self._buffers.put(ids)
+        except RuntimeError:
+            return -1
+
+    def _lose_ids(self, schedule: Schedule) -> None:
+        self._submit(schedule, -1, 0)
+        self.steps_without_ids += 1
+        if self.steps_without_ids == 1:
+            logger.warning(
+                "waymark: step %d is not captured: the routers did not choose once for each of "
+                "%d rows",
+                schedule.step,
+                self._rows,
+            )
 
     @timed("begin and submit")
-    def _submit(self, schedule: Schedule, ids: Any) -> None:
+    def _submit(self, schedule: Schedule, buffer: int, forward_rows: int) -> None:
+        message, self._message = self._message, None
+        args = schedule.step, schedule.version, self._rows, buffer, forward_rows
         try:
-            self._steps.step(schedule.step, schedule.version, self._rows, ids, self._message)
-        except WaymarkError:
-            if self._message is None:
+            self._buffers.free = self._steps.step(*args, message)
+        except WaymarkError as error:
+            if message is None:
                 raise
-            self._report(schedule)  # a message that is refused is no reason to lose the step
-            self._steps.step(schedule.step, schedule.version, self._rows, ids)
+            # The store is poisoned: blocks lose their rows, and the capture goes on.
+            logger.warning("waymark: a message was refused: %s", error)
+            self._buffers.free = self._steps.step(*args)
 
     # -- rows ---------------------------------------------------------------------------------
     @timed("send")
