@@ -207,7 +207,7 @@ class Engine {
   // The rows of the block at position `base` that another engine computed, as a read.
   [[nodiscard]] std::shared_ptr<Read> RemoteRead(const Request& r, std::int64_t base) const;
   // Takes a snapshot of rows [0, rows) of a request in every store.
-  [[nodiscard]] std::shared_ptr<Read> TakeRead(const Request& r, std::int64_t rows);
+  [[nodiscard]] std::shared_ptr<Read> TakeRead(Request& r, std::int64_t rows);
   // The same before a request is preempted or has finished.
   [[nodiscard]] std::shared_ptr<Read> TakeLastRead(Request& r, std::int64_t rows, bool finished);
   // Takes a snapshot of a request, releases its blocks, and puts it back into the queue.
@@ -301,6 +301,10 @@ class Engine {
     return options_.block_tokens % 2 == 0 ? options_.block_tokens / 2 : options_.block_tokens;
   }
   void MakeAdapter();
+  // EngineOptions::decodes. The worker: the events of the decodes of this step.
+  void DeriveEvents();
+  // The scheduler: before the adapter is told of other blocks of `r`, or reads its blocks.
+  void ExtendReported(Request& r);
   // A refused call is a failure.
   void Reported(const absl::Status& status, const char* call);
   // The tag of a snapshot, to be taken for `read`, or to be forgotten.
@@ -384,6 +388,7 @@ class Engine {
 
   // EngineOptions::adapter.
   std::optional<VllmScheduler> adapter_;
+  bool derives_ = false;  // EngineOptions::decodes
   std::vector<std::int32_t> copied_;  // blocks that are not freed before the schedule is written
 
   // Timing::wire, EngineOptions::adapter. A tag whose read is null is to be forgotten.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "adapters/simulators/engine.h"
+#include "adapters/vllm/decode_events.h"
 
 namespace waymark::sim {
 
@@ -22,6 +23,24 @@ void Engine::MakeAdapter() {
        .null_block = BlockId(options_.blocks)});
   if (!adapter.ok()) return checker_->Fail(std::string(adapter.status().message()));
   adapter_.emplace(*std::move(adapter));
+  // Tokens that are taken back, and blocks that are found by their keys, need events of their own.
+  derives_ = options_.decodes && bs_ > 1 && !f.device && f.draft == 0 && f.cancel == 0 &&
+             f.rewind == 0 && f.tier == 0 && f.external == 0;
+}
+
+void Engine::DeriveEvents() {
+  events_.assign(slots_.size(), Event());
+  events_.resize(DecodeEvents(slots_, static_cast<std::int32_t>(bs_), BlockId(options_.blocks),
+                              events_));
+}
+
+void Engine::ExtendReported(Request& r) {
+  const auto begun = static_cast<std::size_t>((r.computed + bs_ - 1) / bs_);
+  if (!derives_ || !r.reported || r.reported_blocks == 0 || begun <= r.reported_blocks) return;
+  const std::vector<BlockId> blocks = IdsOf(r);
+  const auto derived = std::span(blocks).subspan(r.reported_blocks, begun - r.reported_blocks);
+  Reported(adapter_->Extend(r.id, derived), "Extend");
+  r.reported_blocks = begun;
 }
 
 void Engine::Reported(const absl::Status& status, const char* call) {
@@ -38,6 +57,7 @@ std::uint64_t Engine::AddTag(const std::shared_ptr<Read>& read) {
 void Engine::ReportLeave(Request& r, std::int64_t rows, std::optional<std::uint64_t> tag,
                          bool finished) {
   if (!r.reported) return;  // it came and left in one schedule
+  ExtendReported(r);
   if (finished) {
     Reported(adapter_->Finish(r.id, rows, tag), "Finish");
     r.reported = false;
@@ -58,6 +78,12 @@ void Engine::ReportCopy(std::int32_t src, std::int32_t dst) {
 }
 
 void Engine::ReportRequest(Request& r) {
+  const auto planned = std::find_if(plan_.begin(), plan_.end(),
+                                    [&r](const Work& work) { return work.request.get() == &r; });
+  if (derives_ && r.reported_blocks > 0) {
+    if (planned != plan_.end() && planned->tokens == 1) return;
+    ExtendReported(r);
+  }
   const std::vector<BlockId> blocks = IdsOf(r);
   const auto per_block = static_cast<std::size_t>(bs_ / HashTokens());
   std::span<const BlockId> added = blocks;

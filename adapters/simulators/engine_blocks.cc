@@ -355,10 +355,11 @@ std::vector<BlockId> Engine::IdsOf(const Request& r) {
   return ids;
 }
 
-std::shared_ptr<Read> Engine::TakeRead(const Request& r, std::int64_t rows) {
+std::shared_ptr<Read> Engine::TakeRead(Request& r, std::int64_t rows) {
   auto read = std::make_shared<Read>();
   read->limit = std::min(rows, static_cast<std::int64_t>(r.blocks.size()) * bs_);
   if (Adapter()) {
+    ExtendReported(r);
     Reported(adapter_->Snapshot(r.id, 0, read->limit, AddTag(read)), "Snapshot");
     return read;
   }

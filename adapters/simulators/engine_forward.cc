@@ -184,6 +184,7 @@ void Engine::BeginAndEnd(bool failed) {
   if (Wire() || timing_.Chance(options_.timing.report > 0 ? .7 : 0)) ReportEvents();
   CloseMessage();
   Deliver();
+  if (derives_) DeriveEvents();
   StepBatch batch{now_, version_, events_.data(), events_.size(), slots_.data(), slots_.size()};
   if (f.device) {
     possible_slots_.clear();

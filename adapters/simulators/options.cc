@@ -200,6 +200,8 @@ bool SetOption(EngineOptions& options, std::string_view name, double value) {
   }
   if (name == "adapter") {
     options.adapter = value != 0;
+  } else if (name == "decodes") {
+    options.decodes = value != 0;
   } else if (name == "wire") {
     options.timing.wire = value != 0;
   } else if (name == "shuffle") {

@@ -105,6 +105,9 @@ struct EngineOptions {
   // is on for which that has no call: swap, completion_seal, blind_truncate, clip, lost_bind, or a
   // restart.
   bool adapter = true;
+  // With the adapter: the worker derives the events of blocks that decodes begin and fill, unless a
+  // feature is on with which they are reported: draft, cancel, rewind, tier, external or device.
+  bool decodes = true;
 
   std::int32_t block_tokens = 4;
   std::int32_t page_tokens = 4;

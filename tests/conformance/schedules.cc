@@ -131,12 +131,19 @@ void DrawAdapter(EngineOptions& options, std::string& text) {
   options.adapter = rng.Chance(.7);
   if (options.megatron || !options.adapter) return;
   text += ", adapter";
-  if (!rng.Chance(.5)) return;
+  const bool for_all = rng.Chance(.5);
+  options.decodes = rng.Chance(.7);
+  const bool derived = options.decodes && rng.Chance(.5);
+  if (!for_all) return;
   text += " (for all)";
   sim::Features& f = options.features;
   f.swap = 0;
   f.completion_seal = f.blind_truncate = f.clip = false;
   options.timing.restart = 0;
+  if (!derived) return;
+  text += ", events of decodes derived";
+  f.draft = f.cancel = f.rewind = f.tier = f.external = 0;
+  f.device = false;
 }
 
 void Sum(const sim::CheckCounts& from, sim::CheckCounts& to) {

@@ -621,6 +621,11 @@ class VllmScheduler:
         The same for a request that has finished or was aborted. `rows` of a preempted request: 0.
         """
 
+    def extend(self, request: int, blocks: object) -> None:
+        """
+        Appends blocks to those of a request, and writes no event: the worker derives them from the slots of the decodes that begin and fill these blocks (VllmWorker).
+        """
+
     def snapshot(self, request: int, first: int, last: int, tag: int) -> None:
         """Requests a snapshot of rows [first, last) of a request that continues."""
 
@@ -644,3 +649,27 @@ class VllmScheduler:
 
     def sealed(self, request: int) -> int:
         """The leading blocks of a request that are sealed, or were prefix hits."""
+
+class VllmWorker:
+    """
+    Reports the steps of a worker of an engine like vLLM, each in one call after its forward. Engine's thread.
+    """
+
+    def __init__(self, session: CaptureSession, slots: object, derive_decodes: bool, null_block: int = 0) -> None:
+        """
+        session: a CaptureSession. slots: int64 numpy array whose front has the slots of the rows after every forward; it is kept, and read in step. derive_decodes: blocks that decodes begin and fill are bound and sealed by their slots, and the scheduler reports them by VllmScheduler.extend; False: it reports all blocks. null_block: the block that stands for no block.
+        """
+
+    def add_buffer(self, array: object, columns: int) -> int:
+        """
+        Adds memory for the ids of a step, and returns its number. array: integers in host memory, one dimension, contiguous; kept as long as the store. columns: ids of a row in it, at least K.
+        """
+
+    def step(self, step: int, version: int, rows: int, buffer: int, forward_rows: int, message: bytes | None = None) -> int:
+        """
+        Store.report_message, CaptureSession.begin_ids_step and submit_ids in one call; returns a buffer that may be written now, or -1.
+
+        rows: those of the step. buffer: has [L, forward_rows, columns] ids in front, of which `rows` of each layer are read; below 0: the ids are lost, and the step is dropped (capacity). message: of the step's schedule; None: it has none, or it was reported.
+
+        An exception: the message was refused, and no step begun; or the step was refused, or dropped since its ids cannot be submitted.
+        """

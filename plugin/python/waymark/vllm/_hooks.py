@@ -18,7 +18,6 @@ logger = logging.getLogger("vllm.waymark")
 TIMES = os.environ.get("WAYMARK_VLLM_TIMES", "0") == "1"
 _times: defaultdict[str, list[int]] = defaultdict(list)
 _LATEST = 100_000
-CLOCK = time.thread_time_ns if os.environ.get('DEVCPU') else time.perf_counter_ns
 
 Function = Callable[..., Any]
 
@@ -47,12 +46,12 @@ def timed(name: str) -> Callable[[Function], Function]:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            start = CLOCK()
+            start = time.perf_counter_ns()
             try:
                 return function(*args, **kwargs)
             finally:
                 if len(_times[name]) < _LATEST:
-                    _times[name].append(CLOCK() - start)
+                    _times[name].append(time.perf_counter_ns() - start)
 
         return call
 

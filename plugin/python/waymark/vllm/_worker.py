@@ -125,8 +125,6 @@ class WorkerHalf:
         self._stopped = weakref.finalize(self, self._reader.stop)
         self.capture = capture
         self._schedule: Schedule | None = None
-        self._message: bytes | None = None  # to be reported with its step
-        self._rows = 0
         self.expects = False  # rows are being read, or were read and not sent
         self._steps = VllmWorker(
             self.session, _versions.slots(runner, group), _versions.derives_decodes(config, group)
@@ -143,38 +141,56 @@ class WorkerHalf:
 
     # -- a step -------------------------------------------------------------------------------
     @timed("message")
-    def begin_schedule(self, output: Any) -> None:
-        """Before the forward. A message that requests snapshots is reported at once, so that they are
-        read during the forward; others with the step."""
-        self._schedule = schedule = getattr(output, "waymark", None)
-        if schedule is None:
-            return
-        self._rows = output.total_num_scheduled_tokens
-        self._message = schedule.message
-        if schedule.tags or not schedule.step:
-            self._report(schedule)
-
-    def _report(self, schedule: Schedule) -> None:
-        message, self._message = self._message, None
-        if message is not None and not self.failure:
+    def begin_schedule(self, schedule: Schedule) -> None:
+        """Before the forward, of a schedule without one, or with snapshots: they are read during the
+        forward. Other messages are reported with their steps."""
+        self._schedule = schedule
+        if schedule.message is not None and not self.failure:
             try:
-                self.store.report_message(message)
+                self.store.report_message(schedule.message)
             except WaymarkError as error:
-                logger.warning("waymark: a message was refused: %s", error)
+                self._refused(error)
         if schedule.tags:  # after a failure no message requested them: not found
             self.expects = True
             self._reader.read(schedule.tags)
 
-    def end_step(self) -> None:
+    def end_step(self, schedule: Schedule, rows: int) -> None:
         """After the forward, whose slots and ids are still there: the whole step."""
-        schedule = self._schedule
-        if schedule is None or not schedule.step or self.failure:
+        message = None if self._schedule is schedule else schedule.message
+        self._schedule = schedule
+        if not schedule.step or self.failure:
             return
         forward_rows = self._put_ids()
-        if forward_rows < self._rows:
-            self._lose_ids(schedule)
-        else:
-            self._submit(schedule, self._buffers.free, forward_rows)
+        if forward_rows >= rows:
+            self._submit(schedule, rows, self._buffers.free, forward_rows, message)
+            return
+        self._submit(schedule, rows, -1, 0, message)
+        self.steps_without_ids += 1
+        if self.steps_without_ids == 1:
+            logger.warning(
+                "waymark: step %d is not captured: the routers did not choose once for each of %d "
+                "rows",
+                schedule.step,
+                rows,
+            )
+
+    @timed("begin and submit")
+    def _submit(
+        self, schedule: Schedule, rows: int, buffer: int, forward_rows: int, message: bytes | None
+    ) -> None:
+        step, version = schedule.step, schedule.version
+        try:
+            free = self._steps.step(step, version, rows, buffer, forward_rows, message)
+        except WaymarkError as error:
+            if message is None:
+                raise
+            self._refused(error)
+            free = self._steps.step(step, version, rows, buffer, forward_rows)
+        self._buffers.free = free
+
+    def _refused(self, error: WaymarkError) -> None:
+        # The store is poisoned: blocks lose their rows, and the capture goes on.
+        logger.warning("waymark: a message was refused: %s", error)
 
     @timed("ids")
     def _put_ids(self) -> int:
@@ -184,30 +200,6 @@ class WorkerHalf:
             return -1 if ids is None else self._buffers.put(ids)
         except RuntimeError:
             return -1
-
-    def _lose_ids(self, schedule: Schedule) -> None:
-        self._submit(schedule, -1, 0)
-        self.steps_without_ids += 1
-        if self.steps_without_ids == 1:
-            logger.warning(
-                "waymark: step %d is not captured: the routers did not choose once for each of "
-                "%d rows",
-                schedule.step,
-                self._rows,
-            )
-
-    @timed("begin and submit")
-    def _submit(self, schedule: Schedule, buffer: int, forward_rows: int) -> None:
-        message, self._message = self._message, None
-        args = schedule.step, schedule.version, self._rows, buffer, forward_rows
-        try:
-            self._buffers.free = self._steps.step(*args, message)
-        except WaymarkError as error:
-            if message is None:
-                raise
-            # The store is poisoned: blocks lose their rows, and the capture goes on.
-            logger.warning("waymark: a message was refused: %s", error)
-            self._buffers.free = self._steps.step(*args)
 
     # -- rows ---------------------------------------------------------------------------------
     @timed("send")
@@ -270,13 +262,17 @@ def hook(runner: type, options: Options) -> None:
             half = getattr(self, "_waymark", None)
             if half is None:
                 return function(self, scheduler_output, *args, **kwargs)
+            schedule = getattr(scheduler_output, "waymark", None)
+            if schedule is None:
+                return function(self, scheduler_output, *args, **kwargs)
             try:
-                half.begin_schedule(scheduler_output)
+                if schedule.tags or not schedule.step:
+                    half.begin_schedule(schedule)
             except Exception as error:
                 half.fail(error)
             result = function(self, scheduler_output, *args, **kwargs)
             try:
-                half.end_step()
+                half.end_step(schedule, scheduler_output.total_num_scheduled_tokens)
             except Exception as error:
                 half.fail(error)
             return _sent(half, result) if half.expects and result is not None else result
