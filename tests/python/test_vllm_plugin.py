@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark.vllm
-from waymark.vllm import _capture, _plugin, _results, _scheduler, _versions, _worker
+from waymark.vllm import _capture, _front_end, _plugin, _results, _scheduler, _versions, _worker
 from waymark.vllm._exchange import Result
 from waymark.vllm._options import Options, options
 from waymark.vllm._stages import Stages
@@ -76,7 +76,8 @@ def modules(name: str) -> Any:
         "torch": torch,
         "vllm.v1.kv_cache_interface": types.SimpleNamespace(FullAttentionSpec=Spec),
         "vllm.v1.engine.core": types.SimpleNamespace(EngineCore=Core),
-        "vllm.v1.engine": types.SimpleNamespace(EngineCoreOutputs=Outputs),
+        "vllm.v1.engine": types.SimpleNamespace(
+            EngineCoreOutputs=Outputs, EngineCoreOutput=EngineCoreOutput),
         "vllm.v1.request": types.SimpleNamespace(RequestStatus=types.SimpleNamespace(
             FINISHED_ABORTED=ABORTED, FINISHED_IGNORED=IGNORED, FINISHED_ERROR=ERROR)),
         "vllm.distributed": types.SimpleNamespace(
@@ -94,9 +95,14 @@ class Outputs:
         self.outputs: list[Any] = []
 
 
+class EngineCoreOutput(types.SimpleNamespace):
+    routed_experts: Any = None
+
+
 class Request:
     resumable = False
     client_index = 0
+    trace_headers: Any = None
 
     def __init__(self, name: str, prompt: int, asked: bool = True) -> None:
         self.request_id, self.num_tokens, self.num_computed_tokens = name, prompt, 0
@@ -107,6 +113,9 @@ class Request:
         self.status = "waiting"
         self.block_hashes: list[bytes] = []
         self.blocks: list[int] = []
+
+    def get_finished_reason(self) -> str:
+        return "abort" if self.status == ABORTED else "stop"
 
 
 class Pool:
@@ -294,8 +303,7 @@ class Engine:
         return self.finished[name].routed_experts
 
     def coverage(self, name: str) -> Any:
-        headers = self.finished[name].trace_headers
-        return _results._coverage(headers["waymark"], headers["waymark-versions"])
+        return _front_end.coverage(self.finished[name].trace_headers)
 
 
 @pytest.fixture(autouse=True)
@@ -584,7 +592,8 @@ def test_a_result_that_is_not_complete_says_so() -> None:
     output = types.SimpleNamespace(trace_headers={"traceparent": "x"}, routed_experts=None)
     _results.fill(output, Request("a", 3), [(none, 5)], 5, '["v"]', 0)
     assert output.routed_experts is None and output.trace_headers["traceparent"] == "x"
-    assert _results._coverage(output.trace_headers["waymark"], '["v"]').failure == "why"
+    coverage = _front_end.coverage(output.trace_headers)
+    assert coverage is not None and coverage.failure == "why"
 
 
 def test_what_is_refused_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

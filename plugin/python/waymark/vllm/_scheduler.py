@@ -13,7 +13,7 @@ from .._versions import WeightVersions
 from . import _results, _versions
 from ._exchange import Result, Schedule
 from ._hooks import logger, module, timed, wrap
-from ._options import Options
+from ._options import Options, asks, may_stop_at_string
 
 _HOLD_SECONDS = 30.0
 
@@ -71,7 +71,6 @@ class SchedulerHalf:
             _versions.hash_block_tokens(scheduler, group),
         )
         self.weights(_versions.FIRST_WEIGHTS)
-        self._warned = False
         self._step = 0
         self._handles = 0
         self._next_tag = 0
@@ -140,16 +139,9 @@ class SchedulerHalf:
             known.handle, [], min(computed + scheduled, request.num_tokens), hashes
         )
 
-    def _asks(self, request: Any) -> bool:
-        params = request.sampling_params
-        if params is None or request.resumable:
-            return False
-        if params.stop and not self._warned:
-            self._warned = True
-            logger.warning(
-                "waymark: a request that the front end ends at a stop string has no routed_experts"
-            )
-        return not params.extra_args or params.extra_args.get("waymark", True) is not False
+    @staticmethod
+    def _asks(request: Any) -> bool:
+        return asks(request.sampling_params, request.resumable)
 
     @staticmethod
     def _limit_lives(known: _Request, request: Any) -> None:
@@ -199,6 +191,28 @@ class SchedulerHalf:
         if known.lives:
             self._held[name] = _Finished(request, known.lives, request.num_tokens - 1)
             self._untaken = True
+
+    def ended(self, request: Any, aborted: bool, with_rows: bool) -> None:
+        """Before the blocks are freed. An aborted request may have ended at a stop string: the front
+        end waits for an output, with the rows, or drops it if a user aborted the request. Does not
+        raise."""
+        try:
+            stopped = aborted and may_stop_at_string(request.sampling_params, request.resumable)
+            if not self.failure:
+                try:
+                    self.finished(request, with_rows or stopped)
+                except Exception as error:
+                    self.fail(error)
+            if stopped:
+                self._hold(request).output = _results.stopped_output(request)
+            elif self.failure and with_rows and self._asks(request):
+                self._hold(request)  # its output has the reason
+                self._untaken = True
+        except Exception as error:
+            self.fail(error)
+
+    def _hold(self, request: Any) -> _Finished:
+        return self._held.setdefault(request.request_id, _Finished(request, [], 0))
 
     def copied(self, group: int, source: int, copy: int) -> None:
         """A hit ends inside a block, which is copied on write."""
@@ -265,6 +279,7 @@ class SchedulerHalf:
         held, self._held = self._held, {}
         for one in held.values():
             if one.output is not None:
+                _results.fill_failure(one.output, self.failure)
                 _results.add_output(outputs, one.request.client_index, one.output)
 
     def _take(self, output: Any) -> bool:
@@ -275,8 +290,11 @@ class SchedulerHalf:
         return True
 
     def _complete(self, held: _Finished) -> None:
-        lives = [(self._results.pop(life.tag), life.limit) for life in held.lives]
         try:
+            lives = [(self._results.pop(life.tag), life.limit) for life in held.lives]
+            if not lives or (self.failure and any(one is None for one, _ in lives)):
+                _results.fill_failure(held.output, self.failure or "nothing was computed")
+                return
             _results.fill(
                 held.output, held.request, lives, held.rows, self._names, self._layers
             )
@@ -340,11 +358,10 @@ def hook(scheduler: type, options: Options) -> None:
         without = {status.FINISHED_ABORTED, status.FINISHED_IGNORED, status.FINISHED_ERROR}
 
         def call(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-            if half := _half(self):
-                try:
-                    half.finished(request, request.status not in without)
-                except Exception as error:
-                    half.fail(error)
+            half: SchedulerHalf | None = getattr(self, "_waymark", None)
+            if half is not None:
+                aborted = request.status == status.FINISHED_ABORTED
+                half.ended(request, aborted, request.status not in without)
             return function(self, request, *args, **kwargs)
 
         return call
