@@ -281,7 +281,7 @@ absl::Status VllmScheduler::Resume(std::uint64_t request, std::span<const BlockI
 
 absl::Status VllmScheduler::Append(std::uint64_t request, std::span<const BlockId> blocks,
                                    std::int64_t full_tokens, const BlockHashes& hashes) {
-  if (absl::Status status = CheckOpen(); !status.ok()) return status;
+  if (absl::Status status = CheckOpen(); !blocks.empty() && !status.ok()) return status;
   absl::StatusOr<Request*> found = Find(request);
   if (!found.ok()) return found.status();
   if (absl::Status status = CheckBlocks(blocks); !status.ok()) return status;

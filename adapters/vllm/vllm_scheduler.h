@@ -103,7 +103,8 @@ class VllmScheduler {
   // `blocks` are appended to those of a request, and every block that ends at or before
   // `full_tokens` is sealed, unless it is already. `full_tokens` are the leading tokens that are
   // computed and accepted after this step: drafts do not count. Of `hashes`, those at the ends of
-  // the blocks that are sealed are read: none of a block before Sealed().
+  // the blocks that are sealed are read: none of a block before Sealed(). Without blocks a message
+  // need not be open: so the last full block of a request is sealed before it leaves.
   [[nodiscard]] absl::Status Append(std::uint64_t request, std::span<const BlockId> blocks,
                                     std::int64_t full_tokens, const BlockHashes& hashes);
   // Writes what was reported since the last message. The bytes are valid until the next call of

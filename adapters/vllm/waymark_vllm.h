@@ -89,7 +89,9 @@ typedef struct wm_vllm_api_v1 {
                                 int64_t external_tokens, wm_message* why);
   /* Appends blocks to those of a request, and seals every block that ends at or before
    * `full_tokens` and is not sealed yet. `full_tokens`: the leading tokens that are computed and
-   * accepted after this step. Of the hashes, those at the ends of these blocks are read. */
+   * accepted after this step. Of the hashes, those at the ends of these blocks are read. Without
+   * blocks also while no message is open, so that the last full block of a request is sealed before
+   * it leaves. */
   wm_status (*scheduler_append)(wm_vllm_scheduler* scheduler, uint64_t request,
                                 const wm_vllm_blocks* blocks, int64_t full_tokens, wm_message* why);
   /* Closes the message. Its bytes are valid until the next call with this scheduler; every message

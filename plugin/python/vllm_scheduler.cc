@@ -254,7 +254,8 @@ void BindVllmScheduler(nb::module_& module) {
       .def("append", &Append, "request"_a, "blocks"_a, "full_tokens"_a, "hashes"_a,
            "Appends blocks to those of a request, and seals every block that ends at or before "
            "`full_tokens`, the leading tokens that are computed and accepted after this step. "
-           "hashes: as in new.")
+           "hashes: as in new. Without blocks also while no message is open: so the last full block "
+           "of a request is sealed before it leaves.")
       .def("finish_message", &FinishMessage, "Closes the message; its bytes.")
       .def("preempt", &Preempt, "request"_a, "rows"_a, "tag"_a.none(),
            nb::sig("def preempt(self, request: int, rows: int, tag: int | None) -> None"),

@@ -155,6 +155,11 @@ class SchedulerHalf:
         self._results[tag] = None
         return tag
 
+    def _seal(self, known: _Request, request: Any) -> None:
+        """A block is sealed with the next one that is appended: not the last one, if it is full."""
+        full = min(request.num_computed_tokens, request.num_tokens)
+        self._writer.append(known.handle, [], full, request.block_hashes)
+
     @timed("preempt")
     def preempted(self, request: Any) -> None:
         """Before the blocks are freed."""
@@ -162,6 +167,7 @@ class SchedulerHalf:
         if known is None or known.preempted:
             return
         known.preempted = True
+        self._seal(known, request)
         rows = request.num_computed_tokens
         tag = self._tag() if known.asked and rows > 0 else None
         self._writer.preempt(known.handle, rows, tag)
@@ -177,6 +183,8 @@ class SchedulerHalf:
         if known is None:
             return
         rows = 0
+        if not known.preempted:
+            self._seal(known, request)
         if with_rows and known.asked and not known.preempted:
             rows = min(request.num_computed_tokens, request.num_tokens - 1)
         tag = self._tag() if rows > 0 else None
