@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 import types
 from collections import deque
 from typing import Any
@@ -16,7 +15,6 @@ import waymark.vllm
 from waymark.vllm import _capture, _front_end, _plugin, _results, _scheduler, _versions, _worker
 from waymark.vllm._exchange import Result
 from waymark.vllm._options import Options, options
-from waymark.vllm._stages import Stages
 
 BLOCK = 4
 LAYERS = 2
@@ -545,46 +543,6 @@ def test_a_request_without_a_last_output_holds_nothing() -> None:
     engine.step({})
     assert not engine.scheduler.has_finished_requests()
     assert not engine.scheduler._waymark._results
-
-
-def test_pipeline_stages_are_joined() -> None:
-    key: list[Any] = []
-    ready = threading.Event()
-
-    class Group:
-        world_size = 2
-
-        def __init__(self, rank: int) -> None:
-            self.rank_in_group = rank
-
-        def broadcast_object(self, given: Any = None, src: int = 0) -> Any:
-            if given is None:
-                assert ready.wait(10)
-                return key[0]
-            key.append(given)
-            ready.set()
-            return given
-
-    def rows(layer: int) -> waymark.Rows:
-        shape = waymark.Shape(1, 1, 128, BLOCK, 0, 0, (layer,))
-        infos = np.zeros(2, waymark.row_info_dtype)
-        infos["step"], infos["version"] = 1, 1
-        return waymark.Rows(shape, 0, np.full((2, 1, 1), layer, np.uint8), infos)
-
-    def first() -> None:
-        link = Stages(Group(0), 10)
-        assert not link.returns
-        for tag, part in ((1, rows(0)), (2, None), (3, rows(0))):
-            link.joined(tag, part)
-
-    thread = threading.Thread(target=first)
-    thread.start()
-    link = Stages(Group(1), 10)
-    one = link.joined(1, rows(1))
-    assert one is not None and one.layer_ids == (0, 1) and (one.ids == [[0], [1]]).all()
-    assert link.joined(2, rows(1)) is None  # the first stage has none
-    assert link.joined(3, None) is None
-    thread.join()
 
 
 def test_a_result_that_is_not_complete_says_so() -> None:
