@@ -6,7 +6,7 @@ import functools
 @dataclasses.dataclass(frozen=True)
 class Scenario:
     name: str
-    workload: str = "turns"      # function of workloads.py
+    workload: str = "turns"      # function of workloads.py; "server": server.py
     model: str = "qwen3_moe"     # of make_model.py
     options: dict = dataclasses.field(default_factory=dict)  # of vllm.LLM
     environment: dict = dataclasses.field(default_factory=dict)
@@ -78,6 +78,7 @@ def _all():
              promises=HITS + ("stop_strings", "preemptions", "overlapped_schedules")),
         make("spec_stop_strings", workload="repetitive_stop_strings", options={"speculative_config": NGRAM} | TOKENIZER,
              promises=("drafts_accepted", "stop_strings"), versions=("0.32.0",)),
+        make("http", workload="server", environment=OWN_PROCESS, promises=("completions", "chat", "generate", "streams", "chunks", "stop_strings")),
     ]
 
 
