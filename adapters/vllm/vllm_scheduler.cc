@@ -222,6 +222,13 @@ void VllmScheduler::Bind(BlockId block, const BlockKey& key, std::int32_t rows) 
   copy->bound = true;
 }
 
+void VllmScheduler::AppendBlocks(Request& r, std::span<const BlockId> blocks) {
+  for (const BlockId block : blocks) {
+    r.blocks.push_back(block);
+    if (!IsNull(block)) Bind(block, BlockKey(), Event::kAllRows);
+  }
+}
+
 void VllmScheduler::SealBlocks(Request& r, std::int64_t end, const BlockHashes& hashes) {
   for (std::int64_t i = r.sealed; i < end; ++i) {
     const BlockId block = r.blocks[static_cast<std::size_t>(i)];
@@ -269,11 +276,17 @@ absl::Status VllmScheduler::Resume(std::uint64_t request, std::span<const BlockI
   absl::StatusOr<Request*> found = Find(request, /*preempted=*/true);
   if (!found.ok()) return found.status();
   Request& r = **found;
-  if (!r.preempted) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "request must have been preempted; it has ", r.blocks.size(), " blocks, and is ", request));
+  const auto [its, given] = std::ranges::mismatch(r.blocks, blocks);
+  if (!r.preempted && its != r.blocks.end()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("request must have been preempted, or go on with its ", r.blocks.size(),
+                     " blocks; it is ", request));
   }
   if (absl::Status status = CheckAdmission(blocks, cached, hashes); !status.ok()) return status;
+  if (!r.preempted) {
+    AppendBlocks(r, {given, blocks.end()});
+    return absl::OkStatus();
+  }
   r.blocks.assign(blocks.begin(), blocks.end());
   Admit(r, cached, hashes);
   return absl::OkStatus();
@@ -299,10 +312,7 @@ absl::Status VllmScheduler::Append(std::uint64_t request, std::span<const BlockI
       !status.ok()) {
     return status;
   }
-  for (const BlockId block : blocks) {
-    r.blocks.push_back(block);
-    if (!IsNull(block)) Bind(block, BlockKey(), Event::kAllRows);
-  }
+  AppendBlocks(r, blocks);
   SealBlocks(r, full, hashes);
   return absl::OkStatus();
 }

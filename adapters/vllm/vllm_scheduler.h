@@ -97,7 +97,9 @@ class VllmScheduler {
   // in front. Of `hashes`, those at the ends of the blocks of external tokens are read.
   [[nodiscard]] absl::Status New(std::uint64_t request, std::span<const BlockId> blocks,
                                  const CachedTokens& cached, const BlockHashes& hashes);
-  // The same for a request that was preempted: `blocks` replace its former ones.
+  // The same for a request that was preempted: `blocks` replace its former ones. A request that was
+  // not (a session with new input) goes on with its blocks, which are in front of `blocks`; `cached`
+  // is then not read.
   [[nodiscard]] absl::Status Resume(std::uint64_t request, std::span<const BlockId> blocks,
                                     const CachedTokens& cached, const BlockHashes& hashes);
   // `blocks` are appended to those of a request, and every block that ends at or before
@@ -185,6 +187,7 @@ class VllmScheduler {
   void Admit(Request& r, const CachedTokens& cached, const BlockHashes& hashes);
   // Reports a block that is allocated. `rows`: those that a copy on write onto it copies.
   void Bind(BlockId block, const BlockKey& key, std::int32_t rows);
+  void AppendBlocks(Request& r, std::span<const BlockId> blocks);
   void SealBlocks(Request& r, std::int64_t end, const BlockHashes& hashes);
   // Requests the snapshot, if there is a tag, and releases the blocks.
   [[nodiscard]] absl::Status Leave(Request& r, std::int64_t rows, std::optional<std::uint64_t> tag);

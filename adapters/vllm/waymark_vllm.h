@@ -83,7 +83,8 @@ typedef struct wm_vllm_api_v1 {
   wm_status (*scheduler_new)(wm_vllm_scheduler* scheduler, uint64_t request,
                              const wm_vllm_blocks* blocks, int64_t local_tokens,
                              int64_t external_tokens, wm_message* why);
-  /* The same for a request that was preempted: the blocks replace its former ones. */
+  /* The same for a request that was preempted: the blocks replace its former ones. One that was not
+   * (a session with new input) goes on with its blocks, which are in front of the given ones. */
   wm_status (*scheduler_resume)(wm_vllm_scheduler* scheduler, uint64_t request,
                                 const wm_vllm_blocks* blocks, int64_t local_tokens,
                                 int64_t external_tokens, wm_message* why);

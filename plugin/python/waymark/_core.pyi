@@ -600,7 +600,7 @@ class VllmScheduler:
 
     def resume(self, request: int, blocks: object, local_tokens: int, external_tokens: int, hashes: object) -> None:
         """
-        The same for a request that was preempted: `blocks` replace its former ones.
+        The same for a request that was preempted: `blocks` replace its former ones. One that was not (a session with new input) goes on with its blocks, which are in front of `blocks`.
         """
 
     def append(self, request: int, blocks: object, full_tokens: int, hashes: object) -> None:

@@ -124,14 +124,11 @@ class SchedulerHalf:
         name, hashes = request.request_id, request.block_hashes
         external = min(self._external.pop(name, 0), computed)
         known = self._requests.get(name)
-        if known is not None and not known.preempted:  # a session that goes on
-            self._writer.finish(known.handle, 0, None)
-            known = None
         if known is None:
             self._handles += 1
             known = self._requests[name] = _Request(self._handles, self._asks(request))
             self._writer.new(known.handle, blocks, computed - external, external, hashes)
-        else:
+        else:  # was preempted, or is a session with new input
             known.preempted = False
             self._limit_lives(known, request)
             self._writer.resume(known.handle, blocks, computed - external, external, hashes)
