@@ -231,6 +231,24 @@ def test_a_request_that_a_user_aborts_has_no_rows() -> None:
     assert not front.done and not front.engine.scheduler._waymark._results
 
 
+def test_a_user_may_abort_a_request_that_waits_for_its_rows() -> None:
+    front = FrontEnd()
+    front.add("a", 6, stop=(7,))
+    front.add("b", 3)
+    front.engine.step({"a": 6, "b": 3})
+    front.tokens(a=7)
+    del front.processor.request_states["a"]
+    front.drain()
+    assert not front.done
+    front.add("a", 6, stop=(7,))  # the name again
+    front.engine.scheduler.started.discard("a")
+    front.engine.step({"a": 6})
+    front.tokens(a=5, b=5)
+    front.engine.step({"a": 1}, finish=("a",))
+    front.drain()
+    assert len(front.completion("a").routed_experts) == 7
+
+
 def test_a_stop_string_when_the_capture_has_ended() -> None:
     for when in ("before", "after", "raises"):
         front = FrontEnd()

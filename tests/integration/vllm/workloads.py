@@ -264,5 +264,5 @@ def repetitive_stop_strings(driver):
     """Drafts behind the stop string are dropped by the front end."""
     first = [(prompt[:20] * 6)[:118] for prompt in prompts(driver, groups=max(driver.requests // 2, 1))]
     for _ in range(2):
-        converse(driver, first, 2, temperature=0.0, detokenize=True, stop=["1 w2", "w7", "w45", "w3"], min_tokens=3)
+        converse(driver, first, 2, temperature=0.0, detokenize=True, stop=["1 w2", "w7", "w45", "w3"], min_tokens=20)
     driver.counts["stop_strings"] = sum(isinstance(o.outputs[0].stop_reason, str) for o in driver.finished)

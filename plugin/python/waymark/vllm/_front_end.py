@@ -170,33 +170,38 @@ def _finish_request(function: Any) -> Any:
     def call(self: Any, state: Any) -> Any:
         stop = _stop_string(state)
         if stop is not None and stop.make is not None:  # the state is needed until the rows are there
+            _waiting(self).add(state.request_id)
             return None
         return function(self, state)
 
     return call
 
 
+def _waiting(processor: Any) -> set[str]:
+    """The requests that ended at a stop string and have no rows yet."""
+    names: set[str] = processor.__dict__.setdefault("_waymark", set())
+    return names
+
+
 def _process_outputs(function: Any) -> Any:
     def call(self: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        own, waiting = [], []
+        waiting = _waiting(self)
+        late = []
+        if waiting:  # outputs without an end are of tokens behind the stop string
+            every = engine_core_outputs
+            ends = [one for one in every if one.finish_reason is not None]
+            late = [one for one in ends if one.request_id in waiting]
+            engine_core_outputs = [one for one in every if one.request_id not in waiting]
         for output in engine_core_outputs:
+            if output.finish_reason is not None:
+                _ended(self.request_states.get(output.request_id), output)
+        result = function(self, engine_core_outputs, *args, **kwargs)
+        for output in late:
+            waiting.discard(output.request_id)
             state = self.request_states.get(output.request_id)
             stop = _stop_string(state)
-            if stop is not None and stop.make is not None:
-                if output.finish_reason is not None:
-                    waiting.append((state, stop, output))
-                continue  # tokens behind the stop string
-            own.append(output)
-            if state is not None and output.finish_reason is not None:
-                if stop is not None:
-                    stop.may_come = False
-                try:
-                    if (given := coverage(output.trace_headers)) is not None:
-                        _give_coverage(state, given)
-                except Exception:
-                    logger.exception("waymark: the coverage of an output is lost")
-        result = function(self, own, *args, **kwargs)
-        for state, stop, output in waiting:
+            if stop is None:  # a user aborted it
+                continue
             made = stop.finish(state, output)
             self._finish_request(state)
             if made is not None and state.queue is not None:
@@ -206,3 +211,15 @@ def _process_outputs(function: Any) -> Any:
         return result
 
     return call
+
+
+def _ended(state: Any, output: Any) -> None:
+    """The engine core has ended a request."""
+    stop = _stop_string(state)
+    if stop is not None:
+        stop.may_come = False
+    try:
+        if state is not None and (given := coverage(output.trace_headers)) is not None:
+            _give_coverage(state, given)
+    except Exception:
+        logger.exception("waymark: the coverage of an output is lost")
