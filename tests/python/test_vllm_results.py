@@ -6,6 +6,7 @@ import types
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 from test_vllm_plugin import ABORTED, BLOCK, Engine, EngineCoreOutput, Request, expected, vllm
 from waymark import Provenance
@@ -55,7 +56,7 @@ class State:
         return RequestOutput(self.request_id, [one], True)
 
     def _new_completion_output(self, finish_reason: Any, stop_reason: Any) -> Any:
-        rows = self.routed_experts_chunks[0] if self.routed_experts_chunks else None
+        rows = np.concatenate(self.routed_experts_chunks) if self.routed_experts_chunks else None
         return Outputs.CompletionOutput(
             index=0, tokens=self.detokenizer.tokens, routed_experts=rows,
             finish_reason=finish_reason, stop_reason=stop_reason)  # fmt: skip
@@ -278,6 +279,23 @@ def test_a_failure_is_told_with_every_output() -> None:
     assert front.engine.finished["b"].trace_headers is None
     front.drain()
     assert front.completion("a").waymark == Coverage((), (), "RuntimeError: a test")
+
+
+def test_rows_of_the_own_capture_of_vllm_are_replaced() -> None:
+    """vLLM 0.30 sends them with every output."""
+    for stop in ((), (7,)):
+        front = FrontEnd()
+        front.add("a", 6, stop=stop)
+        front.engine.step({"a": 6})
+        own = EngineCoreOutput(request_id="a", new_token_ids=[7], finish_reason=None,
+                               trace_headers=None, routed_experts=np.ones((6, 2, 1), np.uint8))  # fmt: skip
+        front.process([own])
+        if not stop:
+            front.engine.step({"a": 1}, finish=("a",))
+        front.drain()
+        rows = 6 if stop else 7
+        assert len(front.completion("a").routed_experts) == rows
+        assert (front.completion("a").routed_experts == expected(0, rows)).all()
 
 
 def test_outputs_that_are_merged_keep_their_rows() -> None:

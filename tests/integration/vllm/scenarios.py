@@ -78,6 +78,7 @@ def _all():
              promises=HITS + ("stop_strings", "aborts", "overlapped_schedules")),
         make("spec_stop_strings", workload="repetitive_stop_strings", options={"speculative_config": NGRAM} | TOKENIZER,
              promises=("drafts_accepted", "stop_strings"), versions=("0.32.0",)),
+        make("edges", workload="edges", promises=HITS + ("different_lengths",)),
         make("http", workload="server", environment=OWN_PROCESS, promises=("completions", "chat", "generate", "streams", "chunks", "stop_strings")),
     ]
 

@@ -24,7 +24,7 @@ class Driver:
         self.counts = collections.Counter()
         self.records, self.chunks = [], {}
         self.steps = 0
-        self.asked, self.loras, self.cumulative = {}, {}, set()
+        self.asked, self.loras, self.firsts, self.cumulative = {}, {}, {}, set()
         self.finished = []
 
     def tokens(self, count):
@@ -36,7 +36,7 @@ class Driver:
         extra = None if asked else {"waymark": False}
         params = SamplingParams(**({"temperature": 1.0, "max_tokens": max_tokens, "ignore_eos": True, "detokenize": False,
                                     "output_kind": kind, "extra_args": extra} | more))
-        self.asked[name], self.loras[name] = asked, lora
+        self.asked[name], self.loras[name], self.firsts[name] = asked, lora, more.get("routed_experts_prompt_start", 0)
         if kind == RequestOutputKind.CUMULATIVE:
             self.cumulative.add(name)
         adapter = LoRARequest("adapter", 1, self.spec["lora"]) if lora else None
@@ -91,7 +91,7 @@ class Driver:
         rows = np.concatenate(chunks["rows"]) if chunks["rows"] else None
         reasons, versions = told(chunks["details"], rows)
         self.records.append({
-            "name": f"{name}.{completion.index}", "tokens": prompt + chunks["tokens"], "rows": rows, "first": 0,
+            "name": f"{name}.{completion.index}", "tokens": prompt + chunks["tokens"], "rows": rows, "first": self.firsts[name],
             "reasons": reasons, "lora": self.loras[name], "versions": False, "claimed_versions": versions,
             "recorded": self.recorder and self.recorder.expected(name, len(prompt) + len(chunks["tokens"]) - 1)})
 
@@ -266,3 +266,18 @@ def repetitive_stop_strings(driver):
     for _ in range(2):
         converse(driver, first, 2, temperature=0.0, detokenize=True, stop=["1 w2", "w7", "w45", "w3"], min_tokens=20)
     driver.counts["stop_strings"] = sum(isinstance(o.outputs[0].stop_reason, str) for o in driver.finished)
+
+
+def edges(driver):
+    """The shortest prompts and outputs, prompts of whole blocks, samples that end at different lengths, parts of the prompt."""
+    head = driver.tokens(64)
+    for _ in range(max(driver.requests // 8, 1)):
+        for prompt in (driver.tokens(1), driver.tokens(32), head, head + driver.tokens(32), head + driver.tokens(1)):
+            for max_tokens in (1, 32, 33):
+                driver.add(prompt, max_tokens)
+            for first in (0, len(prompt) // 2, len(prompt)):
+                driver.add(prompt, 5, routed_experts_prompt_start=first)
+            driver.add(prompt, 60, n=3, stop_token_ids=list(range(3, 40)))
+        driver.run()
+    lengths = [{len(completion.token_ids) for completion in output.outputs} for output in driver.finished if len(output.outputs) > 1]
+    driver.counts["different_lengths"] = sum(len(different) > 1 for different in lengths)

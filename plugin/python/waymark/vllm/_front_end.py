@@ -91,7 +91,7 @@ class _StopString:
             rows = state.prompt_len + state.detokenizer.num_output_tokens() - 1
             if output.routed_experts is not None:
                 count = max(rows - self.prompt_start, 0)
-                state.routed_experts_chunks.append(output.routed_experts[:count])
+                state.routed_experts_chunks[:] = [output.routed_experts[:count]]
             if (given := coverage(output.trace_headers)) is not None:
                 _give_coverage(state, given.first(rows))
         except Exception:
@@ -221,5 +221,7 @@ def _ended(state: Any, output: Any) -> None:
     try:
         if state is not None and (given := coverage(output.trace_headers)) is not None:
             _give_coverage(state, given)
+            if output.routed_experts is not None:  # instead of those of vLLM's own capture
+                state.routed_experts_chunks.clear()
     except Exception:
         logger.exception("waymark: the coverage of an output is lost")
