@@ -388,7 +388,7 @@ class Engine {
 
   // EngineOptions::adapter.
   std::optional<VllmScheduler> adapter_;
-  bool derives_ = false;  // EngineOptions::decodes
+  bool derives_ = false;              // EngineOptions::decodes
   std::vector<std::int32_t> copied_;  // blocks that are not freed before the schedule is written
 
   // Timing::wire, EngineOptions::adapter. A tag whose read is null is to be forgotten.

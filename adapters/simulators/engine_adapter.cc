@@ -30,8 +30,8 @@ void Engine::MakeAdapter() {
 
 void Engine::DeriveEvents() {
   events_.assign(slots_.size(), Event());
-  events_.resize(DecodeEvents(slots_, static_cast<std::int32_t>(bs_), BlockId(options_.blocks),
-                              events_));
+  events_.resize(
+      DecodeEvents(slots_, static_cast<std::int32_t>(bs_), BlockId(options_.blocks), events_));
 }
 
 void Engine::ExtendReported(Request& r) {
@@ -105,6 +105,10 @@ void Engine::ReportRequest(Request& r) {
   }
   r.reported = true;
   r.reported_blocks = blocks.size();
+  if (derives_) {
+    if (!added.empty()) Reported(adapter_->Append(r.id, added, 0, {}), "Append");
+    return;
+  }
   const absl::StatusOr<std::int64_t> sealed = adapter_->Sealed(r.id);
   if (!sealed.ok()) return Reported(sealed.status(), "Sealed");
   if (added.empty() && r.full / bs_ <= *sealed) return;

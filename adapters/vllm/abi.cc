@@ -144,9 +144,9 @@ wm_status Finish(wm_vllm_scheduler* scheduler, std::uint64_t request, std::int64
 
 wm_status Extend(wm_vllm_scheduler* scheduler, std::uint64_t request, const wm_vllm_blocks* blocks,
                  wm_message* why) noexcept {
-  return WithBlocks(
-      scheduler, blocks, why,
-      [&](VllmScheduler& s, auto ids, const BlockHashes&) { return s.Extend(request, ids); });
+  return WithBlocks(scheduler, blocks, why, [&](VllmScheduler& s, auto ids, const BlockHashes&) {
+    return s.Extend(request, ids);
+  });
 }
 
 std::size_t EventsOfDecodes(const std::int64_t* slots, std::size_t num_slots,

@@ -23,10 +23,10 @@ WAYMARK_STEP_PATH std::size_t DecodeEvents(std::span<const std::int64_t> slots,
     const std::uint64_t index = slot / tokens;
     const BlockId block(static_cast<std::int32_t>(index));
     if (index > std::uint64_t{INT32_MAX} || block == null_block) continue;
-    if (offset == 0) {
-      if (i + 1 == slots.size() || at(i + 1) != slot + 1) events[count++] = Event::Bind(block);
-    } else {
-      if (i == 0 || at(i - 1) != slot - 1) events[count++] = Event::Seal(block, {});
+    if (offset != 0) {
+      events[count++] = Event::Seal(block, {});
+    } else if (i + 1 == slots.size() || at(i + 1) != slot + 1) {
+      events[count++] = Event::Bind(block);
     }
   }
   return count;

@@ -21,8 +21,8 @@ absl::Status Broken(absl::string_view argument, absl::string_view rule, Value va
 }
 
 // Whether `tokens` of a request, or a position in it, lie in its blocks.
-WAYMARK_STEP_PATH absl::Status CheckInBlocks(absl::string_view argument, std::int64_t tokens, std::size_t num_blocks,
-                           std::int64_t block_tokens) {
+WAYMARK_STEP_PATH absl::Status CheckInBlocks(absl::string_view argument, std::int64_t tokens,
+                                             std::size_t num_blocks, std::int64_t block_tokens) {
   const std::int64_t most = static_cast<std::int64_t>(num_blocks) * block_tokens;
   if (tokens >= 0 && tokens <= most) return absl::OkStatus();
   return Broken(
@@ -55,7 +55,8 @@ absl::StatusOr<VllmScheduler> VllmScheduler::Create(const VllmSchedulerOptions& 
 
 // ---- checks
 
-WAYMARK_STEP_PATH absl::StatusOr<VllmScheduler::Request*> VllmScheduler::Find(std::uint64_t request, bool preempted) {
+WAYMARK_STEP_PATH absl::StatusOr<VllmScheduler::Request*> VllmScheduler::Find(std::uint64_t request,
+                                                                              bool preempted) {
   const auto found = requests_.find(request);
   if (found == requests_.end()) return Broken("request", "one that New has reported", request);
   if (found->second.preempted && !preempted) {
@@ -81,7 +82,7 @@ WAYMARK_STEP_PATH absl::Status VllmScheduler::CheckBlocks(std::span<const BlockI
 }
 
 WAYMARK_STEP_PATH absl::Status VllmScheduler::CheckHashes(std::int64_t first, std::int64_t last,
-                                        const BlockHashes& hashes) const {
+                                                          const BlockHashes& hashes) const {
   if (hashes.keys.empty() || first >= last) return absl::OkStatus();
   const std::int64_t per_block = options_.limits.block_tokens / options_.hash_block_tokens;
   const std::int64_t end = hashes.first + static_cast<std::int64_t>(hashes.keys.size());
@@ -203,7 +204,8 @@ WAYMARK_STEP_PATH absl::StatusOr<std::span<const std::uint8_t>> VllmScheduler::F
 
 // ---- requests that are scheduled
 
-WAYMARK_STEP_PATH BlockKey VllmScheduler::KeyOf(std::int64_t index, const BlockHashes& hashes) const {
+WAYMARK_STEP_PATH BlockKey VllmScheduler::KeyOf(std::int64_t index,
+                                                const BlockHashes& hashes) const {
   const std::int64_t per_block = options_.limits.block_tokens / options_.hash_block_tokens;
   const std::int64_t at = (index + 1) * per_block - 1 - hashes.first;
   if (at < 0 || at >= static_cast<std::int64_t>(hashes.keys.size())) return {};
@@ -223,7 +225,15 @@ WAYMARK_STEP_PATH void VllmScheduler::Bind(BlockId block, const BlockKey& key, s
   copy->bound = true;
 }
 
-WAYMARK_STEP_PATH void VllmScheduler::SealBlocks(Request& r, std::int64_t end, const BlockHashes& hashes) {
+void VllmScheduler::AppendBlocks(Request& r, std::span<const BlockId> blocks) {
+  for (const BlockId block : blocks) {
+    r.blocks.push_back(block);
+    if (!IsNull(block)) Bind(block, BlockKey(), Event::kAllRows);
+  }
+}
+
+WAYMARK_STEP_PATH void VllmScheduler::SealBlocks(Request& r, std::int64_t end,
+                                                 const BlockHashes& hashes) {
   for (std::int64_t i = r.sealed; i < end; ++i) {
     const BlockId block = r.blocks[static_cast<std::size_t>(i)];
     if (!IsNull(block)) seals_.push_back(Event::Seal(block, KeyOf(i, hashes)));
@@ -270,19 +280,27 @@ absl::Status VllmScheduler::Resume(std::uint64_t request, std::span<const BlockI
   absl::StatusOr<Request*> found = Find(request, /*preempted=*/true);
   if (!found.ok()) return found.status();
   Request& r = **found;
-  if (!r.preempted) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "request must have been preempted; it has ", r.blocks.size(), " blocks, and is ", request));
+  const auto [its, given] = std::ranges::mismatch(r.blocks, blocks);
+  if (!r.preempted && its != r.blocks.end()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("request must have been preempted, or go on with its ", r.blocks.size(),
+                     " blocks; it is ", request));
   }
   if (absl::Status status = CheckAdmission(blocks, cached, hashes); !status.ok()) return status;
+  if (!r.preempted) {
+    AppendBlocks(r, {given, blocks.end()});
+    return absl::OkStatus();
+  }
   r.blocks.assign(blocks.begin(), blocks.end());
   Admit(r, cached, hashes);
   return absl::OkStatus();
 }
 
-WAYMARK_STEP_PATH absl::Status VllmScheduler::Append(std::uint64_t request, std::span<const BlockId> blocks,
-                                   std::int64_t full_tokens, const BlockHashes& hashes) {
-  if (absl::Status status = CheckOpen(); !status.ok()) return status;
+WAYMARK_STEP_PATH absl::Status VllmScheduler::Append(std::uint64_t request,
+                                                     std::span<const BlockId> blocks,
+                                                     std::int64_t full_tokens,
+                                                     const BlockHashes& hashes) {
+  if (absl::Status status = CheckOpen(); !blocks.empty() && !status.ok()) return status;
   absl::StatusOr<Request*> found = Find(request);
   if (!found.ok()) return found.status();
   if (absl::Status status = CheckBlocks(blocks); !status.ok()) return status;
@@ -300,10 +318,7 @@ WAYMARK_STEP_PATH absl::Status VllmScheduler::Append(std::uint64_t request, std:
       !status.ok()) {
     return status;
   }
-  for (const BlockId block : blocks) {
-    r.blocks.push_back(block);
-    if (!IsNull(block)) Bind(block, BlockKey(), Event::kAllRows);
-  }
+  AppendBlocks(r, blocks);
   SealBlocks(r, full, hashes);
   return absl::OkStatus();
 }

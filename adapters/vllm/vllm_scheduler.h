@@ -100,13 +100,16 @@ class VllmScheduler {
   // in front. Of `hashes`, those at the ends of the blocks of external tokens are read.
   [[nodiscard]] absl::Status New(std::uint64_t request, std::span<const BlockId> blocks,
                                  const CachedTokens& cached, const BlockHashes& hashes);
-  // The same for a request that was preempted: `blocks` replace its former ones.
+  // The same for a request that was preempted: `blocks` replace its former ones. A request that was
+  // not (a session with new input) goes on with its blocks, which are in front of `blocks`; `cached`
+  // is then not read.
   [[nodiscard]] absl::Status Resume(std::uint64_t request, std::span<const BlockId> blocks,
                                     const CachedTokens& cached, const BlockHashes& hashes);
   // `blocks` are appended to those of a request, and every block that ends at or before
   // `full_tokens` is sealed, unless it is already. `full_tokens` are the leading tokens that are
   // computed and accepted after this step: drafts do not count. Of `hashes`, those at the ends of
-  // the blocks that are sealed are read: none of a block before Sealed().
+  // the blocks that are sealed are read: none of a block before Sealed(). Without blocks a message
+  // need not be open: so the last full block of a request is sealed before it leaves.
   [[nodiscard]] absl::Status Append(std::uint64_t request, std::span<const BlockId> blocks,
                                     std::int64_t full_tokens, const BlockHashes& hashes);
   // Writes what was reported since the last message. The bytes are valid until the next call of
@@ -190,6 +193,7 @@ class VllmScheduler {
   void Admit(Request& r, const CachedTokens& cached, const BlockHashes& hashes);
   // Reports a block that is allocated. `rows`: those that a copy on write onto it copies.
   void Bind(BlockId block, const BlockKey& key, std::int32_t rows);
+  void AppendBlocks(Request& r, std::span<const BlockId> blocks);
   void SealBlocks(Request& r, std::int64_t end, const BlockHashes& hashes);
   // Requests the snapshot, if there is a tag, and releases the blocks.
   [[nodiscard]] absl::Status Leave(Request& r, std::int64_t rows, std::optional<std::uint64_t> tag);

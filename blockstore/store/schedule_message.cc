@@ -1,5 +1,5 @@
-#include "blockstore/step_path.h"
 #include "blockstore/store/schedule_message.h"
+#include "blockstore/step_path.h"
 
 #include <algorithm>
 #include <cstring>
@@ -133,7 +133,8 @@ absl::Status TooManyBytes(const ScheduleLimits& limits, std::uint64_t value) {
                    "; it has ", value));
 }
 
-WAYMARK_STEP_PATH absl::Status CheckStep(std::uint64_t step, std::uint64_t version, absl::string_view where) {
+WAYMARK_STEP_PATH absl::Status CheckStep(std::uint64_t step, std::uint64_t version,
+                                         absl::string_view where) {
   if (step == kNoStep) {
     return absl::InvalidArgumentError(
         absl::StrCat(where, "step must be below 2^64 - 1; it is ", step));
@@ -153,8 +154,9 @@ absl::Status Bad(const Part&... parts) {
 }
 
 // Checks the bytes around the items. `body` is set to the bytes of the items.
-WAYMARK_STEP_PATH absl::Status ParseFrame(std::span<const std::uint8_t> bytes, const ScheduleLimits& limits,
-                        Header& header, std::span<const std::uint8_t>& body) {
+WAYMARK_STEP_PATH absl::Status ParseFrame(std::span<const std::uint8_t> bytes,
+                                          const ScheduleLimits& limits, Header& header,
+                                          std::span<const std::uint8_t>& body) {
   if (bytes.size() > limits.max_bytes) return TooManyBytes(limits, bytes.size());
   if (bytes.size() < kEmptyBytes) {
     return Bad("it must have at least ", kEmptyBytes, " bytes; it has ", bytes.size());
@@ -334,9 +336,8 @@ absl::Status ScheduleLimits::Validate() const {
   return absl::OkStatus();
 }
 
-WAYMARK_STEP_PATH absl::StatusOr<ScheduleMessage> ParseScheduleMessage(std::span<const std::uint8_t> bytes,
-                                                     const ScheduleLimits& limits,
-                                                     ScheduleMessage memory) {
+WAYMARK_STEP_PATH absl::StatusOr<ScheduleMessage> ParseScheduleMessage(
+    std::span<const std::uint8_t> bytes, const ScheduleLimits& limits, ScheduleMessage memory) {
   if (absl::Status status = limits.Validate(); !status.ok()) return status;
   Header header;
   std::span<const std::uint8_t> items;

@@ -131,7 +131,8 @@ WAYMARK_STEP_PATH absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapsho
 
 // ---- messages of a scheduler in another process
 
-WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::ReportMessage(std::span<const std::uint8_t> message) {
+WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::ReportMessage(
+    std::span<const std::uint8_t> message) {
   bool lost = false;
   absl::Status status;
   try {
@@ -146,7 +147,8 @@ WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::ReportMessage(std::span<const
   return status;
 }
 
-WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::AppendMessage(std::span<const std::uint8_t> message, bool& lost) {
+WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::AppendMessage(
+    std::span<const std::uint8_t> message, bool& lost) {
   const ScheduleLimits limits{options_.num_blocks, options_.block_tokens};
   absl::StatusOr<ScheduleMessage> parsed =
       ParseScheduleMessage(message, limits, std::exchange(message_, {}));

@@ -258,13 +258,18 @@ void BindVllmScheduler(nb::module_& module) {
            "loaded.\n\n"
            "hashes: those of all hash blocks of the request so far, a sequence of bytes, of which "
            "few are read; empty: the engine has no prefix cache.")
-      .def("resume", &Resume, "request"_a, "blocks"_a, "local_tokens"_a, "external_tokens"_a,
-           "hashes"_a,
-           "The same for a request that was preempted: `blocks` replace its former ones.")
-      .def("append", &Append, "request"_a, "blocks"_a, "full_tokens"_a, "hashes"_a,
-           "Appends blocks to those of a request, and seals every block that ends at or before "
-           "`full_tokens`, the leading tokens that are computed and accepted after this step. "
-           "hashes: as in new.")
+      .def(
+          "resume", &Resume, "request"_a, "blocks"_a, "local_tokens"_a, "external_tokens"_a,
+          "hashes"_a,
+          "The same for a request that was preempted: `blocks` replace its former ones. One that "
+          "was "
+          "not (a session with new input) goes on with its blocks, which are in front of `blocks`.")
+      .def(
+          "append", &Append, "request"_a, "blocks"_a, "full_tokens"_a, "hashes"_a,
+          "Appends blocks to those of a request, and seals every block that ends at or before "
+          "`full_tokens`, the leading tokens that are computed and accepted after this step. "
+          "hashes: as in new. Without blocks also while no message is open: so the last full block "
+          "of a request is sealed before it leaves.")
       .def("finish_message", &FinishMessage, "Closes the message; its bytes.")
       .def("preempt", &Preempt, "request"_a, "rows"_a, "tag"_a.none(),
            nb::sig("def preempt(self, request: int, rows: int, tag: int | None) -> None"),
@@ -274,9 +279,10 @@ void BindVllmScheduler(nb::module_& module) {
            nb::sig("def finish(self, request: int, rows: int, tag: int | None) -> None"),
            "The same for a request that has finished or was aborted. `rows` of a preempted "
            "request: 0.")
-      .def("extend", &Extend, "request"_a, "blocks"_a,
-           "Appends blocks to those of a request, and writes no event: the worker derives them from "
-           "the slots of the decodes that begin and fill these blocks (VllmWorker).")
+      .def(
+          "extend", &Extend, "request"_a, "blocks"_a,
+          "Appends blocks to those of a request, and writes no event: the worker derives them from "
+          "the slots of the decodes that begin and fill these blocks (VllmWorker).")
       .def("snapshot", &TakeSnapshot, "request"_a, "first"_a, "last"_a, "tag"_a,
            "Requests a snapshot of rows [first, last) of a request that continues.")
       .def("forget", &Forget, "tag"_a,

@@ -146,10 +146,12 @@ void BindVllmWorker(nb::module_& module) {
       "Reports the steps of a worker of an engine like vLLM, each in one call after its forward. "
       "Engine's thread.")
       .def("__init__", &Make, "session"_a, "slots"_a, "derive_decodes"_a, "null_block"_a = 0,
-           "session: a CaptureSession. slots: int64 numpy array whose front has the slots of the rows "
+           "session: a CaptureSession. slots: int64 numpy array whose front has the slots of the "
+           "rows "
            "after every forward; it is kept, and read in step. derive_decodes: blocks that decodes "
            "begin and fill are bound and sealed by their slots, and the scheduler reports them by "
-           "VllmScheduler.extend; False: it reports all blocks. null_block: the block that stands for "
+           "VllmScheduler.extend; False: it reports all blocks. null_block: the block that stands "
+           "for "
            "no block.")
       .def("add_buffer", &AddBuffer, "array"_a, "columns"_a,
            "Adds memory for the ids of a step, and returns its number. array: integers in host "
@@ -159,7 +161,8 @@ void BindVllmWorker(nb::module_& module) {
            "message"_a.none() = nb::none(),
            nb::sig("def step(self, step: int, version: int, rows: int, buffer: int, "
                    "forward_rows: int, message: bytes | None = None) -> int"),
-           "Store.report_message, CaptureSession.begin_ids_step and submit_ids in one call; returns a "
+           "Store.report_message, CaptureSession.begin_ids_step and submit_ids in one call; "
+           "returns a "
            "buffer that may be written now, or -1.\n\n"
            "rows: those of the step. buffer: has [L, forward_rows, columns] ids in front, of which "
            "`rows` of each layer are read; below 0: the ids are lost, and the step is dropped "

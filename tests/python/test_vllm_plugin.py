@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 import types
 from collections import deque
 from typing import Any
@@ -13,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark.vllm
-from waymark.vllm import _capture, _plugin, _results, _scheduler, _versions, _worker
+from waymark.vllm import _capture, _front_end, _plugin, _results, _scheduler, _versions, _worker
 from waymark.vllm._exchange import Result
 from waymark.vllm._options import Options, options
-from waymark.vllm._stages import Stages
 
 BLOCK = 4
 LAYERS = 2
@@ -76,7 +74,8 @@ def modules(name: str) -> Any:
         "torch": torch,
         "vllm.v1.kv_cache_interface": types.SimpleNamespace(FullAttentionSpec=Spec),
         "vllm.v1.engine.core": types.SimpleNamespace(EngineCore=Core),
-        "vllm.v1.engine": types.SimpleNamespace(EngineCoreOutputs=Outputs),
+        "vllm.v1.engine": types.SimpleNamespace(
+            EngineCoreOutputs=Outputs, EngineCoreOutput=EngineCoreOutput),
         "vllm.v1.request": types.SimpleNamespace(RequestStatus=types.SimpleNamespace(
             FINISHED_ABORTED=ABORTED, FINISHED_IGNORED=IGNORED, FINISHED_ERROR=ERROR)),
         "vllm.distributed": types.SimpleNamespace(
@@ -94,9 +93,14 @@ class Outputs:
         self.outputs: list[Any] = []
 
 
+class EngineCoreOutput(types.SimpleNamespace):
+    routed_experts: Any = None
+
+
 class Request:
     resumable = False
     client_index = 0
+    trace_headers: Any = None
 
     def __init__(self, name: str, prompt: int, asked: bool = True) -> None:
         self.request_id, self.num_tokens, self.num_computed_tokens = name, prompt, 0
@@ -107,6 +111,9 @@ class Request:
         self.status = "waiting"
         self.block_hashes: list[bytes] = []
         self.blocks: list[int] = []
+
+    def get_finished_reason(self) -> str:
+        return "abort" if self.status == ABORTED else "stop"
 
 
 class Pool:
@@ -294,8 +301,7 @@ class Engine:
         return self.finished[name].routed_experts
 
     def coverage(self, name: str) -> Any:
-        headers = self.finished[name].trace_headers
-        return _results._coverage(headers["waymark"], headers["waymark-versions"])
+        return _front_end.coverage(self.finished[name].trace_headers)
 
 
 @pytest.fixture(autouse=True)
@@ -539,52 +545,13 @@ def test_a_request_without_a_last_output_holds_nothing() -> None:
     assert not engine.scheduler._waymark._results
 
 
-def test_pipeline_stages_are_joined() -> None:
-    key: list[Any] = []
-    ready = threading.Event()
-
-    class Group:
-        world_size = 2
-
-        def __init__(self, rank: int) -> None:
-            self.rank_in_group = rank
-
-        def broadcast_object(self, given: Any = None, src: int = 0) -> Any:
-            if given is None:
-                assert ready.wait(10)
-                return key[0]
-            key.append(given)
-            ready.set()
-            return given
-
-    def rows(layer: int) -> waymark.Rows:
-        shape = waymark.Shape(1, 1, 128, BLOCK, 0, 0, (layer,))
-        infos = np.zeros(2, waymark.row_info_dtype)
-        infos["step"], infos["version"] = 1, 1
-        return waymark.Rows(shape, 0, np.full((2, 1, 1), layer, np.uint8), infos)
-
-    def first() -> None:
-        link = Stages(Group(0), 10)
-        assert not link.returns
-        for tag, part in ((1, rows(0)), (2, None), (3, rows(0))):
-            link.joined(tag, part)
-
-    thread = threading.Thread(target=first)
-    thread.start()
-    link = Stages(Group(1), 10)
-    one = link.joined(1, rows(1))
-    assert one is not None and one.layer_ids == (0, 1) and (one.ids == [[0], [1]]).all()
-    assert link.joined(2, rows(1)) is None  # the first stage has none
-    assert link.joined(3, None) is None
-    thread.join()
-
-
 def test_a_result_that_is_not_complete_says_so() -> None:
     none = Result.none(3, "why")
     output = types.SimpleNamespace(trace_headers={"traceparent": "x"}, routed_experts=None)
     _results.fill(output, Request("a", 3), [(none, 5)], 5, '["v"]', 0)
     assert output.routed_experts is None and output.trace_headers["traceparent"] == "x"
-    assert _results._coverage(output.trace_headers["waymark"], '["v"]').failure == "why"
+    coverage = _front_end.coverage(output.trace_headers)
+    assert coverage is not None and coverage.failure == "why"
 
 
 def test_what_is_refused_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -600,12 +600,12 @@ class VllmScheduler:
 
     def resume(self, request: int, blocks: object, local_tokens: int, external_tokens: int, hashes: object) -> None:
         """
-        The same for a request that was preempted: `blocks` replace its former ones.
+        The same for a request that was preempted: `blocks` replace its former ones. One that was not (a session with new input) goes on with its blocks, which are in front of `blocks`.
         """
 
     def append(self, request: int, blocks: object, full_tokens: int, hashes: object) -> None:
         """
-        Appends blocks to those of a request, and seals every block that ends at or before `full_tokens`, the leading tokens that are computed and accepted after this step. hashes: as in new.
+        Appends blocks to those of a request, and seals every block that ends at or before `full_tokens`, the leading tokens that are computed and accepted after this step. hashes: as in new. Without blocks also while no message is open: so the last full block of a request is sealed before it leaves.
         """
 
     def finish_message(self) -> bytes:

@@ -83,13 +83,16 @@ typedef struct wm_vllm_api_v1 {
   wm_status (*scheduler_new)(wm_vllm_scheduler* scheduler, uint64_t request,
                              const wm_vllm_blocks* blocks, int64_t local_tokens,
                              int64_t external_tokens, wm_message* why);
-  /* The same for a request that was preempted: the blocks replace its former ones. */
+  /* The same for a request that was preempted: the blocks replace its former ones. One that was not
+   * (a session with new input) goes on with its blocks, which are in front of the given ones. */
   wm_status (*scheduler_resume)(wm_vllm_scheduler* scheduler, uint64_t request,
                                 const wm_vllm_blocks* blocks, int64_t local_tokens,
                                 int64_t external_tokens, wm_message* why);
   /* Appends blocks to those of a request, and seals every block that ends at or before
    * `full_tokens` and is not sealed yet. `full_tokens`: the leading tokens that are computed and
-   * accepted after this step. Of the hashes, those at the ends of these blocks are read. */
+   * accepted after this step. Of the hashes, those at the ends of these blocks are read. Without
+   * blocks also while no message is open, so that the last full block of a request is sealed before
+   * it leaves. */
   wm_status (*scheduler_append)(wm_vllm_scheduler* scheduler, uint64_t request,
                                 const wm_vllm_blocks* blocks, int64_t full_tokens, wm_message* why);
   /* Closes the message. Its bytes are valid until the next call with this scheduler; every message
@@ -137,12 +140,13 @@ typedef struct wm_vllm_api_v1 {
 
   /* ---- the worker ---- */
 
-  /* The events of blocks that the decodes of a step begin and fill: a Bind for each block whose first
-   * row is written without a row beside it, a Seal for each whose last row is. They are the events of
-   * the step's batch, behind the message of its schedule; the scheduler reports such blocks by
-   * scheduler_extend alone. Writes them to `events`, [num_slots], and returns their number; 0 also for
-   * a null array, and for block_tokens < 2. slots: as in wm_step_batch; rows of `null_block` are
-   * ignored. Any thread. */
+  /* The events of a step that its slots tell: a Seal for each block whose last row it writes, a Bind
+   * for each whose first row it writes alone, as decodes do. They are the events of the step's batch,
+   * behind the message of its schedule. The scheduler then reports blocks that decodes begin by
+   * scheduler_extend alone, and seals no block (full_tokens 0). Not with drafts, nor where blocks are
+   * found by keys. Writes to `events`, [num_slots], and returns their number; 0 also for a null array,
+   * and for block_tokens < 2. slots: as in wm_step_batch; rows of `null_block` are ignored. Any
+   * thread. */
   size_t (*decode_events)(const int64_t* slots, size_t num_slots, int32_t block_tokens,
                           int32_t null_block, wm_event* events);
 } wm_vllm_api_v1;

@@ -110,6 +110,9 @@ def main():
     scenario = SCENARIOS[spec["scenario"]]
     if scenario.ranks > 1 and "VLLM_DP_RANK" not in os.environ:
         return run_ranks(scenario.ranks)
+    if scenario.workload == "server":
+        import server
+        return write(server.run(spec, spec["capture"]), sys.argv[2])
     spec["seed"] += 1000 * int(os.environ.get("VLLM_DP_RANK", 0))  # every rank has requests of its own
     if scenario.async_scheduling:
         switch_async_scheduling_on()

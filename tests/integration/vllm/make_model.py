@@ -4,7 +4,7 @@
 
 MODEL is one of MODELS below: qwen3_moe, qwen3_moe_sparse (every second layer dense), mixtral,
 deepseek_v3 (MLA, first layer dense), gpt_oss (every second layer with a sliding window). The folder
-gets config.json and model.safetensors (float32); an engine needs no tokenizer (skip_tokenizer_init).
+gets config.json, model.safetensors (float32), and a tokenizer, which few scenarios need.
 
 `write_lora` writes a LoRA adapter for the attention of a Qwen3-MoE.
 
@@ -18,6 +18,9 @@ import os
 
 import numpy as np
 from safetensors.numpy import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 
 VOCABULARY = 512
 HIDDEN = 64
@@ -165,13 +168,24 @@ MODELS = {function.__name__: function for function in (qwen3_moe, qwen3_moe_spar
 
 
 def write_model(model, folder, layers=4, experts=16, top_k=4, seed=7):
-    """Writes config.json and model.safetensors of MODEL into the folder, which is made."""
+    """Writes the files of MODEL into the folder, which is made."""
     os.makedirs(folder, exist_ok=True)
     weights = Weights(seed)
     config = MODELS[model](weights, layers, experts, top_k)
     save_file(weights.tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
     with open(os.path.join(folder, "config.json"), "w") as file:
         json.dump(config, file, indent=1)
+    write_tokenizer(folder)
+
+
+def write_tokenizer(folder):
+    """Token i is the word "w<i>"; words have spaces between them."""
+    tokenizer = Tokenizer(WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.save(os.path.join(folder, "tokenizer.json"))
+    with open(os.path.join(folder, "tokenizer_config.json"), "w") as file:
+        json.dump({"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "w0",
+                   "chat_template": "{{ messages[0]['content'] }}"}, file)
 
 
 def write_lora(folder, layers=4, rank=8, seed=8):

@@ -6,7 +6,7 @@ import functools
 @dataclasses.dataclass(frozen=True)
 class Scenario:
     name: str
-    workload: str = "turns"      # function of workloads.py
+    workload: str = "turns"      # function of workloads.py; "server": server.py
     model: str = "qwen3_moe"     # of make_model.py
     options: dict = dataclasses.field(default_factory=dict)  # of vllm.LLM
     environment: dict = dataclasses.field(default_factory=dict)
@@ -25,6 +25,7 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3,
 DRAFT = {"method": "draft_model", "num_speculative_tokens": 2, "model": "MODEL"}  # a mixture of experts, too
 FEW_BLOCKS = {"num_gpu_blocks_override": 34}  # one request of max_model_len just fits
 LORA = {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": ["qkv_proj", "q_proj", "k_proj", "v_proj", "o_proj"]}
+TOKENIZER = {"skip_tokenizer_init": False}
 HITS = ("prefix_hit_tokens",)
 
 
@@ -71,6 +72,14 @@ def _all():
         make("lora", workload="lora", options=LORA, promises=HITS + ("lora_requests",),
              unavailable="vLLM gives every layer of experts to Triton kernels if LoRA is on, and Triton has no CPU backend on PyPI"),
         make("sleep", workload="sleep", options={"enable_sleep_mode": True}, promises=HITS),
+        make("stop_strings", workload="stop_strings", options=TOKENIZER, promises=HITS + ("stop_strings", "aborts")),
+        make("own_process_stop_strings", workload="stop_strings", environment=OWN_PROCESS, options=TOKENIZER, promises=HITS + ("stop_strings", "aborts")),
+        make("async_stop_strings", workload="stop_strings", async_scheduling=True, options=TOKENIZER,
+             promises=HITS + ("stop_strings", "aborts", "overlapped_schedules")),
+        make("spec_stop_strings", workload="repetitive_stop_strings", options={"speculative_config": NGRAM} | TOKENIZER,
+             promises=("drafts_accepted", "stop_strings"), versions=("0.32.0",)),
+        make("edges", workload="edges", promises=HITS + ("different_lengths",)),
+        make("http", workload="server", environment=OWN_PROCESS, promises=("completions", "chat", "generate", "streams", "chunks", "stop_strings")),
     ]
 
 

@@ -24,7 +24,7 @@ class Driver:
         self.counts = collections.Counter()
         self.records, self.chunks = [], {}
         self.steps = 0
-        self.asked, self.loras = {}, {}
+        self.asked, self.loras, self.firsts, self.cumulative = {}, {}, {}, set()
         self.finished = []
 
     def tokens(self, count):
@@ -36,7 +36,9 @@ class Driver:
         extra = None if asked else {"waymark": False}
         params = SamplingParams(**({"temperature": 1.0, "max_tokens": max_tokens, "ignore_eos": True, "detokenize": False,
                                     "output_kind": kind, "extra_args": extra} | more))
-        self.asked[name], self.loras[name] = asked, lora
+        self.asked[name], self.loras[name], self.firsts[name] = asked, lora, more.get("routed_experts_prompt_start", 0)
+        if kind == RequestOutputKind.CUMULATIVE:
+            self.cumulative.add(name)
         adapter = LoRARequest("adapter", 1, self.spec["lora"]) if lora else None
         self.engine.add_request(name, {"prompt_token_ids": list(prompt)}, params, lora_request=adapter)
         return name
@@ -71,7 +73,7 @@ class Driver:
         name = output.request_id
         key = name, completion.index
         chunks = self.chunks.setdefault(key, {"tokens": [], "rows": [], "details": []})
-        chunks["tokens"] += list(completion.token_ids)
+        chunks["tokens"][0 if name in self.cumulative else len(chunks["tokens"]):] = completion.token_ids
         rows = getattr(completion, "routed_experts", None)
         if rows is not None:
             chunks["rows"].append(np.array(rows))
@@ -89,7 +91,7 @@ class Driver:
         rows = np.concatenate(chunks["rows"]) if chunks["rows"] else None
         reasons, versions = told(chunks["details"], rows)
         self.records.append({
-            "name": f"{name}.{completion.index}", "tokens": prompt + chunks["tokens"], "rows": rows, "first": 0,
+            "name": f"{name}.{completion.index}", "tokens": prompt + chunks["tokens"], "rows": rows, "first": self.firsts[name],
             "reasons": reasons, "lora": self.loras[name], "versions": False, "claimed_versions": versions,
             "recorded": self.recorder and self.recorder.expected(name, len(prompt) + len(chunks["tokens"]) - 1)})
 
@@ -240,3 +242,42 @@ def sleep(driver):
     driver.llm.sleep(level=1)
     driver.llm.wake_up()
     converse(driver, prompts(driver), 2)
+
+
+def stop_strings(driver):
+    """Most requests end at a string, which the front end finds; some are aborted."""
+    strings = {"detokenize": True, "stop": ["1 w2", "w77", "w4"], "min_tokens": 2}
+    kinds = RequestOutputKind.FINAL_ONLY, RequestOutputKind.CUMULATIVE, RequestOutputKind.DELTA
+    for i, prompt in enumerate(prompts(driver)):
+        driver.add(prompt, 60, kind=kinds[i % 3], **strings)
+    victim = driver.add(driver.tokens(100), 200, detokenize=True, stop=["nothing"])
+    driver.run(lambda driver: driver.abort([victim]) if driver.steps == 5 else None)
+    for prompt in prompts(driver)[::4]:
+        driver.add(prompt, 60, n=3, **strings)
+    driver.run()
+    converse(driver, prompts(driver), 2, include_stop_str_in_output=True, **strings)
+    ends = [completion.stop_reason for output in driver.finished for completion in output.outputs if completion.finish_reason == "stop"]
+    driver.counts["stop_strings"] = sum(isinstance(end, str) for end in ends)
+
+
+def repetitive_stop_strings(driver):
+    """Drafts behind the stop string are dropped by the front end."""
+    first = [(prompt[:20] * 6)[:118] for prompt in prompts(driver, groups=max(driver.requests // 2, 1))]
+    for _ in range(2):
+        converse(driver, first, 2, temperature=0.0, detokenize=True, stop=["1 w2", "w7", "w45", "w3"], min_tokens=20)
+    driver.counts["stop_strings"] = sum(isinstance(o.outputs[0].stop_reason, str) for o in driver.finished)
+
+
+def edges(driver):
+    """The shortest prompts and outputs, prompts of whole blocks, samples that end at different lengths, parts of the prompt."""
+    head = driver.tokens(64)
+    for _ in range(max(driver.requests // 8, 1)):
+        for prompt in (driver.tokens(1), driver.tokens(32), head, head + driver.tokens(32), head + driver.tokens(1)):
+            for max_tokens in (1, 32, 33):
+                driver.add(prompt, max_tokens)
+            for first in (0, len(prompt) // 2, len(prompt)):
+                driver.add(prompt, 5, routed_experts_prompt_start=first)
+            driver.add(prompt, 60, n=3, stop_token_ids=list(range(3, 40)))
+        driver.run()
+    lengths = [{len(completion.token_ids) for completion in output.outputs} for output in driver.finished if len(output.outputs) > 1]
+    driver.counts["different_lengths"] = sum(len(different) > 1 for different in lengths)

@@ -12,10 +12,10 @@ Importing this imports nothing of torch or vLLM.
 """
 
 from .._core import VllmScheduler
+from ._front_end import Coverage
 from ._hooks import forget_times, hook_times
 from ._options import Options
 from ._plugin import register, worker_report
-from ._results import Coverage
 
 __all__ = [
     "Coverage",

@@ -41,3 +41,17 @@ def switch_on(given: Any) -> None:
     os.environ[SWITCH] = "1"
     if isinstance(given, dict):
         os.environ[OPTIONS] = json.dumps(given)
+
+
+def asks(params: Any, resumable: bool) -> bool:
+    """Whether a request gets rows. params: its SamplingParams, or None."""
+    if params is None or resumable:
+        return False
+    # An HTTP client has no booleans in vllm_xargs.
+    return not params.extra_args or params.extra_args.get("waymark", True) not in (0, "0", "false")
+
+
+def may_stop_at_string(params: Any, resumable: bool) -> bool:
+    """Whether a request that gets rows may be ended by the front end, which finds stop strings. The
+    front end and the engine core must agree on it."""
+    return asks(params, resumable) and bool(params.stop)

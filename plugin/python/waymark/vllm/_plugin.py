@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _hooks, _options, _results
+from . import _front_end, _hooks, _options
 
 
 def register() -> None:
@@ -37,9 +37,8 @@ def _install() -> None:
     wrap(vllm("vllm.v1.executor.abstract").Executor, "__init__", _check_config)
     wrap(vllm("vllm.config").SchedulerConfig, "get_scheduler_cls", _start_scheduler)
     wrap(vllm("vllm.v1.worker.worker_base").WorkerWrapperBase, "init_device", _start_worker)
-    _results.hook_front_end(
-        vllm("vllm.v1.engine.output_processor").OutputProcessor, vllm("vllm.outputs")
-    )
+    front_end = vllm("vllm.v1.engine.output_processor")
+    _front_end.hook(front_end.OutputProcessor, front_end.RequestState, vllm("vllm.outputs"))
 
 
 def _check_config(function: Any) -> Any:

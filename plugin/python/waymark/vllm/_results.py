@@ -1,53 +1,26 @@
-"""Rows as users see them: ``routed_experts`` and ``waymark`` of vLLM's outputs."""
+"""Rows in the engine core: what an EngineCoreOutput carries to the front end."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .._rows import Rows, join
-from .._types import CoverageRun, Provenance, Reason, row_info_dtype
-from .._versions import WeightVersions
+from .._types import Reason, row_info_dtype
 from ._exchange import Result, coverage_text
-from ._hooks import logger, module, wrap
+from ._hooks import module
 
 # In trace_headers, which stock vLLM passes from engine core to front end.
-_COVERAGE = "waymark"
-_VERSIONS = "waymark-versions"
+COVERAGE = "waymark"
+VERSIONS = "waymark-versions"
 
 Life = tuple["Result | None", int]
 
 
-class Coverage(NamedTuple):
-    """``outputs[i].waymark``: what ``outputs[i].routed_experts`` consists of."""
-
-    runs: tuple[CoverageRun, ...]
-    """Runs of rows with equal reason, version and provenance."""
-    layer_ids: tuple[int, ...]
-    """The model's number of each layer with a router."""
-    failure: str
-    """Why there are no rows, or rows are missing for no reason of the store; else empty."""
-
-    @property
-    def missing(self) -> dict[Reason, int]:
-        """Missing rows by reason; they are -1 in ``routed_experts``, which is then int16."""
-        counts: dict[Reason, int] = {}
-        for run in self.runs:
-            if not run.valid:
-                counts[run.reason] = counts.get(run.reason, 0) + run.end - run.begin
-        return counts
-
-    @property
-    def complete(self) -> bool:
-        """Whether every row is there."""
-        return bool(self.runs) and not self.failure and all(run.valid for run in self.runs)
-
-
-# -- in the engine core -----------------------------------------------------------------------
 def _clipped(rows: Rows, limit: int) -> Rows:
     if len(rows) <= limit:
         return rows
@@ -117,8 +90,27 @@ def fill(
             array = _array(rows, num_layers)
         text = coverage_text(rows, failure)
     output.routed_experts = array[start:] if start and array is not None else array
-    headers = {_COVERAGE: text, _VERSIONS: versions}
+    _give_coverage(output, text, versions)
+
+
+def fill_failure(output: Any, failure: str) -> None:
+    """An EngineCoreOutput without rows, with the reason."""
+    _give_coverage(output, coverage_text(None, failure), "[]")
+
+
+def _give_coverage(output: Any, text: str, versions: str) -> None:
+    headers = {COVERAGE: text, VERSIONS: versions}
     output.trace_headers = {**output.trace_headers, **headers} if output.trace_headers else headers
+
+
+def stopped_output(request: Any) -> Any:
+    """The EngineCoreOutput of a request that the front end ended."""
+    return module("vllm.v1.engine").EngineCoreOutput(
+        request_id=request.request_id,
+        new_token_ids=[],
+        finish_reason=request.get_finished_reason(),
+        trace_headers=request.trace_headers,
+    )
 
 
 def add_output(outputs: dict[int, Any], client: int, output: Any) -> None:
@@ -126,66 +118,3 @@ def add_output(outputs: dict[int, Any], client: int, output: Any) -> None:
     if client not in outputs:
         outputs[client] = module("vllm.v1.engine").EngineCoreOutputs()
     outputs[client].outputs.append(output)
-
-
-# -- in the front end -------------------------------------------------------------------------
-def _coverage(text: str, versions: str) -> Coverage:
-    runs, layer_ids, failure = json.loads(text)
-    name = WeightVersions(json.loads(versions)).name
-    return Coverage(
-        tuple(
-            CoverageRun(begin, end, Reason(reason), version, Provenance(provenance), name(version))
-            for begin, end, reason, version, provenance in runs
-        ),
-        tuple(layer_ids),
-        failure,
-    )
-
-
-def _give_coverage(state: Any, coverage: Coverage) -> None:
-    """The last CompletionOutput of a request gets its coverage."""
-    make = state._new_completion_output
-
-    def make_with_coverage(*args: Any, **kwargs: Any) -> Any:
-        completion = make(*args, **kwargs)
-        completion.waymark = coverage
-        return completion
-
-    state._new_completion_output = make_with_coverage
-
-
-def hook_front_end(processor: type, outputs: Any) -> None:
-    """Adds ``waymark`` to CompletionOutput. processor: OutputProcessor; outputs: vllm.outputs."""
-    if not hasattr(outputs.CompletionOutput, "waymark"):
-        outputs.CompletionOutput.waymark = None
-
-    def process_outputs(function: Any) -> Any:
-        def call(self: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                for output in engine_core_outputs:
-                    if output.finish_reason is not None and output.trace_headers:
-                        text = output.trace_headers.get(_COVERAGE)
-                        state = self.request_states.get(output.request_id)
-                        if text is not None and state is not None:
-                            versions = output.trace_headers.get(_VERSIONS, "[]")
-                            _give_coverage(state, _coverage(text, versions))
-            except Exception:
-                logger.exception("waymark: the coverage of an output is lost")
-            return function(self, engine_core_outputs, *args, **kwargs)
-
-        return call
-
-    def add(function: Any) -> Any:  # a stream's consumer is late: outputs are merged
-        def call(self: Any, next_output: Any, aggregate: bool) -> Any:
-            result = function(self, next_output, aggregate)
-            for one in next_output.outputs:
-                if one.waymark is not None:
-                    for other in self.outputs:
-                        if other.index == one.index:
-                            other.waymark = one.waymark
-            return result
-
-        return call
-
-    wrap(processor, "process_outputs", process_outputs)
-    wrap(outputs.RequestOutput, "add", add)

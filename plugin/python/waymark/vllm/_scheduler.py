@@ -13,7 +13,7 @@ from .._versions import WeightVersions
 from . import _results, _versions
 from ._exchange import Result, Schedule
 from ._hooks import logger, module, timed, wrap
-from ._options import Options
+from ._options import Options, asks, may_stop_at_string
 
 _HOLD_SECONDS = 30.0
 
@@ -75,7 +75,6 @@ class SchedulerHalf:
             _versions.hash_block_tokens(scheduler, group),
         )
         self.weights(_versions.FIRST_WEIGHTS)
-        self._warned = False
         self._step = 0
         self._last_number = 0
         self._next_tag = 0
@@ -136,8 +135,8 @@ class SchedulerHalf:
                 request, known = requests[name], self._requests[name]
                 self._extend(known, name, computed)
                 known.blocks += len(blocks)
-                full = min(computed + tokens, request.num_tokens)
-                self._writer.append(known.number, blocks, full, request.block_hashes)
+                self._writer.append(known.number, blocks, 0, ())
+                self._seal(known, request, computed + tokens)
 
     def _extend(self, known: _Request, name: str, computed: int) -> None:
         """Before other blocks, or the end of a request: those in which decodes have begun."""
@@ -152,33 +151,22 @@ class SchedulerHalf:
         name, hashes = request.request_id, request.block_hashes
         external = min(self._external.pop(name, 0), computed)
         known = self._requests.get(name)
-        if known is not None and not known.preempted:  # a session that goes on
-            self._extend(known, name, computed)
-            self._writer.finish(known.number, 0, None)
-            known = None
         if known is None:
             self._last_number = number = self._last_number + 1
             known = self._requests[name] = _Request(number, self._asks(request))
             self._writer.new(known.number, blocks, computed - external, external, hashes)
-        else:
+        else:  # was preempted, or is a session with new input
+            if not known.preempted:
+                self._extend(known, name, computed)
             known.preempted = False
             self._limit_lives(known, request)
             self._writer.resume(known.number, blocks, computed - external, external, hashes)
         known.blocks = len(blocks)
-        self._writer.append(
-            known.number, [], min(computed + scheduled, request.num_tokens), hashes
-        )
+        self._seal(known, request, computed + scheduled)
 
-    def _asks(self, request: Any) -> bool:
-        params = request.sampling_params
-        if params is None or request.resumable:
-            return False
-        if params.stop and not self._warned:
-            self._warned = True
-            logger.warning(
-                "waymark: a request that the front end ends at a stop string has no routed_experts"
-            )
-        return not params.extra_args or params.extra_args.get("waymark", True) is not False
+    @staticmethod
+    def _asks(request: Any) -> bool:
+        return asks(request.sampling_params, request.resumable)
 
     @staticmethod
     def _limit_lives(known: _Request, request: Any) -> None:
@@ -192,6 +180,12 @@ class SchedulerHalf:
         self._results[tag] = None
         return tag
 
+    def _seal(self, known: _Request, request: Any, computed: int) -> None:
+        """The blocks that are full of accepted tokens."""
+        if not self._derives:
+            full = min(computed, request.num_tokens)
+            self._writer.append(known.number, [], full, request.block_hashes)
+
     @timed("preempt")
     def preempted(self, request: Any) -> None:
         """Before the blocks are freed."""
@@ -200,9 +194,10 @@ class SchedulerHalf:
             return
         known.preempted = True
         rows = request.num_computed_tokens
+        self._extend(known, request.request_id, rows)
+        self._seal(known, request, rows)
         tag = self._tag() if known.asked and rows > 0 else None
         self._kept = True
-        self._extend(known, request.request_id, rows)
         self._writer.preempt(known.number, rows, tag)
         if tag is not None:
             known.lives.append(_Life(tag, rows))
@@ -222,6 +217,7 @@ class SchedulerHalf:
         self._kept = True
         if not known.preempted:
             self._extend(known, name, request.num_computed_tokens)
+            self._seal(known, request, request.num_computed_tokens)
         self._writer.finish(known.number, rows, tag)
         if not with_rows or not known.asked:
             for life in known.lives:
@@ -233,6 +229,28 @@ class SchedulerHalf:
         if known.lives:
             self._held[name] = _Finished(request, known.lives, request.num_tokens - 1)
             self._untaken = True
+
+    def ended(self, request: Any, aborted: bool, with_rows: bool) -> None:
+        """Before the blocks are freed. An aborted request may have ended at a stop string: the front
+        end waits for an output, with the rows, or drops it if a user aborted the request. Does not
+        raise."""
+        try:
+            stopped = aborted and may_stop_at_string(request.sampling_params, request.resumable)
+            if not self.failure:
+                try:
+                    self.finished(request, with_rows or stopped)
+                except Exception as error:
+                    self.fail(error)
+            if stopped:
+                self._hold(request).output = _results.stopped_output(request)
+            elif self.failure and with_rows and self._asks(request):
+                self._hold(request)  # its output has the reason
+                self._untaken = True
+        except Exception as error:
+            self.fail(error)
+
+    def _hold(self, request: Any) -> _Finished:
+        return self._held.setdefault(request.request_id, _Finished(request, [], 0))
 
     def copied(self, group: int, source: int, copy: int) -> None:
         """A hit ends inside a block, which is copied on write."""
@@ -301,6 +319,7 @@ class SchedulerHalf:
         held, self._held = self._held, {}
         for one in held.values():
             if one.output is not None:
+                _results.fill_failure(one.output, self.failure)
                 _results.add_output(outputs, one.request.client_index, one.output)
 
     def _take(self, output: Any) -> bool:
@@ -311,8 +330,11 @@ class SchedulerHalf:
         return True
 
     def _complete(self, held: _Finished) -> None:
-        lives = [(self._results.pop(life.tag), life.limit) for life in held.lives]
         try:
+            lives = [(self._results.pop(life.tag), life.limit) for life in held.lives]
+            if not lives or (self.failure and any(one is None for one, _ in lives)):
+                _results.fill_failure(held.output, self.failure or "nothing was computed")
+                return
             _results.fill(
                 held.output, held.request, lives, held.rows, self._names, self._layers
             )
@@ -376,11 +398,10 @@ def hook(scheduler: type, options: Options) -> None:
         without = {status.FINISHED_ABORTED, status.FINISHED_IGNORED, status.FINISHED_ERROR}
 
         def call(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-            if half := _half(self):
-                try:
-                    half.finished(request, request.status not in without)
-                except Exception as error:
-                    half.fail(error)
+            half: SchedulerHalf | None = getattr(self, "_waymark", None)
+            if half is not None:
+                aborted = request.status == status.FINISHED_ABORTED
+                half.ended(request, aborted, request.status not in without)
             return function(self, request, *args, **kwargs)
 
         return call

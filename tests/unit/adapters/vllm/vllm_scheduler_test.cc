@@ -205,6 +205,30 @@ TEST_F(VllmSchedulerTest, ABlockIsSealedOnceWhenItIsFull) {
   EXPECT_EQ(*scheduler().Sealed(1), 2);
 }
 
+TEST_F(VllmSchedulerTest, TheLastFullBlockIsSealedBeforeItsRequestLeaves) {
+  Admit(1, {5, 6});
+  const auto keys = Keys('a', 2);
+  ASSERT_EQ(scheduler().Append(1, {}, 8, {0, keys}), absl::OkStatus());
+  ASSERT_EQ(scheduler().Finish(1, 8, 9), absl::OkStatus());
+  Begin();
+  EXPECT_THAT(End(), ElementsAre(Seal(5, Key('a', 0)), Seal(6, Key('a', 1)),
+                                 "snapshot 9: [0, 8) of 5 6", Release(6), Release(5)));
+}
+
+TEST_F(VllmSchedulerTest, ARequestThatWasNotPreemptedGoesOnWithItsBlocks) {
+  Admit(1, {5, 6});
+  Begin();
+  ASSERT_EQ(scheduler().Resume(1, Blocks({5, 6, 7}), {.local_tokens = 6}, {}), absl::OkStatus());
+  EXPECT_THAT(End(), ElementsAre(Bind(7)));
+  Begin();
+  ExpectRefused(scheduler().Resume(1, Blocks({5, 6}), {}, {}),
+                absl::StatusCode::kFailedPrecondition, {"preempted", "its 3 blocks"});
+  ExpectRefused(scheduler().Resume(1, Blocks({5, 8, 7, 9}), {}, {}),
+                absl::StatusCode::kFailedPrecondition, {"its 3 blocks", "is 1"});
+  ASSERT_EQ(scheduler().Resume(1, Blocks({5, 6, 7}), {}, {}), absl::OkStatus());
+  EXPECT_THAT(End(), IsEmpty());
+}
+
 TEST_F(VllmSchedulerTest, ABlockHasTheLastOfItsHashes) {
   Make({.limits = {.num_blocks = kBlocks, .block_tokens = kTokens}, .hash_block_tokens = 2});
   Begin();
@@ -452,9 +476,9 @@ TEST_F(VllmSchedulerTest, ARefusedCallChangesNothing) {
   ExpectRefused(scheduler().Append(1, {}, 8, {0, Keys('a', 1)}), bad,
                 {"hashes", "at least 2", "it is 1"});
   ExpectRefused(scheduler().Append(1, {}, 8, {1, keys}), bad, {"hashes.first", "[0, 0]", "is 1"});
-  ExpectRefused(scheduler().Append(2, {}, 0, {}), StatusCode::kFailedPrecondition,
+  ExpectRefused(scheduler().Append(2, {}, 0, {}), absl::StatusCode::kFailedPrecondition,
                 {"preempted", "it is 2"});
-  ExpectRefused(scheduler().Resume(1, Blocks({8}), {}, {}), StatusCode::kFailedPrecondition,
+  ExpectRefused(scheduler().Resume(1, Blocks({8}), {}, {}), absl::StatusCode::kFailedPrecondition,
                 {"preempted", "is 1"});
   ExpectRefused(scheduler().Resume(9, Blocks({8}), {}, {}), bad, {"it is 9"});
   ExpectRefused(scheduler().Resume(2, Blocks({8}), {.local_tokens = 5}, {}), bad, {"local_tokens"});

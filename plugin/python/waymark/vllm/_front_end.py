@@ -1,0 +1,227 @@
+"""Rows as users see them: ``routed_experts`` and ``waymark`` of vLLM's outputs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from .._types import CoverageRun, Provenance, Reason
+from .._versions import WeightVersions
+from ._hooks import logger, wrap
+from ._options import may_stop_at_string
+from ._results import COVERAGE, VERSIONS
+
+
+class Coverage(NamedTuple):
+    """``outputs[i].waymark``: what ``outputs[i].routed_experts`` consists of."""
+
+    runs: tuple[CoverageRun, ...]
+    """Runs of rows with equal reason, version and provenance."""
+    layer_ids: tuple[int, ...]
+    """The model's number of each layer with a router."""
+    failure: str
+    """Why there are no rows, or rows are missing for no reason of the store; else empty."""
+
+    @property
+    def missing(self) -> dict[Reason, int]:
+        """Missing rows by reason; they are -1 in ``routed_experts``, which is then int16."""
+        counts: dict[Reason, int] = {}
+        for run in self.runs:
+            if not run.valid:
+                counts[run.reason] = counts.get(run.reason, 0) + run.end - run.begin
+        return counts
+
+    @property
+    def complete(self) -> bool:
+        """Whether every row is there."""
+        return bool(self.runs) and not self.failure and all(run.valid for run in self.runs)
+
+    def first(self, rows: int) -> Coverage:
+        """That of the first rows of the request."""
+        runs = [run._replace(end=min(run.end, rows)) for run in self.runs if run.begin < rows]
+        return self._replace(runs=tuple(runs))
+
+
+def coverage(headers: Any) -> Coverage | None:
+    """What the trace_headers of an EngineCoreOutput have."""
+    if not headers or COVERAGE not in headers:
+        return None
+    runs, layer_ids, failure = json.loads(headers[COVERAGE])
+    name = WeightVersions(json.loads(headers[VERSIONS])).name
+    return Coverage(
+        tuple(
+            CoverageRun(begin, end, Reason(reason), version, Provenance(provenance), name(version))
+            for begin, end, reason, version, provenance in runs
+        ),
+        tuple(layer_ids),
+        failure,
+    )
+
+
+def _give_coverage(state: Any, given: Coverage) -> None:
+    """The last CompletionOutput of a request gets its coverage."""
+    make = state._new_completion_output
+
+    def make_with_coverage(*args: Any, **kwargs: Any) -> Any:
+        completion = make(*args, **kwargs)
+        completion.waymark = given
+        return completion
+
+    state._new_completion_output = make_with_coverage
+
+
+class _StopString:
+    """Of the RequestState of a request that may end at a stop string. Only the front end finds one,
+    and the engine core has the rows: the last output is made when it has sent them."""
+
+    __slots__ = ("make", "may_come", "prompt_start")
+
+    def __init__(self, prompt_start: int) -> None:
+        self.prompt_start = prompt_start
+        self.may_come = True
+        self.make: Callable[[], Any] | None = None  # makes the last output, which waits
+
+    def finish(self, state: Any, output: Any) -> Any:
+        """The last RequestOutput, or None. output: the engine core's last one, which may have had
+        more tokens when it was told to end."""
+        make, self.make = self.make, None
+        try:
+            rows = state.prompt_len + state.detokenizer.num_output_tokens() - 1
+            if output.routed_experts is not None:
+                count = max(rows - self.prompt_start, 0)
+                state.routed_experts_chunks[:] = [output.routed_experts[:count]]
+            if (given := coverage(output.trace_headers)) is not None:
+                _give_coverage(state, given.first(rows))
+        except Exception:
+            logger.exception("waymark: the rows of an output are lost")
+        return make() if make is not None else None
+
+
+def _stop_string(state: Any) -> _StopString | None:
+    stop: _StopString | None = getattr(state, "_waymark", None)
+    return stop
+
+
+def hook(processor: type, state: type, outputs: Any) -> None:
+    """Adds ``waymark`` to CompletionOutput, and rows to requests that end at a stop string.
+    processor: OutputProcessor; state: RequestState; outputs: vllm.outputs."""
+    if not hasattr(outputs.CompletionOutput, "waymark"):
+        outputs.CompletionOutput.waymark = None
+    wrap(outputs.RequestOutput, "add", _add)
+    wrap(processor, "add_request", _add_request)
+    wrap(processor, "process_outputs", _process_outputs)
+    wrap(processor, "_finish_request", _finish_request)
+    wrap(state, "make_request_output", _make_request_output)
+
+
+def _add(function: Any) -> Any:
+    """A stream's consumer is late: outputs are merged. vLLM 0.30 loses the rows then."""
+
+    def call(self: Any, next_output: Any, aggregate: bool) -> Any:
+        result = function(self, next_output, aggregate)
+        for one in next_output.outputs:
+            for other in self.outputs:
+                if other.index == one.index and one.waymark is not None:
+                    other.waymark, other.routed_experts = one.waymark, one.routed_experts
+        return result
+
+    return call
+
+
+def _add_request(function: Any) -> Any:
+    def call(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        result = function(self, request, *args, **kwargs)
+        try:
+            params = request.sampling_params
+            if may_stop_at_string(params, request.resumable):
+                state = self.request_states[request.request_id]
+                state._waymark = _StopString(getattr(params, "routed_experts_prompt_start", 0) or 0)
+        except Exception:
+            logger.exception("waymark: a request has no rows if it ends at a stop string")
+        return result
+
+    return call
+
+
+def _make_request_output(function: Any) -> Any:
+    def call(
+        self: Any,
+        new_token_ids: Any,
+        pooling_output: Any,
+        finish_reason: Any,
+        stop_reason: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        given = (self, new_token_ids, pooling_output, finish_reason, stop_reason, *args)
+        stop = _stop_string(self)
+        if stop is not None and stop.may_come and isinstance(stop_reason, str):
+            stop.may_come = False
+            stop.make = partial(function, *given, **kwargs)
+            return None
+        return function(*given, **kwargs)
+
+    return call
+
+
+def _finish_request(function: Any) -> Any:
+    def call(self: Any, state: Any) -> Any:
+        stop = _stop_string(state)
+        if stop is not None and stop.make is not None:  # the state is needed until the rows are there
+            _waiting(self).add(state.request_id)
+            return None
+        return function(self, state)
+
+    return call
+
+
+def _waiting(processor: Any) -> set[str]:
+    """The requests that ended at a stop string and have no rows yet."""
+    names: set[str] = processor.__dict__.setdefault("_waymark", set())
+    return names
+
+
+def _process_outputs(function: Any) -> Any:
+    def call(self: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        waiting = _waiting(self)
+        late = []
+        if waiting:  # outputs without an end are of tokens behind the stop string
+            every = engine_core_outputs
+            ends = [one for one in every if one.finish_reason is not None]
+            late = [one for one in ends if one.request_id in waiting]
+            engine_core_outputs = [one for one in every if one.request_id not in waiting]
+        for output in engine_core_outputs:
+            if output.finish_reason is not None:
+                _ended(self.request_states.get(output.request_id), output)
+        result = function(self, engine_core_outputs, *args, **kwargs)
+        for output in late:
+            waiting.discard(output.request_id)
+            state = self.request_states.get(output.request_id)
+            stop = _stop_string(state)
+            if stop is None:  # a user aborted it
+                continue
+            made = stop.finish(state, output)
+            self._finish_request(state)
+            if made is not None and state.queue is not None:
+                state.queue.put(made)
+            elif made is not None:
+                result.request_outputs.append(made)
+        return result
+
+    return call
+
+
+def _ended(state: Any, output: Any) -> None:
+    """The engine core has ended a request."""
+    stop = _stop_string(state)
+    if stop is not None:
+        stop.may_come = False
+    try:
+        if state is not None and (given := coverage(output.trace_headers)) is not None:
+            _give_coverage(state, given)
+            if output.routed_experts is not None:  # instead of those of vLLM's own capture
+                state.routed_experts_chunks.clear()
+    except Exception:
+        logger.exception("waymark: the coverage of an output is lost")

@@ -1,0 +1,464 @@
+"""What users of vLLM get in every case, on the tiny engine of test_vllm_plugin.py."""
+
+from __future__ import annotations
+
+import types
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from test_vllm_plugin import ABORTED, BLOCK, Engine, EngineCoreOutput, Request, expected, vllm
+from waymark import Provenance
+from waymark.vllm import Coverage, _front_end
+from waymark.vllm._options import Options, asks, may_stop_at_string
+
+__all__ = ["vllm"]  # a fixture for every test
+
+
+# -- the front end: as much of vLLM's as the hooks meet ---------------------------------------
+class Completion:
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+
+class RequestOutput:
+    def __init__(self, request_id: str, outputs: list[Any], finished: bool) -> None:
+        self.request_id, self.outputs, self.finished = request_id, outputs, finished
+
+    def add(self, other: RequestOutput, aggregate: bool) -> None:
+        for one in other.outputs:
+            self.outputs[one.index].tokens += one.tokens
+
+
+class Detokenizer:
+    def __init__(self, stop: list[int]) -> None:
+        self.stop, self.tokens = stop, []  # type: ignore[var-annotated]
+
+    def num_output_tokens(self) -> int:
+        return len(self.tokens)
+
+
+class State:
+    def __init__(self, request: Any, queue: Any) -> None:
+        self.request_id, self.queue = request.request_id, queue
+        self.prompt_len = request.prompt_len
+        self.detokenizer = Detokenizer(request.sampling_params.stop)
+        self.routed_experts_chunks: list[Any] = []
+
+    def make_request_output(
+        self, new_token_ids: Any, pooling_output: Any, finish_reason: Any, stop_reason: Any,
+        kv_transfer_params: Any = None,
+    ) -> Any:  # fmt: skip
+        if finish_reason is None:
+            return None
+        one = self._new_completion_output(finish_reason, stop_reason)
+        return RequestOutput(self.request_id, [one], True)
+
+    def _new_completion_output(self, finish_reason: Any, stop_reason: Any) -> Any:
+        rows = np.concatenate(self.routed_experts_chunks) if self.routed_experts_chunks else None
+        return Outputs.CompletionOutput(
+            index=0, tokens=self.detokenizer.tokens, routed_experts=rows,
+            finish_reason=finish_reason, stop_reason=stop_reason)  # fmt: skip
+
+
+class Processor:
+    def __init__(self) -> None:
+        self.request_states: dict[str, State] = {}
+
+    def add_request(self, request: Any, prompt: Any = None, queue: Any = None) -> None:
+        self.request_states[request.request_id] = State(request, queue)
+
+    def process_outputs(self, engine_core_outputs: Any, timestamp: Any = None) -> Any:
+        result = types.SimpleNamespace(request_outputs=[], reqs_to_abort=[])
+        for output in engine_core_outputs:
+            state = self.request_states.get(output.request_id)
+            if state is None:
+                continue
+            if output.routed_experts is not None:
+                state.routed_experts_chunks.append(output.routed_experts)
+            finish, reason = output.finish_reason, None
+            for token in output.new_token_ids:
+                state.detokenizer.tokens.append(token)
+                if token in state.detokenizer.stop:
+                    finish, reason = "stop", f"word {token}"
+                    break
+            made = state.make_request_output(output.new_token_ids, None, finish, reason)
+            if made is not None and state.queue is not None:
+                state.queue.put(made)
+            elif made is not None:
+                result.request_outputs.append(made)
+            if finish is not None:
+                self._finish_request(state)
+                if output.finish_reason is None:
+                    result.reqs_to_abort.append(output.request_id)
+        return result
+
+    def _finish_request(self, state: State) -> None:
+        del self.request_states[state.request_id]
+
+
+class Outputs:
+    CompletionOutput: Any
+    RequestOutput: Any
+
+
+class FrontEnd:
+    """The processor with its hooks, and an engine core."""
+
+    def __init__(self, options: Options = Options()) -> None:
+        Outputs.CompletionOutput = type("CompletionOfTest", (Completion,), {})
+        Outputs.RequestOutput = type("RequestOutputOfTest", (RequestOutput,), {})
+        processor, state = type("P", (Processor,), {}), type("S", (State,), {})
+        processor.add_request = lambda self, request, prompt=None, queue=None: (  # type: ignore
+            self.request_states.update({request.request_id: state(request, queue)})
+        )
+        _front_end.hook(processor, state, Outputs)
+        self.processor = processor()
+        self.engine = Engine(options)
+        self.done: dict[str, Any] = {}
+
+    def add(self, name: str, prompt: int, stop: tuple[int, ...] = (), queue: Any = None,
+            start: int = 0) -> Request:  # fmt: skip
+        request = self.engine.add(Request(name, prompt))
+        request.sampling_params.routed_experts_prompt_start = start
+        request.sampling_params.stop = list(stop)
+        request.prompt_len = prompt  # type: ignore[attr-defined]
+        self.processor.add_request(request, queue=queue)
+        return request
+
+    def tokens(self, **tokens: int) -> None:
+        """Each request has a new token; those that end at it are aborted, as vLLM does."""
+        self.process([EngineCoreOutput(request_id=name, new_token_ids=[token], finish_reason=None,
+                                       trace_headers=None) for name, token in tokens.items()])  # fmt: skip
+
+    def process(self, outputs: list[Any]) -> None:
+        result = self.processor.process_outputs(outputs, 1.0)
+        self.done.update((output.request_id, output) for output in result.request_outputs)
+        for name in result.reqs_to_abort:
+            self.abort(name)
+
+    def abort(self, name: str) -> None:
+        request = self.engine.scheduler.requests[name]
+        request.status = ABORTED
+        self.engine.scheduler._free_request(request)
+
+    def drain(self) -> None:
+        self.engine.drain()
+        finished, self.engine.finished = self.engine.finished, {}
+        for output in finished.values():
+            output.__dict__.setdefault("new_token_ids", [])
+        self.process(list(finished.values()))
+
+    def completion(self, name: str) -> Any:
+        return self.done[name].outputs[0]
+
+
+def test_a_request_that_ends_at_a_stop_string_has_its_rows() -> None:
+    front = FrontEnd()
+    a = front.add("a", 6, stop=(7,))
+    front.add("b", 3)
+    front.engine.step({"a": 6, "b": 3})
+    front.tokens(a=5, b=5)
+    front.engine.step({"a": 1, "b": 1})
+    front.engine.step({"a": 1, "b": 1})  # async scheduling: the front end is a token behind
+    front.tokens(a=7, b=7)
+    assert not front.done and "a" in front.processor.request_states
+    assert a.request_id not in front.engine.scheduler.requests
+    front.tokens(a=9)  # behind the stop string
+    front.engine.step({"b": 1})
+    front.drain()
+    one = front.completion("a")
+    assert (one.finish_reason, one.stop_reason, one.tokens) == ("stop", "word 7", [5, 7])
+    assert (one.routed_experts == expected(0, 7)).all() and len(one.routed_experts) == 7
+    assert one.waymark.complete and [(run.begin, run.end) for run in one.waymark.runs] == [(0, 7)]
+    assert list(front.processor.request_states) == ["b"]
+    assert not front.engine.scheduler._waymark._results
+
+
+def test_a_stop_string_behind_rows_that_were_not_asked_for() -> None:
+    front = FrontEnd()
+    front.add("a", 6, stop=(7,), start=4)
+    front.engine.step({"a": 6})
+    front.engine.step({"a": 1})
+    front.tokens(a=7)
+    front.drain()
+    assert (front.completion("a").routed_experts == expected(4, 6)).all()
+    assert len(front.completion("a").routed_experts) == 2
+
+
+def test_a_stop_string_in_a_stream_goes_to_the_queue() -> None:
+    front = FrontEnd()
+    put: list[Any] = []
+    front.add("a", 6, stop=(7,), queue=types.SimpleNamespace(put=put.append))
+    front.engine.step({"a": 6})
+    front.tokens(a=7)
+    assert not put
+    front.drain()
+    assert len(put) == 1 and (put[0].outputs[0].routed_experts == expected(0, 6)).all()
+
+
+def test_a_stop_string_in_the_last_output_of_the_engine_core() -> None:
+    front = FrontEnd()
+    front.add("a", 6, stop=(7,))
+    front.engine.step({"a": 6}, finish=("a",))
+    front.engine.drain()
+    last = front.engine.finished.pop("a")
+    last.new_token_ids = [7]
+    front.process([last])
+    assert (front.completion("a").routed_experts == expected(0, 6)).all()
+    assert not front.processor.request_states and front.completion("a").waymark.complete
+
+
+def test_the_engine_core_ends_a_request_that_ended_at_a_stop_string() -> None:
+    front = FrontEnd()
+    front.add("a", 6, stop=(7,))
+    front.engine.step({"a": 6})
+    front.abort = lambda name: None  # type: ignore[method-assign]
+    front.tokens(a=7)
+    front.engine.step({"a": 1}, finish=("a",))  # before the abort has arrived
+    front.drain()
+    assert len(front.completion("a").routed_experts) == 6
+    assert front.completion("a").stop_reason == "word 7"
+
+
+def test_a_request_that_a_user_aborts_has_no_rows() -> None:
+    front = FrontEnd()
+    front.add("a", 6, stop=(7,))
+    front.engine.step({"a": 6})
+    del front.processor.request_states["a"]
+    front.abort("a")
+    front.drain()
+    assert not front.done and not front.engine.scheduler._waymark._results
+
+
+def test_a_user_may_abort_a_request_that_waits_for_its_rows() -> None:
+    front = FrontEnd()
+    front.add("a", 6, stop=(7,))
+    front.add("b", 3)
+    front.engine.step({"a": 6, "b": 3})
+    front.tokens(a=7)
+    del front.processor.request_states["a"]
+    front.drain()
+    assert not front.done
+    front.add("a", 6, stop=(7,))  # the name again
+    front.engine.scheduler.started.discard("a")
+    front.engine.step({"a": 6})
+    front.tokens(a=5, b=5)
+    front.engine.step({"a": 1}, finish=("a",))
+    front.drain()
+    assert len(front.completion("a").routed_experts) == 7
+
+
+def test_a_stop_string_when_the_capture_has_ended() -> None:
+    for when in ("before", "after", "raises"):
+        front = FrontEnd()
+        front.add("a", 6, stop=(7,))
+        front.engine.step({"a": 6})
+        half = front.engine.scheduler._waymark
+        if when == "before":
+            half.fail(RuntimeError("a test"))
+        if when == "raises":
+            half._writer = None
+        front.tokens(a=7)
+        if when == "after":
+            half.fail(RuntimeError("a test"))
+        front.drain()
+        one = front.completion("a")
+        assert one.routed_experts is None and one.stop_reason == "word 7"
+        assert one.waymark.failure and not one.waymark.complete
+
+
+def test_a_failure_is_told_with_every_output() -> None:
+    front = FrontEnd()
+    front.add("a", 3)
+    front.engine.add(Request("b", 3, asked=False))
+    front.engine.step({"a": 3, "b": 3})
+    front.engine.scheduler._waymark.fail(RuntimeError("a test"))
+    front.engine.step({"a": 1, "b": 1}, finish=("a", "b"))
+    assert front.engine.finished["b"].trace_headers is None
+    front.drain()
+    assert front.completion("a").waymark == Coverage((), (), "RuntimeError: a test")
+
+
+def test_rows_of_the_own_capture_of_vllm_are_replaced() -> None:
+    """vLLM 0.30 sends them with every output."""
+    for stop in ((), (7,)):
+        front = FrontEnd()
+        front.add("a", 6, stop=stop)
+        front.engine.step({"a": 6})
+        own = EngineCoreOutput(request_id="a", new_token_ids=[7], finish_reason=None,
+                               trace_headers=None, routed_experts=np.ones((6, 2, 1), np.uint8))  # fmt: skip
+        front.process([own])
+        if not stop:
+            front.engine.step({"a": 1}, finish=("a",))
+        front.drain()
+        rows = 6 if stop else 7
+        assert len(front.completion("a").routed_experts) == rows
+        assert (front.completion("a").routed_experts == expected(0, rows)).all()
+
+
+def test_outputs_that_are_merged_keep_their_rows() -> None:
+    front = FrontEnd()
+    make = partial(Outputs.CompletionOutput, index=0, routed_experts=None)
+    first, last = (Outputs.RequestOutput("a", [make(tokens=[n])], False) for n in (1, 2))
+    last.outputs[0].routed_experts, last.outputs[0].waymark = "rows", "coverage"
+    first.add(last, aggregate=True)
+    assert first.outputs[0].tokens == [1, 2]
+    assert (first.outputs[0].routed_experts, first.outputs[0].waymark) == ("rows", "coverage")
+
+
+def test_who_asks() -> None:
+    def params(**extra: Any) -> Any:
+        return types.SimpleNamespace(extra_args=extra or None, stop=["x"])
+
+    assert asks(params(), False) and asks(params(waymark=True), False) and asks(params(other=1), False)
+    for no in (False, 0, "0", "false"):  # an HTTP client's vllm_xargs has no booleans
+        assert not asks(params(waymark=no), False) and not may_stop_at_string(params(waymark=no), False)
+    assert not asks(params(), True) and not asks(None, False)
+    assert may_stop_at_string(params(), False)
+
+
+# -- the engine core --------------------------------------------------------------------------
+def hit(engine: Engine, name: str, prompt: int, blocks: list[int]) -> Request:
+    """A request that finds `blocks` in the prefix cache."""
+    request = engine.add(Request(name, prompt))
+    request.blocks, request.num_computed_tokens = list(blocks), len(blocks) * BLOCK
+    for block in blocks:
+        if block in engine.scheduler.free:
+            engine.scheduler.free.remove(block)
+    return request
+
+
+def keys(*requests: Request) -> None:
+    """Block hashes for many blocks."""
+    for request in requests:
+        request.block_hashes = [bytes([1 + i] * 32) for i in range(16)]
+
+
+def test_a_block_that_is_full_when_its_request_ends_is_sealed() -> None:
+    for end in ("finish", "preempt", "abort"):
+        engine = Engine()
+        a = engine.add(Request("a", 7))
+        keys(a)
+        engine.step({"a": 7})
+        engine.step({"a": 1}, finish=("a",) if end == "finish" else ())  # fills the second block
+        blocks = list(a.blocks)
+        if end == "preempt":
+            engine.scheduler._preempt_request(a)
+        if end == "abort":
+            a.status = ABORTED
+            engine.scheduler._free_request(a)
+        engine.step({})
+        # Two binds, two seals, two releases.
+        assert engine.runner._waymark.store.stats().events == 6, end
+        b = hit(engine, "b", 12, blocks)
+        keys(b)
+        engine.shift = 20
+        engine.step({"b": 4}, finish=("b",))
+        engine.drain()
+        assert (engine.rows("b")[:8] == expected(0, 8)).all()
+        assert (engine.rows("b")[8:] == expected(8, 12, 20)).all() and engine.coverage("b").complete
+
+
+def test_rows_of_a_full_block_outlive_pages_that_others_need() -> None:
+    """Pages of blocks that no request can hit are evicted first."""
+    engine = Engine(Options(store={"num_pages": 5}))
+    a = engine.add(Request("a", 7, asked=False))
+    keys(a)
+    engine.step({"a": 7})
+    engine.step({"a": 1}, finish=("a",))
+    engine.add(Request("c", 6, asked=False))
+    engine.step({"c": 6}, finish=("c",))  # its second block is not full
+    engine.add(Request("d", 6, asked=False))
+    engine.step({"d": 6})  # a page is evicted
+    keys(hit(engine, "b", 9, a.blocks))
+    engine.step({"b": 1}, finish=("b",))
+    engine.drain()
+    assert not engine.coverage("b").missing and (engine.rows("b") == expected(0, 9)).all()
+
+
+def test_a_prompt_of_one_token_and_one_output_token() -> None:
+    engine = Engine()
+    engine.add(Request("a", 1))
+    engine.step({"a": 1}, finish=("a",))
+    engine.drain()
+    assert engine.rows("a").shape == (1, 2, 1) and (engine.rows("a") == expected(0, 1)).all()
+    assert engine.coverage("a").complete
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 5])
+@pytest.mark.parametrize("prompt", [4, 8, 9])
+def test_prompts_of_whole_blocks(prompt: int, tokens: int) -> None:
+    engine = Engine()
+    engine.add(Request("a", prompt))
+    engine.step({"a": prompt}, finish=("a",) if tokens == 1 else ())
+    for i in range(1, tokens):
+        engine.step({"a": 1}, finish=("a",) if i == tokens - 1 else ())
+    engine.drain()
+    assert len(engine.rows("a")) == prompt + tokens - 1
+    assert (engine.rows("a") == expected(0, prompt + tokens - 1)).all()
+
+
+def test_samples_of_one_prompt_with_different_lengths() -> None:
+    engine = Engine()
+    first = engine.add(Request("0_a", 9))
+    keys(first)
+    engine.step({"0_a": 9})
+    for name in ("1_a", "2_a"):  # hits of whole blocks, which all three use
+        keys(hit(engine, name, 9, first.blocks[:2]))
+    engine.step({"0_a": 1, "1_a": 1, "2_a": 1}, finish=("1_a",))
+    engine.step({"0_a": 1, "2_a": 1}, finish=("0_a",))
+    for _ in range(4):
+        engine.step({"2_a": 1})
+    engine.step({"2_a": 1}, finish=("2_a",))
+    engine.drain()
+    for name, rows in (("1_a", 9), ("0_a", 11), ("2_a", 15)):
+        assert (engine.rows(name) == expected(0, rows)).all() and len(engine.rows(name)) == rows
+    assert engine.runner._waymark.store.stats().releases_below_zero == 0
+
+
+@pytest.mark.parametrize("start, rows", [(0, 7), (6, 1), (7, 0), (9, 0)])
+def test_the_prompt_start_may_be_at_its_end_or_behind_it(start: int, rows: int) -> None:
+    engine = Engine()
+    engine.add(Request("a", 6)).sampling_params.routed_experts_prompt_start = start
+    engine.step({"a": 6})
+    engine.step({"a": 1}, finish=("a",))
+    engine.drain()
+    assert engine.rows("a").shape == (rows, 2, 1)
+    assert (engine.rows("a") == expected(min(start, 7), 7)).all()
+
+
+def test_a_request_that_is_preempted_twice_and_ends_while_it_is() -> None:
+    engine = Engine()
+    a = engine.add(Request("a", 6))
+    engine.step({"a": 6})
+    engine.scheduler._preempt_request(a)
+    engine.shift = 20
+    engine.step({"a": a.num_tokens})
+    engine.scheduler._preempt_request(a)
+    engine.step({}, finish=("a",))
+    engine.drain()
+    rows = engine.rows("a")
+    assert (rows[:6] == expected(0, 6)).all() and (rows[6:] == expected(6, 7, 20)).all()
+    assert len(rows) == 7 and engine.coverage("a").complete
+
+
+def test_a_session_of_streamed_input_has_no_rows_but_its_blocks_have() -> None:
+    engine = Engine()
+    session = engine.add(Request("s", 6))
+    session.resumable = True
+    keys(session)
+    engine.step({"s": 6})
+    engine.step({"s": 1})
+    session.num_tokens = 12  # the next input
+    engine.scheduler.started.discard("s")  # vLLM schedules it as a new request, with its blocks
+    engine.step({"s": 5})
+    blocks = list(session.blocks)
+    engine.step({"s": 1}, finish=("s",))
+    assert engine.rows("s") is None and engine.finished["s"].trace_headers is None
+    keys(hit(engine, "b", 13, blocks))
+    engine.step({"b": 1}, finish=("b",))
+    engine.drain()
+    assert not engine.coverage("b").missing and (engine.rows("b") == expected(0, 13)).all()
+    assert {run.provenance for run in engine.coverage("b").runs} == {Provenance.HERE}
