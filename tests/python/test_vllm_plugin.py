@@ -18,6 +18,7 @@ from waymark.vllm._options import Options, options
 
 BLOCK = 4
 LAYERS = 2
+drafts: Any = None  # vLLM's speculative_config
 STOPPED, ABORTED, IGNORED, ERROR = "stopped", "aborted", "ignored", "error"
 
 
@@ -57,12 +58,15 @@ class Router:
         self.capture_fn = function
 
 
-def stack(tensors: list[Any]) -> Any:
-    return np.stack(tensors).view(Ids)
+def stack(tensors: list[Any], out: Any) -> None:
+    if len({one.shape for one in tensors}) > 1:
+        raise RuntimeError("stack expects each tensor to be equal size")
+    np.stack(tensors, out=out)
 
 
 torch: Any = types.SimpleNamespace(
     stack=stack,
+    empty=lambda size, dtype: np.full(size, 99, dtype).view(Ids),
     library=types.SimpleNamespace(Library=Library, register_fake=lambda *names, lib: None),
 )
 
@@ -121,10 +125,21 @@ class Pool:
         return True
 
 
+class Blocks:
+    """The blocks of each request."""
+
+    def __init__(self, requests: dict[str, Request]) -> None:
+        self.requests = requests
+
+    def get(self, name: str, other: Any) -> Any:
+        return [types.SimpleNamespace(block_id=block) for block in self.requests[name].blocks]
+
+
 class Manager:
-    def __init__(self) -> None:
+    def __init__(self, requests: dict[str, Request]) -> None:
         self.block_pool = Pool()
-        self.coordinator = types.SimpleNamespace(single_type_managers=())
+        group = types.SimpleNamespace(req_to_blocks=Blocks(requests))
+        self.coordinator = types.SimpleNamespace(single_type_managers=[group])
 
 
 def config() -> Any:
@@ -137,12 +152,14 @@ class Scheduler:
     hash_block_size = BLOCK
 
     def __init__(self) -> None:
-        self.kv_cache_config = config()
-        self.kv_cache_manager = Manager()
-        self.vllm_config = types.SimpleNamespace(
-            model_config=types.SimpleNamespace(get_total_num_hidden_layers=lambda: 3)
-        )
         self.requests: dict[str, Request] = {}
+        self.kv_cache_config = config()
+        self.kv_cache_manager = Manager(self.requests)
+        self.vllm_config = types.SimpleNamespace(
+            speculative_config=drafts,
+            kv_transfer_config=None,
+            model_config=types.SimpleNamespace(get_total_num_hidden_layers=lambda: 3),
+        )
         self.free = deque(range(1, 64))
         self.started: set[str] = set()
 
@@ -216,6 +233,8 @@ class Runner:
         self.routers = [Router() for _ in range(LAYERS)]
         self.input_batch = types.SimpleNamespace(block_table=[Table()])
         self.vllm_config = types.SimpleNamespace(
+            speculative_config=drafts,
+            kv_transfer_config=None,
             scheduler_config=types.SimpleNamespace(max_num_batched_tokens=64),
             model_config=types.SimpleNamespace(get_num_experts=lambda: 128),
             parallel_config=types.SimpleNamespace(data_parallel_size=1),
@@ -240,6 +259,9 @@ class Runner:
 
     def sample_tokens(self) -> Any:
         return types.SimpleNamespace(req_ids=["some"], finished=[])
+
+    def _dummy_run(self) -> None:
+        self.forward()
 
 
 class Engine:
@@ -304,8 +326,11 @@ class Engine:
         return _front_end.coverage(self.finished[name].trace_headers)
 
 
-@pytest.fixture(autouse=True)
-def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=["derived", "reported"])
+def vllm(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker derives the events of decodes, or, as with drafts, the scheduler reports them."""
+    drafts = object() if request.param == "reported" else None
+    monkeypatch.setattr(sys.modules[__name__], "drafts", drafts)
     for part in (_capture, _versions, _worker, _scheduler, _results):
         monkeypatch.setattr(part, "module", modules)
     monkeypatch.setattr(
@@ -420,8 +445,13 @@ def test_a_router_that_chooses_twice_in_a_forward_is_noticed() -> None:
 def test_forwards_that_are_no_steps_are_forgotten() -> None:
     engine = Engine()
     engine.add(Request("a", 6))
-    for router in engine.runner.routers:  # profiling, a dummy batch
-        router.capture_fn(np.zeros((64, 1), np.int32).view(Ids))
+
+    def forward() -> None:
+        for router in engine.runner.routers:
+            router.capture_fn(np.zeros((64, 1), np.int32).view(Ids))
+
+    engine.runner.forward = forward
+    engine.runner._dummy_run()  # profiling, a dummy batch
     engine.step({"a": 6}, finish=("a",))
     engine.drain()
     assert (engine.rows("a") == expected(0, 6)).all()
@@ -497,7 +527,8 @@ def test_a_failure_of_ours_ends_the_capture_and_nothing_else() -> None:
     engine.step({"a": 3})
     half = engine.scheduler._waymark
     half._writer = None
-    engine.step({"a": 1})
+    engine.add(Request("b", 3))
+    engine.step({"a": 1, "b": 3})
     assert half.failure
     engine.step({"a": 1}, finish=("a",))
     assert "a" in engine.finished and engine.rows("a") is None

@@ -94,7 +94,7 @@ class Buffers:
             self.free = self._steps.add_buffer(memory.numpy(), columns)
             self._memory.append(memory)
             self._views.append(None)
-        self._views[self.free] = self._memory[self.free][:size].view(layers, rows, columns)
+        self._views[self.free] = self._memory[self.free][:size].reshape(layers, rows, columns)
 
 
 def _both(before: Take, take: Take) -> Take:
