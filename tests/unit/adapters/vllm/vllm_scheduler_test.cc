@@ -133,6 +133,28 @@ TEST_F(VllmSchedulerTest, ANewRequestBindsItsBlocks) {
   EXPECT_EQ(parsed_.sequence, 1u);
 }
 
+TEST_F(VllmSchedulerTest, BlocksOfDecodesHaveNoEventsAndAreReadAndReleased) {
+  Admit(1, {5});
+  ASSERT_EQ(scheduler().Extend(1, Blocks({9, 7})), absl::OkStatus());  // without an open message
+  ASSERT_EQ(scheduler().Finish(1, 10, 21), absl::OkStatus());
+  Begin();
+  EXPECT_THAT(End(), ElementsAre("snapshot 21: [0, 10) of 5 9 7", Release(7), Release(9),
+                                 Release(5)));
+}
+
+TEST_F(VllmSchedulerTest, OnlyBlocksOfARequestThatHasBlocksAreExtended) {
+  Admit(1, {5});
+  ExpectRefused(scheduler().Extend(2, Blocks({9})), absl::StatusCode::kInvalidArgument,
+                {"request", "it is 2"});
+  ExpectRefused(scheduler().Extend(1, Blocks({9, kBlocks})), absl::StatusCode::kInvalidArgument,
+                {"blocks[1]", "64"});
+  ASSERT_EQ(scheduler().Preempt(1, 0, std::nullopt), absl::OkStatus());
+  ExpectRefused(scheduler().Extend(1, Blocks({9})), absl::StatusCode::kFailedPrecondition,
+                {"preempted"});
+  Begin();
+  EXPECT_THAT(End(), ElementsAre(Release(5)));
+}
+
 TEST_F(VllmSchedulerTest, HitsAreRetainedAndNotSealedAgain) {
   Begin();
   const auto keys = Keys('a', 3);
