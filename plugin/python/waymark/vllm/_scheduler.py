@@ -69,11 +69,9 @@ class SchedulerHalf:
         model_config = scheduler.vllm_config.model_config
         self._layers = model_config.get_total_num_hidden_layers() if options.layers == "all" else 0
         self._scheduler = scheduler
-        self._writer = VllmScheduler(
-            kv_cache_config.num_blocks,
-            group.block_tokens,
-            _versions.hash_block_tokens(scheduler, group),
-        )
+        hash_tokens = _versions.hash_block_tokens(scheduler, group)
+        self._keys = bool(hash_tokens) and not self._derives  # of blocks
+        self._writer = VllmScheduler(kv_cache_config.num_blocks, group.block_tokens, hash_tokens)
         self.weights(_versions.FIRST_WEIGHTS)
         self._step = 0
         self._last_number = 0
@@ -148,7 +146,7 @@ class SchedulerHalf:
                 known.blocks = begun
 
     def _start(self, request: Any, blocks: list[int], computed: int, scheduled: int) -> None:
-        name, hashes = request.request_id, request.block_hashes
+        name, hashes = request.request_id, request.block_hashes if self._keys else ()
         external = min(self._external.pop(name, 0), computed)
         known = self._requests.get(name)
         if known is None:
@@ -184,7 +182,8 @@ class SchedulerHalf:
         """The blocks that are full of accepted tokens."""
         if not self._derives:
             full = min(computed, request.num_tokens)
-            self._writer.append(known.number, [], full, request.block_hashes)
+            hashes = request.block_hashes if self._keys else ()
+            self._writer.append(known.number, [], full, hashes)
 
     @timed("preempt")
     def preempted(self, request: Any) -> None:

@@ -109,8 +109,10 @@ def kv_group(kv_cache_config: Any) -> KVGroup:
 
 
 def hash_block_tokens(scheduler: Any, group: KVGroup) -> int:
-    """The tokens of one hash of the prefix cache."""
-    return getattr(scheduler, "hash_block_size", None) or group.block_tokens
+    """The tokens of one hash of the prefix cache. 0: hashes are coarser than blocks, which then have
+    no keys (hybrid models without a prefix cache)."""
+    tokens: int = getattr(scheduler, "hash_block_size", None) or group.block_tokens
+    return tokens if group.block_tokens % tokens == 0 else 0
 
 
 def derives_decodes(config: Any, group: KVGroup) -> bool:
