@@ -28,6 +28,8 @@ constexpr std::size_t kFaultAhead = std::size_t{32} << 20;
 constexpr std::size_t kReclaim = 4;  // snapshots reclaimed per hold of the lock
 constexpr std::chrono::nanoseconds kLongestTeardown = std::chrono::hours(24 * 365);
 constexpr std::size_t kRecordsPerPiece = 32;
+// Applied before the thread looks for steps to land: more records may come as fast as it applies.
+constexpr std::size_t kRecordsPerTurn = 8 * kRecordsPerPiece;
 
 inline void Pause() {
 #if defined(__x86_64__)
@@ -131,7 +133,7 @@ void Lander::Loop() noexcept {
   UseShortTimeSlices();
   while (!stop_.load(std::memory_order_seq_cst)) {
     const std::uint32_t seen = work_.load(std::memory_order_seq_cst);
-    bool worked = log_ != nullptr && log_->HasRecords() && ApplyLog() > 0;
+    bool worked = log_ != nullptr && log_->HasRecords() && ApplyLog(kRecordsPerTurn) > 0;
     while (LandNext())
       worked = true;
     worked |= RunCopies();
@@ -235,7 +237,9 @@ void Lander::Log(LogLevel level, const Text& text) const noexcept {
 }
 
 void Lander::ServeLog() {
-  if (options_.landing == Landing::kThread && log_ != nullptr && log_->HasRecords()) ApplyLog();
+  if (options_.landing == Landing::kThread && log_ != nullptr && log_->HasRecords()) {
+    ApplyLog(kRecordsPerTurn);
+  }
 }
 
 // Without the lock, as Done() may free what it belongs to.
