@@ -442,6 +442,19 @@ def test_a_router_that_chooses_twice_in_a_forward_is_noticed() -> None:
     assert not engine.coverage("a").complete
 
 
+def test_a_forward_outside_any_step_loses_one_step() -> None:
+    """It lost all of them: what it had left behind was never cleared."""
+    engine = Engine()
+    engine.add(Request("a", 6))
+    for router in engine.runner.routers:  # not by _dummy_run
+        router.capture_fn(np.zeros((64, 1), np.int32).view(Ids))
+    engine.step({"a": 4})
+    engine.step({"a": 2}, finish=("a",))
+    engine.drain()
+    assert engine.runner._waymark.steps_without_ids == 1
+    assert (engine.rows("a")[4:] == expected(4, 6)).all()
+
+
 def test_forwards_that_are_no_steps_are_forgotten() -> None:
     engine = Engine()
     engine.add(Request("a", 6))

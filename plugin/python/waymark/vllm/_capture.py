@@ -58,9 +58,12 @@ class Capture:
         """The ids of the forward, [rows, K] for each layer. None: a router did not choose, or twice."""
         try:
             tensors = [ids.pop() for ids in self._ids]
+            if not any(self._ids):
+                return tensors
         except IndexError:
-            return None
-        return None if any(self._ids) else tensors
+            pass
+        self.clear()
+        return None
 
 
 class Buffers:

@@ -290,8 +290,8 @@ def hook(runner: type, options: Options) -> None:
     def dummy_run(function: Any) -> Any:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             result = function(self, *args, **kwargs)
-            if half := getattr(self, "_waymark", None):
-                half.capture.clear()
+            if capture := getattr(self, "_waymark_capture", None):
+                capture.clear()  # it was no step
             return result
 
         return call
