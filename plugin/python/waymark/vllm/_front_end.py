@@ -132,10 +132,11 @@ def _add(function: Any) -> Any:
 
 def _add_request(function: Any) -> Any:
     def call(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        goes_on = request.request_id in self.request_states  # a session with new input
         result = function(self, request, *args, **kwargs)
         try:
             params = request.sampling_params
-            if may_stop_at_string(params, request.resumable):
+            if not goes_on and may_stop_at_string(params, request.resumable):
                 state = self.request_states[request.request_id]
                 state._waymark = _StopString(getattr(params, "routed_experts_prompt_start", 0) or 0)
         except Exception:
