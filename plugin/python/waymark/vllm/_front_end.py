@@ -38,11 +38,6 @@ class Coverage(NamedTuple):
         """Whether every row is there."""
         return bool(self.runs) and not self.failure and all(run.valid for run in self.runs)
 
-    def first(self, rows: int) -> Coverage:
-        """That of the first rows of the request."""
-        runs = [run._replace(end=min(run.end, rows)) for run in self.runs if run.begin < rows]
-        return self._replace(runs=tuple(runs))
-
 
 def coverage(headers: Any) -> Coverage | None:
     """What the trace_headers of an EngineCoreOutput have."""
@@ -58,6 +53,12 @@ def coverage(headers: Any) -> Coverage | None:
         tuple(layer_ids),
         failure,
     )
+
+
+def _first(given: Coverage, rows: int) -> Coverage:
+    """That of the first rows of the request."""
+    runs = [run._replace(end=min(run.end, rows)) for run in given.runs if run.begin < rows]
+    return given._replace(runs=tuple(runs))
 
 
 def _give_coverage(state: Any, given: Coverage) -> None:
@@ -93,7 +94,7 @@ class _StopString:
                 count = max(rows - self.prompt_start, 0)
                 state.routed_experts_chunks[:] = [output.routed_experts[:count]]
             if (given := coverage(output.trace_headers)) is not None:
-                _give_coverage(state, given.first(rows))
+                _give_coverage(state, _first(given, rows))
         except Exception:
             logger.exception("waymark: the rows of an output are lost")
         return make() if make is not None else None
@@ -132,10 +133,11 @@ def _add(function: Any) -> Any:
 
 def _add_request(function: Any) -> Any:
     def call(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        goes_on = request.request_id in self.request_states  # a session with new input
         result = function(self, request, *args, **kwargs)
         try:
             params = request.sampling_params
-            if may_stop_at_string(params, request.resumable):
+            if not goes_on and may_stop_at_string(params, request.resumable):
                 state = self.request_states[request.request_id]
                 state._waymark = _StopString(getattr(params, "routed_experts_prompt_start", 0) or 0)
         except Exception:
