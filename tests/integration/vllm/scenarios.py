@@ -79,7 +79,6 @@ def _all():
         make("spec_stop_strings", workload="repetitive_stop_strings", options={"speculative_config": NGRAM} | TOKENIZER,
              promises=("drafts_accepted", "stop_strings"), versions=("0.32.0",)),
         make("edges", workload="edges", promises=HITS + ("different_lengths",)),
-        make("sessions", workload="sessions", promises=HITS + ("session_turns",)),
         make("http", workload="server", environment=OWN_PROCESS, promises=("completions", "chat", "generate", "streams", "chunks", "stop_strings")),
     ]
 

@@ -281,38 +281,3 @@ def edges(driver):
         driver.run()
     lengths = [{len(completion.token_ids) for completion in output.outputs} for output in driver.finished if len(output.outputs) > 1]
     driver.counts["different_lengths"] = sum(len(different) > 1 for different in lengths)
-
-
-def sessions(driver):
-    """Sessions, whose input comes in parts, have no rows; requests that hit their blocks have."""
-    engine, inputs = driver.engine, driver.engine.input_processor
-    tasks = engine.get_supported_tasks()
-    params = SamplingParams(temperature=1.0, max_tokens=7, ignore_eos=True, detokenize=False, output_kind=RequestOutputKind.DELTA)
-
-    def send(request, name):
-        request.external_req_id = name
-        engine.output_processor.add_request(request, None, None, 0)
-        engine.engine_core.add_request(request)
-
-    parts, sequences = {}, {}
-    for i in range(max(driver.requests // 2, 1)):
-        name = f"session{i}"
-        end = inputs.process_inputs(name, {"prompt_token_ids": [0]}, params, tasks)
-        inputs.assign_request_id(end)
-        parts[name], sequences[name] = [driver.tokens(count) for count in (40, 17, 30)], []
-        for part in parts[name]:
-            send(inputs.process_inputs(end.request_id, {"prompt_token_ids": list(part)}, params, tasks, resumable=True), name)
-        send(end, name)
-        sequences[name] += parts[name].pop(0)
-    while engine.has_unfinished_requests():
-        for output in engine.step():
-            sequence, completion = sequences[output.request_id], output.outputs[0]
-            driver.counts["returned_without_being_asked"] += completion.routed_experts is not None
-            sequence += completion.token_ids
-            if completion.finish_reason is not None:
-                driver.counts["session_turns"] += 1
-                if parts[output.request_id]:  # vLLM drops the last token, which it has not computed
-                    sequence[-1:] = parts[output.request_id].pop(0)
-    for sequence in sequences.values():
-        driver.add(sequence + driver.tokens(3), 20)
-    driver.run()
