@@ -9,8 +9,14 @@ import numpy as np
 from vllm import SamplingParams
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.output_processor import RequestOutputCollector
 
 VOCABULARY = range(3, 500)  # of make_model.py, without its special tokens
+IDLE_STEPS = 3000  # without an output; a request runs less than 1024
+
+
+class Stuck(Exception):
+    """Requests never end: the engine has nothing to do, and their outputs do not come."""
 
 
 class Driver:
@@ -25,7 +31,11 @@ class Driver:
         self.records, self.chunks = [], {}
         self.steps = 0
         self.asked, self.loras = {}, {}
+        self.running = {}  # rows that a request may have
+        self.details = {}  # Coverages, by the name of the record
         self.finished = []
+        self.idle = 0
+        self.arrive = lambda outputs: outputs
 
     def tokens(self, count):
         return self.random.integers(VOCABULARY.start, VOCABULARY.stop, count).tolist()
@@ -37,6 +47,7 @@ class Driver:
         params = SamplingParams(**({"temperature": 1.0, "max_tokens": max_tokens, "ignore_eos": True, "detokenize": False,
                                     "output_kind": kind, "extra_args": extra} | more))
         self.asked[name], self.loras[name] = asked, lora
+        self.running[name] = (len(prompt) + max_tokens - 1) * params.n if asked else 0
         adapter = LoRARequest("adapter", 1, self.spec["lora"]) if lora else None
         self.engine.add_request(name, {"prompt_token_ids": list(prompt)}, params, lora_request=adapter)
         return name
@@ -44,14 +55,19 @@ class Driver:
     def abort(self, names):
         self.engine.abort_request(names, internal=False)
         self.counts["aborts"] += len(names)
+        for name in names:
+            self.running.pop(name, None)
 
     def step(self):
         """One step of the engine; returns the requests that finished."""
         done = []
-        for output in self.engine.step():
+        self.idle += 1
+        for output in self.arrive(self.engine.step()):
+            self.idle = 0
             for completion in output.outputs:
                 self.take(output, completion)
             if output.finished:
+                self.running.pop(output.request_id, None)
                 self.counts["requests"] += 1
                 self.counts["prefix_hit_tokens_by_output"] += output.num_cached_tokens or 0
                 done.append(output)
@@ -64,6 +80,8 @@ class Driver:
         start = len(self.finished)
         while self.engine.has_unfinished_requests():
             self.step()
+            if self.idle > IDLE_STEPS:
+                raise Stuck
             each_step(self)
         return self.finished[start:]
 
@@ -88,6 +106,9 @@ class Driver:
             return
         rows = np.concatenate(chunks["rows"]) if chunks["rows"] else None
         reasons, versions = told(chunks["details"], rows)
+        self.details[f"{name}.{completion.index}"] = chunks["details"]
+        if self.spec["capture"] == "waymark" and rows is not None:
+            self.counts["rows_not_covered"] += not_covered(chunks["details"], rows)
         self.records.append({
             "name": f"{name}.{completion.index}", "tokens": prompt + chunks["tokens"], "rows": rows, "first": 0,
             "reasons": reasons, "lora": self.loras[name], "versions": False, "claimed_versions": versions,
@@ -110,6 +131,15 @@ def told(details, rows):
             name = run[-1] if isinstance(run[-1], str) else ""
             versions[row] = int(name.rpartition("-")[2]) if name.startswith("weights-") else 0
     return reasons, versions
+
+
+def not_covered(details, rows):
+    """Rows whose coverage is not there, or contradicts them."""
+    covered = np.zeros((2, len(rows)), bool)
+    for run in (run for part in details for run in part.runs):
+        covered[int(run.valid), run.begin:run.end] = True
+    there = (rows >= 0).all((-1, -2))
+    return int((covered != [~there, there]).any(0).sum())
 
 
 def prompts(driver, groups=2, head=48, tail=70):
@@ -215,6 +245,40 @@ def streaming(driver):
     converse(driver, prompts(driver), 2, kind=RequestOutputKind.DELTA)
 
 
+def streaming_late(driver):
+    """A consumer that is late, as one of AsyncLLM may be: vLLM merges what it did not take yet."""
+    waiting = {}
+
+    def late(outputs):
+        for output in outputs:
+            waiting.setdefault(output.request_id, RequestOutputCollector(RequestOutputKind.DELTA, output.request_id)).put(output)
+            driver.counts["merged_chunks"] += waiting[output.request_id].output is not output
+        if driver.steps % 5 == 0 or any(output.finished for output in outputs):
+            for collector in waiting.values():
+                if (output := collector.get_nowait()) is not None:
+                    yield output
+
+    driver.arrive = late
+    converse(driver, prompts(driver), 2, kind=RequestOutputKind.DELTA)
+
+
+def reset_files(driver):
+    """Prompts come again after the prefix cache was reset: a connector has them, and the keys of the store are forgotten."""
+    first = [driver.tokens(100 + i) for i in range(max(driver.requests, 8))]
+    for _ in range(2):
+        for prompt in first:
+            driver.add(prompt, 8)
+        driver.run()
+        driver.counts["resets"] += bool(driver.engine.reset_prefix_cache())
+
+
+def prefill_decode(driver):
+    """One engine computes the KV of prompts, another one loads it and generates."""
+    for prompt in [driver.tokens(100 + i) for i in range(max(driver.requests, 8))]:
+        driver.add(prompt, 1 if driver.spec["role"] == "kv_producer" else 40)
+    driver.run()
+
+
 def evicted(driver):
     """A prompt comes again when its blocks are bound to others: only a connector still has them."""
     first = [driver.tokens(200) for _ in range(max(driver.requests, 8))]
@@ -236,7 +300,16 @@ def lora(driver):
 
 
 def sleep(driver):
+    """The engine sleeps between turns, and with requests that go on afterwards: their blocks are lost."""
+    def nap(**more):
+        driver.llm.sleep(level=1, **more)
+        driver.llm.wake_up()
+        driver.counts["sleeps"] += 1
+
+    def each_step(driver):
+        if driver.steps % 40 == 0:
+            nap(mode="keep")
+
     converse(driver, prompts(driver), 1)
-    driver.llm.sleep(level=1)
-    driver.llm.wake_up()
-    converse(driver, prompts(driver), 2)
+    nap()
+    converse(driver, prompts(driver), 2, each_step=each_step)
