@@ -86,7 +86,7 @@ def _all():
         make("windows", model="gpt_oss", promises=HITS),
         make("windows_preempt", model="gpt_oss", options={"num_gpu_blocks_override": 40}, promises=HITS + ("preemptions",)),
         # A state that is cached every 8 tokens, in blocks of 32: hits end inside a block, which is copied.
-        make("copy_on_write", model="lfm2_moe", options={"prefix_match_unit": 8}, promises=HITS + ("copies",), versions=("0.32.0",)),
+        make("copy_on_write", model="lfm2_moe", options={"prefix_match_unit": 8}, promises=HITS + ("copies",), recorded=True),
         make("mla", model="deepseek_v3", recorded=True),
         make("mixtral", model="mixtral", promises=HITS),
         make("dense_layers", model="qwen3_moe_sparse", promises=HITS),
