@@ -157,6 +157,17 @@ def test_ids_that_fit_two_versions_are_of_the_claimed_one(expected):
     assert compare.compare_versions("a", rows, expected).rows_wrong == 0
 
 
+def test_rows_have_the_version_with_which_the_next_token_was_sampled(expected):
+    """Rows that were computed again after a preemption are of later weights."""
+    again = of_versions(expected, [1] * ROWS)
+    sampled = [None] * 10 + [0] * 5 + [1] * 25
+    assert compare.compare_versions("a", again, expected, [1] * ROWS).rows_wrong == 0
+    result = compare.compare_versions("a", again, expected, [1] * ROWS, sampled)
+    assert result.rows_wrong == 5 and "row 10 and 4 more" in result.examples[0]
+    assert compare.compare_versions("a", of_versions(expected, [0] * 15 + [1] * 25), expected, None, sampled).rows_wrong == 0
+    assert compare.compare_versions("a", again, expected, None, sampled).rows_wrong == 5
+
+
 def test_versions_that_go_back_are_wrong(expected):
     assert compare.compare_versions("a", of_versions(expected, [1] * 15 + [0] * 25), expected).rows_wrong == 1
 
@@ -257,6 +268,8 @@ def test_loaded_tokens_have_to_be_missing_rows():
     assert run.evidence(scenario, found | {"rows_missing": {"external_kv": 60}}) == {"rows_that_should_miss": 4}
     assert run.evidence(scenario, found | {"rows_missing": {"external_kv": 70}}) == {"rows_missing": {"external_kv": 6}}
     assert run.evidence(scenarios.SCENARIOS["reset_files"], RIGHT | {"hits_by_key": 2}) == {"hits_by_key": 2}
+    assert run.evidence(scenarios.SCENARIOS["kv_files"], RIGHT | {"hits_by_key": 0}) == {"no hits_by_key": True}
+    assert run.evidence(scenarios.SCENARIOS["kv_files"], RIGHT | {"hits_by_key": 3}) == {}
 
 
 def test_a_run_is_judged():

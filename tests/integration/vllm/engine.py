@@ -208,7 +208,7 @@ def main():
         reports = [report for report in llm.collective_rpc(waymark.vllm.worker_report) if report]
         times = reports[0]["hook_us"] if reports else {}
         found["hook_us"] = {hook: {key: round(of[key], 1) for key in ("p50", "p90")} for hook, of in times.items()}
-        for counter in (*STORE_COUNTERS, *scenario.zero):
+        for counter in (*STORE_COUNTERS, *scenario.zero, *scenario.not_zero):
             found["counts"][counter] = sum(report["store"][counter] for report in reports)
         found["counts"] |= {"findings": sum((report["findings"] for report in reports), []),
                             "failures": [report["failure"] for report in reports if report["failure"]],

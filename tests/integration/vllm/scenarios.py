@@ -19,6 +19,7 @@ class Scenario:
     roles: tuple = ()            # of engines that run one after the other, and whose rows are joined ("ROLE" in the options)
     loads_miss: bool = False     # every token that a connector loads has to be a missing row
     zero: tuple = ()             # counters of the store that have to be 0
+    not_zero: tuple = ()         # and those that must not
     versions: tuple = ("0.30.0", "0.31.0", "0.32.0")
     unavailable: str = ""        # why the mode does not run on vLLM's CPU build; it is skipped unless asked for by name
 
@@ -54,6 +55,7 @@ def _all():
         make("fork", workload="fork", promises=HITS + ("forks",)),
         make("reset", workload="reset", promises=HITS + ("resets",)),
         make("weights", workload="weights", promises=HITS + ("weight_updates", "rows_old_version")),
+        make("weights_preempt", workload="weights", options=FEW_BLOCKS, promises=HITS + ("weight_updates", "rows_old_version", "preemptions")),
         make("not_asked", workload="not_asked", promises=HITS + ("not_asked",)),
         make("streaming", workload="streaming", promises=HITS + ("chunks",)),
         make("streaming_late", workload="streaming_late", promises=HITS + ("merged_chunks",)),
@@ -78,7 +80,8 @@ def _all():
         make("kv_offload", workload="evicted", options=FEW_BLOCKS | {"kv_transfer_config": {
             "kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"num_cpu_blocks": 512, "cpu_bytes_to_use": 1 << 28}}},
              promises=("external_hit_tokens",), unavailable="vLLM's OffloadingConnector needs a GPU"),
-        make("kv_files", workload="evicted", options=FEW_BLOCKS | files("kv_both"), promises=("external_hit_tokens",), reasons=("external_kv",)),
+        make("kv_files", workload="evicted", options=FEW_BLOCKS | files("kv_both"), promises=("external_hit_tokens",), reasons=("external_kv",),
+             not_zero=("hits_by_key",)),  # loaded blocks whose rows this engine has already
         make("reset_files", workload="reset_files", options=files("kv_both"), promises=("external_hit_tokens", "resets"),
              reasons=("external_kv",), loads_miss=True, zero=("hits_by_key",)),
         make("prefill_decode", workload="prefill_decode", options=files("ROLE"), roles=("kv_producer", "kv_consumer"),

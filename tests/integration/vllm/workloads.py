@@ -88,8 +88,11 @@ class Driver:
     def take(self, output, completion):
         name = output.request_id
         key = name, completion.index
-        chunks = self.chunks.setdefault(key, {"tokens": [], "rows": [], "details": []})
+        chunks = self.chunks.setdefault(key, {"tokens": [], "rows": [], "details": [], "sampled": []})
         chunks["tokens"] += list(completion.token_ids)
+        # The plugin holds the last output for its rows: its step is not known.
+        weights = None if completion.finish_reason else self.counts["weight_updates"]
+        chunks["sampled"] += [weights] * len(completion.token_ids)
         rows = getattr(completion, "routed_experts", None)
         if rows is not None:
             chunks["rows"].append(np.array(rows))
@@ -111,7 +114,7 @@ class Driver:
             self.counts["rows_not_covered"] += not_covered(chunks["details"], rows)
         self.records.append({
             "name": f"{name}.{completion.index}", "tokens": prompt + chunks["tokens"], "rows": rows, "first": 0,
-            "reasons": reasons, "lora": self.loras[name], "versions": False, "claimed_versions": versions,
+            "reasons": reasons, "lora": self.loras[name], "versions": False, "claimed_versions": versions, "sampled_versions": [None] * (len(prompt) - 1) + chunks["sampled"],
             "recorded": self.recorder and self.recorder.expected(name, len(prompt) + len(chunks["tokens"]) - 1)})
 
 
@@ -221,14 +224,14 @@ def roll_last_router(model):
 
 
 def weights(driver):
-    """Weights change while requests run, with a live cache."""
+    """Weights change while requests run, with a live cache. Outputs come with every token, to know its weights."""
     def each_step(driver):
-        if driver.steps % 40 == 0 and driver.counts["weight_updates"] < 4:
+        if driver.steps % 20 == 0 and driver.counts["weight_updates"] < 8:
             driver.llm.apply_model(roll_last_router)
             driver.counts["weight_updates"] += 1
             driver.engine.set_weight_version(f"weights-{driver.counts['weight_updates']}")
 
-    converse(driver, prompts(driver), 2, each_step=each_step)
+    converse(driver, prompts(driver), 2, each_step=each_step, kind=RequestOutputKind.DELTA)
     for record in driver.records:
         record["versions"] = True
 
