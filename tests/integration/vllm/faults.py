@@ -16,8 +16,8 @@ EVENTS = {"bind": 1, "retain": 2, "release": 3, "seal": 4, "copy": 5, "reset": 8
 # Methods of vLLM that are not wrapped, and the scenario that reaches each.
 HOOKS = {
     "get_scheduler_cls": "preempt", "init_device": "preempt",
-    "__init__": "preempt", "schedule": "preempt", "_preempt_request": "preempt", "_free_request": "preempt",
-    "update_from_output": "preempt", "has_finished_requests": "preempt",
+    "__init__": "preempt", "schedule": "preempt", "_preempt_request": "weights_preempt", "_free_request": "preempt",
+    "update_from_output": "preempt", "has_finished_requests": "async_preempt",
     "reset_prefix_cache": "reset_files", "set_weight_version": "weights", "_apply_cow": "copy_on_write", "update_state_after_alloc": "kv_files",
     "load_model": "preempt", "initialize_kv_cache": "preempt", "execute_model": "preempt", "sample_tokens": "preempt",
     "init_routed_experts_capturer": "beside_peer",

@@ -60,8 +60,8 @@ def _all():
         make("streaming", workload="streaming", promises=HITS + ("chunks",)),
         make("streaming_late", workload="streaming_late", promises=HITS + ("merged_chunks",)),
         make("no_cache", options={"enable_prefix_caching": False}),
-        # Pages for what runs at once, and for no more: without a prefix cache nobody reads the others again.
-        make("few_pages", options={"enable_prefix_caching": False, "max_num_seqs": 8},
+        # Pages for what runs at once, not for the prefix cache: no prompt comes again, so no row may be missing.
+        make("few_pages", workload="unique", options={"max_num_seqs": 8},
              environment={"WAYMARK_VLLM_OPTIONS": '{"store": {"num_pages": 200}}'}),
         make("warm_up", promises=HITS, warm_up=True),
         make("own_process", environment=OWN_PROCESS, promises=HITS),

@@ -166,6 +166,14 @@ def turns(driver):
     converse(driver, prompts(driver), 2)
 
 
+def unique(driver):
+    """No prompt begins like another one."""
+    for _ in range(5):
+        for _ in range(max(driver.requests // 2, 8)):
+            driver.add(driver.tokens(200), 8)
+        driver.run()
+
+
 def repetitive(driver):
     """Greedy and repetitive, so that n-gram drafts are accepted now and then."""
     first = [(prompt[:20] * 6)[:118] for prompt in prompts(driver, groups=max(driver.requests // 2, 1))]
