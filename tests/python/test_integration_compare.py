@@ -1,13 +1,22 @@
-"""The comparison of tests/integration/vllm, without an engine: what it must find wrong, and what not."""
+"""tests/integration/vllm without an engine: what its comparison must find wrong, what is evidence, and its faults."""
+import ast
+import importlib.machinery
+import importlib.util
 import json
+import os
 import pathlib
 import sys
 
 import numpy as np
 import pytest
+import waymark
+import waymark.vllm
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration" / "vllm"))
+FOLDER = pathlib.Path(__file__).resolve().parents[1] / "integration" / "vllm"
+sys.path.insert(0, str(FOLDER))
 import compare  # noqa: E402
+import faults  # noqa: E402
+import scenarios  # noqa: E402
 
 ROWS, LAYERS, TOP_K, EXPERTS = 40, 3, 4, 16
 
@@ -148,9 +157,135 @@ def test_ids_that_fit_two_versions_are_of_the_claimed_one(expected):
     assert compare.compare_versions("a", rows, expected).rows_wrong == 0
 
 
+def test_rows_have_the_version_with_which_the_next_token_was_sampled(expected):
+    """Rows that were computed again after a preemption are of later weights."""
+    again = of_versions(expected, [1] * ROWS)
+    sampled = [None] * 10 + [0] * 5 + [1] * 25
+    assert compare.compare_versions("a", again, expected, [1] * ROWS).rows_wrong == 0
+    result = compare.compare_versions("a", again, expected, [1] * ROWS, sampled)
+    assert result.rows_wrong == 5 and "row 10 and 4 more" in result.examples[0]
+    assert compare.compare_versions("a", of_versions(expected, [0] * 15 + [1] * 25), expected, None, sampled).rows_wrong == 0
+    assert compare.compare_versions("a", again, expected, None, sampled).rows_wrong == 5
+
+
 def test_versions_that_go_back_are_wrong(expected):
     assert compare.compare_versions("a", of_versions(expected, [1] * 15 + [0] * 25), expected).rows_wrong == 1
 
 
 def test_rows_of_no_version_are_wrong(expected):
     assert compare.compare_versions("a", np.roll(of_versions(expected, [0] * 20 + [1] * 20), 1, 0), expected).rows_wrong >= ROWS - 5
+
+
+# -- the harness around it --------------------------------------------------------------------
+def loaded_run():
+    """The script `run`, which has no suffix, as a module."""
+    path = str(FOLDER / "run")
+    spec = importlib.util.spec_from_loader("integration_run", importlib.machinery.SourceFileLoader("integration_run", path))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+run = loaded_run()
+RIGHT = {"rows_checked": 40, "rows_wrong": 0, "rows_missing": {}, "prefix_hit_tokens": 9, "external_hit_tokens": 0}
+
+
+def wrapped_methods():
+    """Methods of vLLM's classes that the plugin wraps: the second argument of wrap(), in its sources."""
+    package = FOLDER.parents[2] / "plugin" / "python" / "waymark" / "vllm"
+    calls = [node for path in package.glob("_*.py") for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    named = [call for call in calls if ast.unparse(call.func).rpartition(".")[2] == "wrap"]
+    return {call.args[1].value for call in named if len(call.args) == 3}
+
+
+def test_every_method_that_the_plugin_wraps_can_be_left_out():
+    # __post_init__ is wrapped only if the capture is switched on by additional_config, not by the environment.
+    assert wrapped_methods() == set(faults.HOOKS) | set(faults.NOT_NOTICED) | {"__post_init__"}
+
+
+def test_every_fault_has_a_scenario():
+    assert set(faults.FAULTS.values()) <= set(scenarios.SCENARIOS)
+    assert set(faults.EVENTS) | set(faults.HOOKS) <= set(faults.FAULTS)
+
+
+def test_a_fault_in_something_that_is_not_there_fails():
+    with pytest.raises(AttributeError):
+        faults.replace(compare, "comparison", lambda function: function)
+
+
+def messages(fault, file):
+    """The items of what a scheduler writes under a fault."""
+    os.environ["WAYMARK_TEST_FAULT_FILE"] = str(file)
+    scheduler = faults.faulty(waymark.vllm.VllmScheduler, waymark.ScheduleWriter, fault)(16, 4)
+    key = [bytes([1]) * 32, bytes([2]) * 32]
+    scheduler.begin(1, 1)
+    scheduler.new(1, [1, 2], 0, 0, key)
+    scheduler.append(1, [], 8, key)
+    first = scheduler.finish_message()
+    scheduler.preempt(1, 8, 7)
+    scheduler.copy(2, 5)
+    scheduler.begin(2, 1)
+    scheduler.new(2, [1, 5], 6, 0, key)
+    scheduler.resume(1, [1, 3], 4, 0, key)
+    second = scheduler.finish_message()
+    scheduler.finish(1, 8, 8)
+    scheduler.reset()
+    scheduler.begin(0, 0)
+    return [list(faults.items(message)) for message in (first, second, scheduler.finish_message())]
+
+
+@pytest.mark.parametrize("event", faults.EVENTS)
+def test_an_event_that_is_left_out_is_the_only_difference(event, tmp_path):
+    whole = messages("", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    without = [[item for item in items if item[0] != faults.EVENTS[event]] for items in whole]
+    assert without != whole
+    assert messages(event, tmp_path / "did") == without
+    assert (tmp_path / "did").exists()
+
+
+@pytest.mark.parametrize(("fault", "tag"), [("preempt_snapshot", 7), ("finish_snapshot", 8)])
+def test_a_snapshot_that_is_left_out(fault, tag, tmp_path):
+    def tags(fault):
+        return [arguments[0] for items in messages(fault, tmp_path / "did") for kind, arguments in items if kind == faults.SNAPSHOT]
+
+    assert tags("") == [7, 8] and tags(fault) == [7, 8][tag == 7:][:1] and (tmp_path / "did").exists()
+
+
+def test_what_is_evidence_and_what_is_not():
+    scenario = scenarios.SCENARIOS["kv_files"]
+    assert run.evidence(scenario, RIGHT | {"rows_missing": {"external_kv": 5}, "near_ties": 3, "preemptions": 2}) == {}
+    shown = {"rows_wrong": 1, "rows_not_covered": 2, "findings": ["one"], "failures": ["why"], "releases_below_zero": 3, "snapshots_lost": 4}
+    found = RIGHT | shown | {"rows_missing": {"external_kv": 5, "audit": 6}}
+    assert run.evidence(scenario, found) == shown | {"rows_missing": {"audit": 6}}
+    assert set(run.evidence(scenarios.SCENARIOS["groups"], found)["rows_missing"]) == {"external_kv", "audit"}
+
+
+def test_loaded_tokens_have_to_be_missing_rows():
+    scenario = scenarios.SCENARIOS["prefill_decode"]
+    found = RIGHT | {"external_hit_tokens": 64}
+    assert run.evidence(scenario, found | {"rows_missing": {"external_kv": 64}}) == {}
+    assert run.evidence(scenario, found | {"rows_missing": {"external_kv": 60}}) == {"rows_that_should_miss": 4}
+    assert run.evidence(scenario, found | {"rows_missing": {"external_kv": 70}}) == {"rows_missing": {"external_kv": 6}}
+    assert run.evidence(scenarios.SCENARIOS["reset_files"], RIGHT | {"hits_by_key": 2}) == {"hits_by_key": 2}
+    assert run.evidence(scenarios.SCENARIOS["kv_files"], RIGHT | {"hits_by_key": 0}) == {"no hits_by_key": True}
+    assert run.evidence(scenarios.SCENARIOS["kv_files"], RIGHT | {"hits_by_key": 3}) == {}
+
+
+def test_a_run_is_judged():
+    scenario = scenarios.SCENARIOS["preempt"]
+    good = RIGHT | {"preemptions": 1}
+    assert run.judge(scenario, "waymark", dict(good)) == []
+    for bad, word in ((RIGHT, "preemptions"), (good | {"rows_wrong": 1}, "rows_wrong"), (good | {"rows_missing": {"audit": 1}}, "audit"),
+                      (good | {"rows_checked": 0}, "no row"), (good | {"unfinished": 1}, "never finished"), ({"error": "ended"}, "ended")):
+        assert word in str(run.judge(scenario, "waymark", dict(bad)))
+
+
+def test_the_keys_of_json():
+    found = RIGHT | {"preemptions": 1, "drafts_accepted": 0, "near_ties": 2, "hook_us": {"ids": {"p50": 1.0, "p90": 2.0}}, "why_not": [],
+                     "peer": RIGHT | {"preemptions": 1, "drafts_accepted": 0, "hook_us": {}}}
+    keys = {"rows_checked", "rows_wrong", "rows_missing", "prefix_hit_tokens", "preemptions", "drafts_accepted", "hook_us", "peer"}
+    assert set(run.figures(found)) == keys
+    assert set(run.figures(found)["peer"]) == keys - {"peer"}
+    assert run.figures(found | {"peer": "not here"})["peer"] == "not here"
+    assert run.figures({"error": "ended", "why_not": ["ended"]}) == {"error": "ended"}

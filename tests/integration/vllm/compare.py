@@ -132,12 +132,13 @@ def compare(name, rows, expected, first=0, reasons=None, tie=NEAR_TIE):
     return result
 
 
-def compare_versions(name, rows, expected, claimed=None):
+def compare_versions(name, rows, expected, claimed=None, sampled=None):
     """For a run in which the last MoE layer's router was rolled by one expert at each change of weights.
 
     Under version v that layer's ids are those of the first weights plus v, all else is the same. Every row
     must be of one version, versions must not go back along a sequence (what is reused is older), and they
-    must be those that the engine claims (claimed: int a row, or None).
+    must be those that the engine claims (claimed: int a row, or None), and those with which the next token was
+    sampled (sampled: int a row, or None, where it is not known).
     """
     experts = expected.scores.shape[-1]
     rows = np.array(rows, dtype=np.int64)
@@ -173,5 +174,12 @@ def compare_versions(name, rows, expected, claimed=None):
         if other:
             result.rows_wrong += other
             result.examples.append(f"{name}: {other} rows claim another version than their ids have")
+    if sampled is not None:
+        # A set of ids may fit the sampled version, too.
+        other = [row for row in np.flatnonzero(there) if sampled[row] is not None and versions[row] != sampled[row]
+                 and (claimed is not None or not fits[sampled[row] % experts, row])]
+        if other:
+            result.rows_wrong += len(other)
+            result.examples.append(f"{name}: row {other[0]} and {len(other) - 1} more have another version than the next token was sampled with")
     result.rows_old_version += int((known < known.max(initial=0)).sum())
     return result

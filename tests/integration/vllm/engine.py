@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 
-from scenarios import SCENARIOS
+from scenarios import SCENARIOS, STORE_COUNTERS
 
 
 def switch_async_scheduling_on():
@@ -31,7 +31,7 @@ def put(value, spec):
     """The placeholders of scenarios.py, replaced."""
     if isinstance(value, dict):
         return {key: put(entry, spec) for key, entry in value.items()}
-    return {"MODEL": spec["model"], "FOLDER": spec["folder"]}.get(value, value) if isinstance(value, str) else value
+    return {"MODEL": spec["model"], "FOLDER": spec["folder"], "ROLE": spec.get("role")}.get(value, value) if isinstance(value, str) else value
 
 
 def warm_up(worker):
@@ -74,6 +74,19 @@ def watch_scheduler(llm, counts):
     scheduler.schedule, scheduler.update_from_output = scheduled, updated
 
 
+def watch_copies(llm, counts):
+    """Counts blocks of full attention that are copied on write, if the engine core is in this process."""
+    scheduler = getattr(getattr(llm.llm_engine.engine_core, "engine_core", None), "scheduler", None)
+    managers = scheduler.kv_cache_manager.coordinator.single_type_managers if scheduler else ()
+    for manager in managers:
+        if "FullAttention" in type(manager).__name__ and hasattr(manager, "_apply_cow"):
+            def copied(*args, copy=manager._apply_cow):
+                counts["copies"] += 1
+                return copy(*args)
+
+            manager._apply_cow = copied
+
+
 def write(found, path):
     with open(path, "wb") as file:
         pickle.dump(found, file)
@@ -81,18 +94,18 @@ def write(found, path):
         json.dump(found["counts"], file)
 
 
-def run_ranks(ranks):
-    """Runs data-parallel ranks, a process each, and puts their results together."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    paths = [f"{sys.argv[2]}.{rank}" for rank in range(ranks)]
-    processes = [subprocess.Popen([sys.executable, __file__, sys.argv[1], path], env=os.environ | {
-        "VLLM_DP_RANK": str(rank), "VLLM_DP_RANK_LOCAL": str(rank), "VLLM_DP_SIZE": str(ranks), "VLLM_DP_MASTER_IP": "127.0.0.1",
-        "VLLM_DP_MASTER_PORT": str(port)}) for rank, path in enumerate(paths)]
+def run_all(environments):
+    """Runs this script once in each environment, all at once; returns what they found."""
+    paths = [f"{sys.argv[2]}.{i}" for i in range(len(environments))]
+    processes = [subprocess.Popen([sys.executable, __file__, sys.argv[1], path], env=os.environ | environment)
+                 for path, environment in zip(paths, environments)]
     if any([process.wait() for process in processes]):
         sys.exit(1)
-    parts = [pickle.load(open(path, "rb")) for path in paths]
+    return [pickle.load(open(path, "rb")) for path in paths]
+
+
+def put_together(parts):
+    """The counts of several engines."""
     counts = collections.Counter()
     lists = {}
     for part in parts:
@@ -101,7 +114,48 @@ def run_ranks(ranks):
                 lists[key] = lists.get(key, []) + value
             else:
                 counts[key] += value
-    write({"records": sum((part["records"] for part in parts), []), "counts": dict(counts) | lists, "hook_us": parts[0]["hook_us"]}, sys.argv[2])
+    return {"counts": dict(counts) | lists, "hook_us": parts[-1]["hook_us"]}
+
+
+def run_ranks(ranks):
+    """Runs data-parallel ranks, a process each, and puts their results together."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    parts = run_all([{"VLLM_DP_RANK": str(rank), "VLLM_DP_RANK_LOCAL": str(rank), "VLLM_DP_SIZE": str(ranks), "VLLM_DP_MASTER_IP": "127.0.0.1",
+                      "VLLM_DP_MASTER_PORT": str(port)} for rank in range(ranks)])
+    write(put_together(parts) | {"records": sum((part["records"] for part in parts), [])}, sys.argv[2])
+
+
+def run_roles(roles, waymark):
+    """Runs engines one after the other; adds a record for each request with the rows of all of them."""
+    parts = [run_all([{"WAYMARK_TEST_ROLE": role}])[0] for role in roles]
+    found = put_together(parts) | {"records": []}
+    for records in zip(*(part["records"] for part in parts)):
+        for record in records[:-1]:  # computed as a whole: nothing may be missing
+            record["reasons"] = None
+        found["records"] += records
+        if waymark:
+            found["records"].append(joined(records, [part["details"][record["name"]] for part, record in zip(parts, records)]))
+            found["counts"]["joined"] = found["counts"].get("joined", 0) + 1
+    write(found, sys.argv[2])
+
+
+def joined(records, details):
+    """The rows of a request that several engines returned, as a user joins them."""
+    import numpy as np
+    import waymark
+
+    def rows(record, coverage):
+        ids = record["rows"]
+        shape = waymark.Shape(ids.shape[1], ids.shape[2], 256, 16, 0, 0, coverage.layer_ids)
+        infos = np.zeros(len(ids), waymark.row_info_dtype)
+        for run in coverage.runs:
+            infos["reason"][run.begin:run.end] = run.reason
+        return waymark.Rows(shape, 0, np.maximum(ids, 0).astype(np.uint8), infos)
+
+    every = waymark.join(*(rows(record, coverage[0]) for record, coverage in zip(records, details)))
+    return records[-1] | {"name": records[-1]["name"] + " joined", "rows": every.astype(np.int16), "reasons": None}
 
 
 def main():
@@ -113,6 +167,9 @@ def main():
     if scenario.workload == "server":
         import server
         return write(server.run(spec, spec["capture"]), sys.argv[2])
+    spec["role"] = os.environ.get("WAYMARK_TEST_ROLE")
+    if scenario.roles and not spec["role"]:
+        return run_roles(scenario.roles, spec["capture"] == "waymark")
     spec["seed"] += 1000 * int(os.environ.get("VLLM_DP_RANK", 0))  # every rank has requests of its own
     if scenario.async_scheduling:
         switch_async_scheduling_on()
@@ -135,19 +192,26 @@ def main():
         llm.collective_rpc(warm_up)
     driver = workloads.Driver(llm, spec, recorder.Recorder(llm) if scenario.recorded else None)
     watch_scheduler(llm, driver.counts)
-    getattr(workloads, scenario.workload)(driver)
+    watch_copies(llm, driver.counts)
+    try:
+        getattr(workloads, scenario.workload)(driver)
+    except workloads.Stuck:
+        driver.counts["rows_never_returned"] = sum(driver.running.values())
     values = metrics(llm)
     driver.counts.update(
         prefix_hit_tokens=int(values.get("vllm:prefix_cache_hits", 0)), external_hit_tokens=int(values.get("vllm:external_prefix_cache_hits", 0)),
         preemptions=int(values.get("vllm:num_preemptions", 0)), drafts_accepted=int(values.get("vllm:spec_decode_num_accepted_tokens", 0)),
         drafts_rejected=int(values.get("vllm:spec_decode_num_draft_tokens", 0) - values.get("vllm:spec_decode_num_accepted_tokens", 0)),
-        unfinished=len(driver.chunks), steps=driver.steps)
+        unfinished=len(driver.running), steps=driver.steps)
     found = {"records": driver.records, "counts": dict(driver.counts), "hook_us": {}}
+    if spec["role"]:
+        found["details"] = driver.details
     if spec["capture"] == "waymark":
         import waymark.vllm
         reports = [report for report in llm.collective_rpc(waymark.vllm.worker_report) if report]
-        found["hook_us"] = reports[0]["hook_us"] if reports else {}
-        for counter in ("releases_below_zero", "snapshots_lost", "snapshots_given_up"):
+        times = reports[0]["hook_us"] if reports else {}
+        found["hook_us"] = {hook: {key: round(of[key], 1) for key in ("p50", "p90")} for hook, of in times.items()}
+        for counter in (*STORE_COUNTERS, *scenario.zero, *scenario.not_zero):
             found["counts"][counter] = sum(report["store"][counter] for report in reports)
         found["counts"] |= {"findings": sum((report["findings"] for report in reports), []),
                             "failures": [report["failure"] for report in reports if report["failure"]],

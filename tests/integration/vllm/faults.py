@@ -1,19 +1,45 @@
 """Leaves out one hook of the plugin, to see that the comparison or the audit notices. Only tests import it.
 
-The entry point `waymark_faults` (entry_point/) calls register() in every process of the engine; the environment
-variable WAYMARK_TEST_FAULT names the hook, one of FAULTS. Waymark's own code knows nothing of it: messages are
-taken apart and written again without the events of one kind (docs/schedule-message.md has the format); "message"
-loses every tenth message.
+The entry point `waymark_faults` (entry_point/) calls register() in every process of the engine, before the plugin's
+own; the environment variable WAYMARK_TEST_FAULT names the fault, one of FAULTS. Waymark's own code knows nothing of
+it. What a fault patches has to be there, else the engine does not start; and when a fault has done something for the
+first time, it writes the file WAYMARK_TEST_FAULT_FILE: a run without that file proves nothing, and fails.
 """
+import functools
 import os
+import pathlib
 import struct
 
-EVENTS = {"bind": 1, "retain": 2, "release": 3, "seal": 4, "copy": 5, "truncate": 7, "reset": 8}
-# The scenario that reaches each; None: no scenario does (a copy needs hits that end inside a block, a truncation drafts
-# that are rejected late; a release that is left out changes nothing while every block has a page, which is the default).
-FAULTS = {"bind": "preempt", "retain": "preempt", "release": None, "seal": "preempt", "copy": None, "truncate": None, "reset": "reset",
-          "preempt_snapshot": "preempt", "finish_snapshot": "preempt", "message": "preempt", "step": "preempt", "layer": "preempt",
-          "external": "kv_files"}
+# Events that are not sent: messages are taken apart and written again without those of one kind
+# (docs/schedule-message.md has the format). The plugin never sends a truncation: it seals only tokens that are accepted.
+EVENTS = {"bind": 1, "retain": 2, "release": 3, "seal": 4, "copy": 5, "reset": 8}
+# Methods of vLLM that are not wrapped, and the scenario that reaches each.
+HOOKS = {
+    "get_scheduler_cls": "preempt", "init_device": "preempt",
+    "__init__": "preempt", "schedule": "preempt", "_preempt_request": "weights_preempt", "_free_request": "preempt",
+    "update_from_output": "preempt",
+    "reset_prefix_cache": "reset_files", "set_weight_version": "weights", "_apply_cow": "copy_on_write", "update_state_after_alloc": "kv_files",
+    "load_model": "preempt", "initialize_kv_cache": "preempt", "execute_model": "preempt", "sample_tokens": "preempt",
+    "init_routed_experts_capturer": "beside_peer", "_dummy_run": "warm_up",
+    "process_outputs": "kv_files", "add": "streaming_late",
+    "add_request": "stop_strings", "make_request_output": "stop_strings", "_finish_request": "stop_strings"}
+# Left out, it changed nothing in preempt, async_preempt and pp2: vLLM runs one more schedule after a finish by itself, and
+# the rows come with it. The wrapped method is for rows that come later than that.
+NOT_NOTICED = ("has_finished_requests",)
+# Every fault: the scenario in which it has to be noticed.
+FAULTS = {
+    "bind": "preempt", "retain": "preempt", "release": "few_pages", "seal": "kv_files", "copy": "copy_on_write", "reset": "reset_files",
+    # Not requested. Rows that are computed again after a preemption differ only if the weights changed.
+    "preempt_snapshot": "weights_preempt", "finish_snapshot": "preempt",
+    "message": "preempt",      # every tenth is lost on its way to the worker
+    "message_cut": "preempt",  # every tenth arrives without its last bytes
+    "decodes": "preempt",      # the worker does not derive the events of decodes
+    "step": "preempt",         # no step is begun and submitted
+    "layer": "preempt",        # the last router's capture slot stays empty
+    "clear": "warm_up",        # a forward that was no step is not forgotten
+    "operator": "compile",     # the compiled model's operator does nothing
+    "stage": "pp2",            # the first pipeline stage sends no rows
+} | HOOKS
 HEADER = 56
 SNAPSHOT, FORGET = 9, 10
 
@@ -41,10 +67,6 @@ def items(message):
             block, source, rows = struct.unpack_from("<iii", message, at)
             at += 12
             yield kind, ([source], [block], rows)
-        elif kind == 7:
-            block, row, step = struct.unpack_from("<iiQ", message, at)
-            at += 16
-            yield kind, ([block], row, step)
         elif kind == 8:
             yield kind, ()
         elif kind == SNAPSHOT:
@@ -59,40 +81,103 @@ def items(message):
             raise ValueError(f"an item of kind {kind}, which vLLM does not have")
 
 
-METHODS = {1: "bind", 2: "retain", 3: "release", 4: "seal", 5: "copy", 7: "truncate", 8: "reset", SNAPSHOT: "snapshot", FORGET: "forget"}
+METHODS = {1: "bind", 2: "retain", 3: "release", 4: "seal", 5: "copy", 8: "reset", SNAPSHOT: "snapshot", FORGET: "forget"}
+
+
+def did():
+    """The fault has done something."""
+    pathlib.Path(os.environ["WAYMARK_TEST_FAULT_FILE"]).touch()
 
 
 def faulty(make, writer, fault):
-    """A class like VllmScheduler, `make`, that leaves the fault's hook out."""
+    """A class like VllmScheduler, `make`, that leaves out an event or a snapshot."""
     class Faulty:
         def __init__(self, num_blocks, block_tokens, *more):
             self._inner = make(num_blocks, block_tokens, *more)
             self._writer = writer(num_blocks, block_tokens)
-            self._messages = 0
 
         def __getattr__(self, name):
             return getattr(self._inner, name)
 
         def preempt(self, request, rows, tag):
-            left_out = fault == "preempt_snapshot"
-            self._inner.preempt(request, 0 if left_out else rows, None if left_out else tag)
+            self._inner.preempt(request, *self._snapshot("preempt_snapshot", rows, tag))
 
         def finish(self, request, rows, tag):
-            left_out = fault == "finish_snapshot"
-            self._inner.finish(request, 0 if left_out else rows, None if left_out else tag)
+            self._inner.finish(request, *self._snapshot("finish_snapshot", rows, tag))
+
+        @staticmethod
+        def _snapshot(name, rows, tag):
+            if fault != name or tag is None:
+                return rows, tag
+            did()
+            return 0, None
 
         def finish_message(self):
             message = self._inner.finish_message()
-            step, version = struct.unpack_from("<QQ", message, 24)
-            self._writer.begin(step, version)
+            self._writer.begin(*struct.unpack_from("<QQ", message, 24))
             for kind, arguments in items(message):
-                if kind != EVENTS.get(fault):
+                if kind == EVENTS.get(fault):
+                    did()
+                else:
                     getattr(self._writer, METHODS[kind])(*arguments)
-            rewritten = self._writer.finish()
-            self._messages += 1
-            return b"" if fault == "message" and self._messages % 10 == 0 else rewritten
+            return self._writer.finish()
 
     return Faulty
+
+
+class Tenth:
+    """Loses or cuts every tenth message."""
+
+    def __init__(self, fault):
+        self.count = 0
+        self.cut = fault == "message_cut"
+
+    def __call__(self, message):
+        self.count += message is not None
+        if message is None or self.count % 10:
+            return message
+        did()
+        return message[:-8] if self.cut else None
+
+    def report(self, report):
+        """Store.report_message with it."""
+        def call(store, message):
+            if (message := self(message)) is not None:
+                report(store, message)
+
+        return call
+
+    def worker(self, base):
+        """VllmWorker with it."""
+        class Worker(base):
+            def step(worker, step, version, rows, buffer, forward_rows, message=None):
+                return base.step(worker, step, version, rows, buffer, forward_rows, self(message))
+
+        return Worker
+
+
+def without(wrap, fault):
+    """A function like the plugin's wrap() that leaves one method as it is."""
+    def call(owner, name, make):
+        if name == fault:
+            did()
+        else:
+            wrap(owner, name, make)
+
+    return call
+
+
+def replace(owner, name, make):
+    """Replaces a function by make(function). AttributeError if it is not there."""
+    function = getattr(owner, name)
+    setattr(owner, name, functools.wraps(function)(make(function)))
+
+
+def nothing(function):
+    def call(*args, **more):
+        did()
+
+    return call
 
 
 def register():
@@ -100,20 +185,61 @@ def register():
     if not fault:
         return
     from waymark import ScheduleWriter
-    from waymark.vllm import _scheduler, _worker
-    if getattr(_scheduler, "_faulty", False):
+    from waymark.vllm import _capture, _front_end, _hooks, _scheduler, _stages, _worker
+    if getattr(_hooks, "_faulty", False):
         return
-    _scheduler._faulty = True
-    _scheduler.VllmScheduler = faulty(_scheduler.VllmScheduler, ScheduleWriter, fault)
-    if fault == "step":
-        _worker.WorkerHalf.end_step = lambda self: None
-    if fault == "external":
-        _scheduler.SchedulerHalf.loads = lambda self, *args: None
-    if fault == "layer":
-        attach = _worker.WorkerHalf.attach
+    _hooks._faulty = True
+    if fault in HOOKS:
+        for module in (_hooks,) if fault in ("get_scheduler_cls", "init_device") else (_front_end, _scheduler, _worker):
+            replace(module, "wrap", lambda wrap: without(wrap, fault))
+    elif fault in EVENTS or fault in ("preempt_snapshot", "finish_snapshot"):
+        _scheduler.VllmScheduler = faulty(_scheduler.VllmScheduler, ScheduleWriter, fault)
+    elif fault in ("message", "message_cut"):
+        tenth = Tenth(fault)
+        replace(_worker.Store, "report_message", tenth.report)
+        _worker.VllmWorker = tenth.worker(_worker.VllmWorker)
+    elif fault == "decodes":
+        _worker.VllmWorker = without_decodes(_worker.VllmWorker)
+    elif fault == "step":
+        replace(_worker.WorkerHalf, "end_step", nothing)
+    elif fault == "layer":
+        replace(_capture.Capture, "attach", without_the_last)
+    elif fault == "clear":
+        replace(_capture.Capture, "clear", nothing)
+    elif fault == "operator":
+        replace(_capture, "_take_copy", nothing)
+    elif fault == "stage":
+        replace(_stages.Stages, "joined", without_the_first)
+    else:
+        raise ValueError(f"no fault {fault!r}")
 
-        def without_the_last(self):
-            attach(self)
-            self._routers[-1].set_capture_fn(None)
 
-        _worker.WorkerHalf.attach = without_the_last
+def without_decodes(make):
+    def call(session, slots, derive_decodes):
+        if derive_decodes:
+            did()
+        return make(session, slots, False)
+
+    return call
+
+
+def without_the_last(attach):
+    def call(self):
+        attach(self)
+        router = self.layers[-1].router
+        if router.capture_fn is None:
+            raise RuntimeError("the last router has no capture")
+        router.set_capture_fn(None)
+        did()
+
+    return call
+
+
+def without_the_first(joined):
+    def call(self, tag, rows):
+        if not self.returns:
+            did()
+            rows = None
+        return joined(self, tag, rows)
+
+    return call

@@ -3,8 +3,9 @@
   make_model.py MODEL FOLDER [--layers 4] [--experts 16] [--top-k 4] [--seed 7]
 
 MODEL is one of MODELS below: qwen3_moe, qwen3_moe_sparse (every second layer dense), mixtral,
-deepseek_v3 (MLA, first layer dense), gpt_oss (every second layer with a sliding window). The folder
-gets config.json, model.safetensors (float32), and a tokenizer, which few scenarios need.
+deepseek_v3 (MLA, first layer dense), gpt_oss (every second layer with a sliding window), lfm2_moe
+(every second layer a short convolution with a state, first layer dense). The folder gets config.json,
+model.safetensors (float32), and a tokenizer, which few scenarios need.
 
 `write_lora` writes a LoRA adapter for the attention of a Qwen3-MoE.
 
@@ -164,7 +165,42 @@ def gpt_oss(weights, layers, experts, top_k):
             "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}}
 
 
-MODELS = {function.__name__: function for function in (qwen3_moe, qwen3_moe_sparse, mixtral, deepseek_v3, gpt_oss)}
+def lfm2_moe(weights, layers, experts, top_k):
+    heads, kv_heads, kernel = HIDDEN // HEAD_DIM, 1, 3
+    weights.random("model.embed_tokens.weight", VOCABULARY, HIDDEN, scale=1.0)  # the head, too
+    weights.ones("model.embedding_norm.weight", HIDDEN)
+    for layer in range(layers):
+        prefix = f"model.layers.{layer}."
+        weights.ones(prefix + "operator_norm.weight", HIDDEN)
+        weights.ones(prefix + "ffn_norm.weight", HIDDEN)
+        if layer % 2:
+            for name, size in (("q_proj", heads * HEAD_DIM), ("k_proj", kv_heads * HEAD_DIM), ("v_proj", kv_heads * HEAD_DIM)):
+                weights.random(f"{prefix}self_attn.{name}.weight", size, HIDDEN)
+            weights.random(prefix + "self_attn.out_proj.weight", HIDDEN, heads * HEAD_DIM)
+            weights.ones(prefix + "self_attn.q_layernorm.weight", HEAD_DIM)
+            weights.ones(prefix + "self_attn.k_layernorm.weight", HEAD_DIM)
+        else:
+            weights.random(prefix + "conv.in_proj.weight", 3 * HIDDEN, HIDDEN)
+            weights.random(prefix + "conv.conv.weight", HIDDEN, 1, kernel)
+            weights.random(prefix + "conv.out_proj.weight", HIDDEN, HIDDEN)
+        if layer == 0:
+            weights.mlp(prefix + "feed_forward.", DENSE_HIDDEN, ("w1", "w3", "w2"))
+            continue
+        weights.random(prefix + "feed_forward.gate.weight", experts, HIDDEN)
+        for expert in range(experts):
+            weights.mlp(f"{prefix}feed_forward.experts.{expert}.", EXPERT_HIDDEN, ("w1", "w3", "w2"))
+    config = common("Lfm2MoeForCausalLM", "lfm2_moe", layers)
+    del config["head_dim"]
+    return config | {
+        "num_attention_heads": heads, "num_key_value_heads": kv_heads, "tie_word_embeddings": True, "norm_eps": 1e-6,
+        "intermediate_size": DENSE_HIDDEN, "moe_intermediate_size": EXPERT_HIDDEN, "num_experts": experts,
+        "num_experts_per_tok": top_k, "num_dense_layers": 1, "use_expert_bias": False, "norm_topk_prob": True,
+        "routed_scaling_factor": 1.0, "conv_L_cache": kernel, "conv_bias": False,
+        "layer_types": ["full_attention" if layer % 2 else "conv" for layer in range(layers)],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+
+
+MODELS = {function.__name__: function for function in (qwen3_moe, qwen3_moe_sparse, mixtral, deepseek_v3, gpt_oss, lfm2_moe)}
 
 
 def write_model(model, folder, layers=4, experts=16, top_k=4, seed=7):

@@ -1,28 +1,32 @@
 """Records what the routers choose in the engine under test itself, by request and position.
 
 For models whose recompute proves nothing: vLLM's MLA on the CPU is not causal (the routes of a token change with
-the number of tokens after it in the same forward), so no other forward routes alike. It knows the rows of a forward
-from the runner's batch, not from Waymark's slots, blocks or events. It does not follow the prefix cache, preemptions or
-rejected drafts. The engine core has to be in this process.
+the number of tokens after it in the same forward), and its recurrent states on the CPU depend on where a prefill was
+split, so no other forward routes alike. It knows the rows of a forward from the runner's batch and block table, not from
+Waymark's slots or events: a row that a request did not compute is the one that was computed, or copied, into its block.
+It does not follow preemptions or rejected drafts. The engine core has to be in this process.
 """
 import compare
 import numpy as np
 import torch
 from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
+from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 
 class Recorder:
     def __init__(self, llm):
-        runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+        self.runner = runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
         self.model_layers = runner.model_config.hf_config.num_hidden_layers
-        self.rows = {}  # (request, position): {layer: (ids, scores)}
+        self.rows = {}    # (request, position): {layer: (ids, scores)}
+        self.blocks = {}  # {offset: the same row} of each KV block
         self.batch = []
+        groups = runner.kv_cache_config.kv_cache_groups
+        self.group = next(i for i, group in enumerate(groups) if isinstance(group.kv_cache_spec, FullAttentionSpec))
+        self.block_size = groups[self.group].kv_cache_spec.block_size
         prepare = runner._prepare_inputs
 
         def prepared(scheduler_output, counts, *args, **more):
-            batch = runner.input_batch
-            self.batch = [(name, int(first) + i) for name, first, count in
-                          zip(batch.req_ids, batch.num_computed_tokens_cpu, counts) for i in range(int(count))]
+            self.begin(getattr(scheduler_output, "kv_cache_block_copies", None) or (), counts)
             return prepare(scheduler_output, counts, *args, **more)
 
         runner._prepare_inputs = prepared
@@ -30,9 +34,28 @@ class Recorder:
             if isinstance(getattr(module, "router", None), BaseRouter):
                 watch(module.router, lambda ids, scores, layer=module.layer_id: self.take(layer, ids, scores))
 
+    def begin(self, copies, counts):
+        """Before a forward: which rows it computes, and which ones its requests found."""
+        for copy in copies:
+            self.blocks[copy.dst_block_id] = dict(self.blocks.get(copy.src_block_id, {}))
+        batch, table = self.runner.input_batch, self.runner.input_batch.block_table[self.group]
+        if table.block_size != self.block_size:
+            raise ValueError("the kernel's blocks are smaller than the KV cache's")
+        self.batch, found = [], []
+        for i, (name, first, count) in enumerate(zip(batch.req_ids, batch.num_computed_tokens_cpu, counts)):
+            for position in range(int(first) + int(count)):
+                block, offset = int(table.block_table.np[i, position // table.block_size]), position % table.block_size
+                if position >= first:
+                    row = self.blocks.setdefault(block, {})[offset] = self.rows[name, position] = {}
+                    self.batch.append(row)
+                elif (name, position) not in self.rows:
+                    found.append((name, position, block, offset))
+        for name, position, block, offset in found:  # perhaps computed in this very forward
+            self.rows[name, position] = self.blocks[block][offset]
+
     def take(self, layer, ids, scores):
-        for row, key in enumerate(self.batch):
-            self.rows.setdefault(key, {})[layer] = ids[row], scores[row]
+        for row, of_layer in zip(self.batch, zip(ids, scores)):
+            row[layer] = of_layer
 
     def expected(self, name, count):
         """compare.Expected of the first `count` tokens of a request, by the name that it was given."""

@@ -16,10 +16,16 @@ class Scenario:
     ranks: int = 1               # of data parallelism, a process each
     warm_up: bool = False        # one dummy forward first
     recorded: bool = False       # compare with recorder.py instead of a recompute
-    versions: tuple = ("0.30.0", "0.32.0")
+    roles: tuple = ()            # of engines that run one after the other, and whose rows are joined ("ROLE" in the options)
+    loads_miss: bool = False     # every token that a connector loads has to be a missing row
+    zero: tuple = ()             # counters of the store that have to be 0
+    not_zero: tuple = ()         # and those that must not
+    versions: tuple = ("0.30.0", "0.31.0", "0.32.0")
     unavailable: str = ""        # why the mode does not run on vLLM's CPU build; it is skipped unless asked for by name
 
 
+# Of the worker's store, when everything has ended: an event or a snapshot was lost if one is not 0.
+STORE_COUNTERS = ("releases_below_zero", "snapshots_lost", "snapshots_given_up")
 OWN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 DRAFT = {"method": "draft_model", "num_speculative_tokens": 2, "model": "MODEL"}  # a mixture of experts, too
@@ -27,6 +33,13 @@ FEW_BLOCKS = {"num_gpu_blocks_override": 34}  # one request of max_model_len jus
 LORA = {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": ["qkv_proj", "q_proj", "k_proj", "v_proj", "o_proj"]}
 TOKENIZER = {"skip_tokenizer_init": False}
 HITS = ("prefix_hit_tokens",)
+DRAFTS = ("0.31.0", "0.32.0")  # 0.30.0 has no drafts on a CPU
+
+
+def files(role):
+    """KV in files, by vLLM's own connector. A prompt has to be scheduled at once to be stored."""
+    return {"max_num_batched_tokens": 1024, "kv_transfer_config": {
+        "kv_connector": "ExampleConnector", "kv_role": role, "kv_connector_extra_config": {"shared_storage_path": "FOLDER"}}}
 
 
 def _all():
@@ -34,44 +47,56 @@ def _all():
     return [
         make("groups", promises=HITS + ("same_step_hit_tokens",)),
         make("preempt", options=FEW_BLOCKS, promises=HITS + ("preemptions",)),
-        make("spec", workload="repetitive", options={"speculative_config": NGRAM}, promises=("drafts_accepted", "drafts_rejected"), versions=("0.32.0",)),
-        make("spec_preempt", workload="repetitive", options={"speculative_config": NGRAM} | FEW_BLOCKS, promises=("drafts_accepted", "preemptions"), versions=("0.32.0",)),
+        make("spec", workload="repetitive", options={"speculative_config": NGRAM}, promises=("drafts_accepted", "drafts_rejected"), versions=DRAFTS),
+        make("spec_preempt", workload="repetitive", options={"speculative_config": NGRAM} | FEW_BLOCKS, promises=("drafts_accepted", "preemptions"), versions=DRAFTS),
         make("spec_draft_model", workload="repetitive", options={"speculative_config": DRAFT},
-             promises=("drafts_accepted",), versions=("0.32.0",)),
+             promises=("drafts_accepted",), versions=DRAFTS),
         make("chunked_prefill", workload="long_prompts", options={"max_num_batched_tokens": 64}, promises=HITS),
         make("aborts", workload="aborts", options=FEW_BLOCKS, promises=("aborts",)),
         make("fork", workload="fork", promises=HITS + ("forks",)),
         make("reset", workload="reset", promises=HITS + ("resets",)),
         make("weights", workload="weights", promises=HITS + ("weight_updates", "rows_old_version")),
+        make("weights_preempt", workload="weights", options=FEW_BLOCKS, promises=HITS + ("weight_updates", "rows_old_version", "preemptions")),
         make("not_asked", workload="not_asked", promises=HITS + ("not_asked",)),
         make("streaming", workload="streaming", promises=HITS + ("chunks",)),
+        make("streaming_late", workload="streaming_late", promises=HITS + ("merged_chunks",)),
         make("no_cache", options={"enable_prefix_caching": False}),
+        # Pages for what runs at once, not for the prefix cache: no prompt comes again, so no row may be missing.
+        make("few_pages", workload="unique", options={"max_num_seqs": 8},
+             environment={"WAYMARK_VLLM_OPTIONS": '{"store": {"num_pages": 200}}'}),
+        make("warm_up", promises=HITS, warm_up=True),
         make("own_process", environment=OWN_PROCESS, promises=HITS),
         make("own_process_preempt", environment=OWN_PROCESS, options=FEW_BLOCKS, promises=HITS + ("preemptions",)),
-        make("own_process_spec", workload="repetitive", environment=OWN_PROCESS, options={"speculative_config": NGRAM}, promises=("drafts_accepted",), versions=("0.32.0",)),
+        make("own_process_spec", workload="repetitive", environment=OWN_PROCESS, options={"speculative_config": NGRAM}, promises=("drafts_accepted",), versions=DRAFTS),
         make("tp2", environment=OWN_PROCESS, options={"tensor_parallel_size": 2}, promises=HITS),
         # vLLM's CPU worker makes the tensors that one stage sends the next in a warm-up, which it leaves out if eager.
         make("pp2", environment=OWN_PROCESS, options={"pipeline_parallel_size": 2}, promises=HITS, warm_up=True),
+        make("dp2", environment=OWN_PROCESS, promises=HITS, ranks=2,
+             unavailable="the ranks share the experts, and exchange tokens by all_gatherv, which vLLM has not on the CPU"),
         make("dp2_ep", environment=OWN_PROCESS, options={"enable_expert_parallel": True}, promises=HITS, ranks=2,
              unavailable="the experts' ranks exchange tokens by all_gatherv, which vLLM has not on the CPU"),
         make("async", async_scheduling=True, promises=HITS + ("overlapped_schedules",)),
         make("async_preempt", async_scheduling=True, options=FEW_BLOCKS, promises=HITS + ("preemptions", "overlapped_schedules")),
-        make("async_spec", workload="repetitive", async_scheduling=True, options={"speculative_config": DRAFT}, promises=("drafts_accepted",), versions=("0.32.0",)),
+        make("async_spec", workload="repetitive", async_scheduling=True, options={"speculative_config": DRAFT}, promises=("drafts_accepted",), versions=DRAFTS),
         make("kv_offload", workload="evicted", options=FEW_BLOCKS | {"kv_transfer_config": {
             "kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"num_cpu_blocks": 512, "cpu_bytes_to_use": 1 << 28}}},
              promises=("external_hit_tokens",), unavailable="vLLM's OffloadingConnector needs a GPU"),
-        make("kv_files", workload="evicted", options=FEW_BLOCKS | {"max_num_batched_tokens": 1024, "kv_transfer_config": {
-            "kv_connector": "ExampleConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"shared_storage_path": "FOLDER"}}},
-             promises=("external_hit_tokens",), reasons=("external_kv",)),
+        make("kv_files", workload="evicted", options=FEW_BLOCKS | files("kv_both"), promises=("external_hit_tokens",), reasons=("external_kv",),
+             not_zero=("hits_by_key",)),  # loaded blocks whose rows this engine has already
+        make("reset_files", workload="reset_files", options=files("kv_both"), promises=("external_hit_tokens", "resets"),
+             reasons=("external_kv",), loads_miss=True, zero=("hits_by_key",)),
+        make("prefill_decode", workload="prefill_decode", options=files("ROLE"), roles=("kv_producer", "kv_consumer"),
+             promises=("external_hit_tokens", "joined"), reasons=("external_kv",), loads_miss=True),
         make("windows", model="gpt_oss", promises=HITS),
         make("windows_preempt", model="gpt_oss", options={"num_gpu_blocks_override": 40}, promises=HITS + ("preemptions",)),
+        # A state that is cached every 8 tokens, in blocks of 32: hits end inside a block, which is copied.
+        make("copy_on_write", model="lfm2_moe", options={"prefix_match_unit": 8}, promises=HITS + ("copies",), recorded=True),
         make("mla", model="deepseek_v3", recorded=True),
         make("mixtral", model="mixtral", promises=HITS),
         make("dense_layers", model="qwen3_moe_sparse", promises=HITS),
         make("compile", options={"enforce_eager": False}, promises=HITS),
         make("lora", workload="lora", options=LORA, promises=HITS + ("lora_requests",),
              unavailable="vLLM gives every layer of experts to Triton kernels if LoRA is on, and Triton has no CPU backend on PyPI"),
-        make("sleep", workload="sleep", options={"enable_sleep_mode": True}, promises=HITS),
         make("stop_strings", workload="stop_strings", options=TOKENIZER, promises=HITS + ("stop_strings", "aborts")),
         make("own_process_stop_strings", workload="stop_strings", environment=OWN_PROCESS, options=TOKENIZER, promises=HITS + ("stop_strings", "aborts")),
         make("async_stop_strings", workload="stop_strings", async_scheduling=True, options=TOKENIZER,
@@ -80,6 +105,10 @@ def _all():
              promises=("drafts_accepted", "stop_strings"), versions=("0.32.0",)),
         make("edges", workload="edges", promises=HITS + ("different_lengths",)),
         make("http", workload="server", environment=OWN_PROCESS, promises=("completions", "chat", "generate", "streams", "chunks", "stop_strings")),
+        # Both captures in one engine: 0.30.0 gives the routers' capture slots to its own after the KV cache was made.
+        make("beside_peer", options={"enable_return_routed_experts": True}, promises=HITS, versions=("0.30.0",)),
+        # The scheduler's half of it: vLLM's CPU worker ignores it, and refuses enable_sleep_mode.
+        make("sleep", workload="sleep", promises=HITS + ("sleeps", "preemptions")),
     ]
 
 

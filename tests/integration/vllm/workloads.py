@@ -9,8 +9,14 @@ import numpy as np
 from vllm import SamplingParams
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.output_processor import RequestOutputCollector
 
 VOCABULARY = range(3, 500)  # of make_model.py, without its special tokens
+IDLE_STEPS = 3000  # without an output; a request runs less than 1024
+
+
+class Stuck(Exception):
+    """Requests never end: the engine has nothing to do, and their outputs do not come."""
 
 
 class Driver:
@@ -25,7 +31,11 @@ class Driver:
         self.records, self.chunks = [], {}
         self.steps = 0
         self.asked, self.loras, self.firsts, self.cumulative = {}, {}, {}, set()
+        self.running = {}  # rows that a request may have
+        self.details = {}  # Coverages, by the name of the record
         self.finished = []
+        self.idle = 0
+        self.arrive = lambda outputs: outputs
 
     def tokens(self, count):
         return self.random.integers(VOCABULARY.start, VOCABULARY.stop, count).tolist()
@@ -39,6 +49,7 @@ class Driver:
         self.asked[name], self.loras[name], self.firsts[name] = asked, lora, more.get("routed_experts_prompt_start", 0)
         if kind == RequestOutputKind.CUMULATIVE:
             self.cumulative.add(name)
+        self.running[name] = (len(prompt) + max_tokens - 1) * params.n if asked else 0
         adapter = LoRARequest("adapter", 1, self.spec["lora"]) if lora else None
         self.engine.add_request(name, {"prompt_token_ids": list(prompt)}, params, lora_request=adapter)
         return name
@@ -46,14 +57,19 @@ class Driver:
     def abort(self, names):
         self.engine.abort_request(names, internal=False)
         self.counts["aborts"] += len(names)
+        for name in names:
+            self.running.pop(name, None)
 
     def step(self):
         """One step of the engine; returns the requests that finished."""
         done = []
-        for output in self.engine.step():
+        self.idle += 1
+        for output in self.arrive(self.engine.step()):
+            self.idle = 0
             for completion in output.outputs:
                 self.take(output, completion)
             if output.finished:
+                self.running.pop(output.request_id, None)
                 self.counts["requests"] += 1
                 self.counts["prefix_hit_tokens_by_output"] += output.num_cached_tokens or 0
                 done.append(output)
@@ -66,14 +82,19 @@ class Driver:
         start = len(self.finished)
         while self.engine.has_unfinished_requests():
             self.step()
+            if self.idle > IDLE_STEPS:
+                raise Stuck
             each_step(self)
         return self.finished[start:]
 
     def take(self, output, completion):
         name = output.request_id
         key = name, completion.index
-        chunks = self.chunks.setdefault(key, {"tokens": [], "rows": [], "details": []})
+        chunks = self.chunks.setdefault(key, {"tokens": [], "rows": [], "details": [], "sampled": []})
         chunks["tokens"][0 if name in self.cumulative else len(chunks["tokens"]):] = completion.token_ids
+        # The plugin holds the last output for its rows: its step is not known.
+        weights = None if completion.finish_reason else self.counts["weight_updates"]
+        chunks["sampled"] += [weights] * len(completion.token_ids)
         rows = getattr(completion, "routed_experts", None)
         if rows is not None:
             chunks["rows"].append(np.array(rows))
@@ -89,15 +110,19 @@ class Driver:
             self.counts["returned_without_being_asked"] += bool(chunks["rows"])
             return
         rows = np.concatenate(chunks["rows"]) if chunks["rows"] else None
-        reasons, versions = told(chunks["details"], rows)
+        reasons, versions = told(chunks["details"], rows, self.firsts[name])
+        self.details[f"{name}.{completion.index}"] = chunks["details"]
+        if self.spec["capture"] == "waymark" and rows is not None:
+            self.counts["rows_not_covered"] += not_covered(chunks["details"], rows, self.firsts[name])
         self.records.append({
             "name": f"{name}.{completion.index}", "tokens": prompt + chunks["tokens"], "rows": rows, "first": self.firsts[name],
-            "reasons": reasons, "lora": self.loras[name], "versions": False, "claimed_versions": versions,
+            "reasons": reasons, "lora": self.loras[name], "versions": False, "claimed_versions": versions, "sampled_versions": [None] * (len(prompt) - 1) + chunks["sampled"],
             "recorded": self.recorder and self.recorder.expected(name, len(prompt) + len(chunks["tokens"]) - 1)})
 
 
-def told(details, rows):
-    """What the plugin tells of rows beside them: (why they are missing, their versions' numbers), a list each or None.
+def told(details, rows, first=0):
+    """What the plugin tells of rows `first, first + 1, ...` beside them: (why they are missing, their versions'
+    numbers), a list each or None.
 
     details: `outputs[i].waymark` of every chunk. Versions are named "", "weights-1", "weights-2", ...
     """
@@ -107,11 +132,20 @@ def told(details, rows):
         return next((part.failure for part in details if part.failure), None), None
     reasons, versions = [None] * len(rows), [0] * len(rows)
     for run in (run for part in details for run in part.runs):
-        for row in range(run.begin, min(run.end, len(rows))):
+        for row in range(max(run.begin - first, 0), min(run.end - first, len(rows))):
             reasons[row] = None if run.valid else run.reason.name.lower()
             name = run[-1] if isinstance(run[-1], str) else ""
             versions[row] = int(name.rpartition("-")[2]) if name.startswith("weights-") else 0
     return reasons, versions
+
+
+def not_covered(details, rows, first):
+    """Rows whose coverage is not there, or contradicts them."""
+    covered = np.zeros((2, first + len(rows)), bool)
+    for run in (run for part in details for run in part.runs):
+        covered[int(run.valid), run.begin:run.end] = True
+    there = (rows >= 0).all((-1, -2))
+    return int((covered[:, first:] != [~there, there]).any(0).sum())
 
 
 def prompts(driver, groups=2, head=48, tail=70):
@@ -133,6 +167,14 @@ def converse(driver, first, turns, length=lambda i: 40 + 3 * (i % 16), each_step
 
 def turns(driver):
     converse(driver, prompts(driver), 2)
+
+
+def unique(driver):
+    """No prompt begins like another one."""
+    for _ in range(5):
+        for _ in range(max(driver.requests // 2, 8)):
+            driver.add(driver.tokens(200), 8)
+        driver.run()
 
 
 def repetitive(driver):
@@ -193,14 +235,14 @@ def roll_last_router(model):
 
 
 def weights(driver):
-    """Weights change while requests run, with a live cache."""
+    """Weights change while requests run, with a live cache. Outputs come with every token, to know its weights."""
     def each_step(driver):
-        if driver.steps % 40 == 0 and driver.counts["weight_updates"] < 4:
+        if driver.steps % 20 == 0 and driver.counts["weight_updates"] < 8:
             driver.llm.apply_model(roll_last_router)
             driver.counts["weight_updates"] += 1
             driver.engine.set_weight_version(f"weights-{driver.counts['weight_updates']}")
 
-    converse(driver, prompts(driver), 2, each_step=each_step)
+    converse(driver, prompts(driver), 2, each_step=each_step, kind=RequestOutputKind.DELTA)
     for record in driver.records:
         record["versions"] = True
 
@@ -215,6 +257,40 @@ def not_asked(driver):
 
 def streaming(driver):
     converse(driver, prompts(driver), 2, kind=RequestOutputKind.DELTA)
+
+
+def streaming_late(driver):
+    """A consumer that is late, as one of AsyncLLM may be: vLLM merges what it did not take yet."""
+    waiting = {}
+
+    def late(outputs):
+        for output in outputs:
+            waiting.setdefault(output.request_id, RequestOutputCollector(RequestOutputKind.DELTA, output.request_id)).put(output)
+            driver.counts["merged_chunks"] += waiting[output.request_id].output is not output
+        if driver.steps % 5 == 0 or any(output.finished for output in outputs):
+            for collector in waiting.values():
+                if (output := collector.get_nowait()) is not None:
+                    yield output
+
+    driver.arrive = late
+    converse(driver, prompts(driver), 2, kind=RequestOutputKind.DELTA)
+
+
+def reset_files(driver):
+    """Prompts come again after the prefix cache was reset: a connector has them, and the keys of the store are forgotten."""
+    first = [driver.tokens(100 + i) for i in range(max(driver.requests, 8))]
+    for _ in range(2):
+        for prompt in first:
+            driver.add(prompt, 8)
+        driver.run()
+        driver.counts["resets"] += bool(driver.engine.reset_prefix_cache())
+
+
+def prefill_decode(driver):
+    """One engine computes the KV of prompts, another one loads it and generates."""
+    for prompt in [driver.tokens(100 + i) for i in range(max(driver.requests, 8))]:
+        driver.add(prompt, 1 if driver.spec["role"] == "kv_producer" else 40)
+    driver.run()
 
 
 def evicted(driver):
@@ -238,10 +314,19 @@ def lora(driver):
 
 
 def sleep(driver):
+    """The engine sleeps between turns, and with requests that go on afterwards: their blocks are lost."""
+    def nap(**more):
+        driver.llm.sleep(level=1, **more)
+        driver.llm.wake_up()
+        driver.counts["sleeps"] += 1
+
+    def each_step(driver):
+        if driver.steps % 40 == 0:
+            nap(mode="keep")
+
     converse(driver, prompts(driver), 1)
-    driver.llm.sleep(level=1)
-    driver.llm.wake_up()
-    converse(driver, prompts(driver), 2)
+    nap()
+    converse(driver, prompts(driver), 2, each_step=each_step)
 
 
 def stop_strings(driver):
