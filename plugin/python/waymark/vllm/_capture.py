@@ -86,7 +86,8 @@ class Buffers:
         RuntimeError if the layers have different rows."""
         rows = tensors[0].shape[0]
         if self.free < 0 or self._views[self.free].shape[1] != rows:
-            self._lay_out(len(tensors), *tensors[0].shape, tensors[0].dtype)
+            columns = tensors[0].shape[1]
+            self._lay_out(len(tensors), rows, columns, tensors[0].dtype)
         self._stack(tensors, out=self._views[self.free])
         return int(rows)
 

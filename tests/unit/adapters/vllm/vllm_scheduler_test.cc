@@ -138,8 +138,8 @@ TEST_F(VllmSchedulerTest, BlocksOfDecodesHaveNoEventsAndAreReadAndReleased) {
   ASSERT_EQ(scheduler().Extend(1, Blocks({9, 7})), absl::OkStatus());  // without an open message
   ASSERT_EQ(scheduler().Finish(1, 10, 21), absl::OkStatus());
   Begin();
-  EXPECT_THAT(End(), ElementsAre("snapshot 21: [0, 10) of 5 9 7", Release(7), Release(9),
-                                 Release(5)));
+  EXPECT_THAT(End(),
+              ElementsAre("snapshot 21: [0, 10) of 5 9 7", Release(7), Release(9), Release(5)));
 }
 
 TEST_F(VllmSchedulerTest, OnlyBlocksOfARequestThatHasBlocksAreExtended) {
