@@ -1,4 +1,9 @@
 // Snapshot: rows of a sequence, pinned.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "plugin/python/module.h"
 #include "plugin/python/reading.h"
 
@@ -114,6 +119,72 @@ std::unique_ptr<Rows> RowsOf(Snapshot& self) {
   return std::make_unique<Rows>(rows);
 }
 
+// What was read of a tagged snapshot.
+struct TaggedRows {
+  wm_rows* rows = nullptr;
+  std::string runs;       // JSON: [[begin, end, reason, version, provenance], ...]
+  bool complete = false;  // every row is valid
+  std::string failure;
+};
+
+std::string JsonOf(const std::vector<wm_coverage_run>& runs) {
+  std::string text = "[";
+  for (const wm_coverage_run& run : runs) {
+    if (text.size() > 1) text += ", ";
+    text += "[" + std::to_string(run.begin) + ", " + std::to_string(run.end) + ", " +
+            std::to_string(run.reason) + ", " + std::to_string(run.version) + ", " +
+            std::to_string(run.provenance) + "]";
+  }
+  return text + "]";
+}
+
+TaggedRows ReadOne(wm_store* store, std::uint64_t tag, std::int64_t timeout_ns) {
+  TaggedRows read;
+  std::string text(256, '\0');
+  wm_message why = {text.data(), text.size(), 0};
+  wm_snapshot* snapshot = nullptr;
+  std::vector<wm_coverage_run> runs;
+  wm_status status = Api().store_take_tagged(store, tag, &snapshot, &why);
+  if (status == WM_OK) status = Api().snapshot_wait(snapshot, timeout_ns, &why);
+  if (status == WM_OK) status = Api().snapshot_rows(snapshot, &read.rows, &why);
+  if (status == WM_OK) {
+    status =
+        Runs(runs, [&](auto... args) { return Api().rows_coverage(read.rows, args..., &why); });
+  }
+  Api().snapshot_release(snapshot);
+  if (status != WM_OK) {
+    Api().rows_release(std::exchange(read.rows, nullptr));
+    read.failure = why.text;
+    return read;
+  }
+  read.complete = std::all_of(runs.begin(), runs.end(),
+                              [](const wm_coverage_run& run) { return run.reason == 0; });
+  read.runs = JsonOf(runs);
+  return read;
+}
+
+nb::list ReadTagged(const Store& of, nb::handle tag_list, nb::handle timeout) {
+  const Integers<std::int64_t> tags(tag_list, "tags");
+  const std::int64_t ns = Nanoseconds(timeout);
+  const std::shared_ptr<SharedStore> store = of.shared;
+  (void)of.open();
+  std::vector<TaggedRows> read(tags.size());
+  {
+    const GilReleased released;
+    for (std::size_t i = 0; i < tags.size(); ++i)
+      read[i] = ReadOne(store->store, static_cast<std::uint64_t>(tags[i]), ns);
+  }
+  nb::list out;
+  for (TaggedRows& one : read) {
+    nb::object rows = nb::none();
+    if (one.rows != nullptr) {
+      rows = nb::cast(std::make_unique<Rows>(std::exchange(one.rows, nullptr)));
+    }
+    out.append(nb::make_tuple(rows, one.runs, one.complete, one.failure));
+  }
+  return out;
+}
+
 void Release(Snapshot& self) {
   Use(self, false, [&](wm_snapshot* snapshot) {
     Api().snapshot_release(snapshot);
@@ -124,6 +195,9 @@ void Release(Snapshot& self) {
 }  // namespace
 
 void BindSnapshot(nb::module_& module) {
+  module.def("_read_tagged", &ReadTagged, "store"_a, "tags"_a, "timeout"_a,
+             nb::sig("def _read_tagged(store: Store, tags: object, timeout: float | None) -> "
+                     "list[tuple[Rows | None, str, bool, str]]"));
   nb::class_<Snapshot>(module, "Snapshot")
       .def("__init__", &Take, "store"_a, "blocks"_a, "first"_a, "last"_a)
       .def("__init__", &TakeTagged, "store"_a, "tag"_a)

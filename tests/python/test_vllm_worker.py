@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from waymark import (
     LayerCapture,
     Reason,
     Store,
+    _core,
 )
 from waymark.vllm import VllmScheduler, VllmWorker
 
@@ -174,3 +176,34 @@ def test_memory_must_be_what_the_worker_can_read() -> None:
         worker.worker.add_buffer(np.zeros(64, np.int32), 1)
     with pytest.raises(TypeError, match="buffer"):
         worker.worker.add_buffer(np.zeros(64, np.float32), K)
+
+
+def test_tagged_snapshots_are_read_together() -> None:
+    worker = Worker()
+    worker.step(1, [(5 * BLOCK + p, p) for p in range(4)], worker.message(1))
+    worker.scheduler.snapshot(1, 0, 3, 21)
+    worker.scheduler.finish(1, 4, 22)
+    worker.scheduler.begin(2, 1)
+    worker.store.report_message(worker.scheduler.finish_message())
+    read = _core._read_tagged(worker.store, (21, 20, 22), 10)
+    (first, runs, complete, failure), missing, (whole, *_) = read
+    assert first is not None and whole is not None
+    assert (first.ids == expected(3)).all() and (whole.ids == expected(4)).all()
+    assert json.loads(runs) == [[0, 3, 0, 1, 0]] and complete and not failure
+    assert missing[0] is None and not missing[2] and "20" in missing[3]
+    assert _core._read_tagged(worker.store, (), 10) == []
+    with pytest.raises(TypeError, match="tags"):
+        _core._read_tagged(worker.store, "21", 10)
+
+
+def test_a_tagged_snapshot_with_missing_rows_is_not_complete() -> None:
+    worker = Worker()
+    worker.slots[0] = 5 * BLOCK
+    worker.worker.step(1, 1, 1, -1, 0, worker.message(1))  # its ids are lost
+    worker.step(2, [(5 * BLOCK + 1, 1)])
+    worker.scheduler.finish(1, 2, 21)
+    worker.scheduler.begin(3, 1)
+    worker.store.report_message(worker.scheduler.finish_message())
+    [(rows, runs, complete, failure)] = _core._read_tagged(worker.store, (21,), 10)
+    assert rows is not None and not complete and not failure
+    assert [run[2] for run in json.loads(runs)] == [Reason.CAPACITY, 0]

@@ -37,6 +37,11 @@ class Result(NamedTuple):
     """Why there are no rows."""
 
     @classmethod
+    def read(cls, tag: int, rows: Rows, complete: bool, runs: str) -> Result:
+        """Rows of this rank, with the JSON of their runs."""
+        return cls(tag, rows, complete, f"[{runs}, {list(rows.layer_ids)}, \"\"]", "")
+
+    @classmethod
     def of(cls, tag: int, rows: Rows) -> Result:
         """Rows that were read."""
         complete = not rows.reasons.any()

@@ -6,13 +6,14 @@ from __future__ import annotations
 import copy
 import queue
 import threading
-import time
 import weakref
 from collections import deque
 from typing import Any
 
+from .. import _core
 from .._core import VllmWorker
 from .._errors import WaymarkError
+from .._rows import Rows
 from .._session import CaptureSession
 from .._store import Store
 from .._types import LayerCapture
@@ -24,22 +25,19 @@ from ._options import Options
 from ._stages import Stages
 
 _LANDING_SECONDS = 10.0
-# Between two reads: a thread that always has something to do keeps the GIL from the worker's for
-# 5 ms at a time.
-_PAUSE_SECONDS = 200e-6
 
 
 class _Reader:
-    """Reads tagged snapshots on a thread and releases them at once."""
+    """Reads tagged snapshots on a thread and releases them at once: all that are requested together in
+    one call, so that the thread takes the GIL from the worker's seldom."""
 
     def __init__(self, store: Store, stages: Stages) -> None:
         self._store = store
         self._stages = stages
-        self._tags: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._tags: queue.SimpleQueue[tuple[int, ...] | None] = queue.SimpleQueue()
         self._done: deque[Result] = deque()
         self._changed = threading.Condition()
         self._waiting = 0
-        self._awaited = False  # nothing else is to be done
         self.failure = ""  # why the capture has ended
         threading.Thread(target=self._run, name="waymark-reader", daemon=True).start()
 
@@ -47,16 +45,13 @@ class _Reader:
         """Reads the snapshots of a message that was reported."""
         with self._changed:
             self._waiting += len(tags)
-        for tag in tags:
-            self._tags.put(tag)
+        self._tags.put(tags)
 
     def take(self, wait: bool) -> tuple[Result, ...]:
         """What has been read; wait: until everything has."""
         if wait and self._waiting:
-            self._awaited = True
             with self._changed:
                 self._changed.wait_for(lambda: not self._waiting, _LANDING_SECONDS)
-            self._awaited = False
         results = []
         while self._done:
             results.append(self._done.popleft())
@@ -72,32 +67,37 @@ class _Reader:
         self._done.extendleft(reversed(results))
 
     def _run(self) -> None:
-        while (tag := self._tags.get()) is not None:
-            result = self._read(tag)
+        while (tags := self._tags.get()) is not None:
+            results = self._read(tags)
             with self._changed:
-                self._done.append(result)
-                self._waiting -= 1
+                self._done.extend(results)
+                self._waiting -= len(tags)
                 self._changed.notify_all()
             for line in self._store.take_log():
                 logger.log(line.level, "waymark: %s", line.text)
-            if self._waiting and not self._awaited:
-                time.sleep(_PAUSE_SECONDS)
 
     @timed("read (thread)")
-    def _read(self, tag: int) -> Result:
-        rows, failure = None, ""
+    def _read(self, tags: tuple[int, ...]) -> list[Result]:
         try:
-            with self._store.take_tagged(tag) as snapshot:
-                snapshot.wait(_LANDING_SECONDS)
-                rows = snapshot.rows()
+            read = _core._read_tagged(self._store, tags, _LANDING_SECONDS)
         except Exception as error:
-            failure = self.failure or f"{type(error).__name__}: {error}"
+            read = [(None, "", False, f"{type(error).__name__}: {error}")] * len(tags)
+        return [self._result(tag, *one) for tag, one in zip(tags, read)]
+
+    def _result(
+        self, tag: int, native: Any, runs: str, complete: bool, failure: str
+    ) -> Result:
         try:
-            rows = self._stages.joined(tag, rows)
+            own = None if native is None else Rows._of(native)
+            rows = self._stages.joined(tag, own)
             if rows is not None:
+                if rows is own:
+                    return Result.read(tag, rows, complete, runs)
                 return Result.of(tag, rows)
         except Exception as error:
             failure = f"{type(error).__name__}: {error}"
+        if native is None and self.failure:
+            failure = self.failure
         return Result.none(tag, failure or "another pipeline stage has no rows")
 
     def stop(self) -> None:
