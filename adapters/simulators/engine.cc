@@ -488,8 +488,8 @@ void Engine::Forks() {
       computing |= block.hashed && block.ready >= now_;
     }
     if (computing) continue;
-    // The adapter knows what a request has when the schedule is over: a parent that may have left by
-    // then, or a shared block that the parent was to seal, is unknown to it.
+    // The adapter knows what a request has when the schedule is over: a parent that may have left
+    // by then, or a shared block that the parent was to seal, is unknown to it.
     if (Adapter() && (r->sealed < whole_blocks || (middle && !r->reported))) continue;
     const std::int32_t destination = Alloc();
     if (destination < 0) continue;

@@ -51,7 +51,8 @@ struct EngineCounts {
   std::int64_t preemptions = 0;        // requests preempted
   std::int64_t evictions = 0;          // registered blocks whose hash was forgotten for reuse
   std::int64_t requests_skipped = 0;   // requests that could never fit the pool
-  // Nanoseconds per begin + submit, with the messages of a step; landing; TakeSnapshot, or TakeTagged.
+  // Nanoseconds per begin + submit, with the messages of a step; landing; TakeSnapshot, or
+  // TakeTagged.
   LatencyHistogram step, land, snapshot;
 };
 
@@ -309,8 +310,8 @@ class Engine {
   void Reported(const absl::Status& status, const char* call);
   // The tag of a snapshot, to be taken for `read`, or to be forgotten.
   std::uint64_t AddTag(const std::shared_ptr<Read>& read);
-  // Reports that `r` is preempted or has finished, with a snapshot of its rows [0, rows) if there is
-  // a tag.
+  // Reports that `r` is preempted or has finished, with a snapshot of its rows [0, rows) if there
+  // is a tag.
   void ReportLeave(Request& r, std::int64_t rows, std::optional<std::uint64_t> tag, bool finished);
   // Reports a copy on write. Neither block is freed before the schedule is written.
   void ReportCopy(std::int32_t src, std::int32_t dst);

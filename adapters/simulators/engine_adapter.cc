@@ -10,8 +10,8 @@ namespace waymark::sim {
 
 void Engine::MakeAdapter() {
   const Features& f = options_.features;
-  // Blocks that move, seals of requests that are gone, and reports of other processes: vLLM has none
-  // of them, and so the adapter has no calls for them.
+  // Blocks that move, seals of requests that are gone, and reports of other processes: vLLM has
+  // none of them, and so the adapter has no calls for them.
   if (!options_.adapter || options_.megatron || f.swap > 0 || f.completion_seal ||
       f.blind_truncate || f.clip || f.lost_bind > 0 || options_.timing.restart > 0) {
     return;

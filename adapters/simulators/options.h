@@ -101,9 +101,9 @@ struct EngineOptions {
   Features features;
   Timing timing;
 
-  // vLLM-like: the engine reports its schedules through VllmScheduler, as messages, unless a feature
-  // is on for which that has no call: swap, completion_seal, blind_truncate, clip, lost_bind, or a
-  // restart.
+  // vLLM-like: the engine reports its schedules through VllmScheduler, as messages, unless a
+  // feature is on for which that has no call: swap, completion_seal, blind_truncate, clip,
+  // lost_bind, or a restart.
   bool adapter = true;
   // With the adapter: the worker derives the events of blocks that decodes begin and fill, unless a
   // feature is on with which they are reported: draft, cancel, rewind, tier, external or device.

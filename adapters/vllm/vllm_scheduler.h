@@ -18,8 +18,9 @@
 //   drafts rejected                       Truncate
 //   the prefix cache is reset             Reset
 //
-// Blocks of decodes need no event of the scheduler (decode_events.h). Of a request that only decodes
-// nothing has to be reported before it leaves: its blocks then (Extend), and that it leaves.
+// Blocks of decodes need no event of the scheduler (decode_events.h). Of a request that only
+// decodes nothing has to be reported before it leaves: its blocks then (Extend), and that it
+// leaves.
 //
 // The order of calls. Between two calls of Preempt, Finish, Snapshot, Forget and Reset, the others
 // may come in any order: blocks are bound before they are retained, copied or sealed. So a request
@@ -101,8 +102,8 @@ class VllmScheduler {
   [[nodiscard]] absl::Status New(std::uint64_t request, std::span<const BlockId> blocks,
                                  const CachedTokens& cached, const BlockHashes& hashes);
   // The same for a request that was preempted: `blocks` replace its former ones. A request that was
-  // not (a session with new input) goes on with its blocks, which are in front of `blocks`; `cached`
-  // is then not read.
+  // not (a session with new input) goes on with its blocks, which are in front of `blocks`;
+  // `cached` is then not read.
   [[nodiscard]] absl::Status Resume(std::uint64_t request, std::span<const BlockId> blocks,
                                     const CachedTokens& cached, const BlockHashes& hashes);
   // `blocks` are appended to those of a request, and every block that ends at or before
@@ -140,8 +141,8 @@ class VllmScheduler {
   // hit that ends inside a block. Ignored if no request gets it.
   [[nodiscard]] absl::Status Copy(BlockId src, BlockId dst);
   // The tokens of a request from `position` on that steps <= `step` computed were rejected. Blocks
-  // that are no longer full are sealed again later. Ignored if the request was resumed after `step`:
-  // it has other blocks now.
+  // that are no longer full are sealed again later. Ignored if the request was resumed after
+  // `step`: it has other blocks now.
   [[nodiscard]] absl::Status Truncate(std::uint64_t request, std::int64_t position, StepId step);
   // The prefix cache is reset, and no request has blocks.
   [[nodiscard]] absl::Status Reset();

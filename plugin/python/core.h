@@ -269,8 +269,8 @@ struct LentIds {
   Array array;
 };
 
-// Memory for the ids of steps, used again and again. Owned by the store, whose landing thread reads it
-// and then clears `lent`.
+// Memory for the ids of steps, used again and again. Owned by the store, whose landing thread reads
+// it and then clears `lent`.
 struct IdsBuffer {
   Array array;
   wm_ids ids = {};

@@ -1,6 +1,6 @@
-// The worker of an engine like vLLM: a whole step in one call. Between two steps the forward empties
-// the caches, so that a step costs what it touches: slots and ids lie at known places, and no object
-// is made or looked into.
+// The worker of an engine like vLLM: a whole step in one call. Between two steps the forward
+// empties the caches, so that a step costs what it touches: slots and ids lie at known places, and
+// no object is made or looked into.
 #include <waymark_vllm.h>
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The scheduler's thread of an engine like vLLM: a schedule of decodes, and a request that finishes.
+// The scheduler's thread of an engine like vLLM: a schedule of decodes, and a request that
+// finishes.
 #include <array>
 #include <cstdint>
 #include <span>

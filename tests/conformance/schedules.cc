@@ -124,8 +124,8 @@ void DrawTiming(Rng& rng, EngineOptions& options, std::string& text) {
   text += "]";
 }
 
-// Whether a vLLM-like engine reports through the adapter. Half of those that do lack the features for
-// which the adapter has no call, so that it is used with all others.
+// Whether a vLLM-like engine reports through the adapter. Half of those that do lack the features
+// for which the adapter has no call, so that it is used with all others.
 void DrawAdapter(EngineOptions& options, std::string& text) {
   Rng rng(sim::Mix(options.seed, 0xada));
   options.adapter = rng.Chance(.7);
