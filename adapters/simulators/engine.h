@@ -304,7 +304,8 @@ class Engine {
   void MakeAdapter();
   // EngineOptions::decodes. The worker: the events of the decodes of this step.
   void DeriveEvents();
-  // The scheduler: before the adapter is told of other blocks of `r`, or reads its blocks.
+  // The scheduler: reports the blocks that decodes of `r` have begun, before the adapter gets other
+  // blocks of `r`, or reads its blocks.
   void ExtendReported(Request& r);
   // A refused call is a failure.
   void Reported(const absl::Status& status, const char* call);
