@@ -16,6 +16,7 @@ namespace {
 constexpr std::size_t kMagicBytes = 4;
 constexpr char kMagic[] = "WMB1";
 constexpr char kDeviceMagic[] = "WMB2";
+constexpr char kDeriveMagic[] = "WMB3";
 constexpr std::size_t kHeaderBytes = kMagicBytes + 4 * sizeof(std::uint64_t);
 
 static_assert(std::endian::native == std::endian::little,
@@ -329,6 +330,7 @@ absl::StatusOr<std::vector<Event>> ParseEvents(std::span<const std::uint8_t> byt
 }
 
 const char* BatchMagic(const StepBatch& batch) {
+  if (batch.derive_events) return kDeriveMagic;
   return batch.device_slots ? kDeviceMagic : kMagic;
 }
 
@@ -359,15 +361,19 @@ absl::StatusOr<OwnedStepBatch> ParseBatch(std::span<const std::uint8_t>& bytes) 
         absl::StrCat("batch: must be at least ", kHeaderBytes, " bytes; there are ", bytes.size()));
   }
   const std::uint8_t* at = bytes.data();
-  const bool device_slots = std::memcmp(at, kDeviceMagic, kMagicBytes) == 0;
-  if (!device_slots && std::memcmp(at, kMagic, kMagicBytes) != 0) {
+  const auto begins_with = [at](const char* magic) {
+    return std::memcmp(at, magic, kMagicBytes) == 0;
+  };
+  const bool device_slots = begins_with(kDeviceMagic), derive_events = begins_with(kDeriveMagic);
+  if (!device_slots && !derive_events && !begins_with(kMagic)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "batch: must begin with \"WMB1\" or \"WMB2\"; it begins with 0x",
+        "batch: must begin with \"WMB1\", \"WMB2\" or \"WMB3\"; it begins with 0x",
         absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(at), kMagicBytes))));
   }
   at += kMagicBytes;
   OwnedStepBatch batch;
   batch.device_slots = device_slots;
+  batch.derive_events = derive_events;
   batch.step = ReadU64(at);
   batch.version = ReadU64(at + 8);
   const std::uint64_t num_events = ReadU64(at + 16);

@@ -157,6 +157,12 @@ struct StepBatch {
   bool device_slots = false;
   // The caller has no buffer for the step's ids: the step is dropped as it begins.
   bool drop = false;
+  // The store derives events from the rows and applies them behind `events`: a Bind of each block
+  // whose first row the step writes and no row behind it, as decodes do, and a Seal without a key
+  // of each block whose last row it writes. Blocks that prompts fill are bound by the engine. Not
+  // where tokens may be taken back (drafts), nor where blocks are found by their keys; not with
+  // device_slots. None with blocks of one token.
+  bool derive_events = false;
   const PairRows* pairs = nullptr;   // the rows, if not null; num_slots is then 0
   const TableRows* table = nullptr;  // the rows, if not null; num_slots is then 0
 
@@ -182,10 +188,18 @@ struct OwnedStepBatch {
   std::vector<Event> events;
   std::vector<std::int64_t> slots;
   bool device_slots = false;
+  bool derive_events = false;
 
   // The same as a StepBatch; valid until this object is changed or destroyed.
   [[nodiscard]] StepBatch view() const {
-    return {step, version, events.data(), events.size(), slots.data(), slots.size(), device_slots};
+    return {.step = step,
+            .version = version,
+            .events = events.data(),
+            .num_events = events.size(),
+            .slots = slots.data(),
+            .num_slots = slots.size(),
+            .device_slots = device_slots,
+            .derive_events = derive_events};
   }
   friend bool operator==(const OwnedStepBatch&, const OwnedStepBatch&) = default;
 };
@@ -197,13 +211,15 @@ void SerializeEvents(std::span<const Event> events, std::uint8_t* out);
 // anything that SerializeEvents does not write.
 [[nodiscard]] absl::StatusOr<std::vector<Event>> ParseEvents(std::span<const std::uint8_t> bytes);
 
-// The first four bytes of the serialised `batch`, "WMB1" or "WMB2". Static storage.
+// The first four bytes of the serialised `batch`: "WMB1", "WMB2" with device_slots, or "WMB3" with
+// derive_events. Static storage.
 [[nodiscard]] const char* BatchMagic(const StepBatch& batch);
 // The number of bytes that SerializeBatch appends for `batch`.
 [[nodiscard]] std::size_t SerializedSize(const StepBatch& batch);
-// Appends `batch` to `out`, little-endian: magic "WMB1" ("WMB2" with device_slots); step, version,
-// number of events, number of slots (uint64 each); the events, field by field in the order of
-// declaration (56 bytes each); the slots (int64). Pairs and tables are written as slots.
+// Appends `batch` to `out`, little-endian: its magic; step, version, number of events, number of
+// slots (uint64 each); the events, field by field in the order of declaration (56 bytes each); the
+// slots (int64). Pairs and tables are written as slots. REQUIRES: not both device_slots and
+// derive_events.
 void SerializeBatch(const StepBatch& batch, std::string& out);
 // Reads one batch from the front of `bytes` and moves `bytes` past it. Safe on any input:
 // InvalidArgument, with `bytes` unchanged, for anything that SerializeBatch does not write.

@@ -53,7 +53,8 @@ std::string Message(const StepCode& code, const char* events) {
     case StepRule::kDeviceSlots:
       return absl::StrCat(
           "device slots must come with a step that was begun with them, in a store that was made "
-          "for them (StoreOptions::device_slots), and with no other; the call has ",
+          "for them (StoreOptions::device_slots), without derived events, and with no other; the "
+          "call has ",
           unsigned_value, " rows");
     case StepRule::kStepNotInFlight:
       return absl::StrCat("step must have been begun and not have ended; it is ", unsigned_value);

@@ -302,9 +302,7 @@ class Engine {
     return options_.block_tokens % 2 == 0 ? options_.block_tokens / 2 : options_.block_tokens;
   }
   void MakeAdapter();
-  // EngineOptions::decodes. The worker: the events of the decodes of this step.
-  void DeriveEvents();
-  // The scheduler: reports the blocks that decodes of `r` have begun, before the adapter gets other
+  // EngineOptions::decodes. The scheduler: reports the blocks that decodes of `r` have begun, before the adapter gets other
   // blocks of `r`, or reads its blocks.
   void ExtendReported(Request& r);
   // A refused call is a failure.

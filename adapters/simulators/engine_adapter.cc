@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "adapters/simulators/engine.h"
-#include "adapters/vllm/decode_events.h"
 
 namespace waymark::sim {
 
@@ -26,12 +25,6 @@ void Engine::MakeAdapter() {
   // Tokens that are taken back, and blocks that are found by their keys, need events of their own.
   derives_ = options_.decodes && bs_ > 1 && !f.device && f.draft == 0 && f.cancel == 0 &&
              f.rewind == 0 && f.tier == 0 && f.external == 0;
-}
-
-void Engine::DeriveEvents() {
-  events_.assign(slots_.size(), Event());
-  events_.resize(
-      DecodeEvents(slots_, static_cast<std::int32_t>(bs_), BlockId(options_.blocks), events_));
 }
 
 void Engine::ExtendReported(Request& r) {

@@ -184,8 +184,8 @@ void Engine::BeginAndEnd(bool failed) {
   if (Wire() || timing_.Chance(options_.timing.report > 0 ? .7 : 0)) ReportEvents();
   CloseMessage();
   Deliver();
-  if (derives_) DeriveEvents();
   StepBatch batch{now_, version_, events_.data(), events_.size(), slots_.data(), slots_.size()};
+  batch.derive_events = derives_;
   if (f.device) {
     possible_slots_.clear();
     for (const PossibleRow& row : possible_)

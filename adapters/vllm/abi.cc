@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "adapters/vllm/decode_events.h"
 #include "adapters/vllm/vllm_scheduler.h"
 #include "adapters/vllm/waymark_vllm.h"
 #include "plugin/abi/arguments.h"
@@ -149,14 +148,6 @@ wm_status Extend(wm_vllm_scheduler* scheduler, std::uint64_t request, const wm_v
   });
 }
 
-std::size_t EventsOfDecodes(const std::int64_t* slots, std::size_t num_slots,
-                            std::int32_t block_tokens, std::int32_t null_block,
-                            wm_event* events) noexcept {
-  if (slots == nullptr || events == nullptr) return 0;
-  return DecodeEvents({slots, num_slots}, block_tokens, BlockId(null_block),
-                      {reinterpret_cast<Event*>(events), num_slots});
-}
-
 wm_status TakeSnapshot(wm_vllm_scheduler* scheduler, std::uint64_t request, std::int64_t first,
                        std::int64_t last, std::uint64_t tag, wm_message* why) noexcept {
   return With(scheduler, why,
@@ -215,7 +206,6 @@ wm_vllm_api_v1 MakeVllmTable() {
   api.scheduler_truncate = &Truncate;
   api.scheduler_reset = &Reset;
   api.scheduler_sealed = &Sealed;
-  api.decode_events = &EventsOfDecodes;
   return api;
 }
 

@@ -100,7 +100,7 @@ WAYMARK_STEP_PATH absl::Status VllmScheduler::CheckHashes(std::int64_t first, st
 WAYMARK_STEP_PATH absl::Status VllmScheduler::CheckRoom(std::size_t events) const {
   // A quarter of the message is left to releases, which are never refused.
   const std::size_t all = kept_.events.size() + binds_.size() + changes_.size() + seals_.size() +
-                          copies_.size() + events;
+                          3 * copies_.size() + events;
   const std::size_t bytes = kFrameBytes + all * kMaxEventBytes + kept_.items.size() * kItemBytes +
                             kept_.blocks.size() * sizeof(BlockId);
   const std::size_t most = options_.limits.max_bytes / 4 * 3;
@@ -164,10 +164,18 @@ WAYMARK_STEP_PATH void VllmScheduler::PutEvents(std::span<const Event> events) {
 }
 
 WAYMARK_STEP_PATH void VllmScheduler::Flush() {
+  const auto bound =
+      std::stable_partition(copies_.begin(), copies_.end(), [](const auto& c) { return !c.bound; });
+  const std::span<const BlockCopy> copies(bound, copies_.end());
+  // A copy takes a page, perhaps that of another's source, which may be of no request any more.
+  for (const BlockCopy& copy : copies)
+    changes_.push_back(Event::Retain(copy.src));
   // In the order in which the engine copies: a copy may be copied.
-  for (const BlockCopy& copy : copies_)
-    if (copy.bound) changes_.push_back(Event::Copy(copy.src, copy.dst, copy.rows));
-  std::erase_if(copies_, [](const BlockCopy& copy) { return copy.bound; });
+  for (const BlockCopy& copy : copies)
+    changes_.push_back(Event::Copy(copy.src, copy.dst, copy.rows));
+  for (const BlockCopy& copy : copies)
+    changes_.push_back(Event::Release(copy.src));
+  copies_.erase(bound, copies_.end());
   for (std::vector<Event>* const events : {&binds_, &changes_, &seals_}) {
     PutEvents(*events);
     events->clear();
@@ -417,7 +425,7 @@ absl::Status VllmScheduler::Copy(BlockId src, BlockId dst) {
                   dst.value());
   }
   if (src == dst) return Broken("dst", "another block than src", dst.value());
-  if (absl::Status status = CheckRoom(1); !status.ok()) return status;
+  if (absl::Status status = CheckRoom(3); !status.ok()) return status;
   copies_.push_back({.src = src, .dst = dst});
   return absl::OkStatus();
 }

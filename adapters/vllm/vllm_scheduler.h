@@ -18,9 +18,9 @@
 //   drafts rejected                       Truncate
 //   the prefix cache is reset             Reset
 //
-// Blocks of decodes need no event of the scheduler (decode_events.h). Of a request that only
-// decodes nothing has to be reported before it leaves: its blocks then (Extend), and that it
-// leaves.
+// Blocks of decodes need no event of the scheduler where the worker's store derives them
+// (StepBatch::derive_events). Of a request that only decodes nothing has to be reported before it
+// leaves: its blocks then (Extend), and that it leaves.
 //
 // The order of calls. Between two calls of Preempt, Finish, Snapshot, Forget and Reset, the others
 // may come in any order: blocks are bound before they are retained, copied or sealed. So a request
@@ -129,8 +129,8 @@ class VllmScheduler {
   // was preempted it has no blocks: rows is then 0.
   [[nodiscard]] absl::Status Finish(std::uint64_t request, std::int64_t rows,
                                     std::optional<std::uint64_t> tag);
-  // `blocks` are appended to those of a request, and no event is written: the worker derives them
-  // from the slots of the decodes that begin and fill these blocks (decode_events.h).
+  // `blocks` are appended to those of a request, and no event is written: the worker's store derives
+  // them from the slots of the decodes that begin and fill these blocks.
   [[nodiscard]] absl::Status Extend(std::uint64_t request, std::span<const BlockId> blocks);
   // Requests a snapshot of rows [first, last) of a request that continues.
   [[nodiscard]] absl::Status Snapshot(std::uint64_t request, std::int64_t first, std::int64_t last,

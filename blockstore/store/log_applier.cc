@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "blockstore/store/clock.h"
+#include "blockstore/store/derived_events.h"
 #include "blockstore/store/event_code.h"
 #include "blockstore/store/slot_code.h"
 
@@ -28,9 +29,10 @@ LogApplier::LogApplier(const StoreOptions& options, StoreCore& core, StoreLog& l
       events_(events),
       stats_(stats),
       caller_lands_(options.landing != Landing::kThread),
+      block_tokens_(options.block_tokens),
       slots_(options.max_step_rows) {
   refused_.reserve(options.max_steps_in_flight);
-  piece_.reserve(EventReader::kPiece);
+  piece_.reserve(std::max(EventReader::kPiece, DerivedEvents::kPiece));
 }
 
 std::size_t LogApplier::Apply(std::size_t records, std::size_t bytes) noexcept {
@@ -107,13 +109,8 @@ StepRows* LogApplier::TakeRefused() {
 
 void LogApplier::ApplyOne(const RecordHeader& record) {
   switch (record.kind) {
-    case RecordKind::kSchedule: {
-      const auto& schedule = As<ScheduleRecord>(record);
-      if (core_.flight != nullptr) core_.flight->OnSchedule(schedule.step, schedule.version);
-      schedule_ = schedule.step;
-      events_.SetVersion(schedule.version);
-      return;
-    }
+    case RecordKind::kSchedule:
+      return ApplySchedule(As<ScheduleRecord>(record).step, As<ScheduleRecord>(record).version);
     case RecordKind::kEvents:
       return ApplyEvents(As<EventsRecord>(record));
     case RecordKind::kBegin:
@@ -132,12 +129,31 @@ void LogApplier::ApplyOne(const RecordHeader& record) {
   }
 }
 
+void LogApplier::ApplySchedule(std::uint64_t step, std::uint64_t version) {
+  if (core_.flight != nullptr) core_.flight->OnSchedule(step, version);
+  schedule_ = step;
+  events_.SetVersion(version);
+}
+
 void LogApplier::ApplyEvents(const EventsRecord& record) {
   EventReader reader(record.events());
-  while (reader.Next(piece_)) {
-    pages_.ReclaimFor(piece_.size() * pages_.pages_per_block());
-    if (core_.flight != nullptr) core_.flight->OnEvents(piece_);
-    events_.Apply(piece_, last_);
+  while (reader.Next(piece_))
+    ApplyPiece();
+}
+
+void LogApplier::ApplyPiece() {
+  pages_.ReclaimFor(piece_.size() * pages_.pages_per_block());
+  if (core_.flight != nullptr) core_.flight->OnEvents(piece_);
+  events_.Apply(piece_, last_);
+}
+
+void LogApplier::ApplyDerivedEvents(const StepBatch& batch) {
+  DerivedEvents derived(batch.slot_span(), block_tokens_);
+  bool any = false;
+  while (derived.Next(piece_)) {
+    if (!any) ApplySchedule(batch.step, batch.version);
+    any = true;
+    ApplyPiece();
   }
 }
 
@@ -154,6 +170,7 @@ void LogApplier::ApplyBegin(const BeginRecord& begin) {
       .num_slots = coded.num_rows(),
       .device_slots = (begin.header.flags & kBeginDeviceSlots) != 0,
   };
+  if ((begin.header.flags & kBeginDerives) != 0) ApplyDerivedEvents(batch);
   pages_.ReclaimFor(batch.num_slots);
   events_.Begin(begin.version);
   last_ = begin.step;

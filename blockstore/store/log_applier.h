@@ -59,9 +59,14 @@ class LogApplier {
   bool TryApply(const RecordHeader& record) noexcept;
   void ApplyOne(const RecordHeader& record);
   void ApplyEvents(const EventsRecord& record);
+  // The events in piece_.
+  void ApplyPiece();
+  // Of a step that is about to begin.
+  void ApplyDerivedEvents(const StepBatch& batch);
   // What remains to be done for a record that is not applied, so that nothing waits for it.
   void Discard(const RecordHeader& record) noexcept;
   void Refuse(StepRows* rows);
+  void ApplySchedule(std::uint64_t step, std::uint64_t version);
   void ApplyBegin(const BeginRecord& begin);
   void ApplySubmit(const SubmitRecord& submit);
   void ApplyEnd(std::uint64_t step, StepEnd how);
@@ -75,13 +80,14 @@ class LogApplier {
   EventApplier& events_;
   Stats& stats_;
   const bool caller_lands_;
+  const std::int32_t block_tokens_;
   const TickRate ticks_;
   std::uint64_t last_ = 0;
   std::uint64_t schedule_ = 0;
   // Counted as in flight by the step book until they are taken, so its capacity,
   // max_steps_in_flight, is enough.
   std::vector<StepRows*> refused_;
-  std::vector<Event> piece_;         // scratch of ApplyEvents
+  std::vector<Event> piece_;         // scratch of ApplyPiece
   std::vector<std::int64_t> slots_;  // scratch of ApplyBegin
   std::vector<BlockId> blocks_;      // scratch of ApplySnapshot
 };

@@ -39,6 +39,7 @@ static_assert(sizeof(RecordHeader) == 8);
 inline constexpr std::uint16_t kBeginDropped = 1;      // no room in flight, or no buffer
 inline constexpr std::uint16_t kBeginDeviceSlots = 2;  // StepBatch::device_slots
 inline constexpr std::uint16_t kBeginFull = 4;         // dropped: max_steps_in_flight are in flight
+inline constexpr std::uint16_t kBeginDerives = 8;      // StepBatch::derive_events
 
 // From now on, keyed Binds look their keys up under `version`.
 struct ScheduleRecord {

@@ -231,7 +231,7 @@ WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
     return {kPrecondition, StepRule::kScheduleAhead, 0, static_cast<std::int64_t>(schedule_)};
   }
   const std::size_t rows = std::min<std::size_t>(NumRows(batch), limits_.slots.max_step_rows);
-  if (batch.device_slots && !limits_.device_slots) {
+  if (batch.device_slots && (!limits_.device_slots || batch.derive_events)) {
     return {kInvalid, StepRule::kDeviceSlots, 0, static_cast<std::int64_t>(rows)};
   }
 
@@ -274,6 +274,7 @@ WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
     ++accepted_;
   }
   if (batch.device_slots) record.header.flags |= kBeginDeviceSlots;
+  if (batch.derive_events) record.header.flags |= kBeginDerives;
   record.header.kind = RecordKind::kBegin;
   record.header.bytes = static_cast<std::uint32_t>(sizeof(BeginRecord) + RoundUp(slot_bytes));
   record.step = batch.step;

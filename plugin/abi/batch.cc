@@ -16,6 +16,7 @@ static_assert(static_cast<int>(EventType::kBind) == WM_EVENT_BIND &&
               static_cast<int>(EventType::kTruncate) == WM_EVENT_TRUNCATE &&
               static_cast<int>(EventType::kReset) == WM_EVENT_RESET);
 static_assert(kPaddingSlot == WM_PADDING_SLOT && NotAsked(5) == WM_NOT_ASKED(5));
+constexpr std::uint32_t kBatchFlags = WM_BATCH_DEVICE_SLOTS | WM_BATCH_DERIVE_EVENTS;
 static_assert(BlockKey::kMaxBytes == WM_KEY_BYTES && Event::kAllRows == WM_ALL_ROWS);
 
 absl::Status TakeBatchOrSay(const wm_step_batch* given, BatchRows& rows, StepBatch& to) {
@@ -25,7 +26,9 @@ absl::Status TakeBatchOrSay(const wm_step_batch* given, BatchRows& rows, StepBat
   wm_pair_rows pairs = {};
   wm_table_rows table = {};
   Arguments check;
-  check.Struct(given, args, "batch").Flags(args.flags, WM_BATCH_DEVICE_SLOTS, "batch.flags");
+  check.Struct(given, args, "batch").Flags(args.flags, kBatchFlags, "batch.flags");
+  check.That(args.flags != kBatchFlags, "batch.flags",
+             "must not be both WM_BATCH_DEVICE_SLOTS and WM_BATCH_DERIVE_EVENTS");
   check.Chain(args.ext, "batch.ext").Array(args.events, args.num_events, "batch.events");
   check.Array(args.slots, args.num_slots, "batch.slots");
   if (args.pairs != nullptr) {
@@ -107,7 +110,8 @@ wm_status BatchView(const wm_batch* batch, wm_step_batch* view) noexcept {
     if (!check.ok()) return check.status();
     const OwnedStepBatch& of = batch->batch;
     wm_step_batch lent = {};
-    lent.flags = of.device_slots ? WM_BATCH_DEVICE_SLOTS : 0;
+    lent.flags = (of.device_slots ? WM_BATCH_DEVICE_SLOTS : 0) |
+                 (of.derive_events ? WM_BATCH_DERIVE_EVENTS : 0);
     lent.step = of.step;
     lent.version = of.version;
     lent.events = reinterpret_cast<const wm_event*>(of.events.data());
@@ -133,7 +137,9 @@ wm_code TakeEvents(const wm_event* events, std::size_t num_events, std::uint64_t
 wm_code TakeBatch(const wm_step_batch* given, std::uint64_t index, BatchRows& rows, StepBatch& to) {
   wm_step_batch args = {};
   if (!CopyIn(given, args)) return BadArgument(index, args.struct_size);
-  if ((args.flags & ~WM_BATCH_DEVICE_SLOTS) != 0) return BadArgument(index, args.flags);
+  if ((args.flags & ~kBatchFlags) != 0 || args.flags == kBatchFlags) {
+    return BadArgument(index, args.flags);
+  }
   if (const ChainFault fault = WalkChain(args.ext, nullptr); fault.code != WM_OK) {
     wm_code code = BadArgument(index, static_cast<std::int64_t>(fault.value));
     code.code = fault.code;
@@ -154,6 +160,7 @@ wm_code TakeBatch(const wm_step_batch* given, std::uint64_t index, BatchRows& ro
   to.slots = args.slots;
   to.num_slots = args.num_slots;
   to.device_slots = (args.flags & WM_BATCH_DEVICE_SLOTS) != 0;
+  to.derive_events = (args.flags & WM_BATCH_DERIVE_EVENTS) != 0;
   if (args.pairs != nullptr) {
     wm_pair_rows pairs = {};
     if (!CopyIn(args.pairs, pairs)) return BadArgument(index, pairs.struct_size);

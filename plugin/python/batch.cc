@@ -57,8 +57,8 @@ void CopyTable(nb::handle blocks, std::vector<std::int32_t>& to, wm_table_rows& 
 }
 
 nb::bytes SerializeBatch(Uint64<"step"> step, Uint64<"version"> version, nb::handle slots,
-                         nb::handle events, bool device_slots) {
-  const BatchArgs args(step, version, {slots}, events, device_slots);
+                         nb::handle events, bool device_slots, bool derive_events) {
+  const BatchArgs args(step, version, {slots}, events, BatchFlags(device_slots, derive_events));
   std::string bytes(Api().batch_size(&args.batch), '\0');
   std::size_t size = 0;
   Message why;
@@ -102,9 +102,9 @@ std::unique_ptr<ParsedBatch> ParseBatch(nb::handle buffer) {
 }  // namespace
 
 BatchArgs::BatchArgs(std::uint64_t step, std::uint64_t version, const RowArgs& rows,
-                     nb::handle events, bool device_slots) {
+                     nb::handle events, std::uint32_t flags) {
   batch.struct_size = sizeof(batch);
-  batch.flags = device_slots ? WM_BATCH_DEVICE_SLOTS : 0;
+  batch.flags = flags;
   batch.step = step;
   batch.version = version;
   if (rows.pairs.is_valid() && !rows.pairs.is_none()) TakePairs(rows);
@@ -211,6 +211,9 @@ void BindBatches(nb::module_& module) {
       .def_prop_ro(
           "device_slots",
           [](const ParsedBatch& self) { return (self.view.flags & WM_BATCH_DEVICE_SLOTS) != 0; })
+      .def_prop_ro(
+          "derive_events",
+          [](const ParsedBatch& self) { return (self.view.flags & WM_BATCH_DERIVE_EVENTS) != 0; })
       .def_prop_ro("used", [](const ParsedBatch& self) { return self.used; })
       .def_prop_ro(
           "events",
@@ -230,6 +233,7 @@ void BindBatches(nb::module_& module) {
 
   module.def("serialize_batch", &SerializeBatch, "step"_a, "version"_a, "slots"_a = nb::tuple(),
              nb::kw_only(), "events"_a = nb::none(), "device_slots"_a = false,
+             "derive_events"_a = false,
              "A step's batch as bytes, to record it or to send it.\n\n"
              "InvalidArgumentError for an invalid batch. Any thread.");
   module.def("parse_batch", &ParseBatch, "buffer"_a);

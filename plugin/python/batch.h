@@ -20,12 +20,18 @@ struct RowArgs {
   std::int32_t store_block_tokens = 0;
 };
 
+// WM_BATCH_*.
+[[nodiscard]] constexpr std::uint32_t BatchFlags(bool device_slots, bool derive_events) {
+  return (device_slots ? WM_BATCH_DEVICE_SLOTS : 0u) |
+         (derive_events ? WM_BATCH_DERIVE_EVENTS : 0u);
+}
+
 // A wm_step_batch of a call's arguments, which it keeps.
 class BatchArgs {
  public:
-  // `events`: None, or what GivenEvents takes.
+  // `events`: None, or what GivenEvents takes. flags: WM_BATCH_*.
   BatchArgs(std::uint64_t step, std::uint64_t version, const RowArgs& rows, nb::handle events,
-            bool device_slots);
+            std::uint32_t flags);
   wm_step_batch batch = {};
 
  private:

@@ -93,12 +93,12 @@ void SetStream(const Session& self, nb::handle stream) {
 bool BeginStep(const Session& self, Uint64<"step"> step, Uint64<"version"> version,
                nb::handle slots, nb::handle events, nb::handle pairs, nb::handle table,
                nb::handle asked, nb::handle num_padding, nb::handle block_tokens,
-               Int32<"written_rows"> written_rows, bool device_slots) {
+               Int32<"written_rows"> written_rows, bool device_slots, bool derive_events) {
   SharedSession& session = self.open();
   const BatchArgs args(
       step, version,
       {slots, pairs, table, asked, num_padding, block_tokens, session.store->shape.block_tokens},
-      events, device_slots);
+      events, BatchFlags(device_slots, derive_events));
   const EngineCall call(*session.store);
   wm_code code = {};
   const wm_status status =
@@ -108,12 +108,13 @@ bool BeginStep(const Session& self, Uint64<"step"> step, Uint64<"version"> versi
 
 bool BeginIdsStep(const Session& self, Uint64<"step"> step, Uint64<"version"> version,
                   nb::handle slots, nb::handle events, nb::handle pairs, nb::handle table,
-                  nb::handle asked, nb::handle num_padding, nb::handle block_tokens) {
+                  nb::handle asked, nb::handle num_padding, nb::handle block_tokens,
+                  bool derive_events) {
   SharedSession& session = self.open();
   const BatchArgs args(
       step, version,
       {slots, pairs, table, asked, num_padding, block_tokens, session.store->shape.block_tokens},
-      events, false);
+      events, BatchFlags(false, derive_events));
   const EngineCall call(*session.store);
   wm_code code = {};
   const wm_status status = Api().session_begin_ids_step(session.session, &args.batch, &code);
@@ -415,14 +416,14 @@ void BindSession(nb::module_& module) {
           "begin_step", &BeginStep, "step"_a, "version"_a, "slots"_a = nb::none(), nb::kw_only(),
           "events"_a = nb::none(), "pairs"_a = nb::none(), "table"_a = nb::none(),
           "asked"_a = nb::none(), "num_padding"_a = 0, "block_tokens"_a = nb::none(),
-          "written_rows"_a = 0, "device_slots"_a = false,
+          "written_rows"_a = 0, "device_slots"_a = false, "derive_events"_a = false,
           nb::sig("def begin_step(self, step: int, version: int, slots: object | None = None, *, "
                   "events: object | None = None, "
                   "pairs: tuple[object, object] | None = None, "
                   "table: tuple[object, object, object] | None = None, "
                   "asked: object | None = None, num_padding: int = 0, "
                   "block_tokens: int | None = None, written_rows: int = 0, "
-                  "device_slots: bool = False) -> bool"),
+                  "device_slots: bool = False, derive_events: bool = False) -> bool"),
           "Begins a step and takes a buffer for its forward. Engine's thread; keeps the "
           "GIL.\n\n"
           "step: above every earlier step. version: of the weights. events: an array of "
@@ -437,18 +438,24 @@ void BindSession(nb::module_& module) {
           "(table): 0: it did not ask for routing. block_tokens: of the blocks of pairs and table; "
           "None: the store's, else a divisor of it (kernel blocks).\n\n"
           "written_rows: rows that the forward writes, graph padding included; 0: the number "
-          "of rows. device_slots: the rows are all that the step may write, in any order.\n\n"
+          "of rows. device_slots: the rows are all that the step may write, in any order. "
+          "derive_events: a Bind of each block whose first row the step writes and no row behind "
+          "it, "
+          "and a Seal of each whose last row it writes, follow from the rows and are applied "
+          "behind "
+          "`events`; not with drafts, keys or device_slots.\n\n"
           "False: the step was dropped (capacity) and has ended; its forward runs as usual. "
           "InvalidArgumentError: nothing was done.")
       .def("begin_ids_step", &BeginIdsStep, "step"_a, "version"_a, "slots"_a = nb::none(),
            nb::kw_only(), "events"_a = nb::none(), "pairs"_a = nb::none(), "table"_a = nb::none(),
            "asked"_a = nb::none(), "num_padding"_a = 0, "block_tokens"_a = nb::none(),
+           "derive_events"_a = false,
            nb::sig("def begin_ids_step(self, step: int, version: int, "
                    "slots: object | None = None, *, events: object | None = None, "
                    "pairs: tuple[object, object] | None = None, "
                    "table: tuple[object, object, object] | None = None, "
                    "asked: object | None = None, num_padding: int = 0, "
-                   "block_tokens: int | None = None) -> bool"),
+                   "block_tokens: int | None = None, derive_events: bool = False) -> bool"),
            "Like begin_step, for ids of all layers in one array (submit_ids); takes no buffer.")
       .def("view", &ViewOf, "step"_a,
            "The view of the forward of `step`; the scratch view for a step without a buffer. "

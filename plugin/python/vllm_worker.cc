@@ -1,8 +1,6 @@
 // The worker of an engine like vLLM: a whole step in one call. Between two steps the forward
 // empties the caches, so that a step costs what it touches: slots and ids lie at known places, and
 // no object is made or looked into.
-#include <waymark_vllm.h>
-
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,28 +16,25 @@ namespace {
 using nb::literals::operator""_a;
 
 struct VllmWorker {
-  VllmWorker(const Session& of, nb::handle slot_array, bool derive_decodes, std::int32_t null)
-      : session(of.shared), slots(slot_array, "slots"), null_block(null) {
+  VllmWorker(const Session& of, nb::handle slot_array, bool derive_events)
+      : session(of.shared), slots(slot_array, "slots") {
     if (!slots.lent()) {
       Raise(WM_INVALID_ARGUMENT, "slots: a contiguous numpy array of int64, whose memory is kept");
     }
-    if (!derive_decodes) return;
-    block_tokens = session->store->shape.block_tokens;
-    events.resize(slots.size());
+    batch.struct_size = sizeof(batch);
+    batch.flags = derive_events ? WM_BATCH_DERIVE_EVENTS : 0;
+    batch.slots = slots.data();
   }
 
   std::shared_ptr<SharedSession> session;
   Integers<std::int64_t> slots;
-  std::int32_t block_tokens = 0;  // of blocks whose events are derived; 0: of none
-  std::int32_t null_block;
-  std::vector<wm_event> events;
+  wm_step_batch batch = {};
   std::vector<IdsBuffer*> buffers;  // the store's
 };
 
-void Make(VllmWorker* self, const Session& session, nb::handle slots, bool derive_decodes,
-          Int32<"null_block"> null_block) {
+void Make(VllmWorker* self, const Session& session, nb::handle slots, bool derive_events) {
   (void)session.open();
-  new (self) VllmWorker(session, slots, derive_decodes, null_block);
+  new (self) VllmWorker(session, slots, derive_events);
 }
 
 std::size_t AddBuffer(VllmWorker& self, nb::handle array, Int32<"columns"> columns) {
@@ -104,23 +99,15 @@ std::int64_t Step(VllmWorker& self, Uint64<"step"> step, Uint64<"version"> versi
                                    std::to_string(rows.value));
   }
   IdsBuffer* const buffer = index < 0 ? nullptr : &Fill(self, index, rows, forward_rows);
-  wm_step_batch batch = {};
-  batch.struct_size = sizeof(batch);
-  batch.step = step;
-  batch.version = version;
-  batch.slots = self.slots.data();
-  batch.num_slots = static_cast<std::size_t>(rows.value);
-  if (self.block_tokens > 0) {
-    batch.events = self.events.data();
-    batch.num_events = wm_get_vllm_api_v1()->decode_events(
-        batch.slots, batch.num_slots, self.block_tokens, self.null_block, self.events.data());
-  }
+  self.batch.step = step;
+  self.batch.version = version;
+  self.batch.num_slots = static_cast<std::size_t>(rows.value);
   wm_code code = {};
   wm_status status;
   {
     const EngineCall call(*session.store);
     if (!message.is_none()) ReportTo(*session.store, message);
-    status = Api().session_begin_ids_step(session.session, &batch, &code);
+    status = Api().session_begin_ids_step(session.session, &self.batch, &code);
     if (status == WM_OK && buffer != nullptr) {
       buffer->lent.store(true, std::memory_order_relaxed);
       status =
@@ -145,14 +132,11 @@ void BindVllmWorker(nb::module_& module) {
       module, "VllmWorker",
       "Reports the steps of a worker of an engine like vLLM, each in one call after its forward. "
       "Engine's thread.")
-      .def("__init__", &Make, "session"_a, "slots"_a, "derive_decodes"_a, "null_block"_a = 0,
+      .def("__init__", &Make, "session"_a, "slots"_a, "derive_events"_a,
            "session: a CaptureSession. slots: int64 numpy array whose front has the slots of the "
-           "rows "
-           "after every forward; it is kept, and read in step. derive_decodes: blocks that decodes "
-           "begin and fill are bound and sealed by their slots, and the scheduler reports them by "
-           "VllmScheduler.extend; False: it reports all blocks. null_block: the block that stands "
-           "for "
-           "no block.")
+           "rows after every forward; it is kept, and read in step. derive_events: as in "
+           "CaptureSession.begin_step; blocks that decodes begin are then reported by "
+           "VllmScheduler.extend alone, and none is sealed. False: the scheduler reports all.")
       .def("add_buffer", &AddBuffer, "array"_a, "columns"_a,
            "Adds memory for the ids of a step, and returns its number. array: integers in host "
            "memory, one dimension, contiguous; kept as long as the store. columns: ids of a row in "
@@ -162,8 +146,7 @@ void BindVllmWorker(nb::module_& module) {
            nb::sig("def step(self, step: int, version: int, rows: int, buffer: int, "
                    "forward_rows: int, message: bytes | None = None) -> int"),
            "Store.report_message, CaptureSession.begin_ids_step and submit_ids in one call; "
-           "returns a "
-           "buffer that may be written now, or -1.\n\n"
+           "returns a buffer that may be written now, or -1.\n\n"
            "rows: those of the step. buffer: has [L, forward_rows, columns] ids in front, of which "
            "`rows` of each layer are read; below 0: the ids are lost, and the step is dropped "
            "(capacity). message: of the step's schedule; None: it has none, or it was reported.\n\n"

@@ -154,17 +154,10 @@ int main(void) {
     if (taken == WM_OK) wm->snapshot_release(snapshot);
   }
 
-  /* Decodes fill block 3, and begin block 4. */
+  /* A decode has begun block 4. */
   {
-    const int64_t slots[] = {3 * TOKENS + TOKENS - 1, -1, 4 * TOKENS};
     const int32_t begun = 4;
-    wm_event derived[3];
     wm_vllm_blocks more = {.struct_size = sizeof more, .blocks = &begun, .num_blocks = 1};
-    CHECK(VLLM(decode_events)(slots, 3, TOKENS, 0, derived) == 2);
-    CHECK(derived[0].type == WM_EVENT_SEAL && derived[0].block == 3);
-    CHECK(derived[1].type == WM_EVENT_BIND && derived[1].block == 4);
-    CHECK(VLLM(decode_events)(NULL, 3, TOKENS, 0, derived) == 0);
-    CHECK(VLLM(decode_events)(slots, 3, TOKENS, 0, NULL) == 0);
     CHECK_OK(VLLM(scheduler_extend)(scheduler, 1, &more, &why));
     CHECK_BAD(VLLM(scheduler_extend)(scheduler, 9, &more, &why), "request");
   }

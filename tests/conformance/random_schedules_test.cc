@@ -30,6 +30,16 @@ TEST(RandomSchedules, NothingWrongNothingUnexplained) {
   EXPECT_GT(totals.checks.rows, 0);
 }
 
+// Schedules in which a copy on write took the page of another copy's source: the request that had
+// the source was aborted in the same schedule (VllmScheduler::Copy).
+TEST(RandomSchedules, NoCopyTakesThePageOfAnothersSource) {
+  for (const std::uint64_t seed : {5500024400, 5500055480}) {
+    const Schedule schedule = DrawSchedule(seed);
+    const Outcome outcome = RunSchedule(schedule);
+    EXPECT_TRUE(outcome.clean(schedule)) << outcome.Describe(schedule);
+  }
+}
+
 // Schedules in which two pipeline stages found different passes under a key, because the pages of
 // device steps contended for it when they had landed (the first two); and in which a page that
 // device steps of two weights might write had its key on one stage, or on none.

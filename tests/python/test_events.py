@@ -187,6 +187,15 @@ def test_a_batch_survives_being_bytes() -> None:
     assert two.used == len(data)
 
 
+def test_a_batch_of_derived_events() -> None:
+    data = waymark.serialize_batch(9, 4, [16], derive_events=True)
+    batch = waymark.parse_batch(data)
+    assert (batch.device_slots, batch.derive_events, len(batch.events)) == (False, True, 0)
+    assert not waymark.parse_batch(waymark.serialize_batch(9, 4, [16])).derive_events
+    with pytest.raises(waymark.InvalidArgumentError, match=r"batch\.flags"):
+        waymark.serialize_batch(9, 4, [16], device_slots=True, derive_events=True)
+
+
 def test_the_arrays_of_a_batch_keep_it() -> None:
     data = waymark.serialize_batch(1, 1, range(100), events=batch_events())
     events = waymark.parse_batch(data).events

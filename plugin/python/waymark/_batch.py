@@ -24,6 +24,7 @@ class Batch(NamedTuple):
     slots: npt.NDArray[np.int64]
     """int64 [rows]."""
     device_slots: bool
+    derive_events: bool
     used: int
     """Bytes of the buffer that the batch occupied."""
 
@@ -34,5 +35,11 @@ def parse_batch(buffer: object) -> Batch:
     parsed = _core.parse_batch(buffer)
     events = parsed.events.reshape(-1).view(event_dtype)
     return Batch(
-        parsed.step, parsed.version, events, parsed.slots, parsed.device_slots, parsed.used
+        parsed.step,
+        parsed.version,
+        events,
+        parsed.slots,
+        parsed.device_slots,
+        parsed.derive_events,
+        parsed.used,
     )

@@ -33,6 +33,9 @@ class ParsedBatch:
     def device_slots(self) -> bool: ...
 
     @property
+    def derive_events(self) -> bool: ...
+
+    @property
     def used(self) -> int: ...
 
     @property
@@ -41,7 +44,7 @@ class ParsedBatch:
     @property
     def slots(self) -> numpy.typing.NDArray[numpy.int64]: ...
 
-def serialize_batch(step: int, version: int, slots: object = (), *, events: object | None = None, device_slots: bool = False) -> bytes:
+def serialize_batch(step: int, version: int, slots: object = (), *, events: object | None = None, device_slots: bool = False, derive_events: bool = False) -> bytes:
     """
     A step's batch as bytes, to record it or to send it.
 
@@ -476,7 +479,7 @@ class CaptureSession:
         The CUDA stream of the forwards from here on: an int (cudaStream_t), an object with cuda_stream or __cuda_stream__(), or None (the default stream). Engine's thread.
         """
 
-    def begin_step(self, step: int, version: int, slots: object | None = None, *, events: object | None = None, pairs: tuple[object, object] | None = None, table: tuple[object, object, object] | None = None, asked: object | None = None, num_padding: int = 0, block_tokens: int | None = None, written_rows: int = 0, device_slots: bool = False) -> bool:
+    def begin_step(self, step: int, version: int, slots: object | None = None, *, events: object | None = None, pairs: tuple[object, object] | None = None, table: tuple[object, object, object] | None = None, asked: object | None = None, num_padding: int = 0, block_tokens: int | None = None, written_rows: int = 0, device_slots: bool = False, derive_events: bool = False) -> bool:
         """
         Begins a step and takes a buffer for its forward. Engine's thread; keeps the GIL.
 
@@ -484,12 +487,12 @@ class CaptureSession:
 
         The rows of the forward, in its order, are given in one form, numpy arrays of the named types without a copy. slots: int64 [rows]: block * block_tokens + offset, -1 (padding), or NOT_ASKED(slot). pairs: (block_idx, local_position), both int32 or int64 [rows]; a negative block is padding. table: (block_table, num_computed_tokens, num_scheduled_tokens), int32 [requests, blocks] and [requests]: the rows of request i are the positions from num_computed_tokens[i] on, num_scheduled_tokens[i] of them; then come num_padding rows of padding. asked: bool or uint8, one per row (pairs) or request (table): 0: it did not ask for routing. block_tokens: of the blocks of pairs and table; None: the store's, else a divisor of it (kernel blocks).
 
-        written_rows: rows that the forward writes, graph padding included; 0: the number of rows. device_slots: the rows are all that the step may write, in any order.
+        written_rows: rows that the forward writes, graph padding included; 0: the number of rows. device_slots: the rows are all that the step may write, in any order. derive_events: a Bind of each block whose first row the step writes and no row behind it, and a Seal of each whose last row it writes, follow from the rows and are applied behind `events`; not with drafts, keys or device_slots.
 
         False: the step was dropped (capacity) and has ended; its forward runs as usual. InvalidArgumentError: nothing was done.
         """
 
-    def begin_ids_step(self, step: int, version: int, slots: object | None = None, *, events: object | None = None, pairs: tuple[object, object] | None = None, table: tuple[object, object, object] | None = None, asked: object | None = None, num_padding: int = 0, block_tokens: int | None = None) -> bool:
+    def begin_ids_step(self, step: int, version: int, slots: object | None = None, *, events: object | None = None, pairs: tuple[object, object] | None = None, table: tuple[object, object, object] | None = None, asked: object | None = None, num_padding: int = 0, block_tokens: int | None = None, derive_events: bool = False) -> bool:
         """
         Like begin_step, for ids of all layers in one array (submit_ids); takes no buffer.
         """
@@ -657,9 +660,9 @@ class VllmWorker:
     Reports the steps of a worker of an engine like vLLM, each in one call after its forward. Engine's thread.
     """
 
-    def __init__(self, session: CaptureSession, slots: object, derive_decodes: bool, null_block: int = 0) -> None:
+    def __init__(self, session: CaptureSession, slots: object, derive_events: bool) -> None:
         """
-        session: a CaptureSession. slots: int64 numpy array whose front has the slots of the rows after every forward; it is kept, and read in step. derive_decodes: blocks that decodes begin and fill are bound and sealed by their slots, and the scheduler reports them by VllmScheduler.extend; False: it reports all blocks. null_block: the block that stands for no block.
+        session: a CaptureSession. slots: int64 numpy array whose front has the slots of the rows after every forward; it is kept, and read in step. derive_events: as in CaptureSession.begin_step; blocks that decodes begin are then reported by VllmScheduler.extend alone, and none is sealed. False: the scheduler reports all.
         """
 
     def add_buffer(self, array: object, columns: int) -> int:

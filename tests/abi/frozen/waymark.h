@@ -463,6 +463,12 @@ typedef struct wm_step_batch {
 /* Only the device knows which rows the forward writes: `slots` lists all slots that it may write,
  * in any order; session_submit_device_slots passes the actual ones. Needs WM_STORE_DEVICE_SLOTS. */
 #define WM_BATCH_DEVICE_SLOTS 1u
+/* The store derives events from the rows and applies them behind `events`: a Bind of each block
+ * whose first row the step writes and no row behind it, as decodes do, and a Seal without a key of
+ * each block whose last row it writes. Blocks that prompts fill are bound by the engine. Not where
+ * tokens may be taken back (drafts), nor where blocks are found by their keys; not with
+ * WM_BATCH_DEVICE_SLOTS. None with blocks of one token. */
+#define WM_BATCH_DERIVE_EVENTS 2u
 
 /* ---- the ids of a step -------------------------------------------------------------------- */
 
@@ -1102,8 +1108,8 @@ typedef struct wm_api_v1 {
   wm_status (*session_landed)(const wm_session* session, uint64_t step, int32_t* landed);
 } wm_api_v1;
 
-/* The table: static, the same for every caller, never null. The only exported symbol. Any thread.
- */
+/* The table: static, the same for every caller, never null. The library exports this symbol, and one
+ * for the table of each adapter. Any thread. */
 WM_EXPORT const wm_api_v1* wm_get_api_v1(void);
 
 #ifdef __cplusplus

@@ -111,8 +111,10 @@ typedef struct wm_vllm_api_v1 {
   /* The same for a request that has finished or was aborted. `rows` of a preempted request: 0. */
   wm_status (*scheduler_finish)(wm_vllm_scheduler* scheduler, uint64_t request, int64_t rows,
                                 const uint64_t* tag, wm_message* why);
-  /* Appends blocks to those of a request, and writes no event: the worker derives them from the slots
-   * of the decodes that begin and fill these blocks (decode_events). Hashes are not read. */
+  /* Appends blocks to those of a request, and writes no event: the worker's store derives them from
+   * the slots of the decodes that begin and fill these blocks (WM_BATCH_DERIVE_EVENTS). Where it
+   * does, blocks that decodes begin are reported by this function alone, and no block is sealed
+   * (full_tokens 0). Hashes are not read. */
   wm_status (*scheduler_extend)(wm_vllm_scheduler* scheduler, uint64_t request,
                                 const wm_vllm_blocks* blocks, wm_message* why);
   /* Requests a snapshot of rows [first, last) of a request that continues. */
@@ -137,18 +139,6 @@ typedef struct wm_vllm_api_v1 {
    * these are not read any more. */
   wm_status (*scheduler_sealed)(const wm_vllm_scheduler* scheduler, uint64_t request,
                                 int64_t* blocks, wm_message* why);
-
-  /* ---- the worker ---- */
-
-  /* The events of a step that its slots tell: a Seal for each block whose last row it writes, a Bind
-   * for each whose first row it writes alone, as decodes do. They are the events of the step's batch,
-   * behind the message of its schedule. The scheduler then reports blocks that decodes begin by
-   * scheduler_extend alone, and seals no block (full_tokens 0). Not with drafts, nor where blocks are
-   * found by keys. Writes to `events`, [num_slots], and returns their number; 0 also for a null array,
-   * and for block_tokens < 2. slots: as in wm_step_batch; rows of `null_block` are ignored. Any
-   * thread. */
-  size_t (*decode_events)(const int64_t* slots, size_t num_slots, int32_t block_tokens,
-                          int32_t null_block, wm_event* events);
 } wm_vllm_api_v1;
 
 /* The table: static, the same for every caller, never null. Any thread. */

@@ -11,6 +11,8 @@ namespace {
 constexpr Fault kFaults[] = {
     // Lives of blocks.
     {"keep_the_page_at_bind", "vllm", "draft=.5 drop=.05 cancel=.03", nullptr},
+    {"derived_binds_are_left_out", "vllm", "abort=.05", nullptr},
+    {"derived_seals_are_left_out", nullptr, "", ProbeADerivedSealProtects},
     {"truncate_ignores_the_life", "vllm",
      "draft=.6 late=1 blind_truncate=1 preempt=.1 tier=.9 fork=.2 swap=.5", nullptr},
     {"truncate_spares_what_has_moved", nullptr, "", ProbeTruncateFollowsAMove},

@@ -36,6 +36,7 @@ std::string ProbeTruncateFollowsAMove();
 std::string ProbeKeyedBindKnowsItsVersion();
 std::string ProbePageOfAnotherVersionIsLost();
 std::string ProbeFirstOfASlotWins();
+std::string ProbeADerivedSealProtects();
 std::string ProbeBetterPageIsIndexed();
 std::string ProbeOverwrittenPageLeavesTheIndex();
 std::string ProbeDeviceRowIsOlderThanWhatIsThere();

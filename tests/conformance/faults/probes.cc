@@ -217,6 +217,21 @@ std::string ProbeFirstOfASlotWins() {
   return row.info.provenance == Provenance::kKept ? "" : "the ignored row of a slot left no mark";
 }
 
+std::string ProbeADerivedSealProtects() {
+  Direct direct;
+  direct.Step(1, {Event::Bind(BlockId(0))}, {0, 1, 2}, {10, 11, 12});
+  const std::vector<std::int64_t> last = {3};
+  StepBatch decode{2, 1, nullptr, 0, last.data(), last.size()};
+  decode.derive_events = true;
+  (void)direct.store().BeginStep(decode);
+  (void)direct.Submit(2, {13});
+  (void)direct.Land(2);
+  direct.Step(3, {}, {3}, {33});
+  return direct.Tags({0}, 4) == std::vector<int>{10, 11, 12, 13}
+             ? ""
+             : "a row of a block that a decode filled was written over";
+}
+
 std::string ProbeBetterPageIsIndexed() {
   Direct direct;
   const BlockKey key = BlockKey::FromInteger(5);

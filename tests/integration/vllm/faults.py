@@ -33,7 +33,7 @@ FAULTS = {
     "preempt_snapshot": "weights_preempt", "finish_snapshot": "preempt",
     "message": "preempt",      # every tenth is lost on its way to the worker
     "message_cut": "preempt",  # every tenth arrives without its last bytes
-    "decodes": "preempt",      # the worker does not derive the events of decodes
+    "decodes": "preempt",      # the store does not derive the events of decodes
     "step": "preempt",         # no step is begun and submitted
     "layer": "preempt",        # the last router's capture slot stays empty
     "clear": "warm_up",        # a forward that was no step is not forgotten
@@ -215,8 +215,8 @@ def register():
 
 
 def without_decodes(make):
-    def call(session, slots, derive_decodes):
-        if derive_decodes:
+    def call(session, slots, derive_events):
+        if derive_events:
             did()
         return make(session, slots, False)
 

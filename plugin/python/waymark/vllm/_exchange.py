@@ -8,13 +8,16 @@ from typing import NamedTuple
 from .._rows import Rows
 
 
+NEXT = -1
+
+
 class Schedule(NamedTuple):
     """Of a schedule, to the worker: the attribute ``waymark`` of SchedulerOutput."""
 
     message: bytes | None
     """Store.report_message takes it; None: nothing is to be reported."""
     step: int
-    """0: no forward."""
+    """0: no forward; NEXT: the one after the last."""
     version: int
     """Number of the weights."""
     tags: tuple[int, ...]

@@ -11,7 +11,7 @@ from typing import Any
 from .._core import VllmScheduler
 from .._versions import WeightVersions
 from . import _results, _versions
-from ._exchange import Result, Schedule
+from ._exchange import NEXT, Result, Schedule
 from ._hooks import logger, module, timed, wrap
 from ._options import Options, asks, may_stop_at_string
 
@@ -93,27 +93,27 @@ class SchedulerHalf:
     # -- what happens to requests -------------------------------------------------------------
     @timed("schedule")
     def scheduled(self, output: Any) -> None:
-        """Writes the message of a schedule. A schedule of decodes alone needs none: the worker knows
+        """Writes the message of a schedule. One of decodes alone has none: the worker's store knows
         from their slots which blocks they begin and fill."""
-        step, tokens = 0, output.total_num_scheduled_tokens
+        tokens, cached = output.total_num_scheduled_tokens, output.scheduled_cached_reqs
         if tokens:
-            self._step = step = self._step + 1
-        cached, message = output.scheduled_cached_reqs, None
-        if (
-            self._kept
-            or output.scheduled_new_reqs
-            or cached.resumed_req_ids
-            or not self._derives
-            or tokens != len(output.num_scheduled_tokens)
-        ):
-            self._kept = False
-            self._writer.begin(step, self._version if step else 0)
-            self._report(output, cached)
-            message = self._writer.finish_message()
-        tags: tuple[int, ...] = ()
-        if self._tags:
-            tags, self._tags = tuple(self._tags), []
-        output.waymark = Schedule(message, step, self._version, tags, self._next_tag)
+            self._step += 1
+            if (
+                self._decodes is not None
+                and not self._kept
+                and tokens == len(output.num_scheduled_tokens)
+                and not output.scheduled_new_reqs
+                and not cached.resumed_req_ids
+            ):
+                output.waymark = self._decodes
+                return
+        step, version = (self._step, self._version) if tokens else (0, 0)
+        self._kept = False
+        self._writer.begin(step, version)
+        self._report(output, cached)
+        message = self._writer.finish_message()
+        tags, self._tags = tuple(self._tags), []
+        output.waymark = Schedule(message, step, version, tags, self._next_tag)
 
     def _report(self, output: Any, cached: Any) -> None:
         """The requests of a schedule whose blocks change."""
@@ -175,6 +175,7 @@ class SchedulerHalf:
     def _tag(self) -> int:
         self._next_tag = tag = self._next_tag + 1
         self._tags.append(tag)
+        self._kept = True
         self._results[tag] = None
         return tag
 
@@ -269,6 +270,7 @@ class SchedulerHalf:
     def weights(self, name: str) -> None:
         """Steps from here on run with other weights."""
         self._version = self.versions.number(name)
+        self._decodes = Schedule(None, NEXT, self._version, (), 0) if self._derives else None
         self._names = json.dumps(self.versions.names)
 
     # -- rows ---------------------------------------------------------------------------------

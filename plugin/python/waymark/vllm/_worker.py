@@ -19,7 +19,7 @@ from .._store import Store
 from .._types import LayerCapture
 from . import _versions
 from ._capture import Buffers, Capture
-from ._exchange import Result, Schedule
+from ._exchange import NEXT, Result, Schedule
 from ._hooks import logger, module, timed, wrap
 from ._options import Options
 from ._stages import Stages
@@ -138,6 +138,8 @@ class WorkerHalf:
         self._steps = VllmWorker(
             self.session, _versions.slots(runner, group), _versions.derives_decodes(config, group)
         )
+        self._end_step = timed("begin and submit")(self._steps.step)
+        self._step = 0
         self._buffers = Buffers(self._steps, max_rows)
         for index, layer in enumerate(layers):
             self.session.bind_layer(index, layer.name, LayerCapture.HANDS_OVER)
@@ -169,33 +171,30 @@ class WorkerHalf:
         self._schedule = schedule
         if not schedule.step or self.failure:
             return
-        forward_rows = self._put_ids()
+        self._step = step = self._step + 1 if schedule.step == NEXT else schedule.step
+        forward_rows, buffer = self._put_ids(), -1
         if forward_rows >= rows:
-            self._submit(schedule, rows, self._buffers.free, forward_rows, message)
-            return
-        self._submit(schedule, rows, -1, 0, message)
+            buffer = self._buffers.free
+        else:
+            self._without_ids(step, rows)
+        try:
+            free = self._end_step(step, schedule.version, rows, buffer, forward_rows, message)
+        except WaymarkError as error:
+            if message is None:
+                raise
+            self._refused(error)
+            free = self._end_step(step, schedule.version, rows, buffer, forward_rows)
+        self._buffers.free = free
+
+    def _without_ids(self, step: int, rows: int) -> None:
         self.steps_without_ids += 1
         if self.steps_without_ids == 1:
             logger.warning(
                 "waymark: step %d is not captured: the routers did not choose once for each of %d "
                 "rows",
-                schedule.step,
+                step,
                 rows,
             )
-
-    @timed("begin and submit")
-    def _submit(
-        self, schedule: Schedule, rows: int, buffer: int, forward_rows: int, message: bytes | None
-    ) -> None:
-        step, version = schedule.step, schedule.version
-        try:
-            free = self._steps.step(step, version, rows, buffer, forward_rows, message)
-        except WaymarkError as error:
-            if message is None:
-                raise
-            self._refused(error)
-            free = self._steps.step(step, version, rows, buffer, forward_rows)
-        self._buffers.free = free
 
     def _refused(self, error: WaymarkError) -> None:
         # The store is poisoned: blocks lose their rows, and the capture goes on.

@@ -298,7 +298,8 @@ TEST_F(VllmSchedulerTest, AHitThatEndsInsideABlockCopiesItsRows) {
   const auto keys = Keys('a', 2);
   ASSERT_EQ(scheduler().New(1, Blocks({5, 6}), {.local_tokens = 7}, {0, keys}), absl::OkStatus());
   ASSERT_EQ(scheduler().Append(1, {}, 8, {0, keys}), absl::OkStatus());
-  EXPECT_THAT(End(), ElementsAre(Bind(6), Retain(5), Copy(4, 6, 3), Seal(6, Key('a', 1))));
+  EXPECT_THAT(End(), ElementsAre(Bind(6), Retain(5), Retain(4), Copy(4, 6, 3), Release(4),
+                                 Seal(6, Key('a', 1))));
 }
 
 TEST_F(VllmSchedulerTest, ACopyOntoAnAppendedBlockCopiesAllRows) {
@@ -306,7 +307,7 @@ TEST_F(VllmSchedulerTest, ACopyOntoAnAppendedBlockCopiesAllRows) {
   Begin();
   ASSERT_EQ(scheduler().Copy(BlockId(4), BlockId(6)), absl::OkStatus());
   ASSERT_EQ(scheduler().Append(1, Blocks({6}), 8, {}), absl::OkStatus());
-  EXPECT_THAT(End(), ElementsAre(Bind(6), Copy(4, 6), Seal(5), Seal(6)));
+  EXPECT_THAT(End(), ElementsAre(Bind(6), Retain(4), Copy(4, 6), Release(4), Seal(5), Seal(6)));
 }
 
 TEST_F(VllmSchedulerTest, CopiesAreInTheOrderOfTheEngine) {
@@ -315,7 +316,8 @@ TEST_F(VllmSchedulerTest, CopiesAreInTheOrderOfTheEngine) {
   Begin();
   ASSERT_EQ(scheduler().New(1, Blocks({6}), {.local_tokens = 2}, {}), absl::OkStatus());
   ASSERT_EQ(scheduler().New(2, Blocks({5}), {.local_tokens = 3}, {}), absl::OkStatus());
-  EXPECT_THAT(End(), ElementsAre(Bind(6), Bind(5), Copy(4, 5, 3), Copy(5, 6, 2)));
+  EXPECT_THAT(End(), ElementsAre(Bind(6), Bind(5), Retain(4), Retain(5), Copy(4, 5, 3),
+                                 Copy(5, 6, 2), Release(4), Release(5)));
 }
 
 TEST_F(VllmSchedulerTest, ACopyOntoABlockThatNoRequestGetsIsIgnored) {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "gmock/gmock.h"
 #include "tests/support/log_lines.h"
 #include "tests/unit/blockstore/store/store_driver.h"
 
@@ -53,6 +54,51 @@ TEST(Claim, PaddingAndNullBlocksWriteNothing) {
   EXPECT_EQ(d.Read({0, 3}, 0, 5), "n n n n 12@1");
   EXPECT_EQ(d.store().GetStats().events_on_null_blocks, 2u);
   EXPECT_EQ(d.store().GetStats().rows_padding, 2u);
+}
+
+TEST(DerivedEvents, AFirstRowBindsItsBlockBehindTheGivenEvents) {
+  StoreDriver d;
+  d.Step(1, {Bind(3), Bind(5)}, d.Slots({3, 5}, 0, 8), {10, 11, 12, 13, 14, 15, 16, 17});
+  d.StepDerived(2, {Retain(5)}, {4 * 5, 4 * 3 + 1}, {20, 21});
+  EXPECT_EQ(d.Read({5}, 0, 4), "20@2 n n n");
+  EXPECT_EQ(d.Read({3}, 0, 4), "10@1 21@2 12@1 13@1");
+}
+
+TEST(DerivedEvents, ALastRowSealsItsBlockForTheStepsBehind) {
+  StoreDriver d;
+  d.Step(1, {Bind(3)}, d.Slots({3}, 0, 3), {10, 11, 12});
+  d.StepDerived(2, {}, {4 * 3 + 3}, {13});
+  d.Step(3, {}, {4 * 3 + 2, 4 * 3 + 3}, {30, 31});  // rule 3
+  EXPECT_EQ(d.Read({3}, 0, 4), "10@1 11@1 ~12@1 ~13@2");
+  d.Step(4, {}, {4 * 3 + 2}, {40}, 2);
+  EXPECT_EQ(d.Read({3}, 2, 4), "40@4 ~13@2");
+}
+
+TEST(DerivedEvents, NullBlocksPaddingAndDroppedSteps) {
+  StoreOptions options = StoreDriver::Options();
+  options.null_blocks = {BlockId(0)};
+  StoreDriver d(options);
+  d.Step(1, {Bind(3)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+  d.StepDerived(2, {}, {0, 3, kPaddingSlot}, {20, 21, 22});
+  EXPECT_EQ(d.Read({0, 3}, 0, 8), "n n n n 10@1 11@1 12@1 13@1");
+  const std::vector<std::int64_t> first = {4 * 3};
+  StepBatch batch{3, 1, nullptr, 0, first.data(), 1};
+  batch.derive_events = batch.drop = true;
+  ASSERT_TRUE(d.store().BeginStep(batch).dropped());
+  EXPECT_EQ(d.Read({3}, 0, 4), "c n n n");
+}
+
+TEST(DerivedEvents, NotOfDeviceSlots) {
+  StoreOptions options = StoreDriver::Options();
+  options.device_slots = true;
+  StoreDriver d(options);
+  const std::vector<std::int64_t> slots = {4};
+  StepBatch batch{1, 1, nullptr, 0, slots.data(), 1};
+  batch.device_slots = batch.derive_events = true;
+  EXPECT_THAT(d.store().BeginStep(batch).ToStatus().message(),
+              ::testing::HasSubstr("without derived events"));
+  batch.derive_events = false;
+  EXPECT_TRUE(d.store().BeginStep(batch).ok());
 }
 
 TEST(Claim, LateLandingFindsNoClaim) {
