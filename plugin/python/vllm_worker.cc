@@ -147,12 +147,10 @@ void BindVllmWorker(nb::module_& module) {
       "Engine's thread.")
       .def("__init__", &Make, "session"_a, "slots"_a, "derive_decodes"_a, "null_block"_a = 0,
            "session: a CaptureSession. slots: int64 numpy array whose front has the slots of the "
-           "rows "
-           "after every forward; it is kept, and read in step. derive_decodes: blocks that decodes "
-           "begin and fill are bound and sealed by their slots, and the scheduler reports them by "
-           "VllmScheduler.extend; False: it reports all blocks. null_block: the block that stands "
-           "for "
-           "no block.")
+           "rows after every forward; it is kept, and read in step. derive_decodes: blocks that "
+           "decodes begin and fill are bound and sealed by their slots, and the scheduler reports "
+           "them by VllmScheduler.extend; False: it reports all blocks. null_block: the block that "
+           "stands for no block.")
       .def("add_buffer", &AddBuffer, "array"_a, "columns"_a,
            "Adds memory for the ids of a step, and returns its number. array: integers in host "
            "memory, one dimension, contiguous; kept as long as the store. columns: ids of a row in "
@@ -162,8 +160,7 @@ void BindVllmWorker(nb::module_& module) {
            nb::sig("def step(self, step: int, version: int, rows: int, buffer: int, "
                    "forward_rows: int, message: bytes | None = None) -> int"),
            "Store.report_message, CaptureSession.begin_ids_step and submit_ids in one call; "
-           "returns a "
-           "buffer that may be written now, or -1.\n\n"
+           "returns a buffer that may be written now, or -1.\n\n"
            "rows: those of the step. buffer: has [L, forward_rows, columns] ids in front, of which "
            "`rows` of each layer are read; below 0: the ids are lost, and the step is dropped "
            "(capacity). message: of the step's schedule; None: it has none, or it was reported.\n\n"
