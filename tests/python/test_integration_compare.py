@@ -277,8 +277,10 @@ def test_a_run_is_judged():
     good = RIGHT | {"preemptions": 1}
     assert run.judge(scenario, "waymark", dict(good)) == []
     for bad, word in ((RIGHT, "preemptions"), (good | {"rows_wrong": 1}, "rows_wrong"), (good | {"rows_missing": {"audit": 1}}, "audit"),
-                      (good | {"rows_checked": 0}, "no row"), (good | {"unfinished": 1}, "never finished"), ({"error": "ended"}, "ended")):
+                      (good | {"rows_checked": 0}, "fewer than 1"), (good | {"unfinished": 1}, "never finished"), ({"error": "ended"}, "ended")):
         assert word in str(run.judge(scenario, "waymark", dict(bad)))
+    assert run.judge(scenario, "waymark", dict(good), rows=40) == []
+    assert run.judge(scenario, "waymark", dict(good), rows=41) == ["40 rows were checked: fewer than 41"]
 
 
 def test_the_keys_of_json():
