@@ -200,7 +200,7 @@ def wrapped_methods():
 
 def test_every_method_that_the_plugin_wraps_can_be_left_out():
     # __post_init__ is wrapped only if the capture is switched on by additional_config, not by the environment.
-    assert wrapped_methods() == set(faults.HOOKS) | set(faults.NOT_NOTICED) | {"__post_init__"}
+    assert wrapped_methods() == set(faults.HOOKS) | {"__post_init__"}
 
 
 def test_every_fault_has_a_scenario():
@@ -255,7 +255,7 @@ def test_a_snapshot_that_is_left_out(fault, tag, tmp_path):
 def test_what_is_evidence_and_what_is_not():
     scenario = scenarios.SCENARIOS["kv_files"]
     assert run.evidence(scenario, RIGHT | {"rows_missing": {"external_kv": 5}, "near_ties": 3, "preemptions": 2}) == {}
-    shown = {"rows_wrong": 1, "rows_not_covered": 2, "findings": ["one"], "failures": ["why"], "releases_below_zero": 3, "snapshots_lost": 4}
+    shown = {"rows_wrong": 1, "rows_not_covered": 2, "outputs_late": 5, "findings": ["one"], "failures": ["why"], "releases_below_zero": 3, "snapshots_lost": 4}
     found = RIGHT | shown | {"rows_missing": {"external_kv": 5, "audit": 6}}
     assert run.evidence(scenario, found) == shown | {"rows_missing": {"audit": 6}}
     assert set(run.evidence(scenarios.SCENARIOS["groups"], found)["rows_missing"]) == {"external_kv", "audit"}

@@ -16,6 +16,7 @@ class Scenario:
     async_scheduling: bool = False
     ranks: int = 1               # of data parallelism, a process each
     warm_up: bool = False        # one dummy forward first
+    read_late: float = 0         # seconds, before the rows of requests that ended are read
     recorded: bool = False       # compare with recorder.py instead of a recompute
     roles: tuple = ()            # of engines that run one after the other, and whose rows are joined ("ROLE" in the options)
     loads_miss: bool = False     # every token that a connector loads has to be a missing row
@@ -39,8 +40,9 @@ DRAFTS = ("0.31.0", "0.32.0")  # 0.30.0 has no drafts on a CPU
 
 
 def files(role):
-    """KV in files, by vLLM's own connector. A prompt has to be scheduled at once to be stored."""
-    return {"max_num_batched_tokens": 1024, "kv_transfer_config": {
+    """KV in files, by vLLM's own connector. A prompt has to be scheduled at once to be stored:
+    as many as run together have to fit in a step."""
+    return {"max_num_batched_tokens": 4096, "kv_transfer_config": {
         "kv_connector": "ExampleConnector", "kv_role": role, "kv_connector_extra_config": {"shared_storage_path": "FOLDER"}}}
 
 
@@ -59,6 +61,7 @@ def _all():
         make("reset", workload="reset", requests=18, promises=HITS + ("resets",)),
         make("weights", workload="weights", promises=HITS + ("weight_updates", "rows_old_version")),
         make("weights_preempt", workload="weights", options=FEW_BLOCKS, promises=HITS + ("weight_updates", "rows_old_version", "preemptions")),
+        make("pause", workload="pause", promises=HITS + ("pauses",), read_late=0.3),
         make("not_asked", workload="not_asked", requests=42, promises=HITS + ("not_asked",)),
         make("streaming", workload="streaming", promises=HITS + ("chunks",)),
         make("streaming_late", workload="streaming_late", promises=HITS + ("merged_chunks",)),
