@@ -1,5 +1,8 @@
 // Snapshot: rows of a sequence, pinned.
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -121,9 +124,9 @@ std::unique_ptr<Rows> RowsOf(Snapshot& self) {
 
 // What was read of a tagged snapshot.
 struct TaggedRows {
-  wm_rows* rows = nullptr;
-  std::string runs;       // JSON: [[begin, end, reason, version, provenance], ...]
-  bool complete = false;  // every row is valid
+  std::unique_ptr<Rows> rows;  // null: see failure
+  std::string runs;            // JSON: [[begin, end, reason, version, provenance], ...]
+  bool complete = false;       // every row is valid
   std::string failure;
 };
 
@@ -142,27 +145,28 @@ TaggedRows ReadOne(wm_store* store, std::uint64_t tag, std::int64_t timeout_ns) 
   TaggedRows read;
   std::string text(256, '\0');
   wm_message why = {text.data(), text.size(), 0};
-  wm_snapshot* snapshot = nullptr;
+  Snapshot taken;
+  auto rows = std::make_unique<Rows>(nullptr);
   std::vector<wm_coverage_run> runs;
-  wm_status status = Api().store_take_tagged(store, tag, &snapshot, &why);
-  if (status == WM_OK) status = Api().snapshot_wait(snapshot, timeout_ns, &why);
-  if (status == WM_OK) status = Api().snapshot_rows(snapshot, &read.rows, &why);
+  wm_status status = Api().store_take_tagged(store, tag, &taken.snapshot, &why);
+  if (status == WM_OK) status = Api().snapshot_wait(taken.snapshot, timeout_ns, &why);
+  if (status == WM_OK) status = Api().snapshot_rows(taken.snapshot, &rows->rows, &why);
   if (status == WM_OK) {
     status =
-        Runs(runs, [&](auto... args) { return Api().rows_coverage(read.rows, args..., &why); });
+        Runs(runs, [&](auto... args) { return Api().rows_coverage(rows->rows, args..., &why); });
   }
-  Api().snapshot_release(snapshot);
   if (status != WM_OK) {
-    Api().rows_release(std::exchange(read.rows, nullptr));
     read.failure = why.text;
     return read;
   }
+  read.rows = std::move(rows);
   read.complete = std::all_of(runs.begin(), runs.end(),
                               [](const wm_coverage_run& run) { return run.reason == 0; });
   read.runs = JsonOf(runs);
   return read;
 }
 
+// Takes and releases the snapshots; `timeout` is for all of them together.
 nb::list ReadTagged(const Store& of, nb::handle tag_list, nb::handle timeout) {
   const Integers<std::int64_t> tags(tag_list, "tags");
   const std::int64_t ns = Nanoseconds(timeout);
@@ -171,15 +175,16 @@ nb::list ReadTagged(const Store& of, nb::handle tag_list, nb::handle timeout) {
   std::vector<TaggedRows> read(tags.size());
   {
     const GilReleased released;
-    for (std::size_t i = 0; i < tags.size(); ++i)
-      read[i] = ReadOne(store->store, static_cast<std::uint64_t>(tags[i]), ns);
+    const auto start = std::chrono::steady_clock::now();
+    for (std::size_t i = 0; i < tags.size(); ++i) {
+      const std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - start;
+      const std::int64_t left = ns < 0 ? ns : std::max<std::int64_t>(ns - waited.count(), 0);
+      read[i] = ReadOne(store->store, static_cast<std::uint64_t>(tags[i]), left);
+    }
   }
   nb::list out;
   for (TaggedRows& one : read) {
-    nb::object rows = nb::none();
-    if (one.rows != nullptr) {
-      rows = nb::cast(std::make_unique<Rows>(std::exchange(one.rows, nullptr)));
-    }
+    const nb::object rows = one.rows != nullptr ? nb::cast(std::move(one.rows)) : nb::none();
     out.append(nb::make_tuple(rows, one.runs, one.complete, one.failure));
   }
   return out;

@@ -258,12 +258,11 @@ void BindVllmScheduler(nb::module_& module) {
            "loaded.\n\n"
            "hashes: those of all hash blocks of the request so far, a sequence of bytes, of which "
            "few are read; empty: the engine has no prefix cache.")
-      .def(
-          "resume", &Resume, "request"_a, "blocks"_a, "local_tokens"_a, "external_tokens"_a,
-          "hashes"_a,
-          "The same for a request that was preempted: `blocks` replace its former ones. One that "
-          "was "
-          "not (a session with new input) goes on with its blocks, which are in front of `blocks`.")
+      .def("resume", &Resume, "request"_a, "blocks"_a, "local_tokens"_a, "external_tokens"_a,
+           "hashes"_a,
+           "The same for a request that was preempted: `blocks` replace its former ones. One that "
+           "was not (a session with new input) goes on with its blocks, which are in front of "
+           "`blocks`.")
       .def(
           "append", &Append, "request"_a, "blocks"_a, "full_tokens"_a, "hashes"_a,
           "Appends blocks to those of a request, and seals every block that ends at or before "

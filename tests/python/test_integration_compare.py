@@ -200,7 +200,7 @@ def wrapped_methods():
 
 def test_every_method_that_the_plugin_wraps_can_be_left_out():
     # __post_init__ is wrapped only if the capture is switched on by additional_config, not by the environment.
-    assert wrapped_methods() == set(faults.HOOKS) | set(faults.NOT_NOTICED) | {"__post_init__"}
+    assert wrapped_methods() == set(faults.HOOKS) | {"__post_init__"}
 
 
 def test_every_fault_has_a_scenario():
@@ -255,7 +255,7 @@ def test_a_snapshot_that_is_left_out(fault, tag, tmp_path):
 def test_what_is_evidence_and_what_is_not():
     scenario = scenarios.SCENARIOS["kv_files"]
     assert run.evidence(scenario, RIGHT | {"rows_missing": {"external_kv": 5}, "near_ties": 3, "preemptions": 2}) == {}
-    shown = {"rows_wrong": 1, "rows_not_covered": 2, "findings": ["one"], "failures": ["why"], "releases_below_zero": 3, "snapshots_lost": 4}
+    shown = {"rows_wrong": 1, "rows_not_covered": 2, "outputs_late": 5, "findings": ["one"], "failures": ["why"], "releases_below_zero": 3, "snapshots_lost": 4}
     found = RIGHT | shown | {"rows_missing": {"external_kv": 5, "audit": 6}}
     assert run.evidence(scenario, found) == shown | {"rows_missing": {"audit": 6}}
     assert set(run.evidence(scenarios.SCENARIOS["groups"], found)["rows_missing"]) == {"external_kv", "audit"}
@@ -277,8 +277,10 @@ def test_a_run_is_judged():
     good = RIGHT | {"preemptions": 1}
     assert run.judge(scenario, "waymark", dict(good)) == []
     for bad, word in ((RIGHT, "preemptions"), (good | {"rows_wrong": 1}, "rows_wrong"), (good | {"rows_missing": {"audit": 1}}, "audit"),
-                      (good | {"rows_checked": 0}, "no row"), (good | {"unfinished": 1}, "never finished"), ({"error": "ended"}, "ended")):
+                      (good | {"rows_checked": 0}, "fewer than 1"), (good | {"unfinished": 1}, "never finished"), ({"error": "ended"}, "ended")):
         assert word in str(run.judge(scenario, "waymark", dict(bad)))
+    assert run.judge(scenario, "waymark", dict(good), rows=40) == []
+    assert run.judge(scenario, "waymark", dict(good), rows=41) == ["40 rows were checked: fewer than 41"]
 
 
 def test_the_keys_of_json():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import waymark
 from conftest import Rig
+from waymark import _core
 
 
 def resident() -> int:
@@ -97,3 +98,37 @@ def test_stores_and_sessions_come_and_go() -> None:
     assert abs(len(gc.get_objects()) - objects) < 50
     assert resident() - before < 8 << 20
     assert len(os.listdir("/proc/self/task")) == threads
+
+
+def test_rows_of_a_result_that_python_has_no_memory_for() -> None:
+    """They were leaked."""
+    memory = pytest.importorskip("_testcapi")
+    rows, tags = 1024, (1, 2)
+    rig = Rig(num_layers=32, top_k=8, num_experts=256, page_tokens=rows, max_rows=rows)
+    rig.write(range(rows), bind=[0])
+    writer = waymark.ScheduleWriter(32, rows)
+
+    def read(allocations: int) -> bool:
+        """Python has memory for so many allocations. Whether that was enough."""
+        writer.begin(2, 1)
+        for tag in tags:
+            writer.forget(tag)  # of a call that failed before it took them
+            writer.snapshot(tag, [0], 0, rows)
+        rig.store.report_message(writer.finish())
+        memory.set_nomemory(allocations)
+        try:
+            return bool(_core._read_tagged(rig.store, tags, 10))
+        except MemoryError:
+            return False
+        finally:
+            memory.remove_mem_hooks()
+
+    enough = next(allocations for allocations in range(100) if read(allocations))
+    assert enough > 5  # some are after the rows were read
+    gc.collect()
+    before = resident()
+    for _ in range(32):
+        for allocations in range(enough):
+            read(allocations)
+    gc.collect()
+    assert resident() - before < 8 << 20

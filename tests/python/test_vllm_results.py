@@ -1,4 +1,4 @@
-"""What users of vLLM get in every case, on the tiny engine of test_vllm_plugin.py."""
+"""What users of vLLM get in every case, on the tiny engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_vllm_plugin import ABORTED, BLOCK, Engine, EngineCoreOutput, Request, expected, vllm
+from vllm_engine import ABORTED, BLOCK, Engine, EngineCoreOutput, Request, expected, vllm
 from waymark import Provenance
 from waymark.vllm import Coverage, _front_end
 from waymark.vllm._options import Options, asks, may_stop_at_string

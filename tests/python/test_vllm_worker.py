@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import numpy as np
@@ -207,3 +208,18 @@ def test_a_tagged_snapshot_with_missing_rows_is_not_complete() -> None:
     [(rows, runs, complete, failure)] = _core._read_tagged(worker.store, (21,), 10)
     assert rows is not None and not complete and not failure
     assert [run[2] for run in json.loads(runs)] == [Reason.CAPACITY, 0]
+
+
+def test_one_timeout_is_for_all_tagged_snapshots() -> None:
+    """Each was waited for in its turn: a step that did not end held the reader once for each."""
+    worker = Worker()
+    worker.step(1, [(5 * BLOCK + p, p) for p in range(4)], worker.message(1))
+    worker.session.begin_ids_step(2, 1, np.full(1, 5 * BLOCK, np.int64))  # is not submitted
+    for tag in range(8):
+        worker.scheduler.snapshot(1, 0, 4, tag)
+    worker.scheduler.begin(3, 1)
+    worker.store.report_message(worker.scheduler.finish_message())
+    start = time.monotonic()
+    read = _core._read_tagged(worker.store, range(8), 0.25)
+    assert 0.25 <= time.monotonic() - start < 1.5
+    assert [one[0] for one in read] == [None] * 8 and all(one[3] for one in read)

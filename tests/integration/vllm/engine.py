@@ -11,6 +11,7 @@ import pickle
 import socket
 import subprocess
 import sys
+import time
 
 from scenarios import SCENARIOS, STORE_COUNTERS
 
@@ -25,6 +26,18 @@ def switch_async_scheduling_on():
         vllm_config.scheduler_config.async_scheduling = True
 
     CpuPlatform.check_and_update_config = classmethod(wrapped)
+
+
+def read_late(seconds):
+    """The rows of a request that ended are read later than its next step."""
+    from waymark.vllm import _worker
+    read = _worker._Reader._read
+
+    def late(self, tags):
+        time.sleep(seconds)
+        return read(self, tags)
+
+    _worker._Reader._read = late
 
 
 def put(value, spec):
@@ -188,6 +201,8 @@ def main():
     if spec["capture"] == "peer":
         options["enable_return_routed_experts"] = True
     llm = vllm.LLM(**options)
+    if scenario.read_late and spec["capture"] == "waymark":
+        read_late(scenario.read_late)
     if scenario.warm_up:
         llm.collective_rpc(warm_up)
     driver = workloads.Driver(llm, spec, recorder.Recorder(llm) if scenario.recorded else None)
@@ -196,7 +211,8 @@ def main():
     try:
         getattr(workloads, scenario.workload)(driver)
     except workloads.Stuck:
-        driver.counts["rows_never_returned"] = sum(driver.running.values())
+        pass
+    driver.counts["rows_never_returned"] = sum(driver.running.values())
     values = metrics(llm)
     driver.counts.update(
         prefix_hit_tokens=int(values.get("vllm:prefix_cache_hits", 0)), external_hit_tokens=int(values.get("vllm:external_prefix_cache_hits", 0)),

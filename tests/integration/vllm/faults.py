@@ -17,15 +17,12 @@ EVENTS = {"bind": 1, "retain": 2, "release": 3, "seal": 4, "copy": 5, "reset": 8
 HOOKS = {
     "get_scheduler_cls": "preempt", "init_device": "preempt",
     "__init__": "preempt", "schedule": "preempt", "_preempt_request": "weights_preempt", "_free_request": "preempt",
-    "update_from_output": "preempt",
+    "update_from_output": "preempt", "has_finished_requests": "pause",
     "reset_prefix_cache": "reset_files", "set_weight_version": "weights", "_apply_cow": "copy_on_write", "update_state_after_alloc": "kv_files",
     "load_model": "preempt", "initialize_kv_cache": "preempt", "execute_model": "preempt", "sample_tokens": "preempt",
     "init_routed_experts_capturer": "beside_peer", "_dummy_run": "warm_up",
     "process_outputs": "kv_files", "add": "streaming_late",
     "add_request": "stop_strings", "make_request_output": "stop_strings", "_finish_request": "stop_strings"}
-# Left out, it changed nothing in preempt, async_preempt and pp2: vLLM runs one more schedule after a finish by itself, and
-# the rows come with it. The wrapped method is for rows that come later than that.
-NOT_NOTICED = ("has_finished_requests",)
 # Every fault: the scenario in which it has to be noticed.
 FAULTS = {
     "bind": "preempt", "retain": "preempt", "release": "few_pages", "seal": "kv_files", "copy": "copy_on_write", "reset": "reset_files",

@@ -10,11 +10,13 @@ class Scenario:
     model: str = "qwen3_moe"     # of make_model.py
     options: dict = dataclasses.field(default_factory=dict)  # of vllm.LLM
     environment: dict = dataclasses.field(default_factory=dict)
+    requests: int = 26           # a turn: ROWS rows, if no number is asked for
     promises: tuple = ()         # counters that have to be above 0
     reasons: tuple = ()          # why rows may be missing; for anything else the run fails
     async_scheduling: bool = False
     ranks: int = 1               # of data parallelism, a process each
     warm_up: bool = False        # one dummy forward first
+    read_late: float = 0         # seconds, before the rows of requests that ended are read
     recorded: bool = False       # compare with recorder.py instead of a recompute
     roles: tuple = ()            # of engines that run one after the other, and whose rows are joined ("ROLE" in the options)
     loads_miss: bool = False     # every token that a connector loads has to be a missing row
@@ -24,6 +26,7 @@ class Scenario:
     unavailable: str = ""        # why the mode does not run on vLLM's CPU build; it is skipped unless asked for by name
 
 
+ROWS = 10_000  # that a run compares at least, if no number of requests is asked for
 # Of the worker's store, when everything has ended: an event or a snapshot was lost if one is not 0.
 STORE_COUNTERS = ("releases_below_zero", "snapshots_lost", "snapshots_given_up")
 OWN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
@@ -37,8 +40,9 @@ DRAFTS = ("0.31.0", "0.32.0")  # 0.30.0 has no drafts on a CPU
 
 
 def files(role):
-    """KV in files, by vLLM's own connector. A prompt has to be scheduled at once to be stored."""
-    return {"max_num_batched_tokens": 1024, "kv_transfer_config": {
+    """KV in files, by vLLM's own connector. A prompt has to be scheduled at once to be stored:
+    as many as run together have to fit in a step."""
+    return {"max_num_batched_tokens": 4096, "kv_transfer_config": {
         "kv_connector": "ExampleConnector", "kv_role": role, "kv_connector_extra_config": {"shared_storage_path": "FOLDER"}}}
 
 
@@ -51,18 +55,19 @@ def _all():
         make("spec_preempt", workload="repetitive", options={"speculative_config": NGRAM} | FEW_BLOCKS, promises=("drafts_accepted", "preemptions"), versions=DRAFTS),
         make("spec_draft_model", workload="repetitive", options={"speculative_config": DRAFT},
              promises=("drafts_accepted",), versions=DRAFTS),
-        make("chunked_prefill", workload="long_prompts", options={"max_num_batched_tokens": 64}, promises=HITS),
-        make("aborts", workload="aborts", options=FEW_BLOCKS, promises=("aborts",)),
-        make("fork", workload="fork", promises=HITS + ("forks",)),
-        make("reset", workload="reset", promises=HITS + ("resets",)),
+        make("chunked_prefill", workload="long_prompts", requests=16, options={"max_num_batched_tokens": 64}, promises=HITS),
+        make("aborts", workload="aborts", requests=50, options=FEW_BLOCKS, promises=("aborts",)),
+        make("fork", workload="fork", requests=32, promises=HITS + ("forks",)),
+        make("reset", workload="reset", requests=18, promises=HITS + ("resets",)),
         make("weights", workload="weights", promises=HITS + ("weight_updates", "rows_old_version")),
         make("weights_preempt", workload="weights", options=FEW_BLOCKS, promises=HITS + ("weight_updates", "rows_old_version", "preemptions")),
-        make("not_asked", workload="not_asked", promises=HITS + ("not_asked",)),
+        make("pause", workload="pause", promises=HITS + ("pauses",), read_late=0.3),
+        make("not_asked", workload="not_asked", requests=42, promises=HITS + ("not_asked",)),
         make("streaming", workload="streaming", promises=HITS + ("chunks",)),
         make("streaming_late", workload="streaming_late", promises=HITS + ("merged_chunks",)),
         make("no_cache", options={"enable_prefix_caching": False}),
         # Pages for what runs at once, not for the prefix cache: no prompt comes again, so no row may be missing.
-        make("few_pages", workload="unique", options={"max_num_seqs": 8},
+        make("few_pages", workload="unique", requests=20, options={"max_num_seqs": 8},
              environment={"WAYMARK_VLLM_OPTIONS": '{"store": {"num_pages": 200}}'}),
         make("warm_up", promises=HITS, warm_up=True),
         make("own_process", environment=OWN_PROCESS, promises=HITS),
@@ -81,11 +86,11 @@ def _all():
         make("kv_offload", workload="evicted", options=FEW_BLOCKS | {"kv_transfer_config": {
             "kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"num_cpu_blocks": 512, "cpu_bytes_to_use": 1 << 28}}},
              promises=("external_hit_tokens",), unavailable="vLLM's OffloadingConnector needs a GPU"),
-        make("kv_files", workload="evicted", options=FEW_BLOCKS | files("kv_both"), promises=("external_hit_tokens",), reasons=("external_kv",),
+        make("kv_files", workload="evicted", requests=42, options=FEW_BLOCKS | files("kv_both"), promises=("external_hit_tokens",), reasons=("external_kv",),
              not_zero=("hits_by_key",)),  # loaded blocks whose rows this engine has already
-        make("reset_files", workload="reset_files", options=files("kv_both"), promises=("external_hit_tokens", "resets"),
+        make("reset_files", workload="reset_files", requests=64, options=files("kv_both"), promises=("external_hit_tokens", "resets"),
              reasons=("external_kv",), loads_miss=True, zero=("hits_by_key",)),
-        make("prefill_decode", workload="prefill_decode", options=files("ROLE"), roles=("kv_producer", "kv_consumer"),
+        make("prefill_decode", workload="prefill_decode", requests=32, options=files("ROLE"), roles=("kv_producer", "kv_consumer"),
              promises=("external_hit_tokens", "joined"), reasons=("external_kv",), loads_miss=True),
         make("windows", model="gpt_oss", promises=HITS),
         make("windows_preempt", model="gpt_oss", options={"num_gpu_blocks_override": 40}, promises=HITS + ("preemptions",)),
@@ -97,18 +102,18 @@ def _all():
         make("compile", options={"enforce_eager": False}, promises=HITS),
         make("lora", workload="lora", options=LORA, promises=HITS + ("lora_requests",),
              unavailable="vLLM gives every layer of experts to Triton kernels if LoRA is on, and Triton has no CPU backend on PyPI"),
-        make("stop_strings", workload="stop_strings", options=TOKENIZER, promises=HITS + ("stop_strings", "aborts")),
-        make("own_process_stop_strings", workload="stop_strings", environment=OWN_PROCESS, options=TOKENIZER, promises=HITS + ("stop_strings", "aborts")),
-        make("async_stop_strings", workload="stop_strings", async_scheduling=True, options=TOKENIZER,
+        make("stop_strings", workload="stop_strings", requests=24, options=TOKENIZER, promises=HITS + ("stop_strings", "aborts")),
+        make("own_process_stop_strings", workload="stop_strings", requests=24, environment=OWN_PROCESS, options=TOKENIZER, promises=HITS + ("stop_strings", "aborts")),
+        make("async_stop_strings", workload="stop_strings", requests=24, async_scheduling=True, options=TOKENIZER,
              promises=HITS + ("stop_strings", "aborts", "overlapped_schedules")),
-        make("spec_stop_strings", workload="repetitive_stop_strings", options={"speculative_config": NGRAM} | TOKENIZER,
+        make("spec_stop_strings", workload="repetitive_stop_strings", requests=18, options={"speculative_config": NGRAM} | TOKENIZER,
              promises=("drafts_accepted", "stop_strings"), versions=("0.32.0",)),
-        make("edges", workload="edges", promises=HITS + ("different_lengths",)),
-        make("http", workload="server", environment=OWN_PROCESS, promises=("completions", "chat", "generate", "streams", "chunks", "stop_strings")),
+        make("edges", workload="edges", requests=40, promises=HITS + ("different_lengths",)),
+        make("http", workload="server", requests=44, environment=OWN_PROCESS, promises=("completions", "chat", "generate", "streams", "chunks", "stop_strings")),
         # Both captures in one engine: 0.30.0 gives the routers' capture slots to its own after the KV cache was made.
         make("beside_peer", options={"enable_return_routed_experts": True}, promises=HITS, versions=("0.30.0",)),
         # The scheduler's half of it: vLLM's CPU worker ignores it, and refuses enable_sleep_mode.
-        make("sleep", workload="sleep", promises=HITS + ("sleeps", "preemptions")),
+        make("sleep", workload="sleep", requests=18, promises=HITS + ("sleeps", "preemptions")),
     ]
 
 

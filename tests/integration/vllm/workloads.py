@@ -4,6 +4,8 @@ A workload is a function of one Driver. It adds requests, steps the engine, dist
 record of every sequence that finished, for the recompute.
 """
 import collections
+import re
+import time
 
 import numpy as np
 from vllm import SamplingParams
@@ -13,6 +15,8 @@ from vllm.v1.engine.output_processor import RequestOutputCollector
 
 VOCABULARY = range(3, 500)  # of make_model.py, without its special tokens
 IDLE_STEPS = 3000  # without an output; a request runs less than 1024
+LATE_STEPS = 10    # of other requests, between the end of a request and its last output: its rows take one
+PAUSE_SECONDS = 20
 
 
 class Stuck(Exception):
@@ -32,6 +36,9 @@ class Driver:
         self.steps = 0
         self.asked, self.loras, self.firsts, self.cumulative = {}, {}, {}, set()
         self.running = {}  # rows that a request may have
+        # If the engine core is in this process: since which step a request is not with the scheduler any more.
+        self.core = getattr(self.engine.engine_core, "engine_core", None)
+        self.left = {}
         self.details = {}  # Coverages, by the name of the record
         self.finished = []
         self.idle = 0
@@ -64,18 +71,29 @@ class Driver:
         """One step of the engine; returns the requests that finished."""
         done = []
         self.idle += 1
-        for output in self.arrive(self.engine.step()):
+        arrived = self.engine.step()
+        for name in self.ended():
+            self.left.setdefault(name, self.steps)
+        for output in self.arrive(arrived):
             self.idle = 0
             for completion in output.outputs:
                 self.take(output, completion)
             if output.finished:
                 self.running.pop(output.request_id, None)
+                self.counts["outputs_late"] += self.steps - self.left.get(output.request_id, self.steps) > LATE_STEPS
                 self.counts["requests"] += 1
                 self.counts["prefix_hit_tokens_by_output"] += output.num_cached_tokens or 0
                 done.append(output)
         self.steps += 1
         self.finished += done
         return done
+
+    def ended(self):
+        """The requests that the scheduler has ended, and whose last output is not here."""
+        if self.core is None:
+            return set()
+        names = {re.match(r"(?:\d+_)?(request\d+)", name)[1] for name in self.core.scheduler.requests}  # i_NAME-SUFFIX
+        return set(self.running) - names
 
     def run(self, each_step=lambda driver: None):
         """Steps until nothing is left; returns what finished."""
@@ -326,6 +344,29 @@ def sleep(driver):
 
     converse(driver, prompts(driver), 1)
     nap()
+    converse(driver, prompts(driver), 2, each_step=each_step)
+
+
+def pause(driver):
+    """The scheduler is paused when a request has ended and its rows are not there yet: they come all the same."""
+    before = set()
+
+    def each_step(driver):
+        waiting, late = driver.ended(), driver.ended() & before
+        before.clear()
+        before.update(waiting)
+        if not late:
+            return
+        driver.core.pause_scheduler("keep", clear_cache=False)
+        end = time.monotonic() + PAUSE_SECONDS
+        while late & set(driver.running):
+            if time.monotonic() > end:
+                raise Stuck
+            driver.step()
+            time.sleep(0.001)
+        driver.core.resume_scheduler()
+        driver.counts["pauses"] += 1
+
     converse(driver, prompts(driver), 2, each_step=each_step)
 
 

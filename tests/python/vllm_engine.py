@@ -1,0 +1,340 @@
+"""A tiny engine with vLLM's names, under the hooks of the plugin. (tests/integration/vllm runs a
+real vLLM.) A module that imports the fixture `vllm` runs its tests on it."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pytest
+from waymark.vllm import _capture, _front_end, _results, _scheduler, _versions, _worker
+from waymark.vllm._options import Options
+
+BLOCK = 4
+LAYERS = 2
+drafts: Any = None  # vLLM's speculative_config
+STOPPED, ABORTED, IGNORED, ERROR = "stopped", "aborted", "ignored", "error"
+
+
+class Spec:
+    block_size = BLOCK
+
+
+class Ids(np.ndarray):  # type: ignore[type-arg]
+    """A tensor as far as the plugin looks."""
+
+    def numpy(self) -> Any:
+        return self
+
+    def clone(self) -> Any:
+        return self.copy()
+
+
+class Library:
+    """torch.library, as far as the plugin uses it."""
+
+    def __init__(self, *names: str) -> None:
+        pass
+
+    def define(self, schema: str) -> None:
+        assert schema.startswith("capture(Tensor(a!)")  # or torch.compile leaves it out
+
+    def impl(self, name: str, function: Any, device: str) -> None:
+        torch.ops = types.SimpleNamespace(waymark=types.SimpleNamespace(
+            capture=types.SimpleNamespace(default=function)))  # fmt: skip
+
+
+class Router:
+    top_k = 1
+    capture_fn: Any = None
+
+    def set_capture_fn(self, function: Any) -> None:
+        self.capture_fn = function
+
+
+def stack(tensors: list[Any], out: Any) -> None:
+    if len({one.shape for one in tensors}) > 1:
+        raise RuntimeError("stack expects each tensor to be equal size")
+    np.stack(tensors, out=out)
+
+
+torch: Any = types.SimpleNamespace(
+    stack=stack,
+    empty=lambda size, dtype: np.full(size, 99, dtype).view(Ids),
+    library=types.SimpleNamespace(Library=Library, register_fake=lambda *names, lib: None),
+)
+
+
+def modules(name: str) -> Any:
+    """The modules of vLLM and torch that the halves use."""
+    group = types.SimpleNamespace(rank_in_group=0, world_size=1)
+    return {
+        "torch": torch,
+        "vllm.v1.kv_cache_interface": types.SimpleNamespace(FullAttentionSpec=Spec),
+        "vllm.v1.engine.core": types.SimpleNamespace(EngineCore=Core),
+        "vllm.v1.engine": types.SimpleNamespace(
+            EngineCoreOutputs=Outputs, EngineCoreOutput=EngineCoreOutput),
+        "vllm.v1.request": types.SimpleNamespace(RequestStatus=types.SimpleNamespace(
+            FINISHED_ABORTED=ABORTED, FINISHED_IGNORED=IGNORED, FINISHED_ERROR=ERROR)),
+        "vllm.distributed": types.SimpleNamespace(
+            get_tp_group=lambda: group, get_pp_group=lambda: group),
+    }[name]  # fmt: skip
+
+
+class Core:
+    def set_weight_version(self, name: str) -> None:
+        pass
+
+
+class Outputs:
+    def __init__(self) -> None:
+        self.outputs: list[Any] = []
+
+
+class EngineCoreOutput(types.SimpleNamespace):
+    routed_experts: Any = None
+
+
+class Request:
+    resumable = False
+    client_index = 0
+    trace_headers: Any = None
+
+    def __init__(self, name: str, prompt: int, asked: bool = True) -> None:
+        self.request_id, self.num_tokens, self.num_computed_tokens = name, prompt, 0
+        self.sampling_params = types.SimpleNamespace(
+            extra_args=None if asked else {"waymark": False}, routed_experts_prompt_start=0,
+            stop=[],
+        )
+        self.status = "waiting"
+        self.block_hashes: list[bytes] = []
+        self.blocks: list[int] = []
+
+    def get_finished_reason(self) -> str:
+        return "abort" if self.status == ABORTED else "stop"
+
+
+class Pool:
+    def reset_prefix_cache(self) -> bool:
+        return True
+
+
+class Blocks:
+    """The blocks of each request."""
+
+    def __init__(self, requests: dict[str, Request]) -> None:
+        self.requests = requests
+
+    def get(self, name: str, other: Any) -> Any:
+        return [types.SimpleNamespace(block_id=block) for block in self.requests[name].blocks]
+
+
+class Manager:
+    def __init__(self, requests: dict[str, Request]) -> None:
+        self.block_pool = Pool()
+        group = types.SimpleNamespace(req_to_blocks=Blocks(requests))
+        self.coordinator = types.SimpleNamespace(single_type_managers=[group])
+
+
+def config() -> Any:
+    spec = types.SimpleNamespace(kv_cache_spec=Spec(), host_resident=False)
+    return types.SimpleNamespace(num_blocks=64, kv_cache_groups=[spec])
+
+
+class Scheduler:
+    connector = None
+    hash_block_size = BLOCK
+
+    def __init__(self) -> None:
+        self.requests: dict[str, Request] = {}
+        self.kv_cache_config = config()
+        self.kv_cache_manager = Manager(self.requests)
+        self.vllm_config = types.SimpleNamespace(
+            speculative_config=drafts,
+            kv_transfer_config=None,
+            model_config=types.SimpleNamespace(get_total_num_hidden_layers=lambda: 3),
+        )
+        self.free = deque(range(1, 64))
+        self.started: set[str] = set()
+
+    def schedule(self, tokens: dict[str, int]) -> Any:
+        """Each request gets so many tokens: a chunk of its prompt, or its last token."""
+        new, resumed, cached = [], set(), []
+        for name, count in tokens.items():
+            request = self.requests[name]
+            missing = -(-(request.num_computed_tokens + count) // BLOCK) - len(request.blocks)
+            more = [self.free.popleft() for _ in range(missing)]
+            request.blocks += more
+            if name not in self.started:
+                self.started.add(name)
+                new.append(types.SimpleNamespace(
+                    req_id=name, block_ids=(list(request.blocks),),
+                    num_computed_tokens=request.num_computed_tokens))  # fmt: skip
+                continue
+            if request.status == "preempted":
+                resumed.add(name)
+            cached.append((name, (more,) if more else None, request.num_computed_tokens))
+            request.status = "running"
+        output = types.SimpleNamespace(
+            scheduled_new_reqs=new,
+            scheduled_cached_reqs=types.SimpleNamespace(
+                req_ids=[one[0] for one in cached], resumed_req_ids=resumed,
+                new_block_ids=[one[1] for one in cached],
+                num_computed_tokens=[one[2] for one in cached]),
+            num_scheduled_tokens=tokens,
+            total_num_scheduled_tokens=sum(tokens.values()),
+        )  # fmt: skip
+        for name, count in tokens.items():
+            self.requests[name].num_computed_tokens += count
+        return output
+
+    def _preempt_request(self, request: Request) -> None:
+        self.free.extend(request.blocks)
+        request.blocks, request.num_computed_tokens, request.status = [], 0, "preempted"
+
+    def _free_request(self, request: Request) -> None:
+        self.free.extend(request.blocks)
+        del self.requests[request.request_id]
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        outputs: dict[int, Outputs] = {}
+        for name in model_runner_output.finished:
+            request = self.requests[name]
+            request.status = STOPPED
+            self._free_request(request)
+            outputs.setdefault(0, Outputs()).outputs.append(types.SimpleNamespace(
+                request_id=name, finish_reason="stop", routed_experts=None,
+                trace_headers=None))  # fmt: skip
+        return outputs
+
+    def has_finished_requests(self) -> bool:
+        return False
+
+
+class Table:
+    def __init__(self) -> None:
+        self.array = np.zeros(64, np.int64)
+        tensor = types.SimpleNamespace(
+            numpy=lambda: self.array, device=types.SimpleNamespace(type="cpu")
+        )
+        self.slot_mapping = types.SimpleNamespace(gpu=tensor)
+
+
+class Runner:
+    mode = 0
+
+    def __init__(self) -> None:
+        self.routers = [Router() for _ in range(LAYERS)]
+        self.input_batch = types.SimpleNamespace(block_table=[Table()])
+        self.vllm_config = types.SimpleNamespace(
+            speculative_config=drafts,
+            kv_transfer_config=None,
+            scheduler_config=types.SimpleNamespace(max_num_batched_tokens=64),
+            model_config=types.SimpleNamespace(get_num_experts=lambda: 128),
+            parallel_config=types.SimpleNamespace(data_parallel_size=1),
+            compilation_config=types.SimpleNamespace(mode=self.mode),
+        )
+        self.forward: Any = lambda: None
+
+    def get_model(self) -> Any:
+        return self
+
+    def load_model(self) -> None:
+        pass
+
+    def initialize_kv_cache(self, kv_cache_config: Any) -> None:
+        pass
+
+    def execute_model(self, scheduler_output: Any) -> Any:
+        if scheduler_output.total_num_scheduled_tokens:
+            self.forward()
+            return None
+        return types.SimpleNamespace(req_ids=[], finished=[])
+
+    def sample_tokens(self) -> Any:
+        return types.SimpleNamespace(req_ids=["some"], finished=[])
+
+    def _dummy_run(self) -> None:
+        self.forward()
+
+
+class Engine:
+    """Scheduler and worker. The id of layer l at position p is p + 50 l, plus `shift`."""
+
+    def __init__(self, given: Options = Options(), mode: int = 0) -> None:
+        kind = type("SchedulerOfTest", (Scheduler,), {})
+        worker = type("RunnerOfTest", (Runner,), {"mode": mode})
+        _scheduler.hook(kind, given)
+        _worker.hook(worker, given)
+        self.runner = worker()
+        self.runner.load_model()
+        self.runner.initialize_kv_cache(config())
+        self.scheduler = kind()
+        self.shift = 0
+        self.finished: dict[str, Any] = {}
+
+    def add(self, request: Request) -> Request:
+        self.scheduler.requests[request.request_id] = request
+        return request
+
+    def step(self, tokens: dict[str, int], finish: tuple[str, ...] = ()) -> None:
+        """A step; requests in `tokens` but for chunks of a prompt then have one token more."""
+        starts = {name: self.scheduler.requests[name].num_computed_tokens for name in tokens}
+        output = self.scheduler.schedule(tokens)
+
+        def forward() -> None:
+            rows = [(name, p) for name in tokens for p in range(starts[name], starts[name] + tokens[name])]
+            slots = self.runner.input_batch.block_table[0].array
+            for i, (name, p) in enumerate(rows):
+                slots[i] = self.scheduler.requests[name].blocks[p // BLOCK] * BLOCK + p % BLOCK
+            for layer, router in enumerate(self.runner.routers):
+                ids = np.array([[p + 50 * layer + self.shift] for _, p in rows], np.int32)
+                router.capture_fn(ids.view(Ids))
+                if self.runner.mode:
+                    ids[:] = 99  # compiled code uses memory again
+
+        self.runner.forward = forward
+        result = self.runner.execute_model(output)
+        if result is None:
+            result = self.runner.sample_tokens()
+        for name in tokens:
+            request = self.scheduler.requests.get(name)
+            if request and request.num_computed_tokens == request.num_tokens:
+                request.num_tokens += 1
+        result.finished = finish
+        for of_client in self.scheduler.update_from_output(output, result).values():
+            for one in of_client.outputs:
+                self.finished[one.request_id] = one
+
+    def drain(self) -> None:
+        for _ in range(10):
+            if not self.scheduler.has_finished_requests():
+                return
+            self.step({})
+        raise AssertionError("outputs are held")
+
+    def rows(self, name: str) -> Any:
+        return self.finished[name].routed_experts
+
+    def coverage(self, name: str) -> Any:
+        return _front_end.coverage(self.finished[name].trace_headers)
+
+
+@pytest.fixture(autouse=True, params=["derived", "reported"])
+def vllm(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker derives the events of decodes, or, as with drafts, the scheduler reports them."""
+    drafts = object() if request.param == "reported" else None
+    monkeypatch.setattr(sys.modules[__name__], "drafts", drafts)
+    for part in (_capture, _versions, _worker, _scheduler, _results):
+        monkeypatch.setattr(part, "module", modules)
+    monkeypatch.setattr(
+        _versions, "moe_layers",
+        lambda runner: [_versions.MoELayer(i, f"layer{i}", r) for i, r in enumerate(runner.routers)],
+    )  # fmt: skip
+
+
+def expected(first: int, last: int, shift: int = 0) -> Any:
+    return np.array([[[p + shift], [p + 50 + shift]] for p in range(first, last)])
