@@ -42,17 +42,13 @@ def _padded(rows: Rows, count: int) -> Rows:
     """`count` rows; those behind the last are missing (not captured)."""
     if len(rows) >= count:
         return _clipped(rows, count)
-    shape, short = rows.shape, count - len(rows)
-    missing = np.zeros(short, row_info_dtype)
-    missing["reason"] = int(Reason.NOT_CAPTURED)
-    ids = np.zeros((short, shape.num_layers, shape.top_k), shape.id_dtype)
-    return Rows(
-        shape,
-        rows.first,
-        np.concatenate([rows.ids, ids]),
-        np.concatenate([rows.infos, missing]),
-        rows.ordered,
-    )
+    shape, there = rows.shape, len(rows)
+    ids = np.zeros((count, shape.num_layers, shape.top_k), shape.id_dtype)
+    ids[:there] = rows.ids
+    infos = np.zeros(count, row_info_dtype)  # numpy would join two arrays without its padding
+    infos[:there] = rows.infos
+    infos["reason"][there:] = int(Reason.NOT_CAPTURED)
+    return Rows(shape, rows.first, ids, infos, rows.ordered)
 
 
 def _array(rows: Rows, layers: int) -> npt.NDArray[Any]:
