@@ -261,6 +261,12 @@ def test_what_is_evidence_and_what_is_not():
     assert set(run.evidence(scenarios.SCENARIOS["groups"], found)["rows_missing"]) == {"external_kv", "audit"}
 
 
+def test_a_late_output_is_evidence_if_many_are_late():
+    scenario = scenarios.SCENARIOS["preempt"]
+    assert run.evidence(scenario, RIGHT | {"outputs_late": 4, "requests": 16}) == {}
+    assert run.evidence(scenario, RIGHT | {"outputs_late": 5, "requests": 16}) == {"outputs_late": 5}
+
+
 def test_loaded_tokens_have_to_be_missing_rows():
     scenario = scenarios.SCENARIOS["prefill_decode"]
     found = RIGHT | {"external_hit_tokens": 64}

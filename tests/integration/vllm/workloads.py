@@ -15,7 +15,7 @@ from vllm.v1.engine.output_processor import RequestOutputCollector
 
 VOCABULARY = range(3, 500)  # of make_model.py, without its special tokens
 IDLE_STEPS = 3000  # without an output; a request runs less than 1024
-LATE_STEPS = 10    # of other requests, between the end of a request and its last output: its rows take one
+LATE_STEPS = 5     # between the end of a request and its last output: rows take one, on a quiet machine
 PAUSE_SECONDS = 20
 
 
