@@ -482,7 +482,6 @@ def test_a_session_of_streamed_input_has_no_rows_but_its_blocks_have() -> None:
     assert {run.provenance for run in engine.coverage("b").runs} == {Provenance.HERE}
 
 
-@pytest.mark.xfail(strict=True, reason="_results._padded raises")
 def test_rows_of_the_first_life_are_there_if_those_of_the_last_are_lost() -> None:
     """Filling up the rows raised: numpy joins arrays of row_info_dtype without its padding. So one
     lost read ended the capture, and no request had rows any more."""
