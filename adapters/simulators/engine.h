@@ -52,7 +52,7 @@ struct EngineCounts {
   std::int64_t preemptions = 0;        // requests preempted
   std::int64_t evictions = 0;          // registered blocks whose hash was forgotten for reuse
   std::int64_t requests_skipped = 0;   // requests that could never fit the pool
-  // Nanoseconds per begin + submit, with the messages of a step; landing; TakeSnapshot, or
+  // Nanoseconds per begin + submit, with the messages and the hooks of a step; landing; TakeSnapshot, or
   // TakeTagged.
   LatencyHistogram step, land, snapshot;
 };

@@ -73,7 +73,10 @@ void Engine::CallHooks() {
     }
     for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
       if (hook == options_.left_out) continue;
+      const auto start = std::chrono::steady_clock::now();
       Expect(Failing([&] { return CallHook(stage, hook, {first, last}); }), "a hook");
+      const auto took = std::chrono::steady_clock::now() - start;
+      step_nanoseconds_ += static_cast<std::uint64_t>(std::chrono::nanoseconds(took).count());
       ApplySome(stage);
     }
     first = last;
