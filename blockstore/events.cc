@@ -110,11 +110,18 @@ std::int64_t SlotOf(std::int64_t block, std::int64_t offset, std::int64_t block_
   return asked ? slot : NotAsked(slot);
 }
 
-template <class Index>
+// Entry i of an array whose entries have 4 or 8 bytes.
+std::int64_t IntegerAt(const void* array, std::size_t i, std::int32_t bytes) {
+  return bytes == sizeof(std::int32_t) ? At<std::int32_t>(array, i) : At<std::int64_t>(array, i);
+}
+
 void ExpandPairs(const PairRows& rows, SlotWriter slots) {
+  for (const std::int32_t bytes : {rows.index_bytes, rows.BytesOfPosition()})
+    if (bytes != 4 && bytes != 8) return slots.Repeat(kNoSlot, rows.num_rows);
   for (std::size_t i = 0; i < rows.num_rows; ++i) {
-    slots.Put(SlotOf(At<Index>(rows.block_idx, i), At<Index>(rows.local_position, i),
-                     rows.block_tokens, rows.asked == nullptr || rows.asked[i] != 0));
+    slots.Put(SlotOf(IntegerAt(rows.block_idx, i, rows.index_bytes),
+                     IntegerAt(rows.local_position, i, rows.BytesOfPosition()), rows.block_tokens,
+                     rows.asked == nullptr || rows.asked[i] != 0));
   }
 }
 
@@ -291,16 +298,7 @@ WAYMARK_STEP_PATH std::size_t NumRows(const StepBatch& batch) {
 
 void ExpandSlots(const StepBatch& batch, void* slots) {
   const SlotWriter writer(slots);
-  if (batch.pairs != nullptr) {
-    switch (batch.pairs->index_bytes) {
-      case sizeof(std::int32_t):
-        return ExpandPairs<std::int32_t>(*batch.pairs, writer);
-      case sizeof(std::int64_t):
-        return ExpandPairs<std::int64_t>(*batch.pairs, writer);
-      default:
-        return SlotWriter(slots).Repeat(kNoSlot, batch.pairs->num_rows);
-    }
-  }
+  if (batch.pairs != nullptr) return ExpandPairs(*batch.pairs, writer);
   if (batch.table != nullptr) return ExpandTable(*batch.table, writer);
   if (batch.num_slots > 0) {
     std::memcpy(slots, batch.slots, batch.num_slots * sizeof(std::int64_t));

@@ -116,9 +116,14 @@ struct PairRows {
   const std::uint8_t* asked = nullptr;   // [num_rows]: 0 = the row's request did not ask for
                                          // routing; null = all asked
   std::size_t num_rows = 0;
-  std::int32_t index_bytes = 4;   // of each entry of both arrays: 4 (int32) or 8 (int64)
+  std::int32_t index_bytes = 4;   // of each entry of block_idx: 4 (int32) or 8 (int64)
   std::int32_t block_tokens = 0;  // tokens per block of block_idx: the store's, or a divisor of it
                                   // (kernel blocks); required
+  std::int32_t position_bytes = 0;  // of each entry of local_position: 4 or 8; 0 = index_bytes
+
+  [[nodiscard]] std::int32_t BytesOfPosition() const {
+    return position_bytes == 0 ? index_bytes : position_bytes;
+  }
 };
 
 // The rows of a forward as the batch's block table with positions. Row order: request by request,

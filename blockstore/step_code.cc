@@ -78,7 +78,8 @@ std::string Message(const StepCode& code, const char* events) {
           "batch: its rows must be in one form of slots, pairs and table; they are in ",
           code.value);
     case StepRule::kIndexBytes:
-      return absl::StrCat("batch.pairs.index_bytes must be 4 or 8; it is ", code.value);
+      return absl::StrCat("batch.pairs: index_bytes and position_bytes must be 4 or 8; one is ",
+                          code.value);
     case StepRule::kBlockTokens:
       return absl::StrCat(
           "batch: block_tokens of pairs and table must be the store's or a divisor of it; it is ",

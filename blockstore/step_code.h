@@ -31,7 +31,7 @@ enum class StepRule : std::uint8_t {
   kLogFull,            // value: calls refused so far, because the log was full
   kBusy,               // another thread is in a call of the engine's thread
   kRowForms,           // value: in how many forms the rows are given (slots, pairs, table)
-  kIndexBytes,         // value: PairRows::index_bytes
+  kIndexBytes,         // value: PairRows::index_bytes or position_bytes
   kBlockTokens,        // value: block_tokens of the pairs or table
   kRowBlock,           // index: the row; value: its block
   kRowOffset,          // index: the row; value: its offset in the block

@@ -39,16 +39,22 @@ StepCode BadSlot(const SlotPlan& plan, const StepBatch& batch) {
   return {};
 }
 
-template <class Index>
-StepCode BadPair(const SlotPlan& plan, const PairRows& pairs) {
+template <class Block, class Position>
+StepCode BadPairOf(const SlotPlan& plan, const PairRows& pairs) {
   for (std::size_t i = 0; i < pairs.num_rows; ++i) {
-    const auto block = LoadAt<Index>(pairs.block_idx, i);
-    const auto offset = LoadAt<Index>(pairs.local_position, i);
+    const auto block = LoadAt<Block>(pairs.block_idx, i);
+    const auto offset = LoadAt<Position>(pairs.local_position, i);
     if (block < 0) continue;
     if (block >= plan.num_blocks) return Invalid(StepRule::kRowBlock, i, block);
     if (offset < 0 || offset >= plan.tokens) return Invalid(StepRule::kRowOffset, i, offset);
   }
   return {};
+}
+
+StepCode BadPair(const SlotPlan& plan, const PairRows& pairs) {
+  return WithPairTypes(pairs, [&]<class Block, class Position>() {
+    return BadPairOf<Block, Position>(plan, pairs);
+  });
 }
 
 StepCode BadRequest(const SlotPlan& plan, const TableRows& table) {
@@ -169,11 +175,12 @@ class Encoder {
   }
   // Not inlined: they are no part of a step whose rows are given as slots.
   [[gnu::noinline]] std::size_t Pairs(const PairRows& pairs) {
-    const auto width = static_cast<std::size_t>(pairs.index_bytes);
+    const auto block = static_cast<std::size_t>(pairs.index_bytes);
+    const auto position = static_cast<std::size_t>(pairs.BytesOfPosition());
     const auto fetch = [&](std::size_t first, std::size_t rows) {
-      Prefetch(static_cast<const std::uint8_t*>(pairs.block_idx) + first * width, rows * width);
-      Prefetch(static_cast<const std::uint8_t*>(pairs.local_position) + first * width,
-               rows * width);
+      Prefetch(static_cast<const std::uint8_t*>(pairs.block_idx) + first * block, rows * block);
+      Prefetch(static_cast<const std::uint8_t*>(pairs.local_position) + first * position,
+               rows * position);
     };
     return Rows(fetch, [&](std::size_t first, std::size_t rows, std::uint8_t* codes) {
       return ops_.from_pairs(plan_, pairs, first, rows, codes);
@@ -349,8 +356,9 @@ WAYMARK_STEP_PATH StepCode Encode(const SlotOps<T>& ops, const StepBatch& batch,
   std::size_t rows = batch.num_slots;
   if (forms == 1 && batch.num_slots == 0) {
     const PairRows* const pairs = batch.pairs;
-    if (pairs != nullptr && pairs->index_bytes != 4 && pairs->index_bytes != 8) {
-      return Invalid(StepRule::kIndexBytes, 0, pairs->index_bytes);
+    if (pairs != nullptr) {
+      for (const std::int32_t width : {pairs->index_bytes, pairs->BytesOfPosition()})
+        if (width != 4 && width != 8) return Invalid(StepRule::kIndexBytes, 0, width);
     }
     plan.tokens = pairs != nullptr ? pairs->block_tokens : batch.table->block_tokens;
     if (plan.tokens <= 0 || limits.block_tokens % plan.tokens != 0) {
@@ -383,8 +391,7 @@ WAYMARK_STEP_PATH StepCode Encode(const SlotOps<T>& ops, const StepBatch& batch,
   }
   if (batch.table != nullptr) return BadBlock(plan, *batch.table);
   if (batch.pairs == nullptr) return BadSlot(plan, batch);
-  return batch.pairs->index_bytes == 4 ? BadPair<std::int32_t>(plan, *batch.pairs)
-                                       : BadPair<std::int64_t>(plan, *batch.pairs);
+  return BadPair(plan, *batch.pairs);
 }
 
 }  // namespace

@@ -143,7 +143,7 @@ WAYMARK_AVX2_INLINE void StoreCodes(const Blocks& blocks, const Halves& block, c
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes), _mm256_or_si256(code, padding));
 }
 
-template <class Index>
+template <class Block, class Position>
 WAYMARK_AVX2 bool FromPairsOf(const SlotPlan& plan, const PairRows& pairs, std::size_t first,
                               std::size_t rows, std::uint8_t* codes) {
   const Blocks blocks = MakeBlocks(plan);
@@ -152,8 +152,9 @@ WAYMARK_AVX2 bool FromPairsOf(const SlotPlan& plan, const PairRows& pairs, std::
   __m256i outside = _mm256_setzero_si256();
   std::size_t i = 0;
   for (; i + kLanes <= rows; i += kLanes) {
-    const std::size_t at = (first + i) * sizeof(Index);
-    StoreCodes(blocks, LoadIndices<Index>(block_idx + at), LoadIndices<Index>(local_position + at),
+    const std::size_t at = first + i;
+    StoreCodes(blocks, LoadIndices<Block>(block_idx + at * sizeof(Block)),
+               LoadIndices<Position>(local_position + at * sizeof(Position)),
                pairs.asked == nullptr ? nullptr : pairs.asked + first + i, &outside,
                codes + i * sizeof(std::int32_t));
   }
@@ -163,9 +164,9 @@ WAYMARK_AVX2 bool FromPairsOf(const SlotPlan& plan, const PairRows& pairs, std::
 
 bool FromPairs(const SlotPlan& plan, const PairRows& pairs, std::size_t first, std::size_t rows,
                std::uint8_t* codes) {
-  return pairs.index_bytes == sizeof(std::int32_t)
-             ? FromPairsOf<std::int32_t>(plan, pairs, first, rows, codes)
-             : FromPairsOf<std::int64_t>(plan, pairs, first, rows, codes);
+  return WithPairTypes(pairs, [&]<class Block, class Position>() {
+    return FromPairsOf<Block, Position>(plan, pairs, first, rows, codes);
+  });
 }
 
 // Requests [first, ...) of `table`.

@@ -28,6 +28,19 @@ void StoreAt(void* array, std::size_t i, T value) {
   std::memcpy(static_cast<std::uint8_t*>(array) + i * sizeof(T), &value, sizeof(T));
 }
 
+// Calls body.operator()<Block, Position>() with the types of the entries of `pairs`. REQUIRES: both
+// have 4 or 8 bytes.
+template <class Body>
+auto WithPairTypes(const PairRows& pairs, const Body& body) {
+  const bool narrow = pairs.BytesOfPosition() == sizeof(std::int32_t);
+  if (pairs.index_bytes == sizeof(std::int32_t)) {
+    return narrow ? body.template operator()<std::int32_t, std::int32_t>()
+                  : body.template operator()<std::int32_t, std::int64_t>();
+  }
+  return narrow ? body.template operator()<std::int64_t, std::int32_t>()
+                : body.template operator()<std::int64_t, std::int64_t>();
+}
+
 // What the rows of one batch are validated against. blocks * tokens <= num_slots.
 struct SlotPlan {
   std::int64_t num_slots = 0;

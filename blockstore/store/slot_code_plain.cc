@@ -28,16 +28,16 @@ T Code(const SlotPlan& plan, std::int64_t block, std::int64_t offset, bool asked
   return static_cast<T>(asked ? slot : NotAsked(slot));
 }
 
-template <class T, class Index>
+template <class T, class Block, class Position>
 bool FromPairsOf(const SlotPlan& plan, const PairRows& pairs, std::size_t first, std::size_t rows,
                  std::uint8_t* codes) {
   bool outside = false;
   for (std::size_t i = 0; i < rows; ++i) {
     const std::size_t row = first + i;
-    StoreAt(
-        codes, i,
-        Code<T>(plan, LoadAt<Index>(pairs.block_idx, row), LoadAt<Index>(pairs.local_position, row),
-                pairs.asked == nullptr || pairs.asked[row] != 0, &outside));
+    StoreAt(codes, i,
+            Code<T>(plan, LoadAt<Block>(pairs.block_idx, row),
+                    LoadAt<Position>(pairs.local_position, row),
+                    pairs.asked == nullptr || pairs.asked[row] != 0, &outside));
   }
   return !outside;
 }
@@ -45,9 +45,9 @@ bool FromPairsOf(const SlotPlan& plan, const PairRows& pairs, std::size_t first,
 template <class T>
 bool FromPairs(const SlotPlan& plan, const PairRows& pairs, std::size_t first, std::size_t rows,
                std::uint8_t* codes) {
-  return pairs.index_bytes == sizeof(std::int32_t)
-             ? FromPairsOf<T, std::int32_t>(plan, pairs, first, rows, codes)
-             : FromPairsOf<T, std::int64_t>(plan, pairs, first, rows, codes);
+  return WithPairTypes(pairs, [&]<class Block, class Position>() {
+    return FromPairsOf<T, Block, Position>(plan, pairs, first, rows, codes);
+  });
 }
 
 template <class T>

@@ -32,7 +32,6 @@ absl::Status TakeBatchOrSay(const wm_step_batch* given, BatchRows& rows, StepBat
     check.Struct(args.pairs, pairs, "batch.pairs");
     check.Array(pairs.block_idx, pairs.num_rows, "batch.pairs.block_idx");
     check.Array(pairs.local_position, pairs.num_rows, "batch.pairs.local_position");
-    check.Zero(static_cast<std::uint32_t>(pairs.reserved), "batch.pairs.reserved");
   }
   if (args.table != nullptr) {
     check.Struct(args.table, table, "batch.table");
@@ -157,12 +156,12 @@ wm_code TakeBatch(const wm_step_batch* given, std::uint64_t index, BatchRows& ro
   if (args.pairs != nullptr) {
     wm_pair_rows pairs = {};
     if (!CopyIn(args.pairs, pairs)) return BadArgument(index, pairs.struct_size);
-    if (pairs.num_rows > kMostElements || pairs.reserved != 0 ||
+    if (pairs.num_rows > kMostElements ||
         (pairs.num_rows > 0 && (pairs.block_idx == nullptr || pairs.local_position == nullptr))) {
       return BadArgument(index, static_cast<std::int64_t>(pairs.num_rows));
     }
-    rows.pairs = {pairs.block_idx, pairs.local_position, pairs.asked,
-                  pairs.num_rows,  pairs.index_bytes,    pairs.block_tokens};
+    rows.pairs = {pairs.block_idx,   pairs.local_position, pairs.asked,         pairs.num_rows,
+                  pairs.index_bytes, pairs.block_tokens,   pairs.position_bytes};
     to.pairs = &rows.pairs;
   }
   if (args.table != nullptr) {

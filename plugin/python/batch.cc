@@ -150,19 +150,24 @@ void BatchArgs::TakePairs(const RowArgs& rows) {
   const nb::object positions = Item(rows.pairs, 1, 2, rule);
   const NumpyTypes& types = NumpyTypes::Get();
   std::size_t num_positions = 0;
-  if (memory_[0].Take(blocks, types.int32, 1) && memory_[1].Take(positions, types.int32, 1)) {
-    pairs_.index_bytes = 4;
+  pairs_.index_bytes = 4;
+  pairs_.position_bytes = 4;
+  if (memory_[0].Take(blocks, types.int32, 1)) {
     pairs_.block_idx = memory_[0].data();
-    pairs_.local_position = memory_[1].data();
     pairs_.num_rows = memory_[0].shape(0);
-    num_positions = memory_[1].shape(0);
   } else {
     block_idx_.emplace(blocks, "block_idx");
-    local_position_.emplace(positions, "local_position");
     pairs_.index_bytes = 8;
     pairs_.block_idx = block_idx_->data();
-    pairs_.local_position = local_position_->data();
     pairs_.num_rows = block_idx_->size();
+  }
+  if (memory_[1].Take(positions, types.int32, 1)) {
+    pairs_.local_position = memory_[1].data();
+    num_positions = memory_[1].shape(0);
+  } else {
+    local_position_.emplace(positions, "local_position");
+    pairs_.position_bytes = 8;
+    pairs_.local_position = local_position_->data();
     num_positions = local_position_->size();
   }
   if (num_positions != pairs_.num_rows) {

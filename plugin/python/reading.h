@@ -26,6 +26,9 @@ struct Snapshot {
   Snapshot& operator=(const Snapshot&) = delete;
 };
 
+// A waymark.Snapshot of a snapshot that it then owns.
+nb::object SnapshotObject(wm_snapshot* owned);
+
 // Calls `call(wm_snapshot*)` when no other thread uses the snapshot, without the GIL if that is
 // `long_call`, or if it has to wait.
 template <typename Call>

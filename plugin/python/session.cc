@@ -208,33 +208,12 @@ void Done(void* context) {
 // True: the step has been submitted; False: it was dropped here and now.
 bool SubmitIds(const Session& self, Uint64<"step"> step, nb::handle ids_array, bool layers_first) {
   SharedSession& session = self.open();
-  auto lent = std::make_unique<LentIds>();
-  lent->done = &session.store->done;
-  lent->array = ArrayOf(ids_array, "ids");
-  const Array& array = lent->array;
-  if (array.dims != 3) {
-    Raise(WM_INVALID_ARGUMENT, std::string("ids: [rows, layers, columns] or, with layout=\"LTK\", "
-                                           "[layers, rows, columns]; got ") +
-                                   std::to_string(array.dims) + " dimensions");
-  }
-  if (!array.on_host) Raise(WM_INVALID_ARGUMENT, "ids: host memory, got device memory");
-  const int row_axis = layers_first ? 1 : 0;
-  const int layer_axis = layers_first ? 0 : 1;
-  wm_ids ids = {};
-  ids.struct_size = sizeof(ids);
-  ids.type = IdType(array, "ids");
-  ids.data = array.data;
-  ids.rows = Count(array.shape[row_axis], "ids rows");
-  ids.layers = Count(array.shape[layer_axis], "ids layers");
-  ids.columns = Count(array.shape[2], "ids columns");
-  ids.row_stride = array.strides[row_axis];
-  ids.layer_stride = array.strides[layer_axis];
-  ids.k_stride = array.strides[2];
+  GivenIds ids(ids_array, layers_first);
   wm_code code = {};
   wm_status status;
   {
     const EngineCall call(*session.store);
-    status = Api().session_submit_ids(session.session, step, &ids, {&Done, lent.release()}, &code);
+    status = ids.Submit(session, step, &code);
   }
   if (status != WM_OK) session.store->GiveBack();
   return NotDropped(status, code);
@@ -374,6 +353,33 @@ nb::list SilentBatchSizes(const Session& self, Int32<"layer"> layer) {
 }
 
 }  // namespace
+
+GivenIds::GivenIds(nb::handle given, bool layers_first) : lent_(std::make_unique<LentIds>()) {
+  lent_->array = ArrayOf(given, "ids");
+  const Array& array = lent_->array;
+  if (array.dims != 3) {
+    Raise(WM_INVALID_ARGUMENT, std::string("ids: [rows, layers, columns] or, with layout=\"LTK\", "
+                                           "[layers, rows, columns]; got ") +
+                                   std::to_string(array.dims) + " dimensions");
+  }
+  if (!array.on_host) Raise(WM_INVALID_ARGUMENT, "ids: host memory, got device memory");
+  const int row_axis = layers_first ? 1 : 0;
+  const int layer_axis = layers_first ? 0 : 1;
+  ids_.struct_size = sizeof(ids_);
+  ids_.type = IdType(array, "ids");
+  ids_.data = array.data;
+  ids_.rows = Count(array.shape[row_axis], "ids rows");
+  ids_.layers = Count(array.shape[layer_axis], "ids layers");
+  ids_.columns = Count(array.shape[2], "ids columns");
+  ids_.row_stride = array.strides[row_axis];
+  ids_.layer_stride = array.strides[layer_axis];
+  ids_.k_stride = array.strides[2];
+}
+
+wm_status GivenIds::Submit(SharedSession& session, std::uint64_t step, wm_code* code) {
+  lent_->done = &session.store->done;
+  return Api().session_submit_ids(session.session, step, &ids_, {&Done, lent_.release()}, code);
+}
 
 std::int32_t IdType(const Array& array, const char* name) {
   switch (array.item_bytes * (array.kind == 'u' ? -1 : array.kind == 'i' ? 1 : 0)) {

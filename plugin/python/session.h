@@ -38,6 +38,19 @@ struct Session {
 
 // The WM_ID_* of an array's items; TypeError naming `name` if they cannot be ids.
 std::int32_t IdType(const Array& array, const char* name);
+// Ids that a caller gives with a step: [rows, layers, columns], or [layers, rows, columns]. The
+// landing thread reads them where they are.
+class GivenIds {
+ public:
+  // TypeError and InvalidArgument for what is no such array.
+  GivenIds(nb::handle array, bool layers_first);
+  // session_submit_ids, inside an EngineCall; once.
+  [[nodiscard]] wm_status Submit(SharedSession& session, std::uint64_t step, wm_code* code);
+
+ private:
+  std::unique_ptr<LentIds> lent_;
+  wm_ids ids_ = {};
+};
 // Whether a step that was begun or submitted goes on: false if it was dropped here and now
 // (capacity); raises what else is wrong.
 bool NotDropped(wm_status status, const wm_code& code);

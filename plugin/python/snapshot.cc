@@ -194,6 +194,15 @@ void Release(Snapshot& self) {
 
 }  // namespace
 
+nb::object SnapshotObject(wm_snapshot* owned) {
+  static PyObject* const type =
+      nb::object(nb::module_::import_("waymark").attr("Snapshot")).release().ptr();
+  nb::object object = nb::inst_alloc(type);
+  Make(nb::inst_ptr<Snapshot>(object), owned);
+  nb::inst_mark_ready(object);
+  return object;
+}
+
 void BindSnapshot(nb::module_& module) {
   module.def("_read_tagged", &ReadTagged, "store"_a, "tags"_a, "timeout"_a,
              nb::sig("def _read_tagged(store: Store, tags: object, timeout: float | None) -> "

@@ -769,7 +769,6 @@ TEST_F(Garbage, TheStepPath) {
       {"local_position",
        [&](Batch& o) { pairs = of_pairs, pairs.local_position = nullptr, o.pairs = &pairs; }},
       {"pairs", [&](Batch& o) { pairs = of_pairs, pairs.num_rows = kAbsurd, o.pairs = &pairs; }},
-      {"reserved", [&](Batch& o) { pairs = of_pairs, pairs.reserved = 1, o.pairs = &pairs; }},
       {"table", [&](Batch& o) { table.struct_size = 8, o.table = &table; }},
       {"block_table",
        [&](Batch& o) { table = of_table, table.block_table = nullptr, o.table = &table; }},

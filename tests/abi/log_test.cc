@@ -189,6 +189,7 @@ TEST_F(Log, RulesOfRows) {
       {WM_RULE_ROW_FORMS, 0, 2, [&] { batch_.slots = slots, batch_.num_slots = 2; }},
       {WM_RULE_ROW_FORMS, 0, 2, [&] { batch_.table = &table; }},
       {WM_RULE_INDEX_BYTES, 0, 2, [&] { pairs.index_bytes = 2; }},
+      {WM_RULE_INDEX_BYTES, 0, 1, [&] { pairs.position_bytes = 1; }},
       {WM_RULE_BLOCK_TOKENS, 0, 3, [&] { pairs.block_tokens = 3; }},
       {WM_RULE_ROW_BLOCK, 1, kBlocks, [&] { pairs.block_idx = wrong_blocks; }},
       {WM_RULE_ROW_OFFSET, 1, kBlockTokens, [&] { pairs.local_position = wrong_positions; }},

@@ -240,6 +240,7 @@ class World {
       pairs_ = {};
       pairs_.struct_size = bytes_.Size(sizeof(pairs_));
       pairs_.index_bytes = bytes_.Once(16) ? bytes_.Small() : bytes_.Once(4) ? 8 : 4;
+      pairs_.position_bytes = bytes_.Once(16) ? bytes_.Small() : bytes_.Once(4) ? 4 : 0;
       pairs_.block_idx = OrNull(indices_);
       pairs_.local_position = OrNull(indices_ + 8);
       pairs_.num_rows = bytes_.Once(64) ? std::size_t{1} << 60 : bytes_.Below(5);

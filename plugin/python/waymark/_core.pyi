@@ -576,6 +576,67 @@ class CaptureSession:
 def route(logits: object, topk_ids: object | None, topk_weights: object | None, bias: object | None, replay_in: object | None, routed: object | None, replay_out: object | None, method: int, top_k: int, num_groups: int, topk_groups: int, scale: float, normalize: bool, view: object | None, layer: int, stream: object | None) -> None:
     """One call of a router; waymark.route is what is for use."""
 
+class MegatronAdapter:
+    """
+    Reports to a store what an engine like Megatron does with its KV blocks, as it happens, and keeps the snapshots of requests that have lost their blocks. blocks: one, or an array, tensor or list of them. Engine's thread.
+    """
+
+    def __init__(self, session: CaptureSession, dummy_block: int) -> None:
+        """
+        session: a CaptureSession, of a store of which dummy_block, the block of tokens without KV, is a null block.
+        """
+
+    def allocate(self, blocks: object) -> None:
+        """
+        Blocks were allocated. Read at once: a view of the allocator's free list will do.
+        """
+
+    def match(self, blocks: object) -> None:
+        """The blocks of a prefix match were pinned, once each."""
+
+    def release(self, blocks: object) -> None:
+        """Blocks were released; ids may repeat, once for each owner."""
+
+    def register(self, blocks: object, hashes: object) -> None:
+        """
+        hashes, integers of 64 bits, were registered for blocks, when their request was admitted: the steps from the next one on fill them.
+        """
+
+    def reset(self) -> None:
+        """
+        The allocator was reset: no request has blocks, and no prefix is found any more.
+        """
+
+    def lend_tokens(self, token_to_block_idx: object, token_to_local_position_within_kv_block: object) -> None:
+        """
+        The arrays of the context, int64 and int32 [max_tokens], in host memory: kept, and read in begin_step and step. Again when the context has made others.
+        """
+
+    def begin_step(self, step: int, version: int, active_tokens: int, padded_tokens: int = 0) -> bool:
+        """
+        CaptureSession.begin_step with the first active_tokens of the lent arrays, before a forward that writes the view of the session, padded_tokens rows with the padding of graphs. Tokens of the dummy block are padding.
+        """
+
+    def step(self, step: int, version: int, active_tokens: int, ids: object) -> bool:
+        """
+        A whole step in one call, after its forward and before its blocks are released: CaptureSession.begin_ids_step and submit_ids. Returns whether its rows will land.
+
+        ids: integers [active_tokens, layers, columns] in host memory, which must not change until they have landed; None: they are lost, and the rows are missing (capacity). An exception: no step was begun, or it was dropped since its ids cannot be submitted.
+        """
+
+    def checkpoint(self, request: int, blocks: object, rows: int) -> None:
+        """
+        Keeps a snapshot of rows [0, rows) of a request, whose KV is in `blocks` in this order; entries behind those rows are not read. Before the blocks of a request are released, for whatever reason, and for every request that runs when the weights change.
+        """
+
+    def take(self, request: int) -> list[Any]:
+        """
+        The snapshots (waymark.Snapshot) that are kept of a request, the oldest first; then none is kept. Its routing is waymark.join of their rows. Any thread may read them.
+        """
+
+    def forget(self, request: int) -> None:
+        """The request was aborted: releases its snapshots."""
+
 class VllmScheduler:
     """
     Writes what the scheduler of an engine like vLLM did as schedule messages, from the lists of each schedule.

@@ -165,7 +165,7 @@ enum wm_rule {
   WM_RULE_LOG_FULL = 16,              /* value: calls refused so far; see store_report */
   WM_RULE_BUSY = 17,                  /* another thread is in a call of the engine's thread */
   WM_RULE_ROW_FORMS = 18,             /* value: in how many forms the rows are given */
-  WM_RULE_INDEX_BYTES = 19,           /* value: index_bytes of the pairs */
+  WM_RULE_INDEX_BYTES = 19,           /* value: index_bytes or position_bytes of the pairs */
   WM_RULE_BLOCK_TOKENS = 20,          /* value: block_tokens of the pairs or of the table */
   WM_RULE_ROW_BLOCK = 21,             /* index: the row; value: its block */
   WM_RULE_ROW_OFFSET = 22,            /* index: the row; value: its offset in the block */
@@ -413,13 +413,13 @@ static inline wm_event wm_reset(void) {
  * arrays instead of slots. Both arrays may be unaligned. */
 typedef struct wm_pair_rows {
   uint32_t struct_size;
-  int32_t index_bytes;        /* of each entry of both arrays: 4 (int32) or 8 (int64); required */
+  int32_t index_bytes;        /* of each entry of block_idx: 4 (int32) or 8 (int64); required */
   const void* block_idx;      /* [num_rows]: the block; negative: padding; required */
   const void* local_position; /* [num_rows]: offset in the block; not read for padding; required */
   size_t num_rows;            /* required */
   int32_t block_tokens;       /* tokens per block of block_idx: the store's, or a divisor of it */
                               /* (kernel blocks); required */
-  int32_t reserved;           /* must be zero */
+  int32_t position_bytes;     /* of each entry of local_position: 4 or 8; 0: index_bytes */
   const uint8_t* asked;       /* [num_rows]: 0: the row's request did not ask for routing; null: */
                               /* all asked */
 } wm_pair_rows;
@@ -1102,8 +1102,8 @@ typedef struct wm_api_v1 {
   wm_status (*session_landed)(const wm_session* session, uint64_t step, int32_t* landed);
 } wm_api_v1;
 
-/* The table: static, the same for every caller, never null. The only exported symbol. Any thread.
- */
+/* The table: static, the same for every caller, never null. The library exports this symbol, and one
+ * for the table of each adapter. Any thread. */
 WM_EXPORT const wm_api_v1* wm_get_api_v1(void);
 
 #ifdef __cplusplus

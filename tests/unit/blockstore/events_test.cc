@@ -129,6 +129,8 @@ struct SixRows {
 
   PairRows pairs = {block_idx, local_position, row_asked, 6, 4, 4};
   PairRows wide_pairs = {wide_block_idx, wide_local_position, row_asked, 6, 8, 4};
+  PairRows wide_blocks = {wide_block_idx, local_position, row_asked, 6, 8, 4, 4};
+  PairRows wide_positions = {block_idx, wide_local_position, row_asked, 6, 4, 4, 8};
   TableRows table = {block_table, 3, 2, computed, scheduled, request_asked, 1, 4};
 };
 
@@ -147,7 +149,8 @@ TEST(Batches, AllFormsOfRowsAreWrittenAsSlots) {
   batch.slots = nullptr;
   batch.num_slots = 0;
   for (const PairRows* const pairs :
-       {&rows.pairs, &rows.wide_pairs, static_cast<const PairRows*>(nullptr)}) {
+       {&rows.pairs, &rows.wide_pairs, &rows.wide_blocks, &rows.wide_positions,
+        static_cast<const PairRows*>(nullptr)}) {
     batch.pairs = pairs;
     batch.table = pairs == nullptr ? &rows.table : nullptr;
     EXPECT_EQ(Expanded(batch), rows.slots);
@@ -172,6 +175,8 @@ TEST(Batches, RowsWithoutASlotGetOneThatNoStoreAccepts) {
   EXPECT_EQ(Expanded({.pairs = &rows.wide_pairs})[4], kNoSlot);
   rows.wide_block_idx[4] = INT64_MAX / 4 - 1;
   EXPECT_EQ(Expanded({.pairs = &rows.wide_pairs})[4], NotAsked((INT64_MAX / 4 - 1) * 4 + 1));
+  rows.wide_blocks.position_bytes = 16;
+  EXPECT_EQ(Expanded({.pairs = &rows.wide_blocks}), std::vector<std::int64_t>(6, kNoSlot));
   rows.pairs.index_bytes = 2;
   EXPECT_EQ(Expanded({.pairs = &rows.pairs}), std::vector<std::int64_t>(6, kNoSlot));
 

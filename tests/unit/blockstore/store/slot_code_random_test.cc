@@ -68,6 +68,7 @@ class RandomRows {
 
   void MakePairs() {
     rows_.index_bytes = Below(2) == 0 ? 4 : 8;
+    rows_.position_bytes = Below(2) == 0 ? 0 : Below(2) == 0 ? 4 : 8;
     const bool flags = Below(2) == 0;
     for (const std::int64_t slot : rows_.slots) {
       const std::int64_t of = slot < -1 ? NotAsked(slot) : slot;
@@ -75,10 +76,15 @@ class RandomRows {
       const std::int64_t block = padding ? Negative() : of / rows_.block_tokens;
       // In int32 the blocks of a wide store do not fit, kernel blocks above all.
       rows_.block_idx.push_back(rows_.index_bytes == 4 ? static_cast<std::int32_t>(block) : block);
-      rows_.local_position.push_back(padding ? Negative() : of % rows_.block_tokens);
+      const std::int64_t position = padding ? Negative() : of % rows_.block_tokens;
+      rows_.local_position.push_back(NarrowPositions() ? static_cast<std::int32_t>(position)
+                                                       : position);
       if (flags) rows_.asked.push_back(slot < -1 ? 0 : static_cast<std::uint8_t>(1 + Below(255)));
     }
     rows_.slots.clear();
+  }
+  [[nodiscard]] bool NarrowPositions() const {
+    return rows_.position_bytes == 4 || (rows_.position_bytes == 0 && rows_.index_bytes == 4);
   }
   std::int64_t Negative() {
     return rows_.index_bytes == 8 && Below(4) == 0 ? INT64_MIN + static_cast<std::int64_t>(Below(9))
@@ -131,8 +137,10 @@ class RandomRows {
         std::vector<std::int64_t>& values = Below(2) == 0 ? rows_.block_idx : rows_.local_position;
         const std::int64_t bad[] = {slots / rows_.block_tokens, rows_.block_tokens, INT32_MAX, -1,
                                     std::int64_t{1} << 32,      INT64_MAX};
-        values[Below(values.size())] = bad[Below(rows_.index_bytes == 8 ? std::size(bad) : 4)];
-        if (rows_.index_bytes == 4) {
+        const bool narrow =
+            &values == &rows_.block_idx ? rows_.index_bytes == 4 : NarrowPositions();
+        values[Below(values.size())] = bad[Below(narrow ? 4 : std::size(bad))];
+        if (narrow) {
           for (std::int64_t& value : values)
             value = static_cast<std::int32_t>(value);
         }

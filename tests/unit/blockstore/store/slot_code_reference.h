@@ -42,6 +42,7 @@ struct Rows {
   std::vector<std::int64_t> block_idx;
   std::vector<std::int64_t> local_position;
   std::int32_t index_bytes = 8;
+  std::int32_t position_bytes = 0;
   // Table.
   std::vector<std::int32_t> block_table;
   std::size_t stride = 0;
@@ -68,14 +69,16 @@ class RowsBatch {
         asked_(rows.asked) {
     const std::uint8_t* const asked = rows.asked.empty() ? nullptr : asked_.data();
     const bool narrow = rows.index_bytes == 4;
+    const bool narrow_positions = rows.position_bytes == 4 || (rows.position_bytes == 0 && narrow);
     pairs_ = {.block_idx = narrow ? static_cast<const void*>(narrow_idx_.data())
                                   : static_cast<const void*>(block_idx_.data()),
-              .local_position = narrow ? static_cast<const void*>(narrow_position_.data())
-                                       : static_cast<const void*>(local_position_.data()),
+              .local_position = narrow_positions ? static_cast<const void*>(narrow_position_.data())
+                                                 : static_cast<const void*>(local_position_.data()),
               .asked = asked,
               .num_rows = rows.block_idx.size(),
               .index_bytes = rows.index_bytes,
-              .block_tokens = rows.block_tokens};
+              .block_tokens = rows.block_tokens,
+              .position_bytes = rows.position_bytes};
     table_ = {.block_table = block_table_.data(),
               .table_stride = rows.stride,
               .num_requests = rows.num_computed_tokens.size(),
@@ -144,8 +147,13 @@ inline Expected Reference(const Rows& rows, const SlotLimits& limits) {
     return expected;
   }
 
-  if (rows.form == Rows::Form::kPairs && rows.index_bytes != 4 && rows.index_bytes != 8) {
-    return Refused(StepRule::kIndexBytes, 0, rows.index_bytes);
+  if (rows.form == Rows::Form::kPairs) {
+    if (rows.index_bytes != 4 && rows.index_bytes != 8) {
+      return Refused(StepRule::kIndexBytes, 0, rows.index_bytes);
+    }
+    if (rows.position_bytes != 0 && rows.position_bytes != 4 && rows.position_bytes != 8) {
+      return Refused(StepRule::kIndexBytes, 0, rows.position_bytes);
+    }
   }
   if (rows.block_tokens <= 0 || limits.block_tokens % rows.block_tokens != 0) {
     return Refused(StepRule::kBlockTokens, 0, rows.block_tokens);

@@ -73,6 +73,16 @@ TEST(SlotCode, EveryRuleNamesIndexAndValue) {
   ExpectRule(Slots(std::vector<std::int64_t>(17, 99)), StepRule::kTooManyRows, 0, 17);
 
   ExpectRule(Pairs({0}, {0}, 2), StepRule::kIndexBytes, 0, 2);
+  for (const std::int32_t bytes : {-4, 2, 16}) {
+    Rows pairs = Pairs({0}, {0});
+    pairs.position_bytes = bytes;
+    ExpectRule(pairs, StepRule::kIndexBytes, 0, bytes);
+  }
+  for (const std::int32_t bytes : {4, 8}) {
+    Rows pairs = Pairs({1, -1, 1, 2}, {1, -9, 2, 0}, bytes);
+    pairs.position_bytes = 12 - bytes;
+    ExpectRule(pairs, StepRule::kRowOffset, 2, 2);
+  }
   for (const std::int32_t bytes : {4, 8}) {
     ExpectRule(Pairs({1, -1, 2}, {1, 9, 0}, bytes), StepRule::kRowBlock, 2, 2);
     ExpectRule(Pairs({1, -1, 1, 2}, {1, -9, 2, 0}, bytes), StepRule::kRowOffset, 2, 2);

@@ -158,15 +158,17 @@ class StoreDriver {
   // (external KV), c(apacity), i(nvalid id), a(udit); "?" is a row of no number in use.
   std::string Show(const Snapshot& snapshot) {
     const absl::StatusOr<Rows> rows = snapshot.ReadRows();
-    if (!rows.ok()) return std::string(rows.status().message());
+    return rows.ok() ? Show(*rows) : std::string(rows.status().message());
+  }
+  std::string Show(const Rows& rows) {
     std::string out;
-    for (std::int64_t i = 0; i < rows->size(); ++i) {
-      const RowInfo& info = rows->infos[static_cast<std::size_t>(i)];
+    for (std::int64_t i = 0; i < rows.size(); ++i) {
+      const RowInfo& info = rows.infos[static_cast<std::size_t>(i)];
       if (!out.empty()) out += ' ';
       if (info.provenance == Provenance::kKept) out += '~';
       if (info.provenance == Provenance::kByKey) out += '#';
       if (info.valid()) {
-        absl::StrAppend(&out, NumberOf(rows->row(i)), "@", info.step);
+        absl::StrAppend(&out, NumberOf(rows.row(i)), "@", info.step);
       } else {
         out += std::string("!nNxcia")[static_cast<std::size_t>(info.reason)];
       }
