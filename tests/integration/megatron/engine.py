@@ -57,8 +57,9 @@ class Run:
                 import faults
                 faults.install(job["fault"])
             slow = scenario.reader_ms > 0
+            target, model = (self.context, self.model) if scenario.context_only else (self.engine, None)
             self.attached = waymark.megatron.attach(
-                self.engine, arrays=not slow, on_finished=self._on_finished, store=scenario.store)
+                target, model=model, arrays=not slow, on_finished=self._on_finished, store=scenario.store)
         self.reads = queue.SimpleQueue()
         self.reader = threading.Thread(target=self._read_all, daemon=True)
         self._watch()
@@ -288,6 +289,10 @@ def main():
     spec = dataclasses.replace(Spec(**scenario.spec), **job.get("spec", {}))
     run = Run(spec, scenario, job)
     run.run()
+    if job.get("fault"):
+        import faults
+        if not faults.did_something():
+            raise RuntimeError(f"the fault {job['fault']} did nothing: it proves nothing")
     print("FOUND " + json.dumps(run.figures()), flush=True)
 
 

@@ -120,6 +120,19 @@ class HashWrapper(AbstractModelInferenceWrapper):
         return context.last_token_logits(logits).unsqueeze(0)
 
 
+class AlwaysGraphs:
+    """A context as RoutingMetadata sees it, in which every step is a CUDA graph."""
+
+    def __init__(self, context):
+        self._context = context
+
+    def __getattr__(self, name):
+        return getattr(self._context, name)
+
+    def using_cuda_graph_this_step(self):
+        return True
+
+
 def make_engine(spec):
     """spec: a Spec of scenarios.py."""
     # A mixture of experts with one KV head of 8 in one layer: only the bookkeeping is needed of the KV cache.
@@ -139,6 +152,10 @@ def make_engine(spec):
     blocks = getattr(allocator, "total_count", None) or allocator.pool_size
     assert blocks == spec.blocks, (blocks, spec.blocks)
     wrapper = HashWrapper(HashModel(config, spec), context, spec)
+    if spec.static_buffers:
+        metadata = context.moe_routing_metadata
+        metadata.context = AlwaysGraphs(context)
+        metadata.disable_static_buffer_recording = metadata.enable_static_buffer_recording
     tokenizer = types.SimpleNamespace(
         eod=END, bos=None, tokenize=lambda text: [int(word) for word in text.split()],
         detokenize=lambda tokens, **more: " ".join(map(str, tokens)))

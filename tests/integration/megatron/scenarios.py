@@ -38,8 +38,16 @@ class Scenario:
     reader_ms: int = 0        # rows are read by another thread that takes so long for a request
     store: dict = dataclasses.field(default_factory=dict)  # further arguments of the store
     versions: tuple = ("0.18.2", "0.19.2")
+
+    def options(self, version):
+        """Those of Spec. The LRU cache of 0.18.2 evicts parents before children, and then fails by itself (KeyError in
+        _find_kv_match_count): there the scenarios in which it evicts have the other policy."""
+        evicts = self.spec.get("blocks", 96) < 400 and self.spec.get("cache", "lru") == "lru"
+        return self.spec | ({"cache": "ref_zero"} if version == "0.18.2" and evicts else {})
+
     peer: bool = True         # whether Megatron's own store runs at all
-    reasons: tuple = ()       # why rows may be missing
+    not_zero: tuple = ()      # counters of the store that have to be above 0
+    context_only: bool = False  # attach(context), not attach(engine)
 
 
 FEW = dict(blocks=60, paused=12, running=8)
@@ -49,19 +57,24 @@ EVICTS = ("evictions", "same_step_reuses")
 def _all():
     make = Scenario
     return [
-        make("lru", {}, EVICTS + ("hits",)),
+        # Full hits compute their last block again: rows that are protected, and rows of another request.
+        make("lru", {}, EVICTS + ("hits",), not_zero=("rows_ignored",), versions=("0.19.2",)),
         make("ref_zero", dict(cache="ref_zero"), EVICTS + ("hits",)),
         make("off", dict(cache="off", blocks=128), EVICTS),
         make("chunked", dict(chunked=True, tokens=64), EVICTS + ("hits", "chunks")),
-        make("paused", FEW, EVICTS + ("pauses",)),
+        # 0.18.2 fails by itself: "active_request_count == 0 with no hidden chunked prefill".
+        make("paused", FEW, EVICTS + ("pauses",), versions=("0.19.2",)),
         make("roomy", dict(blocks=2000, requests=256), ("same_step_reuses", "hits")),
+        make("context_only", dict(blocks=2000, requests=256), ("same_step_reuses", "hits"), context_only=True),
         make("roomy_64", dict(blocks=2000, requests=256, running=64), ("same_step_reuses", "hits")),
         make("big_blocks", dict(blocks=400, block=64, running=64, tokens=2048, prompt=128, output=150), ("same_step_reuses", "hits")),
         make("drafts", dict(drafts=2), EVICTS + ("hits", "drafts_accepted", "drafts_rejected")),
-        make("drafts_chunked", dict(drafts=2, chunked=True, tokens=128), EVICTS + ("chunks", "drafts_accepted")),
+        # With LRU, drafts and chunks together fail in 0.19.2 ("parent graph is not a forest"), with and without Waymark.
+        make("drafts_chunked", dict(cache="ref_zero", drafts=2, chunked=True, tokens=128), EVICTS + ("chunks", "drafts_accepted")),
         make("drafts_mtp", dict(drafts=1, mtp_router=True, mtp_first=True), EVICTS + ("drafts_accepted",), peer=False),
         make("mtp_router", dict(mtp_router=True), EVICTS, peer=False),
         make("static_buffers", dict(static_buffers=True), EVICTS + ("hits",)),
+        make("static_buffers_mtp", dict(static_buffers=True, mtp_router=True, mtp_first=True), EVICTS, peer=False),
         make("ends", dict(ends=True, stop_words=True, output=120), ("hits", "stop_words")),
         make("suspend", dict(suspend="PERSIST"), EVICTS + ("suspends",)),
         make("suspend_offload", dict(suspend="OFFLOAD"), EVICTS + ("suspends",)),

@@ -8,18 +8,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._core import MegatronAdapter
 from .._errors import ResourceExhaustedError
 from .._session import CaptureSession
 from .._store import Store
 from .._types import Reason
 from . import _versions
 from ._capture import Capture
-from ._events import Events
-from ._finished import Finished, Part, Requests
+from ._finished import Finished, Part, Reader, Requests
 from ._hooks import Function, Hooks, logger
 from ._versions import Refused
 
-_LANDING_SECONDS = 10.0
 _ATTACHED = "_waymark"
 
 
@@ -79,6 +78,8 @@ class Attached:
             "page_tokens": 16 if block_tokens % 16 == 0 else block_tokens,
             "null_blocks": [allocator.dummy_block_idx],
             "max_step_rows": context.max_tokens,
+            # Of small models: a step takes less time than the landing thread may wait for a core.
+            "max_steps_in_flight": 64,
         }
         self.store = Store(**{**arguments, **store})
         """The store: its counters, log and findings."""
@@ -96,7 +97,9 @@ class Attached:
         self._capture = Capture(context, list(layers)) if layers else None
         self._row_shape = (arguments["num_layers"], arguments["top_k"])
         self._arrays, self._on_finished = arrays, on_finished
-        self._events = Events(context, self.store, self.session)
+        self._adapter = MegatronAdapter(self.session, dummy_block=allocator.dummy_block_idx)
+        self._reader = Reader()
+        self._tokens = _versions.Tokens(context, self._adapter)
         self._step = 0
         self._version = self._versions_seen = _versions.generation_epoch(engine)
         self._weights_changed = False
@@ -126,8 +129,9 @@ class Attached:
         nothing."""
         if self._detached:
             return
-        routing = {} if self.failure else dict(BlockRouting(self))
+        routing = self._guarded(lambda: dict(BlockRouting(self))) or {}
         self._detached = True
+        self._reader.stop()
         self._hooks.remove()
         delattr(self._context, _ATTACHED)
         self._context.kv_block_allocator.block_routing.update(routing)
@@ -174,7 +178,7 @@ class Attached:
             blocks = function(num_blocks)
             if blocks is not None and num_blocks:
                 # At once: they are a view of the pool's stack, which the next release writes over.
-                self._guarded(self._events.bind, blocks)
+                self._guarded(self._adapter.allocate, blocks)
             return blocks
 
         return call
@@ -182,7 +186,7 @@ class Attached:
     def _release(self, function: Function) -> Function:
         def call(blocks: Any) -> Any:
             if blocks.numel():
-                self._guarded(self._events.release, blocks)
+                self._guarded(self._adapter.release, blocks)
             return function(blocks)
 
         return call
@@ -190,7 +194,7 @@ class Attached:
     def _register(self, function: Function) -> Function:
         def call(block_ids: Any, block_hashes: Any, *more: Any) -> Any:
             if block_ids:
-                self._guarded(self._events.seal, block_ids, block_hashes)
+                self._guarded(self._adapter.register, block_ids, block_hashes)
             return function(block_ids, block_hashes, *more)
 
         return call
@@ -199,7 +203,7 @@ class Attached:
         def call(blocks: Any) -> Any:
             result = function(blocks)
             if len(blocks) and self._matched is None:
-                self._guarded(self._events.retain, blocks)
+                self._guarded(self._adapter.match, blocks)
             return result
 
         return call
@@ -207,7 +211,7 @@ class Attached:
     def _reset(self, function: Function) -> Function:
         def call() -> Any:
             result = function()
-            self._guarded(self._events.reset)
+            self._guarded(self._adapter.reset)
             return result
 
         return call
@@ -240,7 +244,7 @@ class Attached:
         if not request.finished_chunk_token_count:
             self.requests.admit(request.request_id, len(request.prompt_tokens))
         if len(matched):
-            self._events.retain(matched)
+            self._adapter.match(matched)
 
     def _store_routing(self, function: Function) -> Function:
         def call(flat_routing: Any) -> None:
@@ -324,7 +328,8 @@ class Attached:
             )  # fmt: skip
             ids = None
         self.steps_without_ids += ids is None
-        self._events.step(self._step, self._version, ids)
+        self._tokens.lend(rows)
+        self._adapter.step(self._step, self._version, rows, ids)
         if self._capture is not None:
             self._capture.forget()
 
@@ -358,10 +363,8 @@ class Attached:
         for index in indexes:
             rows = int(offsets[index]) + (int(lengths[index]) if index < paused else 0)
             request_id = int(context.request_ids[index])
-            first = self.requests.rows_kept(request_id)
-            if rows > first:
-                blocks = _held(context.request_to_kv_block_ids[index])
-                self.requests.keep(request_id, self._part(blocks, first, rows))
+            if rows > self.requests.rows_kept(request_id):
+                self._keep(request_id, context.request_to_kv_block_ids[index], rows)
 
     # -- rows ---------------------------------------------------------------------------------
     def _left(self, request_indexes: Any) -> None:
@@ -374,26 +377,35 @@ class Attached:
             + context.request_query_lengths[request_indexes]
         ).tolist()
         for request_id, table, rows in zip(ids, tables, lengths):
-            blocks = table[table >= 0]
-            part = self._part(blocks, 0, rows)
             if self._evicting:
-                self.requests.keep(request_id, part)
-            else:
-                self.requests.finish(request_id, part, tuple(blocks.tolist()), self.failure)
+                self._keep(request_id, table, rows)
+                continue
+            part = self._part(request_id, table, rows)
+            if not self._arrays:
+                self._reader.read(part)
+            blocks = tuple(table[table >= 0].tolist())
+            self.requests.finish(request_id, part, blocks, self.failure)
 
-    def _part(self, blocks: Any, first: int, last: int) -> Part:
+    def _keep(self, request_id: int, table: Any, rows: int) -> None:
+        part = self._part(request_id, table, rows)
+        self.requests.keep(request_id, part)
+        self._reader.read(part)
+
+    def _part(self, request_id: int, table: Any, rows: int) -> Part:
+        """Rows [0, rows) as they are now."""
         try:
-            return Part(self._events.snapshot(blocks, first, last), last, "")
+            self._adapter.checkpoint(request_id, table, rows)
         except ResourceExhaustedError as error:
-            return Part(None, last, str(error))
+            return Part(None, rows, str(error))
+        return Part(self._adapter.take(request_id)[-1], rows)
 
     def _array_of_blocks(self, blocks: tuple[int, ...], count: int) -> Any:
         """What reconstruct_routing_from_blocks returns: of a finished request, or of blocks that
         somebody asks for before they are released."""
         finished = self.requests.with_blocks(blocks)
         if finished is None:
-            finished = Finished(-1, [self._part(np.asarray(blocks, np.int32), 0, count)], count, "")
-            return finished.array()
+            part = Part(self.store.snapshot(blocks, 0, count), count)
+            return Finished(-1, [part], count, "").array()
         finished.count = count
         if self._engine is None:
             self.requests.take(finished.request_id)
@@ -426,16 +438,10 @@ class Attached:
 
     def _rows_of_block(self, block: int) -> npt.NDArray[np.int16] | None:
         """The rows of a block as it is now; None: it has none."""
-        with self._events.snapshot([block], 0, self._context.block_size_tokens) as snapshot:
-            snapshot.wait(_LANDING_SECONDS)
-            rows = snapshot.rows()
-        return rows.astype(np.int16, fill="minus_one") if rows.valid.any() else None
-
-
-def _held(table: Any) -> npt.NDArray[np.int32]:
-    """The blocks of a row of request_to_kv_block_ids."""
-    blocks: npt.NDArray[np.int32] = table.numpy()
-    return blocks[blocks >= 0]
+        rows = Part(self.store.snapshot([block], 0, self._context.block_size_tokens), 0).read(10)
+        if rows is None or not rows.valid.any():
+            return None
+        return rows.astype(np.int16, fill="minus_one")
 
 
 def attach(

@@ -12,7 +12,6 @@ class Capture:
     """Of one model. The engine's thread."""
 
     def __init__(self, context: Any, layers: list[_versions.MoELayer]) -> None:
-        self._context = context
         self._metadata = context.moe_routing_metadata
         self.layers = layers
         self._replays = [layer.replay for layer in layers]
@@ -21,11 +20,12 @@ class Capture:
         """In place of RoutingMetadata's, which takes all routers of the process, in the order in which
         they were made: the tensor [rows, layers, K] of the last forward, of the layers that are
         captured, in their order. None: a router recorded nothing."""
-        if self._context.using_cuda_graph_this_step():
+        context = self._metadata.context
+        if context.using_cuda_graph_this_step():
             buffer = self._metadata.routing_indices_buffer
             if buffer is None:
                 return None
-            rows = buffer[: self._context.active_token_count]
+            rows = buffer[: context.active_token_count]
             columns = self._columns()
             return rows if columns == list(range(buffer.shape[1])) else rows[:, columns]
         recorded = [replay.get_recorded_indices() for replay in self._replays]
@@ -40,7 +40,8 @@ class Capture:
     def forget(self) -> None:
         """What was recorded has been read: a router that records nothing in the next forward is then
         noticed."""
-        if self._context.using_cuda_graph_this_step():
-            self._metadata.routing_indices_buffer[: self._context.padded_active_token_count].fill_(-1)
+        context = self._metadata.context
+        if context.using_cuda_graph_this_step():
+            self._metadata.routing_indices_buffer[: context.padded_active_token_count].fill_(-1)
         for replay in self._replays:
             replay.recorded_topk_idx = None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +13,7 @@ import numpy.typing as npt
 from .._rows import Rows, join
 from .._snapshot import Snapshot
 from .._types import CoverageRun, Reason, row_info_dtype
+from ._hooks import logger
 
 _LANDING_SECONDS = 10.0
 
@@ -40,18 +43,62 @@ class Coverage(NamedTuple):
         return not self.failure and all(run.valid for run in self.runs)
 
 
-class Part(NamedTuple):
+class Part:
     """Rows of one life of a request: between an admission and an eviction, a suspend, new weights or the
-    end."""
+    end. Any thread."""
 
-    snapshot: Snapshot | None
-    last: int
-    failure: str
+    __slots__ = ("_lock", "_rows", "_snapshot", "failure", "last")
+
+    def __init__(self, snapshot: Snapshot | None, last: int, failure: str = "") -> None:
+        self.last = last
+        """One past its last row."""
+        self.failure = failure
+        """Why there is no snapshot; else empty."""
+        self._snapshot = snapshot
+        self._rows: Rows | None = None
+        self._lock = threading.Lock()
+
+    def read(self, timeout: float) -> Rows | None:
+        """The rows, which are read once; the pages are then unpinned. None: released, or failure."""
+        with self._lock:
+            if self._snapshot is not None:
+                self._snapshot.wait(timeout)
+                self._rows = self._snapshot.rows()
+                self._snapshot.release()
+                self._snapshot = None
+            return self._rows
+
+    def release(self) -> None:
+        """Unpins the pages."""
+        with self._lock:
+            if self._snapshot is not None:
+                self._snapshot.release()
+                self._snapshot = None
+
+
+class Reader:
+    """Reads parts on a thread as soon as their rows have landed. A page that only a snapshot holds is
+    missing to the requests that run."""
+
+    def __init__(self) -> None:
+        self._parts: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
+        self.read = self._parts.put
+        threading.Thread(target=self._run, name="waymark-reader", daemon=True).start()
+
+    def _run(self) -> None:
+        while (part := self._parts.get()) is not None:
+            try:
+                part.read(_LANDING_SECONDS)
+            except Exception as error:  # whoever wants the rows tries again, and gets it
+                logger.warning("waymark: a request's rows were not read: %s", error)
+
+    def stop(self) -> None:
+        """Ends the thread."""
+        self._parts.put(None)
 
 
 class Finished:
-    """The rows of a request that has finished. Any thread, one at a time. Its pages are pinned until
-    they are read, or until release()."""
+    """The rows of a request that has finished. Any thread, one at a time."""
 
     __slots__ = ("_parts", "_rows", "count", "failure", "request_id")
 
@@ -65,19 +112,19 @@ class Finished:
         self.request_id = request_id
         self.count = count
         self.failure = failure or next((part.failure for part in parts if part.failure), "")
-        self._parts = [part.snapshot for part in parts if part.snapshot is not None]
+        self._parts = list(parts)
         self._rows: Rows | None = None
 
     def rows(self, timeout: float = _LANDING_SECONDS) -> Rows | None:
         """The rows, `count` of them: those of the first life first, which its tokens were sampled
-        with. Reads them once. None: `failure` says why. DeadlineExceededError if they have not landed
-        after `timeout` seconds; it may be called again."""
+        with. None: `failure` says why. DeadlineExceededError if they have not landed after `timeout`
+        seconds; it may be called again."""
         if self._parts:
-            for part in self._parts:
-                part.wait(timeout)
-            every = [part.rows() for part in self._parts]
-            self.release()
-            self._rows = every[0] if len(every) == 1 else join(*every)
+            read = [part.read(timeout) for part in self._parts]
+            self._parts = []
+            every = [rows for rows in read if rows is not None]
+            if every:
+                self._rows = every[0] if len(every) == 1 else join(*every)
         if self._rows is None:
             self.failure = self.failure or "released before they were read"
         elif len(self._rows) != self.count:
@@ -97,7 +144,7 @@ class Finished:
         return Coverage(tuple(rows.coverage()), rows.layer_ids, "")
 
     def release(self) -> None:
-        """Unpins the pages without reading them."""
+        """Nobody reads the rows."""
         for part in self._parts:
             part.release()
         self._parts = []
@@ -141,8 +188,7 @@ class Requests:
     def forget(self, request_id: int) -> None:
         """Earlier lives of a request are not its own, or it does not go on."""
         for part in self._earlier.pop(request_id, ()):
-            if part.snapshot is not None:
-                part.snapshot.release()
+            part.release()
 
     def finish(self, request_id: int, part: Part, blocks: tuple[int, ...], failure: str) -> None:
         """A request has finished, and its blocks are about to be released."""

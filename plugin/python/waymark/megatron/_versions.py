@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from .._core import MegatronAdapter
 from ._hooks import module
 
 MOST_EXPERTS = 32768  # Megatron's arrays are int16, and so are the session's
@@ -101,6 +104,30 @@ def all_replays() -> list[Any]:
     router_replay = module("megatron.core.transformer.moe.router_replay")
     replays: list[Any] = router_replay.RouterReplay.global_router_replay_instances
     return replays
+
+
+class Tokens:
+    """The blocks and positions of a context's tokens, which an adapter reads after every forward. A
+    resume makes new tensors; up to 0.18 the blocks are int32."""
+
+    def __init__(self, context: Any, adapter: MegatronAdapter) -> None:
+        self._context, self._adapter = context, adapter
+        self._lent: Any = None
+        self._wide: Any = None
+
+    def lend(self, rows: int) -> None:
+        """Before the adapter reads `rows` of them."""
+        context = self._context
+        blocks = context.token_to_block_idx
+        if blocks is not self._lent:
+            self._lent = blocks
+            narrow = blocks.element_size() < 8
+            self._wide = np.empty(len(blocks), np.int64) if narrow else None
+            self._adapter.lend_tokens(
+                self._wide if narrow else blocks, context.token_to_local_position_within_kv_block
+            )
+        if self._wide is not None:
+            self._wide[:rows] = blocks[:rows].numpy()
 
 
 def recompute_on_resume(context: Any) -> bool:
