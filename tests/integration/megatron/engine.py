@@ -27,6 +27,8 @@ def requests_of(spec):
         prompt = [1 + (group * 7919 + place * 31 + spec.seed) % 96 for place in range(length)]
         if number % 4 == 3:
             prompt[-3:] = [1 + (number + i) % 96 for i in range(3)]
+        if spec.longer and number % 4 == 1:
+            prompt += [1 + (number * 5 + i) % 96 for i in range(20)]
         found.append((prompt, max(2, int(random_numbers.expovariate(1 / spec.output)))))
     return found
 
@@ -45,7 +47,8 @@ class Run:
             "chunks", "drafts_accepted", "drafts_rejected", "suspends", "recomputed", "stop_words", "new_weights",
             "rows_of_older_weights", "rows_not_covered"), 0))
         self.missing, self.examples = collections.Counter(), []
-        self.own = {}        # request -> [weights under which each row was first computed by the request itself]
+        self.own = {}        # request -> {position: (weights, forward or 0 for a hit) of the row that it was sampled with}
+        self.admitted = set()  # requests whose first forward (of a chunk) is the next
         self.frozen = {}     # request -> rows of earlier lives
         self.times = collections.defaultdict(list)
         self.finished = {}   # request -> Finished
@@ -110,16 +113,25 @@ class Run:
 
         def add_request(request, prefill_chunk_length=None):
             counts["chunks"] += prefill_chunk_length is not None
+            self.admitted.add(request.request_id)
             if not request.finished_chunk_token_count:
                 self.frozen[request.request_id] = max(self.frozen.get(request.request_id, 0), self._rows_sampled(request.request_id))
             return add(request, prefill_chunk_length)
 
+        wrapper, admitted = self.engine.controller.inference_wrapped_model, self.admitted
+
         def run_one_forward_step(*args, **more):
             rows = context.active_token_count
-            owners = context.request_ids[context.token_to_request_idx[:rows]].tolist()
-            for owner, position in zip(owners, context.token_to_pos_ids[:rows].tolist()):
-                if position >= self.frozen.get(owner, 0):
-                    self.own.setdefault(owner, {})[position] = self.model.weights
+            owners = context.token_to_request_idx[:rows].tolist()
+            for index, position in zip(owners, context.token_to_pos_ids[:rows].tolist()):
+                owner = int(context.request_ids[index])
+                own, first = self.own.setdefault(owner, {}), self.frozen.get(owner, 0)
+                if owner in admitted:  # with hits up to this position
+                    admitted.remove(owner)
+                    hits = wrapper.pages.weights_of(context.request_to_kv_block_ids[index].numpy(), position).tolist()
+                    own |= {place: (weights, 0) for place, weights in enumerate(hits) if place >= first and place not in own}
+                if position >= first:
+                    own[position] = self.model.weights, wrapper.forwards + 1
             return forward(*args, **more)
 
         controller = self.engine.controller
@@ -208,6 +220,7 @@ class Run:
 
     def _compare(self, request_id, tokens, array, finished, own):
         from hash_model import prefix_hashes, routes
+        from waymark import Provenance
         np, spec = self.np, self.spec
         hashes, expected = prefix_hashes(tokens[:-1]), len(tokens) - 1
         counts, name = self.counts, f"request {request_id}"
@@ -227,9 +240,10 @@ class Run:
         if self.spoil:
             array = np.roll(array, 1, axis=0)
         there = (array >= 0).all(axis=(1, 2))
-        weights = np.zeros(expected, np.int64)
+        weights, noise = np.zeros(expected, np.int64), np.zeros(expected, np.int64)
         if rows is not None:
             weights = np.where(rows.valid, rows.infos["version"].astype(np.int64), 0)
+            noise = np.where(rows.valid, rows.infos["step"].astype(np.int64), 0) if spec.noisy else noise
             covered = rows.valid == there
             counts["rows_not_covered"] += int((~covered).sum()) + (len(rows) != expected) * expected
             from waymark import Reason
@@ -237,16 +251,25 @@ class Run:
                 self.missing[Reason(reason).name.lower() if reason else "unexplained"] += 1
         elif not there.all():
             self.missing["unexplained"] += int((~there).sum())
+        elif spec.noisy:  # Megatron's own does not say of which forward a row is
+            noise = np.array([own[position][1] for position in range(expected)])
         want = np.empty((expected, spec.layers, spec.top_k), np.int64)
-        for version in set(weights.tolist()):
-            mine = weights == version
-            want[mine] = routes(hashes[mine], spec.layers, spec.top_k, spec.experts, version)
-        wrong = there & (array != want).any(axis=(1, 2))
+        for version, forward in set(zip(weights.tolist(), noise.tolist())):
+            mine = (weights == version) & (noise == forward)
+            want[mine] = routes(hashes[mine], spec.layers, spec.top_k, spec.experts, version, forward)
+        differs = array != want
+        if rows is None:
+            differs[noise == 0, -1] &= not spec.noisy
+        wrong = there & differs.any(axis=(1, 2))
         if rows is not None:
-            # A row that the request computed itself has the weights of that moment; a hit has older ones.
-            for position, version in own.items():
+            kept = rows.infos["provenance"] == Provenance.KEPT
+            # A row has the weights of the moment in which its token was computed, or hit; its own one of that forward.
+            for position, (version, forward) in own.items():
                 if position < expected and there[position]:
                     wrong[position] |= weights[position] != version
+                    if spec.noisy and forward and noise[position] != forward:
+                        # Or of the request that filled a shared block, if this one computed it again.
+                        wrong[position] |= not (kept[position] and noise[position] < forward)
             counts["rows_of_older_weights"] += int((weights[there] < self.model.weights).sum())
         counts["rows_checked"] += int(there.sum())
         counts["requests_lost"] += not there.all()

@@ -53,10 +53,12 @@ def prefix_hashes(tokens):
     return found
 
 
-def routes(hashes, layers, top_k, experts, weights=0):
-    """int64 [len(hashes), layers, top_k], distinct in a row. weights: the version of the weights."""
+def routes(hashes, layers, top_k, experts, weights=0, noise=0):
+    """int64 [len(hashes), layers, top_k], distinct in a row. weights: the version of the weights. noise: the last layer of
+    a token has other routes in another forward, as real kernels' may."""
     hashes = np.asarray(hashes, np.uint64)
     salts = mix_all(np.arange(layers, dtype=np.uint64) + np.uint64(1000 * (weights + 1)))
+    salts[-1] ^= np.uint64(mix(noise) if noise else 0)
     values = mix_all(hashes[:, None] ^ salts)
     first = values % np.uint64(experts)
     stride = np.uint64(1) + (values >> np.uint64(32)) % np.uint64(experts // top_k)
@@ -68,8 +70,15 @@ class PagedHashes:
 
     def __init__(self, blocks, block_tokens):
         self.pages = np.zeros((blocks, block_tokens), np.uint64)
+        self.weights = np.zeros((blocks, block_tokens), np.int64)  # under which each was written
 
-    def forward(self, tokens, positions, requests, blocks, offsets, tables):
+    def weights_of(self, table, rows):
+        """Of the first rows of a request with this block table."""
+        block_tokens = self.pages.shape[1]
+        positions = np.arange(rows)
+        return self.weights[table[positions // block_tokens], positions % block_tokens]
+
+    def forward(self, tokens, positions, requests, blocks, offsets, tables, weights=0):
         """The hashes of a batch, which it writes. All int arrays [rows]; tables: the block table of each request."""
         found, running, block_tokens = np.empty(len(tokens), np.uint64), FIRST, self.pages.shape[1]
         for row, (token, position, request) in enumerate(zip(tokens.tolist(), positions.tolist(), requests.tolist())):
@@ -81,4 +90,5 @@ class PagedHashes:
             running = extend(running, token)
             found[row] = running
         self.pages[blocks, offsets] = found
+        self.weights[blocks, offsets] = weights
         return found

@@ -93,7 +93,7 @@ class HashWrapper(AbstractModelInferenceWrapper):
         super().__init__(model, context)
         self.spec = spec
         self.pages = PagedHashes(spec.blocks, spec.block)
-        self.forwarded = 0
+        self.forwards = 0
 
     prep_inference_input = get_batch_for_context_window = None
 
@@ -103,10 +103,12 @@ class HashWrapper(AbstractModelInferenceWrapper):
         hashes = self.pages.forward(
             inference_input["tokens"][0, :active].numpy(), inference_input["position_ids"][0, :active].numpy(),
             context.token_to_request_idx[:active].numpy(), context.token_to_block_idx[:active].numpy(),
-            context.token_to_local_position_within_kv_block[:active].numpy(), context.request_to_kv_block_ids.numpy())
-        self.forwarded += active
+            context.token_to_local_position_within_kv_block[:active].numpy(), context.request_to_kv_block_ids.numpy(),
+            model.weights)
+        self.forwards += 1
         ids = np.zeros((padded, spec.layers, spec.top_k), np.int64)
-        ids[:active] = routes(hashes, spec.layers, spec.top_k, spec.experts, model.weights)
+        ids[:active] = routes(hashes, spec.layers, spec.top_k, spec.experts, model.weights,
+                              self.forwards if spec.noisy else 0)
         for index, router in enumerate(model.decoder.layers):
             router.route(torch.from_numpy(ids[:, index]))
         model.hashes = hashes.tolist()

@@ -21,11 +21,13 @@ class Spec:
     output: int = 40          # mean; exponential
     ends: bool = False        # sequences end by themselves, too
     stop_words: bool = False  # some end at a pair of tokens
+    longer: bool = False      # one prompt in four goes on after its group's
     layers: int = 4
     top_k: int = 2
     experts: int = 64
     mtp_router: bool = False  # a router of an MTP layer, that does not run in the forward
     mtp_first: bool = False   # made before the decoder's
+    noisy: bool = False       # a token has other routes in another forward, in its last layer
     static_buffers: bool = False  # routers record to the buffers that CUDA graphs write to
     seed: int = 1
 
@@ -46,7 +48,7 @@ class Scenario:
         return self.spec | ({"cache": "ref_zero"} if version == "0.18.2" and evicts else {})
 
     peer: bool = True         # whether Megatron's own store runs at all
-    not_zero: tuple = ()      # counters of the store that have to be above 0
+    may_be: tuple = ()        # counters of the store that need not be 0
     context_only: bool = False  # attach(context), not attach(engine)
 
 
@@ -57,14 +59,17 @@ EVICTS = ("evictions", "same_step_reuses")
 def _all():
     make = Scenario
     return [
-        # Full hits compute their last block again: rows that are protected, and rows of another request.
-        make("lru", {}, EVICTS + ("hits",), not_zero=("rows_ignored",), versions=("0.19.2",)),
+        make("lru", {}, EVICTS + ("hits",), versions=("0.19.2",)),
         make("ref_zero", dict(cache="ref_zero"), EVICTS + ("hits",)),
         make("off", dict(cache="off", blocks=128), EVICTS),
         make("chunked", dict(chunked=True, tokens=64), EVICTS + ("hits", "chunks")),
         # 0.18.2 fails by itself: "active_request_count == 0 with no hidden chunked prefill".
         make("paused", FEW, EVICTS + ("pauses",), versions=("0.19.2",)),
         make("roomy", dict(blocks=2000, requests=256), ("same_step_reuses", "hits")),
+        # A full hit computes its last block again. Requests that run keep the rows that their tokens were sampled with.
+        make("noisy", dict(blocks=2000, requests=256, noisy=True), ("same_step_reuses", "hits"), may_be=("audit_disagreements",)),
+        # Pages for what runs, less than blocks: those of released blocks are taken again.
+        make("few_pages", dict(blocks=400), ("same_step_reuses", "hits"), store={"num_pages": 130}),
         make("context_only", dict(blocks=2000, requests=256), ("same_step_reuses", "hits"), context_only=True),
         make("roomy_64", dict(blocks=2000, requests=256, running=64), ("same_step_reuses", "hits")),
         make("big_blocks", dict(blocks=400, block=64, running=64, tokens=2048, prompt=128, output=150), ("same_step_reuses", "hits")),
@@ -80,6 +85,7 @@ def _all():
         make("suspend_offload", dict(suspend="OFFLOAD"), EVICTS + ("suspends",)),
         make("suspend_recompute", dict(suspend="RECOMPUTE"), EVICTS + ("suspends", "recomputed")),
         make("new_weights", dict(new_weights=True), EVICTS + ("new_weights", "rows_of_older_weights")),
+        make("older_hits", dict(new_weights=True, longer=True, requests=400, group=400, prompt=80, blocks=400), ("hits", "new_weights", "rows_of_older_weights")),
         make("new_weights_suspend", dict(new_weights=True, suspend="RECOMPUTE"), EVICTS + ("new_weights", "rows_of_older_weights", "recomputed")),
         make("slow_reader", {}, EVICTS + ("hits",), reader_ms=20),
         make("slow_reader_off", dict(cache="off", blocks=128), EVICTS, reader_ms=20),
