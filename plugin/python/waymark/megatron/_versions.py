@@ -33,7 +33,7 @@ def check(context: Any) -> None:
             f"waymark: {type(context).__name__} is refused: its allocator keeps no routing by block "
             "(megatron-core 0.18 or later is needed)"
         )
-    mode = getattr(getattr(context, "config", None), "async_sched_mode", None)
+    mode: Any = getattr(getattr(context, "config", None), "async_sched_mode", None)
     if getattr(mode, "name", "LEGACY") != "LEGACY":
         raise Refused(
             f"waymark: async_sched_mode {mode.name} is refused: Megatron records no routing in it"
