@@ -108,10 +108,10 @@ wm_status Batch(wm_megatron_adapter* adapter, std::uint64_t step, std::uint64_t 
     constexpr std::uint32_t kLeast = offsetof(wm_step_batch, pairs) + sizeof(wm_step_batch::pairs);
     check.That(out->struct_size >= kLeast, "out.struct_size", "must reach the end of pairs");
     if (!check.ok()) return check.status();
-    const StepBatch made =
-        adapter->adapter.Batch(StepId(step), version,
-                               {args.token_to_block_idx,
-                                args.token_to_local_position_within_kv_block, args.active_tokens});
+    const StepBatch made = adapter->adapter.Batch(
+        StepId(step), version,
+        {args.token_to_block_idx, args.token_to_local_position_within_kv_block, args.active_tokens,
+         args.asked});
     wm_pair_rows& pairs = adapter->pairs;
     pairs.struct_size = sizeof(pairs);
     pairs.index_bytes = made.pairs->index_bytes;
@@ -120,6 +120,7 @@ wm_status Batch(wm_megatron_adapter* adapter, std::uint64_t step, std::uint64_t 
     pairs.num_rows = made.pairs->num_rows;
     pairs.block_tokens = made.pairs->block_tokens;
     pairs.position_bytes = made.pairs->position_bytes;
+    pairs.asked = made.pairs->asked;
     wm_step_batch batch = {};
     batch.step = made.step;
     batch.version = made.version;

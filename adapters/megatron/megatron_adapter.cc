@@ -74,6 +74,7 @@ WAYMARK_STEP_PATH StepBatch MegatronAdapter::Batch(StepId step, std::uint64_t ve
                                                    const MegatronTokens& tokens) {
   pairs_ = {.block_idx = tokens.token_to_block_idx,
             .local_position = tokens.token_to_local_position_within_kv_block,
+            .asked = tokens.asked,
             .num_rows = tokens.active_tokens,
             .index_bytes = sizeof(*tokens.token_to_block_idx),
             .block_tokens = block_tokens_,

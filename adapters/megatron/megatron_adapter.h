@@ -41,9 +41,9 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "blockstore/events.h"
@@ -62,6 +62,8 @@ struct MegatronTokens {
   // Without the padding of graphs. The forward may write padded_active_token_count rows: that is
   // the `written_rows` of CaptureSession::BeginStep.
   std::size_t active_tokens = 0;
+  // [active_tokens]: 0 = the token's request did not ask for routing; null = all asked.
+  const std::uint8_t* asked = nullptr;
 };
 
 // The engine's thread, in every call: that of the store.
@@ -132,9 +134,10 @@ class MegatronAdapter {
   StepCode Report(std::span<const BlockId> blocks, const MakeEvent& event);
 
   RoutingStore* store_;
-  std::int32_t num_blocks_, block_tokens_;                          // of the store
-  PairRows pairs_;                                                  // of the last Batch
-  absl::flat_hash_map<std::uint64_t, std::vector<Snapshot>> kept_;  // oldest first, none empty
+  std::int32_t num_blocks_, block_tokens_;  // of the store
+  PairRows pairs_;                          // of the last Batch
+  // Oldest first, none empty. A map that is as it was when there is no memory.
+  std::unordered_map<std::uint64_t, std::vector<Snapshot>> kept_;
 };
 
 }  // namespace waymark

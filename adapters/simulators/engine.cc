@@ -56,6 +56,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
     engine->feeds_.push_back(options.feed ? options.feed(of) : std::make_unique<DirectFeed>(of));
   }
   engine->MakeAdapter();
+  engine->MakeMegatron();
   return engine;
 }
 
@@ -126,6 +127,7 @@ void Engine::Step() {
   events_.clear();
   events_.swap(next_events_);
   plan_.clear();
+  paused_.clear();
   seals_.clear();
   budget_ = options_.max_batched_tokens;
   AnnounceResults();
@@ -198,7 +200,7 @@ void Engine::Disturb() {
                    ? static_cast<std::uint32_t>(rng_.Between(1, newest_version_ + 1))
                    : ++newest_version_;
     for (const RequestPtr& r : running_) {
-      if (f.keep_old && !r->unseen) r->reads.push_back(TakeRead(*r, r->computed));
+      if (f.keep_old && !r->unseen) r->reads.push_back(KeepRead(*r, r->computed));
     }
   }
   if (rng_.Chance(f.reset)) {
@@ -250,6 +252,7 @@ void Engine::LeaveNow(const Leaving& leaving) {
         if (!leaving.request->unseen && timing_.Chance(.5)) tag = AddTag(nullptr);
         ReportLeave(*leaving.request, leaving.request->computed, tag, /*finished=*/true);
       }
+      if (Megatron()) ForgetKept(*leaving.request, leaving.request->computed);
       ReleaseBlocks(*leaving.request);
       return StopRunning(leaving.request);
     case Leaving::How::kPreempt:
@@ -312,6 +315,10 @@ void Engine::ScheduleRunning() {
   for (const RequestPtr& r : running) {
     LeaveSome(/*all=*/false);
     if (!r->running || IsLeaving(r) || (Big() && budget_ == 0)) continue;
+    if (rng_.Chance(f.pause) && running_.size() > 1) {
+      paused_.push_back(r);
+      continue;
+    }
     Work work;
     work.request = r;
     const std::int64_t left = r->known - r->computed;

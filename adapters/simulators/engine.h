@@ -25,6 +25,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "adapters/megatron/megatron_adapter.h"
 #include "adapters/simulators/block_pool.h"
 #include "adapters/simulators/cells.h"
 #include "adapters/simulators/checker.h"
@@ -51,7 +52,7 @@ struct EngineCounts {
   std::int64_t preemptions = 0;        // requests preempted
   std::int64_t evictions = 0;          // registered blocks whose hash was forgotten for reuse
   std::int64_t requests_skipped = 0;   // requests that could never fit the pool
-  // Nanoseconds per begin + submit, with the messages of a step; landing; TakeSnapshot, or
+  // Nanoseconds per begin + submit, with the messages and the hooks of a step; landing; TakeSnapshot, or
   // TakeTagged.
   LatencyHistogram step, land, snapshot;
 };
@@ -83,8 +84,8 @@ class Engine {
   // Whether any store has lost rows because pages were short, its stamps wrapped or its log was
   // full.
   [[nodiscard]] bool PagesShort() const;
-  // Whether its schedules are reported through the adapter (EngineOptions::adapter).
-  [[nodiscard]] bool through_adapter() const { return Adapter(); }
+  // Whether it reports through an adapter (EngineOptions::adapter).
+  [[nodiscard]] bool through_adapter() const { return Adapter() || Megatron(); }
   [[nodiscard]] const EngineOptions& options() const { return options_; }
 
  private:
@@ -209,6 +210,8 @@ class Engine {
   [[nodiscard]] std::shared_ptr<Read> RemoteRead(const Request& r, std::int64_t base) const;
   // Takes a snapshot of rows [0, rows) of a request in every store.
   [[nodiscard]] std::shared_ptr<Read> TakeRead(Request& r, std::int64_t rows);
+  // The same for the result of the request.
+  [[nodiscard]] std::shared_ptr<Read> KeepRead(Request& r, std::int64_t rows);
   // The same before a request is preempted or has finished.
   [[nodiscard]] std::shared_ptr<Read> TakeLastRead(Request& r, std::int64_t rows, bool finished);
   // Takes a snapshot of a request, releases its blocks, and puts it back into the queue.
@@ -242,6 +245,9 @@ class Engine {
   void Unschedule();
   // Records the cells that a request attends to in this step.
   void Attend(const Work& work);
+  // The same of the cells that others have overwritten in its blocks.
+  void AttendDirty(Request& r);
+  void AttendTo(Request& r, std::int64_t position);
   // Moves a request on by the tokens of this step, and announces the rejection of drafts.
   void Advance(const Work& work);
   // Registers the blocks of a request that this step fills (vLLM-like).
@@ -323,6 +329,23 @@ class Engine {
   void WriteIdle();
   void SendSchedule();
 
+  // engine_megatron.cc: EngineOptions::adapter of a Megatron-like engine.
+  [[nodiscard]] bool Megatron() const { return !megatron_.empty(); }
+  void MakeMegatron();
+  // Calls the hooks of what was announced so far: one call for all blocks in a row.
+  void CallHooks();
+  [[nodiscard]] StepCode CallHook(std::size_t stage, MegatronHook hook,
+                                  std::span<const Event> events);
+  // The tokens of this step, as the context has them.
+  [[nodiscard]] MegatronTokens TakeTokens();
+  // KeepRead through the adapter: the snapshots are there after TakeKept.
+  [[nodiscard]] std::shared_ptr<Read> Checkpoint(Request& r, std::int64_t rows);
+  void TakeKept(Request& r);
+  // The request is aborted. `rows`: those that it has computed.
+  void ForgetKept(Request& r, std::int64_t rows);
+  // The adapters must keep snapshots of requests that are still there, and of no others.
+  void CheckKept();
+
   // engine_wire.cc: Timing::wire.
   [[nodiscard]] bool Wire() const { return options_.timing.wire && !Adapter(); }
   // Opens a message of the schedule of this step, or after its begin of the next one.
@@ -385,10 +408,19 @@ class Engine {
   // The step that is being scheduled.
   std::vector<Event> events_;
   std::vector<Work> plan_;
+  std::vector<RequestPtr> paused_;
   std::vector<SealPlan> seals_;
   std::int64_t budget_ = 0;
 
-  // EngineOptions::adapter.
+  // EngineOptions::adapter of a Megatron-like engine: one per store.
+  std::vector<MegatronAdapter> megatron_;
+  std::vector<BlockId> hook_blocks_;  // of one call
+  std::vector<std::int64_t> hook_hashes_;
+  std::vector<std::int64_t> token_blocks_;
+  std::vector<std::int32_t> token_positions_;
+  std::vector<std::uint8_t> token_asked_;
+
+  // EngineOptions::adapter of a vLLM-like engine.
   std::optional<VllmScheduler> adapter_;
   bool derives_ = false;              // EngineOptions::decodes
   std::vector<std::int32_t> copied_;  // blocks that are not freed before the schedule is written

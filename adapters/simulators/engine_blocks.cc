@@ -134,6 +134,10 @@ void Engine::Register(Request& r, std::int64_t index, std::uint32_t ready, bool 
   }
   b.ready = ready;
   b.sealed_in = version_;
+  // The hook is called when the request is admitted, the seals of others with the step.
+  if (Megatron() && !now && !options_.features.completion_seal) {
+    Announce(Event::Seal(BlockId(block), key.ToKey()));
+  }
   if (now) {
     if (Adapter()) return;  // a block that was loaded
     Announce(Event::Seal(BlockId(block), key.ToKey(), OwnStep()));
@@ -391,8 +395,12 @@ std::shared_ptr<Read> Engine::TakeRead(Request& r, std::int64_t rows) {
   return read;
 }
 
+std::shared_ptr<Read> Engine::KeepRead(Request& r, std::int64_t rows) {
+  return Megatron() ? Checkpoint(r, rows) : TakeRead(r, rows);
+}
+
 std::shared_ptr<Read> Engine::TakeLastRead(Request& r, std::int64_t rows, bool finished) {
-  if (!Adapter()) return TakeRead(r, rows);
+  if (!Adapter()) return KeepRead(r, rows);
   auto read = std::make_shared<Read>();
   read->limit = std::min(rows, static_cast<std::int64_t>(r.blocks.size()) * bs_);
   ReportLeave(r, read->limit, AddTag(read), finished);
@@ -404,7 +412,10 @@ void Engine::Preempt(const RequestPtr& r) {
   if (r->unseen) {
     if (Adapter()) ReportLeave(*r, 0, std::nullopt, /*finished=*/false);
   } else {
-    r->reads.push_back(TakeLastRead(*r, r->computed, /*finished=*/false));
+    if (options_.left_out != MegatronHook::kCheckpoint) {
+      r->reads.push_back(TakeLastRead(*r, r->computed, /*finished=*/false));
+    }
+    if (Megatron() && (Big() || timing_.Chance(.2))) TakeKept(*r);
     if (Big()) unfinished_reads_.push_back(r->reads.back());
   }
   ReleaseBlocks(*r);
@@ -416,6 +427,7 @@ void Engine::Preempt(const RequestPtr& r) {
 void Engine::FinishRequest(const RequestPtr& r) {
   // Only rows that this life of the request computed or hit.
   r->reads.push_back(TakeLastRead(*r, std::min(r->known - 1, r->computed), /*finished=*/true));
+  if (Megatron()) TakeKept(*r);
   ReadJob job;
   job.request = r;
   job.rows = r->known - 1;

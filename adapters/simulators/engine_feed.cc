@@ -89,15 +89,17 @@ void Engine::Announce(const Event& event) {
   if (Adapter())
     checker_->Fail("an event was not reported through the adapter: " + DescribeEvent(event));
   events_.push_back(event);
-  if ((options_.timing.report == 0 && !Wire()) || event.more != 0 || events_.size() < report_at_)
-    return;
+  const bool at_once = options_.timing.report > 0 || Wire() || Megatron();
+  if (!at_once || event.more != 0 || events_.size() < report_at_) return;
   ReportEvents();
-  report_at_ =
-      static_cast<std::size_t>(timing_.Between(1, std::max(options_.timing.report, 1) + 1));
+  // One call of a hook may have many blocks.
+  const std::int32_t most = std::max(options_.timing.report, Megatron() ? 8 : 1);
+  report_at_ = static_cast<std::size_t>(timing_.Between(1, most + 1));
 }
 
 void Engine::ReportEvents() {
   if (Wire()) return WriteEvents();
+  if (Megatron()) return CallHooks();
   if (options_.timing.report == 0 || events_.empty()) return;
   OpenSchedule();
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
@@ -124,6 +126,7 @@ void Engine::OpenSchedule() {
 }
 
 StepId Engine::OwnStep() {
+  if (Megatron()) return StepId();
   return (options_.timing.report > 0 || Wire()) && timing_.Chance(.5) ? StepId() : StepId(now_);
 }
 
@@ -229,6 +232,7 @@ void Engine::Finish() {
   if (Adapter()) WriteIdle();
   CloseMessage();
   Deliver();
+  if (Megatron()) CheckKept();
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
     if (options_.timing.landing == Landing::kCaller) {
       for (const std::uint32_t step : submitted_[stage]) {

@@ -27,7 +27,7 @@ void Engine::RunForward() {
       seal.due =
           now_ + 1 + static_cast<std::uint32_t>(timing_.Below(options_.timing.seal_delay + 1));
       if (!failed) late_seals_.push_back(seal);
-    } else if (!Adapter()) {
+    } else if (!Adapter() && !Megatron()) {
       Announce(Event::Seal(BlockId(seal.block), seal.key.ToKey(), OwnStep()));
     }
   }
@@ -40,6 +40,9 @@ void Engine::RunForward() {
     Attend(work);
     Advance(work);
   }
+  // What others write into its blocks is what a paused request goes on with, or is read with.
+  for (const RequestPtr& r : paused_)
+    if (r->running && !r->unseen) AttendDirty(*r);
 }
 
 void Engine::PlanRows(bool failed) {
@@ -181,7 +184,8 @@ void Engine::BeginAndEnd(bool failed) {
     silent.push_back(is_silent ? rng_.Below(static_cast<std::int64_t>(rows_.size())) : -1);
   }
   if (Adapter()) WriteSchedule();
-  if (Wire() || timing_.Chance(options_.timing.report > 0 ? .7 : 0)) ReportEvents();
+  const bool now = Wire() || Megatron();
+  if (now || timing_.Chance(options_.timing.report > 0 ? .7 : 0)) ReportEvents();
   CloseMessage();
   Deliver();
   if (derives_) DeriveEvents();
@@ -196,7 +200,10 @@ void Engine::BeginAndEnd(bool failed) {
   }
   begun_ = now_;
   reported_version_ = version_;
+  std::optional<MegatronTokens> tokens;
+  if (Megatron() && !f.device) tokens = TakeTokens();
   for (std::size_t stage = 0; stage < stores_.size(); ++stage) {
+    if (tokens) batch = megatron_[stage].Batch(StepId(now_), version_, *tokens);
     const auto start = std::chrono::steady_clock::now();
     const StepCode begun = Failing([&] { return feeds_[stage]->Begin(batch); });
     const auto took = std::chrono::steady_clock::now() - start;
@@ -260,29 +267,35 @@ void Engine::Unschedule() {
   next_events_.swap(events_);
 }
 
+void Engine::AttendTo(Request& r, std::int64_t position) {
+  const KvCell& cell = Cell(r.blocks[static_cast<std::size_t>(position / bs_)], position % bs_);
+  if (!cell.present || cell.prefix != r.prefix[static_cast<std::size_t>(position) + 1]) {
+    checker_->Fail("the simulated engine attends to KV that is not its own: request " +
+                   std::to_string(r.id) + " row " + std::to_string(position));
+    return;
+  }
+  r.seen.Add(position, {cell.pass, cell.excuse});
+}
+
+void Engine::AttendDirty(Request& r) {
+  for (const std::int64_t index : r.dirty) {
+    for (std::int64_t o = index * bs_; o < std::min((index + 1) * bs_, r.computed); ++o)
+      AttendTo(r, o);
+  }
+  r.dirty.clear();
+}
+
 void Engine::Attend(const Work& work) {
   Request& r = *work.request;
   const std::int64_t base = r.computed;
-  const auto attend = [&](std::int64_t position) {
-    const KvCell& cell = Cell(r.blocks[static_cast<std::size_t>(position / bs_)], position % bs_);
-    if (!cell.present || cell.prefix != r.prefix[static_cast<std::size_t>(position) + 1]) {
-      checker_->Fail("the simulated engine attends to KV that is not its own: request " +
-                     std::to_string(r.id) + " row " + std::to_string(position));
-      return;
-    }
-    r.seen.Add(position, {cell.pass, cell.excuse});
-  };
   if (r.unseen) {
     for (std::int64_t position = 0; position < base; ++position)
-      attend(position);
+      AttendTo(r, position);
   } else {
-    for (const std::int64_t index : r.dirty) {
-      for (std::int64_t o = index * bs_; o < std::min((index + 1) * bs_, base); ++o)
-        attend(o);
-    }
+    AttendDirty(r);
   }
   for (std::int64_t position = base; position < std::min(base + work.tokens, r.known); ++position) {
-    attend(position);
+    AttendTo(r, position);
   }
   // Rows of older weights that the request hits (or recomputes into the dummy block) are read now.
   if (options_.features.keep_old && newest_version_ > 1) {
@@ -293,7 +306,7 @@ void Engine::Attend(const Work& work) {
         old_rows = position + 1;
       }
     }
-    if (old_rows > 0) r.reads.push_back(TakeRead(r, old_rows));
+    if (old_rows > 0) r.reads.push_back(KeepRead(r, old_rows));
   }
   r.unseen = false;
   r.dirty.clear();

@@ -36,6 +36,7 @@ constexpr Probability kProbabilities[] = {
     {"preempt_one", &Features::preempt_one},
     {"drop_all", &Features::drop_all},
     {"lost_slots", &Features::lost_slots},
+    {"pause", &Features::pause},
     {"mid", &Features::mid},
     {"no_memory", &Features::no_memory},
 };
@@ -109,6 +110,8 @@ constexpr Scenario kScenarios[] = {
     {"all, completion", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "completion_seal=1 page_tokens=2"},
     {"in the middle", "mid=.6 preempt=.1 abort=.05 fork=.1 draft=.4 report=2"},
     {"all, in the middle", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "mid=.5 report=3"},
+    {"paused", "pause=.4 preempt=.1 draft=.4 full_hit=.4"},
+    {"all, paused", WAYMARK_SIM_FULL WAYMARK_SIM_HARM "pause=.2"},
 };
 
 void Append(std::string& out, const char* name, double value) {
@@ -200,6 +203,8 @@ bool SetOption(EngineOptions& options, std::string_view name, double value) {
   }
   if (name == "adapter") {
     options.adapter = value != 0;
+  } else if (name == "left_out") {
+    options.left_out = static_cast<MegatronHook>(whole);
   } else if (name == "decodes") {
     options.decodes = value != 0;
   } else if (name == "wire") {

@@ -47,6 +47,7 @@ struct Features {
   double drop_all = 0;     // as `drop`, on every stage of the step
   double lost_slots = 0;   // the slots of a device step are lost on one stage
   double no_memory = 0;    // a call to a store lacks memory (EngineOptions::fail_allocation)
+  double pause = 0;        // a running request gets no tokens in a step, and keeps its blocks
   double mid = 0;          // a request finishes, is aborted, preempted or forked in the middle of
                            // the schedule: other requests have got blocks, and still others will
   // Switches.
@@ -94,6 +95,19 @@ struct Timing {
   std::uint64_t seed = 0;  // of the numbers drawn for the timing
 };
 
+// A call that a Megatron-like engine may leave out, in tests that the adapter's calls are needed.
+enum class MegatronHook : std::uint8_t {
+  kNone,
+  kAllocate,
+  kMatch,
+  kRelease,
+  kRegister,
+  kReset,
+  kCheckpoint,  // of requests that are evicted, and of those that run when the weights change
+  kForget,
+  kOther,  // no call of the adapter
+};
+
 struct EngineOptions {
   bool megatron =
       false;  // LIFO bag and registration at admission; else LRU queue, sealed as scheduled
@@ -101,10 +115,13 @@ struct EngineOptions {
   Features features;
   Timing timing;
 
-  // vLLM-like: the engine reports its schedules through VllmScheduler, as messages, unless a
-  // feature is on for which that has no call: swap, completion_seal, blind_truncate, clip,
-  // lost_bind, or a restart.
+  // The engine reports through an adapter. vLLM-like: its schedules through VllmScheduler, as
+  // messages, unless a feature is on for which that has no call: swap, completion_seal,
+  // blind_truncate, clip, lost_bind, or a restart. Megatron-like: through MegatronAdapter, and what
+  // has no call there to the store itself, unless the scheduler is in another process
+  // (Timing::wire).
   bool adapter = true;
+  MegatronHook left_out = MegatronHook::kNone;
   // With the adapter: the worker derives the events of blocks that decodes begin and fill, unless a
   // feature is on with which they are reported: draft, cancel, rewind, tier, external or device.
   bool decodes = true;

@@ -57,7 +57,8 @@ struct Request {
   bool unseen = true;                // it has not attended to anything yet
   bool running = false;
 
-  bool reported = false;  // the adapter knows the request
+  bool reported = false;    // the adapter knows the request
+  std::vector<Reads> kept;  // for each stage: reads whose snapshots the adapter keeps, in order
 
   // Resets the life in the pool: no KV, not running.
   void Fresh();

@@ -357,8 +357,10 @@ WAYMARK_STEP_PATH StepCode Encode(const SlotOps<T>& ops, const StepBatch& batch,
   if (forms == 1 && batch.num_slots == 0) {
     const PairRows* const pairs = batch.pairs;
     if (pairs != nullptr) {
-      for (const std::int32_t width : {pairs->index_bytes, pairs->BytesOfPosition()})
-        if (width != 4 && width != 8) return Invalid(StepRule::kIndexBytes, 0, width);
+      const std::int32_t block = pairs->index_bytes;
+      const std::int32_t position = pairs->BytesOfPosition();
+      if (block != 4 && block != 8) return Invalid(StepRule::kIndexBytes, 0, block);
+      if (position != 4 && position != 8) return Invalid(StepRule::kIndexBytes, 0, position);
     }
     plan.tokens = pairs != nullptr ? pairs->block_tokens : batch.table->block_tokens;
     if (plan.tokens <= 0 || limits.block_tokens % plan.tokens != 0) {

@@ -510,6 +510,66 @@ def waymark_calls():
     return answer
 
 
+def megatron_calls():
+    """The same for an engine like Megatron: 256 decodes with the arrays of its context, in blocks of
+    256 tokens, of which one is taken in each step; a request of 32,767 rows that finishes."""
+    requests, block, tokens, num_blocks = 256, 256, 16384, 1024
+    dummy = num_blocks - 1
+    store = waymark.Store(
+        num_layers=LAYERS, top_k=TOP_K, num_experts=EXPERTS, num_blocks=num_blocks,
+        block_tokens=block, page_tokens=PAGE, null_blocks=[dummy], max_step_rows=tokens)
+    session = waymark.CaptureSession(store, max_rows=tokens)
+    adapter = waymark._core.MegatronAdapter(session, dummy)
+    # As in the context: views of one buffer.
+    memory = np.zeros(tokens * 12, np.uint8)
+    token_blocks, positions = memory[:tokens * 8].view(np.int64), memory[tokens * 8:].view(np.int32)
+    token_blocks[:] = dummy
+    token_blocks[:requests] = np.arange(requests)
+    positions[:requests] = np.arange(requests)  # phases differ
+    adapter.lend_tokens(token_blocks, positions)
+    adapter.allocate(np.arange(requests, dtype=np.int32))
+    rows = make_rows(requests, 4).astype(np.int16)
+    free = list(range(requests, 2 * requests))
+
+    def work():
+        end = time.perf_counter() + 0.002
+        while time.perf_counter() < end:
+            pass
+
+    hooks, steps, landing = [], [], []
+    for number in range(1, 2001):
+        positions[:requests] += 1
+        full = np.flatnonzero(positions[:requests] == block)
+        left = token_blocks[full].astype(np.int32)
+        taken = np.array([free.pop(0) for _ in full], np.int32)
+        token_blocks[full], positions[full] = taken, 0
+        free.extend(left.tolist())
+        hooks.append(timed(lambda: (adapter.release(left), adapter.allocate(taken))))
+        ids = rows.copy()  # the engine makes a new array in each step
+        steps.append(timed(lambda: landing.append(adapter.step(number, 1, requests, ids))))
+        work()
+    store.wait_idle(10)
+    if not all(landing):  # as above
+        print("peers.py: %d steps were dropped" % landing.count(False), file=sys.stderr)
+    blocks = np.full(512, -1, np.int32)  # a row of the context's table
+    blocks[:128] = np.arange(512, 640)
+    finishes = []
+    for request in range(300):
+        adapter.allocate(blocks[:128])
+
+        def finish():
+            adapter.checkpoint(request, blocks, LONG - 1)
+            adapter.release(blocks[:128])
+            return adapter.take(request)
+
+        taken = []
+        finishes.append(timed(lambda: taken.extend(finish())))
+        taken[0].release()
+    return [("Megatron: a step of 256 decodes, int64 and int32; 2 ms of work", steps),
+            ("Megatron: release and allocate a block", hooks),
+            ("Megatron: checkpoint, release, take; %d rows" % (LONG - 1), finishes)]
+
+
 def main():
     parser = argparse.ArgumentParser(description="Published host designs beside Waymark.")
     parser.add_argument("--steps", type=int, default=200, help="decode steps (default 200)")
@@ -538,9 +598,9 @@ def main():
             print("%-28s" % label + "".join(cells))
 
     print("\nWaymark alone: lower decile, median")
-    for what, times in waymark_calls():
+    for what, times in waymark_calls() + megatron_calls():
         times.sort()
-        print("%-60s %6.1f %6.1f" % (what, times[len(times) // 10], times[len(times) // 2]))
+        print("%-62s %6.1f %6.1f" % (what, times[len(times) // 10], times[len(times) // 2]))
 
 
 if __name__ == "__main__":

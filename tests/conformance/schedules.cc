@@ -27,7 +27,7 @@ void DrawMixture(Rng& rng, EngineOptions& options, std::string& text) {
       {"no_truncate", .1, 1}, {"rollback", .2, .8},      {"late", 0, 0},
       {"device", 0, 0},       {"completion_seal", 0, 0}, {"blind_truncate", 0, 0},
       {"guard", 0, 0},        {"ref_zero", 0, 0},        {"clip", 0, 0},
-      {"mid", .1, .9},
+      {"mid", .1, .9},        {"pause", .05, .5},
   };
   for (const Range& range : kRanges) {
     if (!rng.Chance(.3)) continue;
@@ -124,13 +124,14 @@ void DrawTiming(Rng& rng, EngineOptions& options, std::string& text) {
   text += "]";
 }
 
-// Whether a vLLM-like engine reports through the adapter. Half of those that do lack the features
-// for which the adapter has no call, so that it is used with all others.
+// Whether the engine reports through its adapter. Half of the vLLM-like ones that do lack the
+// features for which the adapter has no call, so that it is used with all others.
 void DrawAdapter(EngineOptions& options, std::string& text) {
   Rng rng(sim::Mix(options.seed, 0xada));
   options.adapter = rng.Chance(.7);
-  if (options.megatron || !options.adapter) return;
+  if (!options.adapter) return;
   text += ", adapter";
+  if (options.megatron) return;
   const bool for_all = rng.Chance(.5);
   options.decodes = rng.Chance(.7);
   const bool derived = options.decodes && rng.Chance(.5);
@@ -202,6 +203,7 @@ Schedule DrawSchedule(std::uint64_t seed) {
 bool Outcome::clean(const Schedule& schedule) const {
   return error.empty() && checks.wrong == 0 && checks.unexplained == 0 &&
          (voided_rows == 0 || schedule.options.timing.lost > 0) &&
+         (releases_below_zero == 0 || log_losses > 0 || schedule.options.features.no_memory > 0) &&
          (schedule.options.max_pages > 0 || schedule.options.log_bytes > 0 ||
           schedule.options.features.no_memory > 0 || schedule.options.timing.lost > 0 ||
           schedule.options.timing.restart > 0 || !scarce);
@@ -211,6 +213,7 @@ std::string Outcome::Describe(const Schedule& schedule) const {
   std::string text = "seed " + std::to_string(schedule.options.seed) + ", " +
                      std::to_string(schedule.steps) + " steps, " + schedule.features + "\n  " +
                      CountsText(checks) + ", voided rows " + std::to_string(voided_rows) +
+                     ", releases below zero " + std::to_string(releases_below_zero) +
                      (scarce ? ", pages were scarce" : "") + ", log losses " +
                      std::to_string(log_losses) + (error.empty() ? "" : "\n  " + error);
   for (const std::string& finding : checks.findings)
@@ -234,6 +237,7 @@ Outcome RunSchedule(const Schedule& schedule) {
     const Stats stats = (*engine)->StoreStats(stage);
     outcome.voided_rows += stats.audit_voided_rows;
     outcome.log_losses += stats.log_losses;
+    outcome.releases_below_zero += stats.releases_below_zero;
     outcome.pages_copied_out += stats.pages_copied_out;
   }
   return outcome;
@@ -249,7 +253,7 @@ void Totals::Add(const Outcome& outcome) {
 
 std::string Totals::ToString() const {
   return std::to_string(schedules) + " schedules, " + std::to_string(failed) + " failed, " +
-         std::to_string(with_adapter) + " through the adapter, " + std::to_string(with_log_losses) +
+         std::to_string(with_adapter) + " through an adapter, " + std::to_string(with_log_losses) +
          " lost records, " + std::to_string(with_copies) +
          " copied pages out: " + CountsText(checks);
 }

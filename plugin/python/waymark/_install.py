@@ -32,7 +32,7 @@ def library_path() -> str:
 
 
 def include_dir() -> str:
-    """The folder of waymark.h, waymark_wire.h and waymark_vllm.h, for programs in C or C++."""
+    """The folder of waymark.h and the other C headers, for programs in C or C++."""
     return os.path.dirname(_there(os.path.join(_HERE, "include", "waymark.h"), "waymark.h"))
 
 

@@ -52,6 +52,8 @@ typedef struct wm_megatron_tokens {
   size_t active_tokens;              /* without the padding of graphs; required */
   const int64_t* token_to_block_idx; /* [active_tokens]; required */
   const int32_t* token_to_local_position_within_kv_block; /* [active_tokens]; required */
+  const uint8_t* asked; /* [active_tokens]: 0: the token's request did not ask for routing; null: */
+                        /* all asked */
 } wm_megatron_tokens;
 
 /* ---- the table ---------------------------------------------------------------------------- */

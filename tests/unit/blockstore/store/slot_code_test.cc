@@ -73,7 +73,7 @@ TEST(SlotCode, EveryRuleNamesIndexAndValue) {
   ExpectRule(Slots(std::vector<std::int64_t>(17, 99)), StepRule::kTooManyRows, 0, 17);
 
   ExpectRule(Pairs({0}, {0}, 2), StepRule::kIndexBytes, 0, 2);
-  for (const std::int32_t bytes : {-4, 2, 16}) {
+  for (const std::int32_t bytes : {-4, -1, 2, 16}) {
     Rows pairs = Pairs({0}, {0});
     pairs.position_bytes = bytes;
     ExpectRule(pairs, StepRule::kIndexBytes, 0, bytes);
