@@ -39,7 +39,7 @@ class Scenario:
     promises: tuple = ()      # counters that have to be above 0
     reader_ms: int = 0        # rows are read by another thread that takes so long for a request
     store: dict = dataclasses.field(default_factory=dict)  # further arguments of the store
-    versions: tuple = ("0.18.2", "0.19.2")
+    versions: tuple = ("0.18.2", "0.19.2", "main")
 
     def options(self, version):
         """Those of Spec. The LRU cache of 0.18.2 evicts parents before children, and then fails by itself (KeyError in
@@ -59,12 +59,12 @@ EVICTS = ("evictions", "same_step_reuses")
 def _all():
     make = Scenario
     return [
-        make("lru", {}, EVICTS + ("hits",), versions=("0.19.2",)),
+        make("lru", {}, EVICTS + ("hits",), versions=("0.19.2", "main")),
         make("ref_zero", dict(cache="ref_zero"), EVICTS + ("hits",)),
         make("off", dict(cache="off", blocks=128), EVICTS),
         make("chunked", dict(chunked=True, tokens=64), EVICTS + ("hits", "chunks")),
         # 0.18.2 fails by itself: "active_request_count == 0 with no hidden chunked prefill".
-        make("paused", FEW, EVICTS + ("pauses",), versions=("0.19.2",)),
+        make("paused", FEW, EVICTS + ("pauses",), versions=("0.19.2", "main")),
         make("roomy", dict(blocks=2000, requests=256), ("same_step_reuses", "hits")),
         # A full hit computes its last block again. Requests that run keep the rows that their tokens were sampled with.
         make("noisy", dict(blocks=2000, requests=256, noisy=True), ("same_step_reuses", "hits"), may_be=("audit_disagreements",)),
