@@ -408,11 +408,13 @@ Integers<T>::Integers(nb::handle object, const char* name) {
   PyObject* const o = object.ptr();
   const bool numpy = IsNumpy(object);
   if (PyBytes_Check(o) || PyUnicode_Check(o)) TypeError(name, "must be integers", object);
-  if (!numpy && PyIndex_Check(o) && !PySequence_Check(o)) {  // one, a numpy scalar included
+  // torch's tensors have __index__ and are no sequences, whatever their shape.
+  const bool tensor = !numpy && !PyLong_Check(o) && nb::hasattr(object, "data_ptr");
+  if (!numpy && !tensor && PyIndex_Check(o) && !PySequence_Check(o)) {  // one, a numpy scalar too
     converted_.push_back(One<T>(object, name));
   } else if (PyList_CheckExact(o) && PlainIntegers(o, converted_)) {
-  } else if (!numpy && (PyList_Check(o) || PyTuple_Check(o) ||
-                        !(nb::ndarray_check(object) || nb::hasattr(object, "data_ptr")))) {
+  } else if (!numpy && !tensor &&
+             (PyList_Check(o) || PyTuple_Check(o) || !nb::ndarray_check(object))) {
     // A tuple, since an item's __index__ may change a list.
     const nb::object items = nb::steal(PySequence_Tuple(o));
     if (!items.is_valid()) {
@@ -432,6 +434,12 @@ Integers<T>::Integers(nb::handle object, const char* name) {
       // An empty list that numpy made an array of floats is still empty.
       if (array_.dims == 1 && array_.shape[0] == 0) return;
       TypeError(name, "must hold integers", object);
+    }
+    if (array_.dims == 0 && PyIndex_Check(o)) {
+      converted_.push_back(One<T>(object, name));
+      data_ = converted_.data();
+      size_ = 1;
+      return;
     }
     if (array_.dims != 1) {
       Raise(WM_INVALID_ARGUMENT,

@@ -67,6 +67,11 @@ class Tensor:
     def element_size(self) -> int:
         return self.of.itemsize
 
+    def __index__(self) -> int:
+        if self.of.size != 1:
+            raise TypeError("only integer tensors of a single element can be converted to an index")
+        return int(self.of.reshape(-1)[0])
+
 
 class OnDevice:
     """An array of a CUDA device: nobody may look at its memory here."""
@@ -142,6 +147,41 @@ def test_slots_and_blocks_of_every_framework(rig: Rig) -> None:
     events = Events()
     events.bind(Tensor(np.arange(3, dtype=np.int32)))
     assert list(events.array["block"]) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("form", ["legacy dlpack", "versioned dlpack", "memoryview", "strided", "tensor"])
+def test_blocks_of_every_framework_in_every_call(rig: Rig, form: str, dtype: type) -> None:
+    """A tensor of torch has __index__, which was taken for an integer: blocks were refused."""
+    store = rig.store
+
+    def of(*values: int) -> Any:
+        return FORMS[form](np.array(values, dtype))
+
+    store.bind(of(0, 1))
+    store.retain(of(0, 1))
+    store.release(of(0, 1))
+    store.seal(of(0), FORMS[form](np.array([7], np.int64)))
+    store.copy(of(0), of(2), of(1))
+    store.move(of(2), of(3))
+    store.truncate(of(3), of(0), 1)
+    with store.snapshot(of(0, 1), 0, 2) as snapshot:
+        snapshot.wait(10)
+        assert len(snapshot.rows()) == 2
+    assert store.covered_prefix(of(0, 1), 2) == 0
+    if form != "tensor":  # which is no array to numpy
+        assert waymark.slots_of(of(0, 1), store.shape.block_tokens, 0, 2).tolist() == [0, 1]
+    rig.session.cancel(rig.begin(of(0, 1)))
+    rig.step += 1
+    pairs = of(0, 0), of(0, 1)
+    assert rig.session.begin_ids_step(rig.step, 1, pairs=pairs, block_tokens=store.shape.block_tokens)
+    rig.session.cancel(rig.step)
+
+
+def test_a_tensor_of_one_element_is_an_integer(rig: Rig) -> None:
+    rig.store.bind(Tensor(np.array(1, np.int32)))
+    with pytest.raises(waymark.InvalidArgumentError, match="one dimension, got 2"):
+        rig.store.bind(Tensor(np.zeros((1, 1), np.int32)))
 
 
 def test_device_memory_is_refused_by_a_host_transport(make_rig: Callable[..., Rig]) -> None:

@@ -198,7 +198,10 @@ def slots_of(
     tokens [i, i + 1) * block_tokens. Rows of negative (null) blocks are padding."""
     if block_tokens < 1:
         raise InvalidArgumentError(f"block_tokens: at least 1, got {block_tokens}")
-    ids = np.asarray(blocks, dtype=np.int64)
+    try:
+        ids = np.asarray(blocks, dtype=np.int64)
+    except TypeError:  # numpy does not ask an array for __dlpack__ itself
+        ids = np.from_dlpack(blocks).astype(np.int64)  # type: ignore[arg-type]
     if ids.ndim != 1:
         raise InvalidArgumentError(f"blocks: one dimension, got {ids.ndim}")
     if not 0 <= first <= last <= len(ids) * block_tokens:

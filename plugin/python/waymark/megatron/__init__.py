@@ -1,0 +1,17 @@
+"""Captures the routing of Megatron's dynamic inference engine, without a change to megatron-core.
+
+    attached = waymark.megatron.attach(engine)
+
+of a ``DynamicInferenceEngine`` whose model has ``moe_enable_routing_replay``. From then on
+``routing_indices`` of a finished request has the expert ids of all its tokens but the last, int16
+[tokens - 1, layers, K], where Megatron's own store of routing would have put them: also of requests
+that were evicted, or whose blocks were taken again in the step in which they finished.
+
+Importing this imports nothing of torch or megatron-core.
+"""
+
+from ._attached import Attached, attach
+from ._finished import Coverage, Finished
+from ._versions import Refused
+
+__all__ = ["Attached", "Coverage", "Finished", "Refused", "attach"]

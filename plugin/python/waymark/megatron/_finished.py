@@ -1,0 +1,236 @@
+"""The rows of requests that finished, and of the lives that requests had before."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .._rows import Rows, join
+from .._snapshot import Snapshot
+from .._types import CoverageRun, Reason, row_info_dtype
+from ._hooks import logger
+
+_LANDING_SECONDS = 10.0
+
+
+class Coverage(NamedTuple):
+    """What the rows of a request consist of."""
+
+    runs: tuple[CoverageRun, ...]
+    """Runs of rows with equal reason, version and provenance."""
+    layer_ids: tuple[int, ...]
+    """The model's number of each captured layer, from 0."""
+    failure: str
+    """Why there are no rows; else empty."""
+
+    @property
+    def missing(self) -> dict[Reason, int]:
+        """Missing rows by reason."""
+        counts: dict[Reason, int] = {}
+        for run in self.runs:
+            if not run.valid:
+                counts[run.reason] = counts.get(run.reason, 0) + run.end - run.begin
+        return counts
+
+    @property
+    def complete(self) -> bool:
+        """Whether every row is there."""
+        return not self.failure and all(run.valid for run in self.runs)
+
+
+class Part:
+    """Rows of one life of a request: between an admission and an eviction, a suspend, new weights or the
+    end. Any thread."""
+
+    __slots__ = ("_lock", "_rows", "_snapshot", "failure", "last")
+
+    def __init__(self, snapshot: Snapshot | None, last: int, failure: str = "") -> None:
+        self.last = last
+        """One past its last row."""
+        self.failure = failure
+        """Why there is no snapshot; else empty."""
+        self._snapshot = snapshot
+        self._rows: Rows | None = None
+        self._lock = threading.Lock()
+
+    def read(self, timeout: float) -> Rows | None:
+        """The rows, which are read once; the pages are then unpinned. None: released, or failure."""
+        with self._lock:
+            if self._snapshot is not None:
+                self._snapshot.wait(timeout)
+                self._rows = self._snapshot.rows()
+                self._snapshot.release()
+                self._snapshot = None
+            return self._rows
+
+    def release(self) -> None:
+        """Unpins the pages."""
+        with self._lock:
+            if self._snapshot is not None:
+                self._snapshot.release()
+                self._snapshot = None
+
+
+class Reader:
+    """Reads parts on a thread as soon as their rows have landed. A page that only a snapshot holds is
+    missing to the requests that run."""
+
+    def __init__(self) -> None:
+        self._parts: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
+        self.read = self._parts.put
+        threading.Thread(target=self._run, name="waymark-reader", daemon=True).start()
+
+    def _run(self) -> None:
+        while (part := self._parts.get()) is not None:
+            try:
+                part.read(_LANDING_SECONDS)
+            except Exception as error:  # whoever wants the rows tries again, and gets it
+                logger.warning("waymark: a request's rows were not read: %s", error)
+
+    def stop(self) -> None:
+        """Ends the thread."""
+        self._parts.put(None)
+
+
+class Finished:
+    """The rows of a request that has finished. Any thread, one at a time."""
+
+    __slots__ = ("_parts", "_rows", "count", "failure", "request_id")
+
+    request_id: int
+    count: int
+    """The request's rows: tokens - 1, since the last token was never an input."""
+    failure: str
+    """Why there are no rows; else empty."""
+
+    def __init__(self, request_id: int, parts: Sequence[Part], count: int, failure: str) -> None:
+        self.request_id = request_id
+        self.count = count
+        self.failure = failure or next((part.failure for part in parts if part.failure), "")
+        self._parts = list(parts)
+        self._rows: Rows | None = None
+
+    def rows(self, timeout: float = _LANDING_SECONDS) -> Rows | None:
+        """The rows, `count` of them: those of the first life first, which its tokens were sampled
+        with. None: `failure` says why. DeadlineExceededError if they have not landed after `timeout`
+        seconds; it may be called again."""
+        if self._parts:
+            read = [part.read(timeout) for part in self._parts]
+            self._parts = []
+            every = [rows for rows in read if rows is not None]
+            if every:
+                self._rows = every[0] if len(every) == 1 else join(*every)
+        if self._rows is None:
+            self.failure = self.failure or "released before they were read"
+        elif len(self._rows) != self.count:
+            self._rows = _exactly(self._rows, self.count)
+        return self._rows
+
+    def array(self, timeout: float = _LANDING_SECONDS) -> npt.NDArray[np.int16] | None:
+        """int16 [count, L, K]; missing rows are -1. None: `failure` says why."""
+        rows = self.rows(timeout)
+        return None if rows is None else rows.astype(np.int16, fill="minus_one")
+
+    def coverage(self, timeout: float = _LANDING_SECONDS) -> Coverage:
+        """Reasons of missing rows, versions of the weights, and where the rows come from."""
+        rows = self.rows(timeout)
+        if rows is None:
+            return Coverage((), (), self.failure)
+        return Coverage(tuple(rows.coverage()), rows.layer_ids, "")
+
+    def release(self) -> None:
+        """Nobody reads the rows."""
+        for part in self._parts:
+            part.release()
+        self._parts = []
+
+
+def _exactly(rows: Rows, count: int) -> Rows:
+    """The first `count` rows; those behind the last are missing (not captured)."""
+    kept = min(len(rows), count)
+    ids = np.zeros((count, *rows.ids.shape[1:]), rows.ids.dtype)
+    infos = np.zeros(count, row_info_dtype)
+    ids[:kept], infos[:kept] = rows.ids[:kept], rows.infos[:kept]
+    infos["reason"][kept:] = Reason.NOT_CAPTURED
+    return Rows(rows.shape, rows.first, ids, infos, rows.ordered)
+
+
+class Requests:
+    """The requests whose rows are kept. The engine's thread."""
+
+    def __init__(self) -> None:
+        self._earlier: dict[int, list[Part]] = {}  # of requests that go on
+        self._finished: dict[int, Finished] = {}
+        self._ids: dict[tuple[int, ...], list[int]] = {}  # of finished requests, by their blocks
+        self._old: list[int] = []  # finished before the last step: nobody asked for them
+        self.dropped = 0
+        """Requests whose rows nobody asked for."""
+
+    def rows_kept(self, request_id: int) -> int:
+        """How many rows earlier lives of a request have."""
+        return max((part.last for part in self._earlier.get(request_id, ())), default=0)
+
+    def keep(self, request_id: int, part: Part) -> None:
+        """The rows so far of a request that is computed again, or whose rows may be overwritten."""
+        self._earlier.setdefault(request_id, []).append(part)
+
+    def admit(self, request_id: int, prompt_tokens: int) -> None:
+        """A request begins with a prompt of so many tokens. If it was evicted or suspended, its prompt
+        now ends with the tokens of its earlier lives; another request may have its number, too."""
+        if prompt_tokens > self.rows_kept(request_id) + 1:
+            self.forget(request_id)
+
+    def forget(self, request_id: int) -> None:
+        """Earlier lives of a request are not its own, or it does not go on."""
+        for part in self._earlier.pop(request_id, ()):
+            part.release()
+
+    def finish(self, request_id: int, part: Part, blocks: tuple[int, ...], failure: str) -> None:
+        """A request has finished, and its blocks are about to be released."""
+        parts = [*self._earlier.pop(request_id, ()), part]
+        self.take(request_id)
+        self._finished[request_id] = Finished(request_id, parts, part.last, failure)
+        self._ids.setdefault(blocks, []).append(request_id)
+
+    def with_blocks(self, blocks: tuple[int, ...]) -> Finished | None:
+        """The request that finished with these blocks. Two that have all their blocks in common have
+        the same rows."""
+        ids = self._ids.get(blocks)
+        return self._finished.get(ids[0]) if ids else None
+
+    def take(self, request_id: int) -> Finished | None:
+        """The rows of a finished request, once."""
+        finished = self._finished.pop(request_id, None)
+        if finished is None:
+            return None
+        for blocks, ids in list(self._ids.items()):
+            if request_id in ids:
+                ids.remove(request_id)
+                if not ids:
+                    del self._ids[blocks]
+        return finished
+
+    def next_step(self) -> None:
+        """Rows that nobody asked for since the last step are dropped."""
+        if not self._finished:
+            return
+        for request_id in self._old:
+            finished = self.take(request_id)
+            if finished is not None:
+                finished.release()
+                self.dropped += 1
+        self._old = list(self._finished)
+
+    def clear(self) -> None:
+        """The engine has no requests any more."""
+        for request_id in list(self._earlier):
+            self.forget(request_id)
+        for request_id in list(self._finished):
+            if (finished := self.take(request_id)) is not None:
+                finished.release()
+        self._old = []

@@ -1,0 +1,140 @@
+"""All differences between the versions of megatron-core that are served, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._core import MegatronAdapter
+from ._hooks import module
+
+MOST_EXPERTS = 32768  # Megatron's arrays are int16, and so are the session's
+
+
+class Refused(ValueError):
+    """The engine cannot be captured as it is; names what and why."""
+
+
+class MoELayer(NamedTuple):
+    """A layer whose router is captured."""
+
+    layer_id: int
+    """The model's number of the layer, from 0; Megatron's layer_number is from 1."""
+    replay: Any
+    """Its RouterReplay."""
+
+
+def check(context: Any) -> None:
+    """Refused if a DynamicInferenceContext cannot be captured."""
+    allocator = getattr(context, "kv_block_allocator", None)
+    if not hasattr(allocator, "store_routing_per_block"):
+        raise Refused(
+            f"waymark: {type(context).__name__} is refused: its allocator keeps no routing by block "
+            "(megatron-core 0.18 or later is needed)"
+        )
+    mode: Any = getattr(getattr(context, "config", None), "async_sched_mode", None)
+    if getattr(mode, "name", "LEGACY") != "LEGACY":
+        raise Refused(
+            f"waymark: async_sched_mode {mode.name} is refused: Megatron records no routing in it"
+        )
+
+
+def check_model(config: Any) -> None:
+    """Refused if a model of this TransformerConfig cannot be captured."""
+    refused = {
+        "moe_enable_routing_replay": (
+            not getattr(config, "moe_enable_routing_replay", False)
+            and "it is off, and routers record nothing"
+        ),
+        "num_moe_experts": (
+            (config.num_moe_experts or 0) > MOST_EXPERTS
+            and f"it is {config.num_moe_experts}, more than {MOST_EXPERTS}"
+        ),
+        "moe_router_fusion": (
+            getattr(config, "moe_router_fusion", False)
+            and "the fused router does not record what it chooses"
+        ),
+        "moe_router_load_balancing_type": (
+            "sinkhorn" in _texts(getattr(config, "moe_router_load_balancing_type", ""))
+            and "sinkhorn does not record what it chooses"
+        ),
+        "pipeline_model_parallel_size": (
+            getattr(config, "pipeline_model_parallel_size", 1) > 1
+            and "each stage has the rows of its own layers only, and Megatron returns the first's"
+        ),
+    }
+    for what, why in refused.items():
+        if why:
+            raise Refused(f"waymark: {what} is refused: {why}")
+
+
+def _texts(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else [str(one) for one in value or ()]
+
+
+def num_blocks(allocator: Any) -> int:
+    """All blocks of the pool; main calls them pool_size."""
+    total: int = getattr(allocator, "total_count", None) or allocator.pool_size
+    return total
+
+
+def moe_layers(model: Any) -> list[MoELayer]:
+    """The layers that are captured, in their order: those of the decoder. Routers of MTP layers count
+    from 1 again, and do not run in the forward. Up to 0.18 only the router knows its number."""
+    found = []
+    for wrapper in range(8):  # Float16Module and the like
+        if hasattr(model, "decoder") or not hasattr(model, "module"):
+            break
+        model = model.module
+    decoder = getattr(model, "decoder", None)
+    if decoder is None:
+        decoder = getattr(getattr(model, "language_model", None), "decoder", None)
+    for router in decoder.modules() if decoder is not None else ():
+        replay = getattr(router, "router_replay", None)
+        if replay is not None:
+            found.append(MoELayer(int(router.layer_number) - 1, replay))
+    if not found:
+        raise Refused(f"waymark: {type(model).__name__} is refused: no layer of its decoder has a router")
+    return sorted(found, key=lambda layer: layer.layer_id)
+
+
+def all_replays() -> list[Any]:
+    """The RouterReplay of every router of this process, in the order of RoutingMetadata's buffer."""
+    router_replay = module("megatron.core.transformer.moe.router_replay")
+    replays: list[Any] = router_replay.RouterReplay.global_router_replay_instances
+    return replays
+
+
+class Tokens:
+    """The blocks and positions of a context's tokens, which an adapter reads after every forward. A
+    resume makes new tensors; up to 0.18 the blocks are int32."""
+
+    def __init__(self, context: Any, adapter: MegatronAdapter) -> None:
+        self._context, self._adapter = context, adapter
+        self._lent: Any = None
+        self._wide: Any = None
+
+    def lend(self, rows: int) -> None:
+        """Before the adapter reads `rows` of them."""
+        context = self._context
+        blocks = context.token_to_block_idx
+        if blocks is not self._lent:
+            self._lent = blocks
+            narrow = blocks.element_size() < 8
+            self._wide = np.empty(len(blocks), np.int64) if narrow else None
+            self._adapter.lend_tokens(
+                self._wide if narrow else blocks, context.token_to_local_position_within_kv_block
+            )
+        if self._wide is not None:
+            self._wide[:rows] = blocks[:rows].numpy()
+
+
+def recompute_on_resume(context: Any) -> bool:
+    """Whether a suspend forgets the KV cache: running requests begin again when it is resumed."""
+    return bool(getattr(getattr(context, "kv_cache_management_mode", None), "name", "") == "RECOMPUTE")
+
+
+def generation_epoch(engine: Any) -> int:
+    """The number of the engine's weights."""
+    return int(getattr(engine, "_generation_epoch", None) or 0)

@@ -1,0 +1,323 @@
+"""One engine in one process: runs the requests of a scenario, and compares every row with the oracle.
+
+  engine.py JOB    JOB: JSON {scenario, spec (what differs from the scenario's), capture: waymark|peer|none, spoil, fault}
+
+Prints FOUND and a JSON object: see Run.figures().
+"""
+import collections
+import dataclasses
+import json
+import queue
+import random
+import sys
+import threading
+import time
+
+from scenarios import SCENARIOS, Spec
+
+sys.dont_write_bytecode = True
+
+
+def requests_of(spec):
+    """[(prompt, tokens to generate)]. Groups have one prompt; one request in four has its own last tokens."""
+    random_numbers, found = random.Random(spec.seed), []
+    for number in range(spec.requests):
+        group = number // spec.group
+        length = spec.prompt + (group * 5) % (2 * spec.block)
+        prompt = [1 + (group * 7919 + place * 31 + spec.seed) % 96 for place in range(length)]
+        if number % 4 == 3:
+            prompt[-3:] = [1 + (number + i) % 96 for i in range(3)]
+        if spec.longer and number % 4 == 1:
+            prompt += [1 + (number * 5 + i) % 96 for i in range(20)]
+        found.append((prompt, max(2, int(random_numbers.expovariate(1 / spec.output)))))
+    return found
+
+
+class Run:
+    def __init__(self, spec, scenario, job):
+        import megatron_engine
+        import numpy
+        self.np = numpy
+        self.spec, self.scenario, self.capture, self.spoil = spec, scenario, job["capture"], job.get("spoil")
+        self.make_engine = megatron_engine.make_engine
+        self.engine = megatron_engine.make_engine(spec)
+        self.context, self.model = self.engine.context, self.engine.controller.inference_wrapped_model.model
+        self.counts = collections.Counter(dict.fromkeys((
+            "requests", "requests_lost", "rows_checked", "rows_wrong", "rows_expected", "hits", "evictions", "same_step_reuses", "pauses",
+            "chunks", "drafts_accepted", "drafts_rejected", "suspends", "recomputed", "stop_words", "new_weights",
+            "rows_of_older_weights", "rows_not_covered"), 0))
+        self.missing, self.examples = collections.Counter(), []
+        self.own = {}        # request -> {position: (weights, forward or 0 for a hit) of the row that it was sampled with}
+        self.admitted = set()  # requests whose first forward (of a chunk) is the next
+        self.frozen = {}     # request -> rows of earlier lives
+        self.times = collections.defaultdict(list)
+        self.finished = {}   # request -> Finished
+        self.lock = threading.Lock()
+        self.attached = None
+        if self.capture == "waymark":
+            import waymark.megatron
+            if job.get("fault"):
+                import faults
+                faults.install(job["fault"])
+            slow = scenario.reader_ms > 0
+            target, model = (self.context, self.model) if scenario.context_only else (self.engine, None)
+            self.attached = waymark.megatron.attach(
+                target, model=model, arrays=not slow, on_finished=self._on_finished, store=scenario.store)
+        self.reads = queue.SimpleQueue()
+        self.reader = threading.Thread(target=self._read_all, daemon=True)
+        self._watch()
+
+    def _on_finished(self, finished):
+        self.finished[finished.request_id] = finished
+
+    # -- what happens in the engine -----------------------------------------------------------
+    def _watch(self):
+        """Counts what the engine does, and times the routing's part of a step. Wraps what attach() wrapped."""
+        allocator, context, counts = self.context.kv_block_allocator, self.context, self.counts
+        released = set()
+
+        def timed(owner, name):
+            function = getattr(owner, name)
+
+            def call(*args, **more):
+                start = time.perf_counter_ns()
+                try:
+                    return function(*args, **more)
+                finally:
+                    self.times[name].append(time.perf_counter_ns() - start)
+
+            setattr(owner, name, call)
+
+        timed(allocator, "store_routing_per_block")
+        timed(allocator, "reconstruct_routing_from_blocks")
+        update, allocate, leave = context.update_requests, allocator.allocate_memory_blocks, context.release_memory_blocks_from_request_indexes
+        add, forward = context.add_request, self.engine.controller.inference_wrapped_model.run_one_forward_step
+
+        def update_requests(*args, **more):
+            released.clear()
+            result = update(*args, **more)
+            released.clear()
+            if result and result.get("newly_paused_request_ids") is not None:
+                counts["pauses"] += result["newly_paused_request_ids"].numel()
+            return result
+
+        def release(indexes):
+            released.update(self.context.request_to_kv_block_ids[indexes].flatten().tolist())
+            return leave(indexes)
+
+        def allocate_blocks(number):
+            blocks = allocate(number)
+            if blocks is not None and released:
+                counts["same_step_reuses"] += len(released.intersection(blocks.tolist()))
+            return blocks
+
+        def add_request(request, prefill_chunk_length=None):
+            counts["chunks"] += prefill_chunk_length is not None
+            self.admitted.add(request.request_id)
+            if not request.finished_chunk_token_count:
+                self.frozen[request.request_id] = max(self.frozen.get(request.request_id, 0), self._rows_sampled(request.request_id))
+            return add(request, prefill_chunk_length)
+
+        wrapper, admitted = self.engine.controller.inference_wrapped_model, self.admitted
+
+        def run_one_forward_step(*args, **more):
+            rows = context.active_token_count
+            owners = context.token_to_request_idx[:rows].tolist()
+            for index, position in zip(owners, context.token_to_pos_ids[:rows].tolist()):
+                owner = int(context.request_ids[index])
+                own, first = self.own.setdefault(owner, {}), self.frozen.get(owner, 0)
+                if owner in admitted:  # with hits up to this position
+                    admitted.remove(owner)
+                    hits = wrapper.pages.weights_of(context.request_to_kv_block_ids[index].numpy(), position).tolist()
+                    own |= {place: (weights, 0) for place, weights in enumerate(hits) if place >= first and place not in own}
+                if position >= first:
+                    own[position] = self.model.weights, wrapper.forwards + 1
+            return forward(*args, **more)
+
+        controller = self.engine.controller
+        rewind = controller._rewind_kv_cache
+
+        def rewind_kv_cache(*args, **more):
+            active = context.total_request_count - context.paused_request_count
+            prefill = context.request_in_prefill_status_tensor[context.paused_request_count:context.total_request_count]
+            accepted = int(controller._accepted_token_counts_per_request[:active][prefill == 0].sum())
+            counts["drafts_accepted"] += accepted
+            counts["drafts_rejected"] += int((prefill == 0).sum()) * self.spec.drafts - accepted
+            return rewind(*args, **more)
+
+        controller._rewind_kv_cache = rewind_kv_cache
+        context.update_requests, allocator.allocate_memory_blocks = update_requests, allocate_blocks
+        context.release_memory_blocks_from_request_indexes, context.add_request = release, add_request
+        self.engine.controller.inference_wrapped_model.run_one_forward_step = run_one_forward_step
+
+    def _rows_sampled(self, request_id):
+        """Rows with which tokens were sampled before the request began again."""
+        record = self.engine.requests[request_id].record
+        return len(record[-1].prompt_tokens) - 1 if len(record.requests) > 1 else 0
+
+    # -- the run ------------------------------------------------------------------------------
+    def run(self):
+        from megatron.core.inference.sampling_params import SamplingParams
+        spec, engine, todo = self.spec, self.engine, requests_of(self.spec)
+        self.reader.start()
+        added = steps = idle = 0
+        start = time.perf_counter()
+        while added < len(todo) or engine.requests:
+            while added < len(todo) and len(engine.waiting_request_ids) < spec.running:
+                prompt, output = todo[added]
+                stop = [f"{1 + added % 96}"] if spec.stop_words and added % 3 == 0 else None
+                params = SamplingParams(num_tokens_to_generate=output, termination_id=0, top_k=1)
+                if stop:
+                    params.stop_words = stop
+                engine.add_request(added, prompt, params)
+                added += 1
+            result = engine.step_modern()
+            steps += 1
+            for record in result["finished_request_records"]:
+                self._check(record)
+            idle = 0 if result["active_request_ids"] or result["finished_request_records"] else idle + 1
+            assert idle < 50, f"stuck with {len(engine.requests)} requests"
+            if spec.suspend and steps % 40 == 0:
+                self._suspend()
+            if spec.new_weights and steps % 60 == 0:
+                self.model.weights += 1
+                engine._generation_epoch = self.model.weights
+                self.counts["new_weights"] += 1
+        self.seconds = time.perf_counter() - start
+        self.counts["steps"] = steps
+        self.counts["hits"] = engine._prefix_cache_hits
+        self.counts["evictions"] = engine.evicted_request_count
+        self.reads.put(None)
+        self.reader.join()
+
+    def _suspend(self):
+        engine = self.engine
+        running = set(engine.requests) - set(engine.waiting_request_ids)
+        engine.suspend()
+        self.counts["suspends"] += 1
+        self.counts["recomputed"] += len(running) if self.spec.suspend == "RECOMPUTE" else 0
+        engine.resume()
+
+    # -- the comparison -----------------------------------------------------------------------
+    def _check(self, record):
+        request, last = record.merge(), record[-1]
+        if hasattr(last, "routing_indices") and last.routing_indices is not None:
+            request.serialize()  # Megatron asserts the number of rows
+        tokens = request.prompt_tokens.tolist() + list(request.generated_tokens)
+        item = (request.request_id, tokens, request.routing_indices, self.finished.pop(request.request_id, None),
+                self.own.pop(request.request_id, {}))
+        self.frozen.pop(request.request_id, None)
+        self.counts["stop_words"] += len(request.generated_tokens) < requests_of_output(self, request.request_id)
+        if self.scenario.reader_ms and self.capture == "waymark":
+            self.reads.put(item)
+        else:
+            self._compare(*item)
+
+    def _read_all(self):
+        for item in iter(self.reads.get, None):
+            time.sleep(self.scenario.reader_ms / 1000)
+            self._compare(*item)
+
+    def _compare(self, request_id, tokens, array, finished, own):
+        from hash_model import prefix_hashes, routes
+        from waymark import Provenance
+        np, spec = self.np, self.spec
+        hashes, expected = prefix_hashes(tokens[:-1]), len(tokens) - 1
+        counts, name = self.counts, f"request {request_id}"
+        counts["requests"] += 1
+        counts["rows_expected"] += expected
+        rows = finished.rows() if finished is not None else None
+        if self.capture == "waymark" and self.scenario.reader_ms and finished is not None:
+            array = finished.array()
+        if array is None:
+            counts["requests_lost"] += 1
+            reason = finished.failure if finished is not None else ""
+            self.missing[reason or "nothing was returned"] += expected
+            return
+        if array.shape != (expected, spec.layers, spec.top_k) or array.dtype != np.int16:
+            self._wrong(name, f"{array.dtype} {array.shape}", expected)
+            return
+        if self.spoil:
+            array = np.roll(array, 1, axis=0)
+        there = (array >= 0).all(axis=(1, 2))
+        weights, noise = np.zeros(expected, np.int64), np.zeros(expected, np.int64)
+        if rows is not None:
+            weights = np.where(rows.valid, rows.infos["version"].astype(np.int64), 0)
+            noise = np.where(rows.valid, rows.infos["step"].astype(np.int64), 0) if spec.noisy else noise
+            covered = rows.valid == there
+            counts["rows_not_covered"] += int((~covered).sum()) + (len(rows) != expected) * expected
+            from waymark import Reason
+            for reason in rows.reasons[~there]:
+                self.missing[Reason(reason).name.lower() if reason else "unexplained"] += 1
+        elif not there.all():
+            self.missing["unexplained"] += int((~there).sum())
+        elif spec.noisy:  # Megatron's own does not say of which forward a row is
+            noise = np.array([own[position][1] for position in range(expected)])
+        want = np.empty((expected, spec.layers, spec.top_k), np.int64)
+        for version, forward in set(zip(weights.tolist(), noise.tolist())):
+            mine = (weights == version) & (noise == forward)
+            want[mine] = routes(hashes[mine], spec.layers, spec.top_k, spec.experts, version, forward)
+        differs = array != want
+        if rows is None:
+            differs[noise == 0, -1] &= not spec.noisy
+        wrong = there & differs.any(axis=(1, 2))
+        if rows is not None:
+            kept = rows.infos["provenance"] == Provenance.KEPT
+            # A row has the weights of the moment in which its token was computed, or hit; its own one of that forward.
+            for position, (version, forward) in own.items():
+                if position < expected and there[position]:
+                    wrong[position] |= weights[position] != version
+                    if spec.noisy and forward and noise[position] != forward:
+                        # Or of the request that filled a shared block, if this one computed it again.
+                        wrong[position] |= not (kept[position] and noise[position] < forward)
+            counts["rows_of_older_weights"] += int((weights[there] < self.model.weights).sum())
+        counts["rows_checked"] += int(there.sum())
+        counts["requests_lost"] += not there.all()
+        if wrong.any():
+            first = int(np.flatnonzero(wrong)[0])
+            self._wrong(name, f"row {first} of {expected}: {array[first].tolist()}, expected {want[first].tolist()}, weights "
+                        f"{weights[first]}, own {own.get(first)}", int(wrong.sum()))
+
+    def _wrong(self, name, text, count):
+        self.counts["rows_wrong"] += count
+        if len(self.examples) < 5:
+            self.examples.append(f"{name}: {text}")
+
+    def figures(self):
+        """What --json prints, and more: counters of the engine and of the store."""
+        np = self.np
+        found = dict(self.counts, rows_missing=dict(self.missing), examples=self.examples, seconds=round(self.seconds, 1))
+        found["us"] = {name: {"p50": float(np.percentile(values, 50)) / 1e3, "p90": float(np.percentile(values, 90)) / 1e3}
+                       for name, values in self.times.items()}
+        if self.attached is not None:
+            attached = self.attached
+            stats = attached.store.stats().as_dict()
+            found |= {"failure": attached.failure, "steps_without_ids": attached.steps_without_ids,
+                      "findings": [finding.text for finding in attached.store.take_findings()],
+                      "dropped": attached.requests.dropped,
+                      "store": {name: value for name, value in stats.items() if isinstance(value, int) and value}}
+        return found
+
+
+def requests_of_output(run, request_id):
+    """What a request was allowed to generate."""
+    if not hasattr(run, "_outputs"):
+        run._outputs = [output for _, output in requests_of(run.spec)]
+    return run._outputs[request_id]
+
+
+def main():
+    job = json.loads(sys.argv[1])
+    scenario = SCENARIOS[job["scenario"]]
+    spec = dataclasses.replace(Spec(**scenario.spec), **job.get("spec", {}))
+    run = Run(spec, scenario, job)
+    run.run()
+    if job.get("fault"):
+        import faults
+        if not faults.did_something():
+            raise RuntimeError(f"the fault {job['fault']} did nothing: it proves nothing")
+    print("FOUND " + json.dumps(run.figures()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

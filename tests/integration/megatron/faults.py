@@ -1,0 +1,101 @@
+"""Leaves out one hook of waymark.megatron, to see that the comparison or a counter notices.
+
+`install` patches waymark.megatron before an engine is attached; Waymark's own code knows nothing of it. What a fault
+patches has to be there. `did_something` tells whether it was reached: a fault that did nothing proves nothing.
+"""
+# Methods that are not wrapped: the scenario in which it has to be noticed.
+HOOKS = {
+    "allocate_memory_blocks": "lru", "release_memory_blocks": "few_pages", "register_kv_block_hashes": "noisy",
+    "reconstruct_routing_from_blocks": "context_only",
+    "_compute_prefix_match": "lru", "add_request": "lru", "release_memory_blocks_from_request_indexes": "lru",
+    "evict_overflow_paused_requests": "new_weights", "deallocate_inference_state_buffers": "new_weights_suspend",
+    "get_routing_indices": "static_buffers_mtp", "post_process_requests": "lru",
+}
+# retain_memory_blocks is of main only. Without store_routing_per_block Megatron's own writes to block_routing, which is not
+# its own then, and the engine ends: the fault `step` is in its place.
+# Nobody notices that the allocator's reset is not told: blocks are bound again before anybody reads them.
+NOT_LEFT_OUT = ("retain_memory_blocks", "store_routing_per_block", "reset")
+FAULTS = {
+    "step": "lru",              # no step is told
+    "weights": "new_weights",   # new weights are not followed
+    "keep_running": "new_weights",  # the rows so far of running requests are not kept when weights change
+    "older_hits": "older_hits",     # nor those that a request hits
+    "lend": "suspend_recompute",    # the arrays that a resume makes are not lent
+    "layer": "lru",             # the last router records nothing after 100 forwards
+    "layer_buffer": "static_buffers",  # the same, with the buffers of CUDA graphs
+    "reader": "slow_reader",    # nothing is read until the user reads
+} | HOOKS
+_did = []
+
+
+def did_something():
+    return bool(_did)
+
+
+def did():
+    _did.append(True)
+
+
+def nothing(*args, **more):
+    did()
+
+
+def install(fault):
+    from waymark.megatron import _attached, _finished, _hooks, _versions
+    Attached = _attached.Attached
+    if fault in HOOKS:
+        wrap = _hooks.Hooks.wrap
+
+        def without(self, owner, name, make):
+            if name == fault:
+                did()
+            else:
+                wrap(self, owner, name, make)
+
+        _hooks.Hooks.wrap = without
+    elif fault == "step":
+        replace(Attached, "_end_forward", nothing)
+    elif fault == "weights":
+        replace(Attached, "_follow_weights", nothing)
+    elif fault in ("keep_running", "older_hits"):
+        keep = Attached._keep_running
+
+        def keep_running(self, indexes):
+            if isinstance(indexes, range) == (fault == "keep_running"):
+                did()
+            else:
+                keep(self, indexes)
+
+        replace(Attached, "_keep_running", keep_running)
+    elif fault == "lend":
+        lend = _versions.Tokens.lend
+
+        def once(self, rows):
+            if self._lent is None:
+                lend(self, rows)
+            else:
+                did()
+
+        replace(_versions.Tokens, "lend", once)
+    elif fault in ("layer", "layer_buffer"):
+        import megatron_engine
+        route, forwards = megatron_engine.Router.route, []
+
+        def route_but_the_last(self, ids):
+            if self.layer_number == 5:
+                forwards.append(self)
+                if len(forwards) > 100:
+                    return did()
+            return route(self, ids)
+
+        replace(megatron_engine.Router, "route", route_but_the_last)
+    elif fault == "reader":
+        replace(_finished.Reader, "_run", nothing)
+    else:
+        raise ValueError(f"no fault {fault!r}")
+
+
+def replace(owner, name, value):
+    """Replaces a function. AttributeError if it is not there."""
+    getattr(owner, name)
+    setattr(owner, name, value)

@@ -1,0 +1,164 @@
+"""A real DynamicInferenceEngine, with its context, allocator, controller and scheduler, around the model of hash_model.py."""
+import asyncio
+import types
+import warnings
+
+warnings.filterwarnings("ignore")
+import no_cuda  # noqa: F401  first
+import numpy as np
+import torch
+
+from hash_model import END, VOCABULARY, PagedHashes, extend, mix, next_token, routes
+
+
+def _start_megatron():
+    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+    from megatron.core import parallel_state
+    parallel_state.initialize_model_parallel()
+
+
+_start_megatron()
+from megatron.core.inference.config import InferenceConfig, KVCacheManagementMode, PrefixCachingEvictionPolicy
+from megatron.core.inference.contexts.dynamic_context import DynamicInferenceContext
+from megatron.core.inference.engines.dynamic_engine import DynamicInferenceEngine
+from megatron.core.inference.model_inference_wrappers.abstract_model_inference_wrapper import AbstractModelInferenceWrapper
+from megatron.core.inference.text_generation_controllers import mtp_utils_pytorch, text_generation_controller
+from megatron.core.inference.text_generation_controllers.text_generation_controller import TextGenerationController
+from megatron.core.transformer.moe.router_replay import RouterReplay, RouterReplayAction
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+# Of Megatron's Triton kernels there are the same functions in PyTorch.
+for _name in ("verify_speculative_tokens", "prepare_next_forward_pass"):
+    setattr(text_generation_controller, _name, getattr(mtp_utils_pytorch, _name))
+
+
+class Router(torch.nn.Module):
+    """What is left of a TopKRouter without weights."""
+
+    def __init__(self, layer_number):
+        super().__init__()
+        self.layer_number = layer_number
+        self.router_replay = RouterReplay()
+        self.router_replay.layer_number = layer_number
+
+    def route(self, ids):
+        if self.router_replay.router_replay_action == RouterReplayAction.RECORD:
+            self.router_replay.record_indices(ids)
+
+
+class HashModel(torch.nn.Module):
+    """Its layers 1, 3, 4, ... (Megatron counts from 1) are mixtures of experts, the second is dense."""
+
+    def __init__(self, config, spec):
+        super().__init__()
+        self.config, self.spec, self.vocab_size = config, spec, VOCABULARY
+        numbers = [1, *range(3, spec.layers + 2)]
+        if spec.mtp_first:  # built before the decoder, as in no model of Megatron's: nothing may depend on the order
+            self.mtp = self._mtp()
+        self.decoder = torch.nn.Module()
+        self.decoder.layers = torch.nn.ModuleList(Router(number) for number in numbers)
+        if not spec.mtp_first:
+            self.mtp = self._mtp()
+        self.weights = 0
+        self.hashes = []  # what the hidden states of the last forward stand for
+        self._decoder_hidden_states_cache = None  # 0.18
+
+    def _mtp(self):
+        mtp = torch.nn.Module()
+        mtp.mtp_use_repeated_layer = False
+        if self.spec.mtp_router:
+            mtp.layers = torch.nn.ModuleList([Router(1)])  # counts from 1 again
+        return mtp
+
+    def compute_mtp_single_step(self, hidden_states, next_token_ids, position_ids, **ignored):
+        """One draft for each request: right in two of three cases."""
+        ids, tokens = hidden_states[:, 0, 0].long().tolist(), next_token_ids[0].tolist()
+        logits = torch.zeros(len(ids), 1, VOCABULARY)
+        hidden = torch.zeros_like(hidden_states)
+        for row, (index, token) in enumerate(zip(ids, tokens)):
+            running = extend(self.hashes[index], token)
+            draft = next_token(running, self.spec.ends)
+            if mix(running ^ 0x77) % 3 == 0:
+                draft = 1 + draft % (VOCABULARY - 1)
+            logits[row, 0, draft] = 1
+            hidden[row, 0, 0] = len(self.hashes)
+            self.hashes.append(running)
+        if self.spec.mtp_router:
+            self.mtp.layers[0].route(torch.zeros(len(ids), self.spec.top_k, dtype=torch.int64))
+        return hidden, logits
+
+
+class HashWrapper(AbstractModelInferenceWrapper):
+    def __init__(self, model, context, spec):
+        super().__init__(model, context)
+        self.spec = spec
+        self.pages = PagedHashes(spec.blocks, spec.block)
+        self.forwards = 0
+
+    prep_inference_input = get_batch_for_context_window = None
+
+    def run_one_forward_step(self, inference_input, recv_buffer_seq_len=None):
+        context, spec, model = self.inference_context, self.spec, self.model
+        padded, active = inference_input["tokens"].shape[1], context.active_token_count
+        hashes = self.pages.forward(
+            inference_input["tokens"][0, :active].numpy(), inference_input["position_ids"][0, :active].numpy(),
+            context.token_to_request_idx[:active].numpy(), context.token_to_block_idx[:active].numpy(),
+            context.token_to_local_position_within_kv_block[:active].numpy(), context.request_to_kv_block_ids.numpy(),
+            model.weights)
+        self.forwards += 1
+        ids = np.zeros((padded, spec.layers, spec.top_k), np.int64)
+        ids[:active] = routes(hashes, spec.layers, spec.top_k, spec.experts, model.weights,
+                              self.forwards if spec.noisy else 0)
+        for index, router in enumerate(model.decoder.layers):
+            router.route(torch.from_numpy(ids[:, index]))
+        model.hashes = hashes.tolist()
+        logits = torch.zeros(1, padded, VOCABULARY)
+        following = [next_token(one, spec.ends) for one in model.hashes]
+        logits[0, torch.arange(active), torch.tensor(following)] = 1
+        hidden = torch.zeros(padded, 1, 1)
+        hidden[:active, 0, 0] = torch.arange(active)
+        if spec.drafts:
+            context.mtp_decoder_hidden_states = model._decoder_hidden_states_cache = hidden
+        return context.last_token_logits(logits).unsqueeze(0)
+
+
+class AlwaysGraphs:
+    """A context as RoutingMetadata sees it, in which every step is a CUDA graph."""
+
+    def __init__(self, context):
+        self._context = context
+
+    def __getattr__(self, name):
+        return getattr(self._context, name)
+
+    def using_cuda_graph_this_step(self):
+        return True
+
+
+def make_engine(spec):
+    """spec: a Spec of scenarios.py."""
+    # A mixture of experts with one KV head of 8 in one layer: only the bookkeeping is needed of the KV cache.
+    more = {"mtp_num_layers": spec.drafts} if spec.drafts or spec.mtp_router else {}
+    config = TransformerConfig(
+        num_layers=1, hidden_size=8, num_attention_heads=1, num_moe_experts=spec.experts, moe_router_topk=spec.top_k,
+        params_dtype=torch.float32, use_cpu_initialization=True, moe_enable_routing_replay=True, add_bias_linear=False, **more)
+    block_bytes = 4 * 2 * spec.block * 8 * (1 + (spec.drafts or 0) * 0)
+    policy = PrefixCachingEvictionPolicy.LRU if spec.cache == "lru" else PrefixCachingEvictionPolicy.REF_ZERO
+    context = DynamicInferenceContext(config, InferenceConfig(
+        block_size_tokens=spec.block, buffer_size_gb=(spec.blocks + 0.5) * block_bytes / 2**30,
+        paused_buffer_size_gb=(spec.paused + 0.5) * block_bytes / 2**30 if spec.paused else None,
+        max_requests=spec.running, max_tokens=spec.tokens, max_sequence_length=1024,
+        enable_chunked_prefill=spec.chunked, enable_prefix_caching=spec.cache != "off", prefix_caching_eviction_policy=policy,
+        num_speculative_tokens=spec.drafts, kv_cache_management_mode=KVCacheManagementMode[spec.suspend or "PERSIST"]))
+    allocator = context.kv_block_allocator
+    blocks = getattr(allocator, "total_count", None) or allocator.pool_size
+    assert blocks == spec.blocks, (blocks, spec.blocks)
+    wrapper = HashWrapper(HashModel(config, spec), context, spec)
+    if spec.static_buffers:
+        metadata = context.moe_routing_metadata
+        metadata.context = AlwaysGraphs(context)
+        metadata.disable_static_buffer_recording = metadata.enable_static_buffer_recording
+    tokenizer = types.SimpleNamespace(
+        eod=END, bos=None, tokenize=lambda text: [int(word) for word in text.split()],
+        detokenize=lambda tokens, **more: " ".join(map(str, tokens)))
+    return DynamicInferenceEngine(TextGenerationController(wrapper, tokenizer), context)

@@ -1,0 +1,589 @@
+"""waymark.megatron on look-alikes of Megatron's context, allocator and engine, without torch and megatron-core.
+
+tests/integration/megatron runs it in the real ones.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import logging
+import pathlib
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import waymark
+import waymark.megatron
+from waymark.megatron import Finished, Refused, _attached, _capture, _versions
+
+BLOCK, BLOCKS, MAX_BLOCKS, MAX_REQUESTS, MAX_TOKENS = 4, 12, 6, 8, 64
+LAYERS, K, EXPERTS = 2, 2, 16
+REPO = pathlib.Path(__file__).resolve().parents[2]
+
+
+class Tensor(np.ndarray):
+    """What the adapter uses of torch's."""
+
+    def numpy(self) -> np.ndarray:
+        return self.view(np.ndarray)
+
+    def numel(self) -> int:
+        return self.size
+
+    def element_size(self) -> int:
+        return self.itemsize
+
+
+def tensor(values: Any, dtype: Any = np.int32) -> Tensor:
+    return np.array(values, dtype).view(Tensor)
+
+
+class Allocator:
+    """KVBlockAllocator: a stack of blocks, the last one released is the first to be taken."""
+
+    def __init__(self) -> None:
+        self.total_count, self.dummy_block_idx = BLOCKS, BLOCKS - 1
+        self.block_routing: dict[int, Any] = {}
+        self.bag = tensor(range(BLOCKS))
+        self.avail = BLOCKS - 1
+        self.stored: list[Any] = []
+
+    def allocate_memory_blocks(self, num_blocks: int) -> Any:
+        if num_blocks > self.avail:
+            return None
+        self.avail -= num_blocks
+        blocks = self.bag[self.avail : self.avail + num_blocks]
+        for block in blocks.tolist():
+            self.block_routing.pop(block, None)
+        return blocks
+
+    def release_memory_blocks(self, blocks: Any) -> None:
+        self.bag[self.avail : self.avail + len(blocks)] = blocks
+        self.avail += len(blocks)
+
+    def register_kv_block_hashes(self, block_ids: Any, block_hashes: Any, parents: Any = None) -> None:
+        pass
+
+    def reset(self) -> None:
+        self.bag[:] = range(BLOCKS)
+        self.avail = BLOCKS - 1
+        self.block_routing.clear()
+
+    def store_routing_per_block(self, flat_routing: Any) -> None:
+        self.stored.append(flat_routing)
+
+    def reconstruct_routing_from_blocks(self, block_ids: Any, total_routing_tokens: int) -> Any:
+        return "Megatron's own"
+
+
+class Context:
+    """DynamicInferenceContext: requests in rows, and the tokens of a forward."""
+
+    def __init__(self, token_dtype: Any = np.int64) -> None:
+        self.kv_block_allocator = Allocator()
+        self.block_size_tokens, self.max_tokens = BLOCK, MAX_TOKENS
+        self.kv_cache_management_mode = types.SimpleNamespace(name="RECOMPUTE")
+        self.is_tensor_state_allocated = True
+        self.moe_routing_metadata = types.SimpleNamespace(context=self, get_routing_indices=lambda: None)
+        self.make_tensors(token_dtype)
+
+    def make_tensors(self, token_dtype: Any = np.int64) -> None:
+        self.request_ids = tensor([-1] * MAX_REQUESTS)
+        self.request_to_kv_block_ids = tensor(np.full((MAX_REQUESTS, MAX_BLOCKS), -1))
+        self.request_kv_length_offsets = tensor([0] * MAX_REQUESTS)
+        self.request_query_lengths = tensor([0] * MAX_REQUESTS)
+        self.request_in_prefill_status_tensor = tensor([0] * MAX_REQUESTS)
+        self.token_to_block_idx = tensor([0] * MAX_TOKENS, token_dtype)
+        self.token_to_local_position_within_kv_block = tensor([0] * MAX_TOKENS)
+        self.total_request_count = self.paused_request_count = self.active_token_count = 0
+
+    def using_cuda_graph_this_step(self) -> bool:
+        return False
+
+    def _compute_prefix_match(self, request: Any, length: int) -> Any:
+        return (request.matched, 0)
+
+    def add_request(self, request: Any, prefill_chunk_length: int | None = None) -> None:
+        row, matched = self.total_request_count, self._compute_prefix_match(request, 0)[0]
+        blocks = -(-len(request.prompt_tokens) // BLOCK) - len(matched)
+        table = [*matched, *self.kv_block_allocator.allocate_memory_blocks(blocks).tolist()]
+        if request.fails:
+            raise RuntimeError("no row is left")
+        self.request_ids[row] = request.request_id
+        self.request_to_kv_block_ids[row, : len(table)] = table
+        self.request_kv_length_offsets[row] = len(matched) * BLOCK
+        self.request_query_lengths[row] = len(request.prompt_tokens) - len(matched) * BLOCK
+        self.request_in_prefill_status_tensor[row] = 1
+        self.total_request_count += 1
+
+    def release_memory_blocks_from_request_indexes(self, indexes: Any) -> None:
+        blocks = self.request_to_kv_block_ids[indexes]
+        self.kv_block_allocator.release_memory_blocks(blocks[blocks != -1])
+        self.request_to_kv_block_ids[indexes] = -1
+
+    def evict_overflow_paused_requests(self, row: int) -> None:
+        self.release_memory_blocks_from_request_indexes(tensor([row]))
+
+    def deallocate_inference_state_buffers(self) -> None:
+        self.is_tensor_state_allocated = False
+
+    def forward(self) -> int:
+        """Lays out the tokens of the next forward; returns how many."""
+        count = 0
+        for row in range(self.total_request_count):
+            first = int(self.request_kv_length_offsets[row])
+            for position in range(first, first + int(self.request_query_lengths[row])):
+                self.token_to_block_idx[count] = self.request_to_kv_block_ids[row, position // BLOCK]
+                self.token_to_local_position_within_kv_block[count] = position % BLOCK
+                count += 1
+        self.active_token_count = count
+        return count
+
+    def advance(self, row: int) -> None:
+        """A request goes on to its next token, which needs no new block."""
+        self.request_kv_length_offsets[row] += self.request_query_lengths[row]
+        self.request_query_lengths[row] = 1
+        self.request_in_prefill_status_tensor[row] = 0
+
+
+class Engine:
+    """DynamicInferenceEngine, as far as it returns results."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._generation_epoch: int | None = None
+        model = types.SimpleNamespace(config=config(), decoder=Modules([]))
+        self.controller = types.SimpleNamespace(inference_wrapped_model=types.SimpleNamespace(model=model))
+
+    def post_process_requests(self, records: Any) -> Any:
+        return [], records
+
+    def reset(self) -> None:
+        pass
+
+
+class Modules:
+    """A module of torch."""
+
+    def __init__(self, modules: list[Any]) -> None:
+        self._modules = modules
+
+    def modules(self) -> list[Any]:
+        return self._modules
+
+
+def config(**changed: Any) -> Any:
+    values = dict(moe_enable_routing_replay=True, num_moe_experts=EXPERTS, moe_router_topk=K, moe_router_fusion=False,
+                  moe_router_load_balancing_type="aux_loss", pipeline_model_parallel_size=1)  # fmt: skip
+    return types.SimpleNamespace(**values | changed)
+
+
+def request(number: int, tokens: int, matched: Any = (), fails: bool = False) -> Any:
+    return types.SimpleNamespace(request_id=number, prompt_tokens=list(range(tokens)), generated_tokens=[], matched=list(matched),
+                                 finished_chunk_token_count=0, routing_indices=None, fails=fails)  # fmt: skip
+
+
+class Rig:
+    def __init__(self, context: Context | None = None, engine: bool = False, **options: Any) -> None:
+        self.context = context or Context()
+        self.engine = Engine(self.context) if engine else None
+        if self.engine is not None:
+            modules = [types.SimpleNamespace(router_replay=Replay(), layer_number=number) for number in (3, 1)]
+            self.engine.controller.inference_wrapped_model.model.decoder = Modules(modules)
+        self.given = {} if engine else {"layer_ids": [0, 2], "top_k": K, "num_experts": EXPERTS}
+        self.attached = waymark.megatron.attach(self.engine or self.context, **self.given, **options)
+        self.allocator = self.context.kv_block_allocator
+        self.seed = 0
+
+    def step(self) -> np.ndarray:
+        """A forward of everything; returns its ids."""
+        rows = self.context.forward()
+        self.seed += 1
+        numbers = np.random.default_rng(self.seed)
+        ids = np.argsort(numbers.random((rows, LAYERS, EXPERTS)), axis=-1)[..., :K].astype(np.int16)
+        self.allocator.store_routing_per_block(ids)
+        return ids
+
+    def release(self, *rows: int) -> list[list[int]]:
+        """Requests finish; returns their blocks, as Megatron remembers them."""
+        blocks = [[int(b) for b in self.context.request_to_kv_block_ids[row] if b >= 0] for row in rows]
+        self.context.release_memory_blocks_from_request_indexes(tensor(rows))
+        return blocks
+
+
+class Replay:
+    def __init__(self) -> None:
+        self.recorded_topk_idx: Any = None
+
+    def get_recorded_indices(self) -> Any:
+        return self.recorded_topk_idx
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Rig]]:
+    rigs: list[Rig] = []
+
+    def one(*args: Any, **more: Any) -> Rig:
+        rigs.append(Rig(*args, **more))
+        return rigs[-1]
+
+    yield one
+    for rig in rigs:
+        rig.attached.detach()
+
+
+def test_importing_it_imports_neither_torch_nor_megatron() -> None:
+    code = "import sys, waymark.megatron; assert not {'torch', 'megatron'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_rows_of_blocks_that_are_taken_again_in_the_same_step(make: Callable[..., Rig]) -> None:
+    rig = make()
+    rig.context.add_request(request(7, 6))
+    ids = rig.step()
+    (blocks,) = rig.release(0)
+    again = rig.allocator.allocate_memory_blocks(2).tolist()
+    assert sorted(again) == sorted(blocks)
+    array = rig.allocator.reconstruct_routing_from_blocks(blocks, 6)
+    assert array.dtype == np.int16 and (array == ids).all()
+    assert not rig.allocator.stored, "Megatron's own store writes, too"
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_tokens_of_every_version(make: Callable[..., Rig], dtype: Any) -> None:
+    """Up to 0.18 token_to_block_idx is int32; a resume makes new tensors."""
+    rig = make(Context(dtype))
+    for number in range(2):
+        rig.context.add_request(request(number, 5))
+        ids = rig.step()
+        (blocks,) = rig.release(0)
+        assert (rig.allocator.reconstruct_routing_from_blocks(blocks, 5) == ids).all()
+        rig.context.make_tensors(dtype)
+
+
+def test_a_row_too_many_is_cut_and_one_too_few_is_missing(make: Callable[..., Rig]) -> None:
+    rig = make()
+    rig.context.add_request(request(1, 6))
+    ids = rig.step()
+    (blocks,) = rig.release(0)
+    finished = rig.attached.requests.with_blocks(tuple(blocks))
+    assert finished is not None
+    finished.count = 8
+    array = finished.array()
+    assert array is not None and (array[:6] == ids).all() and (array[6:] == -1).all()
+    assert finished.coverage().missing == {waymark.Reason.NOT_CAPTURED: 2}
+    assert (rig.allocator.reconstruct_routing_from_blocks(blocks, 5) == ids[:5]).all()
+
+
+def test_an_evicted_request_has_the_rows_of_its_first_life(make: Callable[..., Rig]) -> None:
+    rig = make(engine=True)
+    rig.context.add_request(request(3, 5))
+    first = rig.step()
+    rig.context.evict_overflow_paused_requests(0)
+    rig.context.total_request_count = 0
+    later = request(3, 6)
+    rig.context.add_request(later)
+    second = rig.step()
+    rig.release(0)
+    later.generated_tokens = [9]
+    rig.engine.post_process_requests([[None, later]])  # type: ignore[union-attr]
+    assert (later.routing_indices == np.concatenate([first, second[5:]])).all()
+
+
+def test_another_request_with_the_number_of_one_that_did_not_go_on(make: Callable[..., Rig]) -> None:
+    rig = make(engine=True)
+    for prompt in (5, 9):
+        rig.context.add_request(request(3, 5))
+        rig.step()
+        rig.context.evict_overflow_paused_requests(0)
+        rig.context.total_request_count = 0
+        if prompt == 5:
+            rig.engine.reset()  # type: ignore[union-attr]
+        other = request(3, prompt)
+        rig.context.add_request(other)
+        ids = rig.step()
+        rig.release(0)
+        rig.context.total_request_count = 0
+        other.generated_tokens = [9]
+        rig.engine.post_process_requests([[other]])  # type: ignore[union-attr]
+        assert (other.routing_indices == ids).all()
+
+
+def test_a_suspend_that_forgets_the_cache_keeps_the_rows_so_far(make: Callable[..., Rig]) -> None:
+    rig = make()
+    rig.context.add_request(request(4, 5))
+    rig.context.add_request(request(5, 3))
+    first = rig.step()
+    rig.context.advance(0)
+    rig.context.advance(1)
+    rig.context.deallocate_inference_state_buffers()
+    rig.context.deallocate_inference_state_buffers()  # is done already
+    assert rig.attached.requests.rows_kept(4) == 5 and rig.attached.requests.rows_kept(5) == 3
+    rig.allocator.reset()
+    rig.context.make_tensors()
+    rig.context.add_request(request(4, 6))
+    second = rig.step()
+    (blocks,) = rig.release(0)
+    array = rig.allocator.reconstruct_routing_from_blocks(blocks, 6)
+    assert (array == np.concatenate([first[:5], second[5:]])).all()
+
+
+def test_new_weights_keep_the_rows_of_running_requests(make: Callable[..., Rig]) -> None:
+    finished: list[Finished] = []
+    rig = make(on_finished=finished.append)
+    rig.context.add_request(request(1, 6))
+    first = rig.step()
+    rig.context.advance(0)
+    rig.attached.set_weight_version(3)
+    second = rig.step()
+    with pytest.raises(ValueError, match="at least 3, got 2"):
+        rig.attached.set_weight_version(2)
+    (blocks,) = rig.release(0)
+    array = rig.allocator.reconstruct_routing_from_blocks(blocks, 7)
+    assert (array == np.concatenate([first, second])).all()
+    runs = finished[0].coverage().runs
+    assert [(run.begin, run.end, run.version) for run in runs] == [(0, 6, 0), (6, 7, 3)]
+
+
+def test_the_epoch_of_an_engine_is_followed(make: Callable[..., Rig]) -> None:
+    rig = make(engine=True)
+    rig.context.add_request(request(1, 3))
+    rig.step()
+    rig.context.advance(0)
+    rig.engine._generation_epoch = 4  # type: ignore[union-attr]
+    rig.step()
+    rig.release(0)
+    finished = rig.attached.requests.take(1)
+    assert finished is not None
+    assert finished.rows().infos["version"].tolist() == [0, 0, 0, 4]  # type: ignore[union-attr]
+
+
+def test_blocks_that_are_hit_are_pinned_once_the_request_is_added(make: Callable[..., Rig]) -> None:
+    rig = make()
+    rig.context.add_request(request(1, 8))
+    rig.step()
+    hit = rig.context.request_to_kv_block_ids[0, :1].tolist()
+    with pytest.raises(RuntimeError, match="no row is left"):
+        rig.context.add_request(request(2, 8, hit, fails=True))
+    rig.context.add_request(request(2, 8, hit))
+    rig.allocator.release_memory_blocks(tensor(hit * 2))
+    assert rig.attached.store.stats().releases_below_zero == 0
+    rig.allocator.release_memory_blocks(tensor(hit))
+    rig.attached.store.wait_idle(10)
+    assert rig.attached.store.stats().releases_below_zero == 1
+
+
+def test_rows_may_be_read_on_another_thread_and_later(make: Callable[..., Rig]) -> None:
+    finished: list[Finished] = []
+    rig = make(engine=True, arrays=False, on_finished=finished.append, store={"num_pages": 4, "spare_pages": 1})
+    expected = []
+    for number in range(12):  # many more pages than there are
+        one = request(number, 6)
+        rig.context.add_request(one)
+        expected.append(rig.step())
+        rig.release(0)
+        one.generated_tokens = [1]
+        rig.engine.post_process_requests([[one]])  # type: ignore[union-attr]
+        assert one.routing_indices is None
+        rig.context.total_request_count = 0
+        _wait(lambda: rig.attached.store.stats().snapshots_live == 0)
+    for ids, one in zip(expected, finished):
+        assert (one.array() == ids).all() and one.coverage().complete
+
+
+def _wait(done: Callable[[], bool]) -> None:
+    import time
+
+    for _ in range(1000):
+        if done():
+            return
+        time.sleep(0.01)
+    raise AssertionError("not in 10 s")
+
+
+def test_rows_that_nobody_asks_for_are_dropped(make: Callable[..., Rig]) -> None:
+    rig = make()
+    rig.context.add_request(request(1, 6))
+    rig.step()
+    rig.release(0)
+    rig.context.total_request_count = 0
+    for number in range(2, 5):
+        rig.context.add_request(request(number, 6))
+        rig.step()
+    assert rig.attached.requests.dropped == 1
+    _wait(lambda: rig.attached.store.stats().snapshots_live == 0)
+
+
+def test_blocks_are_read_before_they_are_released(make: Callable[..., Rig]) -> None:
+    """As patches of Megatron do that reconstruct before update_requests."""
+    rig = make()
+    rig.context.add_request(request(1, 6))
+    ids = rig.step()
+    table = rig.context.request_to_kv_block_ids[0]
+    blocks = [int(block) for block in table if block >= 0]
+    assert (rig.allocator.reconstruct_routing_from_blocks(blocks, 6) == ids).all()
+    routing = rig.allocator.block_routing
+    assert set(routing) == set(blocks) and len(routing) == 2 and bool(routing)
+    assert (routing[blocks[0]] == ids[:BLOCK]).all()
+    assert (routing.get(blocks[1])[2:] == -1).all() and routing.get(0) is None
+
+
+def test_ids_of_another_shape_are_not_captured(make: Callable[..., Rig], caplog: pytest.LogCaptureFixture) -> None:
+    rig = make()
+    rig.context.add_request(request(1, 6))
+    for ids in (None, np.zeros((5, LAYERS, K), np.int16), np.zeros((6, LAYERS + 1, K), np.int16)):
+        rig.context.forward()
+        with caplog.at_level(logging.WARNING, "waymark.megatron"):
+            rig.allocator.store_routing_per_block(ids)
+    assert rig.attached.steps_without_ids == 3
+    assert "step 3 is not captured: the ids are [6, 3, 2], expected [6, 2, 2]" in caplog.text
+    (blocks,) = rig.release(0)
+    assert (rig.allocator.reconstruct_routing_from_blocks(blocks, 6) == -1).all()
+    assert rig.attached.missing == {waymark.Reason.CAPACITY: 6}
+
+
+def test_a_failure_ends_the_capture_and_never_reaches_the_engine(
+    make: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished: list[Finished] = []
+    rig = make(engine=True, on_finished=finished.append)
+    one = request(1, 6)
+    rig.context.add_request(one)
+
+    def fail(*args: Any) -> None:
+        raise MemoryError("no memory for this test")
+
+    monkeypatch.setattr(_versions.Tokens, "lend", fail)
+    rig.step()
+    assert rig.attached.failure == "MemoryError: no memory for this test"
+    rig.step()
+    (blocks,) = rig.release(0)
+    assert rig.allocator.reconstruct_routing_from_blocks(blocks, 6) is None
+    one.generated_tokens = [1]
+    assert rig.engine.post_process_requests([[one]]) == ([], [[one]])  # type: ignore[union-attr]
+    assert one.routing_indices is None
+
+
+def test_detach_puts_everything_back(make: Callable[..., Rig]) -> None:
+    rig = make()
+    objects = (rig.context, rig.allocator)
+    rig.context.add_request(request(1, 6))
+    ids = rig.step()
+    with pytest.raises(Refused, match="attached already"):
+        waymark.megatron.attach(rig.context, **rig.given)
+    rig.attached.detach()
+    rig.attached.detach()
+    for one in objects:
+        assert not [name for name, value in vars(one).items() if callable(value)]
+    own = rig.allocator.block_routing
+    assert type(own) is dict and (np.concatenate([own[int(b)] for b in rig.context.request_to_kv_block_ids[0, :2]])[:6] == ids).all()
+    rig.allocator.store_routing_per_block(ids)
+    assert len(rig.allocator.stored) == 1
+    assert rig.allocator.reconstruct_routing_from_blocks([1], 1) == "Megatron's own"
+    rig.attached = waymark.megatron.attach(rig.context, **rig.given)
+
+
+def test_detach_below_another_hook(make: Callable[..., Rig]) -> None:
+    """What somebody else wrapped since stays, and calls a hook that does nothing any more."""
+    rig = make()
+    inner = rig.allocator.allocate_memory_blocks
+    calls = []
+
+    def outer(number: int) -> Any:
+        calls.append(number)
+        return inner(number)
+
+    rig.allocator.allocate_memory_blocks = outer  # type: ignore[method-assign]
+    rig.attached.detach()
+    assert len(rig.allocator.allocate_memory_blocks(2)) == 2 and calls == [2]
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"moe_enable_routing_replay": False}, "moe_enable_routing_replay is refused: it is off"),
+        ({"num_moe_experts": 40000}, "it is 40000, more than 32768"),
+        ({"moe_router_fusion": True}, "the fused router does not record"),
+        ({"moe_router_load_balancing_type": ["sinkhorn"]}, "sinkhorn does not record"),
+        ({"pipeline_model_parallel_size": 2}, "each stage has the rows of its own layers only"),
+        ({}, "no layer of its decoder has a router"),
+    ],
+)
+def test_what_is_refused(changed: dict[str, Any], text: str) -> None:
+    context = Context()
+    before = dict(vars(context))
+    model = types.SimpleNamespace(config=config(**changed), decoder=Modules([]))
+    with pytest.raises(Refused, match=text):
+        waymark.megatron.attach(context, model=model)
+    assert vars(context) == before, "a refused call changed something"
+
+
+def test_contexts_that_are_refused() -> None:
+    with pytest.raises(Refused, match="megatron-core 0.18 or later"):
+        waymark.megatron.attach(types.SimpleNamespace(kv_block_allocator=object()))
+    context = Context()
+    context.config = types.SimpleNamespace(async_sched_mode=types.SimpleNamespace(name="ASYNC"))  # type: ignore[attr-defined]
+    with pytest.raises(Refused, match="async_sched_mode ASYNC is refused"):
+        waymark.megatron.attach(context)
+    with pytest.raises(Refused, match="layer_ids, top_k and num_experts"):
+        waymark.megatron.attach(Context(), top_k=2)
+
+
+class Metadata:
+    """RoutingMetadata of three routers, of which one is an MTP layer's."""
+
+    def __init__(self, graph: bool) -> None:
+        self.context = types.SimpleNamespace(
+            using_cuda_graph_this_step=lambda: graph, active_token_count=2, padded_active_token_count=3)  # fmt: skip
+        self.routing_indices_buffer: Any = np.arange(4 * 3 * 2).reshape(4, 3, 2)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_routers_of_mtp_layers_are_left_out(monkeypatch: pytest.MonkeyPatch, graph: bool) -> None:
+    mtp, second, first = Replay(), Replay(), Replay()
+    router = types.SimpleNamespace
+    inner = types.SimpleNamespace(
+        decoder=Modules([router(router_replay=second, layer_number=4), router(router_replay=None), router(),
+                         router(router_replay=first, layer_number=2)]))  # fmt: skip
+    layers = _versions.moe_layers(types.SimpleNamespace(module=inner))
+    assert [layer.layer_id for layer in layers] == [1, 3]
+    monkeypatch.setattr(_versions, "all_replays", lambda: [mtp, second, first])
+    monkeypatch.setattr(_capture, "module", lambda name: types.SimpleNamespace(stack=lambda ids, dim: np.stack(ids, dim)))
+    metadata = Metadata(graph)
+    capture = _capture.Capture(types.SimpleNamespace(moe_routing_metadata=metadata), layers)
+    buffer = metadata.routing_indices_buffer = metadata.routing_indices_buffer.view(_Fillable)
+    if graph:
+        assert (capture.get_routing_indices() == buffer[:2, [2, 1]]).all()
+        capture.forget()
+        assert (buffer[:3] == -1).all() and (buffer[3] >= 0).all()
+    assert capture.get_routing_indices() is None or graph
+    first.recorded_topk_idx, second.recorded_topk_idx = np.zeros((3, 2)), np.ones((3, 2))
+    if not graph:
+        assert capture.get_routing_indices()[0].tolist() == [[0, 0], [1, 1]]
+        capture.forget()
+        assert capture.get_routing_indices() is None, "what a router recorded before is still there"
+
+
+class _Fillable(np.ndarray):
+    def fill_(self, value: int) -> None:
+        self.fill(value)
+
+
+def test_every_hook_has_a_fault() -> None:
+    """tests/integration/megatron/faults.py names each method that is wrapped."""
+    path = REPO / "tests" / "integration" / "megatron" / "faults.py"
+    spec = importlib.util.spec_from_file_location("megatron_faults", path)
+    assert spec is not None and spec.loader is not None
+    faults = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(faults)
+    wrapped = {
+        call.args[1].value
+        for call in ast.walk(ast.parse(pathlib.Path(_attached.__file__).read_text()))
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "wrap" and isinstance(call.args[1], ast.Constant)
+    }
+    assert wrapped == set(faults.HOOKS) | set(faults.NOT_LEFT_OUT)
