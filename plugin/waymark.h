@@ -175,6 +175,8 @@ enum wm_rule {
   WM_RULE_FORKED = 26,                /* the store belongs to the parent of this process */
   WM_RULE_STEP_JUMP = 27,             /* value: the step; index: the last one begun, which it is */
                                       /* more than 2^27 above */
+  WM_RULE_RANK_ROWS = 28,             /* value: the rows of a step, not a multiple of the ranks; */
+                                      /* index: the number of ranks */
   WM_RULE_LAYER_OUT_OF_RANGE = 32,    /* value: the layer; limit: layers captured */
   WM_RULE_LAYER_NOT_HANDED_OVER = 33, /* value: a layer that is captured otherwise */
   WM_RULE_NULL_DATA = 34,             /* value: rows of a tensor without data */

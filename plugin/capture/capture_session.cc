@@ -9,6 +9,7 @@
 #include "blockstore/step_path.h"
 #include "plugin/capture/host_transport.h"
 #include "plugin/capture/ids_ring.h"
+#include "plugin/capture/row_gather.h"
 
 namespace waymark {
 namespace {
@@ -62,6 +63,7 @@ class CaptureSession::Impl {
   std::shared_ptr<LayerCounters> counters;
   std::shared_ptr<Transport> transport;
   std::shared_ptr<IdsRing> ids_ring;
+  std::shared_ptr<RowGather> gather;  // null: this rank has all rows
   std::vector<LayerBinding> bindings;
 
   // The step that has a buffer; by BufferId. step == 0: the buffer is not the engine's thread's.
@@ -100,14 +102,19 @@ class CaptureSession::Impl {
   }
 
   StepCode Submit(StepId step, BufferId buffer, const std::int64_t* slots, std::int32_t rows,
-                  std::int32_t written_rows) {
+                  std::int32_t written_rows, std::int32_t first_row = 0) {
     if (written_rows < 0 || written_rows > max_rows) {
       return {kInvalidArgument, StepRule::kTooManyRows, 0, written_rows};
     }
+    if (first_row < 0 || first_row > max_rows - rows) {
+      return {kInvalidArgument, StepRule::kTooManyRows, 0, std::int64_t{first_row} + rows};
+    }
     Open& entry = open[static_cast<std::size_t>(buffer)];
-    const std::int32_t written = std::max(entry.written_rows, written_rows);
+    const std::int32_t written = std::max({entry.written_rows, written_rows, first_row + rows});
     entry = {};
-    const StepCode code = store->Submit(step, transport->Seal(buffer, rows, written, slots));
+    const StepCode code =
+        store->Submit(step, OfAllRanks(step, transport->Seal(buffer, rows, written, slots,
+                                                             first_row)));
     if (code.ok()) submitted.Add();
     return code;
   }
@@ -115,6 +122,56 @@ class CaptureSession::Impl {
   void Begun(std::uint64_t step) {
     last_begun = step;
     begun.Add();
+  }
+
+  // The rows of `num_rows` that this rank has, in `rows`.
+  StepCode SplitRows(const StepBatch& batch, std::size_t num_rows, std::size_t& rows) const {
+    rows = num_rows;
+    if (gather == nullptr) return {};
+    if (batch.device_slots) {
+      return {kInvalidArgument, StepRule::kDeviceSlots, 0, static_cast<std::int64_t>(num_rows)};
+    }
+    const auto ranks = static_cast<std::size_t>(gather->ranks());
+    rows = num_rows / ranks;
+    if (num_rows % ranks == 0) return {};
+    return {kInvalidArgument, StepRule::kRankRows, ranks, static_cast<std::int64_t>(num_rows)};
+  }
+
+  // Begins a step in the store, and its exchange. `room`: the caller has room for it; otherwise it
+  // is dropped.
+  StepCode Begin(const StepBatch& batch, std::size_t rows, bool room) {
+    RowGather::Gathered* memory = nullptr;
+    const bool gathers = gather != nullptr && gather->Ready();
+    if (gathers && room) memory = gather->Take();
+    if (gather != nullptr && room && memory == nullptr) overflows.Add();
+    StepCode code;
+    if (room && (gather == nullptr || memory != nullptr)) {
+      code = store->BeginStep(batch);
+    } else {
+      StepBatch without_room = batch;
+      without_room.drop = true;
+      code = store->BeginStep(without_room);
+    }
+    if (!code.ok() && memory != nullptr) {
+      gather->GiveBack(memory);
+      memory = nullptr;
+    }
+    if (!code.ok() && !code.dropped()) return code;
+    if (gathers) {
+      gather->Begin(StepId(batch.step), batch.version, static_cast<std::int32_t>(rows), memory);
+    }
+    Begun(batch.step);
+    return code;
+  }
+
+  // What the store gets for `local`, the rows of this rank.
+  StepRows* OfAllRanks(StepId step, StepRows* local) {
+    if (gather == nullptr || gather->OpenRows(step) < 0) return local;
+    return gather->Submit(step, local);
+  }
+  // Other ranks are told that `step` has no rows here.
+  void EndGather(StepId step, Reason why) {
+    if (gather != nullptr) gather->End(step, why);
   }
 
   // Whether `view` may be written: the scratch view, unless it stands for a step that was not
@@ -206,6 +263,20 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
                                      : static_cast<std::int32_t>(of_store.max_steps_in_flight);
   impl->ids_ring =
       std::make_shared<IdsRing>(impl->shape, impl->max_ids_rows, num_steps, impl->counters);
+  if (options.row_gather.ranks != 1) {
+    RowGatherOptions gather_options;
+    gather_options.shape = impl->shape;
+    gather_options.collective = options.row_gather;
+    // The store refuses steps of more rows.
+    gather_options.max_rows = static_cast<std::int32_t>(of_store.max_step_rows) /
+                              std::max(1, options.row_gather.ranks);
+    gather_options.num_steps = options.num_buffers + num_steps;
+    gather_options.log = options.log;
+    gather_options.teardown_timeout = of_store.teardown_timeout;
+    absl::StatusOr<std::shared_ptr<RowGather>> gather = RowGather::Create(gather_options);
+    if (!gather.ok()) return gather.status();
+    impl->gather = *std::move(gather);
+  }
   impl->bindings.resize(static_cast<std::size_t>(impl->shape.num_layers));
   for (std::int32_t layer = 0; layer < impl->shape.num_layers; ++layer) {
     impl->bindings[static_cast<std::size_t>(layer)].layer = layer;
@@ -231,6 +302,7 @@ CaptureSession::~CaptureSession() {
     // A step that the engine ended behind the session's back is not in flight: nothing to do then.
     (void)Drop(StepId(step));
   }
+  if (impl_->gather != nullptr) impl_->gather->Close(impl_->store->forked());
 }
 
 absl::Status CaptureSession::BindLayer(std::int32_t layer, std::string module,
@@ -267,7 +339,8 @@ void CaptureSession::SetStream(void* stream) {
 
 WAYMARK_STEP_PATH StepCode CaptureSession::BeginStep(const StepBatch& batch,
                                                      std::int32_t written_rows) {
-  const std::size_t num_rows = NumRows(batch);
+  std::size_t num_rows = 0;
+  if (const StepCode bad = impl_->SplitRows(batch, NumRows(batch), num_rows); !bad.ok()) return bad;
   if (num_rows > static_cast<std::size_t>(impl_->max_rows) && !batch.device_slots) {
     return {kInvalidArgument, StepRule::kTooManyRows, 0, static_cast<std::int64_t>(num_rows)};
   }
@@ -277,15 +350,7 @@ WAYMARK_STEP_PATH StepCode CaptureSession::BeginStep(const StepBatch& batch,
   // The buffer first, so that a step without one is dropped by the record that begins it.
   Transport& transport = *impl_->transport;
   const BufferId buffer = transport.healthy() ? transport.Acquire() : kNoBuffer;
-  StepCode code;
-  if (buffer == kNoBuffer) {
-    StepBatch dropped = batch;
-    dropped.drop = true;
-    code = impl_->store->BeginStep(dropped);
-  } else {
-    code = impl_->store->BeginStep(batch);
-  }
-  if (code.ok() || code.dropped()) impl_->Begun(batch.step);
+  const StepCode code = impl_->Begin(batch, num_rows, buffer != kNoBuffer);
   if (!code.ok()) {
     if (buffer != kNoBuffer) transport.Release(buffer, 0);
     if (!code.dropped()) return code;
@@ -307,9 +372,12 @@ StepCode CaptureSession::BeginIdsStep(const StepBatch& batch) {
     return {kInvalidArgument, StepRule::kDeviceSlots, 0,
             static_cast<std::int64_t>(batch.num_slots)};
   }
-  const StepCode code = impl_->store->BeginStep(batch);
-  if (code.ok() || code.dropped()) impl_->Begun(batch.step);
-  return code;
+  std::size_t num_rows = 0;
+  if (const StepCode bad = impl_->SplitRows(batch, NumRows(batch), num_rows); !bad.ok()) return bad;
+  if (num_rows > static_cast<std::size_t>(impl_->max_ids_rows)) {
+    return {kInvalidArgument, StepRule::kTooManyRows, 0, static_cast<std::int64_t>(num_rows)};
+  }
+  return impl_->Begin(batch, num_rows, true);
 }
 
 CaptureView CaptureSession::view(StepId step) {
@@ -339,10 +407,22 @@ CaptureCode CaptureSession::HandOver(const CaptureView& view, std::int32_t layer
       !code.ok()) {
     return code;
   }
+  if (ids.first_row < 0 || ids.first_row > impl_->max_rows - ids.rows) {
+    return {kInvalidArgument, CaptureRule::kTooManyRows, std::int64_t{ids.first_row} + ids.rows,
+            impl_->max_rows};
+  }
   if (!impl_->MayWrite(view)) {
     return {kNotFound, CaptureRule::kStepNotInFlight, static_cast<std::int64_t>(view.step), 0};
   }
-  impl_->Wrote(view, ids.rows);
+  if (impl_->gather != nullptr && view.buffer != kScratchBuffer) {
+    // A tensor with the rows of all ranks would be taken for the rows of this one.
+    const std::int32_t of_rank = impl_->open[static_cast<std::size_t>(view.buffer)].rows;
+    if (ids.first_row + ids.rows > of_rank) {
+      return {kInvalidArgument, CaptureRule::kTooManyRows,
+              std::int64_t{ids.first_row} + ids.rows, of_rank};
+    }
+  }
+  impl_->Wrote(view, ids.first_row + ids.rows);
   impl_->transport->HandOver(view.buffer, layer, ids);
   impl_->handed_over.Add(static_cast<std::uint64_t>(ids.rows));
   return {};
@@ -401,14 +481,15 @@ CaptureCode CaptureSession::Route(StepId step, std::int32_t layer,
   return Route(view(step), layer, config, tensors);
 }
 
-WAYMARK_STEP_PATH StepCode CaptureSession::Submit(StepId step, std::int32_t written_rows) {
+WAYMARK_STEP_PATH StepCode CaptureSession::Submit(StepId step, std::int32_t written_rows,
+                                                  std::int32_t first_row) {
   const BufferId buffer = impl_->Find(step);
   if (buffer == kNoBuffer) {
     return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step.value())};
   }
   const Impl::Open& entry = impl_->open[static_cast<std::size_t>(buffer)];
   if (entry.device_slots) return {kInvalidArgument, StepRule::kDeviceSlots, 0, 0};
-  return impl_->Submit(step, buffer, nullptr, entry.rows, written_rows);
+  return impl_->Submit(step, buffer, nullptr, entry.rows, written_rows, first_row);
 }
 
 StepCode CaptureSession::SubmitDeviceSlots(StepId step, const std::int64_t* slots,
@@ -430,6 +511,7 @@ StepCode CaptureSession::SubmitDeviceSlots(StepId step, const std::int64_t* slot
 
 StepCode CaptureSession::Drop(StepId step) {
   impl_->ReleaseBuffer(step);
+  impl_->EndGather(step, Reason::kCapacity);
   const StepCode code = impl_->store->Drop(step);
   if (code.ok()) impl_->dropped.Add();
   return code;
@@ -437,6 +519,7 @@ StepCode CaptureSession::Drop(StepId step) {
 
 StepCode CaptureSession::Cancel(StepId step) {
   impl_->ReleaseBuffer(step);
+  impl_->EndGather(step, Reason::kNotCaptured);
   const StepCode code = impl_->store->Cancel(step);
   if (code.ok()) impl_->cancelled.Add();
   return code;
@@ -453,6 +536,15 @@ CaptureCode CaptureSession::SubmitIds(StepId step, const StepIds& ids, DoneCallb
     code = {kInvalidArgument, CaptureRule::kWrongLayers, ids.layers, impl_->shape.num_layers};
   }
   if (code.ok() && !step.valid()) code = {kNotFound, CaptureRule::kStepNotInFlight, 0, 0};
+  if (code.ok() && impl_->gather != nullptr) {
+    // A tensor with the rows of all ranks would be taken for the rows of this one.
+    const std::int32_t of_rank = impl_->gather->OpenRows(step);
+    if (of_rank < 0) {
+      code = {kNotFound, CaptureRule::kStepNotInFlight, static_cast<std::int64_t>(step.value()), 0};
+    } else if (ids.rows > of_rank) {
+      code = {kInvalidArgument, CaptureRule::kTooManyRows, ids.rows, of_rank};
+    }
+  }
   StepRows* rows = nullptr;
   if (code.ok()) {
     rows = impl_->ids_ring->Take(step.value(), ids, done);
@@ -471,7 +563,8 @@ CaptureCode CaptureSession::SubmitIds(StepId step, const StepIds& ids, DoneCallb
   }
   impl_->ReleaseBuffer(step);
   // From here on the rows call `done`, also when the store refuses them.
-  if (const StepCode refused = impl_->store->Submit(step, rows); !refused.ok()) {
+  if (const StepCode refused = impl_->store->Submit(step, impl_->OfAllRanks(step, rows));
+      !refused.ok()) {
     return {refused.code, CaptureRule::kStepNotInFlight, static_cast<std::int64_t>(step.value()),
             0};
   }
@@ -492,6 +585,12 @@ CaptureStats CaptureSession::GetStats() const {
   stats.ring_overflows = impl_->overflows.Get();
   stats.discards = impl_->discards.Get();
   stats.rows_handed_over = impl_->handed_over.Get();
+  if (impl_->gather != nullptr) {
+    const RowGatherStats gathered = impl_->gather->GetStats();
+    stats.gathers = gathered.steps;
+    stats.gathers_failed = gathered.failed;
+    stats.parts_missing = gathered.parts_missing;
+  }
   for (const LayerBinding& binding : impl_->bindings) {
     stats.layers.push_back({binding, impl_->shape.layer_id(binding.layer),
                             impl_->counters->silent_rows(binding.layer),
@@ -512,7 +611,8 @@ std::vector<SilentLayer> CaptureSession::SilentLayers() const {
 }
 
 absl::Status CaptureSession::status() const {
-  return impl_->transport->status();
+  if (absl::Status status = impl_->transport->status(); !status.ok()) return status;
+  return impl_->gather != nullptr ? impl_->gather->status() : absl::OkStatus();
 }
 const RoutingShape& CaptureSession::shape() const {
   return impl_->shape;
@@ -536,6 +636,10 @@ std::string CaptureStats::ToString() const {
       ", dropped " + std::to_string(steps_dropped) + ", cancelled " +
       std::to_string(steps_cancelled) + ", ring overflows " + std::to_string(ring_overflows) +
       ", discards " + std::to_string(discards) + "\n";
+  if (gathers + gathers_failed > 0) {
+    text += "gathers " + std::to_string(gathers) + ", failed " + std::to_string(gathers_failed) +
+            ", parts of other ranks without rows " + std::to_string(parts_missing) + "\n";
+  }
   for (const LayerStats& layer : layers) {
     if (layer.rows_silent == 0 && layer.rows_invalid == 0) continue;
     text += LayerName(layer.binding.layer, layer.layer_id, layer.binding.module) + ": " +

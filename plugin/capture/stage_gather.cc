@@ -16,7 +16,6 @@
 namespace waymark {
 namespace {
 
-constexpr std::int32_t kMostRanks = 4096;
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 36;
 constexpr std::uint64_t kMagic = 0x656761'74732d6d77;  // "wm-stage"; another one on other machines
 constexpr std::uint32_t kVersion = 2;
@@ -59,23 +58,6 @@ absl::Status Unequal(std::size_t rank, const char* field, std::int64_t wanted, s
                                     std::to_string(given));
 }
 
-absl::Status CheckCollective(const Collective& collective) {
-  if (collective.ranks < 1 || collective.ranks > kMostRanks) {
-    return absl::InvalidArgumentError("collective.ranks must be in [1, " +
-                                      std::to_string(kMostRanks) + "]; it is " +
-                                      std::to_string(collective.ranks));
-  }
-  if (collective.rank < 0 || collective.rank >= collective.ranks) {
-    return absl::InvalidArgumentError("collective.rank must be in [0, " +
-                                      std::to_string(collective.ranks) + "); it is " +
-                                      std::to_string(collective.rank));
-  }
-  if (collective.ranks > 1 && collective.all_gather == nullptr) {
-    return absl::InvalidArgumentError("collective.all_gather must not be null");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckInfos(const std::string& name, std::span<const RowInfo> infos) {
   for (std::size_t i = 0; i < infos.size(); ++i) {
     const int reason = static_cast<int>(infos[i].reason);
@@ -87,16 +69,6 @@ absl::Status CheckInfos(const std::string& name, std::span<const RowInfo> infos)
         "; they are " + std::to_string(reason) + " and " + std::to_string(provenance));
   }
   return absl::OkStatus();
-}
-
-absl::Status AllGather(const Collective& collective, const char* what, const void* send,
-                       void* receive, std::size_t bytes) {
-  const std::int32_t code = collective.all_gather(collective.context, send, receive, bytes);
-  if (code == 0) return absl::OkStatus();
-  // A number that is no code reads as kUnknown.
-  return absl::Status(
-      static_cast<absl::StatusCode>(code),
-      std::string("collective.all_gather of the ") + what + ": answered " + std::to_string(code));
 }
 
 // ---- payloads

@@ -9,26 +9,11 @@
 #ifndef WAYMARK_PLUGIN_CAPTURE_STAGE_GATHER_H_
 #define WAYMARK_PLUGIN_CAPTURE_STAGE_GATHER_H_
 
-#include <cstddef>
-#include <cstdint>
-
 #include "absl/status/statusor.h"
 #include "blockstore/rows.h"
+#include "plugin/capture/collective.h"
 
 namespace waymark {
-
-// An all-gather that the engine supplies, e.g. over its process group. Plain data.
-struct Collective {
-  std::int32_t rank = 0;   // rank of this process, in [0, ranks)
-  std::int32_t ranks = 1;  // number of ranks, 1 ... 4096
-  // All-gather: copies `bytes` bytes at `send` of every rank, in order of rank, to `receive` of
-  // every rank, which has ranks * bytes bytes (host memory). All ranks call it with the same
-  // `bytes`, in the same order. May block; must not throw. Returns 0, or an absl::StatusCode on
-  // failure. Not called if ranks is 1.
-  std::int32_t (*all_gather)(void* context, const void* send, void* receive,
-                             std::size_t bytes) = nullptr;
-  void* context = nullptr;  // passed to all_gather
-};
 
 // JoinLayers of the stages of all ranks, where higher ranks have higher layers. Every rank gets the
 // same rows, with the page size of rank 0. Any thread, off the step path: blocks as long as the
