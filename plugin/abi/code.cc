@@ -121,7 +121,7 @@ std::string Describe(const wm_code& code) {
     default:
       break;
   }
-  if (code.rule > WM_RULE_NONE && code.rule <= WM_RULE_STEP_JUMP) {
+  if (code.rule > WM_RULE_NONE && code.rule <= WM_RULE_RANK_ROWS) {
     const absl::Status status =
         StepCode{code.code, static_cast<StepRule>(code.rule), code.index, code.value}.ToStatus();
     return std::string(status.message());

@@ -16,8 +16,9 @@
 namespace waymark {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x3173776f722d6d77;  // "wm-rows1"; another one on other machines
-constexpr std::size_t kChunk = 128;                   // rows packed at a time
+constexpr std::uint64_t kPartMagic =
+    0x3173776f722d6d77;               // "wm-rows1"; another one on other machines
+constexpr std::size_t kPacked = 128;  // rows packed at a time
 constexpr auto kNap = std::chrono::microseconds(200);
 constexpr auto kAwake = std::chrono::milliseconds(100);  // it naps so long after its last work
 
@@ -25,7 +26,7 @@ constexpr auto kAwake = std::chrono::milliseconds(100);  // it naps so long afte
 
 // What the part of a rank begins with. Its verdicts (a Reason each) and its packed rows follow.
 struct RowGather::Header {
-  std::uint64_t magic = kMagic;
+  std::uint64_t magic = kPartMagic;
   std::uint64_t step = 0;
   std::uint64_t version = 0;
   std::int32_t rank = 0;
@@ -39,9 +40,7 @@ struct RowGather::Header {
   std::uint64_t rows_check = 0;  // XXH3-64 of what follows the header
   std::uint64_t check = 0;       // XXH3-64 of what stands before
 
-  [[nodiscard]] std::uint64_t Check() const {
-    return XXH3_64bits(this, offsetof(Header, check));
-  }
+  [[nodiscard]] std::uint64_t Check() const { return XXH3_64bits(this, offsetof(Header, check)); }
 };
 
 struct RowGather::Turn {
@@ -160,8 +159,7 @@ std::size_t RowGather::PartBytes(std::int32_t rows) const {
 
 absl::StatusOr<std::shared_ptr<RowGather>> RowGather::Create(const RowGatherOptions& options) {
   if (absl::Status status = CheckCollective(options.collective); !status.ok()) return status;
-  return Guarded("making the gather of rows",
-                 [&]() -> absl::StatusOr<std::shared_ptr<RowGather>> {
+  return Guarded("making the gather of rows", [&]() -> absl::StatusOr<std::shared_ptr<RowGather>> {
     std::shared_ptr<RowGather> gather(new RowGather(options));
     const auto max_rows = static_cast<std::size_t>(options.max_rows);
     const auto ranks = static_cast<std::size_t>(options.collective.ranks);
@@ -172,10 +170,9 @@ absl::StatusOr<std::shared_ptr<RowGather>> RowGather::Create(const RowGatherOpti
     gather->open_.reserve(kMostWaiting);
     gather->send_.resize(gather->PartBytes(options.max_rows));
     gather->unwanted_.reset(new std::uint8_t[bytes]);
-    gather->destinations_.resize(std::min(kChunk, max_rows));
+    gather->destinations_.resize(std::min(kPacked, max_rows));
     gather->written_.resize(static_cast<std::size_t>(options.shape.num_layers));
-    absl::StatusOr<std::thread> thread =
-        StartThread("wm-gather", {}, [gather] { gather->Run(); });
+    absl::StatusOr<std::thread> thread = StartThread("wm-gather", {}, [gather] { gather->Run(); });
     if (!thread.ok()) return thread.status();
     gather->thread_ = *std::move(thread);
     return gather;
@@ -265,9 +262,8 @@ WAYMARK_STEP_PATH void RowGather::Begin(StepId step, std::uint64_t version, std:
 }
 
 RowGather::Turn* RowGather::FindOpen(StepId step) const {
-  const auto found = std::find_if(open_.begin(), open_.end(), [step](const Turn* turn) {
-    return turn->step == step.value();
-  });
+  const auto found = std::find_if(open_.begin(), open_.end(),
+                                  [step](const Turn* turn) { return turn->step == step.value(); });
   return found == open_.end() ? nullptr : *found;
 }
 
@@ -459,8 +455,8 @@ Reason RowGather::PackRows(Turn& turn, std::uint8_t* verdicts, std::uint8_t* row
   const std::size_t of_id = row_bytes_ / written_.size();
   try {
     const auto count = static_cast<std::size_t>(turn.rows);
-    for (std::size_t first = 0; first < count; first += kChunk) {
-      const std::size_t chunk = std::min(kChunk, count - first);
+    for (std::size_t first = 0; first < count; first += kPacked) {
+      const std::size_t chunk = std::min(kPacked, count - first);
       for (std::size_t i = 0; i < chunk; ++i)
         destinations_[i] = rows + (first + i) * row_bytes_;
       const std::span<Reason> judged(reinterpret_cast<Reason*>(verdicts + first), chunk);
@@ -491,13 +487,12 @@ Reason RowGather::CheckPart(const Turn& turn, std::int32_t rank, const std::uint
               "; it is " + std::to_string(there);
     return true;
   };
-  if (header.magic != kMagic || header.check != header.Check()) {
+  if (header.magic != kPartMagic || header.check != header.Check()) {
     problem = "rank " + std::to_string(rank) + ": its header is not what it sent";
     return Reason::kNotCaptured;
   }
   if (differs("rank", rank, header.rank) || differs("ranks", ranks(), header.ranks) ||
-      differs("step", turn.step, header.step) ||
-      differs("version", turn.version, header.version) ||
+      differs("step", turn.step, header.step) || differs("version", turn.version, header.version) ||
       differs("rows", turn.rows, header.rows) ||
       differs("num_layers", options_.shape.num_layers, header.num_layers) ||
       differs("top_k", options_.shape.top_k, header.top_k) ||
@@ -506,7 +501,8 @@ Reason RowGather::CheckPart(const Turn& turn, std::int32_t rank, const std::uint
   }
   if (header.missing >= kNumReasons) return Reason::kNotCaptured;
   if (header.missing != 0) return static_cast<Reason>(header.missing);
-  if (header.rows_check != XXH3_64bits(at + sizeof(Header), PartBytes(turn.rows) - sizeof(Header))) {
+  if (header.rows_check !=
+      XXH3_64bits(at + sizeof(Header), PartBytes(turn.rows) - sizeof(Header))) {
     problem = "rank " + std::to_string(rank) + ": its rows are not what it sent";
     return Reason::kNotCaptured;
   }
@@ -533,8 +529,8 @@ void RowGather::NoteProblem(const Turn& turn, const std::string& problem) {
   if (++problems_ != next_problem_) return;
   next_problem_ *= 10;
   options_.log(LogLevel::kWarning, "rows of step " + std::to_string(turn.step) +
-                                       " were not gathered (problem " +
-                                       std::to_string(problems_) + "): " + problem);
+                                       " were not gathered (problem " + std::to_string(problems_) +
+                                       "): " + problem);
 }
 
 }  // namespace waymark

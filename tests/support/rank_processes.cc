@@ -67,9 +67,9 @@ void SharedGather::DelayCall(std::uint64_t call, std::chrono::milliseconds by) {
 }
 
 std::uint8_t* SharedGather::Slot(std::uint64_t call, std::int32_t rank) const {
-  return slots_ + (call % kDepth * static_cast<std::size_t>(ranks_) +
-                   static_cast<std::size_t>(rank)) *
-                      max_bytes_;
+  return slots_ +
+         (call % kDepth * static_cast<std::size_t>(ranks_) + static_cast<std::size_t>(rank)) *
+             max_bytes_;
 }
 
 std::int32_t SharedGather::AllGather(void* context, const void* send, void* receive,

@@ -49,19 +49,19 @@ class SharedGather {
   const std::size_t max_bytes_;
   const std::chrono::milliseconds deadline_;
   std::size_t mapped_ = 0;
-  Rank* shared_ = nullptr;          // [ranks_]
-  std::uint8_t* slots_ = nullptr;   // [kDepth][ranks_][max_bytes_]
-  std::int32_t rank_ = -1;          // of this process
+  Rank* shared_ = nullptr;         // [ranks_]
+  std::uint8_t* slots_ = nullptr;  // [kDepth][ranks_][max_bytes_]
+  std::int32_t rank_ = -1;         // of this process
   std::uint64_t delayed_call_ = ~std::uint64_t{0};
   std::chrono::milliseconds delay_{0};
 };
 
 // What became of the process of a rank.
 struct RankReport {
-  std::string text;      // what `run` returned
-  bool ended = false;    // by itself, with exit code 0
-  bool killed = false;   // by a signal
-  bool hung = false;     // it had not ended after the timeout, and was killed then
+  std::string text;     // what `run` returned
+  bool ended = false;   // by itself, with exit code 0
+  bool killed = false;  // by a signal
+  bool hung = false;    // it had not ended after the timeout, and was killed then
 };
 
 // Runs `run(rank)` in one process for each rank, at the same time.
