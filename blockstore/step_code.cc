@@ -105,6 +105,9 @@ std::string Message(const StepCode& code, const char* events) {
     case StepRule::kStepJump:
       return absl::StrCat("batch.step must be at most 134217728 (2^27) above the last step begun, ",
                           code.index, "; it is ", unsigned_value);
+    case StepRule::kRankRows:
+      return absl::StrCat("batch: its rows, padding included, must be a multiple of the ",
+                          code.index, " ranks; they are ", code.value);
   }
   return absl::StrCat("rule ", static_cast<int>(code.rule), " broken at index ", code.index,
                       "; the value is ", code.value);

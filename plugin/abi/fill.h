@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,6 +22,7 @@
 #include "kernels/routing.h"
 #include "plugin/abi/arguments.h"
 #include "plugin/capture/capture_code.h"
+#include "plugin/capture/collective.h"
 #include "plugin/waymark.h"
 #include "plugin/waymark_wire.h"
 
@@ -83,6 +85,9 @@ struct BatchRows {
 
 // ---- rows.cc
 
+// `given`, named `name`, checked. The checks of `check` go on.
+[[nodiscard]] Collective TakeCollective(const wm_collective* given, const std::string& name,
+                                        Arguments& check);
 // The shape of rows of `given`.
 [[nodiscard]] absl::StatusOr<RoutingShape> TakeShape(const wm_shape* given);
 // The copy of `given`, checked, for a reader of `id_bytes` in all that were checked against

@@ -232,26 +232,39 @@ wm_status RowsJoinLayers(const wm_rows* const* stages, std::size_t num_stages, w
   });
 }
 
-wm_status RowsGatherLayers(const wm_rows* stage, const wm_collective* given, wm_rows** out,
-                           wm_message* why) noexcept {
+template <auto kGather>
+wm_status Gather(const wm_rows* rows, const char* name, const wm_collective* given, wm_rows** out,
+                 wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
-    wm_collective args = {};
     Arguments check;
-    if (stage != nullptr) check.Object(stage, "stage");
-    check.Struct(given, args, "collective").Pointer(out, "out");
-    check.InRange(args.ranks, 1, 4096, "collective.ranks");
-    check.InRange(args.rank, 0, std::int64_t{args.ranks} - 1, "collective.rank");
-    check.Zero(static_cast<std::uint32_t>(args.reserved), "collective.reserved");
-    check.That(args.all_gather != nullptr, "collective.all_gather", "must not be null");
+    if (rows != nullptr) check.Object(rows, name);
+    const Collective collective = TakeCollective(given, "collective", check);
+    check.Pointer(out, "out");
     if (!check.ok()) return check.status();
     // A rank without rows takes part in the exchange, because the others wait for it.
-    return Give(GatherLayers(stage != nullptr ? stage->rows : Rows{},
-                             {args.rank, args.ranks, args.all_gather, args.context}),
-                out);
+    return Give(kGather(rows != nullptr ? rows->rows : Rows{}, collective), out);
   });
+}
+wm_status RowsGatherLayers(const wm_rows* stage, const wm_collective* given, wm_rows** out,
+                           wm_message* why) noexcept {
+  return Gather<&GatherLayers>(stage, "stage", given, out, why);
+}
+wm_status RowsGather(const wm_rows* rows, const wm_collective* given, wm_rows** out,
+                     wm_message* why) noexcept {
+  return Gather<&GatherRows>(rows, "rows", given, out, why);
 }
 
 }  // namespace
+
+Collective TakeCollective(const wm_collective* given, const std::string& name, Arguments& check) {
+  wm_collective args = {};
+  check.Struct(given, args, name.c_str());
+  check.InRange(args.ranks, 1, 4096, (name + ".ranks").c_str());
+  check.InRange(args.rank, 0, std::int64_t{args.ranks} - 1, (name + ".rank").c_str());
+  check.Zero(static_cast<std::uint32_t>(args.reserved), (name + ".reserved").c_str());
+  check.That(args.all_gather != nullptr, (name + ".all_gather").c_str(), "must not be null");
+  return {args.rank, args.ranks, args.all_gather, args.context};
+}
 
 absl::StatusOr<RoutingShape> TakeShape(const wm_shape* given) {
   wm_shape args = {};
@@ -322,6 +335,7 @@ void FillRows(wm_api_v1& api) {
   api.rows_join = &RowsJoin;
   api.rows_join_layers = &RowsJoinLayers;
   api.rows_gather_layers = &RowsGatherLayers;
+  api.rows_gather = &RowsGather;
 }
 
 }  // namespace waymark::abi

@@ -51,6 +51,10 @@ wm_status SessionCreate(const wm_session_options* given, wm_session** out,
     check.InRange(args.transport, WM_TRANSPORT_HOST, WM_TRANSPORT_CUDA, "options.transport");
     check.Zero(static_cast<std::uint32_t>(args.reserved), "options.reserved");
     check.Pointer(out, "out");
+    Collective row_gather;
+    if (args.row_gather != nullptr) {
+      row_gather = TakeCollective(args.row_gather, "options.row_gather", check);
+    }
     if (!check.ok()) return check.status();
     absl::StatusOr<TransportFactory> transport = TransportOf(args);
     if (!transport.ok()) return transport.status();
@@ -60,6 +64,7 @@ wm_status SessionCreate(const wm_session_options* given, wm_session** out,
     if (args.num_buffers != 0) options.num_buffers = args.num_buffers;
     options.num_ids_steps = args.num_ids_steps;
     options.transport = *std::move(transport);
+    options.row_gather = row_gather;
     options.log = LogOf(*args.store, log);
     auto object = std::make_unique<wm_session>(args.store);
     absl::StatusOr<std::unique_ptr<CaptureSession>> session = CaptureSession::Create(options);
@@ -134,8 +139,8 @@ wm_status SessionView(wm_session* session, std::uint64_t step, wm_view* view) no
 bool TakeIds(const wm_ids* given, std::uint64_t index, wm_ids& args, wm_code& bad) {
   if (!CopyIn(given, args)) {
     bad = BadArgument(index, args.struct_size);
-  } else if (args.reserved != 0) {
-    bad = BadArgument(index, args.reserved);
+  } else if (args.reserved != 0 || args.reserved_2 != 0) {
+    bad = BadArgument(index, args.reserved != 0 ? args.reserved : args.reserved_2);
   } else if (args.type < WM_ID_UINT8 || args.type > WM_ID_INT64) {
     bad = {};
     bad.code = WM_INVALID_ARGUMENT;
@@ -158,10 +163,11 @@ wm_status SessionHandOver(wm_session* session, const wm_view* view, std::int32_t
     CaptureView to;
     to.buffer = view->buffer;
     to.step = view->step;
-    return ToCode(session->session->HandOver(
-        to, layer,
-        {ids.data, static_cast<IdType>(ids.type), ids.rows, ids.columns,
-         static_cast<std::ptrdiff_t>(ids.row_stride), static_cast<std::ptrdiff_t>(ids.k_stride)}));
+    return ToCode(
+        session->session->HandOver(to, layer,
+                                   {ids.data, static_cast<IdType>(ids.type), ids.rows, ids.columns,
+                                    static_cast<std::ptrdiff_t>(ids.row_stride),
+                                    static_cast<std::ptrdiff_t>(ids.k_stride), ids.first_row}));
   });
 }
 
@@ -170,6 +176,14 @@ wm_status SessionSubmit(wm_session* session, std::uint64_t step, std::int32_t wr
   return GuardStep(code, [&]() -> wm_code {
     if (!IsA(session)) return BadArgument(0);
     return ToCode(session->session->Submit(StepId(step), written_rows));
+  });
+}
+
+wm_status SessionSubmitSlice(wm_session* session, std::uint64_t step, std::int32_t first_row,
+                             std::int32_t written_rows, wm_code* code) noexcept {
+  return GuardStep(code, [&]() -> wm_code {
+    if (!IsA(session)) return BadArgument(0);
+    return ToCode(session->session->Submit(StepId(step), written_rows, first_row));
   });
 }
 
@@ -226,6 +240,10 @@ wm_status SessionSubmitIds(wm_session* session, std::uint64_t step, const wm_ids
     if (!IsA(session) || !TakeIds(given, 2, ids, bad)) {
       callback();
       return bad;
+    }
+    if (ids.first_row != 0) {
+      callback();
+      return BadArgument(2, ids.first_row);
     }
     return ToCode(session->session->SubmitIds(
         StepId(step),
@@ -306,6 +324,9 @@ wm_status SessionStats(const wm_session* session, wm_session_stats* out) noexcep
     to.ring_overflows = stats.ring_overflows;
     to.discards = stats.discards;
     to.rows_handed_over = stats.rows_handed_over;
+    to.gathers = stats.gathers;
+    to.gathers_failed = stats.gathers_failed;
+    to.parts_missing = stats.parts_missing;
     CopyOut(to, out);
     return absl::OkStatus();
   });
@@ -381,6 +402,7 @@ void FillSession(wm_api_v1& api) {
   api.session_view = &SessionView;
   api.session_hand_over = &SessionHandOver;
   api.session_submit = &SessionSubmit;
+  api.session_submit_slice = &SessionSubmitSlice;
   api.session_submit_device_slots = &SessionSubmitDeviceSlots;
   api.session_drop = &SessionDrop;
   api.session_cancel = &SessionCancel;

@@ -7,36 +7,15 @@
 #include <utility>
 
 #include "blockstore/step_path.h"
+#include "plugin/capture/capture_session_impl.h"
 #include "plugin/capture/host_transport.h"
-#include "plugin/capture/ids_ring.h"
 
 namespace waymark {
 namespace {
 
-constexpr std::int32_t kInvalidArgument =
-    static_cast<std::int32_t>(absl::StatusCode::kInvalidArgument);
-constexpr std::int32_t kFailedPrecondition =
-    static_cast<std::int32_t>(absl::StatusCode::kFailedPrecondition);
-constexpr std::int32_t kResourceExhausted =
-    static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted);
-constexpr std::int32_t kUnavailable = static_cast<std::int32_t>(absl::StatusCode::kUnavailable);
-constexpr std::int32_t kNotFound = static_cast<std::int32_t>(absl::StatusCode::kNotFound);
-
 constexpr std::int32_t kMostRows = 1 << 20;
 constexpr std::int32_t kMostBuffers = 4096;
 constexpr std::int32_t kMostExperts = 32768;  // ids of a view are int16
-
-// A counter that one thread moves and any thread reads.
-class Counter {
- public:
-  void Add(std::uint64_t n = 1) {
-    value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-  }
-  [[nodiscard]] std::uint64_t Get() const { return value_.load(std::memory_order_relaxed); }
-
- private:
-  std::atomic<std::uint64_t> value_{0};
-};
 
 absl::Status CheckRange(const char* field, std::int64_t value, std::int64_t least,
                         std::int64_t most) {
@@ -52,98 +31,6 @@ std::string LayerName(std::int32_t layer, std::int32_t layer_id, const std::stri
 }
 
 }  // namespace
-
-class CaptureSession::Impl {
- public:
-  RoutingStore* store = nullptr;
-  RoutingShape shape;
-  std::int32_t max_rows = 0;
-  std::int32_t max_ids_rows = 0;  // of a tensor of SubmitIds
-  std::shared_ptr<LayerCounters> counters;
-  std::shared_ptr<Transport> transport;
-  std::shared_ptr<IdsRing> ids_ring;
-  std::vector<LayerBinding> bindings;
-
-  // The step that has a buffer; by BufferId. step == 0: the buffer is not the engine's thread's.
-  struct Open {
-    std::uint64_t step = 0;
-    std::int32_t rows = 0;
-    std::int32_t written_rows = 0;
-    bool device_slots = false;  // how many rows it has is known at its end,
-    bool all_written = false;   // and until then it may have written all of the view
-  };
-  std::vector<Open> open;
-  std::size_t last_found = 0;  // engines ask for the same step again and again
-  std::uint64_t last_begun = 0;
-
-  Counter begun, submitted, dropped, cancelled, overflows, discards, handed_over;
-
-  BufferId Find(StepId step) {
-    if (step.value() == 0) return kNoBuffer;
-    if (open[last_found].step == step.value()) return static_cast<BufferId>(last_found);
-    for (std::size_t i = 0; i < open.size(); ++i) {
-      if (open[i].step == step.value()) {
-        last_found = i;
-        return static_cast<BufferId>(i);
-      }
-    }
-    return kNoBuffer;
-  }
-
-  // Gives the buffer of `step`, if it has one, back without landing it.
-  void ReleaseBuffer(StepId step) {
-    const BufferId buffer = Find(step);
-    if (buffer == kNoBuffer) return;
-    Open& entry = open[static_cast<std::size_t>(buffer)];
-    transport->Release(buffer, entry.all_written ? max_rows : entry.written_rows);
-    entry = {};
-  }
-
-  StepCode Submit(StepId step, BufferId buffer, const std::int64_t* slots, std::int32_t rows,
-                  std::int32_t written_rows) {
-    if (written_rows < 0 || written_rows > max_rows) {
-      return {kInvalidArgument, StepRule::kTooManyRows, 0, written_rows};
-    }
-    Open& entry = open[static_cast<std::size_t>(buffer)];
-    const std::int32_t written = std::max(entry.written_rows, written_rows);
-    entry = {};
-    const StepCode code = store->Submit(step, transport->Seal(buffer, rows, written, slots));
-    if (code.ok()) submitted.Add();
-    return code;
-  }
-
-  void Begun(std::uint64_t step) {
-    last_begun = step;
-    begun.Add();
-  }
-
-  // Whether `view` may be written: the scratch view, unless it stands for a step that was not
-  // begun, or the view of a step that is open. A view that outlived its step must not write into
-  // the step that has the buffer now.
-  [[nodiscard]] bool MayWrite(const CaptureView& view) const {
-    if (view.buffer == kScratchBuffer) return view.step <= last_begun;
-    const auto buffer = static_cast<std::size_t>(view.buffer);
-    return view.step != 0 && buffer < open.size() && open[buffer].step == view.step;
-  }
-  // Rows [0, rows) of `view` were written.
-  void Wrote(const CaptureView& view, std::int32_t rows) {
-    if (view.buffer == kScratchBuffer) return;
-    Open& entry = open[static_cast<std::size_t>(view.buffer)];
-    entry.written_rows = std::max(entry.written_rows, rows);
-  }
-
-  CaptureCode CheckIds(const void* data, std::int32_t rows, std::int32_t most_rows,
-                       std::int32_t columns) const {
-    if (rows < 0 || rows > most_rows) {
-      return {kInvalidArgument, CaptureRule::kTooManyRows, rows, most_rows};
-    }
-    if (rows > 0 && data == nullptr) return {kInvalidArgument, CaptureRule::kNullData, rows, 0};
-    if (columns < shape.top_k) {
-      return {kInvalidArgument, CaptureRule::kTooFewColumns, columns, shape.top_k};
-    }
-    return {};
-  }
-};
 
 std::string_view LayerCaptureName(LayerCapture capture) {
   switch (capture) {
@@ -206,6 +93,20 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
                                      : static_cast<std::int32_t>(of_store.max_steps_in_flight);
   impl->ids_ring =
       std::make_shared<IdsRing>(impl->shape, impl->max_ids_rows, num_steps, impl->counters);
+  if (options.row_gather.ranks != 1) {
+    RowGatherOptions gather_options;
+    gather_options.shape = impl->shape;
+    gather_options.collective = options.row_gather;
+    // The store refuses steps of more rows.
+    gather_options.max_rows =
+        static_cast<std::int32_t>(of_store.max_step_rows) / std::max(1, options.row_gather.ranks);
+    gather_options.num_steps = options.num_buffers + num_steps;
+    gather_options.log = options.log;
+    gather_options.teardown_timeout = of_store.teardown_timeout;
+    absl::StatusOr<std::shared_ptr<RowGather>> gather = RowGather::Create(gather_options);
+    if (!gather.ok()) return gather.status();
+    impl->gather = *std::move(gather);
+  }
   impl->bindings.resize(static_cast<std::size_t>(impl->shape.num_layers));
   for (std::int32_t layer = 0; layer < impl->shape.num_layers; ++layer) {
     impl->bindings[static_cast<std::size_t>(layer)].layer = layer;
@@ -231,6 +132,7 @@ CaptureSession::~CaptureSession() {
     // A step that the engine ended behind the session's back is not in flight: nothing to do then.
     (void)Drop(StepId(step));
   }
+  if (impl_->gather != nullptr) impl_->gather->Close(impl_->store->forked());
 }
 
 absl::Status CaptureSession::BindLayer(std::int32_t layer, std::string module,
@@ -267,7 +169,8 @@ void CaptureSession::SetStream(void* stream) {
 
 WAYMARK_STEP_PATH StepCode CaptureSession::BeginStep(const StepBatch& batch,
                                                      std::int32_t written_rows) {
-  const std::size_t num_rows = NumRows(batch);
+  std::size_t num_rows = 0;
+  if (const StepCode bad = impl_->SplitRows(batch, NumRows(batch), num_rows); !bad.ok()) return bad;
   if (num_rows > static_cast<std::size_t>(impl_->max_rows) && !batch.device_slots) {
     return {kInvalidArgument, StepRule::kTooManyRows, 0, static_cast<std::int64_t>(num_rows)};
   }
@@ -277,15 +180,7 @@ WAYMARK_STEP_PATH StepCode CaptureSession::BeginStep(const StepBatch& batch,
   // The buffer first, so that a step without one is dropped by the record that begins it.
   Transport& transport = *impl_->transport;
   const BufferId buffer = transport.healthy() ? transport.Acquire() : kNoBuffer;
-  StepCode code;
-  if (buffer == kNoBuffer) {
-    StepBatch dropped = batch;
-    dropped.drop = true;
-    code = impl_->store->BeginStep(dropped);
-  } else {
-    code = impl_->store->BeginStep(batch);
-  }
-  if (code.ok() || code.dropped()) impl_->Begun(batch.step);
+  const StepCode code = impl_->Begin(batch, num_rows, buffer != kNoBuffer);
   if (!code.ok()) {
     if (buffer != kNoBuffer) transport.Release(buffer, 0);
     if (!code.dropped()) return code;
@@ -307,9 +202,12 @@ StepCode CaptureSession::BeginIdsStep(const StepBatch& batch) {
     return {kInvalidArgument, StepRule::kDeviceSlots, 0,
             static_cast<std::int64_t>(batch.num_slots)};
   }
-  const StepCode code = impl_->store->BeginStep(batch);
-  if (code.ok() || code.dropped()) impl_->Begun(batch.step);
-  return code;
+  std::size_t num_rows = 0;
+  if (const StepCode bad = impl_->SplitRows(batch, NumRows(batch), num_rows); !bad.ok()) return bad;
+  if (num_rows > static_cast<std::size_t>(impl_->max_ids_rows)) {
+    return {kInvalidArgument, StepRule::kTooManyRows, 0, static_cast<std::int64_t>(num_rows)};
+  }
+  return impl_->Begin(batch, num_rows, true);
 }
 
 CaptureView CaptureSession::view(StepId step) {
@@ -339,10 +237,22 @@ CaptureCode CaptureSession::HandOver(const CaptureView& view, std::int32_t layer
       !code.ok()) {
     return code;
   }
+  if (ids.first_row < 0 || ids.first_row > impl_->max_rows - ids.rows) {
+    return {kInvalidArgument, CaptureRule::kTooManyRows, std::int64_t{ids.first_row} + ids.rows,
+            impl_->max_rows};
+  }
   if (!impl_->MayWrite(view)) {
     return {kNotFound, CaptureRule::kStepNotInFlight, static_cast<std::int64_t>(view.step), 0};
   }
-  impl_->Wrote(view, ids.rows);
+  if (impl_->gather != nullptr && view.buffer != kScratchBuffer) {
+    // A tensor with the rows of all ranks would be taken for the rows of this one.
+    const std::int32_t of_rank = impl_->open[static_cast<std::size_t>(view.buffer)].rows;
+    if (ids.first_row + ids.rows > of_rank) {
+      return {kInvalidArgument, CaptureRule::kTooManyRows, std::int64_t{ids.first_row} + ids.rows,
+              of_rank};
+    }
+  }
+  impl_->Wrote(view, ids.first_row + ids.rows);
   impl_->transport->HandOver(view.buffer, layer, ids);
   impl_->handed_over.Add(static_cast<std::uint64_t>(ids.rows));
   return {};
@@ -401,14 +311,15 @@ CaptureCode CaptureSession::Route(StepId step, std::int32_t layer,
   return Route(view(step), layer, config, tensors);
 }
 
-WAYMARK_STEP_PATH StepCode CaptureSession::Submit(StepId step, std::int32_t written_rows) {
+WAYMARK_STEP_PATH StepCode CaptureSession::Submit(StepId step, std::int32_t written_rows,
+                                                  std::int32_t first_row) {
   const BufferId buffer = impl_->Find(step);
   if (buffer == kNoBuffer) {
     return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step.value())};
   }
   const Impl::Open& entry = impl_->open[static_cast<std::size_t>(buffer)];
   if (entry.device_slots) return {kInvalidArgument, StepRule::kDeviceSlots, 0, 0};
-  return impl_->Submit(step, buffer, nullptr, entry.rows, written_rows);
+  return impl_->Submit(step, buffer, nullptr, entry.rows, written_rows, first_row);
 }
 
 StepCode CaptureSession::SubmitDeviceSlots(StepId step, const std::int64_t* slots,
@@ -430,6 +341,7 @@ StepCode CaptureSession::SubmitDeviceSlots(StepId step, const std::int64_t* slot
 
 StepCode CaptureSession::Drop(StepId step) {
   impl_->ReleaseBuffer(step);
+  impl_->EndGather(step, Reason::kCapacity);
   const StepCode code = impl_->store->Drop(step);
   if (code.ok()) impl_->dropped.Add();
   return code;
@@ -437,6 +349,7 @@ StepCode CaptureSession::Drop(StepId step) {
 
 StepCode CaptureSession::Cancel(StepId step) {
   impl_->ReleaseBuffer(step);
+  impl_->EndGather(step, Reason::kNotCaptured);
   const StepCode code = impl_->store->Cancel(step);
   if (code.ok()) impl_->cancelled.Add();
   return code;
@@ -453,6 +366,15 @@ CaptureCode CaptureSession::SubmitIds(StepId step, const StepIds& ids, DoneCallb
     code = {kInvalidArgument, CaptureRule::kWrongLayers, ids.layers, impl_->shape.num_layers};
   }
   if (code.ok() && !step.valid()) code = {kNotFound, CaptureRule::kStepNotInFlight, 0, 0};
+  if (code.ok() && impl_->gather != nullptr) {
+    // A tensor with the rows of all ranks would be taken for the rows of this one.
+    const std::int32_t of_rank = impl_->gather->OpenRows(step);
+    if (of_rank < 0) {
+      code = {kNotFound, CaptureRule::kStepNotInFlight, static_cast<std::int64_t>(step.value()), 0};
+    } else if (ids.rows > of_rank) {
+      code = {kInvalidArgument, CaptureRule::kTooManyRows, ids.rows, of_rank};
+    }
+  }
   StepRows* rows = nullptr;
   if (code.ok()) {
     rows = impl_->ids_ring->Take(step.value(), ids, done);
@@ -471,7 +393,8 @@ CaptureCode CaptureSession::SubmitIds(StepId step, const StepIds& ids, DoneCallb
   }
   impl_->ReleaseBuffer(step);
   // From here on the rows call `done`, also when the store refuses them.
-  if (const StepCode refused = impl_->store->Submit(step, rows); !refused.ok()) {
+  if (const StepCode refused = impl_->store->Submit(step, impl_->OfAllRanks(step, rows));
+      !refused.ok()) {
     return {refused.code, CaptureRule::kStepNotInFlight, static_cast<std::int64_t>(step.value()),
             0};
   }
@@ -492,6 +415,12 @@ CaptureStats CaptureSession::GetStats() const {
   stats.ring_overflows = impl_->overflows.Get();
   stats.discards = impl_->discards.Get();
   stats.rows_handed_over = impl_->handed_over.Get();
+  if (impl_->gather != nullptr) {
+    const RowGatherStats gathered = impl_->gather->GetStats();
+    stats.gathers = gathered.steps;
+    stats.gathers_failed = gathered.failed;
+    stats.parts_missing = gathered.parts_missing;
+  }
   for (const LayerBinding& binding : impl_->bindings) {
     stats.layers.push_back({binding, impl_->shape.layer_id(binding.layer),
                             impl_->counters->silent_rows(binding.layer),
@@ -512,7 +441,8 @@ std::vector<SilentLayer> CaptureSession::SilentLayers() const {
 }
 
 absl::Status CaptureSession::status() const {
-  return impl_->transport->status();
+  if (absl::Status status = impl_->transport->status(); !status.ok()) return status;
+  return impl_->gather != nullptr ? impl_->gather->status() : absl::OkStatus();
 }
 const RoutingShape& CaptureSession::shape() const {
   return impl_->shape;
@@ -536,6 +466,10 @@ std::string CaptureStats::ToString() const {
       ", dropped " + std::to_string(steps_dropped) + ", cancelled " +
       std::to_string(steps_cancelled) + ", ring overflows " + std::to_string(ring_overflows) +
       ", discards " + std::to_string(discards) + "\n";
+  if (gathers + gathers_failed > 0) {
+    text += "gathers " + std::to_string(gathers) + ", failed " + std::to_string(gathers_failed) +
+            ", parts of other ranks without rows " + std::to_string(parts_missing) + "\n";
+  }
   for (const LayerStats& layer : layers) {
     if (layer.rows_silent == 0 && layer.rows_invalid == 0) continue;
     text += LayerName(layer.binding.layer, layer.layer_id, layer.binding.module) + ": " +

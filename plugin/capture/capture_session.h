@@ -24,6 +24,16 @@
 // threads, at disjoint addresses, between BeginStep and Submit. No call from SetStream to SubmitIds
 // allocates, blocks or throws; only HandOver copies rows.
 //
+// Sequence parallelism (CaptureOptions::row_gather): each rank's forward has one part of the rows.
+// Every rank begins the same steps, of the same rows, in the same order. The batch of a step has the
+// rows of all ranks, padding included (slots of -1), so that their number is a multiple of the
+// ranks; the view and the ids of rank r have rows [r * n, (r + 1) * n), n of each rank. The ranks
+// exchange the packed rows on a thread of the session, one all-gather a step, and every rank's store
+// gets all rows. For each step that was begun the collective is called once, also if this rank drops
+// or cancels it: its rows are then missing on the other ranks, too (capacity; not captured if only
+// this rank cancelled). If a call fails, all rows of its step are missing here (not captured). A
+// rank that need not keep rows gives its store one block, and its steps slots of -1.
+//
 // Ownership: the store is not owned and must outlive the session. The session may be destroyed
 // while steps are in flight: those that are not submitted are dropped, submitted ones still land.
 #ifndef WAYMARK_PLUGIN_CAPTURE_CAPTURE_SESSION_H_
@@ -43,6 +53,7 @@
 #include "blockstore/step_code.h"
 #include "blockstore/store/store.h"
 #include "plugin/capture/capture_code.h"
+#include "plugin/capture/collective.h"
 #include "plugin/capture/ids_tensor.h"
 #include "plugin/capture/tensor_rows.h"
 #include "plugin/capture/transport.h"
@@ -69,8 +80,8 @@ struct CaptureOptions {
   // Required, not owned. Its shape is the session's; E must be at most 32768, since views are
   // int16.
   RoutingStore* store = nullptr;
-  // N_max: the most rows of one forward, padding included; with data parallelism, of the gathered
-  // batch. 1 ... 1048576.
+  // N_max: the most rows of one forward on this rank, padding included; with data parallelism, of
+  // the gathered batch. 1 ... 1048576.
   std::int32_t max_rows = 0;
   // R: how many steps can have a buffer between their begin and their landing. A step that finds
   // none free is dropped. 1 ... 4096.
@@ -81,6 +92,11 @@ struct CaptureOptions {
   std::vector<LayerBinding> layers = {};
   // Makes the transport. Null: HostTransport.
   TransportFactory transport = {};
+  // Sequence parallelism: the ranks that share the rows of each forward, in the order of their rows.
+  // Called on a thread of the session ("wm-gather") alone, so it must not be one that the engine
+  // calls at the same time; it has a deadline of its own. `context` must outlive the session and the
+  // call in progress when the session is destroyed. With one rank nothing is exchanged.
+  Collective row_gather = {};
   // Called on the landing thread when a layer is silent for the first time, and once if the
   // transport fails (TransportOptions::log). Null: nothing is logged.
   LogCallback log = {};
@@ -103,6 +119,10 @@ struct CaptureStats {
   std::uint64_t ring_overflows = 0;  // steps dropped at their begin: no buffer, or transport failed
   std::uint64_t discards = 0;        // calls of Discard
   std::uint64_t rows_handed_over = 0;  // rows copied by HandOver, counted once per layer
+  // With CaptureOptions::row_gather.
+  std::uint64_t gathers = 0;         // steps whose rows were exchanged
+  std::uint64_t gathers_failed = 0;  // steps whose all-gather failed
+  std::uint64_t parts_missing = 0;   // parts of other ranks that had no rows, in those exchanged
   std::vector<LayerStats> layers;      // all L, in order
 
   // The totals in one line, and one line for each layer with a silent or invalid row.
@@ -131,7 +151,8 @@ class CaptureSession {
       const CaptureOptions& options);
   // Drops the steps that have a buffer and have not ended. Steps of BeginIdsStep that were not
   // submitted stay in flight in the store, and the caller must end them there. Submitted steps land
-  // as if the session still existed.
+  // as if the session still existed. With row_gather it waits until they have been exchanged, at
+  // most StoreOptions::teardown_timeout; rows that have not been are missing (not captured).
   ~CaptureSession();
   CaptureSession(const CaptureSession&) = delete;
   CaptureSession& operator=(const CaptureSession&) = delete;
@@ -161,7 +182,9 @@ class CaptureSession {
   // If no buffer is free, or the transport has failed, the step is begun and dropped at once: the
   // code is dropped(), and view(step) is the scratch view, so that the forward can run unchanged.
   // InvalidArgument (kTooManyRows) if written_rows or the number of slots (unless device_slots)
-  // exceeds max_rows; nothing has happened.
+  // exceeds max_rows; nothing has happened. With row_gather the number of slots on each rank counts,
+  // and InvalidArgument (kRankRows, kDeviceSlots) is returned if it is no integer, and for
+  // device_slots.
   [[nodiscard]] StepCode BeginStep(const StepBatch& batch, std::int32_t written_rows = 0);
   // The view into which the forward of `step` writes, valid until the step is submitted, dropped or
   // cancelled. For a step without a buffer (dropped at its begin, ended, or unknown) it is the
@@ -172,8 +195,9 @@ class CaptureSession {
   // land. Call Discard after each such forward.
   [[nodiscard]] CaptureView scratch_view();
 
-  // Copies the first K columns of `ids` into rows [0, ids.rows) of `layer` of the view, in stream
-  // order on a device. For layers bound as LayerCapture::kHandsOver, and for layers that are not
+  // Copies the first K columns of `ids` into the ids.rows rows of `layer` of the view from
+  // ids.first_row on, in stream order on a device: micro-batches of one step hand over their rows
+  // one after the other, in any order. For layers bound as LayerCapture::kHandsOver, and for layers that are not
   // bound. `view` is view(step) or scratch_view(); the second form is HandOver(view(step), ...).
   // For a device, `ids.data` is device memory, which is read in stream order. On failure nothing is
   // copied. NotFound (kStepNotInFlight) for a view whose step has ended, or was not begun.
@@ -199,8 +223,11 @@ class CaptureSession {
   // Ends `step`: its forward has written the view, or on a device has been issued. Its rows land.
   // Before the buffer is used again, all rows that the forward may have written are set to -1.
   // `written_rows`: as in BeginStep, for callers that did not know it then; the larger of the two
-  // counts. NotFound (kStepNotInFlight) if the step has no buffer here; nothing has happened.
-  [[nodiscard]] StepCode Submit(StepId step, std::int32_t written_rows = 0);
+  // counts. `first_row`: row i of the step is row first_row + i of the view: the slice of a
+  // data-parallel rank in the gathered batch. NotFound (kStepNotInFlight) if the step has no buffer
+  // here, and InvalidArgument (kTooManyRows) for rows beyond max_rows; nothing has happened.
+  [[nodiscard]] StepCode Submit(StepId step, std::int32_t written_rows = 0,
+                                std::int32_t first_row = 0);
   // Ends a step that was begun with StepBatch::device_slots. Row i of the view belongs to KV slot
   // slots[i]; kPaddingSlot for a row without KV. `slots` is [rows] int64 in the memory of the
   // transport (device memory for a device), and is read in stream order after the forward, so work
@@ -222,8 +249,9 @@ class CaptureSession {
   // host-readable memory. Its rows are read from that tensor when they land; the transport is not
   // used. End it by SubmitIds, Drop or Cancel. InvalidArgument (kDeviceSlots) for device_slots.
   [[nodiscard]] StepCode BeginIdsStep(const StepBatch& batch);
-  // Ends `step` with the ids in `ids`: row i of the tensor is row i of the step. Rows of the step
-  // beyond ids.rows are missing (not captured). A step of BeginStep may end so too, if its view was
+  // Ends `step` with the ids in `ids`: row i of the tensor is row i of the step (with row_gather, of
+  // this rank's rows, and ids.rows is at most their number). Rows of the step beyond ids.rows are
+  // missing (not captured). A step of BeginStep may end so too, if its view was
   // not written. The tensor stays the caller's and must not change until `done` is called, which
   // happens exactly once: on success when the step has landed, else before the return.
   // CaptureCode::dropped() (kRingFull): num_ids_steps steps have not landed yet, so this one was
@@ -240,8 +268,8 @@ class CaptureSession {
   [[nodiscard]] CaptureStats GetStats() const;
   // The layers that have been silent since the session was made, in order of layer. Allocates.
   [[nodiscard]] std::vector<SilentLayer> SilentLayers() const;
-  // OK, or why the transport has failed for good. After a failure every step is dropped at its
-  // begin.
+  // OK, or why the transport or the gather of rows (4096 steps waited for the collective) has failed
+  // for good. After a failure every step is dropped at its begin.
   [[nodiscard]] absl::Status status() const;
 
   [[nodiscard]] const RoutingShape& shape() const;

@@ -61,12 +61,13 @@ class HostTransport::Buffer : public StepRows {
   [[nodiscard]] std::ptrdiff_t layer_stride() const { return layer_stride_; }
 
   void Seal(std::shared_ptr<HostTransport> owner, std::int32_t rows, std::int32_t written_rows,
-            const std::int64_t* slots) {
+            const std::int64_t* slots, std::int32_t first_row) {
     slots_.clear();
     if (slots != nullptr) slots_.assign(slots, slots + rows);
     owner_ = std::move(owner);
     rows_ = rows;
     written_rows_ = written_rows;
+    first_row_ = first_row;
   }
 
   void Poison(std::int32_t rows) {
@@ -97,7 +98,8 @@ class HostTransport::Buffer : public StepRows {
  private:
   [[nodiscard]] kernels::IdsView Ids() const {
     constexpr auto kId = static_cast<std::ptrdiff_t>(sizeof(std::int16_t));
-    return {memory_.get(), kernels::IdKind::kInt16, shape_.top_k * kId, layer_stride_ * kId, kId};
+    const std::int16_t* const first = memory_.get() + std::ptrdiff_t{first_row_} * shape_.top_k;
+    return {first, kernels::IdKind::kInt16, shape_.top_k * kId, layer_stride_ * kId, kId};
   }
 
   const kernels::RowShape shape_;
@@ -108,6 +110,7 @@ class HostTransport::Buffer : public StepRows {
   std::shared_ptr<HostTransport> owner_;  // from Seal to Done
   std::int32_t rows_ = 0;
   std::int32_t written_rows_ = 0;
+  std::int32_t first_row_ = 0;  // of the step's rows
   std::vector<std::int64_t> slots_;  // of a step with device_slots
 };
 
@@ -174,7 +177,9 @@ CaptureView HostTransport::View(BufferId buffer) {
 void HostTransport::HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) {
   const Buffer& of = BufferOf(buffer);
   const kernels::IdsView view{ids.data, ToKind(ids.type), ids.row_stride, 0, ids.k_stride};
-  kernels::CaptureIds(view, ids.rows, options_.shape.top_k, of.data() + layer * of.layer_stride());
+  kernels::CaptureIds(view, ids.rows, options_.shape.top_k,
+                      of.data() + layer * of.layer_stride() +
+                          std::ptrdiff_t{ids.first_row} * options_.shape.top_k);
 }
 
 kernels::RoutingCode HostTransport::Route(BufferId, const kernels::RoutingConfig& config,
@@ -184,9 +189,10 @@ kernels::RoutingCode HostTransport::Route(BufferId, const kernels::RoutingConfig
 
 WAYMARK_STEP_PATH StepRows* HostTransport::Seal(BufferId buffer, std::int32_t rows,
                                                 std::int32_t written_rows,
-                                                const std::int64_t* slots) {
+                                                const std::int64_t* slots,
+                                                std::int32_t first_row) {
   Buffer& of = BufferOf(buffer);
-  of.Seal(shared_from_this(), rows, written_rows, slots);
+  of.Seal(shared_from_this(), rows, written_rows, slots, first_row);
   return &of;
 }
 

@@ -21,12 +21,15 @@ struct IdsTensor {
   std::int32_t columns = 0;       // K or more
   std::ptrdiff_t row_stride = 0;  // bytes from one row to the next
   std::ptrdiff_t k_stride = 0;    // bytes from one id of a row to the next
+  // Row i is row first_row + i of the forward: of one of several micro-batches, whose layers run at
+  // different times.
+  std::int32_t first_row = 0;
 
   // A C-order [rows, columns] array of `type`.
   [[nodiscard]] static IdsTensor Contiguous(const void* data, IdType type, std::int32_t rows,
                                             std::int32_t columns) {
     const auto bytes = static_cast<std::ptrdiff_t>(IdBytes(type));
-    return {data, type, rows, columns, bytes * columns, bytes};
+    return {data, type, rows, columns, bytes * columns, bytes, 0};
   }
 };
 

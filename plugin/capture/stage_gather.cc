@@ -16,11 +16,15 @@
 namespace waymark {
 namespace {
 
-constexpr std::int32_t kMostRanks = 4096;
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 36;
 constexpr std::uint64_t kMagic = 0x656761'74732d6d77;  // "wm-stage"; another one on other machines
-constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kVersion = 3;
 constexpr std::uint64_t kInfoBytes = 8 + 8 + 1 + 1;  // step, version, reason, provenance
+
+// How the rows of the ranks become one.
+enum class Merge : std::uint32_t { kLayers, kTokens };
+constexpr std::uint32_t kSorted = 1;  // not in the router's order
+constexpr std::uint32_t kTokens = 2;  // Merge::kTokens
 
 // What a rank has, and whether it can go on. Sent again, with the code of that time, in the second
 // exchange.
@@ -35,7 +39,7 @@ struct Header {
   std::int32_t num_experts = 0;
   std::int32_t page_tokens = 0;
   std::int32_t num_layer_ids = 0;
-  std::uint32_t sorted = 0;  // 1: not in the router's order
+  std::uint32_t flags = 0;  // kSorted, kTokens
   std::int64_t first = 0;
   std::int64_t count = 0;
   // Of the payload: layer ids, then of all rows the steps, versions, reasons, provenances, ids.
@@ -59,23 +63,6 @@ absl::Status Unequal(std::size_t rank, const char* field, std::int64_t wanted, s
                                     std::to_string(given));
 }
 
-absl::Status CheckCollective(const Collective& collective) {
-  if (collective.ranks < 1 || collective.ranks > kMostRanks) {
-    return absl::InvalidArgumentError("collective.ranks must be in [1, " +
-                                      std::to_string(kMostRanks) + "]; it is " +
-                                      std::to_string(collective.ranks));
-  }
-  if (collective.rank < 0 || collective.rank >= collective.ranks) {
-    return absl::InvalidArgumentError("collective.rank must be in [0, " +
-                                      std::to_string(collective.ranks) + "); it is " +
-                                      std::to_string(collective.rank));
-  }
-  if (collective.ranks > 1 && collective.all_gather == nullptr) {
-    return absl::InvalidArgumentError("collective.all_gather must not be null");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckInfos(const std::string& name, std::span<const RowInfo> infos) {
   for (std::size_t i = 0; i < infos.size(); ++i) {
     const int reason = static_cast<int>(infos[i].reason);
@@ -87,16 +74,6 @@ absl::Status CheckInfos(const std::string& name, std::span<const RowInfo> infos)
         "; they are " + std::to_string(reason) + " and " + std::to_string(provenance));
   }
   return absl::OkStatus();
-}
-
-absl::Status AllGather(const Collective& collective, const char* what, const void* send,
-                       void* receive, std::size_t bytes) {
-  const std::int32_t code = collective.all_gather(collective.context, send, receive, bytes);
-  if (code == 0) return absl::OkStatus();
-  // A number that is no code reads as kUnknown.
-  return absl::Status(
-      static_cast<absl::StatusCode>(code),
-      std::string("collective.all_gather of the ") + what + ": answered " + std::to_string(code));
 }
 
 // ---- payloads
@@ -139,7 +116,7 @@ Rows FromPayload(const Header& header, const std::uint8_t* at) {
   const std::uint8_t* const end = at + header.bytes;
   Rows rows;
   rows.first = header.first;
-  rows.ordered = header.sorted == 0;
+  rows.ordered = (header.flags & kSorted) == 0;
   rows.shape = {.num_layers = header.num_layers,
                 .top_k = header.top_k,
                 .num_experts = header.num_experts,
@@ -197,6 +174,10 @@ absl::Status CheckFit(std::span<const Header> headers) {
   std::uint64_t largest = 0;
   for (std::size_t r = 0; r < headers.size(); ++r) {
     const Header& header = headers[r];
+    if ((header.flags & kTokens) != (front.flags & kTokens)) {
+      return Unequal(r, "GatherRows (2) or GatherLayers (0)", front.flags & kTokens,
+                     header.flags & kTokens);
+    }
     if (header.first != front.first) return Unequal(r, "first", front.first, header.first);
     if (header.count != front.count) return Unequal(r, "rows", front.count, header.count);
     if (header.top_k != front.top_k) return Unequal(r, "top_k", front.top_k, header.top_k);
@@ -210,7 +191,7 @@ absl::Status CheckFit(std::span<const Header> headers) {
     shape.page_tokens = header.page_tokens;
     // Below 2^50 with all that the shape and a 31-bit count allow.
     constexpr std::int64_t kMostRows = 0x7fffffff;
-    if (!shape.Validate().ok() || header.sorted > 1 || header.count < 0 ||
+    if (!shape.Validate().ok() || header.flags > (kSorted | kTokens) || header.count < 0 ||
         header.count > kMostRows ||
         (header.num_layer_ids != 0 && header.num_layer_ids != header.num_layers) ||
         header.bytes !=
@@ -245,7 +226,11 @@ absl::Status WithMemory(const char* what, Work work) {
   }
 }
 
-absl::StatusOr<Rows> JoinPayloads(std::span<const Header> headers,
+absl::StatusOr<Rows> MergeAll(Merge merge, std::span<const Rows* const> parts) {
+  return merge == Merge::kLayers ? JoinLayers(parts) : Join(parts);
+}
+
+absl::StatusOr<Rows> JoinPayloads(Merge merge, std::span<const Header> headers,
                                   std::span<const std::uint8_t> received, std::size_t stride) {
   std::vector<Rows> stages;
   for (std::size_t r = 0; r < headers.size(); ++r) {
@@ -261,10 +246,10 @@ absl::StatusOr<Rows> JoinPayloads(std::span<const Header> headers,
   std::vector<const Rows*> pointers;
   for (const Rows& stage : stages)
     pointers.push_back(&stage);
-  return JoinLayers(pointers);
+  return MergeAll(merge, pointers);
 }
 
-absl::StatusOr<Rows> Gather(const Rows& stage, const Collective& collective) {
+absl::StatusOr<Rows> Exchange(Merge merge, const Rows& stage, const Collective& collective) {
   std::vector<Header> headers(static_cast<std::size_t>(collective.ranks));
   std::vector<Header> answers(headers.size());
   std::vector<std::uint8_t> payload;
@@ -282,7 +267,7 @@ absl::StatusOr<Rows> Gather(const Rows& stage, const Collective& collective) {
     mine.num_experts = stage.shape.num_experts;
     mine.page_tokens = stage.shape.page_tokens;
     mine.num_layer_ids = static_cast<std::int32_t>(stage.shape.layer_ids.size());
-    mine.sorted = stage.ordered ? 0 : 1;
+    mine.flags = (stage.ordered ? 0 : kSorted) | (merge == Merge::kTokens ? kTokens : 0);
     mine.first = stage.first;
     mine.count = stage.size();
     mine.bytes = payload.size();
@@ -325,22 +310,31 @@ absl::StatusOr<Rows> Gather(const Rows& stage, const Collective& collective) {
     }
   }
   absl::StatusOr<Rows> joined = absl::InternalError("not joined");
-  status = WithMemory("join", [&] { joined = JoinPayloads(headers, received, largest); });
+  status = WithMemory("join", [&] { joined = JoinPayloads(merge, headers, received, largest); });
   if (!status.ok()) return status;
   return joined;
+}
+
+absl::StatusOr<Rows> Gather(Merge merge, const Rows& stage, const Collective& collective) {
+  if (absl::Status status = CheckCollective(collective); !status.ok()) return status;
+  absl::StatusOr<Rows> gathered = absl::InternalError("not gathered");
+  const absl::Status status = WithMemory("exchange", [&] {
+    const Rows* const alone = &stage;
+    gathered =
+        collective.ranks == 1 ? MergeAll(merge, {&alone, 1}) : Exchange(merge, stage, collective);
+  });
+  if (!status.ok()) return status;
+  return gathered;
 }
 
 }  // namespace
 
 absl::StatusOr<Rows> GatherLayers(const Rows& stage, const Collective& collective) {
-  if (absl::Status status = CheckCollective(collective); !status.ok()) return status;
-  absl::StatusOr<Rows> gathered = absl::InternalError("not gathered");
-  const absl::Status status = WithMemory("exchange", [&] {
-    const Rows* const alone = &stage;
-    gathered = collective.ranks == 1 ? JoinLayers({&alone, 1}) : Gather(stage, collective);
-  });
-  if (!status.ok()) return status;
-  return gathered;
+  return Gather(Merge::kLayers, stage, collective);
+}
+
+absl::StatusOr<Rows> GatherRows(const Rows& rows, const Collective& collective) {
+  return Gather(Merge::kTokens, rows, collective);
 }
 
 }  // namespace waymark

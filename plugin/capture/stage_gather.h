@@ -1,5 +1,6 @@
-// GatherLayers: pipeline stages exchange the rows of their layers, so that every rank gets the rows
-// of all layers.
+// GatherLayers, GatherRows: ranks exchange the rows that they have of one sequence, so that every
+// rank gets them all: pipeline stages the rows of their layers, context-parallel ranks the rows of
+// their tokens.
 //
 // There are three exchanges: headers (the range and shape that each rank has), readiness (whether
 // each rank can go on and has allocated the memory for the rest), and payloads. Every rank takes
@@ -9,26 +10,11 @@
 #ifndef WAYMARK_PLUGIN_CAPTURE_STAGE_GATHER_H_
 #define WAYMARK_PLUGIN_CAPTURE_STAGE_GATHER_H_
 
-#include <cstddef>
-#include <cstdint>
-
 #include "absl/status/statusor.h"
 #include "blockstore/rows.h"
+#include "plugin/capture/collective.h"
 
 namespace waymark {
-
-// An all-gather that the engine supplies, e.g. over its process group. Plain data.
-struct Collective {
-  std::int32_t rank = 0;   // rank of this process, in [0, ranks)
-  std::int32_t ranks = 1;  // number of ranks, 1 ... 4096
-  // All-gather: copies `bytes` bytes at `send` of every rank, in order of rank, to `receive` of
-  // every rank, which has ranks * bytes bytes (host memory). All ranks call it with the same
-  // `bytes`, in the same order. May block; must not throw. Returns 0, or an absl::StatusCode on
-  // failure. Not called if ranks is 1.
-  std::int32_t (*all_gather)(void* context, const void* send, void* receive,
-                             std::size_t bytes) = nullptr;
-  void* context = nullptr;  // passed to all_gather
-};
 
 // JoinLayers of the stages of all ranks, where higher ranks have higher layers. Every rank gets the
 // same rows, with the page size of rank 0. Any thread, off the step path: blocks as long as the
@@ -38,13 +24,18 @@ struct Collective {
 // Errors:
 //   InvalidArgument    a bad `collective`; then nothing is exchanged, and the other ranks block
 //   InvalidArgument    this rank's `stage` is bad; on every rank, if the ranks disagree on range, K
-//                      or E, or their layers do not increase; names rank, field and values
+//                      or E, or on the function called, or their layers do not increase; names
+//                      rank, field and values
 //   Aborted            another rank has a problem; names it
 //   ResourceExhausted  this rank cannot allocate, or all payloads together exceed 64 GiB
 //   DataLoss           bytes arrived that the named rank did not send
 //   any other code     the code that all_gather returned; what the other ranks get is then up to
 //                      the collective
 [[nodiscard]] absl::StatusOr<Rows> GatherLayers(const Rows& stage, const Collective& collective);
+// Join of the rows of all ranks, in order of rank: at each position the first rank that has a valid
+// row. Ranks that hold different tokens of a sequence (context parallelism) read the same range of
+// the same blocks. Otherwise as GatherLayers; InvalidArgument also if the ranks' layers differ.
+[[nodiscard]] absl::StatusOr<Rows> GatherRows(const Rows& rows, const Collective& collective);
 
 }  // namespace waymark
 

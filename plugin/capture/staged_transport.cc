@@ -92,7 +92,7 @@ class StagedTransport::StagingBuffer : public StepRows {
 
   // Enqueues the pack of `view`.
   void Seal(const std::int16_t* view, std::int32_t rows, std::int32_t written_rows,
-            const std::int64_t* slots) {
+            const std::int64_t* slots, std::int32_t first_row) {
     StagedTransport& t = transport_;
     const RoutingShape& shape = t.options_.shape;
     owner_ = t.shared_from_this();
@@ -116,6 +116,7 @@ class StagedTransport::StagingBuffer : public StepRows {
     launch.shape = ToRowShape(shape);
     launch.view = view;
     launch.layer_stride = LayerStride(t.options_);
+    launch.first_row = first_row;
     launch.rows = rows_;
     launch.written_rows = written_rows;
     launch.packed = device_ + layout.rows;
@@ -487,7 +488,10 @@ void StagedTransport::HandOver(BufferId buffer, std::int32_t layer, const IdsTen
   if (!healthy() || ids.rows == 0) return;
   (void)Check(
       device_.CaptureIds({ids.data, ToKind(ids.type), ids.row_stride, 0, ids.k_stride}, ids.rows,
-                         options_.shape.top_k, view.data + layer * LayerStride(options_), stream_),
+                         options_.shape.top_k,
+                         view.data + layer * LayerStride(options_) +
+                             std::ptrdiff_t{ids.first_row} * options_.shape.top_k,
+                         stream_),
       "copy the ids of a layer");
 }
 
@@ -500,11 +504,11 @@ kernels::RoutingCode StagedTransport::Route(BufferId buffer, const kernels::Rout
 }
 
 StepRows* StagedTransport::Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
-                                const std::int64_t* slots) {
+                                const std::int64_t* slots, std::int32_t first_row) {
   StagingBuffer& staging = *staging_[static_cast<std::size_t>(buffer)];
   ViewMemory& view = ViewOf(buffer);
   (void)Order(view);
-  staging.Seal(view.data, rows, written_rows, slots);
+  staging.Seal(view.data, rows, written_rows, slots, first_row);
   view.used = staging.packed;
   view.last = &staging;
   view.open = nullptr;

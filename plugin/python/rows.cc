@@ -1,6 +1,7 @@
 // Rows: rows that were read.
 #include <cstring>
 
+#include "plugin/python/collective.h"
 #include "plugin/python/module.h"
 #include "plugin/python/reading.h"
 
@@ -188,69 +189,21 @@ nb::bytes ToHandle(const Rows& self, const nb::tuple& given, const std::string& 
   });
 }
 
-// A Python collective, called on the thread that gathers.
-struct Collective {
-  nb::object all_gather;
-  std::int32_t ranks;
-  nb::object raised;  // what it raised
-};
-
-wm_status AllGather(void* context, const void* send, void* receive, std::size_t bytes) {
-  const GilTaken gil;
-  auto& self = *static_cast<Collective*>(context);
-  try {
-    const nb::object gathered = self.all_gather(nb::bytes(send, bytes));
-    auto* const out = static_cast<std::uint8_t*>(receive);
-    const auto ranks = static_cast<std::size_t>(self.ranks);
-    const auto copy = [&](nb::handle part, std::uint8_t* to, std::size_t wanted) {
-      const Bytes got = ReadableBytes(part, "all_gather");
-      if (got.size != wanted) {
-        Raise(WM_INVALID_ARGUMENT, "all_gather: must return " + std::to_string(wanted) +
-                                       " bytes, got " + std::to_string(got.size));
-      }
-      if (wanted != 0) std::memcpy(to, got.data, wanted);
-    };
-    if (PyList_Check(gathered.ptr()) || PyTuple_Check(gathered.ptr())) {
-      const nb::object parts = nb::steal(PySequence_Tuple(gathered.ptr()));
-      if (!parts.is_valid()) throw nb::python_error();
-      if (nb::len(parts) != ranks) {
-        Raise(WM_INVALID_ARGUMENT, "all_gather: must return the bytes of " + std::to_string(ranks) +
-                                       " ranks, got " + std::to_string(nb::len(parts)));
-      }
-      for (std::size_t rank = 0; rank < ranks; ++rank) {
-        copy(parts[rank], out + rank * bytes, bytes);
-      }
-    } else {
-      copy(gathered, out, ranks * bytes);
-    }
-    return WM_OK;
-  } catch (nb::python_error& error) {
-    self.raised = nb::borrow(error.value());
-    return WM_UNKNOWN;
-  } catch (...) {
-    return WM_UNKNOWN;
-  }
-}
-
-std::unique_ptr<Rows> GatherLayers(const Rows& stage, nb::object all_gather, Int32<"rank"> rank,
-                                   Int32<"ranks"> ranks) {
-  Collective collective{std::move(all_gather), ranks, {}};
-  wm_collective c = {};
-  c.struct_size = sizeof(c);
-  c.rank = rank;
-  c.ranks = ranks;
-  c.all_gather = &AllGather;
-  c.context = &collective;
+// `gather` (rows_gather_layers or rows_gather) across ranks.
+template <auto gather>
+std::unique_ptr<Rows> Gather(const Rows& mine, nb::object all_gather, Int32<"rank"> rank,
+                             Int32<"ranks"> ranks) {
+  Collective collective(std::move(all_gather), rank, ranks);
   wm_rows* gathered = nullptr;
   Message why;
   wm_status status;
   {
     const GilReleased released;
-    status = Api().rows_gather_layers(stage.rows, &c, &gathered, why.get());
+    status = (Api().*gather)(mine.rows, collective.get(), &gathered, why.get());
   }
-  if (collective.raised.is_valid()) {
+  if (const nb::object raised = collective.TakeRaised(); raised.is_valid()) {
     Api().rows_release(gathered);
-    PyErr_SetObject(collective.raised.type().ptr(), collective.raised.ptr());
+    PyErr_SetObject(raised.type().ptr(), raised.ptr());
     throw nb::python_error();
   }
   Check(status, why);
@@ -299,7 +252,9 @@ void BindRows(nb::module_& module) {
       .def_static("join", &Join, "reads"_a, nb::sig("def join(reads: list[Rows]) -> Rows"))
       .def_static("join_layers", &JoinLayers, "stages"_a,
                   nb::sig("def join_layers(stages: list[Rows]) -> Rows"))
-      .def("gather_layers", &GatherLayers, "all_gather"_a, "rank"_a, "ranks"_a);
+      .def("gather_layers", &Gather<&wm_api_v1::rows_gather_layers>, "all_gather"_a, "rank"_a,
+           "ranks"_a)
+      .def("gather", &Gather<&wm_api_v1::rows_gather>, "all_gather"_a, "rank"_a, "ranks"_a);
 }
 
 }  // namespace waymark_python

@@ -38,7 +38,8 @@ std::int32_t Count(std::int64_t size, const char* name) {
 
 void Make(Session* self, const Store& of, Int32<"max_rows"> max_rows,
           Int32<"num_buffers"> num_buffers, Int32<"num_ids_steps"> num_ids_steps,
-          std::int32_t transport, Int32<"device"> device, bool one_view) {
+          std::int32_t transport, Int32<"device"> device, bool one_view, nb::object all_gather,
+          Int32<"rank"> rank, Int32<"ranks"> ranks) {
   of.open();
   auto shared = std::make_shared<SharedSession>();
   shared->store = of.shared;
@@ -59,6 +60,11 @@ void Make(Session* self, const Store& of, Int32<"max_rows"> max_rows,
   options.num_ids_steps = num_ids_steps;
   options.transport = transport;
   options.device_ordinal = device;
+  if (!all_gather.is_none()) {
+    shared->row_gather = std::make_unique<Collective>(std::move(all_gather), rank, ranks);
+    shared->row_gather->LogTo(shared->store.get());
+    options.row_gather = shared->row_gather->get();
+  }
   Message why;
   wm_status status;
   {
@@ -132,7 +138,7 @@ std::unique_ptr<View> ViewOf(const Session& self, Uint64<"step"> step) {
 }
 
 void HandOver(const Session& self, nb::handle view_or_step, Int32<"layer"> layer,
-              nb::handle ids_array) {
+              nb::handle ids_array, Int32<"first_row"> first_row) {
   SharedSession& session = self.open();
   const Array array = ArrayOf(ids_array, "ids");
   if (array.dims != 2) {
@@ -148,6 +154,7 @@ void HandOver(const Session& self, nb::handle view_or_step, Int32<"layer"> layer
   ids.columns = Count(array.shape[1], "ids columns");
   ids.row_stride = array.strides[0];
   ids.k_stride = array.strides[1];
+  ids.first_row = first_row;
   const EngineCall call(*session.store);
   wm_view view = {};
   if (const View* given = nullptr; nb::try_cast(view_or_step, given, false) && given != nullptr) {
@@ -171,11 +178,13 @@ void HandOver(const Session& self, nb::handle view_or_step, Int32<"layer"> layer
   Check(code, status);
 }
 
-void Submit(const Session& self, Uint64<"step"> step, Int32<"written_rows"> written_rows) {
+void Submit(const Session& self, Uint64<"step"> step, Int32<"written_rows"> written_rows,
+            Int32<"first_row"> first_row) {
   SharedSession& session = self.open();
   const EngineCall call(*session.store);
   wm_code code = {};
-  const wm_status status = Api().session_submit(session.session, step, written_rows, &code);
+  const wm_status status =
+      Api().session_submit_slice(session.session, step, first_row, written_rows, &code);
   CheckAppended(code, status);
 }
 
@@ -316,6 +325,9 @@ nb::dict Stats(const Session& self) {
   out["ring_overflows"] = stats.ring_overflows;
   out["discards"] = stats.discards;
   out["rows_handed_over"] = stats.rows_handed_over;
+  out["gathers"] = stats.gathers;
+  out["gathers_failed"] = stats.gathers_failed;
+  out["parts_missing"] = stats.parts_missing;
   return out;
 }
 
@@ -413,7 +425,7 @@ bool NotDropped(wm_status status, const wm_code& code) {
 void BindSession(nb::module_& module) {
   nb::class_<Session>(module, "CaptureSession")
       .def("__init__", &Make, "store"_a, "max_rows"_a, "num_buffers"_a, "num_ids_steps"_a,
-           "transport"_a, "device"_a, "one_view"_a)
+           "transport"_a, "device"_a, "one_view"_a, "all_gather"_a.none(), "rank"_a, "ranks"_a)
       .def("_bind_layer", &BindLayer, "layer"_a, "module"_a, "capture"_a)
       .def("set_stream", &SetStream, "stream"_a.none(),
            "The CUDA stream of the forwards from here on: an int (cudaStream_t), an object with "
@@ -469,15 +481,18 @@ void BindSession(nb::module_& module) {
       .def(
           "scratch_view", [](const Session& self) { return ViewOf(self, {0}); },
           "The view of forwards outside any step. Nothing in it lands. Engine's thread.")
-      .def("hand_over", &HandOver, "view"_a, "layer"_a, "ids"_a,
-           "Copies the first K columns of `ids` into rows [0, len(ids)) of a layer.\n\n"
+      .def("hand_over", &HandOver, "view"_a, "layer"_a, "ids"_a, nb::kw_only(), "first_row"_a = 0,
+           "Copies the first K columns of `ids` into the len(ids) rows of a layer from first_row "
+           "on: micro-batches of one step hand over their rows one after the other.\n\n"
            "view: a View of this session, or the step. layer: bound as \"hands_over\", or not "
            "bound. ids: int16, int32 or int64 [rows, >= K], "
            "any strides, in the transport's memory; on a device in stream order, without "
            "synchronisation, and allowed during graph capture. NotFoundError: the step of the view "
            "has ended, or was not begun. Engine's thread.")
-      .def("submit", &Submit, "step"_a, "written_rows"_a = 0,
+      .def("submit", &Submit, "step"_a, "written_rows"_a = 0, nb::kw_only(), "first_row"_a = 0,
            "The forward of `step` has written its view (host), or has been launched (device). "
+           "first_row: row i of the step is row first_row + i of the view: the slice of a "
+           "data-parallel rank in the gathered batch. "
            "NotFoundError: the step has no buffer here. Engine's thread; keeps the GIL.")
       .def("submit_device_slots", &SubmitDeviceSlots, "step"_a, "slots"_a, "rows"_a = nb::none(),
            "written_rows"_a = 0,
@@ -500,7 +515,8 @@ void BindSession(nb::module_& module) {
            nb::sig("def _self_test(self, rows: int, forward: object) -> "
                    "tuple[list[tuple[int, int, int, int, int]], str]"))
       .def("check", &CheckStatus,
-           "Raises the reason if the transport has failed permanently; every step is then "
+           "Raises the reason if the transport has failed permanently, or row_gather is not called "
+           "any more (4096 steps waited for it); every step is then "
            "dropped when it begins. Any thread.")
       .def(
           "stats_text",

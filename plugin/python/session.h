@@ -2,6 +2,7 @@
 #ifndef WAYMARK_PLUGIN_PYTHON_SESSION_H_
 #define WAYMARK_PLUGIN_PYTHON_SESSION_H_
 
+#include "plugin/python/collective.h"
 #include "plugin/python/core.h"
 
 namespace waymark_python {
@@ -12,17 +13,25 @@ struct SharedSession {
   wm_session* session = nullptr;
   int transport = WM_TRANSPORT_HOST;
   int device = 0;
+  std::unique_ptr<Collective> row_gather;  // null: this rank has all rows
 
   SharedSession() = default;
   ~SharedSession() {
+    Release();
+    // Its thread is still in a call that did not end in time.
+    if (row_gather != nullptr && row_gather->calling()) (void)row_gather.release();
+  }
+  SharedSession(const SharedSession&) = delete;
+  SharedSession& operator=(const SharedSession&) = delete;
+
+ private:
+  void Release() {
     if (session == nullptr) return;
     const EngineCall call(*store, std::nothrow);
     if (!call.held()) return;  // the interpreter goes down under another thread's call
     const GilReleased released(Alive());
     Api().session_release(session);
   }
-  SharedSession(const SharedSession&) = delete;
-  SharedSession& operator=(const SharedSession&) = delete;
 };
 
 // The Python class of a session.

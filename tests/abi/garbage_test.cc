@@ -261,6 +261,8 @@ TEST_F(Garbage, Handles) {
   RefusesWrongObjects("rows_gather_layers", rows_, [&](auto* h) {
     return api.rows_gather_layers(h, &collective_, &rows, &why_);
   });
+  RefusesWrongObjects("rows_gather", rows_,
+                      [&](auto* h) { return api.rows_gather(h, &collective_, &rows, &why_); });
   RefusesWrongObjects("store_status", store_, [&](auto* h) { return api.store_status(h, &why_); });
   RefusesWrongObjects("store_report_message", store_,
                       [&](auto* h) { return api.store_report_message(h, bytes_, 9, &why_); });
@@ -348,6 +350,8 @@ TEST_F(Garbage, Handles) {
   step("session_hand_over",
        [&](auto* h, wm_code* code) { return api.session_hand_over(h, &view_, 0, &ids_, code); });
   step("session_submit", [&](auto* h, wm_code* code) { return api.session_submit(h, 1, 0, code); });
+  step("session_submit_slice",
+       [&](auto* h, wm_code* code) { return api.session_submit_slice(h, 1, 0, 0, code); });
   step("session_submit_device_slots", [&](auto* h, wm_code* code) {
     return api.session_submit_device_slots(h, 1, slots_, 4, 0, code);
   });
@@ -443,6 +447,7 @@ TEST_F(Garbage, Pointers) {
       {"rows_join_layers, too many", api.rows_join_layers(nullptr, kAbsurd, &rows, &why_)},
       {"rows_join_layers, out", api.rows_join_layers(&rows, 0, nullptr, &why_)},
       {"rows_gather_layers", api.rows_gather_layers(rows_, &collective_, nullptr, &why_)},
+      {"rows_gather", api.rows_gather(rows_, &collective_, nullptr, &why_)},
       {"session_create", api.session_create(&session_options_, nullptr, &why_)},
       {"session_view", api.session_view(session_, 1, nullptr)},
       {"session_hand_over", api.session_hand_over(session_, nullptr, 0, &ids_, nullptr)},
@@ -590,6 +595,24 @@ TEST_F(Garbage, FieldsOfStructs) {
                            {"transport", [](Session& o) { o.transport = 2; }},
                            {"transport", [](Session& o) { o.transport = -1; }},
                            {"reserved", [](Session& o) { o.reserved = 1; }}});
+  wm_collective of_rows = collective_;
+  wm_session_options gathering = session_options_;
+  gathering.row_gather = &of_rows;
+  using GatherSpoil = std::pair<const char*, std::function<void(wm_collective&)>>;
+  for (const auto& [name, spoil] : std::vector<GatherSpoil>{
+           {"row_gather: struct_size", [](wm_collective& o) { o.struct_size = 9; }},
+           {"row_gather.ranks", [](wm_collective& o) { o.ranks = 0; }},
+           {"row_gather.ranks", [](wm_collective& o) { o.ranks = 4097; }},
+           {"row_gather.rank", [](wm_collective& o) { o.rank = 1; }},
+           {"row_gather.reserved", [](wm_collective& o) { o.reserved = 1; }},
+           {"row_gather.all_gather", [](wm_collective& o) { o.all_gather = nullptr; }}}) {
+    of_rows = collective_;
+    spoil(of_rows);
+    wm_session* session = Untouched<wm_session>();
+    EXPECT_EQ(api.session_create(&gathering, &session, &why_), WM_INVALID_ARGUMENT) << name;
+    EXPECT_EQ(session, Untouched<wm_session>());
+    EXPECT_NE(std::string(text_).find(name), std::string::npos) << text_;
+  }
 
   using Binding = wm_layer_binding;
   RefusesAndSays<Binding>(
@@ -878,6 +901,24 @@ TEST_F(Garbage, TheStepPath) {
   for (const std::int32_t layer : {-1, 2, kLow, kHigh}) {
     EXPECT_EQ(api.session_hand_over(session_, &view_, layer, &ids_, &code), WM_INVALID_ARGUMENT);
     EXPECT_EQ(code.rule, WM_RULE_LAYER_OUT_OF_RANGE);
+  }
+  for (const std::int32_t first_row : {-1, 7, 8, kLow, kHigh}) {
+    wm_ids slice = ids_;
+    slice.first_row = first_row;
+    EXPECT_EQ(api.session_hand_over(session_, &view_, 0, &slice, &code), WM_INVALID_ARGUMENT);
+    EXPECT_EQ(code.rule, WM_RULE_TOO_MANY_ROWS);
+    EXPECT_EQ(api.session_submit_slice(session_, 1, first_row, 0, &code), WM_INVALID_ARGUMENT);
+    EXPECT_EQ(code.rule, WM_RULE_TOO_MANY_ROWS) << first_row;
+  }
+  {
+    wm_ids slice = ids_;
+    slice.first_row = 1;
+    EXPECT_EQ(api.session_submit_ids(session_, 1, &slice, tell, &code), WM_INVALID_ARGUMENT);
+    EXPECT_EQ(code.index, 2u);
+    slice.first_row = 0;
+    slice.reserved_2 = 1;
+    EXPECT_EQ(api.session_hand_over(session_, &view_, 0, &slice, &code), WM_INVALID_ARGUMENT);
+    EXPECT_EQ(code.index, 3u);
   }
   EXPECT_EQ(api.session_hand_over(session_, &view_, 0, &ids_, nullptr), WM_OK);
   for (const std::int32_t rows : {-1, 9, kLow, kHigh})

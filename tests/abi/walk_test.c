@@ -1179,6 +1179,10 @@ int main(void) {
       CHECK_OK(wm->rows_view(joined, &lent));
       CHECK(lent.count == 3 * ROWS);
       wm->rows_release(joined);
+      CHECK_OK(WM(rows_gather)(rows, &alone, &joined, &why));
+      CHECK_OK(wm->rows_view(joined, &lent));
+      CHECK(lent.count == 3 * ROWS && exchanges == 0);
+      wm->rows_release(joined);
     }
     wm->rows_release(rows);
     wm->rows_release(again);
@@ -1246,7 +1250,7 @@ int main(void) {
       CHECK_OK(wm->session_begin_step(session, &batch, 0, &code));
       CHECK_OK(wm->session_view(session, 6, &view));
       forward(&view, 2, ROWS); /* not what it wrote before */
-      CHECK_OK(wm->session_submit(session, 6, 0, &code));
+      CHECK_OK(WM(session_submit_slice)(session, 6, 0, 0, &code));
       CHECK_OK(wm->store_wait_idle(store, -1, &why));
       CHECK_OK(wm->store_next_finding(store, &finding, &why));
       CHECK(finding.block == 1 && finding.step == 6 && finding.kept_step == 1);

@@ -286,6 +286,8 @@ class Rows:
 
     def gather_layers(self, all_gather: object, rank: int, ranks: int) -> Rows: ...
 
+    def gather(self, all_gather: object, rank: int, ranks: int) -> Rows: ...
+
 def _read_tagged(store: Store, tags: object, timeout: float | None) -> list[tuple[Rows | None, str, bool, str]]: ...
 
 class Snapshot:
@@ -470,7 +472,7 @@ class View:
     def __array__(self, *args: Any, **kwargs: Any) -> numpy.typing.NDArray[numpy.int16]: ...
 
 class CaptureSession:
-    def __init__(self, store: Store, max_rows: int, num_buffers: int, num_ids_steps: int, transport: int, device: int, one_view: bool) -> None: ...
+    def __init__(self, store: Store, max_rows: int, num_buffers: int, num_ids_steps: int, transport: int, device: int, one_view: bool, all_gather: object | None, rank: int, ranks: int) -> None: ...
 
     def _bind_layer(self, layer: int, module: str, capture: int) -> None: ...
 
@@ -507,16 +509,16 @@ class CaptureSession:
         The view of forwards outside any step. Nothing in it lands. Engine's thread.
         """
 
-    def hand_over(self, view: object, layer: int, ids: object) -> None:
+    def hand_over(self, view: object, layer: int, ids: object, *, first_row: int = 0) -> None:
         """
-        Copies the first K columns of `ids` into rows [0, len(ids)) of a layer.
+        Copies the first K columns of `ids` into the len(ids) rows of a layer from first_row on: micro-batches of one step hand over their rows one after the other.
 
         view: a View of this session, or the step. layer: bound as "hands_over", or not bound. ids: int16, int32 or int64 [rows, >= K], any strides, in the transport's memory; on a device in stream order, without synchronisation, and allowed during graph capture. NotFoundError: the step of the view has ended, or was not begun. Engine's thread.
         """
 
-    def submit(self, step: int, written_rows: int = 0) -> None:
+    def submit(self, step: int, written_rows: int = 0, *, first_row: int = 0) -> None:
         """
-        The forward of `step` has written its view (host), or has been launched (device). NotFoundError: the step has no buffer here. Engine's thread; keeps the GIL.
+        The forward of `step` has written its view (host), or has been launched (device). first_row: row i of the step is row first_row + i of the view: the slice of a data-parallel rank in the gathered batch. NotFoundError: the step has no buffer here. Engine's thread; keeps the GIL.
         """
 
     def submit_device_slots(self, step: int, slots: object, rows: object | None = None, written_rows: int = 0) -> None:
@@ -550,7 +552,7 @@ class CaptureSession:
 
     def check(self) -> None:
         """
-        Raises the reason if the transport has failed permanently; every step is then dropped when it begins. Any thread.
+        Raises the reason if the transport has failed permanently, or row_gather is not called any more (4096 steps waited for it); every step is then dropped when it begins. Any thread.
         """
 
     def stats_text(self) -> str:

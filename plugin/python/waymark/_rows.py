@@ -78,7 +78,7 @@ class Collective(Protocol):
     def all_gather(self, data: bytes, /) -> Union[bytes, Sequence[bytes]]:
         """``data`` of every rank, in order of rank: a list, or one concatenation. Every rank calls
         it with the same number of bytes. Called on the thread that gathers, with the GIL; it may
-        wait."""
+        wait, and should raise at a deadline."""
 
 
 class HasRows(Protocol):
@@ -278,6 +278,13 @@ class Rows:
         return Rows._of(
             native.gather_layers(collective.all_gather, collective.rank, collective.size)
         )
+
+    def gather(self, collective: Collective) -> Rows:
+        """join() across ranks that hold different tokens of a sequence (context parallelism): every
+        rank passes its rows of the same range and receives those of all; at each position the first
+        rank that has a valid row. Otherwise as gather_layers()."""
+        native = self._native()
+        return Rows._of(native.gather(collective.all_gather, collective.rank, collective.size))
 
     def to_bytes(
         self,

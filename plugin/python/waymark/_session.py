@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, Union
 from . import _core
 from ._core import View
 from ._route import Routing, route
+from ._rows import Collective
 from ._store import Store
 from ._types import LAYOUTS, Fault, LayerCapture, integer, number_of
 
@@ -37,6 +38,12 @@ class SessionStats:
     discards: int
     rows_handed_over: int
     """Rows x layers."""
+    gathers: int
+    """Steps whose rows the ranks of row_gather exchanged."""
+    gathers_failed: int
+    """Steps whose all_gather failed."""
+    parts_missing: int
+    """Parts of other ranks that had no rows, in the steps that were exchanged."""
 
     def as_dict(self) -> dict[str, int]:
         """The counters by name."""
@@ -114,6 +121,7 @@ class CaptureSession(_core.CaptureSession):
         transport: Literal["host", "cuda"] = "host",
         device: int = 0,
         one_view: bool = False,
+        row_gather: Collective | None = None,
         layers: Iterable[tuple[int, str, Capture]] = (),
     ) -> None:
         """Commits the buffers.
@@ -125,11 +133,25 @@ class CaptureSession(_core.CaptureSession):
         one_view: one view at one address for every step, as a CUDA graph needs it. layers: (layer,
         module, capture) each, as bind_layer takes them.
 
+        row_gather: sequence parallelism: the ranks that share the rows of each forward. Every rank
+        begins the same steps, of the same rows, in the same order; a batch has the rows of all
+        ranks, padding included (slots of -1), a multiple of the ranks; the view and the ids of rank
+        r have its part of them, which max_rows and written_rows count. The ranks exchange packed
+        rows on a thread of the session, one all_gather for each step that was begun, and the store
+        of every rank gets all rows. What a rank drops is missing on all of them (capacity); if
+        all_gather raises, which it should do at a deadline of its own, the rows of the step are
+        missing here (not captured), and the exception is logged.
+
         UnimplementedError in a build without CUDA; UnavailableError if the device does not exist.
         """
         integer("num_buffers", num_buffers, 1, 2**31 - 1)
         number = number_of("transport", transport, _TRANSPORTS)
-        super().__init__(store, max_rows, num_buffers, num_ids_steps, number, device, one_view)
+        gather = (None, 0, 1)
+        if row_gather is not None:
+            gather = (row_gather.all_gather, row_gather.rank, row_gather.size)
+        super().__init__(
+            store, max_rows, num_buffers, num_ids_steps, number, device, one_view, *gather
+        )
         for layer, module, capture in layers:
             self.bind_layer(layer, module, capture)
 

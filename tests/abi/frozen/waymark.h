@@ -175,6 +175,8 @@ enum wm_rule {
   WM_RULE_FORKED = 26,                /* the store belongs to the parent of this process */
   WM_RULE_STEP_JUMP = 27,             /* value: the step; index: the last one begun, which it is */
                                       /* more than 2^27 above */
+  WM_RULE_RANK_ROWS = 28,             /* value: the rows of a step, not a multiple of the ranks; */
+                                      /* index: the number of ranks */
   WM_RULE_LAYER_OUT_OF_RANGE = 32,    /* value: the layer; limit: layers captured */
   WM_RULE_LAYER_NOT_HANDED_OVER = 33, /* value: a layer that is captured otherwise */
   WM_RULE_NULL_DATA = 34,             /* value: rows of a tensor without data */
@@ -313,6 +315,16 @@ typedef struct wm_session_options {
   int32_t transport;      /* WM_TRANSPORT_CUDA: WM_UNIMPLEMENTED in a build without CUDA */
   int32_t device_ordinal; /* of the CUDA device */
   int32_t reserved;       /* must be zero */
+  /* Sequence parallelism: the ranks that share the rows of each forward; null: this one has all.
+   * Every rank begins the same steps, of the same rows, in the same order. A batch has the rows of
+   * all ranks, padding included (slots of -1): a multiple of the ranks. The view and the ids of rank
+   * r have rows [r * n, (r + 1) * n), n of each rank; max_rows and written_rows count those. The
+   * ranks exchange packed rows on a thread of the session, one all_gather for each step that was
+   * begun, and the store of every rank gets all rows. What a rank drops is missing on all of them
+   * (capacity); if all_gather fails, the rows of its step are missing here (not captured). It has a
+   * deadline of its own, and is called by that thread alone; its context must outlive the session,
+   * and the call in progress when the session is released. */
+  const struct wm_collective* row_gather;
 } wm_session_options;
 
 /* One view at one address for every step, as a CUDA graph needs it; not with WM_TRANSPORT_HOST. */
@@ -501,6 +513,9 @@ typedef struct wm_ids {
   int32_t layers;     /* L; not read by session_hand_over, which takes one layer */
   int32_t reserved;   /* must be zero */
   int64_t layer_stride;
+  int32_t first_row;  /* row i is row first_row + i of the view: of one of several micro-batches; */
+                      /* for session_hand_over, else zero */
+  int32_t reserved_2; /* must be zero */
 } wm_ids;
 
 /* Called once, when the library no longer reads the ids of a step: on the landing thread, or within
@@ -660,7 +675,9 @@ typedef struct wm_rows_view {
 
 /* An all-gather between ranks, which the engine supplies, for example over its process group.
  * `all_gather` writes `bytes` bytes of each rank, in order of rank, to `receive`; all ranks call it
- * with the same `bytes`, in the same order. It may wait; it returns WM_OK or the error. */
+ * with the same `bytes`, in the same order. It may wait; it returns WM_OK or the error. It should
+ * have a deadline: if a rank is late or gone, only it can end the wait of the others. After an error
+ * it may be called again. Not called with one rank. */
 typedef struct wm_collective {
   uint32_t struct_size;
   int32_t rank;     /* of this process; required */
@@ -697,6 +714,9 @@ typedef struct wm_session_stats {
   uint32_t reserved;
   uint64_t steps_begun, steps_submitted, steps_dropped, steps_cancelled, ring_overflows, discards;
   uint64_t rows_handed_over; /* rows x layers */
+  /* With row_gather: steps whose rows were exchanged; steps whose all_gather failed; parts of other
+   * ranks that had no rows, in those exchanged. */
+  uint64_t gathers, gathers_failed, parts_missing;
 } wm_session_stats;
 
 typedef struct wm_layer_stats {
@@ -797,7 +817,8 @@ typedef struct wm_api_v1 {
   /* UNAVAILABLE if the device does not exist. Any thread. */
   wm_status (*session_create)(const wm_session_options* options, wm_session** out, wm_message* why);
   /* The last release drops the steps that have a buffer here and have not ended; submitted steps
-   * still land. Engine's thread. */
+   * still land. With row_gather it waits until they have been exchanged, at most the store's
+   * teardown_timeout. Engine's thread. */
   void (*session_retain)(wm_session* session);
   void (*session_release)(wm_session* session);
   /* Binds a layer to its module, before the first step. ALREADY_EXISTS, FAILED_PRECONDITION,
@@ -836,8 +857,8 @@ typedef struct wm_api_v1 {
    * view. A forward may always write max_rows rows to it. For a step above the last one begun,
    * session_hand_over and session_route refuse it. */
   wm_status (*session_view)(wm_session* session, uint64_t step, wm_view* view);
-  /* Copies the first K columns of `ids` into rows [0, ids->rows) of a layer that is bound as
-   * WM_CAPTURE_HANDS_OVER, or not bound; on a device in stream order, and allowed during graph
+  /* Copies the first K columns of `ids` into the ids->rows rows from ids->first_row on of a layer
+   * that is bound as WM_CAPTURE_HANDS_OVER, or not bound; on a device in stream order, and allowed during graph
    * capture. NOT_FOUND: the step of the view has ended, or was not begun. */
   wm_status (*session_hand_over)(wm_session* session, const wm_view* view, int32_t layer,
                                  const wm_ids* ids, wm_code* code);
@@ -984,8 +1005,8 @@ typedef struct wm_api_v1 {
   wm_status (*session_self_test)(wm_session* session, int32_t rows, wm_forward forward,
                                  wm_layer_finding* findings, size_t capacity, size_t* count,
                                  wm_message* text);
-  /* OK, or the reason why the transport has failed permanently: every step is then dropped when it
-   * begins. Any thread. */
+  /* OK, or the reason why the transport has failed permanently, or why row_gather is not called any
+   * more (4096 steps waited for it): every step is then dropped when it begins. Any thread. */
   wm_status (*session_status)(const wm_session* session, wm_message* why);
   /* Counters of the session, of one layer, and both as text. Any thread. */
   wm_status (*session_stats)(const wm_session* session, wm_session_stats* out);
@@ -1106,6 +1127,19 @@ typedef struct wm_api_v1 {
   /* Sets *landed to 1 if the ids that session_submit_ids was given for `step` may be written again:
    * their `done` has been called, or there were none; else to 0. Engine's thread. */
   wm_status (*session_landed)(const wm_session* session, uint64_t step, int32_t* landed);
+
+  /* ---- parallel setups ---- */
+
+  /* session_submit of a slice: row i of the step is row first_row + i of the view, e.g. of a
+   * data-parallel rank in the gathered batch. INVALID_ARGUMENT for rows beyond max_rows; the step is
+   * then still open. Step path. */
+  wm_status (*session_submit_slice)(wm_session* session, uint64_t step, int32_t first_row,
+                                    int32_t written_rows, wm_code* code);
+  /* rows_join across ranks that hold different tokens of a sequence (context parallelism): every
+   * rank passes its rows of the same range, and receives those of all; at each position the first
+   * rank that has a valid row. Otherwise as rows_gather_layers. */
+  wm_status (*rows_gather)(const wm_rows* rows, const wm_collective* collective, wm_rows** out,
+                           wm_message* why);
 } wm_api_v1;
 
 /* The table: static, the same for every caller, never null. The library exports this symbol, and one

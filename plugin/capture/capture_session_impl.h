@@ -1,0 +1,190 @@
+// CaptureSession::Impl: what a session has, and the steps that it has open. Included by
+// capture_session.cc only.
+#ifndef WAYMARK_PLUGIN_CAPTURE_CAPTURE_SESSION_IMPL_H_
+#define WAYMARK_PLUGIN_CAPTURE_CAPTURE_SESSION_IMPL_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "plugin/capture/capture_session.h"
+#include "plugin/capture/ids_ring.h"
+#include "plugin/capture/row_gather.h"
+
+namespace waymark {
+
+inline constexpr std::int32_t kInvalidArgument =
+    static_cast<std::int32_t>(absl::StatusCode::kInvalidArgument);
+inline constexpr std::int32_t kFailedPrecondition =
+    static_cast<std::int32_t>(absl::StatusCode::kFailedPrecondition);
+inline constexpr std::int32_t kResourceExhausted =
+    static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted);
+inline constexpr std::int32_t kUnavailable =
+    static_cast<std::int32_t>(absl::StatusCode::kUnavailable);
+inline constexpr std::int32_t kNotFound = static_cast<std::int32_t>(absl::StatusCode::kNotFound);
+
+class CaptureSession::Impl {
+ public:
+  // A counter that one thread moves and any thread reads.
+  class Counter {
+   public:
+    void Add(std::uint64_t n = 1) {
+      value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+    }
+    [[nodiscard]] std::uint64_t Get() const { return value_.load(std::memory_order_relaxed); }
+
+   private:
+    std::atomic<std::uint64_t> value_{0};
+  };
+
+  RoutingStore* store = nullptr;
+  RoutingShape shape;
+  std::int32_t max_rows = 0;
+  std::int32_t max_ids_rows = 0;  // of a tensor of SubmitIds
+  std::shared_ptr<LayerCounters> counters;
+  std::shared_ptr<Transport> transport;
+  std::shared_ptr<IdsRing> ids_ring;
+  std::shared_ptr<RowGather> gather;  // null: this rank has all rows
+  std::vector<LayerBinding> bindings;
+
+  // The step that has a buffer; by BufferId. step == 0: the buffer is not the engine's thread's.
+  struct Open {
+    std::uint64_t step = 0;
+    std::int32_t rows = 0;
+    std::int32_t written_rows = 0;
+    bool device_slots = false;  // how many rows it has is known at its end,
+    bool all_written = false;   // and until then it may have written all of the view
+  };
+  std::vector<Open> open;
+  std::size_t last_found = 0;  // engines ask for the same step again and again
+  std::uint64_t last_begun = 0;
+
+  Counter begun, submitted, dropped, cancelled, overflows, discards, handed_over;
+
+  BufferId Find(StepId step) {
+    if (step.value() == 0) return kNoBuffer;
+    if (open[last_found].step == step.value()) return static_cast<BufferId>(last_found);
+    for (std::size_t i = 0; i < open.size(); ++i) {
+      if (open[i].step == step.value()) {
+        last_found = i;
+        return static_cast<BufferId>(i);
+      }
+    }
+    return kNoBuffer;
+  }
+
+  // Gives the buffer of `step`, if it has one, back without landing it.
+  void ReleaseBuffer(StepId step) {
+    const BufferId buffer = Find(step);
+    if (buffer == kNoBuffer) return;
+    Open& entry = open[static_cast<std::size_t>(buffer)];
+    transport->Release(buffer, entry.all_written ? max_rows : entry.written_rows);
+    entry = {};
+  }
+
+  StepCode Submit(StepId step, BufferId buffer, const std::int64_t* slots, std::int32_t rows,
+                  std::int32_t written_rows, std::int32_t first_row = 0) {
+    if (written_rows < 0 || written_rows > max_rows) {
+      return {kInvalidArgument, StepRule::kTooManyRows, 0, written_rows};
+    }
+    if (first_row < 0 || first_row > max_rows - rows) {
+      return {kInvalidArgument, StepRule::kTooManyRows, 0, std::int64_t{first_row} + rows};
+    }
+    Open& entry = open[static_cast<std::size_t>(buffer)];
+    const std::int32_t written = std::max({entry.written_rows, written_rows, first_row + rows});
+    entry = {};
+    const StepCode code = store->Submit(
+        step, OfAllRanks(step, transport->Seal(buffer, rows, written, slots, first_row)));
+    if (code.ok()) submitted.Add();
+    return code;
+  }
+
+  void Begun(std::uint64_t step) {
+    last_begun = step;
+    begun.Add();
+  }
+
+  // The rows of `num_rows` that this rank has, in `rows`.
+  StepCode SplitRows(const StepBatch& batch, std::size_t num_rows, std::size_t& rows) const {
+    rows = num_rows;
+    if (gather == nullptr) return {};
+    if (batch.device_slots) {
+      return {kInvalidArgument, StepRule::kDeviceSlots, 0, static_cast<std::int64_t>(num_rows)};
+    }
+    const auto ranks = static_cast<std::size_t>(gather->ranks());
+    rows = num_rows / ranks;
+    if (num_rows % ranks == 0) return {};
+    return {kInvalidArgument, StepRule::kRankRows, ranks, static_cast<std::int64_t>(num_rows)};
+  }
+
+  // Begins a step in the store, and its exchange. `room`: the caller has room for it; otherwise it
+  // is dropped.
+  StepCode Begin(const StepBatch& batch, std::size_t rows, bool room) {
+    RowGather::Gathered* memory = nullptr;
+    const bool gathers = gather != nullptr && gather->Ready();
+    if (gathers && room) memory = gather->Take();
+    if (gather != nullptr && room && memory == nullptr) overflows.Add();
+    StepCode code;
+    if (room && (gather == nullptr || memory != nullptr)) {
+      code = store->BeginStep(batch);
+    } else {
+      StepBatch without_room = batch;
+      without_room.drop = true;
+      code = store->BeginStep(without_room);
+    }
+    if (!code.ok() && memory != nullptr) {
+      gather->GiveBack(memory);
+      memory = nullptr;
+    }
+    if (!code.ok() && !code.dropped()) return code;
+    if (gathers) {
+      gather->Begin(StepId(batch.step), batch.version, static_cast<std::int32_t>(rows), memory);
+    }
+    Begun(batch.step);
+    return code;
+  }
+
+  // What the store gets for `local`, the rows of this rank.
+  StepRows* OfAllRanks(StepId step, StepRows* local) {
+    if (gather == nullptr || gather->OpenRows(step) < 0) return local;
+    return gather->Submit(step, local);
+  }
+  // Other ranks are told that `step` has no rows here.
+  void EndGather(StepId step, Reason why) {
+    if (gather != nullptr) gather->End(step, why);
+  }
+
+  // Whether `view` may be written: the scratch view, unless it stands for a step that was not
+  // begun, or the view of a step that is open. A view that outlived its step must not write into
+  // the step that has the buffer now.
+  [[nodiscard]] bool MayWrite(const CaptureView& view) const {
+    if (view.buffer == kScratchBuffer) return view.step <= last_begun;
+    const auto buffer = static_cast<std::size_t>(view.buffer);
+    return view.step != 0 && buffer < open.size() && open[buffer].step == view.step;
+  }
+  // Rows [0, rows) of `view` were written.
+  void Wrote(const CaptureView& view, std::int32_t rows) {
+    if (view.buffer == kScratchBuffer) return;
+    Open& entry = open[static_cast<std::size_t>(view.buffer)];
+    entry.written_rows = std::max(entry.written_rows, rows);
+  }
+
+  CaptureCode CheckIds(const void* data, std::int32_t rows, std::int32_t most_rows,
+                       std::int32_t columns) const {
+    if (rows < 0 || rows > most_rows) {
+      return {kInvalidArgument, CaptureRule::kTooManyRows, rows, most_rows};
+    }
+    if (rows > 0 && data == nullptr) return {kInvalidArgument, CaptureRule::kNullData, rows, 0};
+    if (columns < shape.top_k) {
+      return {kInvalidArgument, CaptureRule::kTooFewColumns, columns, shape.top_k};
+    }
+    return {};
+  }
+};
+
+}  // namespace waymark
+
+#endif  // WAYMARK_PLUGIN_CAPTURE_CAPTURE_SESSION_IMPL_H_

@@ -1,0 +1,545 @@
+// Every parallel setup but sequence parallelism, between ranks that are processes: pipeline stages,
+// data-parallel slices, expert parallelism, context parallelism, prefill and decode apart, and
+// micro-batches of one step. Each runs right, and with a rank that is late, missing, or dies: what
+// fails is missing, with its reason, and nobody hangs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "blockstore/wire/document.h"
+#include "blockstore/wire/document_writer.h"
+#include "plugin/capture/capture_session.h"
+#include "plugin/capture/stage_gather.h"
+#include "tests/conformance/parallel/known_routes.h"
+#include "tests/support/rank_processes.h"
+
+namespace waymark::conformance {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr std::uint64_t kFaultStep = 9;
+constexpr std::size_t kMostBytes = 1 << 16;
+
+// What goes wrong, on the last rank.
+enum class Fault { kNone, kLate, kMissing, kDies, kDrops };
+
+// A failure in the process of a rank, which the test sees in its report.
+void Must(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error(what);
+}
+
+bool All(const Token&) {
+  return true;
+}
+
+// An engine's rank with a store: which tokens its store has, and which rows its forward has.
+struct Engine {
+  explicit Engine(const StoreOptions& options) : store(KnownRoutes::MakeStore(options)) {
+    CaptureOptions capture;
+    capture.store = store.get();
+    capture.max_rows = 64;
+    capture.num_buffers = KnownRoutes::kSteps;
+    session = CaptureSession::Create(capture).value();
+  }
+
+  // Steps [first, last]. The batch of a step has the tokens that `stored` selects, in their order;
+  // its forward has those of `before`, and then the batch. `end` may end the step in place of Submit.
+  void Run(std::uint64_t first, std::uint64_t last,
+           const std::function<bool(const Token&)>& stored = All,
+           const std::function<bool(const Token&)>& before = {},
+           const std::function<bool(StepId)>& end = {}) {
+    for (std::uint64_t step = first; step <= last; ++step) {
+      std::vector<Token> forward;
+      std::vector<std::int64_t> slots;
+      for (const Token& token : KnownRoutes::TokensOf(step)) {
+        if (before && before(token)) forward.push_back(token);
+      }
+      const auto first_row = static_cast<std::int32_t>(forward.size());
+      for (const Token& token : KnownRoutes::TokensOf(step)) {
+        if (!stored(token)) continue;
+        forward.push_back(token);
+        slots.push_back(KnownRoutes::SlotOf(token));
+      }
+      StepBatch batch = {.step = step, .version = 1};
+      batch.slots = slots.data();
+      batch.num_slots = slots.size();
+      Must(session->BeginStep(batch, static_cast<std::int32_t>(forward.size())).ok(), "BeginStep");
+      Write(session->view(StepId(step)), forward);
+      if (end && end(StepId(step))) continue;
+      Must(session->Submit(StepId(step), 0, first_row).ok(), "Submit");
+    }
+  }
+
+  void Write(const CaptureView& view, const std::vector<Token>& tokens,
+             std::int32_t first_row = 0) const {
+    for (std::int32_t layer = 0; layer < view.num_layers; ++layer) {
+      std::int16_t* row = view.layer(layer) + first_row * view.top_k;
+      for (const Token& token : tokens) {
+        KnownRoutes::Ids(token, store->options().shape.layer_id(layer), row);
+        row += view.top_k;
+      }
+    }
+  }
+
+  // For `end`: the fault at its step.
+  std::function<bool(StepId)> With(Fault fault, bool here) {
+    return [this, fault, here](StepId step) {
+      if (!here || step.value() != kFaultStep) return false;
+      if (fault == Fault::kLate) std::this_thread::sleep_for(milliseconds(500));
+      if (fault == Fault::kDrops) Must(session->Drop(step).ok(), "Drop");
+      return fault == Fault::kDrops;
+    };
+  }
+
+  std::unique_ptr<RoutingStore> store;
+  std::unique_ptr<CaptureSession> session;
+};
+
+using GatherFunction = absl::StatusOr<Rows> (*)(const Rows&, const Collective&);
+
+// What a rank has of every sequence after its gather: Judge, or the error, a line each.
+std::string GatherAll(RoutingStore& store, GatherFunction gather, const Collective& collective) {
+  std::string text;
+  for (std::int32_t sequence = 0; sequence < KnownRoutes::kSequences; ++sequence) {
+    const absl::StatusOr<Rows> rows = gather(KnownRoutes::Read(store, sequence), collective);
+    text += rows.ok() ? KnownRoutes::Judge(*rows, sequence)
+                      : std::string(absl::StatusCodeToString(rows.status().code()));
+    text += "\n";
+    if (!rows.ok()) break;
+  }
+  return text;
+}
+
+// A line for each sequence: `other` in the columns of `step`, '.' elsewhere.
+std::string Lines(char other = '.', const std::function<bool(const Token&)>& of = All,
+                  std::uint64_t step = kFaultStep) {
+  std::string text;
+  for (std::int32_t sequence = 0; sequence < KnownRoutes::kSequences; ++sequence) {
+    std::string line(KnownRoutes::kTokens, '.');
+    for (const Token& token : KnownRoutes::TokensOf(step)) {
+      if (token.sequence == sequence && of(token)) {
+        line[static_cast<std::size_t>(token.position)] = other;
+      }
+    }
+    text += line + "\n";
+  }
+  return text;
+}
+
+void ExpectNothingHangs(const std::vector<RankReport>& reports) {
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    EXPECT_FALSE(reports[rank].hung) << "rank " << rank << " hangs";
+    EXPECT_THAT(reports[rank].text, Not(HasSubstr("exception"))) << "rank " << rank;
+  }
+}
+
+// ---- rows that ranks have of the same sequences, gathered at the end
+
+struct GatheredSetup {
+  const char* name;
+  GatherFunction gather;
+  std::int32_t ranks;
+  StoreOptions (*options)(std::int32_t rank);
+  bool (*stored)(std::int32_t rank, const Token& token);
+  // Of the tokens of a step that the last rank dropped: those that are missing.
+  bool (*lost)(const Token& token);
+};
+
+const GatheredSetup kPipeline = {
+    "pipeline stages",
+    &GatherLayers,
+    2,
+    [](std::int32_t rank) { return KnownRoutes::OptionsOf(2 * rank, 2 * rank + 2); },
+    [](std::int32_t, const Token&) { return true; },
+    &All};
+// Each rank has the KV, and routes the tokens, of every third pair of positions of a sequence. The
+// slots are logical: the same token has the same slot on every rank.
+bool OfContextRank(std::int32_t rank, const Token& token) {
+  return token.position / 2 % 3 == rank;
+}
+const GatheredSetup kContext = {"context parallel",
+                                &GatherRows,
+                                3,
+                                [](std::int32_t) { return KnownRoutes::OptionsOf(); },
+                                &OfContextRank,
+                                [](const Token& token) { return OfContextRank(2, token); }};
+
+// The collective of a rank that dies in its `call`-th call.
+struct DyingCollective {
+  Collective inner;
+  std::uint64_t call = 0;
+  std::uint64_t calls = 0;
+
+  static std::int32_t AllGather(void* context, const void* send, void* receive, std::size_t bytes) {
+    auto& self = *static_cast<DyingCollective*>(context);
+    if (self.calls++ == self.call) (void)raise(SIGKILL);
+    return self.inner.all_gather(self.inner.context, send, receive, bytes);
+  }
+};
+
+std::vector<RankReport> RunGathered(const GatheredSetup& setup, Fault fault,
+                                    std::uint64_t dies_in_call = 0) {
+  SharedGather group(setup.ranks, kMostBytes,
+                     fault == Fault::kLate ? milliseconds(30000) : milliseconds(400));
+  auto reports = RunRanks(setup.ranks, seconds(60), [&](std::int32_t rank) {
+    const bool here = rank == setup.ranks - 1;
+    Engine engine(setup.options(rank));
+    engine.Run(
+        1, KnownRoutes::kSteps, [&](const Token& token) { return setup.stored(rank, token); }, {},
+        engine.With(fault, here));
+    if (here && fault == Fault::kMissing) return std::string("not there");
+    Collective collective = group.Of(rank);
+    DyingCollective dying{collective, dies_in_call};
+    if (here && fault == Fault::kDies) {
+      collective.all_gather = &DyingCollective::AllGather;
+      collective.context = &dying;
+    }
+    return GatherAll(*engine.store, setup.gather, collective);
+  });
+  ExpectNothingHangs(reports);
+  return reports;
+}
+
+class GatheredRows : public ::testing::TestWithParam<const GatheredSetup*> {};
+
+TEST_P(GatheredRows, EveryRankHasAllRowsAlsoOfALateRank) {
+  for (const Fault fault : {Fault::kNone, Fault::kLate}) {
+    for (const RankReport& report : RunGathered(*GetParam(), fault))
+      EXPECT_EQ(report.text, Lines());
+  }
+}
+
+TEST_P(GatheredRows, WhatOneRankDroppedIsMissingOnAll) {
+  for (const RankReport& report : RunGathered(*GetParam(), Fault::kDrops))
+    EXPECT_EQ(report.text, Lines('4', GetParam()->lost));
+}
+
+TEST_P(GatheredRows, WithoutARankTheOthersGetTheErrorOfTheCollective) {
+  const auto reports = RunGathered(*GetParam(), Fault::kMissing);
+  for (std::size_t rank = 0; rank + 1 < reports.size(); ++rank)
+    EXPECT_EQ(reports[rank].text, "DEADLINE_EXCEEDED\n");
+}
+
+TEST_P(GatheredRows, ARankThatDiesInTheMiddleLeavesWhatWasGathered) {
+  // In the first, second or third exchange of the third sequence.
+  for (std::uint64_t call = 6; call < 9; ++call) {
+    const auto reports = RunGathered(*GetParam(), Fault::kDies, call);
+    EXPECT_TRUE(reports.back().killed);
+    const std::string line = std::string(KnownRoutes::kTokens, '.') + "\n";
+    for (std::size_t rank = 0; rank + 1 < reports.size(); ++rank)
+      EXPECT_EQ(reports[rank].text, line + line + "DEADLINE_EXCEEDED\n");
+  }
+}
+
+// Unless each stage has the same slots, the join of stages must not return them: what a rank that
+// took the other function sends is refused by all.
+TEST_P(GatheredRows, RanksThatCallDifferentFunctionsAreToldSo) {
+  const GatheredSetup& setup = *GetParam();
+  SharedGather group(setup.ranks, kMostBytes, seconds(30));
+  const auto reports = RunRanks(setup.ranks, seconds(60), [&](std::int32_t rank) {
+    Engine engine(setup.options(rank));
+    engine.Run(1, 2);
+    const GatherFunction other = setup.gather == &GatherRows ? &GatherLayers : &GatherRows;
+    const absl::StatusOr<Rows> rows =
+        (rank == 1 ? other : setup.gather)(KnownRoutes::Read(*engine.store, 0), group.Of(rank));
+    return std::string(rows.status().message());
+  });
+  for (const RankReport& report : reports)
+    EXPECT_THAT(report.text, HasSubstr("rank 1: GatherRows (2) or GatherLayers (0) must be"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Setups, GatheredRows, ::testing::Values(&kPipeline, &kContext),
+                         [](const auto& setup) {
+                           return setup.param == &kPipeline ? "Pipeline" : "Context";
+                         });
+
+// ---- data-parallel slices, and expert parallelism
+
+bool OfDataRank(std::int32_t rank, const Token& token) {
+  return token.sequence % 2 == rank;
+}
+// What a rank has of its own sequences, a line each, and of the others: "-", if it has nothing.
+std::string JudgeOwn(RoutingStore& store, std::int32_t rank) {
+  std::string text;
+  for (std::int32_t sequence = 0; sequence < KnownRoutes::kSequences; ++sequence) {
+    const std::string line = KnownRoutes::Judge(KnownRoutes::Read(store, sequence), sequence);
+    const bool nothing = line == std::string(KnownRoutes::kTokens, '1');
+    text += nothing && sequence % 2 != rank ? "-" : line;
+    text += "\n";
+  }
+  return text;
+}
+std::string OwnLines(std::int32_t rank, const std::string& line) {
+  std::string text;
+  for (std::int32_t sequence = 0; sequence < KnownRoutes::kSequences; ++sequence)
+    text += (sequence % 2 == rank ? line : "-") + "\n";
+  return text;
+}
+
+// The forward of each rank has the rows of both, those of rank 0 first; its step has its own. The
+// engine's gather of the batch is the collective here: if it fails, the engine drops the step.
+std::vector<RankReport> RunSlices(Fault fault) {
+  SharedGather group(2, kMostBytes,
+                     fault == Fault::kLate ? milliseconds(30000) : milliseconds(100));
+  auto reports = RunRanks(2, seconds(60), [&](std::int32_t rank) {
+    const bool here = rank == 1;
+    if (here && fault == Fault::kMissing) return std::string("not there");
+    Engine engine(KnownRoutes::OptionsOf());
+    const Collective collective = group.Of(rank);
+    engine.Run(
+        1, KnownRoutes::kSteps, [&](const Token& token) { return OfDataRank(rank, token); },
+        [&](const Token& token) { return rank == 1 && OfDataRank(0, token); },
+        [&](StepId step) {
+          if (here && step.value() == kFaultStep) {
+            if (fault == Fault::kLate) std::this_thread::sleep_for(milliseconds(500));
+            if (fault == Fault::kDies) (void)raise(SIGKILL);
+          }
+          std::uint64_t number = step.value();
+          std::uint64_t numbers[2];
+          if (AllGather(collective, "batch", &number, numbers, sizeof(number)).ok()) return false;
+          Must(engine.session->Drop(step).ok(), "Drop");
+          return true;
+        });
+    return JudgeOwn(*engine.store, rank);
+  });
+  ExpectNothingHangs(reports);
+  return reports;
+}
+
+TEST(DataParallelSlices, EachRankHasTheRowsOfItsSliceAndNoOthers) {
+  for (const Fault fault : {Fault::kNone, Fault::kLate}) {
+    const auto reports = RunSlices(fault);
+    for (std::int32_t rank = 0; rank < 2; ++rank) {
+      EXPECT_EQ(reports[static_cast<std::size_t>(rank)].text,
+                OwnLines(rank, std::string(KnownRoutes::kTokens, '.')));
+    }
+  }
+}
+
+TEST(DataParallelSlices, WithoutTheOtherRankTheStepsAreDropped) {
+  EXPECT_EQ(RunSlices(Fault::kMissing)[0].text,
+            OwnLines(0, std::string(KnownRoutes::kTokens, '4')));
+  const auto died = RunSlices(Fault::kDies);
+  EXPECT_TRUE(died[1].killed);
+  const std::size_t before = KnownRoutes::kPrompt + kFaultStep - 2;
+  EXPECT_EQ(died[0].text, OwnLines(0, std::string(before, '.') +
+                                          std::string(KnownRoutes::kTokens - before, '4')));
+}
+
+// Each rank routes its own tokens over all experts, and computes half of the experts. While a rank
+// has no tokens it runs dummy batches. `local`: the trap: ids as the rank's experts number them.
+std::vector<RankReport> RunExperts(Fault fault, bool local) {
+  SharedGather group(2, kMostBytes,
+                     fault == Fault::kLate ? milliseconds(30000) : milliseconds(100));
+  auto reports = RunRanks(2, seconds(60), [&](std::int32_t rank) {
+    const bool here = rank == 1;
+    if (here && fault == Fault::kMissing) return std::string("not there");
+    Engine engine(KnownRoutes::OptionsOf());
+    const Collective collective = group.Of(rank);
+    for (std::uint64_t step = 1; step <= KnownRoutes::kSteps; ++step) {
+      if (here && step == kFaultStep) {
+        if (fault == Fault::kLate) std::this_thread::sleep_for(milliseconds(500));
+        if (fault == Fault::kDies) (void)raise(SIGKILL);
+      }
+      std::uint64_t number = step;
+      std::uint64_t numbers[2];
+      // The ranks dispatch tokens to the experts before a layer is over.
+      const bool dispatched =
+          AllGather(collective, "tokens", &number, numbers, sizeof(number)).ok();
+      if (here && step > kFaultStep) {  // idle: a dummy batch, of other tokens
+        engine.Write(engine.session->scratch_view(), KnownRoutes::TokensOf(step));
+        engine.session->Discard(KnownRoutes::kSequences);
+        continue;
+      }
+      engine.Run(
+          step, step, [&](const Token& token) { return OfDataRank(rank, token); }, {},
+          [&](StepId id) {
+            if (local) {
+              const CaptureView view = engine.session->view(id);
+              for (std::ptrdiff_t i = 0; i < view.layer_stride * view.num_layers; ++i)
+                view.data[i] =
+                    view.data[i] < 0 ? view.data[i] : static_cast<std::int16_t>(view.data[i] % 32);
+            }
+            if (dispatched) return false;
+            Must(engine.session->Cancel(id).ok(), "Cancel");  // its forward did not end
+            return true;
+          });
+    }
+    return JudgeOwn(*engine.store, rank);
+  });
+  ExpectNothingHangs(reports);
+  return reports;
+}
+
+TEST(ExpertParallel, IdsAreThoseOfAllExpertsAndDummyBatchesLeaveNothing) {
+  const std::string all(KnownRoutes::kTokens, '.');
+  const std::size_t active = KnownRoutes::kPrompt + kFaultStep - 1;
+  for (const Fault fault : {Fault::kNone, Fault::kLate}) {
+    const auto reports = RunExperts(fault, false);
+    EXPECT_EQ(reports[0].text, OwnLines(0, all));
+    EXPECT_EQ(reports[1].text, OwnLines(1, std::string(active, '.') +
+                                               std::string(KnownRoutes::kTokens - active, '1')));
+  }
+  // What this test would say of ids that a rank numbers itself.
+  EXPECT_THAT(RunExperts(Fault::kNone, true)[0].text, HasSubstr("W"));
+}
+
+TEST(ExpertParallel, WithoutTheOtherRankNothingIsWritten) {
+  EXPECT_EQ(RunExperts(Fault::kMissing, false)[0].text,
+            OwnLines(0, std::string(KnownRoutes::kTokens, '1')));
+  const auto died = RunExperts(Fault::kDies, false);
+  EXPECT_TRUE(died[1].killed);
+  const std::size_t before = KnownRoutes::kPrompt + kFaultStep - 2;
+  EXPECT_EQ(died[0].text, OwnLines(0, std::string(before, '.') +
+                                          std::string(KnownRoutes::kTokens - before, '1')));
+}
+
+// ---- prefill and decode in two processes
+
+// Rank 0 computes the prompts and sends their rows; rank 1 gets the KV of the prompts, generates,
+// and joins. With a fault it generates all the same: the rows of the prompts are missing.
+std::vector<RankReport> RunApart(Fault fault, bool prefill_drops = false) {
+  SharedGather group(2, kMostBytes,
+                     fault == Fault::kLate ? milliseconds(30000) : milliseconds(400));
+  auto reports = RunRanks(2, seconds(60), [&](std::int32_t rank) {
+    if (rank == 0 && fault == Fault::kMissing) return std::string("not there");
+    const Collective collective = group.Of(rank);
+    std::vector<std::uint8_t> sent(8192), received(2 * 8192);
+    StoreOptions options = KnownRoutes::OptionsOf();
+    Engine engine(options);
+    if (rank == 0) {
+      engine.Run(1, 1, All, {}, [&](StepId step) {
+        if (prefill_drops) Must(engine.session->Drop(step).ok(), "Drop");
+        return prefill_drops;
+      });
+      if (fault == Fault::kLate) std::this_thread::sleep_for(milliseconds(500));
+      for (std::int32_t sequence = 0; sequence < KnownRoutes::kSequences; ++sequence) {
+        if (fault == Fault::kDies && sequence == 3) (void)raise(SIGKILL);
+        const Rows rows = KnownRoutes::Read(*engine.store, sequence);
+        const auto document = wire::WriteDocument(rows);
+        Must(document.ok() && document->size() + 8 <= sent.size(), "WriteDocument");
+        const std::uint64_t size = document->size();
+        std::memcpy(sent.data(), &size, sizeof(size));
+        std::copy(document->begin(), document->end(), sent.begin() + sizeof(size));
+        (void)AllGather(collective, "rows", sent.data(), received.data(), sent.size());
+      }
+      return std::string("sent");
+    }
+    // The KV of the prompts comes from outside: no page of this store has their keys.
+    std::vector<Event> events;
+    for (std::int32_t sequence = 0; sequence < KnownRoutes::kSequences; ++sequence) {
+      const std::vector<BlockId> blocks = KnownRoutes::BlocksOf(sequence);
+      for (std::size_t i = 0; i * KnownRoutes::kPageTokens < KnownRoutes::kPrompt; ++i) {
+        const std::uint64_t key = static_cast<std::uint64_t>(blocks[i].value()) + 1000;
+        events.push_back(Event::Bind(blocks[i], BlockKey::FromInteger(key)));
+      }
+    }
+    Must(engine.store->Report(events).ok(), "Report");
+    engine.Run(2, KnownRoutes::kSteps);
+    std::string text;
+    for (std::int32_t sequence = 0; sequence < KnownRoutes::kSequences; ++sequence) {
+      const Rows own = KnownRoutes::Read(*engine.store, sequence);
+      std::vector<const Rows*> reads = {&own};
+      Rows prompt;
+      if (AllGather(collective, "rows", sent.data(), received.data(), sent.size()).ok()) {
+        // Its own length in front of each document.
+        std::uint64_t size = 0;
+        std::memcpy(&size, received.data(), sizeof(size));
+        const auto document =
+            wire::Document::Open(std::span(received.data() + sizeof(size), size), {});
+        Must(document.ok(), "Open: " + std::string(document.status().message()));
+        prompt = document->ReadRows(document->All()).value();
+        reads.insert(reads.begin(), &prompt);
+      }
+      text += KnownRoutes::Judge(Join(reads).value(), sequence) + "\n";
+    }
+    return text;
+  });
+  ExpectNothingHangs(reports);
+  return reports;
+}
+
+std::string PromptLine(char of_prompt) {
+  return std::string(KnownRoutes::kPrompt, of_prompt) +
+         std::string(KnownRoutes::kTokens - KnownRoutes::kPrompt, '.') + "\n";
+}
+std::string Times(int times, const std::string& line) {
+  std::string text;
+  for (int i = 0; i < times; ++i)
+    text += line;
+  return text;
+}
+
+TEST(PrefillApart, TheJoinOfBothIsComplete) {
+  for (const Fault fault : {Fault::kNone, Fault::kLate})
+    EXPECT_EQ(RunApart(fault)[1].text, Times(KnownRoutes::kSequences, PromptLine('.')));
+}
+
+TEST(PrefillApart, WithoutItsRowsThePromptIsMissingAndTheRestThere) {
+  EXPECT_EQ(RunApart(Fault::kMissing)[1].text, Times(KnownRoutes::kSequences, PromptLine('3')));
+  const auto died = RunApart(Fault::kDies);
+  EXPECT_TRUE(died[0].killed);
+  EXPECT_EQ(died[1].text,
+            Times(3, PromptLine('.')) + Times(KnownRoutes::kSequences - 3, PromptLine('3')));
+  EXPECT_EQ(RunApart(Fault::kNone, true)[1].text, Times(KnownRoutes::kSequences, PromptLine('4')));
+}
+
+// ---- micro-batches
+
+// Two threads write the rows of two halves of every batch at the same time. `silent`: the second one
+// writes nothing in kFaultStep.
+std::string RunMicroBatches(bool late, bool silent) {
+  Engine engine(KnownRoutes::OptionsOf());
+  for (std::uint64_t step = 1; step <= KnownRoutes::kSteps; ++step) {
+    const std::vector<Token> tokens = KnownRoutes::TokensOf(step);
+    std::vector<std::int64_t> slots;
+    for (const Token& token : tokens)
+      slots.push_back(KnownRoutes::SlotOf(token));
+    StepBatch batch = {.step = step, .version = 1};
+    batch.slots = slots.data();
+    batch.num_slots = slots.size();
+    EXPECT_TRUE(engine.session->BeginStep(batch).ok());
+    const CaptureView view = engine.session->view(StepId(step));
+    const auto half = static_cast<std::ptrdiff_t>(tokens.size() / 2);
+    std::vector<std::thread> halves;
+    halves.emplace_back([&] { engine.Write(view, {tokens.begin(), tokens.begin() + half}); });
+    halves.emplace_back([&] {
+      if (late && step == kFaultStep) std::this_thread::sleep_for(milliseconds(200));
+      if (silent && step == kFaultStep) return;
+      engine.Write(view, {tokens.begin() + half, tokens.end()}, static_cast<std::int32_t>(half));
+    });
+    for (std::thread& of : halves)
+      of.join();
+    EXPECT_TRUE(engine.session->Submit(StepId(step)).ok());
+  }
+  std::string text;
+  for (std::int32_t sequence = 0; sequence < KnownRoutes::kSequences; ++sequence)
+    text += KnownRoutes::Judge(KnownRoutes::Read(*engine.store, sequence), sequence) + "\n";
+  return text;
+}
+
+TEST(MicroBatches, RangesOfOneViewAreWrittenAtTheSameTime) {
+  EXPECT_EQ(RunMicroBatches(false, false), Lines());
+  EXPECT_EQ(RunMicroBatches(true, false), Lines());
+  EXPECT_EQ(RunMicroBatches(false, true),
+            Lines('2', [](const Token& token) { return token.sequence >= 3; }));
+}
+
+}  // namespace
+}  // namespace waymark::conformance
