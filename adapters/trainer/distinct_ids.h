@@ -2,6 +2,7 @@
 #ifndef WAYMARK_ADAPTERS_TRAINER_DISTINCT_IDS_H_
 #define WAYMARK_ADAPTERS_TRAINER_DISTINCT_IDS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -24,6 +25,9 @@ class DistinctIds {
 
   const std::int32_t top_k_;
   const std::int32_t num_experts_;
+  // Whether all layers are choices, of at least 32 bytes; null: no such code for K, E, or machine.
+  bool (*all_good_)(const std::uint8_t* ids, std::size_t bytes,
+                    std::uint32_t num_experts) = nullptr;
   std::vector<std::uint32_t> seen_;  // [E]: the turn in which an id was seen last
   std::uint32_t turn_ = 0;
 };
