@@ -92,9 +92,9 @@ class Snapshot {
 
 // Rows of a snapshot where they are, for a reader that converts them itself. The snapshot must
 // outlive it, and is not used by other threads meanwhile. The audit may void a row while it is
-// being used, so what was made of the rows counts only when Confirm() says so:
-//
-//   do { Use(found.rows()); } while (!found.Confirm());
+// being used, so what was made of the rows counts only when Confirm() says so. Until it does, the
+// rows are used again, without those that have become null. Nothing is copied, and nothing is
+// written to: any number of them may exist at a time.
 class RowsInPlace {
  public:
   ~RowsInPlace();

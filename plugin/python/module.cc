@@ -44,6 +44,7 @@ NB_MODULE(_core, module) {
   py::BindView(module);
   py::BindSession(module);
   py::BindRouting(module);
+  py::BindTrainer(module);
   py::BindVllmScheduler(module);
   py::BindVllmWorker(module);
 }

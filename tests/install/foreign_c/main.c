@@ -1,6 +1,7 @@
 /* Knows the library only by its package; checks the heads of its tables. */
 #include <stdio.h>
 #include <waymark.h>
+#include <waymark_trainer.h>
 #include <waymark_vllm.h>
 #include <waymark_wire.h>
 
@@ -16,6 +17,10 @@ int main(void) {
   }
   if (wm_get_vllm_api_v1()->struct_size < sizeof(wm_vllm_api_v1)) {
     fprintf(stderr, "the table of waymark_vllm.h is missing or too short\n");
+    return 1;
+  }
+  if (wm_get_trainer_api_v1()->struct_size < sizeof(wm_trainer_api_v1)) {
+    fprintf(stderr, "the table of waymark_trainer.h is missing or too short\n");
     return 1;
   }
   return 0;
