@@ -87,8 +87,8 @@ struct FillReport {
 // without the last; a size of `out`. FailedPrecondition for a snapshot that is not ready. Errors of
 // Document::ReadRows and Fetcher::Fetch. On an error nothing is written.
 //
-// Any thread. Memory: 8 bytes a row, layer run and 24 a row of a snapshot, and the stored rows of
-// documents and handles.
+// Any thread. Memory: for each local row 8 bytes, times the runs of adjacent layers; 32 more where it
+// is of a snapshot; its stored ids where it is of a document or a handle. Throws std::bad_alloc.
 [[nodiscard]] absl::StatusOr<FillReport> FillRouterTensors(const RowPlan& plan,
                                                            std::span<const RowSource> sources,
                                                            std::span<const std::int32_t> layers,

@@ -30,7 +30,8 @@ constexpr double kSameTokens = 0.25;
 // Rows that a hypothesis is tested on.
 constexpr std::size_t kTestedRows = 64;
 constexpr std::int64_t kFarTokens = 4;
-constexpr std::int32_t kMostIds = 64;  // K, as RoutingShape has it
+constexpr std::int32_t kMostIds = 64;  // K and L, as RoutingShape has them
+constexpr std::int32_t kMostLayers = 1024;
 
 template <class... Parts>
 absl::Status Invalid(const Parts&... parts) {
@@ -168,7 +169,9 @@ absl::Status Audit::CheckIds(const Sample& sample) const {
 
 absl::Status Audit::Take() {
   if (in_.plan == nullptr) return Invalid("plan: must not be null");
-  if (in_.num_layers < 1) return Invalid("num_layers: must be at least 1, got ", in_.num_layers);
+  if (in_.num_layers < 1 || in_.num_layers > kMostLayers) {
+    return Invalid("num_layers: must be in [1, ", kMostLayers, "], got ", in_.num_layers);
+  }
   if (in_.top_k < 1 || in_.top_k > kMostIds) {
     return Invalid("top_k: must be in [1, ", kMostIds, "], got ", in_.top_k);
   }

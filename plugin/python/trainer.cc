@@ -339,17 +339,17 @@ void BindTrainer(nb::module_& module) {
            "context_size"_a, "context_rank"_a, "tensor_size"_a, "tensor_rank"_a,
            "sequence_parallel"_a, "sequence_multiple"_a, "total_multiple"_a, "local_multiple"_a)
       .def_prop_ro("rows", [](const TrainerPlan& self) { return Table().plan_rows(self.plan); })
-      .def("segments", &Segments,
-           nb::sig("def segments(self) -> list[tuple[int, int, int, int, int]]"))
-      .def("fill", &Fill, "sources"_a, "layers"_a, "id_type"_a, "fill"_a, "partial"_a, "ids"_a,
+      .def("_segments", &Segments,
+           nb::sig("def _segments(self) -> list[tuple[int, int, int, int, int]]"))
+      .def("_fill", &Fill, "sources"_a, "layers"_a, "id_type"_a, "fill"_a, "partial"_a, "ids"_a,
            "mask"_a,
-           nb::sig("def fill(self, sources: list[typing.Any], layers: object, id_type: int, "
+           nb::sig("def _fill(self, sources: list[typing.Any], layers: object, id_type: int, "
                    "fill: int, partial: bool, ids: object, mask: object) -> tuple[int, int, int, "
                    "tuple[int, ...], int, int]"))
-      .def("audit", &Audit, "num_layers"_a, "top_k"_a, "num_experts"_a, "given_type"_a, "given"_a,
+      .def("_audit", &Audit, "num_layers"_a, "top_k"_a, "num_experts"_a, "given_type"_a, "given"_a,
            "mask"_a, "own_type"_a, "own"_a, "rows"_a, "least_agreement"_a, "max_rows"_a, "layers"_a,
            "positions"_a, "sequences"_a,
-           nb::sig("def audit(self, num_layers: int, top_k: int, num_experts: int, given_type: "
+           nb::sig("def _audit(self, num_layers: int, top_k: int, num_experts: int, given_type: "
                    "int, given: object, mask: object, own_type: int, own: object, rows: object, "
                    "least_agreement: float, max_rows: int, layers: object, positions: object, "
                    "sequences: object) -> tuple[float, float, int, list[tuple[int, int, int, int, "

@@ -119,7 +119,7 @@ class Plan(_core.TrainerPlan):
     @property
     def segments(self) -> list[Segment]:
         """The tokens of this rank, by sequence and position. Rows in none are padding."""
-        return [Segment(*segment) for segment in super().segments()]
+        return [Segment(*segment) for segment in self._segments()]
 
     def places(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         """(sequence, position) of each row, -1 for padding: int32 and int64 [rows]."""
@@ -178,9 +178,6 @@ class Plan(_core.TrainerPlan):
             None if sequence < 0 else (sequence, position),
         )
         return Filled(array if out is None else out, mask, report)
-
-    def _fill(self, *args: Any) -> Any:
-        return super().fill(*args)
 
     def _shape(self, sources: Sequence[Source], layers: int) -> tuple[int, int, int]:
         if not sources:

@@ -560,6 +560,7 @@ TEST(AuditReplay, RefusesWhatDoesNotMatchAndNamesIt) {
   const auto nothing = [](Small&) {};
   EXPECT_THAT(refusal([](Small& s) { s.in.plan = nullptr; }), HasSubstr("plan"));
   EXPECT_THAT(refusal([](Small& s) { s.in.num_layers = 0; }), HasSubstr("num_layers"));
+  EXPECT_THAT(refusal([](Small& s) { s.in.num_layers = 1025; }), HasSubstr("num_layers"));
   EXPECT_THAT(refusal([](Small& s) { s.in.num_layers = 2; }),
               HasSubstr("given: must be 2240 bytes"));
   EXPECT_THAT(refusal([](Small& s) { s.in.top_k = 65; }), HasSubstr("top_k"));
