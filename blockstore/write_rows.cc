@@ -2,7 +2,7 @@
 //
 // It is fast because of its inner loops: adjacent rows (those of a page) are converted as one; ids
 // are widened in blocks of constant size, which compilers vectorize; layers-first order is written
-// in tiles of rows that fit the L1 cache.
+// in tiles of rows that fit a cache, and, where it is more than caches hold, past them.
 #include <algorithm>
 #include <bit>
 #include <cstddef>
@@ -10,6 +10,10 @@
 #include <cstring>
 #include <span>
 #include <type_traits>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #include "blockstore/rows.h"
 
@@ -83,7 +87,38 @@ void Widen(VectorOf<From> ids, std::uint8_t* to) {
   }
 }
 
+// The rows of a tile: in the L1 cache.
 constexpr std::size_t kTileRows = 32;
+constexpr std::size_t kLine = 64;
+
+#if defined(__SSE2__)
+// Layers-first output of this many bytes and more is streamed past the caches, in tiles of the L2
+// cache: each layer of a tile is a run of its own in the output, and long runs keep the translation
+// of addresses cheap.
+constexpr std::size_t kStreamedBytes = std::size_t{4} << 20;
+constexpr std::size_t kStreamedTileBytes = std::size_t{192} << 10;
+constexpr std::size_t kStageBytes = std::size_t{16} << 10;
+
+// Copies bytes without reading the cache lines that they overwrite. Lines that they fill in part
+// are written as any others, because what fills the rest is not written at the same time.
+void StreamCopy(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes) {
+  const std::size_t head =
+      std::min(bytes, (kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine);
+  std::memcpy(to, from, head);
+  std::size_t at = head;
+  for (; at + kLine <= bytes; at += kLine) {
+    const auto* const source = reinterpret_cast<const __m128i*>(from + at);
+    auto* const line = reinterpret_cast<__m128i*>(to + at);
+    const __m128i parts[] = {_mm_loadu_si128(source), _mm_loadu_si128(source + 1),
+                             _mm_loadu_si128(source + 2), _mm_loadu_si128(source + 3)};
+    _mm_stream_si128(line, parts[0]);
+    _mm_stream_si128(line + 1, parts[1]);
+    _mm_stream_si128(line + 2, parts[2]);
+    _mm_stream_si128(line + 3, parts[3]);
+  }
+  std::memcpy(to + at, from + at, bytes - at);
+}
+#endif
 
 // Loads kBytes <= 8 bytes into the low end of a word. By loads of register size only: bytes
 // assembled in memory would stall the load of the word.
@@ -210,22 +245,63 @@ void WriteTokensFirst(const Job& job) {
   }
 }
 
+// Writes one layer of rows [begin, end) to `to`.
+template <class From, class To, int kTopK>
+void WriteLayer(const Job& job, std::size_t layer, std::size_t begin, std::size_t end,
+                std::uint8_t* to) {
+  const std::size_t offset = layer * job.top_k * sizeof(From);
+  for (std::size_t i = begin; i < end; ++i, to += job.top_k * sizeof(To)) {
+    if (job.row_pointers[i] != nullptr) {
+      CopyLayer<From, To, kTopK>(job.row_pointers[i] + offset, to, job.top_k);
+    } else {
+      FillIds<To>(job.fill, job.top_k, job.top_k, to);
+    }
+  }
+}
+
+#if defined(__SSE2__)
+template <class From, class To, int kTopK>
+void StreamLayersFirst(const Job& job) {
+  alignas(kLine) std::uint8_t stage[kStageBytes];
+  const std::size_t rows = job.row_pointers.size();
+  const std::size_t to_bytes = job.top_k * sizeof(To);
+  const std::size_t row_bytes = job.num_layers * job.top_k * sizeof(From);
+  const std::size_t tile = std::max(kTileRows, kStreamedTileBytes / row_bytes);
+  const std::size_t staged = kStageBytes / to_bytes;
+  for (std::size_t begin = 0; begin < rows; begin += tile) {
+    const std::size_t end = std::min(rows, begin + tile);
+    // Rows lie anywhere; layer by layer they would be waited for again and again.
+    for (const std::uint8_t* const row : job.row_pointers.subspan(begin, end - begin)) {
+      for (std::size_t at = 0; row != nullptr && at < row_bytes; at += kLine)
+        __builtin_prefetch(row + at, 0, 2);
+    }
+    for (std::size_t layer = 0; layer < job.num_layers; ++layer) {
+      std::uint8_t* const to = job.out + layer * rows * to_bytes;
+      for (std::size_t at = begin; at < end; at += staged) {
+        const std::size_t until = std::min(end, at + staged);
+        WriteLayer<From, To, kTopK>(job, layer, at, until, stage);
+        StreamCopy(to + at * to_bytes, stage, (until - at) * to_bytes);
+      }
+    }
+  }
+  _mm_sfence();  // what was streamed comes before what this thread writes next
+}
+#endif
+
 template <class From, class To, int kTopK>
 void WriteLayersFirst(const Job& job) {
   const std::size_t rows = job.row_pointers.size();
-  const std::size_t from_bytes = job.top_k * sizeof(From);
   const std::size_t to_bytes = job.top_k * sizeof(To);
+#if defined(__SSE2__)
+  if (rows * job.num_layers * to_bytes >= kStreamedBytes) {
+    return StreamLayersFirst<From, To, kTopK>(job);
+  }
+#endif
   for (std::size_t begin = 0; begin < rows; begin += kTileRows) {
     const std::size_t end = std::min(rows, begin + kTileRows);
     for (std::size_t layer = 0; layer < job.num_layers; ++layer) {
-      std::uint8_t* to = job.out + (layer * rows + begin) * to_bytes;
-      for (std::size_t i = begin; i < end; ++i, to += to_bytes) {
-        if (job.row_pointers[i] != nullptr) {
-          CopyLayer<From, To, kTopK>(job.row_pointers[i] + layer * from_bytes, to, job.top_k);
-        } else {
-          FillIds<To>(job.fill, job.top_k, job.top_k, to);
-        }
-      }
+      WriteLayer<From, To, kTopK>(job, layer, begin, end,
+                                  job.out + (layer * rows + begin) * to_bytes);
     }
   }
 }

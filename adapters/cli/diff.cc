@@ -8,8 +8,8 @@
 #include "CLI/CLI.hpp"
 #include "adapters/cli/console.h"
 #include "adapters/cli/diff_page.h"
-#include "adapters/cli/routing_diff.h"
 #include "adapters/cli/routing_input.h"
+#include "adapters/trainer/routing_diff.h"
 #include "nlohmann/json.hpp"
 
 namespace waymark::cli {

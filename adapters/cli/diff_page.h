@@ -5,7 +5,7 @@
 #include <string>
 
 #include "adapters/cli/diff_text.h"
-#include "adapters/cli/routing_diff.h"
+#include "adapters/trainer/routing_diff.h"
 
 namespace waymark::cli {
 

@@ -107,6 +107,21 @@ bool RevalidateRows(const StoreCore& core, const SnapshotState& state, std::int6
   return voided;
 }
 
+// In a forked child a thread of the parent may hold the recorder's lock for ever.
+bool Records(const StoreCore& core) {
+  return core.flight != nullptr && !core.guard.forked();
+}
+
+// Tells the flight recorder what was read.
+void RecordRead(const StoreCore& core, const SnapshotState& state, std::int64_t begin,
+                std::span<const std::uint8_t* const> row_pointers, std::span<const RowInfo> infos) {
+  std::vector<std::uint64_t> digests(row_pointers.size());
+  for (std::size_t i = 0; i < digests.size(); ++i) {
+    if (row_pointers[i] != nullptr) digests[i] = RowDigest({row_pointers[i], core.row_bytes});
+  }
+  core.flight->OnRead(state.read_id, begin, infos, digests);
+}
+
 // What a snapshot still waits for.
 std::string Pending(const StoreCore& core, const SnapshotState& state) {
   if (core.guard.forked()) return "it was not ready when this process was forked";
@@ -212,18 +227,54 @@ absl::Status Snapshot::Read(std::int64_t begin, std::int64_t end, const ReadSpec
     WriteRows(shape, chunk_rows, spec, to);
     while (RevalidateRows(*core_, *state_, position, chunk_rows, info))
       WriteRows(shape, chunk_rows, spec, to);
-    // In a forked child a thread of the parent may hold the recorder's lock for ever.
-    if (core_->flight != nullptr && !core_->guard.forked()) {
-      std::vector<std::uint64_t> digests(n);
-      for (std::size_t i = 0; i < n; ++i) {
-        if (chunk_rows[i] != nullptr) digests[i] = RowDigest({chunk_rows[i], core_->row_bytes});
-      }
-      core_->flight->OnRead(state_->read_id, position, info, digests);
-    }
+    if (Records(*core_)) RecordRead(*core_, *state_, position, chunk_rows, info);
   }
   return absl::OkStatus();
 } catch (const std::bad_alloc&) {
   return absl::ResourceExhaustedError("");  // a text would need memory
+}
+
+absl::StatusOr<RowsInPlace> Snapshot::Find(std::int64_t begin, std::int64_t end) const try {
+  if (state_ == nullptr) return Empty();
+  if (begin < first() || begin > end || end > last()) {
+    return absl::OutOfRangeError(absl::StrCat("Snapshot::Find: rows [", begin, ", ", end,
+                                              ") must lie in [", first(), ", ", last(), ")"));
+  }
+  if (!Ready()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("Snapshot::Find: ", Pending(*core_, *state_), "; Wait() first"));
+  }
+  return RowsInPlace(*core_, *state_, begin, end);
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("");  // a text would need memory
+}
+
+RowsInPlace::RowsInPlace(const StoreCore& core, SnapshotState& state, std::int64_t begin,
+                         std::int64_t end)
+    : core_(&core),
+      state_(&state),
+      begin_(begin),
+      rows_(static_cast<std::size_t>(end - begin)),
+      infos_(static_cast<std::size_t>(end - begin)) {
+  state.readers.fetch_add(1, std::memory_order_seq_cst);  // as Reader; nothing throws from here on
+  ResolveRows(core, state, begin, rows_, infos_);
+}
+
+RowsInPlace::RowsInPlace(RowsInPlace&& other) noexcept
+    : core_(other.core_),
+      state_(std::exchange(other.state_, nullptr)),
+      begin_(other.begin_),
+      rows_(std::move(other.rows_)),
+      infos_(std::move(other.infos_)) {}
+
+RowsInPlace::~RowsInPlace() {
+  if (state_ != nullptr) state_->readers.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+bool RowsInPlace::Confirm() {
+  if (RevalidateRows(*core_, *state_, begin_, rows_, infos_)) return false;
+  if (Records(*core_)) RecordRead(*core_, *state_, begin_, rows_, infos_);
+  return true;
 }
 
 absl::StatusOr<Rows> Snapshot::ReadRows() const try {

@@ -9,17 +9,6 @@ using nb::literals::operator""_a;
 
 #define WAYMARK_DAMAGE "tuple[int, int, int]"
 
-struct Document {
-  wm_document* document = nullptr;
-  wm_document_info info = {};
-  Bytes bytes;  // of the caller's buffer; kept as long as the document
-
-  Document() = default;
-  ~Document() { Api().wire->document_release(document); }
-  Document(const Document&) = delete;
-  Document& operator=(const Document&) = delete;
-};
-
 // `source`: the path of a file (str), or a buffer.
 void Open(Document* self, nb::handle source, std::uint64_t max_rows, std::uint64_t max_bytes,
           bool memory_map) {

@@ -210,16 +210,6 @@ nb::tuple Stats(const Publisher& self) {
                         stats.puts_failed, stats.exceptions);
 }
 
-struct Fetcher {
-  wm_fetcher* fetcher = nullptr;
-  bool waits = false;
-
-  Fetcher() = default;
-  ~Fetcher() { Api().wire->fetcher_release(fetcher); }
-  Fetcher(const Fetcher&) = delete;
-  Fetcher& operator=(const Fetcher&) = delete;
-};
-
 void MakeFetcher(Fetcher* self, const Source& source, std::uint64_t cache_bytes,
                  std::uint64_t batch_bytes, std::uint64_t max_rows, std::uint64_t max_bytes,
                  bool whole_chunks, nb::handle given_key) {

@@ -45,6 +45,7 @@ NB_MODULE(_core, module) {
   py::BindSession(module);
   py::BindRouting(module);
   py::BindMegatronAdapter(module);
+  py::BindTrainer(module);
   py::BindVllmScheduler(module);
   py::BindVllmWorker(module);
 }

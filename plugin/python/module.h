@@ -19,6 +19,7 @@ void BindView(nanobind::module_& module);
 void BindSession(nanobind::module_& module);
 void BindRouting(nanobind::module_& module);
 void BindMegatronAdapter(nanobind::module_& module);
+void BindTrainer(nanobind::module_& module);
 void BindVllmScheduler(nanobind::module_& module);
 void BindVllmWorker(nanobind::module_& module);
 

@@ -40,6 +40,29 @@ void Use(Snapshot& self, bool long_call, Call call) {
   lock.unlock();  // before the GIL is back
 }
 
+// Any thread.
+struct Document {
+  wm_document* document = nullptr;
+  wm_document_info info = {};
+  Bytes bytes;  // of the caller's buffer; kept as long as the document
+
+  Document() = default;
+  ~Document() { Api().wire->document_release(document); }
+  Document(const Document&) = delete;
+  Document& operator=(const Document&) = delete;
+};
+
+// Any thread. `waits`: its source may be slow, so that a fetch releases the GIL.
+struct Fetcher {
+  wm_fetcher* fetcher = nullptr;
+  bool waits = false;
+
+  Fetcher() = default;
+  ~Fetcher() { Api().wire->fetcher_release(fetcher); }
+  Fetcher(const Fetcher&) = delete;
+  Fetcher& operator=(const Fetcher&) = delete;
+};
+
 [[noreturn]] inline void RaiseReleased() {
   Raise(WM_FAILED_PRECONDITION, "the snapshot has been released");
 }

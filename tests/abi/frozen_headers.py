@@ -13,7 +13,8 @@ import sys
 
 # Of each header: its folder, and how many declarations it has at least.
 HEADERS = {"waymark.h": ("plugin", 40), "waymark_wire.h": ("plugin", 40),
-           "waymark_megatron.h": ("adapters/megatron", 4), "waymark_vllm.h": ("adapters/vllm", 4)}
+           "waymark_megatron.h": ("adapters/megatron", 4), "waymark_vllm.h": ("adapters/vllm", 4),
+           "waymark_trainer.h": ("adapters/trainer", 20)}
 VERSION = "WM_ABI_MINOR"  # counts what was added
 
 

@@ -40,6 +40,7 @@ def test_holds_the_c_library_and_nothing_of_the_cpp_one():
     assert files - modules == {
         "include/waymark.h",
         "include/waymark_megatron.h",
+        "include/waymark_trainer.h",
         "include/waymark_vllm.h",
         "include/waymark_wire.h",
         "lib/cmake/waymark/waymark-c-targets-release.cmake",

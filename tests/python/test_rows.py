@@ -467,3 +467,132 @@ def test_names_of_weights(rig: Rig) -> None:
     for bad in ("", 7):
         with pytest.raises(waymark.InvalidArgumentError, match="name: a str that is not empty"):
             versions.number(bad)  # type: ignore[arg-type]
+
+
+# ---- rows of arrays, and parts of rows ----
+
+
+def array_rows(seed: int, count: int = 20, experts: int = 64) -> tuple[Rows, Any]:
+    rng = np.random.default_rng(seed)
+    ids = rng.random((count, 4, experts)).argsort(-1)[..., :3]
+    return Rows.from_array(ids, num_experts=experts, layer_ids=(1, 2, 5, 6)), ids
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.int32, np.int64])
+@pytest.mark.parametrize("experts", [64, 256, 300])
+def test_from_array(dtype: Any, experts: int) -> None:
+    rng = np.random.default_rng(3)
+    ids = rng.random((10, 2, min(experts, 250))).argsort(-1)[..., :3].astype(dtype)
+    valid = np.ones(10, np.bool_)
+    valid[4] = False
+    ids[4] = 7  # not looked at
+    rows = Rows.from_array(ids, num_experts=experts, valid=valid, first=5, version=3)
+    assert (rows.first, rows.last, rows.shape.num_experts) == (5, 15, experts)
+    assert rows.layer_ids == (0, 1) and (rows.valid == valid).all()
+    assert (rows.ids[valid] == ids[valid]).all() and (rows.ids[4] == 0).all()
+    assert (ids[4] == 7).all()  # the caller's array is as it was
+    assert rows.reasons[4] == Reason.NOT_CAPTURED
+    assert rows.coverage()[0].version == 3 and rows.coverage()[1].version == 0
+    assert (rows.astype(np.int32)[4] == -1).all()
+    whole = Rows.from_array(np.ascontiguousarray(ids[:4]), num_experts=experts)
+    assert np.shares_memory(whole.ids, ids) == (dtype == rows.shape.id_dtype) or dtype != np.uint8
+    stored = np.ascontiguousarray(ids[:4].astype(rows.shape.id_dtype))
+    assert np.shares_memory(Rows.from_array(stored, num_experts=experts).ids, stored)
+
+
+def test_from_array_refuses_what_no_router_chooses() -> None:
+    ids = np.array([[[0, 1, 2]], [[3, 4, 5]], [[6, 7, 8]]])
+    for bad, text in ((-1, "got -1 in row 1"), (9, "got 9 in row 1"), (256, "got 256 in row 1")):
+        wrong = ids.copy()
+        wrong[1, 0, 2] = bad
+        with pytest.raises(waymark.InvalidArgumentError, match=text):
+            Rows.from_array(wrong, num_experts=9)
+        valid = np.array([True, False, True])
+        assert Rows.from_array(wrong, num_experts=9, valid=valid).valid.tolist() == valid.tolist()
+    wrong = ids.copy()
+    wrong[2, 0] = [6, 8, 6]
+    with pytest.raises(waymark.InvalidArgumentError, match="row 2, layer 4"):
+        Rows.from_array(wrong, num_experts=9, layer_ids=[4])
+    for arguments, text in (
+        ({"ids": ids[0]}, r"ids: integers \[T, L, K\]"),
+        ({"ids": ids.astype(np.float32)}, "float32"),
+        ({"valid": [1, 0, 1]}, "valid: bool"),
+        ({"valid": [True]}, r"valid: bool \[3\]"),
+        ({"layer_ids": [1, 2]}, "layer_ids"),
+        ({"layer_ids": [-1]}, "layer_ids"),
+        ({"num_experts": 2}, "top_k"),
+        ({"num_experts": 0}, "num_experts"),
+        ({"first": -1}, "first"),
+    ):
+        with pytest.raises(waymark.InvalidArgumentError, match=text):
+            Rows.from_array(**{"ids": ids, "num_experts": 9, **arguments})  # type: ignore[arg-type]
+    assert len(Rows.from_array(ids[:0], num_experts=9)) == 0
+
+
+def test_slices_are_views() -> None:
+    rows, ids = array_rows(1)
+    part = rows[3:9]
+    assert (part.first, part.last) == (3, 9) and (part.ids == ids[3:9]).all()
+    assert np.shares_memory(part.ids, rows.ids)
+    assert (part[2:4].ids == ids[5:7]).all() and part[2:4].first == 5
+    assert (rows[-4:].ids == ids[-4:]).all() and rows[-4:].first == 16
+    assert len(rows[9:3]) == 0 and rows[9:3].first == 9 and len(rows[:]) == 20
+    assert (part.astype(np.int64, layout="LTK") == ids[3:9].transpose(1, 0, 2)).all()
+    assert (waymark.from_bytes(part.to_bytes()).rows().ids == ids[3:9]).all()
+    assert (waymark.join(rows[:3], part, rows[9:]).ids == ids).all()
+    assert (pickle.loads(pickle.dumps(part, 5)).ids == ids[3:9]).all()
+    with pytest.raises(waymark.InvalidArgumentError, match="a step of 1"):
+        rows[::2]
+    with pytest.raises(TypeError, match="a slice"):
+        rows[3]  # type: ignore[index]
+
+
+def test_of_layers() -> None:
+    rows, ids = array_rows(2)
+    part = rows.of_layers([2, 5])
+    assert part.layer_ids == (2, 5) and (part.ids == ids[:, 1:3]).all()
+    assert np.shares_memory(part.ids, rows.ids)
+    apart = rows.of_layers([1, 6])
+    assert apart.layer_ids == (1, 6) and (apart.ids == ids[:, [0, 3]]).all()
+    for of in (part, apart, part[4:7]):
+        assert (of.astype(np.int64) == of.ids).all()
+        assert (waymark.from_bytes(of.to_bytes()).rows().ids == of.ids).all()
+        for protocol in (2, 5):
+            assert (pickle.loads(pickle.dumps(of, protocol)).ids == of.ids).all()
+    assert (Rows.join_layers([rows.of_layers([1, 2]), rows.of_layers([5, 6])]).ids == ids).all()
+    assert (rows.astype(np.int16, layers=(1, 3)) == ids[:, 1:3]).all()
+    assert (rows.astype(np.int16, layers=(0, 4)) == ids).all()
+    for bad in ([3], [], [2, 1], [2, 2]):
+        with pytest.raises(waymark.InvalidArgumentError, match="layer_ids"):
+            rows.of_layers(bad)
+    with pytest.raises(waymark.InvalidArgumentError, match="layers"):
+        rows.astype(np.int16, layers=(2, 2))
+
+
+@pytest.mark.parametrize("layout", ["TLK", "LTK"])
+@pytest.mark.parametrize("fill", ["minus_one", "zeros", "arange"])
+def test_gather(layout: Any, fill: Any) -> None:
+    rng = np.random.default_rng(4)
+    ids = rng.random((20, 3, 64)).argsort(-1)[..., :4]
+    valid = rng.random(20) < 0.8
+    rows = Rows.from_array(ids, num_experts=64, layer_ids=(1, 2, 5), valid=valid, first=10)
+    positions = np.concatenate([[-1, 9, 30, 10, 29, 12, 12], rng.integers(10, 30, 20)])
+    filled = {"minus_one": -1, "zeros": 0, "arange": np.arange(4)}[fill]
+    for layer_ids, columns in ((None, [0, 1, 2]), ([5, 1], [2, 0])):
+        got, mask = rows.gather(positions, layer_ids=layer_ids, dtype=np.int32, layout=layout,
+                                fill=fill)  # fmt: skip
+        if layout == "LTK":
+            got = got.transpose(1, 0, 2)
+        for row, position in enumerate(positions):
+            has = 10 <= position < 30 and valid[position - 10]
+            assert mask[row] == has
+            wanted = ids[position - 10][columns] if has else np.broadcast_to(filled, (len(columns), 4))
+            assert (got[row] == wanted).all()
+    out = np.empty((2, 3, 4), np.int64)
+    assert rows.gather([11, 12], dtype=np.int64, out=out)[0] is out
+    assert len(rows.gather([])[0]) == 0
+    with pytest.raises(waymark.InvalidArgumentError, match="positions"):
+        rows.gather([1.5])
+    wide = Rows.from_array(ids, num_experts=300)
+    with pytest.raises(waymark.InvalidArgumentError, match="dtype"):
+        wide.gather([1], dtype=np.uint8)

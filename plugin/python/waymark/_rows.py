@@ -28,6 +28,7 @@ from ._types import (
     code_of,
     dtype_name_of,
     id_type_of,
+    layers_of,
     number_of,
     tell,
 )
@@ -142,6 +143,67 @@ class Rows:
                 )
         self._set(shape, first, ids, infos, ordered)
 
+    @classmethod
+    def from_array(
+        cls,
+        ids: npt.ArrayLike,
+        *,
+        num_experts: int,
+        layer_ids: Sequence[int] | None = None,
+        valid: npt.ArrayLike | None = None,
+        first: int = 0,
+        version: int = 0,
+        ordered: bool = True,
+        missing: Reason = Reason.NOT_CAPTURED,
+    ) -> Rows:
+        """Rows of an array: what a trainer recorded, or a format that ``read()`` does not know.
+
+        ids: integers [T, L, K]. An array of the stored type (uint8 up to 256 experts, else uint16)
+        in C order is not copied and must not change as long as these rows exist; others are
+        converted. layer_ids: the model's number of each layer, increasing; None: 0, 1, ...
+        valid: bool [T]; None: every row is valid. A row that is not is missing, for the reason
+        ``missing``; its ids are not looked at, and read as 0. first: the position of the first row. version: of the
+        weights that chose the ids. Rows have step 0.
+
+        InvalidArgumentError if a valid row has an id that is not in [0, num_experts), or one twice
+        in a layer: no router chooses that, and trainers take it in silence."""
+        array = np.asarray(ids)
+        if array.ndim != 3 or array.dtype.kind not in "iu":
+            raise InvalidArgumentError(
+                f"ids: integers [T, L, K], got {array.dtype} {list(array.shape)}"
+            )
+        num_rows, num_layers, top_k = array.shape
+        layers = tuple(range(num_layers)) if layer_ids is None else tuple(map(int, layer_ids))
+        mask = np.ones(num_rows, np.bool_) if valid is None else np.asarray(valid)
+        if mask.dtype != np.bool_ or mask.shape != (num_rows,):
+            raise InvalidArgumentError(
+                f"valid: bool [{num_rows}], got {mask.dtype} {list(mask.shape)}"
+            )
+        shape = Shape(num_layers, top_k, num_experts, 16, 0, 0, layers)
+        nothing = np.empty(0, np.uint8)
+        _core.Rows(num_layers, top_k, num_experts, 16, list(layers), first, nothing, nothing, True)
+        whole = bool(mask.all())
+        if array.size:
+            used = array if whole else array[mask]
+            if used.size and not (0 <= int(used.min()) and int(used.max()) < num_experts):
+                bad = ((array < 0) | (array >= num_experts)).any(axis=(1, 2)) & mask
+                row = int(np.flatnonzero(bad)[0])
+                wrong = array[row][(array[row] < 0) | (array[row] >= num_experts)]
+                raise InvalidArgumentError(
+                    f"ids: in [0, num_experts = {num_experts}) in a valid row, got {wrong[0]} in "
+                    f"row {row}"
+                )
+        stored = np.ascontiguousarray(array, dtype=shape.id_dtype)
+        if not whole and stored[~mask].any():
+            if stored is array or np.shares_memory(stored, array):
+                stored = stored.copy()
+            stored[~mask] = 0
+        infos = np.zeros(num_rows, row_info_dtype)
+        infos["reason"] = np.where(mask, Reason.NONE, missing)
+        infos["version"] = np.where(mask, np.uint64(version), np.uint64(0))
+        _core.check_ids((tuple(shape), first, stored, infos.view(np.uint8)))
+        return cls(shape, first, stored, infos, ordered)
+
     def _set(
         self,
         shape: Shape,
@@ -178,7 +240,7 @@ class Rows:
                 self.shape.page_tokens,
                 list(self.shape.layer_ids),
                 self.first,
-                self._ids,
+                np.ascontiguousarray(self._ids),
                 self._infos.view(np.uint8),
                 self.ordered,
             )
@@ -200,7 +262,8 @@ class Rows:
 
     @property
     def ids(self) -> npt.NDArray[Any]:
-        """uint8 or uint16 [T, L, K], read-only, no copy. Missing rows are 0: see valid."""
+        """uint8 or uint16 [T, L, K], read-only, no copy. Missing rows are 0: see valid. In C order, but
+        for some layers of other rows (of_layers)."""
         return self._ids
 
     @property
@@ -224,15 +287,110 @@ class Rows:
         """The model's number of each captured layer."""
         return self.shape.layer_ids
 
+    def __getitem__(self, part: slice) -> Rows:
+        """``rows[a:b]``: rows by index, of which 0 is row ``first``, as a view: copies nothing.
+        InvalidArgumentError for a step other than 1."""
+        if not isinstance(part, slice):
+            raise TypeError(f"rows[a:b]: a slice, got {part!r}; gather() takes single positions")
+        if part.step not in (None, 1):
+            raise InvalidArgumentError(f"rows[a:b]: a step of 1, got {part.step}")
+        begin, end, _ = part.indices(len(self))
+        end = max(begin, end)
+        return self._view(
+            self.shape, self.first + begin, self._ids[begin:end], self._infos[begin:end]
+        )
+
+    def of_layers(self, layer_ids: Sequence[int]) -> Rows:
+        """The rows of these layers only, which are named by the model's numbers, increasing. Layers
+        that are adjacent here are a view, which copies nothing; others are copied.
+        InvalidArgumentError for a layer that these rows do not have."""
+        columns = self._columns(layer_ids)
+        if not columns or any(b <= a for a, b in zip(columns, columns[1:])):
+            raise InvalidArgumentError(
+                f"layer_ids: at least one, increasing, got {list(layer_ids)}"
+            )
+        begin, end = columns[0], columns[-1] + 1
+        ids = self._ids[:, begin:end]
+        if len(columns) != end - begin:
+            ids = np.take(self._ids, columns, axis=1)  # in C order, unlike an index
+        chosen = tuple(self.layer_ids[c] for c in columns)
+        shape = self.shape._replace(num_layers=len(columns), layer_ids=chosen)
+        return self._view(shape, self.first, ids, self._infos)
+
+    def gather(
+        self,
+        positions: npt.ArrayLike,
+        *,
+        layer_ids: Sequence[int] | None = None,
+        dtype: npt.DTypeLike = np.int16,
+        layout: Layout = "TLK",
+        fill: Fill = "arange",
+        out: npt.NDArray[Any] | None = None,
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+        """(ids, valid) of rows at any positions of the sequence, in any order, also several times.
+        Rows that are missing, and positions that these rows do not have (-1 for padding), have the
+        fill and are False in valid, bool [n]. layer_ids: the layers by the model's numbers, in any
+        order; None: all. ids: [n, L, K], or [L, n, K] with layout="LTK"."""
+        at = np.asarray(positions)
+        if at.ndim != 1 or (at.size and at.dtype.kind not in "iu"):
+            raise InvalidArgumentError(
+                f"positions: integers [n], got {at.dtype} {list(at.shape)}"
+            )
+        layout_number = number_of("layout", layout, LAYOUTS)
+        number_of("fill", fill, FILLS)
+        wanted, _ = id_type_of(dtype)
+        columns = None if layer_ids is None else self._columns(layer_ids)
+        num_layers = self.shape.num_layers if columns is None else len(columns)
+        array = _output(
+            out, _out_shape(layout_number, len(at), num_layers, self.shape.top_k), wanted
+        )
+        most = int(np.iinfo(wanted).max)
+        if most < self.shape.num_experts - 1:
+            raise InvalidArgumentError(f"dtype: holds ids up to {self.shape.num_experts - 1}, got {wanted}")
+        index = at.astype(np.int64) - self.first
+        valid = (index >= 0) & (index < len(self))
+        valid[valid] = self.valid[index[valid]]
+        tokens_first = array if layout_number == 0 else array.transpose(1, 0, 2)
+        source = self._ids if columns is None else self._ids[:, columns]
+        tokens_first[valid] = source[index[valid]]
+        fills = {"minus_one": -1, "zeros": 0, "arange": np.arange(self.shape.top_k)}
+        tokens_first[~valid] = np.asarray(fills[fill]).astype(wanted)
+        return array, valid
+
+    def _columns(self, layer_ids: Sequence[int]) -> list[int]:
+        """The column of each layer, by the model's number."""
+        column = {number: c for c, number in enumerate(self.layer_ids)}
+        numbers = [int(number) for number in layer_ids]
+        absent = [number for number in numbers if number not in column]
+        if absent:
+            raise InvalidArgumentError(
+                f"layer_ids: of the layers {list(self.layer_ids)}, got {absent[0]}"
+            )
+        return [column[number] for number in numbers]
+
+    def _view(
+        self, shape: Shape, first: int, ids: npt.NDArray[Any], infos: npt.NDArray[np.void]
+    ) -> Rows:
+        rows = Rows.__new__(Rows)  # parts of what has been checked
+        rows._set(shape, first, ids, infos, self.ordered)
+        return rows
+
     def astype(
         self,
         dtype: npt.DTypeLike = np.int16,
         *,
         layout: Layout = "TLK",
         fill: Fill = "minus_one",
+        layers: tuple[int, int] | None = None,
         out: npt.NDArray[Any] | None = None,
     ) -> npt.NDArray[Any]:
-        """The ids in another type and layout, missing rows filled: as Snapshot.read()."""
+        """The ids in another type and layout, missing rows filled: as Snapshot.read(). layers:
+        captured layers [begin, end); None: all."""
+        if layers is not None:
+            begin, end = layers_of(layers, self.shape.num_layers)
+            if (begin, end) != (0, self.shape.num_layers):
+                part = self.of_layers(self.layer_ids[begin:end])
+                return part.astype(dtype, layout=layout, fill=fill, out=out)
         layout_number = number_of("layout", layout, LAYOUTS)
         fill_number = number_of("fill", fill, FILLS)
         wanted, id_type = id_type_of(dtype)

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <waymark.h>
 #include <waymark_megatron.h>
+#include <waymark_trainer.h>
 #include <waymark_vllm.h>
 #include <waymark_wire.h>
 
@@ -21,6 +22,10 @@ int main(void) {
   }
   if (wm_get_vllm_api_v1()->struct_size < sizeof(wm_vllm_api_v1)) {
     fprintf(stderr, "the table of waymark_vllm.h is missing or too short\n");
+    return 1;
+  }
+  if (wm_get_trainer_api_v1()->struct_size < sizeof(wm_trainer_api_v1)) {
+    fprintf(stderr, "the table of waymark_trainer.h is missing or too short\n");
     return 1;
   }
   return 0;

@@ -92,6 +92,50 @@ INSTANTIATE_TEST_SUITE_P(Shapes, WriteRowsTest,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4, 6, 8, 10, 13, 16, 22),
                                             ::testing::Values(64, 256, 257, 32768, 65535)));
 
+// More than caches hold is written past them: in other tiles, and lines of the output are shared by
+// tiles and by layers at every address.
+TEST(WriteRows, StreamedOutputIsThePlainLoop) {
+  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
+  std::mt19937_64 random(TestSeed());
+  for (const int top_k : {1, 2, 4, 6, 8, 10, 13}) {
+    for (const int num_experts : {256, 384}) {
+      for (const IdType type : {IdType::kInt16, IdType::kInt32, IdType::kInt64}) {
+        const RoutingShape shape{top_k == 1 ? 131 : 23, top_k, num_experts, 4, {}};
+        const std::size_t bytes = IdBytes(type);
+        const std::size_t rows = (std::size_t{5} << 20) / (shape.row_ids() * bytes) + random() % 99;
+        std::vector<std::uint8_t> memory((rows + 1) * shape.row_bytes());
+        for (std::uint8_t& byte : memory)
+          byte = static_cast<std::uint8_t>(random() % 2);
+        std::vector<const std::uint8_t*> row_pointers(rows);
+        for (auto& stored : row_pointers) {
+          stored = random() % 6 == 0 ? nullptr
+                                     : memory.data() + random() % (rows + 1) * shape.row_bytes();
+        }
+        // Streamed at multiples of 16 alone.
+        std::vector<std::uint8_t> out(256 + rows * shape.row_ids() * bytes, 0xa5);
+        const std::size_t shift = 1 + (random() % 4 == 0 ? random() % 64 : 15 + random() % 4 * 16) +
+                                  (64 - reinterpret_cast<std::uintptr_t>(out.data()) % 64) % 64;
+        out.resize(shift + rows * shape.row_ids() * bytes + 1);
+        WriteRows(shape, row_pointers, {Layout::kLayersTokensK, type, Fill::kArange},
+                  std::span(out).subspan(shift, out.size() - shift - 1));
+        ASSERT_EQ(out[shift - 1], 0xa5);
+        ASSERT_EQ(out.back(), 0xa5);
+        const std::uint8_t* at = out.data() + shift;
+        for (std::size_t l = 0; l < static_cast<std::size_t>(shape.num_layers); ++l) {
+          for (std::size_t t = 0; t < rows; ++t) {
+            for (std::size_t k = 0; k < static_cast<std::size_t>(top_k); ++k, at += bytes) {
+              const std::uint64_t wanted = Expected(shape, row_pointers[t], Fill::kArange, l, k);
+              ASSERT_EQ(std::memcmp(at, &wanted, bytes), 0)
+                  << "row " << t << " of " << rows << ", layer " << l << ", k " << k << ", K "
+                  << top_k << ", E " << num_experts << ", type " << static_cast<int>(type);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(ReadSpec, IdsMustFitTheType) {
   const auto check = [](int num_experts, IdType type) {
     const RoutingShape shape{1, 1, num_experts, 4, {}};

@@ -1,6 +1,6 @@
 // Compare: compares two captures of the same tokens, row by row and layer by layer.
-#ifndef WAYMARK_ADAPTERS_CLI_ROUTING_DIFF_H_
-#define WAYMARK_ADAPTERS_CLI_ROUTING_DIFF_H_
+#ifndef WAYMARK_ADAPTERS_TRAINER_ROUTING_DIFF_H_
+#define WAYMARK_ADAPTERS_TRAINER_ROUTING_DIFF_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "blockstore/rows.h"
 
-namespace waymark::cli {
+namespace waymark {
 
 // Counts over (row, layer) pairs whose row is valid in both captures.
 struct PairCounts {
@@ -79,6 +79,6 @@ struct RoutingDiff {
     const Rows& a, const Rows& b, std::int64_t prompt_tokens,
     const std::function<void(std::int64_t)>& progress = nullptr);
 
-}  // namespace waymark::cli
+}  // namespace waymark
 
-#endif  // WAYMARK_ADAPTERS_CLI_ROUTING_DIFF_H_
+#endif  // WAYMARK_ADAPTERS_TRAINER_ROUTING_DIFF_H_

@@ -1,4 +1,4 @@
-#include "adapters/cli/routing_diff.h"
+#include "adapters/trainer/routing_diff.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-namespace waymark::cli {
+namespace waymark {
 namespace {
 
 constexpr std::int64_t kProgressRows = 4096;
@@ -129,4 +129,4 @@ absl::StatusOr<RoutingDiff> Compare(const Rows& a, const Rows& b, std::int64_t p
   return diff;
 }
 
-}  // namespace waymark::cli
+}  // namespace waymark

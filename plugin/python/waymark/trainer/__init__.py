@@ -1,0 +1,32 @@
+"""Routing replay in a trainer (docs/training.md): from rows to the tensors of one rank's routers.
+
+    from waymark import trainer
+
+    layout = trainer.Layout(context=(rank, 2), tensor=(tp_rank, 2), sequence_parallel=True,
+                            sequence_multiple=8)
+    plan = layout.plan(lengths)                        # the tokens of each sequence
+    filled = plan.fill(rows, layer_ids=range(30, 60))  # rows: of each sequence
+    filled.ids                                         # int64 [layers, plan.rows, K]
+    filled.mask                                        # False: the row is to be routed as usual
+    for alarm in trainer.audit(plan, filled, own, num_experts=256).alarms: ...
+
+Needs only numpy. Every class here is immutable; any thread.
+"""
+
+from ._audit import Alarm, Audit, LayerAgreement, ReplayError, agreement, audit
+from ._plan import Filled, FillReport, Layout, Plan, Segment, stage_layers
+
+__all__ = [
+    "Alarm",
+    "Audit",
+    "FillReport",
+    "Filled",
+    "LayerAgreement",
+    "Layout",
+    "Plan",
+    "ReplayError",
+    "Segment",
+    "agreement",
+    "audit",
+    "stage_layers",
+]

@@ -1,0 +1,299 @@
+"""Which tokens the rows of a rank's routers belong to, and the ids that they replay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from .._documents import Document
+from .._errors import InvalidArgumentError
+from .._fetching import Fetcher
+from .._rows import Fill, Rows
+from .._snapshot import Snapshot
+from .._types import FILLS, Reason, id_type_of, number_of
+
+Order = Literal["packed", "sequence-major", "batch-major"]
+ContextCut = Literal["zigzag", "contiguous", "stream"]
+Source = Union[Rows, Snapshot, Document, tuple[Fetcher, bytes]]
+"""The rows of a sequence; (fetcher, handle): those that a handle names."""
+
+_ORDERS = {"packed": 0, "sequence-major": 1, "batch-major": 2}
+_CUTS = {"zigzag": 0, "contiguous": 1, "stream": 2}
+
+
+class Segment(NamedTuple):
+    """Tokens [position, position + count) of a sequence, in rows row, row + row_stride, ..."""
+
+    sequence: int
+    position: int
+    count: int
+    row: int
+    row_stride: int
+
+    @property
+    def rows(self) -> slice:
+        """Its rows in a tensor of the rank."""
+        return slice(self.row, self.row + (self.count - 1) * self.row_stride + 1, self.row_stride)
+
+
+class FillReport(NamedTuple):
+    """What the rows of a rank got. The counts and those of missing add up to the rows."""
+
+    replayed: int
+    """Rows with the engine's ids."""
+    padding: int
+    """Rows of no token."""
+    no_row: int
+    """Last tokens of sequences: sampled, but never an input of the engine."""
+    missing: dict[Reason, int]
+    """Other rows without ids, by reason; reasons without rows are left out."""
+    first_missing: tuple[int, int] | None
+    """(sequence, position) of the first of them."""
+
+
+class Filled(NamedTuple):
+    """The tensors of a rank's routers."""
+
+    ids: Any
+    """[layers, rows, K]; ids[i] is the contiguous tensor of layer i. ``out``, if it was given."""
+    mask: npt.NDArray[np.bool_]
+    """bool [rows]: whether the row has the engine's ids. Others have the fill, and are to be routed
+    as usual."""
+    report: FillReport
+
+
+def _input(source: Source, timeout: float | None) -> Any:
+    """A source as the extension takes it."""
+    if isinstance(source, Rows):
+        infos = source.infos.view(np.uint8)
+        return tuple(source.shape), source.first, source.ids, infos
+    if isinstance(source, (Snapshot, Document)):
+        return source
+    if isinstance(source, tuple) and len(source) == 2 and isinstance(source[0], Fetcher):
+        return source[0], source[1], timeout
+    raise TypeError(
+        "sources: Rows, Snapshot, Document, or (Fetcher, handle), got "
+        f"{type(source).__name__}"
+    )
+
+
+class Plan(_core.TrainerPlan):
+    """The rows of one rank for one micro-batch; ``Layout.plan()`` makes it."""
+
+    __slots__ = ("layout", "lengths")
+
+    layout: Layout
+    """What it was made of."""
+    lengths: tuple[int, ...]
+    """The tokens of each sequence."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        lengths: Sequence[int] | npt.NDArray[Any],
+        padded_lengths: Sequence[int] | npt.NDArray[Any] | None = None,
+    ) -> None:
+        """As ``Layout.plan()``."""
+        super().__init__(
+            lengths,
+            padded_lengths,
+            number_of("order", layout.order, _ORDERS),
+            number_of("context_cut", layout.context_cut, _CUTS),
+            layout.context[1],
+            layout.context[0],
+            layout.tensor[1],
+            layout.tensor[0],
+            layout.sequence_parallel,
+            layout.sequence_multiple,
+            layout.total_multiple,
+            layout.local_multiple,
+        )
+        self.layout = layout
+        self.lengths = tuple(int(n) for n in lengths)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The tokens of this rank, by sequence and position. Rows in none are padding."""
+        return [Segment(*segment) for segment in self._segments()]
+
+    def places(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """(sequence, position) of each row, -1 for padding: int32 and int64 [rows]."""
+        sequences = np.full(self.rows, -1, np.int32)
+        positions = np.full(self.rows, -1, np.int64)
+        for segment in self.segments:
+            sequences[segment.rows] = segment.sequence
+            positions[segment.rows] = np.arange(
+                segment.position, segment.position + segment.count
+            )
+        return sequences, positions
+
+    def fill(
+        self,
+        sources: Sequence[Source],
+        layer_ids: Sequence[int] | npt.NDArray[Any],
+        *,
+        dtype: npt.DTypeLike = np.int64,
+        fill: Fill = "arange",
+        partial: bool = False,
+        out: Any = None,
+        timeout: float | None = None,
+    ) -> Filled:
+        """The ids that this rank's routers replay, straight from where the rows are: only this rank's
+        rows and layers are read. Releases the GIL.
+
+        sources: one for each sequence, with the rows of all its tokens but the last (whose row may
+        be there). layer_ids: of the routers, by the model's numbers counted from 0
+        (``layer_number - 1`` in Megatron-Core), in the order of the tensors. dtype: of the ids, if
+        ``out`` is None; Megatron-Core takes int64 and int32. fill: the ids of rows without routing;
+        its dispatchers need distinct ones, hence "arange". partial: a source may have fewer rows;
+        they are missing. out: [layers, rows, K] in C order, a numpy array or a tensor in host
+        memory, pinned for instance. timeout: of the fetchers, in seconds; rows that have not arrived
+        are missing.
+
+        InvalidArgumentError for a source with too few or too many rows, for a layer that it does not
+        have, and for sources that differ in K or E. A row with an id out of range, or one twice in
+        a layer, is missing (INVALID_ID). On an error nothing is written."""
+        layers = np.asarray(layer_ids)
+        if layers.ndim != 1 or (layers.size and layers.dtype.kind not in "iu"):
+            raise InvalidArgumentError(f"layer_ids: integers [L], got {layers.dtype} {layers.shape}")
+        inputs = [_input(source, timeout) for source in sources]
+        array = np.empty(self._shape(sources, len(layers)), dtype) if out is None else np.asarray(out)
+        _, id_type = id_type_of(array.dtype)
+        if not array.flags.c_contiguous or not array.flags.writeable:
+            raise InvalidArgumentError("out: C order and writable")
+        mask = np.zeros(self.rows, np.bool_)
+        replayed, padding, no_row, missing, sequence, position = self._fill(
+            inputs, layers, id_type, number_of("fill", fill, FILLS), partial, array, mask
+        )
+        report = FillReport(
+            replayed,
+            padding,
+            no_row,
+            {Reason(i): rows for i, rows in enumerate(missing) if rows},
+            None if sequence < 0 else (sequence, position),
+        )
+        return Filled(array if out is None else out, mask, report)
+
+    def _shape(self, sources: Sequence[Source], layers: int) -> tuple[int, int, int]:
+        if not sources:
+            raise InvalidArgumentError("sources: at least one, got 0")
+        first = sources[0]
+        if isinstance(first, tuple):
+            top_k = _core.handle_info(first[1])[4]
+        elif isinstance(first, (Rows, Document)):
+            top_k = first.shape.top_k
+        else:
+            top_k = first._row_shape[1]
+        return layers, self.rows, int(top_k)
+
+    def collect(
+        self,
+        recorded: npt.ArrayLike | Sequence[Any],
+        *,
+        num_experts: int,
+        layer_ids: Sequence[int],
+        version: int = 0,
+    ) -> list[Rows]:
+        """The way back: rows of each sequence, from what the routers of this rank chose.
+
+        recorded: integers [layers, rows, K], or a tensor [rows, K] of each layer. layer_ids: as in
+        fill(), increasing. Rows of other ranks are missing (NEVER_WRITTEN): ``waymark.join()`` of
+        the context and tensor ranks' rows has all, ``Rows.join_layers()`` those of all stages."""
+        ids = _layers_of("recorded", recorded)
+        if ids.shape[:2] != (len(layer_ids), self.rows):
+            raise InvalidArgumentError(
+                f"recorded: [layers, rows, K] of {len(layer_ids)} layers and {self.rows} rows, got "
+                f"{list(ids.shape)}"
+            )
+        sequences = []
+        for length in self.lengths:
+            shape = (length, len(layer_ids), ids.shape[2])
+            sequences.append((np.zeros(shape, ids.dtype), np.zeros(length, np.bool_)))
+        for segment in self.segments:
+            rows, valid = sequences[segment.sequence]
+            at = slice(segment.position, segment.position + segment.count)
+            rows[at] = ids[:, segment.rows].transpose(1, 0, 2)
+            valid[at] = True
+        return [
+            Rows.from_array(
+                rows, num_experts=num_experts, layer_ids=layer_ids, valid=valid, version=version,
+                missing=Reason.NEVER_WRITTEN,
+            )  # fmt: skip
+            for rows, valid in sequences
+        ]
+
+    def __repr__(self) -> str:
+        return f"Plan(rows={self.rows}, sequences={len(self.lengths)}, layout={self.layout})"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The place of a rank, and how a trainer pads, orders and cuts the tokens of a micro-batch."""
+
+    order: Order = "packed"
+    """"packed": THD, sequence after sequence, each padded and cut by itself. "sequence-major": BSHD,
+    row s * batch + b (Megatron-Core). "batch-major": BSHD, row b * length + s (Hugging Face)."""
+    context: tuple[int, int] = (0, 1)
+    """(rank, size) of context parallelism."""
+    context_cut: ContextCut = "zigzag"
+    """Of a padded sequence, between C ranks. "zigzag": 2 C equal chunks, rank r has chunks r and
+    2 C - 1 - r. "contiguous": C equal chunks. "stream": packed only, C equal chunks of all padded
+    sequences together."""
+    tensor: tuple[int, int] = (0, 1)
+    """(rank, size) of tensor parallelism."""
+    sequence_parallel: bool = False
+    """Whether tensor ranks cut the rows (packed) or positions (BSHD) of their context rank into equal
+    contiguous parts. False: each has all of them."""
+    sequence_multiple: int = 1
+    """Each sequence (packed), or the longest (BSHD), is padded to a multiple of it."""
+    total_multiple: int = 1
+    """Packed: all padded sequences together, behind the last one."""
+    local_multiple: int = 1
+    """Packed: the rows of a context rank, behind the last one, before they are cut."""
+
+    def plan(
+        self,
+        lengths: Sequence[int] | npt.NDArray[Any],
+        padded_lengths: Sequence[int] | npt.NDArray[Any] | None = None,
+    ) -> Plan:
+        """The rows of this rank for a micro-batch. lengths: the tokens of each sequence, in the
+        trainer's order. padded_lengths: those after padding, for a trainer with rules of its own.
+        InvalidArgumentError, naming field, rule and value, unless the ranks get equal parts."""
+        return Plan(self, lengths, padded_lengths)
+
+
+def stage_layers(
+    num_layers: int,
+    *,
+    pipeline: tuple[int, int] = (0, 1),
+    virtual: tuple[int, int] = (0, 1),
+    first_stage_layers: int = 0,
+    last_stage_layers: int = 0,
+) -> range:
+    """The layers of a model chunk of a pipeline stage, by the model's numbers counted from 0.
+
+    num_layers: decoder layers of the model, dense ones included. pipeline: (rank, size). virtual:
+    (chunk, chunks) of an interleaved pipeline. first_stage_layers, last_stage_layers: of these
+    stages, all chunks together; 0: as the others. A layout that is given as a text, or that counts
+    the embedding or the loss as a layer, has other rules: take the numbers from the routers."""
+    first, count = _core.stage_layers(
+        num_layers, pipeline[1], pipeline[0], virtual[1], virtual[0], first_stage_layers,
+        last_stage_layers,
+    )  # fmt: skip
+    return range(first, first + count)
+
+
+def _layers_of(name: str, ids: Any) -> npt.NDArray[Any]:
+    """Integers [layers, rows, K], of one array or of a list of tensors; no copy of one array."""
+    listed = isinstance(ids, (list, tuple))
+    array = np.stack([np.asarray(layer) for layer in ids]) if listed else np.asarray(ids)
+    if array.ndim != 3 or array.dtype.kind not in "iu":
+        raise InvalidArgumentError(
+            f"{name}: integers [layers, rows, K], got {array.dtype} {list(array.shape)}"
+        )
+    return np.ascontiguousarray(array)

@@ -1,0 +1,345 @@
+"""The trainer's side: rows of a rank, filling, the way back, the replay audit.
+
+The oracle is written from the rules of the frameworks, token by token: `token_of_row`.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import waymark
+from conftest import Rig
+from waymark import Reason, Rows, trainer
+
+Ids = Any
+LAYERS = (1, 2, 4, 5, 6, 9)
+EXPERTS, K = 64, 4
+
+
+def distinct(rng: np.random.Generator, *shape: int, experts: int = EXPERTS, k: int = K) -> Ids:
+    return rng.random((*shape, experts)).argsort(-1)[..., :k]
+
+
+def up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
+
+
+def token_of_row(
+    layout: trainer.Layout, lengths: list[int], padded: list[int]
+) -> list[tuple[int, int]]:
+    """(sequence, position) of each local row, (-1, -1) for padding, one after the other: a row of a
+    context rank, then the tensor rank's part of them."""
+    (cp, size), (tp, parts) = layout.context, layout.tensor
+
+    def own_positions(total: int) -> list[int]:  # of a context rank, in its order
+        chunks = 2 * size if layout.context_cut == "zigzag" and size > 1 else size
+        mine = [cp, chunks - 1 - cp] if chunks == 2 * size and size > 1 else [cp]
+        found = []
+        for chunk in mine:
+            for position in range(total):
+                if position // (total // chunks) == chunk:
+                    found.append(position)
+        return found
+
+    def token(sequence: int, position: int) -> tuple[int, int]:
+        return (sequence, position) if position < lengths[sequence] else (-1, -1)
+
+    rows: list[tuple[int, int]] = []
+    if layout.order == "packed":
+        padded = list(padded)
+        padded[-1] += up(sum(padded), layout.total_multiple) - sum(padded)
+        if layout.context_cut == "stream":
+            stream = [token(s, p) for s, n in enumerate(padded) for p in range(n)]
+            part = len(stream) // size
+            rows = stream[cp * part : (cp + 1) * part]
+        else:
+            for s, n in enumerate(padded):
+                rows += [token(s, p) for p in own_positions(n)] if n else []
+        while len(rows) % layout.local_multiple:
+            rows.append((-1, -1))
+        steps, width = len(rows), 1
+    else:
+        batch = len(lengths)
+        positions = own_positions(padded[0])
+        if layout.sequence_parallel:  # before the flattening: whole positions
+            part = len(positions) // parts
+            positions = positions[tp * part : (tp + 1) * part]
+        if layout.order == "sequence-major":
+            return [token(s, p) for p in positions for s in range(batch)]
+        return [token(s, p) for s in range(batch) for p in positions]
+    if not layout.sequence_parallel:
+        return rows
+    assert width == 1
+    return rows[tp * (steps // parts) : (tp + 1) * (steps // parts)]
+
+
+def random_layout(rng: np.random.Generator) -> tuple[trainer.Layout, list[int], list[int]]:
+    order = rng.choice(["packed", "sequence-major", "batch-major"])
+    cp, tp = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    cuts = ["zigzag", "contiguous", "stream"][: 3 if order == "packed" else 2]
+    unit = 2 * cp * tp
+    packed = order == "packed"
+    layout = trainer.Layout(
+        order=order,
+        context=(int(rng.integers(cp)), cp),
+        context_cut=rng.choice(cuts),
+        tensor=(int(rng.integers(tp)), tp),
+        sequence_parallel=bool(rng.integers(2)),
+        sequence_multiple=unit,
+        total_multiple=unit * int(rng.integers(1, 4)) if packed else 1,
+        local_multiple=tp * int(rng.integers(1, 4)) if packed else 1,
+    )
+    lengths = [int(rng.integers(1, 50)) for _ in range(rng.integers(1, 5))]
+    padded = [up(n, unit) for n in lengths]
+    return layout, lengths, padded if packed else [max(padded)] * len(lengths)
+
+
+def test_every_layout_is_the_rule(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for case in range(300):
+        layout, lengths, padded = random_layout(rng)
+        wanted = token_of_row(layout, lengths, padded)
+        given = padded if rng.integers(2) else None
+        plan = layout.plan(lengths, given)
+        sequences, positions = plan.places()
+        got = list(zip(sequences.tolist(), positions.tolist()))
+        assert got == wanted, f"seed {seed}, case {case}: {layout}, {lengths}"
+        assert plan.rows == len(wanted) and plan.lengths == tuple(lengths)
+
+
+def rows_of(rng: np.random.Generator, count: int, missing: float = 0.1) -> tuple[Rows, Ids, Ids]:
+    ids = distinct(rng, count, len(LAYERS))
+    valid = rng.random(count) >= missing
+    return Rows.from_array(ids, num_experts=EXPERTS, layer_ids=LAYERS, valid=valid), ids, valid
+
+
+def test_fill_is_the_rule(seed: int, tmp_path: Any) -> None:
+    rng = np.random.default_rng(seed)
+    source = waymark.MemorySource()
+    fetcher = waymark.Fetcher(source)
+    for case in range(60):
+        layout, lengths, padded = random_layout(rng)
+        layer_ids = rng.permutation(LAYERS)[: rng.integers(1, 7)]
+        columns = [LAYERS.index(layer) for layer in layer_ids]
+        sources: list[Any] = []
+        known = []
+        for n in lengths:
+            rows, ids, valid = rows_of(rng, n - int(rng.integers(2)))
+            known.append((ids, valid))
+            kind = rng.integers(4)
+            if kind == 0:
+                sources.append(rows)
+            elif kind == 1:  # views of larger rows
+                more = np.concatenate([ids, ids[:1]]) if len(ids) else ids
+                wide = Rows.from_array(more, num_experts=EXPERTS, layer_ids=LAYERS,
+                                       valid=np.append(valid, True)[: len(more)])  # fmt: skip
+                sources.append(wide[: len(ids)].of_layers(sorted(layer_ids)))
+            elif kind == 2:
+                sources.append(waymark.from_bytes(rows.to_bytes()))
+            else:
+                publisher = waymark.Publisher(source, rows.shape)
+                sources.append((fetcher, publisher.publish(rows).wait(10)))
+        plan = layout.plan(lengths, padded)
+        dtype = rng.choice([np.int64, np.int32])
+        out = np.empty((len(layer_ids), plan.rows, K), dtype) if rng.integers(2) else None
+        filled = plan.fill(sources, layer_ids, dtype=dtype, out=out, timeout=10)
+        assert out is None or filled.ids is out
+        assert filled.ids.dtype == dtype and filled.ids.shape == (len(layer_ids), plan.rows, K)
+        counts = {"padding": 0, "no_row": 0, "replayed": 0, "missing": 0}
+        for row, (s, p) in enumerate(token_of_row(layout, lengths, padded)):
+            where = f"seed {seed}, case {case}, row {row}"
+            ids, valid = known[s]
+            has = s >= 0 and p < len(ids) and valid[p]
+            wanted = ids[p][columns] if has else np.tile(np.arange(K), (len(columns), 1))
+            assert (filled.ids[:, row] == wanted).all(), where
+            assert filled.mask[row] == has, where
+            kind = "padding" if s < 0 else "no_row" if p >= len(ids) else "missing"
+            counts["replayed" if has else kind] += 1
+        report = filled.report
+        assert report.replayed == counts["replayed"] and report.padding == counts["padding"]
+        assert report.no_row == counts["no_row"]
+        assert sum(report.missing.values()) == counts["missing"]
+        assert set(report.missing) <= {Reason.NOT_CAPTURED}
+
+
+def test_fill_from_snapshots(rig: Rig) -> None:
+    slots = waymark.slots_of([1, 2], 4, 0, 8)
+    slots[3] = waymark.NOT_ASKED(int(slots[3]))
+    ids = rig.write(slots, [1, 2])  # [L, 8, K]
+    snapshot = rig.store.snapshot([1, 2], 0, 8)
+    snapshot.wait(10)
+    plan = trainer.Layout(context=(1, 2), sequence_multiple=4).plan([8, 7])
+    other = rig.store.snapshot([1, 2], 0, 7)
+    other.wait(10)
+    filled = plan.fill([snapshot, other], [2, 0])
+    assert filled.mask.tolist() == [True, False, True, True] * 2
+    assert (filled.ids[0][filled.mask] == ids[2][[2, 4, 5, 2, 4, 5]]).all()
+    assert (filled.ids[1][filled.mask] == ids[0][[2, 4, 5, 2, 4, 5]]).all()
+    assert filled.report.missing == {Reason.NOT_CAPTURED: 2}
+    assert filled.report.first_missing == (0, 3)
+    # The same snapshot for two sequences, from threads: each is used by one at a time.
+    errors: list[BaseException] = []
+
+    def fill() -> None:
+        try:
+            again = plan.fill([snapshot, other], [2, 0])
+            assert (again.ids == filled.ids).all()
+        except BaseException as error:  # noqa: BLE001
+            errors.append(error)
+
+    threads = [threading.Thread(target=fill) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    snapshot.release()
+    with pytest.raises(waymark.FailedPreconditionError, match="released"):
+        plan.fill([snapshot, other], [2, 0])
+
+
+def test_fill_refuses_what_megatron_takes_in_silence() -> None:
+    rng = np.random.default_rng(1)
+    rows, ids, _ = rows_of(rng, 8, missing=0)
+    plan = trainer.Layout().plan([8])
+    with pytest.raises(waymark.InvalidArgumentError, match=r"sources\[0\].*got \[0, 6\)"):
+        plan.fill([rows[:6]], LAYERS)
+    with pytest.raises(waymark.InvalidArgumentError, match=r"got \[1, 8\)"):
+        plan.fill([rows[1:]], LAYERS)
+    filled = plan.fill([rows[1:6]], LAYERS, partial=True)
+    assert filled.mask.tolist() == [False] + [True] * 5 + [False] * 2
+    assert filled.report.missing == {Reason.NEVER_WRITTEN: 2} and filled.report.no_row == 1
+    with pytest.raises(waymark.InvalidArgumentError, match="layers.*a layer of .*got 3"):
+        plan.fill([rows], [1, 3])
+    with pytest.raises(waymark.InvalidArgumentError, match="distinct"):
+        plan.fill([rows], [1, 1])
+    with pytest.raises(waymark.InvalidArgumentError, match="sources: must be one for each of 1"):
+        plan.fill([rows, rows], LAYERS)
+    with pytest.raises(waymark.InvalidArgumentError, match="sources: at least one"):
+        plan.fill([], LAYERS)
+    with pytest.raises(waymark.InvalidArgumentError, match="ids: must be"):
+        plan.fill([rows], LAYERS, out=np.empty((6, 7, K), np.int64))
+    with pytest.raises(waymark.InvalidArgumentError, match="C order"):
+        plan.fill([rows], LAYERS, out=np.empty((8, 6, K), np.int64).transpose(1, 0, 2))
+    with pytest.raises(TypeError, match="sources"):
+        plan.fill([ids], LAYERS)  # type: ignore[list-item]
+    twice = ids.astype(np.uint8)
+    twice[3, 2, 0] = twice[3, 2, 1]
+    infos = np.zeros(8, waymark.row_info_dtype)
+    filled = plan.fill([Rows(rows.shape, 0, twice, infos)], LAYERS)
+    assert filled.report.missing == {Reason.INVALID_ID: 1}
+    assert filled.report.first_missing == (0, 3) and not filled.mask[3]
+
+
+def test_layouts_that_are_none_are_refused() -> None:
+    with pytest.raises(waymark.InvalidArgumentError, match="order: one of"):
+        trainer.Layout(order="thd").plan([1])  # type: ignore[arg-type]
+    with pytest.raises(waymark.InvalidArgumentError, match="layout.context_rank"):
+        trainer.Layout(context=(2, 2)).plan([4])
+    with pytest.raises(waymark.InvalidArgumentError, match="multiple of 4"):
+        trainer.Layout(context=(0, 2)).plan([6])
+    with pytest.raises(waymark.InvalidArgumentError, match="padded_lengths"):
+        trainer.Layout().plan([6], [6, 6])
+
+
+def test_collect_is_the_way_back(seed: int) -> None:
+    """What the ranks recorded becomes the rows of the sequences."""
+    rng = np.random.default_rng(seed)
+    for order in ("packed", "sequence-major", "batch-major"):
+        lengths = [13, 8, 21]
+        wanted = [distinct(rng, n, 2) for n in lengths]
+        parts: list[list[Rows]] = []
+        for cp in range(2):
+            for tp in range(2):
+                layout = trainer.Layout(order=order, context=(cp, 2), tensor=(tp, 2),
+                                        sequence_parallel=True, sequence_multiple=8)  # fmt: skip
+                plan = layout.plan(lengths)
+                recorded = np.zeros((2, plan.rows, K), np.int64)
+                for row, (s, p) in enumerate(zip(*plan.places())):
+                    recorded[:, row] = wanted[s][p] if s >= 0 else np.arange(K)
+                form: Any = list(recorded) if tp else recorded
+                parts.append(plan.collect(form, num_experts=EXPERTS, layer_ids=[3, 7]))
+        for s, ids in enumerate(wanted):
+            rows = waymark.join(*[of_rank[s] for of_rank in parts])
+            assert rows.valid.all() and (rows.ids == ids).all() and rows.layer_ids == (3, 7)
+            assert not parts[0][s].valid.all()
+            missing = parts[0][s].reasons[~parts[0][s].valid]
+            assert set(missing.tolist()) == {Reason.NEVER_WRITTEN}
+    with pytest.raises(waymark.InvalidArgumentError, match="recorded"):
+        plan.collect(recorded[:1], num_experts=EXPERTS, layer_ids=[3, 7])
+
+
+def test_stage_layers() -> None:
+    assert trainer.stage_layers(16, pipeline=(1, 2), virtual=(2, 4)) == range(10, 12)
+    assert trainer.stage_layers(61, pipeline=(3, 4), first_stage_layers=15,
+                                last_stage_layers=14) == range(47, 61)  # fmt: skip
+    with pytest.raises(waymark.InvalidArgumentError, match="pipeline.num_layers"):
+        trainer.stage_layers(61, pipeline=(0, 4))
+
+
+def audited(rng: np.random.Generator, order: Any = "sequence-major") -> tuple[Any, Any, Any]:
+    lengths = [32, 32]
+    plan = trainer.Layout(order=order).plan(lengths)
+    sequences = [distinct(rng, n, len(LAYERS)) for n in lengths]
+    rows = [Rows.from_array(ids, num_experts=EXPERTS, layer_ids=LAYERS) for ids in sequences]
+    return plan, rows, plan.fill(rows, LAYERS)
+
+
+def test_audit(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    plan, rows, filled = audited(rng)
+    own = filled.ids
+    audit = trainer.audit(plan, filled, own, num_experts=EXPERTS)
+    assert audit.alarms == [] and audit.agreement == 1 and audit.rows == plan.rows
+    assert audit.chance < 0.2 and (audit.layers == 1).all() and (audit.sequences == 1).all()
+    assert (audit.positions == 1).all()
+    # Layers swapped, and lists of tensors of another type.
+    swapped = plan.fill(rows, LAYERS[1::-1] + LAYERS[2:])
+    found = trainer.audit(plan, list(swapped.ids), list(own.astype(np.int32)), num_experts=EXPERTS)
+    assert [(a.error, a.layer, a.by) for a in found.alarms] == [
+        (trainer.ReplayError.LAYERS, 0, 1), (trainer.ReplayError.LAYERS, 1, 0)
+    ]  # fmt: skip
+    assert "layer 0 has the ids of layer 1" in found.alarms[0].text
+    # Batch-major ids.
+    wrong = trainer.Layout(order="batch-major").plan([32, 32]).fill(rows, LAYERS)
+    (alarm,) = trainer.audit(plan, wrong, own, num_experts=EXPERTS).alarms
+    assert alarm.error == trainer.ReplayError.BATCH_MAJOR and alarm.explained == 1
+    # A sample of rows.
+    sample = rng.permutation(plan.rows)[:20]
+    part = trainer.audit(plan, filled, own[:, sample], num_experts=EXPERTS, rows=sample)
+    assert part.rows == 20 and part.alarms == [] and (part.positions[sample] == 1).all()
+    assert (np.delete(part.positions, sample) == -1).all()
+    shifted = np.roll(filled.ids, 2, axis=1)  # two sequences side by side: one token
+    alarms = trainer.audit(plan, shifted, own, num_experts=EXPERTS).alarms
+    assert [(a.error, a.by, a.count) for a in alarms] == [(trainer.ReplayError.SHIFTED, -1, 2)]
+    with pytest.raises(waymark.InvalidArgumentError, match="own: must be"):
+        trainer.audit(plan, filled, own[:, :5], num_experts=EXPERTS)
+
+
+def test_agreement_is_what_diff_computes() -> None:
+    a = np.array([[[0, 1], [2, 3]], [[0, 1], [2, 3]], [[4, 5], [6, 7]]])
+    b = a.copy()
+    b[0, 0] = [1, 0]
+    b[1, 1] = [2, 9]
+    rows_a = Rows.from_array(a, num_experts=16)
+    rows_b = Rows.from_array(b, num_experts=16, valid=[True, True, False])
+    first, second = trainer.agreement(rows_a, rows_b)
+    assert first == (2, 2, 1, 4, 4) and first.agreement == 1
+    assert second == (2, 1, 1, 4, 3) and second.agreement == 0.75
+    with pytest.raises(waymark.InvalidArgumentError, match="same number of layers"):
+        trainer.agreement(rows_a, rows_b.of_layers([0]))
+
+
+def test_the_example_of_the_documentation_runs() -> None:
+    page = pathlib.Path(__file__).parents[2] / "docs" / "training.md"
+    (example,) = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M)
+    names: dict[str, Any] = {}
+    exec(compile(example, str(page), "exec"), names)  # noqa: S102
+    filled = names["filled"]
+    assert filled.ids.shape == (2, names["plan"].rows, 6)
+    assert list(names["stage"]) == [3, 4] and filled.report.replayed > 0
