@@ -33,6 +33,9 @@ class ParsedBatch:
     def device_slots(self) -> bool: ...
 
     @property
+    def derive_events(self) -> bool: ...
+
+    @property
     def used(self) -> int: ...
 
     @property
@@ -41,7 +44,7 @@ class ParsedBatch:
     @property
     def slots(self) -> numpy.typing.NDArray[numpy.int64]: ...
 
-def serialize_batch(step: int, version: int, slots: object = (), *, events: object | None = None, device_slots: bool = False) -> bytes:
+def serialize_batch(step: int, version: int, slots: object = (), *, events: object | None = None, device_slots: bool = False, derive_events: bool = False) -> bytes:
     """
     A step's batch as bytes, to record it or to send it.
 
@@ -283,6 +286,8 @@ class Rows:
 
     def gather_layers(self, all_gather: object, rank: int, ranks: int) -> Rows: ...
 
+    def gather(self, all_gather: object, rank: int, ranks: int) -> Rows: ...
+
 def _read_tagged(store: Store, tags: object, timeout: float | None) -> list[tuple[Rows | None, str, bool, str]]: ...
 
 class Snapshot:
@@ -467,7 +472,7 @@ class View:
     def __array__(self, *args: Any, **kwargs: Any) -> numpy.typing.NDArray[numpy.int16]: ...
 
 class CaptureSession:
-    def __init__(self, store: Store, max_rows: int, num_buffers: int, num_ids_steps: int, transport: int, device: int, one_view: bool) -> None: ...
+    def __init__(self, store: Store, max_rows: int, num_buffers: int, num_ids_steps: int, transport: int, device: int, one_view: bool, all_gather: object | None, rank: int, ranks: int) -> None: ...
 
     def _bind_layer(self, layer: int, module: str, capture: int) -> None: ...
 
@@ -476,7 +481,7 @@ class CaptureSession:
         The CUDA stream of the forwards from here on: an int (cudaStream_t), an object with cuda_stream or __cuda_stream__(), or None (the default stream). Engine's thread.
         """
 
-    def begin_step(self, step: int, version: int, slots: object | None = None, *, events: object | None = None, pairs: tuple[object, object] | None = None, table: tuple[object, object, object] | None = None, asked: object | None = None, num_padding: int = 0, block_tokens: int | None = None, written_rows: int = 0, device_slots: bool = False) -> bool:
+    def begin_step(self, step: int, version: int, slots: object | None = None, *, events: object | None = None, pairs: tuple[object, object] | None = None, table: tuple[object, object, object] | None = None, asked: object | None = None, num_padding: int = 0, block_tokens: int | None = None, written_rows: int = 0, device_slots: bool = False, derive_events: bool = False) -> bool:
         """
         Begins a step and takes a buffer for its forward. Engine's thread; keeps the GIL.
 
@@ -484,12 +489,12 @@ class CaptureSession:
 
         The rows of the forward, in its order, are given in one form, numpy arrays of the named types without a copy. slots: int64 [rows]: block * block_tokens + offset, -1 (padding), or NOT_ASKED(slot). pairs: (block_idx, local_position), both int32 or int64 [rows]; a negative block is padding. table: (block_table, num_computed_tokens, num_scheduled_tokens), int32 [requests, blocks] and [requests]: the rows of request i are the positions from num_computed_tokens[i] on, num_scheduled_tokens[i] of them; then come num_padding rows of padding. asked: bool or uint8, one per row (pairs) or request (table): 0: it did not ask for routing. block_tokens: of the blocks of pairs and table; None: the store's, else a divisor of it (kernel blocks).
 
-        written_rows: rows that the forward writes, graph padding included; 0: the number of rows. device_slots: the rows are all that the step may write, in any order.
+        written_rows: rows that the forward writes, graph padding included; 0: the number of rows. device_slots: the rows are all that the step may write, in any order. derive_events: a Bind of each block whose first row the step writes and no row behind it, and a Seal of each whose last row it writes, follow from the rows and are applied behind `events`; not with drafts, keys or device_slots.
 
         False: the step was dropped (capacity) and has ended; its forward runs as usual. InvalidArgumentError: nothing was done.
         """
 
-    def begin_ids_step(self, step: int, version: int, slots: object | None = None, *, events: object | None = None, pairs: tuple[object, object] | None = None, table: tuple[object, object, object] | None = None, asked: object | None = None, num_padding: int = 0, block_tokens: int | None = None) -> bool:
+    def begin_ids_step(self, step: int, version: int, slots: object | None = None, *, events: object | None = None, pairs: tuple[object, object] | None = None, table: tuple[object, object, object] | None = None, asked: object | None = None, num_padding: int = 0, block_tokens: int | None = None, derive_events: bool = False) -> bool:
         """
         Like begin_step, for ids of all layers in one array (submit_ids); takes no buffer.
         """
@@ -504,16 +509,16 @@ class CaptureSession:
         The view of forwards outside any step. Nothing in it lands. Engine's thread.
         """
 
-    def hand_over(self, view: object, layer: int, ids: object) -> None:
+    def hand_over(self, view: object, layer: int, ids: object, *, first_row: int = 0) -> None:
         """
-        Copies the first K columns of `ids` into rows [0, len(ids)) of a layer.
+        Copies the first K columns of `ids` into the len(ids) rows of a layer from first_row on: micro-batches of one step hand over their rows one after the other.
 
         view: a View of this session, or the step. layer: bound as "hands_over", or not bound. ids: int16, int32 or int64 [rows, >= K], any strides, in the transport's memory; on a device in stream order, without synchronisation, and allowed during graph capture. NotFoundError: the step of the view has ended, or was not begun. Engine's thread.
         """
 
-    def submit(self, step: int, written_rows: int = 0) -> None:
+    def submit(self, step: int, written_rows: int = 0, *, first_row: int = 0) -> None:
         """
-        The forward of `step` has written its view (host), or has been launched (device). NotFoundError: the step has no buffer here. Engine's thread; keeps the GIL.
+        The forward of `step` has written its view (host), or has been launched (device). first_row: row i of the step is row first_row + i of the view: the slice of a data-parallel rank in the gathered batch. NotFoundError: the step has no buffer here. Engine's thread; keeps the GIL.
         """
 
     def submit_device_slots(self, step: int, slots: object, rows: object | None = None, written_rows: int = 0) -> None:
@@ -547,7 +552,7 @@ class CaptureSession:
 
     def check(self) -> None:
         """
-        Raises the reason if the transport has failed permanently; every step is then dropped when it begins. Any thread.
+        Raises the reason if the transport has failed permanently, or row_gather is not called any more (4096 steps waited for it); every step is then dropped when it begins. Any thread.
         """
 
     def stats_text(self) -> str:
@@ -575,6 +580,67 @@ class CaptureSession:
 
 def route(logits: object, topk_ids: object | None, topk_weights: object | None, bias: object | None, replay_in: object | None, routed: object | None, replay_out: object | None, method: int, top_k: int, num_groups: int, topk_groups: int, scale: float, normalize: bool, view: object | None, layer: int, stream: object | None) -> None:
     """One call of a router; waymark.route is what is for use."""
+
+class MegatronAdapter:
+    """
+    Reports to a store what an engine like Megatron does with its KV blocks, as it happens, and keeps the snapshots of requests that have lost their blocks. blocks: one, or an array, tensor or list of them. Engine's thread.
+    """
+
+    def __init__(self, session: CaptureSession, dummy_block: int) -> None:
+        """
+        session: a CaptureSession, of a store of which dummy_block, the block of tokens without KV, is a null block.
+        """
+
+    def allocate(self, blocks: object) -> None:
+        """
+        Blocks were allocated. Read at once: a view of the allocator's free list will do.
+        """
+
+    def match(self, blocks: object) -> None:
+        """The blocks of a prefix match were pinned, once each."""
+
+    def release(self, blocks: object) -> None:
+        """Blocks were released; ids may repeat, once for each owner."""
+
+    def register(self, blocks: object, hashes: object) -> None:
+        """
+        hashes, integers of 64 bits, were registered for blocks, when their request was admitted: the steps from the next one on fill them.
+        """
+
+    def reset(self) -> None:
+        """
+        The allocator was reset: no request has blocks, and no prefix is found any more.
+        """
+
+    def lend_tokens(self, token_to_block_idx: object, token_to_local_position_within_kv_block: object) -> None:
+        """
+        The arrays of the context, int64 and int32 [max_tokens], in host memory: kept, and read in begin_step and step. Again when the context has made others.
+        """
+
+    def begin_step(self, step: int, version: int, active_tokens: int, padded_tokens: int = 0) -> bool:
+        """
+        CaptureSession.begin_step with the first active_tokens of the lent arrays, before a forward that writes the view of the session, padded_tokens rows with the padding of graphs. Tokens of the dummy block are padding.
+        """
+
+    def step(self, step: int, version: int, active_tokens: int, ids: object) -> bool:
+        """
+        A whole step in one call, after its forward and before its blocks are released: CaptureSession.begin_ids_step and submit_ids. Returns whether its rows will land.
+
+        ids: integers [active_tokens, layers, columns] in host memory, which must not change until they have landed; None: they are lost, and the rows are missing (capacity). An exception: no step was begun, or it was dropped since its ids cannot be submitted.
+        """
+
+    def checkpoint(self, request: int, blocks: object, rows: int) -> None:
+        """
+        Keeps a snapshot of rows [0, rows) of a request, whose KV is in `blocks` in this order; entries behind those rows are not read. Before the blocks of a request are released, for whatever reason, and for every request that runs when the weights change.
+        """
+
+    def take(self, request: int) -> list[Any]:
+        """
+        The snapshots (waymark.Snapshot) that are kept of a request, the oldest first; then none is kept. Its routing is waymark.join of their rows. Any thread may read them.
+        """
+
+    def forget(self, request: int) -> None:
+        """The request was aborted: releases its snapshots."""
 
 class TrainerPlan:
     def __init__(self, lengths: object, padded_lengths: object | None, order: int, context_cut: int, context_size: int, context_rank: int, tensor_size: int, tensor_rank: int, sequence_parallel: bool, sequence_multiple: int, total_multiple: int, local_multiple: int) -> None: ...
@@ -675,9 +741,9 @@ class VllmWorker:
     Reports the steps of a worker of an engine like vLLM, each in one call after its forward. Engine's thread.
     """
 
-    def __init__(self, session: CaptureSession, slots: object, derive_decodes: bool, null_block: int = 0) -> None:
+    def __init__(self, session: CaptureSession, slots: object, derive_events: bool) -> None:
         """
-        session: a CaptureSession. slots: int64 numpy array whose front has the slots of the rows after every forward; it is kept, and read in step. derive_decodes: blocks that decodes begin and fill are bound and sealed by their slots, and the scheduler reports them by VllmScheduler.extend; False: it reports all blocks. null_block: the block that stands for no block.
+        session: a CaptureSession. slots: int64 numpy array whose front has the slots of the rows after every forward; it is kept, and read in step. derive_events: as in CaptureSession.begin_step; blocks that decodes begin are then reported by VllmScheduler.extend alone, and none is sealed. False: the scheduler reports all.
         """
 
     def add_buffer(self, array: object, columns: int) -> int:
