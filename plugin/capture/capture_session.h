@@ -123,7 +123,7 @@ struct CaptureStats {
   std::uint64_t gathers = 0;         // steps whose rows were exchanged
   std::uint64_t gathers_failed = 0;  // steps whose all-gather failed
   std::uint64_t parts_missing = 0;   // parts of other ranks that had no rows, in those exchanged
-  std::vector<LayerStats> layers;      // all L, in order
+  std::vector<LayerStats> layers;    // all L, in order
 
   // The totals in one line, and one line for each layer with a silent or invalid row.
   [[nodiscard]] std::string ToString() const;

@@ -110,7 +110,7 @@ class HostTransport::Buffer : public StepRows {
   std::shared_ptr<HostTransport> owner_;  // from Seal to Done
   std::int32_t rows_ = 0;
   std::int32_t written_rows_ = 0;
-  std::int32_t first_row_ = 0;  // of the step's rows
+  std::int32_t first_row_ = 0;       // of the step's rows
   std::vector<std::int64_t> slots_;  // of a step with device_slots
 };
 
@@ -177,9 +177,9 @@ CaptureView HostTransport::View(BufferId buffer) {
 void HostTransport::HandOver(BufferId buffer, std::int32_t layer, const IdsTensor& ids) {
   const Buffer& of = BufferOf(buffer);
   const kernels::IdsView view{ids.data, ToKind(ids.type), ids.row_stride, 0, ids.k_stride};
-  kernels::CaptureIds(view, ids.rows, options_.shape.top_k,
-                      of.data() + layer * of.layer_stride() +
-                          std::ptrdiff_t{ids.first_row} * options_.shape.top_k);
+  kernels::CaptureIds(
+      view, ids.rows, options_.shape.top_k,
+      of.data() + layer * of.layer_stride() + std::ptrdiff_t{ids.first_row} * options_.shape.top_k);
 }
 
 kernels::RoutingCode HostTransport::Route(BufferId, const kernels::RoutingConfig& config,
@@ -189,8 +189,7 @@ kernels::RoutingCode HostTransport::Route(BufferId, const kernels::RoutingConfig
 
 WAYMARK_STEP_PATH StepRows* HostTransport::Seal(BufferId buffer, std::int32_t rows,
                                                 std::int32_t written_rows,
-                                                const std::int64_t* slots,
-                                                std::int32_t first_row) {
+                                                const std::int64_t* slots, std::int32_t first_row) {
   Buffer& of = BufferOf(buffer);
   of.Seal(shared_from_this(), rows, written_rows, slots, first_row);
   return &of;

@@ -41,10 +41,10 @@ namespace waymark {
 
 struct RowGatherOptions {
   RoutingShape shape;
-  Collective collective;          // of at least two ranks
-  std::int32_t max_rows = 0;      // the most rows of one rank in a step
-  std::int32_t num_steps = 0;     // steps between their begin and their landing
-  LogCallback log = {};           // called on the gather thread
+  Collective collective;       // of at least two ranks
+  std::int32_t max_rows = 0;   // the most rows of one rank in a step
+  std::int32_t num_steps = 0;  // steps between their begin and their landing
+  LogCallback log = {};        // called on the gather thread
   std::chrono::nanoseconds teardown_timeout = std::chrono::seconds(5);  // of Close
 };
 
@@ -138,9 +138,9 @@ class RowGather : public std::enable_shared_from_this<RowGather> {
   const RowGatherOptions options_;
   const std::size_t row_bytes_;
   std::vector<std::unique_ptr<Gathered>> steps_;
-  std::size_t next_ = 0;           // of steps_, where Take looks first
-  std::unique_ptr<Turn[]> turns_;  // [kMostWaiting], a ring
-  std::vector<Turn*> open_;        // begun and not ended; capacity is reserved
+  std::size_t next_ = 0;                // of steps_, where Take looks first
+  std::unique_ptr<Turn[]> turns_;       // [kMostWaiting], a ring
+  std::vector<Turn*> open_;             // begun and not ended; capacity is reserved
   std::atomic<std::uint64_t> tail_{0};  // turns begun; written by the engine's thread
   std::atomic<std::uint64_t> head_{0};  // turns exchanged; by the gather thread
 

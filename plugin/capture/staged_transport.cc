@@ -486,13 +486,12 @@ void StagedTransport::HandOver(BufferId buffer, std::int32_t layer, const IdsTen
   if (buffer == kScratchBuffer) MarkOverwritten(view);
   (void)Order(view);
   if (!healthy() || ids.rows == 0) return;
-  (void)Check(
-      device_.CaptureIds({ids.data, ToKind(ids.type), ids.row_stride, 0, ids.k_stride}, ids.rows,
-                         options_.shape.top_k,
-                         view.data + layer * LayerStride(options_) +
-                             std::ptrdiff_t{ids.first_row} * options_.shape.top_k,
-                         stream_),
-      "copy the ids of a layer");
+  (void)Check(device_.CaptureIds({ids.data, ToKind(ids.type), ids.row_stride, 0, ids.k_stride},
+                                 ids.rows, options_.shape.top_k,
+                                 view.data + layer * LayerStride(options_) +
+                                     std::ptrdiff_t{ids.first_row} * options_.shape.top_k,
+                                 stream_),
+              "copy the ids of a layer");
 }
 
 kernels::RoutingCode StagedTransport::Route(BufferId buffer, const kernels::RoutingConfig& config,

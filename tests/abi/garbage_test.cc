@@ -780,7 +780,8 @@ TEST_F(Garbage, TheStepPath) {
   wm_pair_rows of_pairs = {sizeof(of_pairs), 4, blocks_, blocks_, 2, 4}, pairs = {};
   wm_table_rows of_table = {sizeof(of_table), 4, blocks_, 2, 1, blocks_, blocks_}, table = {};
   const std::vector<std::pair<const char*, std::function<void(Batch&)>>> spoils = {
-      {"flags", [](Batch& o) { o.flags = 2; }},
+      {"flags", [](Batch& o) { o.flags = 4; }},
+      {"flags", [](Batch& o) { o.flags = WM_BATCH_DEVICE_SLOTS | WM_BATCH_DERIVE_EVENTS; }},
       {"ext", [&](Batch& o) { o.ext = links; }},
       {"events", [](Batch& o) { o.events = nullptr; }},
       {"events", [](Batch& o) { o.num_events = kAbsurd; }},

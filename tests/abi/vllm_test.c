@@ -141,13 +141,13 @@ int main(void) {
   CHECK_OK(VLLM(scheduler_truncate)(scheduler, 1, 9, 1, &why));       /* 1 Truncate */
   CHECK_OK(VLLM(scheduler_preempt)(scheduler, 1, 9, &tags[2], &why)); /* 3 Releases */
   CHECK_OK(VLLM(scheduler_reset)(scheduler, &why));                   /* 1 Reset */
-  CHECK_OK(VLLM(scheduler_copy)(scheduler, 5, 2, &why));              /* 1 Copy */
+  CHECK_OK(VLLM(scheduler_copy)(scheduler, 5, 2, &why)); /* 1 Copy, with its source retained */
   CHECK_BAD(VLLM(scheduler_copy)(scheduler, 5, BLOCKS, &why), "dst");
   CHECK_OK(VLLM(scheduler_begin)(scheduler, 2, 1, &why));
   blocks.num_blocks = 3;
   CHECK_OK(VLLM(scheduler_resume)(scheduler, 1, &blocks, 6, 0, &why)); /* 1 Retain, 2 Binds */
   deliver(scheduler, store);
-  CHECK(events(store) == 5 + 9);
+  CHECK(events(store) == 5 + 11);
   for (i = 0; i < 3; ++i) {
     const wm_status taken = wm->store_take_tagged(store, tags[i], &snapshot, &why);
     CHECK(taken == (i == 1 ? WM_NOT_FOUND : WM_OK));

@@ -437,7 +437,7 @@ class Rows:
             native.gather_layers(collective.all_gather, collective.rank, collective.size)
         )
 
-    def gather(self, collective: Collective) -> Rows:
+    def join_ranks(self, collective: Collective) -> Rows:
         """join() across ranks that hold different tokens of a sequence (context parallelism): every
         rank passes its rows of the same range and receives those of all; at each position the first
         rank that has a valid row. Otherwise as gather_layers()."""
