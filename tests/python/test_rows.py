@@ -523,6 +523,8 @@ def test_from_array_refuses_what_no_router_chooses() -> None:
         ({"num_experts": 2}, "top_k"),
         ({"num_experts": 0}, "num_experts"),
         ({"first": -1}, "first"),
+        ({"version": -1}, "version"),
+        ({"missing": Reason.NONE}, "missing"),
     ):
         with pytest.raises(waymark.InvalidArgumentError, match=text):
             Rows.from_array(**{"ids": ids, "num_experts": 9, **arguments})  # type: ignore[arg-type]

@@ -28,6 +28,7 @@ from ._types import (
     code_of,
     dtype_name_of,
     id_type_of,
+    integer,
     layers_of,
     number_of,
     tell,
@@ -162,8 +163,8 @@ class Rows:
         in C order is not copied and must not change as long as these rows exist; others are
         converted. layer_ids: the model's number of each layer, increasing; None: 0, 1, ...
         valid: bool [T]; None: every row is valid. A row that is not is missing, for the reason
-        ``missing``; its ids are not looked at, and read as 0. first: the position of the first row. version: of the
-        weights that chose the ids. Rows have step 0.
+        ``missing``; its ids are not looked at, and read as 0. first: the position of the first row.
+        version: of the weights that chose the ids. Rows have step 0.
 
         InvalidArgumentError if a valid row has an id that is not in [0, num_experts), or one twice
         in a layer: no router chooses that, and trainers take it in silence."""
@@ -174,6 +175,9 @@ class Rows:
             )
         num_rows, num_layers, top_k = array.shape
         layers = tuple(range(num_layers)) if layer_ids is None else tuple(map(int, layer_ids))
+        if missing == Reason.NONE:
+            raise InvalidArgumentError("missing: a reason, got NONE")
+        weights = integer("version", version, 0, (1 << 64) - 1)
         mask = np.ones(num_rows, np.bool_) if valid is None else np.asarray(valid)
         if mask.dtype != np.bool_ or mask.shape != (num_rows,):
             raise InvalidArgumentError(
@@ -200,7 +204,7 @@ class Rows:
             stored[~mask] = 0
         infos = np.zeros(num_rows, row_info_dtype)
         infos["reason"] = np.where(mask, Reason.NONE, missing)
-        infos["version"] = np.where(mask, np.uint64(version), np.uint64(0))
+        infos["version"] = np.where(mask, np.uint64(weights), np.uint64(0))
         _core.check_ids((tuple(shape), first, stored, infos.view(np.uint8)))
         return cls(shape, first, stored, infos, ordered)
 

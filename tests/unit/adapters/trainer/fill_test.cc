@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
-#include <map>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -432,6 +432,80 @@ TEST(FillRouterTensors, RefusesWhatItCannotFillAndNamesIt) {
   EXPECT_THAT(
       refusal({of_wide, of_wide}, {.id_type = IdType::kUint8, .ids = std::span(ids).first(24)}),
       HasSubstr("id_type: must hold ids up to 299"));
+}
+
+// A source in memory that does something else first.
+class BusySource final : public wire::PageSource {
+ public:
+  BusySource(wire::PageSource& of, std::function<void()> what) : of_(of), what_(std::move(what)) {}
+  absl::Status Get(std::span<const Digest128> digests, wire::Deadline deadline,
+                   std::span<wire::Object> objects) override {
+    what_();
+    return of_.Get(digests, deadline, objects);
+  }
+  absl::Status GetRanges(std::span<const wire::ObjectRange> ranges, wire::Deadline deadline,
+                         std::span<wire::Object> objects) override {
+    return of_.GetRanges(ranges, deadline, objects);
+  }
+  absl::Status Put(std::span<const wire::NamedObject> objects, wire::Deadline deadline) override {
+    return of_.Put(objects, deadline);
+  }
+  absl::Status Holds(std::span<const Digest128> digests, wire::Deadline deadline,
+                     std::span<std::uint8_t> held) override {
+    return of_.Holds(digests, deadline, held);
+  }
+
+ private:
+  wire::PageSource& of_;
+  const std::function<void()> what_;
+};
+
+// The audit of the store voids a page of a snapshot after its rows were found, and before they are
+// confirmed.
+TEST(FillRouterTensors, RowsThatAreVoidedMeanwhileAreMissing) {
+  StoreOptions options = StoreDriver::Options();
+  options.shape = Shape();
+  options.audit = true;
+  StoreDriver driver(options);
+  driver.Step(1, {Bind(0), Seal(0, 1, 1), Bind(1)}, driver.Slots({0, 1}, 0, 8),
+              {1, 2, 3, 4, 5, 6, 7, 8});
+  const Snapshot snapshot = driver.Take({0, 1}, 0, 8);
+  wire::MemorySource objects(std::size_t{1} << 20);
+  const auto publisher = wire::Publisher::Create(&objects, {.shape = {Shape(), {}}}).value();
+  const wire::Handle handle =
+      wire::PublishRows(*publisher, "", Sequence{{9, 10, 11, 12}, 4}.ToRows(Shape())).value();
+  bool voided = false;
+  BusySource source(objects, [&] {
+    if (!voided) driver.Step(2, {}, driver.Slots({0}, 0, 4), {101, 102, 103, 104});
+    voided = true;
+  });
+  wire::Fetcher fetcher(&source);
+  const std::int64_t lengths[] = {8, 4};
+  const RowPlan plan = *RowPlan::Make({}, lengths);
+  std::vector<std::uint8_t> ids(2 * 12 * 4);
+  std::vector<std::uint8_t> mask(12);
+  RouterTensors out;
+  out.id_type = IdType::kUint8;
+  out.ids = ids;
+  out.mask = mask;
+  const RowSource sources[] = {
+      &snapshot, RowsByHandle{&fetcher, &handle, wire::After(std::chrono::seconds(10))}};
+  const std::int32_t layers[] = {1, 9};
+  const absl::StatusOr<FillReport> report = FillRouterTensors(plan, sources, layers, out);
+  ASSERT_TRUE(report.ok()) << report.status();
+  ASSERT_TRUE(voided);
+  EXPECT_THAT(mask, ::testing::ElementsAre(0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1));
+  EXPECT_EQ(report->replayed, 8);
+  EXPECT_EQ(report->missing[static_cast<std::size_t>(Reason::kAudit)], 4);
+  EXPECT_EQ(report->first_missing, (TokenPlace{0, 0}));
+  for (std::size_t row = 0; row < 12; ++row) {
+    std::vector<std::uint8_t> wanted(Shape().row_bytes());
+    NumberedRows::Fill(Shape(), static_cast<int>(row) + 1, wanted.data());
+    for (std::size_t k = 0; k < 4; ++k) {
+      EXPECT_EQ(ids[row * 4 + k], row < 4 ? k : wanted[k]) << row;
+      EXPECT_EQ(ids[(12 + row) * 4 + k], row < 4 ? k : wanted[5 * 4 + k]) << row;
+    }
+  }
 }
 
 // A chunk is damaged in one layer run only: its rows are missing in all.
