@@ -378,6 +378,22 @@ def test_blocks_that_are_hit_are_pinned_once_the_request_is_added(make: Callable
     assert rig.attached.store.stats().releases_below_zero == 1
 
 
+def test_attaching_while_requests_run(make: Callable[..., Rig]) -> None:
+    """Rows from before are missing, and blocks that requests share have as many users."""
+    context = Context()
+    context.add_request(request(1, 6))
+    context.add_request(request(2, 6, context.request_to_kv_block_ids[0, :1].tolist()))
+    rig = make(context)
+    for row in (0, 1):
+        rig.context.advance(row)
+    ids = rig.step()
+    for row, blocks in enumerate(rig.release(0, 1)):
+        array = rig.allocator.reconstruct_routing_from_blocks(blocks, 7)
+        assert (array[:6] == -1).all() and (array[6] == ids[row]).all()
+    assert rig.attached.missing == {waymark.Reason.NEVER_WRITTEN: 12}
+    assert rig.attached.store.stats().releases_below_zero == 0
+
+
 def test_rows_may_be_read_on_another_thread_and_later(make: Callable[..., Rig]) -> None:
     finished: list[Finished] = []
     rig = make(engine=True, arrays=False, on_finished=finished.append, store={"num_pages": 4, "spare_pages": 1})

@@ -249,10 +249,11 @@ class Run:
             from waymark import Reason
             for reason in rows.reasons[~there]:
                 self.missing[Reason(reason).name.lower() if reason else "unexplained"] += 1
-        elif not there.all():
-            self.missing["unexplained"] += int((~there).sum())
-        elif spec.noisy:  # Megatron's own does not say of which forward a row is
-            noise = np.array([own[position][1] for position in range(expected)])
+        else:  # Megatron's own does not say of which weights and forward a row is
+            weights, noise = (np.array([own.get(position, (0, 0))[i] for position in range(expected)]) for i in (0, 1))
+            noise *= spec.noisy
+            if not there.all():
+                self.missing["unexplained"] += int((~there).sum())
         want = np.empty((expected, spec.layers, spec.top_k), np.int64)
         for version, forward in set(zip(weights.tolist(), noise.tolist())):
             mine = (weights == version) & (noise == forward)

@@ -44,10 +44,11 @@ class Scenario:
     def options(self, version):
         """Those of Spec. The LRU cache of 0.18.2 evicts parents before children, and then fails by itself (KeyError in
         _find_kv_match_count): there the scenarios in which it evicts have the other policy."""
-        evicts = self.spec.get("blocks", 96) < 400 and self.spec.get("cache", "lru") == "lru"
+        evicts = self.program == "engine.py" and self.spec.get("blocks", 96) < 400 and self.spec.get("cache", "lru") == "lru"
         return self.spec | ({"cache": "ref_zero"} if version == "0.18.2" and evicts else {})
 
     peer: bool = True         # whether Megatron's own store runs at all
+    program: str = "engine.py"  # or real_model.py, which has its own few options
     may_be: tuple = ()        # counters of the store that need not be 0
     context_only: bool = False  # attach(context), not attach(engine)
 
@@ -87,6 +88,10 @@ def _all():
         make("new_weights", dict(new_weights=True), EVICTS + ("new_weights", "rows_of_older_weights")),
         make("older_hits", dict(new_weights=True, longer=True, requests=400, group=400, prompt=80, blocks=400), ("hits", "new_weights", "rows_of_older_weights")),
         make("new_weights_suspend", dict(new_weights=True, suspend="RECOMPUTE"), EVICTS + ("new_weights", "rows_of_older_weights", "recomputed")),
+        make("real_model", {}, ("hits",), program="real_model.py"),
+        make("real_model_evicts", dict(blocks=20, cache="ref_zero"), ("hits", "evictions"), program="real_model.py"),
+        make("real_model_chunked", dict(chunked=True, cache="ref_zero"), ("hits",), program="real_model.py"),
+        make("real_model_suspend", dict(suspend="RECOMPUTE"), ("hits", "suspends"), program="real_model.py"),
         make("slow_reader", {}, EVICTS + ("hits",), reader_ms=20),
         make("slow_reader_off", dict(cache="off", blocks=128), EVICTS, reader_ms=20),
     ]

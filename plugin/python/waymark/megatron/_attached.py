@@ -107,6 +107,7 @@ class Attached:
         self._evicting = False
         self._detached = False
         self._hooks = Hooks()
+        self._take_over()
         self._install()
         setattr(context, _ATTACHED, self)
 
@@ -137,6 +138,14 @@ class Attached:
         self._context.kv_block_allocator.block_routing.update(routing)
         self.session.close()
         self.store.close()
+
+    def _take_over(self) -> None:
+        """Blocks that requests have already."""
+        table = self._context.request_to_kv_block_ids.numpy()
+        blocks, users = np.unique(table[table >= 0], return_counts=True)
+        if len(blocks):
+            self._adapter.allocate(blocks)
+            self._adapter.match(np.repeat(blocks, users - 1))
 
     # -- the hooks ----------------------------------------------------------------------------
     def _install(self) -> None:
@@ -456,7 +465,7 @@ def attach(
     store: dict[str, Any] | None = None,
 ) -> Attached:
     """Captures the routing of a live engine from its next step on. The engine's thread, between two
-    steps, and before the first request.
+    steps. Rows of tokens that were computed before are missing (never written).
 
     target: a DynamicInferenceEngine; or a DynamicInferenceContext, whose owner reads the rows by
     ``reconstruct_routing_from_blocks``, those of requests that were evicted excepted, which Megatron
