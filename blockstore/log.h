@@ -2,7 +2,8 @@
 //
 // Logged, once each: pages that the audit voided (warning; of each cause the 1st, the 10th, the
 // 100th, ...), the first row for which no page was free (warning), the first time that a layer is
-// silent (warning), each step whose ids have not arrived in time (StoreOptions::overdue_after;
+// silent (warning), rows of a step that ranks did not exchange (warning; the 1st, the 10th, the
+// 100th, ... problem), an exchange that was given up (error), each step whose ids have not arrived in time (StoreOptions::overdue_after;
 // warning), a transport that failed, a store that failed, the first step whose StepRows threw an
 // exception, steps that the destructor of a store did not wait for any longer, and a transport
 // whose device hangs when it is destroyed (errors); by a publisher, the first failure of its page
@@ -21,7 +22,7 @@ namespace waymark {
 enum class LogLevel : std::uint8_t { kInfo = 0, kWarning = 1, kError = 2 };
 
 // A null `function` turns logging off. The function is never called on the step path and never with
-// a lock held. It is called on the landing thread, or on the thread of a caller whose call is not
+// a lock held. It is called on the landing thread, on a session's gather thread, or on the thread of a caller whose call is not
 // part of the step path. Several threads may call it at the same time.
 struct LogCallback {
   // `text` has `size` bytes and a terminating 0; it is valid during the call. The function must

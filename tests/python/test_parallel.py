@@ -59,7 +59,7 @@ def engine(mesh: Mesh | None, way: str, fault: str = "") -> dict[str, Any]:
                 time.sleep(0.3)
                 os._exit(1)
             if fault == "late":
-                time.sleep(1.0)
+                time.sleep(3.0)
             if fault == "drop":
                 session.drop(step)
                 continue
@@ -127,21 +127,21 @@ def test_a_rank_that_drops_a_step() -> None:
 
 
 def test_a_rank_past_the_deadline_loses_a_step_and_no_engine_waits() -> None:
-    *others, late = run_ranks(RANKS, engine, "view", "late", deadline=0.5)
+    *others, late = run_ranks(RANKS, engine, "view", "late", deadline=1.5)
     not_captured = int(waymark.Reason.NOT_CAPTURED)
     for result in others:
         reasons = check(result)
         assert (reasons[:, FAULT - 1] == not_captured).all()
         assert not reasons[:, : FAULT - 1].any()
         assert set(np.unique(reasons)) == {0, not_captured}
-        assert result["slowest"] < 0.4
+        assert result["slowest"] < 1.0
         assert any("is late in call" in line for line in result["log"]), result["log"]
     check(late)
 
 
 @pytest.mark.parametrize("fault", ["missing", "dies"])
 def test_a_rank_that_is_gone(fault: str) -> None:
-    *others, gone = run_ranks(RANKS, engine, "ids", fault, deadline=0.5)
+    *others, gone = run_ranks(RANKS, engine, "ids", fault, deadline=5.0)
     assert not gone
     last = 0 if fault == "missing" else FAULT - 1
     for result in others:

@@ -37,6 +37,7 @@ def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
     session = waymark.CaptureSession(
         store,
         512,
+        row_gather=Group(),
         layers=[(0, "model.layers.1.mlp", "hands_over"), (1, "m", waymark.LayerCapture.HANDS_OVER)],
     )
     store.schedule(1, 1)
@@ -88,6 +89,7 @@ def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
         snapshot.wait(timeout=1.0)
         ids, infos = snapshot.read_with_info(layout="LTK", dtype=np.int32, fill="arange")
         rows = snapshot.rows().gather_layers(Group())
+        assert_type(rows.gather(Group()), waymark.Rows)
         assert_type(rows, waymark.Rows)
         assert_type(rows.valid, npt.NDArray[np.bool_])
         assert_type(infos, npt.NDArray[np.void])

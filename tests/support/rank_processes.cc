@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +16,8 @@
 
 namespace waymark {
 namespace {
+
+using std::chrono::milliseconds;
 
 // A rank that overtakes another by more calls writes over what the other has not read.
 constexpr std::uint64_t kDepth = 4;
@@ -28,6 +31,7 @@ constexpr auto kLook = std::chrono::microseconds(50);
 }  // namespace
 
 struct SharedGather::Rank {
+  std::atomic<std::uint32_t> here;
   std::atomic<std::uint64_t> calls;  // of which the part is there
   std::atomic<std::uint64_t> bytes_sent;
   std::atomic<std::uint64_t> bytes[kDepth];  // of its last calls
@@ -35,7 +39,10 @@ struct SharedGather::Rank {
 
 SharedGather::SharedGather(std::int32_t ranks, std::size_t max_bytes,
                            std::chrono::milliseconds deadline)
-    : ranks_(ranks), max_bytes_((max_bytes + 63) / 64 * 64), deadline_(deadline) {
+    : ranks_(ranks),
+      max_bytes_((max_bytes + 63) / 64 * 64),
+      deadline_(deadline),
+      given_up_(static_cast<std::size_t>(ranks), ~std::uint64_t{0}) {
   const std::size_t header = (static_cast<std::size_t>(ranks) * sizeof(Rank) + 63) / 64 * 64;
   mapped_ = header + kDepth * static_cast<std::size_t>(ranks) * max_bytes_;
   void* const memory =
@@ -52,6 +59,15 @@ SharedGather::~SharedGather() {
 Collective SharedGather::Of(std::int32_t rank) {
   rank_ = rank;
   return {rank, ranks_, &AllGather, this};
+}
+
+void SharedGather::Meet() {
+  shared_[rank_].here.store(1);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  for (std::int32_t rank = 0; rank < ranks_; ++rank) {
+    while (shared_[rank].here.load() == 0 && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(kLook);
+  }
 }
 
 std::uint64_t SharedGather::Calls(std::int32_t rank) const {
@@ -83,11 +99,18 @@ std::int32_t SharedGather::AllGather(void* context, const void* send, void* rece
   mine.bytes[call % kDepth].store(bytes, std::memory_order_relaxed);
   mine.bytes_sent.fetch_add(bytes, std::memory_order_relaxed);
   mine.calls.store(call + 1, std::memory_order_release);
-  const auto deadline = std::chrono::steady_clock::now() + group.deadline_;
+  const auto start = std::chrono::steady_clock::now();
+  const auto deadline = start + group.deadline_;
   for (std::int32_t rank = 0; rank < group.ranks_; ++rank) {
     const Rank& other = group.shared_[rank];
+    std::uint64_t& given_up = group.given_up_[static_cast<std::size_t>(rank)];
+    const bool again = given_up == other.calls.load(std::memory_order_acquire);
+    const auto until = again ? std::min(start + milliseconds(50), deadline) : deadline;
     while (other.calls.load(std::memory_order_acquire) <= call) {
-      if (std::chrono::steady_clock::now() >= deadline) return 4;
+      if (std::chrono::steady_clock::now() >= until) {
+        given_up = other.calls.load(std::memory_order_acquire);
+        return 4;
+      }
       std::this_thread::sleep_for(kLook);
     }
     if (other.bytes[call % kDepth].load(std::memory_order_relaxed) != bytes) return 3;

@@ -22,9 +22,9 @@
 namespace waymark {
 
 // An all-gather between forked processes. A call waits for the other ranks until its deadline, and
-// then answers DeadlineExceeded (4); InvalidArgument (3) if a rank gives another number of bytes. A
-// failed call has been made: the n-th calls of all ranks belong together, whatever became of the
-// calls before.
+// then answers DeadlineExceeded (4); for a rank that has not called since, later calls wait 50 ms.
+// InvalidArgument (3) if a rank gives another number of bytes. A failed call has been made: the n-th
+// calls of all ranks belong together, whatever became of the calls before.
 class SharedGather {
  public:
   SharedGather(std::int32_t ranks, std::size_t max_bytes, std::chrono::milliseconds deadline);
@@ -34,6 +34,9 @@ class SharedGather {
 
   // The collective of `rank`; one for each process. This object must outlive it.
   [[nodiscard]] Collective Of(std::int32_t rank);
+  // Returns when every rank is here, so that none is late because its process began late. At most a
+  // minute.
+  void Meet();
   // How often `rank` has called, and how many bytes it has sent. Any process.
   [[nodiscard]] std::uint64_t Calls(std::int32_t rank) const;
   [[nodiscard]] std::uint64_t BytesSent(std::int32_t rank) const;
@@ -49,9 +52,10 @@ class SharedGather {
   const std::size_t max_bytes_;
   const std::chrono::milliseconds deadline_;
   std::size_t mapped_ = 0;
-  Rank* shared_ = nullptr;         // [ranks_]
-  std::uint8_t* slots_ = nullptr;  // [kDepth][ranks_][max_bytes_]
-  std::int32_t rank_ = -1;         // of this process
+  Rank* shared_ = nullptr;               // [ranks_]
+  std::uint8_t* slots_ = nullptr;        // [kDepth][ranks_][max_bytes_]
+  std::int32_t rank_ = -1;               // of this process
+  std::vector<std::uint64_t> given_up_;  // by rank: its calls when one of ours waited no longer
   std::uint64_t delayed_call_ = ~std::uint64_t{0};
   std::chrono::milliseconds delay_{0};
 };

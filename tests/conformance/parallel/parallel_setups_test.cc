@@ -39,6 +39,11 @@ constexpr std::size_t kMostBytes = 1 << 16;
 // What goes wrong, on the last rank.
 enum class Fault { kNone, kLate, kMissing, kDies, kDrops };
 
+// Of the collective.
+milliseconds DeadlineOf(Fault fault) {
+  return fault == Fault::kMissing || fault == Fault::kDies ? seconds(2) : seconds(30);
+}
+
 // A failure in the process of a rank, which the test sees in its report.
 void Must(bool holds, const std::string& what) {
   if (!holds) throw std::runtime_error(what);
@@ -195,16 +200,16 @@ struct DyingCollective {
 
 std::vector<RankReport> RunGathered(const GatheredSetup& setup, Fault fault,
                                     std::uint64_t dies_in_call = 0) {
-  SharedGather group(setup.ranks, kMostBytes,
-                     fault == Fault::kLate ? milliseconds(30000) : milliseconds(400));
+  SharedGather group(setup.ranks, kMostBytes, DeadlineOf(fault));
   auto reports = RunRanks(setup.ranks, seconds(60), [&](std::int32_t rank) {
     const bool here = rank == setup.ranks - 1;
     Engine engine(setup.options(rank));
     engine.Run(
         1, KnownRoutes::kSteps, [&](const Token& token) { return setup.stored(rank, token); }, {},
         engine.With(fault, here));
-    if (here && fault == Fault::kMissing) return std::string("not there");
     Collective collective = group.Of(rank);
+    group.Meet();
+    if (here && fault == Fault::kMissing) return std::string("not there");
     DyingCollective dying{collective, dies_in_call};
     if (here && fault == Fault::kDies) {
       collective.all_gather = &DyingCollective::AllGather;
@@ -295,13 +300,13 @@ std::string OwnLines(std::int32_t rank, const std::string& line) {
 // The forward of each rank has the rows of both, those of rank 0 first; its step has its own. The
 // engine's gather of the batch is the collective here: if it fails, the engine drops the step.
 std::vector<RankReport> RunSlices(Fault fault) {
-  SharedGather group(2, kMostBytes,
-                     fault == Fault::kLate ? milliseconds(30000) : milliseconds(100));
+  SharedGather group(2, kMostBytes, DeadlineOf(fault));
   auto reports = RunRanks(2, seconds(60), [&](std::int32_t rank) {
     const bool here = rank == 1;
+    const Collective collective = group.Of(rank);
+    group.Meet();
     if (here && fault == Fault::kMissing) return std::string("not there");
     Engine engine(KnownRoutes::OptionsOf());
-    const Collective collective = group.Of(rank);
     engine.Run(
         1, KnownRoutes::kSteps, [&](const Token& token) { return OfDataRank(rank, token); },
         [&](const Token& token) { return rank == 1 && OfDataRank(0, token); },
@@ -345,13 +350,13 @@ TEST(DataParallelSlices, WithoutTheOtherRankTheStepsAreDropped) {
 // Each rank routes its own tokens over all experts, and computes half of the experts. While a rank
 // has no tokens it runs dummy batches. `local`: the trap: ids as the rank's experts number them.
 std::vector<RankReport> RunExperts(Fault fault, bool local) {
-  SharedGather group(2, kMostBytes,
-                     fault == Fault::kLate ? milliseconds(30000) : milliseconds(100));
+  SharedGather group(2, kMostBytes, DeadlineOf(fault));
   auto reports = RunRanks(2, seconds(60), [&](std::int32_t rank) {
     const bool here = rank == 1;
+    const Collective collective = group.Of(rank);
+    group.Meet();
     if (here && fault == Fault::kMissing) return std::string("not there");
     Engine engine(KnownRoutes::OptionsOf());
-    const Collective collective = group.Of(rank);
     for (std::uint64_t step = 1; step <= KnownRoutes::kSteps; ++step) {
       if (here && step == kFaultStep) {
         if (fault == Fault::kLate) std::this_thread::sleep_for(milliseconds(500));
@@ -415,11 +420,11 @@ TEST(ExpertParallel, WithoutTheOtherRankNothingIsWritten) {
 // Rank 0 computes the prompts and sends their rows; rank 1 gets the KV of the prompts, generates,
 // and joins. With a fault it generates all the same: the rows of the prompts are missing.
 std::vector<RankReport> RunApart(Fault fault, bool prefill_drops = false) {
-  SharedGather group(2, kMostBytes,
-                     fault == Fault::kLate ? milliseconds(30000) : milliseconds(400));
+  SharedGather group(2, kMostBytes, DeadlineOf(fault));
   auto reports = RunRanks(2, seconds(60), [&](std::int32_t rank) {
-    if (rank == 0 && fault == Fault::kMissing) return std::string("not there");
     const Collective collective = group.Of(rank);
+    group.Meet();
+    if (rank == 0 && fault == Fault::kMissing) return std::string("not there");
     std::vector<std::uint8_t> sent(8192), received(2 * 8192);
     StoreOptions options = KnownRoutes::OptionsOf();
     Engine engine(options);

@@ -19,8 +19,10 @@
 #include <vector>
 
 #include "plugin/capture/capture_session.h"
+#include "plugin/capture/staged_transport.h"
 #include "tests/conformance/parallel/known_routes.h"
 #include "tests/conformance/schedules.h"
+#include "tests/support/emulated_device.h"
 #include "tests/support/rank_processes.h"
 
 namespace waymark::conformance {
@@ -41,7 +43,7 @@ void Must(bool holds, const char* what) {
 }
 
 // How the ids of a rank's rows get into its session.
-enum class Way { kView, kHandOver, kIds };
+enum class Way { kView, kHandOver, kIds, kDevice };
 
 // One rank of an engine: all its steps, then what its store has.
 struct RankEngine {
@@ -54,6 +56,7 @@ struct RankEngine {
   // Called instead of Submit; false: it has ended the step.
   std::function<bool(CaptureSession&, StepId, const CaptureView&)> before_submit = {};
   std::chrono::nanoseconds longest_call{0};
+  std::shared_ptr<EmulatedDevice> device = {};  // of Way::kDevice
 
   void Timed(const std::function<void()>& call) {
     const auto start = std::chrono::steady_clock::now();
@@ -70,6 +73,10 @@ struct RankEngine {
     options.max_rows = 64;
     options.num_buffers = num_buffers;
     options.row_gather = collective;
+    if (way == Way::kDevice) {
+      device = std::make_shared<EmulatedDevice>(static_cast<std::uint64_t>(rank) + 1);
+      options.transport = StagedTransport::Factory({device});
+    }
     std::unique_ptr<CaptureSession> session = CaptureSession::Create(options).value();
     std::vector<std::vector<std::int16_t>> ids;  // of all steps
     for (std::uint64_t step = 1; step <= KnownRoutes::kSteps; ++step)
@@ -83,6 +90,18 @@ struct RankEngine {
             " longest_ms=" + std::to_string(longest_call.count() / 1'000'000) + "\n" +
             std::string(session->status().ToString()) + "\n";
     return text;
+  }
+
+  // The forward writes when the device pleases.
+  void WriteOnDevice(const CaptureView& view, const std::vector<std::int16_t>& ids,
+                     std::int32_t rows) const {
+    device->Enqueue(nullptr, [view, ids, rows] {
+      for (std::int32_t at = 0; at < rows * KnownRoutes::kLayers; ++at) {
+        std::copy_n(
+            ids.data() + at * KnownRoutes::kTopK, KnownRoutes::kTopK,
+            view.layer(at % KnownRoutes::kLayers) + at / KnownRoutes::kLayers * KnownRoutes::kTopK);
+      }
+    });
   }
 
   // Returns the ids that the landing thread may read until the end.
@@ -116,7 +135,8 @@ struct RankEngine {
     CaptureView view;
     if (way != Way::kIds) {
       view = session.view(StepId(step));
-      for (std::int32_t layer = 0; layer < KnownRoutes::kLayers; ++layer) {
+      if (way == Way::kDevice) WriteOnDevice(view, ids, rows);
+      for (std::int32_t layer = 0; layer < KnownRoutes::kLayers && way != Way::kDevice; ++layer) {
         IdsTensor of_layer = IdsTensor::Contiguous(ids.data() + layer * KnownRoutes::kTopK,
                                                    IdType::kInt16, rows, KnownRoutes::kTopK);
         of_layer.row_stride *= KnownRoutes::kLayers;
@@ -199,6 +219,7 @@ std::vector<RankReport> RunEngines(SharedGather& group, const Setup& setup = {},
     engine.rank = rank;
     engine.ranks = kRanks;
     engine.collective = group.Of(rank);
+    group.Meet();
     if (setup) setup(engine, group);
     return engine.Run();
   });
@@ -234,7 +255,7 @@ TEST_P(SequenceParallelWays, EveryRankHasTheRowsOfOneRankBitForBit) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(All, SequenceParallelWays,
-                         ::testing::Values(Way::kView, Way::kHandOver, Way::kIds));
+                         ::testing::Values(Way::kView, Way::kHandOver, Way::kIds, Way::kDevice));
 
 TEST(SequenceParallel, ALateRankDelaysNobodysEngineAndLosesNothing) {
   SharedGather group(kRanks, kMostBytes, seconds(30));
@@ -254,9 +275,9 @@ TEST(SequenceParallel, ALateRankDelaysNobodysEngineAndLosesNothing) {
 }
 
 TEST(SequenceParallel, AStepPastTheDeadlineIsNotCapturedAndLaterOnesAreRight) {
-  SharedGather group(kRanks, kMostBytes, milliseconds(400));
+  SharedGather group(kRanks, kMostBytes, milliseconds(800));
   const auto reports = RunEngines(group, [](RankEngine& engine, SharedGather& of) {
-    if (engine.rank == 1) of.DelayCall(kFaultStep - 1, milliseconds(1000));
+    if (engine.rank == 1) of.DelayCall(kFaultStep - 1, milliseconds(1600));
     // The engines are slower than the delay, so that the last steps are on time again.
     engine.before_submit = [](CaptureSession&, StepId, const CaptureView&) {
       std::this_thread::sleep_for(milliseconds(150));
@@ -278,13 +299,14 @@ TEST(SequenceParallel, AStepPastTheDeadlineIsNotCapturedAndLaterOnesAreRight) {
 }
 
 TEST(SequenceParallel, AMissingRankLeavesNoRowAndNobodyHangs) {
-  SharedGather group(kRanks, kMostBytes, milliseconds(200));
+  SharedGather group(kRanks, kMostBytes, seconds(2));
   const auto reports = RunRanks(kRanks, seconds(60), [&](std::int32_t rank) {
-    if (rank == 2) return std::string("not there");
     RankEngine engine;
     engine.rank = rank;
     engine.ranks = kRanks;
     engine.collective = group.Of(rank);
+    group.Meet();
+    if (rank == 2) return std::string("not there");
     return engine.Run();
   });
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
@@ -300,7 +322,7 @@ TEST(SequenceParallel, AMissingRankLeavesNoRowAndNobodyHangs) {
 }
 
 TEST(SequenceParallel, ARankThatDiesEndsTheRowsOfLaterSteps) {
-  SharedGather group(kRanks, kMostBytes, milliseconds(200));
+  SharedGather group(kRanks, kMostBytes, seconds(2));
   const auto reports = RunEngines(group, [](RankEngine& engine, SharedGather& of) {
     if (engine.rank != 3) return;
     engine.before_submit = [&of](CaptureSession&, StepId step, const CaptureView&) {
@@ -416,7 +438,7 @@ TEST(SequenceParallel, TooFewBuffersLoseRowsButNeverTheOrder) {
 
 TEST(SequenceParallel, APartOfAnotherStepIsNotTaken) {
   // Rank 0 has called once more than the others: its parts belong to other steps.
-  SharedGather group(kRanks, kMostBytes, milliseconds(300));
+  SharedGather group(kRanks, kMostBytes, seconds(1));
   const auto reports = RunEngines(group, [](RankEngine& engine, SharedGather&) {
     if (engine.rank != 0) return;
     std::vector<std::uint8_t> bytes(16), received(16 * kRanks);
@@ -548,7 +570,7 @@ std::string Report(const Schedule& schedule, const Outcome& outcome) {
 
 TEST(SequenceParallel, SimulatedEnginesHaveTheRowsOfOneRank) {
   const std::uint64_t first = FromEnvironment("WAYMARK_SEED", 1);
-  const std::uint64_t count = FromEnvironment("WAYMARK_SCHEDULES", 60);
+  const std::uint64_t count = FromEnvironment("WAYMARK_RANK_SCHEDULES", 60);
   int failed = 0;
   std::int64_t bytes = 0;
   for (std::uint64_t seed = first; seed < first + count && failed < 3; ++seed) {

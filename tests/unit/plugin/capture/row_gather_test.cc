@@ -326,6 +326,8 @@ TEST(RowGather, AHungCollectiveEndsWithTheSession) {
                               StepIds::TokenMajor(ids, IdType::kInt16, 4, pair[0].session->shape()),
                               {[](void* context) { ++*static_cast<int*>(context); }, &done})
                   .ok());
+  while (pair.Calls(0) == 0)
+    std::this_thread::sleep_for(milliseconds(1));
   const auto start = std::chrono::steady_clock::now();
   pair[0].session.reset();
   EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(5));
@@ -421,6 +423,21 @@ TEST(RowGather, DamagedPartsNeverGiveOtherRows) {
   }
   EXPECT_GT(right, 0);
   EXPECT_GT(missing, 1000);
+}
+
+// A part that seems to say that it was dropped.
+TEST(RowGather, AReasonThatWasDamagedIsNotTaken) {
+  Pair pair;
+  pair[0].spoil = [](std::uint64_t, std::uint8_t* bytes, std::size_t size) {
+    constexpr std::size_t kMissing = 48;  // of the header
+    bytes[size / 2 + kMissing] = static_cast<std::uint8_t>(Reason::kCapacity);
+  };
+  pair.Begin(1, Slots(0, 4));
+  pair.Submit(1);
+  const Rows rows = pair.Read(0, 4);
+  EXPECT_TRUE(rows.infos[0].valid() && rows.infos[1].valid());
+  EXPECT_EQ(rows.infos[2].reason, Reason::kNotCaptured);
+  EXPECT_EQ(rows.infos[3].reason, Reason::kNotCaptured);
 }
 
 TEST(RowGather, TheAuditSeesTheWrittenLayersOfRowsOfAnotherRank) {
