@@ -107,9 +107,10 @@ class MegatronAdapter {
 
   // Keeps a snapshot of rows [0, rows) of a request, whose KV is in `blocks` in this order; entries
   // behind those rows are not read. Call it before the blocks of a request are released, for
-  // whatever reason, and for every request that runs when the weights change. O(pages), copies no
-  // rows. Errors of RoutingStore::TakeSnapshot, which name the argument; ResourceExhausted without
-  // memory. A refused call keeps nothing.
+  // whatever reason. Where weights change while KV stays: for every request that runs then, and
+  // after the first step of a request whose prefix match has found rows of older weights. O(pages),
+  // copies no rows. Errors of RoutingStore::TakeSnapshot, which name the argument;
+  // ResourceExhausted without memory. A refused call keeps nothing.
   [[nodiscard]] absl::Status Checkpoint(std::uint64_t request, std::span<const BlockId> blocks,
                                         std::int64_t rows);
   // Hands over the oldest snapshot that is kept of a request; nullopt: none is kept any more. The

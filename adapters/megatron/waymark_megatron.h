@@ -106,7 +106,8 @@ typedef struct wm_megatron_api_v1 {
 
   /* Keeps a snapshot of rows [0, rows) of a request, whose KV is in `blocks` in this order; entries
    * behind those rows are not read. Before the blocks of a request are released, for whatever
-   * reason, and for every request that runs when the weights change. Statuses of store_snapshot. */
+   * reason; where weights change while KV stays, for every request that runs then, and after the
+   * first step of a request that hit rows of older weights. Statuses of store_snapshot. */
   wm_status (*checkpoint)(wm_megatron_adapter* adapter, uint64_t request, const int32_t* blocks,
                           size_t num_blocks, int64_t rows, wm_message* why);
   /* The oldest snapshot that is kept of a request, which is then the caller's. NOT_FOUND: none is

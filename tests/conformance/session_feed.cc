@@ -22,7 +22,7 @@ SessionFeed::SessionFeed(RoutingStore& store, std::unique_ptr<ForwardDevice> dev
 StepCode SessionFeed::Begin(const StepBatch& batch) {
   device_slots_ = batch.device_slots;
   const StepCode code = session_->BeginStep(batch);
-  if (code.ok()) rows_.push_back({batch.step, batch.num_slots});
+  if (code.ok()) rows_.push_back({batch.step, NumRows(batch)});
   return code;
 }
 

@@ -227,7 +227,7 @@ def test_ids_that_cannot_be_submitted_drop_their_step() -> None:
     assert engine.store.stats().steps_dropped == 1
 
 
-def test_one_thread_at_a_time_and_snapshots_on_any() -> None:
+def test_snapshots_are_read_on_any_thread() -> None:
     engine = Engine()
     engine.adapter.allocate([5])
     engine.step([5], 0, 3, 10)
@@ -247,7 +247,7 @@ def test_one_thread_at_a_time_and_snapshots_on_any() -> None:
     assert (read[0].ids == ids_of(10, 3)).all()
 
 
-def test_kept_snapshots_outlive_nothing_they_need() -> None:
+def test_kept_snapshots_outlive_session_and_store() -> None:
     engine = Engine()
     engine.adapter.allocate([5])
     engine.step([5], 0, 3, 10)
