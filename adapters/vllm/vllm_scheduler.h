@@ -40,10 +40,10 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "blockstore/events.h"
@@ -167,7 +167,8 @@ class VllmScheduler {
     std::int32_t rows = Event::kAllRows;
     bool bound = false;  // a request has got dst
   };
-  using Requests = absl::flat_hash_map<std::uint64_t, Request>;
+  // A map that is as it was when there is no memory.
+  using Requests = std::unordered_map<std::uint64_t, Request>;
 
   VllmScheduler(const VllmSchedulerOptions& options, ScheduleWriter writer)
       : options_(options), writer_(std::move(writer)) {}
