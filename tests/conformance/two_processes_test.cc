@@ -7,9 +7,12 @@
 // are lost and doubled on the worker's side. Prints the seeds, and takes them as WAYMARK_SEED and
 // WAYMARK_SCHEDULES.
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <optional>
@@ -85,7 +88,7 @@ class Schedulers {
     for (int attempt = 0; attempt < 2; ++attempt) {
       if (file_ < 0) Start();
       std::uint64_t size = 0;
-      if (ReadAll(file_, &size, sizeof(size))) {
+      if (Answers() && ReadAll(file_, &size, sizeof(size))) {
         std::vector<std::uint8_t> bytes(size);
         EXPECT_TRUE(ReadAll(file_, bytes.data(), size));
         ++received_;
@@ -100,6 +103,22 @@ class Schedulers {
   [[nodiscard]] int received() const { return received_; }
 
  private:
+  // Whether the scheduler sends something, or ends. One that does neither is ended, so that the test
+  // names its seed and does not wait for ever.
+  bool Answers() {
+    pollfd of = {.fd = file_, .events = POLLIN, .revents = 0};
+    int ready = 0;
+    do {
+      ready = poll(&of, 1, kPatience);
+    } while (ready < 0 && errno == EINTR);
+    if (ready > 0) return true;
+    ADD_FAILURE() << "seed " << schedule_.options.seed << ", life " << lives_
+                  << ": the scheduler has sent nothing for a minute, after " << received_
+                  << " messages of all lives";
+    kill(child_, SIGABRT);  // with a core, where they are kept
+    return false;
+  }
+
   void Start() {
     int ends[2];
     ASSERT_EQ(pipe(ends), 0);
@@ -123,6 +142,8 @@ class Schedulers {
     EXPECT_TRUE(WIFEXITED(status));
     EXPECT_EQ(WEXITSTATUS(status), 0);
   }
+
+  static constexpr int kPatience = 60'000;  // milliseconds
 
   const Schedule schedule_;
   pid_t child_ = -1;
