@@ -7,14 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "adapters/trainer/distinct_ids.h"
+#include "adapters/trainer/invalid.h"
 
 namespace waymark {
 namespace {
-
-template <class... Parts>
-absl::Status Invalid(const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(parts...));
-}
 
 template <class... Visitors>
 struct Overloaded : Visitors... {

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "adapters/trainer/invalid.h"
 
 namespace waymark {
 namespace {
@@ -13,11 +14,6 @@ constexpr std::int64_t kMostTokens = (std::int64_t{1} << 31) - 1;
 
 std::int64_t RoundUp(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
-}
-
-template <class... Parts>
-absl::Status Invalid(const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
 absl::Status CheckRank(const char* name, std::int32_t size, std::int32_t rank) {

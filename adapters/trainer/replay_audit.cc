@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "adapters/trainer/invalid.h"
 
 namespace waymark {
 namespace {
@@ -32,11 +33,6 @@ constexpr std::size_t kTestedRows = 64;
 constexpr std::int64_t kFarTokens = 4;
 constexpr std::int32_t kMostIds = 64;  // K and L, as RoutingShape has them
 constexpr std::int32_t kMostLayers = 1024;
-
-template <class... Parts>
-absl::Status Invalid(const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(parts...));
-}
 
 // Ids are compared as uint16; what is none of num_experts <= 65535 experts becomes 65535.
 constexpr std::uint16_t kNoExpert = 0xffff;
