@@ -86,6 +86,9 @@ class Pair {
     other.join();
     for (Side& side : sides_)
       side.store.reset();
+    // A session does not wait for a call that hangs, and the call uses this object.
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return calls_inside_ == 0; });
   }
 
   Side& operator[](int rank) { return sides_[rank]; }
@@ -157,10 +160,26 @@ class Pair {
   }
 
  private:
+  // A call that has not returned. Under the mutex.
+  class Inside {
+   public:
+    explicit Inside(Pair& pair) : pair_(pair) { ++pair_.calls_inside_; }
+    ~Inside() {
+      --pair_.calls_inside_;
+      pair_.changed_.notify_all();
+    }
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+
+   private:
+    Pair& pair_;
+  };
+
   static std::int32_t AllGather(void* context, const void* send, void* receive, std::size_t bytes) {
     Side& side = *static_cast<Side*>(context);
     Pair& pair = *side.pair;
     std::unique_lock<std::mutex> lock(pair.mutex_);
+    const Inside inside(pair);
     const std::uint64_t call = side.calls++;
     pair.changed_.notify_all();
     pair.changed_.wait(lock, [&] { return !pair.held_; });
@@ -183,6 +202,7 @@ class Pair {
 
   Side sides_[2];
   std::mutex mutex_;
+  int calls_inside_ = 0;
   std::condition_variable changed_;
   bool held_ = false;
   bool left_[2] = {false, false};
