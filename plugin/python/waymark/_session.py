@@ -146,7 +146,7 @@ class CaptureSession(_core.CaptureSession):
         """
         integer("num_buffers", num_buffers, 1, 2**31 - 1)
         number = number_of("transport", transport, _TRANSPORTS)
-        gather = (None, 0, 1)
+        gather: tuple[Any, int, int] = (None, 0, 1)
         if row_gather is not None:
             gather = (row_gather.all_gather, row_gather.rank, row_gather.size)
         super().__init__(

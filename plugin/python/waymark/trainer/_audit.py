@@ -41,7 +41,7 @@ class Alarm(NamedTuple):
     """The first layer that has it, by its place in the tensors; -1: all."""
     by: int
     """See ReplayError."""
-    count: int
+    count: int  # type: ignore[assignment]
     """Sequences, or layers, that have it."""
     agreement: float
     """Of the rows and layers meant, as they were given."""

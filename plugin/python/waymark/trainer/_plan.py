@@ -31,7 +31,7 @@ class Segment(NamedTuple):
 
     sequence: int
     position: int
-    count: int
+    count: int  # type: ignore[assignment]
     row: int
     row_stride: int
 
