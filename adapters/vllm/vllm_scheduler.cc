@@ -164,18 +164,15 @@ WAYMARK_STEP_PATH void VllmScheduler::PutEvents(std::span<const Event> events) {
 }
 
 WAYMARK_STEP_PATH void VllmScheduler::Flush() {
-  const auto bound =
-      std::stable_partition(copies_.begin(), copies_.end(), [](const auto& c) { return !c.bound; });
-  const std::span<const BlockCopy> copies(bound, copies_.end());
   // A copy takes a page, perhaps that of another's source, which may be of no request any more.
-  for (const BlockCopy& copy : copies)
-    changes_.push_back(Event::Retain(copy.src));
+  for (const BlockCopy& copy : copies_)
+    if (copy.bound) changes_.push_back(Event::Retain(copy.src));
   // In the order in which the engine copies: a copy may be copied.
-  for (const BlockCopy& copy : copies)
-    changes_.push_back(Event::Copy(copy.src, copy.dst, copy.rows));
-  for (const BlockCopy& copy : copies)
-    changes_.push_back(Event::Release(copy.src));
-  copies_.erase(bound, copies_.end());
+  for (const BlockCopy& copy : copies_)
+    if (copy.bound) changes_.push_back(Event::Copy(copy.src, copy.dst, copy.rows));
+  for (const BlockCopy& copy : copies_)
+    if (copy.bound) changes_.push_back(Event::Release(copy.src));
+  std::erase_if(copies_, [](const BlockCopy& copy) { return copy.bound; });
   for (std::vector<Event>* const events : {&binds_, &changes_, &seals_}) {
     PutEvents(*events);
     events->clear();
