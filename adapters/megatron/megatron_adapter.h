@@ -117,7 +117,7 @@ class MegatronAdapter {
   // routing of the request is the rows of all of them, joined in this order (blockstore/rows.h: the
   // first valid row wins): rows of an earlier life stay what its log-probabilities came from.
   [[nodiscard]] std::optional<Snapshot> Take(std::uint64_t request);
-  // Releases the snapshots of a request that nobody reads: it was aborted.
+  // Releases the snapshots of a request that was aborted, without reading them.
   void Forget(std::uint64_t request);
 
   // The number of requests with kept snapshots.

@@ -49,7 +49,7 @@ struct RowGather::Turn {
   std::uint64_t step = 0;
   std::uint64_t version = 0;
   std::int32_t rows = 0;           // of each rank
-  Gathered* memory = nullptr;      // null: nobody on this rank wants the rows
+  Gathered* memory = nullptr;      // null: the step was dropped, or found no memory
   StepRows* local = nullptr;       // of this rank; null: none,
   Reason missing = Reason::kNone;  // for this reason
 };

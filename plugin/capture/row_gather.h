@@ -157,7 +157,7 @@ class RowGather : public std::enable_shared_from_this<RowGather> {
 
   // Of the gather thread.
   std::vector<std::uint8_t> send_;
-  std::unique_ptr<std::uint8_t[]> unwanted_;  // where parts go that nobody reads
+  std::unique_ptr<std::uint8_t[]> unwanted_;  // receives parts that this rank does not read
   std::vector<std::uint8_t*> destinations_;
   std::vector<std::uint8_t> written_;
   std::chrono::steady_clock::time_point busy_;

@@ -410,7 +410,7 @@ class Attached:
 
     def _array_of_blocks(self, blocks: tuple[int, ...], count: int) -> Any:
         """What reconstruct_routing_from_blocks returns: of a finished request, or of blocks that
-        somebody asks for before they are released."""
+        the engine asks for before they are released."""
         finished = self.requests.with_blocks(blocks)
         if finished is None:
             part = Part(self.store.snapshot(blocks, 0, count), count)

@@ -144,7 +144,7 @@ class Finished:
         return Coverage(tuple(rows.coverage()), rows.layer_ids, "")
 
     def release(self) -> None:
-        """Nobody reads the rows."""
+        """Releases the rows without reading them."""
         for part in self._parts:
             part.release()
         self._parts = []
@@ -167,9 +167,9 @@ class Requests:
         self._earlier: dict[int, list[Part]] = {}  # of requests that go on
         self._finished: dict[int, Finished] = {}
         self._ids: dict[tuple[int, ...], list[int]] = {}  # of finished requests, by their blocks
-        self._old: list[int] = []  # finished before the last step: nobody asked for them
+        self._old: list[int] = []  # finished before the last step, and not asked for
         self.dropped = 0
-        """Requests whose rows nobody asked for."""
+        """Requests whose rows were not asked for."""
 
     def rows_kept(self, request_id: int) -> int:
         """How many rows earlier lives of a request have."""
@@ -216,7 +216,7 @@ class Requests:
         return finished
 
     def next_step(self) -> None:
-        """Rows that nobody asked for since the last step are dropped."""
+        """Drops rows that were not asked for since the last step."""
         if not self._finished:
             return
         for request_id in self._old:
