@@ -10,8 +10,9 @@ that were evicted, or whose blocks were taken again in the step in which they fi
 Importing this imports nothing of torch or megatron-core.
 """
 
+from .._coverage import Coverage
 from ._attached import Attached, attach
-from ._finished import Coverage, Finished
+from ._finished import Finished
 from ._versions import Refused
 
 __all__ = ["Attached", "Coverage", "Finished", "Refused", "attach"]

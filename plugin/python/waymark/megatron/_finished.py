@@ -5,42 +5,17 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from .._coverage import Coverage
 from .._rows import Rows, join
 from .._snapshot import Snapshot
-from .._types import CoverageRun, Reason, row_info_dtype
+from .._types import Reason, row_info_dtype
 from ._hooks import logger
 
 _LANDING_SECONDS = 10.0
-
-
-class Coverage(NamedTuple):
-    """What the rows of a request consist of."""
-
-    runs: tuple[CoverageRun, ...]
-    """Runs of rows with equal reason, version and provenance."""
-    layer_ids: tuple[int, ...]
-    """The model's number of each captured layer, from 0."""
-    failure: str
-    """Why there are no rows; else empty."""
-
-    @property
-    def missing(self) -> dict[Reason, int]:
-        """Missing rows by reason."""
-        counts: dict[Reason, int] = {}
-        for run in self.runs:
-            if not run.valid:
-                counts[run.reason] = counts.get(run.reason, 0) + run.end - run.begin
-        return counts
-
-    @property
-    def complete(self) -> bool:
-        """Whether every row is there."""
-        return not self.failure and all(run.valid for run in self.runs)
 
 
 class Part:

@@ -12,7 +12,7 @@ Importing this imports nothing of torch or vLLM.
 """
 
 from .._core import VllmScheduler, VllmWorker
-from ._front_end import Coverage
+from .._coverage import Coverage
 from ._hooks import forget_times, hook_times
 from ._options import Options
 from ._plugin import register, worker_report

@@ -5,38 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
+from .._coverage import Coverage
 from .._types import CoverageRun, Provenance, Reason
 from .._versions import WeightVersions
 from ._hooks import logger, wrap
 from ._options import may_stop_at_string
 from ._results import COVERAGE, VERSIONS
-
-
-class Coverage(NamedTuple):
-    """``outputs[i].waymark``: what ``outputs[i].routed_experts`` consists of."""
-
-    runs: tuple[CoverageRun, ...]
-    """Runs of rows with equal reason, version and provenance."""
-    layer_ids: tuple[int, ...]
-    """The model's number of each layer with a router."""
-    failure: str
-    """Why there are no rows, or rows are missing for no reason of the store; else empty."""
-
-    @property
-    def missing(self) -> dict[Reason, int]:
-        """Missing rows by reason; they are -1 in ``routed_experts``, which is then int16."""
-        counts: dict[Reason, int] = {}
-        for run in self.runs:
-            if not run.valid:
-                counts[run.reason] = counts.get(run.reason, 0) + run.end - run.begin
-        return counts
-
-    @property
-    def complete(self) -> bool:
-        """Whether every row is there."""
-        return bool(self.runs) and not self.failure and all(run.valid for run in self.runs)
 
 
 def coverage(headers: Any) -> Coverage | None:
