@@ -89,7 +89,7 @@ def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
         snapshot.wait(timeout=1.0)
         ids, infos = snapshot.read_with_info(layout="LTK", dtype=np.int32, fill="arange")
         rows = snapshot.rows().gather_layers(Group())
-        assert_type(rows.gather(Group()), waymark.Rows)
+        assert_type(rows.join_ranks(Group()), waymark.Rows)
         assert_type(rows, waymark.Rows)
         assert_type(rows.valid, npt.NDArray[np.bool_])
         assert_type(infos, npt.NDArray[np.void])
