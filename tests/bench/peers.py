@@ -30,6 +30,7 @@ import time
 
 import numpy as np
 import waymark
+import waymark.vllm
 
 LAYERS, TOP_K, EXPERTS = 58, 8, 256
 DECODE, PREFILL, LONG = (64, 256, 1024), 8192, 32768
@@ -474,11 +475,34 @@ def waymark_calls():
     # As after a forward: other data has emptied the caches. What counts is the difference to the
     # empty call, which finds them as empty.
     walk = np.ones(96 << 17)  # 96 MB
-    empty, begins, snapshots = [], [], []
+    # A whole step in one call, its ids included, as the worker of an engine like vLLM makes it.
+    slots = first.copy()
+    worker = waymark.vllm.VllmWorker(session, slots, derive_events=True)
+    ids = [np.zeros(LAYERS * 256 * TOP_K, np.int16) for _ in range(4)]
+    free = [worker.add_buffer(array, TOP_K) for array in ids][0]
+    for array in ids:
+        array.reshape(-1, TOP_K)[:] = np.arange(TOP_K)
+
+    def worker_step():
+        nonlocal free
+        free = worker.step(number, 1, 256, free, 256)
+
+    whole_warm = []
+    for _ in range(500):
+        number += 1
+        slots[:] = first + number % PAGE
+        whole_warm.append(timed(worker_step))
+        store.wait_idle(10)
+    answer.append(("VllmWorker.step, 256 rows and their ids", whole_warm))
+    empty, begins, wholes, snapshots = [], [], [], []
     for _ in range(200):
         number += 1
         walk.sum()
         empty.append(timed(waymark._core.version))
+        walk.sum()
+        wholes.append(timed(worker_step))
+        store.wait_idle(10)
+        number += 1
         walk.sum()
         begins.append(timed(lambda: session.begin_step(number, 1, first, events=events)))
         session.submit(number)
@@ -488,6 +512,7 @@ def waymark_calls():
         snapshots.append(timed(lambda: taken.append(store.snapshot(blocks, 0, LONG - 1))))
         taken[0].release()
     answer.append(("caches cold: an empty native call", empty))
+    answer.append(("caches cold: VllmWorker.step, 256 rows and their ids", wholes))
     answer.append(("caches cold: begin_step, 32 events, 256 rows as slots", begins))
     answer.append(("caches cold: snapshot of %d rows" % (LONG - 1), snapshots))
     for what, slots in (("no rows", first[:0]), ("1 row", first[:1])):  # what the calls cost
