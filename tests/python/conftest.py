@@ -123,6 +123,17 @@ class Rig:
         self.session.submit(step)
         return ids
 
+    def log(self, lines: int = 1) -> list[waymark.LogLine]:
+        """At least so many lines of the store's log: the landing thread writes them behind the end of
+        a step, for which wait_idle and snapshots wait."""
+        log: list[waymark.LogLine] = []
+        deadline = time.monotonic() + 60
+        while len(log) < lines:
+            assert time.monotonic() < deadline, log
+            time.sleep(0.001)
+            log += self.store.take_log()
+        return log
+
     def snapshots_live(self) -> int:
         """After time enough for the landing thread to take back what was released."""
         deadline = time.monotonic() + 10

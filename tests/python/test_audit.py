@@ -136,7 +136,7 @@ def test_one_cause_is_one_finding_and_a_line_now_and_then(make_rig: Any) -> None
     assert not finding.two_pages and finding.block == 0 and finding.voided
     assert "a Bind of block 0 after step 1 was missed" in finding.text
     assert finding.text.endswith("so were 11 more, the last after step 3")
-    lines = [line.text for line in rig.store.take_log()]
+    lines = [line.text for line in rig.log(2)]
     assert len(lines) == 2 and lines[1].endswith("found 10 times by now")
     rig.store.seal(0, None)
     rig.write(range(4))

@@ -169,7 +169,7 @@ def test_layers_are_bound_by_module(make_rig: Callable[..., Rig]) -> None:
     assert rig.session.silent_batch_sizes(2) == [4]
     assert rig.session.silent_batch_sizes(0) == []
     assert "model.2" in rig.session.stats_text()
-    assert any("model.2" in line.text for line in rig.store.take_log())
+    assert any("model.2" in line.text for line in rig.log())
     for call in (rig.session.layer_stats, rig.session.silent_batch_sizes):
         with pytest.raises(waymark.WaymarkError, match=r"layer: in \[0, 3\), got 3"):
             call(3)
