@@ -7,7 +7,9 @@ all tokens up to the row's own and the version of the weights; it knows who samp
 from __future__ import annotations
 
 import hashlib
+import pathlib
 import random
+import re
 import struct
 from typing import Any
 
@@ -581,6 +583,17 @@ def test_the_order_of_ids_is_known_only_if_all_parts_know_it() -> None:
     sets = waymark.from_bytes(first.rows().to_bytes(codec="set"))
     trajectory = Trajectory(then.tokens, [Part(sets, first.tokens, 3), part_of(then)])
     assert not trajectory.rows().ordered and trajectory.rows(5).ordered
+
+
+def test_the_example_of_the_documentation_runs() -> None:
+    page = pathlib.Path(__file__).parents[2] / "docs" / "training.md"
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M)
+    (example,) = [block for block in blocks if "trainer.Trajectory(" in block]
+    names: dict[str, Any] = {}
+    exec(compile(example, str(page), "exec"), names)  # noqa: S102
+    coverage = names["trajectory"].coverage()
+    runs = [(run.begin, run.end, run.version, run.part, run.sampled_by) for run in coverage]
+    assert f"# {runs}\n" in example and names["filled"].report.replayed == 27
 
 
 def test_what_an_engine_returned_is_a_part() -> None:
