@@ -65,8 +65,8 @@ class Overlap(NamedTuple):
 
 
 class Part:
-    """Rows of one request, with the tokens that they belong to. Immutable; any thread; may be part of
-    many trajectories."""
+    """Rows of one request, with the tokens that they belong to. Immutable; any thread; may be part
+    of many trajectories."""
 
     __slots__ = (
         "_source", "first", "last", "num_tokens", "ordered", "prompt_tokens", "shape", "tokens",
@@ -378,62 +378,26 @@ class Trajectory:
         columns: list[int],
         timeout: float | None,
     ) -> tuple[Rows, npt.NDArray[np.int32]]:
-        # Memory of rows that are not read is not touched.
-        ids = np.zeros((last - first, len(columns), self.shape.top_k), self.shape.id_dtype)
-        infos = np.zeros(last - first, row_info_dtype)
-        infos["reason"] = Reason.NEVER_WRITTEN
-        part_of = np.full(last - first, _NOBODY, np.int32)
-        ordered = True
-        for begin, end, order in self._owners:
+        """Rows [first, last), of which only those in ``ranges`` are read, and the part of each."""
+        layer_ids = tuple(self.shape.layer_ids[c] for c in columns)
+        shape = self.shape._replace(num_layers=len(columns), layer_ids=layer_ids)
+        buffer = _Buffer(shape, first, last)
+        for owner_begin, owner_end, order in self._owners:
             for range_begin, range_end in ranges:
-                at = slice(max(begin, range_begin) - first, min(end, range_end) - first)
-                if at.start >= at.stop:
-                    continue
-                for i in order:
-                    if self._fill_gaps(i, first, at, columns, timeout, ids, infos, part_of):
-                        ordered &= self.parts[i].ordered
-                    if (part_of[at] != _NOBODY).all():
+                begin, end = max(owner_begin, range_begin), min(owner_end, range_end)
+                for i in order if begin < end else ():
+                    usable_begin, usable_end = self._usable[i]
+                    gaps = buffer.gaps(max(begin, usable_begin), min(end, usable_end))
+                    for gap_begin, gap_end in gaps:
+                        read = self._take(i, gap_begin, gap_end, columns, timeout)
+                        buffer.add(i, gap_begin, *read)
+                    if not buffer.gaps(begin, end):
                         break
-        layers = tuple(self.shape.layer_ids[c] for c in columns)
-        shape = self.shape._replace(num_layers=len(columns), layer_ids=layers)
-        rows = Rows.__new__(Rows)  # parts of rows that have been checked
-        rows._set(shape, first, ids, infos, ordered)
-        return rows, part_of
-
-    def _fill_gaps(
-        self,
-        i: int,
-        first: int,
-        at: slice,
-        columns: list[int],
-        timeout: float | None,
-        ids: npt.NDArray[Any],
-        infos: npt.NDArray[np.void],
-        part_of: npt.NDArray[np.int32],
-    ) -> bool:
-        """Takes the rows at ``at`` that are missing from part i. Whether it had one."""
-        begin, end = self._usable[i]
-        begin, end = max(begin - first, at.start), min(end - first, at.stop)
-        filled = False
-        if begin >= end:
-            return filled
-        for gap_begin, gap_end in _equal_runs(part_of[begin:end] == _NOBODY):
-            gap = slice(begin + gap_begin, begin + gap_end)
-            if part_of[gap.start] != _NOBODY:
-                continue
-            new_ids, new_infos = self._take(
-                i, first + gap.start, first + gap.stop, columns, timeout
-            )
-            valid = new_infos["reason"] == 0
-            better = valid | (infos["reason"][gap] == Reason.NEVER_WRITTEN)
-            infos[gap][better] = new_infos[better]
-            if valid.all():
-                ids[gap] = new_ids
-            else:
-                ids[gap][valid] = new_ids[valid]
-            part_of[gap][valid] = i
-            filled |= bool(valid.any())
-        return filled
+        used = np.unique(buffer.part_of)
+        ordered = all(self.parts[i].ordered for i in used if i != _NOBODY)
+        rows = Rows.__new__(Rows)  # of rows that have been checked
+        rows._set(shape, first, buffer.ids, buffer.infos, ordered)
+        return rows, buffer.part_of
 
     def _take(
         self, i: int, first: int, last: int, columns: list[int], timeout: float | None
@@ -455,6 +419,41 @@ class Trajectory:
 
     def __repr__(self) -> str:
         return f"Trajectory(tokens={len(self.tokens)}, parts={len(self.parts)})"
+
+
+class _Buffer:
+    """Rows that are put together, and which part each is from."""
+
+    __slots__ = ("first", "ids", "infos", "part_of")
+
+    def __init__(self, shape: Shape, first: int, last: int) -> None:
+        self.first = first
+        # Memory of rows that are not read is not touched.
+        self.ids = np.zeros((last - first, shape.num_layers, shape.top_k), shape.id_dtype)
+        self.infos = np.zeros(last - first, row_info_dtype)
+        self.infos["reason"] = Reason.NEVER_WRITTEN
+        self.part_of = np.full(last - first, _NOBODY, np.int32)
+
+    def gaps(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """The longest ranges of rows in [begin, end) that are missing."""
+        if begin >= end:
+            return []
+        missing = self.part_of[begin - self.first : end - self.first] == _NOBODY
+        return [(begin + a, begin + b) for a, b in _equal_runs(missing) if missing[a]]
+
+    def add(
+        self, part: int, begin: int, ids: npt.NDArray[Any], infos: npt.NDArray[np.void]
+    ) -> None:
+        """Rows of a part from row ``begin`` on, which are missing here."""
+        at = slice(begin - self.first, begin - self.first + len(infos))
+        valid = infos["reason"] == 0
+        better = valid | (self.infos["reason"][at] == Reason.NEVER_WRITTEN)
+        self.infos[at][better] = infos[better]
+        if valid.all():
+            self.ids[at] = ids
+        else:
+            self.ids[at][valid] = ids[valid]
+        self.part_of[at][valid] = part
 
 
 def _token_ids(name: str, tokens: npt.ArrayLike) -> npt.NDArray[np.int64]:
