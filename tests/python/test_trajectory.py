@@ -202,7 +202,7 @@ class CountingSource:
     def __init__(self) -> None:
         self.objects: dict[bytes, bytes] = {}
         self.asked: dict[Any, int] = {}
-        self.bytes = 0
+        self.bytes = self.calls = 0
 
     def count(self, key: Any, got: bytes | None) -> bytes | None:
         if got is not None:  # node lists that were never put are asked for again
@@ -211,6 +211,7 @@ class CountingSource:
         return got
 
     def get(self, digests: list[bytes], timeout: float) -> list[Any]:
+        self.calls += 1
         return [self.count(digest, self.objects.get(digest)) for digest in digests]
 
     def get_ranges(self, ranges: list[tuple[bytes, int, int]], timeout: float) -> list[Any]:
@@ -482,6 +483,28 @@ def test_samples_of_a_group_fetch_their_prompt_once() -> None:
         rows = Trajectory(sample.tokens, [own], [one]).rows()
         assert rows.valid.all() and (rows.ids == routing(sample.tokens, 1)[:-1]).all()
     assert source.bytes == before
+
+
+def test_a_hundred_turns_cross_once() -> None:
+    """The figures of docs/training.md."""
+    turns, rows, layers = 100, 1 << 15, 58
+    rng = np.random.default_rng(1)
+    ids = rng.integers(0, 256, (rows - 1, layers, 8), dtype=np.uint8)
+    infos = np.zeros(rows - 1, waymark.row_info_dtype)
+    whole = Rows(waymark.Shape(layers, 8, 256, 16, 0, 0, tuple(range(layers))), 0, ids, infos)
+    tokens = rng.integers(0, 1 << 17, rows)
+    source = CountingSource()
+    publisher, fetcher = waymark.Publisher(source, whole.shape), waymark.Fetcher(source)
+    parts = []
+    for turn in range(1, turns + 1):
+        begin, end = max((turn - 1) * rows // turns - 1, 0), turn * rows // turns
+        handle = publisher.publish(whole[begin : end - 1], "conversation").wait(60)
+        parts.append(Part((fetcher, handle), tokens[:end], end - rows // turns // 2))
+    got = Trajectory(tokens, parts).rows()
+    assert got.valid.all() and (got.ids == ids).all()
+    print(f"{source.bytes / ids.nbytes:.3f} of the array's bytes, {source.calls} calls")
+    assert source.bytes <= 1.04 * ids.nbytes and source.calls <= 3 * turns
+    assert set(source.asked.values()) == {1}
 
 
 def test_a_lost_object_is_taken_from_another_part() -> None:
