@@ -15,6 +15,7 @@ Needs only numpy. Every class here is immutable; any thread.
 
 from ._audit import Alarm, Audit, LayerAgreement, ReplayError, agreement, audit
 from ._plan import Filled, FillReport, Layout, Plan, Segment, stage_layers
+from ._trajectory import Overlap, Part, PartRun, Trajectory
 
 __all__ = [
     "Alarm",
@@ -23,9 +24,13 @@ __all__ = [
     "Filled",
     "LayerAgreement",
     "Layout",
+    "Overlap",
+    "Part",
+    "PartRun",
     "Plan",
     "ReplayError",
     "Segment",
+    "Trajectory",
     "agreement",
     "audit",
     "stage_layers",

@@ -16,11 +16,12 @@ from .._fetching import Fetcher
 from .._rows import Fill, Rows
 from .._snapshot import Snapshot
 from .._types import FILLS, Reason, id_type_of, number_of
+from ._trajectory import RowSource, Trajectory
 
 Order = Literal["packed", "sequence-major", "batch-major"]
 ContextCut = Literal["zigzag", "contiguous", "stream"]
-Source = Union[Rows, Snapshot, Document, tuple[Fetcher, bytes]]
-"""The rows of a sequence; (fetcher, handle): those that a handle names."""
+Source = Union[RowSource, Trajectory]
+"""The rows of a sequence."""
 
 _ORDERS = {"packed": 0, "sequence-major": 1, "batch-major": 2}
 _CUTS = {"zigzag": 0, "contiguous": 1, "stream": 2}
@@ -147,7 +148,8 @@ class Plan(_core.TrainerPlan):
         rows and layers are read. Releases the GIL.
 
         sources: one for each sequence, with the rows of all its tokens but the last (whose row may
-        be there). layer_ids: of the routers, by the model's numbers counted from 0
+        be there): Rows, a Snapshot, a Document, (fetcher, handle), or a Trajectory. layer_ids: of the
+        routers, by the model's numbers counted from 0
         (``layer_number - 1`` in Megatron-Core), in the order of the tensors. dtype: of the ids, if
         ``out`` is None; Megatron-Core takes int64 and int32. fill: the ids of rows without routing;
         its dispatchers need distinct ones, hence "arange". partial: a source may have fewer rows;
@@ -161,6 +163,7 @@ class Plan(_core.TrainerPlan):
         layers = np.asarray(layer_ids)
         if layers.ndim != 1 or (layers.size and layers.dtype.kind not in "iu"):
             raise InvalidArgumentError(f"layer_ids: integers [L], got {layers.dtype} {layers.shape}")
+        sources = self._of_rank(sources, layers, timeout)
         inputs = [_input(source, timeout) for source in sources]
         array = np.empty(self._shape(sources, len(layers)), dtype) if out is None else np.asarray(out)
         _, id_type = id_type_of(array.dtype)
@@ -179,7 +182,29 @@ class Plan(_core.TrainerPlan):
         )
         return Filled(array if out is None else out, mask, report)
 
-    def _shape(self, sources: Sequence[Source], layers: int) -> tuple[int, int, int]:
+    def _of_rank(
+        self, sources: Sequence[Source], layers: npt.NDArray[Any], timeout: float | None
+    ) -> list[RowSource]:
+        """The sources; of trajectories, the rows of this rank."""
+        ranges: dict[int, list[tuple[int, int]]] = {}
+        if any(isinstance(source, Trajectory) for source in sources):
+            for segment in self.segments:
+                range_ = segment.position, segment.position + segment.count
+                ranges.setdefault(segment.sequence, []).append(range_)
+        found: list[RowSource] = []
+        for i, source in enumerate(sources):
+            if not isinstance(source, Trajectory):
+                found.append(source)
+                continue
+            if i < len(self.lengths) and len(source.tokens) != self.lengths[i]:
+                raise InvalidArgumentError(
+                    f"sources[{i}]: a trajectory of {self.lengths[i]} tokens, as the sequence, got "
+                    f"one of {len(source.tokens)}"
+                )
+            found.append(source._of_rank(ranges.get(i, []), layers, timeout))
+        return found
+
+    def _shape(self, sources: Sequence[RowSource], layers: int) -> tuple[int, int, int]:
         if not sources:
             raise InvalidArgumentError("sources: at least one, got 0")
         first = sources[0]

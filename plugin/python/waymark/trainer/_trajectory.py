@@ -1,0 +1,477 @@
+"""One sequence of a trainer, assembled from the rows of the requests that it was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from .._documents import Document
+from .._errors import InvalidArgumentError, OutOfRangeError
+from .._fetching import Fetcher
+from .._rows import Rows
+from .._snapshot import Snapshot
+from .._types import Provenance, Reason, Shape, integer, number_of, row_info_dtype
+from .._versions import WeightVersions
+
+RowSource = Union[Rows, Snapshot, Document, tuple[Fetcher, bytes]]
+"""Where rows of a sequence are; (fetcher, handle): those that a handle names."""
+Choose = Literal["sampled", "newest"]
+
+_CHOICES = {"sampled": 0, "newest": 1}
+_NOBODY = -1
+
+
+class PartRun(NamedTuple):
+    """Rows [begin, end) of a trajectory that are alike."""
+
+    begin: int
+    end: int
+    reason: Reason
+    version: int
+    provenance: Provenance
+    version_name: str
+    """The name of the version, if coverage() was given WeightVersions that have it."""
+    part: int
+    """The index, in ``Trajectory.parts``, of the part that they are from; -1: missing."""
+    sampled_by: int
+    """That of the part that sampled the tokens behind these rows; -1: none that is known. Where it
+    is not ``part``, the log-probabilities were computed with other rows than these."""
+
+    @property
+    def valid(self) -> bool:
+        """Whether the rows are valid."""
+        return self.reason == Reason.NONE
+
+
+class Overlap(NamedTuple):
+    """The rows of a part beside those of the same tokens that were taken from other parts."""
+
+    part: int
+    """Its index in ``Trajectory.parts``."""
+    rows: int
+    """Rows that are valid in both."""
+    same_version: int
+    """Of them, those of the same version of the weights; the fields below are about these."""
+    different: int
+    """Rows in which a layer has other experts. Some are to be expected: kernels that are not
+    batch-invariant break near ties in another way."""
+    agreement: float
+    """The share of the ids that are in both; 1 without rows. Below 0.9 something else differs than
+    the arithmetic: weights under one version, an adapter, an image behind equal tokens."""
+
+
+class Part:
+    """Rows of one request, with the tokens that they belong to. Immutable; any thread; may be part
+    of many trajectories."""
+
+    __slots__ = (
+        "_source", "first", "last", "num_tokens", "ordered", "prompt_tokens", "shape", "tokens",
+    )  # fmt: skip
+
+    shape: Shape
+    """The shape of its rows."""
+    first: int
+    """The first row, counted from the first token of the request."""
+    last: int
+    """One past the last row."""
+    num_tokens: int
+    """The tokens of the request, prompt included."""
+    prompt_tokens: int | None
+    """As given."""
+    tokens: npt.NDArray[np.int64] | None
+    """As given, read-only."""
+
+    def __init__(
+        self,
+        source: RowSource,
+        tokens: npt.ArrayLike | None,
+        prompt_tokens: int | None = None,
+    ) -> None:
+        """source: its rows: ``Rows``, a ``Document``, ``(fetcher, handle)``, or a ``Snapshot`` that
+        is ready, of which a copy is made. Row i is that of token i of the request, counted from the
+        first token of its prompt. Of a handle nothing is fetched before rows are asked for.
+
+        tokens: integers [n], those of the prompt and then those that were sampled. Rows are used
+        for a sequence only as far as its tokens are these, because the routing of a token depends
+        on every token before it. None: you vouch that they are those of every sequence that the
+        part is given to.
+
+        prompt_tokens: how many of them the engine was given; it sampled the others. Needed to know
+        which of several rows of a token its log-probability was computed with. None: not known.
+
+        InvalidArgumentError if there are rows of more tokens than were given."""
+        if isinstance(source, Snapshot):
+            source = source.rows()
+        if isinstance(source, tuple) and len(source) == 2 and isinstance(source[0], Fetcher):
+            none = source[0].fetch(source[1], 0, 0)  # their shape; fetches nothing
+            self.first, self.last = 0, int(_core.handle_info(source[1])[0])
+            self.shape, self.ordered = none.shape, none.ordered
+        elif isinstance(source, (Rows, Document)):
+            self.first, self.last = source.first, source.last
+            self.shape, self.ordered = source.shape, source.ordered
+        else:
+            raise TypeError(
+                "source: Rows, Snapshot, Document, or (Fetcher, handle), got "
+                f"{type(source).__name__}"
+            )
+        self._source = source
+        self.tokens = None if tokens is None else _token_ids("tokens", tokens)
+        self.num_tokens = self.last + 1 if self.tokens is None else len(self.tokens)
+        if self.last > self.num_tokens:
+            raise InvalidArgumentError(
+                f"tokens: one for each row, at least {self.last}, got {self.num_tokens}"
+            )
+        if prompt_tokens is not None:
+            prompt_tokens = integer("prompt_tokens", prompt_tokens, 0, self.num_tokens)
+        self.prompt_tokens = prompt_tokens
+
+    def _agreed(self, tokens: npt.NDArray[np.int64]) -> int:
+        """How many leading tokens of a sequence are those of this part."""
+        most = min(len(tokens), self.num_tokens)
+        if self.tokens is None:
+            return most
+        differ = np.flatnonzero(self.tokens[:most] != tokens[:most])
+        return int(differ[0]) if len(differ) else most
+
+    def _read(self, first: int, last: int, begin: int, end: int, timeout: float | None) -> Rows:
+        """Rows [first, last), which it has, of captured layers [begin, end)."""
+        if isinstance(self._source, Rows):
+            rows = self._source[first - self.first : last - self.first]
+            return rows.of_layers(self.shape.layer_ids[begin:end])
+        if isinstance(self._source, Document):
+            return self._source.rows(first, last, layers=(begin, end))
+        fetcher, handle = self._source
+        return fetcher.fetch(handle, first, last, layers=(begin, end), timeout=timeout)
+
+    def __repr__(self) -> str:
+        return (
+            f"Part(rows=[{self.first}, {self.last}), tokens={self.num_tokens}, "
+            f"prompt_tokens={self.prompt_tokens})"
+        )
+
+
+class Trajectory:
+    """The rows of one sequence of a trainer, from the parts that it was made of: turns, a partial
+    rollout and what resumed it, a prompt and its samples, prefill and decode on two engines.
+    ``Plan.fill()`` takes it as a source. Immutable; any thread; reads and fetches nothing until
+    rows are asked for, and then those alone.
+
+    A row of a part is used only if all tokens up to its own are those of the sequence: behind the
+    first token that differs (a chat template that tokenised a turn again, another branch), and
+    behind the end of the sequence, a part has no rows for it. Several parts may have rows of the
+    same token, each right for the pass that computed it:
+
+    - choose="sampled": the rows in force when the tokens were sampled. The row of token i is from
+      the part that sampled token i + 1, because the log-probability of token i + 1 was computed
+      from the logits of token i. Where token i + 1 was given (in a prompt, by a tool), it is from
+      the part that sampled the next token behind it, which was computed with the KV of token i. Of
+      several parts that sampled the same token the last one counts: that of a turn that was
+      repeated.
+    - choose="newest": of the parts that have the row, the last one: one pass over as much as
+      possible, by the newest weights.
+
+    What that part does not have, or reports as missing, is from the nearest part before it that has
+    the row, else from the first one behind it, else from ``others``."""
+
+    __slots__ = (
+        "_choose", "_owners", "_usable", "agreed", "parts", "sampled_by", "shape", "tokens",
+    )  # fmt: skip
+
+    tokens: npt.NDArray[np.int64]
+    """int64 [T], read-only."""
+    parts: tuple[Part, ...]
+    """The parts, and behind them the others."""
+    agreed: tuple[int, ...]
+    """How many leading tokens of each part are those of the sequence."""
+    sampled_by: npt.NDArray[np.int32]
+    """int32 [len(self)], read-only: the index of the part that sampled the token behind each row;
+    -1: none that is known."""
+    shape: Shape
+    """The shape of the rows."""
+
+    def __init__(
+        self,
+        tokens: npt.ArrayLike,
+        parts: Sequence[Part],
+        others: Sequence[Part] = (),
+        *,
+        choose: Choose = "sampled",
+    ) -> None:
+        """tokens: integers [T], of the sequence as it is trained on. parts: the requests that it
+        was made of, in the order of time. others: requests that only share tokens with it, and did
+        not sample them for it: attempts that were given up, other branches. There are rows of all
+        tokens but the last, and one of the last if a part has it.
+
+        InvalidArgumentError without tokens or parts, and unless all parts have the same layers, K
+        and E."""
+        self._choose = number_of("choose", choose, _CHOICES)
+        self.tokens = _token_ids("tokens", tokens)
+        if not len(self.tokens):
+            raise InvalidArgumentError("tokens: at least one, got 0")
+        self.parts = (*parts, *others)
+        for part in self.parts:
+            if not isinstance(part, Part):
+                raise TypeError(f"parts, others: Part, got {type(part).__name__}")
+        if not parts:
+            raise InvalidArgumentError("parts: at least one, got 0")
+        self.shape = self.parts[0].shape
+        for i, part in enumerate(self.parts):
+            wanted = (self.shape.top_k, self.shape.num_experts, self.shape.layer_ids)
+            if (part.shape.top_k, part.shape.num_experts, part.shape.layer_ids) != wanted:
+                raise InvalidArgumentError(
+                    f"parts: of one model and the same layers; part 0 has K = {wanted[0]}, E = "
+                    f"{wanted[1]}, layers {list(wanted[2])}, and part {i} has K = "
+                    f"{part.shape.top_k}, E = {part.shape.num_experts}, layers "
+                    f"{list(part.shape.layer_ids)}"
+                )
+        self.agreed = tuple(part._agreed(self.tokens) for part in self.parts)
+        self._usable = [
+            (part.first, min(part.last, agreed)) for part, agreed in zip(self.parts, self.agreed)
+        ]
+        tokens_with_row = max(last for _, last in self._usable)
+        rows = max(len(self.tokens) - 1, tokens_with_row)
+        self.sampled_by = np.full(rows, _NOBODY, np.int32)
+        for i, part in enumerate(parts):
+            if part.prompt_tokens is not None:
+                self.sampled_by[max(part.prompt_tokens - 1, 0) : max(self.agreed[i] - 1, 0)] = i
+        self.sampled_by.flags.writeable = False
+        self._owners = self._owner_runs(len(parts))
+
+    def _owner_runs(self, num_parts: int) -> list[tuple[int, int, list[int]]]:
+        """(begin, end, parts in the order in which they are asked) over all rows."""
+        others = [*range(num_parts, len(self.parts))]
+        if self._choose == _CHOICES["newest"]:
+            return [(0, len(self), [*reversed(range(num_parts)), *others])]
+        owner = self.sampled_by[::-1]  # from the back: of the next sampled token
+        known = np.maximum.accumulate(np.where(owner != _NOBODY, np.arange(len(owner)), -1))
+        owner = np.where(known >= 0, owner[np.maximum(known, 0)], _NOBODY)[::-1]
+        # The parts before a request are what it found in the prefix cache.
+        return [
+            (begin, end, [*reversed(range(o + 1)), *range(o + 1, num_parts), *others])
+            for begin, end in _equal_runs(owner)
+            for o in [int(owner[begin])]
+        ]
+
+    def __len__(self) -> int:
+        """The number of rows: one less than tokens, or as many, if a part has the last token's."""
+        return len(self.sampled_by)
+
+    def rows(
+        self,
+        first: int = 0,
+        last: int | None = None,
+        *,
+        layer_ids: Sequence[int] | None = None,
+        timeout: float | None = None,
+    ) -> Rows:
+        """Rows [first, last) (None: all) of these layers, by the model's numbers, increasing (None:
+        all). Rows that no part has are missing (NEVER_WRITTEN); those that parts report as missing
+        have the reason of the first of them. timeout: of each fetch, in seconds; rows that have not
+        arrived are looked for in the other parts, else they are missing (CAPACITY).
+
+        OutOfRangeError outside the rows; InvalidArgumentError for a layer that the parts do not
+        have; errors as Fetcher.fetch()."""
+        return self._read(first, last, layer_ids, timeout)[0]
+
+    def coverage(
+        self,
+        first: int = 0,
+        last: int | None = None,
+        *,
+        versions: WeightVersions | None = None,
+        layer_ids: Sequence[int] | None = None,
+        timeout: float | None = None,
+    ) -> list[PartRun]:
+        """Where rows() has its rows from: runs of rows with equal reason, version, provenance, part
+        and sampler. Reads them, so give it the layers that are read anyway: what a fetcher has
+        cached it does not fetch again. versions: the names of the versions."""
+        rows, part_of = self._read(first, last, layer_ids, timeout)
+        name = (WeightVersions() if versions is None else versions).name
+        sampled_by = self.sampled_by[rows.first : rows.last]
+        infos = rows.infos
+        columns = (infos["reason"], infos["version"], infos["provenance"], part_of, sampled_by)
+        return [
+            PartRun(
+                rows.first + begin,
+                rows.first + end,
+                Reason(infos["reason"][begin]),
+                int(infos["version"][begin]),
+                Provenance(infos["provenance"][begin]),
+                name(int(infos["version"][begin])),
+                int(part_of[begin]),
+                int(sampled_by[begin]),
+            )
+            for begin, end in _equal_runs(*columns)
+        ]
+
+    def overlaps(
+        self, *, layer_ids: Sequence[int] | None = None, timeout: float | None = None
+    ) -> list[Overlap]:
+        """Compares the rows that parts have in common: one entry for each part that has rows which
+        were taken from another. Two passes over the same tokens need not agree, so a difference is
+        no error; it is counted. Reads all rows of all parts as far as they can be used, so use it
+        on a sample of the trajectories."""
+        rows, part_of = self._read(0, None, layer_ids, timeout)
+        columns = self._columns(layer_ids)
+        found = []
+        for i, (first, last) in enumerate(self._usable):
+            others = (part_of[first:last] != i) & (part_of[first:last] != _NOBODY)
+            if first >= last or not others.any():
+                continue
+            own, own_infos = self._take(i, first, last, columns, timeout)
+            taken = rows[first:last]
+            both = (own_infos["reason"] == 0) & others
+            same = both & (own_infos["version"] == taken.infos["version"])
+            a, b = np.sort(own[same], -1), np.sort(taken.ids[same], -1)
+            shared = sum(int((a == b[..., k : k + 1]).sum()) for k in range(a.shape[2]))
+            different = int((a != b).any((1, 2)).sum())
+            found.append(
+                Overlap(i, int(both.sum()), len(a), different, shared / a.size if a.size else 1.0)
+            )
+        return found
+
+    def _read(
+        self, first: int, last: int | None, layer_ids: Sequence[int] | None, timeout: float | None
+    ) -> tuple[Rows, npt.NDArray[np.int32]]:
+        """rows(), and of each row the index of the part that it is from."""
+        last = len(self) if last is None else last
+        if not 0 <= first <= last <= len(self):
+            raise OutOfRangeError(
+                f"first, last: 0 <= first <= last <= {len(self)}, got {first}, {last}"
+            )
+        return self._assemble(first, last, [(first, last)], self._columns(layer_ids), timeout)
+
+    def _of_rank(
+        self,
+        ranges: Sequence[tuple[int, int]],
+        layer_ids: npt.NDArray[Any],
+        timeout: float | None,
+    ) -> Rows:
+        """All rows, of which only those of tokens in ``ranges`` are read; of these layers, in any
+        order."""
+        columns = self._columns(sorted(set(layer_ids.tolist())))
+        return self._assemble(0, len(self), ranges, columns, timeout)[0]
+
+    def _columns(self, layer_ids: Sequence[int] | None) -> list[int]:
+        """The captured layers of these numbers."""
+        if layer_ids is None:
+            return list(range(self.shape.num_layers))
+        column = {number: c for c, number in enumerate(self.shape.layer_ids)}
+        numbers = [int(number) for number in layer_ids]
+        absent = [number for number in numbers if number not in column]
+        if absent or not numbers or any(b <= a for a, b in zip(numbers, numbers[1:])):
+            raise InvalidArgumentError(
+                f"layer_ids: of the layers {list(self.shape.layer_ids)}, at least one, increasing, "
+                f"got {numbers}"
+            )
+        return [column[number] for number in numbers]
+
+    def _assemble(
+        self,
+        first: int,
+        last: int,
+        ranges: Sequence[tuple[int, int]],
+        columns: list[int],
+        timeout: float | None,
+    ) -> tuple[Rows, npt.NDArray[np.int32]]:
+        """Rows [first, last), of which only those in ``ranges`` are read, and the part of each."""
+        layer_ids = tuple(self.shape.layer_ids[c] for c in columns)
+        shape = self.shape._replace(num_layers=len(columns), layer_ids=layer_ids)
+        buffer = _Buffer(shape, first, last)
+        for owner_begin, owner_end, order in self._owners:
+            for range_begin, range_end in ranges:
+                begin, end = max(owner_begin, range_begin), min(owner_end, range_end)
+                for i in order if begin < end else ():
+                    usable_begin, usable_end = self._usable[i]
+                    gaps = buffer.gaps(max(begin, usable_begin), min(end, usable_end))
+                    for gap_begin, gap_end in gaps:
+                        read = self._take(i, gap_begin, gap_end, columns, timeout)
+                        buffer.add(i, gap_begin, *read)
+                    if not buffer.gaps(begin, end):
+                        break
+        used = np.unique(buffer.part_of)
+        ordered = all(self.parts[i].ordered for i in used if i != _NOBODY)
+        rows = Rows.__new__(Rows)  # of rows that have been checked
+        rows._set(shape, first, buffer.ids, buffer.infos, ordered)
+        return rows, buffer.part_of
+
+    def _take(
+        self, i: int, first: int, last: int, columns: list[int], timeout: float | None
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.void]]:
+        """(ids, infos) of rows [first, last) of part i; a row of which layers did not arrive is
+        missing."""
+        adjacent = np.asarray(columns) - np.arange(len(columns))
+        reads = [
+            self.parts[i]._read(first, last, columns[begin], columns[end - 1] + 1, timeout)
+            for begin, end in _equal_runs(adjacent)
+        ]
+        if len(reads) == 1:
+            return reads[0].ids, reads[0].infos
+        infos = reads[0].infos.copy()
+        for rows in reads[1:]:
+            worse = (infos["reason"] == 0) & (rows.infos["reason"] != 0)
+            infos[worse] = rows.infos[worse]
+        return np.concatenate([rows.ids for rows in reads], axis=1), infos
+
+    def __repr__(self) -> str:
+        return f"Trajectory(tokens={len(self.tokens)}, parts={len(self.parts)})"
+
+
+class _Buffer:
+    """Rows that are put together, and which part each is from."""
+
+    __slots__ = ("first", "ids", "infos", "part_of")
+
+    def __init__(self, shape: Shape, first: int, last: int) -> None:
+        self.first = first
+        # Memory of rows that are not read is not touched.
+        self.ids = np.zeros((last - first, shape.num_layers, shape.top_k), shape.id_dtype)
+        self.infos = np.zeros(last - first, row_info_dtype)
+        self.infos["reason"] = Reason.NEVER_WRITTEN
+        self.part_of = np.full(last - first, _NOBODY, np.int32)
+
+    def gaps(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """The longest ranges of rows in [begin, end) that are missing."""
+        if begin >= end:
+            return []
+        missing = self.part_of[begin - self.first : end - self.first] == _NOBODY
+        return [(begin + a, begin + b) for a, b in _equal_runs(missing) if missing[a]]
+
+    def add(
+        self, part: int, begin: int, ids: npt.NDArray[Any], infos: npt.NDArray[np.void]
+    ) -> None:
+        """Rows of a part from row ``begin`` on, which are missing here."""
+        at = slice(begin - self.first, begin - self.first + len(infos))
+        valid = infos["reason"] == 0
+        better = valid | (self.infos["reason"][at] == Reason.NEVER_WRITTEN)
+        self.infos[at][better] = infos[better]
+        if valid.all():
+            self.ids[at] = ids
+        else:
+            self.ids[at][valid] = ids[valid]
+        self.part_of[at][valid] = part
+
+
+def _token_ids(name: str, tokens: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    array = np.asarray(tokens)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InvalidArgumentError(
+            f"{name}: integers [n], got {array.dtype} {list(array.shape)}"
+        )
+    copy = array.astype(np.int64)
+    copy.flags.writeable = False
+    return copy
+
+
+def _equal_runs(*arrays: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
+    """[begin, end) of the longest runs in which every array has one value."""
+    size = len(arrays[0])
+    differs = np.zeros(max(size - 1, 0), np.bool_)
+    for array in arrays:
+        differs |= array[1:] != array[:-1]
+    ends = [*(np.flatnonzero(differs) + 1).tolist(), *([size] if size else [])]
+    return zip([0, *ends], ends)
