@@ -22,7 +22,7 @@ RowSource = Union[Rows, Snapshot, Document, tuple[Fetcher, bytes]]
 Choose = Literal["sampled", "newest"]
 
 _CHOICES = {"sampled": 0, "newest": 1}
-_NOBODY = -1
+_NO_PART = -1
 
 
 class PartRun(NamedTuple):
@@ -234,7 +234,7 @@ class Trajectory:
         ]
         tokens_with_row = max(last for _, last in self._usable)
         rows = max(len(self.tokens) - 1, tokens_with_row)
-        self.sampled_by = np.full(rows, _NOBODY, np.int32)
+        self.sampled_by = np.full(rows, _NO_PART, np.int32)
         for i, part in enumerate(parts):
             if part.prompt_tokens is not None:
                 self.sampled_by[max(part.prompt_tokens - 1, 0) : max(self.agreed[i] - 1, 0)] = i
@@ -247,8 +247,8 @@ class Trajectory:
         if self._choose == _CHOICES["newest"]:
             return [(0, len(self), [*reversed(range(num_parts)), *others])]
         owner = self.sampled_by[::-1]  # from the back: of the next sampled token
-        known = np.maximum.accumulate(np.where(owner != _NOBODY, np.arange(len(owner)), -1))
-        owner = np.where(known >= 0, owner[np.maximum(known, 0)], _NOBODY)[::-1]
+        known = np.maximum.accumulate(np.where(owner != _NO_PART, np.arange(len(owner)), -1))
+        owner = np.where(known >= 0, owner[np.maximum(known, 0)], _NO_PART)[::-1]
         # The parts before a request are what it found in the prefix cache.
         return [
             (begin, end, [*reversed(range(o + 1)), *range(o + 1, num_parts), *others])
@@ -319,7 +319,7 @@ class Trajectory:
         columns = self._columns(layer_ids)
         found = []
         for i, (first, last) in enumerate(self._usable):
-            others = (part_of[first:last] != i) & (part_of[first:last] != _NOBODY)
+            others = (part_of[first:last] != i) & (part_of[first:last] != _NO_PART)
             if first >= last or not others.any():
                 continue
             own, own_infos = self._take(i, first, last, columns, timeout)
@@ -394,7 +394,7 @@ class Trajectory:
                     if not buffer.gaps(begin, end):
                         break
         used = np.unique(buffer.part_of)
-        ordered = all(self.parts[i].ordered for i in used if i != _NOBODY)
+        ordered = all(self.parts[i].ordered for i in used if i != _NO_PART)
         rows = Rows.__new__(Rows)  # of rows that have been checked
         rows._set(shape, first, buffer.ids, buffer.infos, ordered)
         return rows, buffer.part_of
@@ -432,13 +432,13 @@ class _Buffer:
         self.ids = np.zeros((last - first, shape.num_layers, shape.top_k), shape.id_dtype)
         self.infos = np.zeros(last - first, row_info_dtype)
         self.infos["reason"] = Reason.NEVER_WRITTEN
-        self.part_of = np.full(last - first, _NOBODY, np.int32)
+        self.part_of = np.full(last - first, _NO_PART, np.int32)
 
     def gaps(self, begin: int, end: int) -> list[tuple[int, int]]:
         """The longest ranges of rows in [begin, end) that are missing."""
         if begin >= end:
             return []
-        missing = self.part_of[begin - self.first : end - self.first] == _NOBODY
+        missing = self.part_of[begin - self.first : end - self.first] == _NO_PART
         return [(begin + a, begin + b) for a, b in _equal_runs(missing) if missing[a]]
 
     def add(
