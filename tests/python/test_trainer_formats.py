@@ -241,7 +241,7 @@ GREATEST = {  # of a model: the type of ids up to E - 1, or None where there is 
     "skyrl": {128: "uint8", 256: "uint8", 257: "int16", 32768: "int16", 32769: "int32"},
     "slime": {256: "int32", 32769: "int32"},
     "miles": {256: "int32", 32769: "int32"},
-    "prime-rl": {256: "uint8", 257: "int16", 32768: "int16", 32769: "int32"},
+    "prime-rl": {256: "uint8", 257: "uint16", 32769: "uint16"},
     "roll": {256: "uint8", 257: "int16", 32768: "int16", 32769: None},
     "areal": {256: "int32", 32769: "int32"},
 }

@@ -453,7 +453,7 @@ _KNOWN = (
     Format("miles", "31f1ca9", ("list",), False, "all",
            ("int32",), "ids", "minus_one", "minus_one", False),
     Format("prime-rl", "559b447", ("struct",), True, "all",
-           ("uint8", "int16", "int32"), "experts", "zeros", "zeros", False),
+           ("uint8", "uint16"), "experts", "zeros", "zeros", False),
     Format("roll", "8eb27cc", ("batch",), True, "every",
            ("uint8", "int16"), "ids", "zeros", "zeros", False),
     Format("areal", "1.0.4", ("flat",), False, "all",
