@@ -6,6 +6,7 @@ rows. It shares nothing with the table of the package.
 
 from __future__ import annotations
 
+import pathlib
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
+from conftest import Rig
 from waymark import Reason, Rows, trainer
 
 Ids = Any
@@ -133,6 +135,7 @@ def check_read(case: Case, rows: list[Rows], *, marked: bool = True) -> None:
         if marked:
             assert part.valid.tolist() == valid.tolist()
             assert set(part.reasons[~valid].tolist()) <= {int(Reason.NEVER_WRITTEN)}
+            assert not part.ids[~valid].any()
         np.testing.assert_array_equal(part.ids[valid], ids[valid])
 
 
@@ -378,11 +381,26 @@ def test_a_rank_of_megatron(seed: int) -> None:
         known.read(data.ids, case.lengths, num_experts=16, layer_ids=(2, 4))
 
 
-def test_a_snapshot_and_a_document_are_sources_too(seed: int) -> None:
-    case = Case("verl", np.random.default_rng(seed), [7])
-    document = waymark.from_bytes(case.rows[0].to_bytes())
-    got = trainer.FORMATS["verl"].write([document], [7], layer_ids=LAYERS, num_layers=NUM_LAYERS)
-    assert got.ids[0].tolist() == by_hand(case)[0]
+@pytest.mark.parametrize("name", NAMES)
+def test_documents_and_handles_are_sources_too(name: str, seed: int) -> None:
+    case = Case(name, np.random.default_rng(seed), [7, 40])
+    first, second = case.rows
+    source = waymark.MemorySource()
+    handle = waymark.Publisher(source, second.shape).publish(second).wait(10)
+    data = trainer.FORMATS[name].write(
+        [(waymark.Fetcher(source), handle), waymark.from_bytes(first.to_bytes())], [40, 7],
+        layer_ids=case.layer_ids, num_layers=case.num_layers, timeout=10,
+    )  # fmt: skip
+    case.lengths.reverse(), case.ids.reverse(), case.valid.reverse()
+    assert [a.tolist() for a in as_written(case, data)] == by_hand(case)
+
+
+def test_a_snapshot_is_a_source_too(rig: Rig) -> None:
+    ids = rig.write(waymark.slots_of([1, 2], 4, 0, 6), [1, 2])  # [L, 6, K]
+    snapshot = rig.store.snapshot([1, 2], 0, 6)
+    snapshot.wait(10)
+    data = trainer.FORMATS["slime"].write([snapshot], [7], layer_ids=(0, 1, 2), num_layers=3)
+    np.testing.assert_array_equal(data.ids[0], ids.transpose(1, 0, 2))
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "megatron"])
@@ -470,3 +488,29 @@ def test_the_table() -> None:
         fillers = {known.unused, known.missing}
         assert "minus_one" not in fillers or all(np.iinfo(t).min < 0 for t in known.dtypes)
         assert list(known.dtypes) == sorted(known.dtypes, key=lambda t: np.iinfo(t).max)
+
+
+def test_the_documentation_has_these_facts() -> None:
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    section = page.split("## The arrays of trainers\n")[1].split("\n## ")[0]
+    (example,) = re.findall(r"^```python\n(.*?)^```", section, re.S | re.M)
+    names: dict[str, Any] = {}
+    exec(compile(example, "training.md", "exec"), names)  # noqa: S102
+    assert [part.shape for part in names["data"].ids] == [(20, 5, 6), (13, 5, 6)]
+    table = re.findall(r"^\| `([a-z-]+)` \((.*?)\) \| (.*) \|$", section, re.M)
+    assert [row[0] for row in table] == list(NAMES)
+    fills = {"zeros": "0", "arange": "0 to K - 1", "minus_one": "-1"}
+    for name, version, rest in table:
+        known, cells = trainer.FORMATS[name], rest.split(" | ")
+        _, rows, unused, layers, dtypes, missing = cells
+        assert version == known.version
+        if name == "megatron":
+            assert rows == "those of the plan"
+        else:
+            assert rows == ("T" if known.last_row else "T - 1")
+        assert unused == (fills[known.unused] if known.last_row else "none")
+        assert layers.startswith({"moe": "with", "all or moe": "all, or with", "every": "all, each"}.get(known.layers, "all"))
+        assert dtypes.split(", by ")[0] == ", ".join(known.dtypes)
+        assert ("by E" in dtypes) == (known.dtype_by == "experts")
+        assert missing.startswith(fills[known.missing] + ";")
+        assert ("routed by the trainer" in missing) == known.native

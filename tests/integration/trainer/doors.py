@@ -7,14 +7,16 @@ For each trainer: the array is what its own code makes of an engine's rows, its 
 does, row by row, and what it records is read. The functions are those of the packages, which doors_setup gets; trainers.py
 tells what of their imports does nothing. Ranks are simulated one after the other: no function here communicates.
 It prints {"part", "cases": [{"name", "rows_compared", "rows_wrong"}], "left_out", "stubs"}.
---fault damages what Waymark writes, so that rows have to be wrong; --faults does so once with each, and tells which cases see it.
-Exit status: 0 no row is wrong (--faults: each fault is seen); 1 otherwise; 2 usage; 77 verl, SkyRL and AReaL are not there.
+--fault damages an array on its way, so that rows have to be wrong; --faults does so once with each.
+Exit status: 0 no row is wrong (--faults: some case sees each fault, and each case sees some); 1 otherwise; 2 usage; 77 verl, SkyRL and AReaL are not there.
 """
 import argparse
 import asyncio
 import base64
+import contextlib
 import json
 import sys
+import traceback
 import types
 from unittest import mock
 
@@ -62,7 +64,14 @@ class Batch:
 
     def fill(self, layout, padded_lengths=None, layer_ids=None):
         plan = layout.plan(self.lengths, padded_lengths)
-        return plan.fill(self.rows, self.layer_ids if layer_ids is None else layer_ids)
+        filled = plan.fill(self.rows, self.layer_ids if layer_ids is None else layer_ids)
+        return filled._replace(mask=np.roll(filled.mask, 1)) if Cases.fault == "plan" else filled
+
+    def read(self, name, ids, lengths=None, **more):
+        if Cases.fault == "read":  # what the trainer has is a row later
+            ids = [np.roll(part, 1, 0) for part in ids] if isinstance(ids, list) else np.roll(ids, 1, ids.ndim - 3)
+        arguments = {"num_layers": self.num_layers, "layer_ids": self.layer_ids} | more
+        return FORMATS[name].read(ids, lengths, num_experts=self.experts, **arguments)
 
 
 def each_array(change):
@@ -106,6 +115,10 @@ def other_mask(data, name):
     return data if mask is None else data._replace(router_padding_mask=~mask)
 
 
+def other_begins(data, name):
+    return data if data.cu_seqlens is None else data._replace(cu_seqlens=data.cu_seqlens - (data.cu_seqlens > 0).astype(np.int32))
+
+
 FAULTS = {
     None: lambda data, name: data,
     "shifted": each_array(lambda array: np.roll(array, 1, 0)),
@@ -114,6 +127,9 @@ FAULTS = {
     "order_of_k": each_array(lambda array: array[..., ::-1].copy()),
     "last_row": each_array(last_row),
     "mask": other_mask,
+    "cu_seqlens": other_begins,
+    "plan": lambda data, name: data,  # see Batch.fill
+    "read": lambda data, name: data,  # see Batch.read
 }
 
 
@@ -262,7 +278,7 @@ def verl_recorded(cases, batch):
     tokens = jagged([np.zeros(n, np.int64) for n in batch.lengths])
     with megatron_rank():
         utils.merge_router_topk_indices(None, tokens, recorded, config, model=model)
-    read = FORMATS["verl"].read(list(recorded[0].unbind()), batch.lengths, num_experts=batch.experts, layer_ids=batch.layer_ids)
+    read = batch.read("verl", [part.numpy() for part in recorded[0].unbind()], batch.lengths, num_layers=None)
     check_read(cases, "verl_recorded", batch, read)
 
 
@@ -293,8 +309,7 @@ def skyrl_collated(cases, batch):
             attention[i, -n:] = 1
         mask = preprocess.make_router_padding_mask(attention, [len(a) for a in arrays])
         cases.same(name + "_mask", mask, data.router_padding_mask)
-        read = FORMATS["skyrl"].read(tensor.values, num_experts=batch.experts, layer_ids=batch.layer_ids,
-                                     num_layers=batch.num_layers, cu_seqlens=tensor.cu_seqlens, mask=data.mask)
+        read = batch.read("skyrl", tensor.values.numpy(), cu_seqlens=tensor.cu_seqlens, mask=data.mask)
         for rows, ids, n in zip(read, batch.ids, kept or [len(ids) for ids in batch.ids]):
             cases.rows(name + "_read", rows.ids[:n], ids[:n])
             cases.true(name + "_read", rows.valid.sum() == n, "other rows are valid")
@@ -365,14 +380,12 @@ def areal_generated(cases, batch):
             made = asyncio.run(areal_response(remote, engine, list(range(p)), n - p, answers))
             if name == "areal":
                 cases.same(name, made, data.ids[i])
-                read = FORMATS["areal"].read([made], [n], num_experts=batch.experts, layer_ids=batch.layer_ids,
-                                             num_layers=batch.num_layers)
+                read = batch.read("areal", [made], [n])
                 cases.rows("areal_read", read[0].ids, batch.ids[i])
                 continue
             # The rows before the interruption are there twice: not to be taken for a sequence.
             try:
-                FORMATS["areal"].read([made], [n], num_experts=batch.experts, layer_ids=batch.layer_ids,
-                                      num_layers=batch.num_layers)
+                batch.read("areal", [made], [n])
                 cases.true(name, False, f"{len(made)} rows of {n} tokens were read")
             except InvalidArgumentError:
                 cases.rows(name, made[-(n - 1):], data.ids[i])
@@ -473,8 +486,7 @@ def miles_ranks(cases, batch):
                               sequence_multiple=2 * size if size > 1 else 1))
                 wanted = cut.plan(batch.lengths).fill(some, batch.layer_ids[:1])
                 cases.rows(name, ids, wanted.ids[0])
-    read = FORMATS["miles"].read(holes.ids, batch.lengths, num_experts=batch.experts, layer_ids=batch.layer_ids,
-                                 num_layers=batch.num_layers)
+    read = batch.read("miles", holes.ids, batch.lengths)
     for rows, valid in zip(read, keep):
         cases.rows("miles_read", rows.valid, valid)
 
@@ -496,6 +508,8 @@ def prime_rl_batch(cases, batch):
         theirs = trajectories._encode_routed_experts(array, n)
         cases.same("prime-rl", np.frombuffer(theirs.data, theirs.dtype).reshape(theirs.shape),
                    np.frombuffer(part["data"], part["dtype"]).reshape(part["shape"]))
+        if Cases.fault == "read":
+            theirs.data = np.roll(np.frombuffer(theirs.data, theirs.dtype).reshape(theirs.shape), 1, 0).tobytes()
         read = FORMATS["prime-rl"].read([theirs], [n], num_experts=batch.experts, layer_ids=batch.layer_ids,
                                         num_layers=batch.num_layers)
         cases.rows("prime-rl_read", read[0].ids, array[:, list(batch.layer_ids)])
@@ -536,7 +550,7 @@ def roll_batch(cases, batch):
     data = batch.write("roll", length=total)
     for got, wanted in zip(held["routed_experts"], data.ids):
         cases.same("roll", got, wanted)
-    read = FORMATS["roll"].read(held["routed_experts"], batch.lengths, num_experts=batch.experts, layer_ids=batch.layer_ids)
+    read = batch.read("roll", held["routed_experts"].numpy(), batch.lengths)
     check_read(cases, "roll_read", batch, read)
     utils.get_device_name = lambda: "cpu"
     for size in (1, 2):
@@ -572,8 +586,7 @@ def nemo_rl_rows(cases, batch):
                 device=torch.device("cpu"), routed_experts_dtype=interfaces.resolve_routed_experts_dtype(batch.experts))
             # Its rows without ids have 0 to K - 1 or -1 in the columns of dense layers, too.
             cases.same(name, made, data.ids[i])
-        read = FORMATS["nemo-rl"].read(data.ids, batch.lengths, num_experts=batch.experts, layer_ids=batch.layer_ids,
-                                       num_layers=batch.num_layers)
+        read = batch.read("nemo-rl", data.ids, batch.lengths)
         for rows, ids, n in zip(read, batch.ids, kept or [len(ids) for ids in batch.ids]):
             cases.rows(name + "_read", rows.ids[:n], ids[:n])
             cases.true(name + "_read", rows.valid.sum() == n, "other rows are valid")
@@ -616,7 +629,6 @@ def run(seed, fault, only):
                 except Exception as error:  # a trainer that refuses the array
                     cases.true(part.__name__, False, f"{type(error).__name__}: {str(error)[:300]}")
                     if fault is None:
-                        import traceback
                         traceback.print_exc()
     return cases
 
@@ -634,14 +646,18 @@ def main():
         return 77
     seed = int(np.random.SeedSequence().entropy % (1 << 32)) if args.seed is None else args.seed
     if args.faults:
-        unseen = 0
+        blind, unseen = set(), []
         for fault in [name for name in FAULTS if name]:
-            found = {c["name"]: c["rows_wrong"] for c in run(seed, fault, args.only).cases.values()}
-            unseen += not any(found.values())
-            print(f"{fault}: seen by {', '.join(n for n, wrong in found.items() if wrong)}; not by "
-                  f"{', '.join(n for n, wrong in found.items() if not wrong) or 'none'}", flush=True)
-        return int(unseen > 0)
-    cases = run(seed, args.fault, args.only)
+            with contextlib.redirect_stdout(sys.stderr):
+                found = {c["name"]: c["rows_wrong"] for c in run(seed, fault, args.only).cases.values()}
+            seen = {name for name, wrong in found.items() if wrong}
+            blind = {name for name in found if name not in seen} & (blind or set(found))
+            unseen += [] if seen else [fault]
+            print(f"{fault:12} seen by {len(seen)} of {len(found)} cases", flush=True)
+        print(f"faults that no case sees: {unseen or 'none'}; cases that see no fault: {sorted(blind) or 'none'}")
+        return int(bool(unseen or blind))
+    with contextlib.redirect_stdout(sys.stderr):  # trainers print
+        cases = run(seed, args.fault, args.only)
     listed = list(cases.cases.values())
     if args.json:
         print(json.dumps({"part": "doors", "seed": seed, "cases": listed, "left_out": cases.left_out, "stubs": trainers.stubbed()}))

@@ -128,7 +128,7 @@ class Format:
             raise FailedPreconditionError(self._refusal(report))
         rows, _, top_k = ids.shape
         greatest = experts - 1 if self.dtype_by == "experts" else int(ids[mask].max(initial=0))
-        dtype = self._dtype(max(greatest, top_k - 1))
+        dtype = self._dtype(greatest)
         values = np.zeros((rows, width, top_k), dtype)
         values[:, columns] = ids
         values[~mask] = _row(self.unused, top_k, dtype)
