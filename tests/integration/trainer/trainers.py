@@ -84,7 +84,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def root():
-    return pathlib.Path(os.environ.get("WAYMARK_TRAINERS", pathlib.Path(__file__).resolve().parent / "trainers"))
+    return pathlib.Path(os.environ.get("WAYMARK_TRAINERS", pathlib.Path(__file__).resolve().parent / "environment"))
 
 
 def is_here(trainer):

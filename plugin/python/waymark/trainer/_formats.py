@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from .._documents import Document
 from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._formats import read
 from .._rows import Fill, Rows
+from .._snapshot import Snapshot
 from .._types import Reason, Sentinel, number_of
 from ._plan import FillReport, Layout, Plan, Source
 
@@ -336,9 +336,9 @@ def _places(
 def _experts_of(source: Source) -> int:
     if isinstance(source, tuple):
         return int(_core.handle_info(source[1])[5])
-    if isinstance(source, (Rows, Document)):
-        return source.shape.num_experts
-    return int(source._row_shape[2])
+    if isinstance(source, Snapshot):
+        return int(source._row_shape[2])
+    return source.shape.num_experts
 
 
 def _row(fill: Fill, top_k: int, dtype: np.dtype[Any]) -> Ids:
