@@ -157,6 +157,8 @@ def page() -> Iterator[str]:
                 yield paragraph(doc)
             elif isinstance(thing, str):
                 yield "The version of the library, as 0.1.0."
+            elif isinstance(thing, dict):
+                yield "By name: " + ", ".join(f"`{key}`" for key in thing) + "."
             else:
                 yield f"`{thing!r}`"
         if title == "Errors":

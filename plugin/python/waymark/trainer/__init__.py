@@ -10,24 +10,30 @@
     filled.mask                                        # False: the row is to be routed as usual
     for alarm in trainer.audit(plan, filled, own, num_experts=256).alarms: ...
 
+    trainer.FORMATS["verl"].write(rows, lengths, layer_ids=range(3, 61), num_layers=61).ids
+
 Needs only numpy. Every class here is immutable; any thread.
 """
 
 from ._audit import Alarm, Audit, LayerAgreement, ReplayError, agreement, audit
+from ._formats import FORMATS, Format, ReplayData
 from ._plan import Filled, FillReport, Layout, Plan, Segment, stage_layers
 from ._trajectory import Overlap, Part, PartRun, Trajectory
 
 __all__ = [
     "Alarm",
     "Audit",
+    "FORMATS",
     "FillReport",
     "Filled",
+    "Format",
     "LayerAgreement",
     "Layout",
     "Overlap",
     "Part",
     "PartRun",
     "Plan",
+    "ReplayData",
     "ReplayError",
     "Segment",
     "Trajectory",

@@ -1,0 +1,463 @@
+"""The arrays that trainers take for replay: one description of them, and a table of nine."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from .._errors import FailedPreconditionError, InvalidArgumentError
+from .._formats import read
+from .._rows import Fill, Rows
+from .._snapshot import Snapshot
+from .._types import Reason, Sentinel, number_of
+from ._plan import FillReport, Layout, Plan, Source
+
+Form = Literal["list", "flat", "struct", "batch", "packed", "routers"]
+FormatLayers = Literal["all", "all or moe", "moe", "every"]
+IfMissing = Literal["refuse", "fill"]
+Lengths = Union[Sequence[int], npt.NDArray[Any], Plan]
+Ids = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+
+_IF_MISSING = {"refuse": 0, "fill": 1}
+
+
+class ReplayData(NamedTuple):
+    """What a trainer takes."""
+
+    ids: Any
+    """An array, or a list of them: see Format.forms."""
+    mask: Any
+    """bool, as ids without layers and K: whether the row has the engine's ids."""
+    cu_seqlens: npt.NDArray[np.int32] | None
+    """[sequences + 1], with "packed": where each sequence begins. None otherwise."""
+    router_padding_mask: Mask | None
+    """[sequences, length], with "packed": padded on the left, True for padding and for rows without
+    the engine's ids. None otherwise."""
+    report: FillReport
+    """How many rows of which kind, last tokens included, and the first that is missing."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """The array that a trainer takes, as facts. Immutable."""
+
+    name: str
+    """Of the trainer."""
+    version: str
+    """The version or the commit that the facts are of."""
+    forms: tuple[Form, ...]
+    """The first is the default. "list": [rows, layers, K] of each sequence. "flat": [rows, layers *
+    K] of each. "struct": {data, shape, dtype} of each, where data are the bytes of [rows, layers,
+    K]. "batch": [sequences, length, layers, K]. "packed": [rows of all sequences, layers, K] and
+    cu_seqlens. "routers": [local rows, K] of each router of a rank."""
+    last_row: bool
+    """Whether the last token has a row: T rows of T tokens, else T - 1."""
+    layers: FormatLayers
+    """Which layers have a column. "all": those of the model; dense ones are 0. "moe": those with
+    experts. "every": those of the model, each of which must have experts."""
+    dtypes: tuple[str, ...]
+    """The first that holds the ids is taken."""
+    dtype_by: Literal["experts", "ids"]
+    """The ids that it must hold: all of the model, or those in the array."""
+    unused: Fill
+    """The row of a last token, and of padding."""
+    missing: Fill
+    """The row of another token without ids."""
+    native: bool
+    """Whether the trainer routes such a token itself. Otherwise it replays ids that nobody chose."""
+
+    def write(
+        self,
+        sources: Sequence[Source],
+        lengths: Lengths,
+        *,
+        layer_ids: Sequence[int],
+        num_layers: int | None = None,
+        missing: IfMissing = "refuse",
+        partial: bool = False,
+        form: Form | None = None,
+        length: int | None = None,
+        starts: Sequence[int] | None = None,
+        timeout: float | None = None,
+    ) -> ReplayData:
+        """The rows of sequences as this trainer takes them.
+
+        sources, partial, timeout: as in Plan.fill(). lengths: the tokens of each sequence; with
+        "routers" also a Plan. layer_ids: the layers with experts by the model's numbers counted
+        from 0, increasing ("routers": in the order of the routers). num_layers: of the model, dense
+        ones included; needed if all layers have a column. missing: "fill" accepts missing rows that
+        the trainer replays with ids that nobody chose; leave these tokens out of the loss. form:
+        one of ``forms``. length: of "batch" and of router_padding_mask; None: the longest sequence.
+        starts: of "batch": where each sequence begins; None: at 0, so that padding is on the right.
+
+        FailedPreconditionError for such missing rows with missing="refuse". InvalidArgumentError as
+        Plan.fill(), and for layers, ids and lengths that the array cannot express."""
+        chosen = self._form(form)
+        columns, width = self._columns(layer_ids, num_layers, chosen)
+        number_of("missing", missing, _IF_MISSING)
+        if isinstance(lengths, Plan) and chosen != "routers":
+            raise InvalidArgumentError(
+                f"lengths: the tokens of each sequence ({self.name} cuts rows itself), got a Plan"
+            )
+        plan = lengths if isinstance(lengths, Plan) else Layout().plan(lengths)
+        longest, first = _places(chosen, plan.lengths, length, starts)
+        if not sources:
+            raise InvalidArgumentError("sources: at least one, got 0")
+        experts = _experts_of(sources[0])
+        filled = plan.fill(
+            sources,
+            layer_ids,
+            dtype=np.uint8 if experts <= 256 else np.uint16,
+            partial=partial,
+            timeout=timeout,
+        )
+        ids: Ids = filled.ids.transpose(1, 0, 2)
+        sequence, position = plan.places()
+        last = (sequence >= 0) & (position == np.array(plan.lengths)[sequence] - 1)
+        mask = filled.mask & ~last
+        lost = ~filled.mask & ~last & (sequence >= 0)
+        report = filled.report._replace(replayed=int(mask.sum()), no_row=int(last.sum()))
+        if lost.any() and missing == "refuse" and not self.native:
+            raise FailedPreconditionError(self._refusal(report))
+        rows, _, top_k = ids.shape
+        greatest = experts - 1 if self.dtype_by == "experts" else int(ids[mask].max(initial=0))
+        dtype = self._dtype(greatest)
+        values = np.zeros((rows, width, top_k), dtype)
+        values[:, columns] = ids
+        values[~mask] = _row(self.unused, top_k, dtype)
+        values[lost] = _row(self.missing, top_k, dtype)
+
+        if chosen == "routers":
+            tensors = list(values.transpose(1, 0, 2).copy())
+            return ReplayData(tensors, mask, None, None, report)
+        ends = np.cumsum(plan.lengths, dtype=np.int32)
+        spans = [slice(end - n, end) for end, n in zip(ends, plan.lengths)]
+        if chosen == "packed":
+            padding = np.ones((len(spans), longest), np.bool_)
+            for i, span in enumerate(spans):
+                padding[i, longest - plan.lengths[i] :] = ~mask[span]
+            begins = np.concatenate((np.zeros(1, np.int32), ends))
+            return ReplayData(values, mask, begins, padding, report)
+        if chosen == "batch":
+            batch = np.empty((len(spans), longest, width, top_k), dtype)
+            batch[:] = _row(self.unused, top_k, dtype)
+            used = np.zeros((len(spans), longest), np.bool_)
+            for i, span in enumerate(spans):
+                at = slice(first[i], first[i] + plan.lengths[i])
+                batch[i, at], used[i, at] = values[span], mask[span]
+            return ReplayData(batch, used, None, None, report)
+        if not self.last_row:
+            spans = [slice(span.start, max(span.start, span.stop - 1)) for span in spans]
+        parts = [_shaped(values[span].copy(), chosen) for span in spans]
+        return ReplayData(parts, [mask[span] for span in spans], None, None, report)
+
+    def read(
+        self,
+        ids: Any,
+        lengths: Lengths | None = None,
+        *,
+        num_experts: int,
+        layer_ids: Sequence[int],
+        num_layers: int | None = None,
+        form: Form | None = None,
+        mask: Any = None,
+        cu_seqlens: npt.ArrayLike | None = None,
+        starts: Sequence[int] | None = None,
+        notes: list[str] | None = None,
+    ) -> list[Rows]:
+        """The rows of each sequence, of all tokens but the last, from what this trainer takes.
+
+        ids, mask, cu_seqlens: as write() returns them; tensors in host memory do as well. lengths:
+        the tokens of each sequence; "batch" needs them, "routers" needs the Plan, and for the
+        others they are checked if they are given. form, layer_ids, num_layers, starts: as in
+        write(). notes: as in waymark.read().
+
+        A row is missing if mask is False, if it has the ids that stand for missing ones and these
+        are no route (0 to K - 1 is one, and so is 0 with K = 1: only mask tells such rows), or if
+        an id occurs twice in a layer. InvalidArgumentError for ids that are no experts and do not
+        stand for missing ones, and for arrays of another shape."""
+        chosen = self._form(form)
+        columns, width = self._columns(layer_ids, num_layers, chosen)
+        if isinstance(lengths, Plan):
+            if chosen != "routers":
+                raise InvalidArgumentError("lengths: the tokens of each sequence, got a Plan")
+            return _read_routers(ids, lengths, num_experts, layer_ids, mask)
+        if chosen == "routers":
+            raise InvalidArgumentError(f"lengths: a Plan with form 'routers', got {lengths!r}")
+        tokens = None if lengths is None else [int(n) for n in lengths]
+        arrays = _parts("ids", ids, chosen, tokens, cu_seqlens, starts)
+        masks = None
+        if mask is not None:
+            like: Form = "list" if chosen in ("flat", "struct") else chosen
+            masks = _parts("mask", mask, like, tokens, cu_seqlens, starts)
+            if [m.shape for m in masks] != [array.shape[:1] for array in arrays]:
+                raise InvalidArgumentError(
+                    f"mask: bool, as ids without layers and K, got {[m.shape for m in masks]}"
+                )
+        if tokens is not None and len(tokens) != len(arrays):
+            raise InvalidArgumentError(f"lengths: of {len(arrays)} sequences, got {len(tokens)}")
+        found = []
+        for i, array in enumerate(arrays):
+            if chosen == "flat" and array.ndim == 2 and array.shape[1] % width == 0:
+                array = array.reshape(len(array), width, array.shape[1] // width)
+            if array.ndim != 3 or array.shape[1] != width or array.dtype.kind not in "iu":
+                raise InvalidArgumentError(
+                    f"ids[{i}]: integers [rows, {width} layers, K], got {array.dtype} "
+                    f"{list(array.shape)}"
+                )
+            count = max(len(array) - self.last_row, 0)
+            if tokens is not None:
+                wanted = tokens[i] if self.last_row else max(tokens[i] - 1, 0)
+                if len(array) != wanted:
+                    raise InvalidArgumentError(
+                        f"ids[{i}]: {wanted} rows of {tokens[i]} tokens, got {len(array)}"
+                    )
+            all_layers = num_layers is not None and self.layers != "every"
+            rows = self._rows(
+                array[:count], num_experts, layer_ids, width if all_layers else 0, notes
+            )
+            found.append(rows if masks is None else _without(rows, masks[i].astype(np.bool_)))
+        return found
+
+    def _form(self, form: Form | None) -> Form:
+        if form is None:
+            return self.forms[0]
+        number_of("form", form, {name: i for i, name in enumerate(self.forms)})
+        return form
+
+    def _columns(
+        self, layer_ids: Sequence[int], num_layers: int | None, form: Form
+    ) -> tuple[list[int], int]:
+        """The column of each layer, and the number of columns."""
+        numbers = [int(number) for number in layer_ids]
+        if form == "routers":
+            return list(range(len(numbers))), len(numbers)
+        if not numbers or numbers[0] < 0 or any(b <= a for a, b in zip(numbers, numbers[1:])):
+            raise InvalidArgumentError(
+                f"layer_ids: at least one, from 0 on, increasing, got {numbers}"
+            )
+        if num_layers is not None and numbers[-1] >= num_layers:
+            raise InvalidArgumentError(
+                f"layer_ids: below num_layers = {num_layers}, got {numbers[-1]}"
+            )
+        if self.layers == "every":
+            total = len(numbers) if num_layers is None else num_layers
+            if numbers != list(range(total)):
+                raise InvalidArgumentError(
+                    f"layer_ids: 0 to {total - 1}, because {self.name} counts routers from the "
+                    f"first layer of a stage, and a dense layer shifts them; got {numbers}"
+                )
+        elif num_layers is not None:
+            return numbers, num_layers
+        elif self.layers == "all":
+            raise InvalidArgumentError(
+                f"num_layers: of the model, each of which has a column for {self.name}; got None"
+            )
+        return list(range(len(numbers))), len(numbers)
+
+    def _dtype(self, greatest: int) -> np.dtype[Any]:
+        for name in self.dtypes:
+            if greatest <= np.iinfo(name).max:
+                return np.dtype(name)
+        raise InvalidArgumentError(
+            f"ids: up to {np.iinfo(self.dtypes[-1]).max}, because {self.name} takes "
+            f"{self.dtypes[-1]}; got {greatest}"
+        )
+
+    def _refusal(self, report: FillReport) -> str:
+        assert report.first_missing is not None
+        sequence, position = report.first_missing
+        reasons = ", ".join(f"{count} {reason}" for reason, count in report.missing.items())
+        replayed = "expert 0 K times" if self.missing == "zeros" else "the experts 0 to K - 1"
+        return (
+            f"sources[{sequence}]: no ids for token {position} (in all: {reasons}), where "
+            f"{self.name} would replay {replayed}; with missing='fill' it does, and these tokens "
+            f"have to be left out of the loss"
+        )
+
+    def _rows(
+        self,
+        array: Ids,
+        num_experts: int,
+        layer_ids: Sequence[int],
+        num_layers: int,
+        notes: list[str] | None,
+    ) -> Rows:
+        """By the rules of the formats of engines. num_layers: 0 if only MoE layers have a column."""
+        sentinel: Sentinel = "none"
+        if self.missing == "minus_one" and array.dtype.kind == "i":
+            sentinel = "-1"
+        elif self.missing == "zeros" and array.shape[2] > 1:
+            sentinel = "zeros"
+        file = io.BytesIO()
+        np.save(file, array)
+        return read(
+            file.getbuffer(),
+            "npy",
+            num_experts=num_experts,
+            num_layers=num_layers,
+            moe_layers=list(layer_ids),
+            row_count="tokens-1",
+            layers="all" if num_layers else "moe",
+            sentinel=sentinel,
+            notes=notes,
+        )
+
+
+def _places(
+    form: Form, lengths: Sequence[int], length: int | None, starts: Sequence[int] | None
+) -> tuple[int, list[int]]:
+    """The length of a padded sequence, and where each begins in it."""
+    if length is not None and form not in ("batch", "packed"):
+        raise InvalidArgumentError(f"length: only with form 'batch' or 'packed', got {length}")
+    if starts is not None and form != "batch":
+        raise InvalidArgumentError(f"starts: only with form 'batch', got {starts}")
+    first = [0] * len(lengths) if starts is None else [int(start) for start in starts]
+    if len(first) != len(lengths):
+        raise InvalidArgumentError(f"starts: of {len(lengths)} sequences, got {len(first)}")
+    ends = [start + n for start, n in zip(first, lengths)]
+    longest = max(ends, default=0) if length is None else int(length)
+    for start, end in zip(first, ends):
+        if start < 0 or end > longest:
+            name = "length" if starts is None else "starts"
+            raise InvalidArgumentError(
+                f"{name}: sequences within [0, {longest}), got [{start}, {end})"
+            )
+    return longest, first
+
+
+def _experts_of(source: Source) -> int:
+    if isinstance(source, tuple):
+        return int(_core.handle_info(source[1])[5])
+    if isinstance(source, Snapshot):
+        return int(source._row_shape[2])
+    return source.shape.num_experts
+
+
+def _row(fill: Fill, top_k: int, dtype: np.dtype[Any]) -> Ids:
+    """The K ids of a row without the engine's."""
+    if fill == "arange":
+        return np.arange(top_k, dtype=dtype)
+    return np.full(top_k, -1 if fill == "minus_one" else 0, dtype)
+
+
+def _shaped(array: Ids, form: Form) -> Any:
+    """[rows, layers, K] of a sequence in the form "list", "flat" or "struct"."""
+    if form == "flat":
+        return array.reshape(len(array), array.shape[1] * array.shape[2])
+    if form == "struct":
+        return {"data": array.tobytes(), "shape": list(array.shape), "dtype": array.dtype.name}
+    return array
+
+
+def _parts(
+    name: str,
+    given: Any,
+    form: Form,
+    lengths: list[int] | None,
+    cu_seqlens: npt.ArrayLike | None,
+    starts: Sequence[int] | None,
+) -> list[Ids]:
+    """The rows of each sequence, in an array or a list of arrays of any further dimensions."""
+    if form not in ("batch", "packed"):
+        _places(form, [], None, starts)
+        return [_unpacked(part) if form == "struct" else np.asarray(part) for part in given]
+    array = np.asarray(given)
+    if form == "batch":
+        if array.ndim < 2 or lengths is None or len(lengths) != len(array):
+            raise InvalidArgumentError(
+                f"lengths: of each sequence in {name} {list(array.shape)}, got {lengths}"
+            )
+        _, first = _places(form, lengths, array.shape[1], starts)
+        return [part[at : at + n] for part, at, n in zip(array, first, lengths)]
+    _places(form, [], None, starts)
+    begins = np.asarray(cu_seqlens)
+    if (
+        begins.ndim != 1 or begins.dtype.kind not in "iu" or not len(begins) or begins[0] != 0
+        or (np.diff(begins.astype(np.int64)) < 0).any() or array.ndim < 1
+        or begins[-1] != len(array)
+    ):  # fmt: skip
+        raise InvalidArgumentError(
+            f"cu_seqlens: from 0 to the rows of {name} {list(array.shape)}, got {cu_seqlens!r}"
+        )
+    return [array[begin:end] for begin, end in zip(begins, begins[1:])]
+
+
+def _unpacked(part: Any) -> Ids:
+    """The array of a struct, which is a mapping or an object with these fields."""
+    data, shape, dtype = (
+        part[name] if isinstance(part, Mapping) else getattr(part, name)
+        for name in ("data", "shape", "dtype")
+    )
+    wanted = np.dtype(str(dtype))
+    size = int(np.prod(shape)) * wanted.itemsize
+    if len(data) != size:
+        raise InvalidArgumentError(
+            f"data: {size} bytes of {wanted} {list(shape)}, got {len(data)}"
+        )
+    return np.frombuffer(data, wanted).reshape(shape)
+
+
+def _read_routers(
+    ids: Any, plan: Plan, num_experts: int, layer_ids: Sequence[int], mask: Any
+) -> list[Rows]:
+    rows = [
+        part[: max(len(part) - 1, 0)]
+        for part in plan.collect(ids, num_experts=num_experts, layer_ids=layer_ids)
+    ]
+    if mask is None:
+        return rows
+    local = np.asarray(mask, np.bool_)
+    if local.shape != (plan.rows,):
+        raise InvalidArgumentError(f"mask: bool [{plan.rows}], got {list(local.shape)}")
+    sequence, position = plan.places()
+    found = []
+    for i, part in enumerate(rows):
+        kept = np.zeros(plan.lengths[i], np.bool_)
+        kept[position[(sequence == i) & local]] = True
+        found.append(_without(part, kept))
+    return found
+
+
+def _without(rows: Rows, mask: Mask) -> Rows:
+    """The rows, of which those where mask is False are missing."""
+    gone = ~mask[: len(rows)] & rows.valid
+    if not gone.any():
+        return rows
+    ids, infos = rows.ids.copy(), rows.infos.copy()
+    ids[gone] = 0
+    infos[gone] = np.zeros((), infos.dtype)
+    infos["reason"][gone] = Reason.NEVER_WRITTEN
+    return Rows(rows.shape, rows.first, ids, infos, rows.ordered)
+
+
+# name, version, forms, last_row, layers, dtypes, dtype_by, unused, missing, native
+_KNOWN = (
+    Format("megatron", "megatron-core 0.19.2", ("routers",), True, "moe",
+           ("int64",), "ids", "arange", "arange", False),
+    Format("verl", "0.9.1", ("list", "batch"), True, "all or moe",
+           ("int16",), "ids", "zeros", "zeros", False),
+    Format("nemo-rl", "7ea279a", ("list", "batch"), True, "all or moe",
+           ("int8", "int16", "int32"), "experts", "arange", "minus_one", True),
+    Format("skyrl", "0.4.0", ("packed",), True, "all",
+           ("uint8", "int16", "int32"), "ids", "arange", "arange", False),
+    Format("slime", "624b824", ("list",), False, "all",
+           ("int32",), "ids", "arange", "arange", False),
+    Format("miles", "31f1ca9", ("list",), False, "all",
+           ("int32",), "ids", "minus_one", "minus_one", False),
+    Format("prime-rl", "559b447", ("struct",), True, "all",
+           ("uint8", "uint16"), "experts", "zeros", "zeros", False),
+    Format("roll", "8eb27cc", ("batch",), True, "every",
+           ("uint8", "int16"), "ids", "zeros", "zeros", False),
+    Format("areal", "1.0.4", ("flat",), False, "all",
+           ("int32",), "ids", "arange", "arange", False),
+)  # fmt: skip
+FORMATS: Mapping[str, Format] = {known.name: known for known in _KNOWN}
+"""By the name of the trainer. docs/training.md tells where each fact is from."""

@@ -1,0 +1,517 @@
+"""The arrays that trainers take: each written and read, and what is refused.
+
+The oracle builds each trainer's array token by token, from what its own code does with an engine's
+rows. It shares nothing with the table of the package.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import waymark
+from conftest import Rig
+from waymark import Reason, Rows, trainer
+
+Ids = Any
+LAYERS, NUM_LAYERS = (1, 2, 4), 6  # 0, 3 and 5 are dense
+K = 3
+NAMES = tuple(trainer.FORMATS)
+BY_TOKEN = ("verl", "nemo-rl", "skyrl", "prime-rl", "roll")  # T rows of T tokens
+NATIVE = ("nemo-rl",)  # routes missing rows itself
+ALL_LAYERS = ("skyrl", "slime", "miles", "prime-rl", "areal")
+
+
+def routes(rng: np.random.Generator, rows: int, layers: int, experts: int, k: int = K) -> Ids:
+    return rng.random((rows, layers, experts)).argsort(-1)[..., :k]
+
+
+def layers_of(name: str) -> tuple[tuple[int, ...], int | None]:
+    """(layers with experts, layers of the model) that the trainer can express."""
+    if name == "roll":
+        return (0, 1, 2), 3
+    return LAYERS, None if name == "megatron" else NUM_LAYERS
+
+
+class Case:
+    """Sequences of some lengths, and the ids that an engine captured for them."""
+
+    def __init__(
+        self, name: str, rng: np.random.Generator, lengths: list[int], *, experts: int = 16,
+        k: int = K, missing: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.name, self.lengths, self.experts, self.k = name, lengths, experts, k
+        self.layer_ids, self.num_layers = layers_of(name)
+        count = [max(n - 1, 0) for n in lengths]
+        self.ids = [routes(rng, n, len(self.layer_ids), experts, k) for n in count]
+        self.valid = [rng.random(n) >= missing for n in count]
+
+    @property
+    def rows(self) -> list[Rows]:
+        return [
+            Rows.from_array(ids, num_experts=self.experts, layer_ids=self.layer_ids, valid=valid)
+            for ids, valid in zip(self.ids, self.valid)
+        ]
+
+    def write(self, **arguments: Any) -> trainer.ReplayData:
+        return trainer.FORMATS[self.name].write(
+            self.rows, self.lengths, layer_ids=self.layer_ids, num_layers=self.num_layers,
+            **arguments,
+        )  # fmt: skip
+
+    def read(self, data: trainer.ReplayData, **arguments: Any) -> list[Rows]:
+        given = {"lengths": self.lengths, "cu_seqlens": data.cu_seqlens, **arguments}
+        if self.name == "megatron":
+            given["lengths"] = trainer.Layout().plan(self.lengths)
+        return trainer.FORMATS[self.name].read(
+            data.ids, num_experts=self.experts, layer_ids=self.layer_ids,
+            num_layers=self.num_layers, **given,
+        )  # fmt: skip
+
+
+def tokens_of(case: Case) -> Iterator[tuple[int, int, list[list[int]] | None]]:
+    """(sequence, position, the K ids of each layer, or None for missing ones and last tokens)."""
+    for s, n in enumerate(case.lengths):
+        for t in range(n):
+            has = t < n - 1 and bool(case.valid[s][t])
+            yield s, t, case.ids[s][t].tolist() if has else None
+
+
+def by_hand(case: Case) -> list[list[list[list[int]]]]:
+    """[sequence][row][column][k], what the trainer's code makes of the engine's rows."""
+    arange, zeros, minus = list(range(case.k)), [0] * case.k, [-1] * case.k
+    last = {"verl": zeros, "prime-rl": zeros, "roll": zeros, "nemo-rl": arange, "skyrl": arange}
+    lost = {**last, "nemo-rl": minus, "miles": minus, "slime": arange, "areal": arange}
+    lost["megatron"] = last["megatron"] = arange
+    columns = case.num_layers or len(case.layer_ids)
+    result: list[list[list[list[int]]]] = [[] for _ in case.lengths]
+    for s, t, ids in tokens_of(case):
+        final = t == case.lengths[s] - 1
+        if final and case.name not in (*BY_TOKEN, "megatron"):
+            continue
+        if ids is None:
+            result[s].append([last[case.name] if final else lost[case.name]] * columns)
+            continue
+        row = [zeros] * columns
+        for layer, of_layer in enumerate(ids):
+            row[layer if case.name in ("megatron", "roll") else case.layer_ids[layer]] = of_layer
+        result[s].append(row)
+    return result
+
+
+def as_written(case: Case, data: trainer.ReplayData) -> list[Ids]:
+    """The rows of each sequence in what was written, without the package's reader."""
+    columns = case.num_layers or len(case.layer_ids)
+    if case.name == "megatron":
+        rows = np.stack(data.ids, 1)
+        return [*np.split(rows, np.cumsum(case.lengths)[:-1])]
+    if case.name == "skyrl":
+        assert data.cu_seqlens is not None and data.cu_seqlens.dtype == np.int32
+        assert data.cu_seqlens.tolist() == [0, *np.cumsum(case.lengths).tolist()]
+        return [*np.split(data.ids, np.cumsum(case.lengths)[:-1])]
+    if case.name == "roll":
+        assert data.ids.shape[1] == max(case.lengths)
+        for row, n in zip(data.ids, case.lengths):
+            assert not row[n:].any()
+        return [row[:n] for row, n in zip(data.ids, case.lengths)]
+    if case.name == "prime-rl":
+        return [np.frombuffer(d["data"], d["dtype"]).reshape(d["shape"]) for d in data.ids]
+    if case.name == "areal":
+        assert all(part.shape[1] == columns * case.k for part in data.ids)
+        return [part.reshape(-1, columns, case.k) for part in data.ids]
+    return list(data.ids)
+
+
+def check_read(case: Case, rows: list[Rows], *, marked: bool = True) -> None:
+    """The rows are those of the case; marked: missing ones are missing."""
+    assert len(rows) == len(case.lengths)
+    for part, ids, valid in zip(rows, case.ids, case.valid):
+        assert part.layer_ids == case.layer_ids and part.shape.num_experts == case.experts
+        assert len(part) == len(ids) and part.first == 0
+        if marked:
+            assert part.valid.tolist() == valid.tolist()
+            assert set(part.reasons[~valid].tolist()) <= {int(Reason.NEVER_WRITTEN)}
+            assert not part.ids[~valid].any()
+        np.testing.assert_array_equal(part.ids[valid], ids[valid])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_format_is_what_the_trainer_makes(name: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(20):
+        lengths = [int(n) for n in rng.integers(1, 12, int(rng.integers(1, 5)))]
+        case = Case(name, rng, lengths, missing=0.3 * int(rng.integers(2)))
+        data = case.write(missing="fill")
+        for got, wanted in zip(as_written(case, data), by_hand(case)):
+            assert got.tolist() == wanted, f"--seed={seed} {lengths}"
+        check_read(case, case.read(data, mask=data.mask))
+        tells = trainer.FORMATS[name].missing != "arange"  # without a mask
+        check_read(case, case.read(data), marked=tells)
+        missing = sum(int((~valid).sum()) for valid in case.valid)
+        assert data.report.no_row == sum(n > 0 for n in lengths)
+        assert data.report.replayed == sum(map(len, case.ids)) - missing
+        assert sum(data.report.missing.values()) == missing
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_missing_rows_are_refused_unless_the_trainer_routes_them(name: str, seed: int) -> None:
+    case = Case(name, np.random.default_rng(seed), [4, 7])
+    case.valid[1][2] = case.valid[1][5] = False
+    if name in NATIVE:
+        data = case.write()
+        assert data.report.missing == {Reason.NOT_CAPTURED: 2}
+        check_read(case, case.read(data))
+        return
+    with pytest.raises(waymark.FailedPreconditionError) as error:
+        case.write()
+    text = str(error.value)
+    assert text.startswith("sources[1]: no ids for token 2 ") and "2 not captured" in text
+    assert name in text and "missing='fill'" in text
+    assert case.write(missing="fill").report.first_missing == (1, 2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_source_with_fewer_rows(name: str, seed: int) -> None:
+    """Never silently, not even where the trainer routes missing rows: the lengths may be wrong."""
+    case = Case(name, np.random.default_rng(seed), [6, 5])
+    known = trainer.FORMATS[name]
+    short = [case.rows[0][:3], case.rows[1]]
+    where = {"layer_ids": case.layer_ids, "num_layers": case.num_layers}
+    with pytest.raises(waymark.InvalidArgumentError, match=re.escape("sources[0]: must have rows")):
+        known.write(short, case.lengths, **where, missing="fill")
+    data = known.write(short, case.lengths, **where, missing="fill", partial=True)
+    case.valid[0][3:] = False
+    check_read(case, case.read(data, mask=data.mask))
+    with pytest.raises(waymark.InvalidArgumentError, match=re.escape("sources[0]: must have rows")):
+        known.write(case.rows, [4, 3], **where)  # too many rows
+    with pytest.raises(waymark.InvalidArgumentError, match="sources"):
+        known.write(case.rows[:1], case.lengths, **where)
+    with pytest.raises(waymark.InvalidArgumentError, match="sources"):
+        known.write([], [], **where)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_row_of_a_last_token_is_not_an_engines(name: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    case = Case(name, rng, [5, 3])
+    wanted = case.write()
+    with_last = [
+        Rows.from_array(
+            np.concatenate((ids, routes(rng, 1, len(case.layer_ids), 16))),
+            num_experts=16, layer_ids=case.layer_ids,
+        )
+        for ids in case.ids
+    ]  # fmt: skip
+    got = trainer.FORMATS[name].write(
+        with_last, case.lengths, layer_ids=case.layer_ids, num_layers=case.num_layers
+    )
+    assert [a.tolist() for a in as_written(case, got)] == by_hand(case)
+    assert got.report == wanted.report
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("lengths", ([1], [0, 3], [2, 0, 1], [1, 1]))
+def test_empty_sequences_and_single_tokens(name: str, lengths: list[int], seed: int) -> None:
+    case = Case(name, np.random.default_rng(seed), lengths)
+    data = case.write()
+    assert [a.tolist() for a in as_written(case, data)] == by_hand(case)
+    check_read(case, case.read(data, mask=data.mask))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_expert_a_token(name: str, seed: int) -> None:
+    """With K = 1 expert 0 is a route: zeros tell nothing, and only the mask says what is missing."""
+    case = Case(name, np.random.default_rng(seed), [9, 5], k=1, experts=3)
+    case.ids[0][4] = 0
+    data = case.write()
+    assert [a.tolist() for a in as_written(case, data)] == by_hand(case)
+    check_read(case, case.read(data))
+    case.valid[0][1] = False
+    data = case.write(missing="fill")
+    check_read(case, case.read(data, mask=data.mask))
+    tells = trainer.FORMATS[name].missing == "minus_one"
+    assert case.read(data)[0].valid[1] == (not tells)
+
+
+GREATEST = {  # of a model: the type of ids up to E - 1, or None where there is none
+    "megatron": {256: "int64", 32768: "int64", 32769: "int64"},
+    "verl": {256: "int16", 32768: "int16", 32769: None},
+    "nemo-rl": {128: "int8", 129: "int16", 256: "int16", 32768: "int16", 32769: "int32"},
+    "skyrl": {128: "uint8", 256: "uint8", 257: "int16", 32768: "int16", 32769: "int32"},
+    "slime": {256: "int32", 32769: "int32"},
+    "miles": {256: "int32", 32769: "int32"},
+    "prime-rl": {256: "uint8", 257: "uint16", 32769: "uint16"},
+    "roll": {256: "uint8", 257: "int16", 32768: "int16", 32769: None},
+    "areal": {256: "int32", 32769: "int32"},
+}
+
+
+def dtype_of(case: Case, data: trainer.ReplayData) -> str:
+    parts = as_written(case, data)
+    assert len({part.dtype for part in parts}) == 1
+    return str(parts[0].dtype.name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_types_of_ids(name: str, seed: int) -> None:
+    for experts, wanted in GREATEST[name].items():
+        case = Case(name, np.random.default_rng(seed), [3, 4])
+        case.experts = experts
+        case.ids[1][1, 0, 0] = experts - 1
+        if wanted is None:
+            with pytest.raises(waymark.InvalidArgumentError, match="32767.*got 32768"):
+                case.write()
+            continue
+        data = case.write()
+        assert dtype_of(case, data) == wanted
+        check_read(case, case.read(data))
+        # The same model, but no great id in this array.
+        others = case.ids[1][1, 0, 1:]
+        case.ids[1][1, 0, 0] = next(e for e in range(16) if e not in others)
+        by_model = name in ("nemo-rl", "prime-rl")
+        assert dtype_of(case, case.write()) == (wanted if by_model else min_type(name))
+
+
+def min_type(name: str) -> str:
+    return {"skyrl": "uint8", "roll": "uint8", "verl": "int16", "megatron": "int64"}.get(
+        name, "int32"
+    )
+
+
+def test_layers_that_a_trainer_cannot_express(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for name in NAMES:
+        case = Case(name, rng, [4])
+        known = trainer.FORMATS[name]
+
+        def refused(match: str, **where: Any) -> None:
+            with pytest.raises(waymark.InvalidArgumentError, match=match):
+                known.write(case.rows, [4], **where)
+            if name != "megatron":
+                with pytest.raises(waymark.InvalidArgumentError, match=match):
+                    known.read([], [4], num_experts=16, **where)
+
+        if name in ALL_LAYERS:
+            refused("num_layers: of the model", layer_ids=LAYERS)
+        if name == "roll":
+            refused("layer_ids: 0 to 3, .* a dense layer shifts", layer_ids=(0, 1, 2), num_layers=4)
+            refused("layer_ids: 0 to 2, ", layer_ids=(1, 2, 4))
+            continue
+        if name == "megatron":
+            with pytest.raises(waymark.InvalidArgumentError, match=r"layers\[1\].* got 2 twice"):
+                known.write(case.rows, [4], layer_ids=(2, 2))
+            swapped = known.write(case.rows, [4], layer_ids=(4, 1, 2)).ids  # of the routers
+            np.testing.assert_array_equal(swapped[0][:3], case.ids[0][:, 2])
+            continue
+        refused("layer_ids: .* increasing, got", layer_ids=(2, 1, 4), num_layers=6)
+        refused("layer_ids: .* increasing, got", layer_ids=(1, 1, 4), num_layers=6)
+        refused("layer_ids: .* got", layer_ids=(), num_layers=6)
+        refused("layer_ids: below num_layers = 4, got 4", layer_ids=LAYERS, num_layers=4)
+        with pytest.raises(waymark.InvalidArgumentError, match="got 5"):
+            known.write(case.rows, [4], layer_ids=(1, 2, 5), num_layers=6)  # not captured
+
+
+@pytest.mark.parametrize("name", ("verl", "nemo-rl"))
+def test_columns_of_layers_with_experts_only(name: str, seed: int) -> None:
+    case = Case(name, np.random.default_rng(seed), [4, 6])
+    case.num_layers = None
+    data = case.write()
+    assert [part.shape[1] for part in data.ids] == [3, 3]
+    np.testing.assert_array_equal(data.ids[1][:5], case.ids[1])
+    check_read(case, case.read(data))
+
+
+@pytest.mark.parametrize("name", ("verl", "nemo-rl", "roll"))
+def test_a_padded_batch(name: str, seed: int) -> None:
+    """verl: prompts of 2, 5 and 0 tokens are padded on the left to 5."""
+    case = Case(name, np.random.default_rng(seed), [6, 9, 4])
+    starts, length = [3, 0, 5], 12
+    data = case.write(form="batch", length=length, starts=starts)
+    assert data.ids.shape[:2] == data.mask.shape == (3, length)
+    filler = list(range(K)) if name == "nemo-rl" else [0] * K
+    for row, mask, at, n, wanted in zip(data.ids, data.mask, starts, case.lengths, by_hand(case)):
+        assert row[at : at + n].tolist() == wanted
+        assert (np.concatenate((row[:at], row[at + n :])) == filler).all()
+        assert mask.nonzero()[0].tolist() == list(range(at, at + n - 1))
+    check_read(case, case.read(data, form="batch", starts=starts))
+    with pytest.raises(waymark.InvalidArgumentError, match=r"starts: .* got \[4, 13\)"):
+        case.write(form="batch", length=length, starts=[3, 4, 5])
+    with pytest.raises(waymark.InvalidArgumentError, match=r"length: .* got \[0, 9\)"):
+        case.write(form="batch", length=8)
+    with pytest.raises(waymark.InvalidArgumentError, match="starts: of 3 sequences, got 2"):
+        case.write(form="batch", starts=[0, 0])
+    with pytest.raises(waymark.InvalidArgumentError, match="lengths"):
+        case.read(data, form="batch", lengths=None)
+
+
+def test_the_mask_of_skyrl(seed: int) -> None:
+    case = Case("skyrl", np.random.default_rng(seed), [3, 6])
+    case.valid[1][1] = False
+    data = case.write(missing="fill", length=8)
+    assert data.router_padding_mask is not None
+    padding = data.router_padding_mask.astype(int).tolist()
+    assert padding == [[1, 1, 1, 1, 1, 0, 0, 1], [1, 1, 0, 1, 0, 0, 0, 1]]
+
+
+def test_a_rank_of_megatron(seed: int) -> None:
+    case = Case("megatron", np.random.default_rng(seed), [9, 4], missing=0.2)
+    layout = trainer.Layout(
+        order="sequence-major", context=(1, 2), tensor=(0, 2), sequence_parallel=True,
+        sequence_multiple=8,
+    )  # fmt: skip
+    plan, known = layout.plan(case.lengths), trainer.FORMATS["megatron"]
+    data = known.write(case.rows, plan, layer_ids=(2, 4), missing="fill")
+    filled = plan.fill(case.rows, (2, 4))
+    assert len(data.ids) == 2 and all(ids.flags.c_contiguous for ids in data.ids)
+    np.testing.assert_array_equal(np.stack(data.ids), filled.ids)
+    np.testing.assert_array_equal(data.mask, filled.mask)
+    assert data.report == filled.report
+    back = known.read(data.ids, plan, num_experts=16, layer_ids=(2, 4), mask=data.mask)
+    sequence, position = plan.places()
+    for s, part in enumerate(back):
+        local = sorted(position[(sequence == s) & filled.mask])
+        assert part.valid.nonzero()[0].tolist() == local
+        np.testing.assert_array_equal(part.ids[local], case.ids[s][local][:, 1:])
+    with pytest.raises(waymark.InvalidArgumentError, match="lengths: .* got a Plan"):
+        trainer.FORMATS["slime"].write(case.rows, plan, layer_ids=LAYERS, num_layers=6)
+    with pytest.raises(waymark.InvalidArgumentError, match="lengths: a Plan"):
+        known.read(data.ids, case.lengths, num_experts=16, layer_ids=(2, 4))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_documents_and_handles_are_sources_too(name: str, seed: int) -> None:
+    case = Case(name, np.random.default_rng(seed), [7, 40])
+    first, second = case.rows
+    source = waymark.MemorySource()
+    handle = waymark.Publisher(source, second.shape).publish(second).wait(10)
+    data = trainer.FORMATS[name].write(
+        [(waymark.Fetcher(source), handle), waymark.from_bytes(first.to_bytes())], [40, 7],
+        layer_ids=case.layer_ids, num_layers=case.num_layers, timeout=10,
+    )  # fmt: skip
+    case.lengths.reverse(), case.ids.reverse(), case.valid.reverse()
+    assert [a.tolist() for a in as_written(case, data)] == by_hand(case)
+
+
+def test_a_snapshot_is_a_source_too(rig: Rig) -> None:
+    ids = rig.write(waymark.slots_of([1, 2], 4, 0, 6), [1, 2])  # [L, 6, K]
+    snapshot = rig.store.snapshot([1, 2], 0, 6)
+    snapshot.wait(10)
+    data = trainer.FORMATS["slime"].write([snapshot], [7], layer_ids=(0, 1, 2), num_layers=3)
+    np.testing.assert_array_equal(data.ids[0], ids.transpose(1, 0, 2))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "megatron"])
+def test_reading_refuses_what_it_cannot_know(name: str, seed: int) -> None:
+    case = Case(name, np.random.default_rng(seed), [5, 8])
+    data = case.write()
+
+    def refused(match: str, changed: Any, **arguments: Any) -> None:
+        with pytest.raises(waymark.InvalidArgumentError, match=match):
+            case.read(data._replace(ids=changed), **arguments)
+
+    if name == "roll":
+        refused("lengths", data.ids, lengths=[5])
+        refused(r"length: .* got \[0, 9\)", data.ids, lengths=[5, 9])
+        refused("dimensions|layers", data.ids[:, :, :2])
+    elif name == "skyrl":
+        refused("cu_seqlens", data.ids[:-1])  # a row short
+        refused("cu_seqlens", data.ids, cu_seqlens=None)
+        refused("cu_seqlens", data.ids, cu_seqlens=[0, 9, 5, 13])
+        refused("lengths: of 2 sequences, got 3", data.ids, lengths=[5, 7, 1])
+        refused(r"ids\[0\]: 4 rows of 4 tokens, got 5", data.ids, lengths=[4, 9])
+    elif name == "prime-rl":
+        refused("data: .* got", [{**part, "data": part["data"][:-1]} for part in data.ids])
+        refused("rows", data.ids, lengths=[5, 9])
+    else:
+        rows = 5 if name in BY_TOKEN else 4
+        refused(rf"ids\[0\]: {rows} rows of 5 tokens, got {rows - 1}", [data.ids[0][:-1], data.ids[1]])
+        refused("lengths: of 1 sequences, got 2", data.ids[:1])
+        refused("layers", [part[:, :-1] for part in data.ids])
+        refused("integers", [part.astype(np.float32) for part in data.ids])
+    with pytest.raises(waymark.InvalidArgumentError, match="mask"):
+        case.read(data, mask=np.zeros((1, 3, 1), bool))
+    with pytest.raises(waymark.InvalidArgumentError, match="form: one of"):
+        case.read(data, form="wrong")
+
+
+def test_reading_rows_that_are_damaged(seed: int) -> None:
+    """A row that is marked in some layers, twice the same id, an id that is no expert."""
+    case = Case("nemo-rl", np.random.default_rng(seed), [8])
+    data = case.write()
+    ids = data.ids[0]
+    ids[1, LAYERS[0]] = -1
+    ids[3, LAYERS[2], 1] = ids[3, LAYERS[2], 0]
+    notes: list[str] = []
+    (rows,) = case.read(data, notes=notes)
+    assert rows.reasons[[1, 3]].tolist() == [Reason.NOT_CAPTURED, Reason.INVALID_ID]
+    assert rows.valid.sum() == 5 and len(notes) == 2
+    ids[5, LAYERS[1], 2] = 16
+    with pytest.raises(waymark.InvalidArgumentError, match="row 5, column 2: .* it is 16"):
+        case.read(data, notes=notes)
+    ids[5, LAYERS[1], 2] = -1  # one id only
+    with pytest.raises(waymark.InvalidArgumentError, match="row 5, column 2: .* it is -1"):
+        case.read(data, notes=notes)
+
+
+def test_arguments_of_other_forms_are_refused(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for name in NAMES:
+        case = Case(name, rng, [4])
+        form = trainer.FORMATS[name].forms[0]
+        if form not in ("batch", "packed"):
+            with pytest.raises(waymark.InvalidArgumentError, match="length: only with"):
+                case.write(length=9)
+        if form != "batch":
+            with pytest.raises(waymark.InvalidArgumentError, match="starts: only with"):
+                case.write(starts=[0])
+        with pytest.raises(waymark.InvalidArgumentError, match="missing: one of refuse, fill"):
+            case.write(missing="zeros")
+
+
+def test_duplicate_ids_of_a_source_are_missing_rows(seed: int) -> None:
+    case = Case("verl", np.random.default_rng(seed), [6])
+    ids = case.rows[0].ids.copy()
+    ids[2, 1, 0] = ids[2, 1, 1]
+    twice = Rows(case.rows[0].shape, 0, ids, case.rows[0].infos)
+    where = {"layer_ids": LAYERS, "num_layers": NUM_LAYERS}
+    with pytest.raises(waymark.FailedPreconditionError, match="token 2 .*1 invalid id"):
+        trainer.FORMATS["verl"].write([twice], [6], **where)
+
+
+def test_the_table() -> None:
+    assert len(NAMES) == 9
+    for name, known in trainer.FORMATS.items():
+        assert known.name == name and known.version and known.forms
+        fillers = {known.unused, known.missing}
+        assert "minus_one" not in fillers or all(np.iinfo(t).min < 0 for t in known.dtypes)
+        assert list(known.dtypes) == sorted(known.dtypes, key=lambda t: np.iinfo(t).max)
+
+
+def test_the_documentation_has_these_facts() -> None:
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    section = page.split("## The arrays of trainers\n")[1].split("\n## ")[0]
+    (example,) = re.findall(r"^```python\n(.*?)^```", section, re.S | re.M)
+    names: dict[str, Any] = {}
+    exec(compile(example, "training.md", "exec"), names)  # noqa: S102
+    assert [part.shape for part in names["data"].ids] == [(20, 5, 6), (13, 5, 6)]
+    table = re.findall(r"^\| `([a-z-]+)` \((.*?)\) \| (.*) \|$", section, re.M)
+    assert [row[0] for row in table] == list(NAMES)
+    fills = {"zeros": "0", "arange": "0 to K - 1", "minus_one": "-1"}
+    for name, version, rest in table:
+        known, cells = trainer.FORMATS[name], rest.split(" | ")
+        _, rows, unused, layers, dtypes, missing = cells
+        assert version == known.version
+        if name == "megatron":
+            assert rows == "those of the plan"
+        else:
+            assert rows == ("T" if known.last_row else "T - 1")
+        assert unused == (fills[known.unused] if known.last_row else "none")
+        assert layers.startswith({"moe": "with", "all or moe": "all, or with", "every": "all, each"}.get(known.layers, "all"))
+        assert dtypes.split(", by ")[0] == ", ".join(known.dtypes)
+        assert ("by E" in dtypes) == (known.dtype_by == "experts")
+        assert missing.startswith(fills[known.missing] + ";")
+        assert ("routed by the trainer" in missing) == known.native
