@@ -283,12 +283,16 @@ TEST(SequenceParallel, ALateRankDelaysNobodysEngineAndLosesNothing) {
 }
 
 TEST(SequenceParallel, AStepPastTheDeadlineIsNotCapturedAndLaterOnesAreRight) {
-  SharedGather group(kRanks, kMostBytes, milliseconds(800));
+  // A busy machine stops a process for a second.
+  SharedGather group(kRanks, kMostBytes, seconds(3));
   const auto reports = RunEngines(group, [](RankEngine& engine, SharedGather& of) {
-    if (engine.rank == 1) of.DelayCall(kFaultStep - 1, milliseconds(1600));
-    // The engines are slower than the delay, so that the last steps are on time again.
-    engine.before_submit = [](CaptureSession&, StepId, const CaptureView&) {
-      std::this_thread::sleep_for(milliseconds(150));
+    if (engine.rank == 1) of.DelayCall(kFaultStep - 1, seconds(5));
+    // Before the last step all engines wait until all ranks are on time again.
+    engine.before_submit = [&of](CaptureSession&, StepId step, const CaptureView&) {
+      for (std::int32_t rank = 0; step.value() == KnownRoutes::kSteps && rank < kRanks; ++rank) {
+        while (of.Calls(rank) + 1 < KnownRoutes::kSteps)
+          std::this_thread::sleep_for(milliseconds(1));
+      }
       return true;
     };
   });
