@@ -371,8 +371,9 @@ RowsView ViewOf(const Rows& rows) {
   view.count = rows.size();
   view.ids = rows.ids.data();
   view.row_stride = static_cast<std::ptrdiff_t>(rows.shape.row_bytes());
-  view.reasons =
-      reinterpret_cast<const std::uint8_t*>(rows.infos.data()) + offsetof(RowInfo, reason);
+  if (!rows.infos.empty()) {
+    view.reasons = reinterpret_cast<const std::uint8_t*>(&rows.infos.front().reason);
+  }
   view.reason_stride = sizeof(RowInfo);
   return view;
 }

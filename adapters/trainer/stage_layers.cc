@@ -47,15 +47,14 @@ absl::StatusOr<StageLayers> LayersOfStage(const PipelineLayout& layout) {
                       absl::StrCat("a divisor of the ", layers, " layers of a stage"), chunks);
   }
   // Before this stage, in one chunk of every stage.
-  std::int32_t before = 0;
+  const std::int64_t before =
+      rank == 0 ? 0 : ((first != 0 ? first : middle) + std::int64_t{rank - 1} * middle) / chunks;
   std::int32_t own = middle;
-  for (std::int32_t stage = 0; stage <= rank; ++stage) {
-    own = middle;
-    if (stage == 0 && first != 0) own = first;
-    if (stage == size - 1 && last != 0) own = last;
-    if (stage < rank) before += own / chunks;
-  }
-  return StageLayers{layout.virtual_rank * (layout.num_layers / chunks) + before, own / chunks};
+  if (rank == 0 && first != 0) own = first;
+  if (rank == size - 1 && last != 0) own = last;
+  return StageLayers{
+      layout.virtual_rank * (layout.num_layers / chunks) + static_cast<std::int32_t>(before),
+      own / chunks};
 }
 
 }  // namespace waymark

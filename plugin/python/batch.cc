@@ -130,18 +130,29 @@ BatchArgs::BatchArgs(std::uint64_t step, std::uint64_t version, const RowArgs& r
 const std::uint8_t* BatchArgs::TakeAsked(nb::handle asked, std::size_t count, const char* of) {
   if (asked.is_none()) return nullptr;
   const NumpyTypes& types = NumpyTypes::Get();
-  if (!asked_.Take(asked, types.boolean, 1) && !asked_.Take(asked, types.uint8, 1)) {
-    PyErr_SetString(PyExc_TypeError,
-                    "asked must be a numpy array of bool or uint8 with one "
-                    "dimension, contiguous");
-    throw nb::python_error();
+  const void* flags = nullptr;
+  std::size_t size = 0;
+  if (asked_.Take(asked, types.boolean, 1) || asked_.Take(asked, types.uint8, 1)) {
+    flags = asked_.data();
+    size = asked_.shape(0);
+  } else {
+    asked_array_ = ArrayOf(asked, "asked");
+    const bool flag = asked_array_.kind == 'u' || asked_array_.kind == 'b';
+    if (!flag || asked_array_.item_bytes != 1 || asked_array_.dims != 1 ||
+        !asked_array_.contiguous() || !asked_array_.on_host) {
+      PyErr_SetString(PyExc_TypeError,
+                      "asked must be an array of bool or uint8 with one dimension, contiguous, in "
+                      "host memory");
+      throw nb::python_error();
+    }
+    flags = asked_array_.data;
+    size = static_cast<std::size_t>(asked_array_.shape[0]);
   }
-  if (asked_.shape(0) != count) {
+  if (size != count) {
     Raise(WM_INVALID_ARGUMENT, std::string("asked: one per ") + of + ", got " +
-                                   std::to_string(asked_.shape(0)) + " of " +
-                                   std::to_string(count));
+                                   std::to_string(size) + " of " + std::to_string(count));
   }
-  return static_cast<const std::uint8_t*>(asked_.data());
+  return static_cast<const std::uint8_t*>(flags);
 }
 
 void BatchArgs::TakePairs(const RowArgs& rows) {

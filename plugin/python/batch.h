@@ -45,6 +45,7 @@ class BatchArgs {
   std::optional<Integers<std::int32_t>> computed_, scheduled_;
   NumpyMemory memory_[2];
   NumpyMemory asked_;
+  Array asked_array_;  // where it is not numpy's
   std::vector<std::int32_t> block_table_;
   wm_pair_rows pairs_ = {};
   wm_table_rows table_ = {};

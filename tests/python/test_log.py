@@ -147,7 +147,7 @@ WRONG_ROWS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"pairs": ([1], [4])}, waymark.InvalidArgumentError, "local_position[0]"),
     ({"pairs": ([1], [0]), "block_tokens": 3}, waymark.InvalidArgumentError, "divisor"),
     ({"pairs": ([1], [0]), "block_tokens": "4"}, TypeError, "block_tokens"),
-    ({"pairs": ([1], [0]), "asked": [1]}, TypeError, "asked must be a numpy array"),
+    ({"pairs": ([1], [0]), "asked": [1]}, TypeError, "asked must be an array"),
     ({"pairs": ([1], [0]), "asked": np.ones(2, bool)}, waymark.InvalidArgumentError, "got 2 of 1"),
     ({"slots": [1], "asked": np.ones(1, bool)}, waymark.InvalidArgumentError, "NOT_ASKED"),
     ({"table": ([[1]], [0])}, TypeError, "table must be"),

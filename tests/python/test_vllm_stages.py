@@ -7,6 +7,7 @@ import pickle
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -148,5 +149,23 @@ def test_bytes_that_are_no_rows_are_refused() -> None:
             link.joined(tag, rows(1))
     assert link.joined(3, rows(1)) is not None  # the next is right
     with pytest.raises(TimeoutError, match="no rows in time"):
-        link.joined(4, rows(1))  # the stage sent a later one
+        link.joined(4, rows(1))  # the stage sent a later one,
+    assert link.joined(5, rows(1)) is not None  # which is not lost
     thread.join()
+
+
+def test_a_stage_that_is_gone_is_waited_for_once() -> None:
+    pipeline = Pipeline(2)
+    stages: list[Stages] = []
+    thread = start(lambda: stages.append(Stages(pipeline.rank(0), 10)))
+    last = Stages(pipeline.rank(1), 1.0)
+    thread.join()
+    began = time.monotonic()
+    for tag in range(1, 21):
+        with pytest.raises(TimeoutError, match="no rows in time"):
+            last.joined(tag, rows(1))
+    assert 1.0 <= time.monotonic() - began < 10  # 20, if every tag waited
+    for tag in (20, 21, 22):  # it was slow: its rows are taken again
+        stages[0].joined(tag, rows(0))
+    assert last.joined(21, rows(1)) is not None
+    assert last.joined(22, rows(1)) is not None

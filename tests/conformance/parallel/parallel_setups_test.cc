@@ -55,9 +55,12 @@ bool All(const Token&) {
 
 // An engine's rank with a store: which tokens its store has, and which rows its forward has.
 struct Engine {
-  explicit Engine(const StoreOptions& options) : store(KnownRoutes::MakeStore(options)) {
+  // `row_gather`: of ranks that share the rows of each forward.
+  explicit Engine(const StoreOptions& options, const Collective& row_gather = {})
+      : store(KnownRoutes::MakeStore(options)) {
     CaptureOptions capture;
     capture.store = store.get();
+    capture.row_gather = row_gather;
     capture.max_rows = 64;
     capture.num_buffers = KnownRoutes::kSteps;
     session = CaptureSession::Create(capture).value();
@@ -507,6 +510,13 @@ TEST(PrefillApart, WithoutItsRowsThePromptIsMissingAndTheRestThere) {
 
 // ---- micro-batches
 
+std::string JudgeSequences(RoutingStore& store) {
+  std::string text;
+  for (std::int32_t sequence = 0; sequence < KnownRoutes::kSequences; ++sequence)
+    text += KnownRoutes::Judge(KnownRoutes::Read(store, sequence), sequence) + "\n";
+  return text;
+}
+
 // Two threads write the rows of two halves of every batch at the same time. `silent`: the second one
 // writes nothing in kFaultStep.
 std::string RunMicroBatches(bool late, bool silent) {
@@ -533,10 +543,7 @@ std::string RunMicroBatches(bool late, bool silent) {
       of.join();
     EXPECT_TRUE(engine.session->Submit(StepId(step)).ok());
   }
-  std::string text;
-  for (std::int32_t sequence = 0; sequence < KnownRoutes::kSequences; ++sequence)
-    text += KnownRoutes::Judge(KnownRoutes::Read(*engine.store, sequence), sequence) + "\n";
-  return text;
+  return JudgeSequences(*engine.store);
 }
 
 TEST(MicroBatches, RangesOfOneViewAreWrittenAtTheSameTime) {
@@ -544,6 +551,88 @@ TEST(MicroBatches, RangesOfOneViewAreWrittenAtTheSameTime) {
   EXPECT_EQ(RunMicroBatches(true, false), Lines());
   EXPECT_EQ(RunMicroBatches(false, true),
             Lines('2', [](const Token& token) { return token.sequence >= 3; }));
+}
+
+// Two ranks share the rows of each forward, and each writes its part in two micro-batches at the same
+// time. A fault is one of the second micro-batch of rank 1.
+std::vector<RankReport> RunMicroBatchesOfRanks(Fault fault) {
+  constexpr std::size_t kRanks = 2;
+  SharedGather group(kRanks, kMostBytes, DeadlineOf(fault));
+  auto reports = RunRanks(kRanks, seconds(60), [&](std::int32_t rank) {
+    const bool here = rank == 1;
+    const Collective collective = group.Of(rank);
+    group.Meet();
+    if (here && fault == Fault::kMissing) return std::string("not there");
+    Engine engine(KnownRoutes::OptionsOf(), collective);
+    for (std::uint64_t step = 1; step <= KnownRoutes::kSteps; ++step) {
+      const std::vector<Token> tokens = KnownRoutes::TokensOf(step);
+      std::vector<std::int64_t> slots;
+      for (const Token& token : tokens)
+        slots.push_back(KnownRoutes::SlotOf(token));
+      while (slots.size() % kRanks != 0)
+        slots.push_back(kPaddingSlot);
+      StepBatch batch = {.step = step, .version = 1};
+      batch.slots = slots.data();
+      batch.num_slots = slots.size();
+      Must(engine.session->BeginStep(batch).ok(), "BeginStep");
+      const std::size_t of_rank = slots.size() / kRanks;
+      const auto first = tokens.begin() + static_cast<std::ptrdiff_t>(here ? of_rank : 0);
+      const auto last = here ? tokens.end() : first + static_cast<std::ptrdiff_t>(of_rank);
+      const auto middle = first + (last - first) / 2;
+      const CaptureView view = engine.session->view(StepId(step));
+      std::thread one([&] { engine.Write(view, {first, middle}); });
+      std::thread other([&] {
+        if (here && step == kFaultStep) {
+          if (fault == Fault::kLate) std::this_thread::sleep_for(milliseconds(500));
+          if (fault == Fault::kDies) {
+            while (group.Calls(rank) < kFaultStep - 1)
+              std::this_thread::sleep_for(milliseconds(1));
+            (void)raise(SIGKILL);
+          }
+        }
+        engine.Write(view, {middle, last}, static_cast<std::int32_t>(middle - first));
+      });
+      one.join();
+      other.join();
+      if (here && step == kFaultStep && fault == Fault::kDrops) {
+        Must(engine.session->Drop(StepId(step)).ok(), "Drop");
+      } else {
+        Must(engine.session->Submit(StepId(step)).ok(), "Submit");
+      }
+    }
+    return JudgeSequences(*engine.store);
+  });
+  ExpectNothingHangs(reports);
+  return reports;
+}
+
+TEST(MicroBatches, EveryRankHasTheRowsOfAllMicroBatchesAlsoOfALateOne) {
+  for (const Fault fault : {Fault::kNone, Fault::kLate}) {
+    for (const RankReport& report : RunMicroBatchesOfRanks(fault))
+      EXPECT_EQ(report.text, Lines());
+  }
+}
+
+TEST(MicroBatches, WithoutARankNoRowIsThere) {
+  const std::string missing(KnownRoutes::kTokens, '2');
+  EXPECT_EQ(RunMicroBatchesOfRanks(Fault::kMissing)[0].text,
+            Times(KnownRoutes::kSequences, missing + "\n"));
+}
+
+TEST(MicroBatches, ARankThatDiesBetweenThemEndsTheRowsOfLaterSteps) {
+  const auto reports = RunMicroBatchesOfRanks(Fault::kDies);
+  EXPECT_TRUE(reports[1].killed);
+  const std::size_t before = KnownRoutes::kPrompt + kFaultStep - 2;
+  EXPECT_EQ(reports[0].text, Times(KnownRoutes::kSequences,
+                                   std::string(before, '.') +
+                                       std::string(KnownRoutes::kTokens - before, '2') + "\n"));
+}
+
+TEST(MicroBatches, WhatARankDropsIsMissingOnAll) {
+  const auto reports = RunMicroBatchesOfRanks(Fault::kDrops);
+  // Rank 1 has the rows of sequences 4 to 6; of its own dropped step a rank has nothing.
+  EXPECT_EQ(reports[0].text, Lines('4', [](const Token& token) { return token.sequence >= 4; }));
+  EXPECT_EQ(reports[1].text, Lines('4'));
 }
 
 }  // namespace

@@ -13,7 +13,9 @@ HOOKS = {
 }
 # retain_memory_blocks is of main only. Without store_routing_per_block Megatron's own writes to block_routing, which is not
 # its own then, and the engine ends: the fault `step` is in its place.
-# Nobody notices that the allocator's reset is not told: blocks are bound again before anybody reads them.
+# Nobody notices that the allocator's reset is not told. Blocks that it takes from their users would stay in use for the
+# store, and keep their pages; but the allocator begins again with these very blocks, and to bind them ends all that. Tried
+# with RECOMPUTE, 15 to 104 blocks in use at a reset, and pages for 130, 150 and 200 of 399 blocks: the same rows came back.
 NOT_LEFT_OUT = ("retain_memory_blocks", "store_routing_per_block", "reset")
 FAULTS = {
     "step": "lru",              # no step is told

@@ -29,8 +29,7 @@ class Stages:
     ) -> None:
         """pipeline: vLLM's group of the stages, in order of layers. seconds: to wait for rows.
         start_seconds: to wait for the other stages here; then TimeoutError."""
-        self._seconds = seconds
-        self._earlier: list[Connection] = []
+        self._earlier: list[_Link] = []
         self._last: Connection | None = None
         last = pipeline.world_size - 1
         if last == 0:
@@ -45,7 +44,7 @@ class Stages:
         with socket.create_server((host, 0), backlog=last) as listener:
             pipeline.broadcast_object((listener.getsockname(), key), src=last)
             ranks = _accepted(listener, key, last, start_seconds)
-        self._earlier = [ranks[rank] for rank in range(last)]
+        self._earlier = [_Link(ranks[rank], seconds) for rank in range(last)]
 
     @property
     def returns(self) -> bool:
@@ -58,21 +57,40 @@ class Stages:
         if self._last is not None:
             document = b"" if rows is None else rows.to_bytes()
             self._last.send_bytes(_TAG.pack(tag) + document)
-        stages = [*(self._rows_of(link, tag) for link in self._earlier), rows]
+        stages = [*(link.rows_of(tag) for link in self._earlier), rows]
         if any(stage is None for stage in stages):
             return None
         return Rows.join_layers(stages) if len(stages) > 1 else rows  # type: ignore[arg-type]
 
-    def _rows_of(self, link: Connection, tag: int) -> Rows | None:
-        while link.poll(self._seconds):
-            message = link.recv_bytes(_MOST_BYTES)
+
+class _Link:
+    """What an earlier stage sends."""
+
+    def __init__(self, link: Connection, seconds: float) -> None:
+        self._link = link
+        self._seconds = self._wait = seconds
+        self._ahead: bytes | None = None  # a message with a later tag than the one that was asked for
+
+    def rows_of(self, tag: int) -> Rows | None:
+        while (message := self._message()) is not None:
             (sent,) = _TAG.unpack_from(message)
             if sent == tag:
                 document = memoryview(message)[_TAG.size :]
                 return from_bytes(document).rows() if len(document) else None
             if sent > tag:
+                self._ahead = message
                 break
         raise TimeoutError("a pipeline stage sent no rows in time")
+
+    def _message(self) -> bytes | None:
+        if self._ahead is not None:
+            message, self._ahead = self._ahead, None
+            return message
+        if not self._link.poll(self._wait):
+            self._wait = 0  # once is enough for a stage that is gone: until it sends something
+            return None
+        self._wait = self._seconds
+        return self._link.recv_bytes(_MOST_BYTES)
 
 
 def _connected(address: Any, hello: bytes, rank: int, seconds: float) -> Connection:

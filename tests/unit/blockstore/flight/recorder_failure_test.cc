@@ -131,10 +131,12 @@ TEST(RecorderFailure, ItsThreadLogsOnceWhyRecordingHasStopped) {
 
 TEST(RecorderFailure, NoMemoryDoesNotEndItsThread) {
   Flight flight(true);
-  flight.Fly(60);
+  flight.FillRing();
   // The engine itself needs memory, so the ring is filled before the thread wakes: it naps 20 ms.
+  // If it wakes too late the ring is emptied here: a full ring would end the recording as well.
   std::string why;
   for (int tries = 0; tries < 2000 && why.empty(); ++tries) {
+    (void)flight.recorder->ReplayOldest();
     flight.Fly(12);
     FailAllocation(1, true);
     std::this_thread::sleep_for(std::chrono::milliseconds(25));

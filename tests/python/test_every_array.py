@@ -1,0 +1,287 @@
+"""Every call that takes blocks, slots, rows or ids takes arrays of every framework: objects that have
+nothing but DLPack, or nothing but a buffer, and tensors that are no arrays of numpy. None is imported."""
+
+from __future__ import annotations
+
+import array
+import ast
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import waymark
+from test_arrays import Legacy, Tensor
+from waymark import _core
+from waymark.vllm import VllmScheduler, VllmWorker
+
+BLOCK, LAYERS, K, DUMMY = 4, 2, 2, 15
+
+
+class Buffer:
+    """Memory, and nothing that says so but the buffer protocol (a memoryview of array.array)."""
+
+    CODES = {"int32": "i", "int64": "q", "uint8": "B", "int16": "h"}
+
+    @staticmethod
+    def of(values: np.ndarray[Any, Any]) -> memoryview:
+        flat = array.array(Buffer.CODES[str(values.dtype)], values.reshape(-1).tolist())
+        view = memoryview(flat)
+        return view if values.ndim == 1 else view.cast("B").cast(flat.typecode, values.shape)
+
+
+FORMS: dict[str, Callable[[np.ndarray[Any, Any]], Any]] = {
+    "dlpack": Legacy,
+    "buffer": Buffer.of,
+    "tensor": Tensor,
+}
+Of = Callable[..., Any]  # of(values, dtype): an array in one of these forms
+CALLS: dict[Callable[[Of], Any], tuple[str, ...]] = {}
+
+
+def takes(*arguments: str) -> Callable[[Callable[[Of], Any]], Callable[[Of], Any]]:
+    """The arguments ("Class.method.name", of waymark._core) that a function gives arrays for. It returns what
+    shows that they were understood."""
+
+    def add(function: Callable[[Of], Any]) -> Callable[[Of], Any]:
+        CALLS[function] = arguments
+        return function
+
+    return add
+
+
+def make_store(**options: Any) -> waymark.Store:
+    return waymark.Store(
+        num_layers=LAYERS, top_k=K, num_experts=256, num_blocks=16, block_tokens=BLOCK, page_tokens=BLOCK,
+        null_blocks=[DUMMY], audit=False, **options,
+    )  # fmt: skip
+
+
+def make_session(**options: Any) -> tuple[waymark.Store, waymark.CaptureSession]:
+    store = make_store(**options)
+    return store, waymark.CaptureSession(store, max_rows=32)
+
+
+def ids_of(rows: int, first: int = 0, dtype: str = "int16") -> Any:
+    token = first + np.arange(rows)[:, None, None]
+    return (token + 50 * np.arange(LAYERS)[:, None] + np.arange(K)).astype(dtype)
+
+
+def read(store: waymark.Store, blocks: Any, rows: int) -> Any:
+    with store.snapshot(blocks, 0, rows) as snapshot:
+        snapshot.wait(10)
+        found = snapshot.rows()
+    return found.ids.tolist(), found.reasons.tolist()
+
+
+@takes(
+    *(f"Store.{name}" for name in (
+        "bind.blocks", "bind.keys", "retain.blocks", "release.blocks", "seal.blocks", "seal.keys", "copy.src", "copy.dst",
+        "copy.rows", "move.src", "move.dst", "truncate.blocks", "truncate.row", "covered_prefix.blocks",
+    )), "Snapshot.__init__.blocks", "CaptureSession.begin_ids_step.slots", "CaptureSession._submit_ids.ids",
+)  # fmt: skip
+def blocks_of_a_store(of: Of) -> Any:
+    store, session = make_session()
+    store.bind(of([3, 4]), of([70, 80], "int64"))
+    store.bind(of([0, 1]))
+    store.retain(of([0, 1]))
+    store.release(of([0, 1]))
+    store.seal(of([0]), of([7], "int64"))
+    assert session.begin_ids_step(1, 1, of([0, 1, 2, 3, 4, 5], "int64"))
+    session.submit_ids(1, of(ids_of(6), "int16"))
+    store.wait_idle(10)
+    store.copy(of([0]), of([2]), of([3]))
+    store.move(of([2]), of([5]))
+    store.truncate(of([5]), of([1]), 1)
+    stats = store.stats()
+    return (
+        read(store, of([0, 1]), 6), read(store, of([5]), 4), store.covered_prefix(of([0, 1]), 8),
+        stats.releases_below_zero, stats.hits_by_key,
+    )  # fmt: skip
+
+
+@takes(
+    *(f"ScheduleWriter.{name}" for name in (
+        "bind.blocks", "bind.keys", "retain.blocks", "release.blocks", "seal.blocks", "seal.keys", "copy.src", "copy.dst",
+        "copy.rows", "move.src", "move.dst", "truncate.blocks", "truncate.row", "snapshot.blocks",
+    ))
+)  # fmt: skip
+def blocks_of_a_message(of: Of) -> Any:
+    writer = _core.ScheduleWriter(16, BLOCK)
+    writer.begin(1, 1)
+    writer.bind(of([1, 2]), of([5, 6], "int64"))
+    writer.retain(of([1, 2]))
+    writer.release(of([2]))
+    writer.seal(of([1]), of([9], "int64"), 1)
+    writer.copy(of([1]), of([3]), of([2]))
+    writer.move(of([3, 4]), of([4, 3]))
+    writer.truncate(of([4]), of([1]), 1)
+    writer.snapshot(8, of([1, 2, 4]), 0, 9)
+    return said(writer.finish())
+
+
+@takes("serialize_batch.slots")
+def slots_of_a_batch(of: Of) -> Any:
+    return _core.serialize_batch(1, 1, of([0, 5, -1], "int64"))
+
+
+def said(message: bytes) -> bytes:
+    """Without the sender's epoch, which is random, and the digest."""
+    return message[24:-8]
+
+
+def one_step(begin: Callable[[Any], Any]) -> Any:
+    store, session = make_session()
+    store.bind([0, 1])
+    assert begin(session)
+    session.submit_ids(1, ids_of(5))
+    return read(store, [0, 1], 8)
+
+
+@takes("CaptureSession.begin_ids_step.pairs", "CaptureSession.begin_ids_step.asked")
+def pairs_of_an_ids_step(of: Of) -> Any:
+    pairs = of([0, 0, 1, 1, DUMMY], "int64"), of([1, 2, 0, 3, 0])
+    return one_step(lambda session: session.begin_ids_step(1, 1, pairs=pairs, asked=of([1, 1, 0, 1, 1], "uint8")))
+
+
+@takes("CaptureSession.begin_ids_step.table")
+def table_of_an_ids_step(of: Of) -> Any:
+    table = of([[0, 1], [1, 0]]), of([1, 2]), of([3, 1])
+    return one_step(lambda session: session.begin_ids_step(1, 1, table=table, asked=of([1, 0], "uint8"), num_padding=1))
+
+
+def one_view(of: Of, begin: Callable[[Any], Any], end: Callable[[Any], Any]) -> Any:
+    store = make_store(device_slots=True)
+    session = waymark.CaptureSession(store, max_rows=32)
+    for layer in range(LAYERS):
+        session.bind_layer(layer, f"m.{layer}", "hands_over")
+    store.bind([0, 1])
+    assert begin(session)
+    for layer in range(LAYERS):
+        session.hand_over(1, layer, of(ids_of(5)[:, layer], "int32"))
+    end(session)
+    return read(store, [0, 1], 8)
+
+
+@takes("CaptureSession.begin_step.slots", "CaptureSession.hand_over.ids")
+def slots_of_a_step(of: Of) -> Any:
+    return one_view(of, lambda s: s.begin_step(1, 1, of([0, 1, 4, 5, -1], "int64")), lambda s: s.submit(1))
+
+
+@takes("CaptureSession.begin_step.pairs", "CaptureSession.begin_step.asked")
+def pairs_of_a_step(of: Of) -> Any:
+    pairs = of([0, 0, 1, 1, DUMMY]), of([1, 2, 0, 3, 0])
+    return one_view(
+        of, lambda s: s.begin_step(1, 1, pairs=pairs, asked=of([1, 0, 1, 1, 1], "uint8")), lambda s: s.submit(1)
+    )
+
+
+@takes("CaptureSession.begin_step.table")
+def table_of_a_step(of: Of) -> Any:
+    table = of([[0, 1], [1, 0]]), of([1, 2]), of([3, 1])
+    return one_view(of, lambda s: s.begin_step(1, 1, table=table, num_padding=1), lambda s: s.submit(1))
+
+
+@takes("CaptureSession.submit_device_slots.slots")
+def device_slots(of: Of) -> Any:
+    return one_view(
+        of,
+        lambda s: s.begin_step(1, 1, list(range(8)), device_slots=True),
+        lambda s: s.submit_device_slots(1, of([0, 3, 5, -1, 6], "int64")),
+    )
+
+
+@takes(
+    *(f"MegatronAdapter.{name}" for name in (
+        "allocate.blocks", "match.blocks", "release.blocks", "register.blocks", "register.hashes", "step.ids", "checkpoint.blocks",
+        "lend_tokens.token_to_block_idx", "lend_tokens.token_to_local_position_within_kv_block",
+    ))
+)  # fmt: skip
+def hooks_of_megatron(of: Of) -> Any:
+    store, session = make_session()
+    adapter = _core.MegatronAdapter(session, DUMMY)
+    adapter.lend_tokens(of([2, 2, 3, DUMMY], "int64"), of([0, 1, 0, 0]))
+    adapter.allocate(of([2, 3]))
+    adapter.match(of([2]))
+    adapter.register(of([2]), of([-9], "int64"))
+    assert adapter.step(1, 1, 4, of(ids_of(4), "int16"))
+    adapter.checkpoint(7, of([2, 3, -1]), 5)
+    adapter.release(of([2, 2, 3, 3]))
+    [snapshot] = adapter.take(7)
+    with snapshot:
+        snapshot.wait(10)
+        rows = snapshot.rows()
+    return rows.ids.tolist(), rows.reasons.tolist(), store.stats().releases_below_zero
+
+
+@takes(
+    "VllmScheduler.new.blocks", "VllmScheduler.resume.blocks", "VllmScheduler.append.blocks", "VllmScheduler.extend.blocks",
+)  # fmt: skip
+def lists_of_vllm(of: Of) -> Any:
+    scheduler = VllmScheduler(16, BLOCK)
+    hashes = [bytes([i] * 8) for i in range(4)]  # of vLLM: bytes in a list
+    scheduler.begin(1, 1)
+    scheduler.new(1, of([1, 2]), 0, 0, hashes)
+    scheduler.append(1, of([3]), 8, hashes)
+    first = said(scheduler.finish_message())
+    scheduler.begin(2, 1)
+    scheduler.preempt(1, 9, 4)
+    scheduler.resume(1, of([4, 5, 6]), 0, 0, hashes)
+    scheduler.extend(1, of([7]))
+    scheduler.finish(1, 12, 5)
+    return first, said(scheduler.finish_message())
+
+
+@takes("VllmWorker.add_buffer.array")
+def memory_of_a_vllm_worker(of: Of) -> Any:
+    store, session = make_session()
+    worker = VllmWorker(session, np.arange(4), False)
+    store.bind([0])
+    ids = np.ascontiguousarray(ids_of(3, dtype="int32").transpose(1, 0, 2)).reshape(-1)
+    buffer = worker.add_buffer(of(ids, "int32"), K)
+    worker.step(1, 1, 3, buffer, 3)
+    return read(store, [0], 4)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+def test_every_call_takes_every_form(call: Callable[[Of], Any], form: str) -> None:
+    def plain(values: Any, dtype: str = "int32") -> Any:
+        return np.asarray(values, dtype)
+
+    wanted = call(plain)
+    assert call(lambda values, dtype="int32": FORMS[form](plain(values, dtype))) == wanted
+
+
+def test_slots_of_takes_every_form() -> None:
+    for form in (Legacy, Buffer.of):
+        assert waymark.slots_of(form(np.array([2, 1], np.int32)), 4, 3, 6).tolist() == [11, 4, 5]
+
+
+# Blocks, slots, rows, and what lies beside them. Arguments of other names are numbers of one element, bytes, objects, or
+# arrays that the caller makes for Waymark to write to.
+NAMES = {
+    "blocks", "src", "dst", "keys", "hashes", "slots", "pairs", "table", "asked", "ids", "array", "token_to_block_idx",
+    "token_to_local_position_within_kv_block",
+}  # fmt: skip
+# Rows and TrainerPlan take arrays that the package made (test_rows.py, test_trainer.py); so does VllmWorker, which keeps
+# the memory of numpy's. vLLM's hashes are bytes, in a list. VllmScheduler copies one block to one.
+ELSEWHERE = {
+    "Rows.__init__.ids", "TrainerPlan._fill.ids", "VllmWorker.__init__.slots", "VllmScheduler.copy.src", "VllmScheduler.copy.dst",
+    "VllmScheduler.new.hashes", "VllmScheduler.resume.hashes", "VllmScheduler.append.hashes",
+}  # fmt: skip
+
+
+def test_every_call_is_in_the_list() -> None:
+    stub = ast.parse((pathlib.Path(waymark.__file__).parent / "_core.pyi").read_text())
+    found = set()
+    for scope, body in [("", stub.body)] + [(node.name + ".", node.body) for node in stub.body if isinstance(node, ast.ClassDef)]:
+        for function in body:
+            if isinstance(function, ast.FunctionDef):
+                arguments = function.args.args + function.args.kwonlyargs
+                found |= {f"{scope}{function.name}.{argument.arg}" for argument in arguments if argument.arg in NAMES}
+    named = {argument for arguments in CALLS.values() for argument in arguments}
+    others = {argument for argument in named if argument.rsplit(".", 1)[1] not in NAMES}
+    assert others == {f"{of}.{name}" for of in ("Store", "ScheduleWriter") for name in ("copy.rows", "truncate.row")}
+    assert found - ELSEWHERE == named - others
