@@ -119,22 +119,25 @@ class _Step:
 
 
 class Replayed(_Step):
-    """The forward of a micro-batch that replays its rows; ``Replay.forward()`` makes it."""
-
-    filled: Filled
-    """The ids, the mask and the report of ``Plan.fill()``. A chunk without MoE layers has no ids."""
+    """The forward of a micro-batch that replays its rows; ``Replay.forward()`` makes it. ``filled``:
+    the ids, the mask and the report, as of ``Plan.fill()``; a chunk without MoE layers has no ids."""
 
     def __init__(
-        self, plan: Plan, chunk: _Chunk, filled: Filled, targets: Any, live: bool, audit: bool
+        self,
+        plan: Plan,
+        chunk: _Chunk,
+        filled: Filled,
+        targets: Any,
+        live: bool,
+        audited: npt.NDArray[np.int64] | None,
     ) -> None:
         super().__init__(plan, chunk)
         self.filled = filled
         as_tensor = module("torch").as_tensor
         self._targets = targets
         self._live = as_tensor(~filled.mask[:, None]) if live else None
-        replayed = np.flatnonzero(filled.mask)
-        self._rows = replayed[:: max(1, -(-len(replayed) // AUDIT_ROWS))]
-        self._places = as_tensor(self._rows) if audit else None
+        self._rows = audited
+        self._places = None if audited is None else as_tensor(audited)
         # The routers' own choices for _rows, of each layer: of the forward, and of what was recomputed.
         self._own: tuple[list[Any], list[Any]] = ([None] * len(chunk.layers), [None] * len(chunk.layers))
 
@@ -146,7 +149,7 @@ class Replayed(_Step):
         were recomputed, if not all were. Waits for the device.
 
         FailedPreconditionError without ``forward(audit=True)``, or before it has run."""
-        if self._places is None:
+        if self._rows is None:
             raise FailedPreconditionError("audit: after forward(audit=True), got audit=False")
         own, ids = self._own[recomputed], np.asarray(self.filled.ids)
         ran = [place for place, chosen in enumerate(own) if chosen is not None]
@@ -231,6 +234,7 @@ class Replay:
             raise Refused(f"waymark: the model is refused: two of its routers are of layer {twice[0]}")
         if not layers and all(one.config.pipeline_model_parallel_size == 1 for one in self._chunks):
             raise Refused("waymark: the model is refused: no layer of its decoder has a router")
+        self._audits = 0
         self._step: _Step | None = None
         self._grad = False
         self._saved: list[tuple[Any, dict[str, Any]]] | None = None
@@ -291,7 +295,11 @@ class Replay:
         targets = module("torch").as_tensor(filled.ids)
         if of.routers:  # all layers in one copy
             targets = targets.to(of.routers[0].weight.device, non_blocking=True, copy=True)
-        step = Replayed(plan, of, filled, targets, missing == "live", audit)
+        audited = None
+        if audit:
+            audited = _sample(filled.mask, self._audits)
+            self._audits += 1
+        step = Replayed(plan, of, filled, targets, missing == "live", audited)
         with self._running(step):
             yield step
 
@@ -305,12 +313,12 @@ class Replay:
 
     def _fill(self, plan: Plan, rows: Sequence[Source], chunk: _Chunk) -> Filled:
         config = chunk.config
+        wanted = config.moe_router_topk, config.num_moe_experts
         for i, source in enumerate(rows):
-            top_k, experts = _shape(source)
-            if (top_k, experts) != (config.moe_router_topk, config.num_moe_experts):
+            shape = _shape(source)
+            if shape not in (wanted, None):
                 raise InvalidArgumentError(
-                    f"rows[{i}]: K = {config.moe_router_topk} and E = {config.num_moe_experts} as the "
-                    f"model has, got {top_k} and {experts}"
+                    "rows[{}]: K = {} and E = {} as the model has, got {} and {}".format(i, *wanted, *shape)
                 )
         if chunk.layers:
             return plan.fill(rows, chunk.layer_ids)
@@ -493,14 +501,25 @@ def _current_backward() -> int:
     return number
 
 
-def _shape(source: Source) -> tuple[int, int]:
-    """(K, E) of the rows of a sequence."""
+def _shape(source: Source) -> tuple[int, int] | None:
+    """(K, E) of the rows of a sequence; None: it is none, which fill() refuses."""
     if isinstance(source, (Rows, Document)):
         return source.shape.top_k, source.shape.num_experts
     if isinstance(source, Snapshot):
-        return source._row_shape[1], source._row_shape[2]
-    info = _core.handle_info(source[1])
-    return info[4], info[5]
+        return source._row_shape[1:]
+    if isinstance(source, tuple):
+        return _core.handle_info(source[1])[4:6]
+    return None
+
+
+def _sample(mask: npt.NDArray[np.bool_], turn: int) -> npt.NDArray[np.int64]:
+    """At most AUDIT_ROWS of the rows that are replayed, evenly; others in the next turn, so that no
+    sequence is always left out."""
+    rows = np.flatnonzero(mask)
+    if len(rows) <= AUDIT_ROWS:
+        return rows
+    at = np.arange(AUDIT_ROWS) * len(rows) + turn * AUDIT_ROWS % len(rows)
+    return rows[at // AUDIT_ROWS]
 
 
 def _check_filled(filled: Filled, plan: Plan, chunk: _Chunk) -> None:
