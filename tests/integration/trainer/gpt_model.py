@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """waymark.megatron.replay in real GPTModels of megatron-core on the CPU, with gloo between ranks.
 
-  gpt_model.py [--case NAME,...] [--version 0.18.2,0.19.2] [--seed N] [--fault shift|layers|order] [--json]
+  gpt_model.py [--case NAME;...] [--version 0.18.2,0.19.2] [--seed N] [--fault shift|layers|order] [--json]
 
 `one` is the reference: one process records the routing of 4 micro-batches of 3 padded sequences (8 layers, the first two
 dense, K = 4 of 16) and hands it to the other cases, whose ranks have their part of the same weights. Every rank
@@ -95,15 +95,15 @@ def case(name, version, args, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--case", default="", help="names of cases, or parts of them, with ; between them")
+    parser.add_argument("--case", default="", help="names of cases, or parts of names, with ; between them")
     parser.add_argument("--version", default=RELEASED, help="with commas between them")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fault", choices=FAULTS, default="")
     parser.add_argument("--timeout", type=int, default=900, help="seconds for one case")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    names = [
-        name for name in CASES if any(part.strip() in name for part in args.case.split(";"))]
+    parts = [part.strip() for part in args.case.split(";")]
+    names = [name for name in CASES if any(part == name or (part not in CASES and part in name) for part in parts)]
     if not names:
         parser.error(f"no case {args.case!r}; there are {'; '.join(CASES)}")
     cases = []

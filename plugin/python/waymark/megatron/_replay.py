@@ -213,7 +213,6 @@ class Recorded(_Step):
         if getattr(replay, "static_buffer", None) is not None:
             ids = ids.clone()  # a view of the buffer, which the next forward writes over
         self._ids[layer.place] = ids
-        replay.recorded_topk_idx = None
         replay.set_target_indices(ids)
         return result
 
@@ -275,8 +274,8 @@ class Replay:
         """The forward of one micro-batch inside ``with`` replays its rows.
 
         plan: of the micro-batch on this rank. rows: of each sequence, as ``Plan.fill()`` takes them, or
-        what it returned for ``layer_ids(chunk)`` (filled ahead, in pinned memory for instance), which
-        is checked again. chunk: of a virtual pipeline the model that the forward runs, or its number;
+        what it returned for ``layer_ids(chunk)``, which is checked again (filled ahead, for instance in
+        pinned memory, which the device then copies from without waiting). chunk: of a virtual pipeline the model that the forward runs, or its number;
         None: the only one. missing: what becomes of rows without routing, such as padding and last
         tokens, for which Megatron has no mask. "fill": experts 0 ... K - 1, keep them out of the loss;
         "live": the router chooses. audit: keeps the routers' own choices for ``Replayed.audit()``.
