@@ -93,6 +93,7 @@ class Torch:
 
     def __init__(self) -> None:
         self.grad, self.task, self.tasks = True, -1, 0
+        self.ranks = True  # whether parallel_state knows them
         self._C = types.SimpleNamespace(_current_graph_task_id=lambda: self.task)
 
     def is_grad_enabled(self) -> bool:
@@ -168,6 +169,10 @@ def tokens_of(batch: int = 0, plan: trainer.Plan = PLAN) -> Any:
     return (sequences + 1) * 100 + positions + 1 + batch * 10_000
 
 
+def other_rank(**fields: Any) -> trainer.Plan:
+    return trainer.Layout(order="sequence-major", sequence_multiple=4, **fields).plan(LENGTHS)
+
+
 def rows_of(model: Any, batch: int = 0, plan: trainer.Plan = PLAN, shift: int = 0) -> list[Rows]:
     """What an engine returns: other ids than the model would choose now, shifted by `shift` experts."""
     routers = sorted(model.decoder.routers, key=lambda router: router.layer_number)
@@ -191,7 +196,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Torch]:
     modules = {
         "torch": fake,
         "megatron.core.transformer.moe.router_replay": types.SimpleNamespace(RouterReplayAction=Action),
-        "megatron.core.parallel_state": types.SimpleNamespace(**parallel),
+        "megatron.core.parallel_state": types.SimpleNamespace(model_parallel_is_initialized=lambda: fake.ranks, **parallel),
     }
     monkeypatch.setattr(_replay, "module", modules.__getitem__)
     yield fake
@@ -331,6 +336,8 @@ def test_rows_that_are_refused() -> None:
         (PLAN, rows, {"chunk": 1}, "chunk: one of the 1 models, or its number, got 1"),
         (PLAN, rows, {"chunk": Model()}, "chunk: one of the 1 models, or its number, got Model"),
         (trainer.Layout(order="batch-major").plan(LENGTHS), rows, {}, "as the rows of Megatron's routers, got 'batch-major'"),
+        (other_rank(context=(0, 2)), rows, {}, "plan: of context rank 1, as this process is, got that of 0"),
+        (other_rank(tensor=(3, 4), sequence_parallel=True), rows, {}, "plan: of tensor rank 0, as this process is, got that of 3"),
     ]
     for plan, sources, more, text in refused:
         with pytest.raises(InvalidArgumentError, match=text), replay.forward(plan, sources, **more):
@@ -557,9 +564,11 @@ def test_chunks_of_a_virtual_pipeline(torch: Torch) -> None:
         recorded.rows()
 
 
-def test_the_layout_of_a_rank() -> None:
+def test_the_layout_of_a_rank(torch: Torch) -> None:
     replay = waymark.megatron.replay(Model())
     layout = replay.layout(sequence_multiple=16)
     assert layout == trainer.Layout(context=(1, 2), tensor=(0, 4), sequence_parallel=True, sequence_multiple=16)
     assert replay.layout(context=(0, 1), order="sequence-major").context == (0, 1)
+    torch.ranks = False  # groups of its own
+    assert replay.layout() == trainer.Layout(sequence_parallel=True)
     assert repr(replay) == "Replay(layers=[[1, 2, 3]])"

@@ -3,6 +3,7 @@
   gpt_rank.py JOB    JOB: JSON {case, seed, fault, folder, rank, ranks, port, and what of the parallel state is not 1}
 """
 import contextlib
+import dataclasses
 import json
 import os
 import sys
@@ -671,6 +672,9 @@ def moe_layers(job, found, lengths, plan, replay, model, hidden, local):
         model(mine)
     filled = plan.fill(rows, MOE)
     found.compare(watch.take(MOE), filled)
+    rank, size = plan.layout.context
+    others = dataclasses.replace(plan.layout, context=((rank + 1) % size, size)).plan(lengths)
+    found.refused("the plan of another rank", lambda: replay.forward(others, rows).__enter__(), f"plan: of context rank {rank}, as this")
     everywhere = [None] * dist.get_world_size()
     dist.all_gather_object(everywhere, [one.to_bytes() for one in step.rows()])
     for sequence, ids in enumerate(wanted):  # the way back: the ranks have all rows

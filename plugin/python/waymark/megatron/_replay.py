@@ -244,21 +244,11 @@ class Replay:
         return self._chunk(chunk).layer_ids
 
     def layout(self, **more: Any) -> Layout:
-        """The ``trainer.Layout`` of this rank: its place in context and tensor parallelism, and whether
-        that is sequence parallel. more: the other fields, and those that are to differ."""
-        parallel = module("megatron.core.parallel_state")
-        fields: dict[str, Any] = {
-            "context": (
-                parallel.get_context_parallel_rank(),
-                parallel.get_context_parallel_world_size(),
-            ),
-            "tensor": (
-                parallel.get_tensor_model_parallel_rank(),
-                parallel.get_tensor_model_parallel_world_size(),
-            ),
-            "sequence_parallel": bool(self._chunks[0].config.sequence_parallel),
-        }
-        return Layout(**{**fields, **more})
+        """The ``trainer.Layout`` of this rank: its place in context and tensor parallelism, from
+        parallel_state, and whether that is sequence parallel. more: the other fields, and those that
+        are to differ."""
+        sequence_parallel = bool(self._chunks[0].config.sequence_parallel)
+        return Layout(**{**_ranks(), "sequence_parallel": sequence_parallel, **more})
 
     # -- the forward of a micro-batch ---------------------------------------------------------
     @contextlib.contextmanager
@@ -332,6 +322,14 @@ class Replay:
             raise InvalidArgumentError(
                 "plan: 'packed' or 'sequence-major', as the rows of Megatron's routers, got 'batch-major'"
             )
+        # The rows of another rank are as many. (Other sizes have other numbers of rows.)
+        for name, (rank, size) in _ranks().items():
+            cut = name == "context" or plan.layout.sequence_parallel
+            of_plan = getattr(plan.layout, name)
+            if cut and of_plan[1] == size and of_plan[0] != rank:
+                raise InvalidArgumentError(
+                    f"plan: of {name} rank {rank}, as this process is, got that of {of_plan[0]}"
+                )
         return self._chunk(chunk)
 
     def _chunk(self, chunk: Any) -> _Chunk:
@@ -492,6 +490,24 @@ def replay(model: Any) -> Replay:
 
 def _actions() -> Any:
     return module("megatron.core.transformer.moe.router_replay").RouterReplayAction
+
+
+def _ranks() -> dict[str, tuple[int, int]]:
+    """This process in context and tensor parallelism, (rank, size) each, as in Layout; nothing if
+    Megatron's groups are not those of parallel_state."""
+    parallel = module("megatron.core.parallel_state")
+    if not parallel.model_parallel_is_initialized():
+        return {}
+    return {
+        "context": (
+            parallel.get_context_parallel_rank(),
+            parallel.get_context_parallel_world_size(),
+        ),
+        "tensor": (
+            parallel.get_tensor_model_parallel_rank(),
+            parallel.get_tensor_model_parallel_world_size(),
+        ),
+    }
 
 
 def _current_backward() -> int:
