@@ -35,6 +35,7 @@ FAULTS = ("shift", "layers", "order")
 CASES = {
     "one": ("one", 1, {}),
     "recompute": ("recompute", 1, {}),
+    "groups, sigmoid, bias": ("groups", 1, {}),
     "audit": ("audit", 1, {}),
     "silent errors": ("silent_errors", 1, {}),
     "draft layers": ("draft_layers", 1, {}),

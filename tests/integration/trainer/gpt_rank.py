@@ -513,6 +513,42 @@ def draft_layers(job, found):
     found.compare(watch.take(MOE), step.filled)
 
 
+def groups(job, found):
+    """The choice of DeepSeek's routers: by groups of experts, of sigmoid scores with a bias."""
+    torch.manual_seed(job["seed"])
+    [model] = models = make_models(job, moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True,
+                                   moe_router_num_groups=4, moe_router_group_topk=2)
+    load(models, Reference(job).weights)
+    for layer in model.decoder.layers[DENSE:]:
+        torch.nn.init.normal_(layer.mlp.router.expert_bias, std=0.05)
+    model.eval()
+    weights = {name: value.detach().clone() for name, value in model.named_parameters()}
+    watch, replay = Watch(models), waymark.megatron.replay(model)
+    plan = layout_of(replay).plan(LENGTHS)
+    for micro_batch in range(MICRO_BATCHES):
+        tokens, at, mask = inputs(job["seed"], micro_batch)
+        load(models, weights)
+        with torch.no_grad(), replay.record(plan) as step:
+            model(tokens, at, mask)
+        recorded = [rows[: length - 1] for rows, length in zip(step.rows(), LENGTHS)]
+        if job["fault"]:
+            recorded = [Rows.from_array(np.roll(rows.ids, 1, 0), num_experts=EXPERTS, layer_ids=MOE) for rows in recorded]
+        filled = plan.fill(recorded, MOE)
+        found.compare(watch.take(MOE), filled)
+        with torch.no_grad(), replay.forward(plan, recorded, audit=True) as step:
+            model(tokens, at, mask)
+        found.compare(watch.take(MOE), filled)
+        found.alarms(step.audit())
+        found.expect(step.audit().agreement > 0.99, f"equal weights agree in {step.audit().agreement}")
+        load(models, weights, NOISE)
+        with torch.no_grad():
+            model(tokens, at, mask)
+        found.rerouted(watch.take(MOE), filled)
+        with replay.forward(plan, recorded, missing="live"):
+            loss_of(model(tokens, at, mask), tokens).backward()
+        found.compare(watch.take(MOE), filled)
+
+
 def cut(job, found):
     """Tensor and expert parallelism: the rows of this rank."""
     models, reference = make_models(job), Reference(job)
@@ -735,7 +771,7 @@ def main():
     stand_in_for_cuda()
     found = Found()
     globals()[job["case"]](job, found)
-    if job["case"] in ("one", "cut", "pipeline", "context", "packed"):
+    if job["case"] in ("one", "groups", "cut", "pipeline", "context", "packed"):
         found.expect(found.numbers["rows_rerouted_without_replay"] > 0 or not found.numbers["rows_compared"],
                      "the weights that are off choose the same experts: replay shows nothing")
     found.expect(found.numbers["rows_compared"], "no row was compared")
