@@ -1,4 +1,5 @@
-"""Captures the routing of Megatron's dynamic inference engine, without a change to megatron-core.
+"""Captures the routing of Megatron's dynamic inference engine, and replays it in training, without a
+change to megatron-core.
 
     attached = waymark.megatron.attach(engine)
 
@@ -7,12 +8,27 @@ of a ``DynamicInferenceEngine`` whose model has ``moe_enable_routing_replay``. F
 [tokens - 1, layers, K], where Megatron's own store of routing would have put them: also of requests
 that were evicted, or whose blocks were taken again in the step in which they finished.
 
+    replay = waymark.megatron.replay(model)
+
+replays rows in the routers of a model that is trained (docs/training.md).
+
 Importing this imports nothing of torch or megatron-core.
 """
 
 from .._coverage import Coverage
 from ._attached import Attached, attach
 from ._finished import Finished
+from ._replay import Recorded, Replay, Replayed, replay
 from ._versions import Refused
 
-__all__ = ["Attached", "Coverage", "Finished", "Refused", "attach"]
+__all__ = [
+    "Attached",
+    "Coverage",
+    "Finished",
+    "Recorded",
+    "Refused",
+    "Replay",
+    "Replayed",
+    "attach",
+    "replay",
+]

@@ -42,7 +42,7 @@ def check(context: Any) -> None:
 
 def check_model(config: Any) -> None:
     """Refused if a model of this TransformerConfig cannot be captured."""
-    refused = {
+    _refuse({
         "moe_enable_routing_replay": (
             not getattr(config, "moe_enable_routing_replay", False)
             and "it is off, and routers record nothing"
@@ -63,8 +63,42 @@ def check_model(config: Any) -> None:
             getattr(config, "pipeline_model_parallel_size", 1) > 1
             and "each stage has the rows of its own layers only, and Megatron returns the first's"
         ),
-    }
-    for what, why in refused.items():
+    })  # fmt: skip
+
+
+def check_replay(config: Any) -> None:
+    """Refused if the routers of a model of this TransformerConfig do not do what a RouterReplay says."""
+    balancing = _texts(getattr(config, "moe_router_load_balancing_type", ""))
+    _refuse({
+        "moe_enable_routing_replay": (
+            not getattr(config, "moe_enable_routing_replay", False)
+            and "it is off, and routers have no RouterReplay"
+        ),
+        "moe_router_fusion": (
+            getattr(config, "moe_router_fusion", False)
+            and "the fused router chooses the experts itself"
+        ),
+        "moe_router_load_balancing_type": next(
+            (
+                f"{name} chooses the experts itself"
+                for name in ("sinkhorn", "quantile_balancing")
+                if name in balancing
+            ),
+            False,
+        ),
+        "moe_expert_capacity_factor": (
+            getattr(config, "moe_expert_capacity_factor", None) is not None
+            and "tokens beyond the capacity are dropped from the experts that they are given"
+        ),
+        "overlap_moe_expert_parallel_comm": (
+            getattr(config, "overlap_moe_expert_parallel_comm", False)
+            and "the forward of one micro-batch runs inside the backward of another"
+        ),
+    })  # fmt: skip
+
+
+def _refuse(reasons: dict[str, Any]) -> None:
+    for what, why in reasons.items():
         if why:
             raise Refused(f"waymark: {what} is refused: {why}")
 
@@ -79,23 +113,34 @@ def num_blocks(allocator: Any) -> int:
     return total
 
 
-def moe_layers(model: Any) -> list[MoELayer]:
-    """The layers that are captured, in their order: those of the decoder. Routers of MTP layers count
-    from 1 again, and do not run in the forward. Up to 0.18 only the router knows its number."""
-    found = []
-    for wrapper in range(8):  # Float16Module and the like
+def inner_model(model: Any) -> Any:
+    """The model inside of Float16Module, DistributedDataParallel and the like."""
+    for wrapper in range(8):
         if hasattr(model, "decoder") or not hasattr(model, "module"):
             break
         model = model.module
+    return model
+
+
+def routers(model: Any) -> list[Any]:
+    """The routers of the decoder. Those of MTP layers count from 1 again, and are not in it."""
+    model = inner_model(model)
     decoder = getattr(model, "decoder", None)
     if decoder is None:
         decoder = getattr(getattr(model, "language_model", None), "decoder", None)
-    for router in decoder.modules() if decoder is not None else ():
-        replay = getattr(router, "router_replay", None)
-        if replay is not None:
-            found.append(MoELayer(int(router.layer_number) - 1, replay))
+    return [one for one in decoder.modules() if hasattr(one, "router_replay")] if decoder is not None else []
+
+
+def moe_layers(model: Any) -> list[MoELayer]:
+    """The layers that are captured, in their order. Up to 0.18 only the router knows its number."""
+    found = [
+        MoELayer(int(router.layer_number) - 1, router.router_replay)
+        for router in routers(model)
+        if router.router_replay is not None
+    ]
     if not found:
-        raise Refused(f"waymark: {type(model).__name__} is refused: no layer of its decoder has a router")
+        name = type(inner_model(model)).__name__
+        raise Refused(f"waymark: {name} is refused: no layer of its decoder has a router")
     return sorted(found, key=lambda layer: layer.layer_id)
 
 
