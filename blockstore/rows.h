@@ -87,20 +87,6 @@ struct Rows {
 // is done here. REQUIRES: `out` has the size that CheckReadSpec accepts.
 void WriteRows(const RoutingShape& shape, std::span<const std::uint8_t* const> row_pointers,
                const ReadSpec& spec, std::span<std::uint8_t> out);
-// A place in tensors of one layer each, into which rows are written a tile of rows at a time.
-struct LayerTensors {
-  IdType id_type = IdType::kInt64;
-  Fill fill = Fill::kArange;
-  std::uint8_t* ids = nullptr;  // of layer 0 and the first row
-  std::size_t layer_bytes = 0;  // from a layer to the next
-  // Past the caches: for tensors that are more than those hold.
-  bool streamed = false;
-};
-// WriteRows in the order [L, T, K], of some rows of larger tensors: row i of layer l goes to
-// out.ids + l * out.layer_bytes + i * K * IdBytes(out.id_type). A tile should fit a cache. REQUIRES:
-// shape.Validate(); every id fits out.id_type.
-void WriteLayers(const RoutingShape& shape, std::span<const std::uint8_t* const> row_pointers,
-                 const LayerTensors& out);
 // InvalidArgument if the ids of `shape` do not fit spec.id_type, or if `rows` rows do not take
 // exactly `bytes` bytes.
 [[nodiscard]] absl::Status CheckReadSpec(const RoutingShape& shape, std::int64_t rows,

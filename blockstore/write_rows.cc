@@ -18,6 +18,7 @@
 #endif
 
 #include "blockstore/rows.h"
+#include "blockstore/write_layers.h"
 #include "blockstore/write_rows_ops.h"
 
 namespace waymark {
@@ -95,12 +96,11 @@ constexpr std::size_t kTileRows = 32;
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kMostTopK = 64;  // of a valid shape
 
-// Layers-first output of this many bytes and more is streamed past the caches, in tiles of the L2
-// cache: each layer of a tile is a run of its own in the output, and long runs keep the translation
-// of addresses cheap.
-constexpr std::size_t kStreamedBytes = std::size_t{4} << 20;
+// What is streamed past the caches is written in tiles of the L2 cache, and the next tile is on its
+// way there: each layer of a tile is a run of its own in the output, and long runs keep the
+// translation of addresses cheap.
 constexpr std::size_t kStreamedTileBytes = std::size_t{192} << 10;
-constexpr std::size_t kStageBytes = std::size_t{16} << 10;
+constexpr std::size_t kStageBytes = std::size_t{4} << 10;
 
 // Loads kBytes <= 8 bytes into the low end of a word. By loads of register size only: bytes
 // assembled in memory would stall the load of the word.
@@ -389,13 +389,14 @@ void FillMissing(Fill fill, std::size_t top_k, std::size_t to_bytes, std::uint8_
   }
 }
 
-// Rows lie anywhere; layer by layer they would be waited for again and again.
 // Inline, because GCC 12 takes out calls of a function that does nothing else.
 __attribute__((always_inline)) inline void Prefetch(std::span<const std::uint8_t* const> rows,
                                                     std::size_t row_bytes) {
   for (const std::uint8_t* const row : rows) {
-    for (std::size_t at = 0; row != nullptr && at < row_bytes; at += kLine)
+    if (row == nullptr) continue;
+    for (std::size_t at = 0; at < row_bytes; at += kLine)
       __builtin_prefetch(row + at, 0, 2);
+    __builtin_prefetch(row + row_bytes - 1, 0, 2);
   }
 }
 
@@ -404,13 +405,16 @@ void StreamRows(const RoutingShape& shape, std::span<const std::uint8_t* const> 
                 const ReadSpec& spec, std::span<std::uint8_t> out) {
   const std::size_t rows = row_pointers.size();
   const std::size_t to_bytes = static_cast<std::size_t>(shape.top_k) * IdBytes(spec.id_type);
-  const std::size_t tile = std::max(kTileRows, kStreamedTileBytes / shape.row_bytes());
+  const std::size_t tile =
+      std::clamp(kStreamedTileBytes / shape.row_bytes(), kTileRows, std::size_t{512});
   LayerTensors tensors = {spec.id_type, spec.fill, out.data(), rows * to_bytes, true};
   for (std::size_t begin = 0; begin < rows; begin += tile) {
-    const auto of_tile = row_pointers.subspan(begin, std::min(tile, rows - begin));
-    Prefetch(of_tile, shape.row_bytes());
+    const auto rest = row_pointers.subspan(begin);
+    const auto of_tile = rest.first(std::min(tile, rest.size()));
+    const auto next = rest.subspan(of_tile.size());
+    if (begin == 0) Prefetch(of_tile, shape.row_bytes());
     tensors.ids = out.data() + begin * to_bytes;
-    WriteLayers(shape, of_tile, tensors);
+    WriteLayers(shape, of_tile, tensors, next.first(std::min(tile, next.size())));
   }
 }
 
@@ -437,7 +441,8 @@ std::span<const LayerOps* const> SupportedLayerOps() {
 }
 
 void WriteLayers(const LayerOps& ops, const RoutingShape& shape,
-                 std::span<const std::uint8_t* const> row_pointers, const LayerTensors& out) {
+                 std::span<const std::uint8_t* const> row_pointers, const LayerTensors& out,
+                 std::span<const std::uint8_t* const> next) {
   const auto top_k = static_cast<std::size_t>(shape.top_k);
   const std::size_t to_bytes = IdBytes(out.id_type);
   LayerOps::Widen widen = ops.find(shape.id_bytes(), to_bytes, top_k);
@@ -447,11 +452,17 @@ void WriteLayers(const LayerOps& ops, const RoutingShape& shape,
   FillMissing(out.fill, top_k, to_bytes, missing);
   const std::size_t row_bytes = top_k * to_bytes;
   const std::size_t staged = kStageBytes / row_bytes;
+  const std::size_t parts =
+      (row_pointers.size() + staged - 1) / staged * static_cast<std::size_t>(shape.num_layers);
+  std::size_t part = 0;
   LayerRows layer = {{}, 0, top_k, missing};
   for (std::int32_t l = 0; l < shape.num_layers; ++l) {
     std::uint8_t* to = out.ids + static_cast<std::size_t>(l) * out.layer_bytes;
     for (std::size_t at = 0; at < row_pointers.size(); at += staged) {
       layer.rows = row_pointers.subspan(at, std::min(staged, row_pointers.size() - at));
+      const std::size_t asked = next.size() * part / parts;
+      ++part;
+      Prefetch(next.subspan(asked, next.size() * part / parts - asked), shape.row_bytes());
       widen(layer, stage);
       const std::size_t bytes = layer.rows.size() * row_bytes;
       if (out.streamed) {
@@ -471,8 +482,8 @@ void WriteLayers(const LayerOps& ops, const RoutingShape& shape,
 }  // namespace internal
 
 void WriteLayers(const RoutingShape& shape, std::span<const std::uint8_t* const> row_pointers,
-                 const LayerTensors& out) {
-  internal::WriteLayers(*internal::SupportedLayerOps().back(), shape, row_pointers, out);
+                 const LayerTensors& out, std::span<const std::uint8_t* const> next) {
+  internal::WriteLayers(*internal::SupportedLayerOps().back(), shape, row_pointers, out, next);
 }
 
 void WriteRows(const RoutingShape& shape, std::span<const std::uint8_t* const> row_pointers,

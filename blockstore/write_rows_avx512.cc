@@ -5,6 +5,8 @@
 
 #include <immintrin.h>
 
+#include <cstring>
+
 #include "blockstore/write_rows_ops.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -20,24 +22,38 @@
 namespace waymark::internal {
 namespace {
 
-// Writes ids of kTo bytes from as many stored ids as `mask` has bytes: 64 bytes, or 32.
-template <int kFrom, int kTo>
+// kBytes bytes, or, if it is 0, those of `mask`: which takes several times as long.
+template <int kBytes>
+WAYMARK_AVX512_INLINE __m128i Load(const std::uint8_t* from, __mmask32 mask) {
+  if constexpr (kBytes == 16) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  if constexpr (kBytes == 8) return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  if constexpr (kBytes == 4) {
+    std::int32_t word;
+    std::memcpy(&word, from, sizeof(word));
+    return _mm_cvtsi32_si128(word);
+  }
+  return _mm_maskz_loadu_epi8(static_cast<__mmask16>(mask), from);
+}
+
+// Writes 64 bytes of ids of kTo bytes, or 32.
+template <int kFrom, int kTo, int kBytes>
 WAYMARK_AVX512_INLINE void Widen64(const std::uint8_t* from, __mmask32 mask, std::uint8_t* to) {
   __m512i ids;
-  if constexpr (kFrom == 1 && kTo == 8) {
-    ids = _mm512_cvtepu8_epi64(_mm_maskz_loadu_epi8(static_cast<__mmask16>(mask), from));
-  } else if constexpr (kFrom == 1) {
-    ids = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(static_cast<__mmask16>(mask), from));
-  } else if constexpr (kTo == 8) {
-    ids = _mm512_cvtepu16_epi64(_mm_maskz_loadu_epi8(static_cast<__mmask16>(mask), from));
-  } else {
+  if constexpr (kFrom == 2 && kTo == 4) {
     ids = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi8(mask, from));
+  } else {
+    const __m128i stored = Load<kBytes>(from, mask);
+    if constexpr (kFrom == 2) {
+      ids = _mm512_cvtepu16_epi64(stored);
+    } else {
+      ids = kTo == 8 ? _mm512_cvtepu8_epi64(stored) : _mm512_cvtepu8_epi32(stored);
+    }
   }
   _mm512_storeu_si512(to, ids);
 }
-template <int kFrom, int kTo>
-WAYMARK_AVX512_INLINE void Widen32(const std::uint8_t* from, __mmask16 mask, std::uint8_t* to) {
-  const __m128i stored = _mm_maskz_loadu_epi8(mask, from);
+template <int kFrom, int kTo, int kBytes>
+WAYMARK_AVX512_INLINE void Widen32(const std::uint8_t* from, __mmask32 mask, std::uint8_t* to) {
+  const __m128i stored = Load<kBytes>(from, mask);
   __m256i ids;
   if constexpr (kFrom == 1) {
     ids = kTo == 8 ? _mm256_cvtepu8_epi64(stored) : _mm256_cvtepu8_epi32(stored);
@@ -54,14 +70,14 @@ WAYMARK_AVX512_INLINE __mmask32 MaskOf(std::size_t ids) {
 }
 
 // Rows whose ids take at most half a vector.
-template <int kFrom, int kTo>
+template <int kFrom, int kTo, int kBytes>
 WAYMARK_AVX512 void Narrow(const LayerRows& layer, std::uint8_t* to) {
   const std::size_t row_bytes = layer.top_k * kTo;
-  const auto mask = static_cast<__mmask16>(MaskOf<kFrom>(layer.top_k));
+  const __mmask32 mask = MaskOf<kFrom>(layer.top_k);
   const __m256i missing = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(layer.missing));
   for (const std::uint8_t* const row : layer.rows) {
     if (row != nullptr) [[likely]] {
-      Widen32<kFrom, kTo>(row + layer.offset, mask, to);
+      Widen32<kFrom, kTo, kBytes>(row + layer.offset, mask, to);
     } else {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), missing);
     }
@@ -70,14 +86,14 @@ WAYMARK_AVX512 void Narrow(const LayerRows& layer, std::uint8_t* to) {
 }
 
 // Rows of one vector.
-template <int kFrom, int kTo>
+template <int kFrom, int kTo, int kBytes>
 WAYMARK_AVX512 void One(const LayerRows& layer, std::uint8_t* to) {
   const std::size_t row_bytes = layer.top_k * kTo;
   const __mmask32 mask = MaskOf<kFrom>(layer.top_k);
   const __m512i missing = _mm512_loadu_si512(layer.missing);
   for (const std::uint8_t* const row : layer.rows) {
     if (row != nullptr) [[likely]] {
-      Widen64<kFrom, kTo>(row + layer.offset, mask, to);
+      Widen64<kFrom, kTo, kBytes>(row + layer.offset, mask, to);
     } else {
       _mm512_storeu_si512(to, missing);
     }
@@ -97,8 +113,9 @@ WAYMARK_AVX512 void Several(const LayerRows& layer, std::uint8_t* to) {
     if (row != nullptr) [[likely]] {
       const std::uint8_t* const from = row + layer.offset;
       for (std::size_t k = 0; k < last; k += kIds)
-        Widen64<kFrom, kTo>(from + k * kFrom, whole, to + k * kTo);
-      Widen64<kFrom, kTo>(from + last * kFrom, rest, to + last * kTo);
+        Widen64<kFrom, kTo, kIds * kFrom <= 16 ? kIds * kFrom : 0>(from + k * kFrom, whole,
+                                                                   to + k * kTo);
+      Widen64<kFrom, kTo, 0>(from + last * kFrom, rest, to + last * kTo);
     } else {
       for (std::size_t k = 0; k <= last; k += kIds)
         _mm512_storeu_si512(to + k * kTo, _mm512_loadu_si512(layer.missing + k * kTo));
@@ -107,10 +124,24 @@ WAYMARK_AVX512 void Several(const LayerRows& layer, std::uint8_t* to) {
   }
 }
 
+template <int kFrom, int kTo, int kBytes>
+LayerOps::Widen OneOf(std::size_t top_k) {
+  return top_k * kTo <= 32 ? &Narrow<kFrom, kTo, kBytes> : &One<kFrom, kTo, kBytes>;
+}
+
 template <int kFrom, int kTo>
 LayerOps::Widen FindOf(std::size_t top_k) {
-  if (top_k * kTo <= 32) return &Narrow<kFrom, kTo>;
-  return top_k * kTo <= 64 ? &One<kFrom, kTo> : &Several<kFrom, kTo>;
+  if (top_k * kTo > 64) return &Several<kFrom, kTo>;
+  switch (top_k * kFrom) {
+    case 4:
+      return OneOf<kFrom, kTo, 4>(top_k);
+    case 8:
+      return OneOf<kFrom, kTo, 8>(top_k);
+    case 16:
+      return OneOf<kFrom, kTo, 16>(top_k);
+    default:
+      return OneOf<kFrom, kTo, 0>(top_k);
+  }
 }
 
 LayerOps::Widen Find(std::size_t from_bytes, std::size_t to_bytes, std::size_t top_k) {

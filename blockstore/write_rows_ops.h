@@ -8,6 +8,7 @@
 #include <span>
 
 #include "blockstore/rows.h"
+#include "blockstore/write_layers.h"
 
 namespace waymark::internal {
 
@@ -44,7 +45,8 @@ extern const LayerOps kLayerOpsAvx512;
 
 // WriteLayers by these functions.
 void WriteLayers(const LayerOps& ops, const RoutingShape& shape,
-                 std::span<const std::uint8_t* const> row_pointers, const LayerTensors& out);
+                 std::span<const std::uint8_t* const> row_pointers, const LayerTensors& out,
+                 std::span<const std::uint8_t* const> next);
 
 }  // namespace waymark::internal
 

@@ -81,27 +81,30 @@ WAYMARK_AVX512 bool CheckAvx512(const IdVectors& vectors, std::span<const std::u
                               : _mm512_set1_epi16(static_cast<short>(vectors.most));
   const std::size_t pairs = vectors.pairs;
   const std::size_t step = vectors.bytes;
-  const std::uint64_t whole = ~std::uint64_t{0} >> (64 - step / sizeof(Id));
-  const std::size_t last = (bytes - 1) / step * step;  // where the last vector begins
-  const std::uint64_t rest = ~std::uint64_t{0} >> (64 - (bytes - last) / sizeof(Id));
+  // Behind the ids of a vector all are equal. The last vector ends with the row: a masked load of a
+  // part takes several times as long as a load.
+  const std::uint64_t mask = ~std::uint64_t{0} >> (64 - std::min(step, bytes) / sizeof(Id));
+  const std::size_t last = bytes - std::min(step, bytes);
   const std::uint8_t* const rotations = vectors.rotations.data();
   bool all = true;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     Prefetch(rows, i + kRowsAhead, bytes);
     const std::uint8_t* const ids = rows[i];
     std::uint64_t bad = 0;
-    for (std::size_t at = 0; ids != nullptr && at <= last; at += step) {
-      const std::uint64_t mask = at == last ? rest : whole;  // behind the ids all are equal
+    for (std::size_t at = 0; ids != nullptr;) {
       std::uint64_t of_vector;
       if constexpr (kBytes) {
-        const __m512i word = _mm512_maskz_loadu_epi8(mask, ids + at);
+        const __m512i word = at + 64 > bytes ? _mm512_maskz_loadu_epi8(mask, ids + at)
+                                             : _mm512_loadu_si512(ids + at);
         of_vector = _mm512_cmpgt_epu8_mask(word, most);
         for (std::size_t pair = 0; pair < pairs; ++pair) {
           const __m512i rotation = _mm512_loadu_si512(rotations + 64 * pair);
           of_vector |= _mm512_cmpeq_epi8_mask(word, _mm512_permutexvar_epi8(rotation, word));
         }
       } else {
-        const __m512i word = _mm512_maskz_loadu_epi16(static_cast<__mmask32>(mask), ids + at);
+        const __m512i word = at + 64 > bytes
+                                 ? _mm512_maskz_loadu_epi16(static_cast<__mmask32>(mask), ids + at)
+                                 : _mm512_loadu_si512(ids + at);
         of_vector = _mm512_cmpgt_epu16_mask(word, most);
         for (std::size_t pair = 0; pair < pairs; ++pair) {
           const __m512i rotation = _mm512_loadu_si512(rotations + 64 * pair);
@@ -109,6 +112,8 @@ WAYMARK_AVX512 bool CheckAvx512(const IdVectors& vectors, std::span<const std::u
         }
       }
       bad |= of_vector & mask;
+      if (at == last) break;
+      at = std::min(at + step, last);
     }
     good[i] = bad == 0 ? 1 : 0;
     all = all && bad == 0;

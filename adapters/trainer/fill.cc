@@ -11,8 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "adapters/trainer/distinct_ids.h"
 #include "adapters/trainer/invalid.h"
+#include "blockstore/write_layers.h"
 
 namespace waymark {
+namespace internal {
+void (*before_confirm)() = nullptr;
+}  // namespace internal
+
 namespace {
 
 template <class... Visitors>
@@ -54,16 +59,6 @@ constexpr std::size_t kTileRows = 512;
 // Rows of a document that are decoded together, at least: of sequences whose rows alternate a tile
 // has few each, and less than a chunk cannot be decoded.
 constexpr std::int64_t kWindowRows = 128;
-// Tensors of this many bytes are written past the caches, as WriteRows writes them.
-constexpr std::size_t kStreamedBytes = std::size_t{4} << 20;
-
-// Inline, because GCC 12 takes out calls of a function that does nothing else.
-__attribute__((always_inline)) inline void Prefetch(const std::uint8_t* at, std::size_t bytes) {
-  constexpr std::size_t kLine = 64;
-  const std::uint8_t* const end = at + bytes;
-  for (at -= reinterpret_cast<std::uintptr_t>(at) % kLine; at < end; at += kLine)
-    __builtin_prefetch(at, 0, 3);
-}
 
 // Tensors [begin, end) whose layers are adjacent in every source.
 struct LayerRun {
@@ -78,13 +73,43 @@ struct Part {
   RowSegment segment;
   std::int64_t from;
   std::int64_t to;
-  std::int64_t next = 0;   // the first token that is in this tile, or in a later one
-  std::int64_t until = 0;  // the first that is in a later one
+  std::int64_t next = 0;  // the first token that no tile has yet
   // [runs]: rows of tokens [begin, end), which were fetched, or decoded from a document.
   std::vector<Rows> read = {};
+  std::vector<Rows> read_before = {};  // what the tile before this may use
   std::int64_t begin = 0;
   std::int64_t end = 0;
   std::int64_t window = 0;  // of a document: the most rows that are decoded together
+};
+
+// Rows [begin, begin + rows) of the tensors, and where they come from.
+struct Tile {
+  // Tokens [begin, end) of a part, that have rows here.
+  struct Tokens {
+    const Part* part;
+    std::int64_t begin;
+    std::int64_t end;
+  };
+  // Those of a snapshot; token: the first.
+  struct Found {
+    const RowSegment* segment;
+    std::int64_t token;
+    RowsInPlace rows;
+  };
+  explicit Tile(std::size_t runs) : pointers(runs * kTileRows) {}
+
+  const std::uint8_t** of_run(std::size_t run) { return pointers.data() + run * kTileRows; }
+  [[nodiscard]] std::size_t RowOf(const RowSegment& segment, std::int64_t token) const {
+    return static_cast<std::size_t>(segment.row + token * segment.row_stride) - begin;
+  }
+
+  std::size_t begin = 0;
+  std::size_t rows = 0;
+  std::vector<const std::uint8_t*> pointers;  // [runs][kTileRows]; null in all runs: the fill
+  std::array<Reason, kTileRows> reasons;      // of rows that are null
+  bool unchecked = false;                     // whether the ids of a row may be no choice
+  std::vector<Tokens> tokens;
+  std::vector<Found> found;
 };
 
 // One call: everything that can fail, then tile by tile what cannot.
@@ -107,23 +132,18 @@ class Filling {
   absl::Status ReadPart(Part& part, std::int64_t begin, std::int64_t end, Read&& read);
   absl::Status Decode(const wire::Document& document, Part& part, std::int64_t begin,
                       std::int64_t end);
-  void PlaceTokens(Part& part, std::int64_t end);
+  void PlaceTile(std::size_t begin, Tile& tile);
+  void PlaceTokens(Part& part, Tile& tile);
   template <class RowAt, class ReasonOf>
-  void Place(const Part& part, std::int64_t begin, std::int64_t end, RowAt&& row_at,
-             ReasonOf&& reason_of);
-  void CheckTile();
-  void Drop(std::size_t row, Reason reason);
-  void WriteTile();
-  bool TakeVoided();
-  void Count(Part& part);
+  void Place(const Tile::Tokens& tokens, Tile& tile, RowAt&& row_at, ReasonOf&& reason_of);
+  void CheckTile(Tile& tile);
+  void WriteTile(Tile& tile, Tile* next);
+  bool TakeVoided(Tile& tile);
+  void Drop(Tile& tile, std::size_t row, Reason reason);
+  void Count(Tile& tile);
   void Miss(const RowSegment& segment, std::int64_t token, Reason reason);
 
   const RoutingShape& shape() const { return *infos_.front().shape; }
-  const std::uint8_t** pointers(std::size_t run) { return pointers_.data() + run * kTileRows; }
-  // The row of a token in this tile.
-  std::size_t TileRow(const RowSegment& segment, std::int64_t token) const {
-    return static_cast<std::size_t>(segment.row + token * segment.row_stride) - tile_begin_;
-  }
   std::size_t column_bytes(std::size_t source, std::size_t run) const {
     return static_cast<std::size_t>(columns_[source][runs_[run].begin]) * layer_bytes_;
   }
@@ -137,20 +157,10 @@ class Filling {
   std::vector<LayerRun> runs_;
   std::size_t layer_bytes_ = 0;  // of K stored ids
   std::optional<DistinctIds> distinct_;
-  std::vector<Part> parts_;  // by their first rows
+  std::vector<Part> parts_;    // by their first rows
+  std::size_t begun_ = 0;      // of parts_: those that have rows in a tile
+  std::vector<Part*> active_;  // those that may have rows in the next one
 
-  std::size_t tile_begin_ = 0;
-  std::size_t tile_rows_ = 0;
-  std::vector<const std::uint8_t*> pointers_;  // [runs][kTileRows]; null in all runs: the fill
-  std::array<Reason, kTileRows> reasons_;      // of rows that are null
-  bool unchecked_ = false;                     // whether ids of this tile may be no choice
-  // What this tile has of snapshots.
-  struct Found {
-    const RowSegment* segment;
-    std::int64_t first;  // token
-    RowsInPlace rows;
-  };
-  std::vector<Found> found_;
   FillReport report_;
 };
 
@@ -262,6 +272,7 @@ absl::Status Filling::Decode(const wire::Document& document, Part& part, std::in
   const std::int64_t page = document.shape().rows.page_tokens;
   const std::int64_t last = part.segment.position + std::max(end, begin + kWindowRows);
   const std::int64_t chunk_end = (last + page - 1) / page * page - part.segment.position;
+  std::swap(part.read, part.read_before);
   return ReadPart(part, begin, std::min({chunk_end, begin + part.window, part.to}),
                   [&](const RowsAndLayers& rectangle, Rows& rows) {
                     return document.ReadRows(rectangle, rows);
@@ -294,7 +305,6 @@ absl::Status Filling::PreparePart(Part& part) {
 
 absl::Status Filling::Prepare() {
   distinct_.emplace(shape().top_k, shape().num_experts);
-  pointers_.resize(runs_.size() * kTileRows);
   parts_.reserve(plan_.segments().size());
   std::int64_t tokens = 0;
   for (const RowSegment& segment : plan_.segments()) {
@@ -328,54 +338,54 @@ void Filling::Miss(const RowSegment& segment, std::int64_t token, Reason reason)
   }
 }
 
-// Sets the pointers and reasons of tokens [begin, end) of a part. reason_of(i): why token i is
-// missing; kNone: it is not, and row_at(run, i) is where the layers of a run are.
+// Sets the pointers and reasons of tokens. reason_of(i): why token i is missing; kNone: it is not,
+// and row_at(run, i) is where the layers of a run are.
 template <class RowAt, class ReasonOf>
-void Filling::Place(const Part& part, std::int64_t begin, std::int64_t end, RowAt&& row_at,
-                    ReasonOf&& reason_of) {
-  const auto stride = static_cast<std::size_t>(part.segment.row_stride);
-  const std::size_t first = TileRow(part.segment, begin);
-  std::size_t row = first;
-  for (std::int64_t i = begin; i < end; ++i, row += stride)
-    reasons_[row] = reason_of(i);
+void Filling::Place(const Tile::Tokens& tokens, Tile& tile, RowAt&& row_at, ReasonOf&& reason_of) {
+  const RowSegment& segment = tokens.part->segment;
+  const auto stride = static_cast<std::size_t>(segment.row_stride);
+  std::size_t row = tile.RowOf(segment, tokens.begin);
+  for (std::int64_t i = tokens.begin; i < tokens.end; ++i, row += stride)
+    tile.reasons[row] = reason_of(i);
   for (std::size_t run = 0; run < runs_.size(); ++run) {
-    const std::uint8_t** const to = pointers(run);
-    row = first;
-    for (std::int64_t i = begin; i < end; ++i, row += stride)
-      to[row] = reasons_[row] == Reason::kNone ? row_at(run, i) : nullptr;
+    const std::uint8_t** const to = tile.of_run(run);
+    row = tile.RowOf(segment, tokens.begin);
+    for (std::int64_t i = tokens.begin; i < tokens.end; ++i, row += stride)
+      to[row] = tile.reasons[row] == Reason::kNone ? row_at(run, i) : nullptr;
   }
 }
 
-// The tokens of a part in the rows of the tensors before `end`.
-void Filling::PlaceTokens(Part& part, std::int64_t tile_end) {
+// The tokens of a part that are in a tile.
+void Filling::PlaceTokens(Part& part, Tile& tile) {
   const RowSegment& segment = part.segment;
-  part.until = std::min(segment.count,
-                        (tile_end - segment.row + segment.row_stride - 1) / segment.row_stride);
-  const std::int64_t begin = std::clamp(part.from, part.next, part.until);
-  const std::int64_t end = std::clamp(part.to, begin, part.until);
+  const auto tile_end = static_cast<std::int64_t>(tile.begin + tile.rows);
+  const std::int64_t until = std::min(
+      segment.count, (tile_end - segment.row + segment.row_stride - 1) / segment.row_stride);
+  tile.tokens.push_back({&part, part.next, until});
+  const std::int64_t begin = std::clamp(part.from, part.next, until);
+  const std::int64_t end = std::clamp(part.to, begin, until);
+  part.next = until;
   if (begin == end) return;
+  const Tile::Tokens tokens = {&part, begin, end};
   const RowSource& source = sources_[part.source];
   if (const auto* const snapshot = std::get_if<const Snapshot*>(&source)) {
     absl::StatusOr<RowsInPlace> found =
         (*snapshot)->Find(segment.position + begin, segment.position + end);
     if (!found.ok()) throw std::bad_alloc();  // it is ready, and has these rows
-    found_.push_back({&segment, begin, *std::move(found)});
-    const std::uint8_t* const* const rows = found_.back().rows.rows().data() - begin;
-    const RowInfo* const infos = found_.back().rows.infos().data() - begin;
+    tile.found.push_back({&segment, begin, *std::move(found)});
+    const RowsInPlace& rows = tile.found.back().rows;
     return Place(
-        part, begin, end,
+        tokens, tile,
         [&](std::size_t run, std::int64_t i) {
-          const std::uint8_t* const row = rows[i] + column_bytes(part.source, run);
-          Prefetch(row, runs_[run].shape.row_bytes());
-          return row;
+          return rows.rows()[static_cast<std::size_t>(i - begin)] + column_bytes(part.source, run);
         },
-        [&](std::int64_t i) { return infos[i].reason; });
+        [&](std::int64_t i) { return rows.infos()[static_cast<std::size_t>(i - begin)].reason; });
   }
-  unchecked_ = true;
+  tile.unchecked = true;
   if (const auto* const view = std::get_if<RowsView>(&source)) {
     const std::int64_t first = segment.position - view->first;
     return Place(
-        part, begin, end,
+        tokens, tile,
         [&](std::size_t run, std::int64_t i) {
           return view->ids + (first + i) * view->row_stride + column_bytes(part.source, run);
         },
@@ -390,7 +400,7 @@ void Filling::PlaceTokens(Part& part, std::int64_t tile_end) {
     if (!Decode(**document, part, begin, end).ok()) throw std::bad_alloc();
   }
   Place(
-      part, begin, end,
+      tokens, tile,
       [&](std::size_t run, std::int64_t i) { return part.read[run].row(i - part.begin).data(); },
       [&](std::int64_t i) {
         for (const Rows& rows : part.read) {
@@ -401,90 +411,105 @@ void Filling::PlaceTokens(Part& part, std::int64_t tile_end) {
       });
 }
 
-// Makes a row of this tile missing.
-void Filling::Drop(std::size_t row, Reason reason) {
-  reasons_[row] = reason;
+// Finds the rows of a tile; looks at no id, except where a document is decoded.
+void Filling::PlaceTile(std::size_t begin, Tile& tile) {
+  tile.begin = begin;
+  tile.rows = std::min(kTileRows, static_cast<std::size_t>(plan_.rows()) - begin);
+  std::fill(tile.pointers.begin(), tile.pointers.end(), nullptr);
+  tile.reasons.fill(Reason::kNeverWritten);
+  tile.unchecked = false;
+  tile.tokens.clear();
+  tile.found.clear();
+  const auto end = static_cast<std::int64_t>(begin + tile.rows);
+  for (; begun_ < parts_.size() && parts_[begun_].segment.row < end; ++begun_)
+    active_.push_back(&parts_[begun_]);
+  for (Part* const part : active_)
+    PlaceTokens(*part, tile);
+  std::erase_if(active_, [](const Part* part) { return part->next == part->segment.count; });
+}
+
+// Makes a row of a tile missing.
+void Filling::Drop(Tile& tile, std::size_t row, Reason reason) {
+  tile.reasons[row] = reason;
   for (std::size_t run = 0; run < runs_.size(); ++run)
-    pointers(run)[row] = nullptr;
+    tile.of_run(run)[row] = nullptr;
 }
 
 // Rows with ids that no router chooses are missing in all runs.
-void Filling::CheckTile() {
+void Filling::CheckTile(Tile& tile) {
+  std::array<std::uint8_t, kTileRows> good;
   for (std::size_t run = 0; run < runs_.size(); ++run) {
-    std::array<std::uint8_t, kTileRows> good;
-    const std::span<const std::uint8_t* const> rows(pointers(run), tile_rows_);
+    const std::span<const std::uint8_t* const> rows(tile.of_run(run), tile.rows);
     if (distinct_->CheckRows(rows, runs_[run].shape.num_layers, good)) continue;
-    for (std::size_t row = 0; row < tile_rows_; ++row) {
-      if (good[row] != 0 || pointers(run)[row] == nullptr) continue;
-      Drop(row, Reason::kInvalidId);
+    for (std::size_t row = 0; row < tile.rows; ++row) {
+      if (good[row] == 0) Drop(tile, row, Reason::kInvalidId);
     }
   }
 }
 
-void Filling::WriteTile() {
+void Filling::WriteTile(Tile& tile, Tile* next) {
   const auto rows = static_cast<std::size_t>(plan_.rows());
   const std::size_t row_bytes = static_cast<std::size_t>(shape().top_k) * IdBytes(out_.id_type);
   LayerTensors tensors = {out_.id_type, out_.fill, nullptr, rows * row_bytes,
                           out_.ids.size() >= kStreamedBytes};
   for (std::size_t run = 0; run < runs_.size(); ++run) {
-    tensors.ids = out_.ids.data() + (runs_[run].begin * rows + tile_begin_) * row_bytes;
-    WriteLayers(runs_[run].shape, {pointers(run), tile_rows_}, tensors);
+    tensors.ids = out_.ids.data() + (runs_[run].begin * rows + tile.begin) * row_bytes;
+    std::span<const std::uint8_t* const> ahead;
+    if (next != nullptr) ahead = {next->of_run(run), next->rows};
+    WriteLayers(runs_[run].shape, {tile.of_run(run), tile.rows}, tensors, ahead);
   }
 }
 
 // Whether a row of a snapshot was voided since it was found; it is missing then.
-bool Filling::TakeVoided() {
+bool Filling::TakeVoided(Tile& tile) {
+  if (internal::before_confirm != nullptr) internal::before_confirm();
   bool voided = false;
-  for (Found& found : found_) {
+  for (Tile::Found& found : tile.found) {
     if (found.rows.Confirm()) continue;
     voided = true;
     const std::span<const std::uint8_t* const> rows = found.rows.rows();
     for (std::size_t i = 0; i < rows.size(); ++i) {
       if (rows[i] != nullptr) continue;
-      Drop(TileRow(*found.segment, found.first + static_cast<std::int64_t>(i)),
+      Drop(tile, tile.RowOf(*found.segment, found.token + static_cast<std::int64_t>(i)),
            found.rows.infos()[i].reason);
     }
   }
   return voided;
 }
 
-// Counts the tokens of a part that are in this tile.
-void Filling::Count(Part& part) {
-  for (; part.next < part.until; ++part.next) {
-    const std::size_t row = TileRow(part.segment, part.next);
-    if (pointers(0)[row] != nullptr) {
-      ++report_.replayed;
-    } else {
-      Miss(part.segment, part.next, reasons_[row]);
+void Filling::Count(Tile& tile) {
+  for (const Tile::Tokens& tokens : tile.tokens) {
+    const RowSegment& segment = tokens.part->segment;
+    for (std::int64_t i = tokens.begin; i < tokens.end; ++i) {
+      const std::size_t row = tile.RowOf(segment, i);
+      if (tile.of_run(0)[row] != nullptr) {
+        ++report_.replayed;
+      } else {
+        Miss(segment, i, tile.reasons[row]);
+      }
     }
   }
+  if (out_.mask.empty()) return;
+  for (std::size_t row = 0; row < tile.rows; ++row)
+    out_.mask[tile.begin + row] = tile.of_run(0)[row] != nullptr ? 1 : 0;
 }
 
+// The next tile is found before a tile is written, so that its rows are on their way meanwhile.
 void Filling::Write() {
   const auto rows = static_cast<std::size_t>(plan_.rows());
-  std::vector<Part*> active;  // parts that have begun and not ended
-  std::size_t begun = 0;
-  for (tile_begin_ = 0; tile_begin_ < rows; tile_begin_ += tile_rows_) {
-    tile_rows_ = std::min(kTileRows, rows - tile_begin_);
-    const auto end = static_cast<std::int64_t>(tile_begin_ + tile_rows_);
-    std::fill(pointers_.begin(), pointers_.end(), nullptr);
-    reasons_.fill(Reason::kNeverWritten);
-    found_.clear();
-    unchecked_ = false;
-    for (; begun < parts_.size() && parts_[begun].segment.row < end; ++begun)
-      active.push_back(&parts_[begun]);
-    for (Part* const part : active)
-      PlaceTokens(*part, end);
-    if (unchecked_) CheckTile();
-    do {
-      WriteTile();
-    } while (TakeVoided());
-    for (Part* const part : active)
-      Count(*part);
-    std::erase_if(active, [](const Part* part) { return part->next == part->segment.count; });
-    if (out_.mask.empty()) continue;
-    for (std::size_t row = 0; row < tile_rows_; ++row)
-      out_.mask[tile_begin_ + row] = pointers(0)[row] != nullptr ? 1 : 0;
+  std::array<Tile, 2> tiles = {Tile(runs_.size()), Tile(runs_.size())};
+  Tile* tile = &tiles[0];
+  Tile* other = &tiles[1];
+  if (rows != 0) PlaceTile(0, *tile);
+  for (std::size_t begin = 0; begin < rows; begin += kTileRows) {
+    const bool more = rows - begin > kTileRows;
+    if (more) PlaceTile(begin + kTileRows, *other);
+    if (tile->unchecked) CheckTile(*tile);
+    WriteTile(*tile, more ? other : nullptr);
+    while (TakeVoided(*tile))
+      WriteTile(*tile, nullptr);
+    Count(*tile);
+    std::swap(tile, other);
   }
 }
 

@@ -97,6 +97,11 @@ struct FillReport {
                                                            const RouterTensors& out,
                                                            const FillOptions& options = {});
 
+namespace internal {
+// Called before rows of snapshots are confirmed, unless it is null: tests void rows there.
+extern void (*before_confirm)();
+}  // namespace internal
+
 }  // namespace waymark
 
 #endif  // WAYMARK_ADAPTERS_TRAINER_FILL_H_
