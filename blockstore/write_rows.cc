@@ -1,9 +1,11 @@
-// WriteRows: the conversion of rows to other types and layouts.
+// WriteRows, WriteLayers: the conversion of rows to other types and layouts.
 //
 // It is fast because of its inner loops: adjacent rows (those of a page) are converted as one; ids
-// are widened in blocks of constant size, which compilers vectorize; layers-first order is written
-// in tiles of rows that fit a cache, and, where it is more than caches hold, past them.
+// are widened in blocks of constant size, which compilers vectorize, or by wider instructions where
+// the machine has them; layers-first order is written in tiles of rows that fit a cache, and, where
+// it is more than caches hold, past them.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +18,8 @@
 #endif
 
 #include "blockstore/rows.h"
+#include "blockstore/write_layers.h"
+#include "blockstore/write_rows_ops.h"
 
 namespace waymark {
 namespace {
@@ -90,35 +94,13 @@ void Widen(VectorOf<From> ids, std::uint8_t* to) {
 // The rows of a tile: in the L1 cache.
 constexpr std::size_t kTileRows = 32;
 constexpr std::size_t kLine = 64;
+constexpr std::size_t kMostTopK = 64;  // of a valid shape
 
-#if defined(__SSE2__)
-// Layers-first output of this many bytes and more is streamed past the caches, in tiles of the L2
-// cache: each layer of a tile is a run of its own in the output, and long runs keep the translation
-// of addresses cheap.
-constexpr std::size_t kStreamedBytes = std::size_t{4} << 20;
+// What is streamed past the caches is written in tiles of the L2 cache, and the next tile is on its
+// way there: each layer of a tile is a run of its own in the output, and long runs keep the
+// translation of addresses cheap.
 constexpr std::size_t kStreamedTileBytes = std::size_t{192} << 10;
-constexpr std::size_t kStageBytes = std::size_t{16} << 10;
-
-// Copies bytes without reading the cache lines that they overwrite. Lines that they fill in part
-// are written as any others, because what fills the rest is not written at the same time.
-void StreamCopy(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes) {
-  const std::size_t head =
-      std::min(bytes, (kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine);
-  std::memcpy(to, from, head);
-  std::size_t at = head;
-  for (; at + kLine <= bytes; at += kLine) {
-    const auto* const source = reinterpret_cast<const __m128i*>(from + at);
-    auto* const line = reinterpret_cast<__m128i*>(to + at);
-    const __m128i parts[] = {_mm_loadu_si128(source), _mm_loadu_si128(source + 1),
-                             _mm_loadu_si128(source + 2), _mm_loadu_si128(source + 3)};
-    _mm_stream_si128(line, parts[0]);
-    _mm_stream_si128(line + 1, parts[1]);
-    _mm_stream_si128(line + 2, parts[2]);
-    _mm_stream_si128(line + 3, parts[3]);
-  }
-  std::memcpy(to + at, from + at, bytes - at);
-}
-#endif
+constexpr std::size_t kStageBytes = std::size_t{4} << 10;
 
 // Loads kBytes <= 8 bytes into the low end of a word. By loads of register size only: bytes
 // assembled in memory would stall the load of the word.
@@ -259,44 +241,10 @@ void WriteLayer(const Job& job, std::size_t layer, std::size_t begin, std::size_
   }
 }
 
-#if defined(__SSE2__)
-template <class From, class To, int kTopK>
-void StreamLayersFirst(const Job& job) {
-  alignas(kLine) std::uint8_t stage[kStageBytes];
-  const std::size_t rows = job.row_pointers.size();
-  const std::size_t to_bytes = job.top_k * sizeof(To);
-  const std::size_t row_bytes = job.num_layers * job.top_k * sizeof(From);
-  const std::size_t tile = std::max(kTileRows, kStreamedTileBytes / row_bytes);
-  const std::size_t staged = kStageBytes / to_bytes;
-  for (std::size_t begin = 0; begin < rows; begin += tile) {
-    const std::size_t end = std::min(rows, begin + tile);
-    // Rows lie anywhere; layer by layer they would be waited for again and again.
-    for (const std::uint8_t* const row : job.row_pointers.subspan(begin, end - begin)) {
-      for (std::size_t at = 0; row != nullptr && at < row_bytes; at += kLine)
-        __builtin_prefetch(row + at, 0, 2);
-    }
-    for (std::size_t layer = 0; layer < job.num_layers; ++layer) {
-      std::uint8_t* const to = job.out + layer * rows * to_bytes;
-      for (std::size_t at = begin; at < end; at += staged) {
-        const std::size_t until = std::min(end, at + staged);
-        WriteLayer<From, To, kTopK>(job, layer, at, until, stage);
-        StreamCopy(to + at * to_bytes, stage, (until - at) * to_bytes);
-      }
-    }
-  }
-  _mm_sfence();  // what was streamed comes before what this thread writes next
-}
-#endif
-
 template <class From, class To, int kTopK>
 void WriteLayersFirst(const Job& job) {
   const std::size_t rows = job.row_pointers.size();
   const std::size_t to_bytes = job.top_k * sizeof(To);
-#if defined(__SSE2__)
-  if (rows * job.num_layers * to_bytes >= kStreamedBytes) {
-    return StreamLayersFirst<From, To, kTopK>(job);
-  }
-#endif
   for (std::size_t begin = 0; begin < rows; begin += kTileRows) {
     const std::size_t end = std::min(rows, begin + kTileRows);
     for (std::size_t layer = 0; layer < job.num_layers; ++layer) {
@@ -343,10 +291,206 @@ void WriteFrom(const Job& job, const ReadSpec& spec) {
   }
 }
 
+template <class From, class To, int kTopK>
+void WidenLayer(const internal::LayerRows& layer, std::uint8_t* to) {
+  const std::size_t row_bytes = layer.top_k * sizeof(To);
+  for (const std::uint8_t* const row : layer.rows) {
+    if (row != nullptr) {
+      CopyLayer<From, To, kTopK>(row + layer.offset, to, layer.top_k);
+    } else {
+      std::memcpy(to, layer.missing, row_bytes);
+    }
+    to += row_bytes;
+  }
+}
+
+template <class From, class To>
+internal::LayerOps::Widen FindWidenOf(std::size_t top_k) {
+  switch (top_k) {
+    case 1:
+      return &WidenLayer<From, To, 1>;
+    case 2:
+      return &WidenLayer<From, To, 2>;
+    case 4:
+      return &WidenLayer<From, To, 4>;
+    case 6:
+      return &WidenLayer<From, To, 6>;
+    case 8:
+      return &WidenLayer<From, To, 8>;
+    case 10:
+      return &WidenLayer<From, To, 10>;
+    default:
+      return &WidenLayer<From, To, 0>;
+  }
+}
+
+template <class From>
+internal::LayerOps::Widen FindWidenFrom(std::size_t to_bytes, std::size_t top_k) {
+  switch (to_bytes) {
+    case 1:
+      if constexpr (sizeof(From) == 1) return FindWidenOf<From, std::uint8_t>(top_k);
+      return nullptr;
+    case 2:
+      return FindWidenOf<From, std::uint16_t>(top_k);
+    case 4:
+      return FindWidenOf<From, std::uint32_t>(top_k);
+    default:
+      return FindWidenOf<From, std::uint64_t>(top_k);
+  }
+}
+
+internal::LayerOps::Widen FindWiden(std::size_t from_bytes, std::size_t to_bytes,
+                                    std::size_t top_k) {
+  return from_bytes == 1 ? FindWidenFrom<std::uint8_t>(to_bytes, top_k)
+                         : FindWidenFrom<std::uint16_t>(to_bytes, top_k);
+}
+
+void Stream(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes) {
+#if defined(__SSE2__)
+  for (std::size_t at = 0; at < bytes; at += kLine) {
+    const auto* const source = reinterpret_cast<const __m128i*>(from + at);
+    auto* const line = reinterpret_cast<__m128i*>(to + at);
+    const __m128i parts[] = {_mm_loadu_si128(source), _mm_loadu_si128(source + 1),
+                             _mm_loadu_si128(source + 2), _mm_loadu_si128(source + 3)};
+    _mm_stream_si128(line, parts[0]);
+    _mm_stream_si128(line + 1, parts[1]);
+    _mm_stream_si128(line + 2, parts[2]);
+    _mm_stream_si128(line + 3, parts[3]);
+  }
+#else
+  std::memcpy(to, from, bytes);
+#endif
+}
+
+constexpr internal::LayerOps kLayerOpsPortable = {"portable", &FindWiden, &Stream};
+
+// Copies bytes without reading the cache lines that they overwrite. Lines that they fill in part
+// are written as any others, because what fills the rest is not written at the same time.
+void StreamCopy(const internal::LayerOps& ops, std::uint8_t* to, const std::uint8_t* from,
+                std::size_t bytes) {
+  const std::size_t head =
+      std::min(bytes, (kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine);
+  std::memcpy(to, from, head);
+  const std::size_t lines = (bytes - head) / kLine * kLine;
+  ops.stream(to + head, from + head, lines);
+  std::memcpy(to + head + lines, from + head + lines, bytes - head - lines);
+}
+
+void FillMissing(Fill fill, std::size_t top_k, std::size_t to_bytes, std::uint8_t* to) {
+  switch (to_bytes) {
+    case 1:
+      return FillIds<std::uint8_t>(fill, top_k, top_k, to);
+    case 2:
+      return FillIds<std::uint16_t>(fill, top_k, top_k, to);
+    case 4:
+      return FillIds<std::uint32_t>(fill, top_k, top_k, to);
+    default:
+      return FillIds<std::uint64_t>(fill, top_k, top_k, to);
+  }
+}
+
+// Inline, because GCC 12 takes out calls of a function that does nothing else.
+__attribute__((always_inline)) inline void Prefetch(std::span<const std::uint8_t* const> rows,
+                                                    std::size_t row_bytes) {
+  for (const std::uint8_t* const row : rows) {
+    if (row == nullptr) continue;
+    for (std::size_t at = 0; at < row_bytes; at += kLine)
+      __builtin_prefetch(row + at, 0, 2);
+    __builtin_prefetch(row + row_bytes - 1, 0, 2);
+  }
+}
+
+// WriteRows, of more than caches hold.
+void StreamRows(const RoutingShape& shape, std::span<const std::uint8_t* const> row_pointers,
+                const ReadSpec& spec, std::span<std::uint8_t> out) {
+  const std::size_t rows = row_pointers.size();
+  const std::size_t to_bytes = static_cast<std::size_t>(shape.top_k) * IdBytes(spec.id_type);
+  const std::size_t tile =
+      std::clamp(kStreamedTileBytes / shape.row_bytes(), kTileRows, std::size_t{512});
+  LayerTensors tensors = {spec.id_type, spec.fill, out.data(), rows * to_bytes, true};
+  for (std::size_t begin = 0; begin < rows; begin += tile) {
+    const auto rest = row_pointers.subspan(begin);
+    const auto of_tile = rest.first(std::min(tile, rest.size()));
+    const auto next = rest.subspan(of_tile.size());
+    if (begin == 0) Prefetch(of_tile, shape.row_bytes());
+    tensors.ids = out.data() + begin * to_bytes;
+    WriteLayers(shape, of_tile, tensors, next.first(std::min(tile, next.size())));
+  }
+}
+
 }  // namespace
+
+namespace internal {
+
+std::span<const LayerOps* const> SupportedLayerOps() {
+#if defined(__x86_64__)
+  static constexpr std::array<const LayerOps*, 3> kAll = {&kLayerOpsPortable, &kLayerOpsAvx2,
+                                                          &kLayerOpsAvx512};
+  static const std::size_t count = [] {
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2")) return std::size_t{1};
+    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                        __builtin_cpu_supports("avx512vl");
+    return std::size_t{avx512 ? 3u : 2u};
+  }();
+  return std::span(kAll).first(count);
+#else
+  static constexpr std::array<const LayerOps*, 1> kAll = {&kLayerOpsPortable};
+  return kAll;
+#endif
+}
+
+void WriteLayers(const LayerOps& ops, const RoutingShape& shape,
+                 std::span<const std::uint8_t* const> row_pointers, const LayerTensors& out,
+                 std::span<const std::uint8_t* const> next) {
+  const auto top_k = static_cast<std::size_t>(shape.top_k);
+  const std::size_t to_bytes = IdBytes(out.id_type);
+  LayerOps::Widen widen = ops.find(shape.id_bytes(), to_bytes, top_k);
+  if (widen == nullptr) widen = FindWiden(shape.id_bytes(), to_bytes, top_k);
+  alignas(kLine) std::uint8_t stage[kStageBytes + kSlack];
+  alignas(kLine) std::uint8_t missing[kMostTopK * sizeof(std::uint64_t) + kSlack] = {};
+  FillMissing(out.fill, top_k, to_bytes, missing);
+  const std::size_t row_bytes = top_k * to_bytes;
+  const std::size_t staged = kStageBytes / row_bytes;
+  const std::size_t parts =
+      (row_pointers.size() + staged - 1) / staged * static_cast<std::size_t>(shape.num_layers);
+  std::size_t part = 0;
+  LayerRows layer = {{}, 0, top_k, missing};
+  for (std::int32_t l = 0; l < shape.num_layers; ++l) {
+    std::uint8_t* to = out.ids + static_cast<std::size_t>(l) * out.layer_bytes;
+    for (std::size_t at = 0; at < row_pointers.size(); at += staged) {
+      layer.rows = row_pointers.subspan(at, std::min(staged, row_pointers.size() - at));
+      const std::size_t asked = next.size() * part / parts;
+      ++part;
+      Prefetch(next.subspan(asked, next.size() * part / parts - asked), shape.row_bytes());
+      widen(layer, stage);
+      const std::size_t bytes = layer.rows.size() * row_bytes;
+      if (out.streamed) {
+        StreamCopy(ops, to, stage, bytes);
+      } else {
+        std::memcpy(to, stage, bytes);
+      }
+      to += bytes;
+    }
+    layer.offset += top_k * shape.id_bytes();
+  }
+#if defined(__SSE2__)
+  if (out.streamed) _mm_sfence();  // what was streamed comes before what this thread writes next
+#endif
+}
+
+}  // namespace internal
+
+void WriteLayers(const RoutingShape& shape, std::span<const std::uint8_t* const> row_pointers,
+                 const LayerTensors& out, std::span<const std::uint8_t* const> next) {
+  internal::WriteLayers(*internal::SupportedLayerOps().back(), shape, row_pointers, out, next);
+}
 
 void WriteRows(const RoutingShape& shape, std::span<const std::uint8_t* const> row_pointers,
                const ReadSpec& spec, std::span<std::uint8_t> out) {
+  if (spec.layout == Layout::kLayersTokensK && out.size() >= kStreamedBytes) {
+    return StreamRows(shape, row_pointers, spec, out);
+  }
   const Job job{row_pointers, static_cast<std::size_t>(shape.num_layers),
                 static_cast<std::size_t>(shape.top_k), spec.fill, out.data()};
   if (shape.id_bytes() == 1) {

@@ -4,11 +4,22 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "blockstore/shape.h"
 
 namespace waymark {
+
+// What vector code knows of K and E.
+struct IdVectors {
+  std::size_t bytes = 0;   // of the whole layers that a vector of 64 bytes holds
+  std::size_t pairs = 0;   // K / 2
+  std::uint32_t most = 0;  // the largest id
+  // [pairs][64]: where the ids at distances 1 ... K / 2 in the ring of a layer are, which meet every
+  // pair: indices of bytes, or of ids of 16 bits.
+  std::vector<std::uint8_t> rotations;
+};
 
 // Checks stored rows of one K and E. Not for several threads at a time: it has scratch memory.
 class DistinctIds {
@@ -18,6 +29,10 @@ class DistinctIds {
   // The first of `layers` layers, [layers][K] stored ids at `ids`, that has an id out of range or
   // one twice; -1: there is none.
   [[nodiscard]] std::int32_t FirstBad(const std::uint8_t* ids, std::int32_t layers);
+  // Sets good[i] to whether row i has none; null rows have. True: all have none. REQUIRES:
+  // good.size() >= rows.size().
+  [[nodiscard]] bool CheckRows(std::span<const std::uint8_t* const> rows, std::int32_t layers,
+                               std::span<std::uint8_t> good);
 
  private:
   template <class Id>
@@ -25,9 +40,11 @@ class DistinctIds {
 
   const std::int32_t top_k_;
   const std::int32_t num_experts_;
-  // Whether all layers are choices, of at least 32 bytes; null: no such code for K, E, or machine.
-  bool (*all_good_)(const std::uint8_t* ids, std::size_t bytes,
-                    std::uint32_t num_experts) = nullptr;
+  IdVectors vectors_;
+  // CheckRows for rows of `bytes` bytes; null: no such code for K, E, or machine.
+  bool (*check_)(const IdVectors& vectors, std::span<const std::uint8_t* const> rows,
+                 std::size_t bytes, std::uint8_t* good) = nullptr;
+  std::size_t least_bytes_ = 0;      // that it takes
   std::vector<std::uint32_t> seen_;  // [E]: the turn in which an id was seen last
   std::uint32_t turn_ = 0;
 };

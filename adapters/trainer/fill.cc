@@ -1,6 +1,9 @@
 #include "adapters/trainer/fill.h"
 
 #include <algorithm>
+#include <array>
+#include <new>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,8 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "adapters/trainer/distinct_ids.h"
 #include "adapters/trainer/invalid.h"
+#include "blockstore/write_layers.h"
 
 namespace waymark {
+namespace internal {
+void (*before_confirm)() = nullptr;
+}  // namespace internal
+
 namespace {
 
 template <class... Visitors>
@@ -45,13 +53,66 @@ SourceInfo InfoOf(const RowSource& source) {
       source);
 }
 
+// Rows of the tensors that are found, checked and written together: their stored ids are read from
+// memory once, and are in the L2 cache for all layers.
+constexpr std::size_t kTileRows = 512;
+// Rows of a document that are decoded together, at least: of sequences whose rows alternate a tile
+// has few each, and less than a chunk cannot be decoded.
+constexpr std::int64_t kWindowRows = 128;
+
 // Tensors [begin, end) whose layers are adjacent in every source.
 struct LayerRun {
   std::size_t begin;
   std::size_t end;
+  RoutingShape shape;  // of these layers
 };
 
-// One call: what is checked once, then where every row is.
+// A segment of the plan. Its tokens [from, to) have rows in the source.
+struct Part {
+  std::size_t source;
+  RowSegment segment;
+  std::int64_t from;
+  std::int64_t to;
+  std::int64_t next = 0;  // the first token that no tile has yet
+  // [runs]: rows of tokens [begin, end), which were fetched, or decoded from a document.
+  std::vector<Rows> read = {};
+  std::vector<Rows> read_before = {};  // what the tile before this may use
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t window = 0;  // of a document: the most rows that are decoded together
+};
+
+// Rows [begin, begin + rows) of the tensors, and where they come from.
+struct Tile {
+  // Tokens [begin, end) of a part, that have rows here.
+  struct Tokens {
+    const Part* part;
+    std::int64_t begin;
+    std::int64_t end;
+  };
+  // Those of a snapshot; token: the first.
+  struct Found {
+    const RowSegment* segment;
+    std::int64_t token;
+    RowsInPlace rows;
+  };
+  explicit Tile(std::size_t runs) : pointers(runs * kTileRows) {}
+
+  const std::uint8_t** of_run(std::size_t run) { return pointers.data() + run * kTileRows; }
+  [[nodiscard]] std::size_t RowOf(const RowSegment& segment, std::int64_t token) const {
+    return static_cast<std::size_t>(segment.row + token * segment.row_stride) - begin;
+  }
+
+  std::size_t begin = 0;
+  std::size_t rows = 0;
+  std::vector<const std::uint8_t*> pointers;  // [runs][kTileRows]; null in all runs: the fill
+  std::array<Reason, kTileRows> reasons;      // of rows that are null
+  bool unchecked = false;                     // whether the ids of a row may be no choice
+  std::vector<Tokens> tokens;
+  std::vector<Found> found;
+};
+
+// One call: everything that can fail, then tile by tile what cannot.
 class Filling {
  public:
   Filling(const RowPlan& plan, std::span<const RowSource> sources,
@@ -59,25 +120,30 @@ class Filling {
       : plan_(plan), sources_(sources), layers_(layers), out_(out) {}
 
   absl::Status Check(bool partial);
-  absl::Status FindRows();
+  absl::Status Prepare();
   void Write();
 
   [[nodiscard]] const FillReport& report() const { return report_; }
 
  private:
   absl::Status CheckSource(std::size_t i, bool partial);
-  absl::Status FindRowsOf(std::size_t i);
-  absl::Status FindSegment(std::size_t i, const RowSegment& segment);
-  template <class RunRow, class ReasonOf>
-  void Place(const RowSegment& segment, bool check, RunRow&& run_row, ReasonOf&& reason_of);
-  void PlaceFound(std::size_t i, const RowSegment& segment, const RowsInPlace& found);
-  void Miss(const RowSegment& segment, std::int64_t position, Reason reason);
-  void WriteRuns();
+  absl::Status PreparePart(Part& part);
+  template <class Read>
+  absl::Status ReadPart(Part& part, std::int64_t begin, std::int64_t end, Read&& read);
+  absl::Status Decode(const wire::Document& document, Part& part, std::int64_t begin,
+                      std::int64_t end);
+  void PlaceTile(std::size_t begin, Tile& tile);
+  void PlaceTokens(Part& part, Tile& tile);
+  template <class RowAt, class ReasonOf>
+  void Place(const Tile::Tokens& tokens, Tile& tile, RowAt&& row_at, ReasonOf&& reason_of);
+  void CheckTile(Tile& tile);
+  void WriteTile(Tile& tile, Tile* next);
+  bool TakeVoided(Tile& tile);
+  void Drop(Tile& tile, std::size_t row, Reason reason);
+  void Count(Tile& tile);
+  void Miss(const RowSegment& segment, std::int64_t token, Reason reason);
 
   const RoutingShape& shape() const { return *infos_.front().shape; }
-  const std::uint8_t** pointers(std::size_t run) {
-    return pointers_.data() + run * static_cast<std::size_t>(plan_.rows());
-  }
   std::size_t column_bytes(std::size_t source, std::size_t run) const {
     return static_cast<std::size_t>(columns_[source][runs_[run].begin]) * layer_bytes_;
   }
@@ -90,16 +156,11 @@ class Filling {
   std::vector<std::vector<std::int32_t>> columns_;  // [sequences][layers]
   std::vector<LayerRun> runs_;
   std::size_t layer_bytes_ = 0;  // of K stored ids
+  std::optional<DistinctIds> distinct_;
+  std::vector<Part> parts_;    // by their first rows
+  std::size_t begun_ = 0;      // of parts_: those that have rows in a tile
+  std::vector<Part*> active_;  // those that may have rows in the next one
 
-  // A segment of a snapshot.
-  struct Found {
-    std::size_t source;
-    RowSegment segment;
-    RowsInPlace rows;
-  };
-  std::vector<Found> found_;
-  std::vector<Rows> read_;                     // of documents and handles
-  std::vector<const std::uint8_t*> pointers_;  // [runs][rows]; null: the fill
   FillReport report_;
 };
 
@@ -174,13 +235,95 @@ absl::Status Filling::Check(bool partial) {
     const bool adjacent =
         l != 0 && std::all_of(columns_.begin(), columns_.end(),
                               [l](const auto& of) { return of[l] == of[l - 1] + 1; });
-    if (!adjacent) runs_.push_back({l, l});
+    if (!adjacent) runs_.push_back({l, l, shape()});
     runs_.back().end = l + 1;
+  }
+  for (LayerRun& run : runs_) {
+    run.shape.num_layers = static_cast<std::int32_t>(run.end - run.begin);
+    run.shape.layer_ids.clear();
   }
   return absl::OkStatus();
 }
 
-void Filling::Miss(const RowSegment& segment, std::int64_t position, Reason reason) {
+// Reads tokens [begin, end) of a part, a run of layers at a time. A row counts if it is valid in all
+// of them: damage may be that of some layers only.
+template <class Read>
+absl::Status Filling::ReadPart(Part& part, std::int64_t begin, std::int64_t end, Read&& read) {
+  part.read.resize(runs_.size());
+  const std::int64_t position = part.segment.position;
+  for (std::size_t run = 0; run < runs_.size(); ++run) {
+    const std::int32_t column = columns_[part.source][runs_[run].begin];
+    const RowsAndLayers rectangle = {position + begin, position + end, column,
+                                     column + runs_[run].shape.num_layers};
+    if (absl::Status status = read(rectangle, part.read[run]); !status.ok()) {
+      return absl::Status(status.code(),
+                          absl::StrCat("sources[", part.source, "]: ", status.message()));
+    }
+  }
+  part.begin = begin;
+  part.end = end;
+  return absl::OkStatus();
+}
+
+// Tokens from `begin` on, to `end` at least if the window is large enough: to the end of a chunk, so
+// that it is seldom decoded twice.
+absl::Status Filling::Decode(const wire::Document& document, Part& part, std::int64_t begin,
+                             std::int64_t end) {
+  const std::int64_t page = document.shape().rows.page_tokens;
+  const std::int64_t last = part.segment.position + std::max(end, begin + kWindowRows);
+  const std::int64_t chunk_end = (last + page - 1) / page * page - part.segment.position;
+  std::swap(part.read, part.read_before);
+  return ReadPart(part, begin, std::min({chunk_end, begin + part.window, part.to}),
+                  [&](const RowsAndLayers& rectangle, Rows& rows) {
+                    return document.ReadRows(rectangle, rows);
+                  });
+}
+
+absl::Status Filling::PreparePart(Part& part) {
+  if (const auto* const snapshot = std::get_if<const Snapshot*>(&sources_[part.source])) {
+    return (*snapshot)->Find(infos_[part.source].first, infos_[part.source].first).status();
+  }
+  if (part.from == part.to) return absl::OkStatus();
+  if (const auto* const document = std::get_if<const wire::Document*>(&sources_[part.source])) {
+    // The largest window is the first: if it is within the limits of the document, all are.
+    const auto tile = static_cast<std::int64_t>(kTileRows);
+    part.window = tile + kWindowRows + (*document)->shape().rows.page_tokens;
+    absl::Status status = Decode(**document, part, part.from, part.from + part.window);
+    part.window = part.end - part.begin;
+    return status;
+  }
+  if (const auto* const by = std::get_if<RowsByHandle>(&sources_[part.source])) {
+    return ReadPart(part, part.from, part.to, [&](const RowsAndLayers& rectangle, Rows& rows) {
+      absl::StatusOr<Rows> fetched = by->fetcher->Fetch(*by->handle, rectangle, by->deadline);
+      if (!fetched.ok()) return fetched.status();
+      rows = *std::move(fetched);
+      return absl::OkStatus();
+    });
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Filling::Prepare() {
+  distinct_.emplace(shape().top_k, shape().num_experts);
+  parts_.reserve(plan_.segments().size());
+  std::int64_t tokens = 0;
+  for (const RowSegment& segment : plan_.segments()) {
+    tokens += segment.count;
+    const auto i = static_cast<std::size_t>(segment.sequence);
+    const std::int64_t from =
+        std::clamp(infos_[i].first - segment.position, std::int64_t{0}, segment.count);
+    const std::int64_t to = std::clamp(infos_[i].last - segment.position, from, segment.count);
+    parts_.push_back({i, segment, from, to});
+    if (absl::Status status = PreparePart(parts_.back()); !status.ok()) return status;
+  }
+  report_.padding = plan_.rows() - tokens;
+  std::sort(parts_.begin(), parts_.end(),
+            [](const Part& a, const Part& b) { return a.segment.row < b.segment.row; });
+  return absl::OkStatus();
+}
+
+void Filling::Miss(const RowSegment& segment, std::int64_t token, Reason reason) {
+  const std::int64_t position = segment.position + token;
   const std::int64_t tokens = plan_.length(segment.sequence);
   if (position == tokens - 1 && reason == Reason::kNeverWritten) {
     ++report_.no_row;
@@ -195,171 +338,179 @@ void Filling::Miss(const RowSegment& segment, std::int64_t position, Reason reas
   }
 }
 
-// Sets the pointers of the tokens of a segment. reason_of(i): why token i of it is missing; kNone:
-// it is not, and run_row(run, i) is where the layers of a run are.
-template <class RunRow, class ReasonOf>
-void Filling::Place(const RowSegment& segment, bool check, RunRow&& run_row, ReasonOf&& reason_of) {
-  DistinctIds distinct(shape().top_k, shape().num_experts);
-  for (std::int64_t i = 0; i < segment.count; ++i) {
-    Reason reason = reason_of(i);
-    const auto row = static_cast<std::size_t>(segment.row + i * segment.row_stride);
-    for (std::size_t run = 0; run < runs_.size() && reason == Reason::kNone; ++run) {
-      const std::uint8_t* const at = run_row(run, i);
-      const auto layers = static_cast<std::int32_t>(runs_[run].end - runs_[run].begin);
-      if (check && distinct.FirstBad(at, layers) >= 0) reason = Reason::kInvalidId;
-      pointers(run)[row] = at;
-    }
-    if (reason == Reason::kNone) {
-      ++report_.replayed;
-      continue;
-    }
-    for (std::size_t run = 0; run < runs_.size(); ++run)
-      pointers(run)[row] = nullptr;
-    Miss(segment, segment.position + i, reason);
+// Sets the pointers and reasons of tokens. reason_of(i): why token i is missing; kNone: it is not,
+// and row_at(run, i) is where the layers of a run are.
+template <class RowAt, class ReasonOf>
+void Filling::Place(const Tile::Tokens& tokens, Tile& tile, RowAt&& row_at, ReasonOf&& reason_of) {
+  const RowSegment& segment = tokens.part->segment;
+  const auto stride = static_cast<std::size_t>(segment.row_stride);
+  std::size_t row = tile.RowOf(segment, tokens.begin);
+  for (std::int64_t i = tokens.begin; i < tokens.end; ++i, row += stride)
+    tile.reasons[row] = reason_of(i);
+  for (std::size_t run = 0; run < runs_.size(); ++run) {
+    const std::uint8_t** const to = tile.of_run(run);
+    row = tile.RowOf(segment, tokens.begin);
+    for (std::int64_t i = tokens.begin; i < tokens.end; ++i, row += stride)
+      to[row] = tile.reasons[row] == Reason::kNone ? row_at(run, i) : nullptr;
   }
 }
 
-void Filling::PlaceFound(std::size_t i, const RowSegment& segment, const RowsInPlace& found) {
-  Place(
-      segment, false,
-      [&](std::size_t run, std::int64_t at) {
-        return found.rows()[static_cast<std::size_t>(at)] + column_bytes(i, run);
-      },
-      [&](std::int64_t at) { return found.infos()[static_cast<std::size_t>(at)].reason; });
-}
-
-// A segment whose tokens all have rows in the source.
-absl::Status Filling::FindSegment(std::size_t i, const RowSegment& segment) {
-  const std::int64_t begin = segment.position;
-  const std::int64_t end = begin + segment.count;
-  if (const auto* const view = std::get_if<RowsView>(&sources_[i])) {
-    const std::int64_t from = begin - view->first;
-    Place(
-        segment, true,
-        [&](std::size_t run, std::int64_t at) {
-          return view->ids + (from + at) * view->row_stride + column_bytes(i, run);
+// The tokens of a part that are in a tile.
+void Filling::PlaceTokens(Part& part, Tile& tile) {
+  const RowSegment& segment = part.segment;
+  const auto tile_end = static_cast<std::int64_t>(tile.begin + tile.rows);
+  const std::int64_t until = std::min(
+      segment.count, (tile_end - segment.row + segment.row_stride - 1) / segment.row_stride);
+  tile.tokens.push_back({&part, part.next, until});
+  const std::int64_t begin = std::clamp(part.from, part.next, until);
+  const std::int64_t end = std::clamp(part.to, begin, until);
+  part.next = until;
+  if (begin == end) return;
+  const Tile::Tokens tokens = {&part, begin, end};
+  const RowSource& source = sources_[part.source];
+  if (const auto* const snapshot = std::get_if<const Snapshot*>(&source)) {
+    absl::StatusOr<RowsInPlace> found =
+        (*snapshot)->Find(segment.position + begin, segment.position + end);
+    if (!found.ok()) throw std::bad_alloc();  // it is ready, and has these rows
+    tile.found.push_back({&segment, begin, *std::move(found)});
+    const RowsInPlace& rows = tile.found.back().rows;
+    return Place(
+        tokens, tile,
+        [&](std::size_t run, std::int64_t i) {
+          return rows.rows()[static_cast<std::size_t>(i - begin)] + column_bytes(part.source, run);
         },
-        [&](std::int64_t at) {
-          const std::uint8_t reason = view->reasons[(from + at) * view->reason_stride];
+        [&](std::int64_t i) { return rows.infos()[static_cast<std::size_t>(i - begin)].reason; });
+  }
+  tile.unchecked = true;
+  if (const auto* const view = std::get_if<RowsView>(&source)) {
+    const std::int64_t first = segment.position - view->first;
+    return Place(
+        tokens, tile,
+        [&](std::size_t run, std::int64_t i) {
+          return view->ids + (first + i) * view->row_stride + column_bytes(part.source, run);
+        },
+        [&](std::int64_t i) {
+          const std::uint8_t reason = view->reasons[(first + i) * view->reason_stride];
           return reason < kNumReasons ? static_cast<Reason>(reason) : Reason::kInvalidId;
         });
-    return absl::OkStatus();
   }
-  if (const auto* const snapshot = std::get_if<const Snapshot*>(&sources_[i])) {
-    absl::StatusOr<RowsInPlace> found = (*snapshot)->Find(begin, end);
-    if (!found.ok()) return found.status();
-    found_.push_back({i, segment, *std::move(found)});
-    PlaceFound(i, segment, found_.back().rows);
-    return absl::OkStatus();
+  if (const auto* const document = std::get_if<const wire::Document*>(&source);
+      document != nullptr && (begin < part.begin || end > part.end)) {
+    // Rows of it were decoded before, so that only memory can be too little.
+    if (!Decode(**document, part, begin, end).ok()) throw std::bad_alloc();
   }
-  // A row counts if it is valid in all runs: damage may be that of some layers only.
-  const std::size_t first = read_.size();
-  for (std::size_t run = 0; run < runs_.size(); ++run) {
-    const std::int32_t column = columns_[i][runs_[run].begin];
-    const RowsAndLayers part = {
-        begin, end, column, column + static_cast<std::int32_t>(runs_[run].end - runs_[run].begin)};
-    absl::StatusOr<Rows> rows = std::visit(
-        Overloaded{
-            [&](const wire::Document* document) { return document->ReadRows(part); },
-            [&](const RowsByHandle& by) {
-              return by.fetcher->Fetch(*by.handle, part, by.deadline);
-            },
-            [](const auto&) -> absl::StatusOr<Rows> { return absl::InternalError("no reader"); },
-        },
-        sources_[i]);
-    if (!rows.ok()) {
-      return absl::Status(rows.status().code(),
-                          absl::StrCat("sources[", i, "]: ", rows.status().message()));
-    }
-    read_.push_back(*std::move(rows));
-  }
-  const auto rows_of = [&](std::size_t run) -> const Rows& { return read_[first + run]; };
   Place(
-      segment, true, [&](std::size_t run, std::int64_t at) { return rows_of(run).row(at).data(); },
-      [&](std::int64_t at) {
-        for (std::size_t run = 0; run < runs_.size(); ++run) {
-          const Reason reason = rows_of(run).infos[static_cast<std::size_t>(at)].reason;
+      tokens, tile,
+      [&](std::size_t run, std::int64_t i) { return part.read[run].row(i - part.begin).data(); },
+      [&](std::int64_t i) {
+        for (const Rows& rows : part.read) {
+          const Reason reason = rows.infos[static_cast<std::size_t>(i - part.begin)].reason;
           if (reason != Reason::kNone) return reason;
         }
         return Reason::kNone;
       });
-  return absl::OkStatus();
 }
 
-absl::Status Filling::FindRowsOf(std::size_t i) {
-  for (const RowSegment& segment : plan_.segments(static_cast<std::int32_t>(i))) {
-    // The part of the segment that the source has; around it rows were never written.
-    const std::int64_t from =
-        std::clamp(infos_[i].first - segment.position, std::int64_t{0}, segment.count);
-    const std::int64_t to = std::clamp(infos_[i].last - segment.position, from, segment.count);
-    for (std::int64_t at = 0; at < segment.count; ++at) {
-      if (at == from) at = to;
-      if (at < segment.count) Miss(segment, segment.position + at, Reason::kNeverWritten);
-    }
-    if (from == to) continue;
-    const RowSegment part = {segment.sequence, segment.position + from, to - from,
-                             segment.row + from * segment.row_stride, segment.row_stride};
-    if (absl::Status status = FindSegment(i, part); !status.ok()) return status;
-  }
-  return absl::OkStatus();
+// Finds the rows of a tile; looks at no id, except where a document is decoded.
+void Filling::PlaceTile(std::size_t begin, Tile& tile) {
+  tile.begin = begin;
+  tile.rows = std::min(kTileRows, static_cast<std::size_t>(plan_.rows()) - begin);
+  std::fill(tile.pointers.begin(), tile.pointers.end(), nullptr);
+  tile.reasons.fill(Reason::kNeverWritten);
+  tile.unchecked = false;
+  tile.tokens.clear();
+  tile.found.clear();
+  const auto end = static_cast<std::int64_t>(begin + tile.rows);
+  for (; begun_ < parts_.size() && parts_[begun_].segment.row < end; ++begun_)
+    active_.push_back(&parts_[begun_]);
+  for (Part* const part : active_)
+    PlaceTokens(*part, tile);
+  std::erase_if(active_, [](const Part* part) { return part->next == part->segment.count; });
 }
 
-absl::Status Filling::FindRows() {
-  pointers_.assign(runs_.size() * static_cast<std::size_t>(plan_.rows()), nullptr);
-  read_.reserve(plan_.segments().size() * runs_.size());
-  found_.reserve(plan_.segments().size());
-  std::int64_t tokens = 0;
-  for (const RowSegment& segment : plan_.segments())
-    tokens += segment.count;
-  report_.padding = plan_.rows() - tokens;
-  for (std::size_t i = 0; i < sources_.size(); ++i) {
-    if (absl::Status status = FindRowsOf(i); !status.ok()) return status;
-  }
-  return absl::OkStatus();
+// Makes a row of a tile missing.
+void Filling::Drop(Tile& tile, std::size_t row, Reason reason) {
+  tile.reasons[row] = reason;
+  for (std::size_t run = 0; run < runs_.size(); ++run)
+    tile.of_run(run)[row] = nullptr;
 }
 
-void Filling::WriteRuns() {
-  const auto rows = static_cast<std::size_t>(plan_.rows());
-  const std::size_t tensor_bytes =
-      rows * static_cast<std::size_t>(shape().top_k) * IdBytes(out_.id_type);
-  const ReadSpec spec{Layout::kLayersTokensK, out_.id_type, out_.fill};
+// Rows with ids that no router chooses are missing in all runs.
+void Filling::CheckTile(Tile& tile) {
+  std::array<std::uint8_t, kTileRows> good;
   for (std::size_t run = 0; run < runs_.size(); ++run) {
-    const std::size_t layers = runs_[run].end - runs_[run].begin;
-    RoutingShape of_run = shape();
-    of_run.num_layers = static_cast<std::int32_t>(layers);
-    of_run.layer_ids.clear();
-    WriteRows(of_run, {pointers(run), rows}, spec,
-              out_.ids.subspan(runs_[run].begin * tensor_bytes, layers * tensor_bytes));
+    const std::span<const std::uint8_t* const> rows(tile.of_run(run), tile.rows);
+    if (distinct_->CheckRows(rows, runs_[run].shape.num_layers, good)) continue;
+    for (std::size_t row = 0; row < tile.rows; ++row) {
+      if (good[row] == 0) Drop(tile, row, Reason::kInvalidId);
+    }
   }
 }
 
-void Filling::Write() {
-  WriteRuns();
-  for (;;) {
-    bool voided = false;
-    for (Found& found : found_) {
-      if (found.rows.Confirm()) continue;
-      voided = true;
-      // What it counted before does not hold any more.
-      for (std::int64_t at = 0; at < found.segment.count; ++at) {
-        const auto row =
-            static_cast<std::size_t>(found.segment.row + at * found.segment.row_stride);
-        if (pointers(0)[row] == nullptr ||
-            found.rows.rows()[static_cast<std::size_t>(at)] != nullptr) {
-          continue;
-        }
-        --report_.replayed;
-        for (std::size_t run = 0; run < runs_.size(); ++run)
-          pointers(run)[row] = nullptr;
-        Miss(found.segment, found.segment.position + at,
-             found.rows.infos()[static_cast<std::size_t>(at)].reason);
+void Filling::WriteTile(Tile& tile, Tile* next) {
+  const auto rows = static_cast<std::size_t>(plan_.rows());
+  const std::size_t row_bytes = static_cast<std::size_t>(shape().top_k) * IdBytes(out_.id_type);
+  LayerTensors tensors = {out_.id_type, out_.fill, nullptr, rows * row_bytes,
+                          out_.ids.size() >= kStreamedBytes};
+  for (std::size_t run = 0; run < runs_.size(); ++run) {
+    tensors.ids = out_.ids.data() + (runs_[run].begin * rows + tile.begin) * row_bytes;
+    std::span<const std::uint8_t* const> ahead;
+    if (next != nullptr) ahead = {next->of_run(run), next->rows};
+    WriteLayers(runs_[run].shape, {tile.of_run(run), tile.rows}, tensors, ahead);
+  }
+}
+
+// Whether a row of a snapshot was voided since it was found; it is missing then.
+bool Filling::TakeVoided(Tile& tile) {
+  if (internal::before_confirm != nullptr) internal::before_confirm();
+  bool voided = false;
+  for (Tile::Found& found : tile.found) {
+    if (found.rows.Confirm()) continue;
+    voided = true;
+    const std::span<const std::uint8_t* const> rows = found.rows.rows();
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i] != nullptr) continue;
+      Drop(tile, tile.RowOf(*found.segment, found.token + static_cast<std::int64_t>(i)),
+           found.rows.infos()[i].reason);
+    }
+  }
+  return voided;
+}
+
+void Filling::Count(Tile& tile) {
+  for (const Tile::Tokens& tokens : tile.tokens) {
+    const RowSegment& segment = tokens.part->segment;
+    for (std::int64_t i = tokens.begin; i < tokens.end; ++i) {
+      const std::size_t row = tile.RowOf(segment, i);
+      if (tile.of_run(0)[row] != nullptr) {
+        ++report_.replayed;
+      } else {
+        Miss(segment, i, tile.reasons[row]);
       }
     }
-    if (!voided) break;
-    WriteRuns();
   }
-  for (std::size_t row = 0; row < out_.mask.size(); ++row)
-    out_.mask[row] = pointers(0)[row] != nullptr ? 1 : 0;
+  if (out_.mask.empty()) return;
+  for (std::size_t row = 0; row < tile.rows; ++row)
+    out_.mask[tile.begin + row] = tile.of_run(0)[row] != nullptr ? 1 : 0;
+}
+
+// The next tile is found before a tile is written, so that its rows are on their way meanwhile.
+void Filling::Write() {
+  const auto rows = static_cast<std::size_t>(plan_.rows());
+  std::array<Tile, 2> tiles = {Tile(runs_.size()), Tile(runs_.size())};
+  Tile* tile = &tiles[0];
+  Tile* other = &tiles[1];
+  if (rows != 0) PlaceTile(0, *tile);
+  for (std::size_t begin = 0; begin < rows; begin += kTileRows) {
+    const bool more = rows - begin > kTileRows;
+    if (more) PlaceTile(begin + kTileRows, *other);
+    if (tile->unchecked) CheckTile(*tile);
+    WriteTile(*tile, more ? other : nullptr);
+    while (TakeVoided(*tile))
+      WriteTile(*tile, nullptr);
+    Count(*tile);
+    std::swap(tile, other);
+  }
 }
 
 }  // namespace
@@ -384,7 +535,7 @@ absl::StatusOr<FillReport> FillRouterTensors(const RowPlan& plan,
                                              const RouterTensors& out, const FillOptions& options) {
   Filling filling(plan, sources, layers, out);
   if (absl::Status status = filling.Check(options.partial); !status.ok()) return status;
-  if (absl::Status status = filling.FindRows(); !status.ok()) return status;
+  if (absl::Status status = filling.Prepare(); !status.ok()) return status;
   filling.Write();
   return filling.report();
 }

@@ -16,6 +16,8 @@ namespace waymark {
 namespace {
 
 constexpr std::size_t kChunk = 512;  // rows resolved before they are written out
+// Pages lie anywhere: their stamps are asked for that many pages before they are read.
+constexpr std::size_t kPagesAhead = 8;
 
 // A reader of a snapshot: as long as it is counted, no page that it has found is given back.
 class Reader {
@@ -50,6 +52,10 @@ void ResolveRows(const StoreCore& core, const SnapshotState& state, std::int64_t
     const std::int64_t at = begin + static_cast<std::int64_t>(i) - origin;
     const auto index = static_cast<std::size_t>(at / page_tokens);
     const SnapshotPage& pinned = state.pages[index];
+    const std::size_t ahead = index + kPagesAhead;
+    if (ahead < state.pages.size() && state.pages[ahead].page != kNoPage) {
+      __builtin_prefetch(&core.stamp(state.pages[ahead].page, 0));
+    }
     const CopiedPage* const copy = state.CopyOf(index);
     auto row = static_cast<std::uint32_t>(at % page_tokens);
     const std::uint8_t* copied_row = copy == nullptr ? nullptr : copy->row(row, core.row_bytes);

@@ -1,8 +1,12 @@
-// Filling router tensors: 4 sequences of 8192 tokens, cut between two ranks, from snapshots whose
-// pages lie anywhere in a store of a million rows, from rows and from documents; against one memcpy
-// of as many bytes as the tensors have.
+// Filling router tensors: sequences of 8192 tokens, cut between two ranks, from snapshots whose pages
+// lie anywhere in a store of a million rows, from rows and from documents; against one memcpy of as
+// many bytes as the tensors have. Of few layers there are more sequences, so that the tensors are
+// always more than the caches hold, as those of a micro-batch are.
+#include <algorithm>
 #include <deque>
+#include <memory>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "adapters/trainer/fill.h"
@@ -13,18 +17,18 @@ namespace waymark::bench {
 namespace {
 
 constexpr std::int64_t kTokens = 8192;
-constexpr std::int64_t kSequences = 4;
+constexpr std::size_t kTensorBytes = std::size_t{60} << 20;  // about; twice the last-level cache
+constexpr std::size_t kMostSequences = 60;
 
 enum class From { kSnapshots, kRows, kDocuments };
 
-// The sources of one kind, made once.
+// Sources of one kind; those of the last kind that was asked for are kept.
 struct Sequences {
   explicit Sequences(From from) {
     FilledStore& store = SharedStore(16, Landing::kCaller);
-    for (std::int64_t i = 0; i < kSequences; ++i) {
+    for (std::size_t i = 0; i < kMostSequences; ++i) {
       auto taken = store.store().TakeSnapshot(
-          LongSequence(store, 0).subspan(static_cast<std::size_t>(i * kTokens / 16), kTokens / 16),
-          0, kTokens);
+          store.shuffled().subspan(i * kTokens / 16, kTokens / 16), 0, kTokens);
       Demand(taken.ok(), "no snapshot");
       store.ApplyLog();
       snapshots.push_back(*std::move(taken));
@@ -33,15 +37,28 @@ struct Sequences {
         continue;
       }
       rows.push_back(snapshots.back().ReadRows().value());
+      snapshots.clear();
       if (from == From::kRows) {
         sources.emplace_back(ViewOf(rows.back()));
         continue;
       }
       bytes.push_back(wire::WriteDocument(rows.back()).value());
+      rows.clear();
       documents.push_back(wire::Document::Open(bytes.back()).value());
       sources.emplace_back(&documents.back());
     }
   }
+  static std::span<const RowSource> Get(From from, std::size_t count) {
+    static std::unique_ptr<Sequences> last;
+    static From last_from;
+    if (last == nullptr || last_from != from) {
+      last.reset();
+      last = std::make_unique<Sequences>(from);
+      last_from = from;
+    }
+    return std::span(last->sources).first(count);
+  }
+
   std::deque<Snapshot> snapshots;
   std::deque<Rows> rows;
   std::deque<std::vector<std::uint8_t>> bytes;
@@ -51,13 +68,15 @@ struct Sequences {
 
 void FillTensors(benchmark::State& state, From from, TrainerLayout layout, IdType id_type,
                  std::int32_t num_layers) {
-  const Sequences sequences(from);
-  const std::vector<std::int64_t> lengths(kSequences, kTokens);
+  const std::size_t row_bytes = static_cast<std::size_t>(num_layers) * kTopK * IdBytes(id_type);
+  const std::size_t count =
+      std::clamp<std::size_t>(2 * kTensorBytes / row_bytes / kTokens, 4, kMostSequences);
+  const std::span<const RowSource> sources = Sequences::Get(from, count);
+  const std::vector<std::int64_t> lengths(count, kTokens);
   const RowPlan plan = RowPlan::Make(layout, lengths).value();
   std::vector<std::int32_t> layers(static_cast<std::size_t>(num_layers));
   std::iota(layers.begin(), layers.end(), kLayers - num_layers);
-  const std::size_t size =
-      layers.size() * static_cast<std::size_t>(plan.rows()) * kTopK * IdBytes(id_type);
+  const std::size_t size = static_cast<std::size_t>(plan.rows()) * row_bytes;
   std::vector<std::uint8_t> ids(size);
   std::vector<std::uint8_t> mask(static_cast<std::size_t>(plan.rows()));
   std::vector<std::uint8_t> copy_from(size, 1);
@@ -72,7 +91,7 @@ void FillTensors(benchmark::State& state, From from, TrainerLayout layout, IdTyp
     std::int64_t replayed = 0;
     const double filling = Time(
         [&] {
-          const auto report = FillRouterTensors(plan, sequences.sources, layers, out);
+          const auto report = FillRouterTensors(plan, sources, layers, out);
           if (report.ok()) replayed = report->replayed;
           KeepAlive(ids.data());
         },
@@ -88,6 +107,7 @@ void FillTensors(benchmark::State& state, From from, TrainerLayout layout, IdTyp
     state.SetIterationTime(filling / 1e9);
   }
   Report(state, times);
+  state.counters["rows"] = static_cast<double>(plan.rows());
   state.counters["memcpy_us"] = copies.Micros(0.1);
   state.counters["memcpys"] = times.Micros(0.1) / copies.Micros(0.1);
 }
@@ -98,18 +118,33 @@ constexpr TrainerLayout kInterleaved{.order = TokenOrder::kSequenceMajor,
                                      .tensor_rank = 1,
                                      .sequence_parallel = true};
 
-#define WAYMARK_BENCH(name, ...) \
-  BENCHMARK_CAPTURE(FillTensors, name, __VA_ARGS__)->UseManualTime()->Iterations(40)
+// All layers; those of the last of four pipeline stages; few.
+#define WAYMARK_BENCH(name, from, layout)                                                  \
+  BENCHMARK_CAPTURE(FillTensors, name##_i64, from, layout, IdType::kInt64, kLayers)        \
+      ->UseManualTime()                                                                    \
+      ->Iterations(30);                                                                    \
+  BENCHMARK_CAPTURE(FillTensors, name##_i32, from, layout, IdType::kInt32, kLayers)        \
+      ->UseManualTime()                                                                    \
+      ->Iterations(30);                                                                    \
+  BENCHMARK_CAPTURE(FillTensors, name##_i64_stage_of_14, from, layout, IdType::kInt64, 14) \
+      ->UseManualTime()                                                                    \
+      ->Iterations(30);                                                                    \
+  BENCHMARK_CAPTURE(FillTensors, name##_i32_stage_of_14, from, layout, IdType::kInt32, 14) \
+      ->UseManualTime()                                                                    \
+      ->Iterations(30);                                                                    \
+  BENCHMARK_CAPTURE(FillTensors, name##_i64_stage_of_8, from, layout, IdType::kInt64, 8)   \
+      ->UseManualTime()                                                                    \
+      ->Iterations(30);                                                                    \
+  BENCHMARK_CAPTURE(FillTensors, name##_i32_stage_of_8, from, layout, IdType::kInt32, 8)   \
+      ->UseManualTime()                                                                    \
+      ->Iterations(30)
 
-WAYMARK_BENCH(snapshots_zigzag_i64, From::kSnapshots, kZigzag, IdType::kInt64, kLayers);
-WAYMARK_BENCH(snapshots_zigzag_i32, From::kSnapshots, kZigzag, IdType::kInt32, kLayers);
-WAYMARK_BENCH(snapshots_zigzag_i64_stage, From::kSnapshots, kZigzag, IdType::kInt64, 8);
-WAYMARK_BENCH(snapshots_interleaved_i64, From::kSnapshots, kInterleaved, IdType::kInt64, kLayers);
-WAYMARK_BENCH(snapshots_interleaved_i32, From::kSnapshots, kInterleaved, IdType::kInt32, kLayers);
-WAYMARK_BENCH(rows_zigzag_i64, From::kRows, kZigzag, IdType::kInt64, kLayers);
-WAYMARK_BENCH(rows_zigzag_i32, From::kRows, kZigzag, IdType::kInt32, kLayers);
-WAYMARK_BENCH(rows_interleaved_i64, From::kRows, kInterleaved, IdType::kInt64, kLayers);
-WAYMARK_BENCH(documents_zigzag_i64, From::kDocuments, kZigzag, IdType::kInt64, kLayers);
+WAYMARK_BENCH(snapshots_zigzag, From::kSnapshots, kZigzag);
+WAYMARK_BENCH(snapshots_interleaved, From::kSnapshots, kInterleaved);
+WAYMARK_BENCH(rows_zigzag, From::kRows, kZigzag);
+WAYMARK_BENCH(rows_interleaved, From::kRows, kInterleaved);
+WAYMARK_BENCH(documents_zigzag, From::kDocuments, kZigzag);
+WAYMARK_BENCH(documents_interleaved, From::kDocuments, kInterleaved);
 
 }  // namespace
 }  // namespace waymark::bench

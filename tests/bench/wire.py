@@ -9,13 +9,18 @@ Prints the tables of the wire in docs/measurements.md:
   3. The set code for the (E, K) of known models.
   4. Real routing: megatron_16b_routing in the folder that WAYMARK_DATA names, if it is there.
   5. The budgets.
+  6. A trainer's rank with a sixteenth of a batch (4 pipeline stages, 4 context ranks), of 64
+     sequences of 32,767 rows (L = 60, so that stages are equal): the bytes that it fetches by handle,
+     and filling its tensors from rows in memory. Takes 4 GB. It fails if the rank fetches more than a
+     sixteenth of the batch's ids + 5 %, or gets another id than was published.
 
-1 and 4 are measured here through the Python module waymark, the rest by waymark_bench. Times of
+1, 4 and 6 are measured here through the Python module waymark, the rest by waymark_bench. Times of
 what runs on one thread are that thread's processor time, lower deciles: on a quiet machine this is
 the time on the clock, on another it leaves out what others took. Turns and groups have threads:
 theirs is the time on the clock.
 
   wire.py BENCH      BENCH: the program waymark_bench of a release build
+  wire.py --rank     6 alone
 """
 import argparse
 import base64
@@ -34,6 +39,7 @@ import zlib
 
 import numpy as np
 import waymark
+from waymark import trainer
 
 try:
     import msgpack
@@ -340,6 +346,79 @@ def print_budgets(bench):
           lines)
 
 
+# ---- a trainer's rank
+
+SEQUENCES, STAGES, CONTEXT, RANK_LAYERS = 64, 4, 4, 60
+SLACK = 0.05
+
+
+def quick_ids(sequence):
+    """[LONG, L, K] uint8: distinct in a layer, because 31 is odd; other ids in every row."""
+    at = np.arange(LONG * RANK_LAYERS, dtype=np.uint32) * np.uint32(2654435761)
+    first = (at + np.uint32(sequence * 374761393 % (1 << 32))) >> np.uint32(13)
+    others = np.arange(TOP_K, dtype=np.uint32) * 31
+    return (first.reshape(LONG, RANK_LAYERS, 1) + others).astype(np.uint8)
+
+
+def check_rank(plan, filled, layers, sequence):
+    """The rows of the last sequence, by numpy: those of others are as far as counts say."""
+    ids = quick_ids(sequence)
+    for part in plan.segments:
+        if part.sequence != sequence:
+            continue
+        count = min(part.count, LONG - part.position)  # the last token has no row
+        rows = slice(part.row, part.row + count)
+        wanted = ids[part.position:part.position + count, layers.start:layers.stop]
+        if not np.array_equal(filled.ids[:, rows].transpose(1, 0, 2), wanted):
+            sys.exit("wire.py: a trainer's rank got other ids than were published")
+        if not filled.mask[rows].all():
+            sys.exit("wire.py: a row of a trainer's rank is missing")
+
+
+def print_rank():
+    source = waymark.MemorySource(2 << 30)
+    shape = waymark.Shape(RANK_LAYERS, TOP_K, EXPERTS, PAGE, 0, 0, tuple(range(RANK_LAYERS)))
+    publisher = waymark.Publisher(source, shape)
+    rows, handles = [], []
+    for sequence in range(SEQUENCES):
+        rows.append(make_rows(quick_ids(sequence), EXPERTS))
+        handles.append(publisher.publish(rows[-1]).wait())
+    batch = SEQUENCES * LONG * RANK_LAYERS * TOP_K
+    lengths = [LONG + 1] * SEQUENCES
+    lines, failed = [], False
+    of_stage = RANK_LAYERS // STAGES
+    for stage in range(STAGES):
+        rank = (stage + 1) % CONTEXT
+        plan = trainer.Layout(context=(rank, CONTEXT)).plan(lengths)
+        layers = range(of_stage * stage, of_stage * (stage + 1))
+        fetcher = waymark.Fetcher(source, cache_bytes=1 << 20)
+        filled = plan.fill([(fetcher, bytes(handle)) for handle in handles], layers, dtype=np.int32)
+        check_rank(plan, filled, layers, SEQUENCES - 1)
+        fetched = fetcher.counts().fetched_bytes
+        share = fetched / batch
+        failed = failed or share > (1 + SLACK) / (STAGES * CONTEXT)
+        line = ["%d to %d" % (layers.start, layers.stop - 1), str(rank), number(fetched / 1e6),
+                "1/%.2f" % (1 / share)]
+        del filled
+        for dtype in (np.int64, np.int32):
+            out = np.zeros((len(layers), plan.rows, TOP_K), dtype)
+            copy, copied = np.ones_like(out), np.zeros_like(out)
+            filling, copying = [], []
+            for _ in range(5):
+                filled, took = cpu_ms(lambda: plan.fill(rows, layers, out=out))
+                filling.append(took)
+                copying.append(cpu_ms(lambda: np.copyto(copied, copy))[1])
+            check_rank(plan, filled, layers, SEQUENCES - 1)
+            line.append("%s: %.2f" % (number(min(filling)), min(filling) / min(copying)))
+        lines.append(line)
+    print("\n### 6. A rank of 4 stages and 4 context ranks; 64 sequences of %d rows, %s MB of ids" %
+          (LONG, number(batch / 1e6)))
+    table(("layers", "context rank", "fetched, MB", "of all ids",
+           "int64 from rows, ms: memcpys", "int32"), lines)
+    if failed:
+        sys.exit("wire.py: a rank fetched more than 1/%d of the ids + 5 %%" % (STAGES * CONTEXT))
+
+
 def run_bench(program):
     """{name: counters}"""
     wanted = "^(Document|Move|Fresh)/|^Crc/1048576|^SetCode/(%s)/(%s)" % ("|".join(CODES), "|".join(BACKENDS))
@@ -364,16 +443,23 @@ def processor():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("bench", help="the program waymark_bench of a release build")
-    bench = run_bench(parser.parse_args().bench)
+    parser.add_argument("bench", nargs="?", help="the program waymark_bench of a release build")
+    parser.add_argument("--rank", action="store_true", help="part 6 alone")
+    args = parser.parse_args()
+    if not args.rank and args.bench is None:
+        parser.error("bench: the program waymark_bench, or --rank")
+    bench = {} if args.rank else run_bench(args.bench)
     print("%s, %d processors, load %.1f; CPython %s, numpy %s" %
           (processor(), os.cpu_count(), os.getloadavg()[0], platform.python_version(),
            np.__version__))
+    if args.rank:
+        return print_rank()
     print_formats()
     print_turns(bench)
     print_codes(bench)
     print_real()
     print_budgets(bench)
+    print_rank()
 
 
 if __name__ == "__main__":

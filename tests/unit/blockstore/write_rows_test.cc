@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "blockstore/rows.h"
+#include "blockstore/write_layers.h"
+#include "blockstore/write_rows_ops.h"
 #include "tests/unit/blockstore/test_seed.h"
 
 namespace waymark {
@@ -129,6 +131,64 @@ TEST(WriteRows, StreamedOutputIsThePlainLoop) {
                   << "row " << t << " of " << rows << ", layer " << l << ", k " << k << ", K "
                   << top_k << ", E " << num_experts << ", type " << static_cast<int>(type);
             }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Every instruction set, K, type and fill; tiles of tensors whose layers are apart. Rows lie anywhere,
+// the last one at the end of its memory, so that a sanitizer sees a read behind it.
+TEST(WriteLayers, EveryInstructionSetIsThePlainLoop) {
+  SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
+  std::mt19937_64 random(TestSeed());
+  std::vector<int> top_ks = {32, 47, 64};
+  for (int top_k = 1; top_k <= 22; ++top_k)
+    top_ks.push_back(top_k);
+  for (const internal::LayerOps* const ops : internal::SupportedLayerOps()) {
+    for (const int top_k : top_ks) {
+      for (const int num_experts : {256, 65535}) {
+        const RoutingShape shape{
+            static_cast<std::int32_t>(1 + random() % 5), top_k, num_experts, 4, {}};
+        const auto k_size = static_cast<std::size_t>(top_k);
+        const std::size_t rows = random() % 3 == 0 ? 1 + random() % 3 : 1 + random() % 700;
+        std::vector<std::uint8_t> memory((rows + 1) * shape.row_bytes());
+        for (std::uint8_t& byte : memory)
+          byte = static_cast<std::uint8_t>(random());
+        std::vector<const std::uint8_t*> row_pointers(rows);
+        for (auto& stored : row_pointers) {
+          stored = random() % 6 == 0 ? nullptr
+                                     : memory.data() + random() % (rows + 1) * shape.row_bytes();
+        }
+        row_pointers[random() % rows] = memory.data() + rows * shape.row_bytes();
+        for (const IdType type : kIdTypes) {
+          if (num_experts > 256 && IdBytes(type) < 2) continue;
+          for (const Fill fill : {Fill::kMinusOne, Fill::kZeros, Fill::kArange}) {
+            const std::size_t bytes = IdBytes(type);
+            const std::size_t layer_bytes = rows * k_size * bytes + random() % 200;
+            std::vector<std::uint8_t> out(
+                static_cast<std::size_t>(shape.num_layers) * layer_bytes + random() % 64 + 64,
+                0xa5);
+            const std::size_t shift =
+                random() % (out.size() - static_cast<std::size_t>(shape.num_layers) * layer_bytes);
+            internal::WriteLayers(*ops, shape, row_pointers,
+                                  {type, fill, out.data() + shift, layer_bytes, random() % 2 == 0},
+                                  std::span(row_pointers).first(random() % rows));
+            std::vector<std::uint8_t> wanted(out.size(), 0xa5);
+            for (std::size_t l = 0; l < static_cast<std::size_t>(shape.num_layers); ++l) {
+              for (std::size_t t = 0; t < rows; ++t) {
+                for (std::size_t k = 0; k < k_size; ++k) {
+                  const std::uint64_t id = Expected(shape, row_pointers[t], fill, l, k);
+                  std::memcpy(wanted.data() + shift + l * layer_bytes + (t * k_size + k) * bytes,
+                              &id, bytes);
+                }
+              }
+            }
+            ASSERT_TRUE(out == wanted)
+                << ops->name << ", " << rows << " rows, " << shape.num_layers << " layers, K "
+                << top_k << ", E " << num_experts << ", type " << static_cast<int>(type)
+                << ", fill " << static_cast<int>(fill);
           }
         }
       }
