@@ -273,17 +273,42 @@ class Recording(_Hooked):
     def rows(self, plan: Plan, *, version: int = 0) -> list[Rows]:
         """The choices in the last forward as rows of each sequence (R2). plan: of its batch; where the
         tokens are, the attention mask of the forward says. version: of the weights."""
+        return plan.collect(
+            self._planned(plan),
+            num_experts=self.num_experts,
+            layer_ids=self.layer_ids,
+            version=version,
+        )
+
+    def audit(
+        self, plan: Plan, filled: Filled, *, least_agreement: float = 0.8, max_rows: int = 256
+    ) -> trainer.Audit:
+        """``trainer.audit()`` of ids that might be replayed and the choices in the last forward. It names
+        an error more surely than an audit while wrong ids are replayed, because those change what the
+        routers of later layers see."""
+        return trainer.audit(
+            plan,
+            filled,
+            self._planned(plan),
+            num_experts=self.num_experts,
+            least_agreement=least_agreement,
+            max_rows=max_rows,
+        )
+
+    def _planned(self, plan: Plan) -> npt.NDArray[np.int64]:
+        """The choices in the last forward, in the rows of a plan."""
         ids = np.stack([layer.cpu().numpy() for layer in self.ids])
         place = place_of(plan, self._mask)
         if ids.shape[1] != (plan.rows if place is None else len(place)):
-            raise InvalidArgumentError(f"plan: of the {ids.shape[1]} rows of the forward, got {plan.rows}")
-        if place is not None:
-            planned = np.zeros((len(ids), plan.rows, ids.shape[2]), ids.dtype)
-            planned[:, place[place >= 0]] = ids[:, place >= 0]
-            ids = planned
-        return plan.collect(
-            ids, num_experts=self.num_experts, layer_ids=self.layer_ids, version=version
-        )
+            raise InvalidArgumentError(
+                f"plan: of the {ids.shape[1]} rows of the forward, got {plan.rows}"
+            )
+        if place is None:
+            return ids
+        fill = np.arange(ids.shape[2])  # padding
+        planned = np.broadcast_to(fill, (len(ids), plan.rows, ids.shape[2])).copy()
+        planned[:, place[place >= 0]] = ids[:, place >= 0]
+        return planned
 
     def _begin(self, attention_mask: Any) -> None:
         self._mask = attention_mask
