@@ -100,7 +100,7 @@ class _Hooked:
         def hook(module: Any, args: tuple[Any, ...], out: Any) -> Any:
             again = bool(_torch()._C._current_graph_task_id() != -1)  # in a backward
             self._checkpointed &= not again
-            self._ran += not again
+            self._ran += 1
             return self._routed(n, self.routers[n], _checked(self.routers[n], out), again)
 
         return hook
@@ -246,8 +246,7 @@ class Replaying(_Hooked):
             self._own[n] = own.detach()[sample]
         # Rows that are not replayed have a fill, which need not be the id of an expert.
         ids = _torch().where(mask, target, own)
-        weighed = router.weigh(router.module, logits, ids).to(scores.dtype)
-        return logits, _torch().where(mask, weighed, scores), ids
+        return logits, router.weigh(router.module, logits, ids).to(scores.dtype), ids
 
 
 class Recording(_Hooked):
