@@ -1,4 +1,4 @@
-"""Replays and records routing in models of Hugging Face transformers 5, by one forward hook on each
+"""Replays and records routing in models of Hugging Face transformers, by one forward hook on each
 router (docs/training.md).
 
     import waymark.hf

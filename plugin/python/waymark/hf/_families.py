@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 Weigh = Callable[[Any, Any, Any], Any]
-"""(router, logits [T, E], ids [T, K]) -> scores [T, K]: what the router itself would have given to these
-experts, with gradients."""
+"""(router, logits [T, E], ids [T, K]) -> scores [T, K]: what the router itself would have given to
+these experts, with gradients."""
 
 
 class Refused(ValueError):
@@ -17,7 +17,7 @@ class Refused(ValueError):
 
 
 class Router(NamedTuple):
-    """A router of a model: a module that returns (logits [T, E], scores [T, K], ids int64 [T, K])."""
+    """A router of a model: a module that returns (logits [T, E], scores [T, K], ids [T, K])."""
 
     layer_id: int
     """The model's number of its layer, from 0."""
@@ -56,8 +56,8 @@ def _softmax_of_chosen(router: Any, logits: Any, ids: Any) -> Any:
     return logits.gather(1, ids).softmax(1, dtype=logits.dtype)
 
 
-# By the class of the router. tests/integration/trainer/families.py runs a model of the first of each
-# group and Olmoe, and compares the routers of all.
+# By the class of the router. tests/integration/trainer/families.py runs models of Qwen3Moe, Olmoe,
+# Mixtral, DeepseekV3 and GptOss, and compares the routers of all.
 FAMILIES: dict[str, Weigh] = {
     "Qwen3MoeTopKRouter": _softmax,
     "OlmoeTopKRouter": _softmax,
@@ -85,8 +85,8 @@ _LAYER = re.compile(r"(?:(.*)\.)?layers\.(\d+)\.")
 
 
 def routers_of(model: Any) -> list[Router]:
-    """The routers of a model, by layer. Refused if one of them is not known: a model is replayed as a
-    whole or not at all."""
+    """The routers of a model, by layer. Refused if one of them is not known: a model is replayed as
+    a whole or not at all."""
     routers: dict[int, Router] = {}
     block = ""
     for name, module in model.named_modules():
@@ -96,8 +96,8 @@ def routers_of(model: Any) -> list[Router]:
         if not known:
             if _ROUTER.search(kind):
                 raise Refused(
-                    f"waymark: {kind} ({name}) is refused: how it weighs the experts of given ids is "
-                    f"not known. Known are {', '.join(sorted(FAMILIES))}"
+                    f"waymark: {kind} ({name}) is refused: how it weighs the experts of given "
+                    f"ids is not known. Known are {', '.join(sorted(FAMILIES))}"
                 )
             block = block or (kind if _BLOCK.search(kind) and name else "")
             continue
@@ -106,7 +106,10 @@ def routers_of(model: Any) -> list[Router]:
             raise Refused(f"waymark: {kind} ({name}) is refused: its name has no layers.N")
         absent = [of for of in ("top_k", "num_experts") if not hasattr(module, of)]
         if absent:
-            raise Refused(f"waymark: {kind} ({name}) is refused: it has no {absent[0]}")
+            raise Refused(
+                f"waymark: {kind} ({name}) is refused: it has no {absent[0]}: in this version of "
+                "transformers another module chooses the experts"
+            )
         layer = int(found[2])
         if layer in routers:
             raise Refused(
@@ -120,7 +123,10 @@ def routers_of(model: Any) -> list[Router]:
     if not routers:
         why = "none of its modules routes to experts"
         if block:
-            why = f"{block} has no router that is a module of its own (transformers 5 is needed)"
+            why = (
+                f"{block} has no router that is a module of its own (transformers 5.6 or later is "
+                "needed)"
+            )
         raise Refused(f"waymark: {type(model).__name__} is refused: {why}")
     return _alike(model, [routers[layer] for layer in sorted(routers)])
 
@@ -137,14 +143,14 @@ def _alike(model: Any, routers: list[Router]) -> list[Router]:
 
 
 def decoder_of(model: Any, routers: list[Router]) -> Any:
-    """The module whose layers have the routers: every forward goes through it, and it gets the attention
-    mask."""
+    """The module whose layers have the routers: every forward goes through it, and it gets the
+    attention mask."""
     found = _LAYER.match(routers[0].name + ".")
     name = "" if found is None else found[1] or ""
     return dict(model.named_modules())[name]
 
 
 def layer_ids(model: Any) -> tuple[int, ...]:
-    """The model's numbers of the layers with routers, from 0, as ``Plan.fill`` takes them; dense layers
-    have none. Refused for a model whose routers are not known."""
+    """The model's numbers of the layers with routers, from 0, as ``Plan.fill`` takes them; dense
+    layers have none. Refused for a model whose routers are not known."""
     return tuple(router.layer_id for router in routers_of(model))

@@ -15,10 +15,10 @@ Place = Optional[npt.NDArray[np.int64]]
 
 
 def place_of(plan: Plan, attention_mask: Any) -> Place:
-    """The rows of a forward with this attention mask, bool or integers [B, S], padded on any side: the
-    tokens of sequence b are the nonzeros of line b. None, and another mask than one of tokens (4-D, or
-    one for each kind of layer): the rows are the plan's. InvalidArgumentError if the mask has other
-    tokens than the plan."""
+    """The rows of a forward with this attention mask, bool or integers [B, S], padded on any side:
+    the tokens of sequence b are the nonzeros of line b. None, and another mask than one of tokens
+    (4-D, or one for each kind of layer): the rows are the plan's. InvalidArgumentError if the mask
+    has other tokens than the plan."""
     if attention_mask is None or len(getattr(attention_mask, "shape", ())) != 2:
         return None
     if hasattr(attention_mask, "detach"):
@@ -38,11 +38,17 @@ def place_of(plan: Plan, attention_mask: Any) -> Place:
     if (planned != given).any():
         at = int(np.flatnonzero(planned != given)[0])
         raise InvalidArgumentError(
-            f"attention_mask: {planned[at]} tokens in sequence {at}, as the plan has, got {given[at]}"
+            f"attention_mask: {planned[at]} tokens in sequence {at}, as the plan has, got "
+            f"{given[at]}"
         )
     place = np.full(tokens.size, -1, np.int64)
     place[tokens.reshape(-1)] = rows
     return place
+
+
+def same(a: Place, b: Place) -> bool:
+    """Whether two forwards have the same rows."""
+    return a is b if a is None or b is None else np.array_equal(a, b)
 
 
 def rows_of(plan: Plan, place: Place) -> npt.NDArray[np.int64]:

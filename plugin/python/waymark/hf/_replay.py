@@ -1,4 +1,5 @@
-"""The hooks: while a context lasts, the routers of a model replay given ids, or theirs are recorded."""
+"""The hooks: while a context lasts, the routers of a model replay given ids, or theirs are
+recorded."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._rows import Rows
 from ..trainer import Filled, Plan
 from ._families import Refused, Router, decoder_of, routers_of
-from ._place import Place, place_of, rows_of
+from ._place import Place, place_of, rows_of, same
 
 _in_use: weakref.WeakSet[Any] = weakref.WeakSet()  # routers with hooks of ours
 _weighed: weakref.WeakSet[Any] = weakref.WeakSet()  # routers whose scores were compared once
@@ -51,7 +52,8 @@ class _Hooked:
     def _enter(self) -> None:
         if any(router.module in _in_use for router in self.routers):
             raise FailedPreconditionError(
-                "the routers of this model are replayed or recorded already: leave that context first"
+                "the routers of this model are replayed or recorded already: leave that context "
+                "first"
             )
         for n, router in enumerate(self.routers):
             _in_use.add(router.module)
@@ -110,7 +112,7 @@ class _Hooked:
         raise NotImplementedError
 
     def _routed(self, n: int, router: Router, out: Any, again: bool) -> Any:
-        """Router n returned `out`; again: in a backward. Returns what it shall return, None: `out`."""
+        """Router n returned `out`; again: in a backward. Returns what it shall return, or None."""
         raise NotImplementedError
 
 
@@ -120,8 +122,8 @@ def _checked(router: Router, out: Any) -> Any:
     rows = shapes[0][:1] if shapes else []
     if shapes != [rows + [router.num_experts], rows + [router.top_k], rows + [router.top_k]]:
         raise Refused(
-            f"waymark: {router} is refused: it returns {shapes or type(out).__name__}, expected logits "
-            f"[rows, {router.num_experts}], scores and ids [rows, {router.top_k}]"
+            f"waymark: {router} is refused: it returns {shapes or type(out).__name__}, expected "
+            f"logits [rows, {router.num_experts}], scores and ids [rows, {router.top_k}]"
         )
     return out
 
@@ -153,12 +155,14 @@ class Replaying(_Hooked):
         wanted = (len(self.routers), plan.rows, router.top_k)
         if shape != wanted:
             raise InvalidArgumentError(
-                f"filled.ids: [layers, rows, K] {list(wanted)}, of the layers {list(self.layer_ids)} and "
-                f"the rows of the plan, got {list(shape)}"
+                f"filled.ids: [layers, rows, K] {list(wanted)}, of the layers "
+                f"{list(self.layer_ids)} and the rows of the plan, got {list(shape)}"
             )
         mask = np.asarray(filled.mask)
         if mask.dtype != np.bool_ or mask.shape != (plan.rows,):
-            raise InvalidArgumentError(f"filled.mask: bool [{plan.rows}], got {mask.dtype} {list(mask.shape)}")
+            raise InvalidArgumentError(
+                f"filled.mask: bool [{plan.rows}], got {mask.dtype} {list(mask.shape)}"
+            )
         ids = np.asarray(filled.ids)
         most = int(ids.max(initial=0))
         if most >= router.num_experts:  # other rows may have any fill
@@ -169,7 +173,8 @@ class Replaying(_Hooked):
             raise InvalidArgumentError(f"audit_rows: at least 0, or None for all, got {audit_rows}")
         replayed = np.flatnonzero(mask)
         count = len(replayed) if audit_rows is None else min(audit_rows, len(replayed))
-        self.own_rows: npt.NDArray[np.int64] = replayed[np.arange(count) * len(replayed) // max(count, 1)]
+        spread = np.arange(count) * len(replayed) // max(count, 1)
+        self.own_rows: npt.NDArray[np.int64] = replayed[spread]
         """int64 [n]: the replayed rows of the plan whose own choices are kept."""
         self._place: Place = None
         self._placed = False  # whether a forward has begun
@@ -182,8 +187,8 @@ class Replaying(_Hooked):
 
     @property
     def own(self) -> npt.NDArray[np.int64]:
-        """int64 [layers, n, K]: what the routers would have chosen themselves for ``own_rows`` in the
-        last forward. FailedPreconditionError before it."""
+        """int64 [layers, n, K]: what the routers would have chosen themselves for ``own_rows`` in
+        the last forward. FailedPreconditionError before it."""
         if any(ids is None for ids in self._own):
             raise FailedPreconditionError("no forward has been replayed yet")
         return np.stack([ids.cpu().numpy() for ids in self._own])
@@ -203,16 +208,16 @@ class Replaying(_Hooked):
 
     def _left_before_backward(self) -> None:
         raise FailedPreconditionError(
-            "replay: gradient checkpointing runs the forward again in backward(), and the routers would "
-            "then choose for themselves: call backward() before the context is left"
+            "replay: gradient checkpointing runs the forward again in backward(), and the routers "
+            "would then choose for themselves: call backward() before the context is left"
         )
 
     def _begin(self, attention_mask: Any) -> None:
         place = place_of(self._plan, attention_mask)
-        before = place if not self._placed else self._place
-        if before is not place and (before is None or place is None or not np.array_equal(before, place)):
+        if self._placed and not same(place, self._place):
             raise InvalidArgumentError(
-                "attention_mask: the same in all forwards of one replay, got one that is padded otherwise"
+                "attention_mask: the same in all forwards of one replay, got one that is padded "
+                "otherwise"
             )
         self._place, self._placed = place, True
 
@@ -235,11 +240,12 @@ class Replaying(_Hooked):
         index, mask, sample = self._prepared(own.device)
         if len(own) != len(mask):
             raise InvalidArgumentError(
-                f"{router}: got {len(own)} rows, {len(mask)} are replayed: a plan of other sequences, or "
-                "a forward with a KV cache"
+                f"{router}: got {len(own)} rows, {len(mask)} are replayed: a plan of other "
+                "sequences, or a forward with a KV cache"
             )
         _check_scores(router, logits, scores, own)
-        target = _torch().as_tensor(self._filled.ids[n]).to(own.device, own.dtype, non_blocking=True)
+        target = _torch().as_tensor(self._filled.ids[n])
+        target = target.to(own.device, own.dtype, non_blocking=True)
         if index is not None:
             target = target[index]
         if not again:
@@ -263,15 +269,15 @@ class Recording(_Hooked):
 
     @property
     def ids(self) -> Sequence[Any]:
-        """The choices in the last forward: a tensor int64 [rows of the forward, K] of each layer, in the
-        order of layer_ids, where the router is. FailedPreconditionError before a forward."""
+        """The choices in the last forward: a tensor int64 [rows of the forward, K] of each layer,
+        in the order of layer_ids, where the router is. FailedPreconditionError before a forward."""
         if any(ids is None for ids in self._ids):
             raise FailedPreconditionError("no forward has been recorded yet")
         return list(self._ids)
 
     def rows(self, plan: Plan, *, version: int = 0) -> list[Rows]:
-        """The choices in the last forward as rows of each sequence (R2). plan: of its batch; where the
-        tokens are, the attention mask of the forward says. version: of the weights."""
+        """The choices in the last forward as rows of each sequence (R2). plan: of its batch; where
+        the tokens are, the attention mask of the forward says. version: of the weights."""
         return plan.collect(
             self._planned(plan),
             num_experts=self.num_experts,
@@ -282,9 +288,9 @@ class Recording(_Hooked):
     def audit(
         self, plan: Plan, filled: Filled, *, least_agreement: float = 0.8, max_rows: int = 256
     ) -> trainer.Audit:
-        """``trainer.audit()`` of ids that might be replayed and the choices in the last forward. It names
-        an error more surely than an audit while wrong ids are replayed, because those change what the
-        routers of later layers see."""
+        """``trainer.audit()`` of ids that might be replayed and the choices in the last forward. It
+        names an error more surely than an audit while wrong ids are replayed, because those change
+        what the routers of later layers see."""
         return trainer.audit(
             plan,
             filled,
@@ -319,13 +325,13 @@ class Recording(_Hooked):
 
 
 def replay(model: Any, plan: Plan, filled: Filled, *, audit_rows: int | None = 256) -> Replaying:
-    """A context in which the routers of a model take the experts of the rows of ``filled``. They weigh
-    these experts by their own logits, so that gradients reach the gates. Rows whose mask is False are
-    routed as usual.
+    """A context in which the routers of a model take the experts of the rows of ``filled``. They
+    weigh these experts by their own logits, so that gradients reach the gates. Rows whose mask is
+    False are routed as usual.
 
     model: a model of transformers, or the part of it that has the routers; wrappers that keep its
-    modules may be around it. plan: of the tokens of the batch. The attention mask of the forward says
-    where they are, and so the batch may be padded on any side; without a mask the rows of the
+    modules may be around it. plan: of the tokens of the batch. The attention mask of the forward
+    says where they are, and so the batch may be padded on any side; without a mask the rows of the
     routers are those of the plan, ``order="batch-major"`` for [B, S]. filled: ``plan.fill(rows,
     layer_ids(model))``, in host memory. audit_rows: of how many rows the routers' own choices are
     kept for ``Replaying.audit()``; None: of all.
@@ -333,14 +339,15 @@ def replay(model: Any, plan: Plan, filled: Filled, *, audit_rows: int | None = 2
     Forwards and backwards within it are of this batch. With gradient checkpointing, which runs the
     layers again in the backward, the backward has to be within it, too.
 
-    Refused for a model whose routers are not known. InvalidArgumentError, in the forward, for a batch
-    that has other tokens than the plan. FailedPreconditionError on entering if the routers are
-    replayed or recorded already, after a forward in which one of them did not run, and on leaving
-    before the backward of a checkpointed forward."""
+    Refused for a model whose routers are not known. InvalidArgumentError, in the forward, for a
+    batch that has other tokens than the plan. FailedPreconditionError on entering if the routers
+    are replayed or recorded already, after a forward in which one of them did not run, and on
+    leaving before the backward of a checkpointed forward."""
     return Replaying(model, plan, filled, audit_rows)
 
 
 def record(model: Any) -> Recording:
-    """A context in which the routers' choices are recorded: as tensors (``Recording.ids``), for example
-    of an engine's step, or as rows of sequences (``Recording.rows()``). Errors as of replay()."""
+    """A context in which the routers' choices are recorded: as tensors (``Recording.ids``), for
+    example of an engine's step, or as rows of sequences (``Recording.rows()``). Errors as of
+    replay()."""
     return Recording(model)
