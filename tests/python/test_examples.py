@@ -25,4 +25,4 @@ def test_the_training_in_the_documentation_replays_every_row() -> None:
     )
     assert answer.returncode == 0, answer.stdout + answer.stderr
     words = answer.stdout.splitlines()[-1].split()
-    assert words[:4] == ["with", "replay", "0.00", "%"]
+    assert words[:6] == ["with", "replay", "with", "replay", "0.00", "%"]
