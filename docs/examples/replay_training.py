@@ -167,6 +167,7 @@ def plot(run, file):
     for axes in (left, right):
         axes.grid(axis="y", color="#dddddd", linewidth=0.6)
         axes.set_xlim(1, len(run))
+        axes.xaxis.get_major_locator().set_params(integer=True)
     left.set_ylim(bottom=-0.3)
     figure.savefig(file, metadata={"Date": None, "Creator": None})
 
