@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import waymark
+import waymark.hf
 import waymark.megatron
 import waymark.trainer
 import waymark.vllm
@@ -38,6 +39,7 @@ SECTIONS = {
                                            "Fetcher", "FetchReport"],
     "Slots": ["slots_of", "NOT_ASKED", "PADDING_SLOT"],
     "Replay in a trainer": ["trainer." + name for name in waymark.trainer.__all__],
+    "Hugging Face transformers": ["hf." + name for name in waymark.hf.__all__],
     "vLLM": ["vllm." + name for name in waymark.vllm.__all__],
     "Megatron": ["megatron." + name for name in waymark.megatron.__all__],
     "Enums": ["Reason", "Provenance", "LayerCapture", "RoutingMethod", "Fault", "EventType"],

@@ -1,10 +1,13 @@
-"""The engine of docs/examples gives every row back."""
+"""The engine of docs/examples gives every row back; its training replays every one."""
 
 import pathlib
 import subprocess
 import sys
 
+import pytest
+
 ENGINE = pathlib.Path(__file__).parents[2] / "docs" / "examples" / "engine.py"
+TRAINING = ENGINE.with_name("replay_training.py")
 
 
 def test_the_engine_in_the_documentation_runs() -> None:
@@ -12,3 +15,14 @@ def test_the_engine_in_the_documentation_runs() -> None:
     assert answer.returncode == 0, answer.stdout + answer.stderr
     rows, hits, wrong = [int(word) for word in answer.stdout.split() if word.isdigit()]
     assert rows == 14800 and hits > 4000 and wrong == 0
+
+
+def test_the_training_in_the_documentation_replays_every_row() -> None:
+    for module in ("torch", "transformers"):
+        pytest.importorskip(module)
+    answer = subprocess.run(
+        [sys.executable, TRAINING, "--steps", "1"], capture_output=True, text=True, timeout=600
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    words = answer.stdout.splitlines()[-1].split()
+    assert words[:6] == ["with", "replay", "with", "replay", "0.00", "%"]

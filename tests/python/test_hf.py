@@ -1,0 +1,517 @@
+"""waymark.hf on look-alikes of the modules of transformers, and of the part of torch that it uses.
+
+tests/integration/trainer/families.py runs it in real models.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import waymark
+import waymark.hf
+from waymark import trainer
+from waymark.hf import Refused, _families, _replay
+from waymark.trainer import Filled, Plan
+
+K, EXPERTS, WIDTH = 4, 16, 8
+LENGTHS = (9, 4, 6)
+
+
+class Tensor(np.ndarray):
+    """What waymark.hf uses of torch's."""
+
+    device = "cpu"
+
+    def float(self) -> Any:
+        return self.astype(np.float32)
+
+    def softmax(self, axis: int, dtype: Any = None) -> Any:
+        e = np.exp(self - self.max(axis, keepdims=True))
+        return (e / e.sum(axis, keepdims=True)).astype(dtype or self.dtype)
+
+    def sigmoid(self) -> Any:
+        return 1 / (1 + np.exp(-self))
+
+    def gather(self, axis: int, ids: Any) -> Any:
+        return np.take_along_axis(self, np.asarray(ids), axis)
+
+    def sum(self, axis: Any = None, keepdim: bool = False, **more: Any) -> Any:
+        return np.asarray(self).sum(axis, keepdims=keepdim).view(Tensor) if keepdim else np.asarray(self).sum(axis, **more)
+
+    def to(self, *to: Any, non_blocking: bool = False) -> Any:
+        return self.astype([one for one in to if one != "cpu"][0]) if to != ("cpu",) else self
+
+    def detach(self) -> Any:
+        return self
+
+    cpu = detach
+
+    def numpy(self) -> Any:
+        return np.asarray(self)
+
+
+def tensor(values: Any) -> Any:
+    return np.asarray(values).view(Tensor)
+
+
+@pytest.fixture(autouse=True)
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    module = types.SimpleNamespace(
+        grad=True, task=-1, no_grad=contextlib.nullcontext, finfo=np.finfo, from_numpy=tensor,
+        as_tensor=tensor, where=lambda *args: tensor(np.where(*args)), allclose=np.allclose,
+    )  # fmt: skip
+    module.is_grad_enabled = lambda: module.grad
+    module._C = types.SimpleNamespace(_current_graph_task_id=lambda: module.task)
+    monkeypatch.setattr(_replay, "_torch", lambda: module)
+    monkeypatch.setattr(_replay, "_weighed", set())
+    return module
+
+
+class Handle:
+    def __init__(self, hooks: list[Any], hook: Any) -> None:
+        self.hooks, self.hook = hooks, hook
+        hooks.append(hook)
+
+    def remove(self) -> None:
+        self.hooks.remove(self.hook)
+
+
+class Module:
+    training = False
+
+    def __init__(self, **children: Any) -> None:
+        self.children, self.before, self.after = children, [], []
+        for name, child in children.items():
+            setattr(self, name, child)
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
+        yield prefix, self
+        for name, child in self.children.items():
+            yield from child.named_modules(f"{prefix}.{name}" if prefix else name)
+
+    def modules(self) -> Iterator[Any]:
+        return (module for _, module in self.named_modules())
+
+    def register_forward_hook(self, hook: Any) -> Handle:
+        return Handle(self.after, hook)
+
+    def register_forward_pre_hook(self, hook: Any, with_kwargs: bool) -> Handle:
+        assert with_kwargs
+        return Handle(self.before, hook)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for hook in list(self.before):
+            hook(self, args, kwargs)
+        out = self.forward(*args, **kwargs)
+        for hook in list(self.after):
+            changed = hook(self, args, out)
+            out = out if changed is None else changed
+        return out
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+
+class Qwen3MoeTopKRouter(Module):
+    """States [T, WIDTH] to (logits, scores, ids)."""
+
+    def __init__(self, rng: np.random.Generator, top_k: int = K) -> None:
+        super().__init__()
+        self.weight = rng.standard_normal((EXPERTS, WIDTH)).astype(np.float32)
+        self.top_k, self.num_experts, self.norm_topk_prob = top_k, EXPERTS, True
+
+    def forward(self, states: Any) -> Any:
+        logits = tensor(states @ self.weight.T)
+        ids = tensor(np.argsort(-logits, axis=1)[:, : self.top_k].astype(np.int64))
+        scores = logits.softmax(-1).gather(1, ids)
+        return logits, scores / scores.sum(-1, keepdim=True), ids
+
+
+class FSDPQwen3MoeTopKRouter(Qwen3MoeTopKRouter):
+    """As a sharded module is called."""
+
+
+class Layer(Module):
+    """What its experts were given: calls of (scores, ids)."""
+
+    def __init__(self, **children: Any) -> None:
+        super().__init__(**children)
+        self.given: list[Any] = []
+
+    def forward(self, states: Any) -> Any:
+        if "gate" in self.children:
+            _, scores, ids = self.gate(states)
+            self.given.append((np.asarray(scores), np.asarray(ids)))
+        return states
+
+
+class Decoder(Module):
+    """Tokens [B, S] to nothing: the states are a function of the token and the layer."""
+
+    def __init__(self, routers: dict[int, Any]) -> None:
+        layers = {
+            str(i): Layer(gate=routers[i]) if i in routers else Layer() for i in range(max(routers) + 1)
+        }
+        super().__init__(layers=Module(**layers))
+        self.layers_in_order = list(layers.values())
+        self.skipped: Any = None
+
+    def states(self, tokens: Any, layer: int) -> Any:
+        turn = np.arange(WIDTH) * (layer + 1)
+        return np.sin(np.asarray(tokens).reshape(-1, 1) * (turn + 1.7)).astype(np.float32)
+
+    def forward(self, tokens: Any, attention_mask: Any = None) -> None:
+        for i, layer in enumerate(self.layers_in_order):
+            if i != self.skipped:
+                layer(self.states(tokens, i))
+
+
+class Model(Module):
+    def __init__(self, routers: dict[int, Any] | None = None, seed: int = 1) -> None:
+        rng = np.random.default_rng(seed)
+        made = routers or {1: Qwen3MoeTopKRouter(rng), 3: FSDPQwen3MoeTopKRouter(rng)}
+        super().__init__(model=Decoder(made))
+
+    def forward(self, tokens: Any, attention_mask: Any = None) -> None:
+        self.model(tokens, attention_mask=attention_mask)
+
+    @property
+    def given(self) -> list[Any]:
+        """Of each layer with a router, in the last call."""
+        return [layer.given[-1] for layer in self.model.layers_in_order if layer.given]
+
+    def hooks(self) -> int:
+        return sum(len(module.before) + len(module.after) for module in self.modules())
+
+
+def batch(side: str) -> tuple[Any, Any, list[Any]]:
+    """(tokens, mask, where the tokens of each sequence are in the rows)."""
+    longest = max(LENGTHS) + 2
+    tokens, mask, at = np.zeros((3, longest), np.int64), np.zeros((3, longest), np.int64), []
+    for b, length in enumerate(LENGTHS):
+        begin = {"left": longest - length, "right": 0, "both": 1}[side]
+        tokens[b, begin : begin + length] = 100 * b + np.arange(length) + 1
+        mask[b, begin : begin + length] = 1
+        at.append(b * longest + begin + np.arange(length))
+    return tokens, tensor(mask), at
+
+
+def rows_of(seed: int = 5) -> list[waymark.Rows]:
+    """Of each sequence all tokens but the last; one of the first sequence is missing."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for length in LENGTHS:
+        ids = rng.random((length - 1, 2, EXPERTS)).argsort(-1)[..., :K]
+        valid = np.arange(length - 1) != (2 if length == LENGTHS[0] else -1)
+        rows.append(waymark.Rows.from_array(ids, num_experts=EXPERTS, layer_ids=(1, 3), valid=valid))
+    return rows
+
+
+def planned(order: Any = "batch-major", **more: Any) -> tuple[Plan, Filled]:
+    plan = trainer.Layout(order=order).plan(LENGTHS)
+    return plan, plan.fill(rows_of(), (1, 3), **more)
+
+
+def test_importing_it_imports_no_torch() -> None:
+    code = "import sys, waymark.hf; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_layers_are_those_of_the_routers() -> None:
+    assert waymark.hf.layer_ids(Model()) == (1, 3)
+    assert waymark.hf.layer_ids(Model().model) == (1, 3)
+    assert waymark.hf.layer_ids(Module(wrapped=Model())) == (1, 3)
+
+
+class Llama4Router(Module):
+    pass
+
+
+class JambaSparseMoeBlock(Module):
+    pass
+
+
+def renamed(**attributes: Any) -> Model:
+    model = Model()
+    for name, value in attributes.items():
+        setattr(model.model.layers_in_order[3].gate, name, value)
+    return model
+
+
+def test_a_model_that_is_not_known_is_refused_by_name() -> None:
+    rng = np.random.default_rng(0)
+    without = Model()
+    del without.model.layers_in_order[3].gate.top_k
+    cases = {
+        "Llama4Router (model.layers.2.gate) is refused: how it weighs": Model(
+            {1: Qwen3MoeTopKRouter(rng), 2: Llama4Router()}
+        ),
+        "JambaSparseMoeBlock has no router that is a module": Module(moe=JambaSparseMoeBlock()),
+        "none of its modules routes": Module(mlp=Module()),
+        "Qwen3MoeTopKRouter (gate) is refused: its name has no layers.N": Module(
+            gate=Qwen3MoeTopKRouter(rng)
+        ),
+        "talker.model.layers.1.gate are both routers of layer 1": Module(
+            thinker=Model(), talker=Model()
+        ),
+        "it has no top_k": without,
+        "FSDPQwen3MoeTopKRouter of layer 3 chooses 2 of 16 experts": renamed(top_k=2),
+    }
+    for text, model in cases.items():
+        with pytest.raises(Refused) as refused:
+            waymark.hf.layer_ids(model)
+        assert text in str(refused.value)
+
+
+@pytest.mark.parametrize("side", ["left", "right", "both"])
+def test_experts_get_the_given_rows_and_every_other_row_is_routed_as_usual(side: str) -> None:
+    model, (tokens, mask, at) = Model(), batch(side)
+    model(tokens, attention_mask=mask)
+    usual = model.given
+    plan, filled = planned(fill="minus_one")
+    with waymark.hf.replay(model, plan, filled):
+        model(tokens, attention_mask=mask)
+    replayed = np.zeros(tokens.size, np.bool_)
+    for rows, where in zip(rows_of(), at):
+        where = where[:-1][rows.valid]
+        replayed[where] = True
+        for n, (scores, ids) in enumerate(model.given):
+            assert scores.dtype == np.float32
+            assert (ids[where] == rows.ids[rows.valid][:, n]).all()
+            layer = (1, 3)[n]
+            logits = model.model.states(tokens, layer) @ model.model.layers_in_order[layer].gate.weight.T
+            chosen = np.exp(np.take_along_axis(logits, ids, 1))
+            np.testing.assert_allclose(scores, chosen / chosen.sum(1, keepdims=True), rtol=1e-4)
+    assert replayed.sum() == sum(LENGTHS) - 3 - 1
+    for (scores, ids), (usual_scores, usual_ids) in zip(model.given, usual):
+        assert (ids[~replayed] == usual_ids[~replayed]).all()
+        np.testing.assert_allclose(scores[~replayed], usual_scores[~replayed], rtol=1e-6)
+
+
+def test_without_a_mask_the_rows_are_those_of_the_plan() -> None:
+    model = Model()
+    plan, filled = planned("packed")
+    for mask in (None, np.ones((1, plan.rows)), np.ones((1, 1, plan.rows, plan.rows))):
+        with waymark.hf.replay(model, plan, filled):
+            model(np.arange(plan.rows)[None], attention_mask=mask)
+        for n, (_, ids) in enumerate(model.given):
+            assert (ids[filled.mask] == filled.ids[n][filled.mask]).all()
+
+
+def test_everything_is_put_back_also_after_an_error() -> None:
+    model, (tokens, mask, _) = Model(), batch("left")
+    plan, filled = planned()
+    with waymark.hf.replay(model, plan, filled):
+        assert model.hooks() == 4
+        for second in (waymark.hf.replay(model, plan, filled), waymark.hf.record(model.model)):
+            with pytest.raises(waymark.FailedPreconditionError, match="already"):
+                second.__enter__()
+        assert model.hooks() == 4
+    assert model.hooks() == 0
+    with pytest.raises(KeyError), waymark.hf.replay(model, plan, filled):
+        raise KeyError
+    assert model.hooks() == 0
+    with waymark.hf.record(model):
+        model(tokens, attention_mask=mask)
+    assert model.hooks() == 0
+
+
+def test_a_wrong_batch_is_refused_in_the_forward() -> None:
+    plan, filled = planned()
+    tokens, mask, _ = batch("right")
+    shorter, other = mask.copy(), batch("left")[1]
+    shorter[1, 3] = 0
+    cases: list[tuple[str, list[Any]]] = [
+        ("attention_mask: 4 tokens in sequence 1, as the plan has, got 3", [(tokens, shorter)]),
+        ("attention_mask: 3 sequences, as the plan has, got 2", [(tokens[:2], mask[:2])]),
+        ("Qwen3MoeTopKRouter of layer 1: got 33 rows, 27 are replayed", [(tokens, None)]),
+        ("Qwen3MoeTopKRouter of layer 1: got 3 rows, 33 are replayed", [(tokens[:, :1], mask)]),
+        ("the same in all forwards", [(tokens, mask), (tokens, other)]),
+    ]
+    for text, forwards in cases:
+        with pytest.raises(waymark.InvalidArgumentError) as refused:
+            with waymark.hf.replay(Model(), plan, filled) as replaying:
+                for given, of in forwards:
+                    replaying._decoder(given, attention_mask=of)
+        assert text in str(refused.value)
+
+
+def test_a_positional_mask_counts() -> None:
+    plan, filled = planned()
+    tokens, mask, _ = batch("right")
+    model = Model()
+    with waymark.hf.replay(model, plan, filled):
+        model.model(tokens, mask)
+    mask[1, 3] = 0
+    with pytest.raises(waymark.InvalidArgumentError, match="4 tokens in sequence 1"):
+        with waymark.hf.replay(model, plan, filled):
+            model.model(tokens, mask)
+
+
+def test_what_is_filled_for_another_model_is_refused() -> None:
+    plan, filled = planned()
+    many = filled.ids.copy()
+    many[1, np.flatnonzero(filled.mask)[3], 2] = EXPERTS
+    unused = filled.ids.copy()
+    unused[1, np.flatnonzero(~filled.mask)[0], 2] = EXPERTS
+    waymark.hf.replay(Model(), plan, filled._replace(ids=unused))
+    cases = {
+        "filled.ids: [layers, rows, K] [2, 27, 4], of the layers [1, 3] and the rows of the plan, got "
+        "[1, 27, 4]": filled._replace(ids=filled.ids[:1]),
+        "got [2, 26, 4]": filled._replace(ids=filled.ids[:, 1:]),
+        "filled.mask: bool [27], got int64 [27]": filled._replace(mask=filled.mask.astype(np.int64)),
+        "filled.ids: of 16 experts, got 16": filled._replace(ids=many),
+    }
+    for text, given in cases.items():
+        with pytest.raises(waymark.InvalidArgumentError) as refused:
+            waymark.hf.replay(Model(), plan, given)
+        assert text in str(refused.value)
+    with pytest.raises(waymark.InvalidArgumentError, match="audit_rows: .*got -1"):
+        waymark.hf.replay(Model(), plan, filled, audit_rows=-1)
+
+
+def test_another_version_of_a_router_is_refused() -> None:
+    plan, filled = planned()
+    tokens, mask, _ = batch("left")
+    forward = Qwen3MoeTopKRouter.forward
+    cases: dict[str, Callable[[Any, Any], Any]] = {
+        "it returns [[33, 16], [33, 4]]": lambda self, states: forward(self, states)[::2],
+        "it returns Tensor, expected logits [rows, 16]": lambda self, states: forward(self, states)[0],
+        "weighs them in another way": lambda self, states: (
+            lambda logits, scores, ids: (logits, scores * 2.5, ids)
+        )(*forward(self, states)),
+    }
+    for text, changed in cases.items():
+        model = Model()
+        gate = model.model.layers_in_order[3].gate
+        gate.forward = types.MethodType(changed, gate)
+        with pytest.raises(Refused) as refused, waymark.hf.replay(model, plan, filled):
+            model(tokens, attention_mask=mask)
+        assert "FSDPQwen3MoeTopKRouter of layer 3 is refused" in str(refused.value)
+        assert text in str(refused.value)
+        assert model.hooks() == 0
+
+
+def test_a_router_that_does_not_run_is_noticed() -> None:
+    plan, filled = planned()
+    tokens, mask, _ = batch("left")
+    for context in (lambda of: waymark.hf.replay(of, plan, filled), waymark.hf.record):
+        model = Model()
+        model.model.skipped = 3
+        with pytest.raises(waymark.FailedPreconditionError, match="1 of 2 routers ran"):
+            with context(model):
+                model(tokens, attention_mask=mask)
+
+
+def checkpointed(model: Model) -> None:
+    layer = model.model.layers_in_order[1]
+    layer.gradient_checkpointing = layer.training = True
+
+
+def test_the_second_forward_of_a_checkpoint_replays() -> None:
+    model, (tokens, mask, at) = Model(), batch("left")
+    checkpointed(model)
+    plan, filled = planned()
+    with waymark.hf.replay(model, plan, filled) as replaying:
+        model(tokens, attention_mask=mask)
+        own = replaying.own
+        _replay._torch().task = 3  # the layers run, without the decoder around them
+        for i, layer in enumerate(model.model.layers_in_order):
+            layer(model.model.states(0 * tokens, i))
+    assert (replaying.own == own).all(), "what is audited is of the forward"
+    for rows, where in zip(rows_of(), at):
+        for n, (_, ids) in enumerate(model.given):
+            assert (ids[where[:-1][rows.valid]] == rows.ids[rows.valid][:, n]).all()
+
+
+def test_leaving_before_the_backward_of_a_checkpoint_is_an_error(torch: Any) -> None:
+    model, (tokens, mask, _) = Model(), batch("left")
+    plan, filled = planned()
+    checkpointed(model)
+    with pytest.raises(waymark.FailedPreconditionError, match=r"call backward\(\) before"):
+        with waymark.hf.replay(model, plan, filled):
+            model(tokens, attention_mask=mask)
+    assert model.hooks() == 0
+    with pytest.raises(KeyError), waymark.hf.replay(model, plan, filled):
+        model(tokens, attention_mask=mask)
+        raise KeyError  # is not replaced
+    with waymark.hf.record(model):
+        model(tokens, attention_mask=mask)
+    torch.grad = False  # no backward will come
+    with waymark.hf.replay(model, plan, filled):
+        model(tokens, attention_mask=mask)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("order", ["batch-major", "packed", "sequence-major"])
+def test_recorded_choices_are_rows_and_replay_changes_nothing(side: str, order: Any) -> None:
+    model, (tokens, mask, at) = Model(), batch(side)
+    plan = trainer.Layout(order=order).plan(LENGTHS)
+    with waymark.hf.record(model) as recorded:
+        with pytest.raises(waymark.FailedPreconditionError, match="no forward"):
+            recorded.ids
+        model(tokens, attention_mask=mask)
+    usual, rows = model.given, recorded.rows(plan, version=7)
+    assert recorded.layer_ids == (1, 3) and recorded.num_experts == EXPERTS
+    for sequence, where in zip(rows, at):
+        assert sequence.valid.all() and sequence.coverage()[0].version == 7
+        for n in range(2):
+            assert (sequence.ids[:, n] == usual[n][1][where]).all()
+            assert (np.asarray(recorded.ids[n])[where] == usual[n][1][where]).all()
+    filled = plan.fill(rows, recorded.layer_ids)
+    with waymark.hf.replay(model, plan, filled, audit_rows=None) as replaying:
+        model(tokens, attention_mask=mask)
+    for (scores, ids), (usual_scores, usual_ids) in zip(model.given, usual):
+        assert (ids == usual_ids).all()
+        np.testing.assert_allclose(scores, usual_scores, rtol=1e-6)
+    assert len(replaying.own_rows) == sum(LENGTHS)
+    assert replaying.audit().agreement == 1 and not replaying.audit().alarms
+    assert recorded.audit(plan, filled).agreement == 1
+    with pytest.raises(waymark.InvalidArgumentError, match="attention_mask: 2 tokens in sequence 0"):
+        recorded.rows(trainer.Layout().plan([2, 4, 6]))
+
+
+def test_the_audit_compares_a_sample_of_the_replayed_rows() -> None:
+    model, lengths = Model(), (90, 60)
+    tokens = np.arange(150)[None] * 7 % 83  # packed
+    plan = trainer.Layout().plan(lengths)
+    with waymark.hf.record(model) as recorded:
+        model(tokens)
+    filled = plan.fill(recorded.rows(plan), (1, 3))
+    filled.mask[10:20] = False
+    later = filled._replace(ids=np.roll(filled.ids, 1, axis=1))
+    for given, alarms in ((filled, False), (later, True)):
+        with waymark.hf.replay(model, plan, given, audit_rows=64) as replaying:
+            with pytest.raises(waymark.FailedPreconditionError, match="no forward"):
+                replaying.audit()
+            model(tokens)
+        assert len(replaying.own_rows) == 64 and filled.mask[replaying.own_rows].all()
+        audit = replaying.audit()
+        assert audit.rows == 64
+        assert bool(audit.alarms) == alarms == bool(recorded.audit(plan, given).alarms)
+    assert audit.alarms[0].error == trainer.ReplayError.SHIFTED
+
+
+def test_how_each_family_weighs() -> None:
+    """In words of the papers, by hand: three experts, of which the last two are given."""
+    logits, ids = tensor(np.log(np.array([[4.0, 2.0, 1.0]]))), tensor([[2, 1]])
+    router = types.SimpleNamespace(norm_topk_prob=True, routed_scaling_factor=2.5)
+    plain = types.SimpleNamespace(norm_topk_prob=False, routed_scaling_factor=2.5)
+    odds = np.array([1 / 2, 2 / 3])  # sigmoid of log 1 and log 2
+    for family, of, scores in [
+        ("Qwen3MoeTopKRouter", router, [1 / 3, 2 / 3]),
+        ("Qwen3MoeTopKRouter", plain, [1 / 7, 2 / 7]),
+        ("OlmoeTopKRouter", plain, [1 / 7, 2 / 7]),
+        ("MixtralTopKRouter", plain, [1 / 3, 2 / 3]),
+        ("GptOssTopKRouter", plain, [1 / 3, 2 / 3]),
+        ("DeepseekV3TopkRouter", router, 2.5 * odds / odds.sum()),
+        ("DeepseekV3TopkRouter", plain, 2.5 * odds),
+    ]:
+        np.testing.assert_allclose(_families.FAMILIES[family](of, logits, ids), [scores], rtol=1e-5)
