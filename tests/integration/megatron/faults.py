@@ -9,13 +9,14 @@ HOOKS = {
     "reconstruct_routing_from_blocks": "context_only",
     "_compute_prefix_match": "lru", "add_request": "lru", "release_memory_blocks_from_request_indexes": "lru",
     "evict_overflow_paused_requests": "new_weights", "deallocate_inference_state_buffers": "new_weights_suspend",
-    "get_routing_indices": "static_buffers_mtp", "post_process_requests": "lru",
+    "get_routing_indices": "static_buffers_mtp", "enable_static_buffer_recording": "static_buffers",
+    "post_process_requests": "lru",
 }
 # retain_memory_blocks is of main only. Without store_routing_per_block Megatron's own writes to block_routing, which is not
 # its own then, and the engine ends: the fault `step` is in its place.
-# Nobody notices that the allocator's reset is not told. Blocks that it takes from their users would stay in use for the
+# That the allocator's reset is not told is not noticed. Blocks that it takes from their users would stay in use for the
 # store, and keep their pages; but the allocator begins again with these very blocks, and to bind them ends all that. Tried
-# with RECOMPUTE, 15 to 104 blocks in use at a reset, and pages for 130, 150 and 200 of 399 blocks: the same rows came back.
+# with RECOMPUTE, 15 to 104 blocks in use at a reset, and pages for 150 and 200 of 399 blocks: the same rows came back.
 NOT_LEFT_OUT = ("retain_memory_blocks", "store_routing_per_block", "reset")
 FAULTS = {
     "step": "lru",              # no step is told

@@ -157,7 +157,16 @@ def make_engine(spec):
     if spec.static_buffers:
         metadata = context.moe_routing_metadata
         metadata.context = AlwaysGraphs(context)
-        metadata.disable_static_buffer_recording = metadata.enable_static_buffer_recording
+        metadata.disable_static_buffer_recording = lambda: metadata.enable_static_buffer_recording()
+        allocate = metadata._ensure_buffer_allocated
+
+        def with_valid_ids():  # as may stand in memory that nothing has initialised
+            new = metadata.routing_indices_buffer is None
+            allocate()
+            if new:
+                metadata.routing_indices_buffer.copy_(torch.arange(metadata.moe_router_topk))
+
+        metadata._ensure_buffer_allocated = with_valid_ids
     tokenizer = types.SimpleNamespace(
         eod=END, bos=None, tokenize=lambda text: [int(word) for word in text.split()],
         detokenize=lambda tokens, **more: " ".join(map(str, tokens)))

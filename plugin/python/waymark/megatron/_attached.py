@@ -167,6 +167,7 @@ class Attached:
         wrap(context, "deallocate_inference_state_buffers", self._suspend)
         if self._capture is not None:
             wrap(context.moe_routing_metadata, "get_routing_indices", self._routing_indices)
+            wrap(context.moe_routing_metadata, "enable_static_buffer_recording", self._begin_forward)
         if engine is not None:
             wrap(engine, "post_process_requests", self._post_process)
             wrap(engine, "reset", self._reset_engine)
@@ -261,6 +262,14 @@ class Attached:
                 function(flat_routing)
             else:
                 self._guarded(self._end_forward, flat_routing)
+
+        return call
+
+    def _begin_forward(self, function: Function) -> Function:
+        def call() -> None:
+            function()
+            if not self._detached and self._capture is not None:
+                self._guarded(self._capture.begin)
 
         return call
 

@@ -15,16 +15,25 @@ class Capture:
         self._metadata = context.moe_routing_metadata
         self.layers = layers
         self._replays = [layer.replay for layer in layers]
+        self._blank = False  # the static buffer had no ids when the forward began
+
+    def begin(self) -> None:
+        """A forward that records into the static buffer begins. What a router does not record is then
+        -1, and not an older forward's, nor what was in memory that Megatron does not initialise."""
+        buffer = self._metadata.routing_indices_buffer
+        if buffer is not None:
+            buffer[: self._metadata.context.padded_active_token_count].fill_(-1)
+            self._blank = True
 
     def get_routing_indices(self) -> Any:
         """In place of RoutingMetadata's, which takes all routers of the process, in the order in which
         they were made: the tensor [rows, layers, K] of the last forward, of the layers that are
-        captured, in their order. None: a router recorded nothing."""
+        captured, in their order. None: a router recorded nothing, or into a buffer with older ids."""
         context = self._metadata.context
         if context.using_cuda_graph_this_step():
-            buffer = self._metadata.routing_indices_buffer
-            if buffer is None:
+            if not self._blank:
                 return None
+            buffer = self._metadata.routing_indices_buffer
             rows = buffer[: context.active_token_count]
             columns = self._columns()
             return rows if columns == list(range(buffer.shape[1])) else rows[:, columns]
@@ -40,8 +49,6 @@ class Capture:
     def forget(self) -> None:
         """What was recorded has been read: a router that records nothing in the next forward is then
         noticed."""
-        context = self._metadata.context
-        if context.using_cuda_graph_this_step():
-            self._metadata.routing_indices_buffer[: context.padded_active_token_count].fill_(-1)
+        self._blank = False
         for replay in self._replays:
             replay.recorded_topk_idx = None
