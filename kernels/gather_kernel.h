@@ -45,7 +45,7 @@ struct GatherPlan {
   };
   return is_at(gather.pages, shape.id_bytes()) && is_at(gather.out, IdKindBytes(gather.kind)) &&
          static_cast<std::size_t>(gather.page_stride) % shape.id_bytes() == 0 &&
-         is_at(gather.page_list, alignof(std::int32_t));
+         (gather.page_list == nullptr || is_at(gather.page_list, alignof(std::int32_t)));
 }
 
 // REQUIRES: CheckGather(gather).
@@ -106,7 +106,7 @@ WAYMARK_DEVICE void GatherTile(const Block& block, const GatherPlan& plan, std::
     if (gather.valid != nullptr && gather.valid[i] == 0) return nullptr;
     const std::int64_t position = gather.first_row + i;
     const std::int64_t ordinal = position / gather.page_rows;
-    const std::int32_t page = gather.page_list[ordinal];
+    const std::int64_t page = gather.page_list == nullptr ? ordinal : gather.page_list[ordinal];
     if (page < 0) return nullptr;
     const auto slot = static_cast<std::uint64_t>(position - ordinal * gather.page_rows);
     return gather.pages + page * gather.page_stride + slot * shape.row_bytes;

@@ -83,7 +83,8 @@ struct CudaGather {
   std::ptrdiff_t page_stride = 0;
   std::int32_t page_rows = 0;
   // Row i of the result is row (first_row + i) % page_rows of the page page_list[(first_row + i) /
-  // page_rows]. The rows of a page below 0 are missing.
+  // page_rows]. The rows of a page below 0 are missing. Null: page i is page i, which makes rows
+  // that lie one behind another of pages of any size.
   const std::int32_t* page_list = nullptr;
   // Null: no row of a page is missing. Else [rows] bytes: row i of the result is missing if byte i
   // is 0.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "adapters/trainer/distinct_ids.h"
+#include "adapters/trainer/expand.h"
 #include "adapters/trainer/fill.h"
 #include "adapters/trainer/layout.h"
 #include "adapters/trainer/replay_audit.h"
@@ -28,6 +29,7 @@ namespace waymark::abi {
   inline constexpr std::uint32_t kLeastBytes<type> = offsetof(type, field) + sizeof(type::field)
 WM_LAST_REQUIRED(wm_trainer_pipeline, num_layers);
 WM_LAST_REQUIRED(wm_trainer_fill_args, ids_bytes);
+WM_LAST_REQUIRED(wm_trainer_expand_args, ids_bytes);
 WM_LAST_REQUIRED(wm_trainer_audit_args, own_bytes);
 #undef WM_LAST_REQUIRED
 
@@ -219,7 +221,8 @@ wm_status FillTensors(const wm_trainer_fill_args* given, wm_trainer_report* repo
   return Guard(why, [&]() -> absl::Status {
     wm_trainer_fill_args args = {};
     Arguments check;
-    check.Struct(given, args, "args").Flags(args.flags, WM_TRAINER_PARTIAL, "args.flags");
+    check.Struct(given, args, "args")
+        .Flags(args.flags, WM_TRAINER_PARTIAL | WM_TRAINER_PACKED_ROWS, "args.flags");
     check.Chain(args.ext, "args.ext").Object(args.plan, "args.plan");
     check.Array(args.sources, args.num_sources, "args.sources");
     check.Array(args.layers, args.num_layers, "args.layers");
@@ -239,6 +242,7 @@ wm_status FillTensors(const wm_trainer_fill_args* given, wm_trainer_report* repo
         .id_type = static_cast<IdType>(args.id_type),
         .fill = static_cast<Fill>(args.fill),
         .ids = {static_cast<std::uint8_t*>(args.ids), static_cast<std::size_t>(args.ids_bytes)},
+        .packed = (args.flags & WM_TRAINER_PACKED_ROWS) != 0,
         .mask = {args.mask, args.mask_bytes},
     };
     const absl::StatusOr<FillReport> filled =
@@ -246,6 +250,53 @@ wm_status FillTensors(const wm_trainer_fill_args* given, wm_trainer_report* repo
                           {.partial = (args.flags & WM_TRAINER_PARTIAL) != 0});
     if (!filled.ok()) return filled.status();
     if (report != nullptr) GiveReport(*filled, report);
+    return absl::OkStatus();
+  });
+}
+
+#ifdef WAYMARK_HAS_CUDA
+absl::Status ExpandOnDevice(const PackedTensors& tensors, void* stream) {
+  const int error = kernels::GatherRowsOnCuda(GatherOf(tensors), static_cast<CUstream_st*>(stream));
+  if (error == 0) return absl::OkStatus();
+  return absl::UnavailableError("expand: the launch failed with cudaError_t " +
+                                std::to_string(error));
+}
+#else
+absl::Status ExpandOnDevice(const PackedTensors&, void*) {
+  return absl::UnimplementedError(
+      "args.flags: WM_TRAINER_ON_DEVICE needs a library that was built with CUDA");
+}
+#endif
+
+wm_status Expand(const wm_trainer_expand_args* given, wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    wm_trainer_expand_args args = {};
+    Arguments check;
+    check.Struct(given, args, "args").Flags(args.flags, WM_TRAINER_ON_DEVICE, "args.flags");
+    check.Chain(args.ext, "args.ext");
+    check.InRange(args.id_type, WM_ID_UINT8, WM_ID_INT64, "args.id_type");
+    check.InRange(args.fill, WM_FILL_MINUS_ONE, WM_FILL_ARANGE, "args.fill");
+    check.Zero(static_cast<std::uint32_t>(args.reserved), "args.reserved");
+    check.That(args.packed != nullptr || args.packed_bytes == 0, "args.packed", "must not be null");
+    check.That(args.ids != nullptr || args.ids_bytes == 0, "args.ids", "must not be null");
+    check.Array(args.mask, args.mask_bytes, "args.mask");
+    if (!check.ok()) return check.status();
+    const PackedTensors tensors = {
+        .num_layers = args.num_layers,
+        .top_k = args.top_k,
+        .num_experts = args.num_experts,
+        .rows = args.rows,
+        .packed = {static_cast<const std::uint8_t*>(args.packed),
+                   static_cast<std::size_t>(args.packed_bytes)},
+        .mask = {args.mask, args.mask_bytes},
+        .ids = {static_cast<std::uint8_t*>(args.ids), static_cast<std::size_t>(args.ids_bytes)},
+        .id_type = static_cast<IdType>(args.id_type),
+        .fill = static_cast<Fill>(args.fill),
+    };
+    if (absl::Status status = CheckExpand(tensors); !status.ok()) return status;
+    if (tensors.rows == 0) return absl::OkStatus();
+    if ((args.flags & WM_TRAINER_ON_DEVICE) != 0) return ExpandOnDevice(tensors, args.stream);
+    ExpandOnHost(tensors);
     return absl::OkStatus();
   });
 }
@@ -397,6 +448,7 @@ wm_trainer_api_v1 MakeTrainerTable() {
   api.plan_segments = &PlanSegments;
   api.stage_layers = &LayersOf;
   api.fill = &FillTensors;
+  api.expand = &Expand;
   api.check_ids = &CheckIds;
   api.audit = &AuditIds;
   api.alarm_text = &AlarmText;

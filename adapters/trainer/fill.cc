@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <new>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "adapters/trainer/distinct_ids.h"
+#include "adapters/trainer/expand.h"
 #include "adapters/trainer/invalid.h"
 #include "blockstore/write_layers.h"
 
@@ -137,6 +139,7 @@ class Filling {
   template <class RowAt, class ReasonOf>
   void Place(const Tile::Tokens& tokens, Tile& tile, RowAt&& row_at, ReasonOf&& reason_of);
   void CheckTile(Tile& tile);
+  void PackTile(Tile& tile);
   void WriteTile(Tile& tile, Tile* next);
   bool TakeVoided(Tile& tile);
   void Drop(Tile& tile, std::size_t row, Reason reason);
@@ -223,6 +226,10 @@ absl::Status Filling::Check(bool partial) {
   }
   if (!out_.mask.empty() && out_.mask.size() != rows) {
     return Invalid("mask: must be empty or ", rows, " bytes, one a row, got ", out_.mask.size());
+  }
+  if (out_.packed && out_.id_type != StoredIdType(shape().num_experts)) {
+    return Invalid("id_type: of packed rows must be that in which ids of ", shape().num_experts,
+                   " experts are stored, got ", static_cast<int>(out_.id_type));
   }
   const std::int32_t most = out_.id_type == IdType::kUint8   ? 256
                             : out_.id_type == IdType::kInt16 ? 32768
@@ -447,7 +454,24 @@ void Filling::CheckTile(Tile& tile) {
   }
 }
 
+// Rows as they are stored.
+void Filling::PackTile(Tile& tile) {
+  std::uint8_t* to = out_.ids.data() + tile.begin * layers_.size() * layer_bytes_;
+  for (std::size_t row = 0; row < tile.rows; ++row) {
+    for (std::size_t run = 0; run < runs_.size(); ++run) {
+      const std::size_t bytes = (runs_[run].end - runs_[run].begin) * layer_bytes_;
+      if (const std::uint8_t* const from = tile.of_run(run)[row]; from != nullptr) {
+        std::memcpy(to, from, bytes);
+      } else {
+        std::memset(to, 0, bytes);
+      }
+      to += bytes;
+    }
+  }
+}
+
 void Filling::WriteTile(Tile& tile, Tile* next) {
+  if (out_.packed) return PackTile(tile);
   const auto rows = static_cast<std::size_t>(plan_.rows());
   const std::size_t row_bytes = static_cast<std::size_t>(shape().top_k) * IdBytes(out_.id_type);
   LayerTensors tensors = {out_.id_type, out_.fill, nullptr, rows * row_bytes,

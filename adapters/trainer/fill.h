@@ -58,6 +58,9 @@ struct RouterTensors {
   Fill fill = Fill::kArange;
   // [layers][rows][K] ids of id_type, C order: the tensor of layer i is contiguous.
   std::span<std::uint8_t> ids;
+  // ids is [rows][layers][K] instead, of the type in which rows are stored, which id_type must be:
+  // what ExpandOnHost, or a device, makes the tensors of. A row without routing is all zeros.
+  bool packed = false;
   // [rows]: 1: the ids of the row are the engine's; 0: the fill. Empty: not written.
   std::span<std::uint8_t> mask;
 };

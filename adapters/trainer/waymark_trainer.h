@@ -123,10 +123,14 @@ typedef struct wm_trainer_source {
 
 /* Sources may have fewer rows; the others are missing (never written). */
 #define WM_TRAINER_PARTIAL 1u
+/* ids is [rows of the plan][num_layers][K], as rows are stored: id_type is WM_ID_UINT8 up to 256
+ * experts, else WM_ID_UINT16. What expand makes the tensors of, in a device's memory for instance. A
+ * row without routing is all zeros; mask tells it. */
+#define WM_TRAINER_PACKED_ROWS 2u
 
 typedef struct wm_trainer_fill_args {
   uint32_t struct_size; /* required */
-  uint32_t flags;       /* WM_TRAINER_PARTIAL */
+  uint32_t flags;       /* WM_TRAINER_PARTIAL, WM_TRAINER_PACKED_ROWS */
   const wm_ext* ext;
   const wm_trainer_plan* plan;             /* required */
   const wm_trainer_source* const* sources; /* [num_sources], one a sequence of the plan; required */
@@ -153,6 +157,29 @@ typedef struct wm_trainer_report {
   int64_t first_missing_position; /* the first row that is missing; -1: none is */
   int64_t first_missing_sequence;
 } wm_trainer_report;
+
+/* All arrays are in the memory of a CUDA device, the thread's current one. */
+#define WM_TRAINER_ON_DEVICE 1u
+
+typedef struct wm_trainer_expand_args {
+  uint32_t struct_size; /* required */
+  uint32_t flags;       /* WM_TRAINER_ON_DEVICE */
+  const wm_ext* ext;
+  int32_t num_layers;    /* tensors; required */
+  int32_t top_k;         /* required */
+  int32_t num_experts;   /* required */
+  int32_t id_type;       /* WM_ID_* of the tensors; must hold every id; required */
+  int32_t fill;          /* WM_FILL_* of rows without routing; required */
+  int32_t reserved;      /* must be zero */
+  int64_t rows;          /* of a tensor; required */
+  const void* packed;    /* [rows][num_layers][top_k], as filled (WM_TRAINER_PACKED_ROWS); required */
+  uint64_t packed_bytes; /* exactly their size; required */
+  const uint8_t* mask;   /* [rows], as filled; required */
+  size_t mask_bytes;     /* rows; required */
+  void* ids;             /* [num_layers][rows][top_k], C order; required */
+  uint64_t ids_bytes;    /* exactly their size; required */
+  void* stream;          /* of a device: a cudaStream_t; null: its default stream */
+} wm_trainer_expand_args;
 
 /* ---- the replay audit --------------------------------------------------------------------- */
 
@@ -270,6 +297,11 @@ typedef struct wm_trainer_api_v1 {
    * have the same layers and K and some positions in common. */
   wm_status (*agreement)(const wm_rows* a, const wm_rows* b, wm_trainer_agreement* layers,
                          size_t capacity, size_t* count, wm_message* why);
+
+  /* Makes the tensors of packed rows, where they are. On a device: one launch on `stream`, in the
+   * order of its work; the arrays are used until it has run. UNIMPLEMENTED on a device if the library
+   * was built without CUDA; UNAVAILABLE, with the number of the cudaError_t, if the launch failed. */
+  wm_status (*expand)(const wm_trainer_expand_args* args, wm_message* why);
 } wm_trainer_api_v1;
 
 /* The table: static, the same for every caller, never null. Any thread. */

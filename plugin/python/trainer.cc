@@ -12,6 +12,7 @@
 #include "plugin/python/core.h"
 #include "plugin/python/module.h"
 #include "plugin/python/reading.h"
+#include "plugin/python/session.h"
 
 namespace waymark_python {
 namespace {
@@ -185,7 +186,7 @@ class Sources {
 
 // (replayed, padding, no_row, missing by reason, first missing sequence, its position).
 nb::tuple Fill(const TrainerPlan& self, const nb::list& given, nb::handle layer_ids,
-               std::int32_t id_type, std::int32_t fill, bool partial, nb::handle ids,
+               std::int32_t id_type, std::int32_t fill, bool partial, bool packed, nb::handle ids,
                nb::handle mask) {
   Sources sources;
   for (std::size_t i = 0; i < nb::len(given); ++i)
@@ -195,7 +196,7 @@ nb::tuple Fill(const TrainerPlan& self, const nb::list& given, nb::handle layer_
   const Bytes valid = WritableBytes(mask, "mask");
   wm_trainer_fill_args args = {};
   args.struct_size = sizeof(args);
-  args.flags = partial ? WM_TRAINER_PARTIAL : 0;
+  args.flags = (partial ? WM_TRAINER_PARTIAL : 0u) | (packed ? WM_TRAINER_PACKED_ROWS : 0u);
   args.plan = self.plan;
   args.layers = layers.data();
   args.num_layers = layers.size();
@@ -220,6 +221,74 @@ nb::tuple Fill(const TrainerPlan& self, const nb::list& given, nb::handle layer_
     missing.append(rows);
   return nb::make_tuple(report.replayed, report.padding, report.no_row, nb::tuple(missing),
                         report.first_missing_sequence, report.first_missing_position);
+}
+
+// Arrays that lie all in host memory, or all on a device.
+void Expand(nb::handle packed_rows, nb::handle row_mask, nb::handle out,
+            Int32<"num_experts"> experts, std::int32_t fill, nb::handle stream) {
+  const Array packed = ArrayOf(packed_rows, "packed");
+  const Array mask = ArrayOf(row_mask, "mask");
+  const Array ids = ArrayOf(out, "out");
+  const auto check = [](const Array& array, const char* name, int dims) {
+    if (array.dims != dims || !array.contiguous()) {
+      Raise(WM_INVALID_ARGUMENT, std::string(name) + ": " + std::to_string(dims) +
+                                     " dimensions in C order, got " + std::to_string(array.dims));
+    }
+  };
+  check(packed, "packed", 3);
+  check(mask, "mask", 1);
+  check(ids, "out", 3);
+  const bool on_host = packed.on_host && mask.on_host && ids.on_host;
+  if (on_host) (void)WritableBytes(out, "out");
+  if (!on_host && !(packed.on_device && mask.on_device && ids.on_device)) {
+    Raise(WM_INVALID_ARGUMENT, "packed, mask, out: all in host memory, or all on one device");
+  }
+  if (packed.kind != 'u' || packed.item_bytes != (experts <= 256 ? 1 : 2)) {
+    Raise(WM_INVALID_ARGUMENT, "packed: uint8 up to 256 experts, else uint16");
+  }
+  if (mask.item_bytes != 1 || mask.shape[0] != packed.shape[0]) {
+    Raise(WM_INVALID_ARGUMENT, "mask: bool or uint8, one for each of " +
+                                   std::to_string(packed.shape[0]) + " rows, got " +
+                                   std::to_string(mask.shape[0]));
+  }
+  if (ids.shape[0] != packed.shape[1] || ids.shape[1] != packed.shape[0] ||
+      ids.shape[2] != packed.shape[2]) {
+    Raise(WM_INVALID_ARGUMENT,
+          "out: [layers, rows, K] of packed [" + std::to_string(packed.shape[0]) + ", " +
+              std::to_string(packed.shape[1]) + ", " + std::to_string(packed.shape[2]) + "]");
+  }
+  const auto bytes = [](const Array& array) {
+    std::uint64_t size = static_cast<std::uint64_t>(array.item_bytes);
+    for (int i = 0; i < array.dims; ++i)
+      size *= static_cast<std::uint64_t>(array.shape[i]);
+    return size;
+  };
+  wm_trainer_expand_args args = {};
+  args.struct_size = sizeof(args);
+  args.flags = on_host ? 0 : WM_TRAINER_ON_DEVICE;
+  const auto count = [](std::int64_t n) {
+    return static_cast<std::int32_t>(std::min<std::int64_t>(n, INT32_MAX));
+  };
+  args.num_layers = count(packed.shape[1]);
+  args.top_k = count(packed.shape[2]);
+  args.num_experts = experts;
+  args.id_type = IdType(ids, "out");
+  args.fill = fill;
+  args.rows = packed.shape[0];
+  args.packed = packed.data;
+  args.packed_bytes = bytes(packed);
+  args.mask = static_cast<const std::uint8_t*>(mask.data);
+  args.mask_bytes = bytes(mask);
+  args.ids = const_cast<void*>(ids.data);
+  args.ids_bytes = bytes(ids);
+  args.stream = on_host ? nullptr : StreamOf(stream);
+  Message why;
+  wm_status status;
+  {
+    const GilReleased released(on_host);
+    status = Table().expand(&args, why.get());
+  }
+  Check(status, why);
 }
 
 void CheckIds(nb::handle rows) {
@@ -341,10 +410,10 @@ void BindTrainer(nb::module_& module) {
       .def_prop_ro("rows", [](const TrainerPlan& self) { return Table().plan_rows(self.plan); })
       .def("_segments", &Segments,
            nb::sig("def _segments(self) -> list[tuple[int, int, int, int, int]]"))
-      .def("_fill", &Fill, "sources"_a, "layers"_a, "id_type"_a, "fill"_a, "partial"_a, "ids"_a,
-           "mask"_a,
+      .def("_fill", &Fill, "sources"_a, "layers"_a, "id_type"_a, "fill"_a, "partial"_a, "packed"_a,
+           "ids"_a, "mask"_a,
            nb::sig("def _fill(self, sources: list[typing.Any], layers: object, id_type: int, "
-                   "fill: int, partial: bool, ids: object, mask: object) -> tuple[int, int, int, "
+                   "fill: int, partial: bool, packed: bool, ids: object, mask: object) -> tuple[int, int, int, "
                    "tuple[int, ...], int, int]"))
       .def("_audit", &Audit, "num_layers"_a, "top_k"_a, "num_experts"_a, "given_type"_a, "given"_a,
            "mask"_a, "own_type"_a, "own"_a, "rows"_a, "least_agreement"_a, "max_rows"_a, "layers"_a,
@@ -354,6 +423,8 @@ void BindTrainer(nb::module_& module) {
                    "least_agreement: float, max_rows: int, layers: object, positions: object, "
                    "sequences: object) -> tuple[float, float, int, list[tuple[int, int, int, int, "
                    "int, float, float, str]]]"));
+  module.def("expand", &Expand, "packed"_a, "mask"_a, "out"_a, "num_experts"_a, "fill"_a,
+             "stream"_a.none(), "waymark.trainer.expand is what is for use.");
   module.def("check_ids", &CheckIds, "rows"_a,
              nb::sig("def check_ids(rows: tuple[typing.Any, ...]) -> None"));
   module.def("agreement", &Agreement, "a"_a, "b"_a,

@@ -188,6 +188,55 @@ int main(void) {
     args.id_type = 5;
     CHECK_BAD(TRAINER(fill)(&args, &report, &why), "args.id_type");
 
+    /* The same by way of packed rows. */
+    {
+      uint8_t packed[TOKENS][1][K];
+      int32_t again[1][TOKENS][K];
+      wm_trainer_expand_args to = {.struct_size = sizeof to,
+                                   .num_layers = 1,
+                                   .top_k = K,
+                                   .num_experts = shape.num_experts,
+                                   .id_type = WM_ID_INT32,
+                                   .fill = WM_FILL_ARANGE,
+                                   .rows = TOKENS,
+                                   .packed = packed,
+                                   .packed_bytes = sizeof packed,
+                                   .mask = mask,
+                                   .mask_bytes = sizeof mask,
+                                   .ids = again,
+                                   .ids_bytes = sizeof again};
+      source.rows = NULL;
+      source.shape = &shape;
+      source.count = TOKENS;
+      args.flags = 0;
+      args.id_type = WM_ID_INT32;
+      CHECK_OK(TRAINER(fill)(&args, &report, &why));
+      args.flags = WM_TRAINER_PACKED_ROWS;
+      args.ids = packed;
+      args.ids_bytes = sizeof packed;
+      CHECK_BAD(TRAINER(fill)(&args, &report, &why), "ids");
+      args.id_type = WM_ID_UINT8;
+      CHECK_OK(TRAINER(fill)(&args, &report, &why));
+      CHECK(report.replayed == TOKENS - 1 && report.missing[WM_REASON_AUDIT] == 1);
+      for (k = 0; k < K; ++k)
+        CHECK(packed[3][0][k] == 0 && packed[4][0][k] == id_of(4, 2, k));
+      CHECK_OK(TRAINER(expand)(&to, &why));
+      CHECK(memcmp(again, out, sizeof out) == 0);
+      to.mask_bytes -= 1;
+      CHECK_BAD(TRAINER(expand)(&to, &why), "mask: must be 8 bytes");
+      to.mask_bytes += 1;
+      to.packed = NULL;
+      CHECK_BAD(TRAINER(expand)(&to, &why), "args.packed");
+      to.packed = packed;
+      to.flags = 2;
+      CHECK_BAD(TRAINER(expand)(&to, &why), "args.flags");
+      to.flags = 0;
+      to.reserved = 1;
+      CHECK_BAD(TRAINER(expand)(&to, &why), "args.reserved");
+      CHECK_BAD(TRAINER(expand)(NULL, &why), "args");
+      args.flags = 0;
+    }
+
     source.rows = NULL;
     source.shape = &shape;
     source.count = TOKENS;

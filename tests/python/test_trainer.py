@@ -203,6 +203,44 @@ def test_fill_from_snapshots(rig: Rig) -> None:
         plan.fill([snapshot, other], [2, 0])
 
 
+@pytest.mark.parametrize("experts", [EXPERTS, 300])
+def test_packed_rows_become_the_tensors(seed: int, experts: int) -> None:
+    rng = np.random.default_rng(seed)
+    lengths = [20, 13]
+    rows = []
+    for n in lengths:
+        ids, valid = distinct(rng, n - 1, len(LAYERS), experts=experts), rng.random(n - 1) > 0.2
+        rows.append(Rows.from_array(ids, num_experts=experts, layer_ids=LAYERS, valid=valid))
+    plan = trainer.Layout(context=(1, 2), sequence_multiple=8).plan(lengths)
+    chosen = (2, 4, 9)
+    packed = plan.fill(rows, chosen, packed=True)
+    assert packed.ids.shape == (plan.rows, 3, K)
+    assert packed.ids.dtype == (np.uint8 if experts <= 256 else np.uint16)
+    for dtype, fill in [(np.int64, "arange"), (np.int32, "zeros"), (np.int16, "minus_one")]:
+        direct = plan.fill(rows, chosen, dtype=dtype, fill=fill)  # type: ignore[arg-type]
+        assert (packed.mask == direct.mask).all() and packed.report == direct.report
+        given: dict[str, Any] = {"num_experts": experts, "fill": fill}
+        ids = trainer.expand(packed.ids, packed.mask, dtype=dtype, **given)
+        assert ids.dtype == dtype and (ids == direct.ids).all()
+        out = np.empty_like(direct.ids)
+        assert trainer.expand(packed.ids, packed.mask.view(np.uint8), out=out, **given) is out
+        assert (out == direct.ids).all()
+    with pytest.raises(waymark.InvalidArgumentError, match="packed: uint"):
+        trainer.expand(packed.ids.astype(np.int32), packed.mask, num_experts=experts)
+    with pytest.raises(waymark.InvalidArgumentError, match="mask: bool or uint8, one for each of"):
+        trainer.expand(packed.ids, packed.mask[1:], num_experts=experts)
+    with pytest.raises(waymark.InvalidArgumentError, match=r"out: \[layers, rows, K\]"):
+        trainer.expand(packed.ids, packed.mask, num_experts=experts, out=np.empty((3, 1, K), np.int64))
+    with pytest.raises(waymark.InvalidArgumentError, match="packed: 3 dimensions"):
+        trainer.expand(packed.ids[:, :, 0], packed.mask, num_experts=experts, out=out)
+    frozen = np.empty_like(packed.ids, np.int64).reshape(3, plan.rows, K)
+    frozen.flags.writeable = False
+    with pytest.raises(TypeError, match="out must be a writable array"):
+        trainer.expand(packed.ids, packed.mask, num_experts=experts, out=frozen)
+    with pytest.raises(waymark.InvalidArgumentError, match="id_type: of packed rows"):
+        plan.fill(rows, chosen, packed=True, out=np.empty((plan.rows, 3, K), np.int32))
+
+
 def test_fill_refuses_what_megatron_takes_in_silence() -> None:
     rng = np.random.default_rng(1)
     rows, ids, _ = rows_of(rng, 8, missing=0)

@@ -655,6 +655,9 @@ TEST_F(RowsSuite, GathersAsTheHostDoes) {
       page_list[i] = Random(6) == 0 ? -1 - static_cast<std::int32_t>(Random(3))
                                     : static_cast<std::int32_t>(Random(kPages));
     }
+    const bool no_list = listed <= kPages && Random(2) == 0;
+    for (std::size_t i = 0; no_list && i < listed; ++i)
+      page_list[i] = static_cast<std::int32_t>(i);
     const Memory valid(rows, 1, tight, random_);
     for (std::size_t i = 0; i < rows; ++i) {
       if (Random(4) == 0) valid.data()[i] = 0;
@@ -682,7 +685,8 @@ TEST_F(RowsSuite, GathersAsTheHostDoes) {
                gather.fill);
 
     gather.pages = pages.BringTo(*backend_);
-    gather.page_list = reinterpret_cast<const std::int32_t*>(list.BringTo(*backend_));
+    const std::uint8_t* const list_there = list.BringTo(*backend_);
+    gather.page_list = no_list ? nullptr : reinterpret_cast<const std::int32_t*>(list_there);
     const std::uint8_t* const valid_there = valid.BringTo(*backend_);
     gather.valid = all_valid ? nullptr : valid_there;
     gather.out = out.BringTo(*backend_);
@@ -787,7 +791,7 @@ TEST_F(RowsSuite, RefusesWhatItCannotDo) {
   EXPECT_EQ(gather_with([](CudaGather& g) { g.pages = nullptr; }), kInvalidValue);
   EXPECT_EQ(gather_with([](CudaGather& g) { g.pages += 1; }), kInvalidValue);
   EXPECT_EQ(gather_with([](CudaGather& g) { g.page_stride = 9; }), kInvalidValue);
-  EXPECT_EQ(gather_with([](CudaGather& g) { g.page_list = nullptr; }), kInvalidValue);
+  EXPECT_EQ(gather_with([](CudaGather& g) { g.page_list = nullptr; }), 0);
   EXPECT_EQ(gather_with([](CudaGather& g) { g.out = nullptr; }), kInvalidValue);
   EXPECT_EQ(gather_with([&](CudaGather& g) { g.out = memory + 33; }), kInvalidValue);
   EXPECT_EQ(gather_with([](CudaGather& g) { g.kind = static_cast<IdKind>(5); }), kInvalidValue);

@@ -17,7 +17,7 @@ Needs only numpy. Every class here is immutable; any thread.
 
 from ._audit import Alarm, Audit, LayerAgreement, ReplayError, agreement, audit
 from ._formats import FORMATS, Format, ReplayData
-from ._plan import Filled, FillReport, Layout, Plan, Segment, stage_layers
+from ._plan import Filled, FillReport, Layout, Plan, Segment, expand, stage_layers
 from ._trajectory import Overlap, Part, PartRun, Trajectory
 
 __all__ = [
@@ -39,5 +39,6 @@ __all__ = [
     "Trajectory",
     "agreement",
     "audit",
+    "expand",
     "stage_layers",
 ]

@@ -141,6 +141,7 @@ class Plan(_core.TrainerPlan):
         dtype: npt.DTypeLike = np.int64,
         fill: Fill = "arange",
         partial: bool = False,
+        packed: bool = False,
         out: Any = None,
         timeout: float | None = None,
     ) -> Filled:
@@ -153,8 +154,10 @@ class Plan(_core.TrainerPlan):
         (``layer_number - 1`` in Megatron-Core), in the order of the tensors. dtype: of the ids, if
         ``out`` is None; Megatron-Core takes int64 and int32. fill: the ids of rows without routing;
         its dispatchers need distinct ones, hence "arange". partial: a source may have fewer rows;
-        they are missing. out: [layers, rows, K] in C order, a numpy array or a tensor in host
-        memory, pinned for instance. timeout: of the fetchers, in seconds; rows that have not arrived
+        they are missing. packed: the ids are [rows, layers, K] as rows are stored, uint8 up to 256
+        experts, else uint16: the fewest bytes to a device, where expand() makes the tensors of them.
+        out: [layers, rows, K] in C order, a numpy array or a tensor in host memory, pinned for
+        instance. timeout: of the fetchers, in seconds; rows that have not arrived
         are missing.
 
         InvalidArgumentError for a source with too few or too many rows, for a layer that it does not
@@ -165,13 +168,13 @@ class Plan(_core.TrainerPlan):
             raise InvalidArgumentError(f"layer_ids: integers [L], got {layers.dtype} {layers.shape}")
         sources = self._of_rank(sources, layers, timeout)
         inputs = [_input(source, timeout) for source in sources]
-        array = np.empty(self._shape(sources, len(layers)), dtype) if out is None else np.asarray(out)
+        array = self._empty(sources, len(layers), packed, dtype) if out is None else np.asarray(out)
         _, id_type = id_type_of(array.dtype)
         if not array.flags.c_contiguous or not array.flags.writeable:
             raise InvalidArgumentError("out: C order and writable")
         mask = np.zeros(self.rows, np.bool_)
         replayed, padding, no_row, missing, sequence, position = self._fill(
-            inputs, layers, id_type, number_of("fill", fill, FILLS), partial, array, mask
+            inputs, layers, id_type, number_of("fill", fill, FILLS), partial, packed, array, mask
         )
         report = FillReport(
             replayed,
@@ -204,17 +207,22 @@ class Plan(_core.TrainerPlan):
             found.append(source._of_rank(ranges.get(i, []), layers, timeout))
         return found
 
-    def _shape(self, sources: Sequence[RowSource], layers: int) -> tuple[int, int, int]:
+    def _empty(
+        self, sources: Sequence[RowSource], layers: int, packed: bool, dtype: npt.DTypeLike
+    ) -> npt.NDArray[Any]:
         if not sources:
             raise InvalidArgumentError("sources: at least one, got 0")
         first = sources[0]
         if isinstance(first, tuple):
-            top_k = _core.handle_info(first[1])[4]
+            top_k, num_experts = _core.handle_info(first[1])[4:6]
         elif isinstance(first, (Rows, Document)):
-            top_k = first.shape.top_k
+            top_k, num_experts = first.shape.top_k, first.shape.num_experts
         else:
-            top_k = first._row_shape[1]
-        return layers, self.rows, int(top_k)
+            _, top_k, num_experts = first._row_shape
+        if packed:
+            stored = np.uint8 if num_experts <= 256 else np.uint16
+            return np.empty((self.rows, layers, top_k), stored)
+        return np.empty((layers, self.rows, top_k), dtype)
 
     def collect(
         self,
@@ -322,3 +330,35 @@ def _layers_of(name: str, ids: Any) -> npt.NDArray[Any]:
             f"{name}: integers [layers, rows, K], got {array.dtype} {list(array.shape)}"
         )
     return np.ascontiguousarray(array)
+
+
+def expand(
+    packed: Any,
+    mask: Any,
+    *,
+    num_experts: int,
+    out: Any = None,
+    dtype: npt.DTypeLike = np.int64,
+    fill: Fill = "arange",
+    stream: Any = None,
+) -> Any:
+    """The tensors of a rank's routers, [layers, rows, K], from what ``Plan.fill(packed=True)`` returned,
+    where it is: on a device the rows are widened by one launch on ``stream``, in the order of its work.
+
+        filled = plan.fill(rows, layer_ids, packed=True)
+        packed, mask = (torch.from_numpy(a).cuda() for a in (filled.ids, filled.mask))
+        ids = torch.empty((len(layer_ids), plan.rows, top_k), dtype=torch.int32, device="cuda")
+        trainer.expand(packed, mask, num_experts=256, out=ids, stream=torch.cuda.current_stream())
+
+    packed: uint8 or uint16 [rows, layers, K]. mask: bool or uint8 [rows]; False: the row gets the
+    fill. out: [layers, rows, K] in C order; with arrays in host memory None makes one of ``dtype``. All
+    lie in host memory, or on the thread's current device. fill: as in Plan.fill(). stream: an int, None
+    (the default stream), or an object with cuda_stream. Returns out.
+
+    InvalidArgumentError for other shapes or types, arrays that lie apart, and a type of ids that does
+    not hold every expert; UnimplementedError on a device if Waymark was built without CUDA."""
+    if out is None:
+        rows, layers, top_k = np.shape(packed)
+        out = np.empty((layers, rows, top_k), dtype)
+    _core.expand(packed, mask, out, num_experts, number_of("fill", fill, FILLS), stream)
+    return out
