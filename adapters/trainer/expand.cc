@@ -12,7 +12,7 @@
 namespace waymark {
 namespace {
 
-constexpr std::size_t kTileRows = 512;
+constexpr std::size_t kRowsAtOnce = 512;
 
 RoutingShape ShapeOf(const PackedTensors& tensors) {
   RoutingShape shape;
@@ -61,9 +61,9 @@ void ExpandOnHost(const PackedTensors& tensors) {
       static_cast<std::size_t>(tensors.top_k) * IdBytes(tensors.id_type);  // of a tensor
   LayerTensors out = {tensors.id_type, tensors.fill, nullptr, rows * row_bytes,
                       tensors.ids.size() >= kStreamedBytes};
-  std::array<const std::uint8_t*, kTileRows> pointers;
-  for (std::size_t begin = 0; begin < rows; begin += kTileRows) {
-    const std::size_t count = std::min(kTileRows, rows - begin);
+  std::array<const std::uint8_t*, kRowsAtOnce> pointers;
+  for (std::size_t begin = 0; begin < rows; begin += kRowsAtOnce) {
+    const std::size_t count = std::min(kRowsAtOnce, rows - begin);
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t row = begin + i;
       pointers[i] =
