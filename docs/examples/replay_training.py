@@ -1,6 +1,7 @@
 """Trains a small mixture of experts by policy gradient, without and with routing replay.
 
-    python docs/examples/replay_training.py [--engine auto] [--steps 20] [--seed 1] [--plot FILE]
+    python docs/examples/replay_training.py [--engine auto] [--steps 20] [--seed 1] [--head-dim 16]
+                                            [--plot FILE] [--json FILE]
 
 Rollouts come from an engine in bfloat16, with the weights of the trainer as they are at each step:
 vLLM on the CPU where it is installed, captured by its plugin, else transformers (prompts in chunks,
@@ -90,7 +91,6 @@ class VllmEngine:
     def __init__(self, model, batch, tokens):
         os.environ |= {"WAYMARK_VLLM": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
                        "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         import vllm
         import waymark.vllm
         waymark.vllm.register()  # vLLM calls it if Waymark is installed, not if it is on PYTHONPATH
@@ -248,6 +248,7 @@ def main():
     parser.add_argument("--json", help="a file of what was measured at each step")
     args = parser.parse_args()
     torch.set_num_threads(1)  # the model is small
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # vLLM reads it when it is imported
     transformers.logging.set_verbosity_error()
     use_vllm = args.engine == "vllm" or args.engine == "auto" and vllm_on_the_cpu()
     head_dim = args.head_dim or (32 if use_vllm else 16)
