@@ -1,20 +1,24 @@
 """Trains a small mixture of experts by policy gradient, without and with routing replay.
 
-    python docs/examples/replay_training.py [--steps 20] [--seed 1] [--plot FILE] [--json FILE]
+    python docs/examples/replay_training.py [--engine auto] [--steps 20] [--seed 1] [--head-dim 16]
+                                            [--plot FILE] [--json FILE]
 
-Rollouts come from an engine in bfloat16: prompts in chunks, then token by token on a KV cache, with
-the weights of the trainer as they are at each step. Waymark captures their routing. The trainer is
-in float32 and takes one forward of the whole sequences. Both are a Qwen3Moe of transformers with
-random weights at the start. The reward is the share of sampled tokens that are odd after an even
-one and even after an odd one. Measures at each step, on the same rollouts and weights, how
-many (token, layer) pairs the trainer routes to other experts than the engine did, and how far its
-distribution is from the engine's; --plot draws the run that trains with replay. Needs torch and
-transformers 5.6; --plot needs matplotlib. Exits with 1 if a row is missing or a replayed one is
-wrong. docs/training.md explains the calls.
+Rollouts come from an engine in bfloat16, with the weights of the trainer as they are at each step:
+vLLM on the CPU where it is installed, captured by its plugin, else transformers (prompts in chunks,
+then token by token on a KV cache), captured by a session. The trainer is in float32 and takes one
+forward of the whole sequences. Both are a Qwen3Moe with random weights at the start. The reward is
+the share of sampled tokens that are odd after an even one and even after an odd one. Measures at
+each step, on the same rollouts and weights, how many (token, layer) pairs the trainer routes to
+other experts than the engine did, and how far its distribution is from the engine's, over the whole
+vocabulary with both engines; --plot draws the run that trains with replay. Needs torch and
+transformers 5.6; --plot needs matplotlib, --engine vllm a vLLM for the CPU. Exits with 1 if a row
+is missing or a replayed one is wrong. docs/training.md explains the calls.
 """
 import argparse
 import json
+import os
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -28,11 +32,11 @@ VOCABULARY, PROMPT, NEW, BATCH, CHUNK, BLOCK = 64, 24, 40, 32, 16, 16
 NAMES = ("without replay", "with replay")
 
 
-class Engine:
+class TransformersEngine:
     """Samples from a model on a KV cache, and keeps the routing of every token."""
 
     def __init__(self, model, batch, tokens):
-        self.model, self.step = model, 0
+        self.model, self.step, self.version = model, 0, 0
         config, layers = model.config, waymark.hf.layer_ids(model)
         experts = getattr(config, "num_experts", None) or config.num_local_experts
         per_sequence = -(-tokens // BLOCK)
@@ -42,8 +46,13 @@ class Engine:
             num_blocks=batch * per_sequence, page_tokens=BLOCK, layer_ids=layers)
         self.session = waymark.CaptureSession(self.store, max_rows=batch * CHUNK)
 
+    def sync(self, model):
+        """Takes the weights of a model in float32, rounded."""
+        self.model.load_state_dict(model.state_dict())
+        self.version += 1
+
     @torch.no_grad()
-    def rollout(self, prompts, new, version, generator):
+    def rollout(self, prompts, new, generator):
         """prompts: int64 [B, P]. -> tokens [B, P + new], log-probabilities [B, new, V] of the
         distributions that they were sampled from, rows of each sequence."""
         blocks = self.blocks[:len(prompts)]
@@ -56,7 +65,7 @@ class Engine:
             self.step += 1
             end = min(done + CHUNK, prompt) if done < prompt else done + 1
             slots = np.concatenate([waymark.slots_of(list(of), BLOCK, done, end) for of in blocks])
-            begun = self.session.begin_step(self.step, version, slots)
+            begun = self.session.begin_step(self.step, self.version, slots)
             with waymark.hf.record(self.model) as recorded:
                 out = self.model(tokens[:, done:end], past_key_values=cache, use_cache=True)
             if begun:
@@ -76,11 +85,70 @@ class Engine:
         return tokens, torch.stack(distributions, 1), rows
 
 
-def make_model(seed):
+class VllmEngine:
+    """The same with vLLM on the CPU, in this process. Its plugin captures."""
+
+    def __init__(self, model, batch, tokens):
+        os.environ |= {"WAYMARK_VLLM": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+                       "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        import vllm
+        import waymark.vllm
+        waymark.vllm.register()  # vLLM calls it if Waymark is installed, not if it is on PYTHONPATH
+        self.vllm, self.experts, self.version = vllm, model.config.num_experts, 0
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            self.llm = vllm.LLM(
+                model=folder, dtype="bfloat16", skip_tokenizer_init=True, generation_config="vllm",
+                enforce_eager=True, max_model_len=tokens, max_num_seqs=batch, block_size=32,
+                max_num_batched_tokens=batch * CHUNK, max_logprobs=-1)
+
+    def sync(self, model):
+        def forget_kernels(loaded):  # vLLM for the CPU packs experts only for a new kernel
+            for module in loaded.modules():
+                method = getattr(module, "quant_method", None)
+                if getattr(method, "moe_kernel", None) is not None:
+                    method.moe_kernel = None
+
+        self.llm.apply_model(forget_kernels)
+        weights = [(name, weight.bfloat16()) for name, weight in model.state_dict().items()]
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
+        self.version += 1
+        self.llm.llm_engine.set_weight_version(f"weights-{self.version}")
+        self.llm.reset_prefix_cache()  # its KV and its rows are those of the old weights
+
+    def rollout(self, prompts, new, generator):
+        # On the CPU vLLM takes no seed of a request, and samples from torch's own generator.
+        torch.manual_seed(int(torch.randint(0, 2**31, (), generator=generator)))
+        params = self.vllm.SamplingParams(
+            max_tokens=new, ignore_eos=True, detokenize=False, logprobs=-1)  # of all tokens
+        outputs = self.llm.generate(
+            [{"prompt_token_ids": prompt} for prompt in prompts.tolist()], params, use_tqdm=False)
+        tokens, logp, rows = [], [], []
+        for output in outputs:
+            completion = output.outputs[0]
+            if {run.version_name for run in completion.waymark.runs} != {f"weights-{self.version}"}:
+                sys.exit(f"rows of other weights: {completion.waymark}")
+            tokens.append([*output.prompt_token_ids, *completion.token_ids])
+            logp.append([[of[token].logprob for token in range(VOCABULARY)]
+                         for of in completion.logprobs])
+            rows.append(completion.waymark.rows(completion.routed_experts,
+                                                num_experts=self.experts))
+        return torch.tensor(tokens), torch.tensor(logp), rows
+
+
+def vllm_on_the_cpu():
+    try:
+        from vllm.platforms import current_platform
+    except ImportError:
+        return False
+    return current_platform.is_cpu()
+
+
+def make_model(seed, head_dim):
     torch.manual_seed(seed)
     config = transformers.Qwen3MoeConfig(
         vocab_size=VOCABULARY, hidden_size=64, intermediate_size=96, moe_intermediate_size=48,
-        num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+        num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=head_dim,
         num_experts=32, num_experts_per_tok=4, norm_topk_prob=True, max_position_embeddings=256,
         initializer_range=0.15, tie_word_embeddings=False, attn_implementation="eager")
     model = transformers.Qwen3MoeForCausalLM(config).float()
@@ -119,19 +187,17 @@ class Comparison:
             }
 
 
-def train(replay, steps, seed):
+def train(engine, model, replay, steps, seed):
     """Of each step {"reward", "without replay", "with replay"}: both are measured on the same
     rollouts and weights, and the loss is that of `replay`."""
-    model, engine_model = make_model(seed), make_model(seed).to(torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.0)
     generator = torch.Generator().manual_seed(seed)
-    engine = Engine(engine_model, BATCH, PROMPT + NEW)
     plan = trainer.Layout(order="batch-major").plan([PROMPT + NEW - 1] * BATCH)
     measured = []
-    for step in range(steps):
-        engine_model.load_state_dict(model.state_dict())  # rounded to bfloat16
+    for _ in range(steps):
+        engine.sync(model)
         prompts = torch.randint(0, VOCABULARY, (BATCH, PROMPT), generator=generator)
-        tokens, engine_logp, rows = engine.rollout(prompts, NEW, step + 1, generator)
+        tokens, engine_logp, rows = engine.rollout(prompts, NEW, generator)
         reward = ((tokens[:, PROMPT:] + tokens[:, PROMPT - 1:-1]) % 2).float()
         filled = plan.fill(rows, waymark.hf.layer_ids(model))
         if not filled.mask.all():
@@ -174,21 +240,30 @@ def plot(run, file):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--engine", choices=("auto", "vllm", "transformers"), default="auto")
+    parser.add_argument("--head-dim", type=int, help="default: 16; with vLLM 32, the least it has")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--plot", help="an SVG file")
     parser.add_argument("--json", help="a file of what was measured at each step")
     args = parser.parse_args()
     torch.set_num_threads(1)  # the model is small
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # vLLM reads it when it is imported
     transformers.logging.set_verbosity_error()
-    print(f"seed {args.seed}, {args.steps} steps, torch {torch.__version__}, "
-          f"transformers {transformers.__version__}")
+    use_vllm = args.engine == "vllm" or args.engine == "auto" and vllm_on_the_cpu()
+    head_dim = args.head_dim or (32 if use_vllm else 16)
+    engine_of = VllmEngine if use_vllm else TransformersEngine
+    engine = engine_of(make_model(args.seed, head_dim).bfloat16(), BATCH, PROMPT + NEW)
+    name = f"vLLM {engine.vllm.__version__}" if use_vllm else "transformers"
+    print(f"engine {name}, head size {head_dim}, seed {args.seed}, {args.steps} steps, "
+          f"torch {torch.__version__}, transformers {transformers.__version__}")
     print(f"{'loss':16s}{'measured':16s}{'rerouted':>10s}{'KL':>11s}{'|dlogp|':>10s}"
           f"{'reward':>17s}{'CPU time':>10s}")
     runs = {}
     for replay in (False, True):
         began = time.process_time()
-        run = runs[NAMES[replay]] = train(replay, args.steps, args.seed)
+        run = runs[NAMES[replay]] = train(
+            engine, make_model(args.seed, head_dim), replay, args.steps, args.seed)
         last = f"{run[0]['reward']:9.3f} ->{run[-1]['reward']:6.3f}"
         last += f"{time.process_time() - began:8.0f} s"
         for name in NAMES:

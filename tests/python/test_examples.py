@@ -17,11 +17,17 @@ def test_the_engine_in_the_documentation_runs() -> None:
     assert rows == 14800 and hits > 4000 and wrong == 0
 
 
-def test_the_training_in_the_documentation_replays_every_row() -> None:
+@pytest.mark.parametrize("engine", ["transformers", "vllm"])
+def test_the_training_in_the_documentation_replays_every_row(engine: str) -> None:
     for module in ("torch", "transformers"):
         pytest.importorskip(module)
+    if engine == "vllm" and not pytest.importorskip("vllm.platforms").current_platform.is_cpu():
+        pytest.skip("this vLLM is not one for the CPU")
     answer = subprocess.run(
-        [sys.executable, TRAINING, "--steps", "1"], capture_output=True, text=True, timeout=600
+        [sys.executable, TRAINING, "--steps", "1", "--engine", engine],
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     assert answer.returncode == 0, answer.stdout + answer.stderr
     words = answer.stdout.splitlines()[-1].split()

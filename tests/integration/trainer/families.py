@@ -44,7 +44,7 @@ if tuple(int(number) for number in transformers.__version__.split(".")[:2]) < (5
 import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "docs" / "examples"))
-from replay_training import Engine
+from replay_training import TransformersEngine
 from waymark.hf import _families, _place, _replay
 
 EXPERTS, TOP_K, LAYERS, VOCABULARY = 32, 4, 4, 256
@@ -154,9 +154,9 @@ class Family:
         generator = torch.Generator().manual_seed(seed)
         self.sequences, self.rows, self.engine_logp = [], [], []
         for prompt in PROMPTS:
-            engine = Engine(engine_model, 1, prompt + NEW)
+            engine = TransformersEngine(engine_model, 1, prompt + NEW)
             prompts = torch.randint(1, VOCABULARY, (1, prompt), generator=generator)
-            tokens, logp, rows = engine.rollout(prompts, NEW, 1, generator)
+            tokens, logp, rows = engine.rollout(prompts, NEW, generator)
             self.sequences.append(tokens[0])
             self.engine_logp.append(logp[0])
             self.rows += rows
