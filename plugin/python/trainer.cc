@@ -413,7 +413,8 @@ void BindTrainer(nb::module_& module) {
       .def("_fill", &Fill, "sources"_a, "layers"_a, "id_type"_a, "fill"_a, "partial"_a, "packed"_a,
            "ids"_a, "mask"_a,
            nb::sig("def _fill(self, sources: list[typing.Any], layers: object, id_type: int, "
-                   "fill: int, partial: bool, packed: bool, ids: object, mask: object) -> tuple[int, int, int, "
+                   "fill: int, partial: bool, packed: bool, ids: object, mask: object) -> "
+                   "tuple[int, int, int, "
                    "tuple[int, ...], int, int]"))
       .def("_audit", &Audit, "num_layers"_a, "top_k"_a, "num_experts"_a, "given_type"_a, "given"_a,
            "mask"_a, "own_type"_a, "own"_a, "rows"_a, "least_agreement"_a, "max_rows"_a, "layers"_a,

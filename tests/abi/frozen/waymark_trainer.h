@@ -165,14 +165,14 @@ typedef struct wm_trainer_expand_args {
   uint32_t struct_size; /* required */
   uint32_t flags;       /* WM_TRAINER_ON_DEVICE */
   const wm_ext* ext;
-  int32_t num_layers;    /* tensors; required */
-  int32_t top_k;         /* required */
-  int32_t num_experts;   /* required */
-  int32_t id_type;       /* WM_ID_* of the tensors; must hold every id; required */
-  int32_t fill;          /* WM_FILL_* of rows without routing; required */
-  int32_t reserved;      /* must be zero */
-  int64_t rows;          /* of a tensor; required */
-  const void* packed;    /* [rows][num_layers][top_k], as filled (WM_TRAINER_PACKED_ROWS); required */
+  int32_t num_layers;  /* tensors; required */
+  int32_t top_k;       /* required */
+  int32_t num_experts; /* required */
+  int32_t id_type;     /* WM_ID_* of the tensors; must hold every id; required */
+  int32_t fill;        /* WM_FILL_* of rows without routing; required */
+  int32_t reserved;    /* must be zero */
+  int64_t rows;        /* of a tensor; required */
+  const void* packed;  /* [rows][num_layers][top_k], as filled (WM_TRAINER_PACKED_ROWS); required */
   uint64_t packed_bytes; /* exactly their size; required */
   const uint8_t* mask;   /* [rows], as filled; required */
   size_t mask_bytes;     /* rows; required */
