@@ -93,7 +93,7 @@ class Server {
     words.insert(words.end(), more_.begin(), more_.end());
     pid_ = Spawn(ServerProgram(), words);
     ASSERT_GT(pid_, 0);
-    for (int i = 0; i < 500 && access(socket().c_str(), F_OK) != 0; ++i)
+    for (int i = 0; i < 2000 && !Accepts(); ++i)
       std::this_thread::sleep_for(10ms);
   }
   void Kill() {
@@ -116,6 +116,18 @@ class Server {
   }
 
  private:
+  // The socket is there a moment before the server listens at it.
+  [[nodiscard]] bool Accepts() const {
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, socket().c_str(), sizeof(address.sun_path) - 1);
+    const int file = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool accepted =
+        connect(file, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+    close(file);
+    return accepted;
+  }
+
   const std::vector<std::string> more_;
   Folder folder_;
   pid_t pid_ = -1;
