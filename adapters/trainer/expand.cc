@@ -45,13 +45,7 @@ absl::Status CheckExpand(const PackedTensors& tensors) {
     return Invalid("ids: must be ", rows * row_ids * IdBytes(tensors.id_type), " bytes, got ",
                    tensors.ids.size());
   }
-  const std::int32_t most = tensors.id_type == IdType::kUint8   ? 256
-                            : tensors.id_type == IdType::kInt16 ? 32768
-                                                                : 65536;
-  if (shape.num_experts > most) {
-    return Invalid("id_type: must hold ids up to ", shape.num_experts - 1);
-  }
-  return absl::OkStatus();
+  return CheckHolds(tensors.id_type, shape.num_experts);
 }
 
 void ExpandOnHost(const PackedTensors& tensors) {

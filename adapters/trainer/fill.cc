@@ -231,12 +231,8 @@ absl::Status Filling::Check(bool partial) {
     return Invalid("id_type: of packed rows must be that in which ids of ", shape().num_experts,
                    " experts are stored, got ", static_cast<int>(out_.id_type));
   }
-  const std::int32_t most = out_.id_type == IdType::kUint8   ? 256
-                            : out_.id_type == IdType::kInt16 ? 32768
-                                                             : 65536;
-  if (shape().num_experts > most) {
-    return Invalid("id_type: must hold ids up to ", shape().num_experts - 1);
-  }
+  if (absl::Status status = CheckHolds(out_.id_type, shape().num_experts); !status.ok())
+    return status;
   layer_bytes_ = top_k * shape().id_bytes();
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     const bool adjacent =

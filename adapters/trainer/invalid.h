@@ -1,9 +1,13 @@
-// Invalid: the status of an argument that breaks a rule. Internal to this folder.
+// Invalid: the status of an argument that breaks a rule, and a rule that calls share. Internal to this
+// folder.
 #ifndef WAYMARK_ADAPTERS_TRAINER_INVALID_H_
 #define WAYMARK_ADAPTERS_TRAINER_INVALID_H_
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "blockstore/rows.h"
 
 namespace waymark {
 
@@ -11,6 +15,15 @@ namespace waymark {
 template <class... Parts>
 [[nodiscard]] absl::Status Invalid(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+// InvalidArgument unless an id of every expert fits the type.
+[[nodiscard]] inline absl::Status CheckHolds(IdType id_type, std::int32_t num_experts) {
+  const std::int32_t most = id_type == IdType::kUint8   ? 256
+                            : id_type == IdType::kInt16 ? 32768
+                                                        : 65536;
+  if (num_experts <= most) return absl::OkStatus();
+  return Invalid("id_type: must hold ids up to ", num_experts - 1);
 }
 
 }  // namespace waymark

@@ -125,7 +125,7 @@ typedef struct wm_trainer_source {
 #define WM_TRAINER_PARTIAL 1u
 /* ids is [rows of the plan][num_layers][K], as rows are stored: id_type is WM_ID_UINT8 up to 256
  * experts, else WM_ID_UINT16. What expand makes the tensors of, in a device's memory for instance. A
- * row without routing is all zeros; mask tells it. */
+ * row without routing is all zeros; in mask it is 0. */
 #define WM_TRAINER_PACKED_ROWS 2u
 
 typedef struct wm_trainer_fill_args {

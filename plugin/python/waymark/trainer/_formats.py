@@ -71,7 +71,7 @@ class Format:
     missing: Fill
     """The row of another token without ids."""
     native: bool
-    """Whether the trainer routes such a token itself. Otherwise it replays ids that nobody chose."""
+    """Whether the trainer routes such a token itself. Otherwise it replays ids that no router chose."""
 
     def write(
         self,
@@ -93,7 +93,7 @@ class Format:
         "routers" also a Plan. layer_ids: the layers with experts by the model's numbers counted
         from 0, increasing ("routers": in the order of the routers). num_layers: of the model, dense
         ones included; needed if all layers have a column. missing: "fill" accepts missing rows that
-        the trainer replays with ids that nobody chose; leave these tokens out of the loss. form:
+        the trainer replays with ids that no router chose; leave these tokens out of the loss. form:
         one of ``forms``. length: of "batch" and of router_padding_mask; None: the longest sequence.
         starts: of "batch": where each sequence begins; None: at 0, so that padding is on the right.
 
