@@ -1,0 +1,588 @@
+// FillRouterTensors from documents in any condition, against Document::ReadRows of a row and a layer
+// at a time. Random; WAYMARK_SEED chooses the cases and WAYMARK_ROUNDS how many of them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "adapters/trainer/expand.h"
+#include "adapters/trainer/fill.h"
+#include "blockstore/wire/document_writer.h"
+#include "tests/support/edited_document.h"
+#include "tests/support/wire_samples.h"
+#include "tests/unit/blockstore/test_seed.h"
+#include "tests/unit/kernels/guarded_buffer.h"
+
+namespace waymark {
+namespace {
+
+using kernels::GuardedBuffer;
+using wire_samples::Bytes;
+using wire_samples::EditedDocument;
+
+int Rounds(int usual) {
+  const char* given = std::getenv("WAYMARK_ROUNDS");
+  return given != nullptr ? std::atoi(given) : usual;
+}
+
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : engine(seed) {}
+  std::int64_t Below(std::int64_t end) {
+    return static_cast<std::int64_t>(engine() % static_cast<std::uint64_t>(end));
+  }
+  std::int32_t In(std::int32_t low, std::int32_t high) {
+    return low + static_cast<std::int32_t>(Below(high - low + 1));
+  }
+  std::size_t Index(std::size_t size) { return engine() % size; }
+  bool Once(std::int64_t in) { return Below(in) == 0; }
+  template <class T, std::size_t n>
+  T Of(const T (&values)[n]) {
+    return values[Index(n)];
+  }
+
+  std::mt19937_64 engine;
+};
+
+// ---- what the routers get of a row
+
+// Reasons for which a row is missing, as bits: more than one can be true, if its chunk is damaged in
+// one place and has impossible ids in another.
+using Reasons = unsigned;
+constexpr Reasons Bit(Reason reason) {
+  return 1u << static_cast<int>(reason);
+}
+
+struct ModelRow {
+  Reasons reasons = 0;             // 0: the row is valid
+  std::vector<std::uint32_t> ids;  // [layers][K]
+};
+
+// Appends the ids of a layer, stored at `from`, or why they are no choice of a router.
+void TakeLayer(const RoutingShape& shape, const std::uint8_t* from, ModelRow& row) {
+  const auto begin = static_cast<std::ptrdiff_t>(row.ids.size());
+  for (std::int32_t k = 0; k < shape.top_k; ++k) {
+    std::uint16_t id = 0;
+    std::memcpy(&id, from + static_cast<std::size_t>(k) * shape.id_bytes(), shape.id_bytes());
+    const bool twice = std::find(row.ids.begin() + begin, row.ids.end(), id) != row.ids.end();
+    if (twice || id >= shape.num_experts) row.reasons |= Bit(Reason::kInvalidId);
+    row.ids.push_back(id);
+  }
+}
+
+std::int32_t ColumnOf(const RoutingShape& shape, std::int32_t layer) {
+  std::int32_t column = 0;
+  while (shape.layer_id(column) != layer)
+    ++column;
+  return column;
+}
+
+// ---- sources
+
+// The rows of a sequence in a document, or in memory.
+struct Source {
+  RoutingShape shape;
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  std::int64_t tokens = 0;
+  // A document.
+  std::unique_ptr<GuardedBuffer> bytes;
+  std::optional<wire::Document> document;
+  std::optional<wire::Document> limited;  // the same, if the one that is given has limits
+  // In memory.
+  Bytes ids;
+  std::vector<std::uint8_t> reasons;
+  RowsView view;
+
+  [[nodiscard]] RowSource Given() const {
+    if (!document.has_value()) return view;
+    return limited.has_value() ? &*limited : &*document;
+  }
+  [[nodiscard]] ModelRow RowAt(std::int64_t position,
+                               const std::vector<std::int32_t>& layers) const;
+};
+
+ModelRow Source::RowAt(std::int64_t position, const std::vector<std::int32_t>& layers) const {
+  ModelRow row;
+  if (position < first || position >= first + count) {
+    row.reasons = Bit(Reason::kNeverWritten);
+    return row;
+  }
+  if (!document.has_value()) {
+    const std::int64_t i = position - first;
+    const std::uint8_t reason = view.reasons[i * view.reason_stride];
+    if (reason != 0) {
+      row.reasons = Bit(reason < kNumReasons ? static_cast<Reason>(reason) : Reason::kInvalidId);
+      return row;
+    }
+    const auto layer_bytes = static_cast<std::ptrdiff_t>(shape.row_bytes()) / shape.num_layers;
+    for (const std::int32_t layer : layers)
+      TakeLayer(shape, view.ids + i * view.row_stride + ColumnOf(shape, layer) * layer_bytes, row);
+    return row;
+  }
+  for (const std::int32_t layer : layers) {
+    const std::int32_t column = ColumnOf(shape, layer);
+    const absl::StatusOr<Rows> read =
+        document->ReadRows({position, position + 1, column, column + 1});
+    EXPECT_TRUE(read.ok()) << read.status();
+    if (!read.ok()) break;
+    if (!read->infos[0].valid()) {
+      row.reasons |= Bit(read->infos[0].reason);
+    } else {
+      TakeLayer(shape, read->ids.data(), row);
+    }
+  }
+  return row;
+}
+
+// Makes sources of one K and E, all of which have `layers`.
+class Maker {
+ public:
+  Maker(Random& random, std::int32_t top_k, std::int32_t experts, std::vector<std::int32_t> layers)
+      : random_(random), top_k_(top_k), experts_(experts), layers_(std::move(layers)) {}
+
+  Source Make(std::int64_t tokens, bool partial, bool in_memory) {
+    Source source;
+    source.tokens = tokens;
+    if (partial) {
+      source.first = random_.Below(tokens + 1);
+      source.count = random_.Below(tokens - source.first + 1);
+    } else {
+      source.count = std::max<std::int64_t>(tokens - random_.Below(2), 0);
+    }
+    source.shape = Shape(source.count);
+    if (in_memory) {
+      MakeView(source);
+    } else {
+      MakeDocument(source);
+    }
+    return source;
+  }
+
+ private:
+  RoutingShape Shape(std::int64_t count) {
+    RoutingShape shape;
+    shape.top_k = top_k_;
+    shape.num_experts = experts_;
+    shape.layer_ids = layers_;
+    for (std::int32_t layer = 0; layer < 12; ++layer) {
+      if (random_.Once(3)) shape.layer_ids.push_back(layer);
+    }
+    std::sort(shape.layer_ids.begin(), shape.layer_ids.end());
+    shape.layer_ids.erase(std::unique(shape.layer_ids.begin(), shape.layer_ids.end()),
+                          shape.layer_ids.end());
+    shape.num_layers = static_cast<std::int32_t>(shape.layer_ids.size());
+    if (shape.layer_ids.back() == shape.num_layers - 1 && random_.Once(2)) shape.layer_ids.clear();
+    static constexpr std::int32_t kPages[] = {1, 2, 3, 16, 64, 100, 127, 128, 129, 511, 512, 700};
+    shape.page_tokens = random_.Once(2) ? random_.In(1, 20) : random_.Of(kPages);
+    // The crcs of a chunk are computed again for every row and layer that the model reads of it.
+    while (shape.page_tokens > 1 &&
+           static_cast<std::size_t>(count) * layers_.size() * shape.page_bytes() > 40'000'000)
+      shape.page_tokens = (shape.page_tokens + 1) / 2;
+    return shape;
+  }
+
+  Rows RandomRows(const Source& source) {
+    const auto count = static_cast<std::size_t>(source.count);
+    Rows rows = wire_samples::RandomRows(random_.engine, source.shape, count);
+    rows.first = source.first;
+    if (random_.Once(3)) return rows;
+    // Nearly all valid: what is read straight through.
+    const Rows all = rows;
+    std::vector<RowInfo> infos(count, RowInfo{.step = 1, .version = 1, .reason = Reason::kNone});
+    if (count != 0 && random_.Once(2))
+      infos[random_.Index(count)] = {.reason = static_cast<Reason>(random_.In(1, kNumReasons - 1))};
+    rows = wire_samples::RowsOf(source.shape, source.first, std::move(infos));
+    for (std::size_t i = 0; i < count; ++i) {
+      if (!rows.infos[i].valid() || !all.infos[i].valid()) continue;
+      std::copy_n(all.row(static_cast<std::int64_t>(i)).begin(), source.shape.row_bytes(),
+                  rows.ids.begin() + static_cast<std::ptrdiff_t>(i * source.shape.row_bytes()));
+    }
+    return rows;
+  }
+
+  void MakeView(Source& source) {
+    const Rows rows = RandomRows(source);
+    const std::size_t row_bytes = source.shape.row_bytes();
+    const std::size_t stride = row_bytes + (random_.Once(2) ? 0 : random_.Index(9));
+    source.ids.assign(static_cast<std::size_t>(source.count) * stride, 0xee);
+    for (std::int64_t i = 0; i < source.count; ++i) {
+      std::uint8_t* const to = source.ids.data() + static_cast<std::size_t>(i) * stride;
+      std::copy_n(rows.row(i).begin(), row_bytes, to);
+      const Reason reason = rows.infos[static_cast<std::size_t>(i)].reason;
+      source.reasons.push_back(static_cast<std::uint8_t>(reason));
+      if (random_.Once(64)) source.reasons.back() = static_cast<std::uint8_t>(random_.Below(256));
+      if (random_.Once(32))
+        to[random_.Index(row_bytes)] = static_cast<std::uint8_t>(random_.Below(256));
+    }
+    source.view = {nullptr,
+                   source.first,
+                   source.count,
+                   source.ids.data(),
+                   static_cast<std::ptrdiff_t>(stride),
+                   source.reasons.data(),
+                   1};
+  }
+
+  void MakeDocument(Source& source) {
+    const Rows rows = RandomRows(source);
+    wire::DocumentOptions options;
+    options.code = wire_samples::RandomCode(random_.engine, source.shape);
+    options.steps = !random_.Once(4);
+    EditedDocument edited(wire::WriteDocument(rows, options).value());
+    // No bytes: no rows, or the only set of all experts.
+    const bool change = edited.chunks() != 0 && !edited.layers(0).empty() && !random_.Once(3);
+    if (change && random_.Once(3)) edited.DropPlaces();
+    if (change) {
+      for (std::int64_t n = 1 + random_.Below(4); n > 0; --n)
+        Change(edited, rows);
+    }
+    const std::size_t header_bytes = edited.header_bytes();
+    Bytes bytes = std::move(edited).Take();
+    if (change && random_.Once(5))
+      bytes.resize(header_bytes + random_.Index(bytes.size() - header_bytes + 1));
+    if (random_.Once(5)) bytes.resize(bytes.size() + random_.Index(100), 0xee);
+    source.bytes = std::make_unique<GuardedBuffer>(bytes.size());
+    std::copy(bytes.begin(), bytes.end(), source.bytes->data());
+    const std::span<const std::uint8_t> given(source.bytes->data(), bytes.size());
+    source.document = wire::Document::Open(given).value();
+    if (random_.Once(40))
+      source.limited = wire::Document::Open(given, {.max_rows = random_.Below(700)}).value();
+    if (!change) ExpectWritten(*source.document, rows);
+  }
+
+  // The model reads what was written: in the router's order, or ascending.
+  static void ExpectWritten(const wire::Document& document, Rows rows) {
+    const Rows read = document.ReadRows(document.All()).value();
+    const auto top_k = static_cast<std::size_t>(rows.shape.top_k);
+    for (std::size_t at = 0; !read.ordered && at < rows.ids.size();) {
+      const std::size_t bytes = top_k * rows.shape.id_bytes();
+      std::vector<std::uint16_t> ids(top_k);
+      for (std::size_t k = 0; k < top_k; ++k)
+        std::memcpy(&ids[k], rows.ids.data() + at + k * rows.shape.id_bytes(),
+                    rows.shape.id_bytes());
+      std::sort(ids.begin(), ids.end());
+      for (std::size_t k = 0; k < top_k; ++k)
+        std::memcpy(rows.ids.data() + at + k * rows.shape.id_bytes(), &ids[k],
+                    rows.shape.id_bytes());
+      at += bytes;
+    }
+    EXPECT_EQ(read.first, rows.first);
+    EXPECT_EQ(read.ids, rows.ids);
+    for (std::size_t i = 0; i < rows.infos.size(); ++i)
+      EXPECT_EQ(read.infos[i].reason, rows.infos[i].reason);
+  }
+
+  void Change(EditedDocument& edited, const Rows& rows) {
+    const std::size_t c = random_.Index(edited.chunks());
+    const std::size_t other = random_.Index(edited.chunks());
+    const std::int64_t row = random_.Below(edited.rows(c));
+    const std::int32_t layer = random_.In(0, rows.shape.num_layers - 1);
+    const bool raw = edited.shape().code.codec == wire::Codec::kRaw;
+    const auto byte = static_cast<std::uint8_t>(1 + random_.Below(255));
+    switch (random_.Below(10)) {
+      case 0:  // in a crc
+        edited.chunk(c)[random_.Index(4 * static_cast<std::size_t>(edited.shape().num_crcs()))] ^=
+            byte;
+        return;
+      case 1:  // in the layers
+        edited.layers(c)[random_.Index(edited.layers(c).size())] ^= byte;
+        return;
+      case 2:
+        edited.Swap(c, other);
+        return;
+      case 3:
+        edited.Copy(other, c);
+        return;
+      case 4:
+        edited.PutPlace(c, static_cast<std::uint32_t>(random_.engine()));
+        return;
+      case 5:  // an id that no expert has, if the stored type has room for one
+        if (!raw) return;
+        edited.PutId(c, layer, row, random_.In(0, top_k_ - 1),
+                     random_.Once(2) ? static_cast<std::uint32_t>(experts_) : 0xffff);
+        break;
+      case 6:    // the same id twice, in rows that follow each other
+      case 7: {  // and in rows that the coverage calls missing
+        if (!raw || top_k_ == 1) return;
+        const std::int64_t end =
+            std::min(edited.rows(c), row + (random_.Once(2) ? 1 : 1 + random_.Below(80)));
+        for (std::int64_t r = row; r < end; ++r) {
+          const auto id = static_cast<std::uint32_t>(random_.Below(experts_));
+          const std::int32_t k = random_.In(0, top_k_ - 2);
+          edited.PutId(c, layer, r, k, id);
+          edited.PutId(c, layer, r, random_.In(k + 1, top_k_ - 1), id);
+        }
+        break;
+      }
+      case 8: {  // something else than zeros where the coverage calls rows missing
+        if (!raw) return;
+        for (std::int64_t r = 0; r < edited.rows(c); ++r) {
+          if (rows.infos[static_cast<std::size_t>(edited.first_row(c) + r)].valid()) continue;
+          for (std::int32_t k = 0; k < top_k_; ++k)
+            edited.PutId(c, layer, r, k, static_cast<std::uint32_t>(random_.engine()));
+        }
+        break;
+      }
+      default:  // any byte: another set, or the code of none
+        edited.layers(c)[random_.Index(edited.layers(c).size())] ^= byte;
+    }
+    edited.MakeRight(c);
+  }
+
+  Random& random_;
+  const std::int32_t top_k_;
+  const std::int32_t experts_;
+  const std::vector<std::int32_t> layers_;
+};
+
+// ---- the output
+
+// Memory that is written: canaries lie before it, and behind it too, or nothing at all is there.
+class Out {
+ public:
+  Out(std::size_t size, Random& random)
+      : size_(size),
+        behind_(random.Once(2) ? 0 : 1 + random.Index(80)),
+        buffer_(kBefore + size + behind_) {
+    std::fill_n(buffer_.data(), buffer_.size(), kCanary);
+  }
+  [[nodiscard]] std::span<std::uint8_t> bytes() const { return {buffer_.data() + kBefore, size_}; }
+  // Where something else than `wanted` is, with canaries around it; -1: nowhere.
+  [[nodiscard]] std::ptrdiff_t Differs(std::span<const std::uint8_t> wanted) const {
+    Bytes all(buffer_.size(), kCanary);
+    std::copy(wanted.begin(), wanted.end(), all.begin() + kBefore);
+    if (std::memcmp(all.data(), buffer_.data(), all.size()) == 0) return -1;
+    return std::mismatch(all.begin(), all.end(), buffer_.data()).first - all.begin() - kBefore;
+  }
+  [[nodiscard]] bool untouched() const { return Differs({}) < 0; }
+
+ private:
+  static constexpr std::size_t kBefore = 64;
+  static constexpr std::uint8_t kCanary = 0xee;
+
+  const std::size_t size_;
+  const std::size_t behind_;
+  GuardedBuffer buffer_;
+};
+
+void PutId(std::int64_t id, IdType type, std::uint8_t* to) {
+  std::memcpy(to, &id, IdBytes(type));
+}
+
+std::int64_t FillId(Fill fill, std::int32_t k) {
+  return fill == Fill::kArange ? k : fill == Fill::kZeros ? 0 : -1;
+}
+
+// What FillRouterTensors must write and report, row by row.
+struct Wanted {
+  Bytes ids;
+  Bytes mask;
+  std::int64_t replayed = 0;
+  std::int64_t padding = 0;
+  std::int64_t no_row = 0;
+  std::int64_t lost = 0;                          // missing for any reason
+  std::array<std::int64_t, kNumReasons> sure{};   // missing for this reason alone
+  std::array<std::int64_t, kNumReasons> maybe{};  // for this one or for another
+  TokenPlace first_missing;
+};
+
+Wanted Model(const RowPlan& plan, const std::vector<Source>& sources,
+             const std::vector<std::int32_t>& layers, const RouterTensors& out) {
+  Wanted wanted;
+  const auto rows = static_cast<std::size_t>(plan.rows());
+  const std::int32_t top_k = sources.front().shape.top_k;
+  const std::size_t id_bytes = IdBytes(out.id_type);
+  wanted.ids.resize(out.ids.size());
+  std::vector<TokenPlace> places(rows);
+  plan.Places(places);
+  for (std::size_t row = 0; row < rows; ++row) {
+    const TokenPlace& place = places[row];
+    ModelRow of;
+    const Source* const source =
+        place.sequence < 0 ? nullptr : &sources[static_cast<std::size_t>(place.sequence)];
+    if (source != nullptr) of = source->RowAt(place.position, layers);
+    const bool valid = source != nullptr && of.reasons == 0;
+    if (source == nullptr) {
+      ++wanted.padding;
+    } else if (valid) {
+      ++wanted.replayed;
+    } else if (place.position == source->tokens - 1 && of.reasons == Bit(Reason::kNeverWritten)) {
+      ++wanted.no_row;
+    } else {
+      ++wanted.lost;
+      for (int reason = 0; reason < kNumReasons; ++reason) {
+        if ((of.reasons >> reason & 1) == 0) continue;
+        ++(of.reasons == 1u << reason ? wanted.sure
+                                      : wanted.maybe)[static_cast<std::size_t>(reason)];
+      }
+      const TokenPlace& first = wanted.first_missing;
+      if (first.sequence < 0 || place.sequence < first.sequence ||
+          (place.sequence == first.sequence && place.position < first.position)) {
+        wanted.first_missing = place;
+      }
+    }
+    wanted.mask.push_back(valid ? 1 : 0);
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+      for (std::int32_t k = 0; k < top_k; ++k) {
+        const std::size_t group = out.packed ? row * layers.size() + l : l * rows + row;
+        const auto at = group * static_cast<std::size_t>(top_k) + static_cast<std::size_t>(k);
+        std::int64_t id = out.packed ? 0 : FillId(out.fill, k);
+        if (valid) id = of.ids[l * static_cast<std::size_t>(top_k) + static_cast<std::size_t>(k)];
+        PutId(id, out.id_type, wanted.ids.data() + at * id_bytes);
+      }
+    }
+  }
+  if (out.mask.empty()) wanted.mask.clear();
+  return wanted;
+}
+
+void ExpectReport(const FillReport& report, const Wanted& wanted) {
+  EXPECT_EQ(report.replayed, wanted.replayed);
+  EXPECT_EQ(report.padding, wanted.padding);
+  EXPECT_EQ(report.no_row, wanted.no_row);
+  EXPECT_EQ(report.first_missing, wanted.first_missing);
+  std::int64_t lost = 0;
+  for (std::size_t reason = 0; reason < report.missing.size(); ++reason) {
+    EXPECT_GE(report.missing[reason], wanted.sure[reason]) << "reason " << reason;
+    EXPECT_LE(report.missing[reason], wanted.sure[reason] + wanted.maybe[reason])
+        << "reason " << reason;
+    lost += report.missing[reason];
+  }
+  EXPECT_EQ(lost, wanted.lost);
+}
+
+// ---- cases
+
+RowPlan RandomPlan(Random& random, const std::vector<std::int64_t>& lengths) {
+  for (;;) {
+    TrainerLayout layout;
+    layout.order = static_cast<TokenOrder>(random.Below(3));
+    layout.context_cut = static_cast<ContextCut>(random.Below(3));
+    layout.context_size = random.In(1, 4);
+    layout.context_rank = random.In(0, layout.context_size - 1);
+    layout.tensor_size = random.In(1, 3);
+    layout.tensor_rank = random.In(0, layout.tensor_size - 1);
+    layout.sequence_parallel = random.Once(2);
+    static constexpr std::int64_t kMultiples[] = {1, 2, 8, 12, 24};
+    layout.sequence_multiple = random.Of(kMultiples);
+    if (random.Once(3)) layout.total_multiple = random.Of(kMultiples);
+    if (random.Once(3)) layout.local_multiple = random.Of(kMultiples);
+    absl::StatusOr<RowPlan> plan = RowPlan::Make(layout, lengths);
+    if (plan.ok()) return *std::move(plan);
+  }
+}
+
+// One call, right or with one wrong argument.
+void RunCase(Random& random) {
+  static constexpr std::int32_t kTopKs[] = {1, 2, 3, 4, 6, 7, 8, 10, 16, 33, 64};
+  const std::int32_t top_k = random.Once(2) ? 8 : random.Of(kTopKs);
+  static constexpr std::int32_t kExperts[] = {64, 128, 255, 256, 257, 512, 65535};
+  const std::int32_t experts = random.Once(3) ? random.In(top_k, 600) : random.Of(kExperts);
+  std::vector<std::int32_t> layers;
+  for (std::int32_t layer = 0; layer < 12; ++layer) {
+    if (random.Once(2)) layers.push_back(layer);
+  }
+  if (layers.empty()) layers.push_back(random.In(0, 11));
+  Maker maker(random, top_k, experts, layers);
+  if (random.Once(2)) std::shuffle(layers.begin(), layers.end(), random.engine);
+  const std::int64_t wrong = random.Once(8) ? random.Below(7) : -1;
+
+  std::vector<Source> sources;
+  std::vector<std::int64_t> lengths;
+  const bool partial = random.Once(4);
+  const bool long_ones = random.Once(6);
+  for (std::int64_t n = 1 + random.Below(5); n > 0; --n) {
+    lengths.push_back(random.Below(long_ones && random.Once(2) ? 1500 : 70));
+    sources.push_back(maker.Make(lengths.back(), partial, random.Once(4)));
+  }
+  std::vector<RowSource> given;
+  bool limited = false;
+  for (Source& source : sources) {
+    source.view.shape = &source.shape;
+    given.push_back(source.Given());
+    limited = limited || source.limited.has_value();
+  }
+  if (wrong == 0) ++lengths.front();  // a token that the source may lack, and two for sure
+  if (wrong == 0) ++lengths.front();
+  const RowPlan plan = RandomPlan(random, lengths);
+
+  RouterTensors out;
+  out.packed = random.Once(3);
+  static constexpr IdType kTypes[] = {IdType::kUint8, IdType::kUint16, IdType::kInt16,
+                                      IdType::kInt32, IdType::kInt64};
+  do {
+    out.id_type = out.packed ? StoredIdType(experts) : random.Of(kTypes);
+  } while ((out.id_type == IdType::kUint8 && experts > 256) ||
+           (out.id_type == IdType::kInt16 && experts > 32768));
+  out.fill = static_cast<Fill>(random.Below(3));
+  const auto rows = static_cast<std::size_t>(plan.rows());
+  const std::size_t ids_bytes =
+      layers.size() * rows * static_cast<std::size_t>(top_k) * IdBytes(out.id_type);
+  const bool masked = !random.Once(4);
+  bool refused = wrong == 0 && !partial;
+  if (wrong == 1) layers[random.Index(layers.size())] = 12, refused = true;  // no source has it
+  if (wrong == 2 && layers.size() > 1) layers.front() = layers.back(), refused = true;
+  if (wrong == 3) given.pop_back(), refused = true;
+  if (wrong == 4 && out.packed) {
+    out.id_type = IdType::kInt32;
+    refused = true;
+  }
+  RoutingShape other;
+  if (wrong == 5 && given.size() > 1) {
+    other = sources.back().shape;
+    ++other.num_experts;
+    given.back() = RowsView{&other, 0, 0, nullptr, 0, nullptr, 1};
+    refused = true;
+  }
+  const Out ids(wrong == 6 ? ids_bytes + 1 : ids_bytes, random);
+  const Out mask(masked ? rows : 0, random);
+  if (wrong == 6) refused = true;
+  out.ids = ids.bytes();
+  if (masked) out.mask = mask.bytes();
+
+  const absl::StatusOr<FillReport> report =
+      FillRouterTensors(plan, given, layers, out, {.partial = partial});
+  if (refused || (limited && report.status().code() == absl::StatusCode::kResourceExhausted)) {
+    EXPECT_TRUE(limited || report.status().code() == absl::StatusCode::kInvalidArgument)
+        << "wrong " << wrong << ": " << report.status();
+    EXPECT_TRUE(!report.ok() && ids.untouched() && mask.untouched()) << "wrong " << wrong;
+    return;
+  }
+  ASSERT_TRUE(report.ok()) << report.status();
+  if (wrong == 0) {
+    for (std::size_t i = 0; i < sources.size(); ++i)
+      sources[i].tokens = lengths[i];
+  }
+  const Wanted wanted = Model(plan, sources, layers, out);
+  ASSERT_EQ(mask.Differs(wanted.mask), -1);
+  const std::ptrdiff_t differs = ids.Differs(wanted.ids);
+  ASSERT_EQ(differs, -1) << "of " << ids_bytes << " bytes" << (out.packed ? ", packed" : "");
+  ExpectReport(*report, wanted);
+}
+
+TEST(FillDocuments, EveryRowIsThatOfReadRows) {
+  const std::uint64_t seed = TestSeed();
+  std::cout << "WAYMARK_SEED=" << seed << "\n";
+  Random random(seed);
+  const int rounds = Rounds(1500);
+  for (int round = 0; round < rounds; ++round) {
+    SCOPED_TRACE("WAYMARK_SEED=" + std::to_string(seed) + ", round " + std::to_string(round));
+    RunCase(random);
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace waymark
