@@ -336,7 +336,7 @@ StepCode CaptureSession::SubmitDeviceSlots(StepId step, const std::int64_t* slot
   if (rows < 0 || rows > impl_->max_rows) {
     return {kInvalidArgument, StepRule::kTooManyRows, 0, rows};
   }
-  return impl_->Submit(step, buffer, slots, rows, std::max(written_rows, rows));
+  return impl_->Submit(step, buffer, slots, rows, written_rows);
 }
 
 StepCode CaptureSession::Drop(StepId step) {

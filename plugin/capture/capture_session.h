@@ -177,7 +177,7 @@ class CaptureSession {
   // Begins the step in the store (RoutingStore::BeginStep, whose rules hold) and takes a buffer for
   // its forward. `written_rows`: how many rows the forward writes, padding of CUDA graphs included;
   // the session uses the larger of it and the number of slots of the batch, so 0 stands for that
-  // number. With device_slots, 0 stands for all max_rows rows.
+  // number. With device_slots, 0 here and in SubmitDeviceSlots stands for all max_rows rows.
   //
   // If no buffer is free, or the transport has failed, the step is begun and dropped at once: the
   // code is dropped(), and view(step) is the scratch view, so that the forward can run unchanged.
@@ -231,9 +231,11 @@ class CaptureSession {
   // Ends a step that was begun with StepBatch::device_slots. Row i of the view belongs to KV slot
   // slots[i]; kPaddingSlot for a row without KV. `slots` is [rows] int64 in the memory of the
   // transport (device memory for a device), and is read in stream order after the forward, so work
-  // that is enqueued later may overwrite it. `rows`: 0 ... max_rows. InvalidArgument (kDeviceSlots)
-  // if the step was begun without device_slots, or `slots` is null (with rows > 0) or not aligned
-  // to 8 bytes. Submit returns kDeviceSlots for a step that was begun with device_slots.
+  // that is enqueued later may overwrite it. `rows`: 0 ... max_rows. `written_rows`: as in
+  // BeginStep; say it, or all rows of the view are set to -1 before its next step. InvalidArgument
+  // (kDeviceSlots) if the step was begun without device_slots, or `slots` is null (with rows > 0)
+  // or not aligned to 8 bytes. Submit returns kDeviceSlots for a step that was begun with
+  // device_slots.
   [[nodiscard]] StepCode SubmitDeviceSlots(StepId step, const std::int64_t* slots,
                                            std::int32_t rows, std::int32_t written_rows = 0);
   // Ends `step` without ids: its rows are missing (capacity). Also ends steps of BeginIdsStep.

@@ -61,7 +61,7 @@ class CaptureSession::Impl {
     std::int32_t rows = 0;          // of this rank; 0 with device_slots
     std::int32_t written_rows = 0;  // rows [0, written_rows) are written, as the engine said
     bool device_slots = false;      // how many rows it has is known at its end,
-    bool all_written = false;       // and nothing was said: until then it may have written all
+    bool all_written = false;       // and nothing was said of it: it may have written all
   };
   std::vector<Open> open;        // [num_buffers], by BufferId
   std::size_t last_found = 0;    // of `open`: engines ask for the same step again and again
@@ -97,8 +97,8 @@ class CaptureSession::Impl {
   // device_slots, else null (Transport::Seal). kTooManyRows beyond max_rows; nothing has happened.
   // After any other answer the buffer is no longer the step's: the store ends the use of what Seal
   // returned also when it refuses it. Rows [0, written) are set to -1 before the buffer is used
-  // again: what the engine said at the begin, here, or by Wrote; all_written counts only when a
-  // step is dropped or cancelled.
+  // again: what the engine said at the begin, here, or by Wrote; all of them with device_slots if it
+  // said nothing at either end.
   // REQUIRES: buffer == Find(step), which is not kNoBuffer; 0 <= rows <= max_rows.
   StepCode Submit(StepId step, BufferId buffer, const std::int64_t* slots, std::int32_t rows,
                   std::int32_t written_rows, std::int32_t first_row = 0) {
@@ -109,7 +109,8 @@ class CaptureSession::Impl {
       return {kInvalidArgument, StepRule::kTooManyRows, 0, std::int64_t{first_row} + rows};
     }
     Open& entry = open[static_cast<std::size_t>(buffer)];
-    const std::int32_t written = std::max({entry.written_rows, written_rows, first_row + rows});
+    const std::int32_t said = std::max({entry.written_rows, written_rows, first_row + rows});
+    const std::int32_t written = entry.all_written && written_rows == 0 ? max_rows : said;
     entry = {};
     const StepCode code = store->Submit(
         step, OfAllRanks(step, transport->Seal(buffer, rows, written, slots, first_row)));

@@ -152,10 +152,10 @@ class ContractEngine {
     return session->BeginStep(batch_.view());
   }
   // A step that may write any row of its new blocks.
-  StepCode BeginDeviceSlots(std::uint64_t step, std::int32_t rows) {
+  StepCode BeginDeviceSlots(std::uint64_t step, std::int32_t rows, std::int32_t written_rows = 0) {
     Prepare(step, rows);
     batch_.device_slots = true;
-    return session->BeginStep(batch_.view());
+    return session->BeginStep(batch_.view(), written_rows);
   }
   StepCode BeginIds(std::uint64_t step, std::int32_t rows) {
     Prepare(step, rows);

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "tests/contract/transport_fixture.h"
@@ -75,6 +76,8 @@ TYPED_TEST_P(DeviceSlotsContract, CallsThatDoNotFitTheStepAreRefused) {
   EXPECT_EQ(session.SubmitDeviceSlots(StepId(1), misaligned, 1).rule, StepRule::kDeviceSlots);
   EXPECT_EQ(session.SubmitDeviceSlots(StepId(1), slots, -1).rule, StepRule::kTooManyRows);
   EXPECT_EQ(session.SubmitDeviceSlots(StepId(1), slots, 65).rule, StepRule::kTooManyRows);
+  EXPECT_FALSE(session.SubmitDeviceSlots(StepId(1), slots, 2, -1).ok());
+  EXPECT_EQ(session.SubmitDeviceSlots(StepId(1), slots, 2, 65).rule, StepRule::kTooManyRows);
   EXPECT_EQ(session.SubmitDeviceSlots(StepId(2), slots, 2).rule, StepRule::kStepNotInFlight);
   EXPECT_TRUE(session.SubmitDeviceSlots(StepId(1), nullptr, 0).ok());
   ASSERT_TRUE(engine.Begin(3, 2).ok());
@@ -85,6 +88,43 @@ TYPED_TEST_P(DeviceSlotsContract, CallsThatDoNotFitTheStepAreRefused) {
   batch.device_slots = true;
   EXPECT_EQ(session.BeginIdsStep(batch.view()).rule, StepRule::kDeviceSlots);
   engine.SettleAndAwaitBuffers();
+}
+
+// Who does not say how many rows the forward wrote, padding included, may have written all of the
+// view: a step that was submitted without the padding left its ids behind for a silent layer of the
+// next.
+TYPED_TEST_P(DeviceSlotsContract, StaleIdsNeverComeBack) {
+  constexpr std::int32_t kPadded = 64;
+  constexpr std::int32_t kValid = 5;
+  constexpr std::int32_t kRows = 40;
+  // What is said of the padding: nothing, or how many rows there were, at either end of the step.
+  for (const auto& [at_begin, at_submit] : {std::pair(0, 0), {kPadded, 0}, {0, kPadded}}) {
+    SCOPED_TRACE(::testing::Message() << at_begin << ", " << at_submit);
+    typename TestFixture::Engine engine({.max_rows = kPadded, .num_buffers = 1});
+    for (std::uint64_t step = 1; step <= 6; step += 2) {
+      for (const bool silent : {false, true}) {
+        const std::uint64_t now = step + (silent ? 1 : 0);
+        ASSERT_TRUE(engine.BeginDeviceSlots(now, kRows, at_begin).ok());
+        std::vector<std::int64_t> slots = engine.batch().slots;
+        if (!silent) slots.resize(kValid);
+        {
+          const typename TypeParam::Array array(TestFixture::Bytes(slots));
+          if (silent) {
+            engine.Forward(now, kRows, static_cast<std::int32_t>(step) % TestFixture::kLayers);
+          } else {
+            engine.Forward(now, kPadded);
+          }
+          ASSERT_TRUE(engine.session
+                          ->SubmitDeviceSlots(
+                              StepId(now), static_cast<const std::int64_t*>(array.data()),
+                              static_cast<std::int32_t>(slots.size()), silent ? 0 : at_submit)
+                          .ok());
+        }
+        if (silent) engine.ExpectMissing(now, kRows, Reason::kNotCaptured);
+        engine.SettleAndAwaitBuffers();
+      }
+    }
+  }
 }
 
 // A device step lands in order of steps, so one that was submitted behind an open step is left when
@@ -118,7 +158,7 @@ TYPED_TEST_P(DeviceSlotsContract, TeardownBehindAnOpenStepLandsWhatWasSubmitted)
 }
 
 REGISTER_TYPED_TEST_SUITE_P(DeviceSlotsContract, RowsLandWhereTheStepWroteThem,
-                            CallsThatDoNotFitTheStepAreRefused,
+                            CallsThatDoNotFitTheStepAreRefused, StaleIdsNeverComeBack,
                             TeardownBehindAnOpenStepLandsWhatWasSubmitted);
 
 }  // namespace waymark

@@ -879,7 +879,9 @@ typedef struct wm_api_v1 {
   wm_status (*session_submit)(wm_session* session, uint64_t step, int32_t written_rows,
                               wm_code* code);
   /* Submits a step with WM_BATCH_DEVICE_SLOTS: row i has slot slots[i]. `slots`: [rows] in the
-   * transport's memory, read in stream order with the forward. */
+   * transport's memory, read in stream order with the forward. `written_rows`: as in
+   * session_begin_step; 0 in both: the forward may have written all max_rows rows, which are all
+   * set to -1 before the buffer is used again. */
   wm_status (*session_submit_device_slots)(wm_session* session, uint64_t step, const int64_t* slots,
                                            int32_t rows, int32_t written_rows, wm_code* code);
   /* Ends `step`, whose ids are lost: its rows are missing (capacity). */
