@@ -249,7 +249,7 @@ class Maker {
     if (change && random_.Once(3)) edited.DropPlaces();
     if (change) {
       for (std::int64_t n = 1 + random_.Below(4); n > 0; --n)
-        Change(edited, rows);
+        edited.ChangeAny(rows.infos, [&](std::uint32_t end) { return random_.Below(end); });
     }
     const std::size_t header_bytes = edited.header_bytes();
     Bytes bytes = std::move(edited).Take();
@@ -285,63 +285,6 @@ class Maker {
     EXPECT_EQ(read.ids, rows.ids);
     for (std::size_t i = 0; i < rows.infos.size(); ++i)
       EXPECT_EQ(read.infos[i].reason, rows.infos[i].reason);
-  }
-
-  void Change(EditedDocument& edited, const Rows& rows) {
-    const std::size_t c = random_.Index(edited.chunks());
-    const std::size_t other = random_.Index(edited.chunks());
-    const std::int64_t row = random_.Below(edited.rows(c));
-    const std::int32_t layer = random_.In(0, rows.shape.num_layers - 1);
-    const bool raw = edited.shape().code.codec == wire::Codec::kRaw;
-    const auto byte = static_cast<std::uint8_t>(1 + random_.Below(255));
-    switch (random_.Below(10)) {
-      case 0:  // in a crc
-        edited.chunk(c)[random_.Index(4 * static_cast<std::size_t>(edited.shape().num_crcs()))] ^=
-            byte;
-        return;
-      case 1:  // in the layers
-        edited.layers(c)[random_.Index(edited.layers(c).size())] ^= byte;
-        return;
-      case 2:
-        edited.Swap(c, other);
-        return;
-      case 3:
-        edited.Copy(other, c);
-        return;
-      case 4:
-        edited.PutPlace(c, static_cast<std::uint32_t>(random_.engine()));
-        return;
-      case 5:  // an id that no expert has, if the stored type has room for one
-        if (!raw) return;
-        edited.PutId(c, layer, row, random_.In(0, top_k_ - 1),
-                     random_.Once(2) ? static_cast<std::uint32_t>(experts_) : 0xffff);
-        break;
-      case 6:    // the same id twice, in rows that follow each other
-      case 7: {  // and in rows that the coverage calls missing
-        if (!raw || top_k_ == 1) return;
-        const std::int64_t end =
-            std::min(edited.rows(c), row + (random_.Once(2) ? 1 : 1 + random_.Below(80)));
-        for (std::int64_t r = row; r < end; ++r) {
-          const auto id = static_cast<std::uint32_t>(random_.Below(experts_));
-          const std::int32_t k = random_.In(0, top_k_ - 2);
-          edited.PutId(c, layer, r, k, id);
-          edited.PutId(c, layer, r, random_.In(k + 1, top_k_ - 1), id);
-        }
-        break;
-      }
-      case 8: {  // something else than zeros where the coverage calls rows missing
-        if (!raw) return;
-        for (std::int64_t r = 0; r < edited.rows(c); ++r) {
-          if (rows.infos[static_cast<std::size_t>(edited.first_row(c) + r)].valid()) continue;
-          for (std::int32_t k = 0; k < top_k_; ++k)
-            edited.PutId(c, layer, r, k, static_cast<std::uint32_t>(random_.engine()));
-        }
-        break;
-      }
-      default:  // any byte: another set, or the code of none
-        edited.layers(c)[random_.Index(edited.layers(c).size())] ^= byte;
-    }
-    edited.MakeRight(c);
   }
 
   Random& random_;
