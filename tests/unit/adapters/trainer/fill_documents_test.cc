@@ -261,7 +261,8 @@ class Maker {
     const std::span<const std::uint8_t> given(source.bytes->data(), bytes.size());
     source.document = wire::Document::Open(given).value();
     if (random_.Once(40))
-      source.limited = wire::Document::Open(given, {.max_rows = random_.Below(700)}).value();
+      source.limited =
+          wire::Document::Open(given, {.max_rows = random_.Below(2 * source.count + 1)}).value();
     if (!change) ExpectWritten(*source.document, rows);
   }
 
@@ -446,7 +447,7 @@ void RunCase(Random& random) {
   if (layers.empty()) layers.push_back(random.In(0, 11));
   Maker maker(random, top_k, experts, layers);
   if (random.Once(2)) std::shuffle(layers.begin(), layers.end(), random.engine);
-  const std::int64_t wrong = random.Once(8) ? random.Below(7) : -1;
+  const std::int64_t wrong = random.Once(8) ? random.Below(9) : -1;
 
   std::deque<Source> made;
   std::vector<const Source*> sources;  // of the sequences; two may have the same
@@ -470,6 +471,8 @@ void RunCase(Random& random) {
   }
   if (wrong == 0) ++lengths.front();  // a token that the source may lack, and two for sure
   if (wrong == 0) ++lengths.front();
+  const std::int64_t last = sources.back()->first + sources.back()->count;
+  if (wrong == 7) lengths.back() = std::max<std::int64_t>(last - 1, 0);
   const RowPlan plan = RandomPlan(random, lengths);
 
   RouterTensors out;
@@ -482,8 +485,6 @@ void RunCase(Random& random) {
            (out.id_type == IdType::kInt16 && experts > 32768));
   out.fill = static_cast<Fill>(random.Below(3));
   const auto rows = static_cast<std::size_t>(plan.rows());
-  const std::size_t ids_bytes =
-      layers.size() * rows * static_cast<std::size_t>(top_k) * IdBytes(out.id_type);
   const bool masked = !random.Once(4);
   bool refused = wrong == 0 && !partial;
   if (wrong == 1) layers[random.Index(layers.size())] = 12, refused = true;  // no source has it
@@ -500,9 +501,12 @@ void RunCase(Random& random) {
     given.back() = RowsView{&other, 0, 0, nullptr, 0, nullptr, 1};
     refused = true;
   }
+  const std::size_t ids_bytes =
+      layers.size() * rows * static_cast<std::size_t>(top_k) * IdBytes(out.id_type);
   const Out ids(wrong == 6 ? ids_bytes + 1 : ids_bytes, random);
-  const Out mask(masked ? rows : 0, random);
-  if (wrong == 6) refused = true;
+  const Out mask(!masked ? 0 : wrong == 8 ? rows + 1 : rows, random);
+  refused = refused || (masked && wrong == 8);
+  refused = refused || wrong == 6 || (wrong == 7 && last != 0);
   out.ids = ids.bytes();
   if (masked) out.mask = mask.bytes();
 
