@@ -549,7 +549,6 @@ class World {
     const Sequence& of = sequences_[range.sequence];
     const std::size_t stride = row_bytes() + (bytes_.Once(2) ? 0 : 1 + bytes_.Below(9));
     lent.known.back() = Known(range, true);
-    lent.bad.back() = true;
     lent.ids.push_back(StoredIds(range, stride, true));
     source.shape = Or<const wm_shape*>(&shape_, nullptr, right);
     source.first = range.first;
@@ -557,8 +556,16 @@ class World {
     source.ids = lent.ids.back().data();
     source.row_stride =
         stride == row_bytes() && bytes_.Once(2) ? 0 : static_cast<std::int64_t>(stride);
-    source.reasons = of.reasons.data() + range.first;
-    if (of.rows == 0) source.reasons = nullptr;
+    // A number that is no reason makes a row missing, too.
+    std::vector<std::uint8_t> reasons(of.reasons.begin() + range.first,
+                                      of.reasons.begin() + range.first + range.count);
+    const std::uint32_t odd = bytes_.Below(128);
+    if (odd < reasons.size()) {
+      reasons[odd] = static_cast<std::uint8_t>(WM_NUM_REASONS + bytes_.Below(249));
+      lent.known.back().rows[odd].reasons.fill(Bit(WM_REASON_INVALID_ID));
+    }
+    lent.ids.push_back(std::move(reasons));
+    source.reasons = range.count == 0 ? nullptr : lent.ids.back().data();
     // Fewer rows than there is memory for.
     if (bytes_.Once(32)) source.count = bytes_.Below(static_cast<std::uint32_t>(range.count) + 1);
     if (bytes_.Once(48)) source.count = bytes_.Once(2) ? -1 : INT64_MIN;
@@ -579,7 +586,6 @@ class World {
     source.struct_size = bytes_.Once(8) ? SizeOf(sizeof(source), right) : sizeof(source);
     source.flags = Or(0u, 1u, right);
     lent.known.push_back(Known(range, false));
-    lent.bad.push_back(false);
     if (kind == 0) {
       lent.rows.push_back(RowsOf(range));
       source.rows = lent.rows.back();
@@ -1078,17 +1084,17 @@ class World {
     args.mask_bytes = mask.size();
     args.ids = ids.data();
     args.ids_bytes = ids.size();
-    // One wrong thing, now and then. Memory is never less than is told of.
+    // One wrong thing, now and then. Where more is told of than there is, nothing is read.
     const wm_trainer_expand_args as_made = args;
     switch (bytes_.Below(32)) {
       case 0:
-        args.packed_bytes -= packed.empty() ? 0 : 1;
+        args.packed_bytes += bytes_.Once(2) && !packed.empty() ? -1 : 1;
         break;
       case 1:
-        args.mask_bytes -= mask.empty() ? 0 : 1;
+        args.mask_bytes += bytes_.Once(2) && !mask.empty() ? -1 : 1;
         break;
       case 2:
-        args.ids_bytes -= ids.size() == 0 ? 0 : 1;
+        args.ids_bytes += bytes_.Once(2) && ids.size() != 0 ? -1 : 1;
         break;
       case 3:
         args.packed = packed.empty() ? args.packed : nullptr;
@@ -1162,11 +1168,12 @@ class World {
     LandAll();
     if (!right) return;
     const bool in_memory = source.rows != nullptr || source.shape != nullptr;
-    bool good = in_memory;
-    for (std::size_t i = 0; i < sequences_[sequence].bad.size(); ++i) {
-      const bool valid = sequences_[sequence].reasons[i] == 0;
-      good = good && !(valid && lent.bad.front() && sequences_[sequence].bad[i] >= 0);
-    }
+    // Ids are bad in one layer; what is missing for a reason is missing in all.
+    const bool good = in_memory && std::all_of(lent.known.front().rows.begin(),
+                                               lent.known.front().rows.end(), [](const auto& row) {
+                                                 return row.reasons[0] == row.reasons[1] &&
+                                                        row.reasons[0] == row.reasons[2];
+                                               });
     Require(accepted == good, "bad ids are found, and no others; of what is elsewhere, none");
   }
 
