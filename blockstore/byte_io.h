@@ -1,5 +1,8 @@
-// Writes and reads plain little-endian values, for the formats of flights and of the wire. Internal
-// to blockstore.
+// Writes and reads plain little-endian values, for every format of blockstore: flights,
+// checkpoints, schedule messages, the wire. Internal to blockstore.
+//
+// A plain value is a number, or a struct of numbers without padding (whose bytes would be
+// anything). Needs no alignment. None of these objects owns memory.
 #ifndef WAYMARK_BLOCKSTORE_BYTE_IO_H_
 #define WAYMARK_BLOCKSTORE_BYTE_IO_H_
 
@@ -15,7 +18,7 @@ namespace waymark {
 
 static_assert(std::endian::native == std::endian::little, "values are written as memory lies");
 
-// Appends plain values to a string of the caller's.
+// Appends to a string of the caller's, which must outlive it.
 class ByteWriter {
  public:
   explicit ByteWriter(std::string& out) : out_(out) {}
@@ -26,6 +29,7 @@ class ByteWriter {
     std::memcpy(raw, &value, sizeof(T));
     out_.append(raw, sizeof(T));
   }
+  // `data` may be null if `size` is 0; so below.
   void PutBytes(const void* data, std::size_t size) {
     if (size > 0) out_.append(static_cast<const char*>(data), size);
   }
@@ -34,7 +38,9 @@ class ByteWriter {
   std::string& out_;
 };
 
-// Reads plain values from the front of bytes. Past the end it returns zeros, and ok() stays false.
+// Reads from the front of bytes, which must outlive it. Any bytes are safe. A read past the end
+// returns zeros, as does every read after it, and ok() stays false. So a parser may read all of a
+// record, and check ok() or done() once, before it uses what it read.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
@@ -45,8 +51,9 @@ class ByteReader {
     if (const std::uint8_t* at = Take(sizeof(T))) std::memcpy(&value, at, sizeof(T));
     return value;
   }
-  // A pointer to the next `count` items of `item_bytes` each; null, and not ok(), if there are
-  // fewer. Does not multiply a count before checking it.
+  // Reads past the next `count` items of `item_bytes` each and returns a pointer to them, into the
+  // bytes; null, and not ok(), if there are fewer. No count is too large: nothing overflows.
+  // Without items the pointer may be null all the same.
   const std::uint8_t* Take(std::size_t count, std::size_t item_bytes = 1) {
     if (!ok_ || (item_bytes != 0 && count > bytes_.size() / item_bytes)) {
       ok_ = false;
@@ -60,7 +67,7 @@ class ByteReader {
   [[nodiscard]] bool ok() const { return ok_; }
   // ok(), and all bytes were read.
   [[nodiscard]] bool done() const { return ok_ && bytes_.empty(); }
-  // The bytes that were not read yet, and their number.
+  // The number of bytes that were not read yet, and those bytes.
   [[nodiscard]] std::size_t left() const { return bytes_.size(); }
   [[nodiscard]] std::span<const std::uint8_t>& rest() { return bytes_; }
 
@@ -69,7 +76,8 @@ class ByteReader {
   bool ok_ = true;
 };
 
-// Writes plain values into memory whose size the caller has checked. Needs no alignment.
+// Writes into memory of the caller, one value behind the other. REQUIRES: there is room for all
+// that is written; nothing is checked.
 class RawWriter {
  public:
   explicit RawWriter(std::uint8_t* at) : at_(at) {}

@@ -11,6 +11,12 @@
 
 namespace waymark {
 
+// A tile of stored rows.
+struct StoredRows {
+  std::span<const std::uint8_t* const> rows;  // where the K ids of layer 0 are; null: missing
+  std::size_t layer_bytes = 0;                // from a layer of a row to its next
+};
+
 // Where a tile of rows goes in tensors of one layer each.
 struct LayerTensors {
   IdType id_type = IdType::kInt64;
@@ -26,11 +32,11 @@ inline constexpr std::size_t kStreamedBytes = std::size_t{4} << 20;
 
 // WriteRows in the order [L, T, K], of some rows of larger tensors: row i of layer l goes to
 // out.ids + l * out.layer_bytes + i * K * IdBytes(out.id_type). The rows should fit the L2 cache.
-// `next`: rows that will be written next, of the same shape; they are asked for meanwhile, because
-// rows lie anywhere, and would be waited for. Any thread. REQUIRES: shape.Validate(); every id fits
-// out.id_type.
-void WriteLayers(const RoutingShape& shape, std::span<const std::uint8_t* const> row_pointers,
-                 const LayerTensors& out, std::span<const std::uint8_t* const> next = {});
+// `next`: rows that will be written next, of the same shape, their layers side by side; they are
+// asked for meanwhile, because rows lie anywhere, and would be waited for. Any thread. REQUIRES:
+// shape.Validate(); every id fits out.id_type.
+void WriteLayers(const RoutingShape& shape, const StoredRows& stored, const LayerTensors& out,
+                 std::span<const std::uint8_t* const> next = {});
 
 }  // namespace waymark
 

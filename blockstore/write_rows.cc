@@ -405,6 +405,7 @@ void StreamRows(const RoutingShape& shape, std::span<const std::uint8_t* const> 
                 const ReadSpec& spec, std::span<std::uint8_t> out) {
   const std::size_t rows = row_pointers.size();
   const std::size_t to_bytes = static_cast<std::size_t>(shape.top_k) * IdBytes(spec.id_type);
+  const std::size_t layer_bytes = static_cast<std::size_t>(shape.top_k) * shape.id_bytes();
   const std::size_t tile =
       std::clamp(kStreamedTileBytes / shape.row_bytes(), kTileRows, std::size_t{512});
   LayerTensors tensors = {spec.id_type, spec.fill, out.data(), rows * to_bytes, true};
@@ -414,7 +415,7 @@ void StreamRows(const RoutingShape& shape, std::span<const std::uint8_t* const> 
     const auto next = rest.subspan(of_tile.size());
     if (begin == 0) Prefetch(of_tile, shape.row_bytes());
     tensors.ids = out.data() + begin * to_bytes;
-    WriteLayers(shape, of_tile, tensors, next.first(std::min(tile, next.size())));
+    WriteLayers(shape, {of_tile, layer_bytes}, tensors, next.first(std::min(tile, next.size())));
   }
 }
 
@@ -440,9 +441,8 @@ std::span<const LayerOps* const> SupportedLayerOps() {
 #endif
 }
 
-void WriteLayers(const LayerOps& ops, const RoutingShape& shape,
-                 std::span<const std::uint8_t* const> row_pointers, const LayerTensors& out,
-                 std::span<const std::uint8_t* const> next) {
+void WriteLayers(const LayerOps& ops, const RoutingShape& shape, const StoredRows& stored,
+                 const LayerTensors& out, std::span<const std::uint8_t* const> next) {
   const auto top_k = static_cast<std::size_t>(shape.top_k);
   const std::size_t to_bytes = IdBytes(out.id_type);
   LayerOps::Widen widen = ops.find(shape.id_bytes(), to_bytes, top_k);
@@ -453,13 +453,13 @@ void WriteLayers(const LayerOps& ops, const RoutingShape& shape,
   const std::size_t row_bytes = top_k * to_bytes;
   const std::size_t staged = kStageBytes / row_bytes;
   const std::size_t parts =
-      (row_pointers.size() + staged - 1) / staged * static_cast<std::size_t>(shape.num_layers);
+      (stored.rows.size() + staged - 1) / staged * static_cast<std::size_t>(shape.num_layers);
   std::size_t part = 0;
   LayerRows layer = {{}, 0, top_k, missing};
   for (std::int32_t l = 0; l < shape.num_layers; ++l) {
     std::uint8_t* to = out.ids + static_cast<std::size_t>(l) * out.layer_bytes;
-    for (std::size_t at = 0; at < row_pointers.size(); at += staged) {
-      layer.rows = row_pointers.subspan(at, std::min(staged, row_pointers.size() - at));
+    for (std::size_t at = 0; at < stored.rows.size(); at += staged) {
+      layer.rows = stored.rows.subspan(at, std::min(staged, stored.rows.size() - at));
       const std::size_t asked = next.size() * part / parts;
       ++part;
       Prefetch(next.subspan(asked, next.size() * part / parts - asked), shape.row_bytes());
@@ -472,7 +472,7 @@ void WriteLayers(const LayerOps& ops, const RoutingShape& shape,
       }
       to += bytes;
     }
-    layer.offset += top_k * shape.id_bytes();
+    layer.offset += stored.layer_bytes;
   }
 #if defined(__SSE2__)
   if (out.streamed) _mm_sfence();  // what was streamed comes before what this thread writes next
@@ -481,9 +481,9 @@ void WriteLayers(const LayerOps& ops, const RoutingShape& shape,
 
 }  // namespace internal
 
-void WriteLayers(const RoutingShape& shape, std::span<const std::uint8_t* const> row_pointers,
-                 const LayerTensors& out, std::span<const std::uint8_t* const> next) {
-  internal::WriteLayers(*internal::SupportedLayerOps().back(), shape, row_pointers, out, next);
+void WriteLayers(const RoutingShape& shape, const StoredRows& stored, const LayerTensors& out,
+                 std::span<const std::uint8_t* const> next) {
+  internal::WriteLayers(*internal::SupportedLayerOps().back(), shape, stored, out, next);
 }
 
 void WriteRows(const RoutingShape& shape, std::span<const std::uint8_t* const> row_pointers,

@@ -24,6 +24,11 @@ namespace {
 
 // kBytes bytes, or, if it is 0, those of `mask`: which takes several times as long.
 template <int kBytes>
+WAYMARK_AVX512_INLINE __m256i LoadWide(const std::uint8_t* from, __mmask32 mask) {
+  if constexpr (kBytes == 32) return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  return _mm256_maskz_loadu_epi8(mask, from);
+}
+template <int kBytes>
 WAYMARK_AVX512_INLINE __m128i Load(const std::uint8_t* from, __mmask32 mask) {
   if constexpr (kBytes == 16) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
   if constexpr (kBytes == 8) return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
@@ -40,7 +45,7 @@ template <int kFrom, int kTo, int kBytes>
 WAYMARK_AVX512_INLINE void Widen64(const std::uint8_t* from, __mmask32 mask, std::uint8_t* to) {
   __m512i ids;
   if constexpr (kFrom == 2 && kTo == 4) {
-    ids = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi8(mask, from));
+    ids = _mm512_cvtepu16_epi32(LoadWide<kBytes>(from, mask));
   } else {
     const __m128i stored = Load<kBytes>(from, mask);
     if constexpr (kFrom == 2) {
@@ -75,7 +80,17 @@ WAYMARK_AVX512 void Narrow(const LayerRows& layer, std::uint8_t* to) {
   const std::size_t row_bytes = layer.top_k * kTo;
   const __mmask32 mask = MaskOf<kFrom>(layer.top_k);
   const __m256i missing = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(layer.missing));
-  for (const std::uint8_t* const row : layer.rows) {
+  const std::uint8_t* const* const end = layer.rows.data() + layer.rows.size();
+  for (const std::uint8_t* const* at = layer.rows.data(); at != end; ++at) {
+    const std::uint8_t* const row = *at;
+    if constexpr (kBytes * kTo == 32 * kFrom) {  // rows of half a vector: two at a time
+      if (at + 1 != end && row != nullptr && at[1] == row + kBytes) {
+        Widen64<kFrom, kTo, 2 * kBytes>(row + layer.offset, 0, to);
+        to += 64;
+        ++at;
+        continue;
+      }
+    }
     if (row != nullptr) [[likely]] {
       Widen32<kFrom, kTo, kBytes>(row + layer.offset, mask, to);
     } else {

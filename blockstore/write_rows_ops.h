@@ -44,9 +44,8 @@ extern const LayerOps kLayerOpsAvx512;
 [[nodiscard]] std::span<const LayerOps* const> SupportedLayerOps();
 
 // WriteLayers by these functions.
-void WriteLayers(const LayerOps& ops, const RoutingShape& shape,
-                 std::span<const std::uint8_t* const> row_pointers, const LayerTensors& out,
-                 std::span<const std::uint8_t* const> next);
+void WriteLayers(const LayerOps& ops, const RoutingShape& shape, const StoredRows& stored,
+                 const LayerTensors& out, std::span<const std::uint8_t* const> next);
 
 }  // namespace waymark::internal
 

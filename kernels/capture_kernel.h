@@ -4,6 +4,7 @@
 // Ids without gaps: a thread makes one vector of the view, 8 ids. Others: 32 rows per block, an id
 // per thread, neighbours with neighbours; 256 rows are 8 blocks, so that all of it is on its way at
 // once: the call is one of many small ones in a graph, and takes what a load and a store take.
+// There is one phase, and no shared memory.
 #ifndef WAYMARK_KERNELS_CAPTURE_KERNEL_H_
 #define WAYMARK_KERNELS_CAPTURE_KERNEL_H_
 
@@ -17,22 +18,26 @@
 
 namespace waymark::kernels::device {
 
-// A checked call of CaptureIdsOnCuda, and what follows from it.
+// A checked call of CaptureIdsOnCuda, and what follows from it. Plain data, an argument of the
+// kernel; owns nothing.
 struct CapturePlan {
-  IdsView ids;
-  std::int64_t rows = 0;
-  unsigned top_k = 0;
-  std::int16_t* view = nullptr;
+  IdsView ids;                   // layer_stride is ignored
+  std::int64_t rows = 0;         // of `ids` and of the view
+  unsigned top_k = 0;            // K: columns that are copied
+  std::int16_t* view = nullptr;  // [rows, top_k], C order
   Divider by_top_k;
-  std::uint64_t blocks = 0;  // 0: nothing to do
+  std::uint64_t blocks = 0;  // of kThreads threads; 0: nothing to do
   bool aligned = false;      // every id lies at a multiple of its size
-  bool vectors = false;      // without gaps, both at a multiple of kVector
+  bool vectors = false;      // ids without gaps, and `ids` and `view` begin at multiples of kVector
 };
 
-inline constexpr unsigned kCaptureRows = 32;  // of a block
+// Rows of a block of a call that is not made of vectors.
+inline constexpr unsigned kCaptureRows = 32;
+// Ids of the view in one vector.
 inline constexpr unsigned kVectorIds = kVector / sizeof(std::int16_t);
 
-// False if an argument breaks a rule of CaptureIdsOnCuda.
+// False if an argument breaks a rule of CaptureIdsOnCuda, but for the overlap of input and view,
+// which is not checked. Without rows, the pointers are not looked at.
 [[nodiscard]] inline bool CheckCapture(const IdsView& ids, std::int64_t rows, std::int32_t top_k,
                                        const std::int16_t* view) {
   if (ids.kind != IdKind::kInt16 && ids.kind != IdKind::kInt32 && ids.kind != IdKind::kInt64) {
@@ -64,6 +69,8 @@ inline constexpr unsigned kVectorIds = kVector / sizeof(std::int16_t);
   return plan;
 }
 
+// The id as the view has it. A wider type's ids below -1 and above 32767 become
+// kUnrepresentableId; int16 ids stay as they are.
 template <class Input>
 WAYMARK_DEVICE std::int16_t ToView(Input id) {
   if constexpr (sizeof(Input) > sizeof(std::int16_t)) {
@@ -72,7 +79,8 @@ WAYMARK_DEVICE std::int16_t ToView(Input id) {
   return static_cast<std::int16_t>(id);
 }
 
-// The block's work. kVectors: plan.vectors.
+// The work of block.index(), one of plan.blocks. Input: the integer type of plan.ids.kind.
+// kVectors: plan.vectors.
 template <class Input, bool kVectors, class Block>
 WAYMARK_DEVICE void CaptureTile(const Block& block, const CapturePlan& plan) {
   const auto* const data = static_cast<const std::uint8_t*>(plan.ids.data);

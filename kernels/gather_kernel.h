@@ -20,16 +20,19 @@ namespace waymark::kernels::device {
 // Offsets of the tile's rows, before the tile in shared memory.
 inline constexpr unsigned kOffsetsBytes = kTileRows * sizeof(std::uint32_t);
 
-// A checked call of GatherRowsOnCuda, and what follows from it.
+// A checked call of GatherRowsOnCuda, and what follows from it. Plain data, an argument of the
+// kernel; owns nothing.
 struct GatherPlan {
   CudaGather gather;
-  TileShape tile;
+  TileShape tile;  // how a chunk of kTileRows packed rows lies in shared memory
   Divider by_top_k;
-  std::uint64_t blocks = 0;  // 0: nothing to do
-  unsigned shared_bytes = 0;
+  std::uint64_t blocks = 0;   // of kThreads threads; 0: nothing to do
+  unsigned shared_bytes = 0;  // that each block needs
 };
 
-// False if an argument breaks a rule of CudaGather.
+// False if an argument breaks a rule of CudaGather that the host can see: not checked are the
+// numbers in page_list, whether ids fit `kind`, and overlaps. Without rows, the pointers are not
+// looked at.
 [[nodiscard]] inline bool CheckGather(const CudaGather& gather) {
   const RowShape& shape = gather.shape;
   if (!CheckShape(shape) || !CheckRows(gather.first_row, gather.rows) || gather.page_rows < 1) {
@@ -59,7 +62,9 @@ struct GatherPlan {
   return plan;
 }
 
-// Writes value(0), ..., value(count - 1) to `to`, by the kLanes threads of a group together.
+// Writes value(0), ..., value(count - 1) to `to`, by the kLanes threads of a group together; `lane`
+// is which of them, and each calls `value` for the elements that it writes. REQUIRES: `to` is a
+// multiple of the size of Out.
 template <class Out, class Value>
 WAYMARK_DEVICE void WriteSpan(std::uint8_t* to, unsigned count, unsigned lane, Value&& value) {
   constexpr unsigned kMost = kVector / sizeof(Out);  // elements of a vector
@@ -86,13 +91,15 @@ WAYMARK_DEVICE std::uint64_t FillId(MissingFill fill, unsigned k) {
   return fill == MissingFill::kZeros ? 0 : ~std::uint64_t{0};
 }
 
-// The block's work. `shared`: plan.shared_bytes, at a multiple of kVector. Out: unsigned, as wide
-// as an id of gather.kind.
+// The work of block.index(), one of plan.blocks. `shared`: plan.shared_bytes, at a multiple of
+// kVector. Packed: an unsigned type of tile.id_bytes. Out: unsigned, as wide as an id of
+// gather.kind.
 template <class Packed, class Out, class Block>
 WAYMARK_DEVICE void GatherTile(const Block& block, const GatherPlan& plan, std::uint8_t* shared) {
   const CudaGather& gather = plan.gather;
   const TileShape& shape = plan.tile;
-  // Where a row begins in the tile; kMissing.
+  // Where the chunk of a row begins in the tile, in bytes; kMissing: the row is missing. As far
+  // from a multiple of kVector as in its page, so that both ends of the copy take vectors.
   auto* const offsets = reinterpret_cast<std::uint32_t*>(shared);
   std::uint8_t* const tile = shared + kOffsetsBytes;
   constexpr std::uint32_t kMissing = 0xffffffffu;
@@ -100,7 +107,7 @@ WAYMARK_DEVICE void GatherTile(const Block& block, const GatherPlan& plan, std::
   const auto begin = static_cast<std::int64_t>(block.index() * kTileRows);
   const unsigned rows =
       gather.rows - begin < kTileRows ? static_cast<unsigned>(gather.rows - begin) : kTileRows;
-  // The packed row; null where it is missing.
+  // The packed row, in its page; null: it is missing.
   const auto find = [&](unsigned row) -> const std::uint8_t* {
     const std::int64_t i = begin + row;
     if (gather.valid != nullptr && gather.valid[i] == 0) return nullptr;
@@ -111,7 +118,7 @@ WAYMARK_DEVICE void GatherTile(const Block& block, const GatherPlan& plan, std::
     const auto slot = static_cast<std::uint64_t>(position - ordinal * gather.page_rows);
     return gather.pages + page * gather.page_stride + slot * shape.row_bytes;
   };
-  // The id at place k of a layer; `at` ids into a row's part of the tile.
+  // The id `at` ids into the chunk of the row at `offset`, which is the k-th of its layer.
   const auto id_at = [&](std::uint32_t offset, unsigned at, unsigned k) {
     return offset == kMissing ? FillId(gather.fill, k)
                               : std::uint64_t{Load<Packed>(tile + offset + at * sizeof(Packed))};

@@ -48,6 +48,11 @@ class ConvertCommand final : public Command {
                    "IN, or 16]")
         ->type_name("ROWS")
         ->check(CLI::Range(1, 4096));
+    app.add_option("--to-crc-layers", to_crc_layers_,
+                   "Layers that share a crc in a Waymark document; readers of some layers read all "
+                   "that share one with them [a quarter of the layers]")
+        ->type_name("LAYERS")
+        ->check(CLI::Range(1, 1024));
     app.footer(
         "Options without --to- describe IN where its bytes do not; most have a default.\n"
         "What OUT does not preserve is reported on stderr.\n"
@@ -80,10 +85,14 @@ class ConvertCommand final : public Command {
     if (!file.ok()) return file.status();
     notes = file->notes;
     if (document) return WriteDocument(*file, notes);
-    if (!to_codec_.empty() || to_page_tokens_ != 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(to_codec_.empty() ? "--to-page-tokens" : "--to-codec",
-                       " is for Waymark documents; OUT is ", to_));
+    const std::pair<const char*, bool> given[] = {{"--to-codec", !to_codec_.empty()},
+                                                  {"--to-page-tokens", to_page_tokens_ != 0},
+                                                  {"--to-crc-layers", to_crc_layers_ != 0}};
+    for (const auto& [option, is_given] : given) {
+      if (is_given) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(option, " is for Waymark documents; OUT is ", to_));
+      }
     }
     options.format = *format;
     // A conversion to the same format keeps the dtype.
@@ -113,9 +122,15 @@ class ConvertCommand final : public Command {
           "--experts is required: a Waymark document contains it, and IN does not");
     }
     if (to_page_tokens_ != 0) file.rows.shape.page_tokens = to_page_tokens_;
+    if (to_crc_layers_ > file.rows.shape.num_layers) {
+      return absl::InvalidArgumentError(absl::StrCat("--to-crc-layers must be in [1, ",
+                                                     file.rows.shape.num_layers, "]; it is ",
+                                                     to_crc_layers_));
+    }
     wire::DocumentOptions options;
     if (to_codec_ == "set") options.code = wire::ChunkCode::SetCodeFor(file.rows.shape);
     if (to_codec_ == "sorted") options.code.ordered = false;
+    options.code.crc_layers = to_crc_layers_;
     if (!options.code.ordered && file.rows.ordered) {
       notes.emplace_back("the order of the experts within a layer is not kept");
     }
@@ -135,6 +150,7 @@ class ConvertCommand final : public Command {
   std::string to_dtype_;
   std::string to_codec_;
   std::int32_t to_page_tokens_ = 0;
+  std::int32_t to_crc_layers_ = 0;
 };
 
 }  // namespace

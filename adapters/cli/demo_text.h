@@ -1,5 +1,7 @@
 // What the demo's conversations are about: an opening that all share, a question for each group of
-// samples, and the user's texts in later turns. Plain ASCII, written for this tool.
+// samples, and the user's texts in later turns. Plain ASCII, written for this tool. The model's
+// tokens are bytes, so other texts mean other prompt lengths, and other figures of the demo
+// (README.md).
 #ifndef WAYMARK_ADAPTERS_CLI_DEMO_TEXT_H_
 #define WAYMARK_ADAPTERS_CLI_DEMO_TEXT_H_
 
@@ -14,7 +16,8 @@ inline constexpr std::string_view kDemoOpening =
     "things. Answer in few words, say what you do not know, and never send anybody home with a "
     "wrong map.\n\n";
 
-// One a group; more groups begin again with a number before the question.
+// Group i asks question i % 8. From group 8 on, i / 8 + 1 stands before it ("2. "), so that no two
+// groups ask the same.
 inline constexpr std::array<std::string_view, 8> kDemoQuestions = {
     "Why do old paths over the fell have heaps of stones beside them, and who still adds to the "
     "heaps? My grandmother told me to put one stone on each and to take none away.",
@@ -34,7 +37,7 @@ inline constexpr std::array<std::string_view, 8> kDemoQuestions = {
     "honest man and he could not swim. Where did he walk, and at what time of the year?",
 };
 
-// The user's text after each completion, in this order, then from the start again.
+// What the user says after each completion but the last, in this order, then from the start again.
 inline constexpr std::array<std::string_view, 4> kDemoFollowUps = {
     "\n\nI have written that down. Now tell it again for a child who has never seen the sea.\n",
     "\n\nSomebody at the inn says the opposite. What would you have to see to change your mind?\n",

@@ -53,6 +53,7 @@ void ExpandOnHost(const PackedTensors& tensors) {
   const auto rows = static_cast<std::size_t>(tensors.rows);
   const std::size_t row_bytes =
       static_cast<std::size_t>(tensors.top_k) * IdBytes(tensors.id_type);  // of a tensor
+  const std::size_t layer_bytes = static_cast<std::size_t>(tensors.top_k) * shape.id_bytes();
   LayerTensors out = {tensors.id_type, tensors.fill, nullptr, rows * row_bytes,
                       tensors.ids.size() >= kStreamedBytes};
   std::array<const std::uint8_t*, kRowsAtOnce> pointers;
@@ -64,7 +65,7 @@ void ExpandOnHost(const PackedTensors& tensors) {
           tensors.mask[row] != 0 ? tensors.packed.data() + row * shape.row_bytes() : nullptr;
     }
     out.ids = tensors.ids.data() + begin * row_bytes;
-    WriteLayers(shape, {pointers.data(), count}, out);
+    WriteLayers(shape, {std::span(pointers).first(count), layer_bytes}, out);
   }
 }
 

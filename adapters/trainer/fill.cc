@@ -62,11 +62,20 @@ constexpr std::size_t kTileRows = 512;
 // has few each, and less than a chunk cannot be decoded.
 constexpr std::int64_t kWindowRows = 128;
 
+constexpr std::ptrdiff_t kLine = 64;  // bytes of a cache line
+
 // Tensors [begin, end) whose layers are adjacent in every source.
 struct LayerRun {
   std::size_t begin;
   std::size_t end;
   RoutingShape shape;  // of these layers
+};
+
+// Rows of one chunk of a document that has their ids as the store keeps them, layer after layer.
+struct ChunkRows {
+  std::vector<const std::uint8_t*> ids;  // [runs]: of the first row, where the run begins
+  std::size_t layer_bytes = 0;           // from a layer to the next
+  std::vector<Reason> reasons;           // of each row
 };
 
 // A segment of the plan. Its tokens [from, to) have rows in the source.
@@ -76,12 +85,14 @@ struct Part {
   std::int64_t from;
   std::int64_t to;
   std::int64_t next = 0;  // the first token that no tile has yet
-  // [runs]: rows of tokens [begin, end), which were fetched, or decoded from a document.
-  std::vector<Rows> read = {};
-  std::vector<Rows> read_before = {};  // what the tile before this may use
+  // Tokens [begin, end) are those of `read` or of `chunk`.
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  std::int64_t window = 0;  // of a document: the most rows that are decoded together
+  // [runs]: rows that were fetched, or decoded from a document.
+  std::vector<Rows> read = {};
+  std::vector<Rows> read_before = {};  // what the tile before this may use
+  std::int64_t window = 0;             // the most rows that are decoded together
+  ChunkRows chunk = {};
 };
 
 // Rows [begin, begin + rows) of the tensors, and where they come from.
@@ -98,6 +109,12 @@ struct Tile {
     std::int64_t token;
     RowsInPlace rows;
   };
+  // Rows [begin, end), whose layers are layer_bytes apart.
+  struct Range {
+    std::size_t begin;
+    std::size_t end;
+    std::size_t layer_bytes;
+  };
   explicit Tile(std::size_t runs) : pointers(runs * kTileRows) {}
 
   const std::uint8_t** of_run(std::size_t run) { return pointers.data() + run * kTileRows; }
@@ -109,7 +126,10 @@ struct Tile {
   std::size_t rows = 0;
   std::vector<const std::uint8_t*> pointers;  // [runs][kTileRows]; null in all runs: the fill
   std::array<Reason, kTileRows> reasons;      // of rows that are null
-  bool unchecked = false;                     // whether the ids of a row may be no choice
+  // From a layer of a row to its next: rows lie in memory as rows, or as layers of a chunk.
+  std::array<std::size_t, kTileRows> layer_bytes;
+  bool unchecked = false;  // whether the ids of a row may be no choice, except those of chunks
+  bool chunks = false;     // whether it has rows of chunks
   std::vector<Tokens> tokens;
   std::vector<Found> found;
 };
@@ -134,12 +154,18 @@ class Filling {
   absl::Status ReadPart(Part& part, std::int64_t begin, std::int64_t end, Read&& read);
   absl::Status Decode(const wire::Document& document, Part& part, std::int64_t begin,
                       std::int64_t end);
+  void ReadChunk(const wire::Document& document, Part& part, std::int64_t token);
+  void CheckChunk(ChunkRows& chunk);
   void PlaceTile(std::size_t begin, Tile& tile);
   void PlaceTokens(Part& part, Tile& tile);
+  void PlaceChunks(const wire::Document& document, Part& part, std::int64_t begin, std::int64_t end,
+                   Tile& tile);
   template <class RowAt, class ReasonOf>
-  void Place(const Tile::Tokens& tokens, Tile& tile, RowAt&& row_at, ReasonOf&& reason_of);
+  void Place(const Tile::Tokens& tokens, Tile& tile, std::size_t layer_bytes, RowAt&& row_at,
+             ReasonOf&& reason_of);
   void CheckTile(Tile& tile);
   void PackTile(Tile& tile);
+  [[nodiscard]] Tile::Range NextRange(const Tile& tile, std::size_t begin) const;
   void WriteTile(Tile& tile, Tile* next);
   bool TakeVoided(Tile& tile);
   void Drop(Tile& tile, std::size_t row, Reason reason);
@@ -147,6 +173,12 @@ class Filling {
   void Miss(const RowSegment& segment, std::int64_t token, Reason reason);
 
   const RoutingShape& shape() const { return *infos_.front().shape; }
+  // The document of a part whose chunks have ids as the store keeps them; else null.
+  const wire::Document* raw_document(const Part& part) const {
+    const auto* const document = std::get_if<const wire::Document*>(&sources_[part.source]);
+    if (document == nullptr || (*document)->shape().code.codec != wire::Codec::kRaw) return nullptr;
+    return *document;
+  }
   std::size_t column_bytes(std::size_t source, std::size_t run) const {
     return static_cast<std::size_t>(columns_[source][runs_[run].begin]) * layer_bytes_;
   }
@@ -287,6 +319,11 @@ absl::Status Filling::PreparePart(Part& part) {
     return (*snapshot)->Find(infos_[part.source].first, infos_[part.source].first).status();
   }
   if (part.from == part.to) return absl::OkStatus();
+  if (const wire::Document* const document = raw_document(part); document != nullptr) {
+    part.chunk.ids.resize(runs_.size());
+    part.chunk.reasons.reserve(static_cast<std::size_t>(document->shape().rows.page_tokens));
+    return absl::OkStatus();
+  }
   if (const auto* const document = std::get_if<const wire::Document*>(&sources_[part.source])) {
     // The largest window is the first: if it is within the limits of the document, all are.
     const auto tile = static_cast<std::int64_t>(kTileRows);
@@ -341,20 +378,89 @@ void Filling::Miss(const RowSegment& segment, std::int64_t token, Reason reason)
   }
 }
 
+// Tokens from `token` on that are in its chunk. Damage in any of the layers that are filled makes
+// all of them missing, as what one layer has of a row is no use without the others.
+void Filling::ReadChunk(const wire::Document& document, Part& part, std::int64_t token) {
+  const std::int64_t page = document.shape().rows.page_tokens;
+  const std::int64_t position = part.segment.position + token;
+  part.begin = token;
+  part.end = std::min((position / page + 1) * page - part.segment.position, part.to);
+  ChunkRows& chunk = part.chunk;
+  chunk.reasons.resize(static_cast<std::size_t>(part.end - part.begin));
+  document.Reasons(position, chunk.reasons);
+  for (std::size_t run = 0; run < runs_.size(); ++run) {
+    const std::int32_t column = columns_[part.source][runs_[run].begin];
+    const absl::StatusOr<wire::ChunkView> view =
+        document.Chunk(position, column, column + runs_[run].shape.num_layers);
+    if (!view.ok()) {
+      std::replace(chunk.reasons.begin(), chunk.reasons.end(), Reason::kNone, Reason::kNotCaptured);
+      return;
+    }
+    chunk.layer_bytes = view->layer_bytes;
+    chunk.ids[run] = view->layers.data() + static_cast<std::size_t>(column) * view->layer_bytes +
+                     static_cast<std::size_t>(position - view->first) * layer_bytes_;
+  }
+  CheckChunk(chunk);
+}
+
+// Rows with ids that no router chooses are missing.
+void Filling::CheckChunk(ChunkRows& chunk) {
+  const auto rows = static_cast<std::int32_t>(chunk.reasons.size());
+  std::array<const std::uint8_t*, kTileRows> layers;
+  std::array<std::uint8_t, kTileRows> good;
+  for (std::size_t run = 0; run < runs_.size(); ++run) {
+    const auto num_layers = static_cast<std::size_t>(runs_[run].shape.num_layers);
+    for (std::size_t first = 0; first < num_layers; first += layers.size()) {
+      const std::size_t count = std::min(layers.size(), num_layers - first);
+      for (std::size_t l = 0; l < count; ++l)
+        layers[l] = chunk.ids[run] + (first + l) * chunk.layer_bytes;
+      // The rows of a layer, as if they were the layers of a row.
+      if (distinct_->CheckRows(std::span(layers).first(count), rows, good)) continue;
+      for (std::size_t l = 0; l < count; ++l) {
+        if (good[l] != 0) continue;
+        for (std::size_t i = 0; i < chunk.reasons.size(); ++i) {
+          Reason& reason = chunk.reasons[i];
+          if (reason == Reason::kNone && distinct_->FirstBad(layers[l] + i * layer_bytes_, 1) >= 0)
+            reason = Reason::kInvalidId;
+        }
+      }
+    }
+  }
+}
+
 // Sets the pointers and reasons of tokens. reason_of(i): why token i is missing; kNone: it is not,
-// and row_at(run, i) is where the layers of a run are.
+// and row_at(run, i) is where the layers of a run are, layer_bytes apart.
 template <class RowAt, class ReasonOf>
-void Filling::Place(const Tile::Tokens& tokens, Tile& tile, RowAt&& row_at, ReasonOf&& reason_of) {
+void Filling::Place(const Tile::Tokens& tokens, Tile& tile, std::size_t layer_bytes, RowAt&& row_at,
+                    ReasonOf&& reason_of) {
   const RowSegment& segment = tokens.part->segment;
   const auto stride = static_cast<std::size_t>(segment.row_stride);
   std::size_t row = tile.RowOf(segment, tokens.begin);
-  for (std::int64_t i = tokens.begin; i < tokens.end; ++i, row += stride)
+  for (std::int64_t i = tokens.begin; i < tokens.end; ++i, row += stride) {
     tile.reasons[row] = reason_of(i);
+    tile.layer_bytes[row] = layer_bytes;
+  }
   for (std::size_t run = 0; run < runs_.size(); ++run) {
     const std::uint8_t** const to = tile.of_run(run);
     row = tile.RowOf(segment, tokens.begin);
     for (std::int64_t i = tokens.begin; i < tokens.end; ++i, row += stride)
       to[row] = tile.reasons[row] == Reason::kNone ? row_at(run, i) : nullptr;
+  }
+}
+
+void Filling::PlaceChunks(const wire::Document& document, Part& part, std::int64_t begin,
+                          std::int64_t end, Tile& tile) {
+  tile.chunks = true;
+  const ChunkRows& chunk = part.chunk;
+  for (std::int64_t until = 0; begin < end; begin = until) {
+    if (begin < part.begin || begin >= part.end) ReadChunk(document, part, begin);
+    until = std::min(end, part.end);
+    Place(
+        {&part, begin, until}, tile, chunk.layer_bytes,
+        [&](std::size_t run, std::int64_t i) {
+          return chunk.ids[run] + static_cast<std::size_t>(i - part.begin) * layer_bytes_;
+        },
+        [&](std::int64_t i) { return chunk.reasons[static_cast<std::size_t>(i - part.begin)]; });
   }
 }
 
@@ -378,17 +484,24 @@ void Filling::PlaceTokens(Part& part, Tile& tile) {
     tile.found.push_back({&segment, begin, *std::move(found)});
     const RowsInPlace& rows = tile.found.back().rows;
     return Place(
-        tokens, tile,
+        tokens, tile, layer_bytes_,
         [&](std::size_t run, std::int64_t i) {
           return rows.rows()[static_cast<std::size_t>(i - begin)] + column_bytes(part.source, run);
         },
         [&](std::int64_t i) { return rows.infos()[static_cast<std::size_t>(i - begin)].reason; });
   }
+  if (const wire::Document* const document = raw_document(part); document != nullptr) {
+    return PlaceChunks(*document, part, begin, end, tile);
+  }
   tile.unchecked = true;
   if (const auto* const view = std::get_if<RowsView>(&source)) {
     const std::int64_t first = segment.position - view->first;
+    // Those of the next tile: where rows of sequences alternate, it has a few of each.
+    const std::int64_t per_line = std::max<std::int64_t>(1, kLine / view->reason_stride);
+    for (std::int64_t i = end; i < std::min(end + (end - begin) + per_line, part.to); i += per_line)
+      __builtin_prefetch(view->reasons + (first + i) * view->reason_stride);
     return Place(
-        tokens, tile,
+        tokens, tile, layer_bytes_,
         [&](std::size_t run, std::int64_t i) {
           return view->ids + (first + i) * view->row_stride + column_bytes(part.source, run);
         },
@@ -403,7 +516,7 @@ void Filling::PlaceTokens(Part& part, Tile& tile) {
     if (!Decode(**document, part, begin, end).ok()) throw std::bad_alloc();
   }
   Place(
-      tokens, tile,
+      tokens, tile, layer_bytes_,
       [&](std::size_t run, std::int64_t i) { return part.read[run].row(i - part.begin).data(); },
       [&](std::int64_t i) {
         for (const Rows& rows : part.read) {
@@ -420,7 +533,9 @@ void Filling::PlaceTile(std::size_t begin, Tile& tile) {
   tile.rows = std::min(kTileRows, static_cast<std::size_t>(plan_.rows()) - begin);
   std::fill(tile.pointers.begin(), tile.pointers.end(), nullptr);
   tile.reasons.fill(Reason::kNeverWritten);
+  tile.layer_bytes.fill(layer_bytes_);
   tile.unchecked = false;
+  tile.chunks = false;
   tile.tokens.clear();
   tile.found.clear();
   const auto end = static_cast<std::int64_t>(begin + tile.rows);
@@ -441,8 +556,14 @@ void Filling::Drop(Tile& tile, std::size_t row, Reason reason) {
 // Rows with ids that no router chooses are missing in all runs.
 void Filling::CheckTile(Tile& tile) {
   std::array<std::uint8_t, kTileRows> good;
+  std::array<const std::uint8_t*, kTileRows> others;
   for (std::size_t run = 0; run < runs_.size(); ++run) {
-    const std::span<const std::uint8_t* const> rows(tile.of_run(run), tile.rows);
+    std::span<const std::uint8_t* const> rows(tile.of_run(run), tile.rows);
+    if (tile.chunks) {
+      for (std::size_t row = 0; row < tile.rows; ++row)
+        others[row] = tile.layer_bytes[row] == layer_bytes_ ? rows[row] : nullptr;
+      rows = std::span(others).first(tile.rows);
+    }
     if (distinct_->CheckRows(rows, runs_[run].shape.num_layers, good)) continue;
     for (std::size_t row = 0; row < tile.rows; ++row) {
       if (good[row] == 0) Drop(tile, row, Reason::kInvalidId);
@@ -455,15 +576,31 @@ void Filling::PackTile(Tile& tile) {
   std::uint8_t* to = out_.ids.data() + tile.begin * layers_.size() * layer_bytes_;
   for (std::size_t row = 0; row < tile.rows; ++row) {
     for (std::size_t run = 0; run < runs_.size(); ++run) {
-      const std::size_t bytes = (runs_[run].end - runs_[run].begin) * layer_bytes_;
-      if (const std::uint8_t* const from = tile.of_run(run)[row]; from != nullptr) {
-        std::memcpy(to, from, bytes);
+      const std::size_t num_layers = runs_[run].end - runs_[run].begin;
+      const std::uint8_t* const from = tile.of_run(run)[row];
+      if (from == nullptr) {
+        std::memset(to, 0, num_layers * layer_bytes_);
+      } else if (tile.layer_bytes[row] == layer_bytes_) {
+        std::memcpy(to, from, num_layers * layer_bytes_);
       } else {
-        std::memset(to, 0, bytes);
+        for (std::size_t l = 0; l < num_layers; ++l)
+          std::memcpy(to + l * layer_bytes_, from + l * tile.layer_bytes[row], layer_bytes_);
       }
-      to += bytes;
+      to += num_layers * layer_bytes_;
     }
   }
+}
+
+// The rows from `begin` on that can be written together.
+Tile::Range Filling::NextRange(const Tile& tile, std::size_t begin) const {
+  Tile::Range range = {begin, begin + 1, tile.layer_bytes[begin]};
+  if (!tile.chunks) {
+    range.end = tile.rows;
+    return range;
+  }
+  while (range.end < tile.rows && tile.layer_bytes[range.end] == range.layer_bytes)
+    ++range.end;
+  return range;
 }
 
 void Filling::WriteTile(Tile& tile, Tile* next) {
@@ -472,11 +609,20 @@ void Filling::WriteTile(Tile& tile, Tile* next) {
   const std::size_t row_bytes = static_cast<std::size_t>(shape().top_k) * IdBytes(out_.id_type);
   LayerTensors tensors = {out_.id_type, out_.fill, nullptr, rows * row_bytes,
                           out_.ids.size() >= kStreamedBytes};
-  for (std::size_t run = 0; run < runs_.size(); ++run) {
-    tensors.ids = out_.ids.data() + (runs_[run].begin * rows + tile.begin) * row_bytes;
-    std::span<const std::uint8_t* const> ahead;
-    if (next != nullptr) ahead = {next->of_run(run), next->rows};
-    WriteLayers(runs_[run].shape, {tile.of_run(run), tile.rows}, tensors, ahead);
+  if (next != nullptr && next->chunks) next = nullptr;  // what was checked is on its way
+  for (std::size_t begin = 0; begin < tile.rows;) {
+    const Tile::Range range = NextRange(tile, begin);
+    for (std::size_t run = 0; run < runs_.size(); ++run) {
+      tensors.ids =
+          out_.ids.data() + (runs_[run].begin * rows + tile.begin + range.begin) * row_bytes;
+      const std::span<const std::uint8_t* const> of_run(tile.of_run(run), tile.rows);
+      std::span<const std::uint8_t* const> ahead;
+      if (next != nullptr) ahead = {next->of_run(run), next->rows};
+      WriteLayers(runs_[run].shape,
+                  {of_run.subspan(range.begin, range.end - range.begin), range.layer_bytes},
+                  tensors, ahead);
+    }
+    begin = range.end;
   }
 }
 

@@ -1,4 +1,5 @@
-// FlightRecord: one parsed record of a flight.
+// FlightRecord: one parsed record of a flight. FlightSink (store/flight_sink.h) says in full what
+// most kinds mean, and docs/flight.md defines the bytes.
 #ifndef WAYMARK_BLOCKSTORE_FLIGHT_RECORD_H_
 #define WAYMARK_BLOCKSTORE_FLIGHT_RECORD_H_
 
@@ -16,15 +17,16 @@
 
 namespace waymark {
 
-// The kind of a record, and the members of FlightRecord that it sets.
+// The kind of a record, and the members of FlightRecord that it sets. The numbers of the kinds in a
+// file are others (flight::Kind).
 enum class FlightRecordKind : std::uint8_t {
   kCheckpoint = 1,  // the state of the store at the start of the flight: `bytes`
   kBegin,           // a step began: `batch` (without events), `step`, `dropped`
   kEnd,             // it ended: `step`, `end`
   kLanded,          // rows [begin, begin + verdicts.size()) of `step`: `bytes`, `slots`, `more`
-  kSnapshot,        // a snapshot of `blocks`, rows [first, last), was taken: `read_id`
+  kSnapshot,        // snapshot `read_id` of `blocks`, rows [first, last), was taken
   kReleased,        // its pages came back: `read_id`
-  kRead,            // rows [begin, begin + infos.size()) of it were read: `read_id`, `digests`
+  kRead,            // its rows [begin, begin + infos.size()) were read: `read_id`, `digests`
   kClose,           // the last record: `records`, `complete`
   kSchedule,        // the schedule of `step` was opened, for weights of `version`
   kEvents,          // `events` took effect
@@ -42,8 +44,8 @@ struct FlightRecord {
 
   OwnedStepBatch batch;                   // the step's number, version and slots
   std::vector<Event> events;              // in the order of their effect
-  std::uint64_t version = 0;              // of the weights
-  std::vector<std::uint64_t> open_steps;  // the steps that were begun and had not ended
+  std::uint64_t version = 0;              // of the weights (but kBegin: batch.version)
+  std::vector<std::uint64_t> open_steps;  // begun, and neither submitted, dropped nor cancelled
   bool dropped = false;            // the step claimed its rows (capacity) and is not in flight
   std::uint64_t step = 0;          // number of the step
   StepEnd end = StepEnd::kSubmit;  // submit, drop or cancel
@@ -52,7 +54,7 @@ struct FlightRecord {
   std::vector<BlockId> blocks;     // of the snapshot
   VoidedPage voided;
   std::uint32_t copies = 0;
-  std::uint32_t page = 0;
+  std::uint32_t page = 0;  // counted from the first page with rows of the snapshot's range
   std::int64_t first = 0;  // the snapshot's rows [first, last) of the sequence
   std::int64_t last = 0;
   std::int64_t begin = 0;              // first row: of the step (kLanded), of the sequence (kRead)
@@ -62,7 +64,7 @@ struct FlightRecord {
   std::vector<std::int64_t> slots;     // KV slot per landed row of a device_slots step, else empty
   bool has_slots = false;              // kLanded: of a device_slots step whose slots are known
   // kLanded: the rows, kDigestRowBytes or shape.row_bytes() each (FlightInfo::rows). kCheckpoint:
-  // its payload.
+  // its payload (store/checkpoint.h). A recorder writes a missing row as zeros.
   std::vector<std::uint8_t> bytes;
   std::uint64_t records = 0;  // the number of records before the close
   bool complete = true;       // false: the recorder had to stop, and later records are missing
@@ -70,10 +72,12 @@ struct FlightRecord {
 
 namespace flight {
 
-struct Heading;
+struct Heading;  // flight/format.h
 
-// Fills `record` from the payload of a record. `info`, from the flight's head, gives the width of
-// rows. Any bytes are safe. InvalidArgument naming what the format does not allow.
+// Fills `record`, but for its offset, from the payload of the record with this heading; compares no
+// checksums. `info`, from the flight's head, gives the width of rows and the most rows of a step.
+// Any bytes are safe, and take no more memory than a few times their size. InvalidArgument naming
+// what the format does not allow; `record` is then unspecified.
 [[nodiscard]] absl::Status DecodeRecord(const Heading& heading,
                                         std::span<const std::uint8_t> payload,
                                         const FlightInfo& info, FlightRecord& record);

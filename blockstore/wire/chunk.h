@@ -81,11 +81,17 @@ class ChunkCodec {
                                   std::span<std::uint8_t> invalid) const;
 
   // The layers of a chunk of `rows` rows, without a copy: layer l is bytes
-  // [l, l + 1) * LayerBytes(rows) of the result, which points into `chunk`. Checks all crcs and
-  // returns nullopt if one does not match. Does not check ids.
-  // REQUIRES: chunk.size() is ChunkBytes(rows).
+  // [l, l + 1) * LayerBytes(rows) of the result, which points into `chunk`. Checks the crcs that
+  // cover layers [layer_begin, layer_end), and returns nullopt if one does not match. Does not
+  // check ids. REQUIRES: chunk.size() is ChunkBytes(rows); 0 <= layer_begin < layer_end <= L.
   [[nodiscard]] std::optional<std::span<const std::uint8_t>> Layers(
-      std::int64_t rows, std::span<const std::uint8_t> chunk) const;
+      std::int64_t rows, std::span<const std::uint8_t> chunk, std::int32_t layer_begin,
+      std::int32_t layer_end) const;
+
+  // Asks for the bytes that Layers will read of the chunk at the front of `chunks`, which may be of
+  // any size. REQUIRES: 0 <= layer_begin < layer_end <= L.
+  void Prefetch(std::span<const std::uint8_t> chunks, std::int32_t layer_begin,
+                std::int32_t layer_end) const;
 
   // The low 32 bits of XXH3-64 of the crcs of a chunk. A document has it of each chunk, in order,
   // so that a chunk in the place of another is found. REQUIRES: chunk.size() is ChunkBytes of some

@@ -3,6 +3,7 @@
 #ifndef WAYMARK_BLOCKSTORE_WIRE_CRC32C_H_
 #define WAYMARK_BLOCKSTORE_WIRE_CRC32C_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -16,9 +17,16 @@ namespace waymark::wire {
 [[nodiscard]] inline std::uint32_t Crc32c(std::span<const std::uint8_t> bytes) {
   return ExtendCrc32c(0, bytes);
 }
-// ExtendCrc32c without the processor's crc instruction, with the same result. For tests.
-[[nodiscard]] std::uint32_t ExtendCrc32cPortable(std::uint32_t crc,
-                                                 std::span<const std::uint8_t> bytes);
+
+// A crc by one set of instructions; all have the same result. For tests.
+struct Crc32cOps {
+  const char* name;  // "portable", "sse4.2", "avx512", "armv8"
+  // Extends a crc that lacks its two inversions: ~ExtendCrc32c(~state, ...).
+  std::uint32_t (*extend)(std::uint32_t state, const std::uint8_t* bytes, std::size_t size);
+};
+// Those that this machine can run, the portable one first and the best last. Static storage; any
+// thread.
+[[nodiscard]] std::span<const Crc32cOps> SupportedCrc32cOps();
 
 }  // namespace waymark::wire
 

@@ -116,10 +116,21 @@ class Document {
   [[nodiscard]] absl::Status Read(const RowsAndLayers& part, const ReadSpec& spec,
                                   std::span<std::uint8_t> out, std::span<RowInfo> infos = {},
                                   ReadDamage* damage = nullptr) const;
-  // The chunk that contains row `row`, encoded and without a copy. Checks its crcs, not its ids.
-  // Rows that the coverage calls missing are zeros. OutOfRange unless `row` is in the document;
-  // DataLoss if the chunk is damaged or cut off.
-  [[nodiscard]] absl::StatusOr<ChunkView> Chunk(std::int64_t row) const;
+  // Writes why rows [begin, begin + reasons.size()) are missing as the coverage states it, whatever
+  // the condition of their chunks. REQUIRES: they lie in [first(), last()).
+  void Reasons(std::int64_t begin, std::span<Reason> reasons) const {
+    known_.Reasons(begin - first_, reasons);
+  }
+  // The chunk that contains row `row`, encoded and without a copy. Checks its place and the crcs
+  // that cover layers [layer_begin, layer_end), not its ids; other layers are not to be used. Rows
+  // that the coverage calls missing are zeros. OutOfRange unless `row` is in the document; DataLoss
+  // if the chunk is damaged or cut off. REQUIRES: 0 <= layer_begin < layer_end <= L.
+  [[nodiscard]] absl::StatusOr<ChunkView> Chunk(std::int64_t row, std::int32_t layer_begin,
+                                                std::int32_t layer_end) const;
+  // With all layers.
+  [[nodiscard]] absl::StatusOr<ChunkView> Chunk(std::int64_t row) const {
+    return Chunk(row, 0, shape().rows.num_layers);
+  }
   // The shape of the rows that ReadRows returns for these layers. REQUIRES: they lie in All().
   [[nodiscard]] RoutingShape LayersShape(std::int32_t layer_begin, std::int32_t layer_end) const {
     return wire::LayersShape(shape().rows, layer_begin, layer_end);

@@ -11,7 +11,10 @@
 
 namespace waymark::wire {
 
-// Calls another source. An implementation must not throw, but those of others do.
+// Calls another source. An implementation must not throw, but those of others do: such a call
+// returns ExceptionStatus (Internal, or ResourceExhausted without memory), whose text names the
+// call. What it had written to `objects` or `held` by then stays, so callers initialise them. Any
+// thread, as the source itself.
 class GuardedSource final : public PageSource {
  public:
   // `source` is not owned and must outlive the object.
@@ -33,12 +36,13 @@ class GuardedSource final : public PageSource {
                                    std::span<std::uint8_t> held) override {
     return Call("the page source's Holds", [&] { return source_->Holds(digests, deadline, held); });
   }
-  // Calls that threw.
+  // How many calls threw, since this object was made. Any thread.
   [[nodiscard]] std::uint64_t exceptions() const {
     return exceptions_.load(std::memory_order_relaxed);
   }
 
  private:
+  // `doing`: static storage.
   template <class Body>
   absl::Status Call(const char* doing, const Body& body) noexcept {
     try {

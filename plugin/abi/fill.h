@@ -90,8 +90,8 @@ struct BatchRows {
                                         Arguments& check);
 // The shape of rows of `given`.
 [[nodiscard]] absl::StatusOr<RoutingShape> TakeShape(const wm_shape* given);
-// The copy of `given`, checked, for a reader of `id_bytes` in all that were checked against
-// nothing.
+// The copy of `given`, checked by itself, not against the rows that are read: their range, and the
+// sizes of `out` and `infos`.
 [[nodiscard]] absl::Status TakeReadArgs(const wm_read_args* given, wm_read_args& args);
 [[nodiscard]] ReadSpec SpecOf(const wm_read_args& args);
 [[nodiscard]] std::span<std::uint8_t> OutOf(const wm_read_args& args);
@@ -105,14 +105,14 @@ void GiveRuns(const std::vector<CoverageRun>& from, wm_coverage_run* runs, std::
 // How rows of `shape` are to be coded. Null is the default.
 [[nodiscard]] absl::StatusOr<wire::ChunkCode> TakeChunkCode(const wm_chunk_code* given,
                                                             const RoutingShape& shape);
-// Null is the default.
 // How a document is read, from memory or a file.
 struct Reading {
   wire::ReadLimits limits;
   wire::FileAccess access = wire::FileAccess::kRead;
 };
+// Null is the default.
 [[nodiscard]] absl::StatusOr<Reading> TakeLimits(const wm_read_limits* given);
-// Null is `all`.
+// Null is `all`. Does not check that the part lies in `all`.
 [[nodiscard]] absl::StatusOr<RowsAndLayers> TakePart(const wm_part* given,
                                                      const RowsAndLayers& all);
 [[nodiscard]] inline std::int64_t ToCount(std::uint64_t count) {

@@ -19,13 +19,16 @@ namespace waymark::abi {
 
 static_assert(sizeof(void*) == 8 && sizeof(std::size_t) == 8, "the ABI is for 64-bit machines");
 
-// Structs that are larger than this are garbage.
+// A struct_size above this is garbage: memory that was not initialised.
 inline constexpr std::uint32_t kMostStructBytes = 65536;
 
-// A struct that a call fills may end anywhere behind its size and the field after that.
+// The least struct_size of a struct that a call fills. It may end anywhere from there on, also
+// within a field: CopyOut writes that many bytes.
 inline constexpr std::uint32_t kLeastOutBytes = 8;
 
-// The least struct_size of each struct: the end of its last required field. Never changes.
+// The least struct_size of a struct that a call reads: the end of its last required field. Never
+// changes, or callers that were compiled against an older header would be refused. Where nothing
+// else is said, 8: no field but the first two is required.
 template <class T>
 inline constexpr std::uint32_t kLeastBytes = 8;
 
@@ -53,7 +56,8 @@ WM_LAST_REQUIRED(wm_publisher_options, shape);
 WM_LAST_REQUIRED(wm_fetcher_options, source);
 #undef WM_LAST_REQUIRED
 
-// Arrays of these are passed on without a copy: the library's own types have the same layout.
+// Arrays of these, of block ids and of digests are passed on without a copy: the library's own
+// types have the same layout.
 #define WM_FIELD(type, field, own)                               \
   static_assert(offsetof(type, field) == offsetof(own, field) && \
                 sizeof(type::field) == sizeof(own::field))

@@ -3,6 +3,9 @@
 //
 //   session -> store -> recorder <- snapshot
 //   publisher -> source <- fetcher
+//
+// Members are destroyed from the last to the first, so what the C++ object of a handle uses is
+// declared before it. Which threads may call the functions of an object: waymark.h, waymark_wire.h.
 #ifndef WAYMARK_PLUGIN_ABI_TYPES_H_
 #define WAYMARK_PLUGIN_ABI_TYPES_H_
 
@@ -40,7 +43,8 @@
 namespace waymark::abi {
 
 // What every object of the ABI begins with: a tag of its type as long as it lives, and its
-// reference count.
+// reference count, which is 1 when it is made. A tag is 8 characters of its own, as a
+// big-endian number.
 template <std::uint64_t kTypeTag>
 struct RefCounted {
   static constexpr std::uint64_t kTag = kTypeTag;
@@ -48,10 +52,14 @@ struct RefCounted {
   std::atomic<std::uint64_t> references{1};
 };
 
+// Whether `object` is an H. It is not if it is null, or an object of another type of the ABI. For
+// one that was destroyed, a mistake of the caller, the result means nothing.
 template <class H>
 [[nodiscard]] bool IsA(const H* object) {
   return object != nullptr && object->tag.load(std::memory_order_relaxed) == H::kTag;
 }
+// Both ignore what is not an H. Any thread; the last Release destroys the object on its thread,
+// which waits for what the destructors wait for.
 template <class H>
 void Retain(H* object) noexcept {
   if (IsA(object)) object->references.fetch_add(1, std::memory_order_relaxed);
@@ -64,7 +72,7 @@ void Release(H* object) noexcept {
   delete object;
 }
 
-// One reference, released by the destructor.
+// One reference, or none (null), which the destructor releases.
 template <class H>
 class Reference {
  public:
@@ -79,9 +87,11 @@ class Reference {
   H* object_ = nullptr;
 };
 
-// A shape with what wm_shape lends: all layer ids, also where the shape itself has none.
+// A shape with what wm_shape lends: all layer ids, also where the shape itself has none (then 0, 1,
+// ..., L - 1). Does not change. The pointers that it gives out are valid as long as it lives.
 class LentShape {
  public:
+  // `block_tokens`, `num_blocks`: of a store; 0 for rows and documents, which have no blocks.
   explicit LentShape(const RoutingShape& shape, std::int32_t block_tokens = 0,
                      std::int32_t num_blocks = 0);
   // struct_size is left to CopyOut.
@@ -94,8 +104,9 @@ class LentShape {
 
 }  // namespace waymark::abi
 
+// What batch_parse read.
 struct wm_batch : waymark::abi::RefCounted<0x776d206261746368> {  // "wm batch"
-  waymark::OwnedStepBatch batch;
+  waymark::OwnedStepBatch batch;  // does not change: batch_view lends its arrays
 };
 
 struct wm_schedule_writer : waymark::abi::RefCounted<0x776d207363686564> {  // "wm sched"
@@ -107,7 +118,7 @@ struct wm_schedule_writer : waymark::abi::RefCounted<0x776d207363686564> {  // "
 struct wm_recorder : waymark::abi::RefCounted<0x776d207265636f72> {  // "wm recor"
   waymark::FlightInfo info;                                          // of the store that it is for
   std::atomic<bool> has_store{false};                                // one store, once
-  std::mutex dumping;                                                // one at a time
+  std::mutex dumping;  // recorder_dump: one thread at a time writes a file
   std::unique_ptr<waymark::FlightRecorder> recorder;
 };
 
@@ -117,21 +128,26 @@ struct wm_store : waymark::abi::RefCounted<0x776d2073746f7265> {  // "wm store"
   const waymark::abi::Reference<wm_recorder> recorder;  // outlives `store`
   std::mutex logs_mutex;
   std::list<wm_ext_log> logs;  // of the store and its sessions; they outlive `store`
+  // Its snapshots have it, too, and may outlive the store.
   std::shared_ptr<const waymark::abi::LentShape> shape;
   std::mutex findings_mutex;
-  std::deque<waymark::AuditFinding> findings;  // taken from the store, not returned yet
+  // Taken from the store, which gives all it has, and not returned yet: store_next_finding returns
+  // one.
+  std::deque<waymark::AuditFinding> findings;
   std::unique_ptr<waymark::RoutingStore> store;
 };
 
+// Does not keep its store, whose pages the C++ snapshot shares.
 struct wm_snapshot : waymark::abi::RefCounted<0x776d20736e617073> {  // "wm snaps"
   wm_snapshot(const wm_store& store, waymark::Snapshot of)
       : recorder(store.recorder), shape(store.shape), snapshot(std::move(of)) {}
 
   const waymark::abi::Reference<wm_recorder> recorder;  // outlives `snapshot`
   const std::shared_ptr<const waymark::abi::LentShape> shape;
-  waymark::Snapshot snapshot;  // empty when it was published
+  waymark::Snapshot snapshot;  // empty once a publisher has taken its rows
 };
 
+// Immutable: rows_view lends what is in it.
 struct wm_rows : waymark::abi::RefCounted<0x776d20726f777320> {  // "wm rows "
   explicit wm_rows(waymark::Rows of) : rows(std::move(of)), shape(rows.shape) {}
 
@@ -143,7 +159,9 @@ struct wm_session : waymark::abi::RefCounted<0x776d207365737369> {  // "wm sessi
   explicit wm_session(wm_store* of) : store(of) {}
 
   const waymark::abi::Reference<wm_store> store;  // outlives `session`
-  mutable std::mutex bindings;  // of the layers: one thread binds, any thread reads
+  // Over the bindings of the layers: one thread binds, any thread reads. Not taken on the step
+  // path, whose thread is the one that binds.
+  mutable std::mutex bindings;
   std::unique_ptr<waymark::CaptureSession> session;
 };
 
@@ -157,7 +175,8 @@ struct wm_document : waymark::abi::RefCounted<0x776d20646f63756d> {  // "wm docu
   wm_document(waymark::wire::Document of, std::shared_ptr<const waymark::wire::FileBytes> opened)
       : file(std::move(opened)), document(std::move(of)), shape(document.shape().rows) {}
 
-  const std::shared_ptr<const waymark::wire::FileBytes> file;  // null: the caller's bytes
+  // The bytes of a file; null: the caller's, who keeps them as long as the document.
+  const std::shared_ptr<const waymark::wire::FileBytes> file;
   const waymark::wire::Document document;
   const waymark::abi::LentShape shape;
 };
@@ -166,9 +185,10 @@ struct wm_source : waymark::abi::RefCounted<0x776d20736f757263> {  // "wm sourc"
   wm_source() = default;
   explicit wm_source(std::unique_ptr<waymark::wire::PageSource> of) : source(std::move(of)) {}
 
-  std::unique_ptr<waymark::wire::PageSource> source;
+  std::unique_ptr<waymark::wire::PageSource> source;  // never null in the hands of a caller
 };
 
+// What becomes of one publication: its handle, or an error. Keeps nothing: not even its publisher.
 struct wm_ticket : waymark::abi::RefCounted<0x776d207469636b65> {  // "wm ticke"
   using Result = std::shared_future<absl::StatusOr<waymark::wire::Handle>>;
 
@@ -180,7 +200,9 @@ struct wm_publisher : waymark::abi::RefCounted<0x776d207075626c69> {  // "wm pub
   explicit wm_publisher(wm_source* of) : source(of) {}
 
   const waymark::abi::Reference<wm_source> source;  // outlives `publisher`
-  // What queued snapshots keep alive; their pages are unpinned before their result is set.
+  // What queued snapshots keep alive: their recorder, which hears of the return of their pages.
+  // That comes before their result is set, so the next publication of a snapshot drops those whose
+  // result is ready.
   struct Pinned {
     wm_ticket::Result until;
     waymark::abi::Reference<wm_recorder> recorder;

@@ -1,5 +1,9 @@
 // CaptureSession::Impl: what a session has, and the steps that it has open. Included by
 // capture_session.cc only.
+//
+// Everything is of the engine's thread. GetStats and SilentLayers, on any thread, read the
+// Counters, the bindings, which do not change after the first step, and the layer counters and the
+// gather, which allow it.
 #ifndef WAYMARK_PLUGIN_CAPTURE_CAPTURE_SESSION_IMPL_H_
 #define WAYMARK_PLUGIN_CAPTURE_CAPTURE_SESSION_IMPL_H_
 
@@ -16,6 +20,7 @@
 
 namespace waymark {
 
+// The codes of absl::Status that StepCode and CaptureCode have, as their numbers.
 inline constexpr std::int32_t kInvalidArgument =
     static_cast<std::int32_t>(absl::StatusCode::kInvalidArgument);
 inline constexpr std::int32_t kFailedPrecondition =
@@ -28,7 +33,7 @@ inline constexpr std::int32_t kNotFound = static_cast<std::int32_t>(absl::Status
 
 class CaptureSession::Impl {
  public:
-  // A counter that one thread moves and any thread reads.
+  // A counter that one thread moves and any thread reads: no atomic addition is needed.
   class Counter {
    public:
     void Add(std::uint64_t n = 1) {
@@ -40,30 +45,33 @@ class CaptureSession::Impl {
     std::atomic<std::uint64_t> value_{0};
   };
 
-  RoutingStore* store = nullptr;
+  RoutingStore* store = nullptr;  // not owned
   RoutingShape shape;
-  std::int32_t max_rows = 0;
-  std::int32_t max_ids_rows = 0;  // of a tensor of SubmitIds
-  std::shared_ptr<LayerCounters> counters;
-  std::shared_ptr<Transport> transport;
-  std::shared_ptr<IdsRing> ids_ring;
-  std::shared_ptr<RowGather> gather;  // null: this rank has all rows
-  std::vector<LayerBinding> bindings;
+  std::int32_t max_rows = 0;                // of a view, padding included; of this rank
+  std::int32_t max_ids_rows = 0;            // of a tensor of SubmitIds
+  std::shared_ptr<LayerCounters> counters;  // what landing finds; the transport and the ring add
+  std::shared_ptr<Transport> transport;     // the buffers of steps of BeginStep
+  std::shared_ptr<IdsRing> ids_ring;        // the tensors of SubmitIds that have not landed
+  std::shared_ptr<RowGather> gather;        // null: this rank has all rows
+  std::vector<LayerBinding> bindings;       // [L]; an unbound layer has no module
 
-  // The step that has a buffer; by BufferId. step == 0: the buffer is not the engine's thread's.
+  // A step that was begun, has a buffer, and has not ended.
   struct Open {
-    std::uint64_t step = 0;
-    std::int32_t rows = 0;
-    std::int32_t written_rows = 0;
-    bool device_slots = false;  // how many rows it has is known at its end,
-    bool all_written = false;   // and until then it may have written all of the view
+    std::uint64_t step = 0;         // 0: none; the buffer is free, or its rows have not landed yet
+    std::int32_t rows = 0;          // of this rank; 0 with device_slots
+    std::int32_t written_rows = 0;  // rows [0, written_rows) are written, as the engine said
+    bool device_slots = false;      // how many rows it has is known at its end,
+    bool all_written = false;       // and nothing was said: until then it may have written all
   };
-  std::vector<Open> open;
-  std::size_t last_found = 0;  // engines ask for the same step again and again
-  std::uint64_t last_begun = 0;
+  std::vector<Open> open;        // [num_buffers], by BufferId
+  std::size_t last_found = 0;    // of `open`: engines ask for the same step again and again
+  std::uint64_t last_begun = 0;  // the last step begun, dropped ones included; steps increase
 
+  // Those of CaptureStats; overflows: ring_overflows, handed_over: rows_handed_over.
   Counter begun, submitted, dropped, cancelled, overflows, discards, handed_over;
 
+  // The buffer of `step`; kNoBuffer if it has none: not begun, dropped at its begin, ended, or of
+  // BeginIdsStep.
   BufferId Find(StepId step) {
     if (step.value() == 0) return kNoBuffer;
     if (open[last_found].step == step.value()) return static_cast<BufferId>(last_found);
@@ -76,7 +84,7 @@ class CaptureSession::Impl {
     return kNoBuffer;
   }
 
-  // Gives the buffer of `step`, if it has one, back without landing it.
+  // Gives the buffer of `step`, if it has one, back without landing it. The step goes on.
   void ReleaseBuffer(StepId step) {
     const BufferId buffer = Find(step);
     if (buffer == kNoBuffer) return;
@@ -85,6 +93,13 @@ class CaptureSession::Impl {
     entry = {};
   }
 
+  // Ends `step` with rows [first_row, first_row + rows) of its buffer. `slots`: of each row, with
+  // device_slots, else null (Transport::Seal). kTooManyRows beyond max_rows; nothing has happened.
+  // After any other answer the buffer is no longer the step's: the store ends the use of what Seal
+  // returned also when it refuses it. Rows [0, written) are set to -1 before the buffer is used
+  // again: what the engine said at the begin, here, or by Wrote; all_written counts only when a
+  // step is dropped or cancelled.
+  // REQUIRES: buffer == Find(step), which is not kNoBuffer; 0 <= rows <= max_rows.
   StepCode Submit(StepId step, BufferId buffer, const std::int64_t* slots, std::int32_t rows,
                   std::int32_t written_rows, std::int32_t first_row = 0) {
     if (written_rows < 0 || written_rows > max_rows) {
@@ -102,12 +117,14 @@ class CaptureSession::Impl {
     return code;
   }
 
+  // The store has begun `step`, or begun and dropped it.
   void Begun(std::uint64_t step) {
     last_begun = step;
     begun.Add();
   }
 
-  // The rows of `num_rows` that this rank has, in `rows`.
+  // Sets `rows` to how many of the batch's `num_rows` rows this rank has: all without a gather,
+  // else an equal part. Refuses device_slots, and a number that is no multiple of the ranks.
   StepCode SplitRows(const StepBatch& batch, std::size_t num_rows, std::size_t& rows) const {
     rows = num_rows;
     if (gather == nullptr) return {};
@@ -120,8 +137,10 @@ class CaptureSession::Impl {
     return {kInvalidArgument, StepRule::kRankRows, ranks, static_cast<std::int64_t>(num_rows)};
   }
 
-  // Begins a step in the store, and its exchange. `room`: the caller has room for it; otherwise it
-  // is dropped.
+  // Begins a step in the store and, with a gather, its exchange. `room`: the caller has a buffer
+  // for it, or it needs none. Without room, or memory for the rows of all ranks, it is dropped by
+  // the record that begins it: the store answers dropped(), and the other ranks get no rows from
+  // this one. Any other failure: nothing has begun. `rows`: of SplitRows.
   StepCode Begin(const StepBatch& batch, std::size_t rows, bool room) {
     RowGather::Gathered* memory = nullptr;
     const bool gathers = gather != nullptr && gather->Ready();
@@ -147,7 +166,7 @@ class CaptureSession::Impl {
     return code;
   }
 
-  // What the store gets for `local`, the rows of this rank.
+  // What the store gets for `local`, the rows of this rank: with a gather, those of all ranks.
   StepRows* OfAllRanks(StepId step, StepRows* local) {
     if (gather == nullptr || gather->OpenRows(step) < 0) return local;
     return gather->Submit(step, local);
@@ -165,13 +184,16 @@ class CaptureSession::Impl {
     const auto buffer = static_cast<std::size_t>(view.buffer);
     return view.step != 0 && buffer < open.size() && open[buffer].step == view.step;
   }
-  // Rows [0, rows) of `view` were written.
+  // Rows [0, rows) of `view` are written, or about to be, on the device in stream order. REQUIRES:
+  // MayWrite(view).
   void Wrote(const CaptureView& view, std::int32_t rows) {
     if (view.buffer == kScratchBuffer) return;
     Open& entry = open[static_cast<std::size_t>(view.buffer)];
     entry.written_rows = std::max(entry.written_rows, rows);
   }
 
+  // The rules that the tensors of HandOver and SubmitIds share: 0 <= rows <= most_rows, an address
+  // if there are rows, and at least K columns.
   CaptureCode CheckIds(const void* data, std::int32_t rows, std::int32_t most_rows,
                        std::int32_t columns) const {
     if (rows < 0 || rows > most_rows) {

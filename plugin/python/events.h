@@ -1,4 +1,5 @@
-// The methods that report events, which Store and ScheduleWriter both have.
+// Events of blocks as Python gives them: the arguments of a call as wm_events, and the methods that
+// report them, which Store and ScheduleWriter both have. Everything here needs the GIL.
 #ifndef WAYMARK_PLUGIN_PYTHON_EVENTS_H_
 #define WAYMARK_PLUGIN_PYTHON_EVENTS_H_
 
@@ -6,17 +7,31 @@
 
 namespace waymark_python {
 
-// The events of a call. `blocks` and the like: one, or an array or list of them.
+// The events of a call, in the order in which they are reported: one for each block (each of
+// `dst`).
+//
+// `blocks`, `src`, `dst`, `rows`, `row`: int32, as Integers takes them (one, a list, an array). A
+// single `src`, `rows` or `row` is that of every block, but a Move needs as many as `dst`. `keys`:
+// None, or one for each block, in the forms that `bind` lists below.
+//
+// InvalidArgumentError for lists of different lengths, and a key of another size than 1 ... 32
+// bytes; OutOfRangeError for an integer that does not fit; TypeError for what is none. Whether
+// blocks and rows exist is not checked here: the call that reports the events does.
 using EventList = std::vector<wm_event>;
 [[nodiscard]] EventList BindEvents(nb::handle blocks, nb::handle keys);
 [[nodiscard]] EventList RetainEvents(nb::handle blocks);
 [[nodiscard]] EventList ReleaseEvents(nb::handle blocks);
+// `step`: 1 or more, or None for the step that is begun next (0 in the event).
 [[nodiscard]] EventList SealEvents(nb::handle blocks, nb::handle keys, nb::handle step);
 [[nodiscard]] EventList CopyEvents(nb::handle src, nb::handle dst, nb::handle rows);
+// One group, which takes effect at once: all but the last have `more`.
 [[nodiscard]] EventList MoveEvents(nb::handle src, nb::handle dst);
 [[nodiscard]] EventList TruncateEvents(nb::handle blocks, nb::handle row, std::uint64_t step);
 [[nodiscard]] EventList ResetEvents();
-// The caller's events: an array of event_dtype, or bytes of 56 per event.
+
+// The caller's own events: an array of event_dtype, or bytes of 56 per event. Where they lie if
+// they are contiguous and aligned, else a copy; `events` must outlive the object. TypeError or
+// InvalidArgumentError for anything else; the events themselves are checked when they are reported.
 class GivenEvents {
  public:
   explicit GivenEvents(nb::handle events);
@@ -26,16 +41,17 @@ class GivenEvents {
  private:
   const wm_event* data_ = nullptr;
   std::size_t size_ = 0;
-  NumpyMemory memory_;
-  nb::object keep_;
+  NumpyMemory memory_;  // of an array that is used where it lies
+  nb::object keep_;     // the bytes that copied_ was made of
   EventList copied_;
 };
 
-// Defines the methods of a class that has void Report(const wm_event*, std::size_t) const.
 template <typename T>
 void Send(const T& to, const EventList& events) {
   to.Report(events.data(), events.size());
 }
+// Defines the methods of a class that has void Report(const wm_event*, std::size_t) const, which
+// reports events in order. Their texts are what Python's help() shows.
 template <typename T>
 void DefineEvents(nb::class_<T>& of) {
   using nb::literals::operator""_a;

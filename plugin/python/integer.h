@@ -1,5 +1,5 @@
 // Integer arguments. What is not an integer, or out of range, raises an exception that names the
-// argument, its range and the value; nanobind's own text names none of them.
+// argument, its range and the value; nanobind's own text names none of them. Needs the GIL.
 #ifndef WAYMARK_PLUGIN_PYTHON_INTEGER_H_
 #define WAYMARK_PLUGIN_PYTHON_INTEGER_H_
 
@@ -19,6 +19,7 @@ std::int64_t SignedOf(nanobind::handle object, const char* name, std::int64_t le
                       std::int64_t most);
 std::uint64_t UnsignedOf(nanobind::handle object, const char* name, std::uint64_t least,
                          std::uint64_t most);
+// The same for any integer type; without bounds, those of the type.
 template <typename T>
 T IntegerOf(nanobind::handle object, const char* name, T least = std::numeric_limits<T>::min(),
             T most = std::numeric_limits<T>::max()) {
@@ -37,6 +38,8 @@ struct ArgumentName {
 };
 
 // A parameter of a bound function: any integer that fits T. `kName` is what an exception calls it.
+// It takes part in no choice of overloads: overloads that differ in it must differ in their number
+// of arguments.
 template <typename T, ArgumentName kName>
 struct Integer {
   T value;
@@ -63,6 +66,7 @@ struct nanobind::detail::type_caster<waymark_python::Integer<T, kName>> {
   static constexpr bool can_cast() {
     return true;
   }
+  // Any object: a refusal here would become nanobind's text.
   bool from_python(handle object, std::uint8_t, cleanup_list*) noexcept {
     object_ = object;
     return true;
@@ -71,7 +75,7 @@ struct nanobind::detail::type_caster<waymark_python::Integer<T, kName>> {
   explicit operator Value() const { return {waymark_python::IntegerOf<T>(object_, kName.text)}; }
 
  private:
-  handle object_;
+  handle object_;  // the caller's, who keeps it until the call is over
 };
 
 #endif  // WAYMARK_PLUGIN_PYTHON_INTEGER_H_

@@ -1,44 +1,14 @@
 /* Every function of the table of waymark_megatron.h, from plain C, and the example at its top. What a
  * store counts, and the rows that it gives back, are what was reported. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <waymark_megatron.h>
+
+#include "tests/abi/table_test.h"
 
 enum { TOKENS = 4, BLOCKS = 16, DUMMY = 15 };
 
-static const wm_api_v1* wm;
 static const wm_megatron_api_v1* megatron;
 static unsigned char called[sizeof(wm_megatron_api_v1) / sizeof(void*)];
-#define MEGATRON(name) \
-  (called[offsetof(wm_megatron_api_v1, name) / sizeof(void*)] = 1, megatron->name)
-
-static char text[1024];
-static wm_message why = {text, sizeof(text), 0};
-
-static void fail(int line, const char* what) {
-  fprintf(stderr, "megatron_test.c:%d: not so: %s (text: \"%s\")\n", line, what, text);
-  exit(1);
-}
-#define CHECK(holds)                      \
-  do {                                    \
-    if (!(holds)) fail(__LINE__, #holds); \
-  } while (0)
-#define CHECK_OK(call) CHECK((call) == WM_OK)
-/* The call is refused, and its text names `word`. */
-#define CHECK_BAD(call, word)                                   \
-  do {                                                          \
-    if ((call) != WM_INVALID_ARGUMENT) fail(__LINE__, #call);   \
-    if (strstr(text, (word)) == NULL) fail(__LINE__, "" #word); \
-  } while (0)
-
-/* Waits until the store has applied its log; how many events it has counted. */
-static uint64_t events(wm_store* store) {
-  wm_store_stats stats = {.struct_size = sizeof stats};
-  CHECK_OK(wm->store_wait_idle(store, 10 * (int64_t)1000000000, &why));
-  CHECK_OK(wm->store_stats(store, &stats));
-  return stats.events;
-}
+#define MEGATRON(name) NOTED(wm_megatron_api_v1, megatron, called, name)
 
 /* The ids of rows [0, rows) of a snapshot, which is released; -1: missing. */
 static void read_ids(wm_snapshot* snapshot, int32_t* ids, int64_t rows) {
@@ -143,13 +113,13 @@ int main(void) {
   CHECK_BAD(MEGATRON(release)(adapter, wrong, 2, &why), "blocks[1]");
   CHECK_BAD(MEGATRON(register_hashes)(adapter, wrong, hashes, 2, &why), "blocks[1]");
   CHECK_BAD(MEGATRON(register_hashes)(adapter, blocks, NULL, 2, &why), "hashes");
-  CHECK(events(store) == 0);
+  CHECK(events_of(store) == 0);
   CHECK_OK(MEGATRON(allocate)(adapter, blocks, 2, &why));
   CHECK_OK(MEGATRON(match)(adapter, blocks + 1, 1, &why));
   CHECK_OK(MEGATRON(register_hashes)(adapter, blocks, hashes, 2, &why));
   CHECK_OK(MEGATRON(release)(adapter, blocks, 3, &why));
   CHECK_OK(MEGATRON(reset)(adapter, &why));
-  CHECK(events(store) == 2 + 1 + 2 + 3 + 1);
+  CHECK(events_of(store) == 2 + 1 + 2 + 3 + 1);
 
   /* A step whose forward writes the view of the session. */
   CHECK_OK(MEGATRON(allocate)(adapter, blocks, 1, &why));
@@ -198,11 +168,6 @@ int main(void) {
   CHECK_OK(MEGATRON(allocate)(adapter, blocks, 1, &why));
   MEGATRON(adapter_release)(adapter);
 
-  for (i = offsetof(wm_megatron_api_v1, adapter_create) / sizeof(void*); i < sizeof(called); ++i) {
-    if (!called[i]) {
-      fprintf(stderr, "megatron_test.c: function %d of the table was not called\n", (int)i);
-      return 1;
-    }
-  }
+  CHECK_CALLED(wm_megatron_api_v1, adapter_create, called);
   return 0;
 }

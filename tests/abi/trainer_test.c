@@ -1,34 +1,13 @@
 /* Every function of the table of waymark_trainer.h, from plain C, and the example at its top. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <waymark_trainer.h>
+
+#include "tests/abi/table_test.h"
 
 enum { L = 3, K = 2, E = 16, TOKENS = 8 };
 
-static const wm_api_v1* wm;
 static const wm_trainer_api_v1* table;
 static unsigned char called[sizeof(wm_trainer_api_v1) / sizeof(void*)];
-#define TRAINER(name) (called[offsetof(wm_trainer_api_v1, name) / sizeof(void*)] = 1, table->name)
-
-static char text[1024];
-static wm_message why = {text, sizeof(text), 0};
-
-static void fail(int line, const char* what) {
-  fprintf(stderr, "trainer_test.c:%d: not so: %s (text: \"%s\")\n", line, what, text);
-  exit(1);
-}
-#define CHECK(holds)                      \
-  do {                                    \
-    if (!(holds)) fail(__LINE__, #holds); \
-  } while (0)
-#define CHECK_OK(call) CHECK((call) == WM_OK)
-/* The call is refused, and its text names `word`. */
-#define CHECK_BAD(call, word)                                   \
-  do {                                                          \
-    if ((call) != WM_INVALID_ARGUMENT) fail(__LINE__, #call);   \
-    if (strstr(text, (word)) == NULL) fail(__LINE__, "" #word); \
-  } while (0)
+#define TRAINER(name) NOTED(wm_trainer_api_v1, table, called, name)
 
 /* Id k of layer l of token t: distinct within a layer. */
 static uint8_t id_of(int t, int l, int k) {
@@ -58,7 +37,7 @@ int main(void) {
   wm_rows_view view = {.struct_size = sizeof view, .count = TOKENS};
   wm_rows* rows = NULL;
   size_t count = 0;
-  int t, l, k, i;
+  int t, l, k;
 
   wm = wm_get_api_v1();
   table = wm_get_trainer_api_v1();
@@ -329,11 +308,6 @@ int main(void) {
     wm->rows_release(other);
   }
   wm->rows_release(rows);
-  for (i = offsetof(wm_trainer_api_v1, plan_create) / sizeof(void*); i < (int)sizeof(called); ++i) {
-    if (!called[i]) {
-      fprintf(stderr, "trainer_test.c: function %d of the table was not called\n", i);
-      return 1;
-    }
-  }
+  CHECK_CALLED(wm_trainer_api_v1, plan_create, called);
   return 0;
 }

@@ -1,35 +1,14 @@
 /* Every function of the table of waymark_vllm.h, from plain C, and the example at its top. The
  * messages are read by a store: what it counts is what was reported. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <waymark_vllm.h>
+
+#include "tests/abi/table_test.h"
 
 enum { TOKENS = 4, BLOCKS = 16 };
 
-static const wm_api_v1* wm;
 static const wm_vllm_api_v1* vllm;
 static unsigned char called[sizeof(wm_vllm_api_v1) / sizeof(void*)];
-#define VLLM(name) (called[offsetof(wm_vllm_api_v1, name) / sizeof(void*)] = 1, vllm->name)
-
-static char text[1024];
-static wm_message why = {text, sizeof(text), 0};
-
-static void fail(int line, const char* what) {
-  fprintf(stderr, "vllm_test.c:%d: not so: %s (text: \"%s\")\n", line, what, text);
-  exit(1);
-}
-#define CHECK(holds)                      \
-  do {                                    \
-    if (!(holds)) fail(__LINE__, #holds); \
-  } while (0)
-#define CHECK_OK(call) CHECK((call) == WM_OK)
-/* The call is refused, and its text names `word`. */
-#define CHECK_BAD(call, word)                                   \
-  do {                                                          \
-    if ((call) != WM_INVALID_ARGUMENT) fail(__LINE__, #call);   \
-    if (strstr(text, (word)) == NULL) fail(__LINE__, "" #word); \
-  } while (0)
+#define VLLM(name) NOTED(wm_vllm_api_v1, vllm, called, name)
 
 static void example(const wm_vllm_api_v1* table, wm_vllm_scheduler* scheduler) {
 #define vllm table
@@ -45,14 +24,6 @@ static void deliver(wm_vllm_scheduler* scheduler, wm_store* store) {
   size_t size = 0;
   CHECK_OK(VLLM(scheduler_finish_message)(scheduler, &bytes, &size, &why));
   CHECK_OK(wm->store_report_message(store, bytes, size, &why));
-}
-
-/* How many events the store has applied. */
-static uint64_t events(wm_store* store) {
-  wm_store_stats stats = {.struct_size = sizeof stats};
-  CHECK_OK(wm->store_wait_idle(store, 10 * (int64_t)1000000000, &why));
-  CHECK_OK(wm->store_stats(store, &stats));
-  return stats.events;
 }
 
 int main(void) {
@@ -132,7 +103,7 @@ int main(void) {
   CHECK_BAD(VLLM(scheduler_sealed)(scheduler, 1, NULL, &why), "blocks");
   CHECK_BAD(VLLM(scheduler_finish_message)(scheduler, NULL, NULL, &why), "bytes");
   deliver(scheduler, store);
-  CHECK(events(store) == 5);
+  CHECK(events_of(store) == 5);
 
   /* It is read, loses its drafts, and is preempted; the cache is reset, and it is resumed. */
   CHECK_OK(VLLM(scheduler_snapshot)(scheduler, 1, 1, 9, tags[0], &why));
@@ -147,7 +118,7 @@ int main(void) {
   blocks.num_blocks = 3;
   CHECK_OK(VLLM(scheduler_resume)(scheduler, 1, &blocks, 6, 0, &why)); /* 1 Retain, 2 Binds */
   deliver(scheduler, store);
-  CHECK(events(store) == 5 + 11);
+  CHECK(events_of(store) == 5 + 11);
   for (i = 0; i < 3; ++i) {
     const wm_status taken = wm->store_take_tagged(store, tags[i], &snapshot, &why);
     CHECK(taken == (i == 1 ? WM_NOT_FOUND : WM_OK));
@@ -176,12 +147,7 @@ int main(void) {
   example(vllm, scheduler);
   VLLM(scheduler_release)(scheduler);
 
-  for (i = offsetof(wm_vllm_api_v1, scheduler_create) / sizeof(void*); i < sizeof(called); ++i) {
-    if (!called[i]) {
-      fprintf(stderr, "vllm_test.c: function %d of the table was not called\n", (int)i);
-      return 1;
-    }
-  }
+  CHECK_CALLED(wm_vllm_api_v1, scheduler_create, called);
   wm->store_release(store);
   return 0;
 }

@@ -1,33 +1,16 @@
 /* Every function of both tables, from plain C: an engine of three steps, read back row by row.
  *
- * Calls go through WM(name) and WIRE(name), which count them; in the end every function was
- * called. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+ * Calls go through WM(name) and WIRE(name), which note them; in the end every function was called. */
+#include <waymark_wire.h>
 
-#include "plugin/waymark_wire.h"
+#include "tests/abi/table_test.h"
 
 enum { LAYERS = 2, TOP_K = 2, EXPERTS = 8, PAGE = 4, BLOCKS = 16, ROWS = 4 };
 
-static const wm_api_v1* wm;
 static unsigned char called[sizeof(wm_api_v1) / sizeof(void*)];
 static unsigned char called_wire[sizeof(wm_wire_api_v1) / sizeof(void*)];
-#define WM(name) (called[offsetof(wm_api_v1, name) / sizeof(void*)] = 1, wm->name)
-#define WIRE(name) (called_wire[offsetof(wm_wire_api_v1, name) / sizeof(void*)] = 1, wm->wire->name)
-
-static char text[1024];
-static wm_message why = {text, sizeof(text), 0};
-
-static void fail(int line, const char* what) {
-  fprintf(stderr, "walk_test.c:%d: not so: %s (text: \"%s\")\n", line, what, text);
-  exit(1);
-}
-#define CHECK(holds)                      \
-  do {                                    \
-    if (!(holds)) fail(__LINE__, #holds); \
-  } while (0)
-#define CHECK_OK(call) CHECK((call) == WM_OK)
+#define WM(name) NOTED(wm_api_v1, wm, called, name)
+#define WIRE(name) NOTED(wm_wire_api_v1, wm->wire, called_wire, name)
 
 /* The id that belongs at (step, row, layer, k): distinct within a layer, in [0, EXPERTS). */
 static int id_of(unsigned long step, int row, int layer, int k) {
@@ -729,14 +712,6 @@ static void walk_routing(void) {
   wm->store_release(store);
 }
 
-static void check_called(const unsigned char* was, size_t first, size_t last, const char* of) {
-  size_t i;
-  for (i = first; i < last; ++i) {
-    if (!was[i]) fprintf(stderr, "function %u of the table%s was not called\n", (unsigned)i, of);
-    CHECK(was[i]);
-  }
-}
-
 /* The four rows of `batch`, in block 2, in the other two forms: they are written as the same bytes.
  */
 static void walk_row_forms(wm_step_batch batch, const uint8_t* want, size_t want_size) {
@@ -1288,7 +1263,7 @@ int main(void) {
   walk_routing();
   walk_schedule_writer();
 
-  check_called(called, offsetof(wm_api_v1, store_create) / sizeof(void*), sizeof(called), "");
-  check_called(called_wire, 1, sizeof(called_wire), " of the wire");
+  CHECK_CALLED(wm_api_v1, store_create, called);
+  CHECK_CALLED(wm_wire_api_v1, rows_document, called_wire);
   return 0;
 }

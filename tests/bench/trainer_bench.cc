@@ -1,7 +1,7 @@
-// Filling router tensors: sequences of 8192 tokens, cut between two ranks, from snapshots whose pages
-// lie anywhere in a store of a million rows, from rows and from documents; against one memcpy of as
-// many bytes as the tensors have. Of few layers there are more sequences, so that the tensors are
-// always more than the caches hold, as those of a micro-batch are.
+// Filling the router tensors of a step: micro-batches of sequences of 8192 tokens, cut between two
+// ranks, from snapshots whose pages lie anywhere in a store of a million rows, from rows and from
+// documents; against a memcpy of as many bytes as the tensors have. Of few layers there are more
+// micro-batches, so that the tensors of a step are always more than the caches hold.
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -19,6 +19,7 @@ namespace {
 constexpr std::int64_t kTokens = 8192;
 constexpr std::size_t kTensorBytes = std::size_t{60} << 20;  // about; twice the last-level cache
 constexpr std::size_t kMostSequences = 60;
+constexpr std::size_t kMicroBatch = 4;  // sequences
 
 enum class From { kSnapshots, kRows, kDocuments };
 
@@ -69,45 +70,52 @@ struct Sequences {
 void FillTensors(benchmark::State& state, From from, TrainerLayout layout, IdType id_type,
                  std::int32_t num_layers) {
   const std::size_t row_bytes = static_cast<std::size_t>(num_layers) * kTopK * IdBytes(id_type);
-  const std::size_t count =
-      std::clamp<std::size_t>(2 * kTensorBytes / row_bytes / kTokens, 4, kMostSequences);
-  const std::span<const RowSource> sources = Sequences::Get(from, count);
-  const std::vector<std::int64_t> lengths(count, kTokens);
+  const std::size_t batches = std::clamp<std::size_t>(
+      2 * kTensorBytes / row_bytes / kTokens / kMicroBatch, 1, kMostSequences / kMicroBatch);
+  const std::span<const RowSource> sources = Sequences::Get(from, batches * kMicroBatch);
+  const std::vector<std::int64_t> lengths(kMicroBatch, kTokens);
   const RowPlan plan = RowPlan::Make(layout, lengths).value();
   std::vector<std::int32_t> layers(static_cast<std::size_t>(num_layers));
   std::iota(layers.begin(), layers.end(), kLayers - num_layers);
-  const std::size_t size = static_cast<std::size_t>(plan.rows()) * row_bytes;
+  const auto batch_rows = static_cast<std::size_t>(plan.rows());
+  const std::size_t size = batches * batch_rows * row_bytes;
   std::vector<std::uint8_t> ids(size);
-  std::vector<std::uint8_t> mask(static_cast<std::size_t>(plan.rows()));
+  std::vector<std::uint8_t> mask(batches * batch_rows);
   std::vector<std::uint8_t> copy_from(size, 1);
   std::vector<std::uint8_t> copy_to(size);
-  RouterTensors out;
-  out.id_type = id_type;
-  out.ids = ids;
-  out.mask = mask;
+  std::vector<RouterTensors> tensors(batches);
+  for (std::size_t i = 0; i < batches; ++i) {
+    tensors[i].id_type = id_type;
+    tensors[i].ids = std::span(ids).subspan(i * batch_rows * row_bytes, batch_rows * row_bytes);
+    tensors[i].mask = std::span(mask).subspan(i * batch_rows, batch_rows);
+  }
   Times times(static_cast<std::size_t>(state.max_iterations));
   Times copies(static_cast<std::size_t>(state.max_iterations));
   for (auto _ : state) {
-    std::int64_t replayed = 0;
+    std::size_t replayed = 0;
     const double filling = Time(
         [&] {
-          const auto report = FillRouterTensors(plan, sources, layers, out);
-          if (report.ok()) replayed = report->replayed;
+          for (std::size_t i = 0; i < batches; ++i) {
+            const auto report = FillRouterTensors(
+                plan, sources.subspan(i * kMicroBatch, kMicroBatch), layers, tensors[i]);
+            if (report.ok()) replayed += static_cast<std::size_t>(report->replayed);
+          }
           KeepAlive(ids.data());
         },
         Clock::kProcessor);
-    Demand(replayed == plan.rows(), "a row is missing");
+    Demand(replayed == mask.size(), "a row is missing");
     times.Add(filling);
     copies.Add(Time(
         [&] {
-          Copy(copy_to.data(), copy_from.data(), size);
+          for (std::size_t i = 0; i < size; i += size / batches)
+            Copy(copy_to.data() + i, copy_from.data() + i, size / batches);
           KeepAlive(copy_to.data());
         },
         Clock::kProcessor));
     state.SetIterationTime(filling / 1e9);
   }
   Report(state, times);
-  state.counters["rows"] = static_cast<double>(plan.rows());
+  state.counters["rows"] = static_cast<double>(mask.size());
   state.counters["memcpy_us"] = copies.Micros(0.1);
   state.counters["memcpys"] = times.Micros(0.1) / copies.Micros(0.1);
 }

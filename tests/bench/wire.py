@@ -9,18 +9,21 @@ Prints the tables of the wire in docs/measurements.md:
   3. The set code for the (E, K) of known models.
   4. Real routing: megatron_16b_routing in the folder that WAYMARK_DATA names, if it is there.
   5. The budgets.
-  6. A trainer's rank with a sixteenth of a batch (4 pipeline stages, 4 context ranks), of 64
-     sequences of 32,767 rows (L = 60, so that stages are equal): the bytes that it fetches by handle,
-     and filling its tensors from rows in memory. Takes 4 GB. It fails if the rank fetches more than a
-     sixteenth of the batch's ids + 5 %, or gets another id than was published.
+  6. A trainer's rank of 4 pipeline stages and 4 context ranks, of 64 sequences of 32,767 rows: the
+     bytes that it fetches by handle, and filling its tensors from rows in memory. L = 60, where
+     stages are equal, and a rank has a sixteenth of the ids; L = 58, where they are not, with the
+     default crc_layers, with 1, and with 1 and pages of 32 rows. Takes 4 GB. It fails if a rank
+     gets another id than was published, or fetches more than its own ids + 5 % (L = 58 with pages
+     of 16 rows and crc_layers = 1: + 8 %; with the default: anything).
+  7. crc_layers: what it costs the writer and the readers of a document of 32,767 rows, L = 58.
 
-1, 4 and 6 are measured here through the Python module waymark, the rest by waymark_bench. Times of
+1, 4, 6 and 7 are measured here through the Python module waymark, the rest by waymark_bench. Times of
 what runs on one thread are that thread's processor time, lower deciles: on a quiet machine this is
 the time on the clock, on another it leaves out what others took. Turns and groups have threads:
 theirs is the time on the clock.
 
   wire.py BENCH      BENCH: the program waymark_bench of a release build
-  wire.py --rank     6 alone
+  wire.py --rank     6 and 7 alone
 """
 import argparse
 import base64
@@ -62,13 +65,13 @@ def make_ids(rows, layers, top_k, experts, seed):
     return np.sort(ids, axis=1).astype(np.uint8).reshape(rows, layers, top_k)
 
 
-def make_rows(ids, experts):
+def make_rows(ids, experts, page=PAGE):
     infos = np.zeros(len(ids), waymark.row_info_dtype)
     infos["step"] = np.arange(1, len(ids) + 1)
     infos["version"] = 1
     _, layers, top_k = ids.shape
     return waymark.Rows(
-        waymark.Shape(layers, top_k, experts, PAGE, 0, 0, tuple(range(layers))), 0, ids, infos)
+        waymark.Shape(layers, top_k, experts, page, 0, 0, tuple(range(layers))), 0, ids, infos)
 
 
 # ---- formats: (name, rows -> bytes, bytes -> array, least number of runs)
@@ -348,21 +351,28 @@ def print_budgets(bench):
 
 # ---- a trainer's rank
 
-SEQUENCES, STAGES, CONTEXT, RANK_LAYERS = 64, 4, 4, 60
-SLACK = 0.05
+SEQUENCES, CONTEXT = 64, 4
+# (where stages are cut, crc_layers, rows of a page, the most that ranks fetch beyond their own ids)
+RANKS = (
+    ((0, 15, 30, 45, 60), None, 16, 0.05),
+    ((0, 15, 29, 44, 58), None, 16, math.inf),
+    ((0, 15, 29, 44, 58), 1, 16, 0.08),
+    ((0, 15, 29, 44, 58), 1, 32, 0.05),
+)
+CRC_LAYERS = (1, 5, 8, 15)
 
 
-def quick_ids(sequence):
+def quick_ids(sequence, num_layers):
     """[LONG, L, K] uint8: distinct in a layer, because 31 is odd; other ids in every row."""
-    at = np.arange(LONG * RANK_LAYERS, dtype=np.uint32) * np.uint32(2654435761)
+    at = np.arange(LONG * num_layers, dtype=np.uint32) * np.uint32(2654435761)
     first = (at + np.uint32(sequence * 374761393 % (1 << 32))) >> np.uint32(13)
     others = np.arange(TOP_K, dtype=np.uint32) * 31
-    return (first.reshape(LONG, RANK_LAYERS, 1) + others).astype(np.uint8)
+    return (first.reshape(LONG, num_layers, 1) + others).astype(np.uint8)
 
 
-def check_rank(plan, filled, layers, sequence):
+def check_rank(plan, filled, layers, sequence, num_layers):
     """The rows of the last sequence, by numpy: those of others are as far as counts say."""
-    ids = quick_ids(sequence)
+    ids = quick_ids(sequence, num_layers)
     for part in plan.segments:
         if part.sequence != sequence:
             continue
@@ -375,30 +385,33 @@ def check_rank(plan, filled, layers, sequence):
             sys.exit("wire.py: a row of a trainer's rank is missing")
 
 
-def print_rank():
+def rank_lines(cuts, crc_layers, page, slack):
+    """Lines of the table of a rank of each stage, and of those that fetch too much."""
+    num_layers = cuts[-1]
     source = waymark.MemorySource(2 << 30)
-    shape = waymark.Shape(RANK_LAYERS, TOP_K, EXPERTS, PAGE, 0, 0, tuple(range(RANK_LAYERS)))
-    publisher = waymark.Publisher(source, shape)
+    shape = waymark.Shape(num_layers, TOP_K, EXPERTS, page, 0, 0, tuple(range(num_layers)))
+    publisher = waymark.Publisher(source, shape, crc_layers=crc_layers)
     rows, handles = [], []
     for sequence in range(SEQUENCES):
-        rows.append(make_rows(quick_ids(sequence), EXPERTS))
+        rows.append(make_rows(quick_ids(sequence, num_layers), EXPERTS, page))
         handles.append(publisher.publish(rows[-1]).wait())
-    batch = SEQUENCES * LONG * RANK_LAYERS * TOP_K
+    batch = SEQUENCES * LONG * num_layers * TOP_K
     lengths = [LONG + 1] * SEQUENCES
-    lines, failed = [], False
-    of_stage = RANK_LAYERS // STAGES
-    for stage in range(STAGES):
+    lines, too_much = [], []
+    for stage, (begin, end) in enumerate(zip(cuts, cuts[1:])):
         rank = (stage + 1) % CONTEXT
         plan = trainer.Layout(context=(rank, CONTEXT)).plan(lengths)
-        layers = range(of_stage * stage, of_stage * (stage + 1))
+        layers = range(begin, end)
         fetcher = waymark.Fetcher(source, cache_bytes=1 << 20)
         filled = plan.fill([(fetcher, bytes(handle)) for handle in handles], layers, dtype=np.int32)
-        check_rank(plan, filled, layers, SEQUENCES - 1)
+        check_rank(plan, filled, layers, SEQUENCES - 1, num_layers)
         fetched = fetcher.counts().fetched_bytes
-        share = fetched / batch
-        failed = failed or share > (1 + SLACK) / (STAGES * CONTEXT)
-        line = ["%d to %d" % (layers.start, layers.stop - 1), str(rank), number(fetched / 1e6),
-                "1/%.2f" % (1 / share)]
+        beyond = fetched / (batch * len(layers) / num_layers / CONTEXT) - 1
+        line = [str(num_layers), str(crc_layers or "default"), str(page),
+                "%d to %d" % (begin, end - 1), str(rank), number(fetched / 1e6),
+                "1/%.2f" % (batch / fetched), "%.1f %%" % (100 * beyond)]
+        if beyond > slack:
+            too_much.append(line)
         del filled
         for dtype in (np.int64, np.int32):
             out = np.zeros((len(layers), plan.rows, TOP_K), dtype)
@@ -408,15 +421,54 @@ def print_rank():
                 filled, took = cpu_ms(lambda: plan.fill(rows, layers, out=out))
                 filling.append(took)
                 copying.append(cpu_ms(lambda: np.copyto(copied, copy))[1])
-            check_rank(plan, filled, layers, SEQUENCES - 1)
+            check_rank(plan, filled, layers, SEQUENCES - 1, num_layers)
             line.append("%s: %.2f" % (number(min(filling)), min(filling) / min(copying)))
         lines.append(line)
-    print("\n### 6. A rank of 4 stages and 4 context ranks; 64 sequences of %d rows, %s MB of ids" %
-          (LONG, number(batch / 1e6)))
-    table(("layers", "context rank", "fetched, MB", "of all ids",
-           "int64 from rows, ms: memcpys", "int32"), lines)
-    if failed:
-        sys.exit("wire.py: a rank fetched more than 1/%d of the ids + 5 %%" % (STAGES * CONTEXT))
+    return lines, too_much
+
+
+def print_rank():
+    lines, too_much = [], []
+    for setting in RANKS:
+        of_stages, failed = rank_lines(*setting)
+        lines += of_stages
+        too_much += failed
+    print("\n### 6. A rank of 4 stages and 4 context ranks; %d sequences of %d rows" %
+          (SEQUENCES, LONG))
+    table(("L", "crc_layers", "rows of a page", "layers", "context rank", "fetched, MB",
+           "of all ids", "beyond its own", "int64 from rows, ms: memcpys", "int32"), lines)
+    if too_much:
+        sys.exit("wire.py: these ranks fetched too much: %s" % too_much)
+
+
+# ---- crc_layers
+
+def print_crc_layers():
+    ids = make_ids(LONG, LAYERS, TOP_K, EXPERTS, 1)
+    rows = make_rows(ids, EXPERTS)
+    stages = list(zip((0, 15, 29, 44), (15, 29, 44, LAYERS)))
+    documents = {layers: waymark.from_bytes(rows.to_bytes(crc_layers=layers))
+                 for layers in CRC_LAYERS}
+    calls = {}
+    for layers, document in documents.items():
+        calls[layers, "write"] = functools.partial(rows.to_bytes, crc_layers=layers)
+        calls[layers, "read"] = functools.partial(document.read, dtype=np.uint8,
+                                                  out=np.empty_like(ids))
+        for stage in stages:
+            calls[layers, stage] = functools.partial(document.rows, layers=stage)
+    times = {call: [] for call in calls}
+    for _ in range(41):  # in turns, so that what else runs slows all alike
+        for call, run in calls.items():
+            times[call].append(cpu_ms(run)[1])
+    lines = []
+    for layers, document in documents.items():
+        if not np.array_equal(calls[layers, "read"](), ids):
+            sys.exit("wire.py: crc_layers=%d gave back other ids" % layers)
+        lines.append([str(layers), "%.3f" % (document.nbytes / 1e6)] +
+                     [number(decile(times[layers, call])) for call in ["write", "read"] + stages])
+    print("\n### 7. crc_layers of a document of %d rows, L = %d" % (LONG, LAYERS))
+    table(("crc_layers", "MB", "write, ms", "read all layers") +
+          tuple("layers %d to %d" % (begin, end - 1) for begin, end in stages), lines)
 
 
 def run_bench(program):
@@ -444,7 +496,7 @@ def processor():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("bench", nargs="?", help="the program waymark_bench of a release build")
-    parser.add_argument("--rank", action="store_true", help="part 6 alone")
+    parser.add_argument("--rank", action="store_true", help="parts 6 and 7 alone")
     args = parser.parse_args()
     if not args.rank and args.bench is None:
         parser.error("bench: the program waymark_bench, or --rank")
@@ -452,14 +504,14 @@ def main():
     print("%s, %d processors, load %.1f; CPython %s, numpy %s" %
           (processor(), os.cpu_count(), os.getloadavg()[0], platform.python_version(),
            np.__version__))
-    if args.rank:
-        return print_rank()
-    print_formats()
-    print_turns(bench)
-    print_codes(bench)
-    print_real()
-    print_budgets(bench)
+    if not args.rank:
+        print_formats()
+        print_turns(bench)
+        print_codes(bench)
+        print_real()
+        print_budgets(bench)
     print_rank()
+    print_crc_layers()
 
 
 if __name__ == "__main__":

@@ -181,8 +181,12 @@ TEST_F(RoutingCli, FilesThatCannotBeUsedExitWithTwoAndOneLine) {
       {{"convert", Golden("lmdeploy.json"), out, "--to", "npy"}, "--layers is required"},
       {{"convert", good, out, "--to", "npy", "--to-codec", "set"}, "--to-codec is for Waymark"},
       {{"convert", good, out, "--to", "npy", "--to-page-tokens", "8"}, "--to-page-tokens is for"},
+      {{"convert", good, out, "--to", "npy", "--to-crc-layers", "1"}, "--to-crc-layers is for"},
       {{"convert", good, out, "--to", "waymark", "--to-codec", "best"}, "best"},
       {{"convert", good, out, "--to", "waymark", "--to-page-tokens", "5000"}, "5000"},
+      {{"convert", good, out, "--to", "waymark", "--to-crc-layers", "0"}, "--to-crc-layers"},
+      {{"convert", good, out, "--to", "waymark", "--experts", "16", "--to-crc-layers", "4"},
+       "--to-crc-layers must be in [1, 3]; it is 4"},
       {{"convert", good, "/nonexistent/x", "--to", "npy"}, "/nonexistent/x"},
   };
   for (const auto& [arguments, word] : cases) {
@@ -367,6 +371,11 @@ TEST_F(RoutingCli, ConvertWritesDocumentsAsTheyAreAskedFor) {
   EXPECT_EQ(Run({"diff", raw, set}).code, 0);
   EXPECT_THAT(Run({"inspect", raw}).out, Not(HasSubstr("ascending")));
   EXPECT_THAT(Run({"inspect", set}).out, HasSubstr("ascending"));
+  // Byte 96 of a document: layers per crc, of 3 layers by default a quarter, rounded up.
+  EXPECT_EQ(Slurp(raw)[96], 1);
+  ASSERT_EQ(Run({"convert", raw, again, "--to", "waymark", "--to-crc-layers", "2"}).code, 0);
+  EXPECT_EQ(Slurp(again)[96], 2);
+  EXPECT_EQ(Run({"diff", raw, again}).code, 0);
   // What was lost is not claimed again.
   outcome = Run({"convert", set, again, "--to", "waymark", "--to-codec", "raw"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;

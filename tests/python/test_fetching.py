@@ -13,7 +13,7 @@ import pytest
 import waymark
 from conftest import Rig
 from test_documents import expect_same, part, random_rows
-from waymark import Reason, Rows
+from waymark import Reason, Rows, trainer
 
 
 def from_zero(rows: Rows) -> Rows:
@@ -57,6 +57,110 @@ def test_rows_by_handle(tmp_path: Path, seed: int, codec: Any) -> None:
         stats = publisher.stats()
         assert stats.published == 1 and stats.pages == len(rows) // rows.shape.page_tokens
         assert stats.as_dict()["failed"] == 0
+
+
+class CountedSource:
+    """Objects in a dict; the sizes of the ranges that it was asked for."""
+
+    def __init__(self) -> None:
+        self.objects: dict[bytes, bytes] = {}
+        self.range_bytes = 0
+
+    def get(self, digests: list[bytes], timeout: float) -> list[bytes | None]:
+        return [self.objects.get(digest) for digest in digests]
+
+    def get_ranges(
+        self, ranges: list[tuple[bytes, int, int]], timeout: float
+    ) -> list[bytes | None]:
+        self.range_bytes += sum(end - begin for _, begin, end in ranges)
+        return [self.objects[digest][begin:end] for digest, begin, end in ranges]
+
+    def put(self, objects: list[tuple[bytes, bytes]], timeout: float) -> None:
+        self.objects.update(objects)
+
+
+STAGES = ((0, 15), (15, 29), (29, 44), (44, 58))
+
+
+def rows_of_58_layers(rng: np.random.Generator, count: int) -> Rows:
+    ids = rng.random((count, 58, 256)).argsort(-1)[..., :8]
+    return Rows.from_array(ids, num_experts=256, layer_ids=tuple(range(3, 61)))
+
+
+@pytest.mark.parametrize("crc_layers, fetched", [
+    (1, (15, 14, 15, 14)),
+    (5, (15, 15, 20, 18)),
+    (8, (16, 24, 24, 18)),
+    (15, (15, 15, 30, 28)),
+    (None, (15, 15, 30, 28)),
+])  # fmt: skip
+def test_a_stage_fetches_the_layers_that_share_its_crcs(
+    seed: int, crc_layers: int | None, fetched: tuple[int, ...]
+) -> None:
+    rows = rows_of_58_layers(np.random.default_rng(seed), 64)
+    pages = 64 // rows.shape.page_tokens
+    source = CountedSource()
+    handle = waymark.Publisher(source, rows.shape, crc_layers=crc_layers).publish(rows).wait(10)
+    plan = trainer.Layout().plan([65])
+    for (begin, end), layers in zip(STAGES, fetched):
+        crcs = -(-layers // (crc_layers or 15))
+        source.range_bytes = 0
+        got = waymark.Fetcher(source).fetch(handle, layers=(begin, end), timeout=10)
+        expect_same(got, rows, slice(begin, end))
+        page_bytes = rows.shape.page_tokens * 8 * layers + 4 * crcs
+        assert source.range_bytes == pages * page_bytes
+        source.range_bytes = 0
+        sources = [(waymark.Fetcher(source), handle)]
+        filled = plan.fill(sources, rows.layer_ids[begin:end])
+        assert (filled.ids[:, :64].transpose(1, 0, 2) == rows.ids[:, begin:end]).all()
+        assert source.range_bytes == pages * page_bytes
+
+
+def test_crc_layers_of_what_is_written(rig: Rig, tmp_path: Path, seed: int) -> None:
+    rows = rows_of_58_layers(np.random.default_rng(seed), 40)
+    path = tmp_path / "rows.wmk"
+    handles = set()
+    for crc_layers, written in ((None, 15), (1, 1), (np.int64(14), 14), (58, 58)):
+        data = rows.to_bytes(crc_layers=crc_layers, nodes=True)
+        rows.save(path, crc_layers=crc_layers, nodes=True)
+        assert path.read_bytes() == data
+        document = waymark.from_bytes(data)
+        assert document.crc_layers == written
+        expect_same(document.rows(layers=(15, 29)), rows, slice(15, 29))
+        handle = rows.handle(crc_layers=crc_layers)
+        publisher = waymark.Publisher(
+            waymark.MemorySource(), rows.shape, crc_layers=crc_layers, codec="raw"
+        )
+        assert publisher.publish(rows).wait(10) == handle
+        got = waymark.Fetcher(waymark.FileSource(path)).fetch(handle, layers=(15, 29))
+        expect_same(got, rows, slice(15, 29))
+        handles.add(handle)
+    assert len(handles) == 4
+    rig.write(waymark.slots_of([1, 2], 4, 0, 8), [1, 2])
+    with rig.store.snapshot([1, 2], 0, 8) as snapshot:
+        snapshot.wait(10)
+        assert waymark.from_bytes(snapshot.to_bytes(crc_layers=2)).crc_layers == 2
+        assert snapshot.handle(crc_layers=2) == snapshot.rows().handle(crc_layers=2)
+        assert snapshot.handle(crc_layers=2) != snapshot.handle()
+
+
+@pytest.mark.parametrize("door", [
+    lambda rows, path, n: rows.to_bytes(crc_layers=n),
+    lambda rows, path, n: rows.save(path, crc_layers=n),
+    lambda rows, path, n: rows.handle(crc_layers=n),
+    lambda rows, path, n: waymark.Publisher(waymark.MemorySource(), rows.shape, crc_layers=n),
+])  # fmt: skip
+def test_crc_layers_are_checked(tmp_path: Path, door: Callable[[Rows, Path, Any], Any]) -> None:
+    rows = rows_of_58_layers(np.random.default_rng(1), 4)
+    path = tmp_path / "rows.wmk"
+    for wrong in (0, -1, 59, 2**40):
+        text = rf"crc_layers: an integer in \[1, 58\], got {wrong}"
+        with pytest.raises(waymark.InvalidArgumentError, match=text):
+            door(rows, path, wrong)
+    for no_integer in (True, 1.0, "1", [1]):
+        with pytest.raises(TypeError, match=r"crc_layers: an integer in \[1, 58\], got "):
+            door(rows, path, no_integer)
+    assert not path.exists()
 
 
 def test_memory_of_a_fetch_is_bounded(seed: int) -> None:

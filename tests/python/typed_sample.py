@@ -96,7 +96,10 @@ def engine(blocks: npt.NDArray[np.int32], tokens: int) -> npt.NDArray[Any]:
         document = waymark.from_bytes(rows.to_bytes(codec="set", nodes=True))
         assert_type(document.rows(layers=(0, 1)), waymark.Rows)
         assert_type(document.check().damaged_chunks, int)
-        publisher = waymark.Publisher(waymark.MemorySource(), rows.shape, store="engine")
+        publisher = waymark.Publisher(
+            waymark.MemorySource(), rows.shape, crc_layers=1, store="engine"
+        )
+        assert_type(waymark.from_bytes(rows.to_bytes(crc_layers=2)).crc_layers, int)
         handle = publisher.publish(rows, sequence="request").wait(timeout=1.0)
         assert_type(handle, waymark.Handle)
         fetched, report = waymark.Fetcher(waymark.MemorySource()).fetch_with_report(handle)

@@ -101,6 +101,11 @@ class Document(_core.Document):
         """Whether the K ids of a row and layer are in the router's order."""
         return self._code[0] == 0 and not self._code[1] & 1
 
+    @property
+    def crc_layers(self) -> int:
+        """How many layers share a crc: reading some layers reads all that share one with them."""
+        return self._code[4]
+
     def coverage(self, versions: WeightVersions | None = None) -> list[CoverageRun]:
         """The coverage as written, whether or not bytes are damaged."""
         return _runs(self._coverage(), versions)

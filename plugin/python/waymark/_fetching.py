@@ -267,6 +267,7 @@ class Publisher(_core.Publisher):
         *,
         codec: Codec = "raw",
         ordered: bool | None = None,
+        crc_layers: int | None = None,
         store: str = "",
         max_waiting: int = 256,
         max_pages: int = 1 << 17,
@@ -276,7 +277,8 @@ class Publisher(_core.Publisher):
         cpus: Sequence[int] = (),
         key: bytes = b"",
     ) -> None:
-        """shape: of all rows (``store.shape``, ``rows.shape``). codec, ordered: as Rows.to_bytes().
+        """shape: of all rows (``store.shape``, ``rows.shape``). codec, ordered, crc_layers: as
+        Rows.to_bytes(); a Fetcher that reads some layers fetches all that share a crc with them.
         store: the name of the store in handles. max_waiting: publications in the queue, with the
         pages that they pin. max_pages: pages whose digest is cached. max_sequences: sequences that
         can be continued. landing_timeout: seconds for a snapshot to become ready. source_timeout:
@@ -292,7 +294,8 @@ class Publisher(_core.Publisher):
                 raise InvalidArgumentError(f"{name}: at least 1, got {value}")
         _check_key(key)
         super().__init__(
-            _native_source(source), (*shape,), code_of(codec, ordered), store, max_waiting, max_pages,
+            _native_source(source), (*shape,),
+            code_of(codec, ordered, crc_layers, shape.num_layers), store, max_waiting, max_pages,
             max_sequences, landing_timeout, source_timeout, cpus, key,
         )  # fmt: skip
 

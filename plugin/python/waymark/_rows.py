@@ -251,10 +251,10 @@ class Rows:
             self._native_rows = native
         return native
 
-    def _code(self, codec: Codec, ordered: bool | None) -> Code:
+    def _code(self, codec: Codec, ordered: bool | None, crc_layers: int | None) -> Code:
         if ordered and not self.ordered:
             raise InvalidArgumentError("ordered: the router's order of these rows is not known")
-        return code_of(codec, ordered)
+        return code_of(codec, ordered, crc_layers, self.shape.num_layers)
 
     @property
     def last(self) -> int:
@@ -453,6 +453,7 @@ class Rows:
         *,
         codec: Codec = "raw",
         ordered: bool | None = None,
+        crc_layers: int | None = None,
         steps: bool = True,
         nodes: bool = False,
     ) -> bytes:
@@ -460,11 +461,13 @@ class Rows:
 
         codec: "raw", as stored; "set", in fewer bits, without the order of the K ids. ordered:
         False: raw, ids ascending; None: as they are; True: InvalidArgumentError if they are not
-        ordered. steps: False: without steps, so that join_layers() cannot join the rows that are
-        read. nodes: True: FileSource can open it; the rows must begin at row 0. Releases the GIL.
-        InvalidArgumentError for ids that the codec cannot write: a set contains no id twice.
+        ordered. crc_layers: 1 to L: layers that share a crc; readers of some layers read all that
+        share one with them (docs/training.md); None: a quarter of the layers, rounded up. steps:
+        False: without steps, so that join_layers() cannot join the rows that are read. nodes: True:
+        FileSource can open it; the rows must begin at row 0. Releases the GIL. InvalidArgumentError
+        for ids that the codec cannot write: a set contains no id twice.
         """
-        return self._native().document(self._code(codec, ordered), steps, nodes)
+        return self._native().document(self._code(codec, ordered, crc_layers), steps, nodes)
 
     def save(
         self,
@@ -472,12 +475,13 @@ class Rows:
         *,
         codec: Codec = "raw",
         ordered: bool | None = None,
+        crc_layers: int | None = None,
         steps: bool = True,
         nodes: bool = False,
     ) -> None:
         """Writes to_bytes() to a temporary file that then replaces ``path``, so that no reader sees
         a part of it. UnavailableError if it cannot be written."""
-        code = self._code(codec, ordered)
+        code = self._code(codec, ordered, crc_layers)
         self._native().write_document(os.fspath(path), code, steps, nodes)
 
     def to_format(
@@ -518,11 +522,17 @@ class Rows:
         return data
 
     def handle(
-        self, *, codec: Codec = "raw", ordered: bool | None = None, store: str = ""
+        self,
+        *,
+        codec: Codec = "raw",
+        ordered: bool | None = None,
+        crc_layers: int | None = None,
+        store: str = "",
     ) -> Handle:
         """The handle that publishing these rows, which begin at row 0, would make. Publishes
-        nothing. A file of save(nodes=True) with the same codec is a source of it."""
-        return Handle(self._native().handle(self._code(codec, ordered), store))
+        nothing. A file of save(nodes=True) with the same codec, ordered and crc_layers is a source
+        of it."""
+        return Handle(self._native().handle(self._code(codec, ordered, crc_layers), store))
 
     def __reduce_ex__(self, protocol: Any, /) -> tuple[Any, ...]:
         if int(protocol) < 5:

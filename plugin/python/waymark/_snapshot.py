@@ -105,18 +105,28 @@ class Snapshot(_core.Snapshot):
         *,
         codec: Codec = "raw",
         ordered: bool | None = None,
+        crc_layers: int | None = None,
         steps: bool = True,
         nodes: bool = False,
     ) -> bytes:
         """The rows as a document: Rows.to_bytes()."""
-        return self.rows().to_bytes(codec=codec, ordered=ordered, steps=steps, nodes=nodes)
+        return self.rows().to_bytes(
+            codec=codec, ordered=ordered, crc_layers=crc_layers, steps=steps, nodes=nodes
+        )
 
     def handle(
-        self, *, codec: Codec = "raw", ordered: bool | None = None, store: str = ""
+        self,
+        *,
+        codec: Codec = "raw",
+        ordered: bool | None = None,
+        crc_layers: int | None = None,
+        store: str = "",
     ) -> Handle:
         """The handle of the rows, which begin at row 0: Rows.handle(). Publishes nothing; a
         Publisher does that."""
-        return self.rows().handle(codec=codec, ordered=ordered, store=store)
+        return self.rows().handle(
+            codec=codec, ordered=ordered, crc_layers=crc_layers, store=store
+        )
 
     def __reduce_ex__(self, protocol: Any, /) -> tuple[Any, ...]:
         data = self.to_bytes()

@@ -282,12 +282,13 @@ CODECS = {"raw": 0, "set": 1}
 Code = tuple[int, int, int, int, int]
 
 
-def code_of(codec: str, ordered: bool | None) -> Code:
-    """(codec, flags, low_bits, high_bits, crc_layers), or InvalidArgumentError."""
+def code_of(codec: str, ordered: bool | None, crc_layers: int | None, num_layers: int) -> Code:
+    """(codec, flags, low_bits, high_bits, crc_layers), or an error that names the argument."""
     number = number_of("codec", codec, CODECS)
     if number == CODECS["set"] and ordered:
         raise InvalidArgumentError("ordered: not with codec='set', which keeps no order")
-    return number, int(number == CODECS["raw"] and ordered is False), 0, 0, 0
+    crc = 0 if crc_layers is None else integer("crc_layers", crc_layers, 1, num_layers)
+    return number, int(number == CODECS["raw"] and ordered is False), 0, 0, crc
 
 
 def layers_of(layers: tuple[int, int] | None, num_layers: int) -> tuple[int, int]:

@@ -139,7 +139,8 @@ TEST(WriteRows, StreamedOutputIsThePlainLoop) {
 }
 
 // Every instruction set, K, type and fill; tiles of tensors whose layers are apart. Rows lie anywhere,
-// the last one at the end of its memory, so that a sanitizer sees a read behind it.
+// as rows or as layers of a chunk, some behind each other, the last one at the end of its memory, so
+// that a sanitizer sees a read behind it.
 TEST(WriteLayers, EveryInstructionSetIsThePlainLoop) {
   SCOPED_TRACE(::testing::Message() << "WAYMARK_SEED=" << TestSeed());
   std::mt19937_64 random(TestSeed());
@@ -156,12 +157,17 @@ TEST(WriteLayers, EveryInstructionSetIsThePlainLoop) {
         std::vector<std::uint8_t> memory((rows + 1) * shape.row_bytes());
         for (std::uint8_t& byte : memory)
           byte = static_cast<std::uint8_t>(random());
+        const std::size_t group = k_size * shape.id_bytes();
+        const bool chunk = random() % 2 == 0;
+        const std::size_t from_row = chunk ? group : shape.row_bytes();
+        const std::size_t from_layer = chunk ? (rows + 1) * group : group;
         std::vector<const std::uint8_t*> row_pointers(rows);
+        std::size_t at = 0;
         for (auto& stored : row_pointers) {
-          stored = random() % 6 == 0 ? nullptr
-                                     : memory.data() + random() % (rows + 1) * shape.row_bytes();
+          at = random() % 3 == 0 ? random() % (rows + 1) : (at + 1) % (rows + 1);
+          stored = random() % 6 == 0 ? nullptr : memory.data() + at * from_row;
         }
-        row_pointers[random() % rows] = memory.data() + rows * shape.row_bytes();
+        row_pointers[random() % rows] = memory.data() + rows * from_row;
         for (const IdType type : kIdTypes) {
           if (num_experts > 256 && IdBytes(type) < 2) continue;
           for (const Fill fill : {Fill::kMinusOne, Fill::kZeros, Fill::kArange}) {
@@ -172,14 +178,16 @@ TEST(WriteLayers, EveryInstructionSetIsThePlainLoop) {
                 0xa5);
             const std::size_t shift =
                 random() % (out.size() - static_cast<std::size_t>(shape.num_layers) * layer_bytes);
-            internal::WriteLayers(*ops, shape, row_pointers,
+            internal::WriteLayers(*ops, shape, {row_pointers, from_layer},
                                   {type, fill, out.data() + shift, layer_bytes, random() % 2 == 0},
-                                  std::span(row_pointers).first(random() % rows));
+                                  std::span(row_pointers).first(chunk ? 0 : random() % rows));
             std::vector<std::uint8_t> wanted(out.size(), 0xa5);
             for (std::size_t l = 0; l < static_cast<std::size_t>(shape.num_layers); ++l) {
               for (std::size_t t = 0; t < rows; ++t) {
+                const std::uint8_t* const stored = row_pointers[t];
                 for (std::size_t k = 0; k < k_size; ++k) {
-                  const std::uint64_t id = Expected(shape, row_pointers[t], fill, l, k);
+                  const std::uint64_t id = Expected(
+                      shape, stored == nullptr ? nullptr : stored + l * from_layer, fill, 0, k);
                   std::memcpy(wanted.data() + shift + l * layer_bytes + (t * k_size + k) * bytes,
                               &id, bytes);
                 }
