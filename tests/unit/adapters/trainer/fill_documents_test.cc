@@ -229,13 +229,21 @@ class Maker {
       if (random_.Once(32))
         to[random_.Index(row_bytes)] = static_cast<std::uint8_t>(random_.Below(256));
     }
+    // Reasons some bytes apart, or none at all: all rows are valid.
+    const std::ptrdiff_t apart = random_.Below(4);
+    if (apart == 0) source.reasons.assign(1, 0);
+    Bytes spread(
+        source.reasons.size() * static_cast<std::size_t>(std::max<std::ptrdiff_t>(apart, 1)), 0xee);
+    for (std::size_t i = 0; i < source.reasons.size(); ++i)
+      spread[i * static_cast<std::size_t>(apart)] = source.reasons[i];
+    source.reasons = std::move(spread);
     source.view = {nullptr,
                    source.first,
                    source.count,
                    source.ids.data(),
                    static_cast<std::ptrdiff_t>(stride),
                    source.reasons.data(),
-                   1};
+                   apart};
   }
 
   void MakeDocument(Source& source) {
