@@ -62,7 +62,7 @@ constexpr std::size_t kTileRows = 512;
 // has few each, and less than a chunk cannot be decoded.
 constexpr std::int64_t kWindowRows = 128;
 
-constexpr std::ptrdiff_t kLine = 64;  // bytes of a cache line
+constexpr std::ptrdiff_t kLineBytes = 64;  // bytes of a cache line
 
 // Tensors [begin, end) whose layers are adjacent in every source.
 struct LayerRun {
@@ -497,7 +497,8 @@ void Filling::PlaceTokens(Part& part, Tile& tile) {
   if (const auto* const view = std::get_if<RowsView>(&source)) {
     const std::int64_t first = segment.position - view->first;
     // Those of the next tile: where rows of sequences alternate, it has a few of each.
-    const std::int64_t per_line = std::max<std::int64_t>(1, kLine / view->reason_stride);
+    const std::int64_t per_line =
+        kLineBytes / std::clamp<std::int64_t>(view->reason_stride, 1, kLineBytes);
     for (std::int64_t i = end; i < std::min(end + (end - begin) + per_line, part.to); i += per_line)
       __builtin_prefetch(view->reasons + (first + i) * view->reason_stride);
     return Place(

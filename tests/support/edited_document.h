@@ -97,6 +97,68 @@ class EditedDocument {
     MakeDocumentCrcRight(bytes_);
   }
 
+  // One change of any kind. `infos`: of the rows that were written. below(n): a number in [0, n).
+  // REQUIRES: a chunk has layers of a byte or more.
+  template <class Below>
+  void ChangeAny(std::span<const RowInfo> infos, Below&& below) {
+    const auto draw = [&below](auto end) {
+      return static_cast<decltype(end)>(below(static_cast<std::uint32_t>(end)));
+    };
+    const std::size_t c = draw(chunks());
+    const std::size_t other = draw(chunks());
+    const std::int64_t row = draw(rows(c));
+    const std::int32_t layer = draw(shape_.rows.num_layers);
+    const std::int32_t top_k = shape_.rows.top_k;
+    const bool raw = shape_.code.codec == wire::Codec::kRaw;
+    const auto byte = static_cast<std::uint8_t>(1 + draw(255));
+    switch (draw(10)) {
+      case 0:  // in a crc
+        chunk(c)[draw(static_cast<std::size_t>(shape_.num_crcs()) * 4)] ^= byte;
+        return;
+      case 1:  // in the layers
+        layers(c)[draw(layers(c).size())] ^= byte;
+        return;
+      case 2:
+        Swap(c, other);
+        return;
+      case 3:
+        Copy(other, c);
+        return;
+      case 4:
+        PutPlace(c, byte);
+        return;
+      case 5:  // an id that no expert has, if the stored type has room for one
+        if (!raw) return;
+        PutId(c, layer, row, draw(top_k),
+              draw(2) == 0 ? static_cast<std::uint32_t>(shape_.rows.num_experts) : 0xffff);
+        break;
+      case 6:    // the same id twice, in rows that follow each other
+      case 7: {  // and in rows that the coverage calls missing
+        if (!raw || top_k == 1) return;
+        const std::int64_t end = std::min(rows(c), row + (draw(2) == 0 ? 1 : 1 + draw(80)));
+        for (std::int64_t r = row; r < end; ++r) {
+          const auto id = static_cast<std::uint32_t>(draw(shape_.rows.num_experts));
+          const std::int32_t k = draw(top_k - 1);
+          PutId(c, layer, r, k, id);
+          PutId(c, layer, r, k + 1 + draw(top_k - 1 - k), id);
+        }
+        break;
+      }
+      case 8: {  // something else than zeros where the coverage calls rows missing
+        if (!raw) return;
+        for (std::int64_t r = 0; r < rows(c); ++r) {
+          if (infos[static_cast<std::size_t>(first_row(c) + r)].valid()) continue;
+          for (std::int32_t k = 0; k < top_k; ++k)
+            PutId(c, layer, r, k, draw(65536));
+        }
+        break;
+      }
+      default:  // any byte: another set, or the code of none
+        layers(c)[draw(layers(c).size())] ^= byte;
+    }
+    MakeRight(c);
+  }
+
   // The document. What follows edits no more.
   [[nodiscard]] Bytes Take() && { return std::move(bytes_); }
 

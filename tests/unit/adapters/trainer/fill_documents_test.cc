@@ -229,13 +229,21 @@ class Maker {
       if (random_.Once(32))
         to[random_.Index(row_bytes)] = static_cast<std::uint8_t>(random_.Below(256));
     }
+    // Reasons some bytes apart, or none at all: all rows are valid.
+    const std::ptrdiff_t apart = random_.Below(4);
+    if (apart == 0) source.reasons.assign(1, 0);
+    Bytes spread(
+        source.reasons.size() * static_cast<std::size_t>(std::max<std::ptrdiff_t>(apart, 1)), 0xee);
+    for (std::size_t i = 0; i < source.reasons.size(); ++i)
+      spread[i * static_cast<std::size_t>(apart)] = source.reasons[i];
+    source.reasons = std::move(spread);
     source.view = {nullptr,
                    source.first,
                    source.count,
                    source.ids.data(),
                    static_cast<std::ptrdiff_t>(stride),
                    source.reasons.data(),
-                   1};
+                   apart};
   }
 
   void MakeDocument(Source& source) {
@@ -249,7 +257,7 @@ class Maker {
     if (change && random_.Once(3)) edited.DropPlaces();
     if (change) {
       for (std::int64_t n = 1 + random_.Below(4); n > 0; --n)
-        Change(edited, rows);
+        edited.ChangeAny(rows.infos, [&](std::uint32_t end) { return random_.Below(end); });
     }
     const std::size_t header_bytes = edited.header_bytes();
     Bytes bytes = std::move(edited).Take();
@@ -261,7 +269,8 @@ class Maker {
     const std::span<const std::uint8_t> given(source.bytes->data(), bytes.size());
     source.document = wire::Document::Open(given).value();
     if (random_.Once(40))
-      source.limited = wire::Document::Open(given, {.max_rows = random_.Below(700)}).value();
+      source.limited =
+          wire::Document::Open(given, {.max_rows = random_.Below(2 * source.count + 1)}).value();
     if (!change) ExpectWritten(*source.document, rows);
   }
 
@@ -285,63 +294,6 @@ class Maker {
     EXPECT_EQ(read.ids, rows.ids);
     for (std::size_t i = 0; i < rows.infos.size(); ++i)
       EXPECT_EQ(read.infos[i].reason, rows.infos[i].reason);
-  }
-
-  void Change(EditedDocument& edited, const Rows& rows) {
-    const std::size_t c = random_.Index(edited.chunks());
-    const std::size_t other = random_.Index(edited.chunks());
-    const std::int64_t row = random_.Below(edited.rows(c));
-    const std::int32_t layer = random_.In(0, rows.shape.num_layers - 1);
-    const bool raw = edited.shape().code.codec == wire::Codec::kRaw;
-    const auto byte = static_cast<std::uint8_t>(1 + random_.Below(255));
-    switch (random_.Below(10)) {
-      case 0:  // in a crc
-        edited.chunk(c)[random_.Index(4 * static_cast<std::size_t>(edited.shape().num_crcs()))] ^=
-            byte;
-        return;
-      case 1:  // in the layers
-        edited.layers(c)[random_.Index(edited.layers(c).size())] ^= byte;
-        return;
-      case 2:
-        edited.Swap(c, other);
-        return;
-      case 3:
-        edited.Copy(other, c);
-        return;
-      case 4:
-        edited.PutPlace(c, static_cast<std::uint32_t>(random_.engine()));
-        return;
-      case 5:  // an id that no expert has, if the stored type has room for one
-        if (!raw) return;
-        edited.PutId(c, layer, row, random_.In(0, top_k_ - 1),
-                     random_.Once(2) ? static_cast<std::uint32_t>(experts_) : 0xffff);
-        break;
-      case 6:    // the same id twice, in rows that follow each other
-      case 7: {  // and in rows that the coverage calls missing
-        if (!raw || top_k_ == 1) return;
-        const std::int64_t end =
-            std::min(edited.rows(c), row + (random_.Once(2) ? 1 : 1 + random_.Below(80)));
-        for (std::int64_t r = row; r < end; ++r) {
-          const auto id = static_cast<std::uint32_t>(random_.Below(experts_));
-          const std::int32_t k = random_.In(0, top_k_ - 2);
-          edited.PutId(c, layer, r, k, id);
-          edited.PutId(c, layer, r, random_.In(k + 1, top_k_ - 1), id);
-        }
-        break;
-      }
-      case 8: {  // something else than zeros where the coverage calls rows missing
-        if (!raw) return;
-        for (std::int64_t r = 0; r < edited.rows(c); ++r) {
-          if (rows.infos[static_cast<std::size_t>(edited.first_row(c) + r)].valid()) continue;
-          for (std::int32_t k = 0; k < top_k_; ++k)
-            edited.PutId(c, layer, r, k, static_cast<std::uint32_t>(random_.engine()));
-        }
-        break;
-      }
-      default:  // any byte: another set, or the code of none
-        edited.layers(c)[random_.Index(edited.layers(c).size())] ^= byte;
-    }
-    edited.MakeRight(c);
   }
 
   Random& random_;
@@ -503,7 +455,7 @@ void RunCase(Random& random) {
   if (layers.empty()) layers.push_back(random.In(0, 11));
   Maker maker(random, top_k, experts, layers);
   if (random.Once(2)) std::shuffle(layers.begin(), layers.end(), random.engine);
-  const std::int64_t wrong = random.Once(8) ? random.Below(7) : -1;
+  const std::int64_t wrong = random.Once(8) ? random.Below(9) : -1;
 
   std::deque<Source> made;
   std::vector<const Source*> sources;  // of the sequences; two may have the same
@@ -527,6 +479,8 @@ void RunCase(Random& random) {
   }
   if (wrong == 0) ++lengths.front();  // a token that the source may lack, and two for sure
   if (wrong == 0) ++lengths.front();
+  const std::int64_t last = sources.back()->first + sources.back()->count;
+  if (wrong == 7) lengths.back() = std::max<std::int64_t>(last - 1, 0);
   const RowPlan plan = RandomPlan(random, lengths);
 
   RouterTensors out;
@@ -539,8 +493,6 @@ void RunCase(Random& random) {
            (out.id_type == IdType::kInt16 && experts > 32768));
   out.fill = static_cast<Fill>(random.Below(3));
   const auto rows = static_cast<std::size_t>(plan.rows());
-  const std::size_t ids_bytes =
-      layers.size() * rows * static_cast<std::size_t>(top_k) * IdBytes(out.id_type);
   const bool masked = !random.Once(4);
   bool refused = wrong == 0 && !partial;
   if (wrong == 1) layers[random.Index(layers.size())] = 12, refused = true;  // no source has it
@@ -557,9 +509,12 @@ void RunCase(Random& random) {
     given.back() = RowsView{&other, 0, 0, nullptr, 0, nullptr, 1};
     refused = true;
   }
+  const std::size_t ids_bytes =
+      layers.size() * rows * static_cast<std::size_t>(top_k) * IdBytes(out.id_type);
   const Out ids(wrong == 6 ? ids_bytes + 1 : ids_bytes, random);
-  const Out mask(masked ? rows : 0, random);
-  if (wrong == 6) refused = true;
+  const Out mask(!masked ? 0 : wrong == 8 ? rows + 1 : rows, random);
+  refused = refused || (masked && wrong == 8);
+  refused = refused || wrong == 6 || (wrong == 7 && last != 0);
   out.ids = ids.bytes();
   if (masked) out.mask = mask.bytes();
 
