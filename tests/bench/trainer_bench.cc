@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "adapters/trainer/expand.h"
 #include "adapters/trainer/fill.h"
 #include "blockstore/wire/document_writer.h"
 #include "tests/bench/bench_common.h"
@@ -67,8 +68,9 @@ struct Sequences {
   std::vector<RowSource> sources;
 };
 
+// packed: rows of stored ids, for a device; as many bytes as they have are copied.
 void FillTensors(benchmark::State& state, From from, TrainerLayout layout, IdType id_type,
-                 std::int32_t num_layers) {
+                 std::int32_t num_layers, bool packed = false) {
   const std::size_t row_bytes = static_cast<std::size_t>(num_layers) * kTopK * IdBytes(id_type);
   const std::size_t batches = std::clamp<std::size_t>(
       2 * kTensorBytes / row_bytes / kTokens / kMicroBatch, 1, kMostSequences / kMicroBatch);
@@ -86,6 +88,7 @@ void FillTensors(benchmark::State& state, From from, TrainerLayout layout, IdTyp
   std::vector<RouterTensors> tensors(batches);
   for (std::size_t i = 0; i < batches; ++i) {
     tensors[i].id_type = id_type;
+    tensors[i].packed = packed;
     tensors[i].ids = std::span(ids).subspan(i * batch_rows * row_bytes, batch_rows * row_bytes);
     tensors[i].mask = std::span(mask).subspan(i * batch_rows, batch_rows);
   }
@@ -117,6 +120,43 @@ void FillTensors(benchmark::State& state, From from, TrainerLayout layout, IdTyp
   Report(state, times);
   state.counters["rows"] = static_cast<double>(mask.size());
   state.counters["memcpy_us"] = copies.Micros(0.1);
+  state.counters["memcpys"] = times.Micros(0.1) / copies.Micros(0.1);
+}
+
+// Packed rows to tensors, on the host.
+void Expand(benchmark::State& state, IdType id_type, std::int32_t num_layers) {
+  const std::size_t stored_bytes = static_cast<std::size_t>(num_layers) * kTopK;
+  const std::size_t row_bytes = stored_bytes * IdBytes(id_type);
+  const std::size_t rows = kTensorBytes / row_bytes;
+  std::vector<std::uint8_t> packed(rows * stored_bytes, 7);
+  std::vector<std::uint8_t> ids(rows * row_bytes);
+  const std::vector<std::uint8_t> mask(rows, 1);
+  std::vector<std::uint8_t> copy_from(ids.size(), 1);
+  std::vector<std::uint8_t> copy_to(ids.size());
+  const PackedTensors tensors = {num_layers,   kTopK, kExperts, static_cast<std::int64_t>(rows),
+                                 packed,       mask,  ids,      id_type,
+                                 Fill::kArange};
+  Demand(CheckExpand(tensors).ok(), "arguments");
+  Times times(static_cast<std::size_t>(state.max_iterations));
+  Times copies(static_cast<std::size_t>(state.max_iterations));
+  for (auto _ : state) {
+    const double expanding = Time(
+        [&] {
+          ExpandOnHost(tensors);
+          KeepAlive(ids.data());
+        },
+        Clock::kProcessor);
+    times.Add(expanding);
+    copies.Add(Time(
+        [&] {
+          Copy(copy_to.data(), copy_from.data(), ids.size());
+          KeepAlive(copy_to.data());
+        },
+        Clock::kProcessor));
+    state.SetIterationTime(expanding / 1e9);
+  }
+  Demand(ids[0] == 7 && ids[ids.size() - IdBytes(id_type)] == 7, "an id is missing");
+  Report(state, times);
   state.counters["memcpys"] = times.Micros(0.1) / copies.Micros(0.1);
 }
 
@@ -153,6 +193,24 @@ WAYMARK_BENCH(rows_zigzag, From::kRows, kZigzag);
 WAYMARK_BENCH(rows_interleaved, From::kRows, kInterleaved);
 WAYMARK_BENCH(documents_zigzag, From::kDocuments, kZigzag);
 WAYMARK_BENCH(documents_interleaved, From::kDocuments, kInterleaved);
+
+#define WAYMARK_PACKED(name, from)                                                             \
+  BENCHMARK_CAPTURE(FillTensors, name##_packed, from, kZigzag, IdType::kUint8, kLayers, true)  \
+      ->UseManualTime()                                                                        \
+      ->Iterations(30);                                                                        \
+  BENCHMARK_CAPTURE(FillTensors, name##_packed_stage_of_14, from, kZigzag, IdType::kUint8, 14, \
+                    true)                                                                      \
+      ->UseManualTime()                                                                        \
+      ->Iterations(30)
+
+WAYMARK_PACKED(snapshots, From::kSnapshots);
+WAYMARK_PACKED(rows, From::kRows);
+WAYMARK_PACKED(documents, From::kDocuments);
+
+BENCHMARK_CAPTURE(Expand, i64, IdType::kInt64, kLayers)->UseManualTime()->Iterations(30);
+BENCHMARK_CAPTURE(Expand, i32, IdType::kInt32, kLayers)->UseManualTime()->Iterations(30);
+BENCHMARK_CAPTURE(Expand, i64_stage_of_14, IdType::kInt64, 14)->UseManualTime()->Iterations(30);
+BENCHMARK_CAPTURE(Expand, i32_stage_of_14, IdType::kInt32, 14)->UseManualTime()->Iterations(30);
 
 }  // namespace
 }  // namespace waymark::bench
