@@ -531,7 +531,9 @@ class World {
     source.snapshot = snapshot;
     Require(Api().session_submit_ids(session_, step_, &step_ids, {}, &code) == WM_OK,
             "a step can be submitted");
-    // Before its step has landed a snapshot is not ready. The ids live as long as the call.
+    // Before its step, and those before it, have landed, a snapshot is not ready. The ids live as
+    // long as the call.
+    if (!unlanded_.empty()) lent.unready.push_back(range.sequence);
     if (bytes_.Once(24)) {
       lent.unready.push_back(range.sequence);
       unlanded_.push_back({step_, std::move(ids)});
