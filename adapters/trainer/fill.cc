@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -46,6 +47,25 @@ SourceInfo InfoOf(const RowSource& source) {
           },
       },
       source);
+}
+
+// Puts layers that are `from_layer` apart side by side, each of `bytes` bytes.
+void PackLayers(const std::uint8_t* from, std::size_t from_layer, std::size_t num_layers,
+                std::size_t bytes, std::uint8_t* to) {
+  const auto pack = [&](auto constant) {
+    for (std::size_t l = 0; l < num_layers; ++l)
+      std::memcpy(to + l * constant, from + l * from_layer, constant);
+  };
+  switch (bytes) {  // a copy of constant size is a move or two
+    case 4:
+      return pack(std::integral_constant<std::size_t, 4>());
+    case 8:
+      return pack(std::integral_constant<std::size_t, 8>());
+    case 16:
+      return pack(std::integral_constant<std::size_t, 16>());
+    default:
+      return pack(bytes);
+  }
 }
 
 // One call: everything that can fail, then tile by tile what cannot.
@@ -194,9 +214,7 @@ void Filling::PackTile(const Tile& tile) {
       } else if (tile.layer_bytes[row] == job_.layer_bytes) {
         std::memcpy(to, from, num_layers * job_.layer_bytes);
       } else {
-        for (std::size_t l = 0; l < num_layers; ++l)
-          std::memcpy(to + l * job_.layer_bytes, from + l * tile.layer_bytes[row],
-                      job_.layer_bytes);
+        PackLayers(from, tile.layer_bytes[row], num_layers, job_.layer_bytes, to);
       }
       to += num_layers * job_.layer_bytes;
     }

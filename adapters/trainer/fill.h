@@ -1,8 +1,8 @@
 // FillRouterTensors: the expert ids that the routers of one rank replay, [local rows, K] a layer.
 //
-// Straight from where the rows are: of a snapshot or of rows in memory nothing is copied first; of a
-// document or a handle only this rank's rows and layers are read, as they are stored, of a document
-// some hundred rows at a time.
+// Straight from where the rows are: of a snapshot, of rows in memory and of a document of raw chunks
+// nothing is copied first. Of documents and handles only this rank's rows and layers are read, as
+// they are stored; documents of the set code are decoded some hundred rows at a time.
 #ifndef WAYMARK_ADAPTERS_TRAINER_FILL_H_
 #define WAYMARK_ADAPTERS_TRAINER_FILL_H_
 
@@ -91,9 +91,10 @@ struct FillReport {
 // without the last; a size of `out`. FailedPrecondition for a snapshot that is not ready. Errors of
 // Document::ReadRows and Fetcher::Fetch. On an error nothing is written.
 //
-// Any thread. Memory: some 10 KB; for each segment of a document the stored ids of up to some
-// hundred rows, of a handle those of its rows; for rows of snapshots that are written together, at
-// most 512, 32 bytes each. Throws std::bad_alloc, and may then have written a part.
+// Any thread. Memory: some 20 KB; for each segment of a raw document a byte for each row of a page;
+// of a document of the set code the stored ids of up to some hundred rows, of a handle those of its
+// rows; for rows of snapshots that are written together, at most 512, 32 bytes each. Throws
+// std::bad_alloc, and may then have written a part.
 [[nodiscard]] absl::StatusOr<FillReport> FillRouterTensors(const RowPlan& plan,
                                                            std::span<const RowSource> sources,
                                                            std::span<const std::int32_t> layers,

@@ -58,10 +58,18 @@ absl::Status TileFinder::Decode(const wire::Document& document, Part& part, std:
                   });
 }
 
+// Of snapshots nothing is read, only whether it can be: also of those that have no token here, so
+// that all ranks refuse the same sources.
+absl::Status TileFinder::CheckReady(std::size_t source) const {
+  const auto* const snapshot = std::get_if<const Snapshot*>(&job_.sources[source]);
+  if (snapshot == nullptr) return absl::OkStatus();
+  const std::int64_t first = job_.infos[source].first;
+  const absl::Status status = (*snapshot)->Find(first, first).status();
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("sources[", source, "]: ", status.message()));
+}
+
 absl::Status TileFinder::PreparePart(Part& part) {
-  if (const auto* const snapshot = std::get_if<const Snapshot*>(&job_.sources[part.source])) {
-    return (*snapshot)->Find(job_.infos[part.source].first, job_.infos[part.source].first).status();
-  }
   if (part.from == part.to) return absl::OkStatus();
   if (const wire::Document* const document = raw_document(part); document != nullptr) {
     part.chunk.ids.resize(job_.runs.size());
@@ -88,6 +96,9 @@ absl::Status TileFinder::PreparePart(Part& part) {
 }
 
 absl::Status TileFinder::Prepare() {
+  for (std::size_t i = 0; i < job_.sources.size(); ++i) {
+    if (absl::Status status = CheckReady(i); !status.ok()) return status;
+  }
   parts_.reserve(job_.plan.segments().size());
   std::int64_t tokens = 0;
   for (const RowSegment& segment : job_.plan.segments()) {

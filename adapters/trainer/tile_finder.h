@@ -122,8 +122,9 @@ class TileFinder {
   explicit TileFinder(const FillJob& job);
 
   // Fetches what is fetched, and checks that all other rows can be read: after it only memory can
-  // lack (std::bad_alloc). Errors of Document::ReadRows and Fetcher::Fetch.
-  absl::Status Prepare();
+  // lack (std::bad_alloc). FailedPrecondition for a snapshot that is not ready; errors of
+  // Document::ReadRows and Fetcher::Fetch.
+  [[nodiscard]] absl::Status Prepare();
   // Rows of no token. After Prepare.
   [[nodiscard]] std::int64_t padding() const { return padding_; }
   // Finds the rows from `begin` on, tile after tile from 0; checks the ids of chunks only. The tile
@@ -135,6 +136,7 @@ class TileFinder {
   bool TakeVoided(Tile& tile);
 
  private:
+  [[nodiscard]] absl::Status CheckReady(std::size_t source) const;
   absl::Status PreparePart(Part& part);
   template <class Read>
   absl::Status ReadPart(Part& part, std::int64_t begin, std::int64_t end, Read&& read);

@@ -216,9 +216,9 @@ class World {
   struct Lent {
     std::vector<wm_trainer_source> sources;
     std::vector<KnownRows> known;
-    std::vector<bool> bad;             // whether the ids of bad rows are in it
-    bool refused = false;              // whether a source is no source: then the call is not OK
-    std::vector<std::size_t> unready;  // sequences whose snapshots are not
+    std::vector<bool> bad;  // whether the ids of bad rows are in it
+    bool refused = false;   // whether a source is no source: then the call is not OK
+    bool unready = false;   // whether a snapshot is not ready
     std::vector<std::vector<std::uint8_t>> ids;
     std::vector<std::unique_ptr<DamagedObjects>> objects;
     std::vector<wm_rows*> rows;
@@ -533,9 +533,9 @@ class World {
             "a step can be submitted");
     // Before its step, and those before it, have landed, a snapshot is not ready. The ids live as
     // long as the call.
-    if (!unlanded_.empty()) lent.unready.push_back(range.sequence);
+    if (!unlanded_.empty()) lent.unready = true;
     if (bytes_.Once(24)) {
-      lent.unready.push_back(range.sequence);
+      lent.unready = true;
       unlanded_.push_back({step_, std::move(ids)});
       return;
     }
@@ -878,11 +878,7 @@ class World {
     std::rotate(layers.begin(), layers.begin() + bytes_.Below(kLayers), layers.end());
     layers.resize(1 + bytes_.Below(kLayers));
     if (bytes_.Once(2)) std::reverse(layers.begin(), layers.end());
-    bool refused = lent.refused;
-    // Where a rank has no token of a sequence, nobody asks its snapshot.
-    for (const wm_trainer_segment& segment : SegmentsOf(plan_))
-      refused = refused || std::count(lent.unready.begin(), lent.unready.end(),
-                                      static_cast<std::size_t>(segment.sequence)) != 0;
+    bool refused = lent.refused || lent.unready;
     if (bytes_.Once(32)) {
       layers.front() = bytes_.Small();
       refused = refused ||

@@ -495,6 +495,37 @@ TEST(FillRouterTensors, RowsThatAreVoidedMeanwhileAreMissing) {
   }
 }
 
+// Every rank refuses a snapshot that is not ready. One that has no token of the sequence took it, so
+// that of the ranks of a step some filled and others did not.
+TEST(FillRouterTensors, ASnapshotThatIsNotReadyIsRefusedByEveryRank) {
+  StoreOptions options = StoreDriver::Options();
+  options.shape = Shape();
+  StoreDriver driver(options);
+  driver.Begin(1, {Bind(0)}, driver.Slots({0}, 0, 4));
+  const Snapshot snapshot = driver.Take({0}, 0, 4);
+  const Rows rows = Sequence{{5, 6, 7, 8}, 4}.ToRows(Shape());
+  const RowSource sources[] = {&snapshot, ViewOf(rows)};
+  const std::int64_t lengths[] = {4, 4};
+  const std::int32_t layers[] = {1};
+  std::vector<std::uint8_t> ids(4 * 4, 0xa5);
+  RouterTensors out;
+  out.id_type = IdType::kUint8;
+  out.ids = ids;
+  for (const std::int32_t rank : {0, 1}) {
+    const TrainerLayout layout{
+        .context_cut = ContextCut::kStream, .context_size = 2, .context_rank = rank};
+    const RowPlan plan = *RowPlan::Make(layout, lengths);
+    const absl::Status status = FillRouterTensors(plan, sources, layers, out).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << rank;
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("sources[0]: ")) << rank;
+    EXPECT_EQ(ids, std::vector<std::uint8_t>(ids.size(), 0xa5)) << rank;
+  }
+  driver.Land(1, {1, 2, 3, 4});
+  const TrainerLayout layout{
+      .context_cut = ContextCut::kStream, .context_size = 2, .context_rank = 1};
+  EXPECT_TRUE(FillRouterTensors(*RowPlan::Make(layout, lengths), sources, layers, out).ok());
+}
+
 // A chunk is damaged in one layer run only: its rows are missing in all.
 TEST(FillRouterTensors, RowsThatAreDamagedInOneLayerAreMissingInAll) {
   const Sequence sequence{{1, 2, 3, 4, 5, 6, 7, 8}, 8};
