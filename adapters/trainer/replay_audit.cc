@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -22,12 +23,12 @@ constexpr double kMore = 0.15;
 // A row is low if it agrees less than half way from chance to 1. Single rows tell something if they
 // have so many ids; so many low rows of a sequence, at this share at least, are an error in part of
 // it, for example behind a prompt that it shares with the sequence whose ids it has.
-constexpr int kTellingIds = 16;
+constexpr std::size_t kTellingIds = 16;
 constexpr std::int64_t kLowRows = 3;
 constexpr double kLowShare = 0.03;
-// Ids that agree so much more than by chance are those of these tokens, by other weights. The next
-// token of a text agrees 0.15 more than chance.
-constexpr double kSameTokens = 0.25;
+// Ids that agree so much more than by chance, of what is left above it, are those of these tokens,
+// by other weights. The next token of a text agrees 0.15 more than chance.
+constexpr double kSameTokens = 0.3;
 // Rows that a hypothesis is tested on.
 constexpr std::size_t kTestedRows = 64;
 constexpr std::int64_t kFarTokens = 4;
@@ -112,7 +113,16 @@ class Audit {
   [[nodiscard]] bool replayed(std::int64_t row) const {
     return row >= 0 && row < in_.plan->rows() && in_.mask[static_cast<std::size_t>(row)] != 0;
   }
-  [[nodiscard]] double Chance() const;
+  void FindChance();
+  // Few ids may disagree by accident: two standard deviations of least_agreement are left to them.
+  [[nodiscard]] bool Enough(double agreement, std::size_t ids) const {
+    const double least = options_.least_agreement;
+    if (ids == 0) return true;
+    return agreement >= least - 2 * std::sqrt(least * (1 - least) / static_cast<double>(ids));
+  }
+  [[nodiscard]] static bool OfTheseTokens(double agreement, double chance) {
+    return agreement >= chance + kSameTokens * (1 - chance);
+  }
 
   // The mean agreement of samples if their ids are at row_of(sample) in the given tensors, over the
   // layers that are not explained yet. Samples whose ids this rank does not have are left out;
@@ -142,7 +152,8 @@ class Audit {
   std::vector<Sample> samples_;
   std::vector<Share> row_shares_;      // [samples]
   std::vector<std::uint8_t> counted_;  // [layers]: 0: explained by another layer
-  double chance_ = 0;
+  double chance_ = 0;                  // of different tokens, in all layers,
+  std::vector<double> layer_chances_;  // and in each
 };
 
 absl::Status Audit::CheckIds(const Sample& sample) const {
@@ -252,17 +263,25 @@ Share Audit::Compare(std::int64_t given_row, std::size_t given, const Sample& sa
 }
 
 // Of tokens that are far apart, at other positions: sequences may share a prompt.
-double Audit::Chance() const {
-  Share share;
+void Audit::FindChance() {
+  std::vector<Share> shares(layers_);
+  Share all;
   const std::size_t count = samples_.size();
   for (std::size_t i = 0; i < count; i += 1 + count / kTestedRows) {
     const Sample& other = samples_[(i + count / 2 + i % 5) % count];
     if (std::abs(other.place.position - samples_[i].place.position) < kFarTokens) continue;
     for (std::size_t layer = 0; layer < layers_; ++layer)
-      share.Add(Compare(other.row, layer, samples_[i], layer));
+      shares[layer].Add(Compare(other.row, layer, samples_[i], layer));
   }
   const double even = static_cast<double>(in_.top_k) / in_.num_experts;
-  return share.ids == 0 ? even : std::max(share.value(), even);
+  const auto chance = [even](const Share& share) {
+    return share.ids == 0 ? even : std::max(share.value(), even);
+  };
+  for (const Share& share : shares) {
+    all.Add(share);
+    layer_chances_.push_back(chance(share));
+  }
+  chance_ = chance(all);
 }
 
 // At most kTestedRows of them.
@@ -338,33 +357,39 @@ void Audit::FindOrder(ReplayAudit& audit) {
 }
 
 void Audit::FindLayers(ReplayAudit& audit) {
-  // Rows that are wrong in all layers say nothing of one; if most are, all are asked.
+  // Rows that are wrong in all layers say nothing of one. If most are low, all are asked; a layer that
+  // is right shows that the rows are, too.
   std::vector<const Sample*> asked;
   const double low = (1 + chance_) / 2;
   for (std::size_t i = 0; i < samples_.size(); ++i) {
     if (row_shares_[i].value() >= low) asked.push_back(&samples_[i]);
   }
-  const bool rows_are_right = 2 * asked.size() >= samples_.size();
+  const auto right = [&](double of_layer) { return Enough(of_layer, samples_.size() * top_k_); };
+  bool rows_are_right = 2 * asked.size() >= samples_.size();
   if (!rows_are_right) {
+    rows_are_right = std::any_of(audit.layers.begin(), audit.layers.end(), right);
     asked.clear();
     for (const Sample& sample : samples_)
       asked.push_back(&sample);
   }
-  asked = Thin(asked);
-  const auto agreement = [&](std::size_t given, std::size_t own) {
+  const std::vector<const Sample*> tested = Thin(asked);
+  const auto agreement = [&](std::span<const Sample* const> samples, std::size_t given,
+                             std::size_t own) {
     Share share;
-    for (const Sample* const sample : asked)
+    for (const Sample* const sample : samples)
       share.Add(Compare(sample->row, given, *sample, own));
     return share.value();
   };
   std::vector<ReplayAlarm> alarms;
   for (std::size_t layer = 0; layer < layers_; ++layer) {
-    const double given = agreement(layer, layer);
-    if (given >= options_.least_agreement) continue;
+    // By all rows that are asked: with K = 1, those that are tested are few ids.
+    if (right(audit.layers[layer])) continue;
+    const double given = agreement(asked, layer, layer);
+    if (Enough(given, asked.size() * top_k_)) continue;
     std::size_t best = layer;
     double explained = given;
     for (std::size_t other = 0; other < layers_; ++other) {
-      const double value = agreement(layer, other);
+      const double value = agreement(tested, layer, other);
       if (value <= explained) continue;
       explained = value;
       best = other;
@@ -378,7 +403,7 @@ void Audit::FindLayers(ReplayAudit& audit) {
       if (!rows_are_right) continue;  // the rows are asked next
       alarm.explained = given;
       alarm.by = -1;
-      if (given >= chance_ + kSameTokens) {
+      if (OfTheseTokens(given, layer_chances_[layer])) {
         alarm.error = ReplayError::kStaleWeights;
         alarm.by = 0;
       }
@@ -419,9 +444,10 @@ bool Audit::FindRowsOf(std::int32_t sequence, std::span<const Sample* const> sam
 }
 
 void Audit::FindRows(ReplayAudit& audit) {
-  if (std::count(counted_.begin(), counted_.end(), 1) == 0) return;
+  const auto counted = static_cast<std::size_t>(std::count(counted_.begin(), counted_.end(), 1));
+  if (counted == 0) return;
   const double low = (1 + chance_) / 2;
-  const bool rows_tell = layers_ * top_k_ >= kTellingIds;
+  const bool rows_tell = counted * top_k_ >= kTellingIds;
   std::map<std::int32_t, std::vector<const Sample*>> sequences;
   for (const Sample& sample : samples_)
     sequences[sample.place.sequence].push_back(&sample);
@@ -441,14 +467,14 @@ void Audit::FindRows(ReplayAudit& audit) {
     const bool some_low =
         rows_tell && lows >= kLowRows &&
         static_cast<double>(lows) >= kLowShare * static_cast<double>(of_sequence.size());
-    if (share.value() >= options_.least_agreement && !some_low) continue;
+    if (Enough(share.value(), static_cast<std::size_t>(share.ids)) && !some_low) continue;
     const std::vector<const Sample*>& wrong = some_low ? low_rows : of_sequence;
     if (FindRowsOf(sequence, wrong, AsGiven(wrong), audit)) continue;
     unexplained.insert(unexplained.end(), wrong.begin(), wrong.end());
   }
   if (unexplained.empty()) return;
   const double given = AsGiven(unexplained);
-  const bool same_tokens = given >= chance_ + kSameTokens;
+  const bool same_tokens = OfTheseTokens(given, chance_);
   AddTo(audit, {.error = same_tokens ? ReplayError::kStaleWeights : ReplayError::kOtherSequence,
                 .sequence = unexplained.front()->place.sequence,
                 .by = same_tokens ? 0 : -1,
@@ -483,7 +509,8 @@ ReplayAudit Audit::Run() {
   for (std::size_t i = 0; i < by_sequence.size(); ++i) {
     if (by_sequence[i].ids != 0) audit.sequences[i] = by_sequence[i].value();
   }
-  audit.chance = chance_ = Chance();
+  FindChance();
+  audit.chance = chance_;
   FindOrder(audit);
   if (!audit.alarms.empty()) return audit;
   FindLayers(audit);

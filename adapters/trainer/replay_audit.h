@@ -64,8 +64,9 @@ struct ReplayedIds {
 };
 
 struct ReplayAuditOptions {
-  // Agreement below it is an alarm. Between that of the same tokens with the weights in use (more
-  // than 0.9) and that of stale weights that are worth an alarm.
+  // Agreement below it is an alarm; of few ids, below it by two standard deviations. Between that of
+  // the same tokens with the weights in use (more than 0.9) and that of stale weights that are worth
+  // an alarm.
   double least_agreement = 0.8;
   // How many rows are compared, evenly spread over those that were replayed.
   std::int64_t max_rows = 256;

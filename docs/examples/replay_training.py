@@ -181,7 +181,8 @@ class Comparison:
             rerouted = (torch.stack(self.used).sort(-1)[0] != given).any(-1)
             far = engine_logp - self.logp
             self.measured = {
-                "rerouted": float(rerouted.float().mean()),
+                "pairs": rerouted.numel(),
+                "rerouted": float(rerouted.double().mean()),
                 "kl": float((engine_logp.exp() * far).sum(-1).mean()),
                 "dlogp": float(far.gather(2, tokens[:, PROMPT:, None]).abs().mean()),
             }
@@ -257,6 +258,8 @@ def main():
     name = f"vLLM {engine.vllm.__version__}" if use_vllm else "transformers"
     print(f"engine {name}, head size {head_dim}, seed {args.seed}, {args.steps} steps, "
           f"torch {torch.__version__}, transformers {transformers.__version__}")
+    print("KL: sum of p (log p - log q) over the vocabulary, p: engine, q: trainer; "
+          "mean of sampled tokens, nats")
     print(f"{'loss':16s}{'measured':16s}{'rerouted':>10s}{'KL':>11s}{'|dlogp|':>10s}"
           f"{'reward':>17s}{'CPU time':>10s}")
     runs = {}

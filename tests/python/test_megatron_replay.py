@@ -326,7 +326,15 @@ def test_rows_that_are_refused() -> None:
     rows, before = rows_of(model), state(model)
     experts = Rows.from_array(rows[1].ids, num_experts=64, layer_ids=(1, 2, 3))
     fewer = Rows.from_array(rows[0].ids[..., 1:], num_experts=EXPERTS, layer_ids=(1, 2, 3))
+
+    def assembled(part: Rows) -> trainer.Trajectory:
+        tokens = list(range(LENGTHS[0]))
+        return trainer.Trajectory(tokens, [trainer.Part(part, tokens)])
+
+    of_64 = assembled(Rows.from_array(rows[0].ids, num_experts=64, layer_ids=(1, 2, 3)))
     refused: list[tuple[Any, Any, dict[str, Any], str]] = [
+        (PLAN, [of_64, *rows[1:]], {}, r"rows\[0\]: K = 4 and E = 32 as the model has, got 4 and 64"),
+        (PLAN, [assembled(fewer), *rows[1:]], {}, r"rows\[0\]: K = 4 and E = 32 as the model has, got 3 and 32"),
         (PLAN, [rows[0], experts, rows[2]], {}, r"rows\[1\]: K = 4 and E = 32 as the model has, got 4 and 64"),
         (PLAN, [fewer, *rows[1:]], {}, r"rows\[0\]: K = 4 and E = 32 as the model has, got 3 and 32"),
         (PLAN, [one.of_layers((1, 2)) for one in rows], {}, "must be a layer of sources"),
@@ -381,6 +389,8 @@ def test_forwards_that_are_refused(torch: Torch) -> None:
 def test_recompute_takes_the_ids_of_its_micro_batch(torch: Torch) -> None:
     """As in 1F1B: the forward of the next micro-batch is before the backward of this one."""
     model = Model()
+    for router in model.decoder.routers:  # of an earlier schedule, whose lists were not cleared
+        router.router_replay.replay_backward_list = [tensor(np.tile(np.arange(K), (PLAN.rows, 1)))]
     replay = waymark.megatron.replay(model)
     steps: list[Any] = []
     for _ in range(2):

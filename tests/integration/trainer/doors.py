@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import base64
 import contextlib
+import importlib.util
 import json
 import sys
 import traceback
@@ -526,6 +527,32 @@ def prime_rl_batch(cases, batch):
     filled = batch.fill(Layout(total_multiple=sum(batch.lengths) + 5))
     for layer, wanted in zip(batch.layer_ids, filled.ids):
         cases.rows("prime-rl_tensor", tensor[0, :, layer], wanted, filled.mask)
+    # Its context ranks: equal parts of the line of all sequences, and of a sequence alone.
+    shard = prime_rl_shard()
+    alone, length = batch.rows[0], batch.lengths[0]
+    for size in (1, 2, 4):
+        total, longest = (-(-n // size) * size for n in (tensor.shape[1], length))
+        padded = torch.nn.functional.pad(tensor, (0, 0, 0, 0, 0, total - tensor.shape[1]))
+        for rank in range(size):
+            mine = shard(padded, rank, size)[0]
+            filled = batch.fill(Layout(context=(rank, size), context_cut="stream", total_multiple=total))
+            whole = Layout(order="batch-major", context=(rank, size), context_cut="contiguous", sequence_multiple=size)
+            of_one = whole.plan([length]).fill([alone], batch.layer_ids)
+            one = shard(padded[:, :longest], rank, size)[0]
+            for layer, wanted, wanted_of_one in zip(batch.layer_ids, filled.ids, of_one.ids):
+                cases.rows("prime-rl_context", mine[:, layer], wanted, filled.mask)
+                cases.rows("prime-rl_context_of_one", one[:, layer], wanted_of_one, of_one.mask)
+
+
+def prime_rl_shard():
+    """shard_for_cp of prime_rl.utils, whose other functions want packages that are not here."""
+    names = ("prime_rl._compat", "prime_rl.utils.sequence", "ring_flash_attn")
+    with mock.patch.dict(sys.modules, {name: mock.MagicMock() for name in names}):
+        file = trainers.root() / trainers.FOLDERS["prime-rl"] / "prime_rl" / "utils" / "cp.py"
+        spec = importlib.util.spec_from_file_location("prime_rl_cp", file)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return module.shard_for_cp
 
 
 def roll_batch(cases, batch):

@@ -25,7 +25,9 @@ from megatron.core.transformer import torch_norm
 from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.moe.router_replay import RouterReplay, RouterReplayAction
 from megatron.core.transformer.multi_token_prediction import roll_tensor
+from megatron.core.transformer.transformer_block import get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from megatron.core.utils import get_batch_on_this_cp_rank
 from waymark import FailedPreconditionError, InvalidArgumentError, Rows
 from waymark.trainer import Filled, ReplayError
@@ -84,7 +86,7 @@ def make_models(job, **more):
     stages, virtual = degree(job, "pipeline"), degree(job, "virtual")
     stage = parallel_state.get_pipeline_model_parallel_rank()
     models = []
-    for chunk in range(virtual):
+    for chunk in range(virtual)[::-1 if job.get("reverse") else 1]:
         vp_stage = chunk if virtual > 1 else None
         spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False, vp_stage=vp_stage)
         draft = dict(mtp_block_spec=get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False)) if more.get("mtp_num_layers") else {}
@@ -92,7 +94,7 @@ def make_models(job, **more):
             config=config, transformer_layer_spec=spec, vocab_size=VOCABULARY, max_sequence_length=LENGTH,
             position_embedding_type="learned_absolute", parallel_output=False, share_embeddings_and_output_weights=False,
             pre_process=stage == 0 and chunk == 0, post_process=stage == stages - 1 and chunk == virtual - 1, vp_stage=vp_stage, **draft))
-    return models
+    return models[::-1] if job.get("reverse") else models
 
 
 def load(models, whole, noise=0.0, seed=7):
@@ -189,7 +191,7 @@ class Found:
         self.numbers["errors_planted"] = self.numbers.get("errors_planted", 0) + 1
         try:
             function()
-        except (FailedPreconditionError, InvalidArgumentError) as error:
+        except (FailedPreconditionError, InvalidArgumentError, waymark.megatron.Refused) as error:
             self.expect(text in str(error), f"{name}: {error}")
         else:
             self.why_not.append(f"{name} was not noticed")
@@ -385,6 +387,18 @@ def audit(job, found):
         return filled._replace(ids=ids)
 
     agreements = {}
+
+    def audited(name, kind, plan, filled, micro_batch):
+        with torch.no_grad(), replay.forward(plan, filled, audit=True) as step:
+            model(*inputs(job["seed"], micro_batch))
+        result = step.audit()
+        if name == "another micro-batch":  # tokens at the same position agree in half of their ids here: it may be called stale
+            found.expect(result.alarms and {alarm.error for alarm in result.alarms} <= {kind, ReplayError.STALE_WEIGHTS}, f"{name}: {result.alarms}")
+        else:
+            found.alarms(result, [kind] if kind is not None else [])
+        agreements.setdefault(name, []).append(round(result.agreement, 3))
+        found.numbers["rows_compared"] += result.rows
+
     for kind in (None, ReplayError.LAYERS, ReplayError.SHIFTED, ReplayError.OTHER_SEQUENCE, ReplayError.BATCH_MAJOR, ReplayError.STALE_WEIGHTS):
         load(models, reference.weights, 0.6 if kind is ReplayError.STALE_WEIGHTS else 0.0)
         for micro_batch in range(MICRO_BATCHES):
@@ -394,13 +408,17 @@ def audit(job, found):
                 given_plan, filled = whole, whole.fill(rows, MOE)
             else:
                 given_plan, filled = plan, plan.fill(reference.rows(micro_batch), MOE)
-            tokens, at, mask = inputs(job["seed"], micro_batch)
-            with torch.no_grad(), replay.forward(given_plan, planted(filled, kind), audit=True) as step:
-                model(tokens, at, mask)
-            result = step.audit()
-            found.alarms(result, [kind] if kind is not None else [])
-            agreements.setdefault(kind.name if kind is not None else "none planted", []).append(round(result.agreement, 3))
-            found.numbers["rows_compared"] += result.rows
+            audited(kind.name if kind is not None else "none planted", kind, given_plan, planted(filled, kind), micro_batch)
+    load(models, reference.weights)
+    for micro_batch in range(MICRO_BATCHES):
+        other = plan.fill(reference.rows((micro_batch + 1) % MICRO_BATCHES), MOE)
+        audited("another micro-batch", ReplayError.OTHER_SEQUENCE, plan, other, micro_batch)
+        filled = plan.fill(reference.rows(micro_batch), MOE)
+        ids = filled.ids.copy()
+        ids[-1] = (other.ids[-1] + 5) % EXPERTS
+        audited("a layer of another stage", ReplayError.LAYERS, plan, filled._replace(ids=ids), micro_batch)
+        as_packed = layout_of(replay, order="packed", sequence_multiple=LENGTH).plan(LENGTHS)  # as many rows, batch-major
+        audited("a packed plan", ReplayError.BATCH_MAJOR, as_packed, as_packed.fill(reference.rows(micro_batch), MOE), micro_batch)
     found.numbers["agreement"] = agreements
 
 
@@ -426,8 +444,32 @@ def silent_errors(job, found):
         RouterReplay.clear_global_router_replay_action()
         RouterReplay.clear_global_indices()
 
-    for ids in (twice, short, filled.ids[::-1].copy()):
+    batch_major = filled.ids.reshape(len(MOE), LENGTH, BATCH, TOP_K).swapaxes(1, 2).reshape(filled.ids.shape)
+    fewer, layers, shifted = filled.ids[..., 1:], filled.ids[::-1].copy(), np.roll(filled.ids, 1, 1)
+    stale, past = plan.fill(reference.rows(1), MOE).ids, filled.ids % 8  # of another micro-batch; of a model with 8 experts
+    for ids in (twice, short, fewer, batch_major, layers, shifted, stale, past):
         megatron(ids)  # takes it
+        found.numbers["taken_by_megatron"] = found.numbers.get("taken_by_megatron", 0) + 1
+    for micro_batch in (0, 1):  # a list that is not cleared: the backward of the second takes the targets of the first
+        RouterReplay.set_replay_data(list(torch.as_tensor(plan.fill(reference.rows(micro_batch), MOE).ids)))
+    left = RouterReplay.global_router_replay_instances[0].replay_backward_list
+    found.expect(len(left) == 2 and (left[0].numpy() == filled.ids[0]).all(), "Megatron clears its lists itself")
+    RouterReplay.clear_global_indices()
+    watch = Watch([model])
+    model.config.moe_router_load_balancing_type = "sinkhorn"
+    for layer in model.decoder.layers[DENSE:]:
+        layer.mlp.router.routing_type = "sinkhorn"
+    megatron(filled.ids)
+    found.expect((watch.take(MOE) != maps_of(filled.ids)).any(), "Megatron replays with sinkhorn")
+    found.refused("sinkhorn", lambda: waymark.megatron.replay(model), "sinkhorn chooses")
+    model.config.moe_router_load_balancing_type = "none"
+    for layer in model.decoder.layers[DENSE:]:
+        layer.mlp.router.routing_type = "none"
+    for name, value in (("moe_router_fusion", True), ("moe_enable_routing_replay", False), ("moe_expert_capacity_factor", 1.0)):
+        before = getattr(model.config, name)
+        setattr(model.config, name, value)
+        found.refused(name, lambda: waymark.megatron.replay(model), name)
+        setattr(model.config, name, before)
 
     def forward(given, plan=plan, **more):
         with replay.forward(plan, given, **more):
@@ -437,6 +479,14 @@ def silent_errors(job, found):
     found.refused("-1", lambda: forward(filled._replace(ids=below)), "ids in [0, 16), got -1")
     found.refused("one row short", lambda: forward(Filled(short, filled.mask[:-1], filled.report)), "[6, 72, 4], got int64 [6, 71, 4]")
     found.refused("int16", lambda: forward(filled._replace(ids=filled.ids.astype(np.int16))), "int32 or int64")
+    above = filled.ids.copy()
+    above[2, 7, 0] = EXPERTS
+    found.refused("an id out of range", lambda: forward(filled._replace(ids=above)), "ids in [0, 16), got 16")
+    found.refused("an id of a row too few", lambda: forward(filled._replace(ids=fewer)), "got int64 [6, 72, 3]")
+    found.refused("a row too few", lambda: forward([rows[0][:-1], *rows[1:]]), "must have rows")
+    found.refused("another order of sequences", lambda: forward(rows[::-1]), "must have rows")
+    numbers = [Rows.from_array(one.ids, num_experts=EXPERTS, layer_ids=range(len(MOE))) for one in rows]
+    found.refused("layers counted from the first with experts", lambda: forward(numbers), "must be a layer of sources")
     found.refused("a layer too few", lambda: forward(filled._replace(ids=filled.ids[1:])), "got int64 [5, 72, 4]")
     padded = layout_of(replay, sequence_multiple=28).plan(LENGTHS)
     found.refused("the plan of another padding", lambda: forward(rows, padded), "plan: of as many rows as the router of layer 2 has, 72, got 84")
@@ -482,6 +532,22 @@ def silent_errors(job, found):
         forward(rows).sum().backward()
     found.refused("a backward behind the end", late, "the router of layer 2 with 1 that it has not computed again")
 
+    # What an earlier micro-batch did not compute again is not what the next one gets.
+    clear([model])
+    watch.chosen.clear()
+    RouterReplay.set_replay_data(list(torch.as_tensor(stale)))  # of a schedule before, which did not clear its lists, either
+    with replay:
+        for micro_batch, on in enumerate((False, True)):
+            recompute_on(model, on)
+            of = inputs(job["seed"], micro_batch)
+            with replay.forward(plan, reference.rows(micro_batch)) as step:
+                loss = loss_of(model(*of), of[0])
+        watch.chosen.clear()
+        loss.backward()
+    RouterReplay.clear_global_indices()
+    found.compare(watch.take(MOE), step.filled)
+    found.numbers["errors_planted"] += 2
+
     # Backwards in another order: Megatron gives each the ids of the other, and the audit says so.
     clear([model])
     load([model], reference.weights)
@@ -496,6 +562,35 @@ def silent_errors(job, found):
     with torch.no_grad():  # and afterwards all is as it was
         forward(rows)
     found.numbers["rows_compared"] += int(filled.mask.sum())
+
+
+def stages(job, found):
+    """The layers of every stage and chunk, of random sizes, by Megatron's own functions."""
+    random = np.random.default_rng(job["seed"])
+    for _ in range(300):
+        size, chunks = int(random.integers(2, 7)), int(random.integers(1, 4))
+        of_stage = chunks * int(random.integers(1, 5))
+        first, last = (chunks * int(random.integers(0, 4)) for _ in range(2))
+        if size == 2 and first and last:
+            continue  # Megatron divides by the stages between them
+        layers = of_stage * (size - (first > 0) - (last > 0)) + first + last
+        if not layers:
+            continue
+        config = TransformerConfig(
+            num_layers=layers, hidden_size=8, num_attention_heads=2, pipeline_model_parallel_size=size, pipeline_dtype=torch.float32,
+            virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
+            num_layers_in_first_pipeline_stage=first or None, num_layers_in_last_pipeline_stage=last or None)
+        for stage in range(size):
+            for chunk in range(chunks):
+                vp_stage = chunk if chunks > 1 else None
+                wanted = get_transformer_layer_offset(config, vp_stage, stage)
+                wanted = range(wanted, wanted + get_num_layers_to_build(config, vp_stage, stage))
+                got = waymark.trainer.stage_layers(layers, pipeline=(stage, size), virtual=(chunk, chunks), first_stage_layers=first,
+                                                   last_stage_layers=last)
+                if job["fault"] == "layers":
+                    got = range(got.start + 1, got.stop + 1)
+                found.numbers["rows_compared"] += 1  # a stage is a row
+                found.numbers["rows_wrong"] += int(got != wanted)
 
 
 def draft_layers(job, found):
@@ -589,6 +684,10 @@ def pipeline(job, found):
         model.train()
     watch, replay = Watch(models), waymark.megatron.replay(models)
     of_chunk = [replay.layer_ids(model) for model in models]
+    if job.get("reverse") and all(of_chunk):  # Megatron's own order is that in which they were made
+        by_layer = [router.router_replay for model in models for router in model.decoder.modules() if isinstance(router, TopKRouter)]
+        made = RouterReplay.global_router_replay_instances
+        found.expect([id(one) for one in made] != [id(one) for one in by_layer], "the chunks were made in order: the case shows nothing")
     stages, stage = job["pipeline"], parallel_state.get_pipeline_model_parallel_rank()
     for chunk, layers in enumerate(of_chunk):
         share = waymark.trainer.stage_layers(LAYERS, pipeline=(stage, stages), virtual=(chunk, len(models)))
@@ -711,6 +810,15 @@ def moe_layers(job, found, lengths, plan, replay, model, hidden, local):
     rank, size = plan.layout.context
     others = dataclasses.replace(plan.layout, context=((rank + 1) % size, size)).plan(lengths)
     found.refused("the plan of another rank", lambda: replay.forward(others, rows).__enter__(), f"plan: of context rank {rank}, as this")
+    # A plan of another cut has as many rows: the audit tells.
+    cut = dataclasses.replace(plan.layout, context_cut="contiguous").plan(lengths)
+    differ = (np.stack(cut.places()) != np.stack(plan.places())).any(0)
+    with torch.no_grad(), replay.forward(cut, rows, audit=True) as other:
+        model(mine)
+    watch.chosen.clear()
+    if differ.sum() > 8 and not job["fault"]:  # some ranks have the same tokens
+        found.expect(bool(other.audit().alarms), "a plan of another cut was not noticed")
+        found.numbers["errors_planted"] += 1
     everywhere = [None] * dist.get_world_size()
     dist.all_gather_object(everywhere, [one.to_bytes() for one in step.rows()])
     for sequence, ids in enumerate(wanted):  # the way back: the ranks have all rows

@@ -16,7 +16,7 @@ from .._documents import Document
 from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._rows import Rows
 from .._snapshot import Snapshot
-from ..trainer import Audit, Filled, Layout, Plan
+from ..trainer import Audit, Filled, Layout, Plan, Trajectory
 from ..trainer import audit as audit_of
 from ..trainer._plan import Source
 from . import _versions
@@ -518,7 +518,7 @@ def _current_backward() -> int:
 
 def _shape(source: Source) -> tuple[int, int] | None:
     """(K, E) of the rows of a sequence; None: it is none, which fill() refuses."""
-    if isinstance(source, (Rows, Document)):
+    if isinstance(source, (Rows, Document, Trajectory)):
         return source.shape.top_k, source.shape.num_experts
     if isinstance(source, Snapshot):
         return source._row_shape[1:]
