@@ -13,8 +13,8 @@
 
 namespace waymark::kernels {
 
-// Replaces in a view an id that int16 cannot hold: it is invalid, and differs from -1 (not
-// written).
+// Replaces in a view an id that is below -1 or that int16 cannot hold: it is invalid, and differs
+// from -1 (not written).
 inline constexpr std::int16_t kUnrepresentableId = -2;
 
 // Copies the first top_k ids of rows [0, rows) of `ids` to view[row * top_k + k]; ids.layer_stride

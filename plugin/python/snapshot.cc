@@ -64,14 +64,16 @@ void Wait(Snapshot& self, nb::handle timeout) {
   const std::int64_t ns = Nanoseconds(timeout);
   if (Ready(self)) return;
   Message why;
+  bool released = false;
   const wm_status status = WaitInSlices(ns, [&](std::int64_t slice) {
     const std::lock_guard lock(self.mutex);
-    if (self.snapshot == nullptr) return wm_status{WM_FAILED_PRECONDITION};
+    released = self.snapshot == nullptr;
+    if (released) return wm_status{WM_FAILED_PRECONDITION};
     const wm_status waited = Api().snapshot_wait(self.snapshot, slice, why.get());
     if (waited == WM_OK) self.ready.store(true, std::memory_order_release);
     return waited;
   });
-  if (status == WM_FAILED_PRECONDITION) RaiseReleased();
+  if (released) RaiseReleased();
   if (status == WM_DEADLINE_EXCEEDED) RaiseDeadline("the snapshot is not ready", timeout);
   Check(status, why);
 }

@@ -583,8 +583,12 @@ def test_a_rank_fetches_its_own_rows_and_layers() -> None:
     truth = np.concatenate([routing(then.tokens, version)[rows] for version, rows in pages])
     assert filled.mask.tolist() == [True] * (8 * PAGE - 1) + [False]
     assert (filled.ids[:, :-1] == truth.transpose(1, 0, 2)[1:3, :-1]).all()
-    layers = [key for key in source.asked if isinstance(key, tuple) and key[1] > 0]
-    # Page 15 has no row of the last token: it is a tail segment, which is fetched whole.
+    asked = [key for key in source.asked if isinstance(key, tuple) and key[1] > 0]
+    # Page 15 has no row of the last token: it is a tail segment, which is fetched whole. Of the
+    # other chunks the crcs of two layers, each of which has one, and these layers.
+    crcs = [key for key in asked if key[1] < 4 * len(LAYERS)]
+    layers = [key for key in asked if key not in crcs]
+    assert len(crcs) == 7 and {key[2] - key[1] for key in crcs} == {2 * 4}
     assert len(layers) == 7 and {key[2] - key[1] for key in layers} == {2 * PAGE * K}
     assert set(source.asked.values()) == {1}
 
