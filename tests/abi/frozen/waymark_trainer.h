@@ -223,7 +223,7 @@ typedef struct wm_trainer_audit_args {
   uint64_t own_bytes;  /* required */
   const int64_t* rows; /* [num_rows]: the local rows that own has, in any order; null: all */
   size_t num_rows;
-  double least_agreement; /* an alarm below it; 0: 0.8 */
+  double least_agreement; /* an alarm below it, of few ids two standard deviations; 0: 0.8 */
   int64_t max_rows;       /* that are compared; 0: 256 */
   double* layers;         /* [num_layers_out]: agreement by layer; or null */
   size_t num_layers_out;  /* num_layers, or 0 */

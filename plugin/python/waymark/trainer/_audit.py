@@ -108,7 +108,8 @@ def audit(
     given: what Plan.fill() returned, or integers [layers, rows, K] or a tensor [rows, K] of each
     layer, and then mask: bool [rows], False for rows that were not replayed (None: all were). own:
     the routers' own choices in the same form, of the local rows ``rows`` (None: all), in any order;
-    some hundred rows are enough. least_agreement: an alarm below it. max_rows: that are compared.
+    some hundred rows are enough. least_agreement: an alarm below it; of few ids, below it by two
+    standard deviations. max_rows: that are compared.
 
     An error in a part of a sequence is found if layers * K is at least 16."""
     if isinstance(given, Filled):
