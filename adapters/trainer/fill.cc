@@ -16,12 +16,12 @@
 namespace waymark {
 namespace {
 
-using internal::FillJob;
-using internal::kTileRows;
-using internal::LayerRun;
-using internal::SourceInfo;
-using internal::Tile;
-using internal::TileFinder;
+using filling::FillJob;
+using filling::kTileRows;
+using filling::LayerRun;
+using filling::SourceInfo;
+using filling::Tile;
+using filling::TileFinder;
 
 template <class... Visitors>
 struct Overloaded : Visitors... {

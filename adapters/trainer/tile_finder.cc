@@ -7,10 +7,13 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace waymark::internal {
+namespace waymark {
 
+namespace internal {
 void (*before_confirm)() = nullptr;
+}  // namespace internal
 
+namespace filling {
 namespace {
 
 // Rows of a document that are decoded together, at least: of sequences whose rows alternate a tile
@@ -313,7 +316,7 @@ void TileFinder::CheckIds(Tile& tile) {
 
 // Whether a row of a snapshot was voided since it was found; it is missing then.
 bool TileFinder::TakeVoided(Tile& tile) {
-  if (before_confirm != nullptr) before_confirm();
+  if (internal::before_confirm != nullptr) internal::before_confirm();
   bool voided = false;
   for (Tile::Found& found : tile.found) {
     if (found.rows.Confirm()) continue;
@@ -328,4 +331,5 @@ bool TileFinder::TakeVoided(Tile& tile) {
   return voided;
 }
 
-}  // namespace waymark::internal
+}  // namespace filling
+}  // namespace waymark

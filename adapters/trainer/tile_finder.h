@@ -20,7 +20,7 @@
 #include "blockstore/store/snapshot.h"
 #include "blockstore/wire/document.h"
 
-namespace waymark::internal {
+namespace waymark::filling {
 
 // Rows of the tensors that are found, checked and written together: their stored ids are read from
 // memory once, and are in the L2 cache for all layers.
@@ -170,6 +170,6 @@ class TileFinder {
   std::int64_t padding_ = 0;
 };
 
-}  // namespace waymark::internal
+}  // namespace waymark::filling
 
 #endif  // WAYMARK_ADAPTERS_TRAINER_TILE_FINDER_H_
