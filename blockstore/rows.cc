@@ -216,7 +216,7 @@ absl::StatusOr<Rows> JoinLayers(std::span<const Rows* const> stages) {
         unequal = false;
         break;
       }
-      unequal |= part.step != info.step;
+      unequal |= part.step != info.step || (info.step == 0 && part.version != info.version);
       if (info.provenance == Provenance::kHere) info.provenance = part.provenance;
     }
     if (unequal) {

@@ -75,11 +75,11 @@ struct Rows {
 [[nodiscard]] absl::StatusOr<Rows> Join(std::span<const Rows* const> reads);
 
 // Merges the rows of all pipeline stages, given in order, into rows of all layers. A row is valid
-// if every stage has it from the same step. If a stage misses it, it is missing for the reason of
-// the first such stage; if the steps differ, it is missing (not captured). Call it before Join.
-// InvalidArgument unless all stages have the same range, K and E, and layer ids increase from stage
-// to stage. The layers of a stage without layer ids get the numbers that follow those of the stage
-// before.
+// if every stage has it from the same step; without steps (0), of the same version, and the caller
+// vouches for the step. If a stage misses it, it is missing for the reason of the first such stage;
+// if the steps differ, it is missing (not captured). Call it before Join. InvalidArgument unless
+// all stages have the same range, K and E, and layer ids increase from stage to stage. The layers
+// of a stage without layer ids get the numbers that follow those of the stage before.
 [[nodiscard]] absl::StatusOr<Rows> JoinLayers(std::span<const Rows* const> stages);
 
 // Writes rows to `out` in the layout, type and fill of `spec`. row_pointers[i] points to the

@@ -65,7 +65,7 @@ typedef struct wm_document_options {
   const wm_chunk_code* code; /* null: raw */
 } wm_document_options;
 
-#define WM_DOCUMENT_WITHOUT_STEPS 1u /* rows_join_layers cannot join rows that are read from it */
+#define WM_DOCUMENT_WITHOUT_STEPS 1u /* rows_join_layers cannot tell rows of other steps */
 #define WM_DOCUMENT_WITH_NODES 2u    /* source_file_open can open it; rows begin at row 0 */
 
 /* Limits on a read of bytes that are not trusted; beyond them: RESOURCE_EXHAUSTED. */

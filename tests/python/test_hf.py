@@ -478,6 +478,27 @@ def test_recorded_choices_are_rows_and_replay_changes_nothing(side: str, order: 
         recorded.rows(trainer.Layout().plan([2, 4, 6]))
 
 
+def test_rows_of_another_order_than_those_of_a_forward_are_refused() -> None:
+    """Without a mask nothing tells where the tokens are, and there are as many rows in any order."""
+    model, tokens = Model(), np.arange(12).reshape(2, 6) * 7 % 83
+    plans = {order: trainer.Layout(order=order).plan([6, 6]) for order in ("batch-major", "sequence-major")}  # type: ignore[arg-type]
+    with waymark.hf.record(model) as recorded:
+        model(tokens)
+    rows = recorded.rows(plans["batch-major"])
+    with pytest.raises(waymark.InvalidArgumentError, match="got 'sequence-major'"):
+        recorded.rows(plans["sequence-major"])
+    for order, plan in plans.items():
+        refused = order == "sequence-major"
+        with waymark.hf.replay(model, plan, plan.fill(rows, (1, 3))) as replaying:
+            with pytest.raises(waymark.InvalidArgumentError, match=order) if refused else contextlib.nullcontext():
+                model(tokens)
+            model(tokens, attention_mask=tensor(np.ones((2, 6), np.int64))) if refused else None
+        assert replaying.audit().agreement == 1
+    one = trainer.Layout(order="sequence-major").plan([6])  # the rows of one sequence are the same
+    with waymark.hf.replay(model, one, one.fill(rows[:1], (1, 3))):
+        model(tokens[:1])
+
+
 def test_the_audit_compares_a_sample_of_the_replayed_rows() -> None:
     model, lengths = Model(), (90, 60)
     tokens = np.arange(150)[None] * 7 % 83  # packed

@@ -407,6 +407,64 @@ def test_recompute_takes_the_ids_of_its_micro_batch(torch: Torch) -> None:
             assert same(again, steps[2].filled)
 
 
+def test_a_forward_that_failed_leaves_no_ids_to_the_next_backward(torch: Torch) -> None:
+    """A caller that skips a micro-batch (no memory, bad data): its ids were replayed in the backward of
+    the next one, in the layers that had run."""
+    model = Model()
+    replay = waymark.megatron.replay(model)
+    last = model.decoder.routers[-1]
+    with replay:
+        with pytest.raises(MemoryError), replay.forward(PLAN, rows_of(model, 0, shift=7)):
+            checkpointed(torch, model, tokens_of(0))
+            raise MemoryError
+        with pytest.raises(FailedPreconditionError, match="as many rows"), replay.forward(PLAN, rows_of(model, 0, shift=7)):
+            torch.grad = False
+            model.decoder.routers[0](tokens_of(0))
+            model.decoder.routers[1](tokens_of(0)[1:])
+        torch.grad = True
+        last.bypassed = True
+        with pytest.raises(FailedPreconditionError, match="got none of layers 2"), replay.forward(PLAN, rows_of(model)):
+            checkpointed(torch, model, tokens_of(0))
+        last.bypassed = False
+        with replay.forward(PLAN, rows_of(model, 1, shift=3)) as step:
+            checkpointed(torch, model, tokens_of(1))
+        (again,) = backward(torch, model, tokens_of(1))
+        assert same(again, step.filled)
+    with replay:  # Megatron's own replay failed: of a router whose target is kept already
+        rows = rows_of(model, 0, shift=7)
+        scores, last.scores = last.scores, lambda tokens: np.zeros((PLAN.rows, 1))
+        with pytest.raises(IndexError), replay.forward(PLAN, rows):
+            checkpointed(torch, model, tokens_of(0))
+        last.scores = scores
+        with replay.forward(PLAN, rows_of(model, 1, shift=3)) as step:
+            checkpointed(torch, model, tokens_of(1))
+        (again,) = backward(torch, model, tokens_of(1))
+        assert same(again, step.filled)
+
+
+def test_a_backward_that_failed_leaves_no_ids_to_the_next(torch: Torch) -> None:
+    """Its first layers had not run again: the next backward gave them its ids."""
+    model = Model()
+    replay = waymark.megatron.replay(model)
+    with pytest.raises(FailedPreconditionError, match="layer 1 with another than those before it"), replay:
+        for batch in range(2):
+            with replay.forward(PLAN, rows_of(model, batch, shift=batch)):
+                checkpointed(torch, model, tokens_of(batch))
+            if batch == 0:
+                torch.task = torch.tasks = torch.tasks + 1
+                model.decoder.routers[0](tokens_of(batch))
+                torch.task = -1
+        backward(torch, model, tokens_of(1))
+    longer = LAYOUT.plan((9, 6, 14))
+    with replay:  # a backward that is refused changes nothing
+        with replay.forward(PLAN, rows_of(model, 0, shift=1)) as step:
+            checkpointed(torch, model, tokens_of(0))
+        with pytest.raises(FailedPreconditionError, match="in the order of their forwards"):
+            backward(torch, model, tokens_of(1, longer))
+        (again,) = backward(torch, model, tokens_of(0))
+        assert same(again, step.filled)
+
+
 def test_without_recompute_nothing_waits(torch: Torch) -> None:
     """Megatron keeps a target of each layer for a backward that does not ask for it."""
     model = Model()

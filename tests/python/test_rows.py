@@ -531,6 +531,17 @@ def test_from_array_refuses_what_no_router_chooses() -> None:
     assert len(Rows.from_array(ids[:0], num_experts=9)) == 0
 
 
+def test_the_layers_of_a_shape_are_those_of_the_ids() -> None:
+    """Of rows with too few numbers the trainer's fill took layers 0, 1, ..."""
+    rows, _ = stages()
+    shape = rows[0].shape
+    assert len(shape.layer_ids) > 1
+    for numbers in (shape.layer_ids[:-1], shape.layer_ids[::-1], (-1, *shape.layer_ids[1:]),
+                    (*shape.layer_ids[:-1], shape.layer_ids[-2])):  # fmt: skip
+        with pytest.raises(waymark.InvalidArgumentError, match="shape.layer_ids: one for each"):
+            Rows(shape._replace(layer_ids=numbers), rows[0].first, rows[0].ids, rows[0].infos)
+
+
 def test_slices_are_views() -> None:
     rows, ids = array_rows(1)
     part = rows[3:9]

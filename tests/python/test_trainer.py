@@ -260,8 +260,11 @@ def test_fill_refuses_what_megatron_takes_in_silence() -> None:
         plan.fill([rows, rows], LAYERS)
     with pytest.raises(waymark.InvalidArgumentError, match="sources: at least one"):
         plan.fill([], LAYERS)
-    with pytest.raises(waymark.InvalidArgumentError, match="ids: must be"):
-        plan.fill([rows], LAYERS, out=np.empty((6, 7, K), np.int64))
+    for wrong in [(6, 7, K), (8, 6, K), (1, 48, K), (48 * K,)]:  # the others are of the right size
+        with pytest.raises(waymark.InvalidArgumentError, match=r"out: \[layers, rows, K\] = \[6, 8"):
+            plan.fill([rows], LAYERS, out=np.empty(wrong, np.int64))
+    with pytest.raises(waymark.InvalidArgumentError, match=r"out: \[rows, layers, K\] = \[8, 6"):
+        plan.fill([rows], LAYERS, packed=True, out=np.empty((6, 8, K), np.uint8))
     with pytest.raises(waymark.InvalidArgumentError, match="C order"):
         plan.fill([rows], LAYERS, out=np.empty((8, 6, K), np.int64).transpose(1, 0, 2))
     with pytest.raises(TypeError, match="sources"):

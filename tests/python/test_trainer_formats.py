@@ -211,6 +211,22 @@ def test_the_row_of_a_last_token_is_not_an_engines(name: str, seed: int) -> None
     )
     assert [a.tolist() for a in as_written(case, got)] == by_hand(case)
     assert got.report == wanted.report
+    # One that its source calls missing was counted twice, and was named as what the trainer lacks.
+    numbers = np.array([0, 0, 0, 0, Reason.NOT_CAPTURED])
+    lost = with_last[0].infos.copy()
+    lost["reason"] = numbers
+    with_last[0] = Rows(with_last[0].shape, 0, with_last[0].ids, lost)
+    arguments = {"layer_ids": case.layer_ids, "num_layers": case.num_layers}
+    report = trainer.FORMATS[name].write(with_last, case.lengths, **arguments).report
+    assert report == wanted.report._replace(
+        no_row=1, missing={Reason.NOT_CAPTURED: 1}, first_missing=(0, 4)
+    )
+    if name not in NATIVE:
+        lost = with_last[1].infos.copy()
+        lost["reason"][1] = Reason.AUDIT
+        with_last[1] = Rows(with_last[1].shape, 0, with_last[1].ids, lost)
+        with pytest.raises(waymark.FailedPreconditionError, match=r"sources\[1\]: no ids for token 1"):
+            trainer.FORMATS[name].write(with_last, case.lengths, **arguments)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -120,8 +120,8 @@ class Rows:
     ) -> None:
         """ids: uint8 (up to 256 experts) or uint16 [T, L, K]; infos: row_info_dtype [T]; both C
         order. They must not change as long as these rows exist. InvalidArgumentError if they do not
-        match, ``first`` is not in [0, 2^31), or a valid row has an id that is not below
-        ``shape.num_experts``."""
+        match, ``shape.layer_ids`` are not one for each layer, increasing, ``first`` is not in
+        [0, 2^31), or a valid row has an id that is not below ``shape.num_experts``."""
         wanted = (len(infos), shape.num_layers, shape.top_k)
         if ids.dtype != shape.id_dtype or ids.shape != wanted or not ids.flags.c_contiguous:
             raise InvalidArgumentError(
@@ -130,6 +130,13 @@ class Rows:
             )
         if infos.dtype != row_info_dtype or infos.ndim != 1 or not infos.flags.c_contiguous:
             raise InvalidArgumentError("infos: row_info_dtype [T] in C order")
+        numbers = shape.layer_ids
+        increasing = all(a < b for a, b in zip(numbers, numbers[1:]))
+        if numbers and (len(numbers) != shape.num_layers or numbers[0] < 0 or not increasing):
+            raise InvalidArgumentError(
+                f"shape.layer_ids: one for each of {shape.num_layers} layers, from 0, increasing, got "
+                f"{list(numbers)}"
+            )
         if not 0 <= first <= _MOST_ROWS - len(infos):
             raise InvalidArgumentError(
                 f"first: 0 to {_MOST_ROWS - len(infos)} for {len(infos)} rows, got {first}"
@@ -427,7 +434,8 @@ class Rows:
     @staticmethod
     def join_layers(stages: Sequence[Rows]) -> Rows:
         """Joins pipeline stages, in order of layers, into rows of all layers. A row whose steps
-        differ is missing (not captured). Call it before join()."""
+        differ is missing (not captured). So is a row without steps (0) whose versions differ; that
+        such rows of one version are of one step, you vouch. Call it before join()."""
         return Rows._of(_core.Rows.join_layers([stage._native() for stage in stages]))
 
     def gather_layers(self, collective: Collective) -> Rows:
@@ -463,7 +471,7 @@ class Rows:
         False: raw, ids ascending; None: as they are; True: InvalidArgumentError if they are not
         ordered. crc_layers: 1 to L: layers that share a crc; readers of some layers read all that
         share one with them (docs/training.md); None: a quarter of the layers, rounded up. steps:
-        False: without steps, so that join_layers() cannot join the rows that are read. nodes: True:
+        False: without steps, so that join_layers() cannot tell rows of other steps. nodes: True:
         FileSource can open it; the rows must begin at row 0. Releases the GIL. InvalidArgumentError
         for ids that the codec cannot write: a set contains no id twice.
         """

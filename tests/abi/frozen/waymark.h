@@ -959,9 +959,9 @@ typedef struct wm_api_v1 {
    * one and all have the same layers, K and E. */
   wm_status (*rows_join)(const wm_rows* const* reads, size_t num_reads, wm_rows** out,
                          wm_message* why);
-  /* Joins pipeline stages, in order of layers, into rows of all layers; a row whose steps differ is
-   * missing (not captured). At most 1024 stages, of at least one layer. Call it before rows_join.
-   */
+  /* Joins 1 to 1024 pipeline stages, in order of layers, into rows of all layers. A row is missing
+   * (not captured) if its steps differ or, without steps (0), its versions; that such rows of one
+   * version are of one step, the caller vouches. Call it before rows_join. */
   wm_status (*rows_join_layers)(const wm_rows* const* stages, size_t num_stages, wm_rows** out,
                                 wm_message* why);
   /* rows_join_layers across ranks: every rank passes the rows of its stage (ranks in order of

@@ -234,6 +234,22 @@ TEST(JoinLayers, UnequalStepsAreNotCaptured) {
               ElementsAre(0, 0, 0, 0, 0, 0, 0, 0));
 }
 
+// Two shards whose documents had no steps were joined, although their versions told that they are of
+// other steps.
+TEST(JoinLayers, RowsWithoutStepsAreOfOneVersion) {
+  Rows a = Make(0, {Valid(0), Valid(0), Valid(1)}, 1);
+  Rows b = a;
+  for (RowInfo& info : a.infos)
+    info.version = 7;
+  b.infos[0].version = 7;
+  b.infos[1].version = 8;
+  b.infos[2].version = 7;
+  const Rows* const stages[] = {&a, &b};
+  const auto joined = JoinLayers(stages);
+  ASSERT_TRUE(joined.ok());
+  EXPECT_THAT(joined->infos, ElementsAre(a.infos[0], Missing(Reason::kNotCaptured), a.infos[2]));
+}
+
 TEST(JoinLayers, TheFirstStageThatMissesARowSaysWhy) {
   const Rows a = Make(0, {Valid(1), Missing(Reason::kAudit)}, 1);
   const Rows b = Make(0, {Valid(2), Missing(Reason::kCapacity)}, 2);

@@ -67,6 +67,12 @@ class _Layer:
         self.last_backward = -1  # the call of backward() in which it did so last
         self.ran = False  # in the forward that runs
 
+    def forget(self, step: _Step) -> None:
+        """The forward of a micro-batch failed: no backward of it will come."""
+        if self.waiting and self.waiting[-1] is step:
+            self.waiting.pop()
+        del self.replay.replay_backward_list[len(self.waiting) :]
+
     def __str__(self) -> str:
         return f"the router of layer {self.layer_id}"
 
@@ -93,6 +99,8 @@ class _Chunk:
         found.sort(key=lambda one: one[0])
         self.layers = [_Layer(layer, place, replay) for place, (layer, replay) in enumerate(found)]
         self.layer_ids = tuple(layer.layer_id for layer in self.layers)
+        # The last call of backward() that computed a micro-batch again, and which.
+        self.again: tuple[int, _Step | None] = (-1, None)
 
     def moe_layers(self) -> list[int]:
         """All MoE layers of the model, of other stages and chunks, too."""
@@ -357,14 +365,13 @@ class Replay:
                 layer.ran = False
             try:
                 yield
+                _check_ran(step._chunk)
+            except BaseException:
+                for layer in step._chunk.layers:
+                    layer.forget(step)
+                raise
             finally:
                 self._step = None
-            silent = [str(layer.layer_id) for layer in step._chunk.layers if not layer.ran]
-            if silent:
-                raise FailedPreconditionError(
-                    f"forward: every router of the chunk runs once, got none of layers {', '.join(silent)}: "
-                    "they are bypassed (a CUDA graph, a fused kernel), or the forward was another chunk's"
-                )
 
     # -- the schedule -------------------------------------------------------------------------
     def __enter__(self) -> Replay:
@@ -378,6 +385,8 @@ class Replay:
             replay.get_replay_topk = self._hook(layer, replay.get_replay_topk)
             layer.waiting.clear()
             layer.last_backward = -1
+        for chunk in self._chunks:
+            chunk.again = (-1, None)
         return self
 
     def __exit__(
@@ -448,13 +457,21 @@ class Replay:
                 f"replay: each micro-batch has a backward() of its own, got {layer} twice in one, which "
                 "does not tell whose ids it needs"
             )
-        layer.last_backward = backward
-        step = layer.waiting.popleft()
+        step = layer.waiting[0]
         if choice.scores.shape[0] != step.plan.rows:
             raise FailedPreconditionError(
                 f"replay: backwards in the order of their forwards, got {layer} with "
                 f"{choice.scores.shape[0]} rows for a micro-batch of {step.plan.rows}"
             )
+        chunk = step._chunk
+        if chunk.again[0] == backward and chunk.again[1] is not step:
+            raise FailedPreconditionError(
+                f"replay: a backward computes the layers of one micro-batch again, got {layer} with another "
+                "than those before it: the backward of an earlier micro-batch has not ended"
+            )
+        chunk.again = backward, step
+        layer.last_backward = backward
+        layer.waiting.popleft()
         return step._route_again(layer, choice)
 
     def _layers(self) -> Iterator[_Layer]:
@@ -486,6 +503,15 @@ def replay(model: Any) -> Replay:
     Refused, by the name of the option, if its routers do not follow their RouterReplay: fused routers,
     sinkhorn, quantile balancing, a capacity of the experts; and if no router is found."""
     return Replay(model if isinstance(model, (list, tuple)) else [model])
+
+
+def _check_ran(chunk: _Chunk) -> None:
+    silent = [str(layer.layer_id) for layer in chunk.layers if not layer.ran]
+    if silent:
+        raise FailedPreconditionError(
+            f"forward: every router of the chunk runs once, got none of layers {', '.join(silent)}: "
+            "they are bypassed (a CUDA graph, a fused kernel), or the forward was another chunk's"
+        )
 
 
 def _actions() -> Any:

@@ -123,9 +123,15 @@ class Format:
         last = (sequence >= 0) & (position == np.array(plan.lengths)[sequence] - 1)
         mask = filled.mask & ~last
         lost = ~filled.mask & ~last & (sequence >= 0)
-        report = filled.report._replace(replayed=int(mask.sum()), no_row=int(last.sum()))
+        # Last tokens without a row, or with one that is not used; those whose row a source calls
+        # missing are counted with it.
+        counted = sum(filled.report.missing.values()) - int(lost.sum())
+        report = filled.report._replace(
+            replayed=int(mask.sum()), no_row=int(last.sum()) - counted
+        )
         if lost.any() and missing == "refuse" and not self.native:
-            raise FailedPreconditionError(self._refusal(report))
+            first_lost = min(zip(sequence[lost].tolist(), position[lost].tolist()))
+            raise FailedPreconditionError(self._refusal(report, first_lost))
         rows, _, top_k = ids.shape
         greatest = experts - 1 if self.dtype_by == "experts" else int(ids[mask].max(initial=0))
         dtype = self._dtype(greatest)
@@ -271,9 +277,8 @@ class Format:
             f"{self.dtypes[-1]}; got {greatest}"
         )
 
-    def _refusal(self, report: FillReport) -> str:
-        assert report.first_missing is not None
-        sequence, position = report.first_missing
+    def _refusal(self, report: FillReport, first: tuple[int, int]) -> str:
+        sequence, position = first
         reasons = ", ".join(f"{count} {reason}" for reason, count in report.missing.items())
         replayed = "expert 0 K times" if self.missing == "zeros" else "the experts 0 to K - 1"
         return (

@@ -156,7 +156,7 @@ class Plan(_core.TrainerPlan):
         its dispatchers need distinct ones, hence "arange". partial: a source may have fewer rows;
         they are missing. packed: the ids are [rows, layers, K] as rows are stored, uint8 up to 256
         experts, else uint16: the fewest bytes to a device, where expand() makes the tensors of them.
-        out: [layers, rows, K] in C order, a numpy array or a tensor in host memory, pinned for
+        out: of this shape in C order, a numpy array or a tensor in host memory, pinned for
         instance. timeout: of the fetchers, in seconds; rows that have not arrived
         are missing.
 
@@ -168,8 +168,12 @@ class Plan(_core.TrainerPlan):
             raise InvalidArgumentError(f"layer_ids: integers [L], got {layers.dtype} {layers.shape}")
         sources = self._of_rank(sources, layers, timeout)
         inputs = [_input(source, timeout) for source in sources]
-        array = self._empty(sources, len(layers), packed, dtype) if out is None else np.asarray(out)
+        shape, stored = self._of_ids(sources, len(layers), packed)
+        array = np.empty(shape, stored if packed else dtype) if out is None else np.asarray(out)
         _, id_type = id_type_of(array.dtype)
+        if array.shape != shape:
+            order = "[rows, layers, K]" if packed else "[layers, rows, K]"
+            raise InvalidArgumentError(f"out: {order} = {list(shape)}, got {list(array.shape)}")
         if not array.flags.c_contiguous or not array.flags.writeable:
             raise InvalidArgumentError("out: C order and writable")
         mask = np.zeros(self.rows, np.bool_)
@@ -207,9 +211,10 @@ class Plan(_core.TrainerPlan):
             found.append(source._of_rank(ranges.get(i, []), layers, timeout))
         return found
 
-    def _empty(
-        self, sources: Sequence[RowSource], layers: int, packed: bool, dtype: npt.DTypeLike
-    ) -> npt.NDArray[Any]:
+    def _of_ids(
+        self, sources: Sequence[RowSource], layers: int, packed: bool
+    ) -> tuple[tuple[int, int, int], npt.DTypeLike]:
+        """The shape of the tensors, and the type in which ids are stored."""
         if not sources:
             raise InvalidArgumentError("sources: at least one, got 0")
         first = sources[0]
@@ -219,10 +224,8 @@ class Plan(_core.TrainerPlan):
             top_k, num_experts = first.shape.top_k, first.shape.num_experts
         else:
             _, top_k, num_experts = first._row_shape
-        if packed:
-            stored = np.uint8 if num_experts <= 256 else np.uint16
-            return np.empty((self.rows, layers, top_k), stored)
-        return np.empty((layers, self.rows, top_k), dtype)
+        shape = (self.rows, layers, top_k) if packed else (layers, self.rows, top_k)
+        return shape, np.uint8 if num_experts <= 256 else np.uint16
 
     def collect(
         self,
