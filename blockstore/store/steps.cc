@@ -169,7 +169,10 @@ void Steps::ClaimRow(StepRecord* record, std::uint32_t step_row, std::int64_t sl
     StampCell& cell = pages_.stamp(page, row);
     const Stamp stamp = cell.Load();
     const bool again = record != nullptr && stamp.pending_for(step);
-    if (again || pages_.Kept(pool_.hot(page).seal.set(), stamp, version)) {
+    // A row that an earlier device step of another version may still write is not protected.
+    const bool kept = pages_.Kept(pool_.hot(page).seal.set(), stamp, version) &&
+                      !device_.Claimed(page, row, step, &version);
+    if (again || kept) {
       cell.MarkHow(Provenance::kKept);
       ++stats_.rows_ignored;
       if (!again && record != nullptr && audit_ &&
@@ -193,6 +196,13 @@ void Steps::ClaimRow(StepRecord* record, std::uint32_t step_row, std::int64_t sl
     stats_.rows_without_page += asked ? 1 : 0;
     return;
   }
+  // What earlier device steps have yet to land here has been written over, also where this step
+  // leaves no row. As after a dropped device step, a protected row of theirs beats a missing one.
+  const bool wrote_before = device_.Claimed(page, row, step);
+  const bool replaces = asked && record != nullptr;
+  if (wrote_before) {
+    device_.Revoke(page, row, step, pool_.hot(page).seal.set() && !replaces ? &version : nullptr);
+  }
   StampCell& cell = pages_.stamp(page, row);
   if (!asked) {
     cell.Store(Stamp::Absent(Reason::kNotCaptured));
@@ -206,7 +216,7 @@ void Steps::ClaimRow(StepRecord* record, std::uint32_t step_row, std::int64_t sl
     // What a cancelled step leaves: that the KV of an older row is still there, and the row is not;
     // or why there was none.
     const Stamp before = cell.Load();
-    claim.if_cancelled = before.live() ? Reason::kCapacity : before.reason();
+    claim.if_cancelled = before.live() || wrote_before ? Reason::kCapacity : before.reason();
     claim.pinned = step_row == 0 || record->claims[step_row - 1].page != page;
     if (claim.pinned) pages_.PinPage(page);
     cell.Store(Stamp::Pending(step));

@@ -360,7 +360,9 @@ struct Fetcher::Impl::FetchCall {
     if (whole.present()) return whole.bytes.size() == chunk_bytes && Decode(page, whole.bytes);
     if (!ranges()) return false;
     const Object layers = fetcher.Use({page.chunk, layers_begin(), layers_end()});
-    return layers.present() && Decode(page, FillChunk(layers.bytes));
+    // A node of another shape may have named the same chunk.
+    return layers.bytes.size() == crc_bytes() + range_bytes() &&
+           Decode(page, FillChunk(layers.bytes));
   }
 
   void FetchChunks(std::span<const std::vector<const Page*>> same) {

@@ -23,7 +23,9 @@ class Records {
       : rng_(sim::Mix(seed, 0x7ec)),
         reporting_(reporting),
         hooks_(hooks),
-        device_(seed % 3 == 0),
+        device_(seed % 3 == 0   ? 1
+                : seed % 6 == 1 ? .4
+                                : 0),
         direct_([&] {
           StoreOptions options =
               hooks.few_pages ? FewPages(seed) : RecordsOptions(seed, hooks.audit);
@@ -139,7 +141,7 @@ class Records {
   }
 
   void Begin(const std::vector<Event>& events) {
-    const bool device = device_;
+    const bool device = device_ == 1 || (device_ > 0 && Chance(device_));
     std::vector<std::int64_t> slots;
     const std::int64_t first = static_cast<std::int64_t>(Below(kBlocks * kBlockTokens));
     for (std::uint64_t i = Below(10); i-- > 0;) {
@@ -263,7 +265,7 @@ class Records {
   sim::Rng rng_;
   const Reporting reporting_;
   const RecordsHooks& hooks_;
-  const bool device_;  // an engine's steps are device steps, or none is
+  const double device_;  // the part of the steps that are device steps: all, some, or none
   Direct direct_;
   std::uint64_t step_ = 0;  // of the schedule
   std::uint64_t last_ = 0;  // begun

@@ -217,6 +217,19 @@ def a_dropped_device_step_spares_what_an_earlier_one_has_yet_to_land_in_a_sealed
         assert steps_of(store, 2) == [CAPACITY, NOT_CAPTURED, NEVER, NEVER]
 
 
+@about('a host step takes device claims away')
+def a_host_step_takes_away_what_a_device_step_has_yet_to_land(off):
+    for asked in (True, False):
+        store = Store(off=off)
+        store.begin_step(1, 1, [('bind', 1)], [(1, 0), (1, 1)], device=True)
+        store.begin(2, 1, [(1, 1) if asked else (1, 1, False)])
+        store.submit(2, [None])
+        store.land_one(2)
+        store.submit(1, [((1, 0), 'a'), ((1, 1), 'b')])
+        store.land_one(1)
+        assert steps_of(store, 1, 2) == [1, NOT_CAPTURED]
+
+
 @about('a cancelled claim leaves the reason before it')
 def a_cancelled_claim_leaves_the_reason_before_it(off):
     store = Store(off=off)

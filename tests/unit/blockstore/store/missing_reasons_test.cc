@@ -2,6 +2,10 @@
 // Each case is a few steps of one block, told by StoreDriver::Read.
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "blockstore/events.h"
 #include "tests/unit/blockstore/store/store_driver.h"
 
@@ -110,6 +114,69 @@ TEST(MissingReason, RowsInFlightOfOtherWeightsGoUnderADroppedDeviceStep) {
     ASSERT_TRUE(d.store().Land(StepId(1)));
     EXPECT_EQ(d.Read({3}, 0, 4), "10@1 c c c");
   }
+}
+
+// Regression: a step with slots of the host writes over what a device step before it has yet to
+// land. The device step's row used to land as valid if the later step had left none there: its KV
+// is gone.
+TEST(MissingReason, OfARowInFlightIsThatOfTheHostStepThatWroteOverIt) {
+  enum class How { kSilent, kNotAsked, kDropped, kDroppedAtBegin, kCancelled, kLanded };
+  const std::vector<std::pair<How, std::string>> cases = {
+      {How::kSilent, "10@1 11@1 N"},    {How::kNotAsked, "10@1 11@1 N"},
+      {How::kDropped, "10@1 11@1 c"},   {How::kDroppedAtBegin, "10@1 11@1 c"},
+      {How::kCancelled, "10@1 11@1 c"}, {How::kLanded, "10@1 11@1 20@2"}};
+  for (const auto& [how, expected] : cases) {
+    for (const bool landed_before_the_end : {true, false}) {
+      StoreDriver d(DeviceOptions());
+      d.BeginDevice(1, {Bind(3)}, d.Slots({3}, 0, 3));
+      d.SubmitDevice(1, d.Slots({3}, 0, 3), {10, 11, 12});
+      std::vector<std::int64_t> slots = d.Slots({3}, 2, 3);
+      if (how == How::kNotAsked) slots = NotAskedFor(slots);
+      StepBatch batch{2, 1, nullptr, 0, slots.data(), slots.size()};
+      batch.drop = how == How::kDroppedAtBegin;
+      ASSERT_EQ(d.store().BeginStep(batch).dropped(), batch.drop);
+      if (landed_before_the_end) {
+        ASSERT_TRUE(d.store().Land(StepId(1)));
+      }
+      if (how == How::kDropped) {
+        ASSERT_TRUE(d.store().Drop(StepId(2)).ok());
+      } else if (how == How::kCancelled) {
+        ASSERT_TRUE(d.store().Cancel(StepId(2)).ok());
+      } else if (how != How::kDroppedAtBegin) {
+        d.Land(2, {how == How::kSilent ? -1 : 20});
+      }
+      if (!landed_before_the_end) {
+        ASSERT_TRUE(d.store().Land(StepId(1)));
+      }
+      EXPECT_EQ(d.Read({3}, 0, 3), expected) << static_cast<int>(how) << landed_before_the_end;
+    }
+  }
+}
+
+// As under a dropped device step.
+TEST(MissingReason, AProtectedRowInFlightStaysUnderADroppedHostStep) {
+  StoreDriver d(DeviceOptions());
+  d.BeginDevice(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4));
+  const std::vector<std::int64_t> slots = d.Slots({3}, 2, 4);
+  StepBatch batch{2, 1, nullptr, 0, slots.data(), slots.size()};
+  batch.drop = true;
+  ASSERT_TRUE(d.store().BeginStep(batch).dropped());
+  d.SubmitDevice(1, d.Slots({3}, 0, 3), {10, 11, 12});
+  ASSERT_TRUE(d.store().Land(StepId(1)));
+  EXPECT_EQ(d.Read({3}, 0, 4), "10@1 11@1 ~12@1 c");
+}
+
+// Regression: the sealed row of step 1 was kept, although a device step of other weights may have
+// written over it; and that step's row then landed over the KV of step 3.
+TEST(MissingReason, NoRowIsProtectedThatADeviceStepOfOtherWeightsMayWrite) {
+  StoreDriver d(DeviceOptions());
+  d.Step(1, {Bind(3), Seal(3, 77, 1)}, d.Slots({3}, 0, 4), {10, 11, 12, 13});
+  d.BeginDevice(2, {}, d.Slots({3}, 2, 4), 2);
+  d.Begin(3, {}, d.Slots({3}, 3, 4), 1);
+  d.SubmitDevice(2, d.Slots({3}, 2, 4), {22, 23});
+  ASSERT_TRUE(d.store().Land(StepId(2)));
+  d.Land(3, {33});
+  EXPECT_EQ(d.Read({3}, 0, 4), "10@1 11@1 22@2 33@3");
 }
 
 TEST(MissingReason, OfRowsLostByAResetIsCapacity) {

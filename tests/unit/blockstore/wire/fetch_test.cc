@@ -387,6 +387,40 @@ TEST(Fetch, ShardsFetchTheirBytesOnce) {
   EXPECT_GT(report.counts.fetched_bytes, 16u * 58 * 16 * 8);
 }
 
+// Regression: the layers of a chunk are cached under its digest. A node of another shape that names
+// the same chunk had more bytes read from the cache than there were.
+TEST(Fetch, CachedLayersOfAnotherShapeAreNone) {
+  MemorySource source(kPlenty);
+  RoutingShape shape{.num_layers = 64, .top_k = 1, .num_experts = 256, .page_tokens = 16};
+  const auto publisher = Publisher::Create(&source, {.shape = {shape, {.crc_layers = 1}}}).value();
+  const auto handle = PublishRows(*publisher, "", LongRows(shape, 16));
+  ASSERT_TRUE(handle.ok()) << handle.status();
+  Object head;
+  ASSERT_TRUE(source.Get({&handle->head, 1}, Soon(), {&head, 1}).ok());
+  const auto node = ParseNode(head.bytes, ShapeDigest(handle->shape), 16);
+  ASSERT_TRUE(node.ok()) << node.status();
+
+  Handle larger = *handle;
+  larger.shape.rows.top_k = 16;
+  larger.shape.rows.num_experts = 4096;
+  larger.shape.rows.page_tokens = 4096;
+  larger.rows = 4096;
+  larger.provenance.resize(4096);
+  const std::vector<RowInfo> infos(4096, {1, 1, Reason::kNone, {}});
+  auto bytes = EncodeNode(ShapeDigest(larger.shape), 0, {}, node->chunks, 4096, infos);
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  larger.head = ContentDigest(*bytes);
+  const NamedObject named{larger.head, Object::Of(*std::move(bytes))};
+  ASSERT_TRUE(source.Put({&named, 1}, Soon()).ok());
+
+  Fetcher fetcher(&source);
+  ASSERT_TRUE(fetcher.Fetch(*handle, {0, 16, 0, 48}, Soon()).ok());
+  const auto got = fetcher.Fetch(larger, {0, 4096, 0, 48}, Soon());
+  ASSERT_TRUE(got.ok()) << got.status();
+  for (const RowInfo& info : got->infos)
+    ASSERT_EQ(info.reason, Reason::kCapacity);
+}
+
 TEST(Fetch, DamageLosesRowsAndMakesNoneWrong) {
   const std::uint64_t seed = TestSeed();
   std::uint64_t damaged = 0;
