@@ -209,7 +209,8 @@ class CaptureSession {
   // as LayerCapture::kRoutingKernel: on the calling thread for host memory, in one launch on the
   // stream of SetStream for a device (safe inside a graph capture). `tensors` are those of
   // kernels/routing.h without replay_out, which is the view. N = logits.shape[0] is at most
-  // max_rows; E and config.top_k are the store's. The engine uses the ids that it gets, so what is
+  // max_rows, and with row_gather at most this rank's rows of the step (kTooManyRows);
+  // E and config.top_k are the store's. The engine uses the ids that it gets, so what is
   // recorded is what was used. On failure nothing is routed or recorded: kRouting names the
   // argument, its rule and the value, with InvalidArgument, or with Unavailable if the device
   // refused the launch. `view` is view(step) or scratch_view(), as in HandOver.
@@ -238,10 +239,10 @@ class CaptureSession {
   // device_slots.
   [[nodiscard]] StepCode SubmitDeviceSlots(StepId step, const std::int64_t* slots,
                                            std::int32_t rows, std::int32_t written_rows = 0);
-  // Ends `step` without ids: its rows are missing (capacity). Also ends steps of BeginIdsStep.
+  // Ends `step` without ids: its rows are missing (capacity). Also ends steps of BeginIdsStep. If
+  // BeginStep was not told written_rows, all rows of the view are set to -1 before its next step.
   [[nodiscard]] StepCode Drop(StepId step);
-  // Ends `step`, whose forward did not run: its rows are never written. Also ends steps of
-  // BeginIdsStep.
+  // Ends `step`, whose forward did not run: its rows are never written. Otherwise as Drop.
   [[nodiscard]] StepCode Cancel(StepId step);
   // Sets rows [0, written_rows) of the scratch view to -1, after a forward that was not a step.
   // `written_rows` is clamped to [0, max_rows].
