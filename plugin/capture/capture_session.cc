@@ -76,6 +76,7 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
   impl->store = options.store;
   impl->shape = of_store.shape;
   impl->max_rows = options.max_rows;
+  impl->max_step_rows = of_store.max_step_rows;
   impl->max_ids_rows =
       std::max(options.max_rows, static_cast<std::int32_t>(of_store.max_step_rows));
   impl->counters =

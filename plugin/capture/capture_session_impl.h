@@ -49,6 +49,7 @@ class CaptureSession::Impl {
   RoutingShape shape;
   std::int32_t max_rows = 0;                // of a view, padding included; of this rank
   std::int32_t max_ids_rows = 0;            // of a tensor of SubmitIds
+  std::size_t max_step_rows = 0;            // of a step, in the store
   std::shared_ptr<LayerCounters> counters;  // what landing finds; the transport and the ring add
   std::shared_ptr<Transport> transport;     // the buffers of steps of BeginStep
   std::shared_ptr<IdsRing> ids_ring;        // the tensors of SubmitIds that have not landed
@@ -128,7 +129,8 @@ class CaptureSession::Impl {
   }
 
   // Sets `rows` to how many of the batch's `num_rows` rows this rank has: all without a gather,
-  // else an equal part. Refuses device_slots, and a number that is no multiple of the ranks.
+  // else an equal part. Refuses device_slots, a number that is no multiple of the ranks, and more
+  // rows than the gather has room for: a store whose log is full does not look at them.
   StepCode SplitRows(const StepBatch& batch, std::size_t num_rows, std::size_t& rows) const {
     rows = num_rows;
     if (gather == nullptr) return {};
@@ -137,8 +139,11 @@ class CaptureSession::Impl {
     }
     const auto ranks = static_cast<std::size_t>(gather->ranks());
     rows = num_rows / ranks;
-    if (num_rows % ranks == 0) return {};
-    return {kInvalidArgument, StepRule::kRankRows, ranks, static_cast<std::int64_t>(num_rows)};
+    if (num_rows % ranks != 0) {
+      return {kInvalidArgument, StepRule::kRankRows, ranks, static_cast<std::int64_t>(num_rows)};
+    }
+    if (num_rows <= max_step_rows) return {};
+    return {kInvalidArgument, StepRule::kTooManyRows, 0, static_cast<std::int64_t>(num_rows)};
   }
 
   // Begins a step in the store and, with a gather, its exchange. `room`: the caller has a buffer

@@ -288,6 +288,23 @@ TEST(RowGather, RefusesWhatIsNotSplitOverTheRanks) {
   pair.Leave(1);
 }
 
+// A store whose log is full drops a step without looking at its rows. They were more than the part
+// that the gather sends has room for.
+TEST(RowGather, RefusesMoreRowsThanAStepMayHaveAlsoWithAFullLog) {
+  Pair pair([](StoreOptions& store, CaptureOptions& capture, int) {
+    store.landing = Landing::kManual;
+    store.log_bytes = 1;
+    capture.max_rows = 128;
+  });
+  const Event bind = Event::Bind(BlockId(0));
+  while (pair[0].store->Report({&bind, 1}).ok()) {
+  }
+  ASSERT_EQ(Pair::BeginOn(pair[0], 1, Slots(0, 4)).rule, StepRule::kLogFull);
+  EXPECT_EQ(Pair::BeginOn(pair[0], 2, Slots(0, 256)).rule, StepRule::kTooManyRows);
+  EXPECT_EQ(pair[0].session->GetStats().steps_begun, 1u);
+  pair.Leave(1);
+}
+
 TEST(RowGather, RefusesACollectiveThatIsNone) {
   const auto store =
       RoutingStore::Create(
