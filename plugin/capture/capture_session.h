@@ -171,7 +171,9 @@ class CaptureSession {
   // ---- the step path ----
 
   // Sets the stream on which the engine issues the forwards from now on; for CUDA a cudaStream_t.
-  // The default stream until the first call. Host transports ignore it.
+  // The default stream until the first call. Host transports ignore it. From one step to the next the
+  // session orders the streams. If the stream changes between the begin of a step and its end, the
+  // engine must: the new stream must wait for what was issued on the old one.
   void SetStream(void* stream);
 
   // Begins the step in the store (RoutingStore::BeginStep, whose rules hold) and takes a buffer for
@@ -255,7 +257,7 @@ class CaptureSession {
   // Ends `step` with the ids in `ids`: row i of the tensor is row i of the step (with row_gather, of
   // this rank's rows, and ids.rows is at most their number). Rows of the step beyond ids.rows are
   // missing (not captured). A step of BeginStep may end so too, if its view was
-  // not written. The tensor stays the caller's and must not change until `done` is called, which
+  // not written; with device_slots all its rows are then missing (not captured). The tensor stays the caller's and must not change until `done` is called, which
   // happens exactly once: on success when the step has landed, else before the return.
   // CaptureCode::dropped() (kRingFull): num_ids_steps steps have not landed yet, so this one was
   // dropped: it has ended, and its rows are missing (capacity). After any other failure the step is
