@@ -76,6 +76,7 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
   impl->store = options.store;
   impl->shape = of_store.shape;
   impl->max_rows = options.max_rows;
+  impl->max_step_rows = of_store.max_step_rows;
   impl->max_ids_rows =
       std::max(options.max_rows, static_cast<std::int32_t>(of_store.max_step_rows));
   impl->counters =
@@ -191,8 +192,7 @@ WAYMARK_STEP_PATH StepCode CaptureSession::BeginStep(const StepBatch& batch,
   }
   const auto rows = batch.device_slots ? 0 : static_cast<std::int32_t>(num_rows);
   impl_->open[static_cast<std::size_t>(buffer)] = {batch.step, rows, std::max(rows, written_rows),
-                                                   batch.device_slots,
-                                                   batch.device_slots && written_rows == 0};
+                                                   batch.device_slots, written_rows != 0};
   impl_->last_found = static_cast<std::size_t>(buffer);
   return code;
 }
@@ -293,6 +293,13 @@ CaptureCode CaptureSession::Route(const CaptureView& view, std::int32_t layer,
     return refused(
         {RoutingArgument::kTopK, RoutingRule::kOtherShape, config.top_k, impl_->shape.top_k});
   }
+  if (impl_->gather != nullptr && view.buffer != kScratchBuffer && logits.rank == 2) {
+    // As in HandOver.
+    const std::int32_t of_rank = impl_->open[static_cast<std::size_t>(view.buffer)].rows;
+    if (logits.shape[0] > of_rank) {
+      return {kInvalidArgument, CaptureRule::kTooManyRows, logits.shape[0], of_rank};
+    }
+  }
   const CaptureView of = impl_->transport->View(view.buffer);
   kernels::RoutingTensors recorded = tensors;
   // The view is on the transport's device; logits on another device are refused before the view is
@@ -391,7 +398,7 @@ CaptureCode CaptureSession::SubmitIds(StepId step, const StepIds& ids, DoneCallb
     done();
     return code;
   }
-  impl_->ReleaseBuffer(step);
+  impl_->ReleaseBuffer(step, /*unwritten=*/true);
   // From here on the rows call `done`, also when the store refuses them.
   if (const StepCode refused = impl_->store->Submit(step, impl_->OfAllRanks(step, rows));
       !refused.ok()) {

@@ -171,7 +171,9 @@ class CaptureSession {
   // ---- the step path ----
 
   // Sets the stream on which the engine issues the forwards from now on; for CUDA a cudaStream_t.
-  // The default stream until the first call. Host transports ignore it.
+  // The default stream until the first call. Host transports ignore it. From one step to the next the
+  // session orders the streams. If the stream changes between the begin of a step and its end, the
+  // engine must: the new stream must wait for what was issued on the old one.
   void SetStream(void* stream);
 
   // Begins the step in the store (RoutingStore::BeginStep, whose rules hold) and takes a buffer for
@@ -209,7 +211,8 @@ class CaptureSession {
   // as LayerCapture::kRoutingKernel: on the calling thread for host memory, in one launch on the
   // stream of SetStream for a device (safe inside a graph capture). `tensors` are those of
   // kernels/routing.h without replay_out, which is the view. N = logits.shape[0] is at most
-  // max_rows; E and config.top_k are the store's. The engine uses the ids that it gets, so what is
+  // max_rows, and with row_gather at most this rank's rows of the step (kTooManyRows);
+  // E and config.top_k are the store's. The engine uses the ids that it gets, so what is
   // recorded is what was used. On failure nothing is routed or recorded: kRouting names the
   // argument, its rule and the value, with InvalidArgument, or with Unavailable if the device
   // refused the launch. `view` is view(step) or scratch_view(), as in HandOver.
@@ -238,10 +241,10 @@ class CaptureSession {
   // device_slots.
   [[nodiscard]] StepCode SubmitDeviceSlots(StepId step, const std::int64_t* slots,
                                            std::int32_t rows, std::int32_t written_rows = 0);
-  // Ends `step` without ids: its rows are missing (capacity). Also ends steps of BeginIdsStep.
+  // Ends `step` without ids: its rows are missing (capacity). Also ends steps of BeginIdsStep. If
+  // BeginStep was not told written_rows, all rows of the view are set to -1 before its next step.
   [[nodiscard]] StepCode Drop(StepId step);
-  // Ends `step`, whose forward did not run: its rows are never written. Also ends steps of
-  // BeginIdsStep.
+  // Ends `step`, whose forward did not run: its rows are never written. Otherwise as Drop.
   [[nodiscard]] StepCode Cancel(StepId step);
   // Sets rows [0, written_rows) of the scratch view to -1, after a forward that was not a step.
   // `written_rows` is clamped to [0, max_rows].
@@ -254,7 +257,7 @@ class CaptureSession {
   // Ends `step` with the ids in `ids`: row i of the tensor is row i of the step (with row_gather, of
   // this rank's rows, and ids.rows is at most their number). Rows of the step beyond ids.rows are
   // missing (not captured). A step of BeginStep may end so too, if its view was
-  // not written. The tensor stays the caller's and must not change until `done` is called, which
+  // not written; with device_slots all its rows are then missing (not captured). The tensor stays the caller's and must not change until `done` is called, which
   // happens exactly once: on success when the step has landed, else before the return.
   // CaptureCode::dropped() (kRingFull): num_ids_steps steps have not landed yet, so this one was
   // dropped: it has ended, and its rows are missing (capacity). After any other failure the step is

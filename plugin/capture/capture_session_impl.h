@@ -49,6 +49,7 @@ class CaptureSession::Impl {
   RoutingShape shape;
   std::int32_t max_rows = 0;                // of a view, padding included; of this rank
   std::int32_t max_ids_rows = 0;            // of a tensor of SubmitIds
+  std::size_t max_step_rows = 0;            // of a step, in the store
   std::shared_ptr<LayerCounters> counters;  // what landing finds; the transport and the ring add
   std::shared_ptr<Transport> transport;     // the buffers of steps of BeginStep
   std::shared_ptr<IdsRing> ids_ring;        // the tensors of SubmitIds that have not landed
@@ -60,8 +61,8 @@ class CaptureSession::Impl {
     std::uint64_t step = 0;         // 0: none; the buffer is free, or its rows have not landed yet
     std::int32_t rows = 0;          // of this rank; 0 with device_slots
     std::int32_t written_rows = 0;  // rows [0, written_rows) are written, as the engine said
-    bool device_slots = false;      // how many rows it has is known at its end,
-    bool all_written = false;       // and nothing was said of it: it may have written all
+    bool device_slots = false;      // how many rows it has is known at its end
+    bool counted = false;           // the engine said at the begin how many rows are written
   };
   std::vector<Open> open;        // [num_buffers], by BufferId
   std::size_t last_found = 0;    // of `open`: engines ask for the same step again and again
@@ -84,12 +85,14 @@ class CaptureSession::Impl {
     return kNoBuffer;
   }
 
-  // Gives the buffer of `step`, if it has one, back without landing it. The step goes on.
-  void ReleaseBuffer(StepId step) {
+  // Gives the buffer of `step`, if it has one, back without landing it. The step goes on. The forward
+  // may have written all rows if nothing was said of them, unless it was `unwritten`.
+  void ReleaseBuffer(StepId step, bool unwritten = false) {
     const BufferId buffer = Find(step);
     if (buffer == kNoBuffer) return;
     Open& entry = open[static_cast<std::size_t>(buffer)];
-    transport->Release(buffer, entry.all_written ? max_rows : entry.written_rows);
+    const bool all = !entry.counted && !unwritten;
+    transport->Release(buffer, all ? max_rows : entry.written_rows);
     entry = {};
   }
 
@@ -110,7 +113,8 @@ class CaptureSession::Impl {
     }
     Open& entry = open[static_cast<std::size_t>(buffer)];
     const std::int32_t said = std::max({entry.written_rows, written_rows, first_row + rows});
-    const std::int32_t written = entry.all_written && written_rows == 0 ? max_rows : said;
+    const bool counted = !entry.device_slots || entry.counted || written_rows != 0;
+    const std::int32_t written = counted ? said : max_rows;
     entry = {};
     const StepCode code = store->Submit(
         step, OfAllRanks(step, transport->Seal(buffer, rows, written, slots, first_row)));
@@ -125,7 +129,8 @@ class CaptureSession::Impl {
   }
 
   // Sets `rows` to how many of the batch's `num_rows` rows this rank has: all without a gather,
-  // else an equal part. Refuses device_slots, and a number that is no multiple of the ranks.
+  // else an equal part. Refuses device_slots, a number that is no multiple of the ranks, and more
+  // rows than the gather has room for: a store whose log is full does not look at them.
   StepCode SplitRows(const StepBatch& batch, std::size_t num_rows, std::size_t& rows) const {
     rows = num_rows;
     if (gather == nullptr) return {};
@@ -134,8 +139,11 @@ class CaptureSession::Impl {
     }
     const auto ranks = static_cast<std::size_t>(gather->ranks());
     rows = num_rows / ranks;
-    if (num_rows % ranks == 0) return {};
-    return {kInvalidArgument, StepRule::kRankRows, ranks, static_cast<std::int64_t>(num_rows)};
+    if (num_rows % ranks != 0) {
+      return {kInvalidArgument, StepRule::kRankRows, ranks, static_cast<std::int64_t>(num_rows)};
+    }
+    if (num_rows <= max_step_rows) return {};
+    return {kInvalidArgument, StepRule::kTooManyRows, 0, static_cast<std::int64_t>(num_rows)};
   }
 
   // Begins a step in the store and, with a gather, its exchange. `room`: the caller has a buffer

@@ -208,7 +208,7 @@ DeviceError CudaDevice::StreamWait(DeviceStream stream, DeviceEvent event) {
     if (error != cudaErrorStreamCaptureImplicit) return error;
     return kTryLater;  // the error concerns the other stream, whose capture continues
   }
-  if (capture != cudaStreamCaptureStatusNone) return cudaSuccess;
+  if (capture != cudaStreamCaptureStatusNone) return kTryLater;
   return cudaStreamWaitEvent(ToStream(stream), ToEvent(event), cudaEventWaitDefault);
 }
 

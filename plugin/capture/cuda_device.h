@@ -47,8 +47,8 @@ class CudaDevice : public Device {
   DeviceError CopyToHost(void* to, const void* from, std::size_t bytes,
                          DeviceStream stream) override;
   DeviceError Record(DeviceEvent event, DeviceStream stream) override;
-  // Nothing on a stream in capture: a graph's order against other streams is its replay's.
-  // kTryLater for the legacy default stream while a stream that it synchronises with is in capture.
+  // kTryLater for a stream in capture, since a graph's order against other streams is its replay's;
+  // and for the legacy default stream while a stream that it synchronises with is in capture.
   DeviceError StreamWait(DeviceStream stream, DeviceEvent event) override;
   [[nodiscard]] std::uint32_t Load(const std::uint32_t* word) override;
   [[nodiscard]] State Query(DeviceEvent event) override;

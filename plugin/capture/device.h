@@ -25,8 +25,8 @@ using DeviceEvent = void*;
 
 // The result of a call: 0, or the device's own error number, whose text Device::ErrorText returns.
 using DeviceError = std::int32_t;
-// Returned by StreamWait only; not a failure. Another stream is being captured into a graph, and
-// meanwhile CUDA refuses work on the legacy default stream.
+// Returned by StreamWait only; not a failure. The stream is being captured into a graph, which waits
+// for nothing; or another one is, and meanwhile CUDA refuses work on the legacy default stream.
 inline constexpr DeviceError kTryLater = -1;
 
 // The arguments of Device::Pack. One launch packs rows of a view into the layout of pages, checks
@@ -101,7 +101,7 @@ class Device {
   // Records `event`: it stands for all work enqueued on `stream` so far.
   virtual DeviceError Record(DeviceEvent event, DeviceStream stream) = 0;
   // Makes later work on `stream` run after the work that the last Record of `event` stands for.
-  // kTryLater: nothing can be enqueued on `stream` now, and nothing was.
+  // kTryLater: `stream` cannot wait now, and nothing was enqueued.
   virtual DeviceError StreamWait(DeviceStream stream, DeviceEvent event) = 0;
 
   // ---- queries ----

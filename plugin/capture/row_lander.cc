@@ -21,11 +21,13 @@ bool FindWrittenLayers(const RoutingShape& shape, const std::uint8_t* row,
   const std::size_t bytes = k * shape.id_bytes();
   const kernels::RowShape one_layer = {1, shape.top_k, shape.num_experts};
   const auto kind = shape.id_bytes() == 1 ? kernels::IdKind::kUint8 : kernels::IdKind::kUint16;
-  const bool ambiguous = shape.top_k == 1 && shape.num_experts == 256;
   for (std::size_t layer = 0; layer < written.size(); ++layer) {
     const kernels::IdsView ids{row + layer * bytes, kind, 0, 0,
                                static_cast<std::ptrdiff_t>(shape.id_bytes())};
     const bool ok = kernels::CheckLayer(one_layer, ids, 0, 0) == kernels::RowVerdict::kOk;
+    const std::uint8_t* const first = row + layer * bytes;
+    const bool ambiguous =
+        shape.num_experts == 256 && std::find(first, first + k, 0xff) != first + k;
     written[layer] = ok && !ambiguous ? 1 : 0;
   }
   return std::find(written.begin(), written.end(), 1) != written.end();

@@ -18,7 +18,7 @@ namespace waymark {
 
 // The layers of a packed row with an id of -1 that were written: those with K different ids below
 // E, in `written`, [num_layers]. Returns whether there is one. -1 is all bits set; where that is an
-// expert, too, and could be the only id of a layer (K = 1, E = 256), there is none.
+// expert, too (E = 256), a layer that has it counts as not written.
 [[nodiscard]] bool FindWrittenLayers(const RoutingShape& shape, const std::uint8_t* row,
                                      std::span<std::uint8_t> written);
 

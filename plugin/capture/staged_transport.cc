@@ -90,9 +90,9 @@ class StagedTransport::StagingBuffer : public StepRows {
   void GiveBack() { taken_.store(false, std::memory_order_release); }
   [[nodiscard]] bool taken() const { return taken_.load(std::memory_order_relaxed); }
 
-  // Enqueues the pack of `view`.
-  void Seal(const std::int16_t* view, std::int32_t rows, std::int32_t written_rows,
-            const std::int64_t* slots, std::int32_t first_row) {
+  // Enqueues the pack of `view`. False: it could not, and the view still has the ids.
+  [[nodiscard]] bool Seal(const std::int16_t* view, std::int32_t rows, std::int32_t written_rows,
+                          const std::int64_t* slots, std::int32_t first_row) {
     StagedTransport& t = transport_;
     const RoutingShape& shape = t.options_.shape;
     owner_ = t.shared_from_this();
@@ -101,14 +101,14 @@ class StagedTransport::StagingBuffer : public StepRows {
     has_slots_ = slots != nullptr;
     fetch_ = Fetched::kNo;
     enqueued_ = false;
-    if (!t.healthy()) return;
+    if (!t.healthy()) return false;
     // A step that was sealed and never landed has left its faults, perhaps on another stream.
     if (counts_left_) {
       const DeviceError error = t.device_.StreamWait(t.stream_, packed);
       if (error == kTryLater || !t.Check(error, "wait for a staging buffer") ||
           !t.Check(t.device_.Zero(device_, StagingLayout::CountBytes(shape), t.stream_),
                    "clear a staging buffer")) {
-        return;
+        return false;
       }
     }
     const StagingLayout layout(shape, rows_, has_slots_);
@@ -128,6 +128,7 @@ class StagedTransport::StagingBuffer : public StepRows {
     counts_left_ = true;
     enqueued_ = t.Check(t.device_.Pack(launch, t.stream_), "pack the rows of a step") &&
                 t.Check(t.device_.Record(packed, t.stream_), "record the end of a pack");
+    return enqueued_;
   }
 
   // Looks at the word, which takes a load from memory; a query of the driver takes a microsecond
@@ -316,7 +317,7 @@ absl::Status StagedTransport::Allocate() {
     absl::StatusOr<DeviceEvent> own = resources_->CreateEvent();
     if (!own.ok()) return own.status();
     views_.push_back(
-        {static_cast<std::int16_t*>(*memory), nullptr, nullptr, nullptr, nullptr, *own});
+        {static_cast<std::int16_t*>(*memory), nullptr, nullptr, nullptr, nullptr, *own, false});
   }
   absl::StatusOr<void*> arrived = resources_->AllocateMemory(sizeof(std::uint32_t));
   if (!arrived.ok()) return arrived.status();
@@ -346,7 +347,7 @@ absl::Status StagedTransport::Allocate() {
   stream_ = nullptr;
   device_.Synchronize();
   for (ViewMemory& view : views_)
-    view = {view.data, nullptr, nullptr, nullptr, nullptr, view.own};
+    view = {view.data, nullptr, nullptr, nullptr, nullptr, view.own, false};
   return status();
 }
 
@@ -449,7 +450,7 @@ BufferId StagedTransport::Acquire() {
       staging.GiveBack();
       return kNoBuffer;
     }
-    if (std::exchange(overwritten_, false)) Poison(view, options_.max_rows);
+    if (std::exchange(view.stale, false)) Poison(view, options_.max_rows);
     view.open = &staging;
     return staging.index;
   }
@@ -461,7 +462,7 @@ void StagedTransport::OnStepWithoutBuffer() {
     // It writes to the scratch view, which is set to -1 before it is read and never lands.
     return;
   }
-  overwritten_ = true;
+  views_[0].stale = true;
   MarkOverwritten(views_[0]);
 }
 
@@ -507,10 +508,13 @@ StepRows* StagedTransport::Seal(BufferId buffer, std::int32_t rows, std::int32_t
   StagingBuffer& staging = *staging_[static_cast<std::size_t>(buffer)];
   ViewMemory& view = ViewOf(buffer);
   (void)Order(view);
-  staging.Seal(view.data, rows, written_rows, slots, first_row);
-  view.used = staging.packed;
-  view.last = &staging;
   view.open = nullptr;
+  if (staging.Seal(view.data, rows, written_rows, slots, first_row)) {
+    view.used = staging.packed;
+    view.last = &staging;
+  } else {
+    view.stale = true;
+  }
   return &staging;
 }
 
@@ -519,6 +523,8 @@ void StagedTransport::Release(BufferId buffer, std::int32_t written_rows) {
   if (buffer == kScratchBuffer) MarkOverwritten(view);
   Poison(view, written_rows);
   if (buffer == kScratchBuffer) return;
+  // A forward that comes after its step's end writes into the scratch view.
+  if (staged_.one_view && written_rows != 0) view.stale = true;
   view.open = nullptr;
   staging_[static_cast<std::size_t>(buffer)]->GiveBack();
 }

@@ -90,6 +90,7 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
     DeviceEvent used = nullptr;     // recorded on it after that use; null: never used
     StagingBuffer* last = nullptr;  // its pack was that use; null: it was another use
     DeviceEvent own = nullptr;      // recorded after a use without a staging buffer
+    bool stale = false;             // may have ids of no step: all is set to -1 before the next one
   };
 
   StagedTransport(const TransportOptions& options, const StagedOptions& staged);
@@ -118,8 +119,7 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   void* arrived_ = nullptr;        // device memory: the word that is copied after a step
   std::vector<ViewMemory> views_;  // the last one is the scratch view, unless it is the only one
   std::vector<std::unique_ptr<StagingBuffer>> staging_;
-  std::int32_t next_ = 0;     // where Acquire looks first
-  bool overwritten_ = false;  // a forward without a buffer has written, or will, into the one view
+  std::int32_t next_ = 0;  // where Acquire looks first
   std::atomic<bool> healthy_{true};
   std::atomic<bool> waited_{false};  // teardown_timeout is over
   mutable std::mutex error_mutex_;

@@ -85,6 +85,11 @@ void EmulatedDevice::HoldDefaultStream(bool held) {
   default_stream_held_ = held;
 }
 
+void EmulatedDevice::Capture(DeviceStream stream, bool captures) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  StreamOf(stream).captured = captures;
+}
+
 void EmulatedDevice::LoseWords(bool lost) {
   const std::lock_guard<std::mutex> lock(mutex_);
   words_lost_ = lost;
@@ -217,6 +222,7 @@ DeviceError EmulatedDevice::Add(Call call, DeviceStream stream, Run run) {
   Count(call);
   if (failed_) return kFailed;
   if (default_stream_held_ && stream == nullptr) return kHeld;
+  if (StreamOf(stream).captured) return 0;
   if (mode_ == Mode::kAtOnce) {
     run();
     return 0;
@@ -243,7 +249,7 @@ DeviceError EmulatedDevice::AddOrder(Call call, DeviceStream stream, Work work) 
 
 void EmulatedDevice::Enqueue(DeviceStream stream, std::function<void()> work) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (failed_) return;
+  if (failed_ || StreamOf(stream).captured) return;
   if (mode_ == Mode::kAtOnce) return work();
   StreamOf(stream).work.push_back({std::move(work), nullptr, 0, nullptr});
   RunSome();
@@ -303,6 +309,7 @@ DeviceError EmulatedDevice::StreamWait(DeviceStream stream, DeviceEvent event) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (default_stream_held_ && stream == nullptr) return kTryLater;
+    if (StreamOf(stream).captured) return kTryLater;
   }
   return AddOrder(Call::kStreamWait, stream, {nullptr, static_cast<Event*>(event), 0, nullptr});
 }

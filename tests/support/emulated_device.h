@@ -73,6 +73,9 @@ class EmulatedDevice : public Device {
   // From here on the default stream takes nothing, as while another stream is captured into a
   // graph: StreamWait answers kTryLater, everything else an error. What was enqueued runs.
   void HoldDefaultStream(bool held);
+  // From here on `stream` is captured into a graph: what is enqueued there never runs, and
+  // StreamWait answers kTryLater.
+  void Capture(DeviceStream stream, bool captures);
   // From here on copies of 4 bytes are lost: a word that never arrives.
   void LoseWords(bool lost);
   // Any work on a stream, in order with the rest: what an engine's forward does.
@@ -120,6 +123,7 @@ class EmulatedDevice : public Device {
   };
   struct Stream {
     std::deque<Work> work;
+    bool captured = false;
   };
 
   // Enqueues run(), or `work` if it is an order between streams.

@@ -846,7 +846,8 @@ typedef struct wm_api_v1 {
    */
   wm_status (*store_report)(wm_store* store, const wm_event* events, size_t num_events,
                             wm_code* code);
-  /* Sets the CUDA stream (cudaStream_t) of all later forwards; null: the default stream. */
+  /* Sets the CUDA stream (cudaStream_t) of all later forwards; null: the default stream. If it
+   * changes between the begin of a step and its end, the new stream must wait for the old one. */
   wm_status (*session_set_stream)(wm_session* session, void* stream);
   /* Begins a step and takes a buffer for its forward. `written_rows`: rows that the forward writes,
    * graph padding included; the larger of it and the rows of the batch counts. RESOURCE_EXHAUSTED:
@@ -871,8 +872,8 @@ typedef struct wm_api_v1 {
   wm_status (*route)(const wm_routing* routing, void* stream, wm_code* code);
   /* The same on the session's transport (on its stream, for a device), and records the ids in rows
    * [0, N) of `layer` of `view`. The layer must be bound as WM_CAPTURE_ROUTING_KERNEL; N is at most
-   * max_rows; E and K are the store's. FAILED_PRECONDITION and NOT_FOUND as in session_hand_over.
-   * Step path, engine's thread. */
+   * max_rows, and with row_gather this rank's rows of the step; E and K are the store's.
+   * FAILED_PRECONDITION and NOT_FOUND as in session_hand_over. Step path, engine's thread. */
   wm_status (*session_route)(wm_session* session, const wm_view* view, int32_t layer,
                              const wm_routing* routing, wm_code* code);
   /* Submits `step`, whose forward has written the view (host) or has been launched (device). */
@@ -884,7 +885,8 @@ typedef struct wm_api_v1 {
    * set to -1 before the buffer is used again. */
   wm_status (*session_submit_device_slots)(wm_session* session, uint64_t step, const int64_t* slots,
                                            int32_t rows, int32_t written_rows, wm_code* code);
-  /* Ends `step`, whose ids are lost: its rows are missing (capacity). */
+  /* Ends `step`, whose ids are lost: its rows are missing (capacity). Where session_begin_step had
+   * no written_rows, all rows of the view are set to -1 before the buffer is used again. */
   wm_status (*session_drop)(wm_session* session, uint64_t step, wm_code* code);
   /* Ends `step`, whose forward did not run: its rows are never written. */
   wm_status (*session_cancel)(wm_session* session, uint64_t step, wm_code* code);

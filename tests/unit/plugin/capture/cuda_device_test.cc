@@ -252,7 +252,7 @@ TEST_F(CudaDeviceTest, AStreamInCaptureWaitsForNothing) {
   Device& device = *Traits::device;
   Forget();
   fake_cuda::settings().capturing = true;
-  EXPECT_EQ(device.StreamWait(nullptr, nullptr), 0);
+  EXPECT_EQ(device.StreamWait(nullptr, nullptr), kTryLater);
   EXPECT_TRUE(CallsOfThisThread().empty());
   fake_cuda::settings().capturing = false;
   EXPECT_EQ(device.StreamWait(nullptr, nullptr), 0);

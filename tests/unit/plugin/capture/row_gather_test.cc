@@ -231,7 +231,9 @@ bool Right(const Rows& rows, std::int64_t row, std::uint64_t step, std::size_t o
 }
 
 TEST(RowGather, RefusesWhatIsNotSplitOverTheRanks) {
-  Pair pair;
+  Pair pair([](StoreOptions&, CaptureOptions& capture, int) {
+    capture.layers.push_back({1, "model.layers.1.mlp", LayerCapture::kRoutingKernel});
+  });
   CaptureSession& session = *pair[0].session;
   const auto slots = Slots(0, 8);
   StepBatch batch = {.step = 1, .version = 1};
@@ -270,7 +272,36 @@ TEST(RowGather, RefusesWhatIsNotSplitOverTheRanks) {
       session.SubmitIds(StepId(2), StepIds::TokenMajor(ids, IdType::kInt16, 4, session.shape()))
           .rule,
       CaptureRule::kStepNotInFlight);
+  const kernels::RoutingConfig config = {.top_k = kTopK};
+  std::vector<float> logits(8 * 64);
+  std::vector<std::int32_t> chosen(8 * kTopK);
+  std::vector<float> weights(8 * kTopK);
+  kernels::RoutingTensors tensors;
+  tensors.logits = kernels::Tensor::Matrix(logits.data(), kernels::DType::kFloat32, 8, 64);
+  tensors.topk_ids = kernels::Tensor::Matrix(chosen.data(), kernels::DType::kInt32, 8, kTopK);
+  tensors.topk_weights =
+      kernels::Tensor::Matrix(weights.data(), kernels::DType::kFloat32, 8, kTopK);
+  const CaptureCode routed = session.Route(StepId(1), 1, config, tensors);
+  EXPECT_EQ(routed.rule, CaptureRule::kTooManyRows) << routed.ToStatus();
+  EXPECT_EQ(routed.limit, 4);
   ASSERT_TRUE(session.Drop(StepId(1)).ok());
+  pair.Leave(1);
+}
+
+// A store whose log is full drops a step without looking at its rows. They were more than the part
+// that the gather sends has room for.
+TEST(RowGather, RefusesMoreRowsThanAStepMayHaveAlsoWithAFullLog) {
+  Pair pair([](StoreOptions& store, CaptureOptions& capture, int) {
+    store.landing = Landing::kManual;
+    store.log_bytes = 1;
+    capture.max_rows = 128;
+  });
+  const Event bind = Event::Bind(BlockId(0));
+  while (pair[0].store->Report({&bind, 1}).ok()) {
+  }
+  ASSERT_EQ(Pair::BeginOn(pair[0], 1, Slots(0, 4)).rule, StepRule::kLogFull);
+  EXPECT_EQ(Pair::BeginOn(pair[0], 2, Slots(0, 256)).rule, StepRule::kTooManyRows);
+  EXPECT_EQ(pair[0].session->GetStats().steps_begun, 1u);
   pair.Leave(1);
 }
 

@@ -415,6 +415,55 @@ TEST_F(StagedTransportTest, CountsOfARefusedStepAreNotTheNextOnes) {
   EXPECT_TRUE(engine.session->SilentLayers().empty());
 }
 
+// A buffer whose last step was refused is cleared by the next one's Submit, which waits for the
+// refused pack. Where the default stream takes no such wait, the step is not packed, and so its view
+// was not set to -1: the ids came back as those of a silent layer of the step after it.
+TEST_F(StagedTransportTest, AStepThatCouldNotBePackedLeavesNothingBehind) {
+  Engine engine({.num_buffers = 1});
+  ASSERT_TRUE(engine.Begin(1, 6).ok());
+  engine.Forward(1, 6);
+  ASSERT_TRUE(engine.store->Drop(StepId(1)).ok());
+  EXPECT_FALSE(engine.session->Submit(StepId(1)).ok());
+  ASSERT_TRUE(engine.Begin(2, 6).ok());
+  engine.Forward(2, 6);
+  Emulated().HoldDefaultStream(true);
+  ASSERT_TRUE(engine.session->Submit(StepId(2)).ok());
+  engine.ExpectMissing(2, 6, Reason::kNotCaptured);
+  Emulated().HoldDefaultStream(false);
+  ASSERT_TRUE(engine.session->status().ok()) << engine.session->status();
+  ASSERT_TRUE(engine.Begin(3, 6).ok());
+  engine.Forward(3, 6, 2);
+  ASSERT_TRUE(engine.session->Submit(StepId(3)).ok());
+  engine.ExpectMissing(3, 6, Reason::kNotCaptured);
+  engine.SettleAndAwaitBuffers();
+  ASSERT_TRUE(engine.Begin(4, 6).ok());
+  engine.Forward(4, 6);
+  ASSERT_TRUE(engine.session->Submit(StepId(4)).ok());
+  engine.ExpectRows(4, 6);
+}
+
+// The forward of a step that was dropped or cancelled before it ran writes into the scratch view,
+// which is the view of the next step, too.
+TEST_F(StagedTransportTest, OneViewKeepsNothingOfAForwardAfterItsStepsEnd) {
+  Traits::one_view = true;
+  for (const bool cancels : {false, true}) {
+    Engine engine({.num_buffers = 1});
+    CaptureSession& session = *engine.session;
+    ASSERT_TRUE(engine.Begin(1, 8, 64).ok());
+    ASSERT_TRUE((cancels ? session.Cancel(StepId(1)) : session.Drop(StepId(1))).ok());
+    engine.Forward(1, 64);
+    ASSERT_TRUE(engine.Begin(2, 40).ok());
+    engine.Forward(2, 40, 3);
+    ASSERT_TRUE(session.Submit(StepId(2)).ok());
+    engine.ExpectMissing(2, 40, Reason::kNotCaptured);
+    engine.SettleAndAwaitBuffers();
+    ASSERT_TRUE(engine.Begin(3, 40).ok());
+    engine.Forward(3, 40);
+    ASSERT_TRUE(session.Submit(StepId(3)).ok());
+    engine.ExpectRows(3, 40);
+  }
+}
+
 // A graph writes where it was captured, and always as many rows: 512 of which 300 count, a step
 // that finds no buffer, a step that is cancelled. What they leave must not pass for the rows of an
 // eager step that follows, in a layer that it does not write.
@@ -565,6 +614,43 @@ TEST_F(StagedTransportTest, StreamsTakeTurnsWithOneView) {
         Emulated().DestroyStream(stream);
     }
     EXPECT_EQ(Emulated().outstanding(), 0);
+  }
+}
+
+// A graph is captured on one stream while a step is on its way on another, and then that stream has
+// the next step: it did not wait for the pack, which read that step's ids as those of the first.
+TEST_F(StagedTransportTest, AStreamThatWasInCaptureWaitsForTheLastStep) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    Traits::device = std::make_shared<EmulatedDevice>(TestSeed() + seed);
+    Traits::one_view = true;
+    const DeviceStream streams[] = {*Emulated().CreateStream(), *Emulated().CreateStream()};
+    {
+      Engine engine({.capture = LayerCapture::kHandsOver});
+      CaptureSession& session = *engine.session;
+      const std::vector<std::int16_t> ids(8 * Engine::kTopK);
+      const auto use = [&](int stream) {
+        Traits::stream = streams[stream];
+        session.SetStream(Traits::stream);
+      };
+      use(0);
+      ASSERT_TRUE(engine.Begin(1, 8).ok());
+      engine.Forward(1, 8);
+      ASSERT_TRUE(session.Submit(StepId(1)).ok());
+      use(1);
+      Emulated().Capture(streams[1], true);
+      const IdsTensor tensor = IdsTensor::Contiguous(ids.data(), IdType::kInt16, 8, Engine::kTopK);
+      ASSERT_TRUE(session.HandOver(session.scratch_view(), 0, tensor).ok());
+      Emulated().Capture(streams[1], false);
+      ASSERT_TRUE(engine.Begin(2, 8).ok());
+      engine.Forward(2, 8);
+      ASSERT_TRUE(session.Submit(StepId(2)).ok());
+      engine.ExpectRows(2, 8);
+      engine.ExpectRows(1, 8);
+      engine.SettleAndAwaitBuffers();
+    }
+    Traits::stream = nullptr;
+    for (const DeviceStream stream : streams)
+      Emulated().DestroyStream(stream);
   }
 }
 

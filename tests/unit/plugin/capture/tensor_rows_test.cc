@@ -11,6 +11,7 @@
 #include "plugin/capture/host_transport.h"
 #include "plugin/capture/ids_ring.h"
 #include "plugin/capture/layer_counters.h"
+#include "plugin/capture/row_lander.h"
 #include "plugin/capture/tensor_rows.h"
 
 namespace waymark {
@@ -107,6 +108,22 @@ TEST(TensorRows, LandsRowsFromAnyFirstAndSaysWhichItHasNot) {
   EXPECT_EQ(done, 0);
   step_rows.Done();
   EXPECT_EQ(done, 1);
+}
+
+// In a byte, -1 is also expert 255: a layer with one id missing counted as written, and the audit
+// took its 255 for another expert.
+TEST(FindWrittenLayers, KnowsNothingOfALayerWithTheExpertThatMinusOneLooksLike) {
+  const std::uint8_t row[] = {3, 7, 3, 0xff, 0xff, 0xff, 9, 9};
+  std::uint8_t written[4] = {};
+  EXPECT_TRUE(FindWrittenLayers(Shape(4, 2, 256), row, written));
+  EXPECT_THAT(written, ElementsAre(1, 0, 0, 0));
+  EXPECT_TRUE(FindWrittenLayers(Shape(4, 1, 256), row, written));
+  EXPECT_THAT(written, ElementsAre(1, 1, 1, 0));
+  EXPECT_TRUE(FindWrittenLayers(Shape(4, 2, 255), row, written));
+  EXPECT_THAT(written, ElementsAre(1, 0, 0, 0));
+  const std::uint8_t wide[] = {3, 1, 7, 0, 0xff, 0, 3, 1, 0xff, 0xff, 3, 1, 9, 1, 9, 1};
+  EXPECT_TRUE(FindWrittenLayers(Shape(4, 2, 512), wide, written));
+  EXPECT_THAT(written, ElementsAre(1, 1, 0, 0));
 }
 
 TEST(IdsRing, LivesUntilItsLastStepIsDone) {
