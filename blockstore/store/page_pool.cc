@@ -14,7 +14,7 @@ PagePool::PagePool(std::uint32_t pages, std::uint32_t spare)
 }
 
 PageIndex PagePool::Take() {
-  if (in_use_ - detached_ == pages_) return kNoPage;
+  if (in_use_ - detached_ >= pages_) return kNoPage;
   PageIndex page = free_head_;
   if (page != kNoPage) {
     free_head_ = hot_[page].lru_next;

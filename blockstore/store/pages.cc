@@ -342,7 +342,6 @@ void Pages::ContendForKey(PageIndex page, RelStep step) {
   }
   if (hot.indexed) Unindex(page);
   index_.Insert(cold.seal.key, page);
-  if (hot.detached) UpdateEvictability(page);
 }
 
 void Pages::UpdateIndex(PageIndex page, std::uint64_t version) {
@@ -361,7 +360,8 @@ void Pages::UpdateIndex(PageIndex page, std::uint64_t version) {
 void Pages::ContendClaimed(RelStep step) {
   for (const PageIndex page : contending_) {
     const PageHot& hot = pool_.hot(page);
-    if (hot.seal.has_key && !hot.indexed) ContendForKey(page, step);
+    // The claims behind may have evicted or copied it: no block has it, so no key may find it.
+    if (hot.seal.has_key && !hot.indexed && hot.bindings > 0) ContendForKey(page, step);
   }
   contending_.clear();
 }

@@ -175,7 +175,8 @@ class Pages {
   // The seal of page `ordinal` of a block. `key`: may be empty.
   [[nodiscard]] Seal MakeSeal(RelStep step, std::uint64_t version, std::uint32_t ordinal,
                               const BlockKey& key) const;
-  // Puts the page, sealed or claimed by `step`, into the key index if it wins its key.
+  // Puts the page, sealed or claimed by `step`, into the key index if it wins its key. REQUIRES: a
+  // block has it, so that the index has no more pages than it has room for.
   void ContendForKey(PageIndex page, RelStep step);
   // After each claim of a row by a step of `version`: removes the page from the index if its rows
   // no longer match its index key, and notes that it may then get its seal's key.
@@ -183,7 +184,7 @@ class Pages {
     const PageHot& hot = pool_.hot(page);
     if (hot.indexed || hot.seal.has_key) UpdateIndex(page, version);
   }
-  // The noted pages contend, after the seals of `step`. None is then noted.
+  // The noted pages that blocks still have contend, after the seals of `step`. None is then noted.
   void ContendClaimed(RelStep step);
   // Removes all pages from the index.
   void ClearIndex();

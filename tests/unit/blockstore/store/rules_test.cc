@@ -535,6 +535,29 @@ TEST(Eviction, ACopyOntoABlockWithoutUsersGivesItOne) {
 
 // No request can hit a block that is not sealed: of blocks without users, those go first, however
 // old the sealed ones are.
+// Regression: pages that the claims of a step had evicted again were put into the key index behind
+// them. The index then had more pages than it has room for, and a search in it did not end.
+TEST(Eviction, APageThatItsOwnStepEvictedIsNotIndexed) {
+  StoreOptions options = StoreDriver::Options();
+  options.num_pages = 1;
+  options.spare_pages = 16;
+  StoreDriver d(options);
+  std::vector<Event> events;
+  std::vector<std::int64_t> slots;
+  for (int block = 0; block < 8; ++block) {
+    const auto key = static_cast<std::uint64_t>(100 + block);
+    events.insert(events.end(), {Bind(block), Seal(block, key, 1), Release(block)});
+    slots.push_back(4 * block);
+  }
+  d.Step(1, events, {}, {});
+  d.Begin(2, {}, slots);
+  const Stats stats = d.store().GetStats();
+  EXPECT_EQ(stats.pages_in_use - stats.pages_detached, 1u);
+  d.Land(2, {10, 11, 12, 13, 14, 15, 16, 17});
+  d.Step(3, {Bind(20, 500), Bind(21, 103), Bind(22, 107)}, {}, {});
+  EXPECT_EQ(d.Read({20, 21, 22}, 0, 12), "x x x x x x x x #17@2 #n #n #n");
+}
+
 TEST(Eviction, UnsealedPagesGoBeforeSealedOnes) {
   StoreOptions options = StoreDriver::Options();
   options.num_pages = 20;
