@@ -75,7 +75,7 @@ constexpr Fault kFaults[] = {
     {"device_drop_withdraws_protected_claims", nullptr, "", ProbeDeviceDropSparesClaims},
     {"device_drop_leaves_reasons", "vllm", "device=1 drop=.1", nullptr},
     {"lost_slots_land_as_no_rows", "vllm", "device=1 draft=.6 lost_slots=.1", nullptr},
-    {"device_row_lands_over_a_later_one", nullptr, "", ProbeDeviceRowIsOlderThanWhatIsThere},
+    {"host_step_spares_device_claims", nullptr, "", ProbeDeviceRowIsOlderThanWhatIsThere},
     {"device_steps_land_in_any_order", nullptr, "", ProbeDeviceStepsLandInOrder},
     {"device_row_forgets_that_it_came_by_key", nullptr, "", ProbeDeviceRowStaysByKey},
     {"device_claim_lands_in_one_page", "vllm", "device=1 fork=.3 partial=.5 behind=4 draft=.4",

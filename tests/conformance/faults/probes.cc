@@ -267,10 +267,14 @@ std::string ProbeDeviceRowIsOlderThanWhatIsThere() {
   // A step whose slots the host knows writes the row first, though it was begun second.
   (void)direct.BeginDevice(1, {Event::Bind(BlockId(0))}, Slots({0}));
   direct.Step(2, {}, {Direct::Slot(0, 1)}, {20});
-  (void)direct.SubmitDevice(1, {Direct::Slot(0, 0), Direct::Slot(0, 1)}, {10, 11});
+  // Another one is dropped: what the device step writes there has been written over all the same.
+  (void)direct.Begin(3, {}, {Direct::Slot(0, 2)});
+  (void)direct.store().Drop(StepId(3));
+  (void)direct.SubmitDevice(1, {Direct::Slot(0, 0), Direct::Slot(0, 1), Direct::Slot(0, 2)},
+                            {10, 11, 12});
   direct.LandAll();
-  return direct.Tags({0}, 2) == std::vector<int>{10, 20} ? ""
-                                                         : "an older row came over a later one";
+  return direct.Tags({0}, 3) == std::vector<int>{10, 20, -1} ? ""
+                                                             : "an older row came over a later one";
 }
 
 std::string ProbeDeviceStepsLandInOrder() {
