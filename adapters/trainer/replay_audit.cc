@@ -531,8 +531,10 @@ std::string ReplayAlarm::Describe() const {
   std::string what;
   switch (error) {
     case ReplayError::kShifted:
-      what = absl::StrCat("sequence ", sequence, " has the ids of the tokens ", std::abs(by),
-                          by > 0 ? " later" : " earlier");
+      what =
+          absl::StrCat("sequence ", sequence, " has the ids of the tokens ",
+                       by < 0 ? 0 - static_cast<std::uint64_t>(by) : static_cast<std::uint64_t>(by),
+                       by > 0 ? " later" : " earlier");
       break;
     case ReplayError::kLayers:
       what = by < 0 ? absl::StrCat("layer ", layer, " has ids of none of these layers")

@@ -122,7 +122,7 @@ TEST(RecordsFlight, AReplayVoidsTheSameRowsAtTheSamePlaces) {
       static_cast<unsigned long long>(named[3]), static_cast<unsigned long long>(audited));
   EXPECT_GT(named[1], count / 10);
   EXPECT_GT(named[2] + named[3], 0u);
-  EXPECT_GT(audited, count);
+  EXPECT_GT(audited, count / 2);
   EXPECT_GT(missed, count / 10) << "flights without their voided pages";
 }
 
