@@ -230,6 +230,9 @@ WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
   if (batch.step < schedule_) {
     return {kPrecondition, StepRule::kScheduleAhead, 0, static_cast<std::int64_t>(schedule_)};
   }
+  if (batch.derive_events && limits_.slots.block_tokens < 2) {
+    return {kInvalid, StepRule::kDerivedEvents, 0, limits_.slots.block_tokens};
+  }
   const std::size_t rows = std::min<std::size_t>(NumRows(batch), limits_.slots.max_step_rows);
   if (batch.device_slots && (!limits_.device_slots || batch.derive_events)) {
     return {kInvalid, StepRule::kDeviceSlots, 0, static_cast<std::int64_t>(rows)};

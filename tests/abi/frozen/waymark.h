@@ -177,6 +177,7 @@ enum wm_rule {
                                       /* more than 2^27 above */
   WM_RULE_RANK_ROWS = 28,             /* value: the rows of a step, not a multiple of the ranks; */
                                       /* index: the number of ranks */
+  WM_RULE_DERIVED_EVENTS = 29,        /* value: tokens of a block, too few to derive events */
   WM_RULE_LAYER_OUT_OF_RANGE = 32,    /* value: the layer; limit: layers captured */
   WM_RULE_LAYER_NOT_HANDED_OVER = 33, /* value: a layer that is captured otherwise */
   WM_RULE_NULL_DATA = 34,             /* value: rows of a tensor without data */
@@ -475,11 +476,11 @@ typedef struct wm_step_batch {
 /* Only the device knows which rows the forward writes: `slots` lists all slots that it may write,
  * in any order; session_submit_device_slots passes the actual ones. Needs WM_STORE_DEVICE_SLOTS. */
 #define WM_BATCH_DEVICE_SLOTS 1u
-/* The store derives events from the rows and applies them behind `events`: a Bind of each block
- * whose first row the step writes and no row behind it, as decodes do, and a Seal without a key of
- * each block whose last row it writes. Blocks that prompts fill are bound by the engine. Not where
- * tokens may be taken back (drafts), nor where blocks are found by their keys; not with
- * WM_BATCH_DEVICE_SLOTS. None with blocks of one token. */
+/* The store derives events from the rows and applies them behind `events`: a Bind of each block of
+ * which the step writes the first row and no other, as decodes do, and a Seal without a key of each
+ * block whose last row it writes. Blocks that prompts fill are bound by the engine. Not where tokens
+ * may be taken back (drafts), where blocks are found by their keys, or where requests share a block
+ * that is not full; refused with WM_BATCH_DEVICE_SLOTS and in a store with blocks of one token. */
 #define WM_BATCH_DERIVE_EVENTS 2u
 
 /* ---- the ids of a step -------------------------------------------------------------------- */

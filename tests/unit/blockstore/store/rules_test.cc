@@ -88,6 +88,39 @@ TEST(DerivedEvents, NullBlocksPaddingAndDroppedSteps) {
   EXPECT_EQ(d.Read({3}, 0, 4), "c n n n");
 }
 
+// Once a row behind the first one was looked for in the next row of the batch alone: a prompt's block
+// that two requests shared was bound again, had one user left, and was evicted under the second.
+TEST(DerivedEvents, APromptIsNotBoundAgainWhateverTheOrderOfItsRows) {
+  for (const std::vector<std::int64_t>& slots : std::vector<std::vector<std::int64_t>>{
+           {0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {0, 4, 1, 2}, {2, -1, NotAsked(0)}, {4, 0, 5, 2}}) {
+    StoreOptions options = StoreDriver::Options();
+    options.num_pages = 2;
+    StoreDriver d(options);
+    d.StepDerived(1, {Bind(0), Bind(1), Retain(0)}, slots, std::vector<int>(slots.size(), 10));
+    const std::string rows = d.Read({0}, 0, 3);
+    d.Step(2, {Release(0), Bind(2), Bind(3)}, {8, 12}, {20, 21});  // pages are short
+    EXPECT_EQ(d.Read({0}, 0, 3), rows) << ::testing::PrintToString(slots);
+    const std::vector<Event> release = {Release(0)};
+    ASSERT_TRUE(d.store().Report(release).ok());
+    EXPECT_EQ(d.store().GetStats().releases_below_zero, 0u) << ::testing::PrintToString(slots);
+  }
+}
+
+// Once such a step was begun and bound nothing: the former owner's rows were the new owner's.
+TEST(DerivedEvents, BlocksOfOneTokenAreRefused) {
+  StoreDriver d(StoreDriver::Options(/*page_tokens=*/1, /*block_tokens=*/1));
+  d.Step(1, {Bind(3), Seal(3, 7, 1)}, {3}, {10});
+  const std::vector<std::int64_t> slots = {3};
+  StepBatch batch{.step = 2, .version = 1, .slots = slots.data(), .num_slots = slots.size()};
+  batch.derive_events = true;
+  const absl::Status status = d.store().BeginStep(batch).ToStatus();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(),
+            "batch: derived events need blocks of 2 tokens or more; block_tokens is 1");
+  d.Step(2, {Bind(3)}, slots, {20});
+  EXPECT_EQ(d.Read({3}, 0, 1), "20@2");
+}
+
 TEST(DerivedEvents, NotOfDeviceSlots) {
   StoreOptions options = StoreDriver::Options();
   options.device_slots = true;
