@@ -806,7 +806,8 @@ typedef struct wm_api_v1 {
 
   /* ---- creation ---- */
 
-  /* RESOURCE_EXHAUSTED if memory cannot be allocated. Any thread. */
+  /* RESOURCE_EXHAUSTED if memory cannot be allocated, or the tables would exceed that of the machine;
+   * this is known before any is touched. Any thread. */
   wm_status (*store_create)(const wm_store_options* options, wm_store** out, wm_message* why);
   /* The last release lands submitted steps and drops the other steps in flight; no other thread may
    * be in a call of the store. Snapshots stay readable. */

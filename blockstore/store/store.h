@@ -163,7 +163,8 @@ struct StoreOptions {
 class RoutingStore {
  public:
   // InvalidArgument naming the field, the rule and the value. ResourceExhausted if the memory
-  // cannot be reserved. Any thread.
+  // cannot be reserved, or the tables would exceed that of the machine; this is known before any is
+  // touched. Any thread.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<RoutingStore>> Create(
       const StoreOptions& options);
   // Lands the submitted steps, whose StepRows must still exist, and drops the other steps in

@@ -250,7 +250,7 @@ class Store(_core.Store):
         nothing is copied; None: as many as num_pages pages have.
 
         InvalidArgumentError names argument, rule and value; ResourceExhaustedError if memory cannot
-        be allocated.
+        be allocated, or the tables would exceed that of the machine.
         """
         for name, value in (("page_tokens", page_tokens), ("max_step_rows", max_step_rows),
                             ("max_steps_in_flight", max_steps_in_flight)):

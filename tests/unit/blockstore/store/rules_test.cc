@@ -1,9 +1,14 @@
 // The rules of the store, one small case each.
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <cmath>
 
 #include "gmock/gmock.h"
+#include "tests/support/in_child.h"
 #include "tests/support/log_lines.h"
+#include "tests/support/sanitizers.h"
 #include "tests/unit/blockstore/store/store_driver.h"
 
 namespace waymark {
@@ -991,6 +996,46 @@ TEST(BadInput, OptionsNameTheFieldAndTheValue) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(std::string(status.message()).find("block_tokens"), std::string::npos);
   EXPECT_NE(std::string(status.message()).find("got 6"), std::string::npos);
+}
+
+// Once the tables were touched before what is behind them was refused: half a minute for 2^26
+// blocks, and no end for 2^31.
+TEST(BadInput, BlocksBeyondTheAddressSpaceAreRefusedBeforeAnythingIsTouched) {
+  if (PlainOr(false, true)) GTEST_SKIP() << "a sanitizer takes more address space than that";
+  const std::string found = InChild([] {
+    const auto resident = [] {
+      rusage usage = {};
+      (void)getrusage(RUSAGE_SELF, &usage);
+      return usage.ru_maxrss;  // KiB
+    };
+    const rlimit limit = {.rlim_cur = rlim_t{3} << 29, .rlim_max = rlim_t{3} << 29};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) return std::string("no limit");
+    StoreOptions options = StoreDriver::Options(1, 1);
+    options.num_blocks = 1 << 24;  // the table has room, the seals have not
+    options.num_pages = 4;
+    options.spare_pages = 0;
+    const long before = resident();
+    const absl::Status status = RoutingStore::Create(options).status();
+    return absl::StrCat(resident() - before < 64 << 10 ? "" : "touched; ", status.ToString());
+  });
+  EXPECT_THAT(found, ::testing::StartsWith("RESOURCE_EXHAUSTED: StoreOptions.num_blocks: 16777216 "
+                                           "blocks, with num_pages 4"));
+  EXPECT_THAT(found, ::testing::HasSubstr("1610612736 bytes (RLIMIT_AS)"));
+}
+
+TEST(BadInput, TablesBeyondTheMemoryOfTheMachineAreRefused) {
+  const std::uint64_t memory = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+                               static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  StoreOptions options = StoreDriver::Options(4096, 4096);
+  options.shape.num_layers = options.shape.top_k = 1;
+  options.num_pages = static_cast<std::uint32_t>(memory / 4096);  // 16 KiB of stamps each
+  options.spare_pages = 0;
+  const absl::Status status = RoutingStore::Create(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(status.message(),
+              ::testing::HasSubstr(absl::StrCat(
+                  "StoreOptions.num_blocks: 32 blocks, with num_pages ", options.num_pages, " ")));
+  EXPECT_THAT(status.message(), ::testing::HasSubstr(absl::StrCat("machine has ", memory)));
 }
 
 }  // namespace
