@@ -163,10 +163,11 @@ struct StepBatch {
   // The caller has no buffer for the step's ids: the step is dropped as it begins.
   bool drop = false;
   // The store derives events from the rows and applies them behind `events`: a Bind of each block
-  // whose first row the step writes and no row behind it, as decodes do, and a Seal without a key
-  // of each block whose last row it writes. Blocks that prompts fill are bound by the engine. Not
-  // where tokens may be taken back (drafts), nor where blocks are found by their keys; not with
-  // device_slots. None with blocks of one token.
+  // of which the step writes the first row and no other, as decodes do, and a Seal without a key of
+  // each block whose last row it writes. Blocks that prompts fill are bound by the engine. Not
+  // where tokens may be taken back (drafts), where blocks are found by their keys, or where
+  // requests share a block that is not full; refused with device_slots and in a store with blocks
+  // of one token.
   bool derive_events = false;
   const PairRows* pairs = nullptr;   // the rows, if not null; num_slots is then 0
   const TableRows* table = nullptr;  // the rows, if not null; num_slots is then 0

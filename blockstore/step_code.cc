@@ -108,6 +108,9 @@ std::string Message(const StepCode& code, const char* events) {
     case StepRule::kRankRows:
       return absl::StrCat("batch: its rows, padding included, must be a multiple of the ",
                           code.index, " ranks; they are ", code.value);
+    case StepRule::kDerivedEvents:
+      return absl::StrCat("batch: derived events need blocks of 2 tokens or more; block_tokens is ",
+                          code.value);
   }
   return absl::StrCat("rule ", static_cast<int>(code.rule), " broken at index ", code.index,
                       "; the value is ", code.value);

@@ -41,6 +41,7 @@ enum class StepRule : std::uint8_t {
   kForked,             // the store belongs to the parent of this process
   kStepJump,  // value: the step; index: the last step begun, which it is more than 2^27 above
   kRankRows,  // value: the rows, which are no multiple of the ranks; index: the number of ranks
+  kDerivedEvents,  // value: the tokens of a block, which are too few to derive events
 };
 
 // `code` is an absl::StatusCode. kOk (0): the call succeeded. kResourceExhausted (8), from

@@ -177,6 +177,7 @@ enum wm_rule {
                                       /* more than 2^27 above */
   WM_RULE_RANK_ROWS = 28,             /* value: the rows of a step, not a multiple of the ranks; */
                                       /* index: the number of ranks */
+  WM_RULE_DERIVED_EVENTS = 29,        /* value: tokens of a block, too few to derive events */
   WM_RULE_LAYER_OUT_OF_RANGE = 32,    /* value: the layer; limit: layers captured */
   WM_RULE_LAYER_NOT_HANDED_OVER = 33, /* value: a layer that is captured otherwise */
   WM_RULE_NULL_DATA = 34,             /* value: rows of a tensor without data */
@@ -475,11 +476,11 @@ typedef struct wm_step_batch {
 /* Only the device knows which rows the forward writes: `slots` lists all slots that it may write,
  * in any order; session_submit_device_slots passes the actual ones. Needs WM_STORE_DEVICE_SLOTS. */
 #define WM_BATCH_DEVICE_SLOTS 1u
-/* The store derives events from the rows and applies them behind `events`: a Bind of each block
- * whose first row the step writes and no row behind it, as decodes do, and a Seal without a key of
- * each block whose last row it writes. Blocks that prompts fill are bound by the engine. Not where
- * tokens may be taken back (drafts), nor where blocks are found by their keys; not with
- * WM_BATCH_DEVICE_SLOTS. None with blocks of one token. */
+/* The store derives events from the rows and applies them behind `events`: a Bind of each block of
+ * which the step writes the first row and no other, as decodes do, and a Seal without a key of each
+ * block whose last row it writes. Blocks that prompts fill are bound by the engine. Not where tokens
+ * may be taken back (drafts), where blocks are found by their keys, or where requests share a block
+ * that is not full; refused with WM_BATCH_DEVICE_SLOTS and in a store with blocks of one token. */
 #define WM_BATCH_DERIVE_EVENTS 2u
 
 /* ---- the ids of a step -------------------------------------------------------------------- */
@@ -805,7 +806,8 @@ typedef struct wm_api_v1 {
 
   /* ---- creation ---- */
 
-  /* RESOURCE_EXHAUSTED if memory cannot be allocated. Any thread. */
+  /* RESOURCE_EXHAUSTED if memory cannot be allocated, or the tables would exceed that of the machine;
+   * this is known before any is touched. Any thread. */
   wm_status (*store_create)(const wm_store_options* options, wm_store** out, wm_message* why);
   /* The last release lands submitted steps and drops the other steps in flight; no other thread may
    * be in a call of the store. Snapshots stay readable. */
@@ -907,7 +909,8 @@ typedef struct wm_api_v1 {
   /* ---- reading ---- */
 
   /* Pins rows of a sequence: O(pages), no copy, no wait. INVALID_ARGUMENT names the range or the
-   * block. Engine's thread. */
+   * block. While the log is full it pins nothing: the snapshot is ready, and all its rows are
+   * missing (capacity). Engine's thread. */
   wm_status (*store_snapshot)(wm_store* store, const wm_snapshot_args* args, wm_snapshot** out,
                               wm_message* why);
   /* A snapshot may be used by any thread, one at a time, and may outlive its store. */
@@ -1069,13 +1072,18 @@ typedef struct wm_api_v1 {
                                       size_t* size, wm_message* why);
 
   /* In the worker's process: reports a message, when its schedule is about to be begun. A message
-   * that was reported before is ignored. If one is missing or refused, all blocks lose their rows
-   * (capacity). INVALID_ARGUMENT and RESOURCE_EXHAUSTED: the message is refused. ALREADY_EXISTS: a
-   * tag is in use; its snapshot is not taken, all else is reported. Engine's thread. */
+   * that was received before is ignored. If messages are missing before it, or it comes from another
+   * sender, all blocks lose their rows (capacity) before it is applied; tagged snapshots of a former
+   * sender are released. INVALID_ARGUMENT (also if its step was begun before), ALREADY_EXISTS (a tag
+   * is in use) and RESOURCE_EXHAUSTED: the message is refused, or the log is full: nothing of a
+   * refused message is applied, no snapshot can be taken under a tag that it names, and all blocks
+   * lose their rows. FAILED_PRECONDITION: another thread is in a call; the message was not received.
+   * Engine's thread. */
   wm_status (*store_report_message)(wm_store* store, const uint8_t* bytes, size_t size,
                                     wm_message* why);
   /* Takes the snapshot that a message requested under `tag`, once. NOT_FOUND if there is none: it
-   * was forgotten, taken before, or given up (max_tagged_snapshots). Any thread. */
+   * was forgotten, taken before, given up (max_tagged_snapshots), or requested by a former sender.
+   * Any thread. */
   wm_status (*store_take_tagged)(wm_store* store, uint64_t tag, wm_snapshot** out, wm_message* why);
   /* Releases that snapshot, if there is one. Any thread. */
   wm_status (*store_forget_tag)(wm_store* store, uint64_t tag);

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "blockstore/store/clock.h"
-#include "blockstore/store/derived_events.h"
 #include "blockstore/store/event_code.h"
 #include "blockstore/store/slot_code.h"
 
@@ -29,7 +28,7 @@ LogApplier::LogApplier(const StoreOptions& options, StoreCore& core, StoreLog& l
       events_(events),
       stats_(stats),
       caller_lands_(options.landing != Landing::kThread),
-      block_tokens_(options.block_tokens),
+      derived_(options.num_blocks, options.block_tokens, options.max_step_rows),
       slots_(options.max_step_rows) {
   refused_.reserve(options.max_steps_in_flight);
   piece_.reserve(std::max(EventReader::kPiece, DerivedEvents::kPiece));
@@ -71,8 +70,7 @@ void LogApplier::Discard(const RecordHeader& record) noexcept {
   } else if (record.kind == RecordKind::kSnapshot) {
     SnapshotState& state = *As<SnapshotRecord>(record).state;
     state.lost = true;
-    state.upto = 0;
-    state.copies = 0;
+    state.upto = state.copies = state.read_id = 0;
     if (state.ticket.Apply()) core_.FreeTicket(&state);
   }
 }
@@ -148,9 +146,9 @@ void LogApplier::ApplyPiece() {
 }
 
 void LogApplier::ApplyDerivedEvents(const StepBatch& batch) {
-  DerivedEvents derived(batch.slot_span(), block_tokens_);
+  derived_.Start(batch.slot_span());
   bool any = false;
-  while (derived.Next(piece_)) {
+  while (derived_.Next(piece_)) {
     if (!any) ApplySchedule(batch.step, batch.version);
     any = true;
     ApplyPiece();

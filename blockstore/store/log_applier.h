@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "blockstore/store/clock.h"
+#include "blockstore/store/derived_events.h"
 #include "blockstore/store/event_applier.h"
 #include "blockstore/store/pages.h"
 #include "blockstore/store/stats.h"
@@ -80,7 +81,7 @@ class LogApplier {
   EventApplier& events_;
   Stats& stats_;
   const bool caller_lands_;
-  const std::int32_t block_tokens_;
+  DerivedEvents derived_;
   const TickRate ticks_;
   std::uint64_t last_ = 0;
   std::uint64_t schedule_ = 0;

@@ -1,5 +1,8 @@
 #include "blockstore/store/store.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <new>
 #include <optional>
@@ -54,6 +57,39 @@ absl::Status Forked() {
 
 std::uint32_t PagesPerBlock(const StoreOptions& options) {
   return static_cast<std::uint32_t>(options.block_tokens / options.shape.page_tokens);
+}
+
+// The store touches its tables as it makes them. If they were refused in the middle, seconds would
+// have passed and memory of others would be gone.
+absl::Status CheckMemory(const StoreOptions& options) {
+  const std::uint64_t page_tokens = static_cast<std::uint64_t>(options.shape.page_tokens);
+  const auto blocks = static_cast<std::uint64_t>(options.num_blocks);
+  const std::uint64_t entries = blocks * PagesPerBlock(options);
+  const std::uint64_t pages = options.num_pages, spare = *options.spare_pages;
+  const std::uint64_t record = sizeof(PageHot) + sizeof(PageCold) + sizeof(StampCell) * page_tokens;
+  const std::uint64_t tables = entries * BlockTable::kEntryBytes + pages * (record + 7);
+  // 2^61 bytes at most for the pages.
+  const std::uint64_t reserved =
+      tables + spare * record + (pages + spare) * options.shape.page_bytes() +
+      blocks * sizeof(Event) + entries * sizeof(EventApplier::KeyedBind);  // EventApplier
+  const auto refused = [&](const char* verb, std::uint64_t bytes, const std::string& limit) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "StoreOptions.num_blocks: ", blocks, " blocks, with num_pages ", pages, " and spare_pages ",
+        spare, ", ", verb, " at least ", bytes, " bytes; ", limit));
+  };
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+      reserved > limit.rlim_cur) {
+    return refused("reserve", reserved,
+                   absl::StrCat("the process may have ", limit.rlim_cur, " bytes (RLIMIT_AS)"));
+  }
+  const long system_pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+  const auto machine =
+      static_cast<std::uint64_t>(system_pages) * static_cast<std::uint64_t>(page_bytes);
+  if (system_pages > 0 && page_bytes > 0 && tables > machine) {
+    return refused("have tables of", tables, absl::StrCat("the machine has ", machine));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -127,6 +163,7 @@ absl::StatusOr<std::unique_ptr<RoutingStore>> RoutingStore::Make(const StoreOpti
       !status.ok()) {
     return status;
   }
+  if (absl::Status status = CheckMemory(options); !status.ok()) return status;
   if (options.key_seed == 0 && options.flight != nullptr) {
     options.key_seed = options.flight->key_seed();
   }

@@ -33,7 +33,8 @@ static_assert(static_cast<int>(StepRule::kStepNotIncreasing) == WM_RULE_STEP_NOT
               static_cast<int>(StepRule::kUnfinishedMove) == WM_RULE_UNFINISHED_MOVE &&
               static_cast<int>(StepRule::kForked) == WM_RULE_FORKED &&
               static_cast<int>(StepRule::kStepJump) == WM_RULE_STEP_JUMP &&
-              static_cast<int>(StepRule::kRankRows) == WM_RULE_RANK_ROWS);
+              static_cast<int>(StepRule::kRankRows) == WM_RULE_RANK_ROWS &&
+              static_cast<int>(StepRule::kDerivedEvents) == WM_RULE_DERIVED_EVENTS);
 static_assert(static_cast<int>(Reason::kNone) == WM_REASON_NONE &&
               static_cast<int>(Reason::kNeverWritten) == WM_REASON_NEVER_WRITTEN &&
               static_cast<int>(Reason::kNotCaptured) == WM_REASON_NOT_CAPTURED &&
@@ -121,7 +122,7 @@ std::string Describe(const wm_code& code) {
     default:
       break;
   }
-  if (code.rule > WM_RULE_NONE && code.rule <= WM_RULE_RANK_ROWS) {
+  if (code.rule > WM_RULE_NONE && code.rule <= WM_RULE_DERIVED_EVENTS) {
     const absl::Status status =
         StepCode{code.code, static_cast<StepRule>(code.rule), code.index, code.value}.ToStatus();
     return std::string(status.message());

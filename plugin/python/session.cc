@@ -457,11 +457,10 @@ void BindSession(nb::module_& module) {
           "None: the store's, else a divisor of it (kernel blocks).\n\n"
           "written_rows: rows that the forward writes, graph padding included; 0: the number "
           "of rows. device_slots: the rows are all that the step may write, in any order. "
-          "derive_events: a Bind of each block whose first row the step writes and no row behind "
-          "it, "
-          "and a Seal of each whose last row it writes, follow from the rows and are applied "
-          "behind "
-          "`events`; not with drafts, keys or device_slots.\n\n"
+          "derive_events: a Bind of each block of which the step writes the first row and no "
+          "other, and a Seal of each whose last row it writes, follow from the rows and are "
+          "applied behind `events`; not with drafts or keys, nor where requests share a block that "
+          "is not full; refused with device_slots and with blocks of one token.\n\n"
           "False: the step was dropped (capacity) and has ended; its forward runs as usual. "
           "InvalidArgumentError: nothing was done.")
       .def("begin_ids_step", &BeginIdsStep, "step"_a, "version"_a, "slots"_a = nb::none(),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
-from conftest import Events
+from conftest import Events, Rig
 from waymark import EventType, event_dtype
 
 
@@ -194,6 +194,17 @@ def test_a_batch_of_derived_events() -> None:
     assert not waymark.parse_batch(waymark.serialize_batch(9, 4, [16])).derive_events
     with pytest.raises(waymark.InvalidArgumentError, match=r"batch\.flags"):
         waymark.serialize_batch(9, 4, [16], device_slots=True, derive_events=True)
+
+
+def test_events_are_not_derived_with_blocks_of_one_token() -> None:
+    """Pins a bug: the step began and bound nothing, so the former owner's rows were the new one's."""
+    rig = Rig(page_tokens=1)
+    rig.write([3], [3])
+    message = "derived events need blocks of 2 tokens or more; block_tokens is 1"
+    for begin in (rig.session.begin_step, rig.session.begin_ids_step):
+        with pytest.raises(waymark.InvalidArgumentError, match=message):
+            begin(2, 1, [3], derive_events=True)
+    rig.write([3], [3])
 
 
 def test_the_arrays_of_a_batch_keep_it() -> None:

@@ -106,7 +106,7 @@ class Store:
         """
         Reports a message of a ScheduleWriter in the scheduler's process, when its schedule is about to be begun.
 
-        A message that was reported before is ignored. If one is missing or refused, all blocks lose their rows (capacity). InvalidArgumentError and ResourceExhaustedError: the message is refused. AlreadyExistsError: a tag is in use; its snapshot is not taken, all else is reported. Engine's thread.
+        A message that was received before is ignored. If messages are missing before it, or it comes from another sender, all blocks lose their rows (capacity) before it is applied; tagged snapshots of a former sender are released. InvalidArgumentError (also if its step was begun before), AlreadyExistsError (a tag is in use) and ResourceExhaustedError: the message is refused, or the log is full: nothing of a refused message is applied, no snapshot can be taken under a tag that it names, and all blocks lose their rows. Engine's thread.
         """
 
     def forget_tag(self, tag: int) -> None:
@@ -489,7 +489,7 @@ class CaptureSession:
 
         The rows of the forward, in its order, are given in one form, numpy arrays of the named types without a copy. slots: int64 [rows]: block * block_tokens + offset, -1 (padding), or NOT_ASKED(slot). pairs: (block_idx, local_position), both int32 or int64 [rows]; a negative block is padding. table: (block_table, num_computed_tokens, num_scheduled_tokens), int32 [requests, blocks] and [requests]: the rows of request i are the positions from num_computed_tokens[i] on, num_scheduled_tokens[i] of them; then come num_padding rows of padding. asked: bool or uint8, one per row (pairs) or request (table): 0: it did not ask for routing. block_tokens: of the blocks of pairs and table; None: the store's, else a divisor of it (kernel blocks).
 
-        written_rows: rows that the forward writes, graph padding included; 0: the number of rows. device_slots: the rows are all that the step may write, in any order. derive_events: a Bind of each block whose first row the step writes and no row behind it, and a Seal of each whose last row it writes, follow from the rows and are applied behind `events`; not with drafts, keys or device_slots.
+        written_rows: rows that the forward writes, graph padding included; 0: the number of rows. device_slots: the rows are all that the step may write, in any order. derive_events: a Bind of each block of which the step writes the first row and no other, and a Seal of each whose last row it writes, follow from the rows and are applied behind `events`; not with drafts or keys, nor where requests share a block that is not full; refused with device_slots and with blocks of one token.
 
         False: the step was dropped (capacity) and has ended; its forward runs as usual. InvalidArgumentError: nothing was done.
         """

@@ -38,7 +38,7 @@ TEST(StepCode, KeepsTheCodeAndNamesArgumentRuleAndValue) {
 
 TEST(StepCode, EveryRuleHasItsOwnMessage) {
   std::set<std::string> messages;
-  const int last = static_cast<int>(StepRule::kRankRows);
+  const int last = static_cast<int>(StepRule::kDerivedEvents);
   for (int rule = 1; rule <= last; ++rule) {
     const std::string message = Message(Invalid(static_cast<StepRule>(rule), 5, 77));
     if (static_cast<StepRule>(rule) != StepRule::kBusy &&

@@ -16,7 +16,8 @@ using ::testing::IsEmpty;
 
 std::vector<std::string> Derive(const std::vector<std::int64_t>& slots,
                                 std::int32_t block_tokens = 4) {
-  DerivedEvents derived(slots, block_tokens);
+  DerivedEvents derived(/*num_blocks=*/1000, block_tokens, slots.size());
+  derived.Start(slots);
   std::vector<std::string> out;
   std::vector<Event> piece;
   piece.reserve(DerivedEvents::kPiece);
@@ -68,13 +69,36 @@ TEST(DerivedEvents, RowsThatDidNotAskAreLikeOthers) {
 }
 
 TEST(DerivedEvents, AnyBlockSize) {
-  EXPECT_THAT(Derive({15, 19, 20, 21}, 5), ElementsAre(Bound(3), Sealed(3)));
+  EXPECT_THAT(Derive({15, 24, 26, 30, 31}, 5), ElementsAre(Bound(3), Sealed(4)));
+  EXPECT_THAT(Derive({15, 19, 20, 21}, 5), ElementsAre(Sealed(3)));
   EXPECT_THAT(Derive({2, 3}, 2), ElementsAre(Sealed(1)));
-  EXPECT_THAT(Derive({3, 2}, 2), ElementsAre(Sealed(1), Bound(1)));
+  EXPECT_THAT(Derive({3, 2}, 2), ElementsAre(Sealed(1)));
+  EXPECT_THAT(Derive({4, 3}, 2), ElementsAre(Bound(2), Sealed(1)));
 }
 
-TEST(DerivedEvents, BlocksOfOneTokenHaveNone) {
-  EXPECT_THAT(Derive({5, 6}, 1), IsEmpty());
+// Once only the next row of the batch was looked at.
+TEST(DerivedEvents, TheRowsOfAPromptMayBeInAnyOrder) {
+  for (const std::vector<std::int64_t>& slots : std::vector<std::vector<std::int64_t>>{
+           {28, 30, 29}, {29, 28}, {28, 12, 30, 13}, {30, -1, NotAsked(28)}, {NotAsked(30), 28}}) {
+    EXPECT_THAT(Derive(slots), IsEmpty()) << ::testing::PrintToString(slots);
+  }
+  EXPECT_THAT(Derive({31, 28, 4}), ElementsAre(Sealed(7), Bound(1)));
+}
+
+TEST(DerivedEvents, ARowThatIsTwiceInTheBatchIsStillAlone) {
+  EXPECT_THAT(Derive({28, 12, NotAsked(28)}), ElementsAre(Bound(7), Bound(3)));
+}
+
+TEST(DerivedEvents, AStepKnowsNothingOfTheOneBefore) {
+  DerivedEvents derived(16, 4, 4);
+  std::vector<Event> events;
+  for (const bool alone : {true, false, true}) {
+    const std::vector<std::int64_t> slots =
+        alone ? std::vector<std::int64_t>{4, 20} : std::vector<std::int64_t>{4, 5, 20, 22};
+    derived.Start(slots);
+    EXPECT_EQ(derived.Next(events), alone);
+    EXPECT_EQ(events.size(), alone ? 2u : 0u);
+  }
 }
 
 TEST(DerivedEvents, AnyNumberOfThemInPieces) {

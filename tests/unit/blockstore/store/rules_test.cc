@@ -1,9 +1,14 @@
 // The rules of the store, one small case each.
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <cmath>
 
 #include "gmock/gmock.h"
+#include "tests/support/in_child.h"
 #include "tests/support/log_lines.h"
+#include "tests/support/sanitizers.h"
 #include "tests/unit/blockstore/store/store_driver.h"
 
 namespace waymark {
@@ -86,6 +91,39 @@ TEST(DerivedEvents, NullBlocksPaddingAndDroppedSteps) {
   batch.derive_events = batch.drop = true;
   ASSERT_TRUE(d.store().BeginStep(batch).dropped());
   EXPECT_EQ(d.Read({3}, 0, 4), "c n n n");
+}
+
+// Once a row behind the first one was looked for in the next row of the batch alone: a prompt's block
+// that two requests shared was bound again, had one user left, and was evicted under the second.
+TEST(DerivedEvents, APromptIsNotBoundAgainWhateverTheOrderOfItsRows) {
+  for (const std::vector<std::int64_t>& slots : std::vector<std::vector<std::int64_t>>{
+           {0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {0, 4, 1, 2}, {2, -1, NotAsked(0)}, {4, 0, 5, 2}}) {
+    StoreOptions options = StoreDriver::Options();
+    options.num_pages = 2;
+    StoreDriver d(options);
+    d.StepDerived(1, {Bind(0), Bind(1), Retain(0)}, slots, std::vector<int>(slots.size(), 10));
+    const std::string rows = d.Read({0}, 0, 3);
+    d.Step(2, {Release(0), Bind(2), Bind(3)}, {8, 12}, {20, 21});  // pages are short
+    EXPECT_EQ(d.Read({0}, 0, 3), rows) << ::testing::PrintToString(slots);
+    const std::vector<Event> release = {Release(0)};
+    ASSERT_TRUE(d.store().Report(release).ok());
+    EXPECT_EQ(d.store().GetStats().releases_below_zero, 0u) << ::testing::PrintToString(slots);
+  }
+}
+
+// Once such a step was begun and bound nothing: the former owner's rows were the new owner's.
+TEST(DerivedEvents, BlocksOfOneTokenAreRefused) {
+  StoreDriver d(StoreDriver::Options(/*page_tokens=*/1, /*block_tokens=*/1));
+  d.Step(1, {Bind(3), Seal(3, 7, 1)}, {3}, {10});
+  const std::vector<std::int64_t> slots = {3};
+  StepBatch batch{.step = 2, .version = 1, .slots = slots.data(), .num_slots = slots.size()};
+  batch.derive_events = true;
+  const absl::Status status = d.store().BeginStep(batch).ToStatus();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(),
+            "batch: derived events need blocks of 2 tokens or more; block_tokens is 1");
+  d.Step(2, {Bind(3)}, slots, {20});
+  EXPECT_EQ(d.Read({3}, 0, 1), "20@2");
 }
 
 TEST(DerivedEvents, NotOfDeviceSlots) {
@@ -958,6 +996,46 @@ TEST(BadInput, OptionsNameTheFieldAndTheValue) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(std::string(status.message()).find("block_tokens"), std::string::npos);
   EXPECT_NE(std::string(status.message()).find("got 6"), std::string::npos);
+}
+
+// Once the tables were touched before what is behind them was refused: half a minute for 2^26
+// blocks, and no end for 2^31.
+TEST(BadInput, BlocksBeyondTheAddressSpaceAreRefusedBeforeAnythingIsTouched) {
+  if (PlainOr(false, true)) GTEST_SKIP() << "a sanitizer takes more address space than that";
+  const std::string found = InChild([] {
+    const auto resident = [] {
+      rusage usage = {};
+      (void)getrusage(RUSAGE_SELF, &usage);
+      return usage.ru_maxrss;  // KiB
+    };
+    const rlimit limit = {.rlim_cur = rlim_t{3} << 29, .rlim_max = rlim_t{3} << 29};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) return std::string("no limit");
+    StoreOptions options = StoreDriver::Options(1, 1);
+    options.num_blocks = 1 << 24;  // the table has room, the seals have not
+    options.num_pages = 4;
+    options.spare_pages = 0;
+    const long before = resident();
+    const absl::Status status = RoutingStore::Create(options).status();
+    return absl::StrCat(resident() - before < 64 << 10 ? "" : "touched; ", status.ToString());
+  });
+  EXPECT_THAT(found, ::testing::StartsWith("RESOURCE_EXHAUSTED: StoreOptions.num_blocks: 16777216 "
+                                           "blocks, with num_pages 4"));
+  EXPECT_THAT(found, ::testing::HasSubstr("1610612736 bytes (RLIMIT_AS)"));
+}
+
+TEST(BadInput, TablesBeyondTheMemoryOfTheMachineAreRefused) {
+  const std::uint64_t memory = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+                               static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  StoreOptions options = StoreDriver::Options(4096, 4096);
+  options.shape.num_layers = options.shape.top_k = 1;
+  options.num_pages = static_cast<std::uint32_t>(memory / 4096);  // 16 KiB of stamps each
+  options.spare_pages = 0;
+  const absl::Status status = RoutingStore::Create(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(status.message(),
+              ::testing::HasSubstr(absl::StrCat(
+                  "StoreOptions.num_blocks: 32 blocks, with num_pages ", options.num_pages, " ")));
+  EXPECT_THAT(status.message(), ::testing::HasSubstr(absl::StrCat("machine has ", memory)));
 }
 
 }  // namespace
