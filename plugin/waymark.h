@@ -847,7 +847,8 @@ typedef struct wm_api_v1 {
   wm_status (*store_report)(wm_store* store, const wm_event* events, size_t num_events,
                             wm_code* code);
   /* Sets the CUDA stream (cudaStream_t) of all later forwards; null: the default stream. If it
-   * changes between the begin of a step and its end, the new stream must wait for the old one. */
+   * changes between the begin of a step and its end, the new stream must wait for the old one. A
+   * stream is valid until the call that replaces it has returned. */
   wm_status (*session_set_stream)(wm_session* session, void* stream);
   /* Begins a step and takes a buffer for its forward. `written_rows`: rows that the forward writes,
    * graph padding included; the larger of it and the rows of the batch counts. RESOURCE_EXHAUSTED:

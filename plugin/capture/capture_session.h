@@ -173,7 +173,8 @@ class CaptureSession {
   // Sets the stream on which the engine issues the forwards from now on; for CUDA a cudaStream_t.
   // The default stream until the first call. Host transports ignore it. From one step to the next the
   // session orders the streams. If the stream changes between the begin of a step and its end, the
-  // engine must: the new stream must wait for what was issued on the old one.
+  // engine must: the new stream must wait for what was issued on the old one. A stream is valid
+  // until the call that replaces it has returned.
   void SetStream(void* stream);
 
   // Begins the step in the store (RoutingStore::BeginStep, whose rules hold) and takes a buffer for

@@ -429,7 +429,8 @@ void BindSession(nb::module_& module) {
       .def("_bind_layer", &BindLayer, "layer"_a, "module"_a, "capture"_a)
       .def("set_stream", &SetStream, "stream"_a.none(),
            "The CUDA stream of the forwards from here on: an int (cudaStream_t), an object with "
-           "cuda_stream or __cuda_stream__(), or None (the default stream). Engine's thread.")
+           "cuda_stream or __cuda_stream__(), or None (the default stream). It is valid until the "
+           "call that replaces it has returned. Engine's thread.")
       .def(
           "begin_step", &BeginStep, "step"_a, "version"_a, "slots"_a = nb::none(), nb::kw_only(),
           "events"_a = nb::none(), "pairs"_a = nb::none(), "table"_a = nb::none(),

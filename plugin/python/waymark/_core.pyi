@@ -478,7 +478,7 @@ class CaptureSession:
 
     def set_stream(self, stream: object | None) -> None:
         """
-        The CUDA stream of the forwards from here on: an int (cudaStream_t), an object with cuda_stream or __cuda_stream__(), or None (the default stream). Engine's thread.
+        The CUDA stream of the forwards from here on: an int (cudaStream_t), an object with cuda_stream or __cuda_stream__(), or None (the default stream). It is valid until the call that replaces it has returned. Engine's thread.
         """
 
     def begin_step(self, step: int, version: int, slots: object | None = None, *, events: object | None = None, pairs: tuple[object, object] | None = None, table: tuple[object, object, object] | None = None, asked: object | None = None, num_padding: int = 0, block_tokens: int | None = None, written_rows: int = 0, device_slots: bool = False, derive_events: bool = False) -> bool:
