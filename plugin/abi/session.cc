@@ -179,14 +179,6 @@ wm_status SessionSubmit(wm_session* session, std::uint64_t step, std::int32_t wr
   });
 }
 
-wm_status SessionSubmitSlice(wm_session* session, std::uint64_t step, std::int32_t first_row,
-                             std::int32_t written_rows, wm_code* code) noexcept {
-  return GuardStep(code, [&]() -> wm_code {
-    if (!IsA(session)) return BadArgument(0);
-    return ToCode(session->session->Submit(StepId(step), written_rows, first_row));
-  });
-}
-
 wm_status SessionSubmitDeviceSlots(wm_session* session, std::uint64_t step,
                                    const std::int64_t* slots, std::int32_t rows,
                                    std::int32_t written_rows, wm_code* code) noexcept {
@@ -402,7 +394,6 @@ void FillSession(wm_api_v1& api) {
   api.session_view = &SessionView;
   api.session_hand_over = &SessionHandOver;
   api.session_submit = &SessionSubmit;
-  api.session_submit_slice = &SessionSubmitSlice;
   api.session_submit_device_slots = &SessionSubmitDeviceSlots;
   api.session_drop = &SessionDrop;
   api.session_cancel = &SessionCancel;

@@ -318,15 +318,14 @@ CaptureCode CaptureSession::Route(StepId step, std::int32_t layer,
   return Route(view(step), layer, config, tensors);
 }
 
-WAYMARK_STEP_PATH StepCode CaptureSession::Submit(StepId step, std::int32_t written_rows,
-                                                  std::int32_t first_row) {
+WAYMARK_STEP_PATH StepCode CaptureSession::Submit(StepId step, std::int32_t written_rows) {
   const BufferId buffer = impl_->Find(step);
   if (buffer == kNoBuffer) {
     return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step.value())};
   }
   const Impl::Open& entry = impl_->open[static_cast<std::size_t>(buffer)];
   if (entry.device_slots) return {kInvalidArgument, StepRule::kDeviceSlots, 0, 0};
-  return impl_->Submit(step, buffer, nullptr, entry.rows, written_rows, first_row);
+  return impl_->Submit(step, buffer, nullptr, entry.rows, written_rows);
 }
 
 StepCode CaptureSession::SubmitDeviceSlots(StepId step, const std::int64_t* slots,

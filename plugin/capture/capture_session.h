@@ -227,11 +227,9 @@ class CaptureSession {
   // Ends `step`: its forward has written the view, or on a device has been issued. Its rows land.
   // Before the buffer is used again, all rows that the forward may have written are set to -1.
   // `written_rows`: as in BeginStep, for callers that did not know it then; the larger of the two
-  // counts. `first_row`: row i of the step is row first_row + i of the view: the slice of a
-  // data-parallel rank in the gathered batch. NotFound (kStepNotInFlight) if the step has no buffer
-  // here, and InvalidArgument (kTooManyRows) for rows beyond max_rows; nothing has happened.
-  [[nodiscard]] StepCode Submit(StepId step, std::int32_t written_rows = 0,
-                                std::int32_t first_row = 0);
+  // counts. NotFound (kStepNotInFlight) if the step has no buffer here, and InvalidArgument
+  // (kTooManyRows) for rows beyond max_rows; nothing has happened.
+  [[nodiscard]] StepCode Submit(StepId step, std::int32_t written_rows = 0);
   // Ends a step that was begun with StepBatch::device_slots. Row i of the view belongs to KV slot
   // slots[i]; kPaddingSlot for a row without KV. `slots` is [rows] int64 in the memory of the
   // transport (device memory for a device), and is read in stream order after the forward, so work

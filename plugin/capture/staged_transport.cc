@@ -92,7 +92,7 @@ class StagedTransport::StagingBuffer : public StepRows {
 
   // Enqueues the pack of `view`. False: it could not, and the view still has the ids.
   [[nodiscard]] bool Seal(const std::int16_t* view, std::int32_t rows, std::int32_t written_rows,
-                          const std::int64_t* slots, std::int32_t first_row) {
+                          const std::int64_t* slots) {
     StagedTransport& t = transport_;
     const RoutingShape& shape = t.options_.shape;
     owner_ = t.shared_from_this();
@@ -116,7 +116,6 @@ class StagedTransport::StagingBuffer : public StepRows {
     launch.shape = ToRowShape(shape);
     launch.view = view;
     launch.layer_stride = LayerStride(t.options_);
-    launch.first_row = first_row;
     launch.rows = rows_;
     launch.written_rows = written_rows;
     launch.packed = device_ + layout.rows;
@@ -540,12 +539,12 @@ kernels::RoutingCode StagedTransport::Route(BufferId buffer, const kernels::Rout
 }
 
 StepRows* StagedTransport::Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
-                                const std::int64_t* slots, std::int32_t first_row) {
+                                const std::int64_t* slots) {
   StagingBuffer& staging = *staging_[static_cast<std::size_t>(buffer)];
   ViewMemory& view = ViewOf(buffer);
   (void)Order(view);
   view.open = nullptr;
-  if (staging.Seal(view.data, rows, written_rows, slots, first_row)) {
+  if (staging.Seal(view.data, rows, written_rows, slots)) {
     Recorded(view, staging.packed);
   } else {
     view.stale = true;

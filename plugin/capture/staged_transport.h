@@ -73,8 +73,7 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   [[nodiscard]] kernels::RoutingCode Route(BufferId buffer, const kernels::RoutingConfig& config,
                                            const kernels::RoutingTensors& tensors) override;
   [[nodiscard]] StepRows* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
-                               const std::int64_t* slots = nullptr,
-                               std::int32_t first_row = 0) override;
+                               const std::int64_t* slots = nullptr) override;
   void Release(BufferId buffer, std::int32_t written_rows) override;
   [[nodiscard]] absl::Status ReadBack(BufferId buffer, std::int32_t rows,
                                       std::int16_t* out) override;

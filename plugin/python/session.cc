@@ -178,13 +178,11 @@ void HandOver(const Session& self, nb::handle view_or_step, Int32<"layer"> layer
   Check(code, status);
 }
 
-void Submit(const Session& self, Uint64<"step"> step, Int32<"written_rows"> written_rows,
-            Int32<"first_row"> first_row) {
+void Submit(const Session& self, Uint64<"step"> step, Int32<"written_rows"> written_rows) {
   SharedSession& session = self.open();
   const EngineCall call(*session.store);
   wm_code code = {};
-  const wm_status status =
-      Api().session_submit_slice(session.session, step, first_row, written_rows, &code);
+  const wm_status status = Api().session_submit(session.session, step, written_rows, &code);
   CheckAppended(code, status);
 }
 
@@ -490,10 +488,8 @@ void BindSession(nb::module_& module) {
            "any strides, in the transport's memory; on a device in stream order, without "
            "synchronisation, and allowed during graph capture. NotFoundError: the step of the view "
            "has ended, or was not begun. Engine's thread.")
-      .def("submit", &Submit, "step"_a, "written_rows"_a = 0, nb::kw_only(), "first_row"_a = 0,
+      .def("submit", &Submit, "step"_a, "written_rows"_a = 0,
            "The forward of `step` has written its view (host), or has been launched (device). "
-           "first_row: row i of the step is row first_row + i of the view: the slice of a "
-           "data-parallel rank in the gathered batch. "
            "NotFoundError: the step has no buffer here. Engine's thread; keeps the GIL.")
       .def("submit_device_slots", &SubmitDeviceSlots, "step"_a, "slots"_a, "rows"_a = nb::none(),
            "written_rows"_a = 0,

@@ -516,9 +516,9 @@ class CaptureSession:
         view: a View of this session, or the step. layer: bound as "hands_over", or not bound. ids: int16, int32 or int64 [rows, >= K], any strides, in the transport's memory; on a device in stream order, without synchronisation, and allowed during graph capture. NotFoundError: the step of the view has ended, or was not begun. Engine's thread.
         """
 
-    def submit(self, step: int, written_rows: int = 0, *, first_row: int = 0) -> None:
+    def submit(self, step: int, written_rows: int = 0) -> None:
         """
-        The forward of `step` has written its view (host), or has been launched (device). first_row: row i of the step is row first_row + i of the view: the slice of a data-parallel rank in the gathered batch. NotFoundError: the step has no buffer here. Engine's thread; keeps the GIL.
+        The forward of `step` has written its view (host), or has been launched (device). NotFoundError: the step has no buffer here. Engine's thread; keeps the GIL.
         """
 
     def submit_device_slots(self, step: int, slots: object, rows: object | None = None, written_rows: int = 0) -> None:

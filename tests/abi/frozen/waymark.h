@@ -1135,11 +1135,6 @@ typedef struct wm_api_v1 {
 
   /* ---- parallel setups ---- */
 
-  /* session_submit of a slice: row i of the step is row first_row + i of the view, e.g. of a
-   * data-parallel rank in the gathered batch. INVALID_ARGUMENT for rows beyond max_rows; the step is
-   * then still open. Step path. */
-  wm_status (*session_submit_slice)(wm_session* session, uint64_t step, int32_t first_row,
-                                    int32_t written_rows, wm_code* code);
   /* rows_join across ranks that hold different tokens of a sequence (context parallelism): every
    * rank passes its rows of the same range, and receives those of all; at each position the first
    * rank that has a valid row. Otherwise as rows_gather_layers. */
