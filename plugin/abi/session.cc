@@ -46,15 +46,15 @@ wm_status SessionCreate(const wm_session_options* given, wm_session** out,
     wm_ext_log log = {};
     Arguments check;
     check.Struct(given, args, "options");
+    Collective row_gather;
+    if (args.row_gather != nullptr) {
+      row_gather = TakeCollective(args.row_gather, "options.row_gather", check);
+    }
     check.Flags(args.flags, WM_SESSION_ONE_VIEW, "options.flags");
     check.Chain(args.ext, "options.ext", &log).Object(args.store, "options.store");
     check.InRange(args.transport, WM_TRANSPORT_HOST, WM_TRANSPORT_CUDA, "options.transport");
     check.Zero(static_cast<std::uint32_t>(args.reserved), "options.reserved");
     check.Pointer(out, "out");
-    Collective row_gather;
-    if (args.row_gather != nullptr) {
-      row_gather = TakeCollective(args.row_gather, "options.row_gather", check);
-    }
     if (!check.ok()) return check.status();
     absl::StatusOr<TransportFactory> transport = TransportOf(args);
     if (!transport.ok()) return transport.status();

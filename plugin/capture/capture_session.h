@@ -94,8 +94,9 @@ struct CaptureOptions {
   TransportFactory transport = {};
   // Sequence parallelism: the ranks that share the rows of each forward, in the order of their rows.
   // Called on a thread of the session ("wm-gather") alone, so it must not be one that the engine
-  // calls at the same time; it has a deadline of its own. `context` must outlive the session and the
-  // call in progress when the session is destroyed. With one rank nothing is exchanged.
+  // calls at the same time; it has a deadline of its own. A call that outlasts teardown_timeout is
+  // left behind, and is the last: `context` lives until it has returned, best by Collective::owner.
+  // With one rank nothing is exchanged.
   Collective row_gather = {};
   // Called on the landing thread when a layer is silent for the first time, and once if the
   // transport fails (TransportOptions::log). Null: nothing is logged.

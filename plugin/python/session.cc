@@ -48,8 +48,8 @@ void Make(Session* self, const Store& of, Int32<"max_rows"> max_rows,
   wm_ext_log log = {};
   log.head.struct_size = sizeof(log);
   log.head.type = WM_EXT_LOG;
-  log.function = &SharedStore::Log;
-  log.context = shared->store.get();
+  log.function = &LogLines::Log;
+  log.context = shared->store->log.get();
   wm_session_options options = {};
   options.struct_size = sizeof(options);
   options.flags = one_view ? WM_SESSION_ONE_VIEW : 0;
@@ -61,9 +61,7 @@ void Make(Session* self, const Store& of, Int32<"max_rows"> max_rows,
   options.transport = transport;
   options.device_ordinal = device;
   if (!all_gather.is_none()) {
-    shared->row_gather = std::make_unique<Collective>(std::move(all_gather), rank, ranks);
-    shared->row_gather->LogTo(shared->store.get());
-    options.row_gather = shared->row_gather->get();
+    options.row_gather = Collective::Lent(std::move(all_gather), rank, ranks, shared->store->log);
   }
   Message why;
   wm_status status;

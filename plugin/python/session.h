@@ -13,14 +13,9 @@ struct SharedSession {
   wm_session* session = nullptr;
   int transport = WM_TRANSPORT_HOST;
   int device = 0;
-  std::unique_ptr<Collective> row_gather;  // null: this rank has all rows
 
   SharedSession() = default;
-  ~SharedSession() {
-    Release();
-    // Its thread is still in a call that did not end in time.
-    if (row_gather != nullptr && row_gather->calling()) (void)row_gather.release();
-  }
+  ~SharedSession() { Release(); }
   SharedSession(const SharedSession&) = delete;
   SharedSession& operator=(const SharedSession&) = delete;
 

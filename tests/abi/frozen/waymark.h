@@ -268,9 +268,10 @@ typedef struct wm_store_options {
                                /* 1 ... 4096 */
   uint32_t reserved;           /* must be zero */
   int64_t teardown_timeout_ns; /* how long the end of the store waits for ids that have not */
-                               /* arrived, and that of a session's transport for its device: the */
-                               /* rows are then missing (not captured), and buffers that the */
-                               /* device may still write stay allocated; 0 = 5 s; not negative */
+                               /* arrived, and that of a session for its device and row_gather: */
+                               /* the rows are then missing (not captured), and buffers that the */
+                               /* device may still write stay allocated; 0 = 5 s; not negative; */
+                               /* more than a year counts as a year */
   int64_t overdue_after_ns;    /* a step whose ids have not arrived this long after its submit is */
                                /* logged and counted (steps_overdue); 0 = 10 s; negative: never */
   uint64_t copy_out_bytes; /* of rows of snapshots that are copied out of pages, oldest snapshots */
@@ -322,8 +323,8 @@ typedef struct wm_session_options {
    * ranks exchange packed rows on a thread of the session, one all_gather for each step that was
    * begun, and the store of every rank gets all rows. What a rank drops is missing on all of them
    * (capacity); if all_gather fails, the rows of its step are missing here (not captured). It has a
-   * deadline of its own, and is called by that thread alone; its context must outlive the session,
-   * and the call in progress when the session is released. */
+   * deadline of its own, and is called by that thread alone. A call that outlasts teardown_timeout is
+   * left behind, and is the last: the context lives until it has returned (`release`). */
   const struct wm_collective* row_gather;
 } wm_session_options;
 
@@ -686,6 +687,9 @@ typedef struct wm_collective {
   wm_status (*all_gather)(void* context, const void* send, void* receive,
                           size_t bytes); /* required */
   void* context;
+  /* Null, or called once when all_gather will not be called any more: behind its last call, which may
+   * outlast the session, or in a call that fails or needs no all-gather. On any thread. */
+  void (*release)(void* context);
 } wm_collective;
 
 /* ---- self-test and counters --------------------------------------------------------------- */
