@@ -45,6 +45,7 @@ void Make(Session* self, const Store& of, Int32<"max_rows"> max_rows,
   shared->store = of.shared;
   shared->transport = transport;
   shared->device = device;
+  if (!all_gather.is_none()) shared->ranks = ranks;
   wm_ext_log log = {};
   log.head.struct_size = sizeof(log);
   log.head.type = WM_EXT_LOG;
@@ -107,6 +108,7 @@ bool BeginStep(const Session& self, Uint64<"step"> step, Uint64<"version"> versi
   wm_code code = {};
   const wm_status status =
       Api().session_begin_step(session.session, &args.batch, written_rows, &code);
+  if (status == WM_OK && !device_slots) session.Begun(step, args.rows());
   return NotDropped(status, code);
 }
 
@@ -122,6 +124,7 @@ bool BeginIdsStep(const Session& self, Uint64<"step"> step, Uint64<"version"> ve
   const EngineCall call(*session.store);
   wm_code code = {};
   const wm_status status = Api().session_begin_ids_step(session.session, &args.batch, &code);
+  if (status == WM_OK) session.Begun(step, args.rows());
   return NotDropped(status, code);
 }
 
@@ -182,6 +185,7 @@ void Submit(const Session& self, Uint64<"step"> step, Int32<"written_rows"> writ
   wm_code code = {};
   const wm_status status = Api().session_submit(session.session, step, written_rows, &code);
   CheckAppended(code, status);
+  session.Ended(step);
 }
 
 void SubmitDeviceSlots(const Session& self, Uint64<"step"> step, nb::handle slots, nb::handle rows,
@@ -219,7 +223,14 @@ bool SubmitIds(const Session& self, Uint64<"step"> step, nb::handle ids_array, b
   wm_status status;
   {
     const EngineCall call(*session.store);
+    for (const auto& [open, rows] : session.open) {
+      if (open != step || rows == ids.rows()) continue;
+      Raise(WM_INVALID_ARGUMENT, "ids: " + std::to_string(rows) + " rows, as many as step " +
+                                     std::to_string(step) + " has here; got " +
+                                     std::to_string(ids.rows()));
+    }
     status = ids.Submit(session, step, &code);
+    if (status == WM_OK || status == WM_RESOURCE_EXHAUSTED) session.Ended(step);
   }
   if (status != WM_OK) session.store->GiveBack();
   return NotDropped(status, code);
@@ -241,6 +252,7 @@ void End(const Session& self, Uint64<"step"> step) {
   wm_code code = {};
   const wm_status status = (Api().*end)(session.session, step, &code);
   CheckAppended(code, status);
+  session.Ended(step);
 }
 
 void Discard(const Session& self, Int32<"written_rows"> written_rows) {
