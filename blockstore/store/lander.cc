@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "blockstore/store/clock.h"
 #include "blockstore/thread.h"
+#include "blockstore/timeout.h"
 
 namespace waymark {
 namespace {
@@ -26,7 +27,6 @@ constexpr auto kDoze = std::chrono::milliseconds(100);
 constexpr std::size_t kFaultStep = std::size_t{1} << 20;
 constexpr std::size_t kFaultAhead = std::size_t{32} << 20;
 constexpr std::size_t kReclaim = 4;  // snapshots reclaimed per hold of the lock
-constexpr std::chrono::nanoseconds kLongestTeardown = std::chrono::hours(24 * 365);
 constexpr std::size_t kRecordsPerPiece = 32;
 // Applied before the thread looks for steps to land: more records may come as fast as it applies.
 constexpr std::size_t kRecordsPerTurn = 8 * kRecordsPerPiece;
@@ -75,7 +75,7 @@ void Lander::Stop() {
 }
 
 void Lander::GiveUpAfter(std::chrono::nanoseconds timeout) {
-  give_up_at_ = std::chrono::steady_clock::now() + std::min(timeout, kLongestTeardown);
+  give_up_at_ = std::chrono::steady_clock::now() + Clamped(timeout);
 }
 
 void Lander::LogGivenUp() const noexcept {

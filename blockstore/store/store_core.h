@@ -27,6 +27,7 @@
 #include "blockstore/store/step_rows.h"
 #include "blockstore/store/store_failure.h"
 #include "blockstore/store/ticket_state.h"
+#include "blockstore/timeout.h"
 #include "concurrentqueue.h"
 
 namespace waymark {
@@ -164,7 +165,7 @@ struct StoreCore {
     if (done()) return true;
     waiters.fetch_add(1, std::memory_order_seq_cst);
     std::unique_lock<std::mutex> lock(wait_mutex);
-    const bool reached = wait_cv.wait_for(lock, timeout, done);
+    const bool reached = wait_cv.wait_for(lock, Clamped(timeout), done);
     waiters.fetch_sub(1, std::memory_order_relaxed);
     return reached;
   }

@@ -15,15 +15,16 @@
 
 #include "absl/status/status.h"
 #include "blockstore/digest.h"
+#include "blockstore/timeout.h"
 
 namespace waymark::wire {
 
 // The time at which a call stops blocking and returns what it has.
 using Deadline = std::chrono::steady_clock::time_point;
-// The deadline `timeout` from now.
+// The deadline `timeout` from now. A negative one counts as 0, one of more than a year as a year.
 [[nodiscard]] inline Deadline After(std::chrono::nanoseconds timeout) {
   return std::chrono::steady_clock::now() +
-         std::chrono::duration_cast<std::chrono::steady_clock::duration>(timeout);
+         std::chrono::duration_cast<std::chrono::steady_clock::duration>(Clamped(timeout));
 }
 
 // The bytes of an object or of a range of it, or none if it is absent. A value; copies share the

@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "blockstore/timeout.h"
 #include "plugin/abi/layout.h"
 #include "plugin/abi/types.h"
 #include "plugin/waymark.h"
@@ -186,8 +187,7 @@ wm_status GuardStep(wm_code* code, F&& body) noexcept {
 
 // A timeout that can be added to any clock; a negative timeout never expires.
 [[nodiscard]] inline std::chrono::nanoseconds Bounded(std::int64_t ns) {
-  constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365);
-  return ns < 0 ? kLongest : std::min(std::chrono::nanoseconds(ns), kLongest);
+  return ns < 0 ? kLongestTimeout : Clamped(std::chrono::nanoseconds(ns));
 }
 
 // Waits for what `wait`, an absl::Status of a time in nanoseconds, waits for; in pieces, so that

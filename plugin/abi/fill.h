@@ -85,8 +85,9 @@ struct BatchRows {
 
 // ---- rows.cc
 
-// `given`, named `name`, checked. The checks of `check` go on.
-[[nodiscard]] Collective TakeCollective(const wm_collective* given, const std::string& name,
+// `given`, named `name`, checked. The checks of `check` go on; before the first other one that may
+// fail, so that its owner releases it whatever the call returns.
+[[nodiscard]] Collective TakeCollective(const wm_collective* given, const char* name,
                                         Arguments& check);
 // The shape of rows of `given`.
 [[nodiscard]] absl::StatusOr<RoutingShape> TakeShape(const wm_shape* given);

@@ -237,8 +237,8 @@ wm_status Gather(const wm_rows* rows, const char* name, const wm_collective* giv
                  wm_message* why) noexcept {
   return Guard(why, [&]() -> absl::Status {
     Arguments check;
-    if (rows != nullptr) check.Object(rows, name);
     const Collective collective = TakeCollective(given, "collective", check);
+    if (rows != nullptr) check.Object(rows, name);
     check.Pointer(out, "out");
     if (!check.ok()) return check.status();
     // A rank without rows takes part in the exchange, because the others wait for it.
@@ -256,14 +256,21 @@ wm_status RowsGather(const wm_rows* rows, const wm_collective* given, wm_rows** 
 
 }  // namespace
 
-Collective TakeCollective(const wm_collective* given, const std::string& name, Arguments& check) {
+Collective TakeCollective(const wm_collective* given, const char* of, Arguments& check) {
   wm_collective args = {};
-  check.Struct(given, args, name.c_str());
+  Collective collective;
+  check.Struct(given, args, of);
+  if (args.release != nullptr) collective.owner.reset(args.context, args.release);
+  const std::string name = of;
   check.InRange(args.ranks, 1, 4096, (name + ".ranks").c_str());
   check.InRange(args.rank, 0, std::int64_t{args.ranks} - 1, (name + ".rank").c_str());
   check.Zero(static_cast<std::uint32_t>(args.reserved), (name + ".reserved").c_str());
   check.That(args.all_gather != nullptr, (name + ".all_gather").c_str(), "must not be null");
-  return {args.rank, args.ranks, args.all_gather, args.context};
+  collective.rank = args.rank;
+  collective.ranks = args.ranks;
+  collective.all_gather = args.all_gather;
+  collective.context = args.context;
+  return collective;
 }
 
 absl::StatusOr<RoutingShape> TakeShape(const wm_shape* given) {

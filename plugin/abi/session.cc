@@ -46,15 +46,15 @@ wm_status SessionCreate(const wm_session_options* given, wm_session** out,
     wm_ext_log log = {};
     Arguments check;
     check.Struct(given, args, "options");
+    Collective row_gather;
+    if (args.row_gather != nullptr) {
+      row_gather = TakeCollective(args.row_gather, "options.row_gather", check);
+    }
     check.Flags(args.flags, WM_SESSION_ONE_VIEW, "options.flags");
     check.Chain(args.ext, "options.ext", &log).Object(args.store, "options.store");
     check.InRange(args.transport, WM_TRANSPORT_HOST, WM_TRANSPORT_CUDA, "options.transport");
     check.Zero(static_cast<std::uint32_t>(args.reserved), "options.reserved");
     check.Pointer(out, "out");
-    Collective row_gather;
-    if (args.row_gather != nullptr) {
-      row_gather = TakeCollective(args.row_gather, "options.row_gather", check);
-    }
     if (!check.ok()) return check.status();
     absl::StatusOr<TransportFactory> transport = TransportOf(args);
     if (!transport.ok()) return transport.status();
@@ -176,14 +176,6 @@ wm_status SessionSubmit(wm_session* session, std::uint64_t step, std::int32_t wr
   return GuardStep(code, [&]() -> wm_code {
     if (!IsA(session)) return BadArgument(0);
     return ToCode(session->session->Submit(StepId(step), written_rows));
-  });
-}
-
-wm_status SessionSubmitSlice(wm_session* session, std::uint64_t step, std::int32_t first_row,
-                             std::int32_t written_rows, wm_code* code) noexcept {
-  return GuardStep(code, [&]() -> wm_code {
-    if (!IsA(session)) return BadArgument(0);
-    return ToCode(session->session->Submit(StepId(step), written_rows, first_row));
   });
 }
 
@@ -402,7 +394,6 @@ void FillSession(wm_api_v1& api) {
   api.session_view = &SessionView;
   api.session_hand_over = &SessionHandOver;
   api.session_submit = &SessionSubmit;
-  api.session_submit_slice = &SessionSubmitSlice;
   api.session_submit_device_slots = &SessionSubmitDeviceSlots;
   api.session_drop = &SessionDrop;
   api.session_cancel = &SessionCancel;

@@ -94,9 +94,16 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
                                      : static_cast<std::int32_t>(of_store.max_steps_in_flight);
   impl->ids_ring =
       std::make_shared<IdsRing>(impl->shape, impl->max_ids_rows, num_steps, impl->counters);
+  impl->bindings.resize(static_cast<std::size_t>(impl->shape.num_layers));
+  for (std::int32_t layer = 0; layer < impl->shape.num_layers; ++layer) {
+    impl->bindings[static_cast<std::size_t>(layer)].layer = layer;
+    impl->counters->SetName(layer, LayerName(layer, impl->shape.layer_id(layer), ""));
+  }
+
+  std::unique_ptr<CaptureSession> session(new CaptureSession(std::move(impl)));
   if (options.row_gather.ranks != 1) {
     RowGatherOptions gather_options;
-    gather_options.shape = impl->shape;
+    gather_options.shape = of_store.shape;
     gather_options.collective = options.row_gather;
     // The store refuses steps of more rows.
     gather_options.max_rows =
@@ -106,15 +113,9 @@ absl::StatusOr<std::unique_ptr<CaptureSession>> CaptureSession::Create(
     gather_options.teardown_timeout = of_store.teardown_timeout;
     absl::StatusOr<std::shared_ptr<RowGather>> gather = RowGather::Create(gather_options);
     if (!gather.ok()) return gather.status();
-    impl->gather = *std::move(gather);
+    // From here on the session ends its thread, whatever fails.
+    session->impl_->gather = *std::move(gather);
   }
-  impl->bindings.resize(static_cast<std::size_t>(impl->shape.num_layers));
-  for (std::int32_t layer = 0; layer < impl->shape.num_layers; ++layer) {
-    impl->bindings[static_cast<std::size_t>(layer)].layer = layer;
-    impl->counters->SetName(layer, LayerName(layer, impl->shape.layer_id(layer), ""));
-  }
-
-  std::unique_ptr<CaptureSession> session(new CaptureSession(std::move(impl)));
   for (const LayerBinding& binding : options.layers) {
     if (absl::Status status = session->BindLayer(binding.layer, binding.module, binding.capture);
         !status.ok()) {
@@ -318,15 +319,14 @@ CaptureCode CaptureSession::Route(StepId step, std::int32_t layer,
   return Route(view(step), layer, config, tensors);
 }
 
-WAYMARK_STEP_PATH StepCode CaptureSession::Submit(StepId step, std::int32_t written_rows,
-                                                  std::int32_t first_row) {
+WAYMARK_STEP_PATH StepCode CaptureSession::Submit(StepId step, std::int32_t written_rows) {
   const BufferId buffer = impl_->Find(step);
   if (buffer == kNoBuffer) {
     return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step.value())};
   }
   const Impl::Open& entry = impl_->open[static_cast<std::size_t>(buffer)];
   if (entry.device_slots) return {kInvalidArgument, StepRule::kDeviceSlots, 0, 0};
-  return impl_->Submit(step, buffer, nullptr, entry.rows, written_rows, first_row);
+  return impl_->Submit(step, buffer, nullptr, entry.rows, written_rows);
 }
 
 StepCode CaptureSession::SubmitDeviceSlots(StepId step, const std::int64_t* slots,

@@ -94,8 +94,9 @@ struct CaptureOptions {
   TransportFactory transport = {};
   // Sequence parallelism: the ranks that share the rows of each forward, in the order of their rows.
   // Called on a thread of the session ("wm-gather") alone, so it must not be one that the engine
-  // calls at the same time; it has a deadline of its own. `context` must outlive the session and the
-  // call in progress when the session is destroyed. With one rank nothing is exchanged.
+  // calls at the same time; it has a deadline of its own. A call that outlasts teardown_timeout is
+  // left behind, and is the last: `context` lives until it has returned, best by Collective::owner.
+  // With one rank nothing is exchanged.
   Collective row_gather = {};
   // Called on the landing thread when a layer is silent for the first time, and once if the
   // transport fails (TransportOptions::log). Null: nothing is logged.
@@ -173,7 +174,8 @@ class CaptureSession {
   // Sets the stream on which the engine issues the forwards from now on; for CUDA a cudaStream_t.
   // The default stream until the first call. Host transports ignore it. From one step to the next the
   // session orders the streams. If the stream changes between the begin of a step and its end, the
-  // engine must: the new stream must wait for what was issued on the old one.
+  // engine must: the new stream must wait for what was issued on the old one. A stream is valid
+  // until the call that replaces it has returned.
   void SetStream(void* stream);
 
   // Begins the step in the store (RoutingStore::BeginStep, whose rules hold) and takes a buffer for
@@ -226,11 +228,9 @@ class CaptureSession {
   // Ends `step`: its forward has written the view, or on a device has been issued. Its rows land.
   // Before the buffer is used again, all rows that the forward may have written are set to -1.
   // `written_rows`: as in BeginStep, for callers that did not know it then; the larger of the two
-  // counts. `first_row`: row i of the step is row first_row + i of the view: the slice of a
-  // data-parallel rank in the gathered batch. NotFound (kStepNotInFlight) if the step has no buffer
-  // here, and InvalidArgument (kTooManyRows) for rows beyond max_rows; nothing has happened.
-  [[nodiscard]] StepCode Submit(StepId step, std::int32_t written_rows = 0,
-                                std::int32_t first_row = 0);
+  // counts. NotFound (kStepNotInFlight) if the step has no buffer here, and InvalidArgument
+  // (kTooManyRows) for rows beyond max_rows; nothing has happened.
+  [[nodiscard]] StepCode Submit(StepId step, std::int32_t written_rows = 0);
   // Ends a step that was begun with StepBatch::device_slots. Row i of the view belongs to KV slot
   // slots[i]; kPaddingSlot for a row without KV. `slots` is [rows] int64 in the memory of the
   // transport (device memory for a device), and is read in stream order after the forward, so work

@@ -96,7 +96,7 @@ class CaptureSession::Impl {
     entry = {};
   }
 
-  // Ends `step` with rows [first_row, first_row + rows) of its buffer. `slots`: of each row, with
+  // Ends `step` with rows [0, rows) of its buffer. `slots`: of each row, with
   // device_slots, else null (Transport::Seal). kTooManyRows beyond max_rows; nothing has happened.
   // After any other answer the buffer is no longer the step's: the store ends the use of what Seal
   // returned also when it refuses it. Rows [0, written) are set to -1 before the buffer is used
@@ -104,20 +104,17 @@ class CaptureSession::Impl {
   // said nothing at either end.
   // REQUIRES: buffer == Find(step), which is not kNoBuffer; 0 <= rows <= max_rows.
   StepCode Submit(StepId step, BufferId buffer, const std::int64_t* slots, std::int32_t rows,
-                  std::int32_t written_rows, std::int32_t first_row = 0) {
+                  std::int32_t written_rows) {
     if (written_rows < 0 || written_rows > max_rows) {
       return {kInvalidArgument, StepRule::kTooManyRows, 0, written_rows};
     }
-    if (first_row < 0 || first_row > max_rows - rows) {
-      return {kInvalidArgument, StepRule::kTooManyRows, 0, std::int64_t{first_row} + rows};
-    }
     Open& entry = open[static_cast<std::size_t>(buffer)];
-    const std::int32_t said = std::max({entry.written_rows, written_rows, first_row + rows});
+    const std::int32_t said = std::max({entry.written_rows, written_rows, rows});
     const bool counted = !entry.device_slots || entry.counted || written_rows != 0;
     const std::int32_t written = counted ? said : max_rows;
     entry = {};
-    const StepCode code = store->Submit(
-        step, OfAllRanks(step, transport->Seal(buffer, rows, written, slots, first_row)));
+    const StepCode code =
+        store->Submit(step, OfAllRanks(step, transport->Seal(buffer, rows, written, slots)));
     if (code.ok()) submitted.Add();
     return code;
   }

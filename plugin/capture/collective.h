@@ -5,12 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/status.h"
 
 namespace waymark {
 
-// An all-gather that the engine supplies, e.g. over its process group. Plain data.
+// An all-gather that the engine supplies, e.g. over its process group.
 //
 // It should have a deadline: if a rank is late or gone, the others wait in it, and only the
 // collective can end that wait. After an error it may be called again.
@@ -24,6 +25,9 @@ struct Collective {
   std::int32_t (*all_gather)(void* context, const void* send, void* receive,
                              std::size_t bytes) = nullptr;
   void* context = nullptr;  // passed to all_gather
+  // What all_gather needs, if it need not outlive the session: released behind the last call, on any
+  // thread but the store's. A call that outlasts the session keeps it.
+  std::shared_ptr<void> owner = nullptr;
 };
 
 // OK if rank and ranks are in their ranges and all_gather is there where it is needed; otherwise

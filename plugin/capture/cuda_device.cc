@@ -152,7 +152,6 @@ DeviceError CudaDevice::Pack(const PackLaunch& launch, DeviceStream stream) {
   pack.shape = launch.shape;
   pack.ids = {launch.view, kernels::IdKind::kInt16, launch.shape.top_k * kId,
               launch.layer_stride * kId, kId};
-  pack.first_row = launch.first_row;
   pack.rows = launch.rows;
   pack.written_rows = launch.written_rows;
   pack.packed = launch.packed;

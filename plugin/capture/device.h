@@ -35,8 +35,7 @@ struct PackLaunch {
   kernels::RowShape shape;
   const std::int16_t* view = nullptr;  // [L, *, K], layers `layer_stride` ids apart
   std::ptrdiff_t layer_stride = 0;
-  std::int32_t first_row = 0;        // the first row of the view that is packed
-  std::int32_t rows = 0;             // number of packed rows
+  std::int32_t rows = 0;             // rows [0, rows) of the view are packed
   std::int32_t written_rows = 0;     // rows [0, written_rows) of the view are -1 afterwards
   std::uint8_t* packed = nullptr;    // out: [rows] of shape.row_bytes()
   std::uint8_t* verdicts = nullptr;  // out: [rows] of kernels::RowVerdict

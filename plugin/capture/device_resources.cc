@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "blockstore/thread.h"
+#include "blockstore/timeout.h"
 
 namespace waymark {
 namespace {
 
-constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365);
 std::atomic<std::size_t> given_up_bytes{0};
 
 // Room first, so that what the device has given is not lost if there is none.
@@ -75,9 +75,9 @@ bool DeviceResources::Free(std::unique_ptr<DeviceResources> all,
   });
   {
     std::unique_lock<std::mutex> lock(shared->mutex_);
-    const bool freed =
-        thread.ok() && shared->freed_.wait_for(lock, std::min(timeout, kLongest),
-                                               [&] { return shared->state_ == State::kFreed; });
+    const bool freed = thread.ok() && shared->freed_.wait_for(lock, Clamped(timeout), [&] {
+      return shared->state_ == State::kFreed;
+    });
     if (!freed) {
       shared->state_ = State::kGivenUp;
       given_up_bytes.fetch_add(shared->bytes_);

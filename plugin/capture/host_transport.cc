@@ -61,13 +61,12 @@ class HostTransport::Buffer : public StepRows {
   [[nodiscard]] std::ptrdiff_t layer_stride() const { return layer_stride_; }
 
   void Seal(std::shared_ptr<HostTransport> owner, std::int32_t rows, std::int32_t written_rows,
-            const std::int64_t* slots, std::int32_t first_row) {
+            const std::int64_t* slots) {
     slots_.clear();
     if (slots != nullptr) slots_.assign(slots, slots + rows);
     owner_ = std::move(owner);
     rows_ = rows;
     written_rows_ = written_rows;
-    first_row_ = first_row;
   }
 
   void Poison(std::int32_t rows) {
@@ -98,8 +97,7 @@ class HostTransport::Buffer : public StepRows {
  private:
   [[nodiscard]] kernels::IdsView Ids() const {
     constexpr auto kId = static_cast<std::ptrdiff_t>(sizeof(std::int16_t));
-    const std::int16_t* const first = memory_.get() + std::ptrdiff_t{first_row_} * shape_.top_k;
-    return {first, kernels::IdKind::kInt16, shape_.top_k * kId, layer_stride_ * kId, kId};
+    return {memory_.get(), kernels::IdKind::kInt16, shape_.top_k * kId, layer_stride_ * kId, kId};
   }
 
   const kernels::RowShape shape_;
@@ -110,7 +108,6 @@ class HostTransport::Buffer : public StepRows {
   std::shared_ptr<HostTransport> owner_;  // from Seal to Done
   std::int32_t rows_ = 0;
   std::int32_t written_rows_ = 0;
-  std::int32_t first_row_ = 0;       // of the step's rows
   std::vector<std::int64_t> slots_;  // of a step with device_slots
 };
 
@@ -189,9 +186,9 @@ kernels::RoutingCode HostTransport::Route(BufferId, const kernels::RoutingConfig
 
 WAYMARK_STEP_PATH StepRows* HostTransport::Seal(BufferId buffer, std::int32_t rows,
                                                 std::int32_t written_rows,
-                                                const std::int64_t* slots, std::int32_t first_row) {
+                                                const std::int64_t* slots) {
   Buffer& of = BufferOf(buffer);
-  of.Seal(shared_from_this(), rows, written_rows, slots, first_row);
+  of.Seal(shared_from_this(), rows, written_rows, slots);
   return &of;
 }
 

@@ -43,8 +43,7 @@ class HostTransport : public Transport, public std::enable_shared_from_this<Host
                                            const kernels::RoutingTensors& tensors) override;
   // The result reads the buffer itself: nothing is copied here.
   [[nodiscard]] StepRows* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
-                               const std::int64_t* slots = nullptr,
-                               std::int32_t first_row = 0) override;
+                               const std::int64_t* slots = nullptr) override;
   void Release(BufferId buffer, std::int32_t written_rows) override;
   [[nodiscard]] absl::Status ReadBack(BufferId buffer, std::int32_t rows,
                                       std::int16_t* out) override;

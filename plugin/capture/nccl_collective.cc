@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "blockstore/timeout.h"
 #include "kernels/cuda_last_error.h"
 
 namespace waymark {
@@ -121,7 +122,7 @@ class NcclCollective::Impl {
     config.blocking = 0;  // so that a rank that does not come ends in a deadline
     ncclUniqueId id;
     std::memcpy(&id, options_.id.data(), sizeof(id));
-    deadline_ = std::chrono::steady_clock::now() + options_.timeout;
+    deadline_ = std::chrono::steady_clock::now() + Clamped(options_.timeout);
     if (absl::Status status =
             nccl.Check(nccl.init(&communicator_, options_.ranks, id, options_.rank, &config),
                        "create a communicator");
@@ -149,7 +150,7 @@ class NcclCollective::Impl {
   absl::Status Exchange(const void* send, void* receive, std::size_t bytes) {
     const Current current(options_.device);
     const Nccl& nccl = Nccl::Get();
-    deadline_ = std::chrono::steady_clock::now() + options_.timeout;
+    deadline_ = std::chrono::steady_clock::now() + Clamped(options_.timeout);
     auto* const device = static_cast<std::uint8_t*>(device_);
     auto* const pinned = static_cast<std::uint8_t*>(pinned_);
     const std::size_t all = bytes * static_cast<std::size_t>(options_.ranks);

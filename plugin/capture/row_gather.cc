@@ -11,6 +11,7 @@
 #include "blockstore/exception_status.h"
 #include "blockstore/step_path.h"
 #include "blockstore/thread.h"
+#include "blockstore/timeout.h"
 #include "plugin/capture/row_lander.h"
 
 namespace waymark {
@@ -131,8 +132,10 @@ class RowGather::Gathered : public StepRows {
     const std::size_t rank = row / rows;
     if (missing_[rank] != Reason::kNone) return missing_[rank];
     const std::uint8_t* const part = received_.get() + rank * part_bytes_ + sizeof(Header);
+    const std::uint8_t verdict = part[row % rows];
+    if (verdict >= kNumReasons) return Reason::kNotCaptured;  // of a rank of another version
     bytes = part + rows + row % rows * row_bytes_;
-    return static_cast<Reason>(part[row % rows]);
+    return static_cast<Reason>(verdict);
   }
 
   const RoutingShape& shape_;
@@ -189,9 +192,10 @@ void RowGather::Close(bool forked) {
   closing_.store(true, std::memory_order_release);
   Wake();
   std::unique_lock<std::mutex> lock(mutex_);
-  if (changed_.wait_for(lock, options_.teardown_timeout, [&] { return finished_; })) {
+  if (changed_.wait_for(lock, Clamped(options_.teardown_timeout), [&] { return finished_; })) {
     lock.unlock();
     thread_.join();
+    options_.collective.owner.reset();
     return;
   }
   stop_.store(true, std::memory_order_release);
@@ -199,6 +203,7 @@ void RowGather::Close(bool forked) {
     Wake();
     lock.unlock();
     thread_.join();
+    options_.collective.owner.reset();
     return;
   }
   abandoned_ = true;  // the turns are this thread's from here on
@@ -319,7 +324,10 @@ RowGatherStats RowGather::GetStats() const {
 void RowGather::Run() {
   busy_ = std::chrono::steady_clock::now();
   while (Turn* const turn = WaitForTurn()) {
-    if (!Exchange(*turn)) return;
+    if (!Exchange(*turn)) {
+      options_.collective.owner.reset();
+      return;
+    }
     busy_ = std::chrono::steady_clock::now();
   }
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -464,8 +472,10 @@ Reason RowGather::PackRows(Turn& turn, std::uint8_t* verdicts, std::uint8_t* row
       for (std::size_t i = 0; i < chunk; ++i) {
         if (judged[i] != Reason::kNotCaptured) continue;
         // For the audit of the other ranks: what was written of the row, and -1 elsewhere.
-        (void)turn.local->LandLayers(static_cast<std::uint32_t>(first + i), destinations_[i],
-                                     written_);
+        if (!turn.local->LandLayers(static_cast<std::uint32_t>(first + i), destinations_[i],
+                                    written_)) {
+          std::fill(written_.begin(), written_.end(), std::uint8_t{0});
+        }
         for (std::size_t layer = 0; layer < written_.size(); ++layer) {
           if (written_[layer] == 0) std::memset(destinations_[i] + layer * of_id, 0xff, of_id);
         }

@@ -135,7 +135,8 @@ class RowGather : public std::enable_shared_from_this<RowGather> {
   void NoteProblem(const Turn& turn, const std::string& problem);
   [[nodiscard]] std::size_t PartBytes(std::int32_t rows) const;
 
-  const RowGatherOptions options_;
+  // collective.owner is released by Close, or by the thread if it was given up.
+  RowGatherOptions options_;
   const std::size_t row_bytes_;
   std::vector<std::unique_ptr<Gathered>> steps_;
   std::size_t next_ = 0;                // of steps_, where Take looks first

@@ -92,7 +92,7 @@ class StagedTransport::StagingBuffer : public StepRows {
 
   // Enqueues the pack of `view`. False: it could not, and the view still has the ids.
   [[nodiscard]] bool Seal(const std::int16_t* view, std::int32_t rows, std::int32_t written_rows,
-                          const std::int64_t* slots, std::int32_t first_row) {
+                          const std::int64_t* slots) {
     StagedTransport& t = transport_;
     const RoutingShape& shape = t.options_.shape;
     owner_ = t.shared_from_this();
@@ -116,7 +116,6 @@ class StagedTransport::StagingBuffer : public StepRows {
     launch.shape = ToRowShape(shape);
     launch.view = view;
     launch.layer_stride = LayerStride(t.options_);
-    launch.first_row = first_row;
     launch.rows = rows_;
     launch.written_rows = written_rows;
     launch.packed = device_ + layout.rows;
@@ -316,8 +315,7 @@ absl::Status StagedTransport::Allocate() {
     if (!memory.ok()) return memory.status();
     absl::StatusOr<DeviceEvent> own = resources_->CreateEvent();
     if (!own.ok()) return own.status();
-    views_.push_back(
-        {static_cast<std::int16_t*>(*memory), nullptr, nullptr, nullptr, nullptr, *own, false});
+    views_.push_back({.data = static_cast<std::int16_t*>(*memory), .own = *own});
   }
   absl::StatusOr<void*> arrived = resources_->AllocateMemory(sizeof(std::uint32_t));
   if (!arrived.ok()) return arrived.status();
@@ -347,7 +345,7 @@ absl::Status StagedTransport::Allocate() {
   stream_ = nullptr;
   device_.Synchronize();
   for (ViewMemory& view : views_)
-    view = {view.data, nullptr, nullptr, nullptr, nullptr, view.own, false};
+    view = {.data = view.data, .own = view.own};
   return status();
 }
 
@@ -406,7 +404,23 @@ StagedTransport::ViewMemory& StagedTransport::ViewOf(BufferId buffer) {
   return buffer == kScratchBuffer ? views_.back() : views_[static_cast<std::size_t>(buffer)];
 }
 
+bool StagedTransport::Follow(ViewMemory& view) {
+  if (!view.loose || *view.loose == stream_ || !healthy()) return true;
+  const DeviceStream stream = *view.loose;
+  // Behind the recorded use as well, so that the one event stands for both. Its answer says whether
+  // the stream takes an event now, too.
+  const DeviceError error = device_.StreamWait(stream, view.used != nullptr ? view.used : view.own);
+  if (error == kTryLater) return false;
+  (void)(Check(error, "wait for a view") &&
+         Check(device_.Record(view.own, stream), "record the use of a view"));
+  view.used = view.own;
+  view.stream = stream;
+  view.loose.reset();
+  return true;
+}
+
 bool StagedTransport::Order(ViewMemory& view) {
+  if (!Follow(view)) return false;
   if (view.stream == stream_) return true;
   if (view.used != nullptr) {
     const DeviceError error = device_.StreamWait(stream_, view.used);
@@ -428,12 +442,34 @@ void StagedTransport::Poison(ViewMemory& view, std::int32_t rows) {
                               options_.shape.top_k, rows, stream_),
                "clear a view") &&
          Check(device_.Record(view.own, stream_), "record the use of a view"));
-  view.used = view.own;
-  view.last = nullptr;
+  Recorded(view, view.own);
 }
 
 void StagedTransport::MarkOverwritten(ViewMemory& view) {
   if (view.open != nullptr) view.open->overwritten = true;
+}
+
+void StagedTransport::Recorded(ViewMemory& view, DeviceEvent event) {
+  view.used = event;
+  if (view.loose == stream_) view.loose.reset();
+}
+
+void StagedTransport::Loosen(ViewMemory& view) {
+  if (!Follow(view))
+    Fail("forwards of dropped steps are on two streams, one of which is in capture");
+  view.loose = stream_;
+}
+
+void StagedTransport::SetStream(DeviceStream stream) {
+  if (stream == std::exchange(stream_, stream) || !staged_.one_view) return;
+  // Now, as forwards that take no buffer, or are in no step, come without a call.
+  if (Order(views_[0])) return;
+  // They may run before any pack that is on its way.
+  for (const auto& staging : staging_) {
+    if (staging.get() != views_[0].open) {
+      staging->overtaken.store(true, std::memory_order_release);
+    }
+  }
 }
 
 BufferId StagedTransport::Acquire() {
@@ -445,8 +481,6 @@ BufferId StagedTransport::Acquire() {
     if (!staging.TryTake()) continue;
     ViewMemory& view = ViewOf(staging.index);
     if (!Order(view)) {
-      // The step is dropped, and its forward may run before what the view was last used for.
-      if (view.last != nullptr) view.last->overtaken.store(true, std::memory_order_release);
       staging.GiveBack();
       return kNoBuffer;
     }
@@ -464,6 +498,7 @@ void StagedTransport::OnStepWithoutBuffer() {
   }
   views_[0].stale = true;
   MarkOverwritten(views_[0]);
+  Loosen(views_[0]);
 }
 
 std::int32_t StagedTransport::in_use() const {
@@ -504,14 +539,13 @@ kernels::RoutingCode StagedTransport::Route(BufferId buffer, const kernels::Rout
 }
 
 StepRows* StagedTransport::Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
-                                const std::int64_t* slots, std::int32_t first_row) {
+                                const std::int64_t* slots) {
   StagingBuffer& staging = *staging_[static_cast<std::size_t>(buffer)];
   ViewMemory& view = ViewOf(buffer);
   (void)Order(view);
   view.open = nullptr;
-  if (staging.Seal(view.data, rows, written_rows, slots, first_row)) {
-    view.used = staging.packed;
-    view.last = &staging;
+  if (staging.Seal(view.data, rows, written_rows, slots)) {
+    Recorded(view, staging.packed);
   } else {
     view.stale = true;
   }
@@ -524,7 +558,10 @@ void StagedTransport::Release(BufferId buffer, std::int32_t written_rows) {
   Poison(view, written_rows);
   if (buffer == kScratchBuffer) return;
   // A forward that comes after its step's end writes into the scratch view.
-  if (staged_.one_view && written_rows != 0) view.stale = true;
+  if (staged_.one_view && written_rows != 0) {
+    view.stale = true;
+    Loosen(view);
+  }
   view.open = nullptr;
   staging_[static_cast<std::size_t>(buffer)]->GiveBack();
 }
@@ -540,8 +577,7 @@ absl::Status StagedTransport::ReadBack(BufferId buffer, std::int32_t rows, std::
                 "read a view");
   }
   if (healthy()) (void)Check(device_.Record(memory.own, stream_), "record the reading of a view");
-  memory.used = memory.own;
-  memory.last = nullptr;
+  Recorded(memory, memory.own);
   while (healthy()) {
     const Device::State state = device_.Query(memory.own);
     if (state == Device::State::kDone) break;

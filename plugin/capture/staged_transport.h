@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -63,7 +64,7 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   StagedTransport& operator=(const StagedTransport&) = delete;
 
   [[nodiscard]] std::string_view name() const override { return "staged"; }
-  void SetStream(DeviceStream stream) override { stream_ = stream; }
+  void SetStream(DeviceStream stream) override;
   [[nodiscard]] BufferId Acquire() override;
   void OnStepWithoutBuffer() override;
   [[nodiscard]] std::int32_t in_use() const override;
@@ -72,8 +73,7 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
   [[nodiscard]] kernels::RoutingCode Route(BufferId buffer, const kernels::RoutingConfig& config,
                                            const kernels::RoutingTensors& tensors) override;
   [[nodiscard]] StepRows* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
-                               const std::int64_t* slots = nullptr,
-                               std::int32_t first_row = 0) override;
+                               const std::int64_t* slots = nullptr) override;
   void Release(BufferId buffer, std::int32_t written_rows) override;
   [[nodiscard]] absl::Status ReadBack(BufferId buffer, std::int32_t rows,
                                       std::int16_t* out) override;
@@ -88,14 +88,21 @@ class StagedTransport : public Transport, public std::enable_shared_from_this<St
     StagingBuffer* open = nullptr;  // of the step that has the view; null: none
     DeviceStream stream = nullptr;  // the stream of its last use
     DeviceEvent used = nullptr;     // recorded on it after that use; null: never used
-    StagingBuffer* last = nullptr;  // its pack was that use; null: it was another use
     DeviceEvent own = nullptr;      // recorded after a use without a staging buffer
     bool stale = false;             // may have ids of no step: all is set to -1 before the next one
+    std::optional<DeviceStream> loose = {};  // of a forward behind that use, which has no event
   };
 
   StagedTransport(const TransportOptions& options, const StagedOptions& staged);
   absl::Status Allocate();
   [[nodiscard]] ViewMemory& ViewOf(BufferId buffer);
+  // `event` was recorded on the current stream, behind a use of `view`.
+  void Recorded(ViewMemory& view, DeviceEvent event);
+  // A forward writes into `view`, on the current stream, without an event behind it.
+  void Loosen(ViewMemory& view);
+  // Records an event behind that forward, if the current stream is another one by now. False: its
+  // stream takes none now.
+  [[nodiscard]] bool Follow(ViewMemory& view);
   // Orders later work on the current stream after the last use of `view`. False: that use is not
   // over, and nothing can be enqueued on the stream now (kTryLater): an attempt would fail.
   [[nodiscard]] bool Order(ViewMemory& view);

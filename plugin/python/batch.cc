@@ -114,17 +114,42 @@ BatchArgs::BatchArgs(std::uint64_t step, std::uint64_t version, const RowArgs& r
     batch.slots = slots_->data();
     batch.num_slots = slots_->size();
   }
+  RefuseOtherForms(rows);
+  if (!events.is_none()) {
+    events_.emplace(events);
+    batch.events = events_->data();
+    batch.num_events = events_->size();
+  }
+}
+
+void BatchArgs::RefuseOtherForms(const RowArgs& rows) const {
   const bool plain = batch.pairs == nullptr && batch.table == nullptr;
   if (plain && rows.asked.is_valid() && !rows.asked.is_none()) {
     Raise(WM_INVALID_ARGUMENT,
           "asked: with pairs or table; a slot that is not asked for is "
           "NOT_ASKED(slot)");
   }
-  if (!events.is_none()) {
-    events_.emplace(events);
-    batch.events = events_->data();
-    batch.num_events = events_->size();
+  if (plain && rows.block_tokens.is_valid() && !rows.block_tokens.is_none()) {
+    Raise(WM_INVALID_ARGUMENT, std::string("block_tokens: with pairs or table, got ") +
+                                   nb::repr(rows.block_tokens).c_str());
   }
+  if (batch.table != nullptr || !rows.padding.is_valid()) return;
+  const auto padding = IntegerOf<std::uint32_t>(rows.padding, "num_padding");
+  if (padding != 0) {
+    Raise(WM_INVALID_ARGUMENT,
+          "num_padding: with table; other padding is slots of -1, or negative blocks of pairs; "
+          "got " +
+              std::to_string(padding));
+  }
+}
+
+std::int64_t BatchArgs::rows() const {
+  if (batch.pairs != nullptr) return static_cast<std::int64_t>(pairs_.num_rows);
+  if (batch.table == nullptr) return static_cast<std::int64_t>(batch.num_slots);
+  std::int64_t rows = table_.num_padding;
+  for (std::size_t i = 0; i < table_.num_requests; ++i)
+    rows += table_.num_scheduled_tokens[i];
+  return rows;
 }
 
 const std::uint8_t* BatchArgs::TakeAsked(nb::handle asked, std::size_t count, const char* of) {

@@ -33,8 +33,12 @@ class BatchArgs {
   BatchArgs(std::uint64_t step, std::uint64_t version, const RowArgs& rows, nb::handle events,
             std::uint32_t flags);
   wm_step_batch batch = {};
+  // How many the batch has, if it is valid.
+  [[nodiscard]] std::int64_t rows() const;
 
  private:
+  // Arguments that the form of the rows does not have.
+  void RefuseOtherForms(const RowArgs& rows) const;
   void TakePairs(const RowArgs& rows);
   void TakeTable(const RowArgs& rows);
   // The flags of `count` rows or requests.

@@ -13,22 +13,31 @@ Collective::Collective(nb::object all_gather, std::int32_t rank, std::int32_t ra
   collective_.context = this;
 }
 
+const wm_collective* Collective::Lent(nb::object all_gather, std::int32_t rank, std::int32_t ranks,
+                                      std::shared_ptr<LogLines> log) {
+  auto* const lent = new Collective(std::move(all_gather), rank, ranks);
+  lent->log_ = std::move(log);
+  lent->collective_.release = &Release;
+  return lent->get();
+}
+
+void Collective::Release(void* context) {
+  if (!Alive()) return;  // the memory goes with the process
+  const GilTaken gil;
+  delete static_cast<Collective*>(context);
+}
+
 wm_status Collective::AllGather(void* context, const void* send, void* receive, std::size_t bytes) {
   auto& self = *static_cast<Collective*>(context);
-  self.calling_.store(true, std::memory_order_relaxed);
-  wm_status status = WM_OK;
-  {
-    const GilTaken gil;
-    try {
-      self.Call(send, receive, bytes);
-    } catch (nb::python_error& error) {
-      status = self.Raised(error);
-    } catch (...) {
-      status = WM_UNKNOWN;
-    }
+  const GilTaken gil;
+  try {
+    self.Call(send, receive, bytes);
+    return WM_OK;
+  } catch (nb::python_error& error) {
+    return self.Raised(error);
+  } catch (...) {
+    return WM_UNKNOWN;
   }
-  self.calling_.store(false, std::memory_order_release);
-  return status;
 }
 
 void Collective::Call(const void* send, void* receive, std::size_t bytes) {
@@ -64,14 +73,14 @@ wm_status Collective::Raised(nb::python_error& error) {
   } else if (error.matches(PyExc_OSError)) {
     status = WM_UNAVAILABLE;
   }
-  if (store_ == nullptr) {
+  if (log_ == nullptr) {
     raised_ = nb::borrow(error.value());
     return status;
   }
   try {
     const std::string text =
         std::string("row_gather.all_gather: ") + nb::cast<std::string>(nb::repr(error.value()));
-    if (text != logged_) SharedStore::Log(store_, 1, text.c_str(), text.size());
+    if (text != logged_) LogLines::Log(log_.get(), 1, text.c_str(), text.size());
     logged_ = text;
   } catch (...) {
     PyErr_Clear();

@@ -2,7 +2,7 @@
 #ifndef WAYMARK_PLUGIN_PYTHON_COLLECTIVE_H_
 #define WAYMARK_PLUGIN_PYTHON_COLLECTIVE_H_
 
-#include <atomic>
+#include <memory>
 #include <string>
 
 #include "plugin/python/core.h"
@@ -19,24 +19,24 @@ class Collective {
   Collective(const Collective&) = delete;
   Collective& operator=(const Collective&) = delete;
 
+  // One that lives until the library, which it is lent to at once, releases it. What an exception
+  // says is logged, each text once in a row.
+  [[nodiscard]] static const wm_collective* Lent(nb::object all_gather, std::int32_t rank,
+                                                 std::int32_t ranks, std::shared_ptr<LogLines> log);
   // Valid as long as this object.
   [[nodiscard]] const wm_collective* get() const { return &collective_; }
-  // Whether a call is in progress. Any thread.
-  [[nodiscard]] bool calling() const { return calling_.load(std::memory_order_acquire); }
   // What the last call raised, if it did; once. Needs the GIL.
   [[nodiscard]] nb::object TakeRaised() { return std::move(raised_); }
-  // What an exception says is logged there, each text once in a row. Null: nowhere.
-  void LogTo(SharedStore* store) { store_ = store; }
 
  private:
   static wm_status AllGather(void* context, const void* send, void* receive, std::size_t bytes);
+  static void Release(void* context);
   void Call(const void* send, void* receive, std::size_t bytes);
   [[nodiscard]] wm_status Raised(nb::python_error& error);
 
   const nb::object all_gather_;
   wm_collective collective_ = {};
-  std::atomic<bool> calling_{false};
-  SharedStore* store_ = nullptr;
+  std::shared_ptr<LogLines> log_;  // null: an exception is kept for TakeRaised
   nb::object raised_;
   std::string logged_;
 };

@@ -277,6 +277,17 @@ struct IdsBuffer {
   std::atomic<bool> lent = false;
 };
 
+// The last lines that were logged, until take_log. Shared by all that log.
+struct LogLines {
+  static constexpr std::size_t kMost = 1000;
+  std::mutex mutex;
+  std::deque<std::pair<std::int32_t, std::string>> lines;
+  std::uint64_t lost = 0;
+
+  // wm_ext_log's function, with a LogLines as its context. Any thread, without the GIL.
+  static void Log(void* context, std::int32_t level, const char* text, std::size_t size);
+};
+
 // A wm_store and what it calls back into. Shared by the Python objects that need it.
 class SharedStore {
  public:
@@ -291,19 +302,13 @@ class SharedStore {
     if (done.load(std::memory_order_relaxed) != nullptr) GiveBackAll();
   }
 
-  // wm_ext_log's function: keeps the line until take_log. Any thread, without the GIL.
-  static void Log(void* context, std::int32_t level, const char* text, std::size_t size);
-
   wm_store* store = nullptr;
   wm_recorder* recorder = nullptr;
   wm_shape shape = {};
   std::atomic<LentIds*> done = nullptr;
   std::vector<std::unique_ptr<IdsBuffer>> buffers;
 
-  static constexpr std::size_t kLogLines = 1000;
-  std::mutex log_mutex;
-  std::deque<std::pair<std::int32_t, std::string>> log;  // the last kLogLines
-  std::uint64_t log_lost = 0;
+  const std::shared_ptr<LogLines> log = std::make_shared<LogLines>();
 
   // The thread that is in a call of the engine's thread; 0: none.
   std::atomic<std::uint64_t> engine{0};

@@ -45,11 +45,12 @@ void Make(Session* self, const Store& of, Int32<"max_rows"> max_rows,
   shared->store = of.shared;
   shared->transport = transport;
   shared->device = device;
+  if (!all_gather.is_none()) shared->ranks = ranks;
   wm_ext_log log = {};
   log.head.struct_size = sizeof(log);
   log.head.type = WM_EXT_LOG;
-  log.function = &SharedStore::Log;
-  log.context = shared->store.get();
+  log.function = &LogLines::Log;
+  log.context = shared->store->log.get();
   wm_session_options options = {};
   options.struct_size = sizeof(options);
   options.flags = one_view ? WM_SESSION_ONE_VIEW : 0;
@@ -61,9 +62,7 @@ void Make(Session* self, const Store& of, Int32<"max_rows"> max_rows,
   options.transport = transport;
   options.device_ordinal = device;
   if (!all_gather.is_none()) {
-    shared->row_gather = std::make_unique<Collective>(std::move(all_gather), rank, ranks);
-    shared->row_gather->LogTo(shared->store.get());
-    options.row_gather = shared->row_gather->get();
+    options.row_gather = Collective::Lent(std::move(all_gather), rank, ranks, shared->store->log);
   }
   Message why;
   wm_status status;
@@ -109,6 +108,7 @@ bool BeginStep(const Session& self, Uint64<"step"> step, Uint64<"version"> versi
   wm_code code = {};
   const wm_status status =
       Api().session_begin_step(session.session, &args.batch, written_rows, &code);
+  if (status == WM_OK && !device_slots) session.Begun(step, args.rows());
   return NotDropped(status, code);
 }
 
@@ -124,6 +124,7 @@ bool BeginIdsStep(const Session& self, Uint64<"step"> step, Uint64<"version"> ve
   const EngineCall call(*session.store);
   wm_code code = {};
   const wm_status status = Api().session_begin_ids_step(session.session, &args.batch, &code);
+  if (status == WM_OK) session.Begun(step, args.rows());
   return NotDropped(status, code);
 }
 
@@ -178,14 +179,13 @@ void HandOver(const Session& self, nb::handle view_or_step, Int32<"layer"> layer
   Check(code, status);
 }
 
-void Submit(const Session& self, Uint64<"step"> step, Int32<"written_rows"> written_rows,
-            Int32<"first_row"> first_row) {
+void Submit(const Session& self, Uint64<"step"> step, Int32<"written_rows"> written_rows) {
   SharedSession& session = self.open();
   const EngineCall call(*session.store);
   wm_code code = {};
-  const wm_status status =
-      Api().session_submit_slice(session.session, step, first_row, written_rows, &code);
+  const wm_status status = Api().session_submit(session.session, step, written_rows, &code);
   CheckAppended(code, status);
+  session.Ended(step);
 }
 
 void SubmitDeviceSlots(const Session& self, Uint64<"step"> step, nb::handle slots, nb::handle rows,
@@ -223,7 +223,14 @@ bool SubmitIds(const Session& self, Uint64<"step"> step, nb::handle ids_array, b
   wm_status status;
   {
     const EngineCall call(*session.store);
+    for (const auto& [open, rows] : session.open) {
+      if (open != step || rows == ids.rows()) continue;
+      Raise(WM_INVALID_ARGUMENT, "ids: " + std::to_string(rows) + " rows, as many as step " +
+                                     std::to_string(step) + " has here; got " +
+                                     std::to_string(ids.rows()));
+    }
     status = ids.Submit(session, step, &code);
+    if (status == WM_OK || status == WM_RESOURCE_EXHAUSTED) session.Ended(step);
   }
   if (status != WM_OK) session.store->GiveBack();
   return NotDropped(status, code);
@@ -245,6 +252,7 @@ void End(const Session& self, Uint64<"step"> step) {
   wm_code code = {};
   const wm_status status = (Api().*end)(session.session, step, &code);
   CheckAppended(code, status);
+  session.Ended(step);
 }
 
 void Discard(const Session& self, Int32<"written_rows"> written_rows) {
@@ -429,7 +437,8 @@ void BindSession(nb::module_& module) {
       .def("_bind_layer", &BindLayer, "layer"_a, "module"_a, "capture"_a)
       .def("set_stream", &SetStream, "stream"_a.none(),
            "The CUDA stream of the forwards from here on: an int (cudaStream_t), an object with "
-           "cuda_stream or __cuda_stream__(), or None (the default stream). Engine's thread.")
+           "cuda_stream or __cuda_stream__(), or None (the default stream). It is valid until the "
+           "call that replaces it has returned. Engine's thread.")
       .def(
           "begin_step", &BeginStep, "step"_a, "version"_a, "slots"_a = nb::none(), nb::kw_only(),
           "events"_a = nb::none(), "pairs"_a = nb::none(), "table"_a = nb::none(),
@@ -488,10 +497,8 @@ void BindSession(nb::module_& module) {
            "any strides, in the transport's memory; on a device in stream order, without "
            "synchronisation, and allowed during graph capture. NotFoundError: the step of the view "
            "has ended, or was not begun. Engine's thread.")
-      .def("submit", &Submit, "step"_a, "written_rows"_a = 0, nb::kw_only(), "first_row"_a = 0,
+      .def("submit", &Submit, "step"_a, "written_rows"_a = 0,
            "The forward of `step` has written its view (host), or has been launched (device). "
-           "first_row: row i of the step is row first_row + i of the view: the slice of a "
-           "data-parallel rank in the gathered batch. "
            "NotFoundError: the step has no buffer here. Engine's thread; keeps the GIL.")
       .def("submit_device_slots", &SubmitDeviceSlots, "step"_a, "slots"_a, "rows"_a = nb::none(),
            "written_rows"_a = 0,

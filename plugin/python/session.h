@@ -13,14 +13,17 @@ struct SharedSession {
   wm_session* session = nullptr;
   int transport = WM_TRANSPORT_HOST;
   int device = 0;
-  std::unique_ptr<Collective> row_gather;  // null: this rank has all rows
+  std::int64_t ranks = 1;  // that share the rows of a step
+  // The rows of this rank in the steps that were begun and have not ended; a step with device_slots
+  // is not among them. Engine's thread.
+  std::vector<std::pair<std::uint64_t, std::int64_t>> open;
 
-  SharedSession() = default;
-  ~SharedSession() {
-    Release();
-    // Its thread is still in a call that did not end in time.
-    if (row_gather != nullptr && row_gather->calling()) (void)row_gather.release();
+  void Begun(std::uint64_t step, std::int64_t rows) { open.emplace_back(step, rows / ranks); }
+  void Ended(std::uint64_t step) {
+    std::erase_if(open, [step](const auto& one) { return one.first == step; });
   }
+  SharedSession() = default;
+  ~SharedSession() { Release(); }
   SharedSession(const SharedSession&) = delete;
   SharedSession& operator=(const SharedSession&) = delete;
 
@@ -53,6 +56,7 @@ class GivenIds {
  public:
   // TypeError and InvalidArgument for what is no such array.
   GivenIds(nb::handle array, bool layers_first);
+  [[nodiscard]] std::int64_t rows() const { return ids_.rows; }
   // session_submit_ids, inside an EngineCall; once.
   [[nodiscard]] wm_status Submit(SharedSession& session, std::uint64_t step, wm_code* code);
 

@@ -34,8 +34,8 @@ void Make(Store* self, Int32<"num_layers"> num_layers, Int32<"top_k"> top_k,
   wm_ext_log log = {};
   log.head.struct_size = sizeof(log);
   log.head.type = WM_EXT_LOG;
-  log.function = &SharedStore::Log;
-  log.context = shared.get();
+  log.function = &LogLines::Log;
+  log.context = shared->log.get();
 
   wm_store_options options = {};
   options.struct_size = sizeof(options);
@@ -293,9 +293,9 @@ nb::tuple TakeLog(const Store& self) {
   std::deque<std::pair<std::int32_t, std::string>> lines;
   std::uint64_t lost = 0;
   {
-    const std::lock_guard lock(store.log_mutex);
-    lines.swap(store.log);
-    std::swap(lost, store.log_lost);
+    const std::lock_guard lock(store.log->mutex);
+    lines.swap(store.log->lines);
+    std::swap(lost, store.log->lost);
   }
   nb::list out;
   for (const auto& [level, text] : lines) {
@@ -363,15 +363,15 @@ void SharedStore::GiveBackAll() {
   }
 }
 
-void SharedStore::Log(void* context, std::int32_t level, const char* text, std::size_t size) {
-  auto& self = *static_cast<SharedStore*>(context);
+void LogLines::Log(void* context, std::int32_t level, const char* text, std::size_t size) {
+  auto& self = *static_cast<LogLines*>(context);
   try {
-    const std::lock_guard lock(self.log_mutex);
-    if (self.log.size() == kLogLines) {
-      self.log.pop_front();
-      ++self.log_lost;
+    const std::lock_guard lock(self.mutex);
+    if (self.lines.size() == kMost) {
+      self.lines.pop_front();
+      ++self.lost;
     }
-    self.log.emplace_back(level, std::string(text, size));
+    self.lines.emplace_back(level, std::string(text, size));
   } catch (...) {  // no memory for a line: it is lost
   }
 }

@@ -20,6 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "blockstore/mutex.h"
+#include "blockstore/timeout.h"
 #include "blockstore/wire/lru_map.h"
 #include "plugin/sources/redis_options.h"
 
@@ -141,7 +142,7 @@ class RedisSource::Impl {
 
   void RememberPresent(const Digest128& digest) {
     const MutexLock lock(mutex_);
-    const Clock::time_point until = Clock::now() + options_.presence_cache;
+    const Clock::time_point until = Clock::now() + Clamped(options_.presence_cache);
     if (Clock::time_point* known = present_.Use(digest)) {
       *known = until;
       return;
@@ -183,7 +184,7 @@ class RedisSource::Impl {
     context_.reset();
     back_off_ = back_off_.count() == 0 ? options_.initial_back_off
                                        : std::min(2 * back_off_, options_.max_back_off);
-    not_before_ = Clock::now() + back_off_;
+    not_before_ = Clock::now() + Clamped(back_off_);
     failure_ = std::string(status.message().data(), status.message().size());
     const MutexLock lock(mutex_);
     ++stats_.failures;
@@ -208,7 +209,7 @@ class RedisSource::Impl {
     if (Clock::now() < not_before_) {
       return absl::UnavailableError(absl::StrCat(failure_, "; it is too soon to try again"));
     }
-    deadline = std::min(deadline, Clock::now() + options_.connect_timeout);
+    deadline = std::min(deadline, Clock::now() + Clamped(options_.connect_timeout));
     const timeval left = Left(deadline);
     errno = 0;
     context_.reset(options_.unix_socket.empty()
@@ -259,7 +260,7 @@ class RedisSource::Impl {
 
   // When to stop waiting for the next reply: a call may have any number of them.
   [[nodiscard]] Deadline Limit(Deadline deadline) const {
-    return std::min(deadline, Clock::now() + options_.command_timeout);
+    return std::min(deadline, Clock::now() + Clamped(options_.command_timeout));
   }
 
   // Writes all commands, then reads all replies. The server buffers replies and goes on reading, so

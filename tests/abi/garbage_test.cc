@@ -350,8 +350,6 @@ TEST_F(Garbage, Handles) {
   step("session_hand_over",
        [&](auto* h, wm_code* code) { return api.session_hand_over(h, &view_, 0, &ids_, code); });
   step("session_submit", [&](auto* h, wm_code* code) { return api.session_submit(h, 1, 0, code); });
-  step("session_submit_slice",
-       [&](auto* h, wm_code* code) { return api.session_submit_slice(h, 1, 0, 0, code); });
   step("session_submit_device_slots", [&](auto* h, wm_code* code) {
     return api.session_submit_device_slots(h, 1, slots_, 4, 0, code);
   });
@@ -907,8 +905,6 @@ TEST_F(Garbage, TheStepPath) {
     wm_ids slice = ids_;
     slice.first_row = first_row;
     EXPECT_EQ(api.session_hand_over(session_, &view_, 0, &slice, &code), WM_INVALID_ARGUMENT);
-    EXPECT_EQ(code.rule, WM_RULE_TOO_MANY_ROWS);
-    EXPECT_EQ(api.session_submit_slice(session_, 1, first_row, 0, &code), WM_INVALID_ARGUMENT);
     EXPECT_EQ(code.rule, WM_RULE_TOO_MANY_ROWS) << first_row;
   }
   {

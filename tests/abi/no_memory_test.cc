@@ -1,7 +1,10 @@
 // The C ABI without memory: no call ends the process, returns a wrong row or waits for ever.
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "plugin/waymark_wire.h"
@@ -14,6 +17,17 @@ constexpr std::int64_t kTimeout = 20'000'000'000;
 
 std::int16_t IdOf(std::uint64_t step, int row, int layer, int k) {
   return static_cast<std::int16_t>((step * 3 + static_cast<unsigned>(row * 5 + layer * 2 + k)) % 8);
+}
+
+// Of this process.
+int ThreadsNamed(const std::string& name) {
+  int found = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string line;
+    std::getline(std::ifstream(task.path() / "comm"), line);
+    found += line == name ? 1 : 0;
+  }
+  return found;
 }
 
 // Two steps of an engine with a recorder, a snapshot, its publication, and rows by handle.
@@ -173,6 +187,42 @@ TEST(NoMemory, EndsNoProcessThroughTheCAbi) {
     }
   }
   EXPECT_GT(without, 50);
+}
+
+// The thread that exchanges the rows of ranks was left, for ever, when the session could not be made
+// behind it. The collective is released once, whatever becomes of the session.
+TEST(NoMemory, LeavesNoThreadOfASessionThatWasNotMade) {
+  const wm_api_v1* const wm = wm_get_api_v1();
+  wm_store_options options = {};
+  options.struct_size = sizeof options;
+  options.num_layers = kLayers, options.top_k = kTopK, options.num_experts = 8;
+  options.num_blocks = 16, options.page_tokens = kPage;
+  wm_store* store = nullptr;
+  ASSERT_EQ(wm->store_create(&options, &store, nullptr), WM_OK);
+  wm_collective ranks = {};
+  ranks.struct_size = sizeof ranks, ranks.ranks = 2;
+  ranks.all_gather = [](void*, const void*, void*, std::size_t) -> wm_status {
+    return WM_UNAVAILABLE;
+  };
+  std::uint64_t released = 0;
+  ranks.context = &released;
+  ranks.release = [](void* context) { ++*static_cast<std::uint64_t*>(context); };
+  wm_session_options capture = {};
+  capture.struct_size = sizeof capture, capture.store = store, capture.max_rows = kRows;
+  capture.row_gather = &ranks;
+  std::uint64_t failed = 0;
+  for (wm_session* session = nullptr; session == nullptr; ++failed) {
+    waymark::FailAllocation(failed + 1);
+    const wm_status status = wm->session_create(&capture, &session, nullptr);
+    waymark::FailAllocation(0);
+    EXPECT_EQ(status == WM_OK, session != nullptr);
+    EXPECT_EQ(ThreadsNamed("wm-gather"), session != nullptr ? 1 : 0) << "allocation " << failed + 1;
+    EXPECT_EQ(released, session != nullptr ? failed : failed + 1);
+    wm->session_release(session);
+  }
+  EXPECT_EQ(released, failed);
+  EXPECT_GT(failed, 20u);
+  wm->store_release(store);
 }
 
 }  // namespace

@@ -1225,7 +1225,7 @@ int main(void) {
       CHECK_OK(wm->session_begin_step(session, &batch, 0, &code));
       CHECK_OK(wm->session_view(session, 6, &view));
       forward(&view, 2, ROWS); /* not what it wrote before */
-      CHECK_OK(WM(session_submit_slice)(session, 6, 0, 0, &code));
+      CHECK_OK(wm->session_submit(session, 6, 0, &code));
       CHECK_OK(wm->store_wait_idle(store, -1, &why));
       CHECK_OK(wm->store_next_finding(store, &finding, &why));
       CHECK(finding.block == 1 && finding.step == 6 && finding.kept_step == 1);

@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -161,11 +162,31 @@ def test_slots() -> None:
     assert waymark.slots_of([4, 2], 4, 2, 7).tolist() == [18, 19, 8, 9, 10]
     assert waymark.slots_of(np.array([4, -1, 2]), 2, 0, 6).tolist() == [8, 9, -1, -1, 4, 5]
     assert waymark.slots_of([], 4, 0, 0).tolist() == []
-    assert waymark.NOT_ASKED(5) == -7 and waymark.NOT_ASKED(waymark.NOT_ASKED(5)) == 5
-    assert waymark.NOT_ASKED(np.array([0, 3])).tolist() == [-2, -5]
+    assert waymark.NOT_ASKED(5) == -7 and waymark.NOT_ASKED(-1) == -1
+    assert waymark.NOT_ASKED(np.array([0, 3, -1])).tolist() == [-2, -5, -1]
+    assert waymark.NOT_ASKED(np.array([], np.int64)).tolist() == []
     for wrong in ((0, 9), (-1, 2), (3, 2)):
         with pytest.raises(waymark.InvalidArgumentError):
             waymark.slots_of([4, 2], 4, *wrong)
+
+
+# The product wrapped to another block's slot, a part of a block was dropped, and a row of a request
+# that did not ask had asked.
+@pytest.mark.parametrize(
+    "blocks, text",
+    [([2**60], str(2**60)), ([0, 2**31], str(2**31)), ([2**70], "2^31"), ([0.9], "0.9"),
+     (np.array([2**63], np.uint64), str(2**63)), ([True], "bool"), ([[1]], "one dimension")],
+)  # fmt: skip
+def test_slots_of_what_is_no_block(blocks: Any, text: str) -> None:
+    with pytest.raises(waymark.InvalidArgumentError, match="blocks: ") as caught:
+        waymark.slots_of(blocks, 16, 0, 1)
+    assert text in str(caught.value)
+
+
+def test_not_asked_of_what_is_no_slot() -> None:
+    for slot in (waymark.NOT_ASKED(5), np.int64(-7), np.array([3, -7, 4])):
+        with pytest.raises(waymark.InvalidArgumentError, match="slot: at least -1, got -7"):
+            waymark.NOT_ASKED(slot)
 
 
 def test_split_rows() -> None:

@@ -232,6 +232,29 @@ def test_submit_ids(rig: Rig, dtype: Any, layout: Any) -> None:
     assert (got == ids).all()
 
 
+def test_ids_of_another_number_of_rows_are_refused(make_rig: Callable[..., Rig]) -> None:
+    """The rest of the rows was not captured, and rows too many were dropped, without a word."""
+    forms: list[dict[str, Any]] = [
+        {"slots": [0, 1, -1]}, {"pairs": ([0, 0, -1], [0, 1, 0])},
+        {"table": (np.array([[0]], np.int32), [0], [2]), "num_padding": 1},
+    ]  # fmt: skip
+    for begin in ("begin_ids_step", "begin_step"):
+        rig = make_rig(landing="caller")
+        rig.store.bind([0])
+        for step, rows in enumerate(forms, 1):
+            assert getattr(rig.session, begin)(step, 1, **rows)
+            for count in (0, 1, 2, 4, 5):
+                with pytest.raises(waymark.InvalidArgumentError) as caught:
+                    rig.session.submit_ids(step, np.zeros((count, 3, 2), np.int16))
+                assert str(caught.value) == (
+                    f"ids: 3 rows, as many as step {step} has here; got {count}"
+                )
+            assert rig.session.submit_ids(step, np.zeros((3, 3, 2), np.int16))
+            with pytest.raises(waymark.NotFoundError):
+                rig.session.submit_ids(step, np.zeros((1, 3, 2), np.int16))
+        rig.store.wait_idle(10)
+
+
 def test_submitted_ids_are_kept_until_they_landed_and_no_longer(
     make_rig: Callable[..., Rig],
 ) -> None:

@@ -19,9 +19,8 @@ void RunPack(const PackLaunch& launch) {
   constexpr auto kId = static_cast<std::ptrdiff_t>(sizeof(std::int16_t));
   const kernels::RowShape& shape = launch.shape;
   const std::ptrdiff_t row_stride = shape.top_k * kId;
-  kernels::IdsView ids{launch.view, kernels::IdKind::kInt16, row_stride, launch.layer_stride * kId,
-                       kId};
-  ids = ids.From(launch.first_row);
+  const kernels::IdsView ids{launch.view, kernels::IdKind::kInt16, row_stride,
+                             launch.layer_stride * kId, kId};
   for (std::int32_t i = 0; i < launch.rows; ++i) {
     std::uint8_t* const row = launch.packed + static_cast<std::size_t>(i) * shape.row_bytes();
     auto verdict = kernels::RowVerdict::kOk;

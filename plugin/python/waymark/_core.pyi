@@ -478,7 +478,7 @@ class CaptureSession:
 
     def set_stream(self, stream: object | None) -> None:
         """
-        The CUDA stream of the forwards from here on: an int (cudaStream_t), an object with cuda_stream or __cuda_stream__(), or None (the default stream). Engine's thread.
+        The CUDA stream of the forwards from here on: an int (cudaStream_t), an object with cuda_stream or __cuda_stream__(), or None (the default stream). It is valid until the call that replaces it has returned. Engine's thread.
         """
 
     def begin_step(self, step: int, version: int, slots: object | None = None, *, events: object | None = None, pairs: tuple[object, object] | None = None, table: tuple[object, object, object] | None = None, asked: object | None = None, num_padding: int = 0, block_tokens: int | None = None, written_rows: int = 0, device_slots: bool = False, derive_events: bool = False) -> bool:
@@ -516,9 +516,9 @@ class CaptureSession:
         view: a View of this session, or the step. layer: bound as "hands_over", or not bound. ids: int16, int32 or int64 [rows, >= K], any strides, in the transport's memory; on a device in stream order, without synchronisation, and allowed during graph capture. NotFoundError: the step of the view has ended, or was not begun. Engine's thread.
         """
 
-    def submit(self, step: int, written_rows: int = 0, *, first_row: int = 0) -> None:
+    def submit(self, step: int, written_rows: int = 0) -> None:
         """
-        The forward of `step` has written its view (host), or has been launched (device). first_row: row i of the step is row first_row + i of the view: the slice of a data-parallel rank in the gathered batch. NotFoundError: the step has no buffer here. Engine's thread; keeps the GIL.
+        The forward of `step` has written its view (host), or has been launched (device). NotFoundError: the step has no buffer here. Engine's thread; keeps the GIL.
         """
 
     def submit_device_slots(self, step: int, slots: object, rows: object | None = None, written_rows: int = 0) -> None:

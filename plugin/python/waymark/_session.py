@@ -177,8 +177,9 @@ class CaptureSession(_core.CaptureSession):
         """Submits the ids of all layers of a step in one array, without a copy.
 
         ids: uint8, uint16, int16, int32 or int64 [rows, L, >= K], or [L, rows, >= K] with
-        layout="LTK"; any strides; host memory, whatever the transport. It is kept, and must not
-        change, until landed(step). -1 (65535 in uint16) means that no id was written.
+        layout="LTK", of as many rows as the step has (with row_gather, as this rank has of them);
+        any strides; host memory, whatever the transport. It is kept, and must not change, until
+        landed(step). -1 (65535 in uint16) means that no id was written.
 
         False: num_ids_steps steps have not landed yet, so this one was dropped (capacity) and has
         ended; the engine goes on. An exception: the step is still open, so end it by drop(). Engine's

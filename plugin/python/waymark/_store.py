@@ -241,8 +241,9 @@ class Store(_core.Store):
         any more; a spare page costs address space until it is used; None: as many as num_pages.
         expert_versions: how many versions of the weights count_experts keeps, 1 ... 4096.
         teardown_timeout: seconds for which the end of the store waits for ids that have not arrived,
-        and that of a session's buffers for their device; then the rows are missing (not captured),
-        and buffers that the device may still write stay allocated; None: as long as it takes.
+        and that of a session for its device and its row_gather; then the rows are missing (not
+        captured), and buffers that the device may still write stay allocated; None: a year, so that
+        close() does not return while one of them hangs.
         overdue_after: a step whose ids have not arrived these seconds after its submit is logged
         once, by its number, and counted (steps_overdue); None: never.
         copy_out_bytes: of rows of snapshots that are copied out of pages, the oldest snapshots first,

@@ -187,7 +187,11 @@ _SlotT = TypeVar("_SlotT", bound=Union[int, npt.NDArray[np.int64]])
 
 
 def NOT_ASKED(slot: _SlotT) -> _SlotT:
-    """The slot, or slots, of rows that write KV but did not ask for routing."""
+    """The slot, or slots, of rows that write KV but did not ask for routing; padding (-1) stays
+    padding. InvalidArgumentError for what is no slot, e.g. NOT_ASKED of one."""
+    lowest = int(slot.min(initial=0)) if isinstance(slot, np.ndarray) else slot
+    if isinstance(lowest, (int, np.integer)) and lowest < PADDING_SLOT:
+        raise InvalidArgumentError(f"slot: at least {PADDING_SLOT}, got {lowest}")
     return -2 - slot  # type: ignore[return-value]
 
 
@@ -198,12 +202,16 @@ def slots_of(
     tokens [i, i + 1) * block_tokens. Rows of negative (null) blocks are padding."""
     if block_tokens < 1:
         raise InvalidArgumentError(f"block_tokens: at least 1, got {block_tokens}")
-    try:
-        ids = np.asarray(blocks, dtype=np.int64)
-    except TypeError:  # numpy does not ask an array for __dlpack__ itself
-        ids = np.from_dlpack(blocks).astype(np.int64)  # type: ignore[arg-type]
-    if ids.ndim != 1:
-        raise InvalidArgumentError(f"blocks: one dimension, got {ids.ndim}")
+    given = np.asarray(blocks)
+    if given.dtype == object and hasattr(blocks, "__dlpack__"):  # numpy does not ask for it itself
+        given = np.from_dlpack(blocks)  # type: ignore[arg-type]
+    if given.ndim != 1:
+        raise InvalidArgumentError(f"blocks: one dimension, got {given.ndim}")
+    if given.size > 0 and given.dtype.kind not in "iu":
+        raise InvalidArgumentError(f"blocks: integers below 2^31, got {given.dtype} {given[0]!r}")
+    if given.size > 0 and given.max() >= 2**31:
+        raise InvalidArgumentError(f"blocks: integers below 2^31, got {given.max()}")
+    ids = given.astype(np.int64)
     if not 0 <= first <= last <= len(ids) * block_tokens:
         raise InvalidArgumentError(
             f"first, last: 0 <= first <= last <= {len(ids) * block_tokens}, got {first}, {last}"

@@ -269,9 +269,10 @@ typedef struct wm_store_options {
                                /* 1 ... 4096 */
   uint32_t reserved;           /* must be zero */
   int64_t teardown_timeout_ns; /* how long the end of the store waits for ids that have not */
-                               /* arrived, and that of a session's transport for its device: the */
-                               /* rows are then missing (not captured), and buffers that the */
-                               /* device may still write stay allocated; 0 = 5 s; not negative */
+                               /* arrived, and that of a session for its device and row_gather: */
+                               /* the rows are then missing (not captured), and buffers that the */
+                               /* device may still write stay allocated; 0 = 5 s; not negative; */
+                               /* more than a year counts as a year */
   int64_t overdue_after_ns;    /* a step whose ids have not arrived this long after its submit is */
                                /* logged and counted (steps_overdue); 0 = 10 s; negative: never */
   uint64_t copy_out_bytes; /* of rows of snapshots that are copied out of pages, oldest snapshots */
@@ -323,8 +324,8 @@ typedef struct wm_session_options {
    * ranks exchange packed rows on a thread of the session, one all_gather for each step that was
    * begun, and the store of every rank gets all rows. What a rank drops is missing on all of them
    * (capacity); if all_gather fails, the rows of its step are missing here (not captured). It has a
-   * deadline of its own, and is called by that thread alone; its context must outlive the session,
-   * and the call in progress when the session is released. */
+   * deadline of its own, and is called by that thread alone. A call that outlasts teardown_timeout is
+   * left behind, and is the last: the context lives until it has returned (`release`). */
   const struct wm_collective* row_gather;
 } wm_session_options;
 
@@ -687,6 +688,9 @@ typedef struct wm_collective {
   wm_status (*all_gather)(void* context, const void* send, void* receive,
                           size_t bytes); /* required */
   void* context;
+  /* Null, or called once when all_gather will not be called any more: behind its last call, which may
+   * outlast the session, or in a call that fails or needs no all-gather. On any thread. */
+  void (*release)(void* context);
 } wm_collective;
 
 /* ---- self-test and counters --------------------------------------------------------------- */
@@ -849,7 +853,8 @@ typedef struct wm_api_v1 {
   wm_status (*store_report)(wm_store* store, const wm_event* events, size_t num_events,
                             wm_code* code);
   /* Sets the CUDA stream (cudaStream_t) of all later forwards; null: the default stream. If it
-   * changes between the begin of a step and its end, the new stream must wait for the old one. */
+   * changes between the begin of a step and its end, the new stream must wait for the old one. A
+   * stream is valid until the call that replaces it has returned. */
   wm_status (*session_set_stream)(wm_session* session, void* stream);
   /* Begins a step and takes a buffer for its forward. `written_rows`: rows that the forward writes,
    * graph padding included; the larger of it and the rows of the batch counts. RESOURCE_EXHAUSTED:
@@ -1142,11 +1147,6 @@ typedef struct wm_api_v1 {
 
   /* ---- parallel setups ---- */
 
-  /* session_submit of a slice: row i of the step is row first_row + i of the view, e.g. of a
-   * data-parallel rank in the gathered batch. INVALID_ARGUMENT for rows beyond max_rows; the step is
-   * then still open. Step path. */
-  wm_status (*session_submit_slice)(wm_session* session, uint64_t step, int32_t first_row,
-                                    int32_t written_rows, wm_code* code);
   /* rows_join across ranks that hold different tokens of a sequence (context parallelism): every
    * rank passes its rows of the same range, and receives those of all; at each position the first
    * rank that has a valid row. Otherwise as rows_gather_layers. */

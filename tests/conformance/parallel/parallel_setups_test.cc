@@ -1,5 +1,5 @@
 // Every parallel setup but sequence parallelism, between ranks that are processes: pipeline stages,
-// data-parallel slices, expert parallelism, context parallelism, prefill and decode apart, and
+// data-parallel ranks, expert parallelism, context parallelism, prefill and decode apart, and
 // micro-batches of one step. Each runs right, and with a rank that is late, missing, or dies: what
 // fails is missing, with its reason, and nobody hangs.
 #include <gmock/gmock.h>
@@ -66,19 +66,20 @@ struct Engine {
     session = CaptureSession::Create(capture).value();
   }
 
-  // Steps [first, last]. The batch of a step has the tokens that `stored` selects, in their order;
-  // its forward has those of `before`, and then the batch. `end` may end the step in place of Submit.
+  // Steps [first, last]. The forward of a step has the tokens that `padding` selects, and then those
+  // of `stored`, each in their order; those of `padding` have no slots. `end` may end the step in
+  // place of Submit.
   void Run(std::uint64_t first, std::uint64_t last,
            const std::function<bool(const Token&)>& stored = All,
-           const std::function<bool(const Token&)>& before = {},
+           const std::function<bool(const Token&)>& padding = {},
            const std::function<bool(StepId)>& end = {}) {
     for (std::uint64_t step = first; step <= last; ++step) {
       std::vector<Token> forward;
       std::vector<std::int64_t> slots;
       for (const Token& token : KnownRoutes::TokensOf(step)) {
-        if (before && before(token)) forward.push_back(token);
+        if (padding && padding(token)) forward.push_back(token);
       }
-      const auto first_row = static_cast<std::int32_t>(forward.size());
+      slots.assign(forward.size(), kPaddingSlot);
       for (const Token& token : KnownRoutes::TokensOf(step)) {
         if (!stored(token)) continue;
         forward.push_back(token);
@@ -87,10 +88,10 @@ struct Engine {
       StepBatch batch = {.step = step, .version = 1};
       batch.slots = slots.data();
       batch.num_slots = slots.size();
-      Must(session->BeginStep(batch, static_cast<std::int32_t>(forward.size())).ok(), "BeginStep");
+      Must(session->BeginStep(batch).ok(), "BeginStep");
       Write(session->view(StepId(step)), forward);
       if (end && end(StepId(step))) continue;
-      Must(session->Submit(StepId(step), 0, first_row).ok(), "Submit");
+      Must(session->Submit(StepId(step)).ok(), "Submit");
     }
   }
 
@@ -277,7 +278,7 @@ INSTANTIATE_TEST_SUITE_P(Setups, GatheredRows, ::testing::Values(&kPipeline, &kC
                            return setup.param == &kPipeline ? "Pipeline" : "Context";
                          });
 
-// ---- data-parallel slices, and expert parallelism
+// ---- data-parallel ranks, and expert parallelism
 
 bool OfDataRank(std::int32_t rank, const Token& token) {
   return token.sequence % 2 == rank;
@@ -300,9 +301,10 @@ std::string OwnLines(std::int32_t rank, const std::string& line) {
   return text;
 }
 
-// The forward of each rank has the rows of both, those of rank 0 first; its step has its own. The
-// engine's gather of the batch is the collective here: if it fails, the engine drops the step.
-std::vector<RankReport> RunSlices(Fault fault) {
+// The forward of each rank has the rows of both, those of rank 0 first; its step has slots for its
+// own. The engine's gather of the batch is the collective here: if it fails, the engine drops the
+// step.
+std::vector<RankReport> RunDataRanks(Fault fault) {
   SharedGather group(2, kMostBytes, DeadlineOf(fault));
   auto reports = RunRanks(2, seconds(60), [&](std::int32_t rank) {
     const bool here = rank == 1;
@@ -330,9 +332,9 @@ std::vector<RankReport> RunSlices(Fault fault) {
   return reports;
 }
 
-TEST(DataParallelSlices, EachRankHasTheRowsOfItsSliceAndNoOthers) {
+TEST(DataParallel, EachRankHasItsOwnRowsAndNoOthers) {
   for (const Fault fault : {Fault::kNone, Fault::kLate}) {
-    const auto reports = RunSlices(fault);
+    const auto reports = RunDataRanks(fault);
     for (std::int32_t rank = 0; rank < 2; ++rank) {
       EXPECT_EQ(reports[static_cast<std::size_t>(rank)].text,
                 OwnLines(rank, std::string(KnownRoutes::kTokens, '.')));
@@ -340,10 +342,10 @@ TEST(DataParallelSlices, EachRankHasTheRowsOfItsSliceAndNoOthers) {
   }
 }
 
-TEST(DataParallelSlices, WithoutTheOtherRankTheStepsAreDropped) {
-  EXPECT_EQ(RunSlices(Fault::kMissing)[0].text,
+TEST(DataParallel, WithoutTheOtherRankTheStepsAreDropped) {
+  EXPECT_EQ(RunDataRanks(Fault::kMissing)[0].text,
             OwnLines(0, std::string(KnownRoutes::kTokens, '4')));
-  const auto died = RunSlices(Fault::kDies);
+  const auto died = RunDataRanks(Fault::kDies);
   EXPECT_TRUE(died[1].killed);
   const std::size_t before = KnownRoutes::kPrompt + kFaultStep - 2;
   EXPECT_EQ(died[0].text, OwnLines(0, std::string(before, '.') +

@@ -356,8 +356,8 @@ class BrokenTransport : public HostTransport {
       return inner_->Route(buffer, config, tensors);
     }
     StepRows* Seal(BufferId buffer, std::int32_t rows, std::int32_t written_rows,
-                   const std::int64_t* slots, std::int32_t first_row) override {
-      return inner_->Seal(buffer, rows, written_rows, slots, first_row);
+                   const std::int64_t* slots) override {
+      return inner_->Seal(buffer, rows, written_rows, slots);
     }
     void Release(BufferId buffer, std::int32_t written_rows) override {
       inner_->Release(buffer, written_rows);

@@ -20,6 +20,8 @@
 #include <utility>
 #include <vector>
 
+#include <xxhash.h>
+
 #include "plugin/capture/capture_session.h"
 #include "tests/contract/allocation_counter.h"
 #include "tests/support/log_lines.h"
@@ -393,6 +395,55 @@ TEST(RowGather, AHungCollectiveEndsWithTheSession) {
   pair.Release();
 }
 
+// The sum of the clock and such a timeout overflowed: the session waited for nothing, and the rows
+// were not captured.
+TEST(RowGather, TheLongestTeardownWaitsForTheOtherRank) {
+  Pair pair([](StoreOptions& store, CaptureOptions&, int) {
+    store.teardown_timeout = std::chrono::nanoseconds::max();
+  });
+  pair.Hold();
+  pair.Begin(1, Slots(0, 8));
+  pair.Submit(1);
+  std::thread release([&pair] {
+    std::this_thread::sleep_for(milliseconds(100));
+    pair.Release();
+  });
+  pair[0].session.reset();
+  release.join();
+  const Rows rows = pair.Read(0, 8);
+  for (std::int64_t row = 0; row < 8; ++row)
+    EXPECT_TRUE(Right(rows, row, 1, static_cast<std::size_t>(row))) << row;
+}
+
+// What all_gather uses may go when the session ends, or with the call that outlasts it.
+TEST(RowGather, KeepsTheOwnerOfItsCollectiveAsLongAsItMayCall) {
+  for (const bool hangs : {false, true}) {
+    std::weak_ptr<int> kept;
+    {
+      Pair pair([&](StoreOptions& store, CaptureOptions& capture, int rank) {
+        store.teardown_timeout = milliseconds(100);
+        if (rank != 0) return;
+        const auto owner = std::make_shared<int>(1);
+        kept = owner;
+        capture.row_gather.owner = owner;
+      });
+      ASSERT_FALSE(kept.expired());
+      if (hangs) pair.Hold();
+      ASSERT_TRUE(Pair::BeginOn(pair[0], 1, Slots(0, 8)).ok());
+      ASSERT_TRUE(pair[0].session->Submit(StepId(1)).ok());
+      while (pair.Calls(0) == 0)
+        std::this_thread::sleep_for(milliseconds(1));
+      if (!hangs) pair.Leave(1);
+      pair[0].session.reset();
+      EXPECT_EQ(kept.expired(), !hangs);
+      pair.Leave(1);
+      pair.Release();
+      while (!kept.expired())
+        std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
+}
+
 TEST(RowGather, AFailedCallLosesItsStepAndIsLoggedNowAndThen) {
   Pair pair;
   pair.Leave(1);  // rank 1 takes no part
@@ -491,6 +542,30 @@ TEST(RowGather, AReasonThatWasDamagedIsNotTaken) {
   EXPECT_EQ(rows.infos[3].reason, Reason::kNotCaptured);
 }
 
+// The other rank has a reason that this build does not know: it was an index of the tallies.
+TEST(RowGather, AVerdictThatIsNoReasonIsNotCaptured) {
+  Pair pair;
+  pair[0].spoil = [](std::uint64_t, std::uint8_t* bytes, std::size_t size) {
+    constexpr std::size_t kRowsCheck = 56, kCheck = 64, kHeader = 72;
+    std::uint8_t* const part = bytes + size / 2;
+    part[kHeader] = kNumReasons;
+    part[kHeader + 1] = 255;
+    const auto digest = [part](std::size_t at, std::uint64_t of) {
+      std::memcpy(part + at, &of, sizeof(of));
+    };
+    digest(kRowsCheck, XXH3_64bits(part + kHeader, size / 2 - kHeader));
+    digest(kCheck, XXH3_64bits(part, kCheck));
+  };
+  pair.Begin(1, Slots(0, 6));
+  pair.Submit(1);
+  const Rows rows = pair.Read(0, 6);
+  for (std::size_t row = 0; row < 6; ++row) {
+    const bool bad = row == 3 || row == 4;
+    EXPECT_EQ(rows.infos[row].reason, bad ? Reason::kNotCaptured : Reason::kNone) << row;
+  }
+  EXPECT_TRUE(pair[0].logged.lines().empty());
+}
+
 TEST(RowGather, TheAuditSeesTheWrittenLayersOfRowsOfAnotherRank) {
   Pair pair([](StoreOptions& store, CaptureOptions&, int) { store.audit_threshold = .5; });
   for (int rank = 0; rank < 2; ++rank) {
@@ -514,6 +589,32 @@ TEST(RowGather, TheAuditSeesTheWrittenLayersOfRowsOfAnotherRank) {
     for (const RowInfo& info : pair.Read(rank, 4).infos)
       EXPECT_EQ(info.reason, Reason::kAudit) << "rank " << rank;
     EXPECT_EQ(pair[rank].store->TakeFindings().size(), 1u) << "rank " << rank;
+  }
+}
+
+// As of a session without ranks: a row with an invalid id counts as not written in all its layers,
+// though the first fault that is found is the silent one.
+TEST(RowGather, TheAuditSeesNoLayerOfARowWithAnInvalidId) {
+  Pair pair([](StoreOptions& store, CaptureOptions&, int) { store.audit_threshold = .5; });
+  for (int rank = 0; rank < 2; ++rank) {
+    const Event bind = Event::Bind(BlockId(0));
+    ASSERT_TRUE(pair[rank].store->Report({&bind, 1}).ok());
+  }
+  pair.Begin(1, Slots(0, 4));
+  pair.Submit(1);
+  for (int rank = 0; rank < 2; ++rank) {
+    const Event seal = Event::Seal(BlockId(0), BlockKey::FromInteger(1), StepId(1));
+    ASSERT_TRUE(pair[rank].store->Report({&seal, 1}).ok());
+  }
+  pair.Begin(2, {kPaddingSlot, kPaddingSlot, 2, 3}, 5);
+  const CaptureView view = pair[1].session->view(StepId(2));
+  std::fill_n(view.layer(1), 2 * kTopK, std::int16_t{-1});
+  std::fill_n(view.layer(2), 2 * kTopK, std::int16_t{64});
+  pair.Submit(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    for (const RowInfo& info : pair.Read(rank, 4).infos)
+      EXPECT_TRUE(info.valid()) << "rank " << rank << ": " << ReasonName(info.reason);
+    EXPECT_TRUE(pair[rank].store->TakeFindings().empty()) << "rank " << rank;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -247,8 +248,8 @@ TEST_F(StagedTransportTest, ADefaultStreamThatTakesNothingNowIsNoFailure) {
     ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
     if (is_over) Emulated().Synchronize();
     Traits::stream = nullptr;
-    engine.session->SetStream(nullptr);
     Emulated().HoldDefaultStream(true);
+    engine.session->SetStream(nullptr);
     EXPECT_EQ(engine.Begin(2, 9).ok(), is_over);
     EXPECT_TRUE(engine.session->status().ok()) << engine.session->status();
     Emulated().HoldDefaultStream(false);
@@ -597,7 +598,8 @@ TEST_F(StagedTransportTest, StreamsTakeTurnsWithOneView) {
         Traits::stream = streams[static_cast<std::size_t>(round % 3)];
         engine.session->SetStream(Traits::stream);
         if (!engine.Begin(++step, 16).ok()) {
-          engine.SettleAndAwaitBuffers();
+          engine.Forward(step, 16);  // all the same
+          if (round % 2 == 0) engine.SettleAndAwaitBuffers();
           continue;
         }
         engine.Forward(step, 16, round % 5 == 0 ? 2 : -1);
@@ -651,6 +653,179 @@ TEST_F(StagedTransportTest, AStreamThatWasInCaptureWaitsForTheLastStep) {
     Traits::stream = nullptr;
     for (const DeviceStream stream : streams)
       Emulated().DestroyStream(stream);
+  }
+}
+
+// One view, steps and other forwards that take turns between streams. Each flight is another order
+// of the device.
+class OneViewOnStreams : public StagedTransportTest {
+ protected:
+  static constexpr std::uint64_t kFlights = 300;
+  static constexpr std::int32_t kRows = 8;
+
+  // Runs `flight` once per seed, with two streams.
+  template <class Flight>
+  void Fly(std::int32_t num_buffers, Flight flight) {
+    for (std::uint64_t seed = TestSeed(); seed < TestSeed() + kFlights && !HasFailure(); ++seed) {
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      Traits::device = std::make_shared<EmulatedDevice>(seed);
+      Traits::one_view = true;
+      streams_ = {*Emulated().CreateStream(), *Emulated().CreateStream()};
+      {
+        Engine engine({.num_buffers = num_buffers});
+        flight(engine);
+        engine.SettleAndAwaitBuffers();
+      }
+      for (const DeviceStream stream : streams_)
+        Emulated().DestroyStream(stream);
+      EXPECT_EQ(Emulated().outstanding(), 0);
+    }
+  }
+  void Use(Engine& engine, int stream) {
+    Traits::stream = streams_[static_cast<std::size_t>(stream)];
+    engine.session->SetStream(Traits::stream);
+  }
+  static void RunStep(Engine& engine, std::uint64_t step) {
+    ASSERT_TRUE(engine.Begin(step, kRows).ok());
+    engine.Forward(step, kRows);
+    ASSERT_TRUE(engine.session->Submit(StepId(step)).ok());
+  }
+  // Rows may be missing; those that are valid are what `step` routed.
+  static void ExpectNoOtherRows(Engine& engine, std::uint64_t step) {
+    const Rows read = engine.Read(step, kRows);
+    for (std::int32_t row = 0; row < kRows; ++row) {
+      if (read.infos[static_cast<std::size_t>(row)].valid()) {
+        ASSERT_TRUE(engine.IsRow(read, step, row));
+      }
+    }
+  }
+
+ private:
+  std::array<DeviceStream, 2> streams_{};
+};
+
+// The forward of a step that was dropped at its begin ran on the new stream before the pack of the
+// step before it, on the old one: that step came back with the ids of the dropped one.
+TEST_F(OneViewOnStreams, TheForwardOfADroppedStepWaitsForThePacksBeforeIt) {
+  Fly(1, [this](Engine& engine) {
+    Use(engine, 0);
+    RunStep(engine, 1);
+    Use(engine, 1);
+    ASSERT_TRUE(engine.Begin(2, kRows).dropped());  // no staging buffer is free
+    engine.Forward(2, kRows);
+    engine.ExpectRows(1, kRows);
+    engine.ExpectMissing(2, kRows, Reason::kCapacity);
+  });
+  Fly(3, [this](Engine& engine) {
+    Use(engine, 0);
+    RunStep(engine, 1);
+    ASSERT_TRUE(engine.Begin(2, kRows).ok());
+    engine.Forward(2, kRows);
+    Use(engine, 1);
+    ASSERT_TRUE(engine.Begin(3, kRows).dropped());  // step 2 has the view
+    engine.Forward(3, kRows);
+    ASSERT_TRUE(engine.session->Submit(StepId(2)).ok());
+    engine.ExpectRows(1, kRows);
+    engine.ExpectMissing(2, kRows, Reason::kNotCaptured);
+  });
+}
+
+// So did a forward outside any step, which a graph runs without a call of the session.
+TEST_F(OneViewOnStreams, ADummyForwardWaitsForThePacksBeforeIt) {
+  Fly(2, [this](Engine& engine) {
+    const CaptureView captured = engine.session->scratch_view();
+    Use(engine, 0);
+    RunStep(engine, 1);
+    Use(engine, 1);
+    engine.Forward(captured, 9, kRows);
+    engine.session->Discard(kRows);
+    engine.ExpectRows(1, kRows);
+  });
+}
+
+// Nor does a step on another stream wait for a pack or an event of such a forward: it has none. The
+// forward wrote over the ids of the steps behind it.
+TEST_F(OneViewOnStreams, StepsWaitForTheForwardOfADroppedStep) {
+  Fly(2, [this](Engine& engine) {
+    Use(engine, 0);
+    ASSERT_TRUE(engine.Begin(1, kRows).ok());
+    engine.Forward(1, kRows);
+    Use(engine, 1);
+    ASSERT_TRUE(engine.Begin(2, kRows).dropped());  // step 1 has the view
+    engine.Forward(2, kRows);
+    Use(engine, 0);
+    ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
+    RunStep(engine, 3);
+    engine.ExpectRows(3, kRows);
+    engine.ExpectMissing(1, kRows, Reason::kNotCaptured);
+  });
+  Fly(2, [this](Engine& engine) {  // a forward that comes after the end of its step
+    Use(engine, 0);
+    ASSERT_TRUE(engine.Begin(1, kRows).ok());
+    ASSERT_TRUE(engine.session->Drop(StepId(1)).ok());
+    engine.Forward(1, kRows);
+    Use(engine, 1);
+    RunStep(engine, 2);
+    engine.ExpectRows(2, kRows);
+  });
+}
+
+// The stream takes no order now (another one is captured into a graph), so the forward of the step
+// that is dropped for it may run before any pack that is on its way: of those steps no row lands.
+// It was the last of them alone.
+TEST_F(OneViewOnStreams, AForwardThatNothingOrdersLeavesNoRowOfStepsOnTheirWay) {
+  Fly(4, [this](Engine& engine) {
+    Use(engine, 0);
+    RunStep(engine, 1);
+    RunStep(engine, 2);
+    Emulated().HoldDefaultStream(true);
+    Traits::stream = nullptr;
+    engine.session->SetStream(nullptr);
+    const bool dropped = engine.Begin(3, kRows).dropped();
+    Emulated().HoldDefaultStream(false);
+    if (!dropped) {  // what was on its way is over
+      engine.Forward(3, kRows);
+      ASSERT_TRUE(engine.session->Submit(StepId(3)).ok());
+      engine.ExpectRows(3, kRows);
+    } else {
+      engine.Forward(3, kRows);
+    }
+    ExpectNoOtherRows(engine, 1);
+    ExpectNoOtherRows(engine, 2);
+  });
+}
+
+// The stream of a dropped step is in capture when the engine turns to another one: no event can be
+// recorded behind its forward before the capture ends. A step that cannot be ordered before that has
+// a second such forward, on another stream: the transport ends, and says so.
+TEST_F(OneViewOnStreams, AForwardOnAStreamInCaptureIsWaitedForLater) {
+  for (const bool capture_ends : {true, false}) {
+    Fly(2, [&](Engine& engine) {
+      Use(engine, 0);
+      ASSERT_TRUE(engine.Begin(1, kRows).ok());
+      engine.Forward(1, kRows);
+      Use(engine, 1);
+      const DeviceStream captured = Traits::stream;
+      ASSERT_TRUE(engine.Begin(2, kRows).dropped());  // step 1 has the view
+      engine.Forward(2, kRows);
+      Emulated().Capture(captured, true);
+      Use(engine, 0);
+      ASSERT_TRUE(engine.session->Submit(StepId(1)).ok());
+      if (capture_ends) {
+        Emulated().Capture(captured, false);
+        RunStep(engine, 3);
+        engine.ExpectRows(3, kRows);
+        ASSERT_TRUE(engine.session->status().ok()) << engine.session->status();
+      } else {
+        ASSERT_TRUE(engine.Begin(3, kRows).dropped());
+        engine.Forward(3, kRows);
+        ASSERT_EQ(engine.session->status().message(),
+                  "staged transport on emulated: forwards of dropped steps are on two streams, one "
+                  "of which is in capture");
+        Emulated().Capture(captured, false);
+      }
+      engine.ExpectMissing(1, kRows, Reason::kNotCaptured);
+    });
   }
 }
 
