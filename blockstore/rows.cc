@@ -262,6 +262,10 @@ absl::Status CheckReadSpec(const RoutingShape& shape, std::int64_t rows, const R
     return absl::InvalidArgumentError(absl::StrCat(
         "spec.id_type holds ids below ", most, " only; shape.num_experts is ", shape.num_experts));
   }
+  if (spec.fill == Fill::kMinusOne && spec.id_type == IdType::kUint8 && shape.num_experts == most) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "spec.fill must not be kMinusOne with kUint8, where it is 255, an expert of ", most));
+  }
   std::size_t wanted = 0;
   if (__builtin_mul_overflow(static_cast<std::size_t>(rows), shape.row_ids() * id_bytes, &wanted) ||
       bytes != wanted) {

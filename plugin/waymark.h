@@ -654,7 +654,7 @@ typedef struct wm_read_args {
   int64_t end;        /* of the sequence; required */
   int32_t layout;     /* WM_LAYOUT_*; required */
   int32_t id_type;    /* WM_ID_*; must hold every id in [0, E); required */
-  int32_t fill;       /* WM_FILL_*; required */
+  int32_t fill;       /* WM_FILL_*; not MINUS_ONE in uint8 with 256 experts; required */
   int32_t reserved;   /* must be zero */
   void* out;          /* C order; required */
   uint64_t out_bytes; /* exactly (end - begin) * L * K * bytes of the type; required */

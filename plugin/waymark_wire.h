@@ -119,7 +119,7 @@ typedef struct wm_read_damage {
   uint32_t reserved;
   uint64_t damaged_chunks; /* a crc or the place is wrong: their rows are missing (not captured) */
   uint64_t absent_chunks;  /* beyond the end of the bytes: missing (not captured) */
-  uint64_t invalid_rows;   /* an id is not below E: missing (invalid id) */
+  uint64_t invalid_rows;   /* an id is not below E, or twice in a layer: missing (invalid id) */
 } wm_read_damage;
 
 /* Rows [first, first + count) of a document in place, layer-major: the ids of layer l are a C-order
@@ -207,7 +207,7 @@ typedef struct wm_source_callbacks {
   wm_status (*get)(void* context, const wm_digest* digests, size_t count, int64_t timeout_ns,
                    wm_reply* reply, wm_message* why);
   /* The same for exactly the bytes of ranges[i]; a range beyond the end of its object is absent.
-   * Null: the library calls `get` and cuts the objects. */
+   * Null: the library calls `get`, for whole objects. */
   wm_status (*get_ranges)(void* context, const wm_object_range* ranges, size_t count,
                           int64_t timeout_ns, wm_reply* reply, wm_message* why);
   /* Stores objects for as long as it can. Null: read only; publishers count puts_failed. */
@@ -321,9 +321,9 @@ typedef struct wm_fetcher_options {
   size_t key_size;
 } wm_fetcher_options;
 
-/* Fetch whole chunks even if only some layers are wanted: their digests then reveal a source that
- * returns one object under the name of another; crcs reveal damage only. With a key, chunks are
- * always fetched whole. */
+/* Fetch whole chunks even if only some layers are wanted, and compare all of their digests; ranges
+ * are checked by the chunk's crcs, and these by 32 bits of its digest. With a key, chunks are always
+ * fetched whole. */
 #define WM_FETCHER_WHOLE_CHUNKS 1u
 
 /* Counts of what was fetched. A range of an object counts as an object. */

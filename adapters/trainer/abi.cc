@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "adapters/trainer/distinct_ids.h"
 #include "adapters/trainer/expand.h"
 #include "adapters/trainer/fill.h"
 #include "adapters/trainer/layout.h"
@@ -13,6 +12,7 @@
 #include "adapters/trainer/routing_diff.h"
 #include "adapters/trainer/stage_layers.h"
 #include "adapters/trainer/waymark_trainer.h"
+#include "blockstore/distinct_ids.h"
 #include "plugin/abi/arguments.h"
 #include "plugin/abi/fill.h"
 
@@ -296,6 +296,7 @@ wm_status Expand(const wm_trainer_expand_args* given, wm_message* why) noexcept 
     if (absl::Status status = CheckExpand(tensors); !status.ok()) return status;
     if (tensors.rows == 0) return absl::OkStatus();
     if ((args.flags & WM_TRAINER_ON_DEVICE) != 0) return ExpandOnDevice(tensors, args.stream);
+    if (absl::Status status = CheckExpandIds(tensors); !status.ok()) return status;
     ExpandOnHost(tensors);
     return absl::OkStatus();
   });

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
 
 #include "adapters/trainer/invalid.h"
 #include "blockstore/shape.h"
@@ -20,6 +23,17 @@ RoutingShape ShapeOf(const PackedTensors& tensors) {
   shape.top_k = tensors.top_k;
   shape.num_experts = tensors.num_experts;
   return shape;
+}
+
+template <class Id>
+std::int32_t MostOf(std::span<const std::uint8_t> ids) {
+  Id most = 0;
+  for (std::size_t at = 0; at < ids.size(); at += sizeof(Id)) {
+    Id id;
+    std::memcpy(&id, ids.data() + at, sizeof(id));
+    most = std::max(most, id);
+  }
+  return most;
 }
 
 }  // namespace
@@ -45,7 +59,23 @@ absl::Status CheckExpand(const PackedTensors& tensors) {
     return Invalid("ids: must be ", rows * row_ids * IdBytes(tensors.id_type), " bytes, got ",
                    tensors.ids.size());
   }
-  return CheckHolds(tensors.id_type, shape.num_experts);
+  return CheckHolds(tensors.id_type, shape.num_experts, tensors.fill);
+}
+
+absl::Status CheckExpandIds(const PackedTensors& tensors) {
+  const RoutingShape shape = ShapeOf(tensors);
+  const std::size_t row_bytes = shape.row_bytes();
+  for (std::size_t row = 0; row < tensors.mask.size(); ++row) {
+    if (tensors.mask[row] == 0) continue;
+    const std::span<const std::uint8_t> ids = tensors.packed.subspan(row * row_bytes, row_bytes);
+    const std::int32_t most =
+        shape.id_bytes() == 1 ? MostOf<std::uint8_t>(ids) : MostOf<std::uint16_t>(ids);
+    if (most >= shape.num_experts) {
+      return Invalid("packed: ids must be below ", shape.num_experts, ", got ", most, " in row ",
+                     row);
+    }
+  }
+  return absl::OkStatus();
 }
 
 void ExpandOnHost(const PackedTensors& tensors) {

@@ -40,6 +40,9 @@ struct PackedTensors {
 // InvalidArgument, naming the argument, the rule and the value: numbers out of range, a size of an
 // array, an id_type that does not hold every id. Reads no memory.
 [[nodiscard]] absl::Status CheckExpand(const PackedTensors& tensors);
+// InvalidArgument for a row of host memory that has an id that is not below E, and does not get the
+// fill. REQUIRES: CheckExpand.
+[[nodiscard]] absl::Status CheckExpandIds(const PackedTensors& tensors);
 // On the host. REQUIRES: CheckExpand. Any thread.
 void ExpandOnHost(const PackedTensors& tensors);
 // The same as a call of kernels::GatherRowsOnCuda. REQUIRES: CheckExpand.

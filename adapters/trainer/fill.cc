@@ -162,7 +162,7 @@ absl::Status Filling::Check(bool partial) {
     return Invalid("id_type: of packed rows must be that in which ids of ", shape().num_experts,
                    " experts are stored, got ", static_cast<int>(out_.id_type));
   }
-  if (absl::Status status = CheckHolds(out_.id_type, shape().num_experts); !status.ok())
+  if (absl::Status status = CheckHolds(out_.id_type, shape().num_experts, out_.fill); !status.ok())
     return status;
   job_.layer_bytes = top_k * shape().id_bytes();
   for (std::size_t l = 0; l < layers_.size(); ++l) {

@@ -235,8 +235,8 @@ void TileFinder::PlaceTokens(Part& part, Tile& tile) {
   if (const wire::Document* const document = raw_document(part); document != nullptr) {
     return PlaceChunks(*document, part, begin, end, tile);
   }
-  tile.unchecked = true;
   if (const auto* const view = std::get_if<RowsView>(&source)) {
+    tile.unchecked = true;  // what was decoded has been checked
     const std::int64_t first = segment.position - view->first;
     // Those of the next tile: where rows of sequences alternate, it has a few of each.
     const std::int64_t per_line =

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "adapters/trainer/distinct_ids.h"
 #include "adapters/trainer/fill.h"
 #include "adapters/trainer/layout.h"
+#include "blockstore/distinct_ids.h"
 #include "blockstore/row_info.h"
 #include "blockstore/rows.h"
 #include "blockstore/shape.h"

@@ -19,7 +19,8 @@ constexpr std::size_t kCrcBytes = 4;
 constexpr std::size_t kTileRows = 8;  // with groups of 8 bytes: one cache line of each layer
 constexpr std::size_t kSortLanes = 64;
 constexpr std::size_t kMostTopK = 64;
-constexpr std::size_t kLine = 64;  // bytes of a cache line
+constexpr std::size_t kMostRows = 4096;  // of a page
+constexpr std::size_t kLine = 64;        // bytes of a cache line
 // Of more than this the processor finds by itself that it is read from front to back.
 constexpr std::size_t kMostPrefetched = 4096;
 
@@ -68,34 +69,6 @@ LayersToTokensFn LayersToTokensOf(std::size_t group_bytes) {
     default:
       return LayersToTokens<0>;
   }
-}
-
-// Whether one of `count` ids is `end` or more. In blocks of constant size, so that it vectorises.
-template <class T>
-bool AnyNotBelow(const std::uint8_t* ids, std::size_t count, std::uint32_t end) {
-  constexpr std::size_t kBlock = 64;
-  if (end > std::numeric_limits<T>::max()) return false;
-  const auto limit = static_cast<T>(end);
-  for (; count >= kBlock; count -= kBlock, ids += kBlock * sizeof(T)) {
-    std::array<T, kBlock> block;
-    std::memcpy(block.data(), ids, sizeof(block));
-    T any = 0;
-    for (std::size_t i = 0; i < kBlock; ++i)
-      any |= static_cast<T>(block[i] >= limit);
-    if (any != 0) return true;
-  }
-  for (; count > 0; --count, ids += sizeof(T)) {
-    T id;
-    std::memcpy(&id, ids, sizeof(id));
-    if (id >= limit) return true;
-  }
-  return false;
-}
-
-bool AnyNotBelow(const RoutingShape& shape, const std::uint8_t* ids, std::size_t bytes) {
-  const auto end = static_cast<std::uint32_t>(shape.num_experts);
-  return shape.id_bytes() == 1 ? AnyNotBelow<std::uint8_t>(ids, bytes, end)
-                               : AnyNotBelow<std::uint16_t>(ids, bytes / 2, end);
 }
 
 // Sorts each group of `top_k` ids. A tile of groups is transposed, so that each exchange of the
@@ -148,7 +121,8 @@ ChunkCodec::ChunkCodec(const WireShape& shape, const DigestKey& key,
       key_(key),
       shape_digest_(ShapeDigest(shape)),
       group_bytes_(static_cast<std::size_t>(shape.rows.top_k) * shape.rows.id_bytes()),
-      set_code_(std::move(set_code)) {
+      set_code_(std::move(set_code)),
+      distinct_(shape.rows.top_k, shape.rows.num_experts) {
   if (!shape.code.ordered && !set_code_.has_value()) {
     const internal::SortingNetwork network(static_cast<std::uint32_t>(shape.rows.top_k));
     for (std::size_t i = 0; i < network.size; ++i)
@@ -202,7 +176,7 @@ absl::Status ChunkCodec::Encode(std::span<const RowInfo> infos, std::span<const 
 void ChunkCodec::EncodeRaw(std::span<const RowInfo> infos, std::span<const std::uint8_t> ids,
                            std::span<std::uint8_t> layers) const {
   const std::size_t row_bytes = shape_.rows.row_bytes();
-  std::array<const std::uint8_t*, 4096> sources;
+  std::array<const std::uint8_t*, kMostRows> sources;
   for (std::size_t i = 0; i < infos.size(); ++i)
     sources[i] = infos[i].valid() ? ids.data() + i * row_bytes : nullptr;
   const bool narrow = shape_.rows.id_bytes() == 1;
@@ -243,14 +217,16 @@ bool ChunkCodec::DecodeRaw(std::span<const RowInfo> infos, const std::uint8_t* l
   const std::uint8_t* from = layers + static_cast<std::size_t>(part.layer_begin) * layer_bytes +
                              static_cast<std::size_t>(part.row_begin) * group_bytes_;
   LayersToTokensOf(group_bytes_)(from, layer_bytes, rows, num_layers, group_bytes_, ids.data());
-  const std::span<const RowInfo> wanted =
-      infos.subspan(static_cast<std::size_t>(part.row_begin), rows);
+  std::array<const std::uint8_t*, kMostRows> valid;
   for (std::size_t i = 0; i < rows; ++i) {
-    if (!wanted[i].valid()) std::memset(ids.data() + i * row_bytes, 0, row_bytes);
+    std::uint8_t* const row = ids.data() + i * row_bytes;
+    valid[i] = infos[static_cast<std::size_t>(part.row_begin) + i].valid() ? row : nullptr;
+    if (valid[i] == nullptr) std::memset(row, 0, row_bytes);
   }
-  if (!AnyNotBelow(shape_.rows, ids.data(), rows * row_bytes)) return true;
-  for (std::size_t i = 0; i < rows; ++i)
-    invalid[i] = AnyNotBelow(shape_.rows, ids.data() + i * row_bytes, row_bytes) ? 1 : 0;
+  if (distinct_.CheckRows(std::span(valid).first(rows), part.layer_end - part.layer_begin, invalid))
+    return true;
+  for (std::uint8_t& row : invalid)
+    row ^= 1;  // they are good
   return false;
 }
 
@@ -316,6 +292,20 @@ std::uint32_t ChunkCodec::PlaceDigest(std::span<const std::uint8_t> chunk) const
 }
 
 Digest128 ChunkCodec::Digest(std::int64_t rows, std::span<const std::uint8_t> chunk) const {
+  Digest128 digest = PlainDigest(rows, chunk);
+  if (key_.empty()) digest.w[0] = PlaceDigest(chunk);  // with a key, no ranges are read
+  return digest;
+}
+
+bool ChunkCodec::Names(const Digest128& digest, std::int64_t rows,
+                       std::span<const std::uint8_t> chunk) const {
+  Digest128 own = PlainDigest(rows, chunk);
+  if (digest == own) return true;
+  own.w[0] = PlaceDigest(chunk);
+  return key_.empty() && digest == own;
+}
+
+Digest128 ChunkCodec::PlainDigest(std::int64_t rows, std::span<const std::uint8_t> chunk) const {
   // Nodes, tail segments and handles begin with their magic; the digest of a chunk with a key
   // begins with one, too, so that no bytes are those of two kinds.
   std::array<std::uint8_t, 16> front;

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "blockstore/digest.h"
+#include "blockstore/distinct_ids.h"
 #include "blockstore/row_info.h"
 #include "blockstore/wire/digest_key.h"
 #include "blockstore/wire/set_code.h"
@@ -68,9 +69,9 @@ class ChunkCodec {
   // groups of layers that `part` touches, and those groups; the other bytes may be anything. Any
   // bytes are safe, at any address.
   //
-  // kInvalidId: invalid[i] is 1 if row part.row_begin + i is valid by `infos` and has an id that is
-  // not below E (or, under the set code, a code of no set of ids), else 0; the ids of the marked
-  // rows are zeros. `invalid` is unspecified otherwise.
+  // kInvalidId: invalid[i] is 1 if row part.row_begin + i is valid by `infos` and has, in a layer of
+  // `part`, an id that is not below E, or an id twice (under the set code: a code of no set of ids),
+  // else 0; the ids of the marked rows are zeros. `invalid` is unspecified otherwise.
   //
   // REQUIRES: `infos` covers all rows of the chunk; chunk.size() is ChunkBytes(infos.size());
   // `part` lies in the chunk and is not empty; `ids` has exactly the bytes of `part`; `invalid` has
@@ -94,15 +95,23 @@ class ChunkCodec {
                 std::int32_t layer_end) const;
 
   // The low 32 bits of XXH3-64 of the crcs of a chunk. A document has it of each chunk, in order,
-  // so that a chunk in the place of another is found. REQUIRES: chunk.size() is ChunkBytes of some
-  // number of rows.
+  // so that a chunk in the place of another is found. REQUIRES: chunk.size() is at least that of
+  // the crcs.
   [[nodiscard]] std::uint32_t PlaceDigest(std::span<const std::uint8_t> chunk) const;
   // The digest that names a chunk of `rows` rows: that of the shape digest (uint64), rows (uint32)
-  // and the chunk's bytes; with a key, of "WMKC" and these.
+  // and the chunk's bytes; with a key, of "WMKC" and these. Without a key its w[0] is
+  // PlaceDigest(chunk), by which those who have the crcs alone can tell whether they are of the
+  // chunk that was named. REQUIRES: chunk.size() is ChunkBytes(rows).
   [[nodiscard]] Digest128 Digest(std::int64_t rows, std::span<const std::uint8_t> chunk) const;
+  // Whether `digest` names the chunk: as Digest(), or as versions of the format before 1.3 did,
+  // which had other bits in w[0].
+  [[nodiscard]] bool Names(const Digest128& digest, std::int64_t rows,
+                           std::span<const std::uint8_t> chunk) const;
 
  private:
   ChunkCodec(const WireShape& shape, const DigestKey& key, std::optional<SetCode> set_code);
+  // The digest of the shape digest, rows and bytes.
+  [[nodiscard]] Digest128 PlainDigest(std::int64_t rows, std::span<const std::uint8_t> chunk) const;
   // Writes the layers of a raw chunk.
   void EncodeRaw(std::span<const RowInfo> infos, std::span<const std::uint8_t> ids,
                  std::span<std::uint8_t> layers) const;
@@ -122,6 +131,7 @@ class ChunkCodec {
   std::uint64_t shape_digest_;
   std::size_t group_bytes_;          // bytes of the stored ids of one row and layer
   std::optional<SetCode> set_code_;  // nullopt: the raw codec
+  DistinctIds distinct_;
   // Raw and not ordered: the exchanges that sort the ids of one row and layer. Else empty.
   std::vector<std::pair<std::uint8_t, std::uint8_t>> network_;
 };

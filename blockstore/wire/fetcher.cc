@@ -374,7 +374,7 @@ struct Fetcher::Impl::FetchCall {
     for (std::size_t i = 0; i < got.size(); ++i) {
       bool good = Arrived(got[i]);
       if (good && (got[i].bytes.size() != chunk_bytes ||
-                   codec.Digest(page_tokens, got[i].bytes) != digests[i])) {
+                   !codec.Names(digests[i], page_tokens, got[i].bytes))) {
         ++report.counts.damaged;
         good = false;
       }
@@ -385,19 +385,13 @@ struct Fetcher::Impl::FetchCall {
     }
   }
 
-  // Sizes and offsets of the two ranges of a chunk that are fetched and cached: the crcs of the
-  // layers to fetch, and these layers. Where each layer has its own crc, all crcs are an eighth of
-  // the bytes of a quarter of the layers (L = 58, K = 8, 16 rows).
-  [[nodiscard]] std::size_t crc_begin() const {
-    return 4 * static_cast<std::size_t>(layers_begin() / codec.shape().crc_layers());
-  }
+  // Sizes and offsets of the two ranges of a chunk that are fetched and cached: the crcs, all of
+  // them, because the digest of the chunk vouches for all together, and the layers.
   [[nodiscard]] std::size_t crc_bytes() const {
-    const std::int32_t crc = codec.shape().crc_layers();
-    return 4 * static_cast<std::size_t>((layers_end() + crc - 1) / crc) - crc_begin();
+    return 4 * static_cast<std::size_t>(codec.shape().num_crcs());
   }
   [[nodiscard]] std::size_t range_begin() const {
-    return 4 * static_cast<std::size_t>(codec.shape().num_crcs()) +
-           static_cast<std::size_t>(layers_begin()) * codec.LayerBytes(page_tokens);
+    return crc_bytes() + static_cast<std::size_t>(layers_begin()) * codec.LayerBytes(page_tokens);
   }
   [[nodiscard]] std::size_t range_bytes() const {
     return static_cast<std::size_t>(layers_end() - layers_begin()) * codec.LayerBytes(page_tokens);
@@ -405,15 +399,17 @@ struct Fetcher::Impl::FetchCall {
   // A chunk in which only those two ranges have been filled in.
   std::span<const std::uint8_t> FillChunk(std::span<const std::uint8_t> kept) {
     spread.resize(chunk_bytes);
-    std::memcpy(spread.data() + crc_begin(), kept.data(), crc_bytes());
+    std::memcpy(spread.data(), kept.data(), crc_bytes());
     std::memcpy(spread.data() + range_begin(), kept.data() + crc_bytes(), range_bytes());
     return spread;
   }
+  // A chunk whose crcs are not those that its digest names is fetched whole: it may be one that was
+  // named before version 1.3, and what is whole is compared with its digest.
   void FetchRanges(std::span<const std::vector<const Page*>> same) {
     std::vector<ObjectRange> asked;
     for (const auto& pages_of : same) {
       const Digest128& digest = pages_of[0]->chunk;
-      asked.push_back({digest, crc_begin(), crc_begin() + crc_bytes()});
+      asked.push_back({digest, 0, crc_bytes()});
       asked.push_back({digest, range_begin(), range_begin() + range_bytes()});
     }
     std::vector<Object> got(asked.size());
@@ -422,12 +418,17 @@ struct Fetcher::Impl::FetchCall {
       if (absl::IsUnimplemented(status)) return FetchChunks(same);
       NoteStatus(status);
     }
+    std::vector<std::vector<const Page*>> others;
     for (std::size_t i = 0; i < same.size(); ++i) {
       const Object& crcs = got[2 * i];
       const Object& layers = got[2 * i + 1];
       bool good = Arrived(layers.present() ? crcs : Object{}) && crcs.bytes.size() == crc_bytes() &&
                   layers.bytes.size() == range_bytes();
       if (layers.present()) report.counts.fetched_bytes += layers.bytes.size();
+      if (good && codec.PlaceDigest(crcs.bytes) != same[i][0]->chunk.w[0]) {
+        others.push_back(same[i]);
+        continue;
+      }
       std::vector<std::uint8_t> kept;
       if (good) {
         kept.insert(kept.end(), crcs.bytes.begin(), crcs.bytes.end());
@@ -443,17 +444,17 @@ struct Fetcher::Impl::FetchCall {
                      Object::Of(std::move(kept)));
       }
     }
+    if (!others.empty()) FetchChunks(others);
   }
 
   void ReadTail() {
     std::int64_t at = pages * page_tokens;
     if (part.row_end <= at || handle.tail.empty()) return;
-    const std::size_t layer_bytes =
-        handle.shape.rows.row_bytes() / static_cast<std::size_t>(handle.shape.rows.num_layers);
     for (const Digest128& digest : handle.tail) {
       const Object object = fetched[digest];
       if (!object.present()) continue;
-      const absl::StatusOr<Rows> segment = ParseTailSegment(codec, object.bytes);
+      const absl::StatusOr<Rows> segment =
+          ParseTailSegment(codec, object.bytes, part.layer_begin, part.layer_end);
       if (!segment.ok() || segment->first < at || segment->last() > handle.rows) {
         ++report.counts.damaged;
         continue;
@@ -465,10 +466,7 @@ struct Fetcher::Impl::FetchCall {
         const auto to = static_cast<std::size_t>(row - wanted.begin);
         const std::int64_t from = row - segment->first;
         wanted.infos[to] = segment->infos[static_cast<std::size_t>(from)];
-        std::memcpy(
-            wanted.ids.data() + to * row_bytes,
-            segment->row(from).data() + static_cast<std::size_t>(part.layer_begin) * layer_bytes,
-            row_bytes);
+        std::memcpy(wanted.ids.data() + to * row_bytes, segment->row(from).data(), row_bytes);
       }
     }
   }

@@ -34,9 +34,8 @@ struct FetcherOptions {
   // smaller than max_bytes, no fetch makes more than four calls, whatever its length.
   std::size_t batch_bytes = std::size_t{1} << 28;
   // False: if only some layers of a page are read, only those bytes of its chunk are fetched, as a
-  // range, which its crcs check. Crcs find damage, but not a chunk that was stored under another
-  // chunk's digest. True, or with a key: chunks are always fetched whole, and their digests are
-  // checked.
+  // range, with all crcs of the chunk: they check it, and 32 bits of the chunk's digest check them.
+  // True, or with a key: chunks are always fetched whole, and all of their digests are checked.
   bool whole_chunks = false;
   // Bounds on one call: the rows that it may ask for, and the bytes of the rows that it returns. A
   // handle of 4 KiB can name 2^31 rows.

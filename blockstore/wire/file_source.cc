@@ -22,12 +22,6 @@ struct FileSource::State {
     const auto found = objects.find(digest);
     return found == objects.end() ? Object{} : found->second;
   }
-  // Whether the object is what its digest names: a chunk, or a node or tail segment.
-  [[nodiscard]] bool IsNamed(const Object& object, const Digest128& digest) const {
-    const std::int64_t page_tokens = document.shape().rows.page_tokens;
-    return codec.Digest(page_tokens, object.bytes) == digest ||
-           ContentDigest(object.bytes) == digest;
-  }
 };
 
 FileSource::FileSource(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -106,7 +100,7 @@ absl::Status FileSource::GetRanges(std::span<const ObjectRange> ranges, Deadline
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const Object object = state_->Find(ranges[i].digest);
     objects[i] = {};
-    if (ranges[i].end > object.bytes.size() || !state_->IsNamed(object, ranges[i].digest)) continue;
+    if (ranges[i].end > object.bytes.size()) continue;
     objects[i] = {object.owner,
                   object.bytes.subspan(ranges[i].begin, ranges[i].end - ranges[i].begin)};
   }

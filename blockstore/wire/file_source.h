@@ -23,9 +23,8 @@ namespace waymark::wire {
 // published piece by piece, their tail segments are not in the file. A page of which the document
 // has only some rows is absent.
 //
-// Objects refer to the file's bytes and keep them alive. GetRanges compares digests itself, because
-// fetchers of ranges cannot: a chunk in the place of another is absent. No call blocks on anything
-// but a mapped file; deadlines are ignored.
+// Objects refer to the file's bytes and keep them alive. No call blocks on anything but a mapped
+// file; deadlines are ignored.
 class FileSource final : public PageSource {
  public:
   // Errors as FileBytes::Open, Document::Open and ParseNode; FailedPrecondition if the document

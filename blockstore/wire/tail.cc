@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "blockstore/byte_io.h"
 #include "blockstore/wire/coverage.h"
+#include "blockstore/wire/document.h"
 #include "blockstore/wire/document_format.h"
 
 namespace waymark::wire {
@@ -78,6 +79,7 @@ absl::StatusOr<std::vector<std::uint8_t>> EncodeTailSegment(const ChunkCodec& co
 }
 
 absl::StatusOr<Rows> ParseTailSegment(const ChunkCodec& codec, std::span<const std::uint8_t> bytes,
+                                      std::int32_t layer_begin, std::int32_t layer_end,
                                       std::size_t max_bytes) {
   ByteReader reader(bytes);
   const auto header = reader.Get<TailHeader>();
@@ -102,7 +104,9 @@ absl::StatusOr<Rows> ParseTailSegment(const ChunkCodec& codec, std::span<const s
   if (!reader.ok() || reader.left() != codec.ChunkBytes(header.rows)) {
     return Bad("its size must match the counts of its header and its shape");
   }
-  const std::size_t own_bytes = header.rows * (shape.row_bytes() + sizeof(RowInfo));
+  Rows rows;
+  rows.shape = LayersShape(shape, layer_begin, layer_end);
+  const std::size_t own_bytes = header.rows * (rows.shape.row_bytes() + sizeof(RowInfo));
   if (own_bytes > max_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "tail segment: its ", header.rows, " rows take more than max_bytes, ", max_bytes));
@@ -112,16 +116,14 @@ absl::StatusOr<Rows> ParseTailSegment(const ChunkCodec& codec, std::span<const s
                      header.rows, max_bytes - own_bytes);
   if (!known.ok()) return known.status();
   if (known->has_provenance()) return Bad("the provenance in its coverage must be 0");
-  Rows rows;
-  rows.shape = shape;
   rows.first = static_cast<std::int64_t>(header.first);
   rows.ordered = codec.shape().code.ordered;
   rows.infos.resize(header.rows);
-  rows.ids.resize(header.rows * shape.row_bytes());
+  rows.ids.resize(header.rows * rows.shape.row_bytes());
   known->Infos(0, rows.infos);
   std::vector<std::uint8_t> invalid(header.rows);
-  const ChunkState state = codec.Decode(rows.infos, reader.rest(),
-                                        {0, header.rows, 0, shape.num_layers}, rows.ids, invalid);
+  const ChunkState state = codec.Decode(
+      rows.infos, reader.rest(), {0, header.rows, layer_begin, layer_end}, rows.ids, invalid);
   for (std::size_t i = 0; i < rows.infos.size(); ++i) {
     if (!rows.infos[i].valid()) continue;
     if (state == ChunkState::kDamaged) rows.infos[i] = {0, 0, Reason::kNotCaptured, {}};

@@ -23,14 +23,24 @@ namespace waymark::wire {
     const ChunkCodec& codec, std::int64_t first, std::span<const RowInfo> infos,
     std::span<const std::uint8_t> ids);
 
-// Parses a segment into rows whose provenance is kHere; any bytes are safe, any thread. Does not
-// check the segment's own digest: the caller compares it with that of `bytes`. If the crcs do
-// not match, all rows are missing (not captured); a row with an impossible id is missing (invalid
-// id). InvalidArgument naming what is wrong, a shape other than the codec's included; Unimplemented
-// for another major version; ResourceExhausted if the rows take more than `max_bytes`.
+// Parses layers [layer_begin, layer_end) of a segment into rows whose provenance is kHere; any
+// bytes are safe, any thread. Does not check the segment's own digest: the caller compares it with
+// that of `bytes`. If the crcs do not match, all rows are missing (not captured); a row with
+// impossible ids in these layers is missing (invalid id). InvalidArgument naming what is wrong, a
+// shape other than the codec's included; Unimplemented for another major version; ResourceExhausted
+// if the rows take more than `max_bytes`. REQUIRES: 0 <= layer_begin < layer_end <= L.
 [[nodiscard]] absl::StatusOr<Rows> ParseTailSegment(const ChunkCodec& codec,
                                                     std::span<const std::uint8_t> bytes,
+                                                    std::int32_t layer_begin,
+                                                    std::int32_t layer_end,
                                                     std::size_t max_bytes = std::size_t{1} << 30);
+// The same of all layers.
+[[nodiscard]] inline absl::StatusOr<Rows> ParseTailSegment(const ChunkCodec& codec,
+                                                           std::span<const std::uint8_t> bytes,
+                                                           std::size_t max_bytes = std::size_t{1}
+                                                                                   << 30) {
+  return ParseTailSegment(codec, bytes, 0, codec.shape().rows.num_layers, max_bytes);
+}
 
 }  // namespace waymark::wire
 

@@ -26,10 +26,17 @@ constexpr int kCpu = 1, kCuda = 2, kCudaHost = 3, kCudaManaged = 13;
 }
 
 // numpy.ndarray itself, the common case, recognised without looking for attributes.
-bool IsNumpy(nb::handle object) {
+PyTypeObject* NumpyArray() {
   static PyObject* const type =
       nb::object(nb::module_::import_("numpy").attr("ndarray")).release().ptr();
-  return reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) == type;
+  return reinterpret_cast<PyTypeObject*>(type);
+}
+bool IsNumpy(nb::handle object) {
+  return Py_TYPE(object.ptr()) == NumpyArray();
+}
+// What lies under the mask of a masked array is no value, and nothing here would see the mask.
+bool IsMasked(nb::handle object) {
+  return PyObject_TypeCheck(object.ptr(), NumpyArray()) != 0 && nb::hasattr(object, "harden_mask");
 }
 
 void SetType(Array& array, nb::dlpack::dtype type) {
@@ -370,7 +377,14 @@ Array ArrayOf(nb::handle object, const char* name) {
       FromNdarray(array, name);
       return array;
     }
-    TypeError(name, "must be an array of integers", object);
+    const std::string text = std::string(name) + " must be an array of integers in native byte " +
+                             "order, got " + StringOf(object.attr("dtype"));
+    PyErr_SetString(PyExc_TypeError, text.c_str());
+    throw nb::python_error();
+  }
+  if (IsMasked(object)) {
+    Raise(WM_INVALID_ARGUMENT,
+          std::string(name) + ": no masked array, whose mask would be ignored");
   }
   if (nb::hasattr(object, "data_ptr") && nb::hasattr(object, "stride")) {
     FromTensor(array, object, name);

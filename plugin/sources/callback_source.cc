@@ -1,10 +1,8 @@
 #include "plugin/sources/callback_source.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstring>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -72,32 +70,13 @@ absl::Status CallbackSource::GetRanges(std::span<const ObjectRange> ranges, Dead
                                        std::span<Object> objects) {
   std::fill(objects.begin(), objects.end(), Object{});
   if (ranges.empty()) return absl::OkStatus();
-  if (callbacks_.get_ranges != nullptr) {
-    wm_reply reply(objects, ranges);
-    return Call(deadline, [&](std::int64_t timeout_ns, wm_message* why) {
-      return callbacks_.get_ranges(callbacks_.context,
-                                   reinterpret_cast<const wm_object_range*>(ranges.data()),
-                                   ranges.size(), timeout_ns, &reply, why);
-    });
-  }
-  // Several ranges may be of one object.
-  std::map<std::array<std::uint32_t, 4>, std::size_t> known;
-  std::vector<Digest128> digests;
-  std::vector<std::size_t> whole_of;
-  for (const ObjectRange& range : ranges) {
-    const auto [at, added] = known.try_emplace(std::to_array(range.digest.w), digests.size());
-    if (added) digests.push_back(range.digest);
-    whole_of.push_back(at->second);
-  }
-  std::vector<Object> wholes(digests.size());
-  absl::Status status = Get(digests, deadline, wholes);
-  for (std::size_t i = 0; i < ranges.size(); ++i) {
-    const Object& whole = wholes[whole_of[i]];
-    if (!whole.present() || ranges[i].end > whole.bytes.size()) continue;
-    objects[i] = {whole.owner,
-                  whole.bytes.subspan(ranges[i].begin, ranges[i].end - ranges[i].begin)};
-  }
-  return status;
+  if (callbacks_.get_ranges == nullptr) return absl::UnimplementedError("the source has no ranges");
+  wm_reply reply(objects, ranges);
+  return Call(deadline, [&](std::int64_t timeout_ns, wm_message* why) {
+    return callbacks_.get_ranges(callbacks_.context,
+                                 reinterpret_cast<const wm_object_range*>(ranges.data()),
+                                 ranges.size(), timeout_ns, &reply, why);
+  });
 }
 
 absl::Status CallbackSource::Put(std::span<const NamedObject> objects, Deadline deadline) {

@@ -47,7 +47,8 @@ class CallbackSource final : public wire::PageSource {
 
   [[nodiscard]] absl::Status Get(std::span<const Digest128> digests, wire::Deadline deadline,
                                  std::span<wire::Object> objects) override;
-  // Without `get_ranges`: gets whole objects, and cuts them.
+  // Without `get_ranges`: Unimplemented, so that fetchers get whole objects, and compare them with
+  // their digests.
   [[nodiscard]] absl::Status GetRanges(std::span<const wire::ObjectRange> ranges,
                                        wire::Deadline deadline,
                                        std::span<wire::Object> objects) override;

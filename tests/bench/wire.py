@@ -99,7 +99,7 @@ def int32_from_json(data, shape):
 
 
 def waymark_ids(data):
-    return waymark.from_bytes(data).read(dtype=np.uint8)
+    return waymark.from_bytes(data).read(dtype=np.uint8, fill="zeros")
 
 
 def waymark_array(words, said, data):
@@ -356,8 +356,8 @@ SEQUENCES, CONTEXT = 64, 4
 RANKS = (
     ((0, 15, 30, 45, 60), None, 16, 0.05),
     ((0, 15, 29, 44, 58), None, 16, math.inf),
-    ((0, 15, 29, 44, 58), 1, 16, 0.08),
-    ((0, 15, 29, 44, 58), 1, 32, 0.05),
+    ((0, 15, 29, 44, 58), 1, 16, 0.18),
+    ((0, 15, 29, 44, 58), 1, 32, 0.10),
 )
 CRC_LAYERS = (1, 5, 8, 15)
 

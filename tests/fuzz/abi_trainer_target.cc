@@ -55,6 +55,12 @@ struct KnownRow {
   std::array<std::uint32_t, kLayers> reasons = {};
   std::array<std::array<std::int32_t, kTopK>, kLayers> ids = {};
 };
+// -1 in uint8 is the last of 256 experts.
+template <class Args>
+bool FillIsAnExpert(std::int32_t experts, const Args& args) {
+  return experts == 256 && args.id_type == WM_ID_UINT8 && args.fill == WM_FILL_MINUS_ONE;
+}
+
 constexpr std::uint32_t Bit(int reason) {
   return 1u << reason;
 }
@@ -383,10 +389,11 @@ class World {
     KnownRows& known = lent.known.back();
     known = Known(range, bad);
     const bool whole = bytes_.Once(3);
+    const bool ranges = !bytes_.Once(3);
     if (bytes_.Once(2)) {
-      objects.Damage(bytes_, whole);
+      objects.Damage(bytes_);
       const KnownRows right = known;
-      wire::Fetcher fetcher(&objects, {.cache_bytes = 0, .whole_chunks = whole});
+      wire::Fetcher fetcher(&objects, {.cache_bytes = 0, .whole_chunks = whole || !ranges});
       for (std::int32_t l = 0; l < kLayers; ++l) {
         const auto read = fetcher.Fetch(objects.handle, {0, range.count, l, l + 1},
                                         wire::After(std::chrono::seconds(100)));
@@ -402,7 +409,7 @@ class World {
         }
       }
     }
-    const wm_source_callbacks callbacks = objects.Callbacks(!bytes_.Once(3));
+    const wm_source_callbacks callbacks = objects.Callbacks(ranges);
     wm_source* from = nullptr;
     Require(Api().wire->source_callbacks_create(&callbacks, &from, Why()) == WM_OK,
             "a source can be made");
@@ -906,6 +913,7 @@ class World {
     if (bytes_.Once(48)) args.id_type = bytes_.Small(), right = false;
     args.fill = static_cast<std::int32_t>(bytes_.Below(3));
     if (bytes_.Once(48)) args.fill = bytes_.Small(), right = false;
+    if (FillIsAnExpert(experts_, args)) refused = true;
     Written ids(layers.size() * rows * kTopK * width);
     Written mask(rows);
     args.ids = ids.data();
@@ -1026,6 +1034,7 @@ class World {
       args.id_type = static_cast<std::int32_t>(bytes_.Below(5));
     } while (experts_ > 256 && args.id_type == WM_ID_UINT8 && !bytes_.empty());
     if (experts_ > 256 && args.id_type == WM_ID_UINT8) args.id_type = WM_ID_INT64;
+    if (FillIsAnExpert(experts_, args)) args.id_type = WM_ID_INT64;
     args.flags &= ~WM_TRAINER_PACKED_ROWS;
     wm_trainer_expand_args expand = {};
     expand.struct_size = sizeof(expand);
@@ -1066,7 +1075,7 @@ class World {
     const std::int32_t most = args.id_type == WM_ID_UINT8   ? 256
                               : args.id_type == WM_ID_INT16 ? 32768
                                                             : 65536;
-    refused = args.num_experts > most;
+    refused = args.num_experts > most || FillIsAnExpert(args.num_experts, args);
     std::vector<std::uint8_t> packed(rows * row_ids * stored);
     std::minstd_rand random(1 + bytes_.Byte());
     std::vector<std::uint16_t> wanted(rows * row_ids);

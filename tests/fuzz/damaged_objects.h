@@ -32,13 +32,12 @@ class DamagedObjects final : public wire::PageSource {
     handle = *published;
   }
 
-  // Loses and damages a few. `whole`: fetchers compare the digests of whole chunks, so that even an
-  // object in the place of another is found.
-  void Damage(Bytes& bytes, bool whole) {
+  // Loses and damages a few, or puts them in the place of others.
+  void Damage(Bytes& bytes) {
     for (std::uint32_t n = 1 + bytes.Below(3); n > 0 && !objects_.empty(); --n) {
       const auto at = Nth(bytes.Byte());
       std::vector<std::uint8_t>& object = at->second;
-      switch (bytes.Below(whole ? 4 : 3)) {
+      switch (bytes.Below(4)) {
         case 0:
           objects_.erase(at);
           break;

@@ -226,6 +226,35 @@ def test_chunks_in_wrong_places_are_missing(seed: int) -> None:
         waymark.read(old.read_bytes())
 
 
+@pytest.mark.parametrize("experts, k", [(16, 2), (64, 6), (256, 8), (300, 4), (600, 10)])
+def test_an_id_twice_in_a_row_is_no_choice(experts: int, k: int, seed: int) -> None:
+    """Regression: as capture and Plan.fill() call it; such a row was read as valid."""
+    rng = np.random.default_rng(seed)
+    shape = waymark.Shape(3, k, experts, 4, 0, 0, (0, 1, 2))
+    ids = distinct_ids(rng, 30, 3, k, experts).astype(shape.id_dtype)
+    infos = np.zeros(30, waymark.row_info_dtype)
+    infos["reason"][7] = Reason.CAPACITY
+    ids[7] = 0
+    where = rng.permutation([row for row in range(30) if row != 7])[:5]
+    for row in where:
+        a, b = rng.permutation(k)[:2]
+        layer = rng.integers(3)
+        ids[row, layer, a] = ids[row, layer, b]
+    rows = Rows(shape, 0, ids, infos)
+    source = waymark.MemorySource()
+    handle = waymark.Publisher(source, shape).publish(rows).wait(10)
+    fetched = waymark.Fetcher(source).fetch(handle)
+    wrong = np.isin(np.arange(30), where)
+    for ordered in (True, False):
+        document = waymark.from_bytes(rows.to_bytes(ordered=ordered))
+        for got in (document.rows(), fetched):
+            assert (got.valid == (infos["reason"] == 0) & ~wrong).all()
+            assert (got.reasons[wrong] == Reason.INVALID_ID).all() and not got.ids[wrong].any()
+            kept = ids[got.valid]
+            assert (np.sort(got.ids[got.valid], axis=2) == np.sort(kept, axis=2)).all()
+        assert document.check().invalid_rows == 5
+
+
 def test_files_are_read_unless_mapping_is_asked_for(tmp_path: Path, seed: int) -> None:
     rows = random_rows(np.random.default_rng(seed), 50)
     rows = Rows(rows.shape, 0, rows.ids, rows.infos)

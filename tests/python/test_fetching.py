@@ -103,7 +103,7 @@ def test_a_stage_fetches_the_layers_that_share_its_crcs(
     handle = waymark.Publisher(source, rows.shape, crc_layers=crc_layers).publish(rows).wait(10)
     plan = trainer.Layout().plan([65])
     for (begin, end), layers in zip(STAGES, fetched):
-        crcs = -(-layers // (crc_layers or 15))
+        crcs = -(-58 // (crc_layers or 15))  # all: the digest vouches for all together
         source.range_bytes = 0
         got = waymark.Fetcher(source).fetch(handle, layers=(begin, end), timeout=10)
         expect_same(got, rows, slice(begin, end))

@@ -255,6 +255,7 @@ def test_a_model_that_is_not_known_is_refused_by_name() -> None:
         ),
         "JambaSparseMoeBlock has no router that is a module": Module(moe=JambaSparseMoeBlock()),
         "none of its modules routes": Module(mlp=Module()),
+        "NoneType is refused: it is no module of torch": None,
         "Qwen3MoeTopKRouter (gate) is refused: its name has no layers.N": Module(
             gate=Qwen3MoeTopKRouter(rng)
         ),
@@ -357,8 +358,10 @@ def test_a_positional_mask_counts() -> None:
 
 def test_what_is_filled_for_another_model_is_refused() -> None:
     plan, filled = planned()
-    many = filled.ids.copy()
-    many[1, np.flatnonzero(filled.mask)[3], 2] = EXPERTS
+    replayed = int(np.flatnonzero(filled.mask)[3])
+    many, negative, twice = filled.ids.copy(), filled.ids.copy(), filled.ids.copy()
+    many[1, replayed, 2], negative[1, replayed, 2] = EXPERTS, -1
+    twice[1, replayed, 2] = twice[1, replayed, 0]
     unused = filled.ids.copy()
     unused[1, np.flatnonzero(~filled.mask)[0], 2] = EXPERTS
     waymark.hf.replay(Model(), plan, filled._replace(ids=unused))
@@ -367,7 +370,15 @@ def test_what_is_filled_for_another_model_is_refused() -> None:
         "[1, 27, 4]": filled._replace(ids=filled.ids[:1]),
         "got [2, 26, 4]": filled._replace(ids=filled.ids[:, 1:]),
         "filled.mask: bool [27], got int64 [27]": filled._replace(mask=filled.mask.astype(np.int64)),
-        "filled.ids: of 16 experts, got 16": filled._replace(ids=many),
+        "filled.ids: ids in [0, 16), got 16": filled._replace(ids=many),
+        # Regression: torch's own error, from inside of the forward.
+        "filled.ids: ids in [0, 16), got -1": filled._replace(ids=negative),
+        # Regression: replayed, also after they were cut to integers.
+        f"filled.ids: distinct ids in a row, got {twice[1, replayed, 0]} twice in row {replayed} of "
+        "layer 3": filled._replace(ids=twice),
+        "filled.ids: integers [layers, rows, K], got float64": filled._replace(ids=filled.ids + 0.5),
+        "filled.ids: no masked array": filled._replace(ids=np.ma.masked_array(filled.ids)),
+        "filled.mask: no masked array": filled._replace(mask=np.ma.masked_array(filled.mask)),
     }
     for text, given in cases.items():
         with pytest.raises(waymark.InvalidArgumentError) as refused:
@@ -447,6 +458,75 @@ def test_leaving_before_the_backward_of_a_checkpoint_is_an_error(torch: Any) -> 
     torch.grad = False  # no backward will come
     with waymark.hf.replay(model, plan, filled):
         model(tokens, attention_mask=mask)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_every_forward_waits_for_a_backward_of_its_own(torch: Any, reentrant: bool) -> None:
+    """Regression: the first backward ended the wait of all forwards, and a router of another forward
+    chose for itself behind the context, without an error."""
+    model, (tokens, mask, at) = Model(), batch("left")
+    plan, filled = planned()
+    layers = model.model.layers_in_order
+    if not reentrant:
+        checkpointed(model)
+
+    def forward() -> None:
+        if reentrant:  # a checkpoint of any kind, which takes the gradients away in its forward
+            usual = layers[1].forward
+
+            def without_gradients(states: Any) -> Any:
+                torch.grad = False
+                try:
+                    return usual(states)
+                finally:
+                    torch.grad = True
+
+            layers[1].forward = without_gradients
+        model(tokens, attention_mask=mask)
+        if reentrant:
+            layers[1].forward = usual
+
+    def backward(number: int) -> None:
+        torch.task = number
+        layers[1](model.model.states(tokens, 1))
+        torch.task = -1
+
+    for forwards in range(1, 4):
+        for backwards in range(forwards):
+            left = forwards - backwards
+            with pytest.raises(waymark.FailedPreconditionError, match=f"got {left} forwards that wait"):
+                with waymark.hf.replay(model, plan, filled):
+                    for _ in range(forwards):
+                        forward()
+                    for number in range(backwards):
+                        backward(number)
+            assert model.hooks() == 0
+        # All of them, in turns or at the end, of several backwards or of one.
+        for turns, one in ((True, False), (False, False), (False, True)):
+            with waymark.hf.replay(model, plan, filled):
+                for number in range(forwards):
+                    forward()
+                    backward(number) if turns else None
+                for number in range(0 if turns else forwards):
+                    backward(0 if one else number)
+                for rows, where in zip(rows_of(), at):
+                    ids = layers[1].given[-1][1]
+                    assert (ids[where[:-1][rows.valid]] == rows.ids[rows.valid][:, 0]).all()
+
+
+def test_a_forward_that_failed_waits_for_nothing(torch: Any) -> None:
+    model, (tokens, mask, _) = Model(), batch("left")
+    checkpointed(model)
+    plan, filled = planned()
+    with waymark.hf.replay(model, plan, filled):
+        model.model.skipped = 3
+        with pytest.raises(waymark.FailedPreconditionError, match="1 of 2 routers"):
+            model(tokens, attention_mask=mask)
+        model.model.skipped = None
+        model(tokens, attention_mask=mask)
+        torch.task = 1
+        model.model.layers_in_order[1](model.model.states(tokens, 1))
+        torch.task = -1
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

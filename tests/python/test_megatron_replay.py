@@ -267,9 +267,12 @@ def test_what_fills_ahead_is_taken_and_checked_again() -> None:
                 replay.forward(PLAN, filled._replace(ids=ids)):  # fmt: skip
             pytest.fail("it was entered")
     for mask in (filled.mask[1:], filled.mask.astype(np.int8)):
-        with pytest.raises(InvalidArgumentError, match=r"a mask bool \[36\]"), \
+        with pytest.raises(InvalidArgumentError, match=r"rows.mask: bool \[36\]"), \
                 replay.forward(PLAN, filled._replace(mask=mask)):  # fmt: skip
             pytest.fail("it was entered")
+    with pytest.raises(InvalidArgumentError, match="plan: a Plan, got NoneType"), \
+            replay.forward(None, filled):  # type: ignore[arg-type]  # fmt: skip
+        pytest.fail("it was entered")
     assert state(model) == before, "a refused call changed something"
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waymark
+from conftest import distinct_ids
 from test_documents import expect_same, random_rows
 from test_fetching import from_zero
 from waymark import Reason, Rows
@@ -188,6 +189,33 @@ def test_damaged_objects_are_missing_rows(rows: Rows) -> None:
     source.objects = {d: b[:-1] + bytes([b[-1] ^ 1]) for d, b in source.objects.items()}
     got, report = waymark.Fetcher(source).fetch_with_report(handle)
     assert report.damaged > 0 and not got.valid.any()
+
+
+@pytest.mark.parametrize("whole_chunks", [False, True])
+@pytest.mark.parametrize("key", [b"", b"k" * 16])
+@pytest.mark.parametrize("kind", [DictSource, FullSource])
+def test_another_object_under_a_digest_is_none(
+    kind: Callable[[], DictSource], key: bytes, whole_chunks: bool
+) -> None:
+    """Regression: what was got for some layers was not compared with its digest, whole or in ranges:
+    16 of 16 rows of another request were valid."""
+    rng = np.random.default_rng(3)
+    shape = waymark.Shape(4, 2, 64, 16, 0, 0, (0, 1, 2, 3))
+    infos = np.zeros(16, waymark.row_info_dtype)
+    own, other = (
+        Rows(shape, 0, distinct_ids(rng, 16, 4, 2, 64).astype(np.uint8), infos) for _ in range(2)
+    )
+    source = kind()
+    handle = publish(own, source, key=key)
+    chunks = {d for d, object in source.objects.items() if not object.startswith(b"WMK")}
+    publish(other, source, key=key)
+    others = [o for d, o in source.objects.items() if not o.startswith(b"WMK") and d not in chunks]
+    source.objects.update(zip(chunks, others))
+    for layers in ((0, 1), (1, 3), (0, 4)):
+        fetcher = waymark.Fetcher(source, key=key, whole_chunks=whole_chunks)
+        got, report = fetcher.fetch_with_report(handle, layers=layers)
+        assert not got.valid.any() and report.damaged == 1
+        assert (got.reasons == Reason.CAPACITY).all()
 
 
 def test_a_slow_source_is_called_no_more(rows: Rows) -> None:

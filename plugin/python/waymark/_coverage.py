@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ._arrays import array_of
 from ._errors import FailedPreconditionError, InvalidArgumentError
 from ._rows import Rows
 from ._types import CoverageRun, Reason, row_info_dtype
@@ -45,7 +46,7 @@ class Coverage(NamedTuple):
         for another T or L, and as ``Rows.from_array()``."""
         if not self.runs:
             raise FailedPreconditionError(f"there are no rows: {self.failure or 'no runs'}")
-        array = np.asarray(ids)
+        array = array_of("ids", ids)
         begin, end = self.runs[0].begin, self.runs[-1].end
         if array.ndim != 3 or len(array) > end - begin:
             raise InvalidArgumentError(

@@ -35,7 +35,7 @@ class ReadDamage(NamedTuple):
     absent_chunks: int
     """Chunks beyond the end of the bytes: missing (not captured)."""
     invalid_rows: int
-    """Rows with an id that is not below E: missing (invalid id)."""
+    """Rows with an id that is not below E, or twice in a layer: missing (invalid id)."""
 
 
 class Chunk(NamedTuple):
@@ -167,7 +167,7 @@ class Document(_core.Document):
         layer_begin, layer_end = self._layers(layers)
         layout_number = number_of("layout", layout, LAYOUTS)
         fill_number = number_of("fill", fill, FILLS)
-        wanted, id_type = id_type_of(dtype)
+        wanted, id_type = id_type_of(dtype, fill)
         rows = max(last - first, 0)
         shape = _out_shape(layout_number, rows, layer_end - layer_begin, self._shape[1])
         array = _output(out, shape, wanted)

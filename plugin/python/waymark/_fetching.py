@@ -155,7 +155,7 @@ class PageSource(Protocol):
     It holds immutable objects, each under a digest of 16 bytes. Two more methods are optional:
 
     ``get_ranges(ranges, timeout)``: the bytes of each ``(digest, begin, end)``, or None; a range
-    that ends beyond its object is absent. Without it, whole objects are fetched and cut.
+    that ends beyond its object is absent. Without it, whole objects are fetched.
 
     ``holds(digests, timeout)``: for each digest whether the object is there; it is then not put
     again. Without it, every object is put.
@@ -353,10 +353,10 @@ class Fetcher(_core.Fetcher):
         requested from the source at a time; if it is at least max_bytes, no fetch makes more than
         four calls of the source. max_rows, max_bytes: of the rows that one call returns, because a
         handle of 4 KiB can name 2^31 rows; ResourceExhaustedError beyond them. whole_chunks: fetch
-        whole chunks even if only some layers are wanted, and check their digests, not only their
-        crcs. key: that of the publishers. With a key, chunks are always fetched whole, and handles
-        without it, or with another, are refused (DataLossError); without, keyed handles are
-        (FailedPreconditionError)."""
+        whole chunks even if only some layers are wanted, and compare all 128 bits of their digests;
+        of ranges the crcs, and 32 bits of the digest. key: that of the publishers. With a key,
+        chunks are always fetched whole, and handles without it, or with another, are refused
+        (DataLossError); without, keyed handles are (FailedPreconditionError)."""
         for name, value in (
             ("cache_bytes", cache_bytes),
             ("batch_bytes", batch_bytes),

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
+from ._arrays import integers, numbers, output, truths
 from ._errors import InvalidArgumentError
 from ._handle import Handle
 from ._types import (
@@ -52,13 +53,12 @@ def _output(
 ) -> npt.NDArray[Any]:
     if out is None:
         return np.empty(shape, dtype)
-    if out.dtype != dtype or out.shape != shape:
+    array = output(out)
+    if array.dtype != dtype or array.shape != shape:
         raise InvalidArgumentError(
-            f"out: {dtype} {list(shape)}, got {out.dtype} {list(out.shape)}"
+            f"out: {dtype} {list(shape)}, got {array.dtype} {list(array.shape)}"
         )
-    if not out.flags.c_contiguous or not out.flags.writeable:
-        raise InvalidArgumentError("out: C order and writable")
-    return out
+    return array
 
 
 def _runs(runs: list[Any], versions: WeightVersions | None) -> list[CoverageRun]:
@@ -119,9 +119,10 @@ class Rows:
         ordered: bool = True,
     ) -> None:
         """ids: uint8 (up to 256 experts) or uint16 [T, L, K]; infos: row_info_dtype [T]; both C
-        order. They must not change as long as these rows exist. InvalidArgumentError if they do not
-        match, ``shape.layer_ids`` are not one for each layer, increasing, ``first`` is not in
-        [0, 2^31), or a valid row has an id that is not below ``shape.num_experts``."""
+        order. They must not change as long as these rows exist. Infos whose padding bytes are not 0
+        are copied. InvalidArgumentError if they do not match, ``shape.layer_ids`` are not one for
+        each layer, increasing, ``first`` is not in [0, 2^31), a reason or a provenance is none, or
+        a valid row has an id that is not below ``shape.num_experts``."""
         wanted = (len(infos), shape.num_layers, shape.top_k)
         if ids.dtype != shape.id_dtype or ids.shape != wanted or not ids.flags.c_contiguous:
             raise InvalidArgumentError(
@@ -130,12 +131,23 @@ class Rows:
             )
         if infos.dtype != row_info_dtype or infos.ndim != 1 or not infos.flags.c_contiguous:
             raise InvalidArgumentError("infos: row_info_dtype [T] in C order")
-        numbers = shape.layer_ids
-        increasing = all(a < b for a, b in zip(numbers, numbers[1:]))
-        if numbers and (len(numbers) != shape.num_layers or numbers[0] < 0 or not increasing):
+        for field, names in (("reason", Reason), ("provenance", Provenance)):
+            bad = np.flatnonzero(infos[field] >= len(names))
+            if len(bad):
+                raise InvalidArgumentError(
+                    f"infos: a {field} of 0 to {len(names) - 1}, got {infos[field][bad[0]]} in row "
+                    f"{bad[0]}"
+                )
+        if (infos.view(np.uint64)[2::3] >> 16).any():  # the padding, which no field reaches
+            given, infos = infos, np.zeros(len(infos), row_info_dtype)
+            for field in row_info_dtype.names or ():
+                infos[field] = given[field]
+        layers = shape.layer_ids
+        increasing = all(a < b for a, b in zip(layers, layers[1:]))
+        if layers and (len(layers) != shape.num_layers or layers[0] < 0 or not increasing):
             raise InvalidArgumentError(
                 f"shape.layer_ids: one for each of {shape.num_layers} layers, from 0, increasing, got "
-                f"{list(numbers)}"
+                f"{list(layers)}"
             )
         if not 0 <= first <= _MOST_ROWS - len(infos):
             raise InvalidArgumentError(
@@ -175,21 +187,15 @@ class Rows:
 
         InvalidArgumentError if a valid row has an id that is not in [0, num_experts), or one twice
         in a layer: no router chooses that, and trainers take it in silence."""
-        array = np.asarray(ids)
-        if array.ndim != 3 or array.dtype.kind not in "iu":
-            raise InvalidArgumentError(
-                f"ids: integers [T, L, K], got {array.dtype} {list(array.shape)}"
-            )
+        array = integers("ids", ids, "T", "L", "K")
         num_rows, num_layers, top_k = array.shape
-        layers = tuple(range(num_layers)) if layer_ids is None else tuple(map(int, layer_ids))
+        layers = tuple(range(num_layers))
+        if layer_ids is not None:
+            layers = tuple(numbers("layer_ids", layer_ids))
         if missing == Reason.NONE:
             raise InvalidArgumentError("missing: a reason, got NONE")
         weights = integer("version", version, 0, (1 << 64) - 1)
-        mask = np.ones(num_rows, np.bool_) if valid is None else np.asarray(valid)
-        if mask.dtype != np.bool_ or mask.shape != (num_rows,):
-            raise InvalidArgumentError(
-                f"valid: bool [{num_rows}], got {mask.dtype} {list(mask.shape)}"
-            )
+        mask = truths("valid", np.ones(num_rows, np.bool_) if valid is None else valid, num_rows)
         shape = Shape(num_layers, top_k, num_experts, 16, 0, 0, layers)
         nothing = np.empty(0, np.uint8)
         _core.Rows(num_layers, top_k, num_experts, 16, list(layers), first, nothing, nothing, True)
@@ -342,14 +348,10 @@ class Rows:
         Rows that are missing, and positions that these rows do not have (-1 for padding), have the
         fill and are False in valid, bool [n]. layer_ids: the layers by the model's numbers, in any
         order; None: all. ids: [n, L, K], or [L, n, K] with layout="LTK"."""
-        at = np.asarray(positions)
-        if at.ndim != 1 or (at.size and at.dtype.kind not in "iu"):
-            raise InvalidArgumentError(
-                f"positions: integers [n], got {at.dtype} {list(at.shape)}"
-            )
+        at = integers("positions", positions, "n")
         layout_number = number_of("layout", layout, LAYOUTS)
         number_of("fill", fill, FILLS)
-        wanted, _ = id_type_of(dtype)
+        wanted, _ = id_type_of(dtype, fill)
         columns = None if layer_ids is None else self._columns(layer_ids)
         num_layers = self.shape.num_layers if columns is None else len(columns)
         array = _output(
@@ -371,13 +373,13 @@ class Rows:
     def _columns(self, layer_ids: Sequence[int]) -> list[int]:
         """The column of each layer, by the model's number."""
         column = {number: c for c, number in enumerate(self.layer_ids)}
-        numbers = [int(number) for number in layer_ids]
-        absent = [number for number in numbers if number not in column]
+        wanted = numbers("layer_ids", layer_ids)
+        absent = [number for number in wanted if number not in column]
         if absent:
             raise InvalidArgumentError(
                 f"layer_ids: of the layers {list(self.layer_ids)}, got {absent[0]}"
             )
-        return [column[number] for number in numbers]
+        return [column[number] for number in wanted]
 
     def _view(
         self, shape: Shape, first: int, ids: npt.NDArray[Any], infos: npt.NDArray[np.void]
@@ -404,7 +406,7 @@ class Rows:
                 return part.astype(dtype, layout=layout, fill=fill, out=out)
         layout_number = number_of("layout", layout, LAYOUTS)
         fill_number = number_of("fill", fill, FILLS)
-        wanted, id_type = id_type_of(dtype)
+        wanted, id_type = id_type_of(dtype, fill)
         shape = _out_shape(layout_number, len(self), self.shape.num_layers, self.shape.top_k)
         array = _output(out, shape, wanted)
         self._native().write(layout_number, id_type, fill_number, array)

@@ -45,8 +45,9 @@ class Snapshot(_core.Snapshot):
 
         begin, end: counted from the first row of the sequence; None: the range of the snapshot.
         dtype: uint8, uint16, int16, int32 or int64; it must hold every id. fill: the ids of missing
-        rows: -1, 0, or 0 ... K - 1. out: an array of that shape and dtype to write to, instead of a
-        new one. Releases the GIL for more than a few rows.
+        rows: -1 (not with uint8, where it is 255 and may be an expert), 0, or 0 ... K - 1. out: an
+        array of that shape and dtype to write to, instead of a new one. Releases the GIL for more
+        than a few rows.
 
         FailedPreconditionError before it is ready; OutOfRangeError outside the range;
         InvalidArgumentError for types and shapes that do not match. read_with_info() and coverage()
@@ -84,7 +85,7 @@ class Snapshot(_core.Snapshot):
         last = self.last if end is None else end
         layout_number = number_of("layout", layout, LAYOUTS)
         fill_number = number_of("fill", fill, FILLS)
-        wanted, id_type = id_type_of(dtype)
+        wanted, id_type = id_type_of(dtype, fill)
         num_layers, top_k, _ = self._row_shape
         shape = _out_shape(layout_number, max(last - first, 0), num_layers, top_k)
         array = _output(out, shape, wanted)

@@ -248,9 +248,14 @@ def number_of(name: str, value: object, names: dict[str, int]) -> int:
     raise InvalidArgumentError(f"{name}: one of {', '.join(names)}; got {value!r}")
 
 
-def id_type_of(dtype: npt.DTypeLike) -> tuple[np.dtype[Any], int]:
-    """A dtype and its number; InvalidArgumentError lists the dtypes."""
+def id_type_of(dtype: npt.DTypeLike, fill: str = "") -> tuple[np.dtype[Any], int]:
+    """A dtype and its number; InvalidArgumentError lists the dtypes. fill: of rows without ids."""
     wanted = np.dtype(dtype)
+    if fill == "minus_one" and wanted == np.uint8:
+        raise InvalidArgumentError(
+            "fill: must not be minus_one with ids of type uint8, where it is 255 and may be an "
+            "expert"
+        )
     if wanted not in ID_TYPES:
         raise InvalidArgumentError(
             f"dtype: one of {', '.join(str(t) for t in ID_TYPES)}; got {wanted}"

@@ -11,7 +11,8 @@ of different lengths. What counts is what the experts of each layer are given, w
                 audit raises no alarm
   packed        one line of all sequences, without an attention mask
   own           the trainer's own choices, recorded (R2) and replayed: the logits and all gradients are those without Waymark
-  checkpoint    the same gradients with gradient checkpointing; its second forward replays, too
+  checkpoint    the same gradients with gradient checkpointing; its second forward replays, too; two forwards of one context wait
+                for a backward each
   audit         planted errors are named by an audit before replay, and raise an alarm while replaying; nothing else does
   restored      afterwards the model has no hook, and its logits are those of before
 
@@ -316,6 +317,18 @@ class Family:
                     case.require("left before the backward, and nothing was said", False)
                 except waymark.FailedPreconditionError as error:
                     case.require(f"another error: {error}", "backward()" in str(error))
+                for backwards in (1, 2):
+                    try:
+                        with waymark.hf.replay(self.model, plan, filled):
+                            losses = [self.loss(batch.logp(self.model)) for _ in range(2)]
+                            for loss in losses[:backwards]:
+                                self.model.zero_grad()
+                                loss.backward()
+                        case.require("left with one of two backwards, and nothing was said", backwards == 2)
+                    except waymark.FailedPreconditionError as error:
+                        case.require(f"another error: {error}", backwards == 1 and "got 1 forwards that wait" in str(error))
+                    far = max(float((self.gradients()[name] - grad).abs().max() / (grad.abs().max() + 1e-30)) for name, grad in gradients.items())
+                    case.require(f"of two forwards, gradients differ by {far}", far < 1e-4)
                 with torch.no_grad(), waymark.hf.replay(self.model, plan, filled):
                     batch.logp(self.model)  # no backward will follow
         finally:

@@ -218,6 +218,20 @@ TEST(ReadSpec, IdsMustFitTheType) {
   EXPECT_TRUE(check(65535, IdType::kInt32).ok());
 }
 
+// Regression: a missing row read as expert 255.
+TEST(ReadSpec, TheFillIsNoExpert) {
+  const auto check = [](int num_experts, IdType type, Fill fill) {
+    const RoutingShape shape{1, 1, num_experts, 4, {}};
+    return CheckReadSpec(shape, 1, {Layout::kTokensLayersK, type, fill}, IdBytes(type));
+  };
+  EXPECT_TRUE(check(255, IdType::kUint8, Fill::kMinusOne).ok());
+  EXPECT_THAT(std::string(check(256, IdType::kUint8, Fill::kMinusOne).message()),
+              HasSubstr("spec.fill must not be kMinusOne with kUint8, where it is 255"));
+  EXPECT_TRUE(check(256, IdType::kUint8, Fill::kZeros).ok());
+  EXPECT_TRUE(check(256, IdType::kInt16, Fill::kMinusOne).ok());
+  EXPECT_TRUE(check(65535, IdType::kUint16, Fill::kMinusOne).ok());
+}
+
 TEST(ReadSpec, TheSizeIsExact) {
   const RoutingShape shape{2, 3, 64, 4, {}};
   const ReadSpec spec{Layout::kTokensLayersK, IdType::kInt32, Fill::kZeros};

@@ -87,6 +87,8 @@ _LAYER = re.compile(r"(?:(.*)\.)?layers\.(\d+)\.")
 def routers_of(model: Any) -> list[Router]:
     """The routers of a model, by layer. Refused if one of them is not known: a model is replayed as
     a whole or not at all."""
+    if not hasattr(model, "named_modules"):
+        raise Refused(f"waymark: {type(model).__name__} is refused: it is no module of torch")
     routers: dict[int, Router] = {}
     block = ""
     for name, module in model.named_modules():
@@ -140,6 +142,14 @@ def _alike(model: Any, routers: list[Router]) -> list[Router]:
                 f"{router.num_experts} experts, {first} {first.top_k} of {first.num_experts}"
             )
     return routers
+
+
+def around(model: Any, router: Router) -> list[Any]:
+    """The modules that a router is in."""
+    modules = [model]
+    for name in router.name.split(".")[:-1]:
+        modules.append(getattr(modules[-1], name))
+    return modules
 
 
 def decoder_of(model: Any, routers: list[Router]) -> Any:

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import trainer
+from .._arrays import check_choices, integers, truths
 from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._rows import Rows
 from ..trainer import Filled, Plan
-from ._families import Refused, Router, decoder_of, routers_of
+from ._families import Refused, Router, around, decoder_of, routers_of
 from ._place import Place, place_of, rows_of, same
 
 _in_use: weakref.WeakSet[Any] = weakref.WeakSet()  # routers with hooks of ours
@@ -36,8 +37,12 @@ class _Hooked:
         self.routers = routers_of(model)
         self._decoder = decoder_of(model, self.routers)
         self._handles: list[Any] = []
-        self._ran = 0  # routers, in this forward
-        self._checkpointed = False  # by gradient checkpointing, and not run again yet
+        self._around = [around(model, router) for router in self.routers]
+        self._grad = False  # whether this forward began with gradients
+        # Routers that ran in this forward, and whether its backward runs them again.
+        self._ran: list[tuple[int, bool]] = []
+        # Of each router: forwards that wait for their backward, which runs it again.
+        self._waiting = [0] * len(self.routers)
 
     @property
     def layer_ids(self) -> tuple[int, ...]:
@@ -72,37 +77,49 @@ class _Hooked:
         self._handles.clear()
         for router in self.routers:
             _in_use.discard(router.module)
-        if error is None and self._checkpointed:
-            self._left_before_backward()
+        waiting, self._waiting = max(self._waiting), [0] * len(self.routers)
+        if error is None and waiting:
+            self._left_before_backward(waiting)
 
-    def _left_before_backward(self) -> None:
-        """Gradient checkpointing will run the routers again, without this context."""
+    def _left_before_backward(self, waiting: int) -> None:
+        """Gradient checkpointing will run the routers again, without this context. waiting:
+        forwards."""
 
     def _before(self, decoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        torch = _torch()
         mask = kwargs.get("attention_mask")
         if mask is None and args:
             parameters = inspect.signature(decoder.forward)
             mask = parameters.bind_partial(*args, **kwargs).arguments.get("attention_mask")
-        self._ran = 0
+        self._grad, self._ran = bool(_torch().is_grad_enabled()), []
         self._begin(mask)
-        self._checkpointed |= torch.is_grad_enabled() and any(
-            getattr(module, "gradient_checkpointing", False) and module.training
-            for module in decoder.modules()
-        )
 
     def _after(self, decoder: Any, args: tuple[Any, ...], out: Any) -> None:
-        if self._ran != len(self.routers):
+        if len(self._ran) != len(self.routers):
             raise FailedPreconditionError(
-                f"{self._ran} of {len(self.routers)} routers ran in a forward: another kernel has "
-                "taken the place of the others, or their layers were skipped"
+                f"{len(self._ran)} of {len(self.routers)} routers ran in a forward: another kernel "
+                "has taken the place of the others, or their layers were skipped"
             )
+        for n, again in self._ran:
+            self._waiting[n] += again
+
+    def _checkpointed(self, n: int) -> bool:
+        """Whether router n, which runs in a forward, runs again in its backward: under a checkpoint
+        of transformers, or a reentrant one of any other kind, which takes the gradients away."""
+        return self._grad and (
+            not _torch().is_grad_enabled()
+            or any(
+                getattr(module, "gradient_checkpointing", False) and module.training
+                for module in self._around[n]
+            )
+        )
 
     def _hook_of(self, n: int) -> Any:
         def hook(module: Any, args: tuple[Any, ...], out: Any) -> Any:
             again = bool(_torch()._C._current_graph_task_id() != -1)  # in a backward
-            self._checkpointed &= not again
-            self._ran += 1
+            if not again:
+                self._ran.append((n, self._checkpointed(n)))
+            elif self._waiting[n]:
+                self._waiting[n] -= 1
             return self._routed(n, self.routers[n], _checked(self.routers[n], out), again)
 
         return hook
@@ -151,24 +168,16 @@ class Replaying(_Hooked):
         super().__init__(model)
         router = self.routers[0]
         self._plan, self._filled = plan, filled
-        shape = tuple(getattr(filled.ids, "shape", ()))
+        ids = integers("filled.ids", filled.ids, "layers", "rows", "K")
         wanted = (len(self.routers), plan.rows, router.top_k)
-        if shape != wanted:
+        if ids.shape != wanted:
             raise InvalidArgumentError(
                 f"filled.ids: [layers, rows, K] {list(wanted)}, of the layers "
-                f"{list(self.layer_ids)} and the rows of the plan, got {list(shape)}"
+                f"{list(self.layer_ids)} and the rows of the plan, got {list(ids.shape)}"
             )
-        mask = np.asarray(filled.mask)
-        if mask.dtype != np.bool_ or mask.shape != (plan.rows,):
-            raise InvalidArgumentError(
-                f"filled.mask: bool [{plan.rows}], got {mask.dtype} {list(mask.shape)}"
-            )
-        ids = np.asarray(filled.ids)
-        most = int(ids.max(initial=0))
-        if most >= router.num_experts:  # other rows may have any fill
-            most = int(ids[:, mask].max(initial=0))
-        if most >= router.num_experts:
-            raise InvalidArgumentError(f"filled.ids: of {router.num_experts} experts, got {most}")
+        mask = truths("filled.mask", filled.mask, plan.rows)
+        # Other rows may have any fill.
+        check_choices("filled.ids", ids, router.num_experts, self.layer_ids, mask)
         if audit_rows is not None and audit_rows < 0:
             raise InvalidArgumentError(f"audit_rows: at least 0, or None for all, got {audit_rows}")
         replayed = np.flatnonzero(mask)
@@ -206,10 +215,11 @@ class Replaying(_Hooked):
             max_rows=max_rows,
         )
 
-    def _left_before_backward(self) -> None:
+    def _left_before_backward(self, waiting: int) -> None:
         raise FailedPreconditionError(
             "replay: gradient checkpointing runs the forward again in backward(), and the routers "
-            "would then choose for themselves: call backward() before the context is left"
+            "would then choose for themselves: call backward() before the context is left, got "
+            f"{waiting} forwards that wait for theirs"
         )
 
     def _begin(self, attention_mask: Any) -> None:
@@ -337,12 +347,14 @@ def replay(model: Any, plan: Plan, filled: Filled, *, audit_rows: int | None = 2
     kept for ``Replaying.audit()``; None: of all.
 
     Forwards and backwards within it are of this batch. With gradient checkpointing, which runs the
-    layers again in the backward, the backward has to be within it, too.
+    layers again in the backward, the backward of every forward has to be within it, too.
 
     Refused for a model whose routers are not known. InvalidArgumentError, in the forward, for a
     batch that has other tokens than the plan. FailedPreconditionError on entering if the routers
     are replayed or recorded already, after a forward in which one of them did not run, and on
-    leaving before the backward of a checkpointed forward."""
+    leaving before the backward of every checkpointed forward; forwards without a backward belong
+    under ``torch.no_grad()``. InvalidArgumentError if rows to be replayed have an id out of range,
+    or one twice."""
     return Replaying(model, plan, filled, audit_rows)
 
 

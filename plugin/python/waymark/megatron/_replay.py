@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from .._arrays import array_of, check_choices, truths
 from .._documents import Document
 from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._rows import Rows
@@ -326,6 +327,8 @@ class Replay:
     def _checked(self, plan: Plan, chunk: Any) -> _Chunk:
         if self._step is not None:
             raise FailedPreconditionError("forward: one micro-batch at a time, got one inside of another")
+        if not isinstance(plan, Plan):
+            raise InvalidArgumentError(f"plan: a Plan, got {type(plan).__name__}")
         if plan.layout.order == "batch-major" and len(plan.lengths) > 1:
             raise InvalidArgumentError(
                 "plan: 'packed' or 'sequence-major', as the rows of Megatron's routers, got 'batch-major'"
@@ -565,28 +568,11 @@ def _sample(mask: npt.NDArray[np.bool_], turn: int) -> npt.NDArray[np.int64]:
 
 def _check_filled(filled: Filled, plan: Plan, chunk: _Chunk) -> None:
     """InvalidArgumentError for what Megatron would take without a word."""
-    ids = np.asarray(filled.ids)
-    experts = chunk.config.num_moe_experts
+    ids = array_of("rows", filled.ids)
     shape = (len(chunk.layers), plan.rows, chunk.config.moe_router_topk)
     if ids.shape != shape or ids.dtype not in (np.int32, np.int64):
         raise InvalidArgumentError(
             f"rows: int32 or int64 {list(shape)}, got {ids.dtype} {list(ids.shape)}"
         )
-    mask = np.asarray(filled.mask)
-    if mask.shape != (plan.rows,) or mask.dtype != np.bool_:
-        raise InvalidArgumentError(f"rows: a mask bool [{plan.rows}], got {mask.dtype} {list(mask.shape)}")
-    if not ids.size:
-        return
-    least, most = int(ids.min()), int(ids.max())
-    if least < 0 or most >= experts:
-        raise InvalidArgumentError(
-            f"rows: ids in [0, {experts}), got {least if least < 0 else most}"
-        )
-    ids = np.sort(ids, axis=-1)
-    twice = np.argwhere(ids[..., 1:] == ids[..., :-1])
-    if len(twice):
-        layer, row, at = twice[0]
-        raise InvalidArgumentError(
-            f"rows: distinct ids in a row, got {ids[layer, row, at]} twice in row {row} of layer "
-            f"{chunk.layer_ids[layer]}"
-        )
+    truths("rows.mask", filled.mask, plan.rows)
+    check_choices("rows", ids, chunk.config.num_moe_experts, chunk.layer_ids)

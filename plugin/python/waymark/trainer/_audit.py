@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from .._arrays import integers, layers_of, truths
 from .._rows import Rows
 from .._types import id_type_of
-from ._plan import Filled, Plan, _layers_of
+from ._plan import Filled, Plan
 
 
 class ReplayError(IntEnum):
@@ -115,10 +116,10 @@ def audit(
     if isinstance(given, Filled):
         mask = given.mask
         given = given.ids
-    given_ids = _layers_of("given", given)
-    own_ids = _layers_of("own", own)
-    replayed = np.ones(plan.rows, np.bool_) if mask is None else np.asarray(mask, np.bool_)
-    local = np.empty(0, np.int64) if rows is None else np.asarray(rows, np.int64)
+    given_ids = layers_of("given", given)
+    own_ids = layers_of("own", own)
+    replayed = truths("mask", np.ones(plan.rows, np.bool_) if mask is None else mask, plan.rows)
+    local = integers("rows", () if rows is None else rows, "n").astype(np.int64)
     layers = np.empty(len(given_ids))
     positions = np.empty(plan.rows)
     sequences = np.empty(len(plan.lengths))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Union
@@ -11,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from .._arrays import array_of, numbers, truths
 from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._formats import read
 from .._rows import Fill, Rows
 from .._snapshot import Snapshot
-from .._types import Reason, Sentinel, number_of
+from .._types import Reason, Sentinel, integer, number_of
 from ._plan import FillReport, Layout, Plan, Source
 
 Form = Literal["list", "flat", "struct", "batch", "packed", "routers"]
@@ -197,16 +199,17 @@ class Format:
             return _read_routers(ids, lengths, num_experts, layer_ids, mask)
         if chosen == "routers":
             raise InvalidArgumentError(f"lengths: a Plan with form 'routers', got {lengths!r}")
-        tokens = None if lengths is None else [int(n) for n in lengths]
+        tokens = None if lengths is None else numbers("lengths", lengths)
         arrays = _parts("ids", ids, chosen, tokens, cu_seqlens, starts)
         masks = None
         if mask is not None:
             like: Form = "list" if chosen in ("flat", "struct") else chosen
             masks = _parts("mask", mask, like, tokens, cu_seqlens, starts)
-            if [m.shape for m in masks] != [array.shape[:1] for array in arrays]:
-                raise InvalidArgumentError(
-                    f"mask: bool, as ids without layers and K, got {[m.shape for m in masks]}"
-                )
+            if len(masks) != len(arrays):
+                raise InvalidArgumentError(f"mask: of {len(arrays)} sequences, got {len(masks)}")
+            masks = [
+                truths(f"mask[{i}]", of, len(ids)) for i, (of, ids) in enumerate(zip(masks, arrays))
+            ]
         if tokens is not None and len(tokens) != len(arrays):
             raise InvalidArgumentError(f"lengths: of {len(arrays)} sequences, got {len(tokens)}")
         found = []
@@ -229,7 +232,7 @@ class Format:
             rows = self._rows(
                 array[:count], num_experts, layer_ids, width if all_layers else 0, notes
             )
-            found.append(rows if masks is None else _without(rows, masks[i].astype(np.bool_)))
+            found.append(rows if masks is None else _without(rows, masks[i]))
         return found
 
     def _form(self, form: Form | None) -> Form:
@@ -242,31 +245,31 @@ class Format:
         self, layer_ids: Sequence[int], num_layers: int | None, form: Form
     ) -> tuple[list[int], int]:
         """The column of each layer, and the number of columns."""
-        numbers = [int(number) for number in layer_ids]
+        layers = numbers("layer_ids", layer_ids)
         if form == "routers":
-            return list(range(len(numbers))), len(numbers)
-        if not numbers or numbers[0] < 0 or any(b <= a for a, b in zip(numbers, numbers[1:])):
+            return list(range(len(layers))), len(layers)
+        if not layers or layers[0] < 0 or any(b <= a for a, b in zip(layers, layers[1:])):
             raise InvalidArgumentError(
-                f"layer_ids: at least one, from 0 on, increasing, got {numbers}"
+                f"layer_ids: at least one, from 0 on, increasing, got {layers}"
             )
-        if num_layers is not None and numbers[-1] >= num_layers:
+        if num_layers is not None and layers[-1] >= num_layers:
             raise InvalidArgumentError(
-                f"layer_ids: below num_layers = {num_layers}, got {numbers[-1]}"
+                f"layer_ids: below num_layers = {num_layers}, got {layers[-1]}"
             )
         if self.layers == "every":
-            total = len(numbers) if num_layers is None else num_layers
-            if numbers != list(range(total)):
+            total = len(layers) if num_layers is None else num_layers
+            if layers != list(range(total)):
                 raise InvalidArgumentError(
                     f"layer_ids: 0 to {total - 1}, because {self.name} counts routers from the "
-                    f"first layer of a stage, and a dense layer shifts them; got {numbers}"
+                    f"first layer of a stage, and a dense layer shifts them; got {layers}"
                 )
         elif num_layers is not None:
-            return numbers, num_layers
+            return layers, num_layers
         elif self.layers == "all":
             raise InvalidArgumentError(
                 f"num_layers: of the model, each of which has a column for {self.name}; got None"
             )
-        return list(range(len(numbers))), len(numbers)
+        return list(range(len(layers))), len(layers)
 
     def _dtype(self, greatest: int) -> np.dtype[Any]:
         for name in self.dtypes:
@@ -324,11 +327,13 @@ def _places(
         raise InvalidArgumentError(f"length: only with form 'batch' or 'packed', got {length}")
     if starts is not None and form != "batch":
         raise InvalidArgumentError(f"starts: only with form 'batch', got {starts}")
-    first = [0] * len(lengths) if starts is None else [int(start) for start in starts]
+    first = [0] * len(lengths) if starts is None else numbers("starts", starts)
     if len(first) != len(lengths):
         raise InvalidArgumentError(f"starts: of {len(lengths)} sequences, got {len(first)}")
     ends = [start + n for start, n in zip(first, lengths)]
-    longest = max(ends, default=0) if length is None else int(length)
+    longest = max(ends, default=0)
+    if length is not None:
+        longest = integer("length", length, 0, (1 << 31) - 1)
     for start, end in zip(first, ends):
         if start < 0 or end > longest:
             name = "length" if starts is None else "starts"
@@ -373,8 +378,10 @@ def _parts(
     """The rows of each sequence, in an array or a list of arrays of any further dimensions."""
     if form not in ("batch", "packed"):
         _places(form, [], None, starts)
-        return [_unpacked(part) if form == "struct" else np.asarray(part) for part in given]
-    array = np.asarray(given)
+        if form == "struct":
+            return [_unpacked(part) for part in given]
+        return [array_of(f"{name}[{i}]", part) for i, part in enumerate(given)]
+    array = array_of(name, given)
     if form == "batch":
         if array.ndim < 2 or lengths is None or len(lengths) != len(array):
             raise InvalidArgumentError(
@@ -402,7 +409,10 @@ def _unpacked(part: Any) -> Ids:
         for name in ("data", "shape", "dtype")
     )
     wanted = np.dtype(str(dtype))
-    size = int(np.prod(shape)) * wanted.itemsize
+    sizes = numbers("shape", shape)
+    if min(sizes, default=0) < 0:
+        raise InvalidArgumentError(f"shape: integers of at least 0, got {sizes}")
+    size = math.prod(sizes) * wanted.itemsize
     if len(data) != size:
         raise InvalidArgumentError(
             f"data: {size} bytes of {wanted} {list(shape)}, got {len(data)}"
@@ -419,9 +429,7 @@ def _read_routers(
     ]
     if mask is None:
         return rows
-    local = np.asarray(mask, np.bool_)
-    if local.shape != (plan.rows,):
-        raise InvalidArgumentError(f"mask: bool [{plan.rows}], got {list(local.shape)}")
+    local = truths("mask", mask, plan.rows)
     sequence, position = plan.places()
     found = []
     for i, part in enumerate(rows):

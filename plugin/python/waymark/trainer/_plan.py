@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from .._arrays import integers, layers_of, output
 from .._documents import Document
 from .._errors import InvalidArgumentError
 from .._fetching import Fetcher
 from .._rows import Fill, Rows
 from .._snapshot import Snapshot
-from .._types import FILLS, Reason, id_type_of, number_of
+from .._types import FILLS, Reason, id_type_of, integer, number_of
 from ._trajectory import RowSource, Trajectory
 
 Order = Literal["packed", "sequence-major", "batch-major"]
@@ -25,6 +26,13 @@ Source = Union[RowSource, Trajectory]
 
 _ORDERS = {"packed": 0, "sequence-major": 1, "batch-major": 2}
 _CUTS = {"zigzag": 0, "contiguous": 1, "stream": 2}
+_MOST = (1 << 31) - 1
+
+
+def _size_and_rank(name: str, place: tuple[int, int]) -> tuple[int, int]:
+    if not isinstance(place, (tuple, list)) or len(place) != 2:
+        raise InvalidArgumentError(f"{name}: (rank, size), got {place!r}")
+    return integer(name, place[1], 1, _MOST), place[0]
 
 
 class Segment(NamedTuple):
@@ -105,14 +113,12 @@ class Plan(_core.TrainerPlan):
             padded_lengths,
             number_of("order", layout.order, _ORDERS),
             number_of("context_cut", layout.context_cut, _CUTS),
-            layout.context[1],
-            layout.context[0],
-            layout.tensor[1],
-            layout.tensor[0],
+            *_size_and_rank("context", layout.context),
+            *_size_and_rank("tensor", layout.tensor),
             layout.sequence_parallel,
-            layout.sequence_multiple,
-            layout.total_multiple,
-            layout.local_multiple,
+            integer("sequence_multiple", layout.sequence_multiple, 1, _MOST),
+            integer("total_multiple", layout.total_multiple, 1, _MOST),
+            integer("local_multiple", layout.local_multiple, 1, _MOST),
         )
         self.layout = layout
         self.lengths = tuple(int(n) for n in lengths)
@@ -153,29 +159,25 @@ class Plan(_core.TrainerPlan):
         routers, by the model's numbers counted from 0
         (``layer_number - 1`` in Megatron-Core), in the order of the tensors. dtype: of the ids, if
         ``out`` is None; Megatron-Core takes int64 and int32. fill: the ids of rows without routing;
-        its dispatchers need distinct ones, hence "arange". partial: a source may have fewer rows;
-        they are missing. packed: the ids are [rows, layers, K] as rows are stored, uint8 up to 256
-        experts, else uint16: the fewest bytes to a device, where expand() makes the tensors of them.
-        out: of this shape in C order, a numpy array or a tensor in host memory, pinned for
-        instance. timeout: of the fetchers, in seconds; rows that have not arrived
-        are missing.
+        its dispatchers need distinct ones, hence "arange"; not "minus_one" with uint8. partial: a
+        source may have fewer rows; they are missing. packed: the ids are [rows, layers, K] as rows
+        are stored, uint8 up to 256 experts, else uint16: the fewest bytes to a device, where
+        expand() makes the tensors of them. out: of this shape in C order, a numpy array or a tensor
+        in host memory, pinned for instance. timeout: of the fetchers, in seconds; rows that have
+        not arrived are missing.
 
         InvalidArgumentError for a source with too few or too many rows, for a layer that it does not
         have, and for sources that differ in K or E. A row with an id out of range, or one twice in
         a layer, is missing (INVALID_ID). On an error nothing is written."""
-        layers = np.asarray(layer_ids)
-        if layers.ndim != 1 or (layers.size and layers.dtype.kind not in "iu"):
-            raise InvalidArgumentError(f"layer_ids: integers [L], got {layers.dtype} {layers.shape}")
+        layers = integers("layer_ids", layer_ids, "n")
         sources = self._of_rank(sources, layers, timeout)
         inputs = [_input(source, timeout) for source in sources]
         shape, stored = self._of_ids(sources, len(layers), packed)
-        array = np.empty(shape, stored if packed else dtype) if out is None else np.asarray(out)
-        _, id_type = id_type_of(array.dtype)
+        array = np.empty(shape, stored if packed else dtype) if out is None else output(out)
+        _, id_type = id_type_of(array.dtype, fill)
         if array.shape != shape:
             order = "[rows, layers, K]" if packed else "[layers, rows, K]"
             raise InvalidArgumentError(f"out: {order} = {list(shape)}, got {list(array.shape)}")
-        if not array.flags.c_contiguous or not array.flags.writeable:
-            raise InvalidArgumentError("out: C order and writable")
         mask = np.zeros(self.rows, np.bool_)
         replayed, padding, no_row, missing, sequence, position = self._fill(
             inputs, layers, id_type, number_of("fill", fill, FILLS), partial, packed, array, mask
@@ -240,7 +242,7 @@ class Plan(_core.TrainerPlan):
         recorded: integers [layers, rows, K], or a tensor [rows, K] of each layer. layer_ids: as in
         fill(), increasing. Rows of other ranks are missing (NEVER_WRITTEN): ``waymark.join()`` of
         the context and tensor ranks' rows has all, ``Rows.join_layers()`` those of all stages."""
-        ids = _layers_of("recorded", recorded)
+        ids = layers_of("recorded", recorded)
         if ids.shape[:2] != (len(layer_ids), self.rows):
             raise InvalidArgumentError(
                 f"recorded: [layers, rows, K] of {len(layer_ids)} layers and {self.rows} rows, got "
@@ -324,17 +326,6 @@ def stage_layers(
     return range(first, first + count)
 
 
-def _layers_of(name: str, ids: Any) -> npt.NDArray[Any]:
-    """Integers [layers, rows, K], of one array or of a list of tensors; no copy of one array."""
-    listed = isinstance(ids, (list, tuple))
-    array = np.stack([np.asarray(layer) for layer in ids]) if listed else np.asarray(ids)
-    if array.ndim != 3 or array.dtype.kind not in "iu":
-        raise InvalidArgumentError(
-            f"{name}: integers [layers, rows, K], got {array.dtype} {list(array.shape)}"
-        )
-    return np.ascontiguousarray(array)
-
-
 def expand(
     packed: Any,
     mask: Any,
@@ -358,10 +349,11 @@ def expand(
     lie in host memory, or on the thread's current device. fill: as in Plan.fill(). stream: an int, None
     (the default stream), or an object with cuda_stream. Returns out.
 
-    InvalidArgumentError for other shapes or types, arrays that lie apart, and a type of ids that does
-    not hold every expert; UnimplementedError on a device if Waymark was built without CUDA."""
+    InvalidArgumentError for other shapes or types, arrays that lie apart, a type of ids that does
+    not hold every expert, and in host memory for ids that are not below num_experts;
+    UnimplementedError on a device if Waymark was built without CUDA."""
     if out is None:
         rows, layers, top_k = np.shape(packed)
-        out = np.empty((layers, rows, top_k), dtype)
+        out = np.empty((layers, rows, top_k), id_type_of(dtype, fill)[0])
     _core.expand(packed, mask, out, num_experts, number_of("fill", fill, FILLS), stream)
     return out

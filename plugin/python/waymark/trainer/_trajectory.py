@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from .._arrays import integers
 from .._documents import Document
 from .._errors import InvalidArgumentError, OutOfRangeError
 from .._fetching import Fetcher
@@ -457,12 +458,7 @@ class _Buffer:
 
 
 def _token_ids(name: str, tokens: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    array = np.asarray(tokens)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise InvalidArgumentError(
-            f"{name}: integers [n], got {array.dtype} {list(array.shape)}"
-        )
-    copy = array.astype(np.int64)
+    copy = integers(name, tokens, "n").astype(np.int64)
     copy.flags.writeable = False
     return copy
 

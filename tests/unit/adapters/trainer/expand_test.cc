@@ -112,6 +112,34 @@ TEST(Expand, OnADeviceIsTheHosts) {
   }
 }
 
+// Regression: they went on to the routers.
+TEST(Expand, IdsThatAreNoExpertsAreRefused) {
+  for (const std::int32_t experts : {200, 300}) {
+    PackedTensors tensors;
+    tensors.num_layers = 2;
+    tensors.top_k = 4;
+    tensors.num_experts = experts;
+    tensors.rows = 3;
+    const std::size_t bytes = experts <= 256 ? 1 : 2;
+    std::vector<std::uint8_t> packed(3 * 2 * 4 * bytes);
+    const auto put = [&](std::size_t at, std::int32_t id) {
+      std::memcpy(packed.data() + at * bytes, &id, bytes);
+    };
+    std::vector<std::uint8_t> mask = {1, 0, 1};
+    tensors.packed = packed;
+    tensors.mask = mask;
+    put(0, experts - 1);
+    put(8, experts);  // its row gets the fill
+    EXPECT_TRUE(CheckExpandIds(tensors).ok());
+    put(23, experts);
+    EXPECT_THAT(CheckExpandIds(tensors).ToString(),
+                HasSubstr("packed: ids must be below " + std::to_string(experts) + ", got " +
+                          std::to_string(experts) + " in row 2"));
+    mask[2] = 0;
+    EXPECT_TRUE(CheckExpandIds(tensors).ok());
+  }
+}
+
 TEST(Expand, WhatDoesNotFitIsRefused) {
   std::mt19937_64 random(TestSeed());
   Case drawn = Draw(random);
@@ -143,6 +171,16 @@ TEST(Expand, WhatDoesNotFitIsRefused) {
         t.ids = t.ids.first(24);
       },
       "id_type: must hold ids up to 299");
+  drawn.tensors.num_experts = 256;
+  drawn.packed.resize(3 * 2 * 4);
+  drawn.Point();
+  refused(
+      [](auto& t) {
+        t.id_type = IdType::kUint8;
+        t.ids = t.ids.first(24);
+        t.fill = Fill::kMinusOne;
+      },
+      "fill: must not be minus_one in uint8, where it is 255, an expert of 256");
 }
 
 }  // namespace

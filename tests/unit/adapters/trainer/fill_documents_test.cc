@@ -514,6 +514,9 @@ void RunCase(Random& random) {
   const Out ids(wrong == 6 ? ids_bytes + 1 : ids_bytes, random);
   const Out mask(!masked ? 0 : wrong == 8 ? rows + 1 : rows, random);
   refused = refused || (masked && wrong == 8);
+  // The fill would be an expert.
+  refused =
+      refused || (out.fill == Fill::kMinusOne && out.id_type == IdType::kUint8 && experts == 256);
   refused = refused || wrong == 6 || (wrong == 7 && last != 0);
   out.ids = ids.bytes();
   if (masked) out.mask = mask.bytes();

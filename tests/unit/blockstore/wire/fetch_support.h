@@ -66,6 +66,41 @@ class ChangingSource final : public PageSource {
   const Change change_;
 };
 
+// Answers one digest with the object of another: in ranges, and `whole_too` in whole objects.
+class OtherNames final : public PageSource {
+ public:
+  OtherNames(PageSource* source, const Digest128& asked, const Digest128& answered, bool whole_too)
+      : source_(source), asked_(asked), answered_(answered), whole_too_(whole_too) {}
+
+  absl::Status Get(std::span<const Digest128> digests, Deadline deadline,
+                   std::span<Object> objects) override {
+    std::vector<Digest128> names(digests.begin(), digests.end());
+    if (whole_too_) std::replace(names.begin(), names.end(), asked_, answered_);
+    return source_->Get(names, deadline, objects);
+  }
+  absl::Status GetRanges(std::span<const ObjectRange> ranges, Deadline deadline,
+                         std::span<Object> objects) override {
+    std::vector<ObjectRange> named(ranges.begin(), ranges.end());
+    for (ObjectRange& range : named) {
+      if (range.digest == asked_) range.digest = answered_;
+    }
+    return source_->GetRanges(named, deadline, objects);
+  }
+  absl::Status Put(std::span<const NamedObject> objects, Deadline deadline) override {
+    return source_->Put(objects, deadline);
+  }
+  absl::Status Holds(std::span<const Digest128> digests, Deadline deadline,
+                     std::span<std::uint8_t> held) override {
+    return source_->Holds(digests, deadline, held);
+  }
+
+ private:
+  PageSource* const source_;
+  const Digest128 asked_;
+  const Digest128 answered_;
+  const bool whole_too_;
+};
+
 // Counts the calls that a fetcher makes of another source: each is a round trip.
 class CountingSource final : public PageSource {
  public:

@@ -76,9 +76,12 @@ Rows LongRows(const RoutingShape& shape, std::int64_t size) {
   rows.shape = shape;
   rows.infos.assign(static_cast<std::size_t>(size), {1, 1, Reason::kNone, {}});
   rows.ids.resize(rows.infos.size() * rows.shape.row_bytes());
-  std::mt19937_64 random(1);  // longer ones begin with shorter ones
-  for (std::uint8_t& id : rows.ids)
-    id = static_cast<std::uint8_t>(random());
+  std::mt19937_64 random(1);                           // longer ones begin with shorter ones
+  for (std::size_t i = 0; i < rows.ids.size(); ++i) {  // distinct in a layer
+    rows.ids[i] = i % static_cast<std::size_t>(shape.top_k) == 0
+                      ? static_cast<std::uint8_t>(random())
+                      : static_cast<std::uint8_t>(rows.ids[i - 1] + 31);
+  }
   return rows;
 }
 Rows LongRows(std::int64_t size) {
@@ -372,9 +375,9 @@ TEST(Fetch, ShardsFetchTheirBytesOnce) {
   const auto part = fetcher.Fetch(*handle, shard, Soon(), &report);
   ASSERT_TRUE(part.ok());
   ExpectSame(*part, ByDocument(rows, handle->shape.code, shard));
-  // 16 pages: 10 layers and their crcs each; and a node.
+  // 16 pages: 10 layers and all crcs each; and a node.
   EXPECT_EQ(report.counts.fetched, 17u);
-  const std::uint64_t pages = 16 * 10 * (4 + 16 * 8);
+  const std::uint64_t pages = 16 * (58 * 4 + 10 * 16 * 8);
   EXPECT_GT(report.counts.fetched_bytes, pages);
   EXPECT_LT(report.counts.fetched_bytes, pages + 1200);
   ASSERT_TRUE(fetcher.Fetch(*handle, shard, Soon(), &report).ok());
@@ -483,6 +486,66 @@ TEST(Fetch, AnObjectUnderAnotherNameIsNoObject) {
   EXPECT_EQ(ExpectRightOrLost(*got, rows, Reason::kCapacity), 16);
   EXPECT_EQ(report.counts.damaged, 1u);
   EXPECT_EQ(got->Coverage()[1], (CoverageRun{32, 48, Reason::kCapacity, 0, {}}));
+}
+
+// Regression: a source whose index was off by one gave the layers and crcs of another chunk, which
+// fit each other: 16 of 16 rows were valid and wrong.
+TEST(Fetch, ARangeOfAnotherObjectIsNoRange) {
+  MemorySource good(kPlenty);
+  const auto publisher = Publisher::Create(&good, {.shape = {LongShape(), {}}}).value();
+  const Rows rows = LongRows(64);
+  const auto handle = PublishRows(*publisher, "", rows);
+  const auto node =
+      ParseNode(NodesOf(good, *handle)[0], ChunkCodec::Create(handle->shape)->shape_digest(), 16);
+  ASSERT_TRUE(node.ok());
+  for (const bool whole_too : {false, true}) {
+    OtherNames source(&good, node->chunks[2], node->chunks[1], whole_too);
+    Fetcher fetcher(&source);
+    for (const RowsAndLayers& part : {RowsAndLayers{0, 64, 0, 15}, {20, 64, 40, 58}}) {
+      FetchReport report;
+      const auto got = fetcher.Fetch(*handle, part, Soon(), &report);
+      ASSERT_TRUE(got.ok());
+      // Where the whole object is the right one, nothing is lost.
+      EXPECT_EQ(ExpectRightOrLost(*got, ByDocument(rows, {}, part), Reason::kCapacity),
+                whole_too ? 16 : 0);
+      EXPECT_EQ(report.counts.damaged, whole_too ? 1u : 0u);
+    }
+  }
+}
+
+// Objects of before version 1.3 have digests that say nothing of their crcs.
+TEST(Fetch, ObjectsOfVersion12AreRead) {
+  MemorySource published(kPlenty);
+  const auto publisher = Publisher::Create(&published, {.shape = {LongShape(), {}}}).value();
+  const Rows rows = LongRows(64);
+  Handle handle = PublishRows(*publisher, "", rows).value();
+  const auto codec = ChunkCodec::Create(handle.shape).value();
+  auto node = ParseNode(NodesOf(published, handle)[0], codec.shape_digest(), 16).value();
+  MemorySource source(kPlenty);
+  const auto put = [&](const Digest128& digest, const Object& object) {
+    const NamedObject named{digest, object};
+    ASSERT_TRUE(source.Put({&named, 1}, Soon()).ok());
+  };
+  for (Digest128& chunk : node.chunks) {
+    Object object;
+    ASSERT_TRUE(published.Get({&chunk, 1}, Soon(), {&object, 1}).ok());
+    std::uint8_t front[12] = {0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0};
+    const std::uint64_t shape = codec.shape_digest();
+    std::memcpy(front, &shape, sizeof(shape));
+    chunk = ContentDigest(front, object.bytes);
+    EXPECT_NE(chunk, codec.Digest(16, object.bytes));
+    put(chunk, object);
+  }
+  const auto bytes =
+      EncodeNode(codec.shape_digest(), 0, {}, node.chunks, 16, std::span(rows.infos)).value();
+  handle.head = ContentDigest(bytes);
+  put(handle.head, Object::Of(bytes));
+  for (const RowsAndLayers& part : {RowsAndLayers{0, 64, 0, 15}, {0, 64, 0, 58}}) {
+    Fetcher fetcher(&source);
+    FetchReport report;
+    ExpectSame(*fetcher.Fetch(handle, part, Soon(), &report), ByDocument(rows, {}, part));
+    EXPECT_EQ(report.counts.damaged, 0u);
+  }
 }
 
 TEST(Fetch, ALostNodeLosesWhatIsBeforeIt) {

@@ -1,4 +1,4 @@
-#include "adapters/trainer/distinct_ids.h"
+#include "blockstore/distinct_ids.h"
 
 #include <gtest/gtest.h>
 

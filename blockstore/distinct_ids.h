@@ -1,6 +1,6 @@
 // DistinctIds: whether the K ids of every layer of a row are in range and distinct.
-#ifndef WAYMARK_ADAPTERS_TRAINER_DISTINCT_IDS_H_
-#define WAYMARK_ADAPTERS_TRAINER_DISTINCT_IDS_H_
+#ifndef WAYMARK_BLOCKSTORE_DISTINCT_IDS_H_
+#define WAYMARK_BLOCKSTORE_DISTINCT_IDS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -21,34 +21,32 @@ struct IdVectors {
   std::vector<std::uint8_t> rotations;
 };
 
-// Checks stored rows of one K and E. Not for several threads at a time: it has scratch memory.
+// Checks stored rows of one K and E. Immutable: const access from any thread.
 class DistinctIds {
  public:
   DistinctIds(std::int32_t top_k, std::int32_t num_experts);
 
   // The first of `layers` layers, [layers][K] stored ids at `ids`, that has an id out of range or
   // one twice; -1: there is none.
-  [[nodiscard]] std::int32_t FirstBad(const std::uint8_t* ids, std::int32_t layers);
+  [[nodiscard]] std::int32_t FirstBad(const std::uint8_t* ids, std::int32_t layers) const;
   // Sets good[i] to whether row i has none; null rows have. True: all have none. REQUIRES:
   // good.size() >= rows.size().
   [[nodiscard]] bool CheckRows(std::span<const std::uint8_t* const> rows, std::int32_t layers,
-                               std::span<std::uint8_t> good);
+                               std::span<std::uint8_t> good) const;
 
  private:
   template <class Id>
-  [[nodiscard]] std::int32_t FirstBadOf(const std::uint8_t* ids, std::int32_t layers);
+  [[nodiscard]] std::int32_t FirstBadOf(const std::uint8_t* ids, std::int32_t layers) const;
 
-  const std::int32_t top_k_;
-  const std::int32_t num_experts_;
+  std::int32_t top_k_;
+  std::int32_t num_experts_;
   IdVectors vectors_;
   // CheckRows for rows of `bytes` bytes; null: no such code for K, E, or machine.
   bool (*check_)(const IdVectors& vectors, std::span<const std::uint8_t* const> rows,
                  std::size_t bytes, std::uint8_t* good) = nullptr;
-  std::size_t least_bytes_ = 0;      // that it takes
-  std::vector<std::uint32_t> seen_;  // [E]: the turn in which an id was seen last
-  std::uint32_t turn_ = 0;
+  std::size_t least_bytes_ = 0;  // that it takes
 };
 
 }  // namespace waymark
 
-#endif  // WAYMARK_ADAPTERS_TRAINER_DISTINCT_IDS_H_
+#endif  // WAYMARK_BLOCKSTORE_DISTINCT_IDS_H_

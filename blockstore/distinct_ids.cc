@@ -1,6 +1,7 @@
-#include "adapters/trainer/distinct_ids.h"
+#include "blockstore/distinct_ids.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
 
@@ -13,6 +14,7 @@ namespace {
 
 constexpr std::uint64_t kLow = 0x0101010101010101u;
 constexpr std::uint64_t kHigh = 0x8080808080808080u;
+constexpr std::size_t kMostTopK = 64;
 
 // Whether one of kTopK <= 8 bytes at `ids` is not below `num_experts` <= 256, or two are equal.
 template <int kTopK>
@@ -59,7 +61,7 @@ std::int32_t FirstBadBytes(const std::uint8_t* ids, std::int32_t layers,
 #define WAYMARK_AVX2 __attribute__((target("avx2")))
 #define WAYMARK_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi")))
 
-// Rows lie anywhere: they are asked for that long before they are checked.
+// Rows lie anywhere: they are asked for that long of_layer they are checked.
 constexpr std::size_t kRowsAhead = 16;
 constexpr std::size_t kLine = 64;
 
@@ -187,7 +189,7 @@ bool HasAvx512() {
 }  // namespace
 
 DistinctIds::DistinctIds(std::int32_t top_k, std::int32_t num_experts)
-    : top_k_(top_k), num_experts_(num_experts), seen_(static_cast<std::size_t>(num_experts)) {
+    : top_k_(top_k), num_experts_(num_experts) {
 #if defined(__x86_64__)
   const bool bytes = num_experts <= 256;
   const std::size_t ids = static_cast<std::size_t>(top_k);
@@ -219,24 +221,24 @@ DistinctIds::DistinctIds(std::int32_t top_k, std::int32_t num_experts)
 }
 
 template <class Id>
-std::int32_t DistinctIds::FirstBadOf(const std::uint8_t* ids, std::int32_t layers) {
-  for (std::int32_t layer = 0; layer < layers; ++layer) {
-    if (++turn_ == 0) {  // wrapped
-      std::fill(seen_.begin(), seen_.end(), 0);
-      turn_ = 1;
+std::int32_t DistinctIds::FirstBadOf(const std::uint8_t* ids, std::int32_t layers) const {
+  const auto top_k = static_cast<std::size_t>(top_k_);
+  std::array<Id, kMostTopK> of_layer;
+  for (std::int32_t layer = 0; layer < layers; ++layer, ids += top_k * sizeof(Id)) {
+    std::memcpy(of_layer.data(), ids, top_k * sizeof(Id));
+    bool bad = false;
+    for (std::size_t k = 0; k < top_k; ++k) {
+      bad |= of_layer[k] >= num_experts_;
+      for (std::size_t other = 0; other < k; ++other)
+        bad |= of_layer[other] == of_layer[k];
     }
-    for (std::int32_t k = 0; k < top_k_; ++k, ids += sizeof(Id)) {
-      Id id;
-      std::memcpy(&id, ids, sizeof(id));
-      if (id >= num_experts_ || seen_[id] == turn_) return layer;
-      seen_[id] = turn_;
-    }
+    if (bad) return layer;
   }
   return -1;
 }
 
 bool DistinctIds::CheckRows(std::span<const std::uint8_t* const> rows, std::int32_t layers,
-                            std::span<std::uint8_t> good) {
+                            std::span<std::uint8_t> good) const {
   const std::size_t bytes = static_cast<std::size_t>(layers) * static_cast<std::size_t>(top_k_) *
                             (num_experts_ <= 256 ? 1 : 2);
   if (check_ != nullptr && bytes >= least_bytes_) return check_(vectors_, rows, bytes, good.data());
@@ -248,7 +250,7 @@ bool DistinctIds::CheckRows(std::span<const std::uint8_t* const> rows, std::int3
   return all;
 }
 
-std::int32_t DistinctIds::FirstBad(const std::uint8_t* ids, std::int32_t layers) {
+std::int32_t DistinctIds::FirstBad(const std::uint8_t* ids, std::int32_t layers) const {
   const auto experts = static_cast<std::uint32_t>(num_experts_);
   if (experts > 256) return FirstBadOf<std::uint16_t>(ids, layers);
   switch (top_k_) {
