@@ -123,7 +123,8 @@ struct EngineOptions {
   bool adapter = true;
   MegatronHook left_out = MegatronHook::kNone;
   // With the adapter: the worker derives the events of blocks that decodes begin and fill, unless a
-  // feature is on with which they are reported: draft, cancel, rewind, tier, external or device.
+  // feature is on with which they are reported: draft, cancel, rewind, tier, external, device, or
+  // spec_tokens.
   bool decodes = true;
 
   std::int32_t block_tokens = 4;
@@ -163,6 +164,11 @@ struct EngineOptions {
   std::vector<FlightSink*> flights;  // one per stage; empty = none. Not owned.
   bool collect_digests = false;  // keep a digest of the valid rows of each request that finishes
 };
+
+// Whether the engine reports through its adapter, and whether the worker then derives the events of
+// blocks that decodes begin and fill (EngineOptions::adapter, decodes).
+[[nodiscard]] bool ReportsThroughAdapter(const EngineOptions& options);
+[[nodiscard]] bool DerivesEvents(const EngineOptions& options);
 
 // A named scenario of the executable specification.
 struct Scenario {
