@@ -138,6 +138,14 @@ bool Features::Set(std::string_view name, double value) {
   return false;
 }
 
+bool Features::On(std::string_view name) const {
+  for (const Probability& p : kProbabilities)
+    if (name == p.name) return this->*p.field > 0;
+  for (const Switch& s : kSwitches)
+    if (name == s.name) return this->*s.field;
+  return false;
+}
+
 std::string Features::ToString() const {
   std::string out;
   const Features standard;

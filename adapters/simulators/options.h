@@ -65,6 +65,8 @@ struct Features {
 
   // Sets the feature with this name ("draft", "late", ...); false if there is none.
   bool Set(std::string_view name, double value);
+  // Whether there is a feature with this name, and it is on.
+  [[nodiscard]] bool On(std::string_view name) const;
   // The features that differ from the default, as "name=value name=value".
   [[nodiscard]] std::string ToString() const;
 };
