@@ -312,8 +312,7 @@ void SlotEngine::Move(int from, int to) {
 
 void SlotEngine::Truncate(int block) {
   Block& b = At(block);
-  // Before the next step, the results of the steps in flight are known.
-  if (!open_.empty() || b.known == 0 || b.bound_in > step_) return;
+  if (b.known == 0 || b.bound_in > step_) return;
   const int rows = Below(b.known + 1);
   Report(Event::Truncate(BlockId(block), rows, StepId(step_)));
   b.known = rows;
