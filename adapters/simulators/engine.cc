@@ -327,8 +327,9 @@ void Engine::ScheduleRunning() {
     } else {
       if (r->done == 0 && rng_.Chance(f.rewind) && Lag() == 0) Rewind(*r);
       if (options_.spec_tokens > 0) {
+        const std::int64_t room = Big() ? budget_ - 1 : options_.spec_tokens;
         work.drafts = std::max<std::int64_t>(
-            0, std::min<std::int64_t>({options_.spec_tokens, budget_ - 1, r->goal - r->known}));
+            0, std::min<std::int64_t>({options_.spec_tokens, room, r->goal - r->known}));
       } else if (rng_.Chance(f.draft)) {
         work.drafts = rng_.Between(1, 4);
       }

@@ -8,13 +8,7 @@
 namespace waymark::sim {
 
 void Engine::MakeAdapter() {
-  const Features& f = options_.features;
-  // Blocks that move, seals of requests that are gone, and reports of other processes: vLLM has
-  // none of them, and so the adapter has no calls for them.
-  if (!options_.adapter || options_.megatron || f.swap > 0 || f.completion_seal ||
-      f.blind_truncate || f.clip || f.lost_bind > 0 || options_.timing.restart > 0) {
-    return;
-  }
+  if (options_.megatron || !ReportsThroughAdapter(options_)) return;
   const StoreOptions store = StoreOptionsOf(options_, 0);
   absl::StatusOr<VllmScheduler> adapter = VllmScheduler::Create(
       {.limits = {.num_blocks = store.num_blocks, .block_tokens = store.block_tokens},
@@ -22,9 +16,7 @@ void Engine::MakeAdapter() {
        .null_block = BlockId(options_.blocks)});
   if (!adapter.ok()) return checker_->Fail(std::string(adapter.status().message()));
   adapter_.emplace(*std::move(adapter));
-  // Tokens that are taken back, and blocks that are found by their keys, need events of their own.
-  derives_ = options_.decodes && bs_ > 1 && !f.device && f.draft == 0 && f.cancel == 0 &&
-             f.rewind == 0 && f.tier == 0 && f.external == 0;
+  derives_ = DerivesEvents(options_);
 }
 
 void Engine::ExtendReported(Request& r) {

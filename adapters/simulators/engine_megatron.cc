@@ -47,7 +47,7 @@ void SetHash(Event& event) {
 }  // namespace
 
 void Engine::MakeMegatron() {
-  if (!options_.adapter || !options_.megatron || options_.timing.wire) return;
+  if (!options_.megatron || !ReportsThroughAdapter(options_)) return;
   for (const auto& store : stores_) {
     absl::StatusOr<MegatronAdapter> adapter =
         MegatronAdapter::Create(store.get(), BlockId(options_.blocks));

@@ -138,6 +138,14 @@ bool Features::Set(std::string_view name, double value) {
   return false;
 }
 
+bool Features::On(std::string_view name) const {
+  for (const Probability& p : kProbabilities)
+    if (name == p.name) return this->*p.field > 0;
+  for (const Switch& s : kSwitches)
+    if (name == s.name) return this->*s.field;
+  return false;
+}
+
 std::string Features::ToString() const {
   std::string out;
   const Features standard;
@@ -148,6 +156,24 @@ std::string Features::ToString() const {
     if (this->*s.field != standard.*s.field) Append(out, s.name, this->*s.field ? 1 : 0);
   }
   return out;
+}
+
+bool ReportsThroughAdapter(const EngineOptions& options) {
+  if (!options.adapter) return false;
+  if (options.megatron) return !options.timing.wire;
+  // Blocks that move, seals of requests that are gone, and reports of other processes: vLLM has
+  // none of them, and so the adapter has no calls for them.
+  const Features& f = options.features;
+  return f.swap == 0 && !f.completion_seal && !f.blind_truncate && !f.clip && f.lost_bind == 0 &&
+         options.timing.restart == 0;
+}
+
+bool DerivesEvents(const EngineOptions& options) {
+  // Tokens that are taken back, and blocks that are found by their keys, need events of their own.
+  const Features& f = options.features;
+  return options.decodes && !options.megatron && ReportsThroughAdapter(options) &&
+         options.block_tokens > 1 && !f.device && f.draft == 0 && options.spec_tokens == 0 &&
+         f.cancel == 0 && f.rewind == 0 && f.tier == 0 && f.external == 0;
 }
 
 std::span<const Scenario> Scenarios() {

@@ -65,6 +65,8 @@ struct Features {
 
   // Sets the feature with this name ("draft", "late", ...); false if there is none.
   bool Set(std::string_view name, double value);
+  // Whether there is a feature with this name, and it is on.
+  [[nodiscard]] bool On(std::string_view name) const;
   // The features that differ from the default, as "name=value name=value".
   [[nodiscard]] std::string ToString() const;
 };
@@ -123,7 +125,8 @@ struct EngineOptions {
   bool adapter = true;
   MegatronHook left_out = MegatronHook::kNone;
   // With the adapter: the worker derives the events of blocks that decodes begin and fill, unless a
-  // feature is on with which they are reported: draft, cancel, rewind, tier, external or device.
+  // feature is on with which they are reported: draft, cancel, rewind, tier, external, device, or
+  // spec_tokens.
   bool decodes = true;
 
   std::int32_t block_tokens = 4;
@@ -163,6 +166,11 @@ struct EngineOptions {
   std::vector<FlightSink*> flights;  // one per stage; empty = none. Not owned.
   bool collect_digests = false;  // keep a digest of the valid rows of each request that finishes
 };
+
+// Whether the engine reports through its adapter, and whether the worker then derives the events of
+// blocks that decodes begin and fill (EngineOptions::adapter, decodes).
+[[nodiscard]] bool ReportsThroughAdapter(const EngineOptions& options);
+[[nodiscard]] bool DerivesEvents(const EngineOptions& options);
 
 // A named scenario of the executable specification.
 struct Scenario {

@@ -5,6 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "tests/conformance/schedules.h"
 #include "tests/support/failing_new.h"
@@ -30,14 +35,43 @@ TEST(RandomSchedules, NothingWrongNothingUnexplained) {
   EXPECT_GT(totals.checks.rows, 0);
 }
 
-// Schedules in which a copy on write took the page of another copy's source: the request that had
-// the source was aborted in the same schedule (VllmScheduler::Copy).
-TEST(RandomSchedules, NoCopyTakesThePageOfAnothersSource) {
-  for (const std::uint64_t seed : {5500024400, 5500055480}) {
+// Every pair of features that an engine can have is on together, by design: each mixture has the pair
+// of its seed. The pairs that are said to exclude each other are on in no schedule.
+TEST(RandomSchedules, HaveEveryPairOfFeatures) {
+  const std::vector<std::string_view> names = MixtureFeatures();
+  std::map<std::pair<std::string_view, std::string_view>, int> occurred[2];
+  const std::uint64_t count = SeedsOfAllPairs();
+  for (std::uint64_t seed = 1; seed <= count; ++seed) {
     const Schedule schedule = DrawSchedule(seed);
-    const Outcome outcome = RunSchedule(schedule);
-    EXPECT_TRUE(outcome.clean(schedule)) << outcome.Describe(schedule);
+    if (schedule.pair) {
+      EXPECT_TRUE(HasFeature(schedule.options, schedule.pair->first) &&
+                  HasFeature(schedule.options, schedule.pair->second))
+          << "seed " << seed << " is to have " << schedule.pair->first << " and "
+          << schedule.pair->second << ": " << schedule.features;
+    }
+    std::vector<std::string_view> on;
+    for (const std::string_view name : names)
+      if (HasFeature(schedule.options, name)) on.push_back(name);
+    for (std::size_t i = 0; i < on.size(); ++i) {
+      for (std::size_t j = i + 1; j < on.size(); ++j)
+        ++occurred[schedule.options.megatron][{on[i], on[j]}];
+    }
   }
+  std::size_t pairs = 0;
+  for (const bool megatron : {false, true}) {
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      for (std::size_t j = i + 1; j < names.size(); ++j) {
+        const bool together = GoTogether(megatron, names[i], names[j]);
+        pairs += together;
+        EXPECT_EQ(occurred[megatron].contains({names[i], names[j]}), together)
+            << (megatron ? "megatron: " : "vllm: ") << names[i] << " and " << names[j] << " in "
+            << count << " schedules";
+      }
+    }
+  }
+  EXPECT_EQ(pairs, FeaturePairs(false).size() + FeaturePairs(true).size());
+  std::printf("%zu pairs of %zu features in %llu schedules\n", pairs, names.size(),
+              static_cast<unsigned long long>(count));
 }
 
 // Schedules in which two pipeline stages found different passes under a key, because the pages of

@@ -1,7 +1,9 @@
 #include "tests/conformance/schedules.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <iterator>
+#include <optional>
 
 #include "adapters/simulators/hash.h"
 
@@ -11,102 +13,226 @@ namespace {
 using sim::EngineOptions;
 using sim::Rng;
 
-// Features of a random mixture: each is there in about a third of the mixtures.
-void DrawMixture(Rng& rng, EngineOptions& options, std::string& text) {
-  struct Range {
-    const char* name;
-    double low, high;  // 0, 0: a switch
-  };
-  constexpr Range kRanges[] = {
-      {"draft", .1, .9},      {"preempt", .01, .1},      {"drop", .01, .1},
-      {"cancel", .01, .1},    {"abort", .01, .05},       {"reset", .003, .02},
-      {"bump", .01, .1},      {"fork", .02, .2},         {"partial", .1, .9},
-      {"tier", .1, 1},        {"swap", .1, 1},           {"external", .05, .3},
-      {"stream", .05, .4},    {"mute", .05, .3},         {"silent", .01, .1},
-      {"rewind", .01, .2},    {"full_hit", .1, .8},      {"pad", .1, .5},
-      {"no_truncate", .1, 1}, {"rollback", .2, .8},      {"late", 0, 0},
-      {"device", 0, 0},       {"completion_seal", 0, 0}, {"blind_truncate", 0, 0},
-      {"guard", 0, 0},        {"ref_zero", 0, 0},        {"clip", 0, 0},
-      {"mid", .1, .9},        {"pause", .05, .5},
-  };
+// ---- the features of mixtures
+
+// The features of sim::Features, and the range from which a mixture draws their chance; 0, 0: a
+// switch. Each is there in about a third of the mixtures.
+struct Range {
+  const char* name;
+  double low, high;
+};
+constexpr Range kRanges[] = {
+    {"draft", .1, .9},      {"preempt", .01, .1},      {"drop", .01, .1},
+    {"cancel", .01, .1},    {"abort", .01, .05},       {"reset", .003, .02},
+    {"bump", .01, .1},      {"fork", .02, .2},         {"partial", .1, .9},
+    {"tier", .1, 1},        {"swap", .1, 1},           {"external", .05, .3},
+    {"stream", .05, .4},    {"mute", .05, .3},         {"silent", .01, .1},
+    {"rewind", .01, .2},    {"full_hit", .1, .8},      {"pad", .1, .5},
+    {"no_truncate", .1, 1}, {"rollback", .2, .8},      {"late", 0, 0},
+    {"device", 0, 0},       {"completion_seal", 0, 0}, {"blind_truncate", 0, 0},
+    {"guard", 0, 0},        {"ref_zero", 0, 0},        {"clip", 0, 0},
+    {"mid", .1, .9},        {"pause", .05, .5},
+};
+
+// The other features: sizes, and when and how calls reach the store.
+struct Other {
+  const char* name;
+  bool (*on)(const EngineOptions&);
+};
+constexpr Other kOthers[] = {
+    {"spec_tokens", [](const EngineOptions& o) { return o.spec_tokens > 0; }},
+    {"stages", [](const EngineOptions& o) { return o.stages > 1; }},
+    {"small_pages", [](const EngineOptions& o) { return o.page_tokens < o.block_tokens; }},
+    {"few_pages", [](const EngineOptions& o) { return o.max_pages > 0; }},
+    {"audit", [](const EngineOptions& o) { return o.audit; }},
+    {"thread", [](const EngineOptions& o) { return o.timing.landing == Landing::kThread; }},
+    {"at_once", [](const EngineOptions& o) { return o.timing.land_at_once; }},
+    {"small_ring", [](const EngineOptions& o) { return o.max_steps_in_flight < 16; }},
+    {"truncate_delay", [](const EngineOptions& o) { return o.timing.truncate_delay > 0; }},
+    {"report", [](const EngineOptions& o) { return o.timing.report > 0; }},
+    {"wire", [](const EngineOptions& o) { return o.timing.wire; }},
+    {"lost", [](const EngineOptions& o) { return o.timing.lost > 0; }},
+    {"doubled", [](const EngineOptions& o) { return o.timing.doubled > 0; }},
+    {"restart", [](const EngineOptions& o) { return o.timing.restart > 0; }},
+    {"lag", [](const EngineOptions& o) { return o.timing.lag > 0; }},
+    {"small_log", [](const EngineOptions& o) { return o.log_bytes > 0; }},
+    {"slow", [](const EngineOptions& o) { return o.timing.slow > 0; }},
+    {"no_memory", [](const EngineOptions& o) { return o.features.no_memory > 0; }},
+    {"adapter", sim::ReportsThroughAdapter},
+    {"derived", sim::DerivesEvents},
+};
+
+// What no engine, or not one of this kind, has together.
+struct Exclusion {
+  const char* feature;
+  const char* others;  // with spaces around
+  bool vllm = true, megatron = true;
+};
+constexpr Exclusion kExclusions[] = {
+    // A rewind is known to the scheduler at once: an engine that sees results late does not do it.
+    {"rewind", " late device "},
+    {"spec_tokens", " draft "},  // one in the place of the other
+    // A scheduler in another process cannot ask what is covered.
+    {"clip", " wire lost doubled restart "},
+    // What is drawn without a landing thread.
+    {"thread", " at_once lag small_log no_memory "},
+    // For these the adapters have no call.
+    {"adapter", " swap completion_seal blind_truncate clip restart ", true, false},
+    {"adapter", " wire lost doubled restart ", false, true},
+    // With these the scheduler reports the events.
+    {"derived",
+     " swap completion_seal blind_truncate clip restart draft spec_tokens cancel rewind tier "
+     "external device ",
+     true, false},
+};
+
+bool Lists(const char* names, std::string_view name) {
+  return std::string_view(names).find(" " + std::string(name) + " ") != std::string_view::npos;
+}
+
+std::vector<FeaturePair> ListPairs(bool megatron) {
+  const std::vector<std::string_view> names = MixtureFeatures();
+  std::vector<FeaturePair> pairs;
+  // Neighbours first, then those that are two apart, ...: a few pairs in a row have all features.
+  for (std::size_t apart = 1; apart <= names.size() / 2; ++apart) {
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const std::size_t j = (i + apart) % names.size();
+      if (2 * apart == names.size() && j < i) continue;
+      if (GoTogether(megatron, names[i], names[j])) pairs.push_back({names[i], names[j]});
+    }
+  }
+  return pairs;
+}
+
+// The numbers of a schedule, and the pair of features that it must have.
+class Draw {
+ public:
+  Draw(std::uint64_t seed, bool megatron) : rng(seed), megatron_(megatron) {}
+  void Want(const FeaturePair& pair) { pair_ = pair; }
+
+  [[nodiscard]] bool Wants(std::string_view feature) const {
+    return pair_ && (feature == pair_->first || feature == pair_->second);
+  }
+  // Whether the feature goes with the pair.
+  [[nodiscard]] bool Allows(std::string_view feature) const {
+    return !pair_ || (GoTogether(megatron_, feature, pair_->first) &&
+                      GoTogether(megatron_, feature, pair_->second));
+  }
+  // Whether the schedule has this feature, with the chance where nothing else decides.
+  bool Has(std::string_view feature, double chance) {
+    return Wants(feature) || (Allows(feature) && rng.Chance(chance));
+  }
+
+  Rng rng;
+
+ private:
+  const bool megatron_;
+  std::optional<FeaturePair> pair_;
+};
+
+// ---- drawing
+
+void DrawMixture(Draw& draw, EngineOptions& options, std::string& text) {
+  Rng& rng = draw.rng;
   for (const Range& range : kRanges) {
-    if (!rng.Chance(.3)) continue;
+    if (!draw.Has(range.name, .3)) continue;
     const double span = range.high - range.low;
     const double value =
         range.high == 0 ? 1 : range.low + span * static_cast<double>(rng.Below(100)) / 100;
     SetOption(options, range.name, value);
   }
-  // A rewind is known to the scheduler at once: an engine that sees results late does not do it.
-  if (options.features.late || options.features.device) options.features.rewind = 0;
-  if (rng.Chance(.2)) options.stages = 2;
-  if (rng.Chance(.2)) options.page_tokens = 2;
-  if (rng.Chance(.15)) options.max_pages = static_cast<std::int32_t>(rng.Between(12, 40));
-  text = options.features.ToString() + " stages=" + std::to_string(options.stages) +
+  sim::Features& f = options.features;
+  if (f.late || f.device) f.rewind = 0;
+  if (draw.Has("spec_tokens", .1)) {
+    options.spec_tokens = static_cast<std::int32_t>(rng.Between(1, 4));
+    f.draft = 0;
+  }
+  if (draw.Has("stages", .2)) options.stages = 2;
+  if (draw.Has("small_pages", .2)) options.page_tokens = 2;
+  if (draw.Has("few_pages", .15))
+    options.max_pages = static_cast<std::int32_t>(rng.Between(12, 40));
+  text = options.features.ToString() + " spec_tokens=" + std::to_string(options.spec_tokens) +
+         " stages=" + std::to_string(options.stages) +
          " page_tokens=" + std::to_string(options.page_tokens) +
          " max_pages=" + std::to_string(options.max_pages);
 }
 
 // A log that is applied late; with a small one, so late that records are lost.
-void DrawLag(Rng& rng, EngineOptions& options, std::string& text) {
+void DrawLag(Draw& draw, EngineOptions& options, std::string& text) {
   constexpr std::int32_t kLags[] = {3, 30, 60, 300, 100000};
   options.timing.landing = Landing::kManual;
-  options.timing.lag = kLags[rng.Below(std::size(kLags))];
+  const bool small_log = draw.Wants("small_log");
+  options.timing.lag = kLags[draw.rng.Between(small_log ? 2 : 0, std::size(kLags))];
   text += ", lag " + std::to_string(options.timing.lag);
-  if (options.timing.lag < 60 || !rng.Chance(.4)) return;
+  if (options.timing.lag < 60 || !draw.Has("small_log", .4)) return;
   options.log_bytes = 1;  // as few as the store allows
   text += ", small log";
 }
 
-void DrawTiming(Rng& rng, EngineOptions& options, std::string& text) {
+void DrawMessages(Draw& draw, EngineOptions& options, std::string& text) {
+  sim::Timing& timing = options.timing;
+  const bool faulty = draw.Wants("lost") || draw.Wants("doubled") || draw.Wants("restart");
+  if (options.features.clip || !(draw.Has("wire", .25) || faulty)) return;
+  timing.wire = true;
+  text += ", wire";
+  if (!faulty && !draw.rng.Chance(.3)) return;
+  const double chance = draw.rng.Chance(.5) ? .02 : .2;
+  timing.lost = draw.Has("lost", .5) ? chance : 0;
+  timing.doubled = draw.Has("doubled", .5) ? chance : 0;
+  timing.restart = draw.Has("restart", .5) ? chance : 0;
+  text += ": lost " + std::to_string(timing.lost) + ", doubled " + std::to_string(timing.doubled) +
+          ", restart " + std::to_string(timing.restart);
+}
+
+void DrawSlowReaders(Draw& draw, EngineOptions& options) {
+  if (options.timing.slow > 0 || !draw.Has("slow", .2)) return;
+  options.timing.slow = static_cast<std::int32_t>(draw.rng.Between(1, 12));
+  if (options.max_pages != 0 || options.features.tier > 0) return;
+  options.max_pages = -1;
+  if (draw.rng.Chance(.5)) options.spare_pages = 64;
+}
+
+void DrawLanding(Draw& draw, EngineOptions& options, std::string& text) {
+  sim::Timing& timing = options.timing;
+  if (draw.Has("thread", .25)) {
+    timing.landing = Landing::kThread;
+    timing.behind = static_cast<std::int32_t>(draw.rng.Below(4));
+    timing.shuffle = draw.rng.Chance(.5);
+    text += " [thread";
+  } else if (draw.Has("at_once", .33)) {
+    timing.land_at_once = true;
+    text += " [at once";
+  } else {
+    if (timing.behind == 0) timing.behind = static_cast<std::int32_t>(draw.rng.Below(5));
+    timing.shuffle = timing.shuffle || draw.rng.Chance(.7);
+    text += " [late";
+  }
+}
+
+void DrawTiming(Draw& draw, EngineOptions& options, std::string& text) {
+  Rng& rng = draw.rng;
   sim::Timing& timing = options.timing;
   timing.seed = rng.Next();
-  switch (rng.Below(4)) {
-    case 0:
-      timing.landing = Landing::kThread;
-      timing.behind = static_cast<std::int32_t>(rng.Below(4));
-      timing.shuffle = rng.Chance(.5);
-      text += " [thread";
-      break;
-    case 1:
-      timing.land_at_once = true;
-      text += " [at once";
-      break;
-    default:
-      if (timing.behind == 0) timing.behind = static_cast<std::int32_t>(rng.Below(5));
-      timing.shuffle = timing.shuffle || rng.Chance(.7);
-      text += " [late";
+  DrawLanding(draw, options, text);
+  if (draw.Has("small_ring", .1)) {
+    options.max_steps_in_flight = static_cast<std::uint32_t>(rng.Between(3, 8));
   }
-  if (rng.Chance(.1)) options.max_steps_in_flight = static_cast<std::uint32_t>(rng.Between(3, 8));
   // vLLM-like engines announce nothing that others build on: their news may come any time.
-  if (rng.Chance(.3)) timing.truncate_delay = static_cast<std::int32_t>(rng.Below(4));
+  if (draw.Has("truncate_delay", .25)) {
+    timing.truncate_delay = static_cast<std::int32_t>(rng.Between(1, 4));
+  }
   text += ", behind " + std::to_string(timing.behind) + ", shuffle " +
           std::to_string(timing.shuffle) + ", ring " + std::to_string(options.max_steps_in_flight) +
           ", truncate delay " + std::to_string(timing.truncate_delay);
-  if (timing.report == 0 && rng.Chance(.4)) {
+  if (timing.report == 0 && draw.Has("report", .4)) {
     timing.report = static_cast<std::int32_t>(rng.Between(1, 6));
   }
-  // A scheduler in another process cannot ask what is covered.
-  if (!options.features.clip && rng.Chance(.25)) {
-    timing.wire = true;
-    text += ", wire";
-    if (rng.Chance(.3)) {
-      const double chance = rng.Chance(.5) ? .02 : .2;
-      timing.lost = rng.Chance(.5) ? chance : 0;
-      timing.doubled = rng.Chance(.5) ? chance : 0;
-      timing.restart = rng.Chance(.5) ? chance : 0;
-      text += ": lost " + std::to_string(timing.lost) + ", doubled " +
-              std::to_string(timing.doubled) + ", restart " + std::to_string(timing.restart);
-    }
-  }
+  DrawMessages(draw, options, text);
   if (timing.report > 0) text += ", report " + std::to_string(timing.report);
-  if (timing.landing == Landing::kCaller && rng.Chance(.5)) DrawLag(rng, options, text);
-  if (timing.slow == 0 && rng.Chance(.2)) {
-    timing.slow = static_cast<std::int32_t>(rng.Between(1, 12));
-    if (options.max_pages == 0 && options.features.tier == 0) {
-      options.max_pages = -1;
-      if (rng.Chance(.5)) options.spare_pages = 64;
-    }
+  if (timing.landing == Landing::kCaller && (draw.Has("lag", .5) || draw.Wants("small_log"))) {
+    DrawLag(draw, options, text);
   }
+  DrawSlowReaders(draw, options);
   // Steps in flight hold pages, too, and above all those whose records are applied late. A landing
   // thread may get no core while the engine goes on: these steps have no forward to wait for.
   if (timing.landing == Landing::kThread || timing.lag > 0) {
@@ -117,7 +243,7 @@ void DrawTiming(Rng& rng, EngineOptions& options, std::string& text) {
             std::to_string(options.max_pages) + ", spare " + std::to_string(options.spare_pages) +
             ")";
   }
-  if (timing.landing != Landing::kThread && rng.Chance(.05)) {
+  if (timing.landing != Landing::kThread && draw.Has("no_memory", .05)) {
     options.features.no_memory = rng.Chance(.5) ? .001 : .02;
     text += ", no memory " + std::to_string(options.features.no_memory);
   }
@@ -126,25 +252,26 @@ void DrawTiming(Rng& rng, EngineOptions& options, std::string& text) {
 
 // Whether the engine reports through its adapter. Half of the vLLM-like ones that do lack the
 // features for which the adapter has no call, so that it is used with all others.
-void DrawAdapter(EngineOptions& options, std::string& text) {
-  Rng rng(sim::Mix(options.seed, 0xada));
-  options.adapter = rng.Chance(.7);
+void DrawAdapter(Draw& draw, EngineOptions& options, std::string& text) {
+  const bool derived = draw.Wants("derived");
+  options.adapter = draw.Has("adapter", .7) || derived;
   if (!options.adapter) return;
   text += ", adapter";
   if (options.megatron) return;
-  const bool for_all = rng.Chance(.5);
-  options.decodes = rng.Chance(.7);
-  const bool derived = options.decodes && rng.Chance(.5);
+  const bool for_all =
+      draw.Wants("adapter") || derived || (draw.Allows("adapter") && draw.rng.Chance(.5));
+  options.decodes = derived || draw.rng.Chance(.7);
   if (!for_all) return;
   text += " (for all)";
   sim::Features& f = options.features;
   f.swap = 0;
   f.completion_seal = f.blind_truncate = f.clip = false;
   options.timing.restart = 0;
-  if (!derived) return;
+  if (!options.decodes || !draw.Has("derived", .5)) return;
   text += ", events of decodes derived";
   f.draft = f.cancel = f.rewind = f.tier = f.external = 0;
   f.device = false;
+  options.spec_tokens = 0;
 }
 
 void Sum(const sim::CheckCounts& from, sim::CheckCounts& to) {
@@ -176,27 +303,67 @@ std::string CountsText(const sim::CheckCounts& checks) {
 
 }  // namespace
 
+std::vector<std::string_view> MixtureFeatures() {
+  std::vector<std::string_view> names;
+  for (const Range& range : kRanges)
+    names.emplace_back(range.name);
+  for (const Other& other : kOthers)
+    names.emplace_back(other.name);
+  return names;
+}
+
+bool GoTogether(bool megatron, std::string_view first, std::string_view second) {
+  // Only the worker of a vLLM-like engine derives events.
+  if (megatron && (first == "derived" || second == "derived")) return false;
+  return std::ranges::none_of(kExclusions, [&](const Exclusion& rule) {
+    return (megatron ? rule.megatron : rule.vllm) &&
+           ((first == rule.feature && Lists(rule.others, second)) ||
+            (second == rule.feature && Lists(rule.others, first)));
+  });
+}
+
+std::span<const FeaturePair> FeaturePairs(bool megatron) {
+  static const std::vector<FeaturePair> kPairs[] = {ListPairs(false), ListPairs(true)};
+  return kPairs[megatron];
+}
+
+bool HasFeature(const EngineOptions& options, std::string_view feature) {
+  for (const Other& other : kOthers)
+    if (feature == other.name) return other.on(options);
+  return options.features.On(feature);
+}
+
+std::uint64_t SeedsOfAllPairs() {
+  const std::uint64_t scenarios = sim::Scenarios().size();
+  const std::uint64_t pairs = std::max(FeaturePairs(false).size(), FeaturePairs(true).size());
+  return 4 * scenarios * ((pairs + scenarios - 1) / scenarios);
+}
+
 Schedule DrawSchedule(std::uint64_t seed) {
   Schedule schedule;
   EngineOptions& options = schedule.options;
   options.seed = seed;
-  Rng rng(sim::Mix(seed, 0xc0f));
-  const auto scenarios = sim::Scenarios();
   options.megatron = seed % 2 == 1;
+  Draw draw(sim::Mix(seed, 0xc0f), options.megatron);
+  const auto scenarios = sim::Scenarios();
+  const std::uint64_t round = seed / 2 / (2 * scenarios.size());
   const std::uint64_t turn = seed / 2 % (2 * scenarios.size());
   std::string what;
   if (turn < scenarios.size()) {
     SetOptions(options, scenarios[turn].features);
     what = scenarios[turn].name;
   } else {
-    DrawMixture(rng, options, what);
+    const std::span<const FeaturePair> pairs = FeaturePairs(options.megatron);
+    schedule.pair = pairs[(round * scenarios.size() + turn - scenarios.size()) % pairs.size()];
+    draw.Want(*schedule.pair);
+    DrawMixture(draw, options, what);
   }
-  options.audit = rng.Chance(.5);
+  options.audit = draw.Has("audit", .5);
   if (options.stages > 1) options.layers = 8;
   schedule.features = std::string(options.megatron ? "megatron" : "vllm") + " \"" + what + "\"" +
                       (options.audit ? " audit" : "");
-  DrawTiming(rng, options, schedule.features);
-  DrawAdapter(options, schedule.features);
+  DrawTiming(draw, options, schedule.features);
+  DrawAdapter(draw, options, schedule.features);
   return schedule;
 }
 

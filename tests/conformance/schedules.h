@@ -5,23 +5,46 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "adapters/simulators/engine.h"
 #include "adapters/simulators/options.h"
 
 namespace waymark::conformance {
 
+// Two features of random mixtures, by their names.
+struct FeaturePair {
+  std::string_view first, second;
+};
+
 struct Schedule {
   sim::EngineOptions options;
   std::int64_t steps = 200;
-  std::string features;  // for people: engine, scenario or mixture, timing
+  std::string features;             // for people: engine, scenario or mixture, timing
+  std::optional<FeaturePair> pair;  // that a mixture has by its seed
 };
 
 // The schedule of a seed: every named scenario in turn on both engines, and as many random
 // mixtures. Half of them land deterministically in shuffled order, the others at once or with a
 // landing thread.
+//
+// Each mixture of an engine has the next pair of FeaturePairs, whatever else is drawn: so
+// SeedsOfAllPairs() seeds in a row have every pair on both engines.
 [[nodiscard]] Schedule DrawSchedule(std::uint64_t seed);
+
+// The names of the features of mixtures.
+[[nodiscard]] std::vector<std::string_view> MixtureFeatures();
+// Whether an engine can have both of two features.
+[[nodiscard]] bool GoTogether(bool megatron, std::string_view first, std::string_view second);
+// The pairs that an engine can have, in the order in which mixtures get them.
+[[nodiscard]] std::span<const FeaturePair> FeaturePairs(bool megatron);
+// Whether a schedule has a feature, as its engine will run it.
+[[nodiscard]] bool HasFeature(const sim::EngineOptions& options, std::string_view feature);
+[[nodiscard]] std::uint64_t SeedsOfAllPairs();
 
 // What a schedule came to.
 struct Outcome {
