@@ -199,7 +199,7 @@ def wrapped_methods():
 
 
 def test_every_method_that_the_plugin_wraps_can_be_left_out():
-    # __post_init__ is wrapped only if the capture is switched on by additional_config, not by the environment.
+    # __post_init__ finds mistakes in the options, and starts the front end's half.
     assert wrapped_methods() == set(faults.HOOKS) | {"__post_init__"}
 
 
