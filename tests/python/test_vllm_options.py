@@ -326,6 +326,7 @@ def test_wrong_options_of_the_environment_are_refused_by_their_name_and_value(
 @pytest.mark.parametrize("wrong", [
     {"layer": "all"}, {"layers": "some"}, {"layers": ["all"]}, {"store": 5}, {"store": None},
     {"store": {"num_pagez": 5}}, {"store": {"num_pages": -3}}, {"store": {"landing": "caller"}},
+    {"store": {"num_pages": 2**32}}, {"store": {"audit": "no"}},
     2, "maybe", ["all"],
 ])  # fmt: skip
 def test_wrong_options_of_an_engine_are_refused_by_their_key_and_value(
@@ -347,6 +348,12 @@ def test_a_wrong_switch_is_refused(start: Vllm, monkeypatch: pytest.MonkeyPatch)
 def test_arguments_of_the_store_are_passed_on(start: Vllm) -> None:
     llm = start.llm({"waymark": {"store": {"num_pages": 5, "audit": False}}})
     assert llm.executor.runner._waymark.store.stats().pages == 5
+
+
+def test_options_are_checked_in_no_memory() -> None:
+    given = {"store": {"num_pages": 2**32 - 2, "spare_pages": 0}}
+    found = _options.of(types.SimpleNamespace(additional_config={"waymark": given}))
+    assert found == Options(**given)  # type: ignore[arg-type]
 
 
 def test_a_request_says_no() -> None:

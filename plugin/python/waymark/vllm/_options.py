@@ -98,8 +98,14 @@ def _wrong_store(text: str) -> str:
     may = [name for name in inspect.signature(Store.__init__).parameters if name not in _NOT_GIVEN]
     if unknown := sorted(set(store) - set(may)):
         return f"{unknown[0]!r} is none of {', '.join(may)}"
+    smallest = {"num_layers": 1, "top_k": 1, "num_experts": 2**16 - 1, "num_blocks": 1}
+    pages = store.get("num_pages")
+    if isinstance(pages, int) and 1 < pages < 2**32 - 1:
+        store["num_pages"] = 1  # any number is right, and takes memory
     try:
-        Store(num_layers=1, top_k=1, num_experts=2**16 - 1, num_blocks=1, max_step_rows=1, **store)
+        Store(**smallest, max_step_rows=1, **store)
+    except TypeError:
+        return "a value is of another type than the argument"
     except Exception as error:
         return str(error)
     return ""
