@@ -50,7 +50,8 @@ def test_methods_are_wrapped_whole_or_not_at_all() -> None:
 
 
 def test_what_is_raised_at_the_start_says_whose_it_is() -> None:
-    with pytest.raises(Refused, match="^waymark: the capture cannot start: KeyError: 'x'$"), starting():
+    text = "^waymark: the capture cannot start: KeyError: 'x'$"
+    with pytest.raises(Refused, match=text), starting():
         {}["x"]
     with pytest.raises(Refused, match="^a reason$"), starting():
         raise Refused("a reason")
@@ -105,7 +106,7 @@ def test_wrappers_pass_on_arguments_that_they_do_not_know() -> None:
         processor: Any = Processor()
         if captured:
             _front_end.serve(processor)
-        calls = [
+        calls: list[tuple[Any, dict[str, Any]]] = [
             (Output().add, dict(next_output=merged, when=1, aggregate=True)),
             (processor.add_request, dict(when=2, request=request)),
             (processor.process_outputs, dict(when=3, engine_core_outputs=[], how=4)),
@@ -115,8 +116,9 @@ def test_wrappers_pass_on_arguments_that_they_do_not_know() -> None:
             (Manager()._apply_cow, dict(when=8, source_block=1, cow_block=2, more=3)),
         ]
         for method, arguments in calls:
-            method(**arguments)  # type: ignore[operator]
-            assert seen.pop() == (method.__name__, *arguments.values())  # type: ignore[attr-defined]
-            if "how" not in arguments:
-                method(*arguments.values())  # type: ignore[operator]
-                assert seen.pop() == (method.__name__, *arguments.values())  # type: ignore[attr-defined]
+            name = method.__name__
+            method(**arguments)
+            assert seen.pop() == (name, *arguments.values())
+            if name != "process_outputs":  # one of its arguments has no position
+                method(*arguments.values())
+                assert seen.pop() == (name, *arguments.values())

@@ -1,5 +1,5 @@
-"""Whether an engine of vLLM is captured, with which options, and what is refused before its model is
-loaded: engines that start one after the other in a process, as far as the plugin meets them."""
+"""Whether an engine of vLLM is captured, with which options, and what is refused before its model
+is loaded: engines that start one after the other in a process, as far as the plugin meets them."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Vllm:
                 super().__init__()
                 self.vllm_config = vllm_config
 
-            def _handle_invalid_blocks(self, invalid_block_ids: Any, num_scheduled_tokens: Any) -> Any:
+            def _handle_invalid_blocks(self, blocks: Any, tokens: Any) -> Any:
                 return set()
 
         return SchedulerOfTest
@@ -396,7 +396,8 @@ def test_a_name_that_is_gone_is_refused_by_name_and_nothing_is_half_hooked(
     owner, _, gone = name.partition(".")
     before = getattr(start.parts[where], owner)
     names = {key: value for key, value in vars(before).items() if key != gone}
-    names["__annotations__"] = {key: Any for key in getattr(before, "__annotations__", ()) if key != gone}
+    fields = set(getattr(before, "__annotations__", ())) - {gone}
+    names["__annotations__"] = dict.fromkeys(fields, Any)
     setattr(start.parts[where], owner, type(owner, (), names))
     with pytest.raises(_versions.Refused, match=f"{owner}.{gone} is not there"):
         start.llm(ON)

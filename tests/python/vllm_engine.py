@@ -138,7 +138,9 @@ class BlocksOfAGroup:
     def __init__(self, requests: dict[str, Request]) -> None:
         self.req_to_blocks = Blocks(requests)
 
-    def _apply_cow(self, request_id: str, block_idx: int, source_block: Any, cow_block: Any) -> None:
+    def _apply_cow(
+        self, request_id: str, block_idx: int, source_block: Any, cow_block: Any
+    ) -> None:
         pass
 
 

@@ -30,8 +30,8 @@ def module(name: str) -> Any:
 
 
 class Refused(ValueError):
-    """vLLM is configured in a way that cannot be captured, or is not the vLLM that the plugin knows;
-    names what and why."""
+    """vLLM is configured in a way that cannot be captured, or lacks what the plugin needs; names
+    what and why."""
 
 
 @contextlib.contextmanager
@@ -51,8 +51,8 @@ _wrapped: list[tuple[type, str, Any]] | None = None  # within whole(): what was 
 
 
 def wrap(owner: type, name: str, make: Callable[[Function], Function]) -> None:
-    """Replaces method ``name`` of ``owner`` by ``make(method)``, once in a process. Refused if it is
-    not there."""
+    """Replaces method ``name`` of ``owner`` by ``make(method)``, once in a process. Refused if it
+    is not there."""
     method = getattr(owner, name, None)
     if method is None:
         raise Refused(f"waymark: this vLLM is refused: {owner.__qualname__}.{name} is not there")

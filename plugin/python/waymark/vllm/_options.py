@@ -1,4 +1,4 @@
-"""Options of the plugin: those of one engine, from its ``additional_config`` and the environment."""
+"""Options of the plugin: of one engine, from its ``additional_config`` and the environment."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ def _checked(where: str, given: Any, shown: str) -> Options:
 
 @functools.cache
 def _wrong_store(text: str) -> str:
-    """Why JSON of arguments is refused, or nothing. The smallest store is made with them: a mistake
-    is to be found before the model is loaded."""
+    """Why JSON of arguments is refused, or nothing. The smallest store is made with them: a
+    mistake is to be found before the model is loaded."""
     store = json.loads(text)
     may = [name for name in inspect.signature(Store.__init__).parameters if name not in _NOT_GIVEN]
     if unknown := sorted(set(store) - set(may)):
         return f"{unknown[0]!r} is none of {', '.join(may)}"
-    smallest = {"num_layers": 1, "top_k": 1, "num_experts": 2**16 - 1, "num_blocks": 1}
+    smallest: dict[str, Any] = {"num_layers": 1, "top_k": 1, "num_experts": 2**16 - 1, "num_blocks": 1}
     pages = store.get("num_pages")
     if isinstance(pages, int) and 1 < pages < 2**32 - 1:
         store["num_pages"] = 1  # any number is right, and takes memory

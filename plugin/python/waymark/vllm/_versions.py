@@ -123,8 +123,8 @@ def check(config: Any) -> None:
 
 
 def check_names(scheduler: type) -> None:
-    """Refused, before the model is loaded, if vLLM lacks a name that the half in the engine core needs.
-    scheduler: the class that the engine takes."""
+    """Refused, before the model is loaded, if vLLM lacks a name that the half in the engine core
+    needs. scheduler: the class that the engine takes."""
     needed = [(_class(name), methods) for name, methods in _METHODS.items()]
     for owner, methods in [(scheduler, _SCHEDULER), *needed]:
         for name, arguments in methods.items():
