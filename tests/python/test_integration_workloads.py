@@ -80,6 +80,7 @@ def workloads():
         "vllm.sampling_params": types.SimpleNamespace(RequestOutputKind=types.SimpleNamespace(FINAL_ONLY=0, DELTA=1, CUMULATIVE=2)),
         "vllm.v1": None, "vllm.v1.engine": None,
         "vllm.v1.engine.output_processor": types.SimpleNamespace(RequestOutputCollector=Collector),
+        "async_loads": types.SimpleNamespace(async_loads=None),  # a workload with a connector of vLLM
     }
     before = {name: sys.modules.get(name) for name in (*stubs, "workloads", "scenarios")}
     sys.modules.update({name: stub or types.ModuleType(name) for name, stub in stubs.items()})
