@@ -199,7 +199,7 @@ def wrapped_methods():
 
 
 def test_every_method_that_the_plugin_wraps_can_be_left_out():
-    # __post_init__ is wrapped only if the capture is switched on by additional_config, not by the environment.
+    # __post_init__ finds mistakes in the options, and starts the front end's half.
     assert wrapped_methods() == set(faults.HOOKS) | {"__post_init__"}
 
 
@@ -297,3 +297,20 @@ def test_the_keys_of_json():
     assert set(run.figures(found)["peer"]) == keys - {"peer"}
     assert run.figures(found | {"peer": "not here"})["peer"] == "not here"
     assert run.figures({"error": "ended", "why_not": ["ended"]}) == {"error": "ended"}
+
+
+def test_runs_with_several_seeds_are_put_together_with_their_range():
+    def found(rows, missing, why=()):
+        return dict(RIGHT, rows_checked=rows, rows_missing=missing, why_not=list(why), findings=[])
+
+    whole = run.together({7: found(40, {}), 8: found(50, {"capacity": 2}, ["rows_missing: 2"]), 9: found(30, {"capacity": 1})})
+    assert (whole["rows_checked"], whole["rows_wrong"], whole["rows_missing"]) == (120, 0, {"capacity": 3})
+    assert whole["range"]["rows_checked"] == [30, 50] and whole["range"]["rows_missing"] == [0, 2]
+    assert whole["why_not"] == ["seed 8: rows_missing: 2"]
+    assert run.figures(whole)["range"] == whole["range"] and "error" not in whole
+
+
+def test_a_seed_without_a_result_is_an_error_of_all():
+    whole = run.together({7: dict(RIGHT, why_not=[]), 8: {"error": "it crashed", "why_not": ["it crashed"]}})
+    assert whole["error"] == "it crashed" and whole["why_not"] == ["seed 8: it crashed"]
+    assert run.figures(whole) == {"error": "it crashed"}

@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
+from typing import Any
 
 import numpy as np
-from vllm_engine import ABORTED, STOPPED, Core, Engine, Request, Scheduler, expected, vllm
+import pytest
+from vllm_engine import ABORTED, BLOCK, STOPPED, Core, Engine, Request, Scheduler, expected, vllm
+from waymark import Reason
 from waymark.vllm import _front_end, _plugin, _results, _scheduler
 from waymark.vllm._exchange import Result
 from waymark.vllm._options import Options
@@ -176,6 +179,46 @@ def test_outputs_that_wait_when_the_capture_ends_are_released() -> None:
         assert "a" in engine.finished and engine.rows("a") is None and not half.holds
 
 
+def test_after_a_failure_every_output_says_why_it_has_no_rows() -> None:
+    """Those that came with the failure, too, which had not been taken out to wait."""
+    engine = Engine()
+    for name in "abc":
+        engine.add(Request(name, 3))
+    engine.runner._waymark._reader.read = lambda tags: None
+    engine.step({"a": 3, "b": 3, "c": 3}, finish=("a",))
+    half = engine.scheduler._waymark
+
+    def outputs(*given: Any) -> None:
+        raise RuntimeError("a test")
+
+    half.outputs = outputs
+    engine.step({"b": 1, "c": 1}, finish=("b",))
+    del half.outputs
+    engine.step({"c": 1}, finish=("c",))
+    for name in "abc":
+        assert engine.rows(name) is None and engine.coverage(name).failure == "RuntimeError: a test"
+    assert not half.holds
+
+
+def test_the_log_says_how_to_allow_more_steps_when_some_were_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine = Engine(Options(store={"max_steps_in_flight": 1}))
+    scheduler, worker = engine.scheduler._waymark, engine.runner._waymark
+    engine.add(Request("a", 3))
+    engine.step({"a": 3})
+    worker.store.wait_idle(10)
+    scheduler._step = worker._step = late = worker._step + 1
+    assert worker.session.begin_ids_step(late, 1, slots=[60 * BLOCK], derive_events=True)
+    engine.step({"a": 1}, finish=("a",))
+    worker.session.drop(late)
+    engine.drain()
+    assert engine.coverage("a").missing == {Reason.CAPACITY: 1}
+    (line,) = [record.getMessage() for record in caplog.records if "dropped" in record.getMessage()]
+    assert line.startswith("waymark: 1 steps were dropped, because 1 had not landed")
+    assert '{"store": {"max_steps_in_flight": 4}}' in line
+
+
 def test_a_request_without_a_last_output_holds_nothing() -> None:
     engine = Engine()
     a = engine.add(Request("a", 3))
@@ -198,9 +241,9 @@ def test_a_result_that_is_not_complete_says_so() -> None:
 
 def test_hooks_are_installed_once() -> None:
     kind = type("SchedulerOfTest", (Scheduler,), {})
-    _scheduler.hook(kind, Options())
+    _scheduler.hook(kind)
     before = kind.schedule  # type: ignore[attr-defined]
-    _scheduler.hook(kind, Options())
+    _scheduler.hook(kind)
     assert kind.schedule is before  # type: ignore[attr-defined]
 
 

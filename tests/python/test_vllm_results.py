@@ -26,8 +26,8 @@ class RequestOutput:
     def __init__(self, request_id: str, outputs: list[Any], finished: bool) -> None:
         self.request_id, self.outputs, self.finished = request_id, outputs, finished
 
-    def add(self, other: RequestOutput, aggregate: bool) -> None:
-        for one in other.outputs:
+    def add(self, next_output: RequestOutput, aggregate: bool) -> None:
+        for one in next_output.outputs:
             self.outputs[one.index].tokens += one.tokens
 
 
@@ -94,8 +94,8 @@ class Processor:
                     result.reqs_to_abort.append(output.request_id)
         return result
 
-    def _finish_request(self, state: State) -> None:
-        del self.request_states[state.request_id]
+    def _finish_request(self, req_state: State) -> None:
+        del self.request_states[req_state.request_id]
 
 
 class Outputs:
@@ -115,6 +115,7 @@ class FrontEnd:
         )
         _front_end.hook(processor, state, Outputs)
         self.processor = processor()
+        _front_end.serve(self.processor)
         self.engine = Engine(options)
         self.done: dict[str, Any] = {}
 

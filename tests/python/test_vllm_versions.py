@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from vllm_engine import BLOCK, Runner, Spec, config, vllm
 from waymark.vllm import _capture, _versions, _worker
-from waymark.vllm._options import Options, options
+from waymark.vllm._options import Options
 
 __all__ = ["vllm"]  # a fixture for every test
 
@@ -67,12 +67,3 @@ def test_slots_on_a_device_are_refused_at_the_start() -> None:
     runner.input_batch.block_table[0].slot_mapping.gpu.device.type = "cuda"
     with pytest.raises(_versions.Refused, match="device memory"):
         _worker.WorkerHalf(runner, config(), _capture.Capture(runner), Options())
-
-
-def test_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WAYMARK_VLLM_OPTIONS", '{"layers": "all", "store": {"audit": false}}')
-    assert options() == Options("all", {"audit": False})
-    for wrong in ('{"layer": "all"}', '{"layers": "some"}'):
-        monkeypatch.setenv("WAYMARK_VLLM_OPTIONS", wrong)
-        with pytest.raises(ValueError, match="options are"):
-            options()

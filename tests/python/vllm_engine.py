@@ -85,7 +85,7 @@ def modules(name: str) -> Any:
 
 
 class Core:
-    def set_weight_version(self, name: str) -> None:
+    def set_weight_version(self, weight_version: str) -> None:
         pass
 
 
@@ -132,10 +132,22 @@ class Blocks:
         return [types.SimpleNamespace(block_id=block) for block in self.requests[name].blocks]
 
 
+class BlocksOfAGroup:
+    kv_cache_group_id = 0
+
+    def __init__(self, requests: dict[str, Request]) -> None:
+        self.req_to_blocks = Blocks(requests)
+
+    def _apply_cow(
+        self, request_id: str, block_idx: int, source_block: Any, cow_block: Any
+    ) -> None:
+        pass
+
+
 class Manager:
     def __init__(self, requests: dict[str, Request]) -> None:
         self.block_pool = Pool()
-        group = types.SimpleNamespace(req_to_blocks=Blocks(requests))
+        group = BlocksOfAGroup(requests)
         self.coordinator = types.SimpleNamespace(single_type_managers=[group])
 
 
@@ -145,6 +157,7 @@ def config() -> Any:
 
 
 class Scheduler:
+    options = Options()
     connector = None
     hash_block_size = BLOCK
 
@@ -153,6 +166,7 @@ class Scheduler:
         self.kv_cache_config = config()
         self.kv_cache_manager = Manager(self.requests)
         self.vllm_config = types.SimpleNamespace(
+            additional_config={"waymark": self.options._asdict()},
             speculative_config=drafts,
             kv_transfer_config=None,
             model_config=types.SimpleNamespace(get_total_num_hidden_layers=lambda: 3),
@@ -224,12 +238,14 @@ class Table:
 
 
 class Runner:
+    options = Options()
     mode = 0
 
     def __init__(self) -> None:
         self.routers = [Router() for _ in range(LAYERS)]
         self.input_batch = types.SimpleNamespace(block_table=[Table()])
         self.vllm_config = types.SimpleNamespace(
+            additional_config={"waymark": self.options._asdict()},
             speculative_config=drafts,
             kv_transfer_config=None,
             scheduler_config=types.SimpleNamespace(max_num_batched_tokens=64),
@@ -265,10 +281,10 @@ class Engine:
     """Scheduler and worker. The id of layer l at position p is p + 50 l, plus `shift`."""
 
     def __init__(self, given: Options = Options(), mode: int = 0) -> None:
-        kind = type("SchedulerOfTest", (Scheduler,), {})
-        worker = type("RunnerOfTest", (Runner,), {"mode": mode})
-        _scheduler.hook(kind, given)
-        _worker.hook(worker, given)
+        kind = type("SchedulerOfTest", (Scheduler,), {"options": given})
+        worker = type("RunnerOfTest", (Runner,), {"options": given, "mode": mode})
+        _scheduler.hook(kind)
+        _worker.hook(worker)
         self.runner = worker()
         self.runner.load_model()
         self.runner.initialize_kv_cache(config())

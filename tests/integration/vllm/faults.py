@@ -15,7 +15,7 @@ import struct
 EVENTS = {"bind": 1, "retain": 2, "release": 3, "seal": 4, "copy": 5, "reset": 8}
 # Methods of vLLM that are not wrapped, and the scenario that reaches each.
 HOOKS = {
-    "get_scheduler_cls": "preempt", "init_device": "preempt",
+    "init_device": "preempt",
     "__init__": "preempt", "schedule": "preempt", "_preempt_request": "weights_preempt", "_free_request": "preempt",
     "update_from_output": "preempt", "has_finished_requests": "pause",
     "reset_prefix_cache": "reset_files", "set_weight_version": "weights", "_apply_cow": "copy_on_write", "update_state_after_alloc": "kv_files",
@@ -187,7 +187,7 @@ def register():
         return
     _hooks._faulty = True
     if fault in HOOKS:
-        for module in (_hooks,) if fault in ("get_scheduler_cls", "init_device") else (_front_end, _scheduler, _worker):
+        for module in (_hooks,) if fault == "init_device" else (_front_end, _scheduler, _worker):
             replace(module, "wrap", lambda wrap: without(wrap, fault))
     elif fault in EVENTS or fault in ("preempt_snapshot", "finish_snapshot"):
         _scheduler.VllmScheduler = faulty(_scheduler.VllmScheduler, ScheduleWriter, fault)

@@ -10,7 +10,7 @@ class Scenario:
     model: str = "qwen3_moe"     # of make_model.py
     options: dict = dataclasses.field(default_factory=dict)  # of vllm.LLM
     environment: dict = dataclasses.field(default_factory=dict)
-    requests: int = 26           # a turn: ROWS rows, if no number is asked for
+    requests: int = 30           # a turn: ROWS rows, if no number is asked for
     promises: tuple = ()         # counters that have to be above 0
     reasons: tuple = ()          # why rows may be missing; for anything else the run fails
     async_scheduling: bool = False
@@ -55,19 +55,19 @@ def _all():
         make("spec_preempt", workload="repetitive", options={"speculative_config": NGRAM} | FEW_BLOCKS, promises=("drafts_accepted", "preemptions"), versions=DRAFTS),
         make("spec_draft_model", workload="repetitive", options={"speculative_config": DRAFT},
              promises=("drafts_accepted",), versions=DRAFTS),
-        make("chunked_prefill", workload="long_prompts", requests=16, options={"max_num_batched_tokens": 64}, promises=HITS),
-        make("aborts", workload="aborts", requests=50, options=FEW_BLOCKS, promises=("aborts",)),
-        make("fork", workload="fork", requests=32, promises=HITS + ("forks",)),
-        make("reset", workload="reset", requests=18, promises=HITS + ("resets",)),
+        make("chunked_prefill", workload="long_prompts", requests=18, options={"max_num_batched_tokens": 64}, promises=HITS),
+        make("aborts", workload="aborts", requests=56, options=FEW_BLOCKS, promises=("aborts",)),
+        make("fork", workload="fork", requests=36, promises=HITS + ("forks",)),
+        make("reset", workload="reset", requests=21, promises=HITS + ("resets",)),
         make("weights", workload="weights", promises=HITS + ("weight_updates", "rows_old_version")),
         make("weights_preempt", workload="weights", options=FEW_BLOCKS, promises=HITS + ("weight_updates", "rows_old_version", "preemptions")),
         make("pause", workload="pause", promises=HITS + ("pauses",), read_late=0.3),
-        make("not_asked", workload="not_asked", requests=42, promises=HITS + ("not_asked",)),
+        make("not_asked", workload="not_asked", requests=48, promises=HITS + ("not_asked",)),
         make("streaming", workload="streaming", promises=HITS + ("chunks",)),
         make("streaming_late", workload="streaming_late", promises=HITS + ("merged_chunks",)),
         make("no_cache", options={"enable_prefix_caching": False}),
         # Pages for what runs at once, not for the prefix cache: no prompt comes again, so no row may be missing.
-        make("few_pages", workload="unique", requests=20, options={"max_num_seqs": 8},
+        make("few_pages", workload="unique", requests=22, options={"max_num_seqs": 8},
              environment={"WAYMARK_VLLM_OPTIONS": '{"store": {"num_pages": 200}}'}),
         make("warm_up", promises=HITS, warm_up=True),
         make("own_process", environment=OWN_PROCESS, promises=HITS),
@@ -86,11 +86,11 @@ def _all():
         make("kv_offload", workload="evicted", options=FEW_BLOCKS | {"kv_transfer_config": {
             "kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"num_cpu_blocks": 512, "cpu_bytes_to_use": 1 << 28}}},
              promises=("external_hit_tokens",), unavailable="vLLM's OffloadingConnector needs a GPU"),
-        make("kv_files", workload="evicted", requests=42, options=FEW_BLOCKS | files("kv_both"), promises=("external_hit_tokens",), reasons=("external_kv",),
+        make("kv_files", workload="evicted", requests=48, options=FEW_BLOCKS | files("kv_both"), promises=("external_hit_tokens",), reasons=("external_kv",),
              not_zero=("hits_by_key",)),  # loaded blocks whose rows this engine has already
-        make("reset_files", workload="reset_files", requests=64, options=files("kv_both"), promises=("external_hit_tokens", "resets"),
+        make("reset_files", workload="reset_files", requests=70, options=files("kv_both"), promises=("external_hit_tokens", "resets"),
              reasons=("external_kv",), loads_miss=True, zero=("hits_by_key",)),
-        make("prefill_decode", workload="prefill_decode", requests=32, options=files("ROLE"), roles=("kv_producer", "kv_consumer"),
+        make("prefill_decode", workload="prefill_decode", requests=38, options=files("ROLE"), roles=("kv_producer", "kv_consumer"),
              promises=("external_hit_tokens", "joined"), reasons=("external_kv",), loads_miss=True),
         make("windows", model="gpt_oss", promises=HITS),
         make("windows_preempt", model="gpt_oss", options={"num_gpu_blocks_override": 40}, promises=HITS + ("preemptions",)),
@@ -102,18 +102,18 @@ def _all():
         make("compile", options={"enforce_eager": False}, promises=HITS),
         make("lora", workload="lora", options=LORA, promises=HITS + ("lora_requests",),
              unavailable="vLLM gives every layer of experts to Triton kernels if LoRA is on, and Triton has no CPU backend on PyPI"),
-        make("stop_strings", workload="stop_strings", requests=24, options=TOKENIZER, promises=HITS + ("stop_strings", "aborts")),
-        make("own_process_stop_strings", workload="stop_strings", requests=24, environment=OWN_PROCESS, options=TOKENIZER, promises=HITS + ("stop_strings", "aborts")),
-        make("async_stop_strings", workload="stop_strings", requests=24, async_scheduling=True, options=TOKENIZER,
+        make("stop_strings", workload="stop_strings", requests=28, options=TOKENIZER, promises=HITS + ("stop_strings", "aborts")),
+        make("own_process_stop_strings", workload="stop_strings", requests=28, environment=OWN_PROCESS, options=TOKENIZER, promises=HITS + ("stop_strings", "aborts")),
+        make("async_stop_strings", workload="stop_strings", requests=28, async_scheduling=True, options=TOKENIZER,
              promises=HITS + ("stop_strings", "aborts", "overlapped_schedules")),
-        make("spec_stop_strings", workload="repetitive_stop_strings", requests=18, options={"speculative_config": NGRAM} | TOKENIZER,
+        make("spec_stop_strings", workload="repetitive_stop_strings", requests=21, options={"speculative_config": NGRAM} | TOKENIZER,
              promises=("drafts_accepted", "stop_strings"), versions=("0.32.0",)),
         make("edges", workload="edges", requests=40, promises=HITS + ("different_lengths",)),
-        make("http", workload="server", requests=44, environment=OWN_PROCESS, promises=("completions", "chat", "generate", "streams", "chunks", "stop_strings")),
+        make("http", workload="server", requests=52, environment=OWN_PROCESS, promises=("completions", "chat", "generate", "streams", "chunks", "stop_strings")),
         # Both captures in one engine: 0.30.0 gives the routers' capture slots to its own after the KV cache was made.
         make("beside_peer", options={"enable_return_routed_experts": True}, promises=HITS, versions=("0.30.0",)),
         # The scheduler's half of it: vLLM's CPU worker ignores it, and refuses enable_sleep_mode.
-        make("sleep", workload="sleep", requests=18, promises=HITS + ("sleeps", "preemptions")),
+        make("sleep", workload="sleep", requests=21, promises=HITS + ("sleeps", "preemptions")),
     ]
 
 

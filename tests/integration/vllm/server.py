@@ -19,7 +19,7 @@ import numpy as np
 
 STARTING_SECONDS, ANSWER_SECONDS = 240, 120
 VOCABULARY = range(3, 500)  # of make_model.py
-STOP = ["1 w2", "w77", "w4"]
+STOPS = ["1 w2", "w77", "w4"], ["w3"], ["2 w1", "w88"]
 
 
 class Server:
@@ -83,6 +83,9 @@ class Client:
         self.counts = collections.Counter()
         self.records = []
 
+    def between(self, low, high):
+        return int(self.random.integers(low, high + 1))
+
     def tokens(self, count):
         return self.random.integers(VOCABULARY.start, VOCABULARY.stop, count).tolist()
 
@@ -96,7 +99,7 @@ class Client:
                              "lora": False, "versions": False, "claimed_versions": None, "recorded": None})
 
     def completions(self, prompt, first=0, asked=True, **more):
-        body = {"model": "tiny", "prompt": prompt, "max_tokens": 40, "ignore_eos": True, "return_token_ids": True,
+        body = {"model": "tiny", "prompt": prompt, "ignore_eos": True, "return_token_ids": True,
                 "routed_experts_prompt_start": first} | more
         if not asked:
             body["vllm_xargs"] = {"waymark": 0}
@@ -105,16 +108,16 @@ class Client:
             self.counts["stop_strings"] += isinstance(choice["stop_reason"], str)
             self.record("completions", prompt, choice["token_ids"], array(choice["routed_experts"]), first, asked)
 
-    def chat(self, prompt):
+    def chat(self, prompt, max_tokens):
         text = " ".join(f"w{token}" for token in prompt)
         answer = self.server.post("/v1/chat/completions", {
-            "model": "tiny", "messages": [{"role": "user", "content": text}], "max_tokens": 40, "ignore_eos": True, "return_token_ids": True})
+            "model": "tiny", "messages": [{"role": "user", "content": text}], "max_tokens": max_tokens, "ignore_eos": True, "return_token_ids": True})
         for choice in answer["choices"]:
             self.record("chat", answer["prompt_token_ids"], choice["token_ids"], array(choice["routed_experts"]), 0)
 
-    def generate(self, prompt, stream):
+    def generate(self, prompt, stream, max_tokens, stop):
         body = {"model": "tiny", "token_ids": prompt, "stream": stream,
-                "sampling_params": {"max_tokens": 40, "temperature": 1.0, "ignore_eos": True, "stop": STOP}}
+                "sampling_params": {"max_tokens": max_tokens, "temperature": 1.0, "ignore_eos": True, "stop": stop}}
         chunks = self.server.post("/inference/v1/generate", body)
         choices = [choice for chunk in (chunks if stream else [chunks]) for choice in chunk["choices"]]
         rows = [choice["routed_experts"] for choice in choices if choice.get("routed_experts")]
@@ -123,23 +126,32 @@ class Client:
         self.record("streams" if stream else "generate", prompt, tokens, array(rows[-1]) if rows else None, 0)
 
 
+def one_of_each(client, prompt, capture):
+    """A request of each kind, whose lengths are drawn now: threads send them."""
+    lengths = [client.between(20, 60) for _ in range(7)]
+    stops = [STOPS[client.between(0, len(STOPS) - 1)] for _ in range(3)]
+    first, samples = client.between(0, len(prompt)), client.between(2, 4)
+    jobs = [lambda: client.completions(prompt, temperature=0.0, max_tokens=lengths[0]),
+            lambda: client.completions(prompt, n=samples, stop=stops[0], max_tokens=lengths[1]),
+            lambda: client.completions(prompt, first=first, max_tokens=lengths[2]),
+            lambda: client.chat(prompt, lengths[3]),
+            lambda: client.generate(prompt, False, lengths[4], stops[1]),
+            lambda: client.generate(prompt, True, lengths[5], stops[2])]
+    if capture == "waymark":
+        jobs.append(lambda: client.completions(prompt, asked=False, max_tokens=lengths[6]))
+    return jobs
+
+
 def run(spec, capture):
     """Runs the server and all its endpoints; returns what engine.py writes."""
     own = ["--enable-return-routed-experts"] if capture == "peer" else []
     with Server(spec, ["--enable-scale-out", *own]) as server:  # or /inference/v1/generate is refused
         client = Client(server, spec)
-        head = client.tokens(48)
+        head = client.tokens(client.between(34, 62))
         jobs = []
         for _ in range(max(spec["requests"] // 4, 1)):
-            prompt = head + client.tokens(70)
-            jobs += [lambda p=prompt: client.completions(p, temperature=0.0),
-                     lambda p=prompt: client.completions(p, n=3, stop=STOP),
-                     lambda p=prompt: client.completions(p, first=100),
-                     lambda p=prompt: client.chat(p),
-                     lambda p=prompt: client.generate(p, stream=False),
-                     lambda p=prompt: client.generate(p, stream=True)]
-            if capture == "waymark":
-                jobs.append(lambda p=prompt: client.completions(p, asked=False))
+            jobs += one_of_each(client, head + client.tokens(client.between(35, 105)), capture)
+        jobs = [jobs[i] for i in client.random.permutation(len(jobs))]
         with concurrent.futures.ThreadPoolExecutor(8) as threads:
             for job in [threads.submit(job) for job in jobs]:
                 job.result()

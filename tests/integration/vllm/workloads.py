@@ -1,9 +1,12 @@
 """What the engine under test is asked to do. Runs in its process.
 
 A workload is a function of one Driver. It adds requests, steps the engine, disturbs it, and leaves a
-record of every sequence that finished, for the recompute.
+record of every sequence that finished, for the recompute. Its seed decides the tokens, the lengths of
+prompts and outputs, how many share a prompt, when requests arrive, how they sample, and which of them
+are aborted when; their tokens together are about the same with every seed.
 """
 import collections
+import functools
 import re
 import time
 
@@ -43,6 +46,12 @@ class Driver:
         self.finished = []
         self.idle = 0
         self.arrive = lambda outputs: outputs
+
+    def between(self, low, high):
+        return int(self.random.integers(low, high + 1))
+
+    def chance(self, share):
+        return self.random.random() < share
 
     def tokens(self, count):
         return self.random.integers(VOCABULARY.start, VOCABULARY.stop, count).tolist()
@@ -95,10 +104,13 @@ class Driver:
         names = {re.match(r"(?:\d+_)?(request\d+)", name)[1] for name in self.core.scheduler.requests}  # i_NAME-SUFFIX
         return set(self.running) - names
 
-    def run(self, each_step=lambda driver: None):
-        """Steps until nothing is left; returns what finished."""
-        start = len(self.finished)
-        while self.engine.has_unfinished_requests():
+    def run(self, each_step=lambda driver: None, coming=()):
+        """Steps until nothing is left; returns what finished. coming: (steps from here on, function that adds a request),
+        in order; a request comes earlier if the engine has none."""
+        start, first, coming = len(self.finished), self.steps, collections.deque(coming)
+        while coming or self.engine.has_unfinished_requests():
+            while coming and (self.steps - first >= coming[0][0] or not self.engine.has_unfinished_requests()):
+                coming.popleft()[1]()
             self.step()
             if self.idle > IDLE_STEPS:
                 raise Stuck
@@ -167,20 +179,63 @@ def not_covered(details, rows, first):
 
 
 def prompts(driver, groups=2, head=48, tail=70):
-    """Groups of samples of one prompt each; all prompts begin with the same `head` tokens."""
-    system = driver.tokens(head)
-    samples = max(driver.requests // groups, 1)
-    return [system + prompt for prompt in (driver.tokens(tail) for _ in range(groups)) for _ in range(samples)]
+    """Groups of samples of one prompt each; all prompts begin with the same tokens, about `head` of them. groups: how many
+    there are, about. As many tokens in all as driver.requests prompts of head + tail have."""
+    system = driver.tokens(driver.between(head - 14, head + 14))
+    left, found = driver.requests * (head + tail), []
+    while left > 0:
+        prompt = system + driver.tokens(driver.between(tail // 2, tail + tail // 2))
+        samples = driver.between(1, max(2 * driver.requests // groups - 1, 1))
+        found += [prompt] * min(samples, -(-left // len(prompt)))
+        left = driver.requests * (head + tail) - sum(map(len, found))
+    return found
 
 
-def converse(driver, first, turns, length=lambda i: 40 + 3 * (i % 16), each_step=lambda driver: None, **more):
-    """Turns of a conversation: every next prompt is the last turn's tokens and 20 new ones."""
+def sampling(driver):
+    """How a request samples, as SamplingParams."""
+    ways = [{}, {"top_p": 0.9}, {"top_k": 20}, {"temperature": 0.0}, {"temperature": 0.6}, {"presence_penalty": 0.5},
+            {"repetition_penalty": 1.2}, {"seed": driver.between(1, 1000)}]
+    return ways[driver.between(0, len(ways) - 1)]
+
+
+def arrivals(driver, count):
+    """At which step each of `count` requests arrives: all at once, or some of them later."""
+    gaps = driver.random.poisson((0, 2, 6)[driver.between(0, 2)], count) * (driver.random.random(count) < 0.5)
+    return np.cumsum(gaps).tolist()
+
+
+def spread(driver, adds):
+    """What Driver.run takes as `coming`, of functions that add a request each."""
+    return zip(arrivals(driver, len(adds)), adds)
+
+
+def converse(driver, first, turns, length=(20, 104), each_step=lambda driver: None, **more):
+    """Turns of a conversation: every next prompt is the last turn's tokens and some new ones. length: of outputs, from and to.
+    One in twenty requests is aborted."""
     following = first
     for _ in range(turns):
-        order = {driver.add(prompt, length(i), **more): i for i, prompt in enumerate(following)}
-        finished = sorted((o for o in driver.run(each_step) if o.request_id in order), key=lambda o: order[o.request_id])
+        order, victims, coming = {}, {}, []
+
+        def arrive(i, prompt, tokens, end, ways):
+            name = driver.add(prompt, tokens, **(ways | more))
+            order[name] = i
+            if end:
+                victims[name] = driver.steps + end
+
+        def with_aborts(driver):
+            due = [name for name, step in victims.items() if driver.steps >= step]
+            for name in due:
+                del victims[name]
+            if due := [name for name in due if name in driver.running]:
+                driver.abort(due)
+            each_step(driver)
+
+        for i, prompt in enumerate(following):
+            end = driver.between(1, 60) if driver.chance(0.05) else 0
+            coming.append(functools.partial(arrive, i, prompt, driver.between(*length), end, sampling(driver)))
+        finished = sorted((o for o in driver.run(with_aborts, spread(driver, coming)) if o.request_id in order), key=lambda o: order[o.request_id])
         tokens = {r["name"].split(".")[0]: r["tokens"] for r in driver.records}
-        following = [tokens[o.request_id] + driver.tokens(20) for o in finished if o.request_id in tokens]
+        following = [tokens[o.request_id] + driver.tokens(driver.between(10, 30)) for o in finished if o.request_id in tokens]
 
 
 def turns(driver):
@@ -191,18 +246,26 @@ def unique(driver):
     """No prompt begins like another one."""
     for _ in range(5):
         for _ in range(max(driver.requests // 2, 8)):
-            driver.add(driver.tokens(200), 8)
+            driver.add(driver.tokens(driver.between(170, 230)), driver.between(4, 12), **sampling(driver))
         driver.run()
 
 
 def repetitive(driver):
     """Greedy and repetitive, so that n-gram drafts are accepted now and then."""
-    first = [(prompt[:20] * 6)[:118] for prompt in prompts(driver, groups=max(driver.requests // 2, 1))]
-    converse(driver, first, 2, temperature=0.0)
+    converse(driver, repeated(driver), 2, temperature=0.0)
+
+
+def repeated(driver):
+    """Prompts that repeat their first tokens, about as many in all as those of prompts()."""
+    found = []
+    while sum(map(len, found)) < 118 * driver.requests:
+        part, length = driver.tokens(driver.between(12, 28)), driver.between(80, 156)
+        found += [(part * 13)[:length]] * driver.between(1, 3)
+    return found
 
 
 def long_prompts(driver):
-    converse(driver, prompts(driver, groups=4, tail=300), 2, length=lambda i: 10 + i)
+    converse(driver, prompts(driver, groups=4, tail=300), 2, length=(6, 30))
 
 
 def aborts(driver):
@@ -210,23 +273,24 @@ def aborts(driver):
     waiting = []
 
     def each_step(driver):
-        if driver.steps % 3 == 0 and len(waiting) > 1:
-            victim = waiting.pop(int(driver.random.integers(len(waiting))))
+        if driver.chance(0.3) and len(waiting) > 1:
+            victim = waiting.pop(driver.between(0, len(waiting) - 1))
             if any(victim == key[0] for key in driver.chunks) or not any(o.request_id == victim for o in driver.finished):
                 driver.abort([victim])
-        if driver.steps % 2 == 0 and len(driver.asked) < 3 * driver.requests:
-            waiting.append(driver.add(head + driver.tokens(int(driver.random.integers(20, 120))), 30))
+        if driver.chance(0.5) and len(driver.asked) < 3 * driver.requests:
+            waiting.append(driver.add(head + driver.tokens(driver.between(20, 120)), driver.between(15, 45), **sampling(driver)))
 
     first = prompts(driver)
     head = first[0][:48]
-    waiting += [driver.add(prompt, 40) for prompt in first]
+    waiting += [driver.add(prompt, driver.between(20, 60)) for prompt in first]
     driver.run(each_step)
 
 
 def fork(driver):
-    for prompt in prompts(driver, groups=max(driver.requests // 4, 1))[::4]:
-        driver.add(prompt, 50, n=4)
-        driver.counts["forks"] += 4
+    for _ in range(max(driver.requests // 4, 1)):
+        samples = driver.between(2, 6)
+        driver.add(driver.tokens(driver.between(70, 166)), driver.between(30, 70), n=samples)
+        driver.counts["forks"] += samples
     driver.run()
     converse(driver, prompts(driver), 1)
 
@@ -234,8 +298,8 @@ def fork(driver):
 def reset(driver):
     """The prefix cache is reset between the turns, and, with all requests preempted, in the middle of them."""
     def each_step(driver):
-        if driver.steps % 25 == 0:
-            driver.counts["resets"] += bool(driver.engine.reset_prefix_cache(reset_running_requests=driver.steps % 50 == 0))
+        if driver.chance(0.04):
+            driver.counts["resets"] += bool(driver.engine.reset_prefix_cache(reset_running_requests=driver.chance(0.5)))
 
     first = prompts(driver)
     converse(driver, first, 1)
@@ -255,7 +319,7 @@ def roll_last_router(model):
 def weights(driver):
     """Weights change while requests run, with a live cache. Outputs come with every token, to know its weights."""
     def each_step(driver):
-        if driver.steps % 20 == 0 and driver.counts["weight_updates"] < 8:
+        if driver.chance(0.05) and driver.counts["weight_updates"] < 8:
             driver.llm.apply_model(roll_last_router)
             driver.counts["weight_updates"] += 1
             driver.engine.set_weight_version(f"weights-{driver.counts['weight_updates']}")
@@ -266,10 +330,10 @@ def weights(driver):
 
 
 def not_asked(driver):
-    """Every second request does not ask; the others hit its blocks all the same."""
-    for i, prompt in enumerate(prompts(driver)):
-        driver.add(prompt, 40, asked=i % 2 == 1)
-    driver.run()
+    """About half of the requests do not ask; the others hit their blocks all the same."""
+    adds = [functools.partial(driver.add, prompt, driver.between(20, 60), asked=driver.chance(0.5), **sampling(driver))
+            for prompt in prompts(driver)]
+    driver.run(coming=spread(driver, adds))
     converse(driver, prompts(driver), 1)
 
 
@@ -285,7 +349,7 @@ def streaming_late(driver):
         for output in outputs:
             waiting.setdefault(output.request_id, RequestOutputCollector(RequestOutputKind.DELTA, output.request_id)).put(output)
             driver.counts["merged_chunks"] += waiting[output.request_id].output is not output
-        if driver.steps % 5 == 0 or any(output.finished for output in outputs):
+        if driver.chance(0.2) or any(output.finished for output in outputs):
             for collector in waiting.values():
                 if (output := collector.get_nowait()) is not None:
                     yield output
@@ -296,38 +360,39 @@ def streaming_late(driver):
 
 def reset_files(driver):
     """Prompts come again after the prefix cache was reset: a connector has them, and the keys of the store are forgotten."""
-    first = [driver.tokens(100 + i) for i in range(max(driver.requests, 8))]
+    first = [driver.tokens(driver.between(90, 170)) for _ in range(max(driver.requests, 8))]
     for _ in range(2):
-        for prompt in first:
-            driver.add(prompt, 8)
-        driver.run()
+        driver.run(coming=spread(driver, [functools.partial(driver.add, prompt, driver.between(4, 12)) for prompt in first]))
         driver.counts["resets"] += bool(driver.engine.reset_prefix_cache())
 
 
 def prefill_decode(driver):
     """One engine computes the KV of prompts, another one loads it and generates."""
-    for prompt in [driver.tokens(100 + i) for i in range(max(driver.requests, 8))]:
-        driver.add(prompt, 1 if driver.spec["role"] == "kv_producer" else 40)
-    driver.run()
+    adds = []
+    for _ in range(max(driver.requests, 8)):
+        prompt, length = driver.tokens(driver.between(85, 150)), driver.between(20, 60)
+        adds.append(functools.partial(driver.add, prompt, 1 if driver.spec["role"] == "kv_producer" else length))
+    driver.run(coming=spread(driver, adds))
 
 
 def evicted(driver):
     """A prompt comes again when its blocks are bound to others: only a connector still has them."""
-    first = [driver.tokens(200) for _ in range(max(driver.requests, 8))]
+    first = [driver.tokens(driver.between(160, 240)) for _ in range(max(driver.requests, 8))]
     for _ in range(2):
         for prompt in first:
-            driver.add(prompt, 8)
+            driver.add(prompt, driver.between(4, 12))
             driver.run()
 
 
 def lora(driver):
     """Half of the requests use an adapter: the same prompts have other keys and other routes."""
-    for i, prompt in enumerate(prompts(driver)):
-        driver.add(prompt, 40, lora=i % 2 == 1)
-        driver.counts["lora_requests"] += i % 2
+    for prompt in prompts(driver):
+        adapted = driver.chance(0.5)
+        driver.add(prompt, driver.between(20, 60), lora=adapted)
+        driver.counts["lora_requests"] += adapted
     driver.run()
-    for i, record in enumerate(list(driver.records)):
-        driver.add(record["tokens"] + driver.tokens(20), 20, lora=record["lora"])
+    for record in list(driver.records):
+        driver.add(record["tokens"] + driver.tokens(20), driver.between(10, 30), lora=record["lora"])
     driver.run()
 
 
@@ -339,7 +404,7 @@ def sleep(driver):
         driver.counts["sleeps"] += 1
 
     def each_step(driver):
-        if driver.steps % 40 == 0:
+        if driver.chance(0.025):
             nap(mode="keep")
 
     converse(driver, prompts(driver), 1)
@@ -370,27 +435,35 @@ def pause(driver):
     converse(driver, prompts(driver), 2, each_step=each_step)
 
 
+def words(driver):
+    """Stop strings that a part of the tokens completes: w1 is in w1, w10 to w19, and w100 to w199."""
+    digit = driver.between(1, 4)
+    return [f"{driver.between(0, 9)} w{digit % 4 + 1}", f"w{driver.between(50, 99)}", f"w{digit}"]
+
+
 def stop_strings(driver):
     """Most requests end at a string, which the front end finds; some are aborted."""
-    strings = {"detokenize": True, "stop": ["1 w2", "w77", "w4"], "min_tokens": 2}
     kinds = RequestOutputKind.FINAL_ONLY, RequestOutputKind.CUMULATIVE, RequestOutputKind.DELTA
-    for i, prompt in enumerate(prompts(driver)):
-        driver.add(prompt, 60, kind=kinds[i % 3], **strings)
-    victim = driver.add(driver.tokens(100), 200, detokenize=True, stop=["nothing"])
-    driver.run(lambda driver: driver.abort([victim]) if driver.steps == 5 else None)
+
+    def strings():
+        return {"detokenize": True, "stop": words(driver), "min_tokens": driver.between(0, 20)}
+
+    for prompt in prompts(driver):
+        driver.add(prompt, 60, kind=kinds[driver.between(0, 2)], **strings())
+    victim, end = driver.add(driver.tokens(100), 200, detokenize=True, stop=["nothing"]), driver.steps + driver.between(2, 30)
+    driver.run(lambda driver: driver.abort([victim]) if driver.steps == end else None)
     for prompt in prompts(driver)[::4]:
-        driver.add(prompt, 60, n=3, **strings)
+        driver.add(prompt, 60, n=driver.between(2, 4), **strings())
     driver.run()
-    converse(driver, prompts(driver), 2, include_stop_str_in_output=True, **strings)
+    converse(driver, prompts(driver), 2, include_stop_str_in_output=True, **strings())
     ends = [completion.stop_reason for output in driver.finished for completion in output.outputs if completion.finish_reason == "stop"]
     driver.counts["stop_strings"] = sum(isinstance(end, str) for end in ends)
 
 
 def repetitive_stop_strings(driver):
     """Drafts behind the stop string are dropped by the front end."""
-    first = [(prompt[:20] * 6)[:118] for prompt in prompts(driver, groups=max(driver.requests // 2, 1))]
     for _ in range(2):
-        converse(driver, first, 2, temperature=0.0, detokenize=True, stop=["1 w2", "w7", "w45", "w3"], min_tokens=20)
+        converse(driver, repeated(driver), 2, temperature=0.0, detokenize=True, stop=words(driver), min_tokens=20)
     driver.counts["stop_strings"] = sum(isinstance(o.outputs[0].stop_reason, str) for o in driver.finished)
 
 
@@ -398,12 +471,12 @@ def edges(driver):
     """The shortest prompts and outputs, prompts of whole blocks, samples that end at different lengths, parts of the prompt."""
     head = driver.tokens(64)
     for _ in range(max(driver.requests // 8, 1)):
-        for prompt in (driver.tokens(1), driver.tokens(32), head, head + driver.tokens(32), head + driver.tokens(1)):
-            for max_tokens in (1, 32, 33):
-                driver.add(prompt, max_tokens)
-            for first in (0, len(prompt) // 2, len(prompt)):
+        for prompt in (driver.tokens(1), driver.tokens(32), head, head + driver.tokens(32), head + driver.tokens(1), head + driver.tokens(driver.between(2, 31))):
+            for max_tokens in (1, 32, 33, driver.between(2, 60)):
+                driver.add(prompt, max_tokens, **sampling(driver))
+            for first in (0, driver.between(0, len(prompt)), len(prompt)):
                 driver.add(prompt, 5, routed_experts_prompt_start=first)
-            driver.add(prompt, 60, n=3, stop_token_ids=list(range(3, 40)))
+            driver.add(prompt, 60, n=3, stop_token_ids=list(range(3, driver.between(30, 50))))
         driver.run()
     lengths = [{len(completion.token_ids) for completion in output.outputs} for output in driver.finished if len(output.outputs) > 1]
     driver.counts["different_lengths"] = sum(len(different) > 1 for different in lengths)

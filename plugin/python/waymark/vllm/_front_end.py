@@ -10,7 +10,7 @@ from typing import Any
 from .._coverage import Coverage
 from .._types import CoverageRun, Provenance, Reason
 from .._versions import WeightVersions
-from ._hooks import logger, wrap
+from ._hooks import Argument, logger, wrap
 from ._options import may_stop_at_string
 from ._results import COVERAGE, VERSIONS
 
@@ -93,12 +93,18 @@ def hook(processor: type, state: type, outputs: Any) -> None:
     wrap(state, "make_request_output", _make_request_output)
 
 
+def serve(processor: Any) -> None:
+    """The OutputProcessor is of an engine that is captured: a process may have others, too."""
+    processor._waymark = set()
+
+
 def _add(function: Any) -> Any:
     """A stream's consumer is late: outputs are merged. vLLM 0.30 loses the rows then."""
+    merged = Argument(function, "next_output")
 
-    def call(self: Any, next_output: Any, aggregate: bool) -> Any:
-        result = function(self, next_output, aggregate)
-        for one in next_output.outputs:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = function(self, *args, **kwargs)
+        for one in merged(args, kwargs).outputs:
             for other in self.outputs:
                 if other.index == one.index and one.waymark is not None:
                     other.waymark, other.routed_experts = one.waymark, one.routed_experts
@@ -108,9 +114,14 @@ def _add(function: Any) -> Any:
 
 
 def _add_request(function: Any) -> Any:
-    def call(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+    given = Argument(function, "request")
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _waiting(self) is None:
+            return function(self, *args, **kwargs)
+        request = given(args, kwargs)
         goes_on = request.request_id in self.request_states  # a session with new input
-        result = function(self, request, *args, **kwargs)
+        result = function(self, *args, **kwargs)
         try:
             params = request.sampling_params
             if not goes_on and may_stop_at_string(params, request.resumable):
@@ -124,56 +135,59 @@ def _add_request(function: Any) -> Any:
 
 
 def _make_request_output(function: Any) -> Any:
-    def call(
-        self: Any,
-        new_token_ids: Any,
-        pooling_output: Any,
-        finish_reason: Any,
-        stop_reason: Any,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        given = (self, new_token_ids, pooling_output, finish_reason, stop_reason, *args)
+    reason = Argument(function, "stop_reason")
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         stop = _stop_string(self)
-        if stop is not None and stop.may_come and isinstance(stop_reason, str):
+        if stop is not None and stop.may_come and isinstance(reason(args, kwargs), str):
             stop.may_come = False
-            stop.make = partial(function, *given, **kwargs)
+            stop.make = partial(function, self, *args, **kwargs)
             return None
-        return function(*given, **kwargs)
+        return function(self, *args, **kwargs)
 
     return call
 
 
 def _finish_request(function: Any) -> Any:
-    def call(self: Any, state: Any) -> Any:
-        stop = _stop_string(state)
-        if stop is not None and stop.make is not None:  # the state is needed until the rows are there
-            _waiting(self).add(state.request_id)
-            return None
-        return function(self, state)
+    ended = Argument(function, "req_state")
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        waiting = _waiting(self)
+        if waiting is not None:
+            state = ended(args, kwargs)
+            stop = _stop_string(state)
+            if stop is not None and stop.make is not None:  # needed until the rows are there
+                waiting.add(state.request_id)
+                return None
+        return function(self, *args, **kwargs)
 
     return call
 
 
-def _waiting(processor: Any) -> set[str]:
-    """The requests that ended at a stop string and have no rows yet."""
-    names: set[str] = processor.__dict__.setdefault("_waymark", set())
+def _waiting(processor: Any) -> set[str] | None:
+    """The requests that ended at a stop string and have no rows yet. None: of another engine."""
+    names: set[str] | None = getattr(processor, "_waymark", None)
     return names
 
 
 def _process_outputs(function: Any) -> Any:
-    def call(self: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+    given = Argument(function, "engine_core_outputs")
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         waiting = _waiting(self)
+        if waiting is None:
+            return function(self, *args, **kwargs)
+        outputs = every = given(args, kwargs)
         late = []
         if waiting:  # outputs without an end are of tokens behind the stop string
-            every = engine_core_outputs
             ends = [one for one in every if one.finish_reason is not None]
             late = [one for one in ends if one.request_id in waiting]
-            engine_core_outputs = [one for one in every if one.request_id not in waiting]
-        for output in engine_core_outputs:
+            outputs = [one for one in every if one.request_id not in waiting]
+            args, kwargs = given.put(outputs, args, kwargs)
+        for output in outputs:
             if output.finish_reason is not None:
                 _ended(self.request_states.get(output.request_id), output)
-        result = function(self, engine_core_outputs, *args, **kwargs)
+        result = function(self, *args, **kwargs)
         for output in late:
             waiting.discard(output.request_id)
             state = self.request_states.get(output.request_id)

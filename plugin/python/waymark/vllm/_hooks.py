@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
+import inspect
 import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -27,14 +29,89 @@ def module(name: str) -> Any:
     return importlib.import_module(name)
 
 
+class Refused(ValueError):
+    """vLLM is configured in a way that cannot be captured, or lacks what the plugin needs; names
+    what and why."""
+
+
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """What is raised while an engine starts says whose it is."""
+    try:
+        yield
+    except Refused:
+        raise
+    except Exception as error:
+        text = f"waymark: the capture cannot start: {type(error).__name__}: {error}"
+        raise Refused(text) from error
+
+
+_missing = object()
+_wrapped: list[tuple[type, str, Any]] | None = None  # within whole(): what was there before
+
+
 def wrap(owner: type, name: str, make: Callable[[Function], Function]) -> None:
-    """Replaces method ``name`` of ``owner`` by ``make(method)``, once in a process."""
-    method = getattr(owner, name)
+    """Replaces method ``name`` of ``owner`` by ``make(method)``, once in a process. Refused if it
+    is not there."""
+    method = getattr(owner, name, None)
+    if method is None:
+        raise Refused(f"waymark: this vLLM is refused: {owner.__qualname__}.{name} is not there")
     if getattr(method, "_waymark", False):
         return
     wrapped = functools.wraps(method)(make(method))
     wrapped._waymark = True  # type: ignore[attr-defined]
+    if _wrapped is not None:
+        _wrapped.append((owner, name, vars(owner).get(name, _missing)))
     setattr(owner, name, wrapped)
+
+
+@contextlib.contextmanager
+def whole() -> Iterator[None]:
+    """If something is refused in it, no method stays wrapped."""
+    global _wrapped
+    before, _wrapped = _wrapped, []
+    try:
+        yield
+    except BaseException:
+        for owner, name, method in reversed(_wrapped):
+            if method is _missing:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, method)
+        raise
+    else:
+        if before is not None:
+            before.extend(_wrapped)
+    finally:
+        _wrapped = before
+
+
+class Argument:
+    """Argument ``name`` of calls of a method, by position or by name, whatever others there are."""
+
+    __slots__ = ("_name", "_place")
+
+    def __init__(self, method: Function, name: str) -> None:
+        """Refused if the method has no such argument."""
+        names = list(inspect.signature(method).parameters)
+        if name not in names:
+            raise Refused(
+                f"waymark: this vLLM is refused: {method.__qualname__} has no argument {name!r}"
+            )
+        self._name = name
+        self._place = names.index(name) - 1
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Its value. args, kwargs: of a call, behind self."""
+        return args[self._place] if self._place < len(args) else kwargs[self._name]
+
+    def put(
+        self, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of the call with another value."""
+        if self._place < len(args):
+            return (*args[: self._place], value, *args[self._place + 1 :]), kwargs
+        return args, {**kwargs, self._name: value}
 
 
 def timed(name: str) -> Callable[[Function], Function]:

@@ -1,17 +1,32 @@
-"""Options of the plugin, from the environment."""
+"""Options of the plugin: of one engine, from its ``additional_config`` and the environment."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import os
 from typing import Any, NamedTuple
 
+from .._store import Store
+from ._hooks import Refused
+
 SWITCH = "WAYMARK_VLLM"
 OPTIONS = "WAYMARK_VLLM_OPTIONS"
+KEY = "waymark"
+CONFIG = f'additional_config["{KEY}"]'
+
+_OFF = ("", "0", "false", "no", "off", "none", "null")
+_ON = ("1", "true", "yes", "on")
+# Arguments of Store that the engine decides, or that are not JSON.
+_NOT_GIVEN = {
+    "self", "num_layers", "top_k", "num_experts", "num_blocks", "block_tokens", "layer_ids",
+    "null_blocks", "max_step_rows", "device_slots", "landing", "recorder",
+}  # fmt: skip
 
 
 class Options(NamedTuple):
-    """Every process of an engine has the same."""
+    """Of one engine; every process of it has the same."""
 
     layers: str = "moe"
     """Layers of ``routed_experts``: "moe", those with routers; "all": dense layers are zeros."""
@@ -19,36 +34,90 @@ class Options(NamedTuple):
     """Further arguments of Store."""
 
 
-def enabled() -> bool:
-    """Whether the capture is switched on in this process."""
-    return os.environ.get(SWITCH, "0") not in ("", "0")
-
-
-def options() -> Options:
-    """What WAYMARK_VLLM_OPTIONS has, as JSON; ValueError for an unknown option."""
-    given = json.loads(os.environ.get(OPTIONS) or "{}")
-    unknown = set(given) - set(Options._fields)
-    if unknown or given.get("layers", "moe") not in ("moe", "all"):
-        raise ValueError(
-            f"waymark: options are layers ('moe' or 'all') and store, got {given!r}"
+def of(config: Any) -> Options | None:
+    """Those of the engine of this VllmConfig; None: it is not captured. What is wrong, or is given
+    twice, is Refused: the text names the variable or the key, and the value."""
+    every = getattr(config, "additional_config", None)
+    given = every.get(KEY, "") if isinstance(every, dict) else ""
+    asked = [isinstance(given, dict) or _switched(CONFIG, given)]
+    asked.append(_switched(SWITCH, os.environ.get(SWITCH, "")))
+    if False in asked or True not in asked:
+        return None
+    text = os.environ.get(OPTIONS, "").strip()
+    by_environment = _checked(OPTIONS, _parsed(text), text) if text else None
+    by_config = _checked(CONFIG, given, repr(given)) if isinstance(given, dict) else None
+    if by_environment and by_config and by_environment != by_config:
+        raise Refused(
+            f"waymark: options are given twice: {OPTIONS} is {text}, and {CONFIG} is {given!r}"
         )
+    return by_config or by_environment or Options()
+
+
+def _switched(where: str, given: Any) -> bool | None:
+    """None: not said."""
+    text = str(given).strip().lower()
+    if not text:
+        return None
+    if text in _ON:
+        return True
+    if text in _OFF:
+        return False
+    more = ", or a dict of options" if where == CONFIG else ""
+    raise Refused(f"waymark: {where}: 1 or 0 (true or false){more}, got {given!r}")
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise Refused(f"waymark: {OPTIONS}: it must be JSON ({error}), got {text}") from None
+
+
+def _checked(where: str, given: Any, shown: str) -> Options:
+    if (
+        not isinstance(given, dict)
+        or set(given) - set(Options._fields)
+        or given.get("layers", "moe") not in ("moe", "all")
+        or not isinstance(given.get("store", {}), dict)
+    ):
+        raise Refused(
+            f"waymark: {where}: options are layers ('moe' or 'all') and store (a dict of arguments "
+            f"of waymark.Store), got {shown}"
+        )
+    if store := given.get("store"):
+        if why := _wrong_store(json.dumps(store, sort_keys=True)):
+            raise Refused(f"waymark: {where}: store: {why}; got {shown}")
     return Options(**given)
 
 
-def switch_on(given: Any) -> None:
-    """Switches the capture on for this process and those that it starts. given: of
-    ``additional_config``: True, or a dict of options."""
-    os.environ[SWITCH] = "1"
-    if isinstance(given, dict):
-        os.environ[OPTIONS] = json.dumps(given)
+@functools.cache
+def _wrong_store(text: str) -> str:
+    """Why JSON of arguments is refused, or nothing. The smallest store is made with them: a
+    mistake is to be found before the model is loaded."""
+    store = json.loads(text)
+    may = [name for name in inspect.signature(Store.__init__).parameters if name not in _NOT_GIVEN]
+    if unknown := sorted(set(store) - set(may)):
+        return f"{unknown[0]!r} is none of {', '.join(may)}"
+    smallest: dict[str, Any] = {"num_layers": 1, "top_k": 1, "num_experts": 2**16 - 1, "num_blocks": 1}
+    pages = store.get("num_pages")
+    if isinstance(pages, int) and 1 < pages < 2**32 - 1:
+        store["num_pages"] = 1  # any number is right, and takes memory
+    try:
+        Store(**smallest, max_step_rows=1, **store)
+    except TypeError:
+        return "a value is of another type than the argument"
+    except Exception as error:
+        return str(error)
+    return ""
 
 
 def asks(params: Any, resumable: bool) -> bool:
     """Whether a request gets rows. params: its SamplingParams, or None."""
     if params is None or resumable:
         return False
+    asked = params.extra_args.get(KEY, True) if params.extra_args else True
     # An HTTP client has no booleans in vllm_xargs.
-    return not params.extra_args or params.extra_args.get("waymark", True) not in (0, "0", "false")
+    return asked is True or bool(asked) and str(asked).strip().lower() not in _OFF
 
 
 def may_stop_at_string(params: Any, resumable: bool) -> bool:

@@ -8,72 +8,96 @@ from . import _front_end, _hooks, _options
 
 
 def register() -> None:
-    """Installs the hooks, once in a process: the entry point. Does next to nothing if the capture is
-    switched off."""
-    if not _options.enabled():
-        _hooks.wrap(_hooks.module("vllm.config").VllmConfig, "__post_init__", _watch_config)
-        return
-    _install()
+    """Installs the hooks that see an engine's configuration, once in a process: the entry point.
+    They do nothing for an engine that is not captured."""
+    wrap = _hooks.wrap
+    try:
+        with _hooks.whole():
+            wrap(_class("vllm.config", "VllmConfig"), "__post_init__", _watch_config)
+            wrap(_class("vllm.v1.executor.abstract", "Executor"), "__init__", _start_core)
+            wrap(_class("vllm.v1.worker.worker_base", "WorkerWrapperBase"), "init_device",
+                 _start_worker)  # fmt: skip
+    except (ImportError, _hooks.Refused) as error:
+        if _options.of(None) is not None:
+            raise
+        _hooks.logger.warning("waymark: the capture cannot be switched on here: %s", error)
+
+
+def _class(module: str, name: str) -> Any:
+    owner = getattr(_hooks.module(module), name, None)
+    if owner is None:
+        raise _hooks.Refused(f"waymark: this vLLM is refused: {module}.{name} is not there")
+    return owner
 
 
 def _watch_config(function: Any) -> Any:
-    """``additional_config`` switches the capture on for this process and those that it starts."""
+    """A mistake in the options is refused before anything is started."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = function(self, *args, **kwargs)
-        given = self.additional_config
-        if isinstance(given, dict) and given.get("waymark"):
-            _options.switch_on(given["waymark"])
-            _install()
+        if _options.of(self) is not None:
+            _start_front_end()
         return result
 
     return call
 
 
-def _install() -> None:
-    _options.options()  # a mistake is reported before the model is loaded
-    vllm = _hooks.module
-    wrap = _hooks.wrap
-    wrap(vllm("vllm.v1.executor.abstract").Executor, "__init__", _check_config)
-    wrap(vllm("vllm.config").SchedulerConfig, "get_scheduler_cls", _start_scheduler)
-    wrap(vllm("vllm.v1.worker.worker_base").WorkerWrapperBase, "init_device", _start_worker)
-    front_end = vllm("vllm.v1.engine.output_processor")
-    _front_end.hook(front_end.OutputProcessor, front_end.RequestState, vllm("vllm.outputs"))
+def _start_front_end() -> None:
+    """Before an engine is made: a process that makes its configuration has its front end."""
+    outputs = "vllm.v1.engine.output_processor"
+    with _hooks.whole():
+        _front_end.hook(
+            _class(outputs, "OutputProcessor"),
+            _class(outputs, "RequestState"),
+            _hooks.module("vllm.outputs"),
+        )
+        for where, name in (("llm_engine", "LLMEngine"), ("async_llm", "AsyncLLM")):
+            _hooks.wrap(_class(f"vllm.v1.engine.{where}", name), "__init__", _make_engine)
 
 
-def _check_config(function: Any) -> Any:
-    """An executor is made before the model is loaded."""
+def _make_engine(function: Any) -> Any:
+    given = _hooks.Argument(function, "vllm_config")
 
-    def call(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> Any:
-        from . import _versions
-
-        _versions.check(vllm_config)
-        _versions.mark(vllm_config)
-        return function(self, vllm_config, *args, **kwargs)
+    def call(self: Any, *args: Any, **kwargs: Any) -> None:
+        function(self, *args, **kwargs)
+        if _options.of(given(args, kwargs)) is not None:
+            _front_end.serve(self.output_processor)
 
     return call
 
 
-def _start_scheduler(function: Any) -> Any:
-    """A process of an engine core loads its plugins when its EngineCore is being made already; the
-    class of the scheduler is looked up afterwards."""
+def _start_core(function: Any) -> Any:
+    """An executor is made before the model is loaded, and before the scheduler."""
+    given = _hooks.Argument(function, "vllm_config")
 
-    def call(self: Any) -> Any:
-        from . import _scheduler
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        config = given(args, kwargs)
+        options = _options.of(config)
+        if options is not None:
+            from . import _scheduler, _versions
 
-        scheduler = function(self)
-        _scheduler.hook(scheduler, _options.options())
-        return scheduler
+            _versions.check(config)
+            scheduler = config.scheduler_config.get_scheduler_cls()
+            _versions.check_names(scheduler)
+            with _hooks.whole():
+                _scheduler.hook(scheduler)
+            _versions.mark(config, options)
+            _versions.log_start(config, options)
+        return function(self, *args, **kwargs)
 
     return call
 
 
 def _start_worker(function: Any) -> Any:
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        from . import _worker
+    """A worker initializes its device before the model is loaded."""
 
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = function(self, *args, **kwargs)
-        _worker.hook(type(self.worker.model_runner), _options.options())
+        if _options.of(self.vllm_config) is not None:
+            from . import _worker
+
+            with _hooks.whole():
+                _worker.hook(type(self.worker.model_runner))
         return result
 
     return call

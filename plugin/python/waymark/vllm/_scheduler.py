@@ -12,8 +12,8 @@ from .._core import VllmScheduler
 from .._versions import WeightVersions
 from . import _results, _versions
 from ._exchange import NEXT, Result, Schedule
-from ._hooks import logger, module, timed, wrap
-from ._options import Options, asks, may_stop_at_string
+from ._hooks import Argument, logger, module, starting, timed, whole, wrap
+from ._options import Options, asks, may_stop_at_string, of
 
 _HOLD_SECONDS = 30.0
 
@@ -292,12 +292,7 @@ class SchedulerHalf:
             return
         if self._untaken:
             self._untaken = False
-            for of_client in outputs.values():
-                of_client.outputs = [
-                    one
-                    for one in of_client.outputs
-                    if one.finish_reason is None or not self._take(one)
-                ]
+            self.take(outputs)
         # A worker without a forward has sent all rows that it was asked for, or there are none.
         answered = schedule.last_tag if schedule is not None and not schedule.step else 0
         now = time.monotonic()
@@ -314,6 +309,15 @@ class SchedulerHalf:
                 del self._held[name]
                 self._complete(held)
                 _results.add_output(outputs, held.request.client_index, held.output)
+
+    def take(self, outputs: dict[int, Any]) -> None:
+        """Takes the outputs that wait for rows, or for the reason why there are none."""
+        for of_client in outputs.values():
+            of_client.outputs = [
+                one
+                for one in of_client.outputs
+                if one.finish_reason is None or not self._take(one)
+            ]
 
     def release(self, outputs: dict[int, Any]) -> None:
         """Adds every output that waits, without rows."""
@@ -361,13 +365,17 @@ def _half(owner: Any) -> SchedulerHalf | None:
     return None if half is None or half.failure else half
 
 
-def hook(scheduler: type, options: Options) -> None:
+def hook(scheduler: type) -> None:
     """Wraps the methods of a scheduler's class, before one is made."""
 
     def init(function: Any) -> Any:
         def call(self: Any, *args: Any, **kwargs: Any) -> None:
             function(self, *args, **kwargs)
-            attach(self, options)
+            options = of(self.vllm_config)
+            if options is None or hasattr(self, "_waymark"):  # by the class that this one extends
+                return
+            with starting(), whole():
+                attach(self, options)
 
         return call
 
@@ -417,6 +425,7 @@ def hook(scheduler: type, options: Options) -> None:
                     half.outputs(getattr(scheduler_output, "waymark", None), results, outputs)
                 except Exception as error:
                     half.fail(error)
+                    half.take(outputs)
                     half.release(outputs)
             return outputs
 
@@ -459,37 +468,40 @@ def hook_weights(core: type) -> None:
     """Wraps what names the weights."""
 
     def set_weight_version(function: Any) -> Any:
-        def call(self: Any, name: str) -> Any:
-            result = function(self, name)
+        name = Argument(function, "weight_version")
+
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = function(self, *args, **kwargs)
             if half := _half(self.scheduler):
                 try:
-                    half.weights(name)
+                    half.weights(name(args, kwargs))
                 except Exception as error:
                     half.fail(error)
             return result
 
         return call
 
-    if hasattr(core, "set_weight_version"):
-        wrap(core, "set_weight_version", set_weight_version)
+    wrap(core, "set_weight_version", set_weight_version)
 
 
 def hook_manager(manager: type) -> None:
     """Wraps the copy on write of a KV cache manager."""
 
     def apply_cow(function: Any) -> Any:
-        def call(self: Any, request_id: str, index: int, source: Any, copy: Any) -> Any:
+        source, copy = Argument(function, "source_block"), Argument(function, "cow_block")
+
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             if half := _half(self.block_pool):
                 try:
-                    half.copied(self.kv_cache_group_id, source.block_id, copy.block_id)
+                    blocks = [one(args, kwargs).block_id for one in (source, copy)]
+                    half.copied(self.kv_cache_group_id, *blocks)
                 except Exception as error:
                     half.fail(error)
-            return function(self, request_id, index, source, copy)
+            return function(self, *args, **kwargs)
 
         return call
 
-    if hasattr(manager, "_apply_cow"):
-        wrap(manager, "_apply_cow", apply_cow)
+    wrap(manager, "_apply_cow", apply_cow)
 
 
 def hook_connector(kind: type, connector: Any, half: SchedulerHalf) -> None:

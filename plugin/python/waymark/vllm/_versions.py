@@ -3,16 +3,54 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
-from ._hooks import module
+from ._hooks import Argument, Refused, logger, module
 
-OLDEST = (0, 30)
+OLDEST, NEWEST = (0, 30), (0, 33)  # that were run
 FIRST_WEIGHTS = "default"  # vLLM's own name of weights that were not named
 
-
-class Refused(ValueError):
-    """vLLM is configured in a way that cannot be captured; names what and why."""
+# What the half in the engine core needs: methods with the arguments that are read, and fields.
+_SCHEDULER = {
+    "schedule": (),
+    "_preempt_request": ("request",),
+    "_free_request": ("request",),
+    "update_from_output": ("scheduler_output", "model_runner_output"),
+    "has_finished_requests": (),
+    "_handle_invalid_blocks": (),
+}
+_METHODS: dict[str, dict[str, tuple[str, ...]]] = {
+    "vllm.v1.core.block_pool.BlockPool": {"reset_prefix_cache": ()},
+    "vllm.v1.core.kv_cache_manager.KVCacheManager": {
+        "allocate_slots": (
+            "request",
+            "num_new_computed_tokens",
+            "num_external_computed_tokens",
+            "delay_cache_blocks",
+        ),
+        "free": ("request",),
+    },
+    "vllm.v1.core.single_type_kv_cache_manager.SingleTypeKVCacheManager": {
+        "_apply_cow": ("source_block", "cow_block")
+    },
+    "vllm.v1.engine.core.EngineCore": {"set_weight_version": ("weight_version",)},
+}
+_FIELDS = {
+    "vllm.v1.core.sched.output.SchedulerOutput": (
+        "scheduled_new_reqs scheduled_cached_reqs num_scheduled_tokens total_num_scheduled_tokens"
+    ),
+    "vllm.v1.core.sched.output.NewRequestData": "req_id block_ids num_computed_tokens",
+    "vllm.v1.core.sched.output.CachedRequestData": (
+        "req_ids resumed_req_ids new_block_ids num_computed_tokens"
+    ),
+    "vllm.v1.engine.EngineCoreOutput": (
+        "request_id new_token_ids finish_reason routed_experts trace_headers"
+    ),
+    "vllm.v1.engine.EngineCoreOutputs": "outputs",
+    "vllm.v1.request.RequestStatus": (
+        "PREEMPTED FINISHED_ABORTED FINISHED_IGNORED FINISHED_ERROR"
+    ),
+}
 
 
 class KVGroup(NamedTuple):
@@ -82,6 +120,64 @@ def check(config: Any) -> None:
     for what, why in refused.items():
         if why:
             raise Refused(f"waymark: {what} is refused: {why}")
+
+
+def check_names(scheduler: type) -> None:
+    """Refused, before the model is loaded, if vLLM lacks a name that the half in the engine core
+    needs. scheduler: the class that the engine takes."""
+    needed = [(_class(name), methods) for name, methods in _METHODS.items()]
+    for owner, methods in [(scheduler, _SCHEDULER), *needed]:
+        for name, arguments in methods.items():
+            method = getattr(owner, name, None)
+            if method is None:
+                _gone(owner, name)
+            for read in arguments:
+                Argument(method, read)
+    for name, fields in _FIELDS.items():
+        owner = _class(name)
+        # A field without a default is no attribute of its class.
+        known = {one for base in owner.__mro__ for one in vars(base).get("__annotations__", ())}
+        for field in fields.split():
+            if field not in known and not hasattr(owner, field):
+                _gone(owner, field)
+
+
+def _class(name: str) -> Any:
+    where, _, kind = name.rpartition(".")
+    owner = getattr(module(where), kind, None)
+    return owner if owner is not None else _gone(module(where), kind)
+
+
+def _gone(owner: Any, name: str) -> NoReturn:
+    raise Refused(f"waymark: this vLLM is refused: {owner.__name__}.{name} is not there")
+
+
+def log_start(config: Any, options: Any) -> None:
+    """One line that the capture is on, and one if this vLLM is not known."""
+    import waymark as package
+
+    logger.info(
+        "waymark %s (%s) captures the routing of %s: layers %r, store %r",
+        package.__version__,
+        package.__path__[0],
+        config.model_config.model,
+        options.layers,
+        options.store,
+    )
+    if version() > NEWEST or version() == (0, 0):
+        logger.warning(
+            "waymark: vLLM %s is not known to Waymark %s, which was run with 0.30 to 0.33: every "
+            "name that it needs is there, and what they mean may have changed",
+            module("vllm").__version__,
+            package.__version__,
+        )
+
+
+def steps_in_flight(config: Any) -> int:
+    """How many steps of a worker may not have landed. Steps of a small model take less time than the
+    landing thread may wait for a core, and the engine runs ahead of its results."""
+    ahead = _ask(config, "max_concurrent_batches", 1)
+    return 64 * max(int(ahead), 1)
 
 
 def kv_group(kv_cache_config: Any) -> KVGroup:
@@ -193,7 +289,8 @@ def compiles(config: Any) -> bool:
     return bool(int(mode or 0))
 
 
-def mark(config: Any) -> None:
-    """Code that was compiled without a capture is not to be found in vLLM's cache of compiled code."""
+def mark(config: Any, options: Any) -> None:
+    """Code that was compiled without a capture is not to be found in vLLM's cache of compiled code;
+    and processes on machines with another environment have the same options."""
     if isinstance(config.additional_config, dict):
-        config.additional_config.setdefault("waymark", True)
+        config.additional_config = {**config.additional_config, "waymark": options._asdict()}

@@ -20,8 +20,8 @@ from .._types import LayerCapture
 from . import _versions
 from ._capture import Buffers, Capture
 from ._exchange import NEXT, Result, Schedule
-from ._hooks import logger, module, timed, wrap
-from ._options import Options
+from ._hooks import logger, module, starting, timed, wrap
+from ._options import Options, of
 from ._stages import Stages
 
 _LANDING_SECONDS = 10.0
@@ -31,8 +31,10 @@ class _Reader:
     """Reads tagged snapshots on a thread and releases them at once: all that are requested together in
     one call, so that the thread takes the GIL from the worker's seldom."""
 
-    def __init__(self, store: Store, stages: Stages) -> None:
+    def __init__(self, store: Store, stages: Stages, steps_in_flight: int) -> None:
         self._store = store
+        self._steps_in_flight = steps_in_flight
+        self._advised = False
         self._stages = stages
         self._tags: queue.SimpleQueue[tuple[int, ...] | None] = queue.SimpleQueue()
         self._done: deque[Result] = deque()
@@ -89,6 +91,8 @@ class _Reader:
     ) -> Result:
         try:
             own = None if native is None else Rows._of(native)
+            if own is not None and not complete and not self._advised:
+                self._advise()
             rows = self._stages.joined(tag, own)
             if rows is not None:
                 if rows is own:
@@ -99,6 +103,19 @@ class _Reader:
         if native is None and self.failure:
             failure = self.failure
         return Result.none(tag, failure or "another pipeline stage has no rows")
+
+    def _advise(self) -> None:
+        dropped = self._store.stats().steps_refused_ring
+        if dropped:
+            self._advised = True
+            logger.warning(
+                "waymark: %d steps were dropped, because %d had not landed: their rows are missing "
+                "(capacity). If the machine is only busy now and then, allow more: the option "
+                '{"store": {"max_steps_in_flight": %d}}',
+                dropped,
+                self._steps_in_flight,
+                min(4 * self._steps_in_flight, 4096),
+            )
 
     def stop(self) -> None:
         self._tags.put(None)
@@ -124,13 +141,15 @@ class WorkerHalf:
             "null_blocks": [0],
             "layer_ids": [layer.layer_id for layer in layers],
             "max_step_rows": max_rows,
+            "max_steps_in_flight": _versions.steps_in_flight(config),
         }
-        self.store = Store(**{**arguments, **options.store})
+        arguments |= options.store
+        self.store = Store(**arguments)
         self.session = CaptureSession(self.store, max_rows=max_rows, num_buffers=1)
         self.failure = ""
         self.steps_without_ids = 0
         self._stages = Stages(module("vllm.distributed").get_pp_group(), 2 * _LANDING_SECONDS)
-        self._reader = _Reader(self.store, self._stages)
+        self._reader = _Reader(self.store, self._stages, arguments["max_steps_in_flight"])
         self._stopped = weakref.finalize(self, self._reader.stop)
         self.capture = capture
         self._schedule: Schedule | None = None
@@ -242,14 +261,15 @@ def _late(get_output: Any, half: WorkerHalf) -> Any:
     return call
 
 
-def hook(runner: type, options: Options) -> None:
+def hook(runner: type) -> None:
     """Wraps the methods of a model runner's class, before its model is loaded."""
 
     def load_model(function: Any) -> Any:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             result = function(self, *args, **kwargs)
-            if _stores():
-                self._waymark_capture = Capture(self)
+            if of(self.vllm_config) is not None and _stores():
+                with starting():
+                    self._waymark_capture = Capture(self)
             return result
 
         return call
@@ -258,9 +278,11 @@ def hook(runner: type, options: Options) -> None:
         def call(self: Any, kv_cache_config: Any, *args: Any, **kwargs: Any) -> Any:
             result = function(self, kv_cache_config, *args, **kwargs)
             profiling = kwargs.get("is_profiling") or (args and args[0] is True)
-            if not profiling and hasattr(self, "_waymark_capture"):
-                capture = self._waymark_capture
-                self._waymark = WorkerHalf(self, kv_cache_config, capture, options)
+            options = of(self.vllm_config)
+            if not profiling and options is not None and hasattr(self, "_waymark_capture"):
+                with starting():
+                    capture = self._waymark_capture
+                    self._waymark = WorkerHalf(self, kv_cache_config, capture, options)
             return result
 
         return call
