@@ -1,6 +1,7 @@
 #include "adapters/vllm/vllm_scheduler.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,13 @@ constexpr std::size_t kPartEvents = 256;
 template <class Value>
 absl::Status Broken(absl::string_view argument, absl::string_view rule, Value value) {
   return absl::InvalidArgumentError(absl::StrCat(argument, " must be ", rule, "; it is ", value));
+}
+
+// The key of a block that is loaded and has none: no block is sealed with it, so that the rows are
+// missing as those of a load (external KV).
+BlockKey KeyOfNone() {
+  static constexpr std::string_view kText = "waymark: loaded without a key";
+  return BlockKey::FromBytes({reinterpret_cast<const std::uint8_t*>(kText.data()), kText.size()});
 }
 
 // Whether `tokens` of a request, or a position in it, lie in its blocks.
@@ -281,8 +289,10 @@ void VllmScheduler::Admit(Request& r, const CachedTokens& cached, const BlockHas
     // Of a block whose load ends inside it, the rest is computed again.
     const bool external = cached.external_tokens > 0 && i * block_tokens < loaded;
     const std::int64_t rows = local - i * block_tokens;
-    Bind(block, external ? KeyOf(i, hashes) : BlockKey(),
-         rows > 0 ? static_cast<std::int32_t>(rows) : Event::kAllRows);
+    BlockKey key;
+    if (external) key = KeyOf(i, hashes);
+    if (external && key.empty()) key = KeyOfNone();
+    Bind(block, key, rows > 0 ? static_cast<std::int32_t>(rows) : Event::kAllRows);
   }
   r.preempted = false;
   r.admitted = last_step_;

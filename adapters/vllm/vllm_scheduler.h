@@ -9,7 +9,8 @@
 //
 //   the engine                            the message
 //   new, resumed: blocks of prefix hits   Retain
-//                 blocks of a KV load     Bind with key, Seal
+//                 blocks of a KV load     Bind with key (of one that has none: a key that no block
+//                                         has), Seal
 //                 other blocks            Bind
 //   blocks that a request gets            Bind
 //   blocks that are full                  Seal

@@ -138,3 +138,18 @@ def test_rows_of_forwards_that_read_a_failed_load_are_taken_back() -> None:
     engine.drain()
     rows = engine.rows("a")
     assert (rows[:4] == -1).all() and (rows[4:] == expected(4, len(rows))).all()
+
+
+def test_rows_of_a_block_that_a_load_fills_in_part_are_external() -> None:
+    """An engine that decodes loads a whole prompt; its last block is not full, and has no key."""
+    engine = Engine()
+    busy_blocks(engine)
+    a = add(engine, "a", 14, 3)
+    load(engine, a, [], 14, later=True)
+    engine.step({})
+    a.num_computed_tokens = 13
+    engine.step({"a": 1}, finish=("a",))
+    engine.drain()
+    rows = engine.rows("a")
+    assert (rows[:13] == -1).all()
+    assert engine.coverage("a").missing == {Reason.EXTERNAL_KV: 13}
