@@ -124,9 +124,11 @@ void Engine::WriteIdle() {
 }
 
 void Engine::SendSchedule() {
-  const absl::StatusOr<std::span<const std::uint8_t>> bytes = adapter_->FinishMessage();
-  if (!bytes.ok()) return Reported(bytes.status(), "FinishMessage");
-  SendMessage(*bytes);
+  do {
+    const absl::StatusOr<std::span<const std::uint8_t>> bytes = adapter_->FinishMessage();
+    if (!bytes.ok()) return Reported(bytes.status(), "FinishMessage");
+    SendMessage(*bytes);
+  } while (adapter_->more());
   for (const std::uint64_t tag : to_forget_)
     Reported(adapter_->Forget(tag), "Forget");
   message_.forgotten = std::exchange(to_forget_, {});

@@ -129,6 +129,16 @@ wm_status FinishMessage(wm_vllm_scheduler* scheduler, const std::uint8_t** bytes
   });
 }
 
+wm_status More(const wm_vllm_scheduler* scheduler, std::int32_t* more, wm_message* why) noexcept {
+  return Guard(why, [&]() -> absl::Status {
+    Arguments check;
+    check.Object(scheduler, "scheduler").Pointer(more, "more");
+    if (!check.ok()) return check.status();
+    *more = scheduler->scheduler.more() ? 1 : 0;
+    return absl::OkStatus();
+  });
+}
+
 wm_status Preempt(wm_vllm_scheduler* scheduler, std::uint64_t request, std::int64_t rows,
                   const std::uint64_t* tag, wm_message* why) noexcept {
   return With(scheduler, why,
@@ -206,6 +216,7 @@ wm_vllm_api_v1 MakeVllmTable() {
   api.scheduler_truncate = &Truncate;
   api.scheduler_reset = &Reset;
   api.scheduler_sealed = &Sealed;
+  api.scheduler_more = &More;
   return api;
 }
 

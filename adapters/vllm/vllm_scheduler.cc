@@ -1,12 +1,12 @@
 #include "adapters/vllm/vllm_scheduler.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "blockstore/step_path.h"
-#include "blockstore/store/event_code.h"
 
 namespace waymark {
 namespace {
@@ -14,10 +14,19 @@ namespace {
 // Bytes of a message beside its events and blocks: more than its header, and than each item has.
 constexpr std::size_t kFrameBytes = 64;
 constexpr std::size_t kItemBytes = 40;
+// Events that are written at once, where they fit.
+constexpr std::size_t kPartEvents = 256;
 
 template <class Value>
 absl::Status Broken(absl::string_view argument, absl::string_view rule, Value value) {
   return absl::InvalidArgumentError(absl::StrCat(argument, " must be ", rule, "; it is ", value));
+}
+
+// The key of a block that is loaded and has none: no block is sealed with it, so that the rows are
+// missing as those of a load (external KV).
+BlockKey KeyOfNone() {
+  static constexpr std::string_view kText = "waymark: loaded without a key";
+  return BlockKey::FromBytes({reinterpret_cast<const std::uint8_t*>(kText.data()), kText.size()});
 }
 
 // Whether `tokens` of a request, or a position in it, lie in its blocks.
@@ -97,25 +106,12 @@ WAYMARK_STEP_PATH absl::Status VllmScheduler::CheckHashes(std::int64_t first, st
   return absl::OkStatus();
 }
 
-WAYMARK_STEP_PATH absl::Status VllmScheduler::CheckRoom(std::size_t events) const {
-  // A quarter of the message is left to releases, which are never refused.
-  const std::size_t all = kept_.events.size() + binds_.size() + changes_.size() + seals_.size() +
-                          3 * copies_.size() + events;
-  const std::size_t bytes = kFrameBytes + all * kMaxEventBytes + kept_.items.size() * kItemBytes +
-                            kept_.blocks.size() * sizeof(BlockId);
-  const std::size_t most = options_.limits.max_bytes / 4 * 3;
+absl::Status VllmScheduler::CheckSnapshot(std::size_t blocks) const {
+  const std::size_t bytes = kFrameBytes + kItemBytes + blocks * sizeof(BlockId);
+  const std::size_t most = options_.limits.max_bytes;
   if (bytes <= most) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "the message must have at most ", most, " bytes (3/4 of max_bytes); it may have ", bytes));
-}
-
-absl::Status VllmScheduler::CheckSnapshotRoom(std::size_t blocks) const {
-  if (snapshots_ >= options_.limits.max_snapshots) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the message must have at most max_snapshots, ", options_.limits.max_snapshots,
-                     ", snapshots; it has ", snapshots_));
-  }
-  return CheckRoom(1 + blocks);
+  return absl::ResourceExhaustedError(absl::StrCat("a message must have at most max_bytes, ", most,
+                                                   "; that of the snapshot has ", bytes));
 }
 
 absl::Status VllmScheduler::CheckAdmission(std::span<const BlockId> blocks,
@@ -140,16 +136,21 @@ absl::Status VllmScheduler::CheckAdmission(std::span<const BlockId> blocks,
   if (cached.external_tokens > 0) {
     const std::int64_t end = (cached.local_tokens + cached.external_tokens) / block_tokens;
     const std::int64_t first = cached.local_tokens / block_tokens;
-    if (absl::Status status = CheckHashes(first, end, hashes); !status.ok()) return status;
+    return CheckHashes(first, end, hashes);
   }
-  return CheckRoom(2 * blocks.size());
+  return absl::OkStatus();
 }
 
 // ---- messages
 
 WAYMARK_STEP_PATH absl::Status VllmScheduler::Begin(StepId step, std::uint64_t version) {
+  if (more_) {
+    return absl::FailedPreconditionError("the schedule has another message: call FinishMessage");
+  }
   if (absl::Status status = writer_.Begin(step, version); !status.ok()) return status;
   last_step_ = std::max(last_step_, step);
+  step_ = step;
+  version_ = version;
   open_ = true;
   return absl::OkStatus();
 }
@@ -179,30 +180,57 @@ WAYMARK_STEP_PATH void VllmScheduler::Flush() {
   }
 }
 
+WAYMARK_STEP_PATH absl::Status VllmScheduler::WriteItem(const ScheduleItem& item, bool* any) {
+  if (item.kind == ScheduleItem::Kind::kSnapshot) {
+    const absl::Status status =
+        writer_.Snapshot(item.tag, kept_.BlocksOf(item), item.first, item.last);
+    *any |= status.ok();
+    return status;
+  }
+  if (item.kind == ScheduleItem::Kind::kForget) {
+    const absl::Status status = writer_.Forget(item.tag);
+    *any |= status.ok();
+    return status;
+  }
+  const std::span<const Event> events = kept_.EventsOf(item);
+  while (written_events_ < events.size()) {
+    // What does not fit as a whole may fit in part; a part of one event needs a message of its own.
+    std::size_t part = std::min(events.size() - written_events_, kPartEvents);
+    absl::Status status = writer_.Report(events.subspan(written_events_, part));
+    while (absl::IsResourceExhausted(status) && part > 1) {
+      part /= 2;
+      status = writer_.Report(events.subspan(written_events_, part));
+    }
+    if (!status.ok()) return status;
+    *any = true;
+    written_events_ += part;
+  }
+  return absl::OkStatus();
+}
+
 WAYMARK_STEP_PATH absl::StatusOr<std::span<const std::uint8_t>> VllmScheduler::FinishMessage() {
   if (absl::Status open = CheckOpen(); !open.ok()) return open;
+  if (more_) {
+    if (absl::Status status = writer_.Begin(step_, version_); !status.ok()) return status;
+  }
   Flush();
   copies_.clear();
+  bool any = false;  // item in this message
   absl::Status status;
-  for (const ScheduleItem& item : kept_.items) {
-    switch (item.kind) {
-      case ScheduleItem::Kind::kEvents:
-        status.Update(writer_.Report(kept_.EventsOf(item)));
-        break;
-      case ScheduleItem::Kind::kSnapshot:
-        status.Update(writer_.Snapshot(item.tag, kept_.BlocksOf(item), item.first, item.last));
-        break;
-      case ScheduleItem::Kind::kForget:
-        status.Update(writer_.Forget(item.tag));
-        break;
-    }
+  while (status.ok() && written_items_ < kept_.items.size()) {
+    status = WriteItem(kept_.items[written_items_], &any);
+    if (!status.ok()) break;
+    ++written_items_;
+    written_events_ = 0;
   }
+  const std::span<const std::uint8_t> bytes = writer_.Finish();
+  more_ = any && absl::IsResourceExhausted(status);
+  if (more_) return bytes;
   kept_.items.clear();
   kept_.events.clear();
   kept_.blocks.clear();
-  snapshots_ = 0;
+  written_items_ = written_events_ = 0;
   open_ = false;
-  const std::span<const std::uint8_t> bytes = writer_.Finish();
   if (!status.ok()) return status;
   return bytes;
 }
@@ -261,8 +289,10 @@ void VllmScheduler::Admit(Request& r, const CachedTokens& cached, const BlockHas
     // Of a block whose load ends inside it, the rest is computed again.
     const bool external = cached.external_tokens > 0 && i * block_tokens < loaded;
     const std::int64_t rows = local - i * block_tokens;
-    Bind(block, external ? KeyOf(i, hashes) : BlockKey(),
-         rows > 0 ? static_cast<std::int32_t>(rows) : Event::kAllRows);
+    BlockKey key;
+    if (external) key = KeyOf(i, hashes);
+    if (external && key.empty()) key = KeyOfNone();
+    Bind(block, key, rows > 0 ? static_cast<std::int32_t>(rows) : Event::kAllRows);
   }
   r.preempted = false;
   r.admitted = last_step_;
@@ -318,11 +348,6 @@ WAYMARK_STEP_PATH absl::Status VllmScheduler::Append(std::uint64_t request,
   }
   const std::int64_t full = full_tokens / block_tokens;
   if (absl::Status status = CheckHashes(r.sealed, full, hashes); !status.ok()) return status;
-  const std::int64_t seals = std::max<std::int64_t>(full - r.sealed, 0);
-  if (absl::Status status = CheckRoom(2 * blocks.size() + static_cast<std::size_t>(seals));
-      !status.ok()) {
-    return status;
-  }
   AppendBlocks(r, blocks);
   SealBlocks(r, full, hashes);
   return absl::OkStatus();
@@ -341,7 +366,6 @@ void VllmScheduler::PutSnapshot(const Request& r, std::int64_t first, std::int64
   kept_.blocks.insert(kept_.blocks.end(), r.blocks.begin(), r.blocks.begin() + num_blocks);
   item.end = static_cast<std::uint32_t>(kept_.blocks.size());
   kept_.items.push_back(item);
-  ++snapshots_;
 }
 
 absl::Status VllmScheduler::Leave(Request& r, std::int64_t rows, std::optional<std::uint64_t> tag) {
@@ -349,7 +373,7 @@ absl::Status VllmScheduler::Leave(Request& r, std::int64_t rows, std::optional<s
   if (tag.has_value()) {
     status = CheckInBlocks("rows", rows, r.blocks.size(), options_.limits.block_tokens);
     if (!status.ok()) return status;
-    status = CheckSnapshotRoom(r.blocks.size());
+    status = CheckSnapshot(r.blocks.size());
   }
   Flush();
   if (tag.has_value() && status.ok()) PutSnapshot(r, 0, rows, *tag);
@@ -399,14 +423,13 @@ absl::Status VllmScheduler::Snapshot(std::uint64_t request, std::int64_t first, 
     return status;
   }
   if (first < 0 || first > last) return Broken("first", absl::StrCat("in [0, ", last, "]"), first);
-  if (absl::Status status = CheckSnapshotRoom(r.blocks.size()); !status.ok()) return status;
+  if (absl::Status status = CheckSnapshot(r.blocks.size()); !status.ok()) return status;
   Flush();
   PutSnapshot(r, first, last, tag);
   return absl::OkStatus();
 }
 
 absl::Status VllmScheduler::Forget(std::uint64_t tag) {
-  if (absl::Status status = CheckRoom(1); !status.ok()) return status;
   Flush();
   kept_.items.push_back({.kind = ScheduleItem::Kind::kForget, .tag = tag});
   return absl::OkStatus();
@@ -422,7 +445,6 @@ absl::Status VllmScheduler::Copy(BlockId src, BlockId dst) {
                   dst.value());
   }
   if (src == dst) return Broken("dst", "another block than src", dst.value());
-  if (absl::Status status = CheckRoom(3); !status.ok()) return status;
   copies_.push_back({.src = src, .dst = dst});
   return absl::OkStatus();
 }
@@ -439,10 +461,6 @@ absl::Status VllmScheduler::Truncate(std::uint64_t request, std::int64_t positio
   if (!step.valid()) return Broken("step", "at least 1", step.value());
   if (step < r.admitted) return absl::OkStatus();
   const std::int64_t first = position / block_tokens;
-  if (absl::Status status = CheckRoom(r.blocks.size() - static_cast<std::size_t>(first));
-      !status.ok()) {
-    return status;
-  }
   for (std::int64_t i = first; i < static_cast<std::int64_t>(r.blocks.size()); ++i) {
     const BlockId block = r.blocks[static_cast<std::size_t>(i)];
     const std::int64_t row = i == first ? position % block_tokens : 0;
@@ -455,7 +473,6 @@ absl::Status VllmScheduler::Truncate(std::uint64_t request, std::int64_t positio
 }
 
 absl::Status VllmScheduler::Reset() {
-  if (absl::Status status = CheckRoom(1); !status.ok()) return status;
   Flush();
   changes_.push_back(Event::Reset());
   Flush();

@@ -9,7 +9,8 @@
 //
 //   the engine                            the message
 //   new, resumed: blocks of prefix hits   Retain
-//                 blocks of a KV load     Bind with key, Seal
+//                 blocks of a KV load     Bind with key (of one that has none: a key that no block
+//                                         has), Seal
 //                 other blocks            Bind
 //   blocks that a request gets            Bind
 //   blocks that are full                  Seal
@@ -22,6 +23,10 @@
 // (StepBatch::derive_events). Of a request that only decodes nothing has to be reported before it
 // leaves: its blocks then (Extend), and that it leaves.
 //
+// A schedule has one message, or several where one would be larger than ScheduleLimits::max_bytes or
+// max_snapshots: FinishMessage is called again as long as more() says so. Nothing that is reported
+// is refused for its size, but a snapshot that no message can hold.
+//
 // The order of calls. Between two calls of Preempt, Finish, Snapshot, Forget and Reset, the others
 // may come in any order: blocks are bound before they are retained, copied or sealed. So a request
 // may hit blocks that another request fills in the same step, whichever is reported first.
@@ -32,6 +37,7 @@
 //   if (status.ok()) status = scheduler.Begin(StepId(7), version);
 //   if (status.ok()) status = scheduler.New(2, blocks, {.local_tokens = 16}, hashes);
 //   if (status.ok()) status = scheduler.Append(2, {}, 33, hashes);  // this step computes 33 tokens
+//   // Again as long as scheduler.more().
 //   absl::StatusOr<std::span<const std::uint8_t>> message = scheduler.FinishMessage();
 #ifndef WAYMARK_ADAPTERS_VLLM_VLLM_SCHEDULER_H_
 #define WAYMARK_ADAPTERS_VLLM_VLLM_SCHEDULER_H_
@@ -83,8 +89,9 @@ struct CachedTokens {
 //
 // Errors, of every call: InvalidArgument naming the argument, the rule and the value;
 // FailedPrecondition if no message is open (Begin: if one is open) or if the request was preempted;
-// ResourceExhausted if the message would exceed its limits. A refused call changes nothing, but for
-// Preempt and Finish with ResourceExhausted: they have released the blocks, without a snapshot.
+// ResourceExhausted for a snapshot of more blocks than a message holds. A refused call changes
+// nothing, but for Preempt and Finish with ResourceExhausted: they have released the blocks, without
+// a snapshot.
 class VllmScheduler {
  public:
   [[nodiscard]] static absl::StatusOr<VllmScheduler> Create(const VllmSchedulerOptions& options);
@@ -113,10 +120,14 @@ class VllmScheduler {
   // need not be open: so the last full block of a request is sealed before it leaves.
   [[nodiscard]] absl::Status Append(std::uint64_t request, std::span<const BlockId> blocks,
                                     std::int64_t full_tokens, const BlockHashes& hashes);
-  // Writes what was reported since the last message. The bytes are valid until the next call of
-  // this object; they must be sent, in order. If this fails, the message is lost: the worker's
-  // store notices that at the next one, and its blocks lose their rows.
+  // Writes what was reported since the last message, or, if it needs several messages, the next of
+  // them. The bytes are valid until the next call of this object; they must be sent, in order. If
+  // this fails, what was reported is lost: the worker's store notices that at the next message, and
+  // its blocks lose their rows.
   [[nodiscard]] absl::StatusOr<std::span<const std::uint8_t>> FinishMessage();
+  // Whether the schedule has another message: it stays open, and FinishMessage must be called again
+  // before the next Begin.
+  [[nodiscard]] bool more() const { return more_; }
 
   // ---- at any time: without an open message they are kept, and written first into the next one
 
@@ -180,9 +191,8 @@ class VllmScheduler {
   // Whether the hashes at the ends of blocks [first, last) are given, if any is.
   [[nodiscard]] absl::Status CheckHashes(std::int64_t first, std::int64_t last,
                                          const BlockHashes& hashes) const;
-  // Whether `events` more events, and the snapshot of `blocks` blocks, fit the message.
-  [[nodiscard]] absl::Status CheckRoom(std::size_t events) const;
-  [[nodiscard]] absl::Status CheckSnapshotRoom(std::size_t blocks) const;
+  // Whether a message can hold the snapshot of `blocks` blocks.
+  [[nodiscard]] absl::Status CheckSnapshot(std::size_t blocks) const;
   [[nodiscard]] absl::Status CheckAdmission(std::span<const BlockId> blocks,
                                             const CachedTokens& cached,
                                             const BlockHashes& hashes) const;
@@ -203,14 +213,22 @@ class VllmScheduler {
   void PutEvents(std::span<const Event> events);
   // Moves the events of the calls so far behind the kept items.
   void Flush();
+  // Writes an item of kept_, from written_events_ on. ResourceExhausted: the message is full. *any:
+  // set if something was written.
+  [[nodiscard]] absl::Status WriteItem(const ScheduleItem& item, bool* any);
 
   VllmSchedulerOptions options_;
   ScheduleWriter writer_;
   bool open_ = false;
+  bool more_ = false;
+  StepId step_;  // of the open schedule
+  std::uint64_t version_ = 0;
   StepId last_step_;  // that was begun
   Requests requests_;
-  ScheduleMessage kept_;         // what the next message contains so far, in order
-  std::uint32_t snapshots_ = 0;  // in kept_
+  ScheduleMessage kept_;  // what the next messages contain so far, in order
+  // Of kept_, what was written already: items, and events of the next item.
+  std::size_t written_items_ = 0;
+  std::size_t written_events_ = 0;
   // Behind kept_, in this order.
   std::vector<Event> binds_;
   std::vector<Event> changes_;     // Retain, Truncate, Release, Copy

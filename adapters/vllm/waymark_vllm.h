@@ -95,9 +95,10 @@ typedef struct wm_vllm_api_v1 {
    * it leaves. */
   wm_status (*scheduler_append)(wm_vllm_scheduler* scheduler, uint64_t request,
                                 const wm_vllm_blocks* blocks, int64_t full_tokens, wm_message* why);
-  /* Closes the message. Its bytes are valid until the next call with this scheduler; every message
-   * must be sent, in this order. RESOURCE_EXHAUSTED: the message is lost, and the store's blocks
-   * lose their rows with the next one. */
+  /* Closes the message, or writes the next one of a schedule that needs several: scheduler_more says
+   * whether to call again. The bytes are valid until the next call with this scheduler; every
+   * message must be sent, in this order. RESOURCE_EXHAUSTED: what was reported is lost, and the
+   * store's blocks lose their rows with the next message. */
   wm_status (*scheduler_finish_message)(wm_vllm_scheduler* scheduler, const uint8_t** bytes,
                                         size_t* size, wm_message* why);
 
@@ -105,7 +106,8 @@ typedef struct wm_vllm_api_v1 {
 
   /* A request is preempted, and its blocks are about to be freed: requests a snapshot of its rows
    * [0, rows) under `*tag`, and releases the blocks. A null `tag`: no snapshot; rows is not read.
-   * RESOURCE_EXHAUSTED: the blocks were released, and no snapshot is taken. */
+   * RESOURCE_EXHAUSTED, if no message can hold the snapshot: the blocks were released, and none is
+   * taken. */
   wm_status (*scheduler_preempt)(wm_vllm_scheduler* scheduler, uint64_t request, int64_t rows,
                                  const uint64_t* tag, wm_message* why);
   /* The same for a request that has finished or was aborted. `rows` of a preempted request: 0. */
@@ -139,6 +141,9 @@ typedef struct wm_vllm_api_v1 {
    * these are not read any more. */
   wm_status (*scheduler_sealed)(const wm_vllm_scheduler* scheduler, uint64_t request,
                                 int64_t* blocks, wm_message* why);
+  /* Sets *more to 1 if the open schedule has another message, as one that would have more than
+   * max_bytes or max_snapshots does: finish_message must be called again before begin. Else 0. */
+  wm_status (*scheduler_more)(const wm_vllm_scheduler* scheduler, int32_t* more, wm_message* why);
 } wm_vllm_api_v1;
 
 /* The table: static, the same for every caller, never null. Any thread. */

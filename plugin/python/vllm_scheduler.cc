@@ -222,6 +222,13 @@ nb::bytes FinishMessage(const VllmScheduler& self) {
   return nb::bytes(bytes, size);
 }
 
+bool More(const VllmScheduler& self) {
+  std::int32_t more = 0;
+  Message why;
+  Check(Table().scheduler_more(self.scheduler, &more, why.get()), why);
+  return more != 0;
+}
+
 std::int64_t Sealed(const VllmScheduler& self, Uint64<"request"> request) {
   std::int64_t sealed = 0;
   Message why;
@@ -236,13 +243,14 @@ void BindVllmScheduler(nb::module_& module) {
       module, "VllmScheduler",
       "Writes what the scheduler of an engine like vLLM did as schedule messages, from the lists "
       "of each schedule.\n\n"
-      "Once per schedule: begin, one call for each request whose blocks changed, finish_message; "
-      "the bytes go to the worker with the schedule, and every message must be sent, in order. "
+      "Once per schedule: begin, one call for each request whose blocks changed, finish_message, "
+      "again as long as there is `more`; the bytes go to the worker with the schedule, and every "
+      "message must be sent, in order. "
       "Requests that are preempted or have finished are reported before their blocks are freed, "
       "copies on write when they are decided; without an open message these are kept for the next "
       "one. A request is an integer that the caller chooses, known from new to finish. One thread "
       "at a time. A refused call changes nothing; but preempt and finish have released the blocks, "
-      "without a snapshot, if they raise ResourceExhaustedError.")
+      "without a snapshot, if they raise ResourceExhaustedError: no message can hold it.")
       .def("__init__", &Make, "num_blocks"_a, "block_tokens"_a, "hash_block_tokens"_a = 0,
            nb::kw_only(), "null_block"_a = 0, "max_bytes"_a = 0, "max_snapshots"_a = 0,
            "num_blocks, block_tokens: those of the worker's store. hash_block_tokens: tokens of a "
@@ -269,7 +277,12 @@ void BindVllmScheduler(nb::module_& module) {
           "`full_tokens`, the leading tokens that are computed and accepted after this step. "
           "hashes: as in new. Without blocks also while no message is open: so the last full block "
           "of a request is sealed before it leaves.")
-      .def("finish_message", &FinishMessage, "Closes the message; its bytes.")
+      .def(
+          "finish_message", &FinishMessage,
+          "Closes the message, or writes the next one of a schedule that needs several; its bytes.")
+      .def_prop_ro("more", &More,
+                   "Whether the schedule has another message, since one would have more than "
+                   "max_bytes or max_snapshots: finish_message must be called again before begin.")
       .def("preempt", &Preempt, "request"_a, "rows"_a, "tag"_a.none(),
            nb::sig("def preempt(self, request: int, rows: int, tag: int | None) -> None"),
            "A request is preempted, and its blocks are about to be freed: requests a snapshot of "

@@ -22,8 +22,12 @@ static void example(const wm_vllm_api_v1* table, wm_vllm_scheduler* scheduler) {
 static void deliver(wm_vllm_scheduler* scheduler, wm_store* store) {
   const uint8_t* bytes = NULL;
   size_t size = 0;
-  CHECK_OK(VLLM(scheduler_finish_message)(scheduler, &bytes, &size, &why));
-  CHECK_OK(wm->store_report_message(store, bytes, size, &why));
+  int32_t more = 1;
+  while (more) {
+    CHECK_OK(VLLM(scheduler_finish_message)(scheduler, &bytes, &size, &why));
+    CHECK_OK(wm->store_report_message(store, bytes, size, &why));
+    CHECK_OK(VLLM(scheduler_more)(scheduler, &more, &why));
+  }
 }
 
 int main(void) {
@@ -102,6 +106,7 @@ int main(void) {
   CHECK_BAD(VLLM(scheduler_sealed)(scheduler, 9, &sealed, &why), "request");
   CHECK_BAD(VLLM(scheduler_sealed)(scheduler, 1, NULL, &why), "blocks");
   CHECK_BAD(VLLM(scheduler_finish_message)(scheduler, NULL, NULL, &why), "bytes");
+  CHECK_BAD(VLLM(scheduler_more)(scheduler, NULL, &why), "more");
   deliver(scheduler, store);
   CHECK(events_of(store) == 5);
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 import types
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -255,3 +258,114 @@ def test_the_report_of_a_worker() -> None:
     report = _plugin.worker_report(types.SimpleNamespace(model_runner=engine.runner))
     assert report["store"]["rows_landed"] == 3 and report["failure"] == ""
     assert _plugin.worker_report(types.SimpleNamespace(model_runner=object())) == {}
+
+
+def test_a_schedule_of_any_size_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """280 requests that shared a long prompt, in one schedule or preempted at once, ended the capture
+    of the engine for good."""
+    monkeypatch.setattr(
+        _scheduler, "VllmScheduler", partial(_scheduler.VllmScheduler, max_bytes=256, max_snapshots=2)
+    )
+    engine = Engine()
+    requests = [engine.add(Request(f"r{i}", 6)) for i in range(8)]
+    names = [request.request_id for request in requests]
+    engine.step({name: 6 for name in names})
+    for request in requests:
+        engine.scheduler._preempt_request(request)
+    engine.scheduler.kv_cache_manager.block_pool.reset_prefix_cache()
+    engine.step({name: 7 for name in names})
+    engine.step({name: 1 for name in names}, finish=tuple(names))
+    engine.drain()
+    for name in names:
+        assert (engine.rows(name) == expected(0, 8)).all() and engine.coverage(name).complete
+    stats = engine.runner._waymark.store.stats()
+    assert stats.releases_below_zero == 0 and stats.log_losses == 0
+
+
+@pytest.mark.parametrize("which", ["scheduler", "worker"])
+def test_a_capture_that_ended_begins_again_when_the_prefix_cache_is_reset(which: str) -> None:
+    engine = Engine()
+    a = engine.add(Request("a", 6))
+    engine.step({"a": 6})
+    half = engine.scheduler._waymark if which == "scheduler" else engine.runner._waymark
+    half.fail(RuntimeError("a test"))
+    engine.add(Request("b", 3))
+    engine.step({"a": 1, "b": 3}, finish=("b",))
+    engine.drain()
+    assert engine.rows("b") is None and "a test" in engine.coverage("b").failure
+    engine.scheduler._preempt_request(a)
+    assert engine.scheduler.kv_cache_manager.block_pool.reset_prefix_cache()
+    engine.shift = 20
+    engine.add(Request("c", 6))
+    engine.step({"a": a.num_tokens, "c": 6})
+    for _ in range(3):
+        engine.step({"a": 1, "c": 1})
+    engine.step({"a": 1, "c": 1}, finish=("a", "c"))
+    engine.drain()
+    assert not half.failure
+    assert (engine.rows("c") == expected(0, 10, 20)).all() and engine.coverage("c").complete
+    if which == "scheduler":  # its first life was in the time without a capture
+        assert engine.rows("a") is None and "a test" in engine.coverage("a").failure
+    else:
+        rows = engine.rows("a")
+        there = (rows >= 0).all(axis=(1, 2))
+        assert (rows[there] == expected(0, len(rows), 20)[there]).all() and there[-4:].all()
+
+
+def test_an_output_that_cannot_be_returned_is_returned_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handler of a failure raised into vLLM, and the outputs that it held were lost."""
+    engine = Engine()
+    for name in "ab":
+        engine.add(Request(name, 3))
+    engine.step({"a": 3, "b": 3}, finish=("a", "b"))
+    add, calls = _results.add_output, []
+
+    def failing(*given: Any) -> None:
+        calls.append(given)
+        if len(calls) < 4:
+            raise RuntimeError("a test")
+        add(*given)
+
+    monkeypatch.setattr(_results, "add_output", failing)
+    engine.drain()
+    assert set(engine.finished) == {"a", "b"} and len(calls) >= 5
+    for name in "ab":
+        assert "a test" in engine.coverage(name).failure
+
+
+def test_rows_are_sent_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's output thread, between two statements of the worker's, forgot that rows were being
+    read: a request waited for 30 s."""
+    engine = Engine()
+    for name in "abc":
+        engine.add(Request(name, 3))
+    engine.step({"a": 3, "b": 3, "c": 3}, finish=("a",))
+    reader, may_read = engine.runner._waymark._reader, threading.Event()
+
+    def read_later(tags: tuple[int, ...]) -> list[Result]:
+        may_read.wait(10)
+        return [Result.none(tag, "a test") for tag in tags]
+
+    monkeypatch.setattr(reader, "_read", read_later)
+    engine.runner.late = True
+    engine.step({"b": 1, "c": 1}, finish=("b",))
+    output = engine.runner.sample_tokens()
+    may_read.set()
+    while not reader._done:
+        time.sleep(0.001)
+    read = reader.read
+
+    def read_when_the_thread_has_sent(tags: tuple[int, ...]) -> None:
+        may_read.clear()
+        thread = threading.Thread(target=output.get_output)
+        thread.start()
+        thread.join(10)
+        read(tags)
+
+    monkeypatch.setattr(reader, "read", read_when_the_thread_has_sent)
+    engine.step({"c": 1})
+    may_read.set()
+    while not reader._done:
+        time.sleep(0.001)
+    engine.step({"c": 1})
+    assert "b" in engine.finished

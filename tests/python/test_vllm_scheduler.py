@@ -178,10 +178,46 @@ def test_wrong_arguments_are_named() -> None:
         a.finish(1, 4, -1)
     assert a.sealed(1) == 0
     a.snapshot(1, 0, 4, 1)
-    with pytest.raises(waymark.ResourceExhaustedError, match="max_snapshots"):
-        a.finish(1, 4, 2)
+    a.finish(1, 4, 2)
     with pytest.raises(waymark.InvalidArgumentError, match="it is 1"):
         a.sealed(1)
+
+
+def test_a_schedule_of_any_size_is_several_messages() -> None:
+    """One of many requests that shared a long prompt ended the capture of the engine."""
+    store = waymark.Store(
+        num_layers=1, top_k=1, num_experts=128, num_blocks=512, block_tokens=TOKENS,
+        page_tokens=TOKENS, null_blocks=[0],
+    )  # fmt: skip
+    a = VllmScheduler(512, TOKENS, max_bytes=1024, max_snapshots=2)
+    for step in (1, 2):
+        a.begin(step, 1)
+        for request in range(20):
+            if step == 1:
+                a.new(request, range(1 + 10 * request, 11 + 10 * request), 0, 0, [])
+            else:
+                a.append(request, [300 + request], 0, [])
+        messages = [a.finish_message()]
+        if step == 1:
+            assert a.more
+            with pytest.raises(waymark.FailedPreconditionError, match="FinishMessage"):
+                a.begin(step + 1, 1)
+        while a.more:
+            messages.append(a.finish_message())
+        assert max(map(len, messages)) <= 1024
+        for message in messages:
+            store.report_message(message)
+    for request in range(20):
+        a.finish(request, 4, request)
+    a.begin(0, 0)
+    store.report_message(a.finish_message())
+    assert a.more
+    while a.more:
+        store.report_message(a.finish_message())
+    for request in range(20):
+        store.take_tagged(request).release()
+    assert store.stats().log_losses == 0 and store.stats().releases_below_zero == 0
+    store.close()
 
 
 def test_the_package_imports_neither_torch_nor_vllm() -> None:

@@ -16,6 +16,7 @@ from waymark.vllm._options import Options
 BLOCK = 4
 LAYERS = 2
 drafts: Any = None  # vLLM's speculative_config
+connector: Any = None  # loads the first tokens of some requests
 STOPPED, ABORTED, IGNORED, ERROR = "stopped", "aborted", "ignored", "error"
 
 
@@ -78,7 +79,8 @@ def modules(name: str) -> Any:
         "vllm.v1.engine": types.SimpleNamespace(
             EngineCoreOutputs=Outputs, EngineCoreOutput=EngineCoreOutput),
         "vllm.v1.request": types.SimpleNamespace(RequestStatus=types.SimpleNamespace(
-            FINISHED_ABORTED=ABORTED, FINISHED_IGNORED=IGNORED, FINISHED_ERROR=ERROR)),
+            FINISHED_ABORTED=ABORTED, FINISHED_IGNORED=IGNORED, FINISHED_ERROR=ERROR,
+            PREEMPTED="preempted")),
         "vllm.distributed": types.SimpleNamespace(
             get_tp_group=lambda: group, get_pp_group=lambda: group),
     }[name]  # fmt: skip
@@ -129,6 +131,9 @@ class Blocks:
         self.requests = requests
 
     def get(self, name: str, other: Any) -> Any:
+        return self[name]
+
+    def __getitem__(self, name: str) -> Any:
         return [types.SimpleNamespace(block_id=block) for block in self.requests[name].blocks]
 
 
@@ -145,10 +150,32 @@ class BlocksOfAGroup:
 
 
 class Manager:
-    def __init__(self, requests: dict[str, Request]) -> None:
+    def __init__(self, requests: dict[str, Request], free: deque[int]) -> None:
         self.block_pool = Pool()
+        self.free_blocks = free
         group = BlocksOfAGroup(requests)
         self.coordinator = types.SimpleNamespace(single_type_managers=[group])
+
+    def allocate_slots(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        num_new_computed_tokens: int = 0,
+        hits: Any = (),
+        num_external_computed_tokens: int = 0,
+        delay_cache_blocks: bool = False,
+    ) -> Any:
+        """Blocks for what a connector loads, behind those of hits."""
+        tokens = num_new_computed_tokens + num_external_computed_tokens
+        request.blocks = list(hits)
+        while len(request.blocks) * BLOCK < tokens:
+            request.blocks.append(self.free_blocks.popleft())
+        request.num_computed_tokens = tokens
+        return request.blocks
+
+    def free(self, request: Request) -> None:
+        self.free_blocks.extend(request.blocks)
+        request.blocks, request.num_computed_tokens = [], 0
 
 
 def config() -> Any:
@@ -158,20 +185,20 @@ def config() -> Any:
 
 class Scheduler:
     options = Options()
-    connector = None
     hash_block_size = BLOCK
 
     def __init__(self) -> None:
         self.requests: dict[str, Request] = {}
         self.kv_cache_config = config()
-        self.kv_cache_manager = Manager(self.requests)
+        self.free = deque(range(1, 64))
+        self.connector = connector
+        self.kv_cache_manager = Manager(self.requests, self.free)
         self.vllm_config = types.SimpleNamespace(
             additional_config={"waymark": self.options._asdict()},
             speculative_config=drafts,
-            kv_transfer_config=None,
+            kv_transfer_config=connector,
             model_config=types.SimpleNamespace(get_total_num_hidden_layers=lambda: 3),
         )
-        self.free = deque(range(1, 64))
         self.started: set[str] = set()
 
     def schedule(self, tokens: dict[str, int]) -> Any:
@@ -227,6 +254,12 @@ class Scheduler:
     def has_finished_requests(self) -> bool:
         return False
 
+    def _handle_invalid_blocks(self, failed: dict[str, int]) -> set[str]:
+        """Requests whose loads ended at so many tokens."""
+        for name, tokens in failed.items():
+            self.requests[name].num_computed_tokens = tokens
+        return set(failed)
+
 
 class Table:
     def __init__(self) -> None:
@@ -237,9 +270,20 @@ class Table:
         self.slot_mapping = types.SimpleNamespace(gpu=tensor)
 
 
+class Late:
+    """An output that a thread of vLLM waits for."""
+
+    def __init__(self, output: Any) -> None:
+        self.output = output
+
+    def get_output(self) -> Any:
+        return self.output
+
+
 class Runner:
     options = Options()
     mode = 0
+    late = False
 
     def __init__(self) -> None:
         self.routers = [Router() for _ in range(LAYERS)]
@@ -247,7 +291,7 @@ class Runner:
         self.vllm_config = types.SimpleNamespace(
             additional_config={"waymark": self.options._asdict()},
             speculative_config=drafts,
-            kv_transfer_config=None,
+            kv_transfer_config=connector,
             scheduler_config=types.SimpleNamespace(max_num_batched_tokens=64),
             model_config=types.SimpleNamespace(get_num_experts=lambda: 128),
             parallel_config=types.SimpleNamespace(data_parallel_size=1),
@@ -271,7 +315,8 @@ class Runner:
         return types.SimpleNamespace(req_ids=[], finished=[])
 
     def sample_tokens(self) -> Any:
-        return types.SimpleNamespace(req_ids=["some"], finished=[])
+        output = types.SimpleNamespace(req_ids=["some"], finished=[])
+        return Late(output) if self.late else output
 
     def _dummy_run(self) -> None:
         self.forward()
@@ -316,6 +361,8 @@ class Engine:
         result = self.runner.execute_model(output)
         if result is None:
             result = self.runner.sample_tokens()
+        if hasattr(result, "get_output"):
+            result = result.get_output()
         for name in tokens:
             request = self.scheduler.requests.get(name)
             if request and request.num_computed_tokens == request.num_tokens:

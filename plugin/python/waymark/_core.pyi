@@ -667,7 +667,7 @@ class VllmScheduler:
     """
     Writes what the scheduler of an engine like vLLM did as schedule messages, from the lists of each schedule.
 
-    Once per schedule: begin, one call for each request whose blocks changed, finish_message; the bytes go to the worker with the schedule, and every message must be sent, in order. Requests that are preempted or have finished are reported before their blocks are freed, copies on write when they are decided; without an open message these are kept for the next one. A request is an integer that the caller chooses, known from new to finish. One thread at a time. A refused call changes nothing; but preempt and finish have released the blocks, without a snapshot, if they raise ResourceExhaustedError.
+    Once per schedule: begin, one call for each request whose blocks changed, finish_message, again as long as there is `more`; the bytes go to the worker with the schedule, and every message must be sent, in order. Requests that are preempted or have finished are reported before their blocks are freed, copies on write when they are decided; without an open message these are kept for the next one. A request is an integer that the caller chooses, known from new to finish. One thread at a time. A refused call changes nothing; but preempt and finish have released the blocks, without a snapshot, if they raise ResourceExhaustedError: no message can hold it.
     """
 
     def __init__(self, num_blocks: int, block_tokens: int, hash_block_tokens: int = 0, *, null_block: int = 0, max_bytes: int = 0, max_snapshots: int = 0) -> None:
@@ -698,7 +698,15 @@ class VllmScheduler:
         """
 
     def finish_message(self) -> bytes:
-        """Closes the message; its bytes."""
+        """
+        Closes the message, or writes the next one of a schedule that needs several; its bytes.
+        """
+
+    @property
+    def more(self) -> bool:
+        """
+        Whether the schedule has another message, since one would have more than max_bytes or max_snapshots: finish_message must be called again before begin.
+        """
 
     def preempt(self, request: int, rows: int, tag: int | None) -> None:
         """

@@ -18,7 +18,8 @@ HOOKS = {
     "init_device": "preempt",
     "__init__": "preempt", "schedule": "preempt", "_preempt_request": "weights_preempt", "_free_request": "preempt",
     "update_from_output": "preempt", "has_finished_requests": "pause",
-    "reset_prefix_cache": "reset_files", "set_weight_version": "weights", "_apply_cow": "copy_on_write", "update_state_after_alloc": "kv_files",
+    "reset_prefix_cache": "reset_files", "set_weight_version": "weights", "_apply_cow": "copy_on_write",
+    "allocate_slots": "async_loads", "free": "async_loads", "_handle_invalid_blocks": "async_loads",
     "load_model": "preempt", "initialize_kv_cache": "preempt", "execute_model": "preempt", "sample_tokens": "preempt",
     "init_routed_experts_capturer": "beside_peer", "_dummy_run": "warm_up",
     "process_outputs": "kv_files", "add": "streaming_late",
@@ -182,12 +183,12 @@ def register():
     if not fault:
         return
     from waymark import ScheduleWriter
-    from waymark.vllm import _capture, _front_end, _hooks, _scheduler, _stages, _worker
+    from waymark.vllm import _capture, _front_end, _hooks, _loads, _scheduler, _stages, _worker
     if getattr(_hooks, "_faulty", False):
         return
     _hooks._faulty = True
     if fault in HOOKS:
-        for module in (_hooks,) if fault == "init_device" else (_front_end, _scheduler, _worker):
+        for module in (_hooks,) if fault == "init_device" else (_front_end, _loads, _scheduler, _worker):
             replace(module, "wrap", lambda wrap: without(wrap, fault))
     elif fault in EVENTS or fault in ("preempt_snapshot", "finish_snapshot"):
         _scheduler.VllmScheduler = faulty(_scheduler.VllmScheduler, ScheduleWriter, fault)

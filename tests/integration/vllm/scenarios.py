@@ -46,6 +46,12 @@ def files(role):
         "kv_connector": "ExampleConnector", "kv_role": role, "kv_connector_extra_config": {"shared_storage_path": "FOLDER"}}}
 
 
+LOADS = {"kv_transfer_config": {"kv_connector": "AsyncLoads", "kv_connector_module_path": "async_loads", "kv_role": "kv_both",
+                                "kv_load_failure_policy": "recompute"}}
+LOAD_COUNTS = ("external_hit_tokens", "preemptions", "resets", "aborts_loading", "aborts_running", "loads_later", "loads_at_once", "loads_failed_later",
+               "loads_failed_at_once", "loads_of_whole_prompts", "loads_behind_hits")
+
+
 def _all():
     make = functools.partial(Scenario)
     return [
@@ -92,6 +98,11 @@ def _all():
              reasons=("external_kv",), loads_miss=True, zero=("hits_by_key",)),
         make("prefill_decode", workload="prefill_decode", requests=38, options=files("ROLE"), roles=("kv_producer", "kv_consumer"),
              promises=("external_hit_tokens", "joined"), reasons=("external_kv",), loads_miss=True),
+        # Loads that go on beside the forwards, of a connector of the test's own.
+        make("async_loads", workload="async_loads", requests=200, options=LOADS | {"num_gpu_blocks_override": 44},
+             promises=LOAD_COUNTS + ("aborts_loaded",), reasons=("external_kv",)),
+        make("async_loads_priority", workload="async_loads", requests=150, options=LOADS | {
+            "scheduling_policy": "priority", "num_gpu_blocks_override": 60}, promises=LOAD_COUNTS, reasons=("external_kv",)),
         make("windows", model="gpt_oss", promises=HITS),
         make("windows_preempt", model="gpt_oss", options={"num_gpu_blocks_override": 40}, promises=HITS + ("preemptions",)),
         # A state that is cached every 8 tokens, in blocks of 32: hits end inside a block, which is copied.

@@ -16,6 +16,8 @@ from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.output_processor import RequestOutputCollector
 
+from async_loads import async_loads  # noqa: F401, a workload
+
 VOCABULARY = range(3, 500)  # of make_model.py, without its special tokens
 IDLE_STEPS = 3000  # without an output; a request runs less than 1024
 LATE_STEPS = 5     # between the end of a request and its last output: rows take one, on a quiet machine
@@ -56,7 +58,7 @@ class Driver:
     def tokens(self, count):
         return self.random.integers(VOCABULARY.start, VOCABULARY.stop, count).tolist()
 
-    def add(self, prompt, max_tokens, asked=True, lora=False, kind=RequestOutputKind.FINAL_ONLY, **more):
+    def add(self, prompt, max_tokens, asked=True, lora=False, kind=RequestOutputKind.FINAL_ONLY, priority=0, **more):
         """Adds a request and returns its name."""
         name = f"request{len(self.asked)}"
         extra = None if asked else {"waymark": False}
@@ -67,7 +69,7 @@ class Driver:
             self.cumulative.add(name)
         self.running[name] = (len(prompt) + max_tokens - 1) * params.n if asked else 0
         adapter = LoRARequest("adapter", 1, self.spec["lora"]) if lora else None
-        self.engine.add_request(name, {"prompt_token_ids": list(prompt)}, params, lora_request=adapter)
+        self.engine.add_request(name, {"prompt_token_ids": list(prompt)}, params, lora_request=adapter, priority=priority)
         return name
 
     def abort(self, names):

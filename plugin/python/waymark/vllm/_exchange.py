@@ -14,8 +14,8 @@ NEXT = -1
 class Schedule(NamedTuple):
     """Of a schedule, to the worker: the attribute ``waymark`` of SchedulerOutput."""
 
-    message: bytes | None
-    """Store.report_message takes it; None: nothing is to be reported."""
+    messages: tuple[bytes, ...]
+    """Store.report_message takes them, in order; none: nothing is to be reported."""
     step: int
     """0: no forward; NEXT: the one after the last."""
     version: int
@@ -24,6 +24,8 @@ class Schedule(NamedTuple):
     """Of the snapshots that the message requests, whose rows the worker sends back."""
     last_tag: int
     """The last one requested so far."""
+    reset: bool
+    """Whether the prefix cache was reset since the last message."""
 
 
 class Result(NamedTuple):

@@ -13,6 +13,7 @@ from .._versions import WeightVersions
 from . import _results, _versions
 from ._exchange import NEXT, Result, Schedule
 from ._hooks import Argument, logger, module, starting, timed, whole, wrap
+from ._loads import hook_loads
 from ._options import Options, asks, may_stop_at_string, of
 
 _HOLD_SECONDS = 30.0
@@ -44,12 +45,13 @@ class _Life:
 class _Finished:
     """A finished request that waits for its rows."""
 
-    __slots__ = ("deadline", "lives", "output", "request", "rows")
+    __slots__ = ("deadline", "failure", "lives", "output", "request", "rows")
 
-    def __init__(self, request: Any, lives: list[_Life], rows: int) -> None:
+    def __init__(self, request: Any, lives: list[_Life], rows: int, failure: str = "") -> None:
         self.request = request
         self.lives = lives
         self.rows = rows
+        self.failure = failure  # why there are no rows
         self.output: Any = None
         self.deadline = time.monotonic() + _HOLD_SECONDS
 
@@ -71,24 +73,47 @@ class SchedulerHalf:
         self._scheduler = scheduler
         hash_tokens = _versions.hash_block_tokens(scheduler, group)
         self._keys = bool(hash_tokens) and not self._derives  # of blocks
-        self._writer = VllmScheduler(kv_cache_config.num_blocks, group.block_tokens, hash_tokens)
+        self._writer_of = kv_cache_config.num_blocks, group.block_tokens, hash_tokens
         self.weights(_versions.FIRST_WEIGHTS)
         self._step = 0
         self._last_number = 0
         self._next_tag = 0
-        self._tags: list[int] = []  # requested since the last message
-        self._kept = False  # the writer has something for the next message
-        self._requests: dict[str, _Request] = {}
-        self._external: dict[str, int] = {}  # tokens that a connector loads
         self._held: dict[str, _Finished] = {}
         self._untaken = False  # requests finished whose outputs come with this step's
+        self._without: dict[str, str] = {}  # requests that get no rows, since the capture had ended
+        self._begin()
+
+    def _begin(self) -> None:
+        """No request has blocks."""
+        self._writer = VllmScheduler(*self._writer_of)
+        self._tags: list[int] = []  # requested since the last message
+        self._kept = False  # the writer has something for the next message
+        self._reset = False  # since the last message
+        self._requests: dict[str, _Request] = {}
+        # Of a request whose first tokens are loaded: those found in the prefix cache, those loaded.
+        self._cached: dict[str, tuple[int, int]] = {}
+        self._loading: list[str] = []  # since the last schedule, by loads that do not end with it
         self._results: dict[int, Result | None] = {}  # by tag of a request that has not ended; None: not yet
 
     def fail(self, error: BaseException) -> None:
-        """Ends the capture: later requests have no rows, with this reason."""
+        """Ends the capture until the next reset of the prefix cache: requests that are there until
+        then have no rows, with this reason."""
         if not self.failure:
             self.failure = f"{type(error).__name__}: {error}"
             logger.error("waymark: capture ends: %s", self.failure, exc_info=error)
+            for held in self._held.values():
+                held.failure = self.failure
+
+    def _begin_again(self) -> None:
+        """The prefix cache was reset, so that no block is known to be anything."""
+        preempted = module("vllm.v1.request").RequestStatus.PREEMPTED
+        for name, request in self._scheduler.requests.items():
+            if request.status == preempted:  # the rows of its first life are lost
+                self._without[name] = self.failure
+        self._begin()
+        logger.warning("waymark: capture begins again, with the prefix cache: it had ended (%s)",
+                       self.failure)  # fmt: skip
+        self.failure = ""
 
     # -- what happens to requests -------------------------------------------------------------
     @timed("schedule")
@@ -111,14 +136,21 @@ class SchedulerHalf:
         self._kept = False
         self._writer.begin(step, version)
         self._report(output, cached)
-        message = self._writer.finish_message()
+        messages = [self._writer.finish_message()]
+        while self._writer.more:
+            messages.append(self._writer.finish_message())
         tags, self._tags = tuple(self._tags), []
-        output.waymark = Schedule(message, step, version, tags, self._next_tag)
+        reset, self._reset = self._reset, False
+        output.waymark = Schedule(tuple(messages), step, version, tags, self._next_tag, reset)
 
     def _report(self, output: Any, cached: Any) -> None:
         """The requests of a schedule whose blocks change."""
         group, requests = self._group, self._scheduler.requests
         scheduled = output.num_scheduled_tokens
+        loading, self._loading = self._loading, []
+        for name in loading:  # of no schedule until their loads have ended
+            blocks = [block.block_id for block in self._blocks_of[name]]
+            self._start(requests[name], blocks, sum(self._cached[name]), 0)
         for data in output.scheduled_new_reqs:  # runner V2: also those that are resumed
             name = data.req_id
             blocks, computed = data.block_ids[group], data.num_computed_tokens
@@ -147,24 +179,25 @@ class SchedulerHalf:
 
     def _start(self, request: Any, blocks: list[int], computed: int, scheduled: int) -> None:
         name, hashes = request.request_id, request.block_hashes if self._keys else ()
-        external = min(self._external.pop(name, 0), computed)
+        local, external = self._cached.pop(name, (computed, 0))
         known = self._requests.get(name)
         if known is None:
             self._last_number = number = self._last_number + 1
             known = self._requests[name] = _Request(number, self._asks(request))
-            self._writer.new(known.number, blocks, computed - external, external, hashes)
-        else:  # was preempted, or is a session with new input
+            self._writer.new(known.number, blocks, local, external, hashes)
+        else:  # was preempted, has loaded, or is a session with new input
             if not known.preempted:
                 self._extend(known, name, computed)
             known.preempted = False
             self._limit_lives(known, request)
-            self._writer.resume(known.number, blocks, computed - external, external, hashes)
+            self._writer.resume(known.number, blocks, local, external, hashes)
         known.blocks = len(blocks)
         self._seal(known, request, computed + scheduled)
 
-    @staticmethod
-    def _asks(request: Any) -> bool:
-        return asks(request.sampling_params, request.resumable)
+    def _asks(self, request: Any) -> bool:
+        return asks(request.sampling_params, request.resumable) and (
+            request.request_id not in self._without
+        )
 
     @staticmethod
     def _limit_lives(known: _Request, request: Any) -> None:
@@ -206,7 +239,6 @@ class SchedulerHalf:
     def finished(self, request: Any, with_rows: bool) -> None:
         """Before the blocks are freed. An aborted request has no rows."""
         name = request.request_id
-        self._external.pop(name, None)
         known = self._requests.pop(name, None)
         if known is None:
             return
@@ -241,16 +273,17 @@ class SchedulerHalf:
                     self.finished(request, with_rows or stopped)
                 except Exception as error:
                     self.fail(error)
+            failure = self._without.pop(request.request_id, self.failure)
             if stopped:
-                self._hold(request).output = _results.stopped_output(request)
-            elif self.failure and with_rows and self._asks(request):
-                self._hold(request)  # its output has the reason
+                self._hold(request, failure).output = _results.stopped_output(request)
+            elif failure and with_rows and self._asks(request):
+                self._hold(request, failure)  # its output has the reason
                 self._untaken = True
         except Exception as error:
             self.fail(error)
 
-    def _hold(self, request: Any) -> _Finished:
-        return self._held.setdefault(request.request_id, _Finished(request, [], 0))
+    def _hold(self, request: Any, failure: str) -> _Finished:
+        return self._held.setdefault(request.request_id, _Finished(request, [], 0, failure))
 
     def copied(self, group: int, source: int, copy: int) -> None:
         """A hit ends inside a block, which is copied on write."""
@@ -259,18 +292,39 @@ class SchedulerHalf:
             self._writer.copy(source, copy)
 
     def reset(self) -> None:
-        """The prefix cache was reset."""
-        self._kept = True
+        """The prefix cache was reset: no request has blocks."""
+        if self.failure:
+            self._begin_again()
+        self._kept = self._reset = True
         self._writer.reset()
 
-    def loads(self, name: str, tokens: int) -> None:
-        """A connector loads tokens of a request."""
-        self._external[name] = tokens
+    def loads(self, name: str, local: int, external: int, later: bool) -> None:
+        """A request got its blocks: its first `local` tokens are in the prefix cache, and a connector
+        loads the next `external` ones. later: it is not scheduled before they are there."""
+        self._cached[name] = local, external
+        if later:
+            self._loading.append(name)
+
+    def freed(self, request: Any) -> None:
+        """Before vLLM frees the blocks of a request that goes on, because its load failed."""
+        known = self._requests.get(request.request_id)
+        if known is not None and not known.preempted:
+            known.preempted = self._kept = True
+            self._writer.preempt(known.number, 0, None)
+
+    def computes_again(self, names: Any) -> None:
+        """Loads failed that were thought to be there: the forwards so far read KV that was not."""
+        for name in names:
+            known = self._requests.get(name)
+            if known is not None and not known.preempted:
+                self._kept = True
+                position = self._scheduler.requests[name].num_computed_tokens
+                self._writer.truncate(known.number, position, self._step)
 
     def weights(self, name: str) -> None:
         """Steps from here on run with other weights."""
         self._version = self.versions.number(name)
-        self._decodes = Schedule(None, NEXT, self._version, (), 0) if self._derives else None
+        self._decodes = Schedule((), NEXT, self._version, (), 0, False) if self._derives else None
         self._names = json.dumps(self.versions.names)
 
     # -- rows ---------------------------------------------------------------------------------
@@ -300,15 +354,15 @@ class SchedulerHalf:
             if held.output is None:  # vLLM returns none
                 del self._held[name]
                 for life in held.lives:
-                    del self._results[life.tag]
+                    self._results.pop(life.tag, None)
             elif (
-                all(self._results[one.tag] or one.tag <= answered for one in held.lives)
-                or self.failure
+                held.failure
+                or all(self._results[one.tag] or one.tag <= answered for one in held.lives)
                 or now > held.deadline
             ):
-                del self._held[name]
                 self._complete(held)
                 _results.add_output(outputs, held.request.client_index, held.output)
+                del self._held[name]
 
     def take(self, outputs: dict[int, Any]) -> None:
         """Takes the outputs that wait for rows, or for the reason why there are none."""
@@ -320,12 +374,16 @@ class SchedulerHalf:
             ]
 
     def release(self, outputs: dict[int, Any]) -> None:
-        """Adds every output that waits, without rows."""
-        held, self._held = self._held, {}
-        for one in held.values():
-            if one.output is not None:
-                _results.fill_failure(one.output, self.failure)
-                _results.add_output(outputs, one.request.client_index, one.output)
+        """Adds every output that waits, without rows. Does not raise: what cannot be added waits for
+        the next step's outputs."""
+        for name, held in list(self._held.items()):
+            try:
+                if held.output is not None:
+                    _results.fill_failure(held.output, held.failure)
+                    _results.add_output(outputs, held.request.client_index, held.output)
+                    del self._held[name]
+            except Exception as error:
+                self.fail(error)
 
     def _take(self, output: Any) -> bool:
         held = self._held.get(output.request_id)
@@ -336,28 +394,30 @@ class SchedulerHalf:
 
     def _complete(self, held: _Finished) -> None:
         try:
-            lives = [(self._results.pop(life.tag), life.limit) for life in held.lives]
-            if not lives or (self.failure and any(one is None for one, _ in lives)):
-                _results.fill_failure(held.output, self.failure or "nothing was computed")
+            lives = [(self._results.pop(life.tag, None), life.limit) for life in held.lives]
+            if held.failure or not lives:
+                _results.fill_failure(held.output, held.failure or "nothing was computed")
                 return
             _results.fill(
                 held.output, held.request, lives, held.rows, self._names, self._layers
             )
         except Exception as error:
             self.fail(error)
+            _results.fill_failure(held.output, self.failure)
 
 
 def attach(scheduler: Any, options: Options) -> None:
     """Starts the capture of a Scheduler that was just made."""
     half = SchedulerHalf(scheduler, options)
     manager = scheduler.kv_cache_manager
-    scheduler._waymark = manager.block_pool._waymark = half
     hook_pool(type(manager.block_pool))
     for one in manager.coordinator.single_type_managers:
         hook_manager(type(one))
     if scheduler.connector is not None:
-        hook_connector(type(scheduler.connector), scheduler.connector, half)
+        hook_loads(type(manager), type(scheduler), _half)
     hook_weights(module("vllm.v1.engine.core").EngineCore)
+    # The last statements: what raises before leaves a scheduler without a capture.
+    scheduler._waymark = manager.block_pool._waymark = manager._waymark = half
 
 
 def _half(owner: Any) -> SchedulerHalf | None:
@@ -416,8 +476,10 @@ def hook(scheduler: type) -> None:
         return call
 
     def update_from_output(function: Any) -> Any:
-        def call(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
-            outputs = function(self, scheduler_output, model_runner_output)
+        def call(
+            self: Any, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any
+        ) -> Any:
+            outputs = function(self, scheduler_output, model_runner_output, *args, **kwargs)
             half = getattr(self, "_waymark", None)
             results = getattr(model_runner_output, "waymark", ())
             if half is not None and (results or half.holds):
@@ -432,9 +494,9 @@ def hook(scheduler: type) -> None:
         return call
 
     def has_finished_requests(function: Any) -> Any:
-        def call(self: Any) -> bool:
+        def call(self: Any, *args: Any, **kwargs: Any) -> bool:
             half = getattr(self, "_waymark", None)
-            return (half is not None and half.holds) or bool(function(self))
+            return (half is not None and half.holds) or bool(function(self, *args, **kwargs))
 
         return call
 
@@ -452,7 +514,8 @@ def hook_pool(pool: type) -> None:
     def reset_prefix_cache(function: Any) -> Any:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             done = function(self, *args, **kwargs)
-            if done and (half := _half(self)):
+            half: SchedulerHalf | None = getattr(self, "_waymark", None)
+            if done and half is not None:
                 try:
                     half.reset()
                 except Exception as error:
@@ -502,18 +565,3 @@ def hook_manager(manager: type) -> None:
         return call
 
     wrap(manager, "_apply_cow", apply_cow)
-
-
-def hook_connector(kind: type, connector: Any, half: SchedulerHalf) -> None:
-    """Wraps what tells a connector how many tokens of a request it loads."""
-
-    def update_state_after_alloc(function: Any) -> Any:
-        def call(self: Any, request: Any, blocks: Any, tokens: int) -> Any:
-            if tokens and (half := _half(self)):
-                half.loads(request.request_id, tokens)
-            return function(self, request, blocks, tokens)
-
-        return call
-
-    connector._waymark = half
-    wrap(kind, "update_state_after_alloc", update_state_after_alloc)

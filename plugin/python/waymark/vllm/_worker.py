@@ -37,46 +37,53 @@ class _Reader:
         self._advised = False
         self._stages = stages
         self._tags: queue.SimpleQueue[tuple[int, ...] | None] = queue.SimpleQueue()
-        self._done: deque[Result] = deque()
         self._changed = threading.Condition()
-        self._waiting = 0
+        self._done: deque[Result] = deque()
+        self._reading = 0  # snapshots
+        self._unsent = 0  # snapshots, those that are being read with them
         self.failure = ""  # why the capture has ended
         threading.Thread(target=self._run, name="waymark-reader", daemon=True).start()
 
     def read(self, tags: tuple[int, ...]) -> None:
         """Reads the snapshots of a message that was reported."""
         with self._changed:
-            self._waiting += len(tags)
+            self._reading += len(tags)
+            self._unsent += len(tags)
         self._tags.put(tags)
 
     def take(self, wait: bool) -> tuple[Result, ...]:
-        """What has been read; wait: until everything has."""
-        if wait and self._waiting:
-            with self._changed:
-                self._changed.wait_for(lambda: not self._waiting, _LANDING_SECONDS)
-        results = []
-        while self._done:
-            results.append(self._done.popleft())
-        return tuple(results)
+        """What has been read; wait: until everything has. Any thread."""
+        with self._changed:
+            if wait:
+                self._changed.wait_for(lambda: not self._reading, _LANDING_SECONDS)
+            results = tuple(self._done)
+            self._done.clear()
+            self._unsent -= len(results)
+        return results
 
     @property
-    def busy(self) -> bool:
-        """Whether something is being read."""
-        return self._waiting > 0
+    def expects(self) -> bool:
+        """Whether something is being read, or was read and not taken. Any thread."""
+        return self._unsent > 0
 
     def put_back(self, results: tuple[Result, ...]) -> None:
-        """They could not be sent: the next output has them."""
-        self._done.extendleft(reversed(results))
+        """They could not be sent: the next output has them. Any thread."""
+        with self._changed:
+            self._done.extendleft(reversed(results))
+            self._unsent += len(results)
 
     def _run(self) -> None:
         while (tags := self._tags.get()) is not None:
             results = self._read(tags)
             with self._changed:
                 self._done.extend(results)
-                self._waiting -= len(tags)
+                self._reading -= len(tags)
                 self._changed.notify_all()
-            for line in self._store.take_log():
-                logger.log(line.level, "waymark: %s", line.text)
+            try:
+                for line in self._store.take_log():
+                    logger.log(line.level, "waymark: %s", line.text)
+            except Exception:  # the thread goes on: requests wait for it
+                logger.exception("waymark: the store's log is lost")
 
     @timed("read (thread)")
     def _read(self, tags: tuple[int, ...]) -> list[Result]:
@@ -153,7 +160,6 @@ class WorkerHalf:
         self._stopped = weakref.finalize(self, self._reader.stop)
         self.capture = capture
         self._schedule: Schedule | None = None
-        self.expects = False  # rows are being read, or were read and not sent
         self._steps = VllmWorker(
             self.session, _versions.slots(runner, group), _versions.derives_decodes(config, group)
         )
@@ -172,22 +178,28 @@ class WorkerHalf:
     # -- a step -------------------------------------------------------------------------------
     @timed("message")
     def begin_schedule(self, schedule: Schedule) -> None:
-        """Before the forward, of a schedule without one, or with snapshots: they are read during the
-        forward. Other messages are reported with their steps."""
+        """Before the forward: the messages of a schedule without one, or with snapshots, which are
+        read during the forward, and all messages but one. That is reported with its step."""
         self._schedule = schedule
-        if schedule.message is not None and not self.failure:
-            try:
-                self.store.report_message(schedule.message)
-            except WaymarkError as error:
-                self._refused(error)
+        if schedule.reset and self.failure:
+            self.failure = self._reader.failure = ""
+            logger.warning("waymark: capture begins again, with the prefix cache")
+        if not self.failure:
+            for message in schedule.messages:
+                try:
+                    self.store.report_message(message)
+                except WaymarkError as error:
+                    self._refused(error)
         if schedule.tags:  # after a failure no message requested them: not found
-            self.expects = True
             self._reader.read(schedule.tags)
 
     def end_step(self, schedule: Schedule, rows: int) -> None:
         """After the forward, whose slots and ids are still there: the whole step."""
-        message = None if self._schedule is schedule else schedule.message
+        reported = self._schedule is schedule
+        message = None if reported or not schedule.messages else schedule.messages[0]
         self._schedule = schedule
+        if self.failure:
+            self.capture.clear()
         if not schedule.step or self.failure:
             return
         self._step = step = self._step + 1 if schedule.step == NEXT else schedule.step
@@ -229,36 +241,40 @@ class WorkerHalf:
             return -1
 
     # -- rows ---------------------------------------------------------------------------------
-    @timed("send")
-    def send(self, output: Any) -> Any:
-        """The output, with what has been read. Without a forward nobody waits for it, so that
-        everything is read first."""
-        schedule = self._schedule
+    @property
+    def expects(self) -> bool:
+        """Whether rows are to be sent. Any thread."""
+        return self._reader.expects
+
+    def sent(self, output: Any) -> Any:
+        """The output, with what has been read. A late one gets it when its thread has waited for the
+        device. Does not raise."""
+        idle = self._schedule is not None and not self._schedule.step
         if hasattr(output, "get_output") and self._stages.returns:
-            output.get_output = _late(output.get_output, self)  # its thread waits for the device
+            get_output = output.get_output
+            output.get_output = lambda: self._send(get_output(), idle)
             return output
-        self.expects = self._reader.busy
-        if not self._stages.returns:
-            self._reader.take(wait=False)
-            return output
-        results = self._reader.take(wait=schedule is not None and not schedule.step)
-        if not results:
-            return output
-        if not hasattr(output, "req_ids"):
-            self._reader.put_back(results)
-            self.expects = True
-            return output
-        if not output.req_ids:  # vLLM has one for all
-            output = copy.copy(output)
-        output.waymark = results
+        return self._send(output, idle)
+
+    @timed("send")
+    def _send(self, output: Any, idle: bool) -> Any:
+        """Without a forward nobody waits for the output, so that everything is read first."""
+        try:
+            if not self._stages.returns:
+                self._reader.take(wait=False)
+                return output
+            results = self._reader.take(wait=idle)
+            if not results:
+                return output
+            if not hasattr(output, "req_ids"):
+                self._reader.put_back(results)
+                return output
+            if not output.req_ids:  # vLLM has one for all
+                output = copy.copy(output)
+            output.waymark = results
+        except Exception as error:
+            self.fail(error)
         return output
-
-
-def _late(get_output: Any, half: WorkerHalf) -> Any:
-    def call() -> Any:
-        return half.send(get_output())
-
-    return call
 
 
 def hook(runner: type) -> None:
@@ -294,9 +310,11 @@ def hook(runner: type) -> None:
                 return function(self, scheduler_output, *args, **kwargs)
             schedule = getattr(scheduler_output, "waymark", None)
             if schedule is None:
-                return function(self, scheduler_output, *args, **kwargs)
+                result = function(self, scheduler_output, *args, **kwargs)
+                half.capture.clear()  # the capture has ended: they are of no step
+                return result
             try:
-                if schedule.tags or not schedule.step:
+                if schedule.tags or not schedule.step or schedule.reset or len(schedule.messages) > 1:
                     half.begin_schedule(schedule)
             except Exception as error:
                 half.fail(error)
@@ -305,7 +323,7 @@ def hook(runner: type) -> None:
                 half.end_step(schedule, scheduler_output.total_num_scheduled_tokens)
             except Exception as error:
                 half.fail(error)
-            return _sent(half, result) if half.expects and result is not None else result
+            return half.sent(result) if half.expects and result is not None else result
 
         return call
 
@@ -313,7 +331,7 @@ def hook(runner: type) -> None:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             result = function(self, *args, **kwargs)
             half = getattr(self, "_waymark", None)
-            return result if half is None or not half.expects else _sent(half, result)
+            return result if half is None or not half.expects else half.sent(result)
 
         return call
 
@@ -342,14 +360,6 @@ def hook(runner: type) -> None:
     wrap(runner, "_dummy_run", dummy_run)
     if hasattr(runner, "init_routed_experts_capturer"):
         wrap(runner, "init_routed_experts_capturer", init_routed_experts_capturer)
-
-
-def _sent(half: WorkerHalf, output: Any) -> Any:
-    try:
-        return half.send(output)
-    except Exception as error:
-        half.fail(error)
-        return output
 
 
 def _stores() -> bool:

@@ -103,6 +103,16 @@ class VllmSchedulerTest : public ::testing::Test {
     parsed_ = *message;
     return Describe(*message);
   }
+  // Closes all messages of the schedule, and returns what they contain.
+  std::vector<std::string> EndAll(std::size_t* messages = nullptr) {
+    std::vector<std::string> items;
+    do {
+      for (std::string& item : End())
+        items.push_back(std::move(item));
+      if (messages != nullptr) ++*messages;
+    } while (!HasFailure() && scheduler().more());
+    return items;
+  }
   // A request that holds blocks, reported in a message of its own.
   void Admit(std::uint64_t request, std::initializer_list<std::int32_t> blocks) {
     Begin();
@@ -541,54 +551,87 @@ TEST_F(VllmSchedulerTest, SchedulesNeedAnOpenMessage) {
   ExpectRefused(scheduler().Begin(StepId(), 3), StatusCode::kInvalidArgument, {"version"});
 }
 
-TEST_F(VllmSchedulerTest, ASnapshotThatDoesNotFitIsNotTakenButItsBlocksAreReleased) {
-  Make({.limits = {.num_blocks = kBlocks, .block_tokens = kTokens, .max_snapshots = 1}});
-  Admit(1, {5});
-  Admit(2, {6});
-  Admit(3, {7});
-  ASSERT_EQ(scheduler().Finish(1, 4, 11), absl::OkStatus());
-  ExpectRefused(scheduler().Snapshot(2, 0, 4, 12), StatusCode::kResourceExhausted,
-                {"max_snapshots, 1"});
-  ExpectRefused(scheduler().Finish(2, 4, 12), StatusCode::kResourceExhausted, {"max_snapshots"});
-  ExpectRefused(scheduler().Preempt(3, 4, 13), StatusCode::kResourceExhausted, {"max_snapshots"});
+TEST_F(VllmSchedulerTest, ASnapshotThatNoMessageHoldsIsNotTakenButItsBlocksAreReleased) {
+  Make({.limits = {.num_blocks = 4096, .block_tokens = kTokens, .max_bytes = 1024}});
+  std::vector<BlockId> blocks;
+  for (std::int32_t block = 1; block <= 300; ++block)
+    blocks.push_back(BlockId(block));
+  for (std::uint64_t request = 1; request <= 2; ++request) {
+    Begin();
+    ASSERT_EQ(scheduler().New(request, blocks, {}, {}), absl::OkStatus());
+    EXPECT_EQ(EndAll().size(), 300u);
+  }
+  ExpectRefused(scheduler().Snapshot(1, 0, 4, 12), StatusCode::kResourceExhausted, {"1024"});
+  ExpectRefused(scheduler().Finish(1, 4, 12), StatusCode::kResourceExhausted, {"1024"});
+  ExpectRefused(scheduler().Preempt(2, 4, 13), StatusCode::kResourceExhausted, {"1024"});
   EXPECT_EQ(scheduler().num_requests(), 1u);
   Begin();
-  EXPECT_THAT(End(), ElementsAre("snapshot 11: [0, 4) of 5", Release(5), Release(6), Release(7)));
-  // The next message has room again.
-  EXPECT_EQ(scheduler().Finish(3, 0, 14), absl::OkStatus());
+  EXPECT_EQ(EndAll().size(), 600u);  // releases
 }
 
-TEST_F(VllmSchedulerTest, AMessageIsWithinItsBytes) {
-  Make({.limits = {.num_blocks = 4096, .block_tokens = kTokens, .max_bytes = 4096}});
+// One schedule of 280 requests that share a long prompt was refused for its size, which ended the
+// capture of the engine.
+TEST_F(VllmSchedulerTest, AScheduleOfAnySizeIsSeveralMessages) {
+  const VllmSchedulerOptions large{.limits = {.num_blocks = 4096, .block_tokens = kTokens}};
+  VllmSchedulerOptions small = large;
+  small.limits.max_bytes = 512;
+  small.limits.max_snapshots = 3;
+  std::vector<std::string> items[2];
+  std::size_t messages[2] = {};
+  for (const int which : {0, 1}) {
+    Make(which == 0 ? large : small);
+    step_ = 0;
+    Begin();
+    const std::vector<BlockId> shared = Blocks({1, 2, 3, 4, 5, 6, 7, 8});
+    for (std::uint64_t request = 1; request <= 40; ++request) {
+      std::vector<BlockId> blocks = shared;
+      blocks.push_back(BlockId(static_cast<std::int32_t>(100 + request)));
+      ASSERT_EQ(scheduler().New(request, blocks, {.local_tokens = 8 * kTokens}, {}),
+                absl::OkStatus());
+    }
+    items[which] = EndAll(&messages[which]);
+    for (std::uint64_t request = 1; request <= 40; ++request)
+      ASSERT_EQ(scheduler().Finish(request, 8 * kTokens, request), absl::OkStatus());
+    ASSERT_EQ(scheduler().Reset(), absl::OkStatus());
+    Begin();
+    for (const std::string& item : EndAll(&messages[which]))
+      items[which].push_back(item);
+  }
+  EXPECT_EQ(messages[0], 2u);
+  EXPECT_GT(messages[1], 20u);
+  EXPECT_EQ(items[1], items[0]);
+  EXPECT_EQ(items[0].size(), 40u * 9 + 40u * 10 + 1);
+}
+
+TEST_F(VllmSchedulerTest, AScheduleIsOpenUntilItsLastMessage) {
+  Make({.limits = {.num_blocks = 4096, .block_tokens = kTokens, .max_bytes = 256}});
   Begin();
   std::vector<BlockId> blocks;
-  std::uint64_t request = 1;
-  absl::Status status;
-  for (std::int32_t block = 1; status.ok(); block += 4, ++request) {
-    blocks = Blocks({block, block + 1, block + 2, block + 3});
-    status = scheduler().New(request, blocks, {}, {});
-  }
-  ExpectRefused(status, StatusCode::kResourceExhausted, {"3072 bytes"});
-  EXPECT_EQ(scheduler().num_requests(), request - 2);
-  EXPECT_EQ(End().size(), 4 * (request - 2));
-  // The next message has room again.
-  Begin();
-  EXPECT_EQ(scheduler().New(request, blocks, {}, {}), absl::OkStatus());
+  for (std::int32_t block = 1; block <= 100; ++block)
+    blocks.push_back(BlockId(block));
+  ASSERT_EQ(scheduler().New(1, blocks, {}, {}), absl::OkStatus());
+  (void)End();
+  ASSERT_TRUE(scheduler().more());
+  const std::uint64_t sequence = parsed_.sequence;
+  ExpectRefused(scheduler().Begin(StepId(step_ + 1), 3), StatusCode::kFailedPrecondition,
+                {"FinishMessage"});
+  (void)End();
+  EXPECT_EQ(parsed_.sequence, sequence + 1);
+  EXPECT_EQ(parsed_.step, StepId(step_));
+  EXPECT_EQ(parsed_.version, 3u);
+  (void)EndAll();
+  EXPECT_FALSE(scheduler().more());
+  ExpectRefused(scheduler().FinishMessage().status(), StatusCode::kFailedPrecondition, {"Begin"});
 }
 
-TEST_F(VllmSchedulerTest, AMessageThatIsTooLargeAllTheSameLeavesAGap) {
-  Make({.limits = {.num_blocks = 4096, .block_tokens = kTokens, .max_bytes = 1024}});
-  // Releases are never refused: here there are more than a message can have.
-  for (std::uint64_t request = 1; request <= 200; ++request)
-    Admit(request, {static_cast<std::int32_t>(request)});
-  for (std::uint64_t request = 1; request <= 200; ++request)
-    ASSERT_EQ(scheduler().Finish(request, 0, {}), absl::OkStatus());
-  const std::uint64_t last = parsed_.sequence;
+TEST_F(VllmSchedulerTest, AnEventThatNoMessageHoldsLeavesAGap) {
+  Make({.limits = {.num_blocks = kBlocks, .block_tokens = kTokens, .max_bytes = 64}});
   Begin();
-  ExpectRefused(scheduler().FinishMessage().status(), StatusCode::kResourceExhausted, {"1024"});
+  ASSERT_EQ(scheduler().New(1, Blocks({5}), {}, {}), absl::OkStatus());
+  ExpectRefused(scheduler().FinishMessage().status(), StatusCode::kResourceExhausted, {"64"});
   Begin();
   EXPECT_THAT(End(), IsEmpty());
-  EXPECT_EQ(parsed_.sequence, last + 2);
+  EXPECT_EQ(parsed_.sequence, 2u);
 }
 
 }  // namespace
