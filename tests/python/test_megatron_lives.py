@@ -275,6 +275,33 @@ def test_a_call_that_is_wrong_is_refused_by_megatron(make: Make) -> None:
     assert rig.attached.failure == ""
 
 
+def test_what_a_hook_cannot_read_ends_the_capture_and_not_the_engine(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was read before the guard."""
+
+    def post_process_requests(self: Any, records: Any) -> Any:
+        return 7
+
+    def release_memory_blocks(self: Any, blocks: Any) -> Any:
+        return 8
+
+    monkeypatch.setattr(look.Engine, "post_process_requests", post_process_requests)
+    rig = make(engine=True)
+    assert rig.engine.post_process_requests([]) == 7  # type: ignore[union-attr]
+    assert "'int' object is not subscriptable" in rig.attached.failure
+    monkeypatch.setattr(look.Allocator, "release_memory_blocks", release_memory_blocks)
+    rig = make()
+    assert rig.allocator.release_memory_blocks(None) == 8  # type: ignore[func-returns-value]
+    assert rig.attached.failure
+
+
+@pytest.mark.parametrize("block", [-1, look.BLOCKS, 10**9])
+def test_a_block_that_does_not_exist_has_no_rows(make: Make, block: int) -> None:
+    rig = make()
+    assert rig.allocator.block_routing.get(block) is None and rig.attached.failure == ""
+
+
 # -- attach() is whole or nothing --------------------------------------------------------------
 def everything(rig: Rig) -> list[dict[str, Any]]:
     metadata = rig.context.moe_routing_metadata

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -211,31 +212,34 @@ class Attached:
         except Exception as error:
             self.failure = f"{type(error).__name__}: {error}"
             logger.error("waymark: capture ends: %s", self.failure, exc_info=error)
-            self.requests.clear()
+            with contextlib.suppress(Exception):
+                self.requests.clear()
             return None
+
+    def _report(self, blocks: Any, event: Function, *more: Any) -> None:
+        if len(blocks):
+            event(blocks, *more)
 
     # What a hook takes after `call` are parameters of Megatron's method: Hooks.wrap.
     def _allocate(self, call: Function) -> Any:
         blocks = call()
-        if blocks is not None and len(blocks):
+        if blocks is not None:
             # At once: they are a view of the pool's stack, which the next release writes over.
-            self._guarded(self._adapter.allocate, blocks)
+            self._guarded(self._report, blocks, self._adapter.allocate)
         return blocks
 
     def _release(self, call: Function, blocks: Any) -> Any:
-        if len(blocks):
-            self._guarded(self._adapter.release, blocks)
+        self._guarded(self._report, blocks, self._adapter.release)
         return call()
 
     def _register(self, call: Function, block_ids: Any, block_hashes: Any) -> Any:
-        if len(block_ids):
-            self._guarded(self._adapter.register, block_ids, block_hashes)
+        self._guarded(self._report, block_ids, self._adapter.register, block_hashes)
         return call()
 
     def _retain(self, call: Function, block_ids: Any) -> Any:
         result = call()
-        if len(block_ids) and self._matched is None:
-            self._guarded(self._adapter.match, block_ids)
+        if self._matched is None:
+            self._guarded(self._report, block_ids, self._adapter.match)
         return result
 
     def _reset(self, call: Function) -> Any:
@@ -248,7 +252,7 @@ class Attached:
         fail after it did and count them down again."""
         result = call()
         if self._matched is not None:
-            self._matched = result[0]
+            self._matched = result
         return result
 
     def _add(self, call: Function, req: Any) -> Any:
@@ -265,7 +269,7 @@ class Attached:
         if not request.finished_chunk_token_count:
             self.requests.admit(request)
         if len(matched):
-            self._adapter.match(matched)
+            self._report(matched[0], self._adapter.match)
 
     def _store_routing(self, call: Function, flat_routing: Any) -> None:
         self._guarded(self._end_forward, flat_routing)
@@ -305,12 +309,11 @@ class Attached:
         return result
 
     def _reconstruct(self, call: Function, block_ids: Any, total_routing_tokens: int) -> Any:
-        return self._guarded(self._array_of_blocks, tuple(block_ids), total_routing_tokens)
+        return self._guarded(self._array_of_blocks, block_ids, total_routing_tokens)
 
     def _post_process(self, call: Function) -> Any:
         result = call()
-        for record in result[1]:
-            self._guarded(self._return, record)
+        self._guarded(self._return, result)
         return result
 
     def _fail(self, call: Function, request_id: int) -> Any:
@@ -418,13 +421,13 @@ class Attached:
             return Part(None, rows, str(error))
         return Part(self._adapter.take(request_id)[-1], rows)
 
-    def _array_of_blocks(self, blocks: tuple[int, ...], count: int) -> Any:
+    def _array_of_blocks(self, block_ids: Any, count: int) -> Any:
         """What reconstruct_routing_from_blocks returns: of a request that has finished since the
         last step, or of blocks that the engine asks for before they are released."""
+        blocks = tuple(block_ids)
         finished = self.requests.with_blocks(blocks)
         if finished is None:
-            part = Part(self.store.snapshot(blocks, 0, count), count)
-            return self._array(Finished(-1, [part], count), f"blocks {list(blocks)}")
+            return self._current_array(blocks, count)
         finished.count = count
         if self._engine is None:
             self.requests.take(finished.request_id)
@@ -432,16 +435,17 @@ class Attached:
         finished.asked = True
         return self._array_of(finished)
 
-    def _return(self, record: Any) -> None:
-        """A request has finished, with `record`: Megatron returns no routing of one that was evicted."""
-        request = record[-1]
-        finished = self.requests.take(request.request_id)
-        if finished is None:
-            return
-        finished.count = len(request.prompt_tokens) + len(request.generated_tokens) - 1
-        array = self._hand_over(finished)
-        if not finished.asked:
-            request.routing_indices = array
+    def _return(self, result: Any) -> None:
+        """Requests have finished: Megatron returns no routing of one that was evicted."""
+        for record in result[1]:
+            request = record[-1]
+            finished = self.requests.take(request.request_id)
+            if finished is None:
+                continue
+            finished.count = len(request.prompt_tokens) + len(request.generated_tokens) - 1
+            array = self._hand_over(finished)
+            if not finished.asked:
+                request.routing_indices = array
 
     def _hand_over(self, finished: Finished) -> Any:
         """The array, if it has not been read; and what a user wants to know of the request."""
@@ -484,10 +488,20 @@ class Attached:
 
     def _rows_of_block(self, block: int) -> npt.NDArray[np.int16] | None:
         """The rows of a block as it is now; None: it has none, or they have not landed."""
-        count = self._context.block_size_tokens
-        finished = Finished(-1, [Part(self.store.snapshot([block], 0, count), count)], count)
-        array = self._array(finished, f"block {block}")
+        if not 0 <= block < self.num_blocks:
+            return None
+        array = self._current_array((block,), self._context.block_size_tokens)
         return None if array is None or (array < 0).all() else array
+
+    def _current_array(self, blocks: tuple[int, ...], count: int) -> Any:
+        try:
+            part = Part(self.store.snapshot(blocks, 0, count), count)
+        except ResourceExhaustedError as error:
+            part = Part(None, count, str(error))
+        finished = Finished(-1, [part], count)
+        array = self._array(finished, f"blocks {list(blocks)}")
+        finished.release()
+        return array
 
 
 def attach(
@@ -514,7 +528,7 @@ def attach(
     attribute that is needed is not there, or if it is attached already.
     """
     engine = target if hasattr(target, "controller") else None
-    context = target if engine is None else target.context
+    context = target if engine is None else _versions.read(engine, "context")
     _versions.check(context)
     if hasattr(context, _ATTACHED):
         raise Refused(
@@ -523,8 +537,8 @@ def attach(
     if model is None and engine is None:
         raise Refused("waymark: model is refused: a context is captured with its model, got None")
     if model is None:
-        model = engine.controller.inference_wrapped_model.model
-    config = model.config
+        model = _versions.read(engine, "controller", "inference_wrapped_model", "model")
+    config = _versions.read(model, "config")
     _versions.check_model(config)
     layers = _versions.moe_layers(model)
     _versions.check_names(context, engine, layers)

@@ -53,6 +53,15 @@ def check(context: Any) -> None:
         )
 
 
+def read(owner: Any, *names: str) -> Any:
+    """The attribute of an attribute ... of an object. Refused, by its name, if one does not exist."""
+    for name in names:
+        if not hasattr(owner, name):
+            raise Refused(f"waymark: {type(owner).__name__} is refused: it has no {name}")
+        owner = getattr(owner, name)
+    return owner
+
+
 def check_names(context: Any, engine: Any, layers: list[MoELayer]) -> None:
     """Refused, by its name, if something that is read does not exist. An unknown version of
     megatron-core is named in the log."""
@@ -67,8 +76,7 @@ def check_names(context: Any, engine: Any, layers: list[MoELayer]) -> None:
         objects.append((engine, _ENGINE))
     for owner, names in objects:
         for name in names:
-            if not hasattr(owner, name):
-                raise Refused(f"waymark: {type(owner).__name__} is refused: it has no {name}")
+            read(owner, name)
     version = getattr(sys.modules.get("megatron.core"), "__version__", KNOWN[0])
     if version.split("+")[0] not in KNOWN:
         logger.warning(
@@ -80,6 +88,7 @@ def check_names(context: Any, engine: Any, layers: list[MoELayer]) -> None:
 
 def check_model(config: Any) -> None:
     """Refused if a model of this TransformerConfig cannot be captured."""
+    read(config, "num_moe_experts"), read(config, "moe_router_topk")
     _refuse({
         "moe_enable_routing_replay": (
             not getattr(config, "moe_enable_routing_replay", False)
