@@ -359,7 +359,7 @@ class Run:
             stats = attached.store.stats().as_dict()
             found |= {"failure": attached.failure, "steps_without_ids": attached.steps_without_ids,
                       "findings": [finding.text for finding in attached.store.take_findings()],
-                      "dropped": attached.requests.dropped - self.counts["not_asked"],
+                      "dropped": max(0, attached.requests.dropped - self.counts["not_asked"]),
                       "store": {name: value for name, value in stats.items() if isinstance(value, int) and value}}
         return found
 

@@ -99,6 +99,7 @@ def _all():
         make("real_model_evicts", dict(blocks=20, cache="ref_zero"), ("hits", "evictions"), program="real_model.py"),
         make("real_model_chunked", dict(chunked=True, cache="ref_zero"), ("hits",), program="real_model.py"),
         make("real_model_suspend", dict(suspend="RECOMPUTE"), ("hits", "suspends"), program="real_model.py"),
+        make("attaching", {}, ("refused", "missing"), program="attaching.py", peer=False),
         make("slow_reader", {}, EVICTS + ("hits",), reader_ms=20),
         make("slow_reader_off", dict(cache="off", blocks=128), EVICTS, reader_ms=20),
     ]

@@ -33,7 +33,8 @@ class BlockRouting(Mapping[int, "npt.NDArray[np.int16]"]):
         self._attached = attached
 
     def __getitem__(self, block: int) -> npt.NDArray[np.int16]:
-        rows = self._attached._guarded(self._attached._rows_of_block, int(block))
+        attached = self._attached
+        rows: npt.NDArray[np.int16] | None = attached._guarded(attached._rows_of_block, int(block))
         if rows is None:
             raise KeyError(block)
         return rows

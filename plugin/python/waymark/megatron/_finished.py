@@ -245,4 +245,5 @@ def _tokens(tokens: Any) -> list[int]:
     """Of a tensor, a list, or None."""
     if tokens is None:
         return []
-    return tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)
+    found: list[int] = tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)
+    return found

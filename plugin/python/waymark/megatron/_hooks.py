@@ -90,7 +90,7 @@ def _readers(owner: Any, name: str, method: Function, hook: Function) -> list[Re
     bound = own.__get__(owner) if inspect.isfunction(own) else method
     known = inspect.signature(bound).parameters
     places = {parameter: place for place, parameter in enumerate(known)}
-    readers = []
+    readers: list[Reader] = []
     for wanted in list(inspect.signature(hook).parameters.values())[1:]:
         parameter = known.get(wanted.name, wanted)
         if parameter is wanted and wanted.default is inspect.Parameter.empty:

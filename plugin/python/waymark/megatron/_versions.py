@@ -225,4 +225,5 @@ def recompute_on_resume(context: Any) -> bool:
 
 def generation_epoch(engine: Any) -> int | None:
     """The number of the engine's weights; None: it has none."""
-    return getattr(engine, "_generation_epoch", None)
+    epoch: int | None = getattr(engine, "_generation_epoch", None)
+    return epoch
