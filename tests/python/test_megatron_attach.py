@@ -81,6 +81,26 @@ class Allocator:
         return "Megatron's own"
 
 
+class NewerAllocator(Allocator):
+    """Of main (0.20)."""
+
+    def retain_memory_blocks(self, block_ids: list[int]) -> None:
+        pass
+
+
+class Metadata:
+    """RoutingMetadata, without static buffers."""
+
+    def __init__(self, context: Any) -> None:
+        self.context, self.routing_indices_buffer = context, None
+
+    def get_routing_indices(self) -> Any:
+        return None
+
+    def enable_static_buffer_recording(self) -> None:
+        pass
+
+
 class Context:
     """DynamicInferenceContext: requests in rows, and the tokens of a forward."""
 
@@ -89,8 +109,7 @@ class Context:
         self.block_size_tokens, self.max_tokens = BLOCK, MAX_TOKENS
         self.kv_cache_management_mode = types.SimpleNamespace(name="RECOMPUTE")
         self.is_tensor_state_allocated = True
-        self.moe_routing_metadata = types.SimpleNamespace(context=self, get_routing_indices=lambda: None,
-                                                          enable_static_buffer_recording=lambda: None)  # fmt: skip
+        self.moe_routing_metadata = Metadata(self)
         self.make_tensors(token_dtype)
 
     def make_tensors(self, token_dtype: Any = np.int64) -> None:
@@ -102,15 +121,17 @@ class Context:
         self.token_to_block_idx = tensor([0] * MAX_TOKENS, token_dtype)
         self.token_to_local_position_within_kv_block = tensor([0] * MAX_TOKENS)
         self.total_request_count = self.paused_request_count = self.active_token_count = 0
+        self.padded_active_token_count = 0
 
     def using_cuda_graph_this_step(self) -> bool:
         return False
 
-    def _compute_prefix_match(self, request: Any, length: int) -> Any:
-        return (request.matched, 0)
+    def _compute_prefix_match(self, req: Any, prefill_chunk_length: int) -> Any:
+        return (req.matched, 0)
 
-    def add_request(self, request: Any, prefill_chunk_length: int | None = None) -> None:
-        row, matched = self.total_request_count, self._compute_prefix_match(request, 0)[0]
+    def add_request(self, req: Any, prefill_chunk_length: int | None = None) -> None:
+        request, row = req, self.total_request_count
+        matched = self._compute_prefix_match(request, 0)[0]
         blocks = -(-len(request.prompt_tokens) // BLOCK) - len(matched)
         table = [*matched, *self.kv_block_allocator.allocate_memory_blocks(blocks).tolist()]
         if request.fails:
@@ -122,16 +143,21 @@ class Context:
         self.request_in_prefill_status_tensor[row] = 1
         self.total_request_count += 1
 
-    def release_memory_blocks_from_request_indexes(self, indexes: Any) -> None:
-        blocks = self.request_to_kv_block_ids[indexes]
+    def release_memory_blocks_from_request_indexes(self, request_indexes: Any) -> None:
+        blocks = self.request_to_kv_block_ids[request_indexes]
         self.kv_block_allocator.release_memory_blocks(blocks[blocks != -1])
-        self.request_to_kv_block_ids[indexes] = -1
+        self.request_to_kv_block_ids[request_indexes] = -1
 
     def evict_overflow_paused_requests(self, row: int) -> None:
         self.release_memory_blocks_from_request_indexes(tensor([row]))
 
     def deallocate_inference_state_buffers(self) -> None:
         self.is_tensor_state_allocated = False
+
+    def reset(self, preserve_prefix_cache: bool = False, *, preserve_counters: bool = False) -> None:
+        self.make_tensors()
+        if not preserve_prefix_cache:
+            self.kv_block_allocator.reset()
 
     def forward(self) -> int:
         """Lays out the tokens of the next forward; returns how many."""
@@ -158,14 +184,18 @@ class Engine:
     def __init__(self, context: Context) -> None:
         self.context = context
         self._generation_epoch: int | None = None
-        model = types.SimpleNamespace(config=config(), decoder=Modules([]))
-        self.controller = types.SimpleNamespace(inference_wrapped_model=types.SimpleNamespace(model=model))
+        wrapper = types.SimpleNamespace(model=model_of_two_layers())
+        self.controller = types.SimpleNamespace(inference_wrapped_model=wrapper)
 
     def post_process_requests(self, records: Any) -> Any:
         return [], records
 
-    def reset(self) -> None:
+    def _handle_failed_request(self, request_id: int) -> None:
         pass
+
+    def reset(self) -> None:
+        self.context.reset()
+        self._generation_epoch = None
 
 
 class Modules:
@@ -184,6 +214,11 @@ def config(**changed: Any) -> Any:
     return types.SimpleNamespace(**values | changed)
 
 
+def model_of_two_layers() -> Any:
+    routers = [types.SimpleNamespace(router_replay=Replay(), layer_number=number) for number in (3, 1)]
+    return types.SimpleNamespace(config=config(), decoder=Modules(routers))
+
+
 def request(number: int, tokens: int, matched: Any = (), fails: bool = False) -> Any:
     return types.SimpleNamespace(request_id=number, prompt_tokens=list(range(tokens)), generated_tokens=[], matched=list(matched),
                                  finished_chunk_token_count=0, routing_indices=None, fails=fails)  # fmt: skip
@@ -191,15 +226,17 @@ def request(number: int, tokens: int, matched: Any = (), fails: bool = False) ->
 
 class Rig:
     def __init__(self, context: Context | None = None, engine: bool = False, **options: Any) -> None:
-        self.context = context or Context()
-        self.engine = Engine(self.context) if engine else None
-        if self.engine is not None:
-            modules = [types.SimpleNamespace(router_replay=Replay(), layer_number=number) for number in (3, 1)]
-            self.engine.controller.inference_wrapped_model.model.decoder = Modules(modules)
-        self.given = {} if engine else {"layer_ids": [0, 2], "top_k": K, "num_experts": EXPERTS}
-        self.attached = waymark.megatron.attach(self.engine or self.context, **self.given, **options)
-        self.allocator = self.context.kv_block_allocator
-        self.seed = 0
+        self.prepare(context or Context(), engine)
+        self.attach(**options)
+
+    def prepare(self, context: Context, engine: bool) -> None:
+        self.context, self.allocator, self.seed = context, context.kv_block_allocator, 0
+        self.engine = Engine(context) if engine else None
+        self.given = {} if engine else {"model": model_of_two_layers()}
+
+    def attach(self, **options: Any) -> None:
+        target = self.engine or self.context
+        self.attached = waymark.megatron.attach(target, **self.given, **options)
 
     def step(self) -> np.ndarray:
         """A forward of everything; returns its ids."""
@@ -283,10 +320,12 @@ def test_a_row_too_many_is_cut_and_one_too_few_is_missing(make: Callable[..., Ri
 
 def test_an_evicted_request_has_the_rows_of_its_first_life(make: Callable[..., Rig]) -> None:
     rig = make(engine=True)
-    rig.context.add_request(request(3, 5))
+    one = request(3, 5)
+    rig.context.add_request(one)
     first = rig.step()
     rig.context.evict_overflow_paused_requests(0)
     rig.context.total_request_count = 0
+    one.generated_tokens = [5]
     later = request(3, 6)
     rig.context.add_request(later)
     second = rig.step()
@@ -317,7 +356,8 @@ def test_another_request_with_the_number_of_one_that_did_not_go_on(make: Callabl
 
 def test_a_suspend_that_forgets_the_cache_keeps_the_rows_so_far(make: Callable[..., Rig]) -> None:
     rig = make()
-    rig.context.add_request(request(4, 5))
+    one = request(4, 5)
+    rig.context.add_request(one)
     rig.context.add_request(request(5, 3))
     first = rig.step()
     rig.context.advance(0)
@@ -327,6 +367,7 @@ def test_a_suspend_that_forgets_the_cache_keeps_the_rows_so_far(make: Callable[.
     assert rig.attached.requests.rows_kept(4) == 5 and rig.attached.requests.rows_kept(5) == 3
     rig.allocator.reset()
     rig.context.make_tensors()
+    one.generated_tokens = [5]
     rig.context.add_request(request(4, 6))
     second = rig.step()
     (blocks,) = rig.release(0)
@@ -527,6 +568,7 @@ def test_detach_below_another_hook(make: Callable[..., Rig]) -> None:
         ({"num_moe_experts": 40000}, "it is 40000, more than 32768"),
         ({"moe_router_fusion": True}, "the fused router does not record"),
         ({"moe_router_load_balancing_type": ["sinkhorn"]}, "sinkhorn does not record"),
+        ({"moe_router_load_balancing_type": "quantile_balancing"}, "quantile_balancing does not record"),
         ({"pipeline_model_parallel_size": 2}, "each stage has the rows of its own layers only"),
         ({}, "no layer of its decoder has a router"),
     ],
@@ -547,11 +589,9 @@ def test_contexts_that_are_refused() -> None:
     context.config = types.SimpleNamespace(async_sched_mode=types.SimpleNamespace(name="ASYNC"))  # type: ignore[attr-defined]
     with pytest.raises(Refused, match="async_sched_mode ASYNC is refused"):
         waymark.megatron.attach(context)
-    with pytest.raises(Refused, match="layer_ids, top_k and num_experts"):
-        waymark.megatron.attach(Context(), top_k=2)
 
 
-class Metadata:
+class BufferOfThree:
     """RoutingMetadata of three routers, of which one is an MTP layer's."""
 
     def __init__(self, graph: bool) -> None:
@@ -571,7 +611,7 @@ def test_routers_of_mtp_layers_are_left_out(monkeypatch: pytest.MonkeyPatch, gra
     assert [layer.layer_id for layer in layers] == [1, 3]
     monkeypatch.setattr(_versions, "all_replays", lambda: [mtp, second, first])
     monkeypatch.setattr(_capture, "module", lambda name: types.SimpleNamespace(stack=lambda ids, dim: np.stack(ids, dim)))
-    metadata = Metadata(graph)
+    metadata = BufferOfThree(graph)
     capture = _capture.Capture(types.SimpleNamespace(moe_routing_metadata=metadata), layers)
     buffer = metadata.routing_indices_buffer = metadata.routing_indices_buffer.view(_Fillable)
     if graph:
@@ -597,6 +637,15 @@ class _Fillable(np.ndarray):
         self.fill(value)
 
 
+def wrapped_methods() -> set[str]:
+    """The names in the calls of wrap()."""
+    return {
+        call.args[1].value
+        for call in ast.walk(ast.parse(pathlib.Path(_attached.__file__).read_text()))
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "wrap" and isinstance(call.args[1], ast.Constant)
+    }
+
+
 def test_every_hook_has_a_fault() -> None:
     """tests/integration/megatron/faults.py names each method that is wrapped."""
     path = REPO / "tests" / "integration" / "megatron" / "faults.py"
@@ -604,9 +653,4 @@ def test_every_hook_has_a_fault() -> None:
     assert spec is not None and spec.loader is not None
     faults = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(faults)
-    wrapped = {
-        call.args[1].value
-        for call in ast.walk(ast.parse(pathlib.Path(_attached.__file__).read_text()))
-        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "wrap" and isinstance(call.args[1], ast.Constant)
-    }
-    assert wrapped == set(faults.HOOKS) | set(faults.NOT_LEFT_OUT)
+    assert wrapped_methods() == set(faults.HOOKS) | set(faults.NOT_LEFT_OUT)

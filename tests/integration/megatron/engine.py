@@ -20,16 +20,20 @@ sys.dont_write_bytecode = True
 
 def requests_of(spec):
     """[(prompt, tokens to generate)]. Groups have one prompt; one request in four has its own last tokens."""
-    random_numbers, found = random.Random(spec.seed), []
-    for number in range(spec.requests):
-        group = number // spec.group
-        length = spec.prompt + (group * 5) % (2 * spec.block)
-        prompt = [1 + (group * 7919 + place * 31 + spec.seed) % 96 for place in range(length)]
-        if number % 4 == 3:
-            prompt[-3:] = [1 + (number + i) % 96 for i in range(3)]
-        if spec.longer and number % 4 == 1:
-            prompt += [1 + (number * 5 + i) % 96 for i in range(20)]
-        found.append((prompt, max(2, int(random_numbers.expovariate(1 / spec.output)))))
+    numbers, found, left, shared = random.Random(spec.seed), [], 0, []
+    tokens = lambda count: [numbers.randint(1, 96) for _ in range(count)]
+    for _ in range(spec.requests):
+        if not left:
+            half = spec.group // 2 if spec.group < spec.requests else 0
+            left = max(1, numbers.randint(spec.group - half, spec.group + half))
+            shared = tokens(spec.prompt + numbers.randrange(2 * spec.block))
+        left -= 1
+        prompt = list(shared)
+        if numbers.random() < 0.25:
+            prompt[-3:] = tokens(3)
+        if spec.longer and numbers.random() < 0.25:
+            prompt += tokens(20)
+        found.append((prompt, min(800, max(2, int(numbers.expovariate(1 / spec.output))))))
     return found
 
 
@@ -45,7 +49,8 @@ class Run:
         self.counts = collections.Counter(dict.fromkeys((
             "requests", "requests_lost", "rows_checked", "rows_wrong", "rows_expected", "hits", "evictions", "same_step_reuses", "pauses",
             "chunks", "drafts_accepted", "drafts_rejected", "suspends", "recomputed", "stop_words", "new_weights",
-            "rows_of_older_weights", "rows_not_covered"), 0))
+            "rows_of_older_weights", "rows_not_covered", "aborts", "failed", "resets", "not_asked"), 0))
+        self.todo, self.numbers = requests_of(spec), random.Random(spec.seed + 1)
         self.missing, self.examples = collections.Counter(), []
         self.own = {}        # request -> {position: (weights, forward or 0 for a hit) of the row that it was sampled with}
         self.admitted = set()  # requests whose first forward (of a chunk) is the next
@@ -157,38 +162,90 @@ class Run:
 
     # -- the run ------------------------------------------------------------------------------
     def run(self):
-        from megatron.core.inference.sampling_params import SamplingParams
-        spec, engine, todo = self.spec, self.engine, requests_of(self.spec)
+        spec, engine = self.spec, self.engine
         self.reader.start()
-        added = steps = idle = 0
+        self.coming = collections.deque(range(len(self.todo)))
+        arrival = steps = idle = 0
+        happens = [[wanted, what, *steps, self.numbers.randint(*steps)] for wanted, what, steps in (
+            (spec.suspend, self._suspend, (25, 55)), (spec.new_weights, self._change_weights, (40, 80)),
+            (spec.resets, self._reset, (60, 120))) if wanted]
         start = time.perf_counter()
-        while added < len(todo) or engine.requests:
-            while added < len(todo) and len(engine.waiting_request_ids) < spec.running:
-                prompt, output = todo[added]
-                stop = [f"{1 + added % 96}"] if spec.stop_words and added % 3 == 0 else None
-                params = SamplingParams(num_tokens_to_generate=output, termination_id=0, top_k=1)
-                if stop:
-                    params.stop_words = stop
-                engine.add_request(added, prompt, params)
-                added += 1
+        while self.coming or engine.requests:
+            if steps >= arrival or not engine.requests:
+                while self.coming and len(engine.waiting_request_ids) < spec.running:
+                    self._add(self.coming.popleft())
+                if self.numbers.random() < 0.15:
+                    arrival = steps + self.numbers.randint(1, 12)
             result = engine.step_modern()
             steps += 1
             for record in result["finished_request_records"]:
                 self._check(record)
             idle = 0 if result["active_request_ids"] or result["finished_request_records"] else idle + 1
             assert idle < 50, f"stuck with {len(engine.requests)} requests"
-            if spec.suspend and steps % 40 == 0:
-                self._suspend()
-            if spec.new_weights and steps % 60 == 0:
-                self.model.weights += 1
-                engine._generation_epoch = self.model.weights
-                self.counts["new_weights"] += 1
+            if self.numbers.random() < spec.aborts:
+                self._abort()
+            for event in happens:
+                if steps == event[4]:
+                    event[1]()
+                    event[4] += self.numbers.randint(event[2], event[3])
         self.seconds = time.perf_counter() - start
         self.counts["steps"] = steps
-        self.counts["hits"] = engine._prefix_cache_hits
-        self.counts["evictions"] = engine.evicted_request_count
+        self._count_engine()
         self.reads.put(None)
         self.reader.join()
+
+    def _add(self, number):
+        from megatron.core.inference.sampling_params import SamplingParams
+        prompt, output = self.todo[number]
+        params = SamplingParams(num_tokens_to_generate=output, termination_id=0, top_k=1)
+        if self.spec.stop_words and number % 3 == 0:
+            params.stop_words = [f"{1 + number % 96}"]
+        self.engine.add_request(number, prompt, params)
+
+    def _again(self, number, most=800):
+        """A request did not end: its number comes again with other tokens, as many in its prompt as before."""
+        prompt, output = self.todo[number]
+        self.todo[number] = [1 + token % 96 for token in prompt], min(output, most)
+        self.coming.append(number)
+        self.admitted.discard(number)
+        self.own.pop(number, None)
+        self.frozen.pop(number, None)
+
+    def _abort(self):
+        """A request that has no blocks is given up: rather one that was evicted. Megatron has no method for it."""
+        engine = self.engine
+        waiting = [number for number in engine.waiting_request_ids if not engine.get_request(number).finished_chunk_token_count]
+        evicted = [number for number in waiting if len(engine.requests[number].record.requests) > 1]
+        if not waiting:
+            return
+        number = self.numbers.choice(evicted or waiting)
+        engine.waiting_request_ids.remove(number)
+        engine.requests.pop(number).future.cancel()
+        engine.stop_word_finished_request_ids.discard(number)
+        self.counts["aborts"] += 1
+        self._again(number)
+
+    def _change_weights(self):
+        self.model.weights += 1
+        self.engine._generation_epoch = self.model.weights
+        self.counts["new_weights"] += 1
+
+    def _reset(self):
+        if self.counts["resets"] == 4:  # long requests have to end
+            return
+        running = list(self.engine.requests)
+        self._count_engine()
+        self.engine.reset()
+        self.counts["resets"] += 1
+        for number in running:
+            self._again(number)
+        if self.spec.new_weights:
+            self.model.weights = self.engine._generation_epoch = 0
+
+    def _count_engine(self):
+        self.counts["hits"] += self.engine._prefix_cache_hits
+        self.counts["evictions"] += self.engine.evicted_request_count
+        self.engine._prefix_cache_hits = 0
 
     def _suspend(self):
         engine = self.engine
@@ -201,13 +258,20 @@ class Run:
     # -- the comparison -----------------------------------------------------------------------
     def _check(self, record):
         request, last = record.merge(), record[-1]
+        if last.status.name == "FAILED":
+            self.counts["failed"] += 1
+            return self._again(last.request_id, 8)  # as many as fit
+        if self.scenario.context_only and len(record.requests) > 1:  # Megatron does not ask for its rows
+            self.counts["not_asked"] += 1
+            self.own.pop(request.request_id, None)
+            return None
         if hasattr(last, "routing_indices") and last.routing_indices is not None:
             request.serialize()  # Megatron asserts the number of rows
         tokens = request.prompt_tokens.tolist() + list(request.generated_tokens)
         item = (request.request_id, tokens, request.routing_indices, self.finished.pop(request.request_id, None),
                 self.own.pop(request.request_id, {}))
         self.frozen.pop(request.request_id, None)
-        self.counts["stop_words"] += len(request.generated_tokens) < requests_of_output(self, request.request_id)
+        self.counts["stop_words"] += len(request.generated_tokens) < self.todo[request.request_id][1]
         if self.scenario.reader_ms and self.capture == "waymark":
             self.reads.put(item)
         else:
@@ -295,16 +359,9 @@ class Run:
             stats = attached.store.stats().as_dict()
             found |= {"failure": attached.failure, "steps_without_ids": attached.steps_without_ids,
                       "findings": [finding.text for finding in attached.store.take_findings()],
-                      "dropped": attached.requests.dropped,
+                      "dropped": max(0, attached.requests.dropped - self.counts["not_asked"]),
                       "store": {name: value for name, value in stats.items() if isinstance(value, int) and value}}
         return found
-
-
-def requests_of_output(run, request_id):
-    """What a request was allowed to generate."""
-    if not hasattr(run, "_outputs"):
-        run._outputs = [output for _, output in requests_of(run.spec)]
-    return run._outputs[request_id]
 
 
 def main():

@@ -117,22 +117,25 @@ def main():
 
     import waymark.megatron
     given = json.loads(sys.argv[1])
-    job = {"seed": 1, "requests": 24, "cache": "lru", "chunked": False, "suspend": "", "blocks": 60} | given.get("spec", {})
+    job = {"seed": 2, "requests": 24, "cache": "lru", "chunked": False, "suspend": "", "blocks": 60} | given.get("spec", {})
     engine, model = make(job)
     attached = waymark.megatron.attach(engine) if given["capture"] == "waymark" else None
-    numbers, added, steps = random.Random(job["seed"]), 0, 0
+    numbers, added, steps, left, shared, suspends = random.Random(job["seed"]), 0, 0, 0, [], 30
     counts = dict(requests=0, requests_lost=0, rows_expected=0, rows_checked=0, rows_wrong=0, near_ties=0, suspends=0)
     examples, records, missing = [], [], 0
     while added < job["requests"] or engine.requests:
         while added < job["requests"] and len(engine.waiting_request_ids) < 8:
-            prompt = [1 + ((added // 4) * 37 + place * 11) % 126 for place in range(30 + (added // 4) % 20)]
-            if added % 4 == 3:
-                prompt += [1 + (added + place) % 126 for place in range(3)]
+            if not left:
+                left = numbers.randint(2, 6)
+                shared = [numbers.randint(1, 126) for _ in range(numbers.randint(30, 56))]
+            left -= 1
+            prompt = shared + [numbers.randint(1, 126) for _ in range(3 * (numbers.random() < 0.25))]
             engine.add_request(added, prompt, SamplingParams(num_tokens_to_generate=max(2, int(numbers.expovariate(1 / 30))), termination_id=-1, top_k=20))
             added += 1
         records += engine.step_modern()["finished_request_records"]
         steps += 1
-        if job["suspend"] and steps % 30 == 0:
+        if job["suspend"] and steps == suspends:
+            suspends += numbers.randint(20, 40)
             engine.suspend()
             engine.resume()
             counts["suspends"] += 1

@@ -13,10 +13,11 @@ class Spec:
     paused: int = 0           # blocks for paused requests
     chunked: bool = False     # chunked prefill
     drafts: int = 0           # of speculative decoding
-    suspend: str = ""         # every 40 steps: PERSIST, OFFLOAD, RECOMPUTE
-    new_weights: bool = False # every 60 steps
+    suspend: str = ""         # every 25 to 55 steps: PERSIST, OFFLOAD, RECOMPUTE
+    new_weights: bool = False # every 40 to 80 steps
+    resets: bool = False      # the engine, every 60 to 120 steps; weights begin again at 0
     requests: int = 200
-    group: int = 8            # requests with one prompt
+    group: int = 8            # requests with one prompt: half as many to half as many again
     prompt: int = 72          # at least; groups differ by up to 2 blocks
     output: int = 40          # mean; exponential
     ends: bool = False        # sequences end by themselves, too
@@ -29,7 +30,8 @@ class Spec:
     mtp_first: bool = False   # made before the decoder's
     noisy: bool = False       # a token has other routes in another forward, in its last layer
     static_buffers: bool = False  # routers record to the buffers that CUDA graphs write to
-    seed: int = 1
+    aborts: float = 0.04      # in a step: a request that waits is given up, and its number comes again with other tokens
+    seed: int = 2             # of prompts, lengths, groups, arrivals, aborts, and the steps of what is above
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +65,9 @@ def _all():
         make("lru", {}, EVICTS + ("hits",), versions=("0.19.2", "main")),
         make("ref_zero", dict(cache="ref_zero"), EVICTS + ("hits",)),
         make("off", dict(cache="off", blocks=128), EVICTS),
-        make("chunked", dict(chunked=True, tokens=64), EVICTS + ("hits", "chunks")),
+        # LRU with chunked prefill fails by itself in 0.19.2 where it evicts ("parent graph is not a forest").
+        make("chunked", dict(cache="ref_zero", chunked=True, tokens=64), EVICTS + ("hits", "chunks", "aborts")),
+        make("chunked_lru", dict(chunked=True, tokens=64, blocks=2000), ("hits", "chunks")),
         # 0.18.2 fails by itself: "active_request_count == 0 with no hidden chunked prefill".
         make("paused", FEW, EVICTS + ("pauses",), versions=("0.19.2", "main")),
         make("roomy", dict(blocks=2000, requests=256), ("same_step_reuses", "hits")),
@@ -75,7 +79,6 @@ def _all():
         make("roomy_64", dict(blocks=2000, requests=256, running=64), ("same_step_reuses", "hits")),
         make("big_blocks", dict(blocks=400, block=64, running=64, tokens=2048, prompt=128, output=150), ("same_step_reuses", "hits")),
         make("drafts", dict(drafts=2), EVICTS + ("hits", "drafts_accepted", "drafts_rejected")),
-        # With LRU, drafts and chunks together fail in 0.19.2 ("parent graph is not a forest"), with and without Waymark.
         make("drafts_chunked", dict(cache="ref_zero", drafts=2, chunked=True, tokens=128), EVICTS + ("chunks", "drafts_accepted")),
         make("drafts_mtp", dict(drafts=1, mtp_router=True, mtp_first=True), EVICTS + ("drafts_accepted",), peer=False),
         make("mtp_router", dict(mtp_router=True), EVICTS, peer=False),
@@ -85,6 +88,10 @@ def _all():
         make("suspend", dict(suspend="PERSIST"), EVICTS + ("suspends",)),
         make("suspend_offload", dict(suspend="OFFLOAD"), EVICTS + ("suspends",)),
         make("suspend_recompute", dict(suspend="RECOMPUTE"), EVICTS + ("suspends", "recomputed")),
+        # A request that has outgrown a forward fails when it is resumed, and its number comes again with other tokens.
+        make("outgrown", dict(suspend="RECOMPUTE", tokens=128, blocks=2000), ("hits", "suspends", "failed")),
+        make("resets", dict(resets=True, new_weights=True), EVICTS + ("resets", "new_weights", "rows_of_older_weights", "aborts")),
+        make("resets_context", dict(resets=True), EVICTS + ("resets",), context_only=True),
         make("new_weights", dict(new_weights=True), EVICTS + ("new_weights", "rows_of_older_weights")),
         make("older_hits", dict(new_weights=True, longer=True, requests=400, group=400, prompt=80, blocks=400), ("hits", "new_weights", "rows_of_older_weights")),
         make("new_weights_suspend", dict(new_weights=True, suspend="RECOMPUTE"), EVICTS + ("new_weights", "rows_of_older_weights", "recomputed")),
@@ -92,6 +99,7 @@ def _all():
         make("real_model_evicts", dict(blocks=20, cache="ref_zero"), ("hits", "evictions"), program="real_model.py"),
         make("real_model_chunked", dict(chunked=True, cache="ref_zero"), ("hits",), program="real_model.py"),
         make("real_model_suspend", dict(suspend="RECOMPUTE"), ("hits", "suspends"), program="real_model.py"),
+        make("attaching", {}, ("refused", "missing"), program="attaching.py", peer=False),
         make("slow_reader", {}, EVICTS + ("hits",), reader_ms=20),
         make("slow_reader_off", dict(cache="off", blocks=128), EVICTS, reader_ms=20),
     ]

@@ -18,8 +18,8 @@ Importing this imports nothing of torch or megatron-core.
 from .._coverage import Coverage
 from ._attached import Attached, attach
 from ._finished import Finished
+from ._hooks import Refused
 from ._replay import Recorded, Replay, Replayed, replay
-from ._versions import Refused
 
 __all__ = [
     "Attached",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,17 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from .._core import MegatronAdapter
-from .._errors import ResourceExhaustedError
+from .._errors import DeadlineExceededError, ResourceExhaustedError
+from .._rows import Rows
 from .._session import CaptureSession
 from .._store import Store
 from .._types import Reason
 from . import _versions
 from ._capture import Capture
 from ._finished import Finished, Part, Reader, Requests
-from ._hooks import Function, Hooks, logger
-from ._versions import Refused
+from ._hooks import Function, Hooks, Refused, logger
 
 _ATTACHED = "_waymark"
+_ENGINE_SECONDS = 1.0  # for rows of the step that has just run, on the engine's thread
 
 
 class BlockRouting(Mapping[int, "npt.NDArray[np.int16]"]):
@@ -30,7 +33,8 @@ class BlockRouting(Mapping[int, "npt.NDArray[np.int16]"]):
         self._attached = attached
 
     def __getitem__(self, block: int) -> npt.NDArray[np.int16]:
-        rows = self._attached._rows_of_block(int(block))
+        attached = self._attached
+        rows: npt.NDArray[np.int16] | None = attached._guarded(attached._rows_of_block, int(block))
         if rows is None:
             raise KeyError(block)
         return rows
@@ -68,9 +72,33 @@ class Attached:
         store: dict[str, Any],
     ) -> None:
         allocator = context.kv_block_allocator
-        block_tokens: int = context.block_size_tokens
+        self._context, self._engine = context, engine
+        self._capture = Capture(context, list(layers))
+        self._hooks = Hooks()
+        self._prepare_hooks()
         self.num_blocks = _versions.num_blocks(allocator)
         """Blocks of the pool, the dummy block included."""
+        self.failure = ""
+        """Why the capture has ended; else empty. The engine runs on without rows:
+        ``routing_indices`` are None, and blocks have no rows. detach() puts Megatron's own store
+        back, after which the context can be attached again."""
+        self.steps_without_ids = 0
+        """Steps whose rows are missing because a router recorded nothing, or something else than a
+        row for each token."""
+        self.missing: dict[Reason, int] = {}
+        """Rows that were missing in finished requests, by reason: those of a request once, when they
+        are read first."""
+        self.requests = Requests()
+        self._missing_lock = threading.Lock()  # with arrays=False other threads read
+        self._row_shape = (shape["num_layers"], shape["top_k"])
+        self._arrays, self._on_finished = arrays, on_finished
+        self._step = 0
+        self._epoch = _versions.generation_epoch(engine)
+        self._version = self._least_version = self._epoch or 0
+        self._weights_changed = False
+        self._matched: Any = None  # prefix hits of the request that is being added
+        self._evicting = self._suspended = self._detached = False
+        block_tokens: int = context.block_size_tokens
         arguments: dict[str, Any] = {
             **shape,
             "num_blocks": self.num_blocks,
@@ -83,45 +111,34 @@ class Attached:
         }
         self.store = Store(**{**arguments, **store})
         """The store: its counters, log and findings."""
-        self.session = CaptureSession(self.store, max_rows=context.max_tokens, num_buffers=1)
-        """The capture session."""
-        self.failure = ""
-        """Why the capture has ended; else empty."""
-        self.steps_without_ids = 0
-        """Steps whose rows are missing because a router recorded nothing, or something else than a row
-        for each token."""
-        self.missing: dict[Reason, int] = {}
-        """Rows that were missing in finished requests that have been read, by reason."""
-        self.requests = Requests()
-        self._context, self._engine = context, engine
-        self._capture = Capture(context, list(layers)) if layers else None
-        self._row_shape = (arguments["num_layers"], arguments["top_k"])
-        self._arrays, self._on_finished = arrays, on_finished
-        self._adapter = MegatronAdapter(self.session, dummy_block=allocator.dummy_block_idx)
         self._reader = Reader()
-        self._tokens = _versions.Tokens(context, self._adapter)
-        self._step = 0
-        self._version = self._versions_seen = _versions.generation_epoch(engine)
-        self._weights_changed = False
-        self._matched: Any = None  # prefix hits of the request that is being added
-        self._evicting = False
-        self._detached = False
-        self._hooks = Hooks()
-        self._take_over()
-        self._install()
-        setattr(context, _ATTACHED, self)
+        try:
+            self.session = CaptureSession(self.store, max_rows=context.max_tokens, num_buffers=1)
+            """The capture session."""
+            self._adapter = MegatronAdapter(self.session, dummy_block=allocator.dummy_block_idx)
+            self._tokens = _versions.Tokens(context, self._adapter)
+            self._take_over()
+            self._hooks.install()
+            setattr(context, _ATTACHED, self)
+        except BaseException:
+            self._end()
+            raise
 
     # -- what users call ----------------------------------------------------------------------
     def set_weight_version(self, version: int) -> None:
-        """Steps from now on run under weights `version`, which must not be less than that before. The
-        rows so far of running requests are kept: it is these with which their tokens were sampled. An
-        engine's own generation epoch is followed without this call."""
-        if version < self._version:
-            raise ValueError(f"version: at least {self._version}, got {version}")
+        """Steps from now on run under weights `version`: at least that before, and any after a reset
+        of the engine or its context. The rows so far of running requests are kept: it is these with
+        which their tokens were sampled. An engine's own generation epoch is followed without this
+        call."""
+        if version < self._least_version:
+            raise ValueError(f"version: at least {self._least_version}, got {version}")
         self._guarded(self._change_weights, version)
 
     def forget(self, request_id: int) -> None:
-        """A request that was evicted or suspended does not go on."""
+        """A request that was evicted or suspended does not continue: releases its rows so far. Only
+        memory depends on this call, and only where a request is given up behind Megatron's back:
+        one that Megatron fails is forgotten without it, a reset forgets all, and a request with the
+        same number and other tokens never has these rows."""
         self.requests.forget(request_id)
 
     def detach(self) -> None:
@@ -130,14 +147,28 @@ class Attached:
         nothing."""
         if self._detached:
             return
-        routing = self._guarded(lambda: dict(BlockRouting(self))) or {}
+        routing = self._guarded(lambda: dict(BlockRouting(self)))
+        if routing is None:
+            routing = self._no_rows()
+        self._end()
+        self._context.kv_block_allocator.block_routing.update(routing)
+
+    def _end(self) -> None:
         self._detached = True
         self._reader.stop()
         self._hooks.remove()
-        delattr(self._context, _ATTACHED)
-        self._context.kv_block_allocator.block_routing.update(routing)
-        self.session.close()
+        vars(self._context).pop(_ATTACHED, None)
+        if hasattr(self, "session"):
+            self.session.close()
         self.store.close()
+
+    def _no_rows(self) -> dict[int, npt.NDArray[np.int16]]:
+        """Of the blocks of the requests that run: where a block has no rows at all, Megatron fills
+        zeros in, which are an expert."""
+        table = self._context.request_to_kv_block_ids.numpy()
+        shape = (self._context.block_size_tokens, *self._row_shape)
+        blocks = np.unique(table[table >= 0]).tolist()
+        return {block: np.full(shape, -1, np.int16) for block in blocks}
 
     def _take_over(self) -> None:
         """Blocks that requests have already."""
@@ -148,7 +179,7 @@ class Attached:
             self._adapter.match(np.repeat(blocks, users - 1))
 
     # -- the hooks ----------------------------------------------------------------------------
-    def _install(self) -> None:
+    def _prepare_hooks(self) -> None:
         context, engine, wrap = self._context, self._engine, self._hooks.wrap
         allocator = context.kv_block_allocator
         wrap(allocator, "allocate_memory_blocks", self._allocate)
@@ -165,11 +196,12 @@ class Attached:
         wrap(context, "release_memory_blocks_from_request_indexes", self._leave)
         wrap(context, "evict_overflow_paused_requests", self._evict)
         wrap(context, "deallocate_inference_state_buffers", self._suspend)
-        if self._capture is not None:
-            wrap(context.moe_routing_metadata, "get_routing_indices", self._routing_indices)
-            wrap(context.moe_routing_metadata, "enable_static_buffer_recording", self._begin_forward)
+        wrap(context, "reset", self._reset_context)
+        wrap(context.moe_routing_metadata, "get_routing_indices", self._routing_indices)
+        wrap(context.moe_routing_metadata, "enable_static_buffer_recording", self._begin_forward)
         if engine is not None:
             wrap(engine, "post_process_requests", self._post_process)
+            wrap(engine, "_handle_failed_request", self._fail)
             wrap(engine, "reset", self._reset_engine)
 
     def _guarded(self, function: Function, *args: Any) -> Any:
@@ -181,154 +213,127 @@ class Attached:
         except Exception as error:
             self.failure = f"{type(error).__name__}: {error}"
             logger.error("waymark: capture ends: %s", self.failure, exc_info=error)
+            with contextlib.suppress(Exception):
+                self.requests.clear()
             return None
 
-    def _allocate(self, function: Function) -> Function:
-        def call(num_blocks: int) -> Any:
-            blocks = function(num_blocks)
-            if blocks is not None and num_blocks:
-                # At once: they are a view of the pool's stack, which the next release writes over.
-                self._guarded(self._adapter.allocate, blocks)
-            return blocks
+    def _report(self, blocks: Any, event: Function, *more: Any) -> None:
+        if len(blocks):
+            event(blocks, *more)
 
-        return call
+    # What a hook takes after `call` are parameters of Megatron's method: Hooks.wrap.
+    def _allocate(self, call: Function) -> Any:
+        blocks = call()
+        if blocks is not None:
+            # At once: they are a view of the pool's stack, which the next release writes over.
+            self._guarded(self._report, blocks, self._adapter.allocate)
+        return blocks
 
-    def _release(self, function: Function) -> Function:
-        def call(blocks: Any) -> Any:
-            if blocks.numel():
-                self._guarded(self._adapter.release, blocks)
-            return function(blocks)
+    def _release(self, call: Function, blocks: Any) -> Any:
+        self._guarded(self._report, blocks, self._adapter.release)
+        return call()
 
-        return call
+    def _register(self, call: Function, block_ids: Any, block_hashes: Any) -> Any:
+        self._guarded(self._report, block_ids, self._adapter.register, block_hashes)
+        return call()
 
-    def _register(self, function: Function) -> Function:
-        def call(block_ids: Any, block_hashes: Any, *more: Any) -> Any:
-            if block_ids:
-                self._guarded(self._adapter.register, block_ids, block_hashes)
-            return function(block_ids, block_hashes, *more)
+    def _retain(self, call: Function, block_ids: Any) -> Any:
+        result = call()
+        if self._matched is None:
+            self._guarded(self._report, block_ids, self._adapter.match)
+        return result
 
-        return call
+    def _reset(self, call: Function) -> Any:
+        result = call()
+        self._guarded(self._adapter.reset)
+        return result
 
-    def _retain(self, function: Function) -> Function:
-        def call(blocks: Any) -> Any:
-            result = function(blocks)
-            if len(blocks) and self._matched is None:
-                self._guarded(self._adapter.match, blocks)
-            return result
-
-        return call
-
-    def _reset(self, function: Function) -> Function:
-        def call() -> Any:
-            result = function()
-            self._guarded(self._adapter.reset)
-            return result
-
-        return call
-
-    def _match(self, function: Function) -> Function:
+    def _match(self, call: Function) -> Any:
         """No method pins the blocks that a request hits: add_request counts them up itself, and may
         fail after it did and count them down again."""
+        result = call()
+        if self._matched is not None:
+            self._matched = result
+        return result
 
-        def call(*args: Any, **more: Any) -> Any:
-            result = function(*args, **more)
-            if self._matched is not None:
-                self._matched = result[0]
-            return result
-
-        return call
-
-    def _add(self, function: Function) -> Function:
-        def call(request: Any, *args: Any, **more: Any) -> Any:
-            self._matched = ()
-            try:
-                result = function(request, *args, **more)
-                self._guarded(self._added, request, self._matched)
-            finally:
-                self._matched = None
-            return result
-
-        return call
+    def _add(self, call: Function, req: Any) -> Any:
+        self._matched = ()
+        try:
+            result = call()
+            self._guarded(self._added, req, self._matched)
+        finally:
+            self._matched = None
+        return result
 
     def _added(self, request: Any, matched: Any) -> None:
+        self._suspended = False
         if not request.finished_chunk_token_count:
-            self.requests.admit(request.request_id, len(request.prompt_tokens))
+            self.requests.admit(request)
         if len(matched):
-            self._adapter.match(matched)
+            self._report(matched[0], self._adapter.match)
 
-    def _store_routing(self, function: Function) -> Function:
-        def call(flat_routing: Any) -> None:
-            if self._detached:
-                function(flat_routing)
-            else:
-                self._guarded(self._end_forward, flat_routing)
+    def _store_routing(self, call: Function, flat_routing: Any) -> None:
+        self._guarded(self._end_forward, flat_routing)
 
-        return call
+    def _begin_forward(self, call: Function) -> Any:
+        result = call()
+        self._guarded(self._capture.begin)
+        return result
 
-    def _begin_forward(self, function: Function) -> Function:
-        def call() -> None:
-            function()
-            if not self._detached and self._capture is not None:
-                self._guarded(self._capture.begin)
+    def _routing_indices(self, call: Function) -> Any:
+        return self._guarded(self._capture.get_routing_indices)
 
-        return call
+    def _leave(self, call: Function, request_indexes: Any) -> Any:
+        self._guarded(self._left, request_indexes)
+        return call()
 
-    def _routing_indices(self, function: Function) -> Function:
-        def call() -> Any:
-            if self._detached or self._capture is None:
-                return function()
-            return self._guarded(self._capture.get_routing_indices)
+    def _evict(self, call: Function) -> Any:
+        self._evicting = True
+        try:
+            return call()
+        finally:
+            self._evicting = False
 
-        return call
+    def _suspend(self, call: Function) -> Any:
+        context = self._context
+        if context.is_tensor_state_allocated and _versions.recompute_on_resume(context):
+            self._suspended = True
+            self._guarded(self._keep_running, range(context.total_request_count))
+        return call()
 
-    def _leave(self, function: Function) -> Function:
-        def call(request_indexes: Any) -> Any:
-            self._guarded(self._left, request_indexes)
-            return function(request_indexes)
+    def _reset_context(self, call: Function, preserve_prefix_cache: bool = False) -> Any:
+        result = call()
+        # A resume with CUDA graphs resets the context while it captures them; an idle rank does
+        # after a forward without requests, which keeps the cache.
+        if not (self._suspended or preserve_prefix_cache):
+            self._guarded(self._begin_again)
+        return result
 
-        return call
+    def _reconstruct(self, call: Function, block_ids: Any, total_routing_tokens: int) -> Any:
+        return self._guarded(self._array_of_blocks, block_ids, total_routing_tokens)
 
-    def _evict(self, function: Function) -> Function:
-        def call(*args: Any, **more: Any) -> Any:
-            self._evicting = True
-            try:
-                return function(*args, **more)
-            finally:
-                self._evicting = False
+    def _post_process(self, call: Function) -> Any:
+        result = call()
+        self._guarded(self._return, result)
+        return result
 
-        return call
+    def _fail(self, call: Function, request_id: int) -> Any:
+        result = call()
+        self._guarded(self.requests.forget, request_id)
+        return result
 
-    def _suspend(self, function: Function) -> Function:
-        def call(*args: Any, **more: Any) -> Any:
-            if self._context.is_tensor_state_allocated and _versions.recompute_on_resume(self._context):
-                self._guarded(self._keep_running, range(self._context.total_request_count))
-            return function(*args, **more)
+    def _reset_engine(self, call: Function) -> Any:
+        self._suspended = False
+        result = call()
+        self._guarded(self._begin_again)
+        return result
 
-        return call
-
-    def _reconstruct(self, function: Function) -> Function:
-        def call(block_ids: Any, total_routing_tokens: int) -> Any:
-            if self._detached:
-                return function(block_ids, total_routing_tokens)
-            return self._guarded(self._array_of_blocks, tuple(block_ids), total_routing_tokens)
-
-        return call
-
-    def _post_process(self, function: Function) -> Function:
-        def call(*args: Any, **more: Any) -> Any:
-            result = function(*args, **more)
-            for record in result[1]:
-                self._guarded(self._return, record)
-            return result
-
-        return call
-
-    def _reset_engine(self, function: Function) -> Function:
-        def call(*args: Any, **more: Any) -> Any:
-            self.requests.clear()
-            return function(*args, **more)
-
-        return call
+    def _begin_again(self) -> None:
+        """There are no requests, no block has rows, and the numbers of weights may begin again."""
+        self.requests.clear()
+        self._epoch = None
+        self._least_version = 0
+        self._weights_changed = False
 
     # -- a step -------------------------------------------------------------------------------
     def _end_forward(self, ids: Any) -> None:
@@ -348,15 +353,14 @@ class Attached:
         self.steps_without_ids += ids is None
         self._tokens.lend(rows)
         self._adapter.step(self._step, self._version, rows, ids)
-        if self._capture is not None:
-            self._capture.forget()
+        self._capture.forget()
 
     # -- weights ------------------------------------------------------------------------------
     def _follow_weights(self) -> None:
         epoch = _versions.generation_epoch(self._engine)
-        if epoch > self._versions_seen:
-            self._versions_seen = epoch
-            self._change_weights(max(epoch, self._version))
+        if epoch is not None and epoch != self._epoch:
+            self._epoch = epoch
+            self._change_weights(epoch)
         if self._weights_changed:
             # What a request hits may be of older weights, and a full hit of another request writes
             # its last block again under the new ones.
@@ -365,6 +369,7 @@ class Attached:
             self._keep_running([index for index, new in enumerate(prefill.tolist()) if new == 1])
 
     def _change_weights(self, version: int) -> None:
+        self._least_version = version
         if version == self._version:
             return
         self._version = version
@@ -402,7 +407,7 @@ class Attached:
             if not self._arrays:
                 self._reader.read(part)
             blocks = tuple(table[table >= 0].tolist())
-            self.requests.finish(request_id, part, blocks, self.failure)
+            self.requests.finish(request_id, part, blocks, self._count_missing)
 
     def _keep(self, request_id: int, table: Any, rows: int) -> None:
         part = self._part(request_id, table, rows)
@@ -417,58 +422,93 @@ class Attached:
             return Part(None, rows, str(error))
         return Part(self._adapter.take(request_id)[-1], rows)
 
-    def _array_of_blocks(self, blocks: tuple[int, ...], count: int) -> Any:
-        """What reconstruct_routing_from_blocks returns: of a finished request, or of blocks that
-        the engine asks for before they are released."""
+    def _array_of_blocks(self, block_ids: Any, count: int) -> Any:
+        """What reconstruct_routing_from_blocks returns: of a request that has finished since the
+        last step, or of blocks that the engine asks for before they are released."""
+        blocks = tuple(block_ids)
         finished = self.requests.with_blocks(blocks)
         if finished is None:
-            part = Part(self.store.snapshot(blocks, 0, count), count)
-            return Finished(-1, [part], count, "").array()
+            return self._current_array(blocks, count)
         finished.count = count
         if self._engine is None:
             self.requests.take(finished.request_id)
             return self._hand_over(finished)
-        return self._read(finished) if self._arrays else None
+        finished.asked = True
+        return self._array_of(finished)
 
-    def _return(self, record: Any) -> None:
-        """A request has finished, with `record`: Megatron returns no routing of one that was evicted."""
-        request = record[-1]
-        finished = self.requests.take(request.request_id)
-        if finished is None:
-            return
-        finished.count = len(request.prompt_tokens) + len(request.generated_tokens) - 1
-        request.routing_indices = self._hand_over(finished)
+    def _return(self, result: Any) -> None:
+        """Requests have finished: Megatron returns no routing of one that was evicted."""
+        for record in result[1]:
+            request = record[-1]
+            finished = self.requests.take(request.request_id)
+            if finished is None:
+                continue
+            finished.count = len(request.prompt_tokens) + len(request.generated_tokens) - 1
+            array = self._hand_over(finished)
+            if not finished.asked:
+                request.routing_indices = array
 
     def _hand_over(self, finished: Finished) -> Any:
-        array = self._read(finished) if self._arrays else None
-        if self._on_finished is not None:
-            self._on_finished(finished)
-        return array
-
-    def _read(self, finished: Finished) -> Any:
-        array = finished.array()
-        if (array is None or (array < 0).any()) and array is not None:
-            for reason, count in finished.coverage().missing.items():
-                self.missing[reason] = self.missing.get(reason, 0) + count
+        """The array, if it has not been read; and what a user wants to know of the request."""
+        array = None if finished.asked else self._array_of(finished)
         for line in self.store.take_log():
             logger.log(line.level, "waymark: %s", line.text)
+        if self._on_finished is None:
+            finished.release()
+            return array
+        try:
+            self._on_finished(finished)
+        except Exception as error:
+            logger.error("waymark: on_finished failed: %s", error, exc_info=error)
         return array
 
-    def _rows_of_block(self, block: int) -> npt.NDArray[np.int16] | None:
-        """The rows of a block as it is now; None: it has none."""
-        rows = Part(self.store.snapshot([block], 0, self._context.block_size_tokens), 0).read(10)
-        if rows is None or not rows.valid.any():
+    def _array_of(self, finished: Finished) -> Any:
+        if not self._arrays:
             return None
-        return rows.astype(np.int16, fill="minus_one")
+        return self._array(finished, f"request {finished.request_id}")
+
+    def _array(self, finished: Finished, whose: str) -> Any:
+        """None: its rows have not landed; a user may read them later."""
+        try:
+            return finished.array(_ENGINE_SECONDS)
+        except DeadlineExceededError:
+            logger.warning(
+                "waymark: the rows of %s have not landed in %g s, and are not returned",
+                whose, _ENGINE_SECONDS,
+            )  # fmt: skip
+            return None
+
+    def _count_missing(self, rows: Rows) -> None:
+        """Any thread."""
+        if rows.valid.all():
+            return
+        reasons, counts = np.unique(rows.reasons[~rows.valid], return_counts=True)
+        with self._missing_lock:
+            for reason, count in zip(map(Reason, reasons), counts.tolist()):
+                self.missing[reason] = self.missing.get(reason, 0) + count
+
+    def _rows_of_block(self, block: int) -> npt.NDArray[np.int16] | None:
+        """The rows of a block as it is now; None: it has none, or they have not landed."""
+        if not 0 <= block < self.num_blocks:
+            return None
+        array = self._current_array((block,), self._context.block_size_tokens)
+        return None if array is None or (array < 0).all() else array
+
+    def _current_array(self, blocks: tuple[int, ...], count: int) -> Any:
+        try:
+            part = Part(self.store.snapshot(blocks, 0, count), count)
+        except ResourceExhaustedError as error:
+            part = Part(None, count, str(error))
+        finished = Finished(-1, [part], count)
+        array = self._array(finished, f"blocks {list(blocks)}")
+        finished.release()
+        return array
 
 
 def attach(
     target: Any,
     *,
     model: Any = None,
-    layer_ids: Sequence[int] | None = None,
-    top_k: int | None = None,
-    num_experts: int | None = None,
     arrays: bool = True,
     on_finished: Callable[[Finished], None] | None = None,
     store: dict[str, Any] | None = None,
@@ -476,32 +516,34 @@ def attach(
     """Captures the routing of a live engine from its next step on. The engine's thread, between two
     steps. Rows of tokens that were computed before are missing (never written).
 
-    target: a DynamicInferenceEngine; or a DynamicInferenceContext, whose owner reads the rows by
-    ``reconstruct_routing_from_blocks``, those of requests that were evicted excepted, which Megatron
-    does not ask for. model: where the routers are; None: the engine's. Without engine and model,
-    layer_ids (from 0), top_k and num_experts say what store_routing_per_block is given.
-    arrays: a finished request gets its rows as ``routing_indices``; False: it gets None, and nothing is
-    read on the engine's thread. on_finished: called on the engine's thread with the Finished of every
-    request, which any thread may read later. store: further arguments of Store.
+    target: a DynamicInferenceEngine; or a DynamicInferenceContext, whose owner reads the rows of a
+    finished request by ``reconstruct_routing_from_blocks`` before the next step (Megatron does not
+    ask for those of requests that were evicted). model: where the routers are; required with a
+    context, by default that of an engine. arrays: a finished request gets its rows as
+    ``routing_indices``, or None if they have not landed after a second; False: it gets None, and
+    nothing is read on the engine's thread. on_finished: called on the engine's thread with the
+    Finished of every request, which any thread may read later; what it raises is logged. store:
+    further arguments of Store.
 
-    Refused if it cannot be captured, or is attached already.
+    Refused, before anything is changed, if it cannot be captured, if a method, a parameter or an
+    attribute that is needed is not there, or if it is attached already.
     """
-    engine = target if hasattr(target, "post_process_requests") else None
-    context = target.context if engine is not None else target
+    engine = target if hasattr(target, "controller") else None
+    context = target if engine is None else _versions.read(engine, "context")
     _versions.check(context)
     if hasattr(context, _ATTACHED):
-        raise Refused("waymark: the context is attached already: detach() what attach() returned first")
-    if model is None and engine is not None:
-        model = engine.controller.inference_wrapped_model.model
-    layers: list[_versions.MoELayer] = []
-    shape: dict[str, Any] = {"top_k": top_k, "num_experts": num_experts}
-    if model is not None:
-        config = model.config
-        _versions.check_model(config)
-        layers = _versions.moe_layers(model)
-        layer_ids = [layer.layer_id for layer in layers]
-        shape = {"top_k": config.moe_router_topk, "num_experts": config.num_moe_experts}
-    if layer_ids is None or None in shape.values():
-        raise Refused("waymark: without a model, layer_ids, top_k and num_experts have to be given")
-    shape |= {"num_layers": len(layer_ids), "layer_ids": list(layer_ids)}
+        raise Refused(
+            "waymark: the context is attached already: detach() what attach() returned first"
+        )
+    if model is None and engine is None:
+        raise Refused("waymark: model is refused: a context is captured with its model, got None")
+    if model is None:
+        model = _versions.read(engine, "controller", "inference_wrapped_model", "model")
+    config = _versions.read(model, "config")
+    _versions.check_model(config)
+    layers = _versions.moe_layers(model)
+    _versions.check_names(context, engine, layers)
+    layer_ids = [layer.layer_id for layer in layers]
+    shape = {"num_layers": len(layers), "layer_ids": layer_ids, "top_k": config.moe_router_topk,
+             "num_experts": config.num_moe_experts}  # fmt: skip
     return Attached(context, engine, layers, shape, arrays, on_finished, dict(store or {}))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,7 @@ class Part:
 
     def __init__(self, snapshot: Snapshot | None, last: int, failure: str = "") -> None:
         self.last = last
-        """One past its last row."""
+        """One past its last row; what was read behind it is no row of the request."""
         self.failure = failure
         """Why there is no snapshot; else empty."""
         self._snapshot = snapshot
@@ -41,6 +42,8 @@ class Part:
                 self._rows = self._snapshot.rows()
                 self._snapshot.release()
                 self._snapshot = None
+            if self._rows is not None and len(self._rows) > self.last:
+                self._rows = _exactly(self._rows, self.last)
             return self._rows
 
     def release(self) -> None:
@@ -64,7 +67,7 @@ class Reader:
         while (part := self._parts.get()) is not None:
             try:
                 part.read(_LANDING_SECONDS)
-            except Exception as error:  # whoever wants the rows tries again, and gets it
+            except Exception as error:  # read() of the Finished tries again, and raises it
                 logger.warning("waymark: a request's rows were not read: %s", error)
 
     def stop(self) -> None:
@@ -75,17 +78,28 @@ class Reader:
 class Finished:
     """The rows of a request that has finished. Any thread, one at a time."""
 
-    __slots__ = ("_parts", "_rows", "count", "failure", "request_id")
+    __slots__ = ("_on_read", "_parts", "_rows", "asked", "count", "failure", "request_id")
 
     request_id: int
     count: int
     """The request's rows: tokens - 1, since the last token was never an input."""
     failure: str
     """Why there are no rows; else empty."""
+    asked: bool
+    """Whether Megatron has asked for them by the request's blocks."""
 
-    def __init__(self, request_id: int, parts: Sequence[Part], count: int, failure: str) -> None:
+    def __init__(
+        self,
+        request_id: int,
+        parts: Sequence[Part],
+        count: int,
+        failure: str = "",
+        on_read: Callable[[Rows], None] | None = None,
+    ) -> None:
         self.request_id = request_id
         self.count = count
+        self.asked = False
+        self._on_read = on_read
         self.failure = failure or next((part.failure for part in parts if part.failure), "")
         self._parts = list(parts)
         self._rows: Rows | None = None
@@ -104,6 +118,9 @@ class Finished:
             self.failure = self.failure or "released before they were read"
         elif len(self._rows) != self.count:
             self._rows = _exactly(self._rows, self.count)
+        on_read, self._on_read = self._on_read, None
+        if on_read is not None and self._rows is not None:
+            on_read(self._rows)
         return self._rows
 
     def array(self, timeout: float = _LANDING_SECONDS) -> npt.NDArray[np.int16] | None:
@@ -139,10 +156,12 @@ class Requests:
     """The requests whose rows are kept. The engine's thread."""
 
     def __init__(self) -> None:
+        # The prompt of each request when it was admitted, and the request, to which Megatron adds
+        # the tokens that it generates.
+        self._admitted: dict[int, tuple[Any, Any]] = {}
         self._earlier: dict[int, list[Part]] = {}  # of requests that go on
         self._finished: dict[int, Finished] = {}
         self._ids: dict[tuple[int, ...], list[int]] = {}  # of finished requests, by their blocks
-        self._old: list[int] = []  # finished before the last step, and not asked for
         self.dropped = 0
         """Requests whose rows were not asked for."""
 
@@ -154,27 +173,39 @@ class Requests:
         """The rows so far of a request that is computed again, or whose rows may be overwritten."""
         self._earlier.setdefault(request_id, []).append(part)
 
-    def admit(self, request_id: int, prompt_tokens: int) -> None:
-        """A request begins with a prompt of so many tokens. If it was evicted or suspended, its prompt
-        now ends with the tokens of its earlier lives; another request may have its number, too."""
-        if prompt_tokens > self.rows_kept(request_id) + 1:
-            self.forget(request_id)
+    def admit(self, request: Any) -> None:
+        """A request begins. The rows that are kept under its number are its own only if its prompt
+        is the prompt and the generated tokens of the request that had them."""
+        request_id = request.request_id
+        parts = self._earlier.get(request_id)
+        if parts:
+            prompt, before = self._admitted.get(request_id, ((), None))
+            tokens = _tokens(prompt) + _tokens(getattr(before, "generated_tokens", None))
+            if tokens != _tokens(request.prompt_tokens):
+                self.forget(request_id)
+            for part in parts:
+                part.last = min(part.last, len(tokens))
+        self._admitted[request_id] = request.prompt_tokens, request
 
     def forget(self, request_id: int) -> None:
         """Earlier lives of a request are not its own, or it does not go on."""
+        self._admitted.pop(request_id, None)
         for part in self._earlier.pop(request_id, ()):
             part.release()
 
-    def finish(self, request_id: int, part: Part, blocks: tuple[int, ...], failure: str) -> None:
+    def finish(
+        self, request_id: int, part: Part, blocks: tuple[int, ...], on_read: Callable[[Rows], None]
+    ) -> None:
         """A request has finished, and its blocks are about to be released."""
         parts = [*self._earlier.pop(request_id, ()), part]
+        self._admitted.pop(request_id, None)
         self.take(request_id)
-        self._finished[request_id] = Finished(request_id, parts, part.last, failure)
+        self._finished[request_id] = Finished(request_id, parts, part.last, on_read=on_read)
         self._ids.setdefault(blocks, []).append(request_id)
 
     def with_blocks(self, blocks: tuple[int, ...]) -> Finished | None:
-        """The request that finished with these blocks. Two that have all their blocks in common have
-        the same rows."""
+        """The request that has finished with these blocks since the last step. Two that have all
+        their blocks in common have the same rows."""
         ids = self._ids.get(blocks)
         return self._finished.get(ids[0]) if ids else None
 
@@ -191,21 +222,28 @@ class Requests:
         return finished
 
     def next_step(self) -> None:
-        """Drops rows that were not asked for since the last step."""
-        if not self._finished:
-            return
-        for request_id in self._old:
-            finished = self.take(request_id)
-            if finished is not None:
-                finished.release()
-                self.dropped += 1
-        self._old = list(self._finished)
+        """A step has run: rows that were not asked for are dropped. The blocks of a request that had
+        finished may be those of another one now."""
+        for finished in self._finished.values():
+            finished.release()
+        self.dropped += len(self._finished)
+        self._finished.clear()
+        self._ids.clear()
 
     def clear(self) -> None:
         """The engine has no requests any more."""
         for request_id in list(self._earlier):
             self.forget(request_id)
-        for request_id in list(self._finished):
-            if (finished := self.take(request_id)) is not None:
-                finished.release()
-        self._old = []
+        self._admitted.clear()
+        for finished in self._finished.values():
+            finished.release()
+        self._finished.clear()
+        self._ids.clear()
+
+
+def _tokens(tokens: Any) -> list[int]:
+    """Of a tensor, a list, or None."""
+    if tokens is None:
+        return []
+    found: list[int] = tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -18,26 +19,57 @@ def module(name: str) -> Any:
     return importlib.import_module(name)
 
 
+class Refused(ValueError):
+    """The engine cannot be captured as it is; names what and why."""
+
+
 class Hooks:
-    """The attributes of objects that were replaced."""
+    """Attributes of objects that are replaced: prepared one by one, installed as a whole."""
 
     def __init__(self) -> None:
+        self._prepared: list[tuple[Any, str, Any]] = []
         self._replaced: list[tuple[Any, str, Any, bool, Any]] = []
+        self._active = False
 
-    def wrap(self, owner: Any, name: str, make: Callable[[Function], Function]) -> None:
-        """Replaces method ``name`` of the object ``owner`` by ``make(method)``."""
-        method = getattr(owner, name)
-        self.replace(owner, name, functools.wraps(method)(make(method)))
+    def wrap(self, owner: Any, name: str, hook: Callable[..., Any]) -> None:
+        """Prepares that ``hook(call, ...)`` runs in place of method ``name`` of ``owner``. ``call()``
+        is Megatron's method with all arguments of the caller. The other parameters of the hook are
+        parameters of the method, found by their names; one for which the hook has a default need
+        not exist. Refused if the method, or one of its parameters, does not exist."""
+        method = getattr(owner, name, None)
+        if method is None:
+            raise Refused(f"waymark: {type(owner).__name__} is refused: it has no {name}")
+        read = _readers(owner, name, method, hook)
+
+        @functools.wraps(method)
+        def call(*args: Any, **more: Any) -> Any:
+            function = functools.partial(method, *args, **more)
+            if not self._active:
+                return function()
+            values = [value(args, more) for value in read]
+            if any(value is inspect.Parameter.empty for value in values):
+                return function()  # which raises a TypeError
+            return hook(function, *values)
+
+        self.replace(owner, name, call)
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
-        """Replaces an attribute of the object ``owner``."""
-        own = name in vars(owner)
-        self._replaced.append((owner, name, value, own, getattr(owner, name)))
-        setattr(owner, name, value)
+        """Prepares that an attribute of the object ``owner`` is replaced."""
+        self._prepared.append((owner, name, value))
+
+    def install(self) -> None:
+        """Replaces what was prepared. If it fails, remove() puts back what was there."""
+        for owner, name, value in self._prepared:
+            before = getattr(owner, name)
+            self._replaced.append((owner, name, value, name in vars(owner), before))
+            setattr(owner, name, value)
+        self._prepared.clear()
+        self._active = True
 
     def remove(self) -> None:
         """Puts back what was there. What somebody else has replaced since stays: it may call the
         hook, which then only calls what it replaced."""
+        self._active = False
         for owner, name, value, own, before in reversed(self._replaced):
             if vars(owner).get(name) is not value:
                 continue
@@ -46,3 +78,34 @@ class Hooks:
             else:
                 delattr(owner, name)
         self._replaced.clear()
+
+
+Reader = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+
+
+def _readers(owner: Any, name: str, method: Function, hook: Function) -> list[Reader]:
+    """What gets the arguments that the hook takes from those of a call."""
+    # Megatron calls it with the names of its class, whatever has replaced the method since.
+    own = getattr(type(owner), name, None)
+    bound = own.__get__(owner) if inspect.isfunction(own) else method
+    known = inspect.signature(bound).parameters
+    places = {parameter: place for place, parameter in enumerate(known)}
+    readers: list[Reader] = []
+    for wanted in list(inspect.signature(hook).parameters.values())[1:]:
+        parameter = known.get(wanted.name, wanted)
+        if parameter is wanted and wanted.default is inspect.Parameter.empty:
+            raise Refused(
+                f"waymark: {type(owner).__name__} is refused: its {name} has no parameter "
+                f"{wanted.name}"
+            )
+        place = places.get(wanted.name, len(known))
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY or parameter is wanted:
+            place = -1
+        readers.append(functools.partial(_argument, wanted.name, place, parameter.default))
+    return readers
+
+
+def _argument(
+    name: str, place: int, default: Any, args: tuple[Any, ...], more: dict[str, Any]
+) -> Any:
+    return args[place] if 0 <= place < len(args) else more.get(name, default)

@@ -21,8 +21,7 @@ from ..trainer import Audit, Filled, Layout, Plan, Trajectory
 from ..trainer import audit as audit_of
 from ..trainer._plan import Source
 from . import _versions
-from ._hooks import module
-from ._versions import Refused
+from ._hooks import Refused, module
 
 Missing = Literal["fill", "live"]
 

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._core import MegatronAdapter
-from ._hooks import module
+from ._hooks import Refused, logger, module
 
 MOST_EXPERTS = 32768  # Megatron's arrays are int16, and so are the session's
+KNOWN = ("0.18.2", "0.19.2")
+"""The versions of megatron-core whose engines were captured and compared."""
 
-
-class Refused(ValueError):
-    """The engine cannot be captured as it is; names what and why."""
+# What is read of Megatron's objects, beside the methods that are wrapped.
+_CONTEXT = (
+    "active_token_count", "block_size_tokens", "is_tensor_state_allocated",
+    "kv_cache_management_mode", "max_tokens", "moe_routing_metadata", "padded_active_token_count",
+    "paused_request_count", "request_ids", "request_in_prefill_status_tensor",
+    "request_kv_length_offsets", "request_query_lengths", "request_to_kv_block_ids",
+    "token_to_block_idx", "token_to_local_position_within_kv_block", "total_request_count",
+    "using_cuda_graph_this_step",
+)  # fmt: skip
+_ALLOCATOR = ("block_routing", "dummy_block_idx")
+_METADATA = ("context", "routing_indices_buffer")
+_ENGINE = ("_generation_epoch",)
+_REPLAY = ("get_recorded_indices", "recorded_topk_idx")
 
 
 class MoELayer(NamedTuple):
@@ -40,8 +53,42 @@ def check(context: Any) -> None:
         )
 
 
+def read(owner: Any, *names: str) -> Any:
+    """The attribute of an attribute ... of an object. Refused, by its name, if one does not exist."""
+    for name in names:
+        if not hasattr(owner, name):
+            raise Refused(f"waymark: {type(owner).__name__} is refused: it has no {name}")
+        owner = getattr(owner, name)
+    return owner
+
+
+def check_names(context: Any, engine: Any, layers: list[MoELayer]) -> None:
+    """Refused, by its name, if something that is read does not exist. An unknown version of
+    megatron-core is named in the log."""
+    allocator = context.kv_block_allocator
+    objects = [
+        (context, _CONTEXT),
+        (getattr(context, "moe_routing_metadata", None), _METADATA),
+        (allocator, _ALLOCATOR + (() if hasattr(allocator, "total_count") else ("pool_size",))),
+        *((layer.replay, _REPLAY) for layer in layers),
+    ]
+    if engine is not None:
+        objects.append((engine, _ENGINE))
+    for owner, names in objects:
+        for name in names:
+            read(owner, name)
+    version = getattr(sys.modules.get("megatron.core"), "__version__", KNOWN[0])
+    if version.split("+")[0] not in KNOWN:
+        logger.warning(
+            "waymark: megatron-core %s is none of those that were compared (%s); all names that are "
+            "read are there",
+            version, ", ".join(KNOWN),
+        )  # fmt: skip
+
+
 def check_model(config: Any) -> None:
     """Refused if a model of this TransformerConfig cannot be captured."""
+    read(config, "num_moe_experts"), read(config, "moe_router_topk")
     _refuse({
         "moe_enable_routing_replay": (
             not getattr(config, "moe_enable_routing_replay", False)
@@ -55,10 +102,7 @@ def check_model(config: Any) -> None:
             getattr(config, "moe_router_fusion", False)
             and "the fused router does not record what it chooses"
         ),
-        "moe_router_load_balancing_type": (
-            "sinkhorn" in _texts(getattr(config, "moe_router_load_balancing_type", ""))
-            and "sinkhorn does not record what it chooses"
-        ),
+        "moe_router_load_balancing_type": _chooses(config, "does not record what it chooses"),
         "pipeline_model_parallel_size": (
             getattr(config, "pipeline_model_parallel_size", 1) > 1
             and "each stage has the rows of its own layers only, and Megatron returns the first's"
@@ -68,7 +112,6 @@ def check_model(config: Any) -> None:
 
 def check_replay(config: Any) -> None:
     """Refused if the routers of a model of this TransformerConfig do not do what a RouterReplay says."""
-    balancing = _texts(getattr(config, "moe_router_load_balancing_type", ""))
     _refuse({
         "moe_enable_routing_replay": (
             not getattr(config, "moe_enable_routing_replay", False)
@@ -78,14 +121,7 @@ def check_replay(config: Any) -> None:
             getattr(config, "moe_router_fusion", False)
             and "the fused router chooses the experts itself"
         ),
-        "moe_router_load_balancing_type": next(
-            (
-                f"{name} chooses the experts itself"
-                for name in ("sinkhorn", "quantile_balancing")
-                if name in balancing
-            ),
-            False,
-        ),
+        "moe_router_load_balancing_type": _chooses(config, "chooses the experts itself"),
         "moe_expert_capacity_factor": (
             getattr(config, "moe_expert_capacity_factor", None) is not None
             and "tokens beyond the capacity are dropped from the experts that they are given"
@@ -95,6 +131,13 @@ def check_replay(config: Any) -> None:
             and "the forward of one micro-batch runs inside the backward of another"
         ),
     })  # fmt: skip
+
+
+def _chooses(config: Any, why: str) -> str:
+    """`why`, of a load balancing that passes the RouterReplay by; else nothing."""
+    balancing = _texts(getattr(config, "moe_router_load_balancing_type", ""))
+    passing = [name for name in ("sinkhorn", "quantile_balancing") if name in balancing]
+    return f"{passing[0]} {why}" if passing else ""
 
 
 def _refuse(reasons: dict[str, Any]) -> None:
@@ -180,6 +223,7 @@ def recompute_on_resume(context: Any) -> bool:
     return bool(getattr(getattr(context, "kv_cache_management_mode", None), "name", "") == "RECOMPUTE")
 
 
-def generation_epoch(engine: Any) -> int:
-    """The number of the engine's weights."""
-    return int(getattr(engine, "_generation_epoch", None) or 0)
+def generation_epoch(engine: Any) -> int | None:
+    """The number of the engine's weights; None: it has none."""
+    epoch: int | None = getattr(engine, "_generation_epoch", None)
+    return epoch
