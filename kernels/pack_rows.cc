@@ -239,8 +239,9 @@ std::size_t PackRows(const RowShape& shape, const IdsView& ids,
   // scattered small stores to cold pages would wait for each other.
   alignas(64) std::array<std::uint8_t, 16384> stage;
   const std::size_t stage_stride = (shape.row_bytes() + Tile::kSlack + 63) / 64 * 64;
-  const std::size_t staged_rows = std::min(Tile::kMaxRows, stage.size() / stage_stride);
-  const std::size_t tile_rows = staged_rows == 0 ? Tile::kMaxRows : staged_rows;
+  const std::size_t staged_rows = std::min(Tile::kMaxRows, stage.size() / stage_stride / 4 * 4);
+  // A row that does not fit is narrowed where it goes.
+  const std::size_t tile_rows = std::max<std::size_t>(staged_rows, 1);
 
   const auto* data = static_cast<const std::uint8_t*>(ids.data);
   std::size_t faulty = 0;
@@ -265,26 +266,29 @@ std::size_t PackRows(const RowShape& shape, const IdsView& ids,
     return faulty;
   }
 
-  std::array<std::size_t, Tile::kMaxRows> rows{};
   Tile tile;
   tile.slack = staged_rows != 0;
-  const auto finish = [&] {
+  tile.staged_stride = stage_stride;
+  for (std::size_t row = 0; row < destinations.size();) {
+    if (destinations[row] == nullptr) {
+      ++row;
+      continue;
+    }
+    tile.rows = 1;
+    while (tile.rows < tile_rows && row + tile.rows < destinations.size() &&
+           destinations[row + tile.rows] != nullptr) {
+      ++tile.rows;
+    }
+    tile.input = data + static_cast<std::ptrdiff_t>(row) * ids.row_stride;
+    tile.staged = tile.slack ? stage.data() : destinations[row];
     ops.narrow(plan, ids, tile);
     for (std::size_t i = 0; i < tile.rows; ++i) {
-      const bool distinct = ops.copy_check(plan, tile.staged[i], destinations[rows[i]]);
-      judge(rows[i], distinct && tile.in_range[i]);
+      const bool distinct =
+          ops.copy_check(plan, tile.staged + i * stage_stride, destinations[row + i]);
+      judge(row + i, distinct && tile.in_range[i]);
     }
-    tile.rows = 0;
-  };
-  for (std::size_t row = 0; row < destinations.size(); ++row) {
-    if (destinations[row] == nullptr) continue;
-    const std::size_t i = tile.rows++;
-    rows[i] = row;
-    tile.input[i] = data + static_cast<std::ptrdiff_t>(row) * ids.row_stride;
-    tile.staged[i] = staged_rows == 0 ? destinations[row] : stage.data() + i * stage_stride;
-    if (tile.rows == tile_rows) finish();
+    row += tile.rows;
   }
-  if (tile.rows != 0) finish();
   return faulty;
 }
 

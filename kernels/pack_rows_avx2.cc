@@ -237,10 +237,12 @@ WAYMARK_AVX2 void NarrowShortsAvx2(const PackPlan& plan, const IdsView& ids, Til
     for (std::int32_t layer = 0; layer < plan.shape.num_layers; ++layer) {
       const std::ptrdiff_t offset = layer * ids.layer_stride;
       for (std::size_t i = 0; i < rows; ++i) {
-        const __m128i wide = LoadShorts<kTopK>(tile.input[row + i] + offset);
+        const std::uint8_t* input =
+            tile.input + static_cast<std::ptrdiff_t>(row + i) * ids.row_stride + offset;
+        std::uint8_t* to = tile.staged + (row + i) * tile.staged_stride + layer * kTopK;
+        const __m128i wide = LoadShorts<kTopK>(input);
         most[i] = _mm_max_epu16(most[i], wide);
-        _mm_storel_epi64(reinterpret_cast<__m128i*>(tile.staged[row + i] + layer * kTopK),
-                         _mm_packus_epi16(wide, wide));
+        _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(wide, wide));
       }
     }
     for (std::size_t i = 0; i < rows; ++i) {
@@ -250,63 +252,60 @@ WAYMARK_AVX2 void NarrowShortsAvx2(const PackPlan& plan, const IdsView& ids, Til
   }
 }
 
-// Layers of 8 shorts. Four neighbouring rows of a layer-major array are one cache line: of two
-// layers at a time, so that each row gets 16 bytes in one store.
-WAYMARK_AVX2 void NarrowShorts8Avx2(const PackPlan& plan, const IdsView& ids, Tile& tile) {
+// Layers of 8 shorts, of rows that follow each other: of two rows and two layers at a time, so that
+// each row gets 16 bytes in one store. The last layer of an odd number is there twice, and ends in
+// the slack. Returns whether all ids are in range.
+WAYMARK_AVX2 bool NarrowShorts8Avx2(const PackPlan& plan, const IdsView& ids, const Tile& tile) {
   const __m256i limit = _mm256_set1_epi16(static_cast<std::int16_t>(plan.limit));
   const std::int32_t layers = plan.shape.num_layers;
-  for (std::size_t row = 0; row < tile.rows;) {
-    const std::uint8_t* const input = tile.input[row];
-    const bool four = row + 4 <= tile.rows && tile.input[row + 1] == input + 16 &&
-                      tile.input[row + 2] == input + 32 && tile.input[row + 3] == input + 48;
-    if (!four) {
-      __m128i most = _mm_setzero_si128();
-      for (std::int32_t layer = 0; layer < layers; ++layer) {
-        const __m128i wide = LoadShorts<8>(input + layer * ids.layer_stride);
-        most = _mm_max_epu16(most, wide);
-        _mm_storel_epi64(reinterpret_cast<__m128i*>(tile.staged[row] + layer * 8),
-                         _mm_packus_epi16(wide, wide));
-      }
-      const __m128i low = _mm256_castsi256_si128(limit);
-      const __m128i out = _mm_cmpeq_epi16(_mm_max_epu16(most, low), most);
-      tile.in_range[row++] = _mm_testz_si128(out, out) != 0;
-      continue;
+  const std::size_t stride = tile.staged_stride;
+  __m256i most = _mm256_setzero_si256();
+  for (std::int32_t layer = 0; layer < layers; layer += 2) {
+    const std::uint8_t* first = tile.input + layer * ids.layer_stride;
+    const std::uint8_t* second = layer + 1 < layers ? first + ids.layer_stride : first;
+    std::uint8_t* to = tile.staged + layer * 8;
+    std::size_t row = 0;
+    for (; row + 2 <= tile.rows; row += 2) {
+      const __m256i a = Load256(first + row * 16);
+      const __m256i b = Load256(second + row * 16);
+      most = _mm256_max_epu16(most, _mm256_max_epu16(a, b));
+      // Each half of the vector is one row: of the first layer, then of the second.
+      const __m256i packed = _mm256_packus_epi16(a, b);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + row * stride),
+                       _mm256_castsi256_si128(packed));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + (row + 1) * stride),
+                       _mm256_extracti128_si256(packed, 1));
     }
-    std::uint8_t* const staged[4] = {tile.staged[row], tile.staged[row + 1], tile.staged[row + 2],
-                                     tile.staged[row + 3]};
-    __m256i most_01 = _mm256_setzero_si256();  // of rows 0 and 1
-    __m256i most_23 = _mm256_setzero_si256();
-    for (std::int32_t layer = 0; layer < layers; layer += 2) {
-      // The last layer of an odd number is there twice, and ends in the slack.
-      const std::uint8_t* const first = input + layer * ids.layer_stride;
-      const std::uint8_t* const second = layer + 1 < layers ? first + ids.layer_stride : first;
-      const __m256i first_01 = Load256(first);
-      const __m256i first_23 = Load256(first + 32);
-      const __m256i second_01 = Load256(second);
-      const __m256i second_23 = Load256(second + 32);
-      most_01 = _mm256_max_epu16(most_01, _mm256_max_epu16(first_01, second_01));
-      most_23 = _mm256_max_epu16(most_23, _mm256_max_epu16(first_23, second_23));
-      // Each half of a vector is one row: of the first layer, then of the second.
-      const __m256i rows_01 = _mm256_packus_epi16(first_01, second_01);
-      const __m256i rows_23 = _mm256_packus_epi16(first_23, second_23);
-      const std::ptrdiff_t to = layer * 8;
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(staged[0] + to), _mm256_castsi256_si128(rows_01));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(staged[1] + to),
-                       _mm256_extracti128_si256(rows_01, 1));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(staged[2] + to), _mm256_castsi256_si128(rows_23));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(staged[3] + to),
-                       _mm256_extracti128_si256(rows_23, 1));
+    if (row < tile.rows) {
+      const __m128i a = LoadShorts<8>(first + row * 16);
+      const __m128i b = LoadShorts<8>(second + row * 16);
+      most = _mm256_max_epu16(most, _mm256_zextsi128_si256(_mm_max_epu16(a, b)));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + row * stride), _mm_packus_epi16(a, b));
     }
-    const auto set_in_range = [&](std::size_t of, __m256i most) WAYMARK_AVX2 {
-      const auto out = static_cast<std::uint32_t>(
-          _mm256_movemask_epi8(_mm256_cmpeq_epi16(_mm256_max_epu16(most, limit), most)));
-      tile.in_range[of] = (out & 0xffff) == 0;
-      tile.in_range[of + 1] = out >> 16 == 0;
-    };
-    set_in_range(row, most_01);
-    set_in_range(row + 2, most_23);
-    row += 4;
   }
+  const __m256i out = _mm256_cmpeq_epi16(_mm256_max_epu16(most, limit), most);
+  return _mm256_testz_si256(out, out) != 0;
+}
+
+// Layers of 8 ints, of rows that follow each other.
+WAYMARK_AVX2 bool NarrowInts8Avx2(const PackPlan& plan, const IdsView& ids, const Tile& tile) {
+  const __m256i limit = _mm256_set1_epi32(static_cast<int>(plan.limit));
+  const __m128i low_bytes = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14);
+  __m256i most = _mm256_setzero_si256();
+  for (std::int32_t layer = 0; layer < plan.shape.num_layers; ++layer) {
+    const std::uint8_t* input = tile.input + layer * ids.layer_stride;
+    std::uint8_t* to = tile.staged + layer * 8;
+    for (std::size_t row = 0; row < tile.rows; ++row) {
+      const __m256i wide = Load256(input + row * 32);
+      most = _mm256_max_epu32(most, wide);
+      const __m128i shorts =
+          _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+      _mm_storel_epi64(reinterpret_cast<__m128i*>(to + row * tile.staged_stride),
+                       _mm_shuffle_epi8(shorts, low_bytes));
+    }
+  }
+  const __m256i out = _mm256_cmpeq_epi32(_mm256_max_epu32(most, limit), most);
+  return _mm256_testz_si256(out, out) != 0;
 }
 
 using Narrow = void (*)(const PackPlan&, const IdsView&, Tile&);
@@ -319,14 +318,24 @@ constexpr Narrow kNarrowShortsAvx2[9] = {
     &NarrowShortsAvx2<5>,
     &NarrowShortsAvx2<6>,
     &NarrowShortsAvx2<7>,
-    &NarrowShorts8Avx2,
+    &NarrowShortsAvx2<8>,
 };
 
 void NarrowAvx2(const PackPlan& plan, const IdsView& ids, Tile& tile) {
-  const bool shorts = ids.kind == IdKind::kInt16 || ids.kind == IdKind::kUint16;
-  if (tile.slack && shorts && ids.k_stride == 2 && plan.shape.top_k <= 8 &&
-      plan.shape.id_bytes() == 1) {
-    return kNarrowShortsAvx2[plan.shape.top_k](plan, ids, tile);
+  const auto input_bytes = static_cast<std::ptrdiff_t>(IdKindBytes(ids.kind));
+  const bool to_bytes = tile.slack && ids.k_stride == input_bytes && plan.shape.id_bytes() == 1;
+  const std::int32_t top_k = plan.shape.top_k;
+  if (to_bytes && top_k == 8 && ids.row_stride == 8 * input_bytes &&
+      (input_bytes == 2 || input_bytes == 4)) {
+    const bool in_range =
+        input_bytes == 2 ? NarrowShorts8Avx2(plan, ids, tile) : NarrowInts8Avx2(plan, ids, tile);
+    tile.in_range.fill(true);
+    // Which rows are not: seldom asked, and slow.
+    if (!in_range) NarrowTileByKind(plan, ids, tile);
+    return;
+  }
+  if (to_bytes && input_bytes == 2 && top_k <= 8) {
+    return kNarrowShortsAvx2[top_k](plan, ids, tile);
   }
   NarrowTileByKind(plan, ids, tile);
 }

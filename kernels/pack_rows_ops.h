@@ -26,14 +26,18 @@ struct PackPlan {
   std::uint64_t layer_starts = 0;
 };
 
-// Rows of one tile: their inputs' first bytes (layer 0, k 0) and where they are staged, packed.
+// Neighbouring rows of the input, and where they are staged, packed: `staged_stride` bytes apart.
+// Tiles are narrowed layer by layer where rows that are neighbours share cache lines, and layers
+// whose distance is a multiple of 4 KiB share a set of the cache.
 struct Tile {
   static constexpr std::size_t kMaxRows = 16;
-  // Bytes beyond a staged row that `narrow` may write over, if `slack` is true.
-  static constexpr std::size_t kSlack = 8;
+  // If `slack` is true, `narrow` may write over so many bytes beyond a staged row, and over staged
+  // rows up to a multiple of four.
+  static constexpr std::size_t kSlack = 64;
   std::size_t rows = 0;
-  std::array<const std::uint8_t*, kMaxRows> input{};
-  std::array<std::uint8_t*, kMaxRows> staged{};
+  const std::uint8_t* input = nullptr;  // layer 0, k 0 of the first row
+  std::uint8_t* staged = nullptr;
+  std::size_t staged_stride = 0;
   std::array<bool, kMaxRows> in_range{};
   bool slack = false;
 };
@@ -64,7 +68,7 @@ template <class T>
   return value;
 }
 
-// Narrows without vectors, layer by layer so that neighbouring rows share cache lines.
+// Narrows without vectors.
 template <class Input, class Packed>
 void NarrowTile(const PackPlan& plan, const IdsView& ids, Tile& tile) {
   using Wide = std::conditional_t<sizeof(Input) == 8, std::uint64_t, std::uint32_t>;
@@ -73,9 +77,10 @@ void NarrowTile(const PackPlan& plan, const IdsView& ids, Tile& tile) {
   std::array<bool, Tile::kMaxRows> bad{};
   for (std::int32_t layer = 0; layer < plan.shape.num_layers; ++layer) {
     for (std::size_t row = 0; row < tile.rows; ++row) {
-      const std::uint8_t* input = tile.input[row] + layer * ids.layer_stride;
-      std::uint8_t* packed =
-          tile.staged[row] + static_cast<std::size_t>(layer) * top_k * sizeof(Packed);
+      const std::uint8_t* input =
+          tile.input + static_cast<std::ptrdiff_t>(row) * ids.row_stride + layer * ids.layer_stride;
+      std::uint8_t* packed = tile.staged + row * tile.staged_stride +
+                             static_cast<std::size_t>(layer) * top_k * sizeof(Packed);
       bool bad_here = false;
       for (std::size_t k = 0; k < top_k; ++k) {
         const auto id = LoadId<Input>(input + static_cast<std::ptrdiff_t>(k) * ids.k_stride);
