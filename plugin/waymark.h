@@ -909,7 +909,8 @@ typedef struct wm_api_v1 {
   /* ---- reading ---- */
 
   /* Pins rows of a sequence: O(pages), no copy, no wait. INVALID_ARGUMENT names the range or the
-   * block. Engine's thread. */
+   * block. While the log is full it pins nothing: the snapshot is ready, and all its rows are
+   * missing (capacity). Engine's thread. */
   wm_status (*store_snapshot)(wm_store* store, const wm_snapshot_args* args, wm_snapshot** out,
                               wm_message* why);
   /* A snapshot may be used by any thread, one at a time, and may outlive its store. */
@@ -1071,13 +1072,18 @@ typedef struct wm_api_v1 {
                                       size_t* size, wm_message* why);
 
   /* In the worker's process: reports a message, when its schedule is about to be begun. A message
-   * that was reported before is ignored. If one is missing or refused, all blocks lose their rows
-   * (capacity). INVALID_ARGUMENT and RESOURCE_EXHAUSTED: the message is refused. ALREADY_EXISTS: a
-   * tag is in use; its snapshot is not taken, all else is reported. Engine's thread. */
+   * that was received before is ignored. If messages are missing before it, or it comes from another
+   * sender, all blocks lose their rows (capacity) before it is applied; tagged snapshots of a former
+   * sender are released. INVALID_ARGUMENT (also if its step was begun before), ALREADY_EXISTS (a tag
+   * is in use) and RESOURCE_EXHAUSTED: the message is refused, or the log is full: nothing of a
+   * refused message is applied, no snapshot can be taken under a tag that it names, and all blocks
+   * lose their rows. FAILED_PRECONDITION: another thread is in a call; the message was not received.
+   * Engine's thread. */
   wm_status (*store_report_message)(wm_store* store, const uint8_t* bytes, size_t size,
                                     wm_message* why);
   /* Takes the snapshot that a message requested under `tag`, once. NOT_FOUND if there is none: it
-   * was forgotten, taken before, or given up (max_tagged_snapshots). Any thread. */
+   * was forgotten, taken before, given up (max_tagged_snapshots), or requested by a former sender.
+   * Any thread. */
   wm_status (*store_take_tagged)(wm_store* store, uint64_t tag, wm_snapshot** out, wm_message* why);
   /* Releases that snapshot, if there is one. Any thread. */
   wm_status (*store_forget_tag)(wm_store* store, uint64_t tag);

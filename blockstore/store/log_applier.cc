@@ -70,8 +70,7 @@ void LogApplier::Discard(const RecordHeader& record) noexcept {
   } else if (record.kind == RecordKind::kSnapshot) {
     SnapshotState& state = *As<SnapshotRecord>(record).state;
     state.lost = true;
-    state.upto = 0;
-    state.copies = 0;
+    state.upto = state.copies = state.read_id = 0;
     if (state.ticket.Apply()) core_.FreeTicket(&state);
   }
 }

@@ -12,7 +12,8 @@ enum class MessageVerdict : std::uint8_t {
   kApply,     // the next message: apply it
   kIgnore,    // not above the number of an earlier message (doubled, late): do not apply it
   kGap,       // messages before it are missing: poison the store, then apply it
-  kNewEpoch,  // another sender, or the sender was restarted: poison the store, then apply it
+  kNewEpoch,  // another sender, or the sender was restarted: forget the tags of the former, poison
+              // the store, then apply it
 };
 
 // The order of the messages that a receiver gets; for messages that were parsed

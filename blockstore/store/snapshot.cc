@@ -114,8 +114,8 @@ bool RevalidateRows(const StoreCore& core, const SnapshotState& state, std::int6
 }
 
 // In a forked child a thread of the parent may hold the recorder's lock for ever.
-bool Records(const StoreCore& core) {
-  return core.flight != nullptr && !core.guard.forked();
+bool Records(const StoreCore& core, const SnapshotState& state) {
+  return core.flight != nullptr && state.read_id != 0 && !core.guard.forked();
 }
 
 // Tells the flight recorder what was read.
@@ -233,7 +233,7 @@ absl::Status Snapshot::Read(std::int64_t begin, std::int64_t end, const ReadSpec
     WriteRows(shape, chunk_rows, spec, to);
     while (RevalidateRows(*core_, *state_, position, chunk_rows, info))
       WriteRows(shape, chunk_rows, spec, to);
-    if (Records(*core_)) RecordRead(*core_, *state_, position, chunk_rows, info);
+    if (Records(*core_, *state_)) RecordRead(*core_, *state_, position, chunk_rows, info);
   }
   return absl::OkStatus();
 } catch (const std::bad_alloc&) {
@@ -279,7 +279,7 @@ RowsInPlace::~RowsInPlace() {
 
 bool RowsInPlace::Confirm() {
   if (RevalidateRows(*core_, *state_, begin_, rows_, infos_)) return false;
-  if (Records(*core_)) RecordRead(*core_, *state_, begin_, rows_, infos_);
+  if (Records(*core_, *state_)) RecordRead(*core_, *state_, begin_, rows_, infos_);
   return true;
 }
 

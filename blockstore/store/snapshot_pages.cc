@@ -95,6 +95,7 @@ bool Pages::ReclaimSnapshots(std::size_t states) {
 }
 
 void Pages::ReclaimSnapshot(SnapshotState& state) {
+  if (state.read_id == 0) return core_.FreeTicket(&state);
   for (std::size_t i = 0; i < state.pages.size(); ++i) {
     if (state.pages[i].page != kNoPage && !state.returned(i)) ReturnPage(state.pages[i].page);
   }

@@ -56,7 +56,8 @@ struct Stats {
   std::uint64_t rows_without_claim = 0;  // not stored: truncated or claimed again meanwhile
   // The log and its events.
   std::uint64_t log_records = 0;  // applied
-  std::uint64_t log_losses = 0;   // times that records were lost because the log was full
+  std::uint64_t log_losses = 0;   // times that all rows were lost, because the log was full, or a
+                                  // message was missing, refused or of another sender
   std::uint64_t events = 0;
   std::uint64_t events_on_null_blocks = 0;
   std::uint64_t releases_below_zero = 0;
@@ -89,9 +90,11 @@ struct Stats {
   // Snapshots.
   std::uint64_t snapshots_taken = 0;
   std::uint64_t snapshots_live = 0;
-  std::uint64_t snapshots_lost = 0;        // without memory: their rows are missing (capacity)
+  std::uint64_t snapshots_lost = 0;        // the log was full, or no memory: their rows are
+                                           // missing (capacity)
   std::uint64_t snapshots_copied_out = 0;  // of which pages were copied out
-  std::uint64_t snapshots_given_up = 0;    // of messages: too many waited to be taken
+  std::uint64_t snapshots_given_up = 0;    // of messages: too many waited to be taken, or their
+                                           // sender was replaced
   // From a call of BeginStep until its record was applied.
   LatencyHistogram log_lag;
   // From Submit to the end of landing.

@@ -24,7 +24,8 @@
 // The step path is Schedule, Report, BeginStep, Submit, Drop, Cancel and TakeSnapshot. After
 // warm-up they do not allocate; they take no lock, never wait, copy no rows and do not throw. If
 // the log is full they return ResourceExhausted (kLogFull), and the store loses its rows
-// (capacity); there is always room for Submit, Drop and Cancel.
+// (capacity); but there is always room for Submit, Drop and Cancel, and TakeSnapshot returns a
+// snapshot whose rows are missing (capacity).
 //
 // Example, where `ids` is a StepRows object with the ids of two rows:
 //
@@ -206,7 +207,8 @@ class RoutingStore {
   // Pins rows [first, last) of the sequence whose KV is in `blocks`: block i holds tokens
   // [i * block_tokens, (i + 1) * block_tokens). The rows of null blocks are never written. Does not
   // copy rows or wait; O(pages). InvalidArgument for a range that is negative, reversed or longer
-  // than the blocks, and for block ids out of range.
+  // than the blocks, and for block ids out of range; ResourceExhausted without memory. While the
+  // log is full it pins nothing: the snapshot is ready, and all its rows are missing (capacity).
   [[nodiscard]] absl::StatusOr<Snapshot> TakeSnapshot(std::span<const BlockId> blocks,
                                                       std::int64_t first, std::int64_t last);
   // The number of leading rows of [0, rows) that are valid or pending. A scheduler that needs
@@ -219,14 +221,22 @@ class RoutingStore {
 
   // Appends a message of a ScheduleWriter in the scheduler's process: its schedule, its events and
   // its snapshots, in their order. Call it when the worker is about to begin that schedule, not
-  // when the message arrives. Engine's thread. A message that was applied before is ignored. If a
-  // message is missing or refused, or comes from another sender, events are unknown: all blocks
-  // lose their rows (capacity) before it is applied. InvalidArgument and ResourceExhausted as
-  // ParseScheduleMessage: nothing of it is applied. AlreadyExists if it has a snapshot with a tag
-  // that is in use: that snapshot is not taken, all else is applied.
+  // when the message arrives. Engine's thread. A message that was received before is ignored. If
+  // messages are missing before it, or it comes from another sender, events are unknown: all blocks
+  // lose their rows (capacity) before it is applied. Tagged snapshots of a former sender are
+  // released. Errors:
+  //   FailedPrecondition  another thread is in a call: the message was not received, try again
+  //   InvalidArgument     it cannot be parsed, or this store cannot append it (its step was begun
+  //                       before): it is refused, which means that nothing of it is applied, no
+  //                       snapshot can be taken under a tag that it names, and all blocks lose
+  //                       their rows
+  //   AlreadyExists       a tag is in use: the same
+  //   ResourceExhausted   it exceeds max_bytes or max_snapshots: the same; or the log is full, or
+  //                       there is no memory: what has no room is lost, and so are all rows
   [[nodiscard]] absl::Status ReportMessage(std::span<const std::uint8_t> message);
   // Takes the snapshot that a message requested under `tag`, once. NotFound if there is none: it
-  // was never requested, forgotten, taken before, or given up (max_tagged_snapshots). Any thread.
+  // was never requested, forgotten, taken before, given up (max_tagged_snapshots), or requested by
+  // a former sender. Any thread.
   [[nodiscard]] absl::StatusOr<Snapshot> TakeTagged(std::uint64_t tag);
   // Releases that snapshot, if there is one. Any thread.
   void ForgetTag(std::uint64_t tag);

@@ -53,8 +53,9 @@ struct SnapshotState {
   std::vector<SnapshotPage> pages;  // pages[0] begins at row first / page_tokens * page_tokens
   std::uint64_t upto = 0;           // readable if every step <= upto has ended
   std::uint64_t copies = 0;         // and this many page copies have been done
-  std::uint64_t read_id = 0;        // number of the snapshot in a flight, from 1
-  bool lost = false;                // there was no memory for `pages`: its rows are missing
+  std::uint64_t read_id = 0;        // number of the snapshot in a flight, from 1; 0: no record of
+                                    // it was applied, and it holds no page
+  bool lost = false;                // no room in the log, or no memory: its rows are missing
   SnapshotState* older = nullptr;   // of the live ones, from its application to its return
   SnapshotState* newer = nullptr;
 

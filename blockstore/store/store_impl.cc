@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <new>
+#include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -96,6 +98,18 @@ WAYMARK_STEP_PATH SnapshotState* RoutingStore::Impl::TakeTicket() {
 
 WAYMARK_STEP_PATH absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapshot(
     std::span<const BlockId> blocks, std::int64_t first, std::int64_t last) {
+  absl::StatusOr<SnapshotState*> state = [&]() -> absl::StatusOr<SnapshotState*> {
+    const StoreLog::Turn turn(*log_);
+    if (!turn.taken()) return turn.refusal().ToStatus();
+    return AppendSnapshot(turn, blocks, first, last);
+  }();
+  if (state.ok()) Published({}, /*wake=*/true);
+  return state;
+}
+
+WAYMARK_STEP_PATH absl::StatusOr<SnapshotState*> RoutingStore::Impl::AppendSnapshot(
+    const StoreLog::Turn& turn, std::span<const BlockId> blocks, std::int64_t first,
+    std::int64_t last) {
   const std::int64_t block_tokens = options_.block_tokens;
   const std::int64_t limit = static_cast<std::int64_t>(blocks.size()) * block_tokens;
   if (first < 0 || first > last || last > limit) {
@@ -120,12 +134,13 @@ WAYMARK_STEP_PATH absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapsho
   state->last = last;
   state->lost = false;
   state->ticket.Take();
-  const StepCode code = log_->TakeSnapshot(state, needed, static_cast<std::uint32_t>(begin));
-  if (!code.ok()) {
-    state->next_free = std::exchange(tickets_, state);
-    return code.ToStatus();
-  }
-  Published(code, /*wake=*/true);
+  if (log_->TakeSnapshot(turn, state, needed, static_cast<std::uint32_t>(begin)).ok()) return state;
+  // The log is full: no record will set the rest.
+  state->pages.clear();
+  state->upto = state->copies = state->read_id = 0;
+  state->lost = true;
+  (void)state->ticket.Apply();
+  snapshots_without_room_.fetch_add(1, std::memory_order_relaxed);
   return state;
 }
 
@@ -133,61 +148,94 @@ WAYMARK_STEP_PATH absl::StatusOr<SnapshotState*> RoutingStore::Impl::TakeSnapsho
 
 WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::ReportMessage(
     std::span<const std::uint8_t> message) {
-  bool lost = false;
   absl::Status status;
-  try {
-    status = AppendMessage(message, lost);
-  } catch (const std::bad_alloc&) {
-    status = absl::ResourceExhaustedError("");
-    lost = true;
+  bool wake = false;
+  {
+    // Without it the message was not received: its number does not count.
+    const StoreLog::Turn turn(*log_);
+    if (!turn.taken()) return turn.refusal().ToStatus();
+    try {
+      status = AppendMessage(turn, message);
+    } catch (const std::bad_alloc&) {
+      status = absl::ResourceExhaustedError("");
+      log_->LoseRecords(turn);
+    }
+    wake = std::any_of(message_.items.begin(), message_.items.end(), [](const ScheduleItem& item) {
+      return item.kind == ScheduleItem::Kind::kSnapshot;
+    });
   }
-  const StepCode code = lost ? log_->LoseRecords() : StepCode{};
-  Published(code, /*wake=*/false);
-  if (status.ok()) status = code.ToStatus();
+  Published({}, wake);
   return status;
 }
 
 WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::AppendMessage(
-    std::span<const std::uint8_t> message, bool& lost) {
+    const StoreLog::Turn& turn, std::span<const std::uint8_t> message) {
+  const auto refuse = [&](const absl::Status& why) {
+    log_->LoseRecords(turn);
+    return absl::Status(why.code(),
+                        absl::StrCat(std::string(why.message()),
+                                     "; the message is refused: nothing of it is applied, and all "
+                                     "blocks lose their rows (capacity)"));
+  };
   const ScheduleLimits limits{options_.num_blocks, options_.block_tokens};
   absl::StatusOr<ScheduleMessage> parsed =
       ParseScheduleMessage(message, limits, std::exchange(message_, {}));
-  lost = !parsed.ok();
-  if (lost) return parsed.status();
+  if (!parsed.ok()) return refuse(parsed.status());
   message_ = *std::move(parsed);
   const MessageVerdict verdict = message_order_.Next(message_.epoch, message_.sequence);
   if (verdict == MessageVerdict::kIgnore) return absl::OkStatus();
-  absl::Status status;
+  // The sender before it may have used the same tags.
+  if (verdict == MessageVerdict::kNewEpoch) tagged_.GiveUpAll();
+  if (const absl::Status status = CheckMessage(turn); !status.ok()) {
+    // Nobody gets rows under a tag that stands for two snapshots, or for one that was not taken.
+    for (const ScheduleItem& item : message_.items) {
+      if (item.kind != ScheduleItem::Kind::kEvents) (void)tagged_.Take(item.tag);
+    }
+    return refuse(status);
+  }
   // Before the message, which is applied all the same.
-  if (verdict != MessageVerdict::kApply) status = log_->LoseRecords().ToStatus();
-  status.Update(AppendItems());
-  return status;
+  if (verdict != MessageVerdict::kApply) log_->LoseRecords(turn);
+  return AppendItems(turn);
 }
 
-WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::AppendItems() {
-  absl::Status status;
+WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::CheckMessage(const StoreLog::Turn& turn) {
   // The sender's checks are the log's, but for what only the receiver knows: the last step begun.
-  const auto append = [&](const StepCode& code) {
-    if (code.ok()) return;
-    status.Update(code.ToStatus());
-    (void)log_->LoseRecords();
-  };
-  if (message_.step.valid()) append(log_->Schedule(message_.step.value(), message_.version));
+  const std::uint64_t step = message_.step.valid() ? message_.step.value() : 0;
+  if (const StepCode code = log_->Check(turn, step, message_.events); !code.ok()) {
+    return code.ToStatus("message.events");
+  }
+  std::unordered_map<std::uint64_t, bool> used;  // as far as the message says, by tag
+  for (const ScheduleItem& item : message_.items) {
+    if (item.kind == ScheduleItem::Kind::kEvents) continue;
+    const bool takes = item.kind == ScheduleItem::Kind::kSnapshot;
+    const auto [at, first] = used.try_emplace(item.tag, false);
+    if (takes && (first ? tagged_.Has(item.tag) : at->second)) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("message: a snapshot with tag ", item.tag, " waits already"));
+    }
+    at->second = takes;
+  }
+  return absl::OkStatus();
+}
+
+WAYMARK_STEP_PATH absl::Status RoutingStore::Impl::AppendItems(const StoreLog::Turn& turn) {
+  absl::Status status;
+  const auto append = [&](const StepCode& code) { status.Update(code.ToStatus()); };
+  if (message_.step.valid()) append(log_->Schedule(turn, message_.step.value(), message_.version));
   for (const ScheduleItem& item : message_.items) {
     switch (item.kind) {
       case ScheduleItem::Kind::kEvents:
-        append(log_->Report(message_.EventsOf(item)));
+        append(log_->Report(turn, message_.EventsOf(item)));
         break;
       case ScheduleItem::Kind::kSnapshot: {
-        if (tagged_.Has(item.tag)) {
-          status.Update(absl::AlreadyExistsError(
-              absl::StrCat("message: a snapshot with tag ", item.tag, " waits already")));
-          break;
-        }
         absl::StatusOr<SnapshotState*> state =
-            TakeSnapshot(message_.BlocksOf(item), item.first, item.last);
-        status.Update(state.status());
-        if (state.ok()) tagged_.Add(item.tag, Snapshot(core_, *state));
+            AppendSnapshot(turn, message_.BlocksOf(item), item.first, item.last);
+        if (state.ok()) {
+          tagged_.Add(item.tag, Snapshot(core_, *state));
+        } else {
+          status.Update(state.status());
+          log_->LoseRecords(turn);
+        }
         break;
       }
       case ScheduleItem::Kind::kForget:
@@ -274,6 +322,7 @@ Stats RoutingStore::Impl::GetStats() noexcept {
       pages * (page_bytes + records) + stats.pages * 7 + entries * BlockTable::kEntryBytes;
   stats.bytes_touched_peak = stats.bytes - (pages - stats.pages_in_use_peak) * page_bytes -
                              (pages - std::max(stats.pages, stats.pages_in_use_peak)) * records;
+  stats.snapshots_lost += snapshots_without_room_.load(std::memory_order_relaxed);
   stats.snapshots_given_up = tagged_.given_up();
   stats.copied_out_bytes = core_->copied_bytes.load(std::memory_order_relaxed);
   stats.exceptions = core_->exceptions.load(std::memory_order_relaxed);

@@ -13,6 +13,7 @@
 #ifndef WAYMARK_BLOCKSTORE_STORE_STORE_IMPL_H_
 #define WAYMARK_BLOCKSTORE_STORE_STORE_IMPL_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -70,12 +71,17 @@ class RoutingStore::Impl final : private StoreLog::RoomMaker {
   void TryMakeRoom(std::size_t bytes) override;
   // Applies the whole log, the record that stands for lost ones included. Engine's thread.
   void DrainAll() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Appends the message. `lost`: events that the store cannot know of were reported before it.
-  absl::Status AppendMessage(std::span<const std::uint8_t> message, bool& lost);
-  // Appends all items of message_. The first error; what follows is appended all the same.
-  absl::Status AppendItems();
   // A free ticket; null: no memory. Engine's thread.
   SnapshotState* TakeTicket();
+  absl::StatusOr<SnapshotState*> AppendSnapshot(const StoreLog::Turn& turn,
+                                                std::span<const BlockId> blocks, std::int64_t first,
+                                                std::int64_t last);
+  absl::Status AppendMessage(const StoreLog::Turn& turn, std::span<const std::uint8_t> message);
+  // Why message_ is refused although it could be parsed.
+  absl::Status CheckMessage(const StoreLog::Turn& turn);
+  // Appends all items of message_. An error has lost records; what follows is appended all the
+  // same.
+  absl::Status AppendItems(const StoreLog::Turn& turn);
 
   const StoreOptions options_;
   const std::shared_ptr<StoreCore> core_;
@@ -84,6 +90,7 @@ class RoutingStore::Impl final : private StoreLog::RoomMaker {
   MessageOrder message_order_;        // engine's thread
   ScheduleMessage message_;           // the last one, for its memory; engine's thread
   TaggedSnapshots tagged_;
+  std::atomic<std::uint64_t> snapshots_without_room_{0};  // Stats::snapshots_lost, in the log
 
   Mutex mutex_;
   Stats stats_ ABSL_GUARDED_BY(mutex_);

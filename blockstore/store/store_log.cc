@@ -124,12 +124,9 @@ void StoreLog::KeepSteps(std::span<const std::uint64_t> open) {
   num_open_ = static_cast<std::size_t>(ended - open_);
 }
 
-StepCode StoreLog::LoseRecords() {
-  const Turn turn(free_);
-  if (!turn.taken()) return Refused();
+void StoreLog::LoseRecords(const Turn& /*turn*/) {
   loss_ = true;
   (void)SettleLoss();  // now, if there is room: what is appended next is not lost
-  return {};
 }
 
 WAYMARK_STEP_PATH bool StoreLog::SettleLoss() {
@@ -184,13 +181,21 @@ StepCode StoreLog::CheckStep(std::uint64_t step) const {
   return {kInvalid, StepRule::kStepJump, last_, value};
 }
 
-WAYMARK_STEP_PATH StepCode StoreLog::Schedule(std::uint64_t step, std::uint64_t version) {
-  const Turn turn(free_);
-  if (!turn.taken()) return Refused();
+StepCode StoreLog::CheckSchedule(std::uint64_t step) const {
   if (step < schedule_) {
     return {kInvalid, StepRule::kStepNotIncreasing, 0, static_cast<std::int64_t>(step)};
   }
-  if (const StepCode code = CheckStep(step); !code.ok()) return code;
+  return CheckStep(step);
+}
+
+WAYMARK_STEP_PATH StepCode StoreLog::Schedule(std::uint64_t step, std::uint64_t version) {
+  const Turn turn(*this);
+  return turn.taken() ? Schedule(turn, step, version) : Refused();
+}
+
+WAYMARK_STEP_PATH StepCode StoreLog::Schedule(const Turn& /*turn*/, std::uint64_t step,
+                                              std::uint64_t version) {
+  if (const StepCode code = CheckSchedule(step); !code.ok()) return code;
   schedule_ = step;
   version_ = version;
   if (!SettleLoss()) return Full();
@@ -201,9 +206,20 @@ WAYMARK_STEP_PATH StepCode StoreLog::Schedule(std::uint64_t step, std::uint64_t 
   return {};
 }
 
+WAYMARK_STEP_PATH StepCode StoreLog::Check(const Turn& /*turn*/, std::uint64_t step,
+                                           std::span<const Event> events) {
+  if (step != 0) {
+    if (const StepCode code = CheckSchedule(step); !code.ok()) return code;
+  }
+  return WriteEvents(events, step != 0 ? step : schedule_, nullptr, nullptr);
+}
+
 WAYMARK_STEP_PATH StepCode StoreLog::Report(std::span<const Event> events) {
-  const Turn turn(free_);
-  if (!turn.taken()) return Refused();
+  const Turn turn(*this);
+  return turn.taken() ? Report(turn, events) : Refused();
+}
+
+WAYMARK_STEP_PATH StepCode StoreLog::Report(const Turn& /*turn*/, std::span<const Event> events) {
   if (events.empty()) return {};
   std::uint8_t* const at = SettleLoss() ? Room(MaxEventsRecord(events)) : nullptr;
   std::size_t bytes = 0;
@@ -222,7 +238,7 @@ std::size_t StoreLog::in_flight() {
 }
 
 WAYMARK_STEP_PATH StepCode StoreLog::Begin(const StepBatch& batch) {
-  const Turn turn(free_);
+  const Turn turn(*this);
   if (!turn.taken()) return Refused();
   if (batch.step - last_ - 1 >= kMaxStepJump || batch.step >= kStepLimit) {
     if (const StepCode code = CheckStep(batch.step); !code.ok()) return code;
@@ -303,7 +319,7 @@ WAYMARK_STEP_PATH bool StoreLog::Close(std::uint64_t step) {
 }
 
 WAYMARK_STEP_PATH StepCode StoreLog::Submit(std::uint64_t step, StepRows* rows) {
-  const Turn turn(free_);
+  const Turn turn(*this);
   if (!turn.taken()) return Refused();
   if (!Close(step)) {
     return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
@@ -314,7 +330,7 @@ WAYMARK_STEP_PATH StepCode StoreLog::Submit(std::uint64_t step, StepRows* rows) 
 }
 
 WAYMARK_STEP_PATH StepCode StoreLog::End(std::uint64_t step, StepEnd how) {
-  const Turn turn(free_);
+  const Turn turn(*this);
   if (!turn.taken()) return Refused();
   if (!Close(step)) {
     return {kNotFound, StepRule::kStepNotInFlight, 0, static_cast<std::int64_t>(step)};
@@ -326,16 +342,13 @@ WAYMARK_STEP_PATH StepCode StoreLog::End(std::uint64_t step, StepEnd how) {
   return {};
 }
 
-WAYMARK_STEP_PATH StepCode StoreLog::TakeSnapshot(SnapshotState* state,
+WAYMARK_STEP_PATH StepCode StoreLog::TakeSnapshot(const Turn& /*turn*/, SnapshotState* state,
                                                   std::span<const BlockId> blocks,
                                                   std::uint32_t skipped) {
-  const Turn turn(free_);
-  if (!turn.taken()) return Refused();
-  if (!SettleLoss()) return Full();
   static_assert(sizeof(BlockId) == sizeof(std::int32_t));
   const std::size_t bytes = sizeof(SnapshotRecord) + RoundUp(blocks.size_bytes());
-  std::uint8_t* const at = Room(bytes);
-  if (at == nullptr) return Full();
+  std::uint8_t* const at = SettleLoss() ? Room(bytes) : nullptr;
+  if (at == nullptr) return {kExhausted, StepRule::kLogFull, 0, 0};
   SnapshotRecord record;
   record.header = {static_cast<std::uint32_t>(bytes), RecordKind::kSnapshot, 0};
   record.state = state;

@@ -82,7 +82,27 @@ class StoreLog {
 
   // ---- the engine's thread; a second thread in one of these gets FailedPrecondition (kBusy), and
   // so does a forked child (kForked).
-  // On an error nothing has been appended; after kLogFull the poison record will say so.
+  // On an error nothing has been appended; after kLogFull the poison record will say so, but for a
+  // snapshot, whose loss changes nothing.
+
+  // Held by a call of the engine's thread: no call of another thread comes between its records.
+  class Turn {
+   public:
+    explicit Turn(StoreLog& log)
+        : log_(log), taken_(log.free_.exchange(false, std::memory_order_acquire)) {}
+    ~Turn() {
+      if (taken_) log_.free_.store(true, std::memory_order_release);
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    [[nodiscard]] bool taken() const { return taken_; }
+    // The code of a call that did not get its turn.
+    [[nodiscard]] StepCode refusal() const { return log_.Refused(); }
+
+   private:
+    StoreLog& log_;
+    const bool taken_;
+  };
 
   // RoutingStore has the meaning of the calls of the same name.
   [[nodiscard]] StepCode Schedule(std::uint64_t step, std::uint64_t version);
@@ -90,12 +110,19 @@ class StoreLog {
   [[nodiscard]] StepCode Begin(const StepBatch& batch);
   [[nodiscard]] StepCode Submit(std::uint64_t step, StepRows* rows);
   [[nodiscard]] StepCode End(std::uint64_t step, StepEnd how);
+
+  // These REQUIRE a turn that was taken.
+  [[nodiscard]] StepCode Schedule(const Turn& turn, std::uint64_t step, std::uint64_t version);
+  [[nodiscard]] StepCode Report(const Turn& turn, std::span<const Event> events);
+  // Whether Schedule(step), unless it is 0, and then Report(events) would be refused. Appends
+  // nothing.
+  [[nodiscard]] StepCode Check(const Turn& turn, std::uint64_t step, std::span<const Event> events);
   // Appends a snapshot of blocks[skipped, skipped + count) into `state`. REQUIRES: block ids below
   // num_blocks.
-  [[nodiscard]] StepCode TakeSnapshot(SnapshotState* state, std::span<const BlockId> blocks,
-                                      std::uint32_t skipped);
+  [[nodiscard]] StepCode TakeSnapshot(const Turn& turn, SnapshotState* state,
+                                      std::span<const BlockId> blocks, std::uint32_t skipped);
   // The caller knows of events that it cannot report: as if their records had been lost.
-  [[nodiscard]] StepCode LoseRecords();
+  void LoseRecords(const Turn& turn);
   // Appends the poison record if records were lost and there is room by now. Returns whether none
   // is owed.
   bool SettleLoss();
@@ -128,24 +155,7 @@ class StoreLog {
   [[nodiscard]] bool HasRecords() const;
 
  private:
-  // Held by a call of the engine's thread.
-  class Turn {
-   public:
-    explicit Turn(std::atomic<bool>& free)
-        : free_(free), taken_(free.exchange(false, std::memory_order_acquire)) {}
-    ~Turn() {
-      if (taken_) free_.store(true, std::memory_order_release);
-    }
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
-    [[nodiscard]] bool taken() const { return taken_; }
-
-   private:
-    std::atomic<bool>& free_;
-    const bool taken_;
-  };
-  // The code of a call that did not get its turn.
-  [[nodiscard]] StepCode Refused() const;
+  [[nodiscard]] StepCode Refused() const;  // see Turn::refusal
 
   // `open` has room for max_steps_in_flight steps.
   StoreLog(const LogLimits& limits, const std::atomic<std::uint64_t>& submitted_ended,
@@ -169,6 +179,8 @@ class StoreLog {
   [[nodiscard]] std::span<std::uint64_t> open() { return {open_, num_open_}; }
   // The code of a step that is not in (last_, last_ + kMaxStepJump], or not below kStepLimit.
   [[nodiscard]] StepCode CheckStep(std::uint64_t step) const;
+  // The same of a step that is to be scheduled.
+  [[nodiscard]] StepCode CheckSchedule(std::uint64_t step) const;
   // Removes a step from open(), after SettleLoss. False if it is not there.
   [[nodiscard]] bool Close(std::uint64_t step);
   // Notes that records are lost, and returns the code of the call.

@@ -50,7 +50,14 @@ class TaggedSnapshots {
     snapshots_.erase(found);
     return snapshot;
   }
-  // Snapshots that were released because there were too many.
+  // Releases all of them.
+  void GiveUpAll() ABSL_LOCKS_EXCLUDED(mutex_) {
+    const MutexLock lock(mutex_);
+    given_up_ += snapshots_.size();
+    snapshots_.clear();
+    order_.clear();
+  }
+  // Snapshots that were released because there were too many, or by GiveUpAll.
   [[nodiscard]] std::uint64_t given_up() const ABSL_LOCKS_EXCLUDED(mutex_) {
     const MutexLock lock(mutex_);
     return given_up_;

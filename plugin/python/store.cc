@@ -441,11 +441,13 @@ void BindStore(nb::module_& module) {
           "report_message", &ReportMessage, "message"_a,
           "Reports a message of a ScheduleWriter in the scheduler's process, when its schedule is "
           "about to be begun.\n\n"
-          "A message that was reported before is ignored. If one is missing or refused, all blocks "
-          "lose their rows (capacity). InvalidArgumentError and ResourceExhaustedError: the "
-          "message "
-          "is refused. AlreadyExistsError: a tag is in use; its snapshot is not taken, all else is "
-          "reported. Engine's thread.")
+          "A message that was received before is ignored. If messages are missing before it, or it "
+          "comes from another sender, all blocks lose their rows (capacity) before it is applied; "
+          "tagged snapshots of a former sender are released. InvalidArgumentError (also if its "
+          "step was begun before), AlreadyExistsError (a tag is in use) and "
+          "ResourceExhaustedError: the message is refused, or the log is full: nothing of a "
+          "refused message is applied, no snapshot can be taken under a tag that it names, and all "
+          "blocks lose their rows. Engine's thread.")
       .def("forget_tag", &ForgetTag, "tag"_a,
            "Releases the snapshot that a message requested under `tag`, if there is one. Any "
            "thread.")

@@ -285,6 +285,45 @@ def test_a_scheduler_in_another_process(rig: Rig) -> None:
     assert reasons_and_ids(rig, [5], 4) == [Reason.CAPACITY] * 4
 
 
+def test_nothing_of_a_refused_message_is_applied(rig: Rig) -> None:
+    """Pins a bug: its events were applied and its snapshot was taken."""
+    writer = waymark.ScheduleWriter(32, 4)
+    writer.begin(1, 1)
+    writer.bind([1, 2])
+    rig.store.report_message(writer.finish())
+    rig.write(range(4, 12))
+    before = rig.store.stats()
+    writer.begin(1, 1)  # late: step 1 has begun
+    writer.bind(1)
+    writer.snapshot(7, [1, 2], 0, 8)
+    with pytest.raises(waymark.InvalidArgumentError, match="all blocks lose their rows"):
+        rig.store.report_message(writer.finish())
+    after = rig.store.stats()
+    assert (after.events, after.snapshots_taken) == (before.events, before.snapshots_taken)
+    assert after.log_losses == before.log_losses + 1
+    with pytest.raises(waymark.NotFoundError):
+        rig.store.take_tagged(7)
+    assert reasons_and_ids(rig, [1, 2], 8) == [Reason.CAPACITY] * 8
+
+
+def test_a_scheduler_that_starts_again_may_use_the_tags_of_its_predecessor(rig: Rig) -> None:
+    """Pins a bug: what was fetched under the tag was the former scheduler's snapshot, whose rows
+    are another request's."""
+    for block in (1, 2):
+        writer = waymark.ScheduleWriter(32, 4)
+        writer.begin(rig.step + 1, 1)
+        writer.bind(block)
+        rig.store.report_message(writer.finish())
+        rig.write(range(4 * block, 4 * block + 4), ids=np.full((3, 4, 2), [0, block], np.int16))
+        writer.begin(0, 0)
+        writer.snapshot(1, [block], 0, 4)
+        rig.store.report_message(writer.finish())
+    with rig.store.take_tagged(1) as snapshot:
+        snapshot.wait(10)
+        assert snapshot.rows().ids[:, 0].tolist() == [[0, 2]] * 4
+    assert rig.store.stats().snapshots_given_up == 1
+
+
 def test_rules_of_schedule_writers() -> None:
     with pytest.raises(waymark.InvalidArgumentError, match="num_blocks"):
         waymark.ScheduleWriter(0)
@@ -324,4 +363,10 @@ def test_a_full_log_costs_rows_and_raises_nothing() -> None:
     assert reasons_and_ids(rig, [0], 4) == [Reason.CAPACITY] * 4
     assert rig.store.stats().log_losses == 1
     rig.write([0, 1, 2, 3], [0], ids=np.full((3, 4, 2), [3, 4], np.int16))
+    assert reasons_and_ids(rig, [0], 4) == [[3, 4]] * 4
+    with rig.store.snapshot(np.zeros(400_000, np.int32), 0, 1_600_000) as snapshot:  # it raised
+        assert snapshot.ready()
+        runs = [(run.begin, run.end, run.reason) for run in snapshot.coverage()]
+        assert runs == [(0, 1_600_000, Reason.CAPACITY)]
+    assert (rig.store.stats().log_losses, rig.store.stats().snapshots_lost) == (1, 1)
     assert reasons_and_ids(rig, [0], 4) == [[3, 4]] * 4

@@ -182,7 +182,7 @@ class Store(_core.Store):
     list, or an integer array of one dimension (int32 without a copy). An invalid event raises
     InvalidArgumentError, and nothing of the call is reported. If the log is full, because the
     store's thread gets no CPU, calls succeed and the store loses its rows (capacity), counted in
-    ``log_losses``.
+    ``log_losses``; of a snapshot that is taken then, all rows are missing (capacity).
 
     Threads: methods marked "engine's thread" are called by one thread at a time, for the store and
     all its sessions (FailedPreconditionError if two threads are in one at once); other methods by
@@ -306,13 +306,15 @@ class Store(_core.Store):
 
     def snapshot(self, blocks: object, first: int, last: int) -> Snapshot:
         """Pins rows [first, last) of the sequence whose block i has tokens [i, i + 1) *
-        block_tokens. Copies nothing and never waits. OutOfRangeError and InvalidArgumentError name
-        the range or the block. Engine's thread."""
+        block_tokens. Copies nothing and never waits. While the log is full all its rows are missing
+        (capacity). OutOfRangeError and InvalidArgumentError name the range or the block. Engine's
+        thread."""
         return Snapshot(self, blocks, first, last)
 
     def take_tagged(self, tag: int) -> Snapshot:
         """Takes the snapshot that a message requested under ``tag``, once. NotFoundError if there
-        is none: it was forgotten, taken before, or given up (max_tagged_snapshots). Any thread."""
+        is none: it was forgotten, taken before, given up (max_tagged_snapshots), or requested by a
+        former scheduler. Any thread."""
         return Snapshot(self, tag)
 
     def stats(self) -> StoreStats:
