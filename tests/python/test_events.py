@@ -197,7 +197,7 @@ def test_a_batch_of_derived_events() -> None:
 
 
 def test_events_are_not_derived_with_blocks_of_one_token() -> None:
-    """Pins a bug: the step began and bound nothing, so the former owner's rows were the new one's."""
+    """Pins a bug: the step bound nothing, and the former owner's rows were the new one's."""
     rig = Rig(page_tokens=1)
     rig.write([3], [3])
     message = "derived events need blocks of 2 tokens or more; block_tokens is 1"

@@ -150,12 +150,6 @@ WRONG_ROWS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"pairs": ([1], [0]), "asked": [1]}, TypeError, "asked must be an array"),
     ({"pairs": ([1], [0]), "asked": np.ones(2, bool)}, waymark.InvalidArgumentError, "got 2 of 1"),
     ({"slots": [1], "asked": np.ones(1, bool)}, waymark.InvalidArgumentError, "NOT_ASKED"),
-    ({"slots": [1], "block_tokens": 3}, waymark.InvalidArgumentError,
-     "block_tokens: with pairs or table, got 3"),
-    ({"slots": [1], "num_padding": 3}, waymark.InvalidArgumentError, "num_padding: with table"),
-    ({"pairs": ([1], [1]), "num_padding": 3}, waymark.InvalidArgumentError, "got 3"),
-    ({"num_padding": 3}, waymark.InvalidArgumentError, "num_padding: with table"),
-    ({"slots": [1], "num_padding": -1}, waymark.InvalidArgumentError, "num_padding"),
     ({"table": ([[1]], [0])}, TypeError, "table must be"),
     ({"table": (np.ones(3, np.int32), [0], [1])}, waymark.InvalidArgumentError, "block_table"),
     ({"table": (np.ones((1, 1), np.float32), [0], [1])}, waymark.InvalidArgumentError, "int32"),
@@ -313,8 +307,8 @@ def test_nothing_of_a_refused_message_is_applied(rig: Rig) -> None:
 
 
 def test_a_scheduler_that_starts_again_may_use_the_tags_of_its_predecessor(rig: Rig) -> None:
-    """Pins a bug: what was fetched under the tag was the former scheduler's snapshot, whose rows are
-    another request's."""
+    """Pins a bug: what was fetched under the tag was the former scheduler's snapshot, whose rows
+    are another request's."""
     for block in (1, 2):
         writer = waymark.ScheduleWriter(32, 4)
         writer.begin(rig.step + 1, 1)
@@ -370,8 +364,9 @@ def test_a_full_log_costs_rows_and_raises_nothing() -> None:
     assert rig.store.stats().log_losses == 1
     rig.write([0, 1, 2, 3], [0], ids=np.full((3, 4, 2), [3, 4], np.int16))
     assert reasons_and_ids(rig, [0], 4) == [[3, 4]] * 4
-    with rig.store.snapshot(np.zeros(200_000, np.int32), 0, 800_000) as snapshot:  # it raised
+    with rig.store.snapshot(np.zeros(400_000, np.int32), 0, 1_600_000) as snapshot:  # it raised
         assert snapshot.ready()
-        assert snapshot.coverage().missing == {Reason.CAPACITY: 800_000}
+        runs = [(run.begin, run.end, run.reason) for run in snapshot.coverage()]
+        assert runs == [(0, 1_600_000, Reason.CAPACITY)]
     assert (rig.store.stats().log_losses, rig.store.stats().snapshots_lost) == (1, 1)
     assert reasons_and_ids(rig, [0], 4) == [[3, 4]] * 4
