@@ -25,8 +25,8 @@ struct Collective {
   std::int32_t (*all_gather)(void* context, const void* send, void* receive,
                              std::size_t bytes) = nullptr;
   void* context = nullptr;  // passed to all_gather
-  // What all_gather needs, if it need not outlive the session: released behind the last call, on any
-  // thread but the store's. A call that outlasts the session keeps it.
+  // What all_gather needs, if it need not outlive the session: released behind the last call, on
+  // any thread but the store's. A call that outlasts the session keeps it.
   std::shared_ptr<void> owner = nullptr;
 };
 

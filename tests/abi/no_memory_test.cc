@@ -189,8 +189,8 @@ TEST(NoMemory, EndsNoProcessThroughTheCAbi) {
   EXPECT_GT(without, 50);
 }
 
-// The thread that exchanges the rows of ranks was left, for ever, when the session could not be made
-// behind it. The collective is released once, whatever becomes of the session.
+// The thread that exchanges the rows of ranks was left, for ever, when the session could not be
+// made behind it. The collective is released once, whatever becomes of the session.
 TEST(NoMemory, LeavesNoThreadOfASessionThatWasNotMade) {
   const wm_api_v1* const wm = wm_get_api_v1();
   wm_store_options options = {};

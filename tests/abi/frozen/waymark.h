@@ -324,8 +324,8 @@ typedef struct wm_session_options {
    * ranks exchange packed rows on a thread of the session, one all_gather for each step that was
    * begun, and the store of every rank gets all rows. What a rank drops is missing on all of them
    * (capacity); if all_gather fails, the rows of its step are missing here (not captured). It has a
-   * deadline of its own, and is called by that thread alone. A call that outlasts teardown_timeout is
-   * left behind, and is the last: the context lives until it has returned (`release`). */
+   * deadline of its own, and is called by that thread alone. A call that outlasts teardown_timeout
+   * is left behind, and is the last: the context lives until it has returned (`release`). */
   const struct wm_collective* row_gather;
 } wm_session_options;
 
@@ -688,8 +688,8 @@ typedef struct wm_collective {
   wm_status (*all_gather)(void* context, const void* send, void* receive,
                           size_t bytes); /* required */
   void* context;
-  /* Null, or called once when all_gather will not be called any more: behind its last call, which may
-   * outlast the session, or in a call that fails or needs no all-gather. On any thread. */
+  /* Null, or called once when all_gather will not be called any more: behind its last call, which
+   * may outlast the session, or in a call that fails or needs no all-gather. On any thread. */
   void (*release)(void* context);
 } wm_collective;
 

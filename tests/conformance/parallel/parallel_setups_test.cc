@@ -66,9 +66,9 @@ struct Engine {
     session = CaptureSession::Create(capture).value();
   }
 
-  // Steps [first, last]. The forward of a step has the tokens that `padding` selects, and then those
-  // of `stored`, each in their order; those of `padding` have no slots. `end` may end the step in
-  // place of Submit.
+  // Steps [first, last]. The forward of a step has the tokens that `padding` selects, and then
+  // those of `stored`, each in their order; those of `padding` have no slots. `end` may end the
+  // step in place of Submit.
   void Run(std::uint64_t first, std::uint64_t last,
            const std::function<bool(const Token&)>& stored = All,
            const std::function<bool(const Token&)>& padding = {},

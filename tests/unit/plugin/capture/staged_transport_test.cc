@@ -796,8 +796,8 @@ TEST_F(OneViewOnStreams, AForwardThatNothingOrdersLeavesNoRowOfStepsOnTheirWay) 
 }
 
 // The stream of a dropped step is in capture when the engine turns to another one: no event can be
-// recorded behind its forward before the capture ends. A step that cannot be ordered before that has
-// a second such forward, on another stream: the transport ends, and says so.
+// recorded behind its forward before the capture ends. A step that cannot be ordered before that
+// has a second such forward, on another stream: the transport ends, and says so.
 TEST_F(OneViewOnStreams, AForwardOnAStreamInCaptureIsWaitedForLater) {
   for (const bool capture_ends : {true, false}) {
     Fly(2, [&](Engine& engine) {
