@@ -184,7 +184,7 @@ def async_loads(driver):
     AsyncLoads.random = np.random.default_rng(driver.spec["seed"] + 1)
     prefixes = [driver.tokens(int(chance.integers(3, 9)) * 32) for _ in range(5)]
     priorities = driver.core.scheduler.policy.value == "priority"
-    prompts = {}
+    most, prompts = max(driver.requests, 120), {}
 
     def arrive(prompt=None):
         prefix = prefixes[int(chance.integers(len(prefixes)))]
@@ -201,7 +201,7 @@ def async_loads(driver):
         return names[:1]
 
     def each_step(driver):
-        if len(driver.asked) < driver.requests and len(driver.running) < 18:
+        if len(driver.asked) < most and len(driver.running) < 18:
             arrive()
         for victim in abort("loaded") if chance.random() < 0.3 else ():
             abort("running")
