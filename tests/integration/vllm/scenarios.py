@@ -55,7 +55,7 @@ LOAD_COUNTS = ("external_hit_tokens", "preemptions", "resets", "aborts_loading",
 def _all():
     make = functools.partial(Scenario)
     return [
-        make("groups", promises=HITS + ("same_step_hit_tokens",)),
+        make("groups", options={"max_num_batched_tokens": 256}, promises=HITS + ("same_step_hit_tokens",)),
         make("preempt", options=FEW_BLOCKS, promises=HITS + ("preemptions",)),
         make("spec", workload="repetitive", options={"speculative_config": NGRAM}, promises=("drafts_accepted", "drafts_rejected"), versions=DRAFTS),
         make("spec_preempt", workload="repetitive", options={"speculative_config": NGRAM} | FEW_BLOCKS, promises=("drafts_accepted", "preemptions"), versions=DRAFTS),
