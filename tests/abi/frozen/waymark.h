@@ -479,9 +479,10 @@ typedef struct wm_step_batch {
 #define WM_BATCH_DEVICE_SLOTS 1u
 /* The store derives events from the rows and applies them behind `events`: a Bind of each block of
  * which the step writes the first row and no other, as decodes do, and a Seal without a key of each
- * block whose last row it writes. Blocks that prompts fill are bound by the engine. Not where tokens
- * may be taken back (drafts), where blocks are found by their keys, or where requests share a block
- * that is not full; refused with WM_BATCH_DEVICE_SLOTS and in a store with blocks of one token. */
+ * block whose last row it writes. Blocks that prompts fill are bound by the engine. Not where
+ * tokens may be taken back (drafts), where blocks are found by their keys, or where requests share
+ * a block that is not full; refused with WM_BATCH_DEVICE_SLOTS and in a store with blocks of one
+ * token. */
 #define WM_BATCH_DERIVE_EVENTS 2u
 
 /* ---- the ids of a step -------------------------------------------------------------------- */
