@@ -74,7 +74,7 @@ def _all():
         # A full hit computes its last block again. Requests that run keep the rows that their tokens were sampled with.
         make("noisy", dict(blocks=2000, requests=256, noisy=True), ("same_step_reuses", "hits"), may_be=("audit_disagreements",)),
         # Pages for what runs, less than blocks: those of released blocks are taken again.
-        make("few_pages", dict(blocks=400), ("same_step_reuses", "hits"), store={"num_pages": 130}),
+        make("few_pages", dict(blocks=400), ("same_step_reuses", "hits"), store={"num_pages": 200}),
         make("context_only", dict(blocks=2000, requests=256), ("same_step_reuses", "hits"), context_only=True),
         make("roomy_64", dict(blocks=2000, requests=256, running=64), ("same_step_reuses", "hits")),
         make("big_blocks", dict(blocks=400, block=64, running=64, tokens=2048, prompt=128, output=150), ("same_step_reuses", "hits")),
