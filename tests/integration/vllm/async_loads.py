@@ -8,8 +8,8 @@ import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata
 from vllm.v1.request import RequestStatus
 
-LATER = 0.5      # of the loads; the others end before the forward
-FAILS = 0.5      # of the loads: one of their blocks never comes
+LATER = 0.7      # of the loads; the others end before the forward
+FAILS = 0.3      # of the loads: one of their blocks never comes
 SENDS = 0.2      # of the requests that end: their blocks are read for a while
 MOST_STEPS = 12  # that a load takes
 
