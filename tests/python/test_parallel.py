@@ -359,9 +359,14 @@ store.close()
 del session, store
 gc.collect()
 gone.may_raise.set()
+def name(task):
+    try:
+        return open(f"/proc/self/task/{task}/comm").read()
+    except FileNotFoundError:  # it has ended
+        return ""
 def gathers():
     tasks = __import__("os").listdir("/proc/self/task")
-    return [t for t in tasks if open(f"/proc/self/task/{t}/comm").read() == "wm-gather\\n"]
+    return [t for t in tasks if name(t) == "wm-gather\\n"]
 while gathers():
     time.sleep(.01)
 print("ended")

@@ -342,8 +342,11 @@ TEST_F(Redis, WhatTheServerEvictsIsMissing) {
   rows.infos.assign(16384, {1, 1, Reason::kNone, {}});
   rows.ids.resize(rows.infos.size() * shape.row_bytes());
   std::mt19937_64 random(7);
-  for (std::uint8_t& id : rows.ids)
-    id = static_cast<std::uint8_t>(random());
+  std::uint64_t first = 0;
+  for (std::size_t i = 0; i < rows.ids.size(); ++i) {
+    if (i % 8 == 0) first = random();
+    rows.ids[i] = static_cast<std::uint8_t>(first + 31 * (i % 8));  // distinct in a layer
+  }
   const auto publisher = wire::Publisher::Create(source.get(), {.shape = {shape, {}}}).value();
   const auto handle = wire::PublishRows(*publisher, "", rows);
   ASSERT_TRUE(handle.ok());
