@@ -140,6 +140,26 @@ def test_rows_of_forwards_that_read_a_failed_load_are_taken_back() -> None:
     assert (rows[:4] == -1).all() and (rows[4:] == expected(4, len(rows))).all()
 
 
+def test_rows_of_forwards_that_read_a_failed_load_are_not_found_by_key() -> None:
+    """A block that such a forward filled had its key already: who loaded a block of this key got
+    the rows."""
+    engine = Engine()
+    a = add(engine, "a", 14, 4)
+    load(engine, a, [], 8, later=False)
+    engine.shift = 30
+    engine.step({"a": 6})
+    engine.scheduler._handle_invalid_blocks({"a": 4})
+    a.num_tokens = 14
+    engine.shift = 0
+    b = add(engine, "b", 14, 4)
+    load(engine, b, [], 12, later=True)
+    engine.step({})
+    engine.step({"b": 2}, finish=("b",))
+    engine.drain()
+    rows = engine.rows("b")
+    assert (rows[:12] == -1).all() and (rows[12:] == expected(12, len(rows))).all()
+
+
 def test_rows_of_a_block_that_a_load_fills_in_part_are_external() -> None:
     """An engine that decodes loads a whole prompt; its last block is not full, and has no key."""
     engine = Engine()

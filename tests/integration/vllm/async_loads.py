@@ -8,8 +8,8 @@ import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata
 from vllm.v1.request import RequestStatus
 
-LATER = 0.7      # of the loads; the others end before the forward
-FAILS = 0.3      # of the loads: one of their blocks never comes
+LATER = 0.5      # of the loads; the others end before the forward
+FAILS = 0.5      # of the loads: one of their blocks never comes
 SENDS = 0.2      # of the requests that end: their blocks are read for a while
 MOST_STEPS = 12  # that a load takes
 
@@ -36,6 +36,8 @@ class AsyncLoads(KVConnectorBase_V1):
 
     kv = {}  # by block hash: {layer: keys and values}
     counts = {}
+    failed = set()   # blocks whose load failed, and that no forward has computed again
+    spoilt = set()   # requests of the forwards that read one of them
     random = np.random.default_rng(0)
 
     def __init__(self, vllm_config, role, kv_cache_config):
@@ -68,6 +70,7 @@ class AsyncLoads(KVConnectorBase_V1):
         first, later = self.plans.pop(request.request_id)
         end = first + num_external_tokens // self.tokens
         chosen = list(blocks.get_block_ids()[0])[first:end]
+        self.failed -= set(chosen)  # of an earlier load
         failed = {chosen[int(self.random.integers(len(chosen)))]} if self.random.random() < FAILS else set()
         self.count("loads_later" if later else "loads_at_once")
         if failed:
@@ -92,6 +95,7 @@ class AsyncLoads(KVConnectorBase_V1):
                 self.blocks[name] = []
             self.blocks[name] += blocks[0] if blocks else []
         made, self.next = self.next, Metadata()
+        self.note_what_failed(scheduler_output.num_scheduled_tokens, computed)
         for name, tokens in scheduler_output.num_scheduled_tokens.items():
             request = self.requests[name]
             full = min(computed[name] + tokens, request.num_tokens) // self.tokens
@@ -100,7 +104,18 @@ class AsyncLoads(KVConnectorBase_V1):
                     made.saves.append((request.block_hashes[i], self.blocks[name][i]))
         return made
 
+    def note_what_failed(self, scheduled, computed):
+        """vLLM leaves a block whose load failed in its prefix cache, because its request computes it again. If that is
+        preempted or aborted before it does, others hit KV that was never there."""
+        again = set()
+        for name, tokens in scheduled.items():
+            again.update(self.blocks[name][computed[name] // self.tokens:-(-(computed[name] + tokens) // self.tokens)])
+        self.failed -= again
+        if any(self.failed.intersection(self.blocks[name][:computed[name] // self.tokens]) for name in scheduled):
+            self.spoilt.update(re.match(r"(?:\d+_)?(request\d+)", name)[1] for name in scheduled)
+
     def update_connector_output(self, connector_output):
+        self.failed |= connector_output.invalid_block_ids or set()
         self.loading -= set(connector_output.finished_recving or ())
 
     def request_finished(self, request, block_ids):
@@ -201,6 +216,10 @@ def async_loads(driver):
         return names[:1]
 
     def each_step(driver):
+        if AsyncLoads.spoilt - dropped:  # of no use any more, as is all that they left
+            driver.abort(list(driver.running))
+            AsyncLoads.kv.clear()
+            return
         if len(driver.asked) < most and len(driver.running) < 18:
             arrive()
         for victim in abort("loaded") if chance.random() < 0.3 else ():
@@ -220,6 +239,16 @@ def async_loads(driver):
             except RuntimeError:  # blocks of a request that ended, or that loads, are not free
                 driver.counts["resets_refused"] += 1
 
+    dropped = set()
     arrive()
     driver.run(each_step)
+    while AsyncLoads.spoilt - dropped:
+        while states(driver)["loading"] or not driver.engine.reset_prefix_cache():
+            driver.step()
+        driver.counts["begun_again"] += 1
+        dropped |= AsyncLoads.spoilt
+        AsyncLoads.failed.clear()
+        arrive()
+        driver.run(each_step)
+    driver.records = [record for record in driver.records if record["name"].split(".")[0] not in dropped]
     driver.counts.update(AsyncLoads.counts)
