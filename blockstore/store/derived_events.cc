@@ -6,13 +6,13 @@ namespace waymark {
 namespace {
 
 // Padding has no slot.
-constexpr std::uint64_t kNoSlot = ~std::uint64_t{0};
+constexpr std::uint64_t kOfPadding = ~std::uint64_t{0};
 
 // Of a row that did not ask, too.
 std::uint64_t SlotOf(std::int64_t coded) {
   return static_cast<std::uint64_t>(coded < kPaddingSlot ? NotAsked(coded) : coded);
 }
-static_assert(static_cast<std::uint64_t>(kPaddingSlot) == kNoSlot);
+static_assert(static_cast<std::uint64_t>(kPaddingSlot) == kOfPadding);
 
 }  // namespace
 
@@ -34,7 +34,7 @@ void DerivedEvents::Start(std::span<const std::int64_t> slots) {
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const std::uint64_t slot = SlotOf(slots[i]);
     const std::uint64_t offset = blocks.OffsetOf(slot);
-    if ((offset != 0 && offset != blocks.tokens - 1) || slot == kNoSlot) continue;
+    if ((offset != 0 && offset != blocks.tokens - 1) || slot == kOfPadding) continue;
     if (offset == 0) {
       // As a rule, the next row of a prompt.
       if (i + 1 < slots.size() && SlotOf(slots[i + 1]) == slot + 1) continue;
@@ -45,7 +45,7 @@ void DerivedEvents::Start(std::span<const std::int64_t> slots) {
   if (!any) return;
   for (const std::int64_t coded : slots) {
     const std::uint64_t slot = SlotOf(coded);
-    if (slot == kNoSlot || !first_alone_[blocks.Of(slot)] || blocks.OffsetOf(slot) == 0) continue;
+    if (slot == kOfPadding || !first_alone_[blocks.Of(slot)] || blocks.OffsetOf(slot) == 0) continue;
     first_alone_[blocks.Of(slot)] = false;
   }
 }
