@@ -45,7 +45,8 @@ void DerivedEvents::Start(std::span<const std::int64_t> slots) {
   if (!any) return;
   for (const std::int64_t coded : slots) {
     const std::uint64_t slot = SlotOf(coded);
-    if (slot == kOfPadding || !first_alone_[blocks.Of(slot)] || blocks.OffsetOf(slot) == 0) continue;
+    if (slot == kOfPadding || !first_alone_[blocks.Of(slot)] || blocks.OffsetOf(slot) == 0)
+      continue;
     first_alone_[blocks.Of(slot)] = false;
   }
 }
