@@ -19,8 +19,8 @@ constexpr std::size_t kCrcBytes = 4;
 constexpr std::size_t kTileRows = 8;  // with groups of 8 bytes: one cache line of each layer
 constexpr std::size_t kSortLanes = 64;
 constexpr std::size_t kMostTopK = 64;
-constexpr std::size_t kMostRows = 4096;  // of a page
-constexpr std::size_t kLine = 64;        // bytes of a cache line
+constexpr std::size_t kMostPageRows = 4096;  // of a page
+constexpr std::size_t kLine = 64;            // bytes of a cache line
 // Of more than this the processor finds by itself that it is read from front to back.
 constexpr std::size_t kMostPrefetched = 4096;
 
@@ -176,7 +176,7 @@ absl::Status ChunkCodec::Encode(std::span<const RowInfo> infos, std::span<const 
 void ChunkCodec::EncodeRaw(std::span<const RowInfo> infos, std::span<const std::uint8_t> ids,
                            std::span<std::uint8_t> layers) const {
   const std::size_t row_bytes = shape_.rows.row_bytes();
-  std::array<const std::uint8_t*, kMostRows> sources;
+  std::array<const std::uint8_t*, kMostPageRows> sources;
   for (std::size_t i = 0; i < infos.size(); ++i)
     sources[i] = infos[i].valid() ? ids.data() + i * row_bytes : nullptr;
   const bool narrow = shape_.rows.id_bytes() == 1;
@@ -217,7 +217,7 @@ bool ChunkCodec::DecodeRaw(std::span<const RowInfo> infos, const std::uint8_t* l
   const std::uint8_t* from = layers + static_cast<std::size_t>(part.layer_begin) * layer_bytes +
                              static_cast<std::size_t>(part.row_begin) * group_bytes_;
   LayersToTokensOf(group_bytes_)(from, layer_bytes, rows, num_layers, group_bytes_, ids.data());
-  std::array<const std::uint8_t*, kMostRows> valid;
+  std::array<const std::uint8_t*, kMostPageRows> valid;
   for (std::size_t i = 0; i < rows; ++i) {
     std::uint8_t* const row = ids.data() + i * row_bytes;
     valid[i] = infos[static_cast<std::size_t>(part.row_begin) + i].valid() ? row : nullptr;
