@@ -36,7 +36,7 @@ class AsyncLoads(KVConnectorBase_V1):
 
     kv = {}  # by block hash: {layer: keys and values}
     counts = {}
-    failed = set()   # blocks whose load failed, and that no forward has computed again
+    failed = {}      # blocks whose load failed, or that were computed from them: rows that were computed again
     spoilt = set()   # requests of the forwards that read one of them
     random = np.random.default_rng(0)
 
@@ -70,7 +70,8 @@ class AsyncLoads(KVConnectorBase_V1):
         first, later = self.plans.pop(request.request_id)
         end = first + num_external_tokens // self.tokens
         chosen = list(blocks.get_block_ids()[0])[first:end]
-        self.failed -= set(chosen)  # of an earlier load
+        for block in blocks.get_block_ids()[0][first:]:  # they were another's
+            self.failed.pop(block, None)
         failed = {chosen[int(self.random.integers(len(chosen)))]} if self.random.random() < FAILS else set()
         self.count("loads_later" if later else "loads_at_once")
         if failed:
@@ -105,17 +106,24 @@ class AsyncLoads(KVConnectorBase_V1):
         return made
 
     def note_what_failed(self, scheduled, computed):
-        """vLLM leaves a block whose load failed in its prefix cache, because its request computes it again. If that is
-        preempted or aborted before it does, others hit KV that was never there."""
-        again = set()
-        for name, tokens in scheduled.items():
-            again.update(self.blocks[name][computed[name] // self.tokens:-(-(computed[name] + tokens) // self.tokens)])
-        self.failed -= again
-        if any(self.failed.intersection(self.blocks[name][:computed[name] // self.tokens]) for name in scheduled):
+        """vLLM leaves the blocks of a failed load, and what was computed from them, in its prefix cache, because the request
+        computes them again. If it is preempted or aborted before it has, others hit what was never right."""
+        blocks = [(name, block, computed[name] - i * self.tokens, computed[name] + tokens - i * self.tokens)
+                  for name, tokens in scheduled.items() for i, block in enumerate(self.blocks[name])]
+        for _, block, begin, end in blocks:
+            if block in self.failed and begin <= self.failed[block] < end:
+                self.failed[block] = end
+        if any(min(begin, self.tokens) > self.failed.get(block, self.tokens) for _, block, begin, _ in blocks):
             self.spoilt.update(re.match(r"(?:\d+_)?(request\d+)", name)[1] for name in scheduled)
 
     def update_connector_output(self, connector_output):
-        self.failed |= connector_output.invalid_block_ids or set()
+        invalid = connector_output.invalid_block_ids or set()
+        for name, blocks in self.blocks.items():
+            if self.requests[name].status != RequestStatus.RUNNING:
+                continue
+            first = next((i for i, block in enumerate(blocks) if block in invalid), len(blocks))
+            self.failed |= dict.fromkeys(blocks[first:], 0)
+        self.failed |= dict.fromkeys(invalid, 0)
         self.loading -= set(connector_output.finished_recving or ())
 
     def request_finished(self, request, block_ids):
