@@ -1,8 +1,6 @@
 #include "adapters/vllm/vllm_scheduler.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <string_view>
 #include <utility>
 
@@ -24,14 +22,11 @@ absl::Status Broken(absl::string_view argument, absl::string_view rule, Value va
   return absl::InvalidArgumentError(absl::StrCat(argument, " must be ", rule, "; it is ", value));
 }
 
-// A key that no block of the engine has. 0: of a block that is loaded and has none; no block is
-// sealed with it, so that the rows are missing as those of a load (external KV).
-BlockKey KeyOfNone(std::uint64_t number) {
-  static constexpr std::string_view kText = "waymark: no key ";
-  std::array<std::uint8_t, kText.size() + sizeof(number)> bytes;
-  std::memcpy(bytes.data(), kText.data(), kText.size());
-  std::memcpy(bytes.data() + kText.size(), &number, sizeof(number));
-  return BlockKey::FromBytes(bytes);
+// The key of a block that is loaded and has none: no block is sealed with it, so that the rows are
+// missing as those of a load (external KV).
+BlockKey KeyOfNone() {
+  static constexpr std::string_view kText = "waymark: loaded without a key";
+  return BlockKey::FromBytes({reinterpret_cast<const std::uint8_t*>(kText.data()), kText.size()});
 }
 
 // Whether `tokens` of a request, or a position in it, lie in its blocks.
@@ -296,7 +291,7 @@ void VllmScheduler::Admit(Request& r, const CachedTokens& cached, const BlockHas
     const std::int64_t rows = local - i * block_tokens;
     BlockKey key;
     if (external) key = KeyOf(i, hashes);
-    if (external && key.empty()) key = KeyOfNone(0);
+    if (external && key.empty()) key = KeyOfNone();
     Bind(block, key, rows > 0 ? static_cast<std::int32_t>(rows) : Event::kAllRows);
   }
   r.preempted = false;
@@ -469,13 +464,10 @@ absl::Status VllmScheduler::Truncate(std::uint64_t request, std::int64_t positio
   for (std::int64_t i = first; i < static_cast<std::int64_t>(r.blocks.size()); ++i) {
     const BlockId block = r.blocks[static_cast<std::size_t>(i)];
     const std::int64_t row = i == first ? position % block_tokens : 0;
-    if (IsNull(block)) continue;
-    // Its page is found by its last key: by that of its tokens no more.
-    if (i < r.sealed) changes_.push_back(Event::Seal(block, KeyOfNone(++keys_of_none_), step));
-    changes_.push_back(Event::Truncate(block, static_cast<std::int32_t>(row), step));
+    if (!IsNull(block)) {
+      changes_.push_back(Event::Truncate(block, static_cast<std::int32_t>(row), step));
+    }
   }
-  // Blocks that are bound by their keys from here on do not find the pages.
-  if (first < r.sealed) Flush();
   r.sealed = std::min(r.sealed, first);
   return absl::OkStatus();
 }

@@ -16,7 +16,7 @@
 //   blocks that are full                  Seal
 //   a copy on write                       Bind, Copy
 //   preempted, finished                   snapshot, Release
-//   drafts rejected, a load that failed   Truncate; of full blocks Seal with a key that no block has
+//   drafts rejected                       Truncate
 //   the prefix cache is reset             Reset
 //
 // Blocks of decodes need no event of the scheduler where the worker's store derives them
@@ -151,10 +151,9 @@ class VllmScheduler {
   // The engine copies block `src` to `dst`, before a request gets `dst` in this schedule: a prefix
   // hit that ends inside a block. Ignored if no request gets it.
   [[nodiscard]] absl::Status Copy(BlockId src, BlockId dst);
-  // The tokens of a request from `position` on that steps <= `step` computed were rejected, or were
-  // computed from a load that failed. Blocks that are no longer full are sealed again later, and are
-  // not found by the keys that they have had. Ignored if the request was resumed after `step`: it
-  // has other blocks now.
+  // The tokens of a request from `position` on that steps <= `step` computed were rejected. Blocks
+  // that are no longer full are sealed again later. Ignored if the request was resumed after
+  // `step`: it has other blocks now.
   [[nodiscard]] absl::Status Truncate(std::uint64_t request, std::int64_t position, StepId step);
   // The prefix cache is reset, and no request has blocks.
   [[nodiscard]] absl::Status Reset();
@@ -224,8 +223,7 @@ class VllmScheduler {
   bool more_ = false;
   StepId step_;  // of the open schedule
   std::uint64_t version_ = 0;
-  StepId last_step_;                // that was begun
-  std::uint64_t keys_of_none_ = 0;  // used by Truncate
+  StepId last_step_;  // that was begun
   Requests requests_;
   ScheduleMessage kept_;  // what the next messages contain so far, in order
   // Of kept_, what was written already: items, and events of the next item.

@@ -93,6 +93,10 @@ class SchedulerHalf:
         # Of a request whose first tokens are loaded: those found in the prefix cache, those loaded.
         self._cached: dict[str, tuple[int, int]] = {}
         self._loading: list[str] = []  # since the last schedule, by loads that do not end with it
+        # Requests that began with, or behind, a load that ends with their forward: until the output
+        # of that step nothing is known of it, and no block that they fill gets a key.
+        self._unsure: set[str] = set()
+        self._unsure_step = 0
         self._results: dict[int, Result | None] = {}  # by tag of a request that has not ended; None: not yet
 
     def fail(self, error: BaseException) -> None:
@@ -151,6 +155,12 @@ class SchedulerHalf:
         for name in loading:  # of no schedule until their loads have ended
             blocks = [block.block_id for block in self._blocks_of[name]]
             self._start(requests[name], blocks, sum(self._cached[name]), 0)
+        began = {data.req_id for data in output.scheduled_new_reqs} | set(cached.resumed_req_ids)
+        if self._cached and any(self._cached.get(name, (0, 0))[1] for name in began):
+            self._unsure_step = self._step
+            self._unsure |= began
+        elif self._unsure:
+            self._unsure |= began
         for data in output.scheduled_new_reqs:  # runner V2: also those that are resumed
             name = data.req_id
             blocks, computed = data.block_ids[group], data.num_computed_tokens
@@ -214,7 +224,7 @@ class SchedulerHalf:
 
     def _seal(self, known: _Request, request: Any, computed: int) -> None:
         """The blocks that are full of accepted tokens."""
-        if not self._derives:
+        if not self._derives and request.request_id not in self._unsure:
             full = min(computed, request.num_tokens)
             hashes = request.block_hashes if self._keys else ()
             self._writer.append(known.number, [], full, hashes)
@@ -320,6 +330,11 @@ class SchedulerHalf:
                 self._kept = True
                 position = self._scheduler.requests[name].num_computed_tokens
                 self._writer.truncate(known.number, position, self._step)
+
+    def arrived(self, schedule: Schedule | None) -> None:
+        """The output of a schedule: which of its loads failed is known."""
+        if self._unsure and schedule is not None and schedule.step >= self._unsure_step:
+            self._unsure.clear()
 
     def weights(self, name: str) -> None:
         """Steps from here on run with other weights."""
@@ -482,6 +497,8 @@ def hook(scheduler: type) -> None:
             outputs = function(self, scheduler_output, model_runner_output, *args, **kwargs)
             half = getattr(self, "_waymark", None)
             results = getattr(model_runner_output, "waymark", ())
+            if half is not None:
+                half.arrived(getattr(scheduler_output, "waymark", None))
             if half is not None and (results or half.holds):
                 try:
                     half.outputs(getattr(scheduler_output, "waymark", None), results, outputs)

@@ -73,15 +73,6 @@ std::string Release(std::int32_t block) {
 std::string Seal(std::int32_t block, const BlockKey& key = {}) {
   return DescribeEvent(Event::Seal(BlockId(block), key));
 }
-// With the n-th key that no block has, by `step`.
-std::string SealOfNone(std::int32_t block, std::uint8_t n, std::uint64_t step) {
-  std::vector<std::uint8_t> key;
-  for (const char c : std::string("waymark: no key "))
-    key.push_back(static_cast<std::uint8_t>(c));
-  key.resize(key.size() + 8);
-  key[key.size() - 8] = n;
-  return DescribeEvent(Event::Seal(BlockId(block), BlockKey::FromBytes(key), StepId(step)));
-}
 std::string Copy(std::int32_t src, std::int32_t dst, std::int32_t rows = Event::kAllRows) {
   return DescribeEvent(Event::Copy(BlockId(src), BlockId(dst), rows));
 }
@@ -443,7 +434,7 @@ TEST_F(VllmSchedulerTest, ATruncatedBlockIsSealedAgain) {
   EXPECT_EQ(*scheduler().Sealed(1), 1);
   Begin();
   ASSERT_EQ(scheduler().Append(1, {}, 8, {}), absl::OkStatus());
-  EXPECT_THAT(End(), ElementsAre(SealOfNone(6, 1, 2), Truncate(6, 0, 2), Seal(6)));
+  EXPECT_THAT(End(), ElementsAre(Truncate(6, 0, 2), Seal(6)));
 }
 
 TEST_F(VllmSchedulerTest, ATruncationOfAFormerLifeIsIgnored) {
