@@ -144,12 +144,14 @@ def run_roles(roles, waymark):
     """Runs engines one after the other; adds a record for each request with the rows of all of them."""
     parts = [run_all([{"WAYMARK_TEST_ROLE": role}])[0] for role in roles]
     found = put_together(parts) | {"records": []}
-    for records in zip(*(part["records"] for part in parts)):
+    named = [{record["name"]: record for record in part["records"]} for part in parts]
+    for name in named[-1]:  # they end in another order in each engine
+        records = [part[name] for part in named]
         for record in records[:-1]:  # computed as a whole: nothing may be missing
             record["reasons"] = None
         found["records"] += records
         if waymark:
-            found["records"].append(joined(records, [part["details"][record["name"]] for part, record in zip(parts, records)]))
+            found["records"].append(joined(records, [part["details"][name] for part in parts]))
             found["counts"]["joined"] = found["counts"].get("joined", 0) + 1
     write(found, sys.argv[2])
 
