@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from vllm_engine import ABORTED, BLOCK, Engine, Request, expected, vllm
-from waymark import Reason
+from waymark import Provenance, Reason
 
 __all__ = ["vllm"]  # a fixture for every test
 
@@ -123,7 +123,8 @@ def test_a_load_that_failed_at_once_is_tried_again_or_computed() -> None:
     assert engine.runner._waymark.store.stats().releases_below_zero == 0
 
 
-def test_rows_of_forwards_that_read_a_failed_load_are_taken_back() -> None:
+def test_rows_of_forwards_that_read_a_failed_load_are_written_again() -> None:
+    """Their blocks are not sealed yet, so that nothing keeps the rows."""
     engine = Engine()
     a = add(engine, "a", 14, 4)
     load(engine, a, [], 8, later=False)
@@ -158,6 +159,24 @@ def test_rows_of_forwards_that_read_a_failed_load_are_not_found_by_key() -> None
     engine.drain()
     rows = engine.rows("b")
     assert (rows[:12] == -1).all() and (rows[12:] == expected(12, len(rows))).all()
+
+
+def test_rows_that_the_store_has_under_the_keys_of_a_failed_load_stay() -> None:
+    engine = Engine()
+    c = add(engine, "c", 14, 3)
+    engine.step({"c": 14}, finish=("c",))
+    engine.drain()
+    a = add(engine, "a", 14, 3)
+    load(engine, a, [], 8, later=False)
+    engine.step({"a": 6})
+    engine.scheduler._handle_invalid_blocks({"a": 4})
+    a.num_tokens = 14
+    engine.step({"a": 10})
+    engine.step({"a": 1}, finish=("a",))
+    engine.drain()
+    assert (engine.rows("a") == expected(0, 15)).all()
+    by_key = [run.provenance == Provenance.BY_KEY for run in engine.coverage("a").runs]
+    assert by_key == [True, False] and engine.coverage("a").runs[0].end == 8
 
 
 def test_rows_of_a_block_that_a_load_fills_in_part_are_external() -> None:

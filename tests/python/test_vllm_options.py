@@ -111,9 +111,6 @@ class Vllm:
                 super().__init__()
                 self.vllm_config = vllm_config
 
-            def _handle_invalid_blocks(self, blocks: Any, tokens: Any) -> Any:
-                return set()
-
         return SchedulerOfTest
 
     def _scheduler_config_type(self) -> type:

@@ -11,7 +11,8 @@ import pathlib
 import struct
 
 # Events that are not sent: messages are taken apart and written again without those of one kind
-# (docs/schedule-message.md has the format). The plugin never sends a truncation: it seals only tokens that are accepted.
+# (docs/schedule-message.md has the format). The plugin never sends a truncation: it seals only tokens that
+# are accepted, and behind a load only when its output is there.
 EVENTS = {"bind": 1, "retain": 2, "release": 3, "seal": 4, "copy": 5, "reset": 8}
 # Methods of vLLM that are not wrapped, and the scenario that reaches each.
 HOOKS = {
@@ -19,7 +20,7 @@ HOOKS = {
     "__init__": "preempt", "schedule": "preempt", "_preempt_request": "weights_preempt", "_free_request": "preempt",
     "update_from_output": "preempt", "has_finished_requests": "pause",
     "reset_prefix_cache": "reset_files", "set_weight_version": "weights", "_apply_cow": "copy_on_write",
-    "allocate_slots": "async_loads", "free": "async_loads", "_handle_invalid_blocks": "async_loads",
+    "allocate_slots": "async_loads", "free": "async_loads",
     "load_model": "preempt", "initialize_kv_cache": "preempt", "execute_model": "preempt", "sample_tokens": "preempt",
     "init_routed_experts_capturer": "beside_peer", "_dummy_run": "warm_up",
     "process_outputs": "kv_files", "add": "streaming_late",

@@ -9,7 +9,7 @@ from typing import Any
 from ._hooks import wrap
 
 
-def hook_loads(manager: type, scheduler: type, half_of: Callable[[Any], Any]) -> None:
+def hook_loads(manager: type, half_of: Callable[[Any], Any]) -> None:
     """Wraps what gives blocks to requests whose tokens a connector loads, and what takes them back:
     no SchedulerOutput has a request whose load goes on beside the forwards. manager: the class of the
     KVCacheManager. half_of: the SchedulerHalf of an object, or None."""
@@ -43,18 +43,5 @@ def hook_loads(manager: type, scheduler: type, half_of: Callable[[Any], Any]) ->
 
         return call
 
-    def handle_invalid_blocks(function: Any) -> Any:
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            names = function(self, *args, **kwargs)
-            if half := half_of(self):
-                try:
-                    half.computes_again(names)
-                except Exception as error:
-                    half.fail(error)
-            return names
-
-        return call
-
     wrap(manager, "allocate_slots", allocate_slots)
     wrap(manager, "free", free)
-    wrap(scheduler, "_handle_invalid_blocks", handle_invalid_blocks)

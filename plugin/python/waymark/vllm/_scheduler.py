@@ -322,15 +322,6 @@ class SchedulerHalf:
             known.preempted = self._kept = True
             self._writer.preempt(known.number, 0, None)
 
-    def computes_again(self, names: Any) -> None:
-        """Loads failed that were thought to be there: the forwards so far read KV that was not."""
-        for name in names:
-            known = self._requests.get(name)
-            if known is not None and not known.preempted:
-                self._kept = True
-                position = self._scheduler.requests[name].num_computed_tokens
-                self._writer.truncate(known.number, position, self._step)
-
     def arrived(self, schedule: Schedule | None) -> None:
         """The output of a schedule: which of its loads failed is known."""
         if self._unsure and schedule is not None and schedule.step >= self._unsure_step:
@@ -429,7 +420,7 @@ def attach(scheduler: Any, options: Options) -> None:
     for one in manager.coordinator.single_type_managers:
         hook_manager(type(one))
     if scheduler.connector is not None:
-        hook_loads(type(manager), type(scheduler), _half)
+        hook_loads(type(manager), _half)
     hook_weights(module("vllm.v1.engine.core").EngineCore)
     # The last statements: what raises before leaves a scheduler without a capture.
     scheduler._waymark = manager.block_pool._waymark = manager._waymark = half

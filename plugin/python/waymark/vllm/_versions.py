@@ -17,7 +17,6 @@ _SCHEDULER = {
     "_free_request": ("request",),
     "update_from_output": ("scheduler_output", "model_runner_output"),
     "has_finished_requests": (),
-    "_handle_invalid_blocks": (),
 }
 _METHODS: dict[str, dict[str, tuple[str, ...]]] = {
     "vllm.v1.core.block_pool.BlockPool": {"reset_prefix_cache": ()},
