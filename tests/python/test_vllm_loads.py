@@ -163,7 +163,7 @@ def test_rows_of_forwards_that_read_a_failed_load_are_not_found_by_key() -> None
 
 def test_rows_that_the_store_has_under_the_keys_of_a_failed_load_stay() -> None:
     engine = Engine()
-    c = add(engine, "c", 14, 3)
+    add(engine, "c", 14, 3)
     engine.step({"c": 14}, finish=("c",))
     engine.drain()
     a = add(engine, "a", 14, 3)
