@@ -1,4 +1,4 @@
-"""A random engine with an oracle of its KV, which drives the store of today and the store in order from one tape.
+"""A random engine with an oracle of its KV, which drives the executable specification of the store.
 
   python3 engine.py [FIRST_SEED] [SEEDS] [FEATURE=CHANCE ...] [cancel_as=told|not_run|lost]
   python3 engine.py --mutations FIRST_SEED SEEDS
@@ -6,23 +6,25 @@
 The engine has a paged KV cache with prefix hits, preemption, forks, drafts, a host tier and a tier by key, several weights, and
 forwards that fail; it knows the token and the weights of every KV slot. A row that is read as valid must be of that token and of
 those weights, and a row that is missing must have been made so by the engine. Each seed forces a pair of features in turn, and
-draws the others. Arrival of ids and application of records are drawn apart from the schedule, and what the store in order gives
-must not depend on them. Every difference between the stores is counted by its class; prints the counts, with a seed of each, and
-exits 1 if the store in order has a wrong row, a row that is missing without an excuse, or one that the other store has and no
-class explains. The store of today is known to be wrong where forwards are cancelled or dropped behind own seals.
+draws the others. Arrival of ids and application of records are drawn apart from the schedule, and what is read must not depend
+on them. Prints how many rows were valid, and how many were missing for which reason and what excuse of the engine, with a seed
+of each; exits 1 if a row is wrong, of another step than it should be, missing without an excuse, or depends on time.
 """
 import collections
 import itertools
 import random
 import sys
 
-import in_order
-import store as pending
-from store import ALL, CAPACITY, NOT_CAPTURED
+from store import ALL, CAPACITY, NOT_CAPTURED, Ids, Store, rules
 
 FEATURES = ('draft late device completion silence_on_reject foreign_truncate preempt fork partial swap defrag tier bump rollback '
-            'cancel lost silent mute lost_slots stream abort reset few rewind full_hit truncate_late seal_late padding seal_zero').split()
+            'cancel lost silent mute lost_slots stream abort reset few rewind full_hit truncate_late seal_late padding seal_zero pause early').split()
 SWITCHES = 'late device completion silence_on_reject foreign_truncate few seal_zero'.split()    # on or off for a whole run
+BUNDLES = (                              # what only many features together reach; of every fifth seed
+    dict(cancel=.3, pause=.3, draft=.4, silence_on_reject=1, device=0, late=0, completion=0, few=0),
+    dict(foreign_truncate=1, draft=.4, truncate_late=.5, tier=.5, swap=.5, rewind=.4, fork=.3),
+    dict(bump=.2, rollback=.9, tier=.9, early=.7, full_hit=.7, few=0, swap=0),
+    dict(tier=.9, few=0, swap=0, stream=.4, lost=.2, silent=.3, partial=.3, fork=.3, full_hit=.5))
 PAIRS = list(itertools.combinations(FEATURES, 2))
 PAGE = 4
 
@@ -39,52 +41,30 @@ class Cell:
 
 
 class Tape:
-    """What the engine tells, given to both stores; and when ids arrive."""
+    """What the engine tells the store; and when ids arrive and records are applied."""
 
-    def __init__(self, timing, off, **options):
-        self.timing, self.waiting = timing, []
-        self.pending, self.in_order = pending.Store(**options), in_order.Store(off=off, **options)
+    def __init__(self, timing, **options):
+        self.timing, self.waiting, self.store = timing, [], Store(**options)
         self.arrives, self.shuffled = timing.choice((.2, .5, .9)), timing.random() < .5
 
-    def schedule(self, step, version):
-        self.pending.schedule(step, version)
-        self.in_order.schedule(step, version)
-
-    def event(self, *event):
-        self.pending.event(event)
-        self.in_order.event(event)
-
     def step(self, step, version, rows, values, device, fate):
-        """`fate`: ready | lost | dropped (lost, and known at the begin) | lost slots | not run | not told | run in vain (lost)."""
-        self.pending.begin(step, version, set(rows) if device else rows, device, fate == 'dropped')
-        if fate in ('not told', 'not run', 'run in vain'):
-            self.pending.cancel(step)
-        elif fate in ('ready', 'lost slots'):
-            self.pending.submit(step, values)
+        """`fate`: ready | lost | dropped | lost slots | run in vain (lost, too) | not run | not told."""
         if fate != 'not told':
-            ids = in_order.Ids(why=CAPACITY if fate in ('lost', 'dropped') else NOT_CAPTURED)
-            self.in_order.step(step, version, rows, ids, device)
-            self.waiting.append((step, ids, values, device, fate))
+            ids = Ids(why=CAPACITY if fate in ('lost', 'dropped') else NOT_CAPTURED)
+            self.store.step(step, version, rows, ids, device)
+            self.waiting.append((ids, values, fate))
 
     def go_on(self, everything=False):
-        """Some ids arrive, in any order (in today's store device steps land in theirs), and some records are applied."""
+        """Some ids arrive, in any order, and some records are applied."""
         draw = self.timing
         while self.waiting and (everything or draw.random() < self.arrives):
             i = draw.randrange(len(self.waiting)) if self.shuffled and not everything else 0
-            step, ids, values, device, fate = self.waiting.pop(0 if self.waiting[i][3] else i)
-            if fate == 'lost':
-                self.pending.drop(step)
-            elif fate == 'lost slots':
-                self.pending.lose_slots(step)
-            elif fate == 'ready':
-                self.pending.land_one(step)
+            ids, values, fate = self.waiting.pop(i)
+            if fate == 'ready':
                 ids.rows = values
             ids.state = fate if fate in ('ready', 'not run') else 'lost'
         if everything or draw.random() < .7:
-            self.in_order.apply(1 << 30 if everything or draw.random() < .5 else draw.randrange(6))
-
-    def snapshot(self, blocks, first, last):
-        return self.pending.snapshot(blocks, first, last), self.in_order.snapshot(blocks, first, last)
+            self.store.apply(1 << 30 if everything or draw.random() < .5 else draw.randrange(6))
 
 
 class Request:
@@ -103,10 +83,11 @@ class Engine:
         self.features = self._draw_features(dict(force))
         few, self.size = self.features['few'], self.draw.choice((PAGE, PAGE, 2 * PAGE))
         self.blocks, self.host_blocks = 14 if self.size == PAGE else 9, 8
-        self.tape = Tape(random.Random(seed * 7 + timing), off, block_tokens=self.size, page_tokens=PAGE,
+        self.tape = Tape(random.Random(seed * 7 + timing), off=off, block_tokens=self.size, page_tokens=PAGE,
                          max_pages=self.blocks * self.size // PAGE * 2 // 3 if few else 0,
                          spare_pages=self.draw.choice((0, 2, 6)) if few else 0,
                          blocks=range(self.blocks + self.host_blocks), agree=self.draw.choice((None, lambda a, b: a == b)))
+        self.store = self.tape.store
         every = range(self.blocks + self.host_blocks)
         self.kv = [[Cell() for _ in range(self.size)] for _ in every]
         self.users, self.hash = [0 for _ in every], [None for _ in every]
@@ -120,6 +101,8 @@ class Engine:
     def _draw_features(self, force):
         self.cancel_as = force.pop('cancel_as', None) or self.draw.choice(('told', 'not_run', 'lost'))
         features = {name: self.draw.choice((.05, .15, .4)) if self.draw.random() < .4 else 0 for name in FEATURES}
+        if self.seed % 5 == 0:
+            features.update(BUNDLES[self.seed // 5 % len(BUNDLES)])
         for name in PAIRS[self.seed % len(PAIRS)]:
             features[name] = features[name] or .3
         features.update(force)
@@ -141,7 +124,7 @@ class Engine:
         block = self.free.popleft()
         if self.hash[block] is not None:
             self._evict(block)
-        self.tape.event('bind', block, *([key] if key else []))
+        self.store.event(('bind', block, key) if key else ('bind', block))
         self.users[block], self.sealed[block] = 1, False
         self.kv[block] = [Cell() for _ in range(self.size)]
         return block
@@ -152,17 +135,17 @@ class Engine:
         room = [b for b in range(self.blocks, self.blocks + self.host_blocks) if b not in self.host.values()]
         if room and self.chance('swap'):
             self.host[name] = room[0]
-            self.tape.event('move', [(block, room[0])])
+            self.store.event(('move', [(block, room[0])]))
             self._carry(block, room[0])
         elif self.chance('tier'):
-            self.tier[name] = [cell.copy() for cell in self.kv[block]]
+            self.tier[name, self.kv[block][-1].version] = [cell.copy() for cell in self.kv[block]]
 
     def _carry(self, source, target):
         self.kv[target], self.kv[source] = self.kv[source], [Cell() for _ in range(self.size)]
         self.sealed[target], self.sealed[source] = self.sealed[source], False
 
     def release(self, block):
-        self.tape.event('release', block)
+        self.store.event(('release', block))
         self.users[block] -= 1
         if not self.users[block]:
             first = self.hash[block] is None and self.draw.random() < .5
@@ -179,15 +162,15 @@ class Engine:
             if not self.users[block]:
                 self.free.remove(block)
             self.users[block] += 1
-            self.tape.event('retain', block)
+            self.store.event(('retain', block))
             return block
         if self.free and name in self.host:
             block, host = self.pop_block(), self.host.pop(name)
-            self.tape.event(*(('move', [(host, block)]) if self.draw.random() < .5 else ('copy', host, block, ALL)))
+            self.store.event(('move', [(host, block)]) if self.draw.random() < .5 else ('copy', host, block, ALL))
             self._carry(host, block)
-        elif self.free and name in self.tier and all(cell.version == self.version for cell in self.tier[name]):
+        elif self.free and all(c.version == self.version for c in self.tier.get((name, self.version), [Cell()])):
             block = self.pop_block('k%d' % name)
-            self.kv[block] = [Cell(c.prefix, c.version, c.excuse or 'by key') for c in self.tier[name]]
+            self.kv[block] = [Cell(c.prefix, c.version, c.excuse or 'by key') for c in self.tier[name, self.version]]
             self.sealed[block] = None
         else:
             return None
@@ -229,7 +212,7 @@ class Engine:
                 rows += 1
             if rows and self.users[block]:
                 own = self.pop_block()
-                self.tape.event('copy', block, own, rows)
+                self.store.event(('copy', block, own, rows))
                 self.kv[own] = [cell.copy() for cell in self.kv[block]]
                 request.blocks.append(own)
                 request.computed += rows
@@ -252,12 +235,12 @@ class Engine:
         for i, block in enumerate(request.blocks):
             if (i + 1) * self.size <= request.computed:
                 self.users[block] += 1
-                self.tape.event('retain', block)
+                self.store.event(('retain', block))
                 fork.blocks.append(block)
             elif i * self.size < request.computed:
                 own = self.pop_block()
                 rows = ALL if self.draw.random() < .5 else request.computed - i * self.size
-                self.tape.event('copy', block, own, rows)
+                self.store.event(('copy', block, own, rows))
                 self.kv[own] = [cell.copy() for cell in self.kv[block]]
                 if rows == ALL:
                     self.sealed[block] = self.sealed[own] = None
@@ -271,7 +254,7 @@ class Engine:
         first = at // self.size
         if all(self.users[b] == 1 and self.hash[b] is None for b in request.blocks[first:]):
             for i in range(first, len(request.blocks)):
-                self.tape.event('truncate', request.blocks[i], max(0, at - i * self.size), self.step - 1)
+                self.store.event(('truncate', request.blocks[i], max(0, at - i * self.size), self.step - 1))
                 self.sealed[request.blocks[i]] = self.sealed[request.blocks[i]] and None
             request.chain = request.chain[:at] + [hash((request.chain[at - 1], self.draw.random()))]
             request.computed = request.known = request.upper = at
@@ -284,7 +267,7 @@ class Engine:
             return
         a, b = self.draw.sample(live, 2)
         swap = {a: b, b: a}
-        self.tape.event('move', [(a, b), (b, a)])
+        self.store.event(('move', [(a, b), (b, a)]))
         for table in (self.kv, self.users, self.hash, self.sealed):
             table[a], table[b] = table[b], table[a]
         self.cached = {name: swap.get(block, block) for name, block in self.cached.items()}
@@ -299,7 +282,9 @@ class Engine:
         if self.chance('bump'):
             self.version = self.draw.randrange(1, self.newest + 1) if self.chance('rollback') else self.newest + 1
             self.newest = max(self.newest, self.version)
-        self.tape.schedule(self.step, self.version)
+        early = self.chance('early')     # events before the version record
+        if not early:
+            self.store.schedule(self.step, self.version)
         self._tell_late_news()
         for request in list(self.running):
             self._what_happens_to(request)
@@ -309,6 +294,9 @@ class Engine:
             self._reset()
         while len(self.waiting) + len(self.running) < 5:
             self.waiting.append(self.new_request())
+        if early:
+            self.admit()
+            self.store.schedule(self.step, self.version)
         plan, seals = [], []
         for request in list(self.running):
             if request in self.running:
@@ -328,13 +316,13 @@ class Engine:
         for _, request, what, block, *more in due:
             if what == 'truncate':
                 if block in request.blocks or self.features['foreign_truncate']:
-                    self.tape.event('truncate', block, *more)
+                    self.store.event(('truncate', block, *more))
             else:
                 index, name, step = more
                 end = (index + 1) * self.size
                 if request.blocks[index:index + 1] == [block] and request.computed >= end and request.chain[end - 1] == name \
                         and self.kv[block][-1].prefix == name:
-                    self.tape.event('seal', block, 'k%d' % name, step)
+                    self.store.event(('seal', block, 'k%d' % name, step))
                     self._note_seal(block)
                     self.register(block, name)
 
@@ -357,7 +345,7 @@ class Engine:
                     self.rewind(request)
 
     def _reset(self):
-        self.tape.event('reset')
+        self.store.event(('reset',))
         self.resets += 1
         for block in self.cached.values():
             self.hash[block] = None
@@ -366,7 +354,7 @@ class Engine:
     def _plan(self, request, plan, seals):
         """Tokens and drafts of a request in this step, its blocks, and the seals of those that it fills."""
         device, late, tokens = self.features['device'], self.features['late'], len(request.chain)
-        if request.done is not None and not late:
+        if request.done is not None and not late or self.chance('pause'):
             return
         rest = tokens - request.computed
         new = rest if rest <= 1 or device and request.known >= tokens - 1 else min(rest, self.draw.randrange(1, 9))
@@ -389,7 +377,7 @@ class Engine:
             block, name = request.blocks[index], request.chain[(index + 1) * self.size - 1]
             seals.append((request, index, block, name))
             if not self.features['completion']:
-                self.tape.event('seal', block, 'k%d' % name, 0 if self.features['seal_zero'] else self.step)
+                self.store.event(('seal', block, 'k%d' % name, 0 if self.features['seal_zero'] else self.step))
                 self.register(block, name)
 
     # ---- a forward -------------------------------------------------------------------------------------------------
@@ -512,64 +500,52 @@ class Engine:
         first = self.draw.randrange(rows) if self.draw.random() < .2 else 0
         cells = [self.kv[request.blocks[at // self.size]][at % self.size].copy() for at in range(rows)]
         assert all(cell.prefix == prefix for cell, prefix in zip(cells, request.chain)), 'the engine itself is wrong'
-        self.reading.append((self.tape.snapshot(list(request.blocks), first, rows), cells[first:], self.draw.randrange(12)))
+        self.reading.append((self.store.snapshot(list(request.blocks), first, rows), cells[first:], self.draw.randrange(12)))
 
     def check(self, everything=False):
         """Reads the snapshots that are due."""
         left = []
-        for snapshots, cells, delay in self.reading:
-            if not everything and delay > 0 or not all(s.ready() for s in snapshots):
-                left.append((snapshots, cells, delay - 1))
+        for snapshot, cells, delay in self.reading:
+            if not everything and delay > 0 or not snapshot.ready():
+                left.append((snapshot, cells, delay - 1))
                 continue
-            old, new = (snapshot.read() for snapshot in snapshots)
-            for cell, a, b in zip(cells, old, new):
-                self._check_row('today', cell, a)
-                self._check_row('in order', cell, b)
-                self._check_step(cell, b)
-                self._compare(cell, a, b)
-            self.reads.append([(row.value, row.step, row.version, row.reason) for row in new])
-            for snapshot in snapshots:
-                snapshot.release()
+            rows = snapshot.read()
+            for cell, row in zip(cells, rows):
+                self._check_row(cell, row)
+            self.reads.append([(row.value, row.step, row.version, row.reason) for row in rows])
+            snapshot.release()
         self.reading = left
 
-    def _check_row(self, store, cell, row):
-        if row.reason is None:
-            right = row.value == (cell.prefix, cell.version) and row.version == cell.version
-            self.count('%s: valid' % store if right else '%s: WRONG' % store, 'step %d, %s' % (row.step, cell.excuse))
+    def _check_row(self, cell, row):
+        if row.reason:
+            excuse = self._excuse(cell, row)
+            self.count('missing, %s (%s)' % (row.reason, excuse) if excuse else 'UNEXPLAINED: %s' % row.reason)
+        elif row.value != (cell.prefix, cell.version) or row.version != cell.version:
+            self.count('WRONG', 'step %d, %s' % (row.step, cell.excuse))
+        elif cell.step not in (None, row.step) and not (cell.excuse or self.features['few'] or self.resets):
+            self.count('ANOTHER STEP', 'step %d for %d' % (row.step, cell.step))
+        elif cell.excuse == 'by key' and row.how == 'here':
+            self.count('NOT MARKED', 'step %d' % row.step)
         else:
-            self.count('%s: missing, %s' % (store, row.reason))
-            if not self._excuse(cell, row):
-                self.count('%s: UNEXPLAINED %s' % (store, row.reason))
-
-    def _check_step(self, cell, row):
-        lost_pages = self.features['few'] or self.resets
-        if row.reason is None and cell.step not in (None, row.step) and not (cell.excuse or lost_pages):
-            self.count('in order: ANOTHER STEP', 'step %d for %d' % (row.step, cell.step))
+            self.count('valid')
 
     def _excuse(self, cell, row):
         return cell.excuse or self.lost_elsewhere.get((cell.prefix, cell.version)) or self.resets and 'reset' or \
             row.reason == CAPACITY and self.features['few'] and 'few pages'
-
-    def _compare(self, cell, old, new):
-        if (old.reason, old.step) != (new.reason, new.step):
-            name = '%s -> %s' % (old.reason or 'valid', new.reason or 'valid')
-            known = self.features['few'] and 'few pages' or cell.excuse or \
-                self.lost_elsewhere.get((cell.prefix, cell.version)) or self.resets and 'reset'
-            self.count('difference: %s (%s)' % (name, known or 'NO CLASS'))
 
     def run(self, steps=60):
         for _ in range(steps):
             self.one_step()
         self.tape.go_on(everything=True)
         self.check(everything=True)
-        assert not self.reading and not self.tape.in_order.log, 'snapshots or records are left over'
+        assert not self.reading and not self.store.log, 'snapshots or records are left over'
         return self
 
 
 def mutations(first, seeds):
-    """Prints which rules of the store in order can be left out unnoticed."""
+    """Prints which rules of the store can be left out unnoticed."""
     unnoticed = []
-    for rule in sorted(in_order.rules()):
+    for rule in sorted(rules()):
         for seed in range(first, first + seeds):
             try:
                 counts = Engine(seed, off=(rule,)).run().counts
@@ -584,7 +560,7 @@ def mutations(first, seeds):
 
 
 def bad_counts(counts):
-    return [what for what in counts if what.startswith('in order: ') and what.split()[2].isupper() or 'NO CLASS' in what]
+    return [what for what in counts if what.split(':')[0].isupper()]
 
 
 def main(arguments):
@@ -602,13 +578,13 @@ def main(arguments):
             where.setdefault(what, seen)
         # With few pages, what is evicted depends on when readers return their pages.
         if not engine.features['few'] and sorted(engine.reads, key=repr) != sorted(other.reads, key=repr):
-            counts['in order: TIME'] += 1
-            where.setdefault('in order: TIME', 'seed %d' % seed)
+            counts['TIME'] += 1
+            where.setdefault('TIME', 'seed %d' % seed)
     for what in sorted(counts):
         print('%9d  %s   %s' % (counts[what], what, '' if 'valid' == what[-5:] else where.get(what, '')))
     bad = bad_counts(counts)
     print('seeds %d to %d: %s' % (first, first + seeds - 1, 'failed: %s' % bad if bad else 'right'))
-    return 1 if bad or not counts['in order: valid'] else 0
+    return 1 if bad or not counts['valid'] else 0
 
 
 if __name__ == '__main__':
